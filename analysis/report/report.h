@@ -1,0 +1,92 @@
+#pragma once
+// A report in memory: what one run found. write.h and read.h carry it to and from HDF5
+// (docs/report-format.md).
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace splash::analysis {
+
+// What a column holds. Every dataset of a report carries these as attributes.
+struct ColumnInfo {
+  std::string name;       // snake_case, the dataset's name
+  std::string units;      // UDUNITS-like: "1", "s", "bytes", "FLOP"
+  std::string long_name;  // one plain sentence
+  std::string formula;    // how it is computed, in words or symbols
+  bool is_text = false;
+  bool is_parameter = false;     // set by the experiment; others are results
+  bool reproducible = true;      // false: time, memory: differs from run to run
+  std::string missing_reason{};  // why an entry may be NaN or ""; empty where none may be missing
+  std::string dimension{};  // "" for one value a case; else the second dimension: column(case, dimension)
+};
+
+// One column along the `case` dimension. Missing: NaN or "".
+struct Column {
+  ColumnInfo info;
+  std::vector<double> numbers{};     // [cases] or, with a dimension, [cases, width]
+  std::vector<std::string> texts{};  // [cases], where is_text
+  int64_t width = 1;                 // extent of the second dimension; shorter cases are padded with NaN
+};
+
+// Coordinates of a second dimension, for example the probabilities of `quantile`. Dimensions that are not
+// described this way count 0, 1, 2, ...
+struct Dimension {
+  std::string name, units, long_name;
+  std::vector<double> values;
+};
+
+// A stand-alone array of one case, for example one head's attention map: /attachments/<case_id>/<name>.
+struct Attachment {
+  std::string case_id, name, units, long_name, formula;
+  std::vector<std::string> dimensions;  // names, outermost first
+  std::vector<int64_t> extents;
+  std::vector<double> numbers{};                             // row-major
+  std::map<std::string, std::vector<std::string>> labels{};  // text coordinates by dimension, say tokens
+};
+
+enum class Verdict { reproduced, refuted, not_comparable };
+const char* to_string(Verdict verdict);         // "reproduced", "refuted", "not comparable"
+Verdict verdict_from(const std::string& text);  // the inverse; throws ReportError
+
+// One claim of a source document or paper, judged. Missing numbers: NaN.
+struct ClaimResult {
+  std::string id, source, claim, units;
+  std::string theirs;  // as the source puts it, for example "99.6 %" or "< 1e-4"
+  double theirs_value = 0, ours = 0, ours_low = 0, ours_high = 0, tolerance = 0;
+  Verdict verdict = Verdict::not_comparable;
+  std::string reason;  // one sentence
+  std::string method;  // "arithmetic", "cpu", "gpu"
+};
+
+struct Provenance {
+  std::string commit, argv, experiment_toml, host, cpu, gpu, driver, clocks, toolchain, input_hashes, started,
+      finished;
+  bool dirty = false;
+  int64_t seed = 0, threads = 0;
+};
+
+// A measured ceiling of the machine, for example DRAM copy bandwidth.
+struct Ceiling {
+  std::string name, dtype, units, method;
+  double measured = 0, low = 0, high = 0, datasheet = 0;  // datasheet NaN where none is known
+};
+
+struct Report {
+  std::string title, run_id, history;
+  std::string status = "complete";  // or partial (a shard), interrupted
+  Provenance provenance;
+  std::vector<Ceiling> ceilings;
+  std::vector<Column> results;        // all of one length; includes text columns `experiment` and `case_id`
+  std::vector<Dimension> dimensions;  // of `results`, where they are more than a count
+  std::vector<Attachment> attachments;
+  std::vector<ClaimResult> claims;
+
+  int64_t cases() const;
+  const Column* find(const std::string& name) const;  // nullptr where there is none
+};
+
+constexpr int kSchemaVersion = 1;
+
+}  // namespace splash::analysis

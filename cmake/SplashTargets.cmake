@@ -1,0 +1,44 @@
+# splash_library(name SOURCES … LINK …): a static library with the project's flags.
+function(splash_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC splash_flags ${arg_LINK})
+endfunction()
+
+# splash_test(name SOURCES … LINK … [LABELS …]): one doctest program, one ctest entry.
+# Labels in use: gpu (needs a device, else reports itself as skipped), slow (left out of the sanitizer run), python.
+function(splash_test name)
+  if(NOT SPLASH_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK;LABELS" ${ARGN})
+  if(NOT TARGET splash_doctest_main)
+    find_package(doctest REQUIRED)
+    add_library(splash_doctest_main OBJECT ${PROJECT_SOURCE_DIR}/cmake/doctest_main.cpp)
+    target_link_libraries(splash_doctest_main PUBLIC splash_flags doctest::doctest)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE splash_doctest_main ${arg_LINK})
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=passive" TIMEOUT 600
+                       SKIP_REGULAR_EXPRESSION "GPU tests skipped")
+endfunction()
+
+# splash_pytest(name folder): the pytest files of a folder, one ctest entry. The tests find the built program, where there
+# is one, in the environment variable SPLASH_BIN.
+function(splash_pytest name folder)
+  if(NOT SPLASH_TESTS)
+    return()
+  endif()
+  get_filename_component(folder ${folder} ABSOLUTE)
+  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/cmake/run_pytest.sh ${PROJECT_SOURCE_DIR} ${folder}
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set(environment "OMP_NUM_THREADS=2")
+  if(TARGET splash_cli)
+    list(APPEND environment "SPLASH_BIN=$<TARGET_FILE:splash_cli>")
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS python ENVIRONMENT "${environment}" TIMEOUT 900)
+endfunction()
+
+include(SplashBuildInfo) # splash_build_info

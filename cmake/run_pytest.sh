@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# run_pytest.sh ROOT TESTS: ctest's way to pytest. Chooses the Python when the test runs, not when cmake did, and fails
+# with one sentence where pytest or the tests are missing: a test that cannot run has not passed.
+set -euo pipefail
+root=$1 tests=$2
+fail() {
+  printf 'splash: %s\n' "$1"
+  exit 1
+}
+python=$root/.venv/bin/python
+if [[ ! -x $python ]]; then python=$(command -v python3) || fail "python3 is missing; ./splash test installs it"; fi
+"$python" -c 'import pytest' 2>/dev/null || fail "$python has no pytest; ./splash test installs it into .venv"
+[[ -d $tests ]] || fail "there is no folder $tests"
+export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH}
+exec "$python" -m pytest -q -rs -p no:cacheprovider "$tests" </dev/null

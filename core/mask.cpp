@@ -1,0 +1,106 @@
+#include "core/mask.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace splash {
+namespace {
+
+using Indices = std::vector<int64_t>;
+
+void require_positions(const char* name, const Indices& positions, int64_t length,
+                       const AttentionShape& shape) {
+  const auto size = static_cast<int64_t>(positions.size());
+  if (size == length || size == shape.batch * length || size == shape.batch * shape.q_heads * length) return;
+  throw InvalidArgument(fmt::format(
+      "{} has {} entries; allowed: {} (one for each place), {} (batch x places) or {} (batch x q_heads x "
+      "places)",
+      name, size, length, shape.batch * length, shape.batch * shape.q_heads * length));
+}
+
+void require_cu_seqlens(const char* name, const Indices& cu, int64_t length) {
+  const bool rising = std::is_sorted(cu.begin(), cu.end());
+  if (cu.size() >= 2 && cu.front() == 0 && cu.back() == length && rising) return;
+  throw InvalidArgument(
+      fmt::format("{} must rise from 0 to {} (the length), with one entry more than there are "
+                  "sequences",
+                  name, length));
+}
+
+void require_both(const char* a_name, const Indices& a, const char* b_name, const Indices& b) {
+  if (a.empty() == b.empty()) return;
+  throw InvalidArgument(fmt::format("only {} is given; {} is needed too", a.empty() ? b_name : a_name,
+                                    a.empty() ? a_name : b_name));
+}
+
+// The row of a [length], [batch, length] or [batch, q_heads, length] table.
+const int64_t* table_row(const Indices& table, int64_t length, const AttentionShape& shape, int64_t b,
+                         int64_t h) {
+  const auto size = static_cast<int64_t>(table.size());
+  if (size == length) return table.data();
+  if (size == shape.batch * length) return table.data() + b * length;
+  return table.data() + (b * shape.q_heads + h) * length;
+}
+
+}  // namespace
+
+int64_t RowMask::count() const {
+  if (k_positions == nullptr) return std::max<int64_t>(0, end - begin);
+  int64_t n = 0;
+  for (int64_t j = begin; j < end; ++j) n += k_positions[j] <= q_position ? 1 : 0;
+  return n;
+}
+
+void Mask::validate(const AttentionShape& shape) const {
+  require_both("q_positions", q_positions, "k_positions", k_positions);
+  require_both("cu_seqlens_q", cu_seqlens_q, "cu_seqlens_k", cu_seqlens_k);
+  if (!q_positions.empty()) {
+    require_positions("q_positions", q_positions, shape.q_len, shape);
+    require_positions("k_positions", k_positions, shape.kv_len, shape);
+  }
+  if (!cu_seqlens_q.empty()) {
+    require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, shape.q_len);
+    require_cu_seqlens("cu_seqlens_k", cu_seqlens_k, shape.kv_len);
+    if (cu_seqlens_q.size() != cu_seqlens_k.size()) {
+      throw InvalidArgument(
+          fmt::format("cu_seqlens_q has {} entries and cu_seqlens_k {}; they must have equally many",
+                      cu_seqlens_q.size(), cu_seqlens_k.size()));
+    }
+  }
+}
+
+RowMask Mask::row(const AttentionShape& shape, int64_t batch, int64_t q_head, int64_t query) const {
+  RowMask row{.begin = 0, .end = shape.kv_len};
+  int64_t q_end = shape.q_len;
+  if (!cu_seqlens_q.empty()) {
+    const auto next = std::upper_bound(cu_seqlens_q.begin(), cu_seqlens_q.end(), query);
+    const auto s = next - cu_seqlens_q.begin() - 1;
+    q_end = cu_seqlens_q[s + 1];
+    row.begin = cu_seqlens_k[s];
+    row.end = cu_seqlens_k[s + 1];
+  }
+  if (causal) {
+    // Places before the sequence's end, counted from the end: query and key ends meet.
+    row.end = std::max(row.begin, std::min(row.end, row.end - (q_end - 1 - query)));
+  }
+  if (!q_positions.empty()) {
+    row.k_positions = table_row(k_positions, shape.kv_len, shape, batch, q_head);
+    row.q_position = table_row(q_positions, shape.q_len, shape, batch, q_head)[query];
+  }
+  return row;
+}
+
+int64_t visible_pairs(const AttentionShape& shape, const Mask& mask) {
+  int64_t pairs = 0;
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t h = 0; h < shape.q_heads; ++h) {
+      for (int64_t i = 0; i < shape.q_len; ++i) pairs += mask.row(shape, b, h, i).count();
+    }
+  }
+  return pairs;
+}
+
+}  // namespace splash

@@ -1,0 +1,49 @@
+#pragma once
+// Which keys a query sees.
+
+#include <cstdint>
+#include <vector>
+
+#include "core/shape.h"
+
+namespace splash {
+
+// The visible keys of one query row: the keys j of [begin, end) with k_positions[j] <= q_position,
+// or all of [begin, end) where k_positions is null. The row borrows from its Mask.
+struct RowMask {
+  int64_t begin = 0;
+  int64_t end = 0;
+  const int64_t* k_positions = nullptr;
+  int64_t q_position = 0;
+
+  bool visible(int64_t key) const {
+    return key >= begin && key < end && (k_positions == nullptr || k_positions[key] <= q_position);
+  }
+  int64_t count() const;  // number of visible keys
+};
+
+// The conjunction of its parts; empty parts hide nothing.
+struct Mask {
+  // Query i sees key j iff j <= i + kv_len - q_len: the last query sees the last key (bottom-right alignment,
+  // as FlashAttention >= 2.1). With packed sequences the alignment holds inside each sequence.
+  bool causal = false;
+
+  // Query i sees key j iff k_positions[j] <= q_positions[i]. Both or neither; each [length],
+  // [batch, length] or [batch, q_heads, length].
+  std::vector<int64_t> q_positions{}, k_positions{};
+
+  // Packed sequences: sequence s holds queries [cu_seqlens_q[s], cu_seqlens_q[s+1]) and keys likewise;
+  // a query sees keys of its own sequence only. Both or neither; rising from 0 to q_len and kv_len.
+  std::vector<int64_t> cu_seqlens_q{}, cu_seqlens_k{};
+
+  // Throws InvalidArgument where a part does not fit the shape.
+  void validate(const AttentionShape& shape) const;
+
+  // O(log sequences). The mask must have passed validate().
+  RowMask row(const AttentionShape& shape, int64_t batch, int64_t q_head, int64_t query) const;
+};
+
+// Visible (query, key) pairs over all batches and query heads.
+int64_t visible_pairs(const AttentionShape& shape, const Mask& mask);
+
+}  // namespace splash

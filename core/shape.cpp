@@ -1,0 +1,30 @@
+#include "core/shape.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace splash {
+
+void AttentionShape::validate() const {
+  const auto positive = [](const char* name, int64_t value) {
+    if (value < 1) throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", name, value));
+  };
+  positive("batch", batch);
+  positive("q_heads", q_heads);
+  positive("kv_heads", kv_heads);
+  positive("q_len", q_len);
+  positive("kv_len", kv_len);
+  positive("head_dim", head_dim);
+  if (q_heads % kv_heads != 0) {
+    throw InvalidArgument(fmt::format(
+        "q_heads is {} and kv_heads is {}; q_heads must be a multiple of kv_heads", q_heads, kv_heads));
+  }
+}
+
+std::string to_string(const AttentionShape& s) {
+  return fmt::format("B {}, H {}/{}, N {}/{}, d {}", s.batch, s.q_heads, s.kv_heads, s.q_len, s.kv_len,
+                     s.head_dim);
+}
+
+}  // namespace splash

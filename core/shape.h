@@ -1,0 +1,32 @@
+#pragma once
+// The shape of one attention problem.
+
+#include <cstdint>
+#include <string>
+
+namespace splash {
+
+// Q is [batch, q_heads, q_len, head_dim]; K and V are [batch, kv_heads, kv_len, head_dim].
+// Query head h reads key head h / (q_heads / kv_heads) (grouped-query attention, Ainslie et al. 2023).
+struct AttentionShape {
+  int64_t batch = 1;
+  int64_t q_heads = 1;
+  int64_t kv_heads = 1;
+  int64_t q_len = 1;
+  int64_t kv_len = 1;
+  int64_t head_dim = 64;
+
+  int64_t group() const { return q_heads / kv_heads; }  // query heads a key head serves
+  int64_t kv_head_of(int64_t q_head) const { return q_head / group(); }
+  int64_t rows() const { return batch * q_heads * q_len; }  // softmax rows
+
+  // Throws InvalidArgument unless every extent is >= 1 and q_heads is a multiple of kv_heads.
+  void validate() const;
+
+  bool operator==(const AttentionShape&) const = default;
+};
+
+// "B 1, H 8/8, N 2048/2048, d 64" (query/key heads and lengths).
+std::string to_string(const AttentionShape& shape);
+
+}  // namespace splash

@@ -1,0 +1,103 @@
+#include "core/mask.h"
+
+#include <algorithm>
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+
+using namespace splash;
+
+namespace {
+
+// The definition, word for word, as the oracle of Mask::row.
+bool sees(const AttentionShape& shape, const Mask& mask, int64_t i, int64_t j) {
+  int64_t q_end = shape.q_len;
+  int64_t k_end = shape.kv_len;
+  if (!mask.cu_seqlens_q.empty()) {
+    bool same = false;
+    for (size_t s = 0; s + 1 < mask.cu_seqlens_q.size(); ++s) {
+      const bool q_inside = i >= mask.cu_seqlens_q[s] && i < mask.cu_seqlens_q[s + 1];
+      const bool k_inside = j >= mask.cu_seqlens_k[s] && j < mask.cu_seqlens_k[s + 1];
+      if (q_inside && k_inside) {
+        same = true;
+        q_end = mask.cu_seqlens_q[s + 1];
+        k_end = mask.cu_seqlens_k[s + 1];
+      }
+    }
+    if (!same) return false;
+  }
+  if (mask.causal && k_end - 1 - j < q_end - 1 - i) return false;
+  return mask.q_positions.empty() || mask.k_positions[j] <= mask.q_positions[i];
+}
+
+void check_against_definition(const AttentionShape& shape, const Mask& mask) {
+  mask.validate(shape);
+  for (int64_t i = 0; i < shape.q_len; ++i) {
+    const RowMask row = mask.row(shape, 0, 0, i);
+    int64_t count = 0;
+    for (int64_t j = 0; j < shape.kv_len; ++j) {
+      CAPTURE(i);
+      CAPTURE(j);
+      CHECK(row.visible(j) == sees(shape, mask, i, j));
+      count += row.visible(j) ? 1 : 0;
+    }
+    CHECK(row.count() == count);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every mask and every conjunction follows its definition") {
+  for (const auto& [q_len, kv_len] : {std::pair<int64_t, int64_t>{5, 5}, {3, 8}, {8, 3}, {1, 7}}) {
+    const AttentionShape shape{.q_len = q_len, .kv_len = kv_len};
+    for (const bool causal : {false, true}) {
+      for (const bool positions : {false, true}) {
+        for (const bool packed : {false, true}) {
+          Mask mask{.causal = causal};
+          if (positions) {
+            for (int64_t i = 0; i < q_len; ++i) mask.q_positions.push_back((i * 3) % 5);
+            for (int64_t j = 0; j < kv_len; ++j) mask.k_positions.push_back((j * 2) % 7);
+          }
+          if (packed) {
+            mask.cu_seqlens_q = {0, q_len / 2, q_len / 2, q_len};  // the middle sequence is empty
+            mask.cu_seqlens_k = {0, kv_len / 3, kv_len / 2, kv_len};
+          }
+          check_against_definition(shape, mask);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("causal meets at the end: the last query sees the last key") {
+  const AttentionShape decode{.q_len = 1, .kv_len = 100};
+  CHECK(visible_pairs(decode, Mask{.causal = true}) == 100);
+  const AttentionShape square{.batch = 2, .q_heads = 3, .kv_heads = 3, .q_len = 64, .kv_len = 64};
+  CHECK(visible_pairs(square, Mask{.causal = true}) == 6 * 64 * 65 / 2);
+}
+
+TEST_CASE("positions may differ by batch and by head") {
+  const AttentionShape shape{.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 1, .kv_len = 3};
+  Mask mask;
+  mask.q_positions = {0, 1, 2, 3};
+  mask.k_positions = {0, 1, 2};
+  mask.validate(shape);
+  CHECK(mask.row(shape, 0, 0, 0).count() == 1);
+  CHECK(mask.row(shape, 0, 1, 0).count() == 2);
+  CHECK(mask.row(shape, 1, 0, 0).count() == 3);
+}
+
+TEST_CASE("masks that do not fit the shape are refused") {
+  const AttentionShape shape{.q_len = 4, .kv_len = 6};
+  CHECK_THROWS_WITH((Mask{.q_positions = {0, 1, 2, 3}}.validate(shape)),
+                    "only q_positions is given; k_positions is needed too");
+  Mask mask{.q_positions = {0, 1, 2}, .k_positions = {0, 1, 2, 3, 4, 5}};
+  CHECK_THROWS_AS(mask.validate(shape), InvalidArgument);
+  mask = Mask{.cu_seqlens_q = {0, 4}, .cu_seqlens_k = {0, 5}};
+  CHECK_THROWS_AS(mask.validate(shape), InvalidArgument);
+  mask = Mask{.cu_seqlens_q = {0, 3, 2, 4}, .cu_seqlens_k = {0, 1, 2, 6}};
+  CHECK_THROWS_AS(mask.validate(shape), InvalidArgument);
+  mask = Mask{.cu_seqlens_q = {0, 2, 4}, .cu_seqlens_k = {0, 6}};
+  CHECK_THROWS_AS(mask.validate(shape), InvalidArgument);
+}

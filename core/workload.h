@@ -1,0 +1,47 @@
+#pragma once
+// Synthetic Q, K and V, seeded, and synthetic rows of scores.
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/shape.h"
+#include "core/tensor.h"
+
+namespace splash {
+
+enum class WorkloadKind {
+  gaussian,   // q ~ N(0, variance), k, v ~ N(0, 1): AdaSplash's recipe (arXiv 2502.12082) at variance 6
+  clustered,  // keys and queries around shared centres: a query's support is its cluster
+  local,      // distance-penalised: scores fall with |i - j|
+  sink,       // key 0 stands `gap` in score above a crowd of spread `spread`: AdaSplash-2's adversarial case
+  ties,       // keys drawn from few distinct vectors with small integer entries: exactly equal scores
+};
+
+struct Workload {
+  WorkloadKind kind = WorkloadKind::gaussian;
+  uint64_t seed = 1;
+  double query_variance = 6;  // gaussian, clustered, local
+  int64_t clusters = 16;      // clustered: centres; ties: distinct keys
+  double spread =
+      0.2;  // clustered: sd around the centre, relative to the centre; sink: sd of the crowd's scores
+  double gap = 1.0;    // sink: score of key 0 above the crowd's mean
+  double length = 32;  // local: distance at which the positional score has fallen to 1/e
+
+  void validate() const;  // throws InvalidArgument
+};
+
+std::string_view to_string(WorkloadKind kind);
+WorkloadKind workload_from_string(std::string_view name);  // throws InvalidArgument
+
+// Q, K and V of that shape for the default scale 1/sqrt(head_dim). Costs O(size); the same for every thread
+// count.
+template <class T>
+AttentionInputs<T> make_inputs(const Workload& workload, const AttentionShape& shape);
+
+// One row of n scores with the same distribution as a row of the workload's scores, for solver studies:
+// gaussian N(0, query_variance), sink, ties (rounded to multiples of 1/2), clustered, local (query in the
+// middle).
+std::vector<double> make_score_row(const Workload& workload, int64_t n);
+
+}  // namespace splash

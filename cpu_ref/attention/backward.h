@@ -1,0 +1,32 @@
+#pragma once
+// Gradients of the plain reference (MATH: Gradients).
+
+#include <vector>
+
+#include "core/attention_spec.h"
+#include "core/tensor.h"
+#include "cpu_ref/entmax/solver.h"
+
+namespace splash::cpu_ref {
+
+template <class T>
+struct Gradients {
+  Tensor<T> dq, dk, dv;        // as q, k, v
+  std::vector<double> dalpha;  // [q_heads]: dL/dalpha summed over that head's rows; 0 for softmax
+};
+
+struct BackwardOptions {
+  Solver solver = Solver::bisection;
+  // Straight-through (source 004): probabilities of the selected keys in the forward product and dV, but the
+  // Jacobian of the unselected normalizer for dQ and dK, as if the selection were the identity.
+  bool straight_through = false;
+};
+
+// dout: [batch, q_heads, q_len, head_dim]. Recomputes the probabilities. Deterministic for any thread count.
+// Exact away from changes of the support and of the selection. Errors as attention_forward.
+template <class T>
+Gradients<T> attention_backward(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k,
+                                TensorView<const T> v, TensorView<const T> dout,
+                                const BackwardOptions& options = {});
+
+}  // namespace splash::cpu_ref

@@ -1,0 +1,101 @@
+#pragma once
+// The loop that every plain backward shares; what differs is the Jacobian of one row.
+
+#include "cpu_ref/attention/backward.h"
+#include "cpu_ref/attention/row.h"
+
+namespace splash::cpu_ref {
+
+// The products of one row's gradient with Q, K, V and dO.
+template <class T>
+class RowProducts {
+ public:
+  RowProducts(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k, TensorView<const T> v,
+              TensorView<const T> dout, Gradients<T>& gradients)
+      : shape_(spec.shape),
+        scale_(static_cast<T>(spec.score_scale())),
+        q_(q),
+        k_(k),
+        v_(v),
+        dout_(dout),
+        gradients_(gradients) {}
+
+  // row.g = <dO, v_j> where p is not 0.
+  void value_products(const RowAddress& at, Row<T>& row) const {
+    const auto values = v_.matrix(at.batch, shape_.kv_head_of(at.q_head));
+    const auto dout = vector(dout_, at);
+    row.g.assign(row.keys.size(), T(0));
+    for (int64_t i = 0; i < row.size(); ++i) {
+      if (row.p[i] != 0) row.g[i] = values.row(row.keys[i]).dot(dout);
+    }
+  }
+
+  // dV_j += p_j dO.
+  void add_value_gradient(const RowAddress& at, const Row<T>& row) const {
+    auto dv = gradients_.dv.matrix(at.batch, shape_.kv_head_of(at.q_head));
+    const auto dout = vector(dout_, at);
+    for (int64_t i = 0; i < row.size(); ++i) {
+      if (row.p[i] != 0) dv.row(row.keys[i]) += row.p[i] * dout;
+    }
+  }
+
+  // dQ += scale ds_j k_j; dK_j += scale ds_j q.
+  void add_score_gradient(const RowAddress& at, const Row<T>& row) const {
+    const int64_t kv_head = shape_.kv_head_of(at.q_head);
+    const auto keys = k_.matrix(at.batch, kv_head);
+    const auto query = vector(q_, at);
+    auto dq = gradients_.dq.matrix(at.batch, at.q_head).row(at.query);
+    auto dk = gradients_.dk.matrix(at.batch, kv_head);
+    for (int64_t i = 0; i < row.size(); ++i) {
+      if (row.ds[i] == 0) continue;
+      dq += (scale_ * row.ds[i]) * keys.row(row.keys[i]);
+      dk.row(row.keys[i]) += (scale_ * row.ds[i]) * query;
+    }
+  }
+
+ private:
+  using RowVector = Eigen::Matrix<T, 1, Eigen::Dynamic>;
+  Eigen::Map<const RowVector> vector(TensorView<const T> t, const RowAddress& at) const {
+    return Eigen::Map<const RowVector>(t.row(at.batch, at.q_head, at.query), shape_.head_dim);
+  }
+
+  AttentionShape shape_;
+  T scale_;
+  TensorView<const T> q_, k_, v_, dout_;
+  Gradients<T>& gradients_;
+};
+
+// Inputs must have been checked. backward(address, row, products) receives the scores of the visible keys,
+// adds the row's gradients through `products` and returns dL/dalpha; it must not throw. Each key head has one
+// thread, which takes its rows in order: the sums do not depend on the number of threads.
+template <class T, class Backward>
+Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k,
+                           TensorView<const T> v, TensorView<const T> dout, const Backward& backward) {
+  const AttentionShape& shape = spec.shape;
+  Gradients<T> gradients;
+  gradients.dq = Tensor<T>(shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
+  gradients.dk = Tensor<T>(shape.batch, shape.kv_heads, shape.kv_len, shape.head_dim);
+  gradients.dv = gradients.dk;
+  gradients.dalpha.assign(shape.q_heads, 0);
+  std::vector<double> dalpha(shape.batch * shape.q_heads, 0);  // one a (batch, head), added in order below
+  const RowProducts<T> products(spec, q, k, v, dout, gradients);
+
+#pragma omp parallel for schedule(dynamic)
+  for (int64_t task = 0; task < shape.batch * shape.kv_heads; ++task) {
+    const int64_t b = task / shape.kv_heads;
+    const int64_t first_head = task % shape.kv_heads * shape.group();
+    RowScorer<T> score(spec, q, k);
+    Row<T> row;
+    for (int64_t h = first_head; h < first_head + shape.group(); ++h) {
+      for (int64_t i = 0; i < shape.q_len; ++i) {
+        const RowAddress at{b, h, i};
+        score(at, spec.mask.row(shape, b, h, i), row);
+        dalpha[b * shape.q_heads + h] += backward(at, row, products);
+      }
+    }
+  }
+  for (size_t i = 0; i < dalpha.size(); ++i) gradients.dalpha[i % shape.q_heads] += dalpha[i];
+  return gradients;
+}
+
+}  // namespace splash::cpu_ref

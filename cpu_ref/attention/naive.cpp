@@ -1,0 +1,112 @@
+#include "cpu_ref/attention/naive.h"
+
+#include <cmath>
+#include <limits>
+
+namespace splash::cpu_ref {
+namespace {
+
+using Array = Eigen::ArrayXd;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+int64_t sequence_of(const std::vector<int64_t>& cu, int64_t place) {
+  int64_t s = 0;
+  while (cu[s + 1] <= place) ++s;
+  return s;
+}
+
+int64_t position(const std::vector<int64_t>& table, int64_t row, int64_t rows_a_batch, int64_t length,
+                 int64_t place) {
+  const auto tables = static_cast<int64_t>(table.size()) / length;  // 1, batch, or batch * heads
+  return table[(tables == 1 ? 0 : row * tables / rows_a_batch) * length + place];
+}
+
+bool visible(const AttentionSpec& spec, int64_t b, int64_t h, int64_t i, int64_t j) {
+  const AttentionShape& s = spec.shape;
+  const Mask& m = spec.mask;
+  int64_t q_end = s.q_len, k_end = s.kv_len;
+  if (!m.cu_seqlens_q.empty()) {
+    const int64_t sequence = sequence_of(m.cu_seqlens_q, i);
+    if (sequence_of(m.cu_seqlens_k, j) != sequence) return false;
+    q_end = m.cu_seqlens_q[sequence + 1];
+    k_end = m.cu_seqlens_k[sequence + 1];
+  }
+  if (m.causal && k_end - j < q_end - i) return false;
+  if (m.q_positions.empty()) return true;
+  const int64_t row = b * s.q_heads + h, rows = s.batch * s.q_heads;
+  return position(m.k_positions, row, rows, s.kv_len, j) <= position(m.q_positions, row, rows, s.q_len, i);
+}
+
+Array entmax(const Array& scores, double alpha, double* tau = nullptr) {
+  const Array x = (alpha - 1) * (scores - scores.maxCoeff());
+  double low = -1, high = 0;
+  for (int step = 0; step < 60; ++step) {
+    const double middle = (low + high) / 2;
+    ((x - middle).max(0).pow(1 / (alpha - 1)).sum() >= 1 ? low : high) = middle;
+  }
+  if (tau != nullptr) *tau = (alpha - 1) * scores.maxCoeff() + low;
+  return (x - low).max(0).pow(1 / (alpha - 1));
+}
+
+Array normalize(const Array& scores, NormalizerKind kind, double alpha) {
+  if (!(scores < kInf).all()) return Array::Constant(scores.size(), std::nan(""));
+  if ((scores == -kInf).all()) return Array::Zero(scores.size());
+  if (kind == NormalizerKind::entmax) return entmax(scores, alpha);
+  Array w = scores.max(0).pow(alpha);
+  if (kind == NormalizerKind::softmax) w = (scores - scores.maxCoeff()).exp();
+  if (kind == NormalizerKind::power_unnormalized || w.sum() == 0) return w;
+  return w / w.sum();
+}
+
+// -inf where the selection drops the key.
+Array select(const Array& scores, const AttentionSpec& spec, double alpha) {
+  const Selection& selection = spec.selection;
+  const bool softmax = spec.normalizer.kind == NormalizerKind::softmax;
+  const bool significant = selection.kind == SelectionKind::significant_blocks;
+  if (selection.kind == SelectionKind::all || (significant && softmax) || !(scores.abs() < kInf).any())
+    return scores;
+  double threshold = 0, to_z = 1;
+  if (significant && spec.normalizer.kind == NormalizerKind::entmax) {
+    entmax(scores, alpha, &threshold);
+    to_z = alpha - 1;
+  }
+  Array kept = scores;
+  for (int64_t j = 0; j < scores.size(); ++j) {
+    int64_t ahead = 0;  // keys of j's group that are kept before j
+    double largest = -kInf;
+    for (int64_t i = 0; i < scores.size(); ++i) {
+      if (selection.kind != SelectionKind::top_k_row && i / selection.block != j / selection.block) continue;
+      ahead += scores[i] > scores[j] || (scores[i] == scores[j] && i < j) ? 1 : 0;
+      largest = std::max(largest, scores[i]);
+    }
+    const bool keep = significant ? to_z * largest > threshold + selection.margin : ahead < selection.k_keep;
+    if (!keep) kept[j] = -kInf;
+  }
+  return kept;
+}
+
+}  // namespace
+
+NaiveForward naive_forward(const AttentionSpec& spec, const AttentionInputs<double>& inputs) {
+  const AttentionShape& s = spec.shape;
+  NaiveForward result{Tensor<double>(s.batch, s.q_heads, s.q_len, s.head_dim),
+                      Tensor<double>(s.batch, s.q_heads, s.q_len, s.kv_len)};
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t h = 0; h < s.q_heads; ++h) {
+      const int64_t kv_head = h * s.kv_heads / s.q_heads;
+      const double alpha = spec.normalizer.kind == NormalizerKind::softmax ? 0 : spec.normalizer.alpha_of(h);
+      const Eigen::MatrixXd scores =
+          spec.score_scale() * inputs.q.matrix(b, h).lazyProduct(inputs.k.matrix(b, kv_head).transpose());
+      for (int64_t i = 0; i < s.q_len; ++i) {
+        Array row = scores.row(i);
+        for (int64_t j = 0; j < s.kv_len; ++j) row[j] = visible(spec, b, h, i, j) ? row[j] : -kInf;
+        result.probabilities.matrix(b, h).row(i) =
+            normalize(select(row, spec, alpha), spec.normalizer.kind, alpha).matrix();
+      }
+      result.out.matrix(b, h) = result.probabilities.matrix(b, h) * inputs.v.matrix(b, kv_head);
+    }
+  }
+  return result;
+}
+
+}  // namespace splash::cpu_ref

@@ -1,0 +1,18 @@
+#pragma once
+// The oracle's own oracle: dense matrices, as few lines as possible, nothing shared with forward.cpp. Tests
+// only: O(length^2) memory, O(kv_len^2) time a row.
+
+#include "core/attention_spec.h"
+#include "core/tensor.h"
+
+namespace splash::cpu_ref {
+
+struct NaiveForward {
+  Tensor<double> out;            // [batch, q_heads, q_len, head_dim]
+  Tensor<double> probabilities;  // [batch, q_heads, q_len, kv_len]
+};
+
+// Values of V must be finite. Otherwise as attention_forward.
+NaiveForward naive_forward(const AttentionSpec& spec, const AttentionInputs<double>& inputs);
+
+}  // namespace splash::cpu_ref

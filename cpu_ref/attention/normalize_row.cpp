@@ -1,0 +1,64 @@
+#include "cpu_ref/attention/normalize_row.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "cpu_ref/normalize/power.h"
+#include "cpu_ref/normalize/softmax.h"
+
+namespace splash::cpu_ref {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+template <class T>
+double entmax_row(double alpha, Solver solver, Row<T>& row, const SolverOptions& options, int* iterations) {
+  if (row.keys.empty()) return std::numeric_limits<double>::infinity();
+  const std::span<T> z(row.p);  // z, then p, in the same memory
+  std::ranges::transform(row.scores, z.begin(), [&](T s) { return static_cast<T>(alpha - 1) * s; });
+  const RowSolution<T> solution = solve_tau<T>(solver, z, alpha, options);
+  row.poisoned = std::isnan(solution.offset);
+  entmax_probabilities<T>(z, alpha, solution, z);
+  if (iterations != nullptr) *iterations = solution.iterations;
+  return solution.tau();
+}
+
+}  // namespace
+
+void require_solver(const Normalizer& normalizer, Solver solver) {
+  if (normalizer.kind != NormalizerKind::entmax) return;
+  for (const double alpha : normalizer.alpha) {
+    if (supports_alpha(solver, alpha)) continue;
+    throw Unsupported(
+        fmt::format("solver {} does not take alpha {}; bisection and halley_bisection take any alpha > 1",
+                    to_string(solver), alpha));
+  }
+}
+
+template <class T>
+double normalize_row(const Normalizer& normalizer, int64_t q_head, Solver solver, Row<T>& row,
+                     const SolverOptions& options, int* iterations) {
+  row.p.resize(row.keys.size());
+  switch (normalizer.kind) {
+    case NormalizerKind::entmax:
+      return entmax_row(normalizer.alpha_of(q_head), solver, row, options, iterations);
+    case NormalizerKind::softmax:
+      softmax_row<T>(row.scores, row.p);
+      break;
+    case NormalizerKind::power:
+    case NormalizerKind::power_unnormalized:
+      power_row<T>(row.scores, normalizer.alpha_of(q_head), normalizer.kind == NormalizerKind::power, row.p);
+      break;
+  }
+  return kNan;
+}
+
+template double normalize_row(const Normalizer&, int64_t, Solver, Row<float>&, const SolverOptions&, int*);
+template double normalize_row(const Normalizer&, int64_t, Solver, Row<double>&, const SolverOptions&, int*);
+
+}  // namespace splash::cpu_ref

@@ -1,0 +1,20 @@
+#pragma once
+// From the scores of one row to its probabilities.
+
+#include "core/normalizer.h"
+#include "cpu_ref/attention/row.h"
+#include "cpu_ref/entmax/solver.h"
+
+namespace splash::cpu_ref {
+
+// Throws Unsupported where the solver does not take the alpha of some head.
+void require_solver(const Normalizer& normalizer, Solver solver);
+
+// Fills row.p from row.scores and returns tau in units of z: entmax only (+inf for a row without keys), else
+// NaN. A poisoned row gets NaN; one whose z overflows becomes poisoned. `iterations`, where given, receives
+// the solver's count.
+template <class T>
+double normalize_row(const Normalizer& normalizer, int64_t q_head, Solver solver, Row<T>& row,
+                     const SolverOptions& options = {}, int* iterations = nullptr);
+
+}  // namespace splash::cpu_ref

@@ -1,0 +1,246 @@
+#include "cpu_ref/attention/screened.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "cpu_ref/attention/screening/candidates.h"
+#include "cpu_ref/attention/screening/packed_keys.h"
+#include "cpu_ref/attention/screening/tile.h"
+
+namespace splash::cpu_ref {
+namespace {
+
+using namespace screening;
+
+// Queries of one task. A panel of keys (8 KiB at head_dim 64) stays in L1 while it meets all of them.
+constexpr int64_t kBlockRows = kTileRows * (48 / kTileRows);
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+void check(const AttentionSpec& spec, const TensorView<const float>& q, const TensorView<const float>& k,
+           const TensorView<const float>& v) {
+  spec.validate();
+  const AttentionShape& s = spec.shape;
+  require_extents("q", q, s.batch, s.q_heads, s.q_len, s.head_dim);
+  require_extents("k", k, s.batch, s.kv_heads, s.kv_len, s.head_dim);
+  require_extents("v", v, s.batch, s.kv_heads, s.kv_len, s.head_dim);
+  if (spec.normalizer.kind != NormalizerKind::entmax) {
+    throw Unsupported(fmt::format("screened attention takes entmax only, not {}; attention_forward takes all",
+                                  to_string(spec.normalizer.kind)));
+  }
+  if (spec.selection.kind != SelectionKind::all && spec.selection.kind != SelectionKind::top_k_row) {
+    throw Unsupported(
+        fmt::format("screened attention takes the selections all and top_k_row, not {}; "
+                    "attention_forward takes all four",
+                    to_string(spec.selection.kind)));
+  }
+}
+
+// The first keys of a block, taken as a whole: their bound spares most of the later hits.
+constexpr int64_t kFirstPanels = 256 / kPanelKeys;
+
+// One thread's memory, reused from block to block.
+struct Workspace {
+  std::vector<float> q;  // [tile, head_dim, kTileRows], times the sign of the scale
+  std::vector<Candidates> rows = std::vector<Candidates>(kBlockRows);
+  std::vector<RowMask> masks = std::vector<RowMask>(kBlockRows);
+  std::vector<float> first_products = std::vector<float>(kTileRows * kFirstPanels * kPanelKeys);
+};
+
+// What a block of queries found; put together once all blocks are done.
+struct BlockSupport {
+  std::vector<int32_t> keys;
+  std::vector<float> probabilities;
+};
+
+class ScreenedRun {
+ public:
+  ScreenedRun(const AttentionSpec& spec, TensorView<const float> q, TensorView<const float> k,
+              TensorView<const float> v, bool keep, ScreenedForward& result)
+      : spec_(spec),
+        shape_(spec.shape),
+        q_(q),
+        v_(v),
+        keep_(keep),
+        result_(result),
+        keys_(k),
+        k_magnitude_(keys_.magnitude()) {}
+
+  int64_t blocks_a_head() const { return ceil_div(shape_.q_len, kBlockRows); }
+
+  // One block of queries of one head. False where scores might overflow or be NaN: then nothing is done.
+  bool run_block(int64_t b, int64_t h, int64_t block, Workspace& w, BlockSupport& support) const {
+    const int64_t first = block * kBlockRows;
+    const int64_t rows = std::min(kBlockRows, shape_.q_len - first);
+    if (!scores_stay_finite(b, h, first, rows)) return false;
+    prepare(b, h, first, rows, w);
+    screen(b, h, rows, w);
+    for (int64_t r = 0; r < rows; ++r) finish_row(b, h, first + r, w.rows[r], support);
+    return true;
+  }
+
+ private:
+  void prepare(int64_t b, int64_t h, int64_t first, int64_t rows, Workspace& w) const {
+    const int64_t dim = shape_.head_dim;
+    const double alpha = spec_.normalizer.alpha_of(h);
+    const auto factor = static_cast<float>((alpha - 1) * std::abs(spec_.score_scale()));
+    const float sign = spec_.score_scale() < 0 ? -1.0f : 1.0f;
+    const int64_t k_keep = spec_.selection.kind == SelectionKind::top_k_row ? spec_.selection.k_keep : 0;
+    w.q.assign(kBlockRows * dim, 0.0f);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* row = q_.row(b, h, first + r);
+      float* out = w.q.data() + (r / kTileRows) * dim * kTileRows + r % kTileRows;
+      for (int64_t d = 0; d < dim; ++d) out[d * kTileRows] = sign * row[d];
+      w.rows[r].reset(alpha, factor, k_keep);
+      w.masks[r] = spec_.mask.row(shape_, b, h, first + r);
+    }
+  }
+
+  // Screening compares products with a bound, and a NaN compares as false: it must not be able to arise.
+  bool scores_stay_finite(int64_t b, int64_t h, int64_t first, int64_t rows) const {
+    const double q_magnitude = largest_magnitude(q_.row(b, h, first), rows * shape_.head_dim);
+    const double product = q_magnitude * k_magnitude_ * static_cast<double>(shape_.head_dim);
+    const double factor = (spec_.normalizer.alpha_of(h) - 1) * std::abs(spec_.score_scale());
+    return product * std::max(1.0, factor) < 1e38 && factor > 1e-30;
+  }
+
+  // The dense product: every visible key of every row is either kept as a candidate or certified to have p =
+  // 0.
+  void screen(int64_t b, int64_t h, int64_t rows, Workspace& w) const {
+    int64_t begin = shape_.kv_len;
+    int64_t end = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      if (w.masks[r].begin >= w.masks[r].end) continue;
+      begin = std::min(begin, w.masks[r].begin);
+      end = std::max(end, w.masks[r].end);
+    }
+    const int64_t kv_head = b * shape_.kv_heads + shape_.kv_head_of(h);
+    const int64_t first_panel = begin / kPanelKeys;
+    const int64_t last_panel = std::max(first_panel, ceil_div(end, kPanelKeys));
+    const int64_t middle = std::min(last_panel, first_panel + kFirstPanels);
+    for (int64_t t = 0; t < ceil_div(rows, kTileRows); ++t)
+      start_tile(kv_head, t, first_panel, middle, rows, w);
+    for (int64_t panel = middle; panel < last_panel; ++panel) {
+      for (int64_t t = 0; t < ceil_div(rows, kTileRows); ++t) screen_tile(kv_head, t, panel, rows, w);
+    }
+  }
+
+  // Panels [begin, end) for one tile of rows, all keys at once.
+  void start_tile(int64_t kv_head, int64_t t, int64_t begin, int64_t end, int64_t rows, Workspace& w) const {
+    const int64_t keys = (end - begin) * kPanelKeys;
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const Tile tile = multiply_tile(tile_queries(t, w), keys_.panel(kv_head, panel), shape_.head_dim);
+      for (int64_t r = 0; r < kTileRows; ++r) {
+        std::memcpy(w.first_products.data() + r * keys + (panel - begin) * kPanelKeys, &tile[r],
+                    sizeof(tile[r]));
+      }
+    }
+    const int64_t last = std::min<int64_t>(kTileRows, rows - t * kTileRows);
+    for (int64_t r = 0; r < last; ++r) {
+      const int64_t row = t * kTileRows + r;
+      w.rows[row].take_all(w.first_products.data() + r * keys, keys, begin * kPanelKeys, w.masks[row]);
+    }
+  }
+
+  void screen_tile(int64_t kv_head, int64_t t, int64_t panel, int64_t rows, Workspace& w) const {
+    const Tile tile = multiply_tile(tile_queries(t, w), keys_.panel(kv_head, panel), shape_.head_dim);
+    const int64_t last = std::min<int64_t>(kTileRows, rows - t * kTileRows);
+    for (int64_t r = 0; r < last; ++r) {
+      Candidates& row = w.rows[t * kTileRows + r];
+      if (any_above(tile[r], row.product_threshold())) {
+        row.take_panel(tile[r], panel * kPanelKeys, w.masks[t * kTileRows + r]);
+      }
+    }
+  }
+
+  const float* tile_queries(int64_t t, const Workspace& w) const {
+    return w.q.data() + t * shape_.head_dim * kTileRows;
+  }
+
+  void finish_row(int64_t b, int64_t h, int64_t i, Candidates& row, BlockSupport& support) const {
+    const int64_t index = (b * shape_.q_heads + h) * shape_.q_len + i;
+    result_.tau[index] = row.solve();
+    result_.support[index] = row.count();
+    const int64_t kv_head = shape_.kv_head_of(h);
+    float* out = result_.out.row(b, h, i);
+    for (int64_t n = 0; n < row.count(); ++n) {
+      const float p = row.probabilities()[n];
+      const float* value = v_.row(b, kv_head, row.keys()[n]);
+      for (int64_t d = 0; d < shape_.head_dim; ++d) out[d] += p * value[d];
+    }
+    if (!keep_) return;
+    support.keys.insert(support.keys.end(), row.keys(), row.keys() + row.count());
+    support.probabilities.insert(support.probabilities.end(), row.probabilities(),
+                                 row.probabilities() + row.count());
+  }
+
+  const AttentionSpec& spec_;
+  const AttentionShape& shape_;
+  TensorView<const float> q_, v_;
+  bool keep_;
+  ScreenedForward& result_;
+  PackedKeys keys_;
+  double k_magnitude_;
+};
+
+void gather_support(const std::vector<BlockSupport>& blocks, ScreenedForward& result) {
+  SparseProbabilities<float>& p = result.probabilities;
+  p.row_offsets.resize(result.support.size() + 1);
+  for (size_t i = 0; i < result.support.size(); ++i)
+    p.row_offsets[i + 1] = p.row_offsets[i] + result.support[i];
+  p.columns.reserve(p.row_offsets.back());
+  p.values.reserve(p.row_offsets.back());
+  for (const BlockSupport& block : blocks) {  // in row order
+    p.columns.insert(p.columns.end(), block.keys.begin(), block.keys.end());
+    p.values.insert(p.values.end(), block.probabilities.begin(), block.probabilities.end());
+  }
+}
+
+// The plain reference, for inputs with NaN, infinities or overflow.
+ScreenedForward by_reference(const AttentionSpec& spec, TensorView<const float> q, TensorView<const float> k,
+                             TensorView<const float> v, bool keep) {
+  ForwardResult<float> plain = attention_forward<float>(spec, q, k, v, {.keep_probabilities = keep});
+  ScreenedForward result{std::move(plain.out), std::move(plain.tau), std::move(plain.support), {}};
+  if (plain.probabilities) result.probabilities = std::move(*plain.probabilities);
+  return result;
+}
+
+}  // namespace
+
+ScreenedForward screened_forward(const AttentionSpec& spec, TensorView<const float> q,
+                                 TensorView<const float> k, TensorView<const float> v,
+                                 bool keep_probabilities) {
+  check(spec, q, k, v);
+  const AttentionShape& s = spec.shape;
+  ScreenedForward result{Tensor<float>(s.batch, s.q_heads, s.q_len, s.head_dim),
+                         std::vector<double>(s.rows()),
+                         std::vector<int64_t>(s.rows()),
+                         {}};
+  const ScreenedRun run(spec, q, k, v, keep_probabilities, result);
+  const int64_t blocks_a_head = run.blocks_a_head();
+  const int64_t blocks = s.batch * s.q_heads * blocks_a_head;
+  std::vector<BlockSupport> supports(blocks);
+  bool finite = true;
+#pragma omp parallel reduction(&& : finite)
+  {
+    Workspace workspace;
+#pragma omp for schedule(dynamic)
+    for (int64_t i = 0; i < blocks; ++i) {
+      const int64_t head = i / blocks_a_head;
+      const bool done =
+          run.run_block(head / s.q_heads, head % s.q_heads, i % blocks_a_head, workspace, supports[i]);
+      finite = finite && done;
+    }
+  }
+  if (!finite) return by_reference(spec, q, k, v, keep_probabilities);
+  if (keep_probabilities) gather_support(supports, result);
+  return result;
+}
+
+}  // namespace splash::cpu_ref

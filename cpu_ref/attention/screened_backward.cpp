@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "cpu_ref/attention/screened.h"
+
+namespace splash::cpu_ref {
+namespace {
+
+// The support by column, for one (batch, key head): entries [offsets[j], offsets[j+1]) are column j's, in row
+// order.
+struct ColumnSupport {
+  std::vector<int64_t> offsets;  // [kv_len + 1]
+  std::vector<int64_t> entries;  // [nnz]: index into the row-wise arrays
+  std::vector<int64_t> rows;     // [nnz]: row (batch * q_heads + head) * q_len + query of that entry
+};
+
+float dot(const float* a, const float* b, int64_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t d = 0; d < n; ++d) sum += a[d] * b[d];
+  return sum;
+}
+
+void add_scaled(float factor, const float* a, float* out, int64_t n) {
+#pragma omp simd
+  for (int64_t d = 0; d < n; ++d) out[d] += factor * a[d];
+}
+
+// u = p^(2 - alpha) on the support: dp/dz up to the projection (MATH: Gradients).
+float jacobian_weight(float p, double alpha) {
+  if (alpha == 1.5) return std::sqrt(p);
+  if (alpha == 2) return 1;
+  return static_cast<float>(std::pow(static_cast<double>(p), 2 - alpha));
+}
+
+class SupportBackward {
+ public:
+  SupportBackward(const AttentionSpec& spec, const ScreenedForward& forward, TensorView<const float> q,
+                  TensorView<const float> k, TensorView<const float> v, TensorView<const float> dout)
+      : shape_(spec.shape), spec_(spec), p_(forward.probabilities), q_(q), k_(k), v_(v), dout_(dout) {}
+
+  Gradients<float> run() {
+    const AttentionShape& s = shape_;
+    Gradients<float> g{Tensor<float>(s.batch, s.q_heads, s.q_len, s.head_dim),
+                       Tensor<float>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
+                       Tensor<float>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
+                       std::vector<double>(s.q_heads)};
+    ds_.resize(p_.values.size());
+    std::vector<double> row_dalpha(s.rows());
+#pragma omp parallel for schedule(dynamic, 64)
+    for (int64_t row = 0; row < s.rows(); ++row) row_dalpha[row] = run_row(row, g.dq);
+    for (int64_t row = 0; row < s.rows(); ++row) g.dalpha[row / s.q_len % s.q_heads] += row_dalpha[row];
+
+    std::vector<ColumnSupport> columns(s.batch * s.kv_heads);
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t head = 0; head < s.batch * s.kv_heads; ++head) columns[head] = transpose(head);
+#pragma omp parallel for collapse(2) schedule(dynamic, 64)
+    for (int64_t head = 0; head < s.batch * s.kv_heads; ++head) {
+      for (int64_t j = 0; j < s.kv_len; ++j) run_column(head, j, columns[head], g);
+    }
+    return g;
+  }
+
+ private:
+  struct RowPlace {
+    int64_t batch, q_head, kv_head, query;
+  };
+  RowPlace place(int64_t row) const {
+    const int64_t head = row / shape_.q_len;
+    const int64_t q_head = head % shape_.q_heads;
+    return {head / shape_.q_heads, q_head, shape_.kv_head_of(q_head), row % shape_.q_len};
+  }
+
+  // ds and dQ of one row; returns its dL/dalpha.
+  double run_row(int64_t row, Tensor<float>& dq) {
+    const auto [b, h, kv, i] = place(row);
+    const int64_t begin = p_.row_offsets[row];
+    const int64_t end = p_.row_offsets[row + 1];
+    const double alpha = spec_.normalizer.alpha_of(h);
+    const int64_t dim = shape_.head_dim;
+    double u_sum = 0, ug_sum = 0;
+    for (int64_t n = begin; n < end; ++n) {
+      ds_[n] = dot(dout_.row(b, h, i), v_.row(b, kv, p_.columns[n]), dim);  // g for now
+      const double u = jacobian_weight(p_.values[n], alpha);
+      u_sum += u;
+      ug_sum += u * ds_[n];
+    }
+    if (begin == end) return 0;
+    const double delta = ug_sum / u_sum;
+    const double scale = spec_.score_scale();
+    double dalpha = 0;
+    for (int64_t n = begin; n < end; ++n) {
+      const double p = p_.values[n];
+      // MATH's dL/dalpha without its u~ terms: they cancel, because sum u (g - delta) = 0.
+      dalpha += (ds_[n] - delta) * p * (1 / (alpha - 1) - std::log(p)) / (alpha - 1);
+      ds_[n] = static_cast<float>(scale * jacobian_weight(p_.values[n], alpha) * (ds_[n] - delta));
+      add_scaled(ds_[n], k_.row(b, kv, p_.columns[n]), dq.row(b, h, i), dim);
+    }
+    return dalpha;
+  }
+
+  // Counting sort of the entries of all rows that read this key head.
+  ColumnSupport transpose(int64_t head) const {
+    const int64_t b = head / shape_.kv_heads;
+    const int64_t kv = head % shape_.kv_heads;
+    const int64_t first_row = (b * shape_.q_heads + kv * shape_.group()) * shape_.q_len;
+    const int64_t last_row = first_row + shape_.group() * shape_.q_len;
+    const int64_t begin = p_.row_offsets[first_row];
+    const int64_t end = p_.row_offsets[last_row];
+    ColumnSupport c;
+    c.offsets.assign(shape_.kv_len + 1, 0);
+    c.entries.resize(end - begin);
+    c.rows.resize(end - begin);
+    for (int64_t n = begin; n < end; ++n) ++c.offsets[p_.columns[n] + 1];
+    for (int64_t j = 0; j < shape_.kv_len; ++j) c.offsets[j + 1] += c.offsets[j];
+    std::vector<int64_t> next(c.offsets.begin(), c.offsets.end() - 1);
+    for (int64_t row = first_row; row < last_row; ++row) {
+      for (int64_t n = p_.row_offsets[row]; n < p_.row_offsets[row + 1]; ++n) {
+        const int64_t at = next[p_.columns[n]]++;
+        c.entries[at] = n;
+        c.rows[at] = row;
+      }
+    }
+    return c;
+  }
+
+  // dV_j = sum p dO, dK_j = sum ds q, over the column in row order: the same sum for any number of threads.
+  void run_column(int64_t head, int64_t j, const ColumnSupport& columns, Gradients<float>& g) const {
+    float* dk = g.dk.row(head / shape_.kv_heads, head % shape_.kv_heads, j);
+    float* dv = g.dv.row(head / shape_.kv_heads, head % shape_.kv_heads, j);
+    for (int64_t n = columns.offsets[j]; n < columns.offsets[j + 1]; ++n) {
+      const auto [b, h, kv, i] = place(columns.rows[n]);
+      add_scaled(p_.values[columns.entries[n]], dout_.row(b, h, i), dv, shape_.head_dim);
+      add_scaled(ds_[columns.entries[n]], q_.row(b, h, i), dk, shape_.head_dim);
+    }
+  }
+
+  const AttentionShape& shape_;
+  const AttentionSpec& spec_;
+  const SparseProbabilities<float>& p_;
+  TensorView<const float> q_, k_, v_, dout_;
+  std::vector<float> ds_;  // [nnz]: gradient of the scaled score, times scale
+};
+
+}  // namespace
+
+Gradients<float> screened_backward(const AttentionSpec& spec, const ScreenedForward& forward,
+                                   TensorView<const float> q, TensorView<const float> k,
+                                   TensorView<const float> v, TensorView<const float> dout) {
+  spec.validate();
+  const AttentionShape& s = spec.shape;
+  require_extents("q", q, s.batch, s.q_heads, s.q_len, s.head_dim);
+  require_extents("k", k, s.batch, s.kv_heads, s.kv_len, s.head_dim);
+  require_extents("v", v, s.batch, s.kv_heads, s.kv_len, s.head_dim);
+  require_extents("dout", dout, s.batch, s.q_heads, s.q_len, s.head_dim);
+  if (static_cast<int64_t>(forward.probabilities.row_offsets.size()) != s.rows() + 1) {
+    throw InvalidArgument(
+        "the forward result holds no probabilities; call screened_forward with keep_probabilities");
+  }
+  return SupportBackward(spec, forward, q, k, v, dout).run();
+}
+
+}  // namespace splash::cpu_ref

@@ -1,0 +1,169 @@
+#include "cpu_ref/attention/screening/candidates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "cpu_ref/entmax/evaluate.h"
+#include "cpu_ref/entmax/halley_bisection.h"
+#include "cpu_ref/entmax/newton.h"
+
+namespace splash::cpu_ref::screening {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kEpsilon = std::numeric_limits<float>::epsilon();
+constexpr int64_t kRefreshInterval = 12;  // new candidates between two refreshes; 6 to 24 measure alike
+constexpr int kFirstSteps = 4;            // Newton steps on the first keys, from max - 1
+constexpr int kRefreshSteps = 1;          // later ones: the bound has moved little, and need not converge
+
+// A certified step up from t, where t <= tau of the keys in z: Newton for alpha <= 2, else the lower end of a
+// bracket.
+float raise_bound(const float* z, int64_t n, float max, float t, double alpha, int steps) {
+  float offset = t - max;
+  if (alpha <= 2) {
+    for (int step = 0; step < steps; ++step) {
+      const RowSums sums = evaluate(z, n, max, offset, alpha);
+      if (sums.f() <= 0) break;
+      offset += static_cast<float>(sums.f() / sums.slope);
+    }
+  } else {
+    for (float width = 0.5f; width > 0.05f; width /= 2) {
+      if (offset + width < 0 && evaluate(z, n, max, offset + width, alpha).f() >= 0) offset += width;
+    }
+  }
+  return max + offset;
+}
+
+}  // namespace
+
+void Candidates::reset(double alpha, float factor, int64_t k_keep) {
+  alpha_ = alpha;
+  factor_ = factor;
+  k_keep_ = k_keep;
+  count_ = 0;
+  next_refresh_ = kRefreshInterval;
+  product_threshold_ = bound_ = -kInfinity;
+}
+
+void Candidates::reserve(int64_t extra) {
+  const int64_t needed = count_ + extra + kLanes;  // appends write whole vectors
+  if (needed <= static_cast<int64_t>(z_.size())) return;
+  z_.resize(2 * needed);
+  keys_.resize(2 * needed);
+}
+
+void Candidates::take_panel(const std::array<Vector, 2>& products, int64_t first_key, const RowMask& mask) {
+  if (first_key >= mask.end || first_key + kPanelKeys <= mask.begin) return;
+  reserve(kPanelKeys);
+  const int64_t before = count_;
+  count_ += append_above(products, product_threshold_, factor_, static_cast<int32_t>(first_key),
+                         z_.data() + count_, keys_.data() + count_);
+  drop_hidden(before, first_key, kPanelKeys, mask);
+  if (count_ >= next_refresh_) refresh(kRefreshSteps);
+}
+
+void Candidates::take_all(const float* products, int64_t n, int64_t first_key, const RowMask& mask) {
+  reserve(n);
+  const int64_t before = count_;
+  for (int64_t i = 0; i < n; ++i) z_[before + i] = factor_ * products[i];
+  for (int64_t i = 0; i < n; ++i) keys_[before + i] = static_cast<int32_t>(first_key + i);
+  count_ += n;
+  drop_hidden(before, first_key, n, mask);
+  if (count_ > 0) refresh(kFirstSteps);
+}
+
+// Of the entries from `from` on, all of keys [first_key, first_key + n), only the visible ones stay.
+void Candidates::drop_hidden(int64_t from, int64_t first_key, int64_t n, const RowMask& mask) {
+  if (first_key >= mask.begin && first_key + n <= mask.end && mask.k_positions == nullptr) return;
+  int64_t kept = from;
+  for (int64_t i = from; i < count_; ++i) {
+    z_[kept] = z_[i];
+    keys_[kept] = keys_[i];
+    kept += mask.visible(keys_[i]) ? 1 : 0;
+  }
+  count_ = kept;
+}
+
+void Candidates::refresh(int steps) {
+  const float max = largest(z_.data(), count_);
+  // Sums of up to n float terms err by a few ulp of 1, the addition to max by one of max: stay that far
+  // below.
+  const float margin = kEpsilon * (16 + 4 * std::abs(max));
+  bound_ = std::max(bound_, max - 1);
+  keep_above(bound_ - margin);
+  bound_ = raise_bound(z_.data(), padded_count(), max, bound_, alpha_, steps);
+  const float threshold = bound_ - margin;
+  keep_above(threshold);
+  product_threshold_ = threshold / factor_ - kEpsilon * std::abs(threshold / factor_);
+  next_refresh_ = count_ + std::max(kRefreshInterval, count_ / 2);
+}
+
+void Candidates::keep_above(float bound) {
+  int64_t kept = 0;
+  int64_t i = 0;
+  for (; i + kLanes <= count_; i += kLanes) {
+    kept += compress_above(z_.data() + i, keys_.data() + i, bound, z_.data() + kept, keys_.data() + kept);
+  }
+  for (; i < count_; ++i) {
+    z_[kept] = z_[i];
+    keys_[kept] = keys_[i];
+    kept += z_[i] > bound ? 1 : 0;
+  }
+  count_ = kept;
+  std::fill_n(z_.begin() + count_, kLanes, -kInfinity);
+}
+
+// The count rounded up to whole vectors. The entries between are -inf after keep_above: masked keys to a
+// solver, which so has no scalar remainder to walk.
+int64_t Candidates::padded_count() const {
+  return (count_ + kLanes - 1) / kLanes * kLanes;
+}
+
+void Candidates::keep_largest(int64_t n) {
+  std::vector<float> sorted(z_.begin(), z_.begin() + count_);
+  std::nth_element(sorted.begin(), sorted.begin() + n - 1, sorted.end(), std::greater<>());
+  const float smallest = sorted[n - 1];
+  // Of equal scores the lower key index stays: count how many ties there is room for.
+  int64_t ties = n - std::count_if(z_.begin(), z_.begin() + count_, [&](float z) { return z > smallest; });
+  int64_t kept = 0;
+  for (int64_t i = 0; i < count_; ++i) {
+    const bool keep = z_[i] > smallest || (z_[i] == smallest && ties-- > 0);
+    z_[kept] = z_[i];
+    keys_[kept] = keys_[i];
+    kept += keep ? 1 : 0;
+  }
+  count_ = kept;
+}
+
+double Candidates::solve() {
+  const bool cut = k_keep_ > 0 && count_ > k_keep_;
+  if (cut) keep_largest(k_keep_);
+  if (count_ == 0) return std::numeric_limits<double>::infinity();
+  keep_above(-kInfinity);
+  thread_local std::vector<double> z;
+  z.assign(z_.begin(), z_.begin() + padded_count());
+  const double max = largest(z_.data(), count_);
+  double offset = 0;
+  if (alpha_ <= 2) {
+    // Of a cut row the bound of all keys is none; else it holds up to its rounding, which Newton would step
+    // back from.
+    const double start = cut ? -1 : std::max(-1.0, bound_ - max - kEpsilon * (16 + 4 * std::abs(max)));
+    offset = newton_refine<double>(z.data(), padded_count(), max, start, alpha_).offset;
+  } else {
+    offset = solve_halley_bisection<double>(z, max, alpha_, {}).offset;
+  }
+  int64_t kept = 0;
+  for (int64_t i = 0; i < count_; ++i) {
+    const double d = z[i] - max - offset;
+    const auto probability = d > 0 ? static_cast<float>(entmax_power(d, alpha_)) : 0.0f;
+    z_[kept] = probability;
+    keys_[kept] = keys_[i];
+    kept += probability > 0 ? 1 : 0;
+  }
+  count_ = kept;
+  return max + offset;
+}
+
+}  // namespace splash::cpu_ref::screening

@@ -1,0 +1,58 @@
+#pragma once
+// The keys of one row that may still have a probability, and the certified bound that sorts out the others.
+//
+// MATH, lemmas (i) and (ii): tau of the keys seen so far is at most tau of all keys, and a key with z <= t <=
+// tau has p = 0. Newton's iterates from the left are such bounds for alpha <= 2; for alpha > 2 the lower end
+// of a bracket is.
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/mask.h"
+#include "cpu_ref/attention/screening/tile.h"
+
+namespace splash::cpu_ref::screening {
+
+class Candidates {
+ public:
+  // alpha > 1; z = factor * <q, k>, factor > 0; k_keep: at most that many keys, the largest (0: all).
+  void reset(double alpha, float factor, int64_t k_keep);
+
+  float factor() const { return factor_; }
+  float product_threshold() const {
+    return product_threshold_;
+  }  // keys with <q, k> at or under it can be dropped
+  int64_t count() const { return count_; }
+  const int32_t* keys() const { return keys_.data(); }
+  const float* probabilities() const { return z_.data(); }  // after solve()
+
+  // Takes the products of a row with the panel of keys that begins at first_key: those above the threshold
+  // and visible.
+  void take_panel(const std::array<Vector, 2>& products, int64_t first_key, const RowMask& mask);
+
+  // Takes all visible ones of n products at once and raises the bound: for the first keys, of which most are
+  // kept.
+  void take_all(const float* products, int64_t n, int64_t first_key, const RowMask& mask);
+
+  // Solves the row on what is left, in double: keeps the support, with its probabilities, in key order.
+  // Returns tau
+  // (+inf for a row without keys).
+  double solve();
+
+ private:
+  void reserve(int64_t extra);
+  void drop_hidden(int64_t from, int64_t first_key, int64_t n, const RowMask& mask);
+  void refresh(int steps);  // raises the bound, drops what falls under it
+  void keep_above(float bound);
+  int64_t padded_count() const;
+  void keep_largest(int64_t n);
+
+  double alpha_ = 1.5;
+  int64_t k_keep_ = 0, count_ = 0, next_refresh_ = 0;
+  float factor_ = 1, bound_ = 0, product_threshold_ = 0;  // bound: of tau; the threshold is it less a margin
+  std::vector<float> z_;
+  std::vector<int32_t> keys_;
+};
+
+}  // namespace splash::cpu_ref::screening

@@ -1,0 +1,99 @@
+#pragma once
+// f(tau) = sum [z - tau]_+^beta - 1 and its derivatives over one row, beta = 1/(alpha-1): what every solver
+// iterates on.
+//
+// The row is read as x = z - max on the fly, tau as max + offset, so nothing is copied; pass max = 0 for a
+// row that is shifted already. Masked keys (-inf) add nothing. No checks here: no NaN, no +inf, alpha > 1.
+//
+// alpha 1.5 and 2 are sums of squares and of first powers, and vectorise; any other alpha costs one pow a
+// supported key. Sums run in T within blocks of 256 keys and in double between blocks, so that a float row of
+// any length loses a few roundings only.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace splash::cpu_ref {
+
+// Sums over the keys above the threshold, d = x - offset > 0.
+struct RowSums {
+  double mass = 0;       // sum d^beta: the sum of p
+  double slope = 0;      // sum beta d^(beta-1) = -f'; may be infinite for beta < 1
+  double curvature = 0;  // sum beta (beta-1) d^(beta-2) = f''; may be infinite for beta < 2
+  int64_t support = 0;   // keys with p > 0
+
+  double f() const { return mass - 1; }
+};
+
+// Where tau can lie: offset in [-1, -n^(1-alpha)], n the row's keys (masked ones too: only a looser end).
+template <class T>
+T bracket_high(int64_t n, double alpha) {
+  return static_cast<T>(-std::pow(static_cast<double>(n), 1 - alpha));
+}
+
+// d^beta for d >= 0.
+template <class T>
+T entmax_power(T d, double alpha) {
+  if (alpha == 1.5) return d * d;
+  if (alpha == 2) return d;
+  return std::pow(d, static_cast<T>(1 / (alpha - 1)));
+}
+
+namespace detail {
+
+template <int kBeta, class T>
+RowSums evaluate_integer(const T* z, int64_t n, T max, T offset) {
+  static_assert(kBeta == 1 || kBeta == 2);
+  constexpr int64_t kBlock = 256;
+  double squares = 0, sum = 0;
+  int64_t support = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    T block_squares = 0, block_sum = 0, block_support = 0;  // a count in T stays in the same vector lanes
+#pragma omp simd reduction(+ : block_squares, block_sum, block_support)
+    for (int64_t j = begin; j < end; ++j) {
+      const T distance = z[j] - max - offset;
+      const T d = distance > 0 ? distance : T(0);
+      if constexpr (kBeta == 2) block_squares += d * d;
+      block_sum += d;
+      block_support += distance > 0 ? T(1) : T(0);
+    }
+    squares += block_squares;
+    sum += block_sum;
+    support += static_cast<int64_t>(block_support);
+  }
+  if constexpr (kBeta == 2) return {squares, 2 * sum, 2.0 * static_cast<double>(support), support};
+  return {sum, static_cast<double>(support), 0, support};
+}
+
+template <class T>
+RowSums evaluate_power(const T* z, int64_t n, T max, T offset, double alpha) {
+  const double beta = 1 / (alpha - 1);
+  const T exponent = static_cast<T>(beta);
+  RowSums sums;
+  for (int64_t j = 0; j < n; ++j) {
+    const T d = z[j] - max - offset;
+    if (!(d > 0)) continue;
+    const T p = std::pow(d, exponent);
+    const double first = static_cast<double>(p) / d;
+    sums.mass += p;
+    sums.slope += first;
+    sums.curvature += first / d;
+    sums.support += p > 0;  // far below the maximum a large beta underflows
+  }
+  sums.slope *= beta;
+  sums.curvature *= beta * (beta - 1);
+  return sums;
+}
+
+}  // namespace detail
+
+// z: [n], n >= 0. O(n), no allocation.
+template <class T>
+RowSums evaluate(const T* z, int64_t n, T max, T offset, double alpha) {
+  if (alpha == 1.5) return detail::evaluate_integer<2>(z, n, max, offset);
+  if (alpha == 2) return detail::evaluate_integer<1>(z, n, max, offset);
+  return detail::evaluate_power(z, n, max, offset, alpha);
+}
+
+}  // namespace splash::cpu_ref

@@ -1,0 +1,71 @@
+#pragma once
+// The threshold tau of one row of alpha-entmax: p_j = [z_j - tau]_+^(1/(alpha-1)) with sum p = 1, where
+// z = (alpha-1) s.
+//
+// Every solver works on x = z - max(z), so that huge logits lose nothing, and returns tau as max + offset.
+// Entries of -inf are masked keys. A row without visible keys, or without keys, has support 0 and p = 0, by
+// max 0 and offset (so tau) +inf. A row with NaN or +inf has max, offset and residual NaN, support 0 and
+// every p NaN.
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace splash::cpu_ref {
+
+enum class Solver {
+  bisection,         // any alpha > 1; the reference
+  sorting,           // alpha = 1.5 and 2, exact
+  newton,            // 1 < alpha <= 2, from the left: every iterate is a lower bound of tau
+  halley_bisection,  // any alpha > 1 (AdaSplash, arXiv 2502.12082)
+  histogram,         // 1 < alpha <= 2: histogram lower bound (AdaSplash-2, arXiv 2604.15180), then Newton
+};
+
+std::string_view to_string(Solver solver);
+Solver solver_from_string(std::string_view name);  // throws InvalidArgument
+bool supports_alpha(Solver solver, double alpha);  // whether that solver takes that alpha
+
+template <class T>
+struct RowSolution {
+  T max = 0;            // largest z of the row
+  T offset = 0;         // tau - max, in [-1, 0]
+  int64_t support = 0;  // keys with p > 0
+  int iterations = 0;   // evaluations of f over the row after the first one (sorting: 0)
+  T residual = 0;       // |sum p - 1|, before any renormalisation
+
+  double tau() const { return static_cast<double>(max) + static_cast<double>(offset); }
+};
+
+struct SolverOptions {
+  int max_iterations = 0;  // 0: as many as the element type needs to stand still
+  double tolerance = 0;    // stop once |f| <= tolerance; 0: until tau stands still
+  int histogram_bins = 64;
+  // Warm start: a guess of tau - max, moved into the bracket, NaN ignored; the result stays exact. newton and
+  // halley_bisection use it, the others do not.
+  const double* start = nullptr;
+};
+
+// Solves one row. z: [n], already multiplied by alpha - 1, n >= 0. Time O(n) an iteration (sorting:
+// O(n log n)). Every loop is capped, so no input hangs. Throws InvalidArgument for alpha <= 1 or not finite
+// and for options out of range, Unsupported where the solver does not take alpha.
+template <class T>
+RowSolution<T> solve_tau(Solver solver, std::span<const T> z, double alpha,
+                         const SolverOptions& options = {});
+
+// p_j = [z_j - tau]_+^(1/(alpha-1)), not renormalised. z, p: [n]; they may be the same memory.
+template <class T>
+void entmax_probabilities(std::span<const T> z, double alpha, const RowSolution<T>& solution, std::span<T> p);
+
+// Convenience: scores in, probabilities out (the calculator and tests use it).
+struct EntmaxRow {
+  std::vector<double> probabilities;
+  double tau = 0;  // in units of z
+  int64_t support = 0;
+  int iterations = 0;
+  double residual = 0;
+};
+EntmaxRow entmax(std::span<const double> scores, double alpha, Solver solver = Solver::bisection,
+                 const SolverOptions& options = {});
+
+}  // namespace splash::cpu_ref

@@ -1,0 +1,131 @@
+#include <doctest/doctest.h>
+
+#include "cpu_ref/attention/forward.h"
+#include "cpu_ref/attention/naive.h"
+#include "cpu_ref/tests/attention_test_support.h"
+
+using namespace splash;
+using namespace splash::cpu_ref;
+using namespace splash::cpu_ref::test;
+
+namespace {
+
+std::vector<AttentionShape> shapes() {
+  return {{2, 4, 2, 7, 13, 5},
+          {1, 3, 1, 13, 7, 4},
+          {1, 2, 2, 1, 65, 3},
+          {2, 1, 1, 65, 1, 1},
+          {1, 2, 1, 9, 70, 8}};
+}
+
+// Keys that the naive oracle gives a clear probability must be in the support, and no other with more than
+// rounding.
+template <class T>
+void compare_with_naive(const AttentionSpec& spec, const AttentionInputs<T>& inputs, double tolerance) {
+  const NaiveForward expected = naive_forward(spec, inputs.template cast<double>());
+  const ForwardResult<T> result = forward(spec, inputs, {.keep_probabilities = true});
+  CHECK(max_error(result.out, expected.out) < tolerance);
+  CHECK(max_error(dense_probabilities(spec.shape, result), expected.probabilities) < tolerance);
+}
+
+// The cross product of normalizers, selections and masks on one shape.
+template <class T>
+void compare_everything(const AttentionShape& shape, double step, double tolerance) {
+  const auto inputs = random_inputs<T>(shape, 7, step);
+  for (const NamedMask& mask : masks_for(shape)) {
+    for (const Normalizer& normalizer : all_normalizers()) {
+      for (const Selection& selection : all_selections()) {
+        const AttentionSpec spec{shape, step > 0 ? 0.25 : 0.9, normalizer, selection, mask.mask};
+        INFO(describe(spec, mask.name));
+        compare_with_naive(spec, inputs, tolerance);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("forward agrees with the naive oracle: double, normal inputs") {
+  for (const AttentionShape& shape : shapes()) compare_everything<double>(shape, 0, 1e-9);
+}
+
+TEST_CASE("forward agrees with the naive oracle: double, inputs with equal scores") {
+  for (const AttentionShape& shape : shapes()) compare_everything<double>(shape, 0.25, 1e-9);
+}
+
+TEST_CASE("forward agrees with the naive oracle: float") {
+  for (const AttentionShape& shape : shapes()) compare_everything<float>(shape, 0.25, 2e-4);
+}
+
+TEST_CASE("every solver gives the same attention") {
+  const AttentionShape shape{1, 2, 1, 17, 40, 6};
+  const auto inputs = random_inputs<double>(shape, 11);
+  for (const double alpha : {1.2, 1.5, 2.0, 2.5}) {
+    const AttentionSpec spec{shape, 2, {NormalizerKind::entmax, {alpha}}, {}, {.causal = true}};
+    const auto expected = forward(spec, inputs);
+    for (const Solver solver :
+         {Solver::sorting, Solver::newton, Solver::halley_bisection, Solver::histogram}) {
+      if (!supports_alpha(solver, alpha)) continue;
+      INFO(describe(spec) << ", solver " << to_string(solver));
+      CHECK(max_error(forward(spec, inputs, {.solver = solver}).out, expected.out) < 1e-9);
+    }
+  }
+}
+
+TEST_CASE("each head has its own alpha") {
+  const AttentionShape shape{1, 2, 2, 5, 9, 4};
+  const auto inputs = random_inputs<double>(shape, 3);
+  const AttentionSpec both{shape, 1.5, {NormalizerKind::entmax, {1.3, 2.0}}, {}, {}};
+  const auto result = forward(both, inputs);
+  for (const int64_t h : {0, 1}) {
+    AttentionSpec one = both;
+    one.normalizer.alpha = {both.normalizer.alpha[h]};
+    CHECK(result.out.matrix(0, h) == forward(one, inputs).out.matrix(0, h));
+  }
+}
+
+TEST_CASE("tau satisfies its definition and belongs to entmax alone") {
+  const AttentionShape shape{1, 2, 1, 9, 21, 4};
+  const auto inputs = random_inputs<double>(shape, 5);
+  for (const double alpha : {1.2, 1.5, 2.0, 2.5}) {
+    AttentionSpec spec{shape, 1.5, {NormalizerKind::entmax, {alpha}}, {}, {}};
+    const auto result = forward(spec, inputs);
+    for (int64_t h = 0; h < 2; ++h) {
+      const Eigen::ArrayXXd z =
+          (alpha - 1) * 1.5 * (inputs.q.matrix(0, h) * inputs.k.matrix(0, 0).transpose()).array();
+      for (int64_t i = 0; i < shape.q_len; ++i) {
+        const double tau = result.tau[h * shape.q_len + i];
+        CHECK((z.row(i) - tau).max(0).pow(1 / (alpha - 1)).sum() == doctest::Approx(1).epsilon(1e-10));
+        CHECK(result.support[h * shape.q_len + i] == (z.row(i) > tau).count());
+      }
+    }
+    spec.normalizer.kind = NormalizerKind::power;
+    for (const double tau : forward(spec, inputs).tau) CHECK(std::isnan(tau));
+  }
+}
+
+TEST_CASE("significant blocks: margin 0 changes no result, a large one leaves nothing") {
+  const AttentionShape shape{1, 2, 2, 11, 37, 4};
+  const auto inputs = random_inputs<double>(shape, 9);
+  for (const Normalizer& normalizer : all_normalizers()) {
+    AttentionSpec spec{shape, 1, normalizer, {}, {.causal = true}};
+    INFO(describe(spec));
+    const auto plain = forward(spec, inputs);
+    spec.selection = {.kind = SelectionKind::significant_blocks, .block = 8, .margin = 0};
+    const auto kept = forward(spec, inputs);
+    CHECK(max_error(kept.out, plain.out) < 1e-12);
+    CHECK(kept.support == plain.support);
+
+    spec.selection.margin = 1e6;
+    const auto dropped = forward(spec, inputs);
+    if (normalizer.kind == NormalizerKind::softmax) {
+      CHECK(same_bits(dropped.out, plain.out));  // softmax has no threshold
+    } else {
+      CHECK(dropped.out.matrix(0, 0).isZero(0));
+      CHECK(std::ranges::all_of(dropped.support, [](int64_t n) { return n == 0; }));
+    }
+    if (normalizer.kind == NormalizerKind::entmax) {
+      CHECK(std::ranges::all_of(dropped.tau, [](double tau) { return tau == INFINITY; }));
+    }
+  }
+}

@@ -1,0 +1,35 @@
+#pragma once
+// Verdicts on claims: what the source says against what arithmetic or a report says.
+
+#include <string>
+#include <vector>
+
+#include "analysis/report/report.h"
+#include "experiments/claims/claim.h"
+#include "experiments/claims/measure.h"
+
+namespace splash::experiments {
+
+// Whether `ours` bears out a value or bound of `theirs`.
+bool holds(Relation relation, double ours, double theirs, double tolerance);
+
+// Judges one claim by one measurement.
+analysis::ClaimResult judge(const Claim& claim, const Measured& measured);
+
+// Every claim, in order: arithmetic ones recomputed, the others by the expectations of these definitions on
+// this report; those without a measurement are not comparable. A claim with several expectations is
+// reproduced only where each of them bears it out. The definitions' own checks follow, as claims of the
+// source "this project".
+std::vector<analysis::ClaimResult> judge_all(const std::vector<Claim>& claims,
+                                             const std::vector<Definition>& definitions,
+                                             const analysis::Report& report);
+
+// The claims that these definitions speak of.
+std::vector<Claim> claims_of(const std::vector<Definition>& definitions, const std::vector<Claim>& claims);
+
+// What is not as this project recorded it: claims whose verdict is another than expected_verdict, checks that
+// do not hold. A sentence each; claims that this run did not measure are left out.
+std::vector<std::string> surprises(const std::vector<Claim>& claims,
+                                   const std::vector<analysis::ClaimResult>& results);
+
+}  // namespace splash::experiments

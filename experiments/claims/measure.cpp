@@ -1,0 +1,138 @@
+#include "experiments/claims/measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "analysis/statistics.h"
+#include "experiments/runner/value.h"
+
+namespace splash::experiments {
+namespace {
+
+using analysis::Column;
+using analysis::Interval;
+
+bool equals(const Column& column, std::size_t row, const Value& value) {
+  if (const auto* text = std::get_if<std::string>(&value))
+    return column.info.is_text && column.texts[row] == *text;
+  if (column.info.is_text || column.width != 1) return false;
+  if (const auto* integer = std::get_if<int64_t>(&value))
+    return column.numbers[row] == static_cast<double>(*integer);
+  if (const auto* flag = std::get_if<bool>(&value)) return column.numbers[row] == (*flag ? 1.0 : 0.0);
+  return column.numbers[row] == std::get<double>(value);
+}
+
+bool fits(const analysis::Report& report, const Filter& where, std::size_t row) {
+  return std::all_of(where.begin(), where.end(), [&](const auto& entry) {
+    const Column* column = report.find(entry.first);
+    return column != nullptr && std::any_of(entry.second.begin(), entry.second.end(),
+                                            [&](const Value& value) { return equals(*column, row, value); });
+  });
+}
+
+Interval mean_interval(const std::vector<double>& values, double mean) {
+  const double n = static_cast<double>(values.size());
+  if (values.size() < 2) return {mean, mean};
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  const double half = 1.96 * std::sqrt(squares / (n - 1) / n);
+  return {mean - half, mean + half};
+}
+
+Interval wilson_interval(double share, double n) {
+  constexpr double z = 1.96;
+  const double centre = (share + z * z / (2 * n)) / (1 + z * z / n);
+  const double half = z / (1 + z * z / n) * std::sqrt(share * (1 - share) / n + z * z / (4 * n * n));
+  return {std::min(share, centre - half), std::max(share, centre + half)};
+}
+
+void summarise(Statistic statistic, const std::vector<double>& values, Measured& result) {
+  const double n = static_cast<double>(values.size());
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  auto exactly = [&](double value) { result.ours = result.low = result.high = value; };
+  auto within = [&](double value, Interval interval) {
+    result.ours = value;
+    result.low = interval.low;
+    result.high = interval.high;
+  };
+  switch (statistic) {
+    case Statistic::median:
+      return within(analysis::median(values), analysis::median_interval(values));
+    case Statistic::mean:
+      return within(sum / n, mean_interval(values, sum / n));
+    case Statistic::min:
+      return exactly(*std::min_element(values.begin(), values.end()));
+    case Statistic::max:
+      return exactly(*std::max_element(values.begin(), values.end()));
+    case Statistic::sum:
+      return exactly(sum);
+    case Statistic::p05:
+      return exactly(analysis::quantile(values, 0.05));
+    case Statistic::p95:
+      return exactly(analysis::quantile(values, 0.95));
+    case Statistic::fraction_true: {
+      const double share =
+          static_cast<double>(std::count_if(values.begin(), values.end(), [](double x) { return x != 0; })) /
+          n;
+      return within(share, wilson_interval(share, n));
+    }
+  }
+}
+
+std::string describe(const Measurement& measurement, int64_t cases) {
+  std::string text = fmt::format("{} of {} over {} case{}",
+                                 statistic_names()[static_cast<std::size_t>(measurement.statistic)],
+                                 measurement.column, cases, cases == 1 ? "" : "s");
+  const char* separator = " with ";
+  for (const auto& [name, values] : measurement.where) {
+    text += separator + name;
+    for (std::size_t i = 0; i < values.size(); ++i) text += (i == 0 ? " " : " or ") + to_text(values[i]);
+    separator = ", ";
+  }
+  return text;
+}
+
+}  // namespace
+
+Measured measure(const analysis::Report& report, const std::string& experiment,
+                 const Measurement& measurement) {
+  Measured result;
+  result.ours = result.low = result.high = std::numeric_limits<double>::quiet_NaN();
+  const Column* column = report.find(measurement.column);
+  const Column* names = report.find("experiment");
+  std::vector<double> values;
+  if (column != nullptr && names != nullptr && !column->info.is_text && column->width == 1) {
+    for (std::size_t row = 0; row < names->texts.size(); ++row) {
+      if (names->texts[row] != experiment || std::isnan(column->numbers[row])) continue;
+      if (fits(report, measurement.where, row)) values.push_back(column->numbers[row]);
+    }
+  }
+  result.cases = static_cast<int64_t>(values.size());
+  result.formula = describe(measurement, result.cases);
+  if (!values.empty()) summarise(measurement.statistic, values, result);
+  return result;
+}
+
+Measured measure(const analysis::Report& report, const std::string& experiment,
+                 const Expectation& expectation) {
+  Measured ours = measure(report, experiment, expectation.measured);
+  if (!expectation.over) return ours;
+  const Measured over = measure(report, experiment, *expectation.over);
+  if (!over.found()) return over;
+  if (!ours.found()) return ours;
+  const double ends[] = {ours.low / over.low, ours.low / over.high, ours.high / over.low,
+                         ours.high / over.high};
+  Measured ratio = ours;
+  ratio.ours = ours.ours / over.ours;
+  // An interval that reaches 0 bounds nothing below it; the quotients of the ends then say so as infinities.
+  ratio.low = std::min(ratio.ours, *std::min_element(std::begin(ends), std::end(ends)));
+  ratio.high = std::max(ratio.ours, *std::max_element(std::begin(ends), std::end(ends)));
+  ratio.formula = fmt::format("{} / {}", ours.formula, over.formula);
+  return ratio;
+}
+
+}  // namespace splash::experiments

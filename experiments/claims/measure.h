@@ -1,0 +1,27 @@
+#pragma once
+// What a report says about one expectation: a number with its interval.
+
+#include <cstdint>
+#include <string>
+
+#include "analysis/report/report.h"
+#include "experiments/runner/definition.h"
+
+namespace splash::experiments {
+
+// ours = the statistic over the cases that fit. low, high: for the median the distribution-free 95 %
+// interval, for the mean the normal one, for fraction_true Wilson's (1927); else, or where there are too few
+// cases, the value itself. Of a ratio: the interval's ends divided the wide way.
+struct Measured {
+  double ours = 0, low = 0, high = 0;
+  int64_t cases = 0;    // with a number
+  std::string formula;  // "median of mse over 12 cases with scope row, k_keep 8"
+  bool found() const { return cases > 0; }
+};
+
+Measured measure(const analysis::Report& report, const std::string& experiment,
+                 const Expectation& expectation);
+Measured measure(const analysis::Report& report, const std::string& experiment,
+                 const Measurement& measurement);
+
+}  // namespace splash::experiments

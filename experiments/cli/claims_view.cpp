@@ -1,0 +1,102 @@
+#include "experiments/cli/claims_view.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "experiments/runner/case_json.h"
+
+namespace splash::cli {
+namespace {
+
+using analysis::ClaimResult;
+using analysis::Verdict;
+using experiments::plain_number;
+
+std::string with_units(const std::string& text, const std::string& units) {
+  return text == "-" || units.empty() || units == "1" ? text : text + " " + units;
+}
+
+std::string ours(const ClaimResult& claim) {
+  std::string text = short_number(claim.ours);
+  const bool has_interval = claim.ours_low < claim.ours || claim.ours_high > claim.ours;
+  if (has_interval)
+    text += fmt::format(" [{}, {}]", short_number(claim.ours_low), short_number(claim.ours_high));
+  return with_units(text, claim.units);
+}
+
+Colour colour_of(Verdict verdict) {
+  return verdict == Verdict::reproduced ? Colour::green
+         : verdict == Verdict::refuted  ? Colour::red
+                                        : Colour::yellow;
+}
+
+std::string escaped(std::string text) {
+  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
+    text.replace(at, 1, "\\|");
+  return text;
+}
+
+}  // namespace
+
+TextTable claims_table(const std::vector<ClaimResult>& claims) {
+  TextTable table({"claim", "theirs", "ours [interval]", "verdict", "reason"});
+  for (const ClaimResult& claim : claims) {
+    table.add({{claim.id + " " + claim.claim},
+               {claim.theirs},
+               {ours(claim)},
+               {analysis::to_string(claim.verdict), colour_of(claim.verdict)},
+               {claim.reason}});
+  }
+  return table;
+}
+
+std::string claims_markdown(const std::string& title, const std::vector<ClaimResult>& claims) {
+  std::string text = fmt::format("# {}\n\n{}.\n", title, count_verdicts(claims));
+  std::string source;
+  for (const ClaimResult& claim : claims) {
+    if (claim.source != source) {
+      source = claim.source;
+      text += fmt::format(
+          "\n## {}\n\n| claim | theirs | ours [interval] | verdict | reason |\n|---|---|---|---|---|\n",
+          source);
+    }
+    text +=
+        fmt::format("| {} {} | {} | {} | {} | {} |\n", claim.id, escaped(claim.claim), escaped(claim.theirs),
+                    ours(claim), analysis::to_string(claim.verdict), escaped(claim.reason));
+  }
+  return text;
+}
+
+nlohmann::json claims_json(const std::vector<ClaimResult>& claims) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const ClaimResult& claim : claims) {
+    list.push_back({{"id", claim.id},
+                    {"source", claim.source},
+                    {"claim", claim.claim},
+                    {"units", claim.units},
+                    {"theirs", claim.theirs},
+                    {"theirs_value", plain_number(claim.theirs_value)},
+                    {"ours", plain_number(claim.ours)},
+                    {"ours_low", plain_number(claim.ours_low)},
+                    {"ours_high", plain_number(claim.ours_high)},
+                    {"tolerance", plain_number(claim.tolerance)},
+                    {"verdict", analysis::to_string(claim.verdict)},
+                    {"reason", claim.reason},
+                    {"method", claim.method}});
+  }
+  return list;
+}
+
+std::string count_verdicts(const std::vector<ClaimResult>& claims) {
+  auto count = [&](Verdict verdict) {
+    return std::count_if(claims.begin(), claims.end(),
+                         [&](const ClaimResult& claim) { return claim.verdict == verdict; });
+  };
+  return fmt::format("{} reproduced, {} refuted, {} not comparable", count(Verdict::reproduced),
+                     count(Verdict::refuted), count(Verdict::not_comparable));
+}
+
+}  // namespace splash::cli

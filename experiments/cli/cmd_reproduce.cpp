@@ -1,0 +1,112 @@
+// splash reproduce: every experiment that is marked for it, and a verdict on every claim.
+
+#include <span>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "analysis/report/atomic_file.h"
+#include "experiments/claims/judge.h"
+#include "experiments/cli/claims_view.h"
+#include "experiments/cli/places.h"
+#include "experiments/cli/run_options.h"
+#include "experiments/runner/narrate.h"
+
+namespace splash::cli {
+
+using namespace experiments;
+
+namespace {
+
+std::vector<Definition> reproducible_definitions(const std::vector<Claim>& claims) {
+  std::vector<Definition> definitions;
+  for (const std::string& file : definition_files(definitions_folder())) {
+    Definition definition = read_definition(file);
+    if (!definition.reproduce) continue;
+    require_known_claims(definition, claims);
+    definitions.push_back(std::move(definition));
+  }
+  if (definitions.empty()) {
+    throw InvalidArgument(fmt::format("no definition in {} has reproduce = true", definitions_folder()));
+  }
+  return definitions;
+}
+
+// The report stands by itself, so plots that cannot be drawn are told, not failed on. "" where there are
+// none.
+std::string draw_plots(const std::string& report, const std::string& folder) {
+  const std::string python = python_program();
+  if (python.empty()) {
+    narrate("no plots: SPLASH_PYTHON is not set and the project has no .venv (./splash makes one)");
+    return "";
+  }
+  narrate("drawing plots");
+  const char* path = std::getenv("PYTHONPATH");
+  const std::string modules =
+      project_root() + "/python" + (path != nullptr && *path != '\0' ? std::string(":") + path : "");
+  const int code = run_program({python, "-m", "splash_attention.plots", report, "--out", folder},
+                               {{"PYTHONPATH", modules}}, false);
+  if (code == 0) return folder;
+  if (code == 127) {
+    narrate("no plots: {} could not be started", python);
+  } else {
+    narrate("no plots: splash_attention.plots ended with code {}", code);
+  }
+  return "";
+}
+
+}  // namespace
+
+int cmd_reproduce(const Words& words) {
+  CLI::App app;
+  prepare(
+      app, "reproduce",
+      "splash reproduce\n"
+      "splash reproduce --full --out out/full\n"
+      "splash reproduce --resume",
+      "Runs every experiment with reproduce = true and judges every claim of data/claims. Writes report.h5,\n"
+      "claims.md and plots/ into the folder. A refuted claim of a source is a finding, not a failure: the "
+      "exit\n"
+      "code is 1 only where a verdict differs from the one that this project has recorded.");
+  std::string out = "out/reproduce";
+  bool full = false;
+  RunFlags flags;
+  app.add_flag("--full", full, "full profiles instead of quick ones");
+  app.add_option("--out", out, "the folder to write into (out/reproduce)")->type_name("DIR");
+  add_run_flags(app, flags);
+  parse(app, words);
+
+  const std::vector<Claim> claims = read_claims(claims_folder());
+  RunRequest request;
+  request.definitions = reproducible_definitions(claims);
+  request.quick = !full;
+  request.report_path = out + "/report.h5";
+  request.title = fmt::format("Adaptive Splash: {} experiments, {} profile", request.definitions.size(),
+                              full ? "full" : "quick");
+  apply(flags, "reproduce", words, request);
+  request.judge = [&](analysis::Report& report) {
+    report.claims = judge_all(claims, request.definitions, report);
+  };
+
+  const RunOutcome outcome = run(request);
+  if (outcome.interrupted) return kInterrupted;
+  const std::string markdown = claims_markdown("Claims and verdicts", outcome.report.claims);
+  analysis::write_file_atomically(out + "/claims.md", std::as_bytes(std::span(markdown)));
+  const std::string plots = draw_plots(request.report_path, out + "/plots");
+
+  const std::vector<std::string> sentences = surprises(claims, outcome.report.claims);
+  if (flags.json) {
+    nlohmann::json object = outcome_json(request.report_path, outcome, sentences);
+    object["plots"] = plots.empty() ? nlohmann::json(nullptr) : nlohmann::json(plots);
+    object["claims_page"] = out + "/claims.md";
+    print_json(object);
+  } else {
+    claims_table(outcome.report.claims).print();
+    print(fmt::format("\n{}\nreport  {}\nclaims  {}/claims.md\n", count_verdicts(outcome.report.claims),
+                      request.report_path, out));
+    if (!plots.empty()) print(fmt::format("plots   {}\n", plots));
+  }
+  return report_surprises(sentences);
+}
+
+}  // namespace splash::cli

@@ -1,0 +1,75 @@
+// splash run: one experiment, one report.
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "experiments/claims/judge.h"
+#include "experiments/cli/claims_view.h"
+#include "experiments/cli/places.h"
+#include "experiments/cli/run_options.h"
+
+namespace splash::cli {
+
+using namespace experiments;
+
+int cmd_run(const Words& words) {
+  CLI::App app;
+  prepare(
+      app, "run",
+      "splash run accuracy-captures --quick\n"
+      "splash run my-sweep.toml --out sweep.h5 --set alpha=1.25\n"
+      "splash run my-sweep.toml --resume\n"
+      "splash run my-sweep.toml --shard 2/8     (then: splash merge)",
+      "Runs the cases of one experiment, in order, and writes its report. Every finished case is kept in\n"
+      "<report>.journal, so that a run killed at any moment can go on with --resume.");
+  std::string name, out, shard;
+  Words assignments;
+  bool quick = false;
+  RunFlags flags;
+  app.add_option("EXPERIMENT", name, "a name of `splash list experiments`, or a TOML file")->required();
+  app.add_flag("--quick", quick, "the definition's quick profile");
+  app.add_option("--out", out, "the report's file (out/<experiment>.h5)")->type_name("PATH");
+  app.add_option("--shard", shard, "only the cases of shard i of N")->type_name("i/N");
+  app.add_option("--set", assignments,
+                 "one value for a parameter, instead of the definition's; may be repeated")
+      ->type_name("P=V")
+      ->expected(1)
+      ->take_all();
+  add_run_flags(app, flags);
+  parse(app, words);
+
+  const std::vector<Claim> claims = read_claims(claims_folder());
+  RunRequest request;
+  request.definitions.push_back(find_definition(name, definitions_folder()));
+  Definition& definition = request.definitions.front();
+  require_known_claims(definition, claims);
+  for (const std::string& assignment : assignments) override_parameter(definition, assignment);
+  request.quick = quick;
+  if (!shard.empty()) request.shard = parse_shard(shard);
+  std::string suffix;
+  if (request.shard.count > 1) suffix = fmt::format(".{}-of-{}", request.shard.index, request.shard.count);
+  request.report_path = out.empty() ? fmt::format("out/{}{}.h5", definition.name, suffix) : out;
+  request.title = definition.title;
+  apply(flags, "run", words, request);
+  const std::vector<Claim> relevant = claims_of(request.definitions, claims);
+  request.judge = [&](analysis::Report& report) {
+    report.claims = judge_all(relevant, request.definitions, report);
+  };
+
+  const RunOutcome outcome = run(request);
+  if (outcome.interrupted) return kInterrupted;
+  const std::vector<std::string> sentences = surprises(claims, outcome.report.claims);
+  if (flags.json) {
+    print_json(outcome_json(request.report_path, outcome, sentences));
+  } else {
+    print(fmt::format("{}: {} cases ({} run, {} kept), {}\n", request.report_path, outcome.report.cases(),
+                      outcome.evaluated, outcome.reused, outcome.report.status));
+    if (!outcome.report.claims.empty()) {
+      print("\n");
+      claims_table(outcome.report.claims).print();
+    }
+  }
+  return report_surprises(sentences);
+}
+
+}  // namespace splash::cli

@@ -1,0 +1,196 @@
+// splash show: what a report holds.
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "analysis/report/io.h"
+#include "analysis/statistics.h"
+#include "experiments/cli/claims_view.h"
+#include "experiments/cli/command.h"
+#include "experiments/runner/case_json.h"
+
+namespace splash::cli {
+namespace {
+
+using namespace analysis;
+using experiments::plain_number;
+using nlohmann::json;
+
+json provenance_json(const Report& report) {
+  const Provenance& p = report.provenance;
+  return {{"commit", p.commit},
+          {"dirty", p.dirty},
+          {"argv", p.argv},
+          {"experiment_toml", p.experiment_toml},
+          {"seed", p.seed},
+          {"threads", p.threads},
+          {"host", p.host},
+          {"cpu", p.cpu},
+          {"gpu", p.gpu},
+          {"driver", p.driver},
+          {"clocks", p.clocks},
+          {"toolchain", p.toolchain},
+          {"started", p.started},
+          {"finished", p.finished},
+          {"input_hashes", p.input_hashes}};
+}
+
+json value_at(const Column& column, int64_t row) {
+  if (column.info.is_text) return column.texts[static_cast<std::size_t>(row)];
+  if (column.info.dimension.empty()) return plain_number(column.numbers[static_cast<std::size_t>(row)]);
+  json list = json::array();
+  for (int64_t i = 0; i < column.width; ++i)
+    list.push_back(plain_number(column.numbers[static_cast<std::size_t>(row * column.width + i)]));
+  return list;
+}
+
+json columns_json(const Report& report) {
+  json columns = json::array();
+  for (const Column& column : report.results) {
+    const ColumnInfo& info = column.info;
+    columns.push_back({{"name", info.name},
+                       {"units", info.units},
+                       {"long_name", info.long_name},
+                       {"formula", info.formula},
+                       {"is_parameter", info.is_parameter},
+                       {"reproducible", info.reproducible},
+                       {"missing_reason", info.missing_reason},
+                       {"dimension", info.dimension}});
+  }
+  return columns;
+}
+
+json cases_json(const Report& report) {
+  json cases = json::array();
+  for (int64_t row = 0; row < report.cases(); ++row) {
+    json entry = json::object();
+    for (const Column& column : report.results) entry[column.info.name] = value_at(column, row);
+    cases.push_back(std::move(entry));
+  }
+  return cases;
+}
+
+// Tab-separated, for cut, awk and spreadsheets. Missing entries are empty, vectors separated by commas.
+void print_results(const Report& report) {
+  std::string line;
+  for (const Column& column : report.results) line += (line.empty() ? "" : "\t") + column.info.name;
+  print(line + "\n");
+  for (int64_t row = 0; row < report.cases(); ++row) {
+    line.clear();
+    const char* separator = "";
+    for (const Column& column : report.results) {
+      line += separator;
+      separator = "\t";
+      if (column.info.is_text) {
+        line += column.texts[static_cast<std::size_t>(row)];
+        continue;
+      }
+      for (int64_t i = 0; i < column.width; ++i) {
+        const double value = column.numbers[static_cast<std::size_t>(row * column.width + i)];
+        if (i > 0) line += ',';
+        if (!std::isnan(value)) line += fmt::format("{}", value);
+      }
+    }
+    print(line + "\n");
+  }
+}
+
+void print_provenance(const Report& report) {
+  const Provenance& p = report.provenance;
+  print(fmt::format(
+      "commit     {}{}\ncommand    {}\nstarted    {}\nfinished   {}\nseed       {}\nthreads    {}\nhost      "
+      " {}\n"
+      "cpu        {}\ngpu        {}\ndriver     {}\nclocks     {}\ntoolchain  "
+      "{}\n\ninputs\n{}\n\nexperiment\n{}\n",
+      p.commit, p.dirty ? " (with changes)" : "", p.argv, p.started, p.finished, p.seed, p.threads, p.host,
+      p.cpu, p.gpu, p.driver, p.clocks, p.toolchain, p.input_hashes, p.experiment_toml));
+}
+
+bool is_missing(const Column& column, int64_t row) {
+  if (column.info.is_text) return column.texts[static_cast<std::size_t>(row)].empty();
+  const auto begin = column.numbers.begin() + row * column.width;
+  return std::all_of(begin, begin + column.width, [](double value) { return std::isnan(value); });
+}
+
+// One line a column: how many cases have it, and its range.
+void print_columns(const Report& report) {
+  TextTable table({"column", "units", "cases", "min", "median", "max", "what it is"});
+  for (const Column& column : report.results) {
+    std::vector<double> values;
+    std::copy_if(column.numbers.begin(), column.numbers.end(), std::back_inserter(values),
+                 [](double value) { return !std::isnan(value); });
+    int64_t filled = 0;
+    for (int64_t row = 0; row < report.cases(); ++row) filled += !is_missing(column, row);
+    auto at = [&](double q) {
+      return column.info.is_text ? std::string("text") : short_number(quantile(values, q));
+    };
+    table.add({{column.info.name, column.info.is_parameter ? Colour::dim : Colour::none},
+               {column.info.units},
+               {fmt::format("{}", filled)},
+               {at(0)},
+               {at(0.5)},
+               {at(1)},
+               {column.info.long_name}});
+  }
+  table.print();
+}
+
+void print_summary(const Report& report) {
+  print(
+      fmt::format("{}\nstatus     {}\nrun        {}\ncommit     {}{}\nfinished   {}\ncpu        {}\ngpu      "
+                  "  {}\ncases      {}\n\n",
+                  report.title, report.status, report.run_id, report.provenance.commit,
+                  report.provenance.dirty ? " (with changes)" : "", report.provenance.finished,
+                  report.provenance.cpu, report.provenance.gpu, report.cases()));
+  print_columns(report);
+  if (!report.claims.empty()) {
+    print(fmt::format("\n{}; splash show --claims tells them\n", count_verdicts(report.claims)));
+  }
+  if (!report.attachments.empty()) print(fmt::format("{} attachments\n", report.attachments.size()));
+}
+
+}  // namespace
+
+int cmd_show(const Words& words) {
+  CLI::App app;
+  prepare(app, "show",
+          "splash show out/reproduce/report.h5\n"
+          "splash show out/reproduce/report.h5 --claims\n"
+          "splash show out/sweep.h5 --results | column -t -s $'\\t' | less -S",
+          "What a report holds: its origin, a summary of every column, its claims.");
+  std::string file;
+  bool want_claims = false, want_results = false, want_provenance = false, as_json = false;
+  app.add_option("REPORT", file, "an HDF5 report")->required();
+  app.add_flag("--claims", want_claims, "the claims and their verdicts");
+  app.add_flag("--results", want_results, "every case, tab-separated");
+  app.add_flag("--provenance", want_provenance, "where it comes from, the experiment's definition included");
+  app.add_flag("--json", as_json, "one object on stdout, of the parts asked for or of all");
+  parse(app, words);
+  const Report report = read_report(file);
+  const bool all = !want_claims && !want_results && !want_provenance;
+  if (as_json) {
+    json object = {{"title", report.title},
+                   {"run_id", report.run_id},
+                   {"status", report.status},
+                   {"history", report.history}};
+    if (all || want_claims) object["claims"] = claims_json(report.claims);
+    if (all || want_results) {
+      object["columns"] = columns_json(report);
+      object["cases"] = cases_json(report);
+    }
+    if (all || want_provenance) object["provenance"] = provenance_json(report);
+    print_json(object);
+    return kDone;
+  }
+  if (all) print_summary(report);
+  if (want_provenance) print_provenance(report);
+  if (want_claims) claims_table(report.claims).print();
+  if (want_results) print_results(report);
+  return kDone;
+}
+
+}  // namespace splash::cli

@@ -1,0 +1,48 @@
+#pragma once
+// The subcommands. Each takes the words behind its name and returns the exit code.
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "core/error.h"
+
+namespace splash::cli {
+
+using Words = std::vector<std::string>;
+
+constexpr int kDone = 0, kDiffers = 1, kUsage = 2, kNoDevice = 3, kInterrupted = 130;
+
+struct Command {
+  const char* name;
+  const char* summary;  // one line for `splash --help`
+  int (*run)(const Words& words);
+};
+
+int cmd_compare(const Words& words);
+int cmd_doctor(const Words& words);
+int cmd_entmax(const Words& words);
+int cmd_list(const Words& words);
+int cmd_merge(const Words& words);
+int cmd_reproduce(const Words& words);
+int cmd_run(const Words& words);
+int cmd_show(const Words& words);
+
+// Thrown where help was asked for and printed: the command ends with `code`.
+struct EndNow {
+  int code;
+};
+
+// An app named `splash NAME` whose help opens with the examples. `examples`: one a line.
+void prepare(CLI::App& app, const std::string& name, const std::string& examples, const std::string& what);
+
+// Parses; throws EndNow after --help and InvalidArgument, one sentence, for words that do not fit.
+void parse(CLI::App& app, const Words& words);
+
+// The command line as it was typed, for provenance.
+const std::string& command_line();
+void set_command_line(int count, const char* const* words);
+std::string quoted(const Words& words);  // fit for a shell
+
+}  // namespace splash::cli

@@ -1,0 +1,48 @@
+#pragma once
+// Data on stdout: text, tables and JSON. Colours and the terminal's width only where stdout is a terminal.
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace splash::cli {
+
+void print(const std::string& text);          // to stdout, as it is
+void print_json(const nlohmann::json& json);  // indented, with a newline
+
+// Whether all of stdout got where it should. A reader that went away (`splash list | head -1`) is no failure.
+bool finish_stdout();
+
+enum class Colour { none, red, green, yellow, dim, bold };
+
+// The text in colour where stdout is a terminal and NO_COLOR is not set.
+std::string paint(const std::string& text, Colour colour);
+
+int output_width();                                  // columns: the terminal's, else $COLUMNS, else 120
+std::size_t display_width(const std::string& text);  // characters of UTF-8 text
+
+struct Cell {
+  std::string text;
+  Colour colour = Colour::none;
+};
+
+// Columns two spaces apart, wrapped at words so that lines fit into `width`; the widest columns give way
+// first.
+class TextTable {
+ public:
+  explicit TextTable(std::vector<std::string> headers);
+  void add(std::vector<Cell> row);
+  std::string render(int width) const;
+  void print() const;
+
+ private:
+  std::vector<std::vector<Cell>> rows_;  // the first is the header
+};
+
+// Breaks text at spaces into lines of at most `width` characters.
+std::vector<std::string> wrap(const std::string& text, std::size_t width);
+
+std::string short_number(double value);  // four digits, "-" for NaN
+
+}  // namespace splash::cli

@@ -1,0 +1,119 @@
+// splash: the command line of the laboratory. One file a subcommand; this one chooses, and turns errors into
+// sentences and exit codes: 0 done, 1 differs, 2 usage or configuration, 3 no device, 130 interrupted.
+
+#include <algorithm>
+#include <csignal>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "build_info.h"
+#include "experiments/cli/command.h"
+#include "experiments/cli/console.h"
+#include "experiments/runner/narrate.h"
+#include "experiments/runner/suggest.h"
+
+namespace splash::cli {
+namespace {
+
+int cmd_test(const Words& words) {
+  CLI::App app;
+  prepare(app, "test", "./splash test\n./splash test -R cli",
+          "Builds everything and runs every test through ctest; further words are ctest's.\n"
+          "It is the front door ./splash that does this: the built program only says so.");
+  if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) parse(app, words);
+  experiments::narrate("tests are built and run by the front door: ./splash test, in the project's folder");
+  return kUsage;
+}
+
+const Command kCommands[] = {
+    {"list", "experiments, kinds, claims, solvers and workloads that there are", cmd_list},
+    {"run", "run one experiment and write its report", cmd_run},
+    {"reproduce", "run the whole study: report, plots, and a verdict on every claim", cmd_reproduce},
+    {"merge", "join the reports of shards into one", cmd_merge},
+    {"show", "what a report holds", cmd_show},
+    {"compare", "two reports side by side: what differs, what got slower", cmd_compare},
+    {"entmax", "calculator: tau, probabilities and support of a row of scores", cmd_entmax},
+    {"doctor", "what this machine has, what is missing, and what to do about it", cmd_doctor},
+    {"test", "run every test (through the front door ./splash)", cmd_test},
+};
+
+std::string help() {
+  std::string text =
+      "Examples:\n"
+      "  splash reproduce                     the whole study, quick profile; writes out/reproduce\n"
+      "  splash entmax --alpha 1.5 1.0 2.0 3.0\n"
+      "  splash list experiments\n"
+      "\n"
+      "Adaptive Splash: exact alpha-entmax attention, measured.\n"
+      "\n"
+      "Usage: splash SUBCOMMAND [OPTIONS]\n"
+      "\n"
+      "Subcommands:\n";
+  for (const Command& command : kCommands) text += fmt::format("  {:<12}{}\n", command.name, command.summary);
+  text +=
+      "\n"
+      "splash SUBCOMMAND --help tells more. Data goes to stdout, narration to stderr; --json where data is "
+      "printed.\n"
+      "Exit codes: 0 done, 1 differs from what was recorded, 2 usage or configuration, 3 no usable device,\n"
+      "130 interrupted (go on with --resume).\n";
+  return text;
+}
+
+int dispatch(const Words& words) {
+  if (words.empty()) {
+    experiments::write_stderr(help());
+    return kUsage;
+  }
+  const std::string& name = words[0];
+  if (name == "--help" || name == "-h" || name == "help") {
+    if (words.size() > 1 && name == "help") return dispatch({words[1], "--help"});
+    print(help());
+    return kDone;
+  }
+  if (name == "--version") {
+    print(fmt::format("splash {} ({}, {}, {})\n", build::kVersion, build::git_commit(), build::git_state(),
+                      build::kBuildType));
+    return kDone;
+  }
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) {
+    if (name == command.name) return command.run(Words(words.begin() + 1, words.end()));
+    names.emplace_back(command.name);
+  }
+  throw InvalidArgument(
+      fmt::format("there is no subcommand '{}'{}", name, experiments::suggestion(name, names)));
+}
+
+int guarded(const Words& words) {
+  try {
+    return dispatch(words);
+  } catch (const EndNow& end) {
+    return end.code;
+  } catch (const DeviceError& error) {
+    experiments::narrate("{}", error.what());
+    return kNoDevice;
+  } catch (const std::bad_alloc&) {
+    experiments::narrate("there is not enough memory for this");
+    return kUsage;
+  } catch (const std::exception& error) {
+    experiments::narrate("{}", error.what());
+    return kUsage;
+  }
+}
+
+}  // namespace
+}  // namespace splash::cli
+
+int main(int argc, char** argv) {
+  // A write to a pipe that nobody reads, or past a limit on file size, is then an error like any other.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  splash::cli::set_command_line(argc, argv);
+  int code = splash::cli::guarded({argv + 1, argv + argc});
+  if (!splash::cli::finish_stdout()) {
+    splash::experiments::narrate("the output could not be written to stdout");
+    code = std::max(code, splash::cli::kUsage);
+  }
+  return code;
+}

@@ -1,0 +1,79 @@
+#include "experiments/cli/places.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char** environ;
+
+namespace splash::cli {
+
+namespace fs = std::filesystem;
+
+std::string project_root() {
+  const char* root = std::getenv("SPLASH_ROOT");
+  return root != nullptr && *root != '\0' ? root : SPLASH_SOURCE_DIR;
+}
+
+std::string definitions_folder() {
+  return project_root() + "/experiments/definitions";
+}
+std::string claims_folder() {
+  return project_root() + "/data/claims";
+}
+
+std::string python_program() {
+  const char* python = std::getenv("SPLASH_PYTHON");
+  if (python != nullptr && *python != '\0') return python;
+  const std::string own = project_root() + "/.venv/bin/python";
+  return fs::exists(own) ? own : "";
+}
+
+int run_program(const std::vector<std::string>& words, const std::map<std::string, std::string>& environment,
+                bool quiet) {
+  std::vector<std::string> settings;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string setting = *entry;
+    if (environment.count(setting.substr(0, setting.find('='))) == 0) settings.push_back(setting);
+  }
+  for (const auto& [name, value] : environment) settings.push_back(name + "=" + value);
+  std::vector<char*> arguments, variables;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  for (const std::string& setting : settings) variables.push_back(const_cast<char*>(setting.c_str()));
+  arguments.push_back(nullptr);
+  variables.push_back(nullptr);
+
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  if (quiet) {
+    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  }
+  posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
+  // We ignore these two; the program need not.
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t defaults;
+  sigemptyset(&defaults);
+  sigaddset(&defaults, SIGPIPE);
+  sigaddset(&defaults, SIGXFSZ);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+
+  pid_t child = 0;
+  const int failed =
+      posix_spawnp(&child, arguments[0], &files, &attributes, arguments.data(), variables.data());
+  posix_spawn_file_actions_destroy(&files);
+  posix_spawnattr_destroy(&attributes);
+  if (failed != 0) return 127;
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace splash::cli

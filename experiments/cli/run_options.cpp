@@ -1,0 +1,50 @@
+#include "experiments/cli/run_options.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "experiments/cli/claims_view.h"
+#include "experiments/runner/narrate.h"
+
+namespace splash::cli {
+
+void add_run_flags(CLI::App& app, RunFlags& flags) {
+  app.add_flag("--resume", flags.resume, "go on with an interrupted run; says why a case is run again");
+  app.add_flag("--restart", flags.restart, "forget what an interrupted run had found");
+  app.add_flag("--json", flags.json, "one object on stdout");
+  app.add_flag("--verbose", flags.verbose, "a line on stderr for every case");
+}
+
+void apply(const RunFlags& flags, const std::string& name, const Words& words,
+           experiments::RunRequest& request) {
+  using experiments::Leftover;
+  if (flags.resume && flags.restart) throw InvalidArgument("give --resume or --restart, not both");
+  request.leftover = flags.resume ? Leftover::resume : flags.restart ? Leftover::restart : Leftover::refuse;
+  request.verbose = flags.verbose;
+  request.argv = command_line();
+  Words again;
+  std::copy_if(words.begin(), words.end(), std::back_inserter(again),
+               [](const std::string& word) { return word != "--resume" && word != "--restart"; });
+  again.emplace_back("--resume");
+  request.resume_command = "splash " + name + " " + quoted(again);
+}
+
+nlohmann::json outcome_json(const std::string& path, const experiments::RunOutcome& outcome,
+                            const std::vector<std::string>& surprises) {
+  return {{"report", path},
+          {"run_id", outcome.report.run_id},
+          {"status", outcome.report.status},
+          {"cases", outcome.report.cases()},
+          {"evaluated", outcome.evaluated},
+          {"reused", outcome.reused},
+          {"claims", claims_json(outcome.report.claims)},
+          {"surprises", surprises}};
+}
+
+int report_surprises(const std::vector<std::string>& surprises) {
+  for (const std::string& sentence : surprises) experiments::narrate("{}", sentence);
+  return surprises.empty() ? kDone : kDiffers;
+}
+
+}  // namespace splash::cli

@@ -1,0 +1,30 @@
+#pragma once
+// What `run` and `reproduce` share: the flags of a run, and what is told at its end.
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "experiments/claims/claim.h"
+#include "experiments/cli/command.h"
+#include "experiments/runner/run.h"
+
+namespace splash::cli {
+
+struct RunFlags {
+  bool resume = false, restart = false, json = false, verbose = false;
+};
+void add_run_flags(CLI::App& app, RunFlags& flags);
+
+// Sets leftover, verbose, argv and resume_command. Throws InvalidArgument for --resume with --restart.
+void apply(const RunFlags& flags, const std::string& name, const Words& words,
+           experiments::RunRequest& request);
+
+nlohmann::json outcome_json(const std::string& path, const experiments::RunOutcome& outcome,
+                            const std::vector<std::string>& surprises);
+
+// Says on stderr what is not as recorded; the exit code.
+int report_surprises(const std::vector<std::string>& surprises);
+
+}  // namespace splash::cli

@@ -1,0 +1,259 @@
+// Exact entmax attention on the CPU against PyTorch: time, memory and error in one run on the same inputs.
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <omp.h>
+
+#include <fmt/format.h>
+
+#include "analysis/counts.h"
+#include "analysis/error_metrics.h"
+#include "analysis/statistics.h"
+#include "core/error.h"
+#include "core/workload.h"
+#include "cpu_ref/attention/backward.h"
+#include "cpu_ref/attention/forward.h"
+#include "cpu_ref/attention/screened.h"
+#include "experiments/kinds/memory.h"
+#include "experiments/kinds/torch_peer.h"
+#include "experiments/runner/kind.h"
+
+namespace splash::experiments {
+namespace {
+
+constexpr int64_t kCheckedRows = 256;
+
+struct Problem {
+  AttentionSpec spec;
+  AttentionInputs<float> in;
+  Tensor<float> dout;
+};
+
+AttentionShape shape_of(const Parameters& p) {
+  const int64_t n = get_integer(p, "n");
+  const int64_t heads = get_integer(p, "heads");
+  return {
+      .q_heads = heads, .kv_heads = heads, .q_len = n, .kv_len = n, .head_dim = get_integer(p, "head_dim")};
+}
+
+bool is_softmax(const std::string& implementation) {
+  return implementation.starts_with("torch-softmax");
+}
+
+Problem make_problem(const Parameters& p) {
+  Problem problem;
+  problem.spec.shape = shape_of(p);
+  problem.spec.mask.causal = get_flag(p, "causal");
+  if (is_softmax(get_text(p, "implementation"))) problem.spec.normalizer.kind = NormalizerKind::softmax;
+  const Workload workload{.seed = static_cast<uint64_t>(get_integer(p, "seed")),
+                          .query_variance = get_number(p, "query_variance")};
+  problem.in = make_inputs<float>(workload, problem.spec.shape);
+  problem.dout = make_inputs<float>({.seed = workload.seed + 1, .query_variance = 1}, problem.spec.shape).q;
+  return problem;
+}
+
+// The last rows of every head: with causal masks aligned at the end they are a problem of their own.
+Tensor<double> last_rows(const Tensor<float>& t, int64_t rows) {
+  Tensor<double> last(t.batch(), t.heads(), rows, t.dim());
+  for (int64_t b = 0; b < t.batch(); ++b) {
+    for (int64_t h = 0; h < t.heads(); ++h)
+      last.matrix(b, h) = t.matrix(b, h).bottomRows(rows).cast<double>();
+  }
+  return last;
+}
+
+void add_errors(const Problem& problem, const Tensor<float>& out, CaseResult& result) {
+  AttentionSpec spec = problem.spec;
+  spec.shape.q_len = std::min(kCheckedRows, spec.shape.q_len);
+  const auto reference = cpu_ref::attention_forward<double>(
+      spec, last_rows(problem.in.q, spec.shape.q_len), problem.in.k.cast<double>(),
+      problem.in.v.cast<double>(), {.solver = cpu_ref::Solver::newton});
+  const Tensor<double> checked = last_rows(out, spec.shape.q_len);
+  const auto errors =
+      analysis::compare_arrays({checked.data(), static_cast<size_t>(checked.size())},
+                               {reference.out.data(), static_cast<size_t>(reference.out.size())});
+  double support = 0;
+  for (const int64_t s : reference.support) support += static_cast<double>(s);
+  result.numbers["mse"] = errors.mse;
+  result.numbers["nmse"] = errors.nmse;
+  result.numbers["max_error"] = errors.max_error;
+  result.numbers["support_mean"] = support / static_cast<double>(reference.support.size());
+}
+
+void add_times(std::vector<double> seconds, const Parameters& p, CaseResult& result) {
+  const auto interval = analysis::median_interval(seconds);
+  const double median = analysis::median(seconds);
+  const AttentionShape shape = shape_of(p);
+  Mask mask;
+  mask.causal = get_flag(p, "causal");
+  const auto pairs = static_cast<double>(visible_pairs(shape, mask));
+  const auto dim = static_cast<double>(shape.head_dim);
+  const double flops = analysis::forward_flops(pairs, dim) +
+                       (get_text(p, "pass") == "forward" ? 0 : analysis::backward_flops(pairs, dim));
+  result.numbers["time_median"] = median;
+  result.numbers["time_low"] = interval.low;
+  result.numbers["time_high"] = interval.high;
+  result.numbers["dense_equivalent_flops"] = flops;
+  result.numbers["dense_equivalent_rate"] = flops / median;
+  result.vectors["time"] = std::move(seconds);
+}
+
+Tensor<float> run_ours(const std::string& implementation, bool backward, const Problem& x) {
+  const auto& [spec, in, dout] = x;
+  if (implementation == "screened") {
+    auto forward = cpu_ref::screened_forward(spec, in.q, in.k, in.v, backward);
+    if (backward) cpu_ref::screened_backward(spec, forward, in.q, in.k, in.v, dout);
+    return std::move(forward.out);
+  }
+  auto forward =
+      cpu_ref::attention_forward<float>(spec, in.q, in.k, in.v, {.solver = cpu_ref::Solver::newton});
+  if (backward)
+    cpu_ref::attention_backward<float>(spec, in.q, in.k, in.v, dout, {.solver = cpu_ref::Solver::newton});
+  return std::move(forward.out);
+}
+
+CaseResult measure_ours(const Parameters& p, const Problem& problem) {
+  const std::string& implementation = get_text(p, "implementation");
+  const bool backward = get_text(p, "pass") != "forward";
+  omp_set_num_threads(static_cast<int>(get_integer(p, "threads")));
+  CaseResult result;
+  add_errors(problem, run_ours(implementation, backward, problem), result);  // also the warm-up
+  result.numbers["peak_memory_bytes"] = peak_memory_of([&] { run_ours(implementation, backward, problem); });
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < get_integer(p, "samples"); ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    run_ours(implementation, backward, problem);
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  add_times(std::move(seconds), p, result);
+  result.texts["version"] = "this build";
+  return result;
+}
+
+CaseResult measure_peer(const Parameters& p, const Problem& problem) {
+  const PeerResult peer = run_torch_peer({.implementation = get_text(p, "implementation"),
+                                          .backward = get_text(p, "pass") != "forward",
+                                          .causal = get_flag(p, "causal"),
+                                          .threads = get_integer(p, "threads"),
+                                          .samples = get_integer(p, "samples")},
+                                         problem.in, problem.dout);
+  CaseResult result;
+  if (!peer.unavailable.empty()) {
+    result.texts["version"] = "not run: " + peer.unavailable;
+    return result;
+  }
+  result.texts["version"] = peer.version;
+  result.numbers["peak_memory_bytes"] = peer.peak_memory_bytes;
+  add_times(peer.seconds, p, result);
+  add_errors(problem, peer.out, result);
+  return result;
+}
+
+class AttentionSpeed : public Kind {
+ public:
+  std::string name() const override { return "attention-speed"; }
+  std::string summary() const override {
+    return "time, memory and error of exact entmax attention on the CPU, beside PyTorch's dense attention "
+           "and entmax";
+  }
+
+  std::vector<ParameterInfo> parameters() const override {
+    using enum ParameterType;
+    return {
+        {"implementation",
+         text,
+         std::string("screened"),
+         "",
+         "what is timed",
+         {"screened", "reference", "torch-softmax", "torch-softmax-unfused", "torch-entmax15",
+          "torch-entmax15-k100", "torch-entmax-bisect"}},
+        {"pass",
+         text,
+         std::string("forward"),
+         "",
+         "forward, or forward and backward",
+         {"forward", "forward+backward"}},
+        {"n", integer, int64_t{2048}, "1", "queries and keys", {}},
+        {"heads", integer, int64_t{8}, "1", "heads", {}},
+        {"head_dim", integer, int64_t{64}, "1", "head dimension", {}},
+        {"query_variance", number, 6.0, "1", "variance of the Gaussian queries", {}},
+        {"causal", flag, false, "1", "whether later keys are hidden", {}},
+        {"threads", integer, int64_t{2}, "1", "threads", {}},
+        {"samples", integer, int64_t{15}, "1", "timed repetitions, warm", {}},
+        {"seed", integer, int64_t{1}, "1", "seed of the inputs", {}},
+    };
+  }
+
+  std::vector<analysis::ColumnInfo> columns() const override {
+    const std::string missing =
+        "the peer was not run: its packages are not installed (column version says which)";
+    const auto column = [&](const char* name, const char* units, const char* what, const char* formula,
+                            bool reproducible, const char* dimension = "") {
+      return analysis::ColumnInfo{.name = name,
+                                  .units = units,
+                                  .long_name = what,
+                                  .formula = formula,
+                                  .reproducible = reproducible,
+                                  .missing_reason = missing,
+                                  .dimension = dimension};
+    };
+    return {
+        column("time", "s", "time of one call, inputs in memory, warm", "wall clock of each repetition",
+               false, "sample"),
+        column("time_median", "s", "median time of one call", "median of time", false),
+        column("time_low", "s", "lower end of the median's 95 % interval", "order statistics of time", false),
+        column("time_high", "s", "upper end of the median's 95 % interval", "order statistics of time",
+               false),
+        column("dense_equivalent_flops", "FLOP", "work of dense attention on the visible pairs",
+               "4 d a pair forward, 10 d backward", true),
+        column("dense_equivalent_rate", "FLOP/s",
+               "dense work over the time; not work done, for sparse implementations",
+               "dense_equivalent_flops / time_median", false),
+        column("peak_memory_bytes", "bytes", "memory beyond the inputs at the peak of one call",
+               "largest resident set during a call less the resident set before it", false),
+        column("mse", "1", "error of the output",
+               "mean (out - ref)^2, ref: float64 with the same normalizer, last 256 rows", false),
+        column("nmse", "1", "error of the output, relative", "||out - ref||^2 / ||ref||^2, last 256 rows",
+               false),
+        column("max_error", "1", "largest error of the output", "max |out - ref|, last 256 rows", false),
+        column("support_mean", "1", "keys with p > 0 a row", "mean over the last 256 rows, float64", true),
+        {.name = "version",
+         .units = "text",
+         .long_name = "version of the implementation, or why it did not run",
+         .formula = "as the implementation reports it",
+         .is_text = true,
+         .reproducible = false},
+    };
+  }
+
+  void check(const Parameters& p) const override {
+    shape_of(p).validate();
+    for (const char* name : {"threads", "samples"}) {
+      if (get_integer(p, name) < 1) {
+        throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", name, get_integer(p, name)));
+      }
+    }
+    Workload{.query_variance = get_number(p, "query_variance")}.validate();
+  }
+
+  std::string input_hash(const Parameters& p) const override {
+    return fmt::format("gaussian {} variance {} seed {}", to_string(shape_of(p)),
+                       get_number(p, "query_variance"), get_integer(p, "seed"));
+  }
+
+  CaseResult evaluate(const Parameters& p) const override {
+    const Problem problem = make_problem(p);
+    const bool ours = !get_text(p, "implementation").starts_with("torch");
+    const int before = omp_get_max_threads();
+    CaseResult result = ours ? measure_ours(p, problem) : measure_peer(p, problem);
+    omp_set_num_threads(before);
+    return result;
+  }
+};
+
+const AttentionSpeed kind;
+const KindRegistration registration(kind);
+
+}  // namespace
+}  // namespace splash::experiments

@@ -1,0 +1,164 @@
+#include "experiments/kinds/inputs.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "analysis/hdf5/file.h"
+#include "core/error.h"
+#include "core/workload.h"
+#include "experiments/kinds/lru_cache.h"
+
+namespace splash::experiments {
+namespace {
+
+namespace fs = std::filesystem;
+namespace hdf5 = analysis::hdf5;
+
+constexpr const char* kCaptured = "minilm";
+
+bool is_captured(const Parameters& p) {
+  return get_text(p, "input") == kCaptured;
+}
+
+fs::path find_upwards(fs::path folder) {
+  for (;; folder = folder.parent_path()) {
+    const fs::path candidate = folder / "data" / "captures" / "minilm.h5";
+    std::error_code ignored;
+    if (fs::exists(candidate, ignored)) return candidate;
+    if (folder == folder.parent_path()) return {};
+  }
+}
+
+Workload workload_of(const Parameters& p) {
+  Workload workload;
+  workload.kind = workload_from_string(get_text(p, "input"));
+  workload.seed = static_cast<uint64_t>(get_integer(p, "seed"));
+  workload.query_variance = get_number(p, "query_variance");
+  return workload;
+}
+
+AttentionShape synthetic_shape(const Parameters& p) {
+  const int64_t length = get_integer(p, "length");
+  return {.q_len = length, .kv_len = length, .head_dim = get_integer(p, "head_dim")};
+}
+
+// [layer, head, token, head_dim] of a text.
+const hdf5::Extents& captured_extents(const std::string& text) {
+  static std::map<std::string, hdf5::Extents> known;
+  auto& extents = known[text];
+  if (extents.empty()) extents = hdf5::File::open(captures_path()).root().dataset(text + "/q").extents();
+  return extents;
+}
+
+Tensor<double> captured_tensor(const Parameters& p, const std::string& name) {
+  const auto array = hdf5::read_floats(captures_path(), get_text(p, "text") + "/" + name,
+                                       {get_integer(p, "layer"), get_integer(p, "head")});
+  Tensor<double> tensor(1, 1, array.extents.at(0), array.extents.at(1));
+  std::copy(array.values.begin(), array.values.end(), tensor.data());
+  return tensor;
+}
+
+void require_index(const char* name, int64_t value, int64_t count, const std::string& text) {
+  if (value >= 0 && value < count) return;
+  throw InvalidArgument(
+      fmt::format("{} is {}; the capture of {} has {} 0 to {}", name, value, text, name, count - 1));
+}
+
+std::string file_hash(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
+  for (std::istreambuf_iterator<char> it(file), end; it != end; ++it) {
+    hash = (hash ^ static_cast<unsigned char>(*it)) * 0x100000001b3ull;
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace
+
+std::string captures_path() {
+  if (const char* named = std::getenv("SPLASH_CAPTURES")) return named;
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const fs::path& start : {fs::current_path(ignored), program, fs::path(SPLASH_SOURCE_DIR)}) {
+    if (const fs::path found = find_upwards(start); !found.empty()) return found.string();
+  }
+  throw ReportError(
+      "data/captures/minilm.h5 was not found above the working directory, the program or its sources; set "
+      "SPLASH_CAPTURES to its place");
+}
+
+std::vector<ParameterInfo> input_parameters() {
+  using enum ParameterType;
+  return {
+      {"input",
+       text,
+       std::string(kCaptured),
+       "",
+       "captured model, or synthetic workload",
+       {kCaptured, "gaussian", "clustered", "local", "sink", "ties"}},
+      {"text", text, std::string("gpl-3"), "", "captured text (minilm only)", {"gpl-3", "gfdl-1.3"}},
+      {"layer", integer, int64_t{0}, "1", "layer of the captured model, from 0", {}},
+      {"head", integer, int64_t{0}, "1", "head of the captured layer, from 0", {}},
+      {"length", integer, int64_t{1024}, "1", "tokens of a synthetic workload; captures have their own", {}},
+      {"head_dim", integer, int64_t{64}, "1", "head dimension of a synthetic workload", {}},
+      {"seed", integer, int64_t{1}, "1", "seed of a synthetic workload", {}},
+      {"query_variance", number, 6.0, "1", "variance of synthetic queries; 6 is AdaSplash's", {}},
+      {"causal", flag, false, "1", "whether a query sees only itself and earlier keys", {}},
+  };
+}
+
+void check_inputs(const Parameters& p) {
+  if (!is_captured(p)) {
+    workload_of(p).validate();
+    synthetic_shape(p).validate();
+    return;
+  }
+  const std::string& text = get_text(p, "text");
+  const hdf5::Extents& extents = captured_extents(text);
+  require_index("layer", get_integer(p, "layer"), extents.at(0), text);
+  require_index("head", get_integer(p, "head"), extents.at(1), text);
+}
+
+std::string input_key(const Parameters& p) {
+  if (is_captured(p)) {
+    return fmt::format("minilm {} {} {}", get_text(p, "text"), get_integer(p, "layer"),
+                       get_integer(p, "head"));
+  }
+  return fmt::format("{} {} {} {} {}", get_text(p, "input"), get_integer(p, "length"),
+                     get_integer(p, "head_dim"), get_integer(p, "seed"), get_number(p, "query_variance"));
+}
+
+std::string input_fingerprint(const Parameters& p) {
+  if (!is_captured(p)) return input_key(p);
+  static const std::string hash = file_hash(captures_path());
+  return input_key(p) + " " + hash;
+}
+
+std::shared_ptr<const AttentionInputs<double>> load_inputs(const Parameters& p) {
+  static LruCache<AttentionInputs<double>> cache(int64_t{64} << 20);
+  const auto make = [&]() -> AttentionInputs<double> {
+    if (!is_captured(p)) return make_inputs<double>(workload_of(p), synthetic_shape(p));
+    return {captured_tensor(p, "q"), captured_tensor(p, "k"), captured_tensor(p, "v")};
+  };
+  return cache.get(input_key(p), make, [](const AttentionInputs<double>& in) {
+    return static_cast<int64_t>(sizeof(double)) * (in.q.size() + in.k.size() + in.v.size());
+  });
+}
+
+AttentionSpec input_spec(const Parameters& p, const AttentionInputs<double>& inputs) {
+  AttentionSpec spec;
+  spec.shape = inputs.shape();
+  spec.mask.causal = get_flag(p, "causal");
+  return spec;
+}
+
+std::vector<std::string> load_tokens(const std::string& text) {
+  return hdf5::read_texts(captures_path(), text + "/token");
+}
+
+}  // namespace splash::experiments

@@ -1,0 +1,43 @@
+#pragma once
+// What kinds of experiment that need Q, K and V share: the parameters that name them, and the tensors
+// themselves.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/attention_spec.h"
+#include "core/tensor.h"
+#include "experiments/runner/kind.h"
+
+namespace splash::experiments {
+
+// The file of captured tensors: $SPLASH_CAPTURES, else data/captures/minilm.h5 in the first folder upwards
+// from the working directory, the running program, or the sources it was built from. Throws ReportError:
+// nowhere.
+std::string captures_path();
+
+// input, text, layer, head (a captured head) and length, head_dim, seed, query_variance (a synthetic one),
+// causal.
+std::vector<ParameterInfo> input_parameters();
+
+// Throws InvalidArgument: unknown input or text, layer or head out of range, a synthetic size below 1.
+void check_inputs(const Parameters& parameters);
+
+// A hash of the captured file where it is read, else the synthetic recipe.
+std::string input_fingerprint(const Parameters& parameters);
+
+// One head: q, k, v are [1, 1, length, head_dim]. Captured values are fp16 numbers, exact in double.
+// The last few results are kept, so that a sweep over alpha or k_keep reads nothing twice.
+std::shared_ptr<const AttentionInputs<double>> load_inputs(const Parameters& parameters);
+
+// The words that name the inputs alone, the same for equal inputs.
+std::string input_key(const Parameters& parameters);
+
+// Shape and mask of the inputs; normalizer and selection are left at their defaults.
+AttentionSpec input_spec(const Parameters& parameters, const AttentionInputs<double>& inputs);
+
+// The tokens of a captured text.
+std::vector<std::string> load_tokens(const std::string& text);
+
+}  // namespace splash::experiments

@@ -1,0 +1,94 @@
+"""One PyTorch peer of the CPU speed comparison, timed in a process of its own.
+
+Reads one JSON object from stdin: implementation, backward, n, heads, head_dim, causal, threads, samples, folder.
+The folder holds q, k, v and dout as raw little-endian float32 [1, heads, n, head_dim]; the output is left there as
+out.f32. Prints one JSON object: seconds (one a sample), peak_memory_bytes, version.
+"""
+
+import json
+import os
+import sys
+import time
+
+import numpy as np
+import torch
+
+torch.set_grad_enabled(False)
+
+
+def resident_bytes(field):
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith(field + ":"):
+                return 1024 * int(line.split()[1])
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def peak_memory(call):
+    """Largest resident set during the call, less the resident set before it."""
+    with open("/proc/self/clear_refs", "w") as reset:
+        reset.write("5")
+    before = resident_bytes("VmRSS")
+    call()
+    return max(0, resident_bytes("VmHWM") - before)
+
+
+def attention(implementation, causal):
+    """The peer as a function of q, k, v; each at its best setting."""
+    if implementation == "torch-softmax":
+        return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    if implementation == "torch-softmax-unfused":
+        normalize = lambda s: torch.softmax(s, dim=-1)
+    else:
+        import entmax
+
+        normalize = {
+            "torch-entmax15": lambda s: entmax.entmax15(s, dim=-1),
+            "torch-entmax15-k100": lambda s: entmax.entmax15(s, dim=-1, k=100),
+            "torch-entmax-bisect": lambda s: entmax.entmax_bisect(s, alpha=1.5, dim=-1),
+        }[implementation]
+
+    def run(q, k, v):
+        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+        if causal:
+            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(hidden, -1e30)  # entmax's solvers take no -inf
+        return normalize(scores) @ v
+
+    return run
+
+
+def main():
+    job = json.load(sys.stdin)
+    torch.set_num_threads(job["threads"])
+    shape = (1, job["heads"], job["n"], job["head_dim"])
+    load = lambda name: torch.from_numpy(np.fromfile(os.path.join(job["folder"], name), "<f4").reshape(shape))
+    q, k, v, dout = (load(name + ".f32") for name in ("q", "k", "v", "dout"))
+    forward = attention(job["implementation"], job["causal"])
+
+    def call():
+        if not job["backward"]:
+            return forward(q, k, v)
+        with torch.enable_grad():
+            inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+            out = forward(*inputs)
+            out.backward(dout)
+        return out.detach()
+
+    call().numpy().astype("<f4").tofile(os.path.join(job["folder"], "out.f32"))  # also the warm-up
+    peak = peak_memory(call)
+    seconds = []
+    for _ in range(job["samples"]):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    version = "torch " + torch.__version__
+    if "entmax" in job["implementation"]:
+        from importlib.metadata import version as version_of
+
+        version += ", entmax " + version_of("entmax")
+    print(json.dumps({"seconds": seconds, "peak_memory_bytes": peak, "version": version}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+// What can be done with a Definition: find it, expand it into cases, join several.
+
+#include "experiments/runner/definition.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "experiments/runner/suggest.h"
+#include "experiments/runner/value.h"
+
+namespace splash::experiments {
+namespace {
+
+namespace fs = std::filesystem;
+
+void set_fixed(Profile& profile, const std::string& name, const Value& value) {
+  auto is_same = [&](const Axis& axis) { return axis.name == name; };
+  profile.axes.erase(std::remove_if(profile.axes.begin(), profile.axes.end(), is_same), profile.axes.end());
+  profile.zip.erase(std::remove_if(profile.zip.begin(), profile.zip.end(), is_same), profile.zip.end());
+  profile.fixed[name] = value;
+}
+
+std::string describe(const Parameters& parameters) {
+  std::string text;
+  for (const auto& [name, value] : parameters)
+    text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, to_text(value));
+  return text;
+}
+
+}  // namespace
+
+const std::vector<std::string>& statistic_names() {
+  static const std::vector<std::string> names{"median", "mean", "min", "max",
+                                              "sum",    "p05",  "p95", "fraction_true"};
+  return names;
+}
+
+const char* to_string(Relation relation) {
+  static const char* const names[] = {"equal", "below", "above"};
+  return names[static_cast<int>(relation)];
+}
+
+Relation relation_from_string(const std::string& name) {
+  const std::vector<std::string> names{"equal", "below", "above"};
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end())
+    throw InvalidArgument(fmt::format("unknown relation '{}'{}", name, suggestion(name, names)));
+  return static_cast<Relation>(found - names.begin());
+}
+
+std::vector<std::string> definition_files(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".toml") files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+Definition find_definition(const std::string& name_or_path, const std::string& folder) {
+  const bool is_path =
+      name_or_path.find('/') != std::string::npos || fs::path(name_or_path).extension() == ".toml";
+  if (is_path) return read_definition(name_or_path);
+  std::vector<std::string> names;
+  for (const std::string& file : definition_files(folder)) {
+    names.push_back(fs::path(file).stem().string());
+    if (names.back() == name_or_path) return read_definition(file);
+  }
+  throw InvalidArgument(
+      fmt::format("there is no experiment '{}'{}", name_or_path, suggestion(name_or_path, names)));
+}
+
+int64_t case_count(const Profile& profile) {
+  std::size_t count = profile.zip.empty() ? 1 : profile.zip.front().values.size();
+  for (const Axis& axis : profile.axes) count *= axis.values.size();
+  return static_cast<int64_t>(count);
+}
+
+std::vector<Parameters> expand(const Definition& definition, const Profile& profile) {
+  const Kind& kind = find_kind(definition.kind);
+  Parameters base;
+  for (const ParameterInfo& info : kind.parameters()) base[info.name] = info.default_value;
+  for (const auto& [name, value] : profile.fixed) base[name] = value;
+
+  std::vector<Parameters> cases{base};
+  // Multiplies every case so far; the newest factor changes fastest.
+  auto multiply = [&](std::size_t steps, auto&& set) {
+    std::vector<Parameters> product;
+    product.reserve(cases.size() * steps);
+    for (const Parameters& before : cases) {
+      for (std::size_t step = 0; step < steps; ++step) {
+        product.push_back(before);
+        set(product.back(), step);
+      }
+    }
+    cases = std::move(product);
+  };
+  if (!profile.zip.empty()) {
+    multiply(profile.zip.front().values.size(), [&](Parameters& parameters, std::size_t step) {
+      for (const Axis& axis : profile.zip) parameters[axis.name] = axis.values[step];
+    });
+  }
+  for (const Axis& axis : profile.axes) {
+    multiply(axis.values.size(),
+             [&](Parameters& parameters, std::size_t step) { parameters[axis.name] = axis.values[step]; });
+  }
+
+  std::set<Parameters> seen;
+  for (const Parameters& parameters : cases) {
+    if (!seen.insert(parameters).second) {
+      throw InvalidArgument(
+          fmt::format("{}: two cases have the same parameters: {}", definition.file, describe(parameters)));
+    }
+    try {
+      kind.check(parameters);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(
+          fmt::format("{}: {} (in the case {})", definition.file, error.what(), describe(parameters)));
+    }
+  }
+  return cases;
+}
+
+void override_parameter(Definition& definition, const std::string& assignment) {
+  const std::size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw InvalidArgument(fmt::format("--set takes parameter=value, not '{}'", assignment));
+  }
+  const Kind& kind = find_kind(definition.kind);
+  const std::string name = assignment.substr(0, equals);
+  const auto declared = kind.parameters();
+  const Value value = parsed(find_parameter(kind, declared, name), assignment.substr(equals + 1));
+  set_fixed(definition.full, name, value);
+  set_fixed(definition.quick, name, value);
+  definition.overrides.push_back(assignment);
+}
+
+}  // namespace splash::experiments

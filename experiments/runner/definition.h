@@ -1,0 +1,93 @@
+#pragma once
+// An experiment's definition, read from TOML. docs: experiments/definitions/README.md.
+//
+//   title = "Accuracy against K_KEEP"          kind = "attention-accuracy"
+//   reproduce = true                            # part of `splash reproduce`
+//   [fixed]  alpha = 1.5
+//   [axes]   k_keep = [1, 2, 4]                 # the product; the last axis changes fastest
+//   [zip]    layer = [0, 5]   head = [3, 1]     # step together; the slowest factor of the product
+//   [quick.axes] k_keep = [4]                   # the quick profile says what differs
+//   [[expect]]
+//   claim = "S4.3"   column = "mse"   where = { scope = "row" }   statistic = "median"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "experiments/runner/kind.h"
+
+namespace splash::experiments {
+
+struct Axis {
+  std::string name;
+  std::vector<Value> values;
+};
+
+struct Profile {
+  Parameters fixed;
+  std::vector<Axis> axes;  // in the order of the file
+  std::vector<Axis> zip;   // of equal length
+};
+
+// The cases whose column `name` holds one of these values, for every name.
+using Filter = std::map<std::string, std::vector<Value>>;
+
+enum class Statistic { median, mean, min, max, sum, p05, p95, fraction_true };
+const std::vector<std::string>& statistic_names();
+
+// A statistic of one column over the cases that the filter lets through.
+struct Measurement {
+  std::string column;
+  Filter where;
+  Statistic statistic = Statistic::median;
+};
+
+enum class Relation { equal, below, above };
+const char* to_string(Relation relation);
+Relation relation_from_string(const std::string& name);  // throws InvalidArgument
+
+// Links what an experiment measures to a claim of data/claims, or to a bound of its own ("check").
+struct Expectation {
+  std::string claim;  // a claim's id, or
+  std::string check;  // the name of a bound that this project set itself, with:
+  Relation relation = Relation::below;
+  double bound = 0, tolerance = 0;
+  Measurement measured;
+  std::optional<Measurement> over;  // ours = measured / over
+  int line = 0;
+};
+
+struct Definition {
+  std::string name;  // the file's name without .toml
+  std::string file;  // as it was opened
+  std::string toml;  // verbatim
+  std::string title, description, kind;
+  bool reproduce = false;
+  Profile full, quick;  // quick equals full where the file has no [quick]
+  std::vector<Expectation> expectations;
+  std::vector<std::string> overrides;  // what --set changed, for example "alpha=2"
+
+  const Profile& profile(bool want_quick) const { return want_quick ? quick : full; }
+};
+
+// Throws InvalidArgument: one sentence with file and line, what is wrong, and what is allowed.
+Definition read_definition(const std::string& path);
+Definition parse_definition(const std::string& toml, const std::string& name, const std::string& file);
+
+// All *.toml of the folder, by name.
+std::vector<std::string> definition_files(const std::string& folder);
+
+// "accuracy" or "path/to/file.toml". Throws InvalidArgument, suggesting the nearest name.
+Definition find_definition(const std::string& name_or_path, const std::string& folder);
+
+int64_t case_count(const Profile& profile);
+
+// Every case's complete parameters, in order: zip (slowest), then the axes, the last fastest; the rest are
+// fixed or the kind's defaults. Throws InvalidArgument where the kind refuses a case.
+std::vector<Parameters> expand(const Definition& definition, const Profile& profile);
+
+// Sets a parameter to one value in both profiles, "name=value" as the command line has it.
+void override_parameter(Definition& definition, const std::string& assignment);
+
+}  // namespace splash::experiments

@@ -1,0 +1,35 @@
+#pragma once
+// Fingerprints: of text, of the running program, of a case.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "experiments/runner/kind.h"
+
+namespace splash::experiments {
+
+// 64-bit FNV-1a (Fowler, Noll, Vo). Each piece added is preceded by its length, so that ("ab", "c") and ("a",
+// "bc") differ. For telling cases apart, not for security.
+class Hash {
+ public:
+  Hash& add(std::string_view piece);
+  std::string hex() const;  // 16 hexadecimal digits
+
+ private:
+  void add_bytes(const char* bytes, std::size_t count);
+  uint64_t state_ = 0xcbf29ce484222325ull;
+};
+
+std::string hash_of(std::string_view text);
+
+// Of the running executable's bytes; read once, at the first call.
+const std::string& binary_hash();
+
+std::string hash_of(const Parameters& parameters);
+
+// Depends on the kind's name, the parameters, the binary and the fingerprint of the inputs.
+std::string case_id(const std::string& kind, const Parameters& parameters, const std::string& binary,
+                    const std::string& input_hash);
+
+}  // namespace splash::experiments

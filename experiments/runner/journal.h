@@ -1,0 +1,66 @@
+#pragma once
+// What a run has found so far, on disk after every case: `<report>.journal`, one JSON line a case, each
+// ending in a checksum. A run killed at any moment loses the case it was at, nothing else.
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "experiments/runner/kind.h"
+
+namespace splash::experiments {
+
+// The first line: which run this is.
+struct JournalHeader {
+  std::string run_id, definitions_hash, profile, shard, started;
+};
+
+// One finished case, with what its id was made of, so that a later run can say why it no longer fits.
+struct JournalEntry {
+  std::string case_id, experiment, parameters_hash, binary_hash, input_hash;
+  double seconds = 0;  // what the case took
+  CaseResult result;
+};
+
+struct JournalContents {
+  bool has_header = false;
+  JournalHeader header;
+  std::vector<JournalEntry> entries;
+  int64_t damaged_lines = 0;  // in the middle; a torn last line is expected after a kill and not counted
+  int64_t whole_bytes = 0;    // length without the torn last line
+};
+
+std::string journal_path(const std::string& report_path);
+
+// Holds the file, locked against a second run on the same report.
+class Journal {
+ public:
+  // Opens or creates it. Throws InvalidArgument where the folder cannot be written or another run holds the
+  // lock.
+  explicit Journal(std::string path);
+  ~Journal();
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  JournalContents read();
+  void cut(int64_t bytes);  // forgets what lies behind
+  void write(const JournalHeader& header);
+  // The entry's result becomes what a resumed run would read back.
+  void write(JournalEntry& entry);
+  void remove();  // the run is done
+
+ private:
+  void append(std::string line);
+  void sync();
+  std::string path_;
+  int file_ = -1;
+  std::chrono::steady_clock::time_point synced_{};
+};
+
+// One line, and back; false for a line whose checksum does not fit. For Journal and its tests.
+std::string seal(const std::string& json_object);
+bool unseal(const std::string& line, std::string& json_object);
+
+}  // namespace splash::experiments

@@ -1,0 +1,66 @@
+#pragma once
+// A kind of experiment: its parameters, the columns it fills, and how one case is evaluated. Declared once;
+// the TOML reader, the runner, the report, `splash list` and the docs all read this declaration. Adding a
+// kind is one file in experiments/kinds, registered by being compiled (see KindRegistration).
+
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "analysis/report/report.h"
+
+namespace splash::experiments {
+
+using Value = std::variant<int64_t, double, bool, std::string>;
+using Parameters = std::map<std::string, Value>;
+
+enum class ParameterType { integer, number, flag, text };
+
+struct ParameterInfo {
+  std::string name;
+  ParameterType type = ParameterType::number;
+  Value default_value;  // used where a definition does not set it
+  std::string units, long_name;
+  std::vector<std::string> allowed;  // text only; empty: any
+};
+
+// What one case found. A declared column that is absent is missing (NaN or ""); declare why in its
+// missing_reason.
+struct CaseResult {
+  std::map<std::string, double> numbers;
+  std::map<std::string, std::string> texts;
+  std::map<std::string, std::vector<double>> vectors;  // columns with a second dimension
+  std::vector<analysis::Attachment> attachments;       // case_id is filled in by the runner
+};
+
+class Kind {
+ public:
+  virtual ~Kind() = default;
+  virtual std::string name() const = 0;     // kebab-case
+  virtual std::string summary() const = 0;  // one line for `splash list`
+  virtual std::vector<ParameterInfo> parameters() const = 0;
+  virtual std::vector<analysis::ColumnInfo> columns() const = 0;
+  // Coordinates of the columns' second dimensions, where they are more than a count.
+  virtual std::vector<analysis::Dimension> dimensions() const { return {}; }
+
+  // Throws InvalidArgument where values do not fit together; called for every case before any case runs.
+  virtual void check(const Parameters& parameters) const = 0;
+  // A fingerprint of the case's inputs (captured tensors, seeds); part of the case's id.
+  virtual std::string input_hash(const Parameters& parameters) const = 0;
+  virtual CaseResult evaluate(const Parameters& parameters) const = 0;
+};
+
+int64_t get_integer(const Parameters& parameters, const std::string& name);
+double get_number(const Parameters& parameters, const std::string& name);  // integers too
+bool get_flag(const Parameters& parameters, const std::string& name);
+const std::string& get_text(const Parameters& parameters, const std::string& name);
+
+const std::vector<const Kind*>& all_kinds();     // by name
+const Kind& find_kind(const std::string& name);  // throws InvalidArgument, suggesting the nearest
+
+struct KindRegistration {
+  explicit KindRegistration(const Kind& kind);
+};
+
+}  // namespace splash::experiments

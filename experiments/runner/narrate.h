@@ -1,0 +1,23 @@
+#pragma once
+// Narration: what is told to a person beside the data. A closed stderr is no reason to stop.
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace splash::experiments {
+
+inline void write_stderr(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+// "splash: …" on a line of its own.
+template <class... Arguments>
+void narrate(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  write_stderr("splash: " + fmt::format(format, std::forward<Arguments>(arguments)...) + "\n");
+}
+
+}  // namespace splash::experiments

@@ -1,0 +1,40 @@
+#pragma once
+// The cases of a run, in order, each with its id; and the table that their results make.
+
+#include <string>
+#include <vector>
+
+#include "analysis/report/report.h"
+#include "experiments/runner/definition.h"
+
+namespace splash::experiments {
+
+struct PlannedCase {
+  std::size_t experiment = 0;  // place in the run's definitions
+  int64_t index = 0;           // place in that definition's full list of cases, whatever the shard
+  Parameters parameters;
+  std::string parameters_hash, input_hash, case_id;
+};
+
+// Shard i of n (from 1) holds the cases whose index modulo n is i - 1.
+struct Shard {
+  int64_t index = 1, count = 1;
+};
+Shard parse_shard(const std::string& text);  // "2/8"; throws InvalidArgument
+std::string to_string(const Shard& shard);
+
+// All cases of the definitions, whatever the shard; each is checked. Throws InvalidArgument.
+std::vector<PlannedCase> plan(const std::vector<Definition>& definitions, bool quick);
+std::vector<PlannedCase> cases_of(const Shard& shard, const std::vector<PlannedCase>& all);
+
+// The coordinates that the kinds declare; throws InvalidArgument where two of them disagree.
+std::vector<analysis::Dimension> dimensions_of(const std::vector<Definition>& definitions);
+
+// experiment, case_id and case_index first, then the parameters, then the results. Columns of the same name
+// in several kinds are one column; throws InvalidArgument where they disagree on units or type. results[i]
+// belongs to cases[i].
+std::vector<analysis::Column> make_table(const std::vector<Definition>& definitions,
+                                         const std::vector<PlannedCase>& cases,
+                                         const std::vector<CaseResult>& results);
+
+}  // namespace splash::experiments

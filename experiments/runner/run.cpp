@@ -1,0 +1,284 @@
+#include "experiments/runner/run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "analysis/report/io.h"
+#include "core/error.h"
+#include "experiments/runner/hash.h"
+#include "experiments/runner/journal.h"
+#include "experiments/runner/narrate.h"
+#include "experiments/runner/progress.h"
+#include "experiments/runner/provenance.h"
+#include "experiments/runner/record.h"
+#include "experiments/runner/stop.h"
+#include "experiments/runner/value.h"
+
+namespace splash::experiments {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string definitions_hash(const RunRequest& request, const std::vector<PlannedCase>& cases) {
+  return hash_of(record(request.definitions, request.quick, cases));
+}
+
+// "alpha=1.5, k_keep=8": what tells this case from the others of its experiment.
+std::string describe(const RunRequest& request, const PlannedCase& planned) {
+  const Definition& definition = request.definitions[planned.experiment];
+  const Profile& profile = definition.profile(request.quick);
+  std::string text = definition.name;
+  for (const auto* axes : {&profile.zip, &profile.axes}) {
+    for (const Axis& axis : *axes)
+      text += fmt::format(" {}={}", axis.name, to_text(planned.parameters.at(axis.name)));
+  }
+  return text;
+}
+
+// Why a case that the journal does not hold is run although the journal is resumed.
+std::string why_again(const PlannedCase& planned, const std::string& experiment,
+                      const JournalContents& journal, bool same_definitions) {
+  std::string reason = same_definitions ? "" : "its parameters are new";
+  for (const JournalEntry& entry : journal.entries) {
+    if (entry.experiment != experiment || entry.parameters_hash != planned.parameters_hash) continue;
+    const bool binary = entry.binary_hash != binary_hash(), inputs = entry.input_hash != planned.input_hash;
+    reason = binary && inputs ? "the binary and its inputs changed"
+             : binary         ? "the binary changed"
+                              : "its inputs changed";
+  }
+  return reason;
+}
+
+void require_same_run(const RunRequest& request, const JournalHeader& header, const std::string& path) {
+  const std::string profile = request.quick ? "quick" : "full";
+  if (header.profile != profile) {
+    throw InvalidArgument(fmt::format(
+        "{} belongs to a run of the {} profile, not the {} one; resume with that profile, or give --restart",
+        path, header.profile, profile));
+  }
+  if (header.shard != to_string(request.shard)) {
+    throw InvalidArgument(fmt::format("{} belongs to shard {}, not {}; resume that shard, or give --restart",
+                                      path, header.shard, to_string(request.shard)));
+  }
+}
+
+// What of a journal serves this run, by case id; says what does not and why.
+std::map<std::string, CaseResult> usable(const RunRequest& request, const std::vector<PlannedCase>& cases,
+                                         JournalContents& journal, bool same_definitions) {
+  std::map<std::string, CaseResult> found;
+  for (JournalEntry& entry : journal.entries) found[entry.case_id] = std::move(entry.result);
+  std::map<std::string, int64_t> again;
+  std::map<std::string, CaseResult> kept;
+  for (const PlannedCase& planned : cases) {
+    if (const auto entry = found.find(planned.case_id); entry != found.end()) {
+      kept[planned.case_id] = std::move(entry->second);
+      continue;
+    }
+    const std::string reason =
+        why_again(planned, request.definitions[planned.experiment].name, journal, same_definitions);
+    if (reason.empty()) continue;
+    ++again[reason];
+    if (request.verbose) narrate("runs {}: {}", describe(request, planned), reason);
+  }
+  for (const auto& [reason, count] : again)
+    narrate("{} case{} to run because {}", count, count == 1 ? "" : "s", reason);
+  if (journal.damaged_lines > 0)
+    narrate("{} damaged lines of the journal are ignored; their cases are run again", journal.damaged_lines);
+  return kept;
+}
+
+// A finished report of exactly these cases: then there is nothing to do.
+std::optional<analysis::Report> finished(const RunRequest& request, const std::vector<PlannedCase>& cases) {
+  if (!fs::exists(request.report_path)) return std::nullopt;
+  try {
+    analysis::Report report = analysis::read_report(request.report_path);
+    const analysis::Column* ids = report.find("case_id");
+    if (ids == nullptr || ids->texts.size() != cases.size()) return std::nullopt;
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      if (ids->texts[i] != cases[i].case_id) return std::nullopt;
+    }
+    return report;
+  } catch (const ReportError&) {
+    return std::nullopt;  // not ours: it is replaced at the end
+  }
+}
+
+// Adds the case's name to what went wrong; the type decides the exit code and stays.
+[[noreturn]] void rethrow_named(const std::string& name) {
+  const std::string prefix = fmt::format("case {}: ", name);
+  try {
+    throw;
+  } catch (const DeviceError& error) {
+    throw DeviceError(prefix + error.what());
+  } catch (const Unsupported& error) {
+    throw Unsupported(prefix + error.what());
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(prefix + error.what());
+  } catch (const ReportError& error) {
+    throw ReportError(prefix + error.what());
+  } catch (const std::exception& error) {
+    throw Error(prefix + error.what());
+  }
+}
+
+void make_folder(const std::string& report_path) {
+  const fs::path folder = fs::path(report_path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) fs::create_directories(folder, error);
+  if (error) throw InvalidArgument(fmt::format("cannot create {}: {}", folder.string(), error.message()));
+  if (fs::is_directory(report_path)) {
+    throw InvalidArgument(fmt::format("{} is a folder; --out takes the report's file name", report_path));
+  }
+}
+
+std::string farewell(const RunRequest& request) {
+  return fmt::format("splash: interrupted; finished cases are kept. Go on with: {}", request.resume_command);
+}
+
+bool is_left_over(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error) && fs::file_size(path, error) > 0;
+}
+
+class Runner {
+ public:
+  explicit Runner(const RunRequest& request)
+      : request_(request),
+        all_cases_(plan(request.definitions, request.quick)),
+        cases_(cases_of(request.shard, all_cases_)) {}
+
+  RunOutcome run() {
+    make_folder(request_.report_path);
+    const std::string path = journal_path(request_.report_path);
+    const bool left_over = is_left_over(path);
+    if (left_over && request_.leftover == Leftover::refuse) {
+      throw InvalidArgument(fmt::format(
+          "{} was left by an interrupted run; give --resume to go on with it or --restart to begin again",
+          path));
+    }
+    if (!left_over && request_.leftover == Leftover::resume) {
+      if (auto report = finished(request_, cases_)) {
+        narrate("{} already holds all {} cases: nothing to resume", request_.report_path, cases_.size());
+        return {std::move(*report), 0, static_cast<int64_t>(cases_.size()), false};
+      }
+      narrate("nothing to resume at {}: starting from the beginning", request_.report_path);
+    }
+    Journal journal(path);
+    auto known = open(journal, path);
+    return evaluate(journal, known);
+  }
+
+ private:
+  // Brings the journal into the state that the first new case finds.
+  std::map<std::string, CaseResult> open(Journal& journal, const std::string& path) {
+    const std::string hash = definitions_hash(request_, all_cases_);
+    JournalContents contents;
+    if (request_.leftover == Leftover::resume) contents = journal.read();
+    if (contents.has_header) {
+      require_same_run(request_, contents.header, path);
+      header_ = contents.header;
+      journal.cut(contents.whole_bytes);
+      auto known = usable(request_, cases_, contents, header_.definitions_hash == hash);
+      narrate("resuming run {}: {} of {} cases are done", header_.run_id, known.size(), cases_.size());
+      return known;
+    }
+    header_ = {new_run_id(), hash, request_.quick ? "quick" : "full", to_string(request_.shard), utc_now()};
+    journal.cut(0);
+    try {
+      journal.write(header_);
+    } catch (...) {
+      journal.remove();  // nothing in it is worth keeping
+      throw;
+    }
+    return {};
+  }
+
+  RunOutcome evaluate(Journal& journal, std::map<std::string, CaseResult>& known) {
+    RunOutcome outcome;
+    std::vector<CaseResult> results(cases_.size());
+    {
+      Progress progress(static_cast<int64_t>(cases_.size() - known.size()), request_.verbose);
+      for (std::size_t i = 0; i < cases_.size(); ++i) {
+        if (const auto found = known.find(cases_[i].case_id); found != known.end()) {
+          results[i] = found->second;
+          ++outcome.reused;
+          continue;
+        }
+        if (StopGuard::requested()) break;
+        results[i] = evaluate_case(journal, progress, cases_[i]);
+        known[cases_[i].case_id] = results[i];  // two experiments may ask for the same case
+        ++outcome.evaluated;
+      }
+    }
+    if (outcome.evaluated + outcome.reused < static_cast<int64_t>(cases_.size())) {
+      write_stderr(farewell(request_) + "\n");
+      outcome.interrupted = true;
+      return outcome;
+    }
+    outcome.report = make_report(std::move(results));
+    if (request_.judge) request_.judge(outcome.report);
+    analysis::write_report(request_.report_path, outcome.report);
+    journal.remove();
+    return outcome;
+  }
+
+  CaseResult evaluate_case(Journal& journal, Progress& progress, const PlannedCase& planned) {
+    const Definition& definition = request_.definitions[planned.experiment];
+    const std::string name = describe(request_, planned);
+    progress.begin(name);
+    const auto start = std::chrono::steady_clock::now();
+    JournalEntry entry{
+        planned.case_id, definition.name, planned.parameters_hash, binary_hash(), planned.input_hash, 0, {}};
+    try {
+      entry.result = find_kind(definition.kind).evaluate(planned.parameters);
+    } catch (...) {
+      progress.clear();
+      rethrow_named(name);
+    }
+    entry.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    journal.write(entry);
+    progress.done(entry.seconds);
+    return std::move(entry.result);
+  }
+
+  analysis::Report make_report(std::vector<CaseResult> results) const {
+    analysis::Report report;
+    report.title = request_.title;
+    report.run_id = header_.run_id;
+    report.status = request_.shard.count > 1 ? "partial" : "complete";
+    report.provenance = collect_provenance(request_.definitions, all_cases_, request_.argv);
+    report.provenance.experiment_toml = record(request_.definitions, request_.quick, all_cases_);
+    report.provenance.started = header_.started;
+    report.provenance.finished = utc_now();
+    report.history = fmt::format("{} {}", report.provenance.finished, request_.argv);
+    report.dimensions = dimensions_of(request_.definitions);
+    report.results = make_table(request_.definitions, cases_, results);
+    std::set<std::string> attached;  // a case that two experiments share has its attachments once
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (!attached.insert(cases_[i].case_id).second) continue;
+      for (analysis::Attachment& attachment : results[i].attachments) {
+        attachment.case_id = cases_[i].case_id;
+        report.attachments.push_back(std::move(attachment));
+      }
+    }
+    return report;
+  }
+
+  const RunRequest& request_;
+  std::vector<PlannedCase> all_cases_, cases_;  // of every shard, of this one
+  JournalHeader header_;
+};
+
+}  // namespace
+
+RunOutcome run(const RunRequest& request) {
+  return Runner(request).run();
+}
+
+}  // namespace splash::experiments

@@ -1,0 +1,41 @@
+#pragma once
+// Runs the cases of one or several experiments and writes one report. Killed at any moment, it can be
+// resumed: the report is then the same as that of an undisturbed run, run_id and times aside.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "analysis/report/report.h"
+#include "experiments/runner/plan.h"
+
+namespace splash::experiments {
+
+// What to do with the journal that an interrupted run left.
+enum class Leftover { refuse, resume, restart };
+
+struct RunRequest {
+  std::vector<Definition> definitions;
+  bool quick = false;
+  Shard shard;
+  std::string report_path;
+  Leftover leftover = Leftover::refuse;
+  bool verbose = false;
+  std::string title, argv;
+  std::string resume_command;  // told to who interrupts the run
+  // Fills report.claims before the report is written; may be empty.
+  std::function<void(analysis::Report&)> judge;
+};
+
+struct RunOutcome {
+  analysis::Report report;
+  int64_t evaluated = 0, reused = 0;
+  bool interrupted = false;  // no report was written; the journal waits
+};
+
+// Narrates on stderr. Throws InvalidArgument before any case runs for a bad case, a place that cannot be
+// written, or a leftover journal that is refused; rethrows a case's error, its type kept, with the case
+// named.
+RunOutcome run(const RunRequest& request);
+
+}  // namespace splash::experiments

@@ -1,0 +1,21 @@
+#pragma once
+// Ctrl-C and SIGTERM while cases run: end soon, lose nothing.
+
+#include <string>
+
+namespace splash::experiments {
+
+// While one lives, the first SIGINT or SIGTERM makes requested() true and gives the case at work two seconds;
+// then, or at a second signal, the farewell is written to stderr and the process ends with exit code 130.
+// That is safe at any moment, because finished cases are in the journal.
+class StopGuard {
+ public:
+  explicit StopGuard(const std::string& farewell);
+  ~StopGuard();
+  StopGuard(const StopGuard&) = delete;
+  StopGuard& operator=(const StopGuard&) = delete;
+
+  static bool requested();
+};
+
+}  // namespace splash::experiments

@@ -1,0 +1,131 @@
+#include "experiments/runner/definition.h"
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+#include "experiments/runner/value.h"
+#include "experiments/tests/toy_kind.h"
+
+using namespace splash;
+using namespace splash::experiments;
+using tests::contains;
+using tests::message_of;
+
+namespace {
+
+const std::string kHead = "title = 'T'\nkind = 'toy'\n";
+
+Definition parse(const std::string& body) {
+  return parse_definition(kHead + body, "t", "t.toml");
+}
+
+std::string listed(const std::vector<Parameters>& cases, const std::vector<std::string>& names) {
+  std::string text;
+  for (const Parameters& parameters : cases) {
+    if (!text.empty()) text += ' ';
+    for (const std::string& name : names)
+      text += to_text(parameters.at(name)) + (name == names.back() ? "" : ",");
+  }
+  return text;
+}
+
+// The sentence for a faulty definition.
+std::string fault(const std::string& body) {
+  return message_of([&] {
+    const Definition definition = parse(body);
+    expand(definition, definition.full);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("axes multiply in the order of the file, the last fastest") {
+  const Definition d = parse("[axes]\nx = [1, 2.5]\nn = [3, 4]\n");
+  CHECK(listed(expand(d, d.full), {"x", "n"}) == "1,3 1,4 2.5,3 2.5,4");
+  const Definition turned = parse("[axes]\nn = [3, 4]\nx = [1, 2.5]\n");
+  CHECK(listed(expand(turned, turned.full), {"x", "n"}) == "1,3 2.5,3 1,4 2.5,4");
+  CHECK(case_count(turned.full) == 4);
+}
+
+TEST_CASE("zip steps together and is the slowest factor") {
+  const Definition d = parse("[zip]\nx = [1, 2]\nmode = ['plain', 'signed']\n[axes]\nn = [3, 4]\n");
+  CHECK(listed(expand(d, d.full), {"x", "mode", "n"}) == "1,plain,3 1,plain,4 2,signed,3 2,signed,4");
+}
+
+TEST_CASE("integers serve as numbers, defaults fill the rest") {
+  const Definition d = parse("[fixed]\nx = 2\n");
+  const auto cases = expand(d, d.full);
+  REQUIRE(cases.size() == 1);
+  CHECK(std::holds_alternative<double>(cases[0].at("x")));
+  CHECK(get_integer(cases[0], "n") == 3);
+  CHECK_FALSE(get_flag(cases[0], "strict"));
+}
+
+TEST_CASE("the quick profile overrides entries") {
+  const Definition d = parse(
+      "[fixed]\nmode = 'plain'\n[axes]\nx = [1, 2, 3]\nn = [1, 2]\n"
+      "[quick.axes]\nx = [9]\nmode = ['plain', 'signed']\n[quick.fixed]\nn = 5\n");
+  CHECK(case_count(d.full) == 6);
+  CHECK(listed(expand(d, d.quick), {"x", "n", "mode"}) == "9,5,plain 9,5,signed");
+  const Definition none = parse("[axes]\nx = [1, 2]\n");
+  CHECK(case_count(none.quick) == 2);
+}
+
+TEST_CASE("what is wrong is said in one sentence with file, line and what is allowed") {
+  CHECK(contains(fault("[axis]\nx = [1]\n"), "t.toml:3: unknown key 'axis'"));
+  CHECK(contains(fault("[axis]\nx = [1]\n"), "did you mean 'axes'?"));
+  CHECK(contains(fault("[fixed]\nxx = 1\n"), "t.toml:4: kind 'toy' has no parameter 'xx'"));
+  CHECK(contains(fault("[fixed]\nn = 1.5\n"), "must be a value of type integer, not the number 1.5"));
+  CHECK(contains(fault("[fixed]\nmode = 'singed'\n"), "did you mean 'signed'?"));
+  CHECK(contains(fault("[fixed]\nx = nan\n"), "must be finite"));
+  CHECK(contains(fault("[axes]\nx = []\n"), "is empty"));
+  CHECK(contains(fault("[axes]\nx = 1\n"), "must be a list"));
+  CHECK(contains(fault("[axes]\nx = [[1]]\n"), "one value of type number"));
+  CHECK(contains(fault("[zip]\nx = [1, 2]\nn = [1]\n"), "'x' has 2 values and 'n' has 1"));
+  CHECK(contains(fault("[fixed]\nx = 1\n[axes]\nx = [1]\n"), "set twice"));
+  CHECK(contains(fault("[axes]\nx = [1, 1.0]\n"), "two cases have the same parameters"));
+  CHECK(contains(fault("[fixed]\nn = -1\n"), "n is negative"));
+  CHECK(contains(fault("reproduce = 'yes'\n"), "'reproduce' must be true or false"));
+  CHECK(contains(fault("[fixed\n"), "t.toml:3: not valid TOML"));
+  CHECK(contains(message_of([] { parse_definition("title = 'T'\nkind = 'toi'", "t", "t.toml"); }),
+                 "t.toml:2: there is no kind of experiment 'toi'; did you mean 'toy'?"));
+  CHECK(contains(message_of([] { parse_definition("title = 'T'", "t", "t.toml"); }), "lacks 'kind'"));
+  CHECK(contains(message_of([] { read_definition("/nowhere/x.toml"); }), "cannot read"));
+}
+
+TEST_CASE("expectations") {
+  const Definition d = parse(
+      "[axes]\nn = [1, 2]\n"
+      "[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nwhere = { n = [1, 2], mode = 'plain' }\nstatistic = 'max'\n"
+      "over = { where = { n = 1 } }\n"
+      "[[expect]]\ncheck = 'small'\nbelow = 1e-3\ncolumn = 'y'\n");
+  REQUIRE(d.expectations.size() == 2);
+  CHECK(d.expectations[0].claim == "S1");
+  CHECK(d.expectations[0].measured.where.at("n").size() == 2);
+  CHECK(d.expectations[0].over->column == "y");
+  CHECK(d.expectations[0].over->statistic == Statistic::max);
+  CHECK(d.expectations[1].relation == Relation::below);
+  CHECK(d.expectations[1].bound == 1e-3);
+
+  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'yy'\n"), "has no numeric column 'yy'"));
+  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'label'\n"), "has no numeric column 'label'"));
+  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nstatistic = 'mode'\n"), "unknown statistic"));
+  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nwhere = { m = 1 }\n"), "has no column 'm'"));
+  CHECK(
+      contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nwhere = { mode = 'x' }\n"), "cannot be \"x\""));
+  CHECK(contains(fault("[[expect]]\ncolumn = 'y'\n"), "needs either 'claim'"));
+  CHECK(contains(fault("[[expect]]\ncheck = 'c'\ncolumn = 'y'\n"),
+                 "needs one of 'below', 'above' and 'equal'"));
+  CHECK(
+      contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nwere = { n = 1 }\n"), "did you mean 'where'?"));
+}
+
+TEST_CASE("--set replaces an axis in both profiles") {
+  Definition d = parse("[axes]\nx = [1, 2]\nn = [1, 2]\n[quick.axes]\nx = [3, 4]\n");
+  override_parameter(d, "x=7.5");
+  CHECK(listed(expand(d, d.full), {"x", "n"}) == "7.5,1 7.5,2");
+  CHECK(listed(expand(d, d.quick), {"x", "n"}) == "7.5,1 7.5,2");
+  CHECK(contains(message_of([&] { override_parameter(d, "x"); }), "parameter=value"));
+  CHECK(contains(message_of([&] { override_parameter(d, "n=two"); }), "type integer"));
+  CHECK(contains(message_of([&] { override_parameter(d, "strictt=true"); }), "did you mean 'strict'?"));
+}

@@ -1,0 +1,119 @@
+// The definitions and claims that the project ships: they parse, name one another rightly and cover the
+// sources.
+
+#include <algorithm>
+#include <set>
+
+#include <doctest/doctest.h>
+
+#include "experiments/claims/arithmetic.h"
+#include "experiments/claims/claim.h"
+#include "experiments/claims/judge.h"
+#include "experiments/runner/definition.h"
+#include "experiments/tests/kinds_helpers.h"
+
+namespace splash::experiments::tests {
+namespace {
+
+std::vector<Claim> shipped_claims() {
+  return read_claims((data_folder() / "claims").string());
+}
+
+std::vector<Definition> shipped_definitions() {
+  std::vector<Definition> definitions;
+  const auto folder = data_folder().parent_path() / "experiments" / "definitions";
+  for (const std::string& file : definition_files(folder.string()))
+    definitions.push_back(read_definition(file));
+  return definitions;
+}
+
+// "S0.1" of "S0.1a".
+std::string family(std::string id) {
+  while (!id.empty() && std::isalpha(static_cast<unsigned char>(id.back()))) id.pop_back();
+  return id;
+}
+
+}  // namespace
+
+TEST_CASE("every definition expands in both profiles, and the quick one is the smaller") {
+  const auto definitions = shipped_definitions();
+  CHECK(definitions.size() >= 10);
+  for (const Definition& definition : definitions) {
+    CAPTURE(definition.name);
+    const auto full = expand(definition, definition.full), quick = expand(definition, definition.quick);
+    CHECK(!quick.empty());
+    CHECK(quick.size() <= full.size());
+    CHECK(!definition.title.empty());
+    CHECK(!definition.description.empty());
+  }
+}
+
+TEST_CASE("every expectation names a claim, and what splash reproduce runs finds cases in both profiles") {
+  const auto claims = shipped_claims();
+  for (const Definition& definition : shipped_definitions()) {
+    CAPTURE(definition.name);
+    CHECK_NOTHROW(require_known_claims(definition, claims));
+    for (const Expectation& expectation : definition.expectations) {
+      CAPTURE(expectation.claim);
+      CAPTURE(expectation.check);
+      for (const bool quick : {true, false}) {
+        if (!definition.reproduce) continue;
+        const auto cases = expand(definition, definition.profile(quick));
+        const auto fits = [&](const Parameters& p) {
+          return std::ranges::all_of(expectation.measured.where, [&](const auto& entry) {
+            const auto found = p.find(entry.first);
+            return found == p.end() || std::ranges::find(entry.second, found->second) != entry.second.end();
+          });
+        };
+        CHECK(std::ranges::any_of(cases, fits));
+      }
+    }
+  }
+}
+
+TEST_CASE("every claim of the source documents and papers has an entry") {
+  std::set<std::string> families;
+  for (const Claim& claim : shipped_claims()) families.insert(family(claim.id));
+  const std::vector<std::pair<std::string, int>> sources{
+      {"S0", 8}, {"S1", 6}, {"S2", 6}, {"S3", 9}, {"S4", 8}};
+  for (const auto& [source, count] : sources) {
+    for (int i = 1; i <= count; ++i)
+      CHECK_MESSAGE(families.contains(source + "." + std::to_string(i)), source << "." << i);
+  }
+  for (const char* paper : {"P1.1", "P1.2", "P2.1", "P2.2", "P2.3", "P3.5"}) CHECK(families.contains(paper));
+}
+
+TEST_CASE("claims by arithmetic have their arithmetic, and it gives the recorded verdict") {
+  const auto& judges = arithmetic_judges();
+  const auto claims = shipped_claims();
+  for (const Claim& claim : claims) {
+    CAPTURE(claim.id);
+    if (claim.method != "arithmetic" || !claim.comparable) continue;
+    REQUIRE(judges.contains(claim.id));
+    const Arithmetic computed = judges.at(claim.id)();
+    CHECK(!computed.formula.empty());
+    const bool good = holds(claim.relation, computed.ours, claim.theirs_value, claim.tolerance);
+    REQUIRE(claim.expected_verdict.has_value());
+    CHECK(*claim.expected_verdict == (good ? analysis::Verdict::reproduced : analysis::Verdict::refuted));
+  }
+  for (const auto& [id, judge] : judges) {
+    CAPTURE(id);
+    REQUIRE(find_claim(claims, id) != nullptr);
+    CHECK(find_claim(claims, id)->method == "arithmetic");
+  }
+}
+
+TEST_CASE("claims by the CPU are measured by some experiment, and claims by the GPU say what they wait for") {
+  std::set<std::string> measured;
+  for (const Definition& definition : shipped_definitions()) {
+    for (const Expectation& expectation : definition.expectations) measured.insert(expectation.claim);
+  }
+  for (const Claim& claim : shipped_claims()) {
+    CAPTURE(claim.id);
+    if (!family(claim.id).starts_with("S") && !claim.id.starts_with("P")) continue;  // the project's own
+    if (claim.method == "cpu" && claim.comparable) CHECK(measured.contains(claim.id));
+    if (claim.method == "gpu") CHECK(!claim.not_comparable.empty());
+  }
+}
+
+}  // namespace splash::experiments::tests

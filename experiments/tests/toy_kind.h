@@ -1,0 +1,44 @@
+#pragma once
+// A kind of experiment that costs nothing, with every sort of column; for the tests of the runner.
+
+#include <cstdint>
+#include <string>
+
+namespace splash::experiments::tests {
+
+struct ToyState {
+  int64_t evaluations = 0;
+  int64_t fail_at = -1;             // that evaluation throws; -1: none
+  std::string inputs = "inputs-1";  // what input_hash() says
+};
+ToyState& toy();  // of the registered kind "toy"
+
+// A new empty folder under the system's place for temporary files, removed at the end of the scope.
+class Scratch {
+ public:
+  Scratch();
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+
+ private:
+  std::string folder_;
+};
+
+// What `action` throws, as text; "" where it throws nothing.
+template <class Action>
+std::string message_of(Action&& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace splash::experiments::tests

@@ -1,0 +1,98 @@
+// The toy kind itself; named _test so that it is part of the test program alone.
+
+#include "experiments/tests/toy_kind.h"
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "experiments/runner/kind.h"
+
+namespace splash::experiments::tests {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Toy : public Kind {
+ public:
+  std::string name() const override { return "toy"; }
+  std::string summary() const override { return "arithmetic for the runner's tests"; }
+
+  std::vector<ParameterInfo> parameters() const override {
+    return {{"x", ParameterType::number, 1.0, "1", "a number", {}},
+            {"n", ParameterType::integer, int64_t{3}, "1", "a count", {}},
+            {"mode", ParameterType::text, std::string("plain"), "", "how", {"plain", "signed"}},
+            {"strict", ParameterType::flag, false, "", "whether", {}}};
+  }
+
+  std::vector<analysis::ColumnInfo> columns() const override {
+    return {
+        {.name = "y", .units = "1", .long_name = "x to the n", .formula = "x^n"},
+        {.name = "odd",
+         .units = "1",
+         .long_name = "not always there",
+         .formula = "n mod 2",
+         .missing_reason = "n is 0"},
+        {.name = "label", .units = "1", .long_name = "text", .formula = "mode and n", .is_text = true},
+        {.name = "series", .units = "1", .long_name = "powers", .formula = "x^i", .dimension = "sample"},
+        {.name = "seconds", .units = "s", .long_name = "time", .formula = "clock", .reproducible = false}};
+  }
+
+  void check(const Parameters& parameters) const override {
+    if (get_integer(parameters, "n") < 0) throw InvalidArgument("n is negative; it must be >= 0");
+  }
+
+  std::string input_hash(const Parameters&) const override { return toy().inputs; }
+
+  CaseResult evaluate(const Parameters& parameters) const override {
+    if (toy().evaluations++ == toy().fail_at) throw Unsupported("the toy breaks");
+    const double x = get_number(parameters, "x");
+    const int64_t n = get_integer(parameters, "n");
+    CaseResult result;
+    result.numbers["y"] = get_text(parameters, "mode") == "signed" ? -std::pow(x, n) : std::pow(x, n) / 3;
+    if (n > 0) result.numbers["odd"] = static_cast<double>(n % 2);
+    result.texts["label"] = fmt::format("{} \"{}\"\tα", get_text(parameters, "mode"), n);
+    for (int64_t i = 0; i < n; ++i) result.vectors["series"].push_back(std::pow(x, i) / 7);
+    result.numbers["seconds"] = static_cast<double>(toy().evaluations);
+    const double infinity = std::numeric_limits<double>::infinity();
+    if (n == 2) {
+      result.attachments.push_back({.case_id = "",
+                                    .name = "map",
+                                    .units = "1",
+                                    .long_name = "a map",
+                                    .formula = "made up",
+                                    .dimensions = {"row", "column"},
+                                    .extents = {2, 2},
+                                    .numbers = {x, -infinity, infinity, std::nan("")},
+                                    .labels = {{"row", {"first", "second"}}}});
+    }
+    return result;
+  }
+};
+
+const Toy kind;
+const KindRegistration registration(kind);
+
+}  // namespace
+
+ToyState& toy() {
+  static ToyState state;
+  return state;
+}
+
+Scratch::Scratch() {
+  std::string pattern = (fs::temp_directory_path() / "splash-test-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) throw Error("cannot make a temporary folder");
+  folder_ = pattern;
+}
+
+Scratch::~Scratch() {
+  std::error_code ignored;
+  fs::remove_all(folder_, ignored);
+}
+
+}  // namespace splash::experiments::tests

@@ -1,0 +1,5 @@
+import sys
+
+from splash_attention.plots.cli import main
+
+sys.exit(main())

@@ -1,0 +1,61 @@
+"""What the tests share: the sample report, and a real one where SPLASH_BIN names a built `splash`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+for needed in ("h5py", "xarray", "h5netcdf", "matplotlib"):
+    pytest.importorskip(needed)
+
+TESTS = Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+
+TINY = """\
+title = "A tiny study for the Python tests"
+kind = "attention-accuracy"
+
+[fixed]
+text = "gfdl-1.3"
+layer = 3
+
+[axes]
+head = [0, 7]
+alpha = [1.5, 2.0]
+scope = ["all", "row"]
+k_keep = [2, 8]
+"""
+
+
+@pytest.fixture(scope="session")
+def sample_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small, complete report, made without the splash binary."""
+    from make_report import make
+
+    return make(tmp_path_factory.mktemp("sample") / "report.h5")
+
+
+@pytest.fixture(scope="session")
+def real_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report that the built `splash` wrote; skipped without SPLASH_BIN."""
+    program = os.environ.get("SPLASH_BIN", "")
+    if not Path(program).is_file():
+        pytest.skip("SPLASH_BIN names no built splash")
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "accuracy.toml").write_text(TINY)
+    command = [program, "run", "accuracy.toml", "--out", "report.h5"]
+    captures = TESTS.parents[1] / "data" / "captures" / "minilm.h5"
+    environment = {**os.environ, "SPLASH_CAPTURES": os.environ.get("SPLASH_CAPTURES", str(captures))}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+    return folder / "report.h5"
+
+
+@pytest.fixture(params=["sample", "real"])
+def any_report(request: pytest.FixtureRequest) -> Path:
+    """Each of the two: what holds for one holds for the other."""
+    return request.getfixturevalue(f"{request.param}_report")

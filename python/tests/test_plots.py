@@ -1,0 +1,162 @@
+"""The plots: each is drawn from a report that holds its data, and skipped with a sentence where it does not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib.font_manager
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from splash_attention import open_report
+from splash_attention.plots import FIGURES, NotInReport
+from splash_attention.plots.cli import main
+from splash_attention.plots.style import balanced, number, power_of_ten, seconds
+
+PYTHON = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def opened(sample_report: Path):
+    return open_report(sample_report)
+
+
+@pytest.fixture(scope="session", params=FIGURES)
+def named(request: pytest.FixtureRequest, opened):
+    """Every plot of the sample report, drawn once: its name, the figure, the canvas."""
+    drawn = FIGURES[request.param](opened)
+    canvas = FigureCanvasAgg(drawn)
+    canvas.draw()
+    return request.param, drawn, canvas
+
+
+def test_every_axes_says_what_it_shows(named) -> None:
+    name, drawn, _ = named
+    for axes in drawn.axes:
+        titles = [axes.get_title(loc) for loc in ("left", "center")]
+        says = axes.get_xlabel() or axes.get_ylabel() or any(titles) or not axes.axison
+        assert says, f"{name}: axes that say nothing"
+
+
+def test_every_headline_states_a_finding(named) -> None:
+    name, drawn, _ = named
+    texts = sorted(drawn.texts, key=lambda text: -text.get_fontsize())
+    headline = texts[0].get_text()
+    assert re.search(r"\d", headline), f"{name}: no number in '{headline}'"
+    assert "nan" not in headline.lower().split() and "None" not in headline
+
+
+def test_nothing_runs_off_the_page(named) -> None:
+    """Every text lies within the figure."""
+    name, drawn, canvas = named
+    box = drawn.get_tightbbox(canvas.get_renderer())
+    width, height = drawn.get_size_inches()
+    assert box.x0 > -0.02 and box.y0 > -0.02, f"{name}: {box}"
+    assert box.x1 < width + 0.02 and box.y1 < height + 0.02, f"{name}: {box} in {width} × {height}"
+
+
+def test_every_letter_is_in_the_font(named) -> None:
+    name, drawn, _ = named
+    font = matplotlib.font_manager.get_font(matplotlib.font_manager.findfont("DejaVu Sans"))
+    letters = set(font.get_charmap())
+    for text in drawn.findobj(lambda artist: hasattr(artist, "get_text")):
+        unknown = {letter for letter in text.get_text() if ord(letter) not in letters and letter != "\n"}
+        assert not unknown, f"{name}: {unknown}"
+
+
+def test_an_empty_report_skips_every_plot(opened) -> None:
+    import dataclasses
+
+    import xarray as xr
+
+    empty = dataclasses.replace(opened, results=xr.Dataset(coords={"case": []}), claims=xr.Dataset(), attachments={})
+    for function in FIGURES.values():
+        with pytest.raises(NotInReport):
+            function(empty)
+
+
+def test_the_power_of_zero_is_blank_in_the_map(opened) -> None:
+    """Zero is masked, so that the paper shows; the smallest probability is not."""
+    drawn = FIGURES["attention-of-one-head"](opened)
+    for axes in drawn.axes[:3]:
+        shown = axes.images[0].get_array()
+        assert (shown[~np.ma.getmaskarray(shown)] > 0).all()
+    assert np.ma.getmaskarray(drawn.axes[1].images[0].get_array()).any()
+
+
+def test_the_command_line(sample_report: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "plots"
+    command = [
+        sys.executable,
+        "-m",
+        "splash_attention.plots",
+        str(sample_report),
+        "--out",
+        str(out),
+        "--only",
+        "claims",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(PYTHON)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    paths = [Path(line) for line in done.stdout.splitlines()]
+    assert paths == [out / "claims.png", out / "claims.svg"]
+    assert sorted(out.iterdir()) == sorted(paths), "a temporary file was left"
+    assert paths[0].read_bytes().startswith(b"\x89PNG")
+    drawing = ElementTree.parse(paths[1])
+    assert not drawing.findall(".//{http://www.w3.org/2000/svg}text"), "letters are outlines: no font is needed"
+
+
+def test_the_same_report_gives_the_same_files(sample_report: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert main([str(sample_report), "--out", str(tmp_path / name), "--only", "workloads"]) == 0
+    for kind in ("png", "svg"):
+        assert (tmp_path / f"a/workloads.{kind}").read_bytes() == (tmp_path / f"b/workloads.{kind}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.h5"], "no such file"),
+        ([], "a report is needed"),
+        (["nowhere.h5", "--only", "claim"], "did you mean 'claims'"),
+    ],
+)
+def test_bad_words(arguments: list[str], words: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(arguments) == 2
+    heard = capsys.readouterr()
+    assert words in heard.err and heard.out == "" and heard.err.count("\n") == 1
+
+
+def test_a_place_that_cannot_be_written(sample_report: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    assert main([str(sample_report), "--out", str(tmp_path / "file" / "plots"), "--only", "claims"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_plots_of_a_real_report(real_report: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main([str(real_report), "--out", str(tmp_path)]) == 0
+    heard = capsys.readouterr()
+    assert "accuracy-against-k-keep.png" in heard.out
+    assert "skipped solver-time: " in heard.err
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0, "0"), (0.0123, "0.012"), (31.25, "31.2"), (2048, "2048"), (8.3e-5, "8.3·10⁻⁵"), (float("nan"), "—")],
+)
+def test_numbers_in_prose(value: float, words: str) -> None:
+    assert number(value) == words
+
+
+def test_units_and_lines() -> None:
+    assert [seconds(value) for value in (2.5, 0.154, 3e-6, 1000)] == ["2.5 s", "154 ms", "3 µs", "1000 s"]
+    assert [power_of_ten(value) for value in (1e-7, 0.01, 1, 3)] == ["10⁻⁷", "0.01", "1", ""]
+    lines = balanced("one two three four five six seven eight nine ten", 40)
+    assert len(lines) == 2 and abs(len(lines[0]) - len(lines[1])) < 8
