@@ -54,7 +54,7 @@ void check_name(const std::string& name) {
       name.empty() || name == "." || name.find('/') != std::string::npos || to_utf8(name) != name;
   if (odd) {
     throw InvalidArgument(fmt::format(
-        "\"{}\" cannot name an HDF5 object: UTF-8 text without '/' and not \".\" can", to_utf8(name)));
+        R"("{}" cannot name an HDF5 object: UTF-8 text without '/' and not "." can)", to_utf8(name)));
   }
 }
 

@@ -12,6 +12,8 @@ class Handle {
  public:
   Handle() = default;
   explicit Handle(int64_t id) : id_(id) {}
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
   Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)) {}
   Handle& operator=(Handle&& other) noexcept {
     std::swap(id_, other.id_);

@@ -1,5 +1,6 @@
 #include "analysis/hdf5/object.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -105,7 +106,8 @@ std::string Object::text_attribute(const std::string& name) const {
   if (H5Aread(attribute.id(), type.id(), value.data()) < 0) {
     fail(fmt::format("has an attribute {} that cannot be read", name));
   }
-  return value.c_str();  // up to the padding
+  value.resize(std::min(value.size(), value.find('\0')));  // the padding
+  return value;
 }
 
 std::string Object::text_attribute(const std::string& name, const std::string& if_missing) const {

@@ -22,6 +22,8 @@ class ScratchFolder {
     std::string name = std::filesystem::temp_directory_path() / "splash-analysis-XXXXXX";
     path_ = mkdtemp(name.data());
   }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
   ~ScratchFolder() { std::filesystem::remove_all(path_); }
   std::string file(const std::string& name) const { return path_ / name; }
   size_t entries() const {

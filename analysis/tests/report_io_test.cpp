@@ -170,7 +170,7 @@ TEST_CASE("what cannot be read is said in one sentence") {
   CHECK(complaint(folder.file("none.h5")).find("no such file") != std::string::npos);
   CHECK(complaint(folder.file("")).find("is a folder") != std::string::npos);
   CHECK(complaint("/dev/null").find("not a regular file") != std::string::npos);
-  std::ofstream(folder.file("empty.h5"));
+  std::ofstream(folder.file("empty.h5")) << "";
   CHECK(complaint(folder.file("empty.h5")).find("is empty") != std::string::npos);
   std::ofstream(folder.file("text.h5")) << "this is no HDF5";
   CHECK(complaint(folder.file("text.h5")).find("is not an HDF5 file") != std::string::npos);

@@ -35,7 +35,7 @@ class BlockMapBuilder {
     const int64_t q_block = at.query / map_.block;
     uint8_t* tiles =
         &map_.state[((at.batch * shape_.q_heads + at.q_head) * map_.q_blocks + q_block) * map_.k_blocks];
-    for (int64_t begin = mask.begin, end; begin < mask.end; begin = end) {
+    for (int64_t begin = mask.begin, end = begin; begin < mask.end; begin = end) {
       const int64_t k_block = begin / map_.block;
       end = std::min(mask.end, (k_block + 1) * map_.block);
       std::atomic_ref<uint8_t> tile(tiles[k_block]);

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 using analysis::Verdict;
 
 std::string one_of(TomlTable& table, const std::string& key, const std::vector<std::string>& allowed) {
-  const std::string value = table.required_text(key);
+  std::string value = table.required_text(key);
   if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
     table.fail(*table.find(key),
                fmt::format("'{}' cannot be \"{}\"{}", key, value, suggestion(value, allowed)));

@@ -44,7 +44,7 @@ Interval mean_interval(const std::vector<double>& values, double mean) {
 }
 
 Interval wilson_interval(double share, double n) {
-  constexpr double z = 1.96;
+  const double z = 1.96;
   const double centre = (share + z * z / (2 * n)) / (1 + z * z / n);
   const double half = z / (1 + z * z / n) * std::sqrt(share * (1 - share) / n + z * z / (4 * n * n));
   return {std::min(share, centre - half), std::max(share, centre + half)};
@@ -121,7 +121,7 @@ Measured measure(const analysis::Report& report, const std::string& experiment,
                  const Expectation& expectation) {
   Measured ours = measure(report, experiment, expectation.measured);
   if (!expectation.over) return ours;
-  const Measured over = measure(report, experiment, *expectation.over);
+  Measured over = measure(report, experiment, *expectation.over);
   if (!over.found()) return over;
   if (!ours.found()) return ours;
   const double ends[] = {ours.low / over.low, ours.low / over.high, ours.high / over.low,

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 extern char** environ;
 
 namespace splash::cli {
@@ -40,7 +42,7 @@ int run_program(const std::vector<std::string>& words, const std::map<std::strin
     const std::string setting = *entry;
     if (environment.count(setting.substr(0, setting.find('='))) == 0) settings.push_back(setting);
   }
-  for (const auto& [name, value] : environment) settings.push_back(name + "=" + value);
+  for (const auto& [name, value] : environment) settings.push_back(fmt::format("{}={}", name, value));
   std::vector<char*> arguments, variables;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   for (const std::string& setting : settings) variables.push_back(const_cast<char*>(setting.c_str()));

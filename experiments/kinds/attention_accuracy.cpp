@@ -183,8 +183,8 @@ class AttentionAccuracy : public Kind {
   }
 };
 
-const AttentionAccuracy kind;
-const KindRegistration registration(kind);
+const AttentionAccuracy kKind;
+const KindRegistration kRegistration(kKind);
 
 }  // namespace
 }  // namespace splash::experiments

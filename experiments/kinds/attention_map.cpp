@@ -108,8 +108,8 @@ class AttentionMap : public Kind {
   }
 };
 
-const AttentionMap kind;
-const KindRegistration registration(kind);
+const AttentionMap kKind;
+const KindRegistration kRegistration(kKind);
 
 }  // namespace
 }  // namespace splash::experiments

@@ -252,8 +252,8 @@ class AttentionSpeed : public Kind {
   }
 };
 
-const AttentionSpeed kind;
-const KindRegistration registration(kind);
+const AttentionSpeed kKind;
+const KindRegistration kRegistration(kKind);
 
 }  // namespace
 }  // namespace splash::experiments

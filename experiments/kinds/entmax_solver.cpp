@@ -237,8 +237,8 @@ class EntmaxSolver : public Kind {
   }
 };
 
-const EntmaxSolver kind;
-const KindRegistration registration(kind);
+const EntmaxSolver kKind;
+const KindRegistration kRegistration(kKind);
 
 }  // namespace
 }  // namespace splash::experiments

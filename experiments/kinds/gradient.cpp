@@ -106,8 +106,8 @@ class Gradient : public Kind {
   }
 };
 
-const Gradient kind;
-const KindRegistration registration(kind);
+const Gradient kKind;
+const KindRegistration kRegistration(kKind);
 
 }  // namespace
 }  // namespace splash::experiments

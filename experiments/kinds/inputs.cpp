@@ -27,7 +27,7 @@ bool is_captured(const Parameters& p) {
 
 fs::path find_upwards(fs::path folder) {
   for (;; folder = folder.parent_path()) {
-    const fs::path candidate = folder / "data" / "captures" / "minilm.h5";
+    fs::path candidate = folder / "data" / "captures" / "minilm.h5";
     std::error_code ignored;
     if (fs::exists(candidate, ignored)) return candidate;
     if (folder == folder.parent_path()) return {};

@@ -157,8 +157,8 @@ class LearnedThreshold : public Kind {
   }
 };
 
-const LearnedThreshold kind;
-const KindRegistration registration(kind);
+const LearnedThreshold kKind;
+const KindRegistration kRegistration(kKind);
 
 }  // namespace
 }  // namespace splash::experiments

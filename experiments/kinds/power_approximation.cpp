@@ -145,8 +145,8 @@ class PowerApproximation : public Kind {
   }
 };
 
-const PowerApproximation kind;
-const KindRegistration registration(kind);
+const PowerApproximation kKind;
+const KindRegistration kRegistration(kKind);
 
 }  // namespace
 }  // namespace splash::experiments

@@ -35,7 +35,7 @@ ThresholdGradient threshold_gradient(const std::vector<ThresholdSample>& samples
                                      const cpu_ref::ThresholdPredictor& predictor);
 
 cpu_ref::ThresholdPredictor train_threshold(const std::vector<ThresholdSample>& samples,
-                                            cpu_ref::ThresholdPredictor start, int steps,
+                                            cpu_ref::ThresholdPredictor predictor, int steps,
                                             double learning_rate);
 
 }  // namespace splash::experiments

@@ -88,8 +88,8 @@ class WorkloadSparsity : public Kind {
   }
 };
 
-const WorkloadSparsity kind;
-const KindRegistration registration(kind);
+const WorkloadSparsity kKind;
+const KindRegistration kRegistration(kKind);
 
 }  // namespace
 }  // namespace splash::experiments

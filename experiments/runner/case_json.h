@@ -10,7 +10,7 @@
 namespace splash::experiments {
 
 nlohmann::json to_json(const CaseResult& result);
-CaseResult case_result_from_json(const nlohmann::json& json);  // throws nlohmann::json::exception
+CaseResult case_result_from_json(const nlohmann::json& source);  // throws nlohmann::json::exception
 
 // A number for JSON, which knows neither NaN nor infinity: those become "nan", "inf" and "-inf".
 nlohmann::json exact_number(double value);

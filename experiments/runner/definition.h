@@ -1,5 +1,5 @@
 #pragma once
-// An experiment's definition, read from TOML. docs: experiments/definitions/README.md.
+// An experiment's definition, read from TOML.
 //
 //   title = "Accuracy against K_KEEP"          kind = "attention-accuracy"
 //   reproduce = true                            # part of `splash reproduce`

@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 // A sealed line is the object with one key more, its last: ,"checksum":"0123456789abcdef"}
-constexpr std::string_view kSealStart = ",\"checksum\":\"";
+constexpr std::string_view kSealStart = R"(,"checksum":")";
 constexpr std::size_t kSealLength = kSealStart.size() + 16 + 2;
 
 json to_json(const JournalHeader& header) {
@@ -91,14 +91,14 @@ JournalContents Journal::read() {
   std::string text;
   std::vector<char> piece(1 << 16);
   lseek(file_, 0, SEEK_SET);
-  for (ssize_t count; (count = ::read(file_, piece.data(), piece.size())) != 0;) {
+  for (ssize_t count = 0; (count = ::read(file_, piece.data(), piece.size())) != 0;) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw InvalidArgument(fmt::format("cannot read {}: {}", path_, error_text()));
     text.append(piece.data(), static_cast<std::size_t>(count));
   }
   JournalContents contents;
   std::size_t begin = 0;
-  for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+  for (std::size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
     std::string object;
     bool whole = unseal(text.substr(begin, end - begin), object);
     try {

@@ -278,6 +278,7 @@ class Runner {
 }  // namespace
 
 RunOutcome run(const RunRequest& request) {
+  const StopGuard guard(farewell(request));
   return Runner(request).run();
 }
 

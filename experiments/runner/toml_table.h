@@ -107,7 +107,7 @@ class TomlTable {
   std::optional<T> get(const std::string& key, const char* type) {
     const toml::node* node = find(key);
     if (node == nullptr) return std::nullopt;
-    const auto value = node->value_exact<T>();
+    auto value = node->value_exact<T>();
     if (!value) fail(*node, fmt::format("'{}' must be {}", key, type));
     return value;
   }

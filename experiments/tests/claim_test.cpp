@@ -170,9 +170,10 @@ TEST_CASE("every claim of data/claims can be read, and every arithmetic one has 
     CAPTURE(claim.id);
     if (claim.method == "arithmetic" && claim.comparable) CHECK(arithmetic_judges().count(claim.id) == 1);
   }
-  for (const auto& [id, judge] : arithmetic_judges()) {
+  for (const auto& entry : arithmetic_judges()) {
+    const std::string& id = entry.first;
     CAPTURE(id);
     CHECK(find_claim(claims, id) != nullptr);
-    CHECK_FALSE(judge().formula.empty());
+    CHECK_FALSE(entry.second().formula.empty());
   }
 }

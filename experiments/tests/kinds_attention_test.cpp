@@ -112,9 +112,10 @@ TEST_CASE("every declared column is filled, and nothing else") {
                                                               {"gradient", small_head()},
                                                               {"entmax-solver", {{"n", int64_t{64}}}},
                                                               {"learned-threshold", {{"steps", int64_t{5}}}}};
-  for (const auto& [kind, changes] : cases) {
+  for (const auto& entry : cases) {
+    const std::string& kind = entry.first;
     CAPTURE(kind);
-    const auto result = run_kind(kind, changes);
+    const auto result = run_kind(kind, entry.second);
     size_t filled = 0;
     for (const auto& column : find_kind(kind).columns()) {
       CAPTURE(column.name);

@@ -43,7 +43,7 @@ def test_killed_at_random_moments(splash: Splash):
 
 
 def test_interrupted(splash: Splash):
-    splash.tiny(n=20000, seeds=MANY)
+    splash.tiny(n=100000, seeds=MANY)
     for number in (signal.SIGINT, signal.SIGTERM):
         journal = splash.folder / "r.h5.journal"
         journal.unlink(missing_ok=True)

@@ -74,8 +74,8 @@ class Toy : public Kind {
   }
 };
 
-const Toy kind;
-const KindRegistration registration(kind);
+const Toy kKind;
+const KindRegistration kRegistration(kKind);
 
 }  // namespace
 
