@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <malloc.h>
 #include <string>
 
 namespace splash::experiments {
@@ -23,6 +24,9 @@ double status_bytes(const std::string& field) {
 }  // namespace
 
 double peak_memory_of(const std::function<void()>& call) {
+#if defined(__GLIBC__)
+  malloc_trim(0);  // what earlier calls left on the heap would hide what this one takes
+#endif
   std::ofstream reset("/proc/self/clear_refs");
   reset << "5" << std::flush;  // VmHWM starts again from the present size
   const bool counted = reset.good();

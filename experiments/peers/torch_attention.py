@@ -5,6 +5,7 @@ The folder holds q, k, v and dout as raw little-endian float32 [1, heads, n, hea
 out.f32. Prints one JSON object: seconds (one a sample), peak_memory_bytes, version.
 """
 
+import ctypes
 import json
 import os
 import sys
@@ -26,6 +27,7 @@ def resident_bytes(field):
 
 def peak_memory(call):
     """Largest resident set during the call, less the resident set before it."""
+    ctypes.CDLL(None).malloc_trim(0)  # what earlier calls left on the heap would hide what this one takes
     with open("/proc/self/clear_refs", "w") as reset:
         reset.write("5")
     before = resident_bytes("VmRSS")
