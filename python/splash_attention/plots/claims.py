@@ -1,11 +1,12 @@
-"""The claims of the source documents, judged: one line a claim."""
+"""The claims of the source documents, judged: one tile a claim. The reasons are in the report and in claims.md."""
 
 from __future__ import annotations
 
-import textwrap
+import re
 
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from splash_attention.plots import style
 from splash_attention.plots.data import NotInReport, figure
@@ -13,90 +14,86 @@ from splash_attention.reports import Report
 
 # Verdicts by symbol and word as well as colour.
 VERDICTS = {
-    "reproduced": ("✓ reproduced", style.GOOD),
-    "refuted": ("✗ refuted", style.BAD),
-    "not comparable": ("○ not comparable", style.UNDECIDED),
+    "reproduced": ("✓", style.GOOD),
+    "refuted": ("✗", style.BAD),
+    "not comparable": ("○", style.UNDECIDED),
 }
-COLUMNS = (
-    ("", 0.6, 8),
-    ("Claim", 3.5, 46),
-    ("Theirs", 1.65, 20),
-    ("Ours [interval]", 1.9, 22),
-    ("Verdict", 1.65, 22),
-    ("Reason", 4.7, 64),
-)  # title, inches, letters
-LINE, PADDING = 0.165, 0.14  # inches
+TILES_A_LINE, NAMES_WIDTH = 16, 2.9  # tiles are 0.62 x 0.34 inches
+TILE_WIDTH, TILE_HEIGHT, GAP, SOURCE_GAP = 0.62, 0.34, 0.05, 0.16
 
 
 @figure("claims")
 def figure_claims(report: Report) -> Figure:
-    """A table: what was claimed, what was found, the verdict and why."""
+    """A line of tiles a source: which of its claims were reproduced, refuted or not comparable."""
     claims = report.claims
     if "verdict" not in claims or claims["verdict"].size == 0:
         raise NotInReport("the report judges no claims")
-    rows = [_cells(claims, at) for at in range(claims["verdict"].size)]
-    heights = [LINE * max(cell.count("\n") + 1 for cell in row) + PADDING for row in rows]
-    width, height = sum(column[1] for column in COLUMNS) + 0.24, sum(heights) + 0.34
-    drawn, axes = style.canvas(1, 1, (width, height))
-    table = axes[0, 0]
-    table.set_axis_off()
-    table.set_xlim(0, width)
-    table.set_ylim(height, 0)
+    tiles, labels, height = _layout(_by_source(claims))
+    width = NAMES_WIDTH + TILES_A_LINE * (TILE_WIDTH + GAP)
+    drawn, axes = style.canvas(1, 1, (width, height + 0.4))
+    board = axes[0, 0]
+    board.set_axis_off()
+    board.set_xlim(0, width)
+    board.set_ylim(height + 0.4, 0)
     drawn.get_layout_engine().set(w_pad=0, h_pad=0)
-    starts = [0.12 + sum(column[1] for column in COLUMNS[:at]) for at in range(len(COLUMNS))]
-    for start, (title, _, _) in zip(starts, COLUMNS, strict=True):
-        table.text(start, 0.2, title, fontsize=9.5, fontweight="bold", color=style.INK, va="center")
-    y = 0.34
-    for at, (row, row_height) in enumerate(zip(rows, heights, strict=True)):
-        table.axhline(y, color="#CCCCCC" if at else style.INK, linewidth=0.7, xmin=0.12 / width, xmax=1 - 0.12 / width)
-        _, colour = VERDICTS.get(str(claims["verdict"].values[at]), ("", style.INK))
-        for column, (start, cell) in enumerate(zip(starts, row, strict=True)):
-            verdict = column == 4
-            table.text(
-                start,
-                y + PADDING / 2,
-                cell,
-                fontsize=8.5,
-                va="top",
-                linespacing=1.32,
-                color=colour if verdict else style.FAINT if column == 0 else style.INK,
-                fontweight="bold" if verdict else "normal",
-            )
-        y += row_height
+    for y, source in labels:
+        board.text(0.12, y + TILE_HEIGHT / 2, source, va="center", fontsize=9.5, color=style.INK)
+    for x, y, name, verdict in tiles:
+        _tile(board, x, y, name, verdict)
+    for at, verdict in enumerate(VERDICTS):
+        x = NAMES_WIDTH + at * 2.2
+        _tile(board, x, height + 0.04, "", verdict)
+        board.text(x + TILE_WIDTH + 0.1, height + 0.04 + TILE_HEIGHT / 2, verdict, va="center", fontsize=9.5)
     style.headline(
         drawn,
         _finding(claims),
-        "Each claim of the source documents and papers, what was found here, and why the verdict.",
+        "Claims of the source documents and papers, and this project's own. The reasons: splash show REPORT --claims.",
     )
     return drawn
 
 
-def _cells(claims: xr.Dataset, at: int) -> list[str]:
-    def text(name: str) -> str:
-        return str(claims[name].values[at]) if name in claims.variables else ""
+def _by_source(claims: xr.Dataset) -> dict[str, list[tuple[str, str]]]:
+    """Source -> (id, verdict) of its claims, as they stand."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    sources = claims["source"].values if "source" in claims else [""] * claims["verdict"].size
+    for source, name, verdict in zip(sources, claims["id"].values, claims["verdict"].values, strict=True):
+        short = re.sub(r"\s*\(.*\)|,.*", "", str(source)) or "claims"
+        groups.setdefault(short, []).append((str(name), str(verdict)))
+    return groups
 
-    verdict = VERDICTS.get(text("verdict"), (text("verdict"), ""))[0]
-    cells = (text("id"), text("claim"), text("theirs"), _ours(claims, at), verdict, text("reason"))
-    return [textwrap.fill(cell, column[2], break_long_words=True) for cell, column in zip(cells, COLUMNS, strict=True)]
+
+def _layout(groups: dict[str, list[tuple[str, str]]]):
+    """Places: tiles (x, y, id, verdict), source labels (y, text), and the height in inches."""
+    tiles, labels, y = [], [], 0.0
+    for source, members in groups.items():
+        labels.append((y, source))
+        for at, (name, verdict) in enumerate(members):
+            line, place = divmod(at, TILES_A_LINE)
+            tiles.append((NAMES_WIDTH + place * (TILE_WIDTH + GAP), y + line * (TILE_HEIGHT + GAP), name, verdict))
+        y += ((len(members) - 1) // TILES_A_LINE + 1) * (TILE_HEIGHT + GAP) + SOURCE_GAP
+    return tiles, labels, y
 
 
-def _ours(claims: xr.Dataset, at: int) -> str:
-    def value(name: str) -> float:
-        return float(claims[name].values[at]) if name in claims else float("nan")
-
-    if value("ours") != value("ours"):
-        return "—"
-    units = str(claims["units"].values[at]) if "units" in claims else "1"
-    words = f"{value('ours'):.4g}" + ("" if units in ("1", "") else f" {units}")
-    if value("ours_low") == value("ours_low") and value("ours_low") < value("ours_high"):
-        words += f" [{value('ours_low'):.3g}, {value('ours_high'):.3g}]"
-    return words
+def _tile(board, x: float, y: float, name: str, verdict: str) -> None:
+    symbol, colour = VERDICTS.get(verdict, ("?", style.INK))
+    open_tile = verdict == "not comparable"
+    board.add_patch(
+        Rectangle((x, y), TILE_WIDTH, TILE_HEIGHT, facecolor=style.PAPER if open_tile else colour, edgecolor=colour)
+    )
+    short = name if len(name) <= 6 else "check"  # the project's own checks have long names
+    board.text(
+        x + TILE_WIDTH / 2,
+        y + TILE_HEIGHT / 2,
+        f"{symbol} {short}".strip(),
+        ha="center",
+        va="center",
+        fontsize=7.5,
+        color=colour if open_tile else style.PAPER,
+    )
 
 
 def _finding(claims: xr.Dataset) -> str:
     counts = {verdict: int((claims["verdict"].values == verdict).sum()) for verdict in VERDICTS}
-    total = claims["verdict"].size
-    words = ("reproduced", "refuted", "not comparable")
-    return f"Of {total} claims, " + ", ".join(
-        f"{counts[word]} {'is' if counts[word] == 1 else 'are'} {word}" for word in words
+    return f"Of {claims['verdict'].size} claims, " + ", ".join(
+        f"{count} {'is' if count == 1 else 'are'} {verdict}" for verdict, count in counts.items()
     )
