@@ -1,5 +1,7 @@
 #include "core/shape.h"
 
+#include <limits>
+
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -16,6 +18,10 @@ void AttentionShape::validate() const {
   positive("q_len", q_len);
   positive("kv_len", kv_len);
   positive("head_dim", head_dim);
+  if (kv_len > std::numeric_limits<int32_t>::max()) {
+    throw InvalidArgument(fmt::format("kv_len is {}; it must be at most {}, the largest 32-bit key index",
+                                      kv_len, std::numeric_limits<int32_t>::max()));
+  }
   if (q_heads % kv_heads != 0) {
     throw InvalidArgument(fmt::format(
         "q_heads is {} and kv_heads is {}; q_heads must be a multiple of kv_heads", q_heads, kv_heads));

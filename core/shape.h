@@ -20,7 +20,7 @@ struct AttentionShape {
   int64_t kv_head_of(int64_t q_head) const { return q_head / group(); }
   int64_t rows() const { return batch * q_heads * q_len; }  // softmax rows
 
-  // Throws InvalidArgument unless every extent is >= 1 and q_heads is a multiple of kv_heads.
+  // Throws InvalidArgument unless every extent is >= 1, kv_len < 2^31 and q_heads a multiple of kv_heads.
   void validate() const;
 
   bool operator==(const AttentionShape&) const = default;

@@ -19,6 +19,7 @@ TEST_CASE("grouped query heads read their key head") {
 
 TEST_CASE("shapes that cannot be are refused in one sentence") {
   CHECK_THROWS_AS((AttentionShape{.q_heads = 3, .kv_heads = 2}.validate()), InvalidArgument);
+  CHECK_THROWS_AS((AttentionShape{.kv_len = int64_t{1} << 31}.validate()), InvalidArgument);
   CHECK_THROWS_WITH((AttentionShape{.kv_len = 0}.validate()), "kv_len is 0; it must be at least 1");
 }
 

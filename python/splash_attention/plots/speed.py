@@ -99,7 +99,7 @@ def _value_text(value: float, column: str) -> str:
     if column == "time_median":
         return style.seconds(value)
     if column == "peak_memory_bytes":
-        return f"{value / 2**20:.3g} MiB"
+        return f"{value / 1e6:.3g} MB" if value < 1e9 else f"{value / 1e9:.3g} GB"
     return style.number(value)
 
 
