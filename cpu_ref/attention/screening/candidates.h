@@ -19,10 +19,8 @@ class Candidates {
   // alpha > 1; z = factor * <q, k>, factor > 0; k_keep: at most that many keys, the largest (0: all).
   void reset(double alpha, float factor, int64_t k_keep);
 
-  float factor() const { return factor_; }
-  float product_threshold() const {
-    return product_threshold_;
-  }  // keys with <q, k> at or under it can be dropped
+  // Keys with <q, k> at or under it can be dropped.
+  float product_threshold() const { return product_threshold_; }
   int64_t count() const { return count_; }
   const int32_t* keys() const { return keys_.data(); }
   const float* probabilities() const { return z_.data(); }  // after solve()
@@ -36,8 +34,7 @@ class Candidates {
   void take_all(const float* products, int64_t n, int64_t first_key, const RowMask& mask);
 
   // Solves the row on what is left, in double: keeps the support, with its probabilities, in key order.
-  // Returns tau
-  // (+inf for a row without keys).
+  // Returns tau, +inf for a row without keys.
   double solve();
 
  private:
