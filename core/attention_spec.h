@@ -26,7 +26,7 @@ struct AttentionSpec {
     shape.validate();
     if (!std::isfinite(scale)) throw InvalidArgument("scale is not finite; it must be a finite number");
     normalizer.validate(shape);
-    selection.validate();
+    selection.validate(shape);
     mask.validate(shape);
   }
 };

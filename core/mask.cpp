@@ -72,6 +72,11 @@ void Mask::validate(const AttentionShape& shape) const {
   }
 }
 
+bool Mask::same_for_all_heads(const AttentionShape& shape) const {
+  return static_cast<int64_t>(q_positions.size()) <= shape.q_len &&
+         static_cast<int64_t>(k_positions.size()) <= shape.kv_len;
+}
+
 RowMask Mask::row(const AttentionShape& shape, int64_t batch, int64_t q_head, int64_t query) const {
   RowMask row{.begin = 0, .end = shape.kv_len};
   int64_t q_end = shape.q_len;
@@ -93,12 +98,35 @@ RowMask Mask::row(const AttentionShape& shape, int64_t batch, int64_t q_head, in
   return row;
 }
 
+namespace {
+
+// Visible pairs of one head. Where positions alone decide, their order does not matter: O(N log N) by
+// sorting.
+int64_t visible_pairs_of_head(const AttentionShape& shape, const Mask& mask, int64_t b, int64_t h) {
+  const bool positions_alone = !mask.q_positions.empty() && !mask.causal && mask.cu_seqlens_q.empty();
+  Indices sorted;
+  if (positions_alone) {
+    const int64_t* const k_positions = table_row(mask.k_positions, shape.kv_len, shape, b, h);
+    sorted.assign(k_positions, k_positions + shape.kv_len);
+    std::sort(sorted.begin(), sorted.end());
+  }
+  int64_t pairs = 0;
+  for (int64_t i = 0; i < shape.q_len; ++i) {
+    const RowMask row = mask.row(shape, b, h, i);
+    pairs += positions_alone ? std::upper_bound(sorted.begin(), sorted.end(), row.q_position) - sorted.begin()
+                             : row.count();
+  }
+  return pairs;
+}
+
+}  // namespace
+
 int64_t visible_pairs(const AttentionShape& shape, const Mask& mask) {
+  if (mask.same_for_all_heads(shape))
+    return shape.batch * shape.q_heads * visible_pairs_of_head(shape, mask, 0, 0);
   int64_t pairs = 0;
   for (int64_t b = 0; b < shape.batch; ++b) {
-    for (int64_t h = 0; h < shape.q_heads; ++h) {
-      for (int64_t i = 0; i < shape.q_len; ++i) pairs += mask.row(shape, b, h, i).count();
-    }
+    for (int64_t h = 0; h < shape.q_heads; ++h) pairs += visible_pairs_of_head(shape, mask, b, h);
   }
   return pairs;
 }

@@ -39,6 +39,9 @@ struct Mask {
   // Throws InvalidArgument where a part does not fit the shape.
   void validate(const AttentionShape& shape) const;
 
+  // Every batch and head sees the same pairs: no position table names them apart.
+  bool same_for_all_heads(const AttentionShape& shape) const;
+
   // O(log sequences). The mask must have passed validate().
   RowMask row(const AttentionShape& shape, int64_t batch, int64_t q_head, int64_t query) const;
 };

@@ -9,14 +9,37 @@
 
 namespace splash {
 namespace {
-constexpr std::array<std::string_view, 4> kNames{"all", "top_k_row", "top_k_block", "significant_blocks"};
-}
+constexpr std::array<std::string_view, 5> kNames{"all", "top_k_row", "top_k_block", "significant_blocks",
+                                                 "shared_keys"};
 
-void Selection::validate() const {
+void validate_shared_keys(const Selection& selection, const AttentionShape& shape) {
+  const int64_t lists = shape.batch * shape.kv_heads * selection.tiles(shape);
+  if (static_cast<int64_t>(selection.keys.size()) != lists * selection.k_keep) {
+    throw InvalidArgument(fmt::format("shared_keys has {} entries; {} lists of k_keep {} need {}",
+                                      selection.keys.size(), lists, selection.k_keep,
+                                      lists * selection.k_keep));
+  }
+  for (int64_t list = 0; list < lists; ++list) {
+    const int32_t* const keys = selection.keys.data() + list * selection.k_keep;
+    for (int64_t i = 0; i < selection.k_keep; ++i) {
+      const bool pad = keys[i] == -1;
+      const bool rises = i == 0 || (keys[i - 1] != -1 && keys[i] > keys[i - 1]);
+      if (pad || (rises && keys[i] >= 0 && keys[i] < shape.kv_len)) continue;
+      throw InvalidArgument(
+          fmt::format("shared key {} of list {} is {}; the keys of a list rise strictly inside [0, {}), with "
+                      "-1 only at the end",
+                      i, list, keys[i], shape.kv_len));
+    }
+  }
+}
+}  // namespace
+
+void Selection::validate(const AttentionShape& shape) const {
   if (k_keep < 1) throw InvalidArgument(fmt::format("k_keep is {}; it must be at least 1", k_keep));
   if (block < 1) throw InvalidArgument(fmt::format("selection block is {}; it must be at least 1", block));
   if (!std::isfinite(margin))
     throw InvalidArgument(fmt::format("selection margin is {}; it must be finite", margin));
+  if (kind == SelectionKind::shared_keys) validate_shared_keys(*this, shape);
 }
 
 std::string_view to_string(SelectionKind kind) {

@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
+
+#include "core/shape.h"
 
 namespace splash {
 
@@ -11,6 +14,7 @@ enum class SelectionKind {
   top_k_row,           // the k_keep largest visible scores of the row
   top_k_block,         // the k_keep largest of each key block: 8 of 64 is 87.5 % sparse (source 000)
   significant_blocks,  // key blocks whose largest z exceeds the row's threshold + margin (source 004)
+  shared_keys,         // given keys, shared by a tile of queries x the query heads of a key head (Kascade)
 };
 
 // Equal scores: the lower key index is kept first.
@@ -22,8 +26,20 @@ struct Selection {
   // 0 for the power normalizers and -inf for softmax (in units of s), so margin 0 changes no result and a
   // larger one drops blocks.
   double margin = 0;
+  // For shared_keys: [batch, kv_heads, tiles, k_keep], tiles = ceil(q_len / block). The keys of a tile rise
+  // strictly; -1 pads the end of a shorter list. Keys that a query's mask hides are hidden all the same.
+  std::vector<int32_t> keys{};
 
-  void validate() const;  // throws InvalidArgument for k_keep < 1, block < 1, or a margin that is not finite
+  int64_t tiles(const AttentionShape& shape) const { return (shape.q_len + block - 1) / block; }
+  // The k_keep entries of the tile that holds `query`.
+  const int32_t* keys_of(const AttentionShape& shape, int64_t batch, int64_t q_head, int64_t query) const {
+    return keys.data() +
+           ((batch * shape.kv_heads + shape.kv_head_of(q_head)) * tiles(shape) + query / block) * k_keep;
+  }
+
+  // Throws InvalidArgument for k_keep < 1, block < 1, a margin that is not finite, or shared keys of another
+  // number, out of range or not rising.
+  void validate(const AttentionShape& shape) const;
 };
 
 std::string_view to_string(SelectionKind kind);

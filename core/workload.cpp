@@ -180,4 +180,41 @@ std::vector<double> make_score_row(const Workload& w, int64_t n) {
   return {s.begin(), s.end()};
 }
 
+Selection make_shared_keys(const AttentionShape& shape, const Mask& mask, int64_t block, double share,
+                           uint64_t seed) {
+  if (!(share > 0 && share <= 1))
+    throw InvalidArgument(fmt::format("share is {}; it must lie in (0, 1]", share));
+  std::vector<std::vector<int32_t>> lists;
+  Selection selection{.kind = SelectionKind::shared_keys, .k_keep = 1, .block = block};
+  const CounterRandom random = CounterRandom(seed).stream(11);
+  uint64_t draw = 0;
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
+      for (int64_t q = 0; q < shape.q_len; q += block) {
+        const RowMask row = mask.row(shape, b, kv_head * shape.group(), std::min(q + block, shape.q_len) - 1);
+        std::vector<int32_t> visible, keys;
+        for (int64_t key = row.begin; key < row.end; ++key) {
+          if (row.visible(key)) visible.push_back(static_cast<int32_t>(key));
+        }
+        const auto n = static_cast<double>(visible.size());
+        const auto count = static_cast<int64_t>(std::ceil(share * n));
+        int64_t place = -1;
+        for (int64_t i = 0; i < count; ++i) {
+          const double drawn =
+              (static_cast<double>(i) + random.uniform(draw++)) * n / static_cast<double>(count);
+          place = std::max(place + 1, static_cast<int64_t>(drawn));
+          keys.push_back(visible[place]);
+        }
+        selection.k_keep = std::max(selection.k_keep, count);
+        lists.push_back(std::move(keys));
+      }
+    }
+  }
+  for (std::vector<int32_t>& list : lists) {
+    list.resize(selection.k_keep, -1);
+    selection.keys.insert(selection.keys.end(), list.begin(), list.end());
+  }
+  return selection;
+}
+
 }  // namespace splash

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/mask.h"
+#include "core/selection.h"
 #include "core/shape.h"
 #include "core/tensor.h"
 
@@ -43,5 +45,11 @@ AttentionInputs<T> make_inputs(const Workload& workload, const AttentionShape& s
 // gaussian N(0, query_variance), sink, ties (rounded to multiples of 1/2), clustered, local (query in the
 // middle).
 std::vector<double> make_score_row(const Workload& workload, int64_t n);
+
+// Selection shared_keys for tiles of `block` queries: of the n keys that the first query head of a group
+// shows the tile's last query, ceil(share n), one drawn from each of as many equal ranges. 0 < share <= 1;
+// throws InvalidArgument.
+Selection make_shared_keys(const AttentionShape& shape, const Mask& mask, int64_t block, double share,
+                           uint64_t seed);
 
 }  // namespace splash

@@ -88,6 +88,16 @@ TEST_CASE("positions may differ by batch and by head") {
   CHECK(mask.row(shape, 1, 0, 0).count() == 3);
 }
 
+TEST_CASE("visible pairs by positions alone, in any order") {
+  const AttentionShape shape{.batch = 2, .q_heads = 3, .kv_heads = 3, .q_len = 5, .kv_len = 4};
+  Mask mask{.q_positions = {3, 0, 9, 2, 2}, .k_positions = {2, 7, 0, 2}};
+  CHECK(mask.same_for_all_heads(shape));
+  CHECK(visible_pairs(shape, mask) == 6 * (3 + 1 + 4 + 3 + 3));
+  mask.q_positions = {3, 0, 9, 2, 2, 0, 0, 0, 0, 0};  // one row of positions a batch entry
+  CHECK_FALSE(mask.same_for_all_heads(shape));
+  CHECK(visible_pairs(shape, mask) == 3 * (3 + 1 + 4 + 3 + 3) + 3 * 5);
+}
+
 TEST_CASE("masks that do not fit the shape are refused") {
   const AttentionShape shape{.q_len = 4, .kv_len = 6};
   CHECK_THROWS_WITH((Mask{.q_positions = {0, 1, 2, 3}}.validate(shape)),

@@ -50,7 +50,7 @@ TEST_CASE("names of normalizers and selections go both ways") {
     CHECK(normalizer_from_string(to_string(kind)) == kind);
   }
   for (const auto kind : {SelectionKind::all, SelectionKind::top_k_row, SelectionKind::top_k_block,
-                          SelectionKind::significant_blocks}) {
+                          SelectionKind::significant_blocks, SelectionKind::shared_keys}) {
     CHECK(selection_from_string(to_string(kind)) == kind);
   }
   CHECK_THROWS_AS(normalizer_from_string("sparsemax"), InvalidArgument);

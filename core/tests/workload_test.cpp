@@ -103,3 +103,30 @@ TEST_CASE("workloads that cannot be are refused") {
   CHECK_THROWS_AS(make_inputs<float>({.clusters = 0}, kShape), InvalidArgument);
   CHECK_THROWS_AS(workload_from_string("gauss"), InvalidArgument);
 }
+
+TEST_CASE("shared keys: one from each of equal ranges of what the tile's last query sees") {
+  const AttentionShape shape{
+      .batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 100, .kv_len = 130, .head_dim = 8};
+  for (const bool causal : {false, true}) {
+    for (const double share : {0.01, 0.1, 0.9, 1.0}) {
+      CAPTURE(causal);
+      CAPTURE(share);
+      const Mask mask{.causal = causal};
+      const Selection selection = make_shared_keys(shape, mask, 32, share, 3);
+      CHECK_NOTHROW(selection.validate(shape));
+      CHECK(selection.tiles(shape) == 4);
+      for (int64_t b = 0; b < shape.batch; ++b) {
+        for (int64_t q = 0; q < shape.q_len; q += 32) {
+          const int32_t* const keys = selection.keys_of(shape, b, 3, q);
+          const auto count = std::find(keys, keys + selection.k_keep, -1) - keys;
+          const RowMask last = mask.row(shape, b, 3, std::min<int64_t>(q + 32, 100) - 1);
+          CHECK(count == static_cast<int64_t>(std::ceil(share * static_cast<double>(last.count()))));
+          CHECK(std::all_of(keys, keys + count, [&](int32_t key) { return last.visible(key); }));
+        }
+      }
+      CHECK((share == 1.0 || make_shared_keys(shape, mask, 32, share, 4).keys != selection.keys));
+    }
+  }
+  CHECK_THROWS_AS(make_shared_keys(shape, {}, 32, 0, 1), InvalidArgument);
+  CHECK_THROWS_AS(make_shared_keys(shape, {}, 32, 1.5, 1), InvalidArgument);
+}

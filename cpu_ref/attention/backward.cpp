@@ -19,7 +19,7 @@ Gradients<T> attention_backward(const AttentionSpec& spec, TensorView<const T> q
       spec, q, k, v, dout, [&](const RowAddress& at, Row<T>& row, const RowProducts<T>& products) {
         Row<T> unselected;
         if (straight_through) unselected = row;
-        select_keys(spec, at.q_head, options.solver, row);
+        select_keys(spec, at, options.solver, row);
         normalize_row(spec.normalizer, at.q_head, options.solver, row);
         products.add_value_gradient(at, row);
         products.value_products(at, row);

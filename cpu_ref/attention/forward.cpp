@@ -19,7 +19,7 @@ ForwardResult<T> attention_forward(const AttentionSpec& spec, TensorView<const T
   require_options(options);
   require_solver(spec.normalizer, options.solver);
   return forward_rows(spec, q, k, v, options, [&](const RowAddress& at, Row<T>& row) {
-    select_keys(spec, at.q_head, options.solver, row);
+    select_keys(spec, at, options.solver, row);
     return normalize_row(spec.normalizer, at.q_head, options.solver, row);
   });
 }

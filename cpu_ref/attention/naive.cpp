@@ -58,6 +58,15 @@ Array normalize(const Array& scores, NormalizerKind kind, double alpha) {
   return w / w.sum();
 }
 
+Array shared(const Array& scores, const AttentionSpec& spec, int64_t b, int64_t h, int64_t i) {
+  Array kept = Array::Constant(scores.size(), -kInf);
+  const int32_t* const keys = spec.selection.keys_of(spec.shape, b, h, i);
+  for (int64_t n = 0; n < spec.selection.k_keep; ++n) {
+    if (keys[n] >= 0) kept[keys[n]] = scores[keys[n]];
+  }
+  return kept;
+}
+
 // -inf where the selection drops the key.
 Array select(const Array& scores, const AttentionSpec& spec, double alpha) {
   const Selection& selection = spec.selection;
@@ -89,6 +98,7 @@ Array select(const Array& scores, const AttentionSpec& spec, double alpha) {
 
 NaiveForward naive_forward(const AttentionSpec& spec, const AttentionInputs<double>& inputs) {
   const AttentionShape& s = spec.shape;
+  const bool by_index = spec.selection.kind == SelectionKind::shared_keys;
   NaiveForward result{Tensor<double>(s.batch, s.q_heads, s.q_len, s.head_dim),
                       Tensor<double>(s.batch, s.q_heads, s.q_len, s.kv_len)};
   for (int64_t b = 0; b < s.batch; ++b) {
@@ -101,7 +111,9 @@ NaiveForward naive_forward(const AttentionSpec& spec, const AttentionInputs<doub
         Array row = scores.row(i);
         for (int64_t j = 0; j < s.kv_len; ++j) row[j] = visible(spec, b, h, i, j) ? row[j] : -kInf;
         result.probabilities.matrix(b, h).row(i) =
-            normalize(select(row, spec, alpha), spec.normalizer.kind, alpha).matrix();
+            normalize(by_index ? shared(row, spec, b, h, i) : select(row, spec, alpha), spec.normalizer.kind,
+                      alpha)
+                .matrix();
       }
       result.out.matrix(b, h) = result.probabilities.matrix(b, h) * inputs.v.matrix(b, kv_head);
     }

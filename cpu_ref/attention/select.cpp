@@ -1,6 +1,7 @@
 #include "cpu_ref/attention/select.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "cpu_ref/attention/normalize_row.h"
@@ -48,8 +49,20 @@ std::vector<int64_t> significant_places(const AttentionSpec& spec, int64_t q_hea
   return kept;
 }
 
+// Both lists rise.
 template <class T>
-std::vector<int64_t> selected_places(const AttentionSpec& spec, int64_t q_head, Solver solver, Row<T>& row) {
+std::vector<int64_t> shared_places(const Row<T>& row, const int32_t* keys, int64_t count) {
+  std::vector<int64_t> kept;
+  for (int64_t i = 0, place = 0; i < count && keys[i] >= 0; ++i) {
+    while (place < row.size() && row.keys[place] < keys[i]) ++place;
+    if (place < row.size() && row.keys[place] == keys[i]) kept.push_back(place);
+  }
+  return kept;
+}
+
+template <class T>
+std::vector<int64_t> selected_places(const AttentionSpec& spec, const RowAddress& at, Solver solver,
+                                     Row<T>& row) {
   const Selection& selection = spec.selection;
   std::vector<int64_t> kept;
   if (selection.kind == SelectionKind::top_k_row) {
@@ -58,8 +71,10 @@ std::vector<int64_t> selected_places(const AttentionSpec& spec, int64_t q_head, 
     for_each_block(row, selection.block, [&](int64_t begin, int64_t end) {
       keep_largest(row.scores, begin, end, selection.k_keep, kept);
     });
+  } else if (selection.kind == SelectionKind::shared_keys) {
+    kept = shared_places(row, selection.keys_of(spec.shape, at.batch, at.q_head, at.query), selection.k_keep);
   } else {
-    kept = significant_places(spec, q_head, solver, row);
+    kept = significant_places(spec, at.q_head, solver, row);
   }
   return kept;
 }
@@ -74,19 +89,25 @@ bool keeps_everything(const AttentionSpec& spec) {
 }  // namespace
 
 template <class T>
-void select_keys(const AttentionSpec& spec, int64_t q_head, Solver solver, Row<T>& row) {
-  if (row.poisoned || keeps_everything(spec)) return;
-  const std::vector<int64_t> kept = selected_places(spec, q_head, solver, row);
-  if (row.poisoned) return;  // z overflowed while the threshold was sought
+void select_keys(const AttentionSpec& spec, const RowAddress& at, Solver solver, Row<T>& row) {
+  const bool by_index =
+      spec.selection.kind == SelectionKind::shared_keys;  // no score decides: NaN elsewhere is harmless
+  if ((row.poisoned && !by_index) || keeps_everything(spec)) return;
+  const std::vector<int64_t> kept = selected_places(spec, at, solver, row);
+  if (row.poisoned && !by_index) return;  // z overflowed while the threshold was sought
   for (size_t i = 0; i < kept.size(); ++i) {
     row.keys[i] = row.keys[kept[i]];  // kept is rising: nothing is overwritten before it is read
     row.scores[i] = row.scores[kept[i]];
   }
   row.keys.resize(kept.size());
   row.scores.resize(kept.size());
+  if (by_index) {
+    row.poisoned = std::any_of(row.scores.begin(), row.scores.end(),
+                               [](T score) { return !(score < std::numeric_limits<T>::infinity()); });
+  }
 }
 
-template void select_keys(const AttentionSpec&, int64_t, Solver, Row<float>&);
-template void select_keys(const AttentionSpec&, int64_t, Solver, Row<double>&);
+template void select_keys(const AttentionSpec&, const RowAddress&, Solver, Row<float>&);
+template void select_keys(const AttentionSpec&, const RowAddress&, Solver, Row<double>&);
 
 }  // namespace splash::cpu_ref

@@ -7,10 +7,11 @@
 
 namespace splash::cpu_ref {
 
-// Removes from row.keys and row.scores what the selection drops. Leaves a poisoned row alone. Uses row.p as
+// Removes from row.keys and row.scores what the selection drops. Leaves a poisoned row alone, unless no score
+// decides (shared_keys): then only the selected scores can poison it. Uses row.p as
 // scratch. The power normalizers may have alpha <= 1, where z does not rise with s: their margin is in units
 // of s.
 template <class T>
-void select_keys(const AttentionSpec& spec, int64_t q_head, Solver solver, Row<T>& row);
+void select_keys(const AttentionSpec& spec, const RowAddress& at, Solver solver, Row<T>& row);
 
 }  // namespace splash::cpu_ref

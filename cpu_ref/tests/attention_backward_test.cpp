@@ -67,7 +67,7 @@ TEST_CASE(
   DifferenceReport total;
   for (const NamedMask& mask : masks_for(shape)) {
     for (const Normalizer& normalizer : all_normalizers()) {
-      for (const Selection& selection : all_selections()) {
+      for (const Selection& selection : all_selections(shape)) {
         Problem problem = make_problem(shape, normalizer, selection, mask.mask, seed++);
         INFO(describe(problem.spec, mask.name));
         const DifferenceReport report = check_problem(problem, 5);
@@ -94,7 +94,7 @@ TEST_CASE("every entry of dQ, dK, dV and dalpha over batches and groups") {
 TEST_CASE("straight-through: dV sees the selected keys, dQ and dK the Jacobian without the selection") {
   const AttentionShape shape{1, 4, 2, 5, 23, 3};
   for (const Normalizer& normalizer : all_normalizers()) {
-    for (const Selection& selection : all_selections()) {
+    for (const Selection& selection : all_selections(shape)) {
       Problem hard = make_problem(shape, normalizer, selection, {.causal = true}, 60);
       Problem full = hard;  // the surrogate <dO, P_full V>
       full.spec.selection = {};
@@ -135,7 +135,7 @@ TEST_CASE("float gradients agree with double ones") {
       random_inputs<float>(shape, 80, 0.25);  // scores exact in float: same support, same selection
   const auto dout = random_dout<float>(shape, 80);
   for (const Normalizer& normalizer : all_normalizers()) {
-    for (const Selection& selection : all_selections()) {
+    for (const Selection& selection : all_selections(shape)) {
       const AttentionSpec spec{shape, 0.25, normalizer, selection, {.causal = true}};
       INFO(describe(spec));
       const auto single = backward(spec, inputs, dout);

@@ -20,7 +20,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 template <class Use>
 void for_each_spec(const AttentionShape& shape, double scale, const Mask& mask, const Use& use) {
   for (const Normalizer& normalizer : all_normalizers()) {
-    for (const Selection& selection : all_selections()) {
+    for (const Selection& selection : all_selections(shape)) {
       const AttentionSpec spec{shape, scale, normalizer, selection, mask};
       INFO(describe(spec));
       use(spec);
@@ -207,4 +207,55 @@ TEST_CASE("wrong arguments are told before anything runs") {
   CHECK_THROWS_AS(backward(spec, inputs, Tensor<double>(1, 2, 3, 3)), InvalidArgument);
   spec.shape.kv_len = 5;
   CHECK_THROWS_AS(forward(spec, inputs), InvalidArgument);
+}
+
+TEST_CASE("keys outside the shared list take no part, NaN or not") {
+  const AttentionShape shape{2, 4, 2, 9, 13, 3};
+  const auto inputs = random_inputs<double>(shape, 12);
+  const auto dout = random_dout<double>(shape, 12);
+  const Selection selection = random_shared_keys(shape, 13);
+  auto poisoned = inputs;
+  AttentionSpec spec{shape, 1, {}, selection, {}};
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    for (int64_t h = 0; h < shape.kv_heads; ++h) {
+      for (int64_t tile = 0; tile < selection.tiles(shape); ++tile) {  // key 5 leaves every list
+        const int64_t list = (b * shape.kv_heads + h) * selection.tiles(shape) + tile;
+        const auto begin = spec.selection.keys.begin() + list * selection.k_keep,
+                   end = begin + selection.k_keep;
+        std::fill(std::remove(begin, end, 5), end, -1);
+      }
+      poisoned.k.row(b, h, 5)[1] = kNan;
+      poisoned.v.row(b, h, 5)[2] = kNan;
+    }
+  }
+  for (const Normalizer& normalizer : all_normalizers()) {
+    spec.normalizer = normalizer;
+    INFO(describe(spec));
+    const auto result = forward(spec, poisoned, {.keep_probabilities = true});
+    CHECK(same_bits(result.out, forward(spec, inputs).out));
+    CHECK(std::ranges::count(result.probabilities->columns, 5) == 0);
+    const auto gradients = backward(spec, poisoned, dout), wanted = backward(spec, inputs, dout);
+    CHECK(same_bits(gradients.dq, wanted.dq));
+    CHECK(same_bits(gradients.dk, wanted.dk));
+    CHECK(same_bits(gradients.dv, wanted.dv));
+    CHECK(gradients.dk.row(1, 1, 5)[1] == 0);
+    CHECK(gradients.dv.row(1, 1, 5)[2] == 0);
+  }
+}
+
+TEST_CASE("a NaN score inside the shared list gives NaN to the rows that see it, and to no other") {
+  const AttentionShape shape{1, 2, 1, 6, 8, 3};
+  auto inputs = random_inputs<double>(shape, 14);
+  inputs.k.row(0, 0, 4)[0] = kNan;
+  // Tile 0 lists key 4, which the causal mask shows to queries 2 and 3; tile 1 does not list it.
+  const Selection selection{
+      .kind = SelectionKind::shared_keys, .k_keep = 3, .block = 4, .keys = {0, 1, 4, 2, 5, -1}};
+  for (const Normalizer& normalizer : all_normalizers()) {
+    const auto result = forward(AttentionSpec{shape, 1, normalizer, selection, {.causal = true}}, inputs);
+    for (int64_t h = 0; h < 2; ++h) {
+      for (int64_t i = 0; i < shape.q_len; ++i) {
+        CHECK(all_nan(result.out.matrix(0, h).row(i)) == (i == 2 || i == 3));
+      }
+    }
+  }
 }

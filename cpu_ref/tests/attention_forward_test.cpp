@@ -34,7 +34,7 @@ void compare_everything(const AttentionShape& shape, double step, double toleran
   const auto inputs = random_inputs<T>(shape, 7, step);
   for (const NamedMask& mask : masks_for(shape)) {
     for (const Normalizer& normalizer : all_normalizers()) {
-      for (const Selection& selection : all_selections()) {
+      for (const Selection& selection : all_selections(shape)) {
         const AttentionSpec spec{shape, step > 0 ? 0.25 : 0.9, normalizer, selection, mask.mask};
         INFO(describe(spec, mask.name));
         compare_with_naive(spec, inputs, tolerance);

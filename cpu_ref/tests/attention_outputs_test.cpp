@@ -58,7 +58,7 @@ int64_t peak_memory() {  // bytes
 TEST_CASE("block map, sparse probabilities and support counts tell one story") {
   const auto inputs = random_inputs<double>(kShape, 21);
   for (const NamedMask& mask : masks_for(kShape)) {
-    for (const Selection& selection : all_selections()) {
+    for (const Selection& selection : all_selections(kShape)) {
       for (const NormalizerKind kind :
            {NormalizerKind::softmax, NormalizerKind::entmax, NormalizerKind::power}) {
         for (const int64_t block : {1, 5, 64}) {
@@ -100,7 +100,7 @@ TEST_CASE_TEMPLATE("results do not depend on the number of threads, to the bit",
   const auto inputs = random_inputs<T>(kShape, 23);
   const auto dout = random_dout<T>(kShape, 23);
   for (const Normalizer& normalizer : all_normalizers()) {
-    for (const Selection& selection : all_selections()) {
+    for (const Selection& selection : all_selections(kShape)) {
       const AttentionSpec spec{kShape, 1, normalizer, selection, {.causal = true}};
       INFO(describe(spec));
       const auto run = [&] { return forward(spec, inputs, {.map_block = 8, .keep_probabilities = true}); };

@@ -76,13 +76,28 @@ inline std::vector<NamedMask> masks_for(const AttentionShape& s) {
         .cu_seqlens_k = cu_k}}};
 }
 
+// Two thirds of the keys, drawn anew for each tile of 4 queries; lists differ in length.
+inline Selection random_shared_keys(const AttentionShape& s, uint64_t seed) {
+  Selection selection{.kind = SelectionKind::shared_keys, .k_keep = s.kv_len, .block = 4};
+  const int64_t lists = s.batch * s.kv_heads * selection.tiles(s);
+  for (int64_t list = 0; list < lists; ++list) {
+    for (int64_t key = 0; key < s.kv_len; ++key) {
+      if (CounterRandom(seed).bits(list * s.kv_len + key) % 3 > 0)
+        selection.keys.push_back(static_cast<int32_t>(key));
+    }
+    selection.keys.resize((list + 1) * s.kv_len, -1);
+  }
+  return selection;
+}
+
 // The margins are no round numbers, so that no score stands exactly on a threshold.
-inline std::vector<Selection> all_selections() {
+inline std::vector<Selection> all_selections(const AttentionShape& shape) {
   return {{.kind = SelectionKind::all},
           {.kind = SelectionKind::top_k_row, .k_keep = 3},
           {.kind = SelectionKind::top_k_block, .k_keep = 2, .block = 5},
           {.kind = SelectionKind::significant_blocks, .block = 4, .margin = 0},
-          {.kind = SelectionKind::significant_blocks, .block = 4, .margin = 0.2371}};
+          {.kind = SelectionKind::significant_blocks, .block = 4, .margin = 0.2371},
+          random_shared_keys(shape, 4)};
 }
 
 inline std::vector<Normalizer> all_normalizers() {

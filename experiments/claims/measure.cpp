@@ -132,6 +132,10 @@ Measured measure(const analysis::Report& report, const std::string& experiment,
   ratio.low = std::min(ratio.ours, *std::min_element(std::begin(ends), std::end(ends)));
   ratio.high = std::max(ratio.ours, *std::max_element(std::begin(ends), std::end(ends)));
   ratio.formula = fmt::format("{} / {}", ours.formula, over.formula);
+  if (expectation.as == RatioAs::ratio) return ratio;
+  const double base = expectation.as == RatioAs::gain_percent ? 1 : 0;
+  for (double* value : {&ratio.ours, &ratio.low, &ratio.high}) *value = 100 * (*value - base);
+  ratio.formula = fmt::format("100 ({} - {:.0f})", ratio.formula, base);
   return ratio;
 }
 

@@ -15,6 +15,7 @@
 #include "experiments/cli/console.h"
 #include "experiments/cli/places.h"
 #include "experiments/runner/definition.h"
+#include "experiments/runner/project_root.h"
 #include "experiments/runner/provenance.h"
 #include "gpu/device.h"
 
@@ -79,7 +80,7 @@ Finding device() {
 }
 
 Finding captures() {
-  const std::string file = project_root() + "/data/captures/minilm.h5";
+  const std::string file = experiments::project_root() + "/data/captures/minilm.h5";
   const std::string advice = "restore it from the repository, or run data/captures/capture.py";
   if (!std::filesystem::exists(file)) return {"captured Q/K/V", false, "no data/captures/minilm.h5", advice};
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // no error stack on stderr
@@ -93,7 +94,7 @@ Finding captures() {
 
 Finding definitions() {
   int good = 0;
-  for (const std::string& file : experiments::definition_files(definitions_folder())) {
+  for (const std::string& file : all_definition_files()) {
     try {
       experiments::read_definition(file);
       ++good;

@@ -16,6 +16,7 @@
 #include "experiments/runner/case_json.h"
 #include "experiments/runner/suggest.h"
 #include "experiments/runner/value.h"
+#include "gpu/engine/variant.h"
 
 namespace splash::cli {
 namespace {
@@ -26,7 +27,7 @@ using nlohmann::json;
 // A definition that cannot be read is listed with what is wrong with it; the others are listed all the same.
 json list_experiments() {
   json list = json::array();
-  for (const std::string& file : definition_files(definitions_folder())) {
+  for (const std::string& file : all_definition_files()) {
     json entry = {{"name", std::filesystem::path(file).stem().string()}};
     try {
       const Definition definition = read_definition(file);
@@ -175,6 +176,46 @@ json list_workloads() {
   return list;
 }
 
+// Empty in a build without CUDA.
+json list_variants() {
+  json list = json::array();
+  for (const gpu::Variant* variant : gpu::all_variants()) {
+    const gpu::Limits& limits = variant->limits;
+    std::vector<std::string> types, normalizers, selections;
+    for (const Dtype dtype : limits.dtypes) types.emplace_back(to_string(dtype));
+    for (const NormalizerKind kind : limits.normalizers) normalizers.emplace_back(to_string(kind));
+    for (const SelectionKind kind : limits.selections) selections.emplace_back(to_string(kind));
+    list.push_back({{"name", variant->id()},
+                    {"idea", variant->idea},
+                    {"finding", variant->finding},
+                    {"dtypes", types},
+                    {"head_dim", fmt::format("{}-{}, multiples of {}", limits.head_dim_min,
+                                             limits.head_dim_max, limits.head_dim_multiple)},
+                    {"normalizers", normalizers},
+                    {"selections", selections},
+                    {"causal", limits.causal},
+                    {"positions", limits.positions},
+                    {"compute_capability", 0.1 * limits.compute_capability},
+                    {"nmse_bounds",
+                     {{"float32", variant->tolerance.f32},
+                      {"float16", variant->tolerance.f16},
+                      {"bfloat16", variant->tolerance.bf16}}}});
+  }
+  return list;
+}
+
+void print_variants(const json& list) {
+  if (list.empty()) return print("none: this build has no CUDA parts\n");
+  TextTable table({"variant", "types", "head_dim", "idea"});
+  for (const json& v : list) {
+    table.add({{v["name"].get<std::string>()},
+               {list_words(v["dtypes"].get<std::vector<std::string>>())},
+               {v["head_dim"].get<std::string>()},
+               {v["idea"].get<std::string>()}});
+  }
+  table.print();
+}
+
 void print_simple(const json& list, const std::vector<std::string>& fields) {
   TextTable table(fields);
   for (const json& entry : list) {
@@ -195,12 +236,13 @@ struct Section {
 
 int cmd_list(const Words& words) {
   CLI::App app;
-  prepare(
-      app, "list", "splash list\nsplash list experiments\nsplash list kinds --json",
-      "What there is: experiments, kinds of experiments with their parameters, claims, solvers, workloads.");
+  prepare(app, "list", "splash list\nsplash list experiments\nsplash list kinds --json",
+          "What there is: experiments, kinds of experiments with their parameters, GPU kernel variants, "
+          "claims, solvers, workloads.");
   const std::vector<Section> sections{
       {"experiments", list_experiments, print_experiments},
       {"kinds", list_kinds, print_kinds},
+      {"variants", list_variants, print_variants},
       {"claims", list_claims, print_claims},
       {"solvers", list_solvers,
        [](const json& list) {

@@ -11,6 +11,7 @@
 #include "experiments/cli/places.h"
 #include "experiments/cli/run_options.h"
 #include "experiments/runner/narrate.h"
+#include "experiments/runner/project_root.h"
 
 namespace splash::cli {
 
@@ -20,14 +21,15 @@ namespace {
 
 std::vector<Definition> reproducible_definitions(const std::vector<Claim>& claims) {
   std::vector<Definition> definitions;
-  for (const std::string& file : definition_files(definitions_folder())) {
+  for (const std::string& file : all_definition_files()) {
     Definition definition = read_definition(file);
     if (!definition.reproduce) continue;
     require_known_claims(definition, claims);
     definitions.push_back(std::move(definition));
   }
   if (definitions.empty()) {
-    throw InvalidArgument(fmt::format("no definition in {} has reproduce = true", definitions_folder()));
+    throw InvalidArgument(
+        fmt::format("no definition in {}/experiments has reproduce = true", project_root()));
   }
   return definitions;
 }

@@ -1,4 +1,6 @@
-// splash run: one experiment, one report.
+// splash run: one experiment or a folder of them, one report.
+
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -14,19 +16,21 @@ using namespace experiments;
 
 int cmd_run(const Words& words) {
   CLI::App app;
-  prepare(
-      app, "run",
-      "splash run accuracy-captures --quick\n"
-      "splash run my-sweep.toml --out sweep.h5 --set alpha=1.25\n"
-      "splash run my-sweep.toml --resume\n"
-      "splash run my-sweep.toml --shard 2/8     (then: splash merge)",
-      "Runs the cases of one experiment, in order, and writes its report. Every finished case is kept in\n"
-      "<report>.journal, so that a run killed at any moment can go on with --resume.");
+  prepare(app, "run",
+          "splash run accuracy-captures --quick\n"
+          "splash run my-sweep.toml --out sweep.h5 --set alpha=1.25\n"
+          "splash run my-sweep.toml --resume\n"
+          "splash run experiments/ladders           (every experiment of the folder, one report)\n"
+          "splash run my-sweep.toml --shard 2/8     (then: splash merge)",
+          "Runs the cases of one experiment, or of a folder of them, in order, and writes its report. Every "
+          "finished case is kept in\n"
+          "<report>.journal, so that a run killed at any moment can go on with --resume.");
   std::string name, out, shard;
   Words assignments;
   bool quick = false;
   RunFlags flags;
-  app.add_option("EXPERIMENT", name, "a name of `splash list experiments`, or a TOML file")->required();
+  app.add_option("EXPERIMENT", name, "a name of `splash list experiments`, a TOML file, or a folder of them")
+      ->required();
   app.add_flag("--quick", quick, "the definition's quick profile");
   app.add_option("--out", out, "the report's file (out/<experiment>.h5)")->type_name("PATH");
   app.add_option("--shard", shard, "only the cases of shard i of N")->type_name("i/N");
@@ -40,16 +44,20 @@ int cmd_run(const Words& words) {
 
   const std::vector<Claim> claims = read_claims(claims_folder());
   RunRequest request;
-  request.definitions.push_back(find_definition(name, definitions_folder()));
-  Definition& definition = request.definitions.front();
-  require_known_claims(definition, claims);
-  for (const std::string& assignment : assignments) override_parameter(definition, assignment);
+  request.definitions = find_definitions(name, all_definition_files());
+  for (Definition& definition : request.definitions) {
+    require_known_claims(definition, claims);
+    for (const std::string& assignment : assignments) override_parameter(definition, assignment);
+  }
+  const bool one = request.definitions.size() == 1;
+  const std::string stem =
+      one ? request.definitions.front().name : std::filesystem::path(name).filename().string();
   request.quick = quick;
   if (!shard.empty()) request.shard = parse_shard(shard);
   std::string suffix;
   if (request.shard.count > 1) suffix = fmt::format(".{}-of-{}", request.shard.index, request.shard.count);
-  request.report_path = out.empty() ? fmt::format("out/{}{}.h5", definition.name, suffix) : out;
-  request.title = definition.title;
+  request.report_path = out.empty() ? fmt::format("out/{}{}.h5", stem, suffix) : out;
+  request.title = one ? request.definitions.front().title : fmt::format("All experiments of {}", stem);
   apply(flags, "run", words, request);
   const std::vector<Claim> relevant = claims_of(request.definitions, claims);
   request.judge = [&](analysis::Report& report) {

@@ -9,6 +9,7 @@
 
 #include "analysis/report/io.h"
 #include "analysis/statistics.h"
+#include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/claims_view.h"
 #include "experiments/cli/command.h"
 #include "experiments/runner/case_json.h"
@@ -146,7 +147,11 @@ void print_summary(const Report& report) {
                   report.title, report.status, report.run_id, report.provenance.commit,
                   report.provenance.dirty ? " (with changes)" : "", report.provenance.finished,
                   report.provenance.cpu, report.provenance.gpu, report.cases()));
-  print_columns(report);
+  if (!report.results.empty()) print_columns(report);
+  if (!report.ceilings.empty()) {
+    print("\n");
+    ceilings_table(report.ceilings).print();
+  }
   if (!report.claims.empty()) {
     print(fmt::format("\n{}; splash show --claims tells them\n", count_verdicts(report.claims)));
   }
@@ -161,7 +166,7 @@ int cmd_show(const Words& words) {
           "splash show out/reproduce/report.h5\n"
           "splash show out/reproduce/report.h5 --claims\n"
           "splash show out/sweep.h5 --results | column -t -s $'\\t' | less -S",
-          "What a report holds: its origin, a summary of every column, its claims.");
+          "What a report holds: its origin, a summary of every column, ceilings, claims.");
   std::string file;
   bool want_claims = false, want_results = false, want_provenance = false, as_json = false;
   app.add_option("REPORT", file, "an HDF5 report")->required();
@@ -177,6 +182,7 @@ int cmd_show(const Words& words) {
                    {"run_id", report.run_id},
                    {"status", report.status},
                    {"history", report.history}};
+    if (all) object["ceilings"] = ceilings_json(report.ceilings);
     if (all || want_claims) object["claims"] = claims_json(report.claims);
     if (all || want_results) {
       object["columns"] = columns_json(report);

@@ -33,6 +33,7 @@ const Command kCommands[] = {
     {"merge", "join the reports of shards into one", cmd_merge},
     {"show", "what a report holds", cmd_show},
     {"compare", "two reports side by side: what differs, what got slower", cmd_compare},
+    {"ceilings", "what the GPU reaches: bandwidths, rates and launches, beside its data sheet", cmd_ceilings},
     {"entmax", "calculator: tau, probabilities and support of a row of scores", cmd_entmax},
     {"doctor", "what this machine has, what is missing, and what to do about it", cmd_doctor},
     {"test", "run every test (through the front door ./splash)", cmd_test},

@@ -10,19 +10,24 @@
 
 #include <fmt/format.h>
 
+#include "experiments/runner/definition.h"
+#include "experiments/runner/project_root.h"
+
 extern char** environ;
 
 namespace splash::cli {
 
+using experiments::project_root;
+
 namespace fs = std::filesystem;
 
-std::string project_root() {
-  const char* root = std::getenv("SPLASH_ROOT");
-  return root != nullptr && *root != '\0' ? root : SPLASH_SOURCE_DIR;
-}
-
-std::string definitions_folder() {
-  return project_root() + "/experiments/definitions";
+std::vector<std::string> all_definition_files() {
+  std::vector<std::string> files;
+  for (const char* folder : {"/experiments/definitions", "/experiments/ladders"}) {
+    for (std::string& file : experiments::definition_files(project_root() + folder))
+      files.push_back(std::move(file));
+  }
+  return files;
 }
 std::string claims_folder() {
   return project_root() + "/data/claims";

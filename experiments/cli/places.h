@@ -7,9 +7,8 @@
 
 namespace splash::cli {
 
-// $SPLASH_ROOT, else the folder that this program was built from.
-std::string project_root();
-std::string definitions_folder();
+// Every *.toml of experiments/definitions and experiments/ladders.
+std::vector<std::string> all_definition_files();
 std::string claims_folder();
 
 // $SPLASH_PYTHON, else the project's own environment; "" where there is neither.

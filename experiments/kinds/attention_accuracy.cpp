@@ -145,7 +145,7 @@ class AttentionAccuracy : public Kind {
   void check(const Parameters& p) const override {
     check_inputs(p);
     const Selection selection{scope_of(p), get_integer(p, "k_keep"), get_integer(p, "block")};
-    selection.validate();
+    selection.validate({});
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
   }
 

@@ -47,7 +47,7 @@ class AttentionMap : public Kind {
   void check(const Parameters& p) const override {
     check_inputs(p);
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
-    Selection{.k_keep = get_integer(p, "k_keep")}.validate();
+    Selection{.k_keep = get_integer(p, "k_keep")}.validate({});
     if (get_integer(p, "tokens") < 1) throw InvalidArgument("tokens must be at least 1");
   }
 

@@ -60,7 +60,7 @@ class Gradient : public Kind {
 
   void check(const Parameters& p) const override {
     check_inputs(p);
-    Selection{.k_keep = get_integer(p, "k_keep"), .block = get_integer(p, "block")}.validate();
+    Selection{.k_keep = get_integer(p, "k_keep"), .block = get_integer(p, "block")}.validate({});
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
   }
 

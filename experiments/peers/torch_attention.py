@@ -1,6 +1,6 @@
 """One PyTorch peer of the CPU speed comparison, timed in a process of its own.
 
-Reads one JSON object from stdin: implementation, backward, n, heads, head_dim, causal, threads, samples, folder.
+Reads one line of JSON from stdin: implementation, backward, n, heads, head_dim, causal, threads, samples, folder.
 The folder holds q, k, v and dout as raw little-endian float32 [1, heads, n, head_dim]; the output is left there as
 out.f32. Prints one JSON object: seconds (one a sample), peak_memory_bytes, version.
 """
@@ -61,7 +61,7 @@ def attention(implementation, causal):
 
 
 def main():
-    job = json.load(sys.stdin)
+    job = json.loads(sys.stdin.readline())
     torch.set_num_threads(job["threads"])
     shape = (1, job["heads"], job["n"], job["head_dim"])
     load = lambda name: torch.from_numpy(np.fromfile(os.path.join(job["folder"], name), "<f4").reshape(shape))

@@ -62,14 +62,21 @@ std::vector<std::string> definition_files(const std::string& folder) {
   return files;
 }
 
-Definition find_definition(const std::string& name_or_path, const std::string& folder) {
+std::vector<Definition> find_definitions(const std::string& name_or_path,
+                                         const std::vector<std::string>& files) {
+  if (fs::is_directory(name_or_path)) {
+    std::vector<Definition> all;
+    for (const std::string& file : definition_files(name_or_path)) all.push_back(read_definition(file));
+    if (all.empty()) throw InvalidArgument(fmt::format("the folder {} holds no *.toml", name_or_path));
+    return all;
+  }
   const bool is_path =
       name_or_path.find('/') != std::string::npos || fs::path(name_or_path).extension() == ".toml";
-  if (is_path) return read_definition(name_or_path);
+  if (is_path) return {read_definition(name_or_path)};
   std::vector<std::string> names;
-  for (const std::string& file : definition_files(folder)) {
+  for (const std::string& file : files) {
     names.push_back(fs::path(file).stem().string());
-    if (names.back() == name_or_path) return read_definition(file);
+    if (names.back() == name_or_path) return {read_definition(file)};
   }
   throw InvalidArgument(
       fmt::format("there is no experiment '{}'{}", name_or_path, suggestion(name_or_path, names)));

@@ -47,6 +47,9 @@ enum class Relation { equal, below, above };
 const char* to_string(Relation relation);
 Relation relation_from_string(const std::string& name);  // throws InvalidArgument
 
+// measured / over; 100 measured / over; 100 (measured / over - 1).
+enum class RatioAs { ratio, percent, gain_percent };
+
 // Links what an experiment measures to a claim of data/claims, or to a bound of its own ("check").
 struct Expectation {
   std::string claim;  // a claim's id, or
@@ -55,6 +58,7 @@ struct Expectation {
   double bound = 0, tolerance = 0;
   Measurement measured;
   std::optional<Measurement> over;  // ours = measured / over
+  RatioAs as = RatioAs::ratio;
   int line = 0;
 };
 
@@ -78,8 +82,10 @@ Definition parse_definition(const std::string& toml, const std::string& name, co
 // All *.toml of the folder, by name.
 std::vector<std::string> definition_files(const std::string& folder);
 
-// "accuracy" or "path/to/file.toml". Throws InvalidArgument, suggesting the nearest name.
-Definition find_definition(const std::string& name_or_path, const std::string& folder);
+// "accuracy", "path/to/file.toml", or a folder, which stands for every definition in it. `files`: those that
+// names are looked up among. Throws InvalidArgument, suggesting the nearest name.
+std::vector<Definition> find_definitions(const std::string& name_or_path,
+                                         const std::vector<std::string>& files);
 
 int64_t case_count(const Profile& profile);
 

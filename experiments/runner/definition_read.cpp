@@ -55,7 +55,10 @@ struct Reader {
       if (array->empty())
         fail(*node, fmt::format("the list of '{}' in {} is empty; give at least one value", name, what));
       Axis axis{name, {}};
-      for (const toml::node& element : *array) axis.values.push_back(value_for(name, element));
+      for (const toml::node& element : *array) {
+        for (Value& choice : kind.choices(name, value_for(name, element)))
+          axis.values.push_back(std::move(choice));
+      }
       result.push_back(std::move(axis));
     }
     return result;
@@ -175,6 +178,11 @@ struct Reader {
                  "[[expect]] needs either 'claim', the id of an entry of data/claims, or 'check', a name of "
                  "its own");
     }
+    if (const auto as = table.text("as")) {
+      if (*as != "percent" && *as != "gain_percent")
+        fail(*table.find("as"), fmt::format("'as' is '{}'; allowed: percent, gain_percent", *as));
+      result.as = *as == "percent" ? RatioAs::percent : RatioAs::gain_percent;
+    }
     result.claim = claim.value_or("");
     result.check = check.value_or("");
     if (check) {
@@ -195,6 +203,8 @@ struct Reader {
       result.over = measurement(over_table, result.measured);
       over_table.finish();
     }
+    if (result.as != RatioAs::ratio && !result.over)
+      table.fail(raw, "'as' needs 'over', what the percentage is of");
     table.finish();
     return result;
   }

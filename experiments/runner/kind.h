@@ -44,6 +44,13 @@ class Kind {
   // Coordinates of the columns' second dimensions, where they are more than a count.
   virtual std::vector<analysis::Dimension> dimensions() const { return {}; }
 
+  // What a value of an axis stands for, in a definition: itself, or several. "wmma/*" is every rung.
+  virtual std::vector<Value> choices(const std::string& /*parameter*/, const Value& value) const {
+    return {value};
+  }
+  // Cases need a GPU: without one the run ends before its first case, with one the report holds its ceilings.
+  virtual bool needs_device() const { return false; }
+
   // Throws InvalidArgument where values do not fit together; called for every case before any case runs.
   virtual void check(const Parameters& parameters) const = 0;
   // A fingerprint of the case's inputs (captured tensors, seeds); part of the case's id.

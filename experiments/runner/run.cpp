@@ -11,6 +11,7 @@
 
 #include "analysis/report/io.h"
 #include "core/error.h"
+#include "experiments/runner/ceilings.h"
 #include "experiments/runner/hash.h"
 #include "experiments/runner/journal.h"
 #include "experiments/runner/narrate.h"
@@ -19,6 +20,7 @@
 #include "experiments/runner/record.h"
 #include "experiments/runner/stop.h"
 #include "experiments/runner/value.h"
+#include "gpu/device.h"
 
 namespace splash::experiments {
 namespace {
@@ -154,6 +156,7 @@ class Runner {
         cases_(cases_of(request.shard, all_cases_)) {}
 
   RunOutcome run() {
+    if (needs_device()) gpu::require_device();
     make_folder(request_.report_path);
     const std::string path = journal_path(request_.report_path);
     const bool left_over = is_left_over(path);
@@ -175,6 +178,11 @@ class Runner {
   }
 
  private:
+  bool needs_device() const {
+    return std::any_of(request_.definitions.begin(), request_.definitions.end(),
+                       [](const Definition& d) { return find_kind(d.kind).needs_device(); });
+  }
+
   // Brings the journal into the state that the first new case finds.
   std::map<std::string, CaseResult> open(Journal& journal, const std::string& path) {
     const std::string hash = definitions_hash(request_, all_cases_);
@@ -258,6 +266,7 @@ class Runner {
     report.provenance.finished = utc_now();
     report.history = fmt::format("{} {}", report.provenance.finished, request_.argv);
     report.dimensions = dimensions_of(request_.definitions);
+    if (needs_device()) report.ceilings = measured_ceilings();
     report.results = make_table(request_.definitions, cases_, results);
     std::set<std::string> attached;  // a case that two experiments share has its attachments once
     for (std::size_t i = 0; i < cases_.size(); ++i) {

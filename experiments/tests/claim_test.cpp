@@ -105,6 +105,10 @@ TEST_CASE("statistics over the cases that fit") {
   ratio.measured = {"y", {{"mode", {std::string("signed")}}}, Statistic::max};
   ratio.over = Measurement{"y", {{"mode", {std::string("plain")}}}, Statistic::max};
   CHECK(measure(report, "t", ratio).ours == 2);
+  ratio.as = RatioAs::gain_percent;
+  CHECK(measure(report, "t", ratio).ours == 100);
+  ratio.as = RatioAs::percent;
+  CHECK(measure(report, "t", ratio).ours == 200);
 }
 
 TEST_CASE("verdicts") {

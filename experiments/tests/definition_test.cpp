@@ -1,5 +1,7 @@
 #include "experiments/runner/definition.h"
 
+#include <fstream>
+
 #include <doctest/doctest.h>
 
 #include "core/error.h"
@@ -50,6 +52,26 @@ TEST_CASE("axes multiply in the order of the file, the last fastest") {
 TEST_CASE("zip steps together and is the slowest factor") {
   const Definition d = parse("[zip]\nx = [1, 2]\nmode = ['plain', 'signed']\n[axes]\nn = [3, 4]\n");
   CHECK(listed(expand(d, d.full), {"x", "mode", "n"}) == "1,plain,3 1,plain,4 2,signed,3 2,signed,4");
+}
+
+TEST_CASE("a value may stand for several, as the kind says") {
+  const Definition d = parse("[axes]\nx = [1]\nn = [2, 99]\n");
+  CHECK(listed(expand(d, d.full), {"n"}) == "2 3 4");
+  CHECK(case_count(d.full) == 3);
+}
+
+TEST_CASE("a folder stands for every definition in it") {
+  const tests::Scratch folder;
+  std::ofstream(folder.path("b.toml")) << kHead;
+  std::ofstream(folder.path("a.toml")) << kHead << "[fixed]\nn = 2\n";
+  const auto all = find_definitions(folder.path(""), {});
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].name == "a");
+  CHECK(all[1].name == "b");
+  CHECK(find_definitions("b", {folder.path("a.toml"), folder.path("b.toml")}).front().name == "b");
+  CHECK(contains(message_of([&] { find_definitions("bb", {folder.path("b.toml")}); }), "did you mean 'b'?"));
+  const tests::Scratch empty;
+  CHECK(contains(message_of([&] { find_definitions(empty.path(""), {}); }), "holds no *.toml"));
 }
 
 TEST_CASE("integers serve as numbers, defaults fill the rest") {
@@ -107,6 +129,13 @@ TEST_CASE("expectations") {
   CHECK(d.expectations[1].relation == Relation::below);
   CHECK(d.expectations[1].bound == 1e-3);
 
+  CHECK(d.expectations[0].as == RatioAs::ratio);
+  CHECK(parse("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nas = 'gain_percent'\nover = { where = { n = 1 } }\n")
+            .expectations[0]
+            .as == RatioAs::gain_percent);
+  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nas = 'gain_percent'\n"), "needs 'over'"));
+  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nas = 'share'\n"),
+                 "allowed: percent, gain_percent"));
   CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'yy'\n"), "has no numeric column 'yy'"));
   CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'label'\n"), "has no numeric column 'label'"));
   CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nstatistic = 'mode'\n"), "unknown statistic"));

@@ -11,6 +11,7 @@
 #include "experiments/claims/judge.h"
 #include "experiments/runner/definition.h"
 #include "experiments/tests/kinds_helpers.h"
+#include "gpu/engine/variant.h"
 
 namespace splash::experiments::tests {
 namespace {
@@ -21,9 +22,11 @@ std::vector<Claim> shipped_claims() {
 
 std::vector<Definition> shipped_definitions() {
   std::vector<Definition> definitions;
-  const auto folder = data_folder().parent_path() / "experiments" / "definitions";
-  for (const std::string& file : definition_files(folder.string()))
-    definitions.push_back(read_definition(file));
+  for (const char* folder : {"definitions", "ladders"}) {
+    const auto path = data_folder().parent_path() / "experiments" / folder;
+    for (const std::string& file : definition_files(path.string()))
+      definitions.push_back(read_definition(file));
+  }
   return definitions;
 }
 
@@ -41,10 +44,41 @@ TEST_CASE("every definition expands in both profiles, and the quick one is the s
   for (const Definition& definition : definitions) {
     CAPTURE(definition.name);
     const auto full = expand(definition, definition.full), quick = expand(definition, definition.quick);
-    CHECK(!quick.empty());
+    // Without CUDA a build has no variants, and "ladder/*" stands for none.
+    CHECK((!quick.empty() || gpu::all_variants().empty()));
     CHECK(quick.size() <= full.size());
     CHECK(!definition.title.empty());
     CHECK(!definition.description.empty());
+  }
+}
+
+TEST_CASE("every expectation on the ladders names rungs that there are") {
+  if (gpu::all_variants().empty()) return;  // a build without CUDA
+  int64_t named = 0;
+  for (const Definition& definition : shipped_definitions()) {
+    if (definition.kind != "gpu-attention") continue;
+    for (const Expectation& expectation : definition.expectations) {
+      CAPTURE(definition.name);
+      CAPTURE(expectation.claim);
+      std::vector<Measurement> measurements{expectation.measured};
+      if (expectation.over) measurements.push_back(*expectation.over);
+      for (const Measurement& measurement : measurements) {
+        for (const Value& value : measurement.where.at("implementation")) {
+          const std::string name = std::get<std::string>(value);
+          if (!name.starts_with("torch-")) CHECK_NOTHROW(gpu::find_variant(name));
+          ++named;
+        }
+      }
+    }
+  }
+  CHECK(named >= 20);
+}
+
+TEST_CASE("every rung's promise is a claim of the project") {
+  const auto claims = shipped_claims();
+  for (const gpu::Variant* variant : gpu::all_variants()) {
+    CAPTURE(variant->id());
+    if (!variant->predicted.claim.empty()) CHECK(find_claim(claims, variant->predicted.claim) != nullptr);
   }
 }
 

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import ROOT, Splash
 
-COMMANDS = ["list", "run", "reproduce", "merge", "show", "compare", "entmax", "doctor", "test"]
+COMMANDS = ["list", "run", "reproduce", "merge", "show", "compare", "ceilings", "entmax", "doctor", "test"]
 
 
 def test_help_names_every_subcommand(splash: Splash):
@@ -167,7 +167,8 @@ def test_bad_run_words(splash: Splash):
     splash.tiny()
     assert "did you mean 'accuracy'?" in splash.refused("run", "acuracy")
     assert "cannot read" in splash.refused("run", "missing.toml")
-    assert "cannot read" in splash.refused("run", "./")
+    (splash.folder / "nothing").mkdir()
+    assert "holds no *.toml" in splash.refused("run", "nothing")
     assert "k_keep" in splash.refused("run", "accuracy", "--set", "k_keep=0")
     assert "alpha" in splash.refused("run", "accuracy", "--set", "alpha=1")
     assert "type integer" in splash.refused("run", "tiny.toml", "--set", "n=1.5")

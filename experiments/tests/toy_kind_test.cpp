@@ -42,6 +42,12 @@ class Toy : public Kind {
         {.name = "seconds", .units = "s", .long_name = "time", .formula = "clock", .reproducible = false}};
   }
 
+  // 99 stands for 3 and 4.
+  std::vector<Value> choices(const std::string& parameter, const Value& value) const override {
+    if (parameter == "n" && value == Value{int64_t{99}}) return {int64_t{3}, int64_t{4}};
+    return {value};
+  }
+
   void check(const Parameters& parameters) const override {
     if (get_integer(parameters, "n") < 0) throw InvalidArgument("n is negative; it must be >= 0");
   }

@@ -1,0 +1,59 @@
+#include "experiments/cli/ceilings_view.h"
+
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "experiments/runner/case_json.h"
+
+namespace splash::cli {
+namespace {
+
+using analysis::Ceiling;
+
+// The factor and unit that a ceiling is read best in.
+std::pair<double, const char*> readable_units(const Ceiling& ceiling) {
+  if (ceiling.units == "bytes/s") return {1e-12, "TB/s"};
+  if (ceiling.units == "FLOP/s") return {1e-12, "TFLOP/s"};
+  return {1e6, "us"};
+}
+
+}  // namespace
+
+TextTable ceilings_table(const std::vector<Ceiling>& ceilings) {
+  TextTable table(
+      {"ceiling", "dtype", "measured", "95 % interval", "units", "data sheet", "share", "method"});
+  for (const Ceiling& c : ceilings) {
+    const auto [factor, units] = readable_units(c);
+    const bool there = !std::isnan(c.measured);
+    table.add(
+        {{c.name},
+         {c.dtype},
+         {short_number(factor * c.measured), there ? Colour::bold : Colour::dim},
+         {there ? fmt::format("{} to {}", short_number(factor * c.low), short_number(factor * c.high)) : "-"},
+         {units},
+         {short_number(factor * c.datasheet)},
+         {there && !std::isnan(c.datasheet) ? fmt::format("{:.0f} %", 100 * c.measured / c.datasheet) : "-"},
+         {c.method, Colour::dim}});
+  }
+  return table;
+}
+
+nlohmann::json ceilings_json(const std::vector<Ceiling>& ceilings) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Ceiling& c : ceilings) {
+    list.push_back({{"name", c.name},
+                    {"dtype", c.dtype},
+                    {"units", c.units},
+                    {"measured", experiments::plain_number(c.measured)},
+                    {"low", experiments::plain_number(c.low)},
+                    {"high", experiments::plain_number(c.high)},
+                    {"datasheet", experiments::plain_number(c.datasheet)},
+                    {"method", c.method}});
+  }
+  return list;
+}
+
+}  // namespace splash::cli

@@ -1,0 +1,17 @@
+#pragma once
+// Ceilings as a table and as JSON.
+
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "analysis/report/report.h"
+#include "experiments/cli/console.h"
+
+namespace splash::cli {
+
+TextTable ceilings_table(
+    const std::vector<analysis::Ceiling>& ceilings);  // measured [interval], data sheet, share
+nlohmann::json ceilings_json(const std::vector<analysis::Ceiling>& ceilings);
+
+}  // namespace splash::cli

@@ -1,0 +1,126 @@
+#include "experiments/kinds/gpu_attention_columns.h"
+
+namespace splash::experiments {
+namespace {
+
+using analysis::ColumnInfo;
+
+constexpr const char* kNotRun = "the case was not run (column version says why)";
+constexpr const char* kOursOnly = "known for variants of this project only";
+
+ColumnInfo measured(const char* name, const char* units, const char* long_name, const char* formula,
+                    const char* dimension = "") {
+  return {.name = name,
+          .units = units,
+          .long_name = long_name,
+          .formula = formula,
+          .reproducible = false,
+          .missing_reason = kNotRun,
+          .dimension = dimension};
+}
+
+// Follows from the declaration, the problem and the compiler.
+ColumnInfo counted(const char* name, const char* units, const char* long_name, const char* formula) {
+  return {
+      .name = name, .units = units, .long_name = long_name, .formula = formula, .missing_reason = kOursOnly};
+}
+
+ColumnInfo text(const char* name, const char* long_name, const char* formula, bool reproducible) {
+  return {.name = name,
+          .units = "text",
+          .long_name = long_name,
+          .formula = formula,
+          .is_text = true,
+          .reproducible = reproducible,
+          .missing_reason = kOursOnly};
+}
+
+ColumnInfo with_reason(ColumnInfo info, const char* reason) {
+  info.missing_reason = reason;
+  return info;
+}
+
+}  // namespace
+
+std::vector<ColumnInfo> gpu_attention_columns() {
+  return {
+      measured("time", "s", "device time of one call", "between CUDA events; of a graph: replay / calls",
+               "sample"),
+      measured("time_median", "s", "median device time of one call", "median of time"),
+      measured("time_low", "s", "lower end of the median's 95 % interval", "order statistics of time"),
+      measured("time_high", "s", "upper end of the median's 95 % interval", "order statistics of time"),
+      measured("dense_equivalent_flops", "FLOP", "work of dense attention on the visible pairs",
+               "4 d a pair"),
+      measured("dense_equivalent_rate", "FLOP/s",
+               "dense work over the time; not work done, where keys are skipped",
+               "dense_equivalent_flops / time_median"),
+      counted("useful_flops", "FLOP", "work on the pairs that are visible and selected", "4 d a pair"),
+      counted("executed_flops", "FLOP", "work of the products as they run",
+              "the variant's model: padding, masked halves of tiles and repeated products included"),
+      with_reason(measured("executed_rate", "FLOP/s", "work of the products over the time",
+                           "executed_flops / time_median"),
+                  kOursOnly),
+      counted("dram_bytes_counted", "bytes", "bytes that DRAM must deliver",
+              "counted by the variant's model"),
+      counted("l2_bytes_counted", "bytes", "bytes that all blocks ask of L2",
+              "counted by the variant's model"),
+      with_reason(measured("floor_time", "s", "least time of the useful work on this device",
+                           "max(useful_flops / measured rate of math_unit for dtype, dram_bytes_counted / "
+                           "measured DRAM bandwidth)"),
+                  kOursOnly),
+      with_reason(measured("roof_share", "1", "share of the roof", "floor_time / time_median"), kOursOnly),
+      measured("peak_memory_bytes", "bytes",
+               "device memory beyond q, k and v at the peak of one call, output included",
+               "of the memory pool, or of PyTorch's allocator"),
+      measured("mse", "1", "error of the output",
+               "mean (out - ref)^2, ref: float64 oracle, checked_rows queries"),
+      measured("nmse", "1", "error of the output, relative",
+               "||out - ref||^2 / ||ref||^2, checked_rows queries"),
+      measured("max_error", "1", "largest error of the output", "max |out - ref|, checked_rows queries"),
+      with_reason(measured("mse_vs_softmax", "1", "difference from dense softmax attention",
+                           "mean (out - softmax attention)^2, float64, checked_rows queries"),
+                  "the case is dense softmax attention itself, or was not run"),
+      with_reason(measured("clock_before", "Hz", "multiprocessor clock before the samples",
+                           "cycles of a spinning block over time"),
+                  kOursOnly),
+      with_reason(measured("clock_after", "Hz", "multiprocessor clock after the samples",
+                           "cycles of a spinning block over time"),
+                  kOursOnly),
+      counted("predicted_low", "1", "gain that the source document promised, lower end",
+              "time of predicted_over / time of this"),
+      counted("predicted_high", "1", "gain that the source document promised, upper end",
+              "time of predicted_over / time of this"),
+      counted("tile_q", "1", "queries that a block works on at a time", "declared"),
+      counted("tile_k", "1", "keys that a block works on at a time", "declared"),
+      counted("stages", "1", "tiles of K and V in flight", "declared"),
+      counted("launches", "1", "kernels a call", "declared"),
+      counted("blocks", "1", "blocks of the largest kernel", "declared"),
+      counted("threads", "1", "threads a block of the largest kernel", "declared"),
+      counted("registers", "1", "registers a thread of the largest kernel", "as the compiler says"),
+      counted("local_bytes", "bytes", "local memory a thread of the largest kernel: spills",
+              "as the compiler says"),
+      counted("shared_bytes", "bytes", "shared memory a block of the largest kernel", "static and dynamic"),
+      counted("blocks_per_multiprocessor", "1", "blocks of the largest kernel that are resident at once",
+              "CUDA's occupancy calculator"),
+      text("kernel", "largest kernel", "the one with the most threads", true),
+      text("math_unit", "unit whose rate bounds the products", "declared", true),
+      text("idea", "what is new in this rung", "declared", true),
+      text("finding", "why it gains what it gains", "declared, after measuring", true),
+      text("predicted_over", "the rung that the prediction compares with", "declared", true),
+      {.name = "warning",
+       .units = "text",
+       .long_name = "what spoils the timing",
+       .formula = "throttling or drift",
+       .is_text = true,
+       .reproducible = false,
+       .missing_reason = "nothing was noticed"},
+      {.name = "version",
+       .units = "text",
+       .long_name = "version of the implementation, or why it did not run",
+       .formula = "as the implementation reports it",
+       .is_text = true,
+       .reproducible = false},
+  };
+}
+
+}  // namespace splash::experiments

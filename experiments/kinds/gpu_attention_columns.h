@@ -1,0 +1,12 @@
+#pragma once
+// What the kind gpu-attention reports of a case.
+
+#include <vector>
+
+#include "analysis/report/report.h"
+
+namespace splash::experiments {
+
+std::vector<analysis::ColumnInfo> gpu_attention_columns();
+
+}  // namespace splash::experiments

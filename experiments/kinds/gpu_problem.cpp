@@ -1,0 +1,180 @@
+#include "experiments/kinds/gpu_problem.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/workload.h"
+#include "experiments/kinds/lru_cache.h"
+#include "experiments/runner/value.h"
+
+namespace splash::experiments {
+namespace {
+
+AttentionShape shape_of(const Parameters& p) {
+  return {get_integer(p, "batch"), get_integer(p, "q_heads"), get_integer(p, "kv_heads"),
+          get_integer(p, "q_len"), get_integer(p, "kv_len"),  get_integer(p, "head_dim")};
+}
+
+Workload workload_of(const Parameters& p) {
+  return {.seed = static_cast<uint64_t>(get_integer(p, "seed")),
+          .query_variance = get_number(p, "query_variance")};
+}
+
+Mask mask_of(const Parameters& p) {
+  Mask mask;
+  mask.causal = get_text(p, "mask") == "causal";
+  if (get_text(p, "mask") != "positions") return mask;
+  const AttentionShape shape = shape_of(p);  // positions 0, 1, 2, ...: causal, said by positions
+  for (int64_t i = 0; i < shape.q_len; ++i) mask.q_positions.push_back(i);
+  for (int64_t i = 0; i < shape.kv_len; ++i) mask.k_positions.push_back(i);
+  return mask;
+}
+
+Tensor<double> part(const Tensor<double>& tensor, int64_t rows) {
+  Tensor<double> result(1, tensor.heads(), rows, tensor.dim());
+  for (int64_t h = 0; h < tensor.heads(); ++h)
+    result.matrix(0, h) = tensor.matrix(tensor.batch() - 1, h).bottomRows(rows);
+  return result;
+}
+
+// What the last `rows` queries of the last batch entry see of a mask's positions and of the shared keys.
+void keep_last(std::vector<int64_t>& positions, int64_t rows) {
+  if (!positions.empty()) positions.erase(positions.begin(), positions.end() - rows);
+}
+
+std::vector<int32_t> last_lists(const AttentionSpec& spec, int64_t rows) {
+  const Selection& selection = spec.selection;
+  const int64_t tiles = selection.tiles(spec.shape), kept = rows / selection.block;
+  std::vector<int32_t> keys;
+  for (int64_t head = 0; head < spec.shape.kv_heads; ++head) {
+    const int64_t list = ((spec.shape.batch - 1) * spec.shape.kv_heads + head) * tiles + tiles - kept;
+    const auto first = selection.keys.begin() + list * selection.k_keep;
+    keys.insert(keys.end(), first, first + kept * selection.k_keep);
+  }
+  return keys;
+}
+
+}  // namespace
+
+std::vector<ParameterInfo> problem_parameters() {
+  using enum ParameterType;
+  return {
+      {"batch", integer, int64_t{1}, "1", "batch entries", {}},
+      {"q_heads", integer, int64_t{8}, "1", "query heads", {}},
+      {"kv_heads", integer, int64_t{8}, "1", "key heads", {}},
+      {"q_len", integer, int64_t{512}, "1", "queries", {}},
+      {"kv_len", integer, int64_t{512}, "1", "keys", {}},
+      {"head_dim", integer, int64_t{64}, "1", "head dimension", {}},
+      {"dtype", text, std::string("bfloat16"), "", "element type", {"float32", "float16", "bfloat16"}},
+      {"mask", text, std::string("none"), "", "which keys are hidden", {"none", "causal", "positions"}},
+      {"normalizer",
+       text,
+       std::string("softmax"),
+       "",
+       "what makes scores probabilities",
+       {"softmax", "entmax", "power", "power_unnormalized"}},
+      {"alpha", number, 1.5, "1", "alpha of entmax and power", {}},
+      {"selection",
+       text,
+       std::string("all"),
+       "",
+       "which keys take part",
+       {"all", "top_k_row", "top_k_block", "shared_keys"}},
+      {"k_keep", integer, int64_t{8}, "1", "keys kept, of top_k_row and top_k_block", {}},
+      {"block", integer, int64_t{64}, "1", "keys a block of top_k_block, queries a tile of shared_keys", {}},
+      {"share", number, 0.1, "1", "keys listed of those visible, of shared_keys", {}},
+      {"query_variance", number, 6.0, "1", "variance of the Gaussian queries", {}},
+      {"seed", integer, int64_t{1}, "1", "seed of the inputs", {}},
+  };
+}
+
+void check_problem(const Parameters& p) {
+  AttentionSpec spec;
+  spec.shape = shape_of(p);
+  spec.shape.validate();
+  spec.normalizer = {normalizer_from_string(get_text(p, "normalizer")), {get_number(p, "alpha")}};
+  spec.normalizer.validate(spec.shape);
+  Selection{.k_keep = get_integer(p, "k_keep"), .block = get_integer(p, "block")}.validate(spec.shape);
+  workload_of(p).validate();
+  if (const double share = get_number(p, "share"); !(share > 0 && share <= 1))
+    throw InvalidArgument(fmt::format("share is {}; it must lie in (0, 1]", share));
+  if (get_text(p, "mask") == "positions" && spec.shape.q_len != spec.shape.kv_len) {
+    throw InvalidArgument(fmt::format("the mask positions needs as many queries as keys, not {} and {}",
+                                      spec.shape.q_len, spec.shape.kv_len));
+  }
+}
+
+std::string problem_key(const Parameters& p) {
+  std::string key;
+  for (const ParameterInfo& info : problem_parameters())
+    key += fmt::format("{}{} {}", key.empty() ? "" : ", ", info.name, to_text(p.at(info.name)));
+  return key;
+}
+
+AttentionSpec problem_spec(const Parameters& p) {
+  AttentionSpec spec;
+  spec.shape = shape_of(p);
+  spec.normalizer = {normalizer_from_string(get_text(p, "normalizer")), {get_number(p, "alpha")}};
+  spec.mask = mask_of(p);
+  spec.selection = {.kind = selection_from_string(get_text(p, "selection")),
+                    .k_keep = get_integer(p, "k_keep"),
+                    .block = get_integer(p, "block")};
+  if (spec.selection.kind == SelectionKind::shared_keys)
+    spec.selection = make_shared_keys(spec.shape, spec.mask, spec.selection.block, get_number(p, "share"),
+                                      workload_of(p).seed);
+  return spec;
+}
+
+Dtype problem_dtype(const Parameters& p) {
+  return dtype_from_string(get_text(p, "dtype"));
+}
+
+std::shared_ptr<const AttentionInputs<float>> problem_inputs(const Parameters& p) {
+  static LruCache<AttentionInputs<float>> cache(int64_t{2} << 30);
+  const AttentionShape shape = shape_of(p);
+  const std::string key = fmt::format("{} variance {} seed {}", to_string(shape),
+                                      get_number(p, "query_variance"), get_integer(p, "seed"));
+  return cache.get(
+      key, [&] { return make_inputs<float>(workload_of(p), shape); },
+      [](const AttentionInputs<float>& x) {
+        return static_cast<int64_t>(sizeof(float)) * (x.q.size() + x.k.size() + x.v.size());
+      });
+}
+
+CheckedRows checked_rows(const AttentionSpec& spec, int64_t at_most) {
+  CheckedRows checked{spec, std::min(spec.shape.q_len, at_most)};
+  AttentionSpec& part_spec = checked.spec;
+  if (spec.selection.kind == SelectionKind::shared_keys && checked.rows < spec.shape.q_len) {
+    // Tiles count from the first query: whole ones are kept, and only a length of whole tiles ends with one.
+    checked.rows =
+        spec.shape.q_len % spec.selection.block == 0
+            ? std::max(spec.selection.block, checked.rows / spec.selection.block * spec.selection.block)
+            : spec.shape.q_len;
+  }
+  part_spec.shape.batch = 1;
+  part_spec.shape.q_len = checked.rows;
+  keep_last(part_spec.mask.q_positions, checked.rows);
+  if (spec.selection.kind == SelectionKind::shared_keys) {
+    part_spec.selection.keys = checked.rows == spec.shape.q_len && spec.shape.batch == 1
+                                   ? spec.selection.keys
+                                   : last_lists(spec, checked.rows);
+  }
+  return checked;
+}
+
+Tensor<double> CheckedRows::of(const Tensor<double>& tensor) const {
+  return part(tensor, rows);
+}
+Tensor<double> CheckedRows::last_batch(const Tensor<double>& tensor) const {
+  return part(tensor, tensor.length());
+}
+
+cpu_ref::ForwardResult<double> oracle(const CheckedRows& checked, const Tensor<double>& q,
+                                      const Tensor<double>& k, const Tensor<double>& v) {
+  return cpu_ref::attention_forward<double>(checked.spec, checked.of(q), checked.last_batch(k),
+                                            checked.last_batch(v), {.solver = cpu_ref::Solver::newton});
+}
+
+}  // namespace splash::experiments

@@ -1,0 +1,48 @@
+#pragma once
+// What kinds of experiment on a GPU share: the parameters that name a problem, its inputs, and the double
+// oracle.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/attention_spec.h"
+#include "core/dtype.h"
+#include "core/tensor.h"
+#include "cpu_ref/attention/forward.h"
+#include "experiments/runner/kind.h"
+
+namespace splash::experiments {
+
+// batch, heads, lengths, head_dim, dtype, mask, normalizer, alpha, selection, k_keep, block, share,
+// query_variance, seed.
+std::vector<ParameterInfo> problem_parameters();
+
+// Throws InvalidArgument where they do not fit together.
+void check_problem(const Parameters& parameters);
+
+// The words that name problem and inputs.
+std::string problem_key(const Parameters& parameters);
+
+AttentionSpec problem_spec(const Parameters& parameters);
+Dtype problem_dtype(const Parameters& parameters);
+
+// Gaussian; not rounded to dtype. The last few are kept.
+std::shared_ptr<const AttentionInputs<float>> problem_inputs(const Parameters& parameters);
+
+// The last queries of the last batch entry, a problem of their own: what is checked where all would take a
+// CPU too long. Rows are a multiple of the selection's tile where keys are shared.
+struct CheckedRows {
+  AttentionSpec spec;
+  int64_t rows = 0;
+  Tensor<double> of(
+      const Tensor<double>& tensor) const;  // [1, heads, rows, dim] of [batch, heads, length, dim]
+  Tensor<double> last_batch(const Tensor<double>& tensor) const;
+};
+CheckedRows checked_rows(const AttentionSpec& spec, int64_t at_most);
+
+// The double oracle on those rows, of q, k, v as the device has them (rounded).
+cpu_ref::ForwardResult<double> oracle(const CheckedRows& checked, const Tensor<double>& q,
+                                      const Tensor<double>& k, const Tensor<double>& v);
+
+}  // namespace splash::experiments

@@ -1,0 +1,57 @@
+#pragma once
+// A peer in Python: a process of its own that reads a JSON object a line and answers each with one.
+
+#include <filesystem>
+#include <string>
+#include <sys/types.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/tensor.h"
+
+namespace splash::experiments {
+
+// A folder that goes away with its owner.
+class ScratchFolder {
+ public:
+  ScratchFolder();
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  std::string string() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Raw little-endian float32, as numpy.fromfile reads it. Throw Error where the disk does not take or give
+// them.
+void write_tensor(const std::filesystem::path& path, const Tensor<float>& tensor);
+void read_tensor(const std::filesystem::path& path, Tensor<float>& tensor);
+
+class PeerProcess {
+ public:
+  // `script`: a file of experiments/peers. Runs with $SPLASH_PEER_PYTHON, else $SPLASH_PYTHON, else python3.
+  explicit PeerProcess(const std::string& script);
+  ~PeerProcess();
+  PeerProcess(const PeerProcess&) = delete;
+  PeerProcess& operator=(const PeerProcess&) = delete;
+
+  // The answer. Where Python or a module is missing, now or before: {"unavailable": why}. Throws Error where
+  // the peer ends in another way.
+  nlohmann::json ask(const nlohmann::json& request);
+  const ScratchFolder& folder() const { return folder_; }  // for tensors; the request names it
+
+ private:
+  bool send(const std::string& line) const;
+  bool receive(std::string& line);
+
+  ScratchFolder folder_;
+  std::string script_, pending_, unavailable_;
+  pid_t child_ = -1;
+  int to_child_ = -1, from_child_ = -1;
+};
+
+}  // namespace splash::experiments

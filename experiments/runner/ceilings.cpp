@@ -1,0 +1,75 @@
+#include "experiments/runner/ceilings.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "analysis/statistics.h"
+#include "core/error.h"
+#include "experiments/runner/machine.h"
+#include "experiments/runner/narrate.h"
+#include "gpu/device.h"
+
+namespace splash::experiments {
+namespace {
+
+// Peaks of the machine that the driver calls `device`; none, and a sentence, where no file describes it.
+Machine machine_of(const std::string& device) {
+  const std::string folder = machines_folder();
+  for (Machine& machine : read_machines(folder)) {
+    if (std::find(machine.devices.begin(), machine.devices.end(), device) != machine.devices.end())
+      return std::move(machine);
+  }
+  narrate("no file in {} describes '{}': its ceilings stand without a data sheet's", folder, device);
+  return {};
+}
+
+double measured(const std::string& name, const std::string& dtype) {
+  for (const analysis::Ceiling& ceiling : measured_ceilings()) {
+    if (ceiling.name == name && ceiling.dtype == dtype) return ceiling.measured;
+  }
+  throw InvalidArgument(fmt::format("no ceiling '{}' is measured for '{}'", name, dtype));
+}
+
+}  // namespace
+
+analysis::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datasheet) {
+  const auto interval = analysis::median_interval(measured.samples);
+  analysis::Ceiling ceiling{.name = measured.name,
+                            .dtype = measured.dtype,
+                            .units = measured.units,
+                            .method = measured.method,
+                            .measured = analysis::median(measured.samples),
+                            .low = interval.low,
+                            .high = interval.high,
+                            .datasheet = datasheet};
+  if (!measured.samples.empty()) {
+    ceiling.method += fmt::format("; median of {}, multiprocessors at {:.0f} MHz", measured.samples.size(),
+                                  1e-6 * measured.clock_hz);
+  }
+  return ceiling;
+}
+
+const std::vector<analysis::Ceiling>& measured_ceilings(int device) {
+  static std::map<int, std::vector<analysis::Ceiling>> known;
+  const auto found = known.find(device);
+  if (found != known.end()) return found->second;
+  gpu::require_device(device);
+  const Machine machine = machine_of(gpu::list_devices().at(static_cast<std::size_t>(device)).name);
+  std::vector<analysis::Ceiling> ceilings;
+  for (const gpu::MeasuredCeiling& ceiling : gpu::measure_ceilings(device))
+    ceilings.push_back(summarise(ceiling, machine.peak(ceiling.name, ceiling.dtype)));
+  return known[device] = std::move(ceilings);
+}
+
+double matrix_rate(const std::string& dtype) {
+  return measured(dtype == "float32" ? "fma" : "tensor", dtype);
+}
+
+double dram_bandwidth() {
+  return std::max(measured("dram copy", ""), measured("dram read", ""));
+}
+
+}  // namespace splash::experiments

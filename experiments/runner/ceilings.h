@@ -1,0 +1,28 @@
+#pragma once
+// What the GPU of this machine was measured to reach, beside what its data sheet says. Measured once a
+// process.
+//
+//   report.ceilings = measured_ceilings();
+//   const double least_seconds = std::max(flops / matrix_rate("tf32"), bytes / dram_bandwidth());
+
+#include <string>
+#include <vector>
+
+#include "analysis/report/report.h"
+#include "gpu/ceilings/ceilings.h"
+
+namespace splash::experiments {
+
+// Median and interval of each; the data sheet's value from data/machines, NaN where none is known. Takes up
+// to 4 s. Throws DeviceError without the device, InvalidArgument where a file of data/machines is not right.
+const std::vector<analysis::Ceiling>& measured_ceilings(int device = 0);
+
+// "float32" (plain FMA), "tf32", "float16", "bfloat16" or "float8_e4m3" products on device 0, FLOP/s.
+double matrix_rate(const std::string& dtype);
+// The better of copying and reading, on device 0, bytes/s.
+double dram_bandwidth();
+
+// The measurement as a ceiling of a report; `datasheet` NaN where none is known.
+analysis::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datasheet);
+
+}  // namespace splash::experiments

@@ -1,0 +1,38 @@
+#pragma once
+// What vendors print about their GPUs: data/machines/*.toml, one GPU a file.
+
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace splash::experiments {
+
+// One printed figure. "dram" holds for reading and for copying (bytes read plus written).
+struct DatasheetPeak {
+  std::string ceiling;  // "dram", "l2 read", "shared read", "fma", "tensor"
+  std::string dtype;    // of fma and tensor
+  double value = 0;
+  std::string units;   // "bytes/s" or "FLOP/s"
+  std::string source;  // where it is printed, and how
+};
+
+struct Machine {
+  std::string name;
+  std::vector<std::string> devices;  // the names that the driver gives it
+  std::vector<DatasheetPeak> peaks;
+
+  // NaN where the data sheet has none. `ceiling` as gpu::MeasuredCeiling names it.
+  double peak(const std::string& ceiling, const std::string& dtype) const;
+};
+
+// Throws InvalidArgument, one sentence with file and line, for what is missing, unknown or impossible.
+Machine parse_machine(const std::string& toml, const std::string& file);
+
+// Every file of the folder; throws InvalidArgument also where the folder cannot be read or two files claim
+// one device.
+std::vector<Machine> read_machines(const std::string& folder);
+
+std::string machines_folder();  // of the project, see project_root.h
+
+}  // namespace splash::experiments

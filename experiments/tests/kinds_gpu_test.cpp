@@ -1,0 +1,91 @@
+// The kind gpu-attention, as far as it goes without a GPU.
+
+#include <cstdlib>
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/torch_gpu_peer.h"
+#include "experiments/tests/kinds_helpers.h"
+#include "gpu/engine/variant.h"
+
+using namespace splash;
+using namespace splash::experiments;
+using namespace splash::experiments::tests;
+
+namespace {
+
+Parameters small_problem(const Parameters& changes) {
+  return parameters_of("gpu-attention", with({{"q_heads", int64_t{4}},
+                                              {"kv_heads", int64_t{2}},
+                                              {"batch", int64_t{2}},
+                                              {"q_len", int64_t{96}},
+                                              {"kv_len", int64_t{96}},
+                                              {"head_dim", int64_t{16}}},
+                                             changes));
+}
+
+}  // namespace
+
+TEST_CASE("gpu-attention refuses what does not fit together") {
+  CHECK_THROWS_WITH_AS(
+      small_problem({{"implementation", std::string("torch-fast")}}),
+      "PyTorch backend 'fast' is unknown; there are: cudnn, flash, efficient, math, math-tf32",
+      InvalidArgument);
+  CHECK_THROWS_AS(small_problem({{"implementation", std::string("wmma/99-none")}}), InvalidArgument);
+  CHECK_THROWS_AS(small_problem({{"samples", int64_t{0}}}), InvalidArgument);
+  CHECK_THROWS_AS(small_problem({{"kv_heads", int64_t{3}}}), InvalidArgument);
+  CHECK_THROWS_AS(small_problem({{"share", 0.0}}), InvalidArgument);
+  CHECK_THROWS_AS(small_problem({{"mask", std::string("positions")}, {"kv_len", int64_t{50}}}),
+                  InvalidArgument);
+  CHECK_THROWS_WITH_AS(small_problem({{"method", std::string("graph")}, {"cache", std::string("cold")}}),
+                       "a replayed graph has a warm cache; cold timing needs the method events",
+                       InvalidArgument);
+}
+
+TEST_CASE("LADDER/* is every rung of this build") {
+  const Kind& kind = find_kind("gpu-attention");
+  int64_t rungs = 0;
+  for (const gpu::Variant* variant : gpu::all_variants()) rungs += variant->ladder == "wmma" ? 1 : 0;
+  CHECK(static_cast<int64_t>(kind.choices("implementation", std::string("wmma/*")).size()) == rungs);
+  CHECK(kind.choices("implementation", std::string("torch-cudnn")) ==
+        std::vector<Value>{std::string("torch-cudnn")});
+  CHECK(kind.choices("dtype", std::string("wmma/*")).size() == 1);
+}
+
+TEST_CASE("the checked rows are the last ones of the last batch entry, for every mask and selection") {
+  for (const char* mask : {"none", "causal", "positions"}) {
+    for (const char* selection : {"all", "top_k_block", "shared_keys"}) {
+      CAPTURE(mask);
+      CAPTURE(selection);
+      const Parameters p = small_problem({{"mask", std::string(mask)},
+                                          {"selection", std::string(selection)},
+                                          {"normalizer", std::string("entmax")},
+                                          {"k_keep", int64_t{3}},
+                                          {"block", int64_t{32}},
+                                          {"share", 0.3}});
+      const AttentionSpec spec = problem_spec(p);
+      spec.validate();
+      const auto inputs = problem_inputs(p)->cast<double>();
+      const auto whole = cpu_ref::attention_forward<double>(spec, inputs.q, inputs.k, inputs.v);
+      const CheckedRows checked = checked_rows(spec, 40);
+      CHECK(checked.rows == (std::string(selection) == "shared_keys" ? 32 : 40));
+      const auto part = oracle(checked, inputs.q, inputs.k, inputs.v);
+      const Tensor<double> expected = checked.of(whole.out);
+      REQUIRE(part.out.size() == expected.size());
+      double largest = 0;
+      for (int64_t i = 0; i < expected.size(); ++i)
+        largest = std::max(largest, std::abs(part.out.data()[i] - expected.data()[i]));
+      CHECK(largest < 1e-12);
+    }
+  }
+}
+
+TEST_CASE("a missing Python is no error of the run: the case says what is missing") {
+  setenv("SPLASH_PEER_PYTHON", "no-such-python", 1);
+  const auto result = run_torch_gpu_peer({.backend = "cudnn", .dtype = "bfloat16", .inputs_key = "a"},
+                                         *problem_inputs(small_problem({})));
+  unsetenv("SPLASH_PEER_PYTHON");
+  CHECK(result.unavailable.find("no-such-python: not found") == 0);
+}

@@ -1,0 +1,107 @@
+#include "experiments/runner/machine.h"
+
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include "experiments/runner/ceilings.h"
+#include "experiments/tests/toy_kind.h"
+
+using namespace splash;
+using namespace splash::experiments;
+using tests::contains;
+using tests::message_of;
+
+namespace {
+
+const std::string kMachine =
+    "name = 'A GPU'\ndevices = ['NVIDIA A']\n"
+    "[[peak]]\nceiling = 'dram'\nvalue = 1e12\nunits = 'bytes/s'\nsource = 'a data sheet'\n"
+    "[[peak]]\nceiling = 'tensor'\ndtype = 'tf32'\nvalue = 100_000_000_000_000\nunits = 'FLOP/s'\nsource = "
+    "'the same'\n";
+
+std::string changed(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+std::string fault(const std::string& from, const std::string& to) {
+  return message_of([&] { parse_machine(changed(kMachine, from, to), "m.toml"); });
+}
+
+}  // namespace
+
+TEST_CASE("a machine is read, and one DRAM figure serves copying and reading") {
+  const Machine machine = parse_machine(kMachine, "m.toml");
+  CHECK(machine.name == "A GPU");
+  CHECK(machine.devices == std::vector<std::string>{"NVIDIA A"});
+  CHECK(machine.peak("dram copy", "") == 1e12);
+  CHECK(machine.peak("dram read", "") == 1e12);
+  CHECK(machine.peak("tensor", "tf32") == 1e14);
+  CHECK(std::isnan(machine.peak("tensor", "float16")));
+  CHECK(std::isnan(machine.peak("launch", "")));
+}
+
+TEST_CASE("what is wrong with a machine's file is one sentence with its place") {
+  CHECK(contains(fault("name = 'A GPU'\n", ""), "the machine lacks 'name'"));
+  CHECK(contains(fault("devices = ['NVIDIA A']\n", ""), "the machine lacks 'devices'"));
+  CHECK(contains(fault("['NVIDIA A']", "'NVIDIA A'"), "m.toml:2: 'devices' must be a list of names"));
+  CHECK(contains(fault("['NVIDIA A']", "[]"), "at least one"));
+  CHECK(contains(fault("['NVIDIA A']", "['NVIDIA A', 3]"), "must be a list of names"));
+  CHECK(
+      contains(fault("'dram'", "'dream'"), "m.toml:4: 'ceiling' cannot be \"dream\"; did you mean 'dram'?"));
+  CHECK(contains(fault("dtype = 'tf32'\n", ""), "'dtype' cannot be \"\""));
+  CHECK(contains(fault("'tf32'", "'tf23'"), "did you mean 'tf32'?"));
+  CHECK(contains(fault("value = 1e12\n", ""), "[[peak]] lacks 'value', a number"));
+  CHECK(contains(fault("value = 1e12", "value = '4.8 TB/s'"), "m.toml:5: 'value' must be a number"));
+  for (const char* impossible : {"0", "-1e12", "4.8", "4.8e21", "nan", "inf"}) {
+    CAPTURE(impossible);
+    CHECK(contains(fault("1e12", impossible), "m.toml:5: 'value' is"));
+  }
+  CHECK(contains(fault("'bytes/s'", "'GB/s'"), "'units' cannot be \"GB/s\""));
+  CHECK(contains(fault("source = 'a data sheet'\n", ""), "[[peak]] lacks 'source'"));
+  CHECK(contains(fault("'a data sheet'", "''"), "'source' is empty"));
+  CHECK(contains(fault("units = 'bytes/s'\n", "units = 'bytes/s'\nsparse = 2\n"), "unknown key 'sparse'"));
+  CHECK(contains(
+      fault("[[peak]]\nceiling = 'tensor'\ndtype = 'tf32'\nvalue = 100_000_000_000_000\nunits = 'FLOP/s'",
+            "[[peak]]\nceiling = 'dram'\nvalue = 1e12\nunits = 'bytes/s'"),
+      "m.toml:8: the peak of 'dram' is there twice"));
+  CHECK(contains(fault("['NVIDIA A']", "['NVIDIA A'"), "not valid TOML"));
+  CHECK(contains(message_of([] { parse_machine("name = 'x'\ndevices = ['y']\n", "m.toml"); }),
+                 "has no [[peak]]"));
+  CHECK(contains(message_of([] { read_machines("/nowhere/at/all"); }),
+                 "cannot read the machines in /nowhere/at/all"));
+}
+
+TEST_CASE("the machines of this repository are right, and dense") {
+  const auto machines = read_machines(std::string(SPLASH_SOURCE_DIR) + "/data/machines");
+  CHECK(machines.size() >= 5);
+  for (const Machine& machine : machines) {
+    CAPTURE(machine.name);
+    const double f16 = machine.peak("tensor", "float16"), tf32 = machine.peak("tensor", "tf32");
+    CHECK(machine.peak("dram copy", "") > 1e11);
+    CHECK(machine.peak("tensor", "bfloat16") == f16);
+    CHECK(f16 / tf32 == doctest::Approx(2).epsilon(0.02));
+    const double f8 = machine.peak("tensor", "float8_e4m3");
+    if (!std::isnan(f8)) CHECK(f8 / f16 == doctest::Approx(2).epsilon(0.02));
+    for (const DatasheetPeak& peak : machine.peaks) {
+      const bool sparse = contains(peak.source, "with sparsity");
+      if (sparse) CHECK(contains(peak.source, "dense is half"));
+    }
+  }
+}
+
+TEST_CASE("a ceiling is a median with its interval, and a missing one stays missing") {
+  gpu::MeasuredCeiling measured{"fma", "float32", "FLOP/s", "m", {}, 1.98e9};
+  for (int i = 1; i <= 31; ++i) measured.samples.push_back(i);
+  const auto ceiling = summarise(measured, 20);
+  CHECK(ceiling.measured == 16);
+  CHECK(ceiling.low < 16);
+  CHECK(ceiling.high > 16);
+  CHECK(ceiling.datasheet == 20);
+  CHECK(ceiling.method == "m; median of 31, multiprocessors at 1980 MHz");
+  measured.samples.clear();
+  CHECK(std::isnan(summarise(measured, 20).measured));
+  CHECK(summarise(measured, 20).method == "m");
+}

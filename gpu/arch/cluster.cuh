@@ -1,0 +1,64 @@
+#pragma once
+// Blocks of a cluster and their shared memory (sm_90). Data travels with its signal: store_async writes into
+// another block's shared memory and counts its bytes on a barrier there, so that neither side needs a fence.
+// (A barrier.cluster.arrive.release would cost every thread a membar over the whole device.)
+//
+//   mbarrier_init(&full, 1); mbarrier_init_fence();      // thread 0
+//   cluster_arrive();                                    // all threads; later, before the first store_async:
+//   cluster_wait();
+//   mbarrier_arrive_expect(&full, bytes);                // thread 0 of the receiver, once a phase
+//   store_async(remote_address(&slot, rank), value, remote_address(&full, rank));
+//   mbarrier_wait(&full, parity);                        // the receiver
+
+#include "gpu/arch/shared_pointer.cuh"
+
+namespace splash::gpu::arch {
+
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+__device__ __forceinline__ int cluster_size() {
+  uint32_t size;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return static_cast<int>(size);
+}
+
+__device__ __forceinline__ int cluster_index() {  // of the grid's clusters, along x
+  uint32_t index;
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  return static_cast<int>(index);
+}
+
+// All threads of all blocks: they run, and their barriers are there. Orders nothing else.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Where the block `rank` has what `shared` is in this one.
+__device__ __forceinline__ uint32_t remote_address(const void* shared, int rank) {
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(shared)), "r"(rank));
+  return address;
+}
+
+__device__ __forceinline__ void store_async(uint32_t address, float4 value, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void store_async(uint32_t address, float2 value, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+          address),
+      "f"(value.x), "f"(value.y), "r"(barrier)
+      : "memory");
+}
+
+}  // namespace splash::gpu::arch

@@ -1,0 +1,61 @@
+#pragma once
+// Transaction barriers in shared memory (sm_90). A phase ends when all expected arrivals came and all
+// expected bytes landed; waiting for phase parity 1 on a fresh barrier returns at once.
+//
+//   __shared__ uint64_t full;
+//   if (threadIdx.x == 0) { mbarrier_init(&full, 1); mbarrier_init_fence(); }
+//   __syncthreads();
+//   if (threadIdx.x == 0) { mbarrier_arrive_expect(&full, bytes); bulk_load(tile, source, bytes, &full); }
+//   mbarrier_wait(&full, parity);
+
+#include "gpu/arch/shared_pointer.cuh"
+
+namespace splash::gpu::arch {
+
+__device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+               : "memory");
+}
+
+// After the inits, by the thread that did them and before the block's barrier: the copy engine must see them.
+__device__ __forceinline__ void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Arrives, and lets the phase also wait for `bytes` of bulk copies.
+__device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+// Adds bytes to the phase without arriving.
+__device__ __forceinline__ void mbarrier_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+// Sleeps in hardware for a while; false where the phase has not ended by then.
+__device__ __forceinline__ bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+__device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
+  while (!mbarrier_try_wait(barrier, parity)) {
+  }
+}
+
+}  // namespace splash::gpu::arch

@@ -1,0 +1,133 @@
+// gpu_bench: times variants on one problem, for whoever writes a rung. `splash run` records; this one only
+// prints.
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "analysis/statistics.h"
+#include "core/error.h"
+#include "core/workload.h"
+#include "gpu/benchmark/timing.h"
+#include "gpu/engine/attention.h"
+
+namespace {
+
+using namespace splash;
+using namespace splash::gpu;
+
+struct Options {
+  std::vector<std::string> variants{""};
+  std::vector<int64_t> shape{1, 8, 8, 512, 512, 64};
+  std::string dtype = "bfloat16", normalizer = "softmax", selection = "all";
+  double alpha = 1.5, share = 0.1, query_variance = 6;
+  int64_t k_keep = 8, block = 64, samples = 30, seed = 1;
+  bool causal = false, positions = false, graph = false, cold = false;
+};
+
+void declare(CLI::App& app, Options& o) {
+  app.add_option("--variants", o.variants, "what the ids start with, comma-separated")->delimiter(',');
+  app.add_option("--shape", o.shape, "batch,q_heads,kv_heads,q_len,kv_len,head_dim")
+      ->delimiter(',')
+      ->expected(6);
+  app.add_option("--dtype", o.dtype, "float32, float16, bfloat16");
+  app.add_option("--normalizer", o.normalizer, "softmax, entmax, power, power_unnormalized");
+  app.add_option("--alpha", o.alpha, "of entmax and power");
+  app.add_option("--selection", o.selection, "all, top_k_row, top_k_block, shared_keys");
+  app.add_option("--k-keep", o.k_keep, "keys kept");
+  app.add_option("--block", o.block, "keys a block, or queries a tile of shared_keys");
+  app.add_option("--share", o.share, "of the visible keys, for shared_keys");
+  app.add_option("--query-variance", o.query_variance, "of the Gaussian queries");
+  app.add_option("--samples", o.samples, "timed samples");
+  app.add_option("--seed", o.seed, "of the inputs");
+  app.add_flag("--causal", o.causal, "hide later keys");
+  app.add_flag("--positions", o.positions, "hide later keys by positions 0, 1, 2, ...");
+  app.add_flag("--graph", o.graph, "replay a graph instead of timing lone calls");
+  app.add_flag("--cold", o.cold, "flush L2 before each call");
+}
+
+AttentionSpec spec_of(const Options& o) {
+  AttentionSpec spec;
+  spec.shape = {o.shape[0], o.shape[1], o.shape[2], o.shape[3], o.shape[4], o.shape[5]};
+  spec.normalizer = {normalizer_from_string(o.normalizer), {o.alpha}};
+  spec.mask.causal = o.causal;
+  if (o.positions) {
+    for (int64_t i = 0; i < spec.shape.q_len; ++i) spec.mask.q_positions.push_back(i);
+    for (int64_t i = 0; i < spec.shape.kv_len; ++i) spec.mask.k_positions.push_back(i);
+  }
+  spec.selection = {.kind = selection_from_string(o.selection), .k_keep = o.k_keep, .block = o.block};
+  if (spec.selection.kind == SelectionKind::shared_keys)
+    spec.selection = make_shared_keys(spec.shape, spec.mask, o.block, o.share, static_cast<uint64_t>(o.seed));
+  return spec;
+}
+
+void print_kernels(const Plan& plan) {
+  for (const KernelLaunch& kernel : plan.kernels) {
+    const KernelResources r = kernel_resources(kernel);
+    fmt::print(
+        "    {:28} {:8} blocks x {:4} threads, {:3} registers, {} B spilled, {:6} B shared, {} blocks an "
+        "SM\n",
+        kernel.name, kernel.blocks, kernel.threads, r.registers, r.local_bytes,
+        kernel.shared_bytes + r.static_shared, r.blocks_per_multiprocessor);
+  }
+}
+
+void bench(const Options& o) {
+  const AttentionSpec spec = spec_of(o);
+  spec.validate();
+  const Dtype dtype = dtype_from_string(o.dtype);
+  const Stream stream;
+  const DeviceInfo device = list_devices().at(stream.device());
+  const auto host = make_inputs<float>(
+      {.seed = static_cast<uint64_t>(o.seed), .query_variance = o.query_variance}, spec.shape);
+  const DeviceTensor q = DeviceTensor::from(stream, dtype, host.q),
+                     k = DeviceTensor::from(stream, dtype, host.k),
+                     v = DeviceTensor::from(stream, dtype, host.v), out(stream, dtype, q.view().extents);
+  std::printf("%s, %s, %s\n", to_string(spec.shape).c_str(), o.dtype.c_str(),
+              o.graph  ? "graph"
+              : o.cold ? "cold"
+                       : "warm");
+  for (const Variant* variant : all_variants()) {
+    const std::string id = variant->id();
+    if (std::none_of(o.variants.begin(), o.variants.end(), [&](auto& word) { return id.starts_with(word); }))
+      continue;
+    const std::string reason = unsupported_reason(*variant, spec, dtype, device);
+    if (!reason.empty()) {
+      std::printf("  %-34s %s\n", id.c_str(), reason.c_str());
+      continue;
+    }
+    const PreparedAttention attention(*variant, spec, dtype, stream);
+    const auto call = [&] { attention.enqueue(q.view(), k.view(), v.view(), out.view()); };
+    const Timing timing = time_on_device(call, stream,
+                                         {.cache = o.cold ? CacheState::cold : CacheState::warm,
+                                          .method = o.graph ? TimingMethod::graph : TimingMethod::events,
+                                          .samples = o.samples});
+    const double median = analysis::median(timing.seconds);
+    const auto interval = analysis::median_interval(timing.seconds);
+    const Work& work = attention.plan().work;
+    std::printf("  %-34s %10.2f us [%.2f, %.2f]  useful %.1f executed %.1f TFLOP/s  %s\n", id.c_str(),
+                1e6 * median, 1e6 * interval.low, 1e6 * interval.high, 1e-12 * work.useful_flops / median,
+                1e-12 * work.executed_flops / median, timing.warning.c_str());
+    print_kernels(attention.plan());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times kernel variants on one problem");
+  declare(app, options);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    bench(options);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "gpu_bench: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,35 @@
+#pragma once
+// What presses against each ceiling, and how much work a call of it is. Compiles without nvcc.
+
+#include <functional>
+#include <string>
+
+#include "gpu/ceilings/kernels.h"
+#include "gpu/device.h"
+
+namespace splash::gpu {
+
+struct Load {
+  std::string name, dtype, units, method;
+  double work = 0;                  // a call, in bytes or FLOP; 0: its time is the result
+  std::function<void()> enqueue{};  // owns its buffers; empty where the device cannot do it
+  bool keeps_span = true;           // a call writes the context's span
+};
+
+struct LoadContext {
+  const Stream& stream;
+  const DeviceInfo& device;
+  ClockSpan* span;
+};
+
+Load copy_load(const LoadContext& context);       // DRAM, by a kernel
+Load copy_call_load(const LoadContext& context);  // DRAM, by cudaMemcpyAsync
+Load read_load(const LoadContext& context);       // DRAM
+Load l2_load(const LoadContext& context);
+Load shared_load(const LoadContext& context);
+Load fma_load(const LoadContext& context);
+Load tensor_load(const LoadContext& context,
+                 const std::string& dtype);  // tf32, float16, bfloat16, float8_e4m3
+Load empty_load(const LoadContext& context);
+
+}  // namespace splash::gpu

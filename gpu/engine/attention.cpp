@@ -1,0 +1,133 @@
+#include "gpu/engine/attention.h"
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "gpu/cuda_check.h"
+
+namespace splash::gpu {
+namespace {
+
+constexpr int64_t kDefaultShared = 48 * 1024;  // more has to be asked for
+
+void opt_in_to_shared_memory(const Plan& plan) {
+  for (const KernelLaunch& kernel : plan.kernels) {
+    if (kernel.shared_bytes <= kDefaultShared) continue;
+    check_cuda(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(kernel.shared_bytes)),
+               fmt::format("give {} bytes of shared memory to {}", kernel.shared_bytes, kernel.name));
+  }
+}
+
+DeviceBuffer to_device(const Stream& stream, const std::vector<int32_t>& host) {
+  const auto bytes = static_cast<int64_t>(host.size() * sizeof(int32_t));
+  DeviceBuffer buffer(stream, bytes);
+  buffer.upload(host.data(), bytes);
+  return buffer;
+}
+
+// [length], [batch, length] or [batch, q_heads, length] -> [batch, q_heads, length].
+std::vector<int32_t> expand_positions(const char* name, const std::vector<int64_t>& positions,
+                                      const AttentionShape& shape, int64_t length) {
+  const int64_t heads = shape.batch * shape.q_heads;
+  const auto tables = static_cast<int64_t>(positions.size()) / length;
+  std::vector<int32_t> expanded(static_cast<size_t>(heads * length));
+  for (int64_t i = 0; i < heads * length; ++i) {
+    const int64_t table = i / length * tables / heads;
+    const int64_t position = positions[table * length + i % length];
+    if (position < std::numeric_limits<int32_t>::min() || position > std::numeric_limits<int32_t>::max())
+      throw InvalidArgument(fmt::format("{} holds {}; positions must fit 32 bits", name, position));
+    expanded[i] = static_cast<int32_t>(position);
+  }
+  return expanded;
+}
+
+std::vector<int32_t> count_keys(const Selection& selection) {
+  std::vector<int32_t> counts;
+  for (size_t begin = 0; begin < selection.keys.size(); begin += selection.k_keep) {
+    int32_t count = 0;
+    while (count < selection.k_keep && selection.keys[begin + count] >= 0) ++count;
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+void check_tensor(const char* name, const DeviceTensorView& tensor, Dtype dtype, int64_t heads,
+                  int64_t length, const AttentionShape& shape) {
+  require_extents(name, tensor.extents, shape.batch, heads, length, shape.head_dim);
+  if (tensor.dtype != dtype)
+    throw InvalidArgument(
+        fmt::format("{} is {}; it must be {}", name, to_string(tensor.dtype), to_string(dtype)));
+  if (!tensor.contiguous()) {
+    throw InvalidArgument(fmt::format("{} has strides {}, {}, {}, {}; it must be contiguous", name,
+                                      tensor.strides[0], tensor.strides[1], tensor.strides[2],
+                                      tensor.strides[3]));
+  }
+  if (tensor.data == nullptr || reinterpret_cast<uintptr_t>(tensor.data) % 16 != 0)
+    throw InvalidArgument(
+        fmt::format("{} lies at {}; its address must be a multiple of 16", name, tensor.data));
+}
+
+}  // namespace
+
+PreparedAttention::PreparedAttention(const Variant& variant, AttentionSpec spec, Dtype dtype,
+                                     const Stream& stream)
+    : variant_(&variant), spec_(std::move(spec)), dtype_(dtype), stream_(&stream) {
+  spec_.validate();
+  require_device(stream.device());
+  const DeviceScope scope(stream.device());
+  const DeviceInfo device = list_devices().at(stream.device());
+  require_supported(variant, spec_, dtype, device);
+  plan_ = variant.plan(spec_, dtype, device);
+  opt_in_to_shared_memory(plan_);
+  workspace_ = DeviceBuffer(stream, plan_.workspace_bytes);
+  if (!spec_.mask.q_positions.empty()) {
+    q_positions_ = to_device(
+        stream, expand_positions("q_positions", spec_.mask.q_positions, spec_.shape, spec_.shape.q_len));
+    k_positions_ = to_device(
+        stream, expand_positions("k_positions", spec_.mask.k_positions, spec_.shape, spec_.shape.kv_len));
+  }
+  if (spec_.selection.kind == SelectionKind::shared_keys) {
+    key_indices_ = to_device(stream, spec_.selection.keys);
+    key_counts_ = to_device(stream, count_keys(spec_.selection));
+  }
+}
+
+void PreparedAttention::enqueue(const DeviceTensorView& q, const DeviceTensorView& k,
+                                const DeviceTensorView& v, const DeviceTensorView& out) const {
+  const AttentionShape& shape = spec_.shape;
+  check_tensor("q", q, dtype_, shape.q_heads, shape.q_len, shape);
+  check_tensor("k", k, dtype_, shape.kv_heads, shape.kv_len, shape);
+  check_tensor("v", v, dtype_, shape.kv_heads, shape.kv_len, shape);
+  check_tensor("out", out, dtype_, shape.q_heads, shape.q_len, shape);
+  const DeviceScope scope(stream_->device());
+  variant_->launch(spec_, dtype_, plan_,
+                   {.q = q.data,
+                    .k = k.data,
+                    .v = v.data,
+                    .out = out.data,
+                    .q_positions = static_cast<const int32_t*>(q_positions_.data()),
+                    .k_positions = static_cast<const int32_t*>(k_positions_.data()),
+                    .key_indices = static_cast<const int32_t*>(key_indices_.data()),
+                    .key_counts = static_cast<const int32_t*>(key_counts_.data()),
+                    .workspace = workspace_.data(),
+                    .stream = stream_->handle()});
+  check_launch(variant_->id().c_str());
+}
+
+KernelResources kernel_resources(const KernelLaunch& launch) {
+  cudaFuncAttributes attributes{};
+  check_cuda(cudaFuncGetAttributes(&attributes, launch.function), "read the attributes of " + launch.name);
+  KernelResources resources;
+  resources.registers = attributes.numRegs;
+  resources.static_shared = static_cast<int64_t>(attributes.sharedSizeBytes);
+  resources.local_bytes = static_cast<int64_t>(attributes.localSizeBytes);
+  check_cuda(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resources.blocks_per_multiprocessor, launch.function,
+                                                    launch.threads, static_cast<size_t>(launch.shared_bytes)),
+      "compute the occupancy of " + launch.name);
+  return resources;
+}
+
+}  // namespace splash::gpu

@@ -1,0 +1,77 @@
+// What a build without CUDA answers: there is no device, so nothing gets past the first call.
+
+#include "core/error.h"
+#include "gpu/benchmark/timing.h"
+#include "gpu/device.h"
+#include "gpu/engine/attention.h"
+
+namespace splash::gpu {
+namespace {
+
+[[noreturn]] void no_device() {
+  throw DeviceError("no CUDA device: " + device_unavailable_reason());
+}
+
+}  // namespace
+
+Stream::Stream() {
+  no_device();
+}
+Stream::~Stream() = default;
+void Stream::synchronize() const {
+  no_device();
+}
+
+DeviceBuffer::DeviceBuffer(const Stream& /*stream*/, int64_t /*bytes*/) {
+  no_device();
+}
+DeviceBuffer::~DeviceBuffer() = default;
+void DeviceBuffer::fill(unsigned char /*byte*/) {
+  no_device();
+}
+void DeviceBuffer::upload(const void* /*host*/, int64_t /*bytes*/) {
+  no_device();
+}
+void DeviceBuffer::download(void* /*host*/, int64_t /*bytes*/) const {
+  no_device();
+}
+
+DeviceTensor DeviceTensor::from(const Stream& /*stream*/, Dtype /*dtype*/, const Tensor<float>& /*host*/) {
+  no_device();
+}
+DeviceTensor::DeviceTensor(const Stream& /*stream*/, Dtype /*dtype*/, std::array<int64_t, 4> /*extents*/) {
+  no_device();
+}
+Tensor<double> DeviceTensor::to_host() const {
+  no_device();
+}
+
+PreparedAttention::PreparedAttention(const Variant& /*variant*/, AttentionSpec /*spec*/, Dtype /*dtype*/,
+                                     const Stream& stream)
+    : stream_(&stream) {
+  no_device();
+}
+void PreparedAttention::enqueue(const DeviceTensorView& /*q*/, const DeviceTensorView& /*k*/,
+                                const DeviceTensorView& /*v*/, const DeviceTensorView& /*out*/) const {
+  no_device();
+}
+KernelResources kernel_resources(const KernelLaunch& /*launch*/) {
+  no_device();
+}
+
+Timing time_on_device(const std::function<void()>& /*enqueue*/, const Stream& /*stream*/,
+                      const TimingOptions& /*options*/) {
+  no_device();
+}
+
+int64_t used_device_bytes() {
+  no_device();
+}
+int64_t peak_device_bytes() {
+  no_device();
+}
+void reset_peak_device_bytes() {
+  no_device();
+}
+
+}  // namespace splash::gpu

@@ -1,0 +1,49 @@
+#pragma once
+// Tensors in device memory, layout [batch, heads, length, dim]. Compiles without nvcc.
+
+#include <array>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/tensor.h"
+#include "gpu/engine/memory.h"
+
+namespace splash::gpu {
+
+// A view: the caller keeps the memory alive. Strides count elements.
+struct DeviceTensorView {
+  void* data = nullptr;
+  Dtype dtype = Dtype::f32;
+  std::array<int64_t, 4> extents{};  // batch, heads, length, dim
+  std::array<int64_t, 4> strides{};
+
+  // A contiguous view.
+  static DeviceTensorView of(void* data, Dtype dtype, std::array<int64_t, 4> extents);
+  bool contiguous() const;  // strides of extents of 1 do not matter
+  int64_t size() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
+};
+
+// Contiguous; owns its memory, in the order of the stream it was made on.
+class DeviceTensor {
+ public:
+  DeviceTensor() = default;
+  DeviceTensor(const Stream& stream, Dtype dtype, std::array<int64_t, 4> extents);  // contents undefined
+
+  // Rounds to nearest even. Waits for nothing: the host tensor may go at once.
+  static DeviceTensor from(const Stream& stream, Dtype dtype, const Tensor<float>& host);
+  static DeviceTensor from(const Stream& stream, Dtype dtype, const Tensor<double>& host);
+
+  DeviceTensorView view() const { return DeviceTensorView::of(buffer_.data(), dtype_, extents_); }
+  DeviceBuffer& buffer() { return buffer_; }
+  Dtype dtype() const { return dtype_; }
+
+  // Exact; waits for the stream. Throws DeviceError where work enqueued before failed.
+  Tensor<double> to_host() const;
+
+ private:
+  Dtype dtype_ = Dtype::f32;
+  std::array<int64_t, 4> extents_{};
+  DeviceBuffer buffer_;
+};
+
+}  // namespace splash::gpu

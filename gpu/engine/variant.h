@@ -1,0 +1,128 @@
+#pragma once
+// One declaration a kernel variant. Tests, benchmarks, the roofline, `splash list variants` and the tables of
+// the docs read it; adding a rung is one new file under gpu/ladders/. Compiles without nvcc.
+//
+//   const Variant kVariant{.ladder = "wmma", .rung = 3, .name = "tile-64", .idea = "…", .limits = {…},
+//                          .plan = plan, .launch = launch};
+//   const VariantRegistration kRegistration(kVariant);
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/attention_spec.h"
+#include "core/dtype.h"
+#include "gpu/device.h"
+#include "gpu/engine/memory.h"
+
+namespace splash::gpu {
+
+// What a variant takes. Anything else is Unsupported.
+struct Limits {
+  std::vector<Dtype> dtypes;
+  int64_t head_dim_min = 8, head_dim_max = 256, head_dim_multiple = 8;
+  std::vector<NormalizerKind> normalizers{NormalizerKind::softmax};
+  std::vector<SelectionKind> selections{SelectionKind::all};
+  std::vector<int64_t> selection_blocks{};  // of top_k_block (keys) and shared_keys (queries); empty: any
+  int64_t k_keep_max = 0;                   // of top_k_block; 0: any
+  bool causal = false, positions = false, packed = false;
+  bool grouped_heads = true;    // q_heads != kv_heads
+  int64_t kv_len_max = 0;       // 0: any
+  int compute_capability = 80;  // 75, 80 or 90: the least that runs it
+};
+
+// The unit whose rate bounds the products.
+enum class MathUnit { fp32, tf32, f16 };  // f16 stands for fp16 and bf16 tensor products
+const char* to_string(MathUnit unit);     // "float32", "tf32", "float16"
+
+// Counted, not measured (MATH: Counting). Bytes are those the kernels ask for at each level.
+struct Work {
+  double useful_flops = 0;    // 4 d a visible and selected pair
+  double executed_flops = 0;  // of the products as they run: padding, masked halves of tiles, repeated passes
+  double dram_bytes = 0;  // each input and workspace byte once where it fits L2, as often as read where not
+  double l2_bytes = 0;    // asked of L2 by all blocks
+  MathUnit unit = MathUnit::fp32;
+};
+
+struct Tile {
+  int q = 1, k = 1, d = 0;  // queries, keys and head dimensions a block works on at a time; d 0: all
+  int stages = 1;           // tiles of K and V in flight
+};
+
+struct KernelLaunch {
+  std::string name;
+  const void* function = nullptr;  // its address, for attributes; the engine opts in to its shared memory
+  int64_t blocks = 0;
+  int threads = 0;
+  int64_t shared_bytes = 0;  // dynamic, a block
+};
+
+// What a variant does for one problem: a pure function of the problem and the device.
+struct Plan {
+  Tile tile{};
+  std::vector<KernelLaunch> kernels{};  // in order of launch
+  int64_t workspace_bytes = 0;
+  Work work{};
+};
+
+// Device addresses of one call: checked contiguous and 16-byte aligned before launch is called.
+struct Arguments {
+  const void* q = nullptr;               // [batch, q_heads, q_len, head_dim]
+  const void* k = nullptr;               // [batch, kv_heads, kv_len, head_dim]
+  const void* v = nullptr;               // [batch, kv_heads, kv_len, head_dim]
+  void* out = nullptr;                   // [batch, q_heads, q_len, head_dim]
+  const int32_t* q_positions = nullptr;  // [batch, q_heads, q_len], with Mask::positions
+  const int32_t* k_positions = nullptr;  // [batch, q_heads, kv_len]
+  const int32_t* key_indices =
+      nullptr;  // [batch, kv_heads, q_tiles, k_keep], with Selection shared_keys; -1 pads
+  const int32_t* key_counts = nullptr;  // [batch, kv_heads, q_tiles]: entries before the padding
+  void* workspace = nullptr;            // Plan::workspace_bytes, 256-byte aligned, contents undefined
+  StreamHandle stream = nullptr;
+};
+
+// What the source document promised of the step to this rung.
+struct Prediction {
+  std::string over;          // the rung it is compared with, for example "0-one-query"
+  double low = 0, high = 0;  // time of that rung / time of this one; 0: no prediction
+  std::string claim{};       // of data/claims
+};
+
+// Largest allowed ||out - oracle||^2 / ||oracle||^2 against the double oracle on the rounded inputs.
+struct Tolerance {
+  double f32 = 1e-11, f16 = 2e-6, bf16 = 4e-5;
+  double of(Dtype dtype) const;
+};
+
+struct Variant {
+  std::string ladder;     // the folder: "large_dims", "wmma", "splash", "kascade"
+  int rung = 0;           // order of the story
+  std::string name;       // kebab-case, unique in the ladder
+  std::string idea;       // what is new, one sentence
+  std::string finding{};  // after measuring: why it gains what it gains, one candid sentence
+  Prediction predicted{};
+  Limits limits{};
+  Tolerance tolerance{};
+  std::function<Plan(const AttentionSpec&, Dtype, const DeviceInfo&)> plan{};
+  // Enqueues the plan's kernels and nothing else: no allocation, no waiting. May be captured into a graph.
+  std::function<void(const AttentionSpec&, Dtype, const Plan&, const Arguments&)> launch{};
+
+  std::string id() const;  // "wmma/3-tile-64"
+};
+
+// By ladder, then rung. Empty in a build without CUDA.
+const std::vector<const Variant*>& all_variants();
+const Variant& find_variant(const std::string& id);  // throws InvalidArgument, naming those of the ladder
+
+// Why a variant cannot take a problem, one sentence with the limit; empty where it can.
+std::string unsupported_reason(const Variant& variant, const AttentionSpec& spec, Dtype dtype,
+                               const DeviceInfo& device);
+
+// Throws Unsupported: the variant, the limit, and which variants would take the problem.
+void require_supported(const Variant& variant, const AttentionSpec& spec, Dtype dtype,
+                       const DeviceInfo& device);
+
+struct VariantRegistration {
+  explicit VariantRegistration(const Variant& variant);
+};
+
+}  // namespace splash::gpu

@@ -1,0 +1,244 @@
+#pragma once
+// The anchor's two passes over all visible scores (sm_90a): one thread loads, two warpgroups multiply; the
+// scores of the next tile are under way while this one's are worked on. The exponentials bound both: 16 a
+// cycle and SM, 1024 cycles a tile of 128 x 128, as many as its products.
+
+#include "gpu/ladders/kascade/consumer.cuh"
+
+namespace splash::gpu::kascade {
+
+constexpr int kAnchorStages = 4;
+
+template <int kDim>
+struct AnchorShared {
+  alignas(1024) unsigned char q[kTileBytes<kDim>], k[kAnchorStages][kTileBytes<kDim>];
+  uint64_t k_full[kAnchorStages], k_empty[kAnchorStages], q_full, q_empty;
+};
+
+// What one launch works on: lists [first, first + lists) in the order of Problem::address.
+struct AnchorSlab {
+  CUtensorMap queries, keys;  // tiles of 32 and 128 rows, 64 columns
+  Problem problem;
+  int first = 0, lists = 0;
+  int64_t pitch = 0;             // floats a list in `pooled`
+  float* normalizers = nullptr;  // [list * row_blocks, 128]: log2 of the row's sum of 2^score
+  float* pooled = nullptr;       // [lists, pitch]
+
+  // Keys that the tile's last query sees: all that any of its queries sees.
+  __device__ int visible(const TileAddress& at) const {
+    return max(0, min(problem.kv_len, problem.last_key(at) + 1));
+  }
+};
+
+// One thread, for the copy engine does it all. Rows past the end of a head, and so those of heads that the
+// group does not have, arrive as zeros.
+template <int kDim>
+__device__ void produce_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared) {
+  if (threadIdx.x % kProducers != 0) return;
+  const Problem& p = slab.problem;
+  Turn<kAnchorStages> turn;
+  Turn<1> q_turn;
+  for (int list = blockIdx.x; list < slab.lists; list += gridDim.x) {
+    for (int block = 0; block < p.row_blocks; ++block) {
+      const TileAddress at = p.address((slab.first + list) * p.row_blocks + block);
+      const int visible = slab.visible(at), kv_head = static_cast<int>(at.kv_head);
+      arch::mbarrier_wait(&shared.q_empty, q_turn.parity ^ 1);
+      arch::mbarrier_arrive_expect(&shared.q_full, kTileBytes<kDim>);
+      for (int i = 0; i < kTileRows / kTokens; ++i) {
+        const int head = at.first_row / kTokens + i, token = head < p.group ? at.tile * kTokens : p.q_len;
+        for (int panel = 0; panel < kDim / 64; ++panel) {
+          arch::tensor_load(shared.q + panel * kPanelBytes + i * kTokens * 128, &slab.queries, &shared.q_full,
+                            panel * 64, token, kv_head * p.group + min(head, p.group - 1));
+        }
+      }
+      q_turn.next();
+      for (int begin = 0; begin < visible; begin += kTileRows) {
+        uint64_t* const full = &shared.k_full[turn.stage];
+        arch::mbarrier_wait(&shared.k_empty[turn.stage], turn.parity ^ 1);
+        arch::mbarrier_arrive_expect(full, kTileBytes<kDim>);
+        for (int panel = 0; panel < kDim / 64; ++panel) {
+          arch::tensor_load(shared.k[turn.stage] + panel * kPanelBytes, &slab.keys, full, panel * 64, begin,
+                            kv_head);
+        }
+        turn.next();
+      }
+    }
+  }
+}
+
+// Each row's normaliser, +inf for rows that see nothing or do not exist: their probabilities come out as 0.
+struct RowNormalizers {
+  static constexpr bool kKeysAreRows = false;
+
+  const AnchorSlab& slab;
+  TileAddress at;
+  int item, row;
+  RowState state[2];
+
+  __device__ RowNormalizers(const AnchorSlab& slab, const TileAddress& at, int item, int, int row)
+      : slab(slab), at(at), item(item), row(row) {}
+
+  __device__ void take(float (&s)[kScores], int begin) {
+    const Problem& p = slab.problem;
+    float factor[2];
+    if (p.negative_scale || begin + kTileRows > p.last_key(at, 0) + 1)
+      mask_scores(s, p, at, row, [&](int column) { return begin + column; });
+    online_softmax(s, state, factor, p.scale);
+  }
+
+  __device__ void finish() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = quad_sum(state[half].sum);
+      const bool empty = slab.problem.query_row(at, row + 8 * half) < 0 || sum == 0;
+      if (threadIdx.x % 4 == 0) {
+        slab.normalizers[int64_t{item} * kTileRows + row + 8 * half] =
+            empty ? INFINITY : fmaf(state[half].largest, slab.problem.scale, log2f(sum));
+      }
+    }
+  }
+};
+
+// Each key's probabilities, summed over the rows of the tile. The product is transposed, K Q^T, so that a
+// key's scores lie in one thread and its three neighbours.
+struct PooledProbabilities {
+  static constexpr bool kKeysAreRows = true;
+
+  const AnchorSlab& slab;
+  TileAddress at;
+  float* pooled;
+  int row, visible;
+  float scale, normalizers[kScores / 2];  // of the thread's query columns
+
+  __device__ PooledProbabilities(const AnchorSlab& slab, const TileAddress& at, int item, int list, int row)
+      : slab(slab), at(at), pooled(slab.pooled + list * slab.pitch), row(row), visible(slab.visible(at)) {
+    scale = slab.problem.negative_scale ? -slab.problem.scale : slab.problem.scale;
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i)
+      normalizers[i] = slab.normalizers[int64_t{item} * kTileRows + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2];
+  }
+
+  __device__ void take(float (&s)[kScores], int begin) {
+    if (begin + kTileRows > slab.problem.last_key(at, 0) + 1) {
+      add_tile<true>(s, begin);
+    } else {
+      add_tile<false>(s, begin);
+    }
+  }
+
+  __device__ void finish() {}
+
+ private:
+  template <bool kHides>
+  __device__ void add_tile(const float (&s)[kScores], int begin) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int key = begin + row + 8 * half;
+      float sums[2] = {0, 0};
+#pragma unroll
+      for (int i = 0; i < kScores / 2; ++i) {
+        const int column = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+        const float probability =
+            arch::exp2_approx(fmaf(s[i / 2 * 4 + 2 * half + i % 2], scale, -normalizers[i]));
+        const bool hidden = kHides && key > slab.problem.last_key(at, column % kTokens);
+        sums[i % 2] += hidden ? 0.0f : probability;
+      }
+      const float sum = quad_sum(sums[0] + sums[1]);
+      if (threadIdx.x % 4 != 0 || key >= visible) continue;
+      pooled[key] = at.first_row == 0 ? sum : pooled[key] + sum;  // row blocks of a tile follow one another
+    }
+  }
+};
+
+template <class Element, int kDim, class Pass>
+__device__ void consume_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared) {
+  const Problem& p = slab.problem;
+  const int group = threadIdx.x / 128 - 1,
+            row = group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  const int q_offset = Pass::kKeysAreRows ? 0 : group * 64 * 128, k_offset = group * 64 * 128 - q_offset;
+  const uint64_t q = arch::k_major_descriptor(shared.q + q_offset);
+  Turn<kAnchorStages> issued, released;
+  Turn<1> q_turn;
+  for (int list = blockIdx.x; list < slab.lists; list += gridDim.x) {
+    for (int block = 0; block < p.row_blocks; ++block) {
+      const int item = (slab.first + list) * p.row_blocks + block;
+      const TileAddress at = p.address(item);
+      const int visible = slab.visible(at);
+      Pass pass(slab, at, item, list, row);
+      arch::mbarrier_wait(&shared.q_full, q_turn.parity);
+      q_turn.next();
+      const auto issue = [&](float(&s)[kScores]) {
+        arch::mbarrier_wait(&shared.k_full[issued.stage], issued.parity);
+        const uint64_t k = arch::k_major_descriptor(shared.k[issued.stage] + k_offset);
+        if constexpr (Pass::kKeysAreRows) {
+          issue_scores<Element, kDim>(s, k, q);
+        } else {
+          issue_scores<Element, kDim>(s, q, k);
+        }
+        issued.next();
+      };
+      int begin = 0;
+      const auto take = [&](float(&s)[kScores]) {
+        arch::wgmma_hold(s);
+        release(&shared.k_empty[released.stage]);
+        released.next();
+        pass.take(s, begin);
+        begin += kTileRows;
+      };
+      const auto is_last = [&] { return begin + kTileRows >= visible; };
+      const auto take_last = [&](float(&s)[kScores]) {
+        arch::wgmma_wait<0>();
+        release(&shared.q_empty);
+        take(s);
+      };
+      float even[kScores], odd[kScores];
+      if (visible > 0) {
+        issue(even);
+        while (true) {
+          if (is_last()) {
+            take_last(even);
+            break;
+          }
+          issue(odd);
+          arch::wgmma_wait<1>();
+          take(even);
+          if (is_last()) {
+            take_last(odd);
+            break;
+          }
+          issue(even);
+          arch::wgmma_wait<1>();
+          take(odd);
+        }
+      } else {
+        release(&shared.q_empty);
+      }
+      pass.finish();
+    }
+  }
+}
+
+template <class Element, int kDim, class Pass>
+__global__ void __launch_bounds__(kThreads, 1) sweep_scores(const __grid_constant__ AnchorSlab slab) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  auto& shared = *reinterpret_cast<AnchorShared<kDim>*>(shared_memory);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kAnchorStages; ++i) {
+      arch::mbarrier_init(&shared.k_full[i], 1);
+      arch::mbarrier_init(&shared.k_empty[i], kConsumerWarps);
+    }
+    arch::mbarrier_init(&shared.q_full, 1);
+    arch::mbarrier_init(&shared.q_empty, kConsumerWarps);
+    arch::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x < kProducers) {
+    arch::give_registers_back<24>();
+    produce_dense(slab, shared);
+  } else {
+    arch::take_registers<240>();
+    consume_dense<Element, kDim, Pass>(slab, shared);
+  }
+}
+
+}  // namespace splash::gpu::kascade

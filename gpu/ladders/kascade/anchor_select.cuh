@@ -1,0 +1,113 @@
+#pragma once
+// The k largest of each list's sums, as rising key indices: radix selection of the k-th largest, 11 bits a
+// round, then one ordered pass that writes what is larger and the first of what is equal. Scans by CUB.
+
+#include <cub/block/block_scan.cuh>
+
+#include "gpu/ladders/kascade/anchor_scores.cuh"
+
+namespace splash::gpu::kascade {
+
+struct AnchorOutput {
+  int32_t *key_indices = nullptr, *key_counts = nullptr;
+  double share = 0;  // 0: fixed_k
+  int64_t fixed_k = 0;
+
+  __host__ __device__ int64_t count(int64_t visible) const {
+    return share > 0 ? static_cast<int64_t>(ceil(share * static_cast<double>(visible)))
+                     : min(fixed_k, visible);
+  }
+};
+
+constexpr int kSelectThreads = 512, kDigitBits = 11, kBins = 1 << kDigitBits, kVector = 4;
+using SelectScan = cub::BlockScan<uint32_t, kSelectThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+
+struct SelectShared {
+  typename SelectScan::TempStorage scan;
+  uint32_t histogram[kBins];
+  uint32_t digit, wanted;
+};
+
+// Sums are not negative: their bits order as they do. NaN is above all.
+__device__ inline uint32_t order_of(float sum) {
+  return __float_as_uint(sum) & 0x7fffffffu;
+}
+
+// The order of the k-th largest, and in `wanted` how many of those equal to it belong to the k.
+__device__ inline uint32_t kth_largest(const float* sums, int count, uint32_t k, SelectShared& shared,
+                                       uint32_t& wanted) {
+  constexpr int kBinsAThread = kBins / kSelectThreads;
+  uint32_t prefix = 0, prefix_mask = 0;
+  wanted = k;
+  for (int shift = 32 - kDigitBits; shift > -kDigitBits; shift -= kDigitBits) {
+    const int low = max(shift, 0), bits = shift < 0 ? kDigitBits + shift : kDigitBits;
+    for (int i = threadIdx.x; i < kBins; i += kSelectThreads) shared.histogram[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += kSelectThreads) {
+      const uint32_t order = order_of(sums[i]);
+      if ((order & prefix_mask) == prefix)
+        atomicAdd(&shared.histogram[(order >> low) & ((1u << bits) - 1)], 1u);
+    }
+    __syncthreads();
+    uint32_t bins[kBinsAThread], above[kBinsAThread];  // from the largest digit down
+#pragma unroll
+    for (int i = 0; i < kBinsAThread; ++i)
+      bins[i] = shared.histogram[kBins - 1 - (static_cast<int>(threadIdx.x) * kBinsAThread + i)];
+    SelectScan(shared.scan).ExclusiveSum(bins, above);
+#pragma unroll
+    for (int i = 0; i < kBinsAThread; ++i) {
+      if (above[i] < wanted && wanted <= above[i] + bins[i]) {  // one thread's, one bin
+        shared.digit = kBins - 1 - (threadIdx.x * kBinsAThread + i);
+        shared.wanted = wanted - above[i];
+      }
+    }
+    __syncthreads();
+    wanted = shared.wanted;
+    prefix |= shared.digit << low;
+    prefix_mask |= ((1u << bits) - 1) << low;
+    __syncthreads();  // digit, wanted and scan are read before the next round writes them
+  }
+  return prefix;
+}
+
+// One block a list of the slab.
+__global__ void __launch_bounds__(kSelectThreads)
+    select_largest(const __grid_constant__ AnchorSlab slab, const AnchorOutput output) {
+  __shared__ SelectShared shared;
+  const Problem& p = slab.problem;
+  const TileAddress at = p.address((slab.first + blockIdx.x) * p.row_blocks);
+  const float* const sums = slab.pooled + blockIdx.x * slab.pitch;
+  const int visible = slab.visible(at), k = static_cast<int>(output.count(visible));
+  int32_t* const keys = output.key_indices + p.list(at) * p.k_keep;
+  if (threadIdx.x == 0) output.key_counts[p.list(at)] = k;
+  for (int64_t i = k + static_cast<int>(threadIdx.x); i < p.k_keep; i += kSelectThreads) keys[i] = -1;
+  if (k == 0) return;
+  uint32_t wanted = 0;
+  const uint32_t threshold = kth_largest(sums, visible, k, shared, wanted);
+  uint32_t larger_before = 0, equal_before = 0;  // keys of earlier rounds
+  for (int begin = 0; begin < visible; begin += kSelectThreads * kVector) {
+    const int first = begin + static_cast<int>(threadIdx.x) * kVector;
+    uint32_t orders[kVector], counts = 0;  // larger in the high half, equal in the low one: at most 2048 each
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      orders[i] = first + i < visible ? order_of(sums[first + i]) : 0;
+      if (first + i < visible) counts += orders[i] > threshold ? 1u << 16 : orders[i] == threshold ? 1u : 0u;
+    }
+    uint32_t before, total;
+    SelectScan(shared.scan).ExclusiveSum(counts, before, total);
+    __syncthreads();  // the scan's storage is free again
+    uint32_t larger = larger_before + (before >> 16), equal = equal_before + (before & 0xffff);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      if (first + i >= visible) break;
+      const bool is_larger = orders[i] > threshold, is_equal = orders[i] == threshold;
+      if (is_larger || (is_equal && equal < wanted)) keys[larger + min(equal, wanted)] = first + i;
+      larger += is_larger ? 1 : 0;
+      equal += is_equal ? 1 : 0;
+    }
+    larger_before += total >> 16;
+    equal_before += total & 0xffff;
+  }
+}
+
+}  // namespace splash::gpu::kascade

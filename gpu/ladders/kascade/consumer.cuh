@@ -1,0 +1,93 @@
+#pragma once
+// A warpgroup that only computes (sm_90a): 64 rows of the tile of queries against tiles of 128 keys.
+
+#include "gpu/arch/mma.cuh"
+#include "gpu/arch/warpgroup.cuh"
+#include "gpu/arch/wgmma.cuh"
+#include "gpu/ladders/kascade/producer.cuh"
+
+namespace splash::gpu::kascade {
+
+constexpr int kScores = 64;  // of a thread: 64 x 128 over 128 threads; [4j + e] as wgmma.cuh says
+
+// s = A B^T over head_dim; a: 64 rows of a tile, b: a whole tile. Committed, not waited for.
+template <class Element, int kDim>
+__device__ void issue_scores(float (&s)[kScores], uint64_t a, uint64_t b) {
+  arch::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kDim / 16; ++step) {
+    const int bytes = step / 4 * kPanelBytes + step % 4 * 32;
+    arch::wgmma<Element>(s, arch::advance(a, bytes), arch::advance(b, bytes), step > 0);
+  }
+  arch::wgmma_commit();
+}
+
+// o += P V, P as packed pairs.
+template <class Element, int kDim>
+__device__ void issue_values(float (&o)[kDim / 2], const uint32_t (&p)[kScores / 8][4], uint64_t v) {
+  arch::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kScores / 8; ++step)
+    arch::wgmma<Element, arch::Major::mn>(o, p[step], arch::advance(v, step * 16 * 128), true);
+  arch::wgmma_commit();
+}
+
+// Probabilities as the next product's left operand: two neighbouring groups of 8 keys a step.
+template <class Element>
+__device__ void pack_probabilities(uint32_t (&p)[kScores / 8][4], const float (&s)[kScores]) {
+#pragma unroll
+  for (int i = 0; i < kScores / 2; ++i) p[i / 4][i % 4] = arch::pack_pair<Element>(s[2 * i], s[2 * i + 1]);
+}
+
+// Hidden scores become -inf, those of a negative scale change their sign: scale is positive from here on.
+// key_of(column) gives the key of a column of the tile, or one larger than all for padding.
+template <class KeyOf>
+__device__ void mask_scores(float (&s)[kScores], const Problem& p, const TileAddress& at, int row,
+                            KeyOf key_of) {
+  const float sign = p.negative_scale ? -1.0f : 1.0f;
+  const int last[2] = {p.last_key(at, row % kTokens), p.last_key(at, (row + 8) % kTokens)};
+#pragma unroll
+  for (int j = 0; j < kScores / 4; ++j) {
+    const int column = 8 * j + threadIdx.x % 4 * 2, keys[2] = {key_of(column), key_of(column + 1)};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) s[4 * j + e] = keys[e % 2] <= last[e / 2] ? sign * s[4 * j + e] : -INFINITY;
+  }
+}
+
+// One step of the online softmax of the thread's two rows; gives the factors of what was summed before.
+__device__ inline void online_softmax(float (&s)[kScores], RowState (&state)[2], float (&factor)[2],
+                                      float scale) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j)
+      largest = fmaxf(largest, fmaxf(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]));
+    float shift;
+    factor[half] = state[half].raise(quad_max(largest), scale, shift);
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+#pragma unroll
+      for (int e = 4 * j + 2 * half; e < 4 * j + 2 * half + 2; ++e) {
+        s[e] = arch::exp2_approx(fmaf(s[e], scale, -shift));
+        sum += s[e];
+      }
+    }
+    state[half].sum = state[half].sum * factor[half] + sum;
+  }
+}
+
+// All of a warp's reads of a stage are over.
+__device__ inline void release(uint64_t* empty) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arch::mbarrier_arrive(empty);
+}
+
+// What cp.async wrote becomes visible to wgmma.
+__device__ inline void acquire(uint64_t* full, uint32_t parity) {
+  arch::mbarrier_wait(full, parity);
+  arch::fence_async_proxy();
+}
+
+}  // namespace splash::gpu::kascade

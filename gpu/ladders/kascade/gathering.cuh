@@ -1,0 +1,249 @@
+#pragma once
+// The kernel of rungs 5 and 6 (sm_90a): persistent blocks in which one warpgroup gathers and two multiply.
+
+#include <algorithm>
+
+#include "gpu/arch/cp_async_4.cuh"
+#include "gpu/ladders/kascade/consumer.cuh"
+
+namespace splash::gpu::kascade {
+
+constexpr int kStages = 3;
+
+template <int kDim>
+struct Shared {
+  alignas(1024) unsigned char q[kTileBytes<kDim>], k[kStages][kTileBytes<kDim>], v[kStages][kTileBytes<kDim>];
+  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], q_full, q_empty;
+  int keys[kStages][kTileRows];  // of tiles whose scores are masked; come with k
+  int item, visible;             // what to work on, and the keys of its list; come with q
+  int next_item[2];              // among the producers
+};
+
+template <int kDim>
+__device__ void prepare_barriers(Shared<kDim>& shared) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      arch::mbarrier_init(&shared.k_full[i], kProducers);
+      arch::mbarrier_init(&shared.v_full[i], kProducers);
+      arch::mbarrier_init(&shared.k_empty[i], kConsumerWarps);
+      arch::mbarrier_init(&shared.v_empty[i], kConsumerWarps);
+    }
+    arch::mbarrier_init(&shared.q_full, kProducers + 1);        // one more: item and visible are written
+    arch::mbarrier_init(&shared.q_empty, 32 * kConsumerWarps);  // every thread has read item and visible
+    arch::mbarrier_init_fence();
+  }
+  __syncthreads();
+}
+
+// A tile's first keys are fetched before its queries, whose place becomes free only with the last product of
+// the tile before. Indices are read a step ahead.
+template <int kDim>
+__device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
+  const ProducerShare<kDim> share(p);
+  const bool leader = threadIdx.x % kProducers == 0;
+  const uint32_t row_bytes = p.head_dim * 2;
+  Turn<kStages> turn;
+  Turn<2> next_turn;
+  Turn<1> q_turn;
+  // Tells the consumers what comes next; they have read what came before when q_empty's phase ends.
+  const auto announce = [&](int item, int visible) {
+    if (leader) {
+      shared.item = item;
+      shared.visible = visible;
+      arch::mbarrier_arrive(&shared.q_full);
+    }
+    arch::cp_async_arrive(&shared.q_full);
+  };
+  int item = blockIdx.x;
+  while (item < p.items) {
+    int next = item + gridDim.x;
+    if (queue != nullptr && leader) next = atomicAdd(queue, 1);  // long before it is needed
+    const TileAddress at = p.address(item);
+    const int32_t* const keys = p.keys(at);
+    const int count = p.key_counts[p.list(at)];
+    // Places past the end repeat the last key: their scores are hidden, and no row is read that the list does
+    // not name.
+    const auto key_at = [&](int begin, int end) {
+      return end > 0 ? keys[min(begin + share.held_row(), end - 1)] : 0;
+    };
+    int key = key_at(0, count);  // before it is known how many of them are visible: mostly all
+    const int visible = entries_up_to(keys, count, p.last_key(at));
+    if (visible < count) key = key_at(0, visible);
+    const int64_t first_key = at.kv_head * p.kv_len, first_query = at.kv_head * p.group * p.q_len;
+    const char* const k = static_cast<const char*>(p.k) + first_key * row_bytes;
+    const char* const v = static_cast<const char*>(p.v) + first_key * row_bytes;
+    const auto load_keys = [&](int begin) {
+      const int source = key;
+      key = key_at(begin + kTileRows, visible);
+      arch::mbarrier_wait(&shared.k_empty[turn.stage], turn.parity ^ 1);
+      share.copy(shared.k[turn.stage], k, row_bytes, source);
+      const int place = begin + threadIdx.x % kProducers;
+      if (p.masks(begin, kTileRows, visible) && place < visible)
+        arch::cp_async_4(&shared.keys[turn.stage][place - begin], keys + place);
+      arch::cp_async_arrive(&shared.k_full[turn.stage]);
+      arch::mbarrier_wait(&shared.v_empty[turn.stage], turn.parity ^ 1);
+      share.copy(shared.v[turn.stage], v, row_bytes, source);
+      arch::cp_async_arrive(&shared.v_full[turn.stage]);
+      turn.next();
+    };
+    const auto load_queries = [&] {
+      const int64_t query =
+          max(p.query_row(at, share.held_row()), first_query);  // rows that are not there repeat one
+      arch::mbarrier_wait(&shared.q_empty, q_turn.parity ^ 1);
+      share.copy(shared.q, static_cast<const char*>(p.q) + first_query * row_bytes, row_bytes,
+                 static_cast<uint32_t>(query - first_query));
+      announce(item, visible);
+      q_turn.next();
+    };
+    if (visible > 0) load_keys(0);
+    load_queries();
+    for (int begin = kTileRows; begin < visible; begin += kTileRows) load_keys(begin);
+    if (queue != nullptr) {  // two places: all have read one when the leader writes it again, a barrier later
+      if (leader) shared.next_item[next_turn.stage] = next;
+      arch::named_barrier_sync(1, kProducers);
+      next = shared.next_item[next_turn.stage];
+      next_turn.next();
+    }
+    item = next;
+  }
+  arch::mbarrier_wait(&shared.q_empty, q_turn.parity ^ 1);
+  announce(-1, 0);
+  arch::cp_async_commit();
+  arch::cp_async_wait<0>();  // no thread leaves before its copies have landed
+}
+
+template <class Element, int kDim>
+__device__ void store_rows(const Problem& p, const TileAddress& at, int row, const float (&o)[kDim / 2],
+                           const RowState (&state)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t query = p.query_row(at, row + 8 * half);
+    const float inverse = inverse_or_zero(quad_sum(state[half].sum));
+    if (query < 0) continue;
+    Element* const out = static_cast<Element*>(p.out) + query * p.head_dim;
+#pragma unroll
+    for (int j = 0; j < kDim / 8; ++j) {
+      const int column = 8 * j + threadIdx.x % 4 * 2;
+      if (column >= p.head_dim) break;
+      *reinterpret_cast<uint32_t*>(out + column) =
+          arch::pack_pair<Element>(o[4 * j + 2 * half] * inverse, o[4 * j + 2 * half + 1] * inverse);
+    }
+  }
+}
+
+template <class Element, int kDim>
+__device__ void consume(const Problem& p, Shared<kDim>& shared) {
+  const int group = threadIdx.x / 128 - 1,
+            row = group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  const uint64_t q = arch::k_major_descriptor(shared.q + group * 64 * 128);
+  Turn<kStages> k_turn, v_turn;
+  Turn<1> q_turn;
+  while (true) {
+    acquire(&shared.q_full, q_turn.parity);
+    if (shared.item < 0) break;
+    q_turn.next();
+    const TileAddress at = p.address(shared.item);
+    const int visible = shared.visible;
+    float s[kScores], o[kDim / 2] = {}, factor[2];
+    uint32_t probabilities[kScores / 8][4];
+    RowState state[2];
+    const auto take_scores = [&](int begin) {
+      arch::wgmma_hold(s);
+      if (p.masks(begin, kTileRows, visible)) {
+        mask_scores(s, p, at, row, [&](int column) {
+          return begin + column < visible ? shared.keys[k_turn.stage][column] : kHiddenKey;
+        });
+      }
+      release(&shared.k_empty[k_turn.stage]);
+      if (begin + kTileRows >= visible) arch::mbarrier_arrive(&shared.q_empty);
+      k_turn.next();
+      online_softmax(s, state, factor, p.scale);
+    };
+    const auto issue_next_scores = [&] {
+      acquire(&shared.k_full[k_turn.stage], k_turn.parity);
+      issue_scores<Element, kDim>(s, q, arch::k_major_descriptor(shared.k[k_turn.stage]));
+    };
+    const auto issue_next_values = [&] {
+      acquire(&shared.v_full[v_turn.stage], v_turn.parity);
+      issue_values<Element, kDim>(o, probabilities,
+                                  arch::mn_major_descriptor(shared.v[v_turn.stage], kPanelBytes));
+    };
+    const auto take_values = [&] {
+      arch::wgmma_wait<0>();
+      arch::wgmma_hold(o);
+      release(&shared.v_empty[v_turn.stage]);
+      v_turn.next();
+    };
+    if (visible == 0) arch::mbarrier_arrive(&shared.q_empty);
+    if (visible > 0) {
+      issue_next_scores();
+      arch::wgmma_wait<0>();
+      take_scores(0);
+      pack_probabilities<Element>(probabilities, s);
+      for (int begin = kTileRows; begin < visible; begin += kTileRows) {
+        issue_next_scores();
+        issue_next_values();
+        arch::wgmma_wait<1>();
+        take_scores(begin);  // while P V of the tile before runs
+        take_values();
+#pragma unroll
+        for (int i = 0; i < kDim / 2; ++i) o[i] *= factor[i % 4 / 2];
+        pack_probabilities<Element>(probabilities, s);
+      }
+      issue_next_values();
+      take_values();
+    }
+    store_rows<Element, kDim>(p, at, row, o, state);
+  }
+}
+
+// `queue`: counts the items that blocks have taken, one a block at first; null: block b takes items b, b +
+// blocks, ...
+template <class Element, int kDim>
+__global__ void __launch_bounds__(kThreads, 1) attend_gathering(const Problem p, int* queue) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  auto& shared = *reinterpret_cast<Shared<kDim>*>(shared_memory);
+  prepare_barriers(shared);
+  if (threadIdx.x < kProducers) {
+    arch::give_registers_back<56>();
+    produce(p, shared, queue);
+  } else {
+    arch::take_registers<224>();
+    consume<Element>(p, shared);
+  }
+}
+
+// Calls f with a kernel and the bytes of its shared memory.
+template <class F>
+auto with_kernel(const AttentionSpec& spec, Dtype dtype, F&& f) {
+  return with_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    return spec.shape.head_dim <= 64 ? f(&attend_gathering<Element, 64>, int64_t{sizeof(Shared<64>)})
+                                     : f(&attend_gathering<Element, 128>, int64_t{sizeof(Shared<128>)});
+  });
+}
+
+inline Plan plan_gathering(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
+  const Problem p = Problem::of(spec, kTileRows);
+  const int padded_dim = spec.shape.head_dim <= 64 ? 64 : 128;
+  Plan plan{.tile = {.q = kTileRows, .k = kTileRows, .stages = kStages}};
+  with_kernel(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
+    plan.kernels = {{"attend_gathering", reinterpret_cast<const void*>(kernel),
+                     std::min(p.items, device.multiprocessors), kThreads, shared_bytes}};
+  });
+  plan.work =
+      tiled_work(spec, dtype, {.q = kTileRows * p.row_blocks, .k = kTileRows}, padded_dim, MathUnit::f16);
+  plan.work.l2_bytes *= p.row_blocks;  // Q and O excepted, each row block gathers the keys again
+  return plan;
+}
+
+inline void launch_gathering(const AttentionSpec& spec, Dtype dtype, const KernelLaunch& launch,
+                             const Arguments& arguments, int* queue) {
+  with_kernel(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
+    kernel<<<static_cast<unsigned>(launch.blocks), kThreads, shared_bytes, arguments.stream>>>(
+        Problem::of(spec, kTileRows, arguments), queue);
+  });
+  check_launch(launch.name.c_str());
+}
+
+}  // namespace splash::gpu::kascade

@@ -1,0 +1,150 @@
+#pragma once
+// What the rungs of this ladder share: a problem as kernels see it, and where the rows and keys of a tile
+// lie. A tile is 32 tokens x the query heads of one key head, which read one rising list of keys. A thread
+// block takes 128 (or 64) of its rows: row r is token r % 32 of the tile and head r / 32 of the group.
+
+#include <cmath>
+#include <numbers>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "gpu/cuda_check.h"
+#include "gpu/engine/variant.h"
+#include "gpu/engine/work.h"
+
+namespace splash::gpu::kascade {
+
+constexpr int kTokens = 32;             // a tile: Selection::block
+constexpr int kHiddenKey = 0x7fffffff;  // pads the keys of a tile: larger than all
+
+// What a thread block works on. Key heads count over all batches.
+struct TileAddress {
+  int64_t kv_head = 0;
+  int tile = 0, first_row = 0;
+};
+
+// A kernel parameter.
+struct Problem {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void* out = nullptr;
+  const int32_t *key_indices = nullptr, *key_counts = nullptr;
+  int64_t k_keep = 0;
+  int items = 0;  // thread blocks' worth of rows, over all batches
+  int group = 1, q_len = 1, kv_len = 1, head_dim = 8, tiles = 1;
+  int rows = 128, row_blocks = 1;  // of a thread block; thread blocks a tile
+  float scale = 1;                 // times log2(e), without its sign
+  bool causal = false, negative_scale = false;
+
+  static Problem of(const AttentionSpec& spec, int rows, const Arguments& a = {}) {
+    const AttentionShape& s = spec.shape;
+    Problem p{
+        .q = a.q, .k = a.k, .v = a.v, .out = a.out, .key_indices = a.key_indices, .key_counts = a.key_counts};
+    p.k_keep = spec.selection.k_keep;
+    p.group = static_cast<int>(s.group());
+    p.q_len = static_cast<int>(s.q_len);
+    p.kv_len = static_cast<int>(s.kv_len);
+    p.head_dim = static_cast<int>(s.head_dim);
+    p.tiles = (p.q_len + kTokens - 1) / kTokens;
+    p.rows = rows;
+    p.row_blocks = (p.group * kTokens + rows - 1) / rows;
+    p.items = static_cast<int>(s.batch * s.kv_heads * p.tiles * p.row_blocks);
+    p.scale = static_cast<float>(std::abs(spec.score_scale()) * std::numbers::log2e);
+    p.negative_scale = spec.score_scale() < 0;
+    p.causal = spec.mask.causal;
+    return p;
+  }
+
+  // Key heads one after the other, so that K and V of one stay in L2; the last tile first, for under a causal
+  // mask its list is the longest and must not be what the chip waits for.
+  __device__ TileAddress address(int item) const {
+    const int tile = item / row_blocks;
+    return {tile / tiles, tiles - 1 - tile % tiles, item % row_blocks * rows};
+  }
+
+  // The row of Q and of the output, or -1 where the tile has none there.
+  __device__ int64_t query_row(const TileAddress& at, int row) const {
+    const int head = (at.first_row + row) / kTokens, token = at.tile * kTokens + row % kTokens;
+    return head < group && token < q_len ? (at.kv_head * group + head) * q_len + token : -1;
+  }
+
+  // The largest key that the mask shows to a token of the tile; below 0 where it shows none.
+  __device__ int last_key(const TileAddress& at, int token) const {
+    return causal ? at.tile * kTokens + token + kv_len - q_len : kv_len - 1;
+  }
+  __device__ int last_key(const TileAddress& at) const {
+    return last_key(at, min(kTokens, q_len - at.tile * kTokens) - 1);
+  }
+
+  __device__ int64_t list(const TileAddress& at) const { return at.kv_head * tiles + at.tile; }
+  __device__ const int32_t* keys(const TileAddress& at) const { return key_indices + list(at) * k_keep; }
+
+  // The keys of the list that any row of the tile sees. The rising list ends there.
+  __device__ int visible_keys(const TileAddress& at) const;
+
+  // Whether scores of the `count` keys from place `begin` of the list must be looked at one by one: some row
+  // does not see some key (causal rows of a tile differ in their last kTokens - 1 keys only), or signs
+  // change.
+  __device__ bool masks(int begin, int count, int visible) const {
+    return negative_scale || begin + count > visible - (causal ? kTokens - 1 : 0);
+  }
+};
+
+// How many entries of a rising list are at most `limit`; asked by all lanes of a warp, which probe 32 places
+// at a time.
+__device__ inline int entries_up_to(const int32_t* list, int count, int limit) {
+  const int lane = threadIdx.x % 32;
+  if (count == 0 || list[count - 1] <= limit) return count;
+  int low = 0, high = count;  // entries before low pass, those from high on do not
+  while (low < high) {
+    const int step = (high - low + 31) / 32;
+    const int probe = min(low + (lane + 1) * step, high) - 1;
+    const int passed = __popc(__ballot_sync(0xffffffff, list[probe] <= limit));
+    const int next = min(low + passed * step, high);
+    high = min(next + step, high) - 1;
+    low = next;
+  }
+  return low;
+}
+
+__device__ inline int Problem::visible_keys(const TileAddress& at) const {
+  return entries_up_to(keys(at), key_counts[list(at)], last_key(at));
+}
+
+// The largest score of a row so far, raw, and its sum of 2^(scale (score - largest)), of this thread's
+// columns.
+struct RowState {
+  float largest = -INFINITY, sum = 0;
+
+  // Takes a larger score into account; gives the factor of what was summed before. `shift` is what scaled
+  // scores are lowered by: rounded once and used throughout, for at huge scores its rounding is not small.
+  __device__ float raise(float score, float scale, float& shift) {
+    const float before = __fmul_rn(largest, scale);
+    largest = fmaxf(largest, score);
+    shift = largest == -INFINITY ? 0.0f : __fmul_rn(largest, scale);
+    return exp2f(before - shift);
+  }
+};
+
+// Over the four lanes that share a row of an accumulator.
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+// What normalises a row: rows without keys are zero, and NaN stays NaN.
+__device__ inline float inverse_or_zero(float sum) {
+  return sum == 0 ? 0.0f : 1.0f / sum;
+}
+
+// Calls f with a value of the element type.
+template <class F>
+auto with_element(Dtype dtype, F&& f) {
+  return dtype == Dtype::bf16 ? f(__nv_bfloat16{}) : f(__half{});
+}
+
+}  // namespace splash::gpu::kascade

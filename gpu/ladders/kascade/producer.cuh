@@ -1,0 +1,86 @@
+#pragma once
+// A warpgroup that only loads (sm_90a): it gathers rows of 16-bit elements into tiles of 128 rows as wgmma
+// reads them, 128-byte swizzled, panels of 64 columns behind one another. The copy engine can move a whole
+// row but not swizzle it, so each thread copies 16-byte chunks by cp.async, whose landing arrives on the
+// tile's mbarrier. Tiles so written are ordinary writes to wgmma: readers fence_async_proxy() after their
+// wait.
+
+#include "gpu/arch/bulk_copy.cuh"
+#include "gpu/arch/cp_async.cuh"
+#include "gpu/arch/mbarrier.cuh"
+#include "gpu/ladders/kascade/problem.cuh"
+
+namespace splash::gpu::kascade {
+
+constexpr int kTileRows = 128, kProducers = 128;  // rows of every tile; threads of the warpgroup
+constexpr int kPanelBytes = kTileRows * 128;      // 64 columns
+constexpr int kConsumerWarps = 8;                 // two warpgroups of 64 rows
+constexpr int kThreads = kProducers + 32 * kConsumerWarps;
+
+template <int kDim>
+constexpr int kTileBytes = kTileRows* kDim * 2;
+
+// Stages that are filled and emptied in turn; the phase's parity flips with every round. Both sides count
+// alike.
+template <int kStages>
+struct Turn {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// A thread's share: one 16-byte column of the tile's rows row(0), row(1), ... A warp moves 2 rows (head_dim
+// 128) or 4 at a time, and 32 in all, so each of its lanes can hold the source of one.
+template <int kDim>
+struct ProducerShare {
+  static constexpr int kColumns = kDim / 8, kRowsAtOnce = 32 / kColumns, kSteps = 32 / kRowsAtOnce;
+
+  int lane, column, first_row;
+  uint32_t
+      offset;    // of the chunk in row(0): the swizzle depends on row % 8, which is the same for every step
+  bool padding;  // a column past head_dim
+
+  __device__ explicit ProducerShare(const Problem& p) {
+    const int warp = threadIdx.x % kProducers / 32;
+    lane = threadIdx.x % 32;
+    column = lane % kColumns;
+    first_row = warp * kRowsAtOnce + lane / kColumns;
+    offset = column / 8 * kPanelBytes + first_row * 128 + ((column % 8) ^ (first_row % 8)) * 16;
+    padding = column * 8 >= p.head_dim;
+  }
+
+  static constexpr int kStride = kProducers / 32 * kRowsAtOnce;  // rows from step to step: a multiple of 8
+
+  // The row whose source this lane holds for its warp.
+  __device__ int held_row() const {
+    return lane / kRowsAtOnce * kStride + threadIdx.x % kProducers / 32 * kRowsAtOnce + lane % kRowsAtOnce;
+  }
+
+  // `base` is the first row of a head of `row_bytes` bytes a row; `source` the lane's row of it.
+  __device__ void copy(unsigned char* tile, const void* base, uint32_t row_bytes, uint32_t source) const {
+    const char* from = static_cast<const char*>(base) + (padding ? 0 : column * 16);
+    asm("" : "+l"(from));  // one sum: else the compiler adds its parts again for every row
+    constexpr int kBatch =
+        4;  // addresses under way: one at a time, each copy waits for the registers of the last
+#pragma unroll
+    for (int first = 0; first < kSteps; first += kBatch) {
+      const char* rows[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int holder = (first + i) * kRowsAtOnce + lane / kColumns;
+        rows[i] = from + uint64_t{__shfl_sync(0xffffffff, source, holder)} * row_bytes;
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i)
+        arch::cp_async_16(tile + offset + (first + i) * kStride * 128, rows[i], !padding);
+    }
+  }
+};
+
+}  // namespace splash::gpu::kascade

@@ -1,0 +1,82 @@
+#pragma once
+// The loop of rungs 0 to 3: gather a tile of keys and values, barrier, compute, barrier. What differs is the
+// softmax:
+//
+//   struct Softmax {
+//     static constexpr int kRows, kKeys;                     // of a thread block; of a tile
+//     struct Shared {…};                                     // its scratch
+//     __device__ Softmax(Shared& shared, int row);           // `row`: the thread's first; the second is 8
+//     further
+//     __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale);  // scores -> P
+//     __device__ float sum(int half);                        // of the thread's first or second row
+//   };
+
+#include "gpu/ladders/kascade/warp_tile.cuh"
+
+namespace splash::gpu::kascade {
+
+template <class Element, class Softmax>
+struct SequentialShared {
+  alignas(16) Element queries[Softmax::kRows * kPitch];
+  KeyTile<Element, Softmax::kKeys> tile;
+  typename Softmax::Shared softmax;
+};
+
+// Tiles of up to 64 keys leave registers for two blocks an SM.
+template <class Element, class Softmax>
+__global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256 / Softmax::kRows : 1)
+    attend_sequentially(const Problem p) {
+  constexpr int kKeys = Softmax::kKeys;
+  extern __shared__ __align__(16) unsigned char shared_memory[];
+  auto& shared = *reinterpret_cast<SequentialShared<Element, Softmax>*>(shared_memory);
+  const TileAddress at = p.address(blockIdx.x);
+  const int visible = p.visible_keys(at), first = threadIdx.x / 32 * 16, row = first + threadIdx.x % 32 / 4;
+  load_queries(shared.queries, p, at, Softmax::kRows);
+  float s[kKeys / 8][4], o[kDim / 8][4] = {};
+  Softmax softmax(shared.softmax, row);
+  for (int begin = 0; begin < visible; begin += kKeys) {
+    __syncthreads();  // no warp reads the tile before any more
+    shared.tile.load(p, at, begin, visible);
+    __syncthreads();
+    multiply_keys<kKeys>(s, shared.queries + first * kPitch, shared.tile.k);
+    mask_scores<kKeys>(s, p, at, row, shared.tile.keys, begin, visible);
+    softmax.step(s, o, p.scale);
+    multiply_values<kKeys>(o, s, shared.tile.v);
+  }
+  const float sums[2] = {softmax.sum(0), softmax.sum(1)};
+  store_rows<Element>(p, at, row, o, sums);
+}
+
+// One thread block an item.
+inline Plan plan_items(const AttentionSpec& spec, Dtype dtype, const Tile& tile, const char* name,
+                       const void* kernel, int64_t shared_bytes) {
+  const Problem p = Problem::of(spec, tile.q);
+  Plan plan{.tile = tile};
+  plan.kernels = {{name, kernel, p.items, 2 * tile.q, shared_bytes}};
+  plan.work = tiled_work(spec, dtype, {.q = tile.q * p.row_blocks, .k = tile.k}, kDim, MathUnit::f16);
+  plan.work.l2_bytes *= p.row_blocks;  // Q and O excepted, each row block gathers the keys again
+  return plan;
+}
+
+template <class Softmax>
+Plan plan_sequential(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
+  return with_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    return plan_items(spec, dtype, {.q = Softmax::kRows, .k = Softmax::kKeys}, "attend_sequentially",
+                      reinterpret_cast<const void*>(&attend_sequentially<Element, Softmax>),
+                      sizeof(SequentialShared<Element, Softmax>));
+  });
+}
+
+template <class Softmax>
+void launch_sequential(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Arguments& arguments) {
+  const KernelLaunch& kernel = plan.kernels.front();
+  with_element(dtype, [&](auto element) {
+    attend_sequentially<decltype(element), Softmax>
+        <<<static_cast<unsigned>(kernel.blocks), kernel.threads, kernel.shared_bytes, arguments.stream>>>(
+            Problem::of(spec, Softmax::kRows, arguments));
+  });
+  check_launch(kernel.name.c_str());
+}
+
+}  // namespace splash::gpu::kascade

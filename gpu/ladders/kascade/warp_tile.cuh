@@ -1,0 +1,197 @@
+#pragma once
+// One warp's 16 rows against tiles of gathered keys, by mma.sync (sm_80). head_dim is padded to 128 with
+// zeros; rows of shared memory are 16 bytes longer than that, so that the eight rows of a matrix lie in
+// different banks.
+
+#include "gpu/arch/ldmatrix.cuh"
+#include "gpu/arch/mma.cuh"
+#include "gpu/ladders/kascade/problem.cuh"
+
+namespace splash::gpu::kascade {
+
+constexpr int kDim = 128, kPitch = kDim + 8, kChunks = kDim / 8;  // elements; 16-byte chunks a row
+
+// Gives copy(row, destination, source, valid) each 16-byte chunk of `rows` rows; source_row says -1 for a row
+// of zeros.
+template <class Element, class SourceRow, class Copy>
+__device__ void for_each_chunk(Element* tile, const void* tensor, int rows, int head_dim,
+                               SourceRow source_row, Copy copy) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < rows * kChunks; i += blockDim.x) {
+    const int row = i / kChunks, column = i % kChunks * 8;
+    const int64_t source = source_row(row);
+    const bool valid = source >= 0 && column < head_dim;
+    const Element* const from =
+        static_cast<const Element*>(tensor) + (valid ? source * head_dim + column : 0);
+    copy(tile + row * kPitch + column, from, valid);
+  }
+}
+
+// Through the registers.
+struct PlainCopy {
+  template <class Element>
+  __device__ void operator()(Element* to, const Element* from, bool valid) const {
+    *reinterpret_cast<uint4*>(to) = valid ? *reinterpret_cast<const uint4*>(from) : uint4{0, 0, 0, 0};
+  }
+};
+
+template <class Element, class Copy = PlainCopy>
+__device__ void load_queries(Element* tile, const Problem& p, const TileAddress& at, int rows,
+                             Copy copy = {}) {
+  for_each_chunk(
+      tile, p.q, rows, p.head_dim, [&](int row) { return p.query_row(at, row); }, copy);
+}
+
+// The rows of K or V (`tensor`) of the list's places [begin, begin + kKeys), zeros from `visible` on.
+template <int kKeys, class Element, class Copy = PlainCopy>
+__device__ void gather(Element* tile, const void* tensor, const Problem& p, const TileAddress& at, int begin,
+                       int visible, Copy copy = {}) {
+  const int32_t* const keys = p.keys(at) + begin;
+  const auto source = [&](int row) {
+    return begin + row < visible ? at.kv_head * p.kv_len + keys[row] : int64_t{-1};
+  };
+  for_each_chunk(tile, tensor, kKeys, p.head_dim, source, copy);
+}
+
+// What a thread block works on at a time.
+template <class Element, int kKeys>
+struct KeyTile {
+  Element k[kKeys * kPitch], v[kKeys * kPitch];
+  int32_t keys[kKeys];
+
+  template <class Copy = PlainCopy>
+  __device__ void load(const Problem& p, const TileAddress& at, int begin, int visible, Copy copy = {}) {
+    gather<kKeys>(k, p.k, p, at, begin, visible, copy);
+    gather<kKeys>(v, p.v, p, at, begin, visible, copy);
+    for (int i = threadIdx.x; i < kKeys; i += blockDim.x)
+      keys[i] = begin + i < visible ? p.keys(at)[begin + i] : kHiddenKey;
+  }
+};
+
+// s = Q K^T: s[j] holds keys 8j .. 8j+7, laid out as mma.cuh says.
+template <int kKeys, class Element>
+__device__ void multiply_keys(float (&s)[kKeys / 8][4], const Element* queries, const Element* keys) {
+  const int lane = threadIdx.x % 32;
+  const Element* const q = queries + lane % 16 * kPitch + lane / 16 * 8;
+  const Element* const k = keys + (lane % 8 + lane / 16 * 8) * kPitch + lane / 8 % 2 * 8;
+#pragma unroll
+  for (auto& block : s) block[0] = block[1] = block[2] = block[3] = 0;
+#pragma unroll
+  for (int d = 0; d < kDim; d += 16) {
+    uint32_t a[4], b[4];
+    arch::ldmatrix_x4(a, q + d);
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; j += 2) {
+      arch::ldmatrix_x4(b, k + j * 8 * kPitch + d);
+      arch::mma_m16n8k16<Element>(s[j], a, b[0], b[1]);
+      arch::mma_m16n8k16<Element>(s[j + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// o += P V, with P in s.
+template <int kKeys, class Element>
+__device__ void multiply_values(float (&o)[kDim / 8][4], const float (&s)[kKeys / 8][4],
+                                const Element* values) {
+  const int lane = threadIdx.x % 32;
+  const Element* const v = values + lane % 16 * kPitch + lane / 16 * 8;
+#pragma unroll
+  for (int j = 0; j < kKeys / 8; j += 2) {
+    const uint32_t a[4] = {arch::pack_pair<Element>(s[j][0], s[j][1]),
+                           arch::pack_pair<Element>(s[j][2], s[j][3]),
+                           arch::pack_pair<Element>(s[j + 1][0], s[j + 1][1]),
+                           arch::pack_pair<Element>(s[j + 1][2], s[j + 1][3])};
+#pragma unroll
+    for (int d = 0; d < kDim / 8; d += 2) {
+      uint32_t b[4];
+      arch::ldmatrix_x4_trans(b, v + j * 8 * kPitch + d * 8);
+      arch::mma_m16n8k16<Element>(o[d], a, b[0], b[1]);
+      arch::mma_m16n8k16<Element>(o[d + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// Hidden scores become -inf, those of a negative scale change their sign: scale is positive from here on.
+// `row` is the thread's first row in the tile.
+template <int kKeys>
+__device__ void mask_scores(float (&s)[kKeys / 8][4], const Problem& p, const TileAddress& at, int row,
+                            const int32_t* keys, int begin, int visible) {
+  if (!p.masks(begin, kKeys, visible)) return;
+  const float sign = p.negative_scale ? -1.0f : 1.0f;
+  const int last[2] = {p.last_key(at, row % kTokens), p.last_key(at, (row + 8) % kTokens)};
+#pragma unroll
+  for (int j = 0; j < kKeys / 8; ++j) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int key = keys[8 * j + threadIdx.x % 4 * 2 + e % 2];
+      s[j][e] = key <= last[e / 2] ? sign * s[j][e] : -INFINITY;
+    }
+  }
+}
+
+template <int kKeys>
+__device__ float largest_of_row(const float (&s)[kKeys / 8][4], int half) {
+  float largest = -INFINITY;
+#pragma unroll
+  for (const auto& block : s) largest = fmaxf(largest, fmaxf(block[2 * half], block[2 * half + 1]));
+  return quad_max(largest);
+}
+
+// Turns scores of one of the thread's two rows into 2^(scale score - shift); gives their sum over the
+// thread's columns.
+template <int kKeys>
+__device__ float exponentiate_row(float (&s)[kKeys / 8][4], int half, float scale, float shift) {
+  float sum = 0;
+#pragma unroll
+  for (auto& block : s) {
+#pragma unroll
+    for (int e = 2 * half; e < 2 * half + 2; ++e) {
+      block[e] = arch::exp2_approx(fmaf(block[e], scale, -shift));
+      sum += block[e];
+    }
+  }
+  return sum;
+}
+
+__device__ inline void scale_row(float (&o)[kDim / 8][4], int half, float factor) {
+#pragma unroll
+  for (auto& block : o) {
+    block[2 * half] *= factor;
+    block[2 * half + 1] *= factor;
+  }
+}
+
+// One step of the online softmax (Milakov and Gimelshein 2018), all in registers.
+template <int kKeys>
+__device__ void online_softmax(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], RowState (&state)[2],
+                               float scale) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float shift;
+    const float factor = state[half].raise(largest_of_row<kKeys>(s, half), scale, shift);
+    state[half].sum = state[half].sum * factor + exponentiate_row<kKeys>(s, half, scale, shift);
+    scale_row(o, half, factor);
+  }
+}
+
+// `sum`: of the thread's two rows, whole.
+template <class Element>
+__device__ void store_rows(const Problem& p, const TileAddress& at, int row, const float (&o)[kDim / 8][4],
+                           const float (&sum)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t query = p.query_row(at, row + 8 * half);
+    if (query < 0) continue;
+    const float inverse = inverse_or_zero(sum[half]);
+    Element* const out = static_cast<Element*>(p.out) + query * p.head_dim;
+#pragma unroll
+    for (int d = 0; d < kDim / 8; ++d) {
+      const int column = 8 * d + threadIdx.x % 4 * 2;
+      if (column >= p.head_dim) break;
+      *reinterpret_cast<uint32_t*>(out + column) =
+          arch::pack_pair<Element>(o[d][2 * half] * inverse, o[d][2 * half + 1] * inverse);
+    }
+  }
+}
+
+}  // namespace splash::gpu::kascade

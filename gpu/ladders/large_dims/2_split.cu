@@ -1,0 +1,173 @@
+// Rung 2, source 003's second proposal ("more blocks"): as many blocks as the device has multiprocessors,
+// whatever the shape. Two launches. The first computes scores, a block for each (16 queries, 64 keys, part of
+// head_dim), and stores partial sums; the second gives each block 256 columns of the output: it adds the
+// parts in a fixed order (no atomics, so the same bits every time), takes the softmax again for itself, and
+// multiplies with its columns of V. The outputs of a block now fit its registers, whatever head_dim is.
+//
+// Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: scores 4 x 32 parts = 128 blocks, each 8 chunks of 32
+// dims (32 KB); values 4 x 32 = 128 blocks, each reads 16 keys x 1 KB of V and 32 KB of parts. 8.4 MB in all
+// at 4.3 TB/s need 2 us; 8 chunks x ~1000 cycles + 4 value steps x ~700 + two launches ~ 4 + 2 + 3 us = 9 us.
+// Against rung 1's 140: 15 x.
+
+#include "gpu/ladders/large_dims/tile_16.cuh"
+
+namespace splash::gpu {
+namespace {
+
+using namespace large_dims;
+
+// How head_dim is cut for the scores.
+struct Split {
+  int parts = 1, dims = 0;  // dims a part, a multiple of kChunk
+};
+
+Split split_of(const AttentionShape& s, int64_t multiprocessors) {
+  const int64_t tiles = s.batch * s.q_heads * ceil_div(s.q_len, kQueries) * ceil_div(s.kv_len, kKeys);
+  const int64_t wanted = std::max<int64_t>(1, multiprocessors / tiles);
+  const int64_t dims = round_up(ceil_div(s.head_dim, wanted), 2 * kChunk);
+  return {static_cast<int>(ceil_div(s.head_dim, dims)), static_cast<int>(dims)};
+}
+
+// parts [split.parts, heads, q_len, kv_len]: sums over each part of head_dim, not scaled.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    partial_scores(const Problem problem, const Split split, const T* q, const T* k, float* parts) {
+  __shared__ OperandTiles operands;
+  const int q_tiles = (problem.q_len + kQueries - 1) / kQueries,
+            k_tiles = (problem.kv_len + kKeys - 1) / kKeys;
+  const int part = blockIdx.x % split.parts, first_key = blockIdx.x / split.parts % k_tiles * kKeys;
+  const int first_query = blockIdx.x / split.parts / k_tiles % q_tiles * kQueries;
+  const int head = blockIdx.x / split.parts / k_tiles / q_tiles;
+  if (first_key >= problem.key_tiles(first_query + kQueries - 1, kKeys) * kKeys)
+    return;  // no query sees this tile
+
+  const int head_dim = problem.head_dim, begin = part * split.dims, end = min(begin + split.dims, head_dim);
+  const int q_rows = min(kQueries, problem.q_len - first_query),
+            k_rows = min(kKeys, problem.kv_len - first_key);
+  float scores[4] = {};
+  add_scores(operands, q + problem.q_offset(head) + int64_t{first_query} * head_dim,
+             k + problem.kv_offset(head) + int64_t{first_key} * head_dim, q_rows, k_rows, head_dim, begin,
+             end, scores);
+  const int query = threadIdx.x / 16, key = threadIdx.x % 16;
+  if (query >= q_rows) return;
+  parts += ((int64_t{part} * problem.heads + head) * problem.q_len + first_query + query) * problem.kv_len +
+           first_key;
+  for (int j = 0; j < 4; ++j) {
+    if (key + 16 * j < k_rows) parts[key + 16 * j] = scores[j];
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    combine_and_weigh(const Problem problem, const Split split, const float* parts, const T* v, T* out) {
+  __shared__ alignas(16) ScoreTile tile;
+  const int q_tiles = (problem.q_len + kQueries - 1) / kQueries,
+            slices = (problem.head_dim + kThreads - 1) / kThreads;
+  const int column = blockIdx.x % slices * kThreads + threadIdx.x;
+  const int first_query = blockIdx.x / slices % q_tiles * kQueries, head = blockIdx.x / slices / q_tiles;
+  const int head_dim = problem.head_dim, q_rows = min(kQueries, problem.q_len - first_query);
+  const int64_t first_row = problem.q_offset(head) + int64_t{first_query} * head_dim;
+  const int64_t part_stride = int64_t{problem.heads} * problem.q_len * problem.kv_len;
+  parts += (int64_t{head} * problem.q_len + first_query) * problem.kv_len;
+
+  reset(tile);
+  float sums[kQueries] = {};
+  const int tiles = problem.key_tiles(first_query + kQueries - 1, kKeys);
+  for (int key_tile = 0; key_tile < tiles; ++key_tile) {
+    const int first_key = key_tile * kKeys, k_rows = min(kKeys, problem.kv_len - first_key);
+    __syncthreads();  // the weights of the tile before have been used
+    for (int i = threadIdx.x; i < kQueries * kKeys; i += kThreads) {
+      const int row = i / kKeys, key = i % kKeys;
+      float score = -INFINITY;
+      if (row < q_rows && first_key + key < problem.visible_keys(first_query + row)) {
+        score = 0;
+        const float* at = parts + int64_t{row} * problem.kv_len + first_key + key;
+#pragma unroll 8
+        for (int part = 0; part < split.parts; ++part) score += at[part * part_stride];
+        score *= problem.scale;
+      }
+      tile.weights[row][key] = score;
+    }
+    online_softmax(tile);
+    if (column < head_dim) {
+      for (int row = 0; row < kQueries; ++row) sums[row] *= tile.correction[row];
+      add_values(tile, v + problem.kv_offset(head) + int64_t{first_key} * head_dim + column, k_rows, head_dim,
+                 sums);
+    }
+  }
+  if (column >= head_dim) return;
+#pragma unroll
+  for (int row = 0; row < kQueries; ++row) {
+    if (row < q_rows) {
+      out[first_row + int64_t{row} * head_dim + column] =
+          from_float<T>(sums[row] * normalization(tile.sum[row]));
+    }
+  }
+}
+
+template <class T>
+std::vector<KernelLaunch> kernels(const AttentionShape& s, const Split& split) {
+  const int64_t q_tiles = s.batch * s.q_heads * ceil_div(s.q_len, kQueries);
+  return {{.name = "partial_scores",
+           .function = reinterpret_cast<const void*>(partial_scores<T>),
+           .blocks = q_tiles * ceil_div(s.kv_len, kKeys) * split.parts,
+           .threads = kThreads},
+          {.name = "combine_and_weigh",
+           .function = reinterpret_cast<const void*>(combine_and_weigh<T>),
+           .blocks = q_tiles * ceil_div(s.head_dim, kThreads),
+           .threads = kThreads}};
+}
+
+Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
+  const AttentionShape& s = spec.shape;
+  const Split split = split_of(s, device.multiprocessors);
+  const Tile tile{.q = kQueries, .k = kKeys, .d = split.dims};
+  Plan plan{
+      .tile = tile,
+      .kernels = with_element(dtype, [&](auto element) { return kernels<decltype(element)>(s, split); }),
+      .workspace_bytes = split.parts * s.rows() * s.kv_len * int64_t{sizeof(float)},
+      .work = tiled_work(spec, dtype, tile, round_up(s.head_dim, kChunk), MathUnit::fp32)};
+  // Parts are written once and read by every block of columns.
+  const auto parts = static_cast<double>(plan.workspace_bytes);
+  plan.work.l2_bytes += parts * static_cast<double>(1 + ceil_div(s.head_dim, kThreads));
+  plan.work.dram_bytes += parts > static_cast<double>(device.l2_bytes) ? 2 * parts : 0;
+  return plan;
+}
+
+void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Arguments& args) {
+  const Split split{static_cast<int>(ceil_div(spec.shape.head_dim, plan.tile.d)), plan.tile.d};
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
+    auto* parts = static_cast<float*>(args.workspace);
+    partial_scores<T><<<plan.kernels[0].blocks, kThreads, 0, args.stream>>>(
+        Problem::of(spec), split, static_cast<const T*>(args.q), static_cast<const T*>(args.k), parts);
+    check_launch("partial_scores");
+    combine_and_weigh<T><<<plan.kernels[1].blocks, kThreads, 0, args.stream>>>(
+        Problem::of(spec), split, parts, static_cast<const T*>(args.v), static_cast<T*>(args.out));
+    check_launch("combine_and_weigh");
+  });
+}
+
+const Variant kVariant{
+    .ladder = "large_dims",
+    .rung = 2,
+    .name = "split",
+    .idea =
+        "head_dim and keys are split over enough blocks to fill the device; parts are added in a fixed order",
+    .finding =
+        "128 blocks instead of 4: 20 times faster than rung 1 at 8192, 2.0 times faster than rung 0; 27 us "
+        "against the 9 predicted: a chunk of 32 dims between two barriers costs more than the 1000 cycles "
+        "assumed.",
+    .limits =
+        {
+            .dtypes = {Dtype::f32, Dtype::bf16},
+            .head_dim_max = 8192,
+            .causal = true,
+            .compute_capability = 75,
+        },
+    .plan = plan,
+    .launch = launch};
+const VariantRegistration kRegistration(kVariant);
+
+}  // namespace
+}  // namespace splash::gpu

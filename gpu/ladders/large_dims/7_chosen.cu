@@ -1,0 +1,50 @@
+// Rung 7: which rung for which shape, decided on the host. Where the products are too small to fill 128 x 256
+// tiles, latency decides and one launch wins (rung 5); beyond that, rate decides (rung 6).
+//
+// Arithmetic: rung 5 needs ~3 us for nothing and then does ~30 TFLOP/s of bf16 or ~15 of fp32; rung 6 does
+// ~500 and ~260, but its tile of scores costs head_dim / 64 (32) steps of 0.33 us whatever part of it is
+// used, and ~6 us of launches.
+
+#include "gpu/ladders/large_dims/common.cuh"
+
+namespace splash::gpu {
+namespace {
+
+using namespace large_dims;
+
+const Variant& choose(const AttentionSpec& spec, Dtype dtype) {
+  const AttentionShape& s = spec.shape;
+  const double products = 4.0 * static_cast<double>(s.rows() * s.kv_len * s.head_dim);
+  const bool bf16 = dtype == Dtype::bf16;
+  const double steps = static_cast<double>(s.head_dim) / (bf16 ? 64 : 32) *
+                       static_cast<double>(1 + s.rows() * ceil_div(s.kv_len, 256) / 128 / 132);
+  const double latency = 3e-6 + products / (bf16 ? 30e12 : 15e12);
+  const double rate = 6e-6 + 0.33e-6 * steps + products / (bf16 ? 500e12 : 260e12);
+  return find_variant(latency < rate ? "large_dims/5-fragments" : "large_dims/6-wgmma");
+}
+
+Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
+  return choose(spec, dtype).plan(spec, dtype, device);
+}
+
+void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Arguments& args) {
+  choose(spec, dtype).launch(spec, dtype, plan, args);
+}
+
+const Variant kVariant{
+    .ladder = "large_dims",
+    .rung = 7,
+    .name = "chosen",
+    .idea = "one launch where latency decides, two matrix products where rate does: chosen by the shape",
+    .finding = "As fast as the better of rungs 5 and 6 on all shapes measured, within 4 %.",
+    .limits = {.dtypes = {Dtype::f32, Dtype::bf16},
+               .head_dim_max = 8192,
+               .causal = true,
+               .compute_capability = 90},
+    .tolerance = {.f32 = 1e-6},
+    .plan = plan,
+    .launch = launch};
+const VariantRegistration kRegistration(kVariant);
+
+}  // namespace
+}  // namespace splash::gpu

@@ -1,0 +1,28 @@
+// Rung 0: what source 000 has. One launch computes all scores and marks the K_KEEP largest of each key block,
+// one turns the marks into lists, one computes the listed scores again, solves alpha-entmax by bisection and
+// gathers the values. Expected at B 2, H 8, N 1024, d 64, causal: 1.1 GFLOP of scores at some 20 TFLOP/s is
+// 0.06 ms; choosing 8 of 64 costs a warp about as long as the 4096 products of a row and block; the lists
+// hold 128 keys a row, 26 halvings each. Some 0.2 ms, then: nothing near the 18 ms of the document, of which
+// three launches explain 0.01 ms.
+
+#include "gpu/ladders/splash/three_launches.cuh"
+
+namespace splash::gpu {
+namespace {
+
+const Variant kVariant{
+    .ladder = "splash",
+    .rung = 0,
+    .name = "three-launches",
+    .idea = "build a mask, build lists from it, then attend over the lists: tiles of 32 queries by 64 keys",
+    .finding =
+        "At N 1024 the mask takes 398 us, the lookup 10, the forward 179 (each alone, by ncu), and a launch "
+        "some 2: the time is the kernels' own work, choosing 8 of 64 and scoring the kept keys again, not "
+        "launching.",
+    .limits = sparse::fp32_limits(NormalizerKind::entmax, {32, 64}),
+    .plan = sparse::plan_three_launches<32, 64, 4>,
+    .launch = sparse::launch_three<32, 64, 4>};
+const VariantRegistration kRegistration(kVariant);
+
+}  // namespace
+}  // namespace splash::gpu

@@ -1,0 +1,92 @@
+#pragma once
+// The ladder's problem as its kernels take it, by value: exact alpha-entmax over the k_keep largest scores of
+// each key block. Compiles without nvcc.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "core/error.h"
+#include "gpu/engine/work.h"
+
+namespace splash::gpu::sparse {
+
+constexpr int kMaxAlphas = 256;
+
+struct Problem {
+  const float *q, *k, *v;  // [batch, heads, length, head_dim]
+  float* out;
+  const int32_t *q_positions, *k_positions;  // null without a mask by positions
+  int heads;                                 // batch * q_heads: each reads key head `head / group`
+  int q_heads, group, q_len, kv_len, head_dim;
+  int reach;  // query i sees the keys below i + reach
+  int block, k_keep;
+  float scale;
+  bool normalized;  // of the power normalizers
+  int alphas;       // 1, or q_heads
+  float alpha[kMaxAlphas];
+};
+
+inline int64_t tiles(int64_t length, int64_t tile) {
+  return (length + tile - 1) / tile;
+}
+
+// Throws Unsupported where each of more than kMaxAlphas query heads has its own alpha.
+inline Problem make_problem(const AttentionSpec& spec, const Arguments& arguments = {}) {
+  const AttentionShape& shape = spec.shape;
+  const std::vector<double>& alpha = spec.normalizer.alpha;
+  if (alpha.size() > kMaxAlphas) {
+    throw Unsupported("the splash ladder takes one alpha for all heads or at most " +
+                      std::to_string(kMaxAlphas) + ", not " + std::to_string(alpha.size()));
+  }
+  Problem p{};
+  p.q = static_cast<const float*>(arguments.q);
+  p.k = static_cast<const float*>(arguments.k);
+  p.v = static_cast<const float*>(arguments.v);
+  p.out = static_cast<float*>(arguments.out);
+  p.q_positions = arguments.q_positions;
+  p.k_positions = arguments.k_positions;
+  p.heads = static_cast<int>(shape.batch * shape.q_heads);
+  p.q_heads = static_cast<int>(shape.q_heads);
+  p.group = static_cast<int>(shape.group());
+  p.q_len = static_cast<int>(shape.q_len);
+  p.kv_len = static_cast<int>(shape.kv_len);
+  p.head_dim = static_cast<int>(shape.head_dim);
+  p.reach = static_cast<int>(spec.mask.causal ? shape.kv_len - shape.q_len + 1 : shape.kv_len);
+  p.block = static_cast<int>(spec.selection.block);
+  p.k_keep = static_cast<int>(std::min(spec.selection.k_keep, spec.selection.block));
+  p.scale = static_cast<float>(spec.score_scale());
+  p.normalized = spec.normalizer.kind != NormalizerKind::power_unnormalized;
+  p.alphas = static_cast<int>(alpha.size());
+  std::copy(alpha.begin(), alpha.end(), p.alpha);
+  return p;
+}
+
+// What the fp32 rungs take.
+inline Limits fp32_limits(NormalizerKind kind, std::vector<int64_t> selection_blocks) {
+  Limits limits;
+  limits.dtypes = {Dtype::f32};
+  limits.head_dim_max = 128;
+  limits.normalizers = {kind};
+  if (kind == NormalizerKind::power) limits.normalizers.push_back(NormalizerKind::power_unnormalized);
+  limits.selections = {SelectionKind::top_k_block};
+  limits.selection_blocks = std::move(selection_blocks);
+  limits.causal = limits.positions = true;
+  return limits;
+}
+
+// Every visible tile multiplied once for the scores; of the values only what is kept is read. Useful: 4 d a
+// visible pair times the share that the selection keeps of a block.
+inline Work score_work(const AttentionSpec& spec, const Tile& tile, int64_t padded_dim, MathUnit unit) {
+  AttentionSpec dense = spec;
+  dense.selection = {};
+  Work work = tiled_work(dense, Dtype::f32, tile, padded_dim, unit);
+  const auto kept = static_cast<double>(std::min(spec.selection.k_keep, spec.selection.block));
+  work.useful_flops *= kept / static_cast<double>(spec.selection.block);
+  work.executed_flops /= 2;  // half of it is the product with V
+  const double rows = 2.0 * static_cast<double>(spec.shape.rows() * spec.shape.head_dim * 4);
+  work.l2_bytes = rows + (work.l2_bytes - rows) / 2;
+  return work;
+}
+
+}  // namespace splash::gpu::sparse

@@ -1,0 +1,175 @@
+#pragma once
+// What every rung of this ladder shares: the problem as a kernel sees it, the plan and the launch of a grid
+// with one block a tile of queries, and the choice of an instantiation by dtype and padded head_dim.
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "gpu/cuda_check.h"
+#include "gpu/engine/variant.h"
+#include "gpu/engine/work.h"
+
+namespace splash::gpu::wmma_ladder {
+
+inline constexpr int kWarp = 32;
+inline constexpr double kLog2e = 1.4426950408889634;
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Problem {
+  const void *q, *k, *v;
+  void* out;
+  int group;    // query heads a key head serves
+  int q_tiles;  // of one head
+  int q_len, kv_len, head_dim;
+  bool causal;
+  float scale_log2;  // exp(scale * s) = exp2(scale_log2 * s)
+};
+
+// What one block works on: a tile of queries of one head.
+struct BlockTask {
+  int head, kv_head;  // of all batches
+  int first_query;
+  int end_key;                  // no query of the tile sees this key or a later one
+  int64_t q_offset, kv_offset;  // elements, of the head's first row
+};
+
+// One past the last key that `query` sees; causal masks are aligned at the bottom right.
+__device__ inline int end_of_keys(const Problem& p, int query) {
+  return p.causal ? min(p.kv_len, max(0, query + 1 + p.kv_len - p.q_len)) : p.kv_len;
+}
+
+// Blocks are scheduled in order: tiles of a head follow one another, so that its K and V stay in L2; where
+// `longest_first` (under a causal mask), the last tiles of all heads come first, so that no long one is left
+// for the end.
+__device__ inline BlockTask block_task(const Problem& p, int tile_q, bool longest_first = false) {
+  const int block = static_cast<int>(blockIdx.x), heads = static_cast<int>(gridDim.x) / p.q_tiles;
+  const int tile = longest_first ? p.q_tiles - 1 - block / heads : block % p.q_tiles;
+  BlockTask task;
+  task.head = longest_first ? block % heads : block / p.q_tiles;
+  task.kv_head = task.head / p.group;
+  task.first_query = tile * tile_q;
+  task.end_key = end_of_keys(p, task.first_query + tile_q - 1);
+  task.q_offset = int64_t{task.head} * p.q_len * p.head_dim;
+  task.kv_offset = int64_t{task.kv_head} * p.kv_len * p.head_dim;
+  return task;
+}
+
+// A row without a finite score yet is shifted by 0, not by -inf: exp2(-inf - 0) is the 0 that it should be.
+__device__ inline float shift_of(float max) {
+  return max == -kInfinity ? 0.0F : max;
+}
+
+template <class T>
+__device__ T rounded(float x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else {
+    return __float2bfloat16_rn(x);
+  }
+}
+
+__device__ inline float widened(__half x) {
+  return __half2float(x);
+}
+__device__ inline float widened(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+
+// Rows [first, first + kRows) of a [length, head_dim] matrix into shared memory, 16 bytes a thread. What lies
+// outside the matrix becomes zero: products ignore it, and no NaN of an earlier block's memory reaches them.
+template <int kRows, int kDim, int kStride, int kThreads, class T>
+__device__ void load_rows(T* shared, const T* matrix, int first, int length, int head_dim) {
+  constexpr int kVector = 16 / sizeof(T), kVectors = kDim / kVector;
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kVectors; i += kThreads) {
+    const int row = i / kVectors, column = i % kVectors * kVector;
+    uint4 vector = make_uint4(0, 0, 0, 0);
+    if (first + row < length && column < head_dim)
+      vector = *reinterpret_cast<const uint4*>(matrix + int64_t{first + row} * head_dim + column);
+    *reinterpret_cast<uint4*>(shared + row * kStride + column) = vector;
+  }
+}
+
+template <class T, int kDim>
+struct Instance {
+  using Element = T;
+  static constexpr int kHeadDim = kDim;
+};
+
+inline int padded_dim(int64_t head_dim) {
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+}
+
+// make(Instance<T, kDim>{}) of the dtype and the padded head_dim.
+template <class Make>
+auto for_instance(Dtype dtype, int64_t head_dim, const Make& make) {
+  const int dim = padded_dim(head_dim);
+  if (dtype == Dtype::f16) {
+    if (dim == 64) return make(Instance<__half, 64>{});
+    return dim == 128 ? make(Instance<__half, 128>{}) : make(Instance<__half, 256>{});
+  }
+  if (dim == 64) return make(Instance<__nv_bfloat16, 64>{});
+  return dim == 128 ? make(Instance<__nv_bfloat16, 128>{}) : make(Instance<__nv_bfloat16, 256>{});
+}
+
+// A kernel and the shared memory that it asks for.
+struct Entry {
+  const void* function = nullptr;
+  int64_t shared_bytes = 0;
+};
+
+inline int64_t tiles_of_queries(const AttentionShape& shape, int tile_q) {
+  return (shape.q_len + tile_q - 1) / tile_q;
+}
+
+// One launch, one block a tile of queries of one head.
+inline Plan tiled_plan(const AttentionSpec& spec, Dtype dtype, const Tile& tile, const char* name,
+                       int threads, const Entry& entry, MathUnit unit = MathUnit::f16) {
+  const AttentionShape& shape = spec.shape;
+  Plan plan;
+  plan.tile = tile;
+  plan.kernels.push_back({.name = name,
+                          .function = entry.function,
+                          .blocks = shape.batch * shape.q_heads * tiles_of_queries(shape, tile.q),
+                          .threads = threads,
+                          .shared_bytes = entry.shared_bytes});
+  plan.work = tiled_work(spec, dtype, tile, padded_dim(shape.head_dim), unit);
+  return plan;
+}
+
+inline Problem problem_of(const AttentionSpec& spec, int tile_q, const Arguments& args) {
+  const AttentionShape& shape = spec.shape;
+  return {.q = args.q,
+          .k = args.k,
+          .v = args.v,
+          .out = args.out,
+          .group = static_cast<int>(shape.group()),
+          .q_tiles = static_cast<int>(tiles_of_queries(shape, tile_q)),
+          .q_len = static_cast<int>(shape.q_len),
+          .kv_len = static_cast<int>(shape.kv_len),
+          .head_dim = static_cast<int>(shape.head_dim),
+          .causal = spec.mask.causal,
+          .scale_log2 = static_cast<float>(spec.score_scale() * kLog2e)};
+}
+
+template <class... Parameters>
+void launch_kernel(const KernelLaunch& kernel, const Arguments& args, Parameters&... parameters) {
+  void* addresses[] = {&parameters...};
+  check_cuda(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(kernel.blocks)),
+                              dim3(static_cast<unsigned>(kernel.threads)), addresses,
+                              static_cast<size_t>(kernel.shared_bytes), args.stream),
+             "launch " + kernel.name);
+}
+
+// Launches the plan's only kernel, which takes a Problem.
+inline void launch_tiles(const AttentionSpec& spec, Dtype /*dtype*/, const Plan& plan,
+                         const Arguments& args) {
+  Problem problem = problem_of(spec, plan.tile.q, args);
+  launch_kernel(plan.kernels.front(), args, problem);
+}
+
+}  // namespace splash::gpu::wmma_ladder

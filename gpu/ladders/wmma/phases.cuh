@@ -1,0 +1,241 @@
+#pragma once
+// The document's kernel, phase by phase: WMMA products whose results pass through shared memory. The rungs 2
+// to 8 string these together; where they put their barriers, and how the tiles lie, is what tells them apart.
+
+#include <mma.h>
+
+#include "gpu/arch/cp_async.cuh"
+#include "gpu/ladders/wmma/rows.cuh"
+
+namespace splash::gpu::wmma_ladder {
+
+inline constexpr int kBlock = 16;  // WMMA multiplies 16 x 16 x 16
+inline constexpr int kPad = 8;     // elements of 16 bits behind each row, from rung 3 on
+
+// Shared memory of a block: kStages tiles of K and V, rows padded by kPadding elements of 16 bits.
+template <class Element, int kDim, int kRowsOfQ, int kWarpsOfBlock, int kPadding = 0, int kStages = 1>
+struct Tiles {
+  using T = Element;
+  static constexpr int kTileM = kRowsOfQ, kWarps = kWarpsOfBlock, kThreads = kWarps * kWarp, kHeadDim = kDim;
+  static constexpr int kStride = kDim + kPadding;             // of q, k, v
+  static constexpr int kScoreStride = kTileN + kPadding / 2;  // of scores, in floats
+  static constexpr int kPackedStride = kTileN + kPadding;     // of probabilities after a conversion
+  static constexpr int kInPlaceStride = 2 * kScoreStride;     // of probabilities in the place of their scores
+  static constexpr int kProductStride = kDim + kPadding / 2;  // of product, in floats
+  using RowState = Rows<kTileM, kWarps, kDim>;
+
+  T q[kTileM * kStride], k[kStages][kTileN * kStride], v[kStages][kTileN * kStride];
+  union {  // probabilities take the place of their scores
+    float scores[kTileM * kScoreStride];
+    T probabilities[2 * kTileM * kScoreStride];
+  };
+  float product[kTileM * kProductStride];  // of one tile's probabilities with V
+};
+
+template <class Tiles>
+__device__ Tiles& shared_tiles() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return *reinterpret_cast<Tiles*>(memory);
+}
+
+template <class Tiles>
+__device__ void load_queries(Tiles& tiles, const Problem& p, const BlockTask& task) {
+  using T = typename Tiles::T;
+  load_rows<Tiles::kTileM, Tiles::kHeadDim, Tiles::kStride, Tiles::kThreads>(
+      tiles.q, static_cast<const T*>(p.q) + task.q_offset, task.first_query, p.q_len, p.head_dim);
+}
+
+template <class Tiles>
+__device__ void load_keys_and_values(Tiles& tiles, const Problem& p, const BlockTask& task, int first_key) {
+  using T = typename Tiles::T;
+  load_rows<kTileN, Tiles::kHeadDim, Tiles::kStride, Tiles::kThreads>(
+      tiles.k[0], static_cast<const T*>(p.k) + task.kv_offset, first_key, p.kv_len, p.head_dim);
+  load_rows<kTileN, Tiles::kHeadDim, Tiles::kStride, Tiles::kThreads>(
+      tiles.v[0], static_cast<const T*>(p.v) + task.kv_offset, first_key, p.kv_len, p.head_dim);
+}
+
+// As load_rows, but the bytes arrive later: wait for the group and then for the block.
+template <class Tiles>
+__device__ void start_loading(Tiles& tiles, const Problem& p, const BlockTask& task, int first_key,
+                              int stage) {
+  using T = typename Tiles::T;
+  constexpr int kVector = 16 / sizeof(T), kVectors = Tiles::kHeadDim / kVector;
+  const T* const k = static_cast<const T*>(p.k) + task.kv_offset;
+  const T* const v = static_cast<const T*>(p.v) + task.kv_offset;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileN * kVectors; i += Tiles::kThreads) {
+    const int row = i / kVectors, column = i % kVectors * kVector;
+    const bool inside = first_key + row < p.kv_len && column < p.head_dim;
+    const int64_t from = inside ? int64_t{first_key + row} * p.head_dim + column : 0;
+    arch::cp_async_16(tiles.k[stage] + row * Tiles::kStride + column, k + from, inside);
+    arch::cp_async_16(tiles.v[stage] + row * Tiles::kStride + column, v + from, inside);
+  }
+}
+
+// scores = Q K^T, a block of 16 x 16 a warp and turn.
+template <class Tiles>
+__device__ void multiply_scores(Tiles& tiles, int stage = 0) {
+  using namespace nvcuda::wmma;
+  using T = typename Tiles::T;
+  constexpr int kAcross = kTileN / kBlock;
+  for (int block = static_cast<int>(threadIdx.x) / kWarp; block < Tiles::kTileM / kBlock * kAcross;
+       block += Tiles::kWarps) {
+    const int row = block / kAcross * kBlock, key = block % kAcross * kBlock;
+    fragment<accumulator, kBlock, kBlock, kBlock, float> sum;
+    fill_fragment(sum, 0);
+#pragma unroll
+    for (int d = 0; d < Tiles::kHeadDim; d += kBlock) {
+      fragment<matrix_a, kBlock, kBlock, kBlock, T, row_major> a;
+      fragment<matrix_b, kBlock, kBlock, kBlock, T, col_major> b;
+      load_matrix_sync(a, tiles.q + row * Tiles::kStride + d, Tiles::kStride);
+      load_matrix_sync(b, tiles.k[stage] + key * Tiles::kStride + d, Tiles::kStride);
+      mma_sync(sum, a, b, sum);
+    }
+    store_matrix_sync(tiles.scores + row * Tiles::kScoreStride + key, sum, Tiles::kScoreStride,
+                      mem_row_major);
+  }
+}
+
+// product = P V; a row of probabilities starts every kStrideP elements.
+template <int kStrideP, class Tiles>
+__device__ void multiply_values(Tiles& tiles, int stage = 0) {
+  using namespace nvcuda::wmma;
+  using T = typename Tiles::T;
+  constexpr int kAcross = Tiles::kHeadDim / kBlock;
+  for (int block = static_cast<int>(threadIdx.x) / kWarp; block < Tiles::kTileM / kBlock * kAcross;
+       block += Tiles::kWarps) {
+    const int row = block / kAcross * kBlock, column = block % kAcross * kBlock;
+    fragment<accumulator, kBlock, kBlock, kBlock, float> sum;
+    fill_fragment(sum, 0);
+#pragma unroll
+    for (int key = 0; key < kTileN; key += kBlock) {
+      fragment<matrix_a, kBlock, kBlock, kBlock, T, row_major> a;
+      fragment<matrix_b, kBlock, kBlock, kBlock, T, row_major> b;
+      load_matrix_sync(a, tiles.probabilities + row * kStrideP + key, kStrideP);
+      load_matrix_sync(b, tiles.v[stage] + key * Tiles::kStride + column, Tiles::kStride);
+      mma_sync(sum, a, b, sum);
+    }
+    store_matrix_sync(tiles.product + row * Tiles::kProductStride + column, sum, Tiles::kProductStride,
+                      mem_row_major);
+  }
+}
+
+// The running output: scaled to the new maximum, plus this tile's product.
+template <class Tiles>
+__device__ void accumulate(const Tiles& tiles, typename Tiles::RowState& rows) {
+#pragma unroll
+  for (int i = 0; i < rows.kCount; ++i) {
+    const float* const from = tiles.product + rows.row(i) * Tiles::kProductStride + rows.lane();
+#pragma unroll
+    for (int c = 0; c < rows.kColumns; ++c)
+      rows.out[i][c] = rows.out[i][c] * rows.correction[i] + from[c * kWarp];
+  }
+}
+
+// The softmax in passes over shared memory, as the document has it: one warp a row, one lane a key.
+template <class Tiles>
+__device__ float& score_of(Tiles& tiles, typename Tiles::RowState& rows, int i) {
+  return tiles.scores[rows.row(i) * Tiles::kScoreStride + rows.lane()];
+}
+
+template <class Tiles>
+__device__ void mask_scores(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
+                            const BlockTask& task, int first_key) {
+#pragma unroll
+  for (int i = 0; i < rows.kCount; ++i) {
+    float& score = score_of(tiles, rows, i);
+    score = rows.masked(p, task, i, first_key, score);
+  }
+}
+
+template <class Tiles>
+__device__ void raise_maxima(Tiles& tiles, typename Tiles::RowState& rows) {
+#pragma unroll
+  for (int i = 0; i < rows.kCount; ++i) rows.raise_max(i, score_of(tiles, rows, i));
+}
+
+template <class Tiles>
+__device__ void exponentiate(Tiles& tiles, typename Tiles::RowState& rows) {
+#pragma unroll
+  for (int i = 0; i < rows.kCount; ++i) {
+    float& score = score_of(tiles, rows, i);
+    rows.exponentiate(i, score);
+    score = rows.probability[i];
+  }
+}
+
+template <class RowState>
+__device__ void add_sums(RowState& rows) {
+#pragma unroll
+  for (int i = 0; i < rows.kCount; ++i) rows.add_sum(i);
+}
+
+// Packed rows of half the size overlap the floats of other rows: all are read before any is written.
+template <class Tiles>
+__device__ void convert_probabilities(Tiles& tiles, typename Tiles::RowState& rows) {
+  float kept[rows.kCount];
+#pragma unroll
+  for (int i = 0; i < rows.kCount; ++i) kept[i] = score_of(tiles, rows, i);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < rows.kCount; ++i)
+    tiles.probabilities[rows.row(i) * Tiles::kPackedStride + rows.lane()] =
+        rounded<typename Tiles::T>(kept[i]);
+}
+
+// Two elements to a float: a row of probabilities overwrites its own scores, which only its warp reads.
+template <class Tiles>
+__device__ void write_probabilities_in_place(Tiles& tiles, const typename Tiles::RowState& rows) {
+  __syncwarp();  // all scores of the warp's rows are read
+#pragma unroll
+  for (int i = 0; i < rows.kCount; ++i)
+    tiles.probabilities[rows.row(i) * Tiles::kInPlaceStride + rows.lane()] =
+        rounded<typename Tiles::T>(rows.probability[i]);
+}
+
+// The whole softmax of the rows that a warp owns, in registers. Needs no barrier but the warp's.
+template <class Tiles>
+__device__ void softmax_in_place(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
+                                 const BlockTask& task, int first_key) {
+#pragma unroll
+  for (int i = 0; i < rows.kCount; ++i) {
+    const float score = rows.masked(p, task, i, first_key, score_of(tiles, rows, i));
+    rows.raise_max(i, score);
+    rows.exponentiate(i, score);
+    rows.add_sum(i);
+  }
+  write_probabilities_in_place(tiles, rows);
+}
+
+// V2's walk over the keys: each phase ends at a barrier, needed or not, ten in all (one is in the
+// conversion).
+template <class Tiles>
+__device__ void walk_with_a_barrier_a_phase(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
+                                            const BlockTask& task) {
+  for (int first_key = 0; first_key < task.end_key; first_key += kTileN) {
+    load_keys_and_values(tiles, p, task, first_key);
+    __syncthreads();
+    multiply_scores(tiles);
+    __syncthreads();
+    mask_scores(tiles, rows, p, task, first_key);
+    __syncthreads();
+    raise_maxima(tiles, rows);
+    __syncthreads();
+    exponentiate(tiles, rows);
+    __syncthreads();
+    add_sums(rows);
+    __syncthreads();
+    convert_probabilities(tiles, rows);
+    __syncthreads();
+    multiply_values<Tiles::kPackedStride>(tiles);
+    __syncthreads();
+    accumulate(tiles, rows);
+    __syncthreads();
+  }
+}
+
+template <class Tiles, class Kernel>
+Entry entry_of(Kernel* kernel) {
+  return {reinterpret_cast<const void*>(kernel), sizeof(Tiles)};
+}
+
+}  // namespace splash::gpu::wmma_ladder

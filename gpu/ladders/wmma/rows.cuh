@@ -1,0 +1,80 @@
+#pragma once
+// Rows of scores in shared memory, one warp a row and one lane a key (tiles have 32 keys): the online softmax
+// (Milakov, Gimelshein 2018) and the running output, for the rungs that keep scores in shared memory.
+
+#include "gpu/ladders/wmma/common.cuh"
+
+namespace splash::gpu::wmma_ladder {
+
+inline constexpr int kTileN = kWarp;  // keys a tile
+
+__device__ inline float warp_max(float x) {
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(~0U, x, lanes));
+  return x;
+}
+__device__ inline float warp_sum(float x) {
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(~0U, x, lanes);
+  return x;
+}
+
+// What a warp keeps in registers of its rows warp, warp + kWarps, ...: all lanes the same but for `out`, of
+// which a lane holds the columns lane, lane + 32, ...
+template <int kTileM, int kWarps, int kDim>
+struct Rows {
+  static constexpr int kCount = kTileM / kWarps, kColumns = kDim / kWarp;
+  float max[kCount], sum[kCount], correction[kCount], probability[kCount], out[kCount][kColumns];
+
+  __device__ Rows() {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      max[i] = -kInfinity;
+      sum[i] = 0;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) out[i][c] = 0;
+    }
+  }
+  static __device__ int lane() {
+    return static_cast<int>(threadIdx.x) % kWarp;
+  }
+  static __device__ int row(int i) {
+    return static_cast<int>(threadIdx.x) / kWarp + i * kWarps;
+  }
+
+  // In units of log 2, or -inf where the query does not see the key.
+  __device__ static float masked(const Problem& p, const BlockTask& task, int i, int first_key, float score) {
+    const bool visible = first_key + lane() < end_of_keys(p, task.first_query + row(i));
+    return visible ? score * p.scale_log2 : -kInfinity;
+  }
+
+  // A tile's score of this lane moves the maximum; what was summed before is to be scaled by `correction`.
+  __device__ void raise_max(int i, float score) {
+    const float before = max[i];
+    max[i] = fmaxf(before, warp_max(score));
+    correction[i] = exp2f(before - shift_of(max[i]));
+  }
+  __device__ void exponentiate(int i, float score) {
+    probability[i] = exp2f(score - shift_of(max[i]));
+  }
+  __device__ void add_sum(int i) {
+    sum[i] = sum[i] * correction[i] + warp_sum(probability[i]);
+  }
+
+  // out = (what was summed) / sum, or zero where the query saw no key.
+  template <class T>
+  __device__ void write(const Problem& p, const BlockTask& task) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int query = task.first_query + row(i);
+      if (query >= p.q_len) continue;
+      const float inverse = sum[i] == 0 ? 0.0F : 1 / sum[i];
+      T* const to = static_cast<T*>(p.out) + task.q_offset + int64_t{query} * p.head_dim;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const int column = lane() + c * kWarp;
+        if (column < p.head_dim) to[column] = rounded<T>(out[i][c] * inverse);
+      }
+    }
+  }
+};
+
+}  // namespace splash::gpu::wmma_ladder

@@ -1,0 +1,162 @@
+// The engine on a device: memory, timing, and refusals before anything is launched.
+
+#include <algorithm>
+
+#include <cuda_runtime_api.h>
+
+#include "core/workload.h"
+#include "gpu/benchmark/timing.h"
+#include "gpu/engine/attention.h"
+#include "gpu/tests/skip_without_gpu.h"
+
+using namespace splash;
+using namespace splash::gpu;
+
+namespace {
+
+// Copies q to out, so that the engine alone is looked at.
+void copy_q(const AttentionSpec& spec, Dtype dtype, const Plan& /*plan*/, const Arguments& a) {
+  const auto bytes = static_cast<size_t>(spec.shape.rows() * spec.shape.head_dim * bytes_of(dtype));
+  static_cast<void>(cudaMemcpyAsync(a.out, a.q, bytes, cudaMemcpyDeviceToDevice, a.stream));
+}
+
+Plan copy_plan(const AttentionSpec& spec, Dtype /*dtype*/, const DeviceInfo& /*device*/) {
+  Plan plan;
+  plan.workspace_bytes = spec.shape.kv_len >= 1 << 20 ? int64_t{1} << 50 : 0;
+  return plan;
+}
+
+const Variant kCopy{.ladder = "engine_test",
+                    .rung = 0,
+                    .name = "copy",
+                    .idea = "copies q",
+                    .limits = {.dtypes = {Dtype::f32, Dtype::f16, Dtype::bf16}},
+                    .plan = copy_plan,
+                    .launch = copy_q};
+
+struct Problem {
+  Stream stream;
+  AttentionSpec spec;
+  DeviceTensor q, k, v, out;
+
+  explicit Problem(Dtype dtype, AttentionShape shape = {1, 2, 2, 33, 65, 64}) {
+    spec.shape = shape;
+    spec.normalizer.kind = NormalizerKind::softmax;
+    const auto inputs = make_inputs<float>({}, shape);
+    q = DeviceTensor::from(stream, dtype, inputs.q);
+    k = DeviceTensor::from(stream, dtype, inputs.k);
+    v = DeviceTensor::from(stream, dtype, inputs.v);
+    out = DeviceTensor(stream, dtype, q.view().extents);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("tensors are rounded on their way to the device, and come back exactly") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const auto host = make_inputs<double>({}, {2, 3, 3, 17, 17, 24}).q;
+  for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    CAPTURE(to_string(dtype));
+    const Tensor<double> back = DeviceTensor::from(stream, dtype, host).to_host();
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < host.size(); ++i)
+      wrong += back.data()[i] != round_to(dtype, host.data()[i]) ? 1 : 0;
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a prepared call runs as often as it is asked to") {
+  SKIP_WITHOUT_GPU();
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    Problem x(dtype);
+    const PreparedAttention attention(kCopy, x.spec, dtype, x.stream);
+    for (int i = 0; i < 3; ++i) {
+      x.out.buffer().fill(0xFF);
+      attention.enqueue(x.q.view(), x.k.view(), x.v.view(), x.out.view());
+      const Tensor<double> out = x.out.to_host(), q = x.q.to_host();
+      CHECK(std::equal(out.data(), out.data() + out.size(), q.data()));
+    }
+  }
+}
+
+TEST_CASE("tensors that do not fit are refused by name") {
+  SKIP_WITHOUT_GPU();
+  Problem x(Dtype::f16);
+  const PreparedAttention attention(kCopy, x.spec, Dtype::f16, x.stream);
+  const auto q = x.q.view(), k = x.k.view(), v = x.v.view(), out = x.out.view();
+
+  CHECK_THROWS_AS(attention.enqueue(k, k, v, out), InvalidArgument);
+  auto wrong = q;
+  wrong.dtype = Dtype::bf16;
+  CHECK_THROWS_WITH_AS(attention.enqueue(wrong, k, v, out), "q is bfloat16; it must be float16",
+                       InvalidArgument);
+  wrong = v;
+  wrong.strides[2] = 128;
+  CHECK_THROWS_WITH_AS(attention.enqueue(q, k, wrong, out),
+                       "v has strides 8320, 4160, 128, 1; it must be contiguous", InvalidArgument);
+  wrong = out;
+  wrong.data = static_cast<char*>(out.data) + 2;
+  CHECK_THROWS_AS(attention.enqueue(q, k, v, wrong), InvalidArgument);
+  wrong.data = nullptr;
+  CHECK_THROWS_AS(attention.enqueue(q, k, v, wrong), InvalidArgument);
+}
+
+TEST_CASE("unsupported problems and too little memory are refused before a launch") {
+  SKIP_WITHOUT_GPU();
+  Problem x(Dtype::f32);
+  CHECK_THROWS_AS(PreparedAttention(kCopy, x.spec, Dtype::f64, x.stream), Unsupported);
+  AttentionSpec spec = x.spec;
+  spec.shape.head_dim = 0;
+  CHECK_THROWS_AS(PreparedAttention(kCopy, spec, Dtype::f32, x.stream), InvalidArgument);
+  spec = x.spec;
+  spec.shape.kv_len = 1 << 20;  // asks for a pebibyte of workspace
+  CHECK_THROWS_AS(PreparedAttention(kCopy, spec, Dtype::f32, x.stream), DeviceError);
+  CHECK_THROWS_AS(DeviceBuffer(x.stream, -1), InvalidArgument);
+  DeviceBuffer fine(x.stream, 1024);  // the stream and the device go on
+  fine.fill(0);
+  CHECK_NOTHROW(x.stream.synchronize());
+}
+
+TEST_CASE("a copy is timed as the bandwidth allows, and an idle call as next to nothing") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const DeviceInfo device = list_devices().at(stream.device());
+  const int64_t bytes = int64_t{1} << 30;
+  DeviceBuffer from(stream, bytes), to(stream, bytes);
+  from.fill(1);
+  const auto copy = [&] {
+    static_cast<void>(
+        cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream.handle()));
+  };
+  const double bus = 2 * device.memory_clock_hz * device.memory_bus_bits / 8;
+  for (const auto method : {TimingMethod::events, TimingMethod::graph}) {
+    const Timing timing = time_on_device(copy, stream, {.method = method, .samples = 12});
+    CHECK(timing.seconds.size() >= 10);
+    for (const double seconds : timing.seconds)
+      CHECK(2.0 * static_cast<double>(bytes) / seconds < 1.05 * bus);
+    CHECK(timing.clock_before_hz > 1e8);
+    CHECK(timing.clock_before_hz < 1.1 * device.clock_hz);
+  }
+  const Timing idle = time_on_device([] {}, stream, {.samples = 20});
+  for (const double seconds : idle.seconds) CHECK(seconds < 1e-4);
+}
+
+TEST_CASE("L2 is cold only where that was asked for") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const int64_t bytes = list_devices().at(stream.device()).l2_bytes / 8;
+  DeviceBuffer from(stream, bytes), to(stream, bytes);
+  from.fill(1);
+  const auto copy = [&] {
+    static_cast<void>(
+        cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, stream.handle()));
+  };
+  const auto fastest = [&](CacheState cache) {
+    const Timing timing = time_on_device(copy, stream, {.cache = cache, .samples = 30});
+    return *std::min_element(timing.seconds.begin(), timing.seconds.end());
+  };
+  CHECK(fastest(CacheState::cold) > fastest(CacheState::warm));
+  CHECK_THROWS_AS(time_on_device(copy, stream, {.cache = CacheState::cold, .method = TimingMethod::graph}),
+                  InvalidArgument);
+}

@@ -1,0 +1,142 @@
+// Every variant of every ladder against the double oracle. SPLASH_TEST_SEED=random draws fresh inputs. For
+// sanitizers, which are slow: SPLASH_TEST_VARIANT=wmma/11 runs the variants whose ids begin so,
+// SPLASH_TEST_EVERY=8 each eighth case.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "analysis/error_metrics.h"
+#include "cpu_ref/attention/forward.h"
+#include "gpu/engine/attention.h"
+#include "gpu/tests/ladder_cases.h"
+#include "gpu/tests/skip_without_gpu.h"
+
+using namespace splash;
+using namespace splash::gpu;
+using namespace splash::gpu::testing;
+
+namespace {
+
+struct Reference {
+  Tensor<double> out;
+  double float_nmse = 0;  // what the same arithmetic loses in float: large where scores are huge
+};
+
+double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
+  return analysis::compare_arrays({out.data(), static_cast<size_t>(out.size())},
+                                  {expected.data(), static_cast<size_t>(expected.size())})
+      .nmse;
+}
+
+// Several variants ask for the same case.
+const Reference& reference(const LadderCase& c) {
+  static std::map<std::string, Reference> known;
+  const auto found = known.find(c.name);
+  if (found != known.end()) return found->second;
+  Reference result;
+  result.out = cpu_ref::attention_forward<double>(c.spec, c.inputs.q, c.inputs.k, c.inputs.v).out;
+  const auto in = c.inputs.cast<float>();
+  result.float_nmse =
+      nmse(cpu_ref::attention_forward<float>(c.spec, in.q, in.k, in.v).out.cast<double>(), result.out);
+  return known.emplace(c.name, std::move(result)).first->second;
+}
+
+// A variant's tolerance supposes scores that float holds well. Scores of 1e4 it holds to 1e-3 only, and no
+// float kernel does better; one with a wider tolerance (tf32) loses as much more there.
+double bound_of(const Variant& variant, const LadderCase& c) {
+  constexpr double kOfFloat = 1e-11;
+  const double tolerance = variant.tolerance.of(c.dtype);
+  const double wider = c.dtype == Dtype::f32 ? std::max(1.0, tolerance / kOfFloat) : 1.0;
+  return std::max(tolerance, 16 * wider * reference(c).float_nmse);
+}
+
+// Memory that kernels get as workspace or output is NaN in every type, so that what they do not write shows.
+void poison_memory_pool(const Stream& stream) {
+  DeviceBuffer poison(stream, int64_t{16} << 20);
+  poison.fill(0xFF);
+}
+
+Tensor<double> run(const PreparedAttention& attention, const DeviceTensor& q, const DeviceTensor& k,
+                   const DeviceTensor& v, DeviceTensor& out) {
+  out.buffer().fill(0xFF);
+  attention.enqueue(q.view(), k.view(), v.view(), out.view());
+  return out.to_host();
+}
+
+bool same_bits(const Tensor<double>& a, const Tensor<double>& b) {
+  return std::equal(a.data(), a.data() + a.size(), b.data(),
+                    [](double x, double y) { return x == y || (x != x && y != y); });
+}
+
+void check_case(const Variant& variant, const LadderCase& c, const Stream& stream) {
+  CAPTURE(c.name);
+  poison_memory_pool(stream);
+  const DeviceTensor q = DeviceTensor::from(stream, c.dtype, c.inputs.q);
+  const DeviceTensor k = DeviceTensor::from(stream, c.dtype, c.inputs.k);
+  const DeviceTensor v = DeviceTensor::from(stream, c.dtype, c.inputs.v);
+  DeviceTensor out(stream, c.dtype, q.view().extents);
+  const PreparedAttention attention(variant, c.spec, c.dtype, stream);
+  const Tensor<double> first = run(attention, q, k, v, out);
+  CHECK(nmse(first, reference(c).out) <= bound_of(variant, c));
+  CHECK(same_bits(run(attention, q, k, v, out), first));  // also: the workspace may be used again
+}
+
+std::set<std::string> ladders() {
+  std::set<std::string> names;
+  for (const Variant* variant : all_variants()) names.insert(variant->ladder);
+  return names;
+}
+
+std::string setting(const char* name, const char* otherwise) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
+}
+
+void check_ladder(const std::string& ladder) {
+  const std::string wanted = setting("SPLASH_TEST_VARIANT", "");
+  const size_t step = std::max(1, std::atoi(setting("SPLASH_TEST_EVERY", "1").c_str()));
+  const Stream stream;
+  const DeviceInfo device = list_devices().at(stream.device());
+  for (const Variant* variant : all_variants()) {
+    if (variant->ladder != ladder || !variant->id().starts_with(wanted)) continue;
+    CAPTURE(variant->id());
+    const auto cases = ladder_cases(*variant, device);
+    if (cases.empty()) {
+      std::printf("%s runs nothing on %s\n", variant->id().c_str(), device.name.c_str());
+      CHECK(10 * device.compute_major + device.compute_minor != 90);  // where every variant has cases
+      continue;
+    }
+    for (size_t i = 0; i < cases.size(); i += step) check_case(*variant, cases[i], stream);
+    std::printf("%s: %zu cases, seed %llu\n", variant->id().c_str(), (cases.size() + step - 1) / step,
+                static_cast<unsigned long long>(test_seed()));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("large_dims: every variant agrees with the double oracle") {
+  SKIP_WITHOUT_GPU();
+  check_ladder("large_dims");
+}
+TEST_CASE("wmma: every variant agrees with the double oracle") {
+  SKIP_WITHOUT_GPU();
+  check_ladder("wmma");
+}
+TEST_CASE("splash: every variant agrees with the double oracle") {
+  SKIP_WITHOUT_GPU();
+  check_ladder("splash");
+}
+TEST_CASE("kascade: every variant agrees with the double oracle") {
+  SKIP_WITHOUT_GPU();
+  check_ladder("kascade");
+}
+
+TEST_CASE("no ladder is left out above") {
+  for (const std::string& ladder : ladders()) {
+    CAPTURE(ladder);
+    CHECK(std::set<std::string>{"large_dims", "wmma", "splash", "kascade"}.count(ladder) == 1);
+  }
+}

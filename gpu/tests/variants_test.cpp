@@ -1,0 +1,65 @@
+// Every variant's declaration, without a device: complete, consistent, and planned for an H200.
+
+#include <set>
+
+#include <doctest/doctest.h>
+
+#include "gpu/tests/h200.h"
+#include "gpu/tests/ladder_cases.h"
+
+using namespace splash;
+using namespace splash::gpu;
+using gpu::testing::h200;
+using gpu::testing::ladder_cases;
+
+TEST_CASE("every ladder has rungs, and each of them its own id and place") {
+  std::set<std::string> ids, ladders;
+  for (const Variant* variant : all_variants()) {
+    CAPTURE(variant->id());
+    CHECK(ids.insert(variant->id()).second);
+    ladders.insert(variant->ladder);
+  }
+  CHECK(ladders == std::set<std::string>{"kascade", "large_dims", "splash", "wmma"});
+}
+
+TEST_CASE("every variant says what is new, why it gains what it gains, and what it was promised over") {
+  for (const Variant* variant : all_variants()) {
+    CAPTURE(variant->id());
+    CHECK(variant->idea.size() > 20);
+    CHECK(variant->finding.size() > 20);
+    CHECK_FALSE(variant->limits.dtypes.empty());
+    if (!variant->predicted.over.empty())
+      CHECK_NOTHROW(find_variant(variant->ladder + "/" + variant->predicted.over));
+    CHECK(variant->predicted.low <= variant->predicted.high);
+    for (const Dtype dtype : variant->limits.dtypes) {
+      CHECK(variant->tolerance.of(dtype) > 0);
+      CHECK(variant->tolerance.of(dtype) < 1e-3);
+    }
+  }
+}
+
+TEST_CASE(
+    "every variant plans each of its cases within an H200's limits, and executes no less than it uses") {
+  for (const Variant* variant : all_variants()) {
+    CAPTURE(variant->id());
+    const auto cases = ladder_cases(*variant, h200());
+    CHECK_FALSE(cases.empty());
+    for (const auto& c : cases) {
+      CAPTURE(c.name);
+      const Plan plan = variant->plan(c.spec, c.dtype, h200());
+      CHECK_FALSE(plan.kernels.empty());
+      for (const KernelLaunch& kernel : plan.kernels) {
+        CHECK(kernel.function != nullptr);
+        CHECK(kernel.blocks >= 1);
+        CHECK(kernel.threads >= 32);
+        CHECK(kernel.threads <= 1024);
+        CHECK(kernel.shared_bytes <= h200().shared_bytes_per_block);
+      }
+      CHECK(plan.workspace_bytes >= 0);
+      CHECK(plan.work.useful_flops >= 0);
+      CHECK(plan.work.executed_flops >= plan.work.useful_flops);
+      CHECK(plan.work.dram_bytes > 0);
+      CHECK(plan.work.l2_bytes > 0);
+    }
+  }
+}
