@@ -27,6 +27,7 @@ HEADINGS = (
     "time, µs",
     "dense-equivalent / executed TFLOP/s",
     "% of the roof",
+    "nmse",
     "gain promised",
     "gain measured",
     "why",
@@ -63,27 +64,36 @@ def chosen(report: Report, experiment: str, where: str) -> list[xr.Dataset]:
 
 
 def lines(cases: list[xr.Dataset]) -> list[str]:
-    times = {str(case["implementation"].values): number(case, "time_median") for case in cases}
-    rows = [row(case, times) for case in cases if np.isfinite(number(case, "time_median"))]
+    """A row a case that was run. Gains are over the rung that the document names, else over the rung before."""
+    times: dict[str, float] = {}
+    rows, before = [], ""
+    for case in cases:
+        if not np.isfinite(number(case, "time_median")):
+            continue
+        name = text(case, "implementation")
+        rows.append(row(case, times.get(text(case, "predicted_over") or before, np.nan)))
+        times[name] = number(case, "time_median")
+        if not name.startswith("torch-"):
+            before = name
     return [cells(HEADINGS), cells("---" for _ in HEADINGS), *rows]
 
 
-def row(case: xr.Dataset, times: dict[str, float]) -> str:
+def row(case: xr.Dataset, before: float) -> str:
     name = text(case, "implementation")
     peer = name.startswith("torch-")
     rates = f"{number(case, 'dense_equivalent_rate') / 1e12:.3g}"
     if not peer:
         rates += f" / {number(case, 'executed_rate') / 1e12:.3g}"
-    before = times.get(text(case, "predicted_over"), np.nan)
     return cells(
         (
             name if peer else name.split("/")[1],
             "PyTorch's dense attention" if peer else text(case, "idea"),
-            f"{1e6 * number(case, 'time_median'):.4g}",
+            microseconds(number(case, "time_median")),
             rates,
             percent(number(case, "roof_share")),
+            f"{number(case, 'nmse'):.0e}",
             promised(number(case, "predicted_low"), number(case, "predicted_high")),
-            times_text(before / number(case, "time_median")),
+            "" if peer else times_text(before / number(case, "time_median")),
             text(case, "finding"),
         )
     )
@@ -95,6 +105,10 @@ def number(case: xr.Dataset, name: str) -> float:
 
 def text(case: xr.Dataset, name: str) -> str:
     return str(case[name].values) if name in case else ""
+
+
+def microseconds(seconds: float) -> str:
+    return f"{1e6 * seconds:,.0f}" if seconds >= 1e-3 else f"{1e6 * seconds:.3g}"
 
 
 def percent(share: float) -> str:

@@ -59,6 +59,7 @@ __device__ __forceinline__ bool listed_row(const Problem& p, const Head& h, int 
   int count = 0;
   float bound = -INFINITY;
   bool poisoned = false;
+  __syncwarp();  // the list may hold a row that other lanes still read
   for_each_kept(p, h, sight, q, [&](int key, float score) {
     if (count > room) return;  // overflown
     if (count + 32 > room) {
