@@ -33,7 +33,9 @@ TEST_CASE("gpu-attention refuses what does not fit together") {
       small_problem({{"implementation", std::string("torch-fast")}}),
       "PyTorch backend 'fast' is unknown; there are: cudnn, flash, efficient, math, math-tf32",
       InvalidArgument);
-  CHECK_THROWS_AS(small_problem({{"implementation", std::string("wmma/99-none")}}), InvalidArgument);
+  if (!gpu::all_variants()
+           .empty())  // without CUDA no variant is known, and the run ends for want of a device
+    CHECK_THROWS_AS(small_problem({{"implementation", std::string("wmma/99-none")}}), InvalidArgument);
   CHECK_THROWS_AS(small_problem({{"samples", int64_t{0}}}), InvalidArgument);
   CHECK_THROWS_AS(small_problem({{"kv_heads", int64_t{3}}}), InvalidArgument);
   CHECK_THROWS_AS(small_problem({{"share", 0.0}}), InvalidArgument);

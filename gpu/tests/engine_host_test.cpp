@@ -201,7 +201,8 @@ TEST_CASE("the tiled model of shared keys counts listed and visible pairs") {
           ++listed;
           useful += spec.mask.row(spec.shape, b, h, i).visible(keys[n]) ? 1 : 0;
         }
-        if (i % 32 == 0 && h % 2 == 0) tiles += static_cast<double>((listed + 7) / 8);
+        const int64_t key_tiles = (listed + 7) / 8;
+        if (i % 32 == 0 && h % 2 == 0) tiles += static_cast<double>(key_tiles);
       }
     }
   }

@@ -44,7 +44,7 @@ Selection run(const Problem& problem, const AttentionInputs<double>& inputs) {
   const DeviceTensor k = DeviceTensor::from(stream, problem.dtype, inputs.k);
   const AnchorPass anchor(problem.spec, problem.dtype, problem.options, stream);
   anchor.enqueue(q.view(), k.view());
-  const Selection first = anchor.to_host();
+  Selection first = anchor.to_host();
   anchor.enqueue(q.view(), k.view());
   CHECK(anchor.to_host().keys == first.keys);
   return first;
