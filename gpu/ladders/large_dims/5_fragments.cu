@@ -8,6 +8,12 @@
 // the values. Here a warp issues 48 + 48 products of 16 x 8 x 8 and ~500 instructions around them: ~600
 // cycles. Left are one trip to memory (~1000), two exchanges (~800 each), the stores: 3500 cycles = 2 us, and
 // the launch.
+//
+// At 4096 it is a chain of waits, 100 cycles of which are 1.6 %. So whatever can be is done while the kernel
+// before this one still runs (addresses; the cluster's barrier, which invalidates L1), the lone warp that all
+// wait for sends weights before it adds them up, and products do not queue behind one sum: expect 3.75 us to
+// become 3.25. Seen on the way: scores after 1900 cycles, their parts sent at 2400, in the owner's hands at
+// 2650, weights sent at 3300 and everywhere 80 later, the last store at 4400; a launch adds 950.
 
 #include "gpu/arch/mma.cuh"
 #include "gpu/ladders/large_dims/cluster_softmax.cuh"
@@ -34,15 +40,20 @@ struct Fragments {
   static __device__ int key(int t, int i) { return sizeof(T) == 4 ? t + 4 * i : 2 * t + i % 2 + i / 2 * 8; }
   // The vector of a row of V that is column n of the products. A lane gets columns 2t and 2t + 1 of the
   // results: so that four lanes store neighbours, those are vectors t and t + 4.
-  static __device__ int vector(int n) { return n / 2 + n % 2 * 4; }
+  static constexpr int vector(int n) { return n / 2 + n % 2 * 4; }
 };
 
 __device__ inline uint4 load16(const void* address, bool valid) {
-  return valid ? *reinterpret_cast<const uint4*>(address) : make_uint4(0, 0, 0, 0);
+  return valid ? __ldcg(static_cast<const uint4*>(address)) : make_uint4(0, 0, 0, 0);
 }
 
-__device__ inline void store16(void* address, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
-  __stcg(static_cast<uint4*>(address), make_uint4(x, y, z, w));  // ptxas splits a plain store
+// The value is computed here, though the compiler would rather do it after a wait that follows.
+template <class T>
+__device__ void ready(T*& address) {
+  asm volatile("" : "+l"(address));
+}
+__device__ inline void ready(int& value) {
+  asm volatile("" : "+r"(value));
 }
 
 struct Split {
@@ -53,22 +64,23 @@ __device__ inline Split split(uint32_t bits) {
   return {high, __float_as_uint(__uint_as_float(bits) - __uint_as_float(high))};
 }
 
-// main + correction += a b over 8 dims, a and b split. Infinite operands make the corrections NaN: whoever
-// adds the two up takes `main` alone where it is infinite.
-__device__ inline void mma_split(float (&main)[4], float (&correction)[4], const Split (&a)[4], Split b0,
-                                 Split b1) {
+// main + high_low + low_high += a b over 8 dims, a and b split; three sums, for a chain of products on one
+// waits ~30 cycles for each. Infinite operands make the corrections NaN: whoever adds them up takes `main`
+// alone where it is infinite.
+__device__ inline void mma_split(float (&main)[4], float (&high_low)[4], float (&low_high)[4],
+                                 const Split (&a)[4], Split b0, Split b1) {
   const uint32_t high[4] = {a[0].high, a[1].high, a[2].high, a[3].high};
   const uint32_t low[4] = {a[0].low, a[1].low, a[2].low, a[3].low};
   mma_m16n8k8_tf32(main, high, b0.high, b1.high);
-  mma_m16n8k8_tf32(correction, high, b0.low, b1.low);
-  mma_m16n8k8_tf32(correction, low, b0.high, b1.high);
+  mma_m16n8k8_tf32(high_low, high, b0.low, b1.low);
+  mma_m16n8k8_tf32(low_high, low, b0.high, b1.high);
 }
 
 // The scores of 16 queries and 16 keys over a warp's dims, in mma's layout; the indices of q, k and scores
 // count rows g and g + 8, and keys g and g + 8.
 template <class T>
 __device__ void multiply_scores(const uint4 (&q)[2][2], const uint4 (&k)[2][2], float (&scores)[2][4]) {
-  float correction[2][4] = {};
+  float high_low[2][4] = {}, low_high[2][4] = {};
 #pragma unroll
   for (int i = 0; i < 4; ++i) scores[0][i] = scores[1][i] = 0;
 #pragma unroll
@@ -83,7 +95,8 @@ __device__ void multiply_scores(const uint4 (&q)[2][2], const uint4 (&k)[2][2], 
         const Split rows[4] = {split(a[0][j]), split(a[1][j]), split(a[0][j + 1]), split(a[1][j + 1])};
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          mma_split(scores[half], correction[half], rows, split(b[half][j]), split(b[half][j + 1]));
+          mma_split(scores[half], high_low[half], low_high[half], rows, split(b[half][j]),
+                    split(b[half][j + 1]));
       } else {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
@@ -95,8 +108,8 @@ __device__ void multiply_scores(const uint4 (&q)[2][2], const uint4 (&k)[2][2], 
   if constexpr (sizeof(T) == 4) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      scores[0][i] += isinf(scores[0][i]) ? 0.0f : correction[0][i];
-      scores[1][i] += isinf(scores[1][i]) ? 0.0f : correction[1][i];
+      scores[0][i] += isinf(scores[0][i]) ? 0.0f : high_low[0][i] + low_high[0][i];
+      scores[1][i] += isinf(scores[1][i]) ? 0.0f : high_low[1][i] + low_high[1][i];
     }
   }
 }
@@ -111,6 +124,7 @@ __device__ void multiply_values(const float (&weights)[kQueries][kPitch], int fi
   for (int i = 0; i < 4; ++i)
     rows[i][0] = v[i].x, rows[i][1] = v[i].y, rows[i][2] = v[i].z, rows[i][3] = v[i].w;
   if constexpr (sizeof(T) == 4) {
+    float corrections[4][4] = {};
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const auto part = [&](int row, int key) {
@@ -119,8 +133,11 @@ __device__ void multiply_values(const float (&weights)[kQueries][kPitch], int fi
       const Split a[4] = {part(g, t), part(g + 8, t), part(g, t + 4), part(g + 8, t + 4)};
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        mma_split(sums[c], sums[c], a, split(rows[2 * step][c]), split(rows[2 * step + 1][c]));
+        mma_split(sums[c], corrections[c], corrections[c], a, split(rows[2 * step][c]),
+                  split(rows[2 * step + 1][c]));
     }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) sums[i / 4][i % 4] += corrections[i / 4][i % 4];
   } else {
     const auto pair = [&](int row, int key) {
       const float2 two = *reinterpret_cast<const float2*>(&weights[row][first_key + key]);
@@ -145,38 +162,46 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   auto& softmax = *reinterpret_cast<ClusterSoftmax<kKeys>*>(shared);
   auto* parts = reinterpret_cast<Part<kKeys>*>(shared + sizeof(softmax) / sizeof(uint4));
   init_exchange(softmax);
-  follow_previous_kernel();
-  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  let_next_kernel_come();
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   const int head = cluster_index(), first_query = blockIdx.y * kQueries;
   const int64_t head_dim = problem.head_dim;
-  const int first_dim = (cluster_rank() * static_cast<int>(blockDim.x / 32) + warp) * F::kDims;
+  const int first_dim = (cluster_rank() * warps + warp) * F::kDims;
   const int dims = problem.head_dim - first_dim;  // of this warp; none where not positive
-  q += problem.q_offset(head) + first_query * head_dim + first_dim;
-  out += problem.q_offset(head) + first_query * head_dim + first_dim;
-  k += problem.kv_offset(head) + first_dim;
-  v += problem.kv_offset(head) + first_dim;
+  const int64_t q_offset = problem.q_offset(head) + first_query * head_dim + first_dim;
+  const int64_t kv_offset = problem.kv_offset(head) + first_dim;
+  const int column = F::vector(g) * F::kVector;  // of V
+  q += q_offset + g * head_dim + t * F::kVector;
+  k += kv_offset + g * head_dim + t * F::kVector;
+  v += kv_offset + F::key(t, 0) * head_dim + column;
+  out += q_offset + g * head_dim + t * F::kVector;
+  int log_rows = log_rows_of_block();
+  ready(q), ready(k), ready(v), ready(out), ready(log_rows);
+  cluster_wait();  // here, where it costs nothing
+  follow_previous_kernel();
 
   uint4 q_rows[2][2], k_rows[kSixteens][2][2], v_rows[kSixteens][4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = i / 2 * 8, dim = i % 2 * 4 * F::kVector;
+    q_rows[i / 2][i % 2] = load16(q + row * head_dim + dim,
+                                  first_query + g + row < problem.q_len && t * F::kVector + dim < dims);
+  }
   const auto load_k = [&](int first_key) {
 #pragma unroll
     for (int i = 0; i < kSixteens * 4; ++i) {
-      const int key = first_key + i / 4 * 16 + i / 2 % 2 * 8 + g, dim = (i % 2 * 4 + t) * F::kVector;
-      k_rows[i / 4][i / 2 % 2][i % 2] = load16(k + key * head_dim + dim, key < problem.kv_len && dim < dims);
+      const int key = first_key + i / 2 * 8, dim = i % 2 * 4 * F::kVector;
+      k_rows[i / 4][i / 2 % 2][i % 2] =
+          load16(k + key * head_dim + dim, g + key < problem.kv_len && t * F::kVector + dim < dims);
     }
   };
   const auto load_v = [&](int first_key) {
-    const int column = F::vector(g) * F::kVector;
 #pragma unroll
     for (int i = 0; i < kSixteens * 4; ++i) {
-      const int key = first_key + i / 4 * 16 + F::key(t, i % 4);
-      v_rows[i / 4][i % 4] = load16(v + key * head_dim + column, key < problem.kv_len && column < dims);
+      const int key = first_key + i / 4 * 16 + F::key(0, i % 4);
+      v_rows[i / 4][i % 4] = load16(v + key * head_dim, F::key(t, 0) + key < problem.kv_len && column < dims);
     }
   };
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = i / 2 * 8 + g, dim = (i % 2 * 4 + t) * F::kVector;
-    q_rows[i / 2][i % 2] = load16(q + row * head_dim + dim, first_query + row < problem.q_len && dim < dims);
-  }
 
   float sums[F::kVector][4] = {};
   const int tiles = kKeys == 16 ? 1 : problem.key_tiles(first_query + kQueries - 1, kKeys);
@@ -184,6 +209,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     const int first_key = key_tile * kKeys;
     load_k(first_key);
     if (kKeys == 16) load_v(first_key);  // else there are registers for it only after K's use
+    expect_exchange(softmax);
 #pragma unroll
     for (int i = 0; i < kSixteens; ++i) {
       float scores[2][4];
@@ -198,8 +224,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     }
     if (kKeys > 16) load_v(first_key);
     __syncthreads();  // the parts of all warps are written
-    if (key_tile == 0) cluster_wait();
-    exchange(softmax, parts, blockDim.x / 32, problem, first_query, first_key, key_tile % 2);
+    exchange(softmax, parts, warps, log_rows, problem, first_query, first_key, key_tile % 2);
+    if (kKeys > 16) wait_for_factors(softmax, key_tile % 2);  // else not before the end
     if (key_tile > 0) {
       const float correction[2] = {softmax.factors[g].x, softmax.factors[g + 8].x};
 #pragma unroll
@@ -209,24 +235,27 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     for (int i = 0; i < kSixteens; ++i) multiply_values<T>(softmax.weights, 16 * i, v_rows[i], sums);
   }
 
+  if (kKeys == 16) wait_for_factors(softmax, 0);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = g + 8 * half;
-    if (first_query + row >= problem.q_len) continue;
-    const float factor = normalization(softmax.factors[row].y);
+    const float sum = softmax.factors[row].y;  // of weights up to 1: the quick division is in its range
+    const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
+    const bool valid = first_query + row < problem.q_len;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {  // columns 2t and 2t + 1 of each product
-      const int column = F::vector(2 * t + i) * F::kVector;
+    for (int i = 0; i < 2; ++i) {  // columns 2t and 2t + 1 of each product: vectors t and t + 4
+      static_assert(F::vector(1) == 4 && F::vector(6) == 3);
       const auto value = [&](int c) { return sums[c][2 * half + i] * factor; };
-      if (column >= dims) continue;
+      uint4 result;
       if constexpr (sizeof(T) == 4) {
-        store16(out + row * head_dim + column, __float_as_uint(value(0)), __float_as_uint(value(1)),
-                __float_as_uint(value(2)), __float_as_uint(value(3)));
+        result = make_uint4(__float_as_uint(value(0)), __float_as_uint(value(1)), __float_as_uint(value(2)),
+                            __float_as_uint(value(3)));
       } else {
-        store16(out + row * head_dim + column, pack_pair<T>(value(0), value(1)),
-                pack_pair<T>(value(2), value(3)), pack_pair<T>(value(4), value(5)),
-                pack_pair<T>(value(6), value(7)));
+        result = make_uint4(pack_pair<T>(value(0), value(1)), pack_pair<T>(value(2), value(3)),
+                            pack_pair<T>(value(4), value(5)), pack_pair<T>(value(6), value(7)));
       }
+      if (valid && (t + 4 * i) * F::kVector < dims)  // __stcg: ptxas splits a plain store
+        __stcg(reinterpret_cast<uint4*>(out + 8 * half * head_dim + 4 * i * F::kVector), result);
     }
   }
 }
@@ -250,7 +279,6 @@ int keys_of(const AttentionShape& s) {
 
 template <int kKeys>
 int64_t shared_bytes(int warps) {
-  static_assert(sizeof(ClusterSoftmax<kKeys>) % sizeof(uint4) == 0);
   return static_cast<int64_t>(sizeof(ClusterSoftmax<kKeys>) + warps * sizeof(Part<kKeys>));
 }
 
@@ -297,8 +325,9 @@ const Variant kVariant{
     .idea =
         "the cluster's warps read Q, K and V straight into mma.sync's registers; fp32 as three tf32 products",
     .finding =
-        "5.2 us at 8192 in fp32 and 3.4 in bf16 (rung 4: 7.8 and 7.2): no operand passes shared memory and "
-        "all reads fly at once; start-up and the exchange of scores are half of what is left.",
+        "3.3 us at 4096, 4.9 at 8192 in fp32; 2.5 and 3.0 in bf16 (rung 4 in fp32: 6.3 and 7 to 8): no "
+        "operand passes shared memory and all reads fly at once; of the 3.3, 0.5 are the launch, 0.7 the "
+        "exchange of scores.",
     .limits = {.dtypes = {Dtype::f32, Dtype::bf16},
                .head_dim_max = 8192,
                .causal = true,

@@ -1,11 +1,12 @@
 #pragma once
 // How the blocks of a cluster, each with a slice of head_dim, come to the weights of sixteen queries: rungs 4
 // and 5. Every query row has an owner among the blocks. Each block sends its part of the row's scores to the
-// owner, whose warp adds the parts in the order of the ranks, takes a step of the online softmax and sends
-// the weights to all. sm_90.
+// owner, whose warp adds the parts in a fixed order, takes a step of the online softmax and sends the weights
+// to all; everyone waits for that one warp, so its instructions count. sm_90.
 
 #include "gpu/arch/cluster.cuh"
 #include "gpu/arch/mbarrier.cuh"
+#include "gpu/arch/mma.cuh"
 #include "gpu/ladders/large_dims/launch.cuh"
 
 namespace splash::gpu::large_dims {
@@ -13,40 +14,66 @@ namespace splash::gpu::large_dims {
 constexpr int kQueries = 16;
 
 template <int kKeys>
-struct ClusterSoftmax {
+struct alignas(16) ClusterSoftmax {
   static constexpr int kPitch = kKeys + 8;  // rows 8 banks apart: fragments meet no conflicts
   float inbox[kQueries][kKeys];             // [rank * rows + row]: that rank's part of this block's own rows
   float weights[kQueries][kPitch];          // of all rows, from their owners
   float2 factors[kQueries];  // correction of what was accumulated before, sum of weights so far
   float2 state[kQueries];    // of this block's own rows: largest score and sum so far
-  uint64_t inbox_full, weights_full;
+  uint64_t inbox_full, weights_full, factors_full;
 };
 
-// All threads; before the first exchange they cluster_wait().
+// All threads; before the first exchange they cluster_wait(), best before follow_previous_kernel().
 template <int kKeys>
 __device__ void init_exchange(ClusterSoftmax<kKeys>& shared) {
   if (threadIdx.x == 0) {
     arch::mbarrier_init(&shared.inbox_full, 1);
     arch::mbarrier_init(&shared.weights_full, 1);
+    arch::mbarrier_init(&shared.factors_full, 1);
     arch::mbarrier_init_fence();
   }
   if (threadIdx.x < kQueries) shared.state[threadIdx.x] = make_float2(-INFINITY, 0.0f);
   arch::cluster_arrive();
 }
 
+__device__ inline int log_rows_of_block() {
+  return 5 - __ffs(arch::cluster_size());
+}
+
+// All threads; once a step, before exchange() and in the shadow of whatever is slow.
+template <int kKeys>
+__device__ void expect_exchange(ClusterSoftmax<kKeys>& shared) {
+  if (threadIdx.x == 0) {
+    arch::mbarrier_arrive_expect(&shared.inbox_full, sizeof(shared.inbox));
+    arch::mbarrier_arrive_expect(&shared.weights_full, kQueries * kKeys * sizeof(float));
+    arch::mbarrier_arrive_expect(&shared.factors_full, sizeof(shared.factors));
+  }
+}
+
+// weight() to 22 bits, for a lone warp that all others wait for.
+__device__ inline float quick_weight(float x, float max) {
+  return arch::exp2_approx((x - (max == -INFINITY ? 0.0f : max)) * 1.4426950408889634f);
+}
+
 // One step of the online softmax of row `own` of this block's, of which the inbox holds all parts; a warp.
 template <int kKeys>
 __device__ void send_weights(ClusterSoftmax<kKeys>& shared, int own, int log_rows, float scale, int visible) {
-  constexpr int kLanes = kKeys / 4;  // that share a row, four keys each; the warp has several such sets
-  const int ranks = kQueries >> log_rows, lane = threadIdx.x % 32, key = lane % kLanes * 4;
+  constexpr int kLanes = kKeys / 4, kSets = 32 / kLanes;  // lanes that share a row, four keys each
+  const int ranks = kQueries >> log_rows, lane = threadIdx.x % 32;
+  const int set = lane / kLanes, key = lane % kLanes * 4;  // a set takes every kSets-th rank
   float x[4] = {};
 #pragma unroll
-  for (int rank = 0; rank < 16; ++rank) {  // all reads at once, also of what is not there
-    const float4 part =
-        *reinterpret_cast<const float4*>(&shared.inbox[((rank << log_rows) + own) % kQueries][key]);
-    const bool there = rank < ranks;
-    x[0] += there ? part.x : 0, x[1] += there ? part.y : 0, x[2] += there ? part.z : 0,
-        x[3] += there ? part.w : 0;
+  for (int first = 0; first < 16; first += kSets) {
+    const int rank = first + set;
+    const float4 part = rank < ranks
+                            ? *reinterpret_cast<const float4*>(&shared.inbox[(rank << log_rows) + own][key])
+                            : float4{};
+    x[0] += part.x, x[1] += part.y, x[2] += part.z, x[3] += part.w;
+  }
+#pragma unroll
+  for (int offset = kLanes; offset < 32; offset *= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] += __shfl_xor_sync(0xffffffff, x[i], offset);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i] = key + i < visible ? x[i] * scale : -INFINITY;
@@ -56,37 +83,37 @@ __device__ void send_weights(ClusterSoftmax<kKeys>& shared, int own, int log_row
   for (int offset = kLanes / 2; offset > 0; offset /= 2)
     max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, offset));
 #pragma unroll
-  for (int i = 0; i < 4; ++i) x[i] = weight(x[i], max);
+  for (int i = 0; i < 4; ++i) x[i] = quick_weight(x[i], max);
+  const int row = (arch::cluster_rank() << log_rows) + own;
+#pragma unroll
+  for (int first = 0; first < 16; first += kSets) {
+    const int to = first + set;
+    if (to < ranks)
+      arch::store_async(arch::remote_address(&shared.weights[row][key], to),
+                        make_float4(x[0], x[1], x[2], x[3]), arch::remote_address(&shared.weights_full, to));
+  }
   float sum = (x[0] + x[1]) + (x[2] + x[3]);
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffff, sum, offset);
-  const float correction = weight(state.x, max);
+  const float correction = quick_weight(state.x, max);
   sum += state.y * correction;
-  const int row = (arch::cluster_rank() << log_rows) + own;
-  for (int to = lane / kLanes; to < ranks; to += 32 / kLanes) {
-    const uint32_t full = arch::remote_address(&shared.weights_full, to);
-    arch::store_async(arch::remote_address(&shared.weights[row][key], to),
-                      make_float4(x[0], x[1], x[2], x[3]), full);
-    if (key == 0)
-      arch::store_async(arch::remote_address(&shared.factors[row], to), make_float2(correction, sum), full);
-  }
+  if (lane < ranks)
+    arch::store_async(arch::remote_address(&shared.factors[row], lane), make_float2(correction, sum),
+                      arch::remote_address(&shared.factors_full, lane));
   __syncwarp();  // all lanes have read the state
   if (lane == 0) shared.state[own] = make_float2(max, sum);
 }
 
 // All threads, after a barrier behind the writes of parts [groups][kQueries][pitch]: shares of this block's
-// part of the scores, here added up. Returns once the weights are there. No block can be a step ahead of what
-// another still reads: it has waited for weights that follow from the other's parts.
+// part of the scores, here added up; log_rows: log_rows_of_block(). Returns once the weights are there; the
+// factors come a little later: wait_for_factors() in every step. No block can be a step ahead of what another
+// still reads: it has waited for weights that follow from the other's parts.
 template <int kKeys, int kPitch>
 __device__ void exchange(ClusterSoftmax<kKeys>& shared, const float (*parts)[kQueries][kPitch], int groups,
-                         const Problem& problem, int first_query, int first_key, uint32_t parity) {
+                         int log_rows, const Problem& problem, int first_query, int first_key,
+                         uint32_t parity) {
   const int rank = arch::cluster_rank(), warps = blockDim.x / 32;
-  const int log_rows = 5 - __ffs(arch::cluster_size()),
-            rows = 1 << log_rows;  // of the sixteen, a block's own
-  if (threadIdx.x == 0) {
-    arch::mbarrier_arrive_expect(&shared.inbox_full, sizeof(shared.inbox));
-    arch::mbarrier_arrive_expect(&shared.weights_full, kQueries * (kKeys * sizeof(float) + sizeof(float2)));
-  }
+  const int rows = 1 << log_rows;  // of the sixteen, a block's own
   for (int i = threadIdx.x; i < kQueries * kKeys / 4; i += blockDim.x) {
     const int row = i / (kKeys / 4), key = i % (kKeys / 4) * 4;
     float4 total{};
@@ -99,13 +126,18 @@ __device__ void exchange(ClusterSoftmax<kKeys>& shared, const float (*parts)[kQu
         arch::remote_address(&shared.inbox[(rank << log_rows) + (row & (rows - 1))][key], row >> log_rows),
         total, arch::remote_address(&shared.inbox_full, row >> log_rows));
   }
-  for (int own = threadIdx.x / 32; own < rows; own += warps) {
-    arch::mbarrier_wait(&shared.inbox_full, parity);
+  for (int own = warps - 1 - static_cast<int>(threadIdx.x / 32); own < rows; own += warps) {
+    arch::mbarrier_wait(&shared.inbox_full, parity);  // the last warps: the first are busy above
     const int query = first_query + (rank << log_rows) + own;
     const int visible = query < problem.q_len ? problem.visible_keys(query) - first_key : 0;
     send_weights(shared, own, log_rows, problem.scale, visible);
   }
   arch::mbarrier_wait(&shared.weights_full, parity);
+}
+
+template <int kKeys>
+__device__ void wait_for_factors(ClusterSoftmax<kKeys>& shared, uint32_t parity) {
+  arch::mbarrier_wait(&shared.factors_full, parity);
 }
 
 }  // namespace splash::gpu::large_dims

@@ -1,14 +1,19 @@
 #pragma once
-// What the products of rung 6 share: a persistent block of one producing and two multiplying warpgroups
-// around a ring of shared-memory stages. The producer runs ahead across tiles, so that a tile's first loads
-// hide behind the tile before it. sm_90a.
+// What the products of rung 6 share: a product of each head, in tiles of 128 rows by 128 or 256 columns. A
+// persistent block has a producing and two multiplying warpgroups around a ring of stages in shared memory;
+// the producer runs ahead across tiles, so that a tile's first loads hide behind the tile before it. The
+// blocks of a cluster take neighbouring rows of the same columns, and each loads its share of the columns'
+// operand for all. sm_90a.
+
+#include <algorithm>
 
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/mbarrier.cuh"
+#include "gpu/arch/multicast.cuh"
 #include "gpu/arch/tensor_map.h"
 #include "gpu/arch/warpgroup.cuh"
 #include "gpu/arch/wgmma.cuh"
-#include "gpu/ladders/large_dims/common.cuh"
+#include "gpu/ladders/large_dims/launch.cuh"
 
 namespace splash::gpu::large_dims {
 
@@ -16,11 +21,11 @@ constexpr int kConsumers = 2, kGemmThreads = 128 * (1 + kConsumers);
 constexpr int kPanel = 128;  // bytes a row of a stage: the swizzle's width, 64 bf16 or 32 floats
 constexpr int kStages = 4;
 
-// A 128-row operand of one stage and a 256-row one, whatever they are: 48 KB.
-constexpr int kSmallRows = 128, kLargeRows = 256;
+// The operand of 128 rows, a block's own, and that of 256 columns: 48 KB.
+constexpr int kTileRows = 128, kMaxColumns = 256;
 struct Stage {
-  unsigned char small[kSmallRows * kPanel];
-  unsigned char large[kLargeRows * kPanel];
+  unsigned char rows[kTileRows * kPanel];
+  unsigned char columns[kMaxColumns * kPanel];
 };
 
 struct Ring {
@@ -39,41 +44,89 @@ struct RingPosition {
   }
 };
 
-__device__ inline void init_ring(Ring& ring) {
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      arch::mbarrier_init(&ring.full[i], 1);
-      arch::mbarrier_init(&ring.empty[i], 4 * kConsumers);  // a warp each
-    }
-    arch::mbarrier_init_fence();
+struct Product {
+  int heads, rows, columns;
+};
+
+struct ProductTile {
+  int head, first_row, first_column;
+  int last_row;  // of the cluster's tiles
+};
+
+template <int kColumns, class Use>
+__device__ void for_each_tile(const Product& product, Use&& use) {
+  const int ranks = arch::cluster_size(), rows = kTileRows * ranks;  // of a cluster
+  const int row_tiles = (product.rows + rows - 1) / rows;
+  const int column_tiles = (product.columns + kColumns - 1) / kColumns;
+  for (int tile = static_cast<int>(blockIdx.x) / ranks; tile < product.heads * row_tiles * column_tiles;
+       tile += static_cast<int>(gridDim.x) / ranks) {
+    const int first_row = tile / column_tiles % row_tiles * rows;
+    use(ProductTile{tile / column_tiles / row_tiles, first_row + kTileRows * arch::cluster_rank(),
+                    tile % column_tiles * kColumns, first_row + rows - 1});
   }
-  __syncthreads();
 }
 
-// By one thread: fills a stage a step with what load(stage, barrier, step) asks for, `bytes` in all.
-template <class Load>
-__device__ void produce(Ring& ring, RingPosition& at, int steps, uint32_t bytes, Load&& load) {
-  for (int step = 0; step < steps; ++step, at.next()) {
-    arch::mbarrier_wait(&ring.empty[at.stage], at.parity ^ 1);
-    arch::mbarrier_arrive_expect(&ring.full[at.stage], bytes);
-    load(ring.stages[at.stage], &ring.full[at.stage], step);
+// All threads. steps(tile), the same in all blocks of a cluster; 0 leaves the tile out. One thread calls
+// load(tile, stage, full, step), the consumers multiply(tile, consumer, ring, at, steps), which releases
+// every stage.
+template <int kColumns, class Steps, class Load, class Multiply>
+__device__ void run(Ring& ring, const Product& product, Steps&& steps, Load&& load, Multiply&& multiply) {
+  using namespace arch;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      mbarrier_init(&ring.full[i], 1);
+      mbarrier_init(&ring.empty[i], 4 * kConsumers * cluster_size());  // a warp each, of all blocks
+    }
+    mbarrier_init_fence();
   }
+  cluster_arrive();
+  cluster_wait();  // all see the barriers
+  let_next_kernel_come();
+  follow_previous_kernel();
+  const int consumer = static_cast<int>(threadIdx.x / 128) - 1;
+  RingPosition at;
+  if (consumer < 0) {
+    give_registers_back<40>();
+    if (threadIdx.x != 0) return;
+    for_each_tile<kColumns>(product, [&](const ProductTile& tile) {
+      for (int step = 0, end = steps(tile); step < end; ++step, at.next()) {
+        mbarrier_wait(&ring.empty[at.stage], at.parity ^ 1);
+        mbarrier_arrive_expect(&ring.full[at.stage], (kTileRows + kColumns) * kPanel);
+        load(tile, ring.stages[at.stage], &ring.full[at.stage], step);
+      }
+    });
+    for (int i = 0; i < kStages; ++i, at.next())  // the cluster's other block arrives here: outlive that
+      mbarrier_wait(&ring.empty[at.stage], at.parity ^ 1);
+  } else {
+    take_registers<232>();
+    for_each_tile<kColumns>(product, [&](const ProductTile& tile) {
+      if (const int end = steps(tile); end > 0) multiply(tile, consumer, ring, at, end);
+    });
+  }
+}
+
+// By load: of the four parts of the columns' operand, those that this block loads; use(part, ranks) by
+// tensor_load_multicast.
+template <class Use>
+__device__ void for_own_parts(Use&& use) {
+  const int ranks = arch::cluster_size();
+  for (int part = arch::cluster_rank(); part < 4; part += ranks) use(part, (1 << ranks) - 1);
 }
 
 __device__ inline void release(Ring& ring, int stage) {
-  if (threadIdx.x % 32 == 0) arch::mbarrier_arrive(&ring.empty[stage]);
+  const int lane = threadIdx.x % 32;
+  if (lane < arch::cluster_size()) arch::mbarrier_arrive_at(&ring.empty[stage], lane);
 }
 
-// By a consumer: multiply(stage, step) issues products of one stage. One step's products stay under way while
+// By a consumer: issue(stage, step) issues products of one stage. One step's products stay under way while
 // the next are issued; a stage is released once its own are done.
-template <int kRegisters, class Multiply>
-__device__ void consume(Ring& ring, RingPosition& at, int steps, float (&sums)[kRegisters],
-                        Multiply&& multiply) {
+template <int kRegisters, class Issue>
+__device__ void consume(Ring& ring, RingPosition& at, int steps, float (&sums)[kRegisters], Issue&& issue) {
   int previous = 0;
   for (int step = 0; step < steps; ++step, at.next()) {
     arch::mbarrier_wait(&ring.full[at.stage], at.parity);
     arch::wgmma_fence();
-    multiply(ring.stages[at.stage], step);
+    issue(ring.stages[at.stage], step);
     arch::wgmma_commit();
     arch::wgmma_wait<1>();
     if (step > 0) release(ring, previous);
@@ -82,6 +135,16 @@ __device__ void consume(Ring& ring, RingPosition& at, int steps, float (&sums)[k
   arch::wgmma_wait<0>();
   release(ring, previous);
   arch::wgmma_hold(sums);
+}
+
+// The host's side: blocks go in pairs where their rows come out even. Not in fours: of those an H200 holds no
+// more than 30 at once, as its multiprocessors are grouped, and two waves would become three.
+inline Grid grid_of(int64_t rows) {
+  return {.ranks = ceil_div(rows, kTileRows) % 2 == 0 ? 2 : 1};
+}
+inline int64_t blocks_of(int64_t heads, int64_t rows, int64_t column_tiles, int64_t multiprocessors) {
+  const int64_t ranks = grid_of(rows).ranks;
+  return std::min(heads * ceil_div(rows, kTileRows) * column_tiles, multiprocessors / ranks * ranks);
 }
 
 }  // namespace splash::gpu::large_dims

@@ -5,10 +5,13 @@
 
 namespace splash::gpu::large_dims {
 
-// Every kernel that launch_early starts calls it before it reads or writes memory: waits until the kernels
-// before it on the stream have ended and their results can be seen. The next kernel may come up meanwhile.
-__device__ inline void follow_previous_kernel() {
+// Every kernel that launch_early starts calls both. From the first on the next kernel may come up; the second
+// waits until the kernels before this one on the stream have ended and their results can be seen: before it,
+// no memory is read or written, but all else can be got ready.
+__device__ inline void let_next_kernel_come() {
   cudaTriggerProgrammaticLaunchCompletion();
+}
+__device__ inline void follow_previous_kernel() {
   cudaGridDependencySynchronize();
 }
 

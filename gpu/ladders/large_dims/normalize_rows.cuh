@@ -6,21 +6,22 @@
 
 namespace splash::gpu::large_dims {
 
-// A warp takes a row of S [heads, q_len, pitch] and writes P, zero where no key is seen; for fp32 in S's
-// place, with the keys of each eight in the order 0 2 4 6 1 3 5 7. Rows of up to 512 keys stay in registers
-// meanwhile.
-constexpr int kSoftmaxThreads = 256;
+// A warp takes a row of S [heads, q_len, pitch] and writes P where the row begins, zero where no key is seen;
+// fp32 with the keys of each eight in the order 0 2 4 6 1 3 5 7. Rows of up to 512 keys stay in registers
+// meanwhile; of longer ones, no part of P reaches scores that are still to be read.
+constexpr int kSoftmaxThreads = 128;
 template <class T>
-__global__ void __launch_bounds__(kSoftmaxThreads)
-    normalize_rows(const Problem problem, const int pitch, const float* scores, T* probabilities) {
+__global__ void __launch_bounds__(kSoftmaxThreads, 12)
+    normalize_rows(const Problem problem, const int pitch, float* scores) {
   constexpr int kVectors = 4, kChunk = 128 * kVectors;  // keys a warp holds
+  let_next_kernel_come();
   follow_previous_kernel();
   const int64_t row = (int64_t{blockIdx.x} * kSoftmaxThreads + threadIdx.x) / 32;
   if (row >= int64_t{problem.heads} * problem.q_len) return;
   const int lane = threadIdx.x % 32, seen = problem.visible_keys(static_cast<int>(row % problem.q_len));
   const float scale_log2e = problem.scale * 1.4426950408889634f;
   scores += row * pitch;
-  probabilities += row * pitch;
+  T* const probabilities = reinterpret_cast<T*>(scores);
 
   float x[kVectors][4];  // scores in units of log 2, then their powers
   const auto load = [&](int chunk) {

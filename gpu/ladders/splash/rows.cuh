@@ -78,6 +78,18 @@ struct Entmax {
   __device__ __forceinline__ float slope(float u) const {
     return u <= 0 ? 0.0f : beta == 2 ? u : beta == 1 ? 1.0f : __powf(u, beta - 1);
   }
+  // Both, added up. kSquare: alpha is 1.5, and there is nothing to ask a term.
+  template <bool kSquare>
+  __device__ __forceinline__ void add(float u, float& sum, float& slopes) const {
+    if constexpr (kSquare) {
+      u = fmaxf(u, 0.0f);
+      sum = fmaf(u, u, sum);
+      slopes += u;
+    } else {
+      sum += weight(u);
+      slopes += slope(u);
+    }
+  }
 };
 
 __device__ __forceinline__ float warp_sum(float x) {

@@ -1,232 +1,213 @@
 #pragma once
-// The parts of the screen (rung 7): which tiles a block visits, and how a warp finds and lists the few scores
-// of a tile that exceed their row's bound. A thread holds two rows of wgmma's tile of 64 queries by 128 keys:
-// acc[4 j + 2 half + e] is key 8 j + 2 (lane % 4) + e of the row lane / 4 + 8 half of its warp.
+// The parts of the screen (rung 7): which tiles a block visits, its queries in registers, and how a warp
+// bounds and lists the few products that may matter. A thread holds two rows of wgmma's 64 queries by 64
+// keys: acc[4 j + 2 half + e] is key 8 j + 2 (lane % 4) + e of the row lane / 4 + 8 half of its warp.
 
 #include "gpu/ladders/splash/screen_list.cuh"
 #include "gpu/ladders/splash/screen_round.cuh"
 
 namespace splash::gpu::sparse {
 
+constexpr int kScreenWarps = 8, kWarpRows = kScreenTile / kScreenWarps;
+constexpr int kScreenStages = 3;
+
+// What warp 0, which loads, says of a tile.
+struct alignas(16) SeenTile {
+  int first_key;  // -1: there are no more
+  int in_full;    // all queries see all of its keys
+  float2 norms;   // behind the last tile: the largest of those seen
+};
+
 // The key tiles that some query of a block sees, rising; 32 at a time, a lane each.
 struct TileWalk {
   const float2* norms;             // [tiles] of the key head
   const int2* positions;           // [tiles] of the head, or null
   int tiles, first_end, last_end;  // the first query sees keys below first_end, the last below last_end
-  int smallest, largest;           // of the queries' positions
+  int smallest = 0, largest = 0;   // of the queries' positions
   int base = -32;
   uint32_t left = 0, whole = 0;  // bits: tiles still to come; tiles that all queries see in full
-  float2 mine{};
+  int2 largest_norms{};          // so far; as integers, which put NaN last
 
-  // The next tile, or -1; by all lanes.
-  __device__ __forceinline__ int next(bool& in_full, float2& norm) {
+  // By all lanes.
+  __device__ __forceinline__ SeenTile next() {
     while (left == 0) {
       base += 32;
-      if (base >= tiles) return -1;
+      if (base >= tiles) return {-1, 0, {__int_as_float(largest_norms.x), __int_as_float(largest_norms.y)}};
       const int tile = base + static_cast<int>(threadIdx.x) % 32;
       const bool there = tile < tiles && tile * kScreenTile < last_end;
       const int2 range = there && positions != nullptr ? positions[tile] : int2{smallest, smallest};
-      mine = there ? norms[tile] : float2{};
-      left = __ballot_sync(kWarp, there && range.x <= largest);
+      const bool seen = there && range.x <= largest;
+      const float2 mine = seen ? norms[tile] : float2{};
+      left = __ballot_sync(kWarp, seen);
       whole = __ballot_sync(kWarp, (tile + 1) * kScreenTile <= first_end && range.y <= smallest);
+      largest_norms.x = max(largest_norms.x, __reduce_max_sync(kWarp, __float_as_int(mine.x)));
+      largest_norms.y = max(largest_norms.y, __reduce_max_sync(kWarp, __float_as_int(mine.y)));
     }
     const int bit = __ffs(static_cast<int>(left)) - 1;
     left &= left - 1;
-    in_full = whole >> bit & 1;
-    norm.x = __shfl_sync(kWarp, mine.x, bit);
-    norm.y = __shfl_sync(kWarp, mine.y, bit);
-    return base + bit;
+    return {(base + bit) * kScreenTile, static_cast<int>(whole >> bit & 1), {}};
   }
 };
 
-// What a quad knows of one of its rows. Scores and bounds lack the scale: they are products of rounded
-// vectors.
-struct ScreenRow {
-  float error, norm;   // |q - q'| and |q'| with room for the rounding of the sums
-  float margin;        // the largest error of a score so far
-  float bound;         // under tau; +inf: the row takes no candidates, exact_row computes it
-  int count, trigger;  // listed, and the number beyond which the bound is sought anew
+struct Loader {
+  const unsigned char* keys;  // the key head's first tile
+  TileWalk walk;
+  int loads = 0, rounds = 0;
 };
 
-__device__ __forceinline__ void give_up(ScreenRow& row) {
-  row.count = 0;
-  row.bound = INFINITY;
-}
+template <int kPanels>
+struct ScreenShared {
+  alignas(1024) unsigned char k[kScreenStages][kPanels * kPanelBytes];
+  float scores[kScreenTile][kCandidatePitch];
+  int keys[kScreenTile][kCandidatePitch];
+  SeenTile tiles[kScreenStages];
+  Loader loader;
+  uint64_t full[kScreenStages], empty[kScreenStages];
+};
 
-// norm: the largest |k - k'| and |k| of the tile. Infinite or NaN: bfloat16 can bound nothing here.
-__device__ __forceinline__ void widen_margin(const float2& norm, ScreenRow& row) {
-  const float margin = row.error * norm.y + row.norm * norm.x;
-  if (margin < 1e30f) {
-    row.margin = fmaxf(row.margin, margin);
-  } else {
-    give_up(row);
+// A lane's share of its warp's 16 queries, rounded, as wgmma takes them from registers; and the norms of its
+// two rows.
+template <int kPanels>
+struct Queries {
+  uint32_t rounded[4 * kPanels][4];
+  float2 norms[2];  // |q - q'|, |q|
+
+  __device__ __forceinline__ void load(const Problem& p, const Head& h, int query) {
+    const float sign = copysignf(1.0f, p.scale);
+    float square[2] = {}, error_square[2] = {};
+#pragma unroll
+    for (int i = 0; i < 16 * kPanels; ++i) {
+      const int half = i % 2, d = 8 * (i / 2) + 2 * quad_lane();
+      float2 x{};
+      if (query + 8 * half < p.q_len && d < p.head_dim)
+        x = *reinterpret_cast<const float2*>(h.q + static_cast<int64_t>(query + 8 * half) * p.head_dim + d);
+      rounded[i / 4][i % 4] = round_pair(sign * x.x, sign * x.y, square[half], error_square[half]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      norms[half] = norms_of(quad_sum(error_square[half]), quad_sum(square[half]));
   }
-}
+};
 
-// tau is at least this where the sum of the weights of z - largest - offset is at least 1.
-__device__ __forceinline__ void raise_bound(float largest, float offset, float gain, ScreenRow& row) {
-  const float bound = largest + __fdividef(offset - 1e-5f, gain) - 1e-6f * fabsf(largest) - row.margin;
-  if (largest > -INFINITY) row.bound = fmaxf(row.bound, bound);
-}
-
-template <int kHalf>
-__device__ __forceinline__ void hide_unseen(float (&acc)[64], const Sight& sight, int first_key) {
+// 64 keys, of which the lane holds 16 a row: those that a row does not see become -inf.
+__device__ __forceinline__ void hide_unseen(const Problem& p, const Head& h, int query, int first_key,
+                                            float (&acc)[32]) {
+  const Sight sight[2] = {sight_of(p, h, query), sight_of(p, h, query + 8)};
+  int positions[16] = {};
+  if (h.k_positions != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      positions[i] = h.k_positions[min(first_key + 8 * (i / 2) + 2 * quad_lane() + i % 2, p.kv_len - 1)];
+  }
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    float& score = acc[4 * (i / 2) + 2 * kHalf + i % 2];
-    score = sight.sees(first_key + 8 * (i / 2) + 2 * quad_lane() + i % 2) ? score : -INFINITY;
+    const int pair = 2 * (i / 4) + i % 2, key = first_key + 8 * (i / 4) + 2 * quad_lane() + i % 2;
+    const Sight& s = sight[i / 2 % 2];
+    acc[i] = key < s.end && positions[pair] <= s.position ? acc[i] : -INFINITY;
   }
 }
 
-// The lane's largest scores of the tile's first and second 64 keys.
-template <int kHalf>
-__device__ __forceinline__ float2 largest_of(const float (&acc)[64]) {
-  float2 x{acc[2 * kHalf], acc[32 + 2 * kHalf]};
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    x.x = fmaxf(x.x, fmaxf(acc[4 * j + 2 * kHalf], acc[4 * j + 2 * kHalf + 1]));
-    x.y = fmaxf(x.y, fmaxf(acc[32 + 4 * j + 2 * kHalf], acc[32 + 4 * j + 2 * kHalf + 1]));
-  }
-  return x;
-}
-
-// The four largest of what a lane saw, a score of each 64 keys at most: what a row's four lanes hold is a set
-// of its keys.
+// The four largest of what a lane saw, a product of each 64 keys at most: what a row's four lanes hold is a
+// set of its keys.
 struct TopScores {
   float largest[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
 
-  __device__ __forceinline__ void insert(float score) {
+  // `lanes` of the quad bring one each.
+  template <int kHalf>
+  __device__ __forceinline__ void insert(const float (&acc)[32], int lanes) {
+    float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};  // short chains
 #pragma unroll
-    for (float& x : largest) {
-      const float lesser = fminf(x, score);
-      x = fmaxf(x, score);
-      score = lesser;
+    for (int i = 0; i < 16; ++i) most[i % 4] = fmaxf(most[i % 4], acc[4 * (i / 2) + 2 * kHalf + i % 2]);
+    float x = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    if (lanes < 4) x = fmaxf(x, __shfl_xor_sync(kWarp, x, 1));
+    if (lanes < 2) x = fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
+#pragma unroll
+    for (float& y : largest) {
+      const float lesser = fminf(x, y);
+      y = fmaxf(x, y);
+      x = lesser;
     }
   }
 };
 
-// How many of the quad's lanes may bring a score of the same 64 keys, so that never more than k_keep of a
+// How many of a quad's lanes may bring a product of the same 64 keys, so that never more than k_keep of a
 // block count.
 __device__ __forceinline__ int lanes_that_count(const Problem& p) {
   return min(4, p.k_keep * 64 / max(p.block, 64));
 }
 
-// Each 64 keys' largest score of the lane, or of the lanes that count as one.
-__device__ __forceinline__ void keep_top(float2 x, int lanes, TopScores& top) {
-  if (lanes < 4) x = {fmaxf(x.x, __shfl_xor_sync(kWarp, x.x, 1)), fmaxf(x.y, __shfl_xor_sync(kWarp, x.y, 1))};
-  if (lanes < 2) x = {fmaxf(x.x, __shfl_xor_sync(kWarp, x.x, 2)), fmaxf(x.y, __shfl_xor_sync(kWarp, x.y, 2))};
-  top.insert(x.x);
-  top.insert(x.y);
-}
-
-// tau of those scores; of the largest alone where no more may count.
-__device__ __forceinline__ void bound_from(const TopScores& top, int lanes, const Entmax& entmax, float gain,
-                                           ScreenRow& row) {
-  const float largest = quad_max(top.largest[0]);
+// Bounds of both rows, which then can list: tau of the largest products, or of the largest alone where no
+// more may count, less the margin. `keys`: the largest norms of those seen.
+__device__ __forceinline__ void start_lists(const Entmax& entmax, float scale, int lanes,
+                                            TopScores (&tops)[2], const float2 (&queries)[2],
+                                            const float2& keys, ScreenRow (&rows)[2]) {
+  const float gain = entmax.gain * fabsf(scale);
   const bool mine = lanes == 4 || quad_lane() % (lanes == 1 ? 4 : 2) == 0;
-  float offset = -1;
-#pragma unroll 1
-  for (int step = 0; step < 8 && lanes > 0 && entmax.gain <= 1; ++step) {
-    float sum = 0, slope = 0;
+  float offset[2] = {-1, -1};
 #pragma unroll
-    for (const float score : top.largest) {
-      const float u = gain * (score - largest) - offset;
-      sum += entmax.weight(u);
-      slope += entmax.slope(u);
+  for (int half = 0; half < 2; ++half) {
+    rows[half].reference = quad_max(tops[half].largest[0]);
+#pragma unroll
+    for (float& x : tops[half].largest) x = mine ? gain * (x - rows[half].reference) : -INFINITY;
+  }
+  if (lanes > 0) {
+    solve(entmax, 8, offset, [&](int half, const auto& use) {
+#pragma unroll
+      for (const float z : tops[half].largest) use(z);
+    });
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    ScreenRow& row = rows[half];
+    // 2^-15 |q| |k| bounds the rounding of sums, the tensor cores' and fp32's.
+    row.margin = (queries[half].x + 0x1p-15f * queries[half].y) * keys.y +
+                 (queries[half].x + queries[half].y) * keys.x;
+    row.bound = -INFINITY;
+    if (row.reference > -INFINITY)
+      row.bound =
+          row.reference + __fdividef(offset[half] - 1e-5f, gain) - 1e-6f * fabsf(row.reference) - row.margin;
+    const uint32_t exponent = __float_as_uint(queries[half].y * keys.y) >> 23;
+    row.anchor = __uint_as_float((exponent + 2) << 23 | 1u << 22);
+    if (!(row.margin < 1e30f)) row.give_up();  // bfloat16 can bound nothing here
+  }
+}
+
+// Appends what exceeds the bounds of both rows among 64 keys. By all lanes of a warp.
+__device__ __forceinline__ void list_above(const float (&acc)[32], int first_key, ScreenRow (&rows)[2]) {
+  // By the sign of the difference, two instructions each; in four short chains.
+  uint32_t bits[4] = {};
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const int half = i / 16, n = i % 16;
+    const float below = rows[half].bound - rows[half].margin - acc[4 * (n / 2) + 2 * half + n % 2];
+    bits[i / 8] = __funnelshift_l(__float_as_uint(below), bits[i / 8], 1);
+  }
+  // From the highest bit on: the 16 products of the first row, then of the second.
+  uint32_t left = bits[0] << 24 | bits[1] << 16 | bits[2] << 8 | bits[3];
+  if (!__any_sync(kWarp, left != 0)) return;
+  // Both rows' counts in one number: the first's in the low half.
+  const uint32_t mine = __popc(left >> 16) | __popc(left & 0xFFFFu) << 16;
+  const uint32_t next = __shfl_xor_sync(kWarp, mine, 1), pair = mine + next;
+  const uint32_t others = __shfl_xor_sync(kWarp, pair, 2), all = pair + others;
+  const uint32_t before = (quad_lane() & 1 ? next : 0) + (quad_lane() & 2 ? others : 0);
+  int* place[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    ScreenRow& row = rows[half];
+    const int more = static_cast<int>(all >> 16 * half & 0xFFFFu);
+    place[half] = row.keys + row.count + (before >> 16 * half & 0xFFFFu);
+    row.count += more;
+    if (row.count > kCandidates) {
+      row.give_up();
+      left &= half == 0 ? 0xFFFFu : 0xFFFF0000u;
     }
-    sum = quad_sum(mine ? sum : 0);
-    slope = entmax.beta * quad_sum(mine ? slope : 0);
-    offset = slope > 0 ? fmaxf(offset, offset + __fdividef(sum - 1, slope)) : offset;
   }
-  raise_bound(largest, offset, gain, row);
-}
-
-// Bits: which of the lane's 16 scores of the row and 64 keys exceed the threshold, by the sign of the
-// difference: two instructions each.
-template <int kHalf, int kPart>
-__device__ __forceinline__ uint32_t above(const float (&acc)[64], float threshold) {
-  uint32_t bits = 0;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const float score = acc[32 * kPart + 4 * (i / 2) + 2 * kHalf + i % 2];
-    bits = __funnelshift_l(__float_as_uint(threshold - score), bits, 1);
-  }
-  return __brev(bits) >> 16;
-}
-
-// acc[32 part + 4 (i / 2) + 2 half + i % 2] for a run-time i, by selection: an index would move acc out of
-// the registers.
-template <int kHalf, int kPart>
-__device__ __forceinline__ float pick(const float (&acc)[64], int i) {
-  float x[8];
-#pragma unroll
-  for (int n = 0; n < 8; ++n) {
-    const int at = 32 * kPart + 4 * n + 2 * kHalf;
-    x[n] = i & 1 ? acc[at + 1] : acc[at];
-  }
-#pragma unroll
-  for (int n = 0; n < 4; ++n) x[n] = i & 2 ? x[2 * n + 1] : x[2 * n];
-#pragma unroll
-  for (int n = 0; n < 2; ++n) x[n] = i & 4 ? x[2 * n + 1] : x[2 * n];
-  return i & 8 ? x[1] : x[0];
-}
-
-// Raises the bound by what is listed and drops what falls under it.
-__device__ __forceinline__ void tighten(const Entmax& entmax, float gain, int steps, const CandidateRow& list,
-                                        ScreenRow& row) {
-  const auto counts = [&](int i) { return (list.keys[i] & kUncounted) == 0; };
-  float largest = -INFINITY;
-  for_each_four(row.count, [&](int i) {
-    if (i < row.count && counts(i)) largest = fmaxf(largest, list.scores[i]);
-  });
-  largest = quad_max(largest);
-  const float start = fminf(0.0f, fmaxf(-1.0f, gain * (row.bound + row.margin - largest)));
-  const float offset = solve_quad(list, row.count, entmax, gain, largest, start, steps, counts);
-  raise_bound(largest, offset, gain, row);
-  compact(list, row.count, [&](int i) { return list.scores[i] + row.margin > row.bound; });
-  row.trigger = max(kCandidates - 16, min(row.count + 8, kCandidates - 4));
-}
-
-// Appends the row's scores of 64 keys above its bound. Of each selection block `quota` keys a lane count for
-// bounds. `largest` is the lane's largest of them. By all lanes of a warp.
-template <int kHalf, int kPart>
-__device__ __forceinline__ void list_above(int block, int quota, const float (&acc)[64], float largest,
-                                           int first_key, const CandidateRow& list, ScreenRow& row) {
-  uint32_t left = above<kHalf, kPart>(acc, row.bound - row.margin);
-  if (row.count + quad_sum(__popc(left)) > kCandidates) {
-    give_up(row);
-    left = 0;
-  }
-  const uint32_t mine = left;
-  const int width = min(block, 64) / 4;  // bits of a selection block
-  const bool single = !__any_sync(kWarp, (left & (left - 1)) != 0);
-  for (uint32_t lanes; (lanes = __ballot_sync(kWarp, left != 0)) != 0;) {
-    const int i = __ffs(static_cast<int>(left)) - 1;
-    const float score = single ? largest : pick<kHalf, kPart>(acc, i);
-    const uint32_t quad = lanes >> (threadIdx.x % 32 & ~3u) & 15;
-    if (left != 0) {
-      const int key = first_key + 64 * kPart + 8 * (i / 2) + 2 * quad_lane() + i % 2;
-      const int place = row.count + __popc(quad & ((1u << quad_lane()) - 1));
-      const uint32_t earlier = mine & ((1u << i) - 1) & (0xFFFFFFFFu << (i & -width));
-      list.scores[place] = score;
-      list.keys[place] = __popc(earlier) < quota ? key : key | kUncounted;
-      left &= left - 1;
-    }
-    row.count += __popc(quad);
+  while (left != 0) {
+    const int bit = __clz(static_cast<int>(left)), i = bit % 16;
+    left &= ~(0x80000000u >> bit);
+    *(bit < 16 ? place[0]++ : place[1]++) = first_key + 8 * (i / 2) + 2 * quad_lane() + i % 2;
   }
   __syncwarp();
-}
-
-// The same of 128 keys, where a score exceeds the bound.
-template <int kHalf>
-__device__ __forceinline__ void list_tile(int block, int quota, const float (&acc)[64], const float2& largest,
-                                          int first_key, const CandidateRow& list, ScreenRow& row) {
-  // Of a block of more than 64 keys only the first 64 count.
-  if (__any_sync(kWarp, largest.x > row.bound - row.margin))
-    list_above<kHalf, 0>(block, first_key % block == 0 || block <= 64 ? quota : 0, acc, largest.x, first_key,
-                         list, row);
-  if (__any_sync(kWarp, largest.y > row.bound - row.margin))
-    list_above<kHalf, 1>(block, block <= 64 ? quota : 0, acc, largest.y, first_key, list, row);
 }
 
 }  // namespace splash::gpu::sparse

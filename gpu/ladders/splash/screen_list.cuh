@@ -1,17 +1,29 @@
 #pragma once
 // Lists of candidates during the screen: one a row, in shared memory, kept by the four lanes (a quad) that
-// hold the row in wgmma's layout. The eight quads of a warp work in step, each on its own row.
+// hold the row in wgmma's layout: rows l / 4 and l / 4 + 8 of the warp's 16. The quads work in step.
 
 #include "gpu/ladders/splash/rows.cuh"
 
 namespace splash::gpu::sparse {
 
 constexpr int kCandidates = 56, kCandidatePitch = 60;  // eight rows lie in different banks
-constexpr int kUncounted = INT32_MIN;  // set in a key: more of its block were listed than may be kept
 
-struct CandidateRow {
-  float* scores;
-  int* keys;
+// What a quad knows of one of its rows. A product is <q, k> with the sign of the scale.
+struct ScreenRow {
+  int* keys;        // rising from 64 keys to the next 64
+  float* scores;    // of the first `scored`: scale * (<q, k> - reference), exactly; later weights
+  float margin;     // the largest error of a screened product
+  float bound;      // of products: under tau; +inf: the row lists nothing, exact_row computes it
+  float reference;  // near the largest product
+  float anchor;     // 1.5 times a power of two, at least 3 |q| |k|: see score_entries
+  int count = 0, scored = 0;
+  int trigger = kCandidates - 16;  // the count beyond which the bound is sought anew
+
+  __device__ __forceinline__ bool lost() const { return bound == INFINITY; }
+  __device__ __forceinline__ void give_up() {
+    count = scored = 0;
+    bound = INFINITY;
+  }
 };
 
 template <class T>
@@ -23,21 +35,29 @@ __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(kWarp, x, 1));
   return fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
 }
+// Lane l of the quad gets the sum of the quad's x[l].
+__device__ __forceinline__ float quad_sums(const float (&x)[4]) {
+  const bool odd = (quad_lane() & 1) != 0, upper = (quad_lane() & 2) != 0;
+  const float low = (odd ? x[1] : x[0]) + __shfl_xor_sync(kWarp, odd ? x[0] : x[1], 1);
+  const float high = (odd ? x[3] : x[2]) + __shfl_xor_sync(kWarp, odd ? x[2] : x[3], 1);
+  return (upper ? high : low) + __shfl_xor_sync(kWarp, upper ? low : high, 2);
+}
 
 // Calls use(i) for i = 0, 1, ... in strides of four until every quad's list is through; i may lie past the
 // quad's own.
 template <class Use>
 __device__ __forceinline__ void for_each_four(int count, const Use& use) {
   const int longest = __reduce_max_sync(kWarp, count);
+#pragma unroll 1
   for (int i = quad_lane(); i - quad_lane() < longest; i += 4) use(i);
 }
 
 // Keeps the entries that keep(i) holds for, in their order.
 template <class Keep>
-__device__ __forceinline__ void compact(const CandidateRow& row, int& count, const Keep& keep) {
+__device__ __forceinline__ void compact(ScreenRow& row, const Keep& keep) {
   int kept = 0;
-  for_each_four(count, [&](int i) {
-    const bool mine = i < count && keep(i);
+  for_each_four(row.count, [&](int i) {
+    const bool mine = i < row.count && keep(i);
     const float score = mine ? row.scores[i] : 0;
     const int key = mine ? row.keys[i] : 0;
     const uint32_t quad = __ballot_sync(kWarp, mine) >> (threadIdx.x % 32 & ~3u) & 15;
@@ -50,37 +70,49 @@ __device__ __forceinline__ void compact(const CandidateRow& row, int& count, con
     kept += __popc(quad);
     __syncwarp();
   });
-  count = kept;
+  row.count = row.scored = kept;
 }
 
-// tau - max z of the entries that weigh, from `start` >= -1 with sum >= 1: Newton, which rises to tau and
-// never passes it where 1 < alpha <= 2, else bisection from below. z = gain * score here; largest: the
-// largest score that weighs.
-template <class Weighs>
-__device__ __forceinline__ float solve_quad(const CandidateRow& row, int count, const Entmax& entmax,
-                                            float gain, float largest, float start, int steps,
-                                            const Weighs& weighs) {
-  const bool convex = entmax.gain <= 1;
-  float low = start, high = 0, offset = start;
+// tau - max z of two rows a quad, from offsets >= -1 with sums >= 1: Newton, which rises to tau and never
+// passes it where 1 < alpha <= 2, else bisection from below. for_each(half, use) calls use(z - max z) for
+// the lane's share of a row.
+template <bool kSquare, class ForEach>
+__device__ __forceinline__ void solve_weights(const Entmax& entmax, int steps, float (&offset)[2],
+                                              const ForEach& for_each) {
+  const bool convex = kSquare || entmax.gain <= 1;
+  float low[2] = {offset[0], offset[1]}, high[2] = {};
+#pragma unroll 1
   for (int step = 0; step < (convex ? steps : 26); ++step) {
-    float sum = 0, slope = 0;
-    for_each_four(count, [&](int i) {
-      if (i >= count || !weighs(i)) return;
-      const float u = gain * (row.scores[i] - largest) - offset;
-      sum += entmax.weight(u);
-      slope += entmax.slope(u);
-    });
-    sum = quad_sum(sum);
-    slope = entmax.beta * quad_sum(slope);
-    (sum >= 1 ? low : high) = offset;
-    const float next = !convex     ? 0.5f * (low + high)
-                       : slope > 0 ? fmaxf(offset, offset + __fdividef(sum - 1, slope))
-                                   : offset;
-    const bool moved = fabsf(next - offset) > 6e-8f;
-    offset = next;
+    bool moved = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float& x = offset[half];
+      float sum = 0, slope = 0;
+      for_each(half, [&](float z) { entmax.add<kSquare>(z - x, sum, slope); });
+      sum = quad_sum(sum);
+      slope = entmax.beta * quad_sum(slope);
+      (sum >= 1 ? low[half] : high[half]) = x;
+      const float next = !convex     ? 0.5f * (low[half] + high[half])
+                         : slope > 0 ? fmaxf(x, x + __fdividef(sum - 1, slope))
+                                     : x;
+      moved |= fabsf(next - x) > 6e-8f;
+      x = next;
+    }
     if (!__any_sync(kWarp, moved)) break;
   }
-  return convex ? offset : low;
+  if (!convex) {
+    offset[0] = low[0];
+    offset[1] = low[1];
+  }
+}
+template <class ForEach>
+__device__ __forceinline__ void solve(const Entmax& entmax, int steps, float (&offset)[2],
+                                      const ForEach& for_each) {
+  if (entmax.beta == 2) {
+    solve_weights<true>(entmax, steps, offset, for_each);
+  } else {
+    solve_weights<false>(entmax, steps, offset, for_each);
+  }
 }
 
 }  // namespace splash::gpu::sparse

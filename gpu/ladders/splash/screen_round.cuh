@@ -1,7 +1,7 @@
 #pragma once
-// Before the screen: Q and K rounded to bfloat16, tile by tile as wgmma reads them, with what bounds the
-// error of their product: |<q, k> - <q', k'>| <= |q - q'| |k| + |q'| |k - k'|. And the smallest and largest
-// k_position of each tile.
+// Before the screen: K rounded to bfloat16, tile by tile as wgmma reads it, with what bounds the error of a
+// product: |<q, k> - <q', k'>| <= |q - q'| |k| + |q'| |k - k'|. And the smallest and largest k_position of
+// each tile.
 
 #include <cuda_bf16.h>
 
@@ -16,80 +16,83 @@ constexpr int kPanelBytes = kScreenTile * 128;  // 64 dimensions in bfloat16
 constexpr int kRoundThreads = 256;
 
 struct Rounded {
-  unsigned char *q, *k;  // [heads, tiles, panels, kPanelBytes], swizzled
-  float2* q_norms;       // [heads, tiles, kScreenTile]: |q - q'|, |q|
-  float2* k_norms;       // [key heads, tiles]: the largest |k - k'| and |k|
-  int2* k_positions;     // [heads, tiles]: smallest and largest; only with a mask by positions
+  unsigned char* k;   // [key heads, tiles, panels, kPanelBytes], swizzled
+  float2* k_norms;    // [key heads, tiles]: the largest |k - k'| and |k|
+  int2* k_positions;  // [heads, tiles]: smallest and largest; only with a mask by positions
   int q_tiles, k_tiles, key_heads;
 };
+
+// Adds to the squares of the two and of what rounding takes off them.
+__device__ __forceinline__ uint32_t round_pair(float x, float y, float& square, float& error_square) {
+  const uint32_t packed = arch::pack_pair<__nv_bfloat16>(x, y);
+  const float dx = x - __uint_as_float(packed << 16), dy = y - __uint_as_float(packed & 0xFFFF0000u);
+  square += x * x + y * y;
+  error_square += dx * dx + dy * dy;
+  return packed;
+}
+
+// Rounded up, also where squares underflow; never with a sign, so that the bits of these floats, NaN last,
+// are in order.
+__device__ __forceinline__ float2 norms_of(float error_square, float square) {
+  return {fabsf(1.0001f * sqrtf(error_square) + 1e-18f), fabsf(1.0001f * sqrtf(square) + 1e-18f)};
+}
 
 // One tile of rows. Eight lanes a row, 8 dimensions each; rows past the end and dimensions past the last
 // become zeros.
 template <int kPanels, class UseNorms>
-__device__ __forceinline__ void round_tile(const float* rows, int count, int head_dim, float sign,
-                                           unsigned char* to, const UseNorms& use_norms) {
+__device__ __forceinline__ void round_tile(const float* rows, int count, int head_dim, unsigned char* to,
+                                           const UseNorms& use_norms) {
   const int chunk = static_cast<int>(threadIdx.x) % 8;
-  for (int row = static_cast<int>(threadIdx.x) / 8; row < kScreenTile; row += kRoundThreads / 8) {
+#pragma unroll
+  for (int pass = 0; pass < kScreenTile * 8 / kRoundThreads; ++pass) {
+    const int row = pass * (kRoundThreads / 8) + static_cast<int>(threadIdx.x) / 8;
     float square = 0, error_square = 0;
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
       const int d = 64 * panel + 8 * chunk;
-      uint32_t packed[4] = {};
+      float4 x[2]{};
       if (row < count && d < head_dim) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 x =
-              *reinterpret_cast<const float2*>(rows + static_cast<int64_t>(row) * head_dim + d + 2 * i);
-          packed[i] = arch::pack_pair<__nv_bfloat16>(sign * x.x, sign * x.y);
-          const float dx = sign * x.x - __uint_as_float(packed[i] << 16);
-          const float dy = sign * x.y - __uint_as_float(packed[i] & 0xFFFF0000u);
-          square += x.x * x.x + x.y * x.y;
-          error_square += dx * dx + dy * dy;
-        }
+        const auto* const from =
+            reinterpret_cast<const float4*>(rows + static_cast<int64_t>(row) * head_dim + d);
+        x[0] = from[0];
+        x[1] = from[1];
       }
+      uint4 packed;
+      packed.x = round_pair(x[0].x, x[0].y, square, error_square);
+      packed.y = round_pair(x[0].z, x[0].w, square, error_square);
+      packed.z = round_pair(x[1].x, x[1].y, square, error_square);
+      packed.w = round_pair(x[1].z, x[1].w, square, error_square);
       *reinterpret_cast<uint4*>(to + panel * kPanelBytes +
-                                arch::swizzled_offset(arch::Swizzle::bytes128, row, 16 * chunk)) =
-          make_uint4(packed[0], packed[1], packed[2], packed[3]);
+                                arch::swizzled_offset(arch::Swizzle::bytes128, row, 16 * chunk)) = packed;
     }
 #pragma unroll
     for (int lanes = 4; lanes > 0; lanes /= 2) {
       square += __shfl_xor_sync(kWarp, square, lanes);
       error_square += __shfl_xor_sync(kWarp, error_square, lanes);
     }
-    // Rounded up; never with a sign, so that the bits of these floats, NaN last, are in order.
-    if (chunk == 0) use_norms(row, fabsf(1.0001f * sqrtf(error_square)), fabsf(1.0001f * sqrtf(square)));
+    if (chunk == 0) use_norms(norms_of(error_square, square));
   }
 }
 
-// Blocks: a tile of queries, a tile of keys, or a tile of k_positions each.
+// Blocks: a tile of keys or a tile of k_positions each.
 template <int kPanels>
 __global__ void __launch_bounds__(kRoundThreads)
     round_kernel(const __grid_constant__ Problem p, const Rounded to) {
   __shared__ int low, high;  // of what the tile's rows have
-  int tile = static_cast<int>(blockIdx.x);
-  if (tile < p.heads * to.q_tiles) {
-    const int head = tile / to.q_tiles, first = tile % to.q_tiles * kScreenTile;
-    round_tile<kPanels>(p.q + (static_cast<int64_t>(head) * p.q_len + first) * p.head_dim, p.q_len - first,
-                        p.head_dim, p.scale < 0 ? -1.0f : 1.0f,
-                        to.q + static_cast<int64_t>(tile) * kPanels * kPanelBytes,
-                        [&](int row, float error, float norm) {
-                          to.q_norms[static_cast<int64_t>(tile) * kScreenTile + row] = {error, norm};
-                        });
-    return;
-  }
-  tile -= p.heads * to.q_tiles;
+  const int tile = static_cast<int>(blockIdx.x);
   const int first = tile % to.k_tiles * kScreenTile, head = tile / to.k_tiles;
+  const bool of_keys = head < to.key_heads;
   if (threadIdx.x == 0) {
-    low = head < to.key_heads ? 0 : INT32_MAX;
-    high = head < to.key_heads ? 0 : INT32_MIN;
+    low = of_keys ? 0 : INT32_MAX;
+    high = of_keys ? 0 : INT32_MIN;
   }
   __syncthreads();
-  if (head < to.key_heads) {
+  if (of_keys) {
     round_tile<kPanels>(p.k + (static_cast<int64_t>(head) * p.kv_len + first) * p.head_dim, p.kv_len - first,
-                        p.head_dim, 1.0f, to.k + static_cast<int64_t>(tile) * kPanels * kPanelBytes,
-                        [&](int, float error, float norm) {
-                          atomicMax(&low, __float_as_int(error));
-                          atomicMax(&high, __float_as_int(norm));
+                        p.head_dim, to.k + static_cast<int64_t>(tile) * kPanels * kPanelBytes,
+                        [&](const float2& norms) {
+                          atomicMax(&low, __float_as_int(norms.x));
+                          atomicMax(&high, __float_as_int(norms.y));
                         });
   } else {
     const int position_head = head - to.key_heads, key = first + static_cast<int>(threadIdx.x);
@@ -101,7 +104,7 @@ __global__ void __launch_bounds__(kRoundThreads)
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
-  if (head < to.key_heads) {
+  if (of_keys) {
     to.k_norms[tile] = {__int_as_float(low), __int_as_float(high)};
   } else {
     to.k_positions[tile - to.key_heads * to.k_tiles] = {low, high};

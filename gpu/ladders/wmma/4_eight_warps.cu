@@ -41,8 +41,8 @@ const Variant kVariant{.ladder = "wmma",
                        .name = "eight-warps",
                        .idea = "eight warps a block instead of four, same tile",
                        .finding =
-                           "1.23x at B 2 (1.12x without padding) but 0.96x at B 4, H 16, S 4096: it pays "
-                           "where the grid leaves multiprocessors short of warps.",
+                           "1.09x at B 2 and 1.03x at B 1, but nothing at B 4, H 16, S 4096: it pays where "
+                           "the grid leaves multiprocessors short of warps.",
                        .predicted = {.over = "3-padded-rows", .low = 1.05, .high = 1.10, .claim = "S2.2"},
                        .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
                                   .head_dim_min = 32,

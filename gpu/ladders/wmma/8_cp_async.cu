@@ -54,20 +54,21 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   return tiled_plan(spec, dtype, {.q = kTileM, .k = kTileN, .stages = 2}, "cp-async", kWarps * kWarp, entry);
 }
 
-const Variant kVariant{.ladder = "wmma",
-                       .rung = 8,
-                       .name = "cp-async",
-                       .idea = "cp.async double buffering of K and V; Q is loaded once",
-                       .finding =
-                           "1.25x at B 2 and 1.20x at B 1, as the document expects; 1.09x at B 4, H 16, S "
-                           "4096, where other blocks already hide the loads.",
-                       .predicted = {.over = "7-tile-64", .low = 1.2, .high = 1.2, .claim = "S2.5a"},
-                       .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-                                  .head_dim_min = 32,
-                                  .causal = true,
-                                  .compute_capability = 80},
-                       .plan = plan,
-                       .launch = launch_tiles};
+const Variant kVariant{
+    .ladder = "wmma",
+    .rung = 8,
+    .name = "cp-async",
+    .idea = "cp.async double buffering of K and V; Q is loaded once",
+    .finding =
+        "1.04x to 1.06x, where the document expects 1.2x: a tile's loads are all under way before the first "
+        "is used, and little waiting is left to hide (1.2x where they went one after the other).",
+    .predicted = {.over = "7-tile-64", .low = 1.2, .high = 1.2, .claim = "S2.5a"},
+    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
+               .head_dim_min = 32,
+               .causal = true,
+               .compute_capability = 80},
+    .plan = plan,
+    .launch = launch_tiles};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -80,18 +80,28 @@ __device__ inline float widened(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
 
-// Rows [first, first + kRows) of a [length, head_dim] matrix into shared memory, 16 bytes a thread. What lies
-// outside the matrix becomes zero: products ignore it, and no NaN of an earlier block's memory reaches them.
+// use(row, column) for this thread's share of the 16-byte vectors of a tile of rows. Unrolled, so that their
+// loads are all under way before the first has arrived.
+template <int kRows, int kDim, int kThreads, class T, class Use>
+__device__ void for_each_vector(const Use& use) {
+  constexpr int kVector = 16 / sizeof(T), kVectors = kDim / kVector, kCount = kRows * kVectors;
+#pragma unroll
+  for (int turn = 0; turn < (kCount + kThreads - 1) / kThreads; ++turn) {
+    const int i = turn * kThreads + static_cast<int>(threadIdx.x);
+    if (kCount % kThreads == 0 || i < kCount) use(i / kVectors, i % kVectors * kVector);
+  }
+}
+
+// Rows [first, first + kRows) of a [length, head_dim] matrix into shared memory. What lies outside the matrix
+// becomes zero: products ignore it, and no NaN of an earlier block's memory reaches them.
 template <int kRows, int kDim, int kStride, int kThreads, class T>
 __device__ void load_rows(T* shared, const T* matrix, int first, int length, int head_dim) {
-  constexpr int kVector = 16 / sizeof(T), kVectors = kDim / kVector;
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kVectors; i += kThreads) {
-    const int row = i / kVectors, column = i % kVectors * kVector;
+  for_each_vector<kRows, kDim, kThreads, T>([&](int row, int column) {
     uint4 vector = make_uint4(0, 0, 0, 0);
     if (first + row < length && column < head_dim)
       vector = *reinterpret_cast<const uint4*>(matrix + int64_t{first + row} * head_dim + column);
     *reinterpret_cast<uint4*>(shared + row * kStride + column) = vector;
-  }
+  });
 }
 
 template <class T, int kDim>

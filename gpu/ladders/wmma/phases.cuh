@@ -59,15 +59,23 @@ template <class Tiles>
 __device__ void start_loading(Tiles& tiles, const Problem& p, const BlockTask& task, int first_key,
                               int stage) {
   using T = typename Tiles::T;
-  constexpr int kVector = 16 / sizeof(T), kVectors = Tiles::kHeadDim / kVector;
   const T* const k = static_cast<const T*>(p.k) + task.kv_offset;
   const T* const v = static_cast<const T*>(p.v) + task.kv_offset;
-  for (int i = static_cast<int>(threadIdx.x); i < kTileN * kVectors; i += Tiles::kThreads) {
-    const int row = i / kVectors, column = i % kVectors * kVector;
+  for_each_vector<kTileN, Tiles::kHeadDim, Tiles::kThreads, T>([&](int row, int column) {
     const bool inside = first_key + row < p.kv_len && column < p.head_dim;
     const int64_t from = inside ? int64_t{first_key + row} * p.head_dim + column : 0;
     arch::cp_async_16(tiles.k[stage] + row * Tiles::kStride + column, k + from, inside);
     arch::cp_async_16(tiles.v[stage] + row * Tiles::kStride + column, v + from, inside);
+  });
+}
+
+// multiply(block) for this warp's blocks of 16 x 16; warps take turns.
+template <int kCount, int kWarps, class Multiply>
+__device__ void for_each_block(const Multiply& multiply) {
+#pragma unroll
+  for (int turn = 0; turn < (kCount + kWarps - 1) / kWarps; ++turn) {
+    const int block = turn * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+    if (kCount % kWarps == 0 || block < kCount) multiply(block);
   }
 }
 
@@ -77,8 +85,7 @@ __device__ void multiply_scores(Tiles& tiles, int stage = 0) {
   using namespace nvcuda::wmma;
   using T = typename Tiles::T;
   constexpr int kAcross = kTileN / kBlock;
-  for (int block = static_cast<int>(threadIdx.x) / kWarp; block < Tiles::kTileM / kBlock * kAcross;
-       block += Tiles::kWarps) {
+  for_each_block<Tiles::kTileM / kBlock * kAcross, Tiles::kWarps>([&](int block) {
     const int row = block / kAcross * kBlock, key = block % kAcross * kBlock;
     fragment<accumulator, kBlock, kBlock, kBlock, float> sum;
     fill_fragment(sum, 0);
@@ -92,7 +99,7 @@ __device__ void multiply_scores(Tiles& tiles, int stage = 0) {
     }
     store_matrix_sync(tiles.scores + row * Tiles::kScoreStride + key, sum, Tiles::kScoreStride,
                       mem_row_major);
-  }
+  });
 }
 
 // product = P V; a row of probabilities starts every kStrideP elements.
@@ -101,8 +108,7 @@ __device__ void multiply_values(Tiles& tiles, int stage = 0) {
   using namespace nvcuda::wmma;
   using T = typename Tiles::T;
   constexpr int kAcross = Tiles::kHeadDim / kBlock;
-  for (int block = static_cast<int>(threadIdx.x) / kWarp; block < Tiles::kTileM / kBlock * kAcross;
-       block += Tiles::kWarps) {
+  for_each_block<Tiles::kTileM / kBlock * kAcross, Tiles::kWarps>([&](int block) {
     const int row = block / kAcross * kBlock, column = block % kAcross * kBlock;
     fragment<accumulator, kBlock, kBlock, kBlock, float> sum;
     fill_fragment(sum, 0);
@@ -116,7 +122,7 @@ __device__ void multiply_values(Tiles& tiles, int stage = 0) {
     }
     store_matrix_sync(tiles.product + row * Tiles::kProductStride + column, sum, Tiles::kProductStride,
                       mem_row_major);
-  }
+  });
 }
 
 // The running output: scaled to the new maximum, plus this tile's product.
@@ -230,6 +236,23 @@ __device__ void walk_with_a_barrier_a_phase(Tiles& tiles, typename Tiles::RowSta
     __syncthreads();
     accumulate(tiles, rows);
     __syncthreads();
+  }
+}
+
+// The walk of the rungs 6 and 7: a barrier only where a warp needs what other warps wrote.
+template <class Tiles>
+__device__ void walk_with_four_barriers(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
+                                        const BlockTask& task) {
+  for (int first_key = 0; first_key < task.end_key; first_key += kTileN) {
+    load_keys_and_values(tiles, p, task, first_key);
+    __syncthreads();  // K and V are there (Q too)
+    multiply_scores(tiles);
+    __syncthreads();  // a warp's rows of scores come from other warps
+    softmax_in_place(tiles, rows, p, task, first_key);
+    __syncthreads();  // a block of probabilities has rows of all warps
+    multiply_values<Tiles::kInPlaceStride>(tiles);
+    __syncthreads();  // so has a block of the product; and V is read, the next tile may come
+    accumulate(tiles, rows);
   }
 }
 
