@@ -1,0 +1,110 @@
+// Checks, the workspace's layout, and the kernels in their order.
+
+#include "gpu/entmax/backward.h"
+
+#include <algorithm>
+#include <string>
+#include <type_traits>
+
+#include "core/error.h"
+#include "gpu/entmax/backward/problem.h"
+
+namespace splash::gpu::entmax {
+namespace {
+
+using namespace backward;
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+void require_below_2_31(const char* name, int64_t value) {
+  if (value < 0 || value >= int64_t{1} << 31)
+    throw InvalidArgument(std::string(name) + ": " + std::to_string(value) + "; allowed: below 2^31");
+}
+
+Problem sizes_of(const AttentionSpec& spec, int64_t capacity) {
+  spec.shape.validate();
+  spec.normalizer.validate(spec.shape);
+  const AttentionShape& s = spec.shape;
+  if (s.head_dim % 8 != 0 || s.head_dim > 256)
+    throw InvalidArgument("head_dim " + std::to_string(s.head_dim) + "; allowed: multiples of 8 up to 256");
+  require_below_2_31("entries of the support's capacity", capacity);
+  require_below_2_31("queries over all heads", s.rows());
+  require_below_2_31("keys over all heads", s.batch * s.kv_heads * s.kv_len);
+  Problem p;
+  p.batch = s.batch;
+  p.q_len = static_cast<uint32_t>(s.q_len);
+  p.kv_len = static_cast<uint32_t>(s.kv_len);
+  p.head_dim = static_cast<uint32_t>(s.head_dim);
+  p.q_heads = static_cast<uint32_t>(s.q_heads);
+  p.group = static_cast<uint32_t>(s.group());
+  p.alphas = static_cast<uint32_t>(spec.normalizer.alpha.size());
+  p.tiles_a_head = static_cast<uint32_t>(ceil_div(s.q_len, kRowTile));
+  p.row_tiles = s.batch * s.q_heads * p.tiles_a_head;
+  p.rows = static_cast<uint32_t>(s.rows());
+  p.keys = static_cast<uint32_t>(s.batch * s.kv_heads * s.kv_len);
+  p.scale = static_cast<float>(spec.score_scale());
+  p.sort_tiles = static_cast<uint32_t>(std::max<int64_t>(1, ceil_div(capacity, kSortTile)));
+  return p;
+}
+
+// Lays the parts out one after the other, 256-byte aligned; returns the bytes. workspace may be null.
+int64_t lay_out(Problem& p, int64_t capacity, void* workspace) {
+  int64_t bytes = 0;
+  const auto take = [&](auto*& part, int64_t count) {
+    part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(reinterpret_cast<uintptr_t>(workspace) +
+                                                                     bytes);
+    bytes += ceil_div(count * static_cast<int64_t>(sizeof(*part)), 256) * 256;
+  };
+  const int64_t column_tiles = ceil_div(capacity, kColumnTile);
+  const int64_t lanes = p.head_dim <= 64 ? 8 : p.head_dim <= 128 ? 16 : 32;
+  take(p.block_places, ceil_div(p.row_tiles, kRowBlock));
+  take(p.totals, 1);
+  take(p.row_slots, p.row_tiles * kRowTile);
+  take(p.long_rows, capacity / kLongRow + 1);
+  take(p.row_alphas, p.rows);
+  take(p.entries, capacity);
+  const int passes = sort_passes(p.keys);
+  take(p.sort_keys, capacity);
+  take(p.sort_pairs[0], passes >= 2 ? capacity : 0);
+  take(p.sort_pairs[1], passes >= 3 ? capacity : 0);
+  take(p.order, passes == 1 ? capacity : 0);
+  if (passes > 1) p.order = p.sort_keys;  // free after the first pass
+  take(p.digit_places, int64_t{kDigits} * p.sort_tiles);
+  take(p.digit_totals, kDigits);
+  take(p.present, p.keys);
+  take(p.links, column_tiles);
+  take(p.partials, column_tiles * 2 * 16 * lanes);
+  return bytes;
+}
+
+}  // namespace
+
+int64_t backward_workspace_bytes(const AttentionSpec& spec, int64_t capacity) {
+  Problem p = sizes_of(spec, capacity);
+  return lay_out(p, capacity, nullptr);
+}
+
+void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments) {
+  if (dtype == Dtype::f64) throw InvalidArgument("dtype float64; allowed: float32, float16, bfloat16");
+  Problem p = sizes_of(spec, arguments.support.capacity);
+  p.q = arguments.q;
+  p.k = arguments.k;
+  p.v = arguments.v;
+  p.d_out = arguments.d_out;
+  p.support = arguments.support;
+  p.alpha = arguments.alpha;
+  p.d_q = arguments.d_q;
+  p.d_k = arguments.d_k;
+  p.d_v = arguments.d_v;
+  p.d_alpha = arguments.d_alpha;
+  lay_out(p, arguments.support.capacity, arguments.workspace);
+  place_entries(p, arguments.stream);
+  compute_rows(p, dtype, arguments.stream);
+  sort_entries(p, arguments.stream);
+  compute_columns(p, dtype, arguments.stream);
+  if (p.d_alpha != nullptr) sum_alpha(p, arguments.stream);
+}
+
+}  // namespace splash::gpu::entmax

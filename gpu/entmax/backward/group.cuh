@@ -1,0 +1,208 @@
+#pragma once
+// A group of kLanes lanes holds a vector of head_dim elements, 8 a lane; a warp is 32 / kLanes groups. Groups
+// gather the rows of K and V (or Q and dO) that their entries name, several loads in flight.
+//
+// Entries come in chunks of 8: lane i of a group speaks for entry i * 8 / kLanes of the chunk.
+
+#include <type_traits>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "core/error.h"
+#include "gpu/entmax/backward/row_tile.cuh"
+
+namespace splash::gpu::entmax::backward {
+
+constexpr int kChunk = 8;
+
+// 8 elements as they lie in memory.
+template <class T>
+struct Packed {
+  uint4 part[sizeof(T) / 2];
+};
+
+template <class T>
+__device__ __forceinline__ void unpack(const Packed<T>& packed, float (&x)[8]) {
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T)) / 2; ++i) {
+    const uint32_t words[4] = {packed.part[i].x, packed.part[i].y, packed.part[i].z, packed.part[i].w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (std::is_same_v<T, float>) {
+        x[4 * i + j] = __uint_as_float(words[j]);
+      } else if constexpr (std::is_same_v<T, __half>) {
+        const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[j]));
+        x[2 * j] = pair.x;
+        x[2 * j + 1] = pair.y;
+      } else {
+        x[2 * j] = __uint_as_float(words[j] << 16);
+        x[2 * j + 1] = __uint_as_float(words[j] & 0xFFFF0000u);
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ uint32_t round_pair(float x, float y, __nv_bfloat16 /*to*/) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ __forceinline__ uint32_t round_pair(float x, float y, __half /*to*/) {
+  const __half2 pair = __floats2half2_rn(x, y);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+template <class T, int kLanes>
+struct Group {
+  static constexpr int kGroups = 32 / kLanes;                       // of a warp
+  static constexpr int kCopies = kLanes / kChunk;                   // lanes that speak for the same entry
+  static constexpr int kFlight = std::is_same_v<T, float> ? 2 : 4;  // rows in flight
+  int lane;                                                         // in the group
+  uint32_t head_dim;
+
+  __device__ explicit Group(const Problem& p) : lane(threadIdx.x % kLanes), head_dim(p.head_dim) {}
+
+  __device__ bool active() const { return lane * 8u < head_dim; }  // the lane holds elements
+  __device__ uint32_t owned() const { return lane / kCopies; }     // its entry of a chunk
+  __device__ bool first_copy() const { return lane % kCopies == 0; }
+
+  // The lane's part of a matrix [rows, head_dim]. Lanes that hold nothing read what the last one that does
+  // reads: an address that is always good is cheaper than a condition on each load.
+  __device__ const char* part_of(const void* matrix) const {
+    const char* part = static_cast<const char*>(matrix) + min(lane * 8u, head_dim - 8) * sizeof(T);
+    asm("" : "+l"(part));  // kept as a sum: then a row's address is a single multiply-add
+    return part;
+  }
+  __device__ Packed<T> load(const char* part, uint32_t row) const {
+    const auto* const from = reinterpret_cast<const uint4*>(part + uint64_t{row} * row_bytes());
+    Packed<T> packed;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(T)) / 2; ++i) packed.part[i] = __ldg(from + i);
+    return packed;
+  }
+  __device__ void store(void* matrix, uint32_t row, const float (&x)[8]) const {
+    if (!active()) return;
+    auto* const to =
+        reinterpret_cast<uint4*>(const_cast<char*>(part_of(matrix)) + uint64_t{row} * row_bytes());
+    if constexpr (std::is_same_v<T, float>) {
+      to[0] = {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])};
+      to[1] = {__float_as_uint(x[4]), __float_as_uint(x[5]), __float_as_uint(x[6]), __float_as_uint(x[7])};
+    } else {
+      *to = {round_pair(x[0], x[1], T()), round_pair(x[2], x[3], T()), round_pair(x[4], x[5], T()),
+             round_pair(x[6], x[7], T())};
+    }
+  }
+
+  // A row, zero in the lanes that hold nothing.
+  __device__ void read_vector(const void* matrix, uint32_t row, float (&x)[8]) const {
+    unpack(load(part_of(matrix), row), x);
+    if (active()) return;
+#pragma unroll
+    for (int d = 0; d < 8; ++d) x[d] = 0;
+  }
+
+  // All lanes of the warp call the next three together. row: of the matrix, of the lane's entry; it must be
+  // one also where the lane speaks for none. most: entries of a chunk of any group of the warp.
+
+  // The first rows of a chunk, on their way.
+  struct Flight {
+    Packed<T> rows[kFlight];
+  };
+  __device__ Flight start(const char* part, uint32_t row, int first = 0) const {
+    Flight flight;
+#pragma unroll
+    for (int i = 0; i < kFlight; ++i) flight.rows[i] = load(part, from_owner(row, first + i));
+    return flight;
+  }
+
+  // <vector, row> of the lane's entry.
+  __device__ float products(const char* part, uint32_t row, uint32_t most, const float (&vector)[8]) const {
+    float sums[kChunk] = {};
+#pragma unroll
+    for (int first = 0; first < kChunk; first += kFlight) {
+      if (first >= most) break;
+      const Flight flight = start(part, row, first);
+#pragma unroll
+      for (int i = 0; i < kFlight; ++i) {
+        float x[8];
+        unpack(flight.rows[i], x);
+#pragma unroll
+        for (int d = 0; d < 8; ++d) sums[first + i] = fmaf(x[d], vector[d], sums[first + i]);
+      }
+    }
+    return sum_for_owner(sums);
+  }
+
+  // sum += weight * row, over the entries of the chunk, whose first rows were started before.
+  __device__ void add_rows(Flight flight, const char* part, uint32_t row, float weight, uint32_t most,
+                           float (&sum)[8]) const {
+#pragma unroll
+    for (int first = 0; first < kChunk; first += kFlight) {
+      if (first >= most) break;
+      if (first > 0) flight = start(part, row, first);
+#pragma unroll
+      for (int i = 0; i < kFlight; ++i) {
+        const float w = from_owner(weight, first + i);
+        float x[8];
+        unpack(flight.rows[i], x);
+#pragma unroll
+        for (int d = 0; d < 8; ++d) sum[d] = fmaf(w, x[d], sum[d]);
+      }
+    }
+  }
+
+  // Of one value an entry, over the chunk.
+  __device__ float sum_entries(float x) const {
+#pragma unroll
+    for (int step = kLanes / 2; step >= kCopies; step /= 2) x += __shfl_xor_sync(kWarp, x, step);
+    return x;
+  }
+
+ private:
+  __device__ uint32_t row_bytes() const {
+    return head_dim * static_cast<uint32_t>(sizeof(T));
+  }
+
+  template <class Value>
+  __device__ Value from_owner(Value x, int entry) const {
+    return __shfl_sync(kWarp, x, entry * kCopies, kLanes);
+  }
+
+  // Sums each of the 8 values over the group; a lane gets that of its entry. Halving the values at each step
+  // costs 7 exchanges and not 24.
+  __device__ float sum_for_owner(float (&sums)[kChunk]) const {
+#pragma unroll
+    for (int keep = kChunk / 2; keep >= 1; keep /= 2) {
+      const int step = keep * kCopies;
+      const bool upper = (lane & step) != 0;
+#pragma unroll
+      for (int i = 0; i < keep; ++i) {
+        const float given = upper ? sums[i] : sums[i + keep];
+        sums[i] = (upper ? sums[i + keep] : sums[i]) + __shfl_xor_sync(kWarp, given, step);
+      }
+    }
+#pragma unroll
+    for (int step = kCopies / 2; step >= 1; step /= 2) sums[0] += __shfl_xor_sync(kWarp, sums[0], step);
+    return sums[0];
+  }
+};
+
+// Calls use.operator()<element type, lanes of a group>().
+template <class Use>
+void for_element_and_lanes(Dtype dtype, uint32_t head_dim, const Use& use) {
+  const auto with_lanes = [&]<class T>() {
+    if (head_dim <= 64) return use.template operator()<T, 8>();
+    if (head_dim <= 128) return use.template operator()<T, 16>();
+    return use.template operator()<T, 32>();
+  };
+  switch (dtype) {
+    case Dtype::bf16:
+      return with_lanes.template operator()<__nv_bfloat16>();
+    case Dtype::f16:
+      return with_lanes.template operator()<__half>();
+    default:
+      return with_lanes.template operator()<float>();
+  }
+}
+
+}  // namespace splash::gpu::entmax::backward

@@ -1,0 +1,108 @@
+// A block for each row with more than kLongRow entries, as in rows.cu but with the row dealt out in chunks to
+// the block's groups. Their sums meet in shared memory and are added in the order of the groups.
+
+#include "gpu/entmax/backward/long_rows.h"
+
+#include <algorithm>
+
+#include "gpu/entmax/backward/group.cuh"
+#include "gpu/entmax/backward/launch.cuh"
+#include "gpu/entmax/backward/row_gradient.cuh"
+
+namespace splash::gpu::entmax::backward {
+namespace {
+
+constexpr int kThreads = 256;
+
+// The sum of the groups' values, which all lanes of a group hold.
+template <int kLanes>
+__device__ float sum_groups(float x, float (&values)[kThreads / kLanes]) {
+  __syncthreads();  // values may still be read
+  if (threadIdx.x % kLanes == 0) values[threadIdx.x / kLanes] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < kThreads / kLanes; ++i) sum += values[i];
+  return sum;
+}
+
+template <class T, int kLanes>
+__global__ void __launch_bounds__(kThreads, 2) long_row_gradients(const __grid_constant__ Problem p) {
+  wait_for_kernels_before();
+  constexpr int kGroups = kThreads / kLanes, kStep = kGroups * kChunk;
+  __shared__ float group_sums[kGroups];
+  __shared__ float parts[kGroups][kLanes * 8];  // of dQ
+  const Group<T, kLanes> lanes(p);
+  const uint32_t group = threadIdx.x / kLanes;
+  const char *const values = lanes.part_of(p.v), *const keys = lanes.part_of(p.k);
+  const auto rows = static_cast<uint32_t>(*p.totals >> 32);
+  for (uint32_t i = blockIdx.x; i < rows; i += gridDim.x) {
+    const auto [row, first] = p.long_rows[i];
+    const uint32_t n = p.support.counts[row], head = row / p.q_len;
+    const int64_t pool = p.support.offsets[row];
+    const uint32_t first_key = head / p.group * p.kv_len;
+    const Entmax entmax(p, head);
+    const auto key_of = [&](uint32_t entry) {  // past the last entry: the last one's
+      return first_key + p.support.columns[pool + min(entry, n - 1)];
+    };
+    RowSums sums;
+    float d_out[8];
+    lanes.read_vector(p.d_out, row, d_out);
+    for (uint32_t base = 0; base < n; base += kStep) {
+      const uint32_t mine = base + group * kChunk + lanes.owned();
+      const float g = lanes.products(values, key_of(mine), kChunk, d_out);
+      if (mine >= n) continue;
+      sums.add(entmax(p.support.excess[pool + mine]), g);
+      if (lanes.first_copy()) p.entries[first + mine].ds = g;  // until the row's sums are known
+    }
+    sums = {sum_groups<kLanes>(lanes.sum_entries(sums.w), group_sums),
+            sum_groups<kLanes>(lanes.sum_entries(sums.u), group_sums),
+            sum_groups<kLanes>(lanes.sum_entries(sums.ug), group_sums)};
+
+    const RowGradient gradient(p, entmax, sums, n);
+    const AlphaGradient alpha(gradient, sums);
+    float d_q[8] = {}, d_alpha = 0;
+    for (uint32_t base = 0; base < n; base += kStep) {
+      const uint32_t mine = base + group * kChunk + lanes.owned(), key = key_of(mine);
+      const float g = mine < n ? p.entries[first + mine].ds : 0;
+      __syncwarp();  // all copies have read g
+      float ds = 0;
+      if (mine < n) {
+        const float excess = p.support.excess[pool + mine];
+        const Weights x = entmax(excess);
+        ds = gradient.score(x, g);
+        if (p.d_alpha != nullptr) d_alpha += alpha(excess, x.u, gradient.centred(g));
+        if (lanes.first_copy()) {
+          p.sort_keys[first + mine] = key;
+          p.entries[first + mine] = {key, row, gradient.probability(x), ds};
+        }
+      }
+      lanes.add_rows(lanes.start(keys, key), keys, key, ds, kChunk, d_q);
+    }
+    d_alpha = sum_groups<kLanes>(lanes.sum_entries(d_alpha), group_sums);
+    if (p.d_alpha != nullptr && threadIdx.x == 0) p.row_alphas[row] = d_alpha;
+
+#pragma unroll
+    for (int d = 0; d < 8; ++d) parts[group][lanes.lane * 8 + d] = d_q[d];
+    __syncthreads();
+    if (group == 0) {
+      for (int other = 1; other < kGroups; ++other) {
+#pragma unroll
+        for (int d = 0; d < 8; ++d) d_q[d] += parts[other][lanes.lane * 8 + d];
+      }
+      lanes.store(p.d_q, row, d_q);
+    }
+    __syncthreads();  // parts may be written again
+  }
+}
+
+}  // namespace
+
+void compute_long_rows(const Problem& p, Dtype dtype, StreamHandle stream) {
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>(p.support.capacity / kLongRow + 1, kMostBlocks / 4));
+  for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {
+    launch("long_row_gradients", long_row_gradients<T, kLanes>, blocks, kThreads, stream, p);
+  });
+}
+
+}  // namespace splash::gpu::entmax::backward

@@ -1,0 +1,10 @@
+#pragma once
+// The rows that compute_rows leaves over: a block each. Compiles without nvcc.
+
+#include "gpu/entmax/backward/problem.h"
+
+namespace splash::gpu::entmax::backward {
+
+void compute_long_rows(const Problem& p, Dtype dtype, StreamHandle stream);
+
+}  // namespace splash::gpu::entmax::backward

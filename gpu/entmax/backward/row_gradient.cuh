@@ -1,0 +1,77 @@
+#pragma once
+// The gradient of one row of entmax (Peters, Niculae, Martins 2019): p = w / W, w = x^beta, W = sum w, x the
+// excess, beta = 1 / (alpha - 1), and u = x^(beta - 1), the slope of w. With g = <dO, v>: delta = sum u g /
+// sum u, ds = scale u (g - delta), dL/dalpha = beta sum (g - delta) p (beta - ln p).
+
+#include "gpu/entmax/backward/problem.h"
+
+namespace splash::gpu::entmax::backward {
+
+// Within 2 units in the last place, in a few instructions.
+__device__ __forceinline__ float quotient(float a, float b) {
+  return __fdividef(a, b);
+}
+
+struct Weights {
+  float w, u;
+};
+
+struct Entmax {
+  float alpha, beta;
+
+  __device__ Entmax(const Problem& p, uint32_t head)
+      : alpha(p.alpha[p.alphas == 1 ? 0 : head % p.q_heads]), beta(quotient(1.0f, alpha - 1)) {}
+
+  __device__ Weights operator()(float excess) const {
+    if (alpha == 1.5f) return {excess * excess, excess};
+    if (alpha == 2.0f) return {excess, excess == excess ? 1.0f : excess};  // NaN stays NaN
+    const float w = powf(excess, beta);
+    return {w, quotient(w, excess)};
+  }
+};
+
+// What a row's entries must agree on before any of them has its gradient.
+struct RowSums {
+  float w = 0, u = 0, ug = 0;
+
+  __device__ void add(Weights x, float g) {
+    w += x.w;
+    u += x.u;
+    ug = fmaf(x.u, g, ug);
+  }
+};
+
+struct RowGradient {
+  float delta, inverse_sum, scale, beta;
+  bool alone;  // an only entry has p = 1 whatever its score: its gradient is 0, not what rounding leaves
+
+  __device__ RowGradient(const Problem& p, const Entmax& entmax, const RowSums& sums, uint32_t count)
+      : delta(quotient(sums.ug, sums.u)),
+        inverse_sum(quotient(1.0f, sums.w)),
+        scale(p.scale),
+        beta(entmax.beta),
+        alone(count == 1) {}
+
+  __device__ float centred(float g) const { return g - (alone ? g : delta); }
+  __device__ float probability(Weights x) const { return x.w * inverse_sum; }
+  __device__ float score(Weights x, float g) const { return scale * x.u * centred(g); }
+};
+
+// p (beta - ln p) = u h(x) / W with h(x) = x (beta - beta ln x + ln W). As sum u (g - delta) is 0, any
+// constant may be taken from h: taking h of the mean x (weighted by u) leaves little to cancel where the x
+// are alike.
+struct AlphaGradient {
+  float beta, log_sum, mean_h, factor;
+
+  __device__ AlphaGradient(const RowGradient& row, const RowSums& sums)
+      : beta(row.beta), log_sum(logf(sums.w)), mean_h(h(sums.w / sums.u)), factor(beta * row.inverse_sum) {}
+
+  __device__ float operator()(float x, float u, float centred) const {
+    return factor * u * centred * (h(x) - mean_h);
+  }
+
+ private:
+  __device__ float h(float x) const { return x * (beta - beta * logf(x) + log_sum); }
+};
+
+}  // namespace splash::gpu::entmax::backward

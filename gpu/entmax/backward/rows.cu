@@ -1,0 +1,117 @@
+// The row pass. A group of lanes takes a row: it gathers the rows of V, then those of K, that its entries
+// name. The groups of a warp make as many steps as the longest of their rows needs, so they take rows of
+// about the same length. Rows with more than kLongRow entries are left to the kernel of long_rows.cu.
+
+#include "gpu/entmax/backward/group.cuh"
+#include "gpu/entmax/backward/launch.cuh"
+#include "gpu/entmax/backward/long_rows.h"
+#include "gpu/entmax/backward/row_gradient.cuh"
+
+namespace splash::gpu::entmax::backward {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / 32;
+
+__device__ void zero(float (&x)[8]) {
+#pragma unroll
+  for (int d = 0; d < 8; ++d) x[d] = 0;
+}
+
+template <class T, int kLanes>
+__global__ void __launch_bounds__(kThreads, 6) row_gradients(const __grid_constant__ Problem p) {
+  wait_for_kernels_before();
+  using Lanes = Group<T, kLanes>;
+  __shared__ float products[kWarps][Lanes::kGroups][kLongRow];  // g
+  const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32, tile = warp / kLanes;
+  if (tile >= p.row_tiles) return;  // kLanes warps a tile, a row a group
+
+  const RowSlot slot = p.row_slots[warp * Lanes::kGroups + threadIdx.x % 32 / kLanes];
+  const auto before_block = p.block_places[tile / kRowBlock];
+  const RowTile rows(p, tile);
+  const Lanes lanes(p);
+  const uint32_t row = rows.row(p, slot.in_tile), first = static_cast<uint32_t>(before_block) + slot.first;
+  const bool is_long = slot.count > kLongRow, writes = rows.has(p, slot.in_tile) && !is_long;
+  if (is_long && lanes.lane == 0)
+    p.long_rows[(before_block >> 32) + (slot.count - kLongRow - 1)] = {row, first};
+  const uint32_t n = is_long ? 0 : slot.count, most = __reduce_max_sync(kWarp, n);
+
+  // The lane's entry of a chunk. All that the first chunk needs is on its way before anything is used.
+  struct Own {
+    uint32_t key;
+    float excess;
+  };
+  const uint32_t first_key = rows.head / p.group * p.kv_len;
+  const auto read_own = [&](uint32_t base) -> Own {  // past the last entry: the last one
+    if (n == 0) return {first_key, 0};
+    const int64_t at = slot.pool + min(base + lanes.owned(), n - 1);
+    return {first_key + p.support.columns[at], p.support.excess[at]};
+  };
+  const char *const values = lanes.part_of(p.v), *const keys = lanes.part_of(p.k);
+  const Entmax entmax(p, rows.head);
+  const Own first_own = read_own(0);
+  typename Lanes::Flight flight{};
+  float(&g)[kLongRow] = products[threadIdx.x / 32][threadIdx.x % 32 / kLanes];
+  RowSums sums;
+  if (most > 0) {
+    float d_out[8];
+    lanes.read_vector(p.d_out, writes ? row : 0, d_out);
+    flight = lanes.start(keys, first_own.key);
+    Own next = first_own;
+    for (uint32_t base = 0; base < most; base += kChunk) {
+      const Own own = next;
+      if (base + kChunk < most) next = read_own(base + kChunk);
+      const float product = lanes.products(values, own.key, most - base, d_out);
+      const uint32_t mine = base + lanes.owned();
+      if (mine >= n) continue;
+      sums.add(entmax(own.excess), product);
+      if (lanes.first_copy()) g[mine] = product;
+    }
+  }
+  sums = {lanes.sum_entries(sums.w), lanes.sum_entries(sums.u), lanes.sum_entries(sums.ug)};
+  __syncwarp();  // g
+
+  const RowGradient gradient(p, entmax, sums, n);
+  float d_q[8] = {};
+  Own next = first_own;
+  for (uint32_t base = 0; base < most; base += kChunk) {
+    const Own own = next;
+    const bool more = base + kChunk < most;
+    if (more) next = read_own(base + kChunk);
+    const uint32_t mine = base + lanes.owned();
+    float ds = 0;
+    if (mine < n) {
+      const Weights x = entmax(own.excess);
+      ds = gradient.score(x, g[mine]);
+      if (lanes.first_copy()) {
+        p.sort_keys[first + mine] = own.key;
+        p.entries[first + mine] = {own.key, row, gradient.probability(x), ds};
+      }
+    }
+    lanes.add_rows(flight, keys, own.key, ds, most - base, d_q);
+    if (more) flight = lanes.start(keys, next.key);
+  }
+  if (n == 0) zero(d_q);  // whatever 0 times a key outside the support has left
+  if (writes) lanes.store(p.d_q, row, d_q);
+  if (p.d_alpha == nullptr) return;
+
+  const AlphaGradient alpha(gradient, sums);
+  float d_alpha = 0;
+  for (uint32_t mine = lanes.owned(); mine < n; mine += kChunk) {
+    const float x = p.support.excess[slot.pool + mine];
+    d_alpha += alpha(x, entmax(x).u, gradient.centred(g[mine]));
+  }
+  d_alpha = lanes.sum_entries(d_alpha);
+  if (writes && lanes.lane == 0) p.row_alphas[row] = d_alpha;
+}
+
+}  // namespace
+
+void compute_rows(const Problem& p, Dtype dtype, StreamHandle stream) {
+  for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {
+    const auto blocks = static_cast<unsigned>((p.row_tiles * kLanes + kWarps - 1) / kWarps);
+    launch("row_gradients", row_gradients<T, kLanes>, blocks, kThreads, stream, p);
+  });
+  compute_long_rows(p, dtype, stream);
+}
+
+}  // namespace splash::gpu::entmax::backward

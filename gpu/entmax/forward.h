@@ -1,0 +1,32 @@
+#pragma once
+// Exact entmax attention, forward (Peters, Niculae, Martins 2019; the algorithm: docs/questions). Compiles
+// without nvcc.
+
+#include "core/attention_spec.h"
+#include "core/dtype.h"
+#include "gpu/engine/memory.h"
+#include "gpu/entmax/support.h"
+
+namespace splash::gpu::entmax {
+
+// Device addresses, 16-byte aligned; q, out: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads,
+// kv_len, head_dim], all of one dtype.
+struct ForwardArguments {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void* out = nullptr;
+  const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
+  float* tau = nullptr;       // [batch, q_heads, q_len] in units of z, +inf for rows without a key; or null
+  Support support{};          // where columns is null, nothing is stored
+  void* workspace = nullptr;  // forward_workspace_bytes, 256-byte aligned, contents undefined
+  StreamHandle stream = nullptr;
+};
+
+// 8 bytes a row, and 32 MB or 64 rows of scores of scratch, whichever is more.
+int64_t forward_workspace_bytes(const AttentionSpec& spec);
+
+// Enqueues the kernels and nothing else. spec: entmax, selection all, a mask that is empty or causal, a scale
+// above 0; dtype bf16 or f16; head_dim a multiple of 8 up to 256. Throws InvalidArgument (spec) and
+// DeviceError (launch).
+void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arguments);
+
+}  // namespace splash::gpu::entmax

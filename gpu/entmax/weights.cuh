@@ -1,0 +1,56 @@
+#pragma once
+// The arithmetic of entmax (Peters, Niculae, Martins 2019): p = [z - tau]_+^beta with z = (alpha - 1) s.
+
+#include "gpu/entmax/problem.h"
+
+namespace splash::gpu::entmax {
+
+constexpr unsigned kWarp = 0xFFFFFFFFu;
+
+struct Entmax {
+  float gain;  // z = gain * <q, k>
+  float beta;  // 1 / (alpha - 1)
+  bool is_square, is_linear;
+
+  __device__ __forceinline__ Entmax(float alpha, float scale)
+      : gain((alpha - 1) * scale),
+        beta(1 / (alpha - 1)),
+        is_square(alpha == 1.5f),
+        is_linear(alpha == 2.0f) {}
+
+  // Of u = z - tau: u^(beta - 1), 0 where u is not above 0. The weight of p is u times it; its derivative,
+  // beta times it.
+  __device__ __forceinline__ float slope(float u) const {
+    if (is_square) return fmaxf(u, 0.0f);
+    if (is_linear) return u > 0 ? 1.0f : 0.0f;
+    return u > 0 ? exp2f((beta - 1) * log2f(u)) : 0.0f;
+  }
+  __device__ __forceinline__ float weight(float u) const { return fmaxf(u, 0.0f) * slope(u); }
+};
+
+__device__ __forceinline__ Entmax entmax_of(const Problem& p, int head) {
+  return {p.alpha[p.alphas == 1 ? 0 : head % p.q_heads], p.scale};
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(kWarp, x, 1);
+  return x + __shfl_xor_sync(kWarp, x, 2);
+}
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kWarp, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
+}
+
+// tau of one score alone, rounded down: the score itself stays above it.
+__device__ __forceinline__ float bound_of_largest(float score, const Entmax& entmax) {
+  return __fsub_rd(score, __fdividef(1, entmax.gain));
+}
+
+// A Newton step for the root of f(t) = sum of weights - 1, in units of <q, k>. From the left it never passes
+// the root where the weights are convex (alpha <= 2), so every iterate bounds tau from below.
+__device__ __forceinline__ float newton(const Entmax& entmax, float t, float sum, float slope) {
+  const float step = __fdividef(sum - 1, entmax.beta * entmax.gain * slope);
+  return slope > 0 ? fmaxf(t, t + step) : t;
+}
+
+}  // namespace splash::gpu::entmax

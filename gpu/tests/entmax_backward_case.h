@@ -1,0 +1,234 @@
+#pragma once
+// Problems for backward with their supports, on the host and on the device.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "core/workload.h"
+#include "cpu_ref/attention/backward.h"
+#include "cpu_ref/attention/forward.h"
+#include "gpu/engine/tensor.h"
+#include "gpu/entmax/backward.h"
+#include "gpu/tests/ladder_cases.h"
+
+namespace splash::gpu::testing {
+
+using entmax::Support;
+
+using Gradients = cpu_ref::Gradients<double>;
+
+// Row after row; a row's excess need not sum to p = 1.
+struct HostSupport {
+  std::vector<int64_t> first{0};  // [rows + 1]
+  std::vector<int32_t> columns;
+  std::vector<float> excess;
+
+  int64_t rows() const { return static_cast<int64_t>(first.size()) - 1; }
+  int64_t count(int64_t row) const { return first[row + 1] - first[row]; }
+  void end_row() { first.push_back(static_cast<int64_t>(columns.size())); }
+  void add(int64_t column, double x) {
+    columns.push_back(static_cast<int32_t>(column));
+    excess.push_back(static_cast<float>(x));
+  }
+};
+
+struct Case {
+  AttentionSpec spec{};
+  Dtype dtype = Dtype::f32;
+  AttentionInputs<double> inputs{};  // rounded to dtype
+  Tensor<double> d_out{};
+  HostSupport support{};
+};
+
+inline Case make_case(const AttentionSpec& spec, Dtype dtype, Workload workload = {}) {
+  Case c{.spec = spec, .dtype = dtype};
+  workload.seed = test_seed();
+  c.inputs = make_inputs<double>(workload, spec.shape);
+  const AttentionShape& s = spec.shape;
+  c.d_out = Tensor<double>(s.batch, s.q_heads, s.q_len, s.head_dim);
+  std::mt19937_64 random(test_seed() + 1);
+  std::normal_distribution<double> normal;
+  for (int64_t i = 0; i < c.d_out.size(); ++i) c.d_out.data()[i] = normal(random);
+  for (Tensor<double>* tensor : {&c.inputs.q, &c.inputs.k, &c.inputs.v, &c.d_out}) {
+    for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(dtype, tensor->data()[i]);
+  }
+  return c;
+}
+
+inline void take_support_of_forward(Case& c) {
+  const auto forward = cpu_ref::attention_forward<double>(c.spec, c.inputs.q, c.inputs.k, c.inputs.v,
+                                                          {.keep_probabilities = true});
+  const auto& p = *forward.probabilities;
+  const AttentionShape& s = c.spec.shape;
+  for (int64_t row = 0; row < s.rows(); ++row) {
+    const double alpha = c.spec.normalizer.alpha_of(row / s.q_len % s.q_heads);
+    for (int64_t i = p.row_offsets[row]; i < p.row_offsets[row + 1]; ++i)
+      c.support.add(p.columns[i], std::pow(p.values[i], alpha - 1));
+    c.support.end_row();
+  }
+}
+
+// MATH: Gradients, on the support as it is.
+inline Gradients gradients_of_support(const Case& c) {
+  const AttentionShape& s = c.spec.shape;
+  Gradients result{.dq = Tensor<double>(s.batch, s.q_heads, s.q_len, s.head_dim),
+                   .dk = Tensor<double>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
+                   .dv = Tensor<double>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
+                   .dalpha = std::vector<double>(s.q_heads)};
+  const double scale = c.spec.score_scale();
+  for (int64_t row = 0; row < s.rows(); ++row) {
+    const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads, i = row % s.q_len;
+    const int64_t kv = s.kv_head_of(h);
+    const double alpha = c.spec.normalizer.alpha_of(h), beta = 1 / (alpha - 1);
+    std::vector<double> g, u, w;
+    for (int64_t n = c.support.first[row]; n < c.support.first[row + 1]; ++n) {
+      const double* const value = c.inputs.v.row(b, kv, c.support.columns[n]);
+      g.push_back(std::inner_product(value, value + s.head_dim, c.d_out.row(b, h, i), 0.0));
+      w.push_back(std::pow(static_cast<double>(c.support.excess[n]), beta));
+      u.push_back(w.back() / static_cast<double>(c.support.excess[n]));
+    }
+    const double sum = std::accumulate(w.begin(), w.end(), 0.0);
+    const double delta =
+        std::inner_product(u.begin(), u.end(), g.begin(), 0.0) / std::accumulate(u.begin(), u.end(), 0.0);
+    for (size_t e = 0; e < g.size(); ++e) {
+      const int64_t j = c.support.columns[c.support.first[row] + static_cast<int64_t>(e)];
+      const double p = w[e] / sum, centred = g.size() == 1 ? 0 : g[e] - delta, ds = scale * u[e] * centred;
+      if (p > 0) result.dalpha[h] += centred * p * beta * (beta - std::log(p));
+      for (int64_t d = 0; d < s.head_dim; ++d) {
+        result.dq.row(b, h, i)[d] += ds * c.inputs.k.row(b, kv, j)[d];
+        result.dk.row(b, kv, j)[d] += ds * c.inputs.q.row(b, h, i)[d];
+        result.dv.row(b, kv, j)[d] += p * c.d_out.row(b, h, i)[d];
+      }
+    }
+  }
+  return result;
+}
+
+inline DeviceBuffer upload(const Stream& stream, const void* host, size_t bytes) {
+  DeviceBuffer buffer(stream, std::max<int64_t>(16, static_cast<int64_t>(bytes)));
+  buffer.fill(0xFF);
+  buffer.upload(host, static_cast<int64_t>(bytes));
+  return buffer;
+}
+template <class T>
+DeviceBuffer upload(const Stream& stream, const std::vector<T>& host) {
+  return upload(stream, host.data(), host.size() * sizeof(T));
+}
+
+// The support in device memory: rows in an order drawn with `seed`, with poisoned gaps between them. Rows
+// that are not stored are those that the pool had no room for: their count is known, their entries are not.
+class DeviceSupport {
+ public:
+  DeviceSupport(
+      const Stream& stream, const HostSupport& host, uint64_t seed,
+      const std::function<bool(int64_t row)>& stored = [](int64_t) { return true; }) {
+    constexpr int64_t kGap = 3;
+    const int64_t rows = host.rows();
+    std::vector<int64_t> order(rows), offsets(rows, -1);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
+    const int64_t capacity = static_cast<int64_t>(host.columns.size()) + rows * kGap;
+    std::vector<int32_t> counts(rows), columns(capacity, std::numeric_limits<int32_t>::max());
+    std::vector<float> excess(capacity, std::numeric_limits<float>::quiet_NaN());
+    int64_t place = 0;
+    for (const int64_t row : order) {
+      counts[row] = static_cast<int32_t>(host.count(row));
+      if (!stored(row)) continue;
+      offsets[row] = place;
+      std::copy_n(host.columns.begin() + host.first[row], counts[row], columns.begin() + place);
+      std::copy_n(host.excess.begin() + host.first[row], counts[row], excess.begin() + place);
+      place += counts[row] + kGap;
+    }
+    buffers_[0] = upload(stream, offsets);
+    buffers_[1] = upload(stream, counts);
+    buffers_[2] = upload(stream, columns);
+    buffers_[3] = upload(stream, excess);
+    support_ = {.capacity = capacity,
+                .offsets = static_cast<int64_t*>(buffers_[0].data()),
+                .counts = static_cast<int32_t*>(buffers_[1].data()),
+                .columns = static_cast<int32_t*>(buffers_[2].data()),
+                .excess = static_cast<float*>(buffers_[3].data())};
+  }
+
+  const Support& get() const { return support_; }
+
+ private:
+  DeviceBuffer buffers_[4];
+  Support support_;
+};
+
+class DeviceBackward {
+ public:
+  DeviceBackward(const Stream& stream, const Case& c)
+      : stream_(stream),
+        spec_(c.spec),
+        dtype_(c.dtype),
+        q_(DeviceTensor::from(stream, c.dtype, c.inputs.q)),
+        k_(DeviceTensor::from(stream, c.dtype, c.inputs.k)),
+        v_(DeviceTensor::from(stream, c.dtype, c.inputs.v)),
+        d_out_(DeviceTensor::from(stream, c.dtype, c.d_out)),
+        d_q_(stream, c.dtype, q_.view().extents),
+        d_k_(stream, c.dtype, k_.view().extents),
+        d_v_(stream, c.dtype, v_.view().extents),
+        d_alpha_(stream, c.spec.shape.q_heads * 4) {
+    const std::vector<float> alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end());
+    alpha_ = upload(stream, alpha);
+  }
+
+  // Poisons outputs and workspace first.
+  void enqueue(const DeviceSupport& support, bool with_alpha = true) {
+    const int64_t bytes = entmax::backward_workspace_bytes(spec_, support.get().capacity);
+    if (workspace_.bytes() < bytes) workspace_ = DeviceBuffer(stream_, bytes);
+    for (DeviceBuffer* buffer : {&workspace_, &d_q_.buffer(), &d_k_.buffer(), &d_v_.buffer(), &d_alpha_})
+      buffer->fill(0xFF);
+    entmax::enqueue_backward(spec_, dtype_,
+                             {.q = q_.view().data,
+                              .k = k_.view().data,
+                              .v = v_.view().data,
+                              .d_out = d_out_.view().data,
+                              .support = support.get(),
+                              .alpha = static_cast<const float*>(alpha_.data()),
+                              .d_q = d_q_.view().data,
+                              .d_k = d_k_.view().data,
+                              .d_v = d_v_.view().data,
+                              .d_alpha = with_alpha ? static_cast<float*>(d_alpha_.data()) : nullptr,
+                              .workspace = workspace_.data(),
+                              .stream = stream_.handle()});
+  }
+
+  Gradients to_host() const {
+    const std::vector<float> alpha = download<float>(d_alpha_);
+    return {d_q_.to_host(), d_k_.to_host(), d_v_.to_host(), {alpha.begin(), alpha.end()}};
+  }
+
+  // All outputs, byte for byte.
+  std::vector<char> bytes() {
+    std::vector<char> all;
+    for (const DeviceBuffer* buffer : {&d_q_.buffer(), &d_k_.buffer(), &d_v_.buffer(), &d_alpha_}) {
+      const auto part = download<char>(*buffer);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }
+
+ private:
+  template <class T>
+  static std::vector<T> download(const DeviceBuffer& buffer) {
+    std::vector<T> host(buffer.bytes() / sizeof(T));
+    buffer.download(host.data(), buffer.bytes());
+    return host;
+  }
+
+  const Stream& stream_;
+  AttentionSpec spec_;
+  Dtype dtype_;
+  DeviceTensor q_, k_, v_, d_out_, d_q_, d_k_, d_v_;
+  DeviceBuffer d_alpha_, alpha_, workspace_;
+};
+
+}  // namespace splash::gpu::testing
