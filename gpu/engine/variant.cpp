@@ -137,7 +137,13 @@ const Variant& find_variant(const std::string& id) {
 std::string unsupported_reason(const Variant& variant, const AttentionSpec& spec, Dtype dtype,
                                const DeviceInfo& device) {
   if (std::string limit = declared_limit(variant.limits, spec, dtype, device); !limit.empty()) return limit;
-  for (const KernelLaunch& kernel : variant.plan(spec, dtype, device).kernels) {
+  Plan plan;
+  try {
+    plan = variant.plan(spec, dtype, device);
+  } catch (const Unsupported& limit) {  // one that Limits has no words for
+    return fmt::format("cannot plan it ({})", limit.what());
+  }
+  for (const KernelLaunch& kernel : plan.kernels) {
     if (kernel.shared_bytes > device.shared_bytes_per_block) {
       return fmt::format("needs {} bytes of shared memory a block here, and {} has {}", kernel.shared_bytes,
                          device.name, device.shared_bytes_per_block);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "core/error.h"
 #include "gpu/arch/tensor_map.h"
 #include "gpu/cuda_check.h"
 #include "gpu/engine/work.h"
@@ -24,6 +25,29 @@ int row_path_blocks(const AttentionSpec& spec) {
 // The workspace: crowded rows, their count, scratch of the row path.
 int64_t crowded_bytes(const AttentionSpec& spec) {
   return round_up(spec.shape.rows() * int64_t{sizeof(int64_t)}, 256);
+}
+
+// One sentence for whatever forward does not take.
+void require_supported(const AttentionSpec& spec, Dtype dtype) {
+  spec.validate();
+  const auto unless = [](bool holds, const std::string& sentence) {
+    if (!holds) throw Unsupported("entmax forward takes " + sentence);
+  };
+  const AttentionShape& s = spec.shape;
+  unless(dtype == Dtype::bf16 || dtype == Dtype::f16,
+         "bfloat16 and float16, not " + std::string(to_string(dtype)));
+  unless(s.head_dim % 8 == 0 && s.head_dim <= 256,
+         "head_dims that are multiples of 8 up to 256, not " + std::to_string(s.head_dim));
+  unless(spec.normalizer.kind == NormalizerKind::entmax,
+         "the normalizer entmax, not " + std::string(to_string(spec.normalizer.kind)));
+  for (const double alpha : spec.normalizer.alpha)
+    unless(alpha <= 2,
+           "alpha above 1 and up to 2, where Newton's bounds are certified, not " + std::to_string(alpha));
+  unless(spec.selection.kind == SelectionKind::all,
+         "all keys, not the selection " + std::string(to_string(spec.selection.kind)));
+  unless(spec.mask.q_positions.empty() && spec.mask.cu_seqlens_q.empty(),
+         "no mask or a causal one, no positions and no packed sequences");
+  unless(spec.score_scale() > 0, "a scale above 0, not " + std::to_string(spec.scale));
 }
 
 Problem problem_of(const AttentionSpec& spec, const ForwardArguments& args) {
@@ -81,6 +105,7 @@ int64_t forward_workspace_bytes(const AttentionSpec& spec) {
 }
 
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
+  require_supported(spec, dtype);
   const AttentionShape& s = spec.shape;
   const Problem p = problem_of(spec, args);
   const Kernel kernel = kernel_of(dtype, s.head_dim);
@@ -104,8 +129,10 @@ void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArgume
 
 namespace {
 
+// The variant's alphas come by value; the library's are in device memory.
+constexpr int kMaxAlphas = 256;
 struct AlphaTable {
-  float values[256];
+  float values[kMaxAlphas];
 };
 __global__ void set_alphas(const __grid_constant__ AlphaTable table, int count, float* to) {
   if (static_cast<int>(threadIdx.x) < count) to[threadIdx.x] = table.values[threadIdx.x];
@@ -116,6 +143,11 @@ int64_t alpha_bytes(const AttentionSpec& spec) {
 }
 
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
+  require_supported(spec, dtype);
+  if (spec.normalizer.alpha.size() > kMaxAlphas) {
+    throw Unsupported("entmax/0-one-pass takes one alpha for all heads or at most " +
+                      std::to_string(kMaxAlphas) + ", not " + std::to_string(spec.normalizer.alpha.size()));
+  }
   const Kernel kernel = kernel_of(dtype, spec.shape.head_dim);
   Plan plan;
   plan.tile = {.q = kQueries, .k = kernel.keys, .d = 0, .stages = kernel.stages};
@@ -137,9 +169,9 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
 void launch(const AttentionSpec& spec, Dtype dtype, const Plan&, const Arguments& args) {
   auto* const alpha = static_cast<float*>(args.workspace);
   AlphaTable table{};
-  const auto count = static_cast<int>(std::min<size_t>(spec.normalizer.alpha.size(), 256));
+  const auto count = static_cast<int>(spec.normalizer.alpha.size());
   std::copy_n(spec.normalizer.alpha.begin(), count, table.values);
-  set_alphas<<<1, 256, 0, args.stream>>>(table, count, alpha);
+  set_alphas<<<1, kMaxAlphas, 0, args.stream>>>(table, count, alpha);
   check_launch("set_alphas");
   enqueue_forward(spec, dtype,
                   {.q = args.q,

@@ -24,9 +24,9 @@ struct ForwardArguments {
 // 8 bytes a row, and 32 MB or 64 rows of scores of scratch, whichever is more.
 int64_t forward_workspace_bytes(const AttentionSpec& spec);
 
-// Enqueues the kernels and nothing else. spec: entmax, selection all, a mask that is empty or causal, a scale
-// above 0; dtype bf16 or f16; head_dim a multiple of 8 up to 256. Throws InvalidArgument (spec) and
-// DeviceError (launch).
+// Enqueues the kernels and nothing else. Takes entmax with 1 < alpha <= 2 over all keys, no mask or a causal
+// one, a scale above 0, bf16 or f16, head_dim a multiple of 8 up to 256. Throws Unsupported where spec or
+// dtype is another, InvalidArgument where spec contradicts itself, DeviceError where a launch fails.
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax

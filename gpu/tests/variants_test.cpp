@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "gpu/entmax/forward.h"
 #include "gpu/tests/h200.h"
 #include "gpu/tests/ladder_cases.h"
 
@@ -64,4 +65,39 @@ TEST_CASE(
       CHECK(plan.work.l2_bytes > 0);
     }
   }
+}
+
+TEST_CASE("the flagship refuses what its bounds do not hold for, before anything is launched") {
+  AttentionSpec spec;
+  spec.shape = {1, 2, 2, 64, 64, 64};
+  const auto why = [](const AttentionSpec& refused, Dtype dtype) {
+    try {
+      entmax::enqueue_forward(refused, dtype, {});
+    } catch (const Unsupported& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(why(spec, Dtype::f32) == "entmax forward takes bfloat16 and float16, not float32");
+  AttentionSpec other = spec;
+  other.normalizer.alpha = {1.5, 2.5};
+  CHECK(why(other, Dtype::bf16).find("alpha above 1 and up to 2") != std::string::npos);
+  CHECK(unsupported_reason(find_variant("entmax/0-one-pass"), other, Dtype::bf16, h200())
+            .find("alpha above 1 and up to 2") != std::string::npos);
+  other = spec;
+  other.scale = -1;
+  CHECK(why(other, Dtype::bf16) == "entmax forward takes a scale above 0, not -1.000000");
+  other = spec;
+  other.normalizer.kind = NormalizerKind::softmax;
+  CHECK(why(other, Dtype::bf16) == "entmax forward takes the normalizer entmax, not softmax");
+  other = spec;
+  other.shape.head_dim = 264;
+  CHECK(why(other, Dtype::bf16).find("multiples of 8 up to 256") != std::string::npos);
+  other = spec;
+  other.mask.q_positions.assign(64, 0);
+  other.mask.k_positions.assign(64, 0);
+  CHECK(why(other, Dtype::bf16).find("no positions") != std::string::npos);
+  other = spec;
+  other.selection = {.kind = SelectionKind::top_k_row, .k_keep = 8};
+  CHECK(why(other, Dtype::bf16).find("all keys") != std::string::npos);
 }
