@@ -3,8 +3,9 @@
 
 #include <type_traits>
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include "gpu/arch/mma.cuh"
 
 namespace splash::gpu::entmax {
 
@@ -51,18 +52,8 @@ __device__ __forceinline__ float dot8(const uint4& a, const uint4& b) {
 
 template <class T>
 __device__ __forceinline__ uint4 rounded(const float (&x)[8]) {
-  uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if constexpr (std::is_same_v<T, __half>) {
-      const __half2 pair = __floats2half2_rn(x[2 * i], x[2 * i + 1]);
-      words[i] = *reinterpret_cast<const uint32_t*>(&pair);
-    } else {
-      const __nv_bfloat162 pair = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
-      words[i] = *reinterpret_cast<const uint32_t*>(&pair);
-    }
-  }
-  return {words[0], words[1], words[2], words[3]};
+  return {arch::pack_pair<T>(x[0], x[1]), arch::pack_pair<T>(x[2], x[3]), arch::pack_pair<T>(x[4], x[5]),
+          arch::pack_pair<T>(x[6], x[7])};
 }
 
 }  // namespace splash::gpu::entmax

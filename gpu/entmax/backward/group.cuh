@@ -10,6 +10,7 @@
 #include <cuda_fp16.h>
 
 #include "core/error.h"
+#include "gpu/arch/mma.cuh"
 #include "gpu/entmax/backward/row_tile.cuh"
 
 namespace splash::gpu::entmax::backward {
@@ -41,15 +42,6 @@ __device__ __forceinline__ void unpack(const Packed<T>& packed, float (&x)[8]) {
       }
     }
   }
-}
-
-__device__ __forceinline__ uint32_t round_pair(float x, float y, __nv_bfloat16 /*to*/) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-__device__ __forceinline__ uint32_t round_pair(float x, float y, __half /*to*/) {
-  const __half2 pair = __floats2half2_rn(x, y);
-  return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
 template <class T, int kLanes>
@@ -88,8 +80,8 @@ struct Group {
       to[0] = {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])};
       to[1] = {__float_as_uint(x[4]), __float_as_uint(x[5]), __float_as_uint(x[6]), __float_as_uint(x[7])};
     } else {
-      *to = {round_pair(x[0], x[1], T()), round_pair(x[2], x[3], T()), round_pair(x[4], x[5], T()),
-             round_pair(x[6], x[7], T())};
+      *to = {arch::pack_pair<T>(x[0], x[1]), arch::pack_pair<T>(x[2], x[3]), arch::pack_pair<T>(x[4], x[5]),
+             arch::pack_pair<T>(x[6], x[7])};
     }
   }
 
