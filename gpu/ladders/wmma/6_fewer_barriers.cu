@@ -13,29 +13,9 @@ namespace {
 
 using namespace wmma_ladder;
 
-constexpr int kTileM = 32, kWarps = 8;
-
-template <class T, int kDim>
-using Shared = Tiles<T, kDim, kTileM, kWarps, kPad>;
-
-template <class T, int kDim>
-__global__ void __launch_bounds__(kWarps* kWarp) attention(Problem p) {
-  auto& tiles = shared_tiles<Shared<T, kDim>>();
-  typename Shared<T, kDim>::RowState rows;
-  const BlockTask task = block_task(p, kTileM);
-  load_queries(tiles, p, task);
-
-  walk_with_four_barriers(tiles, rows, p, task);
-  rows.template write<T>(p, task);
-}
-
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
-  const Entry entry = for_instance(dtype, spec.shape.head_dim, [](auto instance) {
-    using I = decltype(instance);
-    using T = typename I::Element;
-    return entry_of<Shared<T, I::kHeadDim>>(attention<T, I::kHeadDim>);
-  });
-  return tiled_plan(spec, dtype, {.q = kTileM, .k = kTileN}, "fewer-barriers", kWarps * kWarp, entry);
+  constexpr int kTileM = 32, kWarps = 8, kPadding = kPad;
+  return plan_in_phases<kTileM, kWarps, kPadding, Barriers::four_a_tile>(spec, dtype, "fewer-barriers");
 }
 
 const Variant kVariant{

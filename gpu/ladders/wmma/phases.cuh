@@ -261,4 +261,33 @@ Entry entry_of(Kernel* kernel) {
   return {reinterpret_cast<const void*>(kernel), sizeof(Tiles)};
 }
 
+// What tells the rungs 2, 3, 4, 6 and 7 apart is these numbers alone.
+enum class Barriers { after_each_phase, four_a_tile };
+
+template <class T, int kDim, int kTileM, int kWarps, int kPadding, Barriers kBarriers>
+__global__ void __launch_bounds__(kWarps* kWarp) attention_in_phases(Problem p) {
+  using Shared = Tiles<T, kDim, kTileM, kWarps, kPadding>;
+  auto& tiles = shared_tiles<Shared>();
+  typename Shared::RowState rows;
+  const BlockTask task = block_task(p, kTileM);
+  load_queries(tiles, p, task);
+  if constexpr (kBarriers == Barriers::after_each_phase) {
+    walk_with_a_barrier_a_phase(tiles, rows, p, task);
+  } else {
+    walk_with_four_barriers(tiles, rows, p, task);
+  }
+  rows.template write<T>(p, task);
+}
+
+template <int kTileM, int kWarps, int kPadding, Barriers kBarriers>
+Plan plan_in_phases(const AttentionSpec& spec, Dtype dtype, const char* name) {
+  const Entry entry = for_instance(dtype, spec.shape.head_dim, [](auto instance) {
+    using I = decltype(instance);
+    using T = typename I::Element;
+    return entry_of<Tiles<T, I::kHeadDim, kTileM, kWarps, kPadding>>(
+        attention_in_phases<T, I::kHeadDim, kTileM, kWarps, kPadding, kBarriers>);
+  });
+  return tiled_plan(spec, dtype, {.q = kTileM, .k = kTileN}, name, kWarps * kWarp, entry);
+}
+
 }  // namespace splash::gpu::wmma_ladder
