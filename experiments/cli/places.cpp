@@ -23,9 +23,8 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> all_definition_files() {
   std::vector<std::string> files;
-  for (const char* folder : {"/experiments/definitions", "/experiments/ladders"}) {
-    for (std::string& file : experiments::definition_files(project_root() + folder))
-      files.push_back(std::move(file));
+  for (const std::string& folder : experiments::definition_folders()) {
+    for (std::string& file : experiments::definition_files(folder)) files.push_back(std::move(file));
   }
   return files;
 }

@@ -9,4 +9,11 @@ std::string project_root() {
   return root != nullptr && *root != '\0' ? root : SPLASH_SOURCE_DIR;
 }
 
+std::vector<std::string> definition_folders() {
+  std::vector<std::string> folders;
+  for (const char* name : {"definitions", "ladders", "flagship"})
+    folders.push_back(project_root() + "/experiments/" + name);
+  return folders;
+}
+
 }  // namespace splash::experiments

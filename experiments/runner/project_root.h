@@ -2,10 +2,14 @@
 // Where the project's own files are.
 
 #include <string>
+#include <vector>
 
 namespace splash::experiments {
 
 // $SPLASH_ROOT, else the folder that this program was built from.
 std::string project_root();
+
+// The folders of definitions that the project ships.
+std::vector<std::string> definition_folders();
 
 }  // namespace splash::experiments

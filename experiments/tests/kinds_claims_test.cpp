@@ -10,6 +10,7 @@
 #include "experiments/claims/claim.h"
 #include "experiments/claims/judge.h"
 #include "experiments/runner/definition.h"
+#include "experiments/runner/project_root.h"
 #include "experiments/tests/kinds_helpers.h"
 #include "gpu/engine/variant.h"
 
@@ -22,10 +23,8 @@ std::vector<Claim> shipped_claims() {
 
 std::vector<Definition> shipped_definitions() {
   std::vector<Definition> definitions;
-  for (const char* folder : {"definitions", "ladders"}) {
-    const auto path = data_folder().parent_path() / "experiments" / folder;
-    for (const std::string& file : definition_files(path.string()))
-      definitions.push_back(read_definition(file));
+  for (const std::string& folder : definition_folders()) {
+    for (const std::string& file : definition_files(folder)) definitions.push_back(read_definition(file));
   }
   return definitions;
 }
