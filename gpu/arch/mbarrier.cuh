@@ -58,4 +58,19 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
   }
 }
 
+// A place in a ring of kStages tiles, each with its barriers, and the parity of its turn. Producers and
+// consumers count alike.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 }  // namespace splash::gpu::arch

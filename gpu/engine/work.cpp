@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "gpu/engine/round.h"
+
 namespace splash::gpu {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // Pairs of tiles with a visible pair, of one head. Exact for every mask but positions beside another part,
 // where it may count a pair of tiles that each part leaves open to some row, but no row to all.

@@ -6,16 +6,13 @@
 #include "core/error.h"
 #include "gpu/arch/tensor_map.h"
 #include "gpu/cuda_check.h"
+#include "gpu/engine/round.h"
 #include "gpu/engine/work.h"
 #include "gpu/entmax/forward_kernel.cuh"
 #include "gpu/entmax/row_path.h"
 
 namespace splash::gpu::entmax {
 namespace {
-
-int64_t round_up(int64_t n, int64_t to) {
-  return (n + to - 1) / to * to;
-}
 
 // Of the row path: as many as fill the chip, as long as their scratch is 32 MB or less.
 int row_path_blocks(const AttentionSpec& spec) {
@@ -95,7 +92,7 @@ Kernel kernel_of(Dtype dtype, int64_t head_dim) {
 }
 
 int64_t blocks_of(const AttentionShape& s) {
-  return s.batch * s.q_heads * ((s.q_len + kQueries - 1) / kQueries);
+  return s.batch * s.q_heads * ceil_div(s.q_len, kQueries);
 }
 
 }  // namespace
@@ -159,7 +156,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
                   {.name = "row_kernel",
                    .function = row_kernel_of(dtype),
                    .blocks = row_path_blocks(spec),
-                   .threads = 256}};
+                   .threads = kRowPathThreads}};
   plan.workspace_bytes = alpha_bytes(spec) + forward_workspace_bytes(spec);
   plan.work = tiled_work(spec, dtype, plan.tile, round_up(spec.shape.head_dim, 64), MathUnit::f16);
   plan.work.executed_flops *= 0.5 * (1 + 1.0 / kSampled);  // no product with V; some tiles of Q K^T twice

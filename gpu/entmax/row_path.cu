@@ -11,14 +11,14 @@
 namespace splash::gpu::entmax {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kThreads = kRowPathThreads, kWarps = kThreads / 32;
 
 // The same sum in all threads, added in the same order every time.
 struct BlockSum {
   float parts[kWarps];
 
   __device__ float operator()(float x) {
-    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(kWarp, x, lanes);
+    x = arch::warp_sum(x);
     __syncthreads();  // the parts of the sum before are read
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
     __syncthreads();
@@ -78,8 +78,7 @@ __global__ void __launch_bounds__(kThreads) row_kernel(const __grid_constant__ P
     bool poison = false;
     float largest = score_keys(p, static_cast<const T*>(p.q) + row * p.head_dim,
                                static_cast<const T*>(p.k) + first_key * p.head_dim, end, scores, poison);
-    for (int lanes = 16; lanes > 0; lanes /= 2)
-      largest = fmaxf(largest, __shfl_xor_sync(kWarp, largest, lanes));
+    largest = arch::warp_max(largest);
     if (lane == 0) maxima[warp] = largest;
     poison = __syncthreads_or(poison) != 0;  // also: the scores are there
     for (const float x : maxima) largest = fmaxf(largest, x);

@@ -1,6 +1,7 @@
 #pragma once
 // The arithmetic of entmax (Peters, Niculae, Martins 2019): p = [z - tau]_+^beta with z = (alpha - 1) s.
 
+#include "gpu/arch/reduce.cuh"
 #include "gpu/entmax/problem.h"
 
 namespace splash::gpu::entmax {
@@ -32,14 +33,8 @@ __device__ __forceinline__ Entmax entmax_of(const Problem& p, int head) {
   return {p.alpha[p.alphas == 1 ? 0 : head % p.q_heads], p.scale};
 }
 
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(kWarp, x, 1);
-  return x + __shfl_xor_sync(kWarp, x, 2);
-}
-__device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kWarp, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
-}
+using arch::quad_max;
+using arch::quad_sum;
 
 // tau of one score alone, rounded down: the score itself stays above it.
 __device__ __forceinline__ float bound_of_largest(float score, const Entmax& entmax) {

@@ -7,16 +7,13 @@
 #include <type_traits>
 
 #include "core/error.h"
+#include "gpu/engine/round.h"
 #include "gpu/entmax/backward/problem.h"
 
 namespace splash::gpu::entmax {
 namespace {
 
 using namespace backward;
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 void require_below_2_31(const char* name, int64_t value) {
   if (value < 0 || value >= int64_t{1} << 31)
@@ -55,7 +52,7 @@ int64_t lay_out(Problem& p, int64_t capacity, void* workspace) {
   const auto take = [&](auto*& part, int64_t count) {
     part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(reinterpret_cast<uintptr_t>(workspace) +
                                                                      bytes);
-    bytes += ceil_div(count * static_cast<int64_t>(sizeof(*part)), 256) * 256;
+    bytes += round_up(count * static_cast<int64_t>(sizeof(*part)), 256);
   };
   const int64_t column_tiles = ceil_div(capacity, kColumnTile);
   const int64_t lanes = p.head_dim <= 64 ? 8 : p.head_dim <= 128 ? 16 : 32;

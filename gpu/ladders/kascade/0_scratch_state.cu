@@ -20,9 +20,6 @@ namespace {
 
 using namespace kascade;
 
-constexpr int kLanes = 32,
-              kLanePitch = kLanes + 4;  // padded: the eight rows of a quad's store in different banks
-
 struct ScratchSoftmax {
   static constexpr int kRows = 128, kKeys = 128;
   struct Shared {
@@ -32,8 +29,8 @@ struct ScratchSoftmax {
 
   __device__ ScratchSoftmax(Shared& shared, int row) : shared_(shared), row_(row) {
     for (int half = 0; half < 2; ++half) {
-      broadcast(shared.largest, half, -INFINITY);
-      broadcast(shared.sum, half, 0);
+      broadcast(shared.largest, row_ + 8 * half, -INFINITY);
+      broadcast(shared.sum, row_ + 8 * half, 0);
     }
     __syncwarp();
   }
@@ -43,11 +40,11 @@ struct ScratchSoftmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float largest = fmaxf(shared_.largest[row_ + 8 * half][lane % 4], largest_of_row<kKeys>(s, half));
-      broadcast(shared_.next_largest, half, largest);
+      broadcast(shared_.next_largest, row_ + 8 * half, largest);
       __syncwarp();
       const float next = shared_.next_largest[row_ + 8 * half][lane % 4];
       const float shift = next == -INFINITY ? 0.0f : __fmul_rn(next, scale);
-      broadcast(shared_.step_sum, half, quad_sum(exponentiate_row<kKeys>(s, half, scale, shift)));
+      broadcast(shared_.step_sum, row_ + 8 * half, quad_sum(exponentiate_row<kKeys>(s, half, scale, shift)));
     }
     __syncwarp();  // a warp's rows are its own: no other warp waits
     for (int row = row_ - lane / 4; row < row_ - lane / 4 + 16; ++row) {  // [rows, lanes], element by element
@@ -78,14 +75,6 @@ struct ScratchSoftmax {
   }
 
  private:
-  // Each of the four lanes that share a row fills a quarter of it.
-  __device__ void broadcast(float (&array)[kRows][kLanePitch], int half, float value) const {
-    for (int i = 0; i < kLanes / 4; i += 4) {
-      *reinterpret_cast<float4*>(&array[row_ + 8 * half][threadIdx.x % 4 * (kLanes / 4) + i]) =
-          float4{value, value, value, value};
-    }
-  }
-
   Shared& shared_;
   int row_;
 };

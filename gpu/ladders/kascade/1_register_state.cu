@@ -11,9 +11,6 @@ namespace {
 
 using namespace kascade;
 
-constexpr int kLanes = 32,
-              kLanePitch = kLanes + 4;  // padded: the eight rows of a quad's store in different banks
-
 struct BroadcastSoftmax {
   static constexpr int kRows = 128, kKeys = 128;
   struct Shared {
@@ -27,11 +24,12 @@ struct BroadcastSoftmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = row_ + 8 * half;
-      broadcast(shared_.next_largest, half, fmaxf(state_[half].largest, largest_of_row<kKeys>(s, half)));
+      broadcast(shared_.next_largest, row_ + 8 * half,
+                fmaxf(state_[half].largest, largest_of_row<kKeys>(s, half)));
       __syncwarp();
       float shift;
       const float factor = state_[half].raise(shared_.next_largest[row][column], scale, shift);
-      broadcast(shared_.step_sum, half, quad_sum(exponentiate_row<kKeys>(s, half, scale, shift)));
+      broadcast(shared_.step_sum, row_ + 8 * half, quad_sum(exponentiate_row<kKeys>(s, half, scale, shift)));
       __syncwarp();
       for (int i = 0; i < kLanes; i += 4)
         shared_.next_sum[row][column + i] = shared_.step_sum[row][column + i] + factor * state_[half].sum;
@@ -47,14 +45,6 @@ struct BroadcastSoftmax {
   }
 
  private:
-  // Each of the four lanes that share a row fills a quarter of it.
-  __device__ void broadcast(float (&array)[kRows][kLanePitch], int half, float value) const {
-    for (int i = 0; i < kLanes / 4; i += 4) {
-      *reinterpret_cast<float4*>(&array[row_ + 8 * half][threadIdx.x % 4 * (kLanes / 4) + i]) =
-          float4{value, value, value, value};
-    }
-  }
-
   Shared& shared_;
   int row_;
   RowState state_[2];

@@ -36,8 +36,8 @@ template <int kDim>
 __device__ void produce_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared) {
   if (threadIdx.x % kProducers != 0) return;
   const Problem& p = slab.problem;
-  Turn<kAnchorStages> turn;
-  Turn<1> q_turn;
+  arch::RingPosition<kAnchorStages> turn;
+  arch::RingPosition<1> q_turn;
   for (int list = blockIdx.x; list < slab.lists; list += gridDim.x) {
     for (int block = 0; block < p.row_blocks; ++block) {
       const TileAddress at = p.address((slab.first + list) * p.row_blocks + block);
@@ -157,8 +157,8 @@ __device__ void consume_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared
             row = group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const int q_offset = Pass::kKeysAreRows ? 0 : group * 64 * 128, k_offset = group * 64 * 128 - q_offset;
   const uint64_t q = arch::k_major_descriptor(shared.q + q_offset);
-  Turn<kAnchorStages> issued, released;
-  Turn<1> q_turn;
+  arch::RingPosition<kAnchorStages> issued, released;
+  arch::RingPosition<1> q_turn;
   for (int list = blockIdx.x; list < slab.lists; list += gridDim.x) {
     for (int block = 0; block < p.row_blocks; ++block) {
       const int item = (slab.first + list) * p.row_blocks + block;

@@ -42,9 +42,9 @@ __device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
   const ProducerShare<kDim> share(p);
   const bool leader = threadIdx.x % kProducers == 0;
   const uint32_t row_bytes = p.head_dim * 2;
-  Turn<kStages> turn;
-  Turn<2> next_turn;
-  Turn<1> q_turn;
+  arch::RingPosition<kStages> turn;
+  arch::RingPosition<2> next_turn;
+  arch::RingPosition<1> q_turn;
   // Tells the consumers what comes next; they have read what came before when q_empty's phase ends.
   const auto announce = [&](int item, int visible) {
     if (leader) {
@@ -136,8 +136,8 @@ __device__ void consume(const Problem& p, Shared<kDim>& shared) {
   const int group = threadIdx.x / 128 - 1,
             row = group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const uint64_t q = arch::k_major_descriptor(shared.q + group * 64 * 128);
-  Turn<kStages> k_turn, v_turn;
-  Turn<1> q_turn;
+  arch::RingPosition<kStages> k_turn, v_turn;
+  arch::RingPosition<1> q_turn;
   while (true) {
     acquire(&shared.q_full, q_turn.parity);
     if (shared.item < 0) break;

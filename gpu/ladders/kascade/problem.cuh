@@ -9,6 +9,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "gpu/arch/reduce.cuh"
 #include "gpu/cuda_check.h"
 #include "gpu/engine/variant.h"
 #include "gpu/engine/work.h"
@@ -126,15 +127,8 @@ struct RowState {
   }
 };
 
-// Over the four lanes that share a row of an accumulator.
-__device__ inline float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-  x += __shfl_xor_sync(0xffffffff, x, 1);
-  return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
+using arch::quad_max;
+using arch::quad_sum;
 
 // What normalises a row: rows without keys are zero, and NaN stays NaN.
 __device__ inline float inverse_or_zero(float sum) {

@@ -20,21 +20,6 @@ constexpr int kThreads = kProducers + 32 * kConsumerWarps;
 template <int kDim>
 constexpr int kTileBytes = kTileRows* kDim * 2;
 
-// Stages that are filled and emptied in turn; the phase's parity flips with every round. Both sides count
-// alike.
-template <int kStages>
-struct Turn {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // A thread's share: one 16-byte column of the tile's rows row(0), row(1), ... A warp moves 2 rows (head_dim
 // 128) or 4 at a time, and 32 in all, so each of its lanes can hold the source of one.
 template <int kDim>

@@ -15,6 +15,19 @@
 
 namespace splash::gpu::kascade {
 
+// For the rungs that keep a value of each row in shared memory, once a lane, as the TPU kernel does.
+constexpr int kLanes = 32,
+              kLanePitch = kLanes + 4;  // padded: the eight rows of a quad's store in different banks
+
+// Each of the four lanes that share a row fills a quarter of it.
+template <int kRows>
+__device__ void broadcast(float (&array)[kRows][kLanePitch], int row, float value) {
+  for (int i = 0; i < kLanes / 4; i += 4) {
+    *reinterpret_cast<float4*>(&array[row][threadIdx.x % 4 * (kLanes / 4) + i]) =
+        float4{value, value, value, value};
+  }
+}
+
 template <class Element, class Softmax>
 struct SequentialShared {
   alignas(16) Element queries[Softmax::kRows * kPitch];

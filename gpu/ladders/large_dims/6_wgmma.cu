@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
                                 tile.head / problem.group);
         });
       },
-      [&](const ProductTile& tile, int consumer, Ring& ring, RingPosition& at, int steps) {
+      [&](const ProductTile& tile, int consumer, Ring& ring, RingPosition<kStages>& at, int steps) {
         float sums[kKeys / 2];
         consume(ring, at, steps, sums, [&](Stage& stage, int step) {
           const uint64_t a = k_major_descriptor(stage.rows + consumer * 64 * kPanel);
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
                                 tile.first_column + 64 * panel, step * kKeys, tile.head / problem.group);
         });
       },
-      [&](const ProductTile& tile, int consumer, Ring& ring, RingPosition& at, int steps) {
+      [&](const ProductTile& tile, int consumer, Ring& ring, RingPosition<kStages>& at, int steps) {
         float sums[128];
         consume(ring, at, steps, sums, [&](Stage& stage, int step) {
           const uint64_t a = k_major_descriptor(stage.rows + consumer * 64 * kPanel);
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
                                 step * kKeys, tile.first_column + part * 64, tile.head);
         });
       },
-      [&](const ProductTile& tile, int consumer, Ring& ring, RingPosition& at, int steps) {
+      [&](const ProductTile& tile, int consumer, Ring& ring, RingPosition<kStages>& at, int steps) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
         const int row = 64 * consumer + 16 * warp + lane / 4 * 2;  // of the tile; this and the next
         float sums[128];

@@ -7,7 +7,9 @@
 
 #include <cuda_bf16.h>
 
+#include "gpu/arch/reduce.cuh"
 #include "gpu/cuda_check.h"
+#include "gpu/engine/round.h"
 #include "gpu/engine/variant.h"
 #include "gpu/engine/work.h"
 
@@ -53,13 +55,6 @@ struct Problem {
   }
 };
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-constexpr int64_t round_up(int64_t a, int64_t b) {
-  return ceil_div(a, b) * b;
-}
-
 // Calls f with a value of the element type.
 template <class F>
 auto with_element(Dtype dtype, F&& f) {
@@ -81,14 +76,8 @@ __device__ T from_float(float x) {
   }
 }
 
-__device__ inline float warp_sum(float x) {
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffff, x, offset);
-  return x;
-}
-__device__ inline float warp_max(float x) {
-  for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, offset));
-  return x;
-}
+using arch::warp_max;
+using arch::warp_sum;
 
 // exp(x - max) of a row whose largest score is max; a row without a visible key (max -inf) gives zeros. NaN
 // scores pass through, and +inf - inf makes a NaN: either spoils the row's sum and so the whole row, as it

@@ -33,17 +33,6 @@ struct Ring {
   uint64_t full[kStages], empty[kStages];
 };
 
-struct RingPosition {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 struct Product {
   int heads, rows, columns;
 };
@@ -84,7 +73,7 @@ __device__ void run(Ring& ring, const Product& product, Steps&& steps, Load&& lo
   let_next_kernel_come();
   follow_previous_kernel();
   const int consumer = static_cast<int>(threadIdx.x / 128) - 1;
-  RingPosition at;
+  arch::RingPosition<kStages> at;
   if (consumer < 0) {
     give_registers_back<40>();
     if (threadIdx.x != 0) return;
@@ -121,7 +110,8 @@ __device__ inline void release(Ring& ring, int stage) {
 // By a consumer: issue(stage, step) issues products of one stage. One step's products stay under way while
 // the next are issued; a stage is released once its own are done.
 template <int kRegisters, class Issue>
-__device__ void consume(Ring& ring, RingPosition& at, int steps, float (&sums)[kRegisters], Issue&& issue) {
+__device__ void consume(Ring& ring, arch::RingPosition<kStages>& at, int steps, float (&sums)[kRegisters],
+                        Issue&& issue) {
   int previous = 0;
   for (int step = 0; step < steps; ++step, at.next()) {
     arch::mbarrier_wait(&ring.full[at.stage], at.parity);

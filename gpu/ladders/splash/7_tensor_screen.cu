@@ -202,9 +202,9 @@ __global__ void __launch_bounds__(32 * kScreenWarps, kPanels == 1 ? 2 : 1)
 // Carves the workspace up; returns its size.
 int64_t lay_out(const AttentionSpec& spec, void* workspace, Rounded& to) {
   const AttentionShape& shape = spec.shape;
-  const int64_t panels = tiles(shape.head_dim, 64);
-  to.q_tiles = static_cast<int>(tiles(shape.q_len, kScreenTile));
-  to.k_tiles = static_cast<int>(tiles(shape.kv_len, kScreenTile));
+  const int64_t panels = ceil_div(shape.head_dim, 64);
+  to.q_tiles = static_cast<int>(ceil_div(shape.q_len, kScreenTile));
+  to.k_tiles = static_cast<int>(ceil_div(shape.kv_len, kScreenTile));
   to.key_heads = static_cast<int>(shape.batch * shape.kv_heads);
   const int64_t k_tiles = int64_t{to.key_heads} * to.k_tiles;
   int64_t bytes = 0;

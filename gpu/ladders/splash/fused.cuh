@@ -216,7 +216,7 @@ Plan plan_fused(const AttentionSpec& spec, Dtype, const DeviceInfo&) {
   plan.tile = {kFusedQueries, kFusedKeys};
   plan.kernels = {
       {"fused_kernel", reinterpret_cast<const void*>(&fused_kernel<kKeep, Loads>),
-       tiles(p.q_len, kFusedQueries) * p.heads, 32 * kFusedWarps,
+       ceil_div(p.q_len, kFusedQueries) * p.heads, 32 * kFusedWarps,
        4 * ((kFusedQueries + kFusedKeys) * row_pitch(p.head_dim) + kFusedQueries * kScorePitch) + lists}};
   plan.work = score_work(spec, plan.tile, spec.shape.head_dim, MathUnit::fp32);
   return plan;

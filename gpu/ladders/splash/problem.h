@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "gpu/engine/round.h"
 #include "gpu/engine/work.h"
 
 namespace splash::gpu::sparse {
@@ -26,10 +27,6 @@ struct Problem {
   int alphas;       // 1, or q_heads
   float alpha[kMaxAlphas];
 };
-
-inline int64_t tiles(int64_t length, int64_t tile) {
-  return (length + tile - 1) / tile;
-}
 
 // Throws Unsupported where each of more than kMaxAlphas query heads has its own alpha.
 inline Problem make_problem(const AttentionSpec& spec, const Arguments& arguments = {}) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "gpu/arch/reduce.cuh"
 #include "gpu/ladders/splash/problem.h"
 
 namespace splash::gpu::sparse {
@@ -92,16 +93,8 @@ struct Entmax {
   }
 };
 
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(kWarp, x, lanes);
-  return x;
-}
-__device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(kWarp, x, lanes));
-  return x;
-}
+using arch::warp_max;
+using arch::warp_sum;
 
 // A sum of products as if in twice the precision (Ogita, Rump, Oishi 2005), ten instructions a term: for the
 // few scores that decide. The intrinsics keep the compiler from contracting what must be rounded.

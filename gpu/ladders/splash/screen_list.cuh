@@ -26,15 +26,8 @@ struct ScreenRow {
   }
 };
 
-template <class T>
-__device__ __forceinline__ T quad_sum(T x) {
-  x += __shfl_xor_sync(kWarp, x, 1);
-  return x + __shfl_xor_sync(kWarp, x, 2);
-}
-__device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kWarp, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kWarp, x, 2));
-}
+using arch::quad_max;
+using arch::quad_sum;
 // Lane l of the quad gets the sum of the quad's x[l].
 __device__ __forceinline__ float quad_sums(const float (&x)[4]) {
   const bool odd = (quad_lane() & 1) != 0, upper = (quad_lane() & 2) != 0;

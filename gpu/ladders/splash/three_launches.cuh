@@ -141,8 +141,8 @@ inline int64_t padded(int64_t bytes) {
 inline int64_t lay_out(const AttentionSpec& spec, int64_t key_tile, void* workspace, Intermediate& to) {
   const Problem p = make_problem(spec);
   const int64_t rows = spec.shape.rows();
-  to.words = tiles(p.kv_len, key_tile) * key_tile / 32;
-  to.room = tiles(p.kv_len, p.block) * p.k_keep;
+  to.words = ceil_div(p.kv_len, key_tile) * key_tile / 32;
+  to.room = ceil_div(p.kv_len, p.block) * p.k_keep;
   int64_t bytes = 0;
   const auto take = [&](int64_t size) {
     void* const address = static_cast<char*>(workspace) + bytes;
@@ -166,11 +166,11 @@ Plan plan_three_launches(const AttentionSpec& spec, Dtype, const DeviceInfo&) {
   plan.tile = {kQueries, kKeys};
   plan.kernels = {
       {"build_mask_kernel", reinterpret_cast<const void*>(&build_mask_kernel<kQueries, kKeys, kWarps>),
-       tiles(spec.shape.q_len, kQueries) * heads, 32 * kWarps, shared},
-      {"build_lookup_kernel", reinterpret_cast<const void*>(&build_lookup_kernel), tiles(rows, kRowWarps),
+       ceil_div(spec.shape.q_len, kQueries) * heads, 32 * kWarps, shared},
+      {"build_lookup_kernel", reinterpret_cast<const void*>(&build_lookup_kernel), ceil_div(rows, kRowWarps),
        32 * kRowWarps, 0},
-      {"splash_forward_sparse", reinterpret_cast<const void*>(&splash_forward_sparse), tiles(rows, kRowWarps),
-       32 * kRowWarps, 0}};
+      {"splash_forward_sparse", reinterpret_cast<const void*>(&splash_forward_sparse),
+       ceil_div(rows, kRowWarps), 32 * kRowWarps, 0}};
   plan.workspace_bytes = lay_out(spec, kKeys, nullptr, to);
   plan.work = score_work(spec, plan.tile, spec.shape.head_dim, MathUnit::fp32);
   plan.work.executed_flops += plan.work.useful_flops / 2;  // the kept scores, once more

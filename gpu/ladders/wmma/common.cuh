@@ -10,6 +10,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "gpu/arch/reduce.cuh"
 #include "gpu/cuda_check.h"
 #include "gpu/engine/variant.h"
 #include "gpu/engine/work.h"

@@ -9,14 +9,8 @@
 
 namespace splash::gpu::wmma_ladder {
 
-__device__ __forceinline__ float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0U, x, 2));
-}
-__device__ __forceinline__ float quad_sum(float x) {
-  x += __shfl_xor_sync(~0U, x, 1);
-  return x + __shfl_xor_sync(~0U, x, 2);
-}
+using arch::quad_max;
+using arch::quad_sum;
 
 // What a thread sees of the keys: its two rows end at `end`; a negative scale turns the scores' order around,
 // so they are negated first and the scale is taken positive.

@@ -8,14 +8,8 @@ namespace splash::gpu::wmma_ladder {
 
 inline constexpr int kTileN = kWarp;  // keys a tile
 
-__device__ inline float warp_max(float x) {
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(~0U, x, lanes));
-  return x;
-}
-__device__ inline float warp_sum(float x) {
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(~0U, x, lanes);
-  return x;
-}
+using arch::warp_max;
+using arch::warp_sum;
 
 // What a warp keeps in registers of its rows warp, warp + kWarps, ...: all lanes the same but for `out`, of
 // which a lane holds the columns lane, lane + 32, ...

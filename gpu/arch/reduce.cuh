@@ -1,0 +1,30 @@
+#pragma once
+// Sums and maxima over the lanes of a warp, and over the four lanes of a quad, which share the rows of an
+// accumulator of mma.sync and wgmma. The result is in all of them, added in the same order every time.
+
+namespace splash::gpu::arch {
+
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(kAllLanes, x, lanes);
+  return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, lanes));
+  return x;
+}
+
+template <class T>
+__device__ __forceinline__ T quad_sum(T x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+
+}  // namespace splash::gpu::arch
