@@ -25,6 +25,11 @@ struct DeviceError : Error {
   using Error::Error;
 };
 
+// The GPU's memory does not suffice; what was enqueued before goes on.
+struct OutOfDeviceMemory : DeviceError {
+  using DeviceError::DeviceError;
+};
+
 // A report or another HDF5 file could not be read or written.
 struct ReportError : Error {
   using Error::Error;

@@ -1,7 +1,9 @@
-// A kernel variant, or a dense PyTorch peer, on one problem: time, error, counted work, resources.
+// A kernel variant, or a PyTorch peer, on one problem: time, error, counted work, resources.
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -15,6 +17,7 @@
 #include "experiments/runner/ceilings.h"
 #include "gpu/benchmark/timing.h"
 #include "gpu/engine/attention.h"
+#include "gpu/entmax/attention.h"
 
 namespace splash::experiments {
 namespace {
@@ -25,21 +28,26 @@ bool is_peer(const std::string& implementation) {
   return implementation.starts_with(kPeerPrefix);
 }
 
+bool with_backward(const Parameters& p) {
+  return get_text(p, "pass") == "forward_backward";
+}
+
 gpu::TimingOptions timing_of(const Parameters& p) {
   return {.cache = get_text(p, "cache") == "cold" ? gpu::CacheState::cold : gpu::CacheState::warm,
           .method = get_text(p, "method") == "graph" ? gpu::TimingMethod::graph : gpu::TimingMethod::events,
           .samples = get_integer(p, "samples")};
 }
 
-void add_times(std::vector<double> seconds, const AttentionSpec& spec, CaseResult& result) {
+void add_times(std::vector<double> seconds, const AttentionSpec& spec, bool backward, CaseResult& result) {
   const auto interval = analysis::median_interval(seconds);
   const double median = analysis::median(seconds);
   const auto pairs = static_cast<double>(visible_pairs(spec.shape, spec.mask));
   result.numbers["time_median"] = median;
   result.numbers["time_low"] = interval.low;
   result.numbers["time_high"] = interval.high;
+  const auto head_dim = static_cast<double>(spec.shape.head_dim);
   result.numbers["dense_equivalent_flops"] =
-      analysis::forward_flops(pairs, static_cast<double>(spec.shape.head_dim));
+      analysis::forward_flops(pairs, head_dim) + (backward ? analysis::backward_flops(pairs, head_dim) : 0);
   result.numbers["dense_equivalent_rate"] = result.numbers["dense_equivalent_flops"] / median;
   result.vectors["time"] = std::move(seconds);
 }
@@ -63,6 +71,17 @@ void add_errors(const AttentionSpec& spec, const Tensor<double>& q, const Tensor
     checked.spec.selection = {};
     result.numbers["mse_vs_softmax"] = errors_of(oracle(checked, q, k, v).out).mse;
   }
+}
+
+void add_gradient_error(const AttentionSpec& spec, const Tensor<double>& q, const Tensor<double>& k,
+                        const Tensor<double>& v, const Tensor<double>& d_out, const Tensor<double>& d_q,
+                        int64_t rows, CaseResult& result) {
+  const CheckedRows checked = checked_rows(spec, rows);
+  const Tensor<double> part = checked.of(d_q), reference = oracle_d_q(checked, q, k, v, d_out);
+  result.numbers["d_q_nmse"] =
+      analysis::compare_arrays({part.data(), static_cast<size_t>(part.size())},
+                               {reference.data(), static_cast<size_t>(reference.size())})
+          .nmse;
 }
 
 // The least time that the useful work can take: products at the measured rate of their unit, bytes at the
@@ -113,71 +132,160 @@ void add_declaration(const gpu::Variant& variant, CaseResult& result) {
   }
 }
 
-CaseResult measure_variant(const Parameters& p, const AttentionSpec& spec) {
-  const gpu::Variant& variant = gpu::find_variant(get_text(p, "implementation"));
-  const Dtype dtype = problem_dtype(p);
-  CaseResult result;
-  add_declaration(variant, result);
-  const gpu::Stream stream;
-  const std::string reason =
-      gpu::unsupported_reason(variant, spec, dtype, gpu::list_devices().at(stream.device()));
-  if (!reason.empty()) {
-    result.texts["version"] = "not run: it " + reason;
-    return result;
+struct DeviceInputs {
+  DeviceInputs(const Parameters& p, const gpu::Stream& stream)
+      : q(gpu::DeviceTensor::from(stream, problem_dtype(p), problem_inputs(p)->q)),
+        k(gpu::DeviceTensor::from(stream, problem_dtype(p), problem_inputs(p)->k)),
+        v(gpu::DeviceTensor::from(stream, problem_dtype(p), problem_inputs(p)->v)),
+        out(stream, problem_dtype(p), q.view().extents) {
+    out.buffer().fill(0xFF);  // NaN where nothing is written
   }
-  const auto inputs = problem_inputs(p);
-  const auto q = gpu::DeviceTensor::from(stream, dtype, inputs->q),
-             k = gpu::DeviceTensor::from(stream, dtype, inputs->k),
-             v = gpu::DeviceTensor::from(stream, dtype, inputs->v);
-  gpu::DeviceTensor out(stream, dtype, q.view().extents);
+  gpu::DeviceTensor q, k, v, out;
+};
+
+double support_mean(const gpu::entmax::EntmaxAttention& attention) {
+  return static_cast<double>(attention.support_entries()) /
+         static_cast<double>(attention.spec().shape.rows());
+}
+
+void add_timing(const std::function<void()>& call, const gpu::Stream& stream, const Parameters& p,
+                const AttentionSpec& spec, CaseResult& result) {
+  gpu::Timing timing = gpu::time_on_device(call, stream, timing_of(p));
+  add_times(std::move(timing.seconds), spec, with_backward(p), result);
+  result.numbers["clock_before"] = timing.clock_before_hz;
+  result.numbers["clock_after"] = timing.clock_after_hz;
+  result.texts["warning"] = timing.warning;
+  result.texts["version"] = "this build";
+}
+
+void measure_forward(const gpu::Variant& variant, const Parameters& p, const AttentionSpec& spec,
+                     const gpu::Stream& stream, CaseResult& result) {
+  const Dtype dtype = problem_dtype(p);
+  DeviceInputs in(p, stream);
   stream.synchronize();
   const int64_t before = gpu::used_device_bytes();
   gpu::reset_peak_device_bytes();
   const gpu::PreparedAttention attention(variant, spec, dtype, stream);
-  const auto call = [&] { attention.enqueue(q.view(), k.view(), v.view(), out.view()); };
-  out.buffer().fill(0xFF);  // NaN where nothing is written
+  const auto call = [&] { attention.enqueue(in.q.view(), in.k.view(), in.v.view(), in.out.view()); };
   call();
-  add_errors(spec, q.to_host(), k.to_host(), v.to_host(), out.to_host(), get_integer(p, "checked_rows"),
-             result);
+  add_errors(spec, in.q.to_host(), in.k.to_host(), in.v.to_host(), in.out.to_host(),
+             get_integer(p, "checked_rows"), result);
   result.numbers["peak_memory_bytes"] =
-      static_cast<double>(gpu::peak_device_bytes() - before + out.buffer().bytes());
-  gpu::Timing timing = gpu::time_on_device(call, stream, timing_of(p));
-  add_times(std::move(timing.seconds), spec, result);
-  result.numbers["clock_before"] = timing.clock_before_hz;
-  result.numbers["clock_after"] = timing.clock_after_hz;
-  result.texts["warning"] = timing.warning;
+      static_cast<double>(gpu::peak_device_bytes() - before + in.out.buffer().bytes());
+  add_timing(call, stream, p, spec, result);
   add_plan(attention.plan(), result);
   add_roof(attention.plan().work, dtype, result);
-  result.texts["version"] = "this build";
+  if (!variant.backward) return;
+  gpu::entmax::EntmaxAttention counting(spec, dtype, stream, 1);
+  counting.forward(in.q.view(), in.k.view(), in.v.view(), in.out.view());
+  result.numbers["support_mean"] = support_mean(counting);
+}
+
+// A support near dense may be more than backward or the memory takes: a finding, not a failure.
+std::string why_not_stored(gpu::entmax::EntmaxAttention& attention) {
+  try {
+    attention.ensure_stored();
+    return "";
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  } catch (const OutOfDeviceMemory& error) {
+    return error.what();
+  }
+}
+
+void measure_forward_backward(const Parameters& p, const AttentionSpec& spec, const gpu::Stream& stream,
+                              CaseResult& result) {
+  const Dtype dtype = problem_dtype(p);
+  DeviceInputs in(p, stream);
+  const auto d_out = gpu::DeviceTensor::from(stream, dtype, *problem_d_out(p));
+  stream.synchronize();
+  const int64_t before = gpu::used_device_bytes();
+  gpu::reset_peak_device_bytes();
+  gpu::DeviceTensor d_q(stream, dtype, in.q.view().extents), d_k(stream, dtype, in.k.view().extents),
+      d_v(stream, dtype, in.v.view().extents);
+  d_q.buffer().fill(0xFF);
+  gpu::entmax::EntmaxAttention attention(spec, dtype, stream);
+  const auto call = [&] {
+    attention.forward(in.q.view(), in.k.view(), in.v.view(), in.out.view());
+    attention.backward(in.q.view(), in.k.view(), in.v.view(), d_out.view(), d_q.view(), d_k.view(),
+                       d_v.view(), nullptr, gpu::entmax::StoreCheck::trust);
+  };
+  attention.forward(in.q.view(), in.k.view(), in.v.view(), in.out.view());
+  result.numbers["support_mean"] = support_mean(attention);
+  if (const std::string why = why_not_stored(attention); !why.empty()) {
+    result.texts["version"] = "not run: " + why;
+    return;
+  }
+  call();
+  const Tensor<double> q = in.q.to_host(), k = in.k.to_host(), v = in.v.to_host();
+  add_errors(spec, q, k, v, in.out.to_host(), get_integer(p, "checked_rows"), result);
+  add_gradient_error(spec, q, k, v, d_out.to_host(), d_q.to_host(), get_integer(p, "checked_rows"), result);
+  result.numbers["peak_memory_bytes"] =
+      static_cast<double>(gpu::peak_device_bytes() - before + in.out.buffer().bytes());
+  add_timing(call, stream, p, spec, result);
+}
+
+CaseResult measure_variant(const Parameters& p, const AttentionSpec& spec) {
+  const gpu::Variant& variant = gpu::find_variant(get_text(p, "implementation"));
+  CaseResult result;
+  add_declaration(variant, result);
+  const gpu::Stream stream;
+  const std::string reason =
+      gpu::unsupported_reason(variant, spec, problem_dtype(p), gpu::list_devices().at(stream.device()));
+  if (!reason.empty()) {
+    result.texts["version"] = "not run: it " + reason;
+  } else if (!with_backward(p)) {
+    measure_forward(variant, p, spec, stream, result);
+  } else if (!variant.backward) {
+    result.texts["version"] = "not run: it has no backward";
+  } else {
+    measure_forward_backward(p, spec, stream, result);
+  }
   return result;
 }
 
+Tensor<double> rounded(const Tensor<float>& tensor, Dtype dtype) {
+  Tensor<double> copy = tensor.cast<double>();
+  for (int64_t i = 0; i < copy.size(); ++i) copy.data()[i] = round_to(dtype, copy.data()[i]);
+  return copy;
+}
+
 CaseResult measure_peer(const Parameters& p, AttentionSpec spec) {
-  spec.normalizer.kind = NormalizerKind::softmax;
-  spec.selection = {};
   CaseResult result;
+  const std::string backend = get_text(p, "implementation").substr(std::string(kPeerPrefix).size());
+  const bool entmax = is_entmax_backend(backend);
+  if (!entmax) {
+    spec.normalizer.kind = NormalizerKind::softmax;
+    spec.selection = {};
+  } else if (spec.normalizer.kind != NormalizerKind::entmax || spec.selection.kind != SelectionKind::all) {
+    result.texts["version"] = "not run: it computes entmax over all keys and nothing else";
+    return result;
+  }
+  const bool backward = with_backward(p);
+  const auto inputs = problem_inputs(p);
+  const auto d_out = backward ? problem_d_out(p) : nullptr;
   const TorchGpuResult peer =
-      run_torch_gpu_peer({.backend = get_text(p, "implementation").substr(std::string(kPeerPrefix).size()),
+      run_torch_gpu_peer({.backend = backend,
                           .dtype = get_text(p, "dtype"),
                           .causal = get_text(p, "mask") != "none",
+                          .alpha = entmax ? std::optional(get_number(p, "alpha")) : std::nullopt,
                           .timing = timing_of(p),
                           .inputs_key = problem_key(p)},
-                         *problem_inputs(p));
+                         *inputs, d_out.get());
   result.texts["version"] = peer.version;
   if (!peer.unavailable.empty()) {
     result.texts["version"] = "not run: " + peer.unavailable;
     return result;
   }
-  const auto rounded = [&](const Tensor<float>& tensor) {
-    Tensor<double> copy = tensor.cast<double>();
-    for (int64_t i = 0; i < copy.size(); ++i) copy.data()[i] = round_to(problem_dtype(p), copy.data()[i]);
-    return copy;
-  };
-  const auto inputs = problem_inputs(p);
-  add_errors(spec, rounded(inputs->q), rounded(inputs->k), rounded(inputs->v), peer.out.cast<double>(),
-             get_integer(p, "checked_rows"), result);
+  const Dtype dtype = problem_dtype(p);
+  const int64_t rows = get_integer(p, "checked_rows");
+  const Tensor<double> q = rounded(inputs->q, dtype), k = rounded(inputs->k, dtype),
+                       v = rounded(inputs->v, dtype);
+  add_errors(spec, q, k, v, peer.out.cast<double>(), rows, result);
+  if (backward)
+    add_gradient_error(spec, q, k, v, rounded(*d_out, dtype), peer.d_q.cast<double>(), rows, result);
   result.numbers["peak_memory_bytes"] = peer.peak_memory_bytes;
-  add_times(peer.seconds, spec, result);
+  add_times(peer.seconds, spec, backward, result);
   return result;
 }
 
@@ -185,7 +293,7 @@ class GpuAttention : public Kind {
  public:
   std::string name() const override { return "gpu-attention"; }
   std::string summary() const override {
-    return "time, error, counted work and resources of a GPU kernel variant, or of PyTorch's dense attention";
+    return "time, error, counted work and resources of a GPU kernel variant, or of attention in PyTorch";
   }
 
   std::vector<ParameterInfo> parameters() const override {
@@ -196,8 +304,14 @@ class GpuAttention : public Kind {
          std::string("torch-cudnn"),
          "",
          "a variant's id, a ladder's rungs as LADDER/*, or torch-cudnn, -flash, -efficient, -math, "
-         "-math-tf32",
+         "-math-tf32, -adasplash, -adasplash2",
          {}},
+        {"pass",
+         text,
+         std::string("forward"),
+         "",
+         "what a call computes: the output, or also the gradients of q, k and v",
+         {"forward", "forward_backward"}},
         {"method",
          text,
          std::string("events"),
@@ -252,6 +366,8 @@ class GpuAttention : public Kind {
     }
     if (get_text(p, "method") == "graph" && get_text(p, "cache") == "cold")
       throw InvalidArgument("a replayed graph has a warm cache; cold timing needs the method events");
+    if (get_text(p, "method") == "graph" && with_backward(p))
+      throw InvalidArgument("forward and backward are timed between events; the method graph takes forward");
   }
 
   std::string input_hash(const Parameters& p) const override { return "gaussian: " + problem_key(p); }

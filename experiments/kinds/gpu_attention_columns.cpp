@@ -6,7 +6,7 @@ namespace {
 using analysis::ColumnInfo;
 
 constexpr const char* kNotRun = "the case was not run (column version says why)";
-constexpr const char* kOursOnly = "known for variants of this project only";
+constexpr const char* kOursOnly = "known for the forward of this project's variants only";
 
 ColumnInfo measured(const char* name, const char* units, const char* long_name, const char* formula,
                     const char* dimension = "") {
@@ -50,7 +50,7 @@ std::vector<ColumnInfo> gpu_attention_columns() {
       measured("time_low", "s", "lower end of the median's 95 % interval", "order statistics of time"),
       measured("time_high", "s", "upper end of the median's 95 % interval", "order statistics of time"),
       measured("dense_equivalent_flops", "FLOP", "work of dense attention on the visible pairs",
-               "4 d a pair"),
+               "4 d a pair; with backward 14 d, 3.5 times as much: five products more"),
       measured("dense_equivalent_rate", "FLOP/s",
                "dense work over the time; not work done, where keys are skipped",
                "dense_equivalent_flops / time_median"),
@@ -70,13 +70,18 @@ std::vector<ColumnInfo> gpu_attention_columns() {
                   kOursOnly),
       with_reason(measured("roof_share", "1", "share of the roof", "floor_time / time_median"), kOursOnly),
       measured("peak_memory_bytes", "bytes",
-               "device memory beyond q, k and v at the peak of one call, output included",
+               "device memory beyond q, k, v and d_out at the peak of one call, results included",
                "of the memory pool, or of PyTorch's allocator"),
       measured("mse", "1", "error of the output",
                "mean (out - ref)^2, ref: float64 oracle, checked_rows queries"),
       measured("nmse", "1", "error of the output, relative",
                "||out - ref||^2 / ||ref||^2, checked_rows queries"),
       measured("max_error", "1", "largest error of the output", "max |out - ref|, checked_rows queries"),
+      with_reason(measured("d_q_nmse", "1", "error of dQ, relative",
+                           "||dQ - ref||^2 / ||ref||^2, ref: float64 oracle, checked_rows queries"),
+                  "the case is forward alone, or was not run"),
+      with_reason(measured("support_mean", "1", "keys with p > 0 a query row", "entries stored / rows"),
+                  "known for this project's entmax variants only"),
       with_reason(measured("mse_vs_softmax", "1", "difference from dense softmax attention",
                            "mean (out - softmax attention)^2, float64, checked_rows queries"),
                   "the case is dense softmax attention itself, or was not run"),

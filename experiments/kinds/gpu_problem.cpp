@@ -5,12 +5,16 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/random.h"
 #include "core/workload.h"
+#include "cpu_ref/attention/backward.h"
 #include "experiments/kinds/lru_cache.h"
 #include "experiments/runner/value.h"
 
 namespace splash::experiments {
 namespace {
+
+constexpr uint64_t kGradientStream = 0xd0;  // of the seed; make_inputs draws from others
 
 AttentionShape shape_of(const Parameters& p) {
   return {get_integer(p, "batch"), get_integer(p, "q_heads"), get_integer(p, "kv_heads"),
@@ -143,6 +147,20 @@ std::shared_ptr<const AttentionInputs<float>> problem_inputs(const Parameters& p
       });
 }
 
+std::shared_ptr<const Tensor<float>> problem_d_out(const Parameters& p) {
+  static LruCache<Tensor<float>> cache(int64_t{1} << 30);
+  const AttentionShape shape = shape_of(p);
+  const auto make = [&] {
+    Tensor<float> d_out(shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
+    const CounterRandom random = CounterRandom(workload_of(p).seed).stream(kGradientStream);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < d_out.size(); ++i) d_out.data()[i] = static_cast<float>(random.normal(i));
+    return d_out;
+  };
+  return cache.get(fmt::format("{} seed {}", to_string(shape), get_integer(p, "seed")), make,
+                   [](const Tensor<float>& x) { return static_cast<int64_t>(sizeof(float)) * x.size(); });
+}
+
 CheckedRows checked_rows(const AttentionSpec& spec, int64_t at_most) {
   CheckedRows checked{spec, std::min(spec.shape.q_len, at_most)};
   AttentionSpec& part_spec = checked.spec;
@@ -175,6 +193,14 @@ cpu_ref::ForwardResult<double> oracle(const CheckedRows& checked, const Tensor<d
                                       const Tensor<double>& k, const Tensor<double>& v) {
   return cpu_ref::attention_forward<double>(checked.spec, checked.of(q), checked.last_batch(k),
                                             checked.last_batch(v), {.solver = cpu_ref::Solver::newton});
+}
+
+Tensor<double> oracle_d_q(const CheckedRows& checked, const Tensor<double>& q, const Tensor<double>& k,
+                          const Tensor<double>& v, const Tensor<double>& d_out) {
+  return cpu_ref::attention_backward<double>(checked.spec, checked.of(q), checked.last_batch(k),
+                                             checked.last_batch(v), checked.of(d_out),
+                                             {.solver = cpu_ref::Solver::newton})
+      .dq;
 }
 
 }  // namespace splash::experiments

@@ -30,6 +30,10 @@ Dtype problem_dtype(const Parameters& parameters);
 // Gaussian; not rounded to dtype. The last few are kept.
 std::shared_ptr<const AttentionInputs<float>> problem_inputs(const Parameters& parameters);
 
+// The gradient of the output that backward starts from: N(0, 1), [batch, q_heads, q_len, head_dim]. Not
+// rounded.
+std::shared_ptr<const Tensor<float>> problem_d_out(const Parameters& parameters);
+
 // The last queries of the last batch entry, a problem of their own: what is checked where all would take a
 // CPU too long. Rows are a multiple of the selection's tile where keys are shared.
 struct CheckedRows {
@@ -44,5 +48,9 @@ CheckedRows checked_rows(const AttentionSpec& spec, int64_t at_most);
 // The double oracle on those rows, of q, k, v as the device has them (rounded).
 cpu_ref::ForwardResult<double> oracle(const CheckedRows& checked, const Tensor<double>& q,
                                       const Tensor<double>& k, const Tensor<double>& v);
+
+// dQ of those rows. Keys and values have gradients from all rows: these are not checked.
+Tensor<double> oracle_d_q(const CheckedRows& checked, const Tensor<double>& q, const Tensor<double>& k,
+                          const Tensor<double>& v, const Tensor<double>& d_out);
 
 }  // namespace splash::experiments

@@ -1,7 +1,8 @@
 #pragma once
-// PyTorch's dense attention on the GPU: experiments/peers/torch_gpu_attention.py, one process for a whole
-// run, timed as our own kernels are.
+// PyTorch's dense attention and AdaSplash on the GPU: experiments/peers/torch_gpu_attention.py, one process
+// for a whole run, timed as our own kernels are.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct TorchGpuJob {
   std::string backend;  // one of torch_gpu_backends()
   std::string dtype;
   bool causal = false;
+  std::optional<double> alpha{};  // of entmax; none: softmax. Each backend computes one of the two
   gpu::TimingOptions timing{};
   std::string inputs_key;  // equal keys: equal inputs, which then are not sent again
 };
@@ -22,16 +24,20 @@ struct TorchGpuResult {
   std::string unavailable;  // why it could not run; empty where it did
   std::string version;
   std::vector<double> seconds;
-  double peak_memory_bytes = 0;  // beyond q, k, v, output included
+  double peak_memory_bytes = 0;  // beyond q, k, v and d_out; the output and the gradients included
   Tensor<float> out;
+  Tensor<float> d_q;  // where there was a d_out
 };
 
 // cudnn, flash, efficient: fused kernels; math: cuBLAS and a softmax that stores the scores; math-tf32: the
-// same with tf32 products.
+// same with tf32 products. adasplash, adasplash2: exact entmax in Triton (arXiv 2502.12082, 2604.15180).
 const std::vector<std::string>& torch_gpu_backends();
+bool is_entmax_backend(const std::string& backend);
 
-// Runs with $SPLASH_PEER_PYTHON, else $SPLASH_PYTHON, else python3. A missing PyTorch, or a backend that does
+// One call is forward, or, where there is a d_out, forward and the gradients of q, k and v.
+// Runs with $SPLASH_PEER_PYTHON, else $SPLASH_PYTHON, else python3. A missing package, or a backend that does
 // not take the problem, is no error: the result says so. Throws Error where the peer fails in another way.
-TorchGpuResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<float>& inputs);
+TorchGpuResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<float>& inputs,
+                                  const Tensor<float>* d_out = nullptr);
 
 }  // namespace splash::experiments

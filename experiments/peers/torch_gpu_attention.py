@@ -1,9 +1,10 @@
-"""PyTorch's dense attention on the GPU, timed as our own kernels are; one process for many jobs.
+"""PyTorch's dense attention and AdaSplash on the GPU, timed as our own kernels are; one process for many jobs.
 
-Reads one JSON object a line: backend, dtype, causal, method, cache, samples, budget, warm_up, key, folder, shape (batch,
-q_heads, kv_heads, q_len, kv_len, head_dim). The folder holds q, k and v as raw float32; they are read again where `key`
-differs from the job before. Leaves the output there as out.f32 and answers one JSON object a line: seconds,
-peak_memory_bytes, version, or {"unavailable": why}.
+Reads one JSON object a line: backend, dtype, causal, alpha (of entmax; null: softmax), backward, method, cache, samples,
+budget, warm_up, key, folder, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim). The folder holds q, k, v and, with
+backward, d_out as raw float32; they are read again where `key` differs from the job before. Leaves the output there as
+out.f32, with backward the gradient of q as d_q.f32, and answers one JSON object a line: seconds, peak_memory_bytes,
+version, or {"unavailable": why}.
 """
 
 import json
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-BACKENDS = {
+DENSE = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -26,6 +27,10 @@ GRAPH_SECONDS = 2e-4  # a replay takes at least this long
 SPIN_CYCLES = 100_000  # the host fills the queue meanwhile
 
 
+class Unavailable(Exception):
+    """The backend does not take the problem."""
+
+
 def load(job):
     batch, q_heads, kv_heads, q_len, kv_len, head_dim = job["shape"]
     dtype = getattr(torch, job["dtype"])
@@ -34,7 +39,14 @@ def load(job):
         raw = np.fromfile(os.path.join(job["folder"], name + ".f32"), "<f4")
         return torch.from_numpy(raw).view(batch, heads, length, head_dim).cuda().to(dtype)
 
-    return tensor("q", q_heads, q_len), tensor("k", kv_heads, kv_len), tensor("v", kv_heads, kv_len)
+    inputs = tensor("q", q_heads, q_len), tensor("k", kv_heads, kv_len), tensor("v", kv_heads, kv_len)
+    for each in inputs:
+        each.requires_grad_(job["backward"])
+    return *inputs, tensor("d_out", q_heads, q_len) if job["backward"] else None
+
+
+def save(job, name, tensor):
+    tensor.float().cpu().contiguous().numpy().tofile(os.path.join(job["folder"], name + ".f32"))
 
 
 def seconds_between_events(before, work):
@@ -80,28 +92,77 @@ def time_call(call, job):
     return [seconds_between_events(before, work) / calls for _ in range(samples)]
 
 
-def run(job, q, k, v):
-    torch.backends.cuda.matmul.allow_tf32 = job["backend"].endswith("tf32")
+def dense(job, q, k, v):
     options = {"is_causal": job["causal"], "enable_gqa": q.shape[1] != k.shape[1]}
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+
+
+def adasplash(job, q, k, v):
+    """Exact entmax in Triton, of PyPI's adasplash: version 2 for causal alpha 1.5, version 1 for the rest."""
+    from adasplash import adasplash_v1, adasplash_v2
+
+    if q.shape[2] != k.shape[2]:
+        raise Unavailable(f"{job['backend']} takes as many queries as keys, not {q.shape[2]} and {k.shape[2]}")
+    if job["backend"] == "adasplash2":
+        if not job["causal"] or job["alpha"] != 1.5:
+            raise Unavailable("adasplash2 takes a causal mask and alpha 1.5 only")
+        return lambda: adasplash_v2(q, k, v)
+    if q.shape[1] != k.shape[1]:
+        raise Unavailable("adasplash takes no grouped heads")
+    return lambda: adasplash_v1(q, k, v, alpha=job["alpha"], is_causal=job["causal"])
+
+
+def version_of(job):
+    version = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    if job["backend"] in DENSE:
+        return version
+    import adasplash as package
+    import triton
+
+    return f"adasplash {package.__version__}, triton {triton.__version__}, {version}"
+
+
+def run(job, q, k, v, d_out):
+    is_dense = job["backend"] in DENSE
+    torch.backends.cuda.matmul.allow_tf32 = job["backend"].endswith("tf32")
+    attention = (dense if is_dense else adasplash)(job, q, k, v)
 
     def call():
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+        out = attention()
+        return out, torch.autograd.grad(out, (q, k, v), d_out) if job["backward"] else None
 
-    with torch.no_grad(), sdpa_kernel(BACKENDS[job["backend"]]):
-        out = call()
-        out.float().cpu().contiguous().numpy().tofile(os.path.join(job["folder"], "out.f32"))
-        del out
+    with torch.set_grad_enabled(job["backward"]), sdpa_kernel(DENSE.get(job["backend"], SDPBackend.MATH)):
+        out, gradients = call()  # compiles and tunes what is compiled and tuned
+        save(job, "out", out.detach())
+        if job["backward"]:
+            save(job, "d_q", gradients[0])
+        del out, gradients
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         call()
         peak = torch.cuda.max_memory_allocated() - before
         seconds = time_call(call, job)
-    version = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
-    return {"seconds": seconds, "peak_memory_bytes": peak, "version": version, "median": statistics.median(seconds)}
+    return {
+        "seconds": seconds,
+        "peak_memory_bytes": peak,
+        "version": version_of(job),
+        "median": statistics.median(seconds),
+    }
+
+
+def refusals():
+    """What a backend raises that lacks a package, does not take a problem or does not compile."""
+    errors = (RuntimeError, AssertionError, ImportError, Unavailable, torch.cuda.OutOfMemoryError)
+    try:
+        from triton.errors import TritonError
+    except ImportError:
+        return errors
+    return (*errors, TritonError)
 
 
 def main():
+    answers, sys.stdout = sys.stdout, sys.stderr  # what packages print is no answer
     key, tensors = None, None
     for line in sys.stdin:
         job = json.loads(line)
@@ -110,10 +171,11 @@ def main():
                 key, tensors = None, None  # frees the last ones before the next are loaded
                 tensors, key = load(job), job["key"]
             answer = run(job, *tensors)
-        except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
-            answer = {"unavailable": str(error).strip().splitlines()[0]}
+        except refusals() as error:
+            why = str(error).strip() or type(error).__name__
+            answer = {"unavailable": why.splitlines()[0]}
             torch.cuda.empty_cache()
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

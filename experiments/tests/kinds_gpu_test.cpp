@@ -5,8 +5,11 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "cpu_ref/attention/backward.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/torch_gpu_peer.h"
+#include "experiments/runner/definition.h"
+#include "experiments/runner/value.h"
 #include "experiments/tests/kinds_helpers.h"
 #include "gpu/engine/variant.h"
 
@@ -31,7 +34,8 @@ Parameters small_problem(const Parameters& changes) {
 TEST_CASE("gpu-attention refuses what does not fit together") {
   CHECK_THROWS_WITH_AS(
       small_problem({{"implementation", std::string("torch-fast")}}),
-      "PyTorch backend 'fast' is unknown; there are: cudnn, flash, efficient, math, math-tf32",
+      "PyTorch backend 'fast' is unknown; there are: cudnn, flash, efficient, math, math-tf32, adasplash, "
+      "adasplash2",
       InvalidArgument);
   if (!gpu::all_variants()
            .empty())  // without CUDA no variant is known, and the run ends for want of a device
@@ -44,6 +48,19 @@ TEST_CASE("gpu-attention refuses what does not fit together") {
   CHECK_THROWS_WITH_AS(small_problem({{"method", std::string("graph")}, {"cache", std::string("cold")}}),
                        "a replayed graph has a warm cache; cold timing needs the method events",
                        InvalidArgument);
+  const std::string both = "forward_backward";
+  CHECK_THROWS_WITH_AS(small_problem({{"method", std::string("graph")}, {"pass", both}}),
+                       "forward and backward are timed between events; the method graph takes forward",
+                       InvalidArgument);
+  CHECK(get_text(small_problem({}), "pass") == "forward");
+  CHECK(get_text(small_problem({{"implementation", std::string("torch-adasplash2")}, {"pass", both}}),
+                 "pass") == both);
+}
+
+TEST_CASE("the passes are the two that there are") {
+  Definition definition = parse_definition("title = 'T'\nkind = 'gpu-attention'\n", "t", "t.toml");
+  CHECK_NOTHROW(override_parameter(definition, "pass=forward_backward"));
+  CHECK_THROWS_AS(override_parameter(definition, "pass=backward"), InvalidArgument);
 }
 
 TEST_CASE("LADDER/* is every rung of this build") {
@@ -82,6 +99,27 @@ TEST_CASE("the checked rows are the last ones of the last batch entry, for every
       CHECK(largest < 1e-12);
     }
   }
+}
+
+TEST_CASE("dQ of the checked rows is that of the whole problem, and d_out is the seed's") {
+  const Parameters p =
+      small_problem({{"mask", std::string("causal")}, {"normalizer", std::string("entmax")}});
+  const AttentionSpec spec = problem_spec(p);
+  const auto inputs = problem_inputs(p)->cast<double>();
+  const Tensor<double> d_out = problem_d_out(p)->cast<double>();
+  const auto whole = cpu_ref::attention_backward<double>(spec, inputs.q, inputs.k, inputs.v, d_out);
+  const CheckedRows checked = checked_rows(spec, 20);
+  const Tensor<double> part = oracle_d_q(checked, inputs.q, inputs.k, inputs.v, d_out);
+  const Tensor<double> expected = checked.of(whole.dq);
+  REQUIRE(part.size() == expected.size());
+  double largest = 0, sum = 0;
+  for (int64_t i = 0; i < part.size(); ++i)
+    largest = std::max(largest, std::abs(part.data()[i] - expected.data()[i]));
+  CHECK(largest < 1e-12);
+  for (int64_t i = 0; i < d_out.size(); ++i) sum += d_out.data()[i] * d_out.data()[i];
+  CHECK(sum / static_cast<double>(d_out.size()) == doctest::Approx(1).epsilon(0.05));
+  const Parameters other = small_problem({{"seed", int64_t{2}}});
+  CHECK(problem_d_out(other)->data()[0] != problem_d_out(p)->data()[0]);
 }
 
 TEST_CASE("a missing Python is no error of the run: the case says what is missing") {

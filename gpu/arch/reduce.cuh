@@ -22,6 +22,10 @@ __device__ __forceinline__ T quad_sum(T x) {
   x += __shfl_xor_sync(kAllLanes, x, 1);
   return x + __shfl_xor_sync(kAllLanes, x, 2);
 }
+__device__ __forceinline__ bool quad_any(bool mine) {
+  const unsigned lane = threadIdx.x % 32;
+  return (__ballot_sync(kAllLanes, mine) >> (lane & ~3u) & 0xF) != 0;
+}
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
   return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));

@@ -53,22 +53,6 @@ std::vector<int32_t> count_keys(const Selection& selection) {
   return counts;
 }
 
-void check_tensor(const char* name, const DeviceTensorView& tensor, Dtype dtype, int64_t heads,
-                  int64_t length, const AttentionShape& shape) {
-  require_extents(name, tensor.extents, shape.batch, heads, length, shape.head_dim);
-  if (tensor.dtype != dtype)
-    throw InvalidArgument(
-        fmt::format("{} is {}; it must be {}", name, to_string(tensor.dtype), to_string(dtype)));
-  if (!tensor.contiguous()) {
-    throw InvalidArgument(fmt::format("{} has strides {}, {}, {}, {}; it must be contiguous", name,
-                                      tensor.strides[0], tensor.strides[1], tensor.strides[2],
-                                      tensor.strides[3]));
-  }
-  if (tensor.data == nullptr || reinterpret_cast<uintptr_t>(tensor.data) % 16 != 0)
-    throw InvalidArgument(
-        fmt::format("{} lies at {}; its address must be a multiple of 16", name, tensor.data));
-}
-
 }  // namespace
 
 PreparedAttention::PreparedAttention(const Variant& variant, AttentionSpec spec, Dtype dtype,
@@ -97,10 +81,10 @@ PreparedAttention::PreparedAttention(const Variant& variant, AttentionSpec spec,
 void PreparedAttention::enqueue(const DeviceTensorView& q, const DeviceTensorView& k,
                                 const DeviceTensorView& v, const DeviceTensorView& out) const {
   const AttentionShape& shape = spec_.shape;
-  check_tensor("q", q, dtype_, shape.q_heads, shape.q_len, shape);
-  check_tensor("k", k, dtype_, shape.kv_heads, shape.kv_len, shape);
-  check_tensor("v", v, dtype_, shape.kv_heads, shape.kv_len, shape);
-  check_tensor("out", out, dtype_, shape.q_heads, shape.q_len, shape);
+  require_tensor("q", q, dtype_, query_extents(shape));
+  require_tensor("k", k, dtype_, key_extents(shape));
+  require_tensor("v", v, dtype_, key_extents(shape));
+  require_tensor("out", out, dtype_, query_extents(shape));
   const DeviceScope scope(stream_->device());
   variant_->launch(spec_, dtype_, plan_,
                    {.q = q.data,

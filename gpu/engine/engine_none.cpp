@@ -4,6 +4,7 @@
 #include "gpu/benchmark/timing.h"
 #include "gpu/device.h"
 #include "gpu/engine/attention.h"
+#include "gpu/entmax/attention.h"
 
 namespace splash::gpu {
 namespace {
@@ -56,6 +57,29 @@ void PreparedAttention::enqueue(const DeviceTensorView& /*q*/, const DeviceTenso
   no_device();
 }
 KernelResources kernel_resources(const KernelLaunch& /*launch*/) {
+  no_device();
+}
+
+entmax::EntmaxAttention::EntmaxAttention(AttentionSpec /*spec*/, Dtype dtype, const Stream& stream,
+                                         int64_t /*capacity*/)
+    : dtype_(dtype), stream_(&stream) {
+  no_device();
+}
+void entmax::EntmaxAttention::forward(const DeviceTensorView& /*q*/, const DeviceTensorView& /*k*/,
+                                      const DeviceTensorView& /*v*/, const DeviceTensorView& /*out*/) {
+  no_device();
+}
+bool entmax::EntmaxAttention::ensure_stored() {
+  no_device();
+}
+void entmax::EntmaxAttention::backward(const DeviceTensorView& /*q*/, const DeviceTensorView& /*k*/,
+                                       const DeviceTensorView& /*v*/, const DeviceTensorView& /*d_out*/,
+                                       const DeviceTensorView& /*d_q*/, const DeviceTensorView& /*d_k*/,
+                                       const DeviceTensorView& /*d_v*/, float* /*d_alpha*/,
+                                       StoreCheck /*check*/) {
+  no_device();
+}
+int64_t entmax::EntmaxAttention::support_entries() const {
   no_device();
 }
 

@@ -44,7 +44,7 @@ DeviceBuffer::DeviceBuffer(const Stream& stream, int64_t bytes) : bytes_(bytes),
     static_cast<void>(cudaGetLastError());
     size_t free = 0, total = 0;
     check_cuda(cudaMemGetInfo(&free, &total), "ask for the free device memory");
-    throw DeviceError(
+    throw OutOfDeviceMemory(
         fmt::format("out of device memory: {} bytes are needed, {} of {} are free", bytes, free, total));
   }
   check_cuda(status, fmt::format("allocate {} bytes of device memory", bytes));

@@ -36,8 +36,8 @@ class Stream {
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  // Throws DeviceError where the device's memory does not suffice, saying how much there is. Contents are
-  // undefined.
+  // Throws OutOfDeviceMemory where the device's memory does not suffice, saying how much there is. Contents
+  // are undefined.
   DeviceBuffer(const Stream& stream, int64_t bytes);
   ~DeviceBuffer();
   DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }

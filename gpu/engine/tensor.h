@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/shape.h"
 #include "core/tensor.h"
 #include "gpu/engine/memory.h"
 
@@ -22,6 +23,15 @@ struct DeviceTensorView {
   bool contiguous() const;  // strides of extents of 1 do not matter
   int64_t size() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
 };
+
+// [batch, q_heads, q_len, head_dim] and [batch, kv_heads, kv_len, head_dim].
+std::array<int64_t, 4> query_extents(const AttentionShape& shape);
+std::array<int64_t, 4> key_extents(const AttentionShape& shape);
+
+// Throws InvalidArgument where a tensor has other extents or another dtype, is not contiguous or not 16-byte
+// aligned.
+void require_tensor(const char* name, const DeviceTensorView& tensor, Dtype dtype,
+                    const std::array<int64_t, 4>& extents);
 
 // Contiguous; owns its memory, in the order of the stream it was made on.
 class DeviceTensor {

@@ -102,6 +102,7 @@ struct Variant {
   Prediction predicted{};
   Limits limits{};
   Tolerance tolerance{};
+  bool backward = false;  // gpu/entmax/attention.h computes its gradients
   std::function<Plan(const AttentionSpec&, Dtype, const DeviceInfo&)> plan{};
   // Enqueues the plan's kernels and nothing else: no allocation, no waiting. May be captured into a graph.
   std::function<void(const AttentionSpec&, Dtype, const Plan&, const Arguments&)> launch{};

@@ -7,6 +7,12 @@
 
 namespace splash::gpu::entmax {
 
+// Rows that an earlier kernel left, gathered by gather_rows; where queries is null, all rows.
+struct RowList {
+  const int* queries = nullptr;  // [heads, q_len]: each head's rows, rising
+  const int* counts = nullptr;   // [heads]
+};
+
 struct Problem {
   const void *q = nullptr, *k = nullptr, *v = nullptr;  // [heads or key heads, length, head_dim]
   void* out = nullptr;                                  // [heads, q_len, head_dim]
@@ -18,9 +24,17 @@ struct Problem {
   int q_len = 1, kv_len = 1, head_dim = 64;
   int reach = 0;    // query i sees the keys below min(i + reach, kv_len)
   float scale = 1;  // > 0
-  // Rows whose support outgrows the lists, for the row path.
-  int* crowded_count = nullptr;
-  int64_t* crowded_rows = nullptr;  // [heads * q_len]
+  RowList rows{};   // what is to be computed
+  // Rows that outgrow a kernel's lists. Of each head row_mask_words words; bit r of word i is row 32 i + r.
+  uint32_t* crowded_masks = nullptr;  // rows here and there, left to the kernel with long lists
+  uint32_t* broad_masks =
+      nullptr;              // rows among many such, and those that outgrow long lists: the dense path's
+  float* bounds = nullptr;  // [heads, q_len]: of those rows, at most tau in units of <q, k>
 };
+
+// Of a head, 32 rows a word; what is beyond the last row is undefined.
+constexpr int row_mask_words(int q_len) {
+  return (q_len + 31) / 32;
+}
 
 }  // namespace splash::gpu::entmax

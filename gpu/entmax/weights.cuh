@@ -8,11 +8,17 @@ namespace splash::gpu::entmax {
 
 constexpr unsigned kWarp = 0xFFFFFFFFu;
 
+// What slope() may know of alpha at compile time.
+struct AnyAlpha {};
+struct SquareWeights {};  // alpha = 1.5
+struct LinearWeights {};  // alpha = 2
+
 struct Entmax {
   float gain;  // z = gain * <q, k>
   float beta;  // 1 / (alpha - 1)
   bool is_square, is_linear;
 
+  Entmax() = default;
   __device__ __forceinline__ Entmax(float alpha, float scale)
       : gain((alpha - 1) * scale),
         beta(1 / (alpha - 1)),
@@ -22,17 +28,35 @@ struct Entmax {
   // Of u = z - tau: u^(beta - 1), 0 where u is not above 0. The weight of p is u times it; its derivative,
   // beta times it.
   __device__ __forceinline__ float slope(float u) const {
-    if (is_square) return fmaxf(u, 0.0f);
-    if (is_linear) return u > 0 ? 1.0f : 0.0f;
+    return is_square   ? slope(SquareWeights{}, u)
+           : is_linear ? slope(LinearWeights{}, u)
+                       : slope(AnyAlpha{}, u);
+  }
+  __device__ __forceinline__ float slope(AnyAlpha, float u) const {
     return u > 0 ? exp2f((beta - 1) * log2f(u)) : 0.0f;
   }
+  __device__ __forceinline__ float slope(SquareWeights, float u) const { return fmaxf(u, 0.0f); }
+  __device__ __forceinline__ float slope(LinearWeights, float u) const { return u > 0 ? 1.0f : 0.0f; }
   __device__ __forceinline__ float weight(float u) const { return fmaxf(u, 0.0f) * slope(u); }
+
+  // Calls loop(kind): for loops that are to be compiled for each kind of alpha.
+  template <class Loop>
+  __device__ __forceinline__ void visit(const Loop& loop) const {
+    if (is_square) {
+      loop(SquareWeights{});
+    } else if (is_linear) {
+      loop(LinearWeights{});
+    } else {
+      loop(AnyAlpha{});
+    }
+  }
 };
 
 __device__ __forceinline__ Entmax entmax_of(const Problem& p, int head) {
   return {p.alpha[p.alphas == 1 ? 0 : head % p.q_heads], p.scale};
 }
 
+using arch::quad_any;
 using arch::quad_max;
 using arch::quad_sum;
 

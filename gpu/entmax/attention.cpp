@@ -1,0 +1,161 @@
+#include "gpu/entmax/attention.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "gpu/cuda_check.h"
+#include "gpu/device.h"
+#include "gpu/entmax/backward.h"
+#include "gpu/entmax/forward.h"
+
+namespace splash::gpu::entmax {
+namespace {
+
+constexpr int64_t kEntriesARow = 16;                       // of the first store
+constexpr int64_t kMostCapacity = (int64_t{1} << 31) - 1;  // that backward takes
+
+}  // namespace
+
+EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& stream, int64_t capacity)
+    : spec_(std::move(spec)), dtype_(dtype), stream_(&stream) {
+  require_forward(spec_, dtype_);
+  if (capacity < 0) throw InvalidArgument(fmt::format("capacity is {}; it must be at least 0", capacity));
+  require_device(stream.device());
+  const DeviceScope scope(stream.device());
+  const int64_t rows = spec_.shape.rows();
+  most_entries_ = visible_pairs(spec_.shape, spec_.mask);
+  const std::vector<float> alpha(spec_.normalizer.alpha.begin(), spec_.normalizer.alpha.end());
+  alpha_ = DeviceBuffer(stream, static_cast<int64_t>(alpha.size() * sizeof(float)));
+  alpha_.upload(alpha.data(), alpha_.bytes());
+  tau_ = DeviceBuffer(stream, rows * int64_t{sizeof(float)});
+  used_ = DeviceBuffer(stream, sizeof(unsigned long long));
+  offsets_ = DeviceBuffer(stream, rows * int64_t{sizeof(int64_t)});
+  counts_ = DeviceBuffer(stream, rows * int64_t{sizeof(int32_t)});
+  forward_workspace_ = DeviceBuffer(stream, forward_workspace_bytes(spec_));
+  support_ = {.used = static_cast<unsigned long long*>(used_.data()),
+              .offsets = static_cast<int64_t*>(offsets_.data()),
+              .counts = static_cast<int32_t*>(counts_.data())};
+  make_store(capacity > 0 ? capacity : std::min(most_entries_, kEntriesARow * rows));
+}
+
+void EntmaxAttention::forward(const DeviceTensorView& q, const DeviceTensorView& k, const DeviceTensorView& v,
+                              const DeviceTensorView& out) {
+  require_tensor("q", q, dtype_, query_extents(spec_.shape));
+  require_tensor("k", k, dtype_, key_extents(spec_.shape));
+  require_tensor("v", v, dtype_, key_extents(spec_.shape));
+  require_tensor("out", out, dtype_, query_extents(spec_.shape));
+  const DeviceScope scope(stream_->device());
+  last_ = {q, k, v, out};
+  enqueue(last_);
+}
+
+bool EntmaxAttention::ensure_stored() {
+  const DeviceScope scope(stream_->device());
+  const bool grown = make_room(last_);
+  return make_workspace() || grown;
+}
+
+void EntmaxAttention::backward(const DeviceTensorView& q, const DeviceTensorView& k,
+                               const DeviceTensorView& v, const DeviceTensorView& d_out,
+                               const DeviceTensorView& d_q, const DeviceTensorView& d_k,
+                               const DeviceTensorView& d_v, float* d_alpha, StoreCheck check) {
+  require_tensor("q", q, dtype_, query_extents(spec_.shape));
+  require_tensor("k", k, dtype_, key_extents(spec_.shape));
+  require_tensor("v", v, dtype_, key_extents(spec_.shape));
+  require_tensor("d_out", d_out, dtype_, query_extents(spec_.shape));
+  require_tensor("d_q", d_q, dtype_, query_extents(spec_.shape));
+  require_tensor("d_k", d_k, dtype_, key_extents(spec_.shape));
+  require_tensor("d_v", d_v, dtype_, key_extents(spec_.shape));
+  require_support();
+  const DeviceScope scope(stream_->device());
+  if (!capturing()) {
+    if (check == StoreCheck::wait) make_room({q, k, v, d_q});
+    make_workspace();
+  } else if (backward_workspace_.bytes() < backward_workspace_bytes(spec_, support_.capacity)) {
+    throw InvalidArgument("backward has no workspace yet; call ensure_stored() before the capture");
+  }
+  enqueue_backward(spec_, dtype_,
+                   {.q = q.data,
+                    .k = k.data,
+                    .v = v.data,
+                    .d_out = d_out.data,
+                    .support = support_,
+                    .alpha = alpha(),
+                    .d_q = d_q.data,
+                    .d_k = d_k.data,
+                    .d_v = d_v.data,
+                    .d_alpha = d_alpha,
+                    .workspace = backward_workspace_.data(),
+                    .stream = stream_->handle()});
+}
+
+int64_t EntmaxAttention::support_entries() const {
+  require_support();
+  const DeviceScope scope(stream_->device());
+  unsigned long long used = 0;
+  used_.download(&used, used_.bytes());
+  return static_cast<int64_t>(used);
+}
+
+void EntmaxAttention::require_support() const {
+  if (last_.q.data == nullptr) throw InvalidArgument("there is no support yet; call forward() first");
+}
+
+void EntmaxAttention::enqueue(const Tensors& tensors) {
+  used_.fill(0);
+  enqueue_forward(spec_, dtype_,
+                  {.q = tensors.q.data,
+                   .k = tensors.k.data,
+                   .v = tensors.v.data,
+                   .out = tensors.out.data,
+                   .alpha = alpha(),
+                   .tau = static_cast<float*>(tau_.data()),
+                   .support = support_,
+                   .workspace = forward_workspace_.data(),
+                   .stream = stream_->handle()});
+  fits_ = support_.capacity >= most_entries_;
+}
+
+void EntmaxAttention::make_store(int64_t capacity) {
+  static_cast<void>(backward_workspace_bytes(spec_, capacity));  // throws where backward would
+  DeviceBuffer columns(*stream_, capacity * int64_t{sizeof(int32_t)});
+  DeviceBuffer excess(*stream_, capacity * int64_t{sizeof(float)});
+  columns_ = std::move(columns);
+  excess_ = std::move(excess);
+  support_.capacity = capacity;
+  support_.columns = static_cast<int32_t*>(columns_.data());
+  support_.excess = static_cast<float*>(excess_.data());
+}
+
+bool EntmaxAttention::make_workspace() {
+  const int64_t bytes = backward_workspace_bytes(spec_, support_.capacity);
+  if (backward_workspace_.bytes() >= bytes) return false;
+  backward_workspace_ = {};  // first, so that both need not fit
+  backward_workspace_ = DeviceBuffer(*stream_, bytes);
+  return true;
+}
+
+bool EntmaxAttention::make_room(const Tensors& tensors) {
+  bool grown = false;
+  while (!fits_) {
+    const int64_t entries = support_entries();
+    fits_ = entries <= support_.capacity;
+    if (fits_) break;
+    const int64_t roomy = std::min({entries + entries / 8, most_entries_, kMostCapacity});
+    make_store(std::max(entries, roomy));
+    enqueue(tensors);
+    grown = true;
+  }
+  return grown;
+}
+
+bool EntmaxAttention::capturing() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream_->handle(), &status), "ask whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace splash::gpu::entmax

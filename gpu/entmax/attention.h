@@ -1,0 +1,93 @@
+#pragma once
+// Exact entmax attention with its gradients: owns what lies between forward and backward (tau, the support,
+// workspaces). Compiles without nvcc.
+//
+//   const Stream stream;
+//   EntmaxAttention attention(spec, Dtype::bf16, stream);
+//   attention.forward(q, k, v, out);
+//   attention.backward(q, k, v, d_out, d_q, d_k, d_v);
+//   stream.synchronize();
+//
+// A support is never cut: how many entries it has only the device knows, so backward reads their number
+// first (a wait for forward), and where the store was too small it grows and forward runs again. Without that
+// wait, for a graph's capture or inputs that repeat:
+//
+//   attention.forward(q, k, v, out);
+//   attention.ensure_stored();   // waits; from here on inputs with as large a support need no check
+//   capture: attention.forward(q, k, v, out); attention.backward(q, k, v, d_out, d_q, d_k, d_v);
+//
+// One object holds one support, that of the last forward: layers that wait for their backward need one each.
+
+#include "core/attention_spec.h"
+#include "gpu/engine/tensor.h"
+#include "gpu/entmax/support.h"
+
+namespace splash::gpu::entmax {
+
+enum class StoreCheck {
+  wait,   // read the number of entries, unless they are known to fit
+  trust,  // the caller knows that they fit: the same inputs did, or support_entries() is read afterwards
+};
+
+class EntmaxAttention {
+ public:
+  // capacity: entries that the store holds at first; 0: 16 a query row. Takes what enqueue_forward takes.
+  // Throws InvalidArgument (spec, capacity), Unsupported (spec, dtype), DeviceError (no device), and
+  // OutOfDeviceMemory. The stream must outlive the object.
+  EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& stream, int64_t capacity = 0);
+
+  // Enqueues, and waits for nothing. q, out: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads,
+  // kv_len, head_dim]. Throws InvalidArgument where a tensor has other extents or another dtype, is not
+  // contiguous or not 16-byte aligned; DeviceError where a launch fails.
+  void forward(const DeviceTensorView& q, const DeviceTensorView& k, const DeviceTensorView& v,
+               const DeviceTensorView& out);
+
+  // Waits for the last forward. Where its support did not fit, the store grows by what it needs and an eighth
+  // and forward runs again: its tensors must still be there, as they were. Also allocates backward's
+  // workspace. Returns whether anything was allocated: graphs captured before then hold memory that is gone.
+  // Throws InvalidArgument where there was no forward or the support has 2^31 entries or more;
+  // OutOfDeviceMemory.
+  bool ensure_stored();
+
+  // Gradients of the last forward, whose q, k, v these are: d_q as q; d_k, d_v as k; d_alpha: [q_heads] in
+  // device memory (dL/dalpha summed over batch and rows), or null. Waits as the check says, but never inside
+  // a capture. Where the support did not fit, forward runs again with d_q for its output. Throws as forward
+  // and ensure_stored do.
+  void backward(const DeviceTensorView& q, const DeviceTensorView& k, const DeviceTensorView& v,
+                const DeviceTensorView& d_out, const DeviceTensorView& d_q, const DeviceTensorView& d_k,
+                const DeviceTensorView& d_v, float* d_alpha = nullptr, StoreCheck check = StoreCheck::wait);
+
+  // Entries of the last support, stored or not; after a graph's replay, of the support in it. Waits.
+  int64_t support_entries() const;
+  int64_t capacity() const { return support_.capacity; }
+
+  // In device memory. alpha, [1] or [q_heads], may be written on the stream between a backward and the next
+  // forward: 1 < alpha <= 2.
+  float* alpha() const { return static_cast<float*>(alpha_.data()); }
+  const float* tau() const { return static_cast<const float*>(tau_.data()); }  // [batch, q_heads, q_len]
+  const Support& support() const { return support_; }
+  const AttentionSpec& spec() const { return spec_; }
+
+ private:
+  struct Tensors {
+    DeviceTensorView q{}, k{}, v{}, out{};
+  };
+  void require_support() const;
+  void enqueue(const Tensors& tensors);
+  void make_store(int64_t capacity);
+  bool make_workspace();
+  bool make_room(const Tensors& tensors);  // waits; whether the store grew
+  bool capturing() const;
+
+  AttentionSpec spec_;
+  Dtype dtype_;
+  const Stream* stream_;
+  int64_t most_entries_ = 0;  // pairs that the mask shows
+  DeviceBuffer alpha_, tau_, used_, offsets_, counts_, columns_, excess_, forward_workspace_,
+      backward_workspace_;
+  Support support_{};
+  Tensors last_{};     // of the last forward
+  bool fits_ = false;  // the last forward's support is known to be stored
+};
+
+}  // namespace splash::gpu::entmax

@@ -1,0 +1,50 @@
+#include "gpu/entmax/dense.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "gpu/arch/tensor_map.h"
+#include "gpu/cuda_check.h"
+#include "gpu/engine/round.h"
+
+namespace splash::gpu::entmax {
+
+template <class T>
+DenseKernel dense_kernel_of(int64_t head_dim, bool store);
+extern template DenseKernel dense_kernel_of<__nv_bfloat16>(int64_t, bool);
+extern template DenseKernel dense_kernel_of<__half>(int64_t, bool);
+
+DenseKernel dense_kernel_of(Dtype dtype, int64_t head_dim, bool store) {
+  return dtype == Dtype::bf16 ? dense_kernel_of<__nv_bfloat16>(head_dim, store)
+                              : dense_kernel_of<__half>(head_dim, store);
+}
+
+int64_t dense_blocks(int64_t heads, int64_t q_len, const DenseKernel& kernel) {
+  return heads * ceil_div(q_len, kernel.queries);
+}
+
+void launch_dense(const Problem& problem, Dtype dtype, StreamHandle stream) {
+  const DenseKernel kernel = dense_kernel_of(dtype, problem.head_dim, problem.support.columns != nullptr);
+  const auto map_of = [&](const void* data) {
+    return arch::encode_tiles({.data = data,
+                               .dtype = dtype,
+                               .heads = problem.heads / problem.group,
+                               .length = problem.kv_len,
+                               .dim = problem.head_dim,
+                               .tile_rows = kernel.keys,
+                               .tile_columns = 64});
+  };
+  CUtensorMap k_map = map_of(problem.k), v_map = map_of(problem.v);
+  Problem p = problem;
+  void* arguments[] = {&p, &k_map, &v_map};
+  check_cuda(
+      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes),
+      "ask for shared memory");
+  check_cuda(
+      cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(dense_blocks(p.heads, p.q_len, kernel))),
+                       dim3(static_cast<unsigned>(kernel.threads)), arguments,
+                       static_cast<size_t>(kernel.shared_bytes), stream),
+      "launch dense_kernel");
+}
+
+}  // namespace splash::gpu::entmax

@@ -1,0 +1,282 @@
+#pragma once
+// The dense path on Hopper (sm_90a): up to 256 gathered rows of a head a block, a warpgroup for each 64. tau
+// by passes over the keys: one tile whose scores stay in registers gives a first guess, parts of the tiles
+// improve it, passes over all tiles make it exact; a last pass multiplies the weights with V. Scores are
+// computed anew each time, always by the same instructions, so that they have the same bits. All rows of a
+// block take as many passes as the slowest: two over all keys where inputs are near-dense, four or so where
+// supports are small.
+
+#include "gpu/entmax/dense_store.cuh"
+#include "gpu/entmax/dense_tiles.cuh"
+
+namespace splash::gpu::entmax {
+
+// A block's way from its rows to what they leave. Everything lies in registers.
+// kStore: whether the support is stored; else its counting and writing take no registers.
+template <class T, int kPanels, bool kStore, Kind kKind>
+class DenseBlock {
+ public:
+  using Tiles = DenseTiles<kPanels>;
+  static constexpr int kKeys = Tiles::kKeys, kMostPasses = 40;
+
+  __device__ __forceinline__ DenseBlock(const Problem& p, const Entmax& entmax,
+                                        DenseProducts<T, kPanels>& products)
+      : p_(p), products_(products), arithmetic_{entmax.gain, entmax.beta} {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      rows_.end[half] = products.end[half];
+      rows_.open[half] = products.end[half] > 0;
+      if (!rows_.open[half]) rows_.close(half);
+    }
+  }
+
+  // False where scores are too large for a pivot of 0; nothing is written then.
+  __device__ __forceinline__ bool run() {
+    const bool any_key = products_.tiles > 0;
+    if (any_key) {
+      guess();
+#pragma unroll 1
+      for (int stride = 32; stride >= 4; stride /= 8) {
+        if (products_.tiles >= 2 * stride) sample(stride);
+      }
+    }
+    int passes = 0;
+    for (;;) {
+      int counts[2] = {0, 0};
+      bool settled = true, counted = false;
+#pragma unroll 1
+      while (any_key) {
+        DenseSums sums;
+        if (kStore && counted) {
+          add_keys<kStore>(0, 1, sums);
+        } else {
+          add_keys<false>(0, 1, sums);
+        }
+        counts[0] = sums.count[0];
+        counts[1] = sums.count[1];
+        sums.reduce();
+        if (passes == 0 && !take_largest(sums)) return false;
+        ++passes;
+        settled = true;
+        bool near = true;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (!rows_.open[half] || passes > kMostPasses) continue;
+          const Progress progress =
+              rows_.root[half].advance(sums.sum[half], arithmetic_.beta * sums.slope[half], arithmetic_.beta);
+          settled &= progress == Progress::settled;
+          near &= progress != Progress::far;
+        }
+        settled = __syncthreads_and(settled) != 0;
+        near = __syncthreads_and(near) != 0 || passes >= kMostPasses;
+        // The support is stored as it was counted, so nothing may have moved since.
+        if (kStore ? counted && settled : near) break;
+        counted = kStore && near;
+      }
+      [[maybe_unused]] int64_t at[2] = {-1, -1};
+      if constexpr (kStore) {
+        const int query[2] = {products_.query_of(0), products_.query_of(1)};
+        place(p_, products_.head, query, counts, at);
+      }
+      rows_.forget();
+
+      float output[32 * kPanels] = {}, sum[2] = {0, 0};
+      if (any_key) {
+        if constexpr (kStore) {
+          EntryWriter writer(p_.support, at);
+          products_.multiply_values(output, [&](const float(&scores)[kPart / 2], int key, auto& weights) {
+            writer.add(scores, key, arithmetic_, rows_);
+            weigh(scores, weights, sum);
+          });
+        } else {
+          products_.multiply_values(output, [&](const float(&scores)[kPart / 2], int, auto& weights) {
+            weigh(scores, weights, sum);
+          });
+        }
+      }
+      sum[0] = quad_sum(sum[0]);
+      sum[1] = quad_sum(sum[1]);
+      bool exact = true;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float error = sum[half] / Arithmetic<kKind>::template kScale<T> - 1;
+        exact &= !rows_.open[half] || fabsf(error) <= 1e-5f;
+      }
+      if (__syncthreads_and(exact || settled || passes >= kMostPasses)) {
+        const int query[2] = {products_.query_of(0), products_.query_of(1)};
+        finish_dense<T>(p_, products_.head, query, arithmetic_, rows_, output, sum);
+        return true;
+      }
+    }
+  }
+
+ private:
+  template <bool kCount>
+  __device__ __forceinline__ void add_keys(int first, int stride, DenseSums& sums) {
+    products_.multiply_keys(first, stride, [&](const float(&scores)[kPart / 2], int) {
+      sums.template add<kCount>(scores, arithmetic_, rows_);
+    });
+  }
+
+  __device__ __forceinline__ float excess_at_0(int half) const {
+    return arithmetic_.gain * (rows_.largest[half] - rows_.pivot[half]);
+  }
+
+  // From the scores of one tile that all rows with keys see, which stay in registers.
+  __device__ __forceinline__ void guess() {
+    products_.keep(products_.middle, [&](const float(&scores)[Tiles::kParts][kPart / 2]) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float largest = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < Tiles::kParts * kPart / 2; ++j) {
+          if (j / 2 % 2 == half) largest = fmaxf(largest, scores[j / (kPart / 2)][j % (kPart / 2)]);
+        }
+        rows_.largest[half] = quad_max(largest);
+        if (rows_.open[half]) start(half);
+      }
+#pragma unroll 1
+      for (int step = 0; step < 6; ++step) {
+        DenseSums sums;
+#pragma unroll
+        for (const auto& part : scores) sums.template add<false>(part, arithmetic_, rows_);
+        extrapolate(sums, products_.middle, 1 << 30);
+      }
+    });
+  }
+
+  // A shift that is certainly too large, of the largest score so far and of what the screen knows.
+  __device__ __forceinline__ void start(int half) {
+    Root& root = rows_.root[half];
+    if (kKind == Kind::any && fabsf(rows_.largest[half]) < INFINITY) rows_.pivot[half] = rows_.largest[half];
+    root.cap(excess_at_0(half));
+    const float bound = products_.bound_of(half);
+    if (bound > -INFINITY) {
+      const float of_bound = arithmetic_.gain * bound;
+      root.above =
+          fminf(root.above, fmaf(arithmetic_.gain, rows_.pivot[half], 2.4e-7f * fabsf(of_bound) - of_bound));
+    }
+    if (root.above < INFINITY) root.shift = root.above;
+    root.last_shift = root.shift;
+  }
+
+  // Sums over every stride-th tile from `first` on, brought up to all keys.
+  __device__ __forceinline__ void extrapolate(DenseSums& sums, int first, int stride) {
+    sums.reduce();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int end = rows_.end[half], whole = end / kKeys;  // tiles
+      int seen = whole > first ? ((whole - first - 1) / stride + 1) * kKeys : 0;
+      if (whole >= first && (whole - first) % stride == 0) seen += end % kKeys;
+      if (!rows_.open[half] || seen == 0) continue;
+      const float share = static_cast<float>(end) / static_cast<float>(seen);
+      rows_.root[half].guess(share * sums.sum[half], share * arithmetic_.beta * sums.slope[half],
+                             arithmetic_.beta);
+    }
+  }
+
+  __device__ __forceinline__ void sample(int stride) {
+    DenseSums sums;
+    add_keys<false>(stride / 2, stride, sums);
+    DenseSums reduced = sums;
+    reduced.reduce();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (reduced.most[half] < 0 || reduced.most[half] >= DenseSums::kPoison) continue;
+      rows_.largest[half] = fmaxf(rows_.largest[half], __int_as_float(reduced.most[half]));
+      rows_.root[half].cap(excess_at_0(half));
+    }
+    extrapolate(sums, stride / 2, stride);
+  }
+
+  // The largest score is known from here on, or that a row has none or a poisoned one. False where z is too
+  // large to be held against a pivot of 0.
+  __device__ __forceinline__ bool take_largest(const DenseSums& sums) {
+    bool unknown = false;  // bits tell nothing of negative scores
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!rows_.open[half]) continue;
+      const int bits = sums.most[half];
+      if (bits >= DenseSums::kPoison) {
+        rows_.poisoned[half] = true;
+        rows_.close(half);
+      } else if (bits < 0) {
+        unknown = true;
+      } else {
+        rows_.largest[half] = fmaxf(rows_.largest[half], __int_as_float(bits));
+      }
+    }
+    if (__syncthreads_or(unknown)) {
+      float largest[2] = {-INFINITY, -INFINITY};
+      products_.multiply_keys(0, 1, [&](const float(&scores)[kPart / 2], int) {
+#pragma unroll
+        for (int j = 0; j < kPart / 2; ++j) largest[j / 2 % 2] = fmaxf(largest[j / 2 % 2], scores[j]);
+      });
+      rows_.largest[0] = quad_max(largest[0]);
+      rows_.largest[1] = quad_max(largest[1]);
+    }
+    bool large = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!rows_.open[half]) continue;
+      if (rows_.largest[half] == -INFINITY) {
+        rows_.close(half);
+        continue;
+      }
+      Root& root = rows_.root[half];
+      if constexpr (kKind == Kind::any) {
+        const float by = excess_at_0(half);
+        rows_.pivot[half] = rows_.largest[half];
+        root.shift += by;
+        root.above += by;
+      }
+      root.cap(excess_at_0(half));
+      large |= !(fabsf(arithmetic_.gain * rows_.largest[half]) <= 32);
+    }
+    return kKind == Kind::any || __syncthreads_or(large) == 0;
+  }
+
+  // Weights as wgmma takes them from registers, and their sums before they are rounded.
+  __device__ __forceinline__ void weigh(const float (&scores)[kPart / 2], uint32_t (&weights)[kPart / 16][4],
+                                        float (&sum)[2]) {
+    float part[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < kPart / 4; ++i) {
+      const int half = i % 2;
+      float weight[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        weight[e] = arithmetic_.template scaled_weight<T>(scores[2 * i + e], rows_.pivot[half],
+                                                          rows_.root[half].shift);
+        part[half] += weight[e];
+      }
+      weights[i / 4][i % 4] = arch::pack_pair<T>(weight[0], weight[1]);
+    }
+    sum[0] += part[0];
+    sum[1] += part[1];
+  }
+
+  const Problem& p_;
+  DenseProducts<T, kPanels>& products_;
+  const Arithmetic<kKind> arithmetic_;
+  DenseRows rows_;
+};
+
+template <class T, int kPanels, bool kStore>
+__global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
+    dense_kernel(const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap k_map,
+                 const __grid_constant__ CUtensorMap v_map) {
+  constexpr int kQueries = DenseTiles<kPanels>::kQueries;
+  extern __shared__ __align__(1024) unsigned char dynamic[];
+  const int head = static_cast<int>(blockIdx.x) % p.heads, count = p.rows.counts[head];
+  const int tile = static_cast<int>(gridDim.x / p.heads) - 1 - static_cast<int>(blockIdx.x) / p.heads;
+  if (tile * kQueries >= count) return;
+  DenseProducts<T, kPanels> products(p, k_map, v_map, *reinterpret_cast<DenseTiles<kPanels>*>(dynamic), head,
+                                     tile * kQueries, count);
+  const Entmax entmax = entmax_of(p, head);
+  if (entmax.is_square && DenseBlock<T, kPanels, kStore, Kind::square>(p, entmax, products).run()) return;
+  if (entmax.is_linear && DenseBlock<T, kPanels, kStore, Kind::linear>(p, entmax, products).run()) return;
+  DenseBlock<T, kPanels, kStore, Kind::any>(p, entmax, products).run();
+}
+
+}  // namespace splash::gpu::entmax

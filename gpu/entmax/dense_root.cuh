@@ -1,0 +1,90 @@
+#pragma once
+// tau of a row whose scores are never held at once, only summed. With u = gain (score - pivot) + shift = z -
+// tau, f(shift) = sum of u_+^beta is convex and rises; sought is the shift with f = 1. A pass over the scores
+// gives f and its slope at one shift; each pass costs a product Q K^T, so their number decides.
+
+#include "gpu/entmax/weights.cuh"
+
+namespace splash::gpu::entmax {
+
+// settled: f is 1 as far as tau's own precision goes, the shift stays. near: it moved, and should be settled.
+enum class Progress { settled, near, far };
+
+struct Root {
+  float shift = 0;
+  float above = INFINITY, below = -INFINITY;           // f(above) >= 1 > f(below)
+  float last_shift = 0, last_sum = 0, last_slope = 0;  // of the pass before; slope 0: there was none
+
+  // The largest score alone bounds the shift: it has p <= 1. Its excess would be `excess` at a shift of 0.
+  __device__ __forceinline__ void cap(float excess) { above = fminf(above, 1 - excess); }
+
+  // What no longer needs to be known once the root is found; where it was not, two passes tell anew.
+  __device__ __forceinline__ void forget() {
+    above = INFINITY;
+    below = -INFINITY;
+    last_shift = last_sum = last_slope = 0;
+  }
+
+  // f's root where f^(1/k) is a line. From the right (f >= 1) k = beta never passes the root, for the
+  // beta-norm of u_+ is convex in the shift; k = beta + 2 is how the tail of a bell thins out.
+  static __device__ __forceinline__ float step_of_power(float sum, float slope, float beta) {
+    const float k = sum > 16 ? beta : beta + 2;
+    return k * sum / slope * (1 - exp2f(-log2f(sum) / k));
+  }
+
+  // From sums over a part of the keys, brought up to the whole: no bracket follows, but last_shift, where
+  // some part had f >= 1, is the way back where no score is above 0.
+  __device__ __forceinline__ void guess(float sum, float slope, float beta) {
+    if (sum >= 1) last_shift = shift;
+    const float next = sum > 0 ? shift - step_of_power(sum, slope, beta) : 0.5f * (shift + last_shift);
+    if (fabsf(next) < INFINITY) shift = fminf(next, above);
+  }
+
+  // From sums over all keys at `shift`.
+  __device__ __forceinline__ Progress advance(float sum, float slope, float beta) {
+    const float error = sum - 1;
+    const bool capped = shift > above;  // the largest score was not known yet
+    if (error >= 0) {
+      above = fminf(above, shift);
+    } else {
+      below = fmaxf(below, shift);
+    }
+    if (!(slope > 0)) return move_to(above);
+    const float model = (beta + 1) / (beta + 2) * slope * slope / sum;
+    float curvature = model;
+    bool measured = false;
+    if (last_slope > 0) {  // of the cubic through this pass and the last
+      const float h = shift - last_shift;
+      const float of_cubic = 2 / h * (last_slope + 2 * slope - 3 * (sum - last_sum) / h);
+      measured = of_cubic > 0.25f * model && of_cubic < 2 * model;
+      if (measured) curvature = of_cubic;
+    }
+    const float root = sqrtf(fmaxf(slope * slope - 2 * curvature * error, 0.0f));
+    const float step = fabsf(error) > 0.5f ? step_of_power(sum, slope, beta) : 2 * error / (slope + root);
+    if (!capped && (fabsf(error) <= kTolerance || fabsf(step) <= 1.2e-7f * fabsf(shift)))
+      return Progress::settled;
+    float next = shift - step;
+    if (error >= 0) {
+      if (!(next > below)) next = shift - error / slope;
+      next = fminf(next, above);
+    }
+    if (!(next > below && next <= above)) next = 0.5f * (below + above);
+    last_shift = shift;
+    last_sum = sum;
+    last_slope = slope;
+    const float correction = 0.5f * curvature * step * step;
+    const bool near = !capped && correction <= (measured ? 1e-4f : 2e-5f);
+    return near ? (move_to(next) == Progress::settled ? Progress::settled : Progress::near) : move_to(next);
+  }
+
+ private:
+  __device__ __forceinline__ Progress move_to(float next) {
+    if (next == shift || !(fabsf(next) < INFINITY)) return Progress::settled;
+    shift = next;
+    return Progress::far;
+  }
+
+  static constexpr float kTolerance = 4e-6f;
+};
+
+}  // namespace splash::gpu::entmax

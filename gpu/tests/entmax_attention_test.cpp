@@ -1,0 +1,210 @@
+// Forward and backward of the flagship together: gradients against the double oracle, the store's growth.
+
+#include <algorithm>
+#include <memory>
+
+#include <cuda_runtime_api.h>
+
+#include "gpu/cuda_check.h"
+#include "gpu/entmax/attention.h"
+#include "gpu/tests/entmax_backward_case.h"
+#include "gpu/tests/skip_without_gpu.h"
+
+using namespace splash;
+using namespace splash::gpu;
+using namespace splash::gpu::testing;
+using entmax::EntmaxAttention;
+using entmax::StoreCheck;
+
+namespace {
+
+AttentionSpec entmax_spec(const AttentionShape& shape, bool causal, std::vector<double> alpha = {1.5}) {
+  AttentionSpec spec;
+  spec.shape = shape;
+  spec.normalizer.alpha = std::move(alpha);
+  spec.mask.causal = causal;
+  return spec;
+}
+
+double nmse(const double* out, const double* expected, int64_t size) {
+  double error = 0, norm = 1e-9;
+  for (int64_t i = 0; i < size; ++i) {
+    error += (out[i] - expected[i]) * (out[i] - expected[i]);
+    norm += expected[i] * expected[i];
+  }
+  return error / norm;
+}
+double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
+  return nmse(out.data(), expected.data(), expected.size());
+}
+
+// A case's tensors on the device.
+struct OnDevice {
+  OnDevice(const Stream& stream, const Case& c)
+      : q(DeviceTensor::from(stream, c.dtype, c.inputs.q)),
+        k(DeviceTensor::from(stream, c.dtype, c.inputs.k)),
+        v(DeviceTensor::from(stream, c.dtype, c.inputs.v)),
+        d_out(DeviceTensor::from(stream, c.dtype, c.d_out)),
+        out(stream, c.dtype, q.view().extents),
+        d_q(stream, c.dtype, q.view().extents),
+        d_k(stream, c.dtype, k.view().extents),
+        d_v(stream, c.dtype, v.view().extents),
+        d_alpha(stream, c.spec.shape.q_heads * int64_t{sizeof(float)}) {
+    poison();
+  }
+
+  void poison() {
+    for (DeviceBuffer* buffer : results()) buffer->fill(0xFF);
+  }
+  void forward(EntmaxAttention& attention) const {
+    attention.forward(q.view(), k.view(), v.view(), out.view());
+  }
+  void backward(EntmaxAttention& attention, StoreCheck check = StoreCheck::wait) const {
+    attention.backward(q.view(), k.view(), v.view(), d_out.view(), d_q.view(), d_k.view(), d_v.view(),
+                       static_cast<float*>(d_alpha.data()), check);
+  }
+  // The output and all gradients, byte for byte.
+  std::vector<char> bytes() {
+    std::vector<char> all;
+    for (const DeviceBuffer* buffer : results()) {
+      std::vector<char> part(buffer->bytes());
+      buffer->download(part.data(), buffer->bytes());
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }
+
+  DeviceTensor q, k, v, d_out, out, d_q, d_k, d_v;
+  DeviceBuffer d_alpha;
+
+ private:
+  std::array<DeviceBuffer*, 5> results() {
+    return {&out.buffer(), &d_q.buffer(), &d_k.buffer(), &d_v.buffer(), &d_alpha};
+  }
+};
+
+std::vector<char> bytes_of_both(EntmaxAttention& attention, OnDevice& tensors) {
+  tensors.poison();
+  tensors.forward(attention);
+  tensors.backward(attention);
+  return tensors.bytes();
+}
+
+}  // namespace
+
+TEST_CASE("entmax attention: output and gradients agree with the double oracle") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    for (const bool causal : {false, true}) {
+      for (const AttentionShape& shape : {AttentionShape{1, 2, 2, 200, 200, 64}, {2, 4, 2, 65, 300, 128}}) {
+        CAPTURE(to_string(shape));
+        CAPTURE(causal);
+        CAPTURE(to_string(dtype));
+        // As float holds them: the device's alphas are float.
+        std::vector<double> alphas{1.5};
+        if (shape.q_heads == 4) alphas = {1.25, 1.5, 1.75, 2};
+        Case c = make_case(entmax_spec(shape, causal, alphas), dtype);
+        OnDevice tensors(stream, c);
+        EntmaxAttention attention(c.spec, dtype, stream);
+        tensors.forward(attention);
+        tensors.backward(attention);
+        const double bound = Tolerance().of(dtype);
+        const auto& in = c.inputs;
+        const auto forward = cpu_ref::attention_forward<double>(c.spec, in.q, in.k, in.v);
+        CHECK(nmse(tensors.out.to_host(), forward.out) <= bound);
+        const Gradients expected = cpu_ref::attention_backward<double>(c.spec, in.q, in.k, in.v, c.d_out);
+        CHECK(nmse(tensors.d_q.to_host(), expected.dq) <= bound);
+        CHECK(nmse(tensors.d_k.to_host(), expected.dk) <= bound);
+        CHECK(nmse(tensors.d_v.to_host(), expected.dv) <= bound);
+        std::vector<float> alpha(shape.q_heads);
+        tensors.d_alpha.download(alpha.data(), tensors.d_alpha.bytes());
+        const std::vector<double> d_alpha(alpha.begin(), alpha.end());
+        CHECK(nmse(d_alpha.data(), expected.dalpha.data(), shape.q_heads) <= 1e-6);
+        const int64_t support = std::accumulate(forward.support.begin(), forward.support.end(), int64_t{0});
+        CHECK(std::abs(attention.support_entries() - support) <= 2 + support / 1000);  // ties with tau
+      }
+    }
+  }
+}
+
+TEST_CASE("entmax attention: a store that is too small grows, and cuts nothing") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const Case c = make_case(entmax_spec({1, 4, 2, 300, 300, 64}, true), Dtype::bf16,
+                           {.kind = WorkloadKind::gaussian, .query_variance = 0.5});
+  OnDevice tensors(stream, c);
+  EntmaxAttention roomy(c.spec, c.dtype, stream, visible_pairs(c.spec.shape, c.spec.mask));
+  const auto expected = bytes_of_both(roomy, tensors);
+  CHECK(bytes_of_both(roomy, tensors) == expected);
+  const int64_t entries = roomy.support_entries();
+  REQUIRE(entries > 4 * 300);
+
+  SUBCASE("in backward, whatever became of the output since") {
+    EntmaxAttention tiny(c.spec, c.dtype, stream, 1);
+    tensors.poison();
+    tensors.forward(tiny);
+    CHECK(tiny.support_entries() == entries);
+    tensors.backward(tiny);
+    CHECK(tensors.bytes() == expected);
+    CHECK(tiny.capacity() >= entries);
+    const int64_t capacity = tiny.capacity();
+    CHECK(bytes_of_both(tiny, tensors) == expected);
+    CHECK(tiny.capacity() == capacity);
+  }
+  SUBCASE("when asked to, and then needs no check") {
+    EntmaxAttention tiny(c.spec, c.dtype, stream, 1);
+    tensors.poison();
+    tensors.forward(tiny);
+    CHECK(tiny.ensure_stored());
+    CHECK_FALSE(tiny.ensure_stored());
+    tensors.forward(tiny);
+    tensors.backward(tiny, StoreCheck::trust);
+    CHECK(tensors.bytes() == expected);
+  }
+}
+
+TEST_CASE("entmax attention: forward and backward can be captured into a graph") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const Case c = make_case(entmax_spec({1, 2, 1, 200, 260, 64}, false), Dtype::bf16);
+  OnDevice tensors(stream, c);
+  EntmaxAttention attention(c.spec, c.dtype, stream, 8);
+  const auto expected = bytes_of_both(attention, tensors);
+  EntmaxAttention captured(c.spec, c.dtype, stream, 8);
+  tensors.forward(captured);
+  captured.ensure_stored();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check_cuda(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal), "begin a capture");
+  tensors.forward(captured);
+  tensors.backward(captured);
+  check_cuda(cudaStreamEndCapture(stream.handle(), &graph), "end a capture");
+  check_cuda(cudaGraphInstantiate(&executable, graph, 0), "instantiate a graph");
+  for (int i = 0; i < 3; ++i) {
+    tensors.poison();
+    check_cuda(cudaGraphLaunch(executable, stream.handle()), "launch a graph");
+    CHECK(tensors.bytes() == expected);
+  }
+  CHECK(captured.support_entries() <= captured.capacity());
+  check_cuda(cudaGraphExecDestroy(executable), "destroy a graph");
+  check_cuda(cudaGraphDestroy(graph), "destroy a graph");
+}
+
+TEST_CASE("entmax attention: refuses what it cannot take") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const AttentionSpec spec = entmax_spec({1, 2, 2, 64, 64, 64}, false);
+  CHECK_THROWS_AS(EntmaxAttention(spec, Dtype::f32, stream), Unsupported);
+  CHECK_THROWS_AS(EntmaxAttention(spec, Dtype::bf16, stream, -1), InvalidArgument);
+  CHECK_THROWS_AS(EntmaxAttention(spec, Dtype::bf16, stream, int64_t{1} << 31), InvalidArgument);
+  const OnDevice tensors(stream, make_case(spec, Dtype::bf16));
+  EntmaxAttention attention(spec, Dtype::bf16, stream);
+  CHECK_THROWS_WITH_AS(attention.ensure_stored(), "there is no support yet; call forward() first",
+                       InvalidArgument);
+  CHECK_THROWS_AS(tensors.backward(attention, StoreCheck::trust), InvalidArgument);
+  const OnDevice other(stream, make_case(entmax_spec({1, 2, 2, 65, 64, 64}, false), Dtype::bf16));
+  CHECK_THROWS_AS(other.forward(attention), InvalidArgument);
+  const OnDevice f16(stream, make_case(spec, Dtype::f16));
+  CHECK_THROWS_AS(f16.forward(attention), InvalidArgument);
+}
