@@ -20,6 +20,7 @@ struct Command {
   int (*run)(const Words& words);
 };
 
+int cmd_analyze(const Words& words);
 int cmd_ceilings(const Words& words);
 int cmd_compare(const Words& words);
 int cmd_doctor(const Words& words);

@@ -33,6 +33,8 @@ const Command kCommands[] = {
     {"merge", "join the reports of shards into one", cmd_merge},
     {"show", "what a report holds", cmd_show},
     {"compare", "two reports side by side: what differs, what got slower", cmd_compare},
+    {"analyze", "where the kernels of a report stand below the ceilings, and how they fill the GPU",
+     cmd_analyze},
     {"ceilings", "what the GPU reaches: bandwidths, rates and launches, beside its data sheet", cmd_ceilings},
     {"entmax", "calculator: tau, probabilities and support of a row of scores", cmd_entmax},
     {"doctor", "what this machine has, what is missing, and what to do about it", cmd_doctor},

@@ -72,6 +72,32 @@ DatasheetPeak read_peak(const toml::table& raw, const std::string& file) {
   return peak;
 }
 
+// Counts of today's GPUs lie far inside.
+constexpr int64_t kMostCount = 1 << 24;
+
+analysis::Multiprocessors read_multiprocessors(TomlTable& machine, const std::string& file) {
+  const toml::table* raw = machine.table("multiprocessors");
+  if (raw == nullptr) machine.fail(machine.raw(), "the machine lacks the table [multiprocessors]");
+  TomlTable table(*raw, file, "[multiprocessors]");
+  const auto count = [&](const char* key) {
+    const toml::node* node = table.find(key);
+    if (node == nullptr) table.fail(*raw, fmt::format("[multiprocessors] lacks '{}'", key));
+    const auto value = node->value_exact<int64_t>();
+    if (!value || *value < 1 || *value > kMostCount)
+      table.fail(*node, fmt::format("'{}' must be a whole number from 1 to {}", key, kMostCount));
+    return static_cast<int>(*value);
+  };
+  const analysis::Multiprocessors result{.count = count("count"),
+                                         .warps = count("warps"),
+                                         .blocks = count("blocks"),
+                                         .registers = count("registers"),
+                                         .shared_bytes = count("shared_bytes")};
+  if (table.required_text("source").empty())
+    table.fail(*table.find("source"), "'source' is empty; it must say where the numbers are printed");
+  table.finish();
+  return result;
+}
+
 std::vector<std::string> read_devices(TomlTable& table) {
   const toml::node* node = table.find("devices");
   if (node == nullptr)
@@ -104,6 +130,7 @@ Machine parse_machine(const std::string& toml, const std::string& file) {
   Machine machine;
   machine.name = table.required_text("name");
   machine.devices = read_devices(table);
+  machine.multiprocessors = read_multiprocessors(table, file);
   for (const toml::table* raw : table.tables("peak")) {
     DatasheetPeak peak = read_peak(*raw, file);
     if (!std::isnan(machine.peak(peak.ceiling, peak.dtype))) {
@@ -141,6 +168,14 @@ std::vector<Machine> read_machines(const std::string& folder) {
     }
   }
   return machines;
+}
+
+Machine machine_of(const std::string& device, const std::vector<Machine>& machines) {
+  for (const Machine& machine : machines) {
+    if (std::find(machine.devices.begin(), machine.devices.end(), device) != machine.devices.end())
+      return machine;
+  }
+  throw InvalidArgument(fmt::format("no file of data/machines describes the GPU '{}'", device));
 }
 
 std::string machines_folder() {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/occupancy.h"
 #include "core/error.h"
 
 namespace splash::experiments {
@@ -20,6 +21,7 @@ struct DatasheetPeak {
 struct Machine {
   std::string name;
   std::vector<std::string> devices;  // the names that the driver gives it
+  analysis::Multiprocessors multiprocessors{};
   std::vector<DatasheetPeak> peaks;
 
   // NaN where the data sheet has none. `ceiling` as gpu::MeasuredCeiling names it.
@@ -32,6 +34,9 @@ Machine parse_machine(const std::string& toml, const std::string& file);
 // Every file of the folder; throws InvalidArgument also where the folder cannot be read or two files claim
 // one device.
 std::vector<Machine> read_machines(const std::string& folder);
+
+// The one that claims the device, as the driver names it; throws InvalidArgument where none does.
+Machine machine_of(const std::string& device, const std::vector<Machine>& machines);
 
 std::string machines_folder();  // of the project, see project_root.h
 

@@ -16,6 +16,8 @@ namespace {
 
 const std::string kMachine =
     "name = 'A GPU'\ndevices = ['NVIDIA A']\n"
+    "[multiprocessors]\ncount = 4\nwarps = 64\nblocks = 32\nregisters = 65536\nshared_bytes = 102400\n"
+    "source = 'a guide'\n"
     "[[peak]]\nceiling = 'dram'\nvalue = 1e12\nunits = 'bytes/s'\nsource = 'a data sheet'\n"
     "[[peak]]\nceiling = 'tensor'\ndtype = 'tf32'\nvalue = 100_000_000_000_000\nunits = 'FLOP/s'\nsource = "
     "'the same'\n";
@@ -36,6 +38,11 @@ TEST_CASE("a machine is read, and one DRAM figure serves copying and reading") {
   const Machine machine = parse_machine(kMachine, "m.toml");
   CHECK(machine.name == "A GPU");
   CHECK(machine.devices == std::vector<std::string>{"NVIDIA A"});
+  CHECK(machine.multiprocessors.count == 4);
+  CHECK(machine.multiprocessors.shared_bytes == 102400);
+  CHECK(machine_of("NVIDIA A", {machine}).name == "A GPU");
+  CHECK(contains(message_of([&] { machine_of("NVIDIA B", {machine}); }),
+                 "no file of data/machines describes the GPU 'NVIDIA B'"));
   CHECK(machine.peak("dram copy", "") == 1e12);
   CHECK(machine.peak("dram read", "") == 1e12);
   CHECK(machine.peak("tensor", "tf32") == 1e14);
@@ -50,14 +57,20 @@ TEST_CASE("what is wrong with a machine's file is one sentence with its place") 
   CHECK(contains(fault("['NVIDIA A']", "[]"), "at least one"));
   CHECK(contains(fault("['NVIDIA A']", "['NVIDIA A', 3]"), "must be a list of names"));
   CHECK(
-      contains(fault("'dram'", "'dream'"), "m.toml:4: 'ceiling' cannot be \"dream\"; did you mean 'dram'?"));
+      contains(fault("'dram'", "'dream'"), "m.toml:11: 'ceiling' cannot be \"dream\"; did you mean 'dram'?"));
   CHECK(contains(fault("dtype = 'tf32'\n", ""), "'dtype' cannot be \"\""));
   CHECK(contains(fault("'tf32'", "'tf23'"), "did you mean 'tf32'?"));
+  CHECK(
+      contains(fault("[multiprocessors]", "[processors]"), "the machine lacks the table [multiprocessors]"));
+  CHECK(contains(fault("warps = 64\n", ""), "[multiprocessors] lacks 'warps'"));
+  CHECK(contains(fault("blocks = 32", "blocks = 0"), "m.toml:6: 'blocks' must be a whole number from 1"));
+  CHECK(contains(fault("registers = 65536", "registers = 6.5e4"), "'registers' must be a whole number"));
+  CHECK(contains(fault("'a guide'", "''"), "'source' is empty"));
   CHECK(contains(fault("value = 1e12\n", ""), "[[peak]] lacks 'value', a number"));
-  CHECK(contains(fault("value = 1e12", "value = '4.8 TB/s'"), "m.toml:5: 'value' must be a number"));
+  CHECK(contains(fault("value = 1e12", "value = '4.8 TB/s'"), "m.toml:12: 'value' must be a number"));
   for (const char* impossible : {"0", "-1e12", "4.8", "4.8e21", "nan", "inf"}) {
     CAPTURE(impossible);
-    CHECK(contains(fault("1e12", impossible), "m.toml:5: 'value' is"));
+    CHECK(contains(fault("1e12", impossible), "m.toml:12: 'value' is"));
   }
   CHECK(contains(fault("'bytes/s'", "'GB/s'"), "'units' cannot be \"GB/s\""));
   CHECK(contains(fault("source = 'a data sheet'\n", ""), "[[peak]] lacks 'source'"));
@@ -66,9 +79,9 @@ TEST_CASE("what is wrong with a machine's file is one sentence with its place") 
   CHECK(contains(
       fault("[[peak]]\nceiling = 'tensor'\ndtype = 'tf32'\nvalue = 100_000_000_000_000\nunits = 'FLOP/s'",
             "[[peak]]\nceiling = 'dram'\nvalue = 1e12\nunits = 'bytes/s'"),
-      "m.toml:8: the peak of 'dram' is there twice"));
+      "m.toml:15: the peak of 'dram' is there twice"));
   CHECK(contains(fault("['NVIDIA A']", "['NVIDIA A'"), "not valid TOML"));
-  CHECK(contains(message_of([] { parse_machine("name = 'x'\ndevices = ['y']\n", "m.toml"); }),
+  CHECK(contains(message_of([] { parse_machine(kMachine.substr(0, kMachine.find("[[peak]]")), "m.toml"); }),
                  "has no [[peak]]"));
   CHECK(contains(message_of([] { read_machines("/nowhere/at/all"); }),
                  "cannot read the machines in /nowhere/at/all"));

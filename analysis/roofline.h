@@ -1,0 +1,44 @@
+#pragma once
+// Where the kernels of a report stand below the machine's ceilings: the least time that each level would need
+// for what the kernel asks of it. All bytes are counted by the kernels' declarations, not by counters.
+
+#include <string>
+#include <vector>
+
+#include "analysis/occupancy.h"
+#include "analysis/report/report.h"
+
+namespace splash::analysis {
+
+// One timed kernel variant of a report of kind gpu-attention.
+struct KernelCase {
+  std::string case_id, implementation;
+  std::string
+      problem;  // "bfloat16, 1 x 16 heads, 16384 x 16384, d 64, causal", and what else is not the usual
+  double seconds = 0;  // median of a call
+  double flops = 0;    // of the products as they run, padding included
+  double dram_bytes = 0, l2_bytes = 0;
+  std::string unit;  // dtype of the products' ceiling: "float32" (FMA), "tf32", "float16", "bfloat16"
+  int launches = 1;
+  KernelUse use{};          // of the largest kernel
+  int resident_blocks = 0;  // a multiprocessor, as CUDA said where it ran
+};
+
+// The cases that were run, in the report's order; peers are left out, for nothing is counted of them. Throws
+// ReportError where the report has no such columns.
+std::vector<KernelCase> kernel_cases(const Report& report);
+
+enum class Level { products, l2, dram };
+const char* to_string(Level level);  // "products", "L2", "DRAM"
+
+// Seconds at the measured ceilings.
+struct Floors {
+  double products = 0, l2 = 0, dram = 0;
+  double highest() const;
+  Level level() const;  // of the highest
+};
+
+// Throws ReportError where the report lacks a ceiling that the case needs.
+Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);
+
+}  // namespace splash::analysis

@@ -1,0 +1,98 @@
+#include "analysis/roofline.h"
+
+#include <doctest/doctest.h>
+
+#include "analysis/tests/example_report.h"
+#include "core/error.h"
+
+using namespace splash;
+using namespace splash::analysis;
+using namespace splash::analysis::testing;
+
+namespace {
+
+// A kernel, one that was not run and a peer.
+Report example() {
+  Report report;
+  report.results = {text_column("case_id", {"a", "b", "c"}),
+                    text_column("implementation", {"wmma/1-x", "wmma/2-y", "torch-cudnn"}),
+                    text_column("dtype", {"bfloat16", "float16", "float16"}),
+                    text_column("mask", {"causal", "none", "none"}),
+                    text_column("math_unit", {"float16", "float16", ""}),
+                    text_column("normalizer", {"entmax", "softmax", "softmax"}),
+                    text_column("selection", {"top_k_block", "all", "all"}),
+                    text_column("method", {"graph", "events", "events"}),
+                    text_column("cache", {"warm", "warm", "warm"}),
+                    number_column("k_keep", {8, 8, 8}),
+                    number_column("share", {0.1, 0.1, 0.1}),
+                    number_column("batch", {1, 1, 1}),
+                    number_column("q_heads", {32, 8, 8}),
+                    number_column("kv_heads", {8, 8, 8}),
+                    number_column("q_len", {512, 1, 1}),
+                    number_column("kv_len", {1024, 1, 1}),
+                    number_column("head_dim", {64, 64, 64}),
+                    number_column("time_median", {1e-3, kNan, 1e-3}),
+                    number_column("executed_flops", {2e11, 1, kNan}),
+                    number_column("dram_bytes_counted", {1e9, 1, kNan}),
+                    number_column("l2_bytes_counted", {8e9, 1, kNan}),
+                    number_column("launches", {2, 1, kNan}),
+                    number_column("blocks", {264, 1, kNan}),
+                    number_column("threads", {256, 1, kNan}),
+                    number_column("registers", {128, 1, kNan}),
+                    number_column("shared_bytes", {1000, 1, kNan}),
+                    number_column("blocks_per_multiprocessor", {2, 1, kNan})};
+  const auto ceiling = [](const char* name, const char* dtype, double measured) {
+    Ceiling c;
+    c.name = name;
+    c.dtype = dtype;
+    c.measured = measured;
+    return c;
+  };
+  report.ceilings = {ceiling("dram copy", "", 4e12),      ceiling("dram read", "", 5e12),
+                     ceiling("l2 read", "", 1e13),        ceiling("tensor", "float16", 5e14),
+                     ceiling("tensor", "bfloat16", 8e14), ceiling("fma", "float32", 6e13)};
+  return report;
+}
+
+}  // namespace
+
+TEST_CASE("of a report the kernels that were run are taken, peers are not") {
+  const auto cases = kernel_cases(example());
+  REQUIRE(cases.size() == 1);
+  CHECK(cases[0].implementation == "wmma/1-x");
+  CHECK(cases[0].problem ==
+        "bfloat16, 1 x 32/8 heads, 512 x 1024, d 64, causal, entmax, top_k_block 8, graph");
+  CHECK(cases[0].unit == "bfloat16");  // declared as float16, which stands for both
+  CHECK(cases[0].use.blocks == 264);
+  CHECK(cases[0].launches == 2);
+}
+
+TEST_CASE("floors are counts over measured ceilings, and the highest one is the level") {
+  const Report report = example();
+  KernelCase kernel = kernel_cases(report).front();
+  Floors floors = floors_of(kernel, report.ceilings);
+  CHECK(floors.products == doctest::Approx(2e11 / 8e14));
+  CHECK(floors.l2 == doctest::Approx(8e9 / 1e13));
+  CHECK(floors.dram == doctest::Approx(1e9 / 5e12));  // the better of reading and copying
+  CHECK(floors.level() == Level::l2);
+  CHECK(floors.highest() == floors.l2);
+  kernel.unit = "float32";
+  CHECK(floors_of(kernel, report.ceilings).level() == Level::products);  // plain FMA
+  kernel.unit = "float16";
+  CHECK(floors_of(kernel, report.ceilings).products == doctest::Approx(2e11 / 5e14));
+  kernel.flops = kernel.l2_bytes = 0;
+  CHECK(floors_of(kernel, report.ceilings).level() == Level::dram);
+}
+
+TEST_CASE("a report without such cases or without a ceiling is refused in one sentence") {
+  Report report = example();
+  report.results.erase(report.results.begin() + 4);
+  CHECK_THROWS_WITH_AS(
+      kernel_cases(report),
+      "there is no column 'math_unit': the report holds no cases of the kind gpu-attention to analyse",
+      ReportError);
+  report = example();
+  report.ceilings.erase(report.ceilings.begin() + 4);
+  CHECK_THROWS_WITH_AS(floors_of(kernel_cases(report).front(), report.ceilings),
+                       "the report has no ceiling 'tensor' in bfloat16", ReportError);
+}

@@ -1,0 +1,40 @@
+"""splash analyze: recorded kernels below the ceilings, without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conftest import Splash
+
+REPORTS = Path(__file__).parents[2] / "data" / "reports"
+LADDERS = str(REPORTS / "ladders-h200.h5")
+
+
+def test_every_kernel_stands_below_its_roof(splash: Splash):
+    analysed = splash.json("analyze", LADDERS)
+    assert analysed["gpu"] == "NVIDIA H200"
+    kernels = analysed["kernels"]
+    assert len(kernels) > 100 and not any(k["implementation"].startswith("torch") for k in kernels)
+    for kernel in kernels:
+        assert kernel["floor_seconds"]["products"] <= kernel["seconds"]
+        assert kernel["nearest_share"] == max(kernel["floor_seconds"].values()) / kernel["seconds"]
+        assert 0 < kernel["wave_yield"] <= 1 and 0 < kernel["warps_share"] <= 1
+    # Document 003's question: at head_dim 8192 its kernel has four blocks for 132 multiprocessors.
+    question = "1 x 4 heads, 16 x 16, d 8192"
+    asked = [k for k in kernels if k["implementation"] == "large_dims/0-one-query" and question in k["problem"]]
+    assert asked and all(k["waves"] < 0.5 for k in asked)
+
+
+def test_tables_are_by_problem(splash: Splash):
+    lines = splash("analyze", LADDERS, "--kernels", "wmma/").stdout.splitlines()
+    assert lines[0].startswith("NVIDIA H200, commit ")
+    assert any("16384 x 16384" in line for line in lines)
+    assert any(line.startswith("wmma/10") and "registers" in line for line in lines)
+    assert not any(line.startswith("kascade") for line in lines)
+
+
+def test_refusals(splash: Splash):
+    assert "no kernel whose id starts with 'nope'" in splash.refused("analyze", LADDERS, "--kernels", "nope")
+    assert "holds no cases of the kind gpu-attention" in splash.refused("analyze", str(REPORTS / "cpu-speed.h5"))
+    assert "no such file" in splash.refused("analyze", "nowhere.h5")
+    assert "report" in splash.refused("analyze").lower()
