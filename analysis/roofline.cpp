@@ -105,6 +105,7 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     // Both 16-bit types run on one unit, declared as float16, at rates of their own.
     if (found.unit == "float16") found.unit = table.text("dtype", row) == "float16" ? "float16" : "bfloat16";
     found.launches = static_cast<int>(number("launches"));
+    found.replayed = table.text("method", row) == "graph";
     found.use = {.blocks = static_cast<int64_t>(number("blocks")),
                  .threads = static_cast<int>(number("threads")),
                  .registers = static_cast<int>(number("registers")),
@@ -121,6 +122,11 @@ Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings)
       .products = kernel.flops / measured(ceilings, kernel.unit == "float32" ? "fma" : "tensor", kernel.unit),
       .l2 = kernel.l2_bytes / measured(ceilings, "l2 read", ""),
       .dram = kernel.dram_bytes / dram};
+}
+
+double launch_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {
+  const double node = measured(ceilings, "graph node", "");
+  return (kernel.replayed ? node : measured(ceilings, "launch", "")) + (kernel.launches - 1) * node;
 }
 
 }  // namespace splash::analysis

@@ -20,6 +20,7 @@ struct KernelCase {
   double dram_bytes = 0, l2_bytes = 0;
   std::string unit;  // dtype of the products' ceiling: "float32" (FMA), "tf32", "float16", "bfloat16"
   int launches = 1;
+  bool replayed = false;    // timed as a graph of calls, else as lone calls
   KernelUse use{};          // of the largest kernel
   int resident_blocks = 0;  // a multiprocessor, as CUDA said where it ran
 };
@@ -38,7 +39,10 @@ struct Floors {
   Level level() const;  // of the highest
 };
 
-// Throws ReportError where the report lacks a ceiling that the case needs.
+// Throw ReportError where the report lacks a ceiling that the case needs.
 Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);
+
+// What starting the kernels of a call takes: a lone launch and the nodes behind it, or nodes of a graph.
+double launch_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);
 
 }  // namespace splash::analysis

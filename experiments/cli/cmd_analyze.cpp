@@ -9,7 +9,7 @@
 #include "analysis/roofline.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
-#include "experiments/runner/machine.h"
+#include "experiments/cli/kernel_selection.h"
 
 namespace splash::cli {
 namespace {
@@ -23,19 +23,12 @@ struct Analysed {
 };
 
 std::vector<Analysed> analyse(const Report& report, const std::string& prefix) {
-  std::vector<KernelCase> kernels = kernel_cases(report);
-  std::erase_if(kernels, [&](const KernelCase& k) { return !k.implementation.starts_with(prefix); });
-  if (kernels.empty()) {
-    throw InvalidArgument(prefix.empty()
-                              ? "the report has no kernel that was run"
-                              : fmt::format("the report has no kernel whose id starts with '{}'", prefix));
-  }
-  const auto machine = experiments::machine_of(report.provenance.gpu,
-                                               experiments::read_machines(experiments::machines_folder()));
+  std::vector<KernelCase> kernels = selected_kernels(report, prefix);
+  const Multiprocessors machine = multiprocessors_of(report);
   std::vector<Analysed> result;
   for (KernelCase& kernel : kernels) {
     const Floors floors = floors_of(kernel, report.ceilings);
-    const Occupancy occupancy = occupancy_of(machine.multiprocessors, kernel.use);
+    const Occupancy occupancy = occupancy_of(machine, kernel.use);
     result.push_back({std::move(kernel), floors, occupancy});
   }
   return result;
@@ -122,10 +115,7 @@ int cmd_analyze(const Words& words) {
       "GPU. Needs no GPU.");
   std::string path, prefix;
   bool json = false;
-  app.add_option("report", path, "an HDF5 report with cases of the kind gpu-attention")
-      ->required()
-      ->type_name("REPORT");
-  app.add_option("--kernels", prefix, "only those whose id starts so")->type_name("PREFIX");
+  add_kernel_options(app, path, prefix);
   app.add_flag("--json", json, "one object: gpu and kernels, in plain units");
   parse(app, words);
 

@@ -1,8 +1,10 @@
-"""splash analyze: recorded kernels below the ceilings, without a GPU."""
+"""splash analyze and diagnose: recorded kernels below the ceilings, and why, without a GPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from conftest import Splash
 
@@ -33,8 +35,18 @@ def test_tables_are_by_problem(splash: Splash):
     assert not any(line.startswith("kascade") for line in lines)
 
 
-def test_refusals(splash: Splash):
-    assert "no kernel whose id starts with 'nope'" in splash.refused("analyze", LADDERS, "--kernels", "nope")
-    assert "holds no cases of the kind gpu-attention" in splash.refused("analyze", str(REPORTS / "cpu-speed.h5"))
-    assert "no such file" in splash.refused("analyze", "nowhere.h5")
-    assert "report" in splash.refused("analyze").lower()
+def test_a_diagnosis_names_causes_and_what_was_ruled_out(splash: Splash):
+    kernels = splash.json("diagnose", LADDERS)["kernels"]
+    assert len(kernels) == len(splash.json("analyze", LADDERS)["kernels"])
+    for kernel in kernels:
+        assert kernel["findings"] and all(f["gain"] >= 1 and f["sentence"] for f in kernel["findings"])
+    text = splash("diagnose", LADDERS, "--kernels", "large_dims/0").stdout
+    assert "too little parallelism, up to" in text and "  not " in text
+
+
+@pytest.mark.parametrize("command", ["analyze", "diagnose"])
+def test_refusals(splash: Splash, command: str):
+    assert "no kernel whose id starts with 'nope'" in splash.refused(command, LADDERS, "--kernels", "nope")
+    assert "holds no cases of the kind gpu-attention" in splash.refused(command, str(REPORTS / "cpu-speed.h5"))
+    assert "no such file" in splash.refused(command, "nowhere.h5")
+    assert "report" in splash.refused(command).lower()

@@ -22,7 +22,7 @@ struct Run {
   Run(const AttentionSpec& spec, Dtype dtype, const AttentionInputs<T>& inputs, const Marked& marked,
       int64_t capacity, const Stream& on)
       : stream(on),
-        dtype_(dtype),
+        dtype(dtype),
         q(DeviceTensor::from(on, dtype, inputs.q)),
         k(DeviceTensor::from(on, dtype, inputs.k)),
         v(DeviceTensor::from(on, dtype, inputs.v)),
@@ -81,7 +81,7 @@ struct Run {
     entmax::gather_rows(p, static_cast<const uint32_t*>(marks.data()), static_cast<int*>(list.data()),
                         static_cast<int*>(list_counts.data()), stream.handle());
     p.rows = {static_cast<const int*>(list.data()), static_cast<const int*>(list_counts.data())};
-    entmax::launch_dense(p, dtype_, stream.handle());
+    entmax::launch_dense(p, dtype, stream.handle());
   }
 
   template <class T>
@@ -92,7 +92,7 @@ struct Run {
   }
 
   const Stream& stream;
-  Dtype dtype_;
+  Dtype dtype;
   entmax::Problem p;
   DeviceTensor q, k, v, out;
   int64_t rows, room;

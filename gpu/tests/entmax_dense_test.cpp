@@ -296,7 +296,10 @@ TEST_CASE("gathering lists the marked rows in order") {
     const int heads = 3, words = entmax::row_mask_words(rows);
     std::mt19937 random(static_cast<unsigned>(test_seed()) + static_cast<unsigned>(rows));
     std::vector<uint32_t> bits(static_cast<size_t>(heads * words));
-    for (auto& word : bits) word = static_cast<uint32_t>(random() & random());
+    for (auto& word : bits) {
+      const auto first = random(), second = random();
+      word = static_cast<uint32_t>(first & second);
+    }
     DeviceBuffer marks(stream, heads * words * 4), list(stream, heads * rows * 4), counts(stream, heads * 4);
     marks.upload(bits.data(), marks.bytes());
     entmax::Problem problem;
@@ -308,7 +311,7 @@ TEST_CASE("gathering lists the marked rows in order") {
     for (int head = 0; head < heads; ++head) {
       std::vector<int> expected;
       for (int row = 0; row < rows; ++row)
-        if (bits[static_cast<size_t>(head * words + row / 32)] >> row % 32 & 1) expected.push_back(row);
+        if (bits[static_cast<size_t>(head) * words + row / 32] >> row % 32 & 1) expected.push_back(row);
       REQUIRE(got_counts[static_cast<size_t>(head)] == static_cast<int>(expected.size()));
       CHECK(std::equal(expected.begin(), expected.end(), got.begin() + head * rows));
     }
@@ -319,9 +322,9 @@ TEST_CASE("dense path: time" * doctest::skip()) {
   SKIP_WITHOUT_GPU();
   const Stream stream;
   struct Case {
-    const char* name;
-    AttentionShape shape;
-    double temperature, share = 1, alpha = 1.5;
+    const char* name = "";
+    AttentionShape shape{};
+    double temperature = 1, share = 1, alpha = 1.5;
     bool support = false;
   };
   const AttentionShape d64{1, 16, 16, 16384, 16384, 64}, d128{1, 16, 16, 16384, 16384, 128};

@@ -1,0 +1,33 @@
+#include "experiments/cli/kernel_selection.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "experiments/runner/machine.h"
+
+namespace splash::cli {
+
+void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix) {
+  app.add_option("report", report, "an HDF5 report with cases of the kind gpu-attention")
+      ->required()
+      ->type_name("REPORT");
+  app.add_option("--kernels", prefix, "only those whose id starts so")->type_name("PREFIX");
+}
+
+std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& report,
+                                                   const std::string& prefix) {
+  std::vector<analysis::KernelCase> kernels = analysis::kernel_cases(report);
+  std::erase_if(kernels, [&](const auto& kernel) { return !kernel.implementation.starts_with(prefix); });
+  if (!kernels.empty()) return kernels;
+  throw InvalidArgument(prefix.empty()
+                            ? "the report has no kernel that was run"
+                            : fmt::format("the report has no kernel whose id starts with '{}'", prefix));
+}
+
+analysis::Multiprocessors multiprocessors_of(const analysis::Report& report) {
+  return experiments::machine_of(report.provenance.gpu,
+                                 experiments::read_machines(experiments::machines_folder()))
+      .multiprocessors;
+}
+
+}  // namespace splash::cli
