@@ -1,6 +1,7 @@
 #include "analysis/diagnosis.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -66,8 +67,13 @@ Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
       continue;
     }
     find(cause_of(level), 1 / share,
-         fmt::format("{} would need {} of the time at the measured ceiling: only less work for it helps",
-                     level_name(kernel, level), percent(share)));
+         share > 1 ? fmt::format(
+                         "{} is asked for {} of what it could deliver in the time: the caches above it serve "
+                         "a part of what is counted",
+                         level_name(kernel, level), percent(share))
+                   : fmt::format(
+                         "{} would need {} of the time at the measured ceiling: only less work for it helps",
+                         level_name(kernel, level), percent(share)));
   }
 
   const double launches = launch_seconds(kernel, ceilings);
@@ -105,7 +111,7 @@ Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
              "where blocks are resident, {} of the ceiling of {} is used and less of the others: issue "
              "slots, shared memory or latency, which counts do not tell apart; {} of {} warps are resident "
              "(limited by {})",
-             percent(where_resident), nearest, static_cast<int>(occupancy.warps_share * machine.warps + 0.5),
+             percent(where_resident), nearest, std::lround(occupancy.warps_share * machine.warps),
              machine.warps, to_string(occupancy.limit)));
   }
   if (result.findings.empty()) {

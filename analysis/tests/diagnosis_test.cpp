@@ -53,6 +53,11 @@ TEST_CASE("a kernel whose cause is known by construction gets that cause") {
   k.l2_bytes *= 7;
   CHECK(verdict(k).cause == Cause::l2);
 
+  k.l2_bytes *= 2;  // more than L2 can deliver
+  CHECK(verdict(k).cause == Cause::l2);
+  CHECK(verdict(k).gain == 1);
+  CHECK(verdict(k).sentence.find("L2 is asked for 140 % of what it could deliver") == 0);
+
   k = kernel();
   k.flops *= 9;
   CHECK(verdict(k).cause == Cause::products);

@@ -248,14 +248,12 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     screen.list(i >= raise);
     if (i >= raise) raise *= 2;
     if (__syncthreads_and(screen.closed())) {
-      done = true;
-      const int turn =
-          order.samples + i + 1;  // its tile is under way and must not land after the block's end
-      arch::mbarrier_wait(&tiles.full[turn % 2], turn / 2 % 2);
+      stop_before(order.samples + i + 1);
       return;
     }
     int most = 0;
     for (int w = 0; w < Tiles::kWarps; ++w) most = max(most, seen[w]);
+    // So that the fullest warp's room is a third to five eighths full when it is listed.
     interval = most > kRoom * 5 / 8 ? (interval + 1) / 2 : most < kRoom / 3 ? 2 * interval : interval;
     next += interval;
   };

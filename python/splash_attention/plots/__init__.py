@@ -5,7 +5,19 @@ from splash_attention.plots import FIGURES
 FIGURES["claims"](open_report("report.h5")).savefig("claims.png")
 """
 
-from splash_attention.plots import accuracy, claims, learned, maps, power, solvers, speed, workloads
+from splash_attention.plots import accuracy, claims, learned, maps, power, roofline, solvers, speed, workloads
 from splash_attention.plots.data import FIGURES, NotInReport
 
-__all__ = ["FIGURES", "NotInReport", "accuracy", "claims", "learned", "maps", "power", "solvers", "speed", "workloads"]
+__all__ = [
+    "FIGURES",
+    "NotInReport",
+    "accuracy",
+    "claims",
+    "learned",
+    "maps",
+    "power",
+    "roofline",
+    "solvers",
+    "speed",
+    "workloads",
+]
