@@ -26,18 +26,6 @@ AttentionSpec entmax_spec(const AttentionShape& shape, bool causal, std::vector<
   return spec;
 }
 
-double nmse(const double* out, const double* expected, int64_t size) {
-  double error = 0, norm = 1e-9;
-  for (int64_t i = 0; i < size; ++i) {
-    error += (out[i] - expected[i]) * (out[i] - expected[i]);
-    norm += expected[i] * expected[i];
-  }
-  return error / norm;
-}
-double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
-  return nmse(out.data(), expected.data(), expected.size());
-}
-
 // A case's tensors on the device.
 struct OnDevice {
   OnDevice(const Stream& stream, const Case& c)

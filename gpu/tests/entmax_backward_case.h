@@ -231,4 +231,17 @@ class DeviceBackward {
   DeviceBuffer d_alpha_, alpha_, workspace_;
 };
 
+// ||out - expected||^2 / ||expected||^2, but for what is zero and only nearly so in the oracle.
+inline double nmse(const double* out, const double* expected, int64_t size) {
+  double error = 0, norm = 1e-9;
+  for (int64_t i = 0; i < size; ++i) {
+    error += (out[i] - expected[i]) * (out[i] - expected[i]);
+    norm += expected[i] * expected[i];
+  }
+  return error / norm;
+}
+inline double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
+  return nmse(out.data(), expected.data(), expected.size());
+}
+
 }  // namespace splash::gpu::testing

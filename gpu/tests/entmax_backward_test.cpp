@@ -16,19 +16,6 @@ using namespace splash::gpu::testing;
 
 namespace {
 
-// ||out - expected||^2 / ||expected||^2, but for what is zero and only nearly so in the oracle.
-double nmse(const double* out, const double* expected, int64_t size) {
-  double error = 0, norm = 1e-9;
-  for (int64_t i = 0; i < size; ++i) {
-    error += (out[i] - expected[i]) * (out[i] - expected[i]);
-    norm += expected[i] * expected[i];
-  }
-  return error / norm;
-}
-double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
-  return nmse(out.data(), expected.data(), expected.size());
-}
-
 // dL/dalpha is never rounded to dtype. Where a row's p are all alike, its terms cancel but for a few
 // thousandths, and float keeps 1e-9 of it.
 constexpr double kAlphaBound = 1e-8;

@@ -13,7 +13,6 @@
 
 #include "core/workload.h"
 #include "cpu_ref/attention/forward.h"
-#include "gpu/benchmark/timing.h"
 #include "gpu/tests/entmax_dense_run.h"
 #include "gpu/tests/ladder_cases.h"
 #include "gpu/tests/skip_without_gpu.h"
@@ -315,35 +314,5 @@ TEST_CASE("gathering lists the marked rows in order") {
       REQUIRE(got_counts[static_cast<size_t>(head)] == static_cast<int>(expected.size()));
       CHECK(std::equal(expected.begin(), expected.end(), got.begin() + head * rows));
     }
-  }
-}
-
-TEST_CASE("dense path: time" * doctest::skip()) {
-  SKIP_WITHOUT_GPU();
-  const Stream stream;
-  struct Case {
-    const char* name = "";
-    AttentionShape shape{};
-    double temperature = 1, share = 1, alpha = 1.5;
-    bool support = false;
-  };
-  const AttentionShape d64{1, 16, 16, 16384, 16384, 64}, d128{1, 16, 16, 16384, 16384, 128};
-  for (const Case& c : {Case{"d 64, T 0.1", d64, 0.1}, Case{"d 64, T 0.1, support", d64, 0.1, 1, 1.5, true},
-                        Case{"d 128, T 0.1", d128, 0.1}, Case{"d 64, T 0.01", d64, 0.01},
-                        Case{"d 64, T 1, 2 %", d64, 1, 0.02}, Case{"d 64, T 0.1, alpha 2", d64, 0.1, 1, 2},
-                        Case{"d 64, T 0.1, alpha 1.3", d64, 0.1, 1, 1.3}}) {
-    const AttentionSpec spec = spec_of(c.shape, c.alpha, true);
-    const auto inputs = make_inputs<float>({.query_variance = c.temperature * c.temperature}, c.shape);
-    std::mt19937 random(7);
-    Run run(
-        spec, Dtype::bf16, inputs,
-        [&](int64_t) { return static_cast<double>(random()) < c.share * 4294967296.0; },
-        c.support ? int64_t{1} << 29 : -1, stream);
-    Timing timing = time_on_device([&] { run.launch(); }, stream, {.samples = 20, .budget_seconds = 0.3});
-    std::sort(timing.seconds.begin(), timing.seconds.end());
-    MESSAGE(fmt::format("{:24} {:.3f} ms (least {:.3f}), {:.0f} MHz {}", c.name,
-                        1e3 * timing.seconds[timing.seconds.size() / 2], 1e3 * timing.seconds.front(),
-                        timing.clock_after_hz / 1e6, timing.warning));
-    if (c.support) MESSAGE(fmt::format("entries: {}", Run::host<unsigned long long>(run.used, 1).front()));
   }
 }
