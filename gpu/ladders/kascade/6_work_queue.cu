@@ -37,8 +37,8 @@ const Variant kVariant{
     .name = "work-queue",
     .idea = "blocks take the next longest tile from a queue, so that none is left with the long ones",
     .finding =
-        "0.173 instead of 0.196 ms at 8k, 1.13 times; 1.84 instead of 1.93 ms at 32k, 1.05 times, where runs "
-        "of one build differ by some 3 %.",
+        "0.178 instead of 0.199 ms at 8k, 1.12 times; at 32k, at the power limit, 0.94 to 1.07 times in "
+        "three records.",
     .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
                .head_dim_max = 128,
                .selections = {SelectionKind::shared_keys},

@@ -101,9 +101,9 @@ const Variant kVariant{
     .name = "one-query",
     .idea = "one query a block of 256 threads, scores in shared memory, K and V read again by every query",
     .finding =
-        "53 us at head_dim 8192: 64 blocks of latency, not cache or bandwidth; with 4 times the blocks (64 "
-        "queries and keys) or 16 times (64 heads) it does 2.3 TFLOP/s there, as at 2048 (2.5), though 64 "
-        "heads are 134 MB, past L2.",
+        "64 us at head_dim 8192, 0.5 TFLOP/s: 64 blocks of latency, not cache or bandwidth; with 4 times the "
+        "blocks (64 queries and keys) it does 1.9 there, as at 2048 (2.1), and with 16 times (64 heads) 3.4, "
+        "though 64 heads are 134 MB, past L2.",
     .limits = {.dtypes = {Dtype::f32, Dtype::bf16},
                .head_dim_max = 8192,
                .causal = true,
