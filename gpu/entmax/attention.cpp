@@ -34,7 +34,7 @@ EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& 
   used_ = DeviceBuffer(stream, sizeof(unsigned long long));
   offsets_ = DeviceBuffer(stream, rows * int64_t{sizeof(int64_t)});
   counts_ = DeviceBuffer(stream, rows * int64_t{sizeof(int32_t)});
-  forward_workspace_ = DeviceBuffer(stream, forward_workspace_bytes(spec_));
+  forward_workspace_ = DeviceBuffer(stream, forward_workspace_bytes(spec_, dtype_));
   support_ = {.used = static_cast<unsigned long long*>(used_.data()),
               .offsets = static_cast<int64_t*>(offsets_.data()),
               .counts = static_cast<int32_t*>(counts_.data())};

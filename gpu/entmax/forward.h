@@ -21,16 +21,17 @@ struct ForwardArguments {
   StreamHandle stream = nullptr;
 };
 
-// 8.25 bytes a query row.
-int64_t forward_workspace_bytes(const AttentionSpec& spec);
+// 8.25 bytes a query row, 4 for each 128 keys, and for bf16 a copy of k.
+int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype);
 
 // Forward takes entmax with 1 < alpha <= 2 over all keys, no mask or a causal one, a scale above 0, bf16 or
 // f16, head_dim a multiple of 8 up to 256. Throws Unsupported where spec or dtype is another, InvalidArgument
 // where spec contradicts itself.
 void require_forward(const AttentionSpec& spec, Dtype dtype);
 
-// Enqueues the kernels and nothing else: one that screens all rows, one for the few rows that outgrew its
-// lists, one for rows with broad supports. Throws as require_forward does; DeviceError where a launch fails.
+// Enqueues the kernels and nothing else: one that prepares the keys, one that screens all rows, one for the
+// few rows that outgrew its lists, one for rows with broad supports. Throws as require_forward does;
+// DeviceError where a launch fails.
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax

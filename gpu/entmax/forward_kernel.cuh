@@ -1,16 +1,14 @@
 #pragma once
 // Forward on Hopper (sm_90a): screen, solve, gather, in one launch. A block of two warpgroups owns 128
-// queries: Q in registers, K through a ring of tiles that the copy engine fills, V only where p > 0. Two
-// blocks a multiprocessor, so that one's products hide the other's solving and gathering.
+// queries: Q in registers, K (in float16) through a ring of tiles that the copy engine fills, V only where
+// p > 0. Two blocks a multiprocessor, so that one's products hide the other's solving and gathering.
 //
 // A product waits for all four warps of a warpgroup, a tile's place in the ring for all warps. So what a warp
 // does only now and then, such as listing pairs, all do in the same turns: else each would wait for each.
 
-#include <type_traits>
-
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/mbarrier.cuh"
-#include "gpu/arch/wgmma.cuh"
+#include "gpu/arch/wgmma_f16.cuh"
 #include "gpu/entmax/finish.cuh"
 #include "gpu/entmax/screen.cuh"
 
@@ -22,52 +20,62 @@ struct LostTiles {
   unsigned words[kMost / 32];
 };
 
-// kPanels: of 64 dimensions. At one panel a tile of keys is multiplied half by half, each into registers of
-// its own: while the tensor cores work on one half, the warps look through the other. kLong: one block a
-// multiprocessor, so that lists are as long as shared memory allows.
+// When a warp lists what was put aside: the same for all of a block, but for a warp whose room is nearly
+// full.
+struct Pace {
+  int interval;  // rounds from one time to the next
+  int most;      // groups that waited then, since the warps last met
+  int meet;      // the turn from which on the warps meet, to agree on another interval
+  int times;     // how often they met
+};
+
+// kPanels: of 64 dimensions. kLong: one block a multiprocessor, so that lists are as long as shared memory
+// allows.
 template <int kPanels, bool kLong>
 struct ForwardTiles {
   static constexpr int kWarps = 8, kThreads = 32 * kWarps, kQueries = kWarps * kWarpRows;
   static constexpr int kBlocks = kLong || kPanels > 2 ? 1 : 2;  // a multiprocessor
-  static constexpr int kKeys = kPanels == 1 ? 128 : 64, kPanelBytes = kKeys * 128, kStages = 2;
-  static constexpr int kParts = kPanels == 1 ? 2 : 1;
-  using Lists = RowLists<(!kLong ? 52 : kPanels > 2 ? 116 : 156)>;
-  using Aside = entmax::Aside<40>;
+  static constexpr int kKeys = kPanels == 1 ? 128 : 64, kPanelBytes = kKeys * 128, kStages = 3;
+  using Rows = WarpRows<(!kLong ? 92 : kPanels > 2 ? 220 : 300), 92>;
 
-  alignas(1024) unsigned char keys[kStages][kPanels * kPanelBytes];
-  Aside aside[kWarps];
-  Lists lists[kWarps];
+  union {
+    alignas(1024) unsigned char keys[kStages][kPanels * kPanelBytes];
+    typename Rows::Lists::ExactScores scores[kWarps];  // when all keys have been looked at
+  };
+  Rows rows[kWarps];
   uint64_t full[kStages], empty[kStages], again;
   int seen[2][kWarps];  // groups that waited in each warp when it last listed them, and the time before
+  Pace pace[kWarps];    // all the same
   LostTiles lost[kWarps];
-  Entmax entmax;
-  float* bounds;  // of the head's rows
+  Head head;
 };
 
 // Which tiles of keys a block visits, and in which order. A pass over some of them, spread over all, finds
 // bounds: the last one is among them, for recent keys tend to matter most, and the first, to which many
-// models attend. A pass over all of them, the last first, finds what exceeds the bounds. The first takes an
-// even number of turns, so that the compiler knows each turn's place in the ring.
+// models attend. A pass over all of them, the last first, finds what exceeds the bounds.
 struct TileOrder {
   static constexpr int kMostSamples = 16;
-  int count, samples;
+  int count, samples;  // samples: an even number
 
-  __device__ __forceinline__ TileOrder(int tiles, bool sampled)
-      : count(tiles), samples(sampled && tiles > 0 ? max(2, min(kMostSamples, tiles / 2 & ~1)) : 0) {}
+  explicit __device__ __forceinline__ TileOrder(int tiles)
+      : count(tiles), samples(tiles > 0 ? max(2, min(kMostSamples, tiles & ~1)) : 0) {}
   __device__ __forceinline__ int turns() const { return samples + count; }
-  __device__ __forceinline__ int sample(int i) const { return (count - 1) * i / (samples - 1); }
+  __device__ __forceinline__ int sample(int turn) const { return (count - 1) * turn / (samples - 1); }
   __device__ __forceinline__ int tile(int turn) const {
     return turn < samples ? sample(turn) : count - 1 - (turn - samples);
   }
 };
 
-// The queries' fragments as wgmma takes them from registers: 16 rows a warp. Rows and dimensions outside are
-// zeros.
-template <int kSteps>
+// The queries' fragments as wgmma takes them from registers, in float16: 16 rows a warp, each scaled by a
+// power of two, such that 8 <= norm < 16. Rows and dimensions outside are zeros. unit: the scale's inverse;
+// norm: the scaled row's, at least, or NaN or infinite where the row cannot be screened.
+template <class T, int kSteps>
 __device__ __forceinline__ void load_queries(const Problem& p, int head, const int (&queries)[2],
-                                             uint32_t (&fragments)[kSteps][4]) {
+                                             uint32_t (&fragments)[kSteps][4], float (&unit)[2],
+                                             float (&norm)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto* const q = static_cast<const uint16_t*>(p.q) + int64_t{head} * p.q_len * p.head_dim;
+  float squares[2] = {};
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
@@ -76,6 +84,25 @@ __device__ __forceinline__ void load_queries(const Problem& p, int head, const i
       fragments[step][i] = query >= 0 && column < p.head_dim
                                ? *reinterpret_cast<const uint32_t*>(q + int64_t{query} * p.head_dim + column)
                                : 0;
+      const float2 pair = unpacked<T>(fragments[step][i]);
+      squares[i % 2] = fmaf(pair.x, pair.x, fmaf(pair.y, pair.y, squares[i % 2]));
+    }
+  }
+  float scale[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float of_row = sqrtf(quad_sum(squares[half]));
+    const int exponent = max(__float_as_int(of_row) >> 23, 127 - 57);  // the floor of log2, biased
+    scale[half] = __int_as_float((2 * 127 + 3 - exponent) << 23);
+    unit[half] = __int_as_float((exponent - 3) << 23);
+    norm[half] = of_row < INFINITY ? fmaxf(1.0001f * of_row * scale[half], 8.0f) : INFINITY;
+  }
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = unpacked<T>(fragments[step][i]);
+      fragments[step][i] = arch::pack_pair<__half>(scale[i % 2] * pair.x, scale[i % 2] * pair.y);
     }
   }
 }
@@ -85,35 +112,34 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
                                   ForwardTiles<kPanels, kLong>::kBlocks)
     forward_kernel(const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap k_map) {
   using Tiles = ForwardTiles<kPanels, kLong>;
-  constexpr int kKeys = Tiles::kKeys, kPart = kKeys / Tiles::kParts, kStages = Tiles::kStages;
-  constexpr int kQueries = Tiles::kQueries;
-  using Part = float[kPart / 2];
+  constexpr int kKeys = Tiles::kKeys, kStages = Tiles::kStages, kQueries = Tiles::kQueries;
+  using Scores = uint32_t[kKeys / 4];
   extern __shared__ __align__(1024) unsigned char dynamic[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int head = static_cast<int>(blockIdx.x) % p.heads;
+  const int head = static_cast<int>(blockIdx.x) % p.heads, key_head = head / p.group;
   const int tile = static_cast<int>(gridDim.x / p.heads) - 1 - static_cast<int>(blockIdx.x) / p.heads;
   const int* const gathered = kLong ? p.rows.queries + int64_t{head} * p.q_len : nullptr;
   const int present = kLong ? p.rows.counts[head] : p.q_len;
   if (tile * kQueries >= present) return;
 
   const auto query_of = [&](int row) { return row >= present ? -1 : kLong ? gathered[row] : row; };
-  const auto end_of = [&](int query) { return max(min(query + p.reach, p.kv_len), 0); };
   const int warp_row = tile * kQueries + warp * kWarpRows;
+  const auto end_of = [&](int query) { return max(min(query + p.reach, p.kv_len), 0); };
   const int block_end = end_of(query_of(min(tile * kQueries + kQueries, present) - 1));
   const int whole_end = end_of(query_of(warp_row));  // every row of the warp sees the keys below
-  const TileOrder order((block_end + kKeys - 1) / kKeys, !kLong);
+  const TileOrder order((block_end + kKeys - 1) / kKeys);
 
   const auto load = [&](int tile_of_keys, int stage, uint64_t* full) {
     arch::mbarrier_arrive_expect(full, sizeof tiles.keys[0]);
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel)
       arch::tensor_load(tiles.keys[stage] + panel * Tiles::kPanelBytes, &k_map, full, 64 * panel,
-                        kKeys * tile_of_keys, head / p.group);
+                        kKeys * tile_of_keys, key_head);
   };
+  const float* const errors = p.errors + int64_t{key_head} * ((p.kv_len + kErrorKeys - 1) / kErrorKeys);
   if (thread == 0) {
-    tiles.entmax = entmax_of(p, head);
-    tiles.bounds = p.bounds + int64_t{head} * p.q_len;
+    tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len, errors};
     for (int s = 0; s < kStages; ++s) {
       arch::mbarrier_init(&tiles.full[s], 1);
       arch::mbarrier_init(&tiles.empty[s], Tiles::kWarps);
@@ -124,170 +150,210 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   }
   const int queries[2] = {query_of(warp_row + lane / 4), query_of(warp_row + lane / 4 + 8)};
   uint32_t q[4 * kPanels][4];
-  load_queries(p, head, queries, q);
+  float unit[2], norm[2];
+  load_queries<T>(p, head, queries, q, unit, norm);
 
-  auto& lists = tiles.lists[warp];
+  auto& lists = tiles.rows[warp].lists;
   if (lane % 4 == 0) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = queries[half];
-      lists.query[row_of(half)] = query;
-      lists.count[row_of(half)] = 0;
-      lists.bound[row_of(half)] = query < 0 ? kCrowded
-                                  : kLong   ? p.bounds[int64_t{head} * p.q_len + query]
-                                            : -INFINITY;
+      const int query = queries[half], row = row_of(half);
+      lists.query[row] = query;
+      lists.count[row] = 0;
+      lists.unit[row] = unit[half];
+      lists.norm[row] = norm[half] < INFINITY ? norm[half] : 8.0f;
+      lists.bound[row] = query < 0 ? kCrowded
+                         : kLong   ? p.bounds[int64_t{head} * p.q_len + query] / unit[half]
+                                   : -INFINITY;
     }
   }
+  if (lane == 0) tiles.pace[warp] = {.interval = 1, .most = 0, .meet = order.samples + 2, .times = 0};
   LostTiles& lost = tiles.lost[warp];
   lost.words[lane] = 0;
-  __syncthreads();
-  Screen<kPart, typename Tiles::Lists, typename Tiles::Aside> screen(lists, tiles.aside[warp], tiles.entmax,
-                                                                     tiles.bounds);
+  bool screened = true;  // whether the screen may deal with all keys
+  for (int i = thread; i < (block_end + kErrorKeys - 1) / kErrorKeys; i += Tiles::kThreads)
+    screened &= errors[i] < INFINITY;
+  screened = __syncthreads_and(screened) != 0;
+  if (lane % 4 == 0) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (!screened || !(norm[half] < INFINITY)) close_row(lists, tiles.head, row_of(half), kBroad);
+    }
+  }
+  __syncwarp();
+  Screen<kKeys, typename Tiles::Rows> screen(tiles.rows[warp], tiles.head);
 
-  const auto multiply = [&](Part& acc, const unsigned char* keys) {
+  const auto multiply = [&](Scores& acc, const unsigned char* keys) {
     arch::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4 * kPanels; ++step) {
       const uint64_t panel = arch::k_major_descriptor(keys + step / 4 * Tiles::kPanelBytes);
-      arch::wgmma<T>(acc, q[step], arch::advance(panel, 32 * (step % 4)), step > 0);
+      arch::wgmma_f16(acc, q[step], arch::advance(panel, 32 * (step % 4)), step > 0);
     }
     arch::wgmma_commit();
   };
-  // What a row does not see is -inf.
-  const auto hide = [&](Part& acc, int first_key) {
-    if (first_key + kPart <= whole_end) [[likely]]
-      return;
-    const int end[2] = {end_of(lists.query[row_of(0)]), end_of(lists.query[row_of(1)])};
+  // Calls look with what the rows see: elsewhere -inf. (Written to registers of their own: products into ones
+  // that a branch may have changed would wait for one another.)
+  const auto show = [&](const Scores& acc, int first_key, const auto& look) {
+    if (first_key + kKeys <= whole_end) [[likely]]
+      return look(acc);
+    const int before = first_key + 2 * (lane % 4);
+    const int left[2] = {end_of(lists.query[row_of(0)]) - before, end_of(lists.query[row_of(1)]) - before};
+    Scores seen;
 #pragma unroll
-    for (int j = 0; j < kPart / 2; ++j) {
-      const int key = first_key + 2 * (lane % 4) + 8 * (j / 4) + j % 2;
-      if (key >= end[j / 2 % 2]) acc[j] = -INFINITY;
+    for (int j = 0; j < kKeys / 4; ++j) {
+      const int visible = left[j % 2] - 8 * (j / 2);
+      const uint32_t one = (acc[j] & 0xFFFF) | (kNoScores & 0xFFFF0000);
+      seen[j] = visible > 1 ? acc[j] : visible == 1 ? one : kNoScores;
     }
+    look(seen);
   };
-  // Multiplies a tile part by part; what `look` does with the first goes on beside the second's product.
-  const auto multiply_tile = [&](const unsigned char* keys, int key, const auto& look,
-                                 const auto& multiplied) {
-    Part last;
-    if constexpr (Tiles::kParts == 2) {
-      Part first;
-      multiply(first, keys);
-      multiply(last, keys + kPart * 128);
-      arch::wgmma_wait<1>();
-      arch::wgmma_hold(first);
-      hide(first, key);
-      look(first, key);
-    } else {
-      multiply(last, keys);
-    }
-    arch::wgmma_wait<0>();
-    arch::wgmma_hold(last);
-    multiplied();
-    hide(last, key + kKeys - kPart);
-    look(last, key + kKeys - kPart);
+  const auto leave = [&](int stage) {
+    __syncwarp();
+    if (lane == 0) arch::mbarrier_arrive(&tiles.empty[stage]);
   };
-  static_assert(kStages == 2);
-  const auto take_tile = [&](auto stage, unsigned turn, int tile_of_keys, const auto& look) {
-    constexpr int kStage = stage(), kOther = 1 - kStage;
-    if (thread == 0 && turn > 0 && turn + 1 < static_cast<unsigned>(order.turns())) {
-      arch::mbarrier_wait(&tiles.empty[kOther], (turn - 1) / 2 % 2);  // where the tile before lay
-      load(order.tile(static_cast<int>(turn) + 1), kOther, &tiles.full[kOther]);
+  // When all warps have left the tile of a turn, the tile of a later one is loaded in its place.
+  const int turns = order.turns(), refills = thread == 0 ? turns - kStages : 0;
+  const auto refill = [&](int turn, int stage, uint32_t parity) {
+    if (turn < refills) {
+      arch::mbarrier_wait(&tiles.empty[stage], parity);
+      load(order.tile(turn + kStages), stage, &tiles.full[stage]);
     }
     __syncwarp();
-    arch::mbarrier_wait(&tiles.full[kStage], turn / 2 % 2);
-    multiply_tile(tiles.keys[kStage], kKeys * tile_of_keys, look, [&] {
-      __syncwarp();
-      if (lane == 0) arch::mbarrier_arrive(&tiles.empty[kStage]);
-    });
   };
-  constexpr std::integral_constant<int, 0> kEven;
-  constexpr std::integral_constant<int, 1> kOdd;
+  arch::RingPosition<kStages> ring;
+  int turn = 0;
+  // Two turns, the tiles from these keys on: while the tensor cores work on the second tile, the warps look
+  // through the first. aim: called before that, with the error of both.
+  const auto take_two = [&](int first_key, int second_key, const auto& aim, const auto& look) {
+    const bool two = turn + 1 < turns;
+    const float* const errors = tiles.head.errors;
+    const float error = fmaxf(errors[first_key / kErrorKeys], errors[max(second_key, 0) / kErrorKeys]);
+    const auto first = ring;
+    ring.next();
+    auto second = ring;
+    ring.next();
+    if (!two) second = first;  // multiplied for nothing
+    Scores x, y;
+    arch::mbarrier_wait(&tiles.full[first.stage], first.parity);
+    multiply(x, tiles.keys[first.stage]);
+    arch::mbarrier_wait(&tiles.full[second.stage], second.parity);
+    multiply(y, tiles.keys[second.stage]);
+    aim(error);
+    arch::wgmma_wait<1>();
+    arch::wgmma_hold(x);
+    leave(first.stage);
+    show(x, first_key, [&](const Scores& acc) { look(acc, first_key); });
+    refill(turn, first.stage, first.parity);
+    arch::wgmma_wait<0>();
+    arch::wgmma_hold(y);
+    if (two) {
+      leave(second.stage);
+      show(y, second_key, [&](const Scores& acc) { look(acc, second_key); });
+      refill(turn + 1, second.stage, second.parity);
+    }
+    turn += 2;
+  };
 
   bool done = order.count == 0;
-  // Nothing may land after the block's end: where it ends early, one tile is under way.
-  const auto stop_before = [&](int turn) {
+  // Nothing may land after the block's end: where it ends early, some tiles are under way.
+  const auto stop = [&] {
     done = true;
-    arch::mbarrier_wait(&tiles.full[turn % 2], turn / 2 % 2);
+    for (int i = 0; i < kStages && turn + i < turns; ++i, ring.next())
+      arch::mbarrier_wait(&tiles.full[ring.stage], ring.parity);
   };
-  if (order.samples > 0) {
+  if (!done) {
     constexpr int kFew = 4;
-    Samples largest;
-    for (int turn = 0; turn < order.samples && !done; turn += 2) {
-      take_tile(kEven, turn, order.sample(turn), [&](const Part& acc, int) { largest.take(acc); });
-      // Only where there is but one tile they are the same: then it must not count twice.
-      const bool distinct = order.sample(turn + 1) != order.sample(turn);
-      take_tile(kOdd, turn + 1, order.sample(turn + 1), [&](const Part& acc, int) {
-        if (distinct) largest.take(acc);
-      });
-      if (turn + 2 == kFew && __syncthreads_and(screen.broad(largest))) {
+    Samples samples;
+    bool repeated = false;  // one tile is sampled twice where there is but one; it must not count twice
+    while (turn < order.samples && !done) {
+      take_two(
+          kKeys * order.sample(turn), kKeys * order.sample(turn + 1),
+          [&](float error) { samples.error = fmaxf(samples.error, error); },
+          [&](const Scores& acc, int) {
+            if (!repeated) samples.take(acc);
+            repeated = order.count == 1;
+          });
+      if (!kLong && turn == kFew && __syncthreads_and(screen.broad(samples))) {
         screen.close_all();
-        stop_before(kFew);
+        stop();
       }
     }
-    if (!done) screen.bound_from(largest);
+    if (!done) screen.bound_from(samples);
   }
-  bool lost_some = false;
-  int interval = 1, next = 0, raise = 4, listings = 0;  // next: the turn after which is listed again
-  const auto take_and_settle = [&](auto stage, int i) {
-    take_tile(stage, order.samples + i, order.count - 1 - i,
-              [&](const Part& acc, int key) { screen.look(acc, key); });
-    const bool fits = screen.settle();
-    if (!fits) [[unlikely]] {
-      lost_some = true;
-      if (i >= LostTiles::kMost) {
-        screen.close_all();
-      } else if (lane == 0) {
-        lost.words[i / 32] |= 1u << i % 32;
-      }
-    }
-    done = i + 1 == order.count;
-    if (i != next || done) [[likely]]
+  const auto look = [&](const Scores& acc, int key) {
+    screen.look(acc, key + lane);
+    if (screen.settle()) [[likely]]
       return;
-    constexpr int kRoom = Tiles::Aside::kRoom;
-    int* const seen = tiles.seen[listings++ % 2];
-    if (lane == 0) seen[warp] = fits ? screen.waiting() : kRoom;
-    screen.list(i >= raise);
-    if (i >= raise) raise *= 2;
-    if (__syncthreads_and(screen.closed())) {
-      stop_before(order.samples + i + 1);
-      return;
+    const int index = order.count - 1 - key / kKeys;
+    if (index >= LostTiles::kMost) {
+      screen.close_all();
+    } else if (lane == 0) {
+      lost.words[index / 32] |= 1u << index % 32;
     }
-    int most = 0;
-    for (int w = 0; w < Tiles::kWarps; ++w) most = max(most, seen[w]);
-    // So that the fullest warp's room is a third to five eighths full when it is listed.
-    interval = most > kRoom * 5 / 8 ? (interval + 1) / 2 : most < kRoom / 3 ? 2 * interval : interval;
-    next += interval;
   };
-  for (int i = 0; !done; i += 2) {
-    take_and_settle(kEven, i);
-    if (!done) take_and_settle(kOdd, i + 1);
+  Pace& pace = tiles.pace[warp];
+  constexpr int kRoom = Tiles::Rows::Aside::kRoom;
+  int wait = 1;  // rounds until what was put aside is listed
+  while (!done) {
+    const int key = kKeys * (turns - 1 - turn);
+    take_two(
+        key, key - kKeys, [&](float error) { screen.aim(error); }, look);
+    done = turn >= turns;
+    if ((--wait > 0 && screen.waiting() < kRoom * 3 / 4) || done) [[likely]]
+      continue;
+    Pace next = pace;
+    next.most = max(next.most, screen.waiting());
+    const bool meet = wait <= 0 && turn >= next.meet;
+    screen.list(meet && turn >= order.samples * 5 / 2);
+    if (wait <= 0) wait = next.interval;
+    if (meet) {
+      int* const seen = tiles.seen[next.times++ % 2];
+      if (lane == 0) seen[warp] = next.most;
+      if (__syncthreads_and(screen.closed())) {
+        stop();
+        continue;
+      }
+      int most = 1;
+      for (int w = 0; w < Tiles::kWarps; ++w) most = max(most, seen[w]);
+      // So that the fullest warp's room is some four fifths full when it is listed.
+      wait = next.interval = max(1, min(4 * next.interval, next.interval * (kRoom * 4 / 5) / most));
+      next.meet += turn - order.samples;
+      next.most = 0;
+    }
+    if (lane == 0) pace = next;
+    __syncwarp();
   }
-  screen.list(false);
+  screen.list(true);
 
   // Once more those tiles of which too much had to be put aside at once: by now the bounds are tight.
-  if (__syncthreads_or(lost_some && !screen.closed())) [[unlikely]] {
+  const bool open = !screen.closed();
+  if (__syncthreads_or(open && lost.words[lane] != 0)) [[unlikely]] {
     uint32_t parity = 0;
     for (int word = 0; word < min(LostTiles::kMost, order.count + 31) / 32; ++word) {
       unsigned of_any = 0;
       for (const LostTiles& of_warp : tiles.lost) of_any |= of_warp.words[word];
       for (; of_any != 0; of_any &= of_any - 1, parity ^= 1) {
         const int bit = __ffs(static_cast<int>(of_any)) - 1,
-                  tile_of_keys = order.count - 1 - (32 * word + bit);
-        if (thread == 0) load(tile_of_keys, 0, &tiles.again);
+                  key = kKeys * (order.count - 1 - (32 * word + bit));
+        if (thread == 0) load(key / kKeys, 0, &tiles.again);
         arch::mbarrier_wait(&tiles.again, parity);
         const bool mine = lost.words[word] >> bit & 1;
-        if (mine) screen.forget(kKeys * tile_of_keys, kKeys * tile_of_keys + kKeys);
-        multiply_tile(
-            tiles.keys[0], kKeys * tile_of_keys,
-            [&](const Part& acc, int key) {
-              if (mine) screen.look_again(acc, key);
-            },
-            [] {});
-        screen.list(false);
+        if (mine) screen.forget(key, key + kKeys);
+        Scores acc;
+        multiply(acc, tiles.keys[0]);
+        arch::wgmma_wait<0>();
+        arch::wgmma_hold(acc);
+        if (mine) {
+          show(acc, key,
+               [&](const Scores& seen) { screen.look_again(seen, key + lane, errors[key / kErrorKeys]); });
+        }
+        screen.list(true);
         __syncthreads();
       }
     }
   }
-  finish_rows<T, kPanels>(p, head, tiles.entmax, lists);
+  finish_rows<T, kPanels>(p, head, tiles.head, lists, tiles.scores[warp]);
 
   // Lane r answers for row r.
   const bool is_row = lane < kWarpRows && lists.query[lane] >= 0;

@@ -30,7 +30,12 @@ struct Problem {
   uint32_t* broad_masks =
       nullptr;              // rows among many such, and those that outgrow long lists: the dense path's
   float* bounds = nullptr;  // [heads, q_len]: of those rows, at most tau in units of <q, k>
+  // See prepare.h.
+  void* half_keys = nullptr;  // [key heads, kv_len, head_dim] in float16; null where k itself is
+  float* errors = nullptr;    // [key heads, kv_len / kErrorKeys, rounded up]
 };
+
+constexpr int kErrorKeys = 128;  // keys that share an error
 
 // Of a head, 32 rows a word; what is beyond the last row is undefined.
 constexpr int row_mask_words(int q_len) {

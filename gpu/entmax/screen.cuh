@@ -1,265 +1,138 @@
 #pragma once
-// One dense pass over the keys of a row tile, which finds the few pairs that may have p > 0: the products of
-// 64 queries and kKeys keys in a warpgroup's registers (acc[4 j + 2 half + e] is key 8 j + 2 (lane % 4) + e
-// of row lane / 4 + 8 half of its warp), held against the rows' bounds.
+// One dense pass over the keys of a row tile, which finds the few pairs that may have p > 0: products of 64
+// queries and kKeys keys in float16, in a warpgroup's registers (wgmma_f16.cuh), held against the rows'
+// bounds less the products' error.
 //
-// What a score costs decides: at head_dim 64 the tensor cores need 256 cycles for a tile of 64 x 128, and of
-// what is not a float32 sum or product a warp may execute one instruction every second cycle. So a lane's
-// scores are looked at 16 at a time, 8 of each of its rows: 3-input integer maxima (half an instruction a
-// score) tell whether one exceeds its row's bound, for floats are in the order of their bits if they are
-// positive, and NaN is above all. Only then are the 16 put aside in shared memory, all in one go; later the
-// warp takes what was put aside from there, a lane each, and lists what exceeds the bounds.
+// What a score costs decides: at head_dim 64 the tensor cores need 256 cycles for 64 x 128 scores. So a
+// lane's are looked at 16 at a time, 8 of each of its rows, two in an instruction. Only where one exceeds its
+// row's threshold the 16 are put aside in shared memory, all in one go; later the warp takes what was put
+// aside from there, a lane each, and lists what exceeds the thresholds.
 
-#include "gpu/entmax/row_lists.cuh"
+#include "gpu/entmax/aside.cuh"
 
 namespace splash::gpu::entmax {
 
-// Integers in the order of the floats that have these bits.
-__device__ __forceinline__ int ordered(int bits) {
-  return bits ^ static_cast<int>(static_cast<unsigned>(bits >> 31) >> 1);
-}
-__device__ __forceinline__ float float_of_ordered(int bits) {
-  return __int_as_float(ordered(bits));
-}
-
-constexpr int kGroup = 16;  // scores a lane looks at together
-
-// The largest of a group's 8 scores of one row, as ordered integers; kPositive: right where one is positive.
-template <bool kPositive>
-__device__ __forceinline__ int largest_of(const float* s) {
-  const auto bits = [&](int i) {
-    const int b = __float_as_int(s[4 * (i / 2) + i % 2]);
-    return kPositive ? b : ordered(b);
-  };
-  const int a = __vimax3_s32(bits(0), bits(1), bits(2)), b = __vimax3_s32(bits(3), bits(4), bits(5));
-  return __vimax3_s32(max(a, b), bits(6), bits(7));
-}
-
-constexpr int kInfinityBits = 0x7F800000, kNoScore = static_cast<int>(0x807FFFFF);  // -inf, ordered
-
-// A lane's largest scores of some tiles, four of each row, one a tile at most.
+// A lane's largest scores of some tiles, four of the even ones and four of the odd ones of each row, one a
+// tile at most.
 struct Samples {
-  int largest[2][4] = {{kNoScore, kNoScore, kNoScore, kNoScore}, {kNoScore, kNoScore, kNoScore, kNoScore}};
+  uint32_t largest[2][4] = {{kNoScores, kNoScores, kNoScores, kNoScores},
+                            {kNoScores, kNoScores, kNoScores, kNoScores}};
+  float error = 0;  // the largest of their keys
 
-  template <int kScores>
-  __device__ __forceinline__ void take(const float (&acc)[kScores]) {
-    int top[2];
-    find<true>(acc, top);
-    if (__any_sync(kWarp, min(top[0], top[1]) < 0)) find<false>(acc, top);
+  template <int kWords>
+  __device__ __forceinline__ void take(const uint32_t (&acc)[kWords]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int bits = top[half];
+      uint32_t rest = largest_of(acc, half);
 #pragma unroll
-      for (int& kept : largest[half]) {
-        const int lesser = min(kept, bits);
-        kept = max(kept, bits);
-        bits = lesser;
+      for (int word = kGroupWords; word < kWords; word += kGroupWords)
+        rest = larger(rest, largest_of(acc + word, half));
+#pragma unroll
+      for (uint32_t& kept : largest[half]) {
+        const uint32_t lesser = smaller(kept, rest);
+        kept = larger(kept, rest);
+        rest = lesser;
       }
     }
   }
-
- private:
-  template <bool kPositive, int kScores>
-  static __device__ __forceinline__ void find(const float (&acc)[kScores], int (&top)[2]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      top[half] = largest_of<kPositive>(acc + 2 * half);
-#pragma unroll
-      for (int group = 1; group < kScores / kGroup; ++group)
-        top[half] = max(top[half], largest_of<kPositive>(acc + kGroup * group + 2 * half));
-    }
-  }
 };
 
-// What a warp has put aside: groups of scores of which one at least exceeded its row's bound.
-template <int kSlots>
-struct Aside {
-  static constexpr int kRoom = kSlots;
-  struct alignas(16) Group {
-    float scores[kGroup];
-    int origin;     // the first of the 32 keys that the warp looked at, plus the lane
-    int unused[3];  // so that lanes read their groups from different banks
-  };
-  Group groups[kSlots];
+// What a warp has in shared memory.
+template <int kPlaces, int kSlots>
+struct WarpRows {
+  using Lists = RowLists<kPlaces>;
+  using Aside = entmax::Aside<kSlots>;
+  Aside aside;
+  Lists lists;
 };
 
-// Rows among whose scores are NaN or +inf: this lane saw some in the first or second row of a quad.
-template <class Lists>
-__device__ __forceinline__ void close_poisoned(Lists& lists, int quad, bool first, bool second) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  __syncwarp();  // all have read
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    // Bit r: row r of this half.
-    const unsigned rows = __reduce_or_sync(kWarp, (half == 0 ? first : second) ? 1u << quad : 0);
-    if (lane < 8 && rows >> lane & 1 && lists.bound[lane + 8 * half] < kBroad) {
-      lists.bound[lane + 8 * half] = poisoned();
-      lists.count[lane + 8 * half] = 0;
-    }
-  }
-  __syncwarp();
-}
-
-// The row is left to others, who may start from its bound. mark: kCrowded or kBroad.
-template <class Lists>
-__device__ __forceinline__ void close_row(Lists& lists, float* bounds, int row, float mark) {
-  const float bound = lists.bound[row];
-  if (bound < kBroad) {
-    bounds[lists.query[row]] = bound;
-    lists.count[row] = 0;
-  }
-  if (bound < kBroad || (is_left(bound) && lists.query[row] >= 0)) lists.bound[row] = mark;
-}
-
-// Raises the bounds, drops what they rule out, and closes rows that have hardly any room left even so. Where
-// half of the rows are crowded, so will be the others: all are closed.
-template <class Lists>
-__device__ __forceinline__ void tighten(Lists& lists, const Entmax& entmax, float* bounds) {
-  raise_bounds(lists, entmax, 3);
-  drop_pairs(lists);
-  const int row = static_cast<int>(threadIdx.x) % 32;
-  const bool is_row = row < kWarpRows;
-  if (is_row && lists.count[row] > Lists::kRoom - Lists::kRoom / 8) close_row(lists, bounds, row, kCrowded);
-  const bool crowded = is_row && lists.query[row] >= 0 && lists.bound[row] == kCrowded;
-  if (__popc(__ballot_sync(kWarp, crowded)) >= kWarpRows / 2 && is_row) close_row(lists, bounds, row, kBroad);
-  __syncwarp();
-}
-
-// Lists the pairs of the groups from `first` to below `waiting`, a lane a group, in the same order every
-// time.
-template <class Lists, class Aside>
-__device__ __forceinline__ void list_groups(Lists& lists, Aside& put, const Entmax& entmax, float* bounds,
-                                            int first, int waiting) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto& group = put.groups[min(first + lane, Aside::kRoom - 1)];
-  const bool mine = first + lane < waiting;
-  const int origin = mine ? group.origin : 0, quad = origin % 32 / 4;
-  unsigned above = 0;  // bit 15 - i: score i
-  int largest[2] = {kNoScore, kNoScore};
-  const float bound[2] = {lists.bound[quad], lists.bound[quad + 8]};
-#pragma unroll
-  for (int i = 0; i < kGroup; i += 4) {
-    const float4 s = *reinterpret_cast<const float4*>(group.scores + i);
-    const float four[4] = {s.x, s.y, s.z, s.w};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) above = __funnelshift_l(__float_as_uint(bound[j / 2] - four[j]), above, 1);
-    largest[0] = __vimax3_s32(largest[0], __float_as_int(s.x), __float_as_int(s.y));
-    largest[1] = __vimax3_s32(largest[1], __float_as_int(s.z), __float_as_int(s.w));
-  }
-  if (!mine) above = 0;
-  const bool poison[2] = {largest[0] >= kInfinityBits, largest[1] >= kInfinityBits};
-  if (__any_sync(kWarp, mine && (poison[0] || poison[1]))) [[unlikely]] {
-    close_poisoned(lists, quad, mine && poison[0], mine && poison[1]);
-    if (isnan(lists.bound[quad])) above &= 0x3333;
-    if (isnan(lists.bound[quad + 8])) above &= 0xCCCC;
-  }
-  while (__any_sync(kWarp, above != 0)) {
-    const int i = __clz(static_cast<int>(above << 16)) % kGroup, row = quad + 8 * (i / 2 % 2);
-    const float score = group.scores[i];
-    const bool wanted = above != 0 && score > lists.bound[row];
-    const unsigned peers = __match_any_sync(kWarp, wanted ? row : kWarpRows + lane);
-    const int slot = wanted ? lists.count[row] + __popc(peers & ((1u << lane) - 1)) : 0;
-    const bool fits = slot < Lists::kRoom;
-    __syncwarp();
-    if (wanted && fits) {
-      lists.scores[row][slot] = score;
-      lists.keys[row][slot] = (origin & ~31) + 8 * (i / 4) + 2 * (origin % 4) + i % 2;
-      if (peers >> lane == 1 || slot == Lists::kRoom - 1) lists.count[row] = slot + 1;
-    }
-    if (fits) above &= ~(0x8000u >> i);
-    __syncwarp();
-    if (__any_sync(kWarp, !fits)) [[unlikely]]
-      tighten(lists, entmax, bounds);
-  }
-}
-
-// Lists what was put aside; raise: and raises the bounds by it. Not inlined: it is called from several
-// places, none of them often.
-template <class Lists, class Aside>
-__device__ __noinline__ void list_aside(Lists& lists, Aside& put, const Entmax& entmax, float* bounds,
-                                        int waiting, bool raise) {
-  __syncwarp();
-#pragma unroll 1
-  for (int first = 0; first < waiting; first += 32) list_groups(lists, put, entmax, bounds, first, waiting);
-  if (raise) tighten(lists, entmax, bounds);
-}
-
-template <int kKeys, class Lists, class Aside>
+template <int kKeys, class Rows>
 class Screen {
+  using Lists = typename Rows::Lists;
+  using Aside = typename Rows::Aside;
   static_assert(Aside::kRoom >= 32, "a group of each lane");
 
  public:
-  static constexpr int kScores = kKeys / 2;  // a lane's
-  static constexpr int kGroups = kScores / kGroup;
+  static constexpr int kWords = kKeys / 4;  // a lane's
+  static constexpr int kGroups = kKeys / kGroupKeys;
 
-  // bounds: of the head's rows; where crowded ones leave theirs.
-  __device__ __forceinline__ Screen(Lists& lists, Aside& aside, const Entmax& entmax, float* const& bounds)
-      : lists_(lists), aside_(aside), entmax_(entmax), bounds_(bounds), lane_(threadIdx.x % 32) {
-    asm volatile("" : "+r"(lane_));  // kept in a register: it is read for each group put aside
-    bounds_moved();
-  }
+  __device__ __forceinline__ Screen(Rows& rows, const Head& head)
+      : lists_(rows.lists), aside_(rows.aside), head_(head) {}
 
   // tau of the samples: they are a set of keys like any other.
   __device__ __forceinline__ void bound_from(const Samples& samples) {
+    const Entmax& entmax = head_.entmax;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float scores[4];
+      const float gain = entmax.gain * lists_.unit[row_of(half)];
+      const float norm = lists_.norm[row_of(half)];
+      float scores[8];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) scores[i] = float_of_ordered(samples.largest[half][i]);
-      const bool poison = quad_any(samples.largest[half][0] >= kInfinityBits);
-      float bound = bound_of_largest(quad_max(scores[0]), entmax_);
-      entmax_.visit([&](auto kind) {
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = __half22float2(half2_of(samples.largest[half][i]));
+        scores[2 * i] = at_least(pair.x, norm, samples.error);
+        scores[2 * i + 1] = at_least(pair.y, norm, samples.error);
+      }
+      float bound = bound_of_largest(quad_max(fmaxf(scores[0], scores[1])), gain);
+      entmax.visit([&](auto kind) {
 #pragma unroll 1
         for (int step = 0; step < 6; ++step) {
           float sum = 0, slope = 0;
 #pragma unroll
           for (const float score : scores) {
-            const float u = entmax_.gain * (score - bound), of_u = entmax_.slope(kind, u);
+            const float u = gain * (score - bound), of_u = entmax.slope(kind, u);
             sum = fmaf(fmaxf(u, 0.0f), of_u, sum);
             slope += of_u;
           }
-          bound = newton(entmax_, bound, quad_sum(sum), quad_sum(slope));
+          bound = newton(entmax.beta * gain, bound, quad_sum(sum), quad_sum(slope));
         }
       });
       __syncwarp();  // all have read
       float& of_row = lists_.bound[row_of(half)];
-      if (threadIdx.x % 4 == 0 && of_row < kBroad) of_row = poison ? poisoned() : fmaxf(of_row, bound);
+      if (threadIdx.x % 4 == 0 && !is_left(of_row)) of_row = fmaxf(of_row, bound);
     }
     __syncwarp();
-    bounds_moved();
   }
 
-  // Whether the samples of most rows lie so close together that supports must be broad: a row's 16 largest
-  // within 0.1 in z. (Were they all, each would have p of some 1/16.)
+  // Whether the samples of most rows lie so close together that supports must be broad: a row's 32 largest
+  // within 0.13 in z. (Were they all, each would have p of some 1/32.)
   __device__ __forceinline__ bool broad(const Samples& samples) const {
     int rows = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float largest = quad_max(float_of_ordered(samples.largest[half][0]));
-      const float least = -quad_max(-float_of_ordered(samples.largest[half][3]));
-      const bool close = entmax_.gain * (largest - least) < 0.1f || lists_.query[row_of(half)] < 0;
-      rows += __popc(__ballot_sync(kWarp, close && lane_ % 4 == 0));
+      const float2 top = __half22float2(half2_of(samples.largest[half][0]));
+      const float2 last = __half22float2(half2_of(samples.largest[half][3]));
+      const float largest = quad_max(fmaxf(top.x, top.y)), least = -quad_max(-fminf(last.x, last.y));
+      const float gain = head_.entmax.gain * lists_.unit[row_of(half)];
+      const bool close = gain * (largest - least) < 0.13f || lists_.query[row_of(half)] < 0;
+      rows += __popc(__ballot_sync(kWarp, close && threadIdx.x % 4 == 0));
     }
     return rows >= kWarpRows / 2;
   }
 
-  // Thresholds follow the bounds in shared memory.
-  __device__ __forceinline__ void bounds_moved() {
+  // Before keys whose products are off by up to this error are looked at.
+  __device__ __forceinline__ void aim(float error) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      threshold_[half] = ordered(__float_as_int(lists_.bound[row_of(half)]));
-    const int lowest = min(threshold_[0], threshold_[1]);
-    positive_ = __all_sync(kWarp, lowest >= 0);
-    closed_ = __all_sync(kWarp, lowest >= __float_as_int(kBroad));
+    for (int half = 0; half < 2; ++half) {
+      const int row = row_of(half);
+      threshold_[half] = threshold_of(lowered(lists_.bound[row]), lists_.norm[row], error);
+    }
   }
 
-  // Puts aside the groups that hold a score above its row's bound. Counts on where there is no room.
-  __device__ __forceinline__ void look(const float (&acc)[kScores], int first_key) {
-    if (positive_) [[likely]] {
-      look_as<true>(acc, first_key);
-    } else {
-      look_as<false>(acc, first_key);
+  // Puts aside the groups that hold a score above its row's threshold. Counts on where there is no room.
+  // origin: the first key plus the lane.
+  __device__ __forceinline__ void look(const uint32_t (&acc)[kWords], int origin) {
+    bool above[kGroups], any = false;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      above[group] = exceeds(acc + kGroupWords * group);
+      any |= above[group];
     }
+    if (!__any_sync(kWarp, any)) return;
+    const unsigned below = lanes_below();
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group)
+      put_aside(acc + kGroupWords * group, origin + kGroupKeys * group, above[group], below);
   }
 
   // After a tile. False where not all of its groups found room: then it must be looked at again.
@@ -275,88 +148,69 @@ class Screen {
 
   // Forgets the pairs of a tile that is looked at again.
   __device__ __forceinline__ void forget(int first_key, int end_key) {
-    drop_pairs(lists_, first_key, end_key);
+    drop_screened(lists_, head_.errors, first_key, end_key);
   }
 
-  // Puts aside and lists the groups of a part of such a tile, one group of each lane at a time.
-  __device__ __forceinline__ void look_again(const float (&acc)[kScores], int first_key) {
+  // Puts aside and lists the groups of such a tile, one group of each lane at a time.
+  __device__ __forceinline__ void look_again(const uint32_t (&acc)[kWords], int origin, float error) {
 #pragma unroll 1
     for (int group = 0; group < kGroups; ++group) {
-      float s[kGroup];
+      uint32_t words[kGroupWords];
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        s[i] = acc[i];
+      for (int i = 0; i < kGroupWords; ++i) {
+        words[i] = acc[i];
 #pragma unroll
-        for (int other = 1; other < kGroups; ++other) s[i] = group == other ? acc[kGroup * other + i] : s[i];
+        for (int other = 1; other < kGroups; ++other)
+          words[i] = group == other ? acc[kGroupWords * other + i] : words[i];
       }
-      list(false);
-      put_aside(s, first_key + 2 * kGroup * group, exceeds<false>(s));
+      list(true);
+      aim(error);
+      put_aside(words, origin + kGroupKeys * group, exceeds(words), lanes_below());
     }
   }
 
-  // Lists what was put aside; raise: and raises the bounds by it.
-  __device__ __forceinline__ void list(bool raise) {
-    list_aside(lists_, aside_, entmax_, bounds_, waiting_, raise);
-    waiting_ = 0;
-    bounds_moved();
+  // Lists what was put aside: all of it, and raises the bounds; or as much as is quickly done.
+  __device__ __forceinline__ void list(bool all) {
+    waiting_ = list_aside(lists_, aside_, head_, waiting_, all);
   }
 
   // All rows are left to the dense path.
   __device__ __forceinline__ void close_all() {
     __syncwarp();  // all have read
-    if (lane_ < kWarpRows) close_row(lists_, bounds_, lane_, kBroad);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < kWarpRows) close_row(lists_, head_, lane, kBroad);
     __syncwarp();
-    bounds_moved();
   }
 
   // Whether no row takes pairs any more.
   __device__ __forceinline__ bool closed() const {
-    return closed_;
+    return __all_sync(kWarp, is_left(fminf(lists_.bound[row_of(0)], lists_.bound[row_of(1)])));
   }
 
  private:
-  template <bool kPositive>
-  __device__ __forceinline__ bool exceeds(const float* s) const {
-    const bool first = largest_of<kPositive>(s) > threshold_[0];
-    const bool second = largest_of<kPositive>(s + 2) > threshold_[1];
-    return first | second;
+  static __device__ __forceinline__ unsigned lanes_below() {  // a bit for each
+    unsigned mask;
+    asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
+    return mask;
+  }
+  __device__ __forceinline__ bool exceeds(const uint32_t* words) const {
+    return (exceeding(threshold_[0], largest_of(words, 0)) |
+            exceeding(threshold_[1], largest_of(words, 1))) != 0;
   }
 
-  template <bool kPositive>
-  __device__ __forceinline__ void look_as(const float (&acc)[kScores], int first_key) {
-    bool above[kGroups], any = false;
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      above[group] = exceeds<kPositive>(acc + kGroup * group);
-      any |= above[group];
-    }
-    if (kGroups > 1 && !__any_sync(kWarp, any)) return;
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group)
-      put_aside(acc + kGroup * group, first_key + 2 * kGroup * group, above[group]);
-  }
-
-  __device__ __forceinline__ void put_aside(const float* s, int first_key, bool mine) {
+  __device__ __forceinline__ void put_aside(const uint32_t* words, int origin, bool mine, unsigned below) {
     const unsigned lanes = __ballot_sync(kWarp, mine);
     if (lanes == 0) return;
-    const int slot = waiting_ + __popc(lanes & ((1u << lane_) - 1));
-    if (mine && slot < Aside::kRoom) {
-      auto& group = aside_.groups[slot];
-#pragma unroll
-      for (int i = 0; i < kGroup; i += 4)
-        *reinterpret_cast<float4*>(group.scores + i) = make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]);
-      group.origin = first_key + static_cast<int>(lane_);
-    }
+    const int slot = waiting_ + __popc(lanes & below);
+    if (mine && slot < Aside::kRoom) aside_.put(slot, words, origin);
     waiting_ += __popc(lanes);
   }
 
   Lists& lists_;
   Aside& aside_;
-  const Entmax& entmax_;
-  float* const& bounds_;
-  unsigned lane_;
-  int threshold_[2] = {}, waiting_ = 0;
-  bool positive_ = false, closed_ = false;
+  const Head& head_;
+  uint32_t threshold_[2] = {};
+  int waiting_ = 0;
 };
 
 }  // namespace splash::gpu::entmax

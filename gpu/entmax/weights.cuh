@@ -60,15 +60,16 @@ using arch::quad_any;
 using arch::quad_max;
 using arch::quad_sum;
 
-// tau of one score alone, rounded down: the score itself stays above it.
-__device__ __forceinline__ float bound_of_largest(float score, const Entmax& entmax) {
-  return __fsub_rd(score, __fdividef(1, entmax.gain));
+// tau of one score alone, rounded down: the score itself stays above it. In the units of the score, where z =
+// gain * score.
+__device__ __forceinline__ float bound_of_largest(float score, float gain) {
+  return __fsub_rd(score, __fdividef(1, gain));
 }
 
-// A Newton step for the root of f(t) = sum of weights - 1, in units of <q, k>. From the left it never passes
+// A Newton step for the root of f(t) = sum of weights - 1, where z = gain * t. From the left it never passes
 // the root where the weights are convex (alpha <= 2), so every iterate bounds tau from below.
-__device__ __forceinline__ float newton(const Entmax& entmax, float t, float sum, float slope) {
-  const float step = __fdividef(sum - 1, entmax.beta * entmax.gain * slope);
+__device__ __forceinline__ float newton(float beta_gain, float t, float sum, float slope) {
+  const float step = __fdividef(sum - 1, beta_gain * slope);
   return slope > 0 ? fmaxf(t, t + step) : t;
 }
 

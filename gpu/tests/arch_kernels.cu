@@ -12,7 +12,7 @@
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/mma.cuh"
 #include "gpu/arch/tensor_map.h"
-#include "gpu/arch/wgmma.cuh"
+#include "gpu/arch/wgmma_f16.cuh"
 #include "gpu/cuda_check.h"
 #include "gpu/tests/arch_device.h"
 
@@ -78,7 +78,9 @@ std::vector<float> transposed(const std::vector<float>& matrix, int rows, int co
 
 // A: [64, K] K-major or [K, 64] MN-major; B: [N, K] K-major or [K, N] MN-major, each as panels one swizzle
 // wide.
-template <class Element, int kN, int kK, Major kMajorA, Major kMajorB, bool kFromRegisters, Swizzle kSwizzle>
+// kHalf: with float16 accumulators.
+template <class Element, int kN, int kK, Major kMajorA, Major kMajorB, bool kFromRegisters, Swizzle kSwizzle,
+          bool kHalf>
 __global__ void __launch_bounds__(128, 1)
     wgmma_product(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
                   int a_head, int b_head, float* out) {
@@ -116,8 +118,8 @@ __global__ void __launch_bounds__(128, 1)
     constexpr int kStepsAPanel = kWidth / 32;
     return major == Major::k ? k / kStepsAPanel * panel + k % kStepsAPanel * 32 : k * 16 * kWidth;
   };
-  float d[kN / 2];
-  for (float& x : d) x = 1e30f;  // the first product must not add to it
+  std::conditional_t<kHalf, uint32_t, float> d[kHalf ? kN / 4 : kN / 2];
+  for (auto& x : d) x = kHalf ? 0x7BFF7BFF : 1e30f;  // the first product must not add to it
   uint32_t a_registers[kFromRegisters ? kK / 16 : 1][4];
   if constexpr (kFromRegisters) {
     static_assert(kMajorA == Major::k && kSwizzle == Swizzle::bytes128);
@@ -130,7 +132,9 @@ __global__ void __launch_bounds__(128, 1)
 #pragma unroll
   for (int k = 0; k < kBytesA / 64 / 32; ++k) {
     const uint64_t b_step = advance(b_start, step(kMajorB, k, kPanelB));
-    if constexpr (kFromRegisters) {
+    if constexpr (kHalf) {
+      wgmma_f16(d, a_registers[k], b_step, k > 0);
+    } else if constexpr (kFromRegisters) {
       wgmma<Element, kMajorB>(d, a_registers[k], b_step, k > 0);
     } else {
       wgmma<Element, kMajorB, kMajorA>(d, advance(a_start, step(kMajorA, k, kPanelA)), b_step, k > 0);
@@ -142,7 +146,11 @@ __global__ void __launch_bounds__(128, 1)
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) {
     const int row = 16 * warp + lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    out[row * kN + column] = d[i];
+    if constexpr (kHalf) {
+      out[row * kN + column] = __half2float(reinterpret_cast<const __half*>(d)[i]);
+    } else {
+      out[row * kN + column] = d[i];
+    }
   }
 }
 
@@ -162,9 +170,9 @@ float nearest_tf32(float x) {
 }
 
 template <class Element, int kN, int kK, Major kMajorA = Major::k, Major kMajorB = Major::k,
-          bool kFromRegisters = false, Swizzle kSwizzle = Swizzle::bytes128>
+          bool kFromRegisters = false, Swizzle kSwizzle = Swizzle::bytes128, bool kHalf = false>
 Product run_wgmma(bool round_to_tf32 = false) {
-  const auto kernel = wgmma_product<Element, kN, kK, kMajorA, kMajorB, kFromRegisters, kSwizzle>;
+  const auto kernel = wgmma_product<Element, kN, kK, kMajorA, kMajorB, kFromRegisters, kSwizzle, kHalf>;
   // The last rows of both operands are missing; A is the first of two heads, whose neighbour must not show.
   const Operand<Element> a(kMajorA == Major::k ? 64 : kK, kMajorA == Major::k ? kK : 64, 3, 0, 1);
   const Operand<Element> b(kMajorB == Major::k ? kN : kK, kMajorB == Major::k ? kK : kN, 5, 1, 2);
@@ -270,6 +278,15 @@ std::vector<ProductCase> wgmma_products() {
       {"tf32 n 64, rounded by the copy engine", tight, [] { return run_wgmma<float, 64, 64>(true); }},
       {"e4m3 n 128", 1e-3, [] { return run_wgmma<e4m3, 128, 256>(); }},  // fp8 products add with some 14 bits
   };
+}
+
+std::vector<ProductCase> half_sum_products() {
+  constexpr auto k = Major::k;
+  constexpr auto wide = Swizzle::bytes128;
+  return {
+      {"n 64", 1e-3, [] { return run_wgmma<__half, 64, 64, k, k, true, wide, true>(); }},
+      {"n 128", 1e-3, [] { return run_wgmma<__half, 128, 64, k, k, true, wide, true>(); }},
+      {"n 64, four panels of k", 2e-3, [] { return run_wgmma<__half, 64, 256, k, k, true, wide, true>(); }}};
 }
 
 std::vector<ProductCase> mma_products() {

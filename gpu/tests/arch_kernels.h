@@ -19,8 +19,9 @@ struct ProductCase {
   double tolerance;  // of ||d - ab|| / ||ab||
   std::function<Product()> run;
 };
-std::vector<ProductCase> wgmma_products();  // sm_90a; tiles come through the copy engine
-std::vector<ProductCase> mma_products();    // operands come through ldmatrix or plain loads
+std::vector<ProductCase> wgmma_products();     // sm_90a; tiles come through the copy engine
+std::vector<ProductCase> half_sum_products();  // sm_90a, with float16 accumulators
+std::vector<ProductCase> mma_products();       // operands come through ldmatrix or plain loads
 
 // Copies through shared memory, each its own way: 16-byte cp.async (bytes from `valid` on arrive as zeros),
 // the 1-D copy engine there and back, a tensor tile there and back. `valid` and the size are multiples of 16.

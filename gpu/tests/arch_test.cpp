@@ -72,6 +72,27 @@ TEST_CASE("wgmma multiplies, whatever the width, the layout and where the operan
   }
 }
 
+TEST_CASE("wgmma with float16 accumulators rounds once a step of 16, to the nearest") {
+  SKIP_WITHOUT_HOPPER();
+  for (const auto& half_sum : half_sum_products()) {
+    CAPTURE(half_sum.name);
+    const Product product = half_sum.run();
+    CHECK(relative_error(product) < half_sum.tolerance);
+    int too_far = 0;
+    for (int i = 0; i < product.m; ++i) {
+      for (int j = 0; j < product.n; ++j) {
+        double sum = 0, rounding = 0;
+        for (int k = 0; k < product.k; ++k) {
+          sum += double{product.a[i * product.k + k]} * double{product.b[k * product.n + j]};
+          if (k % 16 == 15) rounding += std::abs(sum) * 0x1p-11 + 0x1p-18;
+        }
+        too_far += std::abs(double{product.d[i * product.n + j]} - sum) > 1.01 * rounding;
+      }
+    }
+    CHECK(too_far == 0);
+  }
+}
+
 TEST_CASE("mma.sync multiplies what ldmatrix loaded") {
   SKIP_WITHOUT_HOPPER();
   for (const auto& product : mma_products()) {

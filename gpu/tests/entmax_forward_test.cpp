@@ -37,7 +37,7 @@ struct Run {
         counts(stream, rows * 4),
         columns(stream, capacity * 4),
         excess(stream, capacity * 4),
-        workspace(stream, entmax::forward_workspace_bytes(spec)) {
+        workspace(stream, entmax::forward_workspace_bytes(spec, dtype)) {
     const std::vector<float> alphas(spec.normalizer.alpha.begin(), spec.normalizer.alpha.end());
     alpha.upload(alphas.data(), alpha.bytes());
     for (DeviceBuffer* buffer : {&out.buffer(), &tau, &offsets, &counts, &columns, &excess, &workspace})
