@@ -11,7 +11,7 @@ constexpr int kThreads = 1024;
 
 // One block a head, a thread 32 rows at a time.
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(const uint32_t* masks, int q_len, int* queries, int* counts) {
+    gather_kernel(const uint32_t* masks, int q_len, int* queries, int* counts, Support unstored) {
   using Scan = cub::BlockScan<int, kThreads>;
   __shared__ Scan::TempStorage scratch;
   const int head = static_cast<int>(blockIdx.x), words = row_mask_words(q_len);
@@ -24,8 +24,13 @@ __global__ void __launch_bounds__(kThreads)
     if (word == words - 1 && q_len % 32 != 0) mask &= (1u << q_len % 32) - 1;
     int at = 0, all = 0;
     Scan(scratch).ExclusiveSum(__popc(mask), at, all);
-    for (at += before; mask != 0; mask &= mask - 1)
-      queries[at++] = 32 * word + __ffs(static_cast<int>(mask)) - 1;
+    for (at += before; mask != 0; mask &= mask - 1) {
+      const int query = 32 * word + __ffs(static_cast<int>(mask)) - 1;
+      queries[at++] = query;
+      if (unstored.offsets == nullptr) continue;
+      unstored.offsets[int64_t{head} * q_len + query] = -1;
+      unstored.counts[int64_t{head} * q_len + query] = 0;
+    }
     before += all;
     __syncthreads();  // the scan's scratch is free again
   }
@@ -34,10 +39,10 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void gather_rows(const Problem& problem, const uint32_t* masks, int* queries, int* counts,
-                 StreamHandle stream) {
+void gather_rows(const Problem& problem, const uint32_t* masks, int* queries, int* counts, StreamHandle stream,
+                 const Support& unstored) {
   gather_kernel<<<static_cast<unsigned>(problem.heads), kThreads, 0, stream>>>(masks, problem.q_len, queries,
-                                                                               counts);
+                                                                               counts, unstored);
   check_launch("gather_kernel");
 }
 
