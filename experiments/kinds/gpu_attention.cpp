@@ -146,7 +146,8 @@ struct DeviceInputs {
 
 // Entries a row, those of broad rows too, which EntmaxAttention does not store: from a forward that finds no
 // room for any, but counts them.
-double support_mean(const AttentionSpec& spec, Dtype dtype, const DeviceInputs& in, const gpu::Stream& stream) {
+double support_mean(const AttentionSpec& spec, Dtype dtype, const DeviceInputs& in,
+                    const gpu::Stream& stream) {
   const int64_t rows = spec.shape.rows();
   const std::vector<float> alphas(spec.normalizer.alpha.begin(), spec.normalizer.alpha.end());
   gpu::DeviceBuffer alpha(stream, static_cast<int64_t>(alphas.size() * sizeof(float))), used(stream, 8),

@@ -20,17 +20,18 @@ struct ForwardArguments {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* out = nullptr;
   const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
-  float* tau = nullptr;       // [batch, q_heads, q_len] in units of z, +inf for rows without a key; or null
-  Support support{};          // where columns is null, nothing is stored
+  float* tau = nullptr;  // [batch, q_heads, q_len] in units of z, +inf for rows without a key; or null
+  Support support{};     // where columns is null, nothing is stored
   StoredRows stored = StoredRows::all;  // rows left out have an offset of -1 and a count of 0
-  void* workspace = nullptr;  // forward_workspace_bytes, 256-byte aligned, contents undefined
+  void* workspace = nullptr;            // forward_workspace_bytes, 256-byte aligned, contents undefined
   StreamHandle stream = nullptr;
 };
 
 // 8.25 bytes a query row.
 int64_t forward_workspace_bytes(const AttentionSpec& spec);
 
-// The rows that StoredRows::sparse leaves out, for backward: they lie in the workspace until the next forward.
+// The rows that StoredRows::sparse leaves out, for backward: they lie in the workspace until the next
+// forward.
 UnstoredRows unstored_rows(const AttentionSpec& spec, const ForwardArguments& arguments);
 
 // Forward takes entmax with 1 < alpha <= 2 over all keys, no mask or a causal one, a scale above 0, bf16 or

@@ -9,6 +9,17 @@ namespace {
 
 constexpr int kThreads = 1024;
 
+// Rows of a warp's masks, the lane's from `first` on: a mask's rows lie in consecutive lanes.
+__device__ void mark(uint32_t mask, int64_t first, const Support& unstored) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int from = 0; from < 32; ++from) {
+    const int64_t row = __shfl_sync(0xFFFFFFFFu, first, from) + lane;
+    if ((__shfl_sync(0xFFFFFFFFu, mask, from) >> lane & 1) == 0) continue;
+    unstored.offsets[row] = -1;
+    unstored.counts[row] = 0;
+  }
+}
+
 // One block a head, a thread 32 rows at a time.
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const uint32_t* masks, int q_len, int* queries, int* counts, Support unstored) {
@@ -24,13 +35,9 @@ __global__ void __launch_bounds__(kThreads)
     if (word == words - 1 && q_len % 32 != 0) mask &= (1u << q_len % 32) - 1;
     int at = 0, all = 0;
     Scan(scratch).ExclusiveSum(__popc(mask), at, all);
-    for (at += before; mask != 0; mask &= mask - 1) {
-      const int query = 32 * word + __ffs(static_cast<int>(mask)) - 1;
-      queries[at++] = query;
-      if (unstored.offsets == nullptr) continue;
-      unstored.offsets[int64_t{head} * q_len + query] = -1;
-      unstored.counts[int64_t{head} * q_len + query] = 0;
-    }
+    if (unstored.offsets != nullptr) mark(mask, int64_t{head} * q_len + 32 * word, unstored);
+    for (at += before; mask != 0; mask &= mask - 1)
+      queries[at++] = 32 * word + __ffs(static_cast<int>(mask)) - 1;
     before += all;
     __syncthreads();  // the scan's scratch is free again
   }
@@ -39,8 +46,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void gather_rows(const Problem& problem, const uint32_t* masks, int* queries, int* counts, StreamHandle stream,
-                 const Support& unstored) {
+void gather_rows(const Problem& problem, const uint32_t* masks, int* queries, int* counts,
+                 StreamHandle stream, const Support& unstored) {
   gather_kernel<<<static_cast<unsigned>(problem.heads), kThreads, 0, stream>>>(masks, problem.q_len, queries,
                                                                                counts, unstored);
   check_launch("gather_kernel");

@@ -52,8 +52,7 @@ class Training {
                 .excess = static_cast<float*>(make(room * 4))};
     tau_ = static_cast<float*>(make(rows * 4));
     forward_workspace_ = make(entmax::forward_workspace_bytes(c.spec));
-    backward_workspace_ =
-        make(entmax::backward_workspace_bytes(c.spec, room, stored == StoredRows::sparse));
+    backward_workspace_ = make(entmax::backward_workspace_bytes(c.spec, room, stored == StoredRows::sparse));
   }
 
   Training& run() {
@@ -207,10 +206,10 @@ TEST_CASE("entmax, broad rows: gradients agree with the double oracle") {
     check(stream, "96 dimensions", near_dense(spec_of({1, 1, 1, 129, 900, 96}, {low}, false), dtype));
     check(stream, "alpha 2", near_dense(spec_of({1, 2, 1, 300, 1500, 64}, {2}, true), dtype));
     check(stream, "alpha 1.2", near_dense(spec_of({1, 2, 2, 300, 300, 64}, {low}, true), dtype));
-    check(stream, "an alpha a head", near_dense(spec_of({1, 4, 2, 300, 600, 64}, {1.25, 1.5, 1.75, 2}, true), dtype));
+    check(stream, "an alpha a head",
+          near_dense(spec_of({1, 4, 2, 300, 600, 64}, {1.25, 1.5, 1.75, 2}, true), dtype));
     check(stream, "rows without keys", near_dense(spec_of({1, 1, 1, 400, 270, 64}, {1.5}, true), dtype));
-    const double share =
-        check(stream, "mixed", mixed(spec_of({1, 4, 2, 600, 900, 64}, {1.5}, true), dtype));
+    const double share = check(stream, "mixed", mixed(spec_of({1, 4, 2, 600, 900, 64}, {1.5}, true), dtype));
     CHECK(share > 0);
     CHECK(share < 0.5);
   }
@@ -226,14 +225,16 @@ TEST_CASE("entmax, broad rows: NaN and infinity reach as far as through a stored
   const Spoilt cases[] = {
       {"NaN in a query", [](Case& c) { c.inputs.q.row(0, 1, 130)[3] = kNan; }},
       {"NaN in a key", [](Case& c) { c.inputs.k.row(0, 0, 390)[3] = kNan; }},
-      {"a key without weight", [](Case& c) {
+      {"a key without weight",
+       [](Case& c) {
          for (int64_t i = 0; i < 400; ++i) c.inputs.q.row(0, 0, i)[0] = c.inputs.q.row(0, 1, i)[0] = 1;
          for (int64_t j = 0; j < 400; ++j) c.inputs.k.row(0, 0, j)[0] = j % 50 == 7 ? -kInf : 1;
        }},
       {"NaN in a value", [](Case& c) { c.inputs.v.row(0, 0, 100)[5] = kNan; }},
       {"infinity in a value", [](Case& c) { c.inputs.v.row(0, 0, 350)[5] = kInf; }},
       {"NaN in a gradient", [](Case& c) { c.d_out.row(0, 0, 300)[63] = kNan; }},
-      {"large gradients", [](Case& c) {
+      {"large gradients",
+       [](Case& c) {
          for (int64_t i = 0; i < c.d_out.size(); ++i)
            c.d_out.data()[i] = round_to(c.dtype, 3000 * c.d_out.data()[i]);
        }},
@@ -279,7 +280,8 @@ TEST_CASE("entmax, broad rows: what is stored is said, and what is not taken") {
   const AttentionSpec wide = spec_of({1, 1, 1, 200, 400, 192}, {1.5}, false);
   CHECK_THROWS_AS(entmax::backward_workspace_bytes(wide, 64, true), InvalidArgument);
   const Case c = near_dense(wide, Dtype::bf16);  // whose broad rows are stored
-  const auto q = DeviceTensor::from(stream, c.dtype, c.inputs.q), k = DeviceTensor::from(stream, c.dtype, c.inputs.k),
+  const auto q = DeviceTensor::from(stream, c.dtype, c.inputs.q),
+             k = DeviceTensor::from(stream, c.dtype, c.inputs.k),
              v = DeviceTensor::from(stream, c.dtype, c.inputs.v);
   const DeviceTensor out(stream, c.dtype, q.view().extents);
   entmax::EntmaxAttention attention(c.spec, c.dtype, stream);

@@ -89,15 +89,16 @@ TimingOptions timing_of(const Options& o) {
 void bench_backward(const Options& o, const AttentionSpec& spec, const Stream& stream, const DeviceTensor& q,
                     const DeviceTensor& k, const DeviceTensor& v, const DeviceTensor& out) {
   const Dtype dtype = dtype_from_string(o.dtype);
-  const auto host = make_inputs<float>({.seed = static_cast<uint64_t>(o.seed) + 1, .query_variance = 1}, spec.shape);
+  const auto host =
+      make_inputs<float>({.seed = static_cast<uint64_t>(o.seed) + 1, .query_variance = 1}, spec.shape);
   const DeviceTensor d_out = DeviceTensor::from(stream, dtype, host.q), d_q(stream, dtype, q.view().extents),
                      d_k(stream, dtype, k.view().extents), d_v(stream, dtype, v.view().extents);
   entmax::EntmaxAttention attention(spec, dtype, stream);
   const auto forward = [&] { attention.forward(q.view(), k.view(), v.view(), out.view()); };
   const auto both = [&] {
     forward();
-    attention.backward(q.view(), k.view(), v.view(), d_out.view(), d_q.view(), d_k.view(), d_v.view(), nullptr,
-                       entmax::StoreCheck::trust);
+    attention.backward(q.view(), k.view(), v.view(), d_out.view(), d_q.view(), d_k.view(), d_v.view(),
+                       nullptr, entmax::StoreCheck::trust);
   };
   forward();
   attention.ensure_stored();

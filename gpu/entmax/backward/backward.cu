@@ -46,7 +46,8 @@ Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored
   if (!with_unstored_rows) return p;
   if (s.head_dim > kMostUnstoredHeadDim) {
     throw InvalidArgument("head_dim " + std::to_string(s.head_dim) +
-                          "; allowed for unstored rows: multiples of 8 up to " + std::to_string(kMostUnstoredHeadDim));
+                          "; allowed for unstored rows: multiples of 8 up to " +
+                          std::to_string(kMostUnstoredHeadDim));
   }
   p.dense.tiles = static_cast<int>(ceil_div(s.q_len, kDenseTile));
   p.dense.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);

@@ -64,8 +64,7 @@ __device__ __noinline__ float2 query_alone(const Problem& p, int head, int query
         add_scaled<T>(d_q, of_key, load8(keys + int64_t{first + from} * p.head_dim + 8 * lane));
     }
   }
-  if (8u * lane < p.head_dim)
-    store8(static_cast<T*>(p.d_q) + row * p.head_dim + 8 * lane, rounded<T>(d_q));
+  if (8u * lane < p.head_dim) store8(static_cast<T*>(p.d_q) + row * p.head_dim + 8 * lane, rounded<T>(d_q));
   d_alpha = arch::warp_sum(d_alpha);
   if (p.d_alpha != nullptr && lane == 0) p.row_alphas[row] = d_alpha;
   return count > 0 ? float2{gradient.delta, gradient.inverse_sum} : float2{};

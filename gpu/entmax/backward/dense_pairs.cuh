@@ -85,10 +85,10 @@ class PairProducts {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int row = first + row_of(i % 2), column = 16 * step + 2 * (lane() % 4) + 8 * (i / 2);
-            held_[m][step][i] = row < rows && column < head_dim
-                                    ? *reinterpret_cast<const uint32_t*>(matrices[m] +
-                                                                         int64_t{row} * head_dim + column)
-                                    : 0;
+            held_[m][step][i] =
+                row < rows && column < head_dim
+                    ? *reinterpret_cast<const uint32_t*>(matrices[m] + int64_t{row} * head_dim + column)
+                    : 0;
           }
         }
       }
@@ -187,8 +187,7 @@ class PairProducts {
       const uint64_t of_tile =
           arch::advance(arch::k_major_descriptor(tile + step / 4 * Tiles::kPanelBytes), 32 * (step % 4));
       if constexpr (Tiles::kHeldInShared) {
-        const unsigned char* const panel =
-            shared_.held[m] + (step / 4 * Tiles::kRows + group_row()) * 128;
+        const unsigned char* const panel = shared_.held[m] + (step / 4 * Tiles::kRows + group_row()) * 128;
         arch::wgmma<T>(scores, arch::advance(arch::k_major_descriptor(panel), 32 * (step % 4)), of_tile,
                        step > 0);
       } else {
@@ -248,7 +247,7 @@ inline constexpr float kProbabilityScale = std::is_same_v<T, __half> ? 16384.0f 
 template <class T>
 inline constexpr float kGradientScale = std::is_same_v<T, __half> ? 16.0f : 1.0f;
 template <class T, Kind kKind>
-inline constexpr float kSlopeScale = std::is_same_v<T, __half> && kKind == Kind::any ? 1024.0f : 1.0f;
+inline constexpr float kSlopeScale = std::is_same_v<T, __half>&& kKind == Kind::any ? 1024.0f : 1.0f;
 
 // kGradientScale (g - delta)
 template <class T>

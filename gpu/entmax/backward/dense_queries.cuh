@@ -176,7 +176,7 @@ class QueryBlock {
       const float ds = arch::quad_sum(sums_.ds[half]);
       const float u_h = arch::quad_sum(sums_.u_h[half]), ds_h = arch::quad_sum(sums_.ds_h[half]);
       const float ds_x = arch::quad_sum(sums_.ds_x[half]);
-      const bool there = row < count_, open = u > 0;
+      const bool there = row<count_, open = u> 0;
       const float by = open ? ds / u : 0;  // kGradientScale (delta - centre)
       const int query = there ? p_.dense.from.rows.queries[int64_t{head_} * p_.q_len + row] : 0;
       const int64_t at = int64_t{head_} * p_.q_len + query;
