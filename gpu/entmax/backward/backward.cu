@@ -49,7 +49,7 @@ Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored
                           "; allowed for unstored rows: multiples of 8 up to " +
                           std::to_string(kMostUnstoredHeadDim));
   }
-  p.dense.tiles = static_cast<int>(ceil_div(s.q_len, kDenseTile));
+  p.dense.tiles = static_cast<int>(2 * ceil_div(s.q_len, 2 * kDenseTile));
   p.dense.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
   return p;
 }

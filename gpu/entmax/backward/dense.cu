@@ -61,13 +61,13 @@ void launch(const std::string& name, const DenseKernel& kernel, int64_t work, co
 
 void compute_dense(const Problem& p, Dtype dtype, StreamHandle stream) {
   const int64_t heads = p.rows / p.q_len, key_heads = heads / p.group;
-  const auto map_of = [&](const void* data, int64_t of_heads, int64_t length) {
+  const auto map_of = [&](const void* data, int64_t of_heads, int64_t length, const DenseKernel& kernel) {
     return arch::encode_tiles({.data = data,
                                .dtype = dtype,
                                .heads = of_heads,
                                .length = length,
                                .dim = p.head_dim,
-                               .tile_rows = kDenseTile,
+                               .tile_rows = kernel.tile_rows,
                                .tile_columns = 64});
   };
   const int64_t rows = int64_t{p.dense.tiles} * kDenseTile;
@@ -75,9 +75,9 @@ void compute_dense(const Problem& p, Dtype dtype, StreamHandle stream) {
   const DenseKernel keys = dense_keys_of(dtype, p.head_dim);
   gather_dense(p, stream);
   launch("dense_queries", queries, heads * ceil_div(p.q_len, queries.rows), p,
-         map_of(p.k, key_heads, p.kv_len), map_of(p.v, key_heads, p.kv_len), stream);
-  launch("dense_keys", keys, key_heads * ceil_div(p.kv_len, keys.rows), p, map_of(p.dense.q, heads, rows),
-         map_of(p.dense.d_out, heads, rows), stream);
+         map_of(p.k, key_heads, p.kv_len, queries), map_of(p.v, key_heads, p.kv_len, queries), stream);
+  launch("dense_keys", keys, key_heads * ceil_div(p.kv_len, keys.rows), p,
+         map_of(p.dense.q, heads, rows, keys), map_of(p.dense.d_out, heads, rows, keys), stream);
 }
 
 }  // namespace splash::gpu::entmax::backward

@@ -28,8 +28,8 @@ enum Fact { kShift, kEnd, kDelta, kInverse, kFacts };
 struct Dense {
   UnstoredRows from{};
   int reach = 0;                        // query i sees the keys below min(i + reach, kv_len)
-  int tiles = 0;                        // kDenseTile rows each, of a head whose rows are all broad
-  void *q = nullptr, *d_out = nullptr;  // [heads, tiles, kDenseTile, head_dim]; past a head's last row 0
+  int tiles = 0;                        // kDenseTile rows each, an even number, for all rows of a head
+  void *q = nullptr, *d_out = nullptr;  // [heads, tiles, kDenseTile, head_dim]; 0 past a head's last row
   float* facts = nullptr;               // [heads, tiles, kFacts, kDenseTile]
   uint32_t* queues = nullptr;           // [2]: which work of dense_queries and dense_keys is taken
 };
@@ -38,7 +38,7 @@ struct Dense {
 // or keys at a time.
 struct DenseKernel {
   const void* function = nullptr;
-  int threads = 0, shared_bytes = 0, rows = 0;
+  int threads = 0, shared_bytes = 0, rows = 0, tile_rows = 0;  // tile_rows: that come together
 };
 DenseKernel dense_queries_of(Dtype dtype, uint32_t head_dim, bool with_alpha);
 DenseKernel dense_keys_of(Dtype dtype, uint32_t head_dim);

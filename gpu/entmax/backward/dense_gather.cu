@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads)
   for (auto i = static_cast<int>(blockIdx.x); i < work; i += static_cast<int>(gridDim.x)) {
     const int head = i / dense.tiles, first = i % dense.tiles * kDenseTile;
     const int count = dense.from.rows.counts[head];
-    if (first >= count) continue;
+    if (first / (2 * kDenseTile) * (2 * kDenseTile) >= count) continue;  // tiles come in pairs
     const int* const queries = dense.from.rows.queries + int64_t{head} * p.q_len;
     const float* const tau = dense.from.tau + int64_t{head} * p.q_len;
     for (int at = thread; at < kDenseTile * chunks; at += kThreads) {

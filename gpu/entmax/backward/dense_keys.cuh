@@ -36,9 +36,10 @@ class KeyBlock {
   __device__ __forceinline__ void run(Products& products, const PairStream& rows, int first_tile, int tiles,
                                       float (&d_v)[32 * kPanels], float (&d_k)[32 * kPanels]) const {
     products.template stream<true>(
-        rows, first_tile, tiles, d_v, d_k,
-        [&](int, const Facts& facts) {  // by the tile's last row
-          return first_ + Products::group_row() < __float_as_int(facts[kEnd][kDenseTile - 1]);
+        rows, first_tile, tiles, d_v, d_k, nullptr,
+        [&](int, const auto& facts) {  // by the last row
+          return first_ + Products::group_row() <
+                 __float_as_int(facts[Products::kParts - 1][kEnd][kDenseTile - 1]);
         },
         [&](PairScores& scores, PairWeights& weights, int, const Facts& facts) {
           weigh_probabilities(scores, weights, facts);
@@ -158,6 +159,7 @@ __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
   if (!any_dense_rows(p)) return;
   PairProducts<T, kPanels> products(*reinterpret_cast<Tiles*>(dynamic));
   const auto kv_len = static_cast<int>(p.kv_len), group = static_cast<int>(p.group);
+  constexpr int kParts = Tiles::kParts, kRows = kParts * kDenseTile;  // that come together
   const int key_heads = static_cast<int>(p.keys) / kv_len;
   const int blocks = (kv_len + Tiles::kRows - 1) / Tiles::kRows;  // of a key head
   for (;;) {
@@ -180,7 +182,7 @@ __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
       const PairStream rows{q_map, d_out_map, head, facts_of(p, head)};
       for_kind(p, head, [&]<Kind kKind>() {
         KeyBlock<T, kPanels, kKind>(p, head, first)
-            .run(products, rows, row / kDenseTile, (count + kDenseTile - 1) / kDenseTile, d_v, d_k);
+            .run(products, rows, row / kRows * kParts, (count + kRows - 1) / kRows * kParts, d_v, d_k);
       });
     }
     if (holds) add_columns<T, kPanels>(p, key_head, first, d_v, d_k);
@@ -194,7 +196,8 @@ DenseKernel dense_keys_of(uint32_t head_dim) {
     return {.function = reinterpret_cast<const void*>(dense_keys<T, kPanels>),
             .threads = Tiles::kThreads,
             .shared_bytes = int{sizeof(Tiles)},
-            .rows = Tiles::kRows};
+            .rows = Tiles::kRows,
+            .tile_rows = Tiles::kParts * kDenseTile};
   };
   return head_dim <= 64 ? kernel.template operator()<1>() : kernel.template operator()<2>();
 }

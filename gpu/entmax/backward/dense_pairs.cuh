@@ -22,12 +22,13 @@ static_assert(kDenseTile == kPart, "a tile is what one product takes");
 template <int kPanels>  // of 64 dimensions
 struct PairTiles {
   static constexpr int kThreads = 256, kRows = 128;
-  static constexpr bool kHeldInShared = kPanels == 2;  // registers hold no more than the sums then
-  static constexpr int kPanelBytes = kDenseTile * 128, kTileBytes = kPanels * kPanelBytes;
-  static constexpr int kStages = kPanels == 1 ? 8 : 4;
-  alignas(1024) unsigned char ring[kStages][2][kTileBytes];
+  static constexpr bool kHeldInShared = true;  // registers hold no more than the sums then
+  // Tiles of each tensor that come together: as many as registers allow scores of two.
+  static constexpr int kParts = kPanels == 1 ? 2 : 1, kStages = 4;
+  static constexpr int kPanelBytes = kParts * kDenseTile * 128;
+  alignas(1024) unsigned char ring[kStages][2][kPanels * kPanelBytes];
   alignas(1024) unsigned char held[2][kHeldInShared ? kPanels * kRows * 128 : 16];
-  alignas(16) float facts[kStages][kFacts][kDenseTile];
+  alignas(16) float facts[kStages][kParts][kFacts][kDenseTile];
   uint64_t full[kStages], empty[kStages];
 };
 
@@ -48,7 +49,7 @@ class PairProducts {
  public:
   using Tiles = PairTiles<kPanels>;
   using Sums = float[32 * kPanels];
-  static constexpr int kStages = Tiles::kStages;
+  static constexpr int kStages = Tiles::kStages, kParts = Tiles::kParts, kPartBytes = kDenseTile * 128;
 
   __device__ __forceinline__ explicit PairProducts(Tiles& shared) : shared_(shared) {
     if (threadIdx.x == 0) {
@@ -113,39 +114,66 @@ class PairProducts {
     return warp_row() + lane() / 4 + 8 * half;
   }
 
-  // With each tile from `first` to below `end` for which visible(tile, facts):
+  // First begin(products of the first tile), unless it is null. With each tile from `first` to below `end`,
+  // both multiples of kParts, that is in a group of kParts for which visible(group's first tile, facts):
   //   first_weights(scores, weights, tile, facts), which may change scores;
   //   a += weights times the tile of the second tensor, or of the first where not kOfSecond;
   //   second_weights(scores, products, weights, facts); b += weights times the tile of the first tensor.
-  template <bool kOfSecond, class Visible, class First, class Second>
+  template <bool kOfSecond, class Begin, class Visible, class First, class Second>
   __device__ __forceinline__ void stream(const PairStream& from, int first, int end, Sums& a, Sums& b,
-                                         const Visible& visible, const First& first_weights,
-                                         const Second& second_weights) {
-    constexpr int kAhead = kStages - 2;
-    const auto load_tile = [&](int tile) {
+                                         const Begin& begin, const Visible& visible,
+                                         const First& first_weights, const Second& second_weights) {
+    constexpr int kAhead = (kStages - 2) * kParts;
+    const auto load_tiles = [&](int tile) {
       if (threadIdx.x == 0 && tile < end) load(from, tile);
       __syncwarp();
     };
-    for (int i = 0; i < kAhead; ++i) load_tile(first + i);
-#pragma unroll 1
-    for (int tile = first; tile < end; ++tile) {
-      load_tile(tile + kAhead);
+    for (int i = 0; i < kAhead; i += kParts) load_tiles(first + i);
+    if constexpr (!std::is_null_pointer_v<Begin>) {
+      if (first >= end) return;
+      PairScores products;
       arch::mbarrier_wait(&shared_.full[used_.stage], used_.parity);
-      const auto& tiles = shared_.ring[used_.stage];
+      multiply(products, 1, shared_.ring[used_.stage][1]);
+      arch::wgmma_wait<0>();
+      arch::wgmma_hold(products);
+      begin(products);
+    }
+#pragma unroll 1
+    for (int tile = first; tile < end; tile += kParts) {
+      load_tiles(tile + kAhead);
+      arch::mbarrier_wait(&shared_.full[used_.stage], used_.parity);
       const auto& facts = shared_.facts[used_.stage];
       if (visible(tile, facts)) {
-        PairScores scores, products;
+        const auto& stage = shared_.ring[used_.stage];
+        const auto part_of = [&](int m, int part) { return stage[m] + part * kPartBytes; };
+        PairScores scores[kParts], products;
         PairWeights of_first, of_second;
-        multiply(scores, 0, tiles[0]);
-        multiply(products, 1, tiles[1]);
-        arch::wgmma_wait<1>();
-        arch::wgmma_hold(scores);
-        first_weights(scores, of_first, tile, facts);
-        add(a, of_first, tiles[kOfSecond ? 1 : 0]);
-        arch::wgmma_wait<1>();
-        arch::wgmma_hold(products);
-        second_weights(scores, products, of_second, facts);
-        add(b, of_second, tiles[0]);
+        multiply(scores[0], 0, part_of(0, 0));
+        multiply(products, 1, part_of(1, 0));
+        // The next part's scores are under way while second_weights runs, its products before first_weights
+        // does: so the tensor cores have work meanwhile. Not past the loop's end: there ptxas would make all
+        // products wait for one another.
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          if (part == 0) {
+            arch::wgmma_wait<1>();
+          } else {
+            arch::wgmma_wait<2>();
+          }
+          arch::wgmma_hold(scores[part]);
+          first_weights(scores[part], of_first, tile + part, facts[part]);
+          add(a, of_first, part_of(kOfSecond ? 1 : 0, part));
+          if (part + 1 < kParts) {
+            multiply(scores[part + 1], 0, part_of(0, part + 1));
+            arch::wgmma_wait<2>();
+          } else {
+            arch::wgmma_wait<1>();
+          }
+          arch::wgmma_hold(products);
+          second_weights(scores[part], products, of_second, facts[part]);
+          add(b, of_second, part_of(0, part));
+          if (part + 1 < kParts) multiply(products, 1, part_of(1, part + 1));
+        }
         arch::wgmma_wait<0>();
         arch::wgmma_hold(a);
         arch::wgmma_hold(b);

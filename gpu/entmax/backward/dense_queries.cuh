@@ -1,7 +1,7 @@
 #pragma once
 // dQ and dL/dalpha of dense rows in one pass over the keys. delta is known only at the end, so ds is summed
-// about a guess of it, that of the first keys with p > 0: sum u (g - delta) k = sum u (g - guess) k - (delta
-// - guess) sum u k. What is taken away at the end is small, for the guess lies among the g.
+// about another centre of the g: sum u (g - delta) k = sum u (g - centre) k - (delta - centre) sum u k. What
+// is taken away at the end is no larger than the spread of the g makes it.
 
 #include "gpu/entmax/backward/dense_alone.cuh"
 #include "gpu/entmax/backward/dense_pairs.cuh"
@@ -29,7 +29,6 @@ class QueryBlock {
         end_[half] = end_of(facts_, row);
         shift_[half] = fact_of(facts_, row, kShift);
       }
-      has_centre_[half] = shift_[half] == -INFINITY;  // it needs none
     }
     const int warp = first + Products::warp_row(), group = first + Products::group_row();
     warp_end_ = warp < count ? end_of(facts_, warp) : INT_MAX;
@@ -41,10 +40,11 @@ class QueryBlock {
                   static_cast<const T*>(p_.dense.d_out) + first_element(), first_, count_,
                   static_cast<int>(p_.head_dim));
     const int last = min(first_ + Products::Tiles::kRows, count_) - 1;
-    const int tiles = (end_of(facts_, last) + kDenseTile - 1) / kDenseTile;
+    constexpr int kKeys = Products::kParts * kDenseTile;
+    const int tiles = (end_of(facts_, last) + kKeys - 1) / kKeys * Products::kParts;
     float of_slopes[32 * kPanels] = {}, of_gradients[32 * kPanels] = {};  // times K
     products.template stream<false>(
-        keys, 0, tiles, of_slopes, of_gradients,
+        keys, 0, tiles, of_slopes, of_gradients, [&](const PairScores& g) { find_centres(g); },
         [&](int tile, const auto&) { return tile * kDenseTile < group_end_; },
         [&](PairScores& scores, PairWeights& weights, int tile, const auto&) {
           weigh_slopes(scores, weights, tile * kDenseTile);
@@ -111,7 +111,6 @@ class QueryBlock {
 
   __device__ __forceinline__ void weigh_gradients(const PairScores& scores, const PairScores& g,
                                                   PairWeights& weights) {
-    if (__any_sync(arch::kAllLanes, !has_centre_[0] || !has_centre_[1])) find_centres(scores, g);
     float sum[2] = {}, u_h[2] = {}, ds_h[2] = {}, ds_x[2] = {};
 #pragma unroll
     for (int i = 0; i < kDenseTile / 4; ++i) {
@@ -143,26 +142,19 @@ class QueryBlock {
     }
   }
 
-  // Of rows that had no p > 0 so far.
-  __device__ __forceinline__ void find_centres(const PairScores& scores, const PairScores& g) {
+  // The mean g of the first keys, be they visible or not, lies among the others. Where all x are alike they
+  // are that of 1 / (number of keys).
+  __device__ __forceinline__ void find_centres(const PairScores& g) {
+    float sum[2] = {};
+#pragma unroll
+    for (int j = 0; j < kDenseTile / 2; ++j) sum[j / 2 % 2] += g[j];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sum = 0, sum_g = 0, sum_h = 0;
-#pragma unroll
-      for (int j = 0; j < kDenseTile / 2; ++j) {
-        if (j / 2 % 2 != half) continue;
-        const float u = slope_of(scores[j]);
-        sum += u;
-        sum_g = fmaf(u, g[j], sum_g);
-        if constexpr (kAlpha) sum_h = fmaf(u, h_of(scores[j]), sum_h);
-      }
-      sum = arch::quad_sum(sum);
-      sum_g = arch::quad_sum(sum_g);
-      sum_h = arch::quad_sum(sum_h);
-      if (has_centre_[half] || !(sum > 0)) continue;
-      centre_[half] = sum_g / sum;
-      centre_h_[half] = sum_h / sum;
-      has_centre_[half] = true;
+      const float mean = arch::quad_sum(sum[half]) / kDenseTile;
+      centre_[half] = fabsf(mean) < INFINITY ? mean : 0;
+      if (kAlpha && end_[half] > 0)
+        centre_h_[half] =
+            h_of(arch::exp2_approx(-log2_approx(static_cast<float>(end_[half])) / arithmetic_.beta));
     }
   }
 
@@ -226,7 +218,6 @@ class QueryBlock {
   float* const facts_;
   int end_[2] = {0, 0}, warp_end_, group_end_;
   float shift_[2] = {-INFINITY, -INFINITY}, centre_[2] = {0, 0}, centre_h_[2] = {0, 0};
-  bool has_centre_[2];
   RowSums sums_;
 };
 
@@ -262,7 +253,8 @@ DenseKernel dense_queries_of(uint32_t head_dim, bool with_alpha) {
                                    : reinterpret_cast<const void*>(dense_queries<T, kPanels, false>),
             .threads = Tiles::kThreads,
             .shared_bytes = int{sizeof(Tiles)},
-            .rows = Tiles::kRows};
+            .rows = Tiles::kRows,
+            .tile_rows = Tiles::kParts * kDenseTile};
   };
   return head_dim <= 64 ? kernel.template operator()<1>() : kernel.template operator()<2>();
 }
