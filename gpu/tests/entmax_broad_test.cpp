@@ -136,8 +136,16 @@ AttentionSpec spec_of(const AttentionShape& shape, std::vector<double> alpha, bo
   return spec;
 }
 
-Case near_dense(const AttentionSpec& spec, Dtype dtype) {
-  return make_case(spec, dtype, {.kind = WorkloadKind::gaussian, .query_variance = 0.01});
+Case near_dense(const AttentionSpec& spec, Dtype dtype, double query_variance = 0.01) {
+  return make_case(spec, dtype, {.kind = WorkloadKind::gaussian, .query_variance = query_variance});
+}
+
+// g far from 0, as where values have a common part.
+Case shifted(const AttentionSpec& spec, Dtype dtype) {
+  Case c = near_dense(spec, dtype);
+  for (int64_t i = 0; i < c.inputs.v.size(); ++i)
+    c.inputs.v.data()[i] = round_to(dtype, 10 + c.inputs.v.data()[i]);
+  return c;
 }
 
 // Blocks of 48 queries in turn: near-dense, and with a few keys each.
@@ -204,10 +212,13 @@ TEST_CASE("entmax, broad rows: gradients agree with the double oracle") {
     check(stream, "odd, causal", near_dense(spec_of({1, 4, 4, 333, 457, 8}, {1.5}, true), dtype));
     check(stream, "128 dimensions", near_dense(spec_of({1, 4, 2, 300, 700, 128}, {1.5}, true), dtype));
     check(stream, "96 dimensions", near_dense(spec_of({1, 1, 1, 129, 900, 96}, {low}, false), dtype));
-    check(stream, "alpha 2", near_dense(spec_of({1, 2, 1, 300, 1500, 64}, {2}, true), dtype));
+    CHECK(check(stream, "alpha 2", near_dense(spec_of({1, 2, 1, 300, 1500, 64}, {2}, true), dtype, 1e-4)) <
+          0.5);
     check(stream, "alpha 1.2", near_dense(spec_of({1, 2, 2, 300, 300, 64}, {low}, true), dtype));
     check(stream, "an alpha a head",
           near_dense(spec_of({1, 4, 2, 300, 600, 64}, {1.25, 1.5, 1.75, 2}, true), dtype));
+    check(stream, "nearly uniform", near_dense(spec_of({1, 2, 1, 200, 900, 64}, {1.5}, false), dtype, 1e-4));
+    check(stream, "values far from 0", shifted(spec_of({1, 2, 1, 300, 700, 64}, {1.5}, true), dtype));
     check(stream, "rows without keys", near_dense(spec_of({1, 1, 1, 400, 270, 64}, {1.5}, true), dtype));
     const double share = check(stream, "mixed", mixed(spec_of({1, 4, 2, 600, 900, 64}, {1.5}, true), dtype));
     CHECK(share > 0);

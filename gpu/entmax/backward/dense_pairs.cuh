@@ -22,12 +22,11 @@ static_assert(kDenseTile == kPart, "a tile is what one product takes");
 template <int kPanels>  // of 64 dimensions
 struct PairTiles {
   static constexpr int kThreads = 256, kRows = 128;
-  static constexpr bool kHeldInShared = true;  // registers hold no more than the sums then
   // Tiles of each tensor that come together: as many as registers allow scores of two.
   static constexpr int kParts = kPanels == 1 ? 2 : 1, kStages = 4;
   static constexpr int kPanelBytes = kParts * kDenseTile * 128;
   alignas(1024) unsigned char ring[kStages][2][kPanels * kPanelBytes];
-  alignas(1024) unsigned char held[2][kHeldInShared ? kPanels * kRows * 128 : 16];
+  alignas(1024) unsigned char held[2][kPanels * kRows * 128];
   alignas(16) float facts[kStages][kParts][kFacts][kDenseTile];
   uint64_t full[kStages], empty[kStages];
 };
@@ -65,39 +64,23 @@ class PairProducts {
   // The rows from `first` on, of `rows`; dimensions outside and rows that are not there are zeros.
   __device__ __forceinline__ void hold(const void* first_matrix, const void* second_matrix, int first,
                                        int rows, int head_dim) {
+    constexpr int kChunks = 8 * kPanels;  // of 16 bytes
     const uint16_t* const matrices[2] = {static_cast<const uint16_t*>(first_matrix),
                                          static_cast<const uint16_t*>(second_matrix)};
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      if constexpr (Tiles::kHeldInShared) {
-        constexpr int kChunks = 8 * kPanels;
-        for (int i = static_cast<int>(threadIdx.x); i < Tiles::kRows * kChunks; i += Tiles::kThreads) {
-          const int row = i / kChunks, chunk = i % kChunks;
-          const uint4 loaded = first + row < rows && 8 * chunk < head_dim
-                                   ? load8(matrices[m] + int64_t{first + row} * head_dim + 8 * chunk)
-                                   : uint4{};
-          store8(shared_.held[m] + chunk / 8 * Tiles::kRows * 128 +
-                     arch::swizzled_offset(arch::Swizzle::bytes128, row, chunk % 8 * 16),
-                 loaded);
-        }
-      } else {
-#pragma unroll
-        for (int step = 0; step < 4 * kPanels; ++step) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int row = first + row_of(i % 2), column = 16 * step + 2 * (lane() % 4) + 8 * (i / 2);
-            held_[m][step][i] =
-                row < rows && column < head_dim
-                    ? *reinterpret_cast<const uint32_t*>(matrices[m] + int64_t{row} * head_dim + column)
-                    : 0;
-          }
-        }
+      for (int i = static_cast<int>(threadIdx.x); i < Tiles::kRows * kChunks; i += Tiles::kThreads) {
+        const int row = i / kChunks, chunk = i % kChunks;
+        const uint4 loaded = first + row < rows && 8 * chunk < head_dim
+                                 ? load8(matrices[m] + int64_t{first + row} * head_dim + 8 * chunk)
+                                 : uint4{};
+        store8(shared_.held[m] + chunk / 8 * Tiles::kRows * 128 +
+                   arch::swizzled_offset(arch::Swizzle::bytes128, row, chunk % 8 * 16),
+               loaded);
       }
     }
-    if constexpr (Tiles::kHeldInShared) {
-      arch::fence_async_proxy();
-      __syncthreads();
-    }
+    arch::fence_async_proxy();
+    __syncthreads();
   }
 
   static __device__ __forceinline__ int lane() {
@@ -214,13 +197,9 @@ class PairProducts {
     for (int step = 0; step < 4 * kPanels; ++step) {
       const uint64_t of_tile =
           arch::advance(arch::k_major_descriptor(tile + step / 4 * Tiles::kPanelBytes), 32 * (step % 4));
-      if constexpr (Tiles::kHeldInShared) {
-        const unsigned char* const panel = shared_.held[m] + (step / 4 * Tiles::kRows + group_row()) * 128;
-        arch::wgmma<T>(scores, arch::advance(arch::k_major_descriptor(panel), 32 * (step % 4)), of_tile,
-                       step > 0);
-      } else {
-        arch::wgmma<T>(scores, held_[m][step], of_tile, step > 0);
-      }
+      const unsigned char* const panel = shared_.held[m] + (step / 4 * Tiles::kRows + group_row()) * 128;
+      arch::wgmma<T>(scores, arch::advance(arch::k_major_descriptor(panel), 32 * (step % 4)), of_tile,
+                     step > 0);
     }
     arch::wgmma_commit();
   }
@@ -236,7 +215,6 @@ class PairProducts {
   }
 
   Tiles& shared_;
-  uint32_t held_[2][Tiles::kHeldInShared ? 1 : 4 * kPanels][4];
   Position used_, loaded_;
 };
 
