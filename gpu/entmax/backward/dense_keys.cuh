@@ -134,14 +134,17 @@ __device__ __forceinline__ void add_columns(const Problem& p, int key_head, int 
     if (bad || !there) continue;
     const int64_t at = (int64_t{key_head} * p.kv_len + key) * p.head_dim;
     const auto add = [&](void* matrix, const float(&sum)[32 * kPanels], float factor) {
-      auto* const to = reinterpret_cast<uint32_t*>(static_cast<T*>(matrix) + at);
+      auto* const to = reinterpret_cast<uint32_t*>(static_cast<T*>(matrix) + at) + lane % 4;
+      const int columns = static_cast<int>(p.head_dim) - 2 * (lane % 4);  // from the lane's first on
+      uint32_t before[8 * kPanels];  // all are asked for before the first is used
+#pragma unroll
+      for (int j = 0; j < 8 * kPanels; ++j) before[j] = 8 * j < columns ? to[4 * j] : 0;
 #pragma unroll
       for (int j = 0; j < 8 * kPanels; ++j) {
-        const int column = 8 * j + 2 * (lane % 4), i = 4 * j + 2 * half;
-        if (column >= static_cast<int>(p.head_dim)) continue;
-        const float2 there_before = unpacked<T>(to[column / 2]);
-        to[column / 2] = arch::pack_pair<T>(fmaf(factor, sum[i], there_before.x),
-                                            fmaf(factor, sum[i + 1], there_before.y));
+        const float2 x = unpacked<T>(before[j]);
+        const int i = 4 * j + 2 * half;
+        if (8 * j < columns)
+          to[4 * j] = arch::pack_pair<T>(fmaf(factor, sum[i], x.x), fmaf(factor, sum[i + 1], x.y));
       }
     };
     add(p.d_v, d_v, 1 / kProbabilityScale<T>);
