@@ -3,6 +3,8 @@
 // about another centre of the g: sum u (g - delta) k = sum u (g - centre) k - (delta - centre) sum u k. What
 // is taken away at the end is no larger than the spread of the g makes it.
 
+#include <climits>
+
 #include "gpu/entmax/backward/dense_alone.cuh"
 #include "gpu/entmax/backward/dense_pairs.cuh"
 #include "gpu/entmax/backward/launch.cuh"
