@@ -5,6 +5,7 @@
 #include "gpu/device.h"
 #include "gpu/engine/attention.h"
 #include "gpu/entmax/attention.h"
+#include "gpu/entmax/forward.h"
 
 namespace splash::gpu {
 namespace {
@@ -80,6 +81,13 @@ void entmax::EntmaxAttention::backward(const DeviceTensorView& /*q*/, const Devi
   no_device();
 }
 int64_t entmax::EntmaxAttention::support_entries() const {
+  no_device();
+}
+int64_t entmax::forward_workspace_bytes(const AttentionSpec& /*spec*/, Dtype /*dtype*/) {
+  no_device();
+}
+void entmax::enqueue_forward(const AttentionSpec& /*spec*/, Dtype /*dtype*/,
+                             const ForwardArguments& /*arguments*/) {
   no_device();
 }
 

@@ -38,6 +38,7 @@ EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& 
   support_ = {.used = static_cast<unsigned long long*>(used_.data()),
               .offsets = static_cast<int64_t*>(offsets_.data()),
               .counts = static_cast<int32_t*>(counts_.data())};
+  leaves_broad_rows_ = spec_.shape.head_dim <= kMostUnstoredHeadDim;
   make_store(capacity > 0 ? capacity : std::min(most_entries_, kEntriesARow * rows));
 }
 
@@ -74,22 +75,24 @@ void EntmaxAttention::backward(const DeviceTensorView& q, const DeviceTensorView
   if (!capturing()) {
     if (check == StoreCheck::wait) make_room({q, k, v, d_q});
     make_workspace();
-  } else if (backward_workspace_.bytes() < backward_workspace_bytes(spec_, support_.capacity)) {
+  } else if (backward_workspace_.bytes() < workspace_bytes(support_.capacity)) {
     throw InvalidArgument("backward has no workspace yet; call ensure_stored() before the capture");
   }
-  enqueue_backward(spec_, dtype_,
-                   {.q = q.data,
-                    .k = k.data,
-                    .v = v.data,
-                    .d_out = d_out.data,
-                    .support = support_,
-                    .alpha = alpha(),
-                    .d_q = d_q.data,
-                    .d_k = d_k.data,
-                    .d_v = d_v.data,
-                    .d_alpha = d_alpha,
-                    .workspace = backward_workspace_.data(),
-                    .stream = stream_->handle()});
+  enqueue_backward(
+      spec_, dtype_,
+      {.q = q.data,
+       .k = k.data,
+       .v = v.data,
+       .d_out = d_out.data,
+       .support = support_,
+       .unstored = leaves_broad_rows_ ? unstored_rows(spec_, dtype_, forward_arguments(last_)) : UnstoredRows{},
+       .alpha = alpha(),
+       .d_q = d_q.data,
+       .d_k = d_k.data,
+       .d_v = d_v.data,
+       .d_alpha = d_alpha,
+       .workspace = backward_workspace_.data(),
+       .stream = stream_->handle()});
 }
 
 int64_t EntmaxAttention::support_entries() const {
@@ -104,23 +107,31 @@ void EntmaxAttention::require_support() const {
   if (last_.q.data == nullptr) throw InvalidArgument("there is no support yet; call forward() first");
 }
 
+ForwardArguments EntmaxAttention::forward_arguments(const Tensors& tensors) const {
+  return {.q = tensors.q.data,
+          .k = tensors.k.data,
+          .v = tensors.v.data,
+          .out = tensors.out.data,
+          .alpha = alpha(),
+          .tau = static_cast<float*>(tau_.data()),
+          .support = support_,
+          .stored = leaves_broad_rows_ ? StoredRows::sparse : StoredRows::all,
+          .workspace = forward_workspace_.data(),
+          .stream = stream_->handle()};
+}
+
+int64_t EntmaxAttention::workspace_bytes(int64_t capacity) const {
+  return backward_workspace_bytes(spec_, capacity, leaves_broad_rows_);
+}
+
 void EntmaxAttention::enqueue(const Tensors& tensors) {
   used_.fill(0);
-  enqueue_forward(spec_, dtype_,
-                  {.q = tensors.q.data,
-                   .k = tensors.k.data,
-                   .v = tensors.v.data,
-                   .out = tensors.out.data,
-                   .alpha = alpha(),
-                   .tau = static_cast<float*>(tau_.data()),
-                   .support = support_,
-                   .workspace = forward_workspace_.data(),
-                   .stream = stream_->handle()});
+  enqueue_forward(spec_, dtype_, forward_arguments(tensors));
   fits_ = support_.capacity >= most_entries_;
 }
 
 void EntmaxAttention::make_store(int64_t capacity) {
-  static_cast<void>(backward_workspace_bytes(spec_, capacity));  // throws where backward would
+  static_cast<void>(workspace_bytes(capacity));  // throws where backward would
   DeviceBuffer columns(*stream_, capacity * int64_t{sizeof(int32_t)});
   DeviceBuffer excess(*stream_, capacity * int64_t{sizeof(float)});
   columns_ = std::move(columns);
@@ -131,7 +142,7 @@ void EntmaxAttention::make_store(int64_t capacity) {
 }
 
 bool EntmaxAttention::make_workspace() {
-  const int64_t bytes = backward_workspace_bytes(spec_, support_.capacity);
+  const int64_t bytes = workspace_bytes(support_.capacity);
   if (backward_workspace_.bytes() >= bytes) return false;
   backward_workspace_ = {};  // first, so that both need not fit
   backward_workspace_ = DeviceBuffer(*stream_, bytes);

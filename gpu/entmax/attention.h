@@ -8,7 +8,8 @@
 //   attention.backward(q, k, v, d_out, d_q, d_k, d_v);
 //   stream.synchronize();
 //
-// A support is never cut: how many entries it has only the device knows, so backward reads their number
+// Rows with broad supports are not stored: backward takes them as dense products (head_dim up to 128). The
+// others' support is never cut: how many entries it has only the device knows, so backward reads their number
 // first (a wait for forward), and where the store was too small it grows and forward runs again. Without that
 // wait, for a graph's capture or inputs that repeat:
 //
@@ -23,6 +24,8 @@
 #include "gpu/entmax/support.h"
 
 namespace splash::gpu::entmax {
+
+struct ForwardArguments;
 
 enum class StoreCheck {
   wait,   // read the number of entries, unless they are known to fit
@@ -57,7 +60,8 @@ class EntmaxAttention {
                 const DeviceTensorView& d_out, const DeviceTensorView& d_q, const DeviceTensorView& d_k,
                 const DeviceTensorView& d_v, float* d_alpha = nullptr, StoreCheck check = StoreCheck::wait);
 
-  // Entries of the last support, stored or not; after a graph's replay, of the support in it. Waits.
+  // Entries of the last support, whether they had room or not, but for broad rows; after a graph's replay, of
+  // the support in it. Waits.
   int64_t support_entries() const;
   int64_t capacity() const { return support_.capacity; }
 
@@ -78,11 +82,14 @@ class EntmaxAttention {
   bool make_workspace();
   bool make_room(const Tensors& tensors);  // waits; whether the store grew
   bool capturing() const;
+  ForwardArguments forward_arguments(const Tensors& tensors) const;
+  int64_t workspace_bytes(int64_t capacity) const;
 
   AttentionSpec spec_;
   Dtype dtype_;
   const Stream* stream_;
-  int64_t most_entries_ = 0;  // pairs that the mask shows
+  int64_t most_entries_ = 0;        // pairs that the mask shows
+  bool leaves_broad_rows_ = false;  // StoredRows::sparse
   DeviceBuffer alpha_, tau_, used_, offsets_, counts_, columns_, excess_, forward_workspace_,
       backward_workspace_;
   Support support_{};

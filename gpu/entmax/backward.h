@@ -1,11 +1,13 @@
 #pragma once
-// Exact entmax attention, backward, on the support that forward stored: no dense product, and the same bits
-// in every run, wherever forward put the rows. Compiles without nvcc.
+// Exact entmax attention, backward: on the support that forward stored, and as dense products where it left
+// rows to these. The same bits in every run, wherever forward put the rows. Compiles without nvcc.
 //
 //   const int64_t bytes = backward_workspace_bytes(spec, support.capacity);
 //   enqueue_backward(spec, Dtype::bf16, arguments);   // as often as wanted, also inside a graph's capture
 //
-// Rows of the support that are empty or not stored add nothing: their dQ is zero.
+// Rows of the support that are empty or have no room there add nothing: their dQ is zero. Unstored rows (bf16
+// or f16, sm_90, a head_dim of at most kMostUnstoredHeadDim) are as precise as tau in float: where |z| passes
+// 10^4, p follows its rounding.
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
@@ -14,11 +16,14 @@
 
 namespace splash::gpu::entmax {
 
+constexpr int64_t kMostUnstoredHeadDim = 128;
+
 // Device addresses, 16-byte aligned; q, d_out, d_q: [batch, q_heads, q_len, head_dim]; k, v, d_k, d_v:
 // [batch, kv_heads, kv_len, head_dim], all of one dtype.
 struct BackwardArguments {
   const void *q = nullptr, *k = nullptr, *v = nullptr, *d_out = nullptr;
   Support support{};
+  UnstoredRows unstored{};       // forward's, where it stored StoredRows::sparse
   const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
   void *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;
   float* d_alpha = nullptr;   // [q_heads]: dL/dalpha summed over batch and rows; or null
@@ -27,14 +32,16 @@ struct BackwardArguments {
 };
 
 // For each entry of the capacity 29.1 bytes (37.1 where there are more than 2^18 keys over all heads) and 2,
-// 4 or 8 for a head_dim up to 64, 128, 256; 20 a query row and 1 a key over all heads. Throws InvalidArgument
-// as enqueue_backward does.
-int64_t backward_workspace_bytes(const AttentionSpec& spec, int64_t capacity);
+// 4 or 8 for a head_dim up to 64, 128, 256; 20 a query row and 1 a key over all heads; with unstored rows
+// also 4 head_dim + 16 a query row. Throws InvalidArgument as enqueue_backward does.
+int64_t backward_workspace_bytes(const AttentionSpec& spec, int64_t capacity,
+                                 bool with_unstored_rows = false);
 
-// Enqueues the kernels and nothing else. Of spec it takes shape, scale and the number of alphas (the values,
-// 1 < alpha <= 2, are those in device memory). Throws InvalidArgument where head_dim is not a multiple of 8
-// up to 256, or where queries, keys (over all heads) or capacity reach 2^31; DeviceError where a launch
-// fails.
+// Enqueues the kernels and nothing else. Of spec it takes shape, scale, the number of alphas (the values,
+// 1 < alpha <= 2, are those in device memory) and, for unstored rows, whether the mask is causal. Throws
+// InvalidArgument where head_dim is not a multiple of 8 up to 256, where unstored rows are of another
+// head_dim or dtype than these take, or where queries, keys (over all heads) or capacity reach 2^31;
+// DeviceError where a launch fails.
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax

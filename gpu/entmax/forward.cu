@@ -114,6 +114,14 @@ int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype) {
   return Workspace(spec, dtype).bytes;
 }
 
+UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
+  const Workspace workspace(spec, dtype);
+  auto* const base = static_cast<const char*>(args.workspace);
+  return {.rows = {reinterpret_cast<const int*>(base + workspace.queries),
+                   reinterpret_cast<const int*>(base + workspace.counts)},
+          .tau = args.tau};
+}
+
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
   require_forward(spec, dtype);
   const AttentionShape& s = spec.shape;
@@ -138,17 +146,19 @@ void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArgume
                                 static_cast<size_t>(kernel.shared_bytes), args.stream),
                "launch forward_kernel");
   };
-  const auto gather = [&](const uint32_t* masks) {
+  const auto gather = [&](const uint32_t* masks, const Support& unstored) {
     auto* const queries = reinterpret_cast<int*>(at(workspace.queries));
     auto* const counts = reinterpret_cast<int*>(at(workspace.counts));
-    gather_rows(p, masks, queries, counts, args.stream);
+    gather_rows(p, masks, queries, counts, args.stream, unstored);
     p.rows = {queries, counts};
   };
   prepare_keys(p, dtype, args.stream);
   screen(false);
-  gather(p.crowded_masks);
+  gather(p.crowded_masks, {});
   screen(true);
-  gather(p.broad_masks);
+  const bool stores_all = args.stored == StoredRows::all;
+  gather(p.broad_masks, stores_all ? Support{} : p.support);
+  if (!stores_all) p.support = {};
   launch_dense(p, dtype, args.stream);
 }
 

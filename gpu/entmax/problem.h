@@ -7,12 +7,6 @@
 
 namespace splash::gpu::entmax {
 
-// Rows that an earlier kernel left, gathered by gather_rows; where queries is null, all rows.
-struct RowList {
-  const int* queries = nullptr;  // [heads, q_len]: each head's rows, rising
-  const int* counts = nullptr;   // [heads]
-};
-
 struct Problem {
   const void *q = nullptr, *k = nullptr, *v = nullptr;  // [heads or key heads, length, head_dim]
   void* out = nullptr;                                  // [heads, q_len, head_dim]

@@ -1,11 +1,23 @@
 #pragma once
-// The support of exact entmax attention in device memory: forward writes it, backward reads it. Rows lie in
+// What exact entmax attention's forward leaves in device memory for backward. The support: rows lie in
 // any order, so that forward needs no second pass to place them; inside a row the entries' order does not
 // change from run to run. 8 bytes an entry, 12 a row. Compiles without nvcc.
 
 #include <cstdint>
 
 namespace splash::gpu::entmax {
+
+// Rows that an earlier kernel left, gathered by gather_rows; where queries is null, all rows.
+struct RowList {
+  const int* queries = nullptr;  // [heads, q_len]: each head's rows, rising
+  const int* counts = nullptr;   // [heads]
+};
+
+// Rows whose support is broad and not stored: backward computes them as dense products, from tau.
+struct UnstoredRows {
+  RowList rows{};              // where queries is null, there are none
+  const float* tau = nullptr;  // [heads, q_len]
+};
 
 // Addresses in device memory; rows = batch * q_heads * q_len.
 struct Support {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "core/workload.h"
 #include "gpu/benchmark/timing.h"
 #include "gpu/engine/attention.h"
+#include "gpu/entmax/attention.h"
 
 namespace {
 
@@ -26,7 +28,7 @@ struct Options {
   std::string dtype = "bfloat16", normalizer = "softmax", selection = "all";
   double alpha = 1.5, share = 0.1, query_variance = 6;
   int64_t k_keep = 8, block = 64, samples = 30, seed = 1;
-  bool causal = false, positions = false, graph = false, cold = false;
+  bool causal = false, positions = false, graph = false, cold = false, backward = false;
 };
 
 void declare(CLI::App& app, Options& o) {
@@ -47,6 +49,7 @@ void declare(CLI::App& app, Options& o) {
   app.add_flag("--causal", o.causal, "hide later keys");
   app.add_flag("--positions", o.positions, "hide later keys by positions 0, 1, 2, ...");
   app.add_flag("--graph", o.graph, "replay a graph instead of timing lone calls");
+  app.add_flag("--backward", o.backward, "exact entmax with its gradients in place of the variants");
   app.add_flag("--cold", o.cold, "flush L2 before each call");
 }
 
@@ -76,6 +79,40 @@ void print_kernels(const Plan& plan) {
   }
 }
 
+TimingOptions timing_of(const Options& o) {
+  return {.cache = o.cold ? CacheState::cold : CacheState::warm,
+          .method = o.graph ? TimingMethod::graph : TimingMethod::events,
+          .samples = o.samples};
+}
+
+// Forward alone and with backward.
+void bench_backward(const Options& o, const AttentionSpec& spec, const Stream& stream, const DeviceTensor& q,
+                    const DeviceTensor& k, const DeviceTensor& v, const DeviceTensor& out) {
+  const Dtype dtype = dtype_from_string(o.dtype);
+  const auto host =
+      make_inputs<float>({.seed = static_cast<uint64_t>(o.seed) + 1, .query_variance = 1}, spec.shape);
+  const DeviceTensor d_out = DeviceTensor::from(stream, dtype, host.q), d_q(stream, dtype, q.view().extents),
+                     d_k(stream, dtype, k.view().extents), d_v(stream, dtype, v.view().extents);
+  entmax::EntmaxAttention attention(spec, dtype, stream);
+  const auto forward = [&] { attention.forward(q.view(), k.view(), v.view(), out.view()); };
+  const auto both = [&] {
+    forward();
+    attention.backward(q.view(), k.view(), v.view(), d_out.view(), d_q.view(), d_k.view(), d_v.view(),
+                       nullptr, entmax::StoreCheck::trust);
+  };
+  forward();
+  attention.ensure_stored();
+  const auto print = [&](const char* name, const std::function<void()>& call) {
+    const Timing timing = time_on_device(call, stream, timing_of(o));
+    const auto interval = analysis::median_interval(timing.seconds);
+    std::printf("  %-34s %10.2f us [%.2f, %.2f]  %s\n", name, 1e6 * analysis::median(timing.seconds),
+                1e6 * interval.low, 1e6 * interval.high, timing.warning.c_str());
+  };
+  print("forward", forward);
+  print("forward and backward", both);
+  std::printf("  entries stored: %lld\n", static_cast<long long>(attention.support_entries()));
+}
+
 void bench(const Options& o) {
   const AttentionSpec spec = spec_of(o);
   spec.validate();
@@ -91,6 +128,10 @@ void bench(const Options& o) {
               o.graph  ? "graph"
               : o.cold ? "cold"
                        : "warm");
+  if (o.backward) {
+    bench_backward(o, spec, stream, q, k, v, out);
+    return;
+  }
   for (const Variant* variant : all_variants()) {
     const std::string id = variant->id();
     if (std::none_of(o.variants.begin(), o.variants.end(), [&](auto& word) { return id.starts_with(word); }))
@@ -102,10 +143,7 @@ void bench(const Options& o) {
     }
     const PreparedAttention attention(*variant, spec, dtype, stream);
     const auto call = [&] { attention.enqueue(q.view(), k.view(), v.view(), out.view()); };
-    const Timing timing = time_on_device(call, stream,
-                                         {.cache = o.cold ? CacheState::cold : CacheState::warm,
-                                          .method = o.graph ? TimingMethod::graph : TimingMethod::events,
-                                          .samples = o.samples});
+    const Timing timing = time_on_device(call, stream, timing_of(o));
     const double median = analysis::median(timing.seconds);
     const auto interval = analysis::median_interval(timing.seconds);
     const Work& work = attention.plan().work;

@@ -20,7 +20,7 @@ void require_below_2_31(const char* name, int64_t value) {
     throw InvalidArgument(std::string(name) + ": " + std::to_string(value) + "; allowed: below 2^31");
 }
 
-Problem sizes_of(const AttentionSpec& spec, int64_t capacity) {
+Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored_rows) {
   spec.shape.validate();
   spec.normalizer.validate(spec.shape);
   const AttentionShape& s = spec.shape;
@@ -43,6 +43,14 @@ Problem sizes_of(const AttentionSpec& spec, int64_t capacity) {
   p.keys = static_cast<uint32_t>(s.batch * s.kv_heads * s.kv_len);
   p.scale = static_cast<float>(spec.score_scale());
   p.sort_tiles = static_cast<uint32_t>(std::max<int64_t>(1, ceil_div(capacity, kSortTile)));
+  if (!with_unstored_rows) return p;
+  if (s.head_dim > kMostUnstoredHeadDim) {
+    throw InvalidArgument("head_dim " + std::to_string(s.head_dim) +
+                          "; allowed for unstored rows: multiples of 8 up to " +
+                          std::to_string(kMostUnstoredHeadDim));
+  }
+  p.dense.tiles = static_cast<int>(2 * ceil_div(s.q_len, 2 * kDenseTile));
+  p.dense.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
   return p;
 }
 
@@ -73,19 +81,31 @@ int64_t lay_out(Problem& p, int64_t capacity, void* workspace) {
   take(p.present, p.keys);
   take(p.links, column_tiles);
   take(p.partials, column_tiles * 2 * 16 * lanes);
+  const int64_t dense_rows = int64_t{p.rows} / p.q_len * p.dense.tiles * kDenseTile;
+  uint16_t *q = nullptr, *d_out = nullptr;
+  take(q, dense_rows * p.head_dim);
+  take(d_out, dense_rows * p.head_dim);
+  p.dense.q = q;
+  p.dense.d_out = d_out;
+  take(p.dense.facts, dense_rows * kFacts);
+  take(p.dense.queues, p.dense.tiles > 0 ? 2 : 0);
   return bytes;
 }
 
 }  // namespace
 
-int64_t backward_workspace_bytes(const AttentionSpec& spec, int64_t capacity) {
-  Problem p = sizes_of(spec, capacity);
+int64_t backward_workspace_bytes(const AttentionSpec& spec, int64_t capacity, bool with_unstored_rows) {
+  Problem p = sizes_of(spec, capacity, with_unstored_rows);
   return lay_out(p, capacity, nullptr);
 }
 
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments) {
   if (dtype == Dtype::f64) throw InvalidArgument("dtype float64; allowed: float32, float16, bfloat16");
-  Problem p = sizes_of(spec, arguments.support.capacity);
+  const bool with_unstored_rows = arguments.unstored.rows.queries != nullptr;
+  if (with_unstored_rows && dtype == Dtype::f32)
+    throw InvalidArgument("dtype float32; allowed for unstored rows: float16, bfloat16");
+  Problem p = sizes_of(spec, arguments.support.capacity, with_unstored_rows);
+  p.dense.from = arguments.unstored;
   p.q = arguments.q;
   p.k = arguments.k;
   p.v = arguments.v;
@@ -101,6 +121,7 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
   compute_rows(p, dtype, arguments.stream);
   sort_entries(p, arguments.stream);
   compute_columns(p, dtype, arguments.stream);
+  if (with_unstored_rows) compute_dense(p, dtype, arguments.stream);
   if (p.d_alpha != nullptr) sum_alpha(p, arguments.stream);
 }
 

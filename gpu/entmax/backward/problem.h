@@ -5,12 +5,14 @@
 //   compute_rows     one pass over the rows: g = <dO, v>, delta, ds, dQ; leaves the entries with p and ds
 //   sort_entries     a stable order of the entries by key
 //   compute_columns  one pass over the entries in that order: dK and dV
+//   compute_dense    rows that are not stored, where forward left some to dense products
 //   sum_alpha        dL/dalpha of each head from those of its rows
 
 #include <cstdint>
 
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
+#include "gpu/entmax/backward/dense.h"
 #include "gpu/entmax/support.h"
 
 namespace splash::gpu::entmax::backward {
@@ -69,6 +71,7 @@ struct Problem {
   int64_t row_tiles = 1;
   uint32_t rows = 1, keys = 1;  // over batch and heads
   float scale = 1;
+  Dense dense{};
 
   // Workspace. Of a 64-bit count, long rows stand in the upper half, entries in the lower one.
   unsigned long long* block_places = nullptr;  // [row blocks]: before each
