@@ -97,6 +97,14 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     found.case_id = table.text("case_id", row);
     found.implementation = table.text("implementation", row);
     found.problem = problem_of(table, row);
+    const auto whole = [&](const char* name) { return static_cast<int64_t>(number(name)); };
+    found.shape = {whole("batch"), whole("q_heads"), whole("kv_heads"),
+                   whole("q_len"), whole("kv_len"),  whole("head_dim")};
+    found.dtype = dtype_from_string(table.text("dtype", row));
+    found.causal = table.text("mask", row) == "causal";
+    found.tile_q = whole("tile_q");
+    found.tile_k = whole("tile_k");
+    found.stages = static_cast<int>(number("stages"));
     found.seconds = number("time_median");
     found.flops = number("executed_flops");
     found.dram_bytes = number("dram_bytes_counted");

@@ -7,6 +7,8 @@
 
 #include "analysis/occupancy.h"
 #include "analysis/report/report.h"
+#include "core/attention_spec.h"
+#include "core/dtype.h"
 
 namespace splash::analysis {
 
@@ -15,8 +17,13 @@ struct KernelCase {
   std::string case_id, implementation;
   std::string
       problem;  // "bfloat16, 1 x 16 heads, 16384 x 16384, d 64, causal", and what else is not the usual
-  double seconds = 0;  // median of a call
-  double flops = 0;    // of the products as they run, padding included
+  AttentionShape shape{};
+  Dtype dtype = Dtype::f32;
+  bool causal = false;
+  int64_t tile_q = 1, tile_k = 1;  // queries and keys that a block works on at a time
+  int stages = 1;                  // tiles of keys and values in flight
+  double seconds = 0;              // median of a call
+  double flops = 0;                // of the products as they run, padding included
   double dram_bytes = 0, l2_bytes = 0;
   std::string unit;  // dtype of the products' ceiling: "float32" (FMA), "tf32", "float16", "bfloat16"
   int launches = 1;

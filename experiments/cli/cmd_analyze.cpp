@@ -1,10 +1,12 @@
 // splash analyze: where the kernels of a report stand below the machine's ceilings, and how they fill it.
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/cache/ladders.h"
 #include "analysis/report/io.h"
 #include "analysis/roofline.h"
 #include "experiments/cli/command.h"
@@ -16,20 +18,41 @@ namespace {
 
 using namespace analysis;
 
+struct Simulated {
+  MemoryTraffic traffic;
+  int64_t block_bytes = 0, wave_bytes = 0;  // working sets
+  int64_t longest_in_l2 = 0;                // keys
+};
+
 struct Analysed {
   KernelCase kernel;
   Floors floors;
   Occupancy occupancy;
+  std::optional<Simulated> simulated;
 };
 
-std::vector<Analysed> analyse(const Report& report, const std::string& prefix) {
+std::optional<Simulated> simulated(const KernelCase& kernel, int blocks_each,
+                                   const experiments::Machine& machine) {
+  const std::optional<TileWalk> walk = walk_of(kernel);
+  if (!walk || blocks_each < 1) return std::nullopt;
+  const int multiprocessors = machine.multiprocessors.count;
+  const int64_t resident = int64_t{multiprocessors} * blocks_each;
+  return Simulated{.traffic = simulate(*walk, multiprocessors, blocks_each, machine.l2),
+                   .block_bytes = working_set(*walk, kernel.stages),
+                   .wave_bytes = wave_working_set(*walk, resident),
+                   .longest_in_l2 = longest_in_l2(*walk, resident, machine.l2)};
+}
+
+std::vector<Analysed> analyse(const Report& report, const std::string& prefix, bool simulate) {
   std::vector<KernelCase> kernels = selected_kernels(report, prefix);
-  const Multiprocessors machine = multiprocessors_of(report);
+  const experiments::Machine machine = machine_of(report);
   std::vector<Analysed> result;
   for (KernelCase& kernel : kernels) {
-    const Floors floors = floors_of(kernel, report.ceilings);
-    const Occupancy occupancy = occupancy_of(machine, kernel.use);
-    result.push_back({std::move(kernel), floors, occupancy});
+    Analysed a{.kernel = std::move(kernel), .floors = {}, .occupancy = {}, .simulated = {}};
+    a.floors = floors_of(a.kernel, report.ceilings);
+    a.occupancy = occupancy_of(machine.multiprocessors, a.kernel.use);
+    if (simulate) a.simulated = simulated(a.kernel, a.occupancy.blocks, machine);
+    result.push_back(std::move(a));
   }
   return result;
 }
@@ -43,7 +66,49 @@ Colour colour_of(const Analysed& a, Level level) {
   return a.floors.level() == level ? Colour::bold : Colour::dim;
 }
 
-// A table for each problem, in the order in which the report comes to them.
+TextTable table_of(const std::vector<const Analysed*>& cases) {
+  TextTable table({"kernel", "us", "products", "L2", "DRAM", "FLOP/byte", "blocks", "limit", "warps", "waves",
+                   "wave yield"});
+  for (const Analysed* a : cases) {
+    const auto share = [&](double floor, Level level) {
+      return Cell{percent(floor / a->kernel.seconds), colour_of(*a, level)};
+    };
+    table.add({{a->kernel.implementation},
+               {short_number(1e6 * a->kernel.seconds)},
+               share(a->floors.products, Level::products),
+               share(a->floors.l2, Level::l2),
+               share(a->floors.dram, Level::dram),
+               {short_number(a->kernel.flops / a->kernel.dram_bytes)},
+               {fmt::format("{}", a->occupancy.blocks)},
+               {to_string(a->occupancy.limit), Colour::dim},
+               {percent(a->occupancy.warps_share)},
+               {short_number(a->occupancy.waves)},
+               {percent(a->occupancy.wave_yield)}});
+  }
+  return table;
+}
+
+// What the kernels that walk over keys ask of L2, and what of it comes from DRAM.
+TextTable simulated_table_of(const std::vector<const Analysed*>& cases) {
+  const auto megabytes = [](auto bytes) { return Cell{short_number(1e-6 * static_cast<double>(bytes))}; };
+  TextTable table(
+      {"simulated", "L2 MB", "L2 hits", "DRAM MB", "counted", "block KB", "wave MB", "in L2 up to"});
+  for (const Analysed* a : cases) {
+    if (!a->simulated) continue;
+    const MemoryTraffic& t = a->simulated->traffic;
+    table.add({{a->kernel.implementation},
+               megabytes(t.asked),
+               {percent(static_cast<double>(t.hits) / static_cast<double>(t.asked))},
+               megabytes(t.dram_read + t.dram_written + t.unwritten),
+               megabytes(a->kernel.dram_bytes),
+               {short_number(1e-3 * static_cast<double>(a->simulated->block_bytes))},
+               megabytes(a->simulated->wave_bytes),
+               {fmt::format("{} keys", a->simulated->longest_in_l2)}});
+  }
+  return table;
+}
+
+// Tables for each problem, in the order in which the report comes to them.
 void print_tables(const std::vector<Analysed>& cases) {
   std::vector<std::string> problems;
   for (const Analysed& a : cases) {
@@ -51,53 +116,56 @@ void print_tables(const std::vector<Analysed>& cases) {
       problems.push_back(a.kernel.problem);
   }
   for (const std::string& problem : problems) {
-    print(paint(problem, Colour::bold) + "\n");
-    TextTable table({"kernel", "us", "products", "L2", "DRAM", "FLOP/byte", "blocks", "limit", "warps",
-                     "waves", "wave yield"});
+    std::vector<const Analysed*> of_problem;
     for (const Analysed& a : cases) {
-      if (a.kernel.problem != problem) continue;
-      const auto share = [&](double floor, Level level) {
-        return Cell{percent(floor / a.kernel.seconds), colour_of(a, level)};
-      };
-      table.add({{a.kernel.implementation},
-                 {short_number(1e6 * a.kernel.seconds)},
-                 share(a.floors.products, Level::products),
-                 share(a.floors.l2, Level::l2),
-                 share(a.floors.dram, Level::dram),
-                 {short_number(a.kernel.flops / a.kernel.dram_bytes)},
-                 {fmt::format("{}", a.occupancy.blocks)},
-                 {to_string(a.occupancy.limit), Colour::dim},
-                 {percent(a.occupancy.warps_share)},
-                 {short_number(a.occupancy.waves)},
-                 {percent(a.occupancy.wave_yield)}});
+      if (a.kernel.problem == problem) of_problem.push_back(&a);
     }
-    table.print();
+    print(paint(problem, Colour::bold) + "\n");
+    table_of(of_problem).print();
     print("\n");
+    if (std::any_of(of_problem.begin(), of_problem.end(), [](const auto* a) { return a->simulated; })) {
+      simulated_table_of(of_problem).print();
+      print("\n");
+    }
   }
 }
 
+nlohmann::json to_json(const Simulated& s) {
+  return {{"l2_bytes", s.traffic.asked},
+          {"l2_hit_bytes", s.traffic.hits},
+          {"dram_read_bytes", s.traffic.dram_read},
+          {"dram_written_bytes", s.traffic.dram_written},
+          {"left_in_l2_bytes", s.traffic.unwritten},
+          {"block_working_set_bytes", s.block_bytes},
+          {"wave_working_set_bytes", s.wave_bytes},
+          {"fits_l2_up_to_keys", s.longest_in_l2}};
+}
+
 nlohmann::json to_json(const Analysed& a) {
-  return {{"case_id", a.kernel.case_id},
-          {"implementation", a.kernel.implementation},
-          {"problem", a.kernel.problem},
-          {"seconds", a.kernel.seconds},
-          {"executed_flops", a.kernel.flops},
-          {"dram_bytes_counted", a.kernel.dram_bytes},
-          {"l2_bytes_counted", a.kernel.l2_bytes},
-          {"unit", a.kernel.unit},
-          {"floor_seconds", {{"products", a.floors.products}, {"L2", a.floors.l2}, {"DRAM", a.floors.dram}}},
-          {"nearest", to_string(a.floors.level())},
-          {"nearest_share", a.floors.highest() / a.kernel.seconds},
-          {"flop_per_dram_byte", a.kernel.flops / a.kernel.dram_bytes},
-          {"flop_per_l2_byte", a.kernel.flops / a.kernel.l2_bytes},
-          {"launches", a.kernel.launches},
-          {"blocks", a.kernel.use.blocks},
-          {"blocks_per_multiprocessor", a.occupancy.blocks},
-          {"limit", to_string(a.occupancy.limit)},
-          {"warps_share", a.occupancy.warps_share},
-          {"waves", a.occupancy.waves},
-          {"last_wave", a.occupancy.last_wave},
-          {"wave_yield", a.occupancy.wave_yield}};
+  nlohmann::json json = {
+      {"case_id", a.kernel.case_id},
+      {"implementation", a.kernel.implementation},
+      {"problem", a.kernel.problem},
+      {"seconds", a.kernel.seconds},
+      {"executed_flops", a.kernel.flops},
+      {"dram_bytes_counted", a.kernel.dram_bytes},
+      {"l2_bytes_counted", a.kernel.l2_bytes},
+      {"unit", a.kernel.unit},
+      {"floor_seconds", {{"products", a.floors.products}, {"L2", a.floors.l2}, {"DRAM", a.floors.dram}}},
+      {"nearest", to_string(a.floors.level())},
+      {"nearest_share", a.floors.highest() / a.kernel.seconds},
+      {"flop_per_dram_byte", a.kernel.flops / a.kernel.dram_bytes},
+      {"flop_per_l2_byte", a.kernel.flops / a.kernel.l2_bytes},
+      {"launches", a.kernel.launches},
+      {"blocks", a.kernel.use.blocks},
+      {"blocks_per_multiprocessor", a.occupancy.blocks},
+      {"limit", to_string(a.occupancy.limit)},
+      {"warps_share", a.occupancy.warps_share},
+      {"waves", a.occupancy.waves},
+      {"last_wave", a.occupancy.last_wave},
+      {"wave_yield", a.occupancy.wave_yield}};
+  if (a.simulated) json["simulated"] = to_json(*a.simulated);
+  return json;
 }
 
 }  // namespace
@@ -107,6 +175,7 @@ int cmd_analyze(const Words& words) {
   prepare(
       app, "analyze",
       "splash analyze data/reports/ladders-h200.h5 --kernels wmma\n"
+      "splash analyze data/reports/ladders-h200.h5 --kernels wmma/9 --simulate\n"
       "splash analyze data/reports/ladders-h200.h5 --json | jq '.kernels[] | select(.nearest_share > 0.5)'",
       "Where the kernels of a report stand: the time that each level would need at its measured ceiling "
       "for what a\n"
@@ -114,13 +183,15 @@ int cmd_analyze(const Words& words) {
       "launch fills the\n"
       "GPU. Needs no GPU.");
   std::string path, prefix;
-  bool json = false;
+  bool json = false, simulate = false;
   add_kernel_options(app, path, prefix);
+  app.add_flag("--simulate", simulate,
+               "also run the kernels' accesses through a simulated L2: hits, DRAM bytes, working sets");
   app.add_flag("--json", json, "one object: gpu and kernels, in plain units");
   parse(app, words);
 
   const Report report = read_report(path);
-  const std::vector<Analysed> cases = analyse(report, prefix);
+  const std::vector<Analysed> cases = analyse(report, prefix, simulate);
   if (json) {
     nlohmann::json kernels = nlohmann::json::array();
     for (const Analysed& a : cases) kernels.push_back(to_json(a));
@@ -128,6 +199,9 @@ int cmd_analyze(const Words& words) {
   } else {
     print(fmt::format("{}, commit {}\n\n", report.provenance.gpu, report.provenance.commit));
     print_tables(cases);
+    const auto others = std::count_if(cases.begin(), cases.end(), [](const auto& c) { return !c.simulated; });
+    if (simulate && others > 0)
+      print(fmt::format("{} not simulated: their blocks do not walk over tiles of keys\n", others));
   }
   return kDone;
 }

@@ -57,7 +57,7 @@ int cmd_diagnose(const Words& words) {
 
   const Report report = read_report(path);
   const std::vector<KernelCase> kernels = selected_kernels(report, prefix);
-  const Multiprocessors machine = multiprocessors_of(report);
+  const Multiprocessors machine = machine_of(report).multiprocessors;
   nlohmann::json list = nlohmann::json::array();
   if (!json) print(fmt::format("{}, commit {}\n\n", report.provenance.gpu, report.provenance.commit));
   for (const KernelCase& kernel : kernels) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "experiments/runner/machine.h"
 
 namespace splash::cli {
 
@@ -24,10 +23,9 @@ std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& repor
                             : fmt::format("the report has no kernel whose id starts with '{}'", prefix));
 }
 
-analysis::Multiprocessors multiprocessors_of(const analysis::Report& report) {
+experiments::Machine machine_of(const analysis::Report& report) {
   return experiments::machine_of(report.provenance.gpu,
-                                 experiments::read_machines(experiments::machines_folder()))
-      .multiprocessors;
+                                 experiments::read_machines(experiments::machines_folder()));
 }
 
 }  // namespace splash::cli

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "analysis/roofline.h"
+#include "experiments/runner/machine.h"
 
 namespace splash::cli {
 
@@ -15,7 +16,7 @@ void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix)
 // Those whose id starts with prefix; throws InvalidArgument where there is none.
 std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& report, const std::string& prefix);
 
-// Of the GPU that the report names, from data/machines; throws InvalidArgument where no file describes it.
-analysis::Multiprocessors multiprocessors_of(const analysis::Report& report);
+// The GPU that the report names, from data/machines; throws InvalidArgument where no file describes it.
+experiments::Machine machine_of(const analysis::Report& report);
 
 }  // namespace splash::cli

@@ -72,29 +72,53 @@ DatasheetPeak read_peak(const toml::table& raw, const std::string& file) {
   return peak;
 }
 
-// Counts of today's GPUs lie far inside.
-constexpr int64_t kMostCount = 1 << 24;
+// A table of whole numbers and where they are printed. Counts of today's GPUs lie far inside `most`.
+class Counts {
+ public:
+  Counts(TomlTable& machine, const char* name, const std::string& file)
+      : name_(name), table_(*required(machine, name), file, fmt::format("[{}]", name)) {}
+
+  int64_t operator()(const char* key, int64_t most = 1 << 24) {
+    const toml::node* node = table_.find(key);
+    if (node == nullptr) table_.fail(table_.raw(), fmt::format("[{}] lacks '{}'", name_, key));
+    const auto value = node->value_exact<int64_t>();
+    if (!value || *value < 1 || *value > most)
+      table_.fail(*node, fmt::format("'{}' must be a whole number from 1 to {}", key, most));
+    return *value;
+  }
+  void finish() {
+    if (table_.required_text("source").empty())
+      table_.fail(*table_.find("source"), "'source' is empty; it must say where the numbers are printed");
+    table_.finish();
+  }
+
+ private:
+  static const toml::table* required(TomlTable& machine, const char* name) {
+    const toml::table* raw = machine.table(name);
+    if (raw == nullptr) machine.fail(machine.raw(), fmt::format("the machine lacks the table [{}]", name));
+    return raw;
+  }
+
+  const char* name_;
+  TomlTable table_;
+};
 
 analysis::Multiprocessors read_multiprocessors(TomlTable& machine, const std::string& file) {
-  const toml::table* raw = machine.table("multiprocessors");
-  if (raw == nullptr) machine.fail(machine.raw(), "the machine lacks the table [multiprocessors]");
-  TomlTable table(*raw, file, "[multiprocessors]");
-  const auto count = [&](const char* key) {
-    const toml::node* node = table.find(key);
-    if (node == nullptr) table.fail(*raw, fmt::format("[multiprocessors] lacks '{}'", key));
-    const auto value = node->value_exact<int64_t>();
-    if (!value || *value < 1 || *value > kMostCount)
-      table.fail(*node, fmt::format("'{}' must be a whole number from 1 to {}", key, kMostCount));
-    return static_cast<int>(*value);
-  };
-  const analysis::Multiprocessors result{.count = count("count"),
-                                         .warps = count("warps"),
-                                         .blocks = count("blocks"),
-                                         .registers = count("registers"),
-                                         .shared_bytes = count("shared_bytes")};
-  if (table.required_text("source").empty())
-    table.fail(*table.find("source"), "'source' is empty; it must say where the numbers are printed");
-  table.finish();
+  Counts counts(machine, "multiprocessors", file);
+  const analysis::Multiprocessors result{.count = static_cast<int>(counts("count")),
+                                         .warps = static_cast<int>(counts("warps")),
+                                         .blocks = static_cast<int>(counts("blocks")),
+                                         .registers = static_cast<int>(counts("registers")),
+                                         .shared_bytes = counts("shared_bytes")};
+  counts.finish();
+  return result;
+}
+
+analysis::L2Size read_l2(TomlTable& machine, const std::string& file) {
+  Counts counts(machine, "l2", file);
+  const analysis::L2Size result{.bytes = counts("bytes", int64_t{1} << 30),
+                                .partitions = static_cast<int>(counts("partitions", 2))};
+  counts.finish();
   return result;
 }
 
@@ -131,6 +155,7 @@ Machine parse_machine(const std::string& toml, const std::string& file) {
   machine.name = table.required_text("name");
   machine.devices = read_devices(table);
   machine.multiprocessors = read_multiprocessors(table, file);
+  machine.l2 = read_l2(table, file);
   for (const toml::table* raw : table.tables("peak")) {
     DatasheetPeak peak = read_peak(*raw, file);
     if (!std::isnan(machine.peak(peak.ceiling, peak.dtype))) {

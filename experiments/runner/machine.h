@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/cache/cache.h"
 #include "analysis/occupancy.h"
 #include "core/error.h"
 
@@ -22,6 +23,7 @@ struct Machine {
   std::string name;
   std::vector<std::string> devices;  // the names that the driver gives it
   analysis::Multiprocessors multiprocessors{};
+  analysis::L2Size l2{};
   std::vector<DatasheetPeak> peaks;
 
   // NaN where the data sheet has none. `ceiling` as gpu::MeasuredCeiling names it.

@@ -35,6 +35,26 @@ def test_tables_are_by_problem(splash: Splash):
     assert not any(line.startswith("kascade") for line in lines)
 
 
+def test_a_simulated_l2_is_asked_what_was_counted(splash: Splash):
+    kernels = splash.json("analyze", LADDERS, "--kernels", "wmma/9", "--simulate")["kernels"]
+    assert kernels and all("simulated" in kernel for kernel in kernels)
+    for kernel in kernels:
+        simulated = kernel["simulated"]
+        # The declaration counts whole tiles, so a last one that is cut makes it a little more.
+        assert 0.99 * kernel["l2_bytes_counted"] < simulated["l2_bytes"] <= kernel["l2_bytes_counted"]
+        asked_of_dram = sum(simulated[key] for key in ("dram_read_bytes", "dram_written_bytes", "left_in_l2_bytes"))
+        assert kernel["dram_bytes_counted"] <= asked_of_dram <= simulated["l2_bytes"]
+    # All heads at once, 2 MB of keys and as much of values each, do not stay in L2; one head after the other does.
+    causal, full = (next(k for k in kernels if k["problem"].endswith(end)) for end in ("16384, d 64, causal", "16384, d 64"))
+    assert causal["simulated"]["fits_l2_up_to_keys"] < 16384 <= full["simulated"]["fits_l2_up_to_keys"]
+    assert causal["simulated"]["dram_read_bytes"] > 2 * full["simulated"]["dram_read_bytes"]
+
+
+def test_what_is_not_simulated_is_said(splash: Splash):
+    text = splash("analyze", LADDERS, "--kernels", "large_dims/0", "--simulate").stdout
+    assert "not simulated: their blocks do not walk over tiles of keys" in text
+
+
 def test_a_diagnosis_names_causes_and_what_was_ruled_out(splash: Splash):
     kernels = splash.json("diagnose", LADDERS)["kernels"]
     assert len(kernels) == len(splash.json("analyze", LADDERS)["kernels"])

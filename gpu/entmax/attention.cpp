@@ -78,21 +78,21 @@ void EntmaxAttention::backward(const DeviceTensorView& q, const DeviceTensorView
   } else if (backward_workspace_.bytes() < workspace_bytes(support_.capacity)) {
     throw InvalidArgument("backward has no workspace yet; call ensure_stored() before the capture");
   }
-  enqueue_backward(
-      spec_, dtype_,
-      {.q = q.data,
-       .k = k.data,
-       .v = v.data,
-       .d_out = d_out.data,
-       .support = support_,
-       .unstored = leaves_broad_rows_ ? unstored_rows(spec_, dtype_, forward_arguments(last_)) : UnstoredRows{},
-       .alpha = alpha(),
-       .d_q = d_q.data,
-       .d_k = d_k.data,
-       .d_v = d_v.data,
-       .d_alpha = d_alpha,
-       .workspace = backward_workspace_.data(),
-       .stream = stream_->handle()});
+  enqueue_backward(spec_, dtype_,
+                   {.q = q.data,
+                    .k = k.data,
+                    .v = v.data,
+                    .d_out = d_out.data,
+                    .support = support_,
+                    .unstored = leaves_broad_rows_ ? unstored_rows(spec_, dtype_, forward_arguments(last_))
+                                                   : UnstoredRows{},
+                    .alpha = alpha(),
+                    .d_q = d_q.data,
+                    .d_k = d_k.data,
+                    .d_v = d_v.data,
+                    .d_alpha = d_alpha,
+                    .workspace = backward_workspace_.data(),
+                    .stream = stream_->handle()});
 }
 
 int64_t EntmaxAttention::support_entries() const {

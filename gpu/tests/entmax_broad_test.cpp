@@ -72,21 +72,21 @@ class Training {
                                            .stream = stream_.handle()};
     entmax::enqueue_forward(case_.spec, case_.dtype, forward);
     const bool sparse = stored_ == StoredRows::sparse;
-    entmax::enqueue_backward(
-        case_.spec, case_.dtype,
-        {.q = q_.view().data,
-         .k = k_.view().data,
-         .v = v_.view().data,
-         .d_out = d_out_.view().data,
-         .support = support_,
-         .unstored = sparse ? entmax::unstored_rows(case_.spec, case_.dtype, forward) : entmax::UnstoredRows{},
-         .alpha = alpha,
-         .d_q = d_q_.view().data,
-         .d_k = d_k_.view().data,
-         .d_v = d_v_.view().data,
-         .d_alpha = static_cast<float*>(d_alpha_.data()),
-         .workspace = backward_workspace_,
-         .stream = stream_.handle()});
+    entmax::enqueue_backward(case_.spec, case_.dtype,
+                             {.q = q_.view().data,
+                              .k = k_.view().data,
+                              .v = v_.view().data,
+                              .d_out = d_out_.view().data,
+                              .support = support_,
+                              .unstored = sparse ? entmax::unstored_rows(case_.spec, case_.dtype, forward)
+                                                 : entmax::UnstoredRows{},
+                              .alpha = alpha,
+                              .d_q = d_q_.view().data,
+                              .d_k = d_k_.view().data,
+                              .d_v = d_v_.view().data,
+                              .d_alpha = static_cast<float*>(d_alpha_.data()),
+                              .workspace = backward_workspace_,
+                              .stream = stream_.handle()});
     return *this;
   }
 

@@ -1,0 +1,105 @@
+#include "analysis/cache/cache.h"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace splash::analysis {
+namespace {
+
+uint64_t hashed(uint64_t x) {  // Stafford's mix 13
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+std::size_t set_count(int64_t bytes) {
+  const int64_t sets = bytes / (int64_t{kLineBytes} * Cache::kWays);
+  if (sets < 1) {
+    throw InvalidArgument(fmt::format("a cache of {} bytes; allowed: at least {}, one set of {} lines", bytes,
+                                      kLineBytes * Cache::kWays, Cache::kWays));
+  }
+  return static_cast<std::size_t>(sets);
+}
+
+}  // namespace
+
+Cache::Cache(int64_t bytes) : sets_(set_count(bytes)) {}
+
+Cache::Outcome Cache::use(uint64_t line, unsigned sectors, bool write) {
+  const uint64_t high = hashed(line) >> 32;
+  Set& set = sets_[static_cast<std::size_t>(high * sets_.size() >> 32)];
+  const auto wanted = static_cast<uint32_t>(line) + 1;
+  int way = 0;
+  for (int w = 0; w < kWays; ++w) way = set.line[w] == wanted ? w : way;
+  Outcome outcome;
+  if (set.line[way] != wanted) {
+    way = static_cast<int>(std::min_element(set.used, set.used + kWays) - set.used);
+    outcome.written_out = set.dirty[way];
+    set.line[way] = wanted;
+    set.valid[way] = set.dirty[way] = 0;
+  }
+  outcome.missing = sectors & ~unsigned{set.valid[way]};
+  set.valid[way] |= static_cast<uint8_t>(sectors);
+  if (write) set.dirty[way] |= static_cast<uint8_t>(sectors);
+  set.used[way] = ++now_;
+  if (now_ == UINT32_MAX) {  // only the order counts: old lines become equally old
+    for (Set& other : sets_) {
+      for (uint32_t& used : other.used) used >>= 16;
+    }
+    now_ >>= 16;
+  }
+  return outcome;
+}
+
+int64_t Cache::unwritten_sectors() const {
+  int64_t sectors = 0;
+  for (const Set& set : sets_) {
+    for (const uint8_t dirty : set.dirty) sectors += std::popcount(dirty);
+  }
+  return sectors;
+}
+
+MemorySystem::MemorySystem(const L2Size& l2) {
+  if (l2.partitions < 1 || l2.partitions > 2)
+    throw InvalidArgument(fmt::format("an L2 of {} partitions; allowed: 1 or 2", l2.partitions));
+  for (int p = 0; p < l2.partitions; ++p) partitions_.emplace_back(l2.bytes / l2.partitions);
+}
+
+void MemorySystem::use(int partition, uint64_t address, int64_t bytes, bool write) {
+  const uint64_t first = address / kSectorBytes, end = (address + bytes + kSectorBytes - 1) / kSectorBytes;
+  for (uint64_t sector = first; sector < end;) {
+    const uint64_t line = sector / 4, upto = std::min(end, 4 * line + 4);
+    const auto sectors = static_cast<unsigned>((1u << (upto - 4 * line)) - (1u << (sector - 4 * line)));
+    use_line(partition, line, sectors, write);
+    sector = upto;
+  }
+}
+
+void MemorySystem::use_line(int partition, uint64_t line, unsigned sectors, bool write) {
+  // Pages of 4 KB alternate between the halves; what is written goes to its own half.
+  const int home = static_cast<int>(hashed(line / 32) % partitions_.size());
+  traffic_.asked += kSectorBytes * std::popcount(sectors);
+  unsigned missing = sectors;
+  const auto ask = [&](int of) {
+    const Cache::Outcome outcome = partitions_[of].use(line, missing, write);
+    traffic_.dram_written += kSectorBytes * std::popcount(outcome.written_out);
+    missing = outcome.missing;
+  };
+  if (!write && partition != home) ask(partition);
+  if (missing != 0) ask(home);
+  if (write) missing = 0;  // whole sectors: nothing to fetch
+  traffic_.hits += kSectorBytes * (std::popcount(sectors) - std::popcount(missing));
+  traffic_.dram_read += kSectorBytes * std::popcount(missing);
+}
+
+MemoryTraffic MemorySystem::traffic() const {
+  MemoryTraffic traffic = traffic_;
+  for (const Cache& cache : partitions_) traffic.unwritten += kSectorBytes * cache.unwritten_sectors();
+  return traffic;
+}
+
+}  // namespace splash::analysis

@@ -1,0 +1,70 @@
+#pragma once
+// A cache as GPUs have them: set-associative, lines of 128 bytes in four sectors that are fetched one by one,
+// written sectors kept until their line is evicted. Vendors print neither the number of ways nor how lines
+// are spread over sets and which goes first; here 16 ways, a hash, and the line used longest ago.
+
+#include <cstdint>
+#include <vector>
+
+namespace splash::analysis {
+
+constexpr int kLineBytes = 128, kSectorBytes = 32;
+constexpr unsigned kAllSectors = 0xF;  // of a line, a bit each
+
+class Cache {
+ public:
+  static constexpr int kWays = 16;
+
+  // Throws InvalidArgument where bytes do not hold one set of lines.
+  explicit Cache(int64_t bytes);
+
+  struct Outcome {
+    unsigned missing = 0;      // sectors that were not there
+    unsigned written_out = 0;  // sectors of the line that had to go, written since they came
+  };
+  // Uses sectors of a line: number address / kLineBytes, below 2^32 - 1. Missing ones are there afterwards,
+  // and those that are written await their eviction.
+  Outcome use(uint64_t line, unsigned sectors, bool write);
+
+  int64_t unwritten_sectors() const;  // written to the cache, not evicted yet
+
+ private:
+  struct Set {
+    uint32_t line[kWays];  // plus 1; 0: none
+    uint32_t used[kWays];  // when last
+    uint8_t valid[kWays], dirty[kWays];
+  };
+  std::vector<Set> sets_;
+  uint32_t now_ = 0;
+};
+
+// A GPU's L2, and DRAM behind it. Where it has two partitions, each serves the multiprocessors next to it,
+// and holds copies of what these read from the other's half of the memory: what all read lies there twice
+// (NVIDIA A100 and H100 architecture white papers, "L2 cache").
+struct L2Size {
+  int64_t bytes = 0;
+  int partitions = 1;
+};
+
+struct MemoryTraffic {  // bytes
+  int64_t asked = 0;    // of L2 by the multiprocessors, in sectors
+  int64_t hits = 0;     // of those, found in it
+  int64_t dram_read = 0, dram_written = 0;
+  int64_t unwritten = 0;  // written, and still in L2 at the end
+};
+
+class MemorySystem {
+ public:
+  explicit MemorySystem(const L2Size& l2);
+  // `bytes` from `address` on, for a multiprocessor next to `partition`.
+  void use(int partition, uint64_t address, int64_t bytes, bool write);
+  MemoryTraffic traffic() const;
+
+ private:
+  void use_line(int partition, uint64_t line, unsigned sectors, bool write);
+
+  std::vector<Cache> partitions_;
+  MemoryTraffic traffic_{};
+};
+
+}  // namespace splash::analysis
