@@ -94,6 +94,7 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     // Not run, or a peer, or a case of two passes, of which nothing is counted.
     if (std::isnan(number("time_median")) || std::isnan(number("executed_flops"))) continue;
     KernelCase found;
+    found.row = row;
     found.case_id = table.text("case_id", row);
     found.implementation = table.text("implementation", row);
     found.problem = problem_of(table, row);

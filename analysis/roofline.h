@@ -14,6 +14,7 @@ namespace splash::analysis {
 
 // One timed kernel variant of a report of kind gpu-attention.
 struct KernelCase {
+  int64_t row = 0;  // of the report
   std::string case_id, implementation;
   std::string
       problem;  // "bfloat16, 1 x 16 heads, 16384 x 16384, d 64, causal", and what else is not the usual

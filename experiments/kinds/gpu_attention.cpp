@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "experiments/kinds/gpu_attention_columns.h"
 #include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/planned_kernel.h"
 #include "experiments/kinds/torch_gpu_peer.h"
 #include "experiments/runner/ceilings.h"
 #include "gpu/benchmark/timing.h"
@@ -88,9 +89,7 @@ void add_gradient_error(const AttentionSpec& spec, const Tensor<double>& q, cons
 // The least time that the useful work can take: products at the measured rate of their unit, bytes at the
 // measured bandwidth of DRAM.
 void add_roof(const gpu::Work& work, Dtype dtype, CaseResult& result) {
-  std::string unit = gpu::to_string(work.unit);
-  if (work.unit == gpu::MathUnit::f16 && dtype != Dtype::f16) unit = to_string(Dtype::bf16);
-  const double rate = matrix_rate(unit);
+  const double rate = matrix_rate(product_unit(work, dtype));
   const double floor = std::max(work.useful_flops / rate, work.dram_bytes / dram_bandwidth());
   result.numbers["floor_time"] = floor;
   result.numbers["roof_share"] = floor / result.numbers["time_median"];
@@ -108,10 +107,7 @@ void add_plan(const gpu::Plan& plan, CaseResult& result) {
   result.numbers["stages"] = plan.tile.stages;
   result.numbers["launches"] = static_cast<double>(plan.kernels.size());
   result.texts["math_unit"] = gpu::to_string(work.unit);
-  // The kernel with the most threads stands for the variant; small helpers beside it do not bound it.
-  const auto most = [](const gpu::KernelLaunch& k) { return k.blocks * k.threads; };
-  const auto& main = *std::max_element(plan.kernels.begin(), plan.kernels.end(),
-                                       [&](auto& a, auto& b) { return most(a) < most(b); });
+  const gpu::KernelLaunch& main = main_kernel(plan);
   const gpu::KernelResources resources = gpu::kernel_resources(main);
   result.texts["kernel"] = main.name;
   result.numbers["blocks"] = static_cast<double>(main.blocks);

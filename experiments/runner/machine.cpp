@@ -103,15 +103,15 @@ class Counts {
   TomlTable table_;
 };
 
-analysis::Multiprocessors read_multiprocessors(TomlTable& machine, const std::string& file) {
-  Counts counts(machine, "multiprocessors", file);
-  const analysis::Multiprocessors result{.count = static_cast<int>(counts("count")),
-                                         .warps = static_cast<int>(counts("warps")),
-                                         .blocks = static_cast<int>(counts("blocks")),
-                                         .registers = static_cast<int>(counts("registers")),
-                                         .shared_bytes = counts("shared_bytes")};
+void read_multiprocessors(TomlTable& table, const std::string& file, Machine& machine) {
+  Counts counts(table, "multiprocessors", file);
+  machine.compute_capability = static_cast<int>(counts("compute_capability", 999));
+  machine.multiprocessors = {.count = static_cast<int>(counts("count")),
+                             .warps = static_cast<int>(counts("warps")),
+                             .blocks = static_cast<int>(counts("blocks")),
+                             .registers = static_cast<int>(counts("registers")),
+                             .shared_bytes = counts("shared_bytes")};
   counts.finish();
-  return result;
 }
 
 analysis::L2Size read_l2(TomlTable& machine, const std::string& file) {
@@ -154,7 +154,7 @@ Machine parse_machine(const std::string& toml, const std::string& file) {
   Machine machine;
   machine.name = table.required_text("name");
   machine.devices = read_devices(table);
-  machine.multiprocessors = read_multiprocessors(table, file);
+  read_multiprocessors(table, file, machine);
   machine.l2 = read_l2(table, file);
   for (const toml::table* raw : table.tables("peak")) {
     DatasheetPeak peak = read_peak(*raw, file);

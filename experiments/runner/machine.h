@@ -22,6 +22,7 @@ struct DatasheetPeak {
 struct Machine {
   std::string name;
   std::vector<std::string> devices;  // the names that the driver gives it
+  int compute_capability = 0;        // 90 is 9.0
   analysis::Multiprocessors multiprocessors{};
   analysis::L2Size l2{};
   std::vector<DatasheetPeak> peaks;

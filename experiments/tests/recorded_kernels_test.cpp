@@ -1,10 +1,14 @@
 // The models of the lab against what CUDA said on the device: every kernel of the recorded reports.
 
+#include <algorithm>
+#include <cmath>
+
 #include <doctest/doctest.h>
 
 #include "analysis/diagnosis.h"
 #include "analysis/report/io.h"
 #include "analysis/roofline.h"
+#include "analysis/what_if.h"
 #include "experiments/runner/machine.h"
 
 using namespace splash;
@@ -54,4 +58,17 @@ TEST_CASE("no recorded kernel is faster than its products at the measured ceilin
     CAPTURE(kernel.problem);
     CHECK(floors_of(kernel, report.ceilings).products <= kernel.seconds);
   }
+}
+
+TEST_CASE("a recorded kernel's time is predicted from other problems of it, half of them within 25 %") {
+  const Report report = read_report(SPLASH_SOURCE_DIR "/data/reports/ladders-h200.h5");
+  const auto machine = experiments::machine_of(
+      report.provenance.gpu, experiments::read_machines(SPLASH_SOURCE_DIR "/data/machines"));
+  std::vector<double> errors;
+  for (const double ratio : held_out_ratios(kernel_cases(report), machine.multiprocessors, report.ceilings))
+    errors.push_back(std::abs(1 / ratio - 1));
+  REQUIRE(errors.size() > 200);
+  std::sort(errors.begin(), errors.end());
+  CAPTURE(errors[errors.size() * 8 / 10]);
+  CHECK(errors[errors.size() / 2] < 0.25);
 }

@@ -64,6 +64,33 @@ def test_a_diagnosis_names_causes_and_what_was_ruled_out(splash: Splash):
     assert "too little parallelism, up to" in text and "  not " in text
 
 
+def test_what_if_predicts_what_was_measured_and_says_how_far_it_may_be_off(splash: Splash):
+    if "wmma/10" not in splash("list", "variants").stdout:
+        pytest.skip("a build without CUDA has no declarations to count by")
+    long = ["q_len=16384", "kv_len=16384", "head_dim=128", "batch=1", "q_heads=16", "kv_heads=16"]
+    same = splash.json("what-if", LADDERS, "wmma/10", "dtype=bfloat16", "mask=causal", *long)
+    assert same["predicted"]["seconds"] == pytest.approx(same["measured"]["seconds"])
+    twice = splash.json("what-if", LADDERS, "wmma/10", "mask=causal", *long, "q_len=32768", "kv_len=32768")
+    ratio = twice["predicted"]["seconds"] / same["measured"]["seconds"]
+    assert 3.4 < ratio < 4.6 and twice["predicted"]["executed_flops"] / same["measured"]["executed_flops"] > 3.9
+    assert twice["predicted"]["low"] < twice["predicted"]["seconds"] < twice["predicted"]["high"]
+    slower = splash.json("what-if", LADDERS, "wmma/8", "--gpu", "NVIDIA L4")
+    assert slower["predicted"]["seconds"] > 2 * slower["measured"]["seconds"]
+    text = splash("what-if", LADDERS, "splash/6", "k_keep=4").stdout
+    assert "predicted" in text and "held-out cases" in text
+
+
+def test_what_if_refuses_what_it_cannot_tell(splash: Splash):
+    assert "begins more than one kernel" in splash.refused("what-if", LADDERS, "wmma/")
+    assert "is not NAME=VALUE" in splash.refused("what-if", LADDERS, "wmma/8", "tile=64")
+    assert "no kernel whose id starts with 'nope'" in splash.refused("what-if", LADDERS, "nope")
+    assert "describes the GPU 'Voodoo'" in splash.refused("what-if", LADDERS, "wmma/8", "--gpu", "Voodoo")
+    if "wmma/10" in splash("list", "variants").stdout:
+        refusal = splash.refused("what-if", LADDERS, "wmma/10", "--gpu", "NVIDIA L4")
+        assert "compute capability" in refusal
+        assert "head_dim" in splash.refused("what-if", LADDERS, "wmma/8", "head_dim=40000")
+
+
 @pytest.mark.parametrize("command", ["analyze", "diagnose"])
 def test_refusals(splash: Splash, command: str):
     assert "no kernel whose id starts with 'nope'" in splash.refused(command, LADDERS, "--kernels", "nope")

@@ -1,0 +1,118 @@
+#include "analysis/what_if.h"
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+
+using namespace splash;
+using namespace splash::analysis;
+
+namespace {
+
+const Multiprocessors kMachine{
+    .count = 100, .warps = 64, .blocks = 32, .registers = 65536, .shared_bytes = 233472};
+
+std::vector<Ceiling> ceilings() {
+  const auto ceiling = [](const char* name, const char* dtype, double measured) {
+    Ceiling c;
+    c.name = name;
+    c.dtype = dtype;
+    c.measured = measured;
+    return c;
+  };
+  return {ceiling("dram copy", "", 4e12),  ceiling("dram read", "", 4e12),
+          ceiling("l2 read", "", 1e13),    ceiling("launch", "", 3e-6),
+          ceiling("graph node", "", 1e-6), ceiling("fma", "float32", 5e13),
+          ceiling("tensor", "tf32", 4e14), ceiling("tensor", "bfloat16", 8e14)};
+}
+
+// A kernel whose full waves take `factor` times its floors, and a launch before.
+KernelCase kernel(const char* name, int64_t waves, double factor) {
+  KernelCase k;
+  k.case_id = std::string(name) + " " + std::to_string(waves);
+  k.implementation = name;
+  k.shape.q_len = k.shape.kv_len = 100 * waves;
+  k.unit = "bfloat16";
+  const auto work = static_cast<double>(waves);
+  k.flops = 8e9 * work;       // 10 us
+  k.l2_bytes = 2e8 * work;    // 20 us
+  k.dram_bytes = 4e7 * work;  // 10 us
+  k.use = {.blocks = 200 * waves, .threads = 1024, .registers = 32, .shared_bytes = 1024};
+  k.seconds = 3e-6 + factor * 40e-6 * work;
+  return k;
+}
+
+template <class Call>
+std::string message_of(const Call& call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a kernel that always loses the same is predicted exactly, with an interval of no width") {
+  std::vector<KernelCase> measured;
+  for (const int64_t waves : {1, 2, 3, 5, 8, 13, 21, 34, 55}) measured.push_back(kernel("a/1", waves, 2.5));
+  const Prediction p = predict(kernel("a/1", 100, 1), kMachine, ceilings(), measured, kMachine, ceilings());
+  CHECK(p.seconds == doctest::Approx(3e-6 + 2.5 * 4000e-6));
+  CHECK(p.low == doctest::Approx(p.seconds));
+  CHECK(p.high == doctest::Approx(p.seconds));
+  CHECK(p.factor == doctest::Approx(2.5));
+  CHECK(p.from == "a/1 55");
+  CHECK(p.held_out == 9);
+}
+
+TEST_CASE("what it loses is taken from the nearest case of the kernel, not from others") {
+  std::vector<KernelCase> measured{kernel("a/1", 1, 8), kernel("a/1", 20, 2), kernel("a/1", 400, 1.5),
+                                   kernel("b/1", 30, 9)};
+  CHECK(predict(kernel("a/1", 30, 1), kMachine, ceilings(), measured, kMachine, ceilings()).factor ==
+        doctest::Approx(2));
+  CHECK(predict(kernel("a/1", 2, 1), kMachine, ceilings(), measured, kMachine, ceilings()).factor ==
+        doctest::Approx(8));
+}
+
+TEST_CASE("the interval is that of what was held out, of all kernels where one has few cases") {
+  // Predicted from each other: 1.5 and 1 / 1.5 of what is measured; b has no other problem to learn from.
+  const std::vector<KernelCase> measured{kernel("a/1", 10, 2), kernel("a/1", 11, 3), kernel("b/1", 30, 9)};
+  const std::vector<double> ratios = held_out_ratios(measured, kMachine, ceilings());
+  REQUIRE(ratios.size() == 2);
+  CHECK(ratios[0] == doctest::Approx(2.0 / 3).epsilon(0.01));
+  CHECK(ratios[1] == doctest::Approx(1.5).epsilon(0.01));
+  const Prediction p = predict(kernel("b/1", 40, 1), kMachine, ceilings(), measured, kMachine, ceilings());
+  CHECK(p.held_out == 2);
+  CHECK(p.low < 0.8 * p.seconds);
+  CHECK(p.high > 1.3 * p.seconds);
+}
+
+TEST_CASE("a last wave that is nearly empty costs as much as a full one") {
+  const std::vector<KernelCase> measured{kernel("a/1", 10, 2)};
+  KernelCase asked = kernel("a/1", 10, 1);
+  asked.use.blocks += 1;
+  const Prediction p = predict(asked, kMachine, ceilings(), measured, kMachine, ceilings());
+  CHECK((p.seconds - 3e-6) / (measured[0].seconds - 3e-6) == doctest::Approx(1.1).epsilon(0.01));
+}
+
+TEST_CASE("faster ceilings elsewhere shorten the floors, and launches stay") {
+  const std::vector<KernelCase> measured{kernel("a/1", 10, 2)};
+  std::vector<Ceiling> there = ceilings();
+  for (Ceiling& ceiling : there) {
+    if (ceiling.name != "launch" && ceiling.name != "graph node") ceiling.measured *= 2;
+  }
+  const Prediction p = predict(kernel("a/1", 10, 1), kMachine, there, measured, kMachine, ceilings());
+  CHECK(p.seconds == doctest::Approx(3e-6 + 400e-6));
+}
+
+TEST_CASE("what cannot be predicted is refused with one sentence") {
+  const std::vector<KernelCase> measured{kernel("a/1", 10, 2)};
+  const auto asking = [&](const KernelCase& asked) {
+    return message_of([&] { predict(asked, kMachine, ceilings(), measured, kMachine, ceilings()); });
+  };
+  CHECK(asking(kernel("c/1", 10, 1)) == "the report has no case of c/1 to predict from");
+  KernelCase large = kernel("a/1", 10, 1);
+  large.use.shared_bytes = 300000;
+  CHECK(asking(large) == "not one block of a/1 fits a multiprocessor: shared memory bounds it");
+}

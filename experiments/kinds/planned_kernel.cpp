@@ -1,0 +1,88 @@
+#include "experiments/kinds/planned_kernel.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "experiments/kinds/gpu_problem.h"
+
+namespace splash::experiments {
+namespace {
+
+constexpr int64_t kKeptForEachBlock = 1024;  // of shared memory, by the driver
+
+gpu::DeviceInfo device_of(const Machine& machine) {
+  gpu::DeviceInfo device;
+  device.name = machine.name;
+  device.compute_major = machine.compute_capability / 10;
+  device.compute_minor = machine.compute_capability % 10;
+  device.multiprocessors = machine.multiprocessors.count;
+  device.l2_bytes = machine.l2.bytes;
+  device.shared_bytes_per_multiprocessor = machine.multiprocessors.shared_bytes;
+  device.shared_bytes_per_block = machine.multiprocessors.shared_bytes - kKeptForEachBlock;
+  return device;
+}
+
+}  // namespace
+
+const gpu::KernelLaunch& main_kernel(const gpu::Plan& plan) {
+  return *std::max_element(plan.kernels.begin(), plan.kernels.end(), [](const auto& a, const auto& b) {
+    return a.blocks * a.threads < b.blocks * b.threads;
+  });
+}
+
+std::string product_unit(const gpu::Work& work, Dtype dtype) {
+  if (work.unit == gpu::MathUnit::f16 && dtype != Dtype::f16) return std::string(to_string(Dtype::bf16));
+  return gpu::to_string(work.unit);
+}
+
+analysis::KernelCase planned_kernel(const std::string& variant_id, const Parameters& parameters,
+                                    const Machine& machine) {
+  check_problem(parameters);
+  const gpu::Variant& variant = gpu::find_variant(variant_id);
+  const AttentionSpec spec = problem_spec(parameters);
+  const Dtype dtype = problem_dtype(parameters);
+  const gpu::DeviceInfo device = device_of(machine);
+  gpu::require_supported(variant, spec, dtype, device);
+  const gpu::Plan plan = variant.plan(spec, dtype, device);
+  const gpu::KernelLaunch& main = main_kernel(plan);
+  analysis::KernelCase kernel;
+  kernel.implementation = variant_id;
+  kernel.shape = spec.shape;
+  kernel.dtype = dtype;
+  kernel.causal = spec.mask.causal;
+  kernel.tile_q = plan.tile.q;
+  kernel.tile_k = plan.tile.k;
+  kernel.stages = plan.tile.stages;
+  kernel.flops = plan.work.executed_flops;
+  kernel.dram_bytes = plan.work.dram_bytes;
+  kernel.l2_bytes = plan.work.l2_bytes;
+  kernel.unit = product_unit(plan.work, dtype);
+  kernel.launches = static_cast<int>(plan.kernels.size());
+  kernel.use = {
+      .blocks = main.blocks, .threads = main.threads, .registers = 0, .shared_bytes = main.shared_bytes};
+  return kernel;
+}
+
+Parameters parameters_of(const analysis::Report& report, int64_t row) {
+  Parameters parameters;
+  const auto at = static_cast<std::size_t>(row);
+  for (const ParameterInfo& info : problem_parameters()) {
+    const analysis::Column* column = report.find(info.name);
+    if (column == nullptr || column->info.is_text != (info.type == ParameterType::text)) {
+      throw ReportError(fmt::format(
+          "there is no column '{}': the report holds no cases of the kind gpu-attention", info.name));
+    }
+    if (info.type == ParameterType::text) {
+      parameters[info.name] = column->texts[at];
+    } else if (info.type == ParameterType::integer) {
+      parameters[info.name] = static_cast<int64_t>(column->numbers[at]);
+    } else {
+      parameters[info.name] = column->numbers[at];
+    }
+  }
+  return parameters;
+}
+
+}  // namespace splash::experiments
