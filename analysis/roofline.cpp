@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/dtype.h"
 #include "core/error.h"
 
 namespace splash::analysis {
@@ -108,6 +109,13 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     found.stages = static_cast<int>(number("stages"));
     found.seconds = number("time_median");
     found.flops = number("executed_flops");
+    found.useful_flops = number("useful_flops");
+    const auto row_bytes =
+        static_cast<double>(bytes_of(dtype_from_string(table.text("dtype", row)))) * number("head_dim");
+    found.output_bytes = row_bytes * number("batch") * number("q_heads") * number("q_len");
+    found.input_bytes =
+        found.output_bytes + 2 * row_bytes * number("batch") * number("kv_heads") * number("kv_len");
+    found.kernel = table.text("kernel", row);
     found.dram_bytes = number("dram_bytes_counted");
     found.l2_bytes = number("l2_bytes_counted");
     found.unit = table.text("math_unit", row);

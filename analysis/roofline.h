@@ -14,7 +14,7 @@ namespace splash::analysis {
 
 // One timed kernel variant of a report of kind gpu-attention.
 struct KernelCase {
-  int64_t row = 0;  // of the report
+  int64_t row = 0;  // in the report's results
   std::string case_id, implementation;
   std::string
       problem;  // "bfloat16, 1 x 16 heads, 16384 x 16384, d 64, causal", and what else is not the usual
@@ -25,8 +25,11 @@ struct KernelCase {
   int stages = 1;                  // tiles of keys and values in flight
   double seconds = 0;              // median of a call
   double flops = 0;                // of the products as they run, padding included
+  double useful_flops = 0;         // on the pairs that are visible and selected
   double dram_bytes = 0, l2_bytes = 0;
   std::string unit;  // dtype of the products' ceiling: "float32" (FMA), "tf32", "float16", "bfloat16"
+  double input_bytes = 0, output_bytes = 0;  // of q, k and v; of the result
+  std::string kernel;                        // the largest, as declared; its resources are in `use`
   int launches = 1;
   bool replayed = false;    // timed as a graph of calls, else as lone calls
   KernelUse use{};          // of the largest kernel

@@ -36,6 +36,8 @@ Report example() {
                     number_column("head_dim", {64, 64, 64}),
                     number_column("time_median", {1e-3, kNan, 1e-3}),
                     number_column("executed_flops", {2e11, 1, kNan}),
+                    number_column("useful_flops", {1e11, 1, kNan}),
+                    text_column("kernel", {"x_kernel", "y_kernel", ""}),
                     number_column("dram_bytes_counted", {1e9, 1, kNan}),
                     number_column("l2_bytes_counted", {8e9, 1, kNan}),
                     number_column("launches", {2, 1, kNan}),
@@ -68,6 +70,10 @@ TEST_CASE("of a report the kernels that were run are taken, peers are not") {
   CHECK(cases[0].unit == "bfloat16");  // declared as float16, which stands for both
   CHECK(cases[0].use.blocks == 264);
   CHECK(cases[0].launches == 2);
+  CHECK(cases[0].kernel == "x_kernel");
+  CHECK(cases[0].useful_flops == 1e11);
+  CHECK(cases[0].output_bytes == 2.0 * 32 * 512 * 64);
+  CHECK(cases[0].input_bytes == 2.0 * (32 * 512 + 2 * 8 * 1024) * 64);
 }
 
 TEST_CASE("floors are counts over measured ceilings, and the highest one is the level") {

@@ -23,6 +23,7 @@ struct Command {
 int cmd_analyze(const Words& words);
 int cmd_ceilings(const Words& words);
 int cmd_compare(const Words& words);
+int cmd_counters(const Words& words);
 int cmd_diagnose(const Words& words);
 int cmd_doctor(const Words& words);
 int cmd_entmax(const Words& words);

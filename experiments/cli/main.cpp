@@ -36,6 +36,7 @@ const Command kCommands[] = {
     {"analyze", "where the kernels of a report stand below the ceilings, and how they fill the GPU",
      cmd_analyze},
     {"diagnose", "why the kernels of a report take the time they take, and what was ruled out", cmd_diagnose},
+    {"counters", "what a profiler saw of the kernels of a report, beside what was counted", cmd_counters},
     {"what-if", "how long a recorded kernel would take on another problem or another GPU", cmd_what_if},
     {"ceilings", "what the GPU reaches: bandwidths, rates and launches, beside its data sheet", cmd_ceilings},
     {"entmax", "calculator: tau, probabilities and support of a row of scores", cmd_entmax},

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "experiments/kinds/gpu_problem.h"
+#include "gpu/engine/work.h"
 
 namespace splash::experiments {
 namespace {
@@ -56,9 +57,13 @@ analysis::KernelCase planned_kernel(const std::string& variant_id, const Paramet
   kernel.tile_k = plan.tile.k;
   kernel.stages = plan.tile.stages;
   kernel.flops = plan.work.executed_flops;
+  kernel.useful_flops = plan.work.useful_flops;
   kernel.dram_bytes = plan.work.dram_bytes;
   kernel.l2_bytes = plan.work.l2_bytes;
   kernel.unit = product_unit(plan.work, dtype);
+  kernel.output_bytes = static_cast<double>(spec.shape.rows() * spec.shape.head_dim * bytes_of(dtype));
+  kernel.input_bytes = gpu::compulsory_bytes(spec.shape, dtype) - kernel.output_bytes;
+  kernel.kernel = main.name;
   kernel.launches = static_cast<int>(plan.kernels.size());
   kernel.use = {
       .blocks = main.blocks, .threads = main.threads, .registers = 0, .shared_bytes = main.shared_bytes};

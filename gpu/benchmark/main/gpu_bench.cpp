@@ -13,6 +13,7 @@
 #include "analysis/statistics.h"
 #include "core/error.h"
 #include "core/workload.h"
+#include "gpu/benchmark/profile.h"
 #include "gpu/benchmark/timing.h"
 #include "gpu/engine/attention.h"
 #include "gpu/entmax/attention.h"
@@ -29,6 +30,7 @@ struct Options {
   double alpha = 1.5, share = 0.1, query_variance = 6;
   int64_t k_keep = 8, block = 64, samples = 30, seed = 1;
   bool causal = false, positions = false, graph = false, cold = false, backward = false;
+  bool profile = false;
 };
 
 void declare(CLI::App& app, Options& o) {
@@ -50,6 +52,8 @@ void declare(CLI::App& app, Options& o) {
   app.add_flag("--positions", o.positions, "hide later keys by positions 0, 1, 2, ...");
   app.add_flag("--graph", o.graph, "replay a graph instead of timing lone calls");
   app.add_flag("--backward", o.backward, "exact entmax with its gradients in place of the variants");
+  app.add_flag("--profile", o.profile, "one call for ncu --profile-from-start off, nothing is timed")
+      ->excludes("--backward");
   app.add_flag("--cold", o.cold, "flush L2 before each call");
 }
 
@@ -143,6 +147,12 @@ void bench(const Options& o) {
     }
     const PreparedAttention attention(*variant, spec, dtype, stream);
     const auto call = [&] { attention.enqueue(q.view(), k.view(), v.view(), out.view()); };
+    if (o.profile) {
+      profile_call(call, stream);
+      std::printf("  %-34s profiled\n", id.c_str());
+      print_kernels(attention.plan());
+      continue;
+    }
     const Timing timing = time_on_device(call, stream, timing_of(o));
     const double median = analysis::median(timing.seconds);
     const auto interval = analysis::median_interval(timing.seconds);

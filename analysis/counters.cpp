@@ -1,0 +1,375 @@
+#include "analysis/counters.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace splash::analysis {
+namespace {
+
+constexpr double kSector = 32;  // bytes
+constexpr const char* kFunctionColumn = "kernel_counter";
+constexpr const char* kRegisters = "launch__registers_per_thread";
+constexpr const char* kDynamicShared = "launch__shared_mem_per_block_dynamic";
+constexpr const char* kStaticShared = "launch__shared_mem_per_block_static";
+
+std::optional<double> value_of(const NcuKernel& kernel, const CounterInfo::Term& term) {
+  const auto value = kernel.get(term.metric, term.quantity);
+  if (!value) return value;
+  return term.sign * (term.quantity == Quantity::sectors ? kSector : 1) * *value;
+}
+
+Counters counters_of(const NcuKernel& kernel) {
+  Counters counters;
+  for (const CounterInfo& info : counter_infos()) {
+    for (const auto& terms : info.sources) {
+      if (!value_of(kernel, terms.front())) continue;
+      double sum = 0;
+      for (const auto& term : terms) sum += value_of(kernel, term).value_or(0);
+      counters.*info.member = sum;
+      break;
+    }
+  }
+  return counters;
+}
+
+// Whether a kernel that the profiler saw is the largest of a case.
+bool is_of(const NcuKernel& seen, const KernelCase& kernel) {
+  if (seen.blocks != kernel.use.blocks || seen.threads != kernel.use.threads) return false;
+  const auto registers = seen.get(kRegisters, Quantity::count);
+  if (registers && std::lround(*registers) != kernel.use.registers) return false;
+  const auto dynamic = seen.get(kDynamicShared, Quantity::bytes),
+             fixed = seen.get(kStaticShared, Quantity::bytes);
+  // As printed: six digits behind the point of the scaled unit, or two on the details page.
+  if (dynamic && fixed &&
+      std::abs(*dynamic + *fixed - static_cast<double>(kernel.use.shared_bytes)) >
+          std::max(1.0, 0.001 * static_cast<double>(kernel.use.shared_bytes))) {
+    return false;
+  }
+  // "forward_kernel, long lists" is declared of the function forward_kernel.
+  const bool same_name = kernel.kernel.substr(0, kernel.kernel.find(',')) == seen.function();
+  return same_name || (registers && dynamic && fixed);
+}
+
+// Calls of several kernels: the sums over each call. One call, or whole calls one after the other.
+std::vector<Counters> calls_of(const std::vector<NcuKernel>& kernels, const KernelCase& kernel) {
+  std::vector<Counters> calls;
+  const auto launches = static_cast<std::size_t>(kernel.launches);
+  if (launches == 1) {
+    for (const NcuKernel& seen : kernels) {
+      if (is_of(seen, kernel)) calls.push_back(counters_of(seen));
+    }
+    return calls;
+  }
+  const auto refuse = [&] {
+    throw InvalidArgument(fmt::format(
+        "a call of {} launches {} kernels, but the table does not hold whole calls of it and nothing else: "
+        "profile one call alone, as splash counters --command says",
+        kernel.implementation, kernel.launches));
+  };
+  if (kernels.size() % launches != 0) refuse();
+  for (std::size_t begin = 0; begin < kernels.size(); begin += launches) {
+    const auto first = kernels.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto end = first + kernel.launches;
+    const auto largest = std::find_if(first, end, [&](const NcuKernel& seen) { return is_of(seen, kernel); });
+    if (largest == end) refuse();
+    Counters sum = counters_of(*largest);
+    for (auto other = first; other != end; ++other) {
+      if (other == largest) continue;
+      const Counters more = counters_of(*other);
+      for (const CounterInfo& info : counter_infos()) {
+        if (info.additive) sum.*info.member += more.*info.member;
+      }
+    }
+    calls.push_back(sum);
+  }
+  return calls;
+}
+
+Counters mean_of(const std::vector<Counters>& calls) {
+  Counters mean;
+  for (const CounterInfo& info : counter_infos()) {
+    double sum = 0;
+    for (const Counters& call : calls) sum += call.*info.member;
+    mean.*info.member = sum / static_cast<double>(calls.size());
+  }
+  return mean;
+}
+
+bool has_levels(const Counters& c) {
+  return !std::isnan(c.dram_read_bytes + c.dram_write_bytes) || !std::isnan(c.l2_bytes) ||
+         !std::isnan(c.tensor_flops);
+}
+
+std::string geometry(int64_t blocks, int threads) {
+  return fmt::format("{} blocks x {} threads", blocks, threads);
+}
+
+Column& column_of(Report& report, const ColumnInfo& info) {
+  for (Column& column : report.results) {
+    if (column.info.name != info.name) continue;
+    if (column.info.is_text != info.is_text || column.width != 1)
+      throw ReportError(fmt::format("the report's column '{}' is none that counters go into", info.name));
+    return column;
+  }
+  Column column{.info = info};
+  const auto cases = static_cast<std::size_t>(report.cases());
+  if (info.is_text) {
+    column.texts.resize(cases);
+  } else {
+    column.numbers.resize(cases, kMissing);
+  }
+  report.results.push_back(std::move(column));
+  return report.results.back();
+}
+
+std::string formula_of(const CounterInfo& info) {
+  std::string text;
+  for (const auto& terms : info.sources) {
+    text += text.empty() ? "counter: " : ", or ";
+    for (const auto& term : terms) {
+      if (&term != &terms.front()) text += term.sign < 0 ? " - " : " + ";
+      text += fmt::format("{}{}", term.quantity == Quantity::sectors ? "32 " : "", term.metric);
+    }
+  }
+  return text + (info.additive ? " (Nsight Compute, sum over the kernels of a call)"
+                               : " (Nsight Compute, of the largest kernel)");
+}
+
+// What remains of `extra` once the part of it that is not known to be something else is set aside.
+double beyond(double difference, double unknown) {
+  return difference > unknown ? difference - unknown : std::min(difference, 0.0);
+}
+
+void add_part(LevelCounts& level, const char* cause, double amount) {
+  if (amount != 0 && !std::isnan(amount)) level.parts.push_back({cause, amount});
+}
+
+void explain_dram(const KernelCase& kernel, const Counters& c, LevelCounts& level) {
+  const double counted_reads = std::min(kernel.input_bytes, level.counted - kernel.output_bytes);
+  const double unknown = level.counted - kernel.output_bytes - counted_reads;
+  const double reads = beyond(c.dram_read_bytes - counted_reads, unknown);
+  double refetched = std::max(reads, 0.0);
+  if (!std::isnan(c.l2_read_miss_bytes))
+    refetched = std::min(refetched, std::max(0.0, c.l2_read_miss_bytes - counted_reads - unknown));
+  add_part(level, "refetched tiles", refetched);
+  add_part(level, "inputs not read", std::min(reads, 0.0));
+  const double writes = beyond(c.dram_write_bytes - kernel.output_bytes, unknown);
+  add_part(level, "write-backs", std::max(writes, 0.0));
+  add_part(level, "left in L2", std::min(writes, 0.0));
+}
+
+void explain_l2(const KernelCase& kernel, const Counters& c, LevelCounts& level) {
+  add_part(level, "local memory", c.local_read_bytes);
+  // A model rounds; 1 % is not a workspace.
+  const bool no_workspace = kernel.dram_bytes <= 1.01 * (kernel.input_bytes + kernel.output_bytes);
+  if (no_workspace)
+    add_part(level, "written beyond the result", std::max(0.0, c.l2_write_bytes - kernel.output_bytes));
+}
+
+}  // namespace
+
+const std::vector<CounterInfo>& counter_infos() {
+  using Q = Quantity;
+  static const std::vector<CounterInfo> infos{
+      {&Counters::dram_read_bytes,
+       "dram_read_bytes_counter",
+       "bytes",
+       "bytes read from DRAM",
+       true,
+       {{{"dram__bytes_read.sum", Q::bytes}}, {{"dram__sectors_read.sum", Q::sectors}}}},
+      {&Counters::dram_write_bytes,
+       "dram_write_bytes_counter",
+       "bytes",
+       "bytes written to DRAM",
+       true,
+       {{{"dram__bytes_write.sum", Q::bytes}}, {{"dram__sectors_write.sum", Q::sectors}}}},
+      // Traffic between the two halves of L2 is no request of a multiprocessor's.
+      {&Counters::l2_bytes,
+       "l2_bytes_counter",
+       "bytes",
+       "bytes that all blocks asked of L2",
+       true,
+       {{{"lts__t_sectors_srcunit_tex.sum", Q::sectors}},
+        {{"lts__t_bytes.sum", Q::bytes}, {"lts__t_sectors_srcunit_ltcfabric.sum", Q::sectors, -1}},
+        {{"lts__t_sectors.sum", Q::sectors}, {"lts__t_sectors_srcunit_ltcfabric.sum", Q::sectors, -1}}}},
+      {&Counters::l2_write_bytes,
+       "l2_write_bytes_counter",
+       "bytes",
+       "bytes that all blocks wrote to L2",
+       true,
+       {{{"lts__t_sectors_srcunit_tex_op_write.sum", Q::sectors}}}},
+      {&Counters::l2_read_miss_bytes,
+       "l2_read_miss_bytes_counter",
+       "bytes",
+       "bytes that blocks read and L2 did not hold",
+       true,
+       {{{"lts__t_sectors_srcunit_tex_op_read_lookup_miss.sum", Q::sectors}}}},
+      {&Counters::l1_bytes,
+       "l1_bytes_counter",
+       "bytes",
+       "bytes that passed the tags of L1",
+       true,
+       {{{"l1tex__t_bytes.sum", Q::bytes}}, {{"l1tex__t_sectors.sum", Q::sectors}}}},
+      {&Counters::local_read_bytes,
+       "local_read_bytes_counter",
+       "bytes",
+       "bytes of local memory (spilled registers) that L1 asked of L2",
+       true,
+       {{{"l1tex__t_sectors_pipe_lsu_mem_local_op_ld_lookup_miss.sum", Q::sectors}}}},
+      {&Counters::tensor_flops,
+       "tensor_flops_counter",
+       "FLOP",
+       "work of the tensor cores",
+       true,
+       {{{"sm__ops_path_tensor_src_fp16.sum", Q::count},
+         {"sm__ops_path_tensor_src_bf16_dst_fp32.sum", Q::count},
+         {"sm__ops_path_tensor_src_tf32_dst_fp32.sum", Q::count}}}},
+      {&Counters::instructions,
+       "instructions_counter",
+       "1",
+       "instructions that warps executed",
+       true,
+       {{{"smsp__inst_executed.sum", Q::count}}, {{"sm__inst_executed.sum", Q::count}}}},
+      {&Counters::seconds,
+       "time_counter",
+       "s",
+       "device time of one call under the profiler, L2 flushed",
+       true,
+       {{{"gpu__time_duration.sum", Q::seconds}}}},
+      {&Counters::tensor_share,
+       "tensor_share_counter",
+       "1",
+       "share of the time that tensor cores are busy",
+       false,
+       {{{"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", Q::share}},
+        {{"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", Q::share}}}},
+      {&Counters::warps_share,
+       "warps_share_counter",
+       "1",
+       "resident warps, as a share of the most",
+       false,
+       {{{"sm__warps_active.avg.pct_of_peak_sustained_active", Q::share}}}},
+  };
+  return infos;
+}
+
+std::vector<std::string> metrics_to_collect() {
+  std::vector<std::string> metrics{kRegisters, kDynamicShared, kStaticShared};
+  for (const CounterInfo& info : counter_infos()) {
+    for (const auto& term : info.sources.front()) metrics.emplace_back(term.metric);
+  }
+  return metrics;
+}
+
+std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,
+                                        const std::vector<KernelCase>& cases) {
+  std::vector<const KernelCase*> seen_cases;
+  for (const NcuKernel& seen : kernels) {
+    std::vector<const KernelCase*> fits;
+    for (const KernelCase& kernel : cases) {
+      if (is_of(seen, kernel)) fits.push_back(&kernel);
+    }
+    if (fits.size() > 1) {
+      throw InvalidArgument(
+          fmt::format("the counters of {} ({}) fit {} cases, such as {} and {} of {}: name one with --case",
+                      seen.function(), geometry(seen.blocks, seen.threads), fits.size(), fits[0]->case_id,
+                      fits[1]->case_id, fits[1]->implementation));
+    }
+    if (!fits.empty() && std::find(seen_cases.begin(), seen_cases.end(), fits[0]) == seen_cases.end())
+      seen_cases.push_back(fits[0]);
+  }
+  if (seen_cases.empty()) {
+    const NcuKernel& first = kernels.front();
+    throw InvalidArgument(fmt::format(
+        "the counters are of another kernel: {} ({}) is that of none of the {} chosen cases{}",
+        first.function(), geometry(first.blocks, first.threads), cases.size(),
+        cases.size() == 1
+            ? fmt::format(", {} ({})", cases[0].kernel, geometry(cases[0].use.blocks, cases[0].use.threads))
+            : ""));
+  }
+  std::vector<CountedCase> result;
+  for (const KernelCase* kernel : seen_cases) {
+    const auto largest =
+        std::find_if(kernels.begin(), kernels.end(), [&](const auto& seen) { return is_of(seen, *kernel); });
+    result.push_back({*kernel, largest->function(), mean_of(calls_of(kernels, *kernel))});
+    if (!has_levels(result.back().counters)) {
+      throw InvalidArgument(fmt::format(
+          "of {} there are no counters of bytes or FLOPs, such as dram__bytes_read.sum: collect the metrics "
+          "that splash counters --command names, and print them with --page raw --csv",
+          largest->function()));
+    }
+  }
+  return result;
+}
+
+void write_counters(Report& report, const std::vector<CountedCase>& cases) {
+  const std::string reason =
+      "no counters of the case were imported, or the profiler did not deliver this one";
+  Column& functions = column_of(report, {.name = kFunctionColumn,
+                                         .units = "text",
+                                         .long_name = "kernel that the counters are of",
+                                         .formula = "counter: as Nsight Compute names it",
+                                         .is_text = true,
+                                         .missing_reason = reason});
+  for (const CountedCase& c : cases) functions.texts[static_cast<std::size_t>(c.kernel.row)] = c.function;
+  for (const CounterInfo& info : counter_infos()) {
+    Column& column = column_of(report, {.name = info.column,
+                                        .units = info.units,
+                                        .long_name = info.long_name,
+                                        .formula = formula_of(info),
+                                        .reproducible = false,
+                                        .missing_reason = reason});
+    for (const CountedCase& c : cases)
+      column.numbers[static_cast<std::size_t>(c.kernel.row)] = c.counters.*info.member;
+  }
+}
+
+std::vector<CountedCase> read_counters(const Report& report, const std::vector<KernelCase>& cases) {
+  std::vector<CountedCase> result;
+  for (const KernelCase& kernel : cases) {
+    CountedCase found{kernel, "", {}};
+    const auto row = static_cast<std::size_t>(kernel.row);
+    if (const Column* functions = report.find(kFunctionColumn);
+        functions != nullptr && functions->info.is_text)
+      found.function = functions->texts[row];
+    for (const CounterInfo& info : counter_infos()) {
+      const Column* column = report.find(info.column);
+      if (column != nullptr && !column->info.is_text && column->width == 1)
+        found.counters.*info.member = column->numbers[row];
+    }
+    result.push_back(std::move(found));
+  }
+  return result;
+}
+
+bool LevelCounts::close() const {
+  return std::abs(counter - counted) <= kClose * counted;
+}
+
+std::vector<LevelCounts> compare_levels(const CountedCase& counted) {
+  const KernelCase& kernel = counted.kernel;
+  const Counters& c = counted.counters;
+  std::vector<LevelCounts> levels{{.level = Level::products,
+                                   .counted = kernel.flops,
+                                   .counter = kernel.unit == "float32" ? kMissing : c.tensor_flops,
+                                   .padding = std::max(0.0, kernel.flops - kernel.useful_flops)},
+                                  {.level = Level::l2, .counted = kernel.l2_bytes, .counter = c.l2_bytes},
+                                  {.level = Level::dram,
+                                   .counted = kernel.dram_bytes,
+                                   .counter = c.dram_read_bytes + c.dram_write_bytes}};
+  for (LevelCounts& level : levels) {
+    if (std::isnan(level.counter)) continue;
+    if (level.level == Level::l2) explain_l2(kernel, c, level);
+    if (level.level == Level::dram) explain_dram(kernel, c, level);
+    double rest = level.counter - level.counted;
+    for (const Part& part : level.parts) rest -= part.amount;
+    level.parts.push_back({"unexplained", rest});
+  }
+  return levels;
+}
+
+}  // namespace splash::analysis

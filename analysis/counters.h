@@ -1,0 +1,104 @@
+#pragma once
+// Counters of Nsight Compute beside what was counted of the same kernels: which bytes and FLOPs a declaration
+// predicted, which the hardware saw, and what the difference is made of, as far as it is known.
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "analysis/ncu_csv.h"
+#include "analysis/roofline.h"
+
+namespace splash::analysis {
+
+constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
+
+// Of one call: sums over its kernels, the two shares of its largest kernel alone. NaN: the profiler did not
+// deliver.
+struct Counters {
+  double dram_read_bytes = kMissing, dram_write_bytes = kMissing;
+  double l2_bytes = kMissing;            // asked of L2 by the multiprocessors
+  double l2_write_bytes = kMissing;      // of these, written
+  double l2_read_miss_bytes = kMissing;  // of these, read and not found
+  double l1_bytes = kMissing;
+  double local_read_bytes = kMissing;  // of local memory, not found in L1: spilled registers
+  double tensor_flops = kMissing;
+  double instructions = kMissing;  // of warps
+  double seconds = kMissing;
+  double tensor_share = kMissing;  // of the time that tensor cores are busy
+  double warps_share = kMissing;   // resident warps / the most
+};
+
+// A counter: its column in a report, and the metrics that it is made of.
+struct CounterInfo {
+  double Counters::*member;
+  const char* column;  // "dram_read_bytes_counter"
+  const char* units;
+  const char* long_name;
+  bool additive;  // over the kernels of a call
+  struct Term {
+    const char* metric = "";
+    Quantity quantity = Quantity::count;  // sectors count as the 32 bytes that they are
+    double sign = 1;
+  };
+  // The first whose first metric is there is taken: the sum of its terms, those that are missing left out.
+  std::vector<std::vector<Term>> sources;
+};
+const std::vector<CounterInfo>& counter_infos();
+
+// Every metric that match_counters() looks at, for ncu --metrics.
+std::vector<std::string> metrics_to_collect();
+
+// A case whose kernels a profiler saw.
+struct CountedCase {
+  KernelCase kernel;
+  std::string function;  // the largest kernel, as the profiler names it; empty where no counters are known
+  Counters counters;
+};
+
+// The counters of the cases' calls. A kernel is that of a case where grid, block, and, as far as both tell,
+// registers and shared memory are equal, and so is the name; or where registers and shared memory are known
+// and equal, for some variants declare a name that is not the function's. Several calls of one case are
+// averaged. Cases of several launches need a table that holds whole calls of theirs and nothing else. Cases
+// that were not profiled are left out. Throws InvalidArgument where no kernel is that of a case, where one is
+// that of several cases, and where a case has none of the counters of bytes and FLOPs.
+std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,
+                                        const std::vector<KernelCase>& cases);
+
+// Into columns of the report, labelled counter, and out of them; cases without any have an empty function.
+void write_counters(Report& report, const std::vector<CountedCase>& cases);
+std::vector<CountedCase> read_counters(const Report& report, const std::vector<KernelCase>& cases);
+
+// A part of counter - counted.
+struct Part {
+  const char* cause;
+  double amount;  // bytes or FLOPs, negative for what was spared
+};
+
+// One level: what the declaration counts beside what the hardware saw.
+struct LevelCounts {
+  Level level = Level::products;
+  double counted = 0, counter = kMissing;
+  double padding = 0;         // of `counted`, executed beyond the useful work; known of products alone
+  std::vector<Part> parts{};  // their sum is counter - counted; the last is "unexplained"
+  bool close() const;         // counter within kClose of counted
+};
+constexpr double kClose = 0.15;
+
+// Products, L2, DRAM. Only what is known is attributed, the rest is "unexplained".
+//
+// Products are the tensor cores' FLOPs; float32 units are not compared, for other work runs on them too.
+//
+// L2. "local memory": loads of spilled registers that missed L1, which no declaration counts. "written beyond
+// the result": writes - result, where the declaration counts no DRAM bytes but inputs and result.
+//
+// DRAM. A declaration counts one sum of bytes. Of it the result is written once, and the inputs are read:
+// inputs = min(q + k + v, sum - result). The rest (a workspace, repeated reads) is either, which is not
+// known.
+//   "refetched tiles"   read - inputs - rest, where positive, and no more than loads missed in L2
+//   "inputs not read"   read - inputs, where negative: L2 held them, or no block needed them
+//   "write-backs"       written - result - rest, where positive
+//   "left in L2"        written - result, where negative
+std::vector<LevelCounts> compare_levels(const CountedCase& counted);
+
+}  // namespace splash::analysis

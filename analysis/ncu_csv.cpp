@@ -1,0 +1,272 @@
+#include "analysis/ncu_csv.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace splash::analysis {
+namespace {
+
+using Row = std::vector<std::string>;
+
+struct Unit {
+  const char* name;
+  Quantity quantity;
+  double factor;
+};
+
+// ncu counts in powers of 1000: 11,105,984 sectors of 32 bytes are 355.391488 Mbyte.
+constexpr Unit kUnits[] = {
+    {"byte", Quantity::bytes, 1},         {"sector", Quantity::sectors, 1},
+    {"sectors", Quantity::sectors, 1},    {"inst", Quantity::count, 1},
+    {"register", Quantity::count, 1},     {"", Quantity::count, 1},
+    {"", Quantity::sectors, 1},           {"%", Quantity::share, 0.01},
+    {"second", Quantity::seconds, 1},     {"s", Quantity::seconds, 1},
+    {"msecond", Quantity::seconds, 1e-3}, {"ms", Quantity::seconds, 1e-3},
+    {"usecond", Quantity::seconds, 1e-6}, {"us", Quantity::seconds, 1e-6},
+    {"nsecond", Quantity::seconds, 1e-9}, {"ns", Quantity::seconds, 1e-9},
+};
+
+std::optional<double> factor_of(const std::string& unit, Quantity quantity) {
+  const auto known = [&](const std::string& name) -> std::optional<double> {
+    for (const Unit& u : kUnits) {
+      if (u.name == name && u.quantity == quantity) return u.factor;
+    }
+    return std::nullopt;
+  };
+  // What it is counted for does not change the number: "Kbyte/block", "register/thread".
+  std::string name = unit;
+  for (const char* per : {"/block", "/thread"}) {
+    if (name.ends_with(per)) name.resize(name.size() - std::string(per).size());
+  }
+  if (const auto plain = known(name)) return plain;
+  constexpr std::pair<char, double> kPrefixes[] = {{'K', 1e3}, {'M', 1e6}, {'G', 1e9}, {'T', 1e12}};
+  for (const auto& [letter, scale] : kPrefixes) {
+    if (name.size() < 2 || name[0] != letter) continue;
+    if (const auto base = known(name.substr(1))) return scale * *base;
+  }
+  return std::nullopt;
+}
+
+const char* units_of(Quantity quantity) {
+  switch (quantity) {
+    case Quantity::bytes:
+      return "byte to Tbyte";
+    case Quantity::sectors:
+      return "sector to Tsector";
+    case Quantity::seconds:
+      return "ns, us, ms or s";
+    case Quantity::share:
+      return "%";
+    case Quantity::count:
+      return "inst, register or none";
+  }
+  return "";
+}
+
+// The product of "(256, 1, 1)"; 0 for what is no such list.
+int64_t volume(const std::string& extents) {
+  int64_t product = 1;
+  bool any = false;
+  for (std::size_t at = 0; at < extents.size();) {
+    if (std::isdigit(static_cast<unsigned char>(extents[at])) == 0) {
+      ++at;
+      continue;
+    }
+    int64_t extent = 0;
+    const auto end = std::from_chars(extents.data() + at, extents.data() + extents.size(), extent);
+    if (end.ec != std::errc()) return 0;
+    product *= extent;
+    any = true;
+    at = static_cast<std::size_t>(end.ptr - extents.data());
+  }
+  return any ? product : 0;
+}
+
+// The columns of a table, by name.
+class Header {
+ public:
+  explicit Header(const Row& names) : names_(names) {}
+
+  bool has(const std::string& name) const {
+    return std::find(names_.begin(), names_.end(), name) != names_.end();
+  }
+  std::string at(const Row& row, const std::string& name) const {
+    const auto found = std::find(names_.begin(), names_.end(), name);
+    return found == names_.end() ? "" : row[static_cast<std::size_t>(found - names_.begin())];
+  }
+
+ private:
+  const Row& names_;
+};
+
+NcuKernel kernel_of(const Header& header, const Row& row) {
+  NcuKernel kernel;
+  kernel.name = header.at(row, "Kernel Name");
+  kernel.blocks = volume(header.at(row, "Grid Size"));
+  kernel.threads = static_cast<int>(volume(header.at(row, "Block Size")));
+  return kernel;
+}
+
+// Older versions tell the grid among the metrics alone.
+void complete_launch(NcuKernel& kernel) {
+  const auto first = [&](const char* metric, const char* label) {
+    const auto value = kernel.get(metric, Quantity::count);
+    return value ? value : kernel.get(label, Quantity::count);
+  };
+  if (kernel.blocks == 0)
+    kernel.blocks = static_cast<int64_t>(first("launch__grid_size", "Grid Size").value_or(0));
+  if (kernel.threads == 0)
+    kernel.threads = static_cast<int>(first("launch__block_size", "Block Size").value_or(0));
+}
+
+std::vector<NcuKernel> kernels_of(const std::vector<Row>& table) {
+  const Row& names = table.front();
+  const Header header(names);
+  std::vector<NcuKernel> kernels;
+  if (header.has("Metric Name")) {
+    std::string last;
+    for (auto row = table.begin() + 1; row != table.end(); ++row) {
+      if (row->size() != names.size()) continue;  // a line of the profiler's or the program's
+      const std::string id = header.at(*row, "Process ID") + " " + header.at(*row, "ID");
+      if (kernels.empty() || id != last) kernels.push_back(kernel_of(header, *row));
+      last = id;
+      const std::string metric = header.at(*row, "Metric Name");  // empty where a rule speaks
+      if (metric.empty()) continue;
+      kernels.back().metrics[metric] = {header.at(*row, "Metric Value"), header.at(*row, "Metric Unit")};
+    }
+    return kernels;
+  }
+  if (table.size() < 2 || table[1].size() != names.size()) return kernels;
+  const Row& units = table[1];
+  for (auto row = table.begin() + 2; row != table.end(); ++row) {
+    if (row->size() != names.size()) continue;
+    kernels.push_back(kernel_of(header, *row));
+    for (std::size_t i = 0; i < names.size(); ++i) kernels.back().metrics[names[i]] = {(*row)[i], units[i]};
+  }
+  return kernels;
+}
+
+std::string refusal_in(const std::string& text) {
+  constexpr const char* kMark = "==ERROR== ";
+  const std::size_t at = text.find(kMark);
+  if (at == std::string::npos) return "";
+  const std::size_t begin = at + std::string(kMark).size();
+  const std::size_t end = text.find_first_of("\r\n", begin);
+  return text.substr(begin, end == std::string::npos ? end : end - begin);
+}
+
+}  // namespace
+
+std::vector<std::vector<std::string>> parse_csv(const std::string& text) {
+  std::vector<Row> rows;
+  Row row;
+  std::string field;
+  bool quoted = false;
+  const auto end_row = [&] {
+    row.push_back(std::move(field));
+    field.clear();
+    if (row.size() > 1 || !row[0].empty()) rows.push_back(std::move(row));
+    row.clear();
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c != '"') {
+        field += c;
+      } else if (i + 1 < text.size() && text[i + 1] == '"') {
+        field += text[++i];
+      } else {
+        quoted = false;
+      }
+    } else if (c == '"' && field.empty()) {  // elsewhere it is a letter, as in what a program prints
+      quoted = true;
+    } else if (c == ',') {
+      row.push_back(std::move(field));
+      field.clear();
+    } else if (c == '\n') {
+      end_row();
+    } else if (c != '\r') {
+      field += c;
+    }
+  }
+  end_row();
+  return rows;
+}
+
+std::string NcuKernel::function() const {
+  // Up to the parameters, without template arguments, scopes and the type of the result.
+  std::string whole = name, text;
+  const std::string unnamed = "(anonymous namespace)";
+  for (std::size_t at = 0; (at = whole.find(unnamed)) != std::string::npos;) whole.erase(at, unnamed.size());
+  int depth = 0;
+  for (const char c : whole) {
+    if (c == '<') ++depth;
+    if (depth == 0 && c == '(') break;
+    if (depth == 0) text += c;
+    if (c == '>') --depth;
+  }
+  const std::size_t scope = text.find_last_of(": ");
+  return scope == std::string::npos ? text : text.substr(scope + 1);
+}
+
+std::optional<double> NcuKernel::get(const std::string& metric, Quantity quantity) const {
+  const auto found = metrics.find(metric);
+  if (found == metrics.end()) return std::nullopt;
+  const auto& [value, unit] = found->second;
+  if (value.empty() || value == "n/a" || value == "N/A" || value == "no data" || value == "(!) n/a")
+    return std::nullopt;
+  std::string digits = value;
+  std::erase(digits, ',');
+  double number = 0;
+  const auto end = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (end.ec != std::errc() || end.ptr != digits.data() + digits.size())
+    throw InvalidArgument(fmt::format("the value '{}' of the metric {} is no number", value, metric));
+  const auto factor = factor_of(unit, quantity);
+  if (!factor) {
+    throw InvalidArgument(fmt::format("the metric {} comes in the unit '{}', which is none of {}", metric,
+                                      unit, units_of(quantity)));
+  }
+  return number * *factor;
+}
+
+NcuResults parse_ncu(const std::string& text) {
+  NcuResults results;
+  // The table begins where a line does with its first column's name.
+  std::size_t begin = 0;
+  while (text.compare(begin, 4, "\"ID\"") != 0 && text.compare(begin, 3, "ID,") != 0) {
+    begin = text.find('\n', begin);
+    if (begin == std::string::npos) break;
+    ++begin;
+  }
+  if (begin != std::string::npos) results.kernels = kernels_of(parse_csv(text.substr(begin)));
+  for (NcuKernel& kernel : results.kernels) complete_launch(kernel);
+  if (!results.kernels.empty()) return results;
+  results.refusal = refusal_in(text);
+  if (results.refusal.empty()) {
+    throw InvalidArgument(begin == std::string::npos
+                              ? "there is no table of ncu --csv in it: no line begins with \"ID\""
+                              : "the table of ncu --csv holds no kernel");
+  }
+  return results;
+}
+
+NcuResults read_ncu(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || text.str().empty()) throw InvalidArgument(fmt::format("{} cannot be read, or is empty", path));
+  try {
+    return parse_ncu(text.str());
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", path, error.what()));
+  }
+}
+
+}  // namespace splash::analysis

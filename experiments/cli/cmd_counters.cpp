@@ -1,0 +1,208 @@
+// splash counters: what a profiler saw of the kernels of a report, beside what was counted of them.
+
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "analysis/counters.h"
+#include "analysis/report/io.h"
+#include "experiments/cli/command.h"
+#include "experiments/cli/console.h"
+#include "experiments/cli/kernel_selection.h"
+#include "experiments/cli/profile_command.h"
+#include "experiments/runner/narrate.h"
+#include "experiments/runner/provenance.h"
+
+namespace splash::cli {
+namespace {
+
+using namespace analysis;
+
+struct Options {
+  std::string report, prefix, case_id, ncu, out;
+  bool command = false, json = false;
+};
+
+std::vector<KernelCase> chosen_cases(const Report& report, const Options& options) {
+  std::vector<KernelCase> kernels = selected_kernels(report, options.prefix);
+  std::erase_if(kernels, [&](const auto& kernel) { return !kernel.case_id.starts_with(options.case_id); });
+  if (!kernels.empty()) return kernels;
+  throw InvalidArgument(
+      fmt::format("none of the chosen kernels is of a case whose id starts with '{}'", options.case_id));
+}
+
+// Counters from the file, else those that the report holds. Says where there are none.
+std::vector<CountedCase> counted_cases(const Report& report, const Options& options,
+                                       const std::vector<KernelCase>& kernels) {
+  if (!options.ncu.empty()) {
+    const NcuResults results = read_ncu(options.ncu);
+    if (results.refusal.empty()) return match_counters(results.kernels, kernels);
+    if (!options.out.empty()) {
+      throw InvalidArgument(
+          fmt::format("{} holds no counters to write; ncu says: {}", options.ncu, results.refusal));
+    }
+    experiments::narrate("no counters were to be had; what is shown is counted alone. ncu says: {}",
+                         results.refusal);
+  }
+  std::vector<CountedCase> cases = read_counters(report, kernels);
+  const bool any = std::any_of(cases.begin(), cases.end(), [](const auto& c) { return !c.function.empty(); });
+  if (!any && options.ncu.empty()) {
+    experiments::narrate(
+        "the report holds no counters of these kernels; what is shown is counted alone (--command prints how "
+        "to "
+        "get them)");
+  }
+  return cases;
+}
+
+// "1.234 GB"
+std::string scaled(double amount, const char* unit) {
+  constexpr std::array kPrefixes{"", "k", "M", "G", "T", "P"};
+  std::size_t step = 0;
+  for (; std::abs(amount) >= 1000 && step + 1 < kPrefixes.size(); ++step) amount /= 1000;
+  return std::isnan(amount) ? "-" : fmt::format("{} {}{}", short_number(amount), kPrefixes[step], unit);
+}
+
+const char* unit_of(const LevelCounts& level) {
+  return level.level == Level::products ? "FLOP" : "B";
+}
+
+std::string explained(const LevelCounts& level) {
+  std::string text;
+  for (const Part& part : level.parts) {
+    if (std::abs(part.amount) < 0.005 * level.counted) continue;
+    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", part.cause, part.amount > 0 ? "+" : "",
+                        scaled(part.amount, unit_of(level)));
+  }
+  if (level.padding > 0) {
+    text += fmt::format("{}{:.3g} % of what is counted is padding", text.empty() ? "" : "; ",
+                        100 * level.padding / level.counted);
+  }
+  return text;
+}
+
+void print_case(const CountedCase& c) {
+  print(fmt::format("{}  {}  {}\n", paint(c.kernel.implementation, Colour::bold), c.kernel.problem,
+                    paint(c.kernel.case_id, Colour::dim)));
+  TextTable table({"level", "counted", "counter", "ratio", "within 15 %", "counter - counted"});
+  for (const LevelCounts& level : compare_levels(c)) {
+    const bool known = !std::isnan(level.counter);
+    table.add({{to_string(level.level)},
+               {scaled(level.counted, unit_of(level))},
+               {scaled(level.counter, unit_of(level))},
+               {known ? fmt::format("{:.3g}", level.counter / level.counted) : "-"},
+               !known          ? Cell{"-"}
+               : level.close() ? Cell{"yes", Colour::green}
+                               : Cell{"no", Colour::red},
+               {explained(level)}});
+  }
+  table.print();
+  if (!c.function.empty()) {
+    const auto percent = [](double share) {
+      return std::isnan(share) ? "-" : fmt::format("{:.3g} %", 100 * share);
+    };
+    print(fmt::format(
+        "{}: {} us ({} us recorded), {} instructions, tensor cores busy {}, warps resident {}, L1 {}\n",
+        c.function, short_number(1e6 * c.counters.seconds), short_number(1e6 * c.kernel.seconds),
+        scaled(c.counters.instructions, ""), percent(c.counters.tensor_share),
+        percent(c.counters.warps_share), scaled(c.counters.l1_bytes, "B")));
+  }
+  print("\n");
+}
+
+void print_summary(const std::vector<CountedCase>& cases) {
+  for (const Level level : {Level::products, Level::l2, Level::dram}) {
+    int known = 0, close = 0;
+    for (const CountedCase& c : cases) {
+      for (const LevelCounts& counts : compare_levels(c)) {
+        if (counts.level != level || std::isnan(counts.counter)) continue;
+        ++known;
+        close += counts.close() ? 1 : 0;
+      }
+    }
+    if (known > 0) print(fmt::format("{}: {} of {} within 15 %\n", to_string(level), close, known));
+  }
+}
+
+nlohmann::json to_json(const CountedCase& c) {
+  nlohmann::json levels = nlohmann::json::array(), counters;
+  for (const LevelCounts& level : compare_levels(c)) {
+    nlohmann::json parts = nlohmann::json::object();
+    for (const Part& part : level.parts) parts[part.cause] = part.amount;
+    const bool known = !std::isnan(level.counter);
+    levels.push_back({{"level", to_string(level.level)},
+                      {"units", level.level == Level::products ? "FLOP" : "bytes"},
+                      {"counted", level.counted},
+                      {"counter", level.counter},
+                      {"within_15_percent", known ? nlohmann::json(level.close()) : nlohmann::json()},
+                      {"padding", level.padding},
+                      {"parts", parts}});
+  }
+  for (const CounterInfo& info : counter_infos()) counters[info.column] = c.counters.*info.member;
+  return {{"case_id", c.kernel.case_id},
+          {"implementation", c.kernel.implementation},
+          {"problem", c.kernel.problem},
+          {"function", c.function},
+          {"levels", levels},
+          {"counters", counters}};
+}
+
+void declare(CLI::App& app, Options& o) {
+  add_kernel_options(app, o.report, o.prefix);
+  app.add_option("--case", o.case_id, "only those whose case id starts so")->type_name("ID");
+  auto* ncu = app.add_option("--ncu", o.ncu, "counters: what ncu --csv printed")->type_name("CSV");
+  app.add_option("--write", o.out, "a report with the counters as columns")->needs(ncu)->type_name("REPORT");
+  app.add_flag("--command", o.command, "print the commands that bring the counters, three lines a case")
+      ->excludes(ncu);
+  app.add_flag("--json", o.json, "one object: gpu and kernels, in plain units");
+}
+
+}  // namespace
+
+int cmd_counters(const Words& words) {
+  CLI::App app;
+  prepare(app, "counters",
+          "splash counters data/reports/ladders-h200.h5 --command --kernels wmma/10 | head -3\n"
+          "splash counters report.h5 --ncu raw.csv --case 3f2a\n"
+          "splash counters report.h5 --ncu raw.csv --case 3f2a --write with-counters.h5\n"
+          "splash counters with-counters.h5 --kernels wmma",
+          "What Nsight Compute saw of the kernels of a report, beside what their declarations count: FLOPs "
+          "of the "
+          "tensor\n"
+          "cores, bytes of L2 and of DRAM, whether they agree within 15 %, and what the difference is made "
+          "of as far "
+          "as\n"
+          "it is known. Without counters the counted bytes alone. Needs no GPU; --command prints what to run "
+          "on one.");
+  Options options;
+  declare(app, options);
+  parse(app, words);
+
+  Report report = read_report(options.report);
+  const std::vector<KernelCase> kernels = chosen_cases(report, options);
+  if (options.command) {
+    for (const KernelCase& kernel : kernels) print(profile_commands(options.report, report, kernel));
+    return kDone;
+  }
+  const std::vector<CountedCase> cases = counted_cases(report, options, kernels);
+  if (!options.out.empty()) {
+    write_counters(report, cases);
+    report.history +=
+        fmt::format("{}{} {}", report.history.empty() ? "" : "\n", experiments::utc_now(), command_line());
+    write_report(options.out, report);
+  }
+  if (options.json) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const CountedCase& c : cases) list.push_back(to_json(c));
+    print_json({{"gpu", report.provenance.gpu}, {"kernels", list}});
+    return kDone;
+  }
+  print(fmt::format("{}, commit {}\n\n", report.provenance.gpu, report.provenance.commit));
+  for (const CountedCase& c : cases) print_case(c);
+  print_summary(cases);
+  return kDone;
+}
+
+}  // namespace splash::cli

@@ -1,0 +1,60 @@
+#include "experiments/cli/profile_command.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "analysis/counters.h"
+#include "experiments/cli/command.h"
+
+namespace splash::cli {
+namespace {
+
+std::string parameter(const analysis::Report& report, int64_t row, const char* name) {
+  const analysis::Column* column = report.find(name);
+  if (column == nullptr || column->width != 1)
+    throw ReportError(fmt::format("there is no column '{}' to profile the case again from", name));
+  const auto at = static_cast<std::size_t>(row);
+  return column->info.is_text ? column->texts[at] : fmt::format("{}", column->numbers[at]);
+}
+
+}  // namespace
+
+std::string profile_commands(const std::string& report_path, const analysis::Report& report,
+                             const analysis::KernelCase& kernel) {
+  const auto get = [&](const char* name) { return parameter(report, kernel.row, name); };
+  Words bench{"build/release/gpu/gpu_bench",
+              "--profile",
+              "--variants",
+              kernel.implementation,
+              "--shape",
+              fmt::format("{},{},{},{},{},{}", get("batch"), get("q_heads"), get("kv_heads"), get("q_len"),
+                          get("kv_len"), get("head_dim"))};
+  const auto add = [&](const char* option, const char* column) {
+    bench.insert(bench.end(), {option, get(column)});
+  };
+  add("--dtype", "dtype");
+  add("--normalizer", "normalizer");
+  if (get("normalizer") != "softmax") add("--alpha", "alpha");
+  if (const std::string selection = get("selection"); selection != "all") {
+    add("--selection", "selection");
+    add("--block", "block");
+    selection == "shared_keys" ? add("--share", "share") : add("--k-keep", "k_keep");
+  }
+  if (const std::string mask = get("mask"); mask != "none") bench.push_back("--" + mask);
+  add("--query-variance", "query_variance");
+  add("--seed", "seed");
+
+  std::string name = fmt::format("{}-{}", kernel.implementation, kernel.case_id);
+  std::replace(name.begin(), name.end(), '/', '-');
+  // L2 is flushed before every pass (the default): declarations count what a cold cache costs.
+  return fmt::format(
+      "ncu --profile-from-start off --cache-control all --clock-control none --force-overwrite --export {0} "
+      "--metrics {1} {2}\n"
+      "ncu --import {0}.ncu-rep --page raw --csv --print-units base > {0}.csv\n"
+      "{3}\n",
+      quoted({name}), fmt::join(analysis::metrics_to_collect(), ","), quoted(bench),
+      quoted({"./splash", "counters", report_path, "--case", kernel.case_id, "--ncu", name + ".csv"}));
+}
+
+}  // namespace splash::cli
