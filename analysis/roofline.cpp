@@ -110,11 +110,11 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     found.seconds = number("time_median");
     found.flops = number("executed_flops");
     found.useful_flops = number("useful_flops");
-    const auto row_bytes =
-        static_cast<double>(bytes_of(dtype_from_string(table.text("dtype", row)))) * number("head_dim");
-    found.output_bytes = row_bytes * number("batch") * number("q_heads") * number("q_len");
+    const AttentionShape& shape = found.shape;
+    const auto row_bytes = static_cast<double>(bytes_of(found.dtype) * shape.head_dim);
+    found.output_bytes = row_bytes * static_cast<double>(shape.rows());
     found.input_bytes =
-        found.output_bytes + 2 * row_bytes * number("batch") * number("kv_heads") * number("kv_len");
+        found.output_bytes + 2 * row_bytes * static_cast<double>(shape.batch * shape.kv_heads * shape.kv_len);
     found.kernel = table.text("kernel", row);
     found.dram_bytes = number("dram_bytes_counted");
     found.l2_bytes = number("l2_bytes_counted");

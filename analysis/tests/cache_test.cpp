@@ -189,7 +189,7 @@ TEST_CASE("layer conditions agree with the simulation on both sides of the bound
       TileWalk sized = walk;
       sized.q_len = sized.kv_len = length;
       return static_cast<double>(simulate(sized, 8, 1, l2).dram_read) /
-             static_cast<double>(counted(sized).tensors * 3 / 4);  // without O
+             (0.75 * static_cast<double>(counted(sized).tensors));  // without O
     };
     REQUIRE(longest >= 128);
     CHECK(refetched(longest / 2) < 1.1);
