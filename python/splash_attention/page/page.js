@@ -1,0 +1,20 @@
+"use strict";
+// Wakes the page: the theme, the tables that stand in it, the sections that are drawn.
+
+const theme = document.getElementById("theme");
+const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const nameTheme = () => (theme.textContent = isDark() ? "Light" : "Dark");
+theme.title = "Change between light and dark";
+theme.addEventListener("click", () => {
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  nameTheme();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
+nameTheme();
+theme.hidden = false;
+
+for (const box of document.querySelectorAll("[data-table]")) liveTable(box, box.dataset.table, data.name);
+for (const box of document.querySelectorAll("[data-draw]")) DRAW[box.dataset.draw](box);
+
+addEventListener("scroll", () => (tooltip.hidden = true), { passive: true });
+document.documentElement.dataset.ready = Math.round(performance.now());
