@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -26,16 +27,24 @@ class Browser:
     def __init__(self, profile: Path, width: int = 1280, height: int = 900):
         inward, ours_out = os.pipe()
         ours_in, outward = os.pipe()
-        # The protocol speaks on descriptors 3 and 4 of the browser.
-        command = f'exec "$@" 3<&{inward} 4>&{outward}'
         flags = ["--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run"]
         flags += ["--disable-dev-shm-usage", "--disable-background-networking", f"--user-data-dir={profile}"]
+        # The protocol speaks on descriptors 3 and 4 of the browser; copies above them first, lest one covers the other.
+        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (inward, outward)]
+
+        def place() -> None:
+            for number, end in zip((3, 4), high, strict=True):
+                os.dup2(end, number)
+
         self._process = subprocess.Popen(
-            ["sh", "-c", command, "sh", program(), *flags, f"--window-size={width},{height}", "about:blank"],
-            pass_fds=(inward, outward),
+            [program(), *flags, f"--window-size={width},{height}", "about:blank"],
+            preexec_fn=place,
+            pass_fds=(3, 4),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        for end in high:
+            os.close(end)
         os.close(inward)
         os.close(outward)
         self._in, self._out, self._held, self._count, self._session = ours_in, ours_out, b"", 0, None
@@ -58,9 +67,7 @@ class Browser:
             self._process.wait()
 
     def size(self, width: int, height: int) -> None:
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def prefer(self, scheme: str, medium: str = "") -> None:
         """`scheme`: light or dark. `medium`: print, or the screen."""

@@ -38,7 +38,9 @@ def page_of(report: Report) -> str:
     words = {name: words for name, (_, words) in SECTIONS.items()} | {"claims": verdict_count(report)}
     sections = []
     for name, (heading, _) in SECTIONS.items():
-        inside = written[name] if name in written else f'<div class="box" data-draw="{name}"></div>' if data[name] else ""
+        inside = (
+            written[name] if name in written else f'<div class="box" data-draw="{name}"></div>' if data[name] else ""
+        )
         if inside:
             sections.append((name, heading, section(name, heading, words[name], inside)))
     parts = {

@@ -23,6 +23,8 @@ function values(table, name) {
 }
 const at = (table, name, row) => values(table, name)?.[row] ?? null;
 
+const TOLD = 5;  // points above a roof that are named below it
+
 const seconds = (value) => withPrefix(value, "s");
 const range = (low, high, say) => (low === null || high === null ? "" : ` [${say(low)} – ${say(high)}]`);
 const groupOf = (name) => (name.startsWith("torch-") ? "torch" : name.split("/")[0]);
@@ -68,7 +70,7 @@ const DRAW = {
     const experiments = [...new Set(data.ladders.map((ladder) => ladder.table))];
     const panels = node("div", { class: "panels" });
     const problems = node("span");
-    const peers = legend([{ words: "ours", shape: 0, look: "c0" }, { words: "PyTorch", shape: 3, look: "c1" }]);
+    const peers = legend([{ words: "ours", shape: 0, look: "c0" }, { words: "a peer, in PyTorch", shape: 3, look: "c1" }]);
     const show = (ladder) => {
       panels.replaceChildren();
       drawLadder(panels, ladder);
@@ -122,7 +124,9 @@ function allResults() {
 function roofline(parent, panel, names) {
   const { level, unit, bandwidth, rate, table, row, intensity, share, above } = panel;
   const rates = table.map((t, i) => at(t, "executed_flops", row[i]) / at(t, "time_median", row[i]));
-  const scaled = (name) => table.map((t, i) => (at(t, name, row[i]) === null ? null : at(t, "executed_flops", row[i]) / at(t, name, row[i])));
+  const [lows, highs] = ["time_high", "time_low"].map((name) =>
+    table.map((t, i) => (at(t, name, row[i]) === null ? null : at(t, "executed_flops", row[i]) / at(t, name, row[i]))));
+  const ladder = table.map((t, i) => names.indexOf(groupOf(at(t, "implementation", row[i]))));
   const ceiling = ({ name, measured, datasheet }, units) =>
     `${name} ${withPrefix(measured, units)}${datasheet === null ? "" : ` (data sheet ${withPrefix(datasheet, units)})`}`;
   const plot = figure(parent, `${level}, ${unit}`, `${ceiling(bandwidth, "B/s")}; ${ceiling(rate, "FLOP/s")}`);
@@ -132,8 +136,8 @@ function roofline(parent, panel, names) {
     label: `Roofline at ${level} in ${unit}`,
     x: { label: `executed FLOP a byte asked of ${level} (counted)`, log: true, format: (v) => plainNumber(v), include: [0.4, 3].map((share) => (share * rate.measured) / bandwidth.measured) },
     y: { label: "executed FLOP/s", log: true, format: (v) => withPrefix(v, "FLOP/s"), include: [1.3 * (rate.datasheet ?? rate.measured)] },
-    points: { x: intensity, y: rates, yLow: scaled("time_high"), yHigh: scaled("time_low") },
-    looks: (i) => ({ shape: names.indexOf(groupOf(at(table[i], "implementation", row[i]))), colour: `c${names.indexOf(groupOf(at(table[i], "implementation", row[i]))) % 8}` }),
+    points: { x: intensity, y: rates, yLow: lows, yHigh: highs },
+    looks: (i) => ({ shape: ladder[i], colour: `c${ladder[i] % 8}` }),
     flagged: new Set(flagged.keys()),
     lines: (x) => [
       { kind: "roof", points: roof(bandwidth.measured, rate.measured, x) },
@@ -141,18 +145,20 @@ function roofline(parent, panel, names) {
         ? [[rate.datasheet / bandwidth.measured, rate.datasheet], [x[1], rate.datasheet]] : roof(bandwidth.datasheet, rate.datasheet, x) }]),
     ],
     describe: (i) => {
-      const check = flagged.get(i), low = scaled("time_high")[i], high = scaled("time_low")[i], flops = (v) => withPrefix(v, "FLOP/s");
+      const check = flagged.get(i), flops = (v) => withPrefix(v, "FLOP/s");
       return {
         title: at(table[i], "implementation", row[i]),
-        rows: [["problem", at(table[i], "problem", row[i])], ["rate", flops(rates[i]) + range(low, high, flops)], ...timeRows(table[i], row[i]),
+        rows: [["problem", at(table[i], "problem", row[i])], ["rate", flops(rates[i]) + range(lows[i], highs[i], flops)], ...timeRows(table[i], row[i]),
           ["intensity", `${plainNumber(intensity[i])} FLOP a byte`], ["share of this roof", percent(share[i])]],
         note: check ? `Above the roof: ${aboveWords(check)}` : at(table[i], "finding", row[i]),
       };
     },
   });
   if (!flagged.size) return;
-  plot.parentElement.append(node("ul", { class: "above" }, ...[...flagged].map(([i, check]) =>
-    node("li", {}, `${at(table[i], "implementation", row[i])} (${at(table[i], "problem", row[i])}) lies above the roof: ${aboveWords(check)}`))));
+  const told = [...flagged].slice(0, TOLD).map(([i, check]) =>
+    `${at(table[i], "implementation", row[i])} (${at(table[i], "problem", row[i])}) lies above the roof: ${aboveWords(check)}`);
+  if (flagged.size > TOLD) told.push(`So do ${flagged.size - TOLD} more, in rings: each says why when it is pointed at.`);
+  plot.parentElement.append(node("ul", { class: "above" }, ...told.map((words) => node("li", {}, words))));
 }
 
 const aboveWords = ({ check, explains, why }) => (explains ? `${check} explains it, ${why}.` : `not explained; ${check === "none" ? "" : `${check}: `}${why}.`);

@@ -131,19 +131,19 @@ def ceilings_table(report: Report) -> str:
         measured, datasheet = row.value("measured"), row.value("datasheet")
         share = measured / datasheet if datasheet > 0 else math.nan
         cells = [_cell(row.text("name")), _cell(row.text("dtype")), _number(measured, say)]
-        cells += [_interval(row, "low", "high", say), _number(datasheet, say)]
+        cells += [_interval(row, "low", "high", partial(say, digits=4)), _number(datasheet, say)]
         cells += [_number(share, "{:.1%}".format), _cell(row.text("method"))]
         rows.append(("", cells))
     names = ("name", "dtype", "measured", "interval", "data sheet", "share of it", "method")
     return _table("ceilings", "Ceilings", names, rows)
 
 
-def with_prefix(value: float, units: str) -> str:
+def with_prefix(value: float, units: str, digits: int = 3) -> str:
     """4.23e12, "B/s" is 4.23 TB/s."""
     for prefix, size in zip("PTGMk mµn", 10.0 ** np.arange(15, -10, -3), strict=True):
         if abs(value) >= 0.9995 * size:
-            return f"{float(f'{value / size:.3g}'):g} {prefix.strip()}{units}"
-    return f"{value:.3g} {units}"
+            return f"{float(f'{value / size:.{digits}g}'):g} {prefix.strip()}{units}"
+    return f"{value:.{digits}g} {units}"
 
 
 @dataclass(frozen=True)

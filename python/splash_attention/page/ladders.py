@@ -33,7 +33,7 @@ def ladders(tables: list[tuple[str, xr.Dataset]]) -> list[dict]:
 def gains(cases: xr.Dataset, rows: list[int]) -> dict:
     """Of each row the time of the rung it is compared with over its own: gain, low, high, and that rung as `over`.
 
-    A rung (LADDER/RUNG) is compared with the one that its prediction names, else with the rung before. Others have none.
+    A rung (LADDER/RUNG) is compared with the one its prediction names, else with the rung before; others with none.
     """
     names = cases[subject(cases)].values
     time = {end: _column(cases, f"time_{end}") for end in ("median", "low", "high")}

@@ -16,5 +16,5 @@ theme.hidden = false;
 for (const box of document.querySelectorAll("[data-table]")) liveTable(box, box.dataset.table, data.name);
 for (const box of document.querySelectorAll("[data-draw]")) DRAW[box.dataset.draw](box);
 
-addEventListener("scroll", () => (tooltip.hidden = true), { passive: true });
+addEventListener("scroll", () => Plot.active?.placeTooltip(), { passive: true });
 document.documentElement.dataset.ready = Math.round(performance.now());

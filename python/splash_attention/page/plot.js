@@ -58,7 +58,7 @@ function plainNumber(value) {
 const percent = (share) => (share === null || share === undefined ? "" : `${Number((100 * share).toPrecision(share > 0.9 && share < 1 ? 4 : 3))} %`);
 
 function ticksOf(low, high, log, room) {
-  if (!log) {
+  if (!log || high / low < 3) {
     const step = [1, 2, 5, 10].map((m) => m * 10 ** Math.floor(Math.log10((high - low) / room))).find((s) => (high - low) / s <= room);
     return Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, i) => (Math.ceil(low / step) + i) * step);
   }
@@ -76,6 +76,9 @@ function ticksOf(low, high, log, room) {
 }
 
 class Plot {
+  static active = null;  // the one that the tooltip speaks of
+  static made = 0;
+
   // spec: label; x, y: {label, log, format, include, names}; points: {x, y, xLow, xHigh, yLow, yHigh} of arrays;
   // looks: index -> {shape, colour (a class) or paint}; flagged: Set; lines(x, y domains) -> [{kind, points}];
   // describe: index -> {title, rows, note}
@@ -139,7 +142,7 @@ class Plot {
     this.lines(frame, x, y);
     this.marks();
     this.halo = draw(this.svg, "path", { class: "halo" });
-    if (this.place >= 0) this.show(this.order[this.place], false);
+    if (this.place >= 0) this.show(this.order[this.place]);
   }
 
   axes(frame, x, y, left) {
@@ -163,7 +166,7 @@ class Plot {
   }
 
   lines(frame, x, y) {
-    const clip = draw(this.svg, "clipPath", { id: `clip${(Plot.made = (Plot.made ?? 0) + 1)}` });
+    const clip = draw(this.svg, "clipPath", { id: `clip${(Plot.made += 1)}` });
     draw(clip, "rect", { x: frame.left, y: frame.top, width: Math.max(0, frame.right - frame.left), height: frame.bottom - frame.top });
     for (const { kind, points } of this.spec.lines?.(x, y) ?? []) {
       const d = points.map(([a, b], i) => `${i ? "L" : "M"}${this.toX(a).toFixed(1)},${this.toY(b).toFixed(1)}`).join("");
@@ -222,18 +225,24 @@ class Plot {
     this.show(this.order[this.place]);
   }
 
-  show(index, withTooltip = true) {
+  show(index) {
     const { points, describe } = this.spec, x = this.toX(points.x[index]), y = this.toY(points.y[index]);
     this.halo.setAttribute("d", SHAPES[0](x, y, 8));
-    if (!withTooltip) return;
     const { title, rows, note } = describe(index), shown = rows.filter(([, value]) => value);
     this.box.setAttribute("aria-valuenow", this.place + 1);
     this.box.setAttribute("aria-valuetext", [title, ...shown.map((row) => row.join(" ")), note].filter(Boolean).join(", "));
     tooltip.replaceChildren(node("strong", {}, title), node("dl", {}, ...shown.flatMap(([k, v]) => [node("dt", {}, k), node("dd", {}, v)])));
     if (note) tooltip.append(node("p", {}, note));
+    if (Plot.active !== this) Plot.active?.leave();
+    Plot.active = this;
     tooltip.hidden = false;
+    this.shown = [x, y];
+    this.placeTooltip();
+  }
+
+  placeTooltip() {
     const box = this.box.getBoundingClientRect(), { offsetWidth: w, offsetHeight: h } = tooltip;
-    const px = box.left + x, py = box.top + y;
+    const px = box.left + this.shown[0], py = box.top + this.shown[1];
     tooltip.style.left = `${Math.max(8, Math.min(px + 14 + w > innerWidth - 8 ? px - w - 14 : px + 14, innerWidth - w - 8))}px`;
     tooltip.style.top = `${Math.max(8, py + 14 + h > innerHeight - 8 ? py - h - 14 : py + 14)}px`;
   }
@@ -241,6 +250,7 @@ class Plot {
   leave() {
     this.place = -1;
     this.halo?.removeAttribute("d");
-    tooltip.hidden = true;
+    if (Plot.active === this) Plot.active = null;
+    tooltip.hidden = !Plot.active;
   }
 }

@@ -131,7 +131,9 @@ def _slope_check(report: Report, point: Point, level: str) -> dict:
     if faster and needed <= max(faster) and not (level == "DRAM" and point.cache == "cold"):
         served = "L1 or shared memory serves" if level == "L2" else "L2 still holds from the call before"
         return _said("scope", True, f"what {served} is counted as asked of {level}; {nearer} is fast enough for it")
-    return _said("scope", False, f"{needed / 1e12:.3g} TB/s is more than {nearer} was measured to give: the bytes are wrong")
+    return _said(
+        "scope", False, f"{needed / 1e12:.3g} TB/s is more than {nearer} was measured to give: the bytes are wrong"
+    )
 
 
 def _flat_check(report: Report, point: Point, unit: str, flat: Ceiling) -> dict:
@@ -162,7 +164,9 @@ def ceiling(report: Report, name: str, dtype: str = "") -> Ceiling | None:
     held = report.ceilings
     if not {"name", "dtype", "measured"} <= set(held.variables):
         return None
-    found = np.flatnonzero((held["name"].values == name) & (held["dtype"].values == dtype) & (held["measured"].values > 0))
+    found = np.flatnonzero(
+        (held["name"].values == name) & (held["dtype"].values == dtype) & (held["measured"].values > 0)
+    )
     if not found.size:
         return None
     at = int(found[0])

@@ -2,7 +2,6 @@
 // Tables that sort and filter: those that stand in the page, and one of any length that holds only the rows in sight.
 
 const ROW = 28;  // pixels, as in page.css
-const PRINTED = 1000;  // rows that a virtual table puts on paper
 
 // Missing last, whatever the direction.
 function byValue(values, descending) {
@@ -118,7 +117,7 @@ class VirtualTable {
     this.count = node("span", { class: "count", "aria-live": "polite" });
     this.body = node("tbody");
     const heads = columns.map((column) => {
-      const head = node("th", { scope: "col", title: [column.about, column.units].filter(Boolean).join(", in ") }, column.name);
+      const head = node("th", { scope: "col", title: column.about }, this.heading(column));
       if (this.numeric(column)) head.className = "number";
       return head;
     });
@@ -132,8 +131,6 @@ class VirtualTable {
       this.filter(this.query);
     });
     this.scroll.addEventListener("scroll", () => this.render(), { passive: true });
-    addEventListener("beforeprint", () => this.scroll.isConnected && this.fill(0, Math.min(PRINTED, this.order.length)));
-    addEventListener("afterprint", () => this.scroll.isConnected && this.render(true));
     new ResizeObserver(() => this.render()).observe(this.scroll);
     box.classList.add("virtual");
     box.replaceChildren(this.scroll);
@@ -144,9 +141,13 @@ class VirtualTable {
     return column.values.some((value) => typeof value === "number") && column.values.every((value) => typeof value !== "string");
   }
 
+  heading(column) {
+    return column.units ? `${column.name} (${column.units})` : column.name;
+  }
+
   width(column) {
     const sample = column.values.slice(0, 300).map((value) => plainNumber(value).length);
-    return Math.min(44, Math.max(column.name.length + 3, ...sample)) + 3;
+    return Math.min(44, Math.max(this.heading(column).length + 3, ...sample)) + 3;
   }
 
   text(row) {
@@ -165,7 +166,8 @@ class VirtualTable {
 
   render(anew = false) {
     const from = Math.max(0, Math.floor(this.scroll.scrollTop / ROW) - 8);
-    const to = Math.min(this.order.length, from + Math.ceil((this.scroll.clientHeight || 500) / ROW) + 16);
+    // On paper the box is as high as its rows: a height beyond any window's is none.
+    const to = Math.min(this.order.length, from + Math.ceil(Math.min(this.scroll.clientHeight || 500, 4000) / ROW) + 16);
     if (!anew && from === this.from && to === this.to) return;
     this.fill(from, to);
   }

@@ -10,8 +10,8 @@ from splash_attention.reports import Report, without_missing
 
 # Who a case is about, where several do the same work.
 SUBJECTS = ("implementation", "solver")
-# Parameters of the measurement, not of the problem.
-HOW_MEASURED = {*SUBJECTS, "samples", "checked_rows"}
+# Parameters of the case or of its measurement, not of the problem.
+NO_PROBLEM = {*SUBJECTS, "samples", "checked_rows", "experiment", "kind", "case_id", "case_index"}
 # What a problem of the kind gpu-attention says of itself only where it is not this.
 USUAL = {"mask": "none", "normalizer": "softmax", "selection": "all", "method": "events", "cache": "warm"}
 SHAPE = {"q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "batch", "dtype"}
@@ -79,21 +79,22 @@ def subject(cases: xr.Dataset) -> str | None:
 
 def problems(cases: xr.Dataset) -> list[str]:
     """What each case was about, in words: equal words, equal work."""
-    if SHAPE <= set(cases.data_vars):
-        names = [name for name in (*SHAPE, *USUAL, "k_keep", "share") if name in cases]
-        return [_attention(dict(zip(names, row, strict=True))) for row in _rows(cases, names)]
+    attention = SHAPE <= set(cases.data_vars)
+    worded = [name for name in (*sorted(SHAPE), *USUAL, "k_keep", "share") if name in cases] if attention else []
     varying = [
         str(name)
         for name, column in cases.data_vars.items()
         if column.attrs.get("role") == "parameter"
-        and name not in HOW_MEASURED
+        and name not in {*NO_PROBLEM, *worded}
         and column.dims == ("case",)
         and len(levels(cases, str(name))) > 1
     ]
-    return [
-        ", ".join(_words(name, value) for name, value in zip(varying, row, strict=True) if not _missing(value))
-        for row in _rows(cases, varying)
-    ]
+    found = []
+    for known, rest in zip(_rows(cases, worded), _rows(cases, varying), strict=True):
+        words = [_attention(dict(zip(worded, known, strict=True)))] if attention else []
+        words += [_words(name, value) for name, value in zip(varying, rest, strict=True) if not _missing(value)]
+        found.append(", ".join(words))
+    return found
 
 
 def _rows(cases: xr.Dataset, names: list[str]) -> list[tuple]:

@@ -44,7 +44,7 @@ def tradeoffs(tables: list[tuple[str, xr.Dataset]]) -> list[dict]:
 
 
 def sparsity(cases: xr.Dataset) -> np.ndarray:
-    """Of each case the share of pairs that take no part: as recorded, else from FLOPs, else from the support; or NaN."""
+    """Of each case the share of pairs that take no part: as recorded, else from FLOPs, else from the support."""
     share = _column(cases, "token_sparsity")
     flops = 1 - _column(cases, "useful_flops") / _column(cases, "dense_equivalent_flops")
     share = np.where(np.isnan(share), flops, share)
