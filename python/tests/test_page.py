@@ -106,6 +106,7 @@ def test_rooflines_of_the_recorded_kernels(ladders) -> None:
         (p["level"], p["unit"], point["check"], point["explains"]) for p in panels for point in p["above"].values()
     ]
     assert above == [("L2", "float32", "scope", True)]
+    assert panels[0]["bandwidth"]["name"] == "dram read", "the faster of read and copy"
     assert panels[0]["rate"]["datasheet"] == 67e12 and panels[1]["bandwidth"]["datasheet"] is None
 
 

@@ -5,7 +5,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 
 // A column as Python wrote it (tables.py) as an array.
 function decoded(column, rows) {
-  if (Array.isArray(column)) return column.some((value) => typeof value === "string") ? column.map((v) => (v === null ? null : Number(v))) : column;
+  if (Array.isArray(column)) return column.map((value) => (typeof value === "string" ? Number(value) : value));
   if (column.words) return column.codes.map((code) => column.words[code]);
   return Array(rows).fill(column.same);
 }
@@ -26,14 +26,17 @@ const at = (table, name, row) => values(table, name)?.[row] ?? null;
 const TOLD = 5;  // points above a roof that are named below it
 
 const seconds = (value) => withPrefix(value, "s");
+const flops = (value) => withPrefix(value, "FLOP/s");
+const times = (value) => `${plainNumber(value)}×`;
 const range = (low, high, say) => (low === null || high === null ? "" : ` [${say(low)} – ${say(high)}]`);
-const groupOf = (name) => (name.startsWith("torch-") ? "torch" : name.split("/")[0]);
+const ladderOf = (table, row) => at(table, "implementation", row).split("/")[0];
 
 function timeRows(table, row) {
   const low = at(table, "time_low", row), high = at(table, "time_high", row);
   return [["time", seconds(at(table, "time_median", row)) + range(low, high, seconds)]];
 }
 
+// entries: {words, shape, look} of a mark, or {words, line}
 function legend(entries) {
   return node("div", { class: "legend" }, ...entries.map(({ words, shape, look, line }) => {
     const item = node("span", {}), picture = draw(item, "svg", { viewBox: "0 0 16 14", "aria-hidden": "true" });
@@ -56,39 +59,47 @@ function figure(parent, title, words) {
   return plot;
 }
 
+const experimentOf = ({ table }) => data.results[table].experiment;
+
 const DRAW = {
   rooflines(box) {
-    const names = [...new Set(data.rooflines.flatMap((panel) => panel.table.map((table, i) => groupOf(at(table, "implementation", panel.row[i])))))].sort();
-    const key = legend([...names.map((words, i) => ({ words, shape: i, look: `c${i % 8}` })),
-      { words: "measured", line: "roof" }, { words: "data sheet", line: "datasheet" }]);
+    const kernels = data.rooflines.flatMap(({ table, row }) => table.map((each, i) => ladderOf(each, row[i])));
+    const names = [...new Set(kernels)].sort();
+    const marks = names.map((words, i) => ({ words, shape: i, look: `c${i % 8}` }));
     const panels = node("div", { class: "panels" });
-    box.append(key, panels);
+    const lines = [{ words: "measured", line: "roof" }, { words: "data sheet", line: "datasheet" }];
+    box.append(legend([...marks, ...lines]), panels);
     for (const panel of data.rooflines) roofline(panels, panel, names);
   },
 
   ladders(box) {
-    const experiments = [...new Set(data.ladders.map((ladder) => ladder.table))];
-    const panels = node("div", { class: "panels" });
-    const problems = node("span");
-    const peers = legend([{ words: "ours", shape: 0, look: "c0" }, { words: "a peer, in PyTorch", shape: 3, look: "c1" }]);
+    const experiments = [...new Set(data.ladders.map(experimentOf))];
+    const panels = node("div", { class: "panels" }), problems = node("span");
+    const theirs = { words: "a peer, in PyTorch", shape: 3, look: "c1" };
+    const peers = legend([{ words: "ours", shape: 0, look: "c0" }, theirs]);
     const show = (ladder) => {
       panels.replaceChildren();
       drawLadder(panels, ladder);
       peers.hidden = !ladder.rows.some((row) => at(ladder.table, ladder.subject, row).startsWith("torch-"));
     };
     const choose = (i) => {
-      const held = data.ladders.filter((ladder) => ladder.table === experiments[i]);
-      problems.replaceChildren(chooser("Problem", held.map((ladder) => ladder.problem || "the only one"), (j) => show(held[j])));
+      const held = data.ladders.filter((ladder) => experimentOf(ladder) === experiments[i]);
+      const names = held.map((ladder) => ladder.problem || "the only one");
+      problems.replaceChildren(chooser("Problem", names, (j) => show(held[j])));
       show(held[0]);
     };
-    box.append(node("div", { class: "tools" }, chooser("Experiment", experiments.map((table) => data.results[table].experiment), choose), problems), peers, panels);
+    box.append(node("div", { class: "tools" }, chooser("Experiment", experiments, choose), problems), peers, panels);
     choose(0);
   },
 
   tradeoffs(box) {
     const inside = node("div");
-    const show = (i) => (inside.replaceChildren(), tradeoff(inside, data.tradeoffs[i]));
-    box.append(node("div", { class: "tools" }, chooser("Experiment", data.tradeoffs.map(({ table }) => data.results[table].experiment), show)), inside);
+    const show = (i) => {
+      inside.replaceChildren();
+      tradeoff(inside, data.tradeoffs[i]);
+    };
+    const choice = chooser("Experiment", data.tradeoffs.map(experimentOf), show);
+    box.append(node("div", { class: "tools" }, choice), inside);
     show(0);
   },
 
@@ -97,10 +108,12 @@ const DRAW = {
     let table;
     const show = (i) => {
       const { experiment, rows, columns } = data.results[i];
-      const constant = columns.filter(({ data: column }) => rows > 1 && !Array.isArray(column) && "same" in column);
-      same.textContent = constant.length ? `The same in all: ${constant.map(({ name, data: column }) => `${name} ${plainNumber(column.same)}`).join(", ")}.` : "";
-      const varying = columns.filter((column) => !constant.includes(column)).map((column) => ({ ...column, values: values(i, column.name) }));
-      table = new VirtualTable(inside, `Results of ${experiment}`, varying, rows);
+      const constant = columns.filter(({ data: column }) => rows > 1 && Object.hasOwn(column, "same"));
+      const words = constant.map(({ name, data: column }) => `${name} ${plainNumber(column.same)}`).join(", ");
+      same.textContent = words && `The same in all: ${words}.`;
+      const varying = columns.filter((column) => !constant.includes(column));
+      const filled = varying.map((column) => ({ ...column, values: values(i, column.name) }));
+      table = new VirtualTable(inside, `Results of ${experiment}`, filled, rows);
       tools.replaceChildren(...(data.results.length > 1 ? [choice] : []),
         filterInput("words, or column>value", (text) => table.filter(text)), table.count,
         csvButton(`${data.name}-${experiment}-shown.csv`, "CSV of these rows", () => table.csv()),
@@ -111,6 +124,11 @@ const DRAW = {
     show(0);
   },
 };
+
+// The long name of a column.
+function aboutOf(table, name) {
+  return data.results[table].columns.find((column) => column.name === name)?.about.split(":")[0] || name;
+}
 
 function allResults() {
   const names = [...new Set(data.results.flatMap(({ columns }) => columns.map(({ name }) => name)))];
@@ -123,66 +141,81 @@ function allResults() {
 
 function roofline(parent, panel, names) {
   const { level, unit, bandwidth, rate, table, row, intensity, share, above } = panel;
-  const rates = table.map((t, i) => at(t, "executed_flops", row[i]) / at(t, "time_median", row[i]));
-  const [lows, highs] = ["time_high", "time_low"].map((name) =>
-    table.map((t, i) => (at(t, name, row[i]) === null ? null : at(t, "executed_flops", row[i]) / at(t, name, row[i]))));
-  const ladder = table.map((t, i) => names.indexOf(groupOf(at(t, "implementation", row[i]))));
-  const ceiling = ({ name, measured, datasheet }, units) =>
-    `${name} ${withPrefix(measured, units)}${datasheet === null ? "" : ` (data sheet ${withPrefix(datasheet, units)})`}`;
-  const plot = figure(parent, `${level}, ${unit}`, `${ceiling(bandwidth, "B/s")}; ${ceiling(rate, "FLOP/s")}`);
+  const of = (name, i) => at(table[i], name, row[i]);
+  const rateAt = (name) => table.map((_, i) => (of(name, i) === null ? null : of("executed_flops", i) / of(name, i)));
+  const rates = rateAt("time_median"), lows = rateAt("time_high"), highs = rateAt("time_low");
+  const ladder = table.map((each, i) => names.indexOf(ladderOf(each, row[i])));
   const flagged = new Map(Object.entries(above).map(([i, check]) => [Number(i), check]));
-  const roof = (slope, top, [from, to]) => [[from, from * slope], [top / slope, top], [Math.max(to, top / slope), top]];
+  const words = ({ name, measured, datasheet }, units) => {
+    const beside = datasheet === null ? "" : ` (data sheet ${withPrefix(datasheet, units)})`;
+    return `${name} ${withPrefix(measured, units)}${beside}`;
+  };
+  const plot = figure(parent, `${level}, ${unit}`, `${words(bandwidth, "B/s")}; ${words(rate, "FLOP/s")}`);
+  const ridges = [0.4, 3].map((part) => (part * rate.measured) / bandwidth.measured);
   new Plot(plot, {
     label: `Roofline at ${level} in ${unit}`,
-    x: { label: `executed FLOP a byte asked of ${level} (counted)`, log: true, format: (v) => plainNumber(v), include: [0.4, 3].map((share) => (share * rate.measured) / bandwidth.measured) },
-    y: { label: "executed FLOP/s", log: true, format: (v) => withPrefix(v, "FLOP/s"), include: [1.3 * (rate.datasheet ?? rate.measured)] },
+    x: { label: `executed FLOP a byte asked of ${level} (counted)`, log: true, format: plainNumber, include: ridges },
+    y: { label: "executed FLOP/s", log: true, format: flops, include: [1.3 * (rate.datasheet ?? rate.measured)] },
     points: { x: intensity, y: rates, yLow: lows, yHigh: highs },
     looks: (i) => ({ shape: ladder[i], colour: `c${ladder[i] % 8}` }),
-    flagged: new Set(flagged.keys()),
-    lines: (x) => [
-      { kind: "roof", points: roof(bandwidth.measured, rate.measured, x) },
-      ...(rate.datasheet === null ? [] : [{ kind: "datasheet", points: bandwidth.datasheet === null
-        ? [[rate.datasheet / bandwidth.measured, rate.datasheet], [x[1], rate.datasheet]] : roof(bandwidth.datasheet, rate.datasheet, x) }]),
-    ],
-    describe: (i) => {
-      const check = flagged.get(i), flops = (v) => withPrefix(v, "FLOP/s");
-      return {
-        title: at(table[i], "implementation", row[i]),
-        rows: [["problem", at(table[i], "problem", row[i])], ["rate", flops(rates[i]) + range(lows[i], highs[i], flops)], ...timeRows(table[i], row[i]),
-          ["intensity", `${plainNumber(intensity[i])} FLOP a byte`], ["share of this roof", percent(share[i])]],
-        note: check ? `Above the roof: ${aboveWords(check)}` : at(table[i], "finding", row[i]),
-      };
-    },
+    flagged,
+    lines: ([from, to]) => roofs(bandwidth, rate, from, to),
+    describe: (i) => ({
+      title: of("implementation", i),
+      rows: [
+        ["problem", of("problem", i)],
+        ["rate", flops(rates[i]) + range(lows[i], highs[i], flops)],
+        ...timeRows(table[i], row[i]),
+        ["intensity", `${plainNumber(intensity[i])} FLOP a byte`],
+        ["share of this roof", percent(share[i])],
+      ],
+      note: flagged.has(i) ? `Above the roof: ${aboveWords(flagged.get(i))}` : of("finding", i),
+    }),
   });
   if (!flagged.size) return;
   const told = [...flagged].slice(0, TOLD).map(([i, check]) =>
-    `${at(table[i], "implementation", row[i])} (${at(table[i], "problem", row[i])}) lies above the roof: ${aboveWords(check)}`);
+    `${of("implementation", i)} (${of("problem", i)}) lies above the roof: ${aboveWords(check)}`);
   if (flagged.size > TOLD) told.push(`So do ${flagged.size - TOLD} more, in rings: each says why when it is pointed at.`);
-  plot.parentElement.append(node("ul", { class: "above" }, ...told.map((words) => node("li", {}, words))));
+  plot.parentElement.append(node("ul", { class: "above" }, ...told.map((each) => node("li", {}, each))));
 }
 
-const aboveWords = ({ check, explains, why }) => (explains ? `${check} explains it, ${why}.` : `not explained; ${check === "none" ? "" : `${check}: `}${why}.`);
+// The measured roof, and the data sheet's; where that names no bandwidth, only its rate.
+function roofs(bandwidth, rate, from, to) {
+  const roof = (slope, top) => [[from, from * slope], [top / slope, top], [Math.max(to, top / slope), top]];
+  const drawn = [{ kind: "roof", points: roof(bandwidth.measured, rate.measured) }];
+  if (rate.datasheet === null) return drawn;
+  const whole = roof(bandwidth.datasheet ?? bandwidth.measured, rate.datasheet);
+  return [...drawn, { kind: "datasheet", points: bandwidth.datasheet === null ? whole.slice(1) : whole }];
+}
 
-function drawLadder(parent, { table, subject, problem, rows, over, gain, gain_low, gain_high }) {
-  const names = rows.map((row) => at(table, subject, row));
-  const short = names.map((name) => name.split("/").at(-1));
+function aboveWords({ check, explains, why }) {
+  return explains ? `${check} explains it, ${why}.` : `not explained; ${check === "none" ? "" : `${check}: `}${why}.`;
+}
+
+function drawLadder(parent, ladder) {
+  const { table, subject, problem, rows, over, gain, gain_low: gainLow, gain_high: gainHigh } = ladder;
+  const column = (name) => rows.map((row) => at(table, name, row));
+  const names = column(subject), short = names.map((name) => name.split("/").at(-1));
   const peer = (i) => Number(names[i].startsWith("torch-"));
   const look = (i) => ({ shape: 3 * peer(i), colour: `c${peer(i)}` });
-  const column = (name) => rows.map((row) => at(table, name, row));
-  const promisedLow = column("predicted_low"), promisedHigh = column("predicted_high");
+  const low = column("predicted_low"), high = column("predicted_high"), dense = column("dense_equivalent_rate");
   const describe = (i) => ({
     title: names[i],
-    rows: [...timeRows(table, rows[i]), ["idea", at(table, "idea", rows[i])],
-      ["gain", gain[i] === null ? "" : `${plainNumber(gain[i])}×${range(gain_low[i], gain_high[i], (v) => `${plainNumber(v)}×`)} over ${over[i]}`],
-      ["promised", promisedLow[i] === null ? "" : promisedLow[i] === promisedHigh[i] ? `${promisedLow[i]}×` : `${promisedLow[i]} – ${promisedHigh[i]}×`],
-      ["rate", at(table, "dense_equivalent_rate", rows[i]) === null ? "" : `${withPrefix(at(table, "dense_equivalent_rate", rows[i]), "FLOP/s")} dense-equivalent`],
-      ["share of the roof", percent(at(table, "roof_share", rows[i]))], ["nmse", plainNumber(at(table, "nmse", rows[i]))]],
+    rows: [
+      ...timeRows(table, rows[i]),
+      ["idea", at(table, "idea", rows[i])],
+      ["gain", gain[i] !== null && `${times(gain[i])}${range(gainLow[i], gainHigh[i], times)} over ${over[i]}`],
+      ["promised", low[i] !== null && (low[i] === high[i] ? times(low[i]) : `${times(low[i])} – ${times(high[i])}`)],
+      ["rate", dense[i] !== null && `${flops(dense[i])} dense-equivalent`],
+      ["share of the roof", percent(at(table, "roof_share", rows[i]))],
+      ["nmse", plainNumber(at(table, "nmse", rows[i]))],
+    ],
     note: at(table, "finding", rows[i]) ?? "",
   });
-  const words = [data.results[table].experiment, problem].filter(Boolean).join(": ");
+  const words = [experimentOf(ladder), problem].filter(Boolean).join(": ");
   new Plot(figure(parent, "Time", words), {
     label: `Time of ${words}`,
-    x: { label: "time of one call", log: true, format: seconds },
+    x: { label: aboutOf(table, "time_median"), log: true, format: seconds },
     y: { names: short },
     points: { x: column("time_median"), y: rows.map((_, i) => i), xLow: column("time_low"), xHigh: column("time_high") },
     looks: look,
@@ -192,51 +225,65 @@ function drawLadder(parent, { table, subject, problem, rows, over, gain, gain_lo
   if (!compared.length) return;
   const pick = (all) => compared.map((i) => all[i]);
   const least = 1.01;  // a promise of one number is a bar so broad
-  new Plot(figure(parent, "Gain over the rung it names, else the one before", "Marks: measured. Broad bars: what the source promised."), {
+  const promises = compared.filter((i) => low[i] !== null)
+    .map((i) => ({ kind: "promised", points: [[low[i] / least, i], [high[i] * least, i]] }));
+  const plot = figure(parent, "Gain over the rung it names, else the one before",
+    promises.length ? "Marks: measured. Broad bars: what the source promised." : "Measured.");
+  new Plot(plot, {
     label: `Gain of ${words}`,
-    x: { label: "times as fast", log: true, format: (v) => `${plainNumber(v)}×`, include: [1, ...pick(promisedLow), ...pick(promisedHigh)] },
+    x: { label: "times as fast", log: true, format: times, include: [1, ...pick(low), ...pick(high)] },
     y: { names: short },
-    points: { x: pick(gain), y: compared, xLow: pick(gain_low), xHigh: pick(gain_high) },
+    points: { x: pick(gain), y: compared, xLow: pick(gainLow), xHigh: pick(gainHigh) },
     looks: (i) => look(compared[i]),
-    lines: (_, y) => [
-      { kind: "axis", points: [[1, y[0]], [1, y[1]]] },
-      ...compared.filter((i) => promisedLow[i] !== null).map((i) => ({ kind: "promised",
-        points: [[promisedLow[i] / least, i], [promisedHigh[i] * least, i]] })),
-    ],
+    lines: (_, [top, bottom]) => [{ kind: "axis", points: [[1, top], [1, bottom]] }, ...promises],
     describe: (i) => describe(compared[i]),
   });
 }
 
-// 0 … 99.9 % and more on a scale of the share that is left: each ninth of the rest weighs the same.
+// 0 … 99.9 % and more on a scale of the share that is left: each factor of ten weighs the same.
 function sparsityPaint(share) {
   const place = (4 / 3) * Math.min(3, -Math.log10(Math.max(1e-9, 1 - share))), step = Math.min(3, Math.floor(place));
-  return `color-mix(in oklab, var(--s${step}) ${Math.round(4 * (1 - place + step)) * 25}%, var(--s${step + 1}))`;
+  const weight = Math.round(4 * (1 - place + step)) * 25;  // in quarters, so that few marks differ
+  return `color-mix(in oklab, var(--s${step}) ${weight}%, var(--s${step + 1}))`;
 }
 
-function tradeoff(parent, { table, error, speed, rows, across, sparsity, group, floor }) {
+function tradeoff(parent, entry) {
+  const { table, error, speed, rows, across, sparsity, group, floor } = entry;
   const groups = decoded(group, rows.length), names = [...new Set(groups)];
   const errors = rows.map((row) => at(table, error, row));
-  const isRate = speed?.endsWith("rate");
-  const sayX = speed === null ? percent : isRate ? (v) => withPrefix(v, "FLOP/s") : seconds;
-  const about = (name) => data.results[table].columns.find((column) => column.name === name)?.about.split(":")[0] ?? name;
-  const known = sparsity.some((share) => share !== null);
-  if (names.length > 1) parent.append(legend(names.map((words, shape) => ({ words: words || "others", shape, look: "unknown" }))));
-  if (known) {
-    parent.append(node("div", { class: "legend" }, node("span", {}, "pairs that take no part: 0 %", node("span", { class: "ramp", "aria-hidden": "true" }), "99.9 %"),
-      ...(sparsity.includes(null) ? [node("span", {}, "grey: not recorded")] : [])));
+  const about = (name) => aboutOf(table, name);
+  // What stands on the x axis: a rate, a time, or where nothing was timed the share of pairs kept.
+  const [axis, name, say] = speed === null ? ["share of pairs kept", "pairs kept", percent]
+    : speed.endsWith("rate") ? ["dense-equivalent FLOP/s (right is faster)", "rate", flops]
+    : ["time (left is faster)", "time", seconds];
+  if (names.length > 1) {
+    parent.append(legend(names.map((words, shape) => ({ words: words || "others", shape, look: "unknown" }))));
   }
-  const small = errors.filter((value) => value <= floor).length;
-  const words = `${about(error)}, over ${speed === null ? "the share of pairs kept" : about(speed)}${small ? `. Errors of at most ${floor} are drawn there` : ""}`;
-  new Plot(figure(parent, data.results[table].experiment, words), {
-    label: `Error beside speed of ${data.results[table].experiment}`,
-    x: { label: speed === null ? "share of pairs kept" : isRate ? "dense-equivalent FLOP/s (right is faster)" : "time (left is faster)", log: true, format: sayX },
-    y: { label: `${error} (low is exact)`, log: true, format: (v) => plainNumber(v) },
+  if (sparsity.some((share) => share !== null)) {
+    const ramp = node("span", { class: "ramp", "aria-hidden": "true" });
+    const scale = node("span", {}, "pairs that take no part: 0 %", ramp, "99.9 %");
+    parent.append(node("div", { class: "legend" }, scale, sparsity.includes(null) ? "grey: not recorded" : ""));
+  }
+  const small = errors.some((value) => value <= floor) ? `. Errors of at most ${plainNumber(floor)} are drawn there` : "";
+  const words = `${about(error)}, over ${speed === null ? axis : about(speed)}${small}`;
+  new Plot(figure(parent, experimentOf(entry), words), {
+    label: `Error beside speed of ${experimentOf(entry)}`,
+    x: { label: axis, log: true, format: say },
+    y: { label: `${error} (low is exact)`, log: true, format: plainNumber },
     points: { x: across, y: errors.map((value) => Math.max(value, floor)) },
-    looks: (i) => ({ shape: names.indexOf(groups[i]), ...(sparsity[i] === null ? { colour: "unknown" } : { paint: sparsityPaint(sparsity[i]) }) }),
+    looks: (i) => ({
+      shape: names.indexOf(groups[i]),
+      ...(sparsity[i] === null ? { colour: "unknown" } : { paint: sparsityPaint(sparsity[i]) }),
+    }),
     describe: (i) => ({
-      title: at(table, "implementation", rows[i]) ?? at(table, "solver", rows[i]) ?? (groups[i] || data.results[table].experiment),
-      rows: [["problem", at(table, "problem", rows[i])], [error, plainNumber(errors[i])], [speed === null ? "pairs kept" : isRate ? "rate" : "time", sayX(across[i])],
-        ...(isRate ? timeRows(table, rows[i]) : []), ["sparsity", percent(sparsity[i])]],
+      title: at(table, "implementation", rows[i]) ?? at(table, "solver", rows[i]) ?? (groups[i] || experimentOf(entry)),
+      rows: [
+        ["problem", at(table, "problem", rows[i])],
+        [error, plainNumber(errors[i])],
+        [name, say(across[i])],
+        ...(name === "rate" ? timeRows(table, rows[i]) : []),
+        ["sparsity", percent(sparsity[i])],
+      ],
     }),
   });
 }

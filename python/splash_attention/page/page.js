@@ -2,14 +2,15 @@
 // Wakes the page: the theme, the tables that stand in it, the sections that are drawn.
 
 const theme = document.getElementById("theme");
-const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const system = matchMedia("(prefers-color-scheme: dark)");
+const isDark = () => (document.documentElement.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark";
 const nameTheme = () => (theme.textContent = isDark() ? "Light" : "Dark");
 theme.title = "Change between light and dark";
 theme.addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
   nameTheme();
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
+system.addEventListener("change", nameTheme);
 nameTheme();
 theme.hidden = false;
 

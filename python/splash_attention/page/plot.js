@@ -27,12 +27,13 @@ const SHAPES = [
   (x, y, r) => `M${x},${y - 1.2 * r}l${1.2 * r},${2.2 * r}h${-2.4 * r}z`,
   (x, y, r) => `M${x},${y - 1.3 * r}l${1.3 * r},${1.3 * r}l${-1.3 * r},${1.3 * r}l${-1.3 * r},${-1.3 * r}z`,
   (x, y, r) => `M${x},${y + 1.2 * r}l${1.2 * r},${-2.2 * r}h${-2.4 * r}z`,
-  (x, y, r) => `M${x - r / 3},${y - r}h${(2 * r) / 3}v${2 * r}h${(-2 * r) / 3}zM${x - r},${y - r / 3}h${2 * r}v${(2 * r) / 3}h${-2 * r}z`,
+  (x, y, r) => SHAPES[1](x, y, r / 3) + [[-1, 0], [1, 0], [0, -1], [0, 1]]
+    .map(([a, b]) => SHAPES[1](x + (2 / 3) * a * r, y + (2 / 3) * b * r, r / 3)).join(""),
   (x, y, r) => `M${x - 0.5 * r},${y - r}h${r}l${0.5 * r},${r}l${-0.5 * r},${r}h${-r}l${-0.5 * r},${-r}z`,
   (x, y, r) => `M${x - r},${y - r}h${2 * r}l${-2 * r},${2 * r}h${2 * r}z`,
 ];
 
-const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
+const PREFIXES = [..."PTGMk mµn"].map((letter, at) => [10 ** (15 - 3 * at), letter.trim()]);
 
 // 6.33e14, "FLOP/s" -> 633 TFLOP/s
 function withPrefix(value, units) {
@@ -42,7 +43,7 @@ function withPrefix(value, units) {
   return `${Number((value / size).toPrecision(3))} ${letter}${units}`;
 }
 
-const RAISED = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+const raised = (whole) => String(whole).replace("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
 
 // 0.0123 stays, 8.31e-5 is 8.31·10⁻⁵
 function plainNumber(value) {
@@ -51,16 +52,21 @@ function plainNumber(value) {
   if (Number.isInteger(value) && Math.abs(value) < 1e7) return String(value);
   if (Math.abs(value) >= 1e-3 && Math.abs(value) < 1e7) return String(Number(value.toPrecision(4)));
   const [mantissa, exponent] = value.toExponential(2).split("e");
-  const power = `10${[...String(Number(exponent))].map((letter) => RAISED[letter]).join("")}`;
+  const power = `10${raised(Number(exponent))}`;
   return Number(mantissa) === 1 ? power : `${Number(mantissa)}·${power}`;
 }
 
-const percent = (share) => (share === null || share === undefined ? "" : `${Number((100 * share).toPrecision(share > 0.9 && share < 1 ? 4 : 3))} %`);
+function percent(share) {
+  if (share === null || share === undefined) return "";
+  return `${Number((100 * share).toPrecision(share > 0.9 && share < 1 ? 4 : 3))} %`;
+}
 
 function ticksOf(low, high, log, room) {
   if (!log || high / low < 3) {
-    const step = [1, 2, 5, 10].map((m) => m * 10 ** Math.floor(Math.log10((high - low) / room))).find((s) => (high - low) / s <= room);
-    return Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, i) => (Math.ceil(low / step) + i) * step);
+    const size = 10 ** Math.floor(Math.log10((high - low) / room));
+    const step = size * ([1, 2, 5].find((part) => (high - low) / (part * size) <= room) ?? 10);
+    const first = Math.ceil(low / step);
+    return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => (first + i) * step);
   }
   const from = Math.ceil(Math.log10(low) - 1e-9), to = Math.floor(Math.log10(high) + 1e-9);
   const every = Math.max(1, Math.ceil((to - from + 1) / room));
@@ -91,8 +97,11 @@ class Plot {
     this.order.sort(spec.y.names ? (a, b) => y[a] - y[b] : (a, b) => x[a] - x[b] || y[a] - y[b]);
     this.place = -1;
     box.classList.add("plot");
-    for (const [key, value] of Object.entries({ tabindex: 0, role: "slider", "aria-label": `${spec.label}. Arrow keys go from point to point`,
-      "aria-valuemin": 1, "aria-valuemax": this.count, "aria-valuenow": 1, "aria-valuetext": `${this.count} points` })) box.setAttribute(key, value);
+    // A slider, to a screen reader: it passes the arrow keys on and reads what they come to.
+    box.tabIndex = 0;
+    Object.assign(box, { role: "slider", ariaLabel: `${spec.label}. Arrow keys go from point to point` });
+    Object.assign(box, { ariaValueMin: 1, ariaValueMax: this.count, ariaValueNow: 1 });
+    box.ariaValueText = `${this.count} points`;
     box.addEventListener("pointermove", (event) => this.point(event));
     box.addEventListener("pointerdown", (event) => this.point(event));
     box.addEventListener("pointerleave", () => this.leave());
@@ -129,15 +138,17 @@ class Plot {
     this.height = spec.y.names ? 24 * spec.y.names.length + 52 : Math.min(400, Math.max(260, 0.66 * this.width));
     const longest = Math.max(...(spec.y.names ?? []).map((name) => name.length));
     const left = spec.y.names ? Math.min(6.6 * longest + 14, 0.42 * this.width) : 84;
-    const frame = { left, right: this.width - 12, top: spec.y.names ? 6 : 24, bottom: this.height - 44 };
+    const top = spec.y.names ? 6 : 24, bottom = this.height - 44, right = this.width - 12;
+    const frame = { left, right, top, bottom };
     const x = this.domain("x"), y = this.domain("y");
     const position = (low, high, log, from, to) => log
       ? (value) => from + ((to - from) * Math.log(value / low)) / Math.log(high / low)
       : (value) => from + ((to - from) * (value - low)) / (high - low);
-    this.toX = position(...x, spec.x.log, frame.left, frame.right);
-    this.toY = spec.y.names ? position(...y, false, frame.top, frame.bottom) : position(...y, spec.y.log, frame.bottom, frame.top);
+    this.toX = position(...x, spec.x.log, left, right);
+    this.toY = spec.y.names ? position(...y, false, top, bottom) : position(...y, spec.y.log, bottom, top);
     this.svg?.remove();
-    this.svg = draw(box, "svg", { viewBox: `0 0 ${this.width} ${this.height}`, height: this.height, "aria-hidden": "true" });
+    const viewBox = `0 0 ${this.width} ${this.height}`;
+    this.svg = draw(box, "svg", { viewBox, height: this.height, "aria-hidden": "true" });
     this.axes(frame, x, y, left);
     this.lines(frame, x, y);
     this.marks();
@@ -152,13 +163,15 @@ class Plot {
       draw(svg, "path", { class: "grid", d: `M${at},${frame.top}V${frame.bottom}` });
       draw(svg, "text", { x: at, y: frame.bottom + 16, "text-anchor": "middle" }, spec.x.format(value));
     }
-    const rows = spec.y.names ? spec.y.names.map((_, i) => i) : ticksOf(...y, spec.y.log, (frame.bottom - frame.top) / 34);
+    const room = (frame.bottom - frame.top) / 34;
+    const rows = spec.y.names ? spec.y.names.map((_, i) => i) : ticksOf(...y, spec.y.log, room);
     for (const value of rows) {
       const at = this.toY(value);
       draw(svg, "path", { class: "grid", d: `M${frame.left},${at}H${frame.right}` });
-      const room = Math.floor((left - 12) / 6.4), name = spec.y.names?.[value];
-      const text = name === undefined ? spec.y.format(value) : name.length > room ? `${name.slice(0, room - 1)}…` : name;
-      draw(svg, "text", { x: frame.left - 7, y: at + 4, "text-anchor": "end", class: name === undefined ? "" : "row" }, text);
+      const letters = Math.floor((left - 12) / 6.4), name = spec.y.names?.[value] ?? spec.y.format(value);
+      const text = name.length > letters ? `${name.slice(0, letters - 1)}…` : name;
+      const kind = spec.y.names ? "row" : "tick";
+      draw(svg, "text", { x: frame.left - 7, y: at + 4, "text-anchor": "end", class: kind }, text);
     }
     draw(svg, "path", { class: "axis", d: `M${frame.left},${frame.top}V${frame.bottom}H${frame.right}` });
     draw(svg, "text", { x: frame.right, y: this.height - 8, "text-anchor": "end" }, spec.x.label);
@@ -167,31 +180,36 @@ class Plot {
 
   lines(frame, x, y) {
     const clip = draw(this.svg, "clipPath", { id: `clip${(Plot.made += 1)}` });
-    draw(clip, "rect", { x: frame.left, y: frame.top, width: Math.max(0, frame.right - frame.left), height: frame.bottom - frame.top });
+    const width = Math.max(0, frame.right - frame.left), height = frame.bottom - frame.top;
+    draw(clip, "rect", { x: frame.left, y: frame.top, width, height });
     for (const { kind, points } of this.spec.lines?.(x, y) ?? []) {
-      const d = points.map(([a, b], i) => `${i ? "L" : "M"}${this.toX(a).toFixed(1)},${this.toY(b).toFixed(1)}`).join("");
-      draw(this.svg, "path", { class: kind, d, "clip-path": `url(#${clip.id})` });
+      const d = points.map(([a, b]) => `${this.toX(a).toFixed(1)},${this.toY(b).toFixed(1)}`).join("L");
+      draw(this.svg, "path", { class: kind, d: `M${d}`, "clip-path": `url(#${clip.id})` });
     }
   }
 
   marks() {
-    const { points, looks, flagged } = this.spec, radius = this.count > 3000 ? 2.2 : this.count > 300 ? 3.2 : 4.2;
+    const { points, looks, flagged } = this.spec;
+    const radius = this.count > 3000 ? 2.2 : this.count > 300 ? 3.2 : 4.2;
+    const toX = (value) => Number(this.toX(value).toFixed(1)), toY = (value) => Number(this.toY(value).toFixed(1));
     const groups = new Map();
     let flags = "";
     for (let i = 0; i < this.count; i++) {
       const look = looks(i), key = `${look.shape}|${look.colour ?? look.paint}`;
       let group = groups.get(key);
       if (!group) groups.set(key, (group = { look, marks: [], whiskers: [] }));
-      const x = Number(this.toX(points.x[i]).toFixed(1)), y = Number(this.toY(points.y[i]).toFixed(1));
+      const x = toX(points.x[i]), y = toY(points.y[i]);
       group.marks.push(SHAPES[look.shape % SHAPES.length](x, y, radius));
-      if (points.xLow?.[i] != null) group.whiskers.push(`M${this.toX(points.xLow[i]).toFixed(1)},${y}H${this.toX(points.xHigh[i]).toFixed(1)}`);
-      if (points.yLow?.[i] != null) group.whiskers.push(`M${x},${this.toY(points.yLow[i]).toFixed(1)}V${this.toY(points.yHigh[i]).toFixed(1)}`);
+      const known = (low, high) => (low?.[i] ?? null) !== null && (high?.[i] ?? null) !== null;
+      if (known(points.xLow, points.xHigh)) group.whiskers.push(`M${toX(points.xLow[i])},${y}H${toX(points.xHigh[i])}`);
+      if (known(points.yLow, points.yHigh)) group.whiskers.push(`M${x},${toY(points.yLow[i])}V${toY(points.yHigh[i])}`);
       if (flagged?.has(i)) flags += SHAPES[0](x, y, radius + 4);
     }
     for (const { look, marks, whiskers } of groups.values()) {
       for (const [name, parts] of [["whiskers", whiskers], ["marks", marks]]) {
         if (!parts.length) continue;
-        const path = draw(this.svg, "path", { class: `${look.colour ?? ""} ${name}`, d: parts.join("") });
+        const crowd = this.count > 1000 ? "crowd" : "";
+        const path = draw(this.svg, "path", { class: `${look.colour ?? ""} ${name} ${crowd}`, d: parts.join("") });
         if (look.paint) path.style[name === "marks" ? "fill" : "stroke"] = look.paint;
       }
     }
@@ -212,7 +230,8 @@ class Plot {
   }
 
   key(event) {
-    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
+    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, PageDown: 10, PageUp: -10 };
+    Object.assign(steps, { Home: -Infinity, End: Infinity });
     if (event.key === "Escape") return this.leave();
     if (!(event.key in steps)) return;
     event.preventDefault();
@@ -229,9 +248,10 @@ class Plot {
     const { points, describe } = this.spec, x = this.toX(points.x[index]), y = this.toY(points.y[index]);
     this.halo.setAttribute("d", SHAPES[0](x, y, 8));
     const { title, rows, note } = describe(index), shown = rows.filter(([, value]) => value);
-    this.box.setAttribute("aria-valuenow", this.place + 1);
-    this.box.setAttribute("aria-valuetext", [title, ...shown.map((row) => row.join(" ")), note].filter(Boolean).join(", "));
-    tooltip.replaceChildren(node("strong", {}, title), node("dl", {}, ...shown.flatMap(([k, v]) => [node("dt", {}, k), node("dd", {}, v)])));
+    this.box.ariaValueNow = this.place + 1;
+    this.box.ariaValueText = [title, ...shown.map((row) => row.join(" ")), note].filter(Boolean).join(", ");
+    const terms = shown.flatMap(([name, value]) => [node("dt", {}, name), node("dd", {}, value)]);
+    tooltip.replaceChildren(node("strong", {}, title), node("dl", {}, ...terms));
     if (note) tooltip.append(node("p", {}, note));
     if (Plot.active !== this) Plot.active?.leave();
     Plot.active = this;
@@ -243,8 +263,9 @@ class Plot {
   placeTooltip() {
     const box = this.box.getBoundingClientRect(), { offsetWidth: w, offsetHeight: h } = tooltip;
     const px = box.left + this.shown[0], py = box.top + this.shown[1];
-    tooltip.style.left = `${Math.max(8, Math.min(px + 14 + w > innerWidth - 8 ? px - w - 14 : px + 14, innerWidth - w - 8))}px`;
-    tooltip.style.top = `${Math.max(8, py + 14 + h > innerHeight - 8 ? py - h - 14 : py + 14)}px`;
+    const beside = (at, size, room) => (at + 14 + size > room - 8 ? at - size - 14 : at + 14);
+    tooltip.style.left = `${Math.max(8, Math.min(beside(px, w, innerWidth), innerWidth - w - 8))}px`;
+    tooltip.style.top = `${Math.max(8, beside(py, h, innerHeight))}px`;
   }
 
   leave() {

@@ -9,7 +9,8 @@ function byValue(values, descending) {
   return (a, b) => {
     const x = values[a], y = values[b];
     if (missing(x) || missing(y)) return missing(x) - missing(y) || a - b;
-    const order = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
+    const numbers = typeof x === "number" && typeof y === "number";
+    const order = numbers ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
     return (descending ? -order : order) || a - b;
   };
 }
@@ -24,8 +25,10 @@ function filterOf(query, columns, text) {
     return (row) => {
       const held = column.values[row];
       if (held === null || held === undefined) return false;
-      const order = typeof held === "number" && !Number.isNaN(number) ? held - number : String(held).localeCompare(wanted);
-      return { ">=": order >= 0, "<=": order <= 0, "!=": order !== 0, "=": order === 0, ">": order > 0, "<": order < 0 }[operator];
+      const numbers = typeof held === "number" && !Number.isNaN(number);
+      const order = numbers ? held - number : String(held).localeCompare(wanted);
+      if (order === 0) return [">=", "<=", "="].includes(operator);
+      return operator === "!=" || operator.startsWith(order > 0 ? ">" : "<");
     };
   });
   return (row) => tests.every((test) => test(row));
@@ -52,7 +55,8 @@ function csvButton(name, words, text) {
 }
 
 function filterInput(placeholder, act) {
-  const input = node("input", { type: "search", placeholder, "aria-label": "Filter rows", size: Math.min(30, placeholder.length) });
+  const size = Math.min(30, placeholder.length);
+  const input = node("input", { type: "search", placeholder, "aria-label": "Filter rows", size });
   input.addEventListener("input", () => act(input.value));
   return input;
 }
@@ -103,7 +107,8 @@ function liveTable(box, name, file) {
     const order = rows.map((_, row) => row).sort(byValue(columns[at].values, descending));
     table.tBodies[0].append(...order.map((row) => rows[row]));
   });
-  const save = csvButton(`${file}-${name}.csv`, "CSV", () => csv(names, rows.map((_, row) => columns.map((column) => column.values[row]))));
+  const inFull = () => csv(names, rows.map((_, row) => columns.map((column) => column.values[row])));
+  const save = csvButton(`${file}-${name}.csv`, "CSV", inFull);
   const filter = rows.length > 12 ? [filterInput("Filter", (text) => ((query = text), update()))] : [];
   box.prepend(node("div", { class: "tools" }, ...kinds, ...filter, count, save));
   update();
@@ -112,8 +117,7 @@ function liveTable(box, name, file) {
 // columns: [{name, units, about, values}]. Rows lie at a fixed height; only those in sight are in the document.
 class VirtualTable {
   constructor(box, label, columns, rows) {
-    Object.assign(this, { columns, order: Array.from({ length: rows }, (_, i) => i), rows, query: "", texts: [] });
-    this.sorted = this.order;
+    Object.assign(this, { columns, rows, query: "", texts: [], sorted: Array.from({ length: rows }, (_, i) => i) });
     this.count = node("span", { class: "count", "aria-live": "polite" });
     this.body = node("tbody");
     const heads = columns.map((column) => {
@@ -123,7 +127,8 @@ class VirtualTable {
     });
     const widths = columns.map((column) => node("col", {}));
     columns.forEach((column, at) => (widths[at].style.width = `${this.width(column)}ch`));
-    this.table = node("table", { "aria-rowcount": rows + 1 }, node("colgroup", {}, ...widths), node("thead", {}, node("tr", { "aria-rowindex": 1 }, ...heads)), this.body);
+    const head = node("thead", {}, node("tr", { "aria-rowindex": 1 }, ...heads));
+    this.table = node("table", {}, node("colgroup", {}, ...widths), head, this.body);
     this.table.style.minWidth = `${columns.reduce((sum, column) => sum + this.width(column), 0)}ch`;
     this.scroll = node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, this.table);
     sortableHeads(heads, (at, descending) => {
@@ -138,7 +143,8 @@ class VirtualTable {
   }
 
   numeric(column) {
-    return column.values.some((value) => typeof value === "number") && column.values.every((value) => typeof value !== "string");
+    const { values } = column;
+    return values.some((value) => typeof value === "number") && values.every((value) => typeof value !== "string");
   }
 
   heading(column) {
@@ -151,14 +157,16 @@ class VirtualTable {
   }
 
   text(row) {
-    return (this.texts[row] ??= this.columns.map((column) => plainNumber(column.values[row])).join("\t").toLowerCase());
+    const cells = () => this.columns.map((column) => plainNumber(column.values[row]));
+    return (this.texts[row] ??= cells().join("\t").toLowerCase());
   }
 
   filter(query) {
     this.query = query;
     const passes = filterOf(query, this.columns, (row) => this.text(row));
     this.order = query.trim() ? this.sorted.filter(passes) : this.sorted;
-    this.count.textContent = this.order.length === this.rows ? `${this.rows} cases` : `${this.order.length} of ${this.rows} cases`;
+    const shown = this.order.length;
+    this.count.textContent = shown === this.rows ? `${this.rows} cases` : `${shown} of ${this.rows} cases`;
     this.table.setAttribute("aria-rowcount", this.order.length + 1);
     this.scroll.scrollTop = 0;
     this.render(true);
@@ -185,7 +193,9 @@ class VirtualTable {
       const row = node("tr", { "aria-rowindex": at + 2 });
       for (const column of this.columns) {
         const value = column.values[this.order[at]], text = plainNumber(value);
-        row.append(node("td", { ...(typeof value === "number" ? { class: "number" } : {}), ...(text.length > 20 ? { title: text } : {}) }, text));
+        const cell = node("td", typeof value === "number" ? { class: "number" } : {}, text);
+        if (text.length > 20) cell.title = text;  // it may be cut off
+        row.append(cell);
       }
       made.append(row);
     }
@@ -194,6 +204,7 @@ class VirtualTable {
   }
 
   csv() {
-    return csv(this.columns.map((column) => column.name), this.order.map((row) => this.columns.map((column) => column.values[row])));
+    const rows = this.order.map((row) => this.columns.map((column) => column.values[row]));
+    return csv(this.columns.map((column) => column.name), rows);
   }
 }
