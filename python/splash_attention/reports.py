@@ -153,7 +153,7 @@ def _dataset_by_hand(path: Path, group: str) -> xr.Dataset:
             values = data.asstr()[()] if h5py.check_string_dtype(data.dtype) else data[()]
             described = {
                 key: _plain(data.attrs[key])
-                for key in ("units", "long_name", "formula", "missing")
+                for key in ("units", "long_name", "formula", "role", "missing_reason")
                 if key in data.attrs
             }
             target = coordinates if data.is_scale else variables

@@ -21,7 +21,7 @@ def figure_roofline(report: Report) -> Figure:
     data = cases_with(
         report, "implementation", "executed_flops", "dram_bytes_counted", "l2_bytes_counted", "time_median"
     )
-    rates = {unit: _rate(report, unit) for unit in sorted(set(_units(data)))}
+    rates = {unit: _rate(report, unit) for unit in sorted(set(units_of(data)))}
     flops = data["executed_flops"].values
     achieved = flops / data["time_median"].values
     ladders = np.array([str(name).partition("/")[0] for name in data["implementation"].values])
@@ -47,7 +47,7 @@ def figure_roofline(report: Report) -> Figure:
     axes[0, 0].set_ylabel("executed FLOP/s")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     drawn.legend(handles, labels, loc="outside lower right", ncols=len(labels), frameon=False)
-    share = achieved / np.array([rates[unit] for unit in _units(data)])
+    share = achieved / np.array([rates[unit] for unit in units_of(data)])
     best = int(np.argmax(share))
     finding = f"{data['implementation'].values[best]} reaches {100 * share[best]:.0f} % of its products' ceiling"
     finding += f", half of {flops.size} kernels less than {100 * np.median(share):.2g} %"
@@ -57,7 +57,7 @@ def figure_roofline(report: Report) -> Figure:
     return drawn
 
 
-def _units(data: xr.Dataset) -> list[str]:
+def units_of(data: xr.Dataset) -> list[str]:
     """The dtype of each case's ceiling; both 16-bit types are declared as float16, at rates of their own."""
     pairs = zip(data["math_unit"].values, data["dtype"].values, strict=True)
     return ["bfloat16" if unit == "float16" and dtype != "float16" else str(unit) for unit, dtype in pairs]

@@ -1,0 +1,75 @@
+"""The command line of the page. Its path on stdout, what is wrong on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from splash_attention.page.build import page_of
+from splash_attention.reports import ReportError, open_report
+
+DONE, USAGE = 0, 2
+EXAMPLES = """\
+examples:
+  python -m splash_attention.page report.h5
+  python -m splash_attention.page data/reports/ladders-h200.h5 --out ladders.html
+
+exit codes: 0 done, 2 usage or no report
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the page of a report. Returns the exit code."""
+    words = _parser().parse_args(arguments)
+    if words.report is None:
+        return _refuse("a report is needed: python -m splash_attention.page report.h5 --out page.html")
+    try:
+        html = page_of(open_report(words.report))
+    except ReportError as error:
+        return _refuse(str(error))
+    try:
+        write(html, words.out)
+    except OSError as error:
+        return _refuse(f"{words.out}: cannot be written ({error.strerror or error})")
+    print(words.out)
+    return DONE
+
+
+def write(html: str, path: Path) -> None:
+    """The page is whole or not there: written beside its place, then renamed."""
+    if path.is_dir():
+        raise IsADirectoryError(None, "it is a folder")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(html)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m splash_attention.page",
+        description="A report as one self-contained HTML page.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("report", nargs="?", help="the HDF5 report of a run")
+    parser.add_argument(
+        "--out", type=Path, default=Path("page.html"), metavar="FILE", help="where to (default: page.html)"
+    )
+    return parser
+
+
+def _refuse(sentence: str) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return USAGE
