@@ -34,25 +34,25 @@ std::vector<Definition> reproducible_definitions(const std::vector<Claim>& claim
   return definitions;
 }
 
-// The report stands by itself, so plots that cannot be drawn are told, not failed on. "" where there are
-// none.
-std::string draw_plots(const std::string& report, const std::string& folder) {
+// What a module of the Python package makes of the report: a folder of plots, a page. The report stands by
+// itself, so what cannot be made is told, not failed on: then "".
+std::string made_by(const std::string& module, const std::string& report, const std::string& output) {
   const std::string python = python_program();
   if (python.empty()) {
-    narrate("no plots: SPLASH_PYTHON is not set and the project has no .venv (./splash makes one)");
+    narrate("no {}: SPLASH_PYTHON is not set and the project has no .venv (./splash makes one)", output);
     return "";
   }
-  narrate("drawing plots");
+  narrate("making {}", output);
   const char* path = std::getenv("PYTHONPATH");
   const std::string modules =
       project_root() + "/python" + (path != nullptr && *path != '\0' ? std::string(":") + path : "");
-  const int code = run_program({python, "-m", "splash_attention.plots", report, "--out", folder},
+  const int code = run_program({python, "-m", "splash_attention." + module, report, "--out", output},
                                {{"PYTHONPATH", modules}}, false);
-  if (code == 0) return folder;
+  if (code == 0) return output;
   if (code == 127) {
-    narrate("no plots: {} could not be started", python);
+    narrate("no {}: {} could not be started", output, python);
   } else {
-    narrate("no plots: splash_attention.plots ended with code {}", code);
+    narrate("no {}: splash_attention.{} ended with code {}", output, module, code);
   }
   return "";
 }
@@ -67,7 +67,8 @@ int cmd_reproduce(const Words& words) {
       "splash reproduce --full --out out/full\n"
       "splash reproduce --resume",
       "Runs every experiment with reproduce = true and judges every claim of data/claims. Writes report.h5,\n"
-      "claims.md and plots/ into the folder. A refuted claim of a source is a finding, not a failure: the "
+      "claims.md, plots/ and report.html into the folder. A refuted claim of a source is a finding, not a "
+      "failure: the "
       "exit\n"
       "code is 1 only where a verdict differs from the one that this project has recorded.");
   std::string out = "out/reproduce";
@@ -94,12 +95,14 @@ int cmd_reproduce(const Words& words) {
   if (outcome.interrupted) return kInterrupted;
   const std::string markdown = claims_markdown("Claims and verdicts", outcome.report.claims);
   analysis::write_file_atomically(out + "/claims.md", std::as_bytes(std::span(markdown)));
-  const std::string plots = draw_plots(request.report_path, out + "/plots");
+  const std::string plots = made_by("plots", request.report_path, out + "/plots");
+  const std::string page = made_by("page", request.report_path, out + "/report.html");
 
   const std::vector<std::string> sentences = surprises(claims, outcome.report.claims);
   if (flags.json) {
     nlohmann::json object = outcome_json(request.report_path, outcome, sentences);
     object["plots"] = plots.empty() ? nlohmann::json(nullptr) : nlohmann::json(plots);
+    object["page"] = page.empty() ? nlohmann::json(nullptr) : nlohmann::json(page);
     object["claims_page"] = out + "/claims.md";
     print_json(object);
   } else {
@@ -107,6 +110,7 @@ int cmd_reproduce(const Words& words) {
     print(fmt::format("\n{}\nreport  {}\nclaims  {}/claims.md\n", count_verdicts(outcome.report.claims),
                       request.report_path, out));
     if (!plots.empty()) print(fmt::format("plots   {}\n", plots));
+    if (!page.empty()) print(fmt::format("page    {}\n", page));
   }
   return report_surprises(sentences);
 }

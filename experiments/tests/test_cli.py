@@ -330,14 +330,15 @@ def test_reproduce(splash: Splash, bound: str, expected: str, verdict: str, code
     splash.write("data/claims/test.toml", CLAIM.format(bound=bound, expected=expected))
     done = splash("reproduce", "--out", "study", env=root)
     assert done.returncode == code, done.stderr
-    assert "no plots" in done.stderr
+    assert "plots: " in done.stderr and "report.html: " in done.stderr
     assert verdict in done.stdout and "T.1" in done.stdout and "study/report.h5" in done.stdout
     assert verdict in (splash.folder / "study/claims.md").read_text()
     if code:
         assert "where this project recorded reproduced" in done.stderr
     again = splash("reproduce", "--out", "study", "--json", env=root)
     result = json.loads(again.stdout)
-    assert result["cases"] == 18 and result["claims"][0]["verdict"] == verdict and result["plots"] is None
+    assert result["cases"] == 18 and result["claims"][0]["verdict"] == verdict
+    assert result["plots"] is None and result["page"] is None
     (shown,) = splash.json("show", "study/report.h5", "--claims", env=root)["claims"]
     assert shown["id"] == "T.1" and shown["verdict"] == verdict
     # `run` judges what the definition speaks of, with the same code.
