@@ -87,6 +87,14 @@ Level Floors::level() const {
   return products >= std::max(l2, dram) ? Level::products : l2 >= dram ? Level::l2 : Level::dram;
 }
 
+void count_tensors(KernelCase& kernel) {
+  const AttentionShape& shape = kernel.shape;
+  const auto row_bytes = static_cast<double>(bytes_of(kernel.dtype) * shape.head_dim);
+  kernel.output_bytes = row_bytes * static_cast<double>(shape.rows());
+  kernel.input_bytes =
+      kernel.output_bytes + 2 * row_bytes * static_cast<double>(shape.batch * shape.kv_heads * shape.kv_len);
+}
+
 std::vector<KernelCase> kernel_cases(const Report& report) {
   const Table table(report);
   std::vector<KernelCase> cases;
@@ -110,11 +118,7 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     found.seconds = number("time_median");
     found.flops = number("executed_flops");
     found.useful_flops = number("useful_flops");
-    const AttentionShape& shape = found.shape;
-    const auto row_bytes = static_cast<double>(bytes_of(found.dtype) * shape.head_dim);
-    found.output_bytes = row_bytes * static_cast<double>(shape.rows());
-    found.input_bytes =
-        found.output_bytes + 2 * row_bytes * static_cast<double>(shape.batch * shape.kv_heads * shape.kv_len);
+    count_tensors(found);
     found.kernel = table.text("kernel", row);
     found.dram_bytes = number("dram_bytes_counted");
     found.l2_bytes = number("l2_bytes_counted");

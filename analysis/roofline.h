@@ -36,6 +36,9 @@ struct KernelCase {
   int resident_blocks = 0;  // a multiprocessor, as CUDA said where it ran
 };
 
+// Sets input_bytes and output_bytes, which follow from shape and dtype.
+void count_tensors(KernelCase& kernel);
+
 // The cases that were run, in the report's order; peers are left out, for nothing is counted of them. Throws
 // ReportError where the report has no such columns.
 std::vector<KernelCase> kernel_cases(const Report& report);

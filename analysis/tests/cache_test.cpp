@@ -6,10 +6,11 @@
 #include <doctest/doctest.h>
 
 #include "analysis/cache/ladders.h"
-#include "core/error.h"
+#include "analysis/tests/example_kernels.h"
 
 using namespace splash;
 using namespace splash::analysis;
+using namespace splash::analysis::testing;
 
 namespace {
 
@@ -45,16 +46,6 @@ TileWalk example() {
           .tile_k = 128,
           .causal = true,
           .order = BlockOrder::longest_first};
-}
-
-template <class Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace

@@ -2,22 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include "analysis/tests/example_kernels.h"
+
 using namespace splash;
 using namespace splash::analysis;
+using namespace splash::analysis::testing;
 
 namespace {
 
-const Multiprocessors kMachine{
-    .count = 100, .warps = 64, .blocks = 32, .registers = 65536, .shared_bytes = 233472};
-
 std::vector<Ceiling> ceilings() {
-  const auto ceiling = [](const char* name, const char* dtype, double measured) {
-    Ceiling c;
-    c.name = name;
-    c.dtype = dtype;
-    c.measured = measured;
-    return c;
-  };
   return {ceiling("dram copy", "", 4e12),  ceiling("dram read", "", 4e12), ceiling("l2 read", "", 1e13),
           ceiling("tensor", "tf32", 4e14), ceiling("launch", "", 2.5e-6),  ceiling("graph node", "", 5e-7)};
 }

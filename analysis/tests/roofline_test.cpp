@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "analysis/tests/example_kernels.h"
 #include "analysis/tests/example_report.h"
 #include "core/error.h"
 
@@ -46,13 +47,6 @@ Report example() {
                     number_column("registers", {128, 1, kNan}),
                     number_column("shared_bytes", {1000, 1, kNan}),
                     number_column("blocks_per_multiprocessor", {2, 1, kNan})};
-  const auto ceiling = [](const char* name, const char* dtype, double measured) {
-    Ceiling c;
-    c.name = name;
-    c.dtype = dtype;
-    c.measured = measured;
-    return c;
-  };
   report.ceilings = {ceiling("dram copy", "", 4e12),      ceiling("dram read", "", 5e12),
                      ceiling("l2 read", "", 1e13),        ceiling("tensor", "float16", 5e14),
                      ceiling("tensor", "bfloat16", 8e14), ceiling("fma", "float32", 6e13)};

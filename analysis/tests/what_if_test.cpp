@@ -2,24 +2,15 @@
 
 #include <doctest/doctest.h>
 
-#include "core/error.h"
+#include "analysis/tests/example_kernels.h"
 
 using namespace splash;
 using namespace splash::analysis;
+using namespace splash::analysis::testing;
 
 namespace {
 
-const Multiprocessors kMachine{
-    .count = 100, .warps = 64, .blocks = 32, .registers = 65536, .shared_bytes = 233472};
-
 std::vector<Ceiling> ceilings() {
-  const auto ceiling = [](const char* name, const char* dtype, double measured) {
-    Ceiling c;
-    c.name = name;
-    c.dtype = dtype;
-    c.measured = measured;
-    return c;
-  };
   return {ceiling("dram copy", "", 4e12),  ceiling("dram read", "", 4e12),
           ceiling("l2 read", "", 1e13),    ceiling("launch", "", 3e-6),
           ceiling("graph node", "", 1e-6), ceiling("fma", "float32", 5e13),
@@ -40,16 +31,6 @@ KernelCase kernel(const char* name, int64_t waves, double factor) {
   k.use = {.blocks = 200 * waves, .threads = 1024, .registers = 32, .shared_bytes = 1024};
   k.seconds = 3e-6 + factor * 40e-6 * work;
   return k;
-}
-
-template <class Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace

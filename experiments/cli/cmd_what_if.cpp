@@ -135,9 +135,7 @@ int cmd_what_if(const Words& words) {
   std::string path, kernel_id, gpu;
   Words settings;
   bool json = false;
-  app.add_option("report", path, "an HDF5 report with cases of the kind gpu-attention")
-      ->required()
-      ->type_name("REPORT");
+  add_report(app, path);
   app.add_option("kernel", kernel_id, "its id, or how it begins")->required()->type_name("KERNEL");
   app.add_option("changes", settings, "parameters of the problem, as an experiment names them")
       ->type_name("NAME=VALUE");

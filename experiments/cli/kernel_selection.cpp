@@ -6,10 +6,14 @@
 
 namespace splash::cli {
 
-void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix) {
+void add_report(CLI::App& app, std::string& report) {
   app.add_option("report", report, "an HDF5 report with cases of the kind gpu-attention")
       ->required()
       ->type_name("REPORT");
+}
+
+void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix) {
+  add_report(app, report);
   app.add_option("--kernels", prefix, "only those whose id starts so")->type_name("PREFIX");
 }
 

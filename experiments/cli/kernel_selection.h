@@ -11,6 +11,8 @@
 
 namespace splash::cli {
 
+void add_report(CLI::App& app, std::string& report);
+// The report, and which of its kernels.
 void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix);
 
 // Those whose id starts with prefix; throws InvalidArgument where there is none.

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "experiments/kinds/gpu_problem.h"
-#include "gpu/engine/work.h"
 
 namespace splash::experiments {
 namespace {
@@ -61,8 +60,7 @@ analysis::KernelCase planned_kernel(const std::string& variant_id, const Paramet
   kernel.dram_bytes = plan.work.dram_bytes;
   kernel.l2_bytes = plan.work.l2_bytes;
   kernel.unit = product_unit(plan.work, dtype);
-  kernel.output_bytes = static_cast<double>(spec.shape.rows() * spec.shape.head_dim * bytes_of(dtype));
-  kernel.input_bytes = gpu::compulsory_bytes(spec.shape, dtype) - kernel.output_bytes;
+  analysis::count_tensors(kernel);
   kernel.kernel = main.name;
   kernel.launches = static_cast<int>(plan.kernels.size());
   kernel.use = {

@@ -194,15 +194,7 @@ __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
 
 template <class T>
 DenseKernel dense_keys_of(uint32_t head_dim) {
-  const auto kernel = [&]<int kPanels>() -> DenseKernel {
-    using Tiles = PairTiles<kPanels>;
-    return {.function = reinterpret_cast<const void*>(dense_keys<T, kPanels>),
-            .threads = Tiles::kThreads,
-            .shared_bytes = int{sizeof(Tiles)},
-            .rows = Tiles::kRows,
-            .tile_rows = Tiles::kParts * kDenseTile};
-  };
-  return head_dim <= 64 ? kernel.template operator()<1>() : kernel.template operator()<2>();
+  return head_dim <= 64 ? pair_kernel<1>(dense_keys<T, 1>) : pair_kernel<2>(dense_keys<T, 2>);
 }
 
 }  // namespace splash::gpu::entmax::backward

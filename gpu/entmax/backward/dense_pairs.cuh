@@ -282,4 +282,15 @@ __device__ __forceinline__ void for_kind(const Problem& p, int head, const Use& 
   }
 }
 
+// How such a kernel is launched.
+template <int kPanels>
+DenseKernel pair_kernel(void (*kernel)(const Problem, const CUtensorMap, const CUtensorMap)) {
+  using Tiles = PairTiles<kPanels>;
+  return {.function = reinterpret_cast<const void*>(kernel),
+          .threads = Tiles::kThreads,
+          .shared_bytes = int{sizeof(Tiles)},
+          .rows = Tiles::kRows,
+          .tile_rows = Tiles::kParts * kDenseTile};
+}
+
 }  // namespace splash::gpu::entmax::backward

@@ -249,16 +249,9 @@ __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
 
 template <class T>
 DenseKernel dense_queries_of(uint32_t head_dim, bool with_alpha) {
-  const auto kernel = [&]<int kPanels>() -> DenseKernel {
-    using Tiles = PairTiles<kPanels>;
-    return {.function = with_alpha ? reinterpret_cast<const void*>(dense_queries<T, kPanels, true>)
-                                   : reinterpret_cast<const void*>(dense_queries<T, kPanels, false>),
-            .threads = Tiles::kThreads,
-            .shared_bytes = int{sizeof(Tiles)},
-            .rows = Tiles::kRows,
-            .tile_rows = Tiles::kParts * kDenseTile};
-  };
-  return head_dim <= 64 ? kernel.template operator()<1>() : kernel.template operator()<2>();
+  if (head_dim <= 64)
+    return pair_kernel<1>(with_alpha ? dense_queries<T, 1, true> : dense_queries<T, 1, false>);
+  return pair_kernel<2>(with_alpha ? dense_queries<T, 2, true> : dense_queries<T, 2, false>);
 }
 
 }  // namespace splash::gpu::entmax::backward

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 from splash_attention.page.build import page_of
 from splash_attention.reports import ReportError, open_report
+from splash_attention.whole_file import whole_file
 
 DONE, USAGE = 0, 2
 EXAMPLES = """\
@@ -39,21 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write(html: str, path: Path) -> None:
-    """The page is whole or not there: written beside its place, then renamed."""
+    """The page is whole or not there."""
     if path.is_dir():
         raise IsADirectoryError(None, "it is a folder")
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(html)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with whole_file(path) as temporary:
+        temporary.write_text(html, encoding="utf-8", newline="\n")
 
 
 def _parser() -> argparse.ArgumentParser:

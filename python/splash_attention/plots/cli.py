@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 import matplotlib
@@ -15,6 +13,7 @@ from matplotlib.figure import Figure
 from splash_attention.plots import FIGURES, NotInReport
 from splash_attention.plots.style import SETTINGS
 from splash_attention.reports import ReportError, open_report
+from splash_attention.whole_file import whole_file
 
 DONE, USAGE = 0, 2
 FORMATS = ("png", "svg")
@@ -61,22 +60,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def save(drawn: Figure, stem: Path) -> list[Path]:
-    """Writes stem.png and stem.svg. Each is whole or not there: written beside its place, then renamed."""
+    """Writes stem.png and stem.svg. Each is whole or not there."""
     paths = []
     for kind in FORMATS:
         path = stem.with_name(f"{stem.name}.{kind}")
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        try:
-            with matplotlib.rc_context(SETTINGS):
-                drawn.savefig(
-                    temporary, format=kind, dpi=DOTS_PER_INCH, metadata={"Date": None} if kind == "svg" else None
-                )
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with whole_file(path) as temporary, matplotlib.rc_context(SETTINGS):
+            drawn.savefig(
+                temporary, format=kind, dpi=DOTS_PER_INCH, metadata={"Date": None} if kind == "svg" else None
+            )
         paths.append(path)
     return paths
 
