@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -24,6 +26,37 @@ inline void round_inputs(PortableCase& c) {
   for (Tensor<double>* tensor : {&c.inputs.q, &c.inputs.k, &c.inputs.v}) {
     for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(c.dtype, tensor->data()[i]);
   }
+}
+
+// Rows whose k-th largest score and the next lie so close together that float may tell them apart otherwise
+// than double, but are not equal: which of the two is kept says nothing.
+inline std::vector<char> unclear_rows(const AttentionSpec& spec, const AttentionInputs<double>& inputs) {
+  const AttentionShape& s = spec.shape;
+  std::vector<char> unclear(static_cast<size_t>(s.rows()), 0);
+  const int64_t k = spec.selection.k_keep;
+  if (spec.selection.kind != SelectionKind::top_k_row || k >= s.kv_len) return unclear;
+  for (int64_t row = 0; row < s.rows(); ++row) {
+    const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads, i = row % s.q_len;
+    const RowMask mask = spec.mask.row(s, b, h, i);
+    const double* const q = inputs.q.row(b, h, i);
+    std::vector<double> scores;
+    double largest = 0;
+    bool poisoned = false;
+    for (int64_t j = mask.begin; j < mask.end; ++j) {
+      if (!mask.visible(j)) continue;
+      const double* const key = inputs.k.row(b, s.kv_head_of(h), j);
+      const double score = std::inner_product(q, q + s.head_dim, key, 0.0);
+      poisoned |= !(score < std::numeric_limits<double>::infinity());
+      if (!std::isfinite(score)) continue;
+      scores.push_back(score);
+      largest = std::max(largest, std::abs(score));
+    }
+    if (poisoned || static_cast<int64_t>(scores.size()) <= k) continue;
+    std::nth_element(scores.begin(), scores.begin() + k, scores.end(), std::greater<>());
+    const double gap = *std::min_element(scores.begin(), scores.begin() + k) - scores[static_cast<size_t>(k)];
+    unclear[static_cast<size_t>(row)] = gap > 0 && gap <= 4e-6 * largest;
+  }
+  return unclear;
 }
 
 class CaseDrawer {
