@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "gpu/entmax/portable/problem.h"
 
 namespace splash::gpu::entmax {
 
@@ -75,6 +76,16 @@ Problem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments)
   p.head_dim = static_cast<int>(s.head_dim);
   p.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
   p.scale = static_cast<float>(spec.score_scale());
+  return p;
+}
+
+portable::Problem portable::problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {
+  Problem p{entmax::problem_of(spec, arguments)};
+  p.mask = arguments.mask;
+  // Of as many keys as there are, all are kept.
+  const bool selects =
+      spec.selection.kind == SelectionKind::top_k_row && spec.selection.k_keep < spec.shape.kv_len;
+  p.k_keep = selects ? static_cast<int>(spec.selection.k_keep) : 0;
   return p;
 }
 

@@ -17,6 +17,16 @@
 
 namespace splash::gpu::testing {
 
+// What forward leaves beside its output, on the host.
+struct RowResults {
+  std::vector<float> tau;        // [rows]
+  std::vector<int64_t> offsets;  // [rows]
+  std::vector<int32_t> counts;   // [rows]
+  std::vector<int32_t> columns;  // [capacity]
+  std::vector<float> excess;     // [capacity]
+  unsigned long long used = 0;
+};
+
 // What a launch needs and leaves, in device memory and as host vectors.
 struct ForwardRun {
   ForwardRun(const AttentionSpec& spec, Dtype dtype, const AttentionInputs<double>& inputs, int64_t capacity,
@@ -71,6 +81,11 @@ struct ForwardRun {
   }
   uint64_t entries() const { return host<unsigned long long>(used, 1).front(); }
 
+  RowResults row_results() const {
+    return {host<float>(tau, rows),       host<int64_t>(offsets, rows), host<int32_t>(counts, rows),
+            host<int32_t>(columns, room), host<float>(excess, room),    entries()};
+  }
+
   // Output, tau, and row after row the support, wherever it lies: what must not change from run to run.
   std::vector<char> bytes() {
     std::vector<char> all = host<char>(out.buffer(), out.buffer().bytes());
@@ -78,15 +93,14 @@ struct ForwardRun {
       const auto* const from = reinterpret_cast<const char*>(values.data() + first);
       all.insert(all.end(), from, from + count * static_cast<int64_t>(sizeof(values[0])));
     };
-    const auto at = host<int64_t>(offsets, rows);
-    const auto count = host<int32_t>(counts, rows), column = host<int32_t>(columns, room);
-    const auto of_tau = host<float>(tau, rows), u = host<float>(excess, room);
-    add(of_tau, 0, rows);
-    add(count, 0, rows);
+    const RowResults results = row_results();
+    add(results.tau, 0, rows);
+    add(results.counts, 0, rows);
     for (int64_t row = 0; row < rows; ++row) {
-      if (at[row] < 0) continue;
-      add(column, at[row], count[row]);
-      add(u, at[row], count[row]);
+      const int64_t at = results.offsets[row];
+      if (at < 0) continue;
+      add(results.columns, at, results.counts[row]);
+      add(results.excess, at, results.counts[row]);
     }
     return all;
   }
@@ -98,18 +112,14 @@ struct ForwardRun {
 
 // Holds all rows against the oracle, which has kept its probabilities: tau, sums of p, every entry of the
 // support. score_error: of the scores, in z. left_out: rows that are not looked at, where it is not empty.
-inline void check_rows(const AttentionSpec& spec, const ForwardRun& run,
+inline void check_rows(const AttentionSpec& spec, const RowResults& results,
                        const cpu_ref::ForwardResult<double>& oracle, double score_error,
                        const std::vector<char>& left_out = {}) {
-  const auto tau = ForwardRun::host<float>(run.tau, run.rows);
-  const auto offsets = ForwardRun::host<int64_t>(run.offsets, run.rows);
-  const auto counts = ForwardRun::host<int32_t>(run.counts, run.rows);
-  const auto columns = ForwardRun::host<int32_t>(run.columns, run.room);
-  const auto excess = ForwardRun::host<float>(run.excess, run.room);
+  const auto& [tau, offsets, counts, columns, excess, used] = results;
   const AttentionShape& s = spec.shape;
   const auto& p = *oracle.probabilities;
   int64_t stored = 0, wrong_tau = 0, wrong_sums = 0, wrong_entries = 0;
-  for (int64_t row = 0; row < run.rows; ++row) {
+  for (int64_t row = 0; row < s.rows(); ++row) {
     stored += counts[row];
     if (!left_out.empty() && left_out[row] != 0) continue;
     const double expected_tau = oracle.tau[row];
@@ -138,7 +148,7 @@ inline void check_rows(const AttentionSpec& spec, const ForwardRun& run,
   CHECK(wrong_tau == 0);
   CHECK(wrong_sums == 0);
   CHECK(wrong_entries == 0);
-  CHECK(stored == static_cast<int64_t>(run.entries()));
+  CHECK(stored == static_cast<int64_t>(used));
 }
 
 // A store of `capacity` entries is too small for the problem: what has no room is counted and left out whole,

@@ -61,8 +61,8 @@ void check_support(const Problem& problem, Dtype dtype, const Stream& stream) {
   const auto inputs = inputs_of(problem, dtype);
   const auto oracle =
       cpu_ref::attention_forward<double>(spec, inputs.q, inputs.k, inputs.v, {.keep_probabilities = true});
-  check_rows(spec, ForwardRun(spec, dtype, inputs, spec.shape.rows() * spec.shape.kv_len, stream), oracle,
-             kScoreError);
+  const ForwardRun run(spec, dtype, inputs, spec.shape.rows() * spec.shape.kv_len, stream);
+  check_rows(spec, run.row_results(), oracle, kScoreError);
 }
 
 }  // namespace

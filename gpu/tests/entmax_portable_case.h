@@ -1,5 +1,5 @@
 #pragma once
-// Problems for the portable path, drawn so that all features meet.
+// Problems for the portable path, drawn so that all features meet, and what its results are held against.
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/workload.h"
+#include "gpu/tests/entmax_forward_run.h"
 #include "gpu/tests/ladder_cases.h"
 
 namespace splash::gpu::testing {
@@ -57,6 +58,49 @@ inline std::vector<char> unclear_rows(const AttentionSpec& spec, const Attention
     unclear[static_cast<size_t>(row)] = gap > 0 && gap <= 4e-6 * largest;
   }
   return unclear;
+}
+
+// An error of float32 scores in z, as in entmax_forward_test; of large z, what float holds of them.
+inline double score_error(const cpu_ref::ForwardResult<double>& oracle) {
+  double largest = 0;
+  for (const double tau : oracle.tau)
+    largest = std::isfinite(tau) ? std::max(largest, std::abs(tau)) : largest;
+  return std::max(2e-5, 4e-6 * largest);
+}
+
+// ||out - expected||^2 / ||expected||^2 over what is finite; +inf where NaN stand elsewhere. Without the rows
+// left out.
+inline double nmse_or_inf(const Tensor<double>& out, const Tensor<double>& expected,
+                          const std::vector<char>& left_out) {
+  double error = 0, norm = 1e-30;
+  for (int64_t i = 0; i < out.size(); ++i) {
+    if (left_out[static_cast<size_t>(i / out.dim())] != 0) continue;
+    const double a = out.data()[i], b = expected.data()[i];
+    if (std::isfinite(a) != std::isfinite(b)) return std::numeric_limits<double>::infinity();
+    if (!std::isfinite(b)) continue;
+    error += (a - b) * (a - b);
+    norm += b * b;
+  }
+  return error / norm;
+}
+
+// The variant's tolerance, or where scores are so large that float itself loses more, what it loses in
+// another order of summation (as in ladder_test).
+inline double bound_of(const PortableCase& c, const cpu_ref::ForwardResult<double>& oracle,
+                       const std::vector<char>& left_out) {
+  const auto in = c.inputs.cast<float>();
+  const auto in_float = cpu_ref::attention_forward<float>(c.spec, in.q, in.k, in.v).out.cast<double>();
+  return std::max(Tolerance().of(c.dtype), 64 * nmse_or_inf(in_float, oracle.out, left_out));
+}
+
+// Output, tau and support of a case.
+inline void check_against_oracle(const PortableCase& c, const Tensor<double>& out, const RowResults& rows) {
+  CAPTURE(c.name);
+  const auto oracle = cpu_ref::attention_forward<double>(c.spec, c.inputs.q, c.inputs.k, c.inputs.v,
+                                                         {.keep_probabilities = true});
+  const auto left_out = unclear_rows(c.spec, c.inputs);
+  CHECK(nmse_or_inf(out, oracle.out, left_out) <= bound_of(c, oracle, left_out));
+  check_rows(c.spec, rows, oracle, score_error(oracle), left_out);
 }
 
 class CaseDrawer {
@@ -148,7 +192,7 @@ class CaseDrawer {
     if (kind == 4) workload.query_variance = 1e-6;
     if (kind == 5) workload.query_variance = 0.3;
     c.inputs = make_inputs<double>(workload, c.spec.shape);
-    auto& [q, k, v] = c.inputs;
+    Tensor<double>&q = c.inputs.q, &k = c.inputs.k, &v = c.inputs.v;
     const int64_t dim = q.dim();
     const auto first_elements = [dim](Tensor<double>& tensor, const auto& use) {
       for (int64_t i = 0; i < tensor.size() / dim; ++i) use(tensor.data() + i * dim, i);

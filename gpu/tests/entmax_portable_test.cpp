@@ -1,9 +1,6 @@
 // The portable path of exact entmax attention: output, tau and support against the double oracle, gradients
 // through EntmaxAttention. On Hopper it is asked for by ForwardPath::portable.
 
-#include <cmath>
-
-#include "gpu/tests/entmax_forward_run.h"
 #include "gpu/tests/entmax_on_device.h"
 #include "gpu/tests/entmax_portable_case.h"
 #include "gpu/tests/skip_without_gpu.h"
@@ -16,50 +13,10 @@ using entmax::ForwardPath;
 
 namespace {
 
-using Oracle = cpu_ref::ForwardResult<double>;
-
-// An error of float32 scores in z, as in entmax_forward_test; of large z, what float holds of them.
-double score_error(const Oracle& oracle) {
-  double largest = 0;
-  for (const double tau : oracle.tau)
-    largest = std::isfinite(tau) ? std::max(largest, std::abs(tau)) : largest;
-  return std::max(2e-5, 4e-6 * largest);
-}
-
-// ||out - expected||^2 / ||expected||^2 over what is finite; +inf where NaN stand elsewhere. Without the rows
-// left out.
-double nmse_or_inf(const Tensor<double>& out, const Tensor<double>& expected,
-                   const std::vector<char>& left_out) {
-  double error = 0, norm = 1e-30;
-  for (int64_t i = 0; i < out.size(); ++i) {
-    if (left_out[static_cast<size_t>(i / out.dim())] != 0) continue;
-    const double a = out.data()[i], b = expected.data()[i];
-    if (std::isfinite(a) != std::isfinite(b)) return std::numeric_limits<double>::infinity();
-    if (!std::isfinite(b)) continue;
-    error += (a - b) * (a - b);
-    norm += b * b;
-  }
-  return error / norm;
-}
-
-// The variant's tolerance, or where scores are so large that float itself loses more, what it loses in
-// another order of summation (as in ladder_test).
-double bound_of(const PortableCase& c, const Oracle& oracle, const std::vector<char>& left_out) {
-  const auto in = c.inputs.cast<float>();
-  const auto in_float = cpu_ref::attention_forward<float>(c.spec, in.q, in.k, in.v).out.cast<double>();
-  return std::max(Tolerance().of(c.dtype), 64 * nmse_or_inf(in_float, oracle.out, left_out));
-}
-
 void check_case(const PortableCase& c, const Stream& stream) {
-  CAPTURE(c.name);
-  const auto oracle = cpu_ref::attention_forward<double>(c.spec, c.inputs.q, c.inputs.k, c.inputs.v,
-                                                         {.keep_probabilities = true});
   const ForwardRun run(c.spec, c.dtype, c.inputs, c.spec.shape.rows() * c.spec.shape.kv_len, stream,
                        ForwardPath::portable);
-  const double error = score_error(oracle);
-  const auto left_out = unclear_rows(c.spec, c.inputs);
-  CHECK(nmse_or_inf(run.out.to_host(), oracle.out, left_out) <= bound_of(c, oracle, left_out));
-  check_rows(c.spec, run, oracle, error, left_out);
+  check_against_oracle(c, run.out.to_host(), run.row_results());
 }
 
 AttentionSpec spec_of(const AttentionShape& shape, std::vector<double> alpha = {1.5}) {

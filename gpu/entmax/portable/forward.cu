@@ -6,7 +6,6 @@
 #include <cuda_fp16.h>
 
 #include "gpu/cuda_check.h"
-#include "gpu/entmax/dispatch.h"
 #include "gpu/entmax/gather.h"
 #include "gpu/entmax/portable/problem.h"
 
@@ -57,12 +56,8 @@ void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arg
   const auto at = [&](int64_t offset) {
     return static_cast<void*>(static_cast<char*>(args.workspace) + offset);
   };
-  Problem p{problem_of(spec, args)};
+  Problem p = problem_of(spec, args);
   p.broad_masks = static_cast<uint32_t*>(at(workspace.masks));
-  p.mask = args.mask;
-  // Of as many keys as there are, all are kept.
-  const bool selects = spec.selection.kind == SelectionKind::top_k_row && spec.selection.k_keep < s.kv_len;
-  p.k_keep = selects ? static_cast<int>(spec.selection.k_keep) : 0;
   launch("screen_kernel", screen_kernel_of(dtype, s.head_dim), s, p, args.stream);
   auto* const queries = static_cast<int*>(at(workspace.queries));
   auto* const counts = static_cast<int*>(at(workspace.counts));

@@ -49,6 +49,9 @@ struct Workspace {
   int64_t masks, queries, counts, bytes;
 };
 
+// All but what lies in the workspace.
+Problem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments);
+
 int64_t blocks_of(const Kernel& kernel, const AttentionShape& shape);
 
 // Enqueues both kernels and the gathering between them. The spec has passed require_forward, the arguments
