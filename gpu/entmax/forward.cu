@@ -8,7 +8,8 @@
 #include "gpu/arch/tensor_map.h"
 #include "gpu/cuda_check.h"
 #include "gpu/engine/round.h"
-#include "gpu/engine/work.h"
+#include "gpu/engine/trace.h"
+#include "gpu/engine/variant.h"
 #include "gpu/entmax/dense.h"
 #include "gpu/entmax/dispatch.h"
 #include "gpu/entmax/forward_kernel.h"
@@ -178,9 +179,64 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
                    .threads = dense.threads,
                    .shared_bytes = dense.shared_bytes}};
   plan.workspace_bytes = variant_workspace_bytes(spec, dtype);
-  plan.work = tiled_work(spec, dtype, plan.tile, round_up(spec.shape.head_dim, 64), MathUnit::f16);
-  plan.work.executed_flops *= 0.5 * 1.25;  // no product with V; some tiles of Q K^T twice
+  plan.unit = MathUnit::f16;
   return plan;
+}
+
+// The keys' preparation, and the kernel that screens all rows: a pass over a sample of the tiles of keys,
+// then one over all. What comes of it the data decides, rows that outgrow their lists or have broad supports
+// among it; here each row weighs one value, the least.
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  constexpr int64_t kMostSamples = 16;  // as TileOrder has it
+  const AttentionShape& s = spec.shape;
+  const Tile tile = plan.tile;
+  const TensorRows rows(s, dtype);
+  const Workspace workspace(spec, dtype);
+  const int64_t heads = s.batch * s.q_heads, key_heads = s.batch * s.kv_heads, head_dim = s.head_dim,
+                q_tiles = ceil_div(s.q_len, tile.q), group = s.group(), kv_len = s.kv_len, q_len = s.q_len,
+                errors = ceil_div(kv_len, kErrorKeys), error_bytes = errors * int64_t{sizeof(float)},
+                errors_at = alpha_bytes(spec) + workspace.errors,
+                copy_at = workspace.half_keys < 0 ? -1 : alpha_bytes(spec) + workspace.half_keys;
+  const auto copy_of = [=](int64_t key_head, int64_t key) {
+    return copy_at + (key_head * kv_len + key) * rows.row_bytes();
+  };
+  const auto prepare = [=](int64_t block, BlockTrace& trace) {
+    const int64_t head = block / errors, first = block % errors * kErrorKeys;
+    rows.read_k(trace, head, first, kErrorKeys);
+    trace.next_step();
+    if (copy_at >= 0)
+      trace.write(Operand::workspace, copy_of(head, first),
+                  std::min<int64_t>(kErrorKeys, kv_len - first) * rows.row_bytes());
+    trace.write(Operand::workspace, errors_at + block * int64_t{sizeof(float)}, sizeof(float));
+  };
+  const auto screen = [=, seen = SeenTiles(spec, tile.q, tile.k)](int64_t block, BlockTrace& trace) mutable {
+    const int64_t head = block % heads, key_head = head / group,
+                  first = (q_tiles - 1 - block / heads) * tile.q;
+    const auto tiles = static_cast<int64_t>(seen.of(head, first).size());
+    const int64_t samples = tiles == 0 ? 0 : std::max<int64_t>(2, std::min(kMostSamples, tiles / 2 * 2));
+    rows.read_q(trace, head, first, tile.q);
+    trace.read(Operand::workspace, errors_at + key_head * error_bytes, error_bytes);
+    for (int64_t turn = 0; turn < samples + tiles; ++turn) {
+      const int64_t key_tile =
+          turn < samples ? (tiles - 1) * turn / (samples - 1) : tiles - 1 - (turn - samples);
+      const int64_t key = key_tile * tile.k;
+      if (copy_at < 0) {
+        rows.read_k(trace, key_head, key, tile.k);
+      } else {
+        trace.read(Operand::workspace, copy_of(key_head, key),
+                   std::min<int64_t>(tile.k, kv_len - key) * rows.row_bytes());
+      }
+      trace.next_step();
+    }
+    // Two at a time: behind an odd number of tiles, one is multiplied for nothing.
+    for (int64_t turn = 0; turn < samples + round_up(tiles, 2); ++turn)
+      trace.multiply(tile.q, tile.k, round_up(head_dim, 64));
+    if (tiles > 0) rows.read_one_value_each(trace, key_head, first, tile.q);
+    trace.next_step();
+    rows.write_out(trace, head, first, std::min<int64_t>(tile.q, q_len - first));
+  };
+  return {{.kernel = "prepare_kernel", .blocks = key_heads * errors, .through_l1 = true, .run = prepare},
+          {.kernel = "forward_kernel", .blocks = plan.kernels[0].blocks, .run = screen}};
 }
 
 void launch(const AttentionSpec& spec, Dtype dtype, const Plan&, const Arguments& args) {
@@ -204,7 +260,8 @@ const Variant kVariant{
                .compute_capability = 90},
     .backward = true,
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

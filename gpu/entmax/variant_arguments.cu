@@ -17,11 +17,11 @@ __global__ void write_alphas(const __grid_constant__ AlphaTable table, int count
   if (static_cast<int>(threadIdx.x) < count) to[threadIdx.x] = table.values[threadIdx.x];
 }
 
+}  // namespace
+
 int64_t alpha_bytes(const AttentionSpec& spec) {
   return round_up(static_cast<int64_t>(spec.normalizer.alpha.size() * sizeof(float)), 256);
 }
-
-}  // namespace
 
 int64_t variant_workspace_bytes(const AttentionSpec& spec, Dtype dtype) {
   return alpha_bytes(spec) + forward_workspace_bytes(spec, dtype);

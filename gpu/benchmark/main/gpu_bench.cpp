@@ -16,6 +16,7 @@
 #include "gpu/benchmark/profile.h"
 #include "gpu/benchmark/timing.h"
 #include "gpu/engine/attention.h"
+#include "gpu/engine/work.h"
 #include "gpu/entmax/attention.h"
 
 namespace {
@@ -159,7 +160,7 @@ void bench(const Options& o) {
     const Timing timing = time_on_device(call, stream, timing_of(o));
     const double median = analysis::median(timing.seconds);
     const auto interval = analysis::median_interval(timing.seconds);
-    const Work& work = attention.plan().work;
+    const Work work = count_work(*variant, spec, dtype, attention.plan(), device);
     std::printf("  %-34s %10.2f us [%.2f, %.2f]  useful %.1f executed %.1f TFLOP/s  %s\n", id.c_str(),
                 1e6 * median, 1e6 * interval.low, 1e6 * interval.high, 1e-12 * work.useful_flops / median,
                 1e-12 * work.executed_flops / median, timing.warning.c_str());
