@@ -153,6 +153,14 @@ def test_what_if_refuses_what_it_cannot_tell(splash: Splash):
         assert "head_dim" in splash.refused("what-if", LADDERS, "wmma/8", "head_dim=40000")
 
 
+def test_spoilt_timings_of_a_recorded_report_are_told_with_what_to_do(splash: Splash):
+    text = splash("show", LADDERS).stdout
+    assert "cases were timed under a changing clock or load:" in text
+    assert "throttled; lock it (nvidia-smi --lock-gpu-clocks) or let the GPU cool, and run again" in text
+    notes = [time["note"] for time in splash.json("compare", LADDERS, LADDERS)["times"] if "before:" in time["note"]]
+    assert len(notes) == 9 and all("after: the" in note for note in notes)
+
+
 @pytest.mark.parametrize("command", ["analyze", "diagnose"])
 def test_refusals(splash: Splash, command: str):
     assert "no kernel whose id starts with 'nope'" in splash.refused(command, LADDERS, "--kernels", "nope")
