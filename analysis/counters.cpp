@@ -108,24 +108,6 @@ std::string geometry(int64_t blocks, int threads) {
   return fmt::format("{} blocks x {} threads", blocks, threads);
 }
 
-Column& column_of(Report& report, const ColumnInfo& info) {
-  for (Column& column : report.results) {
-    if (column.info.name != info.name) continue;
-    if (column.info.is_text != info.is_text || column.width != 1)
-      throw ReportError(fmt::format("the report's column '{}' is none that counters go into", info.name));
-    return column;
-  }
-  Column column{.info = info};
-  const auto cases = static_cast<std::size_t>(report.cases());
-  if (info.is_text) {
-    column.texts.resize(cases);
-  } else {
-    column.numbers.resize(cases, kMissing);
-  }
-  report.results.push_back(std::move(column));
-  return report.results.back();
-}
-
 std::string formula_of(const CounterInfo& info) {
   std::string text;
   for (const auto& terms : info.sources) {

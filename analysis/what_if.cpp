@@ -123,13 +123,32 @@ void Predictor::compare_cuts() {
 std::vector<double> Predictor::ratios_of(const std::string& implementation) const {
   std::vector<double> ratios;
   for (const Ratio& ratio : held_out_) {
-    if (implementation.empty() || ratio.implementation == implementation) ratios.push_back(ratio.value);
+    if (ratio.implementation == implementation) ratios.push_back(ratio.value);
   }
-  return ratios;
+  return ratios.size() < kOwnInterval ? held_out_ratios() : ratios;
 }
 
 std::vector<double> Predictor::held_out_ratios() const {
-  return ratios_of("");
+  std::vector<double> ratios;
+  for (const Ratio& ratio : held_out_) ratios.push_back(ratio.value);
+  return ratios;
+}
+
+void Predictor::add_interval(Prediction& prediction, std::vector<double> ratios) {
+  prediction.held_out = static_cast<int>(ratios.size());
+  prediction.low = ratios.empty() ? 0 : prediction.seconds * quantile(ratios, 0.1);
+  prediction.high =
+      ratios.empty() ? std::numeric_limits<double>::infinity() : prediction.seconds * quantile(ratios, 0.9);
+}
+
+std::optional<Prediction> Predictor::held_out(const KernelCase& measured) const {
+  const ModelPoint point = point_of(measured, gpu_);
+  const ModelPoint* from = nearest(point, points_, true);
+  if (from == nullptr) return std::nullopt;
+  Prediction prediction{
+      .seconds = predicted(point, *from), .factor = factor_of(*from), .from = from->kernel.case_id};
+  add_interval(prediction, ratios_of(measured.implementation));
+  return prediction;
 }
 
 Prediction Predictor::predict(const KernelCase& asked, const MeasuredGpu& there,
@@ -145,20 +164,12 @@ Prediction Predictor::predict(const KernelCase& asked, const MeasuredGpu& there,
                            ? predicted(point, *from)
                            : recut_seconds(*uncut, asked, predicted(point_of(*uncut, there), *from), there);
   std::vector<double> ratios = ratios_of(asked.implementation);
-  if (ratios.size() < kOwnInterval) ratios = ratios_of("");
   if (uncut != nullptr && !recut_.empty()) {
     const bool measured_before = same_problem(*uncut, from->kernel) && &there == &gpu_;
     if (measured_before) ratios.clear();
     ratios.insert(ratios.end(), recut_.begin(), recut_.end());
   }
-  prediction.held_out = static_cast<int>(ratios.size());
-  if (ratios.empty()) {
-    prediction.low = 0;
-    prediction.high = std::numeric_limits<double>::infinity();
-  } else {
-    prediction.low = prediction.seconds * quantile(ratios, 0.1);
-    prediction.high = prediction.seconds * quantile(ratios, 0.9);
-  }
+  add_interval(prediction, std::move(ratios));
   return prediction;
 }
 

@@ -13,6 +13,7 @@
 // other problems, and compared. And kernels are cut into the tiles of a neighbouring rung, and compared with
 // that rung on the same problem.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,10 @@ class Predictor {
     return predict(asked, gpu_, uncut);
   }
 
+  // A measured case as if it had not been, from cases of its kernel on other problems; none where it has
+  // none.
+  std::optional<Prediction> held_out(const KernelCase& measured) const;
+
   // Time measured / time predicted of each case that has others of its kernel on other problems, in the
   // report's order; and of each pair of neighbouring rungs on one problem with other tiles.
   std::vector<double> held_out_ratios() const;
@@ -67,6 +72,7 @@ class Predictor {
     std::string implementation;
     double value;
   };
+  static void add_interval(Prediction& prediction, std::vector<double> ratios);
   std::vector<double> ratios_of(const std::string& implementation) const;
   void compare_cuts();
 

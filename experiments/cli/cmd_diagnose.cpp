@@ -18,6 +18,7 @@
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
+#include "experiments/runner/provenance.h"
 
 namespace splash::cli {
 namespace {
@@ -162,16 +163,18 @@ int cmd_diagnose(const Words& words) {
       "predicts, and the fastest kernel of the ladder on the same problem. From counted work, measured "
       "ceilings, the\n"
       "report's other cases, and counters where the report has them. Needs no GPU.");
-  std::string path, prefix, case_id;
+  std::string path, prefix, case_id, out;
   bool json = false, summary = false;
   add_kernel_options(app, path, prefix);
   app.add_option("--case", case_id, "only those whose case id starts so")->type_name("ID");
+  app.add_option("--write", out, "a report that keeps verdicts and predictions as columns")
+      ->type_name("REPORT");
   auto* as_json = app.add_flag("--json", json, "one object: gpu and kernels");
   app.add_flag("--summary", summary, "only how often each verdict is given, and how far predictions are off")
       ->excludes(as_json);
   parse(app, words);
 
-  const Report report = read_report(path);
+  Report report = read_report(path);
   const std::vector<KernelCase> kernels = selected_kernels(report, prefix, case_id),
                                 all = selected_kernels(report, "");
   const experiments::Machine machine = machine_of(report);
@@ -183,6 +186,13 @@ int cmd_diagnose(const Words& words) {
     asked.cut.batch = 1;
     return asked_kernel(report, kernel, asked, machine, machine).kernel;
   };
+  if (!out.empty()) {
+    write_diagnoses(report, machine.multiprocessors);
+    report.history +=
+        fmt::format("{}{} {}", report.history.empty() ? "" : "\n", experiments::utc_now(), command_line());
+    write_report(out, report);
+    return kDone;
+  }
   if (summary) {
     std::vector<Diagnosis> diagnoses;
     for (const KernelCase& kernel : kernels)

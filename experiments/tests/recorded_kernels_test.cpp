@@ -12,6 +12,7 @@
 #include "analysis/scaling.h"
 #include "analysis/what_if.h"
 #include "core/error.h"
+#include "experiments/runner/diagnoses.h"
 #include "experiments/runner/machine.h"
 
 using namespace splash;
@@ -122,6 +123,29 @@ TEST_CASE("recorded kernels whose cause is known get it") {
         Cause::latency);
   // Reads all keys again for every query: 134 MB of inputs, 64 heads.
   CHECK(recorded.verdict("large_dims/0-one-query", "float32, 8 x 4 heads, 512 x 512, d 2048") == Cause::l2);
+}
+
+TEST_CASE("a run's report says of its own kernels what a diagnosis would, and of others nothing") {
+  Recorded recorded;
+  Report report = recorded.report;
+  experiments::add_diagnoses(report);
+  const Column* verdicts = report.find("verdict");
+  const Column* times = report.find("time_predicted");
+  REQUIRE(verdicts != nullptr);
+  REQUIRE(times != nullptr);
+  for (const KernelCase& kernel : recorded.kernels) {
+    const auto row = static_cast<std::size_t>(kernel.row);
+    CHECK(verdicts->texts[row] == to_string(recorded.diagnosis(kernel).findings.front().cause));
+  }
+  CHECK(std::count(verdicts->texts.begin(), verdicts->texts.end(), "") ==
+        report.cases() - static_cast<int64_t>(recorded.kernels.size()));
+  Report unknown = recorded.report;
+  unknown.provenance.gpu = "Voodoo";
+  experiments::add_diagnoses(unknown);
+  CHECK(unknown.find("verdict") == nullptr);
+  Report study = read_report(SPLASH_SOURCE_DIR "/data/reports/reproduce-quick.h5");
+  experiments::add_diagnoses(study);
+  CHECK(study.find("verdict") == nullptr);
 }
 
 TEST_CASE("no recorded kernel is faster than its products at the measured ceiling") {

@@ -20,6 +20,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from splash_attention.whole_file import rewrite
+
 MARKER = re.compile(r"(<!-- splash (?P<words>[^\n]*?) -->\n).*?(<!-- end of splash -->)", re.DOTALL)
 
 
@@ -48,17 +50,11 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m splash_attention.printed PROGRAM DOCUMENT...", file=sys.stderr)
         return 2
     program = str(Path(arguments[0]).resolve())
-    for name in arguments[1:]:
-        path = Path(name)
-        before = path.read_text()
-        try:
-            after = fill(before, program)
-        except PrintedError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            return 2
-        if after != before:
-            path.write_text(after)
-            print(f"{name}: written")
+    try:
+        rewrite(arguments[1:], lambda text: fill(text, program), "output")
+    except PrintedError as error:
+        print(error, file=sys.stderr)
+        return 2
     return 0
 
 
