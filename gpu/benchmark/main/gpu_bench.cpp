@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "analysis/samples.h"
 #include "analysis/statistics.h"
 #include "core/error.h"
 #include "core/workload.h"
@@ -113,8 +114,10 @@ void bench_backward(const Options& o, const AttentionSpec& spec, const Stream& s
   const auto print = [&](const char* name, const std::function<void()>& call) {
     const Timing timing = time_on_device(call, stream, timing_of(o));
     const auto interval = analysis::median_interval(timing.seconds);
-    std::printf("  %-34s %10.2f us [%.2f, %.2f]  %s\n", name, 1e6 * analysis::median(timing.seconds),
-                1e6 * interval.low, 1e6 * interval.high, timing.warning.c_str());
+    std::printf(
+        "  %-34s %10.2f us [%.2f, %.2f]  %s\n", name, 1e6 * analysis::median(timing.seconds),
+        1e6 * interval.low, 1e6 * interval.high,
+        analysis::why_spoilt(timing.seconds, {timing.clock_before_hz, timing.clock_after_hz}).c_str());
   };
   print("forward", forward);
   print("forward and backward", both);
@@ -161,9 +164,11 @@ void bench(const Options& o) {
     const double median = analysis::median(timing.seconds);
     const auto interval = analysis::median_interval(timing.seconds);
     const Work work = count_work(*variant, spec, dtype, attention.plan(), device);
-    std::printf("  %-34s %10.2f us [%.2f, %.2f]  useful %.1f executed %.1f TFLOP/s  %s\n", id.c_str(),
-                1e6 * median, 1e6 * interval.low, 1e6 * interval.high, 1e-12 * work.useful_flops / median,
-                1e-12 * work.executed_flops / median, timing.warning.c_str());
+    std::printf(
+        "  %-34s %10.2f us [%.2f, %.2f]  useful %.1f executed %.1f TFLOP/s  %s\n", id.c_str(), 1e6 * median,
+        1e6 * interval.low, 1e6 * interval.high, 1e-12 * work.useful_flops / median,
+        1e-12 * work.executed_flops / median,
+        analysis::why_spoilt(timing.seconds, {timing.clock_before_hz, timing.clock_after_hz}).c_str());
     print_kernels(attention.plan());
   }
 }
