@@ -195,6 +195,6 @@ Markdown(
 
 # %% [markdown]
 # Both models are far too small and too short in training for a verdict on quality; the time is that of a CPU and of a context of
-# 64 characters, where attention is a small part of a step. What can be seen is that α moves, that heads differ, and that their
-# supports shrink without the loss noticing. How sparsity grows with length, and what it brings there, is another
-# question: `docs/questions/is-exact-entmax-faster-than-dense.md`.
+# 64 characters, where attention is a small part of a step. What can be seen is that α moves, that heads differ, and that keys
+# are let go without the loss noticing. How sparsity grows with length, and what it brings there, is another question:
+# `docs/questions/is-exact-entmax-faster-than-dense.md`.
