@@ -2,9 +2,12 @@
 // them in a tenth of the time that DLPack takes, and the callers have checked devices, dtypes, extents and contiguity.
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <string_view>
 #include <tuple>
 
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 
@@ -50,79 +53,108 @@ struct Store {
   int64_t bytes = 0, used, offsets, columns, excess, workspace;
 };
 
-// How one forward keeps its support; capacity counts entries, -1 keeps nothing.
-struct Kept {
-  int64_t capacity = -1;
-  bool all = false;  // rows with broad supports too, else they are left to backward's dense products
-};
-
-bool leaves_broad_rows(const AttentionSpec& spec, const Kept& kept) {
-  return !kept.all && spec.shape.head_dim <= entmax::kMostUnstoredHeadDim;
+// 90 for 9.0, of each device that was asked for.
+int compute_capability(int device) {
+  static std::array<std::atomic<int>, 64> known{};
+  const auto place = static_cast<size_t>(device);
+  if (place < known.size() && known[place] != 0) return known[place];
+  const DeviceInfo info = list_devices().at(place);
+  const int capability = 10 * info.compute_major + info.compute_minor;
+  if (place < known.size()) known[place] = capability;
+  return capability;
 }
 
-entmax::ForwardArguments forward_arguments(const AttentionSpec& spec, Dtype dtype, const Kept& kept, uintptr_t q,
-                                           uintptr_t k, uintptr_t v, uintptr_t out, uintptr_t alpha, uintptr_t tau,
-                                           uintptr_t counts, uintptr_t buffer, uintptr_t stream) {
-  const Store store(spec, dtype, std::max<int64_t>(kept.capacity, 0));
-  entmax::ForwardArguments arguments{.q = at(q),
-                                     .k = at(k),
-                                     .v = at(v),
+// What both passes take, in the order in which Python gives it.
+struct Call {
+  int device = 0;
+  Dtype dtype = Dtype::bf16;
+  int64_t capacity = -1;  // entries that the support has room for; -1: nothing is kept
+  bool all_rows = false;  // rows with broad supports are stored too, else left to backward's dense products
+  uintptr_t q = 0, k = 0, v = 0, alpha = 0, tau = 0, counts = 0, buffer = 0, stream = 0;
+  entmax::DeviceMask mask{};
+};
+
+Call make_call(int device, std::string_view dtype, int64_t capacity, bool all_rows,
+               const std::array<uintptr_t, 8>& addresses, const std::array<uintptr_t, 5>& mask) {
+  return {.device = device,
+          .dtype = dtype_from_string(dtype),
+          .capacity = capacity,
+          .all_rows = all_rows,
+          .q = addresses[0],
+          .k = addresses[1],
+          .v = addresses[2],
+          .alpha = addresses[3],
+          .tau = addresses[4],
+          .counts = addresses[5],
+          .buffer = addresses[6],
+          .stream = addresses[7],
+          .mask = {.ranges = at<const int32_t>(mask[0]),
+                   .q_positions = at<const int32_t>(mask[1]),
+                   .k_positions = at<const int32_t>(mask[2]),
+                   .q_tables = static_cast<int>(mask[3]),
+                   .k_tables = static_cast<int>(mask[4])}};
+}
+
+bool leaves_broad_rows(const AttentionSpec& spec, Dtype dtype, int device, bool all_rows) {
+  if (all_rows || spec.shape.head_dim > entmax::kMostUnstoredHeadDim) return false;
+  return entmax::choose_path(spec, dtype, entmax::ForwardPath::fastest, compute_capability(device)) ==
+         entmax::ForwardPath::hopper;
+}
+
+entmax::ForwardArguments forward_arguments(const AttentionSpec& spec, const Call& call, uintptr_t out) {
+  const Store store(spec, call.dtype, std::max<int64_t>(call.capacity, 0));
+  const bool leaves = leaves_broad_rows(spec, call.dtype, call.device, call.all_rows);
+  entmax::ForwardArguments arguments{.q = at(call.q),
+                                     .k = at(call.k),
+                                     .v = at(call.v),
                                      .out = at(out),
-                                     .alpha = at<const float>(alpha),
-                                     .tau = at<float>(tau),
-                                     .stored = leaves_broad_rows(spec, kept) ? entmax::StoredRows::sparse
-                                                                             : entmax::StoredRows::all,
-                                     .workspace = at(buffer + store.workspace),
-                                     .stream = at<CUstream_st>(stream)};
-  if (kept.capacity >= 0) {
-    arguments.support = {.capacity = kept.capacity,
-                         .used = at<unsigned long long>(buffer + store.used),
-                         .offsets = at<int64_t>(buffer + store.offsets),
-                         .counts = at<int32_t>(counts),
-                         .columns = at<int32_t>(buffer + store.columns),
-                         .excess = at<float>(buffer + store.excess)};
+                                     .alpha = at<const float>(call.alpha),
+                                     .mask = call.mask,
+                                     .tau = at<float>(call.tau),
+                                     .stored = leaves ? entmax::StoredRows::sparse : entmax::StoredRows::all,
+                                     .workspace = at(call.buffer + store.workspace),
+                                     .stream = at<CUstream_st>(call.stream)};
+  if (call.capacity >= 0) {
+    arguments.support = {.capacity = call.capacity,
+                         .used = at<unsigned long long>(call.buffer + store.used),
+                         .offsets = at<int64_t>(call.buffer + store.offsets),
+                         .counts = at<int32_t>(call.counts),
+                         .columns = at<int32_t>(call.buffer + store.columns),
+                         .excess = at<float>(call.buffer + store.excess)};
   }
   return arguments;
 }
 
-void forward(const AttentionSpec& spec, std::string_view dtype_name, int device, int64_t capacity, bool all,
-             uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t out, uintptr_t alpha, uintptr_t tau, uintptr_t counts,
-             uintptr_t buffer, uintptr_t stream) {
-  const Dtype dtype = dtype_from_string(dtype_name);
-  const DeviceScope scope(device);
-  const entmax::ForwardArguments arguments = forward_arguments(spec, dtype, {capacity, all}, q, k, v, out, alpha, tau,
-                                                               counts, buffer, stream);
-  if (capacity >= 0) {
+void forward(const AttentionSpec& spec, const Call& call, uintptr_t out) {
+  const DeviceScope scope(call.device);
+  const entmax::ForwardArguments arguments = forward_arguments(spec, call, out);
+  if (call.capacity >= 0) {
     check_cuda(cudaMemsetAsync(arguments.support.used, 0, sizeof(unsigned long long), arguments.stream),
                "clear the number of entries");
   }
-  entmax::enqueue_forward(spec, dtype, arguments);
+  entmax::enqueue_forward(spec, call.dtype, arguments);
 }
 
-void backward(const AttentionSpec& spec, std::string_view dtype_name, int device, int64_t capacity, bool all,
-              uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t d_out, uintptr_t alpha, uintptr_t tau,
-              uintptr_t counts, uintptr_t buffer, uintptr_t d_q, uintptr_t d_k, uintptr_t d_v, uintptr_t d_alpha,
-              uintptr_t workspace, uintptr_t stream) {
-  const Dtype dtype = dtype_from_string(dtype_name);
-  const DeviceScope scope(device);
-  const Kept kept{capacity, all};
-  const entmax::ForwardArguments last =
-      forward_arguments(spec, dtype, kept, q, k, v, 0, alpha, tau, counts, buffer, stream);
-  entmax::enqueue_backward(spec, dtype,
-                           {.q = at(q),
-                            .k = at(k),
-                            .v = at(v),
-                            .d_out = at(d_out),
-                            .support = last.support,
-                            .unstored = leaves_broad_rows(spec, kept) ? entmax::unstored_rows(spec, dtype, last)
-                                                                      : entmax::UnstoredRows{},
-                            .alpha = at<const float>(alpha),
-                            .d_q = at(d_q),
-                            .d_k = at(d_k),
-                            .d_v = at(d_v),
-                            .d_alpha = at<float>(d_alpha),
-                            .workspace = at(workspace),
-                            .stream = at<CUstream_st>(stream)});
+void backward(const AttentionSpec& spec, const Call& call, uintptr_t d_out, uintptr_t d_q, uintptr_t d_k,
+              uintptr_t d_v, uintptr_t d_alpha, uintptr_t workspace) {
+  const DeviceScope scope(call.device);
+  const entmax::ForwardArguments last = forward_arguments(spec, call, 0);
+  const bool leaves = last.stored == entmax::StoredRows::sparse;
+  entmax::enqueue_backward(
+      spec, call.dtype,
+      {.q = at(call.q),
+       .k = at(call.k),
+       .v = at(call.v),
+       .d_out = at(d_out),
+       .support = last.support,
+       .unstored = leaves ? entmax::unstored_rows(spec, call.dtype, last) : entmax::UnstoredRows{},
+       .alpha = at<const float>(call.alpha),
+       .d_q = at(d_q),
+       .d_k = at(d_k),
+       .d_v = at(d_v),
+       .d_alpha = at<float>(d_alpha),
+       .workspace = at(workspace),
+       .stream = at<CUstream_st>(call.stream)});
 }
 
 int64_t store_bytes(const AttentionSpec& spec, std::string_view dtype, int64_t capacity) {
@@ -156,14 +188,18 @@ void bind_cuda(nb::module_& module) {
   module.attr("has_cuda") = SPLASH_HAVE_CUDA != 0;
   module.def("require_device", &gpu::require_device, "Raises RuntimeError unless the device's kernels are in here.");
 #if SPLASH_HAVE_CUDA
-  module.def("cuda_require_forward", [](const AttentionSpec& spec, std::string_view dtype) {
-    entmax::require_forward(spec, dtype_from_string(dtype));
+  nb::class_<Call>(module, "CudaCall").def("__init__", [](Call* self, int device, std::string_view dtype,
+                                                          int64_t capacity, bool all_rows,
+                                                          const std::array<uintptr_t, 8>& addresses,
+                                                          const std::array<uintptr_t, 5>& mask) {
+    new (self) Call(make_call(device, dtype, capacity, all_rows, addresses, mask));
   });
   module.def("cuda_store_bytes", &store_bytes);
   module.def("cuda_store_places", &store_places, "Bytes to used, offsets, columns and excess.");
   module.def("cuda_forward", &forward);
-  module.def("cuda_backward_bytes", [](const AttentionSpec& spec, int64_t capacity, bool all) {
-    return entmax::backward_workspace_bytes(spec, capacity, leaves_broad_rows(spec, {capacity, all}));
+  module.def("cuda_backward_bytes", [](const AttentionSpec& spec, const Call& call) {
+    return entmax::backward_workspace_bytes(spec, call.capacity,
+                                            leaves_broad_rows(spec, call.dtype, call.device, call.all_rows));
   });
   module.def("cuda_backward", &backward);
   module.def("cuda_entmax", &rows);

@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from splash_attention import _core, torch_ops
+from splash_attention.arrays import make_spec
 
 ENTRIES_A_ROW = 16  # of the first store
 _needed: dict[tuple[Any, ...], int] = {}  # entries of stores that were too small, with some room, by problem
@@ -85,20 +87,66 @@ def entmax_backward(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: f
 # --- attention ---
 
 
+class _Problem:
+    """A spec with what the kernels read of it in the GPU's memory: alpha, and the mask's tables."""
+
+    def __init__(self, q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> None:
+        alpha, alpha_value, causal, scale, k_keep, *tables = problem
+        q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = tables
+        (batch, q_heads, q_len, head_dim), (_, kv_heads, kv_len, _) = q.shape, k.shape
+        extents = (batch, q_heads, kv_heads, q_len, kv_len, head_dim)
+        # Of positions the library looks at how many there are; the kernels look at their values.
+        there = [None if table is None else np.zeros(table.numel(), np.int64) for table in (q_positions, k_positions)]
+        packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
+        alphas = [alpha_value] if alpha is None else [1.5] * alpha.numel()
+        self.spec = make_spec(extents, alphas, causal, scale, k_keep, [*there, *packed])
+        self.alphas = _alphas(alpha, alpha_value, torch.float32, q.get_device())
+        self.tables: list[Tensor | None] = [None, _int32(q_positions), _int32(k_positions)]
+        if packed[0] is not None:
+            self.tables[0] = torch.from_numpy(_ranges(packed[0], packed[1], q_len, causal)).to(q.device)
+        sizes = ((q_positions, q_len), (k_positions, kv_len))
+        counts = [1 if table is None else table.numel() // length for table, length in sizes]
+        self.mask = (*(0 if table is None else table.data_ptr() for table in self.tables), *counts)
+
+
+def _int32(positions: Tensor | None) -> Tensor | None:
+    """Positions as the kernels take them; those beyond 32 bits count as the outermost that these hold."""
+    if positions is None:
+        return None
+    return positions.clamp(-(2**31) + 1, 2**31 - 1).to(torch.int32).contiguous()
+
+
+def _ranges(cu_q: np.ndarray, cu_k: np.ndarray, q_len: int, causal: bool) -> np.ndarray:
+    """First key, and the one after the last, that each query of packed sequences sees: int32 [q_len, 2]."""
+    query = np.arange(q_len)
+    sequence = np.searchsorted(cu_q, query, side="right") - 1
+    begin, end = cu_k[sequence], cu_k[sequence + 1]
+    if causal:
+        end = np.maximum(begin, np.minimum(end, end - (cu_q[sequence + 1] - 1 - query)))
+    return np.stack([begin, end], 1).astype(np.int32)
+
+
+def _call(
+    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, tau: Tensor, support: Tensor, store: Tensor, capacity: int,
+    all_rows: bool,
+) -> _core.CudaCall:  # fmt: skip
+    device, stream = _place(q)
+    tensors = (q, k, v, problem.alphas, tau, support, store)
+    addresses = (*(tensor.data_ptr() for tensor in tensors), stream)
+    return _core.CudaCall(device, _names[q.dtype], capacity, all_rows, addresses, problem.mask)
+
+
 def _run(
-    spec: _core.Spec, q: Tensor, k: Tensor, v: Tensor, out: Tensor, alphas: Tensor, tau: Tensor, support: Tensor,
-    capacity: int, all_rows: bool,
+    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, out: Tensor, tau: Tensor, support: Tensor, capacity: int,
+    all_rows: bool,
 ) -> Tensor:  # fmt: skip
     """Forward into out, tau and support; returns the store."""
-    device, stream = _place(q)
     store = q.new_empty((torch_ops.store_bytes(q, k, max(capacity, 0)),), dtype=torch.uint8)
-    needed = _core.cuda_store_bytes(spec, _names[q.dtype], capacity)
+    needed = _core.cuda_store_bytes(problem.spec, _names[q.dtype], capacity)
     if store.numel() < needed:
         raise RuntimeError(f"the store has {store.numel()} bytes; the kernels need {needed}")
-    _core.cuda_forward(
-        spec, _names[q.dtype], device, capacity, all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(),
-        alphas.data_ptr(), tau.data_ptr(), support.data_ptr(), store.data_ptr(), stream,
-    )  # fmt: skip
+    call = _call(problem, q, k, v, tau, support, store, capacity, all_rows)
+    _core.cuda_forward(problem.spec, call, out.data_ptr())
     return store
 
 
@@ -108,68 +156,63 @@ def _used(store: Tensor) -> int:
 
 
 def _run_until_it_fits(
-    spec: _core.Spec, q: Tensor, k: Tensor, v: Tensor, out: Tensor, alphas: Tensor, tau: Tensor, support: Tensor,
-    capacity: int, all_rows: bool, store: Tensor | None = None,
+    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, out: Tensor, tau: Tensor, support: Tensor, capacity: int,
+    all_rows: bool, store: Tensor | None = None,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """(store, capacity), beginning with a store that may be too small."""
     if store is None:
-        store = _run(spec, q, k, v, out, alphas, tau, support, capacity, all_rows)
+        store = _run(problem, q, k, v, out, tau, support, capacity, all_rows)
     if torch.cuda.is_current_stream_capturing():
         return store, capacity  # a graph's inputs are to need no more room than those before it
     while (used := _used(store)) > capacity:
         capacity = _needed[_problem_key(q, k)] = used + used // 8
-        store = _run(spec, q, k, v, out, alphas, tau, support, capacity, all_rows)
+        store = _run(problem, q, k, v, out, tau, support, capacity, all_rows)
     return store, capacity
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *problem, with_peak, capacity, all_rows = inputs
-    spec = torch_ops.spec_of(q, k, tuple(problem))
+    with_peak, capacity, all_rows = inputs[-torch_ops.KEPT :]
+    problem = _Problem(q, k, inputs[: -torch_ops.KEPT])
     q, k, v = _dense(q), _dense(k), _dense(v)
-    alphas = _alphas(problem[0], problem[1], torch.float32, q.get_device())
     out = torch.empty_like(q)
     rows = q.shape[:3]
     tau = q.new_empty(rows, dtype=torch.float32)
     support = q.new_empty(rows if capacity >= 0 else (0,), dtype=torch.int32)
     peak = q.new_empty(rows if with_peak else (0,), dtype=torch.float32)
     if not with_peak:
-        store = _run(spec, q, k, v, out, alphas, tau, support, capacity, all_rows)
+        store = _run(problem, q, k, v, out, tau, support, capacity, all_rows)
         return out, tau, support, peak, store if capacity >= 0 else store.new_empty((0,))
-    store, room = _run_until_it_fits(spec, q, k, v, out, alphas, tau, support, capacity, all_rows)
-    row, _, excess = _entries(spec, q, tau, support, store, room)
+    store, room = _run_until_it_fits(problem, q, k, v, out, tau, support, capacity, all_rows)
+    row, _, excess = _entries(problem.spec, q, support, store, room)
     peak.zero_().view(-1).scatter_reduce_(0, row, excess, "amax")
     peak = torch.where(tau.isnan(), tau, peak)
-    # Backward is told the capacity that forward was: a larger store is not the one that it would look into.
-    if room != capacity:
-        store = _run(spec, q, k, v, out, alphas, tau, support, capacity, all_rows)
+    if room != capacity:  # backward looks into a store of the capacity that it is told, and finds it too small
+        store = _run(problem, q, k, v, out, tau, support, capacity, all_rows)
     return out, tau, support, peak, store
 
 
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *problem, capacity, all_rows, tau, support, store = inputs
-    spec = torch_ops.spec_of(q, k, tuple(problem))
-    device, stream = _place(q)
+    *problem_inputs, capacity, all_rows, tau, support, store = inputs
+    problem = _Problem(q, k, tuple(problem_inputs))
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
-    alphas = _alphas(problem[0], problem[1], torch.float32, device)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    # A second forward writes d_q first, which backward then overwrites.
+    # A second forward writes its output into d_q, which backward then overwrites.
     store, capacity = _run_until_it_fits(
-        spec, q, k, v, d_q, alphas, tau, support, capacity, all_rows, store if store.numel() else None
+        problem, q, k, v, d_q, tau, support, capacity, all_rows, store if store.numel() else None
     )
-    d_alpha = q.new_empty((q.shape[1],), dtype=torch.float32) if problem[0] is not None else None
-    workspace = q.new_empty((_core.cuda_backward_bytes(spec, capacity, all_rows),), dtype=torch.uint8)
+    learned = problem_inputs[0] is not None
+    d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32)
+    call = _call(problem, q, k, v, tau, support, store, capacity, all_rows)
+    workspace = q.new_empty((_core.cuda_backward_bytes(problem.spec, call),), dtype=torch.uint8)
     _core.cuda_backward(
-        spec, _names[q.dtype], device, capacity, all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), d_out.data_ptr(),
-        alphas.data_ptr(), tau.data_ptr(), support.data_ptr(), store.data_ptr(), d_q.data_ptr(), d_k.data_ptr(),
-        d_v.data_ptr(), 0 if d_alpha is None else d_alpha.data_ptr(), workspace.data_ptr(), stream,
+        problem.spec, call, d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
+        d_alpha.data_ptr() if learned else 0, workspace.data_ptr(),
     )  # fmt: skip
-    if d_alpha is None:
-        return d_q, d_k, d_v, q.new_zeros((q.shape[1],), dtype=torch.float64)
     return d_q, d_k, d_v, d_alpha.double()
 
 
 def _entries(
-    spec: _core.Spec, q: Tensor, tau: Tensor, support: Tensor, store: Tensor, capacity: int
+    spec: _core.Spec, q: Tensor, support: Tensor, store: Tensor, capacity: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(row, key, z - tau) of each entry of a support that is stored whole, row after row."""
     _, offsets_at, columns_at, excess_at = _core.cuda_store_places(spec, _names[q.dtype], capacity)
@@ -182,20 +225,19 @@ def _entries(
     return row, columns, store[excess_at : excess_at + 4 * capacity].view(torch.float32)[at]
 
 
-def probabilities(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:
-    spec = torch_ops.spec_of(q, k, problem)
+def probabilities(q: Tensor, k: Tensor, *problem_inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    problem = _Problem(q, k, problem_inputs)
     q, k = _dense(q), _dense(k)
-    alphas = _alphas(problem[0], problem[1], torch.float32, q.get_device())
     tau = q.new_empty(q.shape[:3], dtype=torch.float32)
     support = q.new_empty(q.shape[:3], dtype=torch.int32)
     store, capacity = _run_until_it_fits(
-        spec, q, k, k, torch.empty_like(q), alphas, tau, support, capacity_for(q, k), True
+        problem, q, k, k, torch.empty_like(q), tau, support, capacity_for(q, k), True
     )
-    row, column, excess = _entries(spec, q, tau, support, store, capacity)
+    row, column, excess = _entries(problem.spec, q, support, store, capacity)
     order = torch.argsort(row * k.shape[2] + column)
     row, column, excess = row[order], column[order], excess[order]
     head = row // q.shape[2] % q.shape[1]
-    weights = excess ** (1 / (alphas.expand(q.shape[1])[head] - 1))
+    weights = excess ** (1 / (problem.alphas.expand(q.shape[1])[head] - 1))
     sums = torch.zeros(support.numel(), device=q.device).index_add_(0, row, weights)
     offsets = torch.nn.functional.pad(support.reshape(-1).cumsum(0, dtype=torch.int64), (1, 0))
     return offsets, column, (weights / sums[row]).to(q.dtype)
