@@ -1,4 +1,5 @@
-// A block a row. The row is read again for each step: rows of a few thousand keys stay in L1, longer ones in L2.
+// A block a row. The row is read again for each step: rows of a few thousand keys stay in L1, longer ones in
+// L2.
 
 #include "gpu/entmax/rows.h"
 
@@ -100,8 +101,8 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
 
-  // tau - largest lies in [low, high]; Newton from the left where it stays inside, else the middle. For alpha up to 2
-  // it rises to the root and never passes it.
+  // tau - largest lies in [low, high]; Newton from the left where it stays inside, else the middle. For alpha
+  // up to 2 it rises to the root and never passes it.
   V low = -1, high = 0, offset = -1;
   for (int step = 0; step < kMaxSteps; ++step) {
     V mass = 0, slope = 0;
@@ -136,8 +137,8 @@ __device__ float derivative_of(float p, double alpha) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    entmax_gradient_kernel(const T* p, const T* d_p, const double* alphas, int64_t alpha_step, int64_t n, T* d_scores,
-                           double* d_alpha) {
+    entmax_gradient_kernel(const T* p, const T* d_p, const double* alphas, int64_t alpha_step, int64_t n,
+                           T* d_scores, double* d_alpha) {
   using V = Computed<T>;
   __shared__ double shared[kThreads];
   const T* const row = p + blockIdx.x * n;
@@ -181,8 +182,8 @@ void check(int64_t alphas, int64_t rows, int64_t n) {
                           "; allowed are 0 to 2^31 - 1 rows of 0 or more");
   }
   if (alphas != 1 && alphas != rows) {
-    throw InvalidArgument("alpha has " + std::to_string(alphas) + " entries; allowed: 1, or " + std::to_string(rows) +
-                          " (one a row)");
+    throw InvalidArgument("alpha has " + std::to_string(alphas) + " entries; allowed: 1, or " +
+                          std::to_string(rows) + " (one a row)");
   }
 }
 
@@ -203,8 +204,8 @@ void visit(Dtype dtype, const Use& use) {
 
 }  // namespace
 
-void entmax_rows(Dtype dtype, const void* scores, const double* alpha, int64_t alphas, int64_t rows, int64_t n, void* p,
-                 StreamHandle stream) {
+void entmax_rows(Dtype dtype, const void* scores, const double* alpha, int64_t alphas, int64_t rows,
+                 int64_t n, void* p, StreamHandle stream) {
   check(alphas, rows, n);
   if (rows == 0 || n == 0) return;
   visit(dtype, [&](auto element) {
@@ -215,15 +216,15 @@ void entmax_rows(Dtype dtype, const void* scores, const double* alpha, int64_t a
   check_launch("entmax_rows_kernel");
 }
 
-void entmax_rows_gradient(Dtype dtype, const void* p, const void* d_p, const double* alpha, int64_t alphas, int64_t rows,
-                          int64_t n, void* d_scores, double* d_alpha, StreamHandle stream) {
+void entmax_rows_gradient(Dtype dtype, const void* p, const void* d_p, const double* alpha, int64_t alphas,
+                          int64_t rows, int64_t n, void* d_scores, double* d_alpha, StreamHandle stream) {
   check(alphas, rows, n);
   if (rows == 0) return;
   visit(dtype, [&](auto element) {
     using T = decltype(element);
     entmax_gradient_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        static_cast<const T*>(p), static_cast<const T*>(d_p), alpha, alphas == 1 ? 0 : 1, n, static_cast<T*>(d_scores),
-        d_alpha);
+        static_cast<const T*>(p), static_cast<const T*>(d_p), alpha, alphas == 1 ? 0 : 1, n,
+        static_cast<T*>(d_scores), d_alpha);
   });
   check_launch("entmax_gradient_kernel");
 }

@@ -1,15 +1,15 @@
-// Exact entmax attention and entmax of rows in a GPU's memory. Addresses and streams come as integers: PyTorch gives
-// them in a tenth of the time that DLPack takes, and the callers have checked devices, dtypes, extents and contiguity.
+// Exact entmax attention and entmax of rows in a GPU's memory. Addresses and streams come as integers:
+// PyTorch gives them in a tenth of the time that DLPack takes, and the callers have checked devices, dtypes,
+// extents and contiguity.
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <string_view>
-#include <tuple>
-
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
+#include <string_view>
+#include <tuple>
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
@@ -174,11 +174,12 @@ void rows(std::string_view dtype, int device, uintptr_t scores, uintptr_t alpha,
                       at<CUstream_st>(stream));
 }
 
-void rows_gradient(std::string_view dtype, int device, uintptr_t p, uintptr_t d_p, uintptr_t alpha, int64_t alphas,
-                   int64_t rows, int64_t n, uintptr_t d_scores, uintptr_t d_alpha, uintptr_t stream) {
+void rows_gradient(std::string_view dtype, int device, uintptr_t p, uintptr_t d_p, uintptr_t alpha,
+                   int64_t alphas, int64_t rows, int64_t n, uintptr_t d_scores, uintptr_t d_alpha,
+                   uintptr_t stream) {
   const DeviceScope scope(device);
-  entmax::entmax_rows_gradient(dtype_from_string(dtype), at(p), at(d_p), at<const double>(alpha), alphas, rows, n,
-                               at(d_scores), at<double>(d_alpha), at<CUstream_st>(stream));
+  entmax::entmax_rows_gradient(dtype_from_string(dtype), at(p), at(d_p), at<const double>(alpha), alphas,
+                               rows, n, at(d_scores), at<double>(d_alpha), at<CUstream_st>(stream));
 }
 
 }  // namespace
@@ -186,14 +187,14 @@ void rows_gradient(std::string_view dtype, int device, uintptr_t p, uintptr_t d_
 
 void bind_cuda(nb::module_& module) {
   module.attr("has_cuda") = SPLASH_HAVE_CUDA != 0;
-  module.def("require_device", &gpu::require_device, "Raises RuntimeError unless the device's kernels are in here.");
+  module.def("require_device", &gpu::require_device,
+             "Raises RuntimeError unless the device's kernels are in here.");
 #if SPLASH_HAVE_CUDA
-  nb::class_<Call>(module, "CudaCall").def("__init__", [](Call* self, int device, std::string_view dtype,
-                                                          int64_t capacity, bool all_rows,
-                                                          const std::array<uintptr_t, 8>& addresses,
-                                                          const std::array<uintptr_t, 5>& mask) {
-    new (self) Call(make_call(device, dtype, capacity, all_rows, addresses, mask));
-  });
+  nb::class_<Call>(module, "CudaCall")
+      .def("__init__", [](Call* self, int device, std::string_view dtype, int64_t capacity, bool all_rows,
+                          const std::array<uintptr_t, 8>& addresses, const std::array<uintptr_t, 5>& mask) {
+        new (self) Call(make_call(device, dtype, capacity, all_rows, addresses, mask));
+      });
   module.def("cuda_store_bytes", &store_bytes);
   module.def("cuda_store_places", &store_places, "Bytes to used, offsets, columns and excess.");
   module.def("cuda_forward", &forward);
