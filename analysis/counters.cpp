@@ -108,24 +108,6 @@ std::string geometry(int64_t blocks, int threads) {
   return fmt::format("{} blocks x {} threads", blocks, threads);
 }
 
-Column& column_of(Report& report, const ColumnInfo& info) {
-  for (Column& column : report.results) {
-    if (column.info.name != info.name) continue;
-    if (column.info.is_text != info.is_text || column.width != 1)
-      throw ReportError(fmt::format("the report's column '{}' is none that counters go into", info.name));
-    return column;
-  }
-  Column column{.info = info};
-  const auto cases = static_cast<std::size_t>(report.cases());
-  if (info.is_text) {
-    column.texts.resize(cases);
-  } else {
-    column.numbers.resize(cases, kMissing);
-  }
-  report.results.push_back(std::move(column));
-  return report.results.back();
-}
-
 std::string formula_of(const CounterInfo& info) {
   std::string text;
   for (const auto& terms : info.sources) {
@@ -220,6 +202,12 @@ const std::vector<CounterInfo>& counter_infos() {
        "bytes of local memory (spilled registers) that L1 asked of L2",
        true,
        {{{"l1tex__t_sectors_pipe_lsu_mem_local_op_ld_lookup_miss.sum", Q::sectors}}}},
+      {&Counters::shared_wavefronts,
+       "shared_wavefronts_counter",
+       "1",
+       "passes of up to 128 bytes through shared memory, bank conflicts included",
+       true,
+       {{{"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", Q::count}}}},
       {&Counters::tensor_flops,
        "tensor_flops_counter",
        "FLOP",

@@ -23,7 +23,8 @@ struct Counters {
   double l2_write_bytes = kMissing;      // of these, written
   double l2_read_miss_bytes = kMissing;  // of these, read and not found
   double l1_bytes = kMissing;
-  double local_read_bytes = kMissing;  // of local memory, not found in L1: spilled registers
+  double local_read_bytes = kMissing;   // of local memory, not found in L1: spilled registers
+  double shared_wavefronts = kMissing;  // cycles in which shared memory passes up to 128 bytes
   double tensor_flops = kMissing;
   double instructions = kMissing;  // of warps
   double seconds = kMissing;

@@ -1,29 +1,253 @@
 #include "analysis/diagnosis.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
 
 #include <fmt/format.h>
 
+#include "analysis/scaling.h"
+#include "analysis/what_if.h"
+
 namespace splash::analysis {
 namespace {
+
+constexpr double kWarp = 32, kSchedulers = 4;  // threads of a warp; instructions that may issue in a cycle
+
+// A resource that may be busy, and for how much of the time; NaN where that is not known.
+struct Resource {
+  Cause cause = Cause::products;
+  std::string name{};
+  double share = 0;
+};
 
 std::string percent(double share) {
   return fmt::format("{:.3g} %", 100 * share);
 }
 
-std::string level_name(const KernelCase& kernel, Level level) {
-  if (level == Level::l2) return "L2";
-  if (level == Level::dram) return "DRAM";
-  return kernel.unit == "float32" ? "the float32 units" : "the tensor cores";
+bool is_level(Cause cause) {
+  return cause <= Cause::issue_slots;
 }
 
-Cause cause_of(Level level) {
-  return level == Level::products ? Cause::products : level == Level::l2 ? Cause::l2 : Cause::dram;
+class Diagnostician {
+ public:
+  Diagnostician(const KernelCase& kernel, const Multiprocessors& machine,
+                const std::vector<Ceiling>& ceilings, const std::vector<KernelCase>& others)
+      : kernel_(kernel),
+        machine_(machine),
+        occupancy_(occupancy_of(machine, kernel.use)),
+        scaling_(scaling_of(kernel, others, machine, ceilings)),
+        launches_(launch_seconds(kernel, ceilings) / kernel.seconds) {
+    grows_ =
+        scaling_ && !std::isnan(scaling_->busy) ? scaling_ : residency_of(kernel, others, machine, ceilings);
+    const Floors floors = floors_of(kernel, ceilings);
+    const double slots = kSchedulers * machine.count * kernel.clock_hz * kernel.seconds;
+    resources_ = {{{Cause::products, kernel.unit == "float32" ? "the float32 units" : "the tensor cores",
+                    floors.products / kernel.seconds},
+                   {Cause::l2, "L2", floors.l2 / kernel.seconds},
+                   {Cause::dram, "DRAM", floors.dram / kernel.seconds},
+                   {Cause::shared_memory, "shared memory", shared_seconds(kernel, ceilings) / kernel.seconds},
+                   {Cause::issue_slots, "issue slots", kernel.instructions / slots}}};
+    for (const Resource& resource : resources_) {
+      if (resource.share > busiest_.share || busiest_.name.empty()) busiest_ = resource;
+    }
+    // Of the time of all multiprocessors, the part in which they hold blocks.
+    held_ = occupancy_.waves > 1 ? occupancy_.wave_yield
+                                 : std::min(1.0, static_cast<double>(kernel.use.blocks) / machine.count);
+  }
+
+  Diagnosis operator()() {
+    for (const Resource& resource : resources_) look_at(resource);
+    look_at_launches();
+    occupancy_.waves > 1 ? look_at_tail() : look_at_parallelism();
+    look_inside();
+    if (result_.findings.empty()) {
+      find(busiest_.cause, 1 / busiest_.share,
+           fmt::format("{} comes nearest, with {} of the measured ceiling", busiest_.name,
+                       percent(busiest_.share)));
+    }
+    std::stable_sort(result_.findings.begin(), result_.findings.end(),
+                     [](const Finding& a, const Finding& b) { return a.gain > b.gain; });
+    // A level that is busy is the verdict: what else could be gained stays under its ceiling.
+    std::stable_partition(result_.findings.begin(), result_.findings.end(),
+                          [](const Finding& f) { return is_level(f.cause); });
+    return std::move(result_);
+  }
+
+ private:
+  void find(Cause cause, double gain, std::string sentence) {
+    result_.findings.push_back({cause, std::max(1.0, gain), std::move(sentence)});
+  }
+
+  bool knows(Cause cause) const { return !std::isnan(resources_[static_cast<std::size_t>(cause)].share); }
+
+  // What the number of blocks is of, where a call starts several kernels.
+  std::string of_largest() const {
+    return kernel_.launches == 1
+               ? ""
+               : fmt::format(" of {}, the largest of {} kernels,", kernel_.kernel, kernel_.launches);
+  }
+
+  void look_at(const Resource& resource) {
+    if (std::isnan(resource.share)) {
+      result_.not_known.push_back(resource.name);
+    } else if (resource.share < kBusy) {
+      result_.ruled_out.push_back(
+          fmt::format("{} ({} of {})", resource.name, percent(resource.share),
+                      resource.cause == Cause::issue_slots ? "them filled" : "the measured ceiling"));
+    } else {
+      find(resource.cause, 1 / resource.share, why_busy(resource));
+    }
+  }
+
+  std::string why_busy(const Resource& resource) const {
+    const std::string share = percent(resource.share);
+    if (resource.cause == Cause::issue_slots)
+      return fmt::format("warps issue in {} of all slots: only fewer instructions help", share);
+    if (resource.share > 1) {
+      return fmt::format(
+          "{} is asked for {} of what it could deliver in the time: the caches above it serve a part of "
+          "what is counted",
+          resource.name, share);
+    }
+    std::string sentence =
+        fmt::format("{} would need {} of the time at the measured ceiling: only less work for it helps",
+                    resource.name, share);
+    if (resource.cause == Cause::products && kernel_.useful_flops < 0.8 * kernel_.flops) {
+      sentence += fmt::format(
+          "; of what it multiplies {} is useful, the rest padding, masked, repeated or not selected",
+          percent(kernel_.useful_flops / kernel_.flops));
+    }
+    return sentence;
+  }
+
+  void look_at_launches() {
+    if (launches_ < kLaunches) {
+      result_.ruled_out.push_back(fmt::format("launches ({} of the time)", percent(launches_)));
+      return;
+    }
+    std::string remedy;
+    if (kernel_.launches > 1) remedy = ": fuse them";
+    if (!kernel_.replayed) remedy += kernel_.launches > 1 ? ", or replay a graph" : ": replay a graph";
+    find(Cause::launches, 1 / (1 - std::min(launches_, 0.99)),
+         fmt::format("starting {} takes {} of the time{}",
+                     kernel_.launches == 1 ? "the kernel" : fmt::format("{} kernels", kernel_.launches),
+                     percent(launches_), remedy));
+  }
+
+  void look_at_tail() {
+    const double filled = occupancy_.wave_yield;
+    if (filled >= kFilled) {
+      result_.ruled_out.push_back(fmt::format("idle places ({} filled)", percent(filled)));
+      return;
+    }
+    // Idle places cost at most what separates the time from the busiest level.
+    find(Cause::tail, std::min(1 / filled, 1 / busiest_.share),
+         fmt::format("{:.3g} waves of blocks{}: the last one fills {} of the places", occupancy_.waves,
+                     of_largest(), percent(occupancy_.last_wave)));
+  }
+
+  void look_at_parallelism() {
+    const int64_t blocks = kernel_.use.blocks, idle = machine_.count - blocks;
+    const std::string stand =
+        idle > 0 ? fmt::format("its {} blocks{} leave {} of {} multiprocessors idle", blocks, of_largest(),
+                               idle, machine_.count)
+                 : fmt::format("its {} blocks{} are {:.3g} of the {} that each multiprocessor has room for",
+                               blocks, of_largest(), static_cast<double>(blocks) / machine_.count,
+                               occupancy_.blocks);
+    if (scaling_ && scaling_->blocks > 1) {
+      const std::string seen = fmt::format(
+          "with {:.3g} times the blocks (case {}) it does {:.3g} times the "
+          "work a second",
+          scaling_->blocks, scaling_->case_id, scaling_->rate);
+      if (scaling_->rate >= kScales) {
+        scales_ = true;
+        find(Cause::parallelism, scaling_->rate, stand + "; " + seen);
+      } else {
+        result_.ruled_out.push_back(fmt::format("too few blocks ({})", seen));
+      }
+    } else if (held_ < kFilled) {
+      find(Cause::parallelism, std::min(1 / held_, 1 / busiest_.share),
+           1 / busiest_.share < 1 / held_
+               ? fmt::format("{}; with all of them busy, {} would bind", stand, busiest_.name)
+               : stand);
+    } else {
+      result_.ruled_out.push_back(
+          fmt::format("idle multiprocessors ({} blocks for {})", blocks, machine_.count));
+    }
+  }
+
+  void look_inside() {
+    const double busy = std::min(1.0, busiest_.share / held_);  // where blocks are resident at all
+    if (busy >= kBusy || launches_ >= 1 - kLaunches) return;
+    const bool saturates = grows_ && grows_->busy >= kBusy;
+    if (scales_ && !saturates) return;  // what more blocks cure is latency that too few leave open
+    const double gain = 1 / std::max(busy, launches_);
+    const std::string nearest =
+        fmt::format("where blocks are resident, {} of the ceiling of {} is used and less of the others",
+                    percent(busy), busiest_.name);
+    const bool counted = knows(Cause::shared_memory) && knows(Cause::issue_slots);
+    if (saturates && !counted) {
+      find(Cause::inside, gain,
+           fmt::format("{}, yet {} of the time grows with the blocks on a multiprocessor (case {}): issue "
+                       "slots or shared memory are busy, it is not latency",
+                       nearest, percent(grows_->busy), grows_->case_id));
+    } else if (counted || (grows_ && grows_->busy < kBusy)) {
+      find(Cause::latency, gain,
+           fmt::format("{}{}: steps wait for one another; {}", nearest,
+                       counted ? ""
+                               : fmt::format(", and only {} of the time grows with the blocks on a "
+                                             "multiprocessor (case {})",
+                                             percent(grows_->busy), grows_->case_id),
+                       resident()));
+    } else {
+      find(Cause::inside, gain,
+           fmt::format("{}: issue slots, shared memory or latency, which counts do not tell apart; {}",
+                       nearest, resident()));
+    }
+  }
+
+  std::string resident() const {
+    const double blocks = std::clamp(static_cast<double>(kernel_.use.blocks) / machine_.count, 1.0,
+                                     static_cast<double>(occupancy_.blocks));
+    return fmt::format("{:.0f} of {} warps{} are resident ({})",
+                       blocks * std::ceil(kernel_.use.threads / kWarp), machine_.warps, of_largest(),
+                       occupancy_.waves < 1 ? "there are no more blocks"
+                                            : fmt::format("limited by {}", to_string(occupancy_.limit)));
+  }
+
+  const KernelCase& kernel_;
+  const Multiprocessors& machine_;
+  Occupancy occupancy_;
+  std::optional<Scaling> scaling_;
+  std::optional<Scaling> grows_;  // of which the part of the time is known that grows with the blocks
+  double launches_ = 0;           // share of the time
+  std::array<Resource, 5> resources_{};
+  Resource busiest_{};
+  double held_ = 1;
+  bool scales_ = false;
+  Diagnosis result_;
+};
+
+ColumnInfo told(const char* name, const char* long_name) {
+  return {.name = name,
+          .units = "text",
+          .long_name = long_name,
+          .formula = "counted work, measured ceilings and the report's other cases: splash diagnose",
+          .is_text = true,
+          .reproducible = false,
+          .missing_reason = "of this case nothing is counted"};
 }
 
-double floor_of(const Floors& floors, Level level) {
-  return level == Level::products ? floors.products : level == Level::l2 ? floors.l2 : floors.dram;
+ColumnInfo predicted(const char* name, const char* long_name) {
+  return {
+      .name = name,
+      .units = "s",
+      .long_name = long_name,
+      .formula = "the model of splash what-if, from cases of the kernel on other problems",
+      .reproducible = false,
+      .missing_reason = "the report has the kernel on no other problem, or nothing is counted of this case"};
 }
 
 }  // namespace
@@ -36,12 +260,18 @@ const char* to_string(Cause cause) {
       return "L2";
     case Cause::dram:
       return "DRAM";
+    case Cause::shared_memory:
+      return "shared memory";
+    case Cause::issue_slots:
+      return "issue slots";
     case Cause::launches:
       return "launches";
     case Cause::parallelism:
       return "too little parallelism";
     case Cause::tail:
       return "tail";
+    case Cause::latency:
+      return "latency";
     case Cause::inside:
       return "inside the multiprocessor";
   }
@@ -49,82 +279,32 @@ const char* to_string(Cause cause) {
 }
 
 Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
-                   const std::vector<Ceiling>& ceilings) {
-  const Floors floors = floors_of(kernel, ceilings);
-  const Occupancy occupancy = occupancy_of(machine, kernel.use);
-  const double busiest = floors.highest() / kernel.seconds, filled = occupancy.wave_yield;
-  const std::string nearest = level_name(kernel, floors.level());
-  Diagnosis result;
-  const auto find = [&](Cause cause, double gain, std::string sentence) {
-    result.findings.push_back({cause, std::max(1.0, gain), std::move(sentence)});
+                   const std::vector<Ceiling>& ceilings, const std::vector<KernelCase>& others) {
+  return Diagnostician(kernel, machine, ceilings, others)();
+}
+
+void write_diagnoses(Report& report, const Multiprocessors& machine) {
+  const std::vector<KernelCase> kernels = kernel_cases(report);
+  const Predictor predictor(kernels, {machine, report.ceilings});
+  const auto at = [](auto& values, const KernelCase& kernel) -> auto& {
+    return values[static_cast<std::size_t>(kernel.row)];
   };
-
-  for (const Level level : {Level::products, Level::l2, Level::dram}) {
-    const double share = floor_of(floors, level) / kernel.seconds;
-    if (share < kBusy) {
-      result.ruled_out.push_back(
-          fmt::format("{} ({} of the measured ceiling)", level_name(kernel, level), percent(share)));
-      continue;
-    }
-    find(cause_of(level), 1 / share,
-         share > 1 ? fmt::format(
-                         "{} is asked for {} of what it could deliver in the time: the caches above it serve "
-                         "a part of what is counted",
-                         level_name(kernel, level), percent(share))
-                   : fmt::format(
-                         "{} would need {} of the time at the measured ceiling: only less work for it helps",
-                         level_name(kernel, level), percent(share)));
+  for (const KernelCase& kernel : kernels) {
+    const Finding verdict = diagnose(kernel, machine, report.ceilings, kernels).findings.front();
+    at(column_of(report, told("verdict", "what bounds the time")).texts, kernel) = to_string(verdict.cause);
+    at(column_of(report, told("diagnosis", "why the kernel takes its time")).texts, kernel) =
+        verdict.sentence;
   }
-
-  const double launches = launch_seconds(kernel, ceilings);
-  if (const double share = launches / kernel.seconds; share >= kLaunches) {
-    find(Cause::launches, 1 / (1 - std::min(share, 0.99)),
-         fmt::format(
-             "starting {} takes {} of the time: fuse them{}",
-             kernel.launches == 1 ? std::string("the kernel") : fmt::format("{} kernels", kernel.launches),
-             percent(share), kernel.replayed ? "" : ", or replay a graph"));
-  } else {
-    result.ruled_out.push_back(fmt::format("launches ({} of the time)", percent(share)));
+  for (const KernelCase& kernel : kernels) {
+    const std::optional<Prediction> prediction = predictor.held_out(kernel);
+    if (!prediction) continue;
+    at(column_of(report, predicted("time_predicted", "predicted time of one call")).numbers, kernel) =
+        prediction->seconds;
+    at(column_of(report, predicted("time_predicted_low", "lower end of eight in ten predictions")).numbers,
+       kernel) = prediction->low;
+    at(column_of(report, predicted("time_predicted_high", "upper end of eight in ten predictions")).numbers,
+       kernel) = prediction->high;
   }
-
-  // Idle places cost at most what separates the time from the busiest level.
-  const double by_filling = std::min(1 / filled, 1 / busiest);
-  if (filled >= kFilled) {
-    result.ruled_out.push_back(fmt::format("idle places ({} filled)", percent(filled)));
-  } else if (occupancy.waves <= 1) {
-    find(
-        Cause::parallelism, by_filling,
-        fmt::format("its {} blocks fill {} of the {} places on {} multiprocessors{}", kernel.use.blocks,
-                    percent(filled), int64_t{occupancy.blocks} * machine.count, machine.count,
-                    by_filling < 1 / filled ? fmt::format("; with all filled, {} would bind", nearest) : ""));
-  } else {
-    find(Cause::tail, by_filling,
-         fmt::format("{:.3g} waves of blocks: the last one fills {} of the places", occupancy.waves,
-                     percent(occupancy.last_wave)));
-  }
-
-  // How busy the busiest level is where blocks are resident at all.
-  const double where_resident = std::min(1.0, busiest / filled);
-  if (where_resident < kBusy && launches / kernel.seconds < 1 - kLaunches) {
-    find(Cause::inside, 1 / std::max(where_resident, launches / kernel.seconds),
-         fmt::format(
-             "where blocks are resident, {} of the ceiling of {} is used and less of the others: issue "
-             "slots, shared memory or latency, which counts do not tell apart; {} of {} warps are resident "
-             "(limited by {})",
-             percent(where_resident), nearest, std::lround(occupancy.warps_share * machine.warps),
-             machine.warps, to_string(occupancy.limit)));
-  }
-  if (result.findings.empty()) {
-    find(cause_of(floors.level()), 1 / busiest,
-         fmt::format("{} comes nearest, with {} of the measured ceiling", nearest, percent(busiest)));
-  }
-  std::stable_sort(result.findings.begin(), result.findings.end(),
-                   [](const Finding& a, const Finding& b) { return a.gain > b.gain; });
-  // A level that is busy is the verdict: what else could be gained stays under its ceiling.
-  std::stable_partition(result.findings.begin(), result.findings.end(), [](const Finding& f) {
-    return f.cause == Cause::products || f.cause == Cause::l2 || f.cause == Cause::dram;
-  });
-  return result;
 }
 
 }  // namespace splash::analysis

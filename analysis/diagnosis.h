@@ -1,6 +1,7 @@
 #pragma once
-// Why a kernel takes the time it takes, from what was counted of it and the ceilings measured beside it. Each
-// finding says how much of the time would go if its cause did, at most; the findings are ranked by that.
+// Why a kernel takes the time it takes, from what was counted of it, the ceilings measured beside it, and the
+// other cases of its report. Each finding says how much of the time would go if its cause did, at most; the
+// findings are ranked by that.
 
 #include <string>
 #include <vector>
@@ -10,13 +11,16 @@
 namespace splash::analysis {
 
 enum class Cause {
-  products,     // the tensor cores, or the float32 units, are busy
-  l2,           // L2 delivers what it can
-  dram,         // DRAM delivers what it can
-  launches,     // starting kernels
-  parallelism,  // fewer blocks than places: multiprocessors stand idle
-  tail,         // the last wave of blocks is nearly empty
-  inside,       // of the multiprocessor: issue slots, shared memory, or steps that wait for one another
+  products,       // the tensor cores, or the float32 units, are busy
+  l2,             // L2 delivers what it can
+  dram,           // DRAM delivers what it can
+  shared_memory,  // passes data in most cycles
+  issue_slots,    // warps issue in most cycles
+  launches,       // starting kernels
+  parallelism,    // too few blocks: multiprocessors stand idle, or hold too few to hide latency
+  tail,           // the last wave of blocks is nearly empty
+  latency,        // nothing is busy where blocks are resident: steps wait for one another
+  inside,         // of the multiprocessor: issue slots, shared memory or latency, not told apart
 };
 const char* to_string(Cause cause);
 
@@ -29,17 +33,28 @@ struct Finding {
 struct Diagnosis {
   std::vector<Finding> findings;       // the verdict first; at least one
   std::vector<std::string> ruled_out;  // one clause each, with its number
+  std::vector<std::string> not_known;  // what no number tells of
 };
 
-// A level is a cause where it is busy for kBusy of the time; launches where they take kLaunches of it; the
-// last wave, or a first one that is not filled, where less than kFilled of the places is. Where no level
-// would be busy even with all places filled, the cause lies inside the multiprocessors: counts do not tell
-// issue slots, shared memory and latency apart. Few resident warps are no cause: they are said beside this
-// one.
-constexpr double kBusy = 0.6, kLaunches = 0.3, kFilled = 0.8;
+// A level is a cause where it is busy for kBusy of the time; launches where they take kLaunches of it; a tail
+// where less than kFilled of the places is filled over all waves.
+//
+// Too little parallelism: less than one wave of blocks, and either the same kernel with more blocks, in the
+// same report, does kScales times the work a second (the gain is then measured), or blocks for less than
+// kFilled of the multiprocessors. Few resident warps alone are no cause: they are said beside one.
+//
+// Where no level would be busy even without idle multiprocessors, the cause lies inside them. Counters tell
+// of issue slots and shared memory. Without counters the same kernel with other numbers of blocks does: where
+// the time of a wave grows with its blocks, something inside is busy; where it does not, it is latency.
+constexpr double kBusy = 0.6, kLaunches = 0.3, kFilled = 0.8, kScales = 1.25;
 
-// Throws ReportError where the report lacks a ceiling that is needed.
+// `others`: cases of the same report. Throws ReportError where the report lacks a ceiling that is needed.
 Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
-                   const std::vector<Ceiling>& ceilings);
+                   const std::vector<Ceiling>& ceilings, const std::vector<KernelCase>& others = {});
+
+// Into the report's columns `verdict` and `diagnosis`, and, of the model (what_if.h), `time_predicted` with
+// `time_predicted_low` and `time_predicted_high`: what a case's time is from cases of its kernel on other
+// problems. Throws as diagnose() and kernel_cases().
+void write_diagnoses(Report& report, const Multiprocessors& machine);
 
 }  // namespace splash::analysis

@@ -1,7 +1,10 @@
 #include "analysis/roofline.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -10,6 +13,8 @@
 
 namespace splash::analysis {
 namespace {
+
+constexpr double kWavefrontBytes = 128;  // that pass shared memory in one cycle
 
 // The columns of a report, by name and row.
 class Table {
@@ -21,6 +26,13 @@ class Table {
   }
   double number(const char* name, int64_t row) const {
     return column(name, false).numbers[static_cast<std::size_t>(row)];
+  }
+  // NaN and "" where there is no such column.
+  double known_number(const char* name, int64_t row) const {
+    return report_.find(name) == nullptr ? std::numeric_limits<double>::quiet_NaN() : number(name, row);
+  }
+  std::string known_text(const char* name, int64_t row) const {
+    return report_.find(name) == nullptr ? "" : text(name, row);
   }
 
  private:
@@ -37,27 +49,43 @@ class Table {
 };
 
 // What is not the usual is said: a mask, another normalizer than softmax, a selection, a graph, a cold cache.
-std::string problem_of(const Table& table, int64_t row) {
+void describe(const Table& table, int64_t row, KernelCase& kernel) {
   const auto number = [&](const char* name) { return static_cast<int64_t>(table.number(name, row)); };
-  std::string text = fmt::format(
-      "{}, {} x {}{} heads, {} x {}, d {}", table.text("dtype", row), number("batch"), number("q_heads"),
-      number("kv_heads") == number("q_heads") ? "" : fmt::format("/{}", number("kv_heads")), number("q_len"),
-      number("kv_len"), number("head_dim"));
+  std::string rest = fmt::format("d {}", number("head_dim"));
   const auto add = [&](const char* column, const char* usual) {
-    if (const std::string& value = table.text(column, row); value != usual) text += ", " + value;
+    if (const std::string& value = table.text(column, row); value != usual) rest += ", " + value;
   };
   add("mask", "none");
   add("normalizer", "softmax");
+  if (const double alpha = table.known_number("alpha", row);
+      table.text("normalizer", row) != "softmax" && !std::isnan(alpha))
+    rest += fmt::format(" {:g}", alpha);
   add("selection", "all");
   const std::string& selection = table.text("selection", row);
-  if (selection.starts_with("top_k")) text += fmt::format(" {}", number("k_keep"));
-  if (selection == "shared_keys") text += fmt::format(" {:g} %", 100 * table.number("share", row));
+  if (selection.starts_with("top_k")) rest += fmt::format(" {}", number("k_keep"));
+  if (selection == "top_k_block") rest += fmt::format(" of {}", number("block"));
+  if (selection == "shared_keys") rest += fmt::format(" {:g} %", 100 * table.number("share", row));
   add("method", "events");
   add("cache", "warm");
-  return text;
+  const std::string& dtype = table.text("dtype", row);
+  const std::string group =
+      number("kv_heads") == number("q_heads") ? "" : fmt::format("/{}", number("kv_heads"));
+  kernel.setting = dtype + ", " + rest;
+  kernel.problem = fmt::format("{}, {} x {}{} heads, {} x {}, {}", dtype, number("batch"), number("q_heads"),
+                               group, number("q_len"), number("kv_len"), rest);
 }
 
-double measured(const std::vector<Ceiling>& ceilings, const std::string& name, const std::string& dtype) {
+std::pair<std::string, int> rung_of(const std::string& implementation) {
+  const auto slash = implementation.find('/');
+  if (slash == std::string::npos) return {implementation, 0};
+  int rung = 0;
+  const char* const begin = implementation.data() + slash + 1;
+  std::from_chars(begin, implementation.data() + implementation.size(), rung);
+  return {implementation.substr(0, slash), rung};
+}
+
+double measured(const std::vector<Ceiling>& ceilings, const std::string& name,
+                const std::string& dtype = "") {
   for (const Ceiling& ceiling : ceilings) {
     if (ceiling.name == name && ceiling.dtype == dtype) return ceiling.measured;
   }
@@ -95,6 +123,12 @@ void count_tensors(KernelCase& kernel) {
       kernel.output_bytes + 2 * row_bytes * static_cast<double>(shape.batch * shape.kv_heads * shape.kv_len);
 }
 
+bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b) {
+  const auto [ladder, rung] = rung_of(a.implementation);
+  const auto [other_ladder, other_rung] = rung_of(b.implementation);
+  return ladder == other_ladder && std::abs(rung - other_rung) <= 1;
+}
+
 std::vector<KernelCase> kernel_cases(const Report& report) {
   const Table table(report);
   std::vector<KernelCase> cases;
@@ -106,7 +140,7 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     found.row = row;
     found.case_id = table.text("case_id", row);
     found.implementation = table.text("implementation", row);
-    found.problem = problem_of(table, row);
+    describe(table, row, found);
     const auto whole = [&](const char* name) { return static_cast<int64_t>(number(name)); };
     found.shape = {whole("batch"), whole("q_heads"), whole("kv_heads"),
                    whole("q_len"), whole("kv_len"),  whole("head_dim")};
@@ -132,6 +166,10 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
                  .registers = static_cast<int>(number("registers")),
                  .shared_bytes = static_cast<int64_t>(number("shared_bytes"))};
     found.resident_blocks = static_cast<int>(number("blocks_per_multiprocessor"));
+    found.idea = table.known_text("idea", row);
+    found.clock_hz = (table.known_number("clock_before", row) + table.known_number("clock_after", row)) / 2;
+    found.instructions = table.known_number("instructions_counter", row);
+    found.shared_traffic = kWavefrontBytes * table.known_number("shared_wavefronts_counter", row);
     cases.push_back(std::move(found));
   }
   return cases;
@@ -143,6 +181,11 @@ Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings)
       .products = kernel.flops / measured(ceilings, kernel.unit == "float32" ? "fma" : "tensor", kernel.unit),
       .l2 = kernel.l2_bytes / measured(ceilings, "l2 read", ""),
       .dram = kernel.dram_bytes / dram};
+}
+
+double shared_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {
+  return std::isnan(kernel.shared_traffic) ? kernel.shared_traffic
+                                           : kernel.shared_traffic / measured(ceilings, "shared read");
 }
 
 double launch_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {

@@ -2,6 +2,7 @@
 // Where the kernels of a report stand below the machine's ceilings: the least time that each level would need
 // for what the kernel asks of it. All bytes are counted by the kernels' declarations, not by counters.
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct KernelCase {
   std::string case_id, implementation;
   std::string
       problem;  // "bfloat16, 1 x 16 heads, 16384 x 16384, d 64, causal", and what else is not the usual
+  std::string setting;  // the same without batch, heads and lengths
   AttentionShape shape{};
   Dtype dtype = Dtype::f32;
   bool causal = false;
@@ -34,10 +36,19 @@ struct KernelCase {
   bool replayed = false;    // timed as a graph of calls, else as lone calls
   KernelUse use{};          // of the largest kernel
   int resident_blocks = 0;  // a multiprocessor, as CUDA said where it ran
+  std::string idea;         // as declared
+
+  // NaN where the report does not tell.
+  double clock_hz = std::numeric_limits<double>::quiet_NaN();        // of the multiprocessors, while it ran
+  double instructions = std::numeric_limits<double>::quiet_NaN();    // of warps, by counters
+  double shared_traffic = std::numeric_limits<double>::quiet_NaN();  // bytes of shared memory, by counters
 };
 
 // Sets input_bytes and output_bytes, which follow from shape and dtype.
 void count_tensors(KernelCase& kernel);
+
+// Of one ladder, and one rung apart at most: "wmma/3-tile-64" is rung 3 of wmma.
+bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b);
 
 // The cases that were run, in the report's order; peers are left out, for nothing is counted of them. Throws
 // ReportError where the report has no such columns.
@@ -55,6 +66,9 @@ struct Floors {
 
 // Throw ReportError where the report lacks a ceiling that the case needs.
 Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);
+
+// Seconds that the traffic of shared memory takes at its measured ceiling; NaN where it was not counted.
+double shared_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);
 
 // What starting the kernels of a call takes: a lone launch and the nodes behind it, or nodes of a graph.
 double launch_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);

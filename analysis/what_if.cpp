@@ -6,40 +6,29 @@
 
 #include <fmt/format.h>
 
+#include "analysis/changes.h"
+#include "analysis/statistics.h"
 #include "core/error.h"
 
 namespace splash::analysis {
 namespace {
 
-// A measured case, or one that is asked about, as the model sees it.
-struct Point {
-  const KernelCase* kernel = nullptr;
-  double launch = 0, base = 0;  // seconds
-};
-
-Point point_of(const KernelCase& kernel, const Multiprocessors& machine,
-               const std::vector<Ceiling>& ceilings) {
-  const Occupancy occupancy = occupancy_of(machine, kernel.use);
+ModelPoint point_of(const KernelCase& kernel, const MeasuredGpu& gpu) {
+  const Occupancy occupancy = occupancy_of(gpu.machine, kernel.use);
   if (occupancy.blocks < 1) {
     throw InvalidArgument(fmt::format("not one block of {} fits a multiprocessor: {} bounds it",
                                       kernel.implementation, to_string(occupancy.limit)));
   }
-  const Floors floors = floors_of(kernel, ceilings);
-  return {.kernel = &kernel,
-          .launch = launch_seconds(kernel, ceilings),
-          .base = (floors.products + floors.l2 + floors.dram) / occupancy.wave_yield};
+  const Floors floors = floors_of(kernel, gpu.ceilings);
+  return {.kernel = kernel,
+          .launch = launch_seconds(kernel, gpu.ceilings),
+          .base = (floors.products + floors.l2 + floors.dram) / occupancy.wave_yield,
+          .floor = floors.highest()};
 }
 
-std::vector<Point> points_of(const std::vector<KernelCase>& kernels, const Multiprocessors& machine,
-                             const std::vector<Ceiling>& ceilings) {
-  std::vector<Point> points;
-  for (const KernelCase& kernel : kernels) points.push_back(point_of(kernel, machine, ceilings));
-  return points;
-}
-
-double factor_of(const Point& measured) {
+double factor_of(const ModelPoint& measured) {
   // Where launches take it all, what is behind them cannot be told; a hundredth of the time is a guess.
-  const double seconds = measured.kernel->seconds;
+  const double seconds = measured.kernel.seconds;
   return std::max(seconds - measured.launch, 0.01 * seconds) / measured.base;
 }
 
@@ -48,19 +37,20 @@ bool same_problem(const KernelCase& a, const KernelCase& b) {
 }
 
 // Of the same kernel, on another problem where one is held out, and of the same unit where there is one.
-const Point* nearest(const Point& asked, const std::vector<Point>& measured, bool held_out) {
-  const Point* best = nullptr;
+const ModelPoint* nearest(const ModelPoint& asked, const std::vector<ModelPoint>& measured, bool held_out) {
+  const ModelPoint* best = nullptr;
   double least = std::numeric_limits<double>::infinity();
-  for (const Point& point : measured) {
-    if (point.kernel->implementation != asked.kernel->implementation) continue;
-    if (held_out && same_problem(*point.kernel, *asked.kernel)) continue;
+  for (const ModelPoint& point : measured) {
+    if (point.kernel.implementation != asked.kernel.implementation) continue;
+    if (held_out && same_problem(point.kernel, asked.kernel)) continue;
     const auto ratio = [](auto a, auto b) {
       return std::abs(std::log(static_cast<double>(a) / static_cast<double>(b)));
     };
-    double distance =
-        ratio(point.base, asked.base) + ratio(point.kernel->shape.head_dim, asked.kernel->shape.head_dim);
-    if (point.kernel->unit != asked.kernel->unit) distance += 100;
-    if (point.kernel->replayed != asked.kernel->replayed) distance += 1e-3;  // where both are as near
+    double distance = ratio(point.base, asked.base) +
+                      ratio(point.kernel.shape.head_dim, asked.kernel.shape.head_dim) +
+                      ratio(point.kernel.use.blocks, asked.kernel.use.blocks);
+    if (point.kernel.unit != asked.kernel.unit) distance += 100;
+    if (point.kernel.replayed != asked.kernel.replayed) distance += 1e-3;  // where both are as near
     if (distance < least) {
       least = distance;
       best = &point;
@@ -69,60 +59,118 @@ const Point* nearest(const Point& asked, const std::vector<Point>& measured, boo
   return best;
 }
 
-double predicted(const Point& asked, const Point& from) {
-  return asked.launch + factor_of(from) * asked.base;
+double predicted(const ModelPoint& asked, const ModelPoint& from) {
+  // Caches above the busiest level may serve a part of what is counted.
+  const double served = std::min(1.0, factor_of(from) * from.base / from.floor);
+  return asked.launch + std::max(factor_of(from) * asked.base, served * asked.floor);
 }
 
-// Of sorted values, between neighbours.
-double quantile(const std::vector<double>& sorted, double share) {
-  const double at = share * static_cast<double>(sorted.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, sorted.size() - 1);
-  return std::lerp(sorted[low], sorted[high], at - static_cast<double>(low));
+// Of the time of all multiprocessors the part in which they have work: less than a wave leaves some without
+// any, or with fewer blocks than others.
+double busy_share(const KernelCase& kernel, const Multiprocessors& machine) {
+  const Occupancy occupancy = occupancy_of(machine, kernel.use);
+  if (occupancy.waves > 1) return occupancy.wave_yield;
+  const auto blocks = static_cast<double>(kernel.use.blocks);
+  return blocks / (machine.count * std::ceil(blocks / machine.count));
 }
 
-// kernel: of its cases alone; empty: of all.
-std::vector<double> ratios_of(const std::vector<Point>& points, const std::string& kernel) {
-  std::vector<double> ratios;
-  for (const Point& point : points) {
-    if (!kernel.empty() && point.kernel->implementation != kernel) continue;
-    if (const Point* from = nearest(point, points, true))
-      ratios.push_back(point.kernel->seconds / predicted(point, *from));
-  }
-  return ratios;
+// The floors of all levels follow the cut; the rest of the time, what happens inside the multiprocessors,
+// follows the products; and both stretch where multiprocessors are idle.
+double recut_seconds(const KernelCase& uncut, const KernelCase& cut, double uncut_seconds,
+                     const MeasuredGpu& gpu) {
+  const auto sum = [&](const KernelCase& kernel) {
+    const Floors floors = floors_of(kernel, gpu.ceilings);
+    return floors.products + floors.l2 + floors.dram;
+  };
+  const double launch = launch_seconds(uncut, gpu.ceilings), behind = uncut_seconds - launch;
+  const double before = busy_share(uncut, gpu.machine), after = busy_share(cut, gpu.machine);
+  const double rest = std::max(0.0, behind * before - sum(uncut));
+  const double scale = rest > 0 ? 1 : behind * before / sum(uncut);
+  return launch_seconds(cut, gpu.ceilings) + (scale * sum(cut) + rest * cut.flops / uncut.flops) / after;
+}
+
+// Neighbouring rungs with other tiles, and as many stages and threads, or threads in proportion.
+bool are_cuts_of_one_idea(const KernelCase& a, const KernelCase& b) {
+  return are_neighbouring_rungs(a, b) && a.problem == b.problem && a.unit == b.unit && a.stages == b.stages &&
+         (a.tile_q != b.tile_q || a.tile_k != b.tile_k) &&
+         (a.use.threads == b.use.threads || a.use.threads * b.tile_q == b.use.threads * a.tile_q) &&
+         (a.tile_q != b.tile_q || a.use.threads == b.use.threads);
 }
 
 }  // namespace
 
-Prediction predict(const KernelCase& asked, const Multiprocessors& there,
-                   const std::vector<Ceiling>& there_ceilings, const std::vector<KernelCase>& measured,
-                   const Multiprocessors& machine, const std::vector<Ceiling>& ceilings) {
-  const Point point = point_of(asked, there, there_ceilings);
-  const std::vector<Point> points = points_of(measured, machine, ceilings);
-  const Point* from = nearest(point, points, false);
+Predictor::Predictor(const std::vector<KernelCase>& measured, MeasuredGpu gpu) : gpu_(std::move(gpu)) {
+  for (const KernelCase& kernel : measured) points_.push_back(point_of(kernel, gpu_));
+  for (const ModelPoint& point : points_) {
+    if (const ModelPoint* from = nearest(point, points_, true))
+      held_out_.push_back({point.kernel.implementation, point.kernel.seconds / predicted(point, *from)});
+  }
+  compare_cuts();
+}
+
+void Predictor::compare_cuts() {
+  for (const ModelPoint& a : points_) {
+    if (!why_not_cut(a.kernel).empty()) continue;
+    for (const ModelPoint& b : points_) {
+      if (!are_cuts_of_one_idea(a.kernel, b.kernel) || !why_not_cut(b.kernel).empty()) continue;
+      const KernelCase cut = changed(a.kernel, {.tile_q = b.kernel.tile_q, .tile_k = b.kernel.tile_k});
+      if (occupancy_of(gpu_.machine, cut.use).blocks < 1) continue;
+      recut_.push_back(b.kernel.seconds / recut_seconds(a.kernel, cut, a.kernel.seconds, gpu_));
+    }
+  }
+}
+
+std::vector<double> Predictor::ratios_of(const std::string& implementation) const {
+  std::vector<double> ratios;
+  for (const Ratio& ratio : held_out_) {
+    if (ratio.implementation == implementation) ratios.push_back(ratio.value);
+  }
+  return ratios.size() < kOwnInterval ? held_out_ratios() : ratios;
+}
+
+std::vector<double> Predictor::held_out_ratios() const {
+  std::vector<double> ratios;
+  for (const Ratio& ratio : held_out_) ratios.push_back(ratio.value);
+  return ratios;
+}
+
+void Predictor::add_interval(Prediction& prediction, std::vector<double> ratios) {
+  prediction.held_out = static_cast<int>(ratios.size());
+  prediction.low = ratios.empty() ? 0 : prediction.seconds * quantile(ratios, 0.1);
+  prediction.high =
+      ratios.empty() ? std::numeric_limits<double>::infinity() : prediction.seconds * quantile(ratios, 0.9);
+}
+
+std::optional<Prediction> Predictor::held_out(const KernelCase& measured) const {
+  const ModelPoint point = point_of(measured, gpu_);
+  const ModelPoint* from = nearest(point, points_, true);
+  if (from == nullptr) return std::nullopt;
+  Prediction prediction{
+      .seconds = predicted(point, *from), .factor = factor_of(*from), .from = from->kernel.case_id};
+  add_interval(prediction, ratios_of(measured.implementation));
+  return prediction;
+}
+
+Prediction Predictor::predict(const KernelCase& asked, const MeasuredGpu& there,
+                              const KernelCase* uncut) const {
+  const ModelPoint point = point_of(asked, there);
+  const ModelPoint* from = nearest(uncut == nullptr ? point : point_of(*uncut, there), points_, false);
   if (from == nullptr)
     throw InvalidArgument(fmt::format("the report has no case of {} to predict from", asked.implementation));
   Prediction prediction;
   prediction.factor = factor_of(*from);
-  prediction.from = from->kernel->case_id;
-  prediction.seconds = predicted(point, *from);
-  std::vector<double> ratios = ratios_of(points, asked.implementation);
-  if (ratios.size() < kOwnInterval) ratios = ratios_of(points, "");
-  std::sort(ratios.begin(), ratios.end());
-  prediction.held_out = static_cast<int>(ratios.size());
-  if (ratios.empty()) {
-    prediction.low = 0;
-    prediction.high = std::numeric_limits<double>::infinity();
-  } else {
-    prediction.low = prediction.seconds * quantile(ratios, 0.1);
-    prediction.high = prediction.seconds * quantile(ratios, 0.9);
+  prediction.from = from->kernel.case_id;
+  prediction.seconds = uncut == nullptr
+                           ? predicted(point, *from)
+                           : recut_seconds(*uncut, asked, predicted(point_of(*uncut, there), *from), there);
+  std::vector<double> ratios = ratios_of(asked.implementation);
+  if (uncut != nullptr && !recut_.empty()) {
+    const bool measured_before = same_problem(*uncut, from->kernel) && &there == &gpu_;
+    if (measured_before) ratios.clear();
+    ratios.insert(ratios.end(), recut_.begin(), recut_.end());
   }
+  add_interval(prediction, std::move(ratios));
   return prediction;
-}
-
-std::vector<double> held_out_ratios(const std::vector<KernelCase>& measured, const Multiprocessors& machine,
-                                    const std::vector<Ceiling>& ceilings) {
-  return ratios_of(points_of(measured, machine, ceilings), "");
 }
 
 }  // namespace splash::analysis

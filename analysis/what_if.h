@@ -1,12 +1,19 @@
 #pragma once
-// How long a kernel would take on another problem or another GPU, from cases of it that were measured.
+// How long a kernel would take on another problem, cut into other tiles, or on another GPU, from cases of it
+// that were measured.
 //
 // The model: starting the kernels, and behind that the floors of all levels together, divided by what is left
 // of full waves (roofline.h, occupancy.h), times a factor of the kernel's own. The factor is that of the
-// measured case that is nearest in its floors and its head_dim: what a kernel loses changes with its size,
-// and not suddenly. How far such predictions are off is learnt from the report itself: each case is predicted
-// from cases of its kernel on other problems, and compared.
+// measured case that is nearest in its floors, its head_dim and its blocks: what a kernel loses changes with
+// its size, and not suddenly. No time is less than the busiest level needs, unless that case's was. Cut into
+// other tiles (changes.h), the floors follow the cut; what the time has beyond them follows the products; and
+// both stretch where multiprocessors are left without blocks.
+//
+// How far that is off is learnt from the report itself. Each case is predicted from cases of its kernel on
+// other problems, and compared. And kernels are cut into the tiles of a neighbouring rung, and compared with
+// that rung on the same problem.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,26 +23,63 @@ namespace splash::analysis {
 
 struct Prediction {
   double seconds = 0;
-  double low = 0, high = 0;  // eight of ten held-out cases lay as close
+  double low = 0, high = 0;  // eight of ten comparisons lay as close
   double factor = 1;         // of the model's base
   std::string from;          // case_id of the measured case that it is taken from
-  int held_out = 0;          // cases that the interval is learnt from
+  int held_out = 0;          // comparisons that the interval is learnt from
 };
 
 // Kernels with at least this many held-out cases have an interval of their own; others share one with all.
 constexpr int kOwnInterval = 8;
 
-// `asked`: a kernel that was not measured; its seconds are not read. `measured`: all kernels of a report,
-// with its machine and ceilings; `there` and `there_ceilings`: of the GPU that is asked about. Throws
-// InvalidArgument where the report has no case of the kernel, or not one block of it fits; ReportError as
-// floors_of does.
-Prediction predict(const KernelCase& asked, const Multiprocessors& there,
-                   const std::vector<Ceiling>& there_ceilings, const std::vector<KernelCase>& measured,
-                   const Multiprocessors& machine, const std::vector<Ceiling>& ceilings);
+// A GPU with its measured ceilings.
+struct MeasuredGpu {
+  Multiprocessors machine;
+  std::vector<Ceiling> ceilings;
+};
 
-// Time measured / time predicted of each case that has others of its kernel on other problems, in the
-// report's order.
-std::vector<double> held_out_ratios(const std::vector<KernelCase>& measured, const Multiprocessors& machine,
-                                    const std::vector<Ceiling>& ceilings);
+// A measured case, or one that is asked about, as the model sees it.
+struct ModelPoint {
+  KernelCase kernel;
+  double launch = 0, base = 0, floor = 0;  // seconds; floor: of the busiest level
+};
+
+class Predictor {
+ public:
+  // Of all kernels of a report. Throws ReportError as floors_of does.
+  Predictor(const std::vector<KernelCase>& measured, MeasuredGpu gpu);
+
+  // `asked`: a kernel that was not measured; its seconds are not read. `uncut`: the same before it was cut
+  // otherwise, if it was; the factor is then taken as for that one. Throws InvalidArgument where the report
+  // has no case of the kernel, or not one block of it fits.
+  Prediction predict(const KernelCase& asked, const MeasuredGpu& there,
+                     const KernelCase* uncut = nullptr) const;
+  Prediction predict(const KernelCase& asked, const KernelCase* uncut = nullptr) const {
+    return predict(asked, gpu_, uncut);
+  }
+
+  // A measured case as if it had not been, from cases of its kernel on other problems; none where it has
+  // none.
+  std::optional<Prediction> held_out(const KernelCase& measured) const;
+
+  // Time measured / time predicted of each case that has others of its kernel on other problems, in the
+  // report's order; and of each pair of neighbouring rungs on one problem with other tiles.
+  std::vector<double> held_out_ratios() const;
+  const std::vector<double>& recut_ratios() const { return recut_; }
+
+ private:
+  struct Ratio {
+    std::string implementation;
+    double value;
+  };
+  static void add_interval(Prediction& prediction, std::vector<double> ratios);
+  std::vector<double> ratios_of(const std::string& implementation) const;
+  void compare_cuts();
+
+  MeasuredGpu gpu_;
+  std::vector<ModelPoint> points_;
+  std::vector<Ratio> held_out_;
+  std::vector<double> recut_;
+};
 
 }  // namespace splash::analysis

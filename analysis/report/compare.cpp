@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "analysis/samples.h"
+
 namespace splash::analysis {
 namespace {
 
@@ -170,11 +172,13 @@ TimeChange compare_times(const Report& before, const Report& after, const Column
   change.after_interval = median_interval(b, options.confidence);
   change.ratio = change.after / change.before;
   judge_times(change, std::min(count_samples(a), count_samples(b)), options);
+  const auto tell = [&](const char* which, const std::string& spoilt) {
+    if (!spoilt.empty())
+      change.note += fmt::format("{}{}: {}", change.note.empty() ? "" : "; ", which, spoilt);
+  };
+  tell("before", why_spoilt(before, column_before, matched.before));
+  tell("after", why_spoilt(after, column_after, matched.after));
   return change;
-}
-
-bool is_raw_time(const ColumnInfo& info) {
-  return !info.is_text && !info.reproducible && info.units == "s" && info.dimension == "sample";
 }
 
 std::vector<ClaimChange> compare_claims(const Report& before, const Report& after) {
@@ -226,7 +230,7 @@ Comparison compare_reports(const Report& before, const Report& after, const Comp
     if (names_case(info) || !other || other->info.is_text != info.is_text) continue;
     if (info.reproducible && other->info.reproducible) {
       comparison.columns.push_back(compare_column(column, *other, matched, options.relative_tolerance));
-    } else if (is_raw_time(info) && is_raw_time(other->info)) {
+    } else if (holds_samples(column) && holds_samples(*other)) {
       for (const MatchedCase& pair : matched) {
         comparison.times.push_back(compare_times(before, after, column, *other, pair, options));
       }

@@ -40,7 +40,7 @@ struct TimeChange {
   double before = 0, after = 0;    // medians in seconds
   Interval before_interval, after_interval;
   double ratio = 0;  // after / before
-  std::string note;  // why it is unsure
+  std::string note;  // why it is unsure, and what spoilt the samples of a side
 };
 
 struct ClaimChange {

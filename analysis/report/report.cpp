@@ -1,6 +1,7 @@
 #include "analysis/report/report.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -39,6 +40,26 @@ const Column* Report::find(const std::string& name) const {
   const auto found = std::find_if(results.begin(), results.end(),
                                   [&](const Column& column) { return column.info.name == name; });
   return found == results.end() ? nullptr : &*found;
+}
+
+Column& column_of(Report& report, const ColumnInfo& info) {
+  for (Column& column : report.results) {
+    if (column.info.name != info.name) continue;
+    if (column.info.is_text != info.is_text || column.width != 1) {
+      throw ReportError(fmt::format("the report's column '{}' is not one of {} a case", info.name,
+                                    info.is_text ? "text" : "numbers"));
+    }
+    return column;
+  }
+  Column column{.info = info};
+  const auto cases = static_cast<std::size_t>(report.cases());
+  if (info.is_text) {
+    column.texts.resize(cases);
+  } else {
+    column.numbers.resize(cases, std::numeric_limits<double>::quiet_NaN());
+  }
+  report.results.push_back(std::move(column));
+  return report.results.back();
 }
 
 }  // namespace splash::analysis

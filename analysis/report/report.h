@@ -87,6 +87,10 @@ struct Report {
   const Column* find(const std::string& name) const;  // nullptr where there is none
 };
 
+// The column of that name, one value a case; where there is none it is added, every value missing. Throws
+// ReportError where one of that name holds something else.
+Column& column_of(Report& report, const ColumnInfo& info);
+
 constexpr int kSchemaVersion = 1;
 
 }  // namespace splash::analysis

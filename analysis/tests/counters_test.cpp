@@ -254,6 +254,6 @@ TEST_CASE("counters go into a report as columns, and come out of them") {
   Report strange = example_report();
   strange.results.push_back(text_column("dram_read_bytes_counter", {"", "", ""}));
   CHECK_THROWS_WITH_AS(write_counters(strange, match_counters(profiled(), {kernel})),
-                       "the report's column 'dram_read_bytes_counter' is none that counters go into",
+                       "the report's column 'dram_read_bytes_counter' is not one of numbers a case",
                        ReportError);
 }

@@ -12,7 +12,8 @@ namespace {
 
 std::vector<Ceiling> ceilings() {
   return {ceiling("dram copy", "", 4e12),  ceiling("dram read", "", 4e12), ceiling("l2 read", "", 1e13),
-          ceiling("tensor", "tf32", 4e14), ceiling("launch", "", 2.5e-6),  ceiling("graph node", "", 5e-7)};
+          ceiling("tensor", "tf32", 4e14), ceiling("launch", "", 2.5e-6),  ceiling("graph node", "", 5e-7),
+          ceiling("shared read", "", 3e13)};
 }
 
 // One millisecond, 200 blocks in one full wave of two a multiprocessor, every level at a tenth.
@@ -27,8 +28,28 @@ KernelCase kernel() {
   return k;
 }
 
-Finding verdict(const KernelCase& k) {
-  return diagnose(k, kMachine, ceilings()).findings.front();
+// With a profiler's counters: shared memory and issue slots at `shared` and `issue` of what there is.
+KernelCase counted(double shared, double issue) {
+  KernelCase k = kernel();
+  k.clock_hz = 1.5e9;
+  k.shared_traffic = shared * 3e13 * k.seconds;
+  k.instructions = issue * 4 * kMachine.count * k.clock_hz * k.seconds;
+  return k;
+}
+
+Finding verdict(const KernelCase& k, const std::vector<KernelCase>& others = {}) {
+  return diagnose(k, kMachine, ceilings(), others).findings.front();
+}
+
+// The same with `times` as many heads and blocks, of which a wave takes latency + share * (blocks on each).
+KernelCase more_heads(KernelCase k, int64_t times, double seconds) {
+  k.case_id = "more";
+  k.shape.q_heads *= times;
+  k.shape.kv_heads *= times;
+  k.use.blocks *= times;
+  for (double* count : {&k.flops, &k.l2_bytes, &k.dram_bytes}) *count *= static_cast<double>(times);
+  k.seconds = seconds;
+  return k;
 }
 
 }  // namespace
@@ -56,12 +77,10 @@ TEST_CASE("a kernel whose cause is known by construction gets that cause") {
   CHECK(verdict(k).cause == Cause::products);
 
   k = kernel();
-  k.use.blocks = 10;  // of 200 places; filled, a level at a tenth would bind
+  k.use.blocks = 10;  // for 100 multiprocessors; with all of them busy, a level at a tenth would bind
   CHECK(verdict(k).cause == Cause::parallelism);
   CHECK(verdict(k).gain == doctest::Approx(10));
-  k.l2_bytes = k.dram_bytes = 0;
-  k.flops = 0.04 * 4e14 * k.seconds;
-  CHECK(verdict(k).gain == doctest::Approx(20));
+  CHECK(verdict(k).sentence == "its 10 blocks leave 90 of 100 multiprocessors idle");
 
   k = kernel();
   k.seconds = 4e-6;
@@ -81,6 +100,12 @@ TEST_CASE("a kernel whose cause is known by construction gets that cause") {
   CHECK(findings[0].gain == doctest::Approx(400.0 / 201));
 }
 
+TEST_CASE("full waves rule out a tail") {
+  KernelCase k = kernel();
+  k.use.blocks = 400;
+  CHECK(diagnose(k, kMachine, ceilings()).ruled_out.back() == "idle places (100 % filled)");
+}
+
 TEST_CASE("few resident warps alone are no diagnosis") {
   KernelCase k = kernel();
   k.use = {.blocks = 100, .threads = 32, .registers = 255, .shared_bytes = 232448};  // one warp resident
@@ -90,9 +115,68 @@ TEST_CASE("few resident warps alone are no diagnosis") {
   CHECK(diagnosis.findings[0].cause == Cause::products);
 }
 
+TEST_CASE("with counters shared memory, issue slots and latency are told apart") {
+  CHECK(verdict(counted(0.8, 0.4)).cause == Cause::shared_memory);
+  CHECK(verdict(counted(0.8, 0.4)).gain == doctest::Approx(1 / 0.8));
+  CHECK(verdict(counted(0.3, 0.75)).cause == Cause::issue_slots);
+  CHECK(verdict(counted(0.3, 0.75)).sentence ==
+        "warps issue in 75 % of all slots: only fewer instructions help");
+  const Finding waits = verdict(counted(0.3, 0.4));
+  CHECK(waits.cause == Cause::latency);
+  CHECK(waits.gain == doctest::Approx(1 / 0.4));
+  CHECK(waits.sentence.find("40 % of the ceiling of issue slots is used") != std::string::npos);
+  CHECK(diagnose(counted(0.3, 0.4), kMachine, ceilings()).not_known.empty());
+  CHECK(diagnose(kernel(), kMachine, ceilings()).not_known ==
+        std::vector<std::string>{"shared memory", "issue slots"});
+}
+
+TEST_CASE("without counters the same kernel with more blocks tells latency from something that is busy") {
+  KernelCase k = kernel();
+  k.use.blocks = 100;  // one of the two that a multiprocessor has room for
+  // Twice the blocks in the same time: there was room. The gain is what was measured.
+  const Finding few = verdict(k, {more_heads(k, 2, 1.02e-3)});
+  CHECK(few.cause == Cause::parallelism);
+  CHECK(few.gain == doctest::Approx(1.96).epsilon(0.01));
+  CHECK(few.sentence.find("with 2 times the blocks (case more) it does 1.96 times the work a second") !=
+        std::string::npos);
+  // Twice the blocks in twice the time: something inside is busy with one.
+  const Diagnosis busy = diagnose(k, kMachine, ceilings(), {more_heads(k, 2, 1.95e-3)});
+  CHECK(busy.findings.front().cause == Cause::inside);
+  CHECK(busy.findings.front().sentence.find("issue slots or shared memory are busy, it is not latency") !=
+        std::string::npos);
+  CHECK(busy.ruled_out.back() ==
+        "too few blocks (with 2 times the blocks (case more) it does 1.02 times the work a second)");
+  // Seen from a full wave, of whose time little grows with the blocks: it waits.
+  const KernelCase full = kernel();
+  KernelCase half = full;
+  half.use.blocks = 100;
+  for (double* count : {&half.flops, &half.l2_bytes, &half.dram_bytes}) *count /= 2;
+  half.seconds = 0.85e-3;
+  CHECK(verdict(full, {half}).cause == Cause::latency);
+  half.seconds = 0.55e-3;
+  CHECK(verdict(full, {half}).cause == Cause::inside);
+}
+
+TEST_CASE("idle multiprocessors are a cause, few blocks on each are none") {
+  KernelCase k = kernel();
+  k.use.blocks = 100;  // one each, of the two that fit
+  CHECK(verdict(k).cause == Cause::inside);
+  CHECK(diagnose(k, kMachine, ceilings()).ruled_out.back() == "idle multiprocessors (100 blocks for 100)");
+}
+
+TEST_CASE("of busy products it is told how much is useful") {
+  KernelCase k = kernel();
+  k.flops *= 9;
+  k.useful_flops = k.flops;
+  CHECK(verdict(k).sentence.find("useful") == std::string::npos);
+  k.useful_flops = k.flops / 4;
+  CHECK(verdict(k).sentence.find("of what it multiplies 25 % is useful") != std::string::npos);
+}
+
 TEST_CASE("what is not a cause is ruled out with its number") {
   CHECK(diagnose(kernel(), kMachine, ceilings()).ruled_out ==
         std::vector<std::string>{"the tensor cores (10 % of the measured ceiling)",
                                  "L2 (10 % of the measured ceiling)", "DRAM (10 % of the measured ceiling)",
-                                 "launches (0.25 % of the time)", "idle places (100 % filled)"});
+                                 "launches (0.25 % of the time)",
+                                 "idle multiprocessors (200 blocks for 100)"});
 }

@@ -1,5 +1,7 @@
 #include "analysis/roofline.h"
 
+#include <cmath>
+
 #include <doctest/doctest.h>
 
 #include "analysis/tests/example_kernels.h"
@@ -24,7 +26,9 @@ Report example() {
                     text_column("selection", {"top_k_block", "all", "all"}),
                     text_column("method", {"graph", "events", "events"}),
                     text_column("cache", {"warm", "warm", "warm"}),
+                    number_column("alpha", {1.5, 1.5, 1.5}),
                     number_column("k_keep", {8, 8, 8}),
+                    number_column("block", {64, 64, 64}),
                     number_column("share", {0.1, 0.1, 0.1}),
                     number_column("tile_q", {64, 64, kNan}),
                     number_column("tile_k", {128, 128, kNan}),
@@ -60,7 +64,10 @@ TEST_CASE("of a report the kernels that were run are taken, peers are not") {
   REQUIRE(cases.size() == 1);
   CHECK(cases[0].implementation == "wmma/1-x");
   CHECK(cases[0].problem ==
-        "bfloat16, 1 x 32/8 heads, 512 x 1024, d 64, causal, entmax, top_k_block 8, graph");
+        "bfloat16, 1 x 32/8 heads, 512 x 1024, d 64, causal, entmax 1.5, top_k_block 8 of 64, graph");
+  CHECK(cases[0].setting == "bfloat16, d 64, causal, entmax 1.5, top_k_block 8 of 64, graph");
+  CHECK(std::isnan(cases[0].clock_hz));
+  CHECK(std::isnan(cases[0].instructions));
   CHECK(cases[0].unit == "bfloat16");  // declared as float16, which stands for both
   CHECK(cases[0].use.blocks == 264);
   CHECK(cases[0].launches == 2);
@@ -83,8 +90,22 @@ TEST_CASE("floors are counts over measured ceilings, and the highest one is the 
   CHECK(floors_of(kernel, report.ceilings).level() == Level::products);  // plain FMA
   kernel.unit = "float16";
   CHECK(floors_of(kernel, report.ceilings).products == doctest::Approx(2e11 / 5e14));
+  CHECK(std::isnan(shared_seconds(kernel, report.ceilings)));
   kernel.flops = kernel.l2_bytes = 0;
   CHECK(floors_of(kernel, report.ceilings).level() == Level::dram);
+}
+
+TEST_CASE("counters and clocks are taken over where the report has them") {
+  Report report = example();
+  report.ceilings.push_back(ceiling("shared read", "", 3e13));
+  report.results.push_back(number_column("clock_before", {1.9e9, kNan, kNan}));
+  report.results.push_back(number_column("clock_after", {1.7e9, kNan, kNan}));
+  report.results.push_back(number_column("instructions_counter", {5e8, kNan, kNan}));
+  report.results.push_back(number_column("shared_wavefronts_counter", {1e8, kNan, kNan}));
+  const KernelCase kernel = kernel_cases(report).front();
+  CHECK(kernel.clock_hz == 1.8e9);
+  CHECK(kernel.instructions == 5e8);
+  CHECK(shared_seconds(kernel, report.ceilings) == doctest::Approx(128e8 / 3e13));
 }
 
 TEST_CASE("a report without such cases or without a ceiling is refused in one sentence") {

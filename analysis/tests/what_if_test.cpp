@@ -17,6 +17,8 @@ std::vector<Ceiling> ceilings() {
           ceiling("tensor", "tf32", 4e14), ceiling("tensor", "bfloat16", 8e14)};
 }
 
+const MeasuredGpu kGpu{kMachine, ceilings()};
+
 // A kernel whose full waves take `factor` times its floors, and a launch before.
 KernelCase kernel(const char* name, int64_t waves, double factor) {
   KernelCase k;
@@ -38,7 +40,7 @@ KernelCase kernel(const char* name, int64_t waves, double factor) {
 TEST_CASE("a kernel that always loses the same is predicted exactly, with an interval of no width") {
   std::vector<KernelCase> measured;
   for (const int64_t waves : {1, 2, 3, 5, 8, 13, 21, 34, 55}) measured.push_back(kernel("a/1", waves, 2.5));
-  const Prediction p = predict(kernel("a/1", 100, 1), kMachine, ceilings(), measured, kMachine, ceilings());
+  const Prediction p = Predictor(measured, kGpu).predict(kernel("a/1", 100, 1));
   CHECK(p.seconds == doctest::Approx(3e-6 + 2.5 * 4000e-6));
   CHECK(p.low == doctest::Approx(p.seconds));
   CHECK(p.high == doctest::Approx(p.seconds));
@@ -50,20 +52,18 @@ TEST_CASE("a kernel that always loses the same is predicted exactly, with an int
 TEST_CASE("what it loses is taken from the nearest case of the kernel, not from others") {
   std::vector<KernelCase> measured{kernel("a/1", 1, 8), kernel("a/1", 20, 2), kernel("a/1", 400, 1.5),
                                    kernel("b/1", 30, 9)};
-  CHECK(predict(kernel("a/1", 30, 1), kMachine, ceilings(), measured, kMachine, ceilings()).factor ==
-        doctest::Approx(2));
-  CHECK(predict(kernel("a/1", 2, 1), kMachine, ceilings(), measured, kMachine, ceilings()).factor ==
-        doctest::Approx(8));
+  CHECK(Predictor(measured, kGpu).predict(kernel("a/1", 30, 1)).factor == doctest::Approx(2));
+  CHECK(Predictor(measured, kGpu).predict(kernel("a/1", 2, 1)).factor == doctest::Approx(8));
 }
 
 TEST_CASE("the interval is that of what was held out, of all kernels where one has few cases") {
   // Predicted from each other: 1.5 and 1 / 1.5 of what is measured; b has no other problem to learn from.
   const std::vector<KernelCase> measured{kernel("a/1", 10, 2), kernel("a/1", 11, 3), kernel("b/1", 30, 9)};
-  const std::vector<double> ratios = held_out_ratios(measured, kMachine, ceilings());
+  const std::vector<double> ratios = Predictor(measured, kGpu).held_out_ratios();
   REQUIRE(ratios.size() == 2);
   CHECK(ratios[0] == doctest::Approx(2.0 / 3).epsilon(0.01));
   CHECK(ratios[1] == doctest::Approx(1.5).epsilon(0.01));
-  const Prediction p = predict(kernel("b/1", 40, 1), kMachine, ceilings(), measured, kMachine, ceilings());
+  const Prediction p = Predictor(measured, kGpu).predict(kernel("b/1", 40, 1));
   CHECK(p.held_out == 2);
   CHECK(p.low < 0.8 * p.seconds);
   CHECK(p.high > 1.3 * p.seconds);
@@ -73,7 +73,7 @@ TEST_CASE("a last wave that is nearly empty costs as much as a full one") {
   const std::vector<KernelCase> measured{kernel("a/1", 10, 2)};
   KernelCase asked = kernel("a/1", 10, 1);
   asked.use.blocks += 1;
-  const Prediction p = predict(asked, kMachine, ceilings(), measured, kMachine, ceilings());
+  const Prediction p = Predictor(measured, kGpu).predict(asked);
   CHECK((p.seconds - 3e-6) / (measured[0].seconds - 3e-6) == doctest::Approx(1.1).epsilon(0.01));
 }
 
@@ -83,14 +83,79 @@ TEST_CASE("faster ceilings elsewhere shorten the floors, and launches stay") {
   for (Ceiling& ceiling : there) {
     if (ceiling.name != "launch" && ceiling.name != "graph node") ceiling.measured *= 2;
   }
-  const Prediction p = predict(kernel("a/1", 10, 1), kMachine, there, measured, kMachine, ceilings());
+  const Prediction p = Predictor(measured, kGpu).predict(kernel("a/1", 10, 1), {kMachine, there});
   CHECK(p.seconds == doctest::Approx(3e-6 + 400e-6));
+}
+
+TEST_CASE("cut otherwise, floors follow the tiles and the rest of the time follows the products") {
+  KernelCase measured = kernel("a/1", 10, 2);  // 100 us of products, 200 of L2, 100 of DRAM, 400 of the rest
+  KernelCase cut = measured;
+  cut.l2_bytes /= 2;
+  CHECK(Predictor({measured}, kGpu).predict(cut, &measured).seconds == doctest::Approx(3e-6 + 700e-6));
+  cut.flops *= 2;
+  CHECK(Predictor({measured}, kGpu).predict(cut, &measured).seconds == doctest::Approx(3e-6 + 1200e-6));
+  // Half of the multiprocessors are left without blocks: 50 blocks, and before 100.
+  measured.use.blocks = 100;
+  cut = measured;
+  cut.use.blocks = 50;
+  CHECK(Predictor({measured}, kGpu).predict(cut, &measured).seconds == doctest::Approx(3e-6 + 1600e-6));
+  // Faster than its floors together: they are what there is.
+  measured = kernel("a/1", 10, 0.5);
+  cut = measured;
+  cut.l2_bytes /= 2;
+  CHECK(Predictor({measured}, kGpu).predict(cut, &measured).seconds == doctest::Approx(3e-6 + 150e-6));
+}
+
+TEST_CASE("how far cuts are off is learnt from neighbouring rungs that differ in their tiles") {
+  // One head of 12800 queries: 200 blocks of 64, or 100 of 128, which read keys and values half as often.
+  const auto rung = [](const char* name, int64_t tile_q, double seconds) {
+    KernelCase k;
+    k.case_id = k.implementation = name;
+    k.problem = k.setting = "bfloat16, d 64";
+    k.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 12800, .kv_len = 12800, .head_dim = 64};
+    k.dtype = Dtype::bf16;
+    k.unit = "bfloat16";
+    k.tile_q = tile_q;
+    k.tile_k = 64;
+    const auto tiles = static_cast<double>(12800 / tile_q);
+    k.flops = 4.0 * 12800 * 12800 * 64;
+    k.l2_bytes = 2.0 * 12800 * 64 * 2 + tiles * 2 * 12800 * 64 * 2;
+    k.use = {.blocks = 12800 / tile_q, .threads = 128, .registers = 64, .shared_bytes = 1024};
+    k.seconds = seconds;
+    return k;
+  };
+  const KernelCase small = rung("a/1-small", 64, 1e-3), large = rung("a/2-large", 128, 1e-3);
+  const std::vector<double> ratios = Predictor({small, large}, kGpu).recut_ratios();
+  REQUIRE(ratios.size() == 2);
+  const double saved = (small.l2_bytes - large.l2_bytes) / 1e13;
+  CHECK(ratios[0] == doctest::Approx(1e-3 / (1e-3 - saved)));
+  CHECK(ratios[1] == doctest::Approx(1e-3 / (1e-3 + saved)));
+  KernelCase asked = rung("a/1-small", 32, 1);
+  const Prediction p = Predictor({small, large}, kGpu).predict(asked, &small);
+  CHECK(p.held_out == 2);
+  CHECK(p.low < p.seconds);
+  CHECK(p.seconds < p.high);
+  // Rungs of two ladders, or far apart, or with other threads, are no comparison.
+  CHECK(Predictor({small, rung("b/2-large", 128, 1)}, kGpu).recut_ratios().empty());
+  CHECK(Predictor({small, rung("a/3-large", 128, 1)}, kGpu).recut_ratios().empty());
+  KernelCase wider = large;
+  wider.use.threads = 384;
+  CHECK(Predictor({small, wider}, kGpu).recut_ratios().empty());
+}
+
+TEST_CASE("of cases that are as near the one with as many blocks is taken") {
+  KernelCase few = kernel("a/1", 10, 2), many = kernel("a/1", 10, 3);
+  few.use.blocks = 1000;
+  many.case_id = "many";
+  KernelCase asked = many;
+  asked.use.blocks = 1999;
+  CHECK(Predictor({few, many}, kGpu).predict(asked).from == "many");
 }
 
 TEST_CASE("what cannot be predicted is refused with one sentence") {
   const std::vector<KernelCase> measured{kernel("a/1", 10, 2)};
   const auto asking = [&](const KernelCase& asked) {
-    return message_of([&] { predict(asked, kMachine, ceilings(), measured, kMachine, ceilings()); });
+    return message_of([&] { Predictor(measured, kGpu).predict(asked); });
   };
   CHECK(asking(kernel("c/1", 10, 1)) == "the report has no case of c/1 to predict from");
   KernelCase large = kernel("a/1", 10, 1);

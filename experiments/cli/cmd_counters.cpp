@@ -25,14 +25,6 @@ struct Options {
   bool command = false, json = false;
 };
 
-std::vector<KernelCase> chosen_cases(const Report& report, const Options& options) {
-  std::vector<KernelCase> kernels = selected_kernels(report, options.prefix);
-  std::erase_if(kernels, [&](const auto& kernel) { return !kernel.case_id.starts_with(options.case_id); });
-  if (!kernels.empty()) return kernels;
-  throw InvalidArgument(
-      fmt::format("none of the chosen kernels is of a case whose id starts with '{}'", options.case_id));
-}
-
 // Counters from the file, else those that the report holds. Says where there are none.
 std::vector<CountedCase> counted_cases(const Report& report, const Options& options,
                                        const std::vector<KernelCase>& kernels) {
@@ -195,7 +187,7 @@ int cmd_counters(const Words& words) {
   parse(app, words);
 
   Report report = read_report(options.report);
-  const std::vector<KernelCase> kernels = chosen_cases(report, options);
+  const std::vector<KernelCase> kernels = selected_kernels(report, options.prefix, options.case_id);
   if (options.command) {
     for (const KernelCase& kernel : kernels) print(profile_commands(options.report, report, kernel));
     return kDone;

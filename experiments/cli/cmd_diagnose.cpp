@@ -1,40 +1,151 @@
-// splash diagnose: why the kernels of a report take the time they take.
+// splash diagnose: why the kernels of a report take the time they take, and what to try next.
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "analysis/diagnosis.h"
+#include "analysis/next_steps.h"
 #include "analysis/report/io.h"
+#include "analysis/scaling.h"
+#include "analysis/statistics.h"
+#include "experiments/cli/asked_kernel.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
+#include "experiments/runner/provenance.h"
 
 namespace splash::cli {
 namespace {
 
 using namespace analysis;
 
-void print_diagnosis(const KernelCase& kernel, const Diagnosis& diagnosis) {
-  print(fmt::format("{}  {}  {} us\n", paint(kernel.implementation, Colour::bold), kernel.problem,
-                    short_number(1e6 * kernel.seconds)));
+struct Advice {
+  std::vector<Clue> clues;
+  std::vector<NextStep> steps;
+  const KernelCase* faster = nullptr;
+};
+
+std::string what_if(const std::string& report, const KernelCase& kernel, const std::string& changes) {
+  return fmt::format("{} {}",
+                     quoted({"./splash", "what-if", report, kernel.implementation, "--case", kernel.case_id}),
+                     changes);
+}
+
+// An item of a list, its first words coloured, wrapped and indented.
+void print_item(const std::string& first, Colour colour, const std::string& rest) {
+  constexpr int kIndent = 4;
+  const auto lines = wrap(first + rest, static_cast<std::size_t>(std::max(40, output_width() - kIndent)));
+  print(fmt::format("  {}{}\n", paint(first, colour), lines.front().substr(first.size())));
+  for (std::size_t i = 1; i < lines.size(); ++i) print(fmt::format("{:{}}{}\n", "", kIndent, lines[i]));
+}
+
+void print_diagnosis(const std::string& report, const KernelCase& kernel, const Diagnosis& diagnosis,
+                     const Advice& advice) {
+  print(fmt::format("{}  {}  {} us  case {}\n", paint(kernel.implementation, Colour::bold), kernel.problem,
+                    short_number(1e6 * kernel.seconds), kernel.case_id));
   for (const Finding& finding : diagnosis.findings) {
-    print(fmt::format("  {}, up to {:.3g}x: {}\n", paint(to_string(finding.cause), Colour::yellow),
-                      finding.gain, finding.sentence));
+    print_item(to_string(finding.cause), Colour::yellow,
+               fmt::format(", up to {:.3g}x: {}", finding.gain, finding.sentence));
   }
   if (!diagnosis.ruled_out.empty())
-    print(fmt::format("  not {}\n", fmt::join(diagnosis.ruled_out, "; not ")));
+    print_item("not", Colour::none, fmt::format(" {}", fmt::join(diagnosis.ruled_out, "; ")));
+  if (!diagnosis.not_known.empty()) {
+    print_item(
+        "not counted", Colour::none,
+        fmt::format(": {} (splash counters --command tells how)", fmt::join(diagnosis.not_known, ", ")));
+  }
+  for (const Clue& clue : advice.clues) {
+    print_item("seen", Colour::none,
+               fmt::format(": with {} it takes {:.3g} times as long (case {})", clue.words, clue.time,
+                           clue.case_id));
+  }
+  for (const NextStep& step : advice.steps) {
+    print_item("try " + step.changes, Colour::green,
+               fmt::format(", predicted {:.3g}x ({:.3g} to {:.3g}):", step.gain, step.low, step.high));
+    print(fmt::format("    {}\n", what_if(report, kernel, step.changes)));
+  }
+  if (advice.faster != nullptr) {
+    print_item(
+        "see " + advice.faster->implementation, Colour::green,
+        fmt::format(", measured {:.3g}x: {}", kernel.seconds / advice.faster->seconds, advice.faster->idea));
+  }
   print("\n");
 }
 
-nlohmann::json to_json(const KernelCase& kernel, const Diagnosis& diagnosis) {
-  nlohmann::json findings = nlohmann::json::array();
+// Verdicts by ladder, and how far the model's predictions are off.
+void print_summary(const std::vector<KernelCase>& kernels, const std::vector<Diagnosis>& diagnoses,
+                   const Predictor& predictor) {
+  std::map<Cause, std::map<std::string, int>> verdicts;
+  std::set<std::string> ladders;
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    const std::string ladder = kernels[i].implementation.substr(0, kernels[i].implementation.find('/'));
+    ladders.insert(ladder);
+    ++verdicts[diagnoses[i].findings.front().cause][ladder];
+  }
+  std::vector<std::string> heading{"verdict"};
+  heading.insert(heading.end(), ladders.begin(), ladders.end());
+  heading.emplace_back("all");
+  TextTable table(heading);
+  for (auto& [cause, by_ladder] : verdicts) {
+    std::vector<Cell> row{{to_string(cause)}};
+    int all = 0;
+    for (const std::string& ladder : ladders) {
+      all += by_ladder[ladder];
+      row.push_back({fmt::format("{}", by_ladder[ladder])});
+    }
+    row.push_back({fmt::format("{}", all)});
+    table.add(row);
+  }
+  table.print();
+  const auto tell = [](const char* what, std::vector<double> ratios) {
+    for (double& ratio : ratios) ratio = std::abs(1 / ratio - 1);
+    if (ratios.empty()) return;
+    print(fmt::format("{} {}: half within {:.3g} %, eight of ten within {:.3g} %\n", ratios.size(), what,
+                      100 * median(ratios), 100 * quantile(ratios, 0.8)));
+  };
+  print("\n");
+  tell("held-out cases, predicted from other problems of their kernel", predictor.held_out_ratios());
+  tell("rungs, predicted from a neighbour cut into their tiles", predictor.recut_ratios());
+}
+
+nlohmann::json to_json(const std::string& report, const KernelCase& kernel, const Diagnosis& diagnosis,
+                       const Advice& advice) {
+  nlohmann::json findings = nlohmann::json::array(), clues = findings, steps = findings, faster;
   for (const Finding& finding : diagnosis.findings) {
     findings.push_back(
         {{"cause", to_string(finding.cause)}, {"gain", finding.gain}, {"sentence", finding.sentence}});
   }
-  return {{"case_id", kernel.case_id}, {"implementation", kernel.implementation},
-          {"problem", kernel.problem}, {"seconds", kernel.seconds},
-          {"findings", findings},      {"ruled_out", diagnosis.ruled_out}};
+  for (const Clue& clue : advice.clues)
+    clues.push_back({{"case_id", clue.case_id}, {"words", clue.words}, {"time", clue.time}});
+  for (const NextStep& step : advice.steps) {
+    steps.push_back({{"changes", step.changes},
+                     {"gain", step.gain},
+                     {"low", step.low},
+                     {"high", step.high},
+                     {"command", what_if(report, kernel, step.changes)}});
+  }
+  if (advice.faster != nullptr) {
+    faster = {{"case_id", advice.faster->case_id},
+              {"implementation", advice.faster->implementation},
+              {"idea", advice.faster->idea},
+              {"gain", kernel.seconds / advice.faster->seconds}};
+  }
+  return {{"case_id", kernel.case_id},
+          {"implementation", kernel.implementation},
+          {"problem", kernel.problem},
+          {"seconds", kernel.seconds},
+          {"findings", findings},
+          {"ruled_out", diagnosis.ruled_out},
+          {"seen", clues},
+          {"not_known", diagnosis.not_known},
+          {"try", steps},
+          {"faster", faster}};
 }
 
 }  // namespace
@@ -47,25 +158,59 @@ int cmd_diagnose(const Words& words) {
       "splash diagnose data/reports/ladders-h200.h5 --json | jq '.kernels[].findings[0].cause'",
       "Why the kernels of a report take the time they take: causes, the verdict first, with the gain that "
       "each could\n"
-      "bring at most, and what was ruled out. From counted work and measured ceilings, not from counters. "
-      "Needs no GPU.");
-  std::string path, prefix;
-  bool json = false;
+      "bring at most; what was ruled out, and what is not known; what to try next, with the gain that the "
+      "model\n"
+      "predicts, and the fastest kernel of the ladder on the same problem. From counted work, measured "
+      "ceilings, the\n"
+      "report's other cases, and counters where the report has them. Needs no GPU.");
+  std::string path, prefix, case_id, out;
+  bool json = false, summary = false;
   add_kernel_options(app, path, prefix);
-  app.add_flag("--json", json, "one object: gpu and kernels");
+  app.add_option("--case", case_id, "only those whose case id starts so")->type_name("ID");
+  app.add_option("--write", out, "a report that keeps verdicts and predictions as columns")
+      ->type_name("REPORT");
+  auto* as_json = app.add_flag("--json", json, "one object: gpu and kernels");
+  app.add_flag("--summary", summary, "only how often each verdict is given, and how far predictions are off")
+      ->excludes(as_json);
   parse(app, words);
 
-  const Report report = read_report(path);
-  const std::vector<KernelCase> kernels = selected_kernels(report, prefix);
-  const Multiprocessors machine = machine_of(report).multiprocessors;
+  Report report = read_report(path);
+  const std::vector<KernelCase> kernels = selected_kernels(report, prefix, case_id),
+                                all = selected_kernels(report, "");
+  const experiments::Machine machine = machine_of(report);
+  const Predictor predictor(all, {machine.multiprocessors, report.ceilings});
+  // As what-if counts it: by the kernel's declaration where there is one.
+  const CountChange count = [&](const KernelCase& kernel, const Change& change) {
+    AskedChanges asked{.problem = {}, .cut = change, .words = ""};
+    if (change.batch > 1) asked.problem["batch"] = change.batch * kernel.shape.batch;
+    asked.cut.batch = 1;
+    return asked_kernel(report, kernel, asked, machine, machine).kernel;
+  };
+  if (!out.empty()) {
+    write_diagnoses(report, machine.multiprocessors);
+    report.history +=
+        fmt::format("{}{} {}", report.history.empty() ? "" : "\n", experiments::utc_now(), command_line());
+    write_report(out, report);
+    return kDone;
+  }
+  if (summary) {
+    std::vector<Diagnosis> diagnoses;
+    for (const KernelCase& kernel : kernels)
+      diagnoses.push_back(diagnose(kernel, machine.multiprocessors, report.ceilings, all));
+    print_summary(kernels, diagnoses, predictor);
+    return kDone;
+  }
   nlohmann::json list = nlohmann::json::array();
   if (!json) print(fmt::format("{}, commit {}\n\n", report.provenance.gpu, report.provenance.commit));
   for (const KernelCase& kernel : kernels) {
-    const Diagnosis diagnosis = diagnose(kernel, machine, report.ceilings);
+    const Diagnosis diagnosis = diagnose(kernel, machine.multiprocessors, report.ceilings, all);
+    const Advice advice{clues_of(kernel, all),
+                        next_steps(kernel, diagnosis, predictor, machine.multiprocessors, count),
+                        faster_rung(kernel, all)};
     if (json) {
-      list.push_back(to_json(kernel, diagnosis));
+      list.push_back(to_json(path, kernel, diagnosis, advice));
     } else {
-      print_diagnosis(kernel, diagnosis);
+      print_diagnosis(path, kernel, diagnosis, advice);
     }
   }
   if (json) print_json({{"gpu", report.provenance.gpu}, {"kernels", list}});

@@ -9,6 +9,7 @@
 #include "experiments/cli/claims_view.h"
 #include "experiments/cli/places.h"
 #include "experiments/cli/run_options.h"
+#include "experiments/runner/diagnoses.h"
 
 namespace splash::cli {
 
@@ -61,6 +62,7 @@ int cmd_run(const Words& words) {
   apply(flags, "run", words, request);
   const std::vector<Claim> relevant = claims_of(request.definitions, claims);
   request.judge = [&](analysis::Report& report) {
+    experiments::add_diagnoses(report);
     report.claims = judge_all(relevant, request.definitions, report);
   };
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/report/io.h"
+#include "analysis/samples.h"
 #include "analysis/statistics.h"
 #include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/claims_view.h"
@@ -140,6 +141,23 @@ void print_columns(const Report& report) {
   table.print();
 }
 
+// Timings that cannot be trusted; each sentence says what to do next.
+void print_spoilt(const Report& report) {
+  constexpr std::size_t kShown = 5;
+  const std::vector<SpoiltCase> cases = spoilt_cases(report);
+  if (cases.empty()) return;
+  const Column* const who = report.find("implementation");
+  print(fmt::format("\n{} of {} cases were timed under a changing clock or load:\n", cases.size(),
+                    report.cases()));
+  for (std::size_t i = 0; i < std::min(kShown, cases.size()); ++i) {
+    const auto row = static_cast<std::size_t>(cases[i].row);
+    const std::string name =
+        who != nullptr && who->info.is_text ? who->texts[row] : fmt::format("case {}", row);
+    print(fmt::format("  {}: {}\n", name, cases[i].sentence));
+  }
+  if (cases.size() > kShown) print(fmt::format("  and {} more\n", cases.size() - kShown));
+}
+
 void print_summary(const Report& report) {
   print(
       fmt::format("{}\nstatus     {}\nrun        {}\ncommit     {}{}\nfinished   {}\ncpu        {}\ngpu      "
@@ -155,6 +173,7 @@ void print_summary(const Report& report) {
   if (!report.claims.empty()) {
     print(fmt::format("\n{}; splash show --claims tells them\n", count_verdicts(report.claims)));
   }
+  print_spoilt(report);
   if (!report.attachments.empty()) print(fmt::format("{} attachments\n", report.attachments.size()));
 }
 

@@ -4,18 +4,15 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "analysis/report/io.h"
 #include "analysis/what_if.h"
+#include "experiments/cli/asked_kernel.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
-#include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/planned_kernel.h"
-#include "experiments/runner/value.h"
-#include "gpu/engine/variant.h"
 
 namespace splash::cli {
 namespace {
@@ -24,30 +21,12 @@ using namespace analysis;
 using experiments::Machine;
 using experiments::Parameters;
 
-Parameters changes_of(const Words& settings) {
-  const std::vector<experiments::ParameterInfo> declared = experiments::problem_parameters();
-  Parameters changes;
-  for (const std::string& setting : settings) {
-    const auto equals = setting.find('=');
-    const std::string name = setting.substr(0, equals);
-    const auto info = std::find_if(declared.begin(), declared.end(), [&](auto& d) { return d.name == name; });
-    if (equals == std::string::npos || info == declared.end()) {
-      std::string names;
-      for (const auto& d : declared) names += (names.empty() ? "" : ", ") + d.name;
-      throw InvalidArgument(
-          fmt::format("'{}' is not NAME=VALUE with a parameter's name: {}", setting, names));
-    }
-    changes[name] = experiments::parsed(*info, setting.substr(equals + 1));
-  }
-  return changes;
-}
-
 // Of the kernel's recorded cases the one that agrees with most of the changes.
 const KernelCase& starting_case(const Report& report, const std::vector<KernelCase>& kernels,
-                                const Parameters& changes) {
+                                const AskedChanges& changes) {
   const auto agreeing = [&](const KernelCase& kernel) {
     const Parameters recorded = experiments::parameters_of(report, kernel.row);
-    return std::count_if(changes.begin(), changes.end(),
+    return std::count_if(changes.problem.begin(), changes.problem.end(),
                          [&](const auto& change) { return recorded.at(change.first) == change.second; });
   };
   return *std::max_element(kernels.begin(), kernels.end(),
@@ -80,6 +59,10 @@ struct Side {
   Occupancy occupancy;
 };
 
+Side side_of(const KernelCase& kernel, const MeasuredGpu& gpu) {
+  return {kernel, floors_of(kernel, gpu.ceilings), occupancy_of(gpu.machine, kernel.use)};
+}
+
 nlohmann::json to_json(const Side& side) {
   return {{"problem", side.kernel.problem},
           {"executed_flops", side.kernel.flops},
@@ -89,7 +72,11 @@ nlohmann::json to_json(const Side& side) {
            {{"products", side.floors.products}, {"L2", side.floors.l2}, {"DRAM", side.floors.dram}}},
           {"blocks", side.kernel.use.blocks},
           {"blocks_per_multiprocessor", side.occupancy.blocks},
+          {"threads", side.kernel.use.threads},
           {"shared_bytes", side.kernel.use.shared_bytes},
+          {"tile_q", side.kernel.tile_q},
+          {"tile_k", side.kernel.tile_k},
+          {"stages", side.kernel.stages},
           {"waves", side.occupancy.waves},
           {"wave_yield", side.occupancy.wave_yield}};
 }
@@ -108,6 +95,9 @@ void print_sides(const Side& measured, const Side& asked, const Prediction& pred
   row("floor of DRAM, us", [&](const Side& s) { return microseconds(s.floors.dram); });
   row("DRAM MB", [](const Side& s) { return short_number(1e-6 * s.kernel.dram_bytes); });
   row("L2 MB", [](const Side& s) { return short_number(1e-6 * s.kernel.l2_bytes); });
+  row("tile", [](const Side& s) {
+    return fmt::format("{} x {}, {} in flight", s.kernel.tile_q, s.kernel.tile_k, s.kernel.stages);
+  });
   row("blocks", [](const Side& s) { return fmt::format("{}", s.kernel.use.blocks); });
   row("a multiprocessor", [](const Side& s) { return fmt::format("{}", s.occupancy.blocks); });
   row("shared KB a block",
@@ -123,29 +113,37 @@ int cmd_what_if(const Words& words) {
   CLI::App app;
   prepare(app, "what-if",
           "splash what-if data/reports/ladders-h200.h5 wmma/10 q_len=32768 kv_len=32768\n"
+          "splash what-if data/reports/ladders-h200.h5 kascade/3-tile-128x64 tile_q=64\n"
           "splash what-if data/reports/ladders-h200.h5 splash/6 k_keep=16\n"
           "splash what-if data/reports/ladders-h200.h5 wmma/8 head_dim=128 --gpu \"NVIDIA L4\"",
-          "How long a recorded kernel would take on another problem or GPU: its declaration's counts for "
-          "the new\n"
-          "problem, the measured ceilings (of another GPU: scaled by the data sheets), and what the kernel "
-          "loses\n"
-          "below them, learnt from its measured cases. The interval is that of eight in ten cases that were "
-          "predicted\n"
-          "from others of the report. Needs no GPU, but a build with CUDA.");
-  std::string path, kernel_id, gpu;
+          "How long a recorded kernel would take on another problem, cut into other tiles, or on another "
+          "GPU: what is\n"
+          "counted of it then (of another problem or GPU by its declaration, which needs a build with CUDA), "
+          "the\n"
+          "measured ceilings (of another GPU: scaled by the data sheets), and what the kernel loses below "
+          "them, learnt\n"
+          "from its measured cases. The interval is that of eight in ten comparisons within the report. "
+          "Needs no GPU.");
+  std::string path, kernel_id, case_id, gpu;
   Words settings;
   bool json = false;
   add_report(app, path);
   app.add_option("kernel", kernel_id, "its id, or how it begins")->required()->type_name("KERNEL");
-  app.add_option("changes", settings, "parameters of the problem, as an experiment names them")
+  app.add_option("changes", settings,
+                 "tile_q, tile_k, stages, launches, method, and parameters of the problem, as an experiment "
+                 "names them")
       ->type_name("NAME=VALUE");
+  app.add_option("--case", case_id,
+                 "the measured case to start from, or how its id begins (else the one that "
+                 "agrees with most changes)")
+      ->type_name("ID");
   app.add_option("--gpu", gpu, "another GPU, as its driver names it (data/machines)")->type_name("NAME");
   app.add_flag("--json", json, "one object: measured, predicted");
   parse(app, words);
 
   const Report report = read_report(path);
-  const Parameters changes = changes_of(settings);
-  const std::vector<KernelCase> kernels = selected_kernels(report, kernel_id);
+  const AskedChanges changes = parse_changes(settings);
+  const std::vector<KernelCase> kernels = selected_kernels(report, kernel_id, case_id);
   for (const KernelCase& kernel : kernels) {
     if (kernel.implementation != kernels.front().implementation) {
       throw InvalidArgument(fmt::format("'{}' begins more than one kernel: {} and {}", kernel_id,
@@ -157,28 +155,16 @@ int cmd_what_if(const Words& words) {
       gpu.empty() ? here
                   : experiments::machine_of(gpu, experiments::read_machines(experiments::machines_folder()));
   const KernelCase& start = starting_case(report, kernels, changes);
-  Parameters parameters = experiments::parameters_of(report, start.row);
-  const KernelCase declared = experiments::planned_kernel(start.implementation, parameters, here);
-  if (declared.flops != start.flops || declared.l2_bytes != start.l2_bytes) {
-    throw InvalidArgument(
-        fmt::format("{} counts other work today than when the report was recorded; record it again",
-                    start.implementation));
-  }
-  for (const auto& [name, value] : changes) parameters[name] = value;
-  KernelCase asked = experiments::planned_kernel(start.implementation, parameters, there);
-  // What only CUDA knows is taken over from the recorded case.
-  asked.use.registers = start.use.registers;
-  asked.use.shared_bytes += start.use.shared_bytes - declared.use.shared_bytes;
-  asked.replayed = start.replayed;
-  asked.problem = settings.empty() ? start.problem : fmt::format("with {}", fmt::join(settings, ", "));
-  require_peak(asked, there);
+  const AskedKernel asked = asked_kernel(report, start, changes, here, there);
+  require_peak(asked.kernel, there);
 
-  const std::vector<Ceiling> ceilings = ceilings_there(report, here, there);
-  const std::vector<KernelCase> measured = kernel_cases(report);
-  const Prediction prediction =
-      predict(asked, there.multiprocessors, ceilings, measured, here.multiprocessors, report.ceilings);
-  const Side before{start, floors_of(start, report.ceilings), occupancy_of(here.multiprocessors, start.use)};
-  const Side after{asked, floors_of(asked, ceilings), occupancy_of(there.multiprocessors, asked.use)};
+  const MeasuredGpu gpu_here{here.multiprocessors, report.ceilings};
+  const MeasuredGpu gpu_there{there.multiprocessors, ceilings_there(report, here, there)};
+  const Predictor predictor(selected_kernels(report, ""), gpu_here);
+  const KernelCase* const uncut = changes.cut.cuts() ? &asked.uncut : nullptr;
+  const Prediction prediction = gpu.empty() ? predictor.predict(asked.kernel, uncut)
+                                            : predictor.predict(asked.kernel, gpu_there, uncut);
+  const Side before = side_of(start, gpu_here), after = side_of(asked.kernel, gpu_there);
   if (json) {
     nlohmann::json m = to_json(before), p = to_json(after);
     m["seconds"] = start.seconds;
@@ -196,11 +182,11 @@ int cmd_what_if(const Words& words) {
     return kDone;
   }
   print(fmt::format("{}\nmeasured:  {}, {}\npredicted: {}, {}\n\n", paint(start.implementation, Colour::bold),
-                    start.problem, here.name, asked.problem, there.name));
+                    start.problem, here.name, asked.kernel.problem, there.name));
   print_sides(before, after, prediction);
-  print(fmt::format(
-      "\nIt takes {:.3g} times its floors, as in case {}; the interval is from {} held-out cases.\n",
-      prediction.factor, prediction.from, prediction.held_out));
+  print(fmt::format("\nIt takes {:.3g} times its floors, as in case {}; the interval is from {} {}.\n",
+                    prediction.factor, prediction.from, prediction.held_out,
+                    uncut == nullptr ? "held-out cases" : "held-out comparisons of tiles"));
   return kDone;
 }
 

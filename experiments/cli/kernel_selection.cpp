@@ -1,5 +1,7 @@
 #include "experiments/cli/kernel_selection.h"
 
+#include <set>
+
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -17,11 +19,18 @@ void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix)
   app.add_option("--kernels", prefix, "only those whose id starts so")->type_name("PREFIX");
 }
 
-std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& report,
-                                                   const std::string& prefix) {
+std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& report, const std::string& prefix,
+                                                   const std::string& case_id) {
   std::vector<analysis::KernelCase> kernels = analysis::kernel_cases(report);
   std::erase_if(kernels, [&](const auto& kernel) { return !kernel.implementation.starts_with(prefix); });
+  std::set<std::string> seen;
+  std::erase_if(kernels, [&](const auto& kernel) { return !seen.insert(kernel.case_id).second; });
+  const bool some = !kernels.empty();
+  std::erase_if(kernels, [&](const auto& kernel) { return !kernel.case_id.starts_with(case_id); });
   if (!kernels.empty()) return kernels;
+  if (some)
+    throw InvalidArgument(
+        fmt::format("none of the chosen kernels is of a case whose id starts with '{}'", case_id));
   throw InvalidArgument(prefix.empty()
                             ? "the report has no kernel that was run"
                             : fmt::format("the report has no kernel whose id starts with '{}'", prefix));

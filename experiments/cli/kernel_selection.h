@@ -15,8 +15,10 @@ void add_report(CLI::App& app, std::string& report);
 // The report, and which of its kernels.
 void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix);
 
-// Those whose id starts with prefix; throws InvalidArgument where there is none.
-std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& report, const std::string& prefix);
+// Those whose id starts with prefix, and whose case id starts with case_id; throws InvalidArgument where
+// there is none.
+std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& report, const std::string& prefix,
+                                                   const std::string& case_id = "");
 
 // The GPU that the report names, from data/machines; throws InvalidArgument where no file describes it.
 experiments::Machine machine_of(const analysis::Report& report);

@@ -9,6 +9,7 @@
 
 #include "analysis/counts.h"
 #include "analysis/error_metrics.h"
+#include "analysis/samples.h"
 #include "analysis/statistics.h"
 #include "core/error.h"
 #include "core/workload.h"
@@ -96,6 +97,7 @@ void add_times(std::vector<double> seconds, const Parameters& p, CaseResult& res
   result.numbers["time_high"] = interval.high;
   result.numbers["dense_equivalent_flops"] = flops;
   result.numbers["dense_equivalent_rate"] = flops / median;
+  result.texts["warning"] = analysis::why_spoilt(seconds);
   result.vectors["time"] = std::move(seconds);
 }
 
@@ -218,6 +220,13 @@ class AttentionSpeed : public Kind {
                false),
         column("max_error", "1", "largest error of the output", "max |out - ref|, last 256 rows", false),
         column("support_mean", "1", "keys with p > 0 a row", "mean over the last 256 rows, float64", true),
+        {.name = "warning",
+         .units = "text",
+         .long_name = "what spoils the timing",
+         .formula = "drift or outliers of the samples",
+         .is_text = true,
+         .reproducible = false,
+         .missing_reason = "nothing was noticed"},
         {.name = "version",
          .units = "text",
          .long_name = "version of the implementation, or why it did not run",

@@ -9,6 +9,7 @@
 
 #include "analysis/counts.h"
 #include "analysis/error_metrics.h"
+#include "analysis/samples.h"
 #include "analysis/statistics.h"
 #include "core/error.h"
 #include "experiments/kinds/counted_kernel.h"
@@ -53,6 +54,7 @@ void add_times(std::vector<double> seconds, const AttentionSpec& spec, bool back
   result.numbers["dense_equivalent_flops"] =
       analysis::forward_flops(pairs, head_dim) + (backward ? analysis::backward_flops(pairs, head_dim) : 0);
   result.numbers["dense_equivalent_rate"] = result.numbers["dense_equivalent_flops"] / median;
+  if (!result.texts.contains("warning")) result.texts["warning"] = analysis::why_spoilt(seconds);
   result.vectors["time"] = std::move(seconds);
 }
 
@@ -183,10 +185,11 @@ double support_mean(const AttentionSpec& spec, Dtype dtype, const DeviceInputs& 
 void add_timing(const std::function<void()>& call, const gpu::Stream& stream, const Parameters& p,
                 const AttentionSpec& spec, CaseResult& result) {
   gpu::Timing timing = gpu::time_on_device(call, stream, timing_of(p));
+  const analysis::ClockSpan clock{timing.clock_before_hz, timing.clock_after_hz};
+  result.texts["warning"] = analysis::why_spoilt(timing.seconds, clock);
   add_times(std::move(timing.seconds), spec, with_backward(p), result);
   result.numbers["clock_before"] = timing.clock_before_hz;
   result.numbers["clock_after"] = timing.clock_after_hz;
-  result.texts["warning"] = timing.warning;
   result.texts["version"] = "this build";
 }
 

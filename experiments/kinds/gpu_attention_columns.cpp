@@ -121,7 +121,7 @@ std::vector<ColumnInfo> gpu_attention_columns() {
       {.name = "warning",
        .units = "text",
        .long_name = "what spoils the timing",
-       .formula = "throttling or drift",
+       .formula = "throttling, drift or outliers of the samples",
        .is_text = true,
        .reproducible = false,
        .missing_reason = "nothing was noticed"},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +83,79 @@ def test_a_diagnosis_names_causes_and_what_was_ruled_out(splash: Splash):
         assert kernel["findings"] and all(f["gain"] >= 1 and f["sentence"] for f in kernel["findings"])
     text = splash("diagnose", LADDERS, "--kernels", "large_dims/0").stdout
     assert "too little parallelism, up to" in text and "  not " in text
+    assert all(len(line) <= 120 for line in text.splitlines() if line.startswith("  ") and "./splash" not in line)
+    summary = splash("diagnose", LADDERS, "--summary").stdout
+    assert "too little parallelism" in summary and "held-out cases" in summary
+    assert sum(int(line.split()[-1]) for line in summary.split("\n\n")[0].splitlines()[1:]) == len(kernels)
+
+
+def test_verdicts_and_predictions_are_kept_in_a_report(splash: Splash, tmp_path: Path):
+    kept = tmp_path / "kept.h5"
+    assert splash("diagnose", LADDERS, "--write", kept).returncode == 0
+    cases = {case["case_id"]: case for case in splash.json("show", kept)["cases"]}
+    kernels = splash.json("diagnose", LADDERS)["kernels"]
+    for kernel in kernels:
+        case = cases[kernel["case_id"]]
+        assert case["verdict"] == kernel["findings"][0]["cause"]
+        assert case["diagnosis"] == kernel["findings"][0]["sentence"]
+    told = [case for case in cases.values() if case["time_predicted"] is not None]
+    assert len(told) > 200 and all(c["time_predicted_low"] < c["time_predicted_high"] for c in told)
+    within = [abs(c["time_predicted"] / c["time_median"] - 1) < 0.25 for c in told]
+    assert sum(within) > len(within) / 2
+    assert "diagnose" in splash.json("show", kept)["history"]
+    # Kept twice is kept once, and what was measured is what it was.
+    assert splash("diagnose", kept, "--write", kept).returncode == 0
+    assert splash("compare", LADDERS, kept).returncode == 0
+    assert splash.json("diagnose", kept)["kernels"] == json.loads(json.dumps(kernels).replace(LADDERS, str(kept)))
+
+
+def test_every_next_step_is_a_what_if_call_that_predicts_its_gain(splash: Splash):
+    kernels = splash.json("diagnose", LADDERS)["kernels"]
+    steps = [(kernel, step) for kernel in kernels for step in kernel["try"]]
+    assert len(steps) > 50
+    for kernel, step in steps[::9]:
+        words = shlex.split(step["command"])
+        assert words[:3] == ["./splash", "what-if", LADDERS] and kernel["case_id"] in words
+        answer = splash.json(*words[1:])
+        work = answer["predicted"]["executed_flops"] / answer["measured"]["executed_flops"] if "batch=" in step["changes"] else 1
+        assert answer["measured"]["case_id"] == kernel["case_id"]
+        assert step["gain"] == pytest.approx(work * kernel["seconds"] / answer["predicted"]["seconds"])
+        assert 0 < step["low"] < step["high"]
+        assert step["gain"] >= 1.1
+
+
+def test_a_diagnosis_tells_what_is_not_known_what_was_seen_and_which_rung_is_faster(splash: Splash):
+    text = " ".join(splash("diagnose", LADDERS, "--kernels", "splash/0").stdout.split())  # it is wrapped
+    assert "not counted: shared memory, issue slots" in text
+    assert "seen: with top_k_block 2 of 64 instead of top_k_block 8 of 64 it takes" in text
+    assert "see splash/7-tensor-screen, measured" in text
+    one = splash.json("diagnose", LADDERS, "--kernels", "splash/0", "--case", "39038fffe554c80c")["kernels"]
+    assert {k["case_id"] for k in one} == {"39038fffe554c80c"} and one[0]["faster"]["gain"] > 10
+
+
+def test_any_rung_is_diagnosed_in_less_than_a_second(splash: Splash):
+    begin = time.perf_counter()
+    splash("diagnose", LADDERS)  # all of them
+    assert time.perf_counter() - begin < 1
+
+
+def test_what_if_cuts_tiles_without_a_declaration(splash: Splash):
+    measured = splash.json("what-if", LADDERS, "kascade/3-tile-64x64", "q_len=32768")
+    cut = splash.json("what-if", LADDERS, "kascade/3-tile-128x64", "q_len=32768", "tile_q=64")
+    # What the rung of that tile was declared and measured with.
+    there, here = cut["predicted"], measured["measured"]
+    assert there["blocks"] == here["blocks"] and there["threads"] == here["threads"] == 128
+    assert there["blocks_per_multiprocessor"] == here["blocks_per_multiprocessor"]
+    assert there["l2_bytes_counted"] == pytest.approx(here["l2_bytes_counted"], rel=0.05)
+    assert there["shared_bytes"] == pytest.approx(here["shared_bytes"], rel=0.05)
+    assert there["low"] < here["seconds"] < there["high"]
+    # Document 000's tiles of 128 by 256, in the fused kernel: not one block would fit.
+    refusal = splash.refused("what-if", LADDERS, "splash/2-fused", "tile_q=128", "tile_k=256")
+    assert "not one block of splash/2-fused fits a multiprocessor: shared memory bounds it" in refusal
+    text = splash("what-if", LADDERS, "wmma/8", "stages=3").stdout
+    assert "64 x 32, 3 in flight" in text and "comparisons of tiles" in text
+    graph = splash.json("what-if", LADDERS, "wmma/11", "--case", "", "method=graph", "batch=1")
+    assert graph["predicted"]["seconds"] <= graph["measured"]["seconds"]
 
 
 def test_what_if_predicts_what_was_measured_and_says_how_far_it_may_be_off(splash: Splash):
@@ -101,12 +177,27 @@ def test_what_if_predicts_what_was_measured_and_says_how_far_it_may_be_off(splas
 def test_what_if_refuses_what_it_cannot_tell(splash: Splash):
     assert "begins more than one kernel" in splash.refused("what-if", LADDERS, "wmma/")
     assert "is not NAME=VALUE" in splash.refused("what-if", LADDERS, "wmma/8", "tile=64")
+    assert "is not NAME=VALUE" in splash.refused("what-if", LADDERS, "wmma/8", "tile_q=")
+    assert "tile_q is 0; it must be from 1" in splash.refused("what-if", LADDERS, "wmma/8", "tile_q=0")
+    assert "method is 'fast'" in splash.refused("what-if", LADDERS, "wmma/8", "method=fast")
+    assert "whose id starts with 'zz'" in splash.refused("what-if", LADDERS, "wmma/8", "--case", "zz")
+    assert "a call of it starts several kernels" in splash.refused("what-if", LADDERS, "splash/0", "tile_q=64")
+    if "wmma/10" not in splash("list", "variants").stdout:
+        assert "this build has no CUDA" in splash.refused("what-if", LADDERS, "wmma/8", "head_dim=128")
     assert "no kernel whose id starts with 'nope'" in splash.refused("what-if", LADDERS, "nope")
     assert "describes the GPU 'Voodoo'" in splash.refused("what-if", LADDERS, "wmma/8", "--gpu", "Voodoo")
     if "wmma/10" in splash("list", "variants").stdout:
         refusal = splash.refused("what-if", LADDERS, "wmma/10", "--gpu", "NVIDIA L4")
         assert "compute capability" in refusal
         assert "head_dim" in splash.refused("what-if", LADDERS, "wmma/8", "head_dim=40000")
+
+
+def test_spoilt_timings_of_a_recorded_report_are_told_with_what_to_do(splash: Splash):
+    text = splash("show", LADDERS).stdout
+    assert "cases were timed under a changing clock or load:" in text
+    assert "throttled; lock it (nvidia-smi --lock-gpu-clocks) or let the GPU cool, and run again" in text
+    notes = [time["note"] for time in splash.json("compare", LADDERS, LADDERS)["times"] if "before:" in time["note"]]
+    assert len(notes) == 9 and all("after:" in note for note in notes)
 
 
 @pytest.mark.parametrize("command", ["analyze", "diagnose"])

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include <fmt/format.h>
-
 #include "gpu/benchmark/clock.h"
 #include "gpu/cuda_check.h"
 #include "gpu/device.h"
@@ -15,7 +13,6 @@ namespace {
 constexpr int64_t kMinSamples = 10;
 constexpr double kGraphSeconds =
     2e-4;  // a replay takes at least this long, so that the events' own cost is < 1 %
-constexpr double kClockTolerance = 0.03;  // relative
 
 struct DestroyEvent {
   void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
@@ -82,27 +79,6 @@ std::vector<double> collect(const Sample& sample, double estimate, const TimingO
   return seconds;
 }
 
-double middle(std::vector<double> values) {
-  const auto half = values.begin() + static_cast<int64_t>(values.size()) / 2;
-  std::nth_element(values.begin(), half, values.end());
-  return *half;
-}
-
-std::string warning_of(const Timing& timing) {
-  if (timing.clock_after_hz < (1 - kClockTolerance) * timing.clock_before_hz) {
-    return fmt::format("the clock fell from {:.0f} to {:.0f} MHz while this was timed: throttled",
-                       1e-6 * timing.clock_before_hz, 1e-6 * timing.clock_after_hz);
-  }
-  const auto half = static_cast<int64_t>(timing.seconds.size()) / 2;
-  if (half < kMinSamples) return "";
-  const double early = middle({timing.seconds.begin(), timing.seconds.begin() + half});
-  const double late = middle({timing.seconds.begin() + half, timing.seconds.end()});
-  if (std::abs(late / early - 1) > kClockTolerance)
-    return fmt::format("the samples drift: the second half's median is {:+.1f} % off",
-                       100 * (late / early - 1));
-  return "";
-}
-
 }  // namespace
 
 Timing time_on_device(const std::function<void()>& enqueue, const Stream& stream,
@@ -141,7 +117,6 @@ Timing time_on_device(const std::function<void()>& enqueue, const Stream& stream
     timing.seconds = collect([&] { return stopwatch(before, enqueue); }, estimate, options);
   }
   timing.clock_after_hz = measure_clock_hz(stream);
-  timing.warning = warning_of(timing);
   return timing;
 }
 

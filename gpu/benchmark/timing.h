@@ -1,9 +1,7 @@
 #pragma once
-// How long work on a stream takes on the device, and whether the device kept its clock meanwhile. Compiles
-// without nvcc.
+// How long work on a stream takes on the device, and at which clock. Compiles without nvcc.
 
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "gpu/engine/memory.h"
@@ -32,7 +30,6 @@ struct TimingOptions {
 struct Timing {
   std::vector<double> seconds;                     // a call, each sample
   double clock_before_hz = 0, clock_after_hz = 0;  // multiprocessor clock, read on the device
-  std::string warning{};  // one sentence where the clock fell or the samples drifted; else empty
 };
 
 // `enqueue` puts one call onto the stream. Throws DeviceError where it fails; InvalidArgument for cold

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import xarray as xr
 
 from splash_attention.reports import Report, open_report
+from splash_attention.whole_file import rewrite
 
 MARKER = re.compile(r"(<!-- ladder (?P<experiment>[\w-]+):(?P<where>[^>]*) -->\n).*?(<!-- end of ladder -->)", re.DOTALL)
 HEADINGS = (
@@ -134,13 +134,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m splash_attention.ladder_tables REPORT DOCUMENT...", file=sys.stderr)
         return 2
     report = open_report(arguments[0])
-    for name in arguments[1:]:
-        path = Path(name)
-        before = path.read_text()
-        after = fill(before, report)
-        if after != before:
-            path.write_text(after)
-            print(f"{name}: tables written")
+    rewrite(arguments[1:], lambda text: fill(text, report), "tables")
     return 0
 
 

@@ -17,6 +17,7 @@ import xarray as xr
 
 REQUIRED_GROUPS = ("results", "provenance")
 REQUIRED_ATTRIBUTES = ("title", "schema_version", "run_id", "status")
+SCHEMA_VERSION = 1
 RECORDED = Path("data") / "reports" / "reproduce-quick.h5"  # below the repository's root
 
 
@@ -73,7 +74,7 @@ class Report:
 def open_report(path: str | os.PathLike[str]) -> Report:
     """Reads a whole report into memory; the file is closed again.
 
-    Raises ReportError: no such file, not HDF5, truncated, or HDF5 that is not a report.
+    Raises ReportError: no such file, not HDF5, truncated, HDF5 that is not a report, or one of another schema.
     """
     path = Path(path)
     if not path.exists():
@@ -112,6 +113,9 @@ def _read(path: Path) -> Report:
         if absent:
             raise ReportError(f"{path}: HDF5, but not a report: it lacks {', '.join(absent)}")
         attributes = {name: _plain(value) for name, value in file.attrs.items()}
+        if attributes["schema_version"] != SCHEMA_VERSION:
+            version = attributes["schema_version"]
+            raise ReportError(f"{path}: is a report of schema {version}, this package reads schema {SCHEMA_VERSION}")
         readme = _plain(file["README"][()]) if "README" in file else ""
         provenance = _scalars(file["provenance"])
         groups = [name for name in ("results", "claims", "ceilings") if name in file]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 
@@ -23,3 +23,14 @@ def whole_file(path: Path) -> Iterator[Path]:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def rewrite(names: Sequence[str], fill: Callable[[str], str], what: str) -> None:
+    """Writes each file anew where `fill` changes its text, and says so: NAME: `what` written."""
+    for name in names:
+        path = Path(name)
+        before = path.read_text()
+        after = fill(before)
+        if after != before:
+            path.write_text(after)
+            print(f"{name}: {what} written")

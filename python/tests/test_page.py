@@ -130,9 +130,36 @@ def test_ladders_of_the_recorded_kernels(ladders) -> None:
         assert len(set(rows)) == len(rows), "one problem a ladder: nobody solves it twice"
 
 
+def with_predictions(report):
+    """The report as `splash diagnose --write` leaves it, its kernels predicted at 0.9 of what was measured, one at 2."""
+    results = report.results
+    counted = np.isfinite(results["executed_flops"].values) & np.isfinite(results["time_median"].values)
+    seconds = np.where(counted, 0.9 * results["time_median"].values, np.nan)
+    seconds[np.flatnonzero(counted)[0]] *= 2 / 0.9
+    texts = {
+        "verdict": np.where(counted, "latency", "").astype(object),
+        "diagnosis": np.where(counted, "steps wait for one another", "").astype(object),
+    }
+    numbers = {"": seconds, "_low": 0.8 * seconds, "_high": 1.5 * seconds}
+    columns = {name: ("case", values) for name, values in texts.items()}
+    columns |= {f"time_predicted{end}": ("case", values, {"units": "s"}) for end, values in numbers.items()}
+    return dataclasses.replace(report, results=results.assign(columns))
+
+
+def test_predicted_against_measured(ladders) -> None:
+    told = with_predictions(ladders)
+    drawn = page_data(told)["predicted"]
+    assert len(drawn["row"]) == len(drawn["table"]) == 217
+    assert drawn["half"] == pytest.approx(0.1) and drawn["most"] == pytest.approx(0.1)
+    assert sections(page_of(told))[:3] == ["rooflines", "predicted", "ladders"]
+    nothing = told.results.drop_vars("time_predicted")
+    assert page_data(dataclasses.replace(told, results=nothing))["predicted"] == {}
+
+
 def test_the_head_of_the_recorded_kernels(ladders) -> None:
     html = page_of(ladders)
-    assert sections(html) == ["rooflines", "ladders", "tradeoffs", "claims", "results", "ceilings"]
+    shown = [name for name in sections(html) if name != "predicted"]  # where the report holds predictions
+    assert shown == ["rooflines", "ladders", "tradeoffs", "claims", "results", "ceilings"]
     text = re.sub(r"<script.*", "", html, flags=re.DOTALL)
     for words in (ladders.title, ladders.run_id, ladders.provenance["commit"], "NVIDIA H200", "21 of 21", "nvcc 13.0"):
         assert words in text

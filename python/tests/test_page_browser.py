@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from columns import COLUMNS, PARAMETERS
 from h5layout import Table, write_report
-from test_page import HOSTILE, REPORTS, hostile
+from test_page import HOSTILE, REPORTS, hostile, with_predictions
 
 from splash_attention import open_report
 from splash_attention.page import page_of
@@ -173,6 +173,19 @@ def test_pointing_at_a_kernel_tells_what_it_is(browser: chromium.Browser, ladder
         assert words in said, said
     browser.move(1, 1)
     assert tooltip(browser) == ""
+
+
+def test_a_prediction_and_a_verdict_are_told(browser: chromium.Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(page_of(with_predictions(open_report(REPORTS / "ladders-h200.h5"))), encoding="utf-8")
+    browser.open(page)
+    assert "217 cases; half are within 10 %" in browser.ask("document.querySelector('#predicted').textContent")
+    browser.ask("document.querySelector('#predicted [role=slider]').focus()")
+    browser.key("End")
+    said = tooltip(browser)
+    for words in ("predicted", "verdict", "latency", "steps wait for one another"):
+        assert words in said, said
+    assert browser.complaints == []
 
 
 def test_arrow_keys_go_from_point_to_point(browser: chromium.Browser, ladders: Path) -> None:

@@ -81,6 +81,15 @@ def test_what_is_no_report(tmp_path: Path, make, words: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_report_of_another_schema(sample_report: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.h5"
+    other.write_bytes(sample_report.read_bytes())
+    with h5py.File(other, "r+") as file:
+        file.attrs["schema_version"] = 7
+    with pytest.raises(ReportError, match="other.h5: is a report of schema 7, this package reads schema 1$"):
+        open_report(other)
+
+
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.99])
 def test_a_truncated_report(sample_report: Path, tmp_path: Path, share: float) -> None:
     whole = sample_report.read_bytes()

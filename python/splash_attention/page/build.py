@@ -11,6 +11,7 @@ from pathlib import Path
 
 from splash_attention.page.head import ceilings_table, claims_table, facts, notes, verdict_count
 from splash_attention.page.ladders import ladders
+from splash_attention.page.predicted import predicted
 from splash_attention.page.rooflines import rooflines
 from splash_attention.page.tables import encoded_table, tables
 from splash_attention.page.tradeoff import tradeoffs
@@ -22,6 +23,10 @@ SCRIPTS = ("plot.js", "table.js", "figures.js", "page.js")
 # id: heading, and a sentence below it.
 SECTIONS = {
     "rooflines": ("Rooflines", "Executed FLOP/s over FLOPs a byte. A point is one kernel on one problem."),
+    "predicted": (
+        "Predicted against measured",
+        "A mark is one kernel on one problem, predicted from other problems of that kernel. On the line they agree.",
+    ),
     "ladders": ("Time on the same problem", "A mark is a median, its whiskers the interval. Left is faster."),
     "tradeoffs": ("Error beside speed", "A mark is one case. Its colour is the share of pairs that take no part."),
     "claims": ("Claims", ""),
@@ -69,6 +74,7 @@ def page_data(report: Report) -> dict:
         "name": report.path.stem,
         "results": [encoded_table(name, cases) for name, cases in held],
         "rooflines": rooflines(report, held),
+        "predicted": predicted(held),
         "ladders": ladders(held),
         "tradeoffs": tradeoffs(held),
     }

@@ -72,6 +72,38 @@ const DRAW = {
     for (const panel of data.rooflines) roofline(panels, panel, names);
   },
 
+  predicted(box) {
+    const { table, row, half, most } = data.predicted;
+    const column = (name) => table.map((each, i) => at(each, name, row[i]));
+    const ladder = table.map((each, i) => ladderOf(each, row[i])), names = [...new Set(ladder)].sort();
+    const marks = names.map((words, i) => ({ words, shape: i, look: `c${i % 8}` }));
+    const lines = [{ words: "as measured", line: "roof" }, { words: "25 % off", line: "datasheet" }];
+    box.append(legend([...marks, ...lines]));
+    const words = `${table.length} cases; half are within ${percent(half)}, eight in ten within ${percent(most)}`;
+    const measured = column("time_median"), predicted = column("time_predicted");
+    const low = column("time_predicted_low"), high = column("time_predicted_high");
+    const over = (values) => values.map((value, i) => (value === null ? null : value / measured[i]));
+    const level = (kind, ratio, [from, to]) => ({ kind, points: [[from, ratio], [to, ratio]] });
+    new Plot(figure(box, "Time of a call", words), {
+      label: "Predicted against measured time",
+      x: { label: "measured time", log: true, format: seconds },
+      y: { label: "predicted / measured", log: true, format: times, include: [0.5, 2] },
+      points: { x: measured, y: over(predicted), yLow: over(low), yHigh: over(high) },
+      looks: (i) => ({ shape: names.indexOf(ladder[i]), colour: `c${names.indexOf(ladder[i]) % 8}` }),
+      lines: (x) => [level("roof", 1, x), level("datasheet", 1.25, x), level("datasheet", 0.75, x)],
+      describe: (i) => ({
+        title: at(table[i], "implementation", row[i]),
+        rows: [
+          ["problem", at(table[i], "problem", row[i])],
+          ...timeRows(table[i], row[i]),
+          ["predicted", seconds(predicted[i]) + range(low[i], high[i], seconds)],
+          ["verdict", at(table[i], "verdict", row[i])],
+        ],
+        note: at(table[i], "diagnosis", row[i]) ?? "",
+      }),
+    });
+  },
+
   ladders(box) {
     const experiments = [...new Set(data.ladders.map(experimentOf))];
     const panels = node("div", { class: "panels" }), problems = node("span");
@@ -168,8 +200,9 @@ function roofline(parent, panel, names) {
         ...timeRows(table[i], row[i]),
         ["intensity", `${plainNumber(intensity[i])} FLOP a byte`],
         ["share of this roof", percent(share[i])],
+        ["verdict", of("verdict", i)],
       ],
-      note: flagged.has(i) ? `Above the roof: ${aboveWords(flagged.get(i))}` : of("finding", i),
+      note: flagged.has(i) ? `Above the roof: ${aboveWords(flagged.get(i))}` : of("diagnosis", i) || of("finding", i),
     }),
   });
   if (!flagged.size) return;
@@ -209,6 +242,8 @@ function drawLadder(parent, ladder) {
       ["rate", dense[i] !== null && `${flops(dense[i])} dense-equivalent`],
       ["share of the roof", percent(at(table, "roof_share", rows[i]))],
       ["nmse", plainNumber(at(table, "nmse", rows[i]))],
+      ["verdict", at(table, "verdict", rows[i])],
+      ["because", at(table, "diagnosis", rows[i])],
     ],
     note: at(table, "finding", rows[i]) ?? "",
   });

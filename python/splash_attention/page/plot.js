@@ -76,7 +76,8 @@ function ticksOf(low, high, log, room) {
     const ticks = [];
     for (let e = from - 1; e <= to; e++) for (const part of parts) ticks.push(Number(`${part}e${e}`));
     const inside = ticks.filter((value) => value >= low && value <= high);
-    if (inside.length <= room) return inside;
+    const least = 0.9 * Math.log(high / low) / room;  // between two, lest their labels touch
+    if (inside.every((value, i) => i === 0 || Math.log(value / inside[i - 1]) >= least)) return inside;
   }
   return wholes.map((exponent) => 10 ** exponent);
 }

@@ -1,0 +1,36 @@
+#pragma once
+// What to try next on a kernel: changes that the model predicts to be worth while, and kernels of the same
+// report that were measured to be faster on the same problem.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "analysis/changes.h"
+#include "analysis/diagnosis.h"
+#include "analysis/what_if.h"
+
+namespace splash::analysis {
+
+// A change of one kind, in the words that `splash what-if` takes.
+struct NextStep {
+  std::string changes;  // "tile_q=64 tile_k=128"
+  double gain = 1;      // time of the same work now / then
+  double low = 1, high = 1;
+};
+
+constexpr double kWorthwhile = 1.1;
+
+// Counts a change; throws InvalidArgument or Unsupported where it cannot be made.
+using CountChange = std::function<KernelCase(const KernelCase&, const Change&)>;
+
+// Of each kind (tiles; one launch, or a graph; more batch entries, where too few blocks are a finding) the
+// best, where its predicted gain is kWorthwhile or more. The largest gain first.
+std::vector<NextStep> next_steps(const KernelCase& kernel, const Diagnosis& diagnosis,
+                                 const Predictor& predictor, const Multiprocessors& machine,
+                                 const CountChange& count = changed);
+
+// The fastest kernel of its ladder on its problem, where it is kWorthwhile times as fast; else null.
+const KernelCase* faster_rung(const KernelCase& kernel, const std::vector<KernelCase>& others);
+
+}  // namespace splash::analysis

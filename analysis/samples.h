@@ -1,0 +1,41 @@
+#pragma once
+// Whether the samples of one timing can be trusted, and what to do where they cannot.
+
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "analysis/report/report.h"
+
+namespace splash::analysis {
+
+// Of the multiprocessors, before and after the samples; NaN: not known.
+struct ClockSpan {
+  double before_hz = std::numeric_limits<double>::quiet_NaN();
+  double after_hz = std::numeric_limits<double>::quiet_NaN();
+};
+
+// One sentence, with what to do next; "" where nothing was noticed. In this order:
+//   throttling  the clock fell by more than kMoved
+//   drift       the median of the later half is more than kMoved from that of the earlier one, of 20 samples
+//   outliers    a tenth of the samples, and two at least, lie more than ten median absolute deviations and
+//               more than 5 % from the median
+std::string why_spoilt(std::span<const double> seconds, const ClockSpan& clock = {});
+constexpr double kMoved = 0.03;
+
+struct SpoiltCase {
+  int64_t row = 0;
+  std::string column, sentence;
+};
+
+// All columns of raw times (units s, along `sample`) of a report, with clock_before and clock_after.
+std::vector<SpoiltCase> spoilt_cases(const Report& report);
+
+// Of one case of one such column.
+std::string why_spoilt(const Report& report, const Column& times, int64_t row);
+
+// Raw times: seconds along `sample`, which differ from run to run.
+bool holds_samples(const Column& column);
+
+}  // namespace splash::analysis

@@ -1,0 +1,126 @@
+#include "experiments/cli/asked_kernel.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/error.h"
+#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/planned_kernel.h"
+#include "experiments/runner/value.h"
+#include "gpu/engine/variant.h"
+
+namespace splash::cli {
+namespace {
+
+using analysis::Change;
+using analysis::KernelCase;
+using experiments::get_text;
+using experiments::Parameters;
+
+int64_t whole_number(const std::string& name, const std::string& text) {
+  return std::get<int64_t>(
+      experiments::parsed({name, experiments::ParameterType::integer, int64_t{1}, "1", "", {}}, text));
+}
+
+// Whether the name is of a change of tiles or calls, which then has the value.
+bool read_cut(const std::string& name, const std::string& text, Change& cut) {
+  if (name == "method") {
+    if (text != "graph" && text != "events")
+      throw InvalidArgument(fmt::format("method is '{}'; it must be events or graph", text));
+    cut.replayed = text == "graph";
+    return true;
+  }
+  if (name != "tile_q" && name != "tile_k" && name != "stages" && name != "launches") return false;
+  const int64_t value = whole_number(name, text);
+  constexpr int64_t kMost = 1 << 20;
+  if (value < 1 || value > kMost)
+    throw InvalidArgument(fmt::format("{} is {}; it must be from 1 to {}", name, value, kMost));
+  if (name == "tile_q") cut.tile_q = value;
+  if (name == "tile_k") cut.tile_k = value;
+  if (name == "stages") cut.stages = static_cast<int>(value);
+  if (name == "launches") cut.launches = static_cast<int>(value);
+  return true;
+}
+
+bool is_declared(const std::string& implementation) {
+  const auto& variants = gpu::all_variants();
+  return std::any_of(variants.begin(), variants.end(),
+                     [&](const gpu::Variant* variant) { return variant->id() == implementation; });
+}
+
+KernelCase planned(const KernelCase& recorded, const Parameters& before, const Parameters& problem,
+                   const experiments::Machine& here, const experiments::Machine& there) {
+  if (gpu::all_variants().empty()) {
+    throw InvalidArgument(
+        "this build has no CUDA, and with it no declarations to count another problem or GPU by; tile_q, "
+        "tile_k, stages, launches, method and batch follow from the report");
+  }
+  const KernelCase declared = experiments::planned_kernel(recorded.implementation, before, here);
+  if (declared.flops != recorded.flops || declared.l2_bytes != recorded.l2_bytes) {
+    throw InvalidArgument(
+        fmt::format("{} counts other work today than when the report was recorded; record it again",
+                    recorded.implementation));
+  }
+  Parameters parameters = before;
+  for (const auto& [name, value] : problem) parameters[name] = value;
+  KernelCase asked = experiments::planned_kernel(recorded.implementation, parameters, there);
+  // What only CUDA knows is taken over from the recorded case.
+  asked.use.registers = recorded.use.registers;
+  asked.use.shared_bytes += recorded.use.shared_bytes - declared.use.shared_bytes;
+  asked.replayed = recorded.replayed;
+  asked.setting = fmt::format("{}, {}", get_text(parameters, "mask"), get_text(parameters, "selection"));
+  return asked;
+}
+
+}  // namespace
+
+AskedChanges parse_changes(const Words& settings) {
+  const std::vector<experiments::ParameterInfo> declared = experiments::problem_parameters();
+  AskedChanges changes;
+  for (const std::string& setting : settings) {
+    const auto equals = setting.find('=');
+    const std::string name = setting.substr(0, equals);
+    const std::string text = equals == std::string::npos ? "" : setting.substr(equals + 1);
+    if (text.empty() || !read_cut(name, text, changes.cut)) {
+      const auto info =
+          std::find_if(declared.begin(), declared.end(), [&](const auto& d) { return d.name == name; });
+      if (text.empty() || info == declared.end()) {
+        std::string names = "tile_q, tile_k, stages, launches, method";
+        for (const auto& d : declared) names += ", " + d.name;
+        throw InvalidArgument(
+            fmt::format("'{}' is not NAME=VALUE with a parameter's name: {}", setting, names));
+      }
+      changes.problem[name] = experiments::parsed(*info, text);
+    }
+  }
+  changes.words = fmt::format("{}", fmt::join(settings, ", "));
+  return changes;
+}
+
+AskedKernel asked_kernel(const analysis::Report& report, const KernelCase& recorded,
+                         const AskedChanges& changes, const experiments::Machine& here,
+                         const experiments::Machine& there) {
+  const Parameters before = experiments::parameters_of(report, recorded.row);
+  Parameters problem = changes.problem;
+  std::erase_if(problem, [&](const auto& change) { return before.at(change.first) == change.second; });
+  AskedKernel asked{recorded, recorded};
+  const bool batch_alone = problem.size() == 1 && problem.contains("batch") && here.name == there.name;
+  if (batch_alone && !is_declared(recorded.implementation)) {
+    const auto batch = std::get<int64_t>(problem.at("batch"));
+    if (batch < 1 || batch % recorded.shape.batch != 0) {
+      throw InvalidArgument(
+          fmt::format("batch is {}; without the kernel's declaration it must be a multiple of {}", batch,
+                      recorded.shape.batch));
+    }
+    asked.uncut = analysis::changed(recorded, {.batch = batch / recorded.shape.batch});
+  } else if (!problem.empty() || here.name != there.name) {
+    asked.uncut = planned(recorded, before, problem, here, there);
+  }
+  asked.kernel = analysis::changed(asked.uncut, changes.cut);
+  if (!changes.empty()) asked.kernel.problem = "with " + changes.words;
+  return asked;
+}
+
+}  // namespace splash::cli

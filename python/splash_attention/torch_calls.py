@@ -1,0 +1,126 @@
+"""How the functions reach the operators of torch_ops.
+
+An operator called through PyTorch's dispatcher and its registered gradient costs 20 us of Python, more than a small
+problem takes. So where nobody but eager autograd looks on, the implementation is called at once; a compiler, a dispatch
+mode or a tensor subclass gets the operator; torch.func's transforms get an autograd.Function that they can transform,
+which registered gradients are not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+
+from splash_attention import torch_cuda, torch_ops
+
+_ops = torch.ops.splash_attention
+_Tensors = (Tensor, torch.nn.Parameter)
+
+
+_entmax = {"cpu": torch_ops.entmax_cpu, "cuda": torch_cuda.entmax}
+_entmax_backward = {"cpu": torch_ops.entmax_backward_cpu, "cuda": torch_cuda.entmax_backward}
+_attention = {"cpu": torch_ops.attention_cpu, "cuda": torch_cuda.attention}
+_attention_backward = {"cpu": torch_ops.attention_backward_cpu, "cuda": torch_cuda.attention_backward}
+
+
+class _Entmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        p = _entmax[inputs[0].device.type](*inputs)
+        torch_ops.entmax_setup(ctx, inputs, p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, d_p: Tensor) -> Any:  # with create_graph by the operator, which refuses
+        call = _ops.entmax_backward if torch.is_grad_enabled() else _entmax_backward[d_p.device.type]
+        return torch_ops.entmax_gradient(ctx, d_p, call=call)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        output = _attention[inputs[0].device.type](*inputs)
+        torch_ops.attention_setup(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None, *others: Any) -> Any:
+        direct = d_out is not None and not torch.is_grad_enabled()
+        call = _attention_backward[d_out.device.type] if direct else _ops.attention_backward
+        return torch_ops.attention_gradient(ctx, d_out, *others, call=call)
+
+
+def _once(operator: Any) -> type[torch.autograd.Function]:
+    """A backward operator under transforms."""
+
+    class Once(torch.autograd.Function):
+        generate_vmap_rule = True
+        forward = staticmethod(lambda *inputs: operator(*inputs))
+        setup_context = staticmethod(lambda ctx, inputs, output: None)
+        backward = staticmethod(torch_ops.no_second_derivative)
+
+    return Once
+
+
+def _transformed(operator: Any, setup: Any, gradient: Any, backward_operator: Any) -> type[torch.autograd.Function]:
+    """An operator under transforms."""
+    backward_function = _once(backward_operator)
+
+    class Transformed(torch.autograd.Function):
+        generate_vmap_rule = True
+        forward = staticmethod(lambda *inputs: operator(*inputs))
+        setup_context = staticmethod(setup)
+        backward = staticmethod(lambda ctx, *gradients: gradient(ctx, *gradients, call=backward_function.apply))
+
+    return Transformed
+
+
+_TransformedEntmax = _transformed(
+    _ops.entmax, torch_ops.entmax_setup, torch_ops.entmax_gradient, _ops.entmax_backward
+)
+_TransformedAttention = _transformed(
+    _ops.attention, torch_ops.attention_setup, torch_ops.attention_gradient, _ops.attention_backward
+)
+
+
+def _eager(tensor: Tensor) -> bool:
+    return type(tensor) in _Tensors and tensor.device.type in _attention and not _len_torch_dispatch_stack()
+
+
+def _wants_gradient(*inputs: Any) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs)
+
+
+def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
+    if torch.compiler.is_compiling():
+        return _ops.entmax(scores, alpha, alpha_value)
+    if _are_functorch_transforms_active():
+        return _TransformedEntmax.apply(scores, alpha, alpha_value)
+    if not _eager(scores):
+        return _ops.entmax(scores, alpha, alpha_value)
+    call = _Entmax.apply if _wants_gradient(scores, alpha) else _entmax[scores.device.type]
+    return call(scores, alpha, alpha_value)
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *problem: Any, with_peak: bool = False, counted: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(out, tau, support, peak). On a GPU support is empty unless it is counted, or out has a gradient."""
+    compiling = torch.compiler.is_compiling()
+    transformed = not compiling and _are_functorch_transforms_active()
+    gradient = _wants_gradient(q, k, v, problem[0])
+    capacity, all_rows = -1, with_peak or counted
+    if q.device.type == "cuda":
+        kept = gradient or transformed or with_peak
+        capacity = torch_cuda.capacity_for(q, k) if kept else 0 if counted else -1
+    inputs = (q, k, v, *problem, with_peak, capacity, all_rows)
+    if compiling or (not transformed and not _eager(q)):
+        call = _ops.attention
+    elif transformed:
+        call = _TransformedAttention.apply
+    else:
+        call = _Attention.apply if gradient else _attention[q.device.type]
+    return call(*inputs)[:4]
