@@ -17,6 +17,7 @@ namespace nb = nanobind;
 void bind_spec(nb::module_& module);
 void bind_entmax(nb::module_& module);
 void bind_cpu_attention(nb::module_& module);
+void bind_cuda(nb::module_& module);
 
 // [batch, heads, length, head_dim], contiguous, in host memory; borrowed for the call.
 template <class T>

@@ -29,4 +29,5 @@ NB_MODULE(_core, module) {
   bind_spec(module);
   bind_entmax(module);
   bind_cpu_attention(module);
+  bind_cuda(module);
 }

@@ -103,8 +103,9 @@ class AdaptiveSplashAttention(nn.Module):
         if self.threshold_mode == "direct":
             return self._direct(Q, K, V, problem)
         learns = adaptive and self.training
-        out, tau, support, peak = torch_calls.attention(Q, K, V, *problem, learns)
-        self._call = (Q.detach(), K.detach(), tau, support, problem)
+        out, tau, support, peak = torch_calls.attention(Q, K, V, *problem, with_peak=learns)
+        counted = support if learns or not Q.is_cuda else None  # a GPU's training does not count broad rows
+        self._call = (Q.detach(), K.detach(), tau, counted, problem)
         self._loss = self._threshold_loss(Q, K, peak, problem) if learns else None
         return out
 
@@ -159,7 +160,7 @@ class AdaptiveSplashAttention(nn.Module):
         self._loss = None
         if self.training:
             with torch.no_grad():
-                peak = torch_calls.attention(Q, K, V, *problem, True)[3]
+                peak = torch_calls.attention(Q, K, V, *problem, with_peak=True)[3]
             self._loss = self._threshold_loss(Q, K, peak, problem)
         return p @ V.repeat_interleave(group, 1)
 
@@ -168,7 +169,12 @@ class AdaptiveSplashAttention(nn.Module):
     def _last(self) -> Aux:
         if self._call is None:
             raise RuntimeError("there are no statistics yet: call the module first")
-        aux = make_aux(*self._call[:5])
+        Q, K, tau, support, problem = self._call[:5]
+        if support is None:
+            with torch.no_grad():
+                support = torch_calls.attention(Q, K, K, *problem, counted=True)[2]
+            self._call = (Q, K, tau, support, problem, *self._call[5:])
+        aux = make_aux(Q, K, tau, support, problem)
         if self.threshold_mode == "direct":
             aux._entries = lambda: _sparse_rows(self._call[5])
         return aux

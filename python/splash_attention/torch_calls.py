@@ -14,36 +14,43 @@ import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 
-from splash_attention import torch_ops
+from splash_attention import torch_cuda, torch_ops
 
 _ops = torch.ops.splash_attention
 _Tensors = (Tensor, torch.nn.Parameter)
 
 
+_entmax = {"cpu": torch_ops.entmax_cpu, "cuda": torch_cuda.entmax}
+_entmax_backward = {"cpu": torch_ops.entmax_backward_cpu, "cuda": torch_cuda.entmax_backward}
+_attention = {"cpu": torch_ops.attention_cpu, "cuda": torch_cuda.attention}
+_attention_backward = {"cpu": torch_ops.attention_backward_cpu, "cuda": torch_cuda.attention_backward}
+
+
 class _Entmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        p = torch_ops.entmax_cpu(*inputs)
+        p = _entmax[inputs[0].device.type](*inputs)
         torch_ops.entmax_setup(ctx, inputs, p)
         return p
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:  # with create_graph by the operator, which refuses
-        call = _ops.entmax_backward if torch.is_grad_enabled() else torch_ops.entmax_backward_cpu
-        return torch_ops.entmax_gradient(ctx, *gradients, call=call)
+    def backward(ctx: Any, d_p: Tensor) -> Any:  # with create_graph by the operator, which refuses
+        call = _ops.entmax_backward if torch.is_grad_enabled() else _entmax_backward[d_p.device.type]
+        return torch_ops.entmax_gradient(ctx, d_p, call=call)
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        output = torch_ops.attention_cpu(*inputs)
+        output = _attention[inputs[0].device.type](*inputs)
         torch_ops.attention_setup(ctx, inputs, output)
         return output
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        call = _ops.attention_backward if torch.is_grad_enabled() else torch_ops.attention_backward_cpu
-        return torch_ops.attention_gradient(ctx, *gradients, call=call)
+    def backward(ctx: Any, d_out: Tensor | None, *others: Any) -> Any:
+        direct = d_out is not None and not torch.is_grad_enabled()
+        call = _attention_backward[d_out.device.type] if direct else _ops.attention_backward
+        return torch_ops.attention_gradient(ctx, d_out, *others, call=call)
 
 
 def _once(operator: Any) -> type[torch.autograd.Function]:
@@ -80,7 +87,7 @@ _TransformedAttention = _transformed(
 
 
 def _eager(tensor: Tensor) -> bool:
-    return type(tensor) in _Tensors and tensor.device.type == "cpu" and not _len_torch_dispatch_stack()
+    return type(tensor) in _Tensors and tensor.device.type in _attention and not _len_torch_dispatch_stack()
 
 
 def _wants_gradient(*inputs: Any) -> bool:
@@ -94,16 +101,26 @@ def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
         return _TransformedEntmax.apply(scores, alpha, alpha_value)
     if not _eager(scores):
         return _ops.entmax(scores, alpha, alpha_value)
-    call = _Entmax.apply if _wants_gradient(scores, alpha) else torch_ops.entmax_cpu
+    call = _Entmax.apply if _wants_gradient(scores, alpha) else _entmax[scores.device.type]
     return call(scores, alpha, alpha_value)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if torch.compiler.is_compiling():
-        return _ops.attention(q, k, v, *problem)
-    if _are_functorch_transforms_active():
-        return _TransformedAttention.apply(q, k, v, *problem)
-    if not _eager(q):
-        return _ops.attention(q, k, v, *problem)
-    call = _Attention.apply if _wants_gradient(q, k, v, problem[0]) else torch_ops.attention_cpu
-    return call(q, k, v, *problem)
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *problem: Any, with_peak: bool = False, counted: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(out, tau, support, peak). On a GPU support is empty unless it is counted, or out has a gradient."""
+    compiling = torch.compiler.is_compiling()
+    transformed = not compiling and _are_functorch_transforms_active()
+    gradient = _wants_gradient(q, k, v, problem[0])
+    capacity, all_rows = -1, with_peak or counted
+    if q.device.type == "cuda":
+        kept = gradient or transformed or with_peak
+        capacity = torch_cuda.capacity_for(q, k) if kept else 0 if counted else -1
+    inputs = (q, k, v, *problem, with_peak, capacity, all_rows)
+    if compiling or (not transformed and not _eager(q)):
+        call = _ops.attention
+    elif transformed:
+        call = _TransformedAttention.apply
+    else:
+        call = _Attention.apply if gradient else _attention[q.device.type]
+    return call(*inputs)[:4]

@@ -8,14 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from splash_attention import checks, torch_calls
+from splash_attention import _core, checks, torch_calls
 from splash_attention.aux import Aux
 from splash_attention.torch_ops import TABLES, spec_of
 
 
 def _check_devices(device: torch.device, **tensors: Tensor) -> None:
-    if device.type not in ("cpu", "meta"):
-        raise NotImplementedError(f"tensors are on {device}; this build takes tensors in host memory only")
+    if device.type == "cuda":
+        if not _core.has_cuda:
+            raise NotImplementedError(f"tensors are on {device}; this build has no CUDA, because no nvcc was found")
+    elif device.type not in ("cpu", "meta"):
+        raise NotImplementedError(f"tensors are on {device}; allowed are the host's memory and NVIDIA GPUs")
     for name, tensor in tensors.items():
         if tensor.device != device:
             raise ValueError(f"{name} is on {tensor.device} and the first argument on {device}; they must be on one device")
@@ -82,7 +85,7 @@ def attention(
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     problem = problem_of(q, k, v, alpha, causal, scale, k_keep, tables)
-    out, tau, support, _ = torch_calls.attention(q, k, v, *problem, False)
+    out, tau, support, _ = torch_calls.attention(q, k, v, *problem, counted=return_aux)
     return (out, make_aux(q, k, tau, support, problem)) if return_aux else out
 
 

@@ -1,12 +1,15 @@
 """PyTorch's custom operators ``torch.ops.splash_attention.*``: shapes for the compiler, gradients, vmap.
 
   entmax(scores [rows, n], alpha [1 or rows] or None, alpha_value) -> p [rows, n]
-  attention(q, k, v, alpha [1 or q_heads] or None, alpha_value, …) -> out, tau, support, peak
+  attention(q, k, v, alpha [1 or q_heads] or None, alpha_value, …, with_peak, capacity, all_rows)
+      -> out, tau, support, peak, store
   probabilities(q, k, …) -> row_offsets, columns, values
 
 alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys. peak is m - tau, m
-the row's largest z, where with_peak is set, else empty. Each has its backward operator; a second derivative raises.
-Here are tensors in host memory only.
+the row's largest z, where with_peak is set, else empty. store is what a GPU's forward leaves for backward: room for
+`capacity` entries of the support (-1: nothing is kept, and support is empty too), of rows with broad supports only where
+all_rows is set (else backward computes these again, and their number in support is 0). In host memory store is empty.
+Each operator has its backward operator; a second derivative raises.
 """
 
 from __future__ import annotations
@@ -20,22 +23,25 @@ from splash_attention import _core
 from splash_attention.arrays import make_spec
 
 NAMESPACE = "splash_attention"
+KEPT = 3  # arguments of attention behind the problem: with_peak, capacity, all_rows
 TABLES = ("q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k")
 
 _problem = (
     "Tensor? alpha, float alpha_value, bool causal, float scale, int k_keep, Tensor? q_positions, Tensor? k_positions, "
     "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k"
 )
-_library = torch.library.Library(NAMESPACE, "DEF")
-_library.define("entmax(Tensor scores, Tensor? alpha, float alpha_value) -> Tensor")
-_library.define("entmax_backward(Tensor p, Tensor d_p, Tensor? alpha, float alpha_value) -> (Tensor, Tensor)")
-_library.define(
-    f"attention(Tensor q, Tensor k, Tensor v, {_problem}, bool with_peak) -> (Tensor, Tensor, Tensor, Tensor)"
+library = torch.library.Library(NAMESPACE, "DEF")
+library.define("entmax(Tensor scores, Tensor? alpha, float alpha_value) -> Tensor")
+library.define("entmax_backward(Tensor p, Tensor d_p, Tensor? alpha, float alpha_value) -> (Tensor, Tensor)")
+library.define(
+    f"attention(Tensor q, Tensor k, Tensor v, {_problem}, bool with_peak, int capacity, bool all_rows)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-_library.define(
-    f"attention_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, {_problem}) -> (Tensor, Tensor, Tensor, Tensor)"
+library.define(
+    f"attention_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, {_problem}, int capacity, bool all_rows, Tensor tau,"
+    " Tensor support, Tensor store) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-_library.define(f"probabilities(Tensor q, Tensor k, {_problem}) -> (Tensor, Tensor, Tensor)")
+library.define(f"probabilities(Tensor q, Tensor k, {_problem}) -> (Tensor, Tensor, Tensor)")
 _ops = torch.ops.splash_attention
 
 
@@ -57,7 +63,10 @@ def _tensor(array: Any, dtype: torch.dtype) -> Tensor:
 
 
 def _alphas(alpha: Tensor | None, alpha_value: float) -> list[float]:
-    return [alpha_value] if alpha is None else alpha.detach().reshape(-1).tolist()
+    if alpha is None:
+        return [alpha_value]
+    # On a GPU the kernels read alpha; to look at it here would wait for them.
+    return [1.5] * alpha.numel() if alpha.is_cuda else alpha.detach().reshape(-1).tolist()
 
 
 def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
@@ -83,18 +92,18 @@ def entmax_backward_cpu(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_valu
     return _tensor(d_scores, p.dtype), torch.from_numpy(d_alpha)
 
 
-def attention_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def attention_cpu(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    problem, (with_peak, _, _) = inputs[:-KEPT], inputs[-KEPT:]
     out, tau, support, peak = _core.attention_forward(
-        spec_of(q, k, problem[:-1]), _numpy(q), _numpy(k), _numpy(v), problem[-1]
+        spec_of(q, k, problem), _numpy(q), _numpy(k), _numpy(v), with_peak
     )
-    return _tensor(out, q.dtype), torch.from_numpy(tau), torch.from_numpy(support), torch.from_numpy(peak)
+    store = torch.empty(0, dtype=torch.uint8)
+    return _tensor(out, q.dtype), torch.from_numpy(tau), torch.from_numpy(support), torch.from_numpy(peak), store
 
 
-def attention_backward_cpu(
-    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *problem: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def attention_backward_cpu(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     d_q, d_k, d_v, d_alpha = _core.attention_backward(
-        spec_of(q, k, problem), _numpy(q), _numpy(k), _numpy(v), _numpy(d_out)
+        spec_of(q, k, inputs[:-5]), _numpy(q), _numpy(k), _numpy(v), _numpy(d_out)
     )
     return _tensor(d_q, q.dtype), _tensor(d_k, q.dtype), _tensor(d_v, q.dtype), torch.from_numpy(d_alpha)
 
@@ -112,7 +121,7 @@ for _name, _function in (
     ("attention_backward", attention_backward_cpu),
     ("probabilities", _probabilities_cpu),
 ):
-    _library.impl(_name, _function, "CPU")
+    library.impl(_name, _function, "CPU")
 
 
 # --- shapes, for the compiler ---
@@ -130,15 +139,27 @@ def _(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: float) -> tuple
 
 
 @torch.library.register_fake(f"{NAMESPACE}::attention")
-def _(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    with_peak, capacity, _ = inputs[-KEPT:]
     rows, dtype = q.shape[:3], _computed_dtype(q)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    tau, support = q.new_empty(rows, dtype=dtype), q.new_empty(rows, dtype=torch.int32)
-    return out, tau, support, q.new_empty(rows if problem[-1] else (0,), dtype=dtype)
+    counted = q.device.type != "cuda" or capacity >= 0
+    support = q.new_empty(rows if counted else (0,), dtype=torch.int32)
+    peak = q.new_empty(rows if with_peak else (0,), dtype=dtype)
+    bytes_ = store_bytes(q, k, capacity) if q.device.type == "cuda" and capacity >= 0 else 0
+    return out, q.new_empty(rows, dtype=dtype), support, peak, q.new_empty((bytes_,), dtype=torch.uint8)
+
+
+def store_bytes(q: Tensor, k: Tensor, capacity: int) -> int:
+    """Of a GPU's store: no less than the library's count, in plain arithmetic that the compiler can trace."""
+    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = q.shape, k.shape
+    queries = batch * heads * (16 * q_len + 8 * (q_len // 32 + 1) + 4)
+    keys = batch * kv_heads * (2 * kv_len * head_dim + 4 * (kv_len // 128 + 1))
+    return 8192 + queries + keys + 8 * capacity
 
 
 @torch.library.register_fake(f"{NAMESPACE}::attention_backward")
-def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     d_q, d_k, d_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
     return d_q, d_k, d_v, q.new_empty((q.shape[1],), dtype=torch.float64)
 
@@ -174,9 +195,10 @@ def entmax_gradient(ctx: Any, d_p: Tensor, *, call: Any = _ops.entmax_backward) 
 
 
 def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, alpha, *constants, _ = inputs
-    ctx.constants = constants[:4]  # alpha_value, causal, scale, k_keep
-    ctx.save_for_backward(q, k, v, alpha, *constants[4:])
+    q, k, v, alpha, *others = inputs
+    ctx.constants, ctx.kept = others[:4], others[-2:]  # alpha_value, causal, scale, k_keep; capacity, all_rows
+    _, tau, support, _, store = output
+    ctx.save_for_backward(q, k, v, alpha, *others[4:-KEPT], tau, support, store)
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
@@ -184,11 +206,11 @@ def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 def attention_gradient(
     ctx: Any, d_out: Tensor | None, *_: Any, call: Any = _ops.attention_backward
 ) -> tuple[Any, ...]:
-    q, k, v, alpha, *tables = ctx.saved_tensors
-    nothing = (None,) * 13
+    q, k, v, alpha, *tables, tau, support, store = ctx.saved_tensors
+    nothing = (None,) * 15
     if d_out is None:
         return nothing
-    d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.constants, *tables)
+    d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.constants, *tables, *ctx.kept, tau, support, store)
     return (d_q, d_k, d_v, _alpha_gradient(alpha, d_alpha), *nothing[4:])
 
 
@@ -256,19 +278,22 @@ def _check_mapped(in_dims: tuple[Any, ...], problem: tuple[Any, ...]) -> None:
 
 
 @torch.library.register_vmap(f"{NAMESPACE}::attention")
-def _(info: Any, in_dims: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Any:
-    _check_mapped(in_dims[3:], problem)
-    parts = _ops.attention(*_mapped_batches(info, in_dims, (q, k, v)), *problem)
-    split = tuple(part.unflatten(0, (info.batch_size, -1)) for part in parts[:3])
-    peak = parts[3].unflatten(0, (info.batch_size, -1)) if problem[-1] else parts[3]
-    return (*split, peak), (0, 0, 0, 0 if problem[-1] else None)
+def _(info: Any, in_dims: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Any:
+    _check_mapped(in_dims[3:], inputs[:-KEPT])
+    *parts, store = _ops.attention(*_mapped_batches(info, in_dims, (q, k, v)), *inputs)
+    full = [part.numel() > 0 for part in parts]
+    split = (part.unflatten(0, (info.batch_size, -1)) if mapped else part for part, mapped in zip(parts, full))
+    return (*split, store), (*(0 if mapped else None for mapped in full), None)
 
 
 @torch.library.register_vmap(f"{NAMESPACE}::attention_backward")
-def _(info: Any, in_dims: tuple[Any, ...], d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Any:
-    _check_mapped(in_dims[4:], problem)
+def _(info: Any, in_dims: tuple[Any, ...], d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Any:
+    *problem, capacity, all_rows, tau, support, store = inputs
+    _check_mapped(in_dims[4:-5], tuple(problem))
     if problem[0] is not None:
         raise _no_vmap("the gradient of attention by alpha")
-    parts = _ops.attention_backward(*_mapped_batches(info, in_dims, (d_out, q, k, v)), *problem)
+    tau, support = (t.flatten(0, 1) if dim == 0 else t for t, dim in zip((tau, support), in_dims[-3:-1]))
+    mapped = _mapped_batches(info, in_dims, (d_out, q, k, v))
+    parts = _ops.attention_backward(*mapped, *problem, capacity, all_rows, tau, support, store)
     split = tuple(part.unflatten(0, (info.batch_size, -1)) for part in parts[:3])
     return (*split, parts[3]), (0, 0, 0, None)

@@ -1,0 +1,214 @@
+"""The operators on a GPU against those on the CPU, which have their own tests, on the same rounded inputs."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
+core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+if not torch.cuda.is_available():
+    pytest.skip("PyTorch finds no GPU here", allow_module_level=True)
+if not core.has_cuda:
+    pytest.skip("this build has no CUDA", allow_module_level=True)
+from splash_attention import AdaptiveSplashAttention, entmax, splash_attention, torch_cuda  # noqa: E402
+
+HOST, GPU = torch.device("cpu"), torch.device("cuda")
+BOUND = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5, torch.float64: 1e-12}
+
+
+def inputs(dtype=torch.bfloat16, q_len=300, kv_len=300, dim=64, scale=2.0, heads=4, kv_heads=2, batch=2):
+    shapes = ((batch, heads, q_len, dim), (batch, kv_heads, kv_len, dim), (batch, kv_heads, kv_len, dim))
+    return [(factor * torch.randn(shape)).to(dtype) for shape, factor in zip(shapes, (scale, 1, 1))]
+
+
+def leaves(tensors, device, dtype=None):
+    return [t.to(device, dtype or t.dtype).detach().requires_grad_() for t in tensors]
+
+
+def close(mine, reference, dtype):
+    reference = reference.detach().double()
+    error = (mine.detach().double().cpu() - reference).norm() / reference.norm().clamp(min=1e-30)
+    assert error < BOUND[dtype], float(error)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dim", [32, 64, 96, 128, 192, 256])
+@pytest.mark.parametrize("scale", [0.1, 2.0])  # nearly dense, and sparse
+def test_both_passes(dtype, dim, scale):
+    given = inputs(dtype, q_len=290, kv_len=333, dim=dim, scale=scale)
+    alpha = torch.tensor([1.2, 1.5, 1.8, 2.0])
+    d_out = torch.randn(given[0].shape)
+    results = []
+    for device, kind in ((GPU, dtype), (HOST, torch.float64)):
+        q, k, v = leaves(given, device, kind)
+        a = alpha.to(device).requires_grad_()
+        out, aux = splash_attention(q, k, v, alpha=a, causal=True, return_aux=True)
+        out.backward(d_out.to(device, kind))
+        results.append((out, q.grad, k.grad, v.grad, a.grad, aux))
+    for mine, reference in zip(*(result[:5] for result in results)):
+        close(mine, reference, dtype)
+    mine, reference = results[0][5], results[1][5]
+    torch.testing.assert_close(mine.tau.cpu().double(), reference.tau, atol=2e-5, rtol=2e-5)
+    assert (mine.support.cpu() - reference.support).abs().double().mean() < 0.05
+
+
+def test_training_and_inference_give_the_same_output():
+    q, k, v = (t.to(GPU) for t in inputs())
+    inference = splash_attention(q, k, v)
+    assert torch.equal(inference, splash_attention(q.requires_grad_(), k, v))
+    assert torch.equal(inference, splash_attention(q, k, v, return_aux=True)[0])
+
+
+def test_a_store_that_is_too_small_grows():
+    given = inputs(scale=0.02, dim=256)  # every key of every row, stored
+    torch_cuda._needed.clear()
+    q, k, v = leaves(given, GPU)
+    splash_attention(q, k, v).square().sum().backward()
+    assert torch_cuda._needed
+    wide = leaves(given, HOST, torch.float64)
+    splash_attention(*wide).square().sum().backward()
+    for mine, reference in zip((q, k, v), wide):
+        close(mine.grad, reference.grad, torch.bfloat16)
+
+
+def test_gradients_have_the_same_bits_every_time():
+    given = inputs(q_len=700, kv_len=700)
+    results = []
+    for _ in range(20):
+        q, k, v = leaves(given, GPU)
+        splash_attention(q, k, v, causal=True).square().sum().backward()
+        results.append((q.grad, k.grad, v.grad))
+    assert all(torch.equal(a, b) for other in results for a, b in zip(other, results[0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("n", [1, 7, 1000, 20000])
+def test_entmax_of_rows(dtype, n):
+    x = (3 * torch.randn(9, n)).to(dtype)
+    x[0, 0] = -torch.inf
+    if n > 1:
+        x[1, 1:] = -torch.inf
+        x[2] = x[2, 0]
+        x[3] = -torch.inf
+        x[4, 1] = torch.nan
+        x[5, 0] = torch.inf
+    alpha = torch.tensor([1.5, 1.2, 1.5, 2.0, 1.5, 2.0, 2.5, 1.9, 4.0], dtype=torch.float64)
+    d_p = torch.randn(9, n).to(dtype)
+    results = []
+    for device, kind in ((GPU, dtype), (HOST, torch.float64)):
+        row, a = x.to(device, kind).requires_grad_(), alpha.to(device).requires_grad_()
+        p = entmax(row, a)
+        p.backward(d_p.to(device, kind))
+        results.append([t.detach().cpu().double() for t in (p, row.grad, a.grad)])
+    steep = {torch.float64: 1e-4, torch.float32: 5e-3}.get(dtype, 5e-2)  # alpha 4: p is infinitely steep where it begins
+    (p, dx, da), (ref_p, ref_dx, ref_da) = results
+    torch.testing.assert_close(p[:8], ref_p[:8], atol=max(1e-6, BOUND[dtype]), rtol=0, equal_nan=True)
+    torch.testing.assert_close(p[8], ref_p[8], atol=steep, rtol=0)
+    if dtype in (torch.float64, torch.float32):
+        tolerance = 1e-8 if dtype == torch.float64 else 2e-4
+        torch.testing.assert_close(dx[:6], ref_dx[:6], atol=tolerance, rtol=tolerance, equal_nan=True)
+        torch.testing.assert_close(da[:6], ref_da[:6], atol=10 * tolerance, rtol=10 * tolerance, equal_nan=True)
+
+
+def test_alphas_that_entmax_does_not_take_become_nan():
+    x = torch.randn(3, 50, device=GPU)
+    p = entmax(x, torch.tensor([1.0, torch.nan, 1.5], device=GPU))
+    assert p[:2].isnan().all() and not p[2].isnan().any()
+    q, k, v = (t.to(GPU) for t in inputs())
+    out = splash_attention(q, k, v, alpha=torch.tensor([1.5, torch.nan, 0.5, 1.0], device=GPU))
+    assert not out[:, 0].isnan().any() and out[:, 1:].isnan().all()
+
+
+def test_probabilities_are_those_of_the_cpu():
+    given = inputs(q_len=100, kv_len=90)
+    _, aux = splash_attention(*(t.to(GPU) for t in given), causal=True, return_aux=True)
+    _, reference = splash_attention(*(t.double() for t in given), causal=True, return_aux=True)
+    mine, expected = aux.probabilities(), reference.probabilities()
+    torch.testing.assert_close(mine.to_dense().cpu().double(), expected.to_dense(), atol=5e-3, rtol=0)
+    assert aux.sparsity_by_token == pytest.approx(reference.sparsity_by_token, abs=1e-3)
+    assert aux.sparsity_by_block(16) == pytest.approx(reference.sparsity_by_block(16), abs=1e-2)
+
+
+def test_the_callers_stream_is_used():
+    q, k, v = (t.to(GPU) for t in inputs(q_len=2000, kv_len=2000))
+    expected = splash_attention(q, k, v)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        late = q * 1
+        out = splash_attention(late, k, v)
+    stream.synchronize()
+    assert torch.equal(out, expected)
+
+
+def test_compiles_and_replays_as_a_graph():
+    given = inputs()
+    q, k, v = leaves(given, GPU)
+    expected = splash_attention(q, k, v, causal=True)
+    expected.sum().backward()
+    gradient, q.grad = q.grad, None
+    out = torch.compile(lambda *t: splash_attention(*t, causal=True), fullgraph=True)(q, k, v)
+    out.sum().backward()
+    assert torch.equal(out, expected) and torch.equal(q.grad, gradient)
+    with torch.no_grad():
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            replayed = splash_attention(q, k, v, causal=True)
+        graph.replay()
+        assert torch.equal(replayed, expected)
+
+
+def test_the_module_learns_on_a_gpu():
+    module = AdaptiveSplashAttention(64, num_heads=4, alpha=1.4, learn_alpha=True, causal=True).to(GPU)
+    q, k, v = (t.to(GPU).repeat_interleave(1, 1) for t in inputs(kv_heads=4))
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+    losses = []
+    for _ in range(40):
+        out = module(q, k, v)
+        loss = module.threshold_loss + 1e-3 * out.float().square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(module.threshold_loss.item())
+    assert losses[-1] < losses[0] / 3
+    host = AdaptiveSplashAttention(64, num_heads=4, alpha=1.4, learn_alpha=True, causal=True)
+    host.load_state_dict({name: t.cpu() for name, t in module.state_dict().items()})
+    module(q, k, v), host(q.cpu(), k.cpu(), v.cpu())
+    assert module.threshold_loss.item() == pytest.approx(host.threshold_loss.item(), rel=1e-2)
+    assert module.eval()(q, k, v).shape == q.shape and 0 < module.sparsity_by_token < 1
+
+
+def test_what_the_gpu_does_not_take():
+    q, k, v = (t.to(GPU) for t in inputs())
+    for call, kind, sentence in (
+        (lambda: splash_attention(q.double(), k.double(), v.double()), NotImplementedError, "bfloat16 and float16, not float64"),
+        (lambda: splash_attention(q, k.cpu(), v), ValueError, "k is on cpu and the first argument on cuda:0"),
+        (lambda: splash_attention(q, k, v, alpha=3.0), NotImplementedError, "up to 2"),
+    ):
+        with pytest.raises(kind, match=sentence):
+            call()
+
+
+def test_a_transformer_trains():
+    transformers = pytest.importorskip("transformers", minversion="5.0")
+    from splash_attention import hugging_face
+
+    hugging_face.register()
+    config = transformers.LlamaConfig(
+        vocab_size=97, hidden_size=256, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="splash").to(GPU)
+    text = torch.arange(256, device=GPU).repeat(4, 1) % 7
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(40):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(text, labels=text).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 < losses[0]
