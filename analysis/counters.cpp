@@ -334,6 +334,14 @@ std::vector<CountedCase> read_counters(const Report& report, const std::vector<K
   return result;
 }
 
+void add_simulated(const Report& report, std::vector<CountedCase>& cases) {
+  for (CountedCase& c : cases) c.simulated = simulated_case(report, c.kernel.row);
+}
+
+bool LevelCounts::simulated_close() const {
+  return std::abs(counter - simulated) <= kClose * simulated;
+}
+
 bool LevelCounts::close() const {
   return std::abs(counter - counted) <= kClose * counted;
 }
@@ -349,6 +357,10 @@ std::vector<LevelCounts> compare_levels(const CountedCase& counted) {
                                   {.level = Level::dram,
                                    .counted = kernel.dram_bytes,
                                    .counter = c.dram_read_bytes + c.dram_write_bytes}};
+  if (counted.simulated) {
+    levels[1].simulated = counted.simulated->l2_bytes;
+    levels[2].simulated = counted.simulated->dram_read_bytes + counted.simulated->dram_write_bytes;
+  }
   for (LevelCounts& level : levels) {
     if (std::isnan(level.counter)) continue;
     if (level.level == Level::l2) explain_l2(kernel, c, level);

@@ -3,9 +3,11 @@
 // predicted, which the hardware saw, and what the difference is made of, as far as it is known.
 
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "analysis/cache/simulated.h"
 #include "analysis/ncu_csv.h"
 #include "analysis/roofline.h"
 
@@ -55,6 +57,7 @@ struct CountedCase {
   KernelCase kernel;
   std::string function;  // the largest kernel, as the profiler names it; empty where no counters are known
   Counters counters;
+  std::optional<SimulatedCase> simulated{};
 };
 
 // The counters of the cases' calls. A kernel is that of a case where grid, block, and, as far as both tell,
@@ -65,6 +68,9 @@ struct CountedCase {
 // that of several cases, and where a case has none of the counters of bytes and FLOPs.
 std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,
                                         const std::vector<KernelCase>& cases);
+
+// What simulated caches make of the cases, where the report tells.
+void add_simulated(const Report& report, std::vector<CountedCase>& cases);
 
 // Into columns of the report, labelled counter, and out of them; cases without any have an empty function.
 void write_counters(Report& report, const std::vector<CountedCase>& cases);
@@ -80,9 +86,11 @@ struct Part {
 struct LevelCounts {
   Level level = Level::products;
   double counted = 0, counter = kMissing;
-  double padding = 0;         // of `counted`, executed beyond the useful work; known of products alone
-  std::vector<Part> parts{};  // their sum is counter - counted; the last is "unexplained"
-  bool close() const;         // counter within kClose of counted
+  double simulated = kMissing;   // bytes, of a first call
+  double padding = 0;            // of `counted`, executed beyond the useful work; known of products alone
+  std::vector<Part> parts{};     // their sum is counter - counted; the last is "unexplained"
+  bool close() const;            // counter within kClose of counted
+  bool simulated_close() const;  // counter within kClose of simulated
 };
 constexpr double kClose = 0.15;
 

@@ -37,7 +37,9 @@ Cache::Outcome Cache::use(uint64_t line, unsigned sectors, bool write) {
   for (int w = 0; w < kWays; ++w) way = set.line[w] == wanted ? w : way;
   Outcome outcome;
   if (set.line[way] != wanted) {
-    way = static_cast<int>(std::min_element(set.used, set.used + kWays) - set.used);
+    uint32_t oldest = UINT32_MAX;
+    for (uint32_t w = 0; w < kWays; ++w) oldest = std::min(oldest, set.used[w] + w);
+    way = static_cast<int>(oldest % kWays);
     outcome.written_out = set.dirty[way];
     set.line[way] = wanted;
     set.valid[way] = set.dirty[way] = 0;
@@ -45,12 +47,13 @@ Cache::Outcome Cache::use(uint64_t line, unsigned sectors, bool write) {
   outcome.missing = sectors & ~unsigned{set.valid[way]};
   set.valid[way] |= static_cast<uint8_t>(sectors);
   if (write) set.dirty[way] |= static_cast<uint8_t>(sectors);
-  set.used[way] = ++now_;
-  if (now_ == UINT32_MAX) {  // only the order counts: old lines become equally old
+  now_ += kWays;
+  set.used[way] = now_;
+  if (now_ > UINT32_MAX - 2 * kWays) {  // only the order counts: old lines become equally old
     for (Set& other : sets_) {
-      for (uint32_t& used : other.used) used >>= 16;
+      for (uint32_t& used : other.used) used = used >> 16 & ~uint32_t{kWays - 1};
     }
-    now_ >>= 16;
+    now_ = now_ >> 16 & ~uint32_t{kWays - 1};
   }
   return outcome;
 }
@@ -67,16 +70,6 @@ MemorySystem::MemorySystem(const L2Size& l2) {
   if (l2.partitions < 1 || l2.partitions > 2)
     throw InvalidArgument(fmt::format("an L2 of {} partitions; allowed: 1 or 2", l2.partitions));
   for (int p = 0; p < l2.partitions; ++p) partitions_.emplace_back(l2.bytes / l2.partitions);
-}
-
-void MemorySystem::use(int partition, uint64_t address, int64_t bytes, bool write) {
-  const uint64_t first = address / kSectorBytes, end = (address + bytes + kSectorBytes - 1) / kSectorBytes;
-  for (uint64_t sector = first; sector < end;) {
-    const uint64_t line = sector / 4, upto = std::min(end, 4 * line + 4);
-    const auto sectors = static_cast<unsigned>((1u << (upto - 4 * line)) - (1u << (sector - 4 * line)));
-    use_line(partition, line, sectors, write);
-    sector = upto;
-  }
 }
 
 void MemorySystem::use_line(int partition, uint64_t line, unsigned sectors, bool write) {

@@ -3,6 +3,7 @@
 // written sectors kept until their line is evicted. Vendors print neither the number of ways nor how lines
 // are spread over sets and which goes first; here 16 ways, a hash, and the line used longest ago.
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -10,6 +11,18 @@ namespace splash::analysis {
 
 constexpr int kLineBytes = 128, kSectorBytes = 32;
 constexpr unsigned kAllSectors = 0xF;  // of a line, a bit each
+
+// use(line, sectors) of the lines that hold the bytes [address, address + bytes).
+template <class Use>
+void for_each_line(uint64_t address, int64_t bytes, const Use& use) {
+  constexpr uint64_t kSectors = kLineBytes / kSectorBytes;
+  const uint64_t end = (address + static_cast<uint64_t>(bytes) + kSectorBytes - 1) / kSectorBytes;
+  for (uint64_t sector = address / kSectorBytes; sector < end;) {
+    const uint64_t line = sector / kSectors, upto = std::min(end, kSectors * (line + 1));
+    use(line, (1u << (upto - kSectors * line)) - (1u << (sector - kSectors * line)));
+    sector = upto;
+  }
+}
 
 class Cache {
  public:
@@ -31,7 +44,7 @@ class Cache {
  private:
   struct Set {
     uint32_t line[kWays];  // plus 1; 0: none
-    uint32_t used[kWays];  // when last
+    uint32_t used[kWays];  // when last: a multiple of kWays, so that there is room for the way's number
     uint8_t valid[kWays], dirty[kWays];
   };
   std::vector<Set> sets_;
@@ -57,12 +70,14 @@ class MemorySystem {
  public:
   explicit MemorySystem(const L2Size& l2);
   // `bytes` from `address` on, for a multiprocessor next to `partition`.
-  void use(int partition, uint64_t address, int64_t bytes, bool write);
+  void use(int partition, uint64_t address, int64_t bytes, bool write) {
+    for_each_line(address, bytes,
+                  [&](uint64_t line, unsigned sectors) { use_line(partition, line, sectors, write); });
+  }
+  void use_line(int partition, uint64_t line, unsigned sectors, bool write);
   MemoryTraffic traffic() const;
 
  private:
-  void use_line(int partition, uint64_t line, unsigned sectors, bool write);
-
   std::vector<Cache> partitions_;
   MemoryTraffic traffic_{};
 };

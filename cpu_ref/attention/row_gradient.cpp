@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu_ref/entmax/rows.h"
+
 namespace splash::cpu_ref {
 namespace {
 
@@ -20,26 +22,6 @@ double mean_gradient(const Row<T>& row) {  // sum p g
   double sum = 0;
   for_each_in_support(row, [&](int64_t, double p, double g) { sum += p * g; });
   return sum;
-}
-
-// MATH's dL/dalpha with g taken relative to delta, which dp/dalpha allows because it sums to 0: as sum u (g -
-// delta) = 0, the terms in u vanish and with them most of the cancellation.
-template <class T>
-double entmax_gradient(double alpha, Row<T>& row) {
-  double sum_u = 0, sum_ug = 0;
-  for_each_in_support(row, [&](int64_t, double p, double g) {
-    const double u = std::pow(p, 2 - alpha);
-    sum_u += u;
-    sum_ug += u * g;
-  });
-  const double delta = sum_ug / sum_u;
-  const double a = alpha - 1;
-  double dalpha = 0;
-  for_each_in_support(row, [&](int64_t i, double p, double g) {
-    row.ds[i] = static_cast<T>(std::pow(p, 2 - alpha) * (g - delta));
-    dalpha += (g - delta) * p * (1 / a - std::log(p)) / a;
-  });
-  return dalpha;
 }
 
 template <class T>
@@ -75,7 +57,7 @@ double row_gradient(const Normalizer& normalizer, int64_t q_head, Row<T>& row) {
     case NormalizerKind::softmax:
       return softmax_gradient(row);
     case NormalizerKind::entmax:
-      return entmax_gradient(normalizer.alpha_of(q_head), row);
+      return entmax_gradient<T>(normalizer.alpha_of(q_head), row.p, row.g, row.ds);
     case NormalizerKind::power:
       return power_gradient(normalizer.alpha_of(q_head), true, row);
     case NormalizerKind::power_unnormalized:

@@ -1,12 +1,13 @@
 // splash analyze: where the kernels of a report stand below the machine's ceilings, and how they fill it.
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/cache/ladders.h"
+#include "analysis/cache/simulated.h"
 #include "analysis/report/io.h"
 #include "analysis/roofline.h"
 #include "experiments/cli/command.h"
@@ -18,32 +19,14 @@ namespace {
 
 using namespace analysis;
 
-struct Simulated {
-  MemoryTraffic traffic;
-  int64_t block_bytes = 0, wave_bytes = 0;  // working sets
-  int64_t longest_in_l2 = 0;                // keys
-};
-
 struct Analysed {
   KernelCase kernel;
   Floors floors;
   Occupancy occupancy;
-  std::optional<Simulated> simulated;
+  std::optional<SimulatedCase> simulated;
 };
 
-std::optional<Simulated> simulated(const KernelCase& kernel, int blocks_each,
-                                   const experiments::Machine& machine) {
-  const std::optional<TileWalk> walk = walk_of(kernel);
-  if (!walk || blocks_each < 1) return std::nullopt;
-  const int multiprocessors = machine.multiprocessors.count;
-  const int64_t resident = int64_t{multiprocessors} * blocks_each;
-  return Simulated{.traffic = simulate(*walk, multiprocessors, blocks_each, machine.l2),
-                   .block_bytes = working_set(*walk, kernel.stages),
-                   .wave_bytes = wave_working_set(*walk, resident),
-                   .longest_in_l2 = longest_in_l2(*walk, resident, machine.l2)};
-}
-
-std::vector<Analysed> analyse(const Report& report, const std::string& prefix, bool simulate) {
+std::vector<Analysed> analyse(const Report& report, const std::string& prefix) {
   std::vector<KernelCase> kernels = selected_kernels(report, prefix);
   const experiments::Machine machine = machine_of(report);
   std::vector<Analysed> result;
@@ -51,7 +34,7 @@ std::vector<Analysed> analyse(const Report& report, const std::string& prefix, b
     Analysed a{.kernel = std::move(kernel), .floors = {}, .occupancy = {}, .simulated = {}};
     a.floors = floors_of(a.kernel, report.ceilings);
     a.occupancy = occupancy_of(machine.multiprocessors, a.kernel.use);
-    if (simulate) a.simulated = simulated(a.kernel, a.occupancy.blocks, machine);
+    a.simulated = simulated_case(report, a.kernel.row);
     result.push_back(std::move(a));
   }
   return result;
@@ -88,22 +71,23 @@ TextTable table_of(const std::vector<const Analysed*>& cases) {
   return table;
 }
 
-// What the kernels that walk over keys ask of L2, and what of it comes from DRAM.
+// What the caches hold of what the blocks ask, and what of it comes from DRAM.
 TextTable simulated_table_of(const std::vector<const Analysed*>& cases) {
-  const auto megabytes = [](auto bytes) { return Cell{short_number(1e-6 * static_cast<double>(bytes))}; };
+  const auto megabytes = [](double bytes) { return Cell{short_number(1e-6 * bytes)}; };
   TextTable table(
-      {"simulated", "L2 MB", "L2 hits", "DRAM MB", "counted", "block KB", "wave MB", "in L2 up to"});
+      {"simulated", "L1 hits", "L2 MB", "L2 hits", "DRAM MB", "counted", "block KB", "wave MB", "L2 holds"});
   for (const Analysed* a : cases) {
     if (!a->simulated) continue;
-    const MemoryTraffic& t = a->simulated->traffic;
+    const SimulatedCase& s = *a->simulated;
     table.add({{a->kernel.implementation},
-               megabytes(t.asked),
-               {percent(static_cast<double>(t.hits) / static_cast<double>(t.asked))},
-               megabytes(t.dram_read + t.dram_written + t.unwritten),
+               {percent(s.l1_hit_bytes / (s.l1_hit_bytes + s.l2_bytes))},
+               megabytes(s.l2_bytes),
+               {percent(s.l2_hit_bytes / s.l2_bytes)},
+               megabytes(s.dram_read_bytes + s.dram_write_bytes),
                megabytes(a->kernel.dram_bytes),
-               {short_number(1e-3 * static_cast<double>(a->simulated->block_bytes))},
-               megabytes(a->simulated->wave_bytes),
-               {fmt::format("{} keys", a->simulated->longest_in_l2)}});
+               {short_number(1e-3 * s.block_working_set)},
+               megabytes(s.wave_working_set),
+               {std::isnan(s.l2_holds_keys) ? "-" : fmt::format("{} keys", s.l2_holds_keys)}});
   }
   return table;
 }
@@ -130,15 +114,10 @@ void print_tables(const std::vector<Analysed>& cases) {
   }
 }
 
-nlohmann::json to_json(const Simulated& s) {
-  return {{"l2_bytes", s.traffic.asked},
-          {"l2_hit_bytes", s.traffic.hits},
-          {"dram_read_bytes", s.traffic.dram_read},
-          {"dram_written_bytes", s.traffic.dram_written},
-          {"left_in_l2_bytes", s.traffic.unwritten},
-          {"block_working_set_bytes", s.block_bytes},
-          {"wave_working_set_bytes", s.wave_bytes},
-          {"fits_l2_up_to_keys", s.longest_in_l2}};
+nlohmann::json to_json(const SimulatedCase& simulated) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const SimulatedColumn& column : simulated_columns()) json[column.info.name] = simulated.*column.member;
+  return json;
 }
 
 nlohmann::json to_json(const Analysed& a) {
@@ -175,23 +154,20 @@ int cmd_analyze(const Words& words) {
   prepare(
       app, "analyze",
       "splash analyze data/reports/ladders-h200.h5 --kernels wmma\n"
-      "splash analyze data/reports/ladders-h200.h5 --kernels wmma/9 --simulate\n"
       "splash analyze data/reports/ladders-h200.h5 --json | jq '.kernels[] | select(.nearest_share > 0.5)'",
       "Where the kernels of a report stand: the time that each level would need at its measured ceiling "
       "for what a\n"
-      "kernel asks of it (counted bytes, executed FLOPs), as a share of the time taken; and how the "
+      "kernel asks of it (counted bytes, executed FLOPs), as a share of the time taken; how the "
       "launch fills the\n"
-      "GPU. Needs no GPU.");
+      "GPU; and what simulated caches make of its accesses, as far as the report tells. Needs no GPU.");
   std::string path, prefix;
-  bool json = false, simulate = false;
+  bool json = false;
   add_kernel_options(app, path, prefix);
-  app.add_flag("--simulate", simulate,
-               "also run the kernels' accesses through a simulated L2: hits, DRAM bytes, working sets");
   app.add_flag("--json", json, "one object: gpu and kernels, in plain units");
   parse(app, words);
 
   const Report report = read_report(path);
-  const std::vector<Analysed> cases = analyse(report, prefix, simulate);
+  const std::vector<Analysed> cases = analyse(report, prefix);
   if (json) {
     nlohmann::json kernels = nlohmann::json::array();
     for (const Analysed& a : cases) kernels.push_back(to_json(a));
@@ -200,8 +176,7 @@ int cmd_analyze(const Words& words) {
     print(fmt::format("{}, commit {}\n\n", report.provenance.gpu, report.provenance.commit));
     print_tables(cases);
     const auto others = std::count_if(cases.begin(), cases.end(), [](const auto& c) { return !c.simulated; });
-    if (simulate && others > 0)
-      print(fmt::format("{} not simulated: their blocks do not walk over tiles of keys\n", others));
+    if (others > 0) print(fmt::format("{} of {} cases were not simulated\n", others, cases.size()));
   }
   return kDone;
 }

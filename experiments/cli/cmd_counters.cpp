@@ -78,16 +78,20 @@ std::string explained(const LevelCounts& level) {
 void print_case(const CountedCase& c) {
   print(fmt::format("{}  {}  {}\n", paint(c.kernel.implementation, Colour::bold), c.kernel.problem,
                     paint(c.kernel.case_id, Colour::dim)));
-  TextTable table({"level", "counted", "counter", "ratio", "within 15 %", "counter - counted"});
+  TextTable table(
+      {"level", "counted", "simulated", "counter", "counter / counted", "/ simulated", "counter - counted"});
   for (const LevelCounts& level : compare_levels(c)) {
-    const bool known = !std::isnan(level.counter);
+    // Green within 15 %.
+    const auto ratio = [&](double predicted, bool close) {
+      if (std::isnan(level.counter) || std::isnan(predicted)) return Cell{"-"};
+      return Cell{fmt::format("{:.3g}", level.counter / predicted), close ? Colour::green : Colour::red};
+    };
     table.add({{to_string(level.level)},
                {scaled(level.counted, unit_of(level))},
+               {scaled(level.simulated, unit_of(level))},
                {scaled(level.counter, unit_of(level))},
-               {known ? fmt::format("{:.3g}", level.counter / level.counted) : "-"},
-               !known          ? Cell{"-"}
-               : level.close() ? Cell{"yes", Colour::green}
-                               : Cell{"no", Colour::red},
+               ratio(level.counted, level.close()),
+               ratio(level.simulated, level.simulated_close()),
                {explained(level)}});
   }
   table.print();
@@ -106,15 +110,20 @@ void print_case(const CountedCase& c) {
 
 void print_summary(const std::vector<CountedCase>& cases) {
   for (const Level level : {Level::products, Level::l2, Level::dram}) {
-    int known = 0, close = 0;
+    int known = 0, close = 0, simulated = 0, simulated_close = 0;
     for (const CountedCase& c : cases) {
       for (const LevelCounts& counts : compare_levels(c)) {
         if (counts.level != level || std::isnan(counts.counter)) continue;
         ++known;
         close += counts.close() ? 1 : 0;
+        simulated += std::isnan(counts.simulated) ? 0 : 1;
+        simulated_close += counts.simulated_close() ? 1 : 0;
       }
     }
-    if (known > 0) print(fmt::format("{}: {} of {} within 15 %\n", to_string(level), close, known));
+    if (known == 0) continue;
+    print(fmt::format(
+        "{}: counted within 15 % of the counter for {} of {}{}\n", to_string(level), close, known,
+        simulated == 0 ? "" : fmt::format(", simulated for {} of {}", simulated_close, simulated)));
   }
 }
 
@@ -124,13 +133,17 @@ nlohmann::json to_json(const CountedCase& c) {
     nlohmann::json parts = nlohmann::json::object();
     for (const Part& part : level.parts) parts[part.cause] = part.amount;
     const bool known = !std::isnan(level.counter);
-    levels.push_back({{"level", to_string(level.level)},
-                      {"units", level.level == Level::products ? "FLOP" : "bytes"},
-                      {"counted", level.counted},
-                      {"counter", level.counter},
-                      {"within_15_percent", known ? nlohmann::json(level.close()) : nlohmann::json()},
-                      {"padding", level.padding},
-                      {"parts", parts}});
+    levels.push_back(
+        {{"level", to_string(level.level)},
+         {"units", level.level == Level::products ? "FLOP" : "bytes"},
+         {"counted", level.counted},
+         {"counter", level.counter},
+         {"simulated", level.simulated},
+         {"within_15_percent", known ? nlohmann::json(level.close()) : nlohmann::json()},
+         {"simulated_within_15_percent",
+          known && !std::isnan(level.simulated) ? nlohmann::json(level.simulated_close()) : nlohmann::json()},
+         {"padding", level.padding},
+         {"parts", parts}});
   }
   for (const CounterInfo& info : counter_infos()) counters[info.column] = c.counters.*info.member;
   return {{"case_id", c.kernel.case_id},
@@ -155,19 +168,20 @@ void declare(CLI::App& app, Options& o) {
 
 int cmd_counters(const Words& words) {
   CLI::App app;
-  prepare(app, "counters",
-          "splash counters data/reports/ladders-h200.h5 --command --kernels wmma/10 | head -3\n"
-          "splash counters report.h5 --ncu raw.csv --case 3f2a\n"
-          "splash counters report.h5 --ncu raw.csv --case 3f2a --write with-counters.h5\n"
-          "splash counters with-counters.h5 --kernels wmma",
-          "What Nsight Compute saw of the kernels of a report, beside what their declarations count: FLOPs "
-          "of the "
-          "tensor\n"
-          "cores, bytes of L2 and of DRAM, whether they agree within 15 %, and what the difference is made "
-          "of as far "
-          "as\n"
-          "it is known. Without counters the counted bytes alone. Needs no GPU; --command prints what to run "
-          "on one.");
+  prepare(
+      app, "counters",
+      "splash counters data/reports/ladders-h200.h5 --command --kernels wmma/10 | head -3\n"
+      "splash counters report.h5 --ncu raw.csv --case 3f2a\n"
+      "splash counters report.h5 --ncu raw.csv --case 3f2a --write with-counters.h5\n"
+      "splash counters with-counters.h5 --kernels wmma",
+      "What Nsight Compute saw of the kernels of a report, beside what their declarations count: FLOPs "
+      "of the "
+      "tensor\n"
+      "cores, bytes of L2 and of DRAM, counted and simulated, whether they agree within 15 %, and what the "
+      "difference\n"
+      "is made of as far as it is known. Without counters the predicted bytes alone. Needs no GPU; --command "
+      "prints what to run "
+      "on one.");
   Options options;
   declare(app, options);
   parse(app, words);
@@ -178,7 +192,8 @@ int cmd_counters(const Words& words) {
     for (const KernelCase& kernel : kernels) print(profile_commands(options.report, report, kernel));
     return kDone;
   }
-  const std::vector<CountedCase> cases = counted_cases(report, options, kernels);
+  std::vector<CountedCase> cases = counted_cases(report, options, kernels);
+  add_simulated(report, cases);
   if (!options.out.empty()) {
     write_counters(report, cases);
     report.history +=

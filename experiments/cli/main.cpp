@@ -38,6 +38,7 @@ const Command kCommands[] = {
     {"diagnose", "why the kernels of a report take the time they take, and what to try next", cmd_diagnose},
     {"counters", "what a profiler saw of the kernels of a report, beside what was counted", cmd_counters},
     {"what-if", "how long a recorded kernel would take elsewhere, or cut into other tiles", cmd_what_if},
+    {"recount", "a recorded report with what today's declarations count of its kernels", cmd_recount},
     {"ceilings", "what the GPU reaches: bandwidths, rates and launches, beside its data sheet", cmd_ceilings},
     {"entmax", "calculator: tau, probabilities and support of a row of scores", cmd_entmax},
     {"doctor", "what this machine has, what is missing, and what to do about it", cmd_doctor},

@@ -12,6 +12,7 @@
 #include "analysis/samples.h"
 #include "analysis/statistics.h"
 #include "core/error.h"
+#include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_attention_columns.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/planned_kernel.h"
@@ -19,6 +20,7 @@
 #include "experiments/runner/ceilings.h"
 #include "gpu/benchmark/timing.h"
 #include "gpu/engine/attention.h"
+#include "gpu/engine/work.h"
 #include "gpu/entmax/attention.h"
 #include "gpu/entmax/forward.h"
 
@@ -90,25 +92,19 @@ void add_gradient_error(const AttentionSpec& spec, const Tensor<double>& q, cons
 
 // The least time that the useful work can take: products at the measured rate of their unit, bytes at the
 // measured bandwidth of DRAM.
-void add_roof(const gpu::Work& work, Dtype dtype, CaseResult& result) {
-  const double rate = matrix_rate(product_unit(work, dtype));
+void add_roof(const gpu::Work& work, const std::string& unit, CaseResult& result) {
+  const double rate = matrix_rate(unit);
   const double floor = std::max(work.useful_flops / rate, work.dram_bytes / dram_bandwidth());
   result.numbers["floor_time"] = floor;
   result.numbers["roof_share"] = floor / result.numbers["time_median"];
 }
 
 void add_plan(const gpu::Plan& plan, CaseResult& result) {
-  const gpu::Work& work = plan.work;
-  result.numbers["useful_flops"] = work.useful_flops;
-  result.numbers["executed_flops"] = work.executed_flops;
-  result.numbers["executed_rate"] = work.executed_flops / result.numbers["time_median"];
-  result.numbers["dram_bytes_counted"] = work.dram_bytes;
-  result.numbers["l2_bytes_counted"] = work.l2_bytes;
   result.numbers["tile_q"] = plan.tile.q;
   result.numbers["tile_k"] = plan.tile.k;
   result.numbers["stages"] = plan.tile.stages;
   result.numbers["launches"] = static_cast<double>(plan.kernels.size());
-  result.texts["math_unit"] = gpu::to_string(work.unit);
+  result.texts["math_unit"] = gpu::to_string(plan.unit);
   const gpu::KernelLaunch& main = main_kernel(plan);
   const gpu::KernelResources resources = gpu::kernel_resources(main);
   result.texts["kernel"] = main.name;
@@ -118,6 +114,21 @@ void add_plan(const gpu::Plan& plan, CaseResult& result) {
   result.numbers["local_bytes"] = static_cast<double>(resources.local_bytes);
   result.numbers["shared_bytes"] = static_cast<double>(main.shared_bytes + resources.static_shared);
   result.numbers["blocks_per_multiprocessor"] = resources.blocks_per_multiprocessor;
+}
+
+// Work as declared, its roof, and what simulated caches make of it.
+void add_counts(const gpu::Variant& variant, const Parameters& p, const AttentionSpec& spec,
+                const gpu::Plan& plan, const gpu::DeviceInfo& device, CaseResult& result) {
+  const gpu::Work work = gpu::count_work(variant, spec, problem_dtype(p), plan, device);
+  add_work(work, result.numbers);
+  add_roof(work, product_unit(plan, problem_dtype(p)), result);
+  const gpu::KernelResources resources = gpu::kernel_resources(main_kernel(plan));
+  const auto machine = described(device.name);
+  add_simulated(machine
+                    ? simulate_variant({variant, p, spec, plan, resources.registers, resources.static_shared},
+                                       work, *machine)
+                    : std::nullopt,
+                result.numbers);
 }
 
 void add_declaration(const gpu::Variant& variant, CaseResult& result) {
@@ -198,7 +209,7 @@ void measure_forward(const gpu::Variant& variant, const Parameters& p, const Att
       static_cast<double>(gpu::peak_device_bytes() - before + in.out.buffer().bytes());
   add_timing(call, stream, p, spec, result);
   add_plan(attention.plan(), result);
-  add_roof(attention.plan().work, dtype, result);
+  add_counts(variant, p, spec, attention.plan(), gpu::list_devices().at(stream.device()), result);
   if (!variant.backward) return;
   result.numbers["support_mean"] = support_mean(spec, dtype, in, stream);
 }

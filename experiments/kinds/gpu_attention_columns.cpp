@@ -1,5 +1,9 @@
 #include "experiments/kinds/gpu_attention_columns.h"
 
+#include <algorithm>
+
+#include "analysis/cache/simulated.h"
+
 namespace splash::experiments {
 namespace {
 
@@ -43,7 +47,7 @@ ColumnInfo with_reason(ColumnInfo info, const char* reason) {
 }  // namespace
 
 std::vector<ColumnInfo> gpu_attention_columns() {
-  return {
+  std::vector<ColumnInfo> columns{
       measured("time", "s", "device time of one call", "between CUDA events; of a graph: replay / calls",
                "sample"),
       measured("time_median", "s", "median device time of one call", "median of time"),
@@ -56,14 +60,16 @@ std::vector<ColumnInfo> gpu_attention_columns() {
                "dense_equivalent_flops / time_median"),
       counted("useful_flops", "FLOP", "work on the pairs that are visible and selected", "4 d a pair"),
       counted("executed_flops", "FLOP", "work of the products as they run",
-              "the variant's model: padding, masked halves of tiles and repeated products included"),
+              "the variant's trace: padding, masked halves of tiles and repeated products included"),
       with_reason(measured("executed_rate", "FLOP/s", "work of the products over the time",
                            "executed_flops / time_median"),
                   kOursOnly),
-      counted("dram_bytes_counted", "bytes", "bytes that DRAM must deliver",
-              "counted by the variant's model"),
-      counted("l2_bytes_counted", "bytes", "bytes that all blocks ask of L2",
-              "counted by the variant's model"),
+      counted(
+          "dram_bytes_counted", "bytes", "bytes that DRAM must deliver",
+          "counted by the variant's trace: each byte of the tensors that is touched, once; of a workspace "
+          "that L2 does not hold, twice"),
+      counted("l2_bytes_counted", "bytes", "bytes that all blocks ask for",
+              "counted by the variant's trace, as if L1 held nothing"),
       with_reason(measured("floor_time", "s", "least time of the useful work on this device",
                            "max(useful_flops / measured rate of math_unit for dtype, dram_bytes_counted / "
                            "measured DRAM bandwidth)"),
@@ -126,6 +132,14 @@ std::vector<ColumnInfo> gpu_attention_columns() {
        .is_text = true,
        .reproducible = false},
   };
+  // Behind what is counted.
+  const auto place = std::find_if(columns.begin(), columns.end(),
+                                  [](const ColumnInfo& info) { return info.name == "l2_bytes_counted"; });
+  std::vector<ColumnInfo> simulated;
+  for (const analysis::SimulatedColumn& column : analysis::simulated_columns())
+    simulated.push_back(column.info);
+  columns.insert(place + 1, simulated.begin(), simulated.end());
+  return columns;
 }
 
 }  // namespace splash::experiments

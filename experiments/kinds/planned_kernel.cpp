@@ -5,26 +5,11 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_problem.h"
+#include "gpu/engine/work.h"
 
 namespace splash::experiments {
-namespace {
-
-constexpr int64_t kKeptForEachBlock = 1024;  // of shared memory, by the driver
-
-gpu::DeviceInfo device_of(const Machine& machine) {
-  gpu::DeviceInfo device;
-  device.name = machine.name;
-  device.compute_major = machine.compute_capability / 10;
-  device.compute_minor = machine.compute_capability % 10;
-  device.multiprocessors = machine.multiprocessors.count;
-  device.l2_bytes = machine.l2.bytes;
-  device.shared_bytes_per_multiprocessor = machine.multiprocessors.shared_bytes;
-  device.shared_bytes_per_block = machine.multiprocessors.shared_bytes - kKeptForEachBlock;
-  return device;
-}
-
-}  // namespace
 
 const gpu::KernelLaunch& main_kernel(const gpu::Plan& plan) {
   return *std::max_element(plan.kernels.begin(), plan.kernels.end(), [](const auto& a, const auto& b) {
@@ -32,9 +17,9 @@ const gpu::KernelLaunch& main_kernel(const gpu::Plan& plan) {
   });
 }
 
-std::string product_unit(const gpu::Work& work, Dtype dtype) {
-  if (work.unit == gpu::MathUnit::f16 && dtype != Dtype::f16) return std::string(to_string(Dtype::bf16));
-  return gpu::to_string(work.unit);
+std::string product_unit(const gpu::Plan& plan, Dtype dtype) {
+  if (plan.unit == gpu::MathUnit::f16 && dtype != Dtype::f16) return std::string(to_string(Dtype::bf16));
+  return gpu::to_string(plan.unit);
 }
 
 analysis::KernelCase planned_kernel(const std::string& variant_id, const Parameters& parameters,
@@ -46,6 +31,7 @@ analysis::KernelCase planned_kernel(const std::string& variant_id, const Paramet
   const gpu::DeviceInfo device = device_of(machine);
   gpu::require_supported(variant, spec, dtype, device);
   const gpu::Plan plan = variant.plan(spec, dtype, device);
+  const gpu::Work work = gpu::count_work(variant, spec, dtype, plan, device);
   const gpu::KernelLaunch& main = main_kernel(plan);
   analysis::KernelCase kernel;
   kernel.implementation = variant_id;
@@ -55,11 +41,11 @@ analysis::KernelCase planned_kernel(const std::string& variant_id, const Paramet
   kernel.tile_q = plan.tile.q;
   kernel.tile_k = plan.tile.k;
   kernel.stages = plan.tile.stages;
-  kernel.flops = plan.work.executed_flops;
-  kernel.useful_flops = plan.work.useful_flops;
-  kernel.dram_bytes = plan.work.dram_bytes;
-  kernel.l2_bytes = plan.work.l2_bytes;
-  kernel.unit = product_unit(plan.work, dtype);
+  kernel.flops = work.executed_flops;
+  kernel.useful_flops = work.useful_flops;
+  kernel.dram_bytes = work.dram_bytes;
+  kernel.l2_bytes = work.l2_bytes;
+  kernel.unit = product_unit(plan, dtype);
   analysis::count_tensors(kernel);
   kernel.kernel = main.name;
   kernel.launches = static_cast<int>(plan.kernels.size());

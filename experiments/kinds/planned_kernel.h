@@ -14,7 +14,7 @@ namespace splash::experiments {
 const gpu::KernelLaunch& main_kernel(const gpu::Plan& plan);
 
 // Which ceiling's dtype bounds the products: both 16-bit types run on one unit, at rates of their own.
-std::string product_unit(const gpu::Work& work, Dtype dtype);
+std::string product_unit(const gpu::Plan& plan, Dtype dtype);
 
 // All that a report's case holds but what only a run or CUDA tells: time, registers, static shared memory,
 // resident blocks. Throws Unsupported where the variant does not take the problem on the GPU, InvalidArgument

@@ -111,6 +111,11 @@ void read_multiprocessors(TomlTable& table, const std::string& file, Machine& ma
                              .blocks = static_cast<int>(counts("blocks")),
                              .registers = static_cast<int>(counts("registers")),
                              .shared_bytes = counts("shared_bytes")};
+  machine.l1_bytes = counts("l1_bytes");
+  if (machine.l1_bytes < machine.multiprocessors.shared_bytes) {
+    table.fail(table.raw(), fmt::format("'l1_bytes' is {}, less than 'shared_bytes', which it includes",
+                                        machine.l1_bytes));
+  }
   counts.finish();
 }
 

@@ -24,6 +24,7 @@ struct Machine {
   std::vector<std::string> devices;  // the names that the driver gives it
   int compute_capability = 0;        // 90 is 9.0
   analysis::Multiprocessors multiprocessors{};
+  int64_t l1_bytes = 0;  // of a multiprocessor, shared memory included
   analysis::L2Size l2{};
   std::vector<DatasheetPeak> peaks;
 

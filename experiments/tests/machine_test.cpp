@@ -17,7 +17,7 @@ namespace {
 const std::string kMachine =
     "name = 'A GPU'\ndevices = ['NVIDIA A']\n"
     "[multiprocessors]\ncompute_capability = 90\ncount = 4\nwarps = 64\nblocks = 32\nregisters = "
-    "65536\nshared_bytes = 102400\n"
+    "65536\nshared_bytes = 102400\nl1_bytes = 131072\n"
     "source = 'a guide'\n"
     "[l2]\nbytes = 41943040\npartitions = 2\nsource = 'a paper'\n"
     "[[peak]]\nceiling = 'dram'\nvalue = 1e12\nunits = 'bytes/s'\nsource = 'a data sheet'\n"

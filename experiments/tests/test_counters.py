@@ -84,7 +84,8 @@ def test_both_forms_of_ncu_tell_the_same(splash: Splash, case: dict, form):
     refetched = dram["parts"].pop("refetched tiles")
     assert refetched == pytest.approx(dram["counter"] - dram["counted"], abs=2)
     assert dram["within_15_percent"] is False and dram["parts"] == {"unexplained": pytest.approx(0, abs=2)}
-    assert levels["L2"]["within_15_percent"] is True
+    assert levels["L2"]["within_15_percent"] is True and levels["L2"]["simulated_within_15_percent"] is True
+    assert dram["simulated"] > 0 and levels["products"]["simulated"] is None
     assert levels["products"]["counter"] is None and levels["products"]["within_15_percent"] is None
     assert levels["products"]["padding"] == case["executed_flops"] - case["useful_flops"]
     assert kernel["counters"]["time_counter"] == pytest.approx(1.25e-3)
@@ -93,10 +94,11 @@ def test_both_forms_of_ncu_tell_the_same(splash: Splash, case: dict, form):
 def test_tables_and_summary(splash: Splash, case: dict):
     done = splash("counters", LADDERS, "--case", case["case_id"], "--ncu", raw(splash, case, metrics_of(case)))
     assert done.returncode == 0 and done.stderr == ""
-    assert re.search(r"^DRAM .* no +refetched tiles \+", done.stdout, re.M)
-    assert re.search(r"^L2 .* 1 +yes", done.stdout, re.M)
+    assert re.search(r"^DRAM .* refetched tiles \+", done.stdout, re.M)
+    assert re.search(r"^L2 .* 1 +[0-9.]+", done.stdout, re.M)
     assert "attention: 1250 us" in done.stdout
-    assert done.stdout.endswith("L2: 1 of 1 within 15 %\nDRAM: 0 of 1 within 15 %\n")
+    assert re.search(r"\nL2: counted within 15 % of the counter for 1 of 1, simulated for [01] of 1\n", done.stdout)
+    assert re.search(r"\nDRAM: counted within 15 % of the counter for 0 of 1, simulated for [01] of 1\n$", done.stdout)
 
 
 def test_a_report_keeps_imported_counters(splash: Splash, case: dict):
@@ -117,7 +119,8 @@ def test_a_report_keeps_imported_counters(splash: Splash, case: dict):
 def test_without_counters_what_is_counted_is_shown_and_said_to_be(splash: Splash, case: dict):
     done = splash("counters", LADDERS, "--kernels", VARIANT)
     assert done.returncode == 0 and "no counters of these kernels; what is shown is counted alone" in done.stderr
-    assert re.search(r"^DRAM +\S+ MB +- +- +-", done.stdout, re.M) and "within 15 %\n" not in done.stdout[-60:]
+    assert re.search(r"^DRAM +\S+ MB +\S+ MB +- +- +-", done.stdout, re.M)
+    assert "of the counter" not in done.stdout
     said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access the counters\n"
     log = splash.write("ncu.log", "==PROF== Connected to process 7\n" + said)
     done = splash("counters", LADDERS, "--case", case["case_id"], "--ncu", log)
@@ -145,7 +148,7 @@ def test_the_commands_profile_the_case_and_import_it(splash: Splash, case: dict)
     assert export[:3] == ["ncu", "--import", profile[profile.index("--export") + 1] + ".ncu-rep"]
     raw(splash, case, metrics_of(case), name=export[-1])
     assert imported[:2] == ["./splash", "counters"]
-    assert "DRAM: 0 of 1 within 15 %" in splash(*imported[1:]).stdout
+    assert "DRAM: counted within 15 % of the counter for 0 of 1" in splash(*imported[1:]).stdout
 
 
 def test_refusals(splash: Splash, case: dict):

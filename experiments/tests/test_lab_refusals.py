@@ -35,9 +35,10 @@ def another_schema(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "show", "compare", "compare after"])
+@pytest.mark.parametrize("command", [*COMMANDS, "recount", "show", "compare", "compare after"])
 def test_a_report_of_another_schema_version(splash: Splash, another_schema: Path, command: str):
     asked = {
+        "recount": ["recount", another_schema, "--out", "again.h5"],
         "show": ["show", another_schema],
         "compare": ["compare", another_schema, LADDERS],
         "compare after": ["compare", LADDERS, another_schema],
@@ -69,6 +70,18 @@ def test_counters_of_another_kernel(splash: Splash, tmp_path: Path):
     assert "7" in refusal and "96" in refusal
 
 
+def root_with(folder: Path, line: str, instead: str) -> Path:
+    """A project whose description of the H200 reads otherwise."""
+    root = folder / "root"
+    shutil.copytree(MACHINES, root / "data" / "machines")
+    shutil.copytree(ROOT / "experiments" / "definitions", root / "experiments" / "definitions")
+    path = root / "data" / "machines" / "h200-sxm.toml"
+    text = path.read_text()
+    assert line in text
+    path.write_text(text.replace(line, instead, 1))
+    return root
+
+
 @pytest.mark.parametrize(
     ("line", "instead", "said"),
     [
@@ -86,13 +99,7 @@ def test_counters_of_another_kernel(splash: Splash, tmp_path: Path):
 def test_a_gpu_file_with_missing_or_impossible_values(
     splash: Splash, tmp_path: Path, command: str, line: str, instead: str, said: str
 ):
-    root = tmp_path / "root"
-    shutil.copytree(MACHINES, root / "data" / "machines")
-    shutil.copytree(ROOT / "experiments" / "definitions", root / "experiments" / "definitions")
-    path = root / "data" / "machines" / "h200-sxm.toml"
-    text = path.read_text()
-    assert text.count(line) >= 1
-    path.write_text(text.replace(line, instead, 1))
+    root = root_with(tmp_path, line, instead)
     refusal = splash.refused(*words(command, LADDERS), env={"SPLASH_ROOT": str(root)})
     assert "h200-sxm.toml" in refusal and said in refusal
 
@@ -105,3 +112,22 @@ def test_what_is_no_report(splash: Splash, tmp_path: Path, command: str):
     assert "no such file" in splash.refused(*words(command, tmp_path / "nowhere.h5"))
     assert "gpu-attention" in splash.refused(*words(command, ROOT / "data" / "reports" / "cpu-speed.h5"))
     assert splash.refused(*words(command, ROOT / "data" / "reports" / "ceilings-h200.h5"))
+
+
+IMPOSSIBLE = [
+    ("warps = 64\n", "", "[multiprocessors] lacks 'warps'"),
+    ("l1_bytes = 262144", "l1_bytes = 0", "'l1_bytes' must be a whole number from 1"),
+    ("l1_bytes = 262144", "l1_bytes = 131072", "'l1_bytes' is 131072, less than 'shared_bytes', which it includes"),
+    ("count = 132", "count = -132", "'count' must be a whole number from 1"),
+    ("partitions = 2", "partitions = 4", "'partitions' must be a whole number from 1 to 2"),
+    ("value = 4.8e12", "value = 4.8", "no GPU has such a peak"),
+    ('units = "bytes/s"', 'units = "GB/s"', "'units' cannot be \"GB/s\""),
+    ('source = "NVIDIA H200 Tensor', 'sourced = "NVIDIA H200 Tensor', "[[peak]] lacks 'source'"),
+    ('devices = ["NVIDIA H200"]', 'devices = ["NVIDIA H201"]', "no file of data/machines describes the GPU 'NVIDIA H200'"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "sentence"), IMPOSSIBLE)
+def test_what_a_gpu_file_is_refused_for(splash: Splash, tmp_path: Path, old: str, new: str, sentence: str):
+    refusal = splash.refused("analyze", LADDERS, env={"SPLASH_ROOT": str(root_with(tmp_path, old, new))})
+    assert sentence in refusal

@@ -62,7 +62,7 @@ KernelResources kernel_resources(const KernelLaunch& /*launch*/) {
 }
 
 entmax::EntmaxAttention::EntmaxAttention(AttentionSpec /*spec*/, Dtype dtype, const Stream& stream,
-                                         int64_t /*capacity*/)
+                                         int64_t /*capacity*/, ForwardPath /*path*/)
     : dtype_(dtype), stream_(&stream) {
   no_device();
 }

@@ -3,7 +3,7 @@
 // the docs read it; adding a rung is one new file under gpu/ladders/. Compiles without nvcc.
 //
 //   const Variant kVariant{.ladder = "wmma", .rung = 3, .name = "tile-64", .idea = "…", .limits = {…},
-//                          .plan = plan, .launch = launch};
+//                          .plan = plan, .launch = launch, .trace = trace};
 //   const VariantRegistration kRegistration(kVariant);
 
 #include <functional>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/attention_spec.h"
+#include "core/block_trace.h"
 #include "core/dtype.h"
 #include "gpu/device.h"
 #include "gpu/engine/memory.h"
@@ -35,13 +36,14 @@ struct Limits {
 enum class MathUnit { fp32, tf32, f16 };  // f16 stands for fp16 and bf16 tensor products
 const char* to_string(MathUnit unit);     // "float32", "tf32", "float16"
 
-// Counted, not measured (MATH: Counting). Bytes are those the kernels ask for at each level.
+// Counted by count_work() from the variant's trace, not measured (MATH: Counting).
 struct Work {
   double useful_flops = 0;    // 4 d a visible and selected pair
   double executed_flops = 0;  // of the products as they run: padding, masked halves of tiles, repeated passes
-  double dram_bytes = 0;  // each input and workspace byte once where it fits L2, as often as read where not
-  double l2_bytes = 0;    // asked of L2 by all blocks
-  MathUnit unit = MathUnit::fp32;
+  // Of Q, K, V, the result and lists of keys each byte that is touched, once. A workspace that L2 holds costs
+  // nothing, a larger one what is touched of it twice: once out and once back.
+  double dram_bytes = 0;
+  double l2_bytes = 0;  // that the blocks ask for, as if L1 held nothing
 };
 
 struct Tile {
@@ -62,7 +64,7 @@ struct Plan {
   Tile tile{};
   std::vector<KernelLaunch> kernels{};  // in order of launch
   int64_t workspace_bytes = 0;
-  Work work{};
+  MathUnit unit = MathUnit::fp32;
 };
 
 // Device addresses of one call: checked contiguous and 16-byte aligned before launch is called.
@@ -106,6 +108,8 @@ struct Variant {
   std::function<Plan(const AttentionSpec&, Dtype, const DeviceInfo&)> plan{};
   // Enqueues the plan's kernels and nothing else: no allocation, no waiting. May be captured into a graph.
   std::function<void(const AttentionSpec&, Dtype, const Plan&, const Arguments&)> launch{};
+  // What the plan's kernels ask of memory and multiply, where the data does not decide it. Borrows both.
+  std::function<std::vector<KernelTrace>(const AttentionSpec&, Dtype, const Plan&)> trace{};
 
   std::string id() const;  // "wmma/3-tile-64"
 };

@@ -1,17 +1,17 @@
 #pragma once
-// The model of a kernel that walks (query tile, key tile) pairs, each product in full. Compiles without nvcc.
+// What a variant's work amounts to, counted by running its trace: every block, every tile. Compiles without
+// nvcc. For one head's 16384 queries and keys that is a millisecond; a plan does without.
 
 #include "gpu/engine/variant.h"
 
 namespace splash::gpu {
 
-// Tiles of tile.q queries of one head by tile.k keys; a pair of tiles without a visible pair is skipped, the
-// others are multiplied whole, with head_dim padded to padded_dim. Every query tile reads its K and V tiles
-// from L2. Selection all or shared_keys (a tile of queries then spans `block` queries x the group's query
-// heads).
-Work tiled_work(const AttentionSpec& spec, Dtype dtype, const Tile& tile, int64_t padded_dim, MathUnit unit);
+// `plan` is the variant's, of the same problem and device.
+Work count_work(const Variant& variant, const AttentionSpec& spec, Dtype dtype, const Plan& plan,
+                const DeviceInfo& device);
 
-// Bytes of Q, K, V and O, each once: the least that DRAM must deliver.
-double compulsory_bytes(const AttentionShape& shape, Dtype dtype);
+// (query, key) pairs that are visible and selected, over all batches and query heads; of the top k, as many
+// as there are where no scores are equal. Throws InvalidArgument for significant_blocks: the data decides.
+double selected_pairs(const AttentionSpec& spec);
 
 }  // namespace splash::gpu

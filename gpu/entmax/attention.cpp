@@ -9,7 +9,6 @@
 #include "gpu/cuda_check.h"
 #include "gpu/device.h"
 #include "gpu/entmax/backward.h"
-#include "gpu/entmax/forward.h"
 
 namespace splash::gpu::entmax {
 namespace {
@@ -19,17 +18,27 @@ constexpr int64_t kMostCapacity = (int64_t{1} << 31) - 1;  // that backward take
 
 }  // namespace
 
-EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& stream, int64_t capacity)
+EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& stream, int64_t capacity,
+                                 ForwardPath path)
     : spec_(std::move(spec)), dtype_(dtype), stream_(&stream) {
   require_forward(spec_, dtype_);
   if (capacity < 0) throw InvalidArgument(fmt::format("capacity is {}; it must be at least 0", capacity));
   require_device(stream.device());
   const DeviceScope scope(stream.device());
+  const DeviceInfo device = list_devices().at(stream.device());
+  path_ = choose_path(spec_, dtype_, path, 10 * device.compute_major + device.compute_minor);
   const int64_t rows = spec_.shape.rows();
   most_entries_ = visible_pairs(spec_.shape, spec_.mask);
+  if (spec_.selection.kind == SelectionKind::top_k_row)
+    most_entries_ = std::min(most_entries_, rows * std::min(spec_.selection.k_keep, spec_.shape.kv_len));
   const std::vector<float> alpha(spec_.normalizer.alpha.begin(), spec_.normalizer.alpha.end());
   alpha_ = DeviceBuffer(stream, static_cast<int64_t>(alpha.size() * sizeof(float)));
   alpha_.upload(alpha.data(), alpha_.bytes());
+  if (const MaskTables tables(spec_); tables.bytes() > 0) {
+    mask_tables_ = DeviceBuffer(stream, tables.bytes());
+    mask_tables_.upload(tables.data(), tables.bytes());
+    mask_ = tables.at(mask_tables_.data());
+  }
   tau_ = DeviceBuffer(stream, rows * int64_t{sizeof(float)});
   used_ = DeviceBuffer(stream, sizeof(unsigned long long));
   offsets_ = DeviceBuffer(stream, rows * int64_t{sizeof(int64_t)});
@@ -38,7 +47,7 @@ EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& 
   support_ = {.used = static_cast<unsigned long long*>(used_.data()),
               .offsets = static_cast<int64_t*>(offsets_.data()),
               .counts = static_cast<int32_t*>(counts_.data())};
-  leaves_broad_rows_ = spec_.shape.head_dim <= kMostUnstoredHeadDim;
+  leaves_broad_rows_ = path_ == ForwardPath::hopper && spec_.shape.head_dim <= kMostUnstoredHeadDim;
   make_store(capacity > 0 ? capacity : std::min(most_entries_, kEntriesARow * rows));
 }
 
@@ -113,11 +122,13 @@ ForwardArguments EntmaxAttention::forward_arguments(const Tensors& tensors) cons
           .v = tensors.v.data,
           .out = tensors.out.data,
           .alpha = alpha(),
+          .mask = mask_,
           .tau = static_cast<float*>(tau_.data()),
           .support = support_,
           .stored = leaves_broad_rows_ ? StoredRows::sparse : StoredRows::all,
           .workspace = forward_workspace_.data(),
-          .stream = stream_->handle()};
+          .stream = stream_->handle(),
+          .path = path_};
 }
 
 int64_t EntmaxAttention::workspace_bytes(int64_t capacity) const {

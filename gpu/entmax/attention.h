@@ -1,6 +1,6 @@
 #pragma once
 // Exact entmax attention with its gradients: owns what lies between forward and backward (tau, the support,
-// workspaces). Compiles without nvcc.
+// workspaces), and the mask's tables. Compiles without nvcc.
 //
 //   const Stream stream;
 //   EntmaxAttention attention(spec, Dtype::bf16, stream);
@@ -8,10 +8,11 @@
 //   attention.backward(q, k, v, d_out, d_q, d_k, d_v);
 //   stream.synchronize();
 //
-// Rows with broad supports are not stored: backward takes them as dense products (head_dim up to 128). The
-// others' support is never cut: how many entries it has only the device knows, so backward reads their number
-// first (a wait for forward), and where the store was too small it grows and forward runs again. Without that
-// wait, for a graph's capture or inputs that repeat:
+// On Hopper rows with broad supports are not stored where the mask is causal or none and all keys take part:
+// backward takes them as dense products (bf16 and f16, head_dim up to 128). The others' support is never cut:
+// how many entries it has only the device knows, so backward reads their number first (a wait for forward),
+// and where the store was too small it grows and forward runs again. Without that wait, for a graph's capture
+// or inputs that repeat:
 //
 //   attention.forward(q, k, v, out);
 //   attention.ensure_stored();   // waits; from here on inputs with as large a support need no check
@@ -21,11 +22,9 @@
 
 #include "core/attention_spec.h"
 #include "gpu/engine/tensor.h"
-#include "gpu/entmax/support.h"
+#include "gpu/entmax/forward.h"
 
 namespace splash::gpu::entmax {
-
-struct ForwardArguments;
 
 enum class StoreCheck {
   wait,   // read the number of entries, unless they are known to fit
@@ -35,9 +34,10 @@ enum class StoreCheck {
 class EntmaxAttention {
  public:
   // capacity: entries that the store holds at first; 0: 16 a query row. Takes what enqueue_forward takes.
-  // Throws InvalidArgument (spec, capacity), Unsupported (spec, dtype), DeviceError (no device), and
-  // OutOfDeviceMemory. The stream must outlive the object.
-  EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& stream, int64_t capacity = 0);
+  // Enqueues copies of alpha and of the mask's tables. Throws InvalidArgument (spec, capacity), Unsupported
+  // (spec, dtype, path), DeviceError (no device), and OutOfDeviceMemory. The stream must outlive the object.
+  EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& stream, int64_t capacity = 0,
+                  ForwardPath path = ForwardPath::fastest);
 
   // Enqueues, and waits for nothing. q, out: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads,
   // kv_len, head_dim]. Throws InvalidArgument where a tensor has other extents or another dtype, is not
@@ -71,6 +71,7 @@ class EntmaxAttention {
   const float* tau() const { return static_cast<const float*>(tau_.data()); }  // [batch, q_heads, q_len]
   const Support& support() const { return support_; }
   const AttentionSpec& spec() const { return spec_; }
+  ForwardPath path() const { return path_; }  // hopper or portable
 
  private:
   struct Tensors {
@@ -88,10 +89,12 @@ class EntmaxAttention {
   AttentionSpec spec_;
   Dtype dtype_;
   const Stream* stream_;
-  int64_t most_entries_ = 0;        // pairs that the mask shows
+  ForwardPath path_ = ForwardPath::fastest;
+  int64_t most_entries_ = 0;        // pairs that the mask shows and the selection may keep
   bool leaves_broad_rows_ = false;  // StoredRows::sparse
-  DeviceBuffer alpha_, tau_, used_, offsets_, counts_, columns_, excess_, forward_workspace_,
+  DeviceBuffer alpha_, mask_tables_, tau_, used_, offsets_, counts_, columns_, excess_, forward_workspace_,
       backward_workspace_;
+  DeviceMask mask_{};
   Support support_{};
   Tensors last_{};     // of the last forward
   bool fits_ = false;  // the last forward's support is known to be stored

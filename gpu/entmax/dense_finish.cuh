@@ -7,39 +7,6 @@
 
 namespace splash::gpu::entmax {
 
-// Room for the support of a warp's 16 rows, all or nothing: where each lane's entries start (a row's lie lane
-// after lane), or -1. counts: the lane's own.
-__device__ __forceinline__ void place(const Problem& p, int head, const int (&query)[2],
-                                      const int (&counts)[2], int64_t (&at)[2]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  int total[2], before[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    int upto = counts[half];
-    int lower = __shfl_up_sync(kWarp, upto, 1, 4);
-    if (lane % 4 >= 1) upto += lower;
-    lower = __shfl_up_sync(kWarp, upto, 2, 4);
-    if (lane % 4 >= 2) upto += lower;
-    before[half] = upto - counts[half];
-    total[half] = __shfl_sync(kWarp, upto, 3, 4);
-  }
-  // allocate() wants row r's count in lane r.
-  const int of_first = __shfl_sync(kWarp, total[0], lane % 8 * 4);
-  const int of_second = __shfl_sync(kWarp, total[1], lane % 8 * 4);
-  const int64_t first = allocate(p.support, lane < 8 ? of_first : lane < 16 ? of_second : 0);
-  at[0] = __shfl_sync(kWarp, first, lane / 4);
-  at[1] = __shfl_sync(kWarp, first, lane / 4 + 8);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (lane % 4 == 0 && query[half] >= 0) {
-      const int64_t row = int64_t{head} * p.q_len + query[half];
-      p.support.offsets[row] = at[half];
-      p.support.counts[row] = total[half];
-    }
-    if (at[half] >= 0) at[half] += before[half];
-  }
-}
-
 // A row whose product with V is not finite, by one warp: 0 times a NaN or infinity of V is to be 0, not NaN.
 template <class T, Kind kKind>
 __device__ __noinline__ void gather_row(const Problem& p, int head, int query, int end, float pivot,

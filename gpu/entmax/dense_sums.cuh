@@ -6,7 +6,8 @@
 #include <type_traits>
 
 #include "gpu/arch/mma.cuh"
-#include "gpu/entmax/dense_root.cuh"
+#include "gpu/entmax/dense_root.h"
+#include "gpu/entmax/weights.cuh"
 
 namespace splash::gpu::entmax {
 

@@ -1,20 +1,22 @@
 #include "gpu/entmax/forward.h"
 
 #include <algorithm>
-#include <string>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "core/error.h"
 #include "gpu/arch/tensor_map.h"
 #include "gpu/cuda_check.h"
 #include "gpu/engine/round.h"
-#include "gpu/engine/work.h"
+#include "gpu/engine/trace.h"
+#include "gpu/engine/variant.h"
 #include "gpu/entmax/dense.h"
+#include "gpu/entmax/dispatch.h"
 #include "gpu/entmax/forward_kernel.h"
 #include "gpu/entmax/gather.h"
+#include "gpu/entmax/portable/problem.h"
 #include "gpu/entmax/prepare.h"
+#include "gpu/entmax/variant_arguments.h"
 
 namespace splash::gpu::entmax {
 
@@ -26,28 +28,6 @@ extern template ForwardKernel forward_kernel_of<__half>(int64_t, bool);
 ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool long_lists) {
   return dtype == Dtype::bf16 ? forward_kernel_of<__nv_bfloat16>(head_dim, long_lists)
                               : forward_kernel_of<__half>(head_dim, long_lists);
-}
-
-void require_forward(const AttentionSpec& spec, Dtype dtype) {
-  spec.validate();
-  const auto unless = [](bool holds, const std::string& sentence) {
-    if (!holds) throw Unsupported("entmax forward takes " + sentence);
-  };
-  const AttentionShape& s = spec.shape;
-  unless(dtype == Dtype::bf16 || dtype == Dtype::f16,
-         "bfloat16 and float16, not " + std::string(to_string(dtype)));
-  unless(s.head_dim % 8 == 0 && s.head_dim <= 256,
-         "head_dims that are multiples of 8 up to 256, not " + std::to_string(s.head_dim));
-  unless(spec.normalizer.kind == NormalizerKind::entmax,
-         "the normalizer entmax, not " + std::string(to_string(spec.normalizer.kind)));
-  for (const double alpha : spec.normalizer.alpha)
-    unless(alpha <= 2,
-           "alpha above 1 and up to 2, where Newton's bounds are certified, not " + std::to_string(alpha));
-  unless(spec.selection.kind == SelectionKind::all,
-         "all keys, not the selection " + std::string(to_string(spec.selection.kind)));
-  unless(spec.mask.q_positions.empty() && spec.mask.cu_seqlens_q.empty(),
-         "no mask or a causal one, no positions and no packed sequences");
-  unless(spec.score_scale() > 0, "a scale above 0, not " + std::to_string(spec.scale));
 }
 
 namespace {
@@ -75,24 +55,7 @@ struct Workspace {
 };
 
 Problem problem_of(const AttentionSpec& spec, const Workspace& workspace, const ForwardArguments& args) {
-  const AttentionShape& s = spec.shape;
-  Problem p;
-  p.q = args.q;
-  p.k = args.k;
-  p.v = args.v;
-  p.out = args.out;
-  p.tau = args.tau;
-  p.support = args.support;
-  p.alpha = args.alpha;
-  p.alphas = static_cast<int>(spec.normalizer.alpha.size());
-  p.heads = static_cast<int>(s.batch * s.q_heads);
-  p.q_heads = static_cast<int>(s.q_heads);
-  p.group = static_cast<int>(s.group());
-  p.q_len = static_cast<int>(s.q_len);
-  p.kv_len = static_cast<int>(s.kv_len);
-  p.head_dim = static_cast<int>(s.head_dim);
-  p.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
-  p.scale = static_cast<float>(spec.score_scale());
+  Problem p = entmax::problem_of(spec, args);
   const auto at = [&](int64_t offset) {
     return static_cast<void*>(static_cast<char*>(args.workspace) + offset);
   };
@@ -108,13 +71,28 @@ int64_t blocks_of(const ForwardKernel& kernel, const AttentionShape& s) {
   return s.batch * s.q_heads * ceil_div(s.q_len, kernel.queries);
 }
 
+// 90 for 9.0, of the current device.
+int compute_capability() {
+  int device = 0, major = 0, minor = 0;
+  check_cuda(cudaGetDevice(&device), "ask for the current device");
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "ask a device's age");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "ask a device's age");
+  return 10 * major + minor;
+}
+
+ForwardPath path_of(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted) {
+  return choose_path(spec, dtype, wanted, compute_capability());
+}
+
 }  // namespace
 
 int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype) {
-  return Workspace(spec, dtype).bytes;
+  const int64_t portable = portable::Workspace(spec.shape).bytes;
+  return takes_hopper(spec, dtype) ? std::max(portable, Workspace(spec, dtype).bytes) : portable;
 }
 
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
+  if (path_of(spec, dtype, args.path) == ForwardPath::portable) return {};
   const Workspace workspace(spec, dtype);
   auto* const base = static_cast<const char*>(args.workspace);
   return {.rows = {reinterpret_cast<const int*>(base + workspace.queries),
@@ -122,8 +100,9 @@ UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const Forward
           .tau = args.tau};
 }
 
-void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
-  require_forward(spec, dtype);
+namespace {
+
+void enqueue_hopper(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
   const AttentionShape& s = spec.shape;
   const Workspace workspace(spec, dtype);
   Problem p = problem_of(spec, workspace, args);
@@ -162,27 +141,23 @@ void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArgume
   launch_dense(p, dtype, args.stream);
 }
 
+}  // namespace
+
+void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
+  require_forward(spec, dtype);
+  require_mask(spec, args.mask);
+  if (path_of(spec, dtype, args.path) == ForwardPath::hopper) {
+    enqueue_hopper(spec, dtype, args);
+  } else {
+    portable::enqueue(spec, dtype, args);
+  }
+}
+
 namespace {
-
-// The variant's alphas come by value; the library's are in device memory.
-constexpr int kMaxAlphas = 256;
-struct AlphaTable {
-  float values[kMaxAlphas];
-};
-__global__ void set_alphas(const __grid_constant__ AlphaTable table, int count, float* to) {
-  if (static_cast<int>(threadIdx.x) < count) to[threadIdx.x] = table.values[threadIdx.x];
-}
-
-int64_t alpha_bytes(const AttentionSpec& spec) {
-  return round_up(static_cast<int64_t>(spec.normalizer.alpha.size() * sizeof(float)), 256);
-}
 
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   require_forward(spec, dtype);
-  if (spec.normalizer.alpha.size() > kMaxAlphas) {
-    throw Unsupported("entmax/0-one-pass takes one alpha for all heads or at most " +
-                      std::to_string(kMaxAlphas) + ", not " + std::to_string(spec.normalizer.alpha.size()));
-  }
+  require_alphas("entmax/0-one-pass", spec);
   const ForwardKernel kernel = forward_kernel_of(dtype, spec.shape.head_dim, false);
   const ForwardKernel with_long_lists = forward_kernel_of(dtype, spec.shape.head_dim, true);
   const DenseKernel dense = dense_kernel_of(dtype, spec.shape.head_dim, false);
@@ -203,27 +178,69 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
                    .blocks = dense_blocks(spec.shape.batch * spec.shape.q_heads, spec.shape.q_len, dense),
                    .threads = dense.threads,
                    .shared_bytes = dense.shared_bytes}};
-  plan.workspace_bytes = alpha_bytes(spec) + forward_workspace_bytes(spec, dtype);
-  plan.work = tiled_work(spec, dtype, plan.tile, round_up(spec.shape.head_dim, 64), MathUnit::f16);
-  plan.work.executed_flops *= 0.5 * 1.25;  // no product with V; some tiles of Q K^T twice
+  plan.workspace_bytes = variant_workspace_bytes(spec, dtype);
+  plan.unit = MathUnit::f16;
   return plan;
 }
 
+// The keys' preparation, and the kernel that screens all rows: a pass over a sample of the tiles of keys,
+// then one over all. What comes of it the data decides, rows that outgrow their lists or have broad supports
+// among it; here each row weighs one value, the least.
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  constexpr int64_t kMostSamples = 16;  // as TileOrder has it
+  const AttentionShape& s = spec.shape;
+  const Tile tile = plan.tile;
+  const TensorRows rows(s, dtype);
+  const Workspace workspace(spec, dtype);
+  const int64_t heads = s.batch * s.q_heads, key_heads = s.batch * s.kv_heads, head_dim = s.head_dim,
+                q_tiles = ceil_div(s.q_len, tile.q), group = s.group(), kv_len = s.kv_len, q_len = s.q_len,
+                errors = ceil_div(kv_len, kErrorKeys), error_bytes = errors * int64_t{sizeof(float)},
+                errors_at = alpha_bytes(spec) + workspace.errors,
+                copy_at = workspace.half_keys < 0 ? -1 : alpha_bytes(spec) + workspace.half_keys;
+  const auto copy_of = [=](int64_t key_head, int64_t key) {
+    return copy_at + (key_head * kv_len + key) * rows.row_bytes();
+  };
+  const auto prepare = [=](int64_t block, BlockTrace& trace) {
+    const int64_t head = block / errors, first = block % errors * kErrorKeys;
+    rows.read_k(trace, head, first, kErrorKeys);
+    trace.next_step();
+    if (copy_at >= 0)
+      trace.write(Operand::workspace, copy_of(head, first),
+                  std::min<int64_t>(kErrorKeys, kv_len - first) * rows.row_bytes());
+    trace.write(Operand::workspace, errors_at + block * int64_t{sizeof(float)}, sizeof(float));
+  };
+  const auto screen = [=, seen = SeenTiles(spec, tile.q, tile.k)](int64_t block, BlockTrace& trace) mutable {
+    const int64_t head = block % heads, key_head = head / group,
+                  first = (q_tiles - 1 - block / heads) * tile.q;
+    const auto tiles = static_cast<int64_t>(seen.of(head, first).size());
+    const int64_t samples = tiles == 0 ? 0 : std::max<int64_t>(2, std::min(kMostSamples, tiles / 2 * 2));
+    rows.read_q(trace, head, first, tile.q);
+    trace.read(Operand::workspace, errors_at + key_head * error_bytes, error_bytes);
+    for (int64_t turn = 0; turn < samples + tiles; ++turn) {
+      const int64_t key_tile =
+          turn < samples ? (tiles - 1) * turn / (samples - 1) : tiles - 1 - (turn - samples);
+      const int64_t key = key_tile * tile.k;
+      if (copy_at < 0) {
+        rows.read_k(trace, key_head, key, tile.k);
+      } else {
+        trace.read(Operand::workspace, copy_of(key_head, key),
+                   std::min<int64_t>(tile.k, kv_len - key) * rows.row_bytes());
+      }
+      trace.next_step();
+    }
+    // Two at a time: behind an odd number of tiles, one is multiplied for nothing.
+    for (int64_t turn = 0; turn < samples + round_up(tiles, 2); ++turn)
+      trace.multiply(tile.q, tile.k, round_up(head_dim, 64));
+    if (tiles > 0) rows.read_one_value_each(trace, key_head, first, tile.q);
+    trace.next_step();
+    rows.write_out(trace, head, first, std::min<int64_t>(tile.q, q_len - first));
+  };
+  return {{.kernel = "prepare_kernel", .blocks = key_heads * errors, .through_l1 = true, .run = prepare},
+          {.kernel = "forward_kernel", .blocks = plan.kernels[0].blocks, .run = screen}};
+}
+
 void launch(const AttentionSpec& spec, Dtype dtype, const Plan&, const Arguments& args) {
-  auto* const alpha = static_cast<float*>(args.workspace);
-  AlphaTable table{};
-  const auto count = static_cast<int>(spec.normalizer.alpha.size());
-  std::copy_n(spec.normalizer.alpha.begin(), count, table.values);
-  set_alphas<<<1, kMaxAlphas, 0, args.stream>>>(table, count, alpha);
-  check_launch("set_alphas");
-  enqueue_forward(spec, dtype,
-                  {.q = args.q,
-                   .k = args.k,
-                   .v = args.v,
-                   .out = args.out,
-                   .alpha = alpha,
-                   .workspace = static_cast<char*>(args.workspace) + alpha_bytes(spec),
-                   .stream = args.stream});
+  enqueue_forward(spec, dtype, forward_arguments(spec, args, ForwardPath::hopper));
 }
 
 const Variant kVariant{
@@ -243,7 +260,8 @@ const Variant kVariant{
                .compute_capability = 90},
     .backward = true,
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -1,5 +1,6 @@
 // What the engine promises before anything is launched: no device needed.
 
+#include <algorithm>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -7,6 +8,7 @@
 #include "core/error.h"
 #include "core/workload.h"
 #include "gpu/engine/tensor.h"
+#include "gpu/engine/trace.h"
 #include "gpu/engine/variant.h"
 #include "gpu/engine/work.h"
 #include "gpu/tests/h200.h"
@@ -63,23 +65,18 @@ bool says(const std::string& sentence, const char* part) {
   return sentence.find(part) != std::string::npos;
 }
 
-// Pairs of tiles that hold a visible pair, by looking at every pair.
-int64_t tiles_by_hand(const AttentionSpec& spec, int64_t tile_q, int64_t tile_k) {
+// The tiles of keys that hold a visible pair, by looking at every pair.
+std::vector<int64_t> tiles_by_hand(const AttentionSpec& spec, int64_t head, int64_t first_query,
+                                   int64_t tile_q, int64_t tile_k) {
   const AttentionShape& s = spec.shape;
-  int64_t tiles = 0;
-  for (int64_t b = 0; b < s.batch; ++b) {
-    for (int64_t h = 0; h < s.q_heads; ++h) {
-      for (int64_t q = 0; q < s.q_len; q += tile_q) {
-        for (int64_t k = 0; k < s.kv_len; k += tile_k) {
-          bool any = false;
-          for (int64_t i = q; i < std::min(q + tile_q, s.q_len); ++i) {
-            const RowMask row = spec.mask.row(s, b, h, i);
-            for (int64_t j = k; j < std::min(k + tile_k, s.kv_len); ++j) any |= row.visible(j);
-          }
-          tiles += any ? 1 : 0;
-        }
-      }
+  std::vector<int64_t> tiles;
+  for (int64_t k = 0; k < s.kv_len; k += tile_k) {
+    bool any = false;
+    for (int64_t i = first_query; i < std::min(first_query + tile_q, s.q_len); ++i) {
+      const RowMask row = spec.mask.row(s, head / s.q_heads, head % s.q_heads, i);
+      for (int64_t j = k; j < std::min(k + tile_k, s.kv_len); ++j) any |= row.visible(j);
     }
+    if (any) tiles.push_back(k / tile_k);
   }
   return tiles;
 }
@@ -155,60 +152,75 @@ TEST_CASE("Hopper's own instructions run on 9.0 alone") {
   CHECK_FALSE(unsupported_reason(hopper, spec, Dtype::f16, newer).empty());
 }
 
-TEST_CASE("the tiled model counts what a loop over all pairs counts") {
-  const Tile tile{.q = 16, .k = 24};
-  for (const bool causal : {false, true}) {
-    for (const bool positions : {false, true}) {
-      for (const auto& shape : {AttentionShape{2, 2, 1, 50, 70, 40}, AttentionShape{1, 1, 1, 70, 50, 8},
-                                AttentionShape{1, 3, 3, 1, 1, 8}}) {
-        AttentionSpec spec = softmax_spec(shape);
-        spec.mask.causal = causal;
-        if (positions) {
-          for (int64_t i = 0; i < shape.batch * shape.q_len; ++i)
-            spec.mask.q_positions.push_back(7 * i % shape.q_len);
-          for (int64_t i = 0; i < shape.batch * shape.kv_len; ++i) spec.mask.k_positions.push_back(i % 60);
+TEST_CASE("the tiles that some query sees are those of a loop over all pairs") {
+  enum class Kind { none, causal, positions, positions_of_heads, packed };
+  for (const Kind kind :
+       {Kind::none, Kind::causal, Kind::positions, Kind::positions_of_heads, Kind::packed}) {
+    for (const auto& shape : {AttentionShape{2, 2, 1, 50, 70, 40}, AttentionShape{1, 1, 1, 70, 50, 8},
+                              AttentionShape{1, 3, 3, 1, 1, 8}}) {
+      AttentionSpec spec = softmax_spec(shape);
+      spec.mask.causal = kind == Kind::causal;
+      const int64_t heads = shape.batch * shape.q_heads;
+      const int64_t tables = kind == Kind::positions ? 1 : kind == Kind::positions_of_heads ? heads : 0;
+      for (int64_t i = 0; i < tables * shape.q_len; ++i)
+        spec.mask.q_positions.push_back(7 * i % (shape.q_len + 3));
+      for (int64_t i = 0; i < tables * shape.kv_len; ++i) spec.mask.k_positions.push_back(i % 60);
+      if (kind == Kind::packed) {
+        spec.mask.cu_seqlens_q = {0, shape.q_len / 3, shape.q_len};
+        spec.mask.cu_seqlens_k = {0, shape.kv_len / 2, shape.kv_len};
+      }
+      SeenTiles seen(spec, 16, 24);
+      for (int64_t head = 0; head < heads; ++head) {
+        for (int64_t first = 0; first < shape.q_len; first += 16) {
+          CAPTURE(to_string(shape));
+          CHECK(seen.of(head, first) == tiles_by_hand(spec, head, first, 16, 24));
         }
-        if (causal && positions) continue;  // may count more than is visible: work.h says so
-        CAPTURE(to_string(shape));
-        CAPTURE(causal);
-        CAPTURE(positions);
-        const Work work = tiled_work(spec, Dtype::bf16, tile, 64, MathUnit::f16);
-        const auto tiles = static_cast<double>(tiles_by_hand(spec, 16, 24));
-        const auto dim = static_cast<double>(shape.head_dim);
-        CHECK(work.executed_flops == 4 * 64 * 16 * 24 * tiles);
-        CHECK(work.useful_flops == 4 * dim * static_cast<double>(visible_pairs(shape, spec.mask)));
-        CHECK(work.useful_flops <= work.executed_flops);
-        CHECK(work.dram_bytes == compulsory_bytes(shape, Dtype::bf16));
-        CHECK(work.l2_bytes == 2 * dim * (2.0 * static_cast<double>(shape.rows()) + 2 * 24 * tiles));
       }
     }
   }
 }
 
-TEST_CASE("the tiled model of shared keys counts listed and visible pairs") {
-  AttentionSpec spec = softmax_spec({2, 4, 2, 70, 90, 32});
-  spec.mask.causal = true;
-  spec.selection = make_shared_keys(spec.shape, spec.mask, 32, 0.3, 5);
-  const Tile tile{.q = 64, .k = 8};
-  double useful = 0, tiles = 0;
-  for (int64_t b = 0; b < 2; ++b) {
-    for (int64_t h = 0; h < 4; ++h) {
-      for (int64_t i = 0; i < 70; ++i) {
-        const int32_t* keys = spec.selection.keys_of(spec.shape, b, h, i);
-        int64_t listed = 0;
-        for (int64_t n = 0; n < spec.selection.k_keep; ++n) {
-          if (keys[n] < 0) continue;
-          ++listed;
-          useful += spec.mask.row(spec.shape, b, h, i).visible(keys[n]) ? 1 : 0;
-        }
-        const int64_t key_tiles = (listed + 7) / 8;
-        if (i % 32 == 0 && h % 2 == 0) tiles += static_cast<double>(key_tiles);
-      }
+TEST_CASE(
+    "work is counted from the trace: each tensor byte once for DRAM, a workspace only where L2 does not hold "
+    "it") {
+  Variant variant = kMadeUp;
+  variant.trace = [](const AttentionSpec& spec, Dtype dtype, const Plan&) {
+    const auto run = [rows = TensorRows(spec.shape, dtype)](int64_t block, BlockTrace& trace) {
+      rows.read_q(trace, 0, 0, 10);
+      rows.read_k(trace, block, 60, 10, {8, 16});  // four rows and sixteen of their columns
+      trace.write(Operand::workspace, block * 1000, 1000);
+      trace.read(Operand::workspace, block * 1000, 1000);
+      trace.multiply(2, 3, 4);
+    };
+    return std::vector<KernelTrace>{{.kernel = "made_up", .blocks = 2, .run = run}};
+  };
+  const AttentionSpec spec = softmax_spec({1, 2, 2, 64, 64, 64});
+  DeviceInfo device = h200();
+  Work work = count_work(variant, spec, Dtype::f16, {}, device);
+  CHECK(work.useful_flops == 4 * 64 * 2 * 64 * 64);
+  CHECK(work.executed_flops == 2 * 2 * 3 * 4 * 2);
+  CHECK(work.l2_bytes == 2 * (10 * 128 + 4 * 32 + 2000));
+  CHECK(work.dram_bytes == 10 * 128 + 2 * 4 * 32);
+  device.l2_bytes = 1999;
+  work = count_work(variant, spec, Dtype::f16, {}, device);
+  CHECK(work.dram_bytes == 10 * 128 + 2 * 4 * 32 + 2 * 2000);  // out and back
+}
+
+TEST_CASE("of values that a query weighs, each newest key's row is read, within the head") {
+  for (const auto& shape : {AttentionShape{1, 1, 1, 7, 20, 8}, AttentionShape{1, 1, 1, 20, 7, 8}}) {
+    BlockTrace trace;
+    const TensorRows rows(shape, Dtype::f32);
+    rows.read_one_value_each(trace, 1, 3, 100);
+    std::vector<int64_t> keys;
+    for (const auto& range : trace.ranges()) {
+      for (int64_t byte = 0; byte < range.bytes; byte += 32)
+        keys.push_back((range.offset + byte) / 32 - shape.kv_len);
     }
+    REQUIRE(keys.size() == static_cast<std::size_t>(shape.q_len - 3));
+    for (int64_t i = 3; i < shape.q_len; ++i)
+      CHECK(keys[static_cast<std::size_t>(i - 3)] ==
+            (i + 7 * 20 + shape.kv_len - shape.q_len) % shape.kv_len);
   }
-  const Work work = tiled_work(spec, Dtype::f16, tile, 32, MathUnit::f16);
-  CHECK(work.useful_flops == 4 * 32 * useful);
-  CHECK(work.executed_flops == 4 * 32 * tiles * 64 * 8);
 }
 
 TEST_CASE("a view knows whether it is contiguous") {

@@ -6,8 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "gpu/cuda_check.h"
-#include "gpu/entmax/attention.h"
-#include "gpu/tests/entmax_backward_case.h"
+#include "gpu/tests/entmax_on_device.h"
 #include "gpu/tests/skip_without_gpu.h"
 
 using namespace splash;
@@ -25,51 +24,6 @@ AttentionSpec entmax_spec(const AttentionShape& shape, bool causal, std::vector<
   spec.mask.causal = causal;
   return spec;
 }
-
-// A case's tensors on the device.
-struct OnDevice {
-  OnDevice(const Stream& stream, const Case& c)
-      : q(DeviceTensor::from(stream, c.dtype, c.inputs.q)),
-        k(DeviceTensor::from(stream, c.dtype, c.inputs.k)),
-        v(DeviceTensor::from(stream, c.dtype, c.inputs.v)),
-        d_out(DeviceTensor::from(stream, c.dtype, c.d_out)),
-        out(stream, c.dtype, q.view().extents),
-        d_q(stream, c.dtype, q.view().extents),
-        d_k(stream, c.dtype, k.view().extents),
-        d_v(stream, c.dtype, v.view().extents),
-        d_alpha(stream, c.spec.shape.q_heads * int64_t{sizeof(float)}) {
-    poison();
-  }
-
-  void poison() {
-    for (DeviceBuffer* buffer : results()) buffer->fill(0xFF);
-  }
-  void forward(EntmaxAttention& attention) const {
-    attention.forward(q.view(), k.view(), v.view(), out.view());
-  }
-  void backward(EntmaxAttention& attention, StoreCheck check = StoreCheck::wait) const {
-    attention.backward(q.view(), k.view(), v.view(), d_out.view(), d_q.view(), d_k.view(), d_v.view(),
-                       static_cast<float*>(d_alpha.data()), check);
-  }
-  // The output and all gradients, byte for byte.
-  std::vector<char> bytes() {
-    std::vector<char> all;
-    for (const DeviceBuffer* buffer : results()) {
-      std::vector<char> part(buffer->bytes());
-      buffer->download(part.data(), buffer->bytes());
-      all.insert(all.end(), part.begin(), part.end());
-    }
-    return all;
-  }
-
-  DeviceTensor q, k, v, d_out, out, d_q, d_k, d_v;
-  DeviceBuffer d_alpha;
-
- private:
-  std::array<DeviceBuffer*, 5> results() {
-    return {&out.buffer(), &d_q.buffer(), &d_k.buffer(), &d_v.buffer(), &d_alpha};
-  }
-};
 
 std::vector<char> bytes_of_both(EntmaxAttention& attention, OnDevice& tensors) {
   tensors.poison();
@@ -183,7 +137,7 @@ TEST_CASE("entmax attention: refuses what it cannot take") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
   const AttentionSpec spec = entmax_spec({1, 2, 2, 64, 64, 64}, false);
-  CHECK_THROWS_AS(EntmaxAttention(spec, Dtype::f32, stream), Unsupported);
+  CHECK_THROWS_AS(EntmaxAttention(spec, Dtype::f64, stream), Unsupported);
   CHECK_THROWS_AS(EntmaxAttention(spec, Dtype::bf16, stream, -1), InvalidArgument);
   CHECK_THROWS_AS(EntmaxAttention(spec, Dtype::bf16, stream, int64_t{1} << 31), InvalidArgument);
   const OnDevice tensors(stream, make_case(spec, Dtype::bf16));

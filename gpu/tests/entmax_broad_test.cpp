@@ -252,12 +252,12 @@ TEST_CASE("entmax, broad rows: NaN and infinity reach as far as through a stored
   };
   for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
     for (const int64_t head_dim : {64, 128}) {
-      for (const auto& [name, spoil] : cases) {
-        CAPTURE(name);
+      for (const Spoilt& spoilt : cases) {
+        CAPTURE(spoilt.name);
         CAPTURE(head_dim);
         CAPTURE(to_string(dtype));
         Case c = near_dense(spec_of({1, 2, 1, 400, 400, head_dim}, {1.5}, true), dtype);
-        spoil(c);
+        spoilt.spoil(c);
         Training dense(stream, c, StoredRows::sparse), stored(stream, c, StoredRows::all);
         const Gradients out = dense.run().gradients(), expected = stored.run().gradients();
         REQUIRE(dense.entries() < stored.entries() / 2);

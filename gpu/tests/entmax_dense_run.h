@@ -10,6 +10,7 @@
 #include "core/tensor.h"
 #include "gpu/engine/tensor.h"
 #include "gpu/entmax/dense.h"
+#include "gpu/entmax/dispatch.h"
 #include "gpu/entmax/gather.h"
 
 namespace splash::gpu::testing {
@@ -40,7 +41,12 @@ struct Run {
     const AttentionShape& s = spec.shape;
     const std::vector<float> alphas(spec.normalizer.alpha.begin(), spec.normalizer.alpha.end());
     alpha.upload(alphas.data(), alpha.bytes());
-    p.heads = static_cast<int>(s.batch * s.q_heads);
+    p = entmax::problem_of(spec, {.q = q.view().data,
+                                  .k = k.view().data,
+                                  .v = v.view().data,
+                                  .out = out.view().data,
+                                  .alpha = static_cast<const float*>(alpha.data()),
+                                  .tau = static_cast<float*>(tau.data())});
     const int64_t words = entmax::row_mask_words(static_cast<int>(s.q_len));
     std::vector<uint32_t> bits(static_cast<size_t>(words * p.heads), 0);
     for (int64_t row = 0; row < rows; ++row) {
@@ -52,11 +58,6 @@ struct Run {
     list_counts = DeviceBuffer(on, p.heads * 4);
     for (DeviceBuffer* buffer : {&out.buffer(), &tau, &offsets, &counts, &columns, &excess, &list})
       buffer->fill(0xFF);
-    p.q = q.view().data;
-    p.k = k.view().data;
-    p.v = v.view().data;
-    p.out = out.view().data;
-    p.tau = static_cast<float*>(tau.data());
     if (capacity >= 0) {
       p.support = {.capacity = capacity,
                    .used = static_cast<unsigned long long*>(used.data()),
@@ -65,15 +66,6 @@ struct Run {
                    .columns = static_cast<int32_t*>(columns.data()),
                    .excess = static_cast<float*>(excess.data())};
     }
-    p.alpha = static_cast<const float*>(alpha.data());
-    p.alphas = static_cast<int>(alphas.size());
-    p.q_heads = static_cast<int>(s.q_heads);
-    p.group = static_cast<int>(s.group());
-    p.q_len = static_cast<int>(s.q_len);
-    p.kv_len = static_cast<int>(s.kv_len);
-    p.head_dim = static_cast<int>(s.head_dim);
-    p.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
-    p.scale = static_cast<float>(spec.score_scale());
   }
 
   void launch() {

@@ -17,6 +17,7 @@
 #include "gpu/benchmark/profile.h"
 #include "gpu/benchmark/timing.h"
 #include "gpu/engine/attention.h"
+#include "gpu/engine/work.h"
 #include "gpu/entmax/attention.h"
 
 namespace {
@@ -31,7 +32,7 @@ struct Options {
   double alpha = 1.5, share = 0.1, query_variance = 6;
   int64_t k_keep = 8, block = 64, samples = 30, seed = 1;
   bool causal = false, positions = false, graph = false, cold = false, backward = false;
-  bool profile = false;
+  bool profile = false, portable = false;
 };
 
 void declare(CLI::App& app, Options& o) {
@@ -53,6 +54,8 @@ void declare(CLI::App& app, Options& o) {
   app.add_flag("--positions", o.positions, "hide later keys by positions 0, 1, 2, ...");
   app.add_flag("--graph", o.graph, "replay a graph instead of timing lone calls");
   app.add_flag("--backward", o.backward, "exact entmax with its gradients in place of the variants");
+  app.add_flag("--portable", o.portable, "its portable path where Hopper's would be taken")
+      ->needs("--backward");
   app.add_flag("--profile", o.profile, "one call for ncu --profile-from-start off, nothing is timed")
       ->excludes("--backward");
   app.add_flag("--cold", o.cold, "flush L2 before each call");
@@ -98,7 +101,8 @@ void bench_backward(const Options& o, const AttentionSpec& spec, const Stream& s
       make_inputs<float>({.seed = static_cast<uint64_t>(o.seed) + 1, .query_variance = 1}, spec.shape);
   const DeviceTensor d_out = DeviceTensor::from(stream, dtype, host.q), d_q(stream, dtype, q.view().extents),
                      d_k(stream, dtype, k.view().extents), d_v(stream, dtype, v.view().extents);
-  entmax::EntmaxAttention attention(spec, dtype, stream);
+  const auto path = o.portable ? entmax::ForwardPath::portable : entmax::ForwardPath::fastest;
+  entmax::EntmaxAttention attention(spec, dtype, stream, 0, path);
   const auto forward = [&] { attention.forward(q.view(), k.view(), v.view(), out.view()); };
   const auto both = [&] {
     forward();
@@ -159,7 +163,7 @@ void bench(const Options& o) {
     const Timing timing = time_on_device(call, stream, timing_of(o));
     const double median = analysis::median(timing.seconds);
     const auto interval = analysis::median_interval(timing.seconds);
-    const Work& work = attention.plan().work;
+    const Work work = count_work(*variant, spec, dtype, attention.plan(), device);
     std::printf(
         "  %-34s %10.2f us [%.2f, %.2f]  useful %.1f executed %.1f TFLOP/s  %s\n", id.c_str(), 1e6 * median,
         1e6 * interval.low, 1e6 * interval.high, 1e-12 * work.useful_flops / median,

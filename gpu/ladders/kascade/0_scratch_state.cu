@@ -95,7 +95,8 @@ const Variant kVariant{.ladder = "kascade",
                                   .causal = true,
                                   .compute_capability = 80},
                        .plan = plan_sequential<ScratchSoftmax>,
-                       .launch = launch_sequential<ScratchSoftmax>};
+                       .launch = launch_sequential<ScratchSoftmax>,
+                       .trace = trace_sequential};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

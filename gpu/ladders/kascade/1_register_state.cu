@@ -63,7 +63,8 @@ const Variant kVariant{.ladder = "kascade",
                                   .causal = true,
                                   .compute_capability = 80},
                        .plan = plan_sequential<BroadcastSoftmax>,
-                       .launch = launch_sequential<BroadcastSoftmax>};
+                       .launch = launch_sequential<BroadcastSoftmax>,
+                       .trace = trace_sequential};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

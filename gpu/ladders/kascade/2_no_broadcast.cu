@@ -25,7 +25,8 @@ const Variant kVariant{
                .causal = true,
                .compute_capability = 80},
     .plan = plan_sequential<Softmax>,
-    .launch = launch_sequential<Softmax>};
+    .launch = launch_sequential<Softmax>,
+    .trace = trace_sequential};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -28,7 +28,8 @@ Variant variant_of(const char* name, const char* finding) {
                      .causal = true,
                      .compute_capability = 80},
           .plan = plan_sequential<Softmax>,
-          .launch = launch_sequential<Softmax>};
+          .launch = launch_sequential<Softmax>,
+          .trace = trace_sequential};
 }
 
 const Variant k128x64 = variant_of<128, 64>(

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(2 * kRows, 2) attend_prefetching(const Problem
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   return with_element(dtype, [&](auto element) {
     using Element = decltype(element);
-    return plan_items(spec, dtype, {.q = kRows, .k = kKeys, .stages = kStages}, "attend_prefetching",
+    return plan_items(spec, {.q = kRows, .k = kKeys, .stages = kStages}, "attend_prefetching",
                       reinterpret_cast<const void*>(&attend_prefetching<Element>),
                       sizeof(PrefetchShared<Element>));
   });
@@ -69,6 +69,10 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
             Problem::of(spec, kRows, arguments));
   });
   check_launch(kernel.name.c_str());
+}
+
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  return trace_items(spec, dtype, plan.kernels[0], kRows, {.tile_keys = kKeys, .padded_dim = kDim});
 }
 
 const Variant kVariant{
@@ -86,7 +90,8 @@ const Variant kVariant{
                .causal = true,
                .compute_capability = 80},
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -46,7 +46,8 @@ const Variant kVariant{
                .causal = true,
                .compute_capability = 90},
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace_gathering};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

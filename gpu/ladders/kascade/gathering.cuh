@@ -225,16 +225,20 @@ auto with_kernel(const AttentionSpec& spec, Dtype dtype, F&& f) {
 
 inline Plan plan_gathering(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
   const Problem p = Problem::of(spec, kTileRows);
-  const int padded_dim = spec.shape.head_dim <= 64 ? 64 : 128;
   Plan plan{.tile = {.q = kTileRows, .k = kTileRows, .stages = kStages}};
   with_kernel(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
     plan.kernels = {{"attend_gathering", reinterpret_cast<const void*>(kernel),
                      std::min(p.items, device.multiprocessors), kThreads, shared_bytes}};
   });
-  plan.work =
-      tiled_work(spec, dtype, {.q = kTileRows * p.row_blocks, .k = kTileRows}, padded_dim, MathUnit::f16);
-  plan.work.l2_bytes *= p.row_blocks;  // Q and O excepted, each row block gathers the keys again
+  plan.unit = MathUnit::f16;
   return plan;
+}
+
+// Of the gathering kernel alone, in the order in which a queue hands out items.
+inline std::vector<KernelTrace> trace_gathering(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  return trace_items(
+      spec, dtype, plan.kernels.back(), kTileRows,
+      {.tile_keys = kTileRows, .padded_dim = spec.shape.head_dim <= 64 ? 64 : 128, .whole_tiles = true});
 }
 
 inline void launch_gathering(const AttentionSpec& spec, Dtype dtype, const KernelLaunch& launch,

@@ -3,6 +3,7 @@
 // lie. A tile is 32 tokens x the query heads of one key head, which read one rising list of keys. A thread
 // block takes 128 (or 64) of its rows: row r is token r % 32 of the tile and head r / 32 of the group.
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -11,8 +12,8 @@
 
 #include "gpu/arch/reduce.cuh"
 #include "gpu/cuda_check.h"
+#include "gpu/engine/trace.h"
 #include "gpu/engine/variant.h"
-#include "gpu/engine/work.h"
 
 namespace splash::gpu::kascade {
 
@@ -58,7 +59,7 @@ struct Problem {
 
   // Key heads one after the other, so that K and V of one stay in L2; the last tile first, for under a causal
   // mask its list is the longest and must not be what the chip waits for.
-  __device__ TileAddress address(int item) const {
+  __host__ __device__ TileAddress address(int item) const {
     const int tile = item / row_blocks;
     return {tile / tiles, tiles - 1 - tile % tiles, item % row_blocks * rows};
   }
@@ -70,14 +71,15 @@ struct Problem {
   }
 
   // The largest key that the mask shows to a token of the tile; below 0 where it shows none.
-  __device__ int last_key(const TileAddress& at, int token) const {
+  __host__ __device__ int last_key(const TileAddress& at, int token) const {
     return causal ? at.tile * kTokens + token + kv_len - q_len : kv_len - 1;
   }
-  __device__ int last_key(const TileAddress& at) const {
-    return last_key(at, min(kTokens, q_len - at.tile * kTokens) - 1);
+  __host__ __device__ int last_key(const TileAddress& at) const {
+    const int tokens = q_len - at.tile * kTokens;
+    return last_key(at, (tokens < kTokens ? tokens : kTokens) - 1);
   }
 
-  __device__ int64_t list(const TileAddress& at) const { return at.kv_head * tiles + at.tile; }
+  __host__ __device__ int64_t list(const TileAddress& at) const { return at.kv_head * tiles + at.tile; }
   __device__ const int32_t* keys(const TileAddress& at) const { return key_indices + list(at) * k_keep; }
 
   // The keys of the list that any row of the tile sees. The rising list ends there.
@@ -139,6 +141,57 @@ __device__ inline float inverse_or_zero(float sum) {
 template <class F>
 auto with_element(Dtype dtype, F&& f) {
   return dtype == Dtype::bf16 ? f(__nv_bfloat16{}) : f(__half{});
+}
+
+// How a rung works through a list.
+struct ListWalk {
+  int tile_keys = 0, padded_dim = 0;
+  // Rows that a tile lacks: left out, or read as copies of the last key and of the first query.
+  bool whole_tiles = false;
+  bool through_l1 = false;
+};
+
+// One piece of work an item.
+inline std::vector<KernelTrace> trace_items(const AttentionSpec& spec, Dtype dtype,
+                                            const KernelLaunch& kernel, int block_rows,
+                                            const ListWalk& walk) {
+  const Problem p = Problem::of(spec, block_rows);
+  const TensorRows rows(spec.shape, dtype);
+  const auto run = [=, lists = spec.selection.keys.data()](int64_t item, BlockTrace& trace) {
+    const TileAddress at = p.address(static_cast<int>(item));
+    const int32_t* const keys = lists + p.list(at) * p.k_keep;
+    const int32_t* const end = std::find(keys, keys + p.k_keep, -1);
+    const auto visible = std::upper_bound(keys, end, p.last_key(at)) - keys;
+    trace.read(Operand::key_lists, p.list(at) * p.k_keep * int64_t{sizeof(int32_t)},
+               visible * int64_t{sizeof(int32_t)});
+    const int first_head = at.first_row / kTokens, token = at.tile * kTokens;
+    const int heads = std::min(p.rows / kTokens, p.group - first_head);
+    const auto for_each_head = [&](const auto& use) {
+      for (int i = 0; i < heads; ++i) use(at.kv_head * p.group + first_head + i);
+    };
+    for_each_head([&](int64_t head) { rows.read_q(trace, head, token, kTokens); });
+    const int present = heads * std::min(kTokens, p.q_len - token);
+    const int64_t row_bytes = rows.row_bytes(), kv_row = at.kv_head * p.kv_len;
+    if (walk.whole_tiles)
+      trace.read(Operand::q, at.kv_head * p.group * p.q_len * row_bytes, row_bytes, p.rows - present);
+    for (int64_t begin = 0; begin < visible; begin += walk.tile_keys) {
+      const int64_t stop = std::min<int64_t>(visible, begin + walk.tile_keys);
+      for (const Operand operand : {Operand::k, Operand::v}) {
+        for (int64_t i = begin, run = 1; i < stop; i += run) {  // neighbours in one range
+          for (run = 1; i + run < stop && keys[i + run] == keys[i] + run;) ++run;
+          trace.read(operand, (kv_row + keys[i]) * row_bytes, run * row_bytes);
+        }
+        if (walk.whole_tiles)
+          trace.read(operand, (kv_row + keys[stop - 1]) * row_bytes, row_bytes,
+                     begin + walk.tile_keys - stop);
+      }
+      trace.multiply(p.rows, walk.tile_keys, walk.padded_dim);
+      trace.multiply(p.rows, walk.padded_dim, walk.tile_keys);
+      trace.next_step();
+    }
+    for_each_head([&](int64_t head) { rows.write_out(trace, head, token, kTokens); });
+  };
+  return {{.kernel = kernel.name, .blocks = p.items, .through_l1 = walk.through_l1, .run = run}};
 }
 
 }  // namespace splash::gpu::kascade

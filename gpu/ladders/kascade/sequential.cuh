@@ -61,21 +61,24 @@ __global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256
 }
 
 // One thread block an item.
-inline Plan plan_items(const AttentionSpec& spec, Dtype dtype, const Tile& tile, const char* name,
-                       const void* kernel, int64_t shared_bytes) {
+inline Plan plan_items(const AttentionSpec& spec, const Tile& tile, const char* name, const void* kernel,
+                       int64_t shared_bytes) {
   const Problem p = Problem::of(spec, tile.q);
   Plan plan{.tile = tile};
   plan.kernels = {{name, kernel, p.items, 2 * tile.q, shared_bytes}};
-  plan.work = tiled_work(spec, dtype, {.q = tile.q * p.row_blocks, .k = tile.k}, kDim, MathUnit::f16);
-  plan.work.l2_bytes *= p.row_blocks;  // Q and O excepted, each row block gathers the keys again
+  plan.unit = MathUnit::f16;
   return plan;
+}
+inline std::vector<KernelTrace> trace_sequential(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  return trace_items(spec, dtype, plan.kernels[0], plan.tile.q,
+                     {.tile_keys = plan.tile.k, .padded_dim = kDim, .through_l1 = true});
 }
 
 template <class Softmax>
 Plan plan_sequential(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   return with_element(dtype, [&](auto element) {
     using Element = decltype(element);
-    return plan_items(spec, dtype, {.q = Softmax::kRows, .k = Softmax::kKeys}, "attend_sequentially",
+    return plan_items(spec, {.q = Softmax::kRows, .k = Softmax::kKeys}, "attend_sequentially",
                       reinterpret_cast<const void*>(&attend_sequentially<Element, Softmax>),
                       sizeof(SequentialShared<Element, Softmax>));
   });

@@ -7,6 +7,8 @@
 // At ~600 cycles of L2 latency over 4 loads in flight that is some 80 000 cycles, 45 us: latency, not
 // bandwidth, is what the document measured.
 
+#include <algorithm>
+
 #include "gpu/ladders/large_dims/common.cuh"
 
 namespace splash::gpu {
@@ -80,8 +82,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& /*device*/) 
                    .function = with_element(dtype, [](auto element) { return kernel<decltype(element)>(); }),
                    .blocks = spec.shape.rows(),
                    .threads = kThreads,
-                   .shared_bytes = (spec.shape.kv_len + 32) * int64_t{sizeof(float)}}},
-      .work = tiled_work(spec, dtype, tile, spec.shape.head_dim, MathUnit::fp32)};
+                   .shared_bytes = (spec.shape.kv_len + 32) * int64_t{sizeof(float)}}}};
 }
 
 void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Arguments& args) {
@@ -93,6 +94,28 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
         static_cast<const T*>(args.v), static_cast<T*>(args.out));
   });
   check_launch("one_query");
+}
+
+// The query is read from L1 after the first key.
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  const auto run = [p = Problem::of(spec), rows = TensorRows(spec.shape, dtype)](int64_t block,
+                                                                                 BlockTrace& trace) {
+    const int head = static_cast<int>(block / p.q_len), query = static_cast<int>(block % p.q_len);
+    const int kv_head = head / p.group, keys = p.visible_keys(query);
+    rows.read_q(trace, head, query, 1);
+    for (int key = 0; key < keys; key += kWarps) {
+      rows.read_k(trace, kv_head, key, std::min(kWarps, keys - key));
+      trace.next_step();
+    }
+    for (int column = 0; column < p.head_dim; column += kThreads) {
+      rows.read_v(trace, kv_head, 0, keys, {column, kThreads});
+      trace.next_step();
+    }
+    rows.write_out(trace, head, query, 1);
+    trace.multiply(1, keys, p.head_dim);
+    trace.multiply(1, p.head_dim, keys);
+  };
+  return {{.kernel = "one_query", .blocks = plan.kernels[0].blocks, .through_l1 = true, .run = run}};
 }
 
 const Variant kVariant{
@@ -110,7 +133,8 @@ const Variant kVariant{
                .kv_len_max = 58000,  // the scores fill 227 KB of shared memory
                .compute_capability = 75},
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

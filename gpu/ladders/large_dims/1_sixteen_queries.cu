@@ -11,6 +11,8 @@
 // both sides of each of 256 chunks of 32 dims (~1000 cycles each) 250 000 cycles = 140 us. So: slower than
 // rung 0 here, whatever the traffic says.
 
+#include <algorithm>
+
 #include "gpu/ladders/large_dims/tile_16.cuh"
 
 namespace splash::gpu {
@@ -76,8 +78,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& /*device*/) 
                    .function = with_element(dtype, [](auto element) { return kernel<decltype(element)>(); }),
                    .blocks = s.batch * s.q_heads * ceil_div(s.q_len, kQueries),
                    .threads = kThreads}},
-      .workspace_bytes = scratch ? s.rows() * s.head_dim * int64_t{sizeof(float)} : 0,
-      .work = tiled_work(spec, dtype, tile, round_up(s.head_dim, kChunk), MathUnit::fp32)};
+      .workspace_bytes = scratch ? s.rows() * s.head_dim * int64_t{sizeof(float)} : 0};
 }
 
 void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Arguments& args) {
@@ -89,6 +90,36 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
         static_cast<T*>(args.out));
   });
   check_launch("sixteen_queries");
+}
+
+// Sixteen rows of queries do not fit L1 beside K and V: each tile of keys reads them again. So do the outputs
+// between tiles.
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  const auto sums = dtype == Dtype::f32 ? Operand::out : Operand::workspace;
+  const auto run = [sums, p = Problem::of(spec), rows = TensorRows(spec.shape, dtype)](int64_t block,
+                                                                                       BlockTrace& trace) {
+    const int q_tiles = static_cast<int>(ceil_div(p.q_len, kQueries));
+    const int head = static_cast<int>(block) / q_tiles, kv_head = head / p.group;
+    const int first_query = static_cast<int>(block) % q_tiles * kQueries;
+    const int tiles = p.key_tiles(first_query + kQueries - 1, kKeys);
+    const int64_t row_bytes = p.head_dim * int64_t{sizeof(float)},
+                  at = (int64_t{head} * p.q_len + first_query) * row_bytes,
+                  bytes = std::min(kQueries, p.q_len - first_query) * row_bytes;
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int first_key = tile * kKeys, k_rows = std::min(kKeys, p.kv_len - first_key);
+      rows.read_q(trace, head, first_query, kQueries);
+      rows.read_k(trace, kv_head, first_key, kKeys);
+      trace.multiply(kQueries, kKeys, round_up(p.head_dim, kChunk));
+      trace.next_step();
+      if (tile > 0) trace.read(sums, at, bytes);
+      rows.read_v(trace, kv_head, first_key, kKeys);
+      trace.multiply(kQueries, p.head_dim, round_up(k_rows, 4));
+      trace.next_step();
+      if (tile + 1 < tiles) trace.write(sums, at, bytes);
+    }
+    rows.write_out(trace, head, first_query, kQueries);
+  };
+  return {{.kernel = "sixteen_queries", .blocks = plan.kernels[0].blocks, .through_l1 = true, .run = run}};
 }
 
 const Variant kVariant{
@@ -108,7 +139,8 @@ const Variant kVariant{
             .compute_capability = 75,
         },
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

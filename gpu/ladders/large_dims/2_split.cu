@@ -9,6 +9,8 @@
 // at 4.3 TB/s need 2 us; 8 chunks x ~1000 cycles + 4 value steps x ~700 + two launches ~ 4 + 2 + 3 us = 9 us.
 // Against rung 1's 140: 15 x.
 
+#include <algorithm>
+
 #include "gpu/ladders/large_dims/tile_16.cuh"
 
 namespace splash::gpu {
@@ -122,16 +124,9 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
   const AttentionShape& s = spec.shape;
   const Split split = split_of(s, device.multiprocessors);
   const Tile tile{.q = kQueries, .k = kKeys, .d = split.dims};
-  Plan plan{
-      .tile = tile,
-      .kernels = with_element(dtype, [&](auto element) { return kernels<decltype(element)>(s, split); }),
-      .workspace_bytes = split.parts * s.rows() * s.kv_len * int64_t{sizeof(float)},
-      .work = tiled_work(spec, dtype, tile, round_up(s.head_dim, kChunk), MathUnit::fp32)};
-  // Parts are written once and read by every block of columns.
-  const auto parts = static_cast<double>(plan.workspace_bytes);
-  plan.work.l2_bytes += parts * static_cast<double>(1 + ceil_div(s.head_dim, kThreads));
-  plan.work.dram_bytes += parts > static_cast<double>(device.l2_bytes) ? 2 * parts : 0;
-  return plan;
+  return {.tile = tile,
+          .kernels = with_element(dtype, [&](auto element) { return kernels<decltype(element)>(s, split); }),
+          .workspace_bytes = split.parts * s.rows() * s.kv_len * int64_t{sizeof(float)}};
 }
 
 void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Arguments& args) {
@@ -146,6 +141,57 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
         Problem::of(spec), split, parts, static_cast<const T*>(args.v), static_cast<T*>(args.out));
     check_launch("combine_and_weigh");
   });
+}
+
+// Parts of the scores lie in the workspace, a float a (part, head, query, key).
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  const Problem p = Problem::of(spec);
+  const TensorRows rows(spec.shape, dtype);
+  const int q_tiles = static_cast<int>(ceil_div(p.q_len, kQueries)),
+            k_tiles = static_cast<int>(ceil_div(p.kv_len, kKeys)), dims = plan.tile.d,
+            parts = static_cast<int>(ceil_div(p.head_dim, dims)),
+            slices = static_cast<int>(ceil_div(p.head_dim, kThreads));
+  const auto score_at = [=](int part, int head, int query, int key) {
+    return (((int64_t{part} * p.heads + head) * p.q_len + query) * p.kv_len + key) * int64_t{sizeof(float)};
+  };
+  const auto scores = [=](int64_t index, BlockTrace& trace) {
+    const auto block = static_cast<int>(index);
+    const int part = block % parts, first_key = block / parts % k_tiles * kKeys;
+    const int first_query = block / parts / k_tiles % q_tiles * kQueries,
+              head = block / parts / k_tiles / q_tiles;
+    if (first_key >= p.key_tiles(first_query + kQueries - 1, kKeys) * kKeys) return;
+    const TensorRows::Columns columns{int64_t{part} * dims, dims};
+    rows.read_q(trace, head, first_query, kQueries, columns);
+    rows.read_k(trace, head / p.group, first_key, kKeys, columns);
+    trace.multiply(kQueries, kKeys, round_up(std::min(dims, p.head_dim - part * dims), kChunk));
+    trace.next_step();
+    trace.write(Operand::workspace, score_at(part, head, first_query, first_key),
+                std::min(kKeys, p.kv_len - first_key) * int64_t{sizeof(float)},
+                std::min(kQueries, p.q_len - first_query), p.kv_len * int64_t{sizeof(float)});
+  };
+  const auto values = [=](int64_t index, BlockTrace& trace) {
+    const auto block = static_cast<int>(index);
+    const int first_query = block / slices % q_tiles * kQueries, head = block / slices / q_tiles;
+    const TensorRows::Columns columns{int64_t{block % slices} * kThreads, kThreads};
+    const int width = std::min(kThreads, p.head_dim - block % slices * kThreads);
+    const int tiles = p.key_tiles(first_query + kQueries - 1, kKeys);
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int first_key = tile * kKeys;
+      for (int query = first_query; query < std::min(first_query + kQueries, p.q_len); ++query) {
+        trace.read(Operand::workspace, score_at(0, head, query, first_key),
+                   std::min(kKeys, p.visible_keys(query) - first_key) * int64_t{sizeof(float)}, parts,
+                   score_at(1, 0, 0, 0));
+      }
+      trace.next_step();
+      rows.read_v(trace, head / p.group, first_key, kKeys, columns);
+      trace.multiply(kQueries, width, round_up(std::min(kKeys, p.kv_len - first_key), 4));
+      trace.next_step();
+    }
+    rows.write_out(trace, head, first_query, kQueries, columns);
+  };
+  return {
+      {.kernel = "partial_scores", .blocks = plan.kernels[0].blocks, .through_l1 = true, .run = scores},
+      {.kernel = "combine_and_weigh", .blocks = plan.kernels[1].blocks, .through_l1 = true, .run = values}};
 }
 
 const Variant kVariant{
@@ -166,7 +212,8 @@ const Variant kVariant{
             .compute_capability = 75,
         },
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

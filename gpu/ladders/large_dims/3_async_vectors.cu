@@ -10,6 +10,8 @@
 // reads needs 8 for 64: from 5 wavefronts a 4 products to 1: the fp32 units (~60 TFLOP/s: 1.15 ms for 69
 // GFLOP) become the bound, rung 2 stays near 5 ms.
 
+#include <algorithm>
+
 #include "gpu/arch/cp_async.cuh"
 #include "gpu/ladders/large_dims/common.cuh"
 
@@ -279,8 +281,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
                   .stages = kScoreStages};
   const Split split = split_of(s, tile);
   Plan plan{.tile = tile,
-            .workspace_bytes = int64_t{split.parts} * s.rows() * split.pitch * int64_t{sizeof(float)},
-            .work = tiled_work(spec, dtype, tile, round_up(s.head_dim, kColumns), MathUnit::fp32)};
+            .workspace_bytes = int64_t{split.parts} * s.rows() * split.pitch * int64_t{sizeof(float)}};
   plan.kernels = with_tile(dtype, queries, [&](auto element, auto constant) -> std::vector<KernelLaunch> {
     using T = decltype(element);
     constexpr int kQueries = constant.value;
@@ -295,9 +296,6 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
              .threads = kThreads,
              .shared_bytes = sizeof(ValueShared<T, kQueries>)}};
   });
-  const auto parts = static_cast<double>(plan.workspace_bytes);  // read by every block of columns
-  plan.work.l2_bytes += parts * static_cast<double>(1 + ceil_div(s.head_dim, kColumns));
-  plan.work.dram_bytes += parts > static_cast<double>(device.l2_bytes) ? 2 * parts : 0;
   return plan;
 }
 
@@ -318,6 +316,57 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
   });
 }
 
+// Parts of the scores lie in the workspace, rows of `pitch` floats a (part, head, query).
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  const Problem p = Problem::of(spec);
+  const TensorRows rows(spec.shape, dtype);
+  const Split split = split_of(spec.shape, plan.tile);
+  const int queries = plan.tile.q, chunk = static_cast<int>(128 / bytes_of(dtype));  // dims of a Row
+  const int q_tiles = static_cast<int>(ceil_div(p.q_len, queries)),
+            k_tiles = static_cast<int>(ceil_div(p.kv_len, kScoreKeys)),
+            slices = static_cast<int>(ceil_div(p.head_dim, kColumns));
+  const auto score_at = [=](int part, int head, int query, int key) {
+    return (((int64_t{part} * p.heads + head) * p.q_len + query) * split.pitch + key) *
+           int64_t{sizeof(float)};
+  };
+  const auto scores = [=](int64_t index, BlockTrace& trace) {
+    const auto block = static_cast<int>(index);
+    const int part = block % split.parts, first_key = block / split.parts % k_tiles * kScoreKeys;
+    const int first_query = block / split.parts / k_tiles % q_tiles * queries,
+              head = block / split.parts / k_tiles / q_tiles;
+    if (first_key >= p.key_tiles(first_query + queries - 1, kScoreKeys) * kScoreKeys) return;
+    const TensorRows::Columns columns{int64_t{part} * split.dims, split.dims};
+    rows.read_q(trace, head, first_query, queries, columns);
+    rows.read_k(trace, head / p.group, first_key, kScoreKeys, columns);
+    trace.multiply(queries, kScoreKeys,
+                   round_up(std::min(split.dims, p.head_dim - part * split.dims), chunk));
+    trace.next_step();
+    trace.write(Operand::workspace, score_at(part, head, first_query, first_key),
+                std::min(kScoreKeys, p.kv_len - first_key) * int64_t{sizeof(float)},
+                std::min(queries, p.q_len - first_query), split.pitch * int64_t{sizeof(float)});
+  };
+  const auto values = [=](int64_t index, BlockTrace& trace) {
+    const auto block = static_cast<int>(index);
+    const int first_query = block / slices % q_tiles * queries, head = block / slices / q_tiles;
+    const TensorRows::Columns columns{int64_t{block % slices} * kColumns, kColumns};
+    const int tiles = p.key_tiles(first_query + queries - 1, kValueKeys);
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int first_key = tile * kValueKeys;
+      for (int query = first_query; query < std::min(first_query + queries, p.q_len); ++query) {
+        trace.read(Operand::workspace, score_at(0, head, query, first_key),
+                   std::min(kValueKeys, p.visible_keys(query) - first_key) * int64_t{sizeof(float)},
+                   split.parts, score_at(1, 0, 0, 0));
+      }
+      rows.read_v(trace, head / p.group, first_key, kValueKeys, columns);
+      trace.multiply(queries, kColumns, kValueKeys);
+      trace.next_step();
+    }
+    rows.write_out(trace, head, first_query, queries, columns);
+  };
+  return {{.kernel = "partial_scores", .blocks = plan.kernels[0].blocks, .run = scores},
+          {.kernel = "combine_and_weigh", .blocks = plan.kernels[1].blocks, .run = values}};
+}
+
 const Variant kVariant{.ladder = "large_dims",
                        .rung = 3,
                        .name = "async-vectors",
@@ -333,7 +382,8 @@ const Variant kVariant{.ladder = "large_dims",
                                .compute_capability = 80,
                            },
                        .plan = plan,
-                       .launch = launch};
+                       .launch = launch,
+                       .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -225,7 +225,6 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& /*device*/) 
                  .threads = kThreads,
                  .shared_bytes = static_cast<int64_t>(bytes)}};
       });
-  plan.work = tiled_work(spec, dtype, plan.tile, s.head_dim, MathUnit::fp32);
   return plan;
 }
 
@@ -237,6 +236,10 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
                  args.stream, Problem::of(spec), tile.d, static_cast<const T*>(args.q),
                  static_cast<const T*>(args.k), static_cast<const T*>(args.v), static_cast<T*>(args.out));
   });
+}
+
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  return trace_clusters(spec, dtype, plan, {.ranks = ranks_of(spec.shape), .dims = spec.shape.head_dim});
 }
 
 const Variant kVariant{.ladder = "large_dims",
@@ -257,7 +260,8 @@ const Variant kVariant{.ladder = "large_dims",
                                .compute_capability = 90,
                            },
                        .plan = plan,
-                       .launch = launch};
+                       .launch = launch,
+                       .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -302,9 +302,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& /*device*/) 
        .blocks = s.batch * s.q_heads * ceil_div(s.q_len, kQueries) * shape.ranks,
        .threads = 32 * shape.warps,
        .shared_bytes = plan.tile.k == 64 ? shared_bytes<64>(shape.warps) : shared_bytes<16>(shape.warps)}};
-  plan.work = tiled_work(spec, dtype, plan.tile, round_up(s.head_dim, 128 / bytes_of(dtype)),
-                         dtype == Dtype::bf16 ? MathUnit::f16 : MathUnit::tf32);
-  if (dtype == Dtype::f32) plan.work.executed_flops *= 3;
+  plan.unit = dtype == Dtype::bf16 ? MathUnit::f16 : MathUnit::tf32;
   return plan;
 }
 
@@ -316,6 +314,16 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
                  Problem::of(spec), static_cast<const T*>(args.q), static_cast<const T*>(args.k),
                  static_cast<const T*>(args.v), static_cast<T*>(args.out));
   });
+}
+
+// All warps multiply, those past head_dim too.
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  const int ranks = shape_of(spec.shape, dtype).ranks;
+  return trace_clusters(spec, dtype, plan,
+                        {.ranks = ranks,
+                         .dims = int64_t{ranks} * plan.tile.d,
+                         .products = dtype == Dtype::f32 ? 3 : 1,
+                         .one_tile = plan.tile.k == 16});
 }
 
 const Variant kVariant{
@@ -334,7 +342,8 @@ const Variant kVariant{
                .compute_capability = 90},
     .tolerance = {.f32 = 1e-10},
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

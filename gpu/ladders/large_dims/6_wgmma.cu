@@ -243,10 +243,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
        .threads = kGemmThreads,
        .shared_bytes = bf16 ? round_up(ring_bytes, 1024) + kConsumers * 2 * 64 * kPanel : ring_bytes}};
   plan.workspace_bytes = s.rows() * layout.pitch * int64_t{sizeof(float)};
-  plan.work = tiled_work(spec, dtype, tile, round_up(s.head_dim, 256), bf16 ? MathUnit::f16 : MathUnit::tf32);
-  const auto workspace = static_cast<double>(plan.workspace_bytes);
-  plan.work.l2_bytes += 3 * workspace;
-  plan.work.dram_bytes += workspace > static_cast<double>(device.l2_bytes) ? 3 * workspace : 0;
+  plan.unit = bf16 ? MathUnit::f16 : MathUnit::tf32;
   return plan;
 }
 
@@ -291,6 +288,85 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
   with_element(dtype, [&](auto element) { launch_as<decltype(element)>(spec, dtype, plan, args); });
 }
 
+// A piece of work is a cluster's tile: its rows, and columns that one of its blocks loads for all.
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  const Problem p = Problem::of(spec);
+  const TensorRows rows(spec.shape, dtype);
+  const bool bf16 = dtype == Dtype::bf16;
+  const int step = bf16 ? kStep<__nv_bfloat16> : kStep<float>, keys = plan.tile.k;
+  const int64_t pitch = round_up(p.kv_len, 64) * int64_t{sizeof(float)}, element = bytes_of(dtype);
+  const auto row_at = [=](int head, int64_t query) { return (int64_t{head} * p.q_len + query) * pitch; };
+  const auto tile_of = [](int64_t tile, int64_t rows, int64_t tile_rows, int64_t columns,
+                          int64_t tile_columns) {
+    const int64_t row_tiles = ceil_div(rows, tile_rows), column_tiles = ceil_div(columns, tile_columns);
+    return ProductTile{static_cast<int>(tile / column_tiles / row_tiles),
+                       static_cast<int>(tile / column_tiles % row_tiles * tile_rows),
+                       static_cast<int>(tile % column_tiles * tile_columns),
+                       static_cast<int>((tile / column_tiles % row_tiles + 1) * tile_rows - 1)};
+  };
+  const auto tiles_of = [&](int64_t rows, int64_t tile_rows, int64_t columns, int64_t tile_columns) {
+    return p.heads * ceil_div(rows, tile_rows) * ceil_div(columns, tile_columns);
+  };
+  const int ranks = grid_of(p.q_len).ranks, value_ranks = bf16 ? ranks : grid_of(p.head_dim).ranks;
+  const int64_t q_rows = int64_t{kTileRows} * ranks, value_rows = int64_t{kTileRows} * value_ranks;
+
+  const auto scores = [=](int64_t piece, BlockTrace& trace) {
+    const ProductTile tile = tile_of(piece, p.q_len, q_rows, p.kv_len, keys);
+    if (tile.first_column >= p.key_tiles(tile.last_row, keys) * keys) return;
+    for (int64_t dim = 0; dim < p.head_dim; dim += step) {
+      rows.read_q(trace, tile.head, tile.first_row, q_rows, {dim, step});
+      rows.read_k(trace, tile.head / p.group, tile.first_column, keys, {dim, step});
+      trace.multiply(q_rows, keys, step);
+      trace.next_step();
+    }
+    const int64_t column = tile.first_column * int64_t{sizeof(float)};
+    trace.write(Operand::workspace, row_at(tile.head, tile.first_row) + column,
+                std::min<int64_t>(keys * int64_t{sizeof(float)}, pitch - column),
+                std::min(q_rows, p.q_len - int64_t{tile.first_row}), pitch);
+  };
+  const auto softmax = [=](int64_t block, BlockTrace& trace) {
+    constexpr int kRows = kSoftmaxThreads / 32, kHeld = 512;  // a warp holds so many keys of its row
+    for (int64_t row = block * kRows; row < std::min((block + 1) * kRows, int64_t{p.heads} * p.q_len);
+         ++row) {
+      const int seen = p.visible_keys(static_cast<int>(row % p.q_len));
+      for (int pass = 0; pass < (seen > kHeld ? 2 : 1); ++pass)
+        trace.read(Operand::workspace, row * pitch, round_up(seen, 4) * int64_t{sizeof(float)});
+    }
+    trace.next_step();
+    for (int64_t row = block * kRows; row < std::min((block + 1) * kRows, int64_t{p.heads} * p.q_len); ++row)
+      trace.write(Operand::workspace, row * pitch, pitch / int64_t{sizeof(float)} * element);
+  };
+  const auto read_probabilities = [=](BlockTrace& trace, int head, int64_t query, int64_t queries,
+                                      int64_t key) {
+    trace.read(Operand::workspace, row_at(head, query) + key * element, step * element,
+               std::min(queries, p.q_len - query), pitch);
+  };
+  const auto values = [=](int64_t piece, BlockTrace& trace) {
+    const ProductTile tile = bf16 ? tile_of(piece, p.q_len, value_rows, p.head_dim, 256)
+                                  : tile_of(piece, p.head_dim, value_rows, p.q_len, 256);
+    const int64_t query = bf16 ? tile.first_row : tile.first_column, queries = bf16 ? value_rows : 256;
+    const TensorRows::Columns columns{bf16 ? tile.first_column : tile.first_row, bf16 ? 256 : value_rows};
+    const int tiles = p.key_tiles(static_cast<int>(query + queries - 1), step);
+    for (int64_t key = 0; key < int64_t{tiles} * step; key += step) {
+      read_probabilities(trace, tile.head, query, queries, key);
+      rows.read_v(trace, tile.head / p.group, key, step, columns);
+      trace.multiply(value_rows, 256, step);
+      trace.next_step();
+    }
+    rows.write_out(trace, tile.head, query, queries, columns);
+  };
+  return {{.kernel = "multiply_scores",
+           .blocks = tiles_of(p.q_len, q_rows, p.kv_len, keys),
+           .cluster = ranks,
+           .run = scores},
+          {.kernel = "normalize_rows", .blocks = plan.kernels[1].blocks, .run = softmax},
+          {.kernel = "multiply_values",
+           .blocks = bf16 ? tiles_of(p.q_len, value_rows, p.head_dim, 256)
+                          : tiles_of(p.head_dim, value_rows, p.q_len, 256),
+           .cluster = value_ranks,
+           .run = values}};
+}
+
 const Variant kVariant{
     .ladder = "large_dims",
     .rung = 6,
@@ -307,7 +383,8 @@ const Variant kVariant{
                .compute_capability = 90},
     .tolerance = {.f32 = 1e-6},
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -31,6 +31,10 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
   choose(spec, dtype).launch(spec, dtype, plan, args);
 }
 
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  return choose(spec, dtype).trace(spec, dtype, plan);
+}
+
 const Variant kVariant{
     .ladder = "large_dims",
     .rung = 7,
@@ -43,7 +47,8 @@ const Variant kVariant{
                .compute_capability = 90},
     .tolerance = {.f32 = 1e-6},
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

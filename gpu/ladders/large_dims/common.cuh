@@ -10,8 +10,8 @@
 #include "gpu/arch/reduce.cuh"
 #include "gpu/cuda_check.h"
 #include "gpu/engine/round.h"
+#include "gpu/engine/trace.h"
 #include "gpu/engine/variant.h"
-#include "gpu/engine/work.h"
 
 namespace splash::gpu::large_dims {
 

@@ -43,4 +43,39 @@ void launch_early(void (*kernel)(Parameters...), const KernelLaunch& shape, cons
   check_cuda(cudaLaunchKernelEx(&config, kernel, values...), "launch " + shape.name);
 }
 
+// Of rungs 4 and 5, a cluster a piece of work: sixteen queries, all of head_dim, tiles of keys one after the
+// other. `dims`: the depth of the products, padding included; products: of tensor cores, to one that is
+// meant.
+struct ClusterWork {
+  int ranks = 1;
+  int64_t dims = 0;
+  int products = 1;
+  bool one_tile = false;  // there are no more keys than a tile has
+};
+inline std::vector<KernelTrace> trace_clusters(const AttentionSpec& spec, Dtype dtype, const Plan& plan,
+                                               const ClusterWork& work) {
+  const int queries = plan.tile.q, keys = plan.tile.k;
+  const auto run = [=, p = Problem::of(spec), rows = TensorRows(spec.shape, dtype)](int64_t cluster,
+                                                                                    BlockTrace& trace) {
+    const int head = static_cast<int>(cluster) % p.heads, kv_head = head / p.group;
+    const int first_query = static_cast<int>(cluster) / p.heads * queries;
+    rows.read_q(trace, head, first_query, queries);
+    const int tiles = work.one_tile ? 1 : p.key_tiles(first_query + queries - 1, keys);
+    for (int tile = 0; tile < tiles; ++tile) {
+      rows.read_k(trace, kv_head, int64_t{tile} * keys, keys);
+      rows.read_v(trace, kv_head, int64_t{tile} * keys, keys);
+      for (int product = 0; product < work.products; ++product) {
+        trace.multiply(queries, keys, work.dims);
+        trace.multiply(queries, work.dims, keys);
+      }
+      trace.next_step();
+    }
+    rows.write_out(trace, head, first_query, queries);
+  };
+  return {{.kernel = plan.kernels[0].name,
+           .blocks = plan.kernels[0].blocks / work.ranks,
+           .cluster = work.ranks,
+           .run = run}};
+}
+
 }  // namespace splash::gpu::large_dims

@@ -21,7 +21,8 @@ const Variant kVariant{
         "launching.",
     .limits = sparse::fp32_limits(NormalizerKind::entmax, {32, 64}),
     .plan = sparse::plan_three_launches<32, 64, 4>,
-    .launch = sparse::launch_three<32, 64, 4>};
+    .launch = sparse::launch_three<32, 64, 4>,
+    .trace = sparse::trace_three};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -20,7 +20,8 @@ const Variant kVariant{
     .predicted = {.over = "0-three-launches", .low = 3, .high = 5, .claim = "S0.3b"},
     .limits = sparse::fp32_limits(NormalizerKind::entmax, {32, 64, 128, 256}),
     .plan = sparse::plan_three_launches<128, 256, 8>,
-    .launch = sparse::launch_three<128, 256, 8>};
+    .launch = sparse::launch_three<128, 256, 8>,
+    .trace = sparse::trace_three};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

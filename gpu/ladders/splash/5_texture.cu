@@ -73,7 +73,8 @@ const Variant kVariant{
     .limits = sparse::fp32_limits(NormalizerKind::entmax, {32, 64}),
     .tolerance = {.f32 = 1e-10},
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = sparse::trace_fused};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -237,9 +237,7 @@ Plan plan(const AttentionSpec& spec, Dtype, const DeviceInfo&) {
       {"round_kernel", round, int64_t{to.key_heads} * to.k_tiles + position_tiles, kRoundThreads, 0},
       {"screen_kernel", screen, int64_t{p.heads} * to.q_tiles, 32 * kScreenWarps,
        static_cast<int64_t>(one_panel ? sizeof(ScreenShared<1>) : sizeof(ScreenShared<2>))}};
-  plan.work = score_work(spec, plan.tile, one_panel ? 64 : 128, MathUnit::f16);
-  plan.work.dram_bytes += 2.0 * static_cast<double>(plan.workspace_bytes);
-  plan.work.executed_flops *= 2;  // two passes, each of half the bytes
+  plan.unit = MathUnit::f16;
   return plan;
 }
 
@@ -271,6 +269,37 @@ void launch(const AttentionSpec& spec, Dtype, const Plan& plan, const Arguments&
   }
 }
 
+// The rounded keys, then two passes over them. Listed keys are scored again and weighed: of each query at
+// least one, how many the data decides.
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  const Problem p = make_problem(spec);
+  const TensorRows rows(spec.shape, dtype);
+  Rounded to{};
+  lay_out(spec, nullptr, to);
+  const int64_t panels = ceil_div(p.head_dim, 64), tile_bytes = panels * kPanelBytes;
+  const int64_t norms = reinterpret_cast<int64_t>(to.k_norms), k_tiles = to.k_tiles, key_heads = to.key_heads;
+  const auto round = [=](int64_t tile, BlockTrace& trace) {
+    if (tile >= key_heads * k_tiles) return;  // of positions
+    rows.read_k(trace, tile / k_tiles, tile % k_tiles * kScreenTile, kScreenTile);
+    trace.next_step();
+    trace.write(Operand::workspace, tile * tile_bytes, tile_bytes);
+    trace.write(Operand::workspace, norms + tile * int64_t{sizeof(float2)}, sizeof(float2));
+  };
+  const auto screen = [=, tile = plan.tile, seen = SeenTiles(spec, kScreenTile, kScreenTile)](
+                          int64_t block, BlockTrace& trace) mutable {
+    const QueryTile queries = query_tile(p, block, kScreenTile);
+    rows.read_q(trace, queries.head, queries.first, kScreenTile);
+    const bool any = trace_scores(trace, seen, queries, tile, 64 * panels, 2, [&](int64_t key_tile) {
+      trace.read(Operand::workspace, (queries.kv_head * k_tiles + key_tile) * tile_bytes, tile_bytes);
+    });
+    if (any) rows.read_one_value_each(trace, queries.kv_head, queries.first, kScreenTile);
+    trace.next_step();
+    rows.write_out(trace, queries.head, queries.first, kScreenTile);
+  };
+  return {{.kernel = "round_kernel", .blocks = plan.kernels[0].blocks, .through_l1 = true, .run = round},
+          {.kernel = "screen_kernel", .blocks = plan.kernels[1].blocks, .run = screen}};
+}
+
 Limits limits() {
   Limits limits = fp32_limits(NormalizerKind::entmax, {32, 64, 128, 256});
   limits.compute_capability = 90;
@@ -292,7 +321,8 @@ const Variant kVariant{
     .predicted = {.over = "0-three-launches", .low = 10, .high = 100, .claim = "S4.7"},
     .limits = limits(),
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

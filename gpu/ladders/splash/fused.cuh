@@ -218,8 +218,24 @@ Plan plan_fused(const AttentionSpec& spec, Dtype, const DeviceInfo&) {
       {"fused_kernel", reinterpret_cast<const void*>(&fused_kernel<kKeep, Loads>),
        ceil_div(p.q_len, kFusedQueries) * p.heads, 32 * kFusedWarps,
        4 * ((kFusedQueries + kFusedKeys) * row_pitch(p.head_dim) + kFusedQueries * kScorePitch) + lists}};
-  plan.work = score_work(spec, plan.tile, spec.shape.head_dim, MathUnit::fp32);
   return plan;
+}
+
+// Of the values a query weighs, one, the least: how many there are the data decides.
+inline std::vector<KernelTrace> trace_fused(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  const auto run = [tile = plan.tile, p = make_problem(spec), rows = TensorRows(spec.shape, dtype),
+                    seen = SeenTiles(spec, kFusedQueries, kFusedKeys)](int64_t block,
+                                                                       BlockTrace& trace) mutable {
+    const QueryTile queries = query_tile(p, block, kFusedQueries);
+    rows.read_q(trace, queries.head, queries.first, kFusedQueries);
+    const bool any = trace_scores(trace, seen, queries, tile, p.head_dim, 1, [&](int64_t key_tile) {
+      rows.read_k(trace, queries.kv_head, key_tile * kFusedKeys, kFusedKeys);
+    });
+    if (any) rows.read_one_value_each(trace, queries.kv_head, queries.first, kFusedQueries);
+    trace.next_step();
+    rows.write_out(trace, queries.head, queries.first, kFusedQueries);
+  };
+  return {{.kernel = "fused_kernel", .blocks = plan.kernels[0].blocks, .through_l1 = true, .run = run}};
 }
 
 template <Keep kKeep, class Loads>

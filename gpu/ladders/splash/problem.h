@@ -8,7 +8,8 @@
 
 #include "core/error.h"
 #include "gpu/engine/round.h"
-#include "gpu/engine/work.h"
+#include "gpu/engine/trace.h"
+#include "gpu/engine/variant.h"
 
 namespace splash::gpu::sparse {
 
@@ -72,18 +73,29 @@ inline Limits fp32_limits(NormalizerKind kind, std::vector<int64_t> selection_bl
   return limits;
 }
 
-// Every visible tile multiplied once for the scores; of the values only what is kept is read. Useful: 4 d a
-// visible pair times the share that the selection keeps of a block.
-inline Work score_work(const AttentionSpec& spec, const Tile& tile, int64_t padded_dim, MathUnit unit) {
-  AttentionSpec dense = spec;
-  dense.selection = {};
-  Work work = tiled_work(dense, Dtype::f32, tile, padded_dim, unit);
-  const auto kept = static_cast<double>(std::min(spec.selection.k_keep, spec.selection.block));
-  work.useful_flops *= kept / static_cast<double>(spec.selection.block);
-  work.executed_flops /= 2;  // half of it is the product with V
-  const double rows = 2.0 * static_cast<double>(spec.shape.rows() * spec.shape.head_dim * 4);
-  work.l2_bytes = rows + (work.l2_bytes - rows) / 2;
-  return work;
+// A block's queries. Those of every head's last queries come first, then those before them.
+struct QueryTile {
+  int64_t head = 0, kv_head = 0, first = 0;
+};
+inline QueryTile query_tile(const Problem& p, int64_t block, int64_t tile_q) {
+  const int64_t head = block % p.heads;
+  return {head, head / p.group, (ceil_div(p.q_len, tile_q) - 1 - block / p.heads) * tile_q};
+}
+
+// Walks over the tiles of keys that some query of the block sees, `passes` times; read_keys(key tile) says
+// where they come from. Whether there are any.
+template <class ReadKeys>
+bool trace_scores(BlockTrace& trace, SeenTiles& seen, const QueryTile& queries, const Tile& tile,
+                  int64_t padded_dim, int passes, const ReadKeys& read_keys) {
+  const std::vector<int64_t>& key_tiles = seen.of(queries.head, queries.first);
+  for (int pass = 0; pass < passes; ++pass) {
+    for (const int64_t key_tile : key_tiles) {
+      read_keys(key_tile);
+      trace.multiply(tile.q, tile.k, padded_dim);
+      trace.next_step();
+    }
+  }
+  return !key_tiles.empty();
 }
 
 }  // namespace splash::gpu::sparse

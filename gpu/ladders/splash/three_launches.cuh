@@ -172,10 +172,85 @@ Plan plan_three_launches(const AttentionSpec& spec, Dtype, const DeviceInfo&) {
       {"splash_forward_sparse", reinterpret_cast<const void*>(&splash_forward_sparse),
        ceil_div(rows, kRowWarps), 32 * kRowWarps, 0}};
   plan.workspace_bytes = lay_out(spec, kKeys, nullptr, to);
-  plan.work = score_work(spec, plan.tile, spec.shape.head_dim, MathUnit::fp32);
-  plan.work.executed_flops += plan.work.useful_flops / 2;  // the kept scores, once more
-  plan.work.dram_bytes += 2.0 * static_cast<double>(plan.workspace_bytes);
   return plan;
+}
+
+// The mask's words; from them, lists; then the kept keys' scores once more, and of the values that a query
+// weighs one, the least: how many there are the data decides. Which keys are kept it decides too: here they
+// are spread evenly over each block of keys that the query sees some of.
+inline std::vector<KernelTrace> trace_three(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  Intermediate to{};
+  lay_out(spec, plan.tile.k, nullptr, to);
+  const auto at = [](const auto* pointer) { return reinterpret_cast<int64_t>(pointer); };
+  const Problem p = make_problem(spec);
+  const TensorRows rows(spec.shape, dtype);
+  const int64_t words = to.words * 4, room = to.room * 4, mask = at(to.mask), counts = at(to.counts),
+                keys = at(to.keys), scores = at(to.scores), all_rows = spec.shape.rows();
+  const auto build_mask = [=, tile = plan.tile, seen = SeenTiles(spec, plan.tile.q, plan.tile.k)](
+                              int64_t block, BlockTrace& trace) mutable {
+    const QueryTile queries = query_tile(p, block, tile.q);
+    rows.read_q(trace, queries.head, queries.first, tile.q);
+    trace_scores(trace, seen, queries, tile, p.head_dim, 1,
+                 [&](int64_t key_tile) { rows.read_k(trace, queries.kv_head, key_tile * tile.k, tile.k); });
+    trace.write(Operand::workspace, mask + (queries.head * p.q_len + queries.first) * words,
+                std::min<int64_t>(tile.q, p.q_len - queries.first) * words);
+  };
+  // Keys kept of a row, block by block of keys.
+  const auto kept_of = [=, &spec](int64_t row, const auto& use) {
+    const RowMask sight =
+        spec.mask.row(spec.shape, row / p.q_len / p.q_heads, row / p.q_len % p.q_heads, row % p.q_len);
+    for (int64_t first = 0; first < sight.end; first += p.block) {
+      RowMask block = sight;
+      block.begin = first;
+      block.end = std::min<int64_t>(sight.end, first + p.block);
+      use(first, block.end - first, std::min<int64_t>(block.count(), p.k_keep));
+    }
+  };
+  const auto count_of = [=](int64_t row) {
+    int64_t count = 0;
+    kept_of(row, [&](int64_t, int64_t, int64_t kept) { count += kept; });
+    return count;
+  };
+  const auto for_each_row = [=](int64_t block, const auto& use) {
+    for (int64_t row = block * kRowWarps; row < std::min((block + 1) * kRowWarps, all_rows); ++row) use(row);
+  };
+  const auto build_lookup = [=](int64_t block, BlockTrace& trace) {
+    for_each_row(block, [&](int64_t row) {
+      trace.read(Operand::workspace, mask + row * words, words);
+      trace.write(Operand::workspace, keys + row * room, 4 * count_of(row));
+      trace.write(Operand::workspace, counts + row * 4, 4);
+    });
+  };
+  const auto forward = [=](int64_t block, BlockTrace& trace) {
+    for_each_row(block, [&](int64_t row) {
+      const int64_t head = row / p.q_len, query = row % p.q_len, kv_head = head / p.group;
+      int64_t count = 0;
+      rows.read_q(trace, head, query, 1);
+      trace.read(Operand::workspace, counts + row * 4, 4);
+      kept_of(row, [&](int64_t first, int64_t width, int64_t kept) {
+        for (int64_t i = 0; i < kept; ++i) rows.read_k(trace, kv_head, first + i * width / kept, 1);
+        count += kept;
+      });
+      trace.read(Operand::workspace, keys + row * room, 4 * count);
+      trace.write(Operand::workspace, scores + row * room, 4 * count);
+      trace.read(Operand::workspace, scores + row * room, 4 * count);
+      trace.multiply(1, count, p.head_dim);
+      if (count > 0) rows.read_one_value_each(trace, kv_head, query, 1);
+      rows.write_out(trace, head, query, 1);
+    });
+  };
+  return {{.kernel = "build_mask_kernel",
+           .blocks = plan.kernels[0].blocks,
+           .through_l1 = true,
+           .run = build_mask},
+          {.kernel = "build_lookup_kernel",
+           .blocks = plan.kernels[1].blocks,
+           .through_l1 = true,
+           .run = build_lookup},
+          {.kernel = "splash_forward_sparse",
+           .blocks = plan.kernels[2].blocks,
+           .through_l1 = true,
+           .run = forward}};
 }
 
 template <int kQueries, int kKeys, int kWarps>

@@ -222,9 +222,9 @@ __global__ void __launch_bounds__(Config<kDim>::kThreads, 1)
 }
 
 template <int kDim>
-Plan plan_for(const AttentionSpec& spec, Dtype dtype, const Entry& entry) {
+Plan plan_for(const AttentionSpec& spec, const Entry& entry) {
   using C = Config<kDim>;
-  return tiled_plan(spec, dtype, {.q = C::kTileM, .k = C::kTileN, .stages = C::kStages}, "warp-specialised",
+  return tiled_plan(spec, {.q = C::kTileM, .k = C::kTileN, .stages = C::kStages}, "warp-specialised",
                     C::kThreads, entry);
 }
 
@@ -233,9 +233,12 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
     using I = decltype(instance);
     using T = typename I::Element;
     constexpr int kDim = I::kHeadDim;
-    return plan_for<kDim>(spec, dtype,
-                          {reinterpret_cast<const void*>(attention<T, kDim>), sizeof(Shared<T, kDim>)});
+    return plan_for<kDim>(spec, {reinterpret_cast<const void*>(attention<T, kDim>), sizeof(Shared<T, kDim>)});
   });
+}
+
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  return trace_walk(spec, dtype, plan, {.longest_first = true, .backwards = true});
 }
 
 const Variant kVariant{
@@ -253,7 +256,8 @@ const Variant kVariant{
                .causal = true,
                .compute_capability = 90},
     .plan = plan,
-    .launch = launch_with_maps};
+    .launch = launch_with_maps,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -188,7 +188,7 @@ Plan split_plan(const AttentionSpec& spec, Dtype dtype) {
     using T = typename I::Element;
     using C = Config<I::kHeadDim>;
     return tiled_plan(
-        spec, dtype, {.q = kRows, .k = C::kTileN}, kName, C::kThreads,
+        spec, {.q = kRows, .k = C::kTileN}, kName, C::kThreads,
         {reinterpret_cast<const void*>(attention<T, I::kHeadDim>), sizeof(Shared<T, I::kHeadDim>)});
   });
 }
@@ -213,6 +213,12 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
   }
 }
 
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  const KernelLaunch& kernel = plan.kernels.front();
+  if (kernel.name != kName) return find_variant(kLargeGrids).trace(spec, dtype, plan);
+  return trace_walk(spec, dtype, plan, {.at_once = kernel.threads / kWarpgroup});
+}
+
 const Variant kVariant{
     .ladder = "wmma",
     .rung = 11,
@@ -226,7 +232,8 @@ const Variant kVariant{
                .causal = true,
                .compute_capability = 90},
     .plan = plan,
-    .launch = launch};
+    .launch = launch,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -74,7 +74,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
     using T = typename I::Element;
     return Entry{reinterpret_cast<const void*>(attention<T, I::kHeadDim>), sizeof(Shared<T, I::kHeadDim>)};
   });
-  return tiled_plan(spec, dtype, {.q = kTileM, .k = kTileN}, "scalar", kThreads, entry, MathUnit::fp32);
+  return tiled_plan(spec, {.q = kTileM, .k = kTileN}, "scalar", kThreads, entry, MathUnit::fp32);
 }
 
 const Variant kVariant{
@@ -90,7 +90,8 @@ const Variant kVariant{
                .causal = true,
                .compute_capability = 75},
     .plan = plan,
-    .launch = launch_tiles};
+    .launch = launch_tiles,
+    .trace = trace_tiles};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -35,7 +35,8 @@ const Variant kVariant{.ladder = "wmma",
                                   .causal = true,
                                   .compute_capability = 80},
                        .plan = plan,
-                       .launch = launch_tiles};
+                       .launch = launch_tiles,
+                       .trace = trace_tiles};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

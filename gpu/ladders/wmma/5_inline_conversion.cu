@@ -58,7 +58,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
     using T = typename I::Element;
     return entry_of<Shared<T, I::kHeadDim>>(attention<T, I::kHeadDim>);
   });
-  return tiled_plan(spec, dtype, {.q = kTileM, .k = kTileN}, "inline-conversion", kWarps * kWarp, entry);
+  return tiled_plan(spec, {.q = kTileM, .k = kTileN}, "inline-conversion", kWarps * kWarp, entry);
 }
 
 const Variant kVariant{
@@ -73,7 +73,8 @@ const Variant kVariant{
                .causal = true,
                .compute_capability = 80},
     .plan = plan,
-    .launch = launch_tiles};
+    .launch = launch_tiles,
+    .trace = trace_tiles};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -30,7 +30,8 @@ const Variant kVariant{
                .causal = true,
                .compute_capability = 80},
     .plan = plan,
-    .launch = launch_tiles};
+    .launch = launch_tiles,
+    .trace = trace_tiles};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -51,7 +51,11 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
     using T = typename I::Element;
     return entry_of<Shared<T, I::kHeadDim>>(attention<T, I::kHeadDim>);
   });
-  return tiled_plan(spec, dtype, {.q = kTileM, .k = kTileN, .stages = 2}, "cp-async", kWarps * kWarp, entry);
+  return tiled_plan(spec, {.q = kTileM, .k = kTileN, .stages = 2}, "cp-async", kWarps * kWarp, entry);
+}
+
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  return trace_walk(spec, dtype, plan, {.first_anyway = true, .one_ahead = true});
 }
 
 const Variant kVariant{
@@ -68,7 +72,8 @@ const Variant kVariant{
                .causal = true,
                .compute_capability = 80},
     .plan = plan,
-    .launch = launch_tiles};
+    .launch = launch_tiles,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -210,9 +210,13 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
     using T = typename I::Element;
     using C = Config<I::kHeadDim>;
     return tiled_plan(
-        spec, dtype, {.q = C::kTileM, .k = C::kTileN, .stages = kStages}, "registers", kThreads,
+        spec, {.q = C::kTileM, .k = C::kTileN, .stages = kStages}, "registers", kThreads,
         {reinterpret_cast<const void*>(attention<T, I::kHeadDim>), sizeof(Shared<T, I::kHeadDim>)});
   });
+}
+
+std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  return trace_walk(spec, dtype, plan, {.longest_first = true, .first_anyway = true});
 }
 
 const Variant kVariant{
@@ -228,7 +232,8 @@ const Variant kVariant{
                .causal = true,
                .compute_capability = 80},
     .plan = plan,
-    .launch = launch_tiles};
+    .launch = launch_tiles,
+    .trace = trace};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -12,8 +12,8 @@
 
 #include "gpu/arch/reduce.cuh"
 #include "gpu/cuda_check.h"
+#include "gpu/engine/trace.h"
 #include "gpu/engine/variant.h"
-#include "gpu/engine/work.h"
 
 namespace splash::gpu::wmma_ladder {
 
@@ -40,15 +40,17 @@ struct BlockTask {
 };
 
 // One past the last key that `query` sees; causal masks are aligned at the bottom right.
-__device__ inline int end_of_keys(const Problem& p, int query) {
-  return p.causal ? min(p.kv_len, max(0, query + 1 + p.kv_len - p.q_len)) : p.kv_len;
+__host__ __device__ inline int end_of_keys(const Problem& p, int query) {
+  const int end = p.causal ? query + 1 + p.kv_len - p.q_len : p.kv_len;
+  return end < 0 ? 0 : end > p.kv_len ? p.kv_len : end;
 }
 
 // Blocks are scheduled in order: tiles of a head follow one another, so that its K and V stay in L2; where
 // `longest_first` (under a causal mask), the last tiles of all heads come first, so that no long one is left
 // for the end.
-__device__ inline BlockTask block_task(const Problem& p, int tile_q, bool longest_first = false) {
-  const int block = static_cast<int>(blockIdx.x), heads = static_cast<int>(gridDim.x) / p.q_tiles;
+__host__ __device__ inline BlockTask block_task(const Problem& p, int block, int blocks, int tile_q,
+                                                bool longest_first) {
+  const int heads = blocks / p.q_tiles;
   const int tile = longest_first ? p.q_tiles - 1 - block / heads : block % p.q_tiles;
   BlockTask task;
   task.head = longest_first ? block % heads : block / p.q_tiles;
@@ -58,6 +60,9 @@ __device__ inline BlockTask block_task(const Problem& p, int tile_q, bool longes
   task.q_offset = int64_t{task.head} * p.q_len * p.head_dim;
   task.kv_offset = int64_t{task.kv_head} * p.kv_len * p.head_dim;
   return task;
+}
+__device__ inline BlockTask block_task(const Problem& p, int tile_q, bool longest_first = false) {
+  return block_task(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), tile_q, longest_first);
 }
 
 // A row without a finite score yet is shifted by 0, not by -inf: exp2(-inf - 0) is the 0 that it should be.
@@ -138,8 +143,8 @@ inline int64_t tiles_of_queries(const AttentionShape& shape, int tile_q) {
 }
 
 // One launch, one block a tile of queries of one head.
-inline Plan tiled_plan(const AttentionSpec& spec, Dtype dtype, const Tile& tile, const char* name,
-                       int threads, const Entry& entry, MathUnit unit = MathUnit::f16) {
+inline Plan tiled_plan(const AttentionSpec& spec, const Tile& tile, const char* name, int threads,
+                       const Entry& entry, MathUnit unit = MathUnit::f16) {
   const AttentionShape& shape = spec.shape;
   Plan plan;
   plan.tile = tile;
@@ -148,7 +153,7 @@ inline Plan tiled_plan(const AttentionSpec& spec, Dtype dtype, const Tile& tile,
                           .blocks = shape.batch * shape.q_heads * tiles_of_queries(shape, tile.q),
                           .threads = threads,
                           .shared_bytes = entry.shared_bytes});
-  plan.work = tiled_work(spec, dtype, tile, padded_dim(shape.head_dim), unit);
+  plan.unit = unit;
   return plan;
 }
 
@@ -174,6 +179,51 @@ void launch_kernel(const KernelLaunch& kernel, const Arguments& args, Parameters
                               dim3(static_cast<unsigned>(kernel.threads)), addresses,
                               static_cast<size_t>(kernel.shared_bytes), args.stream),
              "launch " + kernel.name);
+}
+
+// How a rung walks over the keys of a tile of queries. Tiles that no query sees are neither read nor
+// multiplied.
+struct Walk {
+  bool longest_first = false;  // under a causal mask
+  bool first_anyway = false;   // the first tile is fetched before anyone asks whether a query sees it
+  bool one_ahead = false;      // a tile behind the last is fetched, too
+  bool backwards = false;
+  int at_once = 1;  // tiles that the block's warpgroups take side by side
+  bool through_l1 = false;
+};
+
+// One piece of work a tile of queries, as tiled_plan() says.
+inline std::vector<KernelTrace> trace_walk(const AttentionSpec& spec, Dtype dtype, const Plan& plan,
+                                           const Walk& walk) {
+  const KernelLaunch& kernel = plan.kernels.front();
+  const int tile_q = plan.tile.q, tile_k = plan.tile.k, dim = padded_dim(spec.shape.head_dim);
+  const auto run = [=, rows = TensorRows(spec.shape, dtype), p = problem_of(spec, tile_q, {}),
+                    blocks = static_cast<int>(kernel.blocks)](int64_t block, BlockTrace& trace) {
+    const BlockTask task =
+        block_task(p, static_cast<int>(block), blocks, tile_q, walk.longest_first && p.causal);
+    const auto fetch = [&](int tile) {
+      rows.read_k(trace, task.kv_head, int64_t{tile} * tile_k, tile_k);
+      rows.read_v(trace, task.kv_head, int64_t{tile} * tile_k, tile_k);
+    };
+    rows.read_q(trace, task.head, task.first_query, tile_q);
+    const int tiles = (task.end_key + tile_k - 1) / tile_k;
+    if (tiles == 0 && walk.first_anyway) fetch(0);
+    for (int turn = 0; turn < tiles; ++turn) {
+      if (turn % walk.at_once == 0) trace.next_step();
+      fetch(walk.backwards ? tiles - 1 - turn : turn);
+      trace.multiply(tile_q, tile_k, dim);
+      trace.multiply(tile_q, dim, tile_k);
+    }
+    if (tiles > 0 && walk.one_ahead) fetch(tiles);
+    trace.next_step();
+    rows.write_out(trace, task.head, task.first_query, tile_q);
+  };
+  return {{.kernel = kernel.name, .blocks = kernel.blocks, .through_l1 = walk.through_l1, .run = run}};
+}
+
+// Of the rungs that read with ordinary loads, a tile at a time.
+inline std::vector<KernelTrace> trace_tiles(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
+  return trace_walk(spec, dtype, plan, {.through_l1 = true});
 }
 
 // Launches the plan's only kernel, which takes a Problem.

@@ -287,7 +287,7 @@ Plan plan_in_phases(const AttentionSpec& spec, Dtype dtype, const char* name) {
     return entry_of<Tiles<T, I::kHeadDim, kTileM, kWarps, kPadding>>(
         attention_in_phases<T, I::kHeadDim, kTileM, kWarps, kPadding, kBarriers>);
   });
-  return tiled_plan(spec, dtype, {.q = kTileM, .k = kTileN}, name, kWarps * kWarp, entry);
+  return tiled_plan(spec, {.q = kTileM, .k = kTileN}, name, kWarps * kWarp, entry);
 }
 
 }  // namespace splash::gpu::wmma_ladder

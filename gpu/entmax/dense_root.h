@@ -1,9 +1,12 @@
 #pragma once
 // tau of a row whose scores are never held at once, only summed. With u = gain (score - pivot) + shift = z -
 // tau, f(shift) = sum of u_+^beta is convex and rises; sought is the shift with f = 1. A pass over the scores
-// gives f and its slope at one shift; each pass costs a product Q K^T, so their number decides.
+// gives f and its slope at one shift; each pass costs a product Q K^T, so their number decides. Compiles
+// without nvcc.
 
-#include "gpu/entmax/weights.cuh"
+#include <cmath>
+
+#include "gpu/entmax/host_device.h"
 
 namespace splash::gpu::entmax {
 
@@ -16,10 +19,10 @@ struct Root {
   float last_shift = 0, last_sum = 0, last_slope = 0;  // of the pass before; slope 0: there was none
 
   // The largest score alone bounds the shift: it has p <= 1. Its excess would be `excess` at a shift of 0.
-  __device__ __forceinline__ void cap(float excess) { above = fminf(above, 1 - excess); }
+  SPLASH_HOST_DEVICE void cap(float excess) { above = fminf(above, 1 - excess); }
 
   // What no longer needs to be known once the root is found; where it was not, two passes tell anew.
-  __device__ __forceinline__ void forget() {
+  SPLASH_HOST_DEVICE void forget() {
     above = INFINITY;
     below = -INFINITY;
     last_shift = last_sum = last_slope = 0;
@@ -27,21 +30,21 @@ struct Root {
 
   // f's root where f^(1/k) is a line. From the right (f >= 1) k = beta never passes the root, for the
   // beta-norm of u_+ is convex in the shift; k = beta + 2 is how the tail of a bell thins out.
-  static __device__ __forceinline__ float step_of_power(float sum, float slope, float beta) {
+  static SPLASH_HOST_DEVICE float step_of_power(float sum, float slope, float beta) {
     const float k = sum > 16 ? beta : beta + 2;
     return k * sum / slope * (1 - exp2f(-log2f(sum) / k));
   }
 
   // From sums over a part of the keys, brought up to the whole: no bracket follows, but last_shift, where
   // some part had f >= 1, is the way back where no score is above 0.
-  __device__ __forceinline__ void guess(float sum, float slope, float beta) {
+  SPLASH_HOST_DEVICE void guess(float sum, float slope, float beta) {
     if (sum >= 1) last_shift = shift;
     const float next = sum > 0 ? shift - step_of_power(sum, slope, beta) : 0.5f * (shift + last_shift);
     if (fabsf(next) < INFINITY) shift = fminf(next, above);
   }
 
   // From sums over all keys at `shift`.
-  __device__ __forceinline__ Progress advance(float sum, float slope, float beta) {
+  SPLASH_HOST_DEVICE Progress advance(float sum, float slope, float beta) {
     const float error = sum - 1;
     const bool capped = shift > above;  // the largest score was not known yet
     if (error >= 0) {
@@ -78,7 +81,7 @@ struct Root {
   }
 
  private:
-  __device__ __forceinline__ Progress move_to(float next) {
+  SPLASH_HOST_DEVICE Progress move_to(float next) {
     if (next == shift || !(fabsf(next) < INFINITY)) return Progress::settled;
     shift = next;
     return Progress::far;

@@ -1,0 +1,156 @@
+#include "analysis/cache/simulate.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/touched_bytes.h"
+
+namespace splash::analysis {
+namespace {
+
+void require(bool holds, const char* what, int64_t value) {
+  if (!holds) throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", what, value));
+}
+
+// Operands lie 64 GB apart: no tensor is larger.
+uint64_t address_of(const BlockTrace::Range& range, int64_t row) {
+  return (static_cast<uint64_t>(range.operand) << 36) +
+         static_cast<uint64_t>(range.offset + row * range.pitch);
+}
+
+// Each byte once. Few enough ranges to sort.
+int64_t distinct_bytes(const BlockTrace& trace) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  for (const BlockTrace::Range& range : trace.ranges()) {
+    for (int64_t row = 0; row < range.rows; ++row) {
+      const uint64_t begin = address_of(range, row);
+      ranges.emplace_back(begin, begin + static_cast<uint64_t>(range.bytes));
+    }
+  }
+  std::sort(ranges.begin(), ranges.end());
+  uint64_t bytes = 0, upto = 0;
+  for (const auto& [begin, end] : ranges) {
+    if (end > upto) bytes += end - std::max(begin, upto);
+    upto = std::max(upto, end);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+class Gpu {
+ public:
+  Gpu(int multiprocessors, const L2Size& l2)
+      : multiprocessors_(multiprocessors), partitions_(l2.partitions), memory_(l2) {}
+
+  void run(const KernelRun& kernel) {
+    const KernelTrace& trace = kernel.trace;
+    l1_.clear();
+    if (trace.through_l1 && kernel.l1_bytes >= kLineBytes * Cache::kWays)
+      l1_.assign(static_cast<std::size_t>(multiprocessors_), Cache(kernel.l1_bytes));
+    std::vector<Piece> pieces(static_cast<std::size_t>(std::min(kernel.at_once, trace.blocks)));
+    int64_t next = 0;
+    for (Piece& piece : pieces) start(trace, next++, piece);
+    for (bool working = !pieces.empty(); working;) {
+      working = false;
+      for (std::size_t slot = 0; slot < pieces.size(); ++slot) {
+        Piece& piece = pieces[slot];
+        if (piece.step == piece.trace.steps()) {
+          if (next >= trace.blocks) continue;  // nothing is left for this place
+          start(trace, next++, piece);
+        }
+        const auto place = static_cast<int64_t>(slot) * trace.cluster % multiprocessors_;
+        take(piece, static_cast<int>(place));
+        working = true;
+      }
+    }
+  }
+
+  CallTraffic traffic() const {
+    CallTraffic traffic = traffic_;
+    traffic.memory = memory_.traffic();
+    return traffic;
+  }
+
+ private:
+  // A block at work.
+  struct Piece {
+    BlockTrace trace;
+    std::size_t step = 0;
+  };
+
+  static void start(const KernelTrace& kernel, int64_t block, Piece& piece) {
+    piece.trace.clear();
+    piece.step = 0;
+    kernel.run(block, piece.trace);
+  }
+
+  void take(Piece& piece, int multiprocessor) {
+    const int partition = multiprocessor % partitions_;
+    const BlockTrace::Range* const end = piece.trace.end(piece.step);
+    for (const auto* range = piece.trace.begin(piece.step); range != end; ++range) {
+      for (int64_t row = 0; row < range->rows; ++row) {
+        for_each_line(address_of(*range, row), range->bytes, [&](uint64_t line, unsigned sectors) {
+          ask(multiprocessor, partition, line, sectors, range->write);
+        });
+      }
+    }
+    ++piece.step;
+  }
+
+  void ask(int multiprocessor, int partition, uint64_t line, unsigned sectors, bool write) {
+    ++traffic_.lines;
+    traffic_.asked += kSectorBytes * std::popcount(sectors);
+    if (!write && !l1_.empty()) {
+      const unsigned missing =
+          l1_[static_cast<std::size_t>(multiprocessor)].use(line, sectors, false).missing;
+      traffic_.l1_hits += kSectorBytes * (std::popcount(sectors) - std::popcount(missing));
+      sectors = missing;
+    }
+    if (sectors != 0) memory_.use_line(partition, line, sectors, write);
+  }
+
+  int multiprocessors_, partitions_;
+  MemorySystem memory_;
+  std::vector<Cache> l1_;  // of each multiprocessor; none where the kernel passes L1 by
+  CallTraffic traffic_{};
+};
+
+}  // namespace
+
+CallTraffic simulate(const std::vector<KernelRun>& kernels, int multiprocessors, const L2Size& l2) {
+  require(multiprocessors > 0, "the number of multiprocessors", multiprocessors);
+  Gpu gpu(multiprocessors, l2);
+  for (const KernelRun& kernel : kernels) {
+    require(kernel.at_once > 0, "the number of blocks at a time", kernel.at_once);
+    gpu.run(kernel);
+  }
+  return gpu.traffic();
+}
+
+WorkingSet working_set(const KernelRun& kernel) {
+  require(kernel.at_once > 0, "the number of blocks at a time", kernel.at_once);
+  WorkingSet result;
+  TouchedBytes wave, read;
+  BlockTrace trace;
+  for (int64_t block = 0; block < std::min(kernel.at_once, kernel.trace.blocks); ++block) {
+    trace.clear();
+    kernel.trace.run(block, trace);
+    result.block = std::max(result.block, distinct_bytes(trace));
+    wave.add(trace);
+    for (const BlockTrace::Range& range : trace.ranges()) {
+      if (!range.write) read.add(range);
+    }
+  }
+  result.wave = wave.all();
+  result.wave_read = read.all();
+  return result;
+}
+
+bool fits(const WorkingSet& set, const L2Size& l2) {
+  return set.wave_read <= l2.bytes / l2.partitions;
+}
+
+}  // namespace splash::analysis

@@ -1,0 +1,32 @@
+#pragma once
+// What a report tells of a kernel's run through simulated caches.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "analysis/report/report.h"
+
+namespace splash::analysis {
+
+// Bytes of a first call, on an empty L2. Labelled simulated; working sets are counted.
+struct SimulatedCase {
+  double l1_hit_bytes = 0;
+  double l2_bytes = 0;  // asked of L2
+  double l2_hit_bytes = 0;
+  double dram_read_bytes = 0, dram_write_bytes = 0;  // written: those still in L2 at the end, too
+  double block_working_set = 0, wave_working_set = 0;
+  double l2_holds_keys = 0;  // the most keys of which a full wave's stay in L2; NaN where that is not known
+};
+
+// The columns of a report, and the member that each fills.
+struct SimulatedColumn {
+  double SimulatedCase::*member = nullptr;
+  ColumnInfo info;
+};
+const std::vector<SimulatedColumn>& simulated_columns();
+
+// Nothing where the report has no such columns, or the case was not simulated.
+std::optional<SimulatedCase> simulated_case(const Report& report, int64_t row);
+
+}  // namespace splash::analysis

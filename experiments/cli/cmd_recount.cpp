@@ -1,0 +1,42 @@
+// splash recount: a recorded report with what today's declarations count of its kernels.
+
+#include <fmt/format.h>
+
+#include "analysis/report/io.h"
+#include "build_info.h"
+#include "experiments/cli/command.h"
+#include "experiments/cli/console.h"
+#include "experiments/cli/kernel_selection.h"
+#include "experiments/kinds/recount.h"
+#include "experiments/runner/narrate.h"
+#include "experiments/runner/provenance.h"
+
+namespace splash::cli {
+
+int cmd_recount(const Words& words) {
+  CLI::App app;
+  prepare(
+      app, "recount", "splash recount data/reports/ladders-h200.h5 --out ladders-h200.h5",
+      "Writes a report in which FLOPs, bytes, roofs and simulated caches are what this build's declarations "
+      "say of\n"
+      "its kernels: for reports that were recorded before a declaration was put right. What was measured "
+      "stays as it\n"
+      "is; the history says what was done. Needs no GPU, but a build with CUDA.");
+  std::string path, prefix, out;
+  add_kernel_options(app, path, prefix);
+  app.add_option("-o,--out", out, "the report's file")->required()->type_name("REPORT");
+  parse(app, words);
+
+  analysis::Report report = analysis::read_report(path);
+  selected_kernels(report, prefix);  // refuses where there is none
+  const experiments::Recounted recounted = experiments::recount(
+      report, prefix, [](const std::string& kernel) { experiments::narrate("{}", kernel); });
+  report.history += fmt::format("{}{} commit {}: {}", report.history.empty() ? "" : "\n",
+                                experiments::utc_now(), build::git_commit(), command_line());
+  analysis::write_report(out, report);
+  print(fmt::format("{} kernels counted, {} of them otherwise than before\n", recounted.cases,
+                    recounted.changed));
+  return kDone;
+}
+
+}  // namespace splash::cli

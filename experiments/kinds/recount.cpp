@@ -1,0 +1,96 @@
+#include "experiments/kinds/recount.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "analysis/roofline.h"
+#include "core/error.h"
+#include "experiments/kinds/counted_kernel.h"
+#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/planned_kernel.h"
+#include "gpu/engine/work.h"
+
+namespace splash::experiments {
+namespace {
+
+using namespace analysis;
+
+Column* find(Report& report, const std::string& name) {
+  const auto found = std::find_if(report.results.begin(), report.results.end(),
+                                  [&](const Column& column) { return column.info.name == name; });
+  return found == report.results.end() ? nullptr : &*found;
+}
+
+// Behind what is counted; NaN.
+void add_simulated_columns(Report& report) {
+  auto place = std::find_if(report.results.begin(), report.results.end(),
+                            [](const Column& column) { return column.info.name == "l2_bytes_counted"; });
+  for (const SimulatedColumn& simulated : simulated_columns()) {
+    if (find(report, simulated.info.name) != nullptr) continue;
+    Column column{.info = simulated.info};
+    column.numbers.resize(static_cast<std::size_t>(report.cases()), std::numeric_limits<double>::quiet_NaN());
+    place = report.results.insert(place + 1, std::move(column));
+  }
+}
+
+// The static shared memory is what the report has beyond what the plan asks for.
+std::map<std::string, double> counted_of(const Report& report, const KernelCase& kernel,
+                                         const Parameters& parameters, const AttentionSpec& spec,
+                                         const Machine& machine) {
+  const gpu::Variant& variant = gpu::find_variant(kernel.implementation);
+  const gpu::DeviceInfo device = device_of(machine);
+  const gpu::Plan plan = variant.plan(spec, kernel.dtype, device);
+  const gpu::Work work = gpu::count_work(variant, spec, kernel.dtype, plan, device);
+  std::map<std::string, double> numbers{{"time_median", kernel.seconds}};
+  add_work(work, numbers);
+  KernelCase useful = kernel;
+  useful.flops = work.useful_flops;
+  useful.dram_bytes = work.dram_bytes;
+  const Floors floors = floors_of(useful, report.ceilings);
+  numbers["floor_time"] = std::max(floors.products, floors.dram);
+  numbers["roof_share"] = numbers["floor_time"] / kernel.seconds;
+  const int64_t static_shared = kernel.use.shared_bytes - main_kernel(plan).shared_bytes;
+  add_simulated(simulate_variant({variant, parameters, spec, plan, kernel.use.registers,
+                                  std::max<int64_t>(0, static_shared)},
+                                 work, machine),
+                numbers);
+  return numbers;
+}
+
+}  // namespace
+
+Recounted recount(Report& report, const std::string& prefix,
+                  const std::function<void(const std::string& kernel)>& progress) {
+  const std::vector<KernelCase> kernels = kernel_cases(report);
+  const Machine machine = machine_of(report.provenance.gpu, read_machines(machines_folder()));
+  add_simulated_columns(report);
+  Recounted recounted;
+  std::string problem;  // that spec is of: neighbours share theirs, and lists of keys take a while to make
+  AttentionSpec spec;
+  for (const KernelCase& kernel : kernels) {
+    if (!kernel.implementation.starts_with(prefix)) continue;
+    progress(fmt::format("{}, {}", kernel.implementation, kernel.problem));
+    const auto row = static_cast<std::size_t>(kernel.row);
+    const Parameters parameters = parameters_of(report, kernel.row);
+    if (problem != problem_key(parameters)) {
+      problem = problem_key(parameters);
+      spec = problem_spec(parameters);
+    }
+    bool changed = false;
+    for (const auto& [name, value] : counted_of(report, kernel, parameters, spec, machine)) {
+      Column* const column = find(report, name);
+      if (column == nullptr) throw ReportError(fmt::format("there is no column '{}'", name));
+      changed |=
+          name.ends_with("_flops") || name.ends_with("_counted") ? column->numbers[row] != value : false;
+      column->numbers[row] = value;
+    }
+    ++recounted.cases;
+    recounted.changed += changed ? 1 : 0;
+  }
+  return recounted;
+}
+
+}  // namespace splash::experiments

@@ -1,0 +1,21 @@
+#pragma once
+// A recorded report with what this build's declarations count and simulate of its kernels.
+
+#include <functional>
+#include <string>
+
+#include "analysis/report/report.h"
+
+namespace splash::experiments {
+
+struct Recounted {
+  int64_t cases = 0, changed = 0;  // changed: their counts were others
+};
+
+// Work, bytes, roofs and simulated columns of every forward of a variant that was run; what was measured
+// stays. Of those whose id starts with prefix; `progress` hears of each. Throws ReportError where the report
+// has no such cases, InvalidArgument where the GPU is not described or a variant is unknown to this build.
+Recounted recount(analysis::Report& report, const std::string& prefix,
+                  const std::function<void(const std::string& kernel)>& progress);
+
+}  // namespace splash::experiments

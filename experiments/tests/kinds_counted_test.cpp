@@ -1,0 +1,53 @@
+// A variant's trace and the simulated caches against what Nsight Compute counted of it on an H200.
+
+#include <doctest/doctest.h>
+
+#include "analysis/cache/simulate.h"
+#include "analysis/counters.h"
+#include "experiments/kinds/counted_kernel.h"
+#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/planned_kernel.h"
+#include "experiments/tests/kinds_helpers.h"
+
+using namespace splash;
+using namespace splash::analysis;
+using namespace splash::experiments;
+using namespace splash::experiments::tests;
+
+// 16 heads, 16384 x 16384, d 64, bfloat16, causal: the kernel that screens, alone, L2 flushed before it.
+TEST_CASE("the flagship's trace is what Nsight Compute counted, but for what the data decides") {
+  if (gpu::all_variants().empty()) return;  // a build without CUDA has no declarations
+  const Machine machine = machine_of("NVIDIA H200", read_machines(SPLASH_SOURCE_DIR "/data/machines"));
+  const Parameters parameters = parameters_of("gpu-attention", with({{"q_heads", int64_t{16}},
+                                                                     {"kv_heads", int64_t{16}},
+                                                                     {"q_len", int64_t{16384}},
+                                                                     {"kv_len", int64_t{16384}},
+                                                                     {"mask", std::string("causal")},
+                                                                     {"normalizer", std::string("entmax")}},
+                                                                    {}));
+  const gpu::Variant& variant = gpu::find_variant("entmax/0-one-pass");
+  const AttentionSpec spec = problem_spec(parameters);
+  const gpu::Plan plan = variant.plan(spec, Dtype::bf16, device_of(machine));
+  const auto traces = variant.trace(spec, Dtype::bf16, plan);
+  REQUIRE(traces.back().kernel == "forward_kernel");
+
+  KernelCase kernel = planned_kernel("entmax/0-one-pass", parameters, machine);
+  kernel.launches = 1;
+  kernel.use.registers = 128;
+  const auto counted =
+      match_counters(read_ncu(SPLASH_SOURCE_DIR "/analysis/tests/data/ncu-raw.csv").kernels, {kernel});
+  REQUIRE(counted.size() == 1);
+  const Counters& c = counted[0].counters;
+  CHECK(kernel.flops == doctest::Approx(c.tensor_flops).epsilon(1e-3));
+
+  const CallTraffic traffic =
+      simulate({{.trace = traces.back(), .at_once = 2 * 132}}, machine.multiprocessors.count, machine.l2);
+  const auto l2 = static_cast<double>(traffic.memory.asked),
+             read = static_cast<double>(traffic.memory.dram_read),
+             written = static_cast<double>(traffic.memory.dram_written + traffic.memory.unwritten);
+  // The least: values that queries weigh beyond one each, and registers that are spilled, come on top.
+  CHECK(l2 < c.l2_bytes);
+  CHECK(l2 > 0.8 * (c.l2_bytes - c.local_read_bytes));
+  CHECK(read < c.dram_read_bytes);
+  CHECK(written < c.dram_write_bytes);
+}

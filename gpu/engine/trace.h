@@ -1,0 +1,79 @@
+#pragma once
+// What the traces of kernel variants share (Variant::trace). Compiles without nvcc.
+
+#include <vector>
+
+#include "core/attention_spec.h"
+#include "core/block_trace.h"
+#include "core/dtype.h"
+
+namespace splash::gpu {
+
+// Rows of a call's tensors. Heads count over all batches; what lies past the last row or column is left out,
+// as kernels leave it out.
+class TensorRows {
+ public:
+  struct Columns {
+    int64_t first = 0, count = INT64_MAX;
+  };
+
+  TensorRows(const AttentionShape& shape, Dtype dtype)
+      : q_len_(shape.q_len), kv_len_(shape.kv_len), head_dim_(shape.head_dim), element_(bytes_of(dtype)) {}
+
+  void read_q(BlockTrace& trace, int64_t head, int64_t first, int64_t count, Columns columns) const {
+    add(trace, Operand::q, false, head, q_len_, first, count, columns);
+  }
+  void read_k(BlockTrace& trace, int64_t kv_head, int64_t first, int64_t count, Columns columns) const {
+    add(trace, Operand::k, false, kv_head, kv_len_, first, count, columns);
+  }
+  void read_v(BlockTrace& trace, int64_t kv_head, int64_t first, int64_t count, Columns columns) const {
+    add(trace, Operand::v, false, kv_head, kv_len_, first, count, columns);
+  }
+  void write_out(BlockTrace& trace, int64_t head, int64_t first, int64_t count, Columns columns) const {
+    add(trace, Operand::out, true, head, q_len_, first, count, columns);
+  }
+  void read_q(BlockTrace& trace, int64_t head, int64_t first, int64_t count) const {
+    read_q(trace, head, first, count, {});
+  }
+  void read_k(BlockTrace& trace, int64_t kv_head, int64_t first, int64_t count) const {
+    read_k(trace, kv_head, first, count, {});
+  }
+  void read_v(BlockTrace& trace, int64_t kv_head, int64_t first, int64_t count) const {
+    read_v(trace, kv_head, first, count, {});
+  }
+  void write_out(BlockTrace& trace, int64_t head, int64_t first, int64_t count) const {
+    write_out(trace, head, first, count, {});
+  }
+
+  // Of one value that each query [first, first + count) weighs at least, for p sums to 1: which it is, the
+  // data decides; here the newest that it may see.
+  void read_one_value_each(BlockTrace& trace, int64_t kv_head, int64_t first, int64_t count) const;
+
+  int64_t row_bytes() const { return head_dim_ * element_; }
+
+ private:
+  void add(BlockTrace& trace, Operand operand, bool write, int64_t head, int64_t length, int64_t first,
+           int64_t count, Columns columns) const;
+
+  int64_t q_len_, kv_len_, head_dim_, element_;
+};
+
+// Which tiles of keys some query of a tile of queries sees.
+class SeenTiles {
+ public:
+  SeenTiles(const AttentionSpec& spec, int64_t tile_q, int64_t tile_k)
+      : spec_(spec), tile_q_(tile_q), tile_k_(tile_k) {}
+
+  // Numbers of tiles, rising; `head` of all batches. Exact for every mask but positions beside another part,
+  // where a tile may be counted that each part leaves open to some query, but no query to all.
+  const std::vector<int64_t>& of(int64_t head, int64_t first_query);
+
+ private:
+  const AttentionSpec& spec_;
+  int64_t tile_q_, tile_k_;
+  const int64_t* positions_ = nullptr;  // that smallest_ is of
+  std::vector<int64_t> smallest_{};     // of each tile of keys
+  std::vector<int64_t> tiles_{};
+};
+
+}  // namespace splash::gpu

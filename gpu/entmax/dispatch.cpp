@@ -1,0 +1,92 @@
+#include "gpu/entmax/dispatch.h"
+
+#include <string>
+
+#include "core/error.h"
+#include "gpu/entmax/portable/problem.h"
+
+namespace splash::gpu::entmax {
+
+bool takes_hopper(const AttentionSpec& spec, Dtype dtype) {
+  return (dtype == Dtype::bf16 || dtype == Dtype::f16) && spec.selection.kind == SelectionKind::all &&
+         spec.mask.q_positions.empty() && spec.mask.cu_seqlens_q.empty();
+}
+
+ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability) {
+  // sm_90a code runs on 9.0 alone.
+  const bool hopper = compute_capability == 90 && takes_hopper(spec, dtype);
+  if (wanted == ForwardPath::hopper && !hopper) {
+    throw Unsupported(
+        "entmax forward's path for Hopper takes bfloat16 and float16, all keys, no mask or a causal one, on "
+        "compute capability 9.0; ForwardPath::fastest takes the other problems too");
+  }
+  return hopper && wanted != ForwardPath::portable ? ForwardPath::hopper : ForwardPath::portable;
+}
+
+void require_forward(const AttentionSpec& spec, Dtype dtype) {
+  spec.validate();
+  const auto unless = [](bool holds, const std::string& sentence) {
+    if (!holds) throw Unsupported("entmax forward takes " + sentence);
+  };
+  const AttentionShape& s = spec.shape;
+  unless(dtype != Dtype::f64, "bfloat16, float16 and float32, not " + std::string(to_string(dtype)));
+  unless(s.head_dim % 8 == 0 && s.head_dim <= 256,
+         "head_dims that are multiples of 8 up to 256, not " + std::to_string(s.head_dim));
+  unless(spec.normalizer.kind == NormalizerKind::entmax,
+         "the normalizer entmax, not " + std::string(to_string(spec.normalizer.kind)));
+  for (const double alpha : spec.normalizer.alpha)
+    unless(alpha <= 2,
+           "alpha above 1 and up to 2, where Newton's bounds are certified, not " + std::to_string(alpha));
+  unless(spec.selection.kind == SelectionKind::all || spec.selection.kind == SelectionKind::top_k_row,
+         "all keys or the top_k_row, not the selection " + std::string(to_string(spec.selection.kind)));
+  unless(spec.score_scale() > 0, "a scale above 0, not " + std::to_string(spec.scale));
+  // So that neither rows nor blocks of a launch pass what 32 bits count.
+  constexpr int64_t kMost = int64_t{1} << 31;
+  unless(s.q_len <= kMost - 256 && s.batch * s.q_heads < kMost && s.rows() / 32 + s.batch * s.q_heads < kMost,
+         "fewer than 2^31 queries a head, and fewer than 2^36 over all heads, not " + to_string(s));
+}
+
+void require_mask(const AttentionSpec& spec, const DeviceMask& mask) {
+  const auto unless = [](bool holds, const char* part) {
+    if (!holds)
+      throw InvalidArgument(std::string("the mask has ") + part +
+                            ", but arguments.mask has no table of them; see gpu/entmax/mask_tables.h");
+  };
+  unless(spec.mask.cu_seqlens_q.empty() || mask.ranges != nullptr, "packed sequences");
+  unless(spec.mask.q_positions.empty() || (mask.q_positions != nullptr && mask.k_positions != nullptr),
+         "positions");
+}
+
+Problem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {
+  const AttentionShape& s = spec.shape;
+  Problem p;
+  p.q = arguments.q;
+  p.k = arguments.k;
+  p.v = arguments.v;
+  p.out = arguments.out;
+  p.tau = arguments.tau;
+  p.support = arguments.support;
+  p.alpha = arguments.alpha;
+  p.alphas = static_cast<int>(spec.normalizer.alpha.size());
+  p.heads = static_cast<int>(s.batch * s.q_heads);
+  p.q_heads = static_cast<int>(s.q_heads);
+  p.group = static_cast<int>(s.group());
+  p.q_len = static_cast<int>(s.q_len);
+  p.kv_len = static_cast<int>(s.kv_len);
+  p.head_dim = static_cast<int>(s.head_dim);
+  p.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
+  p.scale = static_cast<float>(spec.score_scale());
+  return p;
+}
+
+portable::Problem portable::problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {
+  Problem p{entmax::problem_of(spec, arguments)};
+  p.mask = arguments.mask;
+  // Of as many keys as there are, all are kept.
+  const bool selects =
+      spec.selection.kind == SelectionKind::top_k_row && spec.selection.k_keep < spec.shape.kv_len;
+  p.k_keep = selects ? static_cast<int>(spec.selection.k_keep) : 0;
+  return p;
+}
+
+}  // namespace splash::gpu::entmax

@@ -1,0 +1,55 @@
+#pragma once
+// The arithmetic of entmax (Peters, Niculae, Martins 2019): p = [z - tau]_+^beta with z = (alpha - 1) s.
+// Compiles without nvcc.
+
+#include <cmath>
+
+#include "gpu/entmax/host_device.h"
+
+namespace splash::gpu::entmax {
+
+// What slope() may know of alpha at compile time.
+struct AnyAlpha {};
+struct SquareWeights {};  // alpha = 1.5
+struct LinearWeights {};  // alpha = 2
+
+struct Entmax {
+  float gain;  // z = gain * <q, k>
+  float beta;  // 1 / (alpha - 1)
+  bool is_square, is_linear;
+
+  Entmax() = default;
+  SPLASH_HOST_DEVICE Entmax(float alpha, float scale)
+      : gain((alpha - 1) * scale),
+        beta(1 / (alpha - 1)),
+        is_square(alpha == 1.5f),
+        is_linear(alpha == 2.0f) {}
+
+  // Of u = z - tau: u^(beta - 1), 0 where u is not above 0. The weight of p is u times it; its derivative,
+  // beta times it.
+  SPLASH_HOST_DEVICE float slope(float u) const {
+    return is_square   ? slope(SquareWeights{}, u)
+           : is_linear ? slope(LinearWeights{}, u)
+                       : slope(AnyAlpha{}, u);
+  }
+  SPLASH_HOST_DEVICE float slope(AnyAlpha /*kind*/, float u) const {
+    return u > 0 ? exp2f((beta - 1) * log2f(u)) : 0.0f;
+  }
+  SPLASH_HOST_DEVICE float slope(SquareWeights /*kind*/, float u) const { return fmaxf(u, 0.0f); }
+  SPLASH_HOST_DEVICE float slope(LinearWeights /*kind*/, float u) const { return u > 0 ? 1.0f : 0.0f; }
+  SPLASH_HOST_DEVICE float weight(float u) const { return fmaxf(u, 0.0f) * slope(u); }
+
+  // Calls loop(kind): for loops that are to be compiled for each kind of alpha.
+  template <class Loop>
+  SPLASH_HOST_DEVICE void visit(const Loop& loop) const {
+    if (is_square) {
+      loop(SquareWeights{});
+    } else if (is_linear) {
+      loop(LinearWeights{});
+    } else {
+      loop(AnyAlpha{});
+    }
+  }
+};
+
+}  // namespace splash::gpu::entmax

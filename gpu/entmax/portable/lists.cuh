@@ -1,0 +1,288 @@
+#pragma once
+// The (score, key) pairs of a warp's 16 rows that may have p > 0, in shared memory, and the bounds that
+// decide which. All lanes of a warp call the functions here together; what a quad's lanes know of its two
+// rows is the same in all four.
+//
+// What holds whenever a tile has been taken in: of the keys seen so far, those that the row's list does not
+// hold have a score below its threshold, so p = 0; unless the row is left to stream_kernel. Nothing here
+// waits or repeats for want of room: each tile is taken in at most once, with at most one tightening.
+
+#include "gpu/arch/maximum.cuh"
+#include "gpu/entmax/portable/bound.h"
+#include "gpu/entmax/portable/tiles.cuh"
+
+namespace splash::gpu::entmax::portable {
+
+using arch::larger_or_nan;
+
+__device__ __forceinline__ float quad_larger_or_nan(float x) {
+  x = larger_or_nan(x, __shfl_xor_sync(kWarp, x, 1));
+  return larger_or_nan(x, __shfl_xor_sync(kWarp, x, 2));
+}
+// Of the lane's scores of a row.
+__device__ __forceinline__ float largest_or_nan(const Scores& acc, int half) {
+  float largest = -INFINITY;
+  for_each_score(acc, half, [&](float score, int) { largest = larger_or_nan(largest, score); });
+  return largest;
+}
+
+template <int kPlaces>
+struct Lists {
+  static constexpr int kRoom = kPlaces;
+  static_assert(kRoom % 8 == 4, "so that the lanes of a warp read from different banks");
+  static_assert(kRoom <= 4 * 32 && kRoom >= 20, "a bit of a word for each of a lane's pairs");
+  float scores[kWarpRows][kRoom];
+  int keys[kWarpRows][kRoom];
+};
+
+// open: it takes pairs. Else it sees no key, or has a score that is NaN or +inf (poisoned), or outgrew its
+// list (crowded).
+struct RowState {
+  Bound bound;
+  int count = 0;   // pairs in the list
+  int limit = 16;  // with more, the bound is worth raising
+  bool open = false, poisoned = false, crowded = false;
+
+  __device__ __forceinline__ void close() {
+    open = false;
+    count = 0;
+    bound.threshold = INFINITY;
+  }
+};
+
+template <int kRoom>
+class RowLists {
+ public:
+  RowState rows[2];
+
+  __device__ __forceinline__ RowLists(Lists<kRoom>& lists, const Entmax& entmax, int k_keep,
+                                      const VisibleRows& visible)
+      : lists_(lists), entmax_(entmax), k_keep_(k_keep), lane_(static_cast<int>(threadIdx.x) % 32) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      rows[half].open = visible.sees(half);
+      if (!rows[half].open) rows[half].close();
+    }
+  }
+
+  __device__ __forceinline__ float& score(int half, int i) {
+    return lists_.scores[row(half)][i];
+  }
+  __device__ __forceinline__ int& key(int half, int i) {
+    return lists_.keys[row(half)][i];
+  }
+  __device__ __forceinline__ int row(int half) const {
+    return lane_ / 4 + 8 * half;
+  }
+  __device__ __forceinline__ int first() const {
+    return lane_ % 4;
+  }  // the lane's pairs: every fourth
+
+  __device__ __forceinline__ bool any_open() const {
+    return __any_sync(kWarp, rows[0].open || rows[1].open);
+  }
+
+  // A tile's scores.
+  __device__ __forceinline__ void look(const Scores& acc, int first_key) {
+    const float most[2] = {largest_or_nan(acc, 0), largest_or_nan(acc, 1)};
+    const bool hit = !(most[0] < rows[0].bound.threshold) || !(most[1] < rows[1].bound.threshold);
+    if (__any_sync(kWarp, hit)) take(acc, first_key, most);
+  }
+
+  // Keeps the pairs for which bit n of keep[half] is set, n counting the lane's pairs; the others' order
+  // stays.
+  __device__ __forceinline__ void compact(const uint32_t (&keep)[2]) {
+    const int most = __reduce_max_sync(kWarp, max(rows[0].count, rows[1].count));
+    int kept[2] = {0, 0};
+#pragma unroll 1
+    for (int base = 0, n = 0; base < most; base += 4, ++n) {
+      const int i = base + first();
+      float of_pair[2];
+      int key_of_pair[2];
+      unsigned of_quad[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const bool there = i < rows[half].count;
+        of_pair[half] = there ? score(half, i) : 0;
+        key_of_pair[half] = there ? key(half, i) : 0;
+        const unsigned votes = __ballot_sync(kWarp, there && (keep[half] >> n & 1) != 0);
+        of_quad[half] = votes >> (lane_ & ~3) & 0xF;
+      }
+      __syncwarp();  // all have read; what is written now lies at or before it
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if ((of_quad[half] >> first() & 1) != 0) {
+          const int to = kept[half] + __popc(of_quad[half] & ((1u << first()) - 1));
+          score(half, to) = of_pair[half];
+          key(half, to) = key_of_pair[half];
+        }
+        kept[half] += __popc(of_quad[half]);
+      }
+      __syncwarp();
+    }
+    rows[0].count = kept[0];
+    rows[1].count = kept[1];
+  }
+
+  // Calls use(n, score, key) for the lane's pairs of a row, the n-th of which is pair first() + 4 n.
+  template <class Use>
+  __device__ __forceinline__ void for_each_pair(int half, const Use& use) {
+    for (int i = first(), n = 0; i < rows[half].count; i += 4, ++n) use(n, score(half, i), key(half, i));
+  }
+
+  // The k_keep largest pairs of each row, of equal scores the lower keys; where that is not all of the
+  // support, all of them lie above tau, so the list has them.
+  __device__ __forceinline__ void pick_largest() {
+    if (!__any_sync(kWarp, k_keep_ > 0 && max(rows[0].count, rows[1].count) > k_keep_)) return;
+    uint32_t keep[2] = {0, 0};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      for_each_pair(half, [&](int n, float of_pair, int key_of_pair) {
+        int before = 0;
+#pragma unroll 4
+        for (int i = 0; i < rows[half].count; ++i)
+          before += precedes(score(half, i), key(half, i), of_pair, key_of_pair) ? 1 : 0;
+        if (before < k_keep_) keep[half] |= 1u << n;
+      });
+    }
+    __syncwarp();  // all have read
+    compact(keep);
+  }
+
+ private:
+  __device__ __forceinline__ void take(const Scores& acc, int first_key, const float (&most)[2]) {
+    int fresh[2], total[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      RowState& of_row = rows[half];
+      const float of_tile = quad_larger_or_nan(most[half]);
+      if (of_row.open && !(of_tile < INFINITY)) {
+        of_row.poisoned = true;
+        of_row.close();
+      }
+      if (of_row.open) of_row.bound.see(of_tile, entmax_.gain);
+      fresh[half] = count_fresh(acc, half);
+      total[half] = quad_sum(fresh[half]);
+    }
+    const auto many = [&](int half) { return rows[half].count + total[half] > rows[half].limit; };
+    if (__any_sync(kWarp, many(0) || many(1))) {
+      tighten(acc, total);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        RowState& of_row = rows[half];
+        fresh[half] = count_fresh(acc, half);
+        total[half] = quad_sum(fresh[half]);
+        if (of_row.count + total[half] > kRoom) {  // the list takes no more: every key again, elsewhere
+          of_row.crowded = true;
+          of_row.close();
+          fresh[half] = total[half] = 0;
+        }
+        of_row.limit = min(kRoom, 2 * (of_row.count + total[half]) + 16);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int upto = fresh[half];  // of the quad's lanes up to this one
+#pragma unroll
+      for (int lanes = 1; lanes < 4; lanes *= 2) {
+        const int lower = __shfl_up_sync(kWarp, upto, lanes, 4);
+        if (first() >= lanes) upto += lower;
+      }
+      if (fresh[half] > 0) {
+        int at = rows[half].count + upto - fresh[half];
+        for_each_score(acc, half, [&](float of_pair, int in_tile) {
+          if (!(of_pair >= rows[half].bound.threshold)) return;
+          score(half, at) = of_pair;
+          key(half, at) = first_key + in_tile;
+          ++at;
+        });
+      }
+      rows[half].count += total[half];
+    }
+    __syncwarp();  // the pairs are there for the whole quad
+  }
+
+  // The same predicate wherever a tile's pairs are counted or listed: NaN and -inf are never among them.
+  __device__ __forceinline__ int count_fresh(const Scores& acc, int half) const {
+    int count = 0;
+    for_each_score(acc, half,
+                   [&](float of_pair, int) { count += of_pair >= rows[half].bound.threshold ? 1 : 0; });
+    return rows[half].open ? count : 0;
+  }
+
+  // Raises the rows' bounds by what their lists and this tile hold, and drops what they rule out. total: the
+  // tile's pairs.
+  __device__ __forceinline__ void tighten(const Scores& acc, const int (&total)[2]) {
+    entmax_.visit([&](auto kind) {
+#pragma unroll 1
+      for (int step = 0; step < kNewtonSteps; ++step) {
+        float sum[2] = {0, 0}, slope[2] = {0, 0};
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const Bound& bound = rows[half].bound;
+          const auto add = [&](float of_pair) {
+            const float u = fmaf(entmax_.gain, of_pair - bound.largest, bound.shift);
+            const float of_u = entmax_.slope(kind, u);
+            sum[half] = fmaf(fmaxf(u, 0.0f), of_u, sum[half]);
+            slope[half] += of_u;
+          };
+          for_each_pair(half, [&](int, float of_pair, int) { add(of_pair); });
+          for_each_score(acc, half, [&](float of_pair, int) { add(of_pair); });
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float of_row = quad_sum(sum[half]), slope_of_row = quad_sum(slope[half]);
+          if (rows[half].open) rows[half].bound.lower(of_row, slope_of_row, entmax_.beta);
+        }
+      }
+    });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (rows[half].open) rows[half].bound.aim(entmax_.gain);
+    }
+    if (k_keep_ > 0) raise_to_kept(acc, total);
+    uint32_t keep[2] = {0, 0};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      for_each_pair(half, [&](int n, float of_pair, int) {
+        if (of_pair >= rows[half].bound.threshold) keep[half] |= 1u << n;
+      });
+    }
+    __syncwarp();  // all have read
+    compact(keep);
+  }
+
+  // Where k_keep pairs have at least some score, lower ones are not among the k_keep largest. (Equal ones may
+  // be.) A few halvings of what may hold more.
+  __device__ __forceinline__ void raise_to_kept(const Scores& acc, const int (&total)[2]) {
+    const bool more = max(rows[0].count + total[0], rows[1].count + total[1]) > k_keep_;
+    if (!__any_sync(kWarp, more)) return;
+    float low[2] = {rows[0].bound.threshold, rows[1].bound.threshold};
+    float high[2] = {rows[0].bound.largest, rows[1].bound.largest};
+#pragma unroll 1
+    for (int step = 0; step < kHalvings; ++step) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float middle = step == 0 ? low[half] : 0.5f * low[half] + 0.5f * high[half];
+        int count = 0;
+        for_each_pair(half, [&](int, float of_pair, int) { count += of_pair >= middle ? 1 : 0; });
+        for_each_score(acc, half, [&](float of_pair, int) { count += of_pair >= middle ? 1 : 0; });
+        const bool enough = quad_sum(count) >= k_keep_;
+        if (step == 0 && !enough) high[half] = low[half];  // the row has no more than it keeps
+        low[half] = enough ? middle : low[half];
+        high[half] = enough ? high[half] : middle;
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (rows[half].open) rows[half].bound.threshold = fmaxf(rows[half].bound.threshold, low[half]);
+    }
+  }
+
+  static constexpr int kNewtonSteps = 4, kHalvings = 8;
+  Lists<kRoom>& lists_;
+  const Entmax& entmax_;
+  const int k_keep_, lane_;
+};
+
+}  // namespace splash::gpu::entmax::portable

@@ -1,0 +1,260 @@
+#pragma once
+// The rows that screen_kernel left, gathered head by head: tau by passes over all keys that sum but hold no
+// score, then one pass for the output and the support. As many passes as tau needs (some five; at most
+// kMostPasses), whatever the support.
+
+#include "gpu/entmax/allocate.cuh"
+#include "gpu/entmax/dense_root.h"
+#include "gpu/entmax/portable/lists.cuh"
+#include "gpu/entmax/portable/select.cuh"
+#include "gpu/entmax/portable/vector.cuh"
+
+namespace splash::gpu::entmax::portable {
+
+template <class T, int kDim>
+struct StreamShared {
+  using Tiles = portable::Tiles<T, kDim>;
+  union OfWarp {
+    alignas(16) float weights[kTileKeys][kWarpRows];
+    Histograms histograms;
+  };
+  typename Tiles::Stage stages[2];
+  typename Tiles::Queries queries;
+  OfWarp of_warps[Tiles::kWarps];
+  Range block;
+};
+
+// A sum whose rounding errors do not grow with its length (Kahan 1965).
+struct LongSum {
+  float sum = 0, lost = 0;
+
+  __device__ __forceinline__ void add(float x) {
+    const float y = x - lost, next = sum + y;
+    lost = (next - sum) - y;
+    sum = next;
+  }
+};
+
+template <class T, int kDim>
+class StreamBlock {
+  using Tiles = portable::Tiles<T, kDim>;
+  static constexpr int kParts = kDim > 128 ? 2 : 1;     // of a row, a pass each: for registers
+  static constexpr int kElements = kDim / kParts / 32;  // of a part, a lane
+  static constexpr int kMostPasses = 40;
+  using Values = Vector<T, kElements>;
+
+ public:
+  __device__ __forceinline__ StreamBlock(const Problem& p, int head, const int (&query)[2],
+                                         Products<T, kDim, false>& products,
+                                         typename StreamShared<T, kDim>::OfWarp& of_warp)
+      : p_(p),
+        products_(products),
+        of_warp_(of_warp),
+        entmax_(entmax_of(p, head)),
+        head_(head),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        query_{query[0], query[1]} {}
+
+  // All threads of the block.
+  __device__ __forceinline__ void run() {
+    find_largest();
+    if (p_.k_keep > 0) select_largest(products_, of_warp_.histograms, p_.k_keep, open_, kept_);
+    find_shifts();
+    write();
+  }
+
+ private:
+  __device__ __forceinline__ int row(int half) const { return lane_ / 4 + 8 * half; }
+
+  // u = z - tau, below 0 or NaN where the pair does not count: the row is closed, or the key not kept.
+  __device__ __forceinline__ float excess(float score, int key, int half) const {
+    const float u = fmaf(entmax_.gain, score - largest_[half], root_[half].shift);
+    return kept_[half](score, key) ? u : -INFINITY;
+  }
+
+  __device__ __forceinline__ void find_largest() {
+    products_.for_each_tile([&](const Scores& acc, int) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        largest_[half] = larger_or_nan(largest_[half], largest_or_nan(acc, half));
+    });
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      largest_[half] = quad_larger_or_nan(largest_[half]);
+      const bool sees = products_.rows().sees(half);
+      poisoned_[half] = sees && !(largest_[half] < INFINITY);
+      open_[half] = sees && largest_[half] < INFINITY && largest_[half] > -INFINITY;
+      if (!open_[half]) kept_[half].floor = INFINITY;  // none
+      root_[half].cap(0);
+      root_[half].shift = 1;  // the largest alone has p <= 1
+    }
+  }
+
+  __device__ __forceinline__ void find_shifts() {
+    bool settled[2] = {!open_[0], !open_[1]};
+#pragma unroll 1
+    for (int pass = 1; pass <= kMostPasses; ++pass) {
+      // A warp whose rows are all settled keeps what it counted at their shifts.
+      const bool wanted = __any_sync(kWarp, !settled[0] || !settled[1]);
+      LongSum sum[2], slope[2];
+      int count[2] = {0, 0};
+      products_.template for_each_tile<false>(
+          [&](const Scores& acc, int first_key) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              float of_tile = 0, slope_of_tile = 0;
+              entmax_.visit([&](auto kind) {
+                for_each_score(acc, half, [&](float score, int in_tile) {
+                  const float u = excess(score, first_key + in_tile, half), of_u = entmax_.slope(kind, u);
+                  of_tile = fmaf(fmaxf(u, 0.0f), of_u, of_tile);
+                  slope_of_tile += of_u;
+                  count[half] += u > 0 ? 1 : 0;
+                });
+              });
+              sum[half].add(of_tile);
+              slope[half].add(slope_of_tile);
+            }
+          },
+          [&] { return wanted; });
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float of_row = quad_sum(sum[half].sum);
+        const float slope_of_row = entmax_.beta * quad_sum(slope[half].sum);
+        if (!wanted) continue;
+        sum_[half] = of_row;
+        count_[half] = count[half];
+        if (settled[half]) continue;
+        // A root that is settled has not moved: sum and count are those at its shift.
+        settled[half] = pass == kMostPasses ||
+                        root_[half].advance(of_row, slope_of_row, entmax_.beta) == Progress::settled;
+      }
+      if (!__syncthreads_or(!settled[0] || !settled[1])) break;
+    }
+  }
+
+  __device__ __forceinline__ void write() {
+    int64_t at[2] = {-1, -1};  // a lane's entries follow one another
+    if (p_.support.columns != nullptr) place(p_, head_, query_, count_, at);
+#pragma unroll 1
+    for (int part = 0; part < kParts; ++part) {
+      const int column = kElements * (32 * part + lane_), first = 2 * (lane_ % 4);
+      const bool has_elements = column < p_.head_dim;
+      const T* const values =
+          static_cast<const T*>(p_.v) + int64_t{head_ / p_.group} * p_.kv_len * p_.head_dim + column;
+      float output[kWarpRows][kElements] = {};
+      products_.for_each_tile([&](const Scores& acc, int first_key) {
+        unsigned long long active = 0;  // keys that have weight in some row
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          entmax_.visit([&](auto kind) {
+            for_each_score(acc, half, [&](float score, int in_tile) {
+              const float u = excess(score, first_key + in_tile, half);
+              const float weight = fmaxf(u, 0.0f) * entmax_.slope(kind, u);
+              of_warp_.weights[in_tile][row(half)] = weight;
+              if (weight > 0) active |= 1ull << (in_tile - first);
+              if (u > 0 && at[half] >= 0) {
+                p_.support.columns[at[half]] = first_key + in_tile;
+                p_.support.excess[at[half]++] = u;
+              }
+            });
+          });
+        }
+        active <<= first;
+#pragma unroll
+        for (int lanes = 1; lanes < 32; lanes *= 2) active |= __shfl_xor_sync(kWarp, active, lanes);
+        __syncwarp();  // all weights are there
+        add_values(active, values + int64_t{first_key} * p_.head_dim, has_elements, output);
+        __syncwarp();  // they may be written again
+      });
+      write_rows(output, column, has_elements);
+      at[0] = at[1] = -1;  // the support is stored
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (lane_ % 4 != 0 || query_[half] < 0 || p_.tau == nullptr) continue;
+      p_.tau[int64_t{head_} * p_.q_len + query_[half]] =
+          open_[half]       ? fmaf(entmax_.gain, largest_[half], -root_[half].shift)
+          : poisoned_[half] ? NAN
+                            : INFINITY;
+    }
+  }
+
+  // active: the same for all lanes. Values that have no weight in a row do not touch it: they may be NaN.
+  __device__ __forceinline__ void add_values(unsigned long long active, const T* values, bool has_elements,
+                                             float (&output)[kWarpRows][kElements]) const {
+    constexpr int kFlight = sizeof(Values) == 16 ? 2 : 4;
+#pragma unroll 1
+    while (active != 0) {
+      int key[kFlight];
+      Values of_key[kFlight];
+#pragma unroll
+      for (int i = 0; i < kFlight; ++i) {
+        key[i] = __ffsll(static_cast<long long>(active)) - 1;  // -1: no more
+        active &= active - 1;
+        if (key[i] >= 0 && has_elements) of_key[i] = Values::load(values + int64_t{key[i]} * p_.head_dim);
+      }
+#pragma unroll
+      for (int i = 0; i < kFlight; ++i) {
+        if (key[i] < 0 || !has_elements) continue;
+#pragma unroll
+        for (int four = 0; four < kWarpRows; four += 4) {
+          const auto w = *reinterpret_cast<const float4*>(&of_warp_.weights[key[i]][four]);
+          if (w.x > 0) of_key[i].add_to(output[four], w.x);
+          if (w.y > 0) of_key[i].add_to(output[four + 1], w.y);
+          if (w.z > 0) of_key[i].add_to(output[four + 2], w.z);
+          if (w.w > 0) of_key[i].add_to(output[four + 3], w.w);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write_rows(float (&output)[kWarpRows][kElements], int column,
+                                             bool has_elements) const {
+#pragma unroll
+    for (int r = 0; r < kWarpRows; ++r) {
+      const int half = r / 8, from = r % 8 * 4;
+      const int query = __shfl_sync(kWarp, query_[half], from);
+      const float none = poisoned_[half] ? NAN : 0.0f;
+      const float factor = __shfl_sync(kWarp, open_[half] ? 1 / sum_[half] : none, from);
+      if (query < 0 || !has_elements) continue;
+#pragma unroll
+      for (float& x : output[r]) x *= factor;
+      Values::store(static_cast<T*>(p_.out) + (int64_t{head_} * p_.q_len + query) * p_.head_dim + column,
+                    output[r]);
+    }
+  }
+
+  const Problem& p_;
+  Products<T, kDim, false>& products_;
+  typename StreamShared<T, kDim>::OfWarp& of_warp_;
+  const Entmax entmax_;
+  const int head_, lane_;
+  const int query_[2];
+  float largest_[2] = {-INFINITY, -INFINITY};
+  bool open_[2] = {false, false}, poisoned_[2] = {false, false};
+  Kept kept_[2];
+  Root root_[2];
+  float sum_[2] = {0, 0};
+  int count_[2] = {0, 0};  // the lane's own entries
+};
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(Tiles<T, kDim>::kThreads, 1)
+    stream_kernel(const __grid_constant__ Problem p) {
+  using Tiles = portable::Tiles<T, kDim>;
+  using Shared = StreamShared<T, kDim>;
+  extern __shared__ __align__(16) unsigned char dynamic[];
+  Shared& shared = *reinterpret_cast<Shared*>(dynamic);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int head = static_cast<int>(blockIdx.x) % p.heads;
+  const int first_row = static_cast<int>(blockIdx.x) / p.heads * Tiles::kQueries;
+  const int present = p.rows.counts[head];
+  if (first_row >= present) return;
+  const int* const gathered = p.rows.queries + int64_t{head} * p.q_len;
+  const auto query_of = [&](int row) { return first_row + row < present ? gathered[first_row + row] : -1; };
+  const int query[2] = {query_of(warp * kWarpRows + lane / 4), query_of(warp * kWarpRows + lane / 4 + 8)};
+  Products<T, kDim, false> products(p, shared.stages, shared.queries, shared.block, head, query, query_of);
+  StreamBlock<T, kDim>(p, head, query, products, shared.of_warps[warp]).run();
+}
+
+}  // namespace splash::gpu::entmax::portable

@@ -1,0 +1,91 @@
+#pragma once
+// Which keys the rows of a warp see. A lane looks after the rows lane / 4 and lane / 4 + 8 of its warp.
+
+#include <climits>
+
+#include "gpu/entmax/portable/problem.h"
+#include "gpu/entmax/weights.cuh"
+
+namespace splash::gpu::entmax::portable {
+
+constexpr int kWarpRows = 16;
+
+struct Range {
+  int begin, end;
+};
+
+__device__ __forceinline__ Range range_of(const Problem& p, int query) {
+  if (p.mask.ranges != nullptr) {
+    const auto range = reinterpret_cast<const int2*>(p.mask.ranges)[query];
+    return {range.x, range.y};
+  }
+  const int64_t end = int64_t{query} + p.reach;  // may pass 32 bits
+  return {0, static_cast<int>(end < 0 ? 0 : end < p.kv_len ? end : p.kv_len)};
+}
+
+class VisibleRows {
+ public:
+  // query: -1 where there is no row; it sees nothing, like a row whose range is empty.
+  __device__ __forceinline__ VisibleRows(const Problem& p, int head, const int (&query)[2]) {
+    Range all{INT_MAX, 0}, common{0, INT_MAX};  // keys that some row sees; that all rows see which see any
+    const int32_t* const positions =
+        p.mask.q_positions == nullptr
+            ? nullptr
+            : p.mask.q_positions + int64_t{head} * p.mask.q_tables / p.heads * p.q_len;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      range_[half] = query[half] < 0 ? Range{0, 0} : range_of(p, query[half]);
+      position_[half] = positions != nullptr && query[half] >= 0 ? positions[query[half]] : 0;
+      if (range_[half].begin >= range_[half].end) continue;
+      all = {min(all.begin, range_[half].begin), max(all.end, range_[half].end)};
+      common = {max(common.begin, range_[half].begin), min(common.end, range_[half].end)};
+    }
+    all_ = {__reduce_min_sync(kWarp, all.begin), __reduce_max_sync(kWarp, all.end)};
+    common_ = {__reduce_max_sync(kWarp, common.begin), __reduce_min_sync(kWarp, common.end)};
+  }
+
+  // Whether the row is one that may see a key. What hide() leaves of others means nothing.
+  __device__ __forceinline__ bool sees(int half) const {
+    return range_[half].begin < range_[half].end;
+  }
+
+  // Widens the block's range, in shared memory, by the warp's.
+  __device__ __forceinline__ void join(Range& block) const {
+    if (threadIdx.x % 32 != 0 || all_.begin >= all_.end) return;
+    atomicMin(&block.begin, all_.begin);
+    atomicMax(&block.end, all_.end);
+  }
+
+  __device__ __forceinline__ bool warp_sees(int first_key) const {
+    return first_key < all_.end && all_.begin - first_key < kTileKeys;
+  }
+
+  // Scores that a row does not see become -inf. positions: of the tile's keys, in shared memory; or null.
+  template <class Scores>
+  __device__ __forceinline__ void hide(Scores& acc, int first_key, const int* positions) const {
+    const bool whole = first_key >= common_.begin && common_.end - first_key >= kTileKeys;
+    if (whole && positions == nullptr) return;
+    const int first = 2 * (static_cast<int>(threadIdx.x) % 4);
+#pragma unroll
+    for (int j = 0; j < kTileKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int in_tile = 8 * j + first + e, key = first_key + in_tile;
+        const int position = positions != nullptr ? positions[in_tile] : 0;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const bool visible = key >= range_[half].begin && key < range_[half].end &&
+                               (positions == nullptr || position <= position_[half]);
+          if (!visible) acc[j][2 * half + e] = -INFINITY;
+        }
+      }
+    }
+  }
+
+ private:
+  Range range_[2];
+  int position_[2];
+  Range all_, common_;
+};
+
+}  // namespace splash::gpu::entmax::portable

@@ -1,0 +1,175 @@
+#pragma once
+// A launch of the flagship's forward with everything poisoned that it writes, and what its rows are held
+// against.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "core/tensor.h"
+#include "cpu_ref/attention/forward.h"
+#include "gpu/engine/tensor.h"
+#include "gpu/entmax/forward.h"
+
+namespace splash::gpu::testing {
+
+// What forward leaves beside its output, on the host.
+struct RowResults {
+  std::vector<float> tau;        // [rows]
+  std::vector<int64_t> offsets;  // [rows]
+  std::vector<int32_t> counts;   // [rows]
+  std::vector<int32_t> columns;  // [capacity]
+  std::vector<float> excess;     // [capacity]
+  unsigned long long used = 0;
+};
+
+// What a launch needs and leaves, in device memory and as host vectors.
+struct ForwardRun {
+  ForwardRun(const AttentionSpec& spec, Dtype dtype, const AttentionInputs<double>& inputs, int64_t capacity,
+             const Stream& stream, entmax::ForwardPath path = entmax::ForwardPath::fastest)
+      : q(DeviceTensor::from(stream, dtype, inputs.q)),
+        k(DeviceTensor::from(stream, dtype, inputs.k)),
+        v(DeviceTensor::from(stream, dtype, inputs.v)),
+        out(stream, dtype, q.view().extents),
+        rows(spec.shape.rows()),
+        room(capacity),
+        alpha(stream, static_cast<int64_t>(spec.normalizer.alpha.size() * sizeof(float))),
+        tau(stream, rows * 4),
+        used(stream, 8),
+        offsets(stream, rows * 8),
+        counts(stream, rows * 4),
+        columns(stream, capacity * 4),
+        excess(stream, capacity * 4),
+        workspace(stream, entmax::forward_workspace_bytes(spec, dtype)) {
+    const std::vector<float> alphas(spec.normalizer.alpha.begin(), spec.normalizer.alpha.end());
+    alpha.upload(alphas.data(), alpha.bytes());
+    const entmax::MaskTables tables(spec);
+    mask_tables = DeviceBuffer(stream, std::max<int64_t>(tables.bytes(), 16));
+    if (tables.bytes() > 0) mask_tables.upload(tables.data(), tables.bytes());
+    for (DeviceBuffer* buffer : {&out.buffer(), &tau, &offsets, &counts, &columns, &excess, &workspace})
+      buffer->fill(0xFF);
+    used.fill(0);
+    entmax::enqueue_forward(spec, dtype,
+                            {.q = q.view().data,
+                             .k = k.view().data,
+                             .v = v.view().data,
+                             .out = out.view().data,
+                             .alpha = static_cast<const float*>(alpha.data()),
+                             .mask = tables.at(mask_tables.data()),
+                             .tau = static_cast<float*>(tau.data()),
+                             .support = {.capacity = capacity,
+                                         .used = static_cast<unsigned long long*>(used.data()),
+                                         .offsets = static_cast<int64_t*>(offsets.data()),
+                                         .counts = static_cast<int32_t*>(counts.data()),
+                                         .columns = static_cast<int32_t*>(columns.data()),
+                                         .excess = static_cast<float*>(excess.data())},
+                             .workspace = workspace.data(),
+                             .stream = stream.handle(),
+                             .path = path});
+    stream.synchronize();
+  }
+
+  template <class T>
+  static std::vector<T> host(const DeviceBuffer& buffer, int64_t count) {
+    std::vector<T> values(static_cast<size_t>(count));
+    buffer.download(values.data(), count * static_cast<int64_t>(sizeof(T)));
+    return values;
+  }
+  uint64_t entries() const { return host<unsigned long long>(used, 1).front(); }
+
+  RowResults row_results() const {
+    return {host<float>(tau, rows),       host<int64_t>(offsets, rows), host<int32_t>(counts, rows),
+            host<int32_t>(columns, room), host<float>(excess, room),    entries()};
+  }
+
+  // Output, tau, and row after row the support, wherever it lies: what must not change from run to run.
+  std::vector<char> bytes() {
+    std::vector<char> all = host<char>(out.buffer(), out.buffer().bytes());
+    const auto add = [&all](const auto& values, int64_t first, int64_t count) {
+      const auto* const from = reinterpret_cast<const char*>(values.data() + first);
+      all.insert(all.end(), from, from + count * static_cast<int64_t>(sizeof(values[0])));
+    };
+    const RowResults results = row_results();
+    add(results.tau, 0, rows);
+    add(results.counts, 0, rows);
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t at = results.offsets[row];
+      if (at < 0) continue;
+      add(results.columns, at, results.counts[row]);
+      add(results.excess, at, results.counts[row]);
+    }
+    return all;
+  }
+
+  DeviceTensor q, k, v, out;
+  int64_t rows, room;
+  DeviceBuffer alpha, mask_tables, tau, used, offsets, counts, columns, excess, workspace;
+};
+
+// Holds all rows against the oracle, which has kept its probabilities: tau, sums of p, every entry of the
+// support. score_error: of the scores, in z. left_out: rows that are not looked at, where it is not empty.
+inline void check_rows(const AttentionSpec& spec, const RowResults& results,
+                       const cpu_ref::ForwardResult<double>& oracle, double score_error,
+                       const std::vector<char>& left_out = {}) {
+  const auto& [tau, offsets, counts, columns, excess, used] = results;
+  const AttentionShape& s = spec.shape;
+  const auto& p = *oracle.probabilities;
+  int64_t stored = 0, wrong_tau = 0, wrong_sums = 0, wrong_entries = 0;
+  for (int64_t row = 0; row < s.rows(); ++row) {
+    stored += counts[row];
+    if (!left_out.empty() && left_out[row] != 0) continue;
+    const double expected_tau = oracle.tau[row];
+    if (!std::isfinite(expected_tau)) {  // NaN: a score is NaN or +inf; +inf: no key
+      wrong_tau += std::isnan(expected_tau) ? !std::isnan(tau[row]) : !(std::isinf(tau[row]) && tau[row] > 0);
+      wrong_entries += counts[row] != 0;
+      continue;
+    }
+    wrong_tau += !(std::abs(tau[row] - expected_tau) <= score_error);
+    const double alpha = spec.normalizer.alpha_of(row / s.q_len % s.q_heads), beta = 1 / (alpha - 1);
+    std::map<int32_t, double> expected, found;  // z - tau of each key
+    for (int64_t i = p.row_offsets[row]; i < p.row_offsets[row + 1]; ++i)
+      expected[p.columns[i]] = std::pow(p.values[i], alpha - 1);
+    double sum = 0;
+    for (int64_t i = offsets[row]; i < offsets[row] + counts[row]; ++i) {
+      sum += std::pow(static_cast<double>(excess[i]), beta);
+      wrong_entries += !found.emplace(columns[i], excess[i]).second || !(excess[i] > 0);
+    }
+    for (const auto& [key, u] : found) {
+      const auto at = expected.find(key);
+      wrong_entries += !(std::abs(u - (at == expected.end() ? 0 : at->second)) <= 2 * score_error);
+    }
+    for (const auto& [key, u] : expected) wrong_entries += found.count(key) == 0 && u > 2 * score_error;
+    wrong_sums += !(std::abs(sum - 1) <= 1e-5);
+  }
+  CHECK(wrong_tau == 0);
+  CHECK(wrong_sums == 0);
+  CHECK(wrong_entries == 0);
+  CHECK(stored == static_cast<int64_t>(used));
+}
+
+// A store of `capacity` entries is too small for the problem: what has no room is counted and left out whole,
+// the output is that of a store with room.
+inline void check_small_store(const AttentionSpec& spec, Dtype dtype, const AttentionInputs<double>& inputs,
+                              int64_t capacity, const Stream& stream, entmax::ForwardPath path) {
+  const ForwardRun whole(spec, dtype, inputs, spec.shape.rows() * spec.shape.kv_len, stream, path);
+  const ForwardRun small(spec, dtype, inputs, capacity, stream, path);
+  CHECK(small.entries() == whole.entries());
+  const auto counts = ForwardRun::host<int32_t>(small.counts, small.rows);
+  CHECK(counts == ForwardRun::host<int32_t>(whole.counts, whole.rows));
+  const auto offsets = ForwardRun::host<int64_t>(small.offsets, small.rows);
+  int64_t left_out = 0;
+  for (int64_t row = 0; row < small.rows; ++row) {
+    left_out += offsets[row] < 0;
+    CHECK(offsets[row] + (offsets[row] < 0 ? 0 : counts[row]) <= capacity);
+  }
+  CHECK(left_out > 0);
+  CHECK(left_out < small.rows);
+  const Tensor<double> a = small.out.to_host(), b = whole.out.to_host();
+  CHECK(std::equal(a.data(), a.data() + a.size(), b.data()));
+}
+
+}  // namespace splash::gpu::testing

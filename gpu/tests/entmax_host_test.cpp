@@ -1,0 +1,369 @@
+// What the flagship's forward decides and computes on the host, and the plain arithmetic that its kernels
+// share with it: no device needed.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+#include "gpu/entmax/dense_root.h"
+#include "gpu/entmax/dispatch.h"
+#include "gpu/entmax/entmax.h"
+#include "gpu/entmax/portable/bound.h"
+#include "gpu/entmax/portable/problem.h"
+
+using namespace splash;
+using namespace splash::gpu::entmax;
+using portable::Bound;
+using portable::DigitSearch;
+
+namespace {
+
+AttentionSpec spec_of(const AttentionShape& shape) {
+  AttentionSpec spec;
+  spec.shape = shape;
+  return spec;
+}
+
+// As the kernels read the tables.
+bool visible(const AttentionSpec& spec, const DeviceMask& mask, int64_t b, int64_t h, int64_t query,
+             int64_t key) {
+  const AttentionShape& s = spec.shape;
+  const int64_t head = b * s.q_heads + h, heads = s.batch * s.q_heads;
+  int64_t begin = 0, end = spec.mask.causal ? query + s.kv_len - s.q_len + 1 : s.kv_len;
+  if (mask.ranges != nullptr) {
+    begin = mask.ranges[2 * query];
+    end = mask.ranges[2 * query + 1];
+  }
+  if (key < begin || key >= end) return false;
+  return mask.q_positions == nullptr || mask.k_positions[head * mask.k_tables / heads * s.kv_len + key] <=
+                                            mask.q_positions[head * mask.q_tables / heads * s.q_len + query];
+}
+
+void check_mask(const AttentionSpec& spec) {
+  spec.validate();
+  const MaskTables tables(spec);
+  const DeviceMask mask = tables.at(tables.data());
+  const AttentionShape& s = spec.shape;
+  int64_t wrong = 0;
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t h = 0; h < s.q_heads; ++h) {
+      for (int64_t i = 0; i < s.q_len; ++i) {
+        const RowMask row = spec.mask.row(s, b, h, i);
+        for (int64_t j = 0; j < s.kv_len; ++j) wrong += visible(spec, mask, b, h, i, j) != row.visible(j);
+      }
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+std::vector<int64_t> positions(std::mt19937_64& random, int64_t count, int64_t first, int64_t step) {
+  std::vector<int64_t> list;
+  for (int64_t i = 0; i < count; ++i) list.push_back(first + step * static_cast<int64_t>(random() % 9));
+  return list;
+}
+
+// Of scores, in the units of z = gain * score.
+double exact_tau(const std::vector<float>& scores, float alpha, float gain) {
+  double largest = -std::numeric_limits<double>::infinity();
+  for (const float x : scores) largest = std::max(largest, static_cast<double>(x));
+  double low = -1, high = 0;  // of tau - gain * largest
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2;
+    double sum = 0;
+    for (const float x : scores) {
+      const double u = static_cast<double>(gain) * (static_cast<double>(x) - largest) - middle;
+      if (u > 0) sum += std::pow(u, 1 / (static_cast<double>(alpha) - 1));
+    }
+    (sum >= 1 ? low : high) = middle;
+  }
+  return low + static_cast<double>(gain) * largest;
+}
+
+struct Sums {
+  float sum = 0, slope = 0;
+};
+Sums sums_of(const Entmax& entmax, const std::vector<float>& scores, float largest, float shift) {
+  Sums sums;
+  for (const float x : scores) {
+    const float u = std::fma(entmax.gain, x - largest, shift);
+    sums.sum += entmax.weight(u);
+    sums.slope += entmax.slope(u);
+  }
+  return sums;
+}
+
+enum class Rows { gaussian, near_dense, uniform, ties, huge, sink, last };
+
+std::vector<float> draw_row(Rows kind, size_t keys, std::mt19937_64& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> row;
+  for (size_t i = 0; i < keys; ++i) {
+    const float x = normal(random);
+    row.push_back(kind == Rows::near_dense ? 0.02F * x
+                  : kind == Rows::uniform  ? 3.0F
+                  : kind == Rows::ties     ? std::round(2 * x)
+                  : kind == Rows::huge     ? 1e6F + 1e4F * x
+                  : kind == Rows::sink     ? x - (i == keys / 2 ? 0.0F : 40.0F)
+                                           : 3 * x);
+  }
+  return row;
+}
+
+}  // namespace
+
+TEST_CASE("a mask's tables show what the mask shows, all parts crossed") {
+  std::mt19937_64 random(1);
+  const AttentionShape shape{2, 4, 2, 11, 17, 8};
+  for (int parts = 0; parts < 8; ++parts) {
+    for (const int64_t q_tables : {1, 2, 8}) {
+      for (const int64_t k_tables : {1, 2, 8}) {
+        for (const int64_t step :
+             {int64_t{1}, int64_t{1} << 40}) {  // 64-bit positions: numbers of their order
+          CAPTURE(parts);
+          CAPTURE(step);
+          AttentionSpec spec = spec_of(shape);
+          spec.mask.causal = (parts & 1) != 0;
+          if ((parts & 2) != 0) {
+            spec.mask.cu_seqlens_q = {0, 3, 3, 11};
+            spec.mask.cu_seqlens_k = {0, 9, 10, 17};
+          }
+          if ((parts & 4) != 0) {
+            spec.mask.q_positions = positions(random, q_tables * shape.q_len, -step, step);
+            spec.mask.k_positions = positions(random, k_tables * shape.kv_len, -2 * step, step);
+          }
+          check_mask(spec);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a causal mask needs no table") {
+  AttentionSpec spec = spec_of({1, 1, 1, 5, 3, 8});
+  spec.mask.causal = true;
+  CHECK(MaskTables(spec).bytes() == 0);
+  check_mask(spec);
+}
+
+TEST_CASE("tables that are missing are asked for") {
+  AttentionSpec spec = spec_of({1, 1, 1, 4, 4, 8});
+  CHECK_NOTHROW(require_mask(spec, {}));
+  spec.mask.cu_seqlens_q = spec.mask.cu_seqlens_k = {0, 4};
+  CHECK_THROWS_AS(require_mask(spec, {}), InvalidArgument);
+  const MaskTables tables(spec);
+  CHECK_NOTHROW(require_mask(spec, tables.at(tables.data())));
+  spec.mask.q_positions = spec.mask.k_positions = {0, 1, 2, 3};
+  CHECK_THROWS_AS(require_mask(spec, tables.at(tables.data())), InvalidArgument);
+}
+
+TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or where it is asked for") {
+  const AttentionSpec plain = spec_of({1, 2, 2, 64, 64, 64});
+  AttentionSpec causal = plain, positioned = plain, packed = plain, kept = plain;
+  causal.mask.causal = true;
+  positioned.mask.q_positions = positioned.mask.k_positions = std::vector<int64_t>(64, 0);
+  packed.mask.cu_seqlens_q = packed.mask.cu_seqlens_k = {0, 64};
+  kept.selection.kind = SelectionKind::top_k_row;
+  for (const AttentionSpec& spec : {plain, causal}) {
+    CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::hopper);
+    CHECK(choose_path(spec, Dtype::f16, ForwardPath::hopper, 90) == ForwardPath::hopper);
+    CHECK(choose_path(spec, Dtype::bf16, ForwardPath::portable, 90) == ForwardPath::portable);
+    CHECK(choose_path(spec, Dtype::f32, ForwardPath::fastest, 90) == ForwardPath::portable);
+    for (const int capability : {80, 86, 89, 100, 120}) {
+      CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, capability) == ForwardPath::portable);
+      CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, capability), Unsupported);
+    }
+  }
+  for (const AttentionSpec& spec : {positioned, packed, kept}) {
+    CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::portable);
+    CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, 90), Unsupported);
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32})
+      CHECK_NOTHROW(require_forward(spec, dtype));
+  }
+}
+
+TEST_CASE("forward names what it does not take") {
+  const AttentionSpec plain = spec_of({1, 2, 2, 64, 64, 64});
+  const auto why = [](const AttentionSpec& spec, Dtype dtype) -> std::string {
+    try {
+      require_forward(spec, dtype);
+    } catch (const Unsupported& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(why(plain, Dtype::f32).empty());
+  CHECK(why(plain, Dtype::f64) == "entmax forward takes bfloat16, float16 and float32, not float64");
+  AttentionSpec spec = plain;
+  spec.selection.kind = SelectionKind::top_k_block;
+  CHECK(why(spec, Dtype::f32) ==
+        "entmax forward takes all keys or the top_k_row, not the selection top_k_block");
+  spec = plain;
+  spec.shape.q_len = int64_t{1} << 31;
+  CHECK(why(spec, Dtype::f32).find("fewer than 2^31 queries a head") != std::string::npos);
+}
+
+TEST_CASE("the portable workspace's parts follow one another, each large enough and aligned") {
+  for (const AttentionShape& s :
+       {AttentionShape{1, 1, 1, 1, 1, 8}, {2, 6, 3, 77, 5, 64}, {1, 64, 8, 4097, 9, 128}}) {
+    const portable::Workspace workspace(s);
+    const int64_t heads = s.batch * s.q_heads;
+    CHECK(workspace.queries - workspace.masks >= 4 * heads * ((s.q_len + 31) / 32));
+    CHECK(workspace.counts - workspace.queries >= 4 * s.rows());
+    CHECK(workspace.bytes - workspace.counts >= 4 * heads);
+    for (const int64_t at : {workspace.masks, workspace.queries, workspace.counts, workspace.bytes})
+      CHECK(at % 256 == 0);
+  }
+}
+
+TEST_CASE("the bound never passes tau, and lists above it hold the support, whatever the order of the keys") {
+  std::mt19937_64 random(2);
+  constexpr size_t kTile = 64;
+  for (const float alpha : {1.5F, 2.0F, 1.25F, 1.75F, 1.05F, 1.01F}) {
+    for (int kind = 0; kind < static_cast<int>(Rows::last); ++kind) {
+      for (const size_t keys : {size_t{1}, size_t{63}, size_t{700}, size_t{5000}}) {
+        CAPTURE(alpha);
+        CAPTURE(kind);
+        CAPTURE(keys);
+        const float gain = (alpha - 1) * (kind == static_cast<int>(Rows::huge) ? 0.01F : 0.5F);
+        const Entmax entmax(alpha, gain / (alpha - 1));
+        const auto row = draw_row(static_cast<Rows>(kind), keys, random);
+        const double tau = exact_tau(row, alpha, entmax.gain);
+        Bound bound;
+        std::vector<float> list;
+        size_t dropped_with_weight = 0;
+        for (size_t first = 0; first < keys; first += kTile) {
+          std::vector<float> tile(row.begin() + static_cast<std::ptrdiff_t>(first),
+                                  row.begin() + static_cast<std::ptrdiff_t>(std::min(keys, first + kTile)));
+          bound.see(*std::max_element(tile.begin(), tile.end()), entmax.gain);
+          list.insert(list.end(), tile.begin(), tile.end());
+          for (int step = 0; step < 4; ++step) {
+            const Sums sums = sums_of(entmax, list, bound.largest, bound.shift);
+            bound.lower(sums.sum, sums.slope, entmax.beta);
+          }
+          bound.aim(entmax.gain);
+          std::vector<float> kept;
+          for (const float x : list) {
+            if (x >= bound.threshold) {
+              kept.push_back(x);
+            } else {
+              dropped_with_weight += static_cast<double>(entmax.gain) * static_cast<double>(x) > tau;
+            }
+          }
+          list = kept;
+        }
+        CHECK(dropped_with_weight == 0);
+        CHECK(bound.shift > 0);
+        CHECK(bound.shift <= 1);
+        const double bound_of_tau = static_cast<double>(entmax.gain) * static_cast<double>(bound.threshold);
+        CHECK(bound_of_tau <= tau);
+        CHECK(std::find(list.begin(), list.end(), bound.largest) != list.end());
+      }
+    }
+  }
+}
+
+TEST_CASE("nothing seen leaves all open, -inf is below every threshold") {
+  Bound bound;
+  bound.see(-std::numeric_limits<float>::infinity(), 0.1F);
+  CHECK(bound.threshold == std::numeric_limits<float>::lowest());
+  CHECK_FALSE(-std::numeric_limits<float>::infinity() >= bound.threshold);
+  bound.see(1e30F, 1e-39F);  // as far as float reaches below
+  CHECK(bound.threshold >= std::numeric_limits<float>::lowest());
+  CHECK(bound.shift == 1);
+}
+
+TEST_CASE("the root is found from a shift of 1 in few passes, to 1e-5 in the sum") {
+  std::mt19937_64 random(3);
+  int most = 0;
+  for (const float alpha : {1.5F, 2.0F, 1.25F, 1.75F, 1.05F, 1.01F}) {
+    for (int kind = 0; kind < static_cast<int>(Rows::last); ++kind) {
+      for (const size_t keys : {size_t{1}, size_t{2}, size_t{300}, size_t{20000}}) {
+        CAPTURE(alpha);
+        CAPTURE(kind);
+        CAPTURE(keys);
+        const Entmax entmax(alpha, 0.5F);
+        const auto row = draw_row(static_cast<Rows>(kind), keys, random);
+        const float largest = *std::max_element(row.begin(), row.end());
+        Root root;
+        root.cap(0);
+        root.shift = 1;
+        const auto sums_at = [&] {  // in double, as the kernels' sums by tiles are nearly
+          double sum = 0, slope = 0;
+          for (const float x : row) {
+            const float u = std::fma(entmax.gain, x - largest, root.shift);
+            sum += static_cast<double>(entmax.weight(u));
+            slope += static_cast<double>(entmax.slope(u));
+          }
+          return Sums{static_cast<float>(sum), static_cast<float>(slope)};
+        };
+        int passes = 0;
+        for (bool settled = false; !settled && passes < 40; ++passes) {
+          const Sums sums = sums_at();
+          settled = root.advance(sums.sum, entmax.beta * sums.slope, entmax.beta) == Progress::settled;
+        }
+        most = std::max(most, passes);
+        CHECK(passes < 40);
+        CHECK(std::abs(sums_at().sum - 1) <= 1e-5);
+      }
+    }
+  }
+  MESSAGE("at most " << most << " passes");
+}
+
+TEST_CASE("ordered bits have the order of floats, with one zero, and come back") {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> rising{-inf, -1e30F, -2, -1, -1e-40F, 0, 1e-40F, 1, 2, 1e30F, inf};
+  for (size_t i = 0; i < rising.size(); ++i) {
+    CHECK(portable::from_ordered_bits(portable::ordered_bits(rising[i])) == rising[i]);
+    if (i > 0) CHECK(portable::ordered_bits(rising[i - 1]) < portable::ordered_bits(rising[i]));
+  }
+  CHECK(portable::ordered_bits(-0.0F) == portable::ordered_bits(0.0F));
+}
+
+TEST_CASE("the k-th largest is found digit by digit, and how many of its equals are kept") {
+  std::mt19937_64 random(4);
+  std::normal_distribution<float> normal;
+  for (const uint32_t k : {1u, 2u, 17u, 299u, 300u, 301u}) {
+    for (const bool ties : {false, true}) {
+      CAPTURE(k);
+      CAPTURE(ties);
+      std::vector<float> row;
+      for (int i = 0; i < 300; ++i) row.push_back(ties ? std::round(normal(random)) : normal(random));
+      DigitSearch search;
+      search.begin(k);
+      for (int digit = DigitSearch::kDigits - 1; digit >= 0 && search.limited; --digit) {
+        uint32_t counts[DigitSearch::kBins] = {};
+        for (const float x : row) {
+          const int bin = search.bin(portable::ordered_bits(x), digit);
+          if (bin >= 0) ++counts[bin];
+        }
+        search.take(counts);
+      }
+      CHECK(search.limited == (k <= 300));
+      if (!search.limited) continue;
+      std::sort(row.begin(), row.end(), std::greater<>());
+      const float expected = row[k - 1];
+      CHECK(portable::from_ordered_bits(search.prefix) == expected);
+      const auto above = std::count_if(row.begin(), row.end(), [&](float x) { return x > expected; });
+      CHECK(search.need == k - above);
+      CHECK(search.ties == std::count(row.begin(), row.end(), expected));
+    }
+  }
+}
+
+TEST_CASE("of equal scores the lower key stands first, and bits are counted from the lowest") {
+  CHECK(portable::precedes(2, 9, 1, 3));
+  CHECK(portable::precedes(1, 3, 1, 9));
+  CHECK(portable::precedes(-0.0F, 3, 0.0F, 9));
+  CHECK_FALSE(portable::precedes(1, 9, 1, 3));
+  CHECK_FALSE(portable::precedes(1, 3, 1, 3));
+  CHECK(portable::nth_set_bit(0b10110, 0) == 1);
+  CHECK(portable::nth_set_bit(0b10110, 2) == 4);
+  CHECK(portable::nth_set_bit(uint64_t{1} << 63, 0) == 63);
+  CHECK(portable::nth_set_bit(~uint64_t{0}, 63) == 63);
+}

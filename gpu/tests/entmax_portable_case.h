@@ -1,0 +1,221 @@
+#pragma once
+// Problems for the portable path, drawn so that all features meet, and what its results are held against.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/workload.h"
+#include "gpu/tests/entmax_forward_run.h"
+#include "gpu/tests/ladder_cases.h"
+
+namespace splash::gpu::testing {
+
+struct PortableCase {
+  std::string name;
+  AttentionSpec spec{};
+  Dtype dtype = Dtype::f32;
+  AttentionInputs<double> inputs{};  // rounded to dtype
+};
+
+inline void round_inputs(PortableCase& c) {
+  for (Tensor<double>* tensor : {&c.inputs.q, &c.inputs.k, &c.inputs.v}) {
+    for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(c.dtype, tensor->data()[i]);
+  }
+}
+
+// Rows whose k-th largest score and the next lie so close together that float may tell them apart otherwise
+// than double, but are not equal: which of the two is kept says nothing.
+inline std::vector<char> unclear_rows(const AttentionSpec& spec, const AttentionInputs<double>& inputs) {
+  const AttentionShape& s = spec.shape;
+  std::vector<char> unclear(static_cast<size_t>(s.rows()), 0);
+  const int64_t k = spec.selection.k_keep;
+  if (spec.selection.kind != SelectionKind::top_k_row || k >= s.kv_len) return unclear;
+  for (int64_t row = 0; row < s.rows(); ++row) {
+    const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads, i = row % s.q_len;
+    const RowMask mask = spec.mask.row(s, b, h, i);
+    const double* const q = inputs.q.row(b, h, i);
+    std::vector<double> scores;
+    double largest = 0;
+    bool poisoned = false;
+    for (int64_t j = mask.begin; j < mask.end; ++j) {
+      if (!mask.visible(j)) continue;
+      const double* const key = inputs.k.row(b, s.kv_head_of(h), j);
+      const double score = std::inner_product(q, q + s.head_dim, key, 0.0);
+      poisoned |= !(score < std::numeric_limits<double>::infinity());
+      if (!std::isfinite(score)) continue;
+      scores.push_back(score);
+      largest = std::max(largest, std::abs(score));
+    }
+    if (poisoned || static_cast<int64_t>(scores.size()) <= k) continue;
+    std::nth_element(scores.begin(), scores.begin() + k, scores.end(), std::greater<>());
+    const double gap = *std::min_element(scores.begin(), scores.begin() + k) - scores[static_cast<size_t>(k)];
+    unclear[static_cast<size_t>(row)] = gap > 0 && gap <= 4e-6 * largest;
+  }
+  return unclear;
+}
+
+// An error of float32 scores in z, as in entmax_forward_test; of large z, what float holds of them.
+inline double score_error(const cpu_ref::ForwardResult<double>& oracle) {
+  double largest = 0;
+  for (const double tau : oracle.tau)
+    largest = std::isfinite(tau) ? std::max(largest, std::abs(tau)) : largest;
+  return std::max(2e-5, 4e-6 * largest);
+}
+
+// ||out - expected||^2 / ||expected||^2 over what is finite; +inf where NaN stand elsewhere. Without the rows
+// left out.
+inline double nmse_or_inf(const Tensor<double>& out, const Tensor<double>& expected,
+                          const std::vector<char>& left_out) {
+  double error = 0, norm = 1e-30;
+  for (int64_t i = 0; i < out.size(); ++i) {
+    if (left_out[static_cast<size_t>(i / out.dim())] != 0) continue;
+    const double a = out.data()[i], b = expected.data()[i];
+    if (std::isfinite(a) != std::isfinite(b)) return std::numeric_limits<double>::infinity();
+    if (!std::isfinite(b)) continue;
+    error += (a - b) * (a - b);
+    norm += b * b;
+  }
+  return error / norm;
+}
+
+// The variant's tolerance, or where scores are so large that float itself loses more, what it loses in
+// another order of summation (as in ladder_test).
+inline double bound_of(const PortableCase& c, const cpu_ref::ForwardResult<double>& oracle,
+                       const std::vector<char>& left_out) {
+  const auto in = c.inputs.cast<float>();
+  const auto in_float = cpu_ref::attention_forward<float>(c.spec, in.q, in.k, in.v).out.cast<double>();
+  return std::max(Tolerance().of(c.dtype), 64 * nmse_or_inf(in_float, oracle.out, left_out));
+}
+
+// Output, tau and support of a case.
+inline void check_against_oracle(const PortableCase& c, const Tensor<double>& out, const RowResults& rows) {
+  CAPTURE(c.name);
+  const auto oracle = cpu_ref::attention_forward<double>(c.spec, c.inputs.q, c.inputs.k, c.inputs.v,
+                                                         {.keep_probabilities = true});
+  const auto left_out = unclear_rows(c.spec, c.inputs);
+  CHECK(nmse_or_inf(out, oracle.out, left_out) <= bound_of(c, oracle, left_out));
+  check_rows(c.spec, rows, oracle, score_error(oracle), left_out);
+}
+
+class CaseDrawer {
+ public:
+  explicit CaseDrawer(uint64_t seed) : random_(seed) {}
+
+  template <class T>
+  T any_of(std::initializer_list<T> list) {
+    return *(list.begin() + random_() % list.size());
+  }
+
+  PortableCase draw() {
+    PortableCase c;
+    c.dtype = any_of({Dtype::bf16, Dtype::f16, Dtype::f32});
+    const int64_t kv_heads = any_of<int64_t>({1, 1, 2}), group = any_of<int64_t>({1, 1, 2});
+    AttentionShape& s = c.spec.shape;
+    s = {any_of<int64_t>({1, 1, 2}),
+         kv_heads * group,
+         kv_heads,
+         any_of<int64_t>({1, 7, 33, 64, 65, 100, 131}),
+         any_of<int64_t>({1, 5, 63, 64, 65, 130, 257, 400, 700}),
+         any_of<int64_t>({8, 24, 32, 40, 64, 64, 72, 96, 128, 136, 192, 256})};
+    const int64_t alphas = random_() % 4 == 0 ? s.q_heads : 1;
+    c.spec.normalizer.alpha.clear();
+    for (int64_t head = 0; head < alphas; ++head)  // as float holds them: the device's alphas are float
+      c.spec.normalizer.alpha.push_back(
+          static_cast<double>(any_of({1.5F, 1.5F, 2.0F, 1.25F, 1.75F, 1.1F, 1.02F})));
+    draw_mask(c);
+    if (random_() % 2 == 0) {
+      c.spec.selection = {.kind = SelectionKind::top_k_row,
+                          .k_keep = any_of<int64_t>({1, 2, 8, 20, 60, 130, 300, 5000})};
+      c.name += "k_keep " + std::to_string(c.spec.selection.k_keep) + ", ";
+    }
+    draw_inputs(c);
+    c.name += ", " + to_string(s) + ", " + std::string(to_string(c.dtype)) + ", alpha " +
+              std::to_string(c.spec.normalizer.alpha.front());
+    return c;
+  }
+
+ private:
+  void draw_mask(PortableCase& c) {
+    const AttentionShape& s = c.spec.shape;
+    Mask& mask = c.spec.mask;
+    const auto parts = random_() % 8;
+    if ((parts & 1) != 0) {
+      mask.causal = true;
+      c.name += "causal, ";
+    }
+    if ((parts & 2) != 0) {
+      const auto sequences = 1 + random_() % 5;
+      const auto cuts = [&](int64_t length) {  // empty sequences among them
+        std::vector<int64_t> at{0, length};
+        for (uint64_t i = 1; i < sequences; ++i)
+          at.push_back(static_cast<int64_t>(random_() % static_cast<uint64_t>(length + 1)));
+        std::sort(at.begin(), at.end());
+        return at;
+      };
+      mask.cu_seqlens_q = cuts(s.q_len);
+      mask.cu_seqlens_k = cuts(s.kv_len);
+      c.name += "packed, ";
+    }
+    if ((parts & 4) == 0) return;
+    const int64_t far = random_() % 4 == 0 ? int64_t{1} << 40 : 0;
+    const auto positions = [&](int64_t length) {
+      std::vector<int64_t> of_all(
+          static_cast<size_t>(length * any_of<int64_t>({1, s.batch, s.batch * s.q_heads})));
+      for (int64_t& x : of_all)
+        x = far + static_cast<int64_t>(random_() % static_cast<uint64_t>(s.kv_len + 2)) - 1;
+      return of_all;
+    };
+    mask.q_positions = positions(s.q_len);
+    mask.k_positions = positions(s.kv_len);
+    c.name += "positions, ";
+  }
+
+  void draw_inputs(PortableCase& c) {
+    constexpr double kInf = std::numeric_limits<double>::infinity();
+    constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+    Workload workload{.seed = random_(), .query_variance = any_of({1.0, 6.0, 25.0})};
+    const auto kind = random_() % 12;
+    static constexpr const char* kNames[] = {"ties",     "sink",      "huge logits", "near-dense",
+                                             "uniform",  "broad",     "some -inf",   "all -inf",
+                                             "NaN in q", "+inf in q", "NaN in k",    "equal keys"};
+    c.name += kNames[kind];
+    if (kind == 0) workload.kind = WorkloadKind::ties;
+    if (kind == 1) workload.kind = WorkloadKind::sink;
+    if (kind == 2) workload.query_variance = 1e8;
+    if (kind == 3) workload.query_variance = 0.01;
+    if (kind == 4) workload.query_variance = 1e-6;
+    if (kind == 5) workload.query_variance = 0.3;
+    c.inputs = make_inputs<double>(workload, c.spec.shape);
+    Tensor<double>&q = c.inputs.q, &k = c.inputs.k, &v = c.inputs.v;
+    const int64_t dim = q.dim();
+    const auto first_elements = [dim](Tensor<double>& tensor, const auto& use) {
+      for (int64_t i = 0; i < tensor.size() / dim; ++i) use(tensor.data() + i * dim, i);
+    };
+    if (kind == 6 || kind == 7 || kind == 9) first_elements(q, [](double* x, int64_t) { *x = 1; });
+    if (kind == 6) {  // keys without weight, whose values must not show
+      first_elements(k, [&](double* x, int64_t i) { *x = i % 7 == 3 ? -kInf : *x; });
+      first_elements(v, [&](double* x, int64_t i) { *x = i % 7 == 3 ? kNan : *x; });
+    }
+    if (kind == 7) first_elements(k, [&](double* x, int64_t) { *x = -kInf; });
+    if (kind == 8) q.row(0, 0, q.length() / 2)[1] = kNan;
+    if (kind == 9) {
+      double* const row = q.row(0, 0, q.length() / 3);
+      std::fill(row, row + dim, 0.0);
+      *row = kInf;
+      first_elements(k, [](double* x, int64_t) { *x = 1; });
+    }
+    if (kind == 10) k.row(0, 0, k.length() / 2)[3] = kNan;
+    if (kind == 11) first_elements(k, [&](double* x, int64_t) { std::copy_n(k.data(), dim, x); });
+    round_inputs(c);
+  }
+
+  std::mt19937_64 random_;
+};
+
+}  // namespace splash::gpu::testing

@@ -1,0 +1,189 @@
+#pragma once
+// Blocks of a kernel on the CPU, for tests where there is no GPU. A test of kernels includes this before all
+// else (-include), and finds gpu/arch in this folder before the real one.
+//
+// Threads are fibers that run until they meet others: at a barrier, a shuffle, a vote, a matrix product. Who
+// goes first is drawn anew at each turn, so a barrier that is missing shows sooner or later. Threads that
+// meet at different operations, or wait for some that have ended, end the program with a sentence. Copies of
+// cp.async land when they are waited for; until then their target is poison. Whole warps, blocks of one
+// dimension, and no more than what the portable kernels need.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <vector>
+#include <vector_types.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#undef __align__
+#undef __device__
+#undef __forceinline__
+#undef __global__
+#undef __grid_constant__
+#undef __host__
+#undef __launch_bounds__
+#undef __shared__
+#define __align__(n) __attribute__((aligned(n)))
+#define __device__
+#define __forceinline__ inline
+#define __global__
+#define __grid_constant__
+#define __host__
+#define __launch_bounds__(...)
+#define __shared__
+
+namespace splash::gpu::simt {
+
+struct Index {
+  unsigned x = 0;
+};
+Index thread();  // the one that runs
+Index block();
+Index grid();
+inline int lane() {
+  return static_cast<int>(thread().x) % 32;
+}
+
+// Runs the blocks one after the other; order: seed of who goes first.
+void run(unsigned blocks, int threads, uint64_t order, const std::function<void()>& kernel);
+
+[[noreturn]] void fail(const char* what);
+
+// Waits until all threads of the warp or the block have come with a value; what each has brought.
+using Brought = std::array<unsigned char, 32>;
+enum class Scope { warp, block };
+const std::vector<Brought>& meet(Scope scope, const char* operation, const Brought& brought);
+
+// Each thread's value, until it meets the others again.
+template <class T>
+class Values {
+ public:
+  explicit Values(const std::vector<Brought>& brought) : brought_(&brought) {}
+  int size() const { return static_cast<int>(brought_->size()); }
+  T operator[](int thread) const {
+    T value;
+    std::memcpy(&value, (*brought_)[static_cast<size_t>(thread)].data(), sizeof value);
+    return value;
+  }
+
+ private:
+  const std::vector<Brought>* brought_;
+};
+
+template <class T>
+Values<T> exchange(Scope scope, const char* operation, const T& value) {
+  static_assert(sizeof(T) <= sizeof(Brought));
+  Brought brought{};
+  std::memcpy(brought.data(), &value, sizeof value);
+  return Values<T>(meet(scope, operation, brought));
+}
+
+// Of this thread: copies since its last commit, and those that have been committed.
+void start_copy(void* to, const void* from, int bytes, bool zeros);
+void commit_copies();
+void land_copies();
+
+}  // namespace splash::gpu::simt
+
+#define threadIdx (::splash::gpu::simt::thread())
+#define blockIdx (::splash::gpu::simt::block())
+#define gridDim (::splash::gpu::simt::grid())
+
+using std::max;
+using std::min;
+
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
+template <class T>
+T __shfl_xor_sync(unsigned /*mask*/, T value, int lanes) {
+  using namespace splash::gpu::simt;
+  return exchange(Scope::warp, "shfl_xor", value)[lane() ^ lanes];
+}
+template <class T>
+T __shfl_sync(unsigned /*mask*/, T value, int from, int width = 32) {
+  using namespace splash::gpu::simt;
+  return exchange(Scope::warp, "shfl", value)[lane() / width * width + from % width];
+}
+template <class T>
+T __shfl_up_sync(unsigned /*mask*/, T value, int by, int width = 32) {
+  using namespace splash::gpu::simt;
+  const auto values = exchange(Scope::warp, "shfl_up", value);
+  return lane() % width >= by ? values[lane() - by] : value;
+}
+inline unsigned __ballot_sync(unsigned /*mask*/, bool vote) {
+  using namespace splash::gpu::simt;
+  const auto votes = exchange(Scope::warp, "ballot", vote);
+  unsigned mask_of_votes = 0;
+  for (int i = 0; i < 32; ++i) mask_of_votes |= static_cast<unsigned>(votes[i]) << i;
+  return mask_of_votes;
+}
+inline bool __any_sync(unsigned mask, bool vote) {
+  return __ballot_sync(mask, vote) != 0;
+}
+inline bool __all_sync(unsigned mask, bool vote) {
+  return __ballot_sync(mask, vote) == 0xFFFFFFFFu;
+}
+inline int __reduce_max_sync(unsigned /*mask*/, int value) {
+  using namespace splash::gpu::simt;
+  const auto values = exchange(Scope::warp, "reduce_max", value);
+  for (int i = 0; i < 32; ++i) value = max(value, values[i]);
+  return value;
+}
+inline int __reduce_min_sync(unsigned /*mask*/, int value) {
+  using namespace splash::gpu::simt;
+  const auto values = exchange(Scope::warp, "reduce_min", value);
+  for (int i = 0; i < 32; ++i) value = min(value, values[i]);
+  return value;
+}
+inline void __syncwarp() {
+  using namespace splash::gpu::simt;
+  exchange(Scope::warp, "syncwarp", 0);
+}
+inline void __syncthreads() {
+  using namespace splash::gpu::simt;
+  exchange(Scope::block, "syncthreads", 0);
+}
+inline int __syncthreads_or(int vote) {
+  using namespace splash::gpu::simt;
+  const auto votes = exchange(Scope::block, "syncthreads_or", vote);
+  for (int i = 0; i < votes.size(); ++i) {
+    if (votes[i] != 0) return 1;
+  }
+  return 0;
+}
+inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+inline int __popcll(unsigned long long x) {
+  return __builtin_popcountll(x);
+}
+inline int __ffsll(long long x) {
+  return __builtin_ffsll(x);
+}
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
+inline float __fsub_rd(float a, float b) {
+  return std::nextafter(a - b, -INFINITY);
+}
+template <class T>
+T atomicAdd(T* to, T x) {
+  const T before = *to;
+  *to += x;
+  return before;
+}
+inline int atomicMin(int* to, int x) {
+  const int before = *to;
+  *to = min(before, x);
+  return before;
+}
+inline int atomicMax(int* to, int x) {
+  const int before = *to;
+  *to = max(before, x);
+  return before;
+}
+// NOLINTEND(readability-identifier-naming)

@@ -1,0 +1,87 @@
+"""entmax and attention as functions, on tensors of PyTorch and arrays of NumPy, JAX and others."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def _backend(array: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        from splash_attention import torch_functional
+
+        return torch_functional
+    from splash_attention import arrays
+
+    return arrays
+
+
+def entmax(x: Any, alpha: Any = 1.5, dim: int = -1) -> Any:
+    """α-entmax along one dimension: p = [(α-1)x - τ]₊^(1/(α-1)) with Σp = 1, truly zero off its support (Peters,
+    Niculae, Martins 2019, arXiv 1905.05702).
+
+    x: any shape, float16, bfloat16 (PyTorch only), float32 or float64; computed in float32, or float64 for such x.
+    -inf is a masked entry; entries that are all masked give zeros, NaN or +inf gives NaN.
+    alpha: a number above 1, or an array that broadcasts to the shape of x without ``dim`` (or with 1 there): one α a
+    row. 2 is sparsemax; towards 1 it becomes softmax.
+
+    Returns p, of the shape and dtype of x. On torch tensors differentiable by x and by a tensor alpha; the second
+    derivative raises NotImplementedError. Raises TypeError for a dtype or object that it does not take, ValueError for
+    values and shapes.
+    """
+    return _backend(x).entmax(x, alpha, dim)
+
+
+def sparsemax(x: Any, dim: int = -1) -> Any:
+    """entmax with α = 2: the Euclidean projection onto the simplex (Martins, Astudillo 2016)."""
+    return entmax(x, 2.0, dim)
+
+
+def entmax15(x: Any, dim: int = -1) -> Any:
+    """entmax with α = 1.5."""
+    return entmax(x, 1.5, dim)
+
+
+def splash_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    alpha: Any = 1.5,
+    causal: bool = False,
+    scale: float | None = None,
+    k_keep: int | None = None,
+    q_positions: Any = None,
+    k_positions: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    return_aux: bool = False,
+) -> Any:
+    """Exact α-entmax attention: each query's weights over its visible keys are entmax of scale·⟨q, k⟩, and most of them
+    are truly zero.
+
+    q: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads, kv_len, head_dim], q_heads a multiple of kv_heads
+    (grouped-query attention); of one dtype, float16, bfloat16 (PyTorch only), float32 or float64. What is not contiguous
+    is copied.
+    alpha: a number above 1, or an array of 1 or q_heads entries (one α a head).
+    causal: query i sees the keys j ≤ i + kv_len - q_len; with cu_seqlens so inside each sequence.
+    scale: of the scores; None is 1/√head_dim.
+    k_keep: entmax over the k_keep largest scores of each row only (ties: the earlier key); None keeps all.
+    q_positions, k_positions: integers, [length], [batch, length], [batch, q_heads, length] or [batch·q_heads, length]:
+    query i sees key j where k_positions[j] ≤ q_positions[i].
+    cu_seqlens_q, cu_seqlens_k: packed sequences, integers [sequences + 1] rising from 0 to q_len and kv_len: queries see
+    keys of their own sequence only.
+
+    Returns out, as q; with return_aux (out, Aux). A query without visible keys gives a zero row; NaN or +inf among a
+    row's scores gives a NaN row. On torch tensors differentiable by q, k, v and a tensor alpha. Raises TypeError for
+    dtypes and objects that it does not take, ValueError for shapes and values, NotImplementedError for what is valid but
+    not served.
+    """
+    tables = {
+        "q_positions": q_positions,
+        "k_positions": k_positions,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+    }
+    return _backend(q).attention(q, k, v, alpha, causal, scale, k_keep, tables, return_aux)

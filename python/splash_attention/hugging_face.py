@@ -1,0 +1,123 @@
+"""Exact entmax attention in models of the `transformers` library (5.0 or newer).
+
+    from splash_attention import hugging_face
+    hugging_face.register()
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="splash")
+
+α is ``splash_alpha`` of the attention module (a number, or a parameter of 1 or num_heads entries that is to be learned),
+else ``splash_alpha`` of the model's configuration, else 1.5.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.masking_utils import (
+    AttentionMaskInterface,
+    bidirectional_mask_function,
+    causal_mask_function,
+    sdpa_mask,
+)
+
+from splash_attention.functional import splash_attention
+
+
+def register(name: str = "splash") -> None:
+    """Makes attn_implementation=name known to transformers."""
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, key_positions)
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention interface. query: [batch, heads, q_len, head_dim]; key, value: [batch, kv_heads, kv_len,
+    head_dim]; attention_mask: what key_positions returned. Returns [batch, q_len, heads, head_dim], and no weights.
+
+    Raises NotImplementedError for dropout in training, softcap, a position bias, attention sinks and masks that were not
+    made by key_positions.
+    """
+    if dropout and module.training:
+        raise NotImplementedError(f"splash attention has no dropout (here {dropout}); set attention_dropout to 0")
+    for option in ("softcap", "position_bias", "s_aux"):
+        if others.get(option) is not None:
+            raise NotImplementedError(f"splash attention does not take this model's {option}; use sdpa or eager")
+    positions: dict[str, Tensor] = {}
+    if attention_mask is not None:
+        if attention_mask.dtype != torch.int64 or tuple(attention_mask.shape[1:3]) != (1, 1):
+            raise NotImplementedError(
+                f"splash attention takes no mask of shape {list(attention_mask.shape)}; pass the tokenizer's [batch, length]"
+            )
+        positions = {
+            "q_positions": torch.arange(query.shape[2], device=query.device),
+            "k_positions": attention_mask[:, 0, 0, : key.shape[2]],
+        }
+    causal = attention_mask is None and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    out = splash_attention(query, key, value, alpha=_alpha_of(module), causal=causal, scale=scaling, **positions)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _alpha_of(module: torch.nn.Module) -> Any:
+    alpha = getattr(module, "splash_alpha", None)
+    return getattr(module.config, "splash_alpha", 1.5) if alpha is None else alpha
+
+
+def key_positions(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    device: torch.device | str = "cpu",
+    **others: Any,
+) -> Tensor | None:
+    """transformers' mask interface: the first query that sees each key (q_length for a key that none sees), or None
+    where the model's own causality says all. [batch, 1, 1, kv_len]: what has four dimensions, transformers passes on as it
+    is. Queries behind the first must see the key too: so of masks, causal ones and all kinds of padding; others (sliding
+    windows, packed sequences) raise NotImplementedError.
+    """
+    if attention_mask is None and mask_function is bidirectional_mask_function:
+        return None
+    if attention_mask is None and mask_function is causal_mask_function and q_offset + q_length == kv_offset + kv_length:
+        return None
+    device = device if attention_mask is None else attention_mask.device
+    if mask_function in (causal_mask_function, bidirectional_mask_function):
+        keys = torch.arange(kv_length, device=device)
+        first = (keys + (kv_offset - q_offset)).clamp(0, q_length)
+        first = (first if mask_function is causal_mask_function else 0 * keys).repeat(batch_size, 1)
+        if attention_mask is not None:
+            first = first.masked_fill(~_padding(attention_mask, kv_length), q_length)
+        return first[:, None, None, :]
+    mask = sdpa_mask(
+        batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
+        mask_function=mask_function, attention_mask=attention_mask, device=device,
+        **{**others, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False, "allow_torch_fix": False},
+    )  # fmt: skip
+    seen = mask[:, 0]
+    first = torch.where(seen.any(1), seen.to(torch.uint8).argmax(1), q_length)
+    if not torch.equal(seen, first[:, None, :] <= torch.arange(q_length, device=device)[None, :, None]):
+        raise NotImplementedError(
+            "splash attention takes causal masks and padding; this model's mask (a sliding window, or packed sequences) is "
+            "another: use sdpa or eager"
+        )
+    return first[:, None, None, :]
+
+
+def _padding(attention_mask: Tensor, kv_length: int) -> Tensor:
+    """[batch, kv_length], False where there is padding or nothing yet."""
+    mask = attention_mask[:, -kv_length:].to(torch.bool)
+    missing = kv_length - mask.shape[1]
+    return torch.nn.functional.pad(mask, (0, missing)) if missing else mask

@@ -1,0 +1,228 @@
+"""AdaptiveSplashAttention: the module of source document 004, exact."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from splash_attention import checks, torch_calls
+from splash_attention.aux import Aux
+from splash_attention.torch_functional import make_aux, problem_of
+from splash_attention.torch_ops import TABLES
+
+ALPHA_LOW, ALPHA_HIGH = 1.05, 2.0  # between them a learned alpha stays
+
+
+class AdaptiveSplashAttention(nn.Module):
+    """Exact α-entmax attention with learned thresholds, called as ``attention(Q, K, V, Q_idx, K_idx)``.
+
+    head_dim: of Q, K and V.
+    alpha: above 1; a number, or one a head. With learn_alpha a parameter of each head, kept between 1.05 and 2.
+    k_keep: entmax over the k_keep largest scores of each row only; None keeps all.
+    adaptive_threshold: learn where τ lies: τ̂ = m - 1 + σ(w·q + b)(1 - n^(1-α)), m the row's largest z and n its keys.
+      Add ``threshold_loss``, the mean of (τ̂ - τ)², to your loss to train w and b.
+    sm_scale: of the scores; None is 1/√head_dim.
+    num_heads: query heads; a predictor (and a learned α) for each. None: one for all heads.
+    threshold_mode: "warm_start": the output is exact, τ̂ only learns; "direct": p = [z - τ̂]₊^(1/(α-1)), renormalised,
+      τ̂ constant in its gradient (straight-through). Direct stores the scores: a study, not for long inputs.
+    causal: query i sees the keys j ≤ i + kv_len - q_len, where no positions are given.
+
+    After a call ``tau``, ``support``, ``sparsity_by_token``, ``sparsity_by_block()``, ``probabilities()`` and, in
+    training, ``threshold_loss`` tell of it. Raises as splash_attention does; ValueError for arguments that do not fit.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        alpha: float | Sequence[float] = 1.5,
+        k_keep: int | None = None,
+        adaptive_threshold: bool = True,
+        sm_scale: float | None = None,
+        *,
+        num_heads: int | None = None,
+        learn_alpha: bool = False,
+        threshold_mode: str = "warm_start",
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        if threshold_mode not in ("warm_start", "direct"):
+            raise ValueError(f'threshold_mode is {threshold_mode!r}; allowed are "warm_start" and "direct"')
+        if threshold_mode == "direct" and (not adaptive_threshold or k_keep is not None):
+            raise ValueError('threshold_mode "direct" needs adaptive_threshold and takes no k_keep')
+        if head_dim < 1 or (num_heads is not None and num_heads < 1):
+            raise ValueError(f"head_dim is {head_dim} and num_heads {num_heads}; both must be at least 1")
+        checks.check_k_keep(k_keep)
+        checks.check_scale(sm_scale)
+        self.head_dim, self.num_heads, self.k_keep, self.sm_scale = head_dim, num_heads, k_keep, sm_scale
+        self.threshold_mode, self.causal, self.learn_alpha = threshold_mode, causal, learn_alpha
+        heads = num_heads or 1
+        self._set_alpha(alpha, heads)
+        self.threshold_weight = nn.Parameter(torch.zeros(heads, head_dim)) if adaptive_threshold else None
+        self.threshold_bias = nn.Parameter(torch.zeros(heads)) if adaptive_threshold else None
+        self._call: tuple[Any, ...] | None = None  # inputs and statistics of the last call
+        self._loss: Tensor | None = None
+
+    def _set_alpha(self, alpha: float | Sequence[float], heads: int) -> None:
+        values = list(alpha) if isinstance(alpha, Sequence) else [alpha]
+        for value in values:
+            checks.check_alpha(value)
+        if len(values) not in (1, heads):
+            raise ValueError(f"alpha has {len(values)} entries; allowed: 1, or num_heads, which is {heads}")
+        if not self.learn_alpha:
+            self._alpha_value = float(values[0]) if len(values) == 1 else None
+            self.register_buffer("fixed_alpha", torch.tensor(values, dtype=torch.float64), persistent=False)
+            return
+        if not all(ALPHA_LOW < value < ALPHA_HIGH for value in values):
+            raise ValueError(f"alpha is {values}; where it is learned it must start between {ALPHA_LOW} and {ALPHA_HIGH}")
+        start = torch.tensor(values, dtype=torch.float64).expand(heads)
+        share = (start - ALPHA_LOW) / (ALPHA_HIGH - ALPHA_LOW)
+        self.alpha_logit = nn.Parameter(torch.logit(share).float())
+
+    @property
+    def alpha(self) -> Tensor:
+        """α of each head, or one for all."""
+        if not self.learn_alpha:
+            return self.fixed_alpha
+        return ALPHA_LOW + (ALPHA_HIGH - ALPHA_LOW) * torch.sigmoid(self.alpha_logit)
+
+    def forward(
+        self, Q: Tensor, K: Tensor, V: Tensor, Q_idx: Tensor | None = None, K_idx: Tensor | None = None
+    ) -> Tensor:
+        """Q: [batch, q_heads, q_len, head_dim]; K, V: [batch, kv_heads, kv_len, head_dim]; Q_idx, K_idx: positions
+        [batch·q_heads, length] (or [length], [batch, length], [batch, q_heads, length]): a query sees keys whose
+        position is not larger than its own. Returns the output, as Q."""
+        tables = dict.fromkeys(TABLES)
+        tables["q_positions"], tables["k_positions"] = Q_idx, K_idx
+        alpha = self._alpha_value if not self.learn_alpha and self._alpha_value is not None else self.alpha
+        causal = self.causal and Q_idx is None
+        problem = problem_of(Q, K, V, alpha, causal, self.sm_scale, self.k_keep, tables)
+        self._check(Q)
+        adaptive = self.threshold_weight is not None
+        if self.threshold_mode == "direct":
+            return self._direct(Q, K, V, problem)
+        learns = adaptive and self.training
+        out, tau, support, peak = torch_calls.attention(Q, K, V, *problem, learns)
+        self._call = (Q.detach(), K.detach(), tau, support, problem)
+        self._loss = self._threshold_loss(Q, K, peak, problem) if learns else None
+        return out
+
+    def _check(self, Q: Tensor) -> None:
+        if Q.shape[3] != self.head_dim:
+            raise ValueError(f"Q has head_dim {Q.shape[3]}; this module was made for {self.head_dim}")
+        if self.num_heads not in (None, Q.shape[1]):
+            raise ValueError(f"Q has {Q.shape[1]} heads; this module was made for {self.num_heads}")
+
+    # --- the threshold predictor ---
+
+    def _keys(self, Q: Tensor, K: Tensor, problem: tuple[Any, ...]) -> Tensor:
+        """Keys that take part in each row, [1 or batch, 1 or q_heads, q_len]."""
+        causal, k_keep, q_positions, k_positions = problem[2], problem[4], problem[5], problem[6]
+        (batch, heads, q_len, _), kv_len = Q.shape, K.shape[2]
+        if q_positions is not None:
+            queries, keys = (_by_head(t, batch, heads) for t in (q_positions, k_positions))
+            shape = torch.broadcast_shapes(queries.shape[:2], keys.shape[:2])
+            order = keys.expand(*shape, kv_len).contiguous().sort(-1).values
+            count = torch.searchsorted(order, queries.expand(*shape, q_len).contiguous(), right=True)
+        elif causal:
+            count = (torch.arange(q_len, device=Q.device) + (kv_len - q_len + 1)).clamp(0, kv_len).view(1, 1, -1)
+        else:
+            count = torch.full((1, 1, q_len), kv_len, device=Q.device)
+        return count.clamp(max=k_keep) if k_keep else count
+
+    def _predicted(self, Q: Tensor, K: Tensor, problem: tuple[Any, ...]) -> Tensor:
+        """τ̂ - m of each row, in [-1, 0): the bracket of τ."""
+        keys = self._keys(Q, K, problem).clamp(min=1).to(self.threshold_weight.dtype)
+        logit = (Q.detach().to(keys.dtype) * self.threshold_weight[:, None, :]).sum(-1) + self.threshold_bias[:, None]
+        alpha = self.alpha.detach().to(keys.dtype)[:, None]
+        return torch.sigmoid(logit) * (1 - keys ** (1 - alpha)) - 1
+
+    def _threshold_loss(self, Q: Tensor, K: Tensor, peak: Tensor, problem: tuple[Any, ...]) -> Tensor:
+        # τ - m is -peak; a row without keys has peak 0.
+        seen = peak > 0
+        error = torch.where(seen, self._predicted(Q, K, problem) + peak.to(self.threshold_bias.dtype), 0)
+        return error.square().sum() / seen.sum().clamp(min=1)
+
+    def _direct(self, Q: Tensor, K: Tensor, V: Tensor, problem: tuple[Any, ...]) -> Tensor:
+        group = Q.shape[1] // K.shape[1]
+        scores = Q @ K.repeat_interleave(group, 1).transpose(-1, -2) * (self.sm_scale or self.head_dim**-0.5)
+        alpha = self.alpha.to(scores.dtype).view(1, -1, 1, 1)
+        z = ((alpha - 1) * scores).masked_fill(_hidden(scores, problem), -torch.inf)
+        largest = z.detach().amax(-1, keepdim=True)
+        offset = self._predicted(Q, K, problem).detach().to(z.dtype)[..., None]
+        weights = (z - (largest + offset)).clamp(min=0).nan_to_num(nan=0.0) ** (1 / (alpha - 1))
+        p = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
+        fixed = p.detach()
+        tau = torch.where(largest == -torch.inf, torch.inf, largest + offset).squeeze(-1)
+        self._call = (Q.detach(), K.detach(), tau, (fixed > 0).sum(-1, dtype=torch.int32), problem, fixed)
+        self._loss = None
+        if self.training:
+            with torch.no_grad():
+                peak = torch_calls.attention(Q, K, V, *problem, True)[3]
+            self._loss = self._threshold_loss(Q, K, peak, problem)
+        return p @ V.repeat_interleave(group, 1)
+
+    # --- statistics of the last call ---
+
+    def _last(self) -> Aux:
+        if self._call is None:
+            raise RuntimeError("there are no statistics yet: call the module first")
+        aux = make_aux(*self._call[:5])
+        if self.threshold_mode == "direct":
+            aux._entries = lambda: _sparse_rows(self._call[5])
+        return aux
+
+    @property
+    def threshold_loss(self) -> Tensor:
+        """Mean over rows with a key of (τ̂ - τ)²: differentiable by the predictor's parameters alone. Zero outside of
+        training and without adaptive_threshold."""
+        return self._loss if self._loss is not None else torch.zeros(())
+
+    @property
+    def tau(self) -> Tensor:
+        """[batch, q_heads, q_len], in units of z = (α-1)·score; +inf for a row without keys."""
+        return self._last().tau
+
+    @property
+    def support(self) -> Tensor:
+        """Keys with p > 0: [batch, q_heads, q_len]."""
+        return self._last().support
+
+    @property
+    def sparsity_by_token(self) -> float:
+        return self._last().sparsity_by_token
+
+    def sparsity_by_block(self, block: int = 64) -> float:
+        return self._last().sparsity_by_block(block)
+
+    def probabilities(self) -> Tensor:
+        return self._last().probabilities()
+
+    def extra_repr(self) -> str:
+        alpha = "learned" if self.learn_alpha else self.fixed_alpha.tolist()
+        return f"head_dim={self.head_dim}, num_heads={self.num_heads}, alpha={alpha}, k_keep={self.k_keep}"
+
+
+def _by_head(table: Tensor, batch: int, heads: int) -> Tensor:
+    """[1 or batch, 1 or q_heads, length]."""
+    if table.dim() == 3:
+        return table
+    if table.dim() == 1:
+        return table.view(1, 1, -1)
+    return table.unsqueeze(1) if table.shape[0] == batch else table.reshape(batch, heads, -1)
+
+
+def _hidden(scores: Tensor, problem: tuple[Any, ...]) -> Tensor:
+    causal, q_positions, k_positions = problem[2], problem[5], problem[6]
+    batch, heads, q_len, kv_len = scores.shape
+    if q_positions is not None:
+        queries, keys = (_by_head(t, batch, heads) for t in (q_positions, k_positions))
+        return keys[:, :, None, :] > queries[:, :, :, None]
+    visible = torch.ones(q_len, kv_len, dtype=torch.bool, device=scores.device)
+    return ~visible.tril(kv_len - q_len) if causal else ~visible
+
+
+def _sparse_rows(p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    sparse = p.flatten(0, 2).to_sparse_csr()
+    return sparse.crow_indices(), sparse.col_indices().to(torch.int32), sparse.values()

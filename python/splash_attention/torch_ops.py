@@ -1,0 +1,274 @@
+"""PyTorch's custom operators ``torch.ops.splash_attention.*``: shapes for the compiler, gradients, vmap.
+
+  entmax(scores [rows, n], alpha [1 or rows] or None, alpha_value) -> p [rows, n]
+  attention(q, k, v, alpha [1 or q_heads] or None, alpha_value, …) -> out, tau, support, peak
+  probabilities(q, k, …) -> row_offsets, columns, values
+
+alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys. peak is m - tau, m
+the row's largest z, where with_peak is set, else empty. Each has its backward operator; a second derivative raises.
+Here are tensors in host memory only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splash_attention import _core
+from splash_attention.arrays import make_spec
+
+NAMESPACE = "splash_attention"
+TABLES = ("q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k")
+
+_problem = (
+    "Tensor? alpha, float alpha_value, bool causal, float scale, int k_keep, Tensor? q_positions, Tensor? k_positions, "
+    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k"
+)
+_library = torch.library.Library(NAMESPACE, "DEF")
+_library.define("entmax(Tensor scores, Tensor? alpha, float alpha_value) -> Tensor")
+_library.define("entmax_backward(Tensor p, Tensor d_p, Tensor? alpha, float alpha_value) -> (Tensor, Tensor)")
+_library.define(
+    f"attention(Tensor q, Tensor k, Tensor v, {_problem}, bool with_peak) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define(
+    f"attention_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, {_problem}) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define(f"probabilities(Tensor q, Tensor k, {_problem}) -> (Tensor, Tensor, Tensor)")
+_ops = torch.ops.splash_attention
+
+
+def _computed_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _numpy(tensor: Tensor) -> Any:
+    """As the library takes it: contiguous, float64 as it is, narrower types as float32."""
+    tensor = tensor.detach()
+    if tensor.dtype != torch.float32 and tensor.dtype != torch.float64:
+        tensor = tensor.float()
+    return tensor.contiguous().numpy()
+
+
+def _tensor(array: Any, dtype: torch.dtype) -> Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+def _alphas(alpha: Tensor | None, alpha_value: float) -> list[float]:
+    return [alpha_value] if alpha is None else alpha.detach().reshape(-1).tolist()
+
+
+def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
+    alpha, alpha_value, causal, scale, k_keep, *tables = problem
+    batch, q_heads, q_len, head_dim = q.shape
+    _, kv_heads, kv_len, _ = k.shape
+    extents = (batch, q_heads, kv_heads, q_len, kv_len, head_dim)
+    host_tables = [None if table is None else table.cpu().numpy() for table in tables]
+    return make_spec(extents, _alphas(alpha, alpha_value), causal, scale, k_keep, host_tables)
+
+
+# --- on the CPU ---
+
+
+def entmax_cpu(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
+    alphas = torch.tensor([alpha_value]) if alpha is None else alpha
+    return _tensor(_core.entmax(_numpy(scores), _numpy(alphas.double())), scores.dtype)
+
+
+def entmax_backward_cpu(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: float) -> tuple[Tensor, Tensor]:
+    alphas = torch.tensor([alpha_value]) if alpha is None else alpha
+    d_scores, d_alpha = _core.entmax_gradient(_numpy(p), _numpy(d_p), _numpy(alphas.double()))
+    return _tensor(d_scores, p.dtype), torch.from_numpy(d_alpha)
+
+
+def attention_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    out, tau, support, peak = _core.attention_forward(
+        spec_of(q, k, problem[:-1]), _numpy(q), _numpy(k), _numpy(v), problem[-1]
+    )
+    return _tensor(out, q.dtype), torch.from_numpy(tau), torch.from_numpy(support), torch.from_numpy(peak)
+
+
+def attention_backward_cpu(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *problem: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    d_q, d_k, d_v, d_alpha = _core.attention_backward(
+        spec_of(q, k, problem), _numpy(q), _numpy(k), _numpy(v), _numpy(d_out)
+    )
+    return _tensor(d_q, q.dtype), _tensor(d_k, q.dtype), _tensor(d_v, q.dtype), torch.from_numpy(d_alpha)
+
+
+def _probabilities_cpu(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:
+    keys = _numpy(k)
+    offsets, columns, values = _core.attention_probabilities(spec_of(q, k, problem), _numpy(q), keys, keys)
+    return torch.from_numpy(offsets), torch.from_numpy(columns), _tensor(values, q.dtype)
+
+
+for _name, _function in (
+    ("entmax", entmax_cpu),
+    ("entmax_backward", entmax_backward_cpu),
+    ("attention", attention_cpu),
+    ("attention_backward", attention_backward_cpu),
+    ("probabilities", _probabilities_cpu),
+):
+    _library.impl(_name, _function, "CPU")
+
+
+# --- shapes, for the compiler ---
+
+
+@torch.library.register_fake(f"{NAMESPACE}::entmax")
+def _(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
+@torch.library.register_fake(f"{NAMESPACE}::entmax_backward")
+def _(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: float) -> tuple[Tensor, Tensor]:
+    d_scores = torch.empty_like(p, memory_format=torch.contiguous_format)
+    return d_scores, p.new_empty((p.shape[0],), dtype=torch.float64)
+
+
+@torch.library.register_fake(f"{NAMESPACE}::attention")
+def _(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows, dtype = q.shape[:3], _computed_dtype(q)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    tau, support = q.new_empty(rows, dtype=dtype), q.new_empty(rows, dtype=torch.int32)
+    return out, tau, support, q.new_empty(rows if problem[-1] else (0,), dtype=dtype)
+
+
+@torch.library.register_fake(f"{NAMESPACE}::attention_backward")
+def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    d_q, d_k, d_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
+    return d_q, d_k, d_v, q.new_empty((q.shape[1],), dtype=torch.float64)
+
+
+@torch.library.register_fake(f"{NAMESPACE}::probabilities")
+def _(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:
+    entries = torch.library.get_ctx().new_dynamic_size()
+    rows = q.shape[0] * q.shape[1] * q.shape[2]
+    offsets = q.new_empty((rows + 1,), dtype=torch.int64)
+    return offsets, q.new_empty((entries,), dtype=torch.int32), q.new_empty((entries,))
+
+
+# --- gradients ---
+
+
+def _alpha_gradient(alpha: Tensor | None, d_alpha: Tensor) -> Tensor | None:
+    """d_alpha has an entry a row or head; alpha may have one for all."""
+    if alpha is None:
+        return None
+    total = d_alpha.sum() if alpha.numel() == 1 else d_alpha
+    return total.to(alpha.dtype).reshape(alpha.shape)
+
+
+def entmax_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, alpha, ctx.alpha_value = inputs
+    ctx.save_for_backward(output, alpha)
+
+
+def entmax_gradient(ctx: Any, d_p: Tensor, *, call: Any = _ops.entmax_backward) -> tuple[Any, ...]:
+    p, alpha = ctx.saved_tensors
+    d_scores, d_alpha = call(p, d_p, alpha, ctx.alpha_value)
+    return d_scores, _alpha_gradient(alpha, d_alpha), None
+
+
+def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, alpha, *constants, _ = inputs
+    ctx.constants = constants[:4]  # alpha_value, causal, scale, k_keep
+    ctx.save_for_backward(q, k, v, alpha, *constants[4:])
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def attention_gradient(
+    ctx: Any, d_out: Tensor | None, *_: Any, call: Any = _ops.attention_backward
+) -> tuple[Any, ...]:
+    q, k, v, alpha, *tables = ctx.saved_tensors
+    nothing = (None,) * 13
+    if d_out is None:
+        return nothing
+    d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.constants, *tables)
+    return (d_q, d_k, d_v, _alpha_gradient(alpha, d_alpha), *nothing[4:])
+
+
+torch.library.register_autograd(f"{NAMESPACE}::entmax", entmax_gradient, setup_context=entmax_setup)
+torch.library.register_autograd(f"{NAMESPACE}::attention", attention_gradient, setup_context=attention_setup)
+
+
+def no_second_derivative(ctx: Any, *_: Any) -> None:
+    raise NotImplementedError(
+        "the second derivative of entmax and of entmax attention is not implemented; differentiate once, without "
+        "create_graph"
+    )
+
+
+torch.library.register_autograd(f"{NAMESPACE}::entmax_backward", no_second_derivative)
+torch.library.register_autograd(f"{NAMESPACE}::attention_backward", no_second_derivative)
+
+
+# --- vmap ---
+
+
+def _no_vmap(what: str) -> NotImplementedError:
+    return NotImplementedError(f"torch.vmap over {what} is not implemented; call it in a loop")
+
+
+def _front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """With the mapped dimension first, one copy a place where it was not mapped."""
+    return tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+@torch.library.register_vmap(f"{NAMESPACE}::entmax")
+def _(info: Any, in_dims: tuple[Any, ...], scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Any:
+    stacked = _front(scores, in_dims[0], info.batch_size)
+    rows = stacked.shape[1]
+    if alpha is not None:
+        alpha = _front(alpha, in_dims[1], info.batch_size)
+        alpha = alpha.expand(info.batch_size, rows).reshape(-1)
+    p = _ops.entmax(stacked.reshape(-1, stacked.shape[-1]), alpha, alpha_value)
+    return p.reshape(stacked.shape), 0
+
+
+@torch.library.register_vmap(f"{NAMESPACE}::entmax_backward")
+def _(info: Any, in_dims: tuple[Any, ...], p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: float) -> Any:
+    p, d_p = (_front(t, dim, info.batch_size) for t, dim in zip((p, d_p), in_dims))
+    rows = p.shape[1]
+    if alpha is not None:
+        alpha = _front(alpha, in_dims[2], info.batch_size).expand(info.batch_size, rows).reshape(-1)
+    d_scores, d_alpha = _ops.entmax_backward(
+        p.reshape(-1, p.shape[-1]), d_p.reshape(-1, p.shape[-1]), alpha, alpha_value
+    )
+    return (d_scores.reshape(p.shape), d_alpha.reshape(info.batch_size, rows)), (0, 0)
+
+
+def _mapped_batches(info: Any, in_dims: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """The mapped dimension becomes a part of the batch."""
+    return [_front(t, dim, info.batch_size).flatten(0, 1) for t, dim in zip(tensors, in_dims)]
+
+
+def _check_mapped(in_dims: tuple[Any, ...], problem: tuple[Any, ...]) -> None:
+    if any(dim is not None for dim in in_dims):
+        raise _no_vmap("alpha, positions or cu_seqlens of attention")
+    q_positions, k_positions = problem[5:7]
+    if any(table is not None and table.dim() > 1 for table in (q_positions, k_positions)):
+        raise _no_vmap("attention with positions of each batch entry")
+
+
+@torch.library.register_vmap(f"{NAMESPACE}::attention")
+def _(info: Any, in_dims: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Any:
+    _check_mapped(in_dims[3:], problem)
+    parts = _ops.attention(*_mapped_batches(info, in_dims, (q, k, v)), *problem)
+    split = tuple(part.unflatten(0, (info.batch_size, -1)) for part in parts[:3])
+    peak = parts[3].unflatten(0, (info.batch_size, -1)) if problem[-1] else parts[3]
+    return (*split, peak), (0, 0, 0, 0 if problem[-1] else None)
+
+
+@torch.library.register_vmap(f"{NAMESPACE}::attention_backward")
+def _(info: Any, in_dims: tuple[Any, ...], d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Any:
+    _check_mapped(in_dims[4:], problem)
+    if problem[0] is not None:
+        raise _no_vmap("the gradient of attention by alpha")
+    parts = _ops.attention_backward(*_mapped_batches(info, in_dims, (d_out, q, k, v)), *problem)
+    split = tuple(part.unflatten(0, (info.batch_size, -1)) for part in parts[:3])
+    return (*split, parts[3]), (0, 0, 0, None)

@@ -1,0 +1,121 @@
+"""Entmax attention inside models of transformers, small and randomly initialised."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
+transformers = pytest.importorskip("transformers", minversion="5.0", reason="transformers 5 is not installed")
+pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+from splash_attention import hugging_face  # noqa: E402
+
+WORDS = 97
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    transformers.logging.set_verbosity_error()
+    hugging_face.register()
+    torch.manual_seed(0)
+
+
+def config(kind, **changes):
+    return kind(
+        vocab_size=WORDS, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=128, **changes,
+    )  # fmt: skip
+
+
+def llama(implementation="splash", **changes):
+    values = config(transformers.LlamaConfig, num_key_value_heads=2, **changes)
+    return transformers.LlamaForCausalLM._from_config(values, attn_implementation=implementation).eval()
+
+
+def words(length=17):
+    return torch.randint(0, WORDS, (2, length))
+
+
+def padded(text, left=True):
+    """(text with three words of padding, its attention mask)."""
+    fill, ones = torch.zeros(2, 3, dtype=torch.long), torch.ones_like(text)
+    parts = ([fill, text], [fill, ones]) if left else ([text, fill], [ones, fill])
+    return tuple(torch.cat(part, 1) for part in parts)
+
+
+def test_words_see_those_before_them_and_no_padding():
+    model, text = llama(), words()
+    logits = model(text).logits
+    changed = text.clone()
+    changed[:, 10:] = 5
+    torch.testing.assert_close(model(changed).logits[:, :10], logits[:, :10])
+    longer, mask = padded(text)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    again = model(longer, attention_mask=mask, position_ids=positions).logits[:, 3:]
+    torch.testing.assert_close(again, logits, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generation_with_a_cache_is_that_without(cache):
+    model, text = llama(), words(7)
+    slow = text
+    for _ in range(5):
+        slow = torch.cat([slow, model(slow).logits[:, -1].argmax(-1, keepdim=True)], 1)
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": WORDS + 1}
+    if cache == "static":
+        options["cache_implementation"] = "static"
+    assert torch.equal(model.generate(text, **options), slow)
+    longer, mask = padded(text)
+    assert torch.equal(model.generate(longer, attention_mask=mask, **options)[:, 3:], slow)
+
+
+def test_an_encoder_sees_both_sides_and_no_padding():
+    values = config(transformers.BertConfig)
+    model = transformers.BertModel._from_config(values, attn_implementation="splash").eval()
+    text = words()
+    states = model(text).last_hidden_state
+    changed = text.clone()
+    changed[:, -1] = (text[:, -1] + 1) % WORDS
+    assert not torch.allclose(model(changed).last_hidden_state[:, 0], states[:, 0])
+    longer, mask = padded(text, left=False)
+    torch.testing.assert_close(model(longer, attention_mask=mask).last_hidden_state[:, :17], states, atol=1e-5, rtol=1e-4)
+
+
+def test_alpha_of_the_configuration_and_of_a_layer():
+    text = words()
+    model = llama()
+    logits = model(text).logits
+    model.config.splash_alpha = 1.9
+    assert not torch.allclose(model(text).logits, logits)
+    for layer in model.model.layers:
+        layer.self_attn.splash_alpha = torch.nn.Parameter(torch.full((4,), 1.5))
+    torch.testing.assert_close(model(text).logits, logits, atol=1e-6, rtol=1e-5)
+    model.train()(text, labels=text).loss.backward()
+    assert all(layer.self_attn.splash_alpha.grad.abs().sum() > 0 for layer in model.model.layers)
+
+
+def test_it_learns():
+    model = llama().train()
+    text = torch.arange(12).repeat(2, 1) % 4
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    losses = []
+    for _ in range(30):
+        loss = model(text, labels=text).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 < losses[0]
+
+
+def test_what_it_does_not_take():
+    text = words()
+    values = config(transformers.MistralConfig, num_key_value_heads=2, sliding_window=4)
+    window = transformers.MistralForCausalLM._from_config(values, attn_implementation="splash")
+    dropout = llama(attention_dropout=0.1).train()
+    for call, sentence in (
+        (lambda: window(text), "a sliding window, or packed sequences"),
+        (lambda: dropout(text), "splash attention has no dropout"),
+        (lambda: llama()(text, attention_mask=torch.ones(2, 1, 17, 17)), r"takes no mask of shape \[2, 1, 17, 17\]"),
+    ):
+        with pytest.raises(NotImplementedError, match=sentence):
+            call()

@@ -1,0 +1,204 @@
+"""entmax and splash_attention of torch tensors: values, gradients, compiler, transforms, and what is refused."""
+
+from __future__ import annotations
+
+import dense
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
+pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+from splash_attention import entmax, entmax15, sparsemax, splash_attention  # noqa: E402
+from splash_attention.torch_functional import problem_of  # noqa: E402
+from splash_attention.torch_ops import TABLES  # noqa: E402
+
+OPS = torch.ops.splash_attention
+ALPHA = [1.2, 1.5, 1.8, 2.0]  # a head
+
+
+def tensors(q_len=5, kv_len=7, dtype=torch.float32, grad=True, batch=2, dim=8, heads=4):
+    shapes = ((batch, heads, q_len, dim), (batch, 2, kv_len, dim), (batch, 2, kv_len, dim))
+    return tuple(torch.randn(shape, dtype=dtype, requires_grad=grad) for shape in shapes)
+
+
+def problem(q, k, v, alpha=1.5, causal=False, **tables):
+    return problem_of(q, k, v, alpha, causal, None, None, {**dict.fromkeys(TABLES), **tables})
+
+
+MASKS = {
+    "all keys": {},
+    "causal": {"causal": True},
+    "positions": {"q_positions": torch.tensor([3, 0, 5, 2, 9]), "k_positions": torch.tensor([1, 4, 0, 2, 8, 3, 9])},
+    "packed": {"causal": True, "cu_seqlens_q": torch.tensor([0, 2, 5]), "cu_seqlens_k": torch.tensor([0, 4, 7])},
+    "k_keep": {"k_keep": 3},
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_attention_gradients_are_the_differences(mask):
+    q, k, v = tensors(dtype=torch.float64, batch=1, dim=3)
+    alpha = torch.tensor(ALPHA, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda q, k, v, alpha: splash_attention(q, k, v, alpha=alpha, **MASKS[mask]), (q, k, v, alpha)
+    )
+
+
+def test_entmax_gradients_are_the_differences():
+    x = torch.randn(3, 5, 4, dtype=torch.float64, requires_grad=True)
+    alpha = torch.tensor([1.2, 1.5, 2.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, alpha: entmax(x, alpha[:, None], dim=1), (x, alpha))
+    one = torch.tensor(1.7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, alpha: entmax(x, alpha, dim=0), (x, one))
+
+
+@pytest.mark.parametrize("dtype, bound", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)])
+def test_attention_is_the_dense_one_in_every_dtype(dtype, bound):
+    q, k, v = tensors(70, 90, dtype, grad=False, dim=32)
+    out = splash_attention(q, k, v, alpha=torch.tensor(ALPHA), causal=True)
+    assert out.dtype == dtype and out.is_contiguous()
+    expected, _ = dense.attention(*(t.double().numpy() for t in (q, k, v)), np.array(ALPHA), dense.causal(70, 90))
+    np.testing.assert_allclose(out.double().numpy(), expected, atol=bound)
+
+
+def test_gradients_in_low_precision_are_those_of_its_values():
+    q, k, v = tensors(30, 30, torch.bfloat16, dim=16)
+    wide = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    for inputs in ((q, k, v), wide):
+        out = splash_attention(*inputs, causal=True)
+        out.backward(torch.ones_like(out))
+    for narrow, reference in zip((q, k, v), wide):
+        assert narrow.grad.dtype == torch.bfloat16
+        torch.testing.assert_close(narrow.grad.double(), reference.grad, atol=5e-2, rtol=2e-2)
+
+
+def test_agrees_with_the_entmax_package():
+    package = pytest.importorskip("entmax", reason="the entmax package is not installed; ./splash test installs it")
+    x = 3 * torch.randn(40, 200)
+    torch.testing.assert_close(entmax15(x), package.entmax15(x), atol=1e-5, rtol=0)
+    torch.testing.assert_close(sparsemax(x, dim=0), package.sparsemax(x, dim=0), atol=1e-5, rtol=0)
+    for alpha in (1.2, 1.8):
+        theirs = package.entmax_bisect(x, alpha, n_iter=60)
+        torch.testing.assert_close(entmax(x, alpha), theirs, atol=1e-5, rtol=0)
+
+
+def test_operators_pass_opcheck():
+    q, k, v = tensors()
+    alpha = torch.tensor(ALPHA, requires_grad=True)
+    x = torch.randn(4, 9, requires_grad=True)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    for mask in MASKS.values():
+        k_keep = mask.get("k_keep")
+        values = problem_of(q, k, v, alpha, mask.get("causal", False), None, k_keep, {name: mask.get(name) for name in TABLES})
+        torch.library.opcheck(OPS.attention, (q, k, v, *values, True), test_utils=tests)
+        fixed = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in (q, k, *values))
+        torch.library.opcheck(OPS.probabilities, fixed, test_utils=tests)
+        d_out = torch.randn_like(q)
+        torch.library.opcheck(OPS.attention_backward, (d_out, q.detach(), k.detach(), v.detach(), *fixed[2:]), test_utils=tests)
+    torch.library.opcheck(OPS.entmax, (x, alpha, 0.0), test_utils=tests)
+    torch.library.opcheck(OPS.entmax, (x, None, 1.5), test_utils=tests)
+    torch.library.opcheck(OPS.entmax_backward, (x.detach(), x.detach(), None, 1.5), test_utils=tests)
+
+
+def test_compiles_without_a_graph_break():
+    q, k, v = tensors()
+    alpha = torch.tensor(ALPHA, requires_grad=True)
+
+    def layer(q, k, v, alpha):
+        return entmax(splash_attention(q, k, v, alpha=alpha, causal=True) * 2, 1.3).sum()
+
+    expected = torch.autograd.grad(layer(q, k, v, alpha), (q, k, v, alpha))
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for mine, reference in zip(torch.autograd.grad(compiled(q, k, v, alpha), (q, k, v, alpha)), expected):
+        torch.testing.assert_close(mine, reference)
+
+
+def test_autocast_computes_attention_in_its_dtype_and_entmax_in_float():
+    q, k, v = tensors(grad=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert splash_attention(q, k, v).dtype == torch.bfloat16
+        assert entmax(q.bfloat16()).dtype == torch.float32
+
+
+def test_activation_checkpointing():
+    q, k, v = tensors()
+    expected = torch.autograd.grad(splash_attention(q, k, v).square().sum(), (q, k, v))
+    out = torch.utils.checkpoint.checkpoint(splash_attention, q, k, v, use_reentrant=False)
+    for mine, reference in zip(torch.autograd.grad(out.square().sum(), (q, k, v)), expected):
+        torch.testing.assert_close(mine, reference)
+
+
+def test_functional_transforms():
+    q, k, v = (t.expand(3, *t.shape).contiguous() + torch.randn(3, 1, 1, 1, 1) for t in tensors(grad=False))
+
+    def loss(q, k, v):
+        return splash_attention(q, k, v, causal=True).square().sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(q, k, v)
+    shared_keys = torch.func.vmap(loss, in_dims=(0, None, None))(q, k[0], v[0])
+    for i in range(3):
+        inputs = [t[i].clone().requires_grad_() for t in (q, k, v)]
+        for mine, reference in zip(gradients, torch.autograd.grad(loss(*inputs), inputs)):
+            torch.testing.assert_close(mine[i], reference)
+        torch.testing.assert_close(shared_keys[i], loss(q[i], k[0], v[0]))
+    x, alpha = torch.randn(3, 4, 6), torch.tensor([1.2, 1.5, 2.0])
+    rows = torch.func.vmap(entmax)(x, alpha)
+    torch.testing.assert_close(rows, entmax(x, alpha[:, None]))
+    for call, sentence in (
+        (lambda: torch.func.vmap(lambda a: splash_attention(q[0], k[0], v[0], alpha=a))(alpha), "vmap over alpha"),
+        (lambda: torch.func.grad(lambda q: torch.func.grad(loss)(q, k[0], v[0]).sum())(q[0]), "second derivative"),
+    ):
+        with pytest.raises(NotImplementedError, match=sentence):
+            call()
+
+
+def test_the_second_derivative_is_refused():
+    q, k, v = tensors()
+    x = torch.randn(3, 4, requires_grad=True)
+    for out, source in ((splash_attention(q, k, v), q), (entmax(x), x)):
+        (gradient,) = torch.autograd.grad(out.square().sum(), source, create_graph=True)
+        with pytest.raises(NotImplementedError, match="second derivative"):
+            gradient.sum().backward()
+
+
+def test_aux_is_torch_too():
+    q, k, v = tensors(20, 20)
+    q = 4 * q
+    out, aux = splash_attention(q, k, v, causal=True, return_aux=True)
+    p = aux.probabilities()
+    assert p.layout == torch.sparse_csr and p.shape == (2 * 4 * 20, 20)
+    values = v.detach().repeat_interleave(2, 1)
+    torch.testing.assert_close(p.to_dense().view(2, 4, 20, 20) @ values, out.detach())
+    torch.testing.assert_close(p.to_dense().sum(-1), torch.ones(160))
+    assert aux.support.sum() == p.values().numel()
+    assert not aux.tau.requires_grad
+    assert 0 < aux.sparsity_by_block(2) < aux.sparsity_by_token < 1
+
+
+def test_nan_rows_and_rows_without_keys():
+    q, k, v = tensors(6, 4, grad=False)
+    q[0, 1, 3] = torch.nan
+    q.requires_grad_()
+    out = splash_attention(q, k, v, causal=True)
+    out.square().sum().backward()
+    assert out[0, 1, 3].isnan().all() and q.grad[0, 1, 3].isnan().all()
+    assert not out[0, 1, 4:].isnan().any() and not q.grad[0, 0].isnan().any()
+    assert (out[:, :, :2] == 0).all() and (q.grad[:, :, :2] == 0).all()
+
+
+REFUSED = [
+    (lambda q, k, v: splash_attention(q, k.double(), v), TypeError, "q is of float32 and k of float64"),
+    (lambda q, k, v: splash_attention(q, k.to("meta"), v), ValueError, "k is on meta and the first argument on cpu"),
+    (lambda q, k, v: splash_attention(q, k, v[..., 1:]), ValueError, "v has shape [2, 2, 7, 7]"),
+    (lambda q, k, v: splash_attention(q, k, v, alpha=torch.tensor(1)), TypeError, "alpha is of int64"),
+    (lambda q, k, v: splash_attention(q, k, v, alpha=torch.tensor([1.5, torch.nan, 2, 2])), ValueError, "alpha"),
+    (lambda q, k, v: splash_attention(q, k, v, alpha=torch.ones(3)), ValueError, "alpha has 3 entries"),
+    (lambda q, k, v: entmax(q, torch.ones(5, 5)), ValueError, "alpha has shape [5, 5]; it must broadcast to [2, 4, 5]"),
+    (lambda q, k, v: entmax(q.int()), TypeError, "x is of int32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call, kind, sentence", REFUSED, ids=[sentence[:40] for _, _, sentence in REFUSED])
+def test_bad_input_gets_one_sentence(call, kind, sentence):
+    with pytest.raises(kind) as caught:
+        call(*tensors(grad=False))
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
