@@ -15,7 +15,7 @@ import pytest
 
 from conftest import ROOT, Splash
 
-COMMANDS = ["list", "run", "reproduce", "merge", "show", "compare", "analyze", "diagnose"]
+COMMANDS = ["list", "run", "recount", "reproduce", "merge", "show", "compare", "analyze", "diagnose"]
 COMMANDS += ["counters", "ceilings", "entmax", "doctor", "test"]
 
 
