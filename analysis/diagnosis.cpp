@@ -67,11 +67,11 @@ class Diagnostician {
            fmt::format("{} comes nearest, with {} of the measured ceiling", busiest_.name,
                        percent(busiest_.share)));
     }
+    const auto rank = [](const Finding& f) { return is_level(f.cause) ? 0 : f.measured ? 1 : 2; };
     std::stable_sort(result_.findings.begin(), result_.findings.end(),
-                     [](const Finding& a, const Finding& b) { return a.gain > b.gain; });
-    // A level that is busy is the verdict: what else could be gained stays under its ceiling.
-    std::stable_partition(result_.findings.begin(), result_.findings.end(),
-                          [](const Finding& f) { return is_level(f.cause); });
+                     [&](const Finding& a, const Finding& b) {
+                       return rank(a) != rank(b) ? rank(a) < rank(b) : a.gain > b.gain;
+                     });
     return std::move(result_);
   }
 
@@ -164,6 +164,7 @@ class Diagnostician {
       if (scaling_->rate >= kScales) {
         scales_ = true;
         find(Cause::parallelism, scaling_->rate, stand + "; " + seen);
+        result_.findings.back().measured = true;
       } else {
         result_.ruled_out.push_back(fmt::format("too few blocks ({})", seen));
       }
@@ -179,21 +180,21 @@ class Diagnostician {
   }
 
   void look_inside() {
-    const double busy = std::min(1.0, busiest_.share / held_);  // where blocks are resident at all
+    // Where blocks are resident at all; or with as many blocks as were seen to help.
+    const double busy = std::min(1.0, scales_ ? busiest_.share * scaling_->rate : busiest_.share / held_);
     if (busy >= kBusy || launches_ >= 1 - kLaunches) return;
-    const bool saturates = grows_ && grows_->busy >= kBusy;
-    if (scales_ && !saturates) return;  // what more blocks cure is latency that too few leave open
     const double gain = 1 / std::max(busy, launches_);
     const std::string nearest =
-        fmt::format("where blocks are resident, {} of the ceiling of {} is used and less of the others",
-                    percent(busy), busiest_.name);
+        fmt::format("{}, {} of the ceiling of {} is used and less of the others",
+                    scales_ ? "even with as many blocks as that" : "where blocks are resident", percent(busy),
+                    busiest_.name);
     const bool counted = knows(Cause::shared_memory) && knows(Cause::issue_slots);
-    if (saturates && !counted) {
+    if (!scales_ && grows_ && grows_->busy >= kBusy && !counted) {
       find(Cause::inside, gain,
            fmt::format("{}, yet {} of the time grows with the blocks on a multiprocessor (case {}): issue "
                        "slots or shared memory are busy, it is not latency",
                        nearest, percent(grows_->busy), grows_->case_id));
-    } else if (counted || (grows_ && grows_->busy < kBusy)) {
+    } else if (counted || (!scales_ && grows_ && grows_->busy < kBusy)) {
       find(Cause::latency, gain,
            fmt::format("{}{}: steps wait for one another; {}", nearest,
                        counted ? ""
@@ -210,7 +211,7 @@ class Diagnostician {
 
   std::string resident() const {
     const double blocks = std::clamp(static_cast<double>(kernel_.use.blocks) / machine_.count, 1.0,
-                                     static_cast<double>(occupancy_.blocks));
+                                     std::max(1.0, static_cast<double>(occupancy_.blocks)));
     return fmt::format("{:.0f} of {} warps{} are resident ({})",
                        blocks * std::ceil(kernel_.use.threads / kWarp), machine_.warps, of_largest(),
                        occupancy_.waves < 1 ? "there are no more blocks"

@@ -1,7 +1,8 @@
 #pragma once
 // Why a kernel takes the time it takes, from what was counted of it, the ceilings measured beside it, and the
 // other cases of its report. Each finding says how much of the time would go if its cause did, at most; the
-// findings are ranked by that.
+// findings are ranked by that: busy levels, which bound all else, before gains that were measured, and these
+// before gains that are at most so.
 
 #include <string>
 #include <vector>
@@ -26,8 +27,9 @@ const char* to_string(Cause cause);
 
 struct Finding {
   Cause cause = Cause::inside;
-  double gain = 1;       // time now / least time without this cause, all others as they are
-  std::string sentence;  // with the numbers that carry it
+  double gain = 1;        // time now / least time without this cause, all others as they are
+  std::string sentence;   // with the numbers that carry it
+  bool measured = false;  // the gain was seen in another case; else it is what there is at most
 };
 
 struct Diagnosis {

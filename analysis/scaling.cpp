@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -11,11 +12,18 @@ namespace {
 
 constexpr double kApart = 1.1;  // resident blocks, or times, that differ by less tell nothing
 
+// Lone calls and graphs are one kernel: what they differ in, launches, is taken off.
+std::string without_method(std::string setting) {
+  constexpr std::string_view kGraph = ", graph";
+  if (const auto at = setting.find(kGraph); at != std::string::npos) setting.erase(at, kGraph.size());
+  return setting;
+}
+
 bool differs_in_blocks_alone(const KernelCase& a, const KernelCase& b) {
-  return a.implementation == b.implementation && a.setting == b.setting && a.unit == b.unit &&
-         a.shape.group() == b.shape.group() && a.kernel == b.kernel && a.use.threads == b.use.threads &&
-         a.use.shared_bytes == b.use.shared_bytes && a.tile_q == b.tile_q && a.tile_k == b.tile_k &&
-         a.use.blocks != b.use.blocks;
+  return a.implementation == b.implementation && without_method(a.setting) == without_method(b.setting) &&
+         a.unit == b.unit && a.shape.group() == b.shape.group() && a.kernel == b.kernel &&
+         a.use.threads == b.use.threads && a.use.shared_bytes == b.use.shared_bytes && a.tile_q == b.tile_q &&
+         a.tile_k == b.tile_k && a.use.blocks != b.use.blocks;
 }
 
 bool of_equal_lengths(const KernelCase& a, const KernelCase& b) {
@@ -36,7 +44,8 @@ Wave wave_of(const KernelCase& kernel, const Multiprocessors& machine, const std
   const Occupancy occupancy = occupancy_of(machine, kernel.use);
   const auto blocks = static_cast<double>(kernel.use.blocks);
   return {.seconds = behind_launch(kernel, ceilings) / std::max(1.0, occupancy.waves) * blocks / kernel.flops,
-          .blocks = std::clamp(blocks / machine.count, 1.0, static_cast<double>(occupancy.blocks))};
+          .blocks =
+              std::clamp(blocks / machine.count, 1.0, std::max(1.0, static_cast<double>(occupancy.blocks)))};
 }
 
 Scaling compared(const KernelCase& kernel, const KernelCase& other, double blocks,
@@ -88,7 +97,8 @@ std::optional<Scaling> scaling_of(const KernelCase& kernel, const std::vector<Ke
   const KernelCase* best = nullptr;
   const auto rank = [&](const KernelCase& other) {
     return std::tuple(
-        of_equal_lengths(kernel, other), other.use.blocks > kernel.use.blocks,
+        of_equal_lengths(kernel, other), other.replayed == kernel.replayed,
+        other.use.blocks > kernel.use.blocks,
         std::abs(std::log(static_cast<double>(other.use.blocks) / static_cast<double>(kernel.use.blocks))));
   };
   for (const KernelCase& other : others) {
@@ -103,7 +113,7 @@ std::optional<Scaling> scaling_of(const KernelCase& kernel, const std::vector<Ke
 
 std::optional<Scaling> residency_of(const KernelCase& kernel, const std::vector<KernelCase>& others,
                                     const Multiprocessors& machine, const std::vector<Ceiling>& ceilings) {
-  const auto resident = [&](const KernelCase& k) { return occupancy_of(machine, k.use).blocks; };
+  const auto resident = [&](const KernelCase& k) { return std::max(1, occupancy_of(machine, k.use).blocks); };
   for (const KernelCase& other : others) {
     if (neighbours_in_blocks_held(kernel, other) && resident(other) != resident(kernel)) {
       return compared(kernel, other, static_cast<double>(resident(other)) / resident(kernel), machine,

@@ -11,8 +11,8 @@
 namespace splash::analysis {
 
 // The same kernel on the same problem with more or fewer blocks: another number of heads, of the same lengths
-// where there is such a case. Where more blocks do more work a second, the multiprocessors had room; where
-// they do not, something in them is busy, whether or not it was counted.
+// and timed by the same method where there is such a case. Where more blocks do more work a second, the
+// multiprocessors had room; where they do not, something in them is busy, whether or not it was counted.
 struct Scaling {
   std::string case_id;  // of the other case
   double blocks = 1;    // there / here: of the launch, or resident

@@ -51,7 +51,8 @@ Change tiles(int64_t q, int64_t k) {
 
 TEST_CASE("a kernel cut otherwise counts what the loops of those tiles count") {
   for (const bool causal : {false, true}) {
-    for (const auto& [q_len, kv_len] : {std::pair{256, 256}, std::pair{100, 300}, std::pair{513, 513}}) {
+    for (const auto& lengths : {std::pair{256, 256}, std::pair{100, 300}, std::pair{513, 513}}) {
+      const int64_t q_len = lengths.first, kv_len = lengths.second;
       const KernelCase before = tiled(q_len, kv_len, causal, 64, 32);
       for (const int64_t q : {16, 64, 128}) {
         for (const int64_t k : {16, 32, 128}) {

@@ -139,6 +139,13 @@ TEST_CASE("without counters the same kernel with more blocks tells latency from 
   CHECK(few.gain == doctest::Approx(1.96).epsilon(0.01));
   CHECK(few.sentence.find("with 2 times the blocks (case more) it does 1.96 times the work a second") !=
         std::string::npos);
+  CHECK(few.measured);
+  // A fifth of the ceilings would be used then: what else there is comes behind what was measured.
+  const auto findings = diagnose(k, kMachine, ceilings(), {more_heads(k, 2, 1.02e-3)}).findings;
+  REQUIRE(findings.size() == 2);
+  CHECK(findings[1].cause == Cause::inside);
+  CHECK(findings[1].gain == doctest::Approx(5.1).epsilon(0.01));
+  CHECK(findings[1].sentence.find("even with as many blocks as that, 19.6 % of the ceiling") == 0);
   // Twice the blocks in twice the time: something inside is busy with one.
   const Diagnosis busy = diagnose(k, kMachine, ceilings(), {more_heads(k, 2, 1.95e-3)});
   CHECK(busy.findings.front().cause == Cause::inside);

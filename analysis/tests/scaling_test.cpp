@@ -74,6 +74,11 @@ TEST_CASE("only cases that differ in blocks alone are compared, of equal lengths
   other = kernel(8, 3e-3, 1e-3);
   other.implementation = "a/2";
   CHECK_FALSE(scaling_of(few, {other}, kMachine, kCeilings));
+  other = kernel(8, 3e-3, 1e-3);
+  other.setting += ", graph";
+  other.replayed = true;
+  CHECK(scaling_of(few, {other}, kMachine, kCeilings)->case_id == "8");
+  CHECK(scaling_of(few, {other, kernel(4, 3e-3, 1e-3)}, kMachine, kCeilings)->case_id == "4");
   KernelCase longer = kernel(32, 3e-3, 1e-3);
   longer.shape.kv_len = 128;
   CHECK(scaling_of(few, {longer}, kMachine, kCeilings)->case_id == "32");

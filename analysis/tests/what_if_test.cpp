@@ -117,10 +117,11 @@ TEST_CASE("how far cuts are off is learnt from neighbouring rungs that differ in
     k.unit = "bfloat16";
     k.tile_q = tile_q;
     k.tile_k = 64;
-    const auto tiles = static_cast<double>(12800 / tile_q);
+    const int64_t blocks = 12800 / tile_q;
+    const auto tiles = static_cast<double>(blocks);
     k.flops = 4.0 * 12800 * 12800 * 64;
     k.l2_bytes = 2.0 * 12800 * 64 * 2 + tiles * 2 * 12800 * 64 * 2;
-    k.use = {.blocks = 12800 / tile_q, .threads = 128, .registers = 64, .shared_bytes = 1024};
+    k.use = {.blocks = blocks, .threads = 128, .registers = 64, .shared_bytes = 1024};
     k.seconds = seconds;
     return k;
   };

@@ -51,7 +51,8 @@ void print_diagnosis(const std::string& report, const KernelCase& kernel, const 
                     short_number(1e6 * kernel.seconds), kernel.case_id));
   for (const Finding& finding : diagnosis.findings) {
     print_item(to_string(finding.cause), Colour::yellow,
-               fmt::format(", up to {:.3g}x: {}", finding.gain, finding.sentence));
+               fmt::format(", {} {:.3g}x: {}", finding.measured ? "measured" : "up to", finding.gain,
+                           finding.sentence));
   }
   if (!diagnosis.ruled_out.empty())
     print_item("not", Colour::none, fmt::format(" {}", fmt::join(diagnosis.ruled_out, "; ")));
@@ -118,8 +119,10 @@ nlohmann::json to_json(const std::string& report, const KernelCase& kernel, cons
                        const Advice& advice) {
   nlohmann::json findings = nlohmann::json::array(), clues = findings, steps = findings, faster;
   for (const Finding& finding : diagnosis.findings) {
-    findings.push_back(
-        {{"cause", to_string(finding.cause)}, {"gain", finding.gain}, {"sentence", finding.sentence}});
+    findings.push_back({{"cause", to_string(finding.cause)},
+                        {"gain", finding.gain},
+                        {"measured", finding.measured},
+                        {"sentence", finding.sentence}});
   }
   for (const Clue& clue : advice.clues)
     clues.push_back({{"case_id", clue.case_id}, {"words", clue.words}, {"time", clue.time}});
@@ -152,17 +155,18 @@ nlohmann::json to_json(const std::string& report, const KernelCase& kernel, cons
 
 int cmd_diagnose(const Words& words) {
   CLI::App app;
-  prepare(
-      app, "diagnose",
-      "splash diagnose data/reports/ladders-h200.h5 --kernels large_dims/0\n"
-      "splash diagnose data/reports/ladders-h200.h5 --json | jq '.kernels[].findings[0].cause'",
-      "Why the kernels of a report take the time they take: causes, the verdict first, with the gain that "
-      "each could\n"
-      "bring at most; what was ruled out, and what is not known; what to try next, with the gain that the "
-      "model\n"
-      "predicts, and the fastest kernel of the ladder on the same problem. From counted work, measured "
-      "ceilings, the\n"
-      "report's other cases, and counters where the report has them. Needs no GPU.");
+  prepare(app, "diagnose",
+          "splash diagnose data/reports/ladders-h200.h5 --kernels large_dims/0\n"
+          "splash diagnose data/reports/ladders-h200.h5 --json | jq '.kernels[].findings[0].cause'",
+          "Why the kernels of a report take the time they take: causes, the verdict first, with the gain "
+          "that each\n"
+          "could bring at most, or was measured to bring; what was ruled out, and what is not known; what to "
+          "try\n"
+          "next, with the gain that the model predicts, and the fastest kernel of the ladder on the same "
+          "problem.\n"
+          "From counted work, measured ceilings, the report's other cases, and counters where the report has "
+          "them.\n"
+          "Needs no GPU.");
   std::string path, prefix, case_id, out;
   bool json = false, summary = false;
   add_kernel_options(app, path, prefix);

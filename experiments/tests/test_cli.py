@@ -15,8 +15,8 @@ import pytest
 
 from conftest import ROOT, Splash
 
-COMMANDS = ["list", "run", "reproduce", "merge", "show", "compare", "analyze", "diagnose"]
-COMMANDS += ["counters", "recount", "ceilings", "entmax", "doctor", "test"]
+COMMANDS = ["list", "run", "recount", "reproduce", "merge", "show", "compare", "analyze", "diagnose"]
+COMMANDS += ["counters", "ceilings", "entmax", "doctor", "test"]
 
 
 def test_help_names_every_subcommand(splash: Splash):
