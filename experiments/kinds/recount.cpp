@@ -64,14 +64,17 @@ std::map<std::string, double> counted_of(const Report& report, const KernelCase&
 
 Recounted recount(Report& report, const std::string& prefix,
                   const std::function<void(const std::string& kernel)>& progress) {
-  const std::vector<KernelCase> kernels = kernel_cases(report);
+  std::vector<KernelCase> kernels = kernel_cases(report);
+  std::erase_if(kernels,
+                [&](const KernelCase& kernel) { return !kernel.implementation.starts_with(prefix); });
+  for (const KernelCase& kernel : kernels)
+    gpu::find_variant(kernel.implementation);  // refuses before it counts
   const Machine machine = machine_of(report.provenance.gpu, read_machines(machines_folder()));
   add_simulated_columns(report);
   Recounted recounted;
   std::string problem;  // that spec is of: neighbours share theirs, and lists of keys take a while to make
   AttentionSpec spec;
   for (const KernelCase& kernel : kernels) {
-    if (!kernel.implementation.starts_with(prefix)) continue;
     progress(fmt::format("{}, {}", kernel.implementation, kernel.problem));
     const auto row = static_cast<std::size_t>(kernel.row);
     const Parameters parameters = parameters_of(report, kernel.row);

@@ -33,7 +33,7 @@ struct Expected {
 
 struct Problem {
   const AttentionSpec& spec;
-  Dtype dtype;
+  Dtype dtype = Dtype::f32;
   const Plan& plan;
   const AttentionShape& s = spec.shape;
   int64_t tile_q = plan.tile.q, tile_k = plan.tile.k, d = s.head_dim;
