@@ -43,6 +43,7 @@ TEST_CASE("a machine is read, and one DRAM figure serves copying and reading") {
   CHECK(machine.compute_capability == 90);
   CHECK(machine.multiprocessors.count == 4);
   CHECK(machine.multiprocessors.shared_bytes == 102400);
+  CHECK(machine.l1_bytes == 131072);
   CHECK(machine.l2.bytes == 41943040);
   CHECK(machine.l2.partitions == 2);
   CHECK(machine_of("NVIDIA A", {machine}).name == "A GPU");
@@ -61,25 +62,28 @@ TEST_CASE("what is wrong with a machine's file is one sentence with its place") 
   CHECK(contains(fault("[l2]\nbytes = 41943040\npartitions = 2\nsource = 'a paper'\n", ""),
                  "the machine lacks the table [l2]"));
   CHECK(contains(fault("partitions = 2", "partitions = 3"),
-                 "m.toml:13: 'partitions' must be a whole number from 1 to 2"));
+                 "m.toml:14: 'partitions' must be a whole number from 1 to 2"));
   CHECK(contains(fault("['NVIDIA A']", "'NVIDIA A'"), "m.toml:2: 'devices' must be a list of names"));
   CHECK(contains(fault("['NVIDIA A']", "[]"), "at least one"));
   CHECK(contains(fault("['NVIDIA A']", "['NVIDIA A', 3]"), "must be a list of names"));
   CHECK(
-      contains(fault("'dram'", "'dream'"), "m.toml:16: 'ceiling' cannot be \"dream\"; did you mean 'dram'?"));
+      contains(fault("'dram'", "'dream'"), "m.toml:17: 'ceiling' cannot be \"dream\"; did you mean 'dram'?"));
   CHECK(contains(fault("dtype = 'tf32'\n", ""), "'dtype' cannot be \"\""));
   CHECK(contains(fault("'tf32'", "'tf23'"), "did you mean 'tf32'?"));
   CHECK(
       contains(fault("[multiprocessors]", "[processors]"), "the machine lacks the table [multiprocessors]"));
   CHECK(contains(fault("warps = 64\n", ""), "[multiprocessors] lacks 'warps'"));
   CHECK(contains(fault("blocks = 32", "blocks = 0"), "m.toml:7: 'blocks' must be a whole number from 1"));
+  CHECK(contains(fault("l1_bytes = 131072\n", ""), "[multiprocessors] lacks 'l1_bytes'"));
+  CHECK(contains(fault("l1_bytes = 131072", "l1_bytes = 65536"),
+                 "'l1_bytes' is 65536, less than 'shared_bytes', which it includes"));
   CHECK(contains(fault("registers = 65536", "registers = 6.5e4"), "'registers' must be a whole number"));
   CHECK(contains(fault("'a guide'", "''"), "'source' is empty"));
   CHECK(contains(fault("value = 1e12\n", ""), "[[peak]] lacks 'value', a number"));
-  CHECK(contains(fault("value = 1e12", "value = '4.8 TB/s'"), "m.toml:17: 'value' must be a number"));
+  CHECK(contains(fault("value = 1e12", "value = '4.8 TB/s'"), "m.toml:18: 'value' must be a number"));
   for (const char* impossible : {"0", "-1e12", "4.8", "4.8e21", "nan", "inf"}) {
     CAPTURE(impossible);
-    CHECK(contains(fault("1e12", impossible), "m.toml:17: 'value' is"));
+    CHECK(contains(fault("1e12", impossible), "m.toml:18: 'value' is"));
   }
   CHECK(contains(fault("'bytes/s'", "'GB/s'"), "'units' cannot be \"GB/s\""));
   CHECK(contains(fault("source = 'a data sheet'\n", ""), "[[peak]] lacks 'source'"));
@@ -88,7 +92,7 @@ TEST_CASE("what is wrong with a machine's file is one sentence with its place") 
   CHECK(contains(
       fault("[[peak]]\nceiling = 'tensor'\ndtype = 'tf32'\nvalue = 100_000_000_000_000\nunits = 'FLOP/s'",
             "[[peak]]\nceiling = 'dram'\nvalue = 1e12\nunits = 'bytes/s'"),
-      "m.toml:20: the peak of 'dram' is there twice"));
+      "m.toml:21: the peak of 'dram' is there twice"));
   CHECK(contains(fault("['NVIDIA A']", "['NVIDIA A'"), "not valid TOML"));
   CHECK(contains(message_of([] { parse_machine(kMachine.substr(0, kMachine.find("[[peak]]")), "m.toml"); }),
                  "has no [[peak]]"));
