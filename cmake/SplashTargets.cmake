@@ -26,9 +26,9 @@ function(splash_test name)
 endfunction()
 
 # splash_pytest(name folder): the pytest files of a folder, one ctest entry. The tests find the built program, where there
-# is one, in the environment variable SPLASH_BIN.
+# is one, in the environment variable SPLASH_BIN. Not under sanitizers, where the program would be most of the build.
 function(splash_pytest name folder)
-  if(NOT SPLASH_TESTS)
+  if(NOT SPLASH_TESTS OR SPLASH_SANITIZE)
     return()
   endif()
   get_filename_component(folder ${folder} ABSOLUTE)

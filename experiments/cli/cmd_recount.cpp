@@ -10,6 +10,7 @@
 #include "experiments/kinds/recount.h"
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/provenance.h"
+#include "gpu/engine/variant.h"
 
 namespace splash::cli {
 
@@ -28,7 +29,8 @@ int cmd_recount(const Words& words) {
   parse(app, words);
 
   analysis::Report report = analysis::read_report(path);
-  selected_kernels(report, prefix);  // refuses where there is none
+  const auto kernels = selected_kernels(report, prefix);  // refuses where there is none
+  static_cast<void>(gpu::find_variant(kernels.front().implementation));  // and where this build has no variants
   const experiments::Recounted recounted = experiments::recount(
       report, prefix, [](const std::string& kernel) { experiments::narrate("{}", kernel); });
   report.history += fmt::format("{}{} commit {}: {}", report.history.empty() ? "" : "\n",
