@@ -77,11 +77,12 @@ def test_resume_says_why_a_case_is_run_again(splash: Splash):
 
 
 def test_one_run_at_a_time(splash: Splash):
-    splash.tiny(n=20000, seeds=MANY)
+    splash.tiny(n=100000, seeds=MANY)
     process = splash.start("run", "tiny.toml", "--out", "r.h5")
     journal = splash.folder / "r.h5.journal"
     while not journal.exists() or not journal.stat().st_size:
         time.sleep(0.002)
+    process.send_signal(signal.SIGSTOP)  # it holds its lock, and is not done before it is asked about
     assert "another run" in splash.refused("run", "tiny.toml", "--out", "r.h5", "--resume")
     process.kill()
     process.communicate()

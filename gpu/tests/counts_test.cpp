@@ -439,9 +439,11 @@ TEST_CASE("selected pairs are those that looking at every pair counts") {
                                std::find(listed, listed + selection.k_keep, j) != listed + selection.k_keep;
             if (taken && p.sees(head, i, j)) ++of_block[static_cast<std::size_t>(j / selection.block)];
           }
+          int64_t of_row = 0;
           for (const int64_t count : of_block)
-            pairs += static_cast<double>(
-                selection.kind == SelectionKind::top_k_block ? std::min(count, selection.k_keep) : count);
+            of_row += selection.kind == SelectionKind::top_k_block ? std::min(count, selection.k_keep) : count;
+          pairs += static_cast<double>(
+              selection.kind == SelectionKind::top_k_row ? std::min(of_row, selection.k_keep) : of_row);
         }
       }
       CHECK(selected_pairs(c.spec) == pairs);
