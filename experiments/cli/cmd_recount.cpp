@@ -30,7 +30,8 @@ int cmd_recount(const Words& words) {
 
   analysis::Report report = analysis::read_report(path);
   const auto kernels = selected_kernels(report, prefix);  // refuses where there is none
-  static_cast<void>(gpu::find_variant(kernels.front().implementation));  // and where this build has no variants
+  static_cast<void>(
+      gpu::find_variant(kernels.front().implementation));  // and where this build has no variants
   const experiments::Recounted recounted = experiments::recount(
       report, prefix, [](const std::string& kernel) { experiments::narrate("{}", kernel); });
   report.history += fmt::format("{}{} commit {}: {}", report.history.empty() ? "" : "\n",

@@ -441,7 +441,8 @@ TEST_CASE("selected pairs are those that looking at every pair counts") {
           }
           int64_t of_row = 0;
           for (const int64_t count : of_block)
-            of_row += selection.kind == SelectionKind::top_k_block ? std::min(count, selection.k_keep) : count;
+            of_row +=
+                selection.kind == SelectionKind::top_k_block ? std::min(count, selection.k_keep) : count;
           pairs += static_cast<double>(
               selection.kind == SelectionKind::top_k_row ? std::min(of_row, selection.k_keep) : of_row);
         }
