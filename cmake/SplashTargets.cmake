@@ -25,14 +25,15 @@ function(splash_test name)
                        SKIP_REGULAR_EXPRESSION "GPU tests skipped")
 endfunction()
 
-# splash_pytest(name folder): the pytest files of a folder, one ctest entry. The tests find the built program, where there
-# is one, in the environment variable SPLASH_BIN. Not under sanitizers, where the program would be most of the build.
+# splash_pytest(name folder [pytest's words]): the pytest files of a folder, one ctest entry. The tests find the built
+# program, where there is one, in the environment variable SPLASH_BIN. Not under sanitizers, where the program would be
+# most of the build.
 function(splash_pytest name folder)
   if(NOT SPLASH_TESTS OR SPLASH_SANITIZE)
     return()
   endif()
   get_filename_component(folder ${folder} ABSOLUTE)
-  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/cmake/run_pytest.sh ${PROJECT_SOURCE_DIR} ${folder}
+  add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/cmake/run_pytest.sh ${PROJECT_SOURCE_DIR} ${folder} ${ARGN}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set(environment "OMP_NUM_THREADS=2")
   if(TARGET splash_cli)

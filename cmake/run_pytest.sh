@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_pytest.sh ROOT TESTS: ctest's way to pytest. Chooses the Python when the test runs, not when cmake did, and fails
+# run_pytest.sh ROOT TESTS [pytest's words]: ctest's way to pytest. Chooses the Python when the test runs, not when cmake did, and fails
 # with one sentence where pytest or the tests are missing: a test that cannot run has not passed.
 set -euo pipefail
 root=$1 tests=$2
@@ -12,4 +12,4 @@ if [[ ! -x $python ]]; then python=$(command -v python3) || fail "python3 is mis
 "$python" -c 'import pytest' 2>/dev/null || fail "$python has no pytest; ./splash test installs it into .venv"
 [[ -d $tests ]] || fail "there is no folder $tests"
 export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH}
-exec "$python" -m pytest -q -rs -p no:cacheprovider "$tests" </dev/null
+exec "$python" -m pytest -q -rs -p no:cacheprovider "$tests" "${@:3}" </dev/null

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test ins
 pytest.importorskip("transformers", minversion="5.0", reason="transformers 5 is not installed")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
