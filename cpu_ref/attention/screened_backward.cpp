@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "cpu_ref/attention/screened.h"
+#include "cpu_ref/entmax/evaluate.h"
 
 namespace splash::cpu_ref {
 namespace {
@@ -25,13 +26,6 @@ float dot(const float* a, const float* b, int64_t n) {
 void add_scaled(float factor, const float* a, float* out, int64_t n) {
 #pragma omp simd
   for (int64_t d = 0; d < n; ++d) out[d] += factor * a[d];
-}
-
-// u = p^(2 - alpha) on the support: dp/dz up to the projection (MATH: Gradients).
-float jacobian_weight(float p, double alpha) {
-  if (alpha == 1.5) return std::sqrt(p);
-  if (alpha == 2) return 1;
-  return static_cast<float>(std::pow(static_cast<double>(p), 2 - alpha));
 }
 
 class SupportBackward {
@@ -82,7 +76,7 @@ class SupportBackward {
     double u_sum = 0, ug_sum = 0;
     for (int64_t n = begin; n < end; ++n) {
       ds_[n] = dot(dout_.row(b, h, i), v_.row(b, kv, p_.columns[n]), dim);  // g for now
-      const double u = jacobian_weight(p_.values[n], alpha);
+      const double u = entmax_derivative(p_.values[n], alpha);
       u_sum += u;
       ug_sum += u * ds_[n];
     }
@@ -94,7 +88,7 @@ class SupportBackward {
       const double p = p_.values[n];
       // MATH's dL/dalpha without its u~ terms: they cancel, because sum u (g - delta) = 0.
       dalpha += (ds_[n] - delta) * p * (1 / (alpha - 1) - std::log(p)) / (alpha - 1);
-      ds_[n] = static_cast<float>(scale * jacobian_weight(p_.values[n], alpha) * (ds_[n] - delta));
+      ds_[n] = static_cast<float>(scale * entmax_derivative(p_.values[n], alpha) * (ds_[n] - delta));
       add_scaled(ds_[n], k_.row(b, kv, p_.columns[n]), dq.row(b, h, i), dim);
     }
     return dalpha;

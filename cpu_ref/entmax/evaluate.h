@@ -39,6 +39,14 @@ T entmax_power(T d, double alpha) {
   return std::pow(d, static_cast<T>(1 / (alpha - 1)));
 }
 
+// u = p^(2 - alpha) for p > 0: the derivative of p by its z before tau moves (MATH: Gradients).
+template <class T>
+T entmax_derivative(T p, double alpha) {
+  if (alpha == 1.5) return std::sqrt(p);
+  if (alpha == 2) return 1;
+  return static_cast<T>(std::pow(static_cast<double>(p), 2 - alpha));
+}
+
 namespace detail {
 
 template <int kBeta, class T>

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "cpu_ref/entmax/evaluate.h"
 #include "cpu_ref/entmax/solver.h"
 
 namespace splash::cpu_ref {
@@ -34,13 +35,6 @@ void check_same(const char* name, size_t size, size_t needed) {
 
 double alpha_of(std::span<const double> alpha, int64_t row) {
   return alpha.size() == 1 ? alpha.front() : alpha[row];
-}
-
-// u = p^(2 - alpha), the derivative of p by its score before tau moves.
-double derivative(double p, double alpha) {
-  if (alpha == 1.5) return std::sqrt(p);
-  if (alpha == 2) return 1;
-  return std::pow(p, 2 - alpha);
 }
 
 }  // namespace
@@ -88,7 +82,7 @@ double entmax_gradient(double alpha, std::span<const T> p, std::span<const T> d_
   double sum_u = 0, sum_ug = 0;
   for (size_t i = 0; i < p.size(); ++i) {
     if (!(p[i] > 0)) continue;
-    const double u = derivative(p[i], alpha);
+    const double u = entmax_derivative<double>(p[i], alpha);
     sum_u += u;
     sum_ug += u * d_p[i];
   }
@@ -99,7 +93,7 @@ double entmax_gradient(double alpha, std::span<const T> p, std::span<const T> d_
     ds[i] = 0;
     if (!(p[i] > 0)) continue;
     const double g = d_p[i] - delta;
-    ds[i] = static_cast<T>(derivative(p[i], alpha) * g);
+    ds[i] = static_cast<T>(entmax_derivative<double>(p[i], alpha) * g);
     d_alpha += g * p[i] * (1 / a - std::log(static_cast<double>(p[i]))) / a;
   }
   return d_alpha;
