@@ -92,24 +92,13 @@ def write_report(
 ) -> None:
     """The report is whole or not there. wide: column of `results` -> (its second dimension, that dimension's values)."""
     with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
-        write_into(file, title, readme, tables, wide, provenance)
-
-
-def write_into(
-    file: h5py.File,
-    title: str,
-    readme: str,
-    tables: list[Table],
-    wide: dict[str, tuple[str, np.ndarray]],
-    provenance: dict[str, str | int],
-) -> None:
-    run_id = str(provenance.get("started", "")) or "none"
-    file.attrs.update(title=title, schema_version=SCHEMA_VERSION, run_id=run_id, history="made", status="complete")
-    described(file.create_dataset("README", data=readme, dtype=TEXT), "text", "what is here, and how to read it", "as given")
-    group = file.create_group("provenance")
-    group.attrs["long_name"] = "how the run came about"
-    for name, value in provenance.items():
-        data = group.create_dataset(name, data=value, dtype=TEXT if isinstance(value, str) else "i8")
-        described(data, "text" if isinstance(value, str) else "1", f"the {name}", "recorded by the run")
-    for table in tables:
-        table.write(file, wide if table.name == "results" else {})
+        run_id = str(provenance.get("started", "")) or "none"
+        file.attrs.update(title=title, schema_version=SCHEMA_VERSION, run_id=run_id, history="made", status="complete")
+        described(file.create_dataset("README", data=readme, dtype=TEXT), "text", "what is here, and how to read it", "as given")
+        group = file.create_group("provenance")
+        group.attrs["long_name"] = "how the run came about"
+        for name, value in provenance.items():
+            data = group.create_dataset(name, data=value, dtype=TEXT if isinstance(value, str) else "i8")
+            described(data, "text" if isinstance(value, str) else "1", f"the {name}", "recorded by the run")
+        for table in tables:
+            table.write(file, wide if table.name == "results" else {})

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from splash_attention.writing import TEXT, Table, described, write_into
+from splash_attention import writing
+from splash_attention.writing import TEXT, Table, described
 
 README = """A report of Adaptive Splash, made by python/tests/make_report.py: numbers for tests, not a study.
 
@@ -31,8 +32,8 @@ def write_report(
     provenance: dict[str, str | int],
 ) -> None:
     """attachments: case id -> name -> array [query, key], both labelled by `tokens`."""
-    with h5py.File(path, "w") as file:
-        write_into(file, "A report for tests", README, tables, wide, provenance)
+    writing.write_report(path, "A report for tests", README, tables, wide, provenance)
+    with h5py.File(path, "r+") as file:
         held = file.create_group("attachments")
         held.attrs["long_name"] = "arrays of single cases, one group a case_id"
         for case_id, maps in attachments.items():
