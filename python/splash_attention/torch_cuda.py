@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from splash_attention import _core, torch_ops
-from splash_attention.arrays import make_spec
 
 ENTRIES_A_ROW = 16  # of the first store
 _needed: dict[tuple[Any, ...], int] = {}  # entries of stores that were too small, with some room, by problem
@@ -91,15 +90,12 @@ class _Problem:
     """A spec with what the kernels read of it in the GPU's memory: alpha, and the mask's tables."""
 
     def __init__(self, q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> None:
-        alpha, alpha_value, causal, scale, k_keep, *tables = problem
-        q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = tables
-        (batch, q_heads, q_len, head_dim), (_, kv_heads, kv_len, _) = q.shape, k.shape
-        extents = (batch, q_heads, kv_heads, q_len, kv_len, head_dim)
+        alpha, alpha_value, causal, _, _, q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = problem
+        q_len, kv_len = q.shape[2], k.shape[2]
         # Of positions the library looks at how many there are; the kernels look at their values.
         there = [None if table is None else np.zeros(table.numel(), np.int64) for table in (q_positions, k_positions)]
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
-        alphas = [alpha_value] if alpha is None else [1.5] * alpha.numel()
-        self.spec = make_spec(extents, alphas, causal, scale, k_keep, [*there, *packed])
+        self.spec = torch_ops.make_spec_of(q, k, problem, [*there, *packed])
         self.alphas = _alphas(alpha, alpha_value, torch.float32, q.get_device())
         self.tables: list[Tensor | None] = [None, _int32(q_positions), _int32(k_positions)]
         if packed[0] is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,33 +63,39 @@ def _tensor(array: Any, dtype: torch.dtype) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-def _alphas(alpha: Tensor | None, alpha_value: float) -> list[float]:
+def host_alphas(alpha: Tensor | None, alpha_value: float) -> list[float]:
     if alpha is None:
         return [alpha_value]
     # On a GPU the kernels read alpha; to look at it here would wait for them.
     return [1.5] * alpha.numel() if alpha.is_cuda else alpha.detach().reshape(-1).tolist()
 
 
-def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
-    alpha, alpha_value, causal, scale, k_keep, *tables = problem
+def make_spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...], host_tables: list[Any]) -> _core.Spec:
+    """With these tables, NumPy arrays or None, for those of the problem."""
+    alpha, alpha_value, causal, scale, k_keep = problem[:5]
     batch, q_heads, q_len, head_dim = q.shape
     _, kv_heads, kv_len, _ = k.shape
     extents = (batch, q_heads, kv_heads, q_len, kv_len, head_dim)
-    host_tables = [None if table is None else table.cpu().numpy() for table in tables]
-    return make_spec(extents, _alphas(alpha, alpha_value), causal, scale, k_keep, host_tables)
+    return make_spec(extents, host_alphas(alpha, alpha_value), causal, scale, k_keep, host_tables)
+
+
+def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
+    return make_spec_of(q, k, problem, [None if table is None else table.cpu().numpy() for table in problem[5:]])
 
 
 # --- on the CPU ---
 
 
+def _row_alphas(alpha: Tensor | None, alpha_value: float) -> Any:
+    return np.array([alpha_value]) if alpha is None else _numpy(alpha.double())
+
+
 def entmax_cpu(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
-    alphas = torch.tensor([alpha_value]) if alpha is None else alpha
-    return _tensor(_core.entmax(_numpy(scores), _numpy(alphas.double())), scores.dtype)
+    return _tensor(_core.entmax(_numpy(scores), _row_alphas(alpha, alpha_value)), scores.dtype)
 
 
 def entmax_backward_cpu(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: float) -> tuple[Tensor, Tensor]:
-    alphas = torch.tensor([alpha_value]) if alpha is None else alpha
-    d_scores, d_alpha = _core.entmax_gradient(_numpy(p), _numpy(d_p), _numpy(alphas.double()))
+    d_scores, d_alpha = _core.entmax_gradient(_numpy(p), _numpy(d_p), _row_alphas(alpha, alpha_value))
     return _tensor(d_scores, p.dtype), torch.from_numpy(d_alpha)
 
 

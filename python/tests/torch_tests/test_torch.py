@@ -81,6 +81,11 @@ def test_agrees_with_the_entmax_package():
         torch.testing.assert_close(entmax(x, alpha), theirs, atol=1e-5, rtol=0)
 
 
+def test_a_number_alpha_is_not_rounded():
+    x = torch.randn(5, 9, dtype=torch.float64)
+    np.testing.assert_array_equal(entmax(x, 1.2).numpy(), entmax(x.numpy(), 1.2))
+
+
 def test_operators_pass_opcheck():
     q, k, v = tensors()
     alpha = torch.tensor(ALPHA, requires_grad=True)
