@@ -73,13 +73,18 @@ inline void take_support_of_forward(Case& c) {
   }
 }
 
+struct SupportGradients : Gradients {
+  std::vector<double> row_dalpha;  // [rows]: dalpha is their sum, a head's
+};
+
 // MATH: Gradients, on the support as it is.
-inline Gradients gradients_of_support(const Case& c) {
+inline SupportGradients gradients_of_support(const Case& c) {
   const AttentionShape& s = c.spec.shape;
-  Gradients result{.dq = Tensor<double>(s.batch, s.q_heads, s.q_len, s.head_dim),
-                   .dk = Tensor<double>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
-                   .dv = Tensor<double>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
-                   .dalpha = std::vector<double>(s.q_heads)};
+  SupportGradients result;
+  result.dq = Tensor<double>(s.batch, s.q_heads, s.q_len, s.head_dim);
+  result.dk = result.dv = Tensor<double>(s.batch, s.kv_heads, s.kv_len, s.head_dim);
+  result.dalpha.resize(s.q_heads);
+  result.row_dalpha.resize(s.rows());
   const double scale = c.spec.score_scale();
   for (int64_t row = 0; row < s.rows(); ++row) {
     const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads, i = row % s.q_len;
@@ -98,13 +103,14 @@ inline Gradients gradients_of_support(const Case& c) {
     for (size_t e = 0; e < g.size(); ++e) {
       const int64_t j = c.support.columns[c.support.first[row] + static_cast<int64_t>(e)];
       const double p = w[e] / sum, centred = g.size() == 1 ? 0 : g[e] - delta, ds = scale * u[e] * centred;
-      if (p > 0) result.dalpha[h] += centred * p * beta * (beta - std::log(p));
+      if (p > 0) result.row_dalpha[row] += centred * p * beta * (beta - std::log(p));
       for (int64_t d = 0; d < s.head_dim; ++d) {
         result.dq.row(b, h, i)[d] += ds * c.inputs.k.row(b, kv, j)[d];
         result.dk.row(b, kv, j)[d] += ds * c.inputs.q.row(b, h, i)[d];
         result.dv.row(b, kv, j)[d] += p * c.d_out.row(b, h, i)[d];
       }
     }
+    result.dalpha[h] += result.row_dalpha[row];
   }
   return result;
 }
