@@ -8,8 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "core/workload.h"
-
 namespace splash::gpu::testing {
 namespace {
 
@@ -103,13 +101,9 @@ class CaseList {
     const bool known =
         std::any_of(cases_.begin(), cases_.end(), [&](auto& other) { return other.name == c.name; });
     if (known || !unsupported_reason(variant_, c.spec, dtype, device_).empty()) return;
-    Workload seeded = workload;
-    seeded.seed = test_seed();
-    c.inputs = make_inputs<double>(seeded, c.spec.shape);
-    if (spoil != nullptr) spoil(c.inputs);
-    for (Tensor<double>* tensor : {&c.inputs.q, &c.inputs.k, &c.inputs.v}) {
-      for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(dtype, tensor->data()[i]);
-    }
+    c.workload = workload;
+    c.workload.seed = test_seed();
+    c.spoil = spoil;
     cases_.push_back(std::move(c));
   }
 
@@ -170,6 +164,15 @@ uint64_t test_seed() {
     return static_cast<uint64_t>(std::strtoull(text, nullptr, 10));
   }();
   return seed;
+}
+
+AttentionInputs<double> LadderCase::inputs() const {
+  auto made = make_inputs<double>(workload, spec.shape);
+  if (spoil != nullptr) spoil(made);
+  for (Tensor<double>* tensor : {&made.q, &made.k, &made.v}) {
+    for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(dtype, tensor->data()[i]);
+  }
+  return made;
 }
 
 std::vector<LadderCase> ladder_cases(const Variant& variant, const DeviceInfo& device) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/attention_spec.h"
-#include "core/tensor.h"
+#include "core/workload.h"
 #include "gpu/engine/variant.h"
 
 namespace splash::gpu::testing {
@@ -16,7 +16,10 @@ struct LadderCase {
   std::string name;  // equal names: equal spec and inputs
   AttentionSpec spec{};
   Dtype dtype = Dtype::f32;
-  AttentionInputs<double> inputs{};  // rounded to dtype
+  Workload workload{};
+  void (*spoil)(AttentionInputs<double>& inputs) = nullptr;  // if not null: what makes them nasty
+
+  AttentionInputs<double> inputs() const;  // made anew, rounded to dtype
 };
 
 // $SPLASH_TEST_SEED: a number, or "random" for fresh inputs; 1 where it is not set.

@@ -1,5 +1,6 @@
 // Every variant's declaration, without a device: complete, consistent, and planned for an H200.
 
+#include <map>
 #include <set>
 
 #include <doctest/doctest.h>
@@ -8,11 +9,13 @@
 #include "gpu/entmax/forward.h"
 #include "gpu/tests/h200.h"
 #include "gpu/tests/ladder_cases.h"
+#include "gpu/tests/ladder_run.h"
 
 using namespace splash;
 using namespace splash::gpu;
 using gpu::testing::h200;
 using gpu::testing::ladder_cases;
+using gpu::testing::LadderRun;
 
 TEST_CASE("every ladder has rungs, and each of them its own id and place") {
   std::set<std::string> ids, ladders;
@@ -98,4 +101,70 @@ TEST_CASE("the flagship refuses what its bounds do not hold for, before anything
   other = spec;
   other.selection = {.kind = SelectionKind::top_k_block, .k_keep = 8};
   CHECK(why(other, Dtype::bf16).find("all keys or the top_k_row") != std::string::npos);
+}
+
+namespace {
+
+LadderRun ladder_run(const std::map<std::string, std::string>& settings) {
+  return LadderRun::read([&](const char* name) {
+    const auto found = settings.find(name);
+    return found == settings.end() ? nullptr : found->second.c_str();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a run of the ladders' tests takes all cases, and its parts take each of them once") {
+  const Variant& cluster = find_variant("large_dims/4-cluster");
+  const auto cases = ladder_cases(cluster, h200());
+  const auto taken = [&](const std::map<std::string, std::string>& settings) {
+    std::multiset<std::string> names;
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const Plan plan = cluster.plan(cases[i].spec, cases[i].dtype, h200());
+      if (ladder_run(settings).takes(static_cast<int64_t>(i), plan)) names.insert(cases[i].name);
+    }
+    return names;
+  };
+  const auto all = taken({});
+  CHECK(all.size() == cases.size());
+  CHECK(ladder_run({}).oracle);
+  std::multiset<std::string> parts;
+  for (const char* first : {"0", "1", "2"})
+    parts.merge(taken({{"SPLASH_TEST_EVERY", "3"}, {"SPLASH_TEST_FIRST", first}}));
+  CHECK(parts == all);
+
+  // Clusters of 16 blocks: 72 of them in two of the cases.
+  const auto small = taken({{"SPLASH_TEST_BLOCKS", "512"}});
+  CHECK(small.size() == all.size() - 2);
+  for (const std::string& name : all) {
+    const bool many = name.find("B 2, ") != std::string::npos && name.find("d 8192") != std::string::npos;
+    CAPTURE(name);
+    CHECK(small.count(name) == (many ? 0 : 1));
+  }
+  CHECK(ladder_run({{"SPLASH_TEST_VARIANT", "large_dims/4"}}).takes(cluster));
+  CHECK_FALSE(ladder_run({{"SPLASH_TEST_VARIANT", "large_dims/5"}}).takes(cluster));
+  CHECK_FALSE(ladder_run({{"SPLASH_TEST_ORACLE", "0"}}).oracle);
+}
+
+TEST_CASE("settings that would run nothing, or something else than was meant, are refused") {
+  const auto why = [](const std::map<std::string, std::string>& settings) {
+    try {
+      ladder_run(settings);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(why({{"SPLASH_TEST_EVERY", "8"}, {"SPLASH_TEST_FIRST", "8"}}) ==
+        "SPLASH_TEST_FIRST is '8'; it must be a whole number from 0 to 7");
+  CHECK(why({{"SPLASH_TEST_FIRST", "1"}}) ==
+        "SPLASH_TEST_FIRST is '1'; it must be a whole number from 0 to 0");
+  CHECK(why({{"SPLASH_TEST_EVERY", "0"}}) ==
+        "SPLASH_TEST_EVERY is '0'; it must be a whole number of at least 1");
+  CHECK(why({{"SPLASH_TEST_BLOCKS", "many"}}) ==
+        "SPLASH_TEST_BLOCKS is 'many'; it must be a whole number of at least 1");
+  CHECK(why({{"SPLASH_TEST_ORACLE", "off"}}) ==
+        "SPLASH_TEST_ORACLE is 'off'; it must be a whole number from 0 to 1");
+  CHECK(why({{"SPLASH_TEST_VARIANT", "wmma/99"}}) ==
+        "SPLASH_TEST_VARIANT is 'wmma/99'; no variant's id begins so (splash list variants)");
 }
