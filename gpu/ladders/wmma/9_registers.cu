@@ -198,8 +198,8 @@ __global__ void __launch_bounds__(kThreads) attention(Problem p) {
     }
     tile.multiply_values(shared.v[stage]);
   }
-  arch::cp_async_wait<0>();  // of a block without keys: its copies must not outlive it
-  __syncwarp();
+  arch::cp_async_wait<0>();
+  __syncthreads();  // of a block without keys: no warp's copy of the queries may land on another's output
   T* const to = static_cast<T*>(p.out) + task.q_offset + int64_t{first_query} * p.head_dim;
   tile.store(rows_of_q, to, p.q_len - first_query, p.head_dim);
 }
