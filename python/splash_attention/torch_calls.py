@@ -86,12 +86,8 @@ _TransformedAttention = _transformed(
 )
 
 
-def _eager(tensor: Tensor) -> bool:
-    return type(tensor) in _Tensors and tensor.device.type in _attention and not _len_torch_dispatch_stack()
-
-
-def _wants_gradient(*inputs: Any) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs)
+def _eager(tensor: Tensor, device: str) -> bool:
+    return type(tensor) in _Tensors and device in _attention and not _len_torch_dispatch_stack()
 
 
 def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
@@ -99,9 +95,11 @@ def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
         return _ops.entmax(scores, alpha, alpha_value)
     if _are_functorch_transforms_active():
         return _TransformedEntmax.apply(scores, alpha, alpha_value)
-    if not _eager(scores):
+    device = scores.device.type
+    if not _eager(scores, device):
         return _ops.entmax(scores, alpha, alpha_value)
-    call = _Entmax.apply if _wants_gradient(scores, alpha) else _entmax[scores.device.type]
+    gradient = torch.is_grad_enabled() and (scores.requires_grad or alpha is not None and alpha.requires_grad)
+    call = _Entmax.apply if gradient else _entmax[device]
     return call(scores, alpha, alpha_value)
 
 
@@ -111,16 +109,18 @@ def attention(
     """(out, tau, support, peak). On a GPU support is empty unless it is counted, or out has a gradient."""
     compiling = torch.compiler.is_compiling()
     transformed = not compiling and _are_functorch_transforms_active()
-    gradient = _wants_gradient(q, k, v, problem[0])
+    alpha, device = problem[0], q.device.type
+    learned = alpha is not None and alpha.requires_grad
+    gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or learned)
     capacity, all_rows = -1, with_peak or counted
-    if q.device.type == "cuda":
+    if device == "cuda":
         kept = gradient or transformed or with_peak
         capacity = torch_cuda.capacity_for(q, k) if kept else 0 if counted else -1
     inputs = (q, k, v, *problem, with_peak, capacity, all_rows)
-    if compiling or (not transformed and not _eager(q)):
+    if compiling or (not transformed and not _eager(q, device)):
         call = _ops.attention
     elif transformed:
         call = _TransformedAttention.apply
     else:
-        call = _Attention.apply if gradient else _attention[q.device.type]
+        call = _Attention.apply if gradient else _attention[device]
     return call(*inputs)[:4]

@@ -39,7 +39,14 @@ def _checked(device: int) -> int:
 def _place(tensor: Tensor) -> tuple[int, int]:
     """(device, stream)."""
     device = _checked(tensor.get_device())
-    return device, torch.cuda.current_stream(device).cuda_stream
+    return device, torch._C._cuda_getCurrentRawStream(device)  # without a Python object, which costs microseconds
+
+
+@functools.cache
+def _nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """In the place of what is not kept."""
+    with torch.inference_mode(False):  # what is made in inference mode autograd would refuse later
+        return torch.empty(0, dtype=dtype, device=device)
 
 
 @functools.cache
@@ -53,8 +60,8 @@ def _alphas(alpha: Tensor | None, alpha_value: float, dtype: torch.dtype, device
 
 def _dense(tensor: Tensor) -> Tensor:
     """Contiguous, and aligned as the kernels need it."""
-    tensor = tensor.detach().contiguous()
-    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+    fits = tensor.is_contiguous() and tensor.data_ptr() % 16 == 0
+    return tensor if fits else tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 # --- entmax of rows ---
@@ -89,20 +96,44 @@ def entmax_backward(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: f
 class _Problem:
     """A spec with what the kernels read of it in the GPU's memory: alpha, and the mask's tables."""
 
-    def __init__(self, q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> None:
+    def __init__(
+        self, q_shape: torch.Size, k_shape: torch.Size, dtype: torch.dtype, device: torch.device, *problem: Any
+    ) -> None:
         alpha, alpha_value, causal, _, _, q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = problem
-        q_len, kv_len = q.shape[2], k.shape[2]
+        self.rows, self.dtype, self.shapes = tuple(q_shape[:3]), _names[dtype], (q_shape, k_shape)
+        self._store_bytes: dict[int, int] = {}  # by capacity
+        q_len, kv_len = q_shape[2], k_shape[2]
         # Of positions the library looks at how many there are; the kernels look at their values.
         there = [None if table is None else np.zeros(table.numel(), np.int64) for table in (q_positions, k_positions)]
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
-        self.spec = torch_ops.make_spec_of(q, k, problem, [*there, *packed])
-        self.alphas = _alphas(alpha, alpha_value, torch.float32, q.get_device())
+        self.spec = torch_ops.make_spec_of(q_shape, k_shape, problem, [*there, *packed])
+        self.alphas = _alphas(alpha, alpha_value, torch.float32, device.index)
         self.tables: list[Tensor | None] = [None, _int32(q_positions), _int32(k_positions)]
         if packed[0] is not None:
-            self.tables[0] = torch.from_numpy(_ranges(packed[0], packed[1], q_len, causal)).to(q.device)
+            self.tables[0] = torch.from_numpy(_ranges(packed[0], packed[1], q_len, causal)).to(device)
         sizes = ((q_positions, q_len), (k_positions, kv_len))
         counts = [1 if table is None else table.numel() // length for table, length in sizes]
         self.mask = (*(0 if table is None else table.data_ptr() for table in self.tables), *counts)
+
+    def store_bytes(self, capacity: int) -> int:
+        """As many as the compiler was told, which are no fewer than the kernels need."""
+        size = self._store_bytes.get(capacity)
+        if size is None:
+            size = torch_ops.store_bytes(*self.shapes, max(capacity, 0))
+            needed = _core.cuda_store_bytes(self.spec, self.dtype, capacity)
+            if size < needed:
+                raise RuntimeError(f"the store has {size} bytes; the kernels need {needed}")
+            self._store_bytes[capacity] = size
+        return size
+
+
+_number_problem = functools.lru_cache(maxsize=1024)(_Problem)
+
+
+def _problem_of(q: Tensor, k: Tensor, *problem: Any) -> _Problem:
+    """Of numbers alone it is made once."""
+    numbers = problem[0] is None and all(table is None for table in problem[5:])
+    return (_number_problem if numbers else _Problem)(q.shape, k.shape, q.dtype, q.device, *problem)
 
 
 def _int32(positions: Tensor | None) -> Tensor | None:
@@ -128,8 +159,8 @@ def _call(
 ) -> _core.CudaCall:  # fmt: skip
     device, stream = _place(q)
     tensors = (q, k, v, problem.alphas, tau, support, store)
-    addresses = (*(tensor.data_ptr() for tensor in tensors), stream)
-    return _core.CudaCall(device, _names[q.dtype], capacity, all_rows, addresses, problem.mask)
+    addresses = (*map(Tensor.data_ptr, tensors), stream)
+    return _core.CudaCall(device, problem.dtype, capacity, all_rows, addresses, problem.mask)
 
 
 def _run(
@@ -137,10 +168,7 @@ def _run(
     all_rows: bool,
 ) -> Tensor:  # fmt: skip
     """Forward into out, tau and support; returns the store."""
-    store = q.new_empty((torch_ops.store_bytes(q, k, max(capacity, 0)),), dtype=torch.uint8)
-    needed = _core.cuda_store_bytes(problem.spec, _names[q.dtype], capacity)
-    if store.numel() < needed:
-        raise RuntimeError(f"the store has {store.numel()} bytes; the kernels need {needed}")
+    store = q.new_empty((problem.store_bytes(capacity),), dtype=torch.uint8)
     call = _call(problem, q, k, v, tau, support, store, capacity, all_rows)
     _core.cuda_forward(problem.spec, call, out.data_ptr())
     return store
@@ -168,19 +196,18 @@ def _run_until_it_fits(
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     with_peak, capacity, all_rows = inputs[-torch_ops.KEPT :]
-    problem = _Problem(q, k, inputs[: -torch_ops.KEPT])
+    problem = _problem_of(q, k, *inputs[: -torch_ops.KEPT])
     q, k, v = _dense(q), _dense(k), _dense(v)
-    out = torch.empty_like(q)
-    rows = q.shape[:3]
-    tau = q.new_empty(rows, dtype=torch.float32)
-    support = q.new_empty(rows if capacity >= 0 else (0,), dtype=torch.int32)
-    peak = q.new_empty(rows if with_peak else (0,), dtype=torch.float32)
+    out, device = torch.empty_like(q), q.device
+    tau = q.new_empty(problem.rows, dtype=torch.float32)
+    support = q.new_empty(problem.rows, dtype=torch.int32) if capacity >= 0 else _nothing(torch.int32, device)
     if not with_peak:
         store = _run(problem, q, k, v, out, tau, support, capacity, all_rows)
-        return out, tau, support, peak, store if capacity >= 0 else store.new_empty((0,))
+        return out, tau, support, _nothing(torch.float32, device), store if capacity >= 0 else _nothing(torch.uint8, device)
     store, room = _run_until_it_fits(problem, q, k, v, out, tau, support, capacity, all_rows)
     row, _, excess = _entries(problem.spec, q, support, store, room)
-    peak.zero_().view(-1).scatter_reduce_(0, row, excess, "amax")
+    peak = torch.zeros_like(tau)
+    peak.view(-1).scatter_reduce_(0, row, excess, "amax")
     peak = torch.where(tau.isnan(), tau, peak)
     if room != capacity:  # backward looks into a store of the capacity that it is told, and finds it too small
         store = _run(problem, q, k, v, out, tau, support, capacity, all_rows)
@@ -189,7 +216,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ..
 
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     *problem_inputs, capacity, all_rows, tau, support, store = inputs
-    problem = _Problem(q, k, tuple(problem_inputs))
+    problem = _problem_of(q, k, *problem_inputs)
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     # A second forward writes its output into d_q, which backward then overwrites.
@@ -197,7 +224,7 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
         problem, q, k, v, d_q, tau, support, capacity, all_rows, store if store.numel() else None
     )
     learned = problem_inputs[0] is not None
-    d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32)
+    d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32 if learned else torch.float64)
     call = _call(problem, q, k, v, tau, support, store, capacity, all_rows)
     workspace = q.new_empty((_core.cuda_backward_bytes(problem.spec, call),), dtype=torch.uint8)
     _core.cuda_backward(
@@ -222,7 +249,7 @@ def _entries(
 
 
 def probabilities(q: Tensor, k: Tensor, *problem_inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    problem = _Problem(q, k, problem_inputs)
+    problem = _problem_of(q, k, *problem_inputs)
     q, k = _dense(q), _dense(k)
     tau = q.new_empty(q.shape[:3], dtype=torch.float32)
     support = q.new_empty(q.shape[:3], dtype=torch.int32)

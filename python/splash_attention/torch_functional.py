@@ -13,11 +13,12 @@ from splash_attention.aux import Aux
 from splash_attention.torch_ops import TABLES, spec_of
 
 
-def _check_devices(device: torch.device, **tensors: Tensor) -> None:
-    if device.type == "cuda":
+def _check_devices(first: Tensor, **tensors: Tensor) -> None:
+    device = first.device
+    if first.is_cuda:
         if not _core.has_cuda:
             raise NotImplementedError(f"tensors are on {device}; this build has no CUDA, because no nvcc was found")
-    elif device.type not in ("cpu", "meta"):
+    elif not (first.is_cpu or first.is_meta):
         raise NotImplementedError(f"tensors are on {device}; allowed are the host's memory and NVIDIA GPUs")
     for name, tensor in tensors.items():
         if tensor.device != device:
@@ -36,7 +37,7 @@ def _as_alpha(alpha: Any) -> tuple[Tensor | None, float]:
 
 def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
     checks.check_float("x", x)
-    _check_devices(x.device)
+    _check_devices(x)
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"dim is {dim}; x has {x.dim()} dimensions")
     if torch.is_autocast_enabled(x.device.type):
@@ -45,7 +46,7 @@ def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
     rows = scores.shape[:-1]
     values, number = _as_alpha(alpha)
     if values is not None:
-        _check_devices(x.device, alpha=values)
+        _check_devices(x, alpha=values)
         if values.dim() == x.dim() and values.shape[dim] == 1:
             values = values.movedim(dim, -1).squeeze(-1)
         try:
@@ -66,15 +67,15 @@ def problem_of(
 ) -> tuple[Any, ...]:  # fmt: skip
     """The operators' arguments behind q, k and v, checked."""
     batch, q_heads, _, q_len, kv_len, _ = checks.check_inputs(q, k, v)
-    _check_devices(q.device, k=k, v=v)
+    _check_devices(q, k=k, v=v)
     checks.check_tables(tables, batch, q_heads, q_len, kv_len)
     values, number = _as_alpha(alpha)
     if values is not None:
-        _check_devices(q.device, alpha=values)
+        _check_devices(q, alpha=values)
         checks.check_head_alpha(values, q_heads)
         values = values.reshape(-1)
     scale, k_keep = checks.check_scale(scale), checks.check_k_keep(k_keep)
-    return (values, number, bool(causal), scale, k_keep, *(tables[name] for name in TABLES))
+    return (values, number, bool(causal), scale, k_keep, *map(tables.get, TABLES))
 
 
 def attention(

@@ -70,17 +70,19 @@ def host_alphas(alpha: Tensor | None, alpha_value: float) -> list[float]:
     return [1.5] * alpha.numel() if alpha.is_cuda else alpha.detach().reshape(-1).tolist()
 
 
-def make_spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...], host_tables: list[Any]) -> _core.Spec:
+def make_spec_of(
+    q_shape: torch.Size, k_shape: torch.Size, problem: tuple[Any, ...], host_tables: list[Any]
+) -> _core.Spec:
     """With these tables, NumPy arrays or None, for those of the problem."""
     alpha, alpha_value, causal, scale, k_keep = problem[:5]
-    batch, q_heads, q_len, head_dim = q.shape
-    _, kv_heads, kv_len, _ = k.shape
+    batch, q_heads, q_len, head_dim = q_shape
+    _, kv_heads, kv_len, _ = k_shape
     extents = (batch, q_heads, kv_heads, q_len, kv_len, head_dim)
     return make_spec(extents, host_alphas(alpha, alpha_value), causal, scale, k_keep, host_tables)
 
 
 def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
-    return make_spec_of(q, k, problem, [None if table is None else table.cpu().numpy() for table in problem[5:]])
+    return make_spec_of(q.shape, k.shape, problem, [None if table is None else table.cpu().numpy() for table in problem[5:]])
 
 
 # --- on the CPU ---
@@ -153,13 +155,13 @@ def _(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     counted = q.device.type != "cuda" or capacity >= 0
     support = q.new_empty(rows if counted else (0,), dtype=torch.int32)
     peak = q.new_empty(rows if with_peak else (0,), dtype=dtype)
-    bytes_ = store_bytes(q, k, capacity) if q.device.type == "cuda" and capacity >= 0 else 0
+    bytes_ = store_bytes(q.shape, k.shape, capacity) if q.device.type == "cuda" and capacity >= 0 else 0
     return out, q.new_empty(rows, dtype=dtype), support, peak, q.new_empty((bytes_,), dtype=torch.uint8)
 
 
-def store_bytes(q: Tensor, k: Tensor, capacity: int) -> int:
+def store_bytes(q_shape: torch.Size, k_shape: torch.Size, capacity: int) -> int:
     """Of a GPU's store: no less than the library's count, in plain arithmetic that the compiler can trace."""
-    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = q.shape, k.shape
+    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = q_shape, k_shape
     queries = batch * heads * (16 * q_len + 8 * (q_len // 32 + 1) + 4)
     keys = batch * kv_heads * (2 * kv_len * head_dim + 4 * (kv_len // 128 + 1))
     return 8192 + queries + keys + 8 * capacity
