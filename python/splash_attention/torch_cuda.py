@@ -108,12 +108,26 @@ class _Problem:
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
         self.spec = torch_ops.make_spec_of(q_shape, k_shape, problem, [*there, *packed])
         self.alphas = _alphas(alpha, alpha_value, torch.float32, device.index)
+        self.refused: Tensor | None = None  # which alphas the kernels do not take: known to the GPU alone
+        if alpha is not None:
+            self.refused = self.alphas.clamp(1 + 2**-23, 2) != self.alphas  # outside (1, 2], or NaN
+            self.alphas = self.alphas.masked_fill(self.refused, 1.5)
         self.tables: list[Tensor | None] = [None, _int32(q_positions), _int32(k_positions)]
         if packed[0] is not None:
             self.tables[0] = torch.from_numpy(_ranges(packed[0], packed[1], q_len, causal)).to(device)
         sizes = ((q_positions, q_len), (k_positions, kv_len))
         counts = [1 if table is None else table.numel() // length for table, length in sizes]
         self.mask = (*(0 if table is None else table.data_ptr() for table in self.tables), *counts)
+
+    def refuse(self, *results: Tensor) -> None:
+        """NaN for heads whose alpha is not taken, in results [batch, heads, …]; the keys' heads have those of their group."""
+        if self.refused is None:
+            return
+        for result in results:
+            heads, refused = result.shape[1], self.refused
+            if refused.numel() > heads:
+                refused = refused.view(heads, -1).any(1)
+            result.masked_fill_(refused.view(-1, *[1] * (result.dim() - 2)), torch.nan)
 
     def store_bytes(self, capacity: int) -> int:
         """As many as the compiler was told, which are no fewer than the kernels need."""
@@ -171,6 +185,7 @@ def _run(
     store = q.new_empty((problem.store_bytes(capacity),), dtype=torch.uint8)
     call = _call(problem, q, k, v, tau, support, store, capacity, all_rows)
     _core.cuda_forward(problem.spec, call, out.data_ptr())
+    problem.refuse(out, tau)
     return store
 
 
@@ -224,14 +239,15 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
         problem, q, k, v, d_q, tau, support, capacity, all_rows, store if store.numel() else None
     )
     learned = problem_inputs[0] is not None
-    d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32 if learned else torch.float64)
+    d_alpha = q.new_zeros((1, q.shape[1]), dtype=torch.float32 if learned else torch.float64)
     call = _call(problem, q, k, v, tau, support, store, capacity, all_rows)
     workspace = q.new_empty((_core.cuda_backward_bytes(problem.spec, call),), dtype=torch.uint8)
     _core.cuda_backward(
         problem.spec, call, d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
         d_alpha.data_ptr() if learned else 0, workspace.data_ptr(),
     )  # fmt: skip
-    return d_q, d_k, d_v, d_alpha.double()
+    problem.refuse(d_q, d_k, d_v, d_alpha)
+    return d_q, d_k, d_v, d_alpha[0].double()
 
 
 def _entries(
@@ -263,7 +279,10 @@ def probabilities(q: Tensor, k: Tensor, *problem_inputs: Any) -> tuple[Tensor, T
     weights = excess ** (1 / (problem.alphas.expand(q.shape[1])[head] - 1))
     sums = torch.zeros(support.numel(), device=q.device).index_add_(0, row, weights)
     offsets = torch.nn.functional.pad(support.reshape(-1).cumsum(0, dtype=torch.int64), (1, 0))
-    return offsets, column, (weights / sums[row]).to(q.dtype)
+    values = (weights / sums[row]).to(q.dtype)
+    if problem.refused is not None:
+        values.masked_fill_(problem.refused.expand(q.shape[1])[head], torch.nan)
+    return offsets, column, values
 
 
 if _core.has_cuda:

@@ -114,9 +114,15 @@ def test_alphas_that_entmax_does_not_take_become_nan():
     x = torch.randn(3, 50, device=GPU)
     p = entmax(x, torch.tensor([1.0, torch.nan, 1.5], device=GPU))
     assert p[:2].isnan().all() and not p[2].isnan().any()
-    q, k, v = (t.to(GPU) for t in inputs())
-    out = splash_attention(q, k, v, alpha=torch.tensor([1.5, torch.nan, 0.5, 1.0], device=GPU))
-    assert not out[:, 0].isnan().any() and out[:, 1:].isnan().all()
+    q, k, v = leaves(inputs(), GPU)
+    alpha = torch.tensor([1.5, 2.0, torch.nan, 2.5], device=GPU, requires_grad=True)
+    out, aux = splash_attention(q, k, v, alpha=alpha, return_aux=True)
+    out.sum().backward()
+    for result, heads in ((out, 2), (aux.tau, 2), (q.grad, 2), (k.grad, 1), (v.grad, 1), (alpha.grad[None], 2)):
+        assert not result[:, :heads].isnan().any() and result[:, heads:].isnan().all()
+    p = aux.probabilities().to_dense().view(2, 4, 300, 300)
+    assert not p[:, :2].isnan().any() and p[:, 2:].isnan().any(-1).all()
+    assert splash_attention(q, k, v, alpha=torch.tensor([0.5], device=GPU)).isnan().all()
 
 
 def test_probabilities_are_those_of_the_cpu():
