@@ -16,11 +16,11 @@
 namespace splash::gpu::testing {
 
 struct LadderRun {
-  std::string variant{};        // SPLASH_TEST_VARIANT: the variants whose ids begin so
-  int64_t every = 1;            // SPLASH_TEST_EVERY: every so many cases of a variant...
-  int64_t first = 0;            // SPLASH_TEST_FIRST: ...from this one on, below `every`
+  std::string variant{};          // SPLASH_TEST_VARIANT: the variants whose ids begin so
+  int64_t every = 1;              // SPLASH_TEST_EVERY: every so many cases of a variant...
+  int64_t first = 0;              // SPLASH_TEST_FIRST: ...from this one on, below `every`
   int64_t head_dim = kAnyNumber;  // SPLASH_TEST_HEAD_DIM: only cases of at most this one
-  bool oracle = true;           // SPLASH_TEST_ORACLE=0: two runs are compared with one another only
+  bool oracle = true;             // SPLASH_TEST_ORACLE=0: two runs are compared with one another only
 
   static constexpr int64_t kAnyNumber = std::numeric_limits<int64_t>::max();
 
