@@ -26,6 +26,19 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// Arrives. True for the one thread that came last, if all expected ones arrive like this.
+__device__ __forceinline__ bool mbarrier_arrive_last(uint64_t* barrier) {
+  uint32_t pending;  // before this arrival
+  asm volatile(
+      "{\n.reg .b64 state;\n"
+      "mbarrier.arrive.shared::cta.b64 state, [%1];\n"
+      "mbarrier.pending_count.b64 %0, state;\n}"
+      : "=r"(pending)
+      : "r"(shared_address(barrier))
+      : "memory");
+  return pending == 1;
+}
+
 // Arrives, and lets the phase also wait for `bytes` of bulk copies.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),

@@ -38,53 +38,68 @@ struct RowLanes {
   }
 };
 
-// Of four values a lane each one's sum over kLanes lanes: lane l has value l % 4 then.
-template <int kLanes>
-__device__ __forceinline__ float sum_of_four(const float (&x)[4]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool upper = lane & 2, odd = lane & 1;
-  const float a = (upper ? x[2] : x[0]) + __shfl_xor_sync(kWarp, upper ? x[0] : x[2], 2);
-  const float b = (upper ? x[3] : x[1]) + __shfl_xor_sync(kWarp, upper ? x[1] : x[3], 2);
-  float sum = (odd ? b : a) + __shfl_xor_sync(kWarp, odd ? a : b, 1);
-#pragma unroll
-  for (int lanes = 4; lanes < kLanes; lanes *= 2) sum += __shfl_xor_sync(kWarp, sum, lanes);
-  return sum;
-}
-
-// The scores of the lists' pairs in float32, and bounds to match.
+// The scores of the lists' pairs in float32, and bounds to match. A row's products with 16 keys at a time on
+// the tensor cores, which also multiply them with the 7 queries beside it: those go unused. Lane l holds 16
+// bytes of every 64 of the keys i + l / 4 and i + l / 4 + 8, so that a tensor product's 16 dimensions are
+// other ones than it takes them for, but the same of q and k.
 template <class T, int kPanels, class Lists>
 __device__ __forceinline__ void rescore(const Problem& p, int head, Lists& lists,
                                         typename Lists::ExactScores& scores) {
-  const RowLanes<kPanels> lanes(p);
+  constexpr int kRows = kPanels == 1 ? 4 : kPanels == 2 ? 2 : 1;  // at once, as registers allow
+  constexpr int kChunks = 2 * kPanels;
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane / 4;
+  const uint32_t bytes = 2 * static_cast<uint32_t>(p.head_dim), at = 16 * static_cast<uint32_t>(lane % 4);
+  const auto load = [&](const void* of_head, int row, uint4(&chunks)[kChunks]) {
+    const char* const from = static_cast<const char*>(of_head) + at + uint64_t(row) * bytes;
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i)
+      if (at + 64 * i < bytes) chunks[i] = *reinterpret_cast<const uint4*>(from + 64 * i);
+  };
   const void* const keys = static_cast<const T*>(p.k) + int64_t{head / p.group} * p.kv_len * p.head_dim;
   const void* const queries = static_cast<const T*>(p.q) + int64_t{head} * p.q_len * p.head_dim;
 #pragma unroll 1
-  for (int first = 0; first < kWarpRows; first += lanes.kAtOnce) {
-    const int row = first + lanes.row, quad = row % 8, half = row / 8, entries = lists.count[row];
-    uint4 q[2] = {};
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (entries > 0 && lanes.inside[i]) q[i] = lanes.load(queries, lists.query[row], i);
-    }
-    const int most = __reduce_max_sync(kWarp, entries);
+  for (int half = 0; half < 2; ++half) {
+    uint4 q[kChunks] = {};
+    if (lists.count[row_of(half)] > 0) load(queries, lists.query[row_of(half)], q);
 #pragma unroll 1
-    for (int i = 0; i < most; i += 4) {
-      uint4 key[4][2];
-      float part[4];
+    for (int first = 0; first < kWarpRows / 2; first += kRows) {
+      int count[kRows], most = 0;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {  // beyond the last entry any key will do: they are finite
-        const int of_entry = i + j < entries ? lists.keys[quad][Lists::place(half, i + j)] : 0;
-        key[j][0] = lanes.load(keys, of_entry, 0);
-        key[j][1] = lanes.load(keys, of_entry, 1);
+      for (int r = 0; r < kRows; ++r) {
+        count[r] = lists.count[first + r + 8 * half];
+        most = max(most, count[r]);
       }
+#pragma unroll 1
+      for (int i = quad; i < most + quad; i += 16) {
+        uint4 key[kRows][2][kChunks] = {};
 #pragma unroll
-      for (int j = 0; j < 4; ++j) part[j] = dot8<T>(q[0], key[j][0]) + dot8<T>(q[1], key[j][1]);
-      const float score = sum_of_four<lanes.kLanes>(part);
-      const int entry = i + lanes.first;
-      if (lanes.first < 4 && entry < entries) scores[quad][Lists::place(half, entry)] = score;
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+          for (int upper = 0; upper < 2; ++upper) {
+            const int entry = i + 8 * upper;
+            if (entry < count[r]) load(keys, lists.keys[first + r][Lists::place(half, entry)], key[r][upper]);
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          float products[4] = {};  // keys i and i + 8 with two of the eight queries each
+#pragma unroll
+          for (int c = 0; c < kChunks; ++c) {
+            const uint4 &lower = key[r][0][c], &upper = key[r][1][c];
+            arch::mma_m16n8k16<T>(products, {lower.x, upper.x, lower.y, upper.y}, q[c].x, q[c].y);
+            arch::mma_m16n8k16<T>(products, {lower.z, upper.z, lower.w, upper.w}, q[c].z, q[c].w);
+          }
+          const int row = first + r;
+          if (lane % 4 == row / 2) {
+            if (i < count[r]) scores[row][Lists::place(half, i)] = row % 2 == 0 ? products[0] : products[1];
+            if (i + 8 < count[r])
+              scores[row][Lists::place(half, i + 8)] = row % 2 == 0 ? products[2] : products[3];
+          }
+        }
+      }
     }
   }
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncwarp();
   if (lane < kWarpRows) {
     if (!is_left(lists.bound[lane])) lists.bound[lane] *= lists.unit[lane];
     lists.unit[lane] = 1;

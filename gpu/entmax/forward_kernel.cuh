@@ -54,7 +54,7 @@ struct ForwardTiles {
 // bounds: the last one is among them, for recent keys tend to matter most, and the first, to which many
 // models attend. A pass over all of them, the last first, finds what exceeds the bounds.
 struct TileOrder {
-  static constexpr int kMostSamples = 16;
+  static constexpr int kMostSamples = 24;
   int count, samples;  // samples: an even number
 
   explicit __device__ __forceinline__ TileOrder(int tiles)
@@ -124,10 +124,12 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   if (tile * kQueries >= present) return;
 
   const auto query_of = [&](int row) { return row >= present ? -1 : kLong ? gathered[row] : row; };
-  const int warp_row = tile * kQueries + warp * kWarpRows;
+  // The warp's rows: neighbours, or where rows are few, spread over the warps.
+  const int first_row = tile * kQueries + (kLong ? warp : warp * kWarpRows);
+  const auto row_at = [&](int i) { return first_row + (kLong ? Tiles::kWarps * i : i); };
   const auto end_of = [&](int query) { return max(min(query + p.reach, p.kv_len), 0); };
   const int block_end = end_of(query_of(min(tile * kQueries + kQueries, present) - 1));
-  const int whole_end = end_of(query_of(warp_row));  // every row of the warp sees the keys below
+  const int whole_end = end_of(query_of(tile * kQueries));  // every row of the block sees the keys below
   const TileOrder order((block_end + kKeys - 1) / kKeys);
 
   const auto load = [&](int tile_of_keys, int stage, uint64_t* full) {
@@ -148,7 +150,7 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     arch::mbarrier_init_fence();
     for (int i = 0; i < min(kStages, order.turns()); ++i) load(order.tile(i), i, &tiles.full[i]);
   }
-  const int queries[2] = {query_of(warp_row + lane / 4), query_of(warp_row + lane / 4 + 8)};
+  const int queries[2] = {query_of(row_at(row_of(0))), query_of(row_at(row_of(1)))};
   uint32_t q[4 * kPanels][4];
   float unit[2], norm[2];
   load_queries<T>(p, head, queries, q, unit, norm);
@@ -208,32 +210,33 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     }
     look(seen);
   };
-  const auto leave = [&](int stage) {
+  // The warp that leaves a tile last has the tile of a later turn loaded in its place: no warp waits for
+  // that.
+  const int turns = order.turns();
+  using Ring = arch::RingPosition<kStages>;
+  const auto leave = [&](const Ring& at) {
     __syncwarp();
-    if (lane == 0) arch::mbarrier_arrive(&tiles.empty[stage]);
+    return lane == 0 && arch::mbarrier_arrive_last(&tiles.empty[at.stage]);
   };
-  // When all warps have left the tile of a turn, the tile of a later one is loaded in its place.
-  const int turns = order.turns(), refills = thread == 0 ? turns - kStages : 0;
-  const auto refill = [&](int turn, int stage, uint32_t parity) {
-    if (turn < refills) {
-      arch::mbarrier_wait(&tiles.empty[stage], parity);
-      load(order.tile(turn + kStages), stage, &tiles.full[stage]);
+  const auto refill = [&](bool last, int turn, const Ring& at) {
+    if (last && turn + kStages < turns) {
+      arch::mbarrier_wait(&tiles.empty[at.stage], at.parity);
+      load(order.tile(turn + kStages), at.stage, &tiles.full[at.stage]);
     }
     __syncwarp();
   };
-  arch::RingPosition<kStages> ring;
+  Ring ring;
   int turn = 0;
-  // Two turns, the tiles from these keys on: while the tensor cores work on the second tile, the warps look
-  // through the first. aim: called before that, with the error of both.
-  const auto take_two = [&](int first_key, int second_key, const auto& aim, const auto& look) {
-    const bool two = turn + 1 < turns;
+  // One turn or two, the tiles from these keys on: while the tensor cores work on the second tile, the warps
+  // look through the first. aim: called before that, with the error of both. look: calls what it is given
+  // once it has looked through a tile's scores.
+  const auto take_tiles = [&](bool two, int first_key, int second_key, const auto& aim, const auto& look) {
     const float* const errors = tiles.head.errors;
     const float error = fmaxf(errors[first_key / kErrorKeys], errors[max(second_key, 0) / kErrorKeys]);
-    const auto first = ring;
+    const Ring first = ring;
     ring.next();
-    auto second = ring;
-    ring.next();
-    if (!two) second = first;  // multiplied for nothing
+    const Ring second = two ? ring : first;  // or multiplied for nothing
+    if (two) ring.next();
     Scores x, y;
     arch::mbarrier_wait(&tiles.full[first.stage], first.parity);
     multiply(x, tiles.keys[first.stage]);
@@ -242,17 +245,16 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     aim(error);
     arch::wgmma_wait<1>();
     arch::wgmma_hold(x);
-    leave(first.stage);
-    show(x, first_key, [&](const Scores& acc) { look(acc, first_key); });
-    refill(turn, first.stage, first.parity);
+    const bool last = leave(first);
+    show(x, first_key, [&](const Scores& acc) { look(acc, first_key, [&] { refill(last, turn, first); }); });
     arch::wgmma_wait<0>();
     arch::wgmma_hold(y);
     if (two) {
-      leave(second.stage);
-      show(y, second_key, [&](const Scores& acc) { look(acc, second_key); });
-      refill(turn + 1, second.stage, second.parity);
+      const bool last = leave(second);
+      show(y, second_key,
+           [&](const Scores& acc) { look(acc, second_key, [&] { refill(last, turn + 1, second); }); });
     }
-    turn += 2;
+    turn += two ? 2 : 1;
   };
 
   bool done = order.count == 0;
@@ -263,27 +265,28 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
       arch::mbarrier_wait(&tiles.full[ring.stage], ring.parity);
   };
   if (!done) {
-    constexpr int kFew = 4;
     Samples samples;
     bool repeated = false;  // one tile is sampled twice where there is but one; it must not count twice
     while (turn < order.samples && !done) {
-      take_two(
-          kKeys * order.sample(turn), kKeys * order.sample(turn + 1),
+      take_tiles(
+          true, kKeys * order.sample(turn), kKeys * order.sample(turn + 1),
           [&](float error) { samples.error = fmaxf(samples.error, error); },
-          [&](const Scores& acc, int) {
+          [&](const Scores& acc, int, const auto& looked) {
             if (!repeated) samples.take(acc);
             repeated = order.count == 1;
+            looked();
           });
-      if (!kLong && turn == kFew && __syncthreads_and(screen.broad(samples))) {
+      if (!kLong && turn == 2 && __syncthreads_and(screen.broad(samples))) {
         screen.close_all();
         stop();
       }
     }
     if (!done) screen.bound_from(samples);
   }
-  const auto look = [&](const Scores& acc, int key) {
-    screen.look(acc, key + lane);
-    if (screen.settle()) [[likely]]
+  const auto look = [&](const Scores& acc, int key, const auto& looked) {
+    const auto above = screen.find(acc);
+    looked();
+    if (screen.put_aside(acc, above, key + lane)) [[likely]]
       return;
     const int index = order.count - 1 - key / kKeys;
     if (index >= LostTiles::kMost) {
@@ -294,11 +297,14 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   };
   Pace& pace = tiles.pace[warp];
   constexpr int kRoom = Tiles::Rows::Aside::kRoom;
+  constexpr int kFewTiles =
+      8;         // with so few, pairs lie so dense that two may hold more than there is room for
   int wait = 1;  // rounds until what was put aside is listed
   while (!done) {
     const int key = kKeys * (turns - 1 - turn);
-    take_two(
-        key, key - kKeys, [&](float error) { screen.aim(error); }, look);
+    take_tiles(
+        order.count > kFewTiles && turn + 1 < turns, key, key - kKeys,
+        [&](float error) { screen.aim(error); }, look);
     done = turn >= turns;
     if ((--wait > 0 && screen.waiting() < kRoom * 3 / 4) || done) [[likely]]
       continue;
@@ -347,8 +353,8 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
         if (mine) {
           show(acc, key,
                [&](const Scores& seen) { screen.look_again(seen, key + lane, errors[key / kErrorKeys]); });
+          screen.list(true);
         }
-        screen.list(true);
         __syncthreads();
       }
     }
@@ -364,8 +370,8 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
       atomicOr(p.broad_masks + int64_t{head} * words + lists.query[lane] / 32, 1u << lists.query[lane] % 32);
   } else {
     const unsigned of_crowded = __ballot_sync(kWarp, crowded), of_broad = __ballot_sync(kWarp, broad);
-    const int64_t half_word = (int64_t{head} * words * 32 + warp_row) / 16;
-    if (lane == 0 && warp_row < present) {
+    const int64_t half_word = (int64_t{head} * words * 32 + first_row) / 16;
+    if (lane == 0 && first_row < present) {
       reinterpret_cast<uint16_t*>(p.crowded_masks)[half_word] = static_cast<uint16_t>(of_crowded);
       reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(of_broad);
     }

@@ -9,14 +9,20 @@ namespace {
 
 constexpr int kThreads = 1024;
 
-// Rows of a warp's masks, the lane's from `first` on: a mask's rows lie in consecutive lanes.
-__device__ void mark(uint32_t mask, int64_t first, const Support& unstored) {
+// The rows of a warp's masks into queries, each mask's from its place on: its rows lie in consecutive lanes.
+// mask, at: the lane's; word: the first lane's.
+__device__ void list_rows(uint32_t mask, int at, int word, int* queries, int64_t first_row,
+                          const Support& unstored) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (int from = 0; from < 32; ++from) {
-    const int64_t row = __shfl_sync(0xFFFFFFFFu, first, from) + lane;
-    if ((__shfl_sync(0xFFFFFFFFu, mask, from) >> lane & 1) == 0) continue;
-    unstored.offsets[row] = -1;
-    unstored.counts[row] = 0;
+    const uint32_t of_word = __shfl_sync(0xFFFFFFFFu, mask, from);
+    const int place = __shfl_sync(0xFFFFFFFFu, at, from) + __popc(of_word & ((1u << lane) - 1));
+    if ((of_word >> lane & 1) == 0) continue;
+    const int query = 32 * (word + from) + lane;
+    queries[place] = query;
+    if (unstored.offsets == nullptr) continue;
+    unstored.offsets[first_row + query] = -1;
+    unstored.counts[first_row + query] = 0;
   }
 }
 
@@ -35,9 +41,8 @@ __global__ void __launch_bounds__(kThreads)
     if (word == words - 1 && q_len % 32 != 0) mask &= (1u << q_len % 32) - 1;
     int at = 0, all = 0;
     Scan(scratch).ExclusiveSum(__popc(mask), at, all);
-    if (unstored.offsets != nullptr) mark(mask, int64_t{head} * q_len + 32 * word, unstored);
-    for (at += before; mask != 0; mask &= mask - 1)
-      queries[at++] = 32 * word + __ffs(static_cast<int>(mask)) - 1;
+    if (__any_sync(0xFFFFFFFFu, mask != 0))
+      list_rows(mask, before + at, word / 32 * 32, queries, int64_t{head} * q_len, unstored);
     before += all;
     __syncthreads();  // the scan's scratch is free again
   }

@@ -50,7 +50,7 @@ template <int kKeys, class Rows>
 class Screen {
   using Lists = typename Rows::Lists;
   using Aside = typename Rows::Aside;
-  static_assert(Aside::kRoom >= 32, "a group of each lane");
+  static_assert(Aside::kRoom >= 64, "a group of each lane beside what list() leaves");
 
  public:
   static constexpr int kWords = kKeys / 4;  // a lane's
@@ -94,14 +94,14 @@ class Screen {
     __syncwarp();
   }
 
-  // Whether the samples of most rows lie so close together that supports must be broad: a row's 32 largest
-  // within 0.13 in z. (Were they all, each would have p of some 1/32.)
+  // Whether the samples of most rows, two tiles' so far, lie so close together that supports must be broad: a
+  // row's 16 largest within 0.13 in z. (Were they all, each would have p of some 1/16.)
   __device__ __forceinline__ bool broad(const Samples& samples) const {
     int rows = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float2 top = __half22float2(half2_of(samples.largest[half][0]));
-      const float2 last = __half22float2(half2_of(samples.largest[half][3]));
+      const float2 last = __half22float2(half2_of(samples.largest[half][1]));
       const float largest = quad_max(fmaxf(top.x, top.y)), least = -quad_max(-fminf(last.x, last.y));
       const float gain = head_.entmax.gain * lists_.unit[row_of(half)];
       const bool close = gain * (largest - least) < 0.13f || lists_.query[row_of(half)] < 0;
@@ -119,27 +119,40 @@ class Screen {
     }
   }
 
-  // Puts aside the groups that hold a score above its row's threshold. Counts on where there is no room.
-  // origin: the first key plus the lane.
-  __device__ __forceinline__ void look(const uint32_t (&acc)[kWords], int origin) {
-    bool above[kGroups], any = false;
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      above[group] = exceeds(acc + kGroupWords * group);
-      any |= above[group];
-    }
-    if (!__any_sync(kWarp, any)) return;
-    const unsigned below = lanes_below();
+  // Of each group of keys the lanes that hold a score above its row's threshold.
+  struct Above {
+    unsigned lanes[kGroups];
+  };
+  __device__ __forceinline__ Above find(const uint32_t (&acc)[kWords]) const {
+    Above above;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
-      put_aside(acc + kGroupWords * group, origin + kGroupKeys * group, above[group], below);
+      above.lanes[group] = __ballot_sync(kWarp, exceeds(acc + kGroupWords * group));
+    return above;
   }
 
-  // After a tile. False where not all of its groups found room: then it must be looked at again.
-  __device__ __forceinline__ bool settle() {
-    const bool fits = waiting_ <= Aside::kRoom;
-    waiting_ = min(waiting_, Aside::kRoom);
-    return fits;
+  // Puts those groups aside. False where there was too little room for all: then the tile must be looked at
+  // again. origin: the first key plus the lane. No branch a group: one lane or another has a score above in
+  // most.
+  __device__ __forceinline__ bool put_aside(const uint32_t (&acc)[kWords], const Above& above, int origin) {
+    unsigned any = 0;
+#pragma unroll
+    for (const unsigned lanes : above.lanes) any |= lanes;
+    if (any == 0) return true;
+    const unsigned mine = 1u << (threadIdx.x % 32);
+    int slot[kGroups], end = waiting_;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      slot[group] = end + __popc(above.lanes[group] & (mine - 1));
+      end += __popc(above.lanes[group]);
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      if ((above.lanes[group] & mine) != 0 && slot[group] < Aside::kRoom)
+        aside_.put(slot[group], acc + kGroupWords * group, origin + kGroupKeys * group);
+    }
+    waiting_ = min(end, Aside::kRoom);
+    return end <= Aside::kRoom;
   }
 
   __device__ __forceinline__ int waiting() const {
@@ -151,7 +164,7 @@ class Screen {
     drop_screened(lists_, head_.errors, first_key, end_key);
   }
 
-  // Puts aside and lists the groups of such a tile, one group of each lane at a time.
+  // Lists the groups of such a tile, one group of each lane at a time.
   __device__ __forceinline__ void look_again(const uint32_t (&acc)[kWords], int origin, float error) {
 #pragma unroll 1
     for (int group = 0; group < kGroups; ++group) {
@@ -163,9 +176,12 @@ class Screen {
         for (int other = 1; other < kGroups; ++other)
           words[i] = group == other ? acc[kGroupWords * other + i] : words[i];
       }
-      list(true);
+      if (waiting_ > Aside::kRoom - 32) list(false);
       aim(error);
-      put_aside(words, origin + kGroupKeys * group, exceeds(words), lanes_below());
+      const unsigned lanes = __ballot_sync(kWarp, exceeds(words)), mine = 1u << (threadIdx.x % 32);
+      if ((lanes & mine) != 0)
+        aside_.put(waiting_ + __popc(lanes & (mine - 1)), words, origin + kGroupKeys * group);
+      waiting_ += __popc(lanes);
     }
   }
 
@@ -188,22 +204,9 @@ class Screen {
   }
 
  private:
-  static __device__ __forceinline__ unsigned lanes_below() {  // a bit for each
-    unsigned mask;
-    asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
-    return mask;
-  }
   __device__ __forceinline__ bool exceeds(const uint32_t* words) const {
     return (exceeding(threshold_[0], largest_of(words, 0)) |
             exceeding(threshold_[1], largest_of(words, 1))) != 0;
-  }
-
-  __device__ __forceinline__ void put_aside(const uint32_t* words, int origin, bool mine, unsigned below) {
-    const unsigned lanes = __ballot_sync(kWarp, mine);
-    if (lanes == 0) return;
-    const int slot = waiting_ + __popc(lanes & below);
-    if (mine && slot < Aside::kRoom) aside_.put(slot, words, origin);
-    waiting_ += __popc(lanes);
   }
 
   Lists& lists_;

@@ -153,6 +153,31 @@ __global__ void barrier_own(int rounds, int* sums) {
   sums[threadIdx.x] = sum;
 }
 
+// Warps come in an order that changes from phase to phase.
+__global__ void arrive_last(int phases, int* told, int* counted) {
+  __shared__ uint64_t barrier;
+  __shared__ int arrivals;
+  if (threadIdx.x == 0) {
+    mbarrier_init(&barrier, 8);
+    arrivals = 0;
+  }
+  __syncthreads();
+  const int warp = threadIdx.x / 32;
+  for (int phase = 0; phase < phases; ++phase) {
+    if (threadIdx.x % 32 == 0) {
+      __nanosleep(100 * ((warp * 5 + phase * 3) % 8));
+      atomicAdd(&arrivals, 1);
+      __threadfence_block();
+      if (mbarrier_arrive_last(&barrier)) {
+        atomicAdd(&told[phase], 1);
+        counted[phase] = atomicAdd(&arrivals, 0) - 8 * phase;
+      }
+    }
+    mbarrier_wait(&barrier, phase % 2);
+    __syncthreads();
+  }
+}
+
 std::vector<float> map_floats(const std::vector<float>& values, void (*kernel)(const float*, float*, int)) {
   const Stream stream;
   const DeviceBuffer in = to_device(stream, values);
@@ -238,6 +263,16 @@ std::vector<int> pass_within_warpgroups(int rounds) {
   barrier_own<<<1, 256, 0, stream.handle()>>>(rounds, static_cast<int*>(sums.data()));
   check_launch("barrier_own");
   return to_host<int>(sums);
+}
+
+LastArrivals last_arrivals(int phases) {
+  const Stream stream;
+  const DeviceBuffer told = to_device(stream, std::vector<int>(phases)),
+                     counted = to_device(stream, std::vector<int>(phases));
+  arrive_last<<<1, 256, 0, stream.handle()>>>(phases, static_cast<int*>(told.data()),
+                                              static_cast<int*>(counted.data()));
+  check_launch("arrive_last");
+  return {to_host<int>(told), to_host<int>(counted)};
 }
 
 }  // namespace splash::gpu::testing

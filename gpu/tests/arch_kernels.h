@@ -42,4 +42,11 @@ std::vector<float> exp2_of(const std::vector<float>& values);
 std::vector<int> pass_between_warpgroups(int rounds);
 std::vector<int> pass_within_warpgroups(int rounds);
 
+// Of each phase of an mbarrier at which 8 warps arrive: how many of them were told that they came last, and
+// how many had come by then.
+struct LastArrivals {
+  std::vector<int> told, counted;  // [phases]
+};
+LastArrivals last_arrivals(int phases);
+
 }  // namespace splash::gpu::testing

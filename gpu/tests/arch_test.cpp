@@ -179,6 +179,13 @@ TEST_CASE("named barriers order a warpgroup while the other goes on") {
   }
 }
 
+TEST_CASE("of the warps that arrive at an mbarrier one is told that it came last, when all others have") {
+  SKIP_WITHOUT_HOPPER();
+  const auto [told, counted] = last_arrivals(100);
+  CHECK(told == std::vector<int>(100, 1));
+  CHECK(counted == std::vector<int>(100, 8));
+}
+
 // compute-sanitizer's racecheck does not follow named barriers between warpgroups and reports races: leave
 // this case out there (-tce="*racecheck*").
 TEST_CASE("named barriers hand numbers from one warpgroup to two others (not under racecheck)") {

@@ -61,12 +61,7 @@ struct ForwardRun {
                              .alpha = static_cast<const float*>(alpha.data()),
                              .mask = tables.at(mask_tables.data()),
                              .tau = static_cast<float*>(tau.data()),
-                             .support = {.capacity = capacity,
-                                         .used = static_cast<unsigned long long*>(used.data()),
-                                         .offsets = static_cast<int64_t*>(offsets.data()),
-                                         .counts = static_cast<int32_t*>(counts.data()),
-                                         .columns = static_cast<int32_t*>(columns.data()),
-                                         .excess = static_cast<float*>(excess.data())},
+                             .support = support(),
                              .workspace = workspace.data(),
                              .stream = stream.handle(),
                              .path = path});
@@ -78,6 +73,14 @@ struct ForwardRun {
     std::vector<T> values(static_cast<size_t>(count));
     buffer.download(values.data(), count * static_cast<int64_t>(sizeof(T)));
     return values;
+  }
+  entmax::Support support() const {
+    return {.capacity = room,
+            .used = static_cast<unsigned long long*>(used.data()),
+            .offsets = static_cast<int64_t*>(offsets.data()),
+            .counts = static_cast<int32_t*>(counts.data()),
+            .columns = static_cast<int32_t*>(columns.data()),
+            .excess = static_cast<float*>(excess.data())};
   }
   uint64_t entries() const { return host<unsigned long long>(used, 1).front(); }
 

@@ -22,6 +22,13 @@ constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},   {1, 2, 2, 33, 65},   {2, 4, 2, 1
                              {1, 1, 1, 200, 7}, {1, 2, 1, 256, 256}, {1, 1, 1, 130, 513}};
 constexpr Shape kNastyShape{1, 2, 1, 70, 130};
 
+// Of very large heads fewer queries and keys, several tiles of each still: at full length they were 96 % of
+// the suite's bytes, and compute-sanitizer's racecheck did not get through them.
+Shape shortened(const Shape& s, int64_t head_dim) {
+  if (head_dim <= 2048) return s;
+  return {1, s.q_heads, s.kv_heads, std::min<int64_t>(s.q_len, 40), std::min<int64_t>(s.kv_len, 140)};
+}
+
 using Inputs = AttentionInputs<double>;
 
 void for_each_row(Tensor<double>& tensor, const std::function<void(double* row, int64_t index)>& use) {
@@ -85,8 +92,9 @@ class CaseList {
 
   // Adds one case where the variant takes it. What is left open (normalizer, selection) steps through what is
   // allowed.
-  void add(const char* name, const Shape& shape, int64_t head_dim, Dtype dtype, const char* mask,
+  void add(const char* name, const Shape& full, int64_t head_dim, Dtype dtype, const char* mask,
            const Workload& workload, void (*spoil)(Inputs&)) {
+    const Shape shape = shortened(full, head_dim);
     LadderCase c;
     c.dtype = dtype;
     c.spec.shape = {shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len, head_dim};

@@ -16,21 +16,17 @@
 namespace splash::gpu::testing {
 
 struct LadderRun {
-  std::string variant{};        // SPLASH_TEST_VARIANT: the variants whose ids begin so
-  int64_t every = 1;            // SPLASH_TEST_EVERY: every so many cases of a variant...
-  int64_t first = 0;            // SPLASH_TEST_FIRST: ...from this one on, below `every`
-  int64_t blocks = kAnyNumber;  // SPLASH_TEST_BLOCKS: only cases of which no launch has more blocks
-  bool oracle = true;           // SPLASH_TEST_ORACLE=0: two runs are compared with one another only
+  std::string variant{};          // SPLASH_TEST_VARIANT: the variants whose ids begin so
+  int64_t every = 1;              // SPLASH_TEST_EVERY: every so many cases of a variant...
+  int64_t first = 0;              // SPLASH_TEST_FIRST: ...from this one on, below `every`
+  int64_t head_dim = kAnyNumber;  // SPLASH_TEST_HEAD_DIM: only cases of at most this one
+  bool oracle = true;             // SPLASH_TEST_ORACLE=0: two runs are compared with one another only
 
   static constexpr int64_t kAnyNumber = std::numeric_limits<int64_t>::max();
 
   bool takes(const Variant& candidate) const { return candidate.id().starts_with(variant); }
-  bool takes(int64_t index, const Plan& plan) const {
-    if (index % every != first) return false;
-    for (const KernelLaunch& kernel : plan.kernels) {
-      if (kernel.blocks > blocks) return false;
-    }
-    return true;
+  bool takes(int64_t index, const AttentionSpec& spec) const {
+    return index % every == first && spec.shape.head_dim <= head_dim;
   }
 
   // Throws InvalidArgument where a setting is no number, out of range, or the name of no variant.
@@ -50,7 +46,7 @@ struct LadderRun {
     if (const char* const variant = setting("SPLASH_TEST_VARIANT"); variant != nullptr) run.variant = variant;
     run.every = number("SPLASH_TEST_EVERY", 1, kAnyNumber, run.every);
     run.first = number("SPLASH_TEST_FIRST", 0, run.every - 1, run.first);
-    run.blocks = number("SPLASH_TEST_BLOCKS", 1, kAnyNumber, run.blocks);
+    run.head_dim = number("SPLASH_TEST_HEAD_DIM", 1, kAnyNumber, run.head_dim);
     run.oracle = number("SPLASH_TEST_ORACLE", 0, 1, 1) == 1;
     for (const Variant* known : all_variants()) {
       if (run.takes(*known)) return run;

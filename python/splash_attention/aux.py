@@ -33,7 +33,7 @@ class Aux:
         """1 - (blocks with some p > 0) / (blocks with a visible pair), of block x block pairs, over all heads."""
         import numpy as np
 
-        offsets, columns, _ = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in self._entries())
+        offsets, columns = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in self._entries()[:2])
         active, visible = _core.block_counts(self._spec(), offsets, columns, block)
         return 1 - active / visible if visible else 0.0
 

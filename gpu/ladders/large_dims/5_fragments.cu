@@ -207,6 +207,9 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   const int tiles = kKeys == 16 ? 1 : problem.key_tiles(first_query + kQueries - 1, kKeys);
   for (int key_tile = 0; key_tile < tiles; ++key_tile) {
     const int first_key = key_tile * kKeys;
+    // All have read the parts of the tile before: that the weights are here says so too, but racecheck sees
+    // no order through other blocks.
+    if (key_tile > 0) __syncthreads();
     load_k(first_key);
     if (kKeys == 16) load_v(first_key);  // else there are registers for it only after K's use
     expect_exchange(softmax);

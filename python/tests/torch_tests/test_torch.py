@@ -179,6 +179,9 @@ def test_aux_is_torch_too():
     assert aux.support.sum() == p.values().numel()
     assert not aux.tau.requires_grad
     assert 0 < aux.sparsity_by_block(2) < aux.sparsity_by_token < 1
+    half = [t.detach().bfloat16() for t in (q, k, v)]  # a dtype that NumPy does not have
+    exact = splash_attention(*(t.float() for t in half), causal=True, return_aux=True)[1]
+    assert splash_attention(*half, causal=True, return_aux=True)[1].sparsity_by_block(2) == exact.sparsity_by_block(2)
 
 
 def test_nan_rows_and_rows_without_keys():

@@ -189,7 +189,7 @@ def test_the_module_learns_on_a_gpu():
 def test_what_the_gpu_does_not_take():
     q, k, v = (t.to(GPU) for t in inputs())
     for call, kind, sentence in (
-        (lambda: splash_attention(q.double(), k.double(), v.double()), NotImplementedError, "bfloat16 and float16, not float64"),
+        (lambda: splash_attention(q.double(), k.double(), v.double()), NotImplementedError, "bfloat16, float16 and float32, not float64"),
         (lambda: splash_attention(q, k.cpu(), v), ValueError, "k is on cpu and the first argument on cuda:0"),
         (lambda: splash_attention(q, k, v, alpha=3.0), NotImplementedError, "up to 2"),
     ):
