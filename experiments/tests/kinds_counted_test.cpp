@@ -1,5 +1,7 @@
 // A variant's trace and the simulated caches against what Nsight Compute counted of it on an H200.
 
+#include <algorithm>
+
 #include <doctest/doctest.h>
 
 #include "analysis/cache/simulate.h"
@@ -14,7 +16,22 @@ using namespace splash::analysis;
 using namespace splash::experiments;
 using namespace splash::experiments::tests;
 
-// 16 heads, 16384 x 16384, d 64, bfloat16, causal: the kernel that screens, alone, L2 flushed before it.
+namespace {
+
+// FLOPs of the tiles that the pass over samples takes since it takes 24 of a block's and not 16.
+double flops_of_more_samples(int64_t heads, int64_t q_tiles) {
+  double tiles = 0;
+  for (int64_t of_block = 1; of_block <= q_tiles; ++of_block) {  // causal: as many as the block's own place
+    const auto samples = [&](int64_t most) { return std::min(most, of_block / 2 * 2); };
+    tiles += static_cast<double>(samples(24) - samples(16));
+  }
+  return static_cast<double>(heads) * tiles * 2 * 128 * 128 * 64;
+}
+
+}  // namespace
+
+// 16 heads, 16384 x 16384, d 64, bfloat16, causal: the kernel that screens, alone, L2 flushed before it;
+// counted when it took 16 samples.
 TEST_CASE("the flagship's trace is what Nsight Compute counted, but for what the data decides") {
   if (gpu::all_variants().empty()) return;  // a build without CUDA has no declarations
   const Machine machine = machine_of("NVIDIA H200", read_machines(SPLASH_SOURCE_DIR "/data/machines"));
@@ -38,7 +55,7 @@ TEST_CASE("the flagship's trace is what Nsight Compute counted, but for what the
       match_counters(read_ncu(SPLASH_SOURCE_DIR "/analysis/tests/data/ncu-raw.csv").kernels, {kernel});
   REQUIRE(counted.size() == 1);
   const Counters& c = counted[0].counters;
-  CHECK(kernel.flops == doctest::Approx(c.tensor_flops).epsilon(1e-3));
+  CHECK(kernel.flops - flops_of_more_samples(16, 128) == doctest::Approx(c.tensor_flops).epsilon(1e-3));
 
   const CallTraffic traffic =
       simulate({{.trace = traces.back(), .at_once = 2 * 132}}, machine.multiprocessors.count, machine.l2);
