@@ -1,9 +1,9 @@
 #include "gpu/entmax/csr.h"
 
 #include <algorithm>
-#include <string>
 #include <cub/device/device_scan.cuh>
 #include <cub/device/device_segmented_sort.cuh>
+#include <string>
 
 #include "core/error.h"
 #include "gpu/arch/reduce.cuh"
