@@ -60,9 +60,7 @@ void check_csr(const CsrCase& c, entmax::ForwardPath path, const Stream& stream)
   Workload seeded = c.workload;
   seeded.seed = test_seed();
   auto inputs = make_inputs<double>(seeded, spec.shape);
-  for (Tensor<double>* tensor : {&inputs.q, &inputs.k, &inputs.v}) {
-    for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(Dtype::bf16, tensor->data()[i]);
-  }
+  round_inputs(inputs, Dtype::bf16);
   const ForwardRun run(spec, Dtype::bf16, inputs, spec.shape.rows() * spec.shape.kv_len, stream, path);
   const HostCsr csr = csr_of(spec, run, stream);
   const auto oracle =

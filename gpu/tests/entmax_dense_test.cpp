@@ -132,9 +132,7 @@ Inputs inputs_of(const Problem& problem, Dtype dtype) {
   seeded.seed = test_seed();
   auto inputs = make_inputs<double>(seeded, problem.spec.shape);
   if (problem.spoil) problem.spoil(inputs);
-  for (Tensor<double>* tensor : {&inputs.q, &inputs.k, &inputs.v}) {
-    for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(dtype, tensor->data()[i]);
-  }
+  round_inputs(inputs, dtype);
   return inputs;
 }
 

@@ -44,9 +44,7 @@ AttentionInputs<double> inputs_of(const Problem& problem, Dtype dtype) {
   Workload seeded = problem.workload;
   seeded.seed = test_seed();
   auto inputs = make_inputs<double>(seeded, problem.spec.shape);
-  for (Tensor<double>* tensor : {&inputs.q, &inputs.k, &inputs.v}) {
-    for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(dtype, tensor->data()[i]);
-  }
+  round_inputs(inputs, dtype);
   return inputs;
 }
 

@@ -23,12 +23,6 @@ struct PortableCase {
   AttentionInputs<double> inputs{};  // rounded to dtype
 };
 
-inline void round_inputs(PortableCase& c) {
-  for (Tensor<double>* tensor : {&c.inputs.q, &c.inputs.k, &c.inputs.v}) {
-    for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(c.dtype, tensor->data()[i]);
-  }
-}
-
 // Rows whose k-th largest score and the next lie so close together that float may tell them apart otherwise
 // than double, but are not equal: which of the two is kept says nothing.
 inline std::vector<char> unclear_rows(const AttentionSpec& spec, const AttentionInputs<double>& inputs) {
@@ -212,7 +206,7 @@ class CaseDrawer {
     }
     if (kind == 10) k.row(0, 0, k.length() / 2)[3] = kNan;
     if (kind == 11) first_elements(k, [&](double* x, int64_t) { std::copy_n(k.data(), dim, x); });
-    round_inputs(c);
+    round_inputs(c.inputs, c.dtype);
   }
 
   std::mt19937_64 random_;

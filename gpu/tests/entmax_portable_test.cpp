@@ -30,7 +30,7 @@ PortableCase case_of(const char* name, const AttentionSpec& spec, Dtype dtype, W
   workload.seed = test_seed();
   PortableCase c{
       .name = name, .spec = spec, .dtype = dtype, .inputs = make_inputs<double>(workload, spec.shape)};
-  round_inputs(c);
+  round_inputs(c.inputs, c.dtype);
   return c;
 }
 

@@ -175,12 +175,16 @@ uint64_t test_seed() {
   return seed;
 }
 
-AttentionInputs<double> LadderCase::inputs() const {
-  auto made = make_inputs<double>(workload, spec.shape);
-  if (spoil != nullptr) spoil(made);
-  for (Tensor<double>* tensor : {&made.q, &made.k, &made.v}) {
+void round_inputs(Inputs& inputs, Dtype dtype) {
+  for (Tensor<double>* tensor : {&inputs.q, &inputs.k, &inputs.v}) {
     for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(dtype, tensor->data()[i]);
   }
+}
+
+Inputs LadderCase::inputs() const {
+  auto made = make_inputs<double>(workload, spec.shape);
+  if (spoil != nullptr) spoil(made);
+  round_inputs(made, dtype);
   return made;
 }
 

@@ -25,6 +25,8 @@ struct LadderCase {
 // $SPLASH_TEST_SEED: a number, or "random" for fresh inputs; 1 where it is not set.
 uint64_t test_seed();
 
+void round_inputs(AttentionInputs<double>& inputs, Dtype dtype);
+
 std::vector<LadderCase> ladder_cases(const Variant& variant, const DeviceInfo& device);
 
 }  // namespace splash::gpu::testing
