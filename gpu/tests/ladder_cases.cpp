@@ -22,12 +22,12 @@ constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},   {1, 2, 2, 33, 65},   {2, 4, 2, 1
                              {1, 1, 1, 200, 7}, {1, 2, 1, 256, 256}, {1, 1, 1, 130, 513}};
 constexpr Shape kNastyShape{1, 2, 1, 70, 130};
 
-// Of very large heads fewer queries and keys, two tiles of each still: at full length they were 96 % of the
-// suite's bytes, and compute-sanitizer's racecheck did not get through them.
+// Of very large heads fewer queries and keys, two tiles of queries still: at full length they were 96 % of
+// the suite's bytes, and compute-sanitizer's racecheck did not get through them (nor through 2 heads of 20 x
+// 70, where a cluster's blocks wait for one another in five tiles of keys).
 Shape shortened(const Shape& s, int64_t head_dim) {
   if (head_dim <= 2048) return s;
-  return {1, std::min<int64_t>(s.q_heads, 2), 1, std::min<int64_t>(s.q_len, 20),
-          std::min<int64_t>(s.kv_len, 70)};
+  return {1, 1, 1, std::min<int64_t>(s.q_len, 17), std::min<int64_t>(s.kv_len, 33)};
 }
 
 using Inputs = AttentionInputs<double>;
