@@ -116,18 +116,22 @@ void add_plan(const gpu::Plan& plan, CaseResult& result) {
   result.numbers["blocks_per_multiprocessor"] = resources.blocks_per_multiprocessor;
 }
 
-// Work as declared, its roof, and what simulated caches make of it.
-void add_counts(const gpu::Variant& variant, const Parameters& p, const AttentionSpec& spec,
-                const gpu::Plan& plan, const gpu::DeviceInfo& device, CaseResult& result) {
-  const gpu::Work work = gpu::count_work(variant, spec, problem_dtype(p), plan, device);
+// Work as declared, its roof, and what simulated caches make of it. Registers and shared memory are known of
+// the variant's largest kernel.
+void add_counts(const gpu::Variant& variant, const Parameters& p, CaseResult& result) {
+  const AttentionSpec spec = problem_spec(p);
+  const Dtype dtype = problem_dtype(p);
+  const gpu::DeviceInfo device = gpu::list_devices().at(0);
+  const gpu::Plan plan = variant.plan(spec, dtype, device);
+  const gpu::Work work = gpu::count_work(variant, spec, dtype, plan, device);
   add_work(work, result.numbers);
-  add_roof(work, product_unit(plan, problem_dtype(p)), result);
-  const gpu::KernelResources resources = gpu::kernel_resources(main_kernel(plan));
+  add_roof(work, product_unit(plan, dtype), result);
+  const auto registers = static_cast<int>(result.numbers.at("registers"));
+  const int64_t static_shared =
+      static_cast<int64_t>(result.numbers.at("shared_bytes")) - main_kernel(plan).shared_bytes;
   const auto machine = described(device.name);
-  add_simulated(machine
-                    ? simulate_variant({variant, p, spec, plan, resources.registers, resources.static_shared},
-                                       work, *machine)
-                    : std::nullopt,
+  add_simulated(machine ? simulate_variant({variant, p, spec, plan, registers, static_shared}, work, *machine)
+                        : std::nullopt,
                 result.numbers);
 }
 
@@ -209,7 +213,6 @@ void measure_forward(const gpu::Variant& variant, const Parameters& p, const Att
       static_cast<double>(gpu::peak_device_bytes() - before + in.out.buffer().bytes());
   add_timing(call, stream, p, spec, result);
   add_plan(attention.plan(), result);
-  add_counts(variant, p, spec, attention.plan(), gpu::list_devices().at(stream.device()), result);
   if (!variant.backward) return;
   result.numbers["support_mean"] = support_mean(spec, dtype, in, stream);
 }
@@ -408,6 +411,11 @@ class GpuAttention : public Kind {
   CaseResult evaluate(const Parameters& p) const override {
     const AttentionSpec spec = problem_spec(p);
     return is_peer(get_text(p, "implementation")) ? measure_peer(p, spec) : measure_variant(p, spec);
+  }
+
+  void complete(const Parameters& p, CaseResult& result) const override {
+    if (result.numbers.contains("registers"))  // a variant's forward was measured
+      add_counts(gpu::find_variant(get_text(p, "implementation")), p, result);
   }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <mutex>
 
 #include <fmt/format.h>
 
@@ -53,7 +54,9 @@ analysis::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datashe
 }
 
 const std::vector<analysis::Ceiling>& measured_ceilings(int device) {
+  static std::mutex mutex;  // cases are completed several at once
   static std::map<int, std::vector<analysis::Ceiling>> known;
+  const std::lock_guard lock(mutex);
   const auto found = known.find(device);
   if (found != known.end()) return found->second;
   gpu::require_device(device);

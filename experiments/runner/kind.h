@@ -56,6 +56,9 @@ class Kind {
   // A fingerprint of the case's inputs (captured tensors, seeds); part of the case's id.
   virtual std::string input_hash(const Parameters& parameters) const = 0;
   virtual CaseResult evaluate(const Parameters& parameters) const = 0;
+  // Adds to an evaluated case what needs neither a clock nor a device (counts, models). Called when all cases
+  // are evaluated, for several of them at once, each on one core; journals hold results without it.
+  virtual void complete(const Parameters& /*parameters*/, CaseResult& /*result*/) const {}
 };
 
 int64_t get_integer(const Parameters& parameters, const std::string& name);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -224,7 +225,8 @@ class Runner {
         ++outcome.evaluated;
       }
     }
-    if (outcome.evaluated + outcome.reused < static_cast<int64_t>(cases_.size())) {
+    const bool evaluated = outcome.evaluated + outcome.reused == static_cast<int64_t>(cases_.size());
+    if (!evaluated || !complete(results)) {
       write_stderr(farewell(request_) + "\n");
       outcome.interrupted = true;
       return outcome;
@@ -253,6 +255,32 @@ class Runner {
     journal.write(entry);
     progress.done(entry.seconds);
     return std::move(entry.result);
+  }
+
+  // False where a signal ended it.
+  bool complete(std::vector<CaseResult>& results) const {
+    std::exception_ptr failure;
+    std::string failed;
+#pragma omp parallel for schedule(dynamic)
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (StopGuard::requested()) continue;
+      try {
+        const Definition& definition = request_.definitions[cases_[i].experiment];
+        find_kind(definition.kind).complete(cases_[i].parameters, results[i]);
+      } catch (...) {
+#pragma omp critical
+        {
+          failure = std::current_exception();
+          failed = describe(request_, cases_[i]);
+        }
+      }
+    }
+    if (failure == nullptr) return !StopGuard::requested();
+    try {
+      std::rethrow_exception(failure);
+    } catch (...) {
+      rethrow_named(failed);
+    }
   }
 
   analysis::Report make_report(std::vector<CaseResult> results) const {

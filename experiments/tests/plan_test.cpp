@@ -77,7 +77,7 @@ TEST_CASE("results become columns; what is missing is NaN with a reason") {
   analysis::Report report;
   report.results = columns;
 
-  REQUIRE(columns.size() == 3 + 4 + 5);
+  REQUIRE(columns.size() == 3 + 4 + 6);
   CHECK(columns[0].info.name == "experiment");
   CHECK(columns[1].info.name == "case_id");
   CHECK(columns[2].info.name == "case_index");

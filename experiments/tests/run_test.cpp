@@ -118,6 +118,28 @@ TEST_CASE("a journal cut anywhere, resumed, gives the report of an undisturbed r
   }
 }
 
+TEST_CASE("a case that cannot be completed is named, and what was evaluated is kept") {
+  const Scratch scratch;
+  const std::string expected = [&] {
+    toy() = {};
+    return undisturbed(scratch);
+  }();
+  const std::string path = scratch.path("r.h5");
+  toy() = {.completion_fails = true};
+  const std::string message = message_of([&] { run(request(path)); });
+  CHECK(contains(message, "n=3: the toy is not whole"));
+  CHECK_FALSE(fs::exists(path));
+
+  toy() = {};
+  const RunOutcome outcome = run(request(path, Leftover::resume));
+  CHECK(outcome.reused == 10);
+  CHECK(toy().evaluations == 0);
+  const analysis::Report report = analysis::read_report(path);
+  CHECK(fingerprint(report) == expected);
+  for (std::size_t i = 0; i < 10; ++i)
+    CHECK(report.find("twice")->numbers[i] == 2 * report.find("y")->numbers[i]);
+}
+
 TEST_CASE("a leftover journal is never taken or thrown away unasked") {
   const Scratch scratch;
   const std::string path = scratch.path("r.h5");

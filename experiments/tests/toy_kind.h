@@ -9,6 +9,7 @@ namespace splash::experiments::tests {
 struct ToyState {
   int64_t evaluations = 0;
   int64_t fail_at = -1;             // that evaluation throws; -1: none
+  bool completion_fails = false;    // of cases with n = 3
   std::string inputs = "inputs-1";  // what input_hash() says
 };
 ToyState& toy();  // of the registered kind "toy"

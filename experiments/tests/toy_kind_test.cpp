@@ -37,6 +37,7 @@ class Toy : public Kind {
          .long_name = "not always there",
          .formula = "n mod 2",
          .missing_reason = "n is 0"},
+        {.name = "twice", .units = "1", .long_name = "double of y", .formula = "2 y"},
         {.name = "label", .units = "1", .long_name = "text", .formula = "mode and n", .is_text = true},
         {.name = "series", .units = "1", .long_name = "powers", .formula = "x^i", .dimension = "sample"},
         {.name = "seconds", .units = "s", .long_name = "time", .formula = "clock", .reproducible = false}};
@@ -77,6 +78,12 @@ class Toy : public Kind {
                                     .labels = {{"row", {"first", "second"}}}});
     }
     return result;
+  }
+
+  void complete(const Parameters& parameters, CaseResult& result) const override {
+    if (toy().completion_fails && get_integer(parameters, "n") == 3)
+      throw Unsupported("the toy is not whole");
+    result.numbers["twice"] = 2 * result.numbers.at("y");
   }
 };
 
