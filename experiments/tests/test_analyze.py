@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from pathlib import Path
@@ -194,10 +195,10 @@ def test_what_if_refuses_what_it_cannot_tell(splash: Splash):
 
 def test_spoilt_timings_of_a_recorded_report_are_told_with_what_to_do(splash: Splash):
     text = splash("show", LADDERS).stdout
-    assert "cases were timed under a changing clock or load:" in text
+    spoilt = int(re.search(r"(\d+) of \d+ cases were timed under a changing clock or load:", text)[1])
     assert "throttled; lock it (nvidia-smi --lock-gpu-clocks) or let the GPU cool, and run again" in text
     notes = [time["note"] for time in splash.json("compare", LADDERS, LADDERS)["times"] if "before:" in time["note"]]
-    assert len(notes) == 9 and all("after:" in note for note in notes)
+    assert len(notes) == spoilt > 0 and all("after:" in note for note in notes)
 
 
 @pytest.mark.parametrize("command", ["analyze", "diagnose"])
