@@ -359,7 +359,7 @@ std::vector<LevelCounts> compare_levels(const CountedCase& counted) {
                                    .counter = c.dram_read_bytes + c.dram_write_bytes}};
   if (counted.simulated) {
     levels[1].simulated = counted.simulated->l2_bytes;
-    levels[2].simulated = counted.simulated->dram_read_bytes + counted.simulated->dram_write_bytes;
+    levels[2].simulated = counted.simulated->dram_apart_bytes;
   }
   for (LevelCounts& level : levels) {
     if (std::isnan(level.counter)) continue;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -40,13 +41,16 @@ Cache::Outcome Cache::use(uint64_t line, unsigned sectors, bool write) {
     uint32_t oldest = UINT32_MAX;
     for (uint32_t w = 0; w < kWays; ++w) oldest = std::min(oldest, set.used[w] + w);
     way = static_cast<int>(oldest % kWays);
-    outcome.written_out = set.dirty[way];
+    outcome.written_out = write_out(set, way);
     set.line[way] = wanted;
-    set.valid[way] = set.dirty[way] = 0;
+    set.valid[way] = 0;
   }
   outcome.missing = sectors & ~unsigned{set.valid[way]};
   set.valid[way] |= static_cast<uint8_t>(sectors);
-  if (write) set.dirty[way] |= static_cast<uint8_t>(sectors);
+  if (write) {
+    set.dirty[way] |= static_cast<uint8_t>(sectors);
+    outcome.written_out += write_out_beyond(set, way);
+  }
   now_ += kWays;
   set.used[way] = now_;
   if (now_ > UINT32_MAX - 2 * kWays) {  // only the order counts: old lines become equally old
@@ -56,6 +60,22 @@ Cache::Outcome Cache::use(uint64_t line, unsigned sectors, bool write) {
     now_ = now_ >> 16 & ~uint32_t{kWays - 1};
   }
   return outcome;
+}
+
+int Cache::write_out(Set& set, int way) {
+  return std::popcount(std::exchange(set.dirty[way], uint8_t{0}));
+}
+
+// Where more lines are written than a set keeps so, that used longest ago goes to memory; it stays in the
+// cache.
+int Cache::write_out_beyond(Set& set, int kept_way) {
+  int written = 0, oldest = kept_way;
+  for (int w = 0; w < kWays; ++w) {
+    if (set.dirty[w] == 0) continue;
+    ++written;
+    if (w != kept_way && (oldest == kept_way || set.used[w] < set.used[oldest])) oldest = w;
+  }
+  return written > kWrittenWays ? write_out(set, oldest) : 0;
 }
 
 int64_t Cache::unwritten_sectors() const {
@@ -79,7 +99,7 @@ void MemorySystem::use_line(int partition, uint64_t line, unsigned sectors, bool
   unsigned missing = sectors;
   const auto ask = [&](int of) {
     const Cache::Outcome outcome = partitions_[of].use(line, missing, write);
-    traffic_.dram_written += kSectorBytes * std::popcount(outcome.written_out);
+    traffic_.dram_written += int64_t{kSectorBytes} * outcome.written_out;
     missing = outcome.missing;
   };
   if (!write && partition != home) ask(partition);

@@ -1,7 +1,9 @@
 #pragma once
 // A cache as GPUs have them: set-associative, lines of 128 bytes in four sectors that are fetched one by one,
-// written sectors kept until their line is evicted. Vendors print neither the number of ways nor how lines
-// are spread over sets and which goes first; here 16 ways, a hash, and the line used longest ago.
+// written sectors kept until their line is evicted or too many other lines are written. Vendors print neither
+// the number of ways nor how lines are spread over sets and which goes first; here 16 ways, a hash, and the
+// line used longest ago. Three written lines a set are what counters of an H200 tell: it keeps 5 to 20 of its
+// 50 MB, however much a kernel writes (docs/questions/where-do-the-kernels-stand.md).
 
 #include <algorithm>
 #include <cstdint>
@@ -26,20 +28,19 @@ void for_each_line(uint64_t address, int64_t bytes, const Use& use) {
 
 class Cache {
  public:
-  static constexpr int kWays = 16;
+  static constexpr int kWays = 16, kWrittenWays = 3;
 
   // Throws InvalidArgument where bytes do not hold one set of lines.
   explicit Cache(int64_t bytes);
 
   struct Outcome {
-    unsigned missing = 0;      // sectors that were not there
-    unsigned written_out = 0;  // sectors of the line that had to go, written since they came
+    unsigned missing = 0;  // sectors that were not there
+    int written_out = 0;   // number of written sectors that went to memory
   };
-  // Uses sectors of a line: number address / kLineBytes, below 2^32 - 1. Missing ones are there afterwards,
-  // and those that are written await their eviction.
+  // Uses sectors of a line: number address / kLineBytes, below 2^32 - 1. Missing ones are there afterwards.
   Outcome use(uint64_t line, unsigned sectors, bool write);
 
-  int64_t unwritten_sectors() const;  // written to the cache, not evicted yet
+  int64_t unwritten_sectors() const;  // written to the cache, not yet to memory
 
  private:
   struct Set {
@@ -47,6 +48,8 @@ class Cache {
     uint32_t used[kWays];  // when last: a multiple of kWays, so that there is room for the way's number
     uint8_t valid[kWays], dirty[kWays];
   };
+  static int write_out(Set& set, int way);
+  static int write_out_beyond(Set& set, int kept_way);
   std::vector<Set> sets_;
   uint32_t now_ = 0;
 };

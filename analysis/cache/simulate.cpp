@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
+#include <random>
 #include <utility>
 
 #include <fmt/format.h>
@@ -40,19 +42,36 @@ int64_t distinct_bytes(const BlockTrace& trace) {
   return static_cast<int64_t>(bytes);
 }
 
+// Blocks do not keep pace: each waits in three of ten turns, drawn at random. At one pace all that read the
+// same keys would share one fetch; with 0.3 the DRAM bytes of kernels whose keys overflow the L2 of an H200
+// are its counters' to 10 % (docs/questions/where-do-the-kernels-stand.md).
+class Pace {
+ public:
+  bool waits() { return random_() < kWaits * static_cast<double>(std::minstd_rand::max()); }
+
+ private:
+  static constexpr double kWaits = 0.3;
+  std::minstd_rand random_{1};
+};
+
 class Gpu {
  public:
-  Gpu(int multiprocessors, const L2Size& l2)
-      : multiprocessors_(multiprocessors), partitions_(l2.partitions), memory_(l2) {}
+  // apart: L2 is also followed as if it were emptied before each kernel.
+  Gpu(int multiprocessors, const L2Size& l2, bool apart)
+      : multiprocessors_(multiprocessors), l2_(l2), memory_(l2) {
+    if (apart) of_kernel_.emplace(l2);
+  }
 
   void run(const KernelRun& kernel) {
     const KernelTrace& trace = kernel.trace;
+    Pace pace;
     l1_.clear();
     if (trace.through_l1 && kernel.l1_bytes >= kLineBytes * Cache::kWays)
       l1_.assign(static_cast<std::size_t>(multiprocessors_), Cache(kernel.l1_bytes));
     std::vector<Piece> pieces(static_cast<std::size_t>(std::min(kernel.at_once, trace.blocks)));
     int64_t next = 0;
     for (Piece& piece : pieces) start(trace, next++, piece);
+    if (of_kernel_) of_kernel_.emplace(l2_);
     for (bool working = !pieces.empty(); working;) {
       working = false;
       for (std::size_t slot = 0; slot < pieces.size(); ++slot) {
@@ -61,16 +80,19 @@ class Gpu {
           if (next >= trace.blocks) continue;  // nothing is left for this place
           start(trace, next++, piece);
         }
+        working = true;
+        if (pace.waits()) continue;
         const auto place = static_cast<int64_t>(slot) * trace.cluster % multiprocessors_;
         take(piece, static_cast<int>(place));
-        working = true;
       }
     }
+    if (of_kernel_) dram_apart_ += dram_bytes(*of_kernel_);
   }
 
   CallTraffic traffic() const {
     CallTraffic traffic = traffic_;
     traffic.memory = memory_.traffic();
+    traffic.dram_apart = of_kernel_ ? dram_apart_ : dram_bytes(memory_);
     return traffic;
   }
 
@@ -81,6 +103,11 @@ class Gpu {
     std::size_t step = 0;
   };
 
+  static int64_t dram_bytes(const MemorySystem& memory) {
+    const MemoryTraffic traffic = memory.traffic();
+    return traffic.dram_read + traffic.dram_written;
+  }
+
   static void start(const KernelTrace& kernel, int64_t block, Piece& piece) {
     piece.trace.clear();
     piece.step = 0;
@@ -88,7 +115,7 @@ class Gpu {
   }
 
   void take(Piece& piece, int multiprocessor) {
-    const int partition = multiprocessor % partitions_;
+    const int partition = multiprocessor % l2_.partitions;
     const BlockTrace::Range* const end = piece.trace.end(piece.step);
     for (const auto* range = piece.trace.begin(piece.step); range != end; ++range) {
       for (int64_t row = 0; row < range->rows; ++row) {
@@ -109,11 +136,16 @@ class Gpu {
       traffic_.l1_hits += kSectorBytes * (std::popcount(sectors) - std::popcount(missing));
       sectors = missing;
     }
-    if (sectors != 0) memory_.use_line(partition, line, sectors, write);
+    if (sectors == 0) return;
+    memory_.use_line(partition, line, sectors, write);
+    if (of_kernel_) of_kernel_->use_line(partition, line, sectors, write);
   }
 
-  int multiprocessors_, partitions_;
+  int multiprocessors_;
+  L2Size l2_;
   MemorySystem memory_;
+  std::optional<MemorySystem> of_kernel_;
+  int64_t dram_apart_ = 0;
   std::vector<Cache> l1_;  // of each multiprocessor; none where the kernel passes L1 by
   CallTraffic traffic_{};
 };
@@ -122,7 +154,7 @@ class Gpu {
 
 CallTraffic simulate(const std::vector<KernelRun>& kernels, int multiprocessors, const L2Size& l2) {
   require(multiprocessors > 0, "the number of multiprocessors", multiprocessors);
-  Gpu gpu(multiprocessors, l2);
+  Gpu gpu(multiprocessors, l2, kernels.size() > 1);
   for (const KernelRun& kernel : kernels) {
     require(kernel.at_once > 0, "the number of blocks at a time", kernel.at_once);
     gpu.run(kernel);

@@ -19,12 +19,13 @@ struct CallTraffic {
   int64_t asked = 0;    // by the blocks, bytes in sectors
   int64_t l1_hits = 0;  // of those, found in L1; the others are asked of L2
   MemoryTraffic memory{};
-  int64_t lines = 0;  // looked up, in L1 or L2
+  int64_t dram_apart = 0;  // bytes read and written, were L2 emptied before each kernel, as profilers do
+  int64_t lines = 0;       // looked up, in L1 or L2
 };
 
-// Runs the kernels one after the other. As many pieces at a time as there is room for, all at one pace, a
-// step a turn; where one ends, the next starts. DRAM's share is that of a first call, on an empty L2. What is
-// written passes L1 by. Throws InvalidArgument where a number is not positive.
+// Runs the kernels one after the other. As many pieces at a time as there is room for, each a step a turn but
+// for the turns that it waits; where one ends, the next starts. DRAM's share is that of a first call, on an
+// empty L2. What is written passes L1 by. Throws InvalidArgument where a number is not positive.
 CallTraffic simulate(const std::vector<KernelRun>& kernels, int multiprocessors, const L2Size& l2);
 
 // Bytes that are touched at all, each counted once.

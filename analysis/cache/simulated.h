@@ -14,7 +14,8 @@ struct SimulatedCase {
   double l1_hit_bytes = 0;
   double l2_bytes = 0;  // asked of L2
   double l2_hit_bytes = 0;
-  double dram_read_bytes = 0, dram_write_bytes = 0;  // written: those still in L2 at the end, too
+  double dram_read_bytes = 0, dram_write_bytes = 0;  // written: without what L2 still holds at the end
+  double dram_apart_bytes = 0;                       // both, were L2 emptied before each kernel of the call
   double block_working_set = 0, wave_working_set = 0;
   double l2_holds_keys = 0;  // the most keys of which a full wave's stay in L2; NaN where that is not known
 };

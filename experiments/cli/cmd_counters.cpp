@@ -159,7 +159,7 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--case", o.case_id, "only those whose case id starts so")->type_name("ID");
   auto* ncu = app.add_option("--ncu", o.ncu, "counters: what ncu --csv printed")->type_name("CSV");
   app.add_option("--write", o.out, "a report with the counters as columns")->needs(ncu)->type_name("REPORT");
-  app.add_flag("--command", o.command, "print the commands that bring the counters, three lines a case")
+  app.add_flag("--command", o.command, "print the commands that bring the counters, two lines a case")
       ->excludes(ncu);
   app.add_flag("--json", o.json, "one object: gpu and kernels, in plain units");
 }
@@ -170,7 +170,7 @@ int cmd_counters(const Words& words) {
   CLI::App app;
   prepare(
       app, "counters",
-      "splash counters data/reports/ladders-h200.h5 --command --kernels wmma/10 | head -3\n"
+      "splash counters data/reports/ladders-h200.h5 --command --kernels wmma/10 | head -2\n"
       "splash counters report.h5 --ncu raw.csv --case 3f2a\n"
       "splash counters report.h5 --ncu raw.csv --case 3f2a --write with-counters.h5\n"
       "splash counters with-counters.h5 --kernels wmma",

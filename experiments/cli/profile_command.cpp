@@ -48,13 +48,12 @@ std::string profile_commands(const std::string& report_path, const analysis::Rep
   std::string name = fmt::format("{}-{}", kernel.implementation, kernel.case_id);
   std::replace(name.begin(), name.end(), '/', '-');
   // L2 is flushed before every pass (the default): declarations count what a cold cache costs.
+  const std::string table = name + ".csv";
   return fmt::format(
-      "ncu --profile-from-start off --cache-control all --clock-control none --force-overwrite --export {0} "
-      "--metrics {1} {2}\n"
-      "ncu --import {0}.ncu-rep --page raw --csv --print-units base > {0}.csv\n"
-      "{3}\n",
-      quoted({name}), fmt::join(analysis::metrics_to_collect(), ","), quoted(bench),
-      quoted({"./splash", "counters", report_path, "--case", kernel.case_id, "--ncu", name + ".csv"}));
+      "ncu --profile-from-start off --cache-control all --clock-control none --csv --page raw --print-units "
+      "base --log-file {} --metrics {} {}\n{}\n",
+      quoted({table}), fmt::join(analysis::metrics_to_collect(), ","), quoted(bench),
+      quoted({"./splash", "counters", report_path, "--case", kernel.case_id, "--ncu", table}));
 }
 
 }  // namespace splash::cli

@@ -106,7 +106,8 @@ std::optional<SimulatedCase> simulate_variant(const PlannedVariant& planned, con
                        .l2_bytes = static_cast<double>(memory.asked),
                        .l2_hit_bytes = static_cast<double>(memory.hits),
                        .dram_read_bytes = static_cast<double>(memory.dram_read),
-                       .dram_write_bytes = static_cast<double>(memory.dram_written + memory.unwritten),
+                       .dram_write_bytes = static_cast<double>(memory.dram_written),
+                       .dram_apart_bytes = static_cast<double>(traffic.dram_apart),
                        .block_working_set = static_cast<double>(set.block),
                        .wave_working_set = static_cast<double>(set.wave),
                        .l2_holds_keys = longest_in_l2(planned, machine)};

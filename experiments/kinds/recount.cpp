@@ -1,6 +1,7 @@
 #include "experiments/kinds/recount.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -11,6 +12,7 @@
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/planned_kernel.h"
+#include "experiments/runner/parallel.h"
 #include "gpu/engine/work.h"
 
 namespace splash::experiments {
@@ -71,29 +73,23 @@ Recounted recount(Report& report, const std::string& prefix,
     gpu::find_variant(kernel.implementation);  // refuses before it counts
   const Machine machine = machine_of(report.provenance.gpu, read_machines(machines_folder()));
   add_simulated_columns(report);
-  Recounted recounted;
-  std::string problem;  // that spec is of: neighbours share theirs, and lists of keys take a while to make
-  AttentionSpec spec;
-  for (const KernelCase& kernel : kernels) {
-    progress(fmt::format("{}, {}", kernel.implementation, kernel.problem));
+  std::atomic<int64_t> changed = 0;
+  for_each_in_parallel(kernels.size(), [&](std::size_t i) {
+    const KernelCase& kernel = kernels[i];
     const auto row = static_cast<std::size_t>(kernel.row);
     const Parameters parameters = parameters_of(report, kernel.row);
-    if (problem != problem_key(parameters)) {
-      problem = problem_key(parameters);
-      spec = problem_spec(parameters);
-    }
-    bool changed = false;
-    for (const auto& [name, value] : counted_of(report, kernel, parameters, spec, machine)) {
+    bool other = false;
+    for (const auto& [name, value] :
+         counted_of(report, kernel, parameters, problem_spec(parameters), machine)) {
       Column* const column = find(report, name);
       if (column == nullptr) throw ReportError(fmt::format("there is no column '{}'", name));
-      changed |=
-          name.ends_with("_flops") || name.ends_with("_counted") ? column->numbers[row] != value : false;
+      other |= (name.ends_with("_flops") || name.ends_with("_counted")) && column->numbers[row] != value;
       column->numbers[row] = value;
     }
-    ++recounted.cases;
-    recounted.changed += changed ? 1 : 0;
-  }
-  return recounted;
+    changed += other ? 1 : 0;
+    progress(fmt::format("{}, {}", kernel.implementation, kernel.problem));
+  });
+  return {static_cast<int64_t>(kernels.size()), changed};
 }
 
 }  // namespace splash::experiments

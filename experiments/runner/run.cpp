@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "experiments/runner/hash.h"
 #include "experiments/runner/journal.h"
 #include "experiments/runner/narrate.h"
+#include "experiments/runner/parallel.h"
 #include "experiments/runner/progress.h"
 #include "experiments/runner/provenance.h"
 #include "experiments/runner/record.h"
@@ -259,28 +259,16 @@ class Runner {
 
   // False where a signal ended it.
   bool complete(std::vector<CaseResult>& results) const {
-    std::exception_ptr failure;
-    std::string failed;
-#pragma omp parallel for schedule(dynamic)
-    for (std::size_t i = 0; i < cases_.size(); ++i) {
-      if (StopGuard::requested()) continue;
+    for_each_in_parallel(cases_.size(), [&](std::size_t i) {
+      if (StopGuard::requested()) return;
       try {
         const Definition& definition = request_.definitions[cases_[i].experiment];
         find_kind(definition.kind).complete(cases_[i].parameters, results[i]);
       } catch (...) {
-#pragma omp critical
-        {
-          failure = std::current_exception();
-          failed = describe(request_, cases_[i]);
-        }
+        rethrow_named(describe(request_, cases_[i]));
       }
-    }
-    if (failure == nullptr) return !StopGuard::requested();
-    try {
-      std::rethrow_exception(failure);
-    } catch (...) {
-      rethrow_named(failed);
-    }
+    });
+    return !StopGuard::requested();
   }
 
   analysis::Report make_report(std::vector<CaseResult> results) const {
