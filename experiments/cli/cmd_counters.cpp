@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -25,9 +26,31 @@ struct Options {
   bool command = false, json = false;
 };
 
-// Counters from the file, else those that the report holds. Says where there are none.
+// Counters from the tables of a folder, under the names that --command gives them.
+std::vector<CountedCase> counted_in_folder(const std::filesystem::path& folder,
+                                           const std::vector<KernelCase>& kernels) {
+  std::vector<CountedCase> cases;
+  for (const KernelCase& kernel : kernels) {
+    const std::filesystem::path table = folder / table_of(kernel);
+    if (!std::filesystem::exists(table)) continue;
+    const NcuResults results = read_ncu(table.string());
+    if (!results.refusal.empty())
+      throw InvalidArgument(
+          fmt::format("{} holds no counters; ncu says: {}", table.string(), results.refusal));
+    for (CountedCase& counted : match_counters(results.kernels, {kernel}))
+      cases.push_back(std::move(counted));
+  }
+  if (cases.empty()) {
+    throw InvalidArgument(fmt::format("{} holds no table of the {} chosen cases, such as {}", folder.string(),
+                                      kernels.size(), table_of(kernels.front())));
+  }
+  return cases;
+}
+
+// Counters from the file or folder, else those that the report holds. Says where there are none.
 std::vector<CountedCase> counted_cases(const Report& report, const Options& options,
                                        const std::vector<KernelCase>& kernels) {
+  if (std::filesystem::is_directory(options.ncu)) return counted_in_folder(options.ncu, kernels);
   if (!options.ncu.empty()) {
     const NcuResults results = read_ncu(options.ncu);
     if (results.refusal.empty()) return match_counters(results.kernels, kernels);
@@ -157,9 +180,11 @@ nlohmann::json to_json(const CountedCase& c) {
 void declare(CLI::App& app, Options& o) {
   add_kernel_options(app, o.report, o.prefix);
   app.add_option("--case", o.case_id, "only those whose case id starts so")->type_name("ID");
-  auto* ncu = app.add_option("--ncu", o.ncu, "counters: what ncu --csv printed")->type_name("CSV");
+  auto* ncu = app.add_option("--ncu", o.ncu,
+                             "counters: what ncu --csv printed, or the folder of what --command printed")
+                  ->type_name("CSV");
   app.add_option("--write", o.out, "a report with the counters as columns")->needs(ncu)->type_name("REPORT");
-  app.add_flag("--command", o.command, "print the commands that bring the counters, two lines a case")
+  app.add_flag("--command", o.command, "print the commands that bring the counters, a line a case")
       ->excludes(ncu);
   app.add_flag("--json", o.json, "one object: gpu and kernels, in plain units");
 }
@@ -170,9 +195,9 @@ int cmd_counters(const Words& words) {
   CLI::App app;
   prepare(
       app, "counters",
-      "splash counters data/reports/ladders-h200.h5 --command --kernels wmma/10 | head -2\n"
+      "splash counters data/reports/ladders-h200.h5 --command --kernels wmma/10 > profile.sh\n"
       "splash counters report.h5 --ncu raw.csv --case 3f2a\n"
-      "splash counters report.h5 --ncu raw.csv --case 3f2a --write with-counters.h5\n"
+      "splash counters report.h5 --ncu folder --write with-counters.h5\n"
       "splash counters with-counters.h5 --kernels wmma",
       "What Nsight Compute saw of the kernels of a report, beside what their declarations count: FLOPs "
       "of the "
@@ -189,7 +214,7 @@ int cmd_counters(const Words& words) {
   Report report = read_report(options.report);
   const std::vector<KernelCase> kernels = selected_kernels(report, options.prefix, options.case_id);
   if (options.command) {
-    for (const KernelCase& kernel : kernels) print(profile_commands(options.report, report, kernel));
+    for (const KernelCase& kernel : kernels) print(profile_command(report, kernel));
     return kDone;
   }
   std::vector<CountedCase> cases = counted_cases(report, options, kernels);

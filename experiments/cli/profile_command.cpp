@@ -20,8 +20,13 @@ std::string parameter(const analysis::Report& report, int64_t row, const char* n
 
 }  // namespace
 
-std::string profile_commands(const std::string& report_path, const analysis::Report& report,
-                             const analysis::KernelCase& kernel) {
+std::string table_of(const analysis::KernelCase& kernel) {
+  std::string name = fmt::format("{}-{}.csv", kernel.implementation, kernel.case_id);
+  std::replace(name.begin(), name.end(), '/', '-');
+  return name;
+}
+
+std::string profile_command(const analysis::Report& report, const analysis::KernelCase& kernel) {
   const auto get = [&](const char* name) { return parameter(report, kernel.row, name); };
   Words bench{"build/release/gpu/gpu_bench",
               "--profile",
@@ -45,15 +50,11 @@ std::string profile_commands(const std::string& report_path, const analysis::Rep
   add("--query-variance", "query_variance");
   add("--seed", "seed");
 
-  std::string name = fmt::format("{}-{}", kernel.implementation, kernel.case_id);
-  std::replace(name.begin(), name.end(), '/', '-');
   // L2 is flushed before every pass (the default): declarations count what a cold cache costs.
-  const std::string table = name + ".csv";
   return fmt::format(
       "ncu --profile-from-start off --cache-control all --clock-control none --csv --page raw --print-units "
-      "base --log-file {} --metrics {} {}\n{}\n",
-      quoted({table}), fmt::join(analysis::metrics_to_collect(), ","), quoted(bench),
-      quoted({"./splash", "counters", report_path, "--case", kernel.case_id, "--ncu", table}));
+      "base --log-file {} --metrics {} {}\n",
+      quoted({table_of(kernel)}), fmt::join(analysis::metrics_to_collect(), ","), quoted(bench));
 }
 
 }  // namespace splash::cli

@@ -1,5 +1,5 @@
 #pragma once
-// The commands that bring counters of a recorded case.
+// The command that brings counters of a recorded case.
 
 #include <string>
 
@@ -7,9 +7,11 @@
 
 namespace splash::cli {
 
-// Three lines for a shell: ncu over one call of gpu_bench on the case's problem, the export as CSV, and the
-// import into `splash counters`. Throws ReportError where the report lacks a parameter.
-std::string profile_commands(const std::string& report_path, const analysis::Report& report,
-                             const analysis::KernelCase& kernel);
+// "wmma-8-cp-async-0cb9a2c6fe64e500.csv": where profile_command() has ncu write.
+std::string table_of(const analysis::KernelCase& kernel);
+
+// A line for a shell: ncu over one call of gpu_bench on the case's problem, its counters as a table in the
+// current folder. Throws ReportError where the report lacks a parameter.
+std::string profile_command(const analysis::Report& report, const analysis::KernelCase& kernel);
 
 }  // namespace splash::cli

@@ -131,9 +131,9 @@ def test_without_counters_what_is_counted_is_shown_and_said_to_be(splash: Splash
     assert "ERR_NVGPUCTRPERM" in splash.refused("counters", LADDERS, "--ncu", log, "--write", "with.h5")
 
 
-def test_the_commands_profile_the_case_and_import_it(splash: Splash, case: dict):
+def test_the_commands_leave_a_folder_of_tables_to_import(splash: Splash, case: dict):
     done = splash("counters", LADDERS, "--command", "--case", case["case_id"])
-    profile, imported = map(shlex.split, done.stdout.splitlines())
+    (profile,) = map(shlex.split, done.stdout.splitlines())
     assert profile[:3] == ["ncu", "--profile-from-start", "off"]
     asked = profile[profile.index("--metrics") + 1].split(",")
     assert {"dram__bytes_read.sum", "lts__t_sectors_srcunit_tex.sum", "launch__registers_per_thread"} <= set(asked)
@@ -149,9 +149,12 @@ def test_the_commands_profile_the_case_and_import_it(splash: Splash, case: dict)
     assert {"--profile", "--causal", "--positions", "--alpha", "--k-keep", "--share"} <= options
     assert all(f'"{option}"' in declared for option in options)
     assert "--csv" in profile
-    raw(splash, case, metrics_of(case), name=profile[profile.index("--log-file") + 1])
-    assert imported[:2] == ["./splash", "counters"]
-    assert "DRAM: counted within 15 % of the counter for 0 of 1" in splash(*imported[1:]).stdout
+    assert "holds no table of the" in splash.refused("counters", LADDERS, "--ncu", ".")
+    table = raw(splash, case, metrics_of(case), name=profile[profile.index("--log-file") + 1])
+    told = splash.json("counters", LADDERS, "--ncu", ".")
+    assert told == splash.json("counters", LADDERS, "--case", case["case_id"], "--ncu", table)
+    table.write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
+    assert "ERR_NVGPUCTRPERM" in splash.refused("counters", LADDERS, "--ncu", ".")
 
 
 def test_refusals(splash: Splash, case: dict):
