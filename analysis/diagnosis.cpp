@@ -20,6 +20,7 @@ struct Resource {
   Cause cause = Cause::products;
   std::string name{};
   double share = 0;
+  bool seen = false;  // by counters
 };
 
 std::string percent(double share) {
@@ -41,12 +42,12 @@ class Diagnostician {
         launches_(launch_seconds(kernel, ceilings) / kernel.seconds) {
     grows_ =
         scaling_ && !std::isnan(scaling_->busy) ? scaling_ : residency_of(kernel, others, machine, ceilings);
-    const Floors floors = floors_of(kernel, ceilings);
+    const Floors floors = floors_of(as_counters_saw(kernel), ceilings);
     const double slots = kSchedulers * machine.count * kernel.clock_hz * kernel.seconds;
     resources_ = {{{Cause::products, kernel.unit == "float32" ? "the float32 units" : "the tensor cores",
                     floors.products / kernel.seconds},
-                   {Cause::l2, "L2", floors.l2 / kernel.seconds},
-                   {Cause::dram, "DRAM", floors.dram / kernel.seconds},
+                   {Cause::l2, "L2", floors.l2 / kernel.seconds, !std::isnan(kernel.l2_traffic)},
+                   {Cause::dram, "DRAM", floors.dram / kernel.seconds, !std::isnan(kernel.dram_traffic)},
                    {Cause::shared_memory, "shared memory", shared_seconds(kernel, ceilings) / kernel.seconds},
                    {Cause::issue_slots, "issue slots", kernel.instructions / slots}}};
     for (const Resource& resource : resources_) {
@@ -94,8 +95,9 @@ class Diagnostician {
       result_.not_known.push_back(resource.name);
     } else if (resource.share < kBusy) {
       result_.ruled_out.push_back(
-          fmt::format("{} ({} of {})", resource.name, percent(resource.share),
-                      resource.cause == Cause::issue_slots ? "them filled" : "the measured ceiling"));
+          fmt::format("{} ({} of {}{})", resource.name, percent(resource.share),
+                      resource.cause == Cause::issue_slots ? "them filled" : "the measured ceiling",
+                      resource.seen ? ", by counters" : ""));
     } else {
       find(resource.cause, 1 / resource.share, why_busy(resource));
     }
@@ -112,8 +114,8 @@ class Diagnostician {
           resource.name, share);
     }
     std::string sentence =
-        fmt::format("{} would need {} of the time at the measured ceiling: only less work for it helps",
-                    resource.name, share);
+        fmt::format("{} would need {} of the time at the measured ceiling{}: only less work for it helps",
+                    resource.name, share, resource.seen ? ", by counters" : "");
     if (resource.cause == Cause::products && kernel_.useful_flops < 0.8 * kernel_.flops) {
       sentence += fmt::format(
           "; of what it multiplies {} is useful, the rest padding, masked, repeated or not selected",

@@ -123,6 +123,12 @@ void count_tensors(KernelCase& kernel) {
       kernel.output_bytes + 2 * row_bytes * static_cast<double>(shape.batch * shape.kv_heads * shape.kv_len);
 }
 
+KernelCase as_counters_saw(KernelCase kernel) {
+  if (!std::isnan(kernel.l2_traffic)) kernel.l2_bytes = kernel.l2_traffic;
+  if (!std::isnan(kernel.dram_traffic)) kernel.dram_bytes = kernel.dram_traffic;
+  return kernel;
+}
+
 bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b) {
   const auto [ladder, rung] = rung_of(a.implementation);
   const auto [other_ladder, other_rung] = rung_of(b.implementation);
@@ -170,6 +176,9 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     found.clock_hz = (table.known_number("clock_before", row) + table.known_number("clock_after", row)) / 2;
     found.instructions = table.known_number("instructions_counter", row);
     found.shared_traffic = kWavefrontBytes * table.known_number("shared_wavefronts_counter", row);
+    found.l2_traffic = table.known_number("l2_bytes_counter", row);
+    found.dram_traffic = table.known_number("dram_read_bytes_counter", row) +
+                         table.known_number("dram_write_bytes_counter", row);
     cases.push_back(std::move(found));
   }
   return cases;

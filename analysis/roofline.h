@@ -42,7 +42,13 @@ struct KernelCase {
   double clock_hz = std::numeric_limits<double>::quiet_NaN();        // of the multiprocessors, while it ran
   double instructions = std::numeric_limits<double>::quiet_NaN();    // of warps, by counters
   double shared_traffic = std::numeric_limits<double>::quiet_NaN();  // bytes of shared memory, by counters
+  double l2_traffic = std::numeric_limits<double>::quiet_NaN();      // bytes asked of L2, by counters
+  double dram_traffic = std::numeric_limits<double>::quiet_NaN();    // of DRAM, with L2 empty at first
 };
+
+// With the bytes that counters saw in place of those that are counted, where the report tells: L1 serves a
+// part of what blocks ask, and DRAM delivers again what L2 did not hold.
+KernelCase as_counters_saw(KernelCase kernel);
 
 // Sets input_bytes and output_bytes, which follow from shape and dtype.
 void count_tensors(KernelCase& kernel);

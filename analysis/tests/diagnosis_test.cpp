@@ -130,6 +130,17 @@ TEST_CASE("with counters shared memory, issue slots and latency are told apart")
         std::vector<std::string>{"shared memory", "issue slots"});
 }
 
+TEST_CASE("bytes that counters saw stand in for those that are counted") {
+  KernelCase k = counted(0.3, 0.4);
+  k.l2_bytes *= 8;  // what blocks ask, L1 and all
+  REQUIRE(verdict(k).cause == Cause::l2);
+  k.l2_traffic = k.l2_bytes / 8;
+  CHECK(verdict(k).cause == Cause::latency);
+  k.dram_traffic = 7 * k.dram_bytes;  // L2 did not hold it
+  CHECK(verdict(k).cause == Cause::dram);
+  CHECK(verdict(k).sentence.find("at the measured ceiling, by counters") != std::string::npos);
+}
+
 TEST_CASE("without counters the same kernel with more blocks tells latency from something that is busy") {
   KernelCase k = kernel();
   k.use.blocks = 100;  // one of the two that a multiprocessor has room for
