@@ -27,6 +27,13 @@ std::string sentence_for_extras(const CLI::App& app, const Words& words) {
   return fmt::format("did not expect {}", fmt::join(left, " "));
 }
 
+std::string without_folders(const std::string& word) {
+  const std::size_t path = word.starts_with('/') ? 0 : word.find("=/");
+  return path == std::string::npos
+             ? word
+             : word.substr(0, path > 0 ? path + 1 : 0) + word.substr(word.rfind('/') + 1);
+}
+
 }  // namespace
 
 void prepare(CLI::App& app, const std::string& name, const std::string& examples, const std::string& what) {
@@ -59,8 +66,9 @@ const std::string& command_line() {
 }
 
 void set_command_line(int count, const char* const* words) {
-  typed = "splash";
-  if (count > 1) typed += " " + quoted(Words(words + 1, words + count));
+  Words said(words + std::min(1, count), words + count);
+  for (std::string& word : said) word = without_folders(word);
+  typed = said.empty() ? "splash" : "splash " + quoted(said);
 }
 
 std::string quoted(const Words& words) {

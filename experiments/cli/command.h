@@ -46,7 +46,8 @@ void prepare(CLI::App& app, const std::string& name, const std::string& examples
 // Parses; throws EndNow after --help and InvalidArgument, one sentence, for words that do not fit.
 void parse(CLI::App& app, const Words& words);
 
-// The command line as it was typed, for provenance.
+// The command line as it was typed, for provenance; of absolute paths, which are one machine's, the file
+// name.
 const std::string& command_line();
 void set_command_line(int count, const char* const* words);
 std::string quoted(const Words& words);  // fit for a shell

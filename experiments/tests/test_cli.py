@@ -365,3 +365,11 @@ def test_compare(splash: Splash):
     splash("run", "tiny.toml", "--out", "d.h5", "--set", "n=32")
     assert "no case in common" in splash("compare", "a.h5", "d.h5").stderr
     assert "--tolerance" in splash.refused("compare", "a.h5", "b.h5", "--tolerance", "-1")
+
+
+def test_a_report_names_no_folder_of_the_machine(splash: Splash):
+    report = splash.folder / "r.h5"
+    assert splash("run", "solver-tolerance", "--quick", "--out", str(report)).returncode == 0
+    provenance = splash("show", str(report), "--provenance").stdout
+    assert "splash run solver-tolerance --quick --out r.h5" in provenance
+    assert str(splash.folder) not in provenance
