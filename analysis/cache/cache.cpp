@@ -30,9 +30,20 @@ std::size_t set_count(int64_t bytes) {
 
 Cache::Cache(int64_t bytes) : sets_(set_count(bytes)) {}
 
-Cache::Outcome Cache::use(uint64_t line, unsigned sectors, bool write) {
+Cache::Set& Cache::set_of(uint64_t line) {
   const uint64_t high = hashed(line) >> 32;
-  Set& set = sets_[static_cast<std::size_t>(high * sets_.size() >> 32)];
+  return sets_[static_cast<std::size_t>(high * sets_.size() >> 32)];
+}
+
+void Cache::prefetch(uint64_t line) {
+  const auto* const set = reinterpret_cast<const char*>(&set_of(line));
+  __builtin_prefetch(set);
+  __builtin_prefetch(set + 64);
+  __builtin_prefetch(set + 128);
+}
+
+Cache::Outcome Cache::use(uint64_t line, unsigned sectors, bool write) {
+  Set& set = set_of(line);
   const auto wanted = static_cast<uint32_t>(line) + 1;
   int way = 0;
   for (int w = 0; w < kWays; ++w) way = set.line[w] == wanted ? w : way;
@@ -93,8 +104,12 @@ MemorySystem::MemorySystem(const L2Size& l2) {
 }
 
 void MemorySystem::use_line(int partition, uint64_t line, unsigned sectors, bool write) {
+  // Most accesses walk on.
+  constexpr int kAhead = 4;
+  if (!write) partitions_[partition].prefetch(line + kAhead);
   // Pages of 4 KB alternate between the halves; what is written goes to its own half.
   const int home = static_cast<int>(hashed(line / 32) % partitions_.size());
+  if (write || home != partition) partitions_[home].prefetch(line + kAhead);
   traffic_.asked += kSectorBytes * std::popcount(sectors);
   unsigned missing = sectors;
   const auto ask = [&](int of) {

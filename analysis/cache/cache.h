@@ -40,6 +40,8 @@ class Cache {
   // Uses sectors of a line: number address / kLineBytes, below 2^32 - 1. Missing ones are there afterwards.
   Outcome use(uint64_t line, unsigned sectors, bool write);
 
+  void prefetch(uint64_t line);  // into the caches of the processor that simulates: soon to be used
+
   int64_t unwritten_sectors() const;  // written to the cache, not yet to memory
 
  private:
@@ -48,6 +50,7 @@ class Cache {
     uint32_t used[kWays];  // when last: a multiple of kWays, so that there is room for the way's number
     uint8_t valid[kWays], dirty[kWays];
   };
+  Set& set_of(uint64_t line);
   static int write_out(Set& set, int way);
   static int write_out_beyond(Set& set, int kept_way);
   std::vector<Set> sets_;
