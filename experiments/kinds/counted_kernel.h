@@ -27,8 +27,8 @@ struct PlannedVariant {
 // useful_flops, executed_flops, executed_rate (of numbers["time_median"]), bytes counted.
 void add_work(const gpu::Work& work, std::map<std::string, double>& numbers);
 
-// More lines than this are not simulated: some ten seconds.
-constexpr double kMostSimulatedLines = 2e8;
+// More lines than this are not simulated: some forty seconds.
+constexpr double kMostSimulatedLines = 6e8;
 
 // Nothing where there would be more lines.
 std::optional<analysis::SimulatedCase> simulate_variant(const PlannedVariant& planned, const gpu::Work& work,
