@@ -3,7 +3,7 @@
 // written sectors kept until their line is evicted or too many other lines are written. Vendors print neither
 // the number of ways nor how lines are spread over sets and which goes first; here 16 ways, a hash, and the
 // line used longest ago. Three written lines a set are what counters of an H200 tell: it keeps 5 to 20 of its
-// 60 MB, however much a kernel writes (docs/questions/where-do-the-kernels-stand.md).
+// 60 MB, however much a kernel writes (docs/decisions/0020-caches-as-the-counters-tell.md).
 
 #include <algorithm>
 #include <cstdint>

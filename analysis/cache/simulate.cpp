@@ -43,8 +43,9 @@ int64_t distinct_bytes(const BlockTrace& trace) {
 }
 
 // Blocks do not keep pace: each waits in three of ten turns, drawn at random. At one pace all that read the
-// same keys would share one fetch; with 0.3 the DRAM bytes of kernels whose keys overflow the L2 of an H200
-// are its counters' to 10 % (docs/questions/where-do-the-kernels-stand.md).
+// same keys would share one fetch; with 0.3 kernels whose keys overflow the L2 of an H200 read from DRAM what
+// its counters say, to 10 %, but those whose reads the data decides
+// (docs/decisions/0020-caches-as-the-counters-tell.md).
 class Pace {
  public:
   bool waits() { return random_() < kWaits * static_cast<double>(std::minstd_rand::max()); }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "analysis/cache/simulate.h"
+#include "analysis/cache/simulated.h"
 #include "core/error.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/planned_kernel.h"
@@ -16,6 +17,18 @@ using namespace analysis;
 
 constexpr int64_t kKeptForEachBlock = 1024;  // of shared memory, by the driver
 constexpr int64_t kMostKeys = int64_t{1} << 24;
+
+constexpr double kMostSimulatedLines = 6e8;  // more are not simulated: some forty seconds
+
+// A variant planned for a GPU; `registers` and `static_shared` of the largest kernel.
+struct PlannedVariant {
+  const gpu::Variant& variant;
+  const Parameters& parameters;
+  const AttentionSpec& spec;  // of the parameters
+  const gpu::Plan& plan;
+  int registers = 0;
+  int64_t static_shared = 0;
+};
 
 // How many pieces of a kernel the GPU has under way, and what its blocks leave of L1. Of kernels beside the
 // largest neither registers nor static shared memory are known; such that no plan names are all under way at
@@ -79,20 +92,7 @@ double longest_in_l2(const PlannedVariant& planned, const Machine& machine) {
   return static_cast<double>(holds);
 }
 
-}  // namespace
-
-gpu::DeviceInfo device_of(const Machine& machine) {
-  gpu::DeviceInfo device;
-  device.name = machine.name;
-  device.compute_major = machine.compute_capability / 10;
-  device.compute_minor = machine.compute_capability % 10;
-  device.multiprocessors = machine.multiprocessors.count;
-  device.l2_bytes = machine.l2.bytes;
-  device.shared_bytes_per_multiprocessor = machine.multiprocessors.shared_bytes;
-  device.shared_bytes_per_block = machine.multiprocessors.shared_bytes - kKeptForEachBlock;
-  return device;
-}
-
+// Nothing where there would be too many lines.
 std::optional<SimulatedCase> simulate_variant(const PlannedVariant& planned, const gpu::Work& work,
                                               const Machine& machine) {
   if (work.l2_bytes / kLineBytes > kMostSimulatedLines) return std::nullopt;
@@ -113,12 +113,34 @@ std::optional<SimulatedCase> simulate_variant(const PlannedVariant& planned, con
                        .l2_holds_keys = longest_in_l2(planned, machine)};
 }
 
+// Of numbers["time_median"], the rate.
 void add_work(const gpu::Work& work, std::map<std::string, double>& numbers) {
   numbers["useful_flops"] = work.useful_flops;
   numbers["executed_flops"] = work.executed_flops;
   numbers["executed_rate"] = work.executed_flops / numbers["time_median"];
   numbers["dram_bytes_counted"] = work.dram_bytes;
   numbers["l2_bytes_counted"] = work.l2_bytes;
+}
+
+// NaN where there is nothing.
+void add_simulated(const std::optional<SimulatedCase>& simulated, std::map<std::string, double>& numbers) {
+  for (const SimulatedColumn& column : simulated_columns())
+    numbers[column.info.name] =
+        simulated ? *simulated.*column.member : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace
+
+gpu::DeviceInfo device_of(const Machine& machine) {
+  gpu::DeviceInfo device;
+  device.name = machine.name;
+  device.compute_major = machine.compute_capability / 10;
+  device.compute_minor = machine.compute_capability % 10;
+  device.multiprocessors = machine.multiprocessors.count;
+  device.l2_bytes = machine.l2.bytes;
+  device.shared_bytes_per_multiprocessor = machine.multiprocessors.shared_bytes;
+  device.shared_bytes_per_block = machine.multiprocessors.shared_bytes - kKeptForEachBlock;
+  return device;
 }
 
 std::optional<Machine> described(const std::string& device) {
@@ -129,10 +151,22 @@ std::optional<Machine> described(const std::string& device) {
   return known ? std::optional(machine_of(device, machines)) : std::nullopt;
 }
 
-void add_simulated(const std::optional<SimulatedCase>& simulated, std::map<std::string, double>& numbers) {
-  for (const SimulatedColumn& column : simulated_columns())
-    numbers[column.info.name] =
-        simulated ? *simulated.*column.member : std::numeric_limits<double>::quiet_NaN();
+CountedForward add_counts(const gpu::Variant& variant, const Parameters& parameters,
+                          const gpu::DeviceInfo& device, const std::optional<Machine>& machine,
+                          std::map<std::string, double>& numbers) {
+  const AttentionSpec spec = problem_spec(parameters);
+  const Dtype dtype = problem_dtype(parameters);
+  const gpu::Plan plan = variant.plan(spec, dtype, device);
+  const gpu::Work work = gpu::count_work(variant, spec, dtype, plan, device);
+  add_work(work, numbers);
+  const auto registers = static_cast<int>(numbers.at("registers"));
+  const int64_t static_shared =
+      std::max<int64_t>(0, static_cast<int64_t>(numbers.at("shared_bytes")) - main_kernel(plan).shared_bytes);
+  add_simulated(
+      machine ? simulate_variant({variant, parameters, spec, plan, registers, static_shared}, work, *machine)
+              : std::nullopt,
+      numbers);
+  return {work, product_unit(plan, dtype)};
 }
 
 }  // namespace splash::experiments

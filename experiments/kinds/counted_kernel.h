@@ -6,37 +6,25 @@
 #include <optional>
 #include <string>
 
-#include "analysis/cache/simulated.h"
 #include "experiments/runner/kind.h"
 #include "experiments/runner/machine.h"
 #include "gpu/engine/variant.h"
 
 namespace splash::experiments {
 
-// A variant planned for a GPU; `registers` and `static_shared` of the largest kernel as the compiler has
-// them, 0 where they are not known.
-struct PlannedVariant {
-  const gpu::Variant& variant;
-  const Parameters& parameters;
-  const AttentionSpec& spec;  // of the parameters
-  const gpu::Plan& plan;
-  int registers = 0;
-  int64_t static_shared = 0;
+// What a forward's roof follows from.
+struct CountedForward {
+  gpu::Work work{};
+  std::string unit{};  // of its products: product_unit()
 };
 
-// useful_flops, executed_flops, executed_rate (of numbers["time_median"]), bytes counted.
-void add_work(const gpu::Work& work, std::map<std::string, double>& numbers);
-
-// More lines than this are not simulated: some forty seconds.
-constexpr double kMostSimulatedLines = 6e8;
-
-// Nothing where there would be more lines.
-std::optional<analysis::SimulatedCase> simulate_variant(const PlannedVariant& planned, const gpu::Work& work,
-                                                        const Machine& machine);
-
-// Into columns of a report by name; NaN where there is nothing.
-void add_simulated(const std::optional<analysis::SimulatedCase>& simulated,
-                   std::map<std::string, double>& numbers);
+// Adds to the numbers of a measured forward what its variant's declaration tells: useful_flops,
+// executed_flops, executed_rate, bytes counted, and what simulated caches make of its accesses, NaN where the
+// machine is not known or there would be too many lines. Takes time_median, and registers and shared_bytes
+// (static ones, too) of the largest kernel, from the numbers.
+CountedForward add_counts(const gpu::Variant& variant, const Parameters& parameters,
+                          const gpu::DeviceInfo& device, const std::optional<Machine>& machine,
+                          std::map<std::string, double>& numbers);
 
 // The file of data/machines that describes the device, if one does.
 std::optional<Machine> described(const std::string& device);

@@ -116,25 +116,6 @@ void add_plan(const gpu::Plan& plan, CaseResult& result) {
   result.numbers["blocks_per_multiprocessor"] = resources.blocks_per_multiprocessor;
 }
 
-// Work as declared, its roof, and what simulated caches make of it. Registers and shared memory are known of
-// the variant's largest kernel.
-void add_counts(const gpu::Variant& variant, const Parameters& p, CaseResult& result) {
-  const AttentionSpec spec = problem_spec(p);
-  const Dtype dtype = problem_dtype(p);
-  const gpu::DeviceInfo device = gpu::list_devices().at(0);
-  const gpu::Plan plan = variant.plan(spec, dtype, device);
-  const gpu::Work work = gpu::count_work(variant, spec, dtype, plan, device);
-  add_work(work, result.numbers);
-  add_roof(work, product_unit(plan, dtype), result);
-  const auto registers = static_cast<int>(result.numbers.at("registers"));
-  const int64_t static_shared =
-      static_cast<int64_t>(result.numbers.at("shared_bytes")) - main_kernel(plan).shared_bytes;
-  const auto machine = described(device.name);
-  add_simulated(machine ? simulate_variant({variant, p, spec, plan, registers, static_shared}, work, *machine)
-                        : std::nullopt,
-                result.numbers);
-}
-
 void add_declaration(const gpu::Variant& variant, CaseResult& result) {
   result.texts["idea"] = variant.idea;
   result.texts["finding"] = variant.finding;
@@ -414,8 +395,11 @@ class GpuAttention : public Kind {
   }
 
   void complete(const Parameters& p, CaseResult& result) const override {
-    if (result.numbers.contains("registers"))  // a variant's forward was measured
-      add_counts(gpu::find_variant(get_text(p, "implementation")), p, result);
+    if (!result.numbers.contains("registers")) return;  // no variant's forward was measured
+    const gpu::Variant& variant = gpu::find_variant(get_text(p, "implementation"));
+    const gpu::DeviceInfo device = gpu::list_devices().at(0);
+    const CountedForward counted = add_counts(variant, p, device, described(device.name), result.numbers);
+    add_roof(counted.work, counted.unit, result);
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/cache/simulated.h"
 #include "analysis/roofline.h"
 #include "core/error.h"
 #include "experiments/kinds/counted_kernel.h"
@@ -38,27 +39,20 @@ void add_simulated_columns(Report& report) {
   }
 }
 
-// The static shared memory is what the report has beyond what the plan asks for.
 std::map<std::string, double> counted_of(const Report& report, const KernelCase& kernel,
-                                         const Parameters& parameters, const AttentionSpec& spec,
-                                         const Machine& machine) {
-  const gpu::Variant& variant = gpu::find_variant(kernel.implementation);
-  const gpu::DeviceInfo device = device_of(machine);
-  const gpu::Plan plan = variant.plan(spec, kernel.dtype, device);
-  const gpu::Work work = gpu::count_work(variant, spec, kernel.dtype, plan, device);
-  std::map<std::string, double> numbers{{"time_median", kernel.seconds}};
-  add_work(work, numbers);
+                                         const Parameters& parameters, const Machine& machine) {
+  std::map<std::string, double> numbers{{"time_median", kernel.seconds},
+                                        {"registers", kernel.use.registers},
+                                        {"shared_bytes", static_cast<double>(kernel.use.shared_bytes)}};
+  const gpu::Work work =
+      add_counts(gpu::find_variant(kernel.implementation), parameters, device_of(machine), machine, numbers)
+          .work;
   KernelCase useful = kernel;
   useful.flops = work.useful_flops;
   useful.dram_bytes = work.dram_bytes;
   const Floors floors = floors_of(useful, report.ceilings);
   numbers["floor_time"] = std::max(floors.products, floors.dram);
   numbers["roof_share"] = numbers["floor_time"] / kernel.seconds;
-  const int64_t static_shared = kernel.use.shared_bytes - main_kernel(plan).shared_bytes;
-  add_simulated(simulate_variant({variant, parameters, spec, plan, kernel.use.registers,
-                                  std::max<int64_t>(0, static_shared)},
-                                 work, machine),
-                numbers);
   return numbers;
 }
 
@@ -79,8 +73,7 @@ Recounted recount(Report& report, const std::string& prefix,
     const auto row = static_cast<std::size_t>(kernel.row);
     const Parameters parameters = parameters_of(report, kernel.row);
     bool other = false;
-    for (const auto& [name, value] :
-         counted_of(report, kernel, parameters, problem_spec(parameters), machine)) {
+    for (const auto& [name, value] : counted_of(report, kernel, parameters, machine)) {
       Column* const column = find(report, name);
       if (column == nullptr) throw ReportError(fmt::format("there is no column '{}'", name));
       other |= (name.ends_with("_flops") || name.ends_with("_counted")) && column->numbers[row] != value;
