@@ -18,12 +18,12 @@ using namespace splash::experiments::tests;
 
 namespace {
 
-// FLOPs of the tiles that the pass over samples takes since it takes 24 of a block's and not 16.
+// FLOPs of the tiles that the pass over samples takes since it takes 20 of a block's and not 16.
 double flops_of_more_samples(int64_t heads, int64_t q_tiles) {
   double tiles = 0;
   for (int64_t of_block = 1; of_block <= q_tiles; ++of_block) {  // causal: as many as the block's own place
     const auto samples = [&](int64_t most) { return std::min(most, of_block / 2 * 2); };
-    tiles += static_cast<double>(samples(24) - samples(16));
+    tiles += static_cast<double>(samples(20) - samples(16));
   }
   return static_cast<double>(heads) * tiles * 2 * 128 * 128 * 64;
 }

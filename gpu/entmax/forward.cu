@@ -187,7 +187,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
 // then one over all. What comes of it the data decides, rows that outgrow their lists or have broad supports
 // among it; here each row weighs one value, the least.
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
-  constexpr int64_t kMostSamples = 24;  // as TileOrder has it
+  constexpr int64_t kMostSamples = 20;  // as TileOrder has it
   const AttentionShape& s = spec.shape;
   const Tile tile = plan.tile;
   const TensorRows rows(s, dtype);

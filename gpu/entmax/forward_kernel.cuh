@@ -54,7 +54,7 @@ struct ForwardTiles {
 // bounds: the last one is among them, for recent keys tend to matter most, and the first, to which many
 // models attend. A pass over all of them, the last first, finds what exceeds the bounds.
 struct TileOrder {
-  static constexpr int kMostSamples = 24;
+  static constexpr int kMostSamples = 20;
   int count, samples;  // samples: an even number
 
   explicit __device__ __forceinline__ TileOrder(int tiles)
@@ -359,7 +359,7 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
       }
     }
   }
-  finish_rows<T, kPanels>(p, head, tiles.head, lists, tiles.scores[warp]);
+  if (!screen.closed()) finish_rows<T, kPanels>(p, head, tiles.head, lists, tiles.scores[warp]);
 
   // Lane r answers for row r.
   const bool is_row = lane < kWarpRows && lists.query[lane] >= 0;
