@@ -1,15 +1,16 @@
 #include "core/normalizer.h"
 
-#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/names.h"
 
 namespace splash {
 namespace {
-constexpr std::array<std::string_view, 4> kNames{"softmax", "entmax", "power", "power_unnormalized"};
+constexpr Names<NormalizerKind, 4> kNormalizers{"normalizer",
+                                                {"softmax", "entmax", "power", "power_unnormalized"}};
 }
 
 void Normalizer::validate(const AttentionShape& shape) const {
@@ -28,15 +29,11 @@ void Normalizer::validate(const AttentionShape& shape) const {
 }
 
 std::string_view to_string(NormalizerKind kind) {
-  return kNames[static_cast<size_t>(kind)];
+  return kNormalizers[kind];
 }
 
 NormalizerKind normalizer_from_string(std::string_view name) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<NormalizerKind>(i);
-  }
-  throw InvalidArgument(
-      fmt::format("normalizer '{}' is unknown; allowed: {}", name, fmt::join(kNames, ", ")));
+  return kNormalizers.kind_of(name);
 }
 
 }  // namespace splash

@@ -1,16 +1,16 @@
 #include "core/selection.h"
 
-#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/names.h"
 
 namespace splash {
 namespace {
-constexpr std::array<std::string_view, 5> kNames{"all", "top_k_row", "top_k_block", "significant_blocks",
-                                                 "shared_keys"};
+constexpr Names<SelectionKind, 5> kSelections{
+    "selection", {"all", "top_k_row", "top_k_block", "significant_blocks", "shared_keys"}};
 
 void validate_shared_keys(const Selection& selection, const AttentionShape& shape) {
   const int64_t lists = shape.batch * shape.kv_heads * selection.tiles(shape);
@@ -43,14 +43,11 @@ void Selection::validate(const AttentionShape& shape) const {
 }
 
 std::string_view to_string(SelectionKind kind) {
-  return kNames[static_cast<size_t>(kind)];
+  return kSelections[kind];
 }
 
 SelectionKind selection_from_string(std::string_view name) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<SelectionKind>(i);
-  }
-  throw InvalidArgument(fmt::format("selection '{}' is unknown; allowed: {}", name, fmt::join(kNames, ", ")));
+  return kSelections.kind_of(name);
 }
 
 }  // namespace splash

@@ -1,18 +1,18 @@
 #include "core/workload.h"
 
-#include <array>
 #include <cmath>
 #include <numbers>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/names.h"
 #include "core/random.h"
 
 namespace splash {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames{"gaussian", "clustered", "local", "sink", "ties"};
+constexpr Names<WorkloadKind, 5> kWorkloads{"workload", {"gaussian", "clustered", "local", "sink", "ties"}};
 
 template <class T>
 void fill_normal(Tensor<T>& tensor, CounterRandom random, double sd) {
@@ -95,14 +95,11 @@ void make_ties(AttentionInputs<T>& in, const Workload& w, CounterRandom random) 
 }  // namespace
 
 std::string_view to_string(WorkloadKind kind) {
-  return kNames[static_cast<size_t>(kind)];
+  return kWorkloads[kind];
 }
 
 WorkloadKind workload_from_string(std::string_view name) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<WorkloadKind>(i);
-  }
-  throw InvalidArgument(fmt::format("workload '{}' is unknown; allowed: {}", name, fmt::join(kNames, ", ")));
+  return kWorkloads.kind_of(name);
 }
 
 void Workload::validate() const {

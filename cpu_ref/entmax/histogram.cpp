@@ -9,7 +9,7 @@
 namespace splash::cpu_ref {
 namespace {
 
-constexpr int kIterationCap = 500;
+constexpr int kMostSteps = 500;
 
 double edge(int64_t bin, int bins) {
   return static_cast<double>(bin) / bins - 1;
@@ -19,7 +19,7 @@ double edge(int64_t bin, int bins) {
 double solve_bins(const std::vector<int64_t>& count, double alpha) {
   const int bins = static_cast<int>(count.size()) - 1;
   double offset = -1;
-  for (int step = 0; step < kIterationCap; ++step) {
+  for (int step = 0; step < kMostSteps; ++step) {
     double mass = 0, slope = 0;
     for (int64_t bin = bins; bin >= 0 && edge(bin, bins) > offset; --bin) {
       if (count[bin] == 0) continue;

@@ -33,6 +33,13 @@ __device__ __forceinline__ uint64_t mn_major_descriptor(const void* tile, int pa
   return detail::descriptor(tile, kSwizzle, panel_bytes, 8 * static_cast<int>(kSwizzle));
 }
 
+// The same descriptor, which the compiler then knows to be the warp's: steps from it are taken in uniform
+// registers, where wgmma needs them, and not in each lane's.
+__device__ __forceinline__ uint64_t uniform(uint64_t descriptor) {
+  const uint32_t low = __shfl_sync(0xFFFFFFFFu, static_cast<uint32_t>(descriptor), 0);
+  return descriptor >> 32 << 32 | low;
+}
+
 __device__ __forceinline__ uint64_t advance(uint64_t descriptor, int bytes) {
   return descriptor + static_cast<uint64_t>(bytes >> 4);
 }

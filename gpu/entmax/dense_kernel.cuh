@@ -18,6 +18,8 @@ class DenseBlock {
  public:
   using Tiles = DenseTiles<kPanels>;
   static constexpr int kKeys = Tiles::kKeys, kMostPasses = 40;
+  // A loop for samples alone is 1.4 % faster, and more to compile: where speed counts most.
+  static constexpr bool kSamplesApart = kKind == Kind::square && !kStore;
 
   __device__ __forceinline__ DenseBlock(const Problem& p, const Entmax& entmax,
                                         DenseProducts<T, kPanels>& products)
@@ -33,24 +35,29 @@ class DenseBlock {
   // False where scores are too large for a pivot of 0; nothing is written then.
   __device__ __forceinline__ bool run() {
     const bool any_key = products_.tiles > 0;
-    if (any_key) {
-      guess();
+    if (any_key) guess();
+    // Over all tiles; before the first one, where there are enough, over every 32nd and every fourth.
+    int passes = products_.tiles >= 64 ? -2 : products_.tiles >= 8 ? -1 : 0;
+    if constexpr (kSamplesApart) {
 #pragma unroll 1
-      for (int stride = 32; stride >= 4; stride /= 8) {
-        if (products_.tiles >= 2 * stride) sample(stride);
+      for (; passes < 0; ++passes) {
+        DenseSums sums;
+        add_keys(stride_of(passes), sums);
+        improve(sums, stride_of(passes));
       }
     }
-    int passes = 0;
     for (;;) {
       int counts[2] = {0, 0};
-      bool settled = true, counted = false;
+      bool settled = true;
 #pragma unroll 1
       while (any_key) {
         DenseSums sums;
-        if (kStore && counted) {
-          add_keys<kStore>(0, 1, sums);
-        } else {
-          add_keys<false>(0, 1, sums);
+        const int stride = kSamplesApart ? 1 : stride_of(passes);
+        add_keys(stride, sums);
+        if (stride > 1) {
+          improve(sums, stride);
+          ++passes;
+          continue;
         }
         counts[0] = sums.count[0];
         counts[1] = sums.count[1];
@@ -70,8 +77,7 @@ class DenseBlock {
         settled = __syncthreads_and(settled) != 0;
         near = __syncthreads_and(near) != 0 || passes >= kMostPasses;
         // The support is stored as it was counted, so nothing may have moved since.
-        if (kStore ? counted && settled : near) break;
-        counted = kStore && near;
+        if (kStore ? settled : near) break;
       }
       [[maybe_unused]] int64_t at[2] = {-1, -1};
       if constexpr (kStore) {
@@ -111,10 +117,13 @@ class DenseBlock {
   }
 
  private:
-  template <bool kCount>
-  __device__ __forceinline__ void add_keys(int first, int stride, DenseSums& sums) {
-    products_.multiply_keys(first, stride, [&](const float(&scores)[kPart / 2], int) {
-      sums.template add<kCount>(scores, arithmetic_, rows_);
+  static __device__ __forceinline__ int stride_of(int pass) {
+    return pass < -1 ? 32 : pass < 0 ? 4 : 1;
+  }
+
+  __device__ __forceinline__ void add_keys(int stride, DenseSums& sums) {
+    products_.multiply_keys(stride / 2, stride, [&](const float(&scores)[kPart / 2], int) {
+      sums.template add<kStore>(scores, arithmetic_, rows_);
     });
   }
 
@@ -175,9 +184,8 @@ class DenseBlock {
     }
   }
 
-  __device__ __forceinline__ void sample(int stride) {
-    DenseSums sums;
-    add_keys<false>(stride / 2, stride, sums);
+  // From the sums of every stride-th tile.
+  __device__ __forceinline__ void improve(DenseSums& sums, int stride) {
     DenseSums reduced = sums;
     reduced.reduce();
 #pragma unroll
@@ -275,7 +283,9 @@ __global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
                                      tile * kQueries, count);
   const Entmax entmax = entmax_of(p, head);
   if (entmax.is_square && DenseBlock<T, kPanels, kStore, Kind::square>(p, entmax, products).run()) return;
-  if (entmax.is_linear && DenseBlock<T, kPanels, kStore, Kind::linear>(p, entmax, products).run()) return;
+  if constexpr (!kStore) {  // seldom wanted: alpha 2 has no code of its own
+    if (entmax.is_linear && DenseBlock<T, kPanels, kStore, Kind::linear>(p, entmax, products).run()) return;
+  }
   DenseBlock<T, kPanels, kStore, Kind::any>(p, entmax, products).run();
 }
 

@@ -186,11 +186,12 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   Screen<kKeys, typename Tiles::Rows> screen(tiles.rows[warp], tiles.head);
 
   const auto multiply = [&](Scores& acc, const unsigned char* keys) {
+    const uint64_t tile = arch::uniform(arch::k_major_descriptor(keys));
     arch::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4 * kPanels; ++step) {
-      const uint64_t panel = arch::k_major_descriptor(keys + step / 4 * Tiles::kPanelBytes);
-      arch::wgmma_f16(acc, q[step], arch::advance(panel, 32 * (step % 4)), step > 0);
+      const uint64_t columns = arch::advance(tile, step / 4 * Tiles::kPanelBytes + 32 * (step % 4));
+      arch::wgmma_f16(acc, q[step], columns, step > 0);
     }
     arch::wgmma_commit();
   };
@@ -298,7 +299,7 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   Pace& pace = tiles.pace[warp];
   constexpr int kRoom = Tiles::Rows::Aside::kRoom;
   constexpr int kFewTiles =
-      8;         // with so few, pairs lie so dense that two may hold more than there is room for
+      12;        // with so few, pairs lie so dense that two may hold more than there is room for
   int wait = 1;  // rounds until what was put aside is listed
   while (!done) {
     const int key = kKeys * (turns - 1 - turn);
@@ -330,7 +331,7 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     if (lane == 0) pace = next;
     __syncwarp();
   }
-  screen.list(true);
+  if (!screen.closed()) screen.list(true);
 
   // Once more those tiles of which too much had to be put aside at once: by now the bounds are tight.
   const bool open = !screen.closed();

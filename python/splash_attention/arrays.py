@@ -1,4 +1,4 @@
-"""The functions on arrays that are no torch tensors: NumPy's, and others' through DLPack. No gradients."""
+"""The functions on arrays in host memory that are no torch tensors: NumPy's, and others' through DLPack. No gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def to_numpy(name: str, array: Any) -> np.ndarray:
     if not hasattr(array, "__dlpack__"):
         raise TypeError(f"{name} is a {type(array).__name__}; it must be an array (NumPy, PyTorch, or with __dlpack__)")
     if array.__dlpack_device__()[0] != 1:  # kDLCPU
-        raise NotImplementedError(f"{name} is not in host memory; of arrays on a GPU only PyTorch's are taken")
+        raise NotImplementedError(f"{name} is not in host memory, where the first argument is; they must be on one device")
     try:
         return np.from_dlpack(array)
     except (BufferError, RuntimeError, TypeError) as error:

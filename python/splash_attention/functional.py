@@ -6,12 +6,19 @@ import sys
 from typing import Any
 
 
+CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
+
+
 def _backend(array: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         from splash_attention import torch_functional
 
         return torch_functional
+    if hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] in CUDA:
+        from splash_attention import gpu_arrays
+
+        return gpu_arrays
     from splash_attention import arrays
 
     return arrays

@@ -40,17 +40,24 @@ class _Entmax(torch.autograd.Function):
 
 
 class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        output = _attention[inputs[0].device.type](*inputs)
-        torch_ops.attention_setup(ctx, inputs, output)
-        return output
+    """As attention's operator, but each argument and each result costs a microsecond: so of the results it has out
+    alone and adds the others to a list, and what has no gradient comes as one tuple."""
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor | None, *others: Any) -> Any:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, others: tuple[Any, ...], results: list[Tensor]
+    ) -> Tensor:
+        inputs = (q, k, v, alpha, *others)
+        out, *rest = output = _attention[q.device.type](*inputs)
+        torch_ops.attention_setup(ctx, inputs, output)
+        results += rest
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor | None) -> Any:
         direct = d_out is not None and not torch.is_grad_enabled()
         call = _attention_backward[d_out.device.type] if direct else _ops.attention_backward
-        return torch_ops.attention_gradient(ctx, d_out, *others, call=call)
+        return *torch_ops.attention_gradient(ctx, d_out, call=call)[:4], None, None
 
 
 def _once(operator: Any) -> type[torch.autograd.Function]:
@@ -82,7 +89,7 @@ _TransformedEntmax = _transformed(
     _ops.entmax, torch_ops.entmax_setup, torch_ops.entmax_gradient, _ops.entmax_backward
 )
 _TransformedAttention = _transformed(
-    _ops.attention, torch_ops.attention_setup, torch_ops.attention_gradient, _ops.attention_backward
+    _ops.attention, torch_ops.operator_setup, torch_ops.attention_gradient, _ops.attention_backward
 )
 
 
@@ -103,24 +110,38 @@ def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
     return call(scores, alpha, alpha_value)
 
 
+def _needs_gradient(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None) -> bool:
+    learned = alpha is not None and alpha.requires_grad
+    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or learned)
+
+
+def output(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
+    """attention's out alone, which a GPU computes without tau's memory where nobody asks for a gradient."""
+    plain = q.is_cuda and not torch.compiler.is_compiling() and not _are_functorch_transforms_active()
+    if plain and _eager(q, "cuda") and not _needs_gradient(q, k, v, problem[0]):
+        return torch_cuda.output(q, k, v, *problem)
+    return attention(q, k, v, *problem)[0]
+
+
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *problem: Any, with_peak: bool = False, counted: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(out, tau, support, peak). On a GPU support is empty unless it is counted, or out has a gradient."""
     compiling = torch.compiler.is_compiling()
     transformed = not compiling and _are_functorch_transforms_active()
-    alpha, device = problem[0], q.device.type
-    learned = alpha is not None and alpha.requires_grad
-    gradient = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or learned)
+    device = q.device.type
+    gradient = _needs_gradient(q, k, v, problem[0])
     capacity, all_rows = -1, with_peak or counted
     if device == "cuda":
         kept = gradient or transformed or with_peak
         capacity = torch_cuda.capacity_for(q, k) if kept else 0 if counted else -1
-    inputs = (q, k, v, *problem, with_peak, capacity, all_rows)
+    others = (*problem, with_peak, capacity, all_rows)
     if compiling or (not transformed and not _eager(q, device)):
-        call = _ops.attention
-    elif transformed:
-        call = _TransformedAttention.apply
-    else:
-        call = _Attention.apply if gradient else _attention[device]
-    return call(*inputs)[:4]
+        return _ops.attention(q, k, v, *others)[:4]
+    if transformed:
+        return _TransformedAttention.apply(q, k, v, *others)[:4]
+    if not gradient:
+        return _attention[device](q, k, v, *others)[:4]
+    results: list[Tensor] = []
+    out = _Attention.apply(q, k, v, problem[0], others[1:], results)
+    return out, *results[:3]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from splash_attention import _core, torch_ops
+from splash_attention.arrays import make_spec
 
 ENTRIES_A_ROW = 16  # of the first store
 _needed: dict[tuple[Any, ...], int] = {}  # entries of stores that were too small, with some room, by problem
@@ -20,13 +21,13 @@ _names = {torch.float64: "float64", torch.float32: "float32", torch.float16: "fl
 
 
 def _problem_key(q: Tensor, k: Tensor) -> tuple[Any, ...]:
-    return (q.device, q.dtype, tuple(q.shape), tuple(k.shape))
+    return (q.device, q.dtype, q.shape, k.shape)
 
 
 def capacity_for(q: Tensor, k: Tensor) -> int:
     """Entries to make room for: what such a problem needed before, else a guess."""
-    rows = q.shape[0] * q.shape[1] * q.shape[2]
-    return max(_needed.get(_problem_key(q, k), 0), min(ENTRIES_A_ROW, k.shape[2]) * rows)
+    batch, heads, q_len, _ = q.shape
+    return max(_needed.get(_problem_key(q, k), 0), min(ENTRIES_A_ROW, k.shape[2]) * batch * heads * q_len)
 
 
 @functools.cache
@@ -36,10 +37,9 @@ def _checked(device: int) -> int:
     return device
 
 
-def _place(tensor: Tensor) -> tuple[int, int]:
-    """(device, stream)."""
-    device = _checked(tensor.get_device())
-    return device, torch._C._cuda_getCurrentRawStream(device)  # without a Python object, which costs microseconds
+def _stream(tensor: Tensor) -> int:
+    """The current one of the tensor's device, without a Python object, which costs microseconds."""
+    return torch._C._cuda_getCurrentRawStream(_checked(tensor.get_device()))
 
 
 @functools.cache
@@ -68,7 +68,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
-    device, stream = _place(scores)
+    device, stream = scores.get_device(), _stream(scores)
     scores, alphas = scores.detach().contiguous(), _alphas(alpha, alpha_value, torch.float64, scores.get_device())
     p = torch.empty_like(scores)
     rows, n = scores.shape
@@ -79,7 +79,7 @@ def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
 
 
 def entmax_backward(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: float) -> tuple[Tensor, Tensor]:
-    device, stream = _place(p)
+    device, stream = p.get_device(), _stream(p)
     p, d_p, alphas = p.detach().contiguous(), d_p.detach().contiguous(), _alphas(alpha, alpha_value, torch.float64, device)
     d_scores, d_alpha = torch.empty_like(p), p.new_empty((p.shape[0],), dtype=torch.float64)
     rows, n = p.shape
@@ -94,60 +94,57 @@ def entmax_backward(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: f
 
 
 class _Problem:
-    """A spec with what the kernels read of it in the GPU's memory: alpha, and the mask's tables."""
+    """What does not change from call to call: the library's own, and the mask's tables in the GPU's memory."""
 
     def __init__(
-        self, q_shape: torch.Size, k_shape: torch.Size, dtype: torch.dtype, device: torch.device, *problem: Any
-    ) -> None:
-        alpha, alpha_value, causal, _, _, q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = problem
-        self.rows, self.dtype, self.shapes = tuple(q_shape[:3]), _names[dtype], (q_shape, k_shape)
-        self._store_bytes: dict[int, int] = {}  # by capacity
+        self, q_shape: torch.Size, k_shape: torch.Size, dtype: torch.dtype, device: torch.device, alphas: int,
+        alpha_value: float, causal: bool, scale: float, k_keep: int, *tables: Tensor | None,
+    ) -> None:  # fmt: skip
+        """alphas: how many a tensor holds; 0 where alpha_value counts."""
+        q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = tables or (None,) * 4
+        extents = torch_ops.extents_of(q_shape, k_shape)
         q_len, kv_len = q_shape[2], k_shape[2]
         # Of positions the library looks at how many there are; the kernels look at their values.
         there = [None if table is None else np.zeros(table.numel(), np.int64) for table in (q_positions, k_positions)]
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
-        self.spec = torch_ops.make_spec_of(q_shape, k_shape, problem, [*there, *packed])
-        self.alphas = _alphas(alpha, alpha_value, torch.float32, device.index)
-        self.refused: Tensor | None = None  # which alphas the kernels do not take: known to the GPU alone
-        if alpha is not None:
-            self.refused = self.alphas.clamp(1 + 2**-23, 2) != self.alphas  # outside (1, 2], or NaN
-            self.alphas = self.alphas.masked_fill(self.refused, 1.5)
-        self.tables: list[Tensor | None] = [None, _int32(q_positions), _int32(k_positions)]
-        if packed[0] is not None:
-            self.tables[0] = torch.from_numpy(_ranges(packed[0], packed[1], q_len, causal)).to(device)
+        alpha = [1.5] * alphas or [alpha_value]  # those in a tensor the kernels alone look at
+        self.spec = make_spec(extents, alpha, causal, scale, k_keep, [*there, *packed])
+        self.alpha = None if alphas else _constant(alpha_value, torch.float32, device.index)
+        self.rows, self.shapes = q_shape[:3], (q_shape, k_shape)
+        self.ranges = None if packed[0] is None else torch.from_numpy(_ranges(*packed, q_len, causal)).to(device)
+        self.positions = (_int32(q_positions), _int32(k_positions))
+        kept = (self.ranges, *self.positions)
         sizes = ((q_positions, q_len), (k_positions, kv_len))
         counts = [1 if table is None else table.numel() // length for table, length in sizes]
-        self.mask = (*(0 if table is None else table.data_ptr() for table in self.tables), *counts)
-
-    def refuse(self, *results: Tensor) -> None:
-        """NaN for heads whose alpha is not taken, in results [batch, heads, …]; the keys' heads have those of their group."""
-        if self.refused is None:
-            return
-        for result in results:
-            heads, refused = result.shape[1], self.refused
-            if refused.numel() > heads:
-                refused = refused.view(heads, -1).any(1)
-            result.masked_fill_(refused.view(-1, *[1] * (result.dim() - 2)), torch.nan)
+        mask = (*(0 if table is None else table.data_ptr() for table in kept), *counts)
+        self.kernels = _core.DeviceProblem(self.spec, device.index, _names[dtype], not alphas, mask)
+        self._store_bytes: dict[int, int] = {}  # by capacity
 
     def store_bytes(self, capacity: int) -> int:
         """As many as the compiler was told, which are no fewer than the kernels need."""
         size = self._store_bytes.get(capacity)
         if size is None:
             size = torch_ops.store_bytes(*self.shapes, max(capacity, 0))
-            needed = _core.cuda_store_bytes(self.spec, self.dtype, capacity)
+            needed = self.kernels.store_bytes(capacity)
             if size < needed:
                 raise RuntimeError(f"the store has {size} bytes; the kernels need {needed}")
             self._store_bytes[capacity] = size
         return size
 
 
-_number_problem = functools.lru_cache(maxsize=1024)(_Problem)
+_plain_problem = functools.lru_cache(maxsize=1024)(_Problem)
 
 
-def _problem_of(q: Tensor, k: Tensor, *problem: Any) -> _Problem:
-    """Of numbers alone it is made once."""
-    numbers = problem[0] is None and all(table is None for table in problem[5:])
-    return (_number_problem if numbers else _Problem)(q.shape, k.shape, q.dtype, q.device, *problem)
+def _problem_of(
+    q: Tensor, k: Tensor, alpha: Tensor | None, alpha_value: float, causal: bool, scale: float, k_keep: int,
+    *tables: Tensor | None,
+) -> tuple[_Problem, Tensor]:  # fmt: skip
+    """The problem, made once where no tables belong to it, and its alphas."""
+    q_positions, _, cu_seqlens_q, _ = tables
+    alphas = 0 if alpha is None else alpha.numel()
+    fixed = (q.shape, k.shape, q.dtype, q.device, alphas, alpha_value, causal, scale, k_keep)
+    problem = _plain_problem(*fixed) if q_positions is None and cu_seqlens_q is None else _Problem(*fixed, *tables)
+    return problem, problem.alpha if alpha is None else _alphas(alpha, 0.0, torch.float32, 0)
 
 
 def _int32(positions: Tensor | None) -> Tensor | None:
@@ -167,94 +164,88 @@ def _ranges(cu_q: np.ndarray, cu_k: np.ndarray, q_len: int, causal: bool) -> np.
     return np.stack([begin, end], 1).astype(np.int32)
 
 
-def _call(
-    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, tau: Tensor, support: Tensor, store: Tensor, capacity: int,
-    all_rows: bool,
-) -> _core.CudaCall:  # fmt: skip
-    device, stream = _place(q)
-    tensors = (q, k, v, problem.alphas, tau, support, store)
-    addresses = (*map(Tensor.data_ptr, tensors), stream)
-    return _core.CudaCall(device, problem.dtype, capacity, all_rows, addresses, problem.mask)
-
-
 def _run(
-    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, out: Tensor, tau: Tensor, support: Tensor, capacity: int,
-    all_rows: bool,
+    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, tau: Tensor | None,
+    support: Tensor | None, capacity: int, all_rows: bool,
 ) -> Tensor:  # fmt: skip
-    """Forward into out, tau and support; returns the store."""
-    store = q.new_empty((problem.store_bytes(capacity),), dtype=torch.uint8)
-    call = _call(problem, q, k, v, tau, support, store, capacity, all_rows)
-    _core.cuda_forward(problem.spec, call, out.data_ptr())
-    problem.refuse(out, tau)
+    """Forward into out, and tau and support where they are wanted; returns the store."""
+    store = q.new_empty(problem.store_bytes(capacity), dtype=torch.uint8)
+    problem.kernels.forward(
+        capacity, all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), out.data_ptr(),
+        0 if tau is None else tau.data_ptr(), 0 if support is None else support.data_ptr(), store.data_ptr(), _stream(q),
+    )  # fmt: skip
     return store
 
 
-def _used(store: Tensor) -> int:
-    """Entries that the support has; waits for forward."""
-    return int(store[:8].view(torch.int64).item())
-
-
 def _run_until_it_fits(
-    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, out: Tensor, tau: Tensor, support: Tensor, capacity: int,
-    all_rows: bool, store: Tensor | None = None,
+    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, tau: Tensor, support: Tensor,
+    capacity: int, all_rows: bool, store: Tensor | None = None,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """(store, capacity), beginning with a store that may be too small."""
     if store is None:
-        store = _run(problem, q, k, v, out, tau, support, capacity, all_rows)
+        store = _run(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
     if torch.cuda.is_current_stream_capturing():
         return store, capacity  # a graph's inputs are to need no more room than those before it
-    while (used := _used(store)) > capacity:
+    while (used := problem.kernels.used(store.data_ptr(), _stream(q))) > capacity:
         capacity = _needed[_problem_key(q, k)] = used + used // 8
-        store = _run(problem, q, k, v, out, tau, support, capacity, all_rows)
+        store = _run(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
     return store, capacity
+
+
+def output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> Tensor:
+    """attention's out alone."""
+    problem, alphas = _problem_of(q, k, *problem_inputs)
+    q, k, v = _dense(q), _dense(k), _dense(v)
+    out = torch.empty_like(q)
+    _run(problem, q, k, v, alphas, out, None, None, -1, False)
+    return out
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     with_peak, capacity, all_rows = inputs[-torch_ops.KEPT :]
-    problem = _problem_of(q, k, *inputs[: -torch_ops.KEPT])
+    problem, alphas = _problem_of(q, k, *inputs[: -torch_ops.KEPT])
     q, k, v = _dense(q), _dense(k), _dense(v)
     out, device = torch.empty_like(q), q.device
     tau = q.new_empty(problem.rows, dtype=torch.float32)
     support = q.new_empty(problem.rows, dtype=torch.int32) if capacity >= 0 else _nothing(torch.int32, device)
     if not with_peak:
-        store = _run(problem, q, k, v, out, tau, support, capacity, all_rows)
+        store = _run(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
         return out, tau, support, _nothing(torch.float32, device), store if capacity >= 0 else _nothing(torch.uint8, device)
-    store, room = _run_until_it_fits(problem, q, k, v, out, tau, support, capacity, all_rows)
-    row, _, excess = _entries(problem.spec, q, support, store, room)
+    store, room = _run_until_it_fits(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
+    row, _, excess = _entries(problem, support, store, room)
     peak = torch.zeros_like(tau)
     peak.view(-1).scatter_reduce_(0, row, excess, "amax")
     peak = torch.where(tau.isnan(), tau, peak)
     if room != capacity:  # backward looks into a store of the capacity that it is told, and finds it too small
-        store = _run(problem, q, k, v, out, tau, support, capacity, all_rows)
+        store = _run(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
     return out, tau, support, peak, store
 
 
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     *problem_inputs, capacity, all_rows, tau, support, store = inputs
-    problem = _problem_of(q, k, *problem_inputs)
+    problem, alphas = _problem_of(q, k, *problem_inputs)
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     # A second forward writes its output into d_q, which backward then overwrites.
     store, capacity = _run_until_it_fits(
-        problem, q, k, v, d_q, tau, support, capacity, all_rows, store if store.numel() else None
+        problem, q, k, v, alphas, d_q, tau, support, capacity, all_rows, store if store.numel() else None
     )
     learned = problem_inputs[0] is not None
-    d_alpha = q.new_zeros((1, q.shape[1]), dtype=torch.float32 if learned else torch.float64)
-    call = _call(problem, q, k, v, tau, support, store, capacity, all_rows)
-    workspace = q.new_empty((_core.cuda_backward_bytes(problem.spec, call),), dtype=torch.uint8)
-    _core.cuda_backward(
-        problem.spec, call, d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
-        d_alpha.data_ptr() if learned else 0, workspace.data_ptr(),
+    d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32 if learned else torch.float64)
+    workspace = q.new_empty(problem.kernels.backward_bytes(capacity, all_rows), dtype=torch.uint8)
+    problem.kernels.backward(
+        capacity, all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), tau.data_ptr(),
+        support.data_ptr(), store.data_ptr(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
+        d_alpha.data_ptr() if learned else 0, workspace.data_ptr(), _stream(q),
     )  # fmt: skip
-    problem.refuse(d_q, d_k, d_v, d_alpha)
-    return d_q, d_k, d_v, d_alpha[0].double()
+    return d_q, d_k, d_v, d_alpha.double()
 
 
 def _entries(
-    spec: _core.Spec, q: Tensor, support: Tensor, store: Tensor, capacity: int
+    problem: _Problem, support: Tensor, store: Tensor, capacity: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(row, key, z - tau) of each entry of a support that is stored whole, row after row."""
-    _, offsets_at, columns_at, excess_at = _core.cuda_store_places(spec, _names[q.dtype], capacity)
+    offsets_at, columns_at, excess_at = problem.kernels.store_places(capacity)
     counts = support.reshape(-1).to(torch.int64)
     starts = store[offsets_at : offsets_at + 8 * counts.numel()].view(torch.int64)
     row = torch.repeat_interleave(counts)
@@ -265,24 +256,22 @@ def _entries(
 
 
 def probabilities(q: Tensor, k: Tensor, *problem_inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    problem = _problem_of(q, k, *problem_inputs)
+    problem, alphas = _problem_of(q, k, *problem_inputs)
     q, k = _dense(q), _dense(k)
     tau = q.new_empty(q.shape[:3], dtype=torch.float32)
     support = q.new_empty(q.shape[:3], dtype=torch.int32)
     store, capacity = _run_until_it_fits(
-        problem, q, k, k, torch.empty_like(q), tau, support, capacity_for(q, k), True
+        problem, q, k, k, alphas, torch.empty_like(q), tau, support, capacity_for(q, k), True
     )
-    row, column, excess = _entries(problem.spec, q, support, store, capacity)
+    row, column, excess = _entries(problem, support, store, capacity)
     order = torch.argsort(row * k.shape[2] + column)
     row, column, excess = row[order], column[order], excess[order]
-    head = row // q.shape[2] % q.shape[1]
-    weights = excess ** (1 / (problem.alphas.expand(q.shape[1])[head] - 1))
+    alpha = alphas.expand(q.shape[1])[row // q.shape[2] % q.shape[1]]
+    refused = ~((alpha > 1) & (alpha <= 2))  # the kernels computed these heads with another alpha
+    weights = excess ** (1 / (alpha.masked_fill(refused, 1.5) - 1))
     sums = torch.zeros(support.numel(), device=q.device).index_add_(0, row, weights)
     offsets = torch.nn.functional.pad(support.reshape(-1).cumsum(0, dtype=torch.int64), (1, 0))
-    values = (weights / sums[row]).to(q.dtype)
-    if problem.refused is not None:
-        values.masked_fill_(problem.refused.expand(q.shape[1])[head], torch.nan)
-    return offsets, column, values
+    return offsets, column, (weights / sums[row]).to(q.dtype).masked_fill_(refused, torch.nan)
 
 
 if _core.has_cuda:

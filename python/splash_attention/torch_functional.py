@@ -86,8 +86,10 @@ def attention(
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     problem = problem_of(q, k, v, alpha, causal, scale, k_keep, tables)
-    out, tau, support, _ = torch_calls.attention(q, k, v, *problem, counted=return_aux)
-    return (out, make_aux(q, k, tau, support, problem)) if return_aux else out
+    if not return_aux:
+        return torch_calls.output(q, k, v, *problem)
+    out, tau, support, _ = torch_calls.attention(q, k, v, *problem, counted=True)
+    return out, make_aux(q, k, tau, support, problem)
 
 
 def make_aux(q: Tensor, k: Tensor, tau: Tensor, support: Tensor, problem: tuple[Any, ...]) -> Aux:

@@ -70,19 +70,16 @@ def host_alphas(alpha: Tensor | None, alpha_value: float) -> list[float]:
     return [1.5] * alpha.numel() if alpha.is_cuda else alpha.detach().reshape(-1).tolist()
 
 
-def make_spec_of(
-    q_shape: torch.Size, k_shape: torch.Size, problem: tuple[Any, ...], host_tables: list[Any]
-) -> _core.Spec:
-    """With these tables, NumPy arrays or None, for those of the problem."""
-    alpha, alpha_value, causal, scale, k_keep = problem[:5]
-    batch, q_heads, q_len, head_dim = q_shape
-    _, kv_heads, kv_len, _ = k_shape
-    extents = (batch, q_heads, kv_heads, q_len, kv_len, head_dim)
-    return make_spec(extents, host_alphas(alpha, alpha_value), causal, scale, k_keep, host_tables)
+def extents_of(q_shape: torch.Size, k_shape: torch.Size) -> tuple[int, ...]:
+    """batch, q_heads, kv_heads, q_len, kv_len, head_dim."""
+    (batch, q_heads, q_len, head_dim), (_, kv_heads, kv_len, _) = q_shape, k_shape
+    return batch, q_heads, kv_heads, q_len, kv_len, head_dim
 
 
 def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
-    return make_spec_of(q.shape, k.shape, problem, [None if table is None else table.cpu().numpy() for table in problem[5:]])
+    alpha, alpha_value, causal, scale, k_keep, *tables = problem
+    rows = [None if table is None else table.cpu().numpy() for table in tables]
+    return make_spec(extents_of(q.shape, k.shape), host_alphas(alpha, alpha_value), causal, scale, k_keep, rows)
 
 
 # --- on the CPU ---
@@ -208,8 +205,12 @@ def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
     ctx.constants, ctx.kept = others[:4], others[-2:]  # alpha_value, causal, scale, k_keep; capacity, all_rows
     _, tau, support, _, store = output
     ctx.save_for_backward(q, k, v, alpha, *others[4:-KEPT], tau, support, store)
-    ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
+
+
+def operator_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    attention_setup(ctx, inputs, output)
+    ctx.mark_non_differentiable(*output[1:])
 
 
 def attention_gradient(
@@ -224,7 +225,7 @@ def attention_gradient(
 
 
 torch.library.register_autograd(f"{NAMESPACE}::entmax", entmax_gradient, setup_context=entmax_setup)
-torch.library.register_autograd(f"{NAMESPACE}::attention", attention_gradient, setup_context=attention_setup)
+torch.library.register_autograd(f"{NAMESPACE}::attention", attention_gradient, setup_context=operator_setup)
 
 
 def no_second_derivative(ctx: Any, *_: Any) -> None:

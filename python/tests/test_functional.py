@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import types
 
 import dense
 import numpy as np
 import pytest
 
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+import splash_attention as package  # noqa: E402
 from splash_attention import entmax, entmax15, sparsemax, splash_attention  # noqa: E402
 
 RNG = np.random.default_rng()
@@ -121,6 +123,37 @@ def test_arrays_of_other_libraries_come_back_as_such():
     assert isinstance(out, Foreign)
     np.testing.assert_array_equal(out.array, splash_attention(q, k, v))
     np.testing.assert_array_equal(entmax(Foreign(q)).array, entmax(q))
+
+
+def test_arrays_on_a_gpu_go_through_pytorch():
+    """What is around the kernels, here on PyTorch's CPU; with a GPU: torch_tests/test_torch_cuda.py."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from splash_attention import gpu_arrays
+
+    q, k, v = tensors((1, 2, 6, 8), 2, 6)
+    none = dict.fromkeys(("q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k"))
+    alpha = np.array([1.5, 1.25])
+    expected, numpys = splash_attention(q, k, v, alpha=alpha, causal=True, return_aux=True)
+    out, aux = gpu_arrays.attention(*map(Foreign, (q, k, v, alpha)), True, None, None, none, True)
+    for mine, theirs in ((out, expected), (aux.tau, numpys.tau), (aux.support, numpys.support)):
+        np.testing.assert_array_equal(mine.array, theirs)
+    for mine, theirs in zip(aux.probabilities(), numpys.probabilities()):
+        np.testing.assert_array_equal(mine.array, theirs)
+    assert aux.sparsity_by_block(4) == numpys.sparsity_by_block(4)
+    assert isinstance(gpu_arrays.attention(*map(Foreign, (q, k, v)), 1.5, False, None, None, none, False), Foreign)
+    np.testing.assert_array_equal(gpu_arrays.entmax(Foreign(q), Foreign(alpha[:, None]), 3).array, entmax(q, alpha[:, None]))
+    with pytest.raises(TypeError, match="k is a list; it must be an array on a GPU"):
+        gpu_arrays.attention(Foreign(q), [1.0], Foreign(v), 1.5, False, None, None, none, False)
+
+
+def test_the_place_of_an_array_decides(monkeypatch):
+    q = tensors((1, 2, 6, 8), 2, 6)[0]
+    monkeypatch.setattr(Foreign, "__dlpack_device__", lambda self: (2, 0))
+    with pytest.raises(NotImplementedError, match="k is not in host memory, where the first argument is"):
+        splash_attention(q, Foreign(q), q)
+    monkeypatch.setitem(sys.modules, "splash_attention.gpu_arrays", types.SimpleNamespace(entmax=lambda *_: "on the GPU"))
+    monkeypatch.delattr(package, "gpu_arrays", raising=False)
+    assert entmax(Foreign(q)) == "on the GPU"
 
 
 def test_inputs_that_are_not_contiguous():

@@ -148,6 +148,21 @@ def test_the_callers_stream_is_used():
     assert torch.equal(out, expected)
 
 
+@pytest.mark.parametrize("library", ["cupy", "jax.numpy"])
+def test_arrays_of_other_libraries(library, monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the memory
+    there = pytest.importorskip(library)
+    given = inputs(torch.float16)
+    q, k, v = (there.asarray(t.numpy()) for t in given)
+    expected, reference = splash_attention(*(t.to(GPU) for t in given), causal=True, return_aux=True)
+    for _ in range(3):
+        out, aux = splash_attention(q * 1, k, v, causal=True, return_aux=True)  # as soon as q is under way
+        assert type(out) is type(q) and type(aux.tau) is type(q)
+        assert torch.equal(torch.from_dlpack(out * 1), expected) and torch.equal(torch.from_dlpack(aux.tau), reference.tau)
+    p = entmax(q, alpha=2.0, dim=2)
+    assert type(p) is type(q) and torch.equal(torch.from_dlpack(p), entmax(given[0].to(GPU), alpha=2.0, dim=2))
+
+
 def test_compiles_and_replays_as_a_graph():
     given = inputs()
     q, k, v = leaves(given, GPU)

@@ -1,5 +1,5 @@
 """What torch_cuda does around the kernels, on tensors in host memory: in the kernels' place stand functions that note
-what they were told and fill their outputs with ones. The kernels themselves: test_torch_cuda.py, on a GPU."""
+what they were told and fill their outputs. The kernels themselves: test_torch_cuda.py, on a GPU."""
 
 from __future__ import annotations
 
@@ -11,74 +11,113 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention import torch_cuda, torch_ops  # noqa: E402
+from splash_attention import torch_cuda  # noqa: E402
 
 HEADS, KV_HEADS, ROWS, KEYS, DIM = 4, 2, 5, 7, 8
-REFUSED = [1.5, 2.0, 1.0, 2.5], [torch.nan, 1.2, 1.3, 1.0001], [1.5, 1.5, 1.5, torch.inf]
 
 
-def array(address: int, count: int) -> np.ndarray:
-    return np.frombuffer((ctypes.c_char * (4 * count)).from_address(address), np.float32)
+def array(address: int, count: int, dtype: type = np.float32) -> np.ndarray:
+    return np.frombuffer((ctypes.c_char * (np.dtype(dtype).itemsize * count)).from_address(address), dtype)
 
 
 @pytest.fixture
-def told(monkeypatch):
-    """The kernels' alphas, call by call."""
-    told = []
+def made(monkeypatch):
+    """The problems that were made, each with what its kernels were told."""
+    made = []
 
-    class Call:
-        def __init__(self, device, dtype, capacity, all_rows, addresses, mask):
-            _, _, _, self.alpha, self.tau, _, self.store, _ = addresses
+    class DeviceProblem:
+        used_entries = [0]  # of each forward, the last one for those that follow
 
-    def forward(spec, call, out):
-        told.append(array(call.alpha, len(spec.alphas)).tolist())
-        array(out, 2 * HEADS * ROWS * DIM)[:] = 1
-        array(call.tau, 2 * HEADS * ROWS)[:] = 1
-        array(call.store, 2)[:] = 0  # entries used
+        def __init__(self, spec, device, dtype, alpha_checked, mask):
+            self.spec, self.dtype, self.alpha_checked, self.mask, self.alphas, self.capacities = spec, dtype, alpha_checked, mask, [], []
+            made.append(self)
 
-    def backward(spec, call, d_out, d_q, d_k, d_v, d_alpha, workspace):
-        told.append(array(call.alpha, len(spec.alphas)).tolist())
-        array(d_q, 2 * HEADS * ROWS * DIM)[:] = 1
-        for gradient in (d_k, d_v):
-            array(gradient, 2 * KV_HEADS * KEYS * DIM)[:] = 1
-        array(d_alpha, HEADS)[:] = 1
+        def forward(self, capacity, all_rows, q, k, v, alpha, out, tau, counts, store, stream):
+            self.capacities.append(capacity)
+            self.alphas.append(array(alpha, 1).tolist())
+            array(out, 2 * HEADS * ROWS * DIM)[:] = len(self.capacities)
 
-    kernels = types.SimpleNamespace(
-        CudaCall=Call, cuda_forward=forward, cuda_backward=backward, cuda_store_bytes=lambda *_: 8,
-        cuda_backward_bytes=lambda *_: 8,
-    )  # fmt: skip
-    monkeypatch.setattr(torch_cuda, "_core", kernels)
-    monkeypatch.setattr(torch_cuda, "_place", lambda tensor: (0, 0))
-    monkeypatch.setattr(torch_ops, "make_spec_of", lambda q, k, problem, tables: types.SimpleNamespace(alphas=problem[0]))
+        def backward(self, capacity, all_rows, q, k, v, alpha, tau, counts, store, d_out, d_q, d_k, d_v, d_alpha, workspace, stream):
+            self.alphas.append(array(alpha, 1).tolist())
+            array(d_q, 2 * HEADS * ROWS * DIM)[:] = 1
+            for gradient in (d_k, d_v):
+                array(gradient, 2 * KV_HEADS * KEYS * DIM)[:] = 1
+            if d_alpha:
+                array(d_alpha, HEADS)[:] = 1
+
+        def used(self, store, stream):
+            return self.used_entries[min(len(self.capacities), len(self.used_entries)) - 1]
+
+        def store_bytes(self, capacity):
+            return 8
+
+        def backward_bytes(self, capacity, all_rows):
+            return 8
+
+    monkeypatch.setattr(torch_cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem))
+    monkeypatch.setattr(torch_cuda, "_stream", lambda tensor: 0)
+    monkeypatch.setattr(torch_cuda, "_constant", lambda value, dtype, device: torch.tensor([value], dtype=dtype))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    return told
+    torch_cuda._plain_problem.cache_clear()
+    torch_cuda._needed.clear()
+    yield made
+    torch_cuda._plain_problem.cache_clear()
+    torch_cuda._needed.clear()
 
 
-@pytest.mark.parametrize("alphas", REFUSED)
-def test_heads_whose_alpha_is_not_taken_become_nan(told, alphas):
+def inputs():
     q = torch.randn(2, HEADS, ROWS, DIM)
-    k, v = torch.randn(2, 2, KV_HEADS, KEYS, DIM)
-    alpha = torch.tensor(alphas)
-    problem = (alpha, 0.0, False, 0.0, 0, None, None, None, None)
-    refused = torch.tensor([not 1 < a <= 2 for a in alphas])
-    of_keys = refused.view(KV_HEADS, -1).any(1)
+    return q, *torch.randn(2, 2, KV_HEADS, KEYS, DIM)
 
+
+NO_TABLES = (None,) * 4
+
+
+def test_a_problem_of_numbers_is_made_once_and_its_alpha_is_checked(made):
+    q, k, v = inputs()
+    for causal in (False, True, False):
+        out, tau, support, peak, store = torch_cuda.attention(q, k, v, None, 1.25, causal, 0.0, 0, *NO_TABLES, False, -1, False)
+        assert (out > 0).all() and tau.shape == q.shape[:3] and support.numel() == peak.numel() == store.numel() == 0
+    assert [problem.alpha_checked for problem in made] == [True, True]
+    assert made[0].alphas == [[1.25], [1.25]] and made[0].capacities == [-1, -1] and made[1].alphas == [[1.25]]
+
+
+def test_alphas_in_a_tensor_are_left_to_the_kernels(made):
+    q, k, v = inputs()
+    for values in ([1.5, 2.0, 1.0, torch.nan], [1.2, 1.2, 1.2, 1.2]):
+        alpha = torch.tensor(values, dtype=torch.float64)
+        problem = (alpha, 0.0, False, 0.0, 0, *NO_TABLES)
+        out, tau, support, _, store = torch_cuda.attention(q, k, v, *problem, False, 64, True)
+        gradients = torch_cuda.attention_backward(out, q, k, v, *problem, 64, True, tau, support, store)
+        assert gradients[3].dtype == torch.float64 and (gradients[3] == 1).all()
+        assert alpha.tolist()[:2] == values[:2]  # the caller's own
+    (problem,) = made  # the values belong to the call
+    assert not problem.alpha_checked
+    assert np.allclose(problem.alphas, [[1.5], [1.5], [1.2], [1.2]])
+
+
+def test_tables_belong_to_the_call(made):
+    q, k, v = inputs()
+    positions = torch.arange(ROWS), torch.tensor([0, 1, 2, 3, 4, 2**40, -(2**40)])
+    for _ in range(2):
+        torch_cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, *positions, None, None, False, -1, False)
+    packed = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS])
+    torch_cuda.attention(q, k, v, None, 1.5, True, 0.0, 0, None, None, *packed, False, -1, False)
+    first, second, third = made
+    assert first.mask[0] == 0 and first.mask[3:] == second.mask[3:] == third.mask[3:] == (1, 1) and third.mask[1:3] == (0, 0)
+    assert torch_cuda._int32(positions[1]).tolist() == [0, 1, 2, 3, 4, 2**31 - 1, -(2**31) + 1]
+    ranges = torch_cuda._ranges(packed[0].numpy(), packed[1].numpy(), ROWS, True)
+    assert ranges.tolist() == [[0, 2], [0, 3], [3, 5], [3, 6], [3, 7]]
+
+
+def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
+    q, k, v = inputs()
+    problem = (None, 1.5, False, 0.0, 0, *NO_TABLES)
     out, tau, support, _, store = torch_cuda.attention(q, k, v, *problem, False, 64, True)
-    gradients = torch_cuda.attention_backward(out, q, k, v, *problem, 64, True, tau, support, store)
-    for result, nan in zip((out, tau, *gradients[:3]), (refused, refused, refused, of_keys, of_keys)):
-        assert torch.equal(result.isnan(), nan.view(-1, *[1] * (result.dim() - 2)).expand_as(result))
-        assert (result.nan_to_num(1.0) == 1).all()
-    assert torch.equal(gradients[3].isnan(), refused) and gradients[3].dtype == torch.float64
-    kernels = torch.where(refused, 1.5, alpha).tolist()
-    assert told == [kernels, kernels]
-    torch.testing.assert_close(alpha, torch.tensor(alphas), rtol=0, atol=0, equal_nan=True)  # the caller's own
-
-
-def test_one_alpha_for_all_heads(told):
-    q = torch.randn(2, HEADS, ROWS, DIM)
-    problem = (torch.full((1,), torch.nan), 0.0, False, 0.0, 0, None, None, None, None)
-    out, tau, *_ = torch_cuda.attention(q, q, q, *problem, False, -1, False)
-    assert out.isnan().all() and tau.isnan().all() and told == [[1.5]]
+    monkeypatch.setattr(made[0], "used_entries", [100, 100])
+    d_q, *_ = torch_cuda.attention_backward(out, q, k, v, *problem, 64, True, tau, support, store)
+    assert made[0].capacities == [64, 112] and (d_q == 1).all() and (out == 1).all()  # out is not written again
+    assert torch_cuda.capacity_for(q, k) == max(112, ROWS * HEADS * 2 * min(KEYS, torch_cuda.ENTRIES_A_ROW))
 
 
 def test_what_inference_mode_left_is_no_obstacle_to_gradients():
