@@ -1,0 +1,93 @@
+"""Writes tables of one implementation beside its peers into the documents, from a recorded report.
+
+    python -m splash_attention.peer_tables data/reports/flagship-h200.h5 docs/questions/*.md
+
+A table stands between two markers; the words of the first are the experiment and the implementation:
+
+    <!-- peers entmax-forward: entmax/0-one-pass -->
+    ...
+    <!-- end of peers -->
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+
+import numpy as np
+import xarray as xr
+
+from splash_attention.ladder_tables import LadderError, cells, number, text
+from splash_attention.reports import Report, open_report
+from splash_attention.whole_file import rewrite
+
+MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
+PROBLEM = ("batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "query_variance")
+
+
+def fill(document: str, report: Report) -> str:
+    """The document with every table written anew."""
+
+    def table(match: re.Match[str]) -> str:
+        rows = lines(report.experiment(match["experiment"]), match["ours"])
+        if not rows:
+            raise LadderError(f"{report.path}: {match['experiment']} has no case of {match['ours']}")
+        return match[1] + "\n" + "\n".join(rows) + "\n\n" + match[4]
+
+    return MARKER.sub(table, document)
+
+
+def lines(results: xr.Dataset, ours: str) -> list[str]:
+    """A row a problem that ours solved: its time, each peer's, and how many times ours that is, bold from 1 on."""
+    cases = [results.isel(case=i) for i in range(results.sizes["case"])]
+    problems: dict[tuple[str, ...], dict[str, xr.Dataset]] = {}
+    for case in cases:
+        if math.isfinite(number(case, "time_median")):
+            problems.setdefault(problem_of(case), {})[text(case, "implementation")] = case
+    solved = [group for group in problems.values() if ours in group]
+    if not solved:
+        return []
+    peers = sorted({name for group in solved for name in group if name.startswith("torch-")})
+    named = [f"{name.removeprefix('torch-')}, ms; times ours" for name in peers]
+    rows = [cells(["problem", "keys a row", "ours, ms", *named]), cells("---" for _ in range(3 + len(peers)))]
+    for group in solved:
+        mine = group[ours]
+        row = [label(mine), f"{number(mine, 'support_mean'):.3g}", milliseconds(mine)]
+        rows.append(cells([*row, *(beside(group[name], mine) if name in group else "" for name in peers)]))
+    return rows
+
+
+def problem_of(case: xr.Dataset) -> tuple[str, ...]:
+    return tuple(text(case, name) for name in PROBLEM)
+
+
+def label(case: xr.Dataset) -> str:
+    batch, heads, length, dim = (int(number(case, name)) for name in ("batch", "q_heads", "q_len", "head_dim"))
+    size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
+    mask = "full" if text(case, "mask") == "none" else text(case, "mask")
+    heads_of = f"{batch} × {heads}" if batch > 1 else str(heads)
+    return f"{heads_of} heads, {size}, d {dim}, {mask}, T {np.sqrt(number(case, 'query_variance')):.4g}"
+
+
+def milliseconds(case: xr.Dataset) -> str:
+    return f"{1e3 * number(case, 'time_median'):.3f}"
+
+
+def beside(peer: xr.Dataset, mine: xr.Dataset) -> str:
+    ratio = number(peer, "time_median") / number(mine, "time_median")
+    times = f"{ratio:.3g}"
+    return f"{milliseconds(peer)}; {f'**{times}**' if ratio >= 1 else times}"
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) < 2:
+        print("usage: python -m splash_attention.peer_tables REPORT DOCUMENT...", file=sys.stderr)
+        return 2
+    report = open_report(arguments[0])
+    rewrite(arguments[1:], lambda document: fill(document, report), "tables")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""The tables of peers in the documents."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from splash_attention.ladder_tables import LadderError
+from splash_attention.peer_tables import MARKER, fill, main
+from splash_attention.reports import Report, open_report
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = ROOT / "data" / "reports" / "flagship-h200.h5"
+DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
+DOCUMENT = "# Peers\n\n<!-- peers toy: toy/0-first -->\nold words\n<!-- end of peers -->\n\nthe end\n"
+
+
+def report():
+    case = lambda *values: ("case", list(values))  # noqa: E731
+    results = xr.Dataset(
+        {
+            "experiment": case(*["toy"] * 5),
+            "implementation": case("toy/0-first", "torch-cudnn", "torch-cudnn", "toy/0-first", "torch-flash"),
+            "batch": case(1.0, 1.0, 4.0, 4.0, 4.0),
+            "q_heads": case(*[16.0] * 5),
+            "q_len": case(16384.0, 16384.0, 1000.0, 1000.0, 1000.0),
+            "kv_len": case(16384.0, 16384.0, 1000.0, 1000.0, 1000.0),
+            "head_dim": case(*[64.0] * 5),
+            "mask": case("causal", "causal", "none", "none", "none"),
+            "query_variance": case(6.0, 6.0, 1.0, 1.0, 1.0),
+            "support_mean": case(6.93, np.nan, np.nan, 20.4, np.nan),
+            "time_median": case(1e-3, 1.25e-3, 0.5e-3, 1e-3, np.nan),
+        }
+    )
+    return Report(Path("r.h5"), {}, "", results, xr.Dataset(), xr.Dataset(), {})
+
+
+def test_a_table_is_written_between_its_markers():
+    text = fill(DOCUMENT, report())
+    assert "old words" not in text and text.endswith("the end\n")
+    assert [line for line in text.splitlines() if line.startswith("|")] == [
+        "| problem | keys a row | ours, ms | cudnn, ms; times ours |",
+        "| --- | --- | --- | --- |",
+        "| 16 heads, 16k, d 64, causal, T 2.449 | 6.93 | 1.000 | 1.250; **1.25** |",
+        "| 4 × 16 heads, 1000, d 64, full, T 1 | 20.4 | 1.000 | 0.500; 0.5 |",
+    ]
+    assert fill(text, report()) == text
+
+
+def test_an_implementation_without_cases_is_refused():
+    with pytest.raises(LadderError, match="toy has no case of toy/9-last"):
+        fill(DOCUMENT.replace("toy/0-first", "toy/9-last"), report())
+
+
+def test_usage(capsys):
+    assert main([]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_the_documents_hold_what_the_recorded_report_says():
+    recorded = open_report(RECORDED)
+    tables = 0
+    for document in DOCUMENTS:
+        text = document.read_text()
+        tables += len(re.findall(MARKER, text))
+        assert fill(text, recorded) == text, f"{document.name}: python -m splash_attention.peer_tables writes it anew"
+    assert tables >= 2
