@@ -31,21 +31,19 @@ def check_inputs(q: Any, k: Any, v: Any) -> tuple[int, int, int, int, int, int]:
     """(batch, q_heads, kv_heads, q_len, kv_len, head_dim) of q [batch, q_heads, q_len, head_dim] and k, v [batch,
     kv_heads, kv_len, head_dim]."""
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
-    for name, shape in (("q", q_shape), ("k", k_shape), ("v", v_shape)):
-        if len(shape) != 4:
-            raise ValueError(
-                f"{name} has {len(shape)} dimensions; it must have 4: [batch, heads, length, head_dim]"
-            )
+    if not len(q_shape) == len(k_shape) == len(v_shape) == 4:
+        name, shape = next((name, x.shape) for name, x in (("q", q), ("k", k), ("v", v)) if len(x.shape) != 4)
+        raise ValueError(f"{name} has {len(shape)} dimensions; it must have 4: [batch, heads, length, head_dim]")
     check_float("q", q)
-    for name, array in (("k", k), ("v", v)):
-        if array.dtype != q.dtype:
-            raise TypeError(f"q is of {dtype_name(q)} and {name} of {dtype_name(array)}; they must be of one dtype")
+    if not q.dtype == k.dtype == v.dtype:
+        name, other = ("k", k) if k.dtype != q.dtype else ("v", v)
+        raise TypeError(f"q is of {dtype_name(q)} and {name} of {dtype_name(other)}; they must be of one dtype")
     batch, q_heads, q_len, head_dim = q_shape
     _, kv_heads, kv_len, _ = k_shape
     needed = (batch, kv_heads, kv_len, head_dim)
-    for name, shape in (("k", k_shape), ("v", v_shape)):
-        if tuple(shape) != needed:
-            raise ValueError(f"{name} has shape {list(shape)}; with these q and k it must be {list(needed)}")
+    if not k_shape == v_shape == needed:
+        name, shape = ("k", k_shape) if tuple(k_shape) != needed else ("v", v_shape)
+        raise ValueError(f"{name} has shape {list(shape)}; with these q and k it must be {list(needed)}")
     return batch, q_heads, kv_heads, q_len, kv_len, head_dim
 
 

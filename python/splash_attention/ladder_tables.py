@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Callable
 
 import numpy as np
 import xarray as xr
@@ -129,13 +130,17 @@ def cells(entries) -> str:
     return "| " + " | ".join(str(entry).replace("|", "\\|") for entry in entries) + " |"
 
 
-def main(arguments: list[str]) -> int:
+def write_tables(module: str, fill: Callable[[str, Report], str], arguments: list[str]) -> int:
     if len(arguments) < 2:
-        print("usage: python -m splash_attention.ladder_tables REPORT DOCUMENT...", file=sys.stderr)
+        print(f"usage: python -m splash_attention.{module} REPORT DOCUMENT...", file=sys.stderr)
         return 2
     report = open_report(arguments[0])
     rewrite(arguments[1:], lambda text: fill(text, report), "tables")
     return 0
+
+
+def main(arguments: list[str]) -> int:
+    return write_tables("ladder_tables", fill, arguments)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,8 @@ import sys
 import numpy as np
 import xarray as xr
 
-from splash_attention.ladder_tables import LadderError, cells, number, text
-from splash_attention.reports import Report, open_report
-from splash_attention.whole_file import rewrite
+from splash_attention.ladder_tables import LadderError, cells, number, text, write_tables
+from splash_attention.reports import Report
 
 MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 PROBLEM = ("batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "query_variance")
@@ -81,12 +80,7 @@ def beside(peer: xr.Dataset, mine: xr.Dataset) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) < 2:
-        print("usage: python -m splash_attention.peer_tables REPORT DOCUMENT...", file=sys.stderr)
-        return 2
-    report = open_report(arguments[0])
-    rewrite(arguments[1:], lambda document: fill(document, report), "tables")
-    return 0
+    return write_tables("peer_tables", fill, arguments)
 
 
 if __name__ == "__main__":
