@@ -85,9 +85,10 @@ def check_head_alpha(alpha: Any, q_heads: int) -> None:
 
 def check_tables(tables: dict[str, Any], batch: int, heads: int, q_len: int, kv_len: int) -> None:
     """Positions and cu_seqlens: integers, of a shape that they may have."""
-    given_tables = {name: table for name, table in tables.items() if table is not None}
-    if not given_tables:
+    positions = tables["q_positions"] is not None or tables["k_positions"] is not None
+    if not positions and tables["cu_seqlens_q"] is None and tables["cu_seqlens_k"] is None:
         return
+    given_tables = {name: table for name, table in tables.items() if table is not None}
     for name, table in given_tables.items():
         if not dtype_name(table).startswith(("int", "uint")):
             raise TypeError(f"{name} is of {dtype_name(table)}; it must be of an integer dtype")
