@@ -49,12 +49,14 @@ struct Store {
     capacity = std::max<int64_t>(capacity, 0);
     used = take(sizeof(unsigned long long));
     alphas = take(static_cast<int64_t>(spec.normalizer.alpha.size() * sizeof(float)));
+    tau = take(spec.shape.rows() * int64_t{sizeof(float)});
+    counts = take(spec.shape.rows() * int64_t{sizeof(int32_t)});
     offsets = take(spec.shape.rows() * int64_t{sizeof(int64_t)});
     columns = take(capacity * int64_t{sizeof(int32_t)});
     excess = take(capacity * int64_t{sizeof(float)});
     workspace = take(entmax::forward_workspace_bytes(spec, dtype));
   }
-  int64_t bytes = 0, used, alphas, offsets, columns, excess, workspace;
+  int64_t bytes = 0, used, alphas, tau, counts, offsets, columns, excess, workspace;
 };
 
 // 90 for 9.0, of each device that was asked for.
@@ -90,16 +92,16 @@ class DeviceProblem {
 
   // capacity, here and below: entries that the support has room for; -1: nothing is kept.
   int64_t store_bytes(int64_t capacity) const { return store(capacity).bytes; }
-  std::tuple<int64_t, int64_t, int64_t> store_places(int64_t capacity) const {
+  std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> store_places(int64_t capacity) const {
     const Store parts = store(capacity);
-    return {parts.offsets, parts.columns, parts.excess};
+    return {parts.tau, parts.counts, parts.offsets, parts.columns, parts.excess};
   }
   int64_t backward_bytes(int64_t capacity, bool all_rows) const {
     return entmax::backward_workspace_bytes(spec_, capacity, leaves_rows(all_rows));
   }
 
   // all_rows: rows with broad supports are stored too, else left to backward's dense products. tau, counts:
-  // or 0.
+  // or 0, which is their place in the buffer, if anything is kept.
   void forward(int64_t capacity, bool all_rows, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha,
                uintptr_t out, uintptr_t tau, uintptr_t counts, uintptr_t buffer, uintptr_t stream) const {
     const DeviceScope scope(device_);
@@ -117,7 +119,8 @@ class DeviceProblem {
       entmax::take_alphas(at<const float>(alpha), alphas(), at<float>(buffer + store(capacity).alphas),
                           at<CUstream_st>(stream));
     entmax::enqueue_forward(spec_, dtype_, arguments);
-    refuse({{query_result(out), {at(tau), spec_.shape.q_heads, spec_.shape.q_len * int64_t{sizeof(float)}}}},
+    refuse({{query_result(out),
+             {arguments.tau, spec_.shape.q_heads, spec_.shape.q_len * int64_t{sizeof(float)}}}},
            alpha, spec_.shape.batch, stream);
   }
 
@@ -187,7 +190,7 @@ class DeviceProblem {
     entmax::ForwardArguments arguments{
         .alpha = at<const float>(alpha_checked_ ? alpha : buffer + parts.alphas),
         .mask = mask_,
-        .tau = at<float>(tau),
+        .tau = at<float>(tau != 0 || capacity < 0 ? tau : buffer + parts.tau),
         .stored = leaves_rows(all_rows) ? entmax::StoredRows::sparse : entmax::StoredRows::all,
         .workspace = at(buffer + parts.workspace),
         .stream = at<CUstream_st>(stream)};
@@ -195,7 +198,7 @@ class DeviceProblem {
       arguments.support = {.capacity = capacity,
                            .used = at<unsigned long long>(buffer + parts.used),
                            .offsets = at<int64_t>(buffer + parts.offsets),
-                           .counts = at<int32_t>(counts),
+                           .counts = at<int32_t>(counts != 0 ? counts : buffer + parts.counts),
                            .columns = at<int32_t>(buffer + parts.columns),
                            .excess = at<float>(buffer + parts.excess)};
     }
@@ -235,7 +238,7 @@ void bind_cuda(nb::module_& module) {
   nb::class_<DeviceProblem>(module, "DeviceProblem")
       .def(nb::init<AttentionSpec, int, std::string_view, bool, const std::array<uintptr_t, 5>&>())
       .def("store_bytes", &DeviceProblem::store_bytes)
-      .def("store_places", &DeviceProblem::store_places, "Bytes to offsets, columns and excess.")
+      .def("store_places", &DeviceProblem::store_places, "Bytes to tau, counts, offsets, columns and excess.")
       .def("backward_bytes", &DeviceProblem::backward_bytes)
       .def("forward", &DeviceProblem::forward)
       .def("used", &DeviceProblem::used, "Entries of the support; waits for forward.")

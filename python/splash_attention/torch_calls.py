@@ -23,6 +23,7 @@ _Tensors = (Tensor, torch.nn.Parameter)
 _entmax = {"cpu": torch_ops.entmax_cpu, "cuda": torch_cuda.entmax}
 _entmax_backward = {"cpu": torch_ops.entmax_backward_cpu, "cuda": torch_cuda.entmax_backward}
 _attention = {"cpu": torch_ops.attention_cpu, "cuda": torch_cuda.attention}
+_output = {"cpu": torch_ops.output_cpu, "cuda": lambda q, k, v, *problem: torch_cuda.output(q, k, v, -1, *problem)[0]}
 _attention_backward = {"cpu": torch_ops.attention_backward_cpu, "cuda": torch_cuda.attention_backward}
 
 
@@ -58,6 +59,28 @@ class _Attention(torch.autograd.Function):
         direct = d_out is not None and not torch.is_grad_enabled()
         call = _attention_backward[d_out.device.type] if direct else _ops.attention_backward
         return *torch_ops.attention_gradient(ctx, d_out, call=call)[:4], None, None
+
+
+class _Output(torch.autograd.Function):
+    """out alone, on a GPU and without tables: what backward needs lies in the store."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, others: tuple[Any, ...]) -> Tensor:
+        capacity = torch_cuda.capacity_for(q, k)
+        out, store = torch_cuda.output(q, k, v, capacity, alpha, *others)
+        ctx.save_for_backward(q, k, v, alpha, store)
+        ctx.others, ctx.capacity = others, capacity
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> Any:
+        q, k, v, alpha, store = ctx.saved_tensors
+        tau, support, call = None, None, torch_cuda.attention_backward
+        if torch.is_grad_enabled():  # create_graph: by the operator, which refuses
+            tau, support = torch_cuda.rows_of(q, k, store, ctx.capacity, alpha, *ctx.others)
+            call = _ops.attention_backward
+        d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.others, ctx.capacity, False, tau, support, store)
+        return d_q, d_k, d_v, torch_ops.alpha_gradient(alpha, d_alpha), None
 
 
 def _once(operator: Any) -> type[torch.autograd.Function]:
@@ -116,10 +139,14 @@ def _needs_gradient(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None) -> bo
 
 
 def output(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
-    """attention's out alone, which a GPU computes without tau's memory where nobody asks for a gradient."""
-    plain = q.is_cuda and not torch.compiler.is_compiling() and not _are_functorch_transforms_active()
-    if plain and _eager(q, "cuda") and not _needs_gradient(q, k, v, problem[0]):
-        return torch_cuda.output(q, k, v, *problem)
+    """attention's out alone, with less around it where only eager autograd looks on."""
+    device = q.device.type
+    if torch.compiler.is_compiling() or _are_functorch_transforms_active() or not _eager(q, device):
+        return attention(q, k, v, *problem)[0]
+    if not _needs_gradient(q, k, v, problem[0]):
+        return _output[device](q, k, v, *problem)
+    if device == "cuda" and problem[5] is None and problem[7] is None:
+        return _Output.apply(q, k, v, problem[0], problem[1:])
     return attention(q, k, v, *problem)[0]
 
 

@@ -164,22 +164,26 @@ def _ranges(cu_q: np.ndarray, cu_k: np.ndarray, q_len: int, causal: bool) -> np.
     return np.stack([begin, end], 1).astype(np.int32)
 
 
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
 def _run(
     problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, tau: Tensor | None,
     support: Tensor | None, capacity: int, all_rows: bool,
 ) -> Tensor:  # fmt: skip
-    """Forward into out, and tau and support where they are wanted; returns the store."""
+    """Forward into out, and tau and support, or the store's own; returns the store."""
     store = q.new_empty(problem.store_bytes(capacity), dtype=torch.uint8)
     problem.kernels.forward(
         capacity, all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), out.data_ptr(),
-        0 if tau is None else tau.data_ptr(), 0 if support is None else support.data_ptr(), store.data_ptr(), _stream(q),
+        _address(tau), _address(support), store.data_ptr(), _stream(q),
     )  # fmt: skip
     return store
 
 
 def _run_until_it_fits(
-    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, tau: Tensor, support: Tensor,
-    capacity: int, all_rows: bool, store: Tensor | None = None,
+    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, tau: Tensor | None,
+    support: Tensor | None, capacity: int, all_rows: bool, store: Tensor | None = None,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """(store, capacity), beginning with a store that may be too small."""
     if store is None:
@@ -192,13 +196,21 @@ def _run_until_it_fits(
     return store, capacity
 
 
-def output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> Tensor:
-    """attention's out alone."""
+def output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
+    """(out, store) of attention; tau and the support's counts lie in the store, where capacity is not -1."""
     problem, alphas = _problem_of(q, k, *problem_inputs)
     q, k, v = _dense(q), _dense(k), _dense(v)
     out = torch.empty_like(q)
-    _run(problem, q, k, v, alphas, out, None, None, -1, False)
-    return out
+    return out, _run(problem, q, k, v, alphas, out, None, None, capacity, False)
+
+
+def rows_of(q: Tensor, k: Tensor, store: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
+    """tau and the support's counts of a store that output left."""
+    problem, _ = _problem_of(q, k, *problem_inputs)
+    places = problem.kernels.store_places(capacity)
+    size = 4 * problem.rows.numel()
+    tau, counts = (store[at : at + size].view(kind) for at, kind in zip(places, (torch.float32, torch.int32)))
+    return tau.view(problem.rows), counts.view(problem.rows)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
@@ -222,6 +234,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ..
 
 
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    """tau and support None: they lie in the store."""
     *problem_inputs, capacity, all_rows, tau, support, store = inputs
     problem, alphas = _problem_of(q, k, *problem_inputs)
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
@@ -234,8 +247,8 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
     d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32 if learned else torch.float64)
     workspace = q.new_empty(problem.kernels.backward_bytes(capacity, all_rows), dtype=torch.uint8)
     problem.kernels.backward(
-        capacity, all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), tau.data_ptr(),
-        support.data_ptr(), store.data_ptr(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
+        capacity, all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), _address(tau),
+        _address(support), store.data_ptr(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
         d_alpha.data_ptr() if learned else 0, workspace.data_ptr(), _stream(q),
     )  # fmt: skip
     return d_q, d_k, d_v, d_alpha.double()
@@ -245,7 +258,7 @@ def _entries(
     problem: _Problem, support: Tensor, store: Tensor, capacity: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(row, key, z - tau) of each entry of a support that is stored whole, row after row."""
-    offsets_at, columns_at, excess_at = problem.kernels.store_places(capacity)
+    *_, offsets_at, columns_at, excess_at = problem.kernels.store_places(capacity)
     counts = support.reshape(-1).to(torch.int64)
     starts = store[offsets_at : offsets_at + 8 * counts.numel()].view(torch.int64)
     row = torch.repeat_interleave(counts)

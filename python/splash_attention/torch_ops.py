@@ -14,6 +14,7 @@ Each operator has its backward operator; a second derivative raises.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,8 @@ def _computed_dtype(tensor: Tensor) -> torch.dtype:
 
 def _numpy(tensor: Tensor) -> Any:
     """As the library takes it: contiguous, float64 as it is, narrower types as float32."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.dtype != torch.float32 and tensor.dtype != torch.float64:
         tensor = tensor.float()
     return tensor.contiguous().numpy()
@@ -76,8 +78,16 @@ def extents_of(q_shape: torch.Size, k_shape: torch.Size) -> tuple[int, ...]:
     return batch, q_heads, kv_heads, q_len, kv_len, head_dim
 
 
+@functools.lru_cache(maxsize=1024)
+def _plain_spec(q_shape: torch.Size, k_shape: torch.Size, alpha: float, *numbers: Any) -> _core.Spec:
+    return make_spec(extents_of(q_shape, k_shape), [alpha], *numbers, [None] * len(TABLES))
+
+
 def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
+    """Of numbers alone it is made once."""
     alpha, alpha_value, causal, scale, k_keep, *tables = problem
+    if alpha is None and tables[0] is None and tables[2] is None:
+        return _plain_spec(q.shape, k.shape, alpha_value, causal, scale, k_keep)
     rows = [None if table is None else table.cpu().numpy() for table in tables]
     return make_spec(extents_of(q.shape, k.shape), host_alphas(alpha, alpha_value), causal, scale, k_keep, rows)
 
@@ -96,6 +106,12 @@ def entmax_cpu(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tens
 def entmax_backward_cpu(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: float) -> tuple[Tensor, Tensor]:
     d_scores, d_alpha = _core.entmax_gradient(_numpy(p), _numpy(d_p), _row_alphas(alpha, alpha_value))
     return _tensor(d_scores, p.dtype), torch.from_numpy(d_alpha)
+
+
+def output_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
+    """attention's out alone."""
+    out = _core.attention_forward(spec_of(q, k, problem), _numpy(q), _numpy(k), _numpy(v), False)[0]
+    return _tensor(out, q.dtype)
 
 
 def attention_cpu(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
@@ -159,7 +175,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
 def store_bytes(q_shape: torch.Size, k_shape: torch.Size, capacity: int) -> int:
     """Of a GPU's store: no less than the library's count, in plain arithmetic that the compiler can trace."""
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = q_shape, k_shape
-    queries = batch * heads * (16 * q_len + 8 * (q_len // 32 + 1) + 4)
+    queries = batch * heads * (24 * q_len + 8 * (q_len // 32 + 1) + 4)
     keys = batch * kv_heads * (2 * kv_len * head_dim + 4 * (kv_len // 128 + 1))
     return 8192 + queries + keys + 8 * capacity
 
@@ -181,7 +197,7 @@ def _(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:
 # --- gradients ---
 
 
-def _alpha_gradient(alpha: Tensor | None, d_alpha: Tensor) -> Tensor | None:
+def alpha_gradient(alpha: Tensor | None, d_alpha: Tensor) -> Tensor | None:
     """d_alpha has an entry a row or head; alpha may have one for all."""
     if alpha is None:
         return None
@@ -197,7 +213,7 @@ def entmax_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def entmax_gradient(ctx: Any, d_p: Tensor, *, call: Any = _ops.entmax_backward) -> tuple[Any, ...]:
     p, alpha = ctx.saved_tensors
     d_scores, d_alpha = call(p, d_p, alpha, ctx.alpha_value)
-    return d_scores, _alpha_gradient(alpha, d_alpha), None
+    return d_scores, alpha_gradient(alpha, d_alpha), None
 
 
 def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -221,7 +237,7 @@ def attention_gradient(
     if d_out is None:
         return nothing
     d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.constants, *tables, *ctx.kept, tau, support, store)
-    return (d_q, d_k, d_v, _alpha_gradient(alpha, d_alpha), *nothing[4:])
+    return (d_q, d_k, d_v, alpha_gradient(alpha, d_alpha), *nothing[4:])
 
 
 torch.library.register_autograd(f"{NAMESPACE}::entmax", entmax_gradient, setup_context=entmax_setup)

@@ -71,6 +71,16 @@ def test_a_store_that_is_too_small_grows():
         close(mine.grad, reference.grad, torch.bfloat16)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])  # Hopper's path, and the portable one
+def test_a_gradient_that_is_to_be_differentiated_is_the_same_and_refuses(dtype):
+    q, k, v = leaves(inputs(dtype), GPU)
+    gradients = torch.autograd.grad(splash_attention(q, k, v).square().sum(), (q, k, v))
+    again = torch.autograd.grad(splash_attention(q, k, v).square().sum(), (q, k, v), create_graph=True)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, again))
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        again[0].sum().backward()
+
+
 def test_gradients_have_the_same_bits_every_time():
     given = inputs(q_len=700, kv_len=700)
     results = []

@@ -51,6 +51,9 @@ def made(monkeypatch):
         def store_bytes(self, capacity):
             return 8
 
+        def store_places(self, capacity):
+            return 256, 256 + 8 * HEADS * ROWS, 0, 0, 0
+
         def backward_bytes(self, capacity, all_rows):
             return 8
 
@@ -80,6 +83,19 @@ def test_a_problem_of_numbers_is_made_once_and_its_alpha_is_checked(made):
         assert (out > 0).all() and tau.shape == q.shape[:3] and support.numel() == peak.numel() == store.numel() == 0
     assert [problem.alpha_checked for problem in made] == [True, True]
     assert made[0].alphas == [[1.25], [1.25]] and made[0].capacities == [-1, -1] and made[1].alphas == [[1.25]]
+
+
+def test_out_alone_leaves_the_rest_in_the_store(made):
+    q, k, v = inputs()
+    problem = (None, 1.5, False, 0.0, 0, *NO_TABLES)
+    out, store = torch_cuda.output(q, k, v, 64, *problem)
+    assert (out == 1).all() and made[0].capacities == [64]
+    store[256 : 256 + 8 * HEADS * ROWS].view(torch.float32)[:] = torch.arange(2.0 * HEADS * ROWS)
+    store[256 + 8 * HEADS * ROWS :][: 8 * HEADS * ROWS].view(torch.int32)[:] = 3
+    tau, counts = torch_cuda.rows_of(q, k, store, 64, *problem)
+    assert tau.shape == counts.shape == q.shape[:3] and (counts == 3).all() and torch.equal(tau.flatten(), torch.arange(2.0 * HEADS * ROWS))
+    gradients = torch_cuda.attention_backward(out, q, k, v, *problem, 64, False, None, None, store)
+    assert all((gradient == 1).all() for gradient in gradients[:3])
 
 
 def test_alphas_in_a_tensor_are_left_to_the_kernels(made):
