@@ -23,7 +23,7 @@ _Tensors = (Tensor, torch.nn.Parameter)
 _entmax = {"cpu": torch_ops.entmax_cpu, "cuda": torch_cuda.entmax}
 _entmax_backward = {"cpu": torch_ops.entmax_backward_cpu, "cuda": torch_cuda.entmax_backward}
 _attention = {"cpu": torch_ops.attention_cpu, "cuda": torch_cuda.attention}
-_output = {"cpu": torch_ops.output_cpu, "cuda": lambda q, k, v, *problem: torch_cuda.output(q, k, v, -1, *problem)[0]}
+_output = {"cpu": torch_ops.output_cpu, "cuda": torch_cuda.output}
 _attention_backward = {"cpu": torch_ops.attention_backward_cpu, "cuda": torch_cuda.attention_backward}
 
 
@@ -67,7 +67,7 @@ class _Output(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, others: tuple[Any, ...]) -> Tensor:
         capacity = torch_cuda.capacity_for(q, k)
-        out, store = torch_cuda.output(q, k, v, capacity, alpha, *others)
+        out, store = torch_cuda.kept_output(q, k, v, capacity, alpha, *others)
         ctx.save_for_backward(q, k, v, alpha, store)
         ctx.others, ctx.capacity = others, capacity
         return out

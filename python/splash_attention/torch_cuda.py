@@ -60,8 +60,9 @@ def _alphas(alpha: Tensor | None, alpha_value: float, dtype: torch.dtype, device
 
 def _dense(tensor: Tensor) -> Tensor:
     """Contiguous, and aligned as the kernels need it."""
-    fits = tensor.is_contiguous() and tensor.data_ptr() % 16 == 0
-    return tensor if fits else tensor.detach().clone(memory_format=torch.contiguous_format)
+    if tensor.is_contiguous() and tensor.data_ptr() % 16 == 0:
+        return tensor
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 # --- entmax of rows ---
@@ -196,8 +197,17 @@ def _run_until_it_fits(
     return store, capacity
 
 
-def output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
-    """(out, store) of attention; tau and the support's counts lie in the store, where capacity is not -1."""
+def output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> Tensor:
+    """attention's out alone."""
+    problem, alphas = _problem_of(q, k, *problem_inputs)
+    q, k, v = _dense(q), _dense(k), _dense(v)
+    out = torch.empty_like(q)
+    _run(problem, q, k, v, alphas, out, None, None, -1, False)
+    return out
+
+
+def kept_output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
+    """out, and a store in which tau and the support's counts lie too."""
     problem, alphas = _problem_of(q, k, *problem_inputs)
     q, k, v = _dense(q), _dense(k), _dense(v)
     out = torch.empty_like(q)
@@ -205,7 +215,7 @@ def output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any)
 
 
 def rows_of(q: Tensor, k: Tensor, store: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
-    """tau and the support's counts of a store that output left."""
+    """tau and the support's counts of a store that kept_output left."""
     problem, _ = _problem_of(q, k, *problem_inputs)
     places = problem.kernels.store_places(capacity)
     size = 4 * problem.rows.numel()

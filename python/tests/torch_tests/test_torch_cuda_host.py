@@ -88,8 +88,9 @@ def test_a_problem_of_numbers_is_made_once_and_its_alpha_is_checked(made):
 def test_out_alone_leaves_the_rest_in_the_store(made):
     q, k, v = inputs()
     problem = (None, 1.5, False, 0.0, 0, *NO_TABLES)
-    out, store = torch_cuda.output(q, k, v, 64, *problem)
-    assert (out == 1).all() and made[0].capacities == [64]
+    assert (torch_cuda.output(q, k, v, *problem) == 1).all()
+    out, store = torch_cuda.kept_output(q, k, v, 64, *problem)
+    assert (out == 2).all() and made[0].capacities == [-1, 64]
     store[256 : 256 + 8 * HEADS * ROWS].view(torch.float32)[:] = torch.arange(2.0 * HEADS * ROWS)
     store[256 + 8 * HEADS * ROWS :][: 8 * HEADS * ROWS].view(torch.int32)[:] = 3
     tau, counts = torch_cuda.rows_of(q, k, store, 64, *problem)
