@@ -187,7 +187,6 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
 // then one over all. What comes of it the data decides, rows that outgrow their lists or have broad supports
 // among it; here each row weighs one value, the least.
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
-  constexpr int64_t kMostSamples = 20;  // as TileOrder has it
   const AttentionShape& s = spec.shape;
   const Tile tile = plan.tile;
   const TensorRows rows(s, dtype);
@@ -213,7 +212,8 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
     const int64_t head = block % heads, key_head = head / group,
                   first = (q_tiles - 1 - block / heads) * tile.q;
     const auto tiles = static_cast<int64_t>(seen.of(head, first).size());
-    const int64_t samples = tiles == 0 ? 0 : std::max<int64_t>(2, std::min(kMostSamples, tiles / 2 * 2));
+    const int64_t samples =
+        tiles == 0 ? 0 : std::max<int64_t>(2, std::min<int64_t>(kMostSamples, tiles / 2 * 2));
     rows.read_q(trace, head, first, tile.q);
     trace.read(Operand::workspace, errors_at + key_head * error_bytes, error_bytes);
     for (int64_t turn = 0; turn < samples + tiles; ++turn) {

@@ -10,6 +10,7 @@
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/wgmma_f16.cuh"
 #include "gpu/entmax/finish.cuh"
+#include "gpu/entmax/forward_kernel.h"
 #include "gpu/entmax/screen.cuh"
 
 namespace splash::gpu::entmax {
@@ -54,7 +55,6 @@ struct ForwardTiles {
 // bounds: the last one is among them, for recent keys tend to matter most, and the first, to which many
 // models attend. A pass over all of them, the last first, finds what exceeds the bounds.
 struct TileOrder {
-  static constexpr int kMostSamples = 20;
   int count, samples;  // samples: an even number
 
   explicit __device__ __forceinline__ TileOrder(int tiles)

@@ -9,6 +9,7 @@
 #include "core/touched_bytes.h"
 #include "gpu/engine/round.h"
 #include "gpu/engine/work.h"
+#include "gpu/entmax/forward_kernel.h"
 #include "gpu/tests/h200.h"
 #include "gpu/tests/ladder_cases.h"
 
@@ -304,7 +305,9 @@ void expect_entmax(const Problem& p, Expected& e) {
     const int64_t queries = p.queries_from(first, p.tile_q);
     const auto tiles = p.seen_tiles(head, first, p.tile_q, p.tile_k, 0);
     const auto count = static_cast<int64_t>(tiles.size());
-    const int64_t samples = count == 0 ? 0 : count == 1 ? 2 : std::min<int64_t>(16, count / 2 * 2);
+    const int64_t samples = count == 0   ? 0
+                            : count == 1 ? 2
+                                         : std::min<int64_t>(entmax::kMostSamples, count / 2 * 2);
     e.ask(2.0 * static_cast<double>(queries));
     e.bytes += 4.0 * static_cast<double>(errors);
     for (const int64_t key : tiles) e.ask(static_cast<double>(p.keys_from(key, p.tile_k)));

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-
-CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
+_CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
 def _backend(array: Any) -> Any:
@@ -15,7 +14,7 @@ def _backend(array: Any) -> Any:
         from splash_attention import torch_functional
 
         return torch_functional
-    if hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] in CUDA:
+    if hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] in _CUDA:
         from splash_attention import gpu_arrays
 
         return gpu_arrays

@@ -110,7 +110,6 @@ class _Problem:
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
         alpha = [1.5] * alphas or [alpha_value]  # those in a tensor the kernels alone look at
         self.spec = make_spec(extents, alpha, causal, scale, k_keep, [*there, *packed])
-        self.alpha = None if alphas else _constant(alpha_value, torch.float32, device.index)
         self.rows, self.shapes = q_shape[:3], (q_shape, k_shape)
         self.ranges = None if packed[0] is None else torch.from_numpy(_ranges(*packed, q_len, causal)).to(device)
         self.positions = (_int32(q_positions), _int32(k_positions))
@@ -145,7 +144,7 @@ def _problem_of(
     alphas = 0 if alpha is None else alpha.numel()
     fixed = (q.shape, k.shape, q.dtype, q.device, alphas, alpha_value, causal, scale, k_keep)
     problem = _plain_problem(*fixed) if q_positions is None and cu_seqlens_q is None else _Problem(*fixed, *tables)
-    return problem, problem.alpha if alpha is None else _alphas(alpha, 0.0, torch.float32, 0)
+    return problem, _alphas(alpha, alpha_value, torch.float32, q.get_device())
 
 
 def _int32(positions: Tensor | None) -> Tensor | None:
@@ -199,15 +198,11 @@ def _run_until_it_fits(
 
 def output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> Tensor:
     """attention's out alone."""
-    problem, alphas = _problem_of(q, k, *problem_inputs)
-    q, k, v = _dense(q), _dense(k), _dense(v)
-    out = torch.empty_like(q)
-    _run(problem, q, k, v, alphas, out, None, None, -1, False)
-    return out
+    return kept_output(q, k, v, -1, *problem_inputs)[0]
 
 
 def kept_output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
-    """out, and a store in which tau and the support's counts lie too."""
+    """out, and a store in which tau and the support's counts lie too, unless the capacity is -1."""
     problem, alphas = _problem_of(q, k, *problem_inputs)
     q, k, v = _dense(q), _dense(k), _dense(v)
     out = torch.empty_like(q)

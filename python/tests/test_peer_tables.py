@@ -1,6 +1,5 @@
 """The tables of peers in the documents."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +7,9 @@ import pytest
 import xarray as xr
 
 from splash_attention.ladder_tables import LadderError
-from splash_attention.peer_tables import MARKER, fill, main
-from splash_attention.reports import Report, open_report
+from splash_attention.peer_tables import fill
+from splash_attention.reports import Report
 
-ROOT = Path(__file__).resolve().parents[2]
-RECORDED = ROOT / "data" / "reports" / "flagship-h200.h5"
-DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
 DOCUMENT = "# Peers\n\n<!-- peers toy: toy/0-first -->\nold words\n<!-- end of peers -->\n\nthe end\n"
 
 
@@ -52,18 +48,3 @@ def test_a_table_is_written_between_its_markers():
 def test_an_implementation_without_cases_is_refused():
     with pytest.raises(LadderError, match="toy has no case of toy/9-last"):
         fill(DOCUMENT.replace("toy/0-first", "toy/9-last"), report())
-
-
-def test_usage(capsys):
-    assert main([]) == 2
-    assert "usage" in capsys.readouterr().err
-
-
-def test_the_documents_hold_what_the_recorded_report_says():
-    recorded = open_report(RECORDED)
-    tables = 0
-    for document in DOCUMENTS:
-        text = document.read_text()
-        tables += len(re.findall(MARKER, text))
-        assert fill(text, recorded) == text, f"{document.name}: python -m splash_attention.peer_tables writes it anew"
-    assert tables >= 2

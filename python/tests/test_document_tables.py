@@ -1,0 +1,29 @@
+"""The modules that write tables of recorded reports into the documents: what they share."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from splash_attention.reports import open_report
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
+
+
+@pytest.mark.parametrize("name", ["ladder_tables", "peer_tables"])
+def test_usage(name, capsys):
+    assert importlib.import_module(f"splash_attention.{name}").main([]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name, recorded, least", [("ladder_tables", "ladders-h200.h5", 4), ("peer_tables", "flagship-h200.h5", 2)])
+def test_the_documents_hold_what_the_recorded_report_says(name, recorded, least):
+    module, report = importlib.import_module(f"splash_attention.{name}"), open_report(ROOT / "data" / "reports" / recorded)
+    tables = 0
+    for document in DOCUMENTS:
+        text = document.read_text()
+        tables += len(re.findall(module.MARKER, text))
+        assert module.fill(text, report) == text, f"{document.name}: python -m splash_attention.{name} writes it anew"
+    assert tables >= least
