@@ -16,6 +16,7 @@
 #include "gpu/entmax/gather.h"
 #include "gpu/entmax/portable/problem.h"
 #include "gpu/entmax/prepare.h"
+#include "gpu/entmax/tile_order.h"
 #include "gpu/entmax/variant_arguments.h"
 
 namespace splash::gpu::entmax {
@@ -211,15 +212,11 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
   const auto screen = [=, seen = SeenTiles(spec, tile.q, tile.k)](int64_t block, BlockTrace& trace) mutable {
     const int64_t head = block % heads, key_head = head / group,
                   first = (q_tiles - 1 - block / heads) * tile.q;
-    const auto tiles = static_cast<int64_t>(seen.of(head, first).size());
-    const int64_t samples =
-        tiles == 0 ? 0 : std::max<int64_t>(2, std::min<int64_t>(kMostSamples, tiles / 2 * 2));
+    const TileOrder order(static_cast<int>(seen.of(head, first).size()));
     rows.read_q(trace, head, first, tile.q);
     trace.read(Operand::workspace, errors_at + key_head * error_bytes, error_bytes);
-    for (int64_t turn = 0; turn < samples + tiles; ++turn) {
-      const int64_t key_tile =
-          turn < samples ? (tiles - 1) * turn / (samples - 1) : tiles - 1 - (turn - samples);
-      const int64_t key = key_tile * tile.k;
+    for (int turn = 0; turn < order.turns(); ++turn) {
+      const int64_t key = order.tile(turn) * tile.k;
       if (copy_at < 0) {
         rows.read_k(trace, key_head, key, tile.k);
       } else {
@@ -229,9 +226,9 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
       trace.next_step();
     }
     // Two at a time: behind an odd number of tiles, one is multiplied for nothing.
-    for (int64_t turn = 0; turn < samples + round_up(tiles, 2); ++turn)
+    for (int turn = 0; turn < order.samples + (order.count + 1) / 2 * 2; ++turn)
       trace.multiply(tile.q, tile.k, round_up(head_dim, 64));
-    if (tiles > 0) rows.read_one_value_each(trace, key_head, first, tile.q);
+    if (order.count > 0) rows.read_one_value_each(trace, key_head, first, tile.q);
     trace.next_step();
     rows.write_out(trace, head, first, std::min<int64_t>(tile.q, q_len - first));
   };

@@ -12,8 +12,20 @@
 #include "gpu/entmax/finish.cuh"
 #include "gpu/entmax/forward_kernel.h"
 #include "gpu/entmax/screen.cuh"
+#include "gpu/entmax/tile_order.h"
 
 namespace splash::gpu::entmax {
+
+// Where supports are broad, lists outgrow their room, and the dense path is faster from the start. If a row's
+// 16 largest samples of two tiles lie within kBroadSpread in z, its support is broad: had it no other keys,
+// each would have p of some 1/16. If within kCloseSpread, more tiles are asked, an eighth of them, 512 keys
+// at least.
+constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
+// Of the 32 samples of so many keys, those above the bound that tell of some 40 in the support, where the
+// dense path begins to pay: a fit to Gaussian scores.
+__device__ __forceinline__ float broad_samples(float keys) {
+  return fmaf(3.2f, sqrtf(keys / 128), 11.6f);
+}
 
 // Tiles of which a warp had no room for what it was to put aside: bit i % 32 of word i / 32 is the i-th tile.
 struct LostTiles {
@@ -49,21 +61,6 @@ struct ForwardTiles {
   Pace pace[kWarps];    // all the same
   LostTiles lost[kWarps];
   Head head;
-};
-
-// Which tiles of keys a block visits, and in which order. A pass over some of them, spread over all, finds
-// bounds: the last one is among them, for recent keys tend to matter most, and the first, to which many
-// models attend. A pass over all of them, the last first, finds what exceeds the bounds.
-struct TileOrder {
-  int count, samples;  // samples: an even number
-
-  explicit __device__ __forceinline__ TileOrder(int tiles)
-      : count(tiles), samples(tiles > 0 ? max(2, min(kMostSamples, tiles & ~1)) : 0) {}
-  __device__ __forceinline__ int turns() const { return samples + count; }
-  __device__ __forceinline__ int sample(int turn) const { return (count - 1) * turn / (samples - 1); }
-  __device__ __forceinline__ int tile(int turn) const {
-    return turn < samples ? sample(turn) : count - 1 - (turn - samples);
-  }
 };
 
 // The queries' fragments as wgmma takes them from registers, in float16: 16 rows a warp, each scaled by a
@@ -265,8 +262,20 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     for (int i = 0; i < kStages && turn + i < turns; ++i, ring.next())
       arch::mbarrier_wait(&tiles.full[ring.stage], ring.parity);
   };
+  const auto leave_to_dense = [&] {
+    screen.close_all();
+    stop();
+  };
+  // Whether holds(half) is true of most of the block's rows; a quad's first lane asks it of the first of its
+  // rows, the second of the other.
+  const auto most_rows = [&](const auto& holds) {
+    const bool first = holds(0), second = holds(1);
+    return __syncthreads_count(lane % 4 == 0 ? first : lane % 4 == 1 && second) >= kQueries / 2;
+  };
   if (!done) {
     Samples samples;
+    const int decision = min(order.samples, max(512 / kKeys, order.count / 8 & ~1));
+    bool dense_may_pay = false;
     bool repeated = false;  // one tile is sampled twice where there is but one; it must not count twice
     while (turn < order.samples && !done) {
       take_tiles(
@@ -277,12 +286,22 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
             repeated = order.count == 1;
             looked();
           });
-      if (!kLong && turn == 2 && __syncthreads_and(screen.broad(samples))) {
-        screen.close_all();
-        stop();
+      if (!kLong && turn == 2) {
+        dense_may_pay = most_rows([&](int half) { return screen.spread(samples, half) < kCloseSpread; });
+        if (dense_may_pay &&
+            most_rows([&](int half) { return screen.spread(samples, half) < kBroadSpread; })) {
+          leave_to_dense();
+          continue;
+        }
       }
+      const bool decides = dense_may_pay && turn == decision;
+      if (turn < order.samples && !decides) continue;
+      screen.bound_from(samples);
+      if (!decides) continue;
+      const float broad = broad_samples(static_cast<float>(turn * kKeys));
+      if (most_rows([&](int half) { return static_cast<float>(screen.above_bound(samples, half)) >= broad; }))
+        leave_to_dense();
     }
-    if (!done) screen.bound_from(samples);
   }
   const auto look = [&](const Scores& acc, int key, const auto& looked) {
     const auto above = screen.find(acc);

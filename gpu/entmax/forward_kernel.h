@@ -7,8 +7,6 @@
 
 namespace splash::gpu::entmax {
 
-constexpr int kMostSamples = 20;  // tiles of keys that a block samples
-
 struct ForwardKernel {
   const void* function = nullptr;                                        // of (Problem, CUtensorMap of K)
   int queries = 0, keys = 0, stages = 0, threads = 0, shared_bytes = 0;  // queries, keys: of a tile

@@ -94,20 +94,32 @@ class Screen {
     __syncwarp();
   }
 
-  // Whether the samples of most rows, two tiles' so far, lie so close together that supports must be broad: a
-  // row's 16 largest within 0.13 in z. (Were they all, each would have p of some 1/16.)
-  __device__ __forceinline__ bool broad(const Samples& samples) const {
-    int rows = 0;
+  // How far the 16 largest samples of the quad's row lie apart in z, two tiles' so far; not above 0 where the
+  // row sees none of them.
+  __device__ __forceinline__ float spread(const Samples& samples, int half) const {
+    float largest = -INFINITY, least = INFINITY;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 top = __half22float2(half2_of(samples.largest[half][0]));
-      const float2 last = __half22float2(half2_of(samples.largest[half][1]));
-      const float largest = quad_max(fmaxf(top.x, top.y)), least = -quad_max(-fminf(last.x, last.y));
-      const float gain = head_.entmax.gain * lists_.unit[row_of(half)];
-      const bool close = gain * (largest - least) < 0.13f || lists_.query[row_of(half)] < 0;
-      rows += __popc(__ballot_sync(kWarp, close && threadIdx.x % 4 == 0));
+    for (int i = 0; i < 2; ++i) {
+      const float2 pair = __half22float2(half2_of(samples.largest[half][i]));
+      largest = fmaxf(largest, fmaxf(pair.x, pair.y));
+      least =
+          fminf(least, fminf(pair.x > -INFINITY ? pair.x : INFINITY, pair.y > -INFINITY ? pair.y : INFINITY));
     }
-    return rows >= kWarpRows / 2;
+    return head_.entmax.gain * lists_.unit[row_of(half)] * (quad_max(largest) + quad_max(-least));
+  }
+
+  // How many of the 32 samples of the quad's row lie above its bound; all where there is no row.
+  __device__ __forceinline__ int above_bound(const Samples& samples, int half) const {
+    const int row = row_of(half);
+    int above = 0;
+#pragma unroll
+    for (const uint32_t pair : samples.largest[half]) {
+      const float2 scores = __half22float2(half2_of(pair));
+      above += scores.x > lists_.bound[row] ? 1 : 0;
+      above += scores.y > lists_.bound[row] ? 1 : 0;
+    }
+    above = quad_sum(above);
+    return lists_.query[row] < 0 ? 32 : above;
   }
 
   // Before keys whose products are off by up to this error are looked at.

@@ -9,7 +9,7 @@
 #include "core/touched_bytes.h"
 #include "gpu/engine/round.h"
 #include "gpu/engine/work.h"
-#include "gpu/entmax/forward_kernel.h"
+#include "gpu/entmax/tile_order.h"
 #include "gpu/tests/h200.h"
 #include "gpu/tests/ladder_cases.h"
 

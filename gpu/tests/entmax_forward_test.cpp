@@ -1,6 +1,8 @@
 // What the flagship's forward leaves beside its output: tau, the support, sums. (Its output over shapes,
 // masks and nasty inputs is the business of ladder_test, as for every variant.)
 
+#include <cstring>
+
 #include "core/workload.h"
 #include "gpu/tests/entmax_forward_run.h"
 #include "gpu/tests/ladder_cases.h"
@@ -18,14 +20,15 @@ struct Problem {
   Workload workload;
 };
 
+AttentionSpec spec(const AttentionShape& shape, double alpha, bool causal) {
+  AttentionSpec s;
+  s.shape = shape;
+  s.normalizer = {NormalizerKind::entmax, {alpha}};
+  s.mask.causal = causal;
+  return s;
+}
+
 std::vector<Problem> problems() {
-  const auto spec = [](AttentionShape shape, double alpha, bool causal) {
-    AttentionSpec s;
-    s.shape = shape;
-    s.normalizer = {NormalizerKind::entmax, {alpha}};
-    s.mask.causal = causal;
-    return s;
-  };
   return {
       {"gaussian", spec({1, 2, 2, 300, 300, 64}, 1.5, true), {}},
       {"gaussian, many keys", spec({1, 2, 1, 140, 1500, 64}, 1.5, false), {.query_variance = 25}},
@@ -79,6 +82,32 @@ TEST_CASE("entmax forward: a support that does not fit is counted, never cut, an
   const Problem problem = problems().front();
   const auto inputs = inputs_of(problem, Dtype::bf16);
   check_small_store(problem.spec, Dtype::bf16, inputs, 500, stream, entmax::ForwardPath::fastest);
+}
+
+TEST_CASE("entmax forward: rows with broad supports are left to the dense path, and only those") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const int64_t heads = 2, q_len = 256;
+  // Gaussian scores: some 14 keys a row, and some 60.
+  for (const auto& [query_variance, left] : {std::pair{2.0, int64_t{0}}, std::pair{0.3, q_len}}) {
+    for (const int64_t head_dim : {64, 128}) {
+      CAPTURE(query_variance);
+      CAPTURE(head_dim);
+      const Problem problem{
+          "", spec({1, heads, heads, q_len, 4096, head_dim}, 1.5, false), {.query_variance = query_variance}};
+      const ForwardRun run(problem.spec, Dtype::bf16, inputs_of(problem, Dtype::bf16), 1 << 18, stream);
+      const auto unstored =
+          entmax::unstored_rows(problem.spec, Dtype::bf16, {.workspace = run.workspace.data()});
+      const auto* const start = static_cast<const char*>(run.workspace.data());
+      const auto workspace = ForwardRun::host<char>(run.workspace, run.workspace.bytes());
+      for (int64_t head = 0; head < heads; ++head) {
+        int32_t count = -1;
+        std::memcpy(&count, &workspace[reinterpret_cast<const char*>(unstored.rows.counts + head) - start],
+                    sizeof count);
+        CHECK(count == left);
+      }
+    }
+  }
 }
 
 TEST_CASE("entmax forward: every run gives the same bits") {
