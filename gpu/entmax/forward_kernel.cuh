@@ -266,11 +266,13 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     screen.close_all();
     stop();
   };
-  // Whether holds(half) is true of most of the block's rows; a quad's first lane asks it of the first of its
-  // rows, the second of the other.
+  // Whether holds(half) is true of most of the rows that the block has; a quad's first lane asks it of the
+  // first of its rows, the second of the other.
   const auto most_rows = [&](const auto& holds) {
-    const bool first = holds(0), second = holds(1);
-    return __syncthreads_count(lane % 4 == 0 ? first : lane % 4 == 1 && second) >= kQueries / 2;
+    const bool of_rows[2] = {holds(0), holds(1)};
+    const int half = lane % 4;
+    const bool counts = half < 2 && of_rows[half % 2] && lists.query[row_of(half % 2)] >= 0;
+    return 2 * __syncthreads_count(counts) >= min(kQueries, present - tile * kQueries);
   };
   if (!done) {
     Samples samples;

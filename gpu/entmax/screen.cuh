@@ -94,8 +94,8 @@ class Screen {
     __syncwarp();
   }
 
-  // How far the 16 largest samples of the quad's row lie apart in z, two tiles' so far; not above 0 where the
-  // row sees none of them.
+  // How far the 16 largest samples of the quad's row lie apart in z, two tiles' so far; +inf where it sees
+  // none.
   __device__ __forceinline__ float spread(const Samples& samples, int half) const {
     float largest = -INFINITY, least = INFINITY;
 #pragma unroll
@@ -105,10 +105,12 @@ class Screen {
       least =
           fminf(least, fminf(pair.x > -INFINITY ? pair.x : INFINITY, pair.y > -INFINITY ? pair.y : INFINITY));
     }
-    return head_.entmax.gain * lists_.unit[row_of(half)] * (quad_max(largest) + quad_max(-least));
+    largest = quad_max(largest);
+    least = -quad_max(-least);
+    return largest >= least ? head_.entmax.gain * lists_.unit[row_of(half)] * (largest - least) : INFINITY;
   }
 
-  // How many of the 32 samples of the quad's row lie above its bound; all where there is no row.
+  // How many of the 32 samples of the quad's row lie above its bound.
   __device__ __forceinline__ int above_bound(const Samples& samples, int half) const {
     const int row = row_of(half);
     int above = 0;
@@ -118,8 +120,7 @@ class Screen {
       above += scores.x > lists_.bound[row] ? 1 : 0;
       above += scores.y > lists_.bound[row] ? 1 : 0;
     }
-    above = quad_sum(above);
-    return lists_.query[row] < 0 ? 32 : above;
+    return quad_sum(above);
   }
 
   // Before keys whose products are off by up to this error are looked at.

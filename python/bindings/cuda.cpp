@@ -16,6 +16,7 @@
 #include "core/dtype.h"
 #include "gpu/device.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/repeated_calls.h"
 
 #if SPLASH_HAVE_CUDA
 #include "gpu/cuda_check.h"
@@ -243,6 +244,13 @@ void bind_cuda(nb::module_& module) {
       .def("forward", &DeviceProblem::forward)
       .def("used", &DeviceProblem::used, "Entries of the support; waits for forward.")
       .def("backward", &DeviceProblem::backward);
+  using Repeated = RepeatedCalls<DeviceProblem>;
+  nb::class_<Repeated>(module, "RepeatedCalls")
+      .def(nb::init<const nb::type_object&>())
+      .def("add", &Repeated::add)
+      .def("clear", &Repeated::clear)
+      .def("forward", &Repeated::forward,
+           "None where no such call was added; else (store, capacity), or True where nothing is kept.");
   module.def("cuda_entmax", &rows);
   module.def("cuda_entmax_gradient", &rows_gradient);
 #endif

@@ -65,11 +65,12 @@ class _Output(torch.autograd.Function):
     """out alone, on a GPU and without tables: what backward needs lies in the store."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, others: tuple[Any, ...]) -> Tensor:
-        capacity = torch_cuda.capacity_for(q, k)
-        out, store = torch_cuda.kept_output(q, k, v, capacity, alpha, *others)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, call: tuple[Any, Any]) -> Tensor:
+        """call: what computes out, and its other arguments."""
+        compute, others = call
+        out, (store, ctx.capacity) = compute(q, k, v, alpha, *others)
         ctx.save_for_backward(q, k, v, alpha, store)
-        ctx.others, ctx.capacity = others, capacity
+        ctx.others = others
         return out
 
     @staticmethod
@@ -138,6 +139,32 @@ def _needs_gradient(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None) -> bo
     return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or learned)
 
 
+def repeated_output(q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any, k_keep: Any) -> Tensor | None:
+    """out of a call on a GPU that differs in nothing but values from one that was checked; else None."""
+    if torch.compiler.is_compiling() or not (type(q) in _Tensors and type(k) in _Tensors and type(v) in _Tensors):
+        return None
+    if not q.is_cuda or _are_functorch_transforms_active() or _len_torch_dispatch_stack():
+        return None
+    learned = alpha if type(alpha) in _Tensors else None
+    if type(causal) is not bool or (type(alpha) is not float if learned is None else learned.dtype != torch.float32):
+        return None
+    if scale is None:
+        scale = 0.0
+    elif type(scale) is not float or scale == 0:
+        return None
+    if k_keep is None:
+        k_keep = 0
+    elif type(k_keep) is not int or k_keep == 0:
+        return None
+    try:
+        if not _needs_gradient(q, k, v, learned):
+            return torch_cuda.repeated(q, k, v, False, alpha, causal, scale, k_keep)[0]
+        others = (alpha if learned is None else 0.0, causal, scale, k_keep, None, None, None, None)
+        return _Output.apply(q, k, v, learned, (torch_cuda.repeated_output, others))
+    except torch_cuda.Unknown:
+        return None
+
+
 def output(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
     """attention's out alone, with less around it where only eager autograd looks on."""
     device = q.device.type
@@ -146,7 +173,7 @@ def output(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
     if not _needs_gradient(q, k, v, problem[0]):
         return _output[device](q, k, v, *problem)
     if device == "cuda" and problem[5] is None and problem[7] is None:
-        return _Output.apply(q, k, v, problem[0], problem[1:])
+        return _Output.apply(q, k, v, problem[0], (torch_cuda.kept_output, problem[1:]))
     return attention(q, k, v, *problem)[0]
 
 

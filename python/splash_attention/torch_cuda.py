@@ -94,6 +94,17 @@ def entmax_backward(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: f
 # --- attention ---
 
 
+def _repeated_calls() -> Any:
+    """Of the library, where PyTorch shows its tensors to it (2.10 and newer)."""
+    try:
+        return _core.RepeatedCalls(Tensor) if _core.has_cuda else None
+    except (AttributeError, RuntimeError):
+        return None
+
+
+_repeated = _repeated_calls()
+
+
 class _Problem:
     """What does not change from call to call: the library's own, and the mask's tables in the GPU's memory."""
 
@@ -192,21 +203,60 @@ def _run_until_it_fits(
         return store, capacity  # a graph's inputs are to need no more room than those before it
     while (used := problem.kernels.used(store.data_ptr(), _stream(q))) > capacity:
         capacity = _needed[_problem_key(q, k)] = used + used // 8
+        if _repeated is not None:
+            _repeated.clear()  # they know the former capacity
         store = _run(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
     return store, capacity
 
 
 def output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> Tensor:
     """attention's out alone."""
-    return kept_output(q, k, v, -1, *problem_inputs)[0]
+    return _output(q, k, v, -1, *problem_inputs)[0]
 
 
-def kept_output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
-    """out, and a store in which tau and the support's counts lie too, unless the capacity is -1."""
+def kept_output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> tuple[Tensor, tuple[Tensor, int]]:
+    """out, and with its capacity a store in which tau and the support's counts lie too."""
+    capacity = capacity_for(q, k)
+    out, store = _output(q, k, v, capacity, *problem_inputs)
+    return out, (store, capacity)
+
+
+def _output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
     problem, alphas = _problem_of(q, k, *problem_inputs)
     q, k, v = _dense(q), _dense(k), _dense(v)
     out = torch.empty_like(q)
-    return out, _run(problem, q, k, v, alphas, out, None, None, capacity, False)
+    store = _run(problem, q, k, v, alphas, out, None, None, capacity, False)
+    alpha, number, *fixed, q_positions, _, cu_seqlens_q, _ = problem_inputs
+    if _repeated is not None and q_positions is None and cu_seqlens_q is None:
+        alpha = number if alpha is None else alphas
+        _repeated.add(q, k, alpha, *fixed, alphas.data_ptr(), problem.kernels, capacity_for(q, k))
+    return out, store
+
+
+class Unknown(Exception):
+    """No such call was checked."""
+
+
+def repeated(
+    q: Tensor, k: Tensor, v: Tensor, keeps: bool, alpha: Tensor | float, causal: bool, scale: float, k_keep: int
+) -> tuple[Tensor, Any]:  # fmt: skip
+    """out, and True or, where a store is kept, (store, capacity), of a call that differs in nothing but values from one
+    that was checked; else raises Unknown."""
+    if _repeated is None:
+        raise Unknown
+    out = torch.empty_like(q)
+    kept = _repeated.forward(q, k, v, out, keeps, alpha, causal, scale, k_keep)
+    if kept is None:
+        raise Unknown
+    return out, kept
+
+
+def repeated_output(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, number: float, causal: bool, scale: float, k_keep: int,
+    *tables: None,
+) -> tuple[Tensor, tuple[Tensor, int]]:  # fmt: skip
+    """kept_output of such a call."""
+    return repeated(q, k, v, True, number if alpha is None else alpha, causal, scale, k_keep)
 
 
 def rows_of(q: Tensor, k: Tensor, store: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
@@ -239,8 +289,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ..
 
 
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    """tau and support None: they lie in the store."""
+    """tau and support None: they lie in the store. A capacity of -1, with which nothing was kept, is one for a second
+    forward here."""
     *problem_inputs, capacity, all_rows, tau, support, store = inputs
+    if capacity < 0:
+        capacity, store = capacity_for(q, k), store.new_empty(0)
     problem, alphas = _problem_of(q, k, *problem_inputs)
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)

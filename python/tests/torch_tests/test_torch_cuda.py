@@ -59,6 +59,47 @@ def test_training_and_inference_give_the_same_output():
     assert torch.equal(inference, splash_attention(q, k, v, return_aux=True)[0])
 
 
+@pytest.mark.skipif(torch_cuda._repeated is None, reason="this PyTorch does not show its tensors to C code")
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_call_like_one_before_is_not_checked_again(gradient, learned, monkeypatch):
+    class Checked(Exception):
+        pass
+
+    def check(*inputs):
+        raise Checked
+
+    q, k, v = (t.to(GPU).requires_grad_(gradient) for t in inputs())
+    alpha = torch.full((4,), 1.7, device=GPU, requires_grad=gradient) if learned else 1.7
+    known = {"alpha": alpha, "causal": True, "scale": 0.1, "k_keep": None}
+    expected = splash_attention(q, k, v, **known)
+    more = torch.randn_like(v)
+    of_more = splash_attention(q, k, more, return_aux=True, **known)[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(torch_cuda, "_problem_of", check)
+        assert torch.equal(splash_attention(q, k, v, **known), expected)
+        last = splash_attention(q, k, more, **known)
+        assert torch.equal(last, of_more) and last.requires_grad == gradient
+        for other in ({"alpha": 1.6}, {"alpha": torch.ones(1, device=GPU)}, {"causal": False}, {"scale": 0.2}, {"scale": None}, {"k_keep": 9}):
+            with pytest.raises(Checked):
+                splash_attention(q, k, v, **{**known, **other})
+        for others in ([t[:, :, :-1] for t in (k, v)], [t.half() for t in (k, v)], [k, v[..., ::2]], [k.cpu(), v]):
+            with pytest.raises((Checked, TypeError, ValueError)):
+                splash_attention(q, *others, **known)
+    across = q.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(gradient)  # other strides
+    shifted = torch.empty(q.numel() + 1, dtype=q.dtype, device=GPU)[1:].view_as(q).copy_(q.detach())  # not aligned
+    for same in (across, shifted.requires_grad_(gradient)):
+        assert torch.equal(splash_attention(same, k, v, **known), expected)
+    if gradient:
+        sources = [q, k, alpha] if learned else [q, k]
+        for mine, other in zip(*(torch.autograd.grad(out.sum(), sources) for out in (last, of_more))):
+            close(mine, other.cpu(), torch.bfloat16)
+    if learned:  # its values are looked at in every call
+        for value in (2.0, 1.0):
+            out = splash_attention(q, k, v, **{**known, "alpha": torch.full((4,), value, device=GPU)})
+            assert out.isnan().all() if value == 1 else torch.equal(out, splash_attention(q, k, v, **{**known, "alpha": 2.0}))
+
+
 def test_a_store_that_is_too_small_grows():
     given = inputs(scale=0.02, dim=256)  # every key of every row, stored
     torch_cuda._needed.clear()

@@ -89,13 +89,14 @@ def test_out_alone_leaves_the_rest_in_the_store(made):
     q, k, v = inputs()
     problem = (None, 1.5, False, 0.0, 0, *NO_TABLES)
     assert (torch_cuda.output(q, k, v, *problem) == 1).all()
-    out, store = torch_cuda.kept_output(q, k, v, 64, *problem)
-    assert (out == 2).all() and made[0].capacities == [-1, 64]
+    torch_cuda._needed[torch_cuda._problem_key(q, k)] = 300
+    out, (store, capacity) = torch_cuda.kept_output(q, k, v, *problem)
+    assert (out == 2).all() and made[0].capacities == [-1, capacity] == [-1, 300]
     store[256 : 256 + 8 * HEADS * ROWS].view(torch.float32)[:] = torch.arange(2.0 * HEADS * ROWS)
     store[256 + 8 * HEADS * ROWS :][: 8 * HEADS * ROWS].view(torch.int32)[:] = 3
-    tau, counts = torch_cuda.rows_of(q, k, store, 64, *problem)
+    tau, counts = torch_cuda.rows_of(q, k, store, capacity, *problem)
     assert tau.shape == counts.shape == q.shape[:3] and (counts == 3).all() and torch.equal(tau.flatten(), torch.arange(2.0 * HEADS * ROWS))
-    gradients = torch_cuda.attention_backward(out, q, k, v, *problem, 64, False, None, None, store)
+    gradients = torch_cuda.attention_backward(out, q, k, v, *problem, capacity, False, None, None, store)
     assert all((gradient == 1).all() for gradient in gradients[:3])
 
 
@@ -111,6 +112,21 @@ def test_alphas_in_a_tensor_are_left_to_the_kernels(made):
     (problem,) = made  # the values belong to the call
     assert not problem.alpha_checked
     assert np.allclose(problem.alphas, [[1.5], [1.5], [1.2], [1.2]])
+
+
+def test_a_repeated_call_is_one_on_a_gpu(made):
+    if not (core.has_cuda and hasattr(torch.Tensor, "__dlpack_c_exchange_api__")):
+        pytest.skip("needs PyTorch 2.10 and a build with CUDA")
+    calls = core.RepeatedCalls(torch.Tensor)
+    q, k, v = inputs()
+    numbers = (1.5, False, 0.0, 0)
+    calls.add(q, k, *numbers, 0, made, 16)
+    for keeps in (False, True):
+        assert calls.forward(q, k, v, torch.empty_like(q), keeps, *numbers) is None
+        assert calls.forward(q, "k", np.zeros(3), 5, keeps, *numbers) is None
+        assert calls.forward(q, k, v, torch.empty_like(q), keeps, torch.ones(2), *numbers[1:]) is None
+    with pytest.raises(AttributeError):
+        core.RepeatedCalls(np.ndarray)
 
 
 def test_tables_belong_to_the_call(made):
