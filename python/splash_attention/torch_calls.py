@@ -24,6 +24,7 @@ _entmax = {"cpu": torch_ops.entmax_cpu, "cuda": torch_cuda.entmax}
 _entmax_backward = {"cpu": torch_ops.entmax_backward_cpu, "cuda": torch_cuda.entmax_backward}
 _attention = {"cpu": torch_ops.attention_cpu, "cuda": torch_cuda.attention}
 _output = {"cpu": torch_ops.output_cpu, "cuda": torch_cuda.output}
+_kept_output = {"cpu": torch_ops.kept_output_cpu, "cuda": torch_cuda.kept_output}
 _attention_backward = {"cpu": torch_ops.attention_backward_cpu, "cuda": torch_cuda.attention_backward}
 
 
@@ -62,7 +63,7 @@ class _Attention(torch.autograd.Function):
 
 
 class _Output(torch.autograd.Function):
-    """out alone, on a GPU and without tables: what backward needs lies in the store."""
+    """out alone, and without tables: what backward needs lies in a store, or on the CPU is computed again."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, call: tuple[Any, Any]) -> Tensor:
@@ -76,10 +77,12 @@ class _Output(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> Any:
         q, k, v, alpha, store = ctx.saved_tensors
-        tau, support, call = None, None, torch_cuda.attention_backward
+        device, tau, support = q.device.type, None, None
+        call = _attention_backward[device]
         if torch.is_grad_enabled():  # create_graph: by the operator, which refuses
-            tau, support = torch_cuda.rows_of(q, k, store, ctx.capacity, alpha, *ctx.others)
-            call = _ops.attention_backward
+            call, tau, support = _ops.attention_backward, store, store
+            if device == "cuda":
+                tau, support = torch_cuda.rows_of(q, k, store, ctx.capacity, alpha, *ctx.others)
         d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.others, ctx.capacity, False, tau, support, store)
         return d_q, d_k, d_v, torch_ops.alpha_gradient(alpha, d_alpha), None
 
@@ -141,9 +144,9 @@ def _needs_gradient(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None) -> bo
 
 def repeated_output(q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any, k_keep: Any) -> Tensor | None:
     """out of a call on a GPU that differs in nothing but values from one that was checked; else None."""
-    if torch.compiler.is_compiling() or not (type(q) in _Tensors and type(k) in _Tensors and type(v) in _Tensors):
+    if not (type(q) in _Tensors and q.is_cuda and type(k) in _Tensors and type(v) in _Tensors):
         return None
-    if not q.is_cuda or _are_functorch_transforms_active() or _len_torch_dispatch_stack():
+    if torch.compiler.is_compiling() or _are_functorch_transforms_active() or _len_torch_dispatch_stack():
         return None
     learned = alpha if type(alpha) in _Tensors else None
     if type(causal) is not bool or (type(alpha) is not float if learned is None else learned.dtype != torch.float32):
@@ -172,8 +175,8 @@ def output(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
         return attention(q, k, v, *problem)[0]
     if not _needs_gradient(q, k, v, problem[0]):
         return _output[device](q, k, v, *problem)
-    if device == "cuda" and problem[5] is None and problem[7] is None:
-        return _Output.apply(q, k, v, problem[0], (torch_cuda.kept_output, problem[1:]))
+    if problem[5] is None and problem[7] is None:
+        return _Output.apply(q, k, v, problem[0], (_kept_output[device], problem[1:]))
     return attention(q, k, v, *problem)[0]
 
 

@@ -31,7 +31,8 @@ def _as_alpha(alpha: Any) -> tuple[Tensor | None, float]:
         if not alpha.is_floating_point():
             raise TypeError(f"alpha is of {checks.dtype_name(alpha)}; it must be of a floating-point dtype")
         return alpha, 0.0
-    checks.check_alpha(alpha)
+    if type(alpha) is not float or not 1 < alpha < 2:  # what most calls have needs no closer look
+        checks.check_alpha(alpha)
     return None, float(alpha)
 
 
@@ -67,7 +68,8 @@ def problem_of(
 ) -> tuple[Any, ...]:  # fmt: skip
     """The operators' arguments behind q, k and v, checked."""
     batch, q_heads, _, q_len, kv_len, _ = checks.check_inputs(q, k, v)
-    _check_devices(q, k=k, v=v)
+    if not (q.is_cpu and k.is_cpu and v.is_cpu):
+        _check_devices(q, k=k, v=v)
     checks.check_tables(tables, batch, q_heads, q_len, kv_len)
     values, number = _as_alpha(alpha)
     if values is not None:
@@ -82,10 +84,11 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: int | None,
     tables: dict[str, Tensor | None], return_aux: bool,
 ) -> Any:  # fmt: skip
-    if isinstance(q, Tensor) and torch.is_autocast_enabled(q.device.type):
+    if torch._C._is_any_autocast_enabled() and isinstance(q, Tensor) and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    if not (return_aux or any(table is not None for table in tables.values())):
+    on_gpu = isinstance(q, Tensor) and q.is_cuda
+    if on_gpu and not (return_aux or any(table is not None for table in tables.values())):
         out = torch_calls.repeated_output(q, k, v, alpha, causal, scale, k_keep)
         if out is not None:
             return out

@@ -114,13 +114,21 @@ def output_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
     return _tensor(out, q.dtype)
 
 
+_NO_STORE = torch.empty(0, dtype=torch.uint8)
+
+
+def kept_output_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, tuple[Tensor, int]]:
+    """out, and in the place of a store with its capacity nothing: backward computes the support again."""
+    return output_cpu(q, k, v, *problem), (_NO_STORE, -1)
+
+
 def attention_cpu(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     problem, (with_peak, _, _) = inputs[:-KEPT], inputs[-KEPT:]
     out, tau, support, peak = _core.attention_forward(
         spec_of(q, k, problem), _numpy(q), _numpy(k), _numpy(v), with_peak
     )
-    store = torch.empty(0, dtype=torch.uint8)
-    return _tensor(out, q.dtype), torch.from_numpy(tau), torch.from_numpy(support), torch.from_numpy(peak), store
+    rest = (torch.from_numpy(part) for part in (tau, support, peak))
+    return _tensor(out, q.dtype), *rest, torch.empty(0, dtype=torch.uint8)
 
 
 def attention_backward_cpu(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
