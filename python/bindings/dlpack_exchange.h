@@ -15,10 +15,10 @@ constexpr uint8_t kUnsigned = 1, kFloat = 2;  // codes of dtypes
 using Tensor = nanobind::dlpack::dltensor;
 
 struct ManagedTensor {
-  uint32_t major, minor;
-  void* context;
-  void (*destroy)(ManagedTensor*);
-  uint64_t flags;
+  uint32_t major = 0, minor = 0;
+  void* context = nullptr;
+  void (*destroy)(ManagedTensor*) = nullptr;
+  uint64_t flags = 0;
   Tensor tensor;
 };
 
