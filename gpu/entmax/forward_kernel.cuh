@@ -10,7 +10,6 @@
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/wgmma_f16.cuh"
 #include "gpu/entmax/finish.cuh"
-#include "gpu/entmax/forward_kernel.h"
 #include "gpu/entmax/screen.cuh"
 #include "gpu/entmax/tile_order.h"
 

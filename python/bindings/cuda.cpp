@@ -16,7 +16,6 @@
 #include "core/dtype.h"
 #include "gpu/device.h"
 #include "python/bindings/bindings.h"
-#include "python/bindings/repeated_calls.h"
 
 #if SPLASH_HAVE_CUDA
 #include "gpu/cuda_check.h"
@@ -25,6 +24,7 @@
 #include "gpu/entmax/backward.h"
 #include "gpu/entmax/forward.h"
 #include "gpu/entmax/rows.h"
+#include "python/bindings/repeated_calls.h"
 #endif
 
 namespace splash::python {

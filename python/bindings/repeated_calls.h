@@ -11,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "python/bindings/bindings.h"
 #include "python/bindings/dlpack_exchange.h"
 
 namespace splash::python {

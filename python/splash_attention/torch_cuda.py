@@ -14,6 +14,7 @@ from torch import Tensor
 
 from splash_attention import _core, torch_ops
 from splash_attention.arrays import make_spec
+from splash_attention.torch_ops import nothing
 
 ENTRIES_A_ROW = 16  # of the first store
 _needed: dict[tuple[Any, ...], int] = {}  # entries of stores that were too small, with some room, by problem
@@ -40,13 +41,6 @@ def _checked(device: int) -> int:
 def _stream(tensor: Tensor) -> int:
     """The current one of the tensor's device, without a Python object, which costs microseconds."""
     return torch._C._cuda_getCurrentRawStream(_checked(tensor.get_device()))
-
-
-@functools.cache
-def _nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """In the place of what is not kept."""
-    with torch.inference_mode(False):  # what is made in inference mode autograd would refuse later
-        return torch.empty(0, dtype=dtype, device=device)
 
 
 @functools.cache
@@ -274,10 +268,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ..
     q, k, v = _dense(q), _dense(k), _dense(v)
     out, device = torch.empty_like(q), q.device
     tau = q.new_empty(problem.rows, dtype=torch.float32)
-    support = q.new_empty(problem.rows, dtype=torch.int32) if capacity >= 0 else _nothing(torch.int32, device)
+    support = q.new_empty(problem.rows, dtype=torch.int32) if capacity >= 0 else nothing(torch.int32, device)
     if not with_peak:
         store = _run(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
-        return out, tau, support, _nothing(torch.float32, device), store if capacity >= 0 else _nothing(torch.uint8, device)
+        return out, tau, support, nothing(torch.float32, device), store if capacity >= 0 else nothing(torch.uint8, device)
     store, room = _run_until_it_fits(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
     row, _, excess = _entries(problem, support, store, room)
     peak = torch.zeros_like(tau)

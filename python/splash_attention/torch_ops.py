@@ -47,6 +47,13 @@ library.define(f"probabilities(Tensor q, Tensor k, {_problem}) -> (Tensor, Tenso
 _ops = torch.ops.splash_attention
 
 
+@functools.cache
+def nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """In the place of what is not kept."""
+    with torch.inference_mode(False):  # what is made in inference mode autograd would refuse later
+        return torch.empty(0, dtype=dtype, device=device)
+
+
 def _computed_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
@@ -114,12 +121,9 @@ def output_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
     return _tensor(out, q.dtype)
 
 
-_NO_STORE = torch.empty(0, dtype=torch.uint8)
-
-
 def kept_output_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, tuple[Tensor, int]]:
     """out, and in the place of a store with its capacity nothing: backward computes the support again."""
-    return output_cpu(q, k, v, *problem), (_NO_STORE, -1)
+    return output_cpu(q, k, v, *problem), (nothing(torch.uint8, q.device), -1)
 
 
 def attention_cpu(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:

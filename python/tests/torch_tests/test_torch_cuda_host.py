@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention import torch_cuda  # noqa: E402
+from splash_attention import splash_attention, torch_cuda, torch_ops  # noqa: E402
 
 HEADS, KV_HEADS, ROWS, KEYS, DIM = 4, 2, 5, 7, 8
 
@@ -154,7 +154,13 @@ def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
 
 
 def test_what_inference_mode_left_is_no_obstacle_to_gradients():
-    torch_cuda._nothing.cache_clear()
+    torch_ops.nothing.cache_clear()
     with torch.inference_mode():
-        torch_cuda._nothing(torch.float32, torch.device("cpu"))
-    assert not torch_cuda._nothing(torch.float32, torch.device("cpu")).is_inference()
+        torch_ops.nothing(torch.float32, torch.device("cpu"))
+    assert not torch_ops.nothing(torch.float32, torch.device("cpu")).is_inference()
+    torch_ops.nothing.cache_clear()
+    q, k, v = inputs()
+    with torch.inference_mode():
+        splash_attention(q, k, v)
+    splash_attention(q.requires_grad_(), k, v).sum().backward()
+    assert q.grad.shape == q.shape
