@@ -6,6 +6,20 @@ function(splash_library name)
   target_link_libraries(${name} PUBLIC splash_flags ${arg_LINK})
 endfunction()
 
+# splash_kernels(variable name FILE.cu …): small CUDA files that with SPLASH_UNITY compile as one, which CMake does for
+# C++ alone: nvcc reads the same headers for each file and architecture anew, some 4 s. Sets variable to what to compile.
+function(splash_kernels variable name)
+  set(${variable} ${ARGN} PARENT_SCOPE)
+  if(SPLASH_UNITY)
+    list(TRANSFORM ARGN PREPEND "#include \"${CMAKE_CURRENT_SOURCE_DIR}/" OUTPUT_VARIABLE lines)
+    list(TRANSFORM lines APPEND "\"\n")
+    list(JOIN lines "" content)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/${name}.cu)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${content}")
+    set(${variable} ${file} PARENT_SCOPE)
+  endif()
+endfunction()
+
 # splash_test(name SOURCES … LINK … [LABELS …]): one doctest program, one ctest entry.
 # Labels in use: gpu (needs a device, else reports itself as skipped), slow (left out of the sanitizer run), python.
 function(splash_test name)

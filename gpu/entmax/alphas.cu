@@ -9,14 +9,14 @@
 namespace splash::gpu::entmax {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kAlphaThreads = 256;
 
 __device__ bool taken(float alpha) {
   return alpha > 1 && alpha <= 2;
 }
 
-__global__ void __launch_bounds__(kThreads) take_kernel(const float* alpha, int count, float* result) {
-  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+__global__ void __launch_bounds__(kAlphaThreads) take_kernel(const float* alpha, int count, float* result) {
+  const int i = static_cast<int>(blockIdx.x) * kAlphaThreads + static_cast<int>(threadIdx.x);
   if (i < count) result[i] = taken(alpha[i]) ? alpha[i] : 1.5f;
 }
 
@@ -28,7 +28,7 @@ struct Refusal {
 };
 
 // Blocks of x go through the heads of all batch entries, those of y through the results.
-__global__ void __launch_bounds__(kThreads) refuse_kernel(const __grid_constant__ Refusal refusal) {
+__global__ void __launch_bounds__(kAlphaThreads) refuse_kernel(const __grid_constant__ Refusal refusal) {
   const HeadResult result = refusal.results[blockIdx.y];
   const int64_t words = result.head_bytes / 4;
   for (int64_t head = blockIdx.x; head < refusal.batch * result.heads; head += gridDim.x) {
@@ -38,14 +38,14 @@ __global__ void __launch_bounds__(kThreads) refuse_kernel(const __grid_constant_
     for (int i = 0; i < group; ++i) refused |= !taken(refusal.alpha[refusal.count == 1 ? 0 : first + i]);
     if (!refused) continue;
     auto* const data = static_cast<uint32_t*>(result.data) + head * words;
-    for (int64_t i = threadIdx.x; i < words; i += kThreads) data[i] = 0xFFFFFFFF;
+    for (int64_t i = threadIdx.x; i < words; i += kAlphaThreads) data[i] = 0xFFFFFFFF;
   }
 }
 
 }  // namespace
 
 void take_alphas(const float* alpha, int count, float* taken, StreamHandle stream) {
-  take_kernel<<<(count + kThreads - 1) / kThreads, kThreads, 0, stream>>>(alpha, count, taken);
+  take_kernel<<<(count + kAlphaThreads - 1) / kAlphaThreads, kAlphaThreads, 0, stream>>>(alpha, count, taken);
   check_launch("take_kernel");
 }
 
@@ -68,7 +68,7 @@ void refuse_heads(const float* alpha, int count, int64_t batch, int64_t q_heads,
   }
   if (wanted == 0) return;
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(batch * q_heads, 1 << 16)), wanted);
-  refuse_kernel<<<grid, kThreads, 0, stream>>>(refusal);
+  refuse_kernel<<<grid, kAlphaThreads, 0, stream>>>(refusal);
   check_launch("refuse_kernel");
 }
 

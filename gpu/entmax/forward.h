@@ -48,7 +48,7 @@ int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype);
 
 // The rows that StoredRows::sparse leaves out, for backward: they lie in the workspace until the next
 // forward. None on the portable path.
-UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arguments);
+UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 // Forward takes entmax with 1 < alpha <= 2 over all keys or the k_keep largest of each row, any mask, a scale
 // above 0, bf16, f16 or f32, head_dim a multiple of 8 up to 256. Throws Unsupported where spec or dtype is
@@ -59,6 +59,6 @@ void require_forward(const AttentionSpec& spec, Dtype dtype);
 // for the few rows that outgrew its lists, one for rows with broad supports. The portable ones: one for all
 // rows, one for those that outgrew its lists. Throws as require_forward and choose_path do; InvalidArgument
 // where the mask's tables are missing; DeviceError where a launch fails.
-void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arguments);
+void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax

@@ -7,7 +7,7 @@
 namespace splash::gpu::entmax {
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kGatherThreads = 1024;
 
 // The rows of a warp's masks into queries, each mask's from its place on: its rows lie in consecutive lanes.
 // mask, at: the lane's; word: the first lane's.
@@ -27,15 +27,15 @@ __device__ void list_rows(uint32_t mask, int at, int word, int* queries, int64_t
 }
 
 // One block a head, a thread 32 rows at a time.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kGatherThreads)
     gather_kernel(const uint32_t* masks, int q_len, int* queries, int* counts, Support unstored) {
-  using Scan = cub::BlockScan<int, kThreads>;
+  using Scan = cub::BlockScan<int, kGatherThreads>;
   __shared__ Scan::TempStorage scratch;
   const int head = static_cast<int>(blockIdx.x), words = row_mask_words(q_len);
   masks += int64_t{head} * words;
   queries += int64_t{head} * q_len;
   int before = 0;
-  for (int first = 0; first < words; first += kThreads) {
+  for (int first = 0; first < words; first += kGatherThreads) {
     const int word = first + static_cast<int>(threadIdx.x);
     uint32_t mask = word < words ? masks[word] : 0;
     if (word == words - 1 && q_len % 32 != 0) mask &= (1u << q_len % 32) - 1;
@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void gather_rows(const Problem& problem, const uint32_t* masks, int* queries, int* counts,
                  StreamHandle stream, const Support& unstored) {
-  gather_kernel<<<static_cast<unsigned>(problem.heads), kThreads, 0, stream>>>(masks, problem.q_len, queries,
-                                                                               counts, unstored);
+  gather_kernel<<<static_cast<unsigned>(problem.heads), kGatherThreads, 0, stream>>>(
+      masks, problem.q_len, queries, counts, unstored);
   check_launch("gather_kernel");
 }
 

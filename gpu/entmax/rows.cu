@@ -15,7 +15,7 @@
 namespace splash::gpu::entmax {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRowThreads = 256;
 constexpr int kMaxSteps = 200;  // of a bracket that at least halves: more than a double has bits
 
 template <class T>
@@ -52,13 +52,13 @@ struct Largest {
   }
 };
 
-// Of all threads, in one fixed order; every thread gets it. kThreads values of shared memory.
+// Of all threads, in one fixed order; every thread gets it. kRowThreads values of shared memory.
 template <class V, class Combine>
 __device__ V of_block(V value, V* shared, const Combine& combine) {
   shared[threadIdx.x] = value;
   __syncthreads();
 #pragma unroll
-  for (int half = kThreads / 2; half > 0; half /= 2) {
+  for (int half = kRowThreads / 2; half > 0; half /= 2) {
     if (static_cast<int>(threadIdx.x) < half)
       shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + half]);
     __syncthreads();
@@ -77,10 +77,10 @@ __device__ double power_of(double d, double power) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     entmax_rows_kernel(const T* scores, const double* alphas, int64_t alpha_step, int64_t n, T* p) {
   using V = Computed<T>;
-  __shared__ V shared[kThreads];
+  __shared__ V shared[kRowThreads];
   const T* const row = scores + blockIdx.x * n;
   T* const out = p + blockIdx.x * n;
   const double alpha = alphas[blockIdx.x * alpha_step];
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
 
   V largest = -infinity;
   int poisoned = !(alpha > 1 && alpha < INFINITY);
-  for (int64_t j = threadIdx.x; j < n; j += kThreads) {
+  for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
     const V z = gain * load(row, j);
     poisoned |= !(z < infinity);
     largest = z > largest ? z : largest;
@@ -97,7 +97,8 @@ __global__ void __launch_bounds__(kThreads)
   largest = of_block(largest, shared, Largest{});
   poisoned = __syncthreads_or(poisoned);
   if (poisoned || largest == -infinity) {
-    for (int64_t j = threadIdx.x; j < n; j += kThreads) store(out, j, poisoned ? static_cast<V>(NAN) : V(0));
+    for (int64_t j = threadIdx.x; j < n; j += kRowThreads)
+      store(out, j, poisoned ? static_cast<V>(NAN) : V(0));
     return;
   }
 
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kThreads)
   V low = -1, high = 0, offset = -1;
   for (int step = 0; step < kMaxSteps; ++step) {
     V mass = 0, slope = 0;
-    for (int64_t j = threadIdx.x; j < n; j += kThreads) {
+    for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
       const V d = gain * load(row, j) - largest - offset;
       if (!(d > 0)) continue;
       const V w = power_of(d, beta);
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
     if (next == offset || next == low || next == high) break;
     offset = next;
   }
-  for (int64_t j = threadIdx.x; j < n; j += kThreads) {
+  for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
     const V d = gain * load(row, j) - largest - offset;
     store(out, j, d > 0 ? power_of(d, beta) : V(0));
   }
@@ -136,11 +137,11 @@ __device__ float derivative_of(float p, double alpha) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     entmax_gradient_kernel(const T* p, const T* d_p, const double* alphas, int64_t alpha_step, int64_t n,
                            T* d_scores, double* d_alpha) {
   using V = Computed<T>;
-  __shared__ double shared[kThreads];
+  __shared__ double shared[kRowThreads];
   const T* const row = p + blockIdx.x * n;
   const T* const gradient = d_p + blockIdx.x * n;
   T* const out = d_scores + blockIdx.x * n;
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(kThreads)
 
   double sum_u = 0, sum_ug = 0;
   int poisoned = 0;
-  for (int64_t j = threadIdx.x; j < n; j += kThreads) {
+  for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
     const V value = load(row, j);
     poisoned |= value != value;
     if (!(value > 0)) continue;
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kThreads)
   const double delta = sum_ug / sum_u;
 
   double total = 0;
-  for (int64_t j = threadIdx.x; j < n; j += kThreads) {
+  for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
     const V value = load(row, j);
     V ds = poisoned ? static_cast<V>(NAN) : V(0);
     if (value > 0) {
@@ -210,7 +211,7 @@ void entmax_rows(Dtype dtype, const void* scores, const double* alpha, int64_t a
   if (rows == 0 || n == 0) return;
   visit(dtype, [&](auto element) {
     using T = decltype(element);
-    entmax_rows_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
+    entmax_rows_kernel<T><<<static_cast<unsigned>(rows), kRowThreads, 0, stream>>>(
         static_cast<const T*>(scores), alpha, alphas == 1 ? 0 : 1, n, static_cast<T*>(p));
   });
   check_launch("entmax_rows_kernel");
@@ -222,7 +223,7 @@ void entmax_rows_gradient(Dtype dtype, const void* p, const void* d_p, const dou
   if (rows == 0) return;
   visit(dtype, [&](auto element) {
     using T = decltype(element);
-    entmax_gradient_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
+    entmax_gradient_kernel<T><<<static_cast<unsigned>(rows), kRowThreads, 0, stream>>>(
         static_cast<const T*>(p), static_cast<const T*>(d_p), alpha, alphas == 1 ? 0 : 1, n,
         static_cast<T*>(d_scores), d_alpha);
   });

@@ -11,7 +11,7 @@
 namespace splash::gpu::entmax::backward {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kColumnThreads = 256, kColumnWarps = kColumnThreads / 32;
 constexpr uint32_t kZeroKeys = 128;  // keys a warp looks through for such without an entry
 
 // A lane's part of a key's dV and dK.
@@ -72,9 +72,9 @@ __device__ bool is_through(const Entry* first, int count) {
 }
 
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kThreads, 3) sum_columns(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kColumnThreads, 3) sum_columns(const __grid_constant__ Problem p) {
   wait_for_kernels_before();
-  constexpr int kGroups = kThreads / kLanes, kRun = kColumnTile / kGroups;
+  constexpr int kGroups = kColumnThreads / kLanes, kRun = kColumnTile / kGroups;
   constexpr int kFlight = std::is_same_v<T, float> ? 2 : 4;  // entries whose rows are in flight
   __shared__ Entry with_neighbours[kColumnTile + 2];
   __shared__ float4 heads[kGroups][4 * kLanes];  // sums of keys that the group has from the group before
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, 3) sum_columns(const __grid_constant
   const auto count = static_cast<uint32_t>(*p.totals);
 
   for (uint32_t tile = blockIdx.x; tile * int64_t{kColumnTile} < count; tile += gridDim.x) {
-    for (int i = threadIdx.x; i < kColumnTile + 2; i += kThreads) {
+    for (int i = threadIdx.x; i < kColumnTile + 2; i += kColumnThreads) {
       const uint32_t at = tile * kColumnTile + i - 1;  // wraps before the first
       with_neighbours[i] = at < count ? p.entries[p.order[at]] : Entry{kNoKey, 0, 0, 0};
     }
@@ -159,11 +159,11 @@ __global__ void __launch_bounds__(kThreads, 3) sum_columns(const __grid_constant
 // A warp a tile: the key that the tile leaves to the next ones. Then a warp for 128 keys: zeros where a key
 // has no entry.
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kColumnThreads)
     finish_columns(const __grid_constant__ Problem p, const uint32_t tile_warps) {
   wait_for_kernels_before();
   const Group<T, kLanes> lanes(p);
-  const uint32_t warp = blockIdx.x * kWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t warp = blockIdx.x * kColumnWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp >= tile_warps) {
     const uint32_t first = (warp - tile_warps) * kZeroKeys;
     uint32_t present = 0;  // 4 keys a lane
@@ -211,11 +211,11 @@ void compute_columns(const Problem& p, Dtype dtype, StreamHandle stream) {
                  key_warps = (p.keys + kZeroKeys - 1) / kZeroKeys;
   for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {
     if (tiles > 0) {
-      launch("sum_columns", sum_columns<T, kLanes>, std::min<unsigned>(tiles, kMostBlocks), kThreads, stream,
-             p);
+      launch("sum_columns", sum_columns<T, kLanes>, std::min<unsigned>(tiles, kMostBlocks), kColumnThreads,
+             stream, p);
     }
-    const unsigned blocks = (tile_warps + key_warps + kWarps - 1) / kWarps;
-    launch("finish_columns", finish_columns<T, kLanes>, blocks, kThreads, stream, p, tile_warps);
+    const unsigned blocks = (tile_warps + key_warps + kColumnWarps - 1) / kColumnWarps;
+    launch("finish_columns", finish_columns<T, kLanes>, blocks, kColumnThreads, stream, p, tile_warps);
   });
 }
 

@@ -23,7 +23,8 @@ constexpr int kDenseTile = 64;  // rows
 // What dense_keys needs of a row: z - tau is gain <q, k> + shift, -inf where the row has no p > 0; it sees
 // the keys below end (an int's bits); inverse is that of the sum of its weights. The last two are
 // dense_queries'.
-enum Fact { kShift, kEnd, kDelta, kInverse, kFacts };
+using Fact = int;
+constexpr Fact kShift = 0, kEnd = 1, kDelta = 2, kInverse = 3, kFacts = 4;
 
 struct Dense {
   UnstoredRows from{};

@@ -12,23 +12,23 @@
 namespace splash::gpu::entmax::backward {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kLongRowThreads = 256;
 
 // The sum of the groups' values, which all lanes of a group hold.
 template <int kLanes>
-__device__ float sum_groups(float x, float (&values)[kThreads / kLanes]) {
+__device__ float sum_groups(float x, float (&values)[kLongRowThreads / kLanes]) {
   __syncthreads();  // values may still be read
   if (threadIdx.x % kLanes == 0) values[threadIdx.x / kLanes] = x;
   __syncthreads();
   float sum = 0;
-  for (int i = 0; i < kThreads / kLanes; ++i) sum += values[i];
+  for (int i = 0; i < kLongRowThreads / kLanes; ++i) sum += values[i];
   return sum;
 }
 
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kThreads, 2) long_row_gradients(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kLongRowThreads, 2) long_row_gradients(const __grid_constant__ Problem p) {
   wait_for_kernels_before();
-  constexpr int kGroups = kThreads / kLanes, kStep = kGroups * kChunk;
+  constexpr int kGroups = kLongRowThreads / kLanes, kStep = kGroups * kChunk;
   __shared__ float group_sums[kGroups];
   __shared__ float parts[kGroups][kLanes * 8];  // of dQ
   const Group<T, kLanes> lanes(p);
@@ -101,7 +101,7 @@ void compute_long_rows(const Problem& p, Dtype dtype, StreamHandle stream) {
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(p.support.capacity / kLongRow + 1, kMostBlocks / 4));
   for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {
-    launch("long_row_gradients", long_row_gradients<T, kLanes>, blocks, kThreads, stream, p);
+    launch("long_row_gradients", long_row_gradients<T, kLanes>, blocks, kLongRowThreads, stream, p);
   });
 }
 

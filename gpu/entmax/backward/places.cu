@@ -8,7 +8,7 @@
 namespace splash::gpu::entmax::backward {
 namespace {
 
-constexpr int kThreads = kRowTile * kRowBlock, kScanThreads = 1024;
+constexpr int kPlaceThreads = kRowTile * kRowBlock, kPlaceScanThreads = 1024;
 static_assert(kRowTile == 32, "a warp a tile");
 
 // The lanes in the order of their values, largest first: lane i gets the i-th (a bitonic sort, Batcher 1968).
@@ -27,10 +27,10 @@ __device__ uint32_t lanes_by(uint32_t value) {
   return word & 31;
 }
 
-__global__ void __launch_bounds__(kThreads) place_rows(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kPlaceThreads) place_rows(const __grid_constant__ Problem p) {
   wait_for_kernels_before();
-  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  for (int64_t i = thread; i < (int64_t{p.keys} + 15) / 16; i += int64_t{gridDim.x} * kThreads)
+  const int64_t thread = int64_t{blockIdx.x} * kPlaceThreads + threadIdx.x;
+  for (int64_t i = thread; i < (int64_t{p.keys} + 15) / 16; i += int64_t{gridDim.x} * kPlaceThreads)
     reinterpret_cast<uint4*>(p.present)[i] = {};
 
   const int64_t tile = thread / kRowTile;
@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kThreads) place_rows(const __grid_constant__ P
   if (pool < 0) count = 0;
   const bool is_long = count > kLongRow;
   unsigned long long total;
-  const auto before = exclusive_sum<kThreads>(static_cast<unsigned long long>(is_long) << 32 | count, total);
+  const auto before =
+      exclusive_sum<kPlaceThreads>(static_cast<unsigned long long>(is_long) << 32 | count, total);
   if (threadIdx.x == 0) p.block_places[blockIdx.x] = total;
   if (tile >= p.row_tiles) return;
 
@@ -57,10 +58,10 @@ __global__ void __launch_bounds__(kThreads) place_rows(const __grid_constant__ P
                          .count = __shfl_sync(kWarp, count, other)};
 }
 
-__global__ void __launch_bounds__(kScanThreads)
+__global__ void __launch_bounds__(kPlaceScanThreads)
     place_blocks(const __grid_constant__ Problem p, const uint32_t blocks) {
   wait_for_kernels_before();
-  const auto total = exclusive_sums<kScanThreads>(p.block_places, blocks);
+  const auto total = exclusive_sums<kPlaceScanThreads>(p.block_places, blocks);
   if (threadIdx.x == 0) *p.totals = total;
 }
 
@@ -68,8 +69,8 @@ __global__ void __launch_bounds__(kScanThreads)
 
 void place_entries(const Problem& p, StreamHandle stream) {
   const auto blocks = static_cast<uint32_t>((p.row_tiles + kRowBlock - 1) / kRowBlock);
-  launch("place_rows", place_rows, blocks, kThreads, stream, p);
-  launch("place_blocks", place_blocks, 1, kScanThreads, stream, p, blocks);
+  launch("place_rows", place_rows, blocks, kPlaceThreads, stream, p);
+  launch("place_blocks", place_blocks, 1, kPlaceScanThreads, stream, p, blocks);
 }
 
 }  // namespace splash::gpu::entmax::backward

@@ -10,7 +10,7 @@
 namespace splash::gpu::entmax::backward {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / 32;
+constexpr int kRowThreads = 128, kRowWarps = kRowThreads / 32;
 
 __device__ void zero(float (&x)[8]) {
 #pragma unroll
@@ -18,11 +18,11 @@ __device__ void zero(float (&x)[8]) {
 }
 
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kThreads, 6) row_gradients(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_constant__ Problem p) {
   wait_for_kernels_before();
   using Lanes = Group<T, kLanes>;
-  __shared__ float products[kWarps][Lanes::kGroups][kLongRow];  // g
-  const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32, tile = warp / kLanes;
+  __shared__ float products[kRowWarps][Lanes::kGroups][kLongRow];  // g
+  const int64_t warp = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32, tile = warp / kLanes;
   if (tile >= p.row_tiles) return;  // kLanes warps a tile, a row a group
 
   const RowSlot slot = p.row_slots[warp * Lanes::kGroups + threadIdx.x % 32 / kLanes];
@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(kThreads, 6) row_gradients(const __grid_consta
 
 void compute_rows(const Problem& p, Dtype dtype, StreamHandle stream) {
   for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {
-    const auto blocks = static_cast<unsigned>((p.row_tiles * kLanes + kWarps - 1) / kWarps);
-    launch("row_gradients", row_gradients<T, kLanes>, blocks, kThreads, stream, p);
+    const auto blocks = static_cast<unsigned>((p.row_tiles * kLanes + kRowWarps - 1) / kRowWarps);
+    launch("row_gradients", row_gradients<T, kLanes>, blocks, kRowThreads, stream, p);
   });
   compute_long_rows(p, dtype, stream);
 }

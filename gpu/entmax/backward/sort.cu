@@ -12,7 +12,7 @@
 namespace splash::gpu::entmax::backward {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kItems = kSortTile / kThreads;
+constexpr int kSortThreads = 256, kSortWarps = kSortThreads / 32, kItems = kSortTile / kSortThreads;
 constexpr int kDigitBits = std::bit_width(unsigned{kDigits} - 1);
 
 struct Pass {
@@ -30,7 +30,7 @@ struct Pass {
   __device__ Keyed pair(uint32_t i) const { return pairs_in != nullptr ? pairs_in[i] : Keyed{keys[i], i}; }
 };
 
-__global__ void __launch_bounds__(kThreads) count_digits(const __grid_constant__ Pass pass) {
+__global__ void __launch_bounds__(kSortThreads) count_digits(const __grid_constant__ Pass pass) {
   wait_for_kernels_before();
   __shared__ uint32_t counts[kDigits];
   const uint32_t entries = pass.entries();
@@ -38,17 +38,17 @@ __global__ void __launch_bounds__(kThreads) count_digits(const __grid_constant__
     uint32_t keys[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const uint32_t entry = tile * kSortTile + i * kThreads + threadIdx.x;
+      const uint32_t entry = tile * kSortTile + i * kSortThreads + threadIdx.x;
       keys[i] = entry < entries ? pass.key(entry) : kNoKey;
     }
-    for (int d = threadIdx.x; d < kDigits; d += kThreads) counts[d] = 0;
+    for (int d = threadIdx.x; d < kDigits; d += kSortThreads) counts[d] = 0;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (keys[i] != kNoKey) atomicAdd(&counts[pass.digit(keys[i])], 1u);
     }
     __syncthreads();
-    for (int d = threadIdx.x; d < kDigits; d += kThreads)
+    for (int d = threadIdx.x; d < kDigits; d += kSortThreads)
       pass.places[uint64_t{tile} * kDigits + d] = counts[d];
     __syncthreads();  // counts may be cleared
   }
@@ -56,12 +56,12 @@ __global__ void __launch_bounds__(kThreads) count_digits(const __grid_constant__
 
 // A block for 8 digits (32 bytes of every tile's counts): where their entries of each tile stand among all
 // with the digit. Thread t takes digit t % 8 and the (t / 8)-th range of the tiles.
-constexpr int kScanDigits = 8, kScanThreads = 1024, kRanges = kScanThreads / kScanDigits;
+constexpr int kScanDigits = 8, kDigitScanThreads = 1024, kRanges = kDigitScanThreads / kScanDigits;
 constexpr uint32_t kFlight = 8;  // counts on their way
 
-__global__ void __launch_bounds__(kScanThreads) scan_digits(const __grid_constant__ Pass pass) {
+__global__ void __launch_bounds__(kDigitScanThreads) scan_digits(const __grid_constant__ Pass pass) {
   wait_for_kernels_before();
-  __shared__ uint32_t warp_sums[kScanThreads / 32][kScanDigits];
+  __shared__ uint32_t warp_sums[kDigitScanThreads / 32][kScanDigits];
   const uint32_t tiles = (pass.entries() + kSortTile - 1) / kSortTile, per = (tiles + kRanges - 1) / kRanges;
   const uint32_t first = threadIdx.x / kScanDigits * per, end = min(first + per, tiles);
   const uint32_t in_block = threadIdx.x % kScanDigits, digit = blockIdx.x * kScanDigits + in_block;
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kScanThreads) scan_digits(const __grid_constan
   if (lane >= 32 - kScanDigits) warp_sums[warp][in_block] = upto;
   __syncthreads();
   uint32_t place = upto - sum, total = 0;
-  for (uint32_t w = 0; w < kScanThreads / 32; ++w) {
+  for (uint32_t w = 0; w < kDigitScanThreads / 32; ++w) {
     if (w == warp) place += total;
     total += warp_sums[w][in_block];
   }
@@ -115,10 +115,10 @@ __device__ uint2 rank_in_warp(uint32_t digit) {
   return {static_cast<uint32_t>(__popc(same & before)), static_cast<uint32_t>(__popc(same))};
 }
 
-__global__ void __launch_bounds__(kThreads, 4) move_entries(const __grid_constant__ Pass pass) {
+__global__ void __launch_bounds__(kSortThreads, 4) move_entries(const __grid_constant__ Pass pass) {
   wait_for_kernels_before();
-  static_assert(kDigits == 2 * kThreads, "a thread looks after two digits, packed in a word");
-  __shared__ uint32_t count_words[kWarps][kDigits / 2];  // 16 bits a digit
+  static_assert(kDigits == 2 * kSortThreads, "a thread looks after two digits, packed in a word");
+  __shared__ uint32_t count_words[kSortWarps][kDigits / 2];  // 16 bits a digit
   __shared__ Keyed sorted[kSortTile];
   __shared__ uint32_t bases[kDigits];  // a tile's first entry with the digit: its place - rank
   const uint32_t entries = pass.entries();
@@ -126,10 +126,10 @@ __global__ void __launch_bounds__(kThreads, 4) move_entries(const __grid_constan
   auto* const counts = reinterpret_cast<uint16_t*>(count_words[warp]);
   uint32_t unused;
   const uint2 totals = reinterpret_cast<const uint2*>(pass.digit_totals)[threadIdx.x];
-  const uint32_t before_digit = exclusive_sum<kThreads>(totals.x + totals.y, unused);
+  const uint32_t before_digit = exclusive_sum<kSortThreads>(totals.x + totals.y, unused);
 
   for (uint32_t tile = blockIdx.x; tile * int64_t{kSortTile} < entries; tile += gridDim.x) {
-    for (int w = 0; w < kWarps; ++w) count_words[w][threadIdx.x] = 0;
+    for (int w = 0; w < kSortWarps; ++w) count_words[w][threadIdx.x] = 0;
     __syncthreads();
 
     Keyed pairs[kItems];
@@ -154,15 +154,15 @@ __global__ void __launch_bounds__(kThreads, 4) move_entries(const __grid_constan
 
     uint32_t before_warp = 0;  // both digits at once: neither half can overflow
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
+    for (int w = 0; w < kSortWarps; ++w) {
       const uint32_t count = count_words[w][threadIdx.x];
       count_words[w][threadIdx.x] = before_warp;
       before_warp += count;
     }
     const uint32_t low = before_warp & 0xFFFFu, both = low + (before_warp >> 16);
-    const uint32_t in_tile = exclusive_sum<kThreads>(both, unused);
+    const uint32_t in_tile = exclusive_sum<kSortThreads>(both, unused);
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) count_words[w][threadIdx.x] += in_tile | (in_tile + low) << 16;
+    for (int w = 0; w < kSortWarps; ++w) count_words[w][threadIdx.x] += in_tile | (in_tile + low) << 16;
     const uint2 places = reinterpret_cast<const uint2*>(pass.places + uint64_t{tile} * kDigits)[threadIdx.x];
     bases[2 * threadIdx.x] = before_digit + places.x - in_tile;
     bases[2 * threadIdx.x + 1] = before_digit + totals.x + places.y - (in_tile + low);
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, 4) move_entries(const __grid_constan
     __syncthreads();
     const uint32_t real = min(uint32_t{kSortTile}, entries - tile * kSortTile);
 #pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < real; i += kThreads) {
+    for (uint32_t i = threadIdx.x; i < real; i += kSortThreads) {
       const Keyed pair = sorted[i];
       const uint32_t place = bases[pass.digit(pair.key)] + i;
       if (pass.pairs_out != nullptr) {
@@ -209,9 +209,9 @@ void sort_entries(const Problem& p, StreamHandle stream) {
                     .digit_totals = p.digit_totals,
                     .shift = static_cast<uint32_t>(i * bits),
                     .mask = (1u << bits) - 1};
-    launch("count_digits", count_digits, blocks, kThreads, stream, pass);
-    launch("scan_digits", scan_digits, kDigits / kScanDigits, kScanThreads, stream, pass);
-    launch("move_entries", move_entries, blocks, kThreads, stream, pass);
+    launch("count_digits", count_digits, blocks, kSortThreads, stream, pass);
+    launch("scan_digits", scan_digits, kDigits / kScanDigits, kDigitScanThreads, stream, pass);
+    launch("move_entries", move_entries, blocks, kSortThreads, stream, pass);
   }
 }
 

@@ -56,6 +56,6 @@ int64_t blocks_of(const Kernel& kernel, const AttentionShape& shape);
 
 // Enqueues both kernels and the gathering between them. The spec has passed require_forward, the arguments
 // require_mask.
-void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arguments);
+void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax::portable

@@ -34,7 +34,7 @@ namespace {
 
 // As many blocks as multiprocessors, at most `work`: they take what there is to do from a queue.
 void launch(const std::string& name, const DenseKernel& kernel, int64_t work, const Problem& problem,
-            CUtensorMap first, CUtensorMap second, StreamHandle stream) {
+            const CUtensorMap& first, const CUtensorMap& second, StreamHandle stream) {
   int device = 0, multiprocessors = 0;
   check_cuda(cudaGetDevice(&device), "ask for the current device");
   check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
@@ -43,7 +43,8 @@ void launch(const std::string& name, const DenseKernel& kernel, int64_t work, co
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes),
       "ask for shared memory");
   Problem p = problem;
-  void* arguments[] = {&p, &first, &second};
+  CUtensorMap maps[] = {first, second};
+  void* arguments[] = {&p, &maps[0], &maps[1]};
   cudaLaunchAttribute overlap{};  // see launch.cuh
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;

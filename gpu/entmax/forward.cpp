@@ -51,7 +51,7 @@ struct Workspace {
     errors = take(key_heads * ceil_div(spec.shape.kv_len, kErrorKeys) * int64_t{sizeof(float)});
     half_keys = dtype == Dtype::f16 ? -1 : take(key_heads * spec.shape.kv_len * spec.shape.head_dim * 2);
   }
-  int64_t bytes = 0, bounds, masks[2], queries, counts, errors;
+  int64_t bytes = 0, bounds, masks[2] = {}, queries, counts, errors;
   int64_t half_keys;  // -1: k itself
 };
 
