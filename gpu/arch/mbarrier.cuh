@@ -8,6 +8,7 @@
 //   if (threadIdx.x == 0) { mbarrier_arrive_expect(&full, bytes); bulk_load(tile, source, bytes, &full); }
 //   mbarrier_wait(&full, parity);
 
+#include "gpu/arch/ring_position.cuh"
 #include "gpu/arch/shared_pointer.cuh"
 
 namespace splash::gpu::arch {
@@ -70,20 +71,5 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
   while (!mbarrier_try_wait(barrier, parity)) {
   }
 }
-
-// A place in a ring of kStages tiles, each with its barriers, and the parity of its turn. Producers and
-// consumers count alike.
-template <int kStages>
-struct RingPosition {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ void next() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 }  // namespace splash::gpu::arch

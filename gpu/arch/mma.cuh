@@ -9,8 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "gpu/arch/pack_pair.cuh"
 
 namespace splash::gpu::arch {
 
@@ -45,18 +44,6 @@ __device__ __forceinline__ uint32_t round_to_tf32(float x) {
   uint32_t bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
   return bits;
-}
-
-// Two floats as a register of 16-bit elements, the first in the low half.
-template <class Element>
-__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
-  if constexpr (std::is_same_v<Element, __half>) {
-    const __half2 pair = __floats2half2_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-  } else {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t*>(&pair);
-  }
 }
 
 // 2^x by the special function unit: relative error about 2^-22, 2^-inf = 0.

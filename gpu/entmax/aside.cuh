@@ -69,14 +69,9 @@ struct Aside {
 
   __device__ __forceinline__ void put(int slot, const uint32_t* w, int first_and_lane) {
     const uint32_t at = arch::shared_address(this), to = at + 16 * slot;
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]),
-                 "r"(w[3])
-                 : "memory");
-    asm volatile("st.shared.v4.b32 [%0 + %5], {%1, %2, %3, %4};" ::"r"(to), "r"(w[4]), "r"(w[5]), "r"(w[6]),
-                 "r"(w[7]), "n"(16 * kSlots)
-                 : "memory");
-    asm volatile("st.shared.b32 [%0 + %2], %1;" ::"r"(at + 4 * slot), "r"(first_and_lane), "n"(32 * kSlots)
-                 : "memory");
+    arch::store_shared<0>(to, w[0], w[1], w[2], w[3]);
+    arch::store_shared<16 * kSlots>(to, w[4], w[5], w[6], w[7]);
+    arch::store_shared<32 * kSlots>(at + 4 * slot, static_cast<uint32_t>(first_and_lane));
   }
 };
 

@@ -107,6 +107,25 @@ __device__ __forceinline__ void rescore(const Problem& p, int head, Lists& lists
   __syncwarp();
 }
 
+// Scores and bounds relative to each row's largest score: however large they are, sum p = 1.
+template <class Lists>
+__device__ __forceinline__ void subtract_largest(Lists& lists, typename Lists::ExactScores& scores) {
+  const int quad = quad_of_lane(), first = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = row_of(half), count = lists.count[row];
+    float largest = -INFINITY;
+    for (int i = first; i < count; i += 4) largest = fmaxf(largest, scores[quad][Lists::place(half, i)]);
+    largest = quad_max(largest);
+    for (int i = first; i < count; i += 4) scores[quad][Lists::place(half, i)] -= largest;
+    if (first == 0 && count > 0) {
+      lists.bound[row] -= largest;
+      lists.pivot[row] = largest;
+    }
+  }
+  __syncwarp();
+}
+
 // Sums the rows' values, weighted by their probabilities.
 template <class T, int kPanels, class Lists>
 __device__ __forceinline__ void gather_values(const Problem& p, int head, const Lists& lists,
@@ -151,6 +170,7 @@ __device__ __forceinline__ void finish_rows(const Problem& p, int head_index, co
   const Entmax& entmax = head.entmax;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   rescore<T, kPanels>(p, head_index, lists, scores);
+  subtract_largest(lists, scores);
   raise_bounds(lists, scores, entmax, 40);
   const float bound_of_half[2] = {lists.bound[row_of(0)], lists.bound[row_of(1)]};
   drop_pairs(lists, scores, [&](int half, float score, int) { return score > bound_of_half[half]; });
@@ -159,7 +179,8 @@ __device__ __forceinline__ void finish_rows(const Problem& p, int head_index, co
   const bool is_row = lane < kWarpRows && lists.query[lane] >= 0 && !is_left(lists.bound[lane]);
   const int count = is_row ? lists.count[lane] : 0;
   const int64_t row = int64_t{head_index} * p.q_len + (is_row ? lists.query[lane] : 0);
-  if (is_row && p.tau != nullptr) p.tau[row] = count == 0 ? INFINITY : entmax.gain * lists.bound[lane];
+  if (is_row && p.tau != nullptr)
+    p.tau[row] = count == 0 ? INFINITY : entmax.gain * (lists.pivot[lane] + lists.bound[lane]);
   int64_t offset = -1;
   if (p.support.columns != nullptr) {
     offset = allocate(p.support, count);

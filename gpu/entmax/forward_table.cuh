@@ -9,6 +9,7 @@ namespace splash::gpu::entmax {
 template <class T, int kPanels, bool kLong>
 ForwardKernel forward_kernel_with() {
   using Tiles = ForwardTiles<kPanels, kLong>;
+  static_assert(Tiles::kBlocks * (sizeof(Tiles) + 1024) <= 228 * 1024, "what a multiprocessor has");
   return {.function = reinterpret_cast<const void*>(forward_kernel<T, kPanels, kLong>),
           .queries = Tiles::kQueries,
           .keys = Tiles::kKeys,

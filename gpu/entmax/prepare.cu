@@ -1,86 +1,21 @@
 #include "gpu/entmax/prepare.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include "gpu/arch/wgmma_f16.cuh"
 #include "gpu/cuda_check.h"
-#include "gpu/engine/round.h"
-#include "gpu/entmax/vectors.cuh"
-#include "gpu/entmax/weights.cuh"
+#include "gpu/entmax/prepare_kernel.cuh"
 
 namespace splash::gpu::entmax {
 namespace {
-
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr float kMostNorm = 4000;  // times |q'| < 16: below float16's largest, 65504
-
-__device__ __forceinline__ float larger_or_nan(float a, float b) {
-  return b <= a ? a : b;
-}
-
-// One block for kErrorKeys keys of a head; kLanes lanes a key, each 8 dimensions.
-template <class T, int kLanes>
-__global__ void __launch_bounds__(kThreads) prepare_kernel(const __grid_constant__ Problem p) {
-  __shared__ float largest_of[kWarps][kLanes];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes, column = 8 * lane;
-  const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kErrorKeys;
-  const int64_t from = int64_t{head} * p.kv_len * p.head_dim + column;
-  constexpr int kAtOnce = kThreads / kLanes;
-  float largest = 0;  // of the keys' squares, summed over the dimensions up to this lane's
-#pragma unroll
-  for (int i = 0; i < kErrorKeys / kAtOnce; ++i) {
-    const int key = first + i * kAtOnce + thread / kLanes;
-    const bool there = key < p.kv_len && column < p.head_dim;
-    const int64_t at = from + int64_t{key} * p.head_dim;
-    const uint4 packed = there ? load8(static_cast<const T*>(p.k) + at) : uint4{};
-    float squares = dot8<T>(packed, packed);
-#pragma unroll
-    for (int lanes = 1; lanes < kLanes; lanes *= 2) {
-      const float before = __shfl_up_sync(kWarp, squares, lanes, kLanes);
-      if (lane >= lanes) squares += before;
-    }
-    largest = larger_or_nan(largest, squares);
-    if constexpr (!std::is_same_v<T, __half>) {
-      const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
-      float x[8];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 pair = unpacked<T>(words[j]);
-        x[2 * j] = pair.x;
-        x[2 * j + 1] = pair.y;
-      }
-      if (there) store8(static_cast<__half*>(p.half_keys) + at, rounded<__half>(x));
-    }
-  }
-#pragma unroll
-  for (int lanes = kLanes; lanes < 32; lanes *= 2)
-    largest = larger_or_nan(largest, __shfl_xor_sync(kWarp, largest, lanes));
-  if (thread % 32 < kLanes) largest_of[thread / 32][lane] = largest;
-  __syncthreads();
-  if (thread >= 32) return;
-  for (const auto& of_warp : largest_of) largest = larger_or_nan(largest, of_warp[lane]);
-  const float norm = 1.0001f * sqrtf(largest), of_key = __shfl_sync(kWarp, norm, kLanes - 1);
-  // Two lanes a step; the last step does not count.
-  float sum = lane % 2 == 1 && column + 8 < p.head_dim ? norm : 0;
-#pragma unroll
-  for (int lanes = 1; lanes < kLanes; lanes *= 2) sum += __shfl_xor_sync(kWarp, sum, lanes);
-  if (thread == 0) {
-    p.errors[head * ceil_div(p.kv_len, kErrorKeys) + blockIdx.x] =
-        of_key <= kMostNorm ? 1.01f * arch::kHalfStepError * sum + 0x1p-18f * (of_key + 1) : INFINITY;
-  }
-}
 
 template <class T>
 void launch(const Problem& problem, StreamHandle stream) {
   const dim3 grid(static_cast<unsigned>(ceil_div(problem.kv_len, kErrorKeys)),
                   static_cast<unsigned>(problem.heads / problem.group));
   if (problem.head_dim <= 64) {
-    prepare_kernel<T, 8><<<grid, kThreads, 0, stream>>>(problem);
+    prepare_kernel<T, 8><<<grid, kPrepareThreads, 0, stream>>>(problem);
   } else if (problem.head_dim <= 128) {
-    prepare_kernel<T, 16><<<grid, kThreads, 0, stream>>>(problem);
+    prepare_kernel<T, 16><<<grid, kPrepareThreads, 0, stream>>>(problem);
   } else {
-    prepare_kernel<T, 32><<<grid, kThreads, 0, stream>>>(problem);
+    prepare_kernel<T, 32><<<grid, kPrepareThreads, 0, stream>>>(problem);
   }
   check_launch("prepare_kernel");
 }

@@ -43,6 +43,7 @@ struct RowLists {
   float bound[kWarpRows];  // in the row's units
   float unit[kWarpRows];   // a power of two: <q, k> = unit * score
   float norm[kWarpRows];   // of the scaled query, at least: the product's error is norm * error of the keys
+  float pivot[kWarpRows];  // in the end <q, k> = score + pivot
   int count[kWarpRows];
   int query[kWarpRows];  // of its head; -1 where there is none
 

@@ -113,6 +113,19 @@ struct ForwardRun {
   DeviceBuffer alpha, mask_tables, tau, used, offsets, counts, columns, excess, workspace;
 };
 
+// The largest |tau|, to within 1 that of all z of a support.
+inline double largest_tau(const cpu_ref::ForwardResult<double>& oracle) {
+  double largest = 0;
+  for (const double tau : oracle.tau)
+    largest = std::isfinite(tau) ? std::max(largest, std::abs(tau)) : largest;
+  return largest;
+}
+
+// An error of float32 scores in z; of large z, what float holds of them.
+inline double score_error(const cpu_ref::ForwardResult<double>& oracle) {
+  return std::max(2e-5, 4e-6 * largest_tau(oracle));
+}
+
 // Holds all rows against the oracle, which has kept its probabilities: tau, sums of p, every entry of the
 // support. score_error: of the scores, in z. left_out: rows that are not looked at, where it is not empty.
 inline void check_rows(const AttentionSpec& spec, const RowResults& results,

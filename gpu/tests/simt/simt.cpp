@@ -2,10 +2,13 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
 #include <ucontext.h>
+#include <utility>
 
 namespace splash::gpu::simt {
 namespace {
@@ -24,6 +27,21 @@ struct Fiber {
   std::vector<char> stack = std::vector<char>(kStackBytes);
   bool ended = false;
   std::vector<Copy> started, committed;
+  using Products = std::vector<std::function<void()>>;
+  Products products{};
+  std::deque<Products> groups{};
+};
+
+struct Barrier {
+  int arrivals = 0, missing = 0;
+  int64_t bytes = 0;  // under way
+  uint32_t phase = 0;
+};
+
+struct Load {
+  uint64_t* barrier;
+  int64_t bytes;
+  std::function<void()> land;
 };
 
 // Threads that meet: those of a warp, or of the block.
@@ -40,8 +58,11 @@ struct Machine {
   std::vector<Fiber> fibers;
   std::vector<Group> warps;
   std::vector<Group> block;  // one
-  unsigned current = 0, block_index = 0, blocks = 0;
+  unsigned current = 0;
+  Index block_index{}, blocks{};
   int64_t arrivals = 0;
+  std::map<const uint64_t*, Barrier> barriers{};
+  std::vector<Load> loads{};
   ucontext_t scheduler{};
   const std::function<void()>* kernel = nullptr;
 };
@@ -57,7 +78,38 @@ void enter() {
   leave();
 }
 
+Barrier& barrier_at(const uint64_t* address) {
+  const auto found = machine.barriers.find(address);
+  if (found == machine.barriers.end()) fail("is at a barrier that was not initialised");
+  return found->second;
+}
+
+void end_phase_if_complete(Barrier& barrier) {
+  ++machine.arrivals;
+  if (barrier.missing > 0 || barrier.bytes > 0) return;
+  barrier.missing = barrier.arrivals;
+  ++barrier.phase;
+}
+
+// Each load under way lands now or later.
+void land_some(std::mt19937_64& random) {
+  std::vector<Load> later;
+  for (Load& load : machine.loads) {
+    if (random() % 2 == 0) {
+      later.push_back(std::move(load));
+      ++machine.arrivals;
+      continue;
+    }
+    load.land();
+    Barrier& barrier = barrier_at(load.barrier);
+    barrier.bytes -= load.bytes;
+    end_phase_if_complete(barrier);
+  }
+  machine.loads = std::move(later);
+}
+
 void prepare(int threads) {
+  machine.barriers.clear();
   machine.fibers.resize(static_cast<size_t>(threads));
   machine.warps.assign(static_cast<size_t>(threads / 32), Group(32));
   machine.block.assign(1, Group(static_cast<size_t>(threads)));
@@ -65,6 +117,8 @@ void prepare(int threads) {
     fiber.ended = false;
     fiber.started.clear();
     fiber.committed.clear();
+    fiber.products.clear();
+    fiber.groups.clear();
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.data();
     fiber.context.uc_stack.ss_size = fiber.stack.size();
@@ -78,24 +132,26 @@ Index thread() {
   return {machine.current};
 }
 Index block() {
-  return {machine.block_index};
+  return machine.block_index;
 }
 Index grid() {
-  return {machine.blocks};
+  return machine.blocks;
 }
 
 void fail(const char* what) {
-  std::fprintf(stderr, "thread %u of block %u: %s\n", machine.current, machine.block_index, what);
+  std::fprintf(stderr, "thread %u of block %u, %u: %s\n", machine.current, machine.block_index.x,
+               machine.block_index.y, what);
   std::abort();
 }
 
-void run(unsigned blocks, int threads, uint64_t order, const std::function<void()>& kernel) {
+void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel) {
   std::mt19937_64 random(order);
   machine.kernel = &kernel;
   machine.blocks = blocks;
   std::vector<unsigned> turn(static_cast<size_t>(threads));
   std::iota(turn.begin(), turn.end(), 0);
-  for (machine.block_index = 0; machine.block_index < blocks; ++machine.block_index) {
+  for (unsigned i = 0; i < blocks.x * blocks.y; ++i) {
+    machine.block_index = {i % blocks.x, i / blocks.x};
     prepare(threads);
     int idle = 0;  // turns in which no thread came anywhere: those that waited may be let go in the next
     for (size_t ended = 0; ended < turn.size();) {
@@ -109,8 +165,13 @@ void run(unsigned blocks, int threads, uint64_t order, const std::function<void(
         swapcontext(&machine.scheduler, &fiber.context);
         ended += fiber.ended ? 1 : 0;
       }
+      land_some(random);
       idle = machine.arrivals == arrivals && ended == before ? idle + 1 : 0;
       if (idle > 2) fail("waits for threads that have ended or wait elsewhere");
+    }
+    if (!machine.loads.empty()) fail("has ended while loads are under way");
+    for (const Fiber& fiber : machine.fibers) {
+      if (!fiber.products.empty() || !fiber.groups.empty()) fail("has ended without waiting for products");
     }
   }
 }
@@ -157,6 +218,47 @@ void land_copies() {
     }
   }
   fiber.committed.clear();
+}
+
+void add_product(std::function<void()> product) {
+  machine.fibers[machine.current].products.push_back(std::move(product));
+}
+
+void commit_products() {
+  Fiber& fiber = machine.fibers[machine.current];
+  fiber.groups.push_back(std::exchange(fiber.products, {}));
+}
+
+void finish_products(size_t pending) {
+  Fiber& fiber = machine.fibers[machine.current];
+  while (fiber.groups.size() > pending) {
+    for (const auto& product : fiber.groups.front()) product();
+    fiber.groups.pop_front();
+  }
+}
+
+void init_barrier(uint64_t* barrier, int arrivals) {
+  machine.barriers[barrier] = {.arrivals = arrivals, .missing = arrivals};
+}
+
+int arrive(uint64_t* barrier, int64_t bytes) {
+  Barrier& at = barrier_at(barrier);
+  const int missing = at.missing--;
+  at.bytes += bytes;
+  end_phase_if_complete(at);
+  return missing;
+}
+
+bool has_passed(const uint64_t* barrier, uint32_t parity) {
+  return barrier_at(barrier).phase % 2 != parity;
+}
+
+void start_load(uint64_t* barrier, int64_t bytes, std::function<void()> land) {
+  machine.loads.push_back({barrier, bytes, std::move(land)});
+}
+
+void pause() {
+  leave();
 }
 
 }  // namespace splash::gpu::simt

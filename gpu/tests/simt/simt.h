@@ -5,8 +5,8 @@
 // Threads are fibers that run until they meet others: at a barrier, a shuffle, a vote, a matrix product. Who
 // goes first is drawn anew at each turn, so a barrier that is missing shows sooner or later. Threads that
 // meet at different operations, or wait for some that have ended, end the program with a sentence. Copies of
-// cp.async land when they are waited for; until then their target is poison. Whole warps, blocks of one
-// dimension, and no more than what the portable kernels need.
+// cp.async land when they are waited for, tiles of the copy engine at any time; until then their target is
+// poison. Whole warps, blocks of one dimension, and no more than what the flagship's forward kernels need.
 
 #include <algorithm>
 #include <array>
@@ -27,6 +27,7 @@
 #undef __grid_constant__
 #undef __host__
 #undef __launch_bounds__
+#undef __noinline__
 #undef __shared__
 #define __align__(n) __attribute__((aligned(n)))
 #define __device__
@@ -35,12 +36,13 @@
 #define __grid_constant__
 #define __host__
 #define __launch_bounds__(...)
+#define __noinline__
 #define __shared__
 
 namespace splash::gpu::simt {
 
 struct Index {
-  unsigned x = 0;
+  unsigned x = 0, y = 0;
 };
 Index thread();  // the one that runs
 Index block();
@@ -50,7 +52,10 @@ inline int lane() {
 }
 
 // Runs the blocks one after the other; order: seed of who goes first.
-void run(unsigned blocks, int threads, uint64_t order, const std::function<void()>& kernel);
+void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel);
+inline void run(unsigned blocks, int threads, uint64_t order, const std::function<void()>& kernel) {
+  run(Index{blocks, 1}, threads, order, kernel);
+}
 
 [[noreturn]] void fail(const char* what);
 
@@ -87,6 +92,22 @@ Values<T> exchange(Scope scope, const char* operation, const T& value) {
 void start_copy(void* to, const void* from, int bytes, bool zeros);
 void commit_copies();
 void land_copies();
+
+// Likewise products of a warpgroup, in groups; they are done in order, until so many groups are left.
+void add_product(std::function<void()> product);
+void commit_products();
+void finish_products(size_t pending);
+
+// mbarriers. arrive: how many arrivals were missing before this one; bytes: that the phase is to wait for,
+// too.
+void init_barrier(uint64_t* barrier, int arrivals);
+int arrive(uint64_t* barrier, int64_t bytes);
+bool has_passed(const uint64_t* barrier, uint32_t parity);
+void start_load(uint64_t* barrier, int64_t bytes, std::function<void()> land);
+
+void pause();  // lets others go
+
+inline unsigned char* shared_memory = nullptr;  // of the block, where kernels ask for addresses in it
 
 }  // namespace splash::gpu::simt
 
@@ -155,6 +176,42 @@ inline int __syncthreads_or(int vote) {
   }
   return 0;
 }
+inline int __syncthreads_count(int vote) {
+  using namespace splash::gpu::simt;
+  const auto votes = exchange(Scope::block, "syncthreads_count", vote);
+  int count = 0;
+  for (int i = 0; i < votes.size(); ++i) count += votes[i] != 0 ? 1 : 0;
+  return count;
+}
+inline int __syncthreads_and(int vote) {
+  return __syncthreads_or(vote == 0) == 0 ? 1 : 0;
+}
+inline unsigned __match_any_sync(unsigned /*mask*/, int value) {
+  using namespace splash::gpu::simt;
+  const auto values = exchange(Scope::warp, "match_any", value);
+  unsigned same = 0;
+  for (int i = 0; i < 32; ++i) same |= static_cast<unsigned>(values[i] == value) << i;
+  return same;
+}
+inline int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+inline int __clz(int x) {
+  return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
+}
+inline int __float_as_int(float x) {
+  int bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+inline float __int_as_float(int bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+inline float __uint_as_float(unsigned bits) {
+  return __int_as_float(static_cast<int>(bits));
+}
 inline int __popc(unsigned x) {
   return __builtin_popcount(x);
 }
@@ -174,6 +231,11 @@ template <class T>
 T atomicAdd(T* to, T x) {
   const T before = *to;
   *to += x;
+  return before;
+}
+inline unsigned atomicOr(unsigned* to, unsigned x) {
+  const unsigned before = *to;
+  *to |= x;
   return before;
 }
 inline int atomicMin(int* to, int x) {

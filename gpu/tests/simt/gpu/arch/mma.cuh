@@ -1,6 +1,8 @@
 #pragma once
 // gpu/arch/mma.cuh on the CPU: the fragments are laid out as it says, the sums are plain ones.
 
+#include "gpu/arch/pack_pair.cuh"
+
 namespace splash::gpu::arch {
 
 template <class Element>

@@ -1,0 +1,133 @@
+// The forward kernels of Hopper's path themselves, thread by thread on the CPU (simt/simt.h), against the
+// double oracle: bounds, lists, rings, barriers and indices, where there is no GPU. Rows with broad supports,
+// which they leave to the dense path, are not looked at.
+
+#include "gpu/engine/round.h"
+#include "gpu/entmax/dispatch.h"
+#include "gpu/entmax/forward_kernel.cuh"
+#include "gpu/entmax/prepare_kernel.cuh"
+#include "gpu/tests/entmax_simt.h"
+
+namespace splash::gpu::entmax {
+alignas(1024) unsigned char dynamic[227 * 1024];  // shared memory of a block
+}
+
+using namespace splash;
+using namespace splash::gpu;
+using namespace splash::gpu::testing;
+
+namespace {
+
+struct Looked {
+  int64_t rows = 0, crowded = 0, left_out = 0;
+};
+
+template <class T, int kPanels>
+void run_case(const PortableCase& c, Looked& looked) {
+  const AttentionShape& s = c.spec.shape;
+  const auto rows = static_cast<size_t>(s.rows());
+  SimtRun<T> run(c);
+  std::vector<__half> half_keys(run.k.size(), __half(NAN));
+  entmax::Problem p = entmax::problem_of(c.spec, run.arguments());
+  const auto words = static_cast<size_t>(p.heads * entmax::row_mask_words(p.q_len));
+  std::vector<uint32_t> crowded(words, 0xFFFFFFFF), broad(words, 0xFFFFFFFF);
+  std::vector<float> bounds(rows, NAN);
+  const unsigned key_heads = static_cast<unsigned>(s.batch * s.kv_heads),
+                 tiles_of_keys = static_cast<unsigned>(ceil_div(s.kv_len, int64_t{entmax::kErrorKeys}));
+  std::vector<float> errors(size_t{key_heads} * tiles_of_keys, NAN);
+  p.crowded_masks = crowded.data();
+  p.broad_masks = broad.data();
+  p.bounds = bounds.data();
+  p.errors = errors.data();
+  if (std::is_same_v<T, __nv_bfloat16>) p.half_keys = half_keys.data();
+  constexpr int kLanes = kPanels == 1 ? 8 : kPanels == 2 ? 16 : 32;
+  simt::run({tiles_of_keys, key_heads}, entmax::kPrepareThreads, test_seed(),
+            [&] { entmax::prepare_kernel<T, kLanes>(p); });
+
+  const auto screen = [&]<bool kLong>(uint64_t order) {
+    using Tiles = entmax::ForwardTiles<kPanels, kLong>;
+    static_assert(sizeof(Tiles) <= sizeof entmax::dynamic);
+    const void* const keys_data = p.half_keys != nullptr ? p.half_keys : p.k;
+    const arch::TensorOnCpu keys{.data = static_cast<const uint16_t*>(keys_data),
+                                 .heads = static_cast<int>(key_heads),
+                                 .length = p.kv_len,
+                                 .dim = p.head_dim,
+                                 .tile_rows = Tiles::kKeys};
+    const CUtensorMap map = keys.map();
+    std::fill(std::begin(entmax::dynamic), std::end(entmax::dynamic), 0xFF);
+    simt::shared_memory = entmax::dynamic;
+    simt::run(static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries)), Tiles::kThreads, order,
+              [&] { entmax::forward_kernel<T, kPanels, kLong>(p, map); });
+  };
+  screen.template operator()<false>(test_seed());
+  const NamedRows again(crowded, p.heads, p.q_len);
+  looked.crowded += std::accumulate(again.counts.begin(), again.counts.end(), int64_t{0});
+  p.rows = again.list();
+  screen.template operator()<true>(test_seed() + 1);
+
+  const NamedRows left(broad, p.heads, p.q_len);
+  std::vector<char> left_out(rows, 0);
+  for (int head = 0; head < p.heads; ++head) {
+    for (int i = 0; i < left.counts[static_cast<size_t>(head)]; ++i) {
+      const int query = left.queries[static_cast<size_t>(head * p.q_len + i)];
+      const auto row = static_cast<size_t>(head * p.q_len + query);
+      left_out[row] = 1;
+      CHECK(run.results.counts[row] == -1);  // not touched
+      run.results.counts[row] = 0;
+    }
+  }
+  looked.rows += s.rows();
+  looked.left_out += std::count(left_out.begin(), left_out.end(), 1);
+  check_against_oracle(c, run.output(s), run.results, left_out);
+}
+
+template <class T>
+void run_case(const PortableCase& c, Looked& looked) {
+  const int64_t dim = c.spec.shape.head_dim;
+  if (dim <= 64) return run_case<T, 1>(c, looked);
+  if (dim <= 128) return run_case<T, 2>(c, looked);
+  if (dim <= 192) return run_case<T, 3>(c, looked);
+  run_case<T, 4>(c, looked);
+}
+
+}  // namespace
+
+TEST_CASE("entmax/0-one-pass on the CPU: problems in which its features meet, against the double oracle") {
+  CaseDrawer drawer(test_seed());
+  Looked looked;
+  for (int i = 0; i < 30; ++i) {
+    const PortableCase c = drawer.draw_for_one_pass();
+    if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c, looked);
+    if (c.dtype == Dtype::f16) run_case<__half>(c, looked);
+  }
+  MESSAGE(looked.rows << " rows, " << looked.crowded << " of them again with long lists, " << looked.left_out
+                      << " left to the dense path");
+  CHECK(looked.left_out < looked.rows * 2 / 3);
+  CHECK(looked.crowded > 0);
+}
+
+TEST_CASE("entmax/0-one-pass on the CPU: sum p = 1 however large the logits are") {
+  PortableCase c{.name = "huge logits", .dtype = Dtype::bf16};
+  c.spec.shape = {1, 1, 1, 65, 700, 64};
+  c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
+  c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 1e8}, c.spec.shape);
+  round_inputs(c.inputs, c.dtype);
+  Looked looked;
+  run_case<__nv_bfloat16>(c, looked);
+  CHECK(looked.left_out == 0);
+}
+
+TEST_CASE("entmax/0-one-pass on the CPU: a NaN in a key is seen, whichever keys follow") {
+  for (const int64_t at : {3, 40, 127, 128, 200}) {
+    CAPTURE(at);
+    PortableCase c{.name = "NaN in a key", .dtype = Dtype::f16};
+    c.spec.shape = {1, 1, 1, 40, 201, 64};
+    c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
+    c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 6}, c.spec.shape);
+    c.inputs.k.row(0, 0, at)[5] = std::numeric_limits<double>::quiet_NaN();
+    round_inputs(c.inputs, c.dtype);
+    Looked looked;
+    run_case<__half>(c, looked);
+    CHECK(looked.left_out == looked.rows);
+  }
+}

@@ -1,0 +1,80 @@
+#pragma once
+// What the tests that run the flagship's kernels on the CPU share (simt/simt.h).
+
+#include <cmath>
+#include <vector>
+
+#include "gpu/entmax/problem.h"
+#include "gpu/tests/entmax_portable_case.h"
+
+namespace splash::gpu::testing {
+
+// A case's tensors as kernels take them, and poison where they write.
+template <class T>
+struct SimtRun {
+  explicit SimtRun(const PortableCase& c)
+      : q(elements_of(c.inputs.q)),
+        k(elements_of(c.inputs.k)),
+        v(elements_of(c.inputs.v)),
+        out(q.size(), static_cast<T>(NAN)),
+        alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end()) {
+    const auto rows = static_cast<size_t>(c.spec.shape.rows()),
+               capacity = rows * static_cast<size_t>(c.spec.shape.kv_len);
+    results = {std::vector<float>(rows, NAN), std::vector<int64_t>(rows, -1), std::vector<int32_t>(rows, -1),
+               std::vector<int32_t>(capacity, -1), std::vector<float>(capacity, NAN)};
+  }
+
+  entmax::ForwardArguments arguments() {
+    return {.q = q.data(),
+            .k = k.data(),
+            .v = v.data(),
+            .out = out.data(),
+            .alpha = alpha.data(),
+            .tau = results.tau.data(),
+            .support = {.capacity = static_cast<int64_t>(results.columns.size()),
+                        .used = &results.used,
+                        .offsets = results.offsets.data(),
+                        .counts = results.counts.data(),
+                        .columns = results.columns.data(),
+                        .excess = results.excess.data()}};
+  }
+
+  Tensor<double> output(const AttentionShape& s) const {
+    Tensor<double> output(s.batch, s.q_heads, s.q_len, s.head_dim);
+    for (int64_t i = 0; i < output.size(); ++i)
+      output.data()[i] = static_cast<double>(static_cast<float>(out[static_cast<size_t>(i)]));
+    return output;
+  }
+
+  std::vector<T> q, k, v, out;
+  std::vector<float> alpha;
+  RowResults results{};
+
+ private:
+  static std::vector<T> elements_of(const Tensor<double>& tensor) {
+    std::vector<T> elements;
+    for (int64_t i = 0; i < tensor.size(); ++i)
+      elements.push_back(static_cast<T>(static_cast<float>(tensor.data()[i])));
+    return elements;
+  }
+};
+
+// Of each head the rows that a mask names, as gather_rows lists them.
+struct NamedRows {
+  std::vector<int> queries, counts;  // [heads, q_len], [heads]
+
+  NamedRows(const std::vector<uint32_t>& masks, int heads, int q_len)
+      : queries(static_cast<size_t>(heads * q_len), -1), counts(static_cast<size_t>(heads), 0) {
+    for (int head = 0; head < heads; ++head) {
+      for (int query = 0; query < q_len; ++query) {
+        const auto word = static_cast<size_t>(head * entmax::row_mask_words(q_len) + query / 32);
+        int& count = counts[static_cast<size_t>(head)];
+        if ((masks[word] >> query % 32 & 1) != 0)
+          queries[static_cast<size_t>(head * q_len + count++)] = query;
+      }
+    }
+  }
+  entmax::RowList list() const { return {queries.data(), counts.data()}; }
+};
+
+}  // namespace splash::gpu::testing

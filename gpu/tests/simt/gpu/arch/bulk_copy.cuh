@@ -1,0 +1,39 @@
+#pragma once
+// gpu/arch/bulk_copy.cuh on the CPU: tiles of 64 columns of 16 bits, their rows one after the other, not
+// swizzled.
+
+#include <cuda.h>
+
+namespace splash::gpu::arch {
+
+// What a CUtensorMap holds here: of a tensor [heads, length, dim], tiles of so many rows.
+struct TensorOnCpu {
+  const uint16_t* data;
+  int heads, length, dim, tile_rows;
+
+  CUtensorMap map() const {
+    CUtensorMap map{};
+    std::memcpy(static_cast<void*>(&map), this, sizeof *this);
+    return map;
+  }
+};
+
+inline void tensor_load(void* shared, const CUtensorMap* map, uint64_t* barrier, int x, int y, int z) {
+  TensorOnCpu tensor{};
+  std::memcpy(&tensor, static_cast<const void*>(map), sizeof tensor);
+  if (reinterpret_cast<uintptr_t>(shared) % 1024 != 0)
+    simt::fail("loads a tile to an address that is not aligned");
+  const int bytes = 128 * tensor.tile_rows;
+  std::memset(shared, 0xFF, static_cast<size_t>(bytes));
+  simt::start_load(barrier, bytes, [=] {
+    auto* to = static_cast<uint16_t*>(shared);
+    for (int row = y; row < y + tensor.tile_rows; ++row) {
+      for (int column = x; column < x + 64; ++column, ++to) {
+        const bool inside = row < tensor.length && column < tensor.dim && z < tensor.heads;
+        *to = inside ? tensor.data[(int64_t{z} * tensor.length + row) * tensor.dim + column] : uint16_t{0};
+      }
+    }
+  });
+}
+
+}  // namespace splash::gpu::arch
