@@ -163,10 +163,11 @@ __device__ __forceinline__ void gather_values(const Problem& p, int head, const 
 }
 
 // The warp's rows of a head; rows that are left to others are not touched. scores: room for those of the
-// lists.
+// lists. Not inlined: what the screen's loop has no registers for would be spilled around the loop, and read
+// back from L2 here.
 template <class T, int kPanels, class Lists>
-__device__ __forceinline__ void finish_rows(const Problem& p, int head_index, const Head& head, Lists& lists,
-                                            typename Lists::ExactScores& scores) {
+__device__ __noinline__ void finish_rows(const Problem& p, int head_index, const Head& head, Lists& lists,
+                                         typename Lists::ExactScores& scores) {
   const Entmax& entmax = head.entmax;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   rescore<T, kPanels>(p, head_index, lists, scores);

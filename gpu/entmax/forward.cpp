@@ -210,8 +210,8 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
     trace.write(Operand::workspace, errors_at + block * int64_t{sizeof(float)}, sizeof(float));
   };
   const auto screen = [=, seen = SeenTiles(spec, tile.q, tile.k)](int64_t block, BlockTrace& trace) mutable {
-    const int64_t head = block % heads, key_head = head / group,
-                  first = (q_tiles - 1 - block / heads) * tile.q;
+    const BlockPlace place(static_cast<int>(block), static_cast<int>(q_tiles), static_cast<int>(heads));
+    const int64_t head = place.head, key_head = head / group, first = place.tile * tile.q;
     const TileOrder order(static_cast<int>(seen.of(head, first).size()));
     rows.read_q(trace, head, first, tile.q);
     trace.read(Operand::workspace, errors_at + key_head * error_bytes, error_bytes);

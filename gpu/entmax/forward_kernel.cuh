@@ -7,6 +7,7 @@
 // does only now and then, such as listing pairs, all do in the same turns: else each would wait for each.
 
 #include "gpu/arch/bulk_copy.cuh"
+#include "gpu/arch/lane.cuh"
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/wgmma_f16.cuh"
 #include "gpu/entmax/finish.cuh"
@@ -113,8 +114,8 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   extern __shared__ __align__(1024) unsigned char dynamic[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int head = static_cast<int>(blockIdx.x) % p.heads, key_head = head / p.group;
-  const int tile = static_cast<int>(gridDim.x / p.heads) - 1 - static_cast<int>(blockIdx.x) / p.heads;
+  const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads);
+  const int head = place.head, tile = place.tile, key_head = head / p.group;
   const int* const gathered = kLong ? p.rows.queries + int64_t{head} * p.q_len : nullptr;
   const int present = kLong ? p.rows.counts[head] : p.q_len;
   if (tile * kQueries >= present) return;
@@ -181,8 +182,10 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   __syncwarp();
   Screen<kKeys, typename Tiles::Rows> screen(tiles.rows[warp], tiles.head);
 
-  const auto multiply = [&](Scores& acc, const unsigned char* keys) {
-    const uint64_t tile = arch::uniform(arch::k_major_descriptor(keys));
+  const auto descriptor_of = [](const unsigned char* keys) {
+    return arch::uniform(arch::k_major_descriptor(keys));
+  };
+  const auto multiply = [&](Scores& acc, uint64_t tile) {
     arch::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4 * kPanels; ++step) {
@@ -226,30 +229,35 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   int turn = 0;
   // One turn or two, the tiles from these keys on: while the tensor cores work on the second tile, the warps
   // look through the first. aim: called before that, with the error of both. look: calls what it is given
-  // once it has looked through a tile's scores.
+  // once it has looked through a tile's scores. Nothing is waited for before the products that could be
+  // behind them, where it costs nothing: so the errors are read there, and the lane.
   const auto take_tiles = [&](bool two, int first_key, int second_key, const auto& aim, const auto& look) {
-    const float* const errors = tiles.head.errors;
-    const float error = fmaxf(errors[first_key / kErrorKeys], errors[max(second_key, 0) / kErrorKeys]);
     const Ring first = ring;
     ring.next();
     const Ring second = two ? ring : first;  // or multiplied for nothing
     if (two) ring.next();
     Scores x, y;
+    const uint64_t first_tile = descriptor_of(tiles.keys[first.stage]);
+    const uint64_t second_tile = descriptor_of(tiles.keys[second.stage]);
     arch::mbarrier_wait(&tiles.full[first.stage], first.parity);
-    multiply(x, tiles.keys[first.stage]);
+    multiply(x, first_tile);
     arch::mbarrier_wait(&tiles.full[second.stage], second.parity);
-    multiply(y, tiles.keys[second.stage]);
-    aim(error);
+    multiply(y, second_tile);
+    const float* const errors = tiles.head.errors;
+    aim(fmaxf(errors[first_key / kErrorKeys], errors[max(second_key, 0) / kErrorKeys]));
+    const int lane_anew = arch::lane_id();
     arch::wgmma_wait<1>();
     arch::wgmma_hold(x);
     const bool last = leave(first);
-    show(x, first_key, [&](const Scores& acc) { look(acc, first_key, [&] { refill(last, turn, first); }); });
+    show(x, first_key,
+         [&](const Scores& acc) { look(acc, first_key, lane_anew, [&] { refill(last, turn, first); }); });
     arch::wgmma_wait<0>();
     arch::wgmma_hold(y);
     if (two) {
       const bool last = leave(second);
-      show(y, second_key,
-           [&](const Scores& acc) { look(acc, second_key, [&] { refill(last, turn + 1, second); }); });
+      show(y, second_key, [&](const Scores& acc) {
+        look(acc, second_key, lane_anew, [&] { refill(last, turn + 1, second); });
+      });
     }
     turn += two ? 2 : 1;
   };
@@ -268,9 +276,9 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   // Whether holds(half) is true of most of the rows that the block has; a quad's first lane asks it of the
   // first of its rows, the second of the other.
   const auto most_rows = [&](const auto& holds) {
-    const bool of_rows[2] = {holds(0), holds(1)};
+    const bool of_first = holds(0), of_second = holds(1);
     const int half = lane % 4;
-    const bool counts = half < 2 && of_rows[half % 2] && lists.query[row_of(half % 2)] >= 0;
+    const bool counts = half < 2 && (half == 0 ? of_first : of_second) && lists.query[row_of(half % 2)] >= 0;
     return 2 * __syncthreads_count(counts) >= min(kQueries, present - tile * kQueries);
   };
   if (!done) {
@@ -282,7 +290,7 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
       take_tiles(
           true, kKeys * order.sample(turn), kKeys * order.sample(turn + 1),
           [&](float error) { samples.error = fmaxf(samples.error, error); },
-          [&](const Scores& acc, int, const auto& looked) {
+          [&](const Scores& acc, int, int, const auto& looked) {
             if (!repeated) samples.take(acc);
             repeated = order.count == 1;
             looked();
@@ -304,10 +312,10 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
         leave_to_dense();
     }
   }
-  const auto look = [&](const Scores& acc, int key, const auto& looked) {
+  const auto look = [&](const Scores& acc, int key, int lane_anew, const auto& looked) {
     const auto above = screen.find(acc);
     looked();
-    if (screen.put_aside(acc, above, key + lane)) [[likely]]
+    if (screen.put_aside(acc, above, key, lane_anew)) [[likely]]
       return;
     const int index = order.count - 1 - key / kKeys;
     if (index >= LostTiles::kMost) {
@@ -368,7 +376,7 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
         const bool mine = lost.words[word] >> bit & 1;
         if (mine) screen.forget(key, key + kKeys);
         Scores acc;
-        multiply(acc, tiles.keys[0]);
+        multiply(acc, descriptor_of(tiles.keys[0]));
         arch::wgmma_wait<0>();
         arch::wgmma_hold(acc);
         if (mine) {

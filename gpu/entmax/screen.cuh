@@ -145,14 +145,14 @@ class Screen {
   }
 
   // Puts those groups aside. False where there was too little room for all: then the tile must be looked at
-  // again. origin: the first key plus the lane. No branch a group: one lane or another has a score above in
-  // most.
-  __device__ __forceinline__ bool put_aside(const uint32_t (&acc)[kWords], const Above& above, int origin) {
+  // again. No branch a group: one lane or another has a score above in most.
+  __device__ __forceinline__ bool put_aside(const uint32_t (&acc)[kWords], const Above& above, int first_key,
+                                            int lane) {
     unsigned any = 0;
 #pragma unroll
     for (const unsigned lanes : above.lanes) any |= lanes;
     if (any == 0) return true;
-    const unsigned mine = 1u << (threadIdx.x % 32);
+    const unsigned mine = 1u << lane;
     int slot[kGroups], end = waiting_;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -162,7 +162,7 @@ class Screen {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       if ((above.lanes[group] & mine) != 0 && slot[group] < Aside::kRoom)
-        aside_.put(slot[group], acc + kGroupWords * group, origin + kGroupKeys * group);
+        aside_.put(slot[group], acc + kGroupWords * group, first_key + lane + kGroupKeys * group);
     }
     waiting_ = min(end, Aside::kRoom);
     return end <= Aside::kRoom;

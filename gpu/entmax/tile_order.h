@@ -1,9 +1,24 @@
 #pragma once
-// Which tiles of keys a block of the forward kernel visits, and in which order. Compiles without nvcc.
+// Which rows a block of the forward kernel takes, which tiles of keys it visits, and in which order. Compiles
+// without nvcc.
 
 #include "gpu/entmax/host_device.h"
 
 namespace splash::gpu::entmax {
+
+// Whose rows a block takes: of each head the last tile of queries first, which sees the most keys where the
+// mask is causal; the heads eight at a time, so that L2 holds their keys and values.
+struct BlockPlace {
+  static constexpr int kHeads = 8;
+  int head, tile;
+
+  SPLASH_HOST_DEVICE BlockPlace(int block, int tiles, int heads) {
+    const int first = block / (kHeads * tiles) * kHeads, rest = block - first * tiles;
+    const int together = heads - first < kHeads ? heads - first : kHeads;
+    head = first + rest % together;
+    tile = tiles - 1 - rest / together;
+  }
+};
 
 constexpr int kMostSamples = 20;  // tiles that a block samples
 

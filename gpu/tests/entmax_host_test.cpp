@@ -5,7 +5,9 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
 
 #include <doctest/doctest.h>
 
@@ -15,6 +17,7 @@
 #include "gpu/entmax/entmax.h"
 #include "gpu/entmax/portable/bound.h"
 #include "gpu/entmax/portable/problem.h"
+#include "gpu/entmax/tile_order.h"
 
 using namespace splash;
 using namespace splash::gpu::entmax;
@@ -217,6 +220,39 @@ TEST_CASE("the portable workspace's parts follow one another, each large enough 
     CHECK(workspace.bytes - workspace.counts >= 4 * heads);
     for (const int64_t at : {workspace.masks, workspace.queries, workspace.counts, workspace.bytes})
       CHECK(at % 256 == 0);
+  }
+}
+
+TEST_CASE("each tile of each head has its block, eight heads at a time, the last tiles first") {
+  for (const int heads : {1, 7, 8, 9, 16, 20}) {
+    for (const int tiles : {1, 2, 5}) {
+      std::set<std::pair<int, int>> seen;
+      for (int block = 0; block < heads * tiles; ++block) {
+        const BlockPlace place(block, tiles, heads);
+        CHECK(place.head / 8 == block / (8 * tiles));
+        CHECK(place.head < heads);
+        CHECK((place.tile >= 0 && place.tile < tiles));
+        seen.emplace(place.head, place.tile);
+        const BlockPlace before(std::max(block - 1, 0), tiles, heads);
+        if (before.head / 8 == place.head / 8) CHECK(before.tile >= place.tile);
+      }
+      CHECK(seen.size() == static_cast<size_t>(heads * tiles));
+    }
+  }
+}
+
+TEST_CASE("a block samples tiles from both ends, then visits all, the last first") {
+  for (const int count : {1, 2, 3, 19, 20, 21, 64, 129}) {
+    CAPTURE(count);
+    const TileOrder order(count);
+    CHECK(order.samples % 2 == 0);
+    CHECK(order.samples <= kMostSamples);
+    std::set<int> sampled;
+    for (int turn = 0; turn < order.samples; ++turn) sampled.insert(order.tile(turn));
+    CHECK(static_cast<int>(sampled.size()) == std::min(order.samples, count));
+    CHECK(sampled.count(0) == 1);
+    CHECK(*sampled.rbegin() == count - 1);
+    for (int i = 0; i < count; ++i) CHECK(order.tile(order.samples + i) == count - 1 - i);
   }
 }
 
