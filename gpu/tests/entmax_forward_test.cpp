@@ -95,7 +95,8 @@ TEST_CASE("entmax forward: rows with broad supports are left to the dense path, 
   const Stream stream;
   const int64_t heads = 2, q_len = 300;  // the last block has fewer rows than it has room for
   // Gaussian scores: some 14 keys a row, and some 60.
-  for (const auto& [query_variance, left] : {std::pair{2.0, int64_t{0}}, std::pair{0.3, q_len}}) {
+  for (const double query_variance : {2.0, 0.3}) {
+    const int64_t left = query_variance < 1 ? q_len : 0;
     for (const int64_t head_dim : {64, 128}) {
       CAPTURE(query_variance);
       CAPTURE(head_dim);
