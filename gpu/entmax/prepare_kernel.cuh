@@ -21,7 +21,7 @@ constexpr float kMostNorm = 4000;  // times |q'| < 16: below float16's largest, 
 // One block for kErrorKeys keys of a head; kLanes lanes a key, each 8 dimensions.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ Problem p) {
-  static __shared__ float largest_of[kPrepareWarps][kLanes];
+  static __shared__ float largest_of[kPrepareWarps][kLanes];  // static: one for all, also in gpu/tests/simt
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes, column = 8 * lane;
   const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kErrorKeys;
   const int64_t from = int64_t{head} * p.kv_len * p.head_dim + column;

@@ -68,14 +68,10 @@ struct Machine {
 };
 Machine machine;
 
-void leave() {
-  swapcontext(&machine.fibers[machine.current].context, &machine.scheduler);
-}
-
 void enter() {
   (*machine.kernel)();
   machine.fibers[machine.current].ended = true;
-  leave();
+  pause();
 }
 
 Barrier& barrier_at(const uint64_t* address) {
@@ -190,7 +186,7 @@ const std::vector<Brought>& meet(Scope scope, const char* operation, const Broug
     group.arrived = 0;
     ++group.meetings;
   }
-  do leave();
+  do pause();
   while (group.meetings == meeting);
   return group.shown;
 }
@@ -258,7 +254,7 @@ void start_load(uint64_t* barrier, int64_t bytes, std::function<void()> land) {
 }
 
 void pause() {
-  leave();
+  swapcontext(&machine.fibers[machine.current].context, &machine.scheduler);
 }
 
 }  // namespace splash::gpu::simt
