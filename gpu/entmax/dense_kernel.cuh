@@ -59,10 +59,9 @@ class DenseBlock {
           ++passes;
           continue;
         }
-        counts[0] = sums.count[0];
-        counts[1] = sums.count[1];
         sums.reduce();
         if (passes == 0 && !take_largest(sums)) return false;
+        for (int half = 0; half < 2; ++half) counts[half] = rows_.open[half] ? sums.count[half] : 0;
         ++passes;
         settled = true;
         bool near = true;

@@ -118,6 +118,8 @@ std::vector<Problem> problems() {
          inputs.q.row(0, 0, 50)[0] = kInf;
          for_each_row(inputs.k, [](double* row, int64_t) { row[0] = 1; });
        }},
+      {"NaN in a key that all rows see", spec({1, 1, 1, 70, 300, 64}, 1.5, false), near_dense,
+       [](Inputs& inputs) { inputs.k.row(0, 0, 290)[1] = kNan; }},
       {"NaN in a late key and value", spec({1, 1, 1, 300, 300, 64}, 1.5, true), near_dense,
        [](Inputs& inputs) {
          inputs.k.row(0, 0, 290)[1] = kNan;
