@@ -10,13 +10,12 @@
 namespace splash::gpu::entmax {
 
 template <class T>
-DenseKernel dense_kernel_of(int64_t head_dim, bool store);
-extern template DenseKernel dense_kernel_of<__nv_bfloat16>(int64_t, bool);
-extern template DenseKernel dense_kernel_of<__half>(int64_t, bool);
+DenseKernel dense_kernel_of(int64_t head_dim);
+extern template DenseKernel dense_kernel_of<__nv_bfloat16>(int64_t);
+extern template DenseKernel dense_kernel_of<__half>(int64_t);
 
-DenseKernel dense_kernel_of(Dtype dtype, int64_t head_dim, bool store) {
-  return dtype == Dtype::bf16 ? dense_kernel_of<__nv_bfloat16>(head_dim, store)
-                              : dense_kernel_of<__half>(head_dim, store);
+DenseKernel dense_kernel_of(Dtype dtype, int64_t head_dim) {
+  return dtype == Dtype::bf16 ? dense_kernel_of<__nv_bfloat16>(head_dim) : dense_kernel_of<__half>(head_dim);
 }
 
 int64_t dense_blocks(int64_t heads, int64_t q_len, const DenseKernel& kernel) {
@@ -24,7 +23,7 @@ int64_t dense_blocks(int64_t heads, int64_t q_len, const DenseKernel& kernel) {
 }
 
 void launch_dense(const Problem& problem, Dtype dtype, StreamHandle stream) {
-  const DenseKernel kernel = dense_kernel_of(dtype, problem.head_dim, problem.support.columns != nullptr);
+  const DenseKernel kernel = dense_kernel_of(dtype, problem.head_dim);
   const auto map_of = [&](const void* data) {
     return arch::encode_tiles({.data = data,
                                .dtype = dtype,

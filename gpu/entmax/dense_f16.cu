@@ -2,6 +2,6 @@
 
 namespace splash::gpu::entmax {
 
-template DenseKernel dense_kernel_of<__half>(int64_t head_dim, bool store);
+template DenseKernel dense_kernel_of<__half>(int64_t head_dim);
 
 }  // namespace splash::gpu::entmax

@@ -11,19 +11,19 @@
 
 namespace splash::gpu::entmax {
 
-// A block's way from its rows to what they leave. Everything lies in registers.
-// kStore: whether the support is stored; else its counting and writing take no registers.
-template <class T, int kPanels, bool kStore, Kind kKind>
+// A block's way from its rows to their tau and output. Everything lies in registers.
+template <class T, int kPanels, Kind kKind>
 class DenseBlock {
  public:
   using Tiles = DenseTiles<kPanels>;
   static constexpr int kKeys = Tiles::kKeys, kMostPasses = 40;
   // A loop for samples alone is 1.4 % faster, and more to compile: where speed counts most.
-  static constexpr bool kSamplesApart = kKind == Kind::square && !kStore;
+  static constexpr bool kSamplesApart = kKind == Kind::square;
 
   __device__ __forceinline__ DenseBlock(const Problem& p, const Entmax& entmax,
-                                        DenseProducts<T, kPanels>& products)
-      : p_(p), products_(products), arithmetic_{entmax.gain, entmax.beta} {
+                                        DenseProducts<T, kPanels>& products, DenseRows& rows)
+      : p_(p), products_(products), arithmetic_{entmax.gain, entmax.beta}, rows_(rows) {
+    rows_ = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       rows_.end[half] = products.end[half];
@@ -32,7 +32,8 @@ class DenseBlock {
     }
   }
 
-  // False where scores are too large for a pivot of 0; nothing is written then.
+  // False where scores are too large for a pivot of 0; nothing is written then. Else rows hold what the
+  // support is known by.
   __device__ __forceinline__ bool run() {
     const bool any_key = products_.tiles > 0;
     if (any_key) guess();
@@ -47,7 +48,6 @@ class DenseBlock {
       }
     }
     for (;;) {
-      int counts[2] = {0, 0};
       bool settled = true;
 #pragma unroll 1
       while (any_key) {
@@ -61,7 +61,6 @@ class DenseBlock {
         }
         sums.reduce();
         if (passes == 0 && !take_largest(sums)) return false;
-        for (int half = 0; half < 2; ++half) counts[half] = rows_.open[half] ? sums.count[half] : 0;
         ++passes;
         settled = true;
         bool near = true;
@@ -75,29 +74,15 @@ class DenseBlock {
         }
         settled = __syncthreads_and(settled) != 0;
         near = __syncthreads_and(near) != 0 || passes >= kMostPasses;
-        // The support is stored as it was counted, so nothing may have moved since.
-        if (kStore ? settled : near) break;
-      }
-      [[maybe_unused]] int64_t at[2] = {-1, -1};
-      if constexpr (kStore) {
-        const int query[2] = {products_.query_of(0), products_.query_of(1)};
-        place(p_, products_.head, query, counts, at);
+        if (near) break;
       }
       rows_.forget();
 
       float output[32 * kPanels] = {}, sum[2] = {0, 0};
       if (any_key) {
-        if constexpr (kStore) {
-          EntryWriter writer(p_.support, at);
-          products_.multiply_values(output, [&](const float(&scores)[kPart / 2], int key, auto& weights) {
-            writer.add(scores, key, arithmetic_, rows_);
-            weigh(scores, weights, sum);
-          });
-        } else {
-          products_.multiply_values(output, [&](const float(&scores)[kPart / 2], int, auto& weights) {
-            weigh(scores, weights, sum);
-          });
-        }
+        products_.multiply_values(output, [&](const float(&scores)[kPart / 2], int, auto& weights) {
+          weigh(scores, weights, sum);
+        });
       }
       sum[0] = quad_sum(sum[0]);
       sum[1] = quad_sum(sum[1]);
@@ -122,7 +107,7 @@ class DenseBlock {
 
   __device__ __forceinline__ void add_keys(int stride, DenseSums& sums) {
     products_.multiply_keys(stride / 2, stride, [&](const float(&scores)[kPart / 2], int) {
-      sums.template add<kStore>(scores, arithmetic_, rows_);
+      sums.add(scores, arithmetic_, rows_);
     });
   }
 
@@ -147,7 +132,7 @@ class DenseBlock {
       for (int step = 0; step < 6; ++step) {
         DenseSums sums;
 #pragma unroll
-        for (const auto& part : scores) sums.template add<false>(part, arithmetic_, rows_);
+        for (const auto& part : scores) sums.add(part, arithmetic_, rows_);
         extrapolate(sums, products_.middle, 1 << 30);
       }
     });
@@ -266,10 +251,10 @@ class DenseBlock {
   const Problem& p_;
   DenseProducts<T, kPanels>& products_;
   const Arithmetic<kKind> arithmetic_;
-  DenseRows rows_;
+  DenseRows& rows_;
 };
 
-template <class T, int kPanels, bool kStore>
+template <class T, int kPanels>
 __global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
     dense_kernel(const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap k_map,
                  const __grid_constant__ CUtensorMap v_map) {
@@ -281,11 +266,15 @@ __global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
   DenseProducts<T, kPanels> products(p, k_map, v_map, *reinterpret_cast<DenseTiles<kPanels>*>(dynamic), head,
                                      tile * kQueries, count);
   const Entmax entmax = entmax_of(p, head);
-  if (entmax.is_square && DenseBlock<T, kPanels, kStore, Kind::square>(p, entmax, products).run()) return;
-  if constexpr (!kStore) {  // seldom wanted: alpha 2 has no code of its own
-    if (entmax.is_linear && DenseBlock<T, kPanels, kStore, Kind::linear>(p, entmax, products).run()) return;
-  }
-  DenseBlock<T, kPanels, kStore, Kind::any>(p, entmax, products).run();
+  DenseRows rows;
+  const auto solve = [&](auto kind) {
+    return DenseBlock<T, kPanels, decltype(kind)::value>(p, entmax, products, rows).run();
+  };
+  const bool solved = entmax.is_square   ? solve(KindOf<Kind::square>{})
+                      : entmax.is_linear ? solve(KindOf<Kind::linear>{})
+                                         : false;
+  if (!solved) solve(KindOf<Kind::any>{});
+  if (p.support.columns != nullptr) store_support(p, products, entmax.gain, rows);
 }
 
 }  // namespace splash::gpu::entmax

@@ -14,6 +14,8 @@ namespace splash::gpu::entmax {
 constexpr int kPart = 64;  // keys a product
 
 enum class Kind { square, linear, any };  // alpha 1.5; 2; all, and scores too large for the other two
+template <Kind kKind>
+using KindOf = std::integral_constant<Kind, kKind>;
 
 // min(max(a b + c, 0), 1); NaN becomes 0. One instruction at full rate, where a maximum has half of it.
 __device__ __forceinline__ float saturated_fma(float a, float b, float c) {
@@ -91,10 +93,10 @@ struct Arithmetic {
 struct DenseSums {
   static constexpr int kNone = static_cast<int>(0xFF800000), kPoison = 0x7F800000;  // the bits of -inf, +inf
   float sum[2] = {0, 0}, slope[2] = {0, 0};
-  int most[2] = {kNone, kNone}, count[2] = {0, 0};
+  int most[2] = {kNone, kNone};
 
   // The sums of 64 keys first, so that rounding errors of long rows of equal weights stay small.
-  template <bool kCount, Kind kKind>
+  template <Kind kKind>
   __device__ __forceinline__ void add(const float (&acc)[kPart / 2], const Arithmetic<kKind>& arithmetic,
                                       const DenseRows& rows) {
     float part_sum[2] = {0, 0}, part_slope[2] = {0, 0};
@@ -113,7 +115,6 @@ struct DenseSums {
           part_sum[half] = fmaf(u, of_u, part_sum[half]);
           part_slope[half] += of_u;
         }
-        if constexpr (kCount) count[half] += u > 0;
         if (i % 2 == 1)
           most[half] = __vimax3_s32(most[half], __float_as_int(acc[j]), __float_as_int(acc[j + 1]));
       }

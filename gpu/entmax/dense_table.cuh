@@ -7,10 +7,9 @@
 namespace splash::gpu::entmax {
 
 template <class T, int kPanels>
-DenseKernel dense_kernel_with(bool store) {
+DenseKernel dense_kernel_with() {
   using Tiles = DenseTiles<kPanels>;
-  return {.function = store ? reinterpret_cast<const void*>(dense_kernel<T, kPanels, true>)
-                            : reinterpret_cast<const void*>(dense_kernel<T, kPanels, false>),
+  return {.function = reinterpret_cast<const void*>(dense_kernel<T, kPanels>),
           .threads = Tiles::kThreads,
           .shared_bytes = int{sizeof(Tiles)},
           .queries = Tiles::kQueries,
@@ -19,11 +18,11 @@ DenseKernel dense_kernel_with(bool store) {
 }
 
 template <class T>
-DenseKernel dense_kernel_of(int64_t head_dim, bool store) {
-  if (head_dim <= 64) return dense_kernel_with<T, 1>(store);
-  if (head_dim <= 128) return dense_kernel_with<T, 2>(store);
-  if (head_dim <= 192) return dense_kernel_with<T, 3>(store);
-  return dense_kernel_with<T, 4>(store);
+DenseKernel dense_kernel_of(int64_t head_dim) {
+  if (head_dim <= 64) return dense_kernel_with<T, 1>();
+  if (head_dim <= 128) return dense_kernel_with<T, 2>();
+  if (head_dim <= 192) return dense_kernel_with<T, 3>();
+  return dense_kernel_with<T, 4>();
 }
 
 }  // namespace splash::gpu::entmax

@@ -90,6 +90,7 @@ class DenseProducts {
       if (threadIdx.x == 0 && i < count) load(k_map_, (first + i * stride) * kKeys);
       __syncwarp();
     };
+#pragma unroll 1
     for (int i = 0; i < kAhead; ++i) load_tile(i);
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {

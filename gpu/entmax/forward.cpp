@@ -161,7 +161,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   require_alphas("entmax/0-one-pass", spec);
   const ForwardKernel kernel = forward_kernel_of(dtype, spec.shape.head_dim, false);
   const ForwardKernel with_long_lists = forward_kernel_of(dtype, spec.shape.head_dim, true);
-  const DenseKernel dense = dense_kernel_of(dtype, spec.shape.head_dim, false);
+  const DenseKernel dense = dense_kernel_of(dtype, spec.shape.head_dim);
   Plan plan;
   plan.tile = {.q = kernel.queries, .k = kernel.keys, .d = 0, .stages = kernel.stages};
   plan.kernels = {{.name = "forward_kernel",

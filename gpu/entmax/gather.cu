@@ -1,8 +1,7 @@
 #include "gpu/entmax/gather.h"
 
-#include <cub/block/block_scan.cuh>
-
 #include "gpu/cuda_check.h"
+#include "gpu/entmax/scan.cuh"
 
 namespace splash::gpu::entmax {
 namespace {
@@ -29,8 +28,6 @@ __device__ void list_rows(uint32_t mask, int at, int word, int* queries, int64_t
 // One block a head, a thread 32 rows at a time.
 __global__ void __launch_bounds__(kGatherThreads)
     gather_kernel(const uint32_t* masks, int q_len, int* queries, int* counts, Support unstored) {
-  using Scan = cub::BlockScan<int, kGatherThreads>;
-  __shared__ Scan::TempStorage scratch;
   const int head = static_cast<int>(blockIdx.x), words = row_mask_words(q_len);
   masks += int64_t{head} * words;
   queries += int64_t{head} * q_len;
@@ -39,12 +36,11 @@ __global__ void __launch_bounds__(kGatherThreads)
     const int word = first + static_cast<int>(threadIdx.x);
     uint32_t mask = word < words ? masks[word] : 0;
     if (word == words - 1 && q_len % 32 != 0) mask &= (1u << q_len % 32) - 1;
-    int at = 0, all = 0;
-    Scan(scratch).ExclusiveSum(__popc(mask), at, all);
+    int all = 0;
+    const int at = exclusive_sum<kGatherThreads>(__popc(mask), all);
     if (__any_sync(0xFFFFFFFFu, mask != 0))
       list_rows(mask, before + at, word / 32 * 32, queries, int64_t{head} * q_len, unstored);
     before += all;
-    __syncthreads();  // the scan's scratch is free again
   }
   if (threadIdx.x == 0) counts[head] = before;
 }

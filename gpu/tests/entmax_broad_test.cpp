@@ -173,25 +173,6 @@ bool alike(const Tensor<double>& out, const Tensor<double>& expected, double bou
   return error <= bound * norm;
 }
 
-// A gradient of sparsemax jumps where a key enters the support. Rows with a key so close to tau that float
-// may see it on the other side get no gradient.
-void leave_unclear_rows_out(Case& c, const std::vector<double>& tau) {
-  constexpr double kFloat = 1e-6;
-  const AttentionShape& s = c.spec.shape;
-  for (int64_t row = 0; row < s.rows(); ++row) {
-    const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads, i = row % s.q_len;
-    if (c.spec.normalizer.alpha_of(h) != 2) continue;
-    const double* const q = c.inputs.q.row(b, h, i);
-    for (int64_t j = 0; j < s.kv_len; ++j) {
-      const double* const key = c.inputs.k.row(b, s.kv_head_of(h), j);
-      const double z = c.spec.score_scale() * std::inner_product(q, q + s.head_dim, key, 0.0);
-      if (std::abs(z - tau[static_cast<size_t>(row)]) > kFloat) continue;
-      std::fill_n(c.d_out.row(b, h, i), s.head_dim, 0.0);
-      break;
-    }
-  }
-}
-
 // Returns the share of the support that is stored.
 double check(const Stream& stream, const char* name, Case c) {
   const std::string shape = to_string(c.spec.shape);

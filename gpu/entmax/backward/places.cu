@@ -3,7 +3,7 @@
 
 #include "gpu/entmax/backward/launch.cuh"
 #include "gpu/entmax/backward/row_tile.cuh"
-#include "gpu/entmax/backward/scan.cuh"
+#include "gpu/entmax/scan.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {

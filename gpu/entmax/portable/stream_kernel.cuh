@@ -72,6 +72,35 @@ class StreamBlock {
     return kept_[half](score, key) ? u : -INFINITY;
   }
 
+  // use(kind, half, u, which key of the tile) for each of the lane's scores. What alpha 1.5 does not need is
+  // slow to compile, so but for it the lane's u wait in shared memory for a short loop.
+  template <class Use>
+  __device__ __forceinline__ void for_each_excess(const Scores& acc, int first_key, const Use& use) {
+    if (entmax_.is_square) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        for_each_score(acc, half, [&](float score, int in_tile) {
+          use(SquareWeights{}, half, excess(score, first_key + in_tile, half), in_tile);
+        });
+      }
+      return;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      for_each_score(acc, half, [&](float score, int in_tile) {
+        of_warp_.weights[in_tile][row(half)] = excess(score, first_key + in_tile, half);
+      });
+    }
+#pragma unroll 1
+    for (int pair = 2 * (lane_ % 4); pair < kTileKeys; pair += 8) {
+#pragma unroll
+      for (int in_tile = pair; in_tile < pair + 2; ++in_tile) {
+        use(AnyAlpha{}, 0, of_warp_.weights[in_tile][row(0)], in_tile);
+        use(AnyAlpha{}, 1, of_warp_.weights[in_tile][row(1)], in_tile);
+      }
+    }
+  }
+
   __device__ __forceinline__ void find_largest() {
     products_.for_each_tile([&](const Scores& acc, int) {
 #pragma unroll
@@ -100,19 +129,17 @@ class StreamBlock {
       int count[2] = {0, 0};
       products_.template for_each_tile<false>(
           [&](const Scores& acc, int first_key) {
+            float of_tile[2] = {0, 0}, slope_of_tile[2] = {0, 0};
+            for_each_excess(acc, first_key, [&](auto kind, int half, float u, int) {
+              const float of_u = entmax_.slope(kind, u);
+              of_tile[half] = fmaf(fmaxf(u, 0.0f), of_u, of_tile[half]);
+              slope_of_tile[half] += of_u;
+              count[half] += u > 0 ? 1 : 0;
+            });
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-              float of_tile = 0, slope_of_tile = 0;
-              entmax_.visit([&](auto kind) {
-                for_each_score(acc, half, [&](float score, int in_tile) {
-                  const float u = excess(score, first_key + in_tile, half), of_u = entmax_.slope(kind, u);
-                  of_tile = fmaf(fmaxf(u, 0.0f), of_u, of_tile);
-                  slope_of_tile += of_u;
-                  count[half] += u > 0 ? 1 : 0;
-                });
-              });
-              sum[half].add(of_tile);
-              slope[half].add(slope_of_tile);
+              sum[half].add(of_tile[half]);
+              slope[half].add(slope_of_tile[half]);
             }
           },
           [&] { return wanted; });
@@ -144,21 +171,15 @@ class StreamBlock {
       float output[kWarpRows][kElements] = {};
       products_.for_each_tile([&](const Scores& acc, int first_key) {
         unsigned long long active = 0;  // keys that have weight in some row
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          entmax_.visit([&](auto kind) {
-            for_each_score(acc, half, [&](float score, int in_tile) {
-              const float u = excess(score, first_key + in_tile, half);
-              const float weight = fmaxf(u, 0.0f) * entmax_.slope(kind, u);
-              of_warp_.weights[in_tile][row(half)] = weight;
-              if (weight > 0) active |= 1ull << (in_tile - first);
-              if (u > 0 && at[half] >= 0) {
-                p_.support.columns[at[half]] = first_key + in_tile;
-                p_.support.excess[at[half]++] = u;
-              }
-            });
-          });
-        }
+        for_each_excess(acc, first_key, [&](auto kind, int half, float u, int in_tile) {
+          const float weight = fmaxf(u, 0.0f) * entmax_.slope(kind, u);
+          of_warp_.weights[in_tile][row(half)] = weight;
+          if (weight > 0) active |= 1ull << (in_tile - first);
+          if (u > 0 && at[half] >= 0) {
+            p_.support.columns[at[half]] = first_key + in_tile;
+            p_.support.excess[at[half]++] = u;
+          }
+        });
         active <<= first;
 #pragma unroll
         for (int lanes = 1; lanes < 32; lanes *= 2) active |= __shfl_xor_sync(kWarp, active, lanes);

@@ -1,7 +1,7 @@
 #pragma once
 // Exclusive prefix sums over a block.
 
-namespace splash::gpu::entmax::backward {
+namespace splash::gpu::entmax {
 
 // The sum of the values of the threads before this one; total: of all. Every thread of the block calls it.
 template <int kThreads, class Value>
@@ -43,4 +43,4 @@ __device__ Value exclusive_sums(Value* data, uint32_t n) {
   return carry;
 }
 
-}  // namespace splash::gpu::entmax::backward
+}  // namespace splash::gpu::entmax
