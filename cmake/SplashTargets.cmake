@@ -2,7 +2,7 @@
 function(splash_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SPLASH_UNITY})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SPLASH_UNITY} UNITY_BUILD_BATCH_SIZE 0)
   target_link_libraries(${name} PUBLIC splash_flags ${arg_LINK})
 endfunction()
 

@@ -14,8 +14,6 @@
 namespace splash::cpu_ref {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
 template <class T>
 double entmax_row(double alpha, Solver solver, Row<T>& row, const SolverOptions& options, int* iterations) {
   if (row.keys.empty()) return std::numeric_limits<double>::infinity();
@@ -55,7 +53,7 @@ double normalize_row(const Normalizer& normalizer, int64_t q_head, Solver solver
       power_row<T>(row.scores, normalizer.alpha_of(q_head), normalizer.kind == NormalizerKind::power, row.p);
       break;
   }
-  return kNan;
+  return std::numeric_limits<double>::quiet_NaN();
 }
 
 template double normalize_row(const Normalizer&, int64_t, Solver, Row<float>&, const SolverOptions&, int*);

@@ -250,22 +250,27 @@ inline double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
   return nmse(out.data(), expected.data(), expected.size());
 }
 
-// A gradient of sparsemax jumps where a key enters the support. Rows with a key so close to tau that float
-// may see it on the other side get no gradient.
+// Where a key enters the support, the gradient jumps if alpha is 2, and rises without bound if it is
+// above 1.5: as u^((2 - alpha) / (alpha - 1)), u = z - tau. Rows with a key so close to tau that float's
+// errors show get no gradient.
 inline void leave_unclear_rows_out(Case& c, const std::vector<double>& tau) {
-  constexpr double kFloat = 4e-6;
+  constexpr double kFloat = 4e-6, kShows = 1e-4;
   const AttentionShape& s = c.spec.shape;
   for (int64_t row = 0; row < s.rows(); ++row) {
     const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads, i = row % s.q_len;
-    if (c.spec.normalizer.alpha_of(h) != 2) continue;
+    const double alpha = c.spec.normalizer.alpha_of(h), power = (2 - alpha) / (alpha - 1);
+    if (alpha <= 1.5) continue;
+    const auto of_gradient = [&](double u) { return u > 0 ? std::pow(u, power) : 0.0; };
     const double* const q = c.inputs.q.row(b, h, i);
+    double sum = 0, unclear = 0;
     for (int64_t j = 0; j < s.kv_len; ++j) {
       const double* const key = c.inputs.k.row(b, s.kv_head_of(h), j);
-      const double z = c.spec.score_scale() * std::inner_product(q, q + s.head_dim, key, 0.0);
-      if (std::abs(z - tau[static_cast<size_t>(row)]) > kFloat) continue;
-      std::fill_n(c.d_out.row(b, h, i), s.head_dim, 0.0);
-      break;
+      const double product = std::inner_product(q, q + s.head_dim, key, 0.0);
+      const double u = (alpha - 1) * c.spec.score_scale() * product - tau[static_cast<size_t>(row)];
+      sum += of_gradient(u);
+      unclear = std::max(unclear, of_gradient(u + kFloat) - of_gradient(u - kFloat));
     }
+    if (unclear > kShows * sum) std::fill_n(c.d_out.row(b, h, i), s.head_dim, 0.0);
   }
 }
 

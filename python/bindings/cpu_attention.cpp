@@ -151,7 +151,7 @@ nb::tuple block_counts(const AttentionSpec& spec, const Offsets& row_offsets, co
 }
 
 template <class T>
-void bind(nb::module_& module) {
+void bind_attention_of(nb::module_& module) {
   const auto q = nb::arg("q").noconvert(), k = nb::arg("k").noconvert(), v = nb::arg("v").noconvert();
   module.def("attention_forward", &forward<T>, nb::arg("spec"), q, k, v, nb::arg("with_peak"),
              "(out as q, tau as q, support int32, peak as q: m - tau, empty unless asked for)");
@@ -164,8 +164,8 @@ void bind(nb::module_& module) {
 }  // namespace
 
 void bind_cpu_attention(nb::module_& module) {
-  bind<float>(module);
-  bind<double>(module);
+  bind_attention_of<float>(module);
+  bind_attention_of<double>(module);
   module.def("block_counts", &block_counts, nb::arg("spec"), nb::arg("row_offsets").noconvert(),
              nb::arg("columns").noconvert(), nb::arg("block"),
              "(active, visible) blocks of block x block pairs over all heads");

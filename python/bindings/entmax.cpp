@@ -23,7 +23,7 @@ std::vector<int64_t> shape_of(const Matrix<T>& matrix) {
 }
 
 template <class T>
-nb::object forward(const Matrix<T>& scores, const Alphas& alpha) {
+nb::object entmax_of(const Matrix<T>& scores, const Alphas& alpha) {
   std::vector<T> p(scores.size());
   {
     const nb::gil_scoped_release release;
@@ -33,7 +33,7 @@ nb::object forward(const Matrix<T>& scores, const Alphas& alpha) {
 }
 
 template <class T>
-nb::tuple backward(const Matrix<T>& p, const Matrix<T>& d_p, const Alphas& alpha) {
+nb::tuple gradient_of(const Matrix<T>& p, const Matrix<T>& d_p, const Alphas& alpha) {
   std::vector<T> d_scores(p.size());
   std::vector<double> d_alpha(p.shape(0));
   {
@@ -45,17 +45,17 @@ nb::tuple backward(const Matrix<T>& p, const Matrix<T>& d_p, const Alphas& alpha
 }
 
 template <class T>
-void bind(nb::module_& module) {
-  module.def("entmax", &forward<T>, nb::arg("scores").noconvert(), nb::arg("alpha").noconvert());
-  module.def("entmax_gradient", &backward<T>, nb::arg("p").noconvert(), nb::arg("d_p").noconvert(),
+void bind_entmax_of(nb::module_& module) {
+  module.def("entmax", &entmax_of<T>, nb::arg("scores").noconvert(), nb::arg("alpha").noconvert());
+  module.def("entmax_gradient", &gradient_of<T>, nb::arg("p").noconvert(), nb::arg("d_p").noconvert(),
              nb::arg("alpha").noconvert());
 }
 
 }  // namespace
 
 void bind_entmax(nb::module_& module) {
-  bind<float>(module);
-  bind<double>(module);
+  bind_entmax_of<float>(module);
+  bind_entmax_of<double>(module);
 }
 
 }  // namespace splash::python
