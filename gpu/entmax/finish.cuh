@@ -107,9 +107,11 @@ __device__ __forceinline__ void rescore(const Problem& p, int head, Lists& lists
   __syncwarp();
 }
 
-// Scores and bounds relative to each row's largest score: however large they are, sum p = 1.
+// Scores and bounds relative to each row's largest score, whose p is at most 1: so that Newton's first step
+// is short and rounds little, and sum p = 1 however large scores are.
 template <class Lists>
-__device__ __forceinline__ void subtract_largest(Lists& lists, typename Lists::ExactScores& scores) {
+__device__ __forceinline__ void subtract_largest(Lists& lists, typename Lists::ExactScores& scores,
+                                                 float gain) {
   const int quad = quad_of_lane(), first = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -119,7 +121,7 @@ __device__ __forceinline__ void subtract_largest(Lists& lists, typename Lists::E
     largest = quad_max(largest);
     for (int i = first; i < count; i += 4) scores[quad][Lists::place(half, i)] -= largest;
     if (first == 0 && count > 0) {
-      lists.bound[row] -= largest;
+      lists.bound[row] = fmaxf(lists.bound[row] - largest, bound_of_largest(0, gain));
       lists.pivot[row] = largest;
     }
   }
@@ -171,7 +173,7 @@ __device__ __noinline__ void finish_rows(const Problem& p, int head_index, const
   const Entmax& entmax = head.entmax;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   rescore<T, kPanels>(p, head_index, lists, scores);
-  subtract_largest(lists, scores);
+  subtract_largest(lists, scores, entmax.gain);
   raise_bounds(lists, scores, entmax, 40);
   const float bound_of_half[2] = {lists.bound[row_of(0)], lists.bound[row_of(1)]};
   drop_pairs(lists, scores, [&](int half, float score, int) { return score > bound_of_half[half]; });

@@ -42,6 +42,7 @@ std::vector<Problem> problems() {
       {"wide heads", spec({1, 1, 1, 129, 300, 256}, 1.5, true), {}},
       {"rows without keys", spec({1, 1, 1, 200, 70, 64}, 1.5, true), {}},
       {"huge logits", spec({1, 2, 1, 140, 1500, 64}, 1.5, false), {.query_variance = 1e8}},
+      {"huge logits, alpha 2", spec({1, 2, 1, 140, 1500, 96}, 2, false), {.query_variance = 1e8}},
       {"NaN in a key among others", spec({1, 1, 1, 140, 1500, 64}, 1.5, false), {.query_variance = 6}, 700},
   };
 }

@@ -28,6 +28,7 @@ inline void wgmma_commit() {
 template <int kPending>
 void wgmma_wait() {
   simt::finish_products(kPending);
+  simt::exchange(simt::Scope::warp, "wgmma wait", 0);  // no lane goes on before its warp's products are done
 }
 template <int kRegisters>
 void wgmma_hold(uint32_t (&)[kRegisters]) {}
