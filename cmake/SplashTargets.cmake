@@ -21,7 +21,7 @@ function(splash_kernels variable name)
 endfunction()
 
 # splash_one_ptx(target): its kernels have no instructions of their own for any architecture, so that the PTX of the
-# project's first one serves all of them. A third of nvcc's time, where there are two.
+# project's first one serves all of them. A fifth of nvcc's time, where there are two.
 function(splash_one_ptx target)
   set(architectures ${CMAKE_CUDA_ARCHITECTURES})
   list(FILTER architectures INCLUDE REGEX "^[0-9]+a?-real$")

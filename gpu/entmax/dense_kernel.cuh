@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
                       : entmax.is_linear ? solve(KindOf<Kind::linear>{})
                                          : false;
   if (!solved) solve(KindOf<Kind::any>{});
-  if (p.support.columns != nullptr) store_support(p, products, entmax.gain, rows);
+  if (p.support.columns != nullptr) store_support(p, products, entmax, rows);
 }
 
 }  // namespace splash::gpu::entmax

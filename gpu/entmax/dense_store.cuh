@@ -7,9 +7,10 @@ namespace splash::gpu::entmax {
 
 template <class T, int kPanels>
 __device__ __forceinline__ void store_support(const Problem& p, DenseProducts<T, kPanels>& products,
-                                              float gain, const DenseRows& rows) {
+                                              const Entmax& entmax, const DenseRows& rows) {
+  const Arithmetic<Kind::any> arithmetic{entmax.gain, entmax.beta};
   const auto excess = [&](float score, int half) {
-    return saturated_fma(gain, score - rows.pivot[half], rows.root[half].shift);
+    return arithmetic.excess(score, rows.pivot[half], rows.root[half].shift);
   };
   int counts[2] = {0, 0};  // the lane's
   products.multiply_keys(0, 1, [&](const float(&scores)[kPart / 2], int) {

@@ -254,7 +254,7 @@ inline double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
 // above 1.5: as u^((2 - alpha) / (alpha - 1)), u = z - tau. Rows with a key so close to tau that float's
 // errors show get no gradient.
 inline void leave_unclear_rows_out(Case& c, const std::vector<double>& tau) {
-  constexpr double kFloat = 4e-6, kShows = 1e-4;
+  constexpr double kFloat = 1e-6, kShows = 1e-4;
   const AttentionShape& s = c.spec.shape;
   for (int64_t row = 0; row < s.rows(); ++row) {
     const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads, i = row % s.q_len;
