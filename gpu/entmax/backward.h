@@ -31,9 +31,8 @@ struct BackwardArguments {
   StreamHandle stream = nullptr;
 };
 
-// For each entry of the capacity 29.1 bytes (37.1 where there are more than 2^18 keys over all heads) and 2,
-// 4 or 8 for a head_dim up to 64, 128, 256; 20 a query row and 1 a key over all heads; with unstored rows
-// also 4 head_dim + 16 a query row. Throws InvalidArgument as enqueue_backward does.
+// 8.1 bytes for each entry of the capacity, 36 a query row and 4 a key over all heads, and up to 1 MiB; with
+// unstored rows also 4 head_dim + 16 a query row. Throws InvalidArgument as enqueue_backward does.
 int64_t backward_workspace_bytes(const AttentionSpec& spec, int64_t capacity,
                                  bool with_unstored_rows = false);
 

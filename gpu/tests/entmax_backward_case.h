@@ -9,10 +9,13 @@
 #include <random>
 #include <vector>
 
+#include <doctest/doctest.h>
+
 #include "core/workload.h"
 #include "cpu_ref/attention/backward.h"
 #include "cpu_ref/attention/forward.h"
 #include "gpu/engine/tensor.h"
+#include "gpu/engine/variant.h"
 #include "gpu/entmax/backward.h"
 #include "gpu/tests/ladder_cases.h"
 
@@ -31,11 +34,36 @@ struct HostSupport {
   int64_t rows() const { return static_cast<int64_t>(first.size()) - 1; }
   int64_t count(int64_t row) const { return first[row + 1] - first[row]; }
   void end_row() { first.push_back(static_cast<int64_t>(columns.size())); }
-  void add(int64_t column, double x) {
+  void add(int64_t column, float x) {
     columns.push_back(static_cast<int32_t>(column));
-    excess.push_back(static_cast<float>(x));
+    excess.push_back(x);
+  }
+  // The same with the other rows empty.
+  HostSupport only(const std::function<bool(int64_t row)>& kept) const {
+    HostSupport part;
+    for (int64_t row = 0; row < rows(); ++row) {
+      for (int64_t i = first[row]; kept(row) && i < first[row + 1]; ++i) part.add(columns[i], excess[i]);
+      part.end_row();
+    }
+    return part;
   }
 };
+
+inline AttentionSpec entmax_spec(const AttentionShape& shape, double alpha, bool causal = false) {
+  AttentionSpec spec;
+  spec.shape = shape;
+  spec.normalizer.alpha = {alpha};
+  spec.mask.causal = causal;
+  return spec;
+}
+
+// 1.2, 1.3, ... as float holds them.
+inline std::vector<double> alphas_a_head(int64_t heads) {
+  std::vector<double> alphas;
+  for (int64_t h = 0; h < heads; ++h)
+    alphas.push_back(static_cast<double>(1.2F + 0.1F * static_cast<float>(h)));
+  return alphas;
+}
 
 struct Case {
   AttentionSpec spec{};
@@ -68,7 +96,23 @@ inline void take_support_of_forward(Case& c) {
   for (int64_t row = 0; row < s.rows(); ++row) {
     const double alpha = c.spec.normalizer.alpha_of(row / s.q_len % s.q_heads);
     for (int64_t i = p.row_offsets[row]; i < p.row_offsets[row + 1]; ++i)
-      c.support.add(p.columns[i], std::pow(p.values[i], alpha - 1));
+      c.support.add(p.columns[i], static_cast<float>(std::pow(p.values[i], alpha - 1)));
+    c.support.end_row();
+  }
+}
+
+// Rows with the keys of `sinks` and least to most others, fewer where one is drawn twice.
+inline void draw_support(Case& c, int64_t least, int64_t most, const std::vector<int32_t>& sinks) {
+  std::mt19937_64 random(test_seed() + 2);
+  const AttentionShape& s = c.spec.shape;
+  std::uniform_int_distribution<int64_t> count(least, most), key(0, s.kv_len - 1);
+  std::uniform_real_distribution<double> excess(1e-3, 1);
+  for (int64_t row = 0; row < s.rows(); ++row) {
+    std::vector<int64_t> keys(sinks.begin(), sinks.end());
+    for (int64_t i = count(random); i > 0; --i) keys.push_back(key(random));
+    std::sort(keys.begin(), keys.end());
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+    for (const int64_t j : keys) c.support.add(j, static_cast<float>(excess(random)));
     c.support.end_row();
   }
 }
@@ -126,21 +170,20 @@ DeviceBuffer upload(const Stream& stream, const std::vector<T>& host) {
   return upload(stream, host.data(), host.size() * sizeof(T));
 }
 
-// The support in device memory: rows in an order drawn with `seed`, with poisoned gaps between them. Rows
+// The support as forward leaves it: rows in an order drawn with `seed`, with poisoned gaps between them. Rows
 // that are not stored are those that the pool had no room for: their count is known, their entries are not.
-class DeviceSupport {
- public:
-  DeviceSupport(
-      const Stream& stream, const HostSupport& host, uint64_t seed,
-      const std::function<bool(int64_t row)>& stored = [](int64_t) { return true; }) {
-    constexpr int64_t kGap = 3;
-    const int64_t rows = host.rows();
-    std::vector<int64_t> order(rows), offsets(rows, -1);
+struct SupportPool {
+  SupportPool(
+      const HostSupport& host, uint64_t seed,
+      const std::function<bool(int64_t row)>& stored = [](int64_t) { return true; })
+      : offsets(host.rows(), -1),
+        counts(host.rows()),
+        columns(host.columns.size() + static_cast<size_t>(host.rows() * kGap),
+                std::numeric_limits<int32_t>::max()),
+        excess(columns.size(), std::numeric_limits<float>::quiet_NaN()) {
+    std::vector<int64_t> order(host.rows());
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937_64(seed));
-    const int64_t capacity = static_cast<int64_t>(host.columns.size()) + rows * kGap;
-    std::vector<int32_t> counts(rows), columns(capacity, std::numeric_limits<int32_t>::max());
-    std::vector<float> excess(capacity, std::numeric_limits<float>::quiet_NaN());
     int64_t place = 0;
     for (const int64_t row : order) {
       counts[row] = static_cast<int32_t>(host.count(row));
@@ -150,16 +193,29 @@ class DeviceSupport {
       std::copy_n(host.excess.begin() + host.first[row], counts[row], excess.begin() + place);
       place += counts[row] + kGap;
     }
-    buffers_[0] = upload(stream, offsets);
-    buffers_[1] = upload(stream, counts);
-    buffers_[2] = upload(stream, columns);
-    buffers_[3] = upload(stream, excess);
-    support_ = {.capacity = capacity,
+  }
+
+  static constexpr int64_t kGap = 3;
+  std::vector<int64_t> offsets;
+  std::vector<int32_t> counts, columns;
+  std::vector<float> excess;
+};
+
+class DeviceSupport {
+ public:
+  DeviceSupport(const Stream& stream, const SupportPool& pool) {
+    buffers_[0] = upload(stream, pool.offsets);
+    buffers_[1] = upload(stream, pool.counts);
+    buffers_[2] = upload(stream, pool.columns);
+    buffers_[3] = upload(stream, pool.excess);
+    support_ = {.capacity = static_cast<int64_t>(pool.columns.size()),
                 .offsets = static_cast<int64_t*>(buffers_[0].data()),
                 .counts = static_cast<int32_t*>(buffers_[1].data()),
                 .columns = static_cast<int32_t*>(buffers_[2].data()),
                 .excess = static_cast<float*>(buffers_[3].data())};
   }
+  DeviceSupport(const Stream& stream, const HostSupport& host, uint64_t seed)
+      : DeviceSupport(stream, SupportPool(host, seed)) {}
 
   const Support& get() const { return support_; }
 
@@ -248,6 +304,33 @@ inline double nmse(const double* out, const double* expected, int64_t size) {
 }
 inline double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
   return nmse(out.data(), expected.data(), expected.size());
+}
+
+// dL/dalpha is never rounded to dtype. Where a row's p are all alike, its terms cancel but for a few
+// thousandths, and float keeps 1e-10 of it.
+constexpr double kAlphaBound = 1e-8;
+
+// Rows add up to dL/dalpha with either sign, and by chance to next to nothing: the error is held against
+// the rows.
+inline double alpha_nmse(const std::vector<double>& out, const std::vector<double>& expected,
+                         const std::vector<double>& rows) {
+  double error = 0, norm = 1e-9;
+  for (size_t h = 0; h < expected.size(); ++h) error += (out[h] - expected[h]) * (out[h] - expected[h]);
+  for (const double row : rows) norm += row * row;
+  return error / norm;
+}
+
+inline void check_close(const Gradients& out, const Gradients& expected,
+                        const std::vector<double>& row_dalpha, Dtype dtype) {
+  const double bound = Tolerance().of(dtype);
+  CHECK(nmse(out.dq, expected.dq) <= bound);
+  CHECK(nmse(out.dk, expected.dk) <= bound);
+  CHECK(nmse(out.dv, expected.dv) <= bound);
+  CHECK(alpha_nmse(out.dalpha, expected.dalpha, row_dalpha) <= kAlphaBound);
+}
+inline void check_close(const Gradients& out, const Case& c) {
+  const SupportGradients expected = gradients_of_support(c);
+  check_close(out, expected, expected.row_dalpha, c.dtype);
 }
 
 // Where a key enters the support, the gradient jumps if alpha is 2, and rises without bound if it is

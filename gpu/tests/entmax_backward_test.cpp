@@ -1,12 +1,11 @@
 // Backward of the flagship against the double oracle, on supports made on the host. SPLASH_TEST_SEED=random
-// draws fresh inputs.
+// draws fresh inputs. entmax_backward_simt_test.cpp runs the same kernels without a GPU.
 
 #include <memory>
 
 #include <cuda_runtime_api.h>
 
 #include "gpu/cuda_check.h"
-#include "gpu/engine/variant.h"
 #include "gpu/tests/entmax_backward_case.h"
 #include "gpu/tests/skip_without_gpu.h"
 
@@ -15,33 +14,6 @@ using namespace splash::gpu;
 using namespace splash::gpu::testing;
 
 namespace {
-
-// dL/dalpha is never rounded to dtype. Where a row's p are all alike, its terms cancel but for a few
-// thousandths, and float keeps 1e-10 of it.
-constexpr double kAlphaBound = 1e-8;
-
-// Rows add up to dL/dalpha with either sign, and by chance to next to nothing: the error is held against
-// the rows.
-double alpha_nmse(const std::vector<double>& out, const std::vector<double>& expected,
-                  const std::vector<double>& rows) {
-  double error = 0, norm = 1e-9;
-  for (size_t h = 0; h < expected.size(); ++h) error += (out[h] - expected[h]) * (out[h] - expected[h]);
-  for (const double row : rows) norm += row * row;
-  return error / norm;
-}
-
-void check_close(const Gradients& out, const Gradients& expected, const std::vector<double>& row_dalpha,
-                 Dtype dtype) {
-  const double bound = Tolerance().of(dtype);
-  CHECK(nmse(out.dq, expected.dq) <= bound);
-  CHECK(nmse(out.dk, expected.dk) <= bound);
-  CHECK(nmse(out.dv, expected.dv) <= bound);
-  CHECK(alpha_nmse(out.dalpha, expected.dalpha, row_dalpha) <= kAlphaBound);
-}
-void check_close(const Gradients& out, const Case& c) {
-  const SupportGradients expected = gradients_of_support(c);
-  check_close(out, expected, expected.row_dalpha, c.dtype);
-}
 
 void check_against_oracle(const Stream& stream, Case& c) {
   const std::string name = to_string(c.spec.shape);
@@ -57,39 +29,7 @@ void check_against_oracle(const Stream& stream, Case& c) {
               gradients_of_support(c).row_dalpha, c.dtype);
 }
 
-// 1.2, 1.3, ... as float holds them.
-std::vector<double> alphas_a_head(int64_t heads) {
-  std::vector<double> alphas;
-  for (int64_t h = 0; h < heads; ++h)
-    alphas.push_back(static_cast<double>(1.2F + 0.1F * static_cast<float>(h)));
-  return alphas;
-}
-
-AttentionSpec entmax_spec(const AttentionShape& shape, double alpha, bool causal = false) {
-  AttentionSpec spec;
-  spec.shape = shape;
-  spec.normalizer.alpha = {alpha};
-  spec.mask.causal = causal;
-  return spec;
-}
-
 constexpr Dtype kDtypes[] = {Dtype::f32, Dtype::f16, Dtype::bf16};
-
-// Rows with the keys of `sinks` and least to most others, fewer where one is drawn twice.
-void draw_support(Case& c, int64_t least, int64_t most, const std::vector<int32_t>& sinks) {
-  std::mt19937_64 random(test_seed() + 2);
-  const AttentionShape& s = c.spec.shape;
-  std::uniform_int_distribution<int64_t> count(least, most), key(0, s.kv_len - 1);
-  std::uniform_real_distribution<double> excess(1e-3, 1);
-  for (int64_t row = 0; row < s.rows(); ++row) {
-    std::vector<int64_t> keys(sinks.begin(), sinks.end());
-    for (int64_t i = count(random); i > 0; --i) keys.push_back(key(random));
-    std::sort(keys.begin(), keys.end());
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
-    for (const int64_t j : keys) c.support.add(j, excess(random));
-    c.support.end_row();
-  }
-}
 
 }  // namespace
 
@@ -160,7 +100,19 @@ TEST_CASE("entmax backward: keys that all queries attend to, over many tiles") {
   }
 }
 
-TEST_CASE("entmax backward: so many keys that sorting takes three passes, most of them without an entry") {
+TEST_CASE("entmax backward: so many keys with many entries that none is divided") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const Dtype dtype : kDtypes) {
+    Case c = make_case(entmax_spec({1, 6, 2, 500, 700, 64}, 1.5), dtype);
+    draw_support(c, 700, 700, {});  // two thirds of the keys each
+    DeviceBackward backward(stream, c);
+    backward.enqueue(DeviceSupport(stream, c.support, 1));
+    check_close(backward.to_host(), c);
+  }
+}
+
+TEST_CASE("entmax backward: many keys, most of them without an entry") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
   Case c = make_case(entmax_spec({1, 2, 2, 700, 300001, 8}, 1.75), Dtype::f32);
@@ -200,14 +152,8 @@ TEST_CASE("entmax backward: rows that are not stored add nothing") {
   draw_support(c, 1, 300, {});
   const auto is_stored = [](int64_t row) { return row % 3 != 1; };
   DeviceBackward backward(stream, c);
-  backward.enqueue(DeviceSupport(stream, c.support, 1, is_stored));
-  HostSupport stored;
-  for (int64_t row = 0; row < c.support.rows(); ++row) {
-    for (int64_t i = c.support.first[row]; is_stored(row) && i < c.support.first[row + 1]; ++i)
-      stored.add(c.support.columns[i], static_cast<double>(c.support.excess[i]));
-    stored.end_row();
-  }
-  c.support = stored;
+  backward.enqueue(DeviceSupport(stream, SupportPool(c.support, 1, is_stored)));
+  c.support = c.support.only(is_stored);
   check_close(backward.to_host(), c);
 }
 

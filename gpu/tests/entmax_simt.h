@@ -6,6 +6,7 @@
 
 #include "gpu/entmax/problem.h"
 #include "gpu/tests/entmax_portable_case.h"
+#include "gpu/tests/simt_elements.h"
 
 namespace splash::gpu::testing {
 
@@ -13,9 +14,9 @@ namespace splash::gpu::testing {
 template <class T>
 struct SimtRun {
   explicit SimtRun(const PortableCase& c)
-      : q(elements_of(c.inputs.q)),
-        k(elements_of(c.inputs.k)),
-        v(elements_of(c.inputs.v)),
+      : q(elements_of<T>(c.inputs.q)),
+        k(elements_of<T>(c.inputs.k)),
+        v(elements_of<T>(c.inputs.v)),
         out(q.size(), static_cast<T>(NAN)),
         alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end()) {
     const auto rows = static_cast<size_t>(c.spec.shape.rows()),
@@ -40,23 +41,12 @@ struct SimtRun {
   }
 
   Tensor<double> output(const AttentionShape& s) const {
-    Tensor<double> output(s.batch, s.q_heads, s.q_len, s.head_dim);
-    for (int64_t i = 0; i < output.size(); ++i)
-      output.data()[i] = static_cast<double>(static_cast<float>(out[static_cast<size_t>(i)]));
-    return output;
+    return tensor_of(s.batch, s.q_heads, s.q_len, s.head_dim, out);
   }
 
   std::vector<T> q, k, v, out;
   std::vector<float> alpha;
   RowResults results{};
-
- private:
-  static std::vector<T> elements_of(const Tensor<double>& tensor) {
-    std::vector<T> elements;
-    for (int64_t i = 0; i < tensor.size(); ++i)
-      elements.push_back(static_cast<T>(static_cast<float>(tensor.data()[i])));
-    return elements;
-  }
 };
 
 // Of each head the rows that a mask names, as gather_rows lists them.

@@ -42,7 +42,7 @@ Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored
   p.rows = static_cast<uint32_t>(s.rows());
   p.keys = static_cast<uint32_t>(s.batch * s.kv_heads * s.kv_len);
   p.scale = static_cast<float>(spec.score_scale());
-  p.sort_tiles = static_cast<uint32_t>(std::max<int64_t>(1, ceil_div(capacity, kSortTile)));
+  p.long_parts = static_cast<uint32_t>(std::clamp<int64_t>(capacity / kLongColumn, 1, kMostParts));
   if (!with_unstored_rows) return p;
   if (s.head_dim > kMostUnstoredHeadDim) {
     throw InvalidArgument("head_dim " + std::to_string(s.head_dim) +
@@ -62,25 +62,17 @@ int64_t lay_out(Problem& p, int64_t capacity, void* workspace) {
                                                                      bytes);
     bytes += round_up(count * static_cast<int64_t>(sizeof(*part)), 256);
   };
-  const int64_t column_tiles = ceil_div(capacity, kColumnTile);
   const int64_t lanes = p.head_dim <= 64 ? 8 : p.head_dim <= 128 ? 16 : 32;
-  take(p.block_places, ceil_div(p.row_tiles, kRowBlock));
-  take(p.totals, 1);
   take(p.row_slots, p.row_tiles * kRowTile);
-  take(p.long_rows, capacity / kLongRow + 1);
+  take(p.facts, p.rows);
   take(p.row_alphas, p.rows);
+  take(p.long_rows, capacity / kLongRow + 1);
+  take(p.long_columns, capacity / kLongColumn + 1);
+  take(p.counters, 1);
+  take(p.key_blocks, ceil_div(p.keys, kKeyBlock) + 1);
+  take(p.key_places, round_up(p.keys, 4));
   take(p.entries, capacity);
-  const int passes = sort_passes(p.keys);
-  take(p.sort_keys, capacity);
-  take(p.sort_pairs[0], passes >= 2 ? capacity : 0);
-  take(p.sort_pairs[1], passes >= 3 ? capacity : 0);
-  take(p.order, passes == 1 ? capacity : 0);
-  if (passes > 1) p.order = p.sort_keys;  // free after the first pass
-  take(p.digit_places, int64_t{kDigits} * p.sort_tiles);
-  take(p.digit_totals, kDigits);
-  take(p.present, p.keys);
-  take(p.links, column_tiles);
-  take(p.partials, column_tiles * 2 * 16 * lanes);
+  take(p.partials, p.long_parts * 16 * lanes);
   const int64_t dense_rows = int64_t{p.rows} / p.q_len * p.dense.tiles * kDenseTile;
   uint16_t *q = nullptr, *d_out = nullptr;
   take(q, dense_rows * p.head_dim);
@@ -119,7 +111,6 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
   lay_out(p, arguments.support.capacity, arguments.workspace);
   place_entries(p, arguments.stream);
   compute_rows(p, dtype, arguments.stream);
-  sort_entries(p, arguments.stream);
   compute_columns(p, dtype, arguments.stream);
   if (with_unstored_rows) compute_dense(p, dtype, arguments.stream);
   if (p.d_alpha != nullptr) sum_alpha(p, arguments.stream);

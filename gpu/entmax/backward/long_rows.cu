@@ -1,5 +1,6 @@
 // A block for each row with more than kLongRow entries, as in rows.cu but with the row dealt out in chunks to
-// the block's groups. Their sums meet in shared memory and are added in the order of the groups.
+// the block's groups. Their sums meet in shared memory and are added in the order of the groups. There is no
+// room for each entry's g: it is computed once more when delta is known.
 
 #include "gpu/entmax/backward/long_rows.h"
 
@@ -34,10 +35,9 @@ __global__ void __launch_bounds__(kLongRowThreads, 2) long_row_gradients(const _
   const Group<T, kLanes> lanes(p);
   const uint32_t group = threadIdx.x / kLanes;
   const char *const values = lanes.part_of(p.v), *const keys = lanes.part_of(p.k);
-  const auto rows = static_cast<uint32_t>(*p.totals >> 32);
+  const uint32_t rows = p.counters->long_rows;
   for (uint32_t i = blockIdx.x; i < rows; i += gridDim.x) {
-    const auto [row, first] = p.long_rows[i];
-    const uint32_t n = p.support.counts[row], head = row / p.q_len;
+    const uint32_t row = p.long_rows[i], n = p.support.counts[row], head = row / p.q_len;
     const int64_t pool = p.support.offsets[row];
     const uint32_t first_key = head / p.group * p.kv_len;
     const Entmax entmax(p, head);
@@ -48,33 +48,29 @@ __global__ void __launch_bounds__(kLongRowThreads, 2) long_row_gradients(const _
     float d_out[8];
     lanes.read_vector(p.d_out, row, d_out);
     for (uint32_t base = 0; base < n; base += kStep) {
-      const uint32_t mine = base + group * kChunk + lanes.owned();
-      const float g = lanes.products(values, key_of(mine), kChunk, d_out);
-      if (mine >= n) continue;
-      sums.add(entmax(p.support.excess[pool + mine]), g);
-      if (lanes.first_copy()) p.entries[first + mine].ds = g;  // until the row's sums are known
+      const uint32_t mine = base + group * kChunk + lanes.owned(), key = key_of(mine);
+      const float excess = mine < n ? p.support.excess[pool + mine] : 0;
+      if (mine < n && lanes.first_copy()) leave_to_key(p, key, {row, excess});
+      const float g = lanes.products(values, key, kChunk, d_out);
+      if (mine < n) sums.add(entmax(excess), g);
     }
     sums = {sum_groups<kLanes>(lanes.sum_entries(sums.w), group_sums),
             sum_groups<kLanes>(lanes.sum_entries(sums.u), group_sums),
             sum_groups<kLanes>(lanes.sum_entries(sums.ug), group_sums)};
 
     const RowGradient gradient(p, entmax, sums, n);
+    if (threadIdx.x == 0) p.facts[row] = gradient.facts(entmax);
     const AlphaGradient alpha(gradient, sums);
     float d_q[8] = {}, d_alpha = 0;
     for (uint32_t base = 0; base < n; base += kStep) {
       const uint32_t mine = base + group * kChunk + lanes.owned(), key = key_of(mine);
-      const float g = mine < n ? p.entries[first + mine].ds : 0;
-      __syncwarp();  // all copies have read g
+      const float g = lanes.products(values, key, kChunk, d_out);
       float ds = 0;
       if (mine < n) {
         const float excess = p.support.excess[pool + mine];
         const Weights x = entmax(excess);
         ds = gradient.score(x, g);
         if (p.d_alpha != nullptr) d_alpha += alpha(excess, x.u, gradient.centred(g));
-        if (lanes.first_copy()) {
-          p.sort_keys[first + mine] = key;
-          p.entries[first + mine] = {key, row, gradient.probability(x), ds};
-        }
       }
       lanes.add_rows(lanes.start(keys, key), keys, key, ds, kChunk, d_q);
     }

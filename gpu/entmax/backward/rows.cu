@@ -26,13 +26,10 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   if (tile >= p.row_tiles) return;  // kLanes warps a tile, a row a group
 
   const RowSlot slot = p.row_slots[warp * Lanes::kGroups + threadIdx.x % 32 / kLanes];
-  const auto before_block = p.block_places[tile / kRowBlock];
   const RowTile rows(p, tile);
   const Lanes lanes(p);
-  const uint32_t row = rows.row(p, slot.in_tile), first = static_cast<uint32_t>(before_block) + slot.first;
+  const uint32_t row = rows.row(p, slot.in_tile);
   const bool is_long = slot.count > kLongRow, writes = rows.has(p, slot.in_tile) && !is_long;
-  if (is_long && lanes.lane == 0)
-    p.long_rows[(before_block >> 32) + (slot.count - kLongRow - 1)] = {row, first};
   const uint32_t n = is_long ? 0 : slot.count, most = __reduce_max_sync(kWarp, n);
 
   // The lane's entry of a chunk. All that the first chunk needs is on its way before anything is used.
@@ -60,8 +57,9 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     for (uint32_t base = 0; base < most; base += kChunk) {
       const Own own = next;
       if (base + kChunk < most) next = read_own(base + kChunk);
-      const float product = lanes.products(values, own.key, most - base, d_out);
       const uint32_t mine = base + lanes.owned();
+      if (mine < n && lanes.first_copy()) leave_to_key(p, own.key, {row, own.excess});
+      const float product = lanes.products(values, own.key, most - base, d_out);
       if (mine >= n) continue;
       sums.add(entmax(own.excess), product);
       if (lanes.first_copy()) g[mine] = product;
@@ -71,6 +69,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   __syncwarp();  // g
 
   const RowGradient gradient(p, entmax, sums, n);
+  if (n > 0 && lanes.lane == 0) p.facts[row] = gradient.facts(entmax);
   float d_q[8] = {};
   Own next = first_own;
   for (uint32_t base = 0; base < most; base += kChunk) {
@@ -79,14 +78,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     if (more) next = read_own(base + kChunk);
     const uint32_t mine = base + lanes.owned();
     float ds = 0;
-    if (mine < n) {
-      const Weights x = entmax(own.excess);
-      ds = gradient.score(x, g[mine]);
-      if (lanes.first_copy()) {
-        p.sort_keys[first + mine] = own.key;
-        p.entries[first + mine] = {own.key, row, gradient.probability(x), ds};
-      }
-    }
+    if (mine < n) ds = gradient.score(entmax(own.excess), g[mine]);
     lanes.add_rows(flight, keys, own.key, ds, most - base, d_q);
     if (more) flight = lanes.start(keys, next.key);
   }

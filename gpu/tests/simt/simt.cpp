@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <deque>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -24,7 +25,7 @@ struct Copy {
 
 struct Fiber {
   ucontext_t context{};
-  std::vector<char> stack = std::vector<char>(kStackBytes);
+  std::unique_ptr<char[]> stack{new char[kStackBytes]};  // of pages that come when they are written to
   bool ended = false;
   std::vector<Copy> started, committed;
   using Products = std::vector<std::function<void()>>;
@@ -106,18 +107,20 @@ void land_some(std::mt19937_64& random) {
 
 void prepare(int threads) {
   machine.barriers.clear();
-  machine.fibers.resize(static_cast<size_t>(threads));
+  if (machine.fibers.size() < static_cast<size_t>(threads))
+    machine.fibers.resize(static_cast<size_t>(threads));
   machine.warps.assign(static_cast<size_t>(threads / 32), Group(32));
   machine.block.assign(1, Group(static_cast<size_t>(threads)));
-  for (Fiber& fiber : machine.fibers) {
+  for (int i = 0; i < threads; ++i) {
+    Fiber& fiber = machine.fibers[static_cast<size_t>(i)];
     fiber.ended = false;
     fiber.started.clear();
     fiber.committed.clear();
     fiber.products.clear();
     fiber.groups.clear();
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
     makecontext(&fiber.context, enter, 0);
   }
 }
@@ -146,7 +149,10 @@ void run(Index blocks, int threads, uint64_t order, const std::function<void()>&
   machine.blocks = blocks;
   std::vector<unsigned> turn(static_cast<size_t>(threads));
   std::iota(turn.begin(), turn.end(), 0);
-  for (unsigned i = 0; i < blocks.x * blocks.y; ++i) {
+  std::vector<unsigned> block_turn(size_t{blocks.x} * blocks.y);
+  std::iota(block_turn.begin(), block_turn.end(), 0);
+  std::shuffle(block_turn.begin(), block_turn.end(), random);
+  for (const unsigned i : block_turn) {
     machine.block_index = {i % blocks.x, i / blocks.x};
     prepare(threads);
     int idle = 0;  // turns in which no thread came anywhere: those that waited may be let go in the next
@@ -166,7 +172,8 @@ void run(Index blocks, int threads, uint64_t order, const std::function<void()>&
       if (idle > 2) fail("waits for threads that have ended or wait elsewhere");
     }
     if (!machine.loads.empty()) fail("has ended while loads are under way");
-    for (const Fiber& fiber : machine.fibers) {
+    for (const unsigned thread : turn) {
+      const Fiber& fiber = machine.fibers[thread];
       if (!fiber.products.empty() || !fiber.groups.empty()) fail("has ended without waiting for products");
     }
   }

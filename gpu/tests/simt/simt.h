@@ -51,7 +51,7 @@ inline int lane() {
   return static_cast<int>(thread().x) % 32;
 }
 
-// Runs the blocks one after the other; order: seed of who goes first.
+// Runs the blocks one after the other; order: seed of who goes first, among blocks too.
 void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel);
 inline void run(unsigned blocks, int threads, uint64_t order, const std::function<void()>& kernel) {
   run(Index{blocks, 1}, threads, order, kernel);
@@ -148,7 +148,8 @@ inline bool __any_sync(unsigned mask, bool vote) {
 inline bool __all_sync(unsigned mask, bool vote) {
   return __ballot_sync(mask, vote) == 0xFFFFFFFFu;
 }
-inline int __reduce_max_sync(unsigned /*mask*/, int value) {
+template <class T>
+T __reduce_max_sync(unsigned /*mask*/, T value) {
   using namespace splash::gpu::simt;
   const auto values = exchange(Scope::warp, "reduce_max", value);
   for (int i = 0; i < 32; ++i) value = max(value, values[i]);
@@ -209,6 +210,9 @@ inline float __int_as_float(int bits) {
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
+inline unsigned __float_as_uint(float x) {
+  return static_cast<unsigned>(__float_as_int(x));
+}
 inline float __uint_as_float(unsigned bits) {
   return __int_as_float(static_cast<int>(bits));
 }
@@ -221,6 +225,10 @@ inline int __popcll(unsigned long long x) {
 inline int __ffsll(long long x) {
   return __builtin_ffsll(x);
 }
+template <class T>
+T __ldg(const T* from) {
+  return *from;
+}
 inline float __fdividef(float a, float b) {
   return a / b;
 }
@@ -231,6 +239,12 @@ template <class T>
 T atomicAdd(T* to, T x) {
   const T before = *to;
   *to += x;
+  return before;
+}
+template <class T>
+T atomicSub(T* from, T x) {
+  const T before = *from;
+  *from -= x;
   return before;
 }
 inline unsigned atomicOr(unsigned* to, unsigned x) {

@@ -1,0 +1,169 @@
+// Backward's kernels themselves, thread by thread on the CPU (simt/simt.h), against the double oracle, where
+// there is no GPU. Dense products for rows that are not stored are not among them.
+
+#include "gpu/tests/entmax_backward_case.h"
+#include "gpu/tests/simt_elements.h"
+
+// One for all threads of a block; they are fibers of one thread.
+#undef __shared__
+#define __shared__ thread_local
+
+#include "gpu/entmax/backward/alpha.cu"
+#include "gpu/entmax/backward/backward.cpp"
+#include "gpu/entmax/backward/columns.cu"
+#include "gpu/entmax/backward/long_rows.cu"
+#include "gpu/entmax/backward/places.cu"
+#include "gpu/entmax/backward/rows.cu"
+
+namespace splash::gpu::entmax::backward {
+void compute_dense(const Problem& /*p*/, Dtype /*dtype*/, StreamHandle /*stream*/) {
+  simt::fail("there are no dense products on the CPU");
+}
+}  // namespace splash::gpu::entmax::backward
+
+using namespace splash;
+using namespace splash::gpu;
+using namespace splash::gpu::testing;
+
+namespace {
+
+// What kernels write, poisoned.
+template <class T>
+struct Outputs {
+  explicit Outputs(const Case& c)
+      : d_q(static_cast<size_t>(c.inputs.q.size()), static_cast<T>(NAN)),
+        d_k(static_cast<size_t>(c.inputs.k.size()), static_cast<T>(NAN)),
+        d_v(d_k),
+        d_alpha(static_cast<size_t>(c.spec.shape.q_heads), NAN) {}
+  std::vector<T> d_q, d_k, d_v;
+  std::vector<float> d_alpha;
+
+  std::vector<char> bytes() const {
+    std::vector<char> all;
+    const auto append = [&](const auto& part) {
+      const auto* const from = reinterpret_cast<const char*>(part.data());
+      all.insert(all.end(), from, from + part.size() * sizeof(part[0]));
+    };
+    append(d_q);
+    append(d_k);
+    append(d_v);
+    append(d_alpha);
+    return all;
+  }
+  Gradients gradients(const AttentionShape& s) const {
+    return {tensor_of(s.batch, s.q_heads, s.q_len, s.head_dim, d_q),
+            tensor_of(s.batch, s.kv_heads, s.kv_len, s.head_dim, d_k),
+            tensor_of(s.batch, s.kv_heads, s.kv_len, s.head_dim, d_v),
+            {d_alpha.begin(), d_alpha.end()}};
+  }
+};
+
+// order: in which rows lie in the pool and threads run.
+template <class T>
+Outputs<T> outputs_of(
+    const Case& c, uint64_t order,
+    const std::function<bool(int64_t)>& stored = [](int64_t) { return true; }) {
+  SupportPool pool(c.support, order, stored);
+  const std::vector<T> q = elements_of<T>(c.inputs.q), k = elements_of<T>(c.inputs.k),
+                       v = elements_of<T>(c.inputs.v), d_out = elements_of<T>(c.d_out);
+  const std::vector<float> alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end());
+  Outputs<T> out(c);
+  const auto capacity = static_cast<int64_t>(pool.columns.size());
+  struct alignas(256) Line {
+    unsigned char bytes[256];
+  };
+  std::vector<Line> workspace(static_cast<size_t>(entmax::backward_workspace_bytes(c.spec, capacity)) /
+                              sizeof(Line));
+  std::memset(static_cast<void*>(workspace.data()), 0xFF, workspace.size() * sizeof(Line));
+  entmax::backward::order = order;
+  entmax::enqueue_backward(c.spec, c.dtype,
+                           {.q = q.data(),
+                            .k = k.data(),
+                            .v = v.data(),
+                            .d_out = d_out.data(),
+                            .support = {.capacity = capacity,
+                                        .offsets = pool.offsets.data(),
+                                        .counts = pool.counts.data(),
+                                        .columns = pool.columns.data(),
+                                        .excess = pool.excess.data()},
+                            .alpha = alpha.data(),
+                            .d_q = out.d_q.data(),
+                            .d_k = out.d_k.data(),
+                            .d_v = out.d_v.data(),
+                            .d_alpha = out.d_alpha.data(),
+                            .workspace = workspace.data()});
+  return out;
+}
+
+template <class T>
+void check_against_oracle(const Case& c) {
+  const std::string name = to_string(c.spec.shape);
+  CAPTURE(name);
+  CAPTURE(to_string(c.dtype));
+  CAPTURE(c.support.columns.size());
+  const Outputs<T> out = outputs_of<T>(c, test_seed());
+  check_close(out.gradients(c.spec.shape), c);
+  CHECK(outputs_of<T>(c, test_seed() + 100).bytes() == out.bytes());
+}
+
+void check_against_oracle(const Case& c) {
+  if (c.dtype == Dtype::bf16) check_against_oracle<__nv_bfloat16>(c);
+  if (c.dtype == Dtype::f16) check_against_oracle<__half>(c);
+  if (c.dtype == Dtype::f32) check_against_oracle<float>(c);
+}
+
+constexpr Dtype kDtypes[] = {Dtype::f32, Dtype::f16, Dtype::bf16};
+
+}  // namespace
+
+TEST_CASE("entmax backward on the CPU: shapes, dtypes, head_dims and alphas, the same bits in any order") {
+  std::mt19937_64 random(test_seed());
+  const auto among = [&](int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random);
+  };
+  constexpr int64_t kHeadDims[] = {64, 8, 128, 40, 256, 96, 136};
+  constexpr double kAlphas[] = {1.5, 2, 1.25, 1.75};
+  for (int turn = 0; turn < 12; ++turn) {
+    const int64_t kv_heads = among(1, 2), group = among(1, 3);
+    AttentionSpec spec = entmax_spec(
+        {among(1, 2), kv_heads * group, kv_heads, among(1, 90), among(1, 300), kHeadDims[among(0, 6)]},
+        kAlphas[among(0, 3)]);
+    if (turn % 3 == 2) spec.normalizer.alpha = alphas_a_head(kv_heads * group);
+    if (turn % 4 == 3) spec.scale = 0.3;
+    Case c = make_case(spec, kDtypes[turn % 3]);
+    const int64_t most = std::min<int64_t>(spec.shape.kv_len, turn % 2 == 0 ? 8 : 200);
+    draw_support(c, 0, most, {static_cast<int32_t>(among(0, spec.shape.kv_len - 1))});
+    check_against_oracle(c);
+  }
+}
+
+TEST_CASE("entmax backward on the CPU: keys that all queries attend to") {
+  for (const int64_t head_dim : {64, 128}) {
+    Case c = make_case(entmax_spec({1, 4, 2, 1100, 90, head_dim}, 1.5), Dtype::bf16);
+    draw_support(c, 0, 4, {0, 41, 89});
+    check_against_oracle(c);
+  }
+}
+
+TEST_CASE("entmax backward on the CPU: so many keys with many entries that none is divided") {
+  Case c = make_case(entmax_spec({1, 1, 1, 1100, 12, 8}, 2), Dtype::f16);
+  draw_support(c, 13, 13, {});  // two thirds of the keys each
+  check_against_oracle(c);
+}
+
+TEST_CASE("entmax backward on the CPU: many keys, most of them without an entry; no entry at all") {
+  for (const int64_t most : {6, 0}) {
+    Case c = make_case(entmax_spec({1, 2, 2, 40, 20011, 8}, 1.75), Dtype::f32);
+    draw_support(c, 0, most, {});
+    check_against_oracle(c);
+  }
+}
+
+TEST_CASE("entmax backward on the CPU: rows that are not stored add nothing") {
+  Case c = make_case(entmax_spec({1, 2, 1, 90, 400, 64}, 1.5), Dtype::f32);
+  draw_support(c, 1, 300, {});
+  const auto is_stored = [](int64_t row) { return row % 3 != 1; };
+  const auto out = outputs_of<float>(c, test_seed(), is_stored);
+  c.support = c.support.only(is_stored);
+  check_close(out.gradients(c.spec.shape), c);
+}
