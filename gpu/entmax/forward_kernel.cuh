@@ -6,6 +6,8 @@
 // A product waits for all four warps of a warpgroup, a tile's place in the ring for all warps. So what a warp
 // does only now and then, such as listing pairs, all do in the same turns: else each would wait for each.
 
+#include <type_traits>
+
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/lane.cuh"
 #include "gpu/arch/mbarrier.cuh"
@@ -215,23 +217,25 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   const int turns = order.turns();
   using Ring = arch::RingPosition<kStages>;
   const auto leave = [&](const Ring& at) {
-    __syncwarp();
     return lane == 0 && arch::mbarrier_arrive_last(&tiles.empty[at.stage]);
   };
-  const auto refill = [&](bool last, int turn, const Ring& at) {
-    if (last && turn + kStages < turns) {
+  const auto refill = [&](auto sampling, bool last, int turn, const Ring& at) {
+    const int next = turn + kStages;
+    if (last && next < turns) {
       arch::mbarrier_wait(&tiles.empty[at.stage], at.parity);
-      load(order.tile(turn + kStages), at.stage, &tiles.full[at.stage]);
+      const int tile = decltype(sampling)::value ? order.tile(next) : order.screened(next);
+      load(tile, at.stage, &tiles.full[at.stage]);
     }
-    __syncwarp();
   };
   Ring ring;
   int turn = 0;
   // One turn or two, the tiles from these keys on: while the tensor cores work on the second tile, the warps
   // look through the first. aim: called before that, with the error of both. look: calls what it is given
   // once it has looked through a tile's scores. Nothing is waited for before the products that could be
-  // behind them, where it costs nothing: so the errors are read there, and the lane.
-  const auto take_tiles = [&](bool two, int first_key, int second_key, const auto& aim, const auto& look) {
+  // behind them, where it costs nothing: so the errors are read there, and the lane. sampling: whether this
+  // is the pass over samples.
+  const auto take_tiles = [&](auto sampling, bool two, int first_key, int second_key, const auto& aim,
+                              const auto& look) {
     const Ring first = ring;
     ring.next();
     const Ring second = two ? ring : first;  // or multiplied for nothing
@@ -249,14 +253,15 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     arch::wgmma_wait<1>();
     arch::wgmma_hold(x);
     const bool last = leave(first);
-    show(x, first_key,
-         [&](const Scores& acc) { look(acc, first_key, lane_anew, [&] { refill(last, turn, first); }); });
+    show(x, first_key, [&](const Scores& acc) {
+      look(acc, first_key, lane_anew, [&] { refill(sampling, last, turn, first); });
+    });
     arch::wgmma_wait<0>();
     arch::wgmma_hold(y);
     if (two) {
       const bool last = leave(second);
       show(y, second_key, [&](const Scores& acc) {
-        look(acc, second_key, lane_anew, [&] { refill(last, turn + 1, second); });
+        look(acc, second_key, lane_anew, [&] { refill(sampling, last, turn + 1, second); });
       });
     }
     turn += two ? 2 : 1;
@@ -288,7 +293,7 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     bool repeated = false;  // one tile is sampled twice where there is but one; it must not count twice
     while (turn < order.samples && !done) {
       take_tiles(
-          true, kKeys * order.sample(turn), kKeys * order.sample(turn + 1),
+          std::true_type{}, true, kKeys * order.sample(turn), kKeys * order.sample(turn + 1),
           [&](float error) { samples.error = fmaxf(samples.error, error); },
           [&](const Scores& acc, int, int, const auto& looked) {
             if (!repeated) samples.take(acc);
@@ -330,9 +335,9 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
       12;        // with so few, pairs lie so dense that two may hold more than there is room for
   int wait = 1;  // rounds until what was put aside is listed
   while (!done) {
-    const int key = kKeys * (turns - 1 - turn);
+    const int key = kKeys * order.screened(turn);
     take_tiles(
-        order.count > kFewTiles && turn + 1 < turns, key, key - kKeys,
+        std::false_type{}, order.count > kFewTiles && turn + 1 < turns, key, key - kKeys,
         [&](float error) { screen.aim(error); }, look);
     done = turn >= turns;
     if ((--wait > 0 && screen.waiting() < kRoom * 3 / 4) || done) [[likely]]

@@ -2,6 +2,8 @@
 // Which rows a block of the forward kernel takes, which tiles of keys it visits, and in which order. Compiles
 // without nvcc.
 
+#include <cstdint>
+
 #include "gpu/entmax/host_device.h"
 
 namespace splash::gpu::entmax {
@@ -27,19 +29,20 @@ constexpr int kMostSamples = 20;  // tiles that a block samples
 // them, the last first, finds what exceeds the bounds.
 struct TileOrder {
   int count, samples;  // samples: an even number
+  uint32_t step;       // tiles from one sample to the next, in 128ths
 
-  explicit SPLASH_HOST_DEVICE TileOrder(int tiles) : count(tiles), samples(tiles & ~1) {
+  explicit SPLASH_HOST_DEVICE TileOrder(int tiles) : count(tiles), samples(tiles & ~1), step(0) {
     if (samples > kMostSamples) samples = kMostSamples;
     if (tiles == 1) samples = 2;
+    if (tiles > 1) step = (static_cast<uint32_t>(tiles - 1) << 7) / static_cast<uint32_t>(samples - 1);
   }
   SPLASH_HOST_DEVICE int turns() const { return samples + count; }
   SPLASH_HOST_DEVICE int sample(int turn) const {
     const int at = turn % 2 == 0 ? turn / 2 : samples - 1 - turn / 2;
-    return (count - 1) * at / (samples - 1);
+    return static_cast<int>((static_cast<uint32_t>(at) * step + 64) >> 7);
   }
-  SPLASH_HOST_DEVICE int tile(int turn) const {
-    return turn < samples ? sample(turn) : count - 1 - (turn - samples);
-  }
+  SPLASH_HOST_DEVICE int screened(int turn) const { return turns() - 1 - turn; }
+  SPLASH_HOST_DEVICE int tile(int turn) const { return turn < samples ? sample(turn) : screened(turn); }
 };
 
 }  // namespace splash::gpu::entmax
