@@ -103,7 +103,22 @@ TEST_CASE("entmax/0-one-pass on the CPU: problems in which its features meet, ag
   MESSAGE(looked.rows << " rows, " << looked.crowded << " of them again with long lists, " << looked.left_out
                       << " left to the dense path");
   CHECK(looked.left_out < looked.rows * 2 / 3);
+}
+
+TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
+  PortableCase c{.name = "some broad rows", .dtype = Dtype::bf16};
+  c.spec.shape = {1, 1, 1, 70, 1500, 64};
+  c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
+  c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 6}, c.spec.shape);
+  constexpr double kBroad = 0.15;  // times a query: its support outgrows its list, but not the long one
+  for (int64_t i = 3; i < c.spec.shape.q_len; i += 16) {
+    for (int64_t d = 0; d < c.spec.shape.head_dim; ++d) c.inputs.q.row(0, 0, i)[d] *= kBroad;
+  }
+  round_inputs(c.inputs, c.dtype);
+  Looked looked;
+  run_case<__nv_bfloat16>(c, looked);
   CHECK(looked.crowded > 0);
+  CHECK(looked.left_out == 0);
 }
 
 TEST_CASE("entmax/0-one-pass on the CPU: sum p = 1 however large the logits are") {
