@@ -10,15 +10,19 @@ import math
 from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-_names: dict[Any, str] = {}  # of dtypes seen
+# Of dtypes seen: PyTorch's, and NumPy's apart, for torch.compile looks into a dictionary that it meets, and some
+# versions of it stop at those.
+_torch_names: dict[Any, str] = {}
+_numpy_names: dict[Any, str] = {}
 
 
 def dtype_name(array: Any) -> str:
     """"float32" for numpy.float32, torch.float32 and so on."""
     dtype = array.dtype
-    name = _names.get(dtype)
+    names = _numpy_names if hasattr(dtype, "char") else _torch_names
+    name = names.get(dtype)
     if name is None:
-        name = _names[dtype] = str(dtype).rsplit(".", 1)[-1]
+        name = names[dtype] = str(dtype).rsplit(".", 1)[-1]
     return name
 
 
