@@ -22,6 +22,14 @@ inline void check_launch(const char* kernel) {
   check_cuda(cudaGetLastError(), std::string("launch ") + kernel);
 }
 
+// Of the current device.
+inline int device_attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  check_cuda(cudaGetDevice(&device), "ask for the current device");
+  check_cuda(cudaDeviceGetAttribute(&value, which, device), "ask what the device is like");
+  return value;
+}
+
 // Makes `device` current and, at the end of the scope, the one that was before.
 class DeviceScope {
  public:

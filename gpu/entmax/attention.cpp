@@ -132,7 +132,7 @@ ForwardArguments EntmaxAttention::forward_arguments(const Tensors& tensors) cons
 }
 
 int64_t EntmaxAttention::workspace_bytes(int64_t capacity) const {
-  return backward_workspace_bytes(spec_, capacity, leaves_broad_rows_);
+  return backward_workspace_bytes(spec_, dtype_, capacity, leaves_broad_rows_);
 }
 
 void EntmaxAttention::enqueue(const Tensors& tensors) {

@@ -2,9 +2,11 @@
 // Exact entmax attention, backward: on the support that forward stored, and as dense products where it left
 // rows to these. The same bits in every run, wherever forward put the rows. Compiles without nvcc.
 //
-//   const int64_t bytes = backward_workspace_bytes(spec, support.capacity);
+//   const int64_t bytes = backward_workspace_bytes(spec, Dtype::bf16, support.capacity);
 //   enqueue_backward(spec, Dtype::bf16, arguments);   // as often as wanted, also inside a graph's capture
 //
+// Of bf16 and f16, dK and dV are summed from p and ds of 16 bits of precision or more where at most 2^16 rows
+// may attend to a key (backward/entry.cuh), which they round themselves to 9 or 12; all else is float.
 // Rows of the support that are empty or have no room there add nothing: their dQ is zero. Unstored rows (bf16
 // or f16, sm_90, a head_dim of at most kMostUnstoredHeadDim) are as precise as tau in float: where |z| passes
 // 10^4, p follows its rounding.
@@ -31,9 +33,10 @@ struct BackwardArguments {
   StreamHandle stream = nullptr;
 };
 
-// 8.1 bytes for each entry of the capacity, 36 a query row and 4 a key over all heads, and up to 1 MiB; with
-// unstored rows also 4 head_dim + 16 a query row. Throws InvalidArgument as enqueue_backward does.
-int64_t backward_workspace_bytes(const AttentionSpec& spec, int64_t capacity,
+// 8.1 bytes (float32: 12.1) for each entry of the capacity, 20 a query row and 4 a key over all heads, and up
+// to 1 MiB; with unstored rows also 4 head_dim + 16 a query row. Throws InvalidArgument as enqueue_backward
+// does.
+int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
                                  bool with_unstored_rows = false);
 
 // Enqueues the kernels and nothing else. Of spec it takes shape, scale, the number of alphas (the values,

@@ -74,11 +74,8 @@ int64_t blocks_of(const ForwardKernel& kernel, const AttentionShape& s) {
 
 // 90 for 9.0, of the current device.
 int compute_capability() {
-  int device = 0, major = 0, minor = 0;
-  check_cuda(cudaGetDevice(&device), "ask for the current device");
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "ask a device's age");
-  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "ask a device's age");
-  return 10 * major + minor;
+  return 10 * device_attribute(cudaDevAttrComputeCapabilityMajor) +
+         device_attribute(cudaDevAttrComputeCapabilityMinor);
 }
 
 ForwardPath path_of(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted) {

@@ -244,7 +244,7 @@ class DeviceBackward {
 
   // Poisons outputs and workspace first.
   void enqueue(const DeviceSupport& support, bool with_alpha = true) {
-    const int64_t bytes = entmax::backward_workspace_bytes(spec_, support.get().capacity);
+    const int64_t bytes = entmax::backward_workspace_bytes(spec_, dtype_, support.get().capacity);
     if (workspace_.bytes() < bytes) workspace_ = DeviceBuffer(stream_, bytes);
     for (DeviceBuffer* buffer : {&workspace_, &d_q_.buffer(), &d_k_.buffer(), &d_v_.buffer(), &d_alpha_})
       buffer->fill(0xFF);

@@ -72,8 +72,8 @@ Outputs<T> outputs_of(
   struct alignas(256) Line {
     unsigned char bytes[256];
   };
-  std::vector<Line> workspace(static_cast<size_t>(entmax::backward_workspace_bytes(c.spec, capacity)) /
-                              sizeof(Line));
+  std::vector<Line> workspace(
+      static_cast<size_t>(entmax::backward_workspace_bytes(c.spec, c.dtype, capacity)) / sizeof(Line));
   std::memset(static_cast<void*>(workspace.data()), 0xFF, workspace.size() * sizeof(Line));
   entmax::backward::order = order;
   entmax::enqueue_backward(c.spec, c.dtype,

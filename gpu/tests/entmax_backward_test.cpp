@@ -232,12 +232,13 @@ TEST_CASE("entmax backward: can be captured into a graph, and dL/dalpha left out
 
 TEST_CASE("entmax backward: refuses what it cannot take") {
   SKIP_WITHOUT_GPU();
-  CHECK_THROWS_AS(entmax::backward_workspace_bytes(entmax_spec({1, 1, 1, 8, 8, 12}, 1.5), 64),
+  CHECK_THROWS_AS(entmax::backward_workspace_bytes(entmax_spec({1, 1, 1, 8, 8, 12}, 1.5), Dtype::bf16, 64),
                   InvalidArgument);
-  CHECK_THROWS_AS(entmax::backward_workspace_bytes(entmax_spec({1, 1, 1, 8, 8, 264}, 1.5), 64),
+  CHECK_THROWS_AS(entmax::backward_workspace_bytes(entmax_spec({1, 1, 1, 8, 8, 264}, 1.5), Dtype::bf16, 64),
                   InvalidArgument);
-  CHECK_THROWS_AS(entmax::backward_workspace_bytes(entmax_spec({1, 1, 1, 8, 8, 64}, 1.5), int64_t{1} << 31),
-                  InvalidArgument);
+  CHECK_THROWS_AS(
+      entmax::backward_workspace_bytes(entmax_spec({1, 1, 1, 8, 8, 64}, 1.5), Dtype::bf16, int64_t{1} << 31),
+      InvalidArgument);
   CHECK_THROWS_AS(entmax::enqueue_backward(entmax_spec({1, 1, 1, 8, 8, 64}, 1.5), Dtype::f64, {}),
                   InvalidArgument);
 }

@@ -52,7 +52,8 @@ class Training {
                 .excess = static_cast<float*>(make(room * 4))};
     tau_ = static_cast<float*>(make(rows * 4));
     forward_workspace_ = make(entmax::forward_workspace_bytes(c.spec, c.dtype));
-    backward_workspace_ = make(entmax::backward_workspace_bytes(c.spec, room, stored == StoredRows::sparse));
+    backward_workspace_ =
+        make(entmax::backward_workspace_bytes(c.spec, c.dtype, room, stored == StoredRows::sparse));
   }
 
   Training& run() {
@@ -290,7 +291,7 @@ TEST_CASE("entmax, broad rows: what is stored is said, and what is not taken") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
   const AttentionSpec wide = spec_of({1, 1, 1, 200, 400, 192}, {1.5}, false);
-  CHECK_THROWS_AS(entmax::backward_workspace_bytes(wide, 64, true), InvalidArgument);
+  CHECK_THROWS_AS(entmax::backward_workspace_bytes(wide, Dtype::bf16, 64, true), InvalidArgument);
   const Case c = near_dense(wide, Dtype::bf16);  // whose broad rows are stored
   const auto q = DeviceTensor::from(stream, c.dtype, c.inputs.q),
              k = DeviceTensor::from(stream, c.dtype, c.inputs.k),

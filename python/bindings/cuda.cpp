@@ -98,7 +98,7 @@ class DeviceProblem {
     return {parts.tau, parts.counts, parts.offsets, parts.columns, parts.excess};
   }
   int64_t backward_bytes(int64_t capacity, bool all_rows) const {
-    return entmax::backward_workspace_bytes(spec_, capacity, leaves_rows(all_rows));
+    return entmax::backward_workspace_bytes(spec_, dtype_, capacity, leaves_rows(all_rows));
   }
 
   // all_rows: rows with broad supports are stored too, else left to backward's dense products. tau, counts:

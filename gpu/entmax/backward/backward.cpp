@@ -3,6 +3,7 @@
 #include "gpu/entmax/backward.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <type_traits>
 
@@ -42,6 +43,10 @@ Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored
   p.rows = static_cast<uint32_t>(s.rows());
   p.keys = static_cast<uint32_t>(s.batch * s.kv_heads * s.kv_len);
   p.scale = static_cast<float>(spec.score_scale());
+  p.rows_a_key = p.group * p.q_len;
+  const int row_bits = std::max(1, static_cast<int>(std::bit_width(p.rows_a_key - 1)));
+  p.p_bits = (64 - row_bits) / 2;
+  p.ds_bits = 64 - row_bits - p.p_bits;
   p.long_parts = static_cast<uint32_t>(std::clamp<int64_t>(capacity / kLongColumn, 1, kMostParts));
   if (!with_unstored_rows) return p;
   if (s.head_dim > kMostUnstoredHeadDim) {
@@ -55,23 +60,25 @@ Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored
 }
 
 // Lays the parts out one after the other, 256-byte aligned; returns the bytes. workspace may be null.
-int64_t lay_out(Problem& p, int64_t capacity, void* workspace) {
+int64_t lay_out(Problem& p, Dtype dtype, int64_t capacity, void* workspace) {
   int64_t bytes = 0;
-  const auto take = [&](auto*& part, int64_t count) {
-    part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(reinterpret_cast<uintptr_t>(workspace) +
-                                                                     bytes);
-    bytes += round_up(count * static_cast<int64_t>(sizeof(*part)), 256);
+  const auto take_bytes = [&](int64_t count) {
+    void* const part = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(workspace) + bytes);
+    bytes += round_up(count, 256);
+    return part;
+  };
+  const auto take = [&]<class Part>(Part*& part, int64_t count) {
+    part = static_cast<Part*>(take_bytes(count * static_cast<int64_t>(sizeof(Part))));
   };
   const int64_t lanes = p.head_dim <= 64 ? 8 : p.head_dim <= 128 ? 16 : 32;
   take(p.row_slots, p.row_tiles * kRowTile);
-  take(p.facts, p.rows);
   take(p.row_alphas, p.rows);
   take(p.long_rows, capacity / kLongRow + 1);
   take(p.long_columns, capacity / kLongColumn + 1);
   take(p.counters, 1);
   take(p.key_blocks, ceil_div(p.keys, kKeyBlock) + 1);
   take(p.key_places, round_up(p.keys, 4));
-  take(p.entries, capacity);
+  p.entries = take_bytes(capacity * entry_bytes(dtype));
   take(p.partials, p.long_parts * 16 * lanes);
   const int64_t dense_rows = int64_t{p.rows} / p.q_len * p.dense.tiles * kDenseTile;
   uint16_t *q = nullptr, *d_out = nullptr;
@@ -86,9 +93,10 @@ int64_t lay_out(Problem& p, int64_t capacity, void* workspace) {
 
 }  // namespace
 
-int64_t backward_workspace_bytes(const AttentionSpec& spec, int64_t capacity, bool with_unstored_rows) {
+int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
+                                 bool with_unstored_rows) {
   Problem p = sizes_of(spec, capacity, with_unstored_rows);
-  return lay_out(p, capacity, nullptr);
+  return lay_out(p, dtype, capacity, nullptr);
 }
 
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments) {
@@ -108,7 +116,7 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
   p.d_k = arguments.d_k;
   p.d_v = arguments.d_v;
   p.d_alpha = arguments.d_alpha;
-  lay_out(p, arguments.support.capacity, arguments.workspace);
+  lay_out(p, dtype, arguments.support.capacity, arguments.workspace);
   place_entries(p, arguments.stream);
   compute_rows(p, dtype, arguments.stream);
   compute_columns(p, dtype, arguments.stream);

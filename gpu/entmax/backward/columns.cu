@@ -6,15 +6,15 @@
 
 #include <algorithm>
 
+#include "gpu/entmax/backward/entry.cuh"
 #include "gpu/entmax/backward/group.cuh"
 #include "gpu/entmax/backward/launch.cuh"
-#include "gpu/entmax/backward/row_gradient.cuh"
 #include "gpu/entmax/scan.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {
 
-constexpr int kColumnThreads = 128;
+constexpr int kColumnThreads = 128, kColumnBlocks = 5;       // a multiprocessor
 constexpr int kMostEntries = kColumnTile - 1 + kLongColumn;  // of a tile
 
 // Entries before the key's, over all keys.
@@ -23,14 +23,13 @@ __device__ uint32_t begin_of(const Problem& p, uint32_t key) {
                       : p.key_blocks[(p.keys + kKeyBlock - 1) / kKeyBlock];
 }
 
-// The first key of a tile: those before it and their entries are tile * kColumnTile or more. A warp looks for
-// it together.
-__device__ uint32_t first_key_of(const Problem& p, uint64_t tile) {
+// The first key that has `place` keys and entries, together, before it. A warp looks for it together.
+__device__ uint32_t first_key_of(const Problem& p, uint64_t place) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t low = 0, high = p.keys;
   while (low < high) {
     const uint32_t step = (high - low + 31) / 32, key = low + lane * step;
-    const bool before = key < high && uint64_t{begin_of(p, key)} + key < tile * kColumnTile;
+    const bool before = key < high && uint64_t{begin_of(p, key)} + key < place;
     const auto keys_before = static_cast<uint32_t>(__popc(__ballot_sync(kWarp, before)));
     if (keys_before == 0) return low;
     high = min(low + keys_before * step, high);
@@ -52,6 +51,17 @@ struct ColumnSum {
     unpack(q, x);
 #pragma unroll
     for (int d = 0; d < 8; ++d) k[d] = fmaf(ds, x[d], k[d]);
+  }
+
+  // Anew from 0. (An instruction that reads what it clears, for the compiler would put the zeros elsewhere
+  // and copy every sum after every entry. Blocks have one dimension.)
+  __device__ void clear() {
+    const uint32_t none = threadIdx.y;
+#pragma unroll
+    for (int d = 0; d < 8; ++d) {
+      v[d] = __uint_as_float(__float_as_uint(v[d]) & none);
+      k[d] = __uint_as_float(__float_as_uint(k[d]) & none);
+    }
   }
 
   // In shared or global memory: four vectors a lane, those of one number side by side.
@@ -76,6 +86,13 @@ struct ColumnSum {
   }
 };
 
+// An entry as the groups of a block read it, all lanes of a group the same at once.
+struct alignas(16) Placed {
+  Entry entry;   // its row over all heads
+  uint32_t key;  // in the tile
+};
+constexpr uint32_t kNoKey = 0xFFFFFFFF;  // the key of what follows a block's last entry, to be read in vain
+
 // The groups of a block, and what they add up.
 template <class T, int kLanes>
 struct Columns {
@@ -84,8 +101,8 @@ struct Columns {
 
   const Problem& p;
   Group<T, kLanes> lanes{p};
-  int group = threadIdx.x / kLanes;
-  const char *gradients = lanes.part_of(p.d_out), *queries = lanes.part_of(p.q), *values = lanes.part_of(p.v);
+  uint32_t group = threadIdx.x / kLanes;
+  const char *gradients = lanes.part_of(p.d_out), *queries = lanes.part_of(p.q);
 
   __device__ explicit Columns(const Problem& problem) : p(problem) {}
 
@@ -94,71 +111,58 @@ struct Columns {
     lanes.store(p.d_k, key, sum.k);
   }
 
-  // Calls add(entry, p, dO, ds, q) for the group's entries [begin, end), one after the other. most: the
-  // entries of the group that has most, for all take the same number of steps; last: the block's last entry,
-  // which a group without more reads in vain. key_at: an entry's key.
-  template <class KeyAt, class Add>
-  __device__ void for_entries(const Entry* entries, uint32_t begin, uint32_t end, uint32_t most,
-                              uint32_t last, const KeyAt& key_at, const Add& add) const {
+  // The group's part of a block's entries: whole flights, as many as any other's, until entries end.
+  struct Run {
+    uint32_t most, begin, end;  // most: entries of the group that has most
+  };
+  __device__ Run run_of(uint32_t count) const {
+    const uint32_t most = (count + kGroups * kFlight - 1) / (kGroups * kFlight) * kFlight,
+                   begin = min(group * most, count);
+    return {most, begin, min(begin + most, count)};
+  }
+  // Ends a block's `count` entries, so that the last flight is whole.
+  __device__ static void end_entries(Placed* entries, uint32_t count) {
+    if (threadIdx.x < kFlight) entries[count + threadIdx.x] = {{0, 0, 0}, kNoKey};
+  }
+
+  // Calls add(entry, dO, q) for the entries of the run, one after the other, and those that end_entries put
+  // behind them.
+  template <class Add>
+  __device__ void for_entries(const Placed* entries, const Run& run, const Add& add) const {
 #pragma unroll 1
-    for (uint32_t base = begin; base < begin + most; base += kFlight) {
-      Packed<T> d_out[kFlight], v[kFlight], q[kFlight];
+    for (uint32_t base = run.begin; base < run.end; base += kFlight) {
+      Packed<T> d_out[kFlight], q[kFlight];
 #pragma unroll
       for (int i = 0; i < kFlight; ++i) {
-        const uint32_t at = min(base + i, last);
-        d_out[i] = lanes.load(gradients, entries[at].row);
-        v[i] = lanes.load(values, key_at(at));
-      }
-      const Entry own = entries[min(base + lanes.template owned<kFlight>(), last)];
-      const RowFacts facts = p.facts[own.row];
-      float products[kFlight] = {};
-#pragma unroll
-      for (int i = 0; i < kFlight; ++i) {
-        float x[8], y[8];
-        unpack(d_out[i], x);
-        unpack(v[i], y);
-#pragma unroll
-        for (int d = 0; d < 8; ++d) products[i] = fmaf(x[d], y[d], products[i]);
-        if (!lanes.active()) products[i] = 0;
+        const uint32_t row = entries[base + i].entry.row;
+        d_out[i] = lanes.load(gradients, row);
+        q[i] = lanes.load(queries, row);
       }
 #pragma unroll
-      for (int i = 0; i < kFlight; ++i) {
-        q[i] = lanes.load(queries, entries[min(base + i, last)].row);
-        keep_packed(d_out[i]);
-      }
-      const float g = lanes.sum_for_owner(products);
-      const Entmax entmax(facts.alpha);
-      const RowGradient gradient(p, entmax, facts);
-      const Weights x = entmax(own.excess);
-      const float own_p = gradient.probability(x), own_ds = gradient.score(x, g);
-#pragma unroll
-      for (int i = 0; i < kFlight; ++i) {
-        const float p_of = lanes.template from_owner<kFlight>(own_p, i),
-                    ds_of = lanes.template from_owner<kFlight>(own_ds, i);
-        if (base + i < end) add(base + i, p_of, d_out[i], ds_of, q[i]);
-      }
+      for (int i = 0; i < kFlight; ++i) add(entries[base + i], d_out[i], q[i]);
     }
   }
 };
 
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kColumnThreads, 5) sum_columns(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
+    sum_columns(const __grid_constant__ Problem p) {
   wait_for_kernels_before();
   using Block = Columns<T, kLanes>;
   constexpr int kGroups = Block::kGroups;
-  constexpr uint32_t kNone = 0xFFFF;
   __shared__ uint32_t ends[2];                  // the tile's first key, and the next one's
   __shared__ uint32_t begins[kColumnTile + 1];  // of the tile's keys, among its entries
-  __shared__ Entry arrived[kMostEntries], entries[kMostEntries];
-  __shared__ uint16_t keys[kMostEntries + 1];    // of entries, in the tile
+  __shared__ uint32_t rows[kMostEntries];       // of entries as they arrived
+  __shared__ Placed entries[kMostEntries + Block::kFlight];
   __shared__ float4 heads[kGroups][4 * kLanes];  // sums of keys that the group has from the group before
   const Block block(p);
-  const int warp = threadIdx.x / 32;
+  const StoredEntry<T>* const arrived = entries_of<T>(p);
+  const uint32_t warp = threadIdx.x / 32;
   const uint64_t tiles = (uint64_t{begin_of(p, p.keys)} + p.keys - 1) / kColumnTile + 1;
 
   for (uint64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     if (warp < 2) {
-      const uint32_t key = first_key_of(p, tile + warp);
+      const uint32_t key = first_key_of(p, (tile + warp) * kColumnTile);
       if (threadIdx.x % 32 == 0) ends[warp] = key;
     }
     __syncthreads();
@@ -171,32 +175,32 @@ __global__ void __launch_bounds__(kColumnThreads, 5) sum_columns(const __grid_co
       --key_count;
       if (threadIdx.x == 0) p.long_columns[atomicAdd(&p.counters->long_columns, 1u)] = first_key + key_count;
     }
-    const uint32_t count = begins[key_count];
+    const uint32_t count = begins[key_count],
+                   first_step = 0x80000000u >> __clz(static_cast<int>(key_count | 1));
 
     // Each key's entries in the order of their rows.
-    for (uint32_t i = threadIdx.x; i < count; i += kColumnThreads) arrived[i] = p.entries[first_entry + i];
+    for (uint32_t i = threadIdx.x; i < count; i += kColumnThreads)
+      rows[i] = arrived[first_entry + i].entry(p).row;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < count; i += kColumnThreads) {
       uint32_t key = 0;  // the last one that begins at i or before
-#pragma unroll
-      for (uint32_t step = kColumnTile / 2; step >= 1; step /= 2) {
+      for (uint32_t step = first_step; step >= 1; step /= 2) {
         if (key + step < key_count && begins[key + step] <= i) key += step;
       }
-      const Entry entry = arrived[i];
+      Entry entry = arrived[first_entry + i].entry(p);
       uint32_t place = begins[key];
       for (uint32_t other = begins[key]; other < begins[key + 1]; ++other)
-        place += arrived[other].row < entry.row ? 1 : 0;
-      entries[place] = entry;
-      keys[place] = static_cast<uint16_t>(key);
+        place += (rows[other] - entry.row) >> 31;  // 1 where it is less: rows are below 2^31
+      entry.row += (first_key + key) / p.kv_len * p.rows_a_key;
+      entries[place] = {entry, key};
     }
-    if (threadIdx.x == 0) keys[count] = kNone;
+    block.end_entries(entries, count);
     __syncthreads();
 
-    const uint32_t run = (count + kGroups - 1) / kGroups, begin = min(block.group * run, count),
-                   end = min(begin + run, count);
+    const auto run = block.run_of(count);
     ColumnSum sum;
-    uint32_t key = keys[begin];
-    const auto begun_before = [&] { return begin > 0 && keys[begin - 1] == key; };
+    uint32_t key = entries[run.begin].key;
+    const auto begun_before = [&] { return run.begin > 0 && entries[run.begin - 1].key == key; };
     const auto finish_key = [&] {
       if (begun_before()) {
         sum.template put<kLanes>(heads[block.group], block.lanes.lane);
@@ -204,24 +208,23 @@ __global__ void __launch_bounds__(kColumnThreads, 5) sum_columns(const __grid_co
         block.write(first_key + key, sum);
       }
     };
-    block.for_entries(
-        entries, begin, end, run, count - 1, [&](uint32_t entry) { return first_key + keys[entry]; },
-        [&](uint32_t entry, float p_of, const Packed<T>& d_out, float ds, const Packed<T>& q) {
-          if (keys[entry] != key) {
-            finish_key();
-            key = keys[entry];
-            sum = {};
-          }
-          sum.add(p_of, d_out, ds, q);
-        });
-    const bool goes_on = begin < end && keys[end] == key;  // the groups after this one hold the rest
-    if (begin < end && (!goes_on || begun_before())) finish_key();
+    block.for_entries(entries, run, [&](const Placed& placed, const auto& d_out, const auto& q) {
+      if (placed.key != key) {
+        finish_key();
+        key = placed.key;
+        sum.clear();
+      }
+      sum.add(placed.entry.p, d_out, placed.entry.ds, q);
+    });
+    // The groups after this one hold the rest.
+    const bool goes_on = key != kNoKey && entries[run.end].key == key;
+    if (key != kNoKey && (!goes_on || begun_before())) finish_key();
     __syncthreads();
 
     if (goes_on && !begun_before()) {
-      for (int next = block.group + 1;; ++next) {
+      for (uint32_t next = block.group + 1;; ++next) {
         sum.template add<kLanes>(heads[next], block.lanes.lane);
-        if (keys[min((next + 1) * run, count)] != key) break;
+        if (entries[min((next + 1) * run.most, count)].key != key) break;
       }
       block.write(first_key + key, sum);
     }
@@ -235,10 +238,10 @@ __global__ void __launch_bounds__(kColumnThreads, 5) sum_columns(const __grid_co
 
 // The rows that may attend to a key, in as many parts as there is room for partial sums.
 struct RowParts {
-  uint32_t rows, windows, count;  // of a key; of a part, kRowWindow rows each; parts
+  uint32_t windows, count;  // of a part, kRowWindow rows each; parts
 
-  __device__ RowParts(const Problem& p, uint32_t columns) : rows(p.group * p.q_len) {
-    const uint32_t all = (rows + kRowWindow - 1) / kRowWindow, most = max(p.long_parts / columns, 1u);
+  __device__ RowParts(const Problem& p, uint32_t columns) {
+    const uint32_t all = (p.rows_a_key + kRowWindow - 1) / kRowWindow, most = max(p.long_parts / columns, 1u);
     windows = (all + most - 1) / most;
     count = (all + windows - 1) / windows;
   }
@@ -252,13 +255,15 @@ __device__ float4* partial_of(const Problem& p, uint32_t part) {
 // A block takes a part of the rows that attend to a key. It looks through all of the key's entries for those
 // of a window of rows, which so come in order.
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kColumnThreads, 5) sum_long_columns(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
+    sum_long_columns(const __grid_constant__ Problem p) {
   wait_for_kernels_before();
   using Block = Columns<T, kLanes>;
   constexpr int kGroups = Block::kGroups;
   constexpr int kRowsAThread = kRowWindow / kColumnThreads;
-  __shared__ float window[kRowWindow];  // the rows' excess; 0: the row does not attend to the key
-  __shared__ Entry entries[kRowWindow];
+  __shared__ float2
+      window[kRowWindow];  // p and ds; both 0: the row does not attend to the key, or for nothing
+  __shared__ Placed entries[kRowWindow + Block::kFlight];
   __shared__ float4 sums[kGroups][4 * kLanes];
   const uint32_t columns = p.counters->long_columns;
   if (columns == 0) return;
@@ -266,51 +271,50 @@ __global__ void __launch_bounds__(kColumnThreads, 5) sum_long_columns(const __gr
   const RowParts parts(p, columns);
   for (uint32_t item = blockIdx.x; item < columns * parts.count; item += gridDim.x) {
     const uint32_t key = p.long_columns[item / parts.count], first = begin_of(p, key),
-                   last = begin_of(p, key + 1);
+                   last = begin_of(p, key + 1), first_of_head = key / p.kv_len * p.rows_a_key;
     const uint32_t from = item % parts.count * parts.windows * kRowWindow,
-                   to = min(from + parts.windows * kRowWindow, parts.rows);
+                   to = min(from + parts.windows * kRowWindow, p.rows_a_key);
     ColumnSum sum;
-    for (uint32_t row = from; row < to; row += kRowWindow) {
-      const uint32_t first_row = key / p.kv_len * parts.rows + row;
+    for (uint32_t first_row = from; first_row < to; first_row += kRowWindow) {
 #pragma unroll
-      for (int i = 0; i < kRowsAThread; ++i) window[i * kColumnThreads + threadIdx.x] = 0;
+      for (int i = 0; i < kRowsAThread; ++i) window[i * kColumnThreads + threadIdx.x] = {};
       __syncthreads();
 #pragma unroll 4
       for (uint32_t i = first + threadIdx.x; i < last; i += kColumnThreads) {
-        const Entry entry = p.entries[i];
-        if (entry.row - first_row < kRowWindow) window[entry.row - first_row] = entry.excess;
+        const Entry entry = entries_of<T>(p)[i].entry(p);
+        if (entry.row - first_row < kRowWindow) window[entry.row - first_row] = {entry.p, entry.ds};
       }
       __syncthreads();
-      float mine[kRowsAThread];
+      float2 mine[kRowsAThread];
+      const auto counts = [](float2 entry) { return entry.x != 0 || entry.y != 0; };
       uint32_t attending = 0, count;
 #pragma unroll
       for (int i = 0; i < kRowsAThread; ++i) {
         mine[i] = window[kRowsAThread * threadIdx.x + i];
-        attending += mine[i] != 0 ? 1 : 0;
+        attending += counts(mine[i]) ? 1 : 0;
       }
       uint32_t place = exclusive_sum<kColumnThreads>(attending, count);
+      const uint32_t first_mine = first_of_head + first_row + kRowsAThread * threadIdx.x;
 #pragma unroll
       for (int i = 0; i < kRowsAThread; ++i) {
-        if (mine[i] != 0) entries[place++] = {first_row + kRowsAThread * threadIdx.x + i, mine[i]};
+        if (counts(mine[i])) entries[place++] = {{first_mine + i, mine[i].x, mine[i].y}, 0};
       }
+      block.end_entries(entries, count);
       __syncthreads();
-      const uint32_t run = (count + kGroups - 1) / kGroups, begin = min(block.group * run, count),
-                     end = min(begin + run, count);
-      block.for_entries(
-          entries, begin, end, run, count - 1, [&](uint32_t) { return key; },
-          [&](uint32_t, float p_of, const Packed<T>& d_out, float ds, const Packed<T>& q) {
-            sum.add(p_of, d_out, ds, q);
-          });
+      block.for_entries(entries, block.run_of(count),
+                        [&](const Placed& placed, const auto& d_out, const auto& q) {
+                          if (placed.key != kNoKey) sum.add(placed.entry.p, d_out, placed.entry.ds, q);
+                        });
     }
     sum.template put<kLanes>(sums[block.group], block.lanes.lane);
     __syncthreads();
     if (block.group == 0) {
-      ColumnSum all;
-      for (int i = 0; i < kGroups; ++i) all.template add<kLanes>(sums[i], block.lanes.lane);
+      ColumnSum total;
+      for (int i = 0; i < kGroups; ++i) total.template add<kLanes>(sums[i], block.lanes.lane);
       if (parts.count == 1) {
-        block.write(key, all);
+        block.write(key, total);
       } else {
-        all.template put<kLanes>(partial_of<kLanes>(p, item), block.lanes.lane);
+        total.template put<kLanes>(partial_of<kLanes>(p, item), block.lanes.lane);
       }
     }
     __syncthreads();  // sums may be written again
@@ -339,15 +343,15 @@ __global__ void __launch_bounds__(kColumnThreads) finish_long_columns(const __gr
 }  // namespace
 
 void compute_columns(const Problem& p, Dtype dtype, StreamHandle stream) {
-  const auto tiles = static_cast<uint64_t>((p.support.capacity + p.keys - 1) / kColumnTile + 1);
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>((p.support.capacity + p.keys) / kColumnTile + 1, kMostBlocks));
   for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {
-    launch("sum_columns", sum_columns<T, kLanes>,
-           static_cast<unsigned>(std::min<uint64_t>(tiles, kMostBlocks)), kColumnThreads, stream, p);
+    launch("sum_columns", sum_columns<T, kLanes>, blocks, kColumnThreads, stream, p);
     if (p.support.capacity <= kLongColumn) return;
     launch("sum_long_columns", sum_long_columns<T, kLanes>, p.long_parts, kColumnThreads, stream, p);
     // A key that has parts has two or more.
-    const unsigned groups = p.long_parts / 2, blocks = groups * kLanes / kColumnThreads + 1;
-    launch("finish_long_columns", finish_long_columns<T, kLanes>, blocks, kColumnThreads, stream, p);
+    const unsigned groups = p.long_parts / 2, finish_blocks = groups * kLanes / kColumnThreads + 1;
+    launch("finish_long_columns", finish_long_columns<T, kLanes>, finish_blocks, kColumnThreads, stream, p);
   });
 }
 

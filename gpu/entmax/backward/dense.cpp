@@ -35,10 +35,7 @@ namespace {
 // As many blocks as multiprocessors, at most `work`: they take what there is to do from a queue.
 void launch(const std::string& name, const DenseKernel& kernel, int64_t work, const Problem& problem,
             const CUtensorMap& first, const CUtensorMap& second, StreamHandle stream) {
-  int device = 0, multiprocessors = 0;
-  check_cuda(cudaGetDevice(&device), "ask for the current device");
-  check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-             "ask for a device's multiprocessors");
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   check_cuda(
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes),
       "ask for shared memory");

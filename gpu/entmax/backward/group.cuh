@@ -44,15 +44,6 @@ __device__ __forceinline__ void unpack(const Packed<T>& packed, float (&x)[8]) {
   }
 }
 
-// Has what is unpacked from here on unpacked anew: the compiler would keep it in twice as many registers
-// until then, as long as it knows that nothing changes here (blocks have one dimension).
-template <class T>
-__device__ __forceinline__ void keep_packed(Packed<T>& packed) {
-  const uint32_t zero = threadIdx.y;
-#pragma unroll
-  for (uint4& part : packed.part) part = {part.x ^ zero, part.y ^ zero, part.z ^ zero, part.w ^ zero};
-}
-
 template <class T, int kLanes>
 struct Group {
   static constexpr int kGroups = 32 / kLanes;                       // of a warp
@@ -64,6 +55,7 @@ struct Group {
   __device__ explicit Group(const Problem& p) : lane(threadIdx.x % kLanes), head_dim(p.head_dim) {}
 
   __device__ bool active() const { return lane * 8u < head_dim; }  // the lane holds elements
+  __device__ uint32_t owned() const { return lane / kCopies; }     // its entry of a chunk
   __device__ bool first_copy() const { return lane % kCopies == 0; }
 
   // The lane's part of a matrix [rows, head_dim]. Lanes that hold nothing read what the last one that does
@@ -101,36 +93,7 @@ struct Group {
     for (int d = 0; d < 8; ++d) x[d] = 0;
   }
 
-  // Where lanes speak for kEntries entries of a chunk: which one this lane does, what the one that does
-  // knows, and each entry's sum over the group for those that do. Halving the values at each step costs 7
-  // exchanges for 8 entries and not 24. All lanes of the warp call these together, and those that follow.
-  template <int kEntries = kChunk>
-  __device__ uint32_t owned() const {
-    return lane / (kLanes / kEntries);
-  }
-  template <int kEntries = kChunk, class Value>
-  __device__ Value from_owner(Value x, int entry) const {
-    return __shfl_sync(kWarp, x, entry * (kLanes / kEntries), kLanes);
-  }
-  template <int kEntries>
-  __device__ float sum_for_owner(float (&sums)[kEntries]) const {
-    constexpr int kOwners = kLanes / kEntries;  // lanes that speak for the same entry
-#pragma unroll
-    for (int keep = kEntries / 2; keep >= 1; keep /= 2) {
-      const int step = keep * kOwners;
-      const bool upper = (lane & step) != 0;
-#pragma unroll
-      for (int i = 0; i < keep; ++i) {
-        const float given = upper ? sums[i] : sums[i + keep];
-        sums[i] = (upper ? sums[i + keep] : sums[i]) + __shfl_xor_sync(kWarp, given, step);
-      }
-    }
-#pragma unroll
-    for (int step = kOwners / 2; step >= 1; step /= 2) sums[0] += __shfl_xor_sync(kWarp, sums[0], step);
-    return sums[0];
-  }
-
-  // row: of the matrix, of the lane's entry; it must be
+  // All lanes of the warp call the next three together. row: of the matrix, of the lane's entry; it must be
   // one also where the lane speaks for none. most: entries of a chunk of any group of the warp.
 
   // The first rows of a chunk, on their way.
@@ -190,6 +153,29 @@ struct Group {
  private:
   __device__ uint32_t row_bytes() const {
     return head_dim * static_cast<uint32_t>(sizeof(T));
+  }
+
+  template <class Value>
+  __device__ Value from_owner(Value x, int entry) const {
+    return __shfl_sync(kWarp, x, entry * kCopies, kLanes);
+  }
+
+  // Sums each of the 8 values over the group; a lane gets that of its entry. Halving the values at each step
+  // costs 7 exchanges and not 24.
+  __device__ float sum_for_owner(float (&sums)[kChunk]) const {
+#pragma unroll
+    for (int keep = kChunk / 2; keep >= 1; keep /= 2) {
+      const int step = keep * kCopies;
+      const bool upper = (lane & step) != 0;
+#pragma unroll
+      for (int i = 0; i < keep; ++i) {
+        const float given = upper ? sums[i] : sums[i + keep];
+        sums[i] = (upper ? sums[i + keep] : sums[i]) + __shfl_xor_sync(kWarp, given, step);
+      }
+    }
+#pragma unroll
+    for (int step = kCopies / 2; step >= 1; step /= 2) sums[0] += __shfl_xor_sync(kWarp, sums[0], step);
+    return sums[0];
   }
 };
 

@@ -17,12 +17,13 @@ __device__ __forceinline__ void wait_for_kernels_before() {
 #endif
 }
 
+inline int multiprocessors() {
+  return device_attribute(cudaDevAttrMultiProcessorCount);
+}
+
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), unsigned blocks, int threads,
             StreamHandle stream, const Arguments&... arguments) {
-  int device = 0, major = 0;
-  check_cuda(cudaGetDevice(&device), "ask for the current device");
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "ask a device's age");
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -31,7 +32,7 @@ void launch(const char* name, void (*kernel)(Parameters...), unsigned blocks, in
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = major >= 9 ? 1 : 0;
+  config.numAttrs = device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), std::string("launch ") + name);
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "gpu/entmax/backward/entry.cuh"
 #include "gpu/entmax/backward/group.cuh"
 #include "gpu/entmax/backward/launch.cuh"
 #include "gpu/entmax/backward/row_gradient.cuh"
@@ -48,18 +49,15 @@ __global__ void __launch_bounds__(kLongRowThreads, 2) long_row_gradients(const _
     float d_out[8];
     lanes.read_vector(p.d_out, row, d_out);
     for (uint32_t base = 0; base < n; base += kStep) {
-      const uint32_t mine = base + group * kChunk + lanes.owned(), key = key_of(mine);
-      const float excess = mine < n ? p.support.excess[pool + mine] : 0;
-      if (mine < n && lanes.first_copy()) leave_to_key(p, key, {row, excess});
-      const float g = lanes.products(values, key, kChunk, d_out);
-      if (mine < n) sums.add(entmax(excess), g);
+      const uint32_t mine = base + group * kChunk + lanes.owned();
+      const float g = lanes.products(values, key_of(mine), kChunk, d_out);
+      if (mine < n) sums.add(entmax(p.support.excess[pool + mine]), g);
     }
     sums = {sum_groups<kLanes>(lanes.sum_entries(sums.w), group_sums),
             sum_groups<kLanes>(lanes.sum_entries(sums.u), group_sums),
             sum_groups<kLanes>(lanes.sum_entries(sums.ug), group_sums)};
 
     const RowGradient gradient(p, entmax, sums, n);
-    if (threadIdx.x == 0) p.facts[row] = gradient.facts(entmax);
     const AlphaGradient alpha(gradient, sums);
     float d_q[8] = {}, d_alpha = 0;
     for (uint32_t base = 0; base < n; base += kStep) {
@@ -71,6 +69,8 @@ __global__ void __launch_bounds__(kLongRowThreads, 2) long_row_gradients(const _
         const Weights x = entmax(excess);
         ds = gradient.score(x, g);
         if (p.d_alpha != nullptr) d_alpha += alpha(excess, x.u, gradient.centred(g));
+        if (lanes.first_copy())
+          entries_of<T>(p)[take_place(p, key)] = {p, {row % p.rows_a_key, gradient.probability(x), ds}};
       }
       lanes.add_rows(lanes.start(keys, key), keys, key, ds, kChunk, d_q);
     }

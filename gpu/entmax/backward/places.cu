@@ -10,8 +10,10 @@
 namespace splash::gpu::entmax::backward {
 namespace {
 
-constexpr int kPlaceThreads = 256, kKeyThreads = kKeyBlock / 4, kScanThreads = 1024;
-constexpr int kLanesARow = 8;  // that count its keys
+constexpr int kPlaceThreads = 256, kCountThreads = 1024, kKeyThreads = kKeyBlock / 4, kScanThreads = 1024;
+constexpr uint32_t kCountKeys = 16384,
+                   kCountRows = 65535;  // that a block takes at most; the rows fill 16 bits
+constexpr int kLanesARow = 8;           // that count its keys
 static_assert(kRowTile == 32, "a warp a tile");
 
 __global__ void __launch_bounds__(kPlaceThreads) clear_counts(const __grid_constant__ Problem p) {
@@ -57,22 +59,73 @@ __global__ void __launch_bounds__(kPlaceThreads) place_rows(const __grid_constan
   const uint32_t in_slot = is_long ? kLongRow + 1 : count, other = lanes_by(is_long ? 0 : count);
   p.row_slots[thread] = {
       .pool = __shfl_sync(kWarp, pool, other), .in_tile = other, .count = __shfl_sync(kWarp, in_slot, other)};
+}
 
-  uint32_t* const counts = p.key_places + rows.head / p.group * p.kv_len;
-  const auto add = [&](int64_t entry) { atomicAdd(&counts[p.support.columns[entry]], 1u); };
-#pragma unroll
-  for (int i = 0; i < kLanesARow; ++i) {  // 32 / kLanesARow rows at a time
-    const int row = i * (32 / kLanesARow) + lane / kLanesARow;
-    const int64_t first = __shfl_sync(kWarp, pool, row);
-    const uint32_t n = __shfl_sync(kWarp, is_long ? 0 : count, row);
-    for (uint32_t entry = lane % kLanesARow; entry < n; entry += kLanesARow) add(first + entry);
+// How a key head's keys and the rows that may attend to them are dealt out to blocks.
+struct Counting {
+  uint32_t windows, slices;  // of keys, of rows
+
+  Counting(const Problem& p, uint32_t multiprocessors) : windows((p.kv_len + kCountKeys - 1) / kCountKeys) {
+    const uint32_t wanted = multiprocessors / (windows * (p.keys / p.kv_len)) + 1,
+                   most = p.rows_a_key / kCountThreads + 1, least = p.rows_a_key / kCountRows + 1;
+    slices = std::max(std::min(wanted, most), least);
   }
-  for (uint32_t left = __ballot_sync(kWarp, is_long); left != 0; left &= left - 1) {
-    const int row = __ffs(left) - 1;
-    const int64_t first = __shfl_sync(kWarp, pool, row);
-    const uint32_t n = __shfl_sync(kWarp, count, row);
-#pragma unroll 4
-    for (uint32_t entry = lane; entry < n; entry += 32) add(first + entry);
+};
+
+// A block counts the entries of a window of keys in shared memory, two keys a word. A warp takes 32 rows at a
+// time.
+__global__ void __launch_bounds__(kCountThreads)
+    count_entries(const __grid_constant__ Problem p, const Counting counting) {
+  wait_for_kernels_before();
+  __shared__ uint32_t counts[kCountKeys / 2];
+  const uint32_t window = blockIdx.x % counting.windows, rest = blockIdx.x / counting.windows,
+                 slice = rest % counting.slices, key_head = rest / counting.slices;
+  const uint32_t first_key = window * kCountKeys, keys = min(p.kv_len - first_key, kCountKeys);
+  for (uint32_t i = threadIdx.x; i < kCountKeys / 2; i += kCountThreads) counts[i] = 0;
+  __syncthreads();
+
+  const auto add = [&](int32_t of_key) {
+    const uint32_t key = static_cast<uint32_t>(of_key) - first_key;
+    if (key < keys) atomicAdd(&counts[key / 2], key % 2 == 0 ? 1u : 1u << 16);
+  };
+  // An entry of a row for this lane, then every `lanes`-th.
+  const auto add_row = [&](int64_t first, uint32_t n, uint32_t entry, int lanes) {
+    for (; entry < n; entry += 4 * lanes) {
+      int32_t key[4];  // on their way together
+#pragma unroll
+      for (int i = 0; i < 4; ++i) key[i] = p.support.columns[first + min(entry + i * lanes, n - 1)];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (entry + i * lanes < n) add(key[i]);
+      }
+    }
+  };
+  const auto first_of = [&](uint32_t of_slice) {
+    return static_cast<uint32_t>(uint64_t{p.rows_a_key} * of_slice / counting.slices);
+  };
+  const uint32_t lane = threadIdx.x % 32, end = first_of(slice + 1);
+  for (uint32_t row = first_of(slice) + threadIdx.x - lane; row < end; row += kCountThreads) {
+    const int64_t own = int64_t{key_head} * p.rows_a_key + row + lane;
+    const int64_t pool = row + lane < end ? p.support.offsets[own] : -1;
+    const uint32_t count = pool < 0 ? 0 : static_cast<uint32_t>(p.support.counts[own]);
+    const bool is_long = count > kLongRow;
+#pragma unroll
+    for (int i = 0; i < kLanesARow; ++i) {  // 32 / kLanesARow rows at a time
+      const int of_row = i * (32 / kLanesARow) + static_cast<int>(lane) / kLanesARow;
+      const int64_t first = __shfl_sync(kWarp, pool, of_row);
+      add_row(first, __shfl_sync(kWarp, is_long ? 0 : count, of_row), lane % kLanesARow, kLanesARow);
+    }
+    for (uint32_t left = __ballot_sync(kWarp, is_long); left != 0; left &= left - 1) {
+      const int of_row = __ffs(static_cast<int>(left)) - 1;
+      const int64_t first = __shfl_sync(kWarp, pool, of_row);
+      add_row(first, __shfl_sync(kWarp, count, of_row), lane, 32);
+    }
+  }
+  __syncthreads();
+  uint32_t* const of_keys = p.key_places + key_head * p.kv_len + first_key;
+  for (uint32_t i = threadIdx.x; i < keys; i += kCountThreads) {
+    const uint32_t count = counts[i / 2] >> 16 * (i % 2) & 0xFFFF;
+    if (count > 0) atomicAdd(&of_keys[i], count);
   }
 }
 
@@ -107,6 +160,9 @@ void place_entries(const Problem& p, StreamHandle stream) {
   launch("clear_counts", clear_counts, std::min<unsigned>(key_blocks, kMostBlocks), kPlaceThreads, stream, p);
   const auto blocks = static_cast<unsigned>((p.row_tiles * kRowTile + kPlaceThreads - 1) / kPlaceThreads);
   launch("place_rows", place_rows, blocks, kPlaceThreads, stream, p);
+  const Counting counting(p, static_cast<uint32_t>(multiprocessors()));
+  launch("count_entries", count_entries, p.keys / p.kv_len * counting.windows * counting.slices,
+         kCountThreads, stream, p, counting);
   launch("place_keys", place_keys, key_blocks, kKeyThreads, stream, p);
   launch("place_key_blocks", place_key_blocks, 1, kScanThreads, stream, p, key_blocks);
 }

@@ -2,14 +2,13 @@
 // What the kernels of backward share, by value, and the order in which they run. Compiles without nvcc.
 //
 //   place_entries    counts each key's entries: where those of each key begin when keys follow one another
-//   compute_rows     one pass over the rows: g = <dO, v>, delta, ds, dQ; leaves each entry with its key's
+//   compute_rows     one pass over the rows: g = <dO, v>, delta, ds, dQ; leaves (row, p, ds) with each key
 //   compute_columns  one pass over the keys: dK and dV
 //   compute_dense    rows that are not stored, where forward left some to dense products
 //   sum_alpha        dL/dalpha of each head from those of its rows
 //
 // The entries of a key come to their places in any order (atomicSub), and are put in the order of their rows
-// before they are summed: every sum has one order. Of an entry 8 bytes are kept, its row and excess: what its
-// gradients need beside that are facts of the row, and g, which is computed again.
+// before they are summed: every sum has one order.
 
 #include <cstdint>
 
@@ -30,17 +29,10 @@ constexpr int kMostParts = 512;   // of the rows, over all such keys, that have 
 // Of kernels that loop over entries, whose number only the device knows.
 constexpr int kMostBlocks = 4096;
 
-// A p > 0, among those of its key.
-struct alignas(8) Entry {
-  uint32_t row;  // over all query heads
-  float excess;
-};
-
-// What the entries of a row have in common (row_gradient.cuh).
-struct alignas(16) RowFacts {
-  float delta, inverse_sum, alpha;
-  uint32_t alone;
-};
+// Of an entry among those of its key (entry.cuh).
+constexpr int64_t entry_bytes(Dtype dtype) {
+  return dtype == Dtype::f32 ? 12 : 8;
+}
 
 // A row of a row tile, as the row pass takes them: those with most entries first.
 struct alignas(16) RowSlot {
@@ -65,14 +57,15 @@ struct Problem {
   uint32_t alphas = 1;
   uint32_t tiles_a_head = 1;  // row tiles
   int64_t row_tiles = 1;
-  uint32_t rows = 1, keys = 1;  // over batch and heads
-  uint32_t long_parts = 1;      // as kMostParts, where the capacity asks for so many
+  uint32_t rows = 1, keys = 1;    // over batch and heads
+  uint32_t rows_a_key = 1;        // that may attend to it
+  uint32_t long_parts = 1;        // as kMostParts, where the capacity asks for so many
+  int p_bits = 31, ds_bits = 32;  // of an entry of 8 bytes: the row has the others
   float scale = 1;
   Dense dense{};
 
   // Workspace.
   RowSlot* row_slots = nullptr;      // [row_tiles, kRowTile]
-  RowFacts* facts = nullptr;         // [rows], of those with entries
   float* row_alphas = nullptr;       // [rows]: dL/dalpha
   uint32_t* long_rows = nullptr;     // [capacity / kLongRow + 1], in any order
   uint32_t* long_columns = nullptr;  // [capacity / kLongColumn + 1]: keys, in any order
@@ -81,7 +74,7 @@ struct Problem {
   // [keys]: how many entries; then, from those before the block of keys, where the next one to come stands
   // one before; so at last where they begin.
   uint32_t* key_places = nullptr;
-  Entry* entries = nullptr;   // [capacity], key after key
+  void* entries = nullptr;    // [capacity], key after key
   float* partials = nullptr;  // [long_parts, 16, lanes of a group]
 };
 

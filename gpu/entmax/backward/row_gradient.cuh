@@ -19,9 +19,8 @@ struct Weights {
 struct Entmax {
   float alpha, beta;
 
-  __device__ explicit Entmax(float alpha_) : alpha(alpha_), beta(quotient(1.0f, alpha - 1)) {}
   __device__ Entmax(const Problem& p, uint32_t head)
-      : Entmax(p.alpha[p.alphas == 1 ? 0 : head % p.q_heads]) {}
+      : alpha(p.alpha[p.alphas == 1 ? 0 : head % p.q_heads]), beta(quotient(1.0f, alpha - 1)) {}
 
   __device__ Weights operator()(float excess) const {
     if (alpha == 1.5f) return {excess * excess, excess};
@@ -52,16 +51,7 @@ struct RowGradient {
         scale(p.scale),
         beta(entmax.beta),
         alone(count == 1) {}
-  __device__ RowGradient(const Problem& p, const Entmax& entmax, const RowFacts& facts)
-      : delta(facts.delta),
-        inverse_sum(facts.inverse_sum),
-        scale(p.scale),
-        beta(entmax.beta),
-        alone(facts.alone != 0) {}
 
-  __device__ RowFacts facts(const Entmax& entmax) const {
-    return {delta, inverse_sum, entmax.alpha, alone ? 1u : 0u};
-  }
   __device__ float centred(float g) const { return g - (alone ? g : delta); }
   __device__ float probability(Weights x) const { return x.w * inverse_sum; }
   __device__ float score(Weights x, float g) const { return scale * x.u * centred(g); }

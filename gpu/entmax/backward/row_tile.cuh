@@ -1,5 +1,5 @@
 #pragma once
-// 32 rows of one head, and where the row passes leave entries.
+// 32 rows of one head.
 
 #include "gpu/entmax/backward/problem.h"
 
@@ -20,10 +20,5 @@ struct RowTile {
     return head * p.q_len + query + in_tile;
   }
 };
-
-// Puts an entry of a row among those of its key.
-__device__ __forceinline__ void leave_to_key(const Problem& p, uint32_t key, const Entry& entry) {
-  p.entries[p.key_blocks[key / kKeyBlock] + atomicSub(&p.key_places[key], 1u) - 1] = entry;
-}
 
 }  // namespace splash::gpu::entmax::backward

@@ -2,6 +2,7 @@
 // name. The groups of a warp make as many steps as the longest of their rows needs, so they take rows of
 // about the same length. Rows with more than kLongRow entries are left to the kernel of long_rows.cu.
 
+#include "gpu/entmax/backward/entry.cuh"
 #include "gpu/entmax/backward/group.cuh"
 #include "gpu/entmax/backward/launch.cuh"
 #include "gpu/entmax/backward/long_rows.h"
@@ -57,9 +58,8 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     for (uint32_t base = 0; base < most; base += kChunk) {
       const Own own = next;
       if (base + kChunk < most) next = read_own(base + kChunk);
-      const uint32_t mine = base + lanes.owned();
-      if (mine < n && lanes.first_copy()) leave_to_key(p, own.key, {row, own.excess});
       const float product = lanes.products(values, own.key, most - base, d_out);
+      const uint32_t mine = base + lanes.owned();
       if (mine >= n) continue;
       sums.add(entmax(own.excess), product);
       if (lanes.first_copy()) g[mine] = product;
@@ -69,7 +69,6 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   __syncwarp();  // g
 
   const RowGradient gradient(p, entmax, sums, n);
-  if (n > 0 && lanes.lane == 0) p.facts[row] = gradient.facts(entmax);
   float d_q[8] = {};
   Own next = first_own;
   for (uint32_t base = 0; base < most; base += kChunk) {
@@ -77,9 +76,17 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     const bool more = base + kChunk < most;
     if (more) next = read_own(base + kChunk);
     const uint32_t mine = base + lanes.owned();
-    float ds = 0;
-    if (mine < n) ds = gradient.score(entmax(own.excess), g[mine]);
-    lanes.add_rows(flight, keys, own.key, ds, most - base, d_q);
+    const bool leaves = mine < n && lanes.first_copy();
+    Entry entry{row % p.rows_a_key, 0, 0};
+    uint32_t place = 0;
+    if (leaves) place = take_place(p, own.key);  // known when its key has come
+    if (mine < n) {
+      const Weights x = entmax(own.excess);
+      entry.p = gradient.probability(x);
+      entry.ds = gradient.score(x, g[mine]);
+    }
+    lanes.add_rows(flight, keys, own.key, entry.ds, most - base, d_q);
+    if (leaves) entries_of<T>(p)[place] = {p, entry};
     if (more) flight = lanes.start(keys, next.key);
   }
   if (n == 0) zero(d_q);  // whatever 0 times a key outside the support has left

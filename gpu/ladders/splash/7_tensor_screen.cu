@@ -247,10 +247,7 @@ void launch_panels(const Problem& p, const Plan& plan, const Rounded& rounded, S
   round_kernel<kPanels><<<static_cast<unsigned>(round.blocks), round.threads, 0, stream>>>(p, rounded);
   check_launch("round_kernel");
   // Where all blocks run at once, two an SM, an SM's second is as short as its first is long.
-  int device = 0, multiprocessors = 0;
-  check_cuda(cudaGetDevice(&device), "ask for the device");
-  check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-             "count its multiprocessors");
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const bool at_once = screen.blocks <= (kPanels == 1 ? 2 : 1) * multiprocessors;
   const int turn = at_once ? multiprocessors : static_cast<int>(screen.blocks);
   const auto blocks = static_cast<unsigned>(screen.blocks);

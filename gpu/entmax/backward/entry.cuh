@@ -1,0 +1,64 @@
+#pragma once
+// Entries of the support on their way from the row pass to the column pass, which has all it needs in them.
+
+#include <cstdint>
+#include <type_traits>
+
+#include "gpu/entmax/backward/problem.h"
+
+namespace splash::gpu::entmax::backward {
+
+struct Entry {
+  uint32_t row;  // among those that may attend to the key
+  float p, ds;
+};
+
+// The bits of a float without the last `dropped`, to the nearest, where none exceeds `most`: NaN stays NaN.
+__device__ __forceinline__ uint32_t rounded_bits(uint32_t bits, int dropped, uint32_t most) {
+  const uint32_t half = 1u << dropped >> 1;
+  return (min(bits, most - half) + half) >> dropped;
+}
+
+// As it lies in memory, for elements of type T. Where these have 16 bits, 8 bytes: row, p, ds, from the first
+// bit on, p and ds rounded to what the row leaves: with 2^16 rows or fewer that may attend to a key by less
+// than 2^-16 of them, a 128th of what bf16 rounds, with 2^20 by less than 2^-14. p has no sign bit.
+template <class T>
+struct StoredEntry {
+  uint64_t word;
+
+  StoredEntry() = default;
+  __device__ StoredEntry(const Problem& p, const Entry& entry) {
+    const uint32_t p_bits = rounded_bits(__float_as_uint(entry.p) << 1, 32 - p.p_bits, 0xFFFFFFFFu);
+    const uint32_t ds = __float_as_uint(entry.ds), dropped = 32 - p.ds_bits;
+    const uint32_t ds_bits =
+        rounded_bits(ds & 0x7FFFFFFFu, dropped, 0x7FFFFFFFu) | ds >> 31 << (31 - dropped);
+    word = uint64_t{entry.row} << (p.p_bits + p.ds_bits) | uint64_t{p_bits} << p.ds_bits | ds_bits;
+  }
+  __device__ Entry entry(const Problem& p) const {
+    return {.row = static_cast<uint32_t>(word >> (p.p_bits + p.ds_bits)),
+            .p = __uint_as_float(static_cast<uint32_t>(word >> p.ds_bits) << (32 - p.p_bits) >> 1),
+            .ds = __uint_as_float(static_cast<uint32_t>(word) << (32 - p.ds_bits))};
+  }
+};
+template <>
+struct StoredEntry<float> {
+  Entry whole;
+
+  StoredEntry() = default;
+  __device__ StoredEntry(const Problem& /*p*/, const Entry& entry) : whole(entry) {}
+  __device__ Entry entry(const Problem& /*p*/) const { return whole; }
+};
+static_assert(sizeof(StoredEntry<float>) == entry_bytes(Dtype::f32));
+static_assert(sizeof(StoredEntry<uint16_t>) == entry_bytes(Dtype::f16));
+
+template <class T>
+__device__ StoredEntry<T>* entries_of(const Problem& p) {
+  return static_cast<StoredEntry<T>*>(p.entries);
+}
+
+// A place among the key's entries that no other gets.
+__device__ __forceinline__ uint32_t take_place(const Problem& p, uint32_t key) {
+  return p.key_blocks[key / kKeyBlock] + atomicSub(&p.key_places[key], 1u) - 1;
+}
+
+}  // namespace splash::gpu::entmax::backward
