@@ -11,7 +11,7 @@ namespace splash::analysis {
 namespace {
 
 constexpr double kExact = 0.02;  // relative, of what is counted
-constexpr int kWarp = 32, kMostThreads = 1024;
+constexpr int kMostThreads = 1024;
 
 int64_t ceil_div(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit;

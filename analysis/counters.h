@@ -2,7 +2,6 @@
 // Counters of Nsight Compute beside what was counted of the same kernels: which bytes and FLOPs a declaration
 // predicted, which the hardware saw, and what the difference is made of, as far as it is known.
 
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,8 +11,6 @@
 #include "analysis/roofline.h"
 
 namespace splash::analysis {
-
-constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 
 // Of one call: sums over its kernels, the two shares of its largest kernel alone. NaN: the profiler did not
 // deliver.

@@ -13,7 +13,7 @@
 namespace splash::analysis {
 namespace {
 
-constexpr double kWarp = 32, kSchedulers = 4;  // threads of a warp; instructions that may issue in a cycle
+constexpr double kSchedulers = 4;  // instructions that may issue in a cycle
 
 // A resource that may be busy, and for how much of the time; NaN where that is not known.
 struct Resource {
@@ -215,7 +215,7 @@ class Diagnostician {
     const double blocks = std::clamp(static_cast<double>(kernel_.use.blocks) / machine_.count, 1.0,
                                      std::max(1.0, static_cast<double>(occupancy_.blocks)));
     return fmt::format("{:.0f} of {} warps{} are resident ({})",
-                       blocks * std::ceil(kernel_.use.threads / kWarp), machine_.warps, of_largest(),
+                       blocks * std::ceil(kernel_.use.threads / double{kWarp}), machine_.warps, of_largest(),
                        occupancy_.waves < 1 ? "there are no more blocks"
                                             : fmt::format("limited by {}", to_string(occupancy_.limit)));
   }

@@ -11,7 +11,7 @@
 namespace splash::analysis {
 namespace {
 
-constexpr int kWarp = 32, kQuarters = 4, kRegisterUnit = 256;
+constexpr int kQuarters = 4, kRegisterUnit = 256;
 constexpr int64_t kSharedUnit = 128, kSharedKept = 1024;
 
 int64_t round_up(int64_t value, int64_t unit) {

@@ -5,6 +5,8 @@
 
 namespace splash::analysis {
 
+constexpr int kWarp = 32;  // threads
+
 // What a GPU's multiprocessors offer (CUDA C++ Programming Guide, technical specifications per compute
 // capability).
 struct Multiprocessors {

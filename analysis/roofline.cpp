@@ -17,9 +17,9 @@ namespace {
 constexpr double kWavefrontBytes = 128;  // that pass shared memory in one cycle
 
 // The columns of a report, by name and row.
-class Table {
+class NamedColumns {
  public:
-  explicit Table(const Report& report) : report_(report) {}
+  explicit NamedColumns(const Report& report) : report_(report) {}
 
   const std::string& text(const char* name, int64_t row) const {
     return column(name, true).texts[static_cast<std::size_t>(row)];
@@ -49,7 +49,7 @@ class Table {
 };
 
 // What is not the usual is said: a mask, another normalizer than softmax, a selection, a graph, a cold cache.
-void describe(const Table& table, int64_t row, KernelCase& kernel) {
+void describe(const NamedColumns& table, int64_t row, KernelCase& kernel) {
   const auto number = [&](const char* name) { return static_cast<int64_t>(table.number(name, row)); };
   std::string rest = fmt::format("d {}", number("head_dim"));
   const auto add = [&](const char* column, const char* usual) {
@@ -136,7 +136,7 @@ bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b) {
 }
 
 std::vector<KernelCase> kernel_cases(const Report& report) {
-  const Table table(report);
+  const NamedColumns table(report);
   std::vector<KernelCase> cases;
   for (int64_t row = 0; row < report.cases(); ++row) {
     const auto number = [&](const char* name) { return table.number(name, row); };

@@ -10,7 +10,7 @@
 namespace splash::analysis {
 namespace {
 
-constexpr double kApart = 1.1;  // resident blocks, or times, that differ by less tell nothing
+constexpr double kApartFactor = 1.1;  // resident blocks, or times, that differ by less tell nothing
 
 // Lone calls and graphs are one kernel: what they differ in, launches, is taken off.
 std::string without_method(std::string setting) {
@@ -56,7 +56,7 @@ Scaling compared(const KernelCase& kernel, const KernelCase& other, double block
   scaling.rate =
       other.flops / kernel.flops * behind_launch(kernel, ceilings) / behind_launch(other, ceilings);
   const Wave here = wave_of(kernel, machine, ceilings), there = wave_of(other, machine, ceilings);
-  if (std::max(there.blocks / here.blocks, here.blocks / there.blocks) > kApart) {
+  if (std::max(there.blocks / here.blocks, here.blocks / there.blocks) > kApartFactor) {
     const double grows = (there.seconds - here.seconds) / (there.blocks - here.blocks);
     scaling.busy = std::clamp(grows * here.blocks / here.seconds, 0.0, 1.0);
   }
@@ -66,7 +66,7 @@ Scaling compared(const KernelCase& kernel, const KernelCase& other, double block
 bool neighbours_in_blocks_held(const KernelCase& a, const KernelCase& b) {
   return a.kernel == b.kernel && !a.kernel.empty() && a.problem == b.problem && a.unit == b.unit &&
          a.launches == 1 && b.launches == 1 && a.use.threads == b.use.threads &&
-         are_neighbouring_rungs(a, b) && std::abs(b.flops / a.flops - 1) < kApart - 1;
+         are_neighbouring_rungs(a, b) && std::abs(b.flops / a.flops - 1) < kApartFactor - 1;
 }
 
 std::vector<std::string> parts_of(const std::string& setting) {
@@ -127,7 +127,7 @@ std::vector<Clue> clues_of(const KernelCase& kernel, const std::vector<KernelCas
   std::vector<Clue> clues;
   for (const KernelCase& other : others) {
     const std::optional<Clue> clue = clue_of(kernel, other);
-    if (clue && std::max(clue->time, 1 / clue->time) >= kApart) clues.push_back(*clue);
+    if (clue && std::max(clue->time, 1 / clue->time) >= kApartFactor) clues.push_back(*clue);
   }
   const auto distance = [](const Clue& clue) { return std::abs(std::log(clue.time)); };
   std::stable_sort(clues.begin(), clues.end(),

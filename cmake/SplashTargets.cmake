@@ -1,8 +1,13 @@
+# splash_unity(target …): with SPLASH_UNITY, each target's C++ files compile as one, and the headers are read once.
+function(splash_unity)
+  set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ${SPLASH_UNITY} UNITY_BUILD_BATCH_SIZE 0)
+endfunction()
+
 # splash_library(name SOURCES … LINK …): a static library with the project's flags.
 function(splash_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SPLASH_UNITY} UNITY_BUILD_BATCH_SIZE 0)
+  splash_unity(${name})
   target_link_libraries(${name} PUBLIC splash_flags ${arg_LINK})
 endfunction()
 

@@ -14,8 +14,8 @@
 namespace splash::analysis {
 namespace {
 
-void require(bool holds, const char* what, int64_t value) {
-  if (!holds) throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", what, value));
+void require_one(const char* what, int64_t value) {
+  if (value < 1) throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", what, value));
 }
 
 // Operands lie 64 GB apart: no tensor is larger.
@@ -154,17 +154,17 @@ class Gpu {
 }  // namespace
 
 CallTraffic simulate(const std::vector<KernelRun>& kernels, int multiprocessors, const L2Size& l2) {
-  require(multiprocessors > 0, "the number of multiprocessors", multiprocessors);
+  require_one("the number of multiprocessors", multiprocessors);
   Gpu gpu(multiprocessors, l2, kernels.size() > 1);
   for (const KernelRun& kernel : kernels) {
-    require(kernel.at_once > 0, "the number of blocks at a time", kernel.at_once);
+    require_one("the number of blocks at a time", kernel.at_once);
     gpu.run(kernel);
   }
   return gpu.traffic();
 }
 
 WorkingSet working_set(const KernelRun& kernel) {
-  require(kernel.at_once > 0, "the number of blocks at a time", kernel.at_once);
+  require_one("the number of blocks at a time", kernel.at_once);
   WorkingSet result;
   TouchedBytes wave, read;
   BlockTrace trace;

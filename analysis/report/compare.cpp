@@ -13,7 +13,6 @@
 namespace splash::analysis {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Columns that say which case it is, not what came out.
@@ -93,16 +92,16 @@ double relative_difference(double a, double b) {
 }
 
 double entry(const Column& column, int64_t row, int64_t i) {
-  return i < column.width ? column.numbers[row * column.width + i] : kNan;  // narrower columns are padded
+  return i < column.width ? column.numbers[row * column.width + i] : kMissing;  // narrower columns are padded
 }
 
 ColumnChange compare_column(const Column& before, const Column& after, const std::vector<MatchedCase>& cases,
                             double tolerance) {
   ColumnChange change{
       .column = before.info.name, .cases = static_cast<int64_t>(cases.size()), .worst_case = ""};
-  if (before.info.is_text) change.before = change.after = kNan;
+  if (before.info.is_text) change.before = change.after = kMissing;
   for (const MatchedCase& matched : cases) {
-    double worst = 0, a = kNan, b = kNan;
+    double worst = 0, a = kMissing, b = kMissing;
     if (before.info.is_text) {
       worst = before.texts[matched.before] == after.texts[matched.after] ? 0 : kInfinity;
     }
@@ -119,7 +118,7 @@ ColumnChange compare_column(const Column& before, const Column& after, const std
       change.worst_case = matched.parameters;
     }
   }
-  change.change = change.differing > 0 ? Change::different : Change::same;
+  change.difference = change.differing > 0 ? Difference::different : Difference::same;
   return change;
 }
 
@@ -142,9 +141,9 @@ void judge_times(TimeChange& change, int64_t fewest_samples, const CompareOption
   const bool disjoint = a.high < b.low || b.high < a.low;
   const double apart = std::abs(change.after - change.before) / change.before;
   if (disjoint && apart > options.time_threshold) {
-    change.change = change.after > change.before ? Change::slower : Change::faster;
+    change.difference = change.after > change.before ? Difference::slower : Difference::faster;
   } else if (!disjoint && apart <= options.time_threshold) {
-    change.change = Change::same;
+    change.difference = Difference::same;
   } else {
     change.note = disjoint ? fmt::format("the medians differ for certain, but by no more than {} %",
                                          100 * options.time_threshold)
@@ -203,17 +202,17 @@ std::vector<ClaimChange> compare_claims(const Report& before, const Report& afte
 
 }  // namespace
 
-const char* to_string(Change change) {
-  switch (change) {
-    case Change::same:
+const char* to_string(Difference found) {
+  switch (found) {
+    case Difference::same:
       return "SAME";
-    case Change::different:
+    case Difference::different:
       return "DIFFERENT";
-    case Change::faster:
+    case Difference::faster:
       return "FASTER";
-    case Change::slower:
+    case Difference::slower:
       return "SLOWER";
-    case Change::unsure:
+    case Difference::unsure:
       break;
   }
   return "UNSURE";
@@ -240,9 +239,9 @@ Comparison compare_reports(const Report& before, const Report& after, const Comp
 
   comparison.regressed =
       std::any_of(comparison.columns.begin(), comparison.columns.end(),
-                  [](const ColumnChange& change) { return change.change == Change::different; }) ||
+                  [](const ColumnChange& change) { return change.difference == Difference::different; }) ||
       std::any_of(comparison.times.begin(), comparison.times.end(),
-                  [](const TimeChange& change) { return change.change == Change::slower; }) ||
+                  [](const TimeChange& change) { return change.difference == Difference::slower; }) ||
       std::any_of(comparison.claims.begin(), comparison.claims.end(),
                   [](const ClaimChange& change) { return change.regressed; });
   return comparison;

@@ -13,8 +13,8 @@
 
 namespace splash::analysis {
 
-enum class Change { same, different, faster, slower, unsure };
-const char* to_string(Change change);  // "SAME", "DIFFERENT", "FASTER", "SLOWER", "UNSURE"
+enum class Difference { same, different, faster, slower, unsure };
+const char* to_string(Difference found);  // "SAME", "DIFFERENT", "FASTER", "SLOWER", "UNSURE"
 
 struct CompareOptions {
   double relative_tolerance = 1e-9;  // of reproducible numbers: |a - b| / max(|a|, |b|)
@@ -25,7 +25,7 @@ struct CompareOptions {
 // One reproducible result column over all matched cases.
 struct ColumnChange {
   std::string column;
-  Change change = Change::same;  // same or different
+  Difference difference = Difference::same;  // same or different
   int64_t cases = 0, differing = 0;
   double max_difference = 0;     // relative; infinite where one side is NaN, infinite or another text
   double before = 0, after = 0;  // where it is largest; NaN for a text column
@@ -36,8 +36,8 @@ struct ColumnChange {
 struct TimeChange {
   std::string column, case_parameters;  // "head_dim=64, kv_len=4096"
   std::string case_id_before, case_id_after;
-  Change change = Change::unsure;  // same, faster, slower or unsure
-  double before = 0, after = 0;    // medians in seconds
+  Difference difference = Difference::unsure;  // same, faster, slower or unsure
+  double before = 0, after = 0;                // medians in seconds
   Interval before_interval, after_interval;
   double ratio = 0;  // after / before
   std::string note;  // why it is unsure, and what spoilt the samples of a side

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -13,8 +12,6 @@
 
 namespace splash::analysis {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 bool equal(double a, double b) {
   return a == b || (std::isnan(a) && std::isnan(b));
@@ -84,7 +81,7 @@ bool same_entry(const Column& a, int64_t row_a, const Column& b, int64_t row_b) 
   if (a.info.is_text) return a.texts[row_a] == b.texts[row_b];
   const auto x = numbers_at(a, row_a), y = numbers_at(b, row_b);
   for (size_t i = 0; i < std::max(x.size(), y.size()); ++i) {
-    if (!equal(i < x.size() ? x[i] : kNan, i < y.size() ? y[i] : kNan)) return false;
+    if (!equal(i < x.size() ? x[i] : kMissing, i < y.size() ? y[i] : kMissing)) return false;
   }
   return true;
 }
@@ -169,7 +166,7 @@ void fill(Column& column, std::span<const Report> shards, const std::vector<Occu
       const auto values = numbers_at(*sources[source->first], source->second);
       column.numbers.insert(column.numbers.end(), values.begin(), values.end());
     }
-    column.numbers.resize(end, kNan);
+    column.numbers.resize(end, kMissing);
   }
   if (missing && column.info.missing_reason.empty()) {
     column.info.missing_reason = "the shard with this case does not have the column";

@@ -1,7 +1,6 @@
 #include "analysis/report/report.h"
 
 #include <algorithm>
-#include <limits>
 
 #include <fmt/format.h>
 
@@ -56,7 +55,7 @@ Column& column_of(Report& report, const ColumnInfo& info) {
   if (info.is_text) {
     column.texts.resize(cases);
   } else {
-    column.numbers.resize(cases, std::numeric_limits<double>::quiet_NaN());
+    column.numbers.resize(cases, kMissing);
   }
   report.results.push_back(std::move(column));
   return report.results.back();

@@ -3,6 +3,7 @@
 // (docs/report-format.md).
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -22,7 +23,9 @@ struct ColumnInfo {
   std::string dimension{};  // "" for one value a case; else the second dimension: column(case, dimension)
 };
 
-// One column along the `case` dimension. Missing: NaN or "".
+constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();  // where a column has no number
+
+// One column along the `case` dimension. Missing: kMissing or "".
 struct Column {
   ColumnInfo info;
   std::vector<double> numbers{};     // [cases] or, with a dimension, [cases, width]

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -112,7 +111,7 @@ std::map<std::string, int64_t> check_columns(const std::vector<Column>& columns,
 // Rows of `width` numbers as rows of `wider` ones.
 std::vector<double> pad(const Column& column, int64_t rows, int64_t wider) {
   if (column.width == wider) return column.numbers;
-  std::vector<double> padded(static_cast<size_t>(rows * wider), std::numeric_limits<double>::quiet_NaN());
+  std::vector<double> padded(static_cast<size_t>(rows * wider), kMissing);
   for (int64_t row = 0; row < rows; ++row) {
     std::copy_n(column.numbers.begin() + row * column.width, column.width, padded.begin() + row * wider);
   }

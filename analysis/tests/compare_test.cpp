@@ -40,9 +40,9 @@ TEST_CASE("a report is the same as itself") {
   CHECK(!comparison.regressed);
   REQUIRE(comparison.columns.size() == 1);
   CHECK(comparison.columns[0].column == "mse");
-  CHECK(comparison.columns[0].change == Change::same);
+  CHECK(comparison.columns[0].difference == Difference::same);
   REQUIRE(comparison.times.size() == 4);
-  for (const TimeChange& time : comparison.times) CHECK(time.change == Change::same);
+  for (const TimeChange& time : comparison.times) CHECK(time.difference == Difference::same);
   CHECK(comparison.times[1].case_parameters == "experiment=e, kv_len=1024, alpha=2");
   CHECK(comparison.claims.empty());
 }
@@ -55,8 +55,8 @@ TEST_CASE("cases are matched by their parameters, not by id or order") {
   std::reverse(after.results[4].numbers.begin(), after.results[4].numbers.end());
   const Comparison comparison = compare_reports(timed_report(kSeconds), after);
   CHECK(comparison.matched_cases == 4);
-  CHECK(comparison.columns[0].change == Change::same);
-  for (const TimeChange& time : comparison.times) CHECK(time.change == Change::same);
+  CHECK(comparison.columns[0].difference == Difference::same);
+  for (const TimeChange& time : comparison.times) CHECK(time.difference == Difference::same);
   CHECK(comparison.times[1].case_id_before == "b");
   CHECK(comparison.times[1].case_id_after == "x");
 }
@@ -66,25 +66,26 @@ TEST_CASE("times are faster, slower, the same or unsure") {
   const Comparison comparison =
       compare_reports(before, timed_report({0.9e-3, 2.2e-3, 3.001e-3, 4.055e-3}, 30, 3));
   REQUIRE(comparison.times.size() == 4);
-  CHECK(comparison.times[0].change == Change::faster);
+  CHECK(comparison.times[0].difference == Difference::faster);
   CHECK(comparison.times[0].ratio == doctest::Approx(0.9).epsilon(0.02));
-  CHECK(comparison.times[1].change == Change::slower);
-  CHECK(comparison.times[2].change == Change::same);
-  CHECK(comparison.times[3].change == Change::unsure);  // surely 1.4 % slower, which is under the threshold
+  CHECK(comparison.times[1].difference == Difference::slower);
+  CHECK(comparison.times[2].difference == Difference::same);
+  CHECK(comparison.times[3].difference ==
+        Difference::unsure);  // surely 1.4 % slower, which is under the threshold
   CHECK(comparison.times[3].note.find("for certain") != std::string::npos);
   CHECK(comparison.regressed);
   CHECK(!compare_reports(before, timed_report({0.9e-3, 1e-3, 2e-3, 3e-3})).regressed);
 
   CompareOptions options;
   options.time_threshold = 0.001;
-  CHECK(compare_reports(before, timed_report({1e-3, 2e-3, 3e-3, 4.1e-3}), options).times[3].change ==
-        Change::slower);
+  CHECK(compare_reports(before, timed_report({1e-3, 2e-3, 3e-3, 4.1e-3}), options).times[3].difference ==
+        Difference::slower);
 }
 
 TEST_CASE("few samples or wide intervals leave it unsure") {
   const Comparison few =
       compare_reports(timed_report(kSeconds, 5), timed_report({2e-3, 4e-3, 6e-3, 8e-3}, 5));
-  CHECK(few.times[0].change == Change::unsure);
+  CHECK(few.times[0].difference == Difference::unsure);
   CHECK(few.times[0].note.find("5 samples") != std::string::npos);
   CHECK(!few.regressed);
 
@@ -94,7 +95,7 @@ TEST_CASE("few samples or wide intervals leave it unsure") {
     later.results[5].numbers[i] = 1.2e-3 * static_cast<double>(1 + i);
   }
   const Comparison wide = compare_reports(noisy, later);
-  CHECK(wide.times[0].change == Change::unsure);
+  CHECK(wide.times[0].difference == Difference::unsure);
   CHECK(wide.times[0].note.find("overlap") != std::string::npos);
 }
 
@@ -102,11 +103,11 @@ TEST_CASE("reproducible numbers differ past the tolerance") {
   const Report before = timed_report(kSeconds);
   Report after = before;
   after.results[4].numbers[1] *= 1 + 1e-12;
-  CHECK(compare_reports(before, after).columns[0].change == Change::same);
+  CHECK(compare_reports(before, after).columns[0].difference == Difference::same);
   after.results[4].numbers[1] *= 1.5;
   after.results[4].numbers[3] *= 1.1;
   const ColumnChange change = compare_reports(before, after).columns[0];
-  CHECK(change.change == Change::different);
+  CHECK(change.difference == Difference::different);
   CHECK(change.differing == 2);
   CHECK(change.cases == 4);
   CHECK(change.max_difference == doctest::Approx(1.0 / 3));
@@ -120,7 +121,7 @@ TEST_CASE("reproducible numbers differ past the tolerance") {
   CompareOptions loose;
   loose.relative_tolerance = 0.5;
   after.results[4].numbers[2] = kNan;
-  CHECK(compare_reports(before, after, loose).columns[0].change == Change::same);
+  CHECK(compare_reports(before, after, loose).columns[0].difference == Difference::same);
 }
 
 TEST_CASE("text results are compared too") {
@@ -129,7 +130,7 @@ TEST_CASE("text results are compared too") {
   after.results.push_back(text_column("diagnosis", {"", "a", "x", "c"}));
   const Comparison comparison = compare_reports(before, after);
   REQUIRE(comparison.columns.size() == 2);
-  CHECK(comparison.columns[1].change == Change::different);
+  CHECK(comparison.columns[1].difference == Difference::different);
   CHECK(comparison.columns[1].differing == 1);
 }
 

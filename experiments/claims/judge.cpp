@@ -1,7 +1,6 @@
 #include "experiments/claims/judge.h"
 
 #include <cmath>
-#include <limits>
 
 #include <fmt/format.h>
 
@@ -11,9 +10,9 @@ namespace splash::experiments {
 namespace {
 
 using analysis::ClaimResult;
+using analysis::kMissing;
 using analysis::Verdict;
 
-constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 constexpr const char* kOwnSource = "this project";
 
 std::string filled(std::string text, const std::string& name, const std::string& value) {

@@ -49,7 +49,7 @@ Colour colour_of(const Analysed& a, Level level) {
   return a.floors.level() == level ? Colour::bold : Colour::dim;
 }
 
-TextTable table_of(const std::vector<const Analysed*>& cases) {
+TextTable roofline_table(const std::vector<const Analysed*>& cases) {
   TextTable table({"kernel", "us", "products", "L2", "DRAM", "FLOP/byte", "blocks", "limit", "warps", "waves",
                    "wave yield"});
   for (const Analysed* a : cases) {
@@ -105,7 +105,7 @@ void print_tables(const std::vector<Analysed>& cases) {
       if (a.kernel.problem == problem) of_problem.push_back(&a);
     }
     print(paint(problem, Colour::bold) + "\n");
-    table_of(of_problem).print();
+    roofline_table(of_problem).print();
     print("\n");
     if (std::any_of(of_problem.begin(), of_problem.end(), [](const auto* a) { return a->simulated; })) {
       simulated_table_of(of_problem).print();

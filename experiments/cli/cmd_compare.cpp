@@ -17,16 +17,16 @@ namespace {
 using namespace analysis;
 using experiments::plain_number;
 
-Colour colour_of(Change change) {
-  switch (change) {
-    case Change::different:
-    case Change::slower:
+Colour colour_of(Difference found) {
+  switch (found) {
+    case Difference::different:
+    case Difference::slower:
       return Colour::red;
-    case Change::faster:
+    case Difference::faster:
       return Colour::green;
-    case Change::unsure:
+    case Difference::unsure:
       return Colour::yellow;
-    case Change::same:
+    case Difference::same:
       break;
   }
   return Colour::dim;
@@ -36,7 +36,7 @@ nlohmann::json to_json(const Comparison& comparison) {
   nlohmann::json columns = nlohmann::json::array(), times = columns, claims = columns;
   for (const ColumnChange& c : comparison.columns) {
     columns.push_back({{"column", c.column},
-                       {"change", to_string(c.change)},
+                       {"change", to_string(c.difference)},
                        {"cases", c.cases},
                        {"differing", c.differing},
                        {"max_relative_difference", plain_number(c.max_difference)},
@@ -48,7 +48,7 @@ nlohmann::json to_json(const Comparison& comparison) {
     times.push_back(
         {{"column", t.column},
          {"case", t.case_parameters},
-         {"change", to_string(t.change)},
+         {"change", to_string(t.difference)},
          {"before", plain_number(t.before)},
          {"after", plain_number(t.after)},
          {"before_interval", {plain_number(t.before_interval.low), plain_number(t.before_interval.high)}},
@@ -82,7 +82,7 @@ void print_text(const Comparison& comparison) {
     TextTable table({"result", "verdict", "differing", "largest difference", "where"});
     for (const ColumnChange& c : comparison.columns) {
       table.add({{c.column},
-                 {to_string(c.change), colour_of(c.change)},
+                 {to_string(c.difference), colour_of(c.difference)},
                  {fmt::format("{} of {}", c.differing, c.cases)},
                  {c.max_difference > 0 ? fmt::format("{:.2g}: {} to {}", c.max_difference,
                                                      short_number(c.before), short_number(c.after))
@@ -96,7 +96,7 @@ void print_text(const Comparison& comparison) {
     TextTable table({"time", "verdict", "before", "after", "ratio", "note"});
     for (const TimeChange& t : comparison.times) {
       table.add({{t.column + " " + t.case_parameters},
-                 {to_string(t.change), colour_of(t.change)},
+                 {to_string(t.difference), colour_of(t.difference)},
                  {short_number(t.before) + " s"},
                  {short_number(t.after) + " s"},
                  {short_number(t.ratio)},

@@ -70,7 +70,7 @@ json list_kinds() {
     for (const ParameterInfo& p : kind->parameters()) {
       parameters.push_back({{"name", p.name},
                             {"type", to_string(p.type)},
-                            {"default", to_json(p.default_value)},
+                            {"default", experiments::to_json(p.default_value)},
                             {"units", p.units},
                             {"long_name", p.long_name},
                             {"allowed", p.allowed}});

@@ -61,8 +61,8 @@ int output_width() {
   winsize size{};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   const char* columns = std::getenv("COLUMNS");
-  const int given = columns != nullptr ? std::atoi(columns) : 0;
-  return given > 0 ? given : 120;
+  const auto given = columns != nullptr ? std::strtol(columns, nullptr, 10) : 0L;
+  return given > 0 ? static_cast<int>(given) : 120;
 }
 
 std::size_t display_width(const std::string& text) {

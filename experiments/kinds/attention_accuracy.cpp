@@ -183,8 +183,8 @@ class AttentionAccuracy : public Kind {
   }
 };
 
-const AttentionAccuracy kKind;
-const KindRegistration kRegistration(kKind);
+const AttentionAccuracy kAttentionAccuracy;
+const KindRegistration kAttentionAccuracyRegistration(kAttentionAccuracy);
 
 }  // namespace
 }  // namespace splash::experiments

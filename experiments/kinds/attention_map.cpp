@@ -108,8 +108,8 @@ class AttentionMap : public Kind {
   }
 };
 
-const AttentionMap kKind;
-const KindRegistration kRegistration(kKind);
+const AttentionMap kAttentionMap;
+const KindRegistration kAttentionMapRegistration(kAttentionMap);
 
 }  // namespace
 }  // namespace splash::experiments

@@ -31,7 +31,7 @@ struct Problem {
   Tensor<float> dout;
 };
 
-AttentionShape shape_of(const Parameters& p) {
+AttentionShape square_shape(const Parameters& p) {
   const int64_t n = get_integer(p, "n");
   const int64_t heads = get_integer(p, "heads");
   return {
@@ -44,7 +44,7 @@ bool is_softmax(const std::string& implementation) {
 
 Problem make_problem(const Parameters& p) {
   Problem problem;
-  problem.spec.shape = shape_of(p);
+  problem.spec.shape = square_shape(p);
   problem.spec.mask.causal = get_flag(p, "causal");
   if (is_softmax(get_text(p, "implementation"))) problem.spec.normalizer.kind = NormalizerKind::softmax;
   const Workload workload{.seed = static_cast<uint64_t>(get_integer(p, "seed")),
@@ -85,7 +85,7 @@ void add_errors(const Problem& problem, const Tensor<float>& out, CaseResult& re
 void add_times(std::vector<double> seconds, const Parameters& p, CaseResult& result) {
   const auto interval = analysis::median_interval(seconds);
   const double median = analysis::median(seconds);
-  const AttentionShape shape = shape_of(p);
+  const AttentionShape shape = square_shape(p);
   Mask mask;
   mask.causal = get_flag(p, "causal");
   const auto pairs = static_cast<double>(visible_pairs(shape, mask));
@@ -237,7 +237,7 @@ class AttentionSpeed : public Kind {
   }
 
   void check(const Parameters& p) const override {
-    shape_of(p).validate();
+    square_shape(p).validate();
     for (const char* name : {"threads", "samples"}) {
       if (get_integer(p, name) < 1) {
         throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", name, get_integer(p, name)));
@@ -247,7 +247,7 @@ class AttentionSpeed : public Kind {
   }
 
   std::string input_hash(const Parameters& p) const override {
-    return fmt::format("gaussian {} variance {} seed {}", to_string(shape_of(p)),
+    return fmt::format("gaussian {} variance {} seed {}", to_string(square_shape(p)),
                        get_number(p, "query_variance"), get_integer(p, "seed"));
   }
 
@@ -261,8 +261,8 @@ class AttentionSpeed : public Kind {
   }
 };
 
-const AttentionSpeed kKind;
-const KindRegistration kRegistration(kKind);
+const AttentionSpeed kAttentionSpeed;
+const KindRegistration kAttentionSpeedRegistration(kAttentionSpeed);
 
 }  // namespace
 }  // namespace splash::experiments

@@ -237,8 +237,8 @@ class EntmaxSolver : public Kind {
   }
 };
 
-const EntmaxSolver kKind;
-const KindRegistration kRegistration(kKind);
+const EntmaxSolver kEntmaxSolver;
+const KindRegistration kEntmaxSolverRegistration(kEntmaxSolver);
 
 }  // namespace
 }  // namespace splash::experiments

@@ -15,6 +15,7 @@
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_attention_columns.h"
 #include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/gpu_support.h"
 #include "experiments/kinds/planned_kernel.h"
 #include "experiments/kinds/torch_gpu_peer.h"
 #include "experiments/runner/ceilings.h"
@@ -22,7 +23,6 @@
 #include "gpu/engine/attention.h"
 #include "gpu/engine/work.h"
 #include "gpu/entmax/attention.h"
-#include "gpu/entmax/forward.h"
 
 namespace splash::experiments {
 namespace {
@@ -138,35 +138,6 @@ struct DeviceInputs {
   gpu::DeviceTensor q, k, v, out;
 };
 
-// Entries a row, those of broad rows too, which EntmaxAttention does not store: from a forward that finds no
-// room for any, but counts them.
-double support_mean(const AttentionSpec& spec, Dtype dtype, const DeviceInputs& in,
-                    const gpu::Stream& stream) {
-  const int64_t rows = spec.shape.rows();
-  const std::vector<float> alphas(spec.normalizer.alpha.begin(), spec.normalizer.alpha.end());
-  gpu::DeviceBuffer alpha(stream, static_cast<int64_t>(alphas.size() * sizeof(float))), used(stream, 8),
-      offsets(stream, rows * 8), counts(stream, rows * 4), no_room(stream, 16),
-      workspace(stream, gpu::entmax::forward_workspace_bytes(spec, dtype));
-  alpha.upload(alphas.data(), alpha.bytes());
-  used.fill(0);
-  gpu::entmax::enqueue_forward(spec, dtype,
-                               {.q = in.q.view().data,
-                                .k = in.k.view().data,
-                                .v = in.v.view().data,
-                                .out = in.out.view().data,
-                                .alpha = static_cast<const float*>(alpha.data()),
-                                .support = {.used = static_cast<unsigned long long*>(used.data()),
-                                            .offsets = static_cast<int64_t*>(offsets.data()),
-                                            .counts = static_cast<int32_t*>(counts.data()),
-                                            .columns = static_cast<int32_t*>(no_room.data()),
-                                            .excess = static_cast<float*>(no_room.data())},
-                                .workspace = workspace.data(),
-                                .stream = stream.handle()});
-  unsigned long long entries = 0;
-  used.download(&entries, used.bytes());
-  return static_cast<double>(entries) / static_cast<double>(rows);
-}
-
 void add_timing(const std::function<void()>& call, const gpu::Stream& stream, const Parameters& p,
                 const AttentionSpec& spec, CaseResult& result) {
   gpu::Timing timing = gpu::time_on_device(call, stream, timing_of(p));
@@ -195,7 +166,7 @@ void measure_forward(const gpu::Variant& variant, const Parameters& p, const Att
   add_timing(call, stream, p, spec, result);
   add_plan(attention.plan(), result);
   if (!variant.backward) return;
-  result.numbers["support_mean"] = support_mean(spec, dtype, in, stream);
+  add_support(spec, dtype, in.q.view(), in.k.view(), in.v.view(), in.out.view(), stream, result);
 }
 
 // A support near dense may be more than backward or the memory takes: a finding, not a failure.
@@ -214,7 +185,7 @@ void measure_forward_backward(const Parameters& p, const AttentionSpec& spec, co
                               CaseResult& result) {
   const Dtype dtype = problem_dtype(p);
   DeviceInputs in(p, stream);
-  result.numbers["support_mean"] = support_mean(spec, dtype, in, stream);
+  add_support(spec, dtype, in.q.view(), in.k.view(), in.v.view(), in.out.view(), stream, result);
   const auto d_out = gpu::DeviceTensor::from(stream, dtype, *problem_d_out(p));
   stream.synchronize();
   const int64_t before = gpu::used_device_bytes();
@@ -403,8 +374,8 @@ class GpuAttention : public Kind {
   }
 };
 
-const GpuAttention kKind;
-const KindRegistration kRegistration(kKind);
+const GpuAttention kGpuAttention;
+const KindRegistration kGpuAttentionRegistration(kGpuAttention);
 
 }  // namespace
 }  // namespace splash::experiments

@@ -106,8 +106,8 @@ class Gradient : public Kind {
   }
 };
 
-const Gradient kKind;
-const KindRegistration kRegistration(kKind);
+const Gradient kGradient;
+const KindRegistration kGradientRegistration(kGradient);
 
 }  // namespace
 }  // namespace splash::experiments

@@ -34,7 +34,7 @@ fs::path find_upwards(fs::path folder) {
   }
 }
 
-Workload workload_of(const Parameters& p) {
+Workload drawn_workload(const Parameters& p) {
   Workload workload;
   workload.kind = workload_from_string(get_text(p, "input"));
   workload.seed = static_cast<uint64_t>(get_integer(p, "seed"));
@@ -114,7 +114,7 @@ std::vector<ParameterInfo> input_parameters() {
 
 void check_inputs(const Parameters& p) {
   if (!is_captured(p)) {
-    workload_of(p).validate();
+    drawn_workload(p).validate();
     synthetic_shape(p).validate();
     return;
   }
@@ -142,7 +142,7 @@ std::string input_fingerprint(const Parameters& p) {
 std::shared_ptr<const AttentionInputs<double>> load_inputs(const Parameters& p) {
   static LruCache<AttentionInputs<double>> cache(int64_t{64} << 20);
   const auto make = [&]() -> AttentionInputs<double> {
-    if (!is_captured(p)) return make_inputs<double>(workload_of(p), synthetic_shape(p));
+    if (!is_captured(p)) return make_inputs<double>(drawn_workload(p), synthetic_shape(p));
     return {captured_tensor(p, "q"), captured_tensor(p, "k"), captured_tensor(p, "v")};
   };
   return cache.get(input_key(p), make, [](const AttentionInputs<double>& in) {

@@ -157,8 +157,8 @@ class LearnedThreshold : public Kind {
   }
 };
 
-const LearnedThreshold kKind;
-const KindRegistration kRegistration(kKind);
+const LearnedThreshold kLearnedThreshold;
+const KindRegistration kLearnedThresholdRegistration(kLearnedThreshold);
 
 }  // namespace
 }  // namespace splash::experiments

@@ -145,8 +145,8 @@ class PowerApproximation : public Kind {
   }
 };
 
-const PowerApproximation kKind;
-const KindRegistration kRegistration(kKind);
+const PowerApproximation kPowerApproximation;
+const KindRegistration kPowerApproximationRegistration(kPowerApproximation);
 
 }  // namespace
 }  // namespace splash::experiments

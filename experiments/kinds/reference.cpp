@@ -33,11 +33,6 @@ ForwardResult<double> forward(const Parameters& p, const Normalizer& normalizer,
   return cpu_ref::attention_forward<double>(spec, inputs->q, inputs->k, inputs->v, options);
 }
 
-double block_sparsity(const BlockMap& map) {
-  const int64_t active = map.count(BlockMap::active);
-  return analysis::sparsity(active, active + map.count(BlockMap::inactive));
-}
-
 }  // namespace
 
 cpu_ref::Solver exact_solver(double alpha) {
@@ -131,6 +126,11 @@ void fill_sparsity(const AttentionSpec& spec, std::span<const int64_t> support, 
   result.numbers["zero_rows"] = static_cast<double>(std::ranges::count(sizes, 0.0)) / rows;
   result.numbers["visible_pairs"] = pairs;
   result.vectors["support_quantile"] = quantiles(std::move(sizes));
+}
+
+double block_sparsity(const BlockMap& map) {
+  const int64_t active = map.count(BlockMap::active);
+  return analysis::sparsity(active, active + map.count(BlockMap::inactive));
 }
 
 BlockMap coarsen(const BlockMap& map) {

@@ -42,6 +42,9 @@ std::vector<analysis::ColumnInfo> sparsity_columns();
 void fill_sparsity(const AttentionSpec& spec, std::span<const int64_t> support,
                    const cpu_ref::BlockMap& blocks_64, CaseResult& result);
 
+// Tiles that are wholly 0 / visible tiles.
+double block_sparsity(const cpu_ref::BlockMap& map);
+
 // The map with tiles of twice the side: active where one of its four parts is.
 cpu_ref::BlockMap coarsen(const cpu_ref::BlockMap& map);
 

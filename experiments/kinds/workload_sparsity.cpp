@@ -88,8 +88,8 @@ class WorkloadSparsity : public Kind {
   }
 };
 
-const WorkloadSparsity kKind;
-const KindRegistration kRegistration(kKind);
+const WorkloadSparsity kWorkloadSparsity;
+const KindRegistration kWorkloadSparsityRegistration(kWorkloadSparsity);
 
 }  // namespace
 }  // namespace splash::experiments

@@ -51,7 +51,7 @@ std::vector<RecordedExperiment> read_record(const std::string& text) {
     RecordedExperiment found;
     found.definition = parse_definition(text.substr(line_end + 1, end - line_end - 1), name, name + ".toml");
     found.profile = field(line, "profile");
-    found.cases = std::atoll(field(line, "cases").c_str());
+    found.cases = std::strtoll(field(line, "cases").c_str(), nullptr, 10);
     experiments.push_back(std::move(found));
     begin = end;
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include <fmt/format.h>
@@ -15,8 +14,7 @@ namespace {
 
 using analysis::Column;
 using analysis::ColumnInfo;
-
-constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
+using analysis::kMissing;
 
 ColumnInfo info_of(const ParameterInfo& parameter) {
   ColumnInfo info;

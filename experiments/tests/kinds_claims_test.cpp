@@ -146,7 +146,7 @@ TEST_CASE("claims by the CPU are measured by some experiment, and claims by the 
   }
   for (const Claim& claim : shipped_claims()) {
     CAPTURE(claim.id);
-    if (!family(claim.id).starts_with("S") && !claim.id.starts_with("P")) continue;  // the project's own
+    if (!family(claim.id).starts_with('S') && !claim.id.starts_with('P')) continue;  // the project's own
     if (claim.method == "cpu" && claim.comparable) CHECK(measured.contains(claim.id));
     if (claim.method == "gpu") CHECK(!claim.not_comparable.empty());
   }

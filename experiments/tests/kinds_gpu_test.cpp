@@ -6,7 +6,9 @@
 
 #include "core/error.h"
 #include "cpu_ref/attention/backward.h"
+#include "cpu_ref/attention/forward.h"
 #include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/gpu_support.h"
 #include "experiments/kinds/torch_gpu_peer.h"
 #include "experiments/runner/definition.h"
 #include "experiments/runner/value.h"
@@ -55,6 +57,32 @@ TEST_CASE("gpu-attention refuses what does not fit together") {
   CHECK(get_text(small_problem({}), "pass") == "forward");
   CHECK(get_text(small_problem({{"implementation", std::string("torch-adasplash2")}, {"pass", both}}),
                  "pass") == both);
+}
+
+TEST_CASE("a stored support's tiles are those of the oracle, whichever order its rows lie in") {
+  const Parameters p = small_problem({{"q_len", int64_t{646}},  // six rows in the last tile
+                                      {"kv_len", int64_t{646}},
+                                      {"mask", std::string("causal")},
+                                      {"normalizer", std::string("entmax")},
+                                      {"query_variance", 400.0}});
+  const AttentionSpec spec = problem_spec(p);
+  const auto in = problem_inputs(p);
+  const auto expected = cpu_ref::attention_forward<double>(
+      spec, in->q.cast<double>(), in->k.cast<double>(), in->v.cast<double>(), {.keep_probabilities = true});
+  const auto& sparse = expected.probabilities.value();
+  std::vector<int64_t> offsets;
+  std::vector<int32_t> counts, columns;
+  for (int64_t r = spec.shape.rows() - 1; r >= 0; --r) {
+    const auto begin = sparse.columns.begin() + sparse.row_offsets[r];
+    const auto end = sparse.columns.begin() + sparse.row_offsets[r + 1];
+    offsets.insert(offsets.begin(), static_cast<int64_t>(columns.size()));
+    counts.insert(counts.begin(), static_cast<int32_t>(end - begin));
+    columns.insert(columns.end(), std::make_reverse_iterator(end), std::make_reverse_iterator(begin));
+  }
+  const cpu_ref::BlockMap map = support_blocks(spec, offsets, counts, columns);
+  CHECK(map.state == expected.blocks.state);
+  CHECK(map.count(cpu_ref::BlockMap::inactive) > 0);
+  CHECK(map.count(cpu_ref::BlockMap::active) > 0);
 }
 
 TEST_CASE("the passes are the two that there are") {
