@@ -9,17 +9,15 @@
 
 #include "analysis/counts.h"
 #include "analysis/error_metrics.h"
-#include "analysis/samples.h"
-#include "analysis/statistics.h"
 #include "core/error.h"
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_attention_columns.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/gpu_support.h"
+#include "experiments/kinds/gpu_timing.h"
 #include "experiments/kinds/planned_kernel.h"
 #include "experiments/kinds/torch_gpu_peer.h"
 #include "experiments/runner/ceilings.h"
-#include "gpu/benchmark/timing.h"
 #include "gpu/engine/attention.h"
 #include "gpu/engine/work.h"
 #include "gpu/entmax/attention.h"
@@ -37,25 +35,14 @@ bool with_backward(const Parameters& p) {
   return get_text(p, "pass") == "forward_backward";
 }
 
-gpu::TimingOptions timing_of(const Parameters& p) {
-  return {.cache = get_text(p, "cache") == "cold" ? gpu::CacheState::cold : gpu::CacheState::warm,
-          .method = get_text(p, "method") == "graph" ? gpu::TimingMethod::graph : gpu::TimingMethod::events,
-          .samples = get_integer(p, "samples")};
-}
-
-void add_times(std::vector<double> seconds, const AttentionSpec& spec, bool backward, CaseResult& result) {
-  const auto interval = analysis::median_interval(seconds);
-  const double median = analysis::median(seconds);
+// Dense attention's work, and how fast it would have been done in this time.
+void add_dense_equivalent(const AttentionSpec& spec, bool backward, CaseResult& result) {
   const auto pairs = static_cast<double>(visible_pairs(spec.shape, spec.mask));
-  result.numbers["time_median"] = median;
-  result.numbers["time_low"] = interval.low;
-  result.numbers["time_high"] = interval.high;
   const auto head_dim = static_cast<double>(spec.shape.head_dim);
-  result.numbers["dense_equivalent_flops"] =
+  const double flops =
       analysis::forward_flops(pairs, head_dim) + (backward ? analysis::backward_flops(pairs, head_dim) : 0);
-  result.numbers["dense_equivalent_rate"] = result.numbers["dense_equivalent_flops"] / median;
-  if (!result.texts.contains("warning")) result.texts["warning"] = analysis::why_spoilt(seconds);
-  result.vectors["time"] = std::move(seconds);
+  result.numbers["dense_equivalent_flops"] = flops;
+  result.numbers["dense_equivalent_rate"] = flops / result.numbers.at("time_median");
 }
 
 void add_errors(const AttentionSpec& spec, const Tensor<double>& q, const Tensor<double>& k,
@@ -138,17 +125,6 @@ struct DeviceInputs {
   gpu::DeviceTensor q, k, v, out;
 };
 
-void add_timing(const std::function<void()>& call, const gpu::Stream& stream, const Parameters& p,
-                const AttentionSpec& spec, CaseResult& result) {
-  gpu::Timing timing = gpu::time_on_device(call, stream, timing_of(p));
-  const analysis::ClockSpan clock{timing.clock_before_hz, timing.clock_after_hz};
-  result.texts["warning"] = analysis::why_spoilt(timing.seconds, clock);
-  add_times(std::move(timing.seconds), spec, with_backward(p), result);
-  result.numbers["clock_before"] = timing.clock_before_hz;
-  result.numbers["clock_after"] = timing.clock_after_hz;
-  result.texts["version"] = "this build";
-}
-
 void measure_forward(const gpu::Variant& variant, const Parameters& p, const AttentionSpec& spec,
                      const gpu::Stream& stream, CaseResult& result) {
   const Dtype dtype = problem_dtype(p);
@@ -163,7 +139,8 @@ void measure_forward(const gpu::Variant& variant, const Parameters& p, const Att
              get_integer(p, "checked_rows"), result);
   result.numbers["peak_memory_bytes"] =
       static_cast<double>(gpu::peak_device_bytes() - before + in.out.buffer().bytes());
-  add_timing(call, stream, p, spec, result);
+  time_call(call, stream, p, result);
+  add_dense_equivalent(spec, false, result);
   add_plan(attention.plan(), result);
   if (!variant.backward) return;
   add_support(spec, dtype, in.q.view(), in.k.view(), in.v.view(), in.out.view(), stream, result);
@@ -210,7 +187,8 @@ void measure_forward_backward(const Parameters& p, const AttentionSpec& spec, co
   add_gradient_error(spec, q, k, v, d_out.to_host(), d_q.to_host(), get_integer(p, "checked_rows"), result);
   result.numbers["peak_memory_bytes"] =
       static_cast<double>(gpu::peak_device_bytes() - before + in.out.buffer().bytes());
-  add_timing(call, stream, p, spec, result);
+  time_call(call, stream, p, result);
+  add_dense_equivalent(spec, true, result);
 }
 
 CaseResult measure_variant(const Parameters& p, const AttentionSpec& spec) {
@@ -273,7 +251,8 @@ CaseResult measure_peer(const Parameters& p, AttentionSpec spec) {
   if (backward)
     add_gradient_error(spec, q, k, v, rounded(*d_out, dtype), peer.d_q.cast<double>(), rows, result);
   result.numbers["peak_memory_bytes"] = peer.peak_memory_bytes;
-  add_times(peer.seconds, spec, backward, result);
+  add_times(peer.seconds, result);
+  add_dense_equivalent(spec, backward, result);
   return result;
 }
 
@@ -300,21 +279,14 @@ class GpuAttention : public Kind {
          "",
          "what a call computes: the output, or also the gradients of q, k and v",
          {"forward", "forward_backward"}},
-        {"method",
-         text,
-         std::string("events"),
-         "",
-         "lone calls between events, or a replayed graph",
-         {"events", "graph"}},
-        {"cache", text, std::string("warm"), "", "whether L2 is flushed before each call", {"warm", "cold"}},
-        {"samples", integer, int64_t{40}, "1", "timed samples, fewer where a call takes long", {}},
-        {"checked_rows",
-         integer,
-         int64_t{64},
-         "1",
-         "queries of the last batch entry that are held against the oracle",
-         {}},
     };
+    for (ParameterInfo& info : timing_parameters()) list.push_back(std::move(info));
+    list.push_back({"checked_rows",
+                    integer,
+                    int64_t{64},
+                    "1",
+                    "queries of the last batch entry that are held against the oracle",
+                    {}});
     for (ParameterInfo& info : problem_parameters()) list.push_back(std::move(info));
     return list;
   }
@@ -348,12 +320,8 @@ class GpuAttention : public Kind {
                     .empty()) {  // without CUDA the run ends for want of a device, not of a name
       gpu::find_variant(implementation);
     }
-    for (const char* name : {"samples", "checked_rows"}) {
-      if (get_integer(p, name) < 1)
-        throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", name, get_integer(p, name)));
-    }
-    if (get_text(p, "method") == "graph" && get_text(p, "cache") == "cold")
-      throw InvalidArgument("a replayed graph has a warm cache; cold timing needs the method events");
+    check_timing(p);
+    require_one(p, "checked_rows");
     if (get_text(p, "method") == "graph" && with_backward(p))
       throw InvalidArgument("forward and backward are timed between events; the method graph takes forward");
   }

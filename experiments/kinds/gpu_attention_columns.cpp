@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "analysis/cache/simulated.h"
+#include "experiments/kinds/gpu_timing.h"
 
 namespace splash::experiments {
 namespace {
@@ -12,15 +13,13 @@ using analysis::ColumnInfo;
 constexpr const char* kNotRun = "the case was not run (column version says why)";
 constexpr const char* kOursOnly = "known for the forward of this project's variants only";
 
-ColumnInfo measured(const char* name, const char* units, const char* long_name, const char* formula,
-                    const char* dimension = "") {
+ColumnInfo measured(const char* name, const char* units, const char* long_name, const char* formula) {
   return {.name = name,
           .units = units,
           .long_name = long_name,
           .formula = formula,
           .reproducible = false,
-          .missing_reason = kNotRun,
-          .dimension = dimension};
+          .missing_reason = kNotRun};
 }
 
 // Follows from the declaration, the problem and the compiler.
@@ -47,12 +46,11 @@ ColumnInfo with_reason(ColumnInfo info, const char* reason) {
 }  // namespace
 
 std::vector<ColumnInfo> gpu_attention_columns() {
-  std::vector<ColumnInfo> columns{
-      measured("time", "s", "device time of one call", "between CUDA events; of a graph: replay / calls",
-               "sample"),
-      measured("time_median", "s", "median device time of one call", "median of time"),
-      measured("time_low", "s", "lower end of the median's 95 % interval", "order statistics of time"),
-      measured("time_high", "s", "upper end of the median's 95 % interval", "order statistics of time"),
+  std::vector<ColumnInfo> columns = time_columns(kNotRun);
+  const auto append = [&](const std::vector<ColumnInfo>& more) {
+    columns.insert(columns.end(), more.begin(), more.end());
+  };
+  append({
       measured("dense_equivalent_flops", "FLOP", "work of dense attention on the visible pairs",
                "4 d a pair; with backward 14 d, 3.5 times as much: five products more"),
       measured("dense_equivalent_rate", "FLOP/s",
@@ -94,12 +92,6 @@ std::vector<ColumnInfo> gpu_attention_columns() {
       with_reason(measured("mse_vs_softmax", "1", "difference from dense softmax attention",
                            "mean (out - softmax attention)^2, float64, checked_rows queries"),
                   "the case is dense softmax attention itself, or was not run"),
-      with_reason(measured("clock_before", "Hz", "multiprocessor clock before the samples",
-                           "cycles of a spinning block over time"),
-                  kOursOnly),
-      with_reason(measured("clock_after", "Hz", "multiprocessor clock after the samples",
-                           "cycles of a spinning block over time"),
-                  kOursOnly),
       counted("predicted_low", "1", "gain that the source document promised, lower end",
               "time of predicted_over / time of this"),
       counted("predicted_high", "1", "gain that the source document promised, upper end",
@@ -121,20 +113,9 @@ std::vector<ColumnInfo> gpu_attention_columns() {
       text("idea", "what is new in this rung", "declared", true),
       text("finding", "why it gains what it gains", "declared, after measuring", true),
       text("predicted_over", "the rung that the prediction compares with", "declared", true),
-      {.name = "warning",
-       .units = "text",
-       .long_name = "what spoils the timing",
-       .formula = "throttling, drift or outliers of the samples",
-       .is_text = true,
-       .reproducible = false,
-       .missing_reason = "nothing was noticed"},
-      {.name = "version",
-       .units = "text",
-       .long_name = "version of the implementation, or why it did not run",
-       .formula = "as the implementation reports it",
-       .is_text = true,
-       .reproducible = false},
-  };
+  });
+  append(clock_columns(kOursOnly));
+  append(run_columns());
   // Behind what is counted.
   const auto place = std::find_if(columns.begin(), columns.end(),
                                   [](const ColumnInfo& info) { return info.name == "l2_bytes_counted"; });

@@ -9,7 +9,6 @@ version, or {"unavailable": why}.
 
 import json
 import os
-import statistics
 import sys
 
 import numpy as np
@@ -112,14 +111,28 @@ def adasplash(job, q, k, v):
     return lambda: adasplash_v1(q, k, v, alpha=job["alpha"], is_causal=job["causal"])
 
 
+def versions(*packages):
+    named = [f"{package.__name__} {package.__version__}" for package in packages]
+    return ", ".join([*named, f"torch {torch.__version__}", f"cuDNN {torch.backends.cudnn.version()}"])
+
+
 def version_of(job):
-    version = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
     if job["backend"] in DENSE:
-        return version
-    import adasplash as package
+        return versions()
+    import adasplash
     import triton
 
-    return f"adasplash {package.__version__}, triton {triton.__version__}, {version}"
+    return versions(adasplash, triton)
+
+
+def measured(call, job):
+    """Time of a call that was made before, and the memory that it takes at its peak."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    peak = torch.cuda.max_memory_allocated() - before
+    return {"seconds": time_call(call, job), "peak_memory_bytes": peak}
 
 
 def run(job, q, k, v, d_out):
@@ -137,18 +150,7 @@ def run(job, q, k, v, d_out):
         if job["backward"]:
             save(job, "d_q", gradients[0])
         del out, gradients
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        call()
-        peak = torch.cuda.max_memory_allocated() - before
-        seconds = time_call(call, job)
-    return {
-        "seconds": seconds,
-        "peak_memory_bytes": peak,
-        "version": version_of(job),
-        "median": statistics.median(seconds),
-    }
+        return {**measured(call, job), "version": version_of(job)}
 
 
 def refusals():
@@ -161,7 +163,8 @@ def refusals():
     return (*errors, TritonError)
 
 
-def main():
+def answer_jobs(load, run):
+    """The jobs of stdin, one after the other; load's tensors, which run takes, stay for jobs of the same key."""
     answers, sys.stdout = sys.stdout, sys.stderr  # what packages print is no answer
     key, tensors = None, None
     for line in sys.stdin:
@@ -179,4 +182,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    answer_jobs(load, run)

@@ -59,6 +59,15 @@ TEST_CASE("gpu-attention refuses what does not fit together") {
                  "pass") == both);
 }
 
+TEST_CASE("gpu-entmax-rows refuses what entmax of rows does not take") {
+  const auto rows = [](const Parameters& changes) { return parameters_of("gpu-entmax-rows", changes); };
+  CHECK(get_integer(rows({}), "n") == 8192);
+  CHECK_THROWS_WITH_AS(rows({{"alpha", 1.0}}), "alpha is 1; it must be above 1 and finite", InvalidArgument);
+  CHECK_THROWS_WITH_AS(rows({{"n", int64_t{0}}}), "n is 0; it must be at least 1", InvalidArgument);
+  CHECK_THROWS_AS(rows({{"samples", int64_t{0}}}), InvalidArgument);
+  CHECK_THROWS_AS(rows({{"variance", -1.0}}), InvalidArgument);
+}
+
 TEST_CASE("a stored support's tiles are those of the oracle, whichever order its rows lie in") {
   const Parameters p = small_problem({{"q_len", int64_t{646}},  // six rows in the last tile
                                       {"kv_len", int64_t{646}},

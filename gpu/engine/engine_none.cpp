@@ -6,6 +6,7 @@
 #include "gpu/engine/attention.h"
 #include "gpu/entmax/attention.h"
 #include "gpu/entmax/forward.h"
+#include "gpu/entmax/rows.h"
 
 namespace splash::gpu {
 namespace {
@@ -88,6 +89,10 @@ int64_t entmax::forward_workspace_bytes(const AttentionSpec& /*spec*/, Dtype /*d
 }
 void entmax::enqueue_forward(const AttentionSpec& /*spec*/, Dtype /*dtype*/,
                              const ForwardArguments& /*arguments*/) {
+  no_device();
+}
+void entmax::entmax_rows(Dtype /*dtype*/, const void* /*scores*/, const double* /*alpha*/, int64_t /*alphas*/,
+                         int64_t /*rows*/, int64_t /*n*/, void* /*p*/, StreamHandle /*stream*/) {
   no_device();
 }
 

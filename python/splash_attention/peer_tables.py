@@ -2,7 +2,8 @@
 
     python -m splash_attention.peer_tables data/reports/flagship-h200.h5 docs/questions/*.md
 
-A table stands between two markers; the words of the first are the experiment and the implementation:
+A table stands between two markers; the words of the first are the experiment, of this report or of another, and the
+implementation:
 
     <!-- peers entmax-forward: entmax/0-one-pass -->
     ...
@@ -26,9 +27,12 @@ PROBLEM = ("batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "query_var
 
 
 def fill(document: str, report: Report) -> str:
-    """The document with every table written anew."""
+    """The document with every table of the report's experiments written anew."""
+    held = set(report.results["experiment"].values)
 
     def table(match: re.Match[str]) -> str:
+        if match["experiment"] not in held:
+            return match[0]
         rows = lines(report.experiment(match["experiment"]), match["ours"])
         if not rows:
             raise LadderError(f"{report.path}: {match['experiment']} has no case of {match['ours']}")
@@ -38,7 +42,8 @@ def fill(document: str, report: Report) -> str:
 
 
 def lines(results: xr.Dataset, ours: str) -> list[str]:
-    """A row a problem that ours solved: its time, each peer's, and how many times ours that is, bold from 1 on."""
+    """A row a problem that ours solved: its time, each peer's, and how many times ours that is, bold from 1 on. The share
+    of empty 64 × 64 tiles where the report has it."""
     cases = [results.isel(case=i) for i in range(results.sizes["case"])]
     problems: dict[tuple[str, ...], dict[str, xr.Dataset]] = {}
     for case in cases:
@@ -49,10 +54,13 @@ def lines(results: xr.Dataset, ours: str) -> list[str]:
         return []
     peers = sorted({name for group in solved for name in group if name.startswith("torch-")})
     named = [f"{name.removeprefix('torch-')}, ms; times ours" for name in peers]
-    rows = [cells(["problem", "keys a row", "ours, ms", *named]), cells("---" for _ in range(3 + len(peers)))]
+    tiles = ["empty tiles"] if any(math.isfinite(number(group[ours], "block_sparsity_64")) for group in solved) else []
+    headings = ["problem", "keys a row", *tiles, "ours, ms", *named]
+    rows = [cells(headings), cells("---" for _ in headings)]
     for group in solved:
         mine = group[ours]
-        row = [label(mine), f"{number(mine, 'support_mean'):.3g}", milliseconds(mine)]
+        empty = [f"{100 * number(mine, 'block_sparsity_64'):.3g} %" for _ in tiles]
+        row = [label(mine), f"{number(mine, 'support_mean'):.3g}", *empty, milliseconds(mine)]
         rows.append(cells([*row, *(beside(group[name], mine) if name in group else "" for name in peers)]))
     return rows
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
 
 
-@pytest.mark.parametrize("name", ["ladder_tables", "peer_tables"])
+@pytest.mark.parametrize("name", ["ladder_tables", "peer_tables", "claim_tables"])
 def test_usage(name, capsys):
     assert importlib.import_module(f"splash_attention.{name}").main([]) == 2
     assert "usage" in capsys.readouterr().err

@@ -27,6 +27,7 @@ def report():
             "mask": case("causal", "causal", "none", "none", "none"),
             "query_variance": case(6.0, 6.0, 1.0, 1.0, 1.0),
             "support_mean": case(6.93, np.nan, np.nan, 20.4, np.nan),
+            "block_sparsity_64": case(0.0803, np.nan, np.nan, 0.0, np.nan),
             "time_median": case(1e-3, 1.25e-3, 0.5e-3, 1e-3, np.nan),
         }
     )
@@ -37,12 +38,17 @@ def test_a_table_is_written_between_its_markers():
     text = fill(DOCUMENT, report())
     assert "old words" not in text and text.endswith("the end\n")
     assert [line for line in text.splitlines() if line.startswith("|")] == [
-        "| problem | keys a row | ours, ms | cudnn, ms; times ours |",
-        "| --- | --- | --- | --- |",
-        "| 16 heads, 16k, d 64, causal, T 2.449 | 6.93 | 1.000 | 1.250; **1.25** |",
-        "| 4 × 16 heads, 1000, d 64, full, T 1 | 20.4 | 1.000 | 0.500; 0.5 |",
+        "| problem | keys a row | empty tiles | ours, ms | cudnn, ms; times ours |",
+        "| --- | --- | --- | --- | --- |",
+        "| 16 heads, 16k, d 64, causal, T 2.449 | 6.93 | 8.03 % | 1.000 | 1.250; **1.25** |",
+        "| 4 × 16 heads, 1000, d 64, full, T 1 | 20.4 | 0 % | 1.000 | 0.500; 0.5 |",
     ]
     assert fill(text, report()) == text
+
+
+def test_tables_of_other_reports_stay():
+    other = DOCUMENT.replace("toy: toy", "game: toy")
+    assert fill(other, report()) == other
 
 
 def test_an_implementation_without_cases_is_refused():

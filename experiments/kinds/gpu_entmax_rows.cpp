@@ -1,0 +1,195 @@
+// entmax of the rows of a matrix on a GPU, this project's and its peers': time, memory, error.
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "core/dtype.h"
+#include "core/error.h"
+#include "core/workload.h"
+#include "cpu_ref/entmax/rows.h"
+#include "experiments/kinds/gpu_timing.h"
+#include "experiments/kinds/lru_cache.h"
+#include "experiments/kinds/torch_gpu_peer.h"
+#include "gpu/engine/tensor.h"
+#include "gpu/entmax/rows.h"
+
+namespace splash::experiments {
+namespace {
+
+constexpr const char* kOurs = "entmax-rows";
+constexpr const char* kPeers = "torch-";
+constexpr const char* kNotTimed = "the case was not run (column version says why)";
+
+std::string scores_key(const Parameters& p) {
+  return fmt::format("{} x {}, variance {}, seed {}", get_integer(p, "rows"), get_integer(p, "n"),
+                     get_number(p, "variance"), get_integer(p, "seed"));
+}
+
+// [1, 1, rows, n], N(0, variance).
+std::shared_ptr<const Tensor<float>> scores_of(const Parameters& p) {
+  static LruCache<Tensor<float>> cache(int64_t{1} << 30);
+  const int64_t rows = get_integer(p, "rows"), n = get_integer(p, "n");
+  const auto make = [&] {
+    Tensor<float> scores(1, 1, rows, n);
+#pragma omp parallel for
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto row = make_score_row({.seed = static_cast<uint64_t>(get_integer(p, "seed") + r),
+                                       .query_variance = get_number(p, "variance")},
+                                      n);
+      std::ranges::transform(row, scores.row(0, 0, r),
+                             [](double score) { return static_cast<float>(score); });
+    }
+    return scores;
+  };
+  return cache.get(scores_key(p), make, [](const auto& scores) { return 4 * scores.size(); });
+}
+
+// How far the first rows are from the double oracle's, of the scores as the device has them, and from sum 1.
+void add_row_errors(const Parameters& p, const Tensor<float>& scores, const Tensor<float>& out,
+                    CaseResult& result) {
+  const Dtype dtype = dtype_from_string(get_text(p, "dtype"));
+  const int64_t rows = std::min(get_integer(p, "checked_rows"), scores.length()), n = scores.dim();
+  std::vector<double> z(static_cast<size_t>(rows * n)), expected(z.size());
+  std::transform(scores.data(), scores.data() + rows * n, z.begin(),
+                 [&](float score) { return round_to(dtype, score); });
+  cpu_ref::entmax_rows<double>(z, std::vector<double>{get_number(p, "alpha")}, rows, expected);
+  double error = 0, sum_error = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (int64_t i = r * n; i < (r + 1) * n; ++i) {
+      error = std::max(error, std::abs(out.data()[i] - expected[static_cast<size_t>(i)]));
+      sum += out.data()[i];
+    }
+    sum_error = std::max(sum_error, std::abs(sum - 1));
+  }
+  result.numbers["max_error"] = error;
+  result.numbers["sum_error"] = sum_error;
+}
+
+class GpuEntmaxRows : public Kind {
+ public:
+  std::string name() const override { return "gpu-entmax-rows"; }
+  std::string summary() const override {
+    return "time, memory and error of entmax of a matrix's rows on a GPU, beside PyTorch's and Triton's";
+  }
+
+  std::vector<ParameterInfo> parameters() const override {
+    using enum ParameterType;
+    std::vector<std::string> implementations{kOurs};
+    for (const std::string& backend : torch_gpu_rows_backends()) implementations.push_back(kPeers + backend);
+    std::vector<ParameterInfo> list{
+        {"implementation", text, std::string(kOurs), "", "what is timed", implementations}};
+    for (ParameterInfo& info : timing_parameters()) list.push_back(std::move(info));
+    list.insert(list.end(),
+                {{"rows", integer, int64_t{8192}, "1", "rows", {}},
+                 {"n", integer, int64_t{8192}, "1", "scores a row", {}},
+                 {"dtype",
+                  text,
+                  std::string("float32"),
+                  "",
+                  "type of scores and probabilities",
+                  {"float32", "float16", "bfloat16"}},
+                 {"alpha", number, 1.5, "1", "of entmax, above 1", {}},
+                 {"variance", number, 1.0, "1", "variance of the Gaussian scores", {}},
+                 {"seed", integer, int64_t{1}, "1", "seed of the scores", {}},
+                 {"checked_rows", integer, int64_t{64}, "1", "rows that are held against the oracle", {}}});
+    return list;
+  }
+
+  std::vector<analysis::ColumnInfo> columns() const override {
+    std::vector<analysis::ColumnInfo> columns = time_columns(kNotTimed);
+    const auto append = [&](const std::vector<analysis::ColumnInfo>& more) {
+      columns.insert(columns.end(), more.begin(), more.end());
+    };
+    const auto column = [](const char* name, const char* units, const char* long_name, const char* formula) {
+      return analysis::ColumnInfo{.name = name,
+                                  .units = units,
+                                  .long_name = long_name,
+                                  .formula = formula,
+                                  .reproducible = false,
+                                  .missing_reason = kNotTimed};
+    };
+    append({column("bandwidth", "bytes/s", "scores read and probabilities written, over the time",
+                   "2 rows n bytes of dtype / time_median"),
+            column("peak_memory_bytes", "bytes", "device memory at the peak of one call, scores included",
+                   "of the memory pool, or of PyTorch's allocator"),
+            column("max_error", "1", "largest error of a probability",
+                   "max |p - ref|, ref: float64, checked_rows rows"),
+            column("sum_error", "1", "how far a row's sum is from 1", "max |sum p - 1|, checked_rows rows")});
+    append(clock_columns("known for this project's kernel only"));
+    append(run_columns());
+    return columns;
+  }
+
+  bool needs_device() const override { return true; }
+
+  void check(const Parameters& p) const override {
+    check_timing(p);
+    for (const char* name : {"rows", "n", "checked_rows"}) require_one(p, name);
+    Workload{.query_variance = get_number(p, "variance")}.validate();
+    const double alpha = get_number(p, "alpha");
+    if (!(alpha > 1 && std::isfinite(alpha)))
+      throw InvalidArgument(fmt::format("alpha is {}; it must be above 1 and finite", alpha));
+  }
+
+  std::string input_hash(const Parameters& p) const override { return "gaussian rows: " + scores_key(p); }
+
+  CaseResult evaluate(const Parameters& p) const override {
+    const auto scores = scores_of(p);
+    CaseResult result = get_text(p, "implementation") == kOurs ? ours(p, *scores) : peer(p, *scores);
+    if (!result.numbers.contains("time_median")) return result;
+    const double bytes = 2.0 * static_cast<double>(scores->size()) *
+                         static_cast<double>(bytes_of(dtype_from_string(get_text(p, "dtype"))));
+    result.numbers["bandwidth"] = bytes / result.numbers["time_median"];
+    result.numbers["peak_memory_bytes"] += bytes / 2;
+    return result;
+  }
+
+ private:
+  static CaseResult ours(const Parameters& p, const Tensor<float>& scores) {
+    CaseResult result;
+    const Dtype dtype = dtype_from_string(get_text(p, "dtype"));
+    const gpu::Stream stream;
+    const auto z = gpu::DeviceTensor::from(stream, dtype, scores);
+    const double alpha_value = get_number(p, "alpha");
+    gpu::DeviceBuffer alpha(stream, int64_t{sizeof(double)});
+    alpha.upload(&alpha_value, alpha.bytes());
+    gpu::DeviceTensor out(stream, dtype, z.view().extents);
+    out.buffer().fill(0xFF);  // NaN where nothing is written
+    const auto call = [&] {
+      gpu::entmax::entmax_rows(dtype, z.view().data, static_cast<const double*>(alpha.data()), 1,
+                               scores.length(), scores.dim(), out.view().data, stream.handle());
+    };
+    call();
+    add_row_errors(p, scores, out.to_host().cast<float>(), result);
+    result.numbers["peak_memory_bytes"] = static_cast<double>(out.buffer().bytes());  // and no workspace
+    time_call(call, stream, p, result);
+    return result;
+  }
+
+  static CaseResult peer(const Parameters& p, const Tensor<float>& scores) {
+    CaseResult result;
+    const TorchGpuResult peer =
+        run_torch_gpu_rows({.backend = get_text(p, "implementation").substr(std::string(kPeers).size()),
+                            .dtype = get_text(p, "dtype"),
+                            .alpha = get_number(p, "alpha"),
+                            .timing = timing_of(p),
+                            .inputs_key = scores_key(p) + get_text(p, "dtype")},
+                           scores);
+    result.texts["version"] = peer.unavailable.empty() ? peer.version : "not run: " + peer.unavailable;
+    if (!peer.unavailable.empty()) return result;
+    add_row_errors(p, scores, peer.out, result);
+    result.numbers["peak_memory_bytes"] = peer.peak_memory_bytes;
+    add_times(peer.seconds, result);
+    return result;
+  }
+};
+
+const GpuEntmaxRows kGpuEntmaxRows;
+const KindRegistration kGpuEntmaxRowsRegistration(kGpuEntmaxRows);
+
+}  // namespace
+}  // namespace splash::experiments
