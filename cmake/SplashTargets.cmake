@@ -78,7 +78,7 @@ function(splash_pytest name folder)
   if(TARGET splash_cli)
     list(APPEND environment "SPLASH_BIN=$<TARGET_FILE:splash_cli>")
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS python ENVIRONMENT "${environment}" TIMEOUT 900)
+  set_tests_properties(${name} PROPERTIES LABELS python COST 100 ENVIRONMENT "${environment}" TIMEOUT 900) # the longest: first
 endfunction()
 
 include(SplashBuildInfo) # splash_build_info
