@@ -3,6 +3,15 @@ function(splash_unity)
   set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ${SPLASH_UNITY} UNITY_BUILD_BATCH_SIZE 0)
 endfunction()
 
+# splash_unity_tests(name …): the same for the C++ files of tests, eight at a time.
+function(splash_unity_tests)
+  foreach(name IN LISTS ARGN)
+    if(TARGET ${name})
+      set_target_properties(${name} PROPERTIES UNITY_BUILD ${SPLASH_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+    endif()
+  endforeach()
+endfunction()
+
 # splash_library(name SOURCES … LINK …): a static library with the project's flags.
 function(splash_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;LINK" ${ARGN})

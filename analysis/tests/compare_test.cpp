@@ -18,7 +18,7 @@ Report timed_report(const std::vector<double>& seconds, int64_t samples = 30, ui
                     text_column("case_id", {"a", "b", "c", "d"}),
                     number_column("kv_len", {1024, 1024, 2048, 2048}, true),
                     number_column("alpha", {1.5, 2, 1.5, 2}, true),
-                    number_column("mse", {1e-6, 2e-6, kNan, 4e-6}),
+                    number_column("mse", {1e-6, 2e-6, kMissing, 4e-6}),
                     time_column(seconds, samples, seed)};
   return report;
 }
@@ -120,7 +120,7 @@ TEST_CASE("reproducible numbers differ past the tolerance") {
   CHECK(std::isinf(compare_reports(before, after).columns[0].max_difference));
   CompareOptions loose;
   loose.relative_tolerance = 0.5;
-  after.results[4].numbers[2] = kNan;
+  after.results[4].numbers[2] = kMissing;
   CHECK(compare_reports(before, after, loose).columns[0].difference == Difference::same);
 }
 

@@ -52,7 +52,7 @@ double sum(const LevelCounts& level) {
 }
 
 // Levels of a case with 300 bytes of inputs, 100 of output, and `more` that is neither.
-std::vector<LevelCounts> dram_levels(double more, double read, double written, double misses = kNan) {
+std::vector<LevelCounts> dram_levels(double more, double read, double written, double misses = kMissing) {
   CountedCase c;
   c.kernel.input_bytes = 300;
   c.kernel.output_bytes = 100;
@@ -113,7 +113,7 @@ TEST_CASE("a real kernel's differences: what L2 lost was fetched again, lists we
 }
 
 TEST_CASE("what a declaration counts beyond inputs and result is attributed to neither reads nor writes") {
-  const auto dram = [](double more, double read, double written, double misses = kNan) {
+  const auto dram = [](double more, double read, double written, double misses = kMissing) {
     return of(dram_levels(more, read, written, misses), Level::dram);
   };
   CHECK(part(dram(0, 350, 130), "refetched tiles") == 50);
@@ -140,8 +140,8 @@ TEST_CASE("within 15 %, not further") {
   CHECK_FALSE(of(dram_levels(0, 361, 100), Level::dram).close());  // 461
   CHECK(of(dram_levels(0, 240, 100), Level::dram).close());        // 340
   CHECK_FALSE(of(dram_levels(0, 239, 100), Level::dram).close());
-  CHECK_FALSE(of(dram_levels(0, kNan, 100), Level::dram).close());
-  CHECK(of(dram_levels(0, kNan, 100), Level::dram).parts.empty());
+  CHECK_FALSE(of(dram_levels(0, kMissing, 100), Level::dram).close());
+  CHECK(of(dram_levels(0, kMissing, 100), Level::dram).parts.empty());
 }
 
 TEST_CASE("float32 units do other work than products and are not compared") {

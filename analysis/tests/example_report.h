@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <string>
 #include <unistd.h>
 
@@ -12,8 +11,6 @@
 #include "analysis/report/report.h"
 
 namespace splash::analysis::testing {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // A folder of its own, gone at the end of the test.
 class ScratchFolder {
@@ -89,17 +86,17 @@ inline Report example_report() {
   report.provenance.seed = (int64_t{1} << 62) + 1;  // not a double
   report.provenance.threads = 2;
   report.ceilings = {{"dram copy", "", "bytes/s", "median of 50", 3.1e12, 3.0e12, 3.2e12, 4.8e12},
-                     {"tensor core", "bf16", "FLOP/s", "mma loop", 6.5e14, 6.4e14, 6.6e14, kNan}};
+                     {"tensor core", "bf16", "FLOP/s", "mma loop", 6.5e14, 6.4e14, 6.6e14, kMissing}};
 
   report.results = {text_column("experiment", {"ladder", "ladder", "ladder"}),
                     text_column("case_id", {"c0", "c1", "c2"}),
                     number_column("kv_len", {1024, 2048, 4096}, true),
                     text_column("note", {"", "naïve", "⊂ two\nlines"}),
-                    number_column("mse", {1e-300, kNan, -0.0}),
+                    number_column("mse", {1e-300, kMissing, -0.0}),
                     time_column({1e-3, 2e-3, 4e-3}, 20)};
   report.results[2].info.is_parameter = true;
   report.results[4].info.missing_reason = "the reference did not fit in memory";
-  report.results.back().numbers[19] = kNan;
+  report.results.back().numbers[19] = kMissing;
   report.results.back().info.missing_reason = "the case stopped early";
   Column quantiles = number_column("time_quantiles", {1, 2, 3, 4, 5, 6, 7, 8, 9});
   quantiles.info.dimension = "quantile";
@@ -114,7 +111,7 @@ inline Report example_report() {
                  .formula = "entmax(q k^T scale)",
                  .dimensions = {"query", "key"},
                  .extents = {2, 3},
-                 .numbers = {0, 0.25, 0.75, kNan, 1, 0}};
+                 .numbers = {0, 0.25, 0.75, kMissing, 1, 0}};
   map.labels = {{"query", {"the", "löwe"}}, {"key", {"the", "", "the"}}};
   Attachment total{.case_id = "c1",
                    .name = "total",
@@ -150,7 +147,7 @@ inline Report example_report() {
   ClaimResult open = claim;
   open.id = "c-2";
   open.verdict = Verdict::not_comparable;
-  open.ours = open.ours_low = open.ours_high = kNan;
+  open.ours = open.ours_low = open.ours_high = kMissing;
   report.claims = {claim, open};
   return report;
 }

@@ -67,7 +67,7 @@ TEST_CASE("columns are united, and narrower samples padded") {
   wide.results.push_back(number_column("extra", {7}));
   wide.results.push_back(text_column("remark", {"ok"}));
   const Report merged = merge({shard({0}), wide});
-  CHECK(same_numbers(merged.find("extra")->numbers, {kNan, 7}));
+  CHECK(same_numbers(merged.find("extra")->numbers, {kMissing, 7}));
   CHECK(!merged.find("extra")->info.missing_reason.empty());
   CHECK(merged.find("remark")->texts == std::vector<std::string>{"", "ok"});
   CHECK(merged.find("time")->width == 5);
@@ -82,7 +82,7 @@ TEST_CASE("a case in two shards must agree, but for time") {
   const Report merged = merge({shard({0, 1}), again});
   CHECK(merged.cases() == 3);
   CHECK(merged.find("time")->numbers[3] == shard({0, 1}).find("time")->numbers[3]);
-  CHECK(same_numbers(merged.find("extra")->numbers, {kNan, 7, 8}));
+  CHECK(same_numbers(merged.find("extra")->numbers, {kMissing, 7, 8}));
 
   again.results[2].numbers[0] = 99;
   CHECK_THROWS_WITH_AS(merge({shard({0, 1}), again}), doctest::Contains("different values of square"),

@@ -54,7 +54,7 @@ TEST_CASE("ten thousand cases come back, in a compressed file") {
   for (int64_t i = 0; i < kCases; ++i) {
     ids.push_back(fmt::format("case-{:08x}", i * 2654435761u));
     lengths.push_back(static_cast<double>(128 << (i % 10)));
-    errors.push_back(i % 7 == 0 ? kNan : 1e-9 * static_cast<double>(i));
+    errors.push_back(i % 7 == 0 ? kMissing : 1e-9 * static_cast<double>(i));
     seconds.push_back(1e-3 * static_cast<double>(1 + i % 100));
   }
   report.results = {text_column("case_id", ids), number_column("kv_len", lengths, true),
@@ -102,7 +102,7 @@ TEST_CASE("every dataset says its units, long name and formula") {
 
 TEST_CASE("missing numbers have a reason even where the caller gave none") {
   Report report;
-  report.results = {number_column("mse", {1, kNan}), number_column("nmse", {1, 2})};
+  report.results = {number_column("mse", {1, kMissing}), number_column("nmse", {1, 2})};
   const Report read = round_trip(report);
   CHECK(!read.results[0].info.missing_reason.empty());
   CHECK(read.results[1].info.missing_reason.empty());

@@ -30,27 +30,27 @@ Report example() {
                     number_column("k_keep", {8, 8, 8}),
                     number_column("block", {64, 64, 64}),
                     number_column("share", {0.1, 0.1, 0.1}),
-                    number_column("tile_q", {64, 64, kNan}),
-                    number_column("tile_k", {128, 128, kNan}),
-                    number_column("stages", {2, 2, kNan}),
+                    number_column("tile_q", {64, 64, kMissing}),
+                    number_column("tile_k", {128, 128, kMissing}),
+                    number_column("stages", {2, 2, kMissing}),
                     number_column("batch", {1, 1, 1}),
                     number_column("q_heads", {32, 8, 8}),
                     number_column("kv_heads", {8, 8, 8}),
                     number_column("q_len", {512, 1, 1}),
                     number_column("kv_len", {1024, 1, 1}),
                     number_column("head_dim", {64, 64, 64}),
-                    number_column("time_median", {1e-3, kNan, 1e-3}),
-                    number_column("executed_flops", {2e11, 1, kNan}),
-                    number_column("useful_flops", {1e11, 1, kNan}),
+                    number_column("time_median", {1e-3, kMissing, 1e-3}),
+                    number_column("executed_flops", {2e11, 1, kMissing}),
+                    number_column("useful_flops", {1e11, 1, kMissing}),
                     text_column("kernel", {"x_kernel", "y_kernel", ""}),
-                    number_column("dram_bytes_counted", {1e9, 1, kNan}),
-                    number_column("l2_bytes_counted", {8e9, 1, kNan}),
-                    number_column("launches", {2, 1, kNan}),
-                    number_column("blocks", {264, 1, kNan}),
-                    number_column("threads", {256, 1, kNan}),
-                    number_column("registers", {128, 1, kNan}),
-                    number_column("shared_bytes", {1000, 1, kNan}),
-                    number_column("blocks_per_multiprocessor", {2, 1, kNan})};
+                    number_column("dram_bytes_counted", {1e9, 1, kMissing}),
+                    number_column("l2_bytes_counted", {8e9, 1, kMissing}),
+                    number_column("launches", {2, 1, kMissing}),
+                    number_column("blocks", {264, 1, kMissing}),
+                    number_column("threads", {256, 1, kMissing}),
+                    number_column("registers", {128, 1, kMissing}),
+                    number_column("shared_bytes", {1000, 1, kMissing}),
+                    number_column("blocks_per_multiprocessor", {2, 1, kMissing})};
   report.ceilings = {ceiling("dram copy", "", 4e12),      ceiling("dram read", "", 5e12),
                      ceiling("l2 read", "", 1e13),        ceiling("tensor", "float16", 5e14),
                      ceiling("tensor", "bfloat16", 8e14), ceiling("fma", "float32", 6e13)};
@@ -98,10 +98,10 @@ TEST_CASE("floors are counts over measured ceilings, and the highest one is the 
 TEST_CASE("counters and clocks are taken over where the report has them") {
   Report report = example();
   report.ceilings.push_back(ceiling("shared read", "", 3e13));
-  report.results.push_back(number_column("clock_before", {1.9e9, kNan, kNan}));
-  report.results.push_back(number_column("clock_after", {1.7e9, kNan, kNan}));
-  report.results.push_back(number_column("instructions_counter", {5e8, kNan, kNan}));
-  report.results.push_back(number_column("shared_wavefronts_counter", {1e8, kNan, kNan}));
+  report.results.push_back(number_column("clock_before", {1.9e9, kMissing, kMissing}));
+  report.results.push_back(number_column("clock_after", {1.7e9, kMissing, kMissing}));
+  report.results.push_back(number_column("instructions_counter", {5e8, kMissing, kMissing}));
+  report.results.push_back(number_column("shared_wavefronts_counter", {1e8, kMissing, kMissing}));
   const KernelCase kernel = kernel_cases(report).front();
   CHECK(kernel.clock_hz == 1.8e9);
   CHECK(kernel.instructions == 5e8);

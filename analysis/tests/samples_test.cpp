@@ -23,9 +23,9 @@ std::vector<double> quiet(int count) {
 TEST_CASE("quiet samples at a steady clock are trusted, few as they may be") {
   for (const int count : {0, 1, 6, 20, 40}) CHECK(why_spoilt(quiet(count), {1.9e9, 1.88e9}).empty());
   std::vector<double> padded = quiet(20);
-  padded.resize(40, kNan);
+  padded.resize(40, kMissing);
   CHECK(why_spoilt(padded).empty());
-  CHECK(why_spoilt(std::vector<double>(30, kNan)).empty());
+  CHECK(why_spoilt(std::vector<double>(30, kMissing)).empty());
   CHECK(why_spoilt(std::vector<double>(30, 1e-3)).empty());  // of no spread at all
 }
 
@@ -34,7 +34,7 @@ TEST_CASE("a clock that falls is throttling, and the sentence says what to do") 
   CHECK(said.find("the clock fell from 1980 to 1800 MHz") == 0);
   CHECK(said.find("nvidia-smi --lock-gpu-clocks") != std::string::npos);
   CHECK(why_spoilt(quiet(40), {1.80e9, 1.98e9}).empty());
-  CHECK(why_spoilt(quiet(40), {1.98e9, kNan}).empty());
+  CHECK(why_spoilt(quiet(40), {1.98e9, kMissing}).empty());
 }
 
 TEST_CASE("a later half that is slower or faster is drift") {

@@ -11,16 +11,16 @@ using namespace splash::cpu_ref::test;
 
 namespace {
 
-const AttentionShape kShape{2, 4, 2, 5, 11, 3};
+const AttentionShape kPredictedShape{2, 4, 2, 5, 11, 3};
 
-struct Problem {
+struct PredictorProblem {
   AttentionSpec spec;
-  AttentionInputs<double> inputs = random_inputs<double>(kShape, 31);
-  Tensor<double> dout = random_dout<double>(kShape, 31);
-  ThresholdPredictor predictor{kShape.q_heads, kShape.head_dim};
+  AttentionInputs<double> inputs = random_inputs<double>(kPredictedShape, 31);
+  Tensor<double> dout = random_dout<double>(kPredictedShape, 31);
+  ThresholdPredictor predictor{kPredictedShape.q_heads, kPredictedShape.head_dim};
 
-  explicit Problem(std::vector<double> alpha, const Mask& mask = {})
-      : spec{kShape, 1.2, {NormalizerKind::entmax, std::move(alpha)}, {}, mask} {
+  explicit PredictorProblem(std::vector<double> alpha, const Mask& mask = {})
+      : spec{kPredictedShape, 1.2, {NormalizerKind::entmax, std::move(alpha)}, {}, mask} {
     for (size_t i = 0; i < predictor.w.size(); ++i) predictor.w[i] = 0.5 * CounterRandom(32).normal(i);
     for (size_t i = 0; i < predictor.b.size(); ++i) predictor.b[i] = CounterRandom(33).normal(i);
   }
@@ -34,29 +34,30 @@ struct Problem {
 };
 
 struct FrozenForward {
-  Tensor<double> out{kShape.batch, kShape.q_heads, kShape.q_len, kShape.head_dim};
+  Tensor<double> out{kPredictedShape.batch, kPredictedShape.q_heads, kPredictedShape.q_len,
+                     kPredictedShape.head_dim};
   LossValue value;
 };
 
 // Direct mode written out densely, with given thresholds.
-FrozenForward frozen_forward(const Problem& p, const std::vector<double>& tau_hat) {
+FrozenForward frozen_forward(const PredictorProblem& p, const std::vector<double>& tau_hat) {
   FrozenForward result;
-  for (int64_t r = 0; r < kShape.rows(); ++r) {
-    const int64_t b = r / kShape.q_len / kShape.q_heads, h = r / kShape.q_len % kShape.q_heads,
-                  i = r % kShape.q_len;
+  for (int64_t r = 0; r < kPredictedShape.rows(); ++r) {
+    const int64_t b = r / kPredictedShape.q_len / kPredictedShape.q_heads,
+                  h = r / kPredictedShape.q_len % kPredictedShape.q_heads, i = r % kPredictedShape.q_len;
     const double alpha = p.spec.normalizer.alpha_of(h);
-    const RowMask mask = p.spec.mask.row(kShape, b, h, i);
-    const auto keys = p.inputs.k.matrix(b, kShape.kv_head_of(h)),
-               values = p.inputs.v.matrix(b, kShape.kv_head_of(h));
+    const RowMask mask = p.spec.mask.row(kPredictedShape, b, h, i);
+    const auto keys = p.inputs.k.matrix(b, kPredictedShape.kv_head_of(h)),
+               values = p.inputs.v.matrix(b, kPredictedShape.kv_head_of(h));
     double total = 0;
-    Eigen::RowVectorXd out = Eigen::RowVectorXd::Zero(kShape.head_dim);
-    for (int64_t j = 0; j < kShape.kv_len; ++j) {
+    Eigen::RowVectorXd out = Eigen::RowVectorXd::Zero(kPredictedShape.head_dim);
+    for (int64_t j = 0; j < kPredictedShape.kv_len; ++j) {
       const double z = (alpha - 1) * p.spec.scale * p.inputs.q.matrix(b, h).row(i).dot(keys.row(j));
       if (!mask.visible(j) || z <= tau_hat[r]) continue;
       const double w = std::pow(z - tau_hat[r], 1 / (alpha - 1));
       total += w;
       out += w * values.row(j);
-      result.value.support.push_back(static_cast<int32_t>(r * kShape.kv_len + j));
+      result.value.support.push_back(static_cast<int32_t>(r * kPredictedShape.kv_len + j));
     }
     if (total > 0) result.out.matrix(b, h).row(i) = out / total;
     result.value.loss += result.out.matrix(b, h).row(i).dot(p.dout.matrix(b, h).row(i));
@@ -71,17 +72,20 @@ std::vector<std::vector<double>> alphas() {
 }  // namespace
 
 TEST_CASE("tau_hat stands in the bracket where the formula puts it") {
-  Problem p({1.5});
+  PredictorProblem p({1.5});
   p.spec.mask.causal = true;
   const auto exact = forward(p.spec, p.inputs);
   for (const double b : {-50.0, 0.0, 50.0}) {
-    p.predictor = ThresholdPredictor(kShape.q_heads, kShape.head_dim);
+    p.predictor = ThresholdPredictor(kPredictedShape.q_heads, kPredictedShape.head_dim);
     std::ranges::fill(p.predictor.b, b);
     const auto result = p.forward(PredictorMode::direct);
-    for (int64_t r = 0; r < kShape.rows(); ++r) {
-      const int64_t head = r / kShape.q_len, i = r % kShape.q_len, n = i + 1 + kShape.kv_len - kShape.q_len;
-      const auto keys = p.inputs.k.matrix(head / kShape.q_heads, kShape.kv_head_of(head % kShape.q_heads));
-      const Eigen::RowVectorXd query = p.inputs.q.matrix(head / kShape.q_heads, head % kShape.q_heads).row(i);
+    for (int64_t r = 0; r < kPredictedShape.rows(); ++r) {
+      const int64_t head = r / kPredictedShape.q_len, i = r % kPredictedShape.q_len,
+                    n = i + 1 + kPredictedShape.kv_len - kPredictedShape.q_len;
+      const auto keys = p.inputs.k.matrix(head / kPredictedShape.q_heads,
+                                          kPredictedShape.kv_head_of(head % kPredictedShape.q_heads));
+      const Eigen::RowVectorXd query =
+          p.inputs.q.matrix(head / kPredictedShape.q_heads, head % kPredictedShape.q_heads).row(i);
       const double m = 0.5 * 1.2 * (keys.topRows(n) * query.transpose()).maxCoeff();
       const double u = 1 / (1 + std::exp(-b));
       CHECK(result.tau_hat[r] == doctest::Approx(m - 1 + u * (1 - 1 / std::sqrt(n))));
@@ -92,9 +96,9 @@ TEST_CASE("tau_hat stands in the bracket where the formula puts it") {
 }
 
 TEST_CASE("warm start: the result is the exact one, from any prediction") {
-  for (const NamedMask& mask : masks_for(kShape)) {
+  for (const NamedMask& mask : masks_for(kPredictedShape)) {
     for (const auto& alpha : alphas()) {
-      Problem p(alpha, mask.mask);
+      PredictorProblem p(alpha, mask.mask);
       INFO(describe(p.spec, mask.name));
       const auto exact = forward(p.spec, p.inputs);
       const auto gradients = backward(p.spec, p.inputs, p.dout);
@@ -119,15 +123,15 @@ TEST_CASE("warm start: the result is the exact one, from any prediction") {
 }
 
 TEST_CASE("direct mode uses tau_hat, and its gradients are central differences with tau_hat frozen") {
-  for (const NamedMask& mask : masks_for(kShape)) {
+  for (const NamedMask& mask : masks_for(kPredictedShape)) {
     for (const auto& alpha : alphas()) {
-      Problem p(alpha, mask.mask);
+      PredictorProblem p(alpha, mask.mask);
       INFO(describe(p.spec, mask.name));
       const auto result = p.forward(PredictorMode::direct);
       CHECK(max_error(result.attention.out, frozen_forward(p, result.tau_hat).out) < 1e-12);
       CHECK(std::ranges::all_of(result.iterations, [](int n) { return n == 0; }));
 
-      p.spec.normalizer.alpha.resize(kShape.q_heads, alpha.front());
+      p.spec.normalizer.alpha.resize(kPredictedShape.q_heads, alpha.front());
       const auto gradients = p.backward(PredictorMode::direct).attention;
       const auto loss = [&] { return frozen_forward(p, result.tau_hat).value; };
       DifferenceReport report;
@@ -146,9 +150,9 @@ TEST_CASE("direct mode uses tau_hat, and its gradients are central differences w
 }
 
 TEST_CASE("the loss is the mean square of tau_hat - tau, and dw, db are its central differences") {
-  for (const NamedMask& mask : masks_for(kShape)) {
+  for (const NamedMask& mask : masks_for(kPredictedShape)) {
     for (const auto& alpha : alphas()) {
-      Problem p(alpha, mask.mask);
+      PredictorProblem p(alpha, mask.mask);
       INFO(describe(p.spec, mask.name));
       const auto exact = forward(p.spec, p.inputs);
       for (const PredictorMode mode : {PredictorMode::warm_start, PredictorMode::direct}) {
@@ -174,9 +178,9 @@ TEST_CASE("the loss is the mean square of tau_hat - tau, and dw, db are its cent
 }
 
 TEST_CASE("one visible key: the bracket is a point, and the prediction exact") {
-  Problem p({1.5});
-  p.spec.mask.q_positions.assign(kShape.q_len, 0);
-  p.spec.mask.k_positions.assign(kShape.kv_len, 1);
+  PredictorProblem p({1.5});
+  p.spec.mask.q_positions.assign(kPredictedShape.q_len, 0);
+  p.spec.mask.k_positions.assign(kPredictedShape.kv_len, 1);
   p.spec.mask.k_positions[4] = 0;
   const auto result = p.forward(PredictorMode::direct);
   CHECK(result.tau_hat == result.attention.tau);
@@ -185,9 +189,9 @@ TEST_CASE("one visible key: the bracket is a point, and the prediction exact") {
 }
 
 TEST_CASE("rows with NaN or without keys") {
-  Problem p({1.5});
-  p.spec.mask.cu_seqlens_q = {0, 1, kShape.q_len};
-  p.spec.mask.cu_seqlens_k = {0, 0, kShape.kv_len};  // query 0 has no keys
+  PredictorProblem p({1.5});
+  p.spec.mask.cu_seqlens_q = {0, 1, kPredictedShape.q_len};
+  p.spec.mask.cu_seqlens_k = {0, 0, kPredictedShape.kv_len};  // query 0 has no keys
   p.inputs.q.row(0, 0, 3)[0] = std::nan("");
   for (const PredictorMode mode : {PredictorMode::warm_start, PredictorMode::direct}) {
     const auto result = p.forward(mode);
@@ -204,17 +208,17 @@ TEST_CASE("rows with NaN or without keys") {
 }
 
 TEST_CASE("a score of -inf counts for no key of the bracket") {
-  Problem p({1.5}), masked({1.5});
-  for (int64_t h = 0; h < kShape.q_heads; ++h) {
+  PredictorProblem p({1.5}), masked({1.5});
+  for (int64_t h = 0; h < kPredictedShape.q_heads; ++h) {
     p.inputs.q.matrix(0, h).col(1) = p.inputs.q.matrix(0, h).col(1).cwiseAbs();
     p.inputs.q.matrix(1, h).col(1) = p.inputs.q.matrix(1, h).col(1).cwiseAbs();
   }
   masked.inputs = p.inputs;
-  for (int64_t b = 0; b < kShape.batch; ++b) {
-    for (int64_t h = 0; h < kShape.kv_heads; ++h) p.inputs.k.row(b, h, 4)[1] = -INFINITY;
+  for (int64_t b = 0; b < kPredictedShape.batch; ++b) {
+    for (int64_t h = 0; h < kPredictedShape.kv_heads; ++h) p.inputs.k.row(b, h, 4)[1] = -INFINITY;
   }
-  masked.spec.mask.q_positions.assign(kShape.q_len, 0);
-  masked.spec.mask.k_positions.assign(kShape.kv_len, 0);
+  masked.spec.mask.q_positions.assign(kPredictedShape.q_len, 0);
+  masked.spec.mask.k_positions.assign(kPredictedShape.kv_len, 0);
   masked.spec.mask.k_positions[4] = 1;
   const auto result = p.forward(PredictorMode::direct), expected = masked.forward(PredictorMode::direct);
   CHECK(same_bits(result.tau_hat, expected.tau_hat));
@@ -222,15 +226,15 @@ TEST_CASE("a score of -inf counts for no key of the bracket") {
 }
 
 TEST_CASE("the predictor refuses what it does not serve") {
-  const auto run = [](const Problem& p) { return p.forward(PredictorMode::direct); };
-  Problem p({1.5});
-  p.predictor = ThresholdPredictor(kShape.q_heads, kShape.head_dim + 1);
+  const auto run = [](const PredictorProblem& p) { return p.forward(PredictorMode::direct); };
+  PredictorProblem p({1.5});
+  p.predictor = ThresholdPredictor(kPredictedShape.q_heads, kPredictedShape.head_dim + 1);
   CHECK_THROWS_AS(run(p), InvalidArgument);
-  CHECK_THROWS_AS(run(Problem({2.5})), Unsupported);
-  p = Problem({1.5});
+  CHECK_THROWS_AS(run(PredictorProblem({2.5})), Unsupported);
+  p = PredictorProblem({1.5});
   p.spec.normalizer.kind = NormalizerKind::power;
   CHECK_THROWS_AS(run(p), Unsupported);
-  p = Problem({1.5});
+  p = PredictorProblem({1.5});
   p.spec.selection.kind = SelectionKind::top_k_row;
   CHECK_THROWS_AS(run(p), Unsupported);
 }

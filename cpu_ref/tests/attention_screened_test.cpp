@@ -84,7 +84,7 @@ void check_backward(const AttentionSpec& spec, const AttentionInputs<float>& in)
   }
 }
 
-std::vector<Mask> masks_for(const AttentionShape& s) {
+std::vector<Mask> screened_masks(const AttentionShape& s) {
   std::vector<Mask> masks(5);
   masks[1].causal = true;
   for (int64_t i = 0; i < s.q_len; ++i) masks[2].q_positions.push_back((i * 7) % s.kv_len);
@@ -109,7 +109,7 @@ TEST_CASE("screened attention equals the double reference: alphas, masks, GQA, l
       spec.normalizer.alpha = {alpha};
       const auto in =
           make_inputs<float>({.seed = static_cast<uint64_t>(q_len), .query_variance = 4}, spec.shape);
-      for (const Mask& mask : masks_for(spec.shape)) {
+      for (const Mask& mask : screened_masks(spec.shape)) {
         spec.mask = mask;
         CAPTURE(alpha);
         CAPTURE(to_string(spec.shape));
@@ -192,7 +192,7 @@ TEST_CASE("gradients over the support equal the double reference") {
         .shape = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 61, .kv_len = 131, .head_dim = 24}};
     spec.normalizer.alpha = {alpha};
     const auto in = make_inputs<float>({.query_variance = 2}, spec.shape);
-    for (const Mask& mask : masks_for(spec.shape)) {
+    for (const Mask& mask : screened_masks(spec.shape)) {
       spec.mask = mask;
       CAPTURE(alpha);
       check_backward(spec, in);

@@ -7,16 +7,13 @@
 
 #include <fmt/format.h>
 
-#include "analysis/counts.h"
 #include "analysis/error_metrics.h"
-#include "analysis/samples.h"
-#include "analysis/statistics.h"
-#include "core/error.h"
 #include "core/workload.h"
 #include "cpu_ref/attention/backward.h"
 #include "cpu_ref/attention/forward.h"
 #include "cpu_ref/attention/screened.h"
 #include "experiments/kinds/memory.h"
+#include "experiments/kinds/timing.h"
 #include "experiments/kinds/torch_peer.h"
 #include "experiments/runner/kind.h"
 
@@ -82,25 +79,6 @@ void add_errors(const Problem& problem, const Tensor<float>& out, CaseResult& re
   result.numbers["support_mean"] = support / static_cast<double>(reference.support.size());
 }
 
-void add_times(std::vector<double> seconds, const Parameters& p, CaseResult& result) {
-  const auto interval = analysis::median_interval(seconds);
-  const double median = analysis::median(seconds);
-  const AttentionShape shape = square_shape(p);
-  Mask mask;
-  mask.causal = get_flag(p, "causal");
-  const auto pairs = static_cast<double>(visible_pairs(shape, mask));
-  const auto dim = static_cast<double>(shape.head_dim);
-  const double flops = analysis::forward_flops(pairs, dim) +
-                       (get_text(p, "pass") == "forward" ? 0 : analysis::backward_flops(pairs, dim));
-  result.numbers["time_median"] = median;
-  result.numbers["time_low"] = interval.low;
-  result.numbers["time_high"] = interval.high;
-  result.numbers["dense_equivalent_flops"] = flops;
-  result.numbers["dense_equivalent_rate"] = flops / median;
-  result.texts["warning"] = analysis::why_spoilt(seconds);
-  result.vectors["time"] = std::move(seconds);
-}
-
 Tensor<float> run_ours(const std::string& implementation, bool backward, const Problem& x) {
   const auto& [spec, in, dout] = x;
   if (implementation == "screened") {
@@ -128,7 +106,8 @@ CaseResult measure_ours(const Parameters& p, const Problem& problem) {
     run_ours(implementation, backward, problem);
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  add_times(std::move(seconds), p, result);
+  add_times(std::move(seconds), result);
+  add_dense_equivalent(problem.spec, backward, result);
   result.texts["version"] = "this build";
   return result;
 }
@@ -147,7 +126,8 @@ CaseResult measure_peer(const Parameters& p, const Problem& problem) {
   }
   result.texts["version"] = peer.version;
   result.numbers["peak_memory_bytes"] = peer.peak_memory_bytes;
-  add_times(peer.seconds, p, result);
+  add_times(peer.seconds, result);
+  add_dense_equivalent(problem.spec, get_text(p, "pass") != "forward", result);
   add_errors(problem, peer.out, result);
   return result;
 }
@@ -238,11 +218,7 @@ class AttentionSpeed : public Kind {
 
   void check(const Parameters& p) const override {
     square_shape(p).validate();
-    for (const char* name : {"threads", "samples"}) {
-      if (get_integer(p, name) < 1) {
-        throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", name, get_integer(p, name)));
-      }
-    }
+    for (const char* name : {"threads", "samples"}) require_one(p, name);
     Workload{.query_variance = get_number(p, "query_variance")}.validate();
   }
 

@@ -7,15 +7,14 @@
 
 #include <fmt/format.h>
 
-#include "analysis/counts.h"
 #include "analysis/error_metrics.h"
 #include "core/error.h"
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_attention_columns.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/gpu_support.h"
-#include "experiments/kinds/gpu_timing.h"
 #include "experiments/kinds/planned_kernel.h"
+#include "experiments/kinds/timing.h"
 #include "experiments/kinds/torch_gpu_peer.h"
 #include "experiments/runner/ceilings.h"
 #include "gpu/engine/attention.h"
@@ -33,16 +32,6 @@ bool is_peer(const std::string& implementation) {
 
 bool with_backward(const Parameters& p) {
   return get_text(p, "pass") == "forward_backward";
-}
-
-// Dense attention's work, and how fast it would have been done in this time.
-void add_dense_equivalent(const AttentionSpec& spec, bool backward, CaseResult& result) {
-  const auto pairs = static_cast<double>(visible_pairs(spec.shape, spec.mask));
-  const auto head_dim = static_cast<double>(spec.shape.head_dim);
-  const double flops =
-      analysis::forward_flops(pairs, head_dim) + (backward ? analysis::backward_flops(pairs, head_dim) : 0);
-  result.numbers["dense_equivalent_flops"] = flops;
-  result.numbers["dense_equivalent_rate"] = flops / result.numbers.at("time_median");
 }
 
 void add_errors(const AttentionSpec& spec, const Tensor<double>& q, const Tensor<double>& k,
@@ -287,6 +276,7 @@ class GpuAttention : public Kind {
                     "1",
                     "queries of the last batch entry that are held against the oracle",
                     {}});
+    list.push_back(input_parameter());
     for (ParameterInfo& info : problem_parameters()) list.push_back(std::move(info));
     return list;
   }
@@ -326,7 +316,7 @@ class GpuAttention : public Kind {
       throw InvalidArgument("forward and backward are timed between events; the method graph takes forward");
   }
 
-  std::string input_hash(const Parameters& p) const override { return "gaussian: " + problem_key(p); }
+  std::string input_hash(const Parameters& p) const override { return problem_key(p); }
 
   CaseResult evaluate(const Parameters& p) const override {
     const AttentionSpec spec = problem_spec(p);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "analysis/cache/simulated.h"
-#include "experiments/kinds/gpu_timing.h"
+#include "experiments/kinds/timing.h"
 
 namespace splash::experiments {
 namespace {

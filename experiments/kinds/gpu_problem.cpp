@@ -4,10 +4,12 @@
 
 #include <fmt/format.h>
 
+#include "analysis/hdf5/file.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "core/workload.h"
 #include "cpu_ref/attention/backward.h"
+#include "experiments/kinds/inputs.h"
 #include "experiments/kinds/lru_cache.h"
 #include "experiments/runner/value.h"
 
@@ -15,10 +17,22 @@ namespace splash::experiments {
 namespace {
 
 constexpr uint64_t kGradientStream = 0xd0;  // of the seed; make_inputs draws from others
+constexpr const char* kGaussian = "gaussian";
 
 AttentionShape shape_of(const Parameters& p) {
   return {get_integer(p, "batch"), get_integer(p, "q_heads"), get_integer(p, "kv_heads"),
           get_integer(p, "q_len"), get_integer(p, "kv_len"),  get_integer(p, "head_dim")};
+}
+
+bool of_capture(const Parameters& p) {
+  return get_text(p, "input") != kGaussian;
+}
+
+Tensor<float> captured_layers(const Parameters& p, const std::string& name) {
+  const auto array = analysis::hdf5::read_floats(captures_path(), get_text(p, "input") + "/" + name);
+  Tensor<float> tensor(array.extents.at(0), array.extents.at(1), array.extents.at(2), array.extents.at(3));
+  std::ranges::copy(array.values, tensor.data());
+  return tensor;
 }
 
 Workload workload_of(const Parameters& p) {
@@ -94,10 +108,33 @@ std::vector<ParameterInfo> problem_parameters() {
   };
 }
 
+ParameterInfo input_parameter() {
+  return {"input",
+          ParameterType::text,
+          std::string(kGaussian),
+          "",
+          "Gaussian q, k and v, or every layer (batch) and head of MiniLM on a text",
+          {kGaussian, "gpl-3", "gfdl-1.3"}};
+}
+
 void check_problem(const Parameters& p) {
   AttentionSpec spec;
   spec.shape = shape_of(p);
   spec.shape.validate();
+  if (of_capture(p)) {
+    const auto extents =
+        analysis::hdf5::File::open(captures_path()).root().dataset(get_text(p, "input") + "/q").extents();
+    const AttentionShape captured{.batch = extents.at(0),
+                                  .q_heads = extents.at(1),
+                                  .kv_heads = extents.at(1),
+                                  .q_len = extents.at(2),
+                                  .kv_len = extents.at(2),
+                                  .head_dim = extents.at(3)};
+    if (to_string(captured) != to_string(spec.shape)) {
+      throw InvalidArgument(fmt::format("the capture of {} is {}; the case asks for {}", get_text(p, "input"),
+                                        to_string(captured), to_string(spec.shape)));
+    }
+  }
   spec.normalizer = {normalizer_from_string(get_text(p, "normalizer")), {get_number(p, "alpha")}};
   spec.normalizer.validate(spec.shape);
   Selection{.k_keep = get_integer(p, "k_keep"), .block = get_integer(p, "block")}.validate(spec.shape);
@@ -111,9 +148,13 @@ void check_problem(const Parameters& p) {
 }
 
 std::string problem_key(const Parameters& p) {
-  std::string key;
-  for (const ParameterInfo& info : problem_parameters())
-    key += fmt::format("{}{} {}", key.empty() ? "" : ", ", info.name, to_text(p.at(info.name)));
+  std::string key = get_text(p, "input");
+  if (of_capture(p)) key += " " + captures_hash();
+  const char* separator = ": ";
+  for (const ParameterInfo& info : problem_parameters()) {
+    key += fmt::format("{}{} {}", separator, info.name, to_text(p.at(info.name)));
+    separator = ", ";
+  }
   return key;
 }
 
@@ -138,13 +179,15 @@ Dtype problem_dtype(const Parameters& p) {
 std::shared_ptr<const AttentionInputs<float>> problem_inputs(const Parameters& p) {
   static LruCache<AttentionInputs<float>> cache(int64_t{2} << 30);
   const AttentionShape shape = shape_of(p);
-  const std::string key = fmt::format("{} variance {} seed {}", to_string(shape),
+  const std::string key = fmt::format("{} {} variance {} seed {}", get_text(p, "input"), to_string(shape),
                                       get_number(p, "query_variance"), get_integer(p, "seed"));
-  return cache.get(
-      key, [&] { return make_inputs<float>(workload_of(p), shape); },
-      [](const AttentionInputs<float>& x) {
-        return static_cast<int64_t>(sizeof(float)) * (x.q.size() + x.k.size() + x.v.size());
-      });
+  const auto make = [&]() -> AttentionInputs<float> {
+    if (!of_capture(p)) return make_inputs<float>(workload_of(p), shape);
+    return {captured_layers(p, "q"), captured_layers(p, "k"), captured_layers(p, "v")};
+  };
+  return cache.get(key, make, [](const AttentionInputs<float>& x) {
+    return static_cast<int64_t>(sizeof(float)) * (x.q.size() + x.k.size() + x.v.size());
+  });
 }
 
 std::shared_ptr<const Tensor<float>> problem_d_out(const Parameters& p) {

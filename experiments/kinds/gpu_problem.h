@@ -18,16 +18,20 @@ namespace splash::experiments {
 // query_variance, seed.
 std::vector<ParameterInfo> problem_parameters();
 
+// What q, k and v are, the parameter `input`: "gaussian", or a text: every layer of the captured model, a
+// batch entry each, with all its heads.
+ParameterInfo input_parameter();
+
 // Throws InvalidArgument where they do not fit together.
 void check_problem(const Parameters& parameters);
 
-// The words that name problem and inputs.
+// The words that name problem and inputs; a captured file by its hash.
 std::string problem_key(const Parameters& parameters);
 
 AttentionSpec problem_spec(const Parameters& parameters);
 Dtype problem_dtype(const Parameters& parameters);
 
-// Gaussian; not rounded to dtype. The last few are kept.
+// Not rounded to dtype. The last few are kept.
 std::shared_ptr<const AttentionInputs<float>> problem_inputs(const Parameters& parameters);
 
 // The gradient of the output that backward starts from: N(0, 1), [batch, q_heads, q_len, head_dim]. Not

@@ -92,6 +92,11 @@ std::string captures_path() {
       "SPLASH_CAPTURES to its place");
 }
 
+const std::string& captures_hash() {
+  static const std::string hash = file_hash(captures_path());
+  return hash;
+}
+
 std::vector<ParameterInfo> input_parameters() {
   using enum ParameterType;
   return {
@@ -134,9 +139,7 @@ std::string input_key(const Parameters& p) {
 }
 
 std::string input_fingerprint(const Parameters& p) {
-  if (!is_captured(p)) return input_key(p);
-  static const std::string hash = file_hash(captures_path());
-  return input_key(p) + " " + hash;
+  return is_captured(p) ? input_key(p) + " " + captures_hash() : input_key(p);
 }
 
 std::shared_ptr<const AttentionInputs<double>> load_inputs(const Parameters& p) {

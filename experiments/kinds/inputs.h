@@ -16,6 +16,7 @@ namespace splash::experiments {
 // from the working directory, the running program, or the sources it was built from. Throws ReportError:
 // nowhere.
 std::string captures_path();
+const std::string& captures_hash();  // of its bytes
 
 // input, text, layer, head (a captured head) and length, head_dim, seed, query_variance (a synthetic one),
 // causal.

@@ -13,6 +13,7 @@
 using namespace splash;
 using namespace splash::experiments;
 using analysis::Verdict;
+using tests::changed;
 using tests::contains;
 using tests::message_of;
 
@@ -42,11 +43,7 @@ Definition definition_with(const std::string& expectations) {
   return parse_definition("title = 'T'\nkind = 'toy'\n" + expectations, "t", "t.toml");
 }
 
-std::string changed(std::string text, const std::string& from, const std::string& to) {
-  return text.replace(text.find(from), from.size(), to);
-}
-
-std::string fault(const std::string& toml) {
+std::string claim_fault(const std::string& toml) {
   return message_of([&] { parse_claims(toml, "c.toml"); });
 }
 
@@ -58,15 +55,15 @@ TEST_CASE("claims are read, and faults named") {
   CHECK(claims[0].tolerance == 0.5);
   CHECK(parse_claims(changed(kClaim, "tolerance = 0.5", "relative_tolerance = 0.1"), "c")[0].tolerance ==
         doctest::Approx(0.2));
-  CHECK(contains(fault(kClaim + kClaim), "claim T1 is there twice"));
-  CHECK(contains(fault(changed(kClaim, "method", "methud")), "lacks 'method'"));
-  CHECK(
-      contains(fault(changed(kClaim, "'cpu'", "'gqu'")), "'method' cannot be \"gqu\"; did you mean 'gpu'?"));
-  CHECK(contains(fault(changed(kClaim, "tolerance = 0.5\n", "")), "needs 'tolerance'"));
-  CHECK(contains(fault(changed(kClaim, "theirs_value = 2\n", "")), "lacks 'theirs_value'"));
-  CHECK(contains(fault(kClaim + "extra = 1\n"), "c.toml:12: unknown key 'extra'"));
-  CHECK(contains(fault(kClaim + "comparable = false\n"), "needs the reason"));
-  CHECK(contains(fault("[claim]\nid = 'x'\n"), "must be written as [[claim]]"));
+  CHECK(contains(claim_fault(kClaim + kClaim), "claim T1 is there twice"));
+  CHECK(contains(claim_fault(changed(kClaim, "method", "methud")), "lacks 'method'"));
+  CHECK(contains(claim_fault(changed(kClaim, "'cpu'", "'gqu'")),
+                 "'method' cannot be \"gqu\"; did you mean 'gpu'?"));
+  CHECK(contains(claim_fault(changed(kClaim, "tolerance = 0.5\n", "")), "needs 'tolerance'"));
+  CHECK(contains(claim_fault(changed(kClaim, "theirs_value = 2\n", "")), "lacks 'theirs_value'"));
+  CHECK(contains(claim_fault(kClaim + "extra = 1\n"), "c.toml:12: unknown key 'extra'"));
+  CHECK(contains(claim_fault(kClaim + "comparable = false\n"), "needs the reason"));
+  CHECK(contains(claim_fault("[claim]\nid = 'x'\n"), "must be written as [[claim]]"));
   const Definition unknown = definition_with("[[expect]]\nclaim = 'T2'\ncolumn = 'y'\n");
   CHECK(contains(message_of([&] { require_known_claims(unknown, claims); }),
                  "t.toml:3: [[expect]] names claim 'T2'"));

@@ -32,7 +32,7 @@ std::string listed(const std::vector<Parameters>& cases, const std::vector<std::
 }
 
 // The sentence for a faulty definition.
-std::string fault(const std::string& body) {
+std::string definition_fault(const std::string& body) {
   return message_of([&] {
     const Definition definition = parse(body);
     expand(definition, definition.full);
@@ -94,21 +94,22 @@ TEST_CASE("the quick profile overrides entries") {
 }
 
 TEST_CASE("what is wrong is said in one sentence with file, line and what is allowed") {
-  CHECK(contains(fault("[axis]\nx = [1]\n"), "t.toml:3: unknown key 'axis'"));
-  CHECK(contains(fault("[axis]\nx = [1]\n"), "did you mean 'axes'?"));
-  CHECK(contains(fault("[fixed]\nxx = 1\n"), "t.toml:4: kind 'toy' has no parameter 'xx'"));
-  CHECK(contains(fault("[fixed]\nn = 1.5\n"), "must be a value of type integer, not the number 1.5"));
-  CHECK(contains(fault("[fixed]\nmode = 'singed'\n"), "did you mean 'signed'?"));
-  CHECK(contains(fault("[fixed]\nx = nan\n"), "must be finite"));
-  CHECK(contains(fault("[axes]\nx = []\n"), "is empty"));
-  CHECK(contains(fault("[axes]\nx = 1\n"), "must be a list"));
-  CHECK(contains(fault("[axes]\nx = [[1]]\n"), "one value of type number"));
-  CHECK(contains(fault("[zip]\nx = [1, 2]\nn = [1]\n"), "'x' has 2 values and 'n' has 1"));
-  CHECK(contains(fault("[fixed]\nx = 1\n[axes]\nx = [1]\n"), "set twice"));
-  CHECK(contains(fault("[axes]\nx = [1, 1.0]\n"), "two cases have the same parameters"));
-  CHECK(contains(fault("[fixed]\nn = -1\n"), "n is negative"));
-  CHECK(contains(fault("reproduce = 'yes'\n"), "'reproduce' must be true or false"));
-  CHECK(contains(fault("[fixed\n"), "t.toml:3: not valid TOML"));
+  CHECK(contains(definition_fault("[axis]\nx = [1]\n"), "t.toml:3: unknown key 'axis'"));
+  CHECK(contains(definition_fault("[axis]\nx = [1]\n"), "did you mean 'axes'?"));
+  CHECK(contains(definition_fault("[fixed]\nxx = 1\n"), "t.toml:4: kind 'toy' has no parameter 'xx'"));
+  CHECK(contains(definition_fault("[fixed]\nn = 1.5\n"),
+                 "must be a value of type integer, not the number 1.5"));
+  CHECK(contains(definition_fault("[fixed]\nmode = 'singed'\n"), "did you mean 'signed'?"));
+  CHECK(contains(definition_fault("[fixed]\nx = nan\n"), "must be finite"));
+  CHECK(contains(definition_fault("[axes]\nx = []\n"), "is empty"));
+  CHECK(contains(definition_fault("[axes]\nx = 1\n"), "must be a list"));
+  CHECK(contains(definition_fault("[axes]\nx = [[1]]\n"), "one value of type number"));
+  CHECK(contains(definition_fault("[zip]\nx = [1, 2]\nn = [1]\n"), "'x' has 2 values and 'n' has 1"));
+  CHECK(contains(definition_fault("[fixed]\nx = 1\n[axes]\nx = [1]\n"), "set twice"));
+  CHECK(contains(definition_fault("[axes]\nx = [1, 1.0]\n"), "two cases have the same parameters"));
+  CHECK(contains(definition_fault("[fixed]\nn = -1\n"), "n is negative"));
+  CHECK(contains(definition_fault("reproduce = 'yes'\n"), "'reproduce' must be true or false"));
+  CHECK(contains(definition_fault("[fixed\n"), "t.toml:3: not valid TOML"));
   CHECK(contains(message_of([] { parse_definition("title = 'T'\nkind = 'toi'", "t", "t.toml"); }),
                  "t.toml:2: there is no kind of experiment 'toi'; did you mean 'toy'?"));
   CHECK(contains(message_of([] { parse_definition("title = 'T'", "t", "t.toml"); }), "lacks 'kind'"));
@@ -133,20 +134,25 @@ TEST_CASE("expectations") {
   CHECK(parse("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nas = 'gain_percent'\nover = { where = { n = 1 } }\n")
             .expectations[0]
             .as == RatioAs::gain_percent);
-  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nas = 'gain_percent'\n"), "needs 'over'"));
-  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nas = 'share'\n"),
+  CHECK(contains(definition_fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nas = 'gain_percent'\n"),
+                 "needs 'over'"));
+  CHECK(contains(definition_fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nas = 'share'\n"),
                  "allowed: percent, gain_percent"));
-  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'yy'\n"), "has no numeric column 'yy'"));
-  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'label'\n"), "has no numeric column 'label'"));
-  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nstatistic = 'mode'\n"), "unknown statistic"));
-  CHECK(contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nwhere = { m = 1 }\n"), "has no column 'm'"));
   CHECK(
-      contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nwhere = { mode = 'x' }\n"), "cannot be \"x\""));
-  CHECK(contains(fault("[[expect]]\ncolumn = 'y'\n"), "needs either 'claim'"));
-  CHECK(contains(fault("[[expect]]\ncheck = 'c'\ncolumn = 'y'\n"),
+      contains(definition_fault("[[expect]]\nclaim = 'S1'\ncolumn = 'yy'\n"), "has no numeric column 'yy'"));
+  CHECK(contains(definition_fault("[[expect]]\nclaim = 'S1'\ncolumn = 'label'\n"),
+                 "has no numeric column 'label'"));
+  CHECK(contains(definition_fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nstatistic = 'mode'\n"),
+                 "unknown statistic"));
+  CHECK(contains(definition_fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nwhere = { m = 1 }\n"),
+                 "has no column 'm'"));
+  CHECK(contains(definition_fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nwhere = { mode = 'x' }\n"),
+                 "cannot be \"x\""));
+  CHECK(contains(definition_fault("[[expect]]\ncolumn = 'y'\n"), "needs either 'claim'"));
+  CHECK(contains(definition_fault("[[expect]]\ncheck = 'c'\ncolumn = 'y'\n"),
                  "needs one of 'below', 'above' and 'equal'"));
-  CHECK(
-      contains(fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nwere = { n = 1 }\n"), "did you mean 'where'?"));
+  CHECK(contains(definition_fault("[[expect]]\nclaim = 'S1'\ncolumn = 'y'\nwere = { n = 1 }\n"),
+                 "did you mean 'where'?"));
 }
 
 TEST_CASE("--set replaces an axis in both profiles") {

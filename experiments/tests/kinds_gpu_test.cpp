@@ -9,6 +9,7 @@
 #include "cpu_ref/attention/forward.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/gpu_support.h"
+#include "experiments/kinds/inputs.h"
 #include "experiments/kinds/torch_gpu_peer.h"
 #include "experiments/runner/definition.h"
 #include "experiments/runner/value.h"
@@ -57,6 +58,27 @@ TEST_CASE("gpu-attention refuses what does not fit together") {
   CHECK(get_text(small_problem({}), "pass") == "forward");
   CHECK(get_text(small_problem({{"implementation", std::string("torch-adasplash2")}, {"pass", both}}),
                  "pass") == both);
+}
+
+TEST_CASE("captured heads are a problem of their own extents, layer by layer") {
+  const Parameters p = parameters_of("gpu-attention", {{"input", std::string("gfdl-1.3")},
+                                                       {"dtype", std::string("float16")},
+                                                       {"batch", int64_t{6}},
+                                                       {"q_heads", int64_t{12}},
+                                                       {"kv_heads", int64_t{12}},
+                                                       {"q_len", int64_t{128}},
+                                                       {"kv_len", int64_t{128}},
+                                                       {"head_dim", int64_t{32}}});
+  const auto in = problem_inputs(p);
+  const auto head = load_inputs(parameters_of("workload", {{"input", std::string("minilm")},
+                                                           {"text", std::string("gfdl-1.3")},
+                                                           {"layer", int64_t{4}},
+                                                           {"head", int64_t{7}}}));
+  CHECK(in->q.matrix(4, 7).cast<double>() == head->q.matrix(0, 0));
+  CHECK(in->v.matrix(4, 7).cast<double>() == head->v.matrix(0, 0));
+  CHECK(problem_key(p).starts_with("gfdl-1.3 " + captures_hash()));
+  CHECK(problem_key(small_problem({})).starts_with("gaussian: batch 2, "));
+  CHECK_THROWS_AS(parameters_of("gpu-attention", with(p, {{"q_len", int64_t{512}}})), InvalidArgument);
 }
 
 TEST_CASE("gpu-entmax-rows refuses what entmax of rows does not take") {

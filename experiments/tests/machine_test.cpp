@@ -9,6 +9,7 @@
 
 using namespace splash;
 using namespace splash::experiments;
+using tests::changed;
 using tests::contains;
 using tests::message_of;
 
@@ -23,12 +24,6 @@ const std::string kMachine =
     "[[peak]]\nceiling = 'dram'\nvalue = 1e12\nunits = 'bytes/s'\nsource = 'a data sheet'\n"
     "[[peak]]\nceiling = 'tensor'\ndtype = 'tf32'\nvalue = 100_000_000_000_000\nunits = 'FLOP/s'\nsource = "
     "'the same'\n";
-
-std::string changed(std::string text, const std::string& from, const std::string& to) {
-  const auto at = text.find(from);
-  REQUIRE(at != std::string::npos);
-  return text.replace(at, from.size(), to);
-}
 
 std::string fault(const std::string& from, const std::string& to) {
   return message_of([&] { parse_machine(changed(kMachine, from, to), "m.toml"); });

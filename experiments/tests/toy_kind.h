@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include <doctest/doctest.h>
+
 namespace splash::experiments::tests {
 
 struct ToyState {
@@ -26,6 +28,13 @@ class Scratch {
  private:
   std::string folder_;
 };
+
+// The text with its first `from` replaced.
+inline std::string changed(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
 
 // What `action` throws, as text; "" where it throws nothing.
 template <class Action>

@@ -1,11 +1,12 @@
 #pragma once
-// What kinds that time calls on a GPU share: how a call is timed, and the columns of its times.
+// What kinds that time calls share: how a call on a GPU is timed, and the columns of times.
 
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "analysis/report/report.h"
+#include "core/attention_spec.h"
 #include "experiments/runner/kind.h"
 #include "gpu/benchmark/timing.h"
 
@@ -29,6 +30,9 @@ std::vector<analysis::ColumnInfo> run_columns();
 
 // Fills time_columns, and warning where nothing stands there yet.
 void add_times(std::vector<double> seconds, CaseResult& result);
+
+// dense_equivalent_flops, the work of dense attention, and dense_equivalent_rate, over time_median.
+void add_dense_equivalent(const AttentionSpec& spec, bool backward, CaseResult& result);
 
 // Times a call of this build: also fills clock_columns and version.
 void time_call(const std::function<void()>& call, const gpu::Stream& stream, const Parameters& parameters,

@@ -1,9 +1,10 @@
-#include "experiments/kinds/gpu_timing.h"
+#include "experiments/kinds/timing.h"
 
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "analysis/counts.h"
 #include "analysis/samples.h"
 #include "analysis/statistics.h"
 #include "core/error.h"
@@ -90,6 +91,15 @@ void add_times(std::vector<double> seconds, CaseResult& result) {
   result.numbers["time_high"] = interval.high;
   if (!result.texts.contains("warning")) result.texts["warning"] = analysis::why_spoilt(seconds);
   result.vectors["time"] = std::move(seconds);
+}
+
+void add_dense_equivalent(const AttentionSpec& spec, bool backward, CaseResult& result) {
+  const auto pairs = static_cast<double>(visible_pairs(spec.shape, spec.mask));
+  const auto head_dim = static_cast<double>(spec.shape.head_dim);
+  const double flops =
+      analysis::forward_flops(pairs, head_dim) + (backward ? analysis::backward_flops(pairs, head_dim) : 0);
+  result.numbers["dense_equivalent_flops"] = flops;
+  result.numbers["dense_equivalent_rate"] = flops / result.numbers.at("time_median");
 }
 
 void time_call(const std::function<void()>& call, const gpu::Stream& stream, const Parameters& p,
