@@ -23,7 +23,8 @@ from splash_attention.ladder_tables import LadderError, cells, number, text, wri
 from splash_attention.reports import Report
 
 MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
-PROBLEM = ("batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "query_variance")
+PROBLEM = ("pass", "input", "batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "query_variance")
+PASSES = {"forward": "forward", "forward_backward": "both passes"}
 
 
 def fill(document: str, report: Report) -> str:
@@ -57,10 +58,12 @@ def lines(results: xr.Dataset, ours: str) -> list[str]:
     tiles = ["empty tiles"] if any(math.isfinite(number(group[ours], "block_sparsity_64")) for group in solved) else []
     headings = ["problem", "keys a row", *tiles, "ours, ms", *named]
     rows = [cells(headings), cells("---" for _ in headings)]
+    passes = {text(group[ours], "pass") for group in solved}
     for group in solved:
         mine = group[ours]
+        problem = label(mine) + (f", {PASSES[text(mine, 'pass')]}" if len(passes) > 1 else "")
         empty = [f"{100 * number(mine, 'block_sparsity_64'):.3g} %" for _ in tiles]
-        row = [label(mine), f"{number(mine, 'support_mean'):.3g}", *empty, milliseconds(mine)]
+        row = [problem, f"{number(mine, 'support_mean'):.3g}", *empty, milliseconds(mine)]
         rows.append(cells([*row, *(beside(group[name], mine) if name in group else "" for name in peers)]))
     return rows
 
@@ -74,7 +77,9 @@ def label(case: xr.Dataset) -> str:
     size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
     mask = "full" if text(case, "mask") == "none" else text(case, "mask")
     heads_of = f"{batch} × {heads}" if batch > 1 else str(heads)
-    return f"{heads_of} heads, {size}, d {dim}, {mask}, T {np.sqrt(number(case, 'query_variance')):.4g}"
+    captured = text(case, "input") not in ("", "gaussian")
+    inputs = f"MiniLM on {text(case, 'input')}" if captured else f"T {np.sqrt(number(case, 'query_variance')):.4g}"
+    return f"{heads_of} heads, {size}, d {dim}, {mask}, {inputs}"
 
 
 def milliseconds(case: xr.Dataset) -> str:

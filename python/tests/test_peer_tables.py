@@ -46,6 +46,25 @@ def test_a_table_is_written_between_its_markers():
     assert fill(text, report()) == text
 
 
+def test_captured_heads_and_both_passes_are_problems_of_their_own():
+    captured = report()
+    passes = ["forward", "forward_backward"] * 2 + ["forward"]
+    implementations = ["toy/0-first"] * 2 + ["torch-cudnn"] * 3
+    cases = captured.results.isel(case=[0] * 5).assign(
+        {
+            "pass": ("case", passes),
+            "input": ("case", ["gpl-3"] * 5),
+            "implementation": ("case", implementations),
+            "time_median": ("case", [1e-3, 2e-3, 3e-3, 5e-3, np.nan]),
+        }
+    )
+    text = fill(DOCUMENT, Report(Path("r.h5"), {}, "", cases, xr.Dataset(), xr.Dataset(), {}))
+    assert [line for line in text.splitlines() if line.startswith("| 16")] == [
+        "| 16 heads, 16k, d 64, causal, MiniLM on gpl-3, forward | 6.93 | 8.03 % | 1.000 | 3.000; **3** |",
+        "| 16 heads, 16k, d 64, causal, MiniLM on gpl-3, both passes | 6.93 | 8.03 % | 2.000 | 5.000; **2.5** |",
+    ]
+
+
 def test_tables_of_other_reports_stay():
     other = DOCUMENT.replace("toy: toy", "game: toy")
     assert fill(other, report()) == other

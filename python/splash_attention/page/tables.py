@@ -13,7 +13,7 @@ SUBJECTS = ("implementation", "solver")
 # Parameters of the case or of its measurement, not of the problem.
 NO_PROBLEM = {*SUBJECTS, "samples", "checked_rows", "experiment", "kind", "case_id", "case_index"}
 # What a problem of the kind gpu-attention says of itself only where it is not this.
-USUAL = {"mask": "none", "normalizer": "softmax", "selection": "all", "method": "events", "cache": "warm"}
+USUAL = {"input": "gaussian", "mask": "none", "normalizer": "softmax", "selection": "all", "method": "events", "cache": "warm"}
 SHAPE = {"q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "batch", "dtype"}
 DIGITS = 7
 
