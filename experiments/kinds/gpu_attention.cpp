@@ -298,6 +298,7 @@ class GpuAttention : public Kind {
 
   void check(const Parameters& p) const override {
     check_problem(p);
+    check_input(p);
     const std::string& implementation = get_text(p, "implementation");
     if (is_peer(implementation)) {
       const auto& peers = torch_gpu_backends();

@@ -121,20 +121,6 @@ void check_problem(const Parameters& p) {
   AttentionSpec spec;
   spec.shape = shape_of(p);
   spec.shape.validate();
-  if (of_capture(p)) {
-    const auto extents =
-        analysis::hdf5::File::open(captures_path()).root().dataset(get_text(p, "input") + "/q").extents();
-    const AttentionShape captured{.batch = extents.at(0),
-                                  .q_heads = extents.at(1),
-                                  .kv_heads = extents.at(1),
-                                  .q_len = extents.at(2),
-                                  .kv_len = extents.at(2),
-                                  .head_dim = extents.at(3)};
-    if (to_string(captured) != to_string(spec.shape)) {
-      throw InvalidArgument(fmt::format("the capture of {} is {}; the case asks for {}", get_text(p, "input"),
-                                        to_string(captured), to_string(spec.shape)));
-    }
-  }
   spec.normalizer = {normalizer_from_string(get_text(p, "normalizer")), {get_number(p, "alpha")}};
   spec.normalizer.validate(spec.shape);
   Selection{.k_keep = get_integer(p, "k_keep"), .block = get_integer(p, "block")}.validate(spec.shape);
@@ -145,6 +131,21 @@ void check_problem(const Parameters& p) {
     throw InvalidArgument(fmt::format("the mask positions needs as many queries as keys, not {} and {}",
                                       spec.shape.q_len, spec.shape.kv_len));
   }
+}
+
+void check_input(const Parameters& p) {
+  if (!of_capture(p)) return;
+  const std::string& text = get_text(p, "input");
+  const auto extents = analysis::hdf5::File::open(captures_path()).root().dataset(text + "/q").extents();
+  const AttentionShape captured{.batch = extents.at(0),
+                                .q_heads = extents.at(1),
+                                .kv_heads = extents.at(1),
+                                .q_len = extents.at(2),
+                                .kv_len = extents.at(2),
+                                .head_dim = extents.at(3)};
+  if (to_string(captured) == to_string(shape_of(p))) return;
+  throw InvalidArgument(fmt::format("the capture of {} is {}; the case asks for {}", text,
+                                    to_string(captured), to_string(shape_of(p))));
 }
 
 std::string problem_key(const Parameters& p) {

@@ -21,6 +21,8 @@ std::vector<ParameterInfo> problem_parameters();
 // What q, k and v are, the parameter `input`: "gaussian", or a text: every layer of the captured model, a
 // batch entry each, with all its heads.
 ParameterInfo input_parameter();
+// Throws InvalidArgument where a capture has other extents than the problem.
+void check_input(const Parameters& parameters);
 
 // Throws InvalidArgument where they do not fit together.
 void check_problem(const Parameters& parameters);
