@@ -18,6 +18,11 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
                : "memory");
 }
 
+// Before the barrier's memory is used otherwise, or for a new one. Nobody may use it any more.
+__device__ __forceinline__ void mbarrier_inval(uint64_t* barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // After the inits, by the thread that did them and before the block's barrier: the copy engine must see them.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

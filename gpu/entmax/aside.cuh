@@ -23,18 +23,14 @@ __device__ __forceinline__ uint32_t smaller(uint32_t a, uint32_t b) {
   return bits_of(__hmin2(half2_of(a), half2_of(b)));
 }
 
-// What exceeds the bound in exact scores exceeds the threshold in scores with an error up to norm * error.
-// The threshold is twice in float16, and so that rounding does not lift it, it starts from less than the
-// bound.
-__device__ __forceinline__ float lowered(float bound) {
-  return bound - 0x1p-10f * fabsf(bound) - 0x1p-24f;
+// What the exact score is at least: the screen's is off by a margin, and by its last rounding.
+__device__ __forceinline__ float at_least(float score, float margin) {
+  return score - 0x1.02p-11f * fabsf(score) - margin;
 }
-// What the exact score is at least.
-__device__ __forceinline__ float at_least(float score, float norm, float error) {
-  return fmaf(-1.001f * norm, error, score - 0x1.02p-11f * fabsf(score) - 0x1p-24f);
-}
-__device__ __forceinline__ uint32_t threshold_of(float lowered_bound, float norm, float error) {
-  return bits_of(__float2half2_rn(fmaf(-1.001f * norm, error, lowered_bound)));
+// What exceeds the bound in exact scores exceeds the threshold in the screen's. It is twice in float16, and
+// so that rounding does not lift it, it starts from less than the bound.
+__device__ __forceinline__ uint32_t threshold_of(float bound, float margin) {
+  return bits_of(__float2half2_rn(bound - 0x1p-10f * fabsf(bound) - margin));
 }
 // The sign bits of the scores that exceed.
 __device__ __forceinline__ uint32_t exceeding(uint32_t threshold, uint32_t scores) {
@@ -78,9 +74,9 @@ struct Aside {
 // Raises the bounds, drops what they rule out, and where two rows have hardly any room left even so, closes
 // the one that takes more. Where half of the rows are crowded, so will be the others: all are closed.
 template <class Lists>
-__device__ __forceinline__ void tighten(Lists& lists, const Head& head) {
+__device__ __noinline__ void tighten(Lists& lists, const Head& head) {
   raise_bounds(lists, lists.scores, head.entmax, 2);
-  drop_screened(lists, head.errors);
+  drop_screened(lists);
   const int row = static_cast<int>(threadIdx.x) % kWarpRows, other = row ^ 8;
   const bool is_row = threadIdx.x % 32 < kWarpRows;
   const int count = lists.count[row], of_other = lists.count[other];
@@ -106,13 +102,12 @@ __device__ __forceinline__ void list_groups(Lists& lists, const Aside& aside, co
     const unsigned of_bit = __ballot_sync(kWarp, (quad & bit) != 0);
     peers &= (quad & bit) != 0 ? of_bit : ~of_bit;
   }
-  const float error = head.errors[origin / kErrorKeys];
-  const float norm[2] = {lists.norm[quad], lists.norm[quad + 8]};
+  const float margin[2] = {lists.margin[quad], lists.margin[quad + 8]};
   int count[2] = {lists.count[quad], lists.count[quad + 8]};
   // Bit 31 - i: the high score of word i; bit 15 - i: its low one.
   const auto find = [&] {
-    const uint32_t threshold[2] = {threshold_of(lowered(lists.bound[quad]), norm[0], error),
-                                   threshold_of(lowered(lists.bound[quad + 8]), norm[1], error)};
+    const uint32_t threshold[2] = {threshold_of(lists.bound[quad], margin[0]),
+                                   threshold_of(lists.bound[quad + 8], margin[1])};
     uint32_t above = 0;
 #pragma unroll
     for (int i = 0; i < kGroupWords; i += 4) {
@@ -145,7 +140,7 @@ __device__ __forceinline__ void list_groups(Lists& lists, const Aside& aside, co
       const auto* const scores = reinterpret_cast<const __half*>(aside.words[word / 4][slot]);
       const float score = __half2float(scores[2 * (word % 4) + (high ? 1 : 0)]);
       const int to = Lists::place(half, at);
-      lists.scores[quad][to] = __float2half_rd(at_least(score, half == 0 ? norm[0] : norm[1], error));
+      lists.scores[quad][to] = __float2half_rd(at_least(score, half == 0 ? margin[0] : margin[1]));
       lists.keys[quad][to] = (origin & ~31) + 8 * (word / 2) + 2 * (origin % 4) + (high ? 1 : 0);
       above &= ~(0x80000000u >> lead);
     }
@@ -162,19 +157,16 @@ __device__ __forceinline__ void list_groups(Lists& lists, const Aside& aside, co
   leave_counts();
 }
 
-// Lists what was put aside: a lane a group, so only whole 32 groups, unless `all`, when bounds are raised
-// too. Returns how many are left. Not inlined: it is called from several places, none of them often.
+// Lists what was put aside, a lane a group: quickly only whole 32 groups. Returns how many are left. Not
+// inlined: it is called from several places, none of them often.
 template <class Lists, class Aside>
-__device__ __noinline__ int list_aside(Lists& lists, Aside& aside, const Head& head, int waiting, bool all) {
+__device__ __noinline__ int list_aside(Lists& lists, Aside& aside, const Head& head, int waiting,
+                                       bool quickly) {
   __syncwarp();
-  const int end = all ? waiting : waiting / 32 * 32;
+  const int end = quickly ? waiting / 32 * 32 : waiting;
 #pragma unroll 1
   for (int first = 0; first < end; first += 32) list_groups(lists, aside, head, first, end);
-  if (all) {
-    tighten(lists, head);
-  } else if (end > 0) {
-    aside.move_to_start(end, waiting);
-  }
+  if (0 < end && end < waiting) aside.move_to_start(end, waiting);
   return waiting - end;
 }
 

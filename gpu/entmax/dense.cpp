@@ -4,8 +4,8 @@
 #include <cuda_fp16.h>
 
 #include "gpu/arch/tensor_map.h"
-#include "gpu/cuda_check.h"
 #include "gpu/engine/round.h"
+#include "gpu/entmax/launch.h"
 
 namespace splash::gpu::entmax {
 
@@ -36,14 +36,8 @@ void launch_dense(const Problem& problem, Dtype dtype, StreamHandle stream) {
   CUtensorMap k_map = map_of(problem.k), v_map = map_of(problem.v);
   Problem p = problem;
   void* arguments[] = {&p, &k_map, &v_map};
-  check_cuda(
-      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes),
-      "ask for shared memory");
-  check_cuda(
-      cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(dense_blocks(p.heads, p.q_len, kernel))),
-                       dim3(static_cast<unsigned>(kernel.threads)), arguments,
-                       static_cast<size_t>(kernel.shared_bytes), stream),
-      "launch dense_kernel");
+  const dim3 blocks(static_cast<unsigned>(dense_blocks(p.heads, p.q_len, kernel)));
+  launch("dense_kernel", kernel.function, blocks, kernel.threads, kernel.shared_bytes, stream, arguments);
 }
 
 }  // namespace splash::gpu::entmax

@@ -8,6 +8,7 @@
 
 #include "gpu/entmax/dense_store.cuh"
 #include "gpu/entmax/dense_tiles.cuh"
+#include "gpu/entmax/launch.cuh"
 
 namespace splash::gpu::entmax {
 
@@ -261,6 +262,7 @@ __global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
                  const __grid_constant__ CUtensorMap v_map) {
   constexpr int kQueries = DenseTiles<kPanels>::kQueries;
   extern __shared__ __align__(1024) unsigned char dynamic[];
+  wait_for_kernels_before();
   const int head = static_cast<int>(blockIdx.x) % p.heads, count = p.rows.counts[head];
   const int tile = static_cast<int>(gridDim.x / p.heads) - 1 - static_cast<int>(blockIdx.x) / p.heads;
   if (tile * kQueries >= count) return;

@@ -14,6 +14,8 @@
 #include "gpu/entmax/dispatch.h"
 #include "gpu/entmax/forward_kernel.h"
 #include "gpu/entmax/gather.h"
+#include "gpu/entmax/launch.h"
+#include "gpu/entmax/pick.h"
 #include "gpu/entmax/portable/problem.h"
 #include "gpu/entmax/prepare.h"
 #include "gpu/entmax/tile_order.h"
@@ -50,9 +52,17 @@ struct Workspace {
     const int64_t key_heads = spec.shape.batch * spec.shape.kv_heads;
     errors = take(key_heads * ceil_div(spec.shape.kv_len, kErrorKeys) * int64_t{sizeof(float)});
     half_keys = dtype == Dtype::f16 ? -1 : take(key_heads * spec.shape.kv_len * spec.shape.head_dim * 2);
+    picks = forward_kernel_of(dtype, spec.shape.head_dim, false).keys;
+    segment = pick_segment(spec.shape.kv_len, picks);
+    if (segment == 0) return;
+    picked_keys = spec.shape.kv_len / segment * picks;
+    squares = take(key_heads * spec.shape.kv_len * int64_t{sizeof(float)});
+    picked = take(key_heads * picked_keys * spec.shape.head_dim * 2);
   }
   int64_t bytes = 0, bounds, masks[2] = {}, queries, counts, errors;
   int64_t half_keys;  // -1: k itself
+  int picks, segment;
+  int64_t picked_keys = 0, squares = 0, picked = 0;  // of a key head; where segment is not 0
 };
 
 Problem problem_of(const AttentionSpec& spec, const Workspace& workspace, const ForwardArguments& args) {
@@ -65,11 +75,18 @@ Problem problem_of(const AttentionSpec& spec, const Workspace& workspace, const 
   p.broad_masks = static_cast<uint32_t*>(at(workspace.masks[1]));
   p.errors = static_cast<float*>(at(workspace.errors));
   p.half_keys = workspace.half_keys < 0 ? nullptr : at(workspace.half_keys);
+  p.segment = workspace.segment;
+  if (p.segment > 0) {
+    p.squares = static_cast<float*>(at(workspace.squares));
+    p.picked = at(workspace.picked);
+  }
   return p;
 }
 
-int64_t blocks_of(const ForwardKernel& kernel, const AttentionShape& s) {
-  return s.batch * s.q_heads * ceil_div(s.q_len, kernel.queries);
+int64_t blocks_of(const ForwardKernel& kernel, const AttentionShape& s, bool long_lists) {
+  constexpr int64_t kMostLong = 8;  // of a head; they take one tile of rows after the other
+  const int64_t tiles = ceil_div(s.q_len, kernel.queries);
+  return s.batch * s.q_heads * (long_lists ? std::min(tiles, kMostLong) : tiles);
 }
 
 // 90 for 9.0, of the current device.
@@ -107,21 +124,21 @@ void enqueue_hopper(const AttentionSpec& spec, Dtype dtype, const ForwardArgumen
   const auto at = [&](int64_t offset) { return static_cast<char*>(args.workspace) + offset; };
   const auto screen = [&](bool with_long_lists) {
     const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, with_long_lists);
-    CUtensorMap k_map = arch::encode_tiles({.data = p.half_keys != nullptr ? p.half_keys : p.k,
-                                            .dtype = Dtype::f16,
-                                            .heads = s.batch * s.kv_heads,
-                                            .length = s.kv_len,
-                                            .dim = s.head_dim,
-                                            .tile_rows = kernel.keys,
-                                            .tile_columns = 64});
-    void* arguments[] = {&p, &k_map};
-    check_cuda(cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kernel.shared_bytes),
-               "ask for shared memory");
-    check_cuda(cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(blocks_of(kernel, s))),
-                                dim3(static_cast<unsigned>(kernel.threads)), arguments,
-                                static_cast<size_t>(kernel.shared_bytes), args.stream),
-               "launch forward_kernel");
+    const auto map_of = [&](const void* keys, int64_t length) {
+      return arch::encode_tiles({.data = keys,
+                                 .dtype = Dtype::f16,
+                                 .heads = s.batch * s.kv_heads,
+                                 .length = length,
+                                 .dim = s.head_dim,
+                                 .tile_rows = kernel.keys,
+                                 .tile_columns = 64});
+    };
+    CUtensorMap k_map = map_of(p.half_keys != nullptr ? p.half_keys : p.k, s.kv_len);
+    CUtensorMap picked_map = p.segment > 0 ? map_of(p.picked, workspace.picked_keys) : k_map;
+    void* arguments[] = {&p, &k_map, &picked_map};
+    launch("forward_kernel", kernel.function,
+           dim3(static_cast<unsigned>(blocks_of(kernel, s, with_long_lists))), kernel.threads,
+           kernel.shared_bytes, args.stream, arguments);
   };
   const auto gather = [&](const uint32_t* masks, const Support& unstored) {
     auto* const queries = reinterpret_cast<int*>(at(workspace.queries));
@@ -130,6 +147,7 @@ void enqueue_hopper(const AttentionSpec& spec, Dtype dtype, const ForwardArgumen
     p.rows = {queries, counts};
   };
   prepare_keys(p, dtype, args.stream);
+  if (p.segment > 0) pick_keys(p, workspace.picks, args.stream);
   screen(false);
   gather(p.crowded_masks, {});
   screen(true);
@@ -163,12 +181,12 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   plan.tile = {.q = kernel.queries, .k = kernel.keys, .d = 0, .stages = kernel.stages};
   plan.kernels = {{.name = "forward_kernel",
                    .function = kernel.function,
-                   .blocks = blocks_of(kernel, spec.shape),
+                   .blocks = blocks_of(kernel, spec.shape, false),
                    .threads = kernel.threads,
                    .shared_bytes = kernel.shared_bytes},
                   {.name = "forward_kernel, long lists",
                    .function = with_long_lists.function,
-                   .blocks = blocks_of(with_long_lists, spec.shape),
+                   .blocks = blocks_of(with_long_lists, spec.shape, true),
                    .threads = with_long_lists.threads,
                    .shared_bytes = with_long_lists.shared_bytes},
                   {.name = "dense_kernel",
@@ -181,56 +199,77 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   return plan;
 }
 
-// The keys' preparation, and the kernel that screens all rows: a pass over a sample of the tiles of keys,
+// The keys' preparation, the picks, and the kernel that screens all rows: a pass over samples of the keys,
 // then one over all. What comes of it the data decides, rows that outgrow their lists or have broad supports
-// among it; here each row weighs one value, the least.
+// among it; here each row weighs one value, the least, and the first keys of a segment are its picks.
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const AttentionShape& s = spec.shape;
   const Tile tile = plan.tile;
   const TensorRows rows(s, dtype);
   const Workspace workspace(spec, dtype);
+  constexpr int64_t kFloat = sizeof(float);
   const int64_t heads = s.batch * s.q_heads, key_heads = s.batch * s.kv_heads, head_dim = s.head_dim,
                 q_tiles = ceil_div(s.q_len, tile.q), group = s.group(), kv_len = s.kv_len, q_len = s.q_len,
-                errors = ceil_div(kv_len, kErrorKeys), error_bytes = errors * int64_t{sizeof(float)},
-                errors_at = alpha_bytes(spec) + workspace.errors,
-                copy_at = workspace.half_keys < 0 ? -1 : alpha_bytes(spec) + workspace.half_keys;
-  const auto copy_of = [=](int64_t key_head, int64_t key) {
-    return copy_at + (key_head * kv_len + key) * rows.row_bytes();
+                errors = ceil_div(kv_len, kErrorKeys), segment = workspace.segment, picks = workspace.picks,
+                segments = segment > 0 ? kv_len / segment : 0, row_bytes = rows.row_bytes(),
+                base = alpha_bytes(spec), errors_at = base + workspace.errors,
+                squares_at = base + workspace.squares, picked_at = base + workspace.picked,
+                copy_at = workspace.half_keys < 0 ? -1 : base + workspace.half_keys;
+  const auto read_keys = [=](BlockTrace& trace, int64_t key_head, int64_t first, int64_t count) {
+    if (copy_at < 0) return rows.read_k(trace, key_head, first, count);
+    trace.read(Operand::workspace, copy_at + (key_head * kv_len + first) * row_bytes,
+               std::min(count, kv_len - first) * row_bytes);
   };
   const auto prepare = [=](int64_t block, BlockTrace& trace) {
-    const int64_t head = block / errors, first = block % errors * kErrorKeys;
+    const int64_t head = block / errors, first = block % errors * kErrorKeys, at = head * kv_len + first,
+                  keys = std::min<int64_t>(kErrorKeys, kv_len - first);
     rows.read_k(trace, head, first, kErrorKeys);
     trace.next_step();
-    if (copy_at >= 0)
-      trace.write(Operand::workspace, copy_of(head, first),
-                  std::min<int64_t>(kErrorKeys, kv_len - first) * rows.row_bytes());
-    trace.write(Operand::workspace, errors_at + block * int64_t{sizeof(float)}, sizeof(float));
+    if (copy_at >= 0) trace.write(Operand::workspace, copy_at + at * row_bytes, keys * row_bytes);
+    if (segments > 0) trace.write(Operand::workspace, squares_at + at * kFloat, keys * kFloat);
+    trace.write(Operand::workspace, errors_at + block * kFloat, kFloat);
+  };
+  const auto pick = [=](int64_t block, BlockTrace& trace) {
+    const int64_t head = block / segments, first = block % segments * segment;
+    trace.read(Operand::workspace, squares_at + (head * kv_len + first) * kFloat, segment * kFloat);
+    trace.next_step();
+    read_keys(trace, head, first, picks);
+    trace.write(Operand::workspace, picked_at + block * picks * row_bytes, picks * row_bytes);
   };
   const auto screen = [=, seen = SeenTiles(spec, tile.q, tile.k)](int64_t block, BlockTrace& trace) mutable {
     const BlockPlace place(static_cast<int>(block), static_cast<int>(q_tiles), static_cast<int>(heads));
     const int64_t head = place.head, key_head = head / group, first = place.tile * tile.q;
-    const TileOrder order(static_cast<int>(seen.of(head, first).size()));
+    const int64_t first_sees =
+        std::clamp<int64_t>(spec.mask.causal ? first + 1 + kv_len - q_len : kv_len, 0, kv_len);
+    const TileOrder order(static_cast<int>(seen.of(head, first).size()), static_cast<int>(tile.k),
+                          static_cast<int>(segments > 0 ? first_sees / segment : 0),
+                          static_cast<int>(segment));
     rows.read_q(trace, head, first, tile.q);
-    trace.read(Operand::workspace, errors_at + key_head * error_bytes, error_bytes);
+    trace.read(Operand::workspace, errors_at + key_head * errors * kFloat,
+               ceil_div(order.count * tile.k, kErrorKeys) * kFloat);
     for (int turn = 0; turn < order.turns(); ++turn) {
-      const int64_t key = order.tile(turn) * tile.k;
-      if (copy_at < 0) {
-        rows.read_k(trace, key_head, key, tile.k);
-      } else {
-        trace.read(Operand::workspace, copy_of(key_head, key),
-                   std::min<int64_t>(tile.k, kv_len - key) * rows.row_bytes());
+      const int tile_of_keys = turn < order.screen ? order.recent(turn) : order.screened(turn);
+      if (order.is_picked(turn)) {
+        trace.read(Operand::workspace,
+                   picked_at + (key_head * segments + order.segment(turn)) * picks * row_bytes,
+                   picks * row_bytes);
+      } else if (tile_of_keys >= 0) {
+        read_keys(trace, key_head, tile_of_keys * tile.k, tile.k);
       }
+      trace.multiply(tile.q, tile.k, round_up(head_dim, 64));  // where a turn takes no tile, for nothing
       trace.next_step();
     }
-    // Two at a time: behind an odd number of tiles, one is multiplied for nothing.
-    for (int turn = 0; turn < order.samples + (order.count + 1) / 2 * 2; ++turn)
-      trace.multiply(tile.q, tile.k, round_up(head_dim, 64));
     if (order.count > 0) rows.read_one_value_each(trace, key_head, first, tile.q);
     trace.next_step();
     rows.write_out(trace, head, first, std::min<int64_t>(tile.q, q_len - first));
   };
-  return {{.kernel = "prepare_kernel", .blocks = key_heads * errors, .through_l1 = true, .run = prepare},
-          {.kernel = "forward_kernel", .blocks = plan.kernels[0].blocks, .run = screen}};
+  std::vector<KernelTrace> kernels{
+      {.kernel = "prepare_kernel", .blocks = key_heads * errors, .through_l1 = true, .run = prepare}};
+  if (segments > 0)
+    kernels.push_back(
+        {.kernel = "pick_kernel", .blocks = key_heads * segments, .through_l1 = true, .run = pick});
+  kernels.push_back({.kernel = "forward_kernel", .blocks = plan.kernels[0].blocks, .run = screen});
+  return kernels;
 }
 
 void launch(const AttentionSpec& spec, Dtype dtype, const Plan&, const Arguments& args) {

@@ -42,8 +42,9 @@ struct ForwardArguments {
   ForwardPath path = ForwardPath::fastest;
 };
 
-// Enough for either path. Hopper's: 8.25 bytes a query row, 4 for each 128 keys, and for bf16 a copy of k.
-// The portable one: 4.125 bytes a query row.
+// Enough for either path. Hopper's: 8.25 bytes a query row, 4 for each 128 keys, for bf16 a copy of k, and
+// for more than 4096 keys 4 bytes a key and copies of some: of a head 4096 keys or a sixteenth, whichever is
+// more. The portable one: 4.125 bytes a query row.
 int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype);
 
 // The rows that StoredRows::sparse leaves out, for backward: they lie in the workspace until the next
@@ -55,10 +56,11 @@ UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const Forward
 // another, InvalidArgument where spec contradicts itself.
 void require_forward(const AttentionSpec& spec, Dtype dtype);
 
-// Enqueues the kernels and nothing else. Hopper's: one that prepares the keys, one that screens all rows, one
-// for the few rows that outgrew its lists, one for rows with broad supports. The portable ones: one for all
-// rows, one for those that outgrew its lists. Throws as require_forward and choose_path do; InvalidArgument
-// where the mask's tables are missing; DeviceError where a launch fails.
+// Enqueues the kernels and nothing else. Hopper's: one that prepares the keys, one that picks samples of
+// them, one that screens all rows, one for the few rows that outgrew its lists, one for rows with broad
+// supports. The portable ones: one for all rows, one for those that outgrew its lists. Throws as
+// require_forward and choose_path do; InvalidArgument where the mask's tables are missing; DeviceError where
+// a launch fails.
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax

@@ -3,8 +3,8 @@
 // queries: Q in registers, K (in float16) through a ring of tiles that the copy engine fills, V only where
 // p > 0. Two blocks a multiprocessor, so that one's products hide the other's solving and gathering.
 //
-// A product waits for all four warps of a warpgroup, a tile's place in the ring for all warps. So what a warp
-// does only now and then, such as listing pairs, all do in the same turns: else each would wait for each.
+// A product waits for all four warps of a warpgroup, a tile's place in the ring for all warps. So what takes
+// a warp long is rare: a pair is listed when it is found, by its lane alone.
 
 #include <type_traits>
 
@@ -13,6 +13,7 @@
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/wgmma_f16.cuh"
 #include "gpu/entmax/finish.cuh"
+#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/screen.cuh"
 #include "gpu/entmax/tile_order.h"
 
@@ -35,15 +36,6 @@ struct LostTiles {
   unsigned words[kMost / 32];
 };
 
-// When a warp lists what was put aside: the same for all of a block, but for a warp whose room is nearly
-// full.
-struct Pace {
-  int interval;  // rounds from one time to the next
-  int most;      // groups that waited then, since the warps last met
-  int meet;      // the turn from which on the warps meet, to agree on another interval
-  int times;     // how often they met
-};
-
 // kPanels: of 64 dimensions. kLong: one block a multiprocessor, so that lists are as long as shared memory
 // allows.
 template <int kPanels, bool kLong>
@@ -51,17 +43,17 @@ struct ForwardTiles {
   static constexpr int kWarps = 8, kThreads = 32 * kWarps, kQueries = kWarps * kWarpRows;
   static constexpr int kBlocks = kLong || kPanels > 2 ? 1 : 2;  // a multiprocessor
   static constexpr int kKeys = kPanels == 1 ? 128 : 64, kPanelBytes = kKeys * 128, kStages = 3;
-  using Rows = WarpRows<(!kLong ? 92 : kPanels > 2 ? 220 : 300), 92>;
+  using Rows = WarpRows<(!kLong ? 100 : kPanels > 2 ? 220 : 300), 80>;
 
   union {
     alignas(1024) unsigned char keys[kStages][kPanels * kPanelBytes];
     typename Rows::Lists::ExactScores scores[kWarps];  // when all keys have been looked at
   };
   Rows rows[kWarps];
-  uint64_t full[kStages], empty[kStages], again;
-  int seen[2][kWarps];  // groups that waited in each warp when it last listed them, and the time before
-  Pace pace[kWarps];    // all the same
   LostTiles lost[kWarps];
+  uint64_t full[kStages], empty[kStages], again;
+  float errors[kWarps];
+  int seen[kWarps];  // groups that waited in each warp when it first listed them
   Head head;
 };
 
@@ -106,21 +98,18 @@ __device__ __forceinline__ void load_queries(const Problem& p, int head, const i
   }
 }
 
+// A tile's rows of a head: the tile-th kQueries of `present`.
 template <class T, int kPanels, bool kLong>
-__global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
-                                  ForwardTiles<kPanels, kLong>::kBlocks)
-    forward_kernel(const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap k_map) {
+__device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap& k_map,
+                                            const CUtensorMap& picked_map,
+                                            ForwardTiles<kPanels, kLong>& tiles, int head, int tile,
+                                            int present) {
   using Tiles = ForwardTiles<kPanels, kLong>;
   constexpr int kKeys = Tiles::kKeys, kStages = Tiles::kStages, kQueries = Tiles::kQueries;
   using Scores = uint32_t[kKeys / 4];
-  extern __shared__ __align__(1024) unsigned char dynamic[];
-  Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads);
-  const int head = place.head, tile = place.tile, key_head = head / p.group;
+  const int key_head = head / p.group;
   const int* const gathered = kLong ? p.rows.queries + int64_t{head} * p.q_len : nullptr;
-  const int present = kLong ? p.rows.counts[head] : p.q_len;
-  if (tile * kQueries >= present) return;
 
   const auto query_of = [&](int row) { return row >= present ? -1 : kLong ? gathered[row] : row; };
   // The warp's rows: neighbours, or where rows are few, spread over the warps.
@@ -129,30 +118,54 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   const auto end_of = [&](int query) { return max(min(query + p.reach, p.kv_len), 0); };
   const int block_end = end_of(query_of(min(tile * kQueries + kQueries, present) - 1));
   const int whole_end = end_of(query_of(tile * kQueries));  // every row of the block sees the keys below
-  const TileOrder order((block_end + kKeys - 1) / kKeys);
+  const TileOrder order((block_end + kKeys - 1) / kKeys, kKeys, p.segment > 0 ? whole_end / p.segment : 0,
+                        p.segment, !kLong);
 
-  const auto load = [&](int tile_of_keys, int stage, uint64_t* full) {
+  const auto load = [&](const CUtensorMap& map, int tile_of_keys, int stage, uint64_t* full) {
     arch::mbarrier_arrive_expect(full, sizeof tiles.keys[0]);
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel)
-      arch::tensor_load(tiles.keys[stage] + panel * Tiles::kPanelBytes, &k_map, full, 64 * panel,
+      arch::tensor_load(tiles.keys[stage] + panel * Tiles::kPanelBytes, &map, full, 64 * panel,
                         kKeys * tile_of_keys, key_head);
+  };
+  const auto load_turn = [&](auto sampling, int turn, int stage) {
+    uint64_t* const full = &tiles.full[stage];
+    if (decltype(sampling)::value && order.is_picked(turn))
+      return load(picked_map, order.segment(turn), stage, full);
+    const int tile_of_keys =
+        decltype(sampling)::value && turn < order.screen ? order.recent(turn) : order.screened(turn);
+    if (tile_of_keys >= 0) {
+      load(k_map, tile_of_keys, stage, full);
+    } else {
+      arch::mbarrier_arrive(full);
+    }
   };
   const float* const errors = p.errors + int64_t{key_head} * ((p.kv_len + kErrorKeys - 1) / kErrorKeys);
   if (thread == 0) {
-    tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len, errors};
+    tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len};
     for (int s = 0; s < kStages; ++s) {
       arch::mbarrier_init(&tiles.full[s], 1);
       arch::mbarrier_init(&tiles.empty[s], Tiles::kWarps);
     }
     arch::mbarrier_init(&tiles.again, 1);
     arch::mbarrier_init_fence();
-    for (int i = 0; i < min(kStages, order.turns()); ++i) load(order.tile(i), i, &tiles.full[i]);
+    for (int i = 0; i < min(kStages, order.turns()); ++i) load_turn(std::true_type{}, i, i);
   }
   const int queries[2] = {query_of(row_at(row_of(0))), query_of(row_at(row_of(1)))};
   uint32_t q[4 * kPanels][4];
   float unit[2], norm[2];
   load_queries<T>(p, head, queries, q, unit, norm);
+
+  float error =
+      0;  // of the screen's product, the largest of the block's keys: +inf where it cannot deal with one
+  for (int i = thread; i < (block_end + kErrorKeys - 1) / kErrorKeys; i += Tiles::kThreads)
+    error = fmaxf(error, errors[i]);
+  error = arch::warp_max(error);
+  if (lane == 0) tiles.errors[warp] = error;
+  LostTiles& lost = tiles.lost[warp];
+  lost.words[lane] = 0;
+  __syncthreads();
+  for (const float of_warp : tiles.errors) error = fmaxf(error, of_warp);
 
   auto& lists = tiles.rows[warp].lists;
   if (lane % 4 == 0) {
@@ -162,23 +175,13 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
       lists.query[row] = query;
       lists.count[row] = 0;
       lists.unit[row] = unit[half];
-      lists.norm[row] = norm[half] < INFINITY ? norm[half] : 8.0f;
+      const float margin = fmaf(1.001f * norm[half], error, 0x1p-24f);
+      const bool screened = margin < INFINITY;
+      lists.margin[row] = screened ? margin : 0;
       lists.bound[row] = query < 0 ? kCrowded
                          : kLong   ? p.bounds[int64_t{head} * p.q_len + query] / unit[half]
                                    : -INFINITY;
-    }
-  }
-  if (lane == 0) tiles.pace[warp] = {.interval = 1, .most = 0, .meet = order.samples + 2, .times = 0};
-  LostTiles& lost = tiles.lost[warp];
-  lost.words[lane] = 0;
-  bool screened = true;  // whether the screen may deal with all keys
-  for (int i = thread; i < (block_end + kErrorKeys - 1) / kErrorKeys; i += Tiles::kThreads)
-    screened &= errors[i] < INFINITY;
-  screened = __syncthreads_and(screened) != 0;
-  if (lane % 4 == 0) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (!screened || !(norm[half] < INFINITY)) close_row(lists, tiles.head, row_of(half), kBroad);
+      if (!screened) close_row(lists, tiles.head, row, kBroad);
     }
   }
   __syncwarp();
@@ -216,58 +219,45 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   // that.
   const int turns = order.turns();
   using Ring = arch::RingPosition<kStages>;
-  const auto leave = [&](const Ring& at) {
-    return lane == 0 && arch::mbarrier_arrive_last(&tiles.empty[at.stage]);
+  const auto leave = [&](bool is_first, const Ring& at) {
+    return is_first && arch::mbarrier_arrive_last(&tiles.empty[at.stage]);
   };
   const auto refill = [&](auto sampling, bool last, int turn, const Ring& at) {
-    const int next = turn + kStages;
-    if (last && next < turns) {
+    if (last && turn + kStages < turns) {
       arch::mbarrier_wait(&tiles.empty[at.stage], at.parity);
-      const int tile = decltype(sampling)::value ? order.tile(next) : order.screened(next);
-      load(tile, at.stage, &tiles.full[at.stage]);
+      load_turn(sampling, turn + kStages, at.stage);
     }
   };
   Ring ring;
   int turn = 0;
-  // One turn or two, the tiles from these keys on: while the tensor cores work on the second tile, the warps
-  // look through the first. aim: called before that, with the error of both. look: calls what it is given
-  // once it has looked through a tile's scores. Nothing is waited for before the products that could be
-  // behind them, where it costs nothing: so the errors are read there, and the lane. sampling: whether this
-  // is the pass over samples.
-  const auto take_tiles = [&](auto sampling, bool two, int first_key, int second_key, const auto& aim,
-                              const auto& look) {
+  // A round, of two turns: while the tensor cores work on the second tile, the warps look through the first.
+  // first_key: of the first tile; second_key: of the other, below 0 where there is none. look: called with a
+  // tile's scores and its first key. sampling: whether this is the pass over samples.
+  const auto take_tiles = [&](auto sampling, int first_key, int second_key, const auto& look) {
     const Ring first = ring;
     ring.next();
-    const Ring second = two ? ring : first;  // or multiplied for nothing
-    if (two) ring.next();
+    const Ring second = ring;
+    ring.next();
     Scores x, y;
     const uint64_t first_tile = descriptor_of(tiles.keys[first.stage]);
     const uint64_t second_tile = descriptor_of(tiles.keys[second.stage]);
+    const bool is_first = arch::lane_id() == 0;  // read anew: spilled, it would be read back in each round
     arch::mbarrier_wait(&tiles.full[first.stage], first.parity);
     multiply(x, first_tile);
     arch::mbarrier_wait(&tiles.full[second.stage], second.parity);
     multiply(y, second_tile);
-    const float* const errors = tiles.head.errors;
-    aim(fmaxf(errors[first_key / kErrorKeys], errors[max(second_key, 0) / kErrorKeys]));
-    const int lane_anew = arch::lane_id();
     arch::wgmma_wait<1>();
     arch::wgmma_hold(x);
-    const bool last = leave(first);
-    show(x, first_key, [&](const Scores& acc) {
-      look(acc, first_key, lane_anew, [&] { refill(sampling, last, turn, first); });
-    });
+    refill(sampling, leave(is_first, first), turn, first);
+    show(x, first_key, [&](const Scores& acc) { look(acc, first_key); });
     arch::wgmma_wait<0>();
     arch::wgmma_hold(y);
-    if (two) {
-      const bool last = leave(second);
-      show(y, second_key, [&](const Scores& acc) {
-        look(acc, second_key, lane_anew, [&] { refill(sampling, last, turn + 1, second); });
-      });
-    }
-    turn += two ? 2 : 1;
+    refill(sampling, leave(is_first, second), turn + 1, second);
+    if (second_key >= 0) show(y, second_key, [&](const Scores& acc) { look(acc, second_key); });
+    turn += kTilesAtOnce;
   };
 
-  bool done = order.count == 0;
+  bool done = order.count == 0, dense_may_pay = false;
   // Nothing may land after the block's end: where it ends early, some tiles are under way.
   const auto stop = [&] {
     done = true;
@@ -286,21 +276,16 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     const bool counts = half < 2 && (half == 0 ? of_first : of_second) && lists.query[row_of(half % 2)] >= 0;
     return 2 * __syncthreads_count(counts) >= min(kQueries, present - tile * kQueries);
   };
-  if (!done) {
+  if (!kLong && !done) {  // others have bounds from before
     Samples samples;
-    const int decision = min(order.samples, max(512 / kKeys, order.count / 8 & ~1));
-    bool dense_may_pay = false;
-    bool repeated = false;  // one tile is sampled twice where there is but one; it must not count twice
-    while (turn < order.samples && !done) {
-      take_tiles(
-          std::true_type{}, true, kKeys * order.sample(turn), kKeys * order.sample(turn + 1),
-          [&](float error) { samples.error = fmaxf(samples.error, error); },
-          [&](const Scores& acc, int, int, const auto& looked) {
-            if (!repeated) samples.take(acc);
-            repeated = order.count == 1;
-            looked();
-          });
-      if (!kLong && turn == 2) {
+    const int eighth = max(512 / kKeys, order.count / 8);
+    const int decision = min(order.screen, eighth & ~1);
+    while (turn < order.screen && !done) {
+      // Picked keys are seen by all rows, as are those from 0 on.
+      const auto key_of = [&](int turn) { return order.is_picked(turn) ? 0 : kKeys * order.recent(turn); };
+      take_tiles(std::true_type{}, key_of(turn), key_of(turn + 1),
+                 [&](const Scores& acc, int) { samples.take(acc); });
+      if (turn == kTilesAtOnce) {
         dense_may_pay = most_rows([&](int half) { return screen.spread(samples, half) < kCloseSpread; });
         if (dense_may_pay &&
             most_rows([&](int half) { return screen.spread(samples, half) < kBroadSpread; })) {
@@ -309,62 +294,55 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
         }
       }
       const bool decides = dense_may_pay && turn == decision;
-      if (turn < order.samples && !decides) continue;
+      if (turn < order.screen && !decides) continue;
       screen.bound_from(samples);
       if (!decides) continue;
-      const float broad = broad_samples(static_cast<float>(turn * kKeys));
+      const float broad = broad_samples(static_cast<float>(min(turn, order.samples) * kKeys));
       if (most_rows([&](int half) { return static_cast<float>(screen.above_bound(samples, half)) >= broad; }))
         leave_to_dense();
     }
   }
-  const auto look = [&](const Scores& acc, int key, int lane_anew, const auto& looked) {
-    const auto above = screen.find(acc);
-    looked();
-    if (screen.put_aside(acc, above, key, lane_anew)) [[likely]]
+  screen.aim();
+  const auto look = [&](const Scores& acc, int first_key) {
+    if (screen.look(acc, first_key, arch::lane_id())) [[likely]]
       return;
-    const int index = order.count - 1 - key / kKeys;
+    const int index = order.count - 1 - first_key / kKeys;
     if (index >= LostTiles::kMost) {
       screen.close_all();
-    } else if (lane == 0) {
+    } else if (arch::lane_id() == 0) {
       lost.words[index / 32] |= 1u << index % 32;
     }
   };
-  Pace& pace = tiles.pace[warp];
+  // What was put aside is listed every so many rounds, by all warps in the same ones, and by a warp whose
+  // room is nearly full.
   constexpr int kRoom = Tiles::Rows::Aside::kRoom;
-  constexpr int kFewTiles =
-      12;        // with so few, pairs lie so dense that two may hold more than there is room for
-  int wait = 1;  // rounds until what was put aside is listed
-  while (!done) {
-    const int key = kKeys * order.screened(turn);
-    take_tiles(
-        std::false_type{}, order.count > kFewTiles && turn + 1 < turns, key, key - kKeys,
-        [&](float error) { screen.aim(error); }, look);
-    done = turn >= turns;
-    if ((--wait > 0 && screen.waiting() < kRoom * 3 / 4) || done) [[likely]]
+  int wait = 1, interval = 0;                    // rounds
+  int meeting = order.screen + order.count / 4;  // the turn from which on all may find that they can stop
+  int key = kKeys * (order.count - 1);           // of the round's first tile
+  while (turn < turns && !done) {
+    take_tiles(std::false_type{}, key, order.has_few() ? -1 : key - kKeys, look);
+    key -= order.has_few() ? kKeys : 2 * kKeys;
+    if (--wait > 0 && screen.waiting() < kRoom * 3 / 4) [[likely]]
       continue;
-    Pace next = pace;
-    next.most = max(next.most, screen.waiting());
-    const bool meet = wait <= 0 && turn >= next.meet;
-    screen.list(meet && turn >= order.samples * 5 / 2);
-    if (wait <= 0) wait = next.interval;
-    if (meet) {
-      int* const seen = tiles.seen[next.times++ % 2];
-      if (lane == 0) seen[warp] = next.most;
-      if (__syncthreads_and(screen.closed())) {
-        stop();
-        continue;
-      }
+    if (turn == turns) break;
+    const int waited = screen.waiting();
+    screen.list(interval != 1);
+    if (wait > 0) continue;
+    if (interval == 0) {
+      // So that the fullest warp's room is some three fifths full when it is listed.
+      if (lane == 0) tiles.seen[warp] = waited;
+      __syncthreads();
       int most = 1;
-      for (int w = 0; w < Tiles::kWarps; ++w) most = max(most, seen[w]);
-      // So that the fullest warp's room is some four fifths full when it is listed.
-      wait = next.interval = max(1, min(4 * next.interval, next.interval * (kRoom * 4 / 5) / most));
-      next.meet += turn - order.samples;
-      next.most = 0;
+      for (const int of_warp : tiles.seen) most = max(most, of_warp);
+      interval = max(1, kRoom * 2 / 3 / most);
+    } else if (dense_may_pay && turn >= meeting) {
+      meeting += turn - order.screen;
+      if (__syncthreads_and(screen.closed())) stop();
     }
-    if (lane == 0) pace = next;
-    __syncwarp();
+    wait = interval;
   }
-  if (!screen.closed()) screen.list(true);
+  // Exact scores cost more than tighter bounds, but where supports are broad those spare too few.
+  if (!screen.closed()) dense_may_pay ? screen.list(false) : screen.list_and_tighten();
 
   // Once more those tiles of which too much had to be put aside at once: by now the bounds are tight.
   const bool open = !screen.closed();
@@ -376,18 +354,16 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
       for (; of_any != 0; of_any &= of_any - 1, parity ^= 1) {
         const int bit = __ffs(static_cast<int>(of_any)) - 1,
                   key = kKeys * (order.count - 1 - (32 * word + bit));
-        if (thread == 0) load(key / kKeys, 0, &tiles.again);
+        if (thread == 0) load(k_map, key / kKeys, 0, &tiles.again);
         arch::mbarrier_wait(&tiles.again, parity);
-        const bool mine = lost.words[word] >> bit & 1;
-        if (mine) screen.forget(key, key + kKeys);
         Scores acc;
         multiply(acc, descriptor_of(tiles.keys[0]));
         arch::wgmma_wait<0>();
         arch::wgmma_hold(acc);
-        if (mine) {
-          show(acc, key,
-               [&](const Scores& seen) { screen.look_again(seen, key + lane, errors[key / kErrorKeys]); });
-          screen.list(true);
+        if (lost.words[word] >> bit & 1) {
+          screen.forget(key, key + kKeys);
+          show(acc, key, [&](const Scores& seen) { screen.look_again(seen, key + lane); });
+          screen.list_and_tighten();
         }
         __syncthreads();
       }
@@ -409,6 +385,43 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
       reinterpret_cast<uint16_t*>(p.crowded_masks)[half_word] = static_cast<uint16_t>(of_crowded);
       reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(of_broad);
     }
+  }
+}
+
+// Before the barriers' memory is used for new ones.
+template <class Tiles>
+__device__ __forceinline__ void forget_barriers(Tiles& tiles) {
+  arch::fence_async_proxy();  // tiles come where scores were
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Tiles::kStages; ++s) {
+      arch::mbarrier_inval(&tiles.full[s]);
+      arch::mbarrier_inval(&tiles.empty[s]);
+    }
+    arch::mbarrier_inval(&tiles.again);
+  }
+}
+
+template <class T, int kPanels, bool kLong>
+__global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
+                                  ForwardTiles<kPanels, kLong>::kBlocks)
+    forward_kernel(const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap k_map,
+                   const __grid_constant__ CUtensorMap picked_map) {
+  using Tiles = ForwardTiles<kPanels, kLong>;
+  extern __shared__ __align__(1024) unsigned char dynamic[];
+  Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic);
+  wait_for_kernels_before();
+  const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads);
+  if constexpr (kLong) {
+    // Few rows come here, mostly none: so there are few blocks, which take one tile of rows after the other.
+    const int apart = static_cast<int>(gridDim.x) / p.heads;
+    for (int tile = place.tile; tile * Tiles::kQueries < p.rows.counts[place.head]; tile += apart) {
+      if (tile >= apart) forget_barriers(tiles);
+      screen_rows<T, kPanels, kLong>(p, k_map, picked_map, tiles, place.head, tile,
+                                     p.rows.counts[place.head]);
+    }
+  } else {
+    screen_rows<T, kPanels, kLong>(p, k_map, picked_map, tiles, place.head, place.tile, p.q_len);
   }
 }
 

@@ -1,6 +1,6 @@
 #include "gpu/entmax/gather.h"
 
-#include "gpu/cuda_check.h"
+#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/scan.cuh"
 
 namespace splash::gpu::entmax {
@@ -28,6 +28,7 @@ __device__ void list_rows(uint32_t mask, int at, int word, int* queries, int64_t
 // One block a head, a thread 32 rows at a time.
 __global__ void __launch_bounds__(kGatherThreads)
     gather_kernel(const uint32_t* masks, int q_len, int* queries, int* counts, Support unstored) {
+  wait_for_kernels_before();
   const int head = static_cast<int>(blockIdx.x), words = row_mask_words(q_len);
   masks += int64_t{head} * words;
   queries += int64_t{head} * q_len;
@@ -49,9 +50,8 @@ __global__ void __launch_bounds__(kGatherThreads)
 
 void gather_rows(const Problem& problem, const uint32_t* masks, int* queries, int* counts,
                  StreamHandle stream, const Support& unstored) {
-  gather_kernel<<<static_cast<unsigned>(problem.heads), kGatherThreads, 0, stream>>>(
-      masks, problem.q_len, queries, counts, unstored);
-  check_launch("gather_kernel");
+  launch("gather_kernel", gather_kernel, static_cast<unsigned>(problem.heads), kGatherThreads, stream, masks,
+         problem.q_len, queries, counts, unstored);
 }
 
 }  // namespace splash::gpu::entmax

@@ -16,8 +16,8 @@
 
 namespace splash::gpu::entmax {
 
-// Writes problem.errors, and for bf16 problem.half_keys; +inf where scores might overflow, or keys are NaN or
-// infinite.
+// Writes problem.errors, +inf where scores might overflow, or keys are NaN or infinite; for bf16
+// problem.half_keys; and where some keys are picked (pick.h) problem.squares.
 void prepare_keys(const Problem& problem, Dtype dtype, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax

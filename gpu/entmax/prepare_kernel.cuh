@@ -10,6 +10,7 @@
 #include "gpu/arch/maximum.cuh"
 #include "gpu/arch/wgmma_f16.cuh"
 #include "gpu/engine/round.h"
+#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/vectors.cuh"
 #include "gpu/entmax/weights.cuh"
 
@@ -21,6 +22,7 @@ constexpr float kMostNorm = 4000;  // times |q'| < 16: below float16's largest, 
 // One block for kErrorKeys keys of a head; kLanes lanes a key, each 8 dimensions.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ Problem p) {
+  wait_for_kernels_before();
   static __shared__ float largest_of[kPrepareWarps][kLanes];  // static: one for all, also in gpu/tests/simt
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes, column = 8 * lane;
   const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kErrorKeys;
@@ -40,6 +42,8 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
       if (lane >= lanes) squares += before;
     }
     largest = arch::larger_or_nan(largest, squares);
+    if (p.segment > 0 && lane == kLanes - 1 && key < p.kv_len)
+      p.squares[int64_t{head} * p.kv_len + key] = squares;
     if constexpr (!std::is_same_v<T, __half>) {
       const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
       float x[8];

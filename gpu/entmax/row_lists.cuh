@@ -28,8 +28,7 @@ __device__ __forceinline__ bool is_left(float bound) {  // to other kernels
 // What a block's warps share of its head.
 struct Head {
   Entmax entmax;
-  float* bounds;        // [q_len]: where rows that are left leave their bounds, in units of <q, k>
-  const float* errors;  // [kv_len / kErrorKeys, rounded up]: of the screen's product, see prepare.h
+  float* bounds;  // [q_len]: where rows that are left leave their bounds, in units of <q, k>
 };
 
 // Rows r and r + 8 share room for kPlaces pairs: the first fills it from its start, the second from its end.
@@ -40,10 +39,10 @@ struct RowLists {
   using ExactScores = float[kWarpRows / 2][kRoom];
   __half scores[kWarpRows / 2][kRoom];  // lowered, and in the row's units
   int keys[kWarpRows / 2][kRoom];
-  float bound[kWarpRows];  // in the row's units
-  float unit[kWarpRows];   // a power of two: <q, k> = unit * score
-  float norm[kWarpRows];   // of the scaled query, at least: the product's error is norm * error of the keys
-  float pivot[kWarpRows];  // in the end <q, k> = score + pivot
+  float bound[kWarpRows];   // in the row's units
+  float unit[kWarpRows];    // a power of two: <q, k> = unit * score
+  float margin[kWarpRows];  // that the screen's scores are off by at most, beside their last rounding
+  float pivot[kWarpRows];   // in the end <q, k> = score + pivot
   int count[kWarpRows];
   int query[kWarpRows];  // of its head; -1 where there is none
 
@@ -166,18 +165,17 @@ __device__ __forceinline__ void drop_pairs(Lists& lists, Score (&scores)[kWarpRo
 
 // Drops what the bounds rule out, and the pairs of the keys from first_key to below end_key.
 template <class Lists>
-__device__ __forceinline__ void drop_screened(Lists& lists, const float* errors, int first_key = 0,
-                                              int end_key = 0) {
-  float bound[2], norm[2];
+__device__ __forceinline__ void drop_screened(Lists& lists, int first_key = 0, int end_key = 0) {
+  float bound[2], margin[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    bound[half] = lists.bound[row_of(half)] - 0x1p-23f;
-    norm[half] = 2.01f * lists.norm[row_of(half)];
+    bound[half] = lists.bound[row_of(half)];
+    margin[half] = 2.01f * lists.margin[row_of(half)];
   }
   drop_pairs(lists, lists.scores, [&](int half, float score, int key) {
     // At most what was lowered and rounded.
-    const float highest = fmaf(norm[half], errors[key / kErrorKeys], fmaf(0x1p-9f, fabsf(score), score));
-    return highest > bound[half] && (key < first_key || key >= end_key);
+    return fmaf(0x1p-9f, fabsf(score), score) + margin[half] > bound[half] &&
+           (key < first_key || key >= end_key);
   });
 }
 

@@ -17,7 +17,6 @@ namespace splash::gpu::entmax {
 struct Samples {
   uint32_t largest[2][4] = {{kNoScores, kNoScores, kNoScores, kNoScores},
                             {kNoScores, kNoScores, kNoScores, kNoScores}};
-  float error = 0;  // the largest of their keys
 
   template <int kWords>
   __device__ __forceinline__ void take(const uint32_t (&acc)[kWords]) {
@@ -62,34 +61,43 @@ class Screen {
   // tau of the samples: they are a set of keys like any other.
   __device__ __forceinline__ void bound_from(const Samples& samples) {
     const Entmax& entmax = head_.entmax;
+    float scores[2][8], gain[2], bound[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float gain = entmax.gain * lists_.unit[row_of(half)];
-      const float norm = lists_.norm[row_of(half)];
-      float scores[8];
+      gain[half] = entmax.gain * lists_.unit[row_of(half)];
+      const float margin = lists_.margin[row_of(half)];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 pair = __half22float2(half2_of(samples.largest[half][i]));
-        scores[2 * i] = at_least(pair.x, norm, samples.error);
-        scores[2 * i + 1] = at_least(pair.y, norm, samples.error);
+        scores[half][2 * i] = at_least(pair.x, margin);
+        scores[half][2 * i + 1] = at_least(pair.y, margin);
       }
-      float bound = bound_of_largest(quad_max(fmaxf(scores[0], scores[1])), gain);
-      entmax.visit([&](auto kind) {
+      bound[half] = bound_of_largest(quad_max(fmaxf(scores[half][0], scores[half][1])), gain[half]);
+    }
+    entmax.visit([&](auto kind) {
 #pragma unroll 1
-        for (int step = 0; step < 6; ++step) {
-          float sum = 0, slope = 0;
+      for (int step = 0; step < 6; ++step) {
+        float sum[2] = {}, slope[2] = {};
 #pragma unroll
-          for (const float score : scores) {
-            const float u = gain * (score - bound), of_u = entmax.slope(kind, u);
-            sum = fmaf(fmaxf(u, 0.0f), of_u, sum);
-            slope += of_u;
+        for (int i = 0; i < 8; ++i) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {  // two chains, so that neither waits
+            const float u = gain[half] * (scores[half][i] - bound[half]), of_u = entmax.slope(kind, u);
+            sum[half] = fmaf(fmaxf(u, 0.0f), of_u, sum[half]);
+            slope[half] += of_u;
           }
-          bound = newton(entmax.beta * gain, bound, quad_sum(sum), quad_sum(slope));
         }
-      });
-      __syncwarp();  // all have read
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          bound[half] =
+              newton(entmax.beta * gain[half], bound[half], quad_sum(sum[half]), quad_sum(slope[half]));
+      }
+    });
+    __syncwarp();  // all have read
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
       float& of_row = lists_.bound[row_of(half)];
-      if (threadIdx.x % 4 == 0 && !is_left(of_row)) of_row = fmaxf(of_row, bound);
+      if (threadIdx.x % 4 == 0 && !is_left(of_row)) of_row = fmaxf(of_row, bound[half]);
     }
     __syncwarp();
   }
@@ -123,49 +131,32 @@ class Screen {
     return quad_sum(above);
   }
 
-  // Before keys whose products are off by up to this error are looked at.
-  __device__ __forceinline__ void aim(float error) {
+  // Before keys are looked at: with the bounds as they are.
+  __device__ __forceinline__ void aim() {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = row_of(half);
-      threshold_[half] = threshold_of(lowered(lists_.bound[row]), lists_.norm[row], error);
-    }
+    for (int half = 0; half < 2; ++half)
+      threshold_[half] = threshold_of(lists_.bound[row_of(half)], lists_.margin[row_of(half)]);
   }
 
-  // Of each group of keys the lanes that hold a score above its row's threshold.
-  struct Above {
+  // Puts the groups aside of which a score exceeds its row's threshold. False where there was too little room
+  // for all: then the tile must be looked at again.
+  __device__ __forceinline__ bool look(const uint32_t (&acc)[kWords], int first_key, int lane) {
     unsigned lanes[kGroups];
-  };
-  __device__ __forceinline__ Above find(const uint32_t (&acc)[kWords]) const {
-    Above above;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
-      above.lanes[group] = __ballot_sync(kWarp, exceeds(acc + kGroupWords * group));
-    return above;
-  }
-
-  // Puts those groups aside. False where there was too little room for all: then the tile must be looked at
-  // again. No branch a group: one lane or another has a score above in most.
-  __device__ __forceinline__ bool put_aside(const uint32_t (&acc)[kWords], const Above& above, int first_key,
-                                            int lane) {
-    unsigned any = 0;
-#pragma unroll
-    for (const unsigned lanes : above.lanes) any |= lanes;
-    if (any == 0) return true;
+      lanes[group] = __ballot_sync(kWarp, exceeds(acc + kGroupWords * group));
     const unsigned mine = 1u << lane;
-    int slot[kGroups], end = waiting_;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
-      slot[group] = end + __popc(above.lanes[group] & (mine - 1));
-      end += __popc(above.lanes[group]);
+      if (lanes[group] == 0) continue;
+      const int slot = waiting_ + __popc(lanes[group] & (mine - 1));
+      if ((lanes[group] & mine) != 0 && slot < Aside::kRoom)
+        aside_.put(slot, acc + kGroupWords * group, first_key + lane + kGroupKeys * group);
+      waiting_ += __popc(lanes[group]);
     }
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      if ((above.lanes[group] & mine) != 0 && slot[group] < Aside::kRoom)
-        aside_.put(slot[group], acc + kGroupWords * group, first_key + lane + kGroupKeys * group);
-    }
-    waiting_ = min(end, Aside::kRoom);
-    return end <= Aside::kRoom;
+    const bool fits = waiting_ <= Aside::kRoom;
+    waiting_ = min(waiting_, Aside::kRoom);
+    return fits;
   }
 
   __device__ __forceinline__ int waiting() const {
@@ -174,11 +165,11 @@ class Screen {
 
   // Forgets the pairs of a tile that is looked at again.
   __device__ __forceinline__ void forget(int first_key, int end_key) {
-    drop_screened(lists_, head_.errors, first_key, end_key);
+    drop_screened(lists_, first_key, end_key);
   }
 
   // Lists the groups of such a tile, one group of each lane at a time.
-  __device__ __forceinline__ void look_again(const uint32_t (&acc)[kWords], int origin, float error) {
+  __device__ __forceinline__ void look_again(const uint32_t (&acc)[kWords], int origin) {
 #pragma unroll 1
     for (int group = 0; group < kGroups; ++group) {
       uint32_t words[kGroupWords];
@@ -189,8 +180,7 @@ class Screen {
         for (int other = 1; other < kGroups; ++other)
           words[i] = group == other ? acc[kGroupWords * other + i] : words[i];
       }
-      if (waiting_ > Aside::kRoom - 32) list(false);
-      aim(error);
+      if (waiting_ > Aside::kRoom - 32) list(true);
       const unsigned lanes = __ballot_sync(kWarp, exceeds(words)), mine = 1u << (threadIdx.x % 32);
       if ((lanes & mine) != 0)
         aside_.put(waiting_ + __popc(lanes & (mine - 1)), words, origin + kGroupKeys * group);
@@ -198,9 +188,16 @@ class Screen {
     }
   }
 
-  // Lists what was put aside: all of it, and raises the bounds; or as much as is quickly done.
-  __device__ __forceinline__ void list(bool all) {
-    waiting_ = list_aside(lists_, aside_, head_, waiting_, all);
+  // Lists what was put aside: all of it, or as much as is quickly done.
+  __device__ __forceinline__ void list(bool quickly) {
+    waiting_ = list_aside(lists_, aside_, head_, waiting_, quickly);
+    aim();
+  }
+
+  __device__ __forceinline__ void list_and_tighten() {
+    waiting_ = list_aside(lists_, aside_, head_, waiting_, false);
+    tighten(lists_, head_);
+    aim();
   }
 
   // All rows are left to the dense path.
@@ -209,6 +206,7 @@ class Screen {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (lane < kWarpRows) close_row(lists_, head_, lane, kBroad);
     __syncwarp();
+    aim();
   }
 
   // Whether no row takes pairs any more.

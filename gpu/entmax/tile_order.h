@@ -9,9 +9,9 @@
 namespace splash::gpu::entmax {
 
 // Whose rows a block takes: of each head the last tile of queries first, which sees the most keys where the
-// mask is causal; the heads eight at a time, so that L2 holds their keys and values.
+// mask is causal; the heads four at a time, so that L2 holds their keys and values.
 struct BlockPlace {
-  static constexpr int kHeads = 8;
+  static constexpr int kHeads = 4;
   int head, tile;
 
   SPLASH_HOST_DEVICE BlockPlace(int block, int tiles, int heads) {
@@ -22,27 +22,50 @@ struct BlockPlace {
   }
 };
 
-constexpr int kMostSamples = 20;  // tiles that a block samples
+constexpr int kTilesAtOnce = 2;         // turns of a round
+constexpr int kMostSampledKeys = 4096;  // of a block
+// Where a block has so few tiles, one of them may hold as many pairs as a warp has room for.
+constexpr int kFewTiles = 12;
 
-// A pass over some tiles, spread over all, finds bounds: it begins with the first, to which many models
-// attend, and the last, for recent keys tend to matter most, and goes on from both ends. A pass over all of
-// them, the last first, finds what exceeds the bounds.
+// Two passes over tiles of keys; a turn takes a tile, or none. The first pass finds bounds from samples: of
+// each segment of keys that all rows of a block see those with the largest norms (pick.h), and of the keys
+// behind the last tiles, for recent keys tend to matter most; no key twice. Where there are no such segments,
+// samples are the last tiles. The second pass, over all tiles, the last first, finds what exceeds the bounds.
 struct TileOrder {
-  int count, samples;  // samples: an even number
-  uint32_t step;       // tiles from one sample to the next, in 128ths
+  int count, picked, samples, screen;  // screen: the second pass's first turn
+  uint32_t step;                       // segments from one that is sampled to the next, in 128ths
 
-  explicit SPLASH_HOST_DEVICE TileOrder(int tiles) : count(tiles), samples(tiles & ~1), step(0) {
-    if (samples > kMostSamples) samples = kMostSamples;
-    if (tiles == 1) samples = 2;
-    if (tiles > 1) step = (static_cast<uint32_t>(tiles - 1) << 7) / static_cast<uint32_t>(samples - 1);
+  // tiles: of `keys` keys each that a row of the block sees; segments: that all see, of `of_segment` keys;
+  // sampled: whether there is a first pass.
+  SPLASH_HOST_DEVICE TileOrder(int tiles, int keys, int segments, int of_segment, bool sampled = true)
+      : count(tiles), picked(sampled ? segments : 0), step(0) {
+    const int most = sampled ? kMostSampledKeys / keys : 0, rest = tiles - segments * (of_segment / keys);
+    if (picked > most) picked = most;
+    if (picked > 1) step = (static_cast<uint32_t>(segments - 1) << 7) / static_cast<uint32_t>(picked - 1);
+    const int recent =
+        picked > 0 ? kTilesAtOnce - picked % kTilesAtOnce : most;  // one, or what fills a round
+    samples = picked + (rest < recent ? rest : recent);
+    screen = rounds(samples) * kTilesAtOnce;
   }
-  SPLASH_HOST_DEVICE int turns() const { return samples + count; }
-  SPLASH_HOST_DEVICE int sample(int turn) const {
-    const int at = turn % 2 == 0 ? turn / 2 : samples - 1 - turn / 2;
-    return static_cast<int>((static_cast<uint32_t>(at) * step + 64) >> 7);
+  SPLASH_HOST_DEVICE int turns() const { return screen + (has_few() ? count : rounds(count)) * kTilesAtOnce; }
+  // Whether a round of the second pass takes one tile.
+  SPLASH_HOST_DEVICE bool has_few() const { return count <= kFewTiles; }
+
+  SPLASH_HOST_DEVICE bool is_picked(int turn) const { return turn < picked; }
+  // The segment whose picked keys such a turn takes.
+  SPLASH_HOST_DEVICE int segment(int turn) const {
+    return static_cast<int>((static_cast<uint32_t>(turn) * step + 64) >> 7);
   }
-  SPLASH_HOST_DEVICE int screened(int turn) const { return turns() - 1 - turn; }
-  SPLASH_HOST_DEVICE int tile(int turn) const { return turn < samples ? sample(turn) : screened(turn); }
+  // The tile that another turn of the first pass takes, and one of the second; below 0: none.
+  SPLASH_HOST_DEVICE int recent(int turn) const { return turn < samples ? count - 1 - (turn - picked) : -1; }
+  SPLASH_HOST_DEVICE int screened(int turn) const {
+    const int behind = turn - screen;
+    if (!has_few()) return count - 1 - behind;
+    return behind % kTilesAtOnce == 0 ? count - 1 - behind / kTilesAtOnce : -1;
+  }
+
+ private:
+  static SPLASH_HOST_DEVICE int rounds(int tiles) { return (tiles + kTilesAtOnce - 1) / kTilesAtOnce; }
 };
 
 }  // namespace splash::gpu::entmax

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "gpu/cuda_check.h"
 #include "gpu/engine/round.h"
+#include "gpu/entmax/launch.cuh"
 
 namespace splash::gpu::entmax {
 namespace {
@@ -14,6 +14,7 @@ struct AlphaTable {
   float values[kMostAlphas];
 };
 __global__ void write_alphas(const __grid_constant__ AlphaTable table, int count, float* to) {
+  wait_for_kernels_before();
   if (static_cast<int>(threadIdx.x) < count) to[threadIdx.x] = table.values[threadIdx.x];
 }
 
@@ -38,8 +39,7 @@ ForwardArguments forward_arguments(const AttentionSpec& spec, const Arguments& a
   AlphaTable table{};
   const auto count = static_cast<int>(spec.normalizer.alpha.size());
   std::copy_n(spec.normalizer.alpha.begin(), count, table.values);
-  write_alphas<<<1, kMostAlphas, 0, arguments.stream>>>(table, count, alpha);
-  check_launch("write_alphas");
+  launch("write_alphas", write_alphas, 1, kMostAlphas, arguments.stream, table, count, alpha);
   const auto heads = static_cast<int>(spec.shape.batch * spec.shape.q_heads);  // a table each
   return {.q = arguments.q,
           .k = arguments.k,

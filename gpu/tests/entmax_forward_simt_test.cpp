@@ -5,6 +5,7 @@
 #include "gpu/engine/round.h"
 #include "gpu/entmax/dispatch.h"
 #include "gpu/entmax/forward_kernel.cuh"
+#include "gpu/entmax/pick_kernel.cuh"
 #include "gpu/entmax/prepare_kernel.cuh"
 #include "gpu/tests/entmax_simt.h"
 
@@ -40,24 +41,40 @@ void run_case(const PortableCase& c, Looked& looked) {
   p.bounds = bounds.data();
   p.errors = errors.data();
   if (std::is_same_v<T, __nv_bfloat16>) p.half_keys = half_keys.data();
+  // As pick.h has it, but for shorter keys too, so that they meet what else there is.
+  constexpr int kPicks = entmax::ForwardTiles<kPanels, false>::kKeys;
+  p.segment = s.kv_len >= 300 ? s.kv_len >= 1500 ? 512 : 256 : 0;
+  const int segments = p.segment > 0 ? p.kv_len / p.segment : 0;
+  std::vector<float> squares(size_t{key_heads} * static_cast<size_t>(p.kv_len), NAN);
+  std::vector<__half> picked(static_cast<size_t>(int64_t{key_heads} * segments * kPicks * p.head_dim),
+                             __half(NAN));
+  p.squares = squares.data();
+  p.picked = picked.data();
   constexpr int kLanes = kPanels == 1 ? 8 : kPanels == 2 ? 16 : 32;
   simt::run({tiles_of_keys, key_heads}, entmax::kPrepareThreads, test_seed(),
             [&] { entmax::prepare_kernel<T, kLanes>(p); });
+  if (segments > 0)
+    simt::run({static_cast<unsigned>(segments), key_heads}, entmax::kPickThreads, test_seed(), [&] {
+      p.segment == 256 ? entmax::pick_kernel<256, kPicks>(p) : entmax::pick_kernel<512, kPicks>(p);
+    });
 
   const auto screen = [&]<bool kLong>(uint64_t order) {
     using Tiles = entmax::ForwardTiles<kPanels, kLong>;
     static_assert(sizeof(Tiles) <= sizeof entmax::dynamic);
     const void* const keys_data = p.half_keys != nullptr ? p.half_keys : p.k;
-    const arch::TensorOnCpu keys{.data = static_cast<const uint16_t*>(keys_data),
-                                 .heads = static_cast<int>(key_heads),
-                                 .length = p.kv_len,
-                                 .dim = p.head_dim,
-                                 .tile_rows = Tiles::kKeys};
-    const CUtensorMap map = keys.map();
+    const auto map_of = [&](const void* keys, int length) {
+      return arch::TensorOnCpu{.data = static_cast<const uint16_t*>(keys),
+                               .heads = static_cast<int>(key_heads),
+                               .length = length,
+                               .dim = p.head_dim,
+                               .tile_rows = Tiles::kKeys}
+          .map();
+    };
+    const CUtensorMap map = map_of(keys_data, p.kv_len), picked_map = map_of(p.picked, segments * kPicks);
     std::fill(std::begin(entmax::dynamic), std::end(entmax::dynamic), 0xFF);
     simt::shared_memory = entmax::dynamic;
     simt::run(static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries)), Tiles::kThreads, order,
-              [&] { entmax::forward_kernel<T, kPanels, kLong>(p, map); });
+              [&] { entmax::forward_kernel<T, kPanels, kLong>(p, map, picked_map); });
   };
   screen.template operator()<false>(test_seed());
   const NamedRows again(crowded, p.heads, p.q_len);
@@ -103,6 +120,47 @@ TEST_CASE("entmax/0-one-pass on the CPU: problems in which its features meet, ag
   MESSAGE(looked.rows << " rows, " << looked.crowded << " of them again with long lists, " << looked.left_out
                       << " left to the dense path");
   CHECK(looked.left_out < looked.rows * 2 / 3);
+}
+
+TEST_CASE("entmax/0-one-pass on the CPU: picked are a segment's keys of the largest norms, rising") {
+  constexpr int kSegment = 512, kPicks = 64, kDim = 8, kHeads = 2, kKeys = 2 * kSegment + 100;
+  std::mt19937_64 random(test_seed());
+  std::vector<float> squares(kHeads * kKeys);
+  std::vector<__half> keys(squares.size() * kDim), picked(size_t{kHeads} * 2 * kPicks * kDim, __half(NAN));
+  for (size_t i = 0; i < squares.size(); ++i) {
+    // Of the second head, few norms are distinct.
+    squares[i] = std::chi_squared_distribution<float>(kDim)(random);
+    if (i >= kKeys) squares[i] = std::round(squares[i] / 8);
+    keys[i * kDim] = __half(static_cast<float>(i % kKeys % kSegment));
+  }
+  entmax::Problem p{
+      .heads = kHeads, .q_heads = kHeads, .kv_len = kKeys, .head_dim = kDim, .segment = kSegment};
+  p.k = keys.data();
+  p.squares = squares.data();
+  p.picked = picked.data();
+  simt::run({2, kHeads}, entmax::kPickThreads, test_seed(),
+            [&] { entmax::pick_kernel<kSegment, kPicks>(p); });
+  for (int block = 0; block < 2 * kHeads; ++block) {
+    const int first = block / 2 * kKeys + block % 2 * kSegment;
+    std::vector<bool> is_picked(kSegment, false);
+    int before = -1, wrong = 0;
+    float least = INFINITY, left = 0;
+    for (int i = 0; i < kPicks; ++i) {
+      const int key = static_cast<int>(static_cast<float>(picked[(block * kPicks + i) * kDim]));
+      wrong += key > before && key < kSegment ? 0 : 1;
+      before = key;
+      is_picked[static_cast<size_t>(key)] = true;
+    }
+    REQUIRE(wrong == 0);
+    for (int key = 0; key < kSegment; ++key) {
+      const float square = squares[static_cast<size_t>(first + key)];
+      const bool sink = block % 2 == 0 && key < entmax::kSinks;
+      if (sink) CHECK(is_picked[static_cast<size_t>(key)]);
+      if (is_picked[static_cast<size_t>(key)] && !sink) least = std::min(least, square);
+      if (!is_picked[static_cast<size_t>(key)]) left = std::max(left, square);
+    }
+    CHECK(least >= left * 0.95F);  // those within a thousandth of all ranks count alike
+  }
 }
 
 TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {

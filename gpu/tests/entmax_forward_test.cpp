@@ -19,6 +19,7 @@ struct Problem {
   AttentionSpec spec;
   Workload workload;
   int64_t nan_in_key = -1;
+  bool hollow = false;  // the norms of keys lie where queries are 0
 };
 
 AttentionSpec spec(const AttentionShape& shape, double alpha, bool causal) {
@@ -44,6 +45,22 @@ std::vector<Problem> problems() {
       {"huge logits", spec({1, 2, 1, 140, 1500, 64}, 1.5, false), {.query_variance = 1e8}},
       {"huge logits, alpha 2", spec({1, 2, 1, 140, 1500, 96}, 2, false), {.query_variance = 1e8}},
       {"NaN in a key among others", spec({1, 1, 1, 140, 1500, 64}, 1.5, false), {.query_variance = 6}, 700},
+      // So many that some are picked for their norms.
+      {"picked keys", spec({1, 2, 1, 140, 5000, 64}, 1.5, false), {.query_variance = 6}},
+      {"picked keys, causal", spec({2, 1, 1, 300, 9000, 128}, 1.5, true), {.query_variance = 6}},
+      {"picked keys from the first query on",
+       spec({1, 1, 1, 5300, 5300, 64}, 1.5, true),
+       {.query_variance = 25}},
+      {"picked keys, broad", spec({1, 1, 1, 140, 5000, 96}, 1.5, false), {.query_variance = 0.8}},
+      {"picked keys, wide heads", spec({1, 1, 1, 70, 4500, 192}, 1.75, false), {.query_variance = 6}},
+      {"picked keys, ties", spec({1, 1, 1, 140, 5000, 64}, 1.5, false), {.kind = WorkloadKind::ties}},
+      {"picked keys, sink", spec({1, 1, 1, 140, 20000, 64}, 2, false), {.kind = WorkloadKind::sink}},
+      {"picked keys, NaN in one", spec({1, 1, 1, 140, 5000, 64}, 1.5, false), {.query_variance = 6}, 4700},
+      {"norms that tell nothing",
+       spec({1, 1, 1, 140, 9000, 64}, 1.5, false),
+       {.query_variance = 12},
+       -1,
+       true},
   };
 }
 
@@ -53,6 +70,12 @@ AttentionInputs<double> inputs_of(const Problem& problem, Dtype dtype) {
   auto inputs = make_inputs<double>(seeded, problem.spec.shape);
   if (problem.nan_in_key >= 0)
     inputs.k.row(0, 0, problem.nan_in_key)[1] = std::numeric_limits<double>::quiet_NaN();
+  if (problem.hollow) {
+    const int64_t half = inputs.q.dim() / 2;
+    for (int64_t i = 0; i < inputs.q.size(); ++i) inputs.q.data()[i] *= i % (2 * half) < half ? 0 : 1;
+    for (int64_t i = 0; i < inputs.k.size(); ++i)
+      inputs.k.data()[i] *= i % (2 * half) < half && i / (2 * half) % 2 == 0 ? 8 : 1;
+  }
   round_inputs(inputs, dtype);
   return inputs;
 }

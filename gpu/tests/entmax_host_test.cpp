@@ -15,6 +15,7 @@
 #include "gpu/entmax/dense_root.h"
 #include "gpu/entmax/dispatch.h"
 #include "gpu/entmax/entmax.h"
+#include "gpu/entmax/pick.h"
 #include "gpu/entmax/portable/bound.h"
 #include "gpu/entmax/portable/problem.h"
 #include "gpu/entmax/tile_order.h"
@@ -223,36 +224,70 @@ TEST_CASE("the portable workspace's parts follow one another, each large enough 
   }
 }
 
-TEST_CASE("each tile of each head has its block, eight heads at a time, the last tiles first") {
-  for (const int heads : {1, 7, 8, 9, 16, 20}) {
+TEST_CASE("each tile of each head has its block, four heads at a time, the last tiles first") {
+  for (const int heads : {1, 3, 4, 5, 8, 18}) {
     for (const int tiles : {1, 2, 5}) {
       std::set<std::pair<int, int>> seen;
       for (int block = 0; block < heads * tiles; ++block) {
         const BlockPlace place(block, tiles, heads);
-        CHECK(place.head / 8 == block / (8 * tiles));
+        CHECK(place.head / BlockPlace::kHeads == block / (BlockPlace::kHeads * tiles));
         CHECK(place.head < heads);
         CHECK((place.tile >= 0 && place.tile < tiles));
         seen.emplace(place.head, place.tile);
         const BlockPlace before(std::max(block - 1, 0), tiles, heads);
-        if (before.head / 8 == place.head / 8) CHECK(before.tile >= place.tile);
+        if (before.head / BlockPlace::kHeads == place.head / BlockPlace::kHeads) CHECK(before.tile >= place.tile);
       }
       CHECK(seen.size() == static_cast<size_t>(heads * tiles));
     }
   }
 }
 
-TEST_CASE("a block samples tiles from both ends, then visits all, the last first") {
-  for (const int count : {1, 2, 3, 19, 20, 21, 64, 129}) {
-    CAPTURE(count);
-    const TileOrder order(count);
-    CHECK(order.samples % 2 == 0);
-    CHECK(order.samples <= kMostSamples);
-    std::set<int> sampled;
-    for (int turn = 0; turn < order.samples; ++turn) sampled.insert(order.tile(turn));
-    CHECK(static_cast<int>(sampled.size()) == std::min(order.samples, count));
-    CHECK(sampled.count(0) == 1);
-    CHECK(*sampled.rbegin() == count - 1);
-    for (int i = 0; i < count; ++i) CHECK(order.tile(order.samples + i) == count - 1 - i);
+TEST_CASE("a block samples picked keys and the last tiles, no key twice, then visits all, the last first") {
+  for (const int keys : {64, 128}) {
+    for (const int of_segment : {0, 256, 512, 2048}) {
+      for (const int count : {1, 2, 3, 11, 12, 13, 19, 20, 21, 64, 129, 1024}) {
+        CAPTURE(keys);
+        CAPTURE(of_segment);
+        CAPTURE(count);
+        const int segments = of_segment > 0 ? count * keys / of_segment : 0;
+        const TileOrder order(count, keys, segments, of_segment);
+        CHECK(order.samples > 0);
+        CHECK(order.samples * keys <= kMostSampledKeys + kTilesAtOnce * keys);
+        std::set<int> picked, recent;
+        for (int turn = 0; turn < order.screen; ++turn) {
+          if (order.is_picked(turn)) {
+            CHECK(picked.insert(order.segment(turn)).second);
+          } else if (order.recent(turn) >= 0) {
+            CHECK(recent.insert(order.recent(turn)).second);
+          }
+        }
+        CHECK(static_cast<int>(picked.size() + recent.size()) == order.samples);
+        if (!picked.empty()) CHECK(*picked.rbegin() < segments);
+        if (!recent.empty()) CHECK(*recent.begin() * keys >= segments * of_segment);
+        if (!recent.empty()) CHECK(*recent.rbegin() == count - 1);
+        std::vector<int> screened;
+        for (int turn = order.screen; turn < order.turns(); ++turn) {
+          if (order.screened(turn) >= 0) screened.push_back(order.screened(turn));
+        }
+        CHECK(static_cast<int>(screened.size()) == count);
+        for (int i = 0; i < count; ++i) CHECK(screened[static_cast<size_t>(i)] == count - 1 - i);
+        CHECK(order.screen % kTilesAtOnce == 0);
+        CHECK(order.turns() % kTilesAtOnce == 0);
+        CHECK(TileOrder(count, keys, segments, of_segment, false).screen == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("picks of all segments are what a block samples at most, where kv_len allows") {
+  for (const int picks : {64, 128}) {
+    for (const int64_t kv_len : {1, 4096, 4097, 16384, 65536, 131072, 1 << 20}) {
+      const int segment = pick_segment(kv_len, picks);
+      CHECK((segment == 0) == (kv_len <= kMostSampledKeys));
+      if (segment == 0) continue;
+      CHECK(segment >= 2 * picks);
+      if (segment < 2048) CHECK(kv_len / segment * picks <= kMostSampledKeys);
+    }
   }
 }
 

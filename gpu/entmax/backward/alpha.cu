@@ -1,6 +1,6 @@
 // dL/dalpha of a head: the sum of its rows', in one fixed order.
 
-#include "gpu/entmax/backward/launch.cuh"
+#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/backward/row_tile.cuh"
 
 namespace splash::gpu::entmax::backward {

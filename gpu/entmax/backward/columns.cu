@@ -8,7 +8,7 @@
 
 #include "gpu/entmax/backward/entry.cuh"
 #include "gpu/entmax/backward/group.cuh"
-#include "gpu/entmax/backward/launch.cuh"
+#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/scan.cuh"
 
 namespace splash::gpu::entmax::backward {

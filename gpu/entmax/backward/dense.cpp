@@ -7,9 +7,9 @@
 #include <cuda_fp16.h>
 
 #include "gpu/arch/tensor_map.h"
-#include "gpu/cuda_check.h"
 #include "gpu/engine/round.h"
 #include "gpu/entmax/backward/problem.h"
+#include "gpu/entmax/launch.h"
 
 namespace splash::gpu::entmax::backward {
 
@@ -35,24 +35,11 @@ namespace {
 // As many blocks as multiprocessors, at most `work`: they take what there is to do from a queue.
 void launch(const std::string& name, const DenseKernel& kernel, int64_t work, const Problem& problem,
             const CUtensorMap& first, const CUtensorMap& second, StreamHandle stream) {
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  check_cuda(
-      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes),
-      "ask for shared memory");
   Problem p = problem;
   CUtensorMap maps[] = {first, second};
   void* arguments[] = {&p, &maps[0], &maps[1]};
-  cudaLaunchAttribute overlap{};  // see launch.cuh
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(work, multiprocessors)));
-  config.blockDim = dim3(static_cast<unsigned>(kernel.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(kernel.shared_bytes);
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelExC(&config, kernel.function, arguments), "launch " + name);
+  const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(work, multiprocessors())));
+  entmax::launch(name, kernel.function, blocks, kernel.threads, kernel.shared_bytes, stream, arguments);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "gpu/entmax/backward/launch.cuh"
+#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/backward/problem.h"
 
 namespace splash::gpu::entmax::backward {

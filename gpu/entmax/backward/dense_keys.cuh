@@ -4,7 +4,7 @@
 
 #include "gpu/entmax/backward/dense_alone.cuh"
 #include "gpu/entmax/backward/dense_pairs.cuh"
-#include "gpu/entmax/backward/launch.cuh"
+#include "gpu/entmax/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
 

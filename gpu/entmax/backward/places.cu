@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "gpu/entmax/backward/launch.cuh"
+#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/backward/row_tile.cuh"
 #include "gpu/entmax/scan.cuh"
 

@@ -155,6 +155,13 @@ T __reduce_max_sync(unsigned /*mask*/, T value) {
   for (int i = 0; i < 32; ++i) value = max(value, values[i]);
   return value;
 }
+inline int __reduce_add_sync(unsigned /*mask*/, int value) {
+  using namespace splash::gpu::simt;
+  const auto values = exchange(Scope::warp, "reduce_add", value);
+  int sum = 0;
+  for (int i = 0; i < 32; ++i) sum += values[i];
+  return sum;
+}
 inline int __reduce_min_sync(unsigned /*mask*/, int value) {
   using namespace splash::gpu::simt;
   const auto values = exchange(Scope::warp, "reduce_min", value);

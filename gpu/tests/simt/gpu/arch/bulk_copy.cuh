@@ -18,6 +18,8 @@ struct TensorOnCpu {
   }
 };
 
+inline void fence_async_proxy() {}
+
 inline void tensor_load(void* shared, const CUtensorMap* map, uint64_t* barrier, int x, int y, int z) {
   TensorOnCpu tensor{};
   std::memcpy(&tensor, static_cast<const void*>(map), sizeof tensor);

@@ -8,7 +8,11 @@ namespace splash::gpu::arch {
 inline void mbarrier_init(uint64_t* barrier, int arrivals) {
   simt::init_barrier(barrier, arrivals);
 }
+inline void mbarrier_inval(uint64_t* /*barrier*/) {}
 inline void mbarrier_init_fence() {}
+inline void mbarrier_arrive(uint64_t* barrier) {
+  simt::arrive(barrier, 0);
+}
 inline bool mbarrier_arrive_last(uint64_t* barrier) {
   return simt::arrive(barrier, 0) == 1;
 }

@@ -1,9 +1,9 @@
 #pragma once
-// gpu/entmax/backward/launch.cuh on the CPU: to launch a kernel is to run its blocks.
+// gpu/entmax/launch.cuh on the CPU: to launch a kernel is to run its blocks.
 
 #include "gpu/engine/memory.h"
 
-namespace splash::gpu::entmax::backward {
+namespace splash::gpu::entmax {
 
 inline uint64_t order = 0;  // the next kernel's
 
@@ -19,4 +19,4 @@ void launch(const char* /*name*/, void (*kernel)(Parameters...), unsigned blocks
   simt::run(blocks, threads, ++order, [&] { kernel(arguments...); });
 }
 
-}  // namespace splash::gpu::entmax::backward
+}  // namespace splash::gpu::entmax
