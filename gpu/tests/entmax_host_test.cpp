@@ -235,7 +235,8 @@ TEST_CASE("each tile of each head has its block, four heads at a time, the last 
         CHECK((place.tile >= 0 && place.tile < tiles));
         seen.emplace(place.head, place.tile);
         const BlockPlace before(std::max(block - 1, 0), tiles, heads);
-        if (before.head / BlockPlace::kHeads == place.head / BlockPlace::kHeads) CHECK(before.tile >= place.tile);
+        if (before.head / BlockPlace::kHeads == place.head / BlockPlace::kHeads)
+          CHECK(before.tile >= place.tile);
       }
       CHECK(seen.size() == static_cast<size_t>(heads * tiles));
     }

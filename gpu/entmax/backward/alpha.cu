@@ -1,7 +1,7 @@
 // dL/dalpha of a head: the sum of its rows', in one fixed order.
 
-#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/backward/row_tile.cuh"
+#include "gpu/entmax/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {

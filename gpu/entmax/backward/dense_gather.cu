@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/backward/problem.h"
+#include "gpu/entmax/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/backward/row_tile.cuh"
+#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/scan.cuh"
 
 namespace splash::gpu::entmax::backward {

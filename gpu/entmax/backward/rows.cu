@@ -4,9 +4,9 @@
 
 #include "gpu/entmax/backward/entry.cuh"
 #include "gpu/entmax/backward/group.cuh"
-#include "gpu/entmax/launch.cuh"
 #include "gpu/entmax/backward/long_rows.h"
 #include "gpu/entmax/backward/row_gradient.cuh"
+#include "gpu/entmax/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {
