@@ -75,7 +75,7 @@ Outputs<T> outputs_of(
   std::vector<Line> workspace(
       static_cast<size_t>(entmax::backward_workspace_bytes(c.spec, c.dtype, capacity)) / sizeof(Line));
   std::memset(static_cast<void*>(workspace.data()), 0xFF, workspace.size() * sizeof(Line));
-  entmax::backward::order = order;
+  entmax::order = order;
   entmax::enqueue_backward(c.spec, c.dtype,
                            {.q = q.data(),
                             .k = k.data(),
