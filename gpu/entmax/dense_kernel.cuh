@@ -34,8 +34,8 @@ class DenseBlock {
     }
   }
 
-  // False where scores are too large for a pivot of 0; nothing is written then. Else rows hold what the
-  // support is known by.
+  // False where scores or supports are too large for a pivot of 0; nothing is written then. Else rows hold
+  // what the support is known by.
   __device__ __forceinline__ bool run() {
     const bool any_key = products_.tiles > 0;
     if (any_key) guess();
@@ -94,7 +94,10 @@ class DenseBlock {
         const float error = sum[half] / Arithmetic<kKind>::template kScale<T> - 1;
         exact &= !rows_.open[half] || fabsf(error) <= kMostError;
       }
-      if (__syncthreads_and(exact || settled || passes >= kMostPasses)) {
+      const bool all_exact = __syncthreads_and(exact) != 0;
+      // Supports may be so broad that tau's own precision does not do: relative to the largest score it does.
+      if (kKind != Kind::any && settled && !all_exact) return false;
+      if (all_exact || settled || passes >= kMostPasses) {
         const int query[2] = {products_.query_of(0), products_.query_of(1)};
         finish_dense<T>(p_, products_.head, query, arithmetic_, rows_, output, sum);
         return true;

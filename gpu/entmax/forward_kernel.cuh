@@ -142,6 +142,7 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
   };
   const float* const errors = p.errors + int64_t{key_head} * ((p.kv_len + kErrorKeys - 1) / kErrorKeys);
   if (thread == 0) {
+    tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len};
     for (int s = 0; s < kStages; ++s) {
       arch::mbarrier_init(&tiles.full[s], 1);
       arch::mbarrier_init(&tiles.empty[s], Tiles::kWarps);
@@ -149,7 +150,6 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     arch::mbarrier_init(&tiles.again, 1);
     arch::mbarrier_init_fence();
     for (int i = 0; i < min(kStages, order.turns()); ++i) load_turn(std::true_type{}, i, i);
-    tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len};  // alpha is waited for
   }
   const int queries[2] = {query_of(row_at(row_of(0))), query_of(row_at(row_of(1)))};
   uint32_t q[4 * kPanels][4];
@@ -316,7 +316,7 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
   // What was put aside is listed every so many rounds, by all warps in the same ones, and by a warp whose
   // room is nearly full.
   constexpr int kRoom = Tiles::Rows::Aside::kRoom;
-  int wait = 1, interval = 0;                    // rounds; no interval yet
+  int wait = 1, interval = 0;                    // rounds
   int meeting = order.screen + order.count / 4;  // the turn from which on all may find that they can stop
   int key = kKeys * (order.count - 1);           // of the round's first tile
   while (turn < turns && !done) {
@@ -325,24 +325,24 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     if (--wait > 0 && screen.waiting() < kRoom * 3 / 4) [[likely]]
       continue;
     if (turn == turns) break;
-    // The warps tell one another after the first round, and know after the third, without a barrier: its second
-    // tile is loaded when all have left the second round's first.
-    const int behind = turn - order.screen;
-    if (behind == kTilesAtOnce && lane == 0) tiles.seen[warp] = screen.waiting();
+    const int waited = screen.waiting();
     screen.list(interval != 1);
     if (wait > 0) continue;
-    if (interval == 0 && behind > kStages + 1) {
+    if (interval == 0) {
+      // So that the fullest warp's room is some three fifths full when it is listed.
+      if (lane == 0) tiles.seen[warp] = waited;
+      __syncthreads();
       int most = 1;
       for (const int of_warp : tiles.seen) most = max(most, of_warp);
-      // So that the fullest warp's room is some two thirds full when it is listed.
       interval = max(1, kRoom * 2 / 3 / most);
     } else if (dense_may_pay && turn >= meeting) {
-      meeting += behind;
+      meeting += turn - order.screen;
       if (__syncthreads_and(screen.closed())) stop();
     }
-    wait = max(interval, 1);
+    wait = interval;
   }
-  if (!screen.closed()) screen.list_last();
+  // Exact scores cost more than tighter bounds, but where supports are broad those spare too few.
+  if (!screen.closed()) dense_may_pay ? screen.list(false) : screen.list_and_tighten();
 
   // Once more those tiles of which too much had to be put aside at once: by now the bounds are tight.
   const bool open = !screen.closed();
@@ -410,10 +410,6 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   using Tiles = ForwardTiles<kPanels, kLong>;
   extern __shared__ __align__(1024) unsigned char dynamic[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic);
-  if (threadIdx.x == 0) {
-    arch::prefetch_tensor_map(&k_map);
-    arch::prefetch_tensor_map(&picked_map);
-  }
   wait_for_kernels_before();
   const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads);
   if constexpr (kLong) {

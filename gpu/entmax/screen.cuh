@@ -194,12 +194,6 @@ class Screen {
     aim();
   }
 
-  // The last ones. Exact scores cost more than tighter bounds, but where lists are long those spare too few.
-  __device__ __forceinline__ void list_last() {
-    list(false);
-    if (__reduce_max_sync(kWarp, lists_.count[threadIdx.x % kWarpRows]) <= 40) tighten(lists_, head_);
-  }
-
   __device__ __forceinline__ void list_and_tighten() {
     waiting_ = list_aside(lists_, aside_, head_, waiting_, false);
     tighten(lists_, head_);
