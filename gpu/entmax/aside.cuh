@@ -128,7 +128,9 @@ __device__ __forceinline__ void list_groups(Lists& lists, const Aside& aside, co
   uint32_t above = find();
   while (__any_sync(kWarp, above != 0)) {
     const int lead = __clz(static_cast<int>(above)), word = lead % kGroupWords, half = word % 2;
-    const bool high = lead < 16, wanted = above != 0;
+    const bool high = lead < 16;
+    const int key = (origin & ~31) + 8 * (word / 2) + 2 * (origin % 4) + (high ? 1 : 0);
+    const bool wanted = above != 0 && key < lists.end[quad + 8 * half];  // the row sees it
     const unsigned firsts = __ballot_sync(kWarp, wanted && half == 0) & peers;
     const unsigned seconds = __ballot_sync(kWarp, wanted && half == 1) & peers;
     // The first row's pairs come before the second's.
@@ -141,9 +143,9 @@ __device__ __forceinline__ void list_groups(Lists& lists, const Aside& aside, co
       const float score = __half2float(scores[2 * (word % 4) + (high ? 1 : 0)]);
       const int to = Lists::place(half, at);
       lists.scores[quad][to] = __float2half_rd(at_least(score, half == 0 ? margin[0] : margin[1]));
-      lists.keys[quad][to] = (origin & ~31) + 8 * (word / 2) + 2 * (origin % 4) + (high ? 1 : 0);
-      above &= ~(0x80000000u >> lead);
+      lists.keys[quad][to] = key;
     }
+    if (above != 0 && (!wanted || fits)) above &= ~(0x80000000u >> lead);
     count[0] = upto;
     count[1] = min(count[1] + __popc(seconds), Lists::kRoom - upto);
     if (__any_sync(kWarp, wanted && !fits)) [[unlikely]] {

@@ -30,7 +30,8 @@ __device__ __forceinline__ float broad_samples(float keys) {
   return fmaf(3.2f, sqrtf(keys / 128), 11.6f);
 }
 
-// Tiles of which a warp had no room for what it was to put aside: bit i % 32 of word i / 32 is the i-th tile.
+// Tiles of which a warp had no room for what it was to put aside: bit i % 32 of word i / 32 is the i-th tile;
+// the last bit stands for all tiles behind, too.
 struct LostTiles {
   static constexpr int kMost = 1024;
   unsigned words[kMost / 32];
@@ -172,15 +173,18 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = queries[half], row = row_of(half);
+      const int end = query < 0 ? 0 : end_of(query);
       lists.query[row] = query;
+      lists.end[row] = end;
       lists.count[row] = 0;
       lists.unit[row] = unit[half];
       const float margin = fmaf(1.001f * norm[half], error, 0x1p-24f);
       const bool screened = margin < INFINITY;
       lists.margin[row] = screened ? margin : 0;
-      lists.bound[row] = query < 0 ? kCrowded
-                         : kLong   ? p.bounds[int64_t{head} * p.q_len + query] / unit[half]
-                                   : -INFINITY;
+      lists.bound[row] = query < 0  ? kCrowded
+                         : end == 0 ? kNothing
+                         : kLong    ? p.bounds[int64_t{head} * p.q_len + query] / unit[half]
+                                    : -INFINITY;
       if (!screened) close_row(lists, tiles.head, row, kBroad);
     }
   }
@@ -199,8 +203,9 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     }
     arch::wgmma_commit();
   };
-  // Calls look with what the rows see: elsewhere -inf. (Written to registers of their own: products into ones
-  // that a branch may have changed would wait for one another.)
+  // Calls look with what the rows see: elsewhere -inf. The screen does without: what is listed of a tile is
+  // looked at once more. (Written to registers of their own: products into ones that a branch may have
+  // changed would wait for one another.)
   const auto show = [&](const Scores& acc, int first_key, const auto& look) {
     if (first_key + kKeys <= whole_end) [[likely]]
       return look(acc);
@@ -249,11 +254,11 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     arch::wgmma_wait<1>();
     arch::wgmma_hold(x);
     refill(sampling, leave(is_first, first), turn, first);
-    show(x, first_key, [&](const Scores& acc) { look(acc, first_key); });
+    look(x, first_key);
     arch::wgmma_wait<0>();
     arch::wgmma_hold(y);
     refill(sampling, leave(is_first, second), turn + 1, second);
-    if (second_key >= 0) show(y, second_key, [&](const Scores& acc) { look(acc, second_key); });
+    if (second_key >= 0) look(y, second_key);
     turn += kTilesAtOnce;
   };
 
@@ -283,8 +288,9 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     while (turn < order.screen && !done) {
       // Picked keys are seen by all rows, as are those from 0 on.
       const auto key_of = [&](int turn) { return order.is_picked(turn) ? 0 : kKeys * order.recent(turn); };
-      take_tiles(std::true_type{}, key_of(turn), key_of(turn + 1),
-                 [&](const Scores& acc, int) { samples.take(acc); });
+      take_tiles(std::true_type{}, key_of(turn), key_of(turn + 1), [&](const Scores& acc, int first_key) {
+        show(acc, first_key, [&](const Scores& seen) { samples.take(seen); });
+      });
       if (turn == kTilesAtOnce) {
         dense_may_pay = most_rows([&](int half) { return screen.spread(samples, half) < kCloseSpread; });
         if (dense_may_pay &&
@@ -306,12 +312,8 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
   const auto look = [&](const Scores& acc, int first_key) {
     if (screen.look(acc, first_key, arch::lane_id())) [[likely]]
       return;
-    const int index = order.count - 1 - first_key / kKeys;
-    if (index >= LostTiles::kMost) {
-      screen.close_all();
-    } else if (arch::lane_id() == 0) {
-      lost.words[index / 32] |= 1u << index % 32;
-    }
+    const int index = min(order.count - 1 - first_key / kKeys, LostTiles::kMost - 1);
+    if (arch::lane_id() == 0) lost.words[index / 32] |= 1u << index % 32;
   };
   // What was put aside is listed every so many rounds, by all warps in the same ones, and by a warp whose
   // room is nearly full.
@@ -344,6 +346,7 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
   // Exact scores cost more than tighter bounds, but where supports are broad those spare too few.
   if (!screen.closed()) dense_may_pay ? screen.list(false) : screen.list_and_tighten();
 
+  if (order.count >= LostTiles::kMost && lost.words[LostTiles::kMost / 32 - 1] >> 31 != 0) screen.close_all();
   // Once more those tiles of which too much had to be put aside at once: by now the bounds are tight.
   const bool open = !screen.closed();
   if (__syncthreads_or(open && lost.words[lane] != 0)) [[unlikely]] {

@@ -19,6 +19,7 @@ constexpr int kWarpRows = 16;
 // A row's bound is at most tau: what is not above it has p = 0. Rows that take no more pairs are marked by
 // it:
 inline constexpr float kBroad = FLT_MAX;  // left to the dense path: many rows beside it outgrew their lists
+inline constexpr float kNothing = 1e30f;  // it sees no keys; more than float16 holds, so nothing exceeds it
 inline constexpr float kCrowded = INFINITY;  // it outgrew its list; or is no row at all
 
 __device__ __forceinline__ bool is_left(float bound) {  // to other kernels
@@ -45,6 +46,7 @@ struct RowLists {
   float pivot[kWarpRows];   // in the end <q, k> = score + pivot
   int count[kWarpRows];
   int query[kWarpRows];  // of its head; -1 where there is none
+  int end[kWarpRows];    // it sees the keys below
 
   // Where the i-th pair of row r or r + 8 lies.
   static __device__ __forceinline__ int place(int half, int i) { return half == 0 ? i : kRoom - 1 - i; }
