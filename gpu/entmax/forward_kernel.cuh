@@ -281,7 +281,7 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     const bool counts = half < 2 && (half == 0 ? of_first : of_second) && lists.query[row_of(half % 2)] >= 0;
     return 2 * __syncthreads_count(counts) >= min(kQueries, present - tile * kQueries);
   };
-  if (!kLong && !done) {  // others have bounds from before
+  if (!kLong && !done) {  // rows that outgrew their lists have bounds
     Samples samples;
     const int eighth = max(512 / kKeys, order.count / 8);
     const int decision = min(order.screen, eighth & ~1);
@@ -331,7 +331,7 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     screen.list(interval != 1);
     if (wait > 0) continue;
     if (interval == 0) {
-      // So that the fullest warp's room is some three fifths full when it is listed.
+      // So that the fullest warp's room is some two thirds full when it is listed.
       if (lane == 0) tiles.seen[warp] = waited;
       __syncthreads();
       int most = 1;
