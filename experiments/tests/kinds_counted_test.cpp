@@ -10,6 +10,8 @@
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/planned_kernel.h"
 #include "experiments/tests/kinds_helpers.h"
+#include "gpu/entmax/pick.h"
+#include "gpu/entmax/tile_order.h"
 
 using namespace splash;
 using namespace splash::analysis;
@@ -18,20 +20,24 @@ using namespace splash::experiments::tests;
 
 namespace {
 
-// FLOPs of the tiles that the pass over samples takes since it takes 20 of a block's and not 16.
-double flops_of_more_samples(int64_t heads, int64_t q_tiles) {
-  double tiles = 0;
-  for (int64_t of_block = 1; of_block <= q_tiles; ++of_block) {  // causal: as many as the block's own place
-    const auto samples = [&](int64_t most) { return std::min(most, of_block / 2 * 2); };
-    tiles += static_cast<double>(samples(20) - samples(16));
+// FLOPs of the tiles that blocks take more, or fewer, since they do not sample 16 tiles spread evenly any
+// more.
+double flops_of_other_samples(int64_t heads, int q_tiles) {
+  constexpr int kTile = 128, kSegment = gpu::entmax::pick_segment(16384, kTile);
+  int64_t turns = 0;
+  for (int count = 1; count <= q_tiles; ++count) {  // causal: as many as the block's own place
+    const int first_sees = kTile * (count - 1) + 1;
+    const gpu::entmax::TileOrder order(count, kTile, first_sees / kSegment, kSegment);
+    const int before = std::clamp(count / 2 * 2, 2, 16) + (count + 1) / 2 * 2;
+    turns += order.turns() - before;
   }
-  return static_cast<double>(heads) * tiles * 2 * 128 * 128 * 64;
+  return static_cast<double>(heads * turns) * 2 * kTile * kTile * 64;
 }
 
 }  // namespace
 
 // 16 heads, 16384 x 16384, d 64, bfloat16, causal: the kernel that screens, alone, L2 flushed before it;
-// counted when it took 16 samples.
+// counted when it sampled 16 tiles, spread evenly.
 TEST_CASE("the flagship's trace is what Nsight Compute counted, but for what the data decides") {
   if (gpu::all_variants().empty()) return;  // a build without CUDA has no declarations
   const Machine machine = machine_of("NVIDIA H200", read_machines(SPLASH_SOURCE_DIR "/data/machines"));
@@ -55,7 +61,7 @@ TEST_CASE("the flagship's trace is what Nsight Compute counted, but for what the
       match_counters(read_ncu(SPLASH_SOURCE_DIR "/analysis/tests/data/ncu-raw.csv").kernels, {kernel});
   REQUIRE(counted.size() == 1);
   const Counters& c = counted[0].counters;
-  CHECK(kernel.flops - flops_of_more_samples(16, 128) == doctest::Approx(c.tensor_flops).epsilon(1e-3));
+  CHECK(kernel.flops - flops_of_other_samples(16, 128) == doctest::Approx(c.tensor_flops).epsilon(1e-3));
 
   const CallTraffic traffic =
       simulate({{.trace = traces.back(), .at_once = 2 * 132}}, machine.multiprocessors.count, machine.l2);
