@@ -8,8 +8,8 @@
 namespace splash::gpu::entmax {
 
 constexpr int kPickThreads = 128;
-constexpr int kSteps =
-    10;  // that find their least norm, halving: what then lies within a thousandth, counts alike
+// Halvings that find the least norm that is picked; what then lies within a thousandth of all counts alike.
+constexpr int kSteps = 10;
 constexpr int kSinks = 4;  // the first keys of a head, which are picked whatever their norm
 
 // One block a segment of kSegment keys of a head: kPicks of them, rising.

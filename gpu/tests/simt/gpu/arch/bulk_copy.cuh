@@ -19,7 +19,6 @@ struct TensorOnCpu {
 };
 
 inline void fence_async_proxy() {}
-inline void prefetch_tensor_map(const CUtensorMap* /*map*/) {}
 
 inline void tensor_load(void* shared, const CUtensorMap* map, uint64_t* barrier, int x, int y, int z) {
   TensorOnCpu tensor{};
