@@ -3,8 +3,8 @@
 // queries: Q in registers, K (in float16) through a ring of tiles that the copy engine fills, V only where
 // p > 0. Two blocks a multiprocessor, so that one's products hide the other's solving and gathering.
 //
-// A product waits for all four warps of a warpgroup, a tile's place in the ring for all warps. So what takes
-// a warp long is rare: a pair is listed when it is found, by its lane alone.
+// A product waits for all four warps of a warpgroup, a tile's place in the ring for all warps. So what a warp
+// does only now and then, such as listing pairs, all do in the same turns: else each would wait for each.
 
 #include <type_traits>
 
@@ -157,8 +157,8 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
   float unit[2], norm[2];
   load_queries<T>(p, head, queries, q, unit, norm);
 
-  float error =
-      0;  // of the screen's product, the largest of the block's keys: +inf where it cannot deal with one
+  // Of the screen's product, the largest of the block's keys: +inf where it cannot deal with one.
+  float error = 0;
   for (int i = thread; i < (block_end + kErrorKeys - 1) / kErrorKeys; i += Tiles::kThreads)
     error = fmaxf(error, errors[i]);
   error = arch::warp_max(error);
