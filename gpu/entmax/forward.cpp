@@ -56,13 +56,12 @@ struct Workspace {
     segment = pick_segment(spec.shape.kv_len, picks);
     if (segment == 0) return;
     picked_keys = spec.shape.kv_len / segment * picks;
-    squares = take(key_heads * spec.shape.kv_len * int64_t{sizeof(float)});
     picked = take(key_heads * picked_keys * spec.shape.head_dim * 2);
   }
   int64_t bytes = 0, bounds, masks[2] = {}, queries, counts, errors;
   int64_t half_keys;  // -1: k itself
   int picks, segment;
-  int64_t picked_keys = 0, squares = 0, picked = 0;  // of a key head; where segment is not 0
+  int64_t picked_keys = 0, picked = 0;  // of a key head; where segment is not 0
 };
 
 Problem problem_of(const AttentionSpec& spec, const Workspace& workspace, const ForwardArguments& args) {
@@ -77,7 +76,7 @@ Problem problem_of(const AttentionSpec& spec, const Workspace& workspace, const 
   p.half_keys = workspace.half_keys < 0 ? nullptr : at(workspace.half_keys);
   p.segment = workspace.segment;
   if (p.segment > 0) {
-    p.squares = static_cast<float*>(at(workspace.squares));
+    p.picks = workspace.picks;
     p.picked = at(workspace.picked);
   }
   return p;
@@ -147,7 +146,6 @@ void enqueue_hopper(const AttentionSpec& spec, Dtype dtype, const ForwardArgumen
     p.rows = {queries, counts};
   };
   prepare_keys(p, dtype, args.stream);
-  if (p.segment > 0) pick_keys(p, workspace.picks, args.stream);
   screen(false);
   gather(p.crowded_masks, {});
   screen(true);
@@ -199,9 +197,9 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   return plan;
 }
 
-// The keys' preparation, the picks, and the kernel that screens all rows: a pass over samples of the keys,
-// then one over all. What comes of it the data decides, rows that outgrow their lists or have broad supports
-// among it; here each row weighs one value, the least, and the first keys of a segment are its picks.
+// The keys' preparation and the kernel that screens all rows: a pass over samples of the keys, then one over
+// all. What comes of it the data decides, rows that outgrow their lists or have broad supports among it; here
+// each row weighs one value, the least.
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const AttentionShape& s = spec.shape;
   const Tile tile = plan.tile;
@@ -213,7 +211,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
                 errors = ceil_div(kv_len, kErrorKeys), segment = workspace.segment, picks = workspace.picks,
                 segments = segment > 0 ? kv_len / segment : 0, row_bytes = rows.row_bytes(),
                 base = alpha_bytes(spec), errors_at = base + workspace.errors,
-                squares_at = base + workspace.squares, picked_at = base + workspace.picked,
+                picked_at = base + workspace.picked,
                 copy_at = workspace.half_keys < 0 ? -1 : base + workspace.half_keys;
   const auto read_keys = [=](BlockTrace& trace, int64_t key_head, int64_t first, int64_t count) {
     if (copy_at < 0) return rows.read_k(trace, key_head, first, count);
@@ -226,15 +224,12 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
     rows.read_k(trace, head, first, kErrorKeys);
     trace.next_step();
     if (copy_at >= 0) trace.write(Operand::workspace, copy_at + at * row_bytes, keys * row_bytes);
-    if (segments > 0) trace.write(Operand::workspace, squares_at + at * kFloat, keys * kFloat);
+    const int64_t share = segments > 0 ? picks * kErrorKeys / segment : 0;  // that are picked
+    if (share > 0 && first / segment < segments)
+      trace.write(Operand::workspace,
+                  picked_at + (head * segments * picks + first / kErrorKeys * share) * row_bytes,
+                  share * row_bytes);
     trace.write(Operand::workspace, errors_at + block * kFloat, kFloat);
-  };
-  const auto pick = [=](int64_t block, BlockTrace& trace) {
-    const int64_t head = block / segments, first = block % segments * segment;
-    trace.read(Operand::workspace, squares_at + (head * kv_len + first) * kFloat, segment * kFloat);
-    trace.next_step();
-    read_keys(trace, head, first, picks);
-    trace.write(Operand::workspace, picked_at + block * picks * row_bytes, picks * row_bytes);
   };
   const auto screen = [=, seen = SeenTiles(spec, tile.q, tile.k)](int64_t block, BlockTrace& trace) mutable {
     const BlockPlace place(static_cast<int>(block), static_cast<int>(q_tiles), static_cast<int>(heads));
@@ -263,13 +258,8 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
     trace.next_step();
     rows.write_out(trace, head, first, std::min<int64_t>(tile.q, q_len - first));
   };
-  std::vector<KernelTrace> kernels{
-      {.kernel = "prepare_kernel", .blocks = key_heads * errors, .through_l1 = true, .run = prepare}};
-  if (segments > 0)
-    kernels.push_back(
-        {.kernel = "pick_kernel", .blocks = key_heads * segments, .through_l1 = true, .run = pick});
-  kernels.push_back({.kernel = "forward_kernel", .blocks = plan.kernels[0].blocks, .run = screen});
-  return kernels;
+  return {{.kernel = "prepare_kernel", .blocks = key_heads * errors, .through_l1 = true, .run = prepare},
+          {.kernel = "forward_kernel", .blocks = plan.kernels[0].blocks, .run = screen}};
 }
 
 void launch(const AttentionSpec& spec, Dtype dtype, const Plan&, const Arguments& args) {

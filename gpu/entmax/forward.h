@@ -56,11 +56,10 @@ UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const Forward
 // another, InvalidArgument where spec contradicts itself.
 void require_forward(const AttentionSpec& spec, Dtype dtype);
 
-// Enqueues the kernels and nothing else. Hopper's: one that prepares the keys, one that picks samples of
-// them, one that screens all rows, one for the few rows that outgrew its lists, one for rows with broad
-// supports. The portable ones: one for all rows, one for those that outgrew its lists. Throws as
-// require_forward and choose_path do; InvalidArgument where the mask's tables are missing; DeviceError where
-// a launch fails.
+// Enqueues the kernels and nothing else. Hopper's: one that prepares the keys and picks samples of them,
+// one that screens all rows, one for the few rows that outgrew its lists, one for rows with broad supports.
+// The portable ones: one for all rows, one for those that outgrew its lists. Throws as require_forward and
+// choose_path do; InvalidArgument where the mask's tables are missing; DeviceError where a launch fails.
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax

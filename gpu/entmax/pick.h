@@ -3,11 +3,14 @@
 // large scores, whatever the queries. tau of a sample bounds tau of all from below, whichever keys it holds;
 // the more of a row's support it holds, the fewer pairs the screen lists. Compiles without nvcc.
 //
+// A segment is as many keys as have a tile of picks; of each kErrorKeys of it equally many are picked, so
+// that a block that has them at hand need not know of others (prepare_kernel.cuh).
+//
 // Of 16k Gaussian keys of 64 dimensions, the top eighth by norm holds half of a row's support (variance 6), a
-// random eighth an eighth. head_dim must be a multiple of 8.
+// random eighth an eighth.
 
-#include "gpu/engine/memory.h"
-#include "gpu/entmax/problem.h"
+#include <cstdint>
+
 #include "gpu/entmax/tile_order.h"
 
 namespace splash::gpu::entmax {
@@ -20,9 +23,5 @@ constexpr int pick_segment(int64_t kv_len, int picks) {
   while (segment < 2048 && segment * int64_t{kMostSampledKeys} < kv_len * picks) segment *= 2;
   return segment;
 }
-
-// Writes problem.picked from problem.squares and the keys in float16: `picks` (64 or 128) keys of each whole
-// segment.
-void pick_keys(const Problem& problem, int picks, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax

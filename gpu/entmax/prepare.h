@@ -1,6 +1,6 @@
 #pragma once
-// What the screen reads of the keys: float16 copies, and how far products with them may be off. Compiles
-// without nvcc.
+// What the screen reads of the keys: float16 copies, how far products with them may be off, and those that
+// are sampled first (pick.h). Compiles without nvcc.
 //
 // The screen multiplies scaled queries q' (8 <= |q'| < 16) with keys k in float16, 16 dimensions a step, and
 // each step rounds the sum (wgmma_f16.cuh). By Cauchy and Schwarz the sum after j steps is at most |q'| times
@@ -17,7 +17,7 @@
 namespace splash::gpu::entmax {
 
 // Writes problem.errors, +inf where scores might overflow, or keys are NaN or infinite; for bf16
-// problem.half_keys; and where some keys are picked (pick.h) problem.squares.
+// problem.half_keys; and where some keys are picked problem.picked.
 void prepare_keys(const Problem& problem, Dtype dtype, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax

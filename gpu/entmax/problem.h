@@ -27,10 +27,9 @@ struct Problem {
   // See prepare.h.
   void* half_keys = nullptr;  // [key heads, kv_len, head_dim] in float16; null where k itself is
   float* errors = nullptr;    // [key heads, kv_len / kErrorKeys, rounded up]
-  // See pick.h. segment: keys of which some are picked; 0: none are.
-  int segment = 0;
-  float* squares = nullptr;  // [key heads, kv_len]: of the keys' norms
-  void* picked = nullptr;    // [key heads, kv_len / segment * picks, head_dim] in float16
+  // See pick.h. segment: keys of which `picks` are picked; 0: none are.
+  int segment = 0, picks = 0;
+  void* picked = nullptr;  // [key heads, kv_len / segment * picks, head_dim] in float16
 };
 
 constexpr int kErrorKeys = 128;  // keys that share an error

@@ -399,7 +399,7 @@ TEST_CASE(
       for (const KernelTrace& kernel : variant->trace(c.spec, c.dtype, plan)) {
         const bool named = std::any_of(plan.kernels.begin(), plan.kernels.end(),
                                        [&](const auto& launch) { return launch.name == kernel.kernel; });
-        CHECK((named || kernel.kernel == "prepare_kernel" || kernel.kernel == "pick_kernel"));
+        CHECK((named || kernel.kernel == "prepare_kernel"));
         for (int64_t block = 0; block < kernel.blocks; ++block) {
           trace.clear();
           kernel.run(block, trace);
