@@ -142,8 +142,8 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     }
   };
   const float* const errors = p.errors + int64_t{key_head} * ((p.kv_len + kErrorKeys - 1) / kErrorKeys);
+  if (thread == 32) tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len};
   if (thread == 0) {
-    tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len};
     for (int s = 0; s < kStages; ++s) {
       arch::mbarrier_init(&tiles.full[s], 1);
       arch::mbarrier_init(&tiles.empty[s], Tiles::kWarps);
