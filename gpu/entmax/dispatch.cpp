@@ -4,12 +4,14 @@
 
 #include "core/error.h"
 #include "gpu/entmax/portable/problem.h"
+#include "gpu/entmax/problem.h"
 
 namespace splash::gpu::entmax {
 
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype) {
   return (dtype == Dtype::bf16 || dtype == Dtype::f16) && spec.selection.kind == SelectionKind::all &&
-         spec.mask.q_positions.empty() && spec.mask.cu_seqlens_q.empty();
+         spec.mask.q_positions.empty() && spec.mask.cu_seqlens_q.empty() &&
+         spec.shape.kv_len <= int64_t{kMostKeys};
 }
 
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability) {
@@ -17,8 +19,9 @@ ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath want
   const bool hopper = compute_capability == 90 && takes_hopper(spec, dtype);
   if (wanted == ForwardPath::hopper && !hopper) {
     throw Unsupported(
-        "entmax forward's path for Hopper takes bfloat16 and float16, all keys, no mask or a causal one, on "
-        "compute capability 9.0; ForwardPath::fastest takes the other problems too");
+        "entmax forward's path for Hopper takes bfloat16 and float16, all of up to 2^28 keys, no mask or a "
+        "causal "
+        "one, on compute capability 9.0; ForwardPath::fastest takes the other problems too");
   }
   return hopper && wanted != ForwardPath::portable ? ForwardPath::hopper : ForwardPath::portable;
 }

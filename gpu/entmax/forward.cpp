@@ -224,7 +224,8 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
     rows.read_k(trace, head, first, kErrorKeys);
     trace.next_step();
     if (copy_at >= 0) trace.write(Operand::workspace, copy_at + at * row_bytes, keys * row_bytes);
-    const int64_t share = segments > 0 ? picks * kErrorKeys / segment : 0;  // that are picked
+    const int64_t share =
+        segments > 0 ? picks_of_block(workspace.picks, workspace.segment) : 0;  // that are picked
     if (share > 0 && first / segment < segments)
       trace.write(Operand::workspace,
                   picked_at + (head * segments * picks + first / kErrorKeys * share) * row_bytes,
@@ -232,7 +233,8 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
     trace.write(Operand::workspace, errors_at + block * kFloat, kFloat);
   };
   const auto screen = [=, seen = SeenTiles(spec, tile.q, tile.k)](int64_t block, BlockTrace& trace) mutable {
-    const BlockPlace place(static_cast<int>(block), static_cast<int>(q_tiles), static_cast<int>(heads));
+    const BlockPlace place(static_cast<int>(block), static_cast<int>(q_tiles), static_cast<int>(heads),
+                           heads_together(kv_len * head_dim));
     const int64_t head = place.head, key_head = head / group, first = place.tile * tile.q;
     const int64_t first_sees =
         std::clamp<int64_t>(spec.mask.causal ? first + 1 + kv_len - q_len : kv_len, 0, kv_len);

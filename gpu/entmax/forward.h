@@ -13,7 +13,7 @@ namespace splash::gpu::entmax {
 
 enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where it can be, else portable
 
-// Whether Hopper's path takes the problem: bf16 or f16, all keys, no mask or a causal one.
+// Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, no mask or a causal one.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
 // hopper or portable, for a device of this compute capability (90: 9.0). Throws Unsupported where hopper is
@@ -27,7 +27,8 @@ enum class StoredRows {
 };
 
 // Device addresses, 16-byte aligned; q, out: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads,
-// kv_len, head_dim], all of one dtype.
+// kv_len, head_dim], all of one dtype. A value that is not finite reaches the rows that attend to it, and on
+// Hopper's path it may also make rows beside them NaN (as in the tiles of dense attention).
 struct ForwardArguments {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* out = nullptr;
@@ -43,8 +44,8 @@ struct ForwardArguments {
 };
 
 // Enough for either path. Hopper's: 8.25 bytes a query row, 4 for each 128 keys, for bf16 a copy of k, and
-// for more than 4096 keys 4 bytes a key and copies of some: of a head 4096 keys or a sixteenth, whichever is
-// more. The portable one: 4.125 bytes a query row.
+// for more than 4096 keys copies of some: of a head 4096 keys or a sixteenth, whichever is more. The portable
+// one: 4.125 bytes a query row.
 int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype);
 
 // The rows that StoredRows::sparse leaves out, for backward: they lie in the workspace until the next

@@ -22,20 +22,10 @@ namespace splash::gpu::entmax {
 // Where supports are broad, lists outgrow their room, and the dense path is faster from the start. If a row's
 // 16 largest samples of two tiles lie within kBroadSpread in z, its support is broad: had it no other keys,
 // each would have p of some 1/16. If within kCloseSpread, more tiles are asked, an eighth of them, 512 keys
-// at least.
+// at least: where kBroadSamples of the 32 samples lie above the bound, some 55 keys are to be expected in the
+// support and 70 on the list, and the dense path begins to pay (measured, Gaussian scores, 4k and 16k keys).
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
-// Of the 32 samples of so many keys, those above the bound that tell of some 40 in the support, where the
-// dense path begins to pay: a fit to Gaussian scores.
-__device__ __forceinline__ float broad_samples(float keys) {
-  return fmaf(3.2f, sqrtf(keys / 128), 11.6f);
-}
-
-// Tiles of which a warp had no room for what it was to put aside: bit i % 32 of word i / 32 is the i-th tile;
-// the last bit stands for all tiles behind, too.
-struct LostTiles {
-  static constexpr int kMost = 1024;
-  unsigned words[kMost / 32];
-};
+constexpr int kBroadSamples = 24;
 
 // kPanels: of 64 dimensions. kLong: one block a multiprocessor, so that lists are as long as shared memory
 // allows.
@@ -44,17 +34,15 @@ struct ForwardTiles {
   static constexpr int kWarps = 8, kThreads = 32 * kWarps, kQueries = kWarps * kWarpRows;
   static constexpr int kBlocks = kLong || kPanels > 2 ? 1 : 2;  // a multiprocessor
   static constexpr int kKeys = kPanels == 1 ? 128 : 64, kPanelBytes = kKeys * 128, kStages = 3;
-  using Rows = WarpRows<(!kLong ? 100 : kPanels > 2 ? 220 : 300), 80>;
+  using Lists = RowLists<kLong ? 48 : 27, kLong ? 3072 : 1536>;
 
   union {
     alignas(1024) unsigned char keys[kStages][kPanels * kPanelBytes];
-    typename Rows::Lists::ExactScores scores[kWarps];  // when all keys have been looked at
+    alignas(16) int listed[kWarps][Lists::kMost];  // when all keys have been looked at
   };
-  Rows rows[kWarps];
-  LostTiles lost[kWarps];
-  uint64_t full[kStages], empty[kStages], again;
+  Lists lists[kWarps];
+  uint64_t full[kStages], empty[kStages];
   float errors[kWarps];
-  int seen[kWarps];  // groups that waited in each warp when it first listed them
   Head head;
 };
 
@@ -148,7 +136,6 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
       arch::mbarrier_init(&tiles.full[s], 1);
       arch::mbarrier_init(&tiles.empty[s], Tiles::kWarps);
     }
-    arch::mbarrier_init(&tiles.again, 1);
     arch::mbarrier_init_fence();
     for (int i = 0; i < min(kStages, order.turns()); ++i) load_turn(std::true_type{}, i, i);
   }
@@ -163,12 +150,10 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     error = fmaxf(error, errors[i]);
   error = arch::warp_max(error);
   if (lane == 0) tiles.errors[warp] = error;
-  LostTiles& lost = tiles.lost[warp];
-  lost.words[lane] = 0;
   __syncthreads();
   for (const float of_warp : tiles.errors) error = fmaxf(error, of_warp);
 
-  auto& lists = tiles.rows[warp].lists;
+  auto& lists = tiles.lists[warp];
   if (lane % 4 == 0) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -176,7 +161,6 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
       const int end = query < 0 ? 0 : end_of(query);
       lists.query[row] = query;
       lists.end[row] = end;
-      lists.count[row] = 0;
       lists.unit[row] = unit[half];
       const float margin = fmaf(1.001f * norm[half], error, 0x1p-24f);
       const bool screened = margin < INFINITY;
@@ -189,7 +173,7 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     }
   }
   __syncwarp();
-  Screen<kKeys, typename Tiles::Rows> screen(tiles.rows[warp], tiles.head);
+  Screen<T, kKeys, kTilesAtOnce, typename Tiles::Lists> screen(lists, tiles.head);
 
   const auto descriptor_of = [](const unsigned char* keys) {
     return arch::uniform(arch::k_major_descriptor(keys));
@@ -303,76 +287,28 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
       if (turn < order.screen && !decides) continue;
       screen.bound_from(samples);
       if (!decides) continue;
-      const float broad = broad_samples(static_cast<float>(min(turn, order.samples) * kKeys));
-      if (most_rows([&](int half) { return static_cast<float>(screen.above_bound(samples, half)) >= broad; }))
+      if (most_rows([&](int half) { return screen.above_bound(samples, half) >= kBroadSamples; }))
         leave_to_dense();
     }
   }
   screen.aim();
-  const auto look = [&](const Scores& acc, int first_key) {
-    if (screen.look(acc, first_key, arch::lane_id())) [[likely]]
-      return;
-    const int index = min(order.count - 1 - first_key / kKeys, LostTiles::kMost - 1);
-    if (arch::lane_id() == 0) lost.words[index / 32] |= 1u << index % 32;
-  };
-  // What was put aside is listed every so many rounds, by all warps in the same ones, and by a warp whose
-  // room is nearly full.
-  constexpr int kRoom = Tiles::Rows::Aside::kRoom;
-  int wait = 1, interval = 0;                    // rounds
   int meeting = order.screen + order.count / 4;  // the turn from which on all may find that they can stop
   int key = kKeys * (order.count - 1);           // of the round's first tile
   while (turn < turns && !done) {
-    take_tiles(std::false_type{}, key, order.has_few() ? -1 : key - kKeys, look);
-    key -= order.has_few() ? kKeys : 2 * kKeys;
-    if (--wait > 0 && screen.waiting() < kRoom * 3 / 4) [[likely]]
-      continue;
-    if (turn == turns) break;
-    const int waited = screen.waiting();
-    screen.list(interval != 1);
-    if (wait > 0) continue;
-    if (interval == 0) {
-      // So that the fullest warp's room is some two thirds full when it is listed.
-      if (lane == 0) tiles.seen[warp] = waited;
-      __syncthreads();
-      int most = 1;
-      for (const int of_warp : tiles.seen) most = max(most, of_warp);
-      interval = max(1, kRoom * 2 / 3 / most);
-    } else if (dense_may_pay && turn >= meeting) {
+    take_tiles(std::false_type{}, key, key - kKeys, [&](const Scores& acc, int first_key) {
+      screen.look(acc, first_key, first_key + kKeys > whole_end, arch::lane_id());
+    });
+    key -= kTilesAtOnce * kKeys;
+    if (screen.has_little_room()) [[unlikely]]
+      screen.make_room(p, head);
+    if (dense_may_pay && turn >= meeting) [[unlikely]] {
       meeting += turn - order.screen;
       if (__syncthreads_and(screen.closed())) stop();
     }
-    wait = interval;
   }
-  // Exact scores cost more than tighter bounds, but where supports are broad those spare too few.
-  if (!screen.closed()) dense_may_pay ? screen.list(false) : screen.list_and_tighten();
-
-  if (order.count >= LostTiles::kMost && lost.words[LostTiles::kMost / 32 - 1] >> 31 != 0) screen.close_all();
-  // Once more those tiles of which too much had to be put aside at once: by now the bounds are tight.
-  const bool open = !screen.closed();
-  if (__syncthreads_or(open && lost.words[lane] != 0)) [[unlikely]] {
-    uint32_t parity = 0;
-    for (int word = 0; word < min(LostTiles::kMost, order.count + 31) / 32; ++word) {
-      unsigned of_any = 0;
-      for (const LostTiles& of_warp : tiles.lost) of_any |= of_warp.words[word];
-      for (; of_any != 0; of_any &= of_any - 1, parity ^= 1) {
-        const int bit = __ffs(static_cast<int>(of_any)) - 1,
-                  key = kKeys * (order.count - 1 - (32 * word + bit));
-        if (thread == 0) load(k_map, key / kKeys, 0, &tiles.again);
-        arch::mbarrier_wait(&tiles.again, parity);
-        Scores acc;
-        multiply(acc, descriptor_of(tiles.keys[0]));
-        arch::wgmma_wait<0>();
-        arch::wgmma_hold(acc);
-        if (lost.words[word] >> bit & 1) {
-          screen.forget(key, key + kKeys);
-          show(acc, key, [&](const Scores& seen) { screen.look_again(seen, key + lane); });
-          screen.list_and_tighten();
-        }
-        __syncthreads();
-      }
-    }
-  }
-  if (!screen.closed()) finish_rows<T, kPanels>(p, head, tiles.head, lists, tiles.scores[warp]);
+  screen.save_columns();
+  __syncthreads();  // lists come where tiles were
+  if (!screen.closed()) finish_rows<T, kPanels>(p, head, tiles.head, lists, tiles.listed[warp]);
 
   // Lane r answers for row r.
   const bool is_row = lane < kWarpRows && lists.query[lane] >= 0;
@@ -401,7 +337,6 @@ __device__ __forceinline__ void forget_barriers(Tiles& tiles) {
       arch::mbarrier_inval(&tiles.full[s]);
       arch::mbarrier_inval(&tiles.empty[s]);
     }
-    arch::mbarrier_inval(&tiles.again);
   }
 }
 
@@ -414,7 +349,8 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   extern __shared__ __align__(1024) unsigned char dynamic[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic);
   wait_for_kernels_before();
-  const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads);
+  const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads,
+                         heads_together(int64_t{p.kv_len} * p.head_dim));
   if constexpr (kLong) {
     // Few rows come here, mostly none: so there are few blocks, which take one tile of rows after the other.
     const int apart = static_cast<int>(gridDim.x) / p.heads;

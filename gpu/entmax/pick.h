@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "gpu/entmax/problem.h"
 #include "gpu/entmax/tile_order.h"
 
 namespace splash::gpu::entmax {
@@ -22,6 +23,11 @@ constexpr int pick_segment(int64_t kv_len, int picks) {
   int segment = 256;
   while (segment < 2048 && segment * int64_t{kMostSampledKeys} < kv_len * picks) segment *= 2;
   return segment;
+}
+
+// Of each kErrorKeys of a segment, how many.
+SPLASH_HOST_DEVICE constexpr int picks_of_block(int picks, int segment) {
+  return picks * kErrorKeys / segment;
 }
 
 }  // namespace splash::gpu::entmax

@@ -11,6 +11,7 @@
 #include "gpu/arch/wgmma_f16.cuh"
 #include "gpu/engine/round.h"
 #include "gpu/entmax/launch.cuh"
+#include "gpu/entmax/pick.h"
 #include "gpu/entmax/vectors.cuh"
 #include "gpu/entmax/weights.cuh"
 
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
   if (picks) {
     rank_keys(order, rank);
     __syncthreads();
-    const int share = p.picks * kErrorKeys / p.segment;  // kSinks at least
+    const int share = picks_of_block(p.picks, p.segment);  // kSinks at least
     auto* const picked =
         static_cast<__half*>(p.picked) +
         (int64_t{head} * (p.kv_len / p.segment) * p.picks + int64_t{blockIdx.x} * share) * p.head_dim +

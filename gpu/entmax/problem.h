@@ -32,7 +32,8 @@ struct Problem {
   void* picked = nullptr;  // [key heads, kv_len / segment * picks, head_dim] in float16
 };
 
-constexpr int kErrorKeys = 128;  // keys that share an error
+constexpr unsigned kMostKeys = 1u << 28;  // that Hopper's path takes
+constexpr int kErrorKeys = 128;           // keys that share an error
 
 // Of a head, 32 rows a word; what is beyond the last row is undefined.
 constexpr int row_mask_words(int q_len) {

@@ -1,16 +1,49 @@
 #pragma once
-// One dense pass over the keys of a row tile, which finds the few pairs that may have p > 0: products of 64
-// queries and kKeys keys in float16, in a warpgroup's registers (wgmma_f16.cuh), held against the rows'
-// bounds less the products' error.
+// One dense pass over the keys of a row tile, which finds the few that may have p > 0: products of 64 queries
+// and kKeys keys in float16, in a warpgroup's registers (wgmma_f16.cuh), held against the rows' bounds less
+// the products' error.
 //
-// What a score costs decides: at head_dim 64 the tensor cores need 256 cycles for 64 x 128 scores. So a
-// lane's are looked at 16 at a time, 8 of each of its rows, two in an instruction. Only where one exceeds its
-// row's threshold the 16 are put aside in shared memory, all in one go; later the warp takes what was put
-// aside from there, a lane each, and lists what exceeds the thresholds.
+// What a score costs decides: at head_dim 64 the tensor cores need 256 cycles for 64 x 128 scores. So a lane
+// compares two at a time and keeps a bit of each, without a branch: a product waits for all four warps of a
+// warpgroup, a tile's place in the ring for all warps, and where one has more to do, all wait for it.
 
-#include "gpu/entmax/aside.cuh"
+#include <cuda_fp16.h>
+
+#include "gpu/arch/shared_pointer.cuh"
+#include "gpu/entmax/room.cuh"
 
 namespace splash::gpu::entmax {
+
+constexpr uint32_t kNoScores = 0xFC00FC00;  // two of -inf in float16
+
+__device__ __forceinline__ __half2 half2_of(uint32_t bits) {
+  return *reinterpret_cast<const __half2*>(&bits);
+}
+__device__ __forceinline__ uint32_t bits_of(__half2 pair) {
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
+  return bits_of(__hmax2(half2_of(a), half2_of(b)));
+}
+__device__ __forceinline__ uint32_t smaller(uint32_t a, uint32_t b) {
+  return bits_of(__hmin2(half2_of(a), half2_of(b)));
+}
+
+// What exceeds the bound in exact scores exceeds the threshold in the screen's. It is twice in float16, and
+// so that rounding does not lift it, it starts from less than the bound.
+__device__ __forceinline__ uint32_t threshold_of(float bound, float margin) {
+  return bits_of(__float2half2_rn(bound - 0x1p-10f * fabsf(bound) - margin));
+}
+
+// The largest of every second word from kFirst on: of the even scores of a row, and of the odd ones.
+template <int kFirst, int kCount, int kWords>
+__device__ __forceinline__ uint32_t largest_of(const uint32_t (&acc)[kWords]) {
+  if constexpr (kCount == 1) {
+    return acc[kFirst];
+  } else {
+    return larger(largest_of<kFirst, kCount / 2>(acc), largest_of<kFirst + kCount, kCount / 2>(acc));
+  }
+}
 
 // A lane's largest scores of some tiles, four of the even ones and four of the odd ones of each row, one a
 // tile at most.
@@ -22,10 +55,7 @@ struct Samples {
   __device__ __forceinline__ void take(const uint32_t (&acc)[kWords]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      uint32_t rest = largest_of(acc, half);
-#pragma unroll
-      for (int word = kGroupWords; word < kWords; word += kGroupWords)
-        rest = larger(rest, largest_of(acc + word, half));
+      uint32_t rest = half == 0 ? largest_of<0, kWords / 2>(acc) : largest_of<1, kWords / 2>(acc);
 #pragma unroll
       for (uint32_t& kept : largest[half]) {
         const uint32_t lesser = smaller(kept, rest);
@@ -36,27 +66,15 @@ struct Samples {
   }
 };
 
-// What a warp has in shared memory.
-template <int kPlaces, int kSlots>
-struct WarpRows {
-  using Lists = RowLists<kPlaces>;
-  using Aside = entmax::Aside<kSlots>;
-  Aside aside;
-  Lists lists;
-};
-
-template <int kKeys, class Rows>
+// kTurnsAtOnce: tiles between one question for room and the next.
+template <class T, int kKeys, int kTurnsAtOnce, class Lists>
 class Screen {
-  using Lists = typename Rows::Lists;
-  using Aside = typename Rows::Aside;
-  static_assert(Aside::kRoom >= 64, "a group of each lane beside what list() leaves");
-
  public:
   static constexpr int kWords = kKeys / 4;  // a lane's
-  static constexpr int kGroups = kKeys / kGroupKeys;
 
-  __device__ __forceinline__ Screen(Rows& rows, const Head& head)
-      : lists_(rows.lists), aside_(rows.aside), head_(head) {}
+  __device__ __forceinline__ Screen(Lists& lists, const Head& head) : lists_(lists), head_(head) {
+    forget_keys();
+  }
 
   // tau of the samples: they are a set of keys like any other.
   __device__ __forceinline__ void bound_from(const Samples& samples) {
@@ -138,66 +156,49 @@ class Screen {
       threshold_[half] = threshold_of(lists_.bound[row_of(half)], lists_.margin[row_of(half)]);
   }
 
-  // Puts the groups aside of which a score exceeds its row's threshold. False where there was too little room
-  // for all: then the tile must be looked at again.
-  __device__ __forceinline__ bool look(const uint32_t (&acc)[kWords], int first_key, int lane) {
-    unsigned lanes[kGroups];
+  // Lists the keys of a tile whose scores exceed their row's threshold. partly: some rows do not see all.
+  __device__ __forceinline__ void look(const uint32_t (&acc)[kWords], int first_key, bool partly, int lane) {
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group)
-      lanes[group] = __ballot_sync(kWarp, exceeds(acc + kGroupWords * group));
-    const unsigned mine = 1u << lane;
+    for (int from = 0; from < kWords; from += kTileKeys / 4) {
+      uint32_t above = 0;
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      if (lanes[group] == 0) continue;
-      const int slot = waiting_ + __popc(lanes[group] & (mine - 1));
-      if ((lanes[group] & mine) != 0 && slot < Aside::kRoom)
-        aside_.put(slot, acc + kGroupWords * group, first_key + lane + kGroupKeys * group);
-      waiting_ += __popc(lanes[group]);
-    }
-    const bool fits = waiting_ <= Aside::kRoom;
-    waiting_ = min(waiting_, Aside::kRoom);
-    return fits;
-  }
-
-  __device__ __forceinline__ int waiting() const {
-    return waiting_;
-  }
-
-  // Forgets the pairs of a tile that is looked at again.
-  __device__ __forceinline__ void forget(int first_key, int end_key) {
-    drop_screened(lists_, first_key, end_key);
-  }
-
-  // Lists the groups of such a tile, one group of each lane at a time.
-  __device__ __forceinline__ void look_again(const uint32_t (&acc)[kWords], int origin) {
-#pragma unroll 1
-    for (int group = 0; group < kGroups; ++group) {
-      uint32_t words[kGroupWords];
-#pragma unroll
-      for (int i = 0; i < kGroupWords; ++i) {
-        words[i] = acc[i];
-#pragma unroll
-        for (int other = 1; other < kGroups; ++other)
-          words[i] = group == other ? acc[kGroupWords * other + i] : words[i];
+      for (int word = 0; word < kTileKeys / 4; ++word) {
+        const uint32_t bits = __hgt2_mask(half2_of(acc[from + word]), half2_of(threshold_[word % 2]));
+        above |= bits & 0x00010001u << (word / 2 + 8 * (word % 2));
       }
-      if (waiting_ > Aside::kRoom - 32) list(true);
-      const unsigned lanes = __ballot_sync(kWarp, exceeds(words)), mine = 1u << (threadIdx.x % 32);
-      if ((lanes & mine) != 0)
-        aside_.put(waiting_ + __popc(lanes & (mine - 1)), words, origin + kGroupKeys * group);
-      waiting_ += __popc(lanes);
+      const int first = first_key + 4 * from;
+      if (partly) {
+        const int before = first + 2 * (lane % 4);
+        const int left[2] = {lists_.end[lane / 4] - before, lists_.end[lane / 4 + 8] - before};
+        above &=
+            lowest(left[0]) | lowest(left[1]) << 8 | lowest(left[0] - 1) << 16 | lowest(left[1] - 1) << 24;
+      }
+      if (above != 0) {
+        arch::store_shared<0>(next_, above, static_cast<uint32_t>(first));
+        next_ -= kPairBytes;
+      }
     }
   }
 
-  // Lists what was put aside: all of it, or as much as is quickly done.
-  __device__ __forceinline__ void list(bool quickly) {
-    waiting_ = list_aside(lists_, aside_, head_, waiting_, quickly);
+  // Whether a lane's column has hardly room for the next tiles.
+  __device__ __forceinline__ bool has_little_room() const {
+    return __any_sync(kWarp, next_ < least_);
+  }
+
+  __device__ __forceinline__ void make_room(const Problem& p, int head_index) {
+    save_columns();
+    make_room_in<T, 2 * kNextTiles + 2>(p, head_index, head_, lists_);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    next_ = place_of(Lists::kSlots / 2 - 1);
+    least_ = place_of((lists_.keys[lane] + 1) / 2 + kNextTiles - 1);
     aim();
   }
 
-  __device__ __forceinline__ void list_and_tighten() {
-    waiting_ = list_aside(lists_, aside_, head_, waiting_, false);
-    tighten(lists_, head_);
-    aim();
+  // For those who work on the lists.
+  __device__ __forceinline__ void save_columns() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    lists_.tiles[lane] = static_cast<int>(next_ - place_of(0)) / kPairBytes + 1;
+    __syncwarp();
   }
 
   // All rows are left to the dense path.
@@ -206,25 +207,36 @@ class Screen {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (lane < kWarpRows) close_row(lists_, head_, lane, kBroad);
     __syncwarp();
+    forget_keys();
     aim();
   }
 
-  // Whether no row takes pairs any more.
+  // Whether no row takes keys any more.
   __device__ __forceinline__ bool closed() const {
     return __all_sync(kWarp, is_left(fminf(lists_.bound[row_of(0)], lists_.bound[row_of(1)])));
   }
 
  private:
-  __device__ __forceinline__ bool exceeds(const uint32_t* words) const {
-    return (exceeding(threshold_[0], largest_of(words, 0)) |
-            exceeding(threshold_[1], largest_of(words, 1))) != 0;
+  static constexpr int kPairBytes = 256;                               // of all lanes
+  static constexpr int kNextTiles = kTurnsAtOnce * kKeys / kTileKeys;  // before room is asked for again
+
+  // The bits of the keys 0, 8, 16, ... below `end`.
+  static __device__ __forceinline__ uint32_t lowest(int end) {
+    return (1u << min(max((end + 7) / 8, 0), 8)) - 1;
+  }
+  __device__ __forceinline__ uint32_t place_of(int pair) const {
+    return arch::shared_address(lists_.columns[pair][threadIdx.x % 32]);
+  }
+  __device__ __forceinline__ void forget_keys() {
+    lists_.keys[threadIdx.x % 32] = 0;
+    next_ = place_of(Lists::kSlots / 2 - 1);
+    least_ = place_of(kNextTiles - 1);
   }
 
   Lists& lists_;
-  Aside& aside_;
   const Head& head_;
   uint32_t threshold_[2] = {};
-  int waiting_ = 0;
+  uint32_t next_, least_;  // where the lane's next tile goes in shared memory, and where it has to
 };
 
 }  // namespace splash::gpu::entmax

@@ -8,24 +8,26 @@
 
 namespace splash::gpu::entmax {
 
+// How many heads' blocks run at a time: as many as have their keys and values in L2 together.
+SPLASH_HOST_DEVICE constexpr int heads_together(int64_t elements_of_keys) {
+  return elements_of_keys <= 1 << 17 ? 16 : elements_of_keys <= 1 << 18 ? 8 : 4;
+}
+
 // Whose rows a block takes: of each head the last tile of queries first, which sees the most keys where the
-// mask is causal; the heads four at a time, so that L2 holds their keys and values.
+// mask is causal; `together` heads at a time.
 struct BlockPlace {
-  static constexpr int kHeads = 4;
   int head, tile;
 
-  SPLASH_HOST_DEVICE BlockPlace(int block, int tiles, int heads) {
-    const int first = block / (kHeads * tiles) * kHeads, rest = block - first * tiles;
-    const int together = heads - first < kHeads ? heads - first : kHeads;
-    head = first + rest % together;
-    tile = tiles - 1 - rest / together;
+  SPLASH_HOST_DEVICE BlockPlace(int block, int tiles, int heads, int together) {
+    const int first = block / (together * tiles) * together, rest = block - first * tiles;
+    const int now = heads - first < together ? heads - first : together;
+    head = first + rest % now;
+    tile = tiles - 1 - rest / now;
   }
 };
 
 constexpr int kTilesAtOnce = 2;         // turns of a round
 constexpr int kMostSampledKeys = 4096;  // of a block
-// Where a block has so few tiles, one of them may hold as many pairs as a warp has room for.
-constexpr int kFewTiles = 12;
 
 // Two passes over tiles of keys; a turn takes a tile, or none. The first pass finds bounds from samples: of
 // each segment of keys that all rows of a block see those with the largest norms (pick.h), and of the keys
@@ -47,9 +49,7 @@ struct TileOrder {
     samples = picked + (rest < recent ? rest : recent);
     screen = rounds(samples) * kTilesAtOnce;
   }
-  SPLASH_HOST_DEVICE int turns() const { return screen + (has_few() ? count : rounds(count)) * kTilesAtOnce; }
-  // Whether a round of the second pass takes one tile.
-  SPLASH_HOST_DEVICE bool has_few() const { return count <= kFewTiles; }
+  SPLASH_HOST_DEVICE int turns() const { return screen + rounds(count) * kTilesAtOnce; }
 
   SPLASH_HOST_DEVICE bool is_picked(int turn) const { return turn < picked; }
   // The segment whose picked keys such a turn takes.
@@ -58,11 +58,7 @@ struct TileOrder {
   }
   // The tile that another turn of the first pass takes, and one of the second; below 0: none.
   SPLASH_HOST_DEVICE int recent(int turn) const { return turn < samples ? count - 1 - (turn - picked) : -1; }
-  SPLASH_HOST_DEVICE int screened(int turn) const {
-    const int behind = turn - screen;
-    if (!has_few()) return count - 1 - behind;
-    return behind % kTilesAtOnce == 0 ? count - 1 - behind / kTilesAtOnce : -1;
-  }
+  SPLASH_HOST_DEVICE int screened(int turn) const { return count - 1 - (turn - screen); }
 
  private:
   static SPLASH_HOST_DEVICE int rounds(int tiles) { return (tiles + kTilesAtOnce - 1) / kTilesAtOnce; }

@@ -306,11 +306,10 @@ void expect_entmax(const Problem& p, Expected& e) {
     const auto count = static_cast<int64_t>(tiles.size());
     e.ask(2.0 * static_cast<double>(queries));
     e.bytes += 4.0 * static_cast<double>(ceil_div(count * p.tile_k, 128));
-    // Of so few keys all are sampled. Rounds are of two tiles, or where there are few, one and nothing.
+    // Of so few keys all are sampled. Rounds are of two tiles.
     CHECK(p.s.kv_len <= 4096);
     for (const int64_t key : tiles) e.ask(2.0 * static_cast<double>(p.keys_from(key, p.tile_k)));
-    const int64_t turns = round_up(count, 2) + (count <= 12 ? 2 * count : round_up(count, 2));
-    e.multiply(p.tile_q, turns * p.tile_k, round_up(p.d, 64));
+    e.multiply(p.tile_q, 2 * round_up(count, 2) * p.tile_k, round_up(p.d, 64));
     if (count > 0) count_one_value_each(p, head, first, queries, e);
   });
 }

@@ -172,9 +172,54 @@ TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
   c.spec.shape = {1, 1, 1, 70, 1500, 64};
   c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
   c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 6}, c.spec.shape);
-  constexpr double kBroad = 0.15;  // times a query: its support outgrows its list, but not the long one
+  constexpr double kBroad = 0.11;  // times a query: its support outgrows its list, but not the long one
   for (int64_t i = 3; i < c.spec.shape.q_len; i += 16) {
     for (int64_t d = 0; d < c.spec.shape.head_dim; ++d) c.inputs.q.row(0, 0, i)[d] *= kBroad;
+  }
+  round_inputs(c.inputs, c.dtype);
+  Looked looked;
+  run_case<__nv_bfloat16>(c, looked);
+  CHECK(looked.crowded > 0);
+  CHECK(looked.left_out == 0);
+}
+
+TEST_CASE(
+    "entmax/0-one-pass on the CPU: where samples tell little, room is made for more keys than columns hold") {
+  PortableCase c{.name = "poor samples", .dtype = Dtype::f16};
+  c.spec.shape = {1, 1, 1, 40, 4000, 64};
+  c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
+  c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 10}, c.spec.shape);
+  constexpr double kScale = 0.7;  // some 20 keys a row have p > 0, four times as many are listed
+  // Where queries are 0, every second key is large: so it is picked, and scores no more than others.
+  for (int64_t i = 0; i < c.inputs.q.size(); ++i) c.inputs.q.data()[i] *= i % 64 < 32 ? 0 : kScale;
+  for (int64_t i = 0; i < c.inputs.k.size(); ++i)
+    c.inputs.k.data()[i] *= i % 64 < 32 && i / 64 % 2 == 0 ? 8 : 1;
+  // Every seventh key is many times in one tile.
+  round_inputs(c.inputs, c.dtype);
+  Looked looked;
+  run_case<__half>(c, looked);
+  MESSAGE(looked.crowded << " rows again with long lists");
+  CHECK(looked.crowded < looked.rows / 4);
+  CHECK(looked.left_out == 0);
+}
+
+TEST_CASE("entmax/0-one-pass on the CPU: tiles with more keys than lists have room for") {
+  PortableCase c{.name = "ties that no sample has", .dtype = Dtype::bf16};
+  c.spec.shape = {1, 1, 1, 40, 1600, 64};
+  c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
+  c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 1}, c.spec.shape);
+  constexpr int64_t kFirst = 300, kTies = 110;
+  auto& [q, k, v] = c.inputs;
+  // Queries are much alike; the tied keys score high with them, the others are larger where queries are 0.
+  for (int64_t row = 0; row < 40; ++row) {
+    for (int64_t d = 0; d < 64; ++d) q.row(0, 0, row)[d] = d < 32 ? 0 : 1 + 0.1 * q.row(0, 0, row)[d];
+  }
+  for (int64_t key = 0; key < 1600; ++key) {
+    const bool tied = key >= kFirst && key < kFirst + kTies;
+    for (int64_t d = 0; d < 64; ++d) {
+      if (tied) k.row(0, 0, key)[d] = d < 32 ? 0 : 2.5;
+      if (!tied) k.row(0, 0, key)[d] *= d < 32 ? 8 : 2.5;
+    }
   }
   round_inputs(c.inputs, c.dtype);
   Looked looked;

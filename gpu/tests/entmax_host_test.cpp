@@ -224,21 +224,22 @@ TEST_CASE("the portable workspace's parts follow one another, each large enough 
   }
 }
 
-TEST_CASE("each tile of each head has its block, four heads at a time, the last tiles first") {
-  for (const int heads : {1, 3, 4, 5, 8, 18}) {
-    for (const int tiles : {1, 2, 5}) {
-      std::set<std::pair<int, int>> seen;
-      for (int block = 0; block < heads * tiles; ++block) {
-        const BlockPlace place(block, tiles, heads);
-        CHECK(place.head / BlockPlace::kHeads == block / (BlockPlace::kHeads * tiles));
-        CHECK(place.head < heads);
-        CHECK((place.tile >= 0 && place.tile < tiles));
-        seen.emplace(place.head, place.tile);
-        const BlockPlace before(std::max(block - 1, 0), tiles, heads);
-        if (before.head / BlockPlace::kHeads == place.head / BlockPlace::kHeads)
-          CHECK(before.tile >= place.tile);
+TEST_CASE("each tile of each head has its block, some heads at a time, the last tiles first") {
+  for (const int together : {4, 8, 16}) {
+    for (const int heads : {1, 3, 4, 5, 8, 18}) {
+      for (const int tiles : {1, 2, 5}) {
+        std::set<std::pair<int, int>> seen;
+        for (int block = 0; block < heads * tiles; ++block) {
+          const BlockPlace place(block, tiles, heads, together);
+          CHECK(place.head / together == block / (together * tiles));
+          CHECK(place.head < heads);
+          CHECK((place.tile >= 0 && place.tile < tiles));
+          seen.emplace(place.head, place.tile);
+          const BlockPlace before(std::max(block - 1, 0), tiles, heads, together);
+          if (before.head / together == place.head / together) CHECK(before.tile >= place.tile);
+        }
+        CHECK(seen.size() == static_cast<size_t>(heads * tiles));
       }
-      CHECK(seen.size() == static_cast<size_t>(heads * tiles));
     }
   }
 }

@@ -207,6 +207,13 @@ inline int __ffs(int x) {
 inline int __clz(int x) {
   return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x));
 }
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const uint64_t both = uint64_t{y} << 32 | x;
+  unsigned bytes = 0;
+  for (int i = 0; i < 4; ++i)
+    bytes |= static_cast<unsigned>(both >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i;
+  return bytes;
+}
 inline int __float_as_int(float x) {
   int bits;
   std::memcpy(&bits, &x, sizeof bits);
