@@ -11,15 +11,9 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Stores to such an address plus kOffset, which costs no instruction. 8 bytes: to a multiple of 8.
-template <int kOffset>
-__device__ __forceinline__ void store_shared(uint32_t address, uint32_t word) {
-  asm volatile("st.shared.b32 [%0 + %2], %1;" ::"r"(address), "r"(word), "n"(kOffset) : "memory");
-}
-template <int kOffset>
+// Two words to such an address, a multiple of 8.
 __device__ __forceinline__ void store_shared(uint32_t address, uint32_t a, uint32_t b) {
-  asm volatile("st.shared.v2.b32 [%0 + %3], {%1, %2};" ::"r"(address), "r"(a), "r"(b), "n"(kOffset)
-               : "memory");
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }
 
 }  // namespace splash::gpu::arch

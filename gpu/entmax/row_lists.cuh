@@ -35,7 +35,7 @@ struct Head {
 // A lane's column holds, of both of its rows, from the start keys, one a slot, from the end tiles of which
 // some keys are to be listed, two slots each: a bit a key, and the tile's first key. A tile takes its room in
 // fewer instructions than its keys would take, which become of it when room is short. When all keys have been
-// looked at, the lists lie one after the other (finish.cuh).
+// looked at, the lists lie one after the other (joined_lists.cuh).
 template <int kPairs, int kEntries>
 struct RowLists {
   static constexpr int kSlots = 2 * kPairs, kMost = kEntries;  // kMost: of all lists

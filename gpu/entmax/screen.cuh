@@ -174,7 +174,7 @@ class Screen {
             lowest(left[0]) | lowest(left[1]) << 8 | lowest(left[0] - 1) << 16 | lowest(left[1] - 1) << 24;
       }
       if (above != 0) {
-        arch::store_shared<0>(next_, above, static_cast<uint32_t>(first));
+        arch::store_shared(next_, above, static_cast<uint32_t>(first));
         next_ -= kPairBytes;
       }
     }

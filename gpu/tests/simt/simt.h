@@ -194,13 +194,6 @@ inline int __syncthreads_count(int vote) {
 inline int __syncthreads_and(int vote) {
   return __syncthreads_or(vote == 0) == 0 ? 1 : 0;
 }
-inline unsigned __match_any_sync(unsigned /*mask*/, int value) {
-  using namespace splash::gpu::simt;
-  const auto values = exchange(Scope::warp, "match_any", value);
-  unsigned same = 0;
-  for (int i = 0; i < 32; ++i) same |= static_cast<unsigned>(values[i] == value) << i;
-  return same;
-}
 inline int __ffs(int x) {
   return __builtin_ffs(x);
 }

@@ -6,11 +6,10 @@ namespace splash::gpu::arch {
 inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(static_cast<const unsigned char*>(shared) - simt::shared_memory);
 }
-template <int kOffset, class... Words>
-void store_shared(uint32_t address, Words... words) {
-  const uint32_t all[] = {words...};
-  if ((address + kOffset) % sizeof all != 0) simt::fail("stores to an address that is not aligned");
-  std::memcpy(simt::shared_memory + address + kOffset, all, sizeof all);
+inline void store_shared(uint32_t address, uint32_t a, uint32_t b) {
+  if (address % 8 != 0) simt::fail("stores to an address that is not aligned");
+  const uint32_t words[] = {a, b};
+  std::memcpy(simt::shared_memory + address, words, sizeof words);
 }
 
 }  // namespace splash::gpu::arch
