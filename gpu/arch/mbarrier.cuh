@@ -32,16 +32,19 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Arrives. True for the one thread that came last, if all expected ones arrive like this.
-__device__ __forceinline__ bool mbarrier_arrive_last(uint64_t* barrier) {
-  uint32_t pending;  // before this arrival
-  asm volatile(
-      "{\n.reg .b64 state;\n"
-      "mbarrier.arrive.shared::cta.b64 state, [%1];\n"
-      "mbarrier.pending_count.b64 %0, state;\n}"
-      : "=r"(pending)
-      : "r"(shared_address(barrier))
-      : "memory");
+// Arrives. Whether this thread came last, if all expected ones arrive like this, can be asked of what it
+// returns, later: that is not waited for here.
+__device__ __forceinline__ uint64_t mbarrier_arrive_pending(uint64_t* barrier) {
+  uint64_t state;  // before this arrival
+  asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];"
+               : "=l"(state)
+               : "r"(shared_address(barrier))
+               : "memory");
+  return state;
+}
+__device__ __forceinline__ bool mbarrier_was_last(uint64_t state) {
+  uint32_t pending;
+  asm("mbarrier.pending_count.b64 %0, %1;" : "=r"(pending) : "l"(state));
   return pending == 1;
 }
 

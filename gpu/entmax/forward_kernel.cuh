@@ -209,10 +209,10 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
   const int turns = order.turns();
   using Ring = arch::RingPosition<kStages>;
   const auto leave = [&](bool is_first, const Ring& at) {
-    return is_first && arch::mbarrier_arrive_last(&tiles.empty[at.stage]);
+    return is_first ? arch::mbarrier_arrive_pending(&tiles.empty[at.stage]) : 0;
   };
-  const auto refill = [&](auto sampling, bool last, int turn, const Ring& at) {
-    if (last && turn + kStages < turns) {
+  const auto refill = [&](auto sampling, bool is_first, uint64_t left, int turn, const Ring& at) {
+    if (is_first && arch::mbarrier_was_last(left) && turn + kStages < turns) {
       arch::mbarrier_wait(&tiles.empty[at.stage], at.parity);
       load_turn(sampling, turn + kStages, at.stage);
     }
@@ -236,13 +236,15 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
     arch::mbarrier_wait(&tiles.full[second.stage], second.parity);
     multiply(y, second_tile);
     arch::wgmma_wait<1>();
-    arch::wgmma_hold(x);
-    refill(sampling, leave(is_first, first), turn, first);
+    const uint64_t left_first = leave(is_first, first);
+    arch::wgmma_hold(x);  // after the arrival, whose result is on its way then
     look(x, first_key);
+    refill(sampling, is_first, left_first, turn, first);
     arch::wgmma_wait<0>();
+    const uint64_t left_second = leave(is_first, second);
     arch::wgmma_hold(y);
-    refill(sampling, leave(is_first, second), turn + 1, second);
     if (second_key >= 0) look(y, second_key);
+    refill(sampling, is_first, left_second, turn + 1, second);
     turn += kTilesAtOnce;
   };
 

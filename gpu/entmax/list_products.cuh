@@ -2,32 +2,34 @@
 // Products of what a warp's joined lists hold, on the tensor cores: of keys with their queries, and of
 // probabilities with values.
 
+#include <type_traits>
+
 #include "gpu/arch/mma.cuh"
 #include "gpu/entmax/joined_lists.cuh"
 
 namespace splash::gpu::entmax {
 
 // A head's rows of 16-bit elements in memory, of which the calling lane has 16 bytes of every kApart.
-template <int kChunks, int kApart>
+template <int kApart>
 struct LaneChunks {
+  const char* first;  // of the head's first row
   uint32_t row_bytes;
-  const char* first[kChunks];  // of the head's first row; where a row ends before, its start
-  bool inside[kChunks];
+  int inside;  // how many there are
 
   __device__ __forceinline__ LaneChunks(const void* rows, int64_t first_row, const Problem& p, int chunk)
-      : row_bytes(2 * static_cast<uint32_t>(p.head_dim)) {
+      : first(static_cast<const char*>(rows) + first_row * 2 * p.head_dim + 16 * chunk),
+        row_bytes(2 * static_cast<uint32_t>(p.head_dim)),
+        inside((2 * p.head_dim - 16 * chunk + kApart - 1) / kApart) {}
+  __device__ __forceinline__ uint4* at(uint32_t row, int chunk) const {
+    return reinterpret_cast<uint4*>(const_cast<char*>(first) + uint64_t{row_bytes} * row + kApart * chunk);
+  }
+  // From kFirst on; chunks outside are not written.
+  template <int kFirst = 0, int kChunks>
+  __device__ __forceinline__ void load(uint32_t row, uint4 (&chunks)[kChunks]) const {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      const auto column = static_cast<uint32_t>(16 * chunk + kApart * c);
-      inside[c] = column < row_bytes;
-      first[c] = static_cast<const char*>(rows) + first_row * row_bytes + (inside[c] ? column : 0);
+      if (kFirst + c < inside) chunks[c] = __ldg(at(row, kFirst + c));
     }
-  }
-  __device__ __forceinline__ const uint4* at(uint32_t row, int c) const {
-    return reinterpret_cast<const uint4*>(first[c] + uint64_t{row_bytes} * row);
-  }
-  __device__ __forceinline__ uint4 load(uint32_t row, int c) const {
-    return __ldg(at(row, c));
   }
 };
 
@@ -49,23 +51,18 @@ __device__ __forceinline__ void load_entries(const int* from, int (&entries)[kCo
   }
 }
 
-// Fetches all batches of kEntries and multiplies each, where kAhead while the next one's loads are under way.
-template <class Batch, int kEntries, bool kAhead, class Fetch, class Multiply>
+// Fetches all batches of kEntries and multiplies each, while the next one's loads are under way.
+template <class Batch, int kEntries, class Fetch, class Multiply>
 __device__ __forceinline__ void for_batches(int end, const Fetch& fetch, const Multiply& multiply) {
-  Batch even, odd;
-  if (kAhead && end > 0) fetch(even, 0);
+  Batch even{}, odd{};
+  if (end > 0) fetch(even, 0);
 #pragma unroll 1
-  for (int first = 0; first < end; first += (kAhead ? 2 : 1) * kEntries) {
-    if constexpr (!kAhead) {
-      fetch(even, first);
-      multiply(even, first);
-    } else {
-      if (first + kEntries < end) fetch(odd, first + kEntries);
-      multiply(even, first);
-      if (first + kEntries >= end) break;
-      if (first + 2 * kEntries < end) fetch(even, first + 2 * kEntries);
-      multiply(odd, first + kEntries);
-    }
+  for (int first = 0; first < end; first += 2 * kEntries) {
+    if (first + kEntries < end) fetch(odd, first + kEntries);
+    multiply(even, first);
+    if (first + kEntries >= end) break;
+    if (first + 2 * kEntries < end) fetch(even, first + 2 * kEntries);
+    multiply(odd, first + kEntries);
   }
 }
 
@@ -78,20 +75,13 @@ __device__ __forceinline__ void score_exactly(const Problem& p, int head, Lists&
                                               const EightLists (&eights)[2]) {
   constexpr int kChunks = 2 * kPanels, kAtOnce = kPanels == 1 ? 4 : 2;  // keys of a quad in a batch
   const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane / 4;
-  const LaneChunks<kChunks, 64> keys(p.k, int64_t{head / p.group} * p.kv_len, p, lane % 4);
-  uint4 q[kChunks], next_q[kChunks];
-  {
-    const LaneChunks<kChunks, 64> queries(p.q, int64_t{head} * p.q_len, p, lane % 4);
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const auto load = [&](int half) {
-        const auto query = static_cast<uint32_t>(max(lists.query[row_of(half)], 0));
-        return queries.inside[c] ? queries.load(query, c) : uint4{};
-      };
-      q[c] = load(0);
-      next_q[c] = load(1);
-    }
-  }
+  const LaneChunks<64> keys(p.k, int64_t{head / p.group} * p.kv_len, p, lane % 4);
+  uint4 q[kChunks] = {};
+  const auto load_query = [&](int half) {
+    const LaneChunks<64> queries(p.q, int64_t{head} * p.q_len, p, lane % 4);
+    queries.load(static_cast<uint32_t>(max(lists.query[row_of(half)], 0)), q);
+  };
+  load_query(0);
   struct Batch {
     int entries[kAtOnce];
     uint4 keys[kAtOnce][kChunks];
@@ -99,16 +89,10 @@ __device__ __forceinline__ void score_exactly(const Problem& p, int head, Lists&
   const auto fetch = [&](Batch& batch, int first) {
     load_entries(&listed[first + kAtOnce * quad], batch.entries);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) batch.keys[i][c] = keys.load(key_of_entry(batch.entries[i]), c);
-    }
+    for (int i = 0; i < kAtOnce; ++i) keys.load(key_of_entry(batch.entries[i]), batch.keys[i]);
   };
   const auto multiply = [&](const Batch& batch, int first) {
-    if (first == eights[1].first) {
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) q[c] = next_q[c];
-    }
+    if (first == eights[1].first) load_query(1);
 #pragma unroll
     for (int i = 0; i < kAtOnce; i += 2) {
       float products[4] = {};  // of two keys with two of the queries each
@@ -126,7 +110,7 @@ __device__ __forceinline__ void score_exactly(const Problem& p, int head, Lists&
       }
     }
   };
-  for_batches<Batch, 8 * kAtOnce, true>(eights[1].end, fetch, multiply);
+  for_batches<Batch, 8 * kAtOnce>(eights[1].end, fetch, multiply);
   __syncwarp();
 }
 
@@ -136,16 +120,20 @@ __device__ __forceinline__ void score_exactly(const Problem& p, int head, Lists&
 // 16 entries are a tensor product's inner elements, its columns are the eight rows: an entry's probability
 // stands in its own row's column, zeros elsewhere. (So a value that is not finite spoils the rows beside.)
 // The product's 16 rows are two dimensions of each of eight chunks of 16 bytes.
+//
+// Loads are under way while a batch is multiplied: the next batch's, or where registers are few (two panels)
+// those of the other panel.
 template <class T, int kPanels, class Lists>
 __device__ __forceinline__ void gather_values(const Problem& p, int head, const Lists& lists,
                                               const int (&listed)[Lists::kMost],
                                               const EightLists (&eights)[2]) {
   constexpr int kAtOnce = kPanels == 1 ? 8 : 4;  // entries of a lane in a batch
   const int lane = static_cast<int>(threadIdx.x) % 32, column = lane / 4, quarter = lane % 4;
-  const LaneChunks<kPanels, 128> values(p.v, int64_t{head / p.group} * p.kv_len, p, column);
+  constexpr int kParts = kPanels == 2 ? 2 : 1, kOfPart = kPanels / kParts;
+  const LaneChunks<128> values(p.v, int64_t{head / p.group} * p.kv_len, p, column);
   float sums[kPanels][4][4] = {};
   const auto store = [&](int half) {
-    const LaneChunks<kPanels, 128> out(p.out, int64_t{head} * p.q_len, p, column);
+    const LaneChunks<128> out(p.out, int64_t{head} * p.q_len, p, column);
 #pragma unroll
     for (int j = 0; j < 2; ++j) {  // the lane's sums are of two rows
       const int row = 2 * quarter + j + 8 * half, query = lists.query[row];
@@ -153,8 +141,8 @@ __device__ __forceinline__ void gather_values(const Problem& p, int head, const 
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
         const auto& s = sums[panel];
-        if (out.inside[panel])
-          *const_cast<uint4*>(out.at(static_cast<uint32_t>(query), panel)) = {
+        if (panel < out.inside)
+          *out.at(static_cast<uint32_t>(query), panel) = {
               arch::pack_pair<T>(s[0][j], s[0][j + 2]), arch::pack_pair<T>(s[1][j], s[1][j + 2]),
               arch::pack_pair<T>(s[2][j], s[2][j + 2]), arch::pack_pair<T>(s[3][j], s[3][j + 2])};
       }
@@ -166,20 +154,18 @@ __device__ __forceinline__ void gather_values(const Problem& p, int head, const 
     }
   };
   struct Batch {
-    uint4 values[kAtOnce][kPanels];
+    uint4 values[kAtOnce][kOfPart];
   };
-  const auto fetch = [&](Batch& batch, int first) {
+  const auto fetch_part = [&](auto part, Batch& batch, int first) {
     int entries[kAtOnce];
     load_entries(&listed[first + kAtOnce * quarter], entries);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel)
-        batch.values[i][panel] = values.load(key_of_entry(entries[i]), panel);
-    }
+    for (int i = 0; i < kAtOnce; ++i)
+      values.template load<decltype(part)::value * kOfPart>(key_of_entry(entries[i]), batch.values[i]);
   };
-  const auto multiply = [&](const Batch& batch, int first) {
-    if (first == eights[1].first) store(0);
+  const auto multiply_part = [&](auto part, const Batch& batch, int first) {
+    constexpr int kPart = decltype(part)::value;
+    if (kPart == 0 && first == eights[1].first) store(0);
     int entries[kAtOnce];  // read again: they would take registers from when they were fetched on
     load_entries(&listed[first + kAtOnce * quarter], entries);
 #pragma unroll
@@ -195,7 +181,7 @@ __device__ __forceinline__ void gather_values(const Problem& p, int head, const 
         rest[j] = __byte_perm(probability[2 * j], probability[2 * j + 1], 0x7632);
       }
 #pragma unroll
-      for (int panel = 0; panel < kPanels; ++panel) {
+      for (int panel = 0; panel < kOfPart; ++panel) {
         const uint4 &a = batch.values[i][panel], &b = batch.values[i + 1][panel],
                     &c = batch.values[i + 2][panel], &d = batch.values[i + 3][panel];
         const uint32_t words[4][4] = {
@@ -205,13 +191,31 @@ __device__ __forceinline__ void gather_values(const Problem& p, int head, const 
           const uint32_t of_keys[4] = {
               __byte_perm(words[w][0], words[w][1], 0x5410), __byte_perm(words[w][0], words[w][1], 0x7632),
               __byte_perm(words[w][2], words[w][3], 0x5410), __byte_perm(words[w][2], words[w][3], 0x7632)};
-          arch::mma_m16n8k16<T>(sums[panel][w], of_keys, large[0], large[1]);
-          arch::mma_m16n8k16<T>(sums[panel][w], of_keys, rest[0], rest[1]);
+          float(&sum)[4] = sums[kPart * kOfPart + panel][w];
+          arch::mma_m16n8k16<T>(sum, of_keys, large[0], large[1]);
+          arch::mma_m16n8k16<T>(sum, of_keys, rest[0], rest[1]);
         }
       }
     }
   };
-  for_batches<Batch, 4 * kAtOnce, kPanels != 2>(eights[1].end, fetch, multiply);
+  const int end = eights[1].end;
+  using First = std::integral_constant<int, 0>;
+  using Second = std::integral_constant<int, 1>;
+  if constexpr (kParts == 1) {
+    for_batches<Batch, 4 * kAtOnce>(
+        end, [&](Batch& batch, int first) { fetch_part(First{}, batch, first); },
+        [&](const Batch& batch, int first) { multiply_part(First{}, batch, first); });
+  } else {
+    Batch even{}, odd{};
+    if (end > 0) fetch_part(First{}, even, 0);
+#pragma unroll 1
+    for (int first = 0; first < end; first += 4 * kAtOnce) {
+      fetch_part(Second{}, odd, first);
+      multiply_part(First{}, even, first);
+      if (first + 4 * kAtOnce < end) fetch_part(First{}, even, first + 4 * kAtOnce);
+      multiply_part(Second{}, odd, first);
+    }
+  }
   if (eights[1].end == eights[1].first) store(0);
   store(1);
 }

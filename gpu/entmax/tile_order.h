@@ -10,7 +10,10 @@ namespace splash::gpu::entmax {
 
 // How many heads' blocks run at a time: as many as have their keys and values in L2 together.
 SPLASH_HOST_DEVICE constexpr int heads_together(int64_t elements_of_keys) {
-  return elements_of_keys <= 1 << 17 ? 16 : elements_of_keys <= 1 << 18 ? 8 : 4;
+  return elements_of_keys <= 1 << 17   ? 16
+         : elements_of_keys <= 1 << 18 ? 8
+         : elements_of_keys <= 1 << 20 ? 4
+                                       : 2;
 }
 
 // Whose rows a block takes: of each head the last tile of queries first, which sees the most keys where the

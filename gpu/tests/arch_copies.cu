@@ -168,7 +168,7 @@ __global__ void arrive_last(int phases, int* told, int* counted) {
       __nanosleep(100 * ((warp * 5 + phase * 3) % 8));
       atomicAdd(&arrivals, 1);
       __threadfence_block();
-      if (mbarrier_arrive_last(&barrier)) {
+      if (mbarrier_was_last(mbarrier_arrive_pending(&barrier))) {
         atomicAdd(&told[phase], 1);
         counted[phase] = atomicAdd(&arrivals, 0) - 8 * phase;
       }

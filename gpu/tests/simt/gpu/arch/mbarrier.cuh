@@ -13,8 +13,11 @@ inline void mbarrier_init_fence() {}
 inline void mbarrier_arrive(uint64_t* barrier) {
   simt::arrive(barrier, 0);
 }
-inline bool mbarrier_arrive_last(uint64_t* barrier) {
-  return simt::arrive(barrier, 0) == 1;
+inline uint64_t mbarrier_arrive_pending(uint64_t* barrier) {
+  return static_cast<uint64_t>(simt::arrive(barrier, 0));
+}
+inline bool mbarrier_was_last(uint64_t state) {
+  return state == 1;
 }
 inline void mbarrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
   simt::arrive(barrier, bytes);
