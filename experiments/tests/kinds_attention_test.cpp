@@ -108,6 +108,7 @@ TEST_CASE("every declared column is filled, and nothing else") {
   const std::vector<std::pair<std::string, Parameters>> cases{{"attention-accuracy", small_head()},
                                                               {"power-approximation", small_head()},
                                                               {"workload", small_head()},
+                                                              {"tile-bounds", small_head()},
                                                               {"attention-map", small_head()},
                                                               {"gradient", small_head()},
                                                               {"entmax-solver", {{"n", int64_t{64}}}},
@@ -167,6 +168,62 @@ TEST_CASE("workload counts the supports and tiles of the plain reference") {
     CHECK(result.numbers.at("block_density_64") == Approx(active / visible));
     CHECK(result.numbers.at("visible_pairs") == (causal ? 200 * 201 / 2 : 200 * 200));
   }
+}
+
+TEST_CASE("tile-bounds rules out no tile with support, and what its bounds say") {
+  for (const std::string input : {"gaussian", "clustered", "local", "ties"}) {
+    for (const std::string order : {"position", "norm", "split"}) {
+      CAPTURE(input);
+      CAPTURE(order);
+      const auto result =
+          run_kind("tile-bounds", with(small_head(600), {{"input", input}, {"order", order}}));
+      for (const std::string bound : {"norm", "centre", "box"}) {
+        CHECK(result.numbers.at(bound + "_tiles") <= result.numbers.at("empty_tiles"));
+        CHECK(result.numbers.at(bound + "_rows") <= result.numbers.at("empty_rows"));
+        CHECK(result.numbers.at(bound + "_tiles") <= result.numbers.at(bound + "_rows") + 1e-12);
+      }
+    }
+  }
+  // Two rows of tiles, written out: 100 keys, of which the queries see those up to their own.
+  const Parameters head =
+      with(small_head(100), {{"causal", true}, {"input", std::string("sink")}, {"alpha", 2.0}});
+  const auto result = run_kind("tile-bounds", head);
+  const auto inputs = load_inputs(parameters_of("tile-bounds", head));
+  const auto exact = exact_entmax(parameters_of("tile-bounds", head));
+  double empty = 0, by_norm = 0, by_box = 0;
+  for (int64_t query = 0; query < 100; ++query) {
+    const double* const q = inputs->q.row(0, 0, query);
+    for (const int64_t first : {0, 64}) {
+      if (first > query) continue;
+      double most = 0, box = 0, norm = 0, support = 0;
+      for (int64_t c = 0; c < 8; ++c) {
+        double best = -INFINITY;
+        for (int64_t key = first; key < std::min<int64_t>(first + 64, 100); ++key)
+          best = std::max(best, q[c] * inputs->k.row(0, 0, key)[c]);
+        box += best;
+        norm += q[c] * q[c];
+      }
+      for (int64_t key = first; key < std::min<int64_t>(first + 64, 100); ++key) {
+        double square = 0;
+        for (int64_t c = 0; c < 8; ++c) square += inputs->k.row(0, 0, key)[c] * inputs->k.row(0, 0, key)[c];
+        most = std::max(most, square);
+      }
+      for (int64_t i = exact->probabilities->row_offsets[query];
+           i < exact->probabilities->row_offsets[query + 1]; ++i)
+        support += exact->probabilities->columns[i] / 64 == first / 64 ? 1 : 0;
+      const double scale = 1 / std::sqrt(8.0);  // alpha - 1 = 1
+      empty += support == 0 ? 1 : 0;
+      by_norm += scale * std::sqrt(norm * most) < exact->tau[query] ? 1 : 0;
+      by_box += scale * box < exact->tau[query] ? 1 : 0;
+    }
+  }
+  CHECK(empty > 0);
+  CHECK(by_box > 0);
+  CHECK(result.numbers.at("empty_rows") == Approx(empty / 136));
+  CHECK(result.numbers.at("norm_rows") == Approx(by_norm / 136));
+  CHECK(result.numbers.at("box_rows") == Approx(by_box / 136));
+  CHECK_THROWS_AS(parameters_of("tile-bounds", with(head, {{"order", std::string("norm")}})),
+                  InvalidArgument);
 }
 
 TEST_CASE("attention-map shows the first tokens' probabilities") {

@@ -1,0 +1,249 @@
+// Which tiles of keys a kernel could skip unseen, by a certified bound on their scores, if it knew each row's
+// tau.
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "core/error.h"
+#include "experiments/kinds/reference.h"
+
+namespace splash::experiments {
+namespace {
+
+constexpr int64_t kTile = 64;  // keys, and queries
+constexpr double kRounding =
+    1e-12;  // of scores and tau: keys that tie with tau are in no tile that is ruled out
+
+using Row = std::span<const double>;
+
+Row row_of(const Tensor<double>& tensor, int64_t i) {
+  return {tensor.row(0, 0, i), static_cast<size_t>(tensor.dim())};
+}
+
+double dot(Row a, Row b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+// Splits rows at the median of the dimension that varies most, again and again, into tiles.
+void split(const Tensor<double>& tensor, std::span<int64_t> rows) {
+  const int64_t tiles = (std::ssize(rows) + kTile - 1) / kTile;
+  if (tiles <= 1) return;
+  int64_t widest = 0;
+  double most = -1;
+  for (int64_t c = 0; c < tensor.dim(); ++c) {
+    double sum = 0, squares = 0;
+    for (const int64_t row : rows) {
+      sum += row_of(tensor, row)[c];
+      squares += row_of(tensor, row)[c] * row_of(tensor, row)[c];
+    }
+    const double variance = squares - sum * sum / static_cast<double>(rows.size());
+    if (variance > most) {
+      most = variance;
+      widest = c;
+    }
+  }
+  const auto half = static_cast<size_t>(tiles / 2 * kTile);
+  std::ranges::nth_element(rows, rows.begin() + static_cast<std::ptrdiff_t>(half), {},
+                           [&](int64_t row) { return row_of(tensor, row)[widest]; });
+  split(tensor, rows.first(half));
+  split(tensor, rows.subspan(half));
+}
+
+// Keys or queries in the order in which tiles take them.
+std::vector<int64_t> ordered(const Tensor<double>& tensor, const std::string& order) {
+  std::vector<int64_t> rows(tensor.length());
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  if (order == "norm") {
+    std::ranges::stable_sort(rows, std::greater{},
+                             [&](int64_t row) { return dot(row_of(tensor, row), row_of(tensor, row)); });
+  } else if (order == "split") {
+    split(tensor, rows);
+  }
+  return rows;
+}
+
+// What a tile's keys are known by.
+struct TileOfKeys {
+  double norm = 0;                             // the largest
+  std::vector<double> centre, least, largest;  // by dimension
+  double radius = 0;                           // the farthest key's distance from the centre
+
+  TileOfKeys(const Tensor<double>& k, std::span<const int64_t> keys)
+      : centre(k.dim()), least(k.dim(), INFINITY), largest(k.dim(), -INFINITY) {
+    for (const int64_t key : keys) {
+      const Row row = row_of(k, key);
+      norm = std::max(norm, std::sqrt(dot(row, row)));
+      for (size_t c = 0; c < row.size(); ++c) {
+        centre[c] += row[c] / static_cast<double>(keys.size());
+        least[c] = std::min(least[c], row[c]);
+        largest[c] = std::max(largest[c], row[c]);
+      }
+    }
+    for (const int64_t key : keys) {
+      double square = 0;
+      for (size_t c = 0; c < centre.size(); ++c) {
+        const double apart = row_of(k, key)[c] - centre[c];
+        square += apart * apart;
+      }
+      radius = std::max(radius, std::sqrt(square));
+    }
+  }
+};
+
+// <q, k> of every key of a tile is at most each of these.
+struct Bound {
+  const char *name, *long_name, *formula;
+  double (*of)(Row q, double norm, const TileOfKeys& tile);
+};
+
+constexpr Bound kBounds[] = {
+    {"norm", "the largest norm", "|q| max |k|",
+     [](Row, double norm, const TileOfKeys& tile) { return norm * tile.norm; }},
+    {"centre", "centre and radius", "<q, c> + |q| max |k - c|",
+     [](Row q, double norm, const TileOfKeys& tile) { return dot(q, tile.centre) + norm * tile.radius; }},
+    {"box", "the least and largest element of each dimension", "sum of max(q_i min k_i, q_i max k_i)",
+     [](Row q, double, const TileOfKeys& tile) {
+       double sum = 0;
+       for (size_t c = 0; c < q.size(); ++c) sum += std::max(q[c] * tile.least[c], q[c] * tile.largest[c]);
+       return sum;
+     }},
+};
+
+// Of visible tiles, how many may be skipped: for a row alone, and for all rows of a tile of queries.
+struct Skipped {
+  std::vector<uint8_t> kept;  // by tile of keys, of the present tile of queries
+  int64_t rows = 0, tiles = 0;
+
+  void take_row(int64_t tile, bool skips) {
+    rows += skips ? 1 : 0;
+    kept[tile] |= skips ? 0 : 1;
+  }
+};
+
+class TileBounds : public Kind {
+ public:
+  std::string name() const override { return "tile-bounds"; }
+  std::string summary() const override {
+    return "tiles of keys that a certified bound rules out unseen, beside those that hold no support";
+  }
+
+  std::vector<ParameterInfo> parameters() const override {
+    using enum ParameterType;
+    auto list = input_parameters();
+    list.push_back({"alpha", number, 1.5, "1", "entmax's alpha", {}});
+    list.push_back(
+        {"order",
+         text,
+         std::string("position"),
+         "",
+         "how keys and queries come to tiles: as they are, by falling norm, or split at medians of the "
+         "dimension that varies most; other than position: without a causal mask",
+         {"position", "norm", "split"}});
+    return list;
+  }
+
+  std::vector<analysis::ColumnInfo> columns() const override {
+    std::vector<analysis::ColumnInfo> list{
+        {.name = "empty_tiles",
+         .units = "1",
+         .long_name = "share of visible 64 x 64 tiles that hold no support: what could be skipped at best",
+         .formula = "tiles without p > 0 / visible tiles"},
+        {.name = "empty_rows",
+         .units = "1",
+         .long_name = "share of visible tiles of 64 keys and one query that hold no support",
+         .formula = "tiles without p > 0 / visible tiles"}};
+    for (const Bound& bound : kBounds) {
+      const std::string ruled_out = std::string("ruled out by ") + bound.long_name + " of their keys";
+      const std::string formula = std::string("tiles with (alpha - 1) scale (") + bound.formula +
+                                  ") <= tau in every row / visible tiles";
+      list.push_back({.name = std::string(bound.name) + "_tiles",
+                      .units = "1",
+                      .long_name = "share of visible 64 x 64 tiles " + ruled_out,
+                      .formula = formula});
+      list.push_back({.name = std::string(bound.name) + "_rows",
+                      .units = "1",
+                      .long_name = "share of visible tiles of 64 keys and one query " + ruled_out,
+                      .formula = formula});
+    }
+    return list;
+  }
+
+  void check(const Parameters& p) const override {
+    check_inputs(p);
+    Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
+    if (get_text(p, "order") != "position" && get_flag(p, "causal"))
+      throw InvalidArgument("order must be position where causal is true: the others move keys");
+  }
+
+  std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
+
+  // In double, with the exact tau: no kernel knows more.
+  CaseResult evaluate(const Parameters& p) const override {
+    const auto inputs = load_inputs(p);
+    const auto exact = exact_entmax(p);
+    const AttentionSpec spec = input_spec(p, *inputs);
+    const double gain = (get_number(p, "alpha") - 1) * spec.score_scale();
+    const std::string& order = get_text(p, "order");
+    const auto keys = ordered(inputs->k, order), queries = ordered(inputs->q, order);
+    std::vector<TileOfKeys> tiles;
+    std::vector<int64_t> tile_of(keys.size());
+    for (int64_t first = 0; first < std::ssize(keys); first += kTile) {
+      const auto of_tile = std::span(keys).subspan(first, std::min(kTile, std::ssize(keys) - first));
+      for (const int64_t key : of_tile) tile_of[key] = std::ssize(tiles);
+      tiles.emplace_back(inputs->k, of_tile);
+    }
+
+    Skipped empty, by_bound[std::size(kBounds)];
+    int64_t visible_rows = 0, visible_tiles = 0;
+    for (int64_t first = 0; first < spec.shape.q_len; first += kTile) {
+      int64_t seen = 0;  // tiles that a row of these queries sees
+      empty.kept.assign(tiles.size(), 0);
+      for (Skipped& of_bound : by_bound) of_bound.kept.assign(tiles.size(), 0);
+      for (const int64_t query :
+           std::span(queries).subspan(first, std::min(kTile, spec.shape.q_len - first))) {
+        const int64_t end = spec.mask.row(spec.shape, 0, 0, query).end;  // all keys, where they are moved
+        const int64_t of_row = (end + kTile - 1) / kTile;
+        seen = std::max(seen, of_row);
+        visible_rows += of_row;
+        std::vector<uint8_t> holds(tiles.size(), 0);
+        for (int64_t i = exact->probabilities->row_offsets[query];
+             i < exact->probabilities->row_offsets[query + 1]; ++i)
+          holds[tile_of[exact->probabilities->columns[i]]] = 1;
+        const Row q = row_of(inputs->q, query);
+        const double norm = std::sqrt(dot(q, q));
+        for (int64_t tile = 0; tile < of_row; ++tile) {
+          empty.take_row(tile, holds[tile] == 0);
+          const double tau = exact->tau[query];
+          const double rounding = kRounding * (gain * norm * tiles[tile].norm + std::abs(tau));
+          for (size_t b = 0; b < std::size(kBounds); ++b)
+            by_bound[b].take_row(tile, gain * kBounds[b].of(q, norm, tiles[tile]) + rounding <= tau);
+        }
+      }
+      visible_tiles += seen;
+      const auto count = [&](Skipped& skipped) {
+        skipped.tiles += std::count(skipped.kept.begin(), skipped.kept.begin() + seen, 0);
+      };
+      count(empty);
+      std::ranges::for_each(by_bound, count);
+    }
+
+    CaseResult result;
+    const auto fill = [&](const std::string& name, const Skipped& skipped) {
+      result.numbers[name + "_tiles"] =
+          static_cast<double>(skipped.tiles) / static_cast<double>(visible_tiles);
+      result.numbers[name + "_rows"] = static_cast<double>(skipped.rows) / static_cast<double>(visible_rows);
+    };
+    fill("empty", empty);
+    for (size_t b = 0; b < std::size(kBounds); ++b) fill(kBounds[b].name, by_bound[b]);
+    return result;
+  }
+};
+
+const TileBounds kTileBounds;
+const KindRegistration kTileBoundsRegistration(kTileBounds);
+
+}  // namespace
+}  // namespace splash::experiments
