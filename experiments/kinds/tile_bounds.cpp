@@ -112,15 +112,22 @@ constexpr Bound kBounds[] = {
      }},
 };
 
-// Of visible tiles, how many may be skipped: for a row alone, and for all rows of a tile of queries.
-struct Skipped {
-  std::vector<uint8_t> kept;  // by tile of keys, of the present tile of queries
-  int64_t rows = 0, tiles = 0;
-
+// How many tiles may be skipped: for a row alone, and for all rows of a tile of queries.
+class Skipped {
+ public:
+  void begin_queries(size_t tiles) { kept_.assign(tiles, 0); }
   void take_row(int64_t tile, bool skips) {
-    rows += skips ? 1 : 0;
-    kept[tile] |= skips ? 0 : 1;
+    rows_ += skips ? 1 : 0;
+    kept_[tile] |= skips ? 0 : 1;
   }
+  void end_queries(int64_t seen) { tiles_ += std::count(kept_.begin(), kept_.begin() + seen, 0); }
+
+  int64_t rows() const { return rows_; }
+  int64_t tiles() const { return tiles_; }
+
+ private:
+  std::vector<uint8_t> kept_;  // by tile of keys, of the present tile of queries
+  int64_t rows_ = 0, tiles_ = 0;
 };
 
 class TileBounds : public Kind {
@@ -157,16 +164,15 @@ class TileBounds : public Kind {
          .formula = "tiles without p > 0 / visible tiles"}};
     for (const Bound& bound : kBounds) {
       const std::string ruled_out = std::string("ruled out by ") + bound.long_name + " of their keys";
-      const std::string formula = std::string("tiles with (alpha - 1) scale (") + bound.formula +
-                                  ") <= tau in every row / visible tiles";
+      const std::string of_row = std::string("tiles with (alpha - 1) scale (") + bound.formula + ") <= tau";
       list.push_back({.name = std::string(bound.name) + "_tiles",
                       .units = "1",
                       .long_name = "share of visible 64 x 64 tiles " + ruled_out,
-                      .formula = formula});
+                      .formula = of_row + " in every row / visible tiles"});
       list.push_back({.name = std::string(bound.name) + "_rows",
                       .units = "1",
                       .long_name = "share of visible tiles of 64 keys and one query " + ruled_out,
-                      .formula = formula});
+                      .formula = of_row + " / visible tiles"});
     }
     return list;
   }
@@ -200,8 +206,8 @@ class TileBounds : public Kind {
     int64_t visible_rows = 0, visible_tiles = 0;
     for (int64_t first = 0; first < spec.shape.q_len; first += kTile) {
       int64_t seen = 0;  // tiles that a row of these queries sees
-      empty.kept.assign(tiles.size(), 0);
-      for (Skipped& of_bound : by_bound) of_bound.kept.assign(tiles.size(), 0);
+      empty.begin_queries(tiles.size());
+      for (Skipped& of_bound : by_bound) of_bound.begin_queries(tiles.size());
       for (const int64_t query :
            std::span(queries).subspan(first, std::min(kTile, spec.shape.q_len - first))) {
         const int64_t end = spec.mask.row(spec.shape, 0, 0, query).end;  // all keys, where they are moved
@@ -213,28 +219,26 @@ class TileBounds : public Kind {
              i < exact->probabilities->row_offsets[query + 1]; ++i)
           holds[tile_of[exact->probabilities->columns[i]]] = 1;
         const Row q = row_of(inputs->q, query);
-        const double norm = std::sqrt(dot(q, q));
+        const double norm = std::sqrt(dot(q, q)), tau = exact->tau[query];
         for (int64_t tile = 0; tile < of_row; ++tile) {
           empty.take_row(tile, holds[tile] == 0);
-          const double tau = exact->tau[query];
           const double rounding = kRounding * (gain * norm * tiles[tile].norm + std::abs(tau));
           for (size_t b = 0; b < std::size(kBounds); ++b)
             by_bound[b].take_row(tile, gain * kBounds[b].of(q, norm, tiles[tile]) + rounding <= tau);
         }
       }
       visible_tiles += seen;
-      const auto count = [&](Skipped& skipped) {
-        skipped.tiles += std::count(skipped.kept.begin(), skipped.kept.begin() + seen, 0);
-      };
-      count(empty);
-      std::ranges::for_each(by_bound, count);
+      empty.end_queries(seen);
+      for (Skipped& of_bound : by_bound) of_bound.end_queries(seen);
     }
 
     CaseResult result;
     const auto fill = [&](const std::string& name, const Skipped& skipped) {
-      result.numbers[name + "_tiles"] =
-          static_cast<double>(skipped.tiles) / static_cast<double>(visible_tiles);
-      result.numbers[name + "_rows"] = static_cast<double>(skipped.rows) / static_cast<double>(visible_rows);
+      const auto share = [](int64_t part, int64_t all) {
+        return static_cast<double>(part) / static_cast<double>(all);
+      };
+      result.numbers[name + "_tiles"] = share(skipped.tiles(), visible_tiles);
+      result.numbers[name + "_rows"] = share(skipped.rows(), visible_rows);
     };
     fill("empty", empty);
     for (size_t b = 0; b < std::size(kBounds); ++b) fill(kBounds[b].name, by_bound[b]);
