@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include <Eigen/Core>
+
 #include "core/error.h"
 #include "experiments/kinds/reference.h"
 
@@ -14,101 +16,68 @@ namespace splash::experiments {
 namespace {
 
 constexpr int64_t kTile = 64;  // keys, and queries
-constexpr double kRounding =
-    1e-12;  // of scores and tau: keys that tie with tau are in no tile that is ruled out
+// Of scores and tau: keys that tie with tau are in no tile that is ruled out.
+constexpr double kRounding = 1e-12;
 
-using Row = std::span<const double>;
-
-Row row_of(const Tensor<double>& tensor, int64_t i) {
-  return {tensor.row(0, 0, i), static_cast<size_t>(tensor.dim())};
-}
-
-double dot(Row a, Row b) {
-  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
-}
+using Matrix = RowMajorMatrix<double>;
+using Row = Eigen::RowVectorXd;
 
 // Splits rows at the median of the dimension that varies most, again and again, into tiles.
-void split(const Tensor<double>& tensor, std::span<int64_t> rows) {
+void split(const Matrix& matrix, std::span<int64_t> rows) {
   const int64_t tiles = (std::ssize(rows) + kTile - 1) / kTile;
   if (tiles <= 1) return;
-  int64_t widest = 0;
-  double most = -1;
-  for (int64_t c = 0; c < tensor.dim(); ++c) {
-    double sum = 0, squares = 0;
-    for (const int64_t row : rows) {
-      sum += row_of(tensor, row)[c];
-      squares += row_of(tensor, row)[c] * row_of(tensor, row)[c];
-    }
-    const double variance = squares - sum * sum / static_cast<double>(rows.size());
-    if (variance > most) {
-      most = variance;
-      widest = c;
-    }
-  }
-  const auto half = static_cast<size_t>(tiles / 2 * kTile);
-  std::ranges::nth_element(rows, rows.begin() + static_cast<std::ptrdiff_t>(half), {},
-                           [&](int64_t row) { return row_of(tensor, row)[widest]; });
-  split(tensor, rows.first(half));
-  split(tensor, rows.subspan(half));
+  const Matrix part = matrix(rows, Eigen::all);
+  Eigen::Index widest = 0;
+  (part.rowwise() - part.colwise().mean()).colwise().squaredNorm().maxCoeff(&widest);
+  const int64_t half = tiles / 2 * kTile;
+  std::ranges::nth_element(rows, rows.begin() + half, {}, [&](int64_t row) { return matrix(row, widest); });
+  split(matrix, rows.first(half));
+  split(matrix, rows.subspan(half));
 }
 
 // Keys or queries in the order in which tiles take them.
-std::vector<int64_t> ordered(const Tensor<double>& tensor, const std::string& order) {
-  std::vector<int64_t> rows(tensor.length());
+std::vector<int64_t> ordered(const Matrix& matrix, const std::string& order) {
+  std::vector<int64_t> rows(matrix.rows());
   std::iota(rows.begin(), rows.end(), int64_t{0});
   if (order == "norm") {
     std::ranges::stable_sort(rows, std::greater{},
-                             [&](int64_t row) { return dot(row_of(tensor, row), row_of(tensor, row)); });
+                             [&](int64_t row) { return matrix.row(row).squaredNorm(); });
   } else if (order == "split") {
-    split(tensor, rows);
+    split(matrix, rows);
   }
   return rows;
 }
 
 // What a tile's keys are known by.
 struct TileOfKeys {
-  double norm = 0;                             // the largest
-  std::vector<double> centre, least, largest;  // by dimension
-  double radius = 0;                           // the farthest key's distance from the centre
+  double norm;                 // the largest
+  Row centre, least, largest;  // by dimension
+  double radius;               // the farthest key's distance from the centre
 
-  TileOfKeys(const Tensor<double>& k, std::span<const int64_t> keys)
-      : centre(k.dim()), least(k.dim(), INFINITY), largest(k.dim(), -INFINITY) {
-    for (const int64_t key : keys) {
-      const Row row = row_of(k, key);
-      norm = std::max(norm, std::sqrt(dot(row, row)));
-      for (size_t c = 0; c < row.size(); ++c) {
-        centre[c] += row[c] / static_cast<double>(keys.size());
-        least[c] = std::min(least[c], row[c]);
-        largest[c] = std::max(largest[c], row[c]);
-      }
-    }
-    for (const int64_t key : keys) {
-      double square = 0;
-      for (size_t c = 0; c < centre.size(); ++c) {
-        const double apart = row_of(k, key)[c] - centre[c];
-        square += apart * apart;
-      }
-      radius = std::max(radius, std::sqrt(square));
-    }
-  }
+  explicit TileOfKeys(const Matrix& keys)
+      : norm(keys.rowwise().norm().maxCoeff()),
+        centre(keys.colwise().mean()),
+        least(keys.colwise().minCoeff()),
+        largest(keys.colwise().maxCoeff()),
+        radius((keys.rowwise() - centre).rowwise().norm().maxCoeff()) {}
 };
 
 // <q, k> of every key of a tile is at most each of these.
 struct Bound {
   const char *name, *long_name, *formula;
-  double (*of)(Row q, double norm, const TileOfKeys& tile);
+  double (*of)(const Row& q, double norm, const TileOfKeys& tile);
 };
 
 constexpr Bound kBounds[] = {
     {"norm", "the largest norm", "|q| max |k|",
-     [](Row, double norm, const TileOfKeys& tile) { return norm * tile.norm; }},
+     [](const Row&, double norm, const TileOfKeys& tile) { return norm * tile.norm; }},
     {"centre", "centre and radius", "<q, c> + |q| max |k - c|",
-     [](Row q, double norm, const TileOfKeys& tile) { return dot(q, tile.centre) + norm * tile.radius; }},
+     [](const Row& q, double norm, const TileOfKeys& tile) {
+       return q.dot(tile.centre) + norm * tile.radius;
+     }},
     {"box", "the least and largest element of each dimension", "sum of max(q_i min k_i, q_i max k_i)",
-     [](Row q, double, const TileOfKeys& tile) {
-       double sum = 0;
-       for (size_t c = 0; c < q.size(); ++c) sum += std::max(q[c] * tile.least[c], q[c] * tile.largest[c]);
-       return sum;
+     [](const Row& q, double, const TileOfKeys& tile) {
+       return q.cwiseProduct(tile.least).cwiseMax(q.cwiseProduct(tile.largest)).sum();
      }},
 };
 
@@ -193,13 +162,14 @@ class TileBounds : public Kind {
     const AttentionSpec spec = input_spec(p, *inputs);
     const double gain = (get_number(p, "alpha") - 1) * spec.score_scale();
     const std::string& order = get_text(p, "order");
-    const auto keys = ordered(inputs->k, order), queries = ordered(inputs->q, order);
+    const Matrix k = inputs->k.matrix(0, 0), q = inputs->q.matrix(0, 0);
+    const auto keys = ordered(k, order), queries = ordered(q, order);
     std::vector<TileOfKeys> tiles;
     std::vector<int64_t> tile_of(keys.size());
     for (int64_t first = 0; first < std::ssize(keys); first += kTile) {
       const auto of_tile = std::span(keys).subspan(first, std::min(kTile, std::ssize(keys) - first));
       for (const int64_t key : of_tile) tile_of[key] = std::ssize(tiles);
-      tiles.emplace_back(inputs->k, of_tile);
+      tiles.emplace_back(k(of_tile, Eigen::all));
     }
 
     Skipped empty, by_bound[std::size(kBounds)];
@@ -218,13 +188,13 @@ class TileBounds : public Kind {
         for (int64_t i = exact->probabilities->row_offsets[query];
              i < exact->probabilities->row_offsets[query + 1]; ++i)
           holds[tile_of[exact->probabilities->columns[i]]] = 1;
-        const Row q = row_of(inputs->q, query);
-        const double norm = std::sqrt(dot(q, q)), tau = exact->tau[query];
+        const Row row = q.row(query);
+        const double norm = row.norm(), tau = exact->tau[query];
         for (int64_t tile = 0; tile < of_row; ++tile) {
           empty.take_row(tile, holds[tile] == 0);
           const double rounding = kRounding * (gain * norm * tiles[tile].norm + std::abs(tau));
           for (size_t b = 0; b < std::size(kBounds); ++b)
-            by_bound[b].take_row(tile, gain * kBounds[b].of(q, norm, tiles[tile]) + rounding <= tau);
+            by_bound[b].take_row(tile, gain * kBounds[b].of(row, norm, tiles[tile]) + rounding <= tau);
         }
       }
       visible_tiles += seen;
@@ -234,11 +204,10 @@ class TileBounds : public Kind {
 
     CaseResult result;
     const auto fill = [&](const std::string& name, const Skipped& skipped) {
-      const auto share = [](int64_t part, int64_t all) {
-        return static_cast<double>(part) / static_cast<double>(all);
-      };
-      result.numbers[name + "_tiles"] = share(skipped.tiles(), visible_tiles);
-      result.numbers[name + "_rows"] = share(skipped.rows(), visible_rows);
+      result.numbers[name + "_tiles"] =
+          static_cast<double>(skipped.tiles()) / static_cast<double>(visible_tiles);
+      result.numbers[name + "_rows"] =
+          static_cast<double>(skipped.rows()) / static_cast<double>(visible_rows);
     };
     fill("empty", empty);
     for (size_t b = 0; b < std::size(kBounds); ++b) fill(kBounds[b].name, by_bound[b]);

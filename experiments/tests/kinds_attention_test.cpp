@@ -184,6 +184,10 @@ TEST_CASE("tile-bounds rules out no tile with support, and what its bounds say")
       }
     }
   }
+  const auto clusters =
+      run_kind("tile-bounds",
+               with(small_head(600), {{"input", std::string("clustered")}, {"order", std::string("split")}}));
+  for (const std::string bound : {"norm", "centre", "box"}) CHECK(clusters.numbers.at(bound + "_rows") > 0);
   // Two rows of tiles, written out: 100 keys, of which the queries see those up to their own.
   const Parameters head =
       with(small_head(100), {{"causal", true}, {"input", std::string("sink")}, {"alpha", 2.0}});
