@@ -1,4 +1,4 @@
-// A block a row. The row is read again for each step: rows of a few thousand keys stay in L1, longer ones in
+// A block a row. Rows of up to 8192 keys stay in registers; longer ones are read again for each step, from
 // L2.
 
 #include "gpu/entmax/rows.h"
@@ -10,12 +10,12 @@
 #include <cuda_fp16.h>
 
 #include "core/error.h"
-#include "gpu/cuda_check.h"
+#include "gpu/entmax/launch.cuh"
 
 namespace splash::gpu::entmax {
 namespace {
 
-constexpr int kRowThreads = 256;
+constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
 constexpr int kMaxSteps = 200;  // of a bracket that at least halves: more than a double has bits
 
 template <class T>
@@ -52,80 +52,123 @@ struct Largest {
   }
 };
 
-// Of all threads, in one fixed order; every thread gets it. kRowThreads values of shared memory.
-template <class V, class Combine>
-__device__ V of_block(V value, V* shared, const Combine& combine) {
-  shared[threadIdx.x] = value;
+// Each value of all threads, in one fixed order; every thread gets them.
+template <class V, int kCount, class Combine>
+__device__ void combine_block(V (&values)[kCount], const Combine& combine) {
+  __shared__ V of_warps[kRowWarps][kCount];
+#pragma unroll
+  for (V& value : values) {
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2)
+      value = combine(value, __shfl_xor_sync(0xFFFFFFFFu, value, lanes));
+  }
+  __syncthreads();  // all have read what was there
+  if (threadIdx.x % 32 == 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) of_warps[threadIdx.x / 32][i] = values[i];
+  }
   __syncthreads();
 #pragma unroll
-  for (int half = kRowThreads / 2; half > 0; half /= 2) {
-    if (static_cast<int>(threadIdx.x) < half)
-      shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + half]);
-    __syncthreads();
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = of_warps[0][i];
+#pragma unroll
+    for (int warp = 1; warp < kRowWarps; ++warp) values[i] = combine(values[i], of_warps[warp][i]);
   }
-  const V result = shared[0];
-  __syncthreads();
-  return result;
 }
 
-// d^power for d > 0.
-__device__ float power_of(float d, float power) {
-  return power == 1 ? d : power == 2 ? d * d : powf(d, power);
-}
-__device__ double power_of(double d, double power) {
-  return power == 1 ? d : power == 2 ? d * d : pow(d, power);
+// Calls use(weigh), where weigh(d, slope) gives d^beta and sets slope to d^(beta - 1), both 0 for d <= 0.
+template <class V, class Use>
+__device__ void with_power(V beta, const Use& use) {
+  if (beta == 2) {
+    use([](V d, V& slope) {
+      slope = d > 0 ? d : V(0);
+      return slope * slope;
+    });
+  } else if (beta == 1) {
+    use([](V d, V& slope) {
+      slope = d > 0 ? V(1) : V(0);
+      return d > 0 ? d : V(0);
+    });
+  } else {
+    use([beta](V d, V& slope) {
+      const V weight = d > 0 ? pow(d, beta) : V(0);
+      slope = d > 0 ? weight / d : V(0);
+      return weight;
+    });
+  }
 }
 
-template <class T>
+// kHeld: of a thread's scores in registers, all of them; 0: none.
+template <class T, int kHeld>
 __global__ void __launch_bounds__(kRowThreads)
     entmax_rows_kernel(const T* scores, const double* alphas, int64_t alpha_step, int64_t n, T* p) {
+  wait_for_kernels_before();
   using V = Computed<T>;
-  __shared__ V shared[kRowThreads];
   const T* const row = scores + blockIdx.x * n;
   T* const out = p + blockIdx.x * n;
   const double alpha = alphas[blockIdx.x * alpha_step];
   const V gain = static_cast<V>(alpha - 1), beta = static_cast<V>(1 / (alpha - 1));
   const V infinity = static_cast<V>(INFINITY);
 
-  V largest = -infinity;
-  int poisoned = !(alpha > 1 && alpha < INFINITY);
-  for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
-    const V z = gain * load(row, j);
-    poisoned |= !(z < infinity);
-    largest = z > largest ? z : largest;
+  V held[kHeld > 0 ? kHeld : 1];
+  if constexpr (kHeld > 0) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int j = static_cast<int>(threadIdx.x) + i * kRowThreads;
+      held[i] = j < n ? gain * load(row, j) : -infinity;
+    }
   }
-  largest = of_block(largest, shared, Largest{});
+  // Calls use(j, z) with the thread's scores, in units of z; those behind the row's end are -inf.
+  const auto visit = [&](const auto& use) {
+    if constexpr (kHeld > 0) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) use(threadIdx.x + int64_t{i} * kRowThreads, held[i]);
+    } else {
+      for (int64_t j = threadIdx.x; j < n; j += kRowThreads) use(j, gain * load(row, j));
+    }
+  };
+
+  V largest[1] = {-infinity};
+  int poisoned = !(alpha > 1 && alpha < INFINITY);
+  visit([&](int64_t, V z) {
+    poisoned |= !(z < infinity);
+    largest[0] = z > largest[0] ? z : largest[0];
+  });
+  combine_block(largest, Largest{});
   poisoned = __syncthreads_or(poisoned);
-  if (poisoned || largest == -infinity) {
+  if (poisoned || largest[0] == -infinity) {
     for (int64_t j = threadIdx.x; j < n; j += kRowThreads)
       store(out, j, poisoned ? static_cast<V>(NAN) : V(0));
     return;
   }
 
   // tau - largest lies in [low, high]; Newton from the left where it stays inside, else the middle. For alpha
-  // up to 2 it rises to the root and never passes it.
-  V low = -1, high = 0, offset = -1;
-  for (int step = 0; step < kMaxSteps; ++step) {
-    V mass = 0, slope = 0;
-    for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
-      const V d = gain * load(row, j) - largest - offset;
-      if (!(d > 0)) continue;
-      const V w = power_of(d, beta);
-      mass += w;
-      slope += w / d;
+  // up to 2 the sum is convex: Newton rises to the root and never passes it.
+  with_power(beta, [&](const auto& weigh) {
+    V low = -1, high = 0, offset = -1;
+    for (int step = 0; step < kMaxSteps; ++step) {
+      V sums[2] = {0, 0};  // of weights, and of their slopes
+      visit([&](int64_t, V z) {
+        V slope;
+        sums[0] += weigh(z - largest[0] - offset, slope);
+        sums[1] += slope;
+      });
+      combine_block(sums, Sum{});
+      (sums[0] >= 1 ? low : high) = offset;
+      V next = offset + (sums[0] - 1) / (beta * sums[1]);
+      if (next == offset) break;
+      if (!(next > low && next < high)) {
+        if (beta >= 1) break;  // but for rounding it stays inside
+        next = low + (high - low) / 2;
+        if (next == low || next == high) break;
+      }
+      offset = next;
     }
-    mass = of_block(mass, shared, Sum{});
-    slope = beta * of_block(slope, shared, Sum{});
-    (mass >= 1 ? low : high) = offset;
-    V next = offset + (mass - 1) / slope;
-    if (!(next > low && next < high)) next = low + (high - low) / 2;
-    if (next == offset || next == low || next == high) break;
-    offset = next;
-  }
-  for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
-    const V d = gain * load(row, j) - largest - offset;
-    store(out, j, d > 0 ? power_of(d, beta) : V(0));
-  }
+    visit([&](int64_t j, V z) {
+      V slope;
+      if (j < n) store(out, j, weigh(z - largest[0] - offset, slope));
+    });
+  });
 }
 
 // u = p^(2 - alpha); p > 0.
@@ -140,41 +183,40 @@ template <class T>
 __global__ void __launch_bounds__(kRowThreads)
     entmax_gradient_kernel(const T* p, const T* d_p, const double* alphas, int64_t alpha_step, int64_t n,
                            T* d_scores, double* d_alpha) {
+  wait_for_kernels_before();
   using V = Computed<T>;
-  __shared__ double shared[kRowThreads];
   const T* const row = p + blockIdx.x * n;
   const T* const gradient = d_p + blockIdx.x * n;
   T* const out = d_scores + blockIdx.x * n;
   const double alpha = alphas[blockIdx.x * alpha_step], a = alpha - 1;
 
-  double sum_u = 0, sum_ug = 0;
+  double sums[2] = {0, 0};  // of u, and of u g
   int poisoned = 0;
   for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
     const V value = load(row, j);
     poisoned |= value != value;
     if (!(value > 0)) continue;
     const V u = derivative_of(value, alpha);
-    sum_u += u;
-    sum_ug += static_cast<double>(u) * load(gradient, j);
+    sums[0] += u;
+    sums[1] += static_cast<double>(u) * load(gradient, j);
   }
-  sum_u = of_block(sum_u, shared, Sum{});
-  sum_ug = of_block(sum_ug, shared, Sum{});
+  combine_block(sums, Sum{});
   poisoned = __syncthreads_or(poisoned);
-  const double delta = sum_ug / sum_u;
+  const double delta = sums[1] / sums[0];
 
-  double total = 0;
+  double total[1] = {0};
   for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
     const V value = load(row, j);
     V ds = poisoned ? static_cast<V>(NAN) : V(0);
     if (value > 0) {
       const double g = load(gradient, j) - delta;
       ds = static_cast<V>(derivative_of(value, alpha) * g);
-      total += g * value * (1 / a - static_cast<double>(log(value))) / a;
+      total[0] += g * value * (1 / a - static_cast<double>(log(value))) / a;
     }
     store(out, j, ds);
   }
-  total = of_block(total, shared, Sum{});
-  if (threadIdx.x == 0) d_alpha[blockIdx.x] = poisoned ? static_cast<double>(NAN) : total;
+  combine_block(total, Sum{});
+  if (threadIdx.x == 0) d_alpha[blockIdx.x] = poisoned ? static_cast<double>(NAN) : total[0];
 }
 
 void check(int64_t alphas, int64_t rows, int64_t n) {
@@ -211,10 +253,12 @@ void entmax_rows(Dtype dtype, const void* scores, const double* alpha, int64_t a
   if (rows == 0 || n == 0) return;
   visit(dtype, [&](auto element) {
     using T = decltype(element);
-    entmax_rows_kernel<T><<<static_cast<unsigned>(rows), kRowThreads, 0, stream>>>(
-        static_cast<const T*>(scores), alpha, alphas == 1 ? 0 : 1, n, static_cast<T*>(p));
+    const auto kernel = n <= 4 * kRowThreads    ? entmax_rows_kernel<T, 4>
+                        : n <= 32 * kRowThreads ? entmax_rows_kernel<T, 32>
+                                                : entmax_rows_kernel<T, 0>;
+    launch("entmax_rows_kernel", kernel, static_cast<unsigned>(rows), kRowThreads, stream,
+           static_cast<const T*>(scores), alpha, alphas == 1 ? 0 : 1, n, static_cast<T*>(p));
   });
-  check_launch("entmax_rows_kernel");
 }
 
 void entmax_rows_gradient(Dtype dtype, const void* p, const void* d_p, const double* alpha, int64_t alphas,
@@ -223,11 +267,10 @@ void entmax_rows_gradient(Dtype dtype, const void* p, const void* d_p, const dou
   if (rows == 0) return;
   visit(dtype, [&](auto element) {
     using T = decltype(element);
-    entmax_gradient_kernel<T><<<static_cast<unsigned>(rows), kRowThreads, 0, stream>>>(
-        static_cast<const T*>(p), static_cast<const T*>(d_p), alpha, alphas == 1 ? 0 : 1, n,
-        static_cast<T*>(d_scores), d_alpha);
+    launch("entmax_gradient_kernel", entmax_gradient_kernel<T>, static_cast<unsigned>(rows), kRowThreads,
+           stream, static_cast<const T*>(p), static_cast<const T*>(d_p), alpha, alphas == 1 ? 0 : 1, n,
+           static_cast<T*>(d_scores), d_alpha);
   });
-  check_launch("entmax_gradient_kernel");
 }
 
 }  // namespace splash::gpu::entmax

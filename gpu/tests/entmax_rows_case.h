@@ -1,0 +1,82 @@
+#pragma once
+// entmax of rows against the CPU's in double on the same rounded scores, wherever its kernels run.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "core/dtype.h"
+#include "core/random.h"
+#include "cpu_ref/entmax/rows.h"
+
+namespace splash::gpu::testing {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+struct Rows {
+  std::vector<double> values, d_alpha;  // [rows * n], [rows]
+};
+
+inline void check_alike(const std::vector<double>& mine, const std::vector<double>& expected, double bound) {
+  REQUIRE(mine.size() == expected.size());
+  int wrong = 0;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    if (std::isnan(expected[i]) ? !std::isnan(mine[i])
+                                : !(std::abs(mine[i] - expected[i]) <= bound * (1 + std::abs(expected[i]))))
+      ++wrong;
+  }
+  CHECK(wrong == 0);
+}
+
+// Kernels: made of (dtype, alphas, rows, n); forward(scores) and gradient(p, d_p) give what they write over
+// poison.
+template <class Kernels>
+void check_values_and_gradients(uint64_t seed) {
+  const std::vector<double> alpha{1.5, 1.05, 1.2, 1.5, 2.0, 1.5, 2.0, 1.9, 2.5};
+  const auto rows = static_cast<int64_t>(alpha.size());
+  for (const Dtype dtype : {Dtype::f64, Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    for (const int64_t n : {1, 2, 31, 256, 1000, 1025, 5000, 8192, 9999}) {
+      CAPTURE(to_string(dtype));
+      CAPTURE(n);
+      const CounterRandom random(seed + static_cast<uint64_t>(n));
+      std::vector<double> scores(rows * n), d_p(rows * n), p(rows * n), ds(rows * n), d_alpha(rows);
+      for (int64_t i = 0; i < rows * n; ++i) {
+        scores[i] = round_to(dtype, 3 * random.normal(i));
+        d_p[i] = round_to(dtype, random.normal(rows * n + i));
+      }
+      for (int64_t j = 1; j < n; ++j) {
+        scores[j] = -kInfinity;                    // one key
+        scores[3 * n + j] = scores[3 * n];         // ties
+        scores[5 * n + j] = scores[5 * n] - 1000;  // one far above
+      }
+      for (int64_t j = 0; j < n; ++j) scores[4 * n + j] = -kInfinity;
+      scores[6 * n + n / 2] = kNan;
+      scores[7 * n + n - 1] = kInfinity;
+      cpu_ref::entmax_rows<double>(scores, alpha, rows, p);
+      Kernels kernels(dtype, alpha, rows, n);
+      // At alpha 1.05, p = d^20 has 20 times the roundings of z and of tau.
+      const double bound =
+          dtype == Dtype::f64 ? 64 * unit_roundoff(dtype) : 16 * std::max(unit_roundoff(dtype), 1e-6);
+      check_alike(kernels.forward(scores).values, p, bound);
+      for (double& value : p) value = round_to(dtype, value);
+      cpu_ref::entmax_rows_gradient<double>(p, d_p, alpha, rows, ds, d_alpha);
+      const Rows gradient = kernels.gradient(p, d_p);
+      check_alike(gradient.values, ds, 64 * bound);
+      check_alike(gradient.d_alpha, d_alpha, dtype == Dtype::f64 ? 1e-9 : 1e-3);
+    }
+  }
+}
+
+template <class Kernels>
+void check_refused_alphas() {
+  Kernels kernels(Dtype::f32, {1.0, kNan, kInfinity, 0.5, 1.5}, 5, 3);
+  const Rows p = kernels.forward({1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3});
+  for (int i = 0; i < 12; ++i) CHECK(std::isnan(p.values[i]));
+  CHECK(p.values[14] == doctest::Approx(0.8307).epsilon(1e-3));
+}
+
+}  // namespace splash::gpu::testing

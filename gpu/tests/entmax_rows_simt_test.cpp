@@ -1,0 +1,79 @@
+// The kernels of entmax of rows, thread by thread on the CPU (simt/simt.h), where there is no GPU.
+
+#include "gpu/tests/entmax_rows_case.h"
+#include "gpu/tests/ladder_cases.h"
+
+// One for all threads of a block; they are fibers of one thread.
+#undef __shared__
+#define __shared__ thread_local
+
+#include "gpu/entmax/rows.cu"
+
+using namespace splash;
+using namespace splash::gpu;
+using namespace splash::gpu::testing;
+
+namespace {
+
+class OnCpu {
+ public:
+  OnCpu(Dtype dtype, const std::vector<double>& alpha, int64_t rows, int64_t n)
+      : dtype_(dtype), alpha_(alpha), alphas_(static_cast<int64_t>(alpha.size())), rows_(rows), n_(n) {}
+
+  Rows forward(const std::vector<double>& scores) const {
+    Rows result;
+    entmax::visit(dtype_, [&](auto element) {
+      using T = decltype(element);
+      const std::vector<T> x = elements<T>(scores);
+      std::vector<T> p(x.size(), static_cast<T>(NAN));
+      entmax::entmax_rows(dtype_, x.data(), alpha_.data(), alphas_, rows_, n_, p.data(), nullptr);
+      result.values = values(p);
+    });
+    return result;
+  }
+
+  Rows gradient(const std::vector<double>& p, const std::vector<double>& d_p) const {
+    Rows result{{}, std::vector<double>(static_cast<size_t>(rows_), NAN)};
+    entmax::visit(dtype_, [&](auto element) {
+      using T = decltype(element);
+      const std::vector<T> of_p = elements<T>(p), of_d_p = elements<T>(d_p);
+      std::vector<T> ds(of_p.size(), static_cast<T>(NAN));
+      entmax::entmax_rows_gradient(dtype_, of_p.data(), of_d_p.data(), alpha_.data(), alphas_, rows_, n_,
+                                   ds.data(), result.d_alpha.data(), nullptr);
+      result.values = values(ds);
+    });
+    return result;
+  }
+
+ private:
+  template <class T>
+  static std::vector<T> elements(const std::vector<double>& values) {
+    return {values.begin(), values.end()};
+  }
+  template <class T>
+  static std::vector<double> values(const std::vector<T>& elements) {
+    std::vector<double> result;
+    for (const T element : elements) {
+      if constexpr (sizeof(T) == 2) {
+        result.push_back(static_cast<float>(element));
+      } else {
+        result.push_back(element);
+      }
+    }
+    return result;
+  }
+
+  Dtype dtype_;
+  std::vector<double> alpha_;
+  int64_t alphas_, rows_, n_;
+};
+
+}  // namespace
+
+TEST_CASE("entmax of rows on the CPU: values and gradients are the reference's") {
+  check_values_and_gradients<OnCpu>(test_seed());
+}
+
+TEST_CASE("entmax of rows on the CPU: an alpha that entmax does not take makes its row NaN") {
+  check_refused_alphas<OnCpu>();
+}
