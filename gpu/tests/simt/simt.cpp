@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <ucontext.h>
@@ -156,20 +157,29 @@ void run(Index blocks, int threads, uint64_t order, const std::function<void()>&
     machine.block_index = {i % blocks.x, i / blocks.x};
     prepare(threads);
     int idle = 0;  // turns in which no thread came anywhere: those that waited may be let go in the next
+    // A warp that stays behind until the others come nowhere without it.
+    const auto warps = static_cast<unsigned>(threads / 32);
+    std::optional<unsigned> late;
     for (size_t ended = 0; ended < turn.size();) {
+      if (!late && random() % 4 == 0) late = random() % warps;
       std::shuffle(turn.begin(), turn.end(), random);
       const int64_t arrivals = machine.arrivals;
       const size_t before = ended;
       for (const unsigned thread : turn) {
         Fiber& fiber = machine.fibers[thread];
-        if (fiber.ended) continue;
+        if (fiber.ended || thread / 32 == late) continue;
         machine.current = thread;
         swapcontext(&machine.scheduler, &fiber.context);
         ended += fiber.ended ? 1 : 0;
       }
       land_some(random);
-      idle = machine.arrivals == arrivals && ended == before ? idle + 1 : 0;
-      if (idle > 2) fail("waits for threads that have ended or wait elsewhere");
+      if (machine.arrivals != arrivals || ended != before) {
+        idle = 0;
+      } else if (late) {
+        late.reset();
+      } else if (++idle > 2) {
+        fail("waits for threads that have ended or wait elsewhere");
+      }
     }
     if (!machine.loads.empty()) fail("has ended while loads are under way");
     for (const unsigned thread : turn) {
