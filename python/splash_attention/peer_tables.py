@@ -76,10 +76,10 @@ def label(case: xr.Dataset) -> str:
     batch, heads, length, dim = (int(number(case, name)) for name in ("batch", "q_heads", "q_len", "head_dim"))
     size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
     mask = "full" if text(case, "mask") == "none" else text(case, "mask")
-    heads_of = f"{batch} × {heads}" if batch > 1 else str(heads)
+    heads_of = (f"{batch} × {heads}" if batch > 1 else str(heads)) + (" head" if batch * heads == 1 else " heads")
     captured = text(case, "input") not in ("", "gaussian")
     inputs = f"MiniLM on {text(case, 'input')}" if captured else f"T {np.sqrt(number(case, 'query_variance')):.4g}"
-    return f"{heads_of} heads, {size}, d {dim}, {mask}, {inputs}"
+    return f"{heads_of}, {size}, d {dim}, {mask}, {inputs}"
 
 
 def milliseconds(case: xr.Dataset) -> str:

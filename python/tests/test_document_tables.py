@@ -18,7 +18,15 @@ def test_usage(name, capsys):
     assert "usage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name, recorded, least", [("ladder_tables", "ladders-h200.h5", 4), ("peer_tables", "flagship-h200.h5", 2)])
+@pytest.mark.parametrize(
+    "name, recorded, least",
+    [
+        ("ladder_tables", "ladders-h200.h5", 4),
+        ("peer_tables", "flagship-h200.h5", 2),
+        ("peer_tables", "papers-h200.h5", 4),
+        ("claim_tables", "papers-h200.h5", 1),
+    ],
+)
 def test_the_documents_hold_what_the_recorded_report_says(name, recorded, least):
     module, report = importlib.import_module(f"splash_attention.{name}"), open_report(ROOT / "data" / "reports" / recorded)
     tables = 0
