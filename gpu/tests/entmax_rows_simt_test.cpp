@@ -2,6 +2,7 @@
 
 #include "gpu/tests/entmax_rows_case.h"
 #include "gpu/tests/ladder_cases.h"
+#include "gpu/tests/simt_elements.h"
 
 // One for all threads of a block; they are fibers of one thread.
 #undef __shared__
@@ -24,10 +25,10 @@ class OnCpu {
     Rows result;
     entmax::visit(dtype_, [&](auto element) {
       using T = decltype(element);
-      const std::vector<T> x = elements<T>(scores);
+      const std::vector<T> x = elements_of<T>(scores);
       std::vector<T> p(x.size(), static_cast<T>(NAN));
       entmax::entmax_rows(dtype_, x.data(), alpha_.data(), alphas_, rows_, n_, p.data(), nullptr);
-      result.values = values(p);
+      result.values = values_of(p);
     });
     return result;
   }
@@ -36,33 +37,16 @@ class OnCpu {
     Rows result{{}, std::vector<double>(static_cast<size_t>(rows_), NAN)};
     entmax::visit(dtype_, [&](auto element) {
       using T = decltype(element);
-      const std::vector<T> of_p = elements<T>(p), of_d_p = elements<T>(d_p);
+      const std::vector<T> of_p = elements_of<T>(p), of_d_p = elements_of<T>(d_p);
       std::vector<T> ds(of_p.size(), static_cast<T>(NAN));
       entmax::entmax_rows_gradient(dtype_, of_p.data(), of_d_p.data(), alpha_.data(), alphas_, rows_, n_,
                                    ds.data(), result.d_alpha.data(), nullptr);
-      result.values = values(ds);
+      result.values = values_of(ds);
     });
     return result;
   }
 
  private:
-  template <class T>
-  static std::vector<T> elements(const std::vector<double>& values) {
-    return {values.begin(), values.end()};
-  }
-  template <class T>
-  static std::vector<double> values(const std::vector<T>& elements) {
-    std::vector<double> result;
-    for (const T element : elements) {
-      if constexpr (sizeof(T) == 2) {
-        result.push_back(static_cast<float>(element));
-      } else {
-        result.push_back(element);
-      }
-    }
-    return result;
-  }
-
   Dtype dtype_;
   std::vector<double> alpha_;
   int64_t alphas_, rows_, n_;
