@@ -1,6 +1,12 @@
-# splash_unity(target …): with SPLASH_UNITY, each target's C++ files compile as one, and the headers are read once.
+# splash_unity(target …): with SPLASH_UNITY, each target's C++ files compile as one, and the headers are read once. CUDA's
+# do not, which CMake from 4.0 on would join, too: splash_kernels says which may be joined.
 function(splash_unity)
   set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ${SPLASH_UNITY} UNITY_BUILD_BATCH_SIZE 0)
+  foreach(target IN LISTS ARGN)
+    get_target_property(sources ${target} SOURCES)
+    list(FILTER sources INCLUDE REGEX "\\.cu$")
+    set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endforeach()
 endfunction()
 
 # splash_unity_tests(name …): the same for the C++ files of tests, eight at a time.

@@ -260,7 +260,7 @@ class GpuAttention : public Kind {
          std::string("torch-cudnn"),
          "",
          "a variant's id, a ladder's rungs as LADDER/*, or torch-cudnn, -flash, -efficient, -math, "
-         "-math-tf32, -adasplash, -adasplash2",
+         "-math-tf32, -adasplash, -adasplash2, -splash (our own, called from Python)",
          {}},
         {"pass",
          text,

@@ -35,8 +35,8 @@ TorchGpuResult ask(PeerProcess& peer, const nlohmann::json& request) {
 }  // namespace
 
 const std::vector<std::string>& torch_gpu_backends() {
-  static const std::vector<std::string> names{"cudnn",     "flash",     "efficient", "math",
-                                              "math-tf32", "adasplash", "adasplash2"};
+  static const std::vector<std::string> names{"cudnn",     "flash",     "efficient",  "math",
+                                              "math-tf32", "adasplash", "adasplash2", "splash"};
   return names;
 }
 
@@ -46,7 +46,7 @@ const std::vector<std::string>& torch_gpu_rows_backends() {
 }
 
 bool is_entmax_backend(const std::string& backend) {
-  return backend.starts_with("adasplash");
+  return backend == "splash" || backend.starts_with("adasplash");
 }
 
 TorchGpuResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<float>& inputs,

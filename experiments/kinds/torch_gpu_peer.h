@@ -39,6 +39,7 @@ struct TorchGpuRowsJob {
 
 // cudnn, flash, efficient: fused kernels; math: cuBLAS and a softmax that stores the scores; math-tf32: the
 // same with tf32 products. adasplash, adasplash2: exact entmax in Triton (arXiv 2502.12082, 2604.15180).
+// splash: this project's own Python package, called as its users call it.
 const std::vector<std::string>& torch_gpu_backends();
 bool is_entmax_backend(const std::string& backend);
 

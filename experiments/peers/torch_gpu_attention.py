@@ -1,4 +1,4 @@
-"""PyTorch's dense attention and AdaSplash on the GPU, timed as our own kernels are; one process for many jobs.
+"""PyTorch's dense attention, AdaSplash, and our own package on the GPU, timed as our own kernels are; one process for many jobs.
 
 Reads one JSON object a line: backend, dtype, causal, alpha (of entmax; null: softmax), backward, method, cache, samples,
 budget, warm_up, key, folder, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim). The folder holds q, k, v and, with
@@ -111,6 +111,16 @@ def adasplash(job, q, k, v):
     return lambda: adasplash_v1(q, k, v, alpha=job["alpha"], is_causal=job["causal"])
 
 
+def splash(job, q, k, v):
+    """Our own attention as a user of the Python package calls it."""
+    from splash_attention import splash_attention
+
+    return lambda: splash_attention(q, k, v, alpha=job["alpha"], causal=job["causal"])
+
+
+ENTMAX = {"adasplash": adasplash, "adasplash2": adasplash, "splash": splash}
+
+
 def versions(*packages):
     named = [f"{package.__name__} {package.__version__}" for package in packages]
     return ", ".join([*named, f"torch {torch.__version__}", f"cuDNN {torch.backends.cudnn.version()}"])
@@ -119,6 +129,8 @@ def versions(*packages):
 def version_of(job):
     if job["backend"] in DENSE:
         return versions()
+    if job["backend"] == "splash":
+        return f"splash_attention, {versions()}"
     import adasplash
     import triton
 
@@ -138,7 +150,7 @@ def measured(call, job):
 def run(job, q, k, v, d_out):
     is_dense = job["backend"] in DENSE
     torch.backends.cuda.matmul.allow_tf32 = job["backend"].endswith("tf32")
-    attention = (dense if is_dense else adasplash)(job, q, k, v)
+    attention = (dense if is_dense else ENTMAX[job["backend"]])(job, q, k, v)
 
     def call():
         out = attention()

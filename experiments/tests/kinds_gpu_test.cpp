@@ -38,7 +38,7 @@ TEST_CASE("gpu-attention refuses what does not fit together") {
   CHECK_THROWS_WITH_AS(
       small_problem({{"implementation", std::string("torch-fast")}}),
       "PyTorch backend 'fast' is unknown; there are: cudnn, flash, efficient, math, math-tf32, adasplash, "
-      "adasplash2",
+      "adasplash2, splash",
       InvalidArgument);
   if (!gpu::all_variants()
            .empty())  // without CUDA no variant is known, and the run ends for want of a device

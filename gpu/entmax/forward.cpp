@@ -107,6 +107,8 @@ int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype) {
 
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
   if (path_of(spec, dtype, args.path) == ForwardPath::portable) return {};
+  if (args.unstored_queries != nullptr)
+    return {.rows = {args.unstored_queries, args.unstored_counts}, .tau = args.tau};
   const Workspace workspace(spec, dtype);
   auto* const base = static_cast<const char*>(args.workspace);
   return {.rows = {reinterpret_cast<const int*>(base + workspace.queries),
@@ -139,9 +141,9 @@ void enqueue_hopper(const AttentionSpec& spec, Dtype dtype, const ForwardArgumen
            dim3(static_cast<unsigned>(blocks_of(kernel, s, with_long_lists))), kernel.threads,
            kernel.shared_bytes, args.stream, arguments);
   };
+  auto* queries = reinterpret_cast<int*>(at(workspace.queries));
+  auto* counts = reinterpret_cast<int*>(at(workspace.counts));
   const auto gather = [&](const uint32_t* masks, const Support& unstored) {
-    auto* const queries = reinterpret_cast<int*>(at(workspace.queries));
-    auto* const counts = reinterpret_cast<int*>(at(workspace.counts));
     gather_rows(p, masks, queries, counts, args.stream, unstored);
     p.rows = {queries, counts};
   };
@@ -150,6 +152,10 @@ void enqueue_hopper(const AttentionSpec& spec, Dtype dtype, const ForwardArgumen
   gather(p.crowded_masks, {});
   screen(true);
   const bool stores_all = args.stored == StoredRows::all;
+  if (!stores_all && args.unstored_queries != nullptr) {
+    queries = args.unstored_queries;
+    counts = args.unstored_counts;
+  }
   gather(p.broad_masks, stores_all ? Support{} : p.support);
   if (!stores_all) p.support = {};
   launch_dense(p, dtype, args.stream);

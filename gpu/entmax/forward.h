@@ -38,7 +38,9 @@ struct ForwardArguments {
                          // with a score of NaN or +inf; or null
   Support support{};     // where columns is null, nothing is stored
   StoredRows stored = StoredRows::all;  // rows left out have an offset of -1 and a count of 0
-  void* workspace = nullptr;            // forward_workspace_bytes, 256-byte aligned, contents undefined
+  // Where those rows are listed: [batch * q_heads, q_len] and [batch * q_heads]; null: in the workspace.
+  int *unstored_queries = nullptr, *unstored_counts = nullptr;
+  void* workspace = nullptr;  // forward_workspace_bytes, 256-byte aligned, contents undefined
   StreamHandle stream = nullptr;
   ForwardPath path = ForwardPath::fastest;
 };
@@ -48,8 +50,8 @@ struct ForwardArguments {
 // one: 4.125 bytes a query row.
 int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype);
 
-// The rows that StoredRows::sparse leaves out, for backward: they lie in the workspace until the next
-// forward. None on the portable path.
+// The rows that StoredRows::sparse leaves out, for backward: where args says, else in the workspace until the
+// next forward. None on the portable path.
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 // Forward takes entmax with 1 < alpha <= 2 over all keys or the k_keep largest of each row, any mask, a scale

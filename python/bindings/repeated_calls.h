@@ -30,22 +30,21 @@ class RepeatedCalls {
   }
 
   // A call that was checked. alpha: a number, or a tensor of float32 for the call alone; fixed: the address
-  // of the number in the GPU's memory, which stays. problem: what computes it; capacity: of its store, where
-  // one is kept.
+  // of the number in the GPU's memory, which stays. problem: what computes it.
   void add(nb::handle q, nb::handle k, nb::handle alpha, bool causal, double scale, int64_t k_keep,
-           uintptr_t fixed, const nb::object& problem, int64_t capacity) {
+           uintptr_t fixed, const nb::object& problem) {
     const auto tensors = look_at<2>({q, k});
     const auto alphas = tensors ? alphas_of(alpha, (*tensors)[0]) : std::nullopt;
     if (!alphas) return;
     if (calls_.size() >= kMost) calls_.clear();
-    calls_[key_of((*tensors)[0], (*tensors)[1], *alphas, causal, scale, k_keep)] = {problem, fixed, capacity};
+    calls_[key_of((*tensors)[0], (*tensors)[1], *alphas, causal, scale, k_keep)] = {problem, fixed};
   }
-  void clear() { calls_.clear(); }
 
   // Forward into out; None where no such call was added, v is not as k, or one of them does not lie in memory
-  // as the kernels need it. keeps: (store, capacity) comes back, else True.
-  nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, bool keeps, nb::handle alpha,
-                     bool causal, double scale, int64_t k_keep) const {
+  // as the kernels need it. store_bytes: of the store that comes back; 0: nothing is kept, and True comes
+  // back.
+  nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, int64_t store_bytes,
+                     nb::handle alpha, bool causal, double scale, int64_t k_keep) const {
     const auto tensors = look_at<4>({q, k, v, out});
     if (!tensors) return nb::none();
     const auto& [of_q, of_k, of_v, of_out] = *tensors;
@@ -58,19 +57,21 @@ class RepeatedCalls {
     if (found == calls_.end()) return nb::none();
     const Call& call = found->second;
     const auto& problem = nb::cast<const Problem&>(call.problem);
-    const int64_t capacity = keeps ? call.capacity : -1;
     const int32_t device = of_q.device.device_id;
     void* stream = nullptr;
     if (exchange_->current_stream(dlpack::kCuda, device, &stream) != 0) return unknown();
-    Managed store = allocate(problem.store_bytes(capacity), device);
-    if (!store) return unknown();
-    problem.forward(capacity, false, address(of_q), address(of_k), address(of_v),
-                    alphas->address != 0 ? alphas->address : call.fixed, address(of_out), 0, 0,
-                    address(store->tensor), reinterpret_cast<uintptr_t>(stream));
-    if (!keeps) return nb::bool_(true);
+    const Managed workspace = allocate(problem.workspace_bytes(), device);
+    if (!workspace) return unknown();
+    Managed store = store_bytes > 0 ? allocate(store_bytes, device) : Managed();
+    if (store_bytes > 0 && !store) return unknown();
+    problem.forward(false, address(of_q), address(of_k), address(of_v),
+                    alphas->address != 0 ? alphas->address : call.fixed, address(of_out),
+                    store ? address(store->tensor) : 0, store_bytes, address(workspace->tensor),
+                    reinterpret_cast<uintptr_t>(stream));
+    if (!store) return nb::bool_(true);
     void* object = nullptr;
     if (exchange_->object_from_managed(store.release(), &object) != 0) throw nb::python_error();
-    return nb::make_tuple(nb::steal(static_cast<PyObject*>(object)), capacity);
+    return nb::steal(static_cast<PyObject*>(object));
   }
 
  private:
@@ -81,7 +82,6 @@ class RepeatedCalls {
   struct Call {
     nb::object problem;
     uintptr_t fixed = 0;
-    int64_t capacity = 0;
   };
   struct Destroy {
     void operator()(dlpack::ManagedTensor* tensor) const { tensor->destroy(tensor); }

@@ -103,9 +103,9 @@ class AdaptiveSplashAttention(nn.Module):
         if self.threshold_mode == "direct":
             return self._direct(Q, K, V, problem)
         learns = adaptive and self.training
-        out, tau, support, peak = torch_calls.attention(Q, K, V, *problem, with_peak=learns)
-        counted = support if learns or not Q.is_cuda else None  # a GPU's training does not count broad rows
-        self._call = (Q.detach(), K.detach(), tau, counted, problem)
+        counted = learns or not Q.is_cuda  # on a GPU counting costs, so it waits for whoever asks
+        out, tau, support, peak = torch_calls.attention(Q, K, V, *problem, with_peak=learns, counted=counted)
+        self._call = (Q.detach(), K.detach(), tau, support if counted else None, problem)
         self._loss = self._threshold_loss(Q, K, peak, problem) if learns else None
         return out
 
@@ -172,7 +172,7 @@ class AdaptiveSplashAttention(nn.Module):
         Q, K, tau, support, problem = self._call[:5]
         if support is None:
             with torch.no_grad():
-                support = torch_calls.attention(Q, K, K, *problem, counted=True)[2]
+                _, tau, support, _ = torch_calls.attention(Q, K, K, *problem, counted=True)
             self._call = (Q, K, tau, support, problem, *self._call[5:])
         aux = make_aux(Q, K, tau, support, problem)
         if self.threshold_mode == "direct":

@@ -69,7 +69,7 @@ class _Output(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, call: tuple[Any, Any]) -> Tensor:
         """call: what computes out, and its other arguments."""
         compute, others = call
-        out, (store, ctx.capacity) = compute(q, k, v, alpha, *others)
+        out, store = compute(q, k, v, alpha, *others)
         ctx.save_for_backward(q, k, v, alpha, store)
         ctx.others = others
         return out
@@ -77,13 +77,9 @@ class _Output(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> Any:
         q, k, v, alpha, store = ctx.saved_tensors
-        device, tau, support = q.device.type, None, None
-        call = _attention_backward[device]
-        if torch.is_grad_enabled():  # create_graph: by the operator, which refuses
-            call, tau, support = _ops.attention_backward, store, store
-            if device == "cuda":
-                tau, support = torch_cuda.rows_of(q, k, store, ctx.capacity, alpha, *ctx.others)
-        d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.others, ctx.capacity, False, tau, support, store)
+        # With create_graph by the operator, which refuses.
+        call = _ops.attention_backward if torch.is_grad_enabled() else _attention_backward[q.device.type]
+        d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.others, store)
         return d_q, d_k, d_v, torch_ops.alpha_gradient(alpha, d_alpha), None
 
 
@@ -183,16 +179,14 @@ def output(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *problem: Any, with_peak: bool = False, counted: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(out, tau, support, peak). On a GPU support is empty unless it is counted, or out has a gradient."""
+    """(out, tau, support, peak): tau and support are empty unless they are to be counted, peak unless it is asked for."""
     compiling = torch.compiler.is_compiling()
     transformed = not compiling and _are_functorch_transforms_active()
     device = q.device.type
     gradient = _needs_gradient(q, k, v, problem[0])
-    capacity, all_rows = -1, with_peak or counted
-    if device == "cuda":
-        kept = gradient or transformed or with_peak
-        capacity = torch_cuda.capacity_for(q, k) if kept else 0 if counted else -1
-    others = (*problem, with_peak, capacity, all_rows)
+    kept = device == "cuda" and (gradient or transformed)
+    capacity = torch_cuda.capacity_for(q, k) if kept else -1
+    others = (*problem, counted, with_peak, capacity)
     if compiling or (not transformed and not _eager(q, device)):
         return _ops.attention(q, k, v, *others)[:4]
     if transformed:

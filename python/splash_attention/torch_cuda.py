@@ -17,6 +17,8 @@ from splash_attention.arrays import make_spec
 from splash_attention.torch_ops import nothing
 
 ENTRIES_A_ROW = 16  # of the first store
+# Of PyTorch: what takes the tensors that autograd saves, or None. Before PyTorch had it, nobody knows.
+_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_tracing: ())
 _needed: dict[tuple[Any, ...], int] = {}  # entries of stores that were too small, with some room, by problem
 _names = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
@@ -25,10 +27,19 @@ def _problem_key(q: Tensor, k: Tensor) -> tuple[Any, ...]:
     return (q.device, q.dtype, q.shape, k.shape)
 
 
-def capacity_for(q: Tensor, k: Tensor) -> int:
-    """Entries to make room for: what such a problem needed before, else a guess."""
+def first_capacity(q: Tensor, k: Tensor) -> int:
+    """Entries that a store has room for, while nothing is known of such problems: of their shapes alone."""
     batch, heads, q_len, _ = q.shape
-    return max(_needed.get(_problem_key(q, k), 0), min(ENTRIES_A_ROW, k.shape[2]) * batch * heads * q_len)
+    return min(ENTRIES_A_ROW, k.shape[2]) * batch * heads * q_len
+
+
+def capacity_for(q: Tensor, k: Tensor) -> int:
+    """Entries to make room for: what such a problem needed before. But of shapes alone where a compiler looks on, which
+    would compile anew for each number, and where hooks take what autograd saves: activation checkpoints compute forward
+    twice, and expect tensors of the same shapes both times, whatever happened between."""
+    if torch.compiler.is_compiling() or _hooks(True) is not None:
+        return first_capacity(q, k)
+    return max(_needed.get(_problem_key(q, k), 0), first_capacity(q, k))
 
 
 @functools.cache
@@ -115,7 +126,7 @@ class _Problem:
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
         alpha = [1.5] * alphas or [alpha_value]  # those in a tensor the kernels alone look at
         self.spec = make_spec(extents, alpha, causal, scale, k_keep, [*there, *packed])
-        self.rows, self.shapes = q_shape[:3], (q_shape, k_shape)
+        self.rows = q_shape[:3]
         self.ranges = None if packed[0] is None else torch.from_numpy(_ranges(*packed, q_len, causal)).to(device)
         self.positions = (_int32(q_positions), _int32(k_positions))
         kept = (self.ranges, *self.positions)
@@ -123,18 +134,7 @@ class _Problem:
         counts = [1 if table is None else table.numel() // length for table, length in sizes]
         mask = (*(0 if table is None else table.data_ptr() for table in kept), *counts)
         self.kernels = _core.DeviceProblem(self.spec, device.index, _names[dtype], not alphas, mask)
-        self._store_bytes: dict[int, int] = {}  # by capacity
-
-    def store_bytes(self, capacity: int) -> int:
-        """As many as the compiler was told, which are no fewer than the kernels need."""
-        size = self._store_bytes.get(capacity)
-        if size is None:
-            size = torch_ops.store_bytes(*self.shapes, max(capacity, 0))
-            needed = self.kernels.store_bytes(capacity)
-            if size < needed:
-                raise RuntimeError(f"the store has {size} bytes; the kernels need {needed}")
-            self._store_bytes[capacity] = size
-        return size
+        self.workspace_bytes = self.kernels.workspace_bytes()
 
 
 _plain_problem = functools.lru_cache(maxsize=1024)(_Problem)
@@ -169,38 +169,32 @@ def _ranges(cu_q: np.ndarray, cu_k: np.ndarray, q_len: int, causal: bool) -> np.
     return np.stack([begin, end], 1).astype(np.int32)
 
 
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 def _run(
-    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, tau: Tensor | None,
-    support: Tensor | None, capacity: int, all_rows: bool,
+    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, capacity: int, all_rows: bool = False
 ) -> Tensor:  # fmt: skip
-    """Forward into out, and tau and support, or the store's own; returns the store."""
-    store = q.new_empty(problem.store_bytes(capacity), dtype=torch.uint8)
+    """Forward into out; returns the store, which is empty where the capacity is below 0."""
+    bytes_ = torch_ops.store_bytes(q.shape, capacity) if capacity >= 0 else 0
+    store = q.new_empty(bytes_, dtype=torch.uint8) if bytes_ else nothing(torch.uint8, q.device)
+    workspace = q.new_empty(problem.workspace_bytes, dtype=torch.uint8)
     problem.kernels.forward(
-        capacity, all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), out.data_ptr(),
-        _address(tau), _address(support), store.data_ptr(), _stream(q),
+        all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), out.data_ptr(),
+        store.data_ptr() if bytes_ else 0, bytes_, workspace.data_ptr(), _stream(q),
     )  # fmt: skip
     return store
 
 
-def _run_until_it_fits(
-    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, tau: Tensor | None,
-    support: Tensor | None, capacity: int, all_rows: bool, store: Tensor | None = None,
-) -> tuple[Tensor, int]:  # fmt: skip
-    """(store, capacity), beginning with a store that may be too small."""
-    if store is None:
-        store = _run(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
-    if torch.cuda.is_current_stream_capturing():
-        return store, capacity  # a graph's inputs are to need no more room than those before it
-    while (used := problem.kernels.used(store.data_ptr(), _stream(q))) > capacity:
-        capacity = _needed[_problem_key(q, k)] = used + used // 8
-        if _repeated is not None:
-            _repeated.clear()  # they know the former capacity
-        store = _run(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
-    return store, capacity
+def _whole_store(
+    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, store: Tensor, all_rows: bool = False
+) -> Tensor:  # fmt: skip
+    """The store where it holds all of its support, else that of another forward, into out, which has the room. Waits for
+    forward. Not while a graph is captured: then the store is taken as it is."""
+    while not torch.cuda.is_current_stream_capturing():
+        entries = problem.kernels.entries(store.data_ptr(), store.numel(), _stream(q))
+        if entries <= problem.kernels.store_places(store.numel())[-1]:
+            break
+        _needed[_problem_key(q, k)] = max(_needed.get(_problem_key(q, k), 0), entries + entries // 8)
+        store = _run(problem, q, k, v, alphas, out, _needed[_problem_key(q, k)], all_rows)
+    return store
 
 
 def output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> Tensor:
@@ -208,22 +202,19 @@ def output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> Tensor:
     return _output(q, k, v, -1, *problem_inputs)[0]
 
 
-def kept_output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> tuple[Tensor, tuple[Tensor, int]]:
-    """out, and with its capacity a store in which tau and the support's counts lie too."""
-    capacity = capacity_for(q, k)
-    out, store = _output(q, k, v, capacity, *problem_inputs)
-    return out, (store, capacity)
+def kept_output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
+    """out and the store."""
+    return _output(q, k, v, capacity_for(q, k), *problem_inputs)
 
 
 def _output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
     problem, alphas = _problem_of(q, k, *problem_inputs)
     q, k, v = _dense(q), _dense(k), _dense(v)
     out = torch.empty_like(q)
-    store = _run(problem, q, k, v, alphas, out, None, None, capacity, False)
+    store = _run(problem, q, k, v, alphas, out, capacity)
     alpha, number, *fixed, q_positions, _, cu_seqlens_q, _ = problem_inputs
     if _repeated is not None and q_positions is None and cu_seqlens_q is None:
-        alpha = number if alpha is None else alphas
-        _repeated.add(q, k, alpha, *fixed, alphas.data_ptr(), problem.kernels, capacity_for(q, k))
+        _repeated.add(q, k, number if alpha is None else alphas, *fixed, alphas.data_ptr(), problem.kernels)
     return out, store
 
 
@@ -234,12 +225,13 @@ class Unknown(Exception):
 def repeated(
     q: Tensor, k: Tensor, v: Tensor, keeps: bool, alpha: Tensor | float, causal: bool, scale: float, k_keep: int
 ) -> tuple[Tensor, Any]:  # fmt: skip
-    """out, and True or, where a store is kept, (store, capacity), of a call that differs in nothing but values from one
-    that was checked; else raises Unknown."""
+    """out, and the store where one is kept, of a call that differs in nothing but values from one that was checked; else
+    raises Unknown."""
     if _repeated is None:
         raise Unknown
     out = torch.empty_like(q)
-    kept = _repeated.forward(q, k, v, out, keeps, alpha, causal, scale, k_keep)
+    bytes_ = torch_ops.store_bytes(q.shape, capacity_for(q, k)) if keeps else 0
+    kept = _repeated.forward(q, k, v, out, bytes_, alpha, causal, scale, k_keep)
     if kept is None:
         raise Unknown
     return out, kept
@@ -248,87 +240,88 @@ def repeated(
 def repeated_output(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, number: float, causal: bool, scale: float, k_keep: int,
     *tables: None,
-) -> tuple[Tensor, tuple[Tensor, int]]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """kept_output of such a call."""
     return repeated(q, k, v, True, number if alpha is None else alpha, causal, scale, k_keep)
 
 
-def rows_of(q: Tensor, k: Tensor, store: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
-    """tau and the support's counts of a store that kept_output left."""
-    problem, _ = _problem_of(q, k, *problem_inputs)
-    places = problem.kernels.store_places(capacity)
-    size = 4 * problem.rows.numel()
-    tau, counts = (store[at : at + size].view(kind) for at, kind in zip(places, (torch.float32, torch.int32)))
-    return tau.view(problem.rows), counts.view(problem.rows)
+def _part(store: Tensor, at: int, count: int, dtype: torch.dtype) -> Tensor:
+    return store[at : at + count * dtype.itemsize].view(dtype)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    with_peak, capacity, all_rows = inputs[-torch_ops.KEPT :]
+    counted, with_peak, capacity = inputs[-torch_ops.KEPT :]
     problem, alphas = _problem_of(q, k, *inputs[: -torch_ops.KEPT])
+    room, all_rows = capacity, counted or with_peak
+    if capacity < 0:
+        room = capacity_for(q, k) if with_peak else 0 if counted else -1
     q, k, v = _dense(q), _dense(k), _dense(v)
-    out, device = torch.empty_like(q), q.device
-    tau = q.new_empty(problem.rows, dtype=torch.float32)
-    support = q.new_empty(problem.rows, dtype=torch.int32) if capacity >= 0 else nothing(torch.int32, device)
-    if not with_peak:
-        store = _run(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
-        return out, tau, support, nothing(torch.float32, device), store if capacity >= 0 else nothing(torch.uint8, device)
-    store, room = _run_until_it_fits(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
-    row, _, excess = _entries(problem, support, store, room)
-    peak = torch.zeros_like(tau)
-    peak.view(-1).scatter_reduce_(0, row, excess, "amax")
-    peak = torch.where(tau.isnan(), tau, peak)
-    if room != capacity:  # backward looks into a store of the capacity that it is told, and finds it too small
-        store = _run(problem, q, k, v, alphas, out, tau, support, capacity, all_rows)
-    return out, tau, support, peak, store
+    out = torch.empty_like(q)
+    store = _run(problem, q, k, v, alphas, out, room, all_rows)
+    # An operator's results are tensors apart, also those that are empty.
+    tau, support, peak = (q.new_empty(0, dtype=kind) for kind in (torch.float32, torch.int32, torch.float32))
+    if all_rows:
+        row_tau, row_counts = _rows(problem, store)
+    if counted:
+        tau, support = row_tau, row_counts
+    if with_peak:
+        whole = _whole_store(problem, q, k, v, alphas, out, store, True)
+        row, _, excess = _entries(problem, row_counts, whole)
+        peak = torch.zeros_like(row_tau)
+        peak.view(-1).scatter_reduce_(0, row, excess, "amax")
+        peak = torch.where(row_tau.isnan(), row_tau, peak)
+    return out, tau, support, peak, store if capacity >= 0 else q.new_empty(0, dtype=torch.uint8)
+
+
+def _rows(problem: _Problem, store: Tensor) -> tuple[Tensor, Tensor]:
+    """tau and the support's counts, apart from the store."""
+    tau_at, counts_at, *_ = problem.kernels.store_places(store.numel())
+    count = problem.rows.numel()
+    tau, counts = _part(store, tau_at, count, torch.float32), _part(store, counts_at, count, torch.int32)
+    return tau.view(problem.rows).clone(), counts.view(problem.rows).clone()
 
 
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    """tau and support None: they lie in the store. A capacity of -1, with which nothing was kept, is one for a second
-    forward here."""
-    *problem_inputs, capacity, all_rows, tau, support, store = inputs
-    if capacity < 0:
-        capacity, store = capacity_for(q, k), store.new_empty(0)
+    *problem_inputs, store = inputs
     problem, alphas = _problem_of(q, k, *problem_inputs)
+    capacity = capacity_for(q, k)
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     # A second forward writes its output into d_q, which backward then overwrites.
-    store, capacity = _run_until_it_fits(
-        problem, q, k, v, alphas, d_q, tau, support, capacity, all_rows, store if store.numel() else None
-    )
+    if store.numel() == 0:
+        store = _run(problem, q, k, v, alphas, d_q, capacity)
+    store = _whole_store(problem, q, k, v, alphas, d_q, store)
     learned = problem_inputs[0] is not None
     d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32 if learned else torch.float64)
-    workspace = q.new_empty(problem.kernels.backward_bytes(capacity, all_rows), dtype=torch.uint8)
+    workspace = q.new_empty(problem.kernels.backward_bytes(store.numel()), dtype=torch.uint8)
     problem.kernels.backward(
-        capacity, all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), _address(tau),
-        _address(support), store.data_ptr(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
+        torch.cuda.is_current_stream_capturing(), q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),
+        store.data_ptr(), store.numel(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
         d_alpha.data_ptr() if learned else 0, workspace.data_ptr(), _stream(q),
     )  # fmt: skip
     return d_q, d_k, d_v, d_alpha.double()
 
 
-def _entries(
-    problem: _Problem, support: Tensor, store: Tensor, capacity: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _entries(problem: _Problem, support: Tensor, store: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(row, key, z - tau) of each entry of a support that is stored whole, row after row."""
-    *_, offsets_at, columns_at, excess_at = problem.kernels.store_places(capacity)
+    *_, offsets_at, columns_at, excess_at, capacity = problem.kernels.store_places(store.numel())
     counts = support.reshape(-1).to(torch.int64)
-    starts = store[offsets_at : offsets_at + 8 * counts.numel()].view(torch.int64)
+    starts = _part(store, offsets_at, counts.numel(), torch.int64)
     row = torch.repeat_interleave(counts)
     first = counts.cumsum(0) - counts
     at = starts[row] + torch.arange(row.numel(), device=row.device) - first[row]
-    columns = store[columns_at : columns_at + 4 * capacity].view(torch.int32)[at]
-    return row, columns, store[excess_at : excess_at + 4 * capacity].view(torch.float32)[at]
+    columns = _part(store, columns_at, capacity, torch.int32)
+    return row, columns[at], _part(store, excess_at, capacity, torch.float32)[at]
 
 
 def probabilities(q: Tensor, k: Tensor, *problem_inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     problem, alphas = _problem_of(q, k, *problem_inputs)
     q, k = _dense(q), _dense(k)
-    tau = q.new_empty(q.shape[:3], dtype=torch.float32)
-    support = q.new_empty(q.shape[:3], dtype=torch.int32)
-    store, capacity = _run_until_it_fits(
-        problem, q, k, k, alphas, torch.empty_like(q), tau, support, capacity_for(q, k), True
-    )
-    row, column, excess = _entries(problem, support, store, capacity)
+    out = torch.empty_like(q)
+    store = _run(problem, q, k, k, alphas, out, capacity_for(q, k), True)
+    store = _whole_store(problem, q, k, k, alphas, out, store, True)
+    support = _rows(problem, store)[1]
+    row, column, excess = _entries(problem, support, store)
     order = torch.argsort(row * k.shape[2] + column)
     row, column, excess = row[order], column[order], excess[order]
     alpha = alphas.expand(q.shape[1])[row // q.shape[2] % q.shape[1]]

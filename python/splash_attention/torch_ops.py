@@ -1,14 +1,15 @@
 """PyTorch's custom operators ``torch.ops.splash_attention.*``: shapes for the compiler, gradients, vmap.
 
   entmax(scores [rows, n], alpha [1 or rows] or None, alpha_value) -> p [rows, n]
-  attention(q, k, v, alpha [1 or q_heads] or None, alpha_value, …, with_peak, capacity, all_rows)
+  attention(q, k, v, alpha [1 or q_heads] or None, alpha_value, …, counted, with_peak, capacity)
       -> out, tau, support, peak, store
   probabilities(q, k, …) -> row_offsets, columns, values
 
-alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys. peak is m - tau, m
-the row's largest z, where with_peak is set, else empty. store is what a GPU's forward leaves for backward: room for
-`capacity` entries of the support (-1: nothing is kept, and support is empty too), of rows with broad supports only where
-all_rows is set (else backward computes these again, and their number in support is 0). In host memory store is empty.
+alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys. tau and support are
+empty unless `counted` is set, peak unless `with_peak` is: it is m - tau, m the row's largest z. store is what a GPU's
+forward leaves for backward (gpu/entmax/store.h): room for `capacity` entries of the support; rows with broad supports
+are in it only with counted or with_peak, else backward computes these again. It is empty where capacity is below 0, and in
+host memory: backward then computes forward again, as it does where the store is too small.
 Each operator has its backward operator; a second derivative raises.
 """
 
@@ -25,7 +26,7 @@ from splash_attention import _core
 from splash_attention.arrays import make_spec
 
 NAMESPACE = "splash_attention"
-KEPT = 3  # arguments of attention behind the problem: with_peak, capacity, all_rows
+KEPT = 3  # arguments of attention behind the problem: counted, with_peak, capacity
 TABLES = ("q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k")
 
 _problem = (
@@ -36,12 +37,12 @@ library = torch.library.Library(NAMESPACE, "DEF")
 library.define("entmax(Tensor scores, Tensor? alpha, float alpha_value) -> Tensor")
 library.define("entmax_backward(Tensor p, Tensor d_p, Tensor? alpha, float alpha_value) -> (Tensor, Tensor)")
 library.define(
-    f"attention(Tensor q, Tensor k, Tensor v, {_problem}, bool with_peak, int capacity, bool all_rows)"
+    f"attention(Tensor q, Tensor k, Tensor v, {_problem}, bool counted, bool with_peak, int capacity)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 library.define(
-    f"attention_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, {_problem}, int capacity, bool all_rows, Tensor tau,"
-    " Tensor support, Tensor store) -> (Tensor, Tensor, Tensor, Tensor)"
+    f"attention_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, {_problem}, Tensor store)"
+    " -> (Tensor, Tensor, Tensor, Tensor)"
 )
 library.define(f"probabilities(Tensor q, Tensor k, {_problem}) -> (Tensor, Tensor, Tensor)")
 _ops = torch.ops.splash_attention
@@ -121,23 +122,27 @@ def output_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
     return _tensor(out, q.dtype)
 
 
-def kept_output_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, tuple[Tensor, int]]:
-    """out, and in the place of a store with its capacity nothing: backward computes the support again."""
-    return output_cpu(q, k, v, *problem), (nothing(torch.uint8, q.device), -1)
+def kept_output_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Tensor, Tensor]:
+    """out, and in the place of a store nothing: backward computes the support again."""
+    return output_cpu(q, k, v, *problem), nothing(torch.uint8, q.device)
 
 
 def attention_cpu(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    problem, (with_peak, _, _) = inputs[:-KEPT], inputs[-KEPT:]
+    problem, (counted, with_peak, _) = inputs[:-KEPT], inputs[-KEPT:]
     out, tau, support, peak = _core.attention_forward(
         spec_of(q, k, problem), _numpy(q), _numpy(k), _numpy(v), with_peak
     )
-    rest = (torch.from_numpy(part) for part in (tau, support, peak))
-    return _tensor(out, q.dtype), *rest, torch.empty(0, dtype=torch.uint8)
+    rows = [torch.from_numpy(part) if counted else _empty(part) for part in (tau, support)]
+    return _tensor(out, q.dtype), *rows, torch.from_numpy(peak), torch.empty(0, dtype=torch.uint8)
+
+
+def _empty(array: Any) -> Tensor:
+    return torch.from_numpy(array).new_empty(0)
 
 
 def attention_backward_cpu(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     d_q, d_k, d_v, d_alpha = _core.attention_backward(
-        spec_of(q, k, inputs[:-5]), _numpy(q), _numpy(k), _numpy(v), _numpy(d_out)
+        spec_of(q, k, inputs[:-1]), _numpy(q), _numpy(k), _numpy(v), _numpy(d_out)
     )
     return _tensor(d_q, q.dtype), _tensor(d_k, q.dtype), _tensor(d_v, q.dtype), torch.from_numpy(d_alpha)
 
@@ -174,22 +179,21 @@ def _(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: float) -> tuple
 
 @torch.library.register_fake(f"{NAMESPACE}::attention")
 def _(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    with_peak, capacity, _ = inputs[-KEPT:]
+    counted, with_peak, capacity = inputs[-KEPT:]
     rows, dtype = q.shape[:3], _computed_dtype(q)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    counted = q.device.type != "cuda" or capacity >= 0
+    tau = q.new_empty(rows if counted else (0,), dtype=dtype)
     support = q.new_empty(rows if counted else (0,), dtype=torch.int32)
     peak = q.new_empty(rows if with_peak else (0,), dtype=dtype)
-    bytes_ = store_bytes(q.shape, k.shape, capacity) if q.device.type == "cuda" and capacity >= 0 else 0
-    return out, q.new_empty(rows, dtype=dtype), support, peak, q.new_empty((bytes_,), dtype=torch.uint8)
+    kept = q.device.type == "cuda" and capacity >= 0
+    return out, tau, support, peak, q.new_empty((store_bytes(q.shape, capacity) if kept else 0,), dtype=torch.uint8)
 
 
-def store_bytes(q_shape: torch.Size, k_shape: torch.Size, capacity: int) -> int:
-    """Of a GPU's store: no less than the library's count, in plain arithmetic that the compiler can trace."""
-    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = q_shape, k_shape
-    queries = batch * heads * (24 * q_len + 8 * (q_len // 32 + 1) + 4)
-    keys = batch * kv_heads * (2 * kv_len * head_dim + 4 * (kv_len // 128 + 1))
-    return 8192 + queries + keys + 8 * capacity
+def store_bytes(q_shape: torch.Size, capacity: int) -> int:
+    """Of a GPU's store, as the library lays it out, in arithmetic that the compiler can trace."""
+    batch, heads, q_len, _ = q_shape
+    fixed, a_row, a_head, an_entry = _core.store_size
+    return fixed + a_row * batch * heads * q_len + a_head * batch * heads + an_entry * capacity
 
 
 @torch.library.register_fake(f"{NAMESPACE}::attention_backward")
@@ -230,9 +234,8 @@ def entmax_gradient(ctx: Any, d_p: Tensor, *, call: Any = _ops.entmax_backward) 
 
 def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, alpha, *others = inputs
-    ctx.constants, ctx.kept = others[:4], others[-2:]  # alpha_value, causal, scale, k_keep; capacity, all_rows
-    _, tau, support, _, store = output
-    ctx.save_for_backward(q, k, v, alpha, *others[4:-KEPT], tau, support, store)
+    ctx.constants = others[:4]  # alpha_value, causal, scale, k_keep
+    ctx.save_for_backward(q, k, v, alpha, *others[4:-KEPT], output[-1])
     ctx.set_materialize_grads(False)
 
 
@@ -244,11 +247,11 @@ def operator_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def attention_gradient(
     ctx: Any, d_out: Tensor | None, *_: Any, call: Any = _ops.attention_backward
 ) -> tuple[Any, ...]:
-    q, k, v, alpha, *tables, tau, support, store = ctx.saved_tensors
-    nothing = (None,) * 15
+    q, k, v, alpha, *tables, store = ctx.saved_tensors
+    nothing = (None,) * (12 + KEPT)
     if d_out is None:
         return nothing
-    d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.constants, *tables, *ctx.kept, tau, support, store)
+    d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.constants, *tables, store)
     return (d_q, d_k, d_v, alpha_gradient(alpha, d_alpha), *nothing[4:])
 
 
@@ -326,12 +329,12 @@ def _(info: Any, in_dims: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *inp
 
 @torch.library.register_vmap(f"{NAMESPACE}::attention_backward")
 def _(info: Any, in_dims: tuple[Any, ...], d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Any:
-    *problem, capacity, all_rows, tau, support, store = inputs
-    _check_mapped(in_dims[4:-5], tuple(problem))
+    *problem, store = inputs
+    _check_mapped(in_dims[4:-1], tuple(problem))
     if problem[0] is not None:
         raise _no_vmap("the gradient of attention by alpha")
-    tau, support = (t.flatten(0, 1) if dim == 0 else t for t, dim in zip((tau, support), in_dims[-3:-1]))
-    mapped = _mapped_batches(info, in_dims, (d_out, q, k, v))
-    parts = _ops.attention_backward(*mapped, *problem, capacity, all_rows, tau, support, store)
+    if all(dim is None for dim in in_dims[1:4]):
+        store = store.new_empty(0)  # it is that of one forward, and here are as many problems as mapped d_out
+    parts = _ops.attention_backward(*_mapped_batches(info, in_dims, (d_out, q, k, v)), *problem, store)
     split = tuple(part.unflatten(0, (info.batch_size, -1)) for part in parts[:3])
     return (*split, parts[3]), (0, 0, 0, None)

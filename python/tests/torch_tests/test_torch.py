@@ -94,13 +94,13 @@ def test_operators_pass_opcheck():
     for mask in MASKS.values():
         k_keep = mask.get("k_keep")
         values = problem_of(q, k, v, alpha, mask.get("causal", False), None, k_keep, {name: mask.get(name) for name in TABLES})
-        torch.library.opcheck(OPS.attention, (q, k, v, *values, True, -1, False), test_utils=tests)
+        for counted, with_peak in ((True, True), (False, False)):
+            torch.library.opcheck(OPS.attention, (q, k, v, *values, counted, with_peak, -1), test_utils=tests)
         fixed = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in (q, k, *values))
         torch.library.opcheck(OPS.probabilities, fixed, test_utils=tests)
         leaves = tuple(t.detach() for t in (q, k, v))
-        out, tau, support, _, store = OPS.attention(*leaves, *fixed[2:], False, -1, False)
-        inputs = (torch.randn_like(out), *leaves, *fixed[2:], -1, False, tau, support, store)
-        torch.library.opcheck(OPS.attention_backward, inputs, test_utils=tests)
+        out, *_, store = OPS.attention(*leaves, *fixed[2:], False, False, -1)
+        torch.library.opcheck(OPS.attention_backward, (torch.randn_like(out), *leaves, *fixed[2:], store), test_utils=tests)
     torch.library.opcheck(OPS.entmax, (x, alpha, 0.0), test_utils=tests)
     torch.library.opcheck(OPS.entmax, (x, None, 1.5), test_utils=tests)
     torch.library.opcheck(OPS.entmax_backward, (x.detach(), x.detach(), None, 1.5), test_utils=tests)

@@ -4,31 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
-core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-if not torch.cuda.is_available():
-    pytest.skip("PyTorch finds no GPU here", allow_module_level=True)
-if not core.has_cuda:
-    pytest.skip("this build has no CUDA", allow_module_level=True)
-from splash_attention import AdaptiveSplashAttention, entmax, splash_attention, torch_cuda  # noqa: E402
+from gpu_inputs import BOUND, GPU, HOST, close, inputs, leaves, torch
 
-HOST, GPU = torch.device("cpu"), torch.device("cuda")
-BOUND = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5, torch.float64: 1e-12}
-
-
-def inputs(dtype=torch.bfloat16, q_len=300, kv_len=300, dim=64, scale=2.0, heads=4, kv_heads=2, batch=2):
-    shapes = ((batch, heads, q_len, dim), (batch, kv_heads, kv_len, dim), (batch, kv_heads, kv_len, dim))
-    return [(factor * torch.randn(shape)).to(dtype) for shape, factor in zip(shapes, (scale, 1, 1))]
-
-
-def leaves(tensors, device, dtype=None):
-    return [t.to(device, dtype or t.dtype).detach().requires_grad_() for t in tensors]
-
-
-def close(mine, reference, dtype):
-    reference = reference.detach().double()
-    error = (mine.detach().double().cpu() - reference).norm() / reference.norm().clamp(min=1e-30)
-    assert error < BOUND[dtype], float(error)
+from splash_attention import AdaptiveSplashAttention, entmax, splash_attention, torch_cuda
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

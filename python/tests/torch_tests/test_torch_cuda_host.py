@@ -32,12 +32,12 @@ def made(monkeypatch):
             self.spec, self.dtype, self.alpha_checked, self.mask, self.alphas, self.capacities = spec, dtype, alpha_checked, mask, [], []
             made.append(self)
 
-        def forward(self, capacity, all_rows, q, k, v, alpha, out, tau, counts, store, stream):
-            self.capacities.append(capacity)
+        def forward(self, all_rows, q, k, v, alpha, out, store, store_bytes, workspace, stream):
+            self.capacities.append(self.store_places(store_bytes)[-1] if store else -1)
             self.alphas.append(array(alpha, 1).tolist())
             array(out, 2 * HEADS * ROWS * DIM)[:] = len(self.capacities)
 
-        def backward(self, capacity, all_rows, q, k, v, alpha, tau, counts, store, d_out, d_q, d_k, d_v, d_alpha, workspace, stream):
+        def backward(self, unseen, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, workspace, stream):
             self.alphas.append(array(alpha, 1).tolist())
             array(d_q, 2 * HEADS * ROWS * DIM)[:] = 1
             for gradient in (d_k, d_v):
@@ -45,16 +45,17 @@ def made(monkeypatch):
             if d_alpha:
                 array(d_alpha, HEADS)[:] = 1
 
-        def used(self, store, stream):
+        def entries(self, store, store_bytes, stream):
             return self.used_entries[min(len(self.capacities), len(self.used_entries)) - 1]
 
-        def store_bytes(self, capacity):
+        def workspace_bytes(self):
             return 8
 
-        def store_places(self, capacity):
-            return 256, 256 + 8 * HEADS * ROWS, 0, 0, 0
+        def store_places(self, store_bytes):
+            capacity = (store_bytes - torch_ops.store_bytes((2, HEADS, ROWS, DIM), 0)) // core.store_size[-1]
+            return 256, 256 + 8 * HEADS * ROWS, 0, 0, 0, capacity
 
-        def backward_bytes(self, capacity, all_rows):
+        def backward_bytes(self, store_bytes):
             return 8
 
     monkeypatch.setattr(torch_cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem))
@@ -79,8 +80,8 @@ NO_TABLES = (None,) * 4
 def test_a_problem_of_numbers_is_made_once_and_its_alpha_is_checked(made):
     q, k, v = inputs()
     for causal in (False, True, False):
-        out, tau, support, peak, store = torch_cuda.attention(q, k, v, None, 1.25, causal, 0.0, 0, *NO_TABLES, False, -1, False)
-        assert (out > 0).all() and tau.shape == q.shape[:3] and support.numel() == peak.numel() == store.numel() == 0
+        out, *others = torch_cuda.attention(q, k, v, None, 1.25, causal, 0.0, 0, *NO_TABLES, False, False, -1)
+        assert (out > 0).all() and all(other.numel() == 0 for other in others)
     assert [problem.alpha_checked for problem in made] == [True, True]
     assert made[0].alphas == [[1.25], [1.25]] and made[0].capacities == [-1, -1] and made[1].alphas == [[1.25]]
 
@@ -90,14 +91,22 @@ def test_out_alone_leaves_the_rest_in_the_store(made):
     problem = (None, 1.5, False, 0.0, 0, *NO_TABLES)
     assert (torch_cuda.output(q, k, v, *problem) == 1).all()
     torch_cuda._needed[torch_cuda._problem_key(q, k)] = 300
-    out, (store, capacity) = torch_cuda.kept_output(q, k, v, *problem)
-    assert (out == 2).all() and made[0].capacities == [-1, capacity] == [-1, 300]
+    out, store = torch_cuda.kept_output(q, k, v, *problem)
+    assert (out == 2).all() and made[0].capacities == [-1, 300]
     store[256 : 256 + 8 * HEADS * ROWS].view(torch.float32)[:] = torch.arange(2.0 * HEADS * ROWS)
     store[256 + 8 * HEADS * ROWS :][: 8 * HEADS * ROWS].view(torch.int32)[:] = 3
-    tau, counts = torch_cuda.rows_of(q, k, store, capacity, *problem)
+    tau, counts = torch_cuda._rows(torch_cuda._problem_of(q, k, *problem)[0], store)
     assert tau.shape == counts.shape == q.shape[:3] and (counts == 3).all() and torch.equal(tau.flatten(), torch.arange(2.0 * HEADS * ROWS))
-    gradients = torch_cuda.attention_backward(out, q, k, v, *problem, capacity, False, None, None, store)
-    assert all((gradient == 1).all() for gradient in gradients[:3])
+    gradients = torch_cuda.attention_backward(out, q, k, v, *problem, store)
+    assert all((gradient == 1).all() for gradient in gradients[:3]) and len(made[0].capacities) == 2
+
+
+def test_what_hooks_save_depends_on_shapes_alone(made):
+    q, k, v = inputs()
+    torch_cuda._needed[torch_cuda._problem_key(q, k)] = 300
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        assert torch_cuda.capacity_for(q, k) == torch_cuda.first_capacity(q, k) == 2 * HEADS * ROWS * KEYS
+    assert torch_cuda.capacity_for(q, k) == 300
 
 
 def test_alphas_in_a_tensor_are_left_to_the_kernels(made):
@@ -105,8 +114,8 @@ def test_alphas_in_a_tensor_are_left_to_the_kernels(made):
     for values in ([1.5, 2.0, 1.0, torch.nan], [1.2, 1.2, 1.2, 1.2]):
         alpha = torch.tensor(values, dtype=torch.float64)
         problem = (alpha, 0.0, False, 0.0, 0, *NO_TABLES)
-        out, tau, support, _, store = torch_cuda.attention(q, k, v, *problem, False, 64, True)
-        gradients = torch_cuda.attention_backward(out, q, k, v, *problem, 64, True, tau, support, store)
+        out, *_, store = torch_cuda.attention(q, k, v, *problem, True, False, 64)
+        gradients = torch_cuda.attention_backward(out, q, k, v, *problem, store)
         assert gradients[3].dtype == torch.float64 and (gradients[3] == 1).all()
         assert alpha.tolist()[:2] == values[:2]  # the caller's own
     (problem,) = made  # the values belong to the call
@@ -120,8 +129,8 @@ def test_a_repeated_call_is_one_on_a_gpu(made):
     calls = core.RepeatedCalls(torch.Tensor)
     q, k, v = inputs()
     numbers = (1.5, False, 0.0, 0)
-    calls.add(q, k, *numbers, 0, made, 16)
-    for keeps in (False, True):
+    calls.add(q, k, *numbers, 0, made)
+    for keeps in (0, torch_ops.store_bytes(q.shape, 16)):
         assert calls.forward(q, k, v, torch.empty_like(q), keeps, *numbers) is None
         assert calls.forward(q, "k", np.zeros(3), 5, keeps, *numbers) is None
         assert calls.forward(q, k, v, torch.empty_like(q), keeps, torch.ones(2), *numbers[1:]) is None
@@ -133,9 +142,9 @@ def test_tables_belong_to_the_call(made):
     q, k, v = inputs()
     positions = torch.arange(ROWS), torch.tensor([0, 1, 2, 3, 4, 2**40, -(2**40)])
     for _ in range(2):
-        torch_cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, *positions, None, None, False, -1, False)
+        torch_cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, *positions, None, None, False, False, -1)
     packed = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS])
-    torch_cuda.attention(q, k, v, None, 1.5, True, 0.0, 0, None, None, *packed, False, -1, False)
+    torch_cuda.attention(q, k, v, None, 1.5, True, 0.0, 0, None, None, *packed, False, False, -1)
     first, second, third = made
     assert first.mask[0] == 0 and first.mask[3:] == second.mask[3:] == third.mask[3:] == (1, 1) and third.mask[1:3] == (0, 0)
     assert torch_cuda._int32(positions[1]).tolist() == [0, 1, 2, 3, 4, 2**31 - 1, -(2**31) + 1]
@@ -146,11 +155,11 @@ def test_tables_belong_to_the_call(made):
 def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
     q, k, v = inputs()
     problem = (None, 1.5, False, 0.0, 0, *NO_TABLES)
-    out, tau, support, _, store = torch_cuda.attention(q, k, v, *problem, False, 64, True)
-    monkeypatch.setattr(made[0], "used_entries", [100, 100])
-    d_q, *_ = torch_cuda.attention_backward(out, q, k, v, *problem, 64, True, tau, support, store)
-    assert made[0].capacities == [64, 112] and (d_q == 1).all() and (out == 1).all()  # out is not written again
-    assert torch_cuda.capacity_for(q, k) == max(112, ROWS * HEADS * 2 * min(KEYS, torch_cuda.ENTRIES_A_ROW))
+    out, *_, store = torch_cuda.attention(q, k, v, *problem, False, False, 64)
+    monkeypatch.setattr(made[0], "used_entries", [400, 400])
+    d_q, *_ = torch_cuda.attention_backward(out, q, k, v, *problem, store)
+    assert made[0].capacities == [64, 450] and (d_q == 1).all() and (out == 1).all()  # out is not written again
+    assert torch_cuda.capacity_for(q, k) == 450
 
 
 def test_what_inference_mode_left_is_no_obstacle_to_gradients():
