@@ -2,6 +2,8 @@
 
 #include <span>
 
+#include "core/normalizer.h"
+#include "core/shape.h"
 #include "cpu_ref/entmax/rows.h"
 #include "python/bindings/bindings.h"
 
@@ -54,6 +56,10 @@ void bind_entmax_of(nb::module_& module) {
 }  // namespace
 
 void bind_entmax(nb::module_& module) {
+  module.def(
+      "check_alpha",
+      [](double alpha) { Normalizer{.alpha = {alpha}}.validate({}); },
+      nb::arg("alpha"), "Raises ValueError for an alpha that entmax does not take.");
   bind_entmax_of<float>(module);
   bind_entmax_of<double>(module);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from splash_attention import _core
+from splash_attention import _core, checks
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Aux:
         """1 - (blocks with some p > 0) / (blocks with a visible pair), of block x block pairs, over all heads."""
         import numpy as np
 
+        block = checks.check_count("block", block)
         offsets, columns = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in self._entries()[:2])
         active, visible = _core.block_counts(self._spec(), offsets, columns, block)
         return 1 - active / visible if visible else 0.0

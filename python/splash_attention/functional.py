@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
+
+from splash_attention import checks
 
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
 def _backend(array: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
+    if checks.is_tensor(array):
         from splash_attention import torch_functional
 
         return torch_functional
-    if hasattr(array, "__dlpack_device__") and array.__dlpack_device__()[0] in _CUDA:
+    if hasattr(type(array), "__dlpack_device__") and array.__dlpack_device__()[0] in _CUDA:
         from splash_attention import gpu_arrays
 
         return gpu_arrays
@@ -29,12 +29,12 @@ def entmax(x: Any, alpha: Any = 1.5, dim: int = -1) -> Any:
 
     x: any shape, float16, bfloat16 (PyTorch only), float32 or float64; computed in float32, or float64 for such x.
     -inf is a masked entry; entries that are all masked give zeros, NaN or +inf gives NaN.
-    alpha: a number above 1, or an array that broadcasts to the shape of x without ``dim`` (or with 1 there): one α a
-    row. 2 is sparsemax; towards 1 it becomes softmax.
+    alpha: a number above 1, or an array or list that broadcasts to the shape of x without ``dim`` (or with 1 there): one
+    α a row. 2 is sparsemax; towards 1 it becomes softmax.
 
     Returns p, of the shape and dtype of x. On torch tensors differentiable by x and by a tensor alpha; the second
-    derivative raises NotImplementedError. Raises TypeError for a dtype or object that it does not take, ValueError for
-    values and shapes.
+    derivative and forward-mode AD raise NotImplementedError. Raises TypeError for a dtype or object that it does not take
+    (masked arrays among them), ValueError for values and shapes.
     """
     return _backend(x).entmax(x, alpha, dim)
 
@@ -70,12 +70,12 @@ def splash_attention(
     q: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads, kv_len, head_dim], q_heads a multiple of kv_heads
     (grouped-query attention); of one dtype, float16, bfloat16 (PyTorch only), float32 or float64. What is not contiguous
     is copied.
-    alpha: a number above 1, or an array of 1 or q_heads entries (one α a head).
+    alpha: a number above 1, or an array or list of 1 or q_heads entries (one α a head).
     causal: query i sees the keys j ≤ i + kv_len - q_len; with cu_seqlens so inside each sequence.
     scale: of the scores; None is 1/√head_dim.
     k_keep: entmax over the k_keep largest scores of each row only (ties: the earlier key); None keeps all.
-    q_positions, k_positions: integers, [length], [batch, length], [batch, q_heads, length] or [batch·q_heads, length]:
-    query i sees key j where k_positions[j] ≤ q_positions[i].
+    q_positions, k_positions: integers (arrays or lists), [length], [batch, length], [batch, q_heads, length] or
+    [batch·q_heads, length]: query i sees key j where k_positions[j] ≤ q_positions[i].
     cu_seqlens_q, cu_seqlens_k: packed sequences, integers [sequences + 1] rising from 0 to q_len and kv_len: queries see
     keys of their own sequence only.
 

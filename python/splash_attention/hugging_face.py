@@ -24,6 +24,11 @@ from transformers.masking_utils import (
 
 from splash_attention.functional import splash_attention
 
+_ANOTHER_MASK = (
+    "splash attention takes causal masks and padding; this model's mask (a sliding window, or packed sequences) is another: "
+    "use sdpa or eager"
+)
+
 
 def register(name: str = "splash") -> None:
     """Makes attn_implementation=name known to transformers."""
@@ -87,7 +92,7 @@ def key_positions(
     """transformers' mask interface: the first query that sees each key (q_length for a key that none sees), or None
     where the model's own causality says all. [batch, 1, 1, kv_len]: what has four dimensions, transformers passes on as it
     is. Queries behind the first must see the key too: so of masks, causal ones and all kinds of padding; others (sliding
-    windows, packed sequences) raise NotImplementedError.
+    windows, packed sequences) raise NotImplementedError, or where a compiled graph meets them RuntimeError.
     """
     if attention_mask is None and mask_function is bidirectional_mask_function:
         return None
@@ -108,11 +113,13 @@ def key_positions(
     )  # fmt: skip
     seen = mask[:, 0]
     first = torch.where(seen.any(1), seen.to(torch.uint8).argmax(1), q_length)
-    if not torch.equal(seen, first[:, None, :] <= torch.arange(q_length, device=device)[None, :, None]):
-        raise NotImplementedError(
-            "splash attention takes causal masks and padding; this model's mask (a sliding window, or packed sequences) is "
-            "another: use sdpa or eager"
-        )
+    served = (seen == (first[:, None, :] <= torch.arange(q_length, device=device)[None, :, None])).all()
+    if torch.compiler.is_compiling() or type(served) is not Tensor or served.is_meta:
+        # What a compiler traces has no values yet, and there transformers takes every model without a mask and a cache for
+        # packed sequences: the graph looks when it runs.
+        torch._assert_async(served, _ANOTHER_MASK)
+    elif not served:
+        raise NotImplementedError(_ANOTHER_MASK)
     return first[:, None, None, :]
 
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+import warnings
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from splash_attention import checks, torch_calls
+from splash_attention import arrays, checks, torch_calls
 from splash_attention.aux import Aux
-from splash_attention.torch_functional import make_aux, problem_of
+from splash_attention.torch_functional import as_autocast_has_it, make_aux, problem_of
 from splash_attention.torch_ops import TABLES
 
 ALPHA_LOW, ALPHA_HIGH = 1.05, 2.0  # between them a learned alpha stays
+_NAMES = ("Q", "K", "V")
+_TABLE_NAMES = {"q_positions": "Q_idx", "k_positions": "K_idx"}
 
 
 class AdaptiveSplashAttention(nn.Module):
     """Exact α-entmax attention with learned thresholds, called as ``attention(Q, K, V, Q_idx, K_idx)``.
 
     head_dim: of Q, K and V.
-    alpha: above 1; a number, or one a head. With learn_alpha a parameter of each head, kept between 1.05 and 2.
+    alpha: above 1; a number, or one a head, which may be set later (``attention.alpha = 1.4``; compiled code goes on).
+      With learn_alpha a parameter of each head, kept between 1.05 and 2. Both kinds are part of the state_dict.
     k_keep: entmax over the k_keep largest scores of each row only; None keeps all.
     adaptive_threshold: learn where τ lies: τ̂ = m - 1 + σ(w·q + b)(1 - n^(1-α)), m the row's largest z and n its keys.
       Add ``threshold_loss``, the mean of (τ̂ - τ)², to your loss to train w and b.
@@ -29,9 +33,11 @@ class AdaptiveSplashAttention(nn.Module):
       τ̂ constant in its gradient (straight-through). Direct stores the scores: a study, not for long inputs.
     causal: query i sees the keys j ≤ i + kv_len - q_len, where no positions are given.
 
-    After a call ``tau``, ``support``, ``sparsity_by_token``, ``sparsity_by_block()``, ``probabilities()`` and, in
+    A copy or a pickle holds what is learned and set, not the last call. After a call ``tau``, ``support``, ``sparsity_by_token``, ``sparsity_by_block()``, ``probabilities()`` and, in
     training, ``threshold_loss`` tell of it. Raises as splash_attention does; ValueError for arguments that do not fit.
     """
+
+    _version = 2  # of the state_dict: the first had no fixed_alpha
 
     def __init__(
         self,
@@ -49,36 +55,53 @@ class AdaptiveSplashAttention(nn.Module):
         super().__init__()
         if threshold_mode not in ("warm_start", "direct"):
             raise ValueError(f'threshold_mode is {threshold_mode!r}; allowed are "warm_start" and "direct"')
+        adaptive_threshold = checks.check_flag("adaptive_threshold", adaptive_threshold)
         if threshold_mode == "direct" and (not adaptive_threshold or k_keep is not None):
             raise ValueError('threshold_mode "direct" needs adaptive_threshold and takes no k_keep')
-        if head_dim < 1 or (num_heads is not None and num_heads < 1):
-            raise ValueError(f"head_dim is {head_dim} and num_heads {num_heads}; both must be at least 1")
-        checks.check_k_keep(k_keep)
-        checks.check_scale(sm_scale)
-        self.head_dim, self.num_heads, self.k_keep, self.sm_scale = head_dim, num_heads, k_keep, sm_scale
-        self.threshold_mode, self.causal, self.learn_alpha = threshold_mode, causal, learn_alpha
-        heads = num_heads or 1
-        self._set_alpha(alpha, heads)
-        self.threshold_weight = nn.Parameter(torch.zeros(heads, head_dim)) if adaptive_threshold else None
-        self.threshold_bias = nn.Parameter(torch.zeros(heads)) if adaptive_threshold else None
+        self.head_dim = checks.check_count("head_dim", head_dim)
+        self.num_heads = num_heads if num_heads is None else checks.check_count("num_heads", num_heads, " or None")
+        self.k_keep, self.sm_scale = checks.check_k_keep(k_keep) or None, checks.check_scale(sm_scale, "sm_scale") or None
+        self.threshold_mode, self.causal = threshold_mode, checks.check_flag("causal", causal)
+        self.learn_alpha = checks.check_flag("learn_alpha", learn_alpha)
         self._call: tuple[Any, ...] | None = None  # inputs and statistics of the last call
         self._loss: Tensor | None = None
+        self._number: tuple[float, Tensor, int] | None = None  # of fixed_alpha, with what it was read from
+        heads = self.num_heads or 1
+        self._start_alpha(self._alpha_values(alpha))
+        self.threshold_weight = nn.Parameter(torch.zeros(heads, self.head_dim)) if adaptive_threshold else None
+        self.threshold_bias = nn.Parameter(torch.zeros(heads)) if adaptive_threshold else None
 
-    def _set_alpha(self, alpha: float | Sequence[float], heads: int) -> None:
-        values = list(alpha) if isinstance(alpha, Sequence) else [alpha]
+    # --- alpha: a parameter, or a buffer that for one number is not looked at in each call ---
+
+    def _alpha_values(self, alpha: Any) -> list[float]:
+        values = arrays.to_alpha(alpha.detach().cpu().double() if isinstance(alpha, Tensor) else alpha)
+        values = [values] if type(values) is float else values.reshape(-1).tolist()
         for value in values:
-            checks.check_alpha(value)
+            arrays.to_alpha(value)
+        heads = self.num_heads or 1
         if len(values) not in (1, heads):
             raise ValueError(f"alpha has {len(values)} entries; allowed: 1, or num_heads, which is {heads}")
+        return values
+
+    def _start_alpha(self, values: list[float]) -> None:
         if not self.learn_alpha:
-            self._alpha_value = float(values[0]) if len(values) == 1 else None
-            self.register_buffer("fixed_alpha", torch.tensor(values, dtype=torch.float64), persistent=False)
+            self.register_buffer("fixed_alpha", torch.tensor(values, dtype=torch.float64))
+            self._read_number()
             return
         if not all(ALPHA_LOW < value < ALPHA_HIGH for value in values):
             raise ValueError(f"alpha is {values}; where it is learned it must start between {ALPHA_LOW} and {ALPHA_HIGH}")
-        start = torch.tensor(values, dtype=torch.float64).expand(heads)
+        start = torch.tensor(values, dtype=torch.float64).expand(self.num_heads or 1)
         share = (start - ALPHA_LOW) / (ALPHA_HIGH - ALPHA_LOW)
         self.alpha_logit = nn.Parameter(torch.logit(share).float())
+
+    def _read_number(self) -> None:
+        """Where fixed_alpha is one number: a number takes less than a tensor, and to read it on a GPU is to wait."""
+        self._number = None
+        if self.learn_alpha or self.fixed_alpha.numel() != 1:
+            return
+        alpha = self.fixed_alpha
+        if type(alpha) is Tensor and not alpha.is_meta and not alpha.is_inference():
+            self._number = (alpha.item(), alpha, alpha._version)
 
     @property
     def alpha(self) -> Tensor:
@@ -86,6 +109,62 @@ class AdaptiveSplashAttention(nn.Module):
         if not self.learn_alpha:
             return self.fixed_alpha
         return ALPHA_LOW + (ALPHA_HIGH - ALPHA_LOW) * torch.sigmoid(self.alpha_logit)
+
+    @alpha.setter
+    def alpha(self, alpha: Any) -> None:
+        if self.learn_alpha:
+            raise AttributeError("alpha is learned here; make the module without learn_alpha to set it")
+        values = torch.tensor(self._alpha_values(alpha), dtype=torch.float64)
+        if values.shape == self.fixed_alpha.shape:
+            with torch.no_grad():
+                self.fixed_alpha.copy_(values)
+        else:
+            self.fixed_alpha = values.to(self.fixed_alpha.device)
+        self._read_number()
+
+    def _alpha_now(self) -> float | Tensor:
+        """What the functions take. The number where it still is that of the buffer; of a compiled graph it would be a
+        constant."""
+        alpha = self.alpha
+        if self._number is None or torch.compiler.is_compiling():
+            return alpha
+        number, source, version = self._number
+        return number if source is alpha and version == alpha._version else alpha
+
+    # --- copies, devices, checkpoints ---
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_call": None, "_loss": None, "_number": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._read_number()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaptiveSplashAttention:
+        alpha = None if self.learn_alpha else self.fixed_alpha
+        super()._apply(fn, recurse)
+        if alpha is not None:
+            if self.fixed_alpha.dtype != alpha.dtype:  # half() is of the weights; 1.2 is to stay 1.2
+                self.fixed_alpha = alpha.to(self.fixed_alpha.device)
+            self._read_number()
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
+        missing_keys: list[str], *others: Any,
+    ) -> None:  # fmt: skip
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *others)
+        key = prefix + "fixed_alpha"
+        if self.learn_alpha:
+            return
+        if key not in state_dict and (local_metadata.get("version") or 1) < 2:
+            if key in missing_keys:
+                missing_keys.remove(key)
+            warnings.warn(
+                f"the checkpoint is older than {key}: alpha stays {self.fixed_alpha.tolist()}, as this module was made",
+                stacklevel=2,
+            )
+        self._read_number()
 
     def forward(
         self, Q: Tensor, K: Tensor, V: Tensor, Q_idx: Tensor | None = None, K_idx: Tensor | None = None
@@ -95,9 +174,11 @@ class AdaptiveSplashAttention(nn.Module):
         position is not larger than its own. Returns the output, as Q."""
         tables = dict.fromkeys(TABLES)
         tables["q_positions"], tables["k_positions"] = Q_idx, K_idx
-        alpha = self._alpha_value if not self.learn_alpha and self._alpha_value is not None else self.alpha
         causal = self.causal and Q_idx is None
-        problem = problem_of(Q, K, V, alpha, causal, self.sm_scale, self.k_keep, tables)
+        Q, K, V = as_autocast_has_it(Q, K, V)
+        problem = problem_of(
+            Q, K, V, self._alpha_now(), causal, self.sm_scale, self.k_keep, tables, _NAMES, _TABLE_NAMES
+        )
         self._check(Q)
         adaptive = self.threshold_weight is not None
         if self.threshold_mode == "direct":
@@ -149,13 +230,15 @@ class AdaptiveSplashAttention(nn.Module):
         group = Q.shape[1] // K.shape[1]
         scores = Q @ K.repeat_interleave(group, 1).transpose(-1, -2) * (self.sm_scale or self.head_dim**-0.5)
         alpha = self.alpha.to(scores.dtype).view(1, -1, 1, 1)
-        z = ((alpha - 1) * scores).masked_fill(_hidden(scores, problem), -torch.inf)
-        largest = z.detach().amax(-1, keepdim=True)
-        offset = self._predicted(Q, K, problem).detach().to(z.dtype)[..., None]
-        weights = (z - (largest + offset)).clamp(min=0).nan_to_num(nan=0.0) ** (1 / (alpha - 1))
-        p = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).tiny)
+        hidden, dtype = _hidden(scores, problem), torch.finfo(scores.dtype)
+        largest = scores.detach().masked_fill(hidden, -torch.inf).amax(-1, keepdim=True)
+        offset = self._predicted(Q, K, problem).detach().to(scores.dtype)[..., None]
+        below = (scores - largest.nan_to_num(neginf=0.0)).clamp(dtype.min, 0)  # times alpha - 1 large scores overflow
+        z = ((alpha - 1) * below).masked_fill(hidden, -torch.inf)
+        weights = (z - offset).clamp(min=0).nan_to_num(nan=0.0) ** (1 / (alpha - 1))
+        p = weights / weights.sum(-1, keepdim=True).clamp(min=dtype.tiny)
         fixed = p.detach()
-        tau = torch.where(largest == -torch.inf, torch.inf, largest + offset).squeeze(-1)
+        tau = torch.where(largest == -torch.inf, torch.inf, (alpha.detach() - 1) * largest + offset).squeeze(-1)
         self._call = (Q.detach(), K.detach(), tau, (fixed > 0).sum(-1, dtype=torch.int32), problem, fixed)
         self._loss = None
         if self.training:

@@ -18,6 +18,7 @@ from splash_attention import torch_cuda, torch_ops
 
 _ops = torch.ops.splash_attention
 _Tensors = (Tensor, torch.nn.Parameter)
+NO_FORWARD_MODE = "forward-mode differentiation of entmax and of entmax attention is not implemented; use backward"
 
 
 _entmax = {"cpu": torch_ops.entmax_cpu, "cuda": torch_cuda.entmax}
@@ -28,7 +29,13 @@ _kept_output = {"cpu": torch_ops.kept_output_cpu, "cuda": torch_cuda.kept_output
 _attention_backward = {"cpu": torch_ops.attention_backward_cpu, "cuda": torch_cuda.attention_backward}
 
 
-class _Entmax(torch.autograd.Function):
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        raise NotImplementedError(NO_FORWARD_MODE)
+
+
+class _Entmax(_Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         p = _entmax[inputs[0].device.type](*inputs)
@@ -41,7 +48,7 @@ class _Entmax(torch.autograd.Function):
         return torch_ops.entmax_gradient(ctx, d_p, call=call)
 
 
-class _Attention(torch.autograd.Function):
+class _Attention(_Function):
     """As attention's operator, but each argument and each result costs a microsecond: so of the results it has out
     alone and adds the others to a list, and what has no gradient comes as one tuple."""
 
@@ -62,7 +69,7 @@ class _Attention(torch.autograd.Function):
         return *torch_ops.attention_gradient(ctx, d_out, call=call)[:4], None, None
 
 
-class _Output(torch.autograd.Function):
+class _Output(_Function):
     """out alone, and without tables: what backward needs lies in a store, or on the CPU is computed again."""
 
     @staticmethod
@@ -86,7 +93,7 @@ class _Output(torch.autograd.Function):
 def _once(operator: Any) -> type[torch.autograd.Function]:
     """A backward operator under transforms."""
 
-    class Once(torch.autograd.Function):
+    class Once(_Function):
         generate_vmap_rule = True
         forward = staticmethod(lambda *inputs: operator(*inputs))
         setup_context = staticmethod(lambda ctx, inputs, output: None)
@@ -99,7 +106,7 @@ def _transformed(operator: Any, setup: Any, gradient: Any, backward_operator: An
     """An operator under transforms."""
     backward_function = _once(backward_operator)
 
-    class Transformed(torch.autograd.Function):
+    class Transformed(_Function):
         generate_vmap_rule = True
         forward = staticmethod(lambda *inputs: operator(*inputs))
         setup_context = staticmethod(setup)

@@ -3,55 +3,84 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from splash_attention import _core, checks, torch_calls
+from splash_attention import _core, arrays, checks, torch_calls
 from splash_attention.aux import Aux
 from splash_attention.torch_ops import TABLES, spec_of
 
+_AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast casts; float64 it leaves as it is
 
-def _check_devices(first: Tensor, **tensors: Tensor) -> None:
+
+def _check_tensor(name: str, tensor: Any, first: str) -> None:
+    """A dense tensor, as the first argument is. What it refuses, PyTorch would only refuse somewhere inside, or compute
+    as if it were another tensor."""
+    if not isinstance(tensor, Tensor):
+        kind = "NumPy array" if type(tensor).__name__ == "ndarray" else type(tensor).__name__
+        raise TypeError(f"{name} is a {kind}; it must be a torch tensor" + (f", as {first} is" if name != first else ""))
+    if tensor.is_nested:
+        raise NotImplementedError(f"{name} is a nested tensor; pass a padded one, or packed sequences with cu_seqlens")
+    if tensor.layout is not torch.strided:
+        raise NotImplementedError(f"{name} is a tensor of layout {str(tensor.layout)[6:]}; pass {name}.to_dense()")
+    if torch.compiler.is_compiling():
+        return
+    if type(tensor).__name__ == "MaskedTensor":
+        raise NotImplementedError(f"{name} is a MaskedTensor, whose mask would be lost; pass a tensor without one")
+    if tensor.is_neg():
+        raise NotImplementedError(f"{name} is a negated view; pass {name}.resolve_neg()")
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        raise NotImplementedError(f"{name} has a tangent; {torch_calls.NO_FORWARD_MODE}")
+
+
+def _check_devices(name: str, first: Tensor, **tensors: Tensor) -> None:
+    """name: of the first."""
     device = first.device
     if first.is_cuda:
         if not _core.has_cuda:
             raise NotImplementedError(f"tensors are on {device}; this build has no CUDA, because no nvcc was found")
     elif not (first.is_cpu or first.is_meta):
         raise NotImplementedError(f"tensors are on {device}; allowed are the host's memory and NVIDIA GPUs")
-    for name, tensor in tensors.items():
+    for other, tensor in tensors.items():
         if tensor.device != device:
-            raise ValueError(f"{name} is on {tensor.device} and the first argument on {device}; they must be on one device")
+            raise ValueError(f"{other} is on {tensor.device} and {name} on {device}; they must be on one device")
 
 
-def _as_alpha(alpha: Any) -> tuple[Tensor | None, float]:
-    """(tensor or None, number): what an operator takes."""
+def _as_alpha(alpha: Any, first: str, tensor: Tensor) -> tuple[Tensor | None, float]:
+    """(tensor or None, number): what an operator takes, for the first argument of that name."""
     if isinstance(alpha, Tensor):
-        if not alpha.is_floating_point():
-            raise TypeError(f"alpha is of {checks.dtype_name(alpha)}; it must be of a floating-point dtype")
-        return alpha, 0.0
-    if type(alpha) is not float or not 1 < alpha < 2:  # what most calls have needs no closer look
-        checks.check_alpha(alpha)
-    return None, float(alpha)
+        _check_tensor("alpha", alpha, first)
+        _check_devices(first, tensor, alpha=alpha)
+        alpha = checks.as_alpha(alpha)
+        return alpha if alpha.is_floating_point() else alpha.double(), 0.0
+    if torch.compiler.is_compiling():
+        # A number among an operator's arguments would be a constant of the graph, and each new one another graph.
+        one = torch.ones(1, dtype=torch.float64, device=tensor.device)
+        values = checks.as_alpha(alpha)
+        return (one * values if type(values) is float else one.new_tensor(values)), 0.0
+    values = arrays.to_alpha(alpha)
+    return (None, values) if type(values) is float else (torch.as_tensor(values, device=tensor.device), 0.0)
 
 
 def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
+    _check_tensor("x", x, "x")
     checks.check_float("x", x)
-    _check_devices(x)
-    if not -x.dim() <= dim < x.dim():
-        raise ValueError(f"dim is {dim}; x has {x.dim()} dimensions")
-    if torch.is_autocast_enabled(x.device.type):
-        x = x.float()  # as softmax
+    _check_devices("x", x)
+    dim = checks.check_dim(dim, x.dim())
+    if x.dtype in _AUTOCAST and torch._C._is_any_autocast_enabled() and not x.is_meta:
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.float()  # as softmax
     scores = x.movedim(dim, -1)
     rows = scores.shape[:-1]
-    values, number = _as_alpha(alpha)
+    values, number = _as_alpha(alpha, "x", x)
     if values is not None:
-        _check_devices(x, alpha=values)
         if values.dim() == x.dim() and values.shape[dim] == 1:
             values = values.movedim(dim, -1).squeeze(-1)
         try:
-            values = values.expand(rows).reshape(-1) if values.numel() > 1 else values.reshape(1)
+            values = values.expand(rows).reshape(-1) if values.numel() != 1 else values.reshape(1)
         except RuntimeError:
             raise ValueError(
                 f"alpha has shape {list(values.shape)}; it must broadcast to {list(rows)}, the shape of x without dim"
@@ -62,33 +91,59 @@ def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
     return p.reshape(scores.shape).movedim(-1, dim)
 
 
+def _as_table(name: str, table: Any, first: str, q: Tensor) -> Tensor:
+    """On q's device where the kernels read it; cu_seqlens may lie anywhere, for the host reads them."""
+    if not isinstance(table, Tensor):
+        return torch.as_tensor(arrays.to_table(name, table), device=q.device)
+    _check_tensor(name, table, first)
+    if name not in TABLES[2:] or table.is_meta:
+        _check_devices(first, q, **{name: table})
+    return table
+
+
 def problem_of(
     q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: int | None,
-    tables: dict[str, Tensor | None],
+    tables: dict[str, Tensor | None], names: Sequence[str] = checks.NAMES, table_names: dict[str, str] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The operators' arguments behind q, k and v, checked."""
-    batch, q_heads, _, q_len, kv_len, _ = checks.check_inputs(q, k, v)
+    """The operators' arguments behind q, k and v, checked. names, table_names: of the caller's arguments."""
+    for name, tensor in zip(names, (q, k, v)):
+        _check_tensor(name, tensor, names[0])
+    batch, q_heads, _, q_len, kv_len, _ = checks.check_inputs(q, k, v, names)
     if not (q.is_cpu and k.is_cpu and v.is_cpu):
-        _check_devices(q, k=k, v=v)
-    checks.check_tables(tables, batch, q_heads, q_len, kv_len)
-    values, number = _as_alpha(alpha)
+        _check_devices(names[0], q, **{names[1]: k, names[2]: v})
+    if any(table is not None for table in tables.values()):
+        called = table_names or {}
+        tables = {
+            name: None if table is None else _as_table(called.get(name, name), table, names[0], q)
+            for name, table in tables.items()
+        }
+        checks.check_tables(tables, batch, q_heads, q_len, kv_len, table_names)
+    values, number = _as_alpha(alpha, names[0], q)
     if values is not None:
-        _check_devices(q, alpha=values)
         checks.check_head_alpha(values, q_heads)
         values = values.reshape(-1)
-    scale, k_keep = checks.check_scale(scale), checks.check_k_keep(k_keep)
-    return (values, number, bool(causal), scale, k_keep, *map(tables.get, TABLES))
+    causal, scale, k_keep = checks.check_flag("causal", causal), checks.check_scale(scale), checks.check_k_keep(k_keep)
+    return (values, number, causal, scale, k_keep, *map(tables.get, TABLES))
+
+
+def as_autocast_has_it(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+    """In the dtype of the autocast region, as scaled_dot_product_attention: what is float64 stays so."""
+    if not torch._C._is_any_autocast_enabled() or not (isinstance(q, Tensor) and not q.is_meta):
+        return q, k, v
+    castable = all(isinstance(tensor, Tensor) and tensor.dtype in _AUTOCAST for tensor in (q, k, v))
+    if not (castable and torch.is_autocast_enabled(q.device.type)):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(q.device.type)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: int | None,
     tables: dict[str, Tensor | None], return_aux: bool,
 ) -> Any:  # fmt: skip
-    if torch._C._is_any_autocast_enabled() and isinstance(q, Tensor) and torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    q, k, v = as_autocast_has_it(q, k, v)
     on_gpu = isinstance(q, Tensor) and q.is_cuda
-    if on_gpu and not (return_aux or any(table is not None for table in tables.values())):
+    if on_gpu and forward_ad._current_level < 0 and not (return_aux or any(table is not None for table in tables.values())):
         out = torch_calls.repeated_output(q, k, v, alpha, causal, scale, k_keep)
         if out is not None:
             return out

@@ -130,7 +130,7 @@ def test_state_is_saved_and_the_module_compiles():
 
 
 REFUSED = [
-    (lambda: AdaptiveSplashAttention(D, 1.0), "alpha is 1.0"),
+    (lambda: AdaptiveSplashAttention(D, 1.0), "alpha is 1; entmax "),
     (lambda: AdaptiveSplashAttention(D, [1.5, 1.6], num_heads=4), "alpha has 2 entries; allowed: 1, or num_heads, which is 4"),
     (lambda: AdaptiveSplashAttention(D, 2.0, learn_alpha=True), "where it is learned it must start between 1.05 and 2.0"),
     (lambda: AdaptiveSplashAttention(0), "head_dim is 0"),
@@ -139,7 +139,7 @@ REFUSED = [
     (lambda: AdaptiveSplashAttention(D, k_keep=4, threshold_mode="direct"), "takes no k_keep"),
     (lambda: AdaptiveSplashAttention(8)(*inputs()), "Q has head_dim 16; this module was made for 8"),
     (lambda: AdaptiveSplashAttention(D, num_heads=2)(*inputs()), "Q has 4 heads; this module was made for 2"),
-    (lambda: AdaptiveSplashAttention(D)(*inputs(), POSITIONS), "only q_positions is given"),
+    (lambda: AdaptiveSplashAttention(D)(*inputs(), POSITIONS), "only Q_idx is given; K_idx is needed too"),
 ]  # fmt: skip
 
 

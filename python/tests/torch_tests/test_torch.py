@@ -198,9 +198,9 @@ def test_nan_rows_and_rows_without_keys():
 
 REFUSED = [
     (lambda q, k, v: splash_attention(q, k.double(), v), TypeError, "q is of float32 and k of float64"),
-    (lambda q, k, v: splash_attention(q, k.to("meta"), v), ValueError, "k is on meta and the first argument on cpu"),
+    (lambda q, k, v: splash_attention(q, k.to("meta"), v), ValueError, "k is on meta and q on cpu; they must be on one device"),
     (lambda q, k, v: splash_attention(q, k, v[..., 1:]), ValueError, "v has shape [2, 2, 7, 7]"),
-    (lambda q, k, v: splash_attention(q, k, v, alpha=torch.tensor(1)), TypeError, "alpha is of int64"),
+    (lambda q, k, v: splash_attention(q, k, v, alpha=torch.tensor(1)), ValueError, "alpha is 1; entmax "),
     (lambda q, k, v: splash_attention(q, k, v, alpha=torch.tensor([1.5, torch.nan, 2, 2])), ValueError, "alpha"),
     (lambda q, k, v: splash_attention(q, k, v, alpha=torch.ones(3)), ValueError, "alpha has 3 entries"),
     (lambda q, k, v: entmax(q, torch.ones(5, 5)), ValueError, "alpha has shape [5, 5]; it must broadcast to [2, 4, 5]"),
