@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/checked.h"
 #include "core/error.h"
 #include "core/names.h"
 
@@ -14,10 +15,9 @@ constexpr Names<SelectionKind, 5> kSelections{
 
 void validate_shared_keys(const Selection& selection, const AttentionShape& shape) {
   const int64_t lists = shape.batch * shape.kv_heads * selection.tiles(shape);
-  if (static_cast<int64_t>(selection.keys.size()) != lists * selection.k_keep) {
-    throw InvalidArgument(fmt::format("shared_keys has {} entries; {} lists of k_keep {} need {}",
-                                      selection.keys.size(), lists, selection.k_keep,
-                                      lists * selection.k_keep));
+  if (static_cast<int64_t>(selection.keys.size()) != checked_product({lists, selection.k_keep})) {
+    throw InvalidArgument(fmt::format("shared_keys has {} entries; there must be {} lists of k_keep {}",
+                                      selection.keys.size(), lists, selection.k_keep));
   }
   for (int64_t list = 0; list < lists; ++list) {
     const int32_t* const keys = selection.keys.data() + list * selection.k_keep;

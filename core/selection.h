@@ -30,7 +30,9 @@ struct Selection {
   // strictly; -1 pads the end of a shorter list. Keys that a query's mask hides are hidden all the same.
   std::vector<int32_t> keys{};
 
-  int64_t tiles(const AttentionShape& shape) const { return (shape.q_len + block - 1) / block; }
+  int64_t tiles(const AttentionShape& shape) const {
+    return shape.q_len / block + (shape.q_len % block != 0);
+  }
   // The k_keep entries of the tile that holds `query`.
   const int32_t* keys_of(const AttentionShape& shape, int64_t batch, int64_t q_head, int64_t query) const {
     return keys.data() +

@@ -4,9 +4,16 @@
 
 #include <fmt/format.h>
 
+#include "core/checked.h"
 #include "core/error.h"
 
 namespace splash {
+namespace {
+
+// Of elements and of pairs: their bytes, and a few times as many, are still counts of 63 bits.
+constexpr int64_t kMostElements = int64_t{1} << 56;
+
+}  // namespace
 
 void AttentionShape::validate() const {
   const auto positive = [](const char* name, int64_t value) {
@@ -26,6 +33,14 @@ void AttentionShape::validate() const {
     throw InvalidArgument(fmt::format(
         "q_heads is {} and kv_heads is {}; q_heads must be a multiple of kv_heads", q_heads, kv_heads));
   }
+  const auto bounded = [&](const char* what, std::initializer_list<int64_t> extents) {
+    if (checked_product(extents).value_or(kMostElements + 1) <= kMostElements) return;
+    throw InvalidArgument(
+        fmt::format("{} has more {} than 2^56, the most that are counted", to_string(*this), what));
+  };
+  bounded("queries' elements", {batch, q_heads, q_len, head_dim});
+  bounded("keys' elements", {batch, kv_heads, kv_len, head_dim});
+  bounded("pairs of query and key", {batch, q_heads, q_len, kv_len});
 }
 
 std::string to_string(const AttentionShape& s) {

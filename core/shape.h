@@ -20,7 +20,9 @@ struct AttentionShape {
   int64_t kv_head_of(int64_t q_head) const { return q_head / group(); }
   int64_t rows() const { return batch * q_heads * q_len; }  // softmax rows
 
-  // Throws InvalidArgument unless every extent is >= 1, kv_len < 2^31 and q_heads a multiple of kv_heads.
+  // Throws InvalidArgument unless every extent is >= 1, kv_len < 2^31, q_heads a multiple of kv_heads, and
+  // the elements of each tensor and the pairs of query and key are at most 2^56: their products don't
+  // overflow.
   void validate() const;
 
   bool operator==(const AttentionShape&) const = default;

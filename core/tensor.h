@@ -2,6 +2,7 @@
 // Dense tensors of layout [batch, heads, length, head_dim], contiguous, and views of them.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 #include <vector>
@@ -32,13 +33,21 @@ struct TensorView {
   operator TensorView<const Value>() const { return {data, batch, heads, length, dim}; }
 };
 
+// Elements of a tensor of these extents. Throws InvalidArgument where one is negative or their product is no
+// 63-bit count.
+size_t tensor_size(int64_t batch, int64_t heads, int64_t length, int64_t dim);
+
 // Owns its memory; new tensors are zero.
 template <class T>
 class Tensor {
  public:
   Tensor() = default;
   Tensor(int64_t batch, int64_t heads, int64_t length, int64_t dim)
-      : batch_(batch), heads_(heads), length_(length), dim_(dim), data_(batch * heads * length * dim) {}
+      : batch_(batch),
+        heads_(heads),
+        length_(length),
+        dim_(dim),
+        data_(tensor_size(batch, heads, length, dim)) {}
 
   int64_t batch() const { return batch_; }
   int64_t heads() const { return heads_; }

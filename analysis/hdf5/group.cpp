@@ -5,7 +5,7 @@
 
 #include "analysis/hdf5/internal.h"
 #include "analysis/hdf5/object.h"
-#include "analysis/hdf5/text.h"
+#include "core/text.h"
 #include "core/error.h"
 
 namespace splash::analysis::hdf5 {

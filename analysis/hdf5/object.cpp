@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "analysis/hdf5/internal.h"
-#include "analysis/hdf5/text.h"
+#include "core/text.h"
 #include "core/error.h"
 
 namespace splash::analysis::hdf5 {

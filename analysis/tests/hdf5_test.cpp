@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include "analysis/hdf5/file.h"
-#include "analysis/hdf5/text.h"
 #include "analysis/tests/example_report.h"
 #include "core/error.h"
 
@@ -130,11 +129,4 @@ TEST_CASE("the captured queries are read from 16-bit floats") {
   CHECK(!contains(captured(), "gpl-2/k"));
   CHECK(read_names(captured(), "gpl-3").size() > 5);
   CHECK(File::open(captured()).root().number_attribute("scale") == doctest::Approx(1 / std::sqrt(32.0)));
-}
-
-TEST_CASE("only UTF-8 goes out") {
-  CHECK(to_utf8("plain, é, 漢, 🙂") == "plain, é, 漢, 🙂");
-  CHECK(to_utf8("\xc0\x80") == "\uFFFD\uFFFD");     // overlong
-  CHECK(to_utf8("\xf4\x90\x80\x80").size() == 12);  // past U+10FFFF
-  CHECK(to_utf8("\xe2\x82") == "\uFFFD\uFFFD");     // cut off
 }

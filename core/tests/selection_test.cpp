@@ -46,7 +46,7 @@ TEST_CASE("shared keys rise inside the range, with padding only at the end") {
   refused({0, 1, -2, -1}, "shared key 0 of list 1 is -2");
   refused({-1, 1, 1, 2}, "shared key 1 of list 0 is 1");
   CHECK_THROWS_WITH_AS(shared({0, 1}).validate(kSmallShape),
-                       "shared_keys has 2 entries; 2 lists of k_keep 2 need 4", InvalidArgument);
+                       "shared_keys has 2 entries; there must be 2 lists of k_keep 2", InvalidArgument);
 }
 
 TEST_CASE("what no selection may be") {

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "core/attention_spec.h"
+#include "core/checked.h"
 #include "core/error.h"
 #include "core/tensor.h"
 
@@ -21,6 +22,37 @@ TEST_CASE("shapes that cannot be are refused in one sentence") {
   CHECK_THROWS_AS((AttentionShape{.q_heads = 3, .kv_heads = 2}.validate()), InvalidArgument);
   CHECK_THROWS_AS((AttentionShape{.kv_len = int64_t{1} << 31}.validate()), InvalidArgument);
   CHECK_THROWS_WITH((AttentionShape{.kv_len = 0}.validate()), "kv_len is 0; it must be at least 1");
+}
+
+TEST_CASE("a shape whose products pass what is counted is refused, and so is its tensor") {
+  constexpr int64_t kHuge = int64_t{1} << 30;
+  CHECK_THROWS_WITH_AS((AttentionShape{.batch = kHuge, .q_heads = kHuge, .kv_heads = 1}.validate()),
+                       doctest::Contains("queries' elements than 2^56"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(
+      (AttentionShape{.q_heads = 64, .kv_heads = 64, .q_len = kHuge, .kv_len = kHuge, .head_dim = 1}
+           .validate()),
+      doctest::Contains("pairs of query and key than 2^56"), InvalidArgument);
+  CHECK_THROWS_WITH_AS((AttentionShape{.kv_len = kHuge, .head_dim = kHuge}.validate()),
+                       doctest::Contains("keys' elements than 2^56"), InvalidArgument);
+  CHECK_NOTHROW((AttentionShape{.q_len = int64_t{1} << 26, .kv_len = int64_t{1} << 26}.validate()));
+  CHECK_THROWS_AS(Tensor<float>(kHuge, kHuge, kHuge, 1), InvalidArgument);
+  CHECK_THROWS_AS(Tensor<float>(1, -1, 1, 1), InvalidArgument);
+  CHECK(Tensor<float>(kHuge, kHuge, kHuge, 0).size() == 0);
+}
+
+TEST_CASE("products and counts are checked") {
+  CHECK(checked_product({}) == 1);
+  CHECK(checked_product({int64_t{1} << 31, int64_t{1} << 31}) == int64_t{1} << 62);
+  CHECK(checked_product({int64_t{1} << 32, int64_t{1} << 31}) == std::nullopt);
+  CHECK(checked_product({int64_t{1} << 40, int64_t{1} << 40, 0}) == 0);
+  CHECK(checked_product({0, -1}) == std::nullopt);
+  CHECK(checked_count(3) == 3);
+  CHECK(checked_count(0x1p53) == int64_t{1} << 53);
+  for (const double none : {-1.0, 1.5, 0x1p54, 1e300, std::numeric_limits<double>::infinity(),
+                            std::numeric_limits<double>::quiet_NaN()}) {
+    CAPTURE(none);
+    CHECK(checked_count(none) == std::nullopt);
+  }
 }
 
 TEST_CASE("a specification checks its parts") {
