@@ -40,7 +40,7 @@ Counters counters_of(const NcuKernel& kernel) {
 bool is_of(const NcuKernel& seen, const KernelCase& kernel) {
   if (seen.blocks != kernel.use.blocks || seen.threads != kernel.use.threads) return false;
   const auto registers = seen.get(kRegisters, Quantity::count);
-  if (registers && std::lround(*registers) != kernel.use.registers) return false;
+  if (registers && std::abs(*registers - kernel.use.registers) > 0.5) return false;
   const auto dynamic = seen.get(kDynamicShared, Quantity::bytes),
              fixed = seen.get(kStaticShared, Quantity::bytes);
   // As printed: six digits behind the point of the scaled unit, or two on the details page.

@@ -1,13 +1,16 @@
 #include "analysis/ncu_csv.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include <fmt/format.h>
 
+#include "core/checked.h"
 #include "core/error.h"
 
 namespace splash::analysis {
@@ -70,10 +73,9 @@ const char* units_of(Quantity quantity) {
   return "";
 }
 
-// The product of "(256, 1, 1)"; 0 for what is no such list.
+// The product of "(256, 1, 1)"; 0 for what is no such list, or passes 63 bits.
 int64_t volume(const std::string& extents) {
-  int64_t product = 1;
-  bool any = false;
+  std::vector<int64_t> factors;
   for (std::size_t at = 0; at < extents.size();) {
     if (std::isdigit(static_cast<unsigned char>(extents[at])) == 0) {
       ++at;
@@ -82,11 +84,14 @@ int64_t volume(const std::string& extents) {
     int64_t extent = 0;
     const auto end = std::from_chars(extents.data() + at, extents.data() + extents.size(), extent);
     if (end.ec != std::errc()) return 0;
-    product *= extent;
-    any = true;
+    factors.push_back(extent);
     at = static_cast<std::size_t>(end.ptr - extents.data());
   }
-  return any ? product : 0;
+  return factors.empty() ? 0 : checked_product(factors).value_or(0);
+}
+
+int as_int(int64_t count) {  // 0 where it is none
+  return count <= std::numeric_limits<int>::max() ? static_cast<int>(count) : 0;
 }
 
 // The columns of a table, by name.
@@ -110,20 +115,46 @@ NcuKernel kernel_of(const Header& header, const Row& row) {
   NcuKernel kernel;
   kernel.name = header.at(row, "Kernel Name");
   kernel.blocks = volume(header.at(row, "Grid Size"));
-  kernel.threads = static_cast<int>(volume(header.at(row, "Block Size")));
+  kernel.threads = as_int(volume(header.at(row, "Block Size")));
   return kernel;
 }
 
 // Older versions tell the grid among the metrics alone.
 void complete_launch(NcuKernel& kernel) {
-  const auto first = [&](const char* metric, const char* label) {
+  const auto first = [&](const char* metric, const char* label) -> int64_t {
     const auto value = kernel.get(metric, Quantity::count);
-    return value ? value : kernel.get(label, Quantity::count);
+    return checked_count((value ? value : kernel.get(label, Quantity::count)).value_or(0)).value_or(0);
   };
-  if (kernel.blocks == 0)
-    kernel.blocks = static_cast<int64_t>(first("launch__grid_size", "Grid Size").value_or(0));
-  if (kernel.threads == 0)
-    kernel.threads = static_cast<int>(first("launch__block_size", "Block Size").value_or(0));
+  if (kernel.blocks == 0) kernel.blocks = first("launch__grid_size", "Grid Size");
+  if (kernel.threads == 0) kernel.threads = as_int(first("launch__block_size", "Block Size"));
+}
+
+// Whether a metric counts, so that its value is whole unless its unit is scaled.
+bool counts(const std::string& metric, const std::string& unit) {
+  const bool counter = metric.ends_with(".sum") || metric.starts_with("launch__") || metric == "Grid Size" ||
+                       metric == "Block Size";
+  return counter && (factor_of(unit, Quantity::bytes) == 1 || factor_of(unit, Quantity::sectors) == 1 ||
+                     factor_of(unit, Quantity::count) == 1);
+}
+
+// Columns that stand beside the metrics; their numbers follow no locale.
+bool is_metric(const std::string& name) {
+  constexpr std::array kOthers{"ID", "Process ID", "Context", "Stream", "Device", "CC"};
+  return std::find(kOthers.begin(), kOthers.end(), name) == kOthers.end();
+}
+
+void mark_numbers(std::vector<NcuKernel>& kernels) {
+  std::vector<NcuText> values;
+  for (const NcuKernel& kernel : kernels) {
+    for (const auto& [name, metric] : kernel.metrics) {
+      if (!is_metric(name)) continue;
+      values.push_back({metric.value, counts(name, metric.unit)});
+    }
+  }
+  const DecimalMark mark = decimal_mark(values);
+  for (NcuKernel& kernel : kernels) {
+    for (auto& [name, metric] : kernel.metrics) metric.mark = mark;
+  }
 }
 
 std::vector<NcuKernel> kernels_of(const std::vector<Row>& table) {
@@ -139,7 +170,8 @@ std::vector<NcuKernel> kernels_of(const std::vector<Row>& table) {
       last = id;
       const std::string metric = header.at(*row, "Metric Name");  // empty where a rule speaks
       if (metric.empty()) continue;
-      kernels.back().metrics[metric] = {header.at(*row, "Metric Value"), header.at(*row, "Metric Unit")};
+      kernels.back().metrics[metric] = {.value = header.at(*row, "Metric Value"),
+                                        .unit = header.at(*row, "Metric Unit")};
     }
     return kernels;
   }
@@ -148,7 +180,8 @@ std::vector<NcuKernel> kernels_of(const std::vector<Row>& table) {
   for (auto row = table.begin() + 2; row != table.end(); ++row) {
     if (row->size() != names.size()) continue;
     kernels.push_back(kernel_of(header, *row));
-    for (std::size_t i = 0; i < names.size(); ++i) kernels.back().metrics[names[i]] = {(*row)[i], units[i]};
+    for (std::size_t i = 0; i < names.size(); ++i)
+      kernels.back().metrics[names[i]] = {.value = (*row)[i], .unit = units[i]};
   }
   return kernels;
 }
@@ -219,21 +252,18 @@ std::string NcuKernel::function() const {
 std::optional<double> NcuKernel::get(const std::string& metric, Quantity quantity) const {
   const auto found = metrics.find(metric);
   if (found == metrics.end()) return std::nullopt;
-  const auto& [value, unit] = found->second;
+  const auto& [value, unit, mark] = found->second;
   if (value.empty() || value == "n/a" || value == "N/A" || value == "no data" || value == "(!) n/a")
     return std::nullopt;
-  std::string digits = value;
-  std::erase(digits, ',');
-  double number = 0;
-  const auto end = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (end.ec != std::errc() || end.ptr != digits.data() + digits.size())
+  const auto number = number_from(value, mark);
+  if (!number)
     throw InvalidArgument(fmt::format("the value '{}' of the metric {} is no number", value, metric));
   const auto factor = factor_of(unit, quantity);
   if (!factor) {
     throw InvalidArgument(fmt::format("the metric {} comes in the unit '{}', which is none of {}", metric,
                                       unit, units_of(quantity)));
   }
-  return number * *factor;
+  return *number * *factor;
 }
 
 NcuResults parse_ncu(const std::string& text) {
@@ -246,6 +276,7 @@ NcuResults parse_ncu(const std::string& text) {
     ++begin;
   }
   if (begin != std::string::npos) results.kernels = kernels_of(parse_csv(text.substr(begin)));
+  mark_numbers(results.kernels);
   for (NcuKernel& kernel : results.kernels) complete_launch(kernel);
   if (!results.kernels.empty()) return results;
   results.refusal = refusal_in(text);

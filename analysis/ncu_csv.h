@@ -8,11 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "analysis/ncu_numbers.h"
+
 namespace splash::analysis {
 
-// As printed: the unit is scaled ("Mbyte"), the value may hold separators ("2,048") or none ("n/a").
+// As printed: the unit is scaled ("Mbyte"), the value may hold separators ("2,048") or none ("n/a"). What the
+// separators mean is the whole table's to tell.
 struct NcuMetric {
   std::string value, unit;
+  DecimalMark mark = DecimalMark::unknown;
 };
 
 enum class Quantity { bytes, sectors, seconds, share, count };
@@ -26,8 +30,8 @@ struct NcuKernel {
   std::string function() const;  // "forward_kernel"
 
   // In bytes, sectors, seconds, as a share of 1, or as a plain count; none where the metric is missing or has
-  // no value. Throws InvalidArgument for a unit that the quantity does not come in and for a value that is no
-  // number.
+  // no value. Throws InvalidArgument for a unit that the quantity does not come in, for a value that is no
+  // number, and for one that can be two.
   std::optional<double> get(const std::string& metric, Quantity quantity) const;
 };
 
@@ -37,7 +41,7 @@ struct NcuResults {
 };
 
 // What the profiler and the program said before and after the table is skipped. Throws InvalidArgument where
-// there is neither a table nor an error.
+// there is neither a table nor an error, and where the table's numbers contradict one another.
 NcuResults parse_ncu(const std::string& text);
 NcuResults read_ncu(const std::string& path);  // throws InvalidArgument also where the file cannot be read
 

@@ -1,5 +1,6 @@
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 
 #include "analysis/hdf5/internal.h"
 #include "analysis/hdf5/object.h"
+#include "core/checked.h"
 #include "core/error.h"
 
 namespace splash::analysis::hdf5 {
@@ -17,16 +19,31 @@ int class_of(const Handle& dataset) {
   return H5Tget_class(type.id());
 }
 
-// Memory for `count` elements; a damaged file may claim any extent.
+// Memory for elements of `width` bytes each of T. contained.h has held the extents against the file's size.
 template <class T>
-std::vector<T> allocate(const std::string& file, const std::string& path, int64_t count) {
+std::vector<T> allocate(const std::string& file, const std::string& path, const Extents& extents,
+                        int64_t width = 1) {
+  const int64_t count = element_count(extents);
   try {
-    if (count < 0) throw std::length_error("negative");
-    return std::vector<T>(static_cast<size_t>(count));
+    return std::vector<T>(static_cast<size_t>(checked_product({count, width}).value_or(-1)));
   } catch (const std::exception&) {  // bad_alloc or length_error
     throw ReportError(fmt::format("{}: {} claims {} elements, more than fit in memory", file, path, count));
   }
 }
+
+// What HDF5 may allocate for texts of any length: as many bytes as the file has. References to one and the
+// same text, each read by itself, would be more.
+struct TextBudget {
+  hsize_t left = 0;
+
+  static void* take(size_t bytes, void* budget) {
+    hsize_t& left = static_cast<TextBudget*>(budget)->left;
+    if (bytes > left) return nullptr;
+    left -= bytes;
+    return std::malloc(bytes);
+  }
+  static void give(void* bytes, void*) { std::free(bytes); }
+};
 
 }  // namespace
 
@@ -34,8 +51,12 @@ Extents Dataset::extents() const {
   const Handle space(H5Dget_space(handle_.id()));
   const int rank = H5Sget_simple_extent_ndims(space.id());
   if (rank < 0) fail("has no readable extents");
+  if (H5Sget_simple_extent_type(space.id()) == H5S_NULL) fail("holds no data");
   std::vector<hsize_t> extents(rank);
   H5Sget_simple_extent_dims(space.id(), extents.data(), nullptr);
+  if (std::ranges::any_of(extents, [](hsize_t extent) { return extent > INT64_MAX; })) {
+    fail("has an extent beyond 63 bits");
+  }
   return Extents(extents.begin(), extents.end());
 }
 
@@ -58,7 +79,7 @@ void Dataset::require_class(int type_class, const char* expected) const {
 
 template <class T>
 std::vector<T> Dataset::read_whole(int64_t memory_type) const {
-  std::vector<T> values = allocate<T>(file_, path_, element_count(extents()));
+  std::vector<T> values = allocate<T>(file_, path_, extents());
   if (!values.empty() &&
       H5Dread(handle_.id(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
     fail("cannot be read");
@@ -97,8 +118,7 @@ std::vector<float> Dataset::floats(const Extents& leading) const {
   }
   const Handle part(H5Dget_space(handle_.id()));
   const Handle memory(H5Screate_simple(static_cast<int>(count.size()), count.data(), nullptr));
-  std::vector<float> values =
-      allocate<float>(file_, path_, element_count(Extents(count.begin(), count.end())));
+  std::vector<float> values = allocate<float>(file_, path_, Extents(count.begin(), count.end()));
   if (values.empty()) return values;
   if (H5Sselect_hyperslab(part.id(), H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr) < 0 ||
       H5Dread(handle_.id(), H5T_NATIVE_FLOAT, memory.id(), part.id(), H5P_DEFAULT, values.data()) < 0) {
@@ -110,24 +130,35 @@ std::vector<float> Dataset::floats(const Extents& leading) const {
 std::vector<std::string> Dataset::texts() const {
   require_class(H5T_STRING, "texts");
   const Handle type(H5Dget_type(handle_.id()));
-  std::vector<std::string> values;
-  if (H5Tis_variable_str(type.id()) > 0) {
-    std::vector<char*> pointers = read_whole<char*>(type.id());
-    values.reserve(pointers.size());
-    for (const char* pointer : pointers) values.emplace_back(pointer ? pointer : "");
-    const Handle space(H5Dget_space(handle_.id()));
-    if (!pointers.empty()) H5Dvlen_reclaim(type.id(), space.id(), H5P_DEFAULT, pointers.data());
-    return values;
-  }
+  if (H5Tis_variable_str(type.id()) > 0) return variable_texts(type);
   const size_t length = H5Tget_size(type.id());
-  std::vector<char> bytes =
-      allocate<char>(file_, path_, element_count(extents()) * static_cast<int64_t>(length));
+  std::vector<std::string> values;
+  std::vector<char> bytes = allocate<char>(file_, path_, extents(), static_cast<int64_t>(length));
   if (bytes.empty()) return values;
   if (H5Dread(handle_.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()) < 0)
     fail("cannot be read");
   for (size_t at = 0; at < bytes.size(); at += length) {
     values.emplace_back(bytes.data() + at, strnlen(bytes.data() + at, length));
   }
+  return values;
+}
+
+std::vector<std::string> Dataset::variable_texts(const Handle& type) const {
+  std::vector<char*> pointers = allocate<char*>(file_, path_, extents());
+  if (pointers.empty()) return {};
+  TextBudget budget;
+  const Handle file(H5Iget_file_id(handle_.id())), space(H5Dget_space(handle_.id()));
+  H5Fget_filesize(file.id(), &budget.left);
+  const Handle transfer(H5Pcreate(H5P_DATASET_XFER));
+  H5Pset_vlen_mem_manager(transfer.id(), TextBudget::take, &budget, TextBudget::give, &budget);
+  const bool read = H5Dread(handle_.id(), type.id(), H5S_ALL, H5S_ALL, transfer.id(), pointers.data()) >= 0;
+  std::vector<std::string> values;
+  if (read) values.reserve(pointers.size());
+  for (const char* pointer : pointers) {
+    if (read) values.emplace_back(pointer ? pointer : "");
+  }
+  H5Dvlen_reclaim(type.id(), space.id(), transfer.id(), pointers.data());
+  if (!read) fail("cannot be read");
   return values;
 }
 

@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "analysis/hdf5/apart.h"
+#include "analysis/hdf5/contained.h"
 #include "analysis/hdf5/internal.h"
 #include "core/error.h"
 
@@ -56,6 +58,7 @@ File File::open(const std::string& path) {
                           ? fmt::format("{}: is truncated, its end is missing{}", path, complaint)
                           : fmt::format("{}: is damaged and cannot be opened{}", path, complaint));
   }
+  require_contained(handle.id(), path);
   return File(std::move(handle), path);
 }
 
@@ -102,24 +105,45 @@ std::vector<std::byte> File::image() const {
   return bytes;
 }
 
-FloatArray read_floats(const std::string& file, const std::string& dataset, const Extents& leading) {
-  const Dataset source = File::open(file).root().dataset(dataset);
-  FloatArray array{source.extents(), source.floats(leading)};
-  array.extents.erase(array.extents.begin(), array.extents.begin() + static_cast<int64_t>(leading.size()));
-  return array;
+namespace {
+
+Dataset dataset_of(const std::string& file, const std::string& name, size_t dimensions) {
+  Dataset dataset = File::open(file).root().dataset(name);
+  const size_t found = dataset.extents().size();
+  if (found == dimensions || dimensions == kAnyDimensions) return dataset;
+  throw ReportError(fmt::format("{}: {} has {} dimensions, where {} were expected", file, dataset.path(),
+                                found, dimensions));
+}
+
+}  // namespace
+
+FloatArray read_floats(const std::string& file, const std::string& dataset, const Extents& leading,
+                       size_t dimensions) {
+  return read_apart_first(file, [&] {
+    const Dataset source = dataset_of(file, dataset, dimensions);
+    FloatArray array{source.extents(), source.floats(leading)};
+    array.extents.erase(array.extents.begin(), array.extents.begin() + static_cast<int64_t>(leading.size()));
+    return array;
+  });
+}
+
+Extents read_extents(const std::string& file, const std::string& dataset, size_t dimensions) {
+  return read_apart_first(file, [&] { return dataset_of(file, dataset, dimensions).extents(); });
 }
 
 std::vector<std::string> read_texts(const std::string& file, const std::string& dataset) {
-  return File::open(file).root().dataset(dataset).texts();
+  return read_apart_first(file, [&] { return File::open(file).root().dataset(dataset).texts(); });
 }
 
 std::vector<std::string> read_names(const std::string& file, const std::string& group) {
-  const Group root = File::open(file).root();
-  return group == "/" ? root.names() : root.group(group).names();
+  return read_apart_first(file, [&] {
+    const Group root = File::open(file).root();
+    return group == "/" ? root.names() : root.group(group).names();
+  });
 }
 
 bool contains(const std::string& file, const std::string& path) {
-  return File::open(file).root().has(path);
+  return read_apart_first(file, [&] { return File::open(file).root().has(path); });
 }
 
 }  // namespace splash::analysis::hdf5

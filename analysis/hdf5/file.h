@@ -6,6 +6,7 @@
 // analysis/report/ atomic_file.h brings the bytes to disk.
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace splash::analysis::hdf5 {
 
 class File {
  public:
-  // For reading. Throws ReportError: no such file, not readable, not HDF5, truncated; says which.
+  // For reading, in this process. Throws ReportError: no such file, not readable, not HDF5, truncated, not
+  // contained (contained.h); says which. HDF5 may crash on what others made: see apart.h.
   static File open(const std::string& path);
   // A new, empty file in memory; `name` is only for messages.
   static File in_memory(const std::string& name);
@@ -39,8 +41,14 @@ struct FloatArray {
   std::vector<float> values;  // row-major
 };
 
+constexpr size_t kAnyDimensions = SIZE_MAX;
+
+// These read in a process of their own first (apart.h), and throw ReportError where the dataset has another
+// number of dimensions than the caller counts on.
 // With `leading` = {3, 7} only layer 3, head 7 is read, and the extents are those of the rest.
-FloatArray read_floats(const std::string& file, const std::string& dataset, const Extents& leading = {});
+FloatArray read_floats(const std::string& file, const std::string& dataset, const Extents& leading = {},
+                       size_t dimensions = kAnyDimensions);
+Extents read_extents(const std::string& file, const std::string& dataset, size_t dimensions = kAnyDimensions);
 std::vector<std::string> read_texts(const std::string& file, const std::string& dataset);
 // Names of the groups and datasets in a group.
 std::vector<std::string> read_names(const std::string& file, const std::string& group = "/");

@@ -5,8 +5,8 @@
 
 #include "analysis/hdf5/internal.h"
 #include "analysis/hdf5/object.h"
-#include "core/text.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace splash::analysis::hdf5 {
 namespace {

@@ -6,8 +6,9 @@
 #include <fmt/format.h>
 
 #include "analysis/hdf5/internal.h"
-#include "core/text.h"
+#include "core/checked.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace splash::analysis::hdf5 {
 
@@ -40,9 +41,10 @@ Handle text_type() {
 }
 
 int64_t element_count(const Extents& extents) {
-  int64_t count = 1;
-  for (const int64_t extent : extents) count *= extent;
-  return count;
+  if (const auto count = checked_product(extents)) return *count;
+  throw InvalidArgument(
+      fmt::format("extents [{}] are of no array: each must be 0 or more, their product less than 2^63",
+                  fmt::join(extents, ", ")));
 }
 
 Object::Object(Handle handle, std::string file, std::string path)
@@ -102,8 +104,10 @@ std::string Object::text_attribute(const std::string& name) const {
     H5free_memory(pointer);
     return value;
   }
-  std::string value(H5Tget_size(type.id()), '\0');
-  if (H5Aread(attribute.id(), type.id(), value.data()) < 0) {
+  const hsize_t stored =
+      H5Aget_storage_size(attribute.id());  // of the same type: no more is read than is there
+  std::string value(static_cast<size_t>(stored), '\0');
+  if (stored != H5Tget_size(type.id()) || H5Aread(attribute.id(), type.id(), value.data()) < 0) {
     fail(fmt::format("has an attribute {} that cannot be read", name));
   }
   value.resize(std::min(value.size(), value.find('\0')));  // the padding

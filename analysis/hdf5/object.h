@@ -13,7 +13,8 @@
 namespace splash::analysis::hdf5 {
 
 using Extents = std::vector<int64_t>;
-int64_t element_count(const Extents& extents);  // 1 for a scalar
+// 1 for a scalar. Throws InvalidArgument where one is negative or there are more than 63 bits count.
+int64_t element_count(const Extents& extents);
 
 // What groups and datasets have in common: attributes.
 class Object {
@@ -65,6 +66,7 @@ class Dataset : public Object {
   friend class Group;
   using Object::Object;
   void require_class(int type_class, const char* expected) const;
+  std::vector<std::string> variable_texts(const Handle& type) const;
   template <class T>
   std::vector<T> read_whole(int64_t memory_type) const;
 };

@@ -14,8 +14,13 @@ namespace splash::analysis {
 // thread-safe.
 void write_report(const std::string& path, const Report& report);
 
-// Throws ReportError: no such file, not HDF5, truncated, damaged (a checksum tells), not a report of this
-// schema; says which.
+// Throws ReportError: no such file, not HDF5, truncated, damaged (a checksum tells), data that the file does
+// not hold itself, not a report of this schema; says which. Reads in a child process first
+// (analysis/hdf5/apart.h).
 Report read_report(const std::string& path);
+
+// Reads the report, which another program may have changed, and writes the same bytes to `to` with the
+// checksum line that they lack. Throws ReportError.
+void seal_report(const std::string& path, const std::string& to);
 
 }  // namespace splash::analysis

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "analysis/hdf5/apart.h"
 #include "analysis/hdf5/file.h"
+#include "analysis/report/atomic_file.h"
 #include "analysis/report/io.h"
 #include "analysis/report/layout.h"
 #include "analysis/report/seal.h"
@@ -57,6 +59,10 @@ struct Table {
 Table read_table(const Group& root, const std::string& name, const std::string& row_dimension) {
   const Group group = root.group(name);
   const hdf5::Extents rows = group.dataset(row_dimension).extents();
+  if (rows.size() != 1) {
+    throw ReportError(fmt::format("{}: {} has {} dimensions, where one was expected", root.file(),
+                                  group.dataset(row_dimension).path(), rows.size()));
+  }
   Table table;
   for (const std::string& child : group.names()) {
     const Dataset dataset = group.dataset(child);
@@ -132,13 +138,7 @@ void check_schema(const Group& root) {
   }
 }
 
-}  // namespace
-
-Report read_report(const std::string& path) {
-  const Seal seal = check_seal(path);
-  if (seal == Seal::broken) {
-    throw ReportError(fmt::format("{}: is damaged, its checksum does not match its content", path));
-  }
+Report read_in_this_process(const std::string& path, Seal seal) {
   const hdf5::File file = hdf5::File::open(path);
   if (seal == Seal::absent && file.bytes_past_end() > 0) {
     throw ReportError(fmt::format("{}: is truncated, its last line is not whole", path));
@@ -159,6 +159,23 @@ Report read_report(const std::string& path) {
   report.claims = claims_from(read_table(root, "claims", kClaimDimension).columns, path);
   report.attachments = read_attachments(root);
   return report;
+}
+
+}  // namespace
+
+Report read_report(const std::string& path) {
+  const Seal seal = check_seal(path);
+  if (seal == Seal::broken) {
+    throw ReportError(fmt::format("{}: is damaged, its checksum does not match its content", path));
+  }
+  return hdf5::read_apart_first(path, [&] { return read_in_this_process(path, seal); });
+}
+
+void seal_report(const std::string& path, const std::string& to) {
+  static_cast<void>(read_report(path));
+  std::vector<std::byte> bytes = bytes_of(path);
+  if (check_seal(path) == Seal::absent) add_seal(bytes);
+  write_file_atomically(to, bytes);
 }
 
 }  // namespace splash::analysis

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string_view>
-#include <vector>
 
 #include <fmt/format.h>
+
+#include "core/error.h"
 
 namespace splash::analysis {
 namespace {
@@ -29,8 +31,21 @@ std::string seal_with(uint64_t hash) {
 
 }  // namespace
 
-std::string seal_of(std::span<const std::byte> content) {
-  return seal_with(fnv1a(kOffsetBasis, content));
+void add_seal(std::vector<std::byte>& content) {
+  const std::string seal = seal_with(fnv1a(kOffsetBasis, content));
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(seal));
+  content.insert(content.end(), bytes.begin(), bytes.end());
+}
+
+std::vector<std::byte> bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::error_code error;
+  std::vector<std::byte> bytes(std::filesystem::file_size(path, error));
+  if (error ||
+      !file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()))) {
+    throw ReportError(fmt::format("{}: cannot be read", path));
+  }
+  return bytes;
 }
 
 Seal check_seal(const std::string& path) {

@@ -301,9 +301,7 @@ void write_report(const std::string& path, const Report& report) {
   write_attachments(root, report.attachments);
 
   std::vector<std::byte> bytes = file.image();
-  const std::string seal = seal_of(bytes);
-  const std::span<const std::byte> seal_bytes = std::as_bytes(std::span(seal));
-  bytes.insert(bytes.end(), seal_bytes.begin(), seal_bytes.end());
+  add_seal(bytes);
   write_file_atomically(path, bytes);
 }
 

@@ -1,6 +1,7 @@
 #include "analysis/ncu_csv.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "core/error.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 NcuKernel with(const std::string& metric, const std::string& value, const std::string& unit) {
   NcuKernel kernel;
-  kernel.metrics[metric] = {value, unit};
+  kernel.metrics[metric] = {value, unit, DecimalMark::point};
   return kernel;
 }
 
@@ -132,4 +133,62 @@ TEST_CASE("what is no table is refused; a profiler that may not look is quoted")
   CHECK_THROWS_WITH_AS(parse_ncu("\"ID\",\"Kernel Name\",\"m\"\n\"\",\"\",\"byte\"\n"),
                        "the table of ncu --csv holds no kernel", InvalidArgument);
   CHECK_THROWS_WITH_AS(read_ncu("nowhere.csv"), "nowhere.csv cannot be read, or is empty", InvalidArgument);
+}
+
+TEST_CASE("a comma is what the whole table makes of it") {
+  const auto table = [](const std::vector<std::pair<std::string, std::string>>& values) {  // unit, value
+    std::string names = "\"ID\",\"Process ID\",\"CC\"", units = "\"\",\"\",\"\"",
+                row = "\"0\",\"12345\",\"9.0\"";
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      names += fmt::format(",\"m{}.{}\"", i, values[i].first == "%" ? "avg" : "sum");
+      units += ",\"" + values[i].first + "\"";
+      row += ",\"" + values[i].second + "\"";
+    }
+    return names + "\n" + units + "\n" + row + "\n";
+  };
+  const auto first = [&](const std::vector<std::pair<std::string, std::string>>& values) {
+    return parse_ncu(table(values)).kernels.at(0).get("m0.sum", Quantity::bytes).value();
+  };
+  CHECK(first({{"Mbyte", "2.42"}}) == doctest::Approx(2.42e6));
+  CHECK(first({{"Mbyte", "2,42"}}) == doctest::Approx(2.42e6));
+  CHECK(first({{"Mbyte", "2,418"}, {"%", "12.5"}}) == 2418e6);
+  CHECK(first({{"Mbyte", "2,418"}, {"%", "12,5"}}) == doctest::Approx(2.418e6));
+  CHECK(first({{"Mbyte", "2.418"}, {"%", "12,5"}}) == 2418e6);
+  CHECK(first({{"Mbyte", "1.234.567,5"}}) == 1234567.5e6);
+  CHECK(first({{"Mbyte", "1,234,567.5"}}) == 1234567.5e6);
+  CHECK(first({{"Mbyte", "0,123"}}) == doctest::Approx(0.123e6));
+  CHECK(first({{"Mbyte", "2,418"}, {"byte", "1,024"}}) == 2418e6);  // a count is whole
+  CHECK(first({{"Mbyte", "2,418"}, {"byte", "1.024"}}) == doctest::Approx(2.418e6));
+  CHECK(first({{"Mbyte", "985.184"}, {"byte", "2048"}}) ==
+        doctest::Approx(985.184e6));  // thousands stand bare
+  CHECK(first({{"Mbyte", "985,184"}, {"byte", "2048"}}) == doctest::Approx(985.184e6));
+  CHECK(first({{"byte", "1.5e+3"}}) == 1500);
+
+  CHECK_THROWS_WITH_AS(
+      first({{"Mbyte", "2,418"}, {"byte", "128"}}),
+      "'2,418' may be 2418 or 2.418, and no value of the table tells which its ',' means; run ncu "
+      "with LC_ALL=C",
+      InvalidArgument);
+  CHECK_THROWS_WITH_AS(
+      first({{"Mbyte", "2,42"}, {"%", "12.5"}}),
+      "the table writes both '2,42' and '12.5', so its commas and points can't be told apart; run "
+      "ncu with LC_ALL=C",
+      InvalidArgument);
+  CHECK_THROWS_WITH_AS(first({{"Mbyte", "12,34.5"}, {"%", "12.5"}}), doctest::Contains("is no number"),
+                       InvalidArgument);
+  for (const char* none : {"inf", "nan", "1e999", "1.2.3.4", ".", ",", "-", "1,"}) {
+    CAPTURE(none);
+    CHECK_THROWS_AS(first({{"byte", none}, {"%", "12.5"}}), InvalidArgument);
+  }
+}
+
+TEST_CASE("launches beyond what is counted are not told") {
+  const NcuResults results = parse_ncu(
+      "ID,Kernel Name,Block Size,Grid Size,Metric Name,Metric Unit,Metric Value\n"
+      "0,k,\"(4294967296, 4294967296, 4294967296)\",\"(3000000000, 4000000000, "
+      "1)\",launch__grid_size,,1e300\n"
+      "0,k,\"(4294967296, 4294967296, 4294967296)\",\"(3000000000, 4000000000, "
+      "1)\",launch__block_size,,3000000000\n");
+  CHECK(results.kernels.at(0).blocks == 0);
+  CHECK(results.kernels.at(0).threads == 0);
 }

@@ -32,6 +32,7 @@ int cmd_merge(const Words& words);
 int cmd_recount(const Words& words);
 int cmd_reproduce(const Words& words);
 int cmd_run(const Words& words);
+int cmd_seal(const Words& words);
 int cmd_show(const Words& words);
 int cmd_what_if(const Words& words);
 

@@ -29,7 +29,7 @@ bool of_capture(const Parameters& p) {
 }
 
 Tensor<float> captured_layers(const Parameters& p, const std::string& name) {
-  const auto array = analysis::hdf5::read_floats(captures_path(), get_text(p, "input") + "/" + name);
+  const auto array = analysis::hdf5::read_floats(captures_path(), get_text(p, "input") + "/" + name, {}, 4);
   Tensor<float> tensor(array.extents.at(0), array.extents.at(1), array.extents.at(2), array.extents.at(3));
   std::ranges::copy(array.values, tensor.data());
   return tensor;
@@ -136,7 +136,7 @@ void check_problem(const Parameters& p) {
 void check_input(const Parameters& p) {
   if (!of_capture(p)) return;
   const std::string& text = get_text(p, "input");
-  const auto extents = analysis::hdf5::File::open(captures_path()).root().dataset(text + "/q").extents();
+  const auto extents = analysis::hdf5::read_extents(captures_path(), text + "/q", 4);
   const AttentionShape captured{.batch = extents.at(0),
                                 .q_heads = extents.at(1),
                                 .kv_heads = extents.at(1),

@@ -51,13 +51,13 @@ AttentionShape synthetic_shape(const Parameters& p) {
 const hdf5::Extents& captured_extents(const std::string& text) {
   static std::map<std::string, hdf5::Extents> known;
   auto& extents = known[text];
-  if (extents.empty()) extents = hdf5::File::open(captures_path()).root().dataset(text + "/q").extents();
+  if (extents.empty()) extents = hdf5::read_extents(captures_path(), text + "/q", 4);
   return extents;
 }
 
 Tensor<double> captured_tensor(const Parameters& p, const std::string& name) {
   const auto array = hdf5::read_floats(captures_path(), get_text(p, "text") + "/" + name,
-                                       {get_integer(p, "layer"), get_integer(p, "head")});
+                                       {get_integer(p, "layer"), get_integer(p, "head")}, 4);
   Tensor<double> tensor(1, 1, array.extents.at(0), array.extents.at(1));
   std::copy(array.values.begin(), array.values.end(), tensor.data());
   return tensor;

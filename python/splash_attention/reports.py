@@ -15,6 +15,10 @@ import h5py
 import numpy as np
 import xarray as xr
 
+from splash_attention.contained import NotContainedError, require_contained
+from splash_attention.printable import one_line
+from splash_attention.seal import LENGTH, MARKER, Seal, check_seal
+
 REQUIRED_GROUPS = ("results", "provenance")
 REQUIRED_ATTRIBUTES = ("title", "schema_version", "run_id", "status")
 SCHEMA_VERSION = 1
@@ -74,19 +78,29 @@ class Report:
 def open_report(path: str | os.PathLike[str]) -> Report:
     """Reads a whole report into memory; the file is closed again.
 
-    Raises ReportError: no such file, not HDF5, truncated, HDF5 that is not a report, or one of another schema.
+    Raises ReportError: no such file, not HDF5, truncated, damaged (a checksum tells), data that the file does not hold
+    itself, HDF5 that is not a report, or one of another schema.
     """
     path = Path(path)
     if not path.exists():
         raise ReportError(f"{path}: no such file")
     if path.is_dir():
         raise ReportError(f"{path}: is a folder, a report was expected")
+    if not path.is_file():
+        raise ReportError(f"{path}: is not a regular file")
     try:
+        _check_seal(path)
         return _read(path)
     except PermissionError as error:
         raise ReportError(f"{path}: may not be read ({error.strerror})") from error
+    except NotContainedError as error:
+        raise ReportError(f"{path}: {error}") from error
     except OSError as error:
         raise ReportError(f"{path}: {_reason(path, error)}") from error
+    except MemoryError as error:
+        raise ReportError(f"{path}: claims more than fits in memory") from error
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError) as error:  # h5py's, xarray's
+        raise ReportError(f"{path}: is damaged, it cannot be read as a report ({one_line(str(error))})") from error
 
 
 def recorded_report(start: Path | None = None) -> Report:
@@ -106,8 +120,18 @@ def recorded_report(start: Path | None = None) -> Report:
     )
 
 
+def _check_seal(path: Path) -> None:
+    content = path.read_bytes()
+    found = check_seal(content)
+    if found is Seal.BROKEN:
+        raise ReportError(f"{path}: is damaged, its checksum does not match its content")
+    if found is Seal.ABSENT and MARKER[:4] in content[-LENGTH:]:
+        raise ReportError(f"{path}: is truncated, its last line is not whole")
+
+
 def _read(path: Path) -> Report:
     with h5py.File(path, "r") as file:
+        require_contained(file)
         absent = [f"attribute '{name}'" for name in REQUIRED_ATTRIBUTES if name not in file.attrs]
         absent += [f"group '/{name}'" for name in REQUIRED_GROUPS if name not in file]
         if absent:
@@ -116,52 +140,38 @@ def _read(path: Path) -> Report:
         if attributes["schema_version"] != SCHEMA_VERSION:
             version = attributes["schema_version"]
             raise ReportError(f"{path}: is a report of schema {version}, this package reads schema {SCHEMA_VERSION}")
-        readme = _plain(file["README"][()]) if "README" in file else ""
-        provenance = _scalars(file["provenance"])
-        groups = [name for name in ("results", "claims", "ceilings") if name in file]
-        cases = [f"attachments/{name}" for name in file.get("attachments", {})]
-    tables = {name: _dataset(path, name) for name in groups}
-    empty = xr.Dataset()
-    return Report(
-        path=path,
-        attributes=attributes,
-        readme=str(readme),
-        results=tables["results"],
-        claims=tables.get("claims", empty),
-        ceilings=tables.get("ceilings", empty),
-        provenance=provenance,
-        attachments={name.split("/")[1]: _dataset(path, name) for name in cases},
-    )
+        tables = {name: _dataset(file[name]) for name in ("results", "claims", "ceilings") if name in file}
+        empty = xr.Dataset()
+        return Report(
+            path=path,
+            attributes=attributes,
+            readme=str(_plain(file["README"][()])) if "README" in file else "",
+            results=tables["results"],
+            claims=tables.get("claims", empty),
+            ceilings=tables.get("ceilings", empty),
+            provenance=_scalars(file["provenance"]),
+            attachments={name: _dataset(group) for name, group in file.get("attachments", {}).items()},
+        )
 
 
-def _dataset(path: Path, group: str) -> xr.Dataset:
-    """One group as a Dataset in memory: through xarray's h5netcdf engine, or by hand where that refuses the file."""
-    try:
-        with xr.open_dataset(path, group=group, engine="h5netcdf", phony_dims="access") as opened:
-            return opened.load()
-    except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError):
-        return _dataset_by_hand(path, group)
-
-
-def _dataset_by_hand(path: Path, group: str) -> xr.Dataset:
-    """The same through h5py: dimensions from the attached scales, then from their labels, then by position."""
+def _dataset(group: h5py.Group) -> xr.Dataset:
+    """One group in memory: dimensions from the attached scales, then from their labels, then by position."""
     variables, coordinates = {}, {}
-    with h5py.File(path, "r") as file:
-        for name, data in file[group].items():
-            if not isinstance(data, h5py.Dataset):
-                continue
-            if data.is_scale and data.ndim == 1:
-                dimensions = (name,)
-            else:
-                dimensions = tuple(_dimension(data, axis) for axis in range(data.ndim))
-            values = data.asstr()[()] if h5py.check_string_dtype(data.dtype) else data[()]
-            described = {
-                key: _plain(data.attrs[key])
-                for key in ("units", "long_name", "formula", "role", "missing_reason")
-                if key in data.attrs
-            }
-            target = coordinates if data.is_scale else variables
-            target[name] = (dimensions, values, described)
+    for name, data in group.items():
+        if not isinstance(data, h5py.Dataset):
+            continue
+        if data.is_scale and data.ndim == 1:
+            dimensions = (name,)
+        else:
+            dimensions = tuple(_dimension(data, axis) for axis in range(data.ndim))
+        values = data.asstr()[()] if h5py.check_string_dtype(data.dtype) else data[()]
+        described = {
+            key: _plain(data.attrs[key])
+            for key in ("units", "long_name", "formula", "role", "missing_reason")
+            if key in data.attrs
+        }
+        target = coordinates if data.is_scale else variables
+        target[name] = (dimensions, values, described)
     return xr.Dataset(variables, coordinates)
 
 

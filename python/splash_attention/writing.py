@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from splash_attention.seal import seal
 from splash_attention.whole_file import whole_file
 
 TEXT = h5py.string_dtype("utf-8")
@@ -91,7 +92,20 @@ def write_report(
     provenance: dict[str, str | int],
 ) -> None:
     """The report is whole or not there. wide: column of `results` -> (its second dimension, that dimension's values)."""
-    with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
+    with whole_file(path) as temporary:
+        _fill(temporary, title, readme, tables, wide, provenance)
+        seal(temporary)
+
+
+def _fill(
+    path: Path,
+    title: str,
+    readme: str,
+    tables: list[Table],
+    wide: dict[str, tuple[str, np.ndarray]],
+    provenance: dict[str, str | int],
+) -> None:
+    with h5py.File(path, "w") as file:
         run_id = str(provenance.get("started", "")) or "none"
         file.attrs.update(title=title, schema_version=SCHEMA_VERSION, run_id=run_id, history="made", status="complete")
         described(file.create_dataset("README", data=readme, dtype=TEXT), "text", "what is here, and how to read it", "as given")

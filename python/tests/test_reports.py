@@ -7,9 +7,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import xarray as xr
 
 from splash_attention import ReportError, open_report, recorded_report
-from splash_attention.reports import _dataset, _dataset_by_hand
+from splash_attention.seal import MARKER, Seal, check_seal, fnv1a, seal
+from splash_attention.writing import Table, write_report
+
+REPORTS = Path(__file__).resolve().parents[2] / "data" / "reports"
 
 
 def test_a_report_as_datasets(any_report: Path) -> None:
@@ -53,14 +57,15 @@ def test_attachments_carry_their_tokens(sample_report: Path) -> None:
     assert np.allclose(maps["entmax"].sum("key"), 1)
 
 
-def test_both_ways_of_reading_agree(any_report: Path) -> None:
-    for group in ("results", "claims"):
-        through, by_hand = _dataset(any_report, group), _dataset_by_hand(any_report, group)
-        assert dict(through.sizes) == dict(by_hand.sizes)
-        assert set(through.variables) == set(by_hand.variables)
-        for name in through.data_vars:
-            assert through[name].dims == by_hand[name].dims
-            np.testing.assert_array_equal(through[name].values, by_hand[name].values)
+def test_xarray_reads_the_same(any_report: Path) -> None:
+    report = open_report(any_report)
+    for group, ours in (("results", report.results), ("claims", report.claims)):
+        with xr.open_dataset(any_report, group=group, engine="h5netcdf") as theirs:
+            assert dict(theirs.sizes) == dict(ours.sizes)
+            assert set(theirs.variables) == set(ours.variables)
+            for name in theirs.data_vars:
+                assert theirs[name].dims == ours[name].dims
+                np.testing.assert_array_equal(theirs[name].values, ours[name].values)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +102,53 @@ def test_a_truncated_report(sample_report: Path, tmp_path: Path, share: float) -
     cut.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(ReportError, match="is truncated"):
         open_report(cut)
+
+
+def test_a_flipped_bit_is_damage(tmp_path: Path) -> None:
+    """Every shipped report has its line, and one flipped bit anywhere is told."""
+    path = tmp_path / "flipped.h5"
+    for shipped in sorted(REPORTS.glob("*.h5")):
+        whole = shipped.read_bytes()
+        assert check_seal(whole) is Seal.INTACT, shipped
+    whole = (REPORTS / "ceilings-h200.h5").read_bytes()
+    for at in range(0, len(whole) - len(MARKER) - 18, 2003):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with pytest.raises(ReportError, match="flipped.h5: is damaged, its checksum does not match its content$"):
+            open_report(path)
+    for missing in (1, 20, 35):
+        path.write_bytes(whole[:-missing])
+        with pytest.raises(ReportError, match="is truncated, its last line is not whole$"):
+            open_report(path)
+
+
+def test_the_checksum_is_fnv1a() -> None:
+    def byte_by_byte(content: bytes) -> int:
+        value = 0xCBF29CE484222325
+        for byte in content:
+            value = (value ^ byte) * 0x100000001B3 % 2**64
+        return value
+
+    random = np.random.default_rng(4)
+    assert fnv1a(b"foobar") == 0x85944171F73967E8  # of the authors' test suite
+    for size in (0, 1, 65535, 65536, 65537, 150000):
+        content = random.bytes(size)
+        assert fnv1a(content) == byte_by_byte(content), size
+
+
+def test_a_report_written_here_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "made.h5"
+    table = Table("results", "case", {"n": ("1", "a number", "given")})
+    table.add(n=1.0)
+    write_report(path, "made", "nothing", [table], {}, {"commit": "none"})
+    assert check_seal(path.read_bytes()) is Seal.INTACT
+    assert open_report(path).results["n"].values.tolist() == [1.0]
+    with h5py.File(path, "r+") as file:
+        file.attrs["title"] = "changed"
+    assert check_seal(path.read_bytes()) is Seal.ABSENT
+    assert open_report(path).title == "changed"
+    seal(path)
+    assert check_seal(path.read_bytes()) is Seal.INTACT
+    assert open_report(path).title == "changed"
 
 
 def test_the_recorded_report(sample_report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

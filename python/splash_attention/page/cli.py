@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from splash_attention.page.build import page_of
+from splash_attention.printable import one_line
 from splash_attention.reports import ReportError, open_report
 from splash_attention.whole_file import whole_file
 
@@ -61,5 +62,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _refuse(sentence: str) -> int:
-    print(f"error: {sentence}", file=sys.stderr)
+    print(f"error: {one_line(sentence)}", file=sys.stderr)
     return USAGE

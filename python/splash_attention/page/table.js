@@ -34,9 +34,16 @@ function filterOf(query, columns, text) {
   return (row) => tests.every((test) => test(row));
 }
 
+// Text as spreadsheets take it for text, and not for a formula; control characters as their pictures. Numbers stay.
+function plainCell(value) {
+  if (typeof value !== "string" || /^[+-]?Infinity$/.test(value)) return value;
+  const shown = value.replace(/[\u0000-\u001f]/g, (letter) => String.fromCharCode(0x2400 + letter.charCodeAt(0)));
+  return (/^[=+\-@\t\r]/.test(value) ? "'" : "") + shown.replace(/[\u007f-\u009f]/g, "\ufffd");
+}
+
 function csv(header, rows) {
   const cell = (value) => {
-    const text = value === null || value === undefined ? "" : String(value);
+    const text = value === null || value === undefined ? "" : String(plainCell(value));
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   return [header, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";

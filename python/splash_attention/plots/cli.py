@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from splash_attention.plots import FIGURES, NotInReport
 from splash_attention.plots.style import SETTINGS
+from splash_attention.printable import one_line
 from splash_attention.reports import ReportError, open_report
 from splash_attention.whole_file import whole_file
 
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 drawn = FIGURES[name](report)
             except NotInReport as missing:
-                print(f"skipped {name}: {missing}", file=sys.stderr)
+                print(f"skipped {name}: {one_line(str(missing))}", file=sys.stderr)
                 continue
             for path in save(drawn, words.out / name):
                 print(path, flush=True)
@@ -87,5 +88,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _refuse(sentence: str) -> int:
-    print(f"error: {sentence}", file=sys.stderr)
+    print(f"error: {one_line(sentence)}", file=sys.stderr)
     return USAGE
