@@ -62,9 +62,20 @@ TEST_CASE("a specification checks its parts") {
 
   auto broken = spec;
   broken.normalizer.alpha = {1.0};
-  CHECK_THROWS_WITH(broken.validate(), "alpha is 1; entmax needs a finite alpha > 1");
-  broken.normalizer.alpha = {std::numeric_limits<double>::quiet_NaN()};
-  CHECK_THROWS_AS(broken.validate(), InvalidArgument);
+  CHECK_THROWS_WITH(broken.validate(),
+                    "alpha is 1; entmax takes 1.000001 to 64 (towards 1 it becomes softmax)");
+  for (const double alpha : {1 + 9e-7, 64.001, 1e308, std::numeric_limits<double>::infinity(),
+                             std::numeric_limits<double>::quiet_NaN()}) {
+    broken.normalizer.alpha = {alpha};
+    CHECK_THROWS_AS(broken.validate(), InvalidArgument);
+  }
+  for (const double alpha : {1 + 1e-6, kLeastAlpha, kMostAlpha}) {
+    broken.normalizer.alpha = {alpha};
+    CHECK_NOTHROW(broken.validate());
+  }
+  broken.normalizer = {.kind = NormalizerKind::power, .alpha = {0.0}};
+  CHECK_THROWS_WITH(broken.validate(), "alpha is 0; power needs a finite alpha > 0");
+  broken.normalizer = spec.normalizer;
   broken.normalizer.alpha = {1.5, 1.5};
   CHECK_THROWS_AS(broken.validate(), InvalidArgument);
 

@@ -32,9 +32,8 @@ void require_solver(const Normalizer& normalizer, Solver solver) {
   if (normalizer.kind != NormalizerKind::entmax) return;
   for (const double alpha : normalizer.alpha) {
     if (supports_alpha(solver, alpha)) continue;
-    throw Unsupported(
-        fmt::format("solver {} does not take alpha {}; bisection and halley_bisection take any alpha > 1",
-                    to_string(solver), alpha));
+    throw Unsupported(fmt::format("solver {} does not take alpha {}; bisection and halley_bisection take any",
+                                  to_string(solver), alpha));
   }
 }
 

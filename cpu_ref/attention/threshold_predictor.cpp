@@ -36,8 +36,8 @@ void require_predictor(const AttentionSpec& spec, const ThresholdPredictor& pred
   }
   for (const double alpha : spec.normalizer.alpha) {
     if (alpha <= 2) continue;
-    throw Unsupported(fmt::format(
-        "learned thresholds take 1 < alpha <= 2, not {}; attention_forward takes any alpha > 1", alpha));
+    throw Unsupported(
+        fmt::format("learned thresholds take alpha up to 2, not {}; attention_forward takes any", alpha));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/normalizer.h"
 #include "cpu_ref/entmax/evaluate.h"
 #include "cpu_ref/entmax/solver.h"
 
@@ -22,10 +23,7 @@ void check(size_t size, std::span<const double> alpha, int64_t rows) {
     throw InvalidArgument(
         fmt::format("alpha has {} entries; allowed: 1, or {} (one a row)", alpha.size(), rows));
   }
-  for (const double a : alpha) {
-    if (!(a > 1 && std::isfinite(a)))
-      throw InvalidArgument(fmt::format("alpha is {}; entmax takes finite numbers above 1", a));
-  }
+  for (const double a : alpha) require_entmax_alpha(a);
 }
 
 void check_same(const char* name, size_t size, size_t needed) {

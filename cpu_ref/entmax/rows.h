@@ -7,10 +7,10 @@
 
 namespace splash::cpu_ref {
 
-// p = entmax of each row. scores, p: [rows, n], n >= 0, not the same memory; alpha: [1] or [rows], each > 1
-// and finite. -inf is a masked key; a row of them gives zeros, one with NaN or +inf a NaN row. alpha up to 2
-// is solved by Newton, larger ones by bracketed Halley steps. Threads share the rows.
-// Throws InvalidArgument where the lengths or an alpha do not fit.
+// p = entmax of each row. scores, p: [rows, n], n >= 0, not the same memory; alpha: [1] or [rows], each one
+// that entmax takes (core/normalizer.h). -inf is a masked key; a row of them gives zeros, one with NaN or
+// +inf a NaN row. alpha up to 2 is solved by Newton, larger ones by bracketed Halley steps. Threads share the
+// rows. Throws InvalidArgument where the lengths or an alpha do not fit.
 template <class T>
 void entmax_rows(std::span<const T> scores, std::span<const double> alpha, int64_t rows, std::span<T> p);
 

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/normalizer.h"
 #include "cpu_ref/entmax/bisection.h"
 #include "cpu_ref/entmax/evaluate.h"
 #include "cpu_ref/entmax/halley_bisection.h"
@@ -27,11 +28,6 @@ constexpr std::array<std::pair<Solver, std::string_view>, 5> kNames{
      {Solver::newton, "newton"},
      {Solver::halley_bisection, "halley_bisection"},
      {Solver::histogram, "histogram"}}};
-
-void require_alpha(double alpha) {
-  if (!(alpha > 1) || !std::isfinite(alpha))
-    throw InvalidArgument(fmt::format("entmax got alpha = {}; it must be finite and > 1", alpha));
-}
 
 void require_options(const SolverOptions& options) {
   if (options.max_iterations < 0)
@@ -60,7 +56,7 @@ Solver solver_from_string(std::string_view name) {
 }
 
 bool supports_alpha(Solver solver, double alpha) {
-  if (!(alpha > 1) || !std::isfinite(alpha)) return false;
+  if (!entmax_takes(alpha)) return false;
   switch (solver) {
     case Solver::sorting:
       return alpha == 1.5 || alpha == 2;
@@ -76,7 +72,7 @@ bool supports_alpha(Solver solver, double alpha) {
 
 template <class T>
 RowSolution<T> solve_tau(Solver solver, std::span<const T> z, double alpha, const SolverOptions& options) {
-  require_alpha(alpha);
+  require_entmax_alpha(alpha);
   require_options(options);
   if (!supports_alpha(solver, alpha))
     throw Unsupported(fmt::format(
@@ -105,7 +101,7 @@ RowSolution<T> solve_tau(Solver solver, std::span<const T> z, double alpha, cons
 template <class T>
 void entmax_probabilities(std::span<const T> z, double alpha, const RowSolution<T>& solution,
                           std::span<T> p) {
-  require_alpha(alpha);
+  require_entmax_alpha(alpha);
   if (z.size() != p.size())
     throw InvalidArgument(
         fmt::format("entmax_probabilities got {} scores and room for {} probabilities; they must match",

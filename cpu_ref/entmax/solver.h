@@ -15,10 +15,10 @@
 namespace splash::cpu_ref {
 
 enum class Solver {
-  bisection,         // any alpha > 1; the reference
+  bisection,         // any alpha; the reference
   sorting,           // alpha = 1.5 and 2, exact
   newton,            // 1 < alpha <= 2, from the left: every iterate is a lower bound of tau
-  halley_bisection,  // any alpha > 1 (AdaSplash, arXiv 2502.12082)
+  halley_bisection,  // any alpha (AdaSplash, arXiv 2502.12082)
   histogram,         // 1 < alpha <= 2: histogram lower bound (AdaSplash-2, arXiv 2604.15180), then Newton
 };
 
@@ -47,8 +47,9 @@ struct SolverOptions {
 };
 
 // Solves one row. z: [n], already multiplied by alpha - 1, n >= 0. Time O(n) an iteration (sorting:
-// O(n log n)). Every loop is capped, so no input hangs. Throws InvalidArgument for alpha <= 1 or not finite
-// and for options out of range, Unsupported where the solver does not take alpha.
+// O(n log n)). Every loop is capped, so no input hangs. Throws InvalidArgument for an alpha that entmax
+// does not take (core/normalizer.h) and for options out of range, Unsupported where the solver does not take
+// alpha.
 template <class T>
 RowSolution<T> solve_tau(Solver solver, std::span<const T> z, double alpha,
                          const SolverOptions& options = {});

@@ -116,7 +116,9 @@ TEST_CASE("rows: what does not fit is refused") {
   CHECK_THROWS_WITH_AS(run({1.5}, 4), "6 scores do not make 4 rows", InvalidArgument);
   CHECK_THROWS_WITH_AS(run({1.5, 1.5}, 3), "alpha has 2 entries; allowed: 1, or 3 (one a row)",
                        InvalidArgument);
-  CHECK_THROWS_WITH_AS(run({1.0}, 3), "alpha is 1; entmax takes finite numbers above 1", InvalidArgument);
+  CHECK_THROWS_WITH_AS(run({1.0}, 3),
+                       "alpha is 1; entmax takes 1.000001 to 64 (towards 1 it becomes softmax)",
+                       InvalidArgument);
   CHECK_THROWS_AS(run({kNan<double>}, 3), InvalidArgument);
   p.resize(5);
   CHECK_THROWS_WITH_AS(run({1.5}, 3), "p has 5 entries; it must have 6", InvalidArgument);

@@ -9,6 +9,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "core/normalizer.h"
 #include "cpu_ref/tests/entmax_rows.h"
 
 namespace splash::cpu_ref {
@@ -31,7 +32,8 @@ TEST_CASE("solver names are read back") {
 
 TEST_CASE("alpha out of range is an invalid argument for every solver") {
   for (const Solver solver : kSolvers)
-    for (const double alpha : {1.0, 0.5, 0.0, -2.0, kNan<double>, kInfinity<double>}) {
+    for (const double alpha :
+         {1.0, 1 + 9e-7, 64.001, 1e308, 0.5, 0.0, -2.0, kNan<double>, kInfinity<double>}) {
       CHECK_FALSE(supports_alpha(solver, alpha));
       CHECK_THROWS_AS(solve(solver, kRow, alpha), InvalidArgument);
       CHECK_THROWS_AS(entmax(kRow, alpha, solver), InvalidArgument);
@@ -95,7 +97,7 @@ TEST_CASE_TEMPLATE("extreme rows and alphas end", T, float, double) {
   const std::vector<std::vector<T>> rows{
       {huge, -huge}, {huge, huge}, {-huge, -huge, -huge}, {tiny, 0, -tiny}, std::vector<T>(1000, T(1))};
   for (const Solver solver : kSolvers)
-    for (const double alpha : {1 + 1e-12, 1.0001, 1.5, 2.0, 50.0, 1e6}) {
+    for (const double alpha : {kLeastAlpha, 1.0001, 1.5, 2.0, 50.0, kMostAlpha}) {
       if (!supports_alpha(solver, alpha)) continue;
       for (const auto& z : rows) {
         const auto row = solve(solver, z, alpha);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/normalizer.h"
 #include "cpu_ref/entmax/solver.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
@@ -83,7 +84,8 @@ int cmd_entmax(const Words& words) {
   std::string solver_name = "bisection", alpha_text = "1.5";
   bool json = false;
   Words unused;
-  app.add_option("-a,--alpha", alpha_text, "any alpha > 1 (1.5)")->type_name("A");
+  app.add_option("-a,--alpha", alpha_text, fmt::format("{} to {} (1.5)", kLeastAlpha, kMostAlpha))
+      ->type_name("A");
   app.add_option("--solver", solver_name, "who solves for tau; splash list solvers names them (bisection)")
       ->type_name("S");
   app.add_flag("--json", json, "one object: tau, probabilities, support, iterations, residual");
@@ -94,10 +96,7 @@ int cmd_entmax(const Words& words) {
   double alpha = 0;
   if (!parse_number(alpha_text, alpha))
     throw InvalidArgument(fmt::format("--alpha takes a number, not '{}'", alpha_text));
-  if (!(alpha > 1) || std::isinf(alpha)) {
-    throw InvalidArgument(fmt::format(
-        "--alpha is {}; it must be finite and > 1 (as alpha nears 1, entmax nears softmax)", alpha_text));
-  }
+  require_entmax_alpha(alpha, "--alpha");
   const cpu_ref::Solver solver = cpu_ref::solver_from_string(solver_name);
   const std::vector<double> scores = parse_scores(score_words.empty() ? scores_from_stdin() : score_words);
 

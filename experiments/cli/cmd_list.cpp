@@ -154,8 +154,8 @@ json list_solvers() {
   for (const auto& [solver, summary] : summaries) {
     const bool above_two = cpu_ref::supports_alpha(solver, 3), between = cpu_ref::supports_alpha(solver, 1.3);
     list.push_back({{"name", cpu_ref::to_string(solver)},
-                    {"alpha", above_two ? "> 1"
-                              : between ? "> 1, <= 2"
+                    {"alpha", above_two ? "any"
+                              : between ? "up to 2"
                                         : "1.5 and 2"},
                     {"summary", summary}});
   }

@@ -9,6 +9,7 @@
 
 #include "analysis/statistics.h"
 #include "core/error.h"
+#include "core/normalizer.h"
 #include "core/workload.h"
 #include "cpu_ref/entmax/solver.h"
 #include "experiments/kinds/lru_cache.h"
@@ -219,10 +220,11 @@ class EntmaxSolver : public Kind {
     }
     const Solver solver = cpu_ref::solver_from_string(get_text(p, "solver"));
     const double alpha = get_number(p, "alpha");
+    require_entmax_alpha(alpha);
     if (!cpu_ref::supports_alpha(solver, alpha)) {
       throw InvalidArgument(
           fmt::format("solver {} does not take alpha {}; sorting takes 1.5 and 2, newton and "
-                      "histogram 1 < alpha <= 2, the others any alpha > 1",
+                      "histogram those up to 2, the others any",
                       to_string(solver), alpha));
     }
     if (get_integer(p, "max_iterations") < 0)

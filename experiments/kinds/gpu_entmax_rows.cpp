@@ -10,6 +10,7 @@
 #include "analysis/error_metrics.h"
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/normalizer.h"
 #include "core/workload.h"
 #include "cpu_ref/entmax/rows.h"
 #include "experiments/kinds/lru_cache.h"
@@ -90,7 +91,7 @@ class GpuEntmaxRows : public Kind {
                   "",
                   "type of scores and probabilities",
                   {"float32", "float16", "bfloat16"}},
-                 {"alpha", number, 1.5, "1", "of entmax, above 1", {}},
+                 {"alpha", number, 1.5, "1", "of entmax", {}},
                  {"variance", number, 1.0, "1", "variance of the Gaussian scores", {}},
                  {"seed", integer, int64_t{1}, "1", "seed of the scores", {}},
                  {"checked_rows", integer, int64_t{64}, "1", "rows that are held against the oracle", {}}});
@@ -128,9 +129,7 @@ class GpuEntmaxRows : public Kind {
     check_timing(p);
     for (const char* name : {"rows", "n", "checked_rows"}) require_one(p, name);
     Workload{.query_variance = get_number(p, "variance")}.validate();
-    const double alpha = get_number(p, "alpha");
-    if (!(alpha > 1 && std::isfinite(alpha)))
-      throw InvalidArgument(fmt::format("alpha is {}; it must be above 1 and finite", alpha));
+    require_entmax_alpha(get_number(p, "alpha"));
   }
 
   std::string input_hash(const Parameters& p) const override { return "gaussian rows: " + scores_key(p); }

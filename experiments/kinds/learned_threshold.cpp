@@ -8,6 +8,7 @@
 
 #include "analysis/error_metrics.h"
 #include "core/error.h"
+#include "core/normalizer.h"
 #include "cpu_ref/attention/row.h"
 #include "cpu_ref/attention/threshold_predictor.h"
 #include "experiments/kinds/reference.h"
@@ -81,8 +82,9 @@ class LearnedThreshold : public Kind {
     check_inputs(p);
     check_inputs(with_text(p, get_text(p, "eval_text")));
     const double alpha = get_number(p, "alpha");
-    if (!(alpha > 1 && alpha <= 2)) {
-      throw InvalidArgument(fmt::format("alpha is {}; learned thresholds take 1 < alpha <= 2", alpha));
+    require_entmax_alpha(alpha);
+    if (alpha > 2) {
+      throw InvalidArgument(fmt::format("alpha is {}; learned thresholds take those up to 2", alpha));
     }
     if (get_integer(p, "steps") < 1) throw InvalidArgument("steps must be at least 1");
     if (!(get_number(p, "learning_rate") > 0)) throw InvalidArgument("learning_rate must be above 0");

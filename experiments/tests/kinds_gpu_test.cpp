@@ -84,7 +84,9 @@ TEST_CASE("captured heads are a problem of their own extents, layer by layer") {
 TEST_CASE("gpu-entmax-rows refuses what entmax of rows does not take") {
   const auto rows = [](const Parameters& changes) { return parameters_of("gpu-entmax-rows", changes); };
   CHECK(get_integer(rows({}), "n") == 8192);
-  CHECK_THROWS_WITH_AS(rows({{"alpha", 1.0}}), "alpha is 1; it must be above 1 and finite", InvalidArgument);
+  CHECK_THROWS_WITH_AS(rows({{"alpha", 1.0}}),
+                       "alpha is 1; entmax takes 1.000001 to 64 (towards 1 it becomes softmax)",
+                       InvalidArgument);
   CHECK_THROWS_WITH_AS(rows({{"n", int64_t{0}}}), "n is 0; it must be at least 1", InvalidArgument);
   CHECK_THROWS_AS(rows({{"samples", int64_t{0}}}), InvalidArgument);
   CHECK_THROWS_AS(rows({{"variance", -1.0}}), InvalidArgument);

@@ -106,7 +106,7 @@ def test_entmax_refuses(splash: Splash):
     assert "'abc' is not a number" in splash.refused("entmax", "1", "abc")
     assert "no scores" in splash.refused("entmax")
     assert "does not fit" in splash.refused("entmax", "1e999")
-    for alpha in ("1", "0.5", "-2", "nan", "inf", "x"):
+    for alpha in ("1", "1.0000009", "64.01", "1e308", "0.5", "-2", "nan", "inf", "x"):
         assert "--alpha" in splash.refused("entmax", "--alpha", alpha, "1", "2")
     assert "newton" in splash.refused("entmax", "--solver", "newtn", "1", "2")
 

@@ -62,6 +62,8 @@ void bind_entmax(nb::module_& module) {
       nb::arg("alpha"), "Raises ValueError for an alpha that entmax does not take.");
   bind_entmax_of<float>(module);
   bind_entmax_of<double>(module);
+  module.attr("LEAST_ALPHA") = kLeastAlpha;
+  module.attr("MOST_ALPHA") = kMostAlpha;
 }
 
 }  // namespace splash::python
