@@ -25,6 +25,11 @@ struct DeviceError : Error {
   using Error::Error;
 };
 
+// This build of the program was made without the part that is asked for.
+struct NotBuilt : DeviceError {
+  using DeviceError::DeviceError;
+};
+
 // The GPU's memory does not suffice; what was enqueued before goes on.
 struct OutOfDeviceMemory : DeviceError {
   using DeviceError::DeviceError;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/names.h"
+#include "core/parallel.h"
 #include "core/random.h"
 
 namespace splash {
@@ -16,8 +17,8 @@ constexpr Names<WorkloadKind, 5> kWorkloads{"workload", {"gaussian", "clustered"
 
 template <class T>
 void fill_normal(Tensor<T>& tensor, CounterRandom random, double sd) {
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < tensor.size(); ++i) tensor.data()[i] = static_cast<T>(sd * random.normal(i));
+  parallel_for(tensor.size(), kElementsAtOnce,
+               [&](int64_t i) { tensor.data()[i] = static_cast<T>(sd * random.normal(i)); });
 }
 
 // Calls set(b, h, i, row pointer) for every row.

@@ -15,7 +15,7 @@ std::string device_unavailable_reason() {
 }
 
 void require_device(int /*index*/) {
-  throw DeviceError("no CUDA device: " + device_unavailable_reason());
+  throw NotBuilt("no CUDA device: " + device_unavailable_reason());
 }
 
 SelfCheck run_self_check(int device) {

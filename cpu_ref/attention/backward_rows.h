@@ -1,6 +1,7 @@
 #pragma once
 // The loop that every plain backward shares; what differs is the Jacobian of one row.
 
+#include "core/parallel.h"
 #include "cpu_ref/attention/backward.h"
 #include "cpu_ref/attention/row.h"
 
@@ -66,7 +67,7 @@ class RowProducts {
 };
 
 // Inputs must have been checked. backward(address, row, products) receives the scores of the visible keys,
-// adds the row's gradients through `products` and returns dL/dalpha; it must not throw. Each key head has one
+// adds the row's gradients through `products` and returns dL/dalpha. Each key head has one
 // thread, which takes its rows in order: the sums do not depend on the number of threads.
 template <class T, class Backward>
 Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k,
@@ -80,8 +81,7 @@ Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, Ten
   std::vector<double> dalpha(shape.batch * shape.q_heads, 0);  // one a (batch, head), added in order below
   const RowProducts<T> products(spec, q, k, v, dout, gradients);
 
-#pragma omp parallel for schedule(dynamic)
-  for (int64_t task = 0; task < shape.batch * shape.kv_heads; ++task) {
+  parallel_for(shape.batch * shape.kv_heads, 1, [&](int64_t task) {
     const int64_t b = task / shape.kv_heads;
     const int64_t first_head = task % shape.kv_heads * shape.group();
     RowScorer<T> score(spec, q, k);
@@ -93,7 +93,7 @@ Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, Ten
         dalpha[b * shape.q_heads + h] += backward(at, row, products);
       }
     }
-  }
+  });
   for (size_t i = 0; i < dalpha.size(); ++i) gradients.dalpha[i % shape.q_heads] += dalpha[i];
   return gradients;
 }

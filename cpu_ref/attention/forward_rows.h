@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "cpu_ref/attention/forward.h"
 #include "cpu_ref/attention/row.h"
 
@@ -92,7 +93,7 @@ void weigh_values(const Row<T>& row, typename TensorView<const T>::Map values, T
 }
 
 // Inputs must have been checked. normalize(address, row) fills row.p from the scores of the visible keys, may
-// drop keys, and returns tau; it must not throw.
+// drop keys, and returns tau.
 template <class T, class Normalize>
 ForwardResult<T> forward_rows(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k,
                               TensorView<const T> v, const ForwardOptions& options,
@@ -105,28 +106,28 @@ ForwardResult<T> forward_rows(const AttentionSpec& spec, TensorView<const T> q, 
   BlockMapBuilder blocks(shape, options.map_block);
   std::vector<RowSupport<T>> supports(options.keep_probabilities ? shape.rows() : 0);
 
-#pragma omp parallel
-  {
-    RowScorer<T> score(spec, q, k);
+  struct Mine {
+    RowScorer<T> score;
     Row<T> row;
-#pragma omp for schedule(dynamic)
-    for (int64_t r = 0; r < shape.rows(); ++r) {
-      const RowAddress at = row_address(shape, r);
-      const RowMask mask = spec.mask.row(shape, at.batch, at.q_head, at.query);
-      score(at, mask, row);
-      result.tau[r] = normalize(at, row);
-      result.support[r] = std::ranges::count_if(row.p, [](T p) { return p > 0; });
-      weigh_values(row, v.matrix(at.batch, shape.kv_head_of(at.q_head)),
-                   result.out.row(at.batch, at.q_head, at.query));
-      blocks.note(at, mask, row);
-      if (!options.keep_probabilities) continue;
-      for (int64_t i = 0; i < row.size(); ++i) {
-        if (!(row.p[i] > 0)) continue;
-        supports[r].columns.push_back(static_cast<int32_t>(row.keys[i]));
-        supports[r].values.push_back(row.p[i]);
-      }
+  };
+  const auto mine = [&] { return Mine{RowScorer<T>(spec, q, k), {}}; };
+  parallel_for_with(shape.rows(), 1, mine, [&](Mine& own, int64_t r) {
+    auto& [score, row] = own;
+    const RowAddress at = row_address(shape, r);
+    const RowMask mask = spec.mask.row(shape, at.batch, at.q_head, at.query);
+    score(at, mask, row);
+    result.tau[r] = normalize(at, row);
+    result.support[r] = std::ranges::count_if(row.p, [](T p) { return p > 0; });
+    weigh_values(row, v.matrix(at.batch, shape.kv_head_of(at.q_head)),
+                 result.out.row(at.batch, at.q_head, at.query));
+    blocks.note(at, mask, row);
+    if (!options.keep_probabilities) return;
+    for (int64_t i = 0; i < row.size(); ++i) {
+      if (!(row.p[i] > 0)) continue;
+      supports[r].columns.push_back(static_cast<int32_t>(row.keys[i]));
+      supports[r].values.push_back(row.p[i]);
     }
-  }
+  });
   result.blocks = std::move(blocks).finish();
   if (options.keep_probabilities) result.probabilities = join_rows(supports);
   return result;

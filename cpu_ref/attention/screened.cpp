@@ -1,12 +1,14 @@
 #include "cpu_ref/attention/screened.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "cpu_ref/attention/screening/candidates.h"
 #include "cpu_ref/attention/screening/packed_keys.h"
 #include "cpu_ref/attention/screening/tile.h"
@@ -226,18 +228,13 @@ ScreenedForward screened_forward(const AttentionSpec& spec, TensorView<const flo
   const int64_t blocks_a_head = run.blocks_a_head();
   const int64_t blocks = s.batch * s.q_heads * blocks_a_head;
   std::vector<BlockSupport> supports(blocks);
-  bool finite = true;
-#pragma omp parallel reduction(&& : finite)
-  {
-    Workspace workspace;
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < blocks; ++i) {
-      const int64_t head = i / blocks_a_head;
-      const bool done =
-          run.run_block(head / s.q_heads, head % s.q_heads, i % blocks_a_head, workspace, supports[i]);
-      finite = finite && done;
-    }
-  }
+  std::atomic<bool> finite = true;
+  const auto workspace = [] { return Workspace(); };
+  parallel_for_with(blocks, 1, workspace, [&](Workspace& own, int64_t i) {
+    const int64_t head = i / blocks_a_head;
+    if (!run.run_block(head / s.q_heads, head % s.q_heads, i % blocks_a_head, own, supports[i]))
+      finite = false;
+  });
   if (!finite) return by_reference(spec, q, k, v, keep_probabilities);
   if (keep_probabilities) gather_support(supports, result);
   return result;

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "cpu_ref/attention/screened.h"
 #include "cpu_ref/entmax/evaluate.h"
 
@@ -42,17 +43,14 @@ class SupportBackward {
                        std::vector<double>(s.q_heads)};
     ds_.resize(p_.values.size());
     std::vector<double> row_dalpha(s.rows());
-#pragma omp parallel for schedule(dynamic, 64)
-    for (int64_t row = 0; row < s.rows(); ++row) row_dalpha[row] = run_row(row, g.dq);
+    parallel_for(s.rows(), 64, [&](int64_t row) { row_dalpha[row] = run_row(row, g.dq); });
     for (int64_t row = 0; row < s.rows(); ++row) g.dalpha[row / s.q_len % s.q_heads] += row_dalpha[row];
 
     std::vector<ColumnSupport> columns(s.batch * s.kv_heads);
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t head = 0; head < s.batch * s.kv_heads; ++head) columns[head] = transpose(head);
-#pragma omp parallel for collapse(2) schedule(dynamic, 64)
-    for (int64_t head = 0; head < s.batch * s.kv_heads; ++head) {
-      for (int64_t j = 0; j < s.kv_len; ++j) run_column(head, j, columns[head], g);
-    }
+    const int64_t heads = s.batch * s.kv_heads;
+    parallel_for(heads, 1, [&](int64_t head) { columns[head] = transpose(head); });
+    parallel_for(heads * s.kv_len, 64,
+                 [&](int64_t i) { run_column(i / s.kv_len, i % s.kv_len, columns[i / s.kv_len], g); });
     return g;
   }
 

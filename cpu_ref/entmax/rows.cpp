@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/normalizer.h"
+#include "core/parallel.h"
 #include "cpu_ref/entmax/evaluate.h"
 #include "cpu_ref/entmax/solver.h"
 
@@ -42,15 +43,14 @@ void entmax_rows(std::span<const T> scores, std::span<const double> alpha, int64
   check(scores.size(), alpha, rows);
   check_same("p", p.size(), scores.size());
   const int64_t n = rows > 0 ? static_cast<int64_t>(scores.size()) / rows : 0;
-#pragma omp parallel for schedule(dynamic, 4)
-  for (int64_t r = 0; r < rows; ++r) {
+  parallel_for(rows, 4, [&](int64_t r) {
     const double a = alpha_of(alpha, r);
     const std::span<T> row = p.subspan(r * n, n);  // z, then p
     std::ranges::transform(scores.subspan(r * n, n), row.begin(),
                            [&](T s) { return static_cast<T>(a - 1) * s; });
     const Solver solver = a <= 2 ? Solver::newton : Solver::halley_bisection;
     entmax_probabilities<T>(row, a, solve_tau<T>(solver, row, a), row);
-  }
+  });
 }
 
 template <class T>
@@ -61,8 +61,7 @@ void entmax_rows_gradient(std::span<const T> p, std::span<const T> d_p, std::spa
   check_same("d_scores", d_scores.size(), p.size());
   check_same("d_alpha", d_alpha.size(), rows);
   const int64_t n = rows > 0 ? static_cast<int64_t>(p.size()) / rows : 0;
-#pragma omp parallel for schedule(dynamic, 4)
-  for (int64_t r = 0; r < rows; ++r) {
+  parallel_for(rows, 4, [&](int64_t r) {
     const std::span<T> ds = d_scores.subspan(r * n, n);
     if (n > 0 && std::isnan(p[r * n])) {
       std::ranges::fill(ds, static_cast<T>(kNan));
@@ -70,7 +69,7 @@ void entmax_rows_gradient(std::span<const T> p, std::span<const T> d_p, std::spa
     } else {
       d_alpha[r] = entmax_gradient<T>(alpha_of(alpha, r), p.subspan(r * n, n), d_p.subspan(r * n, n), ds);
     }
-  }
+  });
 }
 
 // MATH's dL/dalpha with g taken relative to delta, which dp/dalpha allows because it sums to 0: as sum u (g -

@@ -53,8 +53,9 @@ bool is_declared(const std::string& implementation) {
 KernelCase planned(const KernelCase& recorded, const Parameters& before, const Parameters& problem,
                    const experiments::Machine& here, const experiments::Machine& there) {
   if (gpu::all_variants().empty()) {
-    throw InvalidArgument(
-        "this build has no CUDA, and with it no declarations to count another problem or GPU by; tile_q, "
+    throw NotBuilt(
+        "this build has no CUDA parts, and with it no declarations to count another problem or GPU by; "
+        "tile_q, "
         "tile_k, stages, launches, method and batch follow from the report");
   }
   const KernelCase declared = experiments::planned_kernel(recorded.implementation, before, here);

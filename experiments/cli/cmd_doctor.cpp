@@ -68,6 +68,10 @@ Finding python() {
 
 Finding device() {
   const auto devices = gpu::list_devices();
+  if (devices.empty() && front_door_builds_cuda()) {
+    return {"GPU", false, "not looked for: the CUDA parts are not built yet",
+            "./splash ceilings builds them, for nvcc is here; everything on the CPU works without"};
+  }
   if (devices.empty())
     return {"GPU", false, gpu::device_unavailable_reason(), "everything on the CPU works without one"};
   std::string text;

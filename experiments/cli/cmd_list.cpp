@@ -177,7 +177,9 @@ json list_workloads() {
 }
 
 // Empty in a build without CUDA.
-json list_variants() {
+json list_variants(bool wanted) {
+  if (wanted && gpu::all_variants().empty() && front_door_builds_cuda())
+    throw NotBuilt("this build has no CUDA parts, and with them no variants");
   json list = json::array();
   for (const gpu::Variant* variant : gpu::all_variants()) {
     const gpu::Limits& limits = variant->limits;
@@ -205,7 +207,10 @@ json list_variants() {
 }
 
 void print_variants(const json& list) {
-  if (list.empty()) return print("none: this build has no CUDA parts\n");
+  if (list.empty()) {
+    return print(fmt::format("none: this build has no CUDA parts{}\n",
+                             front_door_builds_cuda() ? "; ./splash list variants builds them" : ""));
+  }
   TextTable table({"variant", "types", "head_dim", "idea"});
   for (const json& v : list) {
     table.add({{v["name"].get<std::string>()},
@@ -239,10 +244,11 @@ int cmd_list(const Words& words) {
   prepare(app, "list", "splash list\nsplash list experiments\nsplash list kinds --json",
           "What there is: experiments, kinds of experiments with their parameters, GPU kernel variants, "
           "claims, solvers, workloads.");
+  std::string wanted;
   const std::vector<Section> sections{
       {"experiments", list_experiments, print_experiments},
       {"kinds", list_kinds, print_kinds},
-      {"variants", list_variants, print_variants},
+      {"variants", [&] { return list_variants(!wanted.empty()); }, print_variants},
       {"claims", list_claims, print_claims},
       {"solvers", list_solvers,
        [](const json& list) {
@@ -255,7 +261,6 @@ int cmd_list(const Words& words) {
   };
   std::vector<std::string> names;
   for (const Section& section : sections) names.push_back(section.name);
-  std::string wanted;
   bool as_json = false;
   app.add_option("WHAT", wanted, list_words(names) + "; all of them where none is named");
   app.add_flag("--json", as_json, "an array of objects; of everything, one object of arrays");

@@ -1,6 +1,7 @@
 #include "experiments/cli/command.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -59,6 +60,10 @@ void parse(CLI::App& app, const Words& words) {
     throw InvalidArgument(fmt::format("{}; see {} --help", what, app.get_name()));
   }
   if (!app.remaining().empty()) throw InvalidArgument(sentence_for_extras(app, words));
+}
+
+bool front_door_builds_cuda() {
+  return std::getenv("SPLASH_CUDA_BY") != nullptr;
 }
 
 const std::string& command_line() {

@@ -51,6 +51,10 @@ void parse(CLI::App& app, const Words& words);
 // name.
 const std::string& command_line();
 void set_command_line(int count, const char* const* words);
+// Whether ./splash, the front door, started this program without the CUDA parts and can build them: then
+// NotBuilt brings the command back to it.
+bool front_door_builds_cuda();
+
 std::string quoted(const Words& words);  // fit for a shell
 
 }  // namespace splash::cli

@@ -2,8 +2,12 @@
 // sentences and exit codes: 0 done, 1 differs, 2 usage or configuration, 3 no device, 130 interrupted.
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
 #include <iterator>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -93,9 +97,33 @@ int dispatch(const Words& words) {
       fmt::format("there is no subcommand '{}'{}", name, experiments::suggestion(name, names)));
 }
 
-int guarded(const Words& words) {
+// The front door builds no CUDA parts for commands that need none. For one that does, it gets the words back.
+void return_to_front_door(const Words& words) {
+  const std::string door = std::getenv("SPLASH_CUDA_BY");
+  experiments::narrate("this needs the CUDA parts, which ./splash builds now");
+  setenv("SPLASH_PRESET", "release", 1);
+  unsetenv("SPLASH_CUDA_BY");
+  std::vector<char*> arguments{const_cast<char*>(door.c_str())};
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_DFL);
+  execv(door.c_str(), arguments.data());
+  throw DeviceError(fmt::format("{} could not be started ({})", door, std::strerror(errno)));
+}
+
+int run_words(const Words& words) {
   try {
     return dispatch(words);
+  } catch (const NotBuilt&) {
+    if (!front_door_builds_cuda()) throw;
+  }
+  return_to_front_door(words);
+  return kNoDevice;
+}
+
+int guarded(const Words& words) {
+  try {
+    return run_words(words);
   } catch (const EndNow& end) {
     return end.code;
   } catch (const DeviceError& error) {

@@ -7,6 +7,7 @@
 
 #include "analysis/error_metrics.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "cpu_ref/attention/row.h"
 #include "experiments/kinds/reference.h"
 
@@ -54,8 +55,7 @@ Kept kept_of_row(const Selection& selection, const SparseProbabilities<double>& 
 template <class Value>
 double mean_over_rows(int64_t rows, const Value& value) {
   std::vector<double> values(rows);
-#pragma omp parallel for schedule(static)
-  for (int64_t r = 0; r < rows; ++r) values[r] = value(r);
+  parallel_for(rows, 16, [&](int64_t r) { values[r] = value(r); });
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(rows);
 }
 

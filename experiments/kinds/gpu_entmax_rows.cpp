@@ -11,6 +11,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/normalizer.h"
+#include "core/parallel.h"
 #include "core/workload.h"
 #include "cpu_ref/entmax/rows.h"
 #include "experiments/kinds/lru_cache.h"
@@ -37,14 +38,13 @@ std::shared_ptr<const Tensor<float>> scores_of(const Parameters& p) {
   const int64_t rows = get_integer(p, "rows"), n = get_integer(p, "n");
   const auto make = [&] {
     Tensor<float> scores(1, 1, rows, n);
-#pragma omp parallel for
-    for (int64_t r = 0; r < rows; ++r) {
+    parallel_for(rows, 1, [&](int64_t r) {
       const auto row = make_score_row({.seed = static_cast<uint64_t>(get_integer(p, "seed") + r),
                                        .query_variance = get_number(p, "variance")},
                                       n);
       std::ranges::transform(row, scores.row(0, 0, r),
                              [](double score) { return static_cast<float>(score); });
-    }
+    });
     return scores;
   };
   return cache.get(scores_key(p), make, [](const auto& scores) { return 4 * scores.size(); });

@@ -6,6 +6,7 @@
 
 #include "analysis/hdf5/file.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "core/random.h"
 #include "core/workload.h"
 #include "cpu_ref/attention/backward.h"
@@ -197,8 +198,8 @@ std::shared_ptr<const Tensor<float>> problem_d_out(const Parameters& p) {
   const auto make = [&] {
     Tensor<float> d_out(shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
     const CounterRandom random = CounterRandom(workload_of(p).seed).stream(kGradientStream);
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < d_out.size(); ++i) d_out.data()[i] = static_cast<float>(random.normal(i));
+    parallel_for(d_out.size(), kElementsAtOnce,
+                 [&](int64_t i) { d_out.data()[i] = static_cast<float>(random.normal(i)); });
     return d_out;
   };
   return cache.get(fmt::format("{} seed {}", to_string(shape), get_integer(p, "seed")), make,

@@ -26,15 +26,14 @@ std::vector<T> downloaded(const gpu::DeviceBuffer& buffer) {
 cpu_ref::BlockMap support_blocks(const AttentionSpec& spec, std::span<const int64_t> offsets,
                                  std::span<const int32_t> counts, std::span<const int32_t> columns) {
   cpu_ref::BlockMapBuilder builder(spec.shape, 64);
-#pragma omp parallel for schedule(dynamic, 64)
-  for (int64_t r = 0; r < spec.shape.rows(); ++r) {
+  parallel_for(spec.shape.rows(), 64, [&](int64_t r) {
     const cpu_ref::RowAddress at = cpu_ref::row_address(spec.shape, r);
     const auto entries = columns.subspan(static_cast<size_t>(offsets[r]), static_cast<size_t>(counts[r]));
     cpu_ref::Row<float> row;
     row.keys.assign(entries.begin(), entries.end());
     row.p.assign(entries.size(), 1);
     builder.note(at, spec.mask.row(spec.shape, at.batch, at.q_head, at.query), row);
-  }
+  });
   return std::move(builder).finish();
 }
 

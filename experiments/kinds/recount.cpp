@@ -10,10 +10,10 @@
 #include "analysis/cache/simulated.h"
 #include "analysis/roofline.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/planned_kernel.h"
-#include "experiments/runner/parallel.h"
 #include "gpu/engine/work.h"
 
 namespace splash::experiments {
@@ -68,7 +68,7 @@ Recounted recount(Report& report, const std::string& prefix,
   const Machine machine = machine_of(report.provenance.gpu, read_machines(machines_folder()));
   add_simulated_columns(report);
   std::atomic<int64_t> changed = 0;
-  for_each_in_parallel(kernels.size(), [&](std::size_t i) {
+  parallel_for(static_cast<int64_t>(kernels.size()), 1, [&](int64_t i) {
     const KernelCase& kernel = kernels[i];
     const auto row = static_cast<std::size_t>(kernel.row);
     const Parameters parameters = parameters_of(report, kernel.row);

@@ -11,11 +11,11 @@
 
 #include "analysis/report/io.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "experiments/runner/ceilings.h"
 #include "experiments/runner/hash.h"
 #include "experiments/runner/journal.h"
 #include "experiments/runner/narrate.h"
-#include "experiments/runner/parallel.h"
 #include "experiments/runner/progress.h"
 #include "experiments/runner/provenance.h"
 #include "experiments/runner/record.h"
@@ -259,7 +259,7 @@ class Runner {
 
   // False where a signal ended it.
   bool complete(std::vector<CaseResult>& results) const {
-    for_each_in_parallel(cases_.size(), [&](std::size_t i) {
+    parallel_for(static_cast<int64_t>(cases_.size()), 1, [&](int64_t i) {
       if (StopGuard::requested()) return;
       try {
         const Definition& definition = request_.definitions[cases_[i].experiment];

@@ -7,7 +7,7 @@
 namespace splash::gpu {
 
 std::vector<MeasuredCeiling> measure_ceilings(int /*device*/) {
-  throw DeviceError("no CUDA device: " + device_unavailable_reason());
+  throw NotBuilt("no CUDA device: " + device_unavailable_reason());
 }
 
 }  // namespace splash::gpu

@@ -12,7 +12,7 @@ namespace splash::gpu {
 namespace {
 
 [[noreturn]] void no_device() {
-  throw DeviceError("no CUDA device: " + device_unavailable_reason());
+  throw NotBuilt("no CUDA device: " + device_unavailable_reason());
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "core/parallel.h"
+
 namespace splash::gpu {
 namespace {
 
@@ -25,8 +27,7 @@ double from_bfloat16_bits(uint16_t bits) {
 template <class To, class From, class Convert>
 void upload_as(DeviceBuffer& buffer, const Tensor<From>& host, const Convert& convert) {
   std::vector<To> converted(static_cast<size_t>(host.size()));
-#pragma omp parallel for
-  for (int64_t i = 0; i < host.size(); ++i) converted[i] = convert(host.data()[i]);
+  parallel_for(host.size(), kElementsAtOnce, [&](int64_t i) { converted[i] = convert(host.data()[i]); });
   buffer.upload(converted.data(), buffer.bytes());  // pageable memory: staged before the call returns
 }
 
@@ -34,8 +35,7 @@ template <class From, class Convert>
 void download_as(const DeviceBuffer& buffer, Tensor<double>& host, const Convert& convert) {
   std::vector<From> raw(static_cast<size_t>(host.size()));
   buffer.download(raw.data(), buffer.bytes());
-#pragma omp parallel for
-  for (int64_t i = 0; i < host.size(); ++i) host.data()[i] = convert(raw[i]);
+  parallel_for(host.size(), kElementsAtOnce, [&](int64_t i) { host.data()[i] = convert(raw[i]); });
 }
 
 template <class T>

@@ -128,7 +128,7 @@ const Variant& find_variant(const std::string& id) {
     (variant->ladder == ladder ? same_ladder : all) += " " + variant->id();
   }
   if (all_variants().empty()) {
-    throw InvalidArgument(fmt::format("variant '{}' is unknown: this build has no CUDA parts", id));
+    throw NotBuilt(fmt::format("variant '{}' is unknown: this build has no CUDA parts", id));
   }
   throw InvalidArgument(
       fmt::format("variant '{}' is unknown; there are:{}", id, same_ladder.empty() ? all : same_ladder));

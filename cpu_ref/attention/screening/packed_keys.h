@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/parallel.h"
 #include "core/tensor.h"
 #include "cpu_ref/attention/screening/tile.h"
 
@@ -32,9 +33,8 @@ class PackedKeys {
         panel_size_(k.dim * kPanelKeys),
         data_(std::make_unique_for_overwrite<float[]>(k.batch * k.heads * panels_ * panel_size_)),
         magnitudes_(k.batch * k.heads * panels_) {
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < k.batch * k.heads * panels_; ++i)
-      magnitudes_[i] = pack(k, i / panels_, i % panels_);
+    parallel_for(k.batch * k.heads * panels_, 16,
+                 [&](int64_t i) { magnitudes_[i] = pack(k, i / panels_, i % panels_); });
   }
 
   const float* panel(int64_t head, int64_t index) const {

@@ -1,0 +1,65 @@
+#pragma once
+// Independent work on all cores: the project's only OpenMP region.
+//
+//   parallel_for(rows, 1, [&](int64_t row) { out[row] = f(row); });
+//
+// What the work throws on any thread, std::bad_alloc among it, is thrown to the caller. (An exception that
+// leaves an OpenMP region ends the process.) After fork() it goes on to work, which GNU's OpenMP by itself
+// does not: docs/decisions/0026-one-parallel-loop.md.
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+
+namespace splash {
+
+namespace detail {
+
+// Calls work(argument), which must not throw, on every thread of a team. Throws std::bad_alloc where the
+// system gives no memory for the team's threads.
+void on_team(void (*work)(void*), void* argument);
+
+}  // namespace detail
+
+// body(state, i) for every i of [0, count), `at_once` neighbours in a row on one thread; which thread takes
+// which is not said. Each thread makes its own state first. What is thrown ends the loop: no thread begins
+// another i; of several exceptions one is thrown.
+template <class MakeState, class Body>
+void parallel_for_with(int64_t count, int64_t at_once, const MakeState& make_state, const Body& body) {
+  std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr failure;
+  auto work = [&]() noexcept {
+    try {
+      auto state = make_state();
+      for (int64_t begin = 0; !failed && (begin = next.fetch_add(at_once)) < count;) {
+        const int64_t end = std::min(count, begin + at_once);
+        for (int64_t i = begin; i < end; ++i) body(state, i);
+      }
+    } catch (...) {
+      if (!failed.exchange(true)) failure = std::current_exception();
+    }
+  };
+  if (count <= 0) return;
+  if (count <= at_once) {
+    work();
+  } else {
+    detail::on_team([](void* argument) { (*static_cast<decltype(work)*>(argument))(); },
+                    std::addressof(work));
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+// Numbers, one a body, that one thread fills at once.
+constexpr int64_t kElementsAtOnce = 4096;
+
+template <class Body>
+void parallel_for(int64_t count, int64_t at_once, const Body& body) {
+  struct None {};
+  parallel_for_with(
+      count, at_once, [] { return None{}; }, [&body](None&, int64_t i) { body(i); });
+}
+
+}  // namespace splash
