@@ -41,14 +41,20 @@ def _without_gradients(name: str, array: Any) -> np.ndarray:
 
 
 def to_table(name: str, values: Any) -> np.ndarray:
-    """Of an array, a list or a range."""
+    """int64, of an array, a list or a range."""
     if not isinstance(values, (list, tuple, range)):
-        return to_numpy(name, values)
-    try:
-        table = np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"{name} is a {type(values).__name__} of parts of unequal shapes; it must be an array") from error
-    return table if table.size else table.astype(np.int64)
+        table = to_numpy(name, values)
+    else:
+        try:
+            table = np.asarray(values)
+        except ValueError:
+            kind = type(values).__name__
+            raise ValueError(f"{name} is a {kind} of parts of unequal shapes; it must be an array") from None
+        table = table if table.size else table.astype(np.int64)
+    checks.check_integers(name, table)
+    if table.dtype == np.uint64:  # what is beyond int64 must not become negative
+        table = np.minimum(table, np.uint64(2**63 - 1))
+    return table.astype(np.int64, copy=False)
 
 
 def to_alpha(alpha: Any) -> float | np.ndarray:
@@ -98,17 +104,11 @@ def entmax(x: Any, alpha: Any, dim: int) -> Any:
     return _like(x)(np.moveaxis(p.reshape(moved.shape), -1, dim))
 
 
-def _int64(table: np.ndarray) -> np.ndarray:
-    if table.dtype == np.uint64:  # what is beyond int64 must not become negative
-        table = np.minimum(table, np.uint64(2**63 - 1))
-    return np.ascontiguousarray(table, np.int64).reshape(-1)
-
-
 def make_spec(
     extents: tuple[int, ...], alpha: list[float], causal: bool, scale: float, k_keep: int, tables: Iterable[Any]
 ) -> _core.Spec:
     """tables: q_positions, k_positions, cu_seqlens_q, cu_seqlens_k, each a NumPy array or None."""
-    rows = [None if table is None else _int64(table) for table in tables]
+    rows = [None if table is None else np.ascontiguousarray(table, np.int64).reshape(-1) for table in tables]
     return _core.Spec(*extents, alpha, scale, causal, k_keep, *rows)
 
 

@@ -44,6 +44,11 @@ def check_float(name: str, array: Any) -> None:
         raise TypeError(f"{name} is of {dtype_name(array)}; allowed are {', '.join(DTYPES)}")
 
 
+def check_integers(name: str, array: Any) -> None:
+    if not dtype_name(array).startswith(("int", "uint")):
+        raise TypeError(f"{name} is of {dtype_name(array)}; it must be of an integer dtype")
+
+
 def check_inputs(q: Any, k: Any, v: Any, names: Sequence[str] = NAMES) -> tuple[int, int, int, int, int, int]:
     """(batch, q_heads, kv_heads, q_len, kv_len, head_dim) of q [batch, q_heads, q_len, head_dim] and k, v [batch,
     kv_heads, kv_len, head_dim]."""
@@ -150,8 +155,7 @@ def check_tables(
         return
     called = {name: name for name in tables} if names is None else {**{name: name for name in tables}, **names}
     for name, table in given_tables.items():
-        if not dtype_name(table).startswith(("int", "uint")):
-            raise TypeError(f"{called[name]} is of {dtype_name(table)}; it must be of an integer dtype")
+        check_integers(called[name], table)
         if name.startswith("cu_seqlens"):
             if len(table.shape) != 1:
                 raise ValueError(f"{name} has {len(table.shape)} dimensions; it must have 1: [sequences + 1]")

@@ -74,7 +74,8 @@ class AdaptiveSplashAttention(nn.Module):
     # --- alpha: a parameter, or a buffer that for one number is not looked at in each call ---
 
     def _alpha_values(self, alpha: Any) -> list[float]:
-        values = arrays.to_alpha(alpha.detach().cpu().double() if isinstance(alpha, Tensor) else alpha)
+        values = checks.as_alpha(alpha)
+        values = arrays.to_alpha(values.detach().cpu().double() if isinstance(values, Tensor) else values)
         values = [values] if type(values) is float else values.reshape(-1).tolist()
         for value in values:
             arrays.to_alpha(value)
@@ -175,7 +176,7 @@ class AdaptiveSplashAttention(nn.Module):
         tables = dict.fromkeys(TABLES)
         tables["q_positions"], tables["k_positions"] = Q_idx, K_idx
         causal = self.causal and Q_idx is None
-        Q, K, V = as_autocast_has_it(Q, K, V)
+        Q, K, V = as_autocast_has_it(Q, K, V, _NAMES)
         problem = problem_of(
             Q, K, V, self._alpha_now(), causal, self.sm_scale, self.k_keep, tables, _NAMES, _TABLE_NAMES
         )

@@ -98,6 +98,9 @@ def _as_table(name: str, table: Any, first: str, q: Tensor) -> Tensor:
     _check_tensor(name, table, first)
     if name not in TABLES[2:] or table.is_meta:
         _check_devices(first, q, **{name: table})
+    if table.dtype == torch.uint64:  # what is beyond int64 must not become negative
+        signed = table.view(torch.int64)
+        return signed.masked_fill(signed < 0, 2**63 - 1)
     return table
 
 
@@ -126,12 +129,13 @@ def problem_of(
     return (values, number, causal, scale, k_keep, *map(tables.get, TABLES))
 
 
-def as_autocast_has_it(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAMES) -> tuple[Any, Any, Any]:
     """In the dtype of the autocast region, as scaled_dot_product_attention: what is float64 stays so."""
-    if not torch._C._is_any_autocast_enabled() or not (isinstance(q, Tensor) and not q.is_meta):
+    if not torch._C._is_any_autocast_enabled():
         return q, k, v
-    castable = all(isinstance(tensor, Tensor) and tensor.dtype in _AUTOCAST for tensor in (q, k, v))
-    if not (castable and torch.is_autocast_enabled(q.device.type)):
+    for name, tensor in zip(names, (q, k, v)):
+        _check_tensor(name, tensor, names[0])  # a cast may hide what it was
+    if q.is_meta or not torch.is_autocast_enabled(q.device.type) or not all(t.dtype in _AUTOCAST for t in (q, k, v)):
         return q, k, v
     dtype = torch.get_autocast_dtype(q.device.type)
     return q.to(dtype), k.to(dtype), v.to(dtype)

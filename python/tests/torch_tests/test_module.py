@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
+
 import dense
 import numpy as np
 import pytest
@@ -127,6 +131,137 @@ def test_state_is_saved_and_the_module_compiles():
     torch.testing.assert_close(compiled(Q, K, V, POSITIONS, POSITIONS), other(Q, K, V, POSITIONS, POSITIONS))
     assert module.sparsity_by_token == other.sparsity_by_token
     torch.testing.assert_close(module.threshold_loss, other.threshold_loss)
+
+
+def trained(**options):
+    """A module behind a forward and a backward pass of training, and what it saw."""
+    module = AdaptiveSplashAttention(D, num_heads=H, **options)
+    tensors = inputs(grad=True)
+    (module(*tensors).sum() + module.threshold_loss).backward()
+    return module, tensors
+
+
+MADE = {"number": {"alpha": 1.2}, "heads": {"alpha": [1.2, 1.4, 1.6, 2.5]}, "learned": {"learn_alpha": True}, "direct": {"threshold_mode": "direct"}}
+
+
+@pytest.mark.parametrize("options", MADE.values(), ids=MADE)
+def test_a_copy_is_of_the_module_and_not_of_the_data_it_saw(options):
+    fresh = len(pickle.dumps(AdaptiveSplashAttention(D, num_heads=H, **options)))
+    module, (Q, K, V) = trained(**options)
+    loss = module.threshold_loss
+    for parameter in module.parameters():
+        parameter.grad = None
+    saved = io.BytesIO()
+    torch.save(module, saved)
+    saved.seek(0)
+    assert len(pickle.dumps(module)) < fresh + 200
+    copies = (copy.deepcopy(module), copy.copy(module), pickle.loads(pickle.dumps(module)), torch.load(saved, weights_only=False))
+    for other in copies:
+        with pytest.raises(RuntimeError, match="call the module first"):
+            other.tau
+        assert other.threshold_loss == 0
+        torch.testing.assert_close(other(Q, K, V), module(Q, K, V), rtol=0, atol=0)
+        assert type(other._alpha_now()) is type(module._alpha_now())
+    assert module.threshold_loss == loss  # the module itself still tells of its last call
+
+
+def test_averaged_models():
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    for buffers in (False, True):
+        model = torch.nn.Sequential(trained(alpha=1.2)[0])
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=buffers)
+        model[0].alpha = 1.6
+        with torch.no_grad():
+            model[0].threshold_bias.fill_(1.0)
+        average.update_parameters(model)
+        average.update_parameters(model)
+        assert average.module[0].threshold_bias.eq(0.5).logical_or(average.module[0].threshold_bias.eq(1)).all()
+        Q, K, V = inputs()
+        expected = splash_attention(Q, K, V, alpha=average.module[0].alpha.item())  # whatever the average made of it
+        torch.testing.assert_close(average.module[0](Q, K, V), expected)
+
+
+@pytest.mark.parametrize("saved, made", [(1.2, 2.0), ([1.2, 1.3, 1.4, 2.5], [2.0, 2.0, 2.0, 2.0])])
+def test_a_fixed_alpha_is_saved_and_loaded(saved, made):
+    Q, K, V = inputs()
+    module = torch.nn.Sequential(AdaptiveSplashAttention(D, saved, num_heads=H))
+    state = io.BytesIO()
+    torch.save(module.state_dict(), state)
+    state.seek(0)
+    for assign in (False, True):
+        other = torch.nn.Sequential(AdaptiveSplashAttention(D, made, num_heads=H))
+        state.seek(0)
+        other.load_state_dict(torch.load(state), assign=assign)
+        np.testing.assert_array_equal(other[0].alpha, np.atleast_1d(saved))
+        assert torch.equal(other[0](Q, K, V), splash_attention(Q, K, V, alpha=saved))
+    one = torch.nn.Sequential(AdaptiveSplashAttention(D, 2.0 if isinstance(saved, list) else [2.0] * H, num_heads=H))
+    with pytest.raises(RuntimeError, match="size mismatch for 0.fixed_alpha"):
+        one.load_state_dict(module.state_dict())
+    learned = torch.nn.Sequential(AdaptiveSplashAttention(D, num_heads=H, learn_alpha=True))
+    with pytest.raises(RuntimeError, match="alpha_logit"):
+        learned.load_state_dict(module.state_dict())
+
+
+def test_checkpoints_from_before_alpha_was_saved():
+    Q, K, V = inputs()
+    old = torch.nn.Sequential(AdaptiveSplashAttention(D, 1.2)).state_dict()
+    del old["0.fixed_alpha"]
+    plain = dict(old)  # of a format without versions, such as safetensors
+    old._metadata["0"]["version"] = 1
+    for state in (old, plain):
+        module = torch.nn.Sequential(AdaptiveSplashAttention(D, 1.4))
+        with pytest.warns(UserWarning, match=r"older than 0.fixed_alpha: alpha stays \[1.4\]"):
+            module.load_state_dict(state)
+        assert torch.equal(module[0](Q, K, V), splash_attention(Q, K, V, alpha=1.4))
+    lost = torch.nn.Sequential(AdaptiveSplashAttention(D, 1.2)).state_dict()
+    del lost["0.fixed_alpha"]
+    with pytest.raises(RuntimeError, match="Missing key.*fixed_alpha"):
+        module.load_state_dict(lost)
+
+
+def test_alpha_may_be_set_and_is_what_the_buffer_holds():
+    Q, K, V = inputs()
+
+    def check(module, alpha):
+        assert torch.equal(module(Q, K, V), splash_attention(Q, K, V, alpha=alpha))
+
+    module = AdaptiveSplashAttention(D, 1.2, num_heads=H)
+    for alpha in (1.7, np.float32(1.25), 3, [1.5, 1.2, 1.1, 2.0], torch.full((H,), 1.75), 1.3):
+        module.alpha = alpha
+        check(module, alpha)
+    module.fixed_alpha.fill_(1.6)  # behind the module's back
+    check(module, 1.6)
+    for narrow in (module.half, module.bfloat16, module.float, module.double):
+        narrow()
+        assert module.alpha.dtype == torch.float64 and module.alpha.item() == 1.6
+    out = torch.func.functional_call(module, {"fixed_alpha": torch.tensor([1.9], dtype=torch.float64)}, (Q, K, V))
+    assert torch.equal(out, splash_attention(Q, K, V, alpha=1.9))
+    empty = AdaptiveSplashAttention(D, 1.2).to("meta").to_empty(device="cpu")
+    empty.load_state_dict(AdaptiveSplashAttention(D, 1.8).state_dict())
+    check(empty, 1.8)
+    with pytest.raises(ValueError, match="alpha is 1; entmax "):
+        module.alpha = 1.0
+    with pytest.raises(AttributeError, match="alpha is learned here"):
+        AdaptiveSplashAttention(D, learn_alpha=True).alpha = 1.5
+
+
+@pytest.mark.parametrize("mode", ["warm_start", "direct"])
+def test_autocast_lowers_what_it_may(mode):
+    module = AdaptiveSplashAttention(D, num_heads=H, threshold_mode=mode)
+    Q, K, V = inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert module(Q, K.bfloat16(), V).dtype == torch.bfloat16  # as what Linear layers hand on
+        assert module.double()(Q.double(), K.double(), V.double()).dtype == torch.float64
+
+
+def test_direct_thresholds_of_large_scores():
+    """Finite scores that alpha - 1 would carry out of float32's range."""
+    for alpha in (1.5, 3.0, 20.0):
+        module = AdaptiveSplashAttention(1, alpha, num_heads=1, threshold_mode="direct", sm_scale=1.0, causal=True)
+        Q, K = torch.full((1, 1, 4, 1), 1e19), torch.tensor([3e19, -3e19, 3e19, 1.0]).view(1, 1, 4, 1)
+        p = module(Q, K, torch.eye(4)[None, None, :, :1].expand(1, 1, 4, 1)), module.probabilities().to_dense()
+        torch.testing.assert_close(p[1], torch.tensor([[1.0, 0, 0, 0], [1, 0, 0, 0], [0.5, 0, 0.5, 0], [0.5, 0, 0.5, 0]]))
 
 
 REFUSED = [
