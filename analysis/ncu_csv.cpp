@@ -4,14 +4,13 @@
 #include <array>
 #include <cctype>
 #include <charconv>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
 #include <fmt/format.h>
 
 #include "core/checked.h"
 #include "core/error.h"
+#include "core/text_file.h"
 
 namespace splash::analysis {
 namespace {
@@ -289,12 +288,11 @@ NcuResults parse_ncu(const std::string& text) {
 }
 
 NcuResults read_ncu(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || text.str().empty()) throw InvalidArgument(fmt::format("{} cannot be read, or is empty", path));
+  constexpr int64_t kMostBytes = int64_t{1} << 30;
+  const std::string text = read_text_file("ncu's table", path, kMostBytes);
+  if (text.empty()) throw InvalidArgument(fmt::format("{} is empty", path));
   try {
-    return parse_ncu(text.str());
+    return parse_ncu(text);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", path, error.what()));
   }

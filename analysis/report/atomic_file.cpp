@@ -49,10 +49,14 @@ fs::path destination(const std::string& path) {
 // A file under its temporary name; removed unless it was renamed.
 class TemporaryFile {
  public:
-  TemporaryFile(const fs::path& target, std::string path_for_messages)
-      : path_(std::move(path_for_messages)),
-        name_(target.parent_path() / fmt::format(".{}.tmp.{}", target.filename().string(), getpid())) {
-    descriptor_ = open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+  TemporaryFile(const fs::path& target, std::string path_for_messages) : path_(std::move(path_for_messages)) {
+    // A killed process may have left a file of this name; what others put there is not written to.
+    constexpr int kNames = 1000;
+    for (int n = 0; n < kNames && descriptor_ < 0; ++n) {
+      name_ = target.parent_path() / fmt::format(".{}.tmp.{}.{}", target.filename().string(), getpid(), n);
+      descriptor_ = open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+      if (descriptor_ < 0 && errno != EEXIST) break;
+    }
     if (descriptor_ < 0) fail(path_, "cannot be written, its folder takes no new file", errno);
   }
   TemporaryFile(const TemporaryFile&) = delete;
@@ -105,6 +109,14 @@ void write_file_atomically(const std::string& path, std::span<const std::byte> b
   file.write(bytes);
   file.rename_to(target);
   sync_folder(target.parent_path());
+}
+
+void prepare_place(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) fs::create_directories(folder, error);
+  if (error) throw ReportError(fmt::format("cannot create {}: {}", folder.string(), error.message()));
+  const TemporaryFile tried(destination(path), path);
 }
 
 }  // namespace splash::analysis

@@ -132,7 +132,8 @@ TEST_CASE("what is no table is refused; a profiler that may not look is quoted")
                        "there is no table of ncu --csv in it: no line begins with \"ID\"", InvalidArgument);
   CHECK_THROWS_WITH_AS(parse_ncu("\"ID\",\"Kernel Name\",\"m\"\n\"\",\"\",\"byte\"\n"),
                        "the table of ncu --csv holds no kernel", InvalidArgument);
-  CHECK_THROWS_WITH_AS(read_ncu("nowhere.csv"), "nowhere.csv cannot be read, or is empty", InvalidArgument);
+  CHECK_THROWS_WITH_AS(read_ncu("nowhere.csv"),
+                       "cannot read ncu's table nowhere.csv: No such file or directory", InvalidArgument);
 }
 
 TEST_CASE("a comma is what the whole table makes of it") {

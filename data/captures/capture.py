@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import re
+import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,8 @@ def read_text(spec: str, folder: Path) -> Text:
     if not match:
         raise ValueError(f"text {spec!r}: expected NAME or NAME:TOKENS, for example GPL-3:512")
     name, tokens = match.groups()
+    if not (folder / name).is_file():
+        raise ValueError(f"there is no file {name} in {folder}")
     raw = (folder / name).read_bytes()
     return Text(name, raw.decode("utf-8"), hashlib.sha256(raw).hexdigest(), int(tokens or 512))
 
@@ -148,7 +151,7 @@ def write_text(file: h5py.File, text: Text, encoding: Encoding) -> None:
 
 def write_file(path: Path, encoder: MiniLmEncoder, captured: list[tuple[Text, Encoding]]) -> None:
     """Writes to a temporary name beside `path` and renames, so that `path` is never half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = new_file(path)
     specs = " ".join(f"--text {text.name}:{text.max_tokens}" for text, _ in captured)
     try:
         # No time stamps and a fixed format version: the same inputs give the same bytes, readable since HDF5 1.10.
@@ -185,6 +188,20 @@ def write_file(path: Path, encoder: MiniLmEncoder, captured: list[tuple[Text, En
         temporary.unlink(missing_ok=True)
 
 
+def require_place(path: Path) -> None:
+    """Before the work; raises OSError where nothing could be written to `path` at its end."""
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is not a regular file: nothing is written there")
+    new_file(path).unlink()
+
+
+def new_file(path: Path) -> Path:
+    """Of a name of its own beside `path`, and nobody's else."""
+    temporary = path.with_name(f".{path.name}.tmp.{secrets.token_hex(6)}")
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    return temporary
+
+
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -203,6 +220,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     try:
+        require_place(arguments.output)
         texts = [read_text(spec, arguments.texts_folder) for spec in arguments.text or DEFAULT_TEXTS]
         encoder = MiniLmEncoder()
         captured = []

@@ -17,6 +17,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from capture import new_file
 from minilm_encoder import MODEL, PACKAGE, MiniLmEncoder, ModelNotInstalled, find_model_folder, model_sha256
 
 HERE = Path(__file__).resolve().parent
@@ -112,7 +113,7 @@ def regenerate() -> None:
     }
     lines = ",\n".join(json.dumps(reference, ensure_ascii=False) for reference in references)
     body = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}") + f',\n "references": [\n{lines}\n]\n}}\n'
-    temporary = REFERENCES.with_suffix(".tmp")
+    temporary = new_file(REFERENCES)
     temporary.write_text(body, encoding="utf-8")
     os.replace(temporary, REFERENCES)
     print(f"wrote {len(references)} references to {REFERENCES.name}", file=sys.stderr)

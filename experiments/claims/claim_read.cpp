@@ -1,10 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
+#include "core/text_file.h"
 #include "experiments/claims/claim.h"
 #include "experiments/runner/toml_table.h"
 
@@ -94,11 +93,7 @@ std::vector<Claim> parse_claims(const std::string& toml, const std::string& file
 std::vector<Claim> read_claims(const std::string& folder) {
   std::vector<Claim> all;
   for (const std::string& path : definition_files(folder)) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;
-    if (!file || !(text << file.rdbuf()))
-      throw InvalidArgument(fmt::format("cannot read the claims {}", path));
-    for (Claim& claim : parse_claims(text.str(), path)) {
+    for (Claim& claim : parse_claims(read_text_file("the claims", path, kMostTomlBytes), path)) {
       if (find_claim(all, claim.id) != nullptr) {
         throw InvalidArgument(
             fmt::format("{}: claim {} is in another file of {} already", path, claim.id, folder));

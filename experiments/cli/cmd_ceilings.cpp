@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/report/atomic_file.h"
 #include "analysis/report/io.h"
 #include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/command.h"
@@ -49,6 +50,7 @@ int cmd_ceilings(const Words& words) {
   app.add_option("--out", out, "write a report as well")->type_name("FILE");
   app.add_flag("--json", json, "one object: device and ceilings, in plain units");
   parse(app, words);
+  if (!out.empty()) analysis::prepare_place(out);
 
   const std::string started = experiments::utc_now();
   const std::vector<Ceiling>& ceilings = experiments::measured_ceilings(device);

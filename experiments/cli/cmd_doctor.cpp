@@ -63,7 +63,7 @@ Finding python() {
   if (code == 127)
     return {"Python", false, program + " cannot be started", "set SPLASH_PYTHON, or let ./splash make .venv"};
   return {"Python", false, program + " lacks h5py, matplotlib or numpy",
-          "pip install -r python/requirements.txt, or let ./splash do it"};
+          "pip install -r python/requirements.lock, or let ./splash do it"};
 }
 
 Finding device() {

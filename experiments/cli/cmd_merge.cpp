@@ -1,10 +1,9 @@
 // splash merge: shards become one report.
 
-#include <filesystem>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/report/atomic_file.h"
 #include "analysis/report/io.h"
 #include "analysis/report/merge.h"
 #include "experiments/claims/judge.h"
@@ -41,6 +40,7 @@ int cmd_merge(const Words& words) {
   app.add_option("-o,--out", out, "the merged report's file")->required()->type_name("PATH");
   app.add_flag("--json", json, "one object on stdout");
   parse(app, words);
+  analysis::prepare_place(out);
 
   std::vector<analysis::Report> shards;
   std::vector<std::string> judged;  // ids of claims that some shard spoke of
@@ -61,9 +61,6 @@ int cmd_merge(const Words& words) {
   }
   merged.claims = judge_all(claims, definitions_of(experiments), merged);
   merged.history += fmt::format("{}{} {}", merged.history.empty() ? "" : "\n", utc_now(), command_line());
-  const std::filesystem::path folder = std::filesystem::path(out).parent_path();
-  std::error_code ignored;  // write_report() says what is wrong with the place
-  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   analysis::write_report(out, merged);
   if (json) {
     print_json({{"report", out},

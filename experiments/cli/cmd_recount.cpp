@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/report/atomic_file.h"
 #include "analysis/report/io.h"
 #include "build_info.h"
 #include "experiments/cli/command.h"
@@ -27,6 +28,7 @@ int cmd_recount(const Words& words) {
   add_kernel_options(app, path, prefix);
   app.add_option("-o,--out", out, "the report's file")->required()->type_name("REPORT");
   parse(app, words);
+  analysis::prepare_place(out);
 
   analysis::Report report = analysis::read_report(path);
   const auto kernels = selected_kernels(report, prefix);  // refuses where there is none

@@ -91,6 +91,8 @@ int cmd_reproduce(const Words& words) {
     report.claims = judge_all(claims, request.definitions, report);
   };
 
+  for (const char* name : {"/report.h5", "/claims.md", "/report.html", "/plots/plot.png"})
+    analysis::prepare_place(out + name);
   const RunOutcome outcome = run(request);
   if (outcome.interrupted) return kInterrupted;
   const std::string markdown = claims_markdown("Claims and verdicts", outcome.report.claims);

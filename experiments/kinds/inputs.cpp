@@ -10,6 +10,7 @@
 
 #include "analysis/hdf5/file.h"
 #include "core/error.h"
+#include "core/text_file.h"
 #include "core/workload.h"
 #include "experiments/kinds/lru_cache.h"
 
@@ -70,6 +71,7 @@ void require_index(const char* name, int64_t value, int64_t count, const std::st
 }
 
 std::string file_hash(const std::string& path) {
+  require_regular_file("the captured inputs", path);
   std::ifstream file(path, std::ios::binary);
   uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
   for (std::istreambuf_iterator<char> it(file), end; it != end; ++it) {

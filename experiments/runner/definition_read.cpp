@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
+#include "core/text_file.h"
 #include "experiments/runner/definition.h"
 #include "experiments/runner/toml_table.h"
 #include "experiments/runner/value.h"
@@ -285,13 +284,8 @@ Definition parse_definition(const std::string& toml, const std::string& name, co
 }
 
 Definition read_definition(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  // Opening a folder succeeds on Linux; reading it does not.
-  if (!file || !(text << file.rdbuf())) {
-    throw InvalidArgument(fmt::format("cannot read the experiment's definition {}", path));
-  }
-  return parse_definition(text.str(), fs::path(path).stem().string(), path);
+  const std::string text = read_text_file("the experiment's definition", path, kMostTomlBytes);
+  return parse_definition(text, fs::path(path).stem().string(), path);
 }
 
 }  // namespace splash::experiments

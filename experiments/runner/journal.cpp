@@ -72,15 +72,31 @@ std::string journal_path(const std::string& report_path) {
 }
 
 Journal::Journal(std::string path) : path_(std::move(path)) {
-  file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  do {
+    if (file_ >= 0) close(file_);
+    file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
+  } while (file_ >= 0 && !lock());
   if (file_ < 0) {
     throw InvalidArgument(
         fmt::format("cannot write {}: {}; choose another place with --out", path_, error_text()));
   }
-  if (flock(file_, LOCK_EX | LOCK_NB) != 0) {
+}
+
+// False where the file was removed by the run that held it until now.
+bool Journal::lock() {
+  const auto refuse = [&](const std::string& why) {
     close(file_);
-    throw InvalidArgument(fmt::format("another run is writing this report (it holds {})", path_));
-  }
+    throw InvalidArgument(why);
+  };
+  struct stat opened {
+  }, named{};
+  fstat(file_, &opened);
+  if (!S_ISREG(opened.st_mode)) refuse(fmt::format("cannot write {}: it is not a regular file", path_));
+  if (flock(file_, LOCK_EX | LOCK_NB) != 0)
+    refuse(fmt::format("another run is writing this report (it holds {})", path_));
+  fstat(file_, &opened);
+  is_new_ = opened.st_size == 0;
+  return stat(path_.c_str(), &named) == 0 && named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
 }
 
 Journal::~Journal() {

@@ -37,13 +37,14 @@ std::string journal_path(const std::string& report_path);
 // Holds the file, locked against a second run on the same report.
 class Journal {
  public:
-  // Opens or creates it. Throws InvalidArgument where the folder cannot be written or another run holds the
-  // lock.
+  // Opens or creates it. Throws InvalidArgument where the folder cannot be written, something other than a
+  // file is there, or another run holds the lock.
   explicit Journal(std::string path);
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
+  bool is_new() const { return is_new_; }  // nothing had been written to it
   JournalContents read();
   void cut(int64_t bytes);  // forgets what lies behind
   void write(const JournalHeader& header);
@@ -52,10 +53,12 @@ class Journal {
   void remove();  // the run is done
 
  private:
+  bool lock();
   void append(std::string line);
   void sync();
   std::string path_;
   int file_ = -1;
+  bool is_new_ = true;
   std::chrono::steady_clock::time_point synced_{};
 };
 

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <map>
-#include <sstream>
 
+#include "core/text_file.h"
 #include "experiments/runner/project_root.h"
 #include "experiments/runner/toml_table.h"
 
@@ -186,10 +185,8 @@ std::vector<Machine> read_machines(const std::string& folder) {
   std::vector<Machine> machines;
   std::map<std::string, std::string> claimed;  // device -> file
   for (const fs::path& path : files) {
-    std::ifstream file(path);
-    std::ostringstream text;
-    if (!file || !(text << file.rdbuf())) throw InvalidArgument(fmt::format("cannot read {}", path.string()));
-    machines.push_back(parse_machine(text.str(), path.string()));
+    machines.push_back(
+        parse_machine(read_text_file("the machine", path.string(), kMostTomlBytes), path.string()));
     for (const std::string& device : machines.back().devices) {
       const auto [other, is_new] = claimed.emplace(device, path.string());
       if (!is_new)

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/report/atomic_file.h"
 #include "analysis/report/io.h"
 #include "core/error.h"
 #include "core/parallel.h"
@@ -130,23 +131,8 @@ std::optional<analysis::Report> finished(const RunRequest& request, const std::v
   }
 }
 
-void make_folder(const std::string& report_path) {
-  const fs::path folder = fs::path(report_path).parent_path();
-  std::error_code error;
-  if (!folder.empty()) fs::create_directories(folder, error);
-  if (error) throw InvalidArgument(fmt::format("cannot create {}: {}", folder.string(), error.message()));
-  if (fs::is_directory(report_path)) {
-    throw InvalidArgument(fmt::format("{} is a folder; --out takes the report's file name", report_path));
-  }
-}
-
 std::string farewell(const RunRequest& request) {
   return fmt::format("splash: interrupted; finished cases are kept. Go on with: {}", request.resume_command);
-}
-
-bool is_left_over(const std::string& path) {
-  std::error_code error;
-  return fs::exists(path, error) && fs::file_size(path, error) > 0;
 }
 
 class Runner {
@@ -158,9 +144,10 @@ class Runner {
 
   RunOutcome run() {
     if (needs_device()) gpu::require_device();
-    make_folder(request_.report_path);
+    analysis::prepare_place(request_.report_path);
     const std::string path = journal_path(request_.report_path);
-    const bool left_over = is_left_over(path);
+    Journal journal(path);
+    const bool left_over = !journal.is_new();
     if (left_over && request_.leftover == Leftover::refuse) {
       throw InvalidArgument(fmt::format(
           "{} was left by an interrupted run; give --resume to go on with it or --restart to begin again",
@@ -168,12 +155,12 @@ class Runner {
     }
     if (!left_over && request_.leftover == Leftover::resume) {
       if (auto report = finished(request_, cases_)) {
+        journal.remove();
         narrate("{} already holds all {} cases: nothing to resume", request_.report_path, cases_.size());
         return {std::move(*report), 0, static_cast<int64_t>(cases_.size()), false};
       }
       narrate("nothing to resume at {}: starting from the beginning", request_.report_path);
     }
-    Journal journal(path);
     auto known = open(journal, path);
     return evaluate(journal, known);
   }

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "experiments/runner/kind.h"
 #include "experiments/runner/suggest.h"
+#include "experiments/runner/toml_limits.h"
 
 namespace splash::experiments {
 
@@ -23,6 +24,7 @@ inline std::string place_of(const std::string& file, const toml::node& node) {
 }
 
 inline toml::table parse_toml(const std::string& text, const std::string& file) {
+  require_toml_limits(text, file);
   try {
     return toml::parse(text, file);
   } catch (const toml::parse_error& error) {

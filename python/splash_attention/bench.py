@@ -25,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from splash_attention import splash_attention
+from splash_attention.whole_file import prepare_place
 
 USAGE = 2
 CHECKED_QUERIES = 64  # the last ones of each head, against float64
@@ -237,6 +238,12 @@ def main(arguments: list[str] | None = None) -> int:
     words.given = sys.argv[1:] if arguments is None else arguments
     words.dtype = words.dtype or ("bfloat16" if words.device == "cuda" else "float32")
     started = _now()
+    if words.out:
+        try:
+            prepare_place(words.out)
+        except OSError as error:
+            print(f"error: {words.out}: cannot be written ({error.strerror or error})", file=sys.stderr)
+            return USAGE
     cases = sorted(measure(words), key=lambda case: case["time_median"])
     if not cases:
         print("error: no implementation could be measured", file=sys.stderr)

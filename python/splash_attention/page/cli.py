@@ -9,7 +9,7 @@ from pathlib import Path
 from splash_attention.page.build import page_of
 from splash_attention.printable import one_line
 from splash_attention.reports import ReportError, open_report
-from splash_attention.whole_file import whole_file
+from splash_attention.whole_file import prepare_place, whole_file
 
 DONE, USAGE = 0, 2
 EXAMPLES = """\
@@ -27,22 +27,23 @@ def main(arguments: list[str] | None = None) -> int:
     if words.report is None:
         return _refuse("a report is needed: python -m splash_attention.page report.h5 --out page.html")
     try:
+        prepare_place(words.out)
+    except OSError as error:
+        return _refuse_place(words.out, error)
+    try:
         html = page_of(open_report(words.report))
     except ReportError as error:
         return _refuse(str(error))
     try:
         write(html, words.out)
     except OSError as error:
-        return _refuse(f"{words.out}: cannot be written ({error.strerror or error})")
+        return _refuse_place(words.out, error)
     print(words.out)
     return DONE
 
 
 def write(html: str, path: Path) -> None:
     """The page is whole or not there."""
-    if path.is_dir():
-        raise IsADirectoryError(None, "it is a folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as temporary:
         temporary.write_text(html, encoding="utf-8", newline="\n")
 
@@ -59,6 +60,10 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("page.html"), metavar="FILE", help="where to (default: page.html)"
     )
     return parser
+
+
+def _refuse_place(path: Path, error: OSError) -> int:
+    return _refuse(f"{path}: cannot be written ({error.strerror or error})")
 
 
 def _refuse(sentence: str) -> int:
