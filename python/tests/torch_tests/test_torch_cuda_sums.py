@@ -1,0 +1,99 @@
+"""Each row's probabilities sum to 1 on a GPU, whatever alpha, length and scores are: read off an output whose values are 1,
+beside float64 on the CPU for values that differ."""
+
+from __future__ import annotations
+
+import pytest
+from gpu_inputs import GPU, torch
+
+from splash_attention import entmax, splash_attention
+
+ALPHAS = [1.000001, 1.0001, 1.01, 1.05, 1.25, 1.5, 1.75, 2.0]
+QUERIES, DIM = 40, 64
+
+
+def keys_of(pattern, n):
+    """[1, 1, n, DIM], of which the first channel times a query of ones is the score, about; and how large queries are."""
+    k = torch.zeros(1, 1, n, DIM, dtype=torch.float64)
+    if pattern == "ties":
+        return k + 0.25, 1.0
+    if pattern == "near-equal":
+        return 0.25 + 1e-6 * torch.randn_like(k), 1.0
+    if pattern == "sink":
+        k[:, :, 0] = 1.0
+        return k + 0.01 * torch.randn_like(k), 2.0
+    if pattern == "huge":
+        return 100 * torch.randn_like(k), 10.0
+    return torch.randn_like(k), {"broad": 0.05, "sparse": 3.0}[pattern]
+
+
+def attention_case(pattern, n, dtype):
+    k, spread = keys_of(pattern, n)
+    if pattern in ("ties", "near-equal", "sink"):
+        q = torch.full((1, 2, QUERIES, DIM), spread / DIM**0.5, dtype=torch.float64)
+        q = q * torch.linspace(0.5, 2, QUERIES)[:, None]
+    else:
+        q = spread * torch.randn(1, 2, QUERIES, DIM, dtype=torch.float64)
+    v = torch.randn(1, 1, n, DIM, dtype=torch.float64)
+    v[..., 0] = 1
+    return [t.to(dtype) for t in (q, k, v)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("pattern", ["ties", "near-equal", "sink", "broad", "sparse", "huge"])
+@pytest.mark.parametrize("n", [1, 300, 5000, 200_000])
+def test_of_attention(pattern, n, dtype):
+    given = attention_case(pattern, n, dtype)
+    rounding = {torch.float32: 0.0, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}[dtype]
+    wrong = []
+    for alpha in ALPHAS:
+        mine = [t.to(GPU).requires_grad_() for t in given]
+        out, aux = splash_attention(*mine, alpha=alpha, return_aux=True)
+        plain = splash_attention(*mine, alpha=alpha)
+        gradient = torch.autograd.grad(plain[..., 1:].float().square().sum(), mine)
+        for result in (out, plain):
+            off = (result[..., 0].double() - 1).abs().max().item()
+            if not off <= 1e-5 + rounding:
+                wrong.append(f"alpha {alpha}: the sum is off by {off:.2g}")
+        if n <= 5000:
+            p = aux.probabilities().to_dense().double().sum(-1)
+            off = (p - 1).abs().max().item()
+            if not off <= 1e-5 + 20 * rounding:
+                wrong.append(f"alpha {alpha}: the probabilities' sum is off by {off:.2g}")
+        few = [given[0][:, :, ::8], *given[1:]]
+        wide = [t.double().requires_grad_() for t in few]
+        reference = splash_attention(*wide, alpha=alpha)
+        error = (plain[:, :, ::8].double().cpu() - reference).norm() / reference.norm()
+        if not error <= 1e-4 + 2 * rounding:
+            wrong.append(f"alpha {alpha}: out's error is {error:.2g}")
+        # A row's gradient depends on that row alone.
+        (d_q,) = torch.autograd.grad(reference[..., 1:].square().sum(), wide[:1])
+        scale = d_q.norm().clamp(min=1e-3 * reference.norm())
+        error = (gradient[0][:, :, ::8].double().cpu() - d_q).norm() / scale
+        if not error <= 2e-3 + 20 * rounding:
+            wrong.append(f"alpha {alpha}: dQ's error is {error:.2g}")
+    assert not wrong, "; ".join(wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [1, 2, 3, 1000, 8192, 20_000, 1_000_000])
+def test_of_rows(n, dtype):
+    patterns = {
+        "ties": torch.zeros(n),
+        "near-equal": 1e-6 * torch.randn(n),
+        "one above": torch.cat([torch.full((1,), 0.1), torch.zeros(n - 1)]),
+        "sink": torch.cat([torch.full((1,), 0.9), torch.zeros(n - 1)]),
+        "spread": 3 * torch.randn(n),
+        "huge": 1e4 * torch.randn(n),
+    }
+    x = torch.stack(list(patterns.values())).to(dtype)
+    bound = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
+    wrong = []
+    for alpha in [*ALPHAS, 2.5, 4.0, 10.0, 64.0]:
+        p = entmax(x.to(GPU), alpha).cpu().double()
+        reference = entmax(x.double(), alpha)
+        for name, mine, exact in zip(patterns, p, reference):
+            off, error = (mine.sum() - 1).abs().item(), (mine - exact).abs().max().item()
+            if not (off <= bound and error <= bound):
+                wrong.append(f"{name}, alpha {alpha}: the sum is off by {off:.2g}, p by {error:.2g}")
+    assert not wrong, "; ".join(wrong)
