@@ -13,19 +13,17 @@ from typing import Any, Sequence
 
 NAMES = ("q", "k", "v")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-# Of dtypes seen: PyTorch's, and NumPy's apart, for torch.compile looks into a dictionary that it meets, and some
-# versions of it stop at those.
-_torch_names: dict[Any, str] = {}
-_numpy_names: dict[Any, str] = {}
+_numpy_names: dict[Any, str] = {}  # of dtypes seen
 
 
 def dtype_name(array: Any) -> str:
     """"float32" for numpy.float32, torch.float32 and so on."""
     dtype = array.dtype
-    names = _numpy_names if hasattr(dtype, "char") else _torch_names
-    name = names.get(dtype)
+    if not hasattr(dtype, "char"):  # PyTorch's are not remembered: a compiler would look whether what it met was there
+        return str(dtype).rsplit(".", 1)[-1]
+    name = _numpy_names.get(dtype)
     if name is None:
-        name = names[dtype] = dtype.name if names is _numpy_names else str(dtype).rsplit(".", 1)[-1]
+        name = _numpy_names[dtype] = dtype.name
     return name
 
 

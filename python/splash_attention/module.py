@@ -127,7 +127,7 @@ class AdaptiveSplashAttention(nn.Module):
         """What the functions take. The number where it still is that of the buffer; of a compiled graph it would be a
         constant."""
         alpha = self.alpha
-        if self._number is None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self._number is None:
             return alpha
         number, source, version = self._number
         return number if source is alpha and version == alpha._version else alpha

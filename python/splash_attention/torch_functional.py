@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -58,6 +59,8 @@ def _as_alpha(alpha: Any, first: str, tensor: Tensor) -> tuple[Tensor | None, fl
         return alpha if alpha.is_floating_point() else alpha.double(), 0.0
     if torch.compiler.is_compiling():
         # A number among an operator's arguments would be a constant of the graph, and each new one another graph.
+        if isinstance(alpha, (np.ndarray, np.generic)):  # whose dtype the compiler does not tell
+            return torch.as_tensor(alpha, dtype=torch.float64, device=tensor.device), 0.0
         one = torch.ones(1, dtype=torch.float64, device=tensor.device)
         values = checks.as_alpha(alpha)
         return (one * values if type(values) is float else one.new_tensor(values)), 0.0

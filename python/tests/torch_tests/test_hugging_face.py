@@ -107,6 +107,26 @@ def test_it_learns():
     assert losses[-1] < 0.5 < losses[0]
 
 
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_model_compiles_whole_without_a_mask(cache):
+    """Without a cache transformers cannot tell while it traces whether sequences are packed."""
+    model, text = llama().train(), words()
+    expected = model(text, labels=text, use_cache=cache)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    out = compiled(text, labels=text, use_cache=cache)
+    torch.testing.assert_close(out.logits, expected.logits, atol=1e-5, rtol=1e-4)
+    gradients = (torch.autograd.grad(o.loss, model.lm_head.weight)[0] for o in (out, expected))
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
+    if not cache:
+        packed = torch.tensor([[*range(9), *range(8)]]).expand(2, -1)
+        usual = torch.arange(17).expand(2, -1)
+        torch.testing.assert_close(compiled(text, position_ids=usual, use_cache=False).logits, expected.logits, atol=1e-5, rtol=1e-4)
+        with pytest.raises(RuntimeError, match="a sliding window, or packed sequences"):
+            compiled(text, position_ids=packed, use_cache=False)
+        with pytest.raises(NotImplementedError, match="a sliding window, or packed sequences"):
+            model(text, position_ids=packed, use_cache=False)
+
+
 def test_what_it_does_not_take():
     text = words()
     values = config(transformers.MistralConfig, num_key_value_heads=2, sliding_window=4)

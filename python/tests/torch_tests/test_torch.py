@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention import entmax, entmax15, sparsemax, splash_attention  # noqa: E402
+from splash_attention import AdaptiveSplashAttention, entmax, entmax15, sparsemax, splash_attention  # noqa: E402
 from splash_attention.torch_functional import problem_of  # noqa: E402
 from splash_attention.torch_ops import TABLES  # noqa: E402
 
@@ -120,11 +120,53 @@ def test_compiles_without_a_graph_break():
         torch.testing.assert_close(mine, reference)
 
 
+def test_annealing_alpha_compiles_no_more_than_twice():
+    """Once for the first number, once for all others; a module's alpha is a buffer, so once."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    q, k, v = tensors()
+    module = AdaptiveSplashAttention(8, 2.0, num_heads=4)
+
+    def layer(q, k, v, alpha):
+        return entmax(splash_attention(q, k, v, alpha=alpha, causal=True), alpha)
+
+    counters = [CompileCounterWithBackend("aot_eager") for _ in range(2)]
+    compiled = torch.compile(layer, fullgraph=True, backend=counters[0])
+    compiled_module = torch.compile(module, fullgraph=True, backend=counters[1])
+    with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
+        for alpha in np.linspace(2.5, 1.02, 24).tolist():
+            out, expected = compiled(q, k, v, alpha), layer(q, k, v, alpha)
+            torch.testing.assert_close(out, expected)
+            mine, reference = (torch.autograd.grad(p.square().sum(), (q, k, v)) for p in (out, expected))
+            torch.testing.assert_close(mine, reference)
+            module.alpha = alpha
+            torch.testing.assert_close(compiled_module(q, k, v), splash_attention(q, k, v, alpha=alpha))
+    assert [counter.frame_count for counter in counters] == [2, 1]
+    with pytest.raises(ValueError, match="alpha is 0.5"):
+        compiled(q, k, v, 0.5)
+
+
+@pytest.mark.parametrize("alpha", [3, np.float32(1.5), [1.25, 1.5, 1.75, 2.0]], ids=repr)
+def test_other_kinds_of_alpha_compile_too(alpha):
+    q, k, v = tensors(grad=False)
+    compiled = torch.compile(lambda q: splash_attention(q, k, v, alpha=alpha), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(q), splash_attention(q, k, v, alpha=alpha))
+
+
 def test_autocast_computes_attention_in_its_dtype_and_entmax_in_float():
     q, k, v = tensors(grad=False)
     with torch.autocast("cpu", torch.bfloat16):
         assert splash_attention(q, k, v).dtype == torch.bfloat16
+        assert splash_attention(q.bfloat16(), k, v.half()).dtype == torch.bfloat16
         assert entmax(q.bfloat16()).dtype == torch.float32
+        # What PyTorch's own autocast leaves as it is: doubles, and what is no floating-point number at all.
+        out = splash_attention(q.double(), k.double(), v.double())
+        assert out.dtype == entmax(q.double()).dtype == torch.float64
+        with pytest.raises(TypeError, match="q is of float64 and k of float32"):
+            splash_attention(q.double(), k, v)
+        with pytest.raises(TypeError, match="q is of int64; allowed are"):
+            splash_attention(q.long(), k.long(), v.long())
+    torch.testing.assert_close(out, splash_attention(q.double(), k.double(), v.double()), rtol=0, atol=0)
 
 
 def test_activation_checkpointing():
