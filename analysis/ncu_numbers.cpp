@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kGroup = 3, kGroupedFrom = 4;  // digits
 
 // "-1,234.50" as its digits between separators: 1 , 234 . 50
-struct Parts {
+struct DigitGroups {
   std::vector<std::string> digits;
   std::string separators;
 
@@ -26,8 +26,8 @@ struct Parts {
   }
 };
 
-std::optional<Parts> parts_of(const std::string& text) {
-  Parts parts{{""}, ""};
+std::optional<DigitGroups> digits_of(const std::string& text) {
+  DigitGroups parts{{""}, ""};
   for (std::size_t at = !text.empty() && text[0] == '-' ? 1 : 0; at < text.size(); ++at) {
     const char c = text[at];
     if (std::isdigit(static_cast<unsigned char>(c)) != 0) {
@@ -52,7 +52,7 @@ DecimalMark other(DecimalMark mark) {
 }
 
 // What one value tells of the mark.
-DecimalMark told_by(const Parts& parts, bool whole) {
+DecimalMark told_by(const DigitGroups& parts, bool whole) {
   const std::string& separators = parts.separators;
   if (separators.empty()) return DecimalMark::unknown;
   if (separators.front() != separators.back()) return mark_of(separators.back());  // 1,234.5
@@ -61,16 +61,16 @@ DecimalMark told_by(const Parts& parts, bool whole) {
   return whole ? other(mark_of(separators.front())) : DecimalMark::unknown;        // 2,418
 }
 
-bool is_well_formed(const Parts& parts, DecimalMark mark) {
+bool is_well_formed(const DigitGroups& parts, DecimalMark mark) {
   const char decimal = mark == DecimalMark::point ? '.' : ',';
   const auto decimals = std::count(parts.separators.begin(), parts.separators.end(), decimal);
   if (decimals > 1 || (decimals == 1 && parts.separators.back() != decimal)) return false;
-  Parts whole = parts;
+  DigitGroups whole = parts;
   if (decimals == 1) whole.digits.pop_back();
   return whole.digits.size() == 1 || whole.grouped();
 }
 
-double value_of(const Parts& parts, bool negative, DecimalMark mark) {
+double value_of(const DigitGroups& parts, bool negative, DecimalMark mark) {
   std::string plain = negative ? "-" : "";
   for (std::size_t i = 0; i < parts.digits.size(); ++i) {
     if (i > 0 && mark_of(parts.separators[i - 1]) == mark) plain += '.';
@@ -88,7 +88,7 @@ DecimalMark decimal_mark(const std::vector<NcuText>& values) {
   std::string witness;
   bool ungrouped = false, comma = false, point = false;  // of values with one separator
   for (const NcuText& value : values) {
-    const auto parts = parts_of(value.text);
+    const auto parts = digits_of(value.text);
     if (!parts) continue;
     if (parts->digits.front().size() >= kGroupedFrom) ungrouped = true;  // 2418: no separator of thousands
     comma = comma || parts->separators == ",";
@@ -111,7 +111,7 @@ DecimalMark decimal_mark(const std::vector<NcuText>& values) {
 }
 
 std::optional<double> number_from(const std::string& text, DecimalMark mark) {
-  const auto parts = parts_of(text);
+  const auto parts = digits_of(text);
   if (!parts) {
     // Exponents, as ncu writes the largest: 1.5e+20. No group of three stands in such a number.
     double number = 0;

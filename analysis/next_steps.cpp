@@ -54,7 +54,7 @@ std::vector<Candidate> batches_of(const KernelCase& kernel, const Diagnosis& dia
   const bool few = std::any_of(diagnosis.findings.begin(), diagnosis.findings.end(),
                                [](const Finding& f) { return f.cause == Cause::parallelism; });
   const double waves = occupancy_of(machine, kernel.use).waves;
-  const auto times = static_cast<int64_t>(1 / waves);
+  const auto times = waves > 1e-9 ? static_cast<int64_t>(1 / waves) : 0;
   if (!few || times < 2) return {};
   return {{fmt::format("batch={}", times * kernel.shape.batch), {.batch = times}}};
 }

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "core/checked.h"
 #include "core/dtype.h"
 #include "core/error.h"
 
@@ -26,6 +27,16 @@ class NamedColumns {
   }
   double number(const char* name, int64_t row) const {
     return column(name, false).numbers[static_cast<std::size_t>(row)];
+  }
+  // A number that counts, 0 where it is missing.
+  int64_t count(const char* name, int64_t row, int64_t most = std::numeric_limits<int64_t>::max()) const {
+    const double value = number(name, row);
+    const auto whole = checked_count(std::isnan(value) ? 0 : value);
+    if (whole && *whole <= most) return *whole;
+    throw ReportError(fmt::format("the column '{}' holds {} where a whole number is needed", name, value));
+  }
+  int small_count(const char* name, int64_t row) const {
+    return static_cast<int>(count(name, row, std::numeric_limits<int>::max()));
   }
   // NaN and "" where there is no such column.
   double known_number(const char* name, int64_t row) const {
@@ -50,7 +61,7 @@ class NamedColumns {
 
 // What is not the usual is said: a mask, another normalizer than softmax, a selection, a graph, a cold cache.
 void describe(const NamedColumns& table, int64_t row, KernelCase& kernel) {
-  const auto number = [&](const char* name) { return static_cast<int64_t>(table.number(name, row)); };
+  const auto number = [&](const char* name) { return table.count(name, row); };
   std::string rest = fmt::format("d {}", number("head_dim"));
   const auto add = [&](const char* column, const char* usual) {
     if (const std::string& value = table.text(column, row); value != usual) rest += ", " + value;
@@ -147,14 +158,15 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     found.case_id = table.text("case_id", row);
     found.implementation = table.text("implementation", row);
     describe(table, row, found);
-    const auto whole = [&](const char* name) { return static_cast<int64_t>(number(name)); };
+    const auto whole = [&](const char* name) { return table.count(name, row); };
     found.shape = {whole("batch"), whole("q_heads"), whole("kv_heads"),
                    whole("q_len"), whole("kv_len"),  whole("head_dim")};
+    found.shape.validate();
     found.dtype = dtype_from_string(table.text("dtype", row));
     found.causal = table.text("mask", row) == "causal";
     found.tile_q = whole("tile_q");
     found.tile_k = whole("tile_k");
-    found.stages = static_cast<int>(number("stages"));
+    found.stages = table.small_count("stages", row);
     found.seconds = number("time_median");
     found.flops = number("executed_flops");
     found.useful_flops = number("useful_flops");
@@ -165,13 +177,13 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     found.unit = table.text("math_unit", row);
     // Both 16-bit types run on one unit, declared as float16, at rates of their own.
     if (found.unit == "float16") found.unit = table.text("dtype", row) == "float16" ? "float16" : "bfloat16";
-    found.launches = static_cast<int>(number("launches"));
+    found.launches = table.small_count("launches", row);
     found.replayed = table.text("method", row) == "graph";
-    found.use = {.blocks = static_cast<int64_t>(number("blocks")),
-                 .threads = static_cast<int>(number("threads")),
-                 .registers = static_cast<int>(number("registers")),
-                 .shared_bytes = static_cast<int64_t>(number("shared_bytes"))};
-    found.resident_blocks = static_cast<int>(number("blocks_per_multiprocessor"));
+    found.use = {.blocks = whole("blocks"),
+                 .threads = table.small_count("threads", row),
+                 .registers = table.small_count("registers", row),
+                 .shared_bytes = whole("shared_bytes")};
+    found.resident_blocks = table.small_count("blocks_per_multiprocessor", row);
     found.idea = table.known_text("idea", row);
     found.clock_hz = (table.known_number("clock_before", row) + table.known_number("clock_after", row)) / 2;
     found.instructions = table.known_number("instructions_counter", row);

@@ -28,7 +28,8 @@ std::vector<std::string> key_columns(const Report& before, const Report& after) 
     const ColumnInfo& info = column.info;
     const Column* other = after.find(info.name);
     const bool key = names_case(info) && info.name != "case_id" && info.name != "case_index";
-    if (key && other && other->info.is_text == info.is_text && info.dimension.empty())
+    if (key && other && other->info.is_text == info.is_text && info.dimension.empty() &&
+        other->info.dimension.empty())
       names.push_back(info.name);
   }
   return names;

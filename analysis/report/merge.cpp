@@ -78,6 +78,7 @@ std::span<const double> numbers_at(const Column& column, int64_t row) {
 }
 
 bool same_entry(const Column& a, int64_t row_a, const Column& b, int64_t row_b) {
+  if (a.info.is_text != b.info.is_text) return false;
   if (a.info.is_text) return a.texts[row_a] == b.texts[row_b];
   const auto x = numbers_at(a, row_a), y = numbers_at(b, row_b);
   for (size_t i = 0; i < std::max(x.size(), y.size()); ++i) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/text.h"
 #include "experiments/runner/case_json.h"
 
 namespace splash::cli {
@@ -33,7 +34,8 @@ Colour colour_of(Verdict verdict) {
                                         : Colour::yellow;
 }
 
-std::string escaped(std::string text) {
+std::string escaped(const std::string& foreign) {  // for a cell of Markdown
+  std::string text = one_line(foreign);
   for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
     text.replace(at, 1, "\\|");
   return text;
@@ -54,18 +56,18 @@ TextTable claims_table(const std::vector<ClaimResult>& claims) {
 }
 
 std::string claims_markdown(const std::string& title, const std::vector<ClaimResult>& claims) {
-  std::string text = fmt::format("# {}\n\n{}.\n", title, count_verdicts(claims));
+  std::string text = fmt::format("# {}\n\n{}.\n", one_line(title), count_verdicts(claims));
   std::string source;
   for (const ClaimResult& claim : claims) {
     if (claim.source != source) {
       source = claim.source;
       text += fmt::format(
           "\n## {}\n\n| claim | theirs | ours [interval] | verdict | reason |\n|---|---|---|---|---|\n",
-          source);
+          one_line(source));
     }
-    text +=
-        fmt::format("| {} {} | {} | {} | {} | {} |\n", claim.id, escaped(claim.claim), escaped(claim.theirs),
-                    ours(claim), analysis::to_string(claim.verdict), escaped(claim.reason));
+    text += fmt::format("| {} {} | {} | {} | {} | {} |\n", escaped(claim.id), escaped(claim.claim),
+                        escaped(claim.theirs), escaped(ours(claim)), analysis::to_string(claim.verdict),
+                        escaped(claim.reason));
   }
   return text;
 }

@@ -7,6 +7,7 @@
 
 #include "analysis/report/compare.h"
 #include "analysis/report/io.h"
+#include "core/text.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/runner/case_json.h"
@@ -72,7 +73,7 @@ void print_lone(const char* which, const std::vector<std::string>& cases) {
   constexpr std::size_t kShown = 5;
   if (cases.empty()) return;
   print(fmt::format("\n{} cases only in {}:\n", cases.size(), which));
-  for (std::size_t i = 0; i < std::min(kShown, cases.size()); ++i) print("  " + cases[i] + "\n");
+  for (std::size_t i = 0; i < std::min(kShown, cases.size()); ++i) print("  " + one_line(cases[i]) + "\n");
   if (cases.size() > kShown) print(fmt::format("  and {} more\n", cases.size() - kShown));
 }
 
@@ -106,7 +107,7 @@ void print_text(const Comparison& comparison) {
     table.print();
   }
   for (const ClaimChange& c : comparison.claims) {
-    print(fmt::format("\nclaim {}: {} -> {}\n", c.id, c.before, c.after));
+    print(fmt::format("\nclaim {}: {} -> {}\n", one_line(c.id), one_line(c.before), one_line(c.after)));
   }
   print_lone("the first", comparison.only_before);
   print_lone("the second", comparison.only_after);

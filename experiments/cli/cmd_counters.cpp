@@ -9,6 +9,7 @@
 
 #include "analysis/counters.h"
 #include "analysis/report/io.h"
+#include "core/text.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
@@ -99,7 +100,7 @@ std::string explained(const LevelCounts& level) {
 }
 
 void print_case(const CountedCase& c) {
-  print(fmt::format("{}  {}  {}\n", paint(c.kernel.implementation, Colour::bold), c.kernel.problem,
+  print(fmt::format("{}  {}  {}\n", paint(c.kernel.implementation, Colour::bold), one_line(c.kernel.problem),
                     paint(c.kernel.case_id, Colour::dim)));
   TextTable table(
       {"level", "counted", "simulated", "counter", "counter / counted", "/ simulated", "counter - counted"});
@@ -124,7 +125,7 @@ void print_case(const CountedCase& c) {
     };
     print(fmt::format(
         "{}: {} us ({} us recorded), {} instructions, tensor cores busy {}, warps resident {}, L1 {}\n",
-        c.function, short_number(1e6 * c.counters.seconds), short_number(1e6 * c.kernel.seconds),
+        one_line(c.function), short_number(1e6 * c.counters.seconds), short_number(1e6 * c.kernel.seconds),
         scaled(c.counters.instructions, ""), percent(c.counters.tensor_share),
         percent(c.counters.warps_share), scaled(c.counters.l1_bytes, "B")));
   }

@@ -14,6 +14,7 @@
 #include "analysis/report/io.h"
 #include "analysis/scaling.h"
 #include "analysis/statistics.h"
+#include "core/text.h"
 #include "experiments/cli/asked_kernel.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
@@ -40,15 +41,16 @@ std::string what_if(const std::string& report, const KernelCase& kernel, const s
 // An item of a list, its first words coloured, wrapped and indented.
 void print_item(const std::string& first, Colour colour, const std::string& rest) {
   constexpr int kIndent = 4;
-  const auto lines = wrap(first + rest, static_cast<std::size_t>(std::max(40, output_width() - kIndent)));
+  const auto lines =
+      wrap(one_line(first + rest), static_cast<std::size_t>(std::max(40, output_width() - kIndent)));
   print(fmt::format("  {}{}\n", paint(first, colour), lines.front().substr(first.size())));
   for (std::size_t i = 1; i < lines.size(); ++i) print(fmt::format("{:{}}{}\n", "", kIndent, lines[i]));
 }
 
 void print_diagnosis(const std::string& report, const KernelCase& kernel, const Diagnosis& diagnosis,
                      const Advice& advice) {
-  print(fmt::format("{}  {}  {} us  case {}\n", paint(kernel.implementation, Colour::bold), kernel.problem,
-                    short_number(1e6 * kernel.seconds), kernel.case_id));
+  print(fmt::format("{}  {}  {} us  case {}\n", paint(kernel.implementation, Colour::bold),
+                    one_line(kernel.problem), short_number(1e6 * kernel.seconds), one_line(kernel.case_id)));
   for (const Finding& finding : diagnosis.findings) {
     print_item(to_string(finding.cause), Colour::yellow,
                fmt::format(", {} {:.3g}x: {}", finding.measured ? "measured" : "up to", finding.gain,

@@ -276,7 +276,7 @@ int cmd_list(const Words& words) {
     if (as_json) {
       everything[section.name] = list;
     } else {
-      if (wanted.empty()) print(paint("\n" + section.name + "\n", Colour::bold));
+      if (wanted.empty()) print("\n" + paint(section.name, Colour::bold) + "\n");
       section.print(list);
     }
   }

@@ -10,6 +10,7 @@
 #include "analysis/report/io.h"
 #include "analysis/samples.h"
 #include "analysis/statistics.h"
+#include "core/text.h"
 #include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/claims_view.h"
 #include "experiments/cli/command.h"
@@ -76,10 +77,12 @@ json cases_json(const Report& report) {
   return cases;
 }
 
-// Tab-separated, for cut, awk and spreadsheets. Missing entries are empty, vectors separated by commas.
+// Tab-separated, for cut, awk and spreadsheets. Missing entries are empty, vectors separated by commas; no
+// text splits its cell or is a formula.
 void print_results(const Report& report) {
   std::string line;
-  for (const Column& column : report.results) line += (line.empty() ? "" : "\t") + column.info.name;
+  for (const Column& column : report.results)
+    line += (line.empty() ? "" : "\t") + table_cell(column.info.name);
   print(line + "\n");
   for (int64_t row = 0; row < report.cases(); ++row) {
     line.clear();
@@ -88,7 +91,7 @@ void print_results(const Report& report) {
       line += separator;
       separator = "\t";
       if (column.info.is_text) {
-        line += column.texts[static_cast<std::size_t>(row)];
+        line += table_cell(column.texts[static_cast<std::size_t>(row)]);
         continue;
       }
       for (int64_t i = 0; i < column.width; ++i) {
@@ -108,8 +111,9 @@ void print_provenance(const Report& report) {
       " {}\n"
       "cpu        {}\ngpu        {}\ndriver     {}\nclocks     {}\ntoolchain  "
       "{}\n\ninputs\n{}\n\nexperiment\n{}\n",
-      p.commit, p.dirty ? " (with changes)" : "", p.argv, p.started, p.finished, p.seed, p.threads, p.host,
-      p.cpu, p.gpu, p.driver, p.clocks, p.toolchain, p.input_hashes, p.experiment_toml));
+      one_line(p.commit), p.dirty ? " (with changes)" : "", one_line(p.argv), one_line(p.started),
+      one_line(p.finished), p.seed, p.threads, one_line(p.host), one_line(p.cpu), one_line(p.gpu),
+      one_line(p.driver), one_line(p.clocks), one_line(p.toolchain), p.input_hashes, p.experiment_toml));
 }
 
 bool is_missing(const Column& column, int64_t row) {
@@ -153,7 +157,7 @@ void print_spoilt(const Report& report) {
     const auto row = static_cast<std::size_t>(cases[i].row);
     const std::string name =
         who != nullptr && who->info.is_text ? who->texts[row] : fmt::format("case {}", row);
-    print(fmt::format("  {}: {}\n", name, cases[i].sentence));
+    print(fmt::format("  {}: {}\n", one_line(name), one_line(cases[i].sentence)));
   }
   if (cases.size() > kShown) print(fmt::format("  and {} more\n", cases.size() - kShown));
 }
@@ -162,9 +166,10 @@ void print_summary(const Report& report) {
   print(
       fmt::format("{}\nstatus     {}\nrun        {}\ncommit     {}{}\nfinished   {}\ncpu        {}\ngpu      "
                   "  {}\ncases      {}\n\n",
-                  report.title, report.status, report.run_id, report.provenance.commit,
-                  report.provenance.dirty ? " (with changes)" : "", report.provenance.finished,
-                  report.provenance.cpu, report.provenance.gpu, report.cases()));
+                  one_line(report.title), one_line(report.status), one_line(report.run_id),
+                  one_line(report.provenance.commit), report.provenance.dirty ? " (with changes)" : "",
+                  one_line(report.provenance.finished), one_line(report.provenance.cpu),
+                  one_line(report.provenance.gpu), report.cases()));
   if (!report.results.empty()) print_columns(report);
   if (!report.ceilings.empty()) {
     print("\n");

@@ -8,6 +8,7 @@
 
 #include "analysis/report/io.h"
 #include "analysis/what_if.h"
+#include "core/text.h"
 #include "experiments/cli/asked_kernel.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
@@ -182,7 +183,7 @@ int cmd_what_if(const Words& words) {
     return kDone;
   }
   print(fmt::format("{}\nmeasured:  {}, {}\npredicted: {}, {}\n\n", paint(start.implementation, Colour::bold),
-                    start.problem, here.name, asked.kernel.problem, there.name));
+                    one_line(start.problem), here.name, one_line(asked.kernel.problem), there.name));
   print_sides(before, after, prediction);
   print(fmt::format("\nIt takes {:.3g} times its floors, as in case {}; the interval is from {} {}.\n",
                     prediction.factor, prediction.from, prediction.held_out,

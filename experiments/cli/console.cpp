@@ -1,6 +1,7 @@
 #include "experiments/cli/console.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -11,11 +12,36 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/text.h"
+
 namespace splash::cli {
 namespace {
 
 constexpr std::size_t kGap = 2, kNarrowest = 6;
 int write_error = 0;  // errno of the first write to stdout that failed
+
+bool is_coloured() {
+  static const bool coloured = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  return coloured;
+}
+
+constexpr std::array kCodes{"", "31", "32", "33", "2", "1"};  // of Colour
+
+// Nothing that a terminal obeys but the colours of paint(). Text of others that looks like those is coloured,
+// no more.
+std::string shown(const std::string& text) {
+  std::string clean = printable(text);
+  if (!is_coloured()) return clean;
+  const std::string picture = one_line("\033");
+  for (std::size_t at = 0; (at = clean.find(picture, at)) != std::string::npos; ++at) {
+    const std::size_t end = at + picture.size();
+    for (const std::string code : kCodes) {
+      const std::string sequence = fmt::format("[{}m", code.empty() ? "0" : code);
+      if (clean.compare(end, sequence.size(), sequence) == 0) clean.replace(at, picture.size(), "\033");
+    }
+  }
+  return clean;
+}
 
 bool starts_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
@@ -37,12 +63,13 @@ std::vector<std::size_t> fitted(std::vector<std::size_t> widths, std::size_t ava
 }  // namespace
 
 void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && write_error == 0)
+  const std::string clean = shown(text);
+  if (std::fwrite(clean.data(), 1, clean.size(), stdout) != clean.size() && write_error == 0)
     write_error = errno;
 }
 
 void print_json(const nlohmann::json& json) {
-  print(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  print(escaped_json(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n");
 }
 
 bool finish_stdout() {
@@ -51,10 +78,9 @@ bool finish_stdout() {
 }
 
 std::string paint(const std::string& text, Colour colour) {
-  static const bool coloured = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
-  static const char* const codes[] = {"", "31", "32", "33", "2", "1"};
-  if (!coloured || colour == Colour::none) return text;
-  return fmt::format("\033[{}m{}\033[0m", codes[static_cast<int>(colour)], text);
+  const std::string clean = one_line(text);
+  if (!is_coloured() || colour == Colour::none) return clean;
+  return fmt::format("\033[{}m{}\033[0m", kCodes[static_cast<std::size_t>(colour)], clean);
 }
 
 int output_width() {
@@ -100,6 +126,7 @@ TextTable::TextTable(std::vector<std::string> headers) {
 }
 
 void TextTable::add(std::vector<Cell> row) {
+  for (Cell& cell : row) cell.text = one_line(cell.text);
   rows_.push_back(std::move(row));
 }
 

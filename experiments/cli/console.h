@@ -8,15 +8,17 @@
 
 namespace splash::cli {
 
-void print(const std::string& text);          // to stdout, as it is
-void print_json(const nlohmann::json& json);  // indented, with a newline
+// To stdout, without what a terminal obeys (core/text.h) but the colours of paint(): a report's texts are
+// others'.
+void print(const std::string& text);
+void print_json(const nlohmann::json& json);  // indented, with a newline; the values are exact
 
 // Whether all of stdout got where it should. A reader that went away (`splash list | head -1`) is no failure.
 bool finish_stdout();
 
 enum class Colour { none, red, green, yellow, dim, bold };
 
-// The text in colour where stdout is a terminal and NO_COLOR is not set.
+// The text on one line, in colour where stdout is a terminal and NO_COLOR is not set.
 std::string paint(const std::string& text, Colour colour);
 
 int output_width();                                  // columns: the terminal's, else $COLUMNS, else 120

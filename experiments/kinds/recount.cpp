@@ -75,7 +75,8 @@ Recounted recount(Report& report, const std::string& prefix,
     bool other = false;
     for (const auto& [name, value] : counted_of(report, kernel, parameters, machine)) {
       Column* const column = find(report, name);
-      if (column == nullptr) throw ReportError(fmt::format("there is no column '{}'", name));
+      if (column == nullptr || column->info.is_text || column->width != 1)
+        throw ReportError(fmt::format("there is no column '{}'", name));
       other |= (name.ends_with("_flops") || name.ends_with("_counted")) && column->numbers[row] != value;
       column->numbers[row] = value;
     }

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "core/text.h"
+
 namespace splash::experiments {
 
 inline void write_stderr(const std::string& text) {
@@ -14,10 +16,10 @@ inline void write_stderr(const std::string& text) {
   std::fflush(stderr);
 }
 
-// "splash: …" on a line of its own.
+// "splash: …" on a line of its own, without what a terminal obeys: some words come from files of others.
 template <class... Arguments>
 void narrate(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-  write_stderr("splash: " + fmt::format(format, std::forward<Arguments>(arguments)...) + "\n");
+  write_stderr("splash: " + one_line(fmt::format(format, std::forward<Arguments>(arguments)...)) + "\n");
 }
 
 }  // namespace splash::experiments

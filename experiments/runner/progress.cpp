@@ -36,7 +36,7 @@ Progress::~Progress() {
 }
 
 void Progress::begin(const std::string& what) {
-  what_ = what;
+  what_ = one_line(what);
   if (terminal_) draw();
 }
 

@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import xarray as xr
 
+from splash_attention.apart import NotReadError, try_apart
 from splash_attention.contained import NotContainedError, require_contained
 from splash_attention.printable import one_line
 from splash_attention.seal import LENGTH, MARKER, Seal, check_seal
@@ -90,17 +91,12 @@ def open_report(path: str | os.PathLike[str]) -> Report:
         raise ReportError(f"{path}: is not a regular file")
     try:
         _check_seal(path)
-        return _read(path)
-    except PermissionError as error:
-        raise ReportError(f"{path}: may not be read ({error.strerror})") from error
-    except NotContainedError as error:
-        raise ReportError(f"{path}: {error}") from error
+        try_apart(path, lambda: _read_or_refuse(path), ReportError)
+        return _read_or_refuse(path)
+    except NotReadError as error:
+        raise ReportError(str(error)) from error
     except OSError as error:
-        raise ReportError(f"{path}: {_reason(path, error)}") from error
-    except MemoryError as error:
-        raise ReportError(f"{path}: claims more than fits in memory") from error
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError) as error:  # h5py's, xarray's
-        raise ReportError(f"{path}: is damaged, it cannot be read as a report ({one_line(str(error))})") from error
+        raise ReportError(f"{path}: may not be read ({error.strerror or error})") from error
 
 
 def recorded_report(start: Path | None = None) -> Report:
@@ -127,6 +123,17 @@ def _check_seal(path: Path) -> None:
         raise ReportError(f"{path}: is damaged, its checksum does not match its content")
     if found is Seal.ABSENT and MARKER[:4] in content[-LENGTH:]:
         raise ReportError(f"{path}: is truncated, its last line is not whole")
+
+
+def _read_or_refuse(path: Path) -> Report:
+    try:
+        return _read(path)
+    except NotContainedError as error:
+        raise ReportError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ReportError(f"{path}: {_reason(path, error)}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError) as error:  # h5py's, xarray's
+        raise ReportError(f"{path}: is damaged, it cannot be read as a report ({one_line(str(error))})") from error
 
 
 def _read(path: Path) -> Report:

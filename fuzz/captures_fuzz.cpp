@@ -1,0 +1,14 @@
+// Captured tensors: any bytes are a file of them or a refusal.
+
+#include "analysis/hdf5/file.h"
+#include "core/error.h"
+#include "fuzz/target.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace splash;
+  static fuzz::InputFile file;
+  const std::string& path = file.hold(data, size);
+  fuzz::expect<ReportError, InvalidArgument>([&] { analysis::hdf5::read_floats(path, "text/q", {1, 1}, 4); });
+  fuzz::expect<ReportError, InvalidArgument>([&] { analysis::hdf5::read_texts(path, "text/token"); });
+  return 0;
+}
