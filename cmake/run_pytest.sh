@@ -10,6 +10,6 @@ fail() {
 python=$root/.venv/bin/python
 if [[ ! -x $python ]]; then python=$(command -v python3) || fail "python3 is missing; ./splash test installs it"; fi
 "$python" -c 'import pytest' 2>/dev/null || fail "$python has no pytest; ./splash test installs it into .venv"
-[[ -d $tests ]] || fail "there is no folder $tests"
-export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH}
+[[ -e $tests ]] || fail "there are no tests $tests"
+export PYTHONPATH=${SPLASH_PACKAGE:-$root/python}${PYTHONPATH:+:$PYTHONPATH}
 exec "$python" -m pytest -q -rs -p no:cacheprovider "$tests" "${@:3}" </dev/null

@@ -3,7 +3,7 @@
 //
 // HDF5 1.10 trusts what it reads: it crashes or hangs on some files that are damaged, or made to do that. So
 // a file is read twice: first in a child process whose memory and time are limited. If that comes to an end,
-// so does the reading that counts. docs/decisions/0026-files-are-read-apart-first.md says what was weighed.
+// so does the reading that counts. docs/decisions/0029-files-are-read-apart-first.md says what was weighed.
 
 #include <functional>
 #include <string>

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "core/checked.h"
 #include "core/error.h"
 #include "experiments/runner/suggest.h"
 #include "experiments/runner/value.h"
@@ -16,6 +17,8 @@ namespace splash::experiments {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int64_t kMostCases = 10'000'000;
 
 void set_fixed(Profile& profile, const std::string& name, const Value& value) {
   auto is_same = [&](const Axis& axis) { return axis.name == name; };
@@ -83,13 +86,22 @@ std::vector<Definition> find_definitions(const std::string& name_or_path,
 }
 
 int64_t case_count(const Profile& profile) {
-  std::size_t count = profile.zip.empty() ? 1 : profile.zip.front().values.size();
-  for (const Axis& axis : profile.axes) count *= axis.values.size();
-  return static_cast<int64_t>(count);
+  std::vector<int64_t> lengths;
+  if (!profile.zip.empty()) lengths.push_back(static_cast<int64_t>(profile.zip.front().values.size()));
+  for (const Axis& axis : profile.axes) lengths.push_back(static_cast<int64_t>(axis.values.size()));
+  const auto count = checked_product(lengths);
+  if (count && *count <= kMostCases) return *count;
+  throw InvalidArgument(fmt::format("the lists of [axes] multiply to {} cases; at most {} are run",
+                                    count ? fmt::format("{}", *count) : "more than 2^63", kMostCases));
 }
 
 std::vector<Parameters> expand(const Definition& definition, const Profile& profile) {
   const Kind& kind = find_kind(definition.kind);
+  try {
+    case_count(profile);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", definition.file, error.what()));
+  }
   Parameters base;
   for (const ParameterInfo& info : kind.parameters()) base[info.name] = info.default_value;
   for (const auto& [name, value] : profile.fixed) base[name] = value;

@@ -24,6 +24,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& allowed) {
+  constexpr std::size_t kLongest =
+      200;  // of a name that someone typed; the distance costs length times length
+  if (word.size() > kLongest) return "";
   std::string best;
   // A third of the word may be wrong, and one letter always.
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3 + 1) + 1;

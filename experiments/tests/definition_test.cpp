@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "core/error.h"
 #include "experiments/runner/value.h"
@@ -163,4 +164,22 @@ TEST_CASE("--set replaces an axis in both profiles") {
   CHECK(contains(message_of([&] { override_parameter(d, "x"); }), "parameter=value"));
   CHECK(contains(message_of([&] { override_parameter(d, "n=two"); }), "type integer"));
   CHECK(contains(message_of([&] { override_parameter(d, "strictt=true"); }), "did you mean 'strict'?"));
+}
+
+TEST_CASE("a definition made to exhaust is refused in one sentence") {
+  std::string key = "a", quoted = "'='";
+  for (int i = 0; i < 20000; ++i) key += ".a", quoted += ".\"#\\\"[\"";
+  for (const std::string& deep :
+       {key + " = 1\n", quoted + " = 1\n", "[" + key + "]\n", "# '\n" + key + " = 1\n"}) {
+    CHECK(contains(definition_fault(deep), "a key of more than 16 dotted parts"));
+  }
+  CHECK(contains(definition_fault("# " + std::string(150, '.') + "\n" + std::string(300, 'x') + " = 1\n"),
+                 "unknown key"));
+  CHECK(contains(definition_fault(std::string(400, '[') + "\n"), "not valid TOML"));
+
+  std::string numbers = "1";
+  for (int i = 2; i <= 5000; ++i) numbers += fmt::format(",{}", i);
+  const std::string axes = fmt::format("[axes]\nx = [{0}]\nn = [{0}]\n", numbers);
+  CHECK(definition_fault(axes) ==
+        "t.toml: the lists of [axes] multiply to 25000000 cases; at most 10000000 are run");
 }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
+
+#include <fmt/format.h>
 
 #include "core/attention_spec.h"
 #include "core/error.h"
@@ -137,6 +140,14 @@ nb::tuple block_counts(const AttentionSpec& spec, const Offsets& row_offsets, co
   if (static_cast<int64_t>(row_offsets.size()) != s.rows() + 1)
     throw InvalidArgument("row_offsets must have one entry more than there are query rows");
   if (block < 1) throw InvalidArgument("block must be at least 1");
+  const std::span offsets(row_offsets.data(), row_offsets.size());
+  const std::span keys(columns.data(), columns.size());
+  if (offsets.front() != 0 || offsets.back() != static_cast<int64_t>(keys.size()) ||
+      !std::ranges::is_sorted(offsets))
+    throw InvalidArgument(
+        fmt::format("row_offsets must rise from 0 to {}, the number of columns", keys.size()));
+  if (std::ranges::any_of(keys, [&](int32_t key) { return key < 0 || key >= s.kv_len; }))
+    throw InvalidArgument(fmt::format("columns must lie in [0, {}), the keys", s.kv_len));
   cpu_ref::BlockMapBuilder builder(s, block);
   cpu_ref::Row<float> row;
   for (int64_t r = 0; r < s.rows(); ++r) {

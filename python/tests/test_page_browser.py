@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 
@@ -279,6 +280,15 @@ def test_the_csv_holds_every_case(browser: chromium.Browser, ladders: Path) -> N
     assert [row["finding"] for row in rows] == cases["finding"].values.tolist()
     times = [float(row["time_median"] or "nan") for row in rows]
     np.testing.assert_allclose(times, cases["time_median"].values, rtol=1e-6)
+
+
+def test_no_cell_of_the_csv_is_a_formula(browser: chromium.Browser, ladders: Path) -> None:
+    browser.open(ladders)
+    cells = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", -5, 2.5, "-Infinity", "a=b", "\x1b[31m\x9b"]
+    rows = browser.ask(f"csv(['cell', 'end'], {json.dumps(cells)}.map((cell) => [cell, 1]))")
+    held = [row["cell"] for row in csv.DictReader(io.StringIO(rows, newline=""))]
+    plain = ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\u2409=1", "'\u240d=1", "-5", "2.5", "-Infinity", "a=b", "\u241b[31m\ufffd"]
+    assert held == plain
 
 
 def test_hostile_strings_are_shown_as_they_are(browser: chromium.Browser, tmp_path: Path) -> None:
