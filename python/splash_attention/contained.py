@@ -21,18 +21,15 @@ class NotContainedError(Exception):
 def require_contained(file: h5py.File) -> None:
     """Raises NotContainedError for what makes HDF5 open another file or load code (links other than hard ones, external
     storage, virtual datasets, filters that are plugins), and for datasets that claim more than the file can hold."""
-    size, claimed = file.id.get_filesize(), 0
-
-    def check(name: bytes, link: h5py.h5l.LinkInfo) -> None:
-        nonlocal claimed
+    size, claimed, links = file.id.get_filesize(), 0, []
+    file.id.links.visit(lambda name, link: links.append((name, link.type)), info=True)
+    for name, kind in links:
         path = name.decode("utf-8", "replace")
-        if link.type != h5py.h5l.TYPE_HARD:
-            _refuse(path, LINKS.get(link.type, "is a link of an unknown kind") + ELSEWHERE)
+        if kind != h5py.h5l.TYPE_HARD:
+            _refuse(path, LINKS.get(kind, "is a link of an unknown kind") + ELSEWHERE)
         held = h5py.h5o.open(file.id, name)
         if isinstance(held, h5py.h5d.DatasetID):
             claimed += _checked_bytes(path, held, size)
-
-    file.id.links.visit(check, info=True)
     if claimed > size * DEFLATE_AT_MOST:
         raise NotContainedError(f"claims {claimed} bytes of data, more than a file of {size} bytes can hold")
 
