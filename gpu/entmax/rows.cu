@@ -10,13 +10,12 @@
 #include <cuda_fp16.h>
 
 #include "core/error.h"
+#include "core/normalizer.h"
 #include "gpu/entmax/launch.cuh"
+#include "gpu/entmax/row_weights.cuh"
 
 namespace splash::gpu::entmax {
 namespace {
-
-constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
-constexpr int kMaxSteps = 200;  // of a bracket that at least halves: more than a double has bits
 
 template <class T>
 using Computed = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -39,101 +38,69 @@ __device__ void store(T* to, int64_t at, Computed<T> value) {
   }
 }
 
-struct Sum {
-  template <class V>
-  __device__ V operator()(V a, V b) const {
-    return a + b;
+// Rows of any alpha but 1.5 and 2, from memory: their powers take longer than that, and with scores held they
+// would cost the others registers.
+template <class T>
+__device__ __noinline__ void weigh_by_powers(const T* row, double alpha, Computed<T> largest, int64_t n,
+                                             T* out) {
+  using V = Computed<T>;
+  const V a = static_cast<V>(alpha - 1);
+  const auto keep = [out](int64_t j, V p) { store(out, j, p); };
+  if (alpha > 2) {
+    weigh_from_least<V>(
+        a, largest, n, [row](int64_t j) { return load(row, j); }, keep);
+    return;
   }
-};
-struct Largest {
-  template <class V>
-  __device__ V operator()(V a, V b) const {
-    return a > b ? a : b;
-  }
-};
-
-// Each value of all threads, in one fixed order; every thread gets them.
-template <class V, int kCount, class Combine>
-__device__ void combine_block(V (&values)[kCount], const Combine& combine) {
-  __shared__ V of_warps[kRowWarps][kCount];
-#pragma unroll
-  for (V& value : values) {
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2)
-      value = combine(value, __shfl_xor_sync(0xFFFFFFFFu, value, lanes));
-  }
-  __syncthreads();  // all have read what was there
-  if (threadIdx.x % 32 == 0) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) of_warps[threadIdx.x / 32][i] = values[i];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    values[i] = of_warps[0][i];
-#pragma unroll
-    for (int warp = 1; warp < kRowWarps; ++warp) values[i] = combine(values[i], of_warps[warp][i]);
+  V moved = 0;
+  const auto visit = [&](const auto& use) {
+    for (int64_t j = threadIdx.x; j < n; j += kRowThreads) use(j, a * (load(row, j) - largest) + moved);
+  };
+  if (alpha >= kLeastByShift) {
+    weigh_by_shift<V, true>(
+        PowerWeight<V>{1 / a}, visit, [&](V by) { moved = by; }, keep);
+  } else {
+    weigh_by_log<V>(a, visit, keep);
   }
 }
 
-// Calls use(weigh), where weigh(d, slope) gives d^beta and sets slope to d^(beta - 1), both 0 for d <= 0.
-template <class V, class Use>
-__device__ void with_power(V beta, const Use& use) {
-  if (beta == 2) {
-    use([](V d, V& slope) {
-      slope = d > 0 ? d : V(0);
-      return slope * slope;
-    });
-  } else if (beta == 1) {
-    use([](V d, V& slope) {
-      slope = d > 0 ? V(1) : V(0);
-      return d > 0 ? d : V(0);
-    });
-  } else {
-    use([beta](V d, V& slope) {
-      const V weight = d > 0 ? pow(d, beta) : V(0);
-      slope = d > 0 ? weight / d : V(0);
-      return weight;
-    });
-  }
+// Blocks of a multiprocessor: so that powers, which are not held, take no more registers than scores that
+// are.
+template <class T>
+constexpr int blocks_of(int held) {
+  return sizeof(T) == 8 ? held > 4 ? 1 : 3 : held == 0 ? 6 : held <= 4 ? 8 : 4;
 }
 
 // kHeld: of a thread's scores in registers, all of them; 0: none.
 template <class T, int kHeld>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, blocks_of<T>(kHeld))
     entmax_rows_kernel(const T* scores, const double* alphas, int64_t alpha_step, int64_t n, T* p) {
   wait_for_kernels_before();
   using V = Computed<T>;
   const T* const row = scores + blockIdx.x * n;
   T* const out = p + blockIdx.x * n;
   const double alpha = alphas[blockIdx.x * alpha_step];
-  const V gain = static_cast<V>(alpha - 1), beta = static_cast<V>(1 / (alpha - 1));
-  const V infinity = static_cast<V>(INFINITY);
+  const V gain = static_cast<V>(alpha - 1), infinity = static_cast<V>(INFINITY);
 
   V held[kHeld > 0 ? kHeld : 1];
   if constexpr (kHeld > 0) {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       const int j = static_cast<int>(threadIdx.x) + i * kRowThreads;
-      held[i] = j < n ? gain * load(row, j) : -infinity;
+      held[i] = j < n ? load(row, j) : -infinity;
     }
   }
-  // Calls use(j, z) with the thread's scores, in units of z; those behind the row's end are -inf.
-  const auto visit = [&](const auto& use) {
-    if constexpr (kHeld > 0) {
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) use(threadIdx.x + int64_t{i} * kRowThreads, held[i]);
-    } else {
-      for (int64_t j = threadIdx.x; j < n; j += kRowThreads) use(j, gain * load(row, j));
-    }
-  };
-
   V largest[1] = {-infinity};
-  int poisoned = !(alpha > 1 && alpha < INFINITY);
-  visit([&](int64_t, V z) {
-    poisoned |= !(z < infinity);
-    largest[0] = z > largest[0] ? z : largest[0];
-  });
+  int poisoned = !entmax_takes(alpha);
+  const auto look = [&](V score) {
+    poisoned |= !(score < infinity);
+    largest[0] = score > largest[0] ? score : largest[0];
+  };
+  if constexpr (kHeld > 0) {
+#pragma unroll
+    for (const V score : held) look(score);
+  } else {
+    for (int64_t j = threadIdx.x; j < n; j += kRowThreads) look(load(row, j));
+  }
   combine_block(largest, Largest{});
   poisoned = __syncthreads_or(poisoned);
   if (poisoned || largest[0] == -infinity) {
@@ -141,34 +108,37 @@ __global__ void __launch_bounds__(kRowThreads)
       store(out, j, poisoned ? static_cast<V>(NAN) : V(0));
     return;
   }
+  if (alpha != 1.5 && alpha != 2) return weigh_by_powers(row, alpha, largest[0], n, out);
 
-  // tau - largest lies in [low, high]; Newton from the left where it stays inside, else the middle. For alpha
-  // up to 2 the sum is convex: Newton rises to the root and never passes it.
-  with_power(beta, [&](const auto& weigh) {
-    V low = -1, high = 0, offset = -1;
-    for (int step = 0; step < kMaxSteps; ++step) {
-      V sums[2] = {0, 0};  // of weights, and of their slopes
-      visit([&](int64_t, V z) {
-        V slope;
-        sums[0] += weigh(z - largest[0] - offset, slope);
-        sums[1] += slope;
-      });
-      combine_block(sums, Sum{});
-      (sums[0] >= 1 ? low : high) = offset;
-      V next = offset + (sums[0] - 1) / (beta * sums[1]);
-      if (next == offset) break;
-      if (!(next > low && next < high)) {
-        if (beta >= 1) break;  // but for rounding it stays inside
-        next = low + (high - low) / 2;
-        if (next == low || next == high) break;
-      }
-      offset = next;
+  // Scores relative to the largest, in units of z: what lies behind the row's end is -inf.
+  if constexpr (kHeld > 0) {
+#pragma unroll
+    for (V& score : held) score = gain * (score - largest[0]);
+  }
+  V moved = 0;
+  const auto visit = [&](const auto& use) {
+    if constexpr (kHeld > 0) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) use(threadIdx.x + int64_t{i} * kRowThreads, held[i]);
+    } else {
+      for (int64_t j = threadIdx.x; j < n; j += kRowThreads)
+        use(j, gain * (load(row, j) - largest[0]) + moved);
     }
-    visit([&](int64_t j, V z) {
-      V slope;
-      if (j < n) store(out, j, weigh(z - largest[0] - offset, slope));
-    });
-  });
+  };
+  const auto move = [&](V by) {
+    moved = by;
+#pragma unroll
+    for (V& score : held) score += by;
+  };
+  const auto keep = [&](int64_t j, V weight) {
+    if (j < n) store(out, j, weight);
+  };
+  constexpr bool kLong = kHeld == 0;
+  if (alpha == 1.5) {
+    weigh_by_shift<V, kLong>(SquareWeight{}, visit, move, keep);
+  } else {
+    weigh_by_shift<V, kLong>(LinearWeight{}, visit, move, keep);
+  }
 }
 
 // u = p^(2 - alpha); p > 0.
@@ -179,8 +149,69 @@ __device__ float derivative_of(float p, double alpha) {
   return alpha == 1.5 ? sqrtf(p) : alpha == 2 ? 1.0f : powf(p, static_cast<float>(2 - alpha));
 }
 
+// What a key adds to dL/dalpha, but for the factor g - delta: p (1/a - ln p) / a with a = alpha - 1. Near 1
+// the two parts are large and nearly all that they sum up to vanishes. As sum u (g - delta) = 0, u / a^2 may
+// be taken away, and of what is left nothing cancels: with x = a ln p, p = u e^x.
+__device__ __forceinline__ double alpha_term(double p, double u, double a, double log_p) {
+  if (a >= 0.25) return p * (1 / a - log_p) / a;
+  const double x = a * log_p;
+  const double of_x =
+      x > -0.01 ? -x * x * (0.5 + x * (1.0 / 3 + x * (0.125 + x / 30))) : exp(x) * (1 - x) - 1;
+  return u / (a * a) * of_x;
+}
+
+// A row of alpha above 2, without NaN; returns dL/dalpha. u grows without bound as p falls, and delta comes
+// so close to the g of the least p that their difference is lost: so both are told relative to it.
 template <class T>
-__global__ void __launch_bounds__(kRowThreads)
+__device__ __noinline__ double steep_gradient(const T* row, const T* gradient, double alpha, int64_t n,
+                                              T* out) {
+  using V = Computed<T>;
+  const auto visit = [&](const auto& use) {
+    for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
+      const double p = load(row, j);
+      if (p > 0) use(j, p);
+    }
+  };
+  double least[1] = {-2}, first[1] = {-static_cast<double>(n)};  // Largest of what is negated
+  visit([&](int64_t, double p) { least[0] = -p > least[0] ? -p : least[0]; });
+  combine_block(least, Largest{});
+  visit([&](int64_t j, double p) {
+    if (p == -least[0] && -static_cast<double>(j) > first[0]) first[0] = -static_cast<double>(j);
+  });
+  combine_block(first, Largest{});
+  if (-first[0] >= static_cast<double>(n)) {  // no key
+    for (int64_t j = threadIdx.x; j < n; j += kRowThreads) store(out, j, V(0));
+    return 0;
+  }
+  const double g_of_least = load(gradient, static_cast<int64_t>(-first[0]));
+  const auto slope_of = [&](double p) { return pow(-p / least[0], 2 - alpha); };  // relative to the largest
+  const auto product_of = [&](double p, double g) { return g != 0 ? pow(p, 2 - alpha) * g : 0.0; };
+
+  double sums[3] = {0, 0, 0};
+  visit([&](int64_t j, double p) {
+    const double g = load(gradient, j) - g_of_least, u = slope_of(p);
+    sums[0] += u;
+    sums[1] += u * g;
+    sums[2] += product_of(p, g);
+  });
+  combine_block(sums, Plus{});
+  const double delta = sums[1] / sums[0], a = alpha - 1;  // delta: less g_of_least
+  double total[1] = {0};
+  for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
+    const double p = load(row, j), g = load(gradient, j) - g_of_least;
+    V ds = 0;
+    if (p > 0) {
+      ds = static_cast<V>(product_of(p, g) - slope_of(p) * (sums[2] / sums[0]));
+      total[0] += (g - delta) * alpha_term(p, 0, a, log(p));
+    }
+    store(out, j, ds);
+  }
+  combine_block(total, Plus{});
+  return total[0];
+}
+
+template <class T>
+__global__ void __launch_bounds__(kRowThreads, sizeof(T) == 8 ? 4 : 5)
     entmax_gradient_kernel(const T* p, const T* d_p, const double* alphas, int64_t alpha_step, int64_t n,
                            T* d_scores, double* d_alpha) {
   wait_for_kernels_before();
@@ -200,8 +231,13 @@ __global__ void __launch_bounds__(kRowThreads)
     sums[0] += u;
     sums[1] += static_cast<double>(u) * load(gradient, j);
   }
-  combine_block(sums, Sum{});
+  combine_block(sums, Plus{});
   poisoned = __syncthreads_or(poisoned);
+  if (alpha > 2 && !poisoned) {
+    const double of_alpha = steep_gradient(row, gradient, alpha, n, out);
+    if (threadIdx.x == 0) d_alpha[blockIdx.x] = of_alpha;
+    return;
+  }
   const double delta = sums[1] / sums[0];
 
   double total[1] = {0};
@@ -210,12 +246,13 @@ __global__ void __launch_bounds__(kRowThreads)
     V ds = poisoned ? static_cast<V>(NAN) : V(0);
     if (value > 0) {
       const double g = load(gradient, j) - delta;
-      ds = static_cast<V>(derivative_of(value, alpha) * g);
-      total[0] += g * value * (1 / a - static_cast<double>(log(value))) / a;
+      const V u = derivative_of(value, alpha);
+      ds = static_cast<V>(u * g);
+      total[0] += g * alpha_term(value, u, a, log(value));
     }
     store(out, j, ds);
   }
-  combine_block(total, Sum{});
+  combine_block(total, Plus{});
   if (threadIdx.x == 0) d_alpha[blockIdx.x] = poisoned ? static_cast<double>(NAN) : total[0];
 }
 

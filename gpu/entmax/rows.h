@@ -10,7 +10,9 @@
 namespace splash::gpu::entmax {
 
 // p = entmax of each row. scores, p: [rows, n] of one dtype, any of the four; computed in float, double for
-// f64. alpha: [alphas], 1 or rows, in device memory; a row whose alpha is not above 1 and finite becomes NaN.
+// f64: sum p is 1 but for 10^-5 or 10^-9, whatever alpha, length and scores are, and p is entmax's as far. Of
+// keys whose z lies within 10^-6 of tau, either may be in the support. alpha: [alphas], 1 or rows, in device
+// memory; a row whose alpha entmax does not take (core/normalizer.h) becomes NaN.
 // -inf is a masked key; a row of them gives zeros, one with NaN or +inf a NaN row. Enqueues one kernel.
 // Throws InvalidArgument where alphas is neither 1 nor rows, or an extent is negative or rows reach 2^31;
 // DeviceError where the launch fails.

@@ -10,8 +10,10 @@
 #include <doctest/doctest.h>
 
 #include "core/dtype.h"
+#include "core/normalizer.h"
 #include "core/random.h"
 #include "cpu_ref/entmax/rows.h"
+#include "gpu/tests/entmax_row_scan.h"
 
 namespace splash::gpu::testing {
 
@@ -75,12 +77,69 @@ void check_values_and_gradients(uint64_t seed) {
   }
 }
 
+// A row for each alpha and pattern, all of one length.
+struct ScanRows {
+  std::vector<double> alpha, scores;
+  std::vector<Pattern> pattern;
+  int64_t n = 0;
+
+  ScanRows(std::span<const double> alphas, std::span<const Pattern> patterns, int64_t length, Dtype dtype)
+      : n(length) {
+    for (const Pattern p : patterns) {
+      std::vector<double> row = scores_of(p, length, 7);
+      for (double& s : row) s = round_to(dtype, s);
+      for (const double a : alphas) {
+        alpha.push_back(a);
+        pattern.push_back(p);
+        scores.insert(scores.end(), row.begin(), row.end());
+      }
+    }
+  }
+};
+
+// p of each row against what follows from one key's, and where rows are short enough for that the gradients.
+template <class Kernels>
+void check_scan(const ScanRows& rows, Dtype dtype) {
+  CAPTURE(to_string(dtype));
+  CAPTURE(rows.n);
+  const bool is_double = dtype == Dtype::f64;
+  const auto count = static_cast<int64_t>(rows.alpha.size());
+  Kernels kernels(dtype, rows.alpha, count, rows.n);
+  const std::vector<double> p = kernels.forward(rows.scores).values;
+  const bool differentiates = rows.n <= 300;
+  std::vector<double> d_p(differentiates ? p.size() : 0);
+  const CounterRandom random(99);
+  for (size_t i = 0; i < d_p.size(); ++i) d_p[i] = round_to(dtype, random.normal(i));
+  const Rows gradient = differentiates ? kernels.gradient(p, d_p) : Rows{};
+  for (int64_t r = 0; r < count; ++r) {
+    const double alpha = rows.alpha[static_cast<size_t>(r)];
+    const int pattern = static_cast<int>(rows.pattern[static_cast<size_t>(r)]);
+    CAPTURE(alpha);
+    CAPTURE(pattern);
+    const auto of_row = [&](const std::vector<double>& values) {
+      return std::span(values).subspan(r * rows.n, rows.n);
+    };
+    const RowErrors errors = errors_of_row(of_row(rows.scores), of_row(p), alpha);
+    CHECK(errors.sum <= (is_double ? 1e-9 : 1e-5));
+    CHECK(errors.p <= (is_double ? 1e-9 : 2e-6));
+    CHECK(errors.support <= 1e-6);
+    if (!differentiates) continue;
+    const GradientErrors of = errors_of_gradient(of_row(p), of_row(d_p), alpha, of_row(gradient.values),
+                                                 gradient.d_alpha[static_cast<size_t>(r)]);
+    CHECK(of.scores <= (is_double ? 1e-9 : 3e-6));
+    CHECK(of.alpha <= (is_double ? 1e-6 : 1e-5));
+  }
+}
+
 template <class Kernels>
 void check_refused_alphas() {
-  Kernels kernels(Dtype::f32, {1.0, kNan, kInfinity, 0.5, 1.5}, 5, 3);
-  const Rows p = kernels.forward({1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3});
-  for (int i = 0; i < 12; ++i) CHECK(std::isnan(p.values[i]));
-  CHECK(p.values[14] == doctest::Approx(0.8307).epsilon(1e-3));
+  Kernels kernels(Dtype::f32, {1.0, kNan, kInfinity, 0.5, 1 + 9e-7, 64.01, kMostAlpha, 1.5}, 8, 3);
+  std::vector<double> scores;
+  for (int row = 0; row < 8; ++row) scores.insert(scores.end(), {1, 2, 3});
+  const Rows p = kernels.forward(scores);
+  for (int i = 0; i < 18; ++i) CHECK(std::isnan(p.values[i]));
+  CHECK(p.values[20] == 1);
+  CHECK(p.values[23] == doctest::Approx(0.8307).epsilon(1e-3));
 }
 
 }  // namespace splash::gpu::testing

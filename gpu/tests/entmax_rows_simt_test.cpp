@@ -61,3 +61,13 @@ TEST_CASE("entmax of rows on the CPU: values and gradients are the reference's")
 TEST_CASE("entmax of rows on the CPU: an alpha that entmax does not take makes its row NaN") {
   check_refused_alphas<OnCpu>();
 }
+
+TEST_CASE("entmax of rows on the CPU: p, its sum, the support and gradients at every alpha") {
+  for (const int64_t n : {1, 3, 200}) check_scan<OnCpu>({kScanAlphas, kPatterns, n, Dtype::f32}, Dtype::f32);
+  check_scan<OnCpu>({kScanAlphas, kPatterns, 60, Dtype::f64}, Dtype::f64);
+  // More than a thread holds in four registers, and more than it holds in any.
+  constexpr double kAlphas[] = {1.5, 2, 3};
+  constexpr Pattern kHard[] = {Pattern::near_equal, Pattern::far_above};
+  check_scan<OnCpu>({kAlphas, kHard, 2000, Dtype::f32}, Dtype::f32);
+  check_scan<OnCpu>({kAlphas, kHard, 9000, Dtype::f32}, Dtype::f32);
+}

@@ -83,6 +83,17 @@ TEST_CASE("entmax of rows: an alpha that entmax does not take makes its row NaN"
   check_refused_alphas<OnDevice>();
 }
 
+TEST_CASE("entmax of rows: p, its sum, the support and gradients at every alpha") {
+  SKIP_WITHOUT_GPU();
+  constexpr double kAlphas[] = {kLeastAlpha, 1.05, 1.2, 1.5, 2, 3, kMostAlpha};
+  constexpr Pattern kHard[] = {Pattern::equal, Pattern::near_equal, Pattern::far_above, Pattern::spread};
+  for (const Dtype dtype : {Dtype::f32, Dtype::f64}) {
+    for (const int64_t n : {1, 2, 3, 17, 300, 1000, 8192, 20000})
+      check_scan<OnDevice>({kScanAlphas, kPatterns, n, dtype}, dtype);
+    for (const int64_t n : {200000, 1000000}) check_scan<OnDevice>({kAlphas, kHard, n, dtype}, dtype);
+  }
+}
+
 TEST_CASE("entmax of rows: extents that do not fit are refused") {
   SKIP_WITHOUT_GPU();
   CHECK_THROWS_WITH_AS(entmax::entmax_rows(Dtype::f32, nullptr, nullptr, 2, 3, 4, nullptr, nullptr),
