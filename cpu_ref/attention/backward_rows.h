@@ -1,18 +1,21 @@
 #pragma once
 // The loop that every plain backward shares; what differs is the Jacobian of one row.
 
+#include <type_traits>
+#include <utility>
+
 #include "core/parallel.h"
 #include "cpu_ref/attention/backward.h"
 #include "cpu_ref/attention/row.h"
 
 namespace splash::cpu_ref {
 
-// The products of one row's gradient with Q, K, V and dO.
+// The products of one row's gradient with Q, K, V and dO. Sums over keys and over rows run in double.
 template <class T>
 class RowProducts {
  public:
   RowProducts(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k, TensorView<const T> v,
-              TensorView<const T> dout, Gradients<T>& gradients)
+              TensorView<const T> dout, Gradients<double>& gradients)
       : shape_(spec.shape),
         scale_(static_cast<T>(spec.score_scale())),
         q_(q),
@@ -36,7 +39,7 @@ class RowProducts {
     auto dv = gradients_.dv.matrix(at.batch, shape_.kv_head_of(at.q_head));
     const auto dout = vector(dout_, at);
     for (int64_t i = 0; i < row.size(); ++i) {
-      if (row.p[i] != 0) dv.row(row.keys[i]) += row.p[i] * dout;
+      if (row.p[i] != 0) dv.row(row.keys[i]) += (row.p[i] * dout).template cast<double>();
     }
   }
 
@@ -49,8 +52,9 @@ class RowProducts {
     auto dk = gradients_.dk.matrix(at.batch, kv_head);
     for (int64_t i = 0; i < row.size(); ++i) {
       if (row.ds[i] == 0) continue;
-      dq += (scale_ * row.ds[i]) * keys.row(row.keys[i]);
-      dk.row(row.keys[i]) += (scale_ * row.ds[i]) * query;
+      const T ds = scale_ * row.ds[i];
+      dq += (ds * keys.row(row.keys[i])).template cast<double>();
+      dk.row(row.keys[i]) += (ds * query).template cast<double>();
     }
   }
 
@@ -63,7 +67,7 @@ class RowProducts {
   AttentionShape shape_;
   T scale_;
   TensorView<const T> q_, k_, v_, dout_;
-  Gradients<T>& gradients_;
+  Gradients<double>& gradients_;
 };
 
 // Inputs must have been checked. backward(address, row, products) receives the scores of the visible keys,
@@ -73,9 +77,9 @@ template <class T, class Backward>
 Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k,
                            TensorView<const T> v, TensorView<const T> dout, const Backward& backward) {
   const AttentionShape& shape = spec.shape;
-  Gradients<T> gradients;
-  gradients.dq = Tensor<T>(shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
-  gradients.dk = Tensor<T>(shape.batch, shape.kv_heads, shape.kv_len, shape.head_dim);
+  Gradients<double> gradients;
+  gradients.dq = Tensor<double>(shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
+  gradients.dk = Tensor<double>(shape.batch, shape.kv_heads, shape.kv_len, shape.head_dim);
   gradients.dv = gradients.dk;
   gradients.dalpha.assign(shape.q_heads, 0);
   std::vector<double> dalpha(shape.batch * shape.q_heads, 0);  // one a (batch, head), added in order below
@@ -95,7 +99,12 @@ Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, Ten
     }
   });
   for (size_t i = 0; i < dalpha.size(); ++i) gradients.dalpha[i % shape.q_heads] += dalpha[i];
-  return gradients;
+  if constexpr (std::is_same_v<T, double>) {
+    return gradients;
+  } else {
+    return {gradients.dq.cast<T>(), gradients.dk.cast<T>(), gradients.dv.cast<T>(),
+            std::move(gradients.dalpha)};
+  }
 }
 
 }  // namespace splash::cpu_ref

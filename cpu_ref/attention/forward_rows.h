@@ -85,11 +85,12 @@ SparseProbabilities<T> join_rows(const std::vector<RowSupport<T>>& rows) {
 
 // out = sum p v over the keys with p not 0, so that NaN or inf in a value without weight does no harm.
 template <class T>
-void weigh_values(const Row<T>& row, typename TensorView<const T>::Map values, T* out) {
-  Eigen::Map<Eigen::Matrix<T, 1, Eigen::Dynamic>> sum(out, values.cols());
+void weigh_values(Row<T>& row, typename TensorView<const T>::Map values, T* out) {
+  row.sum.setZero(values.cols());
   for (int64_t i = 0; i < row.size(); ++i) {
-    if (row.p[i] != 0) sum += row.p[i] * values.row(row.keys[i]);
+    if (row.p[i] != 0) row.sum += double{row.p[i]} * values.row(row.keys[i]).template cast<double>();
   }
+  Eigen::Map<Eigen::Matrix<T, 1, Eigen::Dynamic>>(out, values.cols()) = row.sum.template cast<T>();
 }
 
 // Inputs must have been checked. normalize(address, row) fills row.p from the scores of the visible keys, may

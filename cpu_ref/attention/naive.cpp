@@ -1,7 +1,9 @@
 #include "cpu_ref/attention/naive.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 namespace splash::cpu_ref {
 namespace {
@@ -37,15 +39,29 @@ bool visible(const AttentionSpec& spec, int64_t b, int64_t h, int64_t i, int64_t
   return position(m.k_positions, row, rows, s.kv_len, j) <= position(m.q_positions, row, rows, s.q_len, i);
 }
 
+// Bisection over the probability of one key: of the largest for alpha <= 2, else of the lowest that has one,
+// for the power is too steep there to say tau itself.
 Array entmax(const Array& scores, double alpha, double* tau = nullptr) {
-  const Array x = (alpha - 1) * (scores - scores.maxCoeff());
-  double low = -1, high = 0;
+  const double a = alpha - 1;
+  Array z =
+      (a * (scores - scores.maxCoeff())).max(-2);  // what is 1 below the largest has no part, masked or not
+  const auto shares = [&](double key, double p) -> Array {
+    return (z - key + std::pow(p, a)).max(0).pow(1 / a);
+  };
+  double key = 0, low = 0, high = 1;
+  if (alpha > 2) {
+    std::vector<double> rising(z.begin(), z.end());
+    std::sort(rising.begin(), rising.end());
+    key = *std::partition_point(rising.begin(), rising.end(),
+                                [&](double z_k) { return shares(z_k, 0).sum() >= 1; });
+    z = (z < key).select(-kInf, z);
+  }
   for (int step = 0; step < 60; ++step) {
     const double middle = (low + high) / 2;
-    ((x - middle).max(0).pow(1 / (alpha - 1)).sum() >= 1 ? low : high) = middle;
+    (shares(key, middle).sum() >= 1 ? high : low) = middle;
   }
-  if (tau != nullptr) *tau = (alpha - 1) * scores.maxCoeff() + low;
-  return (x - low).max(0).pow(1 / (alpha - 1));
+  if (tau != nullptr) *tau = a * scores.maxCoeff() + key - std::pow(low, a);
+  return shares(key, low);
 }
 
 Array normalize(const Array& scores, NormalizerKind kind, double alpha) {

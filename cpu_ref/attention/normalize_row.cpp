@@ -1,9 +1,7 @@
 #include "cpu_ref/attention/normalize_row.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <span>
 
 #include <fmt/format.h>
 
@@ -15,15 +13,11 @@ namespace splash::cpu_ref {
 namespace {
 
 template <class T>
-double entmax_row(double alpha, Solver solver, Row<T>& row, const SolverOptions& options, int* iterations) {
+double entmax_of(double alpha, Solver solver, Row<T>& row, const SolverOptions& options, int* iterations) {
   if (row.keys.empty()) return std::numeric_limits<double>::infinity();
-  const std::span<T> z(row.p);  // z, then p, in the same memory
-  std::ranges::transform(row.scores, z.begin(), [&](T s) { return static_cast<T>(alpha - 1) * s; });
-  const RowSolution<T> solution = solve_tau<T>(solver, z, alpha, options);
-  row.poisoned = std::isnan(solution.offset);
-  entmax_probabilities<T>(z, alpha, solution, z);
-  if (iterations != nullptr) *iterations = solution.iterations;
-  return solution.tau();
+  const double tau = entmax_row<T>(solver, row.scores, alpha, row.p, options, iterations);
+  row.poisoned = std::isnan(tau);
+  return tau;
 }
 
 }  // namespace
@@ -43,7 +37,7 @@ double normalize_row(const Normalizer& normalizer, int64_t q_head, Solver solver
   row.p.resize(row.keys.size());
   switch (normalizer.kind) {
     case NormalizerKind::entmax:
-      return entmax_row(normalizer.alpha_of(q_head), solver, row, options, iterations);
+      return entmax_of(normalizer.alpha_of(q_head), solver, row, options, iterations);
     case NormalizerKind::softmax:
       softmax_row<T>(row.scores, row.p);
       break;

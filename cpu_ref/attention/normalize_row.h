@@ -11,7 +11,7 @@ namespace splash::cpu_ref {
 void require_solver(const Normalizer& normalizer, Solver solver);
 
 // Fills row.p from row.scores and returns tau in units of z: entmax only (+inf for a row without keys), else
-// NaN. A poisoned row gets NaN; one whose z overflows becomes poisoned. `iterations`, where given, receives
+// NaN. A poisoned row gets NaN. `iterations`, where given, receives
 // the solver's count.
 template <class T>
 double normalize_row(const Normalizer& normalizer, int64_t q_head, Solver solver, Row<T>& row,

@@ -30,6 +30,7 @@ struct Row {
   std::vector<T> p;           // probabilities
   std::vector<T> g;           // dL/dp, where p is not 0
   std::vector<T> ds;          // dL/dscore
+  Eigen::RowVectorXd sum;     // over the keys, of vectors of head_dim: in double, for there may be many
   // A score is NaN or +inf: everything that follows from the row is NaN.
   bool poisoned = false;
 

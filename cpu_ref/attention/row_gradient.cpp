@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cpu_ref/entmax/rows.h"
+#include "cpu_ref/entmax/gradient.h"
 
 namespace splash::cpu_ref {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "cpu_ref/attention/blocked_sum.h"
 #include "cpu_ref/attention/screening/candidates.h"
 #include "cpu_ref/attention/screening/packed_keys.h"
 #include "cpu_ref/attention/screening/tile.h"
@@ -49,10 +50,13 @@ constexpr int64_t kFirstPanels = 256 / kPanelKeys;
 
 // One thread's memory, reused from block to block.
 struct Workspace {
+  explicit Workspace(int64_t head_dim) : out(head_dim) {}
+
   std::vector<float> q;  // [tile, head_dim, kTileRows], times the sign of the scale
   std::vector<Candidates> rows = std::vector<Candidates>(kBlockRows);
   std::vector<RowMask> masks = std::vector<RowMask>(kBlockRows);
   std::vector<float> first_products = std::vector<float>(kTileRows * kFirstPanels * kPanelKeys);
+  BlockedSum out;
 };
 
 // What a block of queries found; put together once all blocks are done.
@@ -83,7 +87,7 @@ class ScreenedRun {
     if (!scores_stay_finite(b, h, first, rows)) return false;
     prepare(b, h, first, rows, w);
     screen(b, h, rows, w);
-    for (int64_t r = 0; r < rows; ++r) finish_row(b, h, first + r, w.rows[r], support);
+    for (int64_t r = 0; r < rows; ++r) finish_row(b, h, first + r, w.rows[r], w.out, support);
     return true;
   }
 
@@ -165,17 +169,15 @@ class ScreenedRun {
     return w.q.data() + t * shape_.head_dim * kTileRows;
   }
 
-  void finish_row(int64_t b, int64_t h, int64_t i, Candidates& row, BlockSupport& support) const {
+  void finish_row(int64_t b, int64_t h, int64_t i, Candidates& row, BlockedSum& out,
+                  BlockSupport& support) const {
     const int64_t index = (b * shape_.q_heads + h) * shape_.q_len + i;
     result_.tau[index] = row.solve();
     result_.support[index] = row.count();
     const int64_t kv_head = shape_.kv_head_of(h);
-    float* out = result_.out.row(b, h, i);
-    for (int64_t n = 0; n < row.count(); ++n) {
-      const float p = row.probabilities()[n];
-      const float* value = v_.row(b, kv_head, row.keys()[n]);
-      for (int64_t d = 0; d < shape_.head_dim; ++d) out[d] += p * value[d];
-    }
+    for (int64_t n = 0; n < row.count(); ++n)
+      out.add(row.probabilities()[n], v_.row(b, kv_head, row.keys()[n]));
+    out.take(result_.out.row(b, h, i));
     if (!keep_) return;
     support.keys.insert(support.keys.end(), row.keys(), row.keys() + row.count());
     support.probabilities.insert(support.probabilities.end(), row.probabilities(),
@@ -229,7 +231,7 @@ ScreenedForward screened_forward(const AttentionSpec& spec, TensorView<const flo
   const int64_t blocks = s.batch * s.q_heads * blocks_a_head;
   std::vector<BlockSupport> supports(blocks);
   std::atomic<bool> finite = true;
-  const auto workspace = [] { return Workspace(); };
+  const auto workspace = [&] { return Workspace(s.head_dim); };
   parallel_for_with(blocks, 1, workspace, [&](Workspace& own, int64_t i) {
     const int64_t head = i / blocks_a_head;
     if (!run.run_block(head / s.q_heads, head % s.q_heads, i % blocks_a_head, own, supports[i]))

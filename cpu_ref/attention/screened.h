@@ -19,7 +19,7 @@ struct ScreenedForward {
   SparseProbabilities<float> probabilities;  // filled where asked for: what screened_backward walks
 };
 
-// float, entmax with any alpha > 1, selection all or top_k_row; otherwise Unsupported. Any mask, GQA, any
+// float, entmax with any alpha, selection all or top_k_row; otherwise Unsupported. Any mask, GQA, any
 // lengths. keep_probabilities: needed for backward; memory O(support). Else O(length) beyond inputs and
 // outputs.
 ScreenedForward screened_forward(const AttentionSpec& spec, TensorView<const float> q,

@@ -1,10 +1,11 @@
-#include <algorithm>
-#include <cmath>
+#include <array>
+#include <span>
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "cpu_ref/attention/blocked_sum.h"
 #include "cpu_ref/attention/screened.h"
-#include "cpu_ref/entmax/evaluate.h"
+#include "cpu_ref/entmax/gradient.h"
 
 namespace splash::cpu_ref {
 namespace {
@@ -24,11 +25,6 @@ float dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-void add_scaled(float factor, const float* a, float* out, int64_t n) {
-#pragma omp simd
-  for (int64_t d = 0; d < n; ++d) out[d] += factor * a[d];
-}
-
 class SupportBackward {
  public:
   SupportBackward(const AttentionSpec& spec, const ScreenedForward& forward, TensorView<const float> q,
@@ -43,14 +39,20 @@ class SupportBackward {
                        std::vector<double>(s.q_heads)};
     ds_.resize(p_.values.size());
     std::vector<double> row_dalpha(s.rows());
-    parallel_for(s.rows(), 64, [&](int64_t row) { row_dalpha[row] = run_row(row, g.dq); });
+    parallel_for_with(
+        s.rows(), 64, [&] { return BlockedSum(s.head_dim); },
+        [&](BlockedSum& dq, int64_t row) { row_dalpha[row] = run_row(row, dq, g.dq); });
     for (int64_t row = 0; row < s.rows(); ++row) g.dalpha[row / s.q_len % s.q_heads] += row_dalpha[row];
 
     std::vector<ColumnSupport> columns(s.batch * s.kv_heads);
     const int64_t heads = s.batch * s.kv_heads;
     parallel_for(heads, 1, [&](int64_t head) { columns[head] = transpose(head); });
-    parallel_for(heads * s.kv_len, 64,
-                 [&](int64_t i) { run_column(i / s.kv_len, i % s.kv_len, columns[i / s.kv_len], g); });
+    using Sums = std::array<BlockedSum, 2>;  // of dK and of dV
+    parallel_for_with(
+        heads * s.kv_len, 64, [&] { return Sums{BlockedSum(s.head_dim), BlockedSum(s.head_dim)}; },
+        [&](Sums& sums, int64_t i) {
+          run_column(i / s.kv_len, i % s.kv_len, columns[i / s.kv_len], sums[0], sums[1], g);
+        });
     return g;
   }
 
@@ -65,30 +67,21 @@ class SupportBackward {
   }
 
   // ds and dQ of one row; returns its dL/dalpha.
-  double run_row(int64_t row, Tensor<float>& dq) {
+  double run_row(int64_t row, BlockedSum& sum, Tensor<float>& dq) {
     const auto [b, h, kv, i] = place(row);
     const int64_t begin = p_.row_offsets[row];
     const int64_t end = p_.row_offsets[row + 1];
-    const double alpha = spec_.normalizer.alpha_of(h);
-    const int64_t dim = shape_.head_dim;
-    double u_sum = 0, ug_sum = 0;
+    for (int64_t n = begin; n < end; ++n)
+      ds_[n] = dot(dout_.row(b, h, i), v_.row(b, kv, p_.columns[n]), shape_.head_dim);  // g for now
+    const std::span<const float> p(p_.values.data() + begin, end - begin);
+    const std::span<float> ds(ds_.data() + begin, end - begin);
+    const double dalpha = entmax_gradient<float>(spec_.normalizer.alpha_of(h), p, ds, ds);
+    const auto scale = static_cast<float>(spec_.score_scale());
     for (int64_t n = begin; n < end; ++n) {
-      ds_[n] = dot(dout_.row(b, h, i), v_.row(b, kv, p_.columns[n]), dim);  // g for now
-      const double u = entmax_derivative(p_.values[n], alpha);
-      u_sum += u;
-      ug_sum += u * ds_[n];
+      ds_[n] *= scale;
+      sum.add(ds_[n], k_.row(b, kv, p_.columns[n]));
     }
-    if (begin == end) return 0;
-    const double delta = ug_sum / u_sum;
-    const double scale = spec_.score_scale();
-    double dalpha = 0;
-    for (int64_t n = begin; n < end; ++n) {
-      const double p = p_.values[n];
-      // MATH's dL/dalpha without its u~ terms: they cancel, because sum u (g - delta) = 0.
-      dalpha += (ds_[n] - delta) * p * (1 / (alpha - 1) - std::log(p)) / (alpha - 1);
-      ds_[n] = static_cast<float>(scale * entmax_derivative(p_.values[n], alpha) * (ds_[n] - delta));
-      add_scaled(ds_[n], k_.row(b, kv, p_.columns[n]), dq.row(b, h, i), dim);
-    }
+    sum.take(dq.row(b, h, i));
     return dalpha;
   }
 
@@ -118,14 +111,15 @@ class SupportBackward {
   }
 
   // dV_j = sum p dO, dK_j = sum ds q, over the column in row order: the same sum for any number of threads.
-  void run_column(int64_t head, int64_t j, const ColumnSupport& columns, Gradients<float>& g) const {
-    float* dk = g.dk.row(head / shape_.kv_heads, head % shape_.kv_heads, j);
-    float* dv = g.dv.row(head / shape_.kv_heads, head % shape_.kv_heads, j);
+  void run_column(int64_t head, int64_t j, const ColumnSupport& columns, BlockedSum& dk, BlockedSum& dv,
+                  Gradients<float>& g) const {
     for (int64_t n = columns.offsets[j]; n < columns.offsets[j + 1]; ++n) {
       const auto [b, h, kv, i] = place(columns.rows[n]);
-      add_scaled(p_.values[columns.entries[n]], dout_.row(b, h, i), dv, shape_.head_dim);
-      add_scaled(ds_[columns.entries[n]], q_.row(b, h, i), dk, shape_.head_dim);
+      dv.add(p_.values[columns.entries[n]], dout_.row(b, h, i));
+      dk.add(ds_[columns.entries[n]], q_.row(b, h, i));
     }
+    dk.take(g.dk.row(head / shape_.kv_heads, head % shape_.kv_heads, j));
+    dv.take(g.dv.row(head / shape_.kv_heads, head % shape_.kv_heads, j));
   }
 
   const AttentionShape& shape_;

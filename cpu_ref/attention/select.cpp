@@ -39,10 +39,10 @@ std::vector<int64_t> significant_places(const AttentionSpec& spec, int64_t q_hea
                                         Row<T>& row) {
   const bool entmax = spec.normalizer.kind == NormalizerKind::entmax;
   const double threshold = entmax ? normalize_row(spec.normalizer, q_head, solver, row) : 0;
-  const T to_z = entmax ? static_cast<T>(spec.normalizer.alpha_of(q_head) - 1) : T(1);
+  const double to_z = entmax ? spec.normalizer.alpha_of(q_head) - 1 : 1;
   std::vector<int64_t> kept;
   for_each_block(row, spec.selection.block, [&](int64_t begin, int64_t end) {
-    const T largest = to_z * *std::max_element(row.scores.begin() + begin, row.scores.begin() + end);
+    const double largest = to_z * *std::max_element(row.scores.begin() + begin, row.scores.begin() + end);
     if (!(largest > threshold + spec.selection.margin)) return;
     for (int64_t i = begin; i < end; ++i) kept.push_back(i);
   });
@@ -94,7 +94,6 @@ void select_keys(const AttentionSpec& spec, const RowAddress& at, Solver solver,
       spec.selection.kind == SelectionKind::shared_keys;  // no score decides: NaN elsewhere is harmless
   if ((row.poisoned && !by_index) || keeps_everything(spec)) return;
   const std::vector<int64_t> kept = selected_places(spec, at, solver, row);
-  if (row.poisoned && !by_index) return;  // z overflowed while the threshold was sought
   for (size_t i = 0; i < kept.size(); ++i) {
     row.keys[i] = row.keys[kept[i]];  // kept is rising: nothing is overwritten before it is read
     row.scores[i] = row.scores[kept[i]];

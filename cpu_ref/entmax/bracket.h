@@ -1,8 +1,10 @@
 #pragma once
 // An open interval (low, high) of T that holds tau - max, for the bracketed solvers.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "cpu_ref/entmax/evaluate.h"
 #include "cpu_ref/entmax/solver.h"
@@ -18,7 +20,12 @@ struct Bracket {
   Bracket(int64_t n, double alpha)
       : low(std::nextafter(T(-1), T(-2))), high(std::nextafter(bracket_high<T>(n, alpha), T(1))) {}
 
-  T middle() const { return low + (high - low) / 2; }
+  T middle() const {
+    // Far above alpha = 2 tau may lie hundreds of binades under the other end: halve their number then.
+    const T nearest = std::max(-high, std::numeric_limits<T>::denorm_min());
+    if (-low / 0x1p30F > nearest) return -std::sqrt(-low) * std::sqrt(nearest);
+    return low + (high - low) / 2;
+  }
   bool inside(T at) const { return low < at && at < high; }
   void narrow(T at, double f) { (f > 0 ? low : high) = at; }
 

@@ -6,8 +6,9 @@
 // row that is shifted already. Masked keys (-inf) add nothing. No checks here: no NaN, no +inf, alpha > 1.
 //
 // alpha 1.5 and 2 are sums of squares and of first powers, and vectorise; any other alpha costs one pow a
-// supported key. Sums run in T within blocks of 256 keys and in double between blocks, so that a float row of
-// any length loses a few roundings only.
+// supported key. Sums run in the type of max and offset within blocks of 256 keys and in double between
+// blocks, so that a float row of any length loses a few roundings only; a float row may be asked for in
+// double.
 
 #include <algorithm>
 #include <cmath>
@@ -49,22 +50,22 @@ T entmax_derivative(T p, double alpha) {
 
 namespace detail {
 
-template <int kBeta, class T>
-RowSums evaluate_integer(const T* z, int64_t n, T max, T offset) {
+template <int kBeta, class C, class T>
+RowSums evaluate_integer(const T* z, int64_t n, C max, C offset) {
   static_assert(kBeta == 1 || kBeta == 2);
   constexpr int64_t kBlock = 256;
   double squares = 0, sum = 0;
   int64_t support = 0;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = std::min(n, begin + kBlock);
-    T block_squares = 0, block_sum = 0, block_support = 0;  // a count in T stays in the same vector lanes
+    C block_squares = 0, block_sum = 0, block_support = 0;  // a count in C stays in the same vector lanes
 #pragma omp simd reduction(+ : block_squares, block_sum, block_support)
     for (int64_t j = begin; j < end; ++j) {
-      const T distance = z[j] - max - offset;
-      const T d = distance > 0 ? distance : T(0);
+      const C distance = z[j] - max - offset;
+      const C d = distance > 0 ? distance : C(0);
       if constexpr (kBeta == 2) block_squares += d * d;
       block_sum += d;
-      block_support += distance > 0 ? T(1) : T(0);
+      block_support += distance > 0 ? C(1) : C(0);
     }
     squares += block_squares;
     sum += block_sum;
@@ -74,15 +75,15 @@ RowSums evaluate_integer(const T* z, int64_t n, T max, T offset) {
   return {sum, static_cast<double>(support), 0, support};
 }
 
-template <class T>
-RowSums evaluate_power(const T* z, int64_t n, T max, T offset, double alpha) {
+template <class C, class T>
+RowSums evaluate_power(const T* z, int64_t n, C max, C offset, double alpha) {
   const double beta = 1 / (alpha - 1);
-  const T exponent = static_cast<T>(beta);
+  const C exponent = static_cast<C>(beta);
   RowSums sums;
   for (int64_t j = 0; j < n; ++j) {
-    const T d = z[j] - max - offset;
+    const C d = z[j] - max - offset;
     if (!(d > 0)) continue;
-    const T p = std::pow(d, exponent);
+    const C p = std::pow(d, exponent);
     const double first = static_cast<double>(p) / d;
     sums.mass += p;
     sums.slope += first;
@@ -97,8 +98,8 @@ RowSums evaluate_power(const T* z, int64_t n, T max, T offset, double alpha) {
 }  // namespace detail
 
 // z: [n], n >= 0. O(n), no allocation.
-template <class T>
-RowSums evaluate(const T* z, int64_t n, T max, T offset, double alpha) {
+template <class C, class T>
+RowSums evaluate(const T* z, int64_t n, C max, C offset, double alpha) {
   if (alpha == 1.5) return detail::evaluate_integer<2>(z, n, max, offset);
   if (alpha == 2) return detail::evaluate_integer<1>(z, n, max, offset);
   return detail::evaluate_power(z, n, max, offset, alpha);

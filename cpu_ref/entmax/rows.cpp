@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/normalizer.h"
 #include "core/parallel.h"
-#include "cpu_ref/entmax/evaluate.h"
+#include "cpu_ref/entmax/gradient.h"
 #include "cpu_ref/entmax/solver.h"
 
 namespace splash::cpu_ref {
@@ -45,11 +45,8 @@ void entmax_rows(std::span<const T> scores, std::span<const double> alpha, int64
   const int64_t n = rows > 0 ? static_cast<int64_t>(scores.size()) / rows : 0;
   parallel_for(rows, 4, [&](int64_t r) {
     const double a = alpha_of(alpha, r);
-    const std::span<T> row = p.subspan(r * n, n);  // z, then p
-    std::ranges::transform(scores.subspan(r * n, n), row.begin(),
-                           [&](T s) { return static_cast<T>(a - 1) * s; });
-    const Solver solver = a <= 2 ? Solver::newton : Solver::halley_bisection;
-    entmax_probabilities<T>(row, a, solve_tau<T>(solver, row, a), row);
+    const Solver solver = a <= 2 ? Solver::newton : Solver::bisection;
+    entmax_row<T>(solver, scores.subspan(r * n, n), a, p.subspan(r * n, n));
   });
 }
 
@@ -72,37 +69,11 @@ void entmax_rows_gradient(std::span<const T> p, std::span<const T> d_p, std::spa
   });
 }
 
-// MATH's dL/dalpha with g taken relative to delta, which dp/dalpha allows because it sums to 0: as sum u (g -
-// delta) = 0, the terms in u vanish and with them most of the cancellation.
-template <class T>
-double entmax_gradient(double alpha, std::span<const T> p, std::span<const T> d_p, std::span<T> ds) {
-  double sum_u = 0, sum_ug = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    if (!(p[i] > 0)) continue;
-    const double u = entmax_derivative<double>(p[i], alpha);
-    sum_u += u;
-    sum_ug += u * d_p[i];
-  }
-  const double delta = sum_ug / sum_u;
-  const double a = alpha - 1;
-  double d_alpha = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    ds[i] = 0;
-    if (!(p[i] > 0)) continue;
-    const double g = d_p[i] - delta;
-    ds[i] = static_cast<T>(entmax_derivative<double>(p[i], alpha) * g);
-    d_alpha += g * p[i] * (1 / a - std::log(static_cast<double>(p[i]))) / a;
-  }
-  return d_alpha;
-}
-
 template void entmax_rows(std::span<const float>, std::span<const double>, int64_t, std::span<float>);
 template void entmax_rows(std::span<const double>, std::span<const double>, int64_t, std::span<double>);
 template void entmax_rows_gradient(std::span<const float>, std::span<const float>, std::span<const double>,
                                    int64_t, std::span<float>, std::span<double>);
 template void entmax_rows_gradient(std::span<const double>, std::span<const double>, std::span<const double>,
                                    int64_t, std::span<double>, std::span<double>);
-template double entmax_gradient(double, std::span<const float>, std::span<const float>, std::span<float>);
-template double entmax_gradient(double, std::span<const double>, std::span<const double>, std::span<double>);
 
 }  // namespace splash::cpu_ref

@@ -12,11 +12,11 @@
 #include "core/error.h"
 #include "core/normalizer.h"
 #include "cpu_ref/entmax/bisection.h"
-#include "cpu_ref/entmax/evaluate.h"
 #include "cpu_ref/entmax/halley_bisection.h"
 #include "cpu_ref/entmax/histogram.h"
 #include "cpu_ref/entmax/newton.h"
 #include "cpu_ref/entmax/sorting.h"
+#include "cpu_ref/entmax/threshold.h"
 #include "cpu_ref/normalize/row_scan.h"
 
 namespace splash::cpu_ref {
@@ -36,6 +36,47 @@ void require_options(const SolverOptions& options) {
     throw InvalidArgument(fmt::format("tolerance is {}; it must be >= 0", options.tolerance));
   if (options.histogram_bins < 1)
     throw InvalidArgument(fmt::format("histogram_bins is {}; it must be >= 1", options.histogram_bins));
+}
+
+void require_solver_and_options(Solver solver, double alpha, const SolverOptions& options) {
+  require_entmax_alpha(alpha);
+  require_options(options);
+  if (!supports_alpha(solver, alpha))
+    throw Unsupported(fmt::format(
+        "the {} solver takes {}, not alpha = {}; bisection and halley_bisection take it", to_string(solver),
+        solver == Solver::sorting ? "alpha = 1.5 and 2" : "alpha <= 2", alpha));
+}
+
+void require_room(size_t scores, size_t room) {
+  if (scores == room) return;
+  throw InvalidArgument(
+      fmt::format("there are {} scores and room for {} probabilities; they must match", scores, room));
+}
+
+// A row with a visible key and no NaN or +inf.
+template <class T>
+RowSolution<T> run_solver(Solver solver, std::span<const T> z, T max, double alpha,
+                          const SolverOptions& options) {
+  switch (solver) {
+    case Solver::bisection:
+      return solve_bisection(z, max, alpha, options);
+    case Solver::sorting:
+      return solve_sorting(z, max, alpha);
+    case Solver::newton:
+      return solve_newton(z, max, alpha, options);
+    case Solver::halley_bisection:
+      return solve_halley_bisection(z, max, alpha, options);
+    case Solver::histogram:
+      return solve_histogram(z, max, alpha, options);
+  }
+  throw InvalidArgument(fmt::format("there is no solver number {}", static_cast<int>(solver)));
+}
+
+// (alpha - 1) (s - max): what a solver sees of huge scores too.
+template <class T>
+void relative_row(std::span<const T> scores, T max, double alpha, std::span<T> z) {
+  const auto factor = static_cast<T>(alpha - 1);
+  std::ranges::transform(scores, z.begin(), [&](T s) { return factor * (s - max); });
 }
 
 }  // namespace
@@ -72,56 +113,65 @@ bool supports_alpha(Solver solver, double alpha) {
 
 template <class T>
 RowSolution<T> solve_tau(Solver solver, std::span<const T> z, double alpha, const SolverOptions& options) {
-  require_entmax_alpha(alpha);
-  require_options(options);
-  if (!supports_alpha(solver, alpha))
-    throw Unsupported(fmt::format(
-        "the {} solver takes {}, not alpha = {}; bisection and halley_bisection take it", to_string(solver),
-        solver == Solver::sorting ? "alpha = 1.5 and 2" : "alpha <= 2", alpha));
-  constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  require_solver_and_options(solver, alpha, options);
   constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
   const RowScan<T> scan = scan_row(z);
   if (scan.poisoned) return {kNan, kNan, 0, 0, kNan};
-  if (scan.empty()) return {0, kInfinity, 0, 0, 0};
-  switch (solver) {
-    case Solver::bisection:
-      return solve_bisection(z, scan.max, alpha, options);
-    case Solver::sorting:
-      return solve_sorting(z, scan.max, alpha);
-    case Solver::newton:
-      return solve_newton(z, scan.max, alpha, options);
-    case Solver::halley_bisection:
-      return solve_halley_bisection(z, scan.max, alpha, options);
-    case Solver::histogram:
-      return solve_histogram(z, scan.max, alpha, options);
-  }
-  throw InvalidArgument(fmt::format("there is no solver number {}", static_cast<int>(solver)));
+  if (scan.empty()) return {0, std::numeric_limits<T>::infinity(), 0, 0, 0};
+  return run_solver(solver, z, scan.max, alpha, options);
 }
 
 template <class T>
 void entmax_probabilities(std::span<const T> z, double alpha, const RowSolution<T>& solution,
                           std::span<T> p) {
   require_entmax_alpha(alpha);
-  if (z.size() != p.size())
-    throw InvalidArgument(
-        fmt::format("entmax_probabilities got {} scores and room for {} probabilities; they must match",
-                    z.size(), p.size()));
-  if (std::isnan(solution.offset)) {
-    std::ranges::fill(p, solution.offset);
+  require_room(z.size(), p.size());
+  if (std::isnan(solution.offset) || std::isinf(solution.offset)) {
+    std::ranges::fill(p, std::isnan(solution.offset) ? solution.offset : T(0));
     return;
   }
-  std::ranges::transform(z, p.begin(), [&](T value) {
-    const T d = value - solution.max - solution.offset;
-    return d > 0 ? entmax_power(d, alpha) : T(0);
-  });
+  std::vector<T> scratch(alpha > 2 ? z.size() : 0);
+  settle<T>(z, solution.max, 1, alpha, -static_cast<double>(solution.offset), scratch).probabilities(z, p);
+}
+
+template <class T>
+double entmax_row(Solver solver, std::span<const T> scores, double alpha, std::span<T> p,
+                  const SolverOptions& options, int* iterations) {
+  require_solver_and_options(solver, alpha, options);
+  require_room(scores.size(), p.size());
+  const RowScan<T> scan = scan_row(scores);
+  if (iterations != nullptr) *iterations = 0;
+  if (scan.poisoned || scan.empty()) {
+    std::ranges::fill(p, scan.poisoned ? std::numeric_limits<T>::quiet_NaN() : T(0));
+    return scan.poisoned ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
+  }
+  double start = std::numeric_limits<double>::quiet_NaN();
+  if (alpha <= 2) {
+    relative_row(scores, scan.max, alpha, p);
+    const RowSolution<T> solution = run_solver<T>(solver, p, T(0), alpha, options);
+    if (iterations != nullptr) *iterations = solution.iterations;
+    start = -static_cast<double>(solution.offset);
+  }
+  const Threshold threshold = settle<T>(scores, scan.max, alpha - 1, alpha, start, p);
+  threshold.probabilities<T>(scores, p);
+  return threshold.tau();
 }
 
 EntmaxRow entmax(std::span<const double> scores, double alpha, Solver solver, const SolverOptions& options) {
-  std::vector<double> p(scores.begin(), scores.end());
-  for (double& value : p) value *= alpha - 1;
-  const auto solution = solve_tau<double>(solver, p, alpha, options);
-  entmax_probabilities<double>(p, alpha, solution, p);
-  return {std::move(p), solution.tau(), solution.support, solution.iterations, solution.residual};
+  EntmaxRow row{.probabilities = std::vector<double>(scores.size())};
+  row.tau = entmax_row<double>(solver, scores, alpha, row.probabilities, options, &row.iterations);
+  if (alpha > 2 && std::isfinite(row.tau)) {  // the solver has not run yet
+    std::vector<double> z(scores.size());
+    relative_row<double>(scores, scan_row(scores).max, alpha, z);
+    row.iterations = run_solver<double>(solver, z, 0, alpha, options).iterations;
+  }
+  double sum = 0;
+  for (const double p : row.probabilities) {
+    sum += p;
+    row.support += p > 0 ? 1 : 0;
+  }
+  row.residual = std::isnan(sum) || row.support > 0 ? std::abs(sum - 1) : 0;
+  return row;
 }
 
 template RowSolution<float> solve_tau(Solver, std::span<const float>, double, const SolverOptions&);
@@ -130,5 +180,9 @@ template void entmax_probabilities(std::span<const float>, double, const RowSolu
                                    std::span<float>);
 template void entmax_probabilities(std::span<const double>, double, const RowSolution<double>&,
                                    std::span<double>);
+template double entmax_row(Solver, std::span<const float>, double, std::span<float>, const SolverOptions&,
+                           int*);
+template double entmax_row(Solver, std::span<const double>, double, std::span<double>, const SolverOptions&,
+                           int*);
 
 }  // namespace splash::cpu_ref

@@ -2,10 +2,11 @@
 // The threshold tau of one row of alpha-entmax: p_j = [z_j - tau]_+^(1/(alpha-1)) with sum p = 1, where
 // z = (alpha-1) s.
 //
-// Every solver works on x = z - max(z), so that huge logits lose nothing, and returns tau as max + offset.
-// Entries of -inf are masked keys. A row without visible keys, or without keys, has support 0 and p = 0, by
-// max 0 and offset (so tau) +inf. A row with NaN or +inf has max, offset and residual NaN, support 0 and
-// every p NaN.
+// Every solver works on x = z - max(z), so that huge logits lose nothing, and returns tau as max + offset,
+// rounded to T. Probabilities are not computed from that: it is where settle() starts (threshold.h), which
+// states the threshold so that sum p = 1 holds for any alpha and length. Entries of -inf are masked keys. A
+// row without visible keys, or without keys, has support 0 and p = 0, by max 0 and offset (so tau) +inf. A
+// row with NaN or +inf has max, offset and residual NaN, support 0 and every p NaN.
 
 #include <cstdint>
 #include <span>
@@ -32,7 +33,7 @@ struct RowSolution {
   T offset = 0;         // tau - max, in [-1, 0]
   int64_t support = 0;  // keys with p > 0
   int iterations = 0;   // evaluations of f over the row after the first one (sorting: 0)
-  T residual = 0;       // |sum p - 1|, before any renormalisation
+  T residual = 0;       // |sum p - 1| at this tau, as far as sums in T tell
 
   double tau() const { return static_cast<double>(max) + static_cast<double>(offset); }
 };
@@ -54,9 +55,17 @@ template <class T>
 RowSolution<T> solve_tau(Solver solver, std::span<const T> z, double alpha,
                          const SolverOptions& options = {});
 
-// p_j = [z_j - tau]_+^(1/(alpha-1)), not renormalised. z, p: [n]; they may be the same memory.
+// p of the row, whose threshold settle() finds from the solution's. z, p: [n]; they may be the same memory.
 template <class T>
 void entmax_probabilities(std::span<const T> z, double alpha, const RowSolution<T>& solution, std::span<T> p);
+
+// p = entmax of one row of scores, without overflow of z. The solver only finds where settle() starts, and
+// for alpha > 2, where settle() needs no start, it does not run. Returns tau in units of z: NaN for a
+// poisoned row, +inf for one without visible keys. scores, p: [n], not the same memory. `iterations`, where
+// given, receives the solver's count. No allocation but the solver's. Throws as solve_tau.
+template <class T>
+double entmax_row(Solver solver, std::span<const T> scores, double alpha, std::span<T> p,
+                  const SolverOptions& options = {}, int* iterations = nullptr);
 
 // Convenience: scores in, probabilities out (the calculator and tests use it).
 struct EntmaxRow {
@@ -64,7 +73,7 @@ struct EntmaxRow {
   double tau = 0;  // in units of z
   int64_t support = 0;
   int iterations = 0;
-  double residual = 0;
+  double residual = 0;  // |sum p - 1|
 };
 EntmaxRow entmax(std::span<const double> scores, double alpha, Solver solver = Solver::bisection,
                  const SolverOptions& options = {});

@@ -89,6 +89,19 @@ def test_entmax_numbers(splash: Splash, alpha: float, solver: str):
     assert isinstance(result["iterations"], int)
 
 
+@pytest.mark.parametrize("alpha", [1.000001, 1.001, 1.5, 2, 3, 10, 64])
+@pytest.mark.parametrize("scores", [[0.0, 0, 1], [2, 1.9, 1.5], [0.1] + 2000 * [0.0], [1e308, -1e308], [5e-324, 0]])
+def test_entmax_adds_up_to_1_at_any_alpha(splash: Splash, alpha: float, scores: list[float]):
+    result = splash.json("entmax", "--alpha", alpha, input=" ".join(map(str, scores)))
+    p = result["probabilities"]
+    assert abs(math.fsum(p) - 1) <= 1e-12 and result["residual"] <= 1e-12
+    a, positive = alpha - 1, [i for i, x in enumerate(p) if x > 0]
+    for i in positive[:2] + positive[-1:]:  # two keys of a support: (p_i^a - p_0^a) / a = s_i - s_0
+        first = positive[0]
+        gap = (math.expm1(a * math.log(p[i])) - math.expm1(a * math.log(p[first]))) / a
+        assert gap == pytest.approx(scores[i] - scores[first], rel=1e-9, abs=1e-9)
+
+
 def test_entmax_takes_negative_scores_masked_keys_and_stdin(splash: Splash):
     result = splash.json("entmax", "-1", "-2.5e-1", "-inf", "--alpha", "2")
     assert result["support"] == [0, 1]

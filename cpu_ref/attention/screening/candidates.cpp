@@ -4,10 +4,10 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <span>
 
 #include "cpu_ref/entmax/evaluate.h"
-#include "cpu_ref/entmax/halley_bisection.h"
-#include "cpu_ref/entmax/newton.h"
+#include "cpu_ref/entmax/threshold.h"
 
 namespace splash::cpu_ref::screening {
 namespace {
@@ -142,28 +142,23 @@ double Candidates::solve() {
   if (cut) keep_largest(k_keep_);
   if (count_ == 0) return std::numeric_limits<double>::infinity();
   keep_above(-kInfinity);
-  thread_local std::vector<double> z;
-  z.assign(z_.begin(), z_.begin() + padded_count());
-  const double max = largest(z_.data(), count_);
-  double offset = 0;
-  if (alpha_ <= 2) {
-    // Of a cut row the bound of all keys is none; else it holds up to its rounding, which Newton would step
-    // back from.
-    const double start = cut ? -1 : std::max(-1.0, bound_ - max - kEpsilon * (16 + 4 * std::abs(max)));
-    offset = newton_refine<double>(z.data(), padded_count(), max, start, alpha_).offset;
-  } else {
-    offset = solve_halley_bisection<double>(z, max, alpha_, {}).offset;
-  }
+  const float max = largest(z_.data(), count_);
+  // Of a cut row the bound of all keys is none; else it holds up to its rounding.
+  const double start = cut ? 1 : static_cast<double>(max) - bound_ + kEpsilon * (16 + 4 * std::abs(max));
+  thread_local std::vector<float> scratch;
+  if (alpha_ > 2) scratch.resize(padded_count());
+  const std::span<float> z(z_.data(), padded_count());
+  const Threshold threshold = settle<float>(z, max, 1, alpha_, std::min(1.0, start), scratch);
+  threshold.probabilities<float>(z, z);
   int64_t kept = 0;
   for (int64_t i = 0; i < count_; ++i) {
-    const double d = z[i] - max - offset;
-    const auto probability = d > 0 ? static_cast<float>(entmax_power(d, alpha_)) : 0.0f;
+    const float probability = z_[i];
     z_[kept] = probability;
     keys_[kept] = keys_[i];
     kept += probability > 0 ? 1 : 0;
   }
   count_ = kept;
-  return max + offset;
+  return threshold.tau();
 }
 
 }  // namespace splash::cpu_ref::screening

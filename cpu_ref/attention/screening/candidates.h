@@ -16,7 +16,7 @@ namespace splash::cpu_ref::screening {
 
 class Candidates {
  public:
-  // alpha > 1; z = factor * <q, k>, factor > 0; k_keep: at most that many keys, the largest (0: all).
+  // Any alpha; z = factor * <q, k>, factor > 0; k_keep: at most that many keys, the largest (0: all).
   void reset(double alpha, float factor, int64_t k_keep);
 
   // Keys with <q, k> at or under it can be dropped.
@@ -33,8 +33,8 @@ class Candidates {
   // kept.
   void take_all(const float* products, int64_t n, int64_t first_key, const RowMask& mask);
 
-  // Solves the row on what is left, in double: keeps the support, with its probabilities, in key order.
-  // Returns tau, +inf for a row without keys.
+  // Solves the row on what is left, in double (cpu_ref/entmax/threshold.h): keeps the support, with its
+  // probabilities, in key order. Returns tau, +inf for a row without keys.
   double solve();
 
  private:
