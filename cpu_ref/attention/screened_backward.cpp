@@ -49,7 +49,10 @@ class SupportBackward {
     parallel_for(heads, 1, [&](int64_t head) { columns[head] = transpose(head); });
     using Sums = std::array<BlockedSum, 2>;  // of dK and of dV
     parallel_for_with(
-        heads * s.kv_len, 64, [&] { return Sums{BlockedSum(s.head_dim), BlockedSum(s.head_dim)}; },
+        heads * s.kv_len, 64,
+        [&] {
+          return Sums{BlockedSum(s.head_dim), BlockedSum(s.head_dim)};
+        },
         [&](Sums& sums, int64_t i) {
           run_column(i / s.kv_len, i % s.kv_len, columns[i / s.kv_len], sums[0], sums[1], g);
         });

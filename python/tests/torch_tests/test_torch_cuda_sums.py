@@ -66,10 +66,11 @@ def test_of_attention(pattern, n, dtype):
         error = (plain[:, :, ::8].double().cpu() - reference).norm() / reference.norm()
         if not error <= 1e-4 + 2 * rounding:
             wrong.append(f"alpha {alpha}: out's error is {error:.2g}")
+        if pattern not in ("broad", "sparse") or n == 1:
+            continue  # where keys are equal, or one has it all, dQ is a sum of which nothing is left
         # A row's gradient depends on that row alone.
         (d_q,) = torch.autograd.grad(reference[..., 1:].square().sum(), wide[:1])
-        scale = d_q.norm().clamp(min=1e-3 * reference.norm())
-        error = (gradient[0][:, :, ::8].double().cpu() - d_q).norm() / scale
+        error = (gradient[0][:, :, ::8].double().cpu() - d_q).norm() / d_q.norm()
         if not error <= 2e-3 + 20 * rounding:
             wrong.append(f"alpha {alpha}: dQ's error is {error:.2g}")
     assert not wrong, "; ".join(wrong)
