@@ -270,6 +270,7 @@ std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,
     if (!fits.empty() && std::find(seen_cases.begin(), seen_cases.end(), fits[0]) == seen_cases.end())
       seen_cases.push_back(fits[0]);
   }
+  if (kernels.empty()) throw InvalidArgument("there are no counters of any kernel");
   if (seen_cases.empty()) {
     const NcuKernel& first = kernels.front();
     throw InvalidArgument(fmt::format(

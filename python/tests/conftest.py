@@ -13,7 +13,7 @@ for needed in ("h5py", "xarray", "h5netcdf", "matplotlib"):
     pytest.importorskip(needed)
 
 TESTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+sys.path[:0] = [str(TESTS), os.environ.get("SPLASH_PACKAGE", str(TESTS.parent))]  # elsewhere under sanitizers
 
 TINY = """\
 title = "A tiny study for the Python tests"
