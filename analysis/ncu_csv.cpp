@@ -185,6 +185,22 @@ std::vector<NcuKernel> kernels_of(const std::vector<Row>& table) {
   return kernels;
 }
 
+// The name without unnamed namespaces: "(anonymous namespace)::", "<unnamed>::", or, as ncu cuts it,
+// "unnamed>::". In "kernel<unnamed>::Type>" the '<' opens the kernel's template arguments, and stays.
+std::string without_unnamed(std::string name) {
+  for (const std::string scope : {"(anonymous namespace)::", "unnamed>::"}) {
+    for (std::size_t at = 0; (at = name.find(scope)) != std::string::npos;) {
+      name.erase(at, scope.size());
+      const bool opened = scope.front() == 'u' && at > 0 && name[at - 1] == '<';
+      const bool of_template =
+          opened && at > 1 &&
+          (std::isalnum(static_cast<unsigned char>(name[at - 2])) != 0 || name[at - 2] == '_');
+      if (opened && !of_template) name.erase(at - 1, 1);
+    }
+  }
+  return name;
+}
+
 std::string refusal_in(const std::string& text) {
   constexpr const char* kMark = "==ERROR== ";
   const std::size_t at = text.find(kMark);
@@ -234,9 +250,8 @@ std::vector<std::vector<std::string>> parse_csv(const std::string& text) {
 
 std::string NcuKernel::function() const {
   // Up to the parameters, without template arguments, scopes and the type of the result.
-  std::string whole = name, text;
-  const std::string unnamed = "(anonymous namespace)";
-  for (std::size_t at = 0; (at = whole.find(unnamed)) != std::string::npos;) whole.erase(at, unnamed.size());
+  const std::string whole = without_unnamed(name);
+  std::string text;
   int depth = 0;
   for (const char c : whole) {
     if (c == '<') ++depth;

@@ -28,11 +28,13 @@ std::vector<hsize_t> chunk_extents(const Extents& extents, size_t element_bytes)
   return chunk;
 }
 
-Handle creation_properties(const Extents& extents, size_t element_bytes) {
+// Text stays as it is: a filter would see references to the strings alone, and netCDF's tools copy none of
+// that.
+Handle creation_properties(const Extents& extents, H5T_class_t kind, size_t element_bytes) {
   Handle properties(H5Pcreate(H5P_DATASET_CREATE));
   H5Pset_obj_track_times(properties.id(), false);  // equal reports are equal files
   const size_t bytes = element_bytes * static_cast<size_t>(element_count(extents));
-  if (!extents.empty() && bytes > kCompressFrom) {
+  if (kind != H5T_STRING && !extents.empty() && bytes > kCompressFrom) {
     const std::vector<hsize_t> chunk = chunk_extents(extents, element_bytes);
     H5Pset_chunk(properties.id(), static_cast<int>(chunk.size()), chunk.data());
     if (H5Zfilter_avail(H5Z_FILTER_DEFLATE) > 0) {
@@ -149,7 +151,7 @@ Dataset Group::create(const std::string& name, const Extents& extents, int64_t t
   const Handle space(shape.empty() ? H5Screate(H5S_SCALAR)
                                    : H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr));
   const Handle link = link_properties();
-  const Handle properties = creation_properties(extents, element_bytes);
+  const Handle properties = creation_properties(extents, kind, element_bytes);
   Handle handle(
       H5Dcreate2(handle_.id(), name.c_str(), type, space.id(), link.id(), properties.id(), H5P_DEFAULT));
   if (!handle.valid() ||

@@ -123,6 +123,21 @@ TEST_CASE("a kernel's function is its name without types, scopes and arguments")
   CHECK(named("plain").function() == "plain");
 }
 
+TEST_CASE("unnamed namespaces are told from template arguments, however a profiler writes them") {
+  for (const std::string result : {"", "void "}) {
+    for (const std::string scope : {"", "a::b::", "<unnamed>::", "unnamed>::", "(anonymous namespace)::",
+                                    "a::<unnamed>::", "a::unnamed>::", "unnamed>::B<unnamed>::C, 2>::"}) {
+      for (const std::string types : {"", "<__nv_bfloat16, 64>", "<(int)64>", "<unnamed>::Loads>",
+                                      "<<unnamed>::Loads<1>>", "<(anonymous namespace)::Loads>",
+                                      "<float, unnamed>::Loads, 2>", "<a::unnamed>::A<1>, (bool)0>"}) {
+        const std::string name = result + scope + "kernel_1" + types + "(unnamed>::Problem, T1 *)";
+        CAPTURE(name);
+        CHECK(named(name).function() == "kernel_1");
+      }
+    }
+  }
+}
+
 TEST_CASE("what is no table is refused; a profiler that may not look is quoted") {
   const NcuResults refused = parse_ncu(
       "==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n==PROF== Bye\n");

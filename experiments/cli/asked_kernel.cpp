@@ -1,6 +1,7 @@
 #include "experiments/cli/asked_kernel.h"
 
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -80,10 +81,13 @@ KernelCase planned(const KernelCase& recorded, const Parameters& before, const P
 AskedChanges parse_changes(const Words& settings) {
   const std::vector<experiments::ParameterInfo> declared = experiments::problem_parameters();
   AskedChanges changes;
+  std::set<std::string> seen;
   for (const std::string& setting : settings) {
     const auto equals = setting.find('=');
     const std::string name = setting.substr(0, equals);
     const std::string text = equals == std::string::npos ? "" : setting.substr(equals + 1);
+    if (equals != std::string::npos && !seen.insert(name).second)
+      throw InvalidArgument(fmt::format("{} is given twice; it takes one value", name));
     if (text.empty() || !read_cut(name, text, changes.cut)) {
       const auto info =
           std::find_if(declared.begin(), declared.end(), [&](const auto& d) { return d.name == name; });

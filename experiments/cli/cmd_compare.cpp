@@ -118,7 +118,7 @@ void print_text(const Comparison& comparison) {
 int cmd_compare(const Words& words) {
   CLI::App app;
   prepare(app, "compare",
-          "splash compare data/reports/reference.h5 out/reproduce/report.h5\n"
+          "splash compare data/reports/reproduce-quick.h5 out/reproduce/report.h5\n"
           "splash compare before.h5 after.h5 --tolerance 1e-6 --json",
           "Matches the cases of two reports by their parameters. Reproducible results must agree within the "
           "tolerance;\n"

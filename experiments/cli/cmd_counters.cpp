@@ -197,7 +197,7 @@ int cmd_counters(const Words& words) {
   prepare(
       app, "counters",
       "splash counters data/reports/ladders-h200.h5 --command --kernels wmma/10 > profile.sh\n"
-      "splash counters report.h5 --ncu raw.csv --case 3f2a\n"
+      "splash counters report.h5 --ncu raw.csv --case e180\n"
       "splash counters report.h5 --ncu folder --write with-counters.h5\n"
       "splash counters with-counters.h5 --kernels wmma",
       "What Nsight Compute saw of the kernels of a report, beside what their declarations count: FLOPs "

@@ -17,15 +17,16 @@ using namespace experiments;
 
 int cmd_run(const Words& words) {
   CLI::App app;
-  prepare(app, "run",
-          "splash run accuracy-captures --quick\n"
-          "splash run my-sweep.toml --out sweep.h5 --set alpha=1.25\n"
-          "splash run my-sweep.toml --resume\n"
-          "splash run experiments/ladders           (every experiment of the folder, one report)\n"
-          "splash run my-sweep.toml --shard 2/8     (then: splash merge)",
-          "Runs the cases of one experiment, or of a folder of them, in order, and writes its report. Every "
-          "finished case is kept in\n"
-          "<report>.journal, so that a run killed at any moment can go on with --resume.");
+  prepare(
+      app, "run",
+      "splash run accuracy --quick\n"
+      "splash run my-sweep.toml --out sweep.h5 --set alpha=1.25\n"
+      "splash run my-sweep.toml --resume\n"
+      "splash run my-sweep.toml --shard 2/8     (then: splash merge)\n"
+      "splash run experiments/ladders           (every experiment of the folder, one report; needs a GPU)",
+      "Runs the cases of one experiment, or of a folder of them, in order, and writes its report. Every "
+      "finished case is kept in\n"
+      "<report>.journal, so that a run killed at any moment can go on with --resume.");
   std::string name, out, shard;
   Words assignments;
   bool quick = false;
@@ -36,7 +37,7 @@ int cmd_run(const Words& words) {
   app.add_option("--out", out, "the report's file (out/<experiment>.h5)")->type_name("PATH");
   app.add_option("--shard", shard, "only the cases of shard i of N")->type_name("i/N");
   app.add_option("--set", assignments,
-                 "one value for a parameter, instead of the definition's; may be repeated")
+                 "one value for a parameter, instead of the definition's; once a parameter")
       ->type_name("P=V")
       ->expected(1)
       ->take_all();

@@ -29,6 +29,7 @@ int cmd_doctor(const Words& words);
 int cmd_entmax(const Words& words);
 int cmd_list(const Words& words);
 int cmd_merge(const Words& words);
+int cmd_migrate(const Words& words);
 int cmd_recount(const Words& words);
 int cmd_reproduce(const Words& words);
 int cmd_run(const Words& words);

@@ -44,6 +44,7 @@ const Command kCommands[] = {
     {"counters", "what a profiler saw of the kernels of a report, beside what was counted", cmd_counters},
     {"what-if", "how long a recorded kernel would take elsewhere, or cut into other tiles", cmd_what_if},
     {"recount", "a recorded report with what today's declarations count of its kernels", cmd_recount},
+    {"migrate", "an older report with the labels and storage of today", cmd_migrate},
     {"ceilings", "what the GPU reaches: bandwidths, rates and launches, beside its data sheet", cmd_ceilings},
     {"entmax", "calculator: tau, probabilities and support of a row of scores", cmd_entmax},
     {"doctor", "what this machine has, what is missing, and what to do about it", cmd_doctor},

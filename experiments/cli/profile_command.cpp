@@ -1,6 +1,7 @@
 #include "experiments/cli/profile_command.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -10,12 +11,14 @@
 namespace splash::cli {
 namespace {
 
+// "" where it has no effect on the case.
 std::string parameter(const analysis::Report& report, int64_t row, const char* name) {
   const analysis::Column* column = report.find(name);
   if (column == nullptr || column->width != 1)
     throw ReportError(fmt::format("there is no column '{}' to profile the case again from", name));
   const auto at = static_cast<std::size_t>(row);
-  return column->info.is_text ? column->texts[at] : fmt::format("{}", column->numbers[at]);
+  if (column->info.is_text) return column->texts[at];
+  return std::isnan(column->numbers[at]) ? "" : fmt::format("{}", column->numbers[at]);
 }
 
 }  // namespace
@@ -36,7 +39,7 @@ std::string profile_command(const analysis::Report& report, const analysis::Kern
               fmt::format("{},{},{},{},{},{}", get("batch"), get("q_heads"), get("kv_heads"), get("q_len"),
                           get("kv_len"), get("head_dim"))};
   const auto add = [&](const char* option, const char* column) {
-    bench.insert(bench.end(), {option, get(column)});
+    if (const std::string value = get(column); !value.empty()) bench.insert(bench.end(), {option, value});
   };
   add("--dtype", "dtype");
   add("--normalizer", "normalizer");

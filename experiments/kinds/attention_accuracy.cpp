@@ -149,6 +149,13 @@ class AttentionAccuracy : public Kind {
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = p;
+    keep_used_inputs(kept);
+    if (scope_of(p) != SelectionKind::top_k_block) kept.erase("block");
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   CaseResult evaluate(const Parameters& p) const override {

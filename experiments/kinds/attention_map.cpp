@@ -51,6 +51,13 @@ class AttentionMap : public Kind {
     if (get_integer(p, "tokens") < 1) throw InvalidArgument("tokens must be at least 1");
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = p;
+    keep_used_inputs(kept);
+    kept["tokens"] = std::min(get_integer(p, "tokens"), get_integer(kept, "length"));
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   CaseResult evaluate(const Parameters& p) const override {

@@ -232,6 +232,23 @@ class EntmaxSolver : public Kind {
     if (!(get_number(p, "tolerance") >= 0)) throw InvalidArgument("tolerance must be 0 or more");
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = p;
+    const WorkloadKind workload = workload_from_string(get_text(p, "workload"));
+    if (workload == WorkloadKind::sink) {
+      kept.erase("query_variance");
+    } else {
+      kept.erase("gap");
+      if (workload != WorkloadKind::clustered) kept.erase("spread");
+    }
+    const Solver solver = cpu_ref::solver_from_string(get_text(p, "solver"));
+    if (solver != Solver::histogram) kept.erase("histogram_bins");
+    if (solver == Solver::sorting) {
+      for (const char* name : {"tolerance", "max_iterations"}) kept.erase(name);
+    }
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override { return row_key(p); }
 
   CaseResult evaluate(const Parameters& p) const override {

@@ -30,6 +30,20 @@ bool is_peer(const std::string& implementation) {
   return implementation.starts_with(kPeerPrefix);
 }
 
+std::string backend_of(const std::string& peer) {
+  return peer.substr(std::string(kPeerPrefix).size());
+}
+
+// The problem that the implementation computes: PyTorch's attention is dense softmax whatever was asked.
+Parameters computed(Parameters p) {
+  const std::string& implementation = get_text(p, "implementation");
+  if (is_peer(implementation) && !is_entmax_backend(backend_of(implementation))) {
+    p["normalizer"] = std::string("softmax");
+    p["selection"] = std::string("all");
+  }
+  return p;
+}
+
 bool with_backward(const Parameters& p) {
   return get_text(p, "pass") == "forward_backward";
 }
@@ -205,14 +219,12 @@ Tensor<double> rounded(const Tensor<float>& tensor, Dtype dtype) {
   return copy;
 }
 
-CaseResult measure_peer(const Parameters& p, AttentionSpec spec) {
+CaseResult measure_peer(const Parameters& p, const AttentionSpec& spec) {
   CaseResult result;
-  const std::string backend = get_text(p, "implementation").substr(std::string(kPeerPrefix).size());
+  const std::string backend = backend_of(get_text(p, "implementation"));
   const bool entmax = is_entmax_backend(backend);
-  if (!entmax) {
-    spec.normalizer.kind = NormalizerKind::softmax;
-    spec.selection = {};
-  } else if (spec.normalizer.kind != NormalizerKind::entmax || spec.selection.kind != SelectionKind::all) {
+  if (entmax &&
+      (spec.normalizer.kind != NormalizerKind::entmax || spec.selection.kind != SelectionKind::all)) {
     result.texts["version"] = "not run: it computes entmax over all keys and nothing else";
     return result;
   }
@@ -302,7 +314,7 @@ class GpuAttention : public Kind {
     const std::string& implementation = get_text(p, "implementation");
     if (is_peer(implementation)) {
       const auto& peers = torch_gpu_backends();
-      const std::string backend = implementation.substr(std::string(kPeerPrefix).size());
+      const std::string backend = backend_of(implementation);
       if (std::find(peers.begin(), peers.end(), backend) == peers.end()) {
         throw InvalidArgument(
             fmt::format("PyTorch backend '{}' is unknown; there are: {}", backend, fmt::join(peers, ", ")));
@@ -317,10 +329,17 @@ class GpuAttention : public Kind {
       throw InvalidArgument("forward and backward are timed between events; the method graph takes forward");
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = computed(p);
+    kept["checked_rows"] = checked_row_count(kept, get_integer(p, "checked_rows"));
+    keep_used_problem(kept, with_backward(p));
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override { return problem_key(p); }
 
   CaseResult evaluate(const Parameters& p) const override {
-    const AttentionSpec spec = problem_spec(p);
+    const AttentionSpec spec = problem_spec(computed(p));
     return is_peer(get_text(p, "implementation")) ? measure_peer(p, spec) : measure_variant(p, spec);
   }
 

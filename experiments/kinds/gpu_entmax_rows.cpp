@@ -132,6 +132,12 @@ class GpuEntmaxRows : public Kind {
     require_entmax_alpha(get_number(p, "alpha"));
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = p;
+    kept["checked_rows"] = std::min(get_integer(p, "checked_rows"), get_integer(p, "rows"));
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override { return "gaussian rows: " + scores_key(p); }
 
   CaseResult evaluate(const Parameters& p) const override {

@@ -58,6 +58,13 @@ Tensor<double> part(const Tensor<double>& tensor, int64_t rows) {
   return result;
 }
 
+int64_t checked_row_count(int64_t q_len, const Selection& selection, int64_t at_most) {
+  if (selection.kind != SelectionKind::shared_keys || at_most >= q_len) return std::min(q_len, at_most);
+  // Tiles count from the first query: whole ones are kept, and only a length of whole tiles ends with one.
+  return q_len % selection.block == 0 ? std::max(selection.block, at_most / selection.block * selection.block)
+                                      : q_len;
+}
+
 // What the last `rows` queries of the last batch entry see of a mask's positions and of the shared keys.
 void keep_last(std::vector<int64_t>& positions, int64_t rows) {
   if (!positions.empty()) positions.erase(positions.begin(), positions.end() - rows);
@@ -149,6 +156,19 @@ void check_input(const Parameters& p) {
                                     to_string(captured), to_string(shape_of(p))));
 }
 
+void keep_used_problem(Parameters& p, bool seeded) {
+  const SelectionKind selection = selection_from_string(get_text(p, "selection"));
+  const bool in_blocks = selection == SelectionKind::top_k_block,
+             shared = selection == SelectionKind::shared_keys;
+  if (get_text(p, "normalizer") == "softmax") p.erase("alpha");
+  if (!in_blocks && selection != SelectionKind::top_k_row) p.erase("k_keep");
+  if (!in_blocks && !shared) p.erase("block");
+  if (!shared) p.erase("share");
+  if (!of_capture(p)) return;
+  p.erase("query_variance");
+  if (!shared && !seeded) p.erase("seed");
+}
+
 std::string problem_key(const Parameters& p) {
   std::string key = get_text(p, "input");
   if (of_capture(p)) key += " " + captures_hash();
@@ -206,16 +226,15 @@ std::shared_ptr<const Tensor<float>> problem_d_out(const Parameters& p) {
                    [](const Tensor<float>& x) { return static_cast<int64_t>(sizeof(float)) * x.size(); });
 }
 
+int64_t checked_row_count(const Parameters& p, int64_t at_most) {
+  const Selection selection{.kind = selection_from_string(get_text(p, "selection")),
+                            .block = get_integer(p, "block")};
+  return checked_row_count(get_integer(p, "q_len"), selection, at_most);
+}
+
 CheckedRows checked_rows(const AttentionSpec& spec, int64_t at_most) {
-  CheckedRows checked{spec, std::min(spec.shape.q_len, at_most)};
+  CheckedRows checked{spec, checked_row_count(spec.shape.q_len, spec.selection, at_most)};
   AttentionSpec& part_spec = checked.spec;
-  if (spec.selection.kind == SelectionKind::shared_keys && checked.rows < spec.shape.q_len) {
-    // Tiles count from the first query: whole ones are kept, and only a length of whole tiles ends with one.
-    checked.rows =
-        spec.shape.q_len % spec.selection.block == 0
-            ? std::max(spec.selection.block, checked.rows / spec.selection.block * spec.selection.block)
-            : spec.shape.q_len;
-  }
   part_spec.shape.batch = 1;
   part_spec.shape.q_len = checked.rows;
   keep_last(part_spec.mask.q_positions, checked.rows);

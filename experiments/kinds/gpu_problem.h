@@ -27,6 +27,10 @@ void check_input(const Parameters& parameters);
 // Throws InvalidArgument where they do not fit together.
 void check_problem(const Parameters& parameters);
 
+// Leaves what the problem depends on (Kind::used). `seeded`: its seed has other uses than Gaussian inputs and
+// shared keys.
+void keep_used_problem(Parameters& parameters, bool seeded);
+
 // The words that name problem and inputs; a captured file by its hash.
 std::string problem_key(const Parameters& parameters);
 
@@ -50,6 +54,7 @@ struct CheckedRows {
   Tensor<double> last_batch(const Tensor<double>& tensor) const;
 };
 CheckedRows checked_rows(const AttentionSpec& spec, int64_t at_most);
+int64_t checked_row_count(const Parameters& parameters, int64_t at_most);  // of that problem
 
 // The double oracle on those rows, of q, k, v as the device has them (rounded).
 cpu_ref::ForwardResult<double> oracle(const CheckedRows& checked, const Tensor<double>& q,

@@ -64,6 +64,13 @@ class Gradient : public Kind {
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = p;
+    keep_used_inputs(kept);
+    if (get_text(p, "scope") != "block") kept.erase("block");
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   CaseResult evaluate(const Parameters& p) const override {

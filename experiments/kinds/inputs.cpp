@@ -111,8 +111,8 @@ std::vector<ParameterInfo> input_parameters() {
       {"text", text, std::string("gpl-3"), "", "captured text (minilm only)", {"gpl-3", "gfdl-1.3"}},
       {"layer", integer, int64_t{0}, "1", "layer of the captured model, from 0", {}},
       {"head", integer, int64_t{0}, "1", "head of the captured layer, from 0", {}},
-      {"length", integer, int64_t{1024}, "1", "tokens of a synthetic workload; captures have their own", {}},
-      {"head_dim", integer, int64_t{64}, "1", "head dimension of a synthetic workload", {}},
+      {"length", integer, int64_t{1024}, "1", "tokens: of a capture as they are, else as asked for", {}},
+      {"head_dim", integer, int64_t{64}, "1", "head dimension: of a capture as it is, else as asked for", {}},
       {"seed", integer, int64_t{1}, "1", "seed of a synthetic workload", {}},
       {"query_variance", number, 6.0, "1", "variance of synthetic queries; 6 is AdaSplash's", {}},
       {"causal", flag, false, "1", "whether a query sees only itself and earlier keys", {}},
@@ -129,6 +129,19 @@ void check_inputs(const Parameters& p) {
   const hdf5::Extents& extents = captured_extents(text);
   require_index("layer", get_integer(p, "layer"), extents.at(0), text);
   require_index("head", get_integer(p, "head"), extents.at(1), text);
+}
+
+void keep_used_inputs(Parameters& p) {
+  if (is_captured(p)) {
+    const hdf5::Extents& extents = captured_extents(get_text(p, "text"));
+    p["length"] = extents.at(2);
+    p["head_dim"] = extents.at(3);
+    for (const char* name : {"seed", "query_variance"}) p.erase(name);
+    return;
+  }
+  for (const char* name : {"text", "layer", "head"}) p.erase(name);
+  const WorkloadKind kind = drawn_workload(p).kind;
+  if (kind == WorkloadKind::sink || kind == WorkloadKind::ties) p.erase("query_variance");
 }
 
 std::string input_key(const Parameters& p) {

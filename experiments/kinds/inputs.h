@@ -25,6 +25,9 @@ std::vector<ParameterInfo> input_parameters();
 // Throws InvalidArgument: unknown input or text, layer or head out of range, a synthetic size below 1.
 void check_inputs(const Parameters& parameters);
 
+// Leaves what names the inputs, with the extents of a capture as they are (Kind::used).
+void keep_used_inputs(Parameters& parameters);
+
 // A hash of the captured file where it is read, else the synthetic recipe.
 std::string input_fingerprint(const Parameters& parameters);
 

@@ -90,6 +90,12 @@ class LearnedThreshold : public Kind {
     if (!(get_number(p, "learning_rate") > 0)) throw InvalidArgument("learning_rate must be above 0");
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = p;
+    keep_used_inputs(kept);
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override {
     return input_fingerprint(p) + " " + input_fingerprint(with_text(p, get_text(p, "eval_text")));
   }

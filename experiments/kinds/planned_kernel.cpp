@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_problem.h"
+#include "experiments/runner/recorded.h"
 #include "gpu/engine/work.h"
 
 namespace splash::experiments {
@@ -55,23 +56,7 @@ analysis::KernelCase planned_kernel(const std::string& variant_id, const Paramet
 }
 
 Parameters parameters_of(const analysis::Report& report, int64_t row) {
-  Parameters parameters;
-  const auto at = static_cast<std::size_t>(row);
-  for (const ParameterInfo& info : problem_parameters()) {
-    const analysis::Column* column = report.find(info.name);
-    if (column == nullptr || column->info.is_text != (info.type == ParameterType::text)) {
-      throw ReportError(fmt::format(
-          "there is no column '{}': the report holds no cases of the kind gpu-attention", info.name));
-    }
-    if (info.type == ParameterType::text) {
-      parameters[info.name] = column->texts[at];
-    } else if (info.type == ParameterType::integer) {
-      parameters[info.name] = static_cast<int64_t>(column->numbers[at]);
-    } else {
-      parameters[info.name] = column->numbers[at];
-    }
-  }
-  return parameters;
+  return recorded_parameters(report, row, problem_parameters(), "gpu-attention");
 }
 
 }  // namespace splash::experiments

@@ -101,6 +101,12 @@ class PowerApproximation : public Kind {
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = p;
+    keep_used_inputs(kept);
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   CaseResult evaluate(const Parameters& p) const override {

@@ -153,6 +153,12 @@ class TileBounds : public Kind {
       throw InvalidArgument("order must be position where causal is true: the others move keys");
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = p;
+    keep_used_inputs(kept);
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   // In double, with the exact tau: no kernel knows more.

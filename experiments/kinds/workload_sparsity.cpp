@@ -66,6 +66,12 @@ class WorkloadSparsity : public Kind {
     if (get_integer(p, "k_keep") < 0) throw InvalidArgument("k_keep must be 0 (all keys) or more");
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = p;
+    keep_used_inputs(kept);
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   // In float32 with the screened forward, so that long sequences cost one product; the supports are exact for

@@ -102,11 +102,7 @@ std::vector<Parameters> expand(const Definition& definition, const Profile& prof
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", definition.file, error.what()));
   }
-  Parameters base;
-  for (const ParameterInfo& info : kind.parameters()) base[info.name] = info.default_value;
-  for (const auto& [name, value] : profile.fixed) base[name] = value;
-
-  std::vector<Parameters> cases{base};
+  std::vector<Parameters> cases{completed(kind, profile.fixed)};
   // Multiplies every case so far; the newest factor changes fastest.
   auto multiply = [&](std::size_t steps, auto&& set) {
     std::vector<Parameters> product;
@@ -154,6 +150,11 @@ void override_parameter(Definition& definition, const std::string& assignment) {
   const std::string name = assignment.substr(0, equals);
   const auto declared = kind.parameters();
   const Value value = parsed(find_parameter(kind, declared, name), assignment.substr(equals + 1));
+  for (const std::string& before : definition.overrides) {
+    if (before.starts_with(name + "="))
+      throw InvalidArgument(fmt::format("--set gives {} twice, as {} and {}; it takes one value", name,
+                                        before.substr(equals + 1), assignment.substr(equals + 1)));
+  }
   set_fixed(definition.full, name, value);
   set_fixed(definition.quick, name, value);
   definition.overrides.push_back(assignment);

@@ -93,7 +93,8 @@ int64_t case_count(const Profile& profile);
 // fixed or the kind's defaults. Throws InvalidArgument where the kind refuses a case.
 std::vector<Parameters> expand(const Definition& definition, const Profile& profile);
 
-// Sets a parameter to one value in both profiles, "name=value" as the command line has it.
+// Sets a parameter to one value in both profiles, "name=value" as the command line has it. Throws
+// InvalidArgument, also where it was set before.
 void override_parameter(Definition& definition, const std::string& assignment);
 
 }  // namespace splash::experiments

@@ -31,6 +31,12 @@ const T& typed(const Parameters& parameters, const std::string& name, const char
 
 }  // namespace
 
+Parameters completed(const Kind& kind, const Parameters& parameters) {
+  Parameters all = parameters;
+  for (const ParameterInfo& info : kind.parameters()) all.try_emplace(info.name, info.default_value);
+  return all;
+}
+
 int64_t get_integer(const Parameters& parameters, const std::string& name) {
   return typed<int64_t>(parameters, name, "integer");
 }

@@ -53,6 +53,9 @@ class Kind {
 
   // Throws InvalidArgument where values do not fit together; called for every case before any case runs.
   virtual void check(const Parameters& parameters) const = 0;
+  // The parameters that such a case depends on, with the values that it works with: what a report records.
+  // Those that the others leave without effect are absent, such as the seed of inputs that are read.
+  virtual Parameters used(const Parameters& parameters) const { return parameters; }
   // A fingerprint of the case's inputs (captured tensors, seeds); part of the case's id.
   virtual std::string input_hash(const Parameters& parameters) const = 0;
   virtual CaseResult evaluate(const Parameters& parameters) const = 0;
@@ -60,6 +63,9 @@ class Kind {
   // are evaluated, for several of them at once, each on one core; journals hold results without it.
   virtual void complete(const Parameters& /*parameters*/, CaseResult& /*result*/) const {}
 };
+
+// A kind's defaults with these values in their places.
+Parameters completed(const Kind& kind, const Parameters& parameters);
 
 int64_t get_integer(const Parameters& parameters, const std::string& name);
 double get_number(const Parameters& parameters, const std::string& name);  // integers too

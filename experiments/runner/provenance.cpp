@@ -64,11 +64,12 @@ std::string describe_inputs(const std::vector<Definition>& definitions,
   return text;
 }
 
-// The first seed that a case names; 0 where none does.
-int64_t first_seed(const std::vector<PlannedCase>& cases) {
+// The first seed that a case uses; 0 where none does.
+int64_t first_seed(const std::vector<Definition>& definitions, const std::vector<PlannedCase>& cases) {
   for (const PlannedCase& planned : cases) {
-    const auto seed = planned.parameters.find("seed");
-    if (seed == planned.parameters.end()) continue;
+    const Parameters used = find_kind(definitions[planned.experiment].kind).used(planned.parameters);
+    const auto seed = used.find("seed");
+    if (seed == used.end()) continue;
     if (const auto* integer = std::get_if<int64_t>(&seed->second)) return *integer;
   }
   return 0;
@@ -120,7 +121,7 @@ analysis::Provenance collect_provenance(const std::vector<Definition>& definitio
   if (provenance.driver.empty()) provenance.driver = "none";
   provenance.toolchain = toolchain();
   provenance.input_hashes = describe_inputs(definitions, cases);
-  provenance.seed = first_seed(cases);
+  provenance.seed = first_seed(definitions, cases);
   provenance.threads = omp_get_max_threads();
   return provenance;
 }

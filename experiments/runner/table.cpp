@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "experiments/runner/plan.h"
+#include "experiments/runner/recorded.h"
 
 namespace splash::experiments {
 namespace {
@@ -15,24 +16,6 @@ namespace {
 using analysis::Column;
 using analysis::ColumnInfo;
 using analysis::kMissing;
-
-ColumnInfo info_of(const ParameterInfo& parameter) {
-  ColumnInfo info;
-  info.name = parameter.name;
-  info.units = parameter.units.empty() ? "1" : parameter.units;
-  info.long_name = parameter.long_name;
-  info.formula = "set by the experiment's definition";
-  if (parameter.type == ParameterType::flag) info.formula += "; 1 is true, 0 is false";
-  info.is_text = parameter.type == ParameterType::text;
-  info.is_parameter = true;
-  return info;
-}
-
-double number_of(const Value& value) {
-  if (const auto* integer = std::get_if<int64_t>(&value)) return static_cast<double>(*integer);
-  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? 1 : 0;
-  return std::get<double>(value);
-}
 
 class Table {
  public:
@@ -133,8 +116,9 @@ bool is_missing(const Column& column) {
                                            [](double x) { return std::isnan(x); });
 }
 
-void give_reason(Column& column, bool shared_by_all) {
+void give_reason(Column& column, bool shared_by_all, bool unused) {
   std::string& reason = column.info.missing_reason;
+  if (unused) reason = kWithoutEffect;
   if (!shared_by_all) {
     if (!reason.empty()) reason += "; or ";
     reason += column.info.is_parameter ? "not a parameter of this case's experiment"
@@ -191,7 +175,7 @@ std::vector<Column> make_table(const std::vector<Definition>& definitions,
     const Kind& kind = find_kind(definition.kind);
     parameter_infos.emplace_back();
     for (const ParameterInfo& parameter : kind.parameters())
-      parameter_infos.back().push_back(info_of(parameter));
+      parameter_infos.back().push_back(column_info(parameter));
     column_infos.push_back(kind.columns());
   }
   for (const auto* infos : {&parameter_infos, &column_infos}) {
@@ -203,14 +187,20 @@ std::vector<Column> make_table(const std::vector<Definition>& definitions,
     }
   }
 
+  std::set<std::string> unused;  // parameters without effect in a case of an experiment that has them
   for (std::size_t row = 0; row < cases.size(); ++row) {
     const PlannedCase& planned = cases[row];
     const Kind& kind = find_kind(definitions[planned.experiment].kind);
     table.set(experiment, row, definitions[planned.experiment].name);
     table.set(id, row, planned.case_id);
     table.set(index, row, planned.index);
+    const Parameters used = kind.used(planned.parameters);
     for (const ColumnInfo& info : parameter_infos[planned.experiment]) {
-      table.set(info, row, planned.parameters.at(info.name));
+      if (const auto value = used.find(info.name); value != used.end()) {
+        table.set(info, row, value->second);
+      } else {
+        unused.insert(info.name);
+      }
     }
     std::set<std::string> declared;
     for (const ColumnInfo& info : column_infos[planned.experiment]) {
@@ -227,7 +217,8 @@ std::vector<Column> make_table(const std::vector<Definition>& definitions,
   for (Column& column : columns) {
     if (!column.info.dimension.empty()) fill_vectors(column, results);
     const auto shared = declared_by.find(column.info.name);
-    give_reason(column, shared == declared_by.end() || shared->second == definitions.size());
+    give_reason(column, shared == declared_by.end() || shared->second == definitions.size(),
+                unused.contains(column.info.name));
   }
   return columns;
 }

@@ -162,6 +162,8 @@ TEST_CASE("--set replaces an axis in both profiles") {
   CHECK(listed(expand(d, d.full), {"x", "n"}) == "7.5,1 7.5,2");
   CHECK(listed(expand(d, d.quick), {"x", "n"}) == "7.5,1 7.5,2");
   CHECK(contains(message_of([&] { override_parameter(d, "x"); }), "parameter=value"));
+  CHECK(message_of([&] { override_parameter(d, "x=8"); }) ==
+        "--set gives x twice, as 7.5 and 8; it takes one value");
   CHECK(contains(message_of([&] { override_parameter(d, "n=two"); }), "type integer"));
   CHECK(contains(message_of([&] { override_parameter(d, "strictt=true"); }), "did you mean 'strict'?"));
 }

@@ -151,6 +151,7 @@ def test_what_if_cuts_tiles_without_a_declaration(splash: Splash):
     assert there["shared_bytes"] == pytest.approx(here["shared_bytes"], rel=0.05)
     assert there["low"] < here["seconds"] < there["high"]
     # Document 000's tiles of 128 by 256, in the fused kernel: not one block would fit.
+    assert "tile_q is given twice" in splash.refused("what-if", LADDERS, "wmma/8", "tile_q=32", "tile_q=64")
     refusal = splash.refused("what-if", LADDERS, "splash/2-fused", "tile_q=128", "tile_k=256")
     assert "not one block of splash/2-fused fits a multiprocessor: shared memory bounds it" in refusal
     text = splash("what-if", LADDERS, "wmma/8", "stages=3").stdout

@@ -15,6 +15,8 @@ NO_PROBLEM = {*SUBJECTS, "samples", "checked_rows", "experiment", "kind", "case_
 # What a problem of the kind gpu-attention says of itself only where it is not this.
 USUAL = {"input": "gaussian", "mask": "none", "normalizer": "softmax", "selection": "all", "method": "events", "cache": "warm"}
 SHAPE = {"q_len", "kv_len", "q_heads", "kv_heads", "head_dim", "batch", "dtype"}
+# What PyTorch's dense attention has of its own: it solves the dense problem where others solve the asked one.
+OF_DENSE = ("normalizer", "selection", "alpha", "k_keep", "block", "share")
 DIGITS = 7
 
 
@@ -78,7 +80,27 @@ def subject(cases: xr.Dataset) -> str | None:
 
 
 def problems(cases: xr.Dataset) -> list[str]:
-    """What each case was about, in words: equal words, equal work."""
+    """What each case was about, in words: equal words, equal work. Dense softmax in PyTorch stands beside the one problem
+    that others solve on the same inputs."""
+    words = _problems(cases)
+    if not SHAPE <= set(cases.data_vars) or "implementation" not in cases:
+        return words
+    alike = _problems(cases.drop_vars([name for name in OF_DENSE if name in cases]))
+    dense = [name.startswith("torch-") for name in cases["implementation"].values]
+    dense = [peer and held == "softmax" for peer, held in zip(dense, _texts(cases, "normalizer"), strict=True)]
+    solved: dict[str, set[str]] = {}
+    for like, word, peer in zip(alike, words, dense, strict=True):
+        if not peer:
+            solved.setdefault(like, set()).add(word)
+    only = {like: next(iter(found)) for like, found in solved.items() if len(found) == 1}
+    return [only.get(like, word) if peer else word for like, word, peer in zip(alike, words, dense, strict=True)]
+
+
+def _texts(cases: xr.Dataset, name: str) -> list[str]:
+    return cases[name].values.tolist() if name in cases else [""] * cases.sizes["case"]
+
+
+def _problems(cases: xr.Dataset) -> list[str]:
     attention = SHAPE <= set(cases.data_vars)
     worded = [name for name in (*sorted(SHAPE), *USUAL, "k_keep", "share") if name in cases] if attention else []
     varying = [

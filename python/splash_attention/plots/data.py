@@ -85,9 +85,20 @@ def where(data: xr.Dataset, **wanted: object) -> xr.Dataset:
     """The cases whose parameters are as wanted; numbers to nine digits. May be empty."""
     keep = np.ones(data.sizes["case"], dtype=bool)
     for name, value in wanted.items():
-        held = data[name].values
-        keep &= np.isclose(held.astype(float), value, rtol=1e-9) if isinstance(value, (int, float)) else held == value
+        keep &= _equals(data[name].values, value)
     return data.isel(case=np.flatnonzero(keep))
+
+
+def fitting(data: xr.Dataset, **wanted: object) -> xr.Dataset:
+    """The cases whose parameters are as wanted, and those on which they have no effect."""
+    keep = np.ones(data.sizes["case"], dtype=bool)
+    for name, value in wanted.items():
+        keep &= _equals(data[name].values, value) | ~present(data[name])
+    return data.isel(case=np.flatnonzero(keep))
+
+
+def _equals(held: np.ndarray, value: object) -> np.ndarray:
+    return np.isclose(held.astype(float), value, rtol=1e-9) if isinstance(value, (int, float)) else held == value
 
 
 def levels(data: xr.Dataset, name: str) -> list:

@@ -12,6 +12,7 @@ from splash_attention.plots.data import (
     NotInReport,
     cases_with,
     figure,
+    fitting,
     label,
     levels,
     nearest,
@@ -35,10 +36,10 @@ def comparable(data: xr.Dataset) -> tuple[xr.Dataset, str]:
     """Cases that differ in solver, alpha and n only, run until they stand still; and the words for the caption."""
     for parameter in STOPPING:
         if 0 in levels(data, parameter):
-            data = where(data, **{parameter: 0})
+            data = fitting(data, **{parameter: 0})
     for parameter in SETTINGS:
         if levels(data, parameter):
-            data = where(data, **{parameter: widest(data, parameter, "solver", "alpha", "n")})
+            data = fitting(data, **{parameter: widest(data, parameter, "solver", "alpha", "n")})
     return data, ", ".join(str(data[name].values[0]) for name in ("workload", "dtype") if name in data)
 
 
@@ -168,13 +169,13 @@ def figure_solver_adversary(report: Report) -> Figure:
     """Iterations and residual of the worst row on each workload; limited iterations are a row of their own."""
     data = cases_with(report, "solver", "workload", "n", "alpha", "iterations_max", "residual_max")
     if 0 in levels(data, "tolerance"):
-        data = where(data, tolerance=0)
+        data = fitting(data, tolerance=0)
     if levels(data, "dtype"):
         data = where(data, dtype=widest(data, "dtype", "workload", "solver"))
     workloads = levels(data, "workload")
     if len(workloads) < 2:
         raise NotInReport("the solvers were run on one workload only")
-    limits = data["max_iterations"].values if "max_iterations" in data else np.zeros(data.sizes["case"])
+    limits = np.nan_to_num(data["max_iterations"].values) if "max_iterations" in data else np.zeros(data.sizes["case"])
     data = data.assign(limit=("case", limits))
     rows = sorted({(solver, limit) for solver, limit in zip(data["solver"].values, limits, strict=True)}, reverse=True)
     drawn, axes = style.canvas(1, 2, (11.2, 1.1 + 0.36 * len(rows)), sharey=True)

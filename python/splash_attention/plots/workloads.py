@@ -12,6 +12,7 @@ from splash_attention.plots.data import (
     NotInReport,
     cases_with,
     figure,
+    fitting,
     label,
     levels,
     nearest,
@@ -94,7 +95,7 @@ def _one_case_an_input(data: xr.Dataset) -> xr.Dataset:
     made = data.isel(case=np.flatnonzero(~captured))
     for parameter in ("length", "query_variance", "causal"):
         if levels(made, parameter):
-            made = where(made, **{parameter: widest(made, parameter, "input", "alpha")})
+            made = fitting(made, **{parameter: widest(made, parameter, "input", "alpha")})
     real = real_input(data.isel(case=np.flatnonzero(captured))) if captured.any() else data.isel(case=[])
     return xr.concat([made, real], "case", data_vars="minimal", coords="minimal", compat="override", join="override")
 

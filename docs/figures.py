@@ -1,0 +1,371 @@
+"""What the figures of the documents are.
+
+    python -m splash_attention.figures docs/figures.py README.md docs/questions/*.md
+
+Of each passage, in the order of its numerals, a number read from data/reports, or the reason why it is none of theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from splash_attention.figures import Records
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = Records(ROOT / "data" / "reports")
+ALPHA = "alpha, as the definition sets it"
+FULL_PROFILE = "of the full profile, which is not kept: the command on the page makes it again"
+
+
+def times(other: float, ours: float) -> list[float]:
+    """A table's last two figures: the other's time, in the table's unit, and how many times ours it is."""
+    return [other, other / ours]
+
+
+def cpu_speed() -> list[float | str]:
+    def ms(implementation: str, pass_: str = "forward") -> float:
+        where = {"implementation": implementation, "pass": pass_, "threads": 2}
+        return 1e3 * RECORDS.one("cpu-speed", "cpu-speed", "time_median", **where)
+
+    def told(column: str) -> float:
+        return RECORDS.one("cpu-speed", "cpu-speed", column, implementation="screened", pass_="forward", threads=2)
+
+    forward, both = ms("screened"), ms("screened", "forward+backward")
+    return [
+        *(
+            told("threads"),
+            "the batch of every case",
+            told("heads"),
+            told("n"),
+            told("head_dim"),
+            told("query_variance"),
+        ),
+        ALPHA,
+        *(forward, *times(ms("torch-softmax"), forward)),
+        *(both, *times(ms("torch-softmax", "forward+backward"), both)),
+        *(forward, *times(ms("torch-entmax15"), forward)),
+        *(forward, *times(ms("torch-entmax-bisect"), forward)),
+    ]
+
+
+def ladders() -> list[float | str]:
+    def of(experiment: str, column: str, implementation: str, **where: object) -> float:
+        return RECORDS.one("ladders-h200", experiment, column, implementation=implementation, **where)
+
+    def ms(experiment: str, implementation: str, **where: object) -> float:
+        return 1e3 * of(experiment, "time_median", implementation, **where)
+
+    def told(experiment: str, implementation: str, columns: str, **where: object) -> list[float]:
+        return [of(experiment, column, implementation, **where) for column in columns.split()]
+
+    versions = RECORDS.values("ladders-h200", "splash", "version", implementation="torch-efficient")
+    kascade = ms("kascade", "kascade/6-work-queue", q_len=32768)
+    splash = ms("splash", "splash/7-tensor-screen", q_len=8192)
+    long = {"head_dim": 128, "mask": "causal"}
+    wmma = ms("wmma-long", "wmma/10-warp-specialised", **long)
+    large = {"head_dim": 8192, "q_len": 16, "q_heads": 4, "dtype": "float32"}
+    dims = 1e3 * ms("large-dims", "large_dims/7-chosen", **large)
+    choice, best = (1e3 * ms("large-dims", f"torch-{name}", **large) for name in ("efficient", "math"))
+    share, queries, heads, kv_heads, dim = told(
+        "kascade", "kascade/6-work-queue", "share kv_len q_heads kv_heads head_dim", q_len=32768
+    )
+    return [
+        float(re.match(r"torch (\d+\.\d+)", str(versions[0]))[1]),
+        *(100 * share, queries / 1024, heads, kv_heads, dim),
+        *(kascade, *times(ms("kascade", "torch-cudnn", q_len=32768), kascade)),
+        *told("splash", "splash/7-tensor-screen", "alpha k_keep block batch q_heads head_dim kv_len", q_len=8192),
+        *(splash, *times(ms("splash", "torch-efficient", q_len=8192), splash)),
+        *told("wmma-long", "wmma/10-warp-specialised", "q_heads", **long),
+        *(told("wmma-long", "wmma/10-warp-specialised", "kv_len", **long)[0] / 1024, 128),
+        *(wmma, *times(ms("wmma-long", "torch-cudnn", **long), wmma)),
+        *told("large-dims", "large_dims/7-chosen", "head_dim kv_len q_heads", **large),
+        *(dims, choice, best, choice / dims, best / dims),
+    ]
+
+
+def flagship() -> list[float | str]:
+    ours, cudnn = "entmax/0-one-pass", "torch-cudnn"
+
+    def of(column: str, implementation: str, both: bool, **where: object) -> float:
+        experiment = "entmax-training" if both else "entmax-forward"
+        return RECORDS.one("flagship-h200", experiment, column, implementation=implementation, **where)
+
+    def row(problem: dict, both: bool, peer: str = cudnn) -> list[float]:
+        mine, theirs = (1e3 * of("time_median", name, both, **problem) for name in (ours, peer))
+        return [mine, *times(theirs, mine)]
+
+    def told(columns: str, problem: dict) -> list[float]:
+        return [of(column, ours, True, **problem) for column in columns.split()]
+
+    def length(problem: dict) -> float:
+        return told("kv_len", problem)[0] / 1024
+
+    def problem(q_len: int, variance: float, head_dim: int = 64) -> dict:
+        return {"q_len": q_len, "head_dim": head_dim, "mask": "causal", "query_variance": variance}
+
+    k16, k16_128, k64, k4 = problem(16384, 6.0), problem(16384, 6.0, 128), problem(65536, 25.0), problem(4096, 1.0)
+
+    def paper(column: str, implementation: str) -> float:
+        where = {"implementation": implementation, "q_len": 131072}
+        return RECORDS.one("papers-h200", "adasplash2-lengths", column, **where)
+
+    def rows(column: str, implementation: str) -> float:
+        where = {"implementation": implementation, "dtype": "float32", "n": 8192}
+        return RECORDS.one("papers-h200", "adasplash-rows", column, **where)
+
+    single, flash, ada = (1e3 * paper("time_median", name) for name in (ours, "torch-flash", "torch-adasplash2"))
+    row_ours, row_ada, bisection = (
+        1e3 * rows("time_median", name) for name in ("entmax-rows", "torch-adasplash2", "torch-bisection")
+    )
+    return [
+        *(*told("alpha q_heads", k16), length(k16), *told("head_dim query_variance support_mean", k16)),
+        *(*row(k16, True), *row(k16, False), 128, *row(k16_128, False)),
+        *row(k16, True, "torch-adasplash2"),
+        *(*told("q_heads", k64), length(k64), *told("support_mean", k64), *row(k64, True)),
+        *(*told("batch q_heads", k4), length(k4), *told("support_mean", k4), *row(k4, True), *row(k4, False)),
+        *(paper("q_heads", ours), paper("kv_len", ours) / 1024, paper("support_mean", ours)),
+        *(single, flash, ada, flash / single, ada / single),
+        *(rows("rows", "entmax-rows"), rows("n", "entmax-rows")),
+        *(row_ours, row_ada, bisection, row_ada / row_ours, bisection / row_ours),
+    ]
+
+
+def real_heads() -> list[float | str]:
+    study = "reproduce-quick"
+
+    def sparsity(column: str) -> float:
+        return RECORDS.median(study, "captured-sparsity", column, alpha=1.5)
+
+    def kept(column: str, k_keep: int) -> float:
+        return RECORDS.median(study, "accuracy", column, alpha=1.5, scope="row", k_keep=k_keep)
+
+    heads = RECORDS.values(study, "captured-sparsity", "support_mean", alpha=1.5).size
+    tokens = RECORDS.one(study, "captured-sparsity", "length", alpha=1.5)
+    halley = {"solver": "halley_bisection", "tolerance": 1e-6}
+    bisection = {"solver": "bisection", "dtype": "float32", "n": 8192, "alpha": 1.5}
+    return [
+        *(heads, tokens),
+        *(
+            ALPHA,
+            sparsity("support_mean"),
+            tokens,
+            100 * sparsity("token_sparsity"),
+            "the tiles' side",
+            "the tiles' side",
+        ),
+        100 * sparsity("block_sparsity_64"),
+        *(8, kept("nmse_vs_entmax", 8), 32, kept("nmse_vs_softmax", 8)),
+        RECORDS.one(study, "solver-tolerance", "iterations_max", **halley),
+        RECORDS.one(study, "solvers", "iterations_mean", **bisection),
+        *("AdaSplash's", "AdaSplash's"),
+        *verdicts(),
+    ]
+
+
+def verdicts() -> list[float]:
+    """How many claims of documents and papers there are, and how many the study and the H200's records judge."""
+    claims = [
+        path.read_text() for path in (ROOT / "data" / "claims").glob("*.toml") if not path.stem.startswith("project")
+    ]
+    ids = {found for text in claims for found in re.findall(r'^id = "([^"]+)"', text, re.MULTILINE)}
+    study = {i: v for i, v in RECORDS.verdicts("reproduce-quick").items() if i in ids and v != "not comparable"}
+    h200 = RECORDS.verdicts("ladders-h200", "flagship-h200", "papers-h200")
+    more = {i: v for i, v in h200.items() if i in ids and i not in study and v != "not comparable"}
+    count = [[list(judged.values()).count(v) for v in ("reproduced", "refuted")] for judged in (study, more)]
+    return [len(ids), *(figure for judged in count for figure in (sum(judged), *judged))]
+
+
+def cpu_speed_and_memory() -> list[float | str]:
+    def of(
+        column: str, implementation: str, pass_: str = "forward", report: str = "cpu-speed", threads: int = 2
+    ) -> float:
+        where = {"implementation": implementation, "pass": pass_, "threads": threads}
+        return RECORDS.one(report, report, column, **where)
+
+    def interval(implementation: str, pass_: str, scale: float) -> list[float]:
+        return [scale * of(f"time_{end}", implementation, pass_) for end in ("median", "low", "high")]
+
+    def row(implementation: str) -> list[float]:
+        both = [ms for pass_ in ("forward", "forward+backward") for ms in interval(implementation, pass_, 1e3)]
+        return [*both, 1e-6 * of("peak_memory_bytes", implementation)]
+
+    def version(of_package: str, implementation: str) -> float:
+        held = RECORDS.values("cpu-speed", "cpu-speed", "version", implementation=implementation)
+        return float(re.search(rf"{of_package} (\d+\.\d+)", str(held[0]))[1])
+
+    def ratio(implementation: str, pass_: str = "forward") -> float:
+        return of("time_median", implementation, pass_) / of("time_median", "screened", pass_)
+
+    torch, package = version("torch", "torch-softmax"), version("entmax", "torch-entmax15")
+    single = of("time_median", "screened", threads=1)
+    settings = (of(column, "screened") for column in ("heads", "n", "head_dim", "query_variance", "support_mean"))
+    memory = (
+        1e-6 * of("peak_memory_bytes", name, report="cpu-memory")
+        for name in ("screened", "torch-entmax15", "torch-entmax-bisect")
+    )
+    return [
+        *(ALPHA, "the batch of every case", *settings, "p > 0", of("threads", "screened"), "95 % intervals"),
+        of("threads", "screened"),
+        *row("screened"),
+        *(torch, *row("torch-softmax")),
+        *(torch, *row("torch-softmax-unfused")),
+        *("k of the implementation", package, *row("torch-entmax15-k100")),
+        *row("torch-entmax15"),
+        *row("torch-entmax-bisect"),
+        *row("reference"),
+        *(ratio("torch-entmax15"), ratio("torch-entmax-bisect"), ratio("torch-softmax")),
+        *(ratio("torch-softmax", "forward+backward"), 1e3 * single, single / of("time_median", "screened")),
+        of("nmse", "screened"),
+        *(of("n", "screened", report="cpu-memory"), of("heads", "screened", report="cpu-memory"), *memory),
+    ]
+
+
+def k_keep() -> list[float | str]:
+    percent = {"mass_kept", "token_sparsity"}
+    columns = "mse_vs_entmax nmse_vs_entmax mass_kept mse_vs_softmax nmse_vs_softmax token_sparsity".split()
+
+    def of(column: str, scope: str, k: int) -> float:
+        value = RECORDS.median("reproduce-quick", "accuracy", column, alpha=1.5, scope=scope, k_keep=k)
+        return 100 * value if column in percent else value
+
+    def row(scope: str, k: int) -> list[float]:
+        return [of(column, scope, k) for column in columns]
+
+    where = {"alpha": 1.5, "scope": "all", "k_keep": 1}
+    heads = RECORDS.values("reproduce-quick", "accuracy", "mass_kept", **where).size
+    tokens = RECORDS.one("reproduce-quick", "accuracy", "length", **where)
+    a_row = [figure for k in (1, 2, 4, 8, 16) for figure in (k, *row("row", k))]
+    a_block = [figure for k in (2, 4, 8) for figure in (k, *row("block", k))]
+    block = RECORDS.one("reproduce-quick", "accuracy", "block", scope="block")
+    return [heads, tokens, ALPHA, *a_row, 32, 64, *row("row", 32), 1, block, *row("block", 1), *a_block, *row("all", 1)]
+
+
+def iterations() -> list[float | str]:
+    solvers = ("bisection", "newton", "halley_bisection", "histogram")
+
+    def of(solver: str, tolerance: float, statistic: str = "mean") -> float:
+        where = {"solver": solver, "tolerance": tolerance}
+        return RECORDS.one("reproduce-quick", "solver-tolerance", f"iterations_{statistic}", **where)
+
+    def to_the_end(solver: str) -> float:
+        where = {"solver": solver, "dtype": "float32", "n": 8192, "alpha": 1.5}
+        return RECORDS.one("reproduce-quick", "solvers", "iterations_mean", **where)
+
+    rows = [figure for power in range(1, 6) for figure in (10.0**-power, *(of(s, 10.0**-power) for s in solvers))]
+    last = [of("bisection", 1e-6), of("newton", 1e-6)]
+    last += [of(s, 1e-6, statistic) for s in solvers[2:] for statistic in ("mean", "max")]
+    bins = RECORDS.one("reproduce-quick", "solver-tolerance", "histogram_bins", solver="histogram")
+    return ["sum p - 1", bins, *rows, 1e-6, *last, *(to_the_end(s) for s in solvers)]
+
+
+def sink() -> list[float | str]:
+    cases = [(gap, spread) for gap in (0.5, 1.5) for spread in (0.1, 0.3)]
+
+    def row(steps: int) -> list[float]:
+        where = {"solver": "histogram", "max_iterations": steps}
+        return [
+            RECORDS.one("reproduce-quick", "solver-sink", "residual_max", gap=gap, spread=spread, **where)
+            for gap, spread in cases
+        ]
+
+    bins = RECORDS.one("reproduce-quick", "solver-sink", "histogram_bins", solver="histogram")
+    taken = RECORDS.values("reproduce-quick", "solver-sink", "iterations_max", solver="histogram", max_iterations=0)
+    return [
+        bins,
+        *(figure for case in cases for figure in case),
+        1,
+        *row(1),
+        2,
+        *row(2),
+        taken.min(),
+        taken.max(),
+        *row(0),
+    ]
+
+
+def ceilings() -> list[float | str]:
+    """Those of the H200, in the order in which they were measured."""
+    held = RECORDS.report("ceilings-h200").ceilings
+    told: list[float | str] = []
+    for row in range(held.sizes["ceiling"]):
+        method = str(held["method"].values[row])
+        scale = 1e6 if str(held["units"].values[row]) == "s" else 1e-12
+        measured, low, high, datasheet = (
+            float(held[column].values[row]) for column in ("measured", "low", "high", "datasheet")
+        )
+        told += [scale * measured, scale * low, scale * high]
+        if datasheet == datasheet:
+            told += [scale * datasheet, 100 * measured / datasheet]
+        if scale < 1:
+            told.append(float(re.search(r"multiprocessors at (\d+) MHz", method)[1]) / 1e3)
+        samples = float(re.search(r"median of (\d+)", method)[1])
+    return [samples, "95 % intervals", *told]
+
+
+def captured_sparsity() -> list[float | str]:
+    columns = {
+        "token_sparsity": 100,
+        "block_sparsity_64": 100,
+        "block_sparsity_128": 100,
+        "support_mean": 1,
+        "support_max": 1,
+    }
+
+    def of(column: str, alpha: float, **where: object) -> float:
+        return RECORDS.median("reproduce-quick", "captured-sparsity", column, alpha=alpha, **where)
+
+    def row(alpha: float) -> list[float]:
+        return [alpha, *(scale * of(column, alpha) for column, scale in columns.items())]
+
+    heads = RECORDS.values("reproduce-quick", "captured-sparsity", "support_mean", alpha=1.5).size
+    unrecorded = [FULL_PROFILE] * 6
+    between = [of("support_mean", 1.5, layer=layer) for layer in range(1, 5)]
+    return [
+        *(heads, of("length", 1.5), *["of the tiles' names"] * 4),
+        *(*unrecorded, *unrecorded, *row(1.25), *row(1.5), *unrecorded, *row(2.0)),
+        *(0, of("support_mean", 1.5, layer=0), 1.5, of("support_mean", 1.25, layer=0), 1.25),
+        *(1, 4, min(between), max(between)),
+    ]
+
+
+def workloads() -> list[float | str]:
+    def of(column: str, workload: str) -> float:
+        return RECORDS.one("reproduce-quick", "workloads", column, input=workload, alpha=1.5)
+
+    rows = [
+        (of("support_mean", name), 100 * of("block_sparsity_64", name))
+        for name in ("gaussian", "clustered", "local", "sink", "ties")
+    ]
+    variance = of("query_variance", "gaussian")
+    return [
+        of("length", "gaussian"),
+        ALPHA,
+        variance,
+        *["of the tiles' names"] * 2,
+        *(figure for row in rows for figure in row),
+    ]
+
+
+def power() -> list[float | str]:
+    columns = "mse_vs_entmax nmse_vs_entmax cosine_vs_entmax total_variation support_mean entmax_support_mean".split()
+
+    def of(column: str, alpha: float) -> float:
+        return RECORDS.median("reproduce-quick", "power", column, alpha=alpha, normalized=1)
+
+    def row(alpha: float) -> list[float]:
+        return [alpha, 1 / (alpha - 1), *(of(column, alpha) for column in columns)]
+
+    golden = (1 + 5**0.5) / 2
+    heads = RECORDS.values("reproduce-quick", "power", "mse_vs_entmax", alpha=1.5, normalized=1).size
+    last = [heads, RECORDS.one("reproduce-quick", "power", "length", alpha=1.5, normalized=1)]
+    rows = [figure for alpha in (1.25, 1.5, golden, 2.0) for figure in row(alpha)]
+    return ["1/(alpha-1)", *[FULL_PROFILE] * 8, *rows, *last]
+
+
+def figures() -> dict[str, list[float | str]]:
+    passages = (
+        *(cpu_speed, ladders, flagship, real_heads, cpu_speed_and_memory, k_keep, iterations, sink, ceilings),
+        *(captured_sparsity, workloads, power),
+    )
+    return {passage.__name__.replace("_", "-"): passage() for passage in passages}

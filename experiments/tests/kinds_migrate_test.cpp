@@ -1,0 +1,91 @@
+// Older reports with the labels of today.
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+#include "experiments/kinds/migrate.h"
+#include "experiments/runner/plan.h"
+#include "experiments/runner/record.h"
+#include "experiments/runner/recorded.h"
+#include "experiments/tests/kinds_helpers.h"
+
+using namespace splash;
+using namespace splash::experiments;
+using namespace splash::experiments::tests;
+
+namespace {
+
+analysis::Column* find(analysis::Report& report, const std::string& name) {
+  for (analysis::Column& column : report.results) {
+    if (column.info.name == name) return &column;
+  }
+  return nullptr;
+}
+
+// A captured and a synthetic case as they were once recorded: every parameter as it was asked for.
+analysis::Report as_it_was() {
+  const std::vector<Definition> definitions{
+      parse_definition("title = \"t\"\nkind = \"workload\"\n[fixed]\ninput = \"minilm\"\n", "captured",
+                       "a.toml"),
+      parse_definition("title = \"t\"\nkind = \"workload\"\n[fixed]\ninput = \"sink\"\nlength = 40\n",
+                       "drawn", "b.toml")};
+  const auto cases = plan(definitions, false);
+  std::vector<CaseResult> results(cases.size());
+  results[0].numbers["support_mean"] = 6.5;
+  analysis::Report report;
+  report.results = make_table(definitions, cases, results);
+  report.provenance.experiment_toml = record(definitions, false, cases);
+  for (std::size_t row = 0; row < cases.size(); ++row) {
+    for (const auto& [name, value] : cases[row].parameters) {
+      analysis::Column& column = *find(report, name);
+      column.info.missing_reason.clear();
+      if (column.info.is_text) {
+        column.texts[row] = std::get<std::string>(value);
+      } else {
+        column.numbers[row] = number_of(value);
+      }
+    }
+  }
+  return report;
+}
+
+void add_texts(analysis::Report& report, const char* name, std::vector<std::string> texts) {
+  report.results.push_back({.info = {.name = name, .is_text = true}, .texts = std::move(texts)});
+}
+
+}  // namespace
+
+TEST_CASE("parameters are put right as a new run records them, results are left") {
+  analysis::Report report = as_it_was();
+  CHECK(report.find("length")->numbers == std::vector<double>{1024, 40});
+  const Migrated migrated = migrate(report);
+  CHECK(report.find("length")->numbers == std::vector<double>{512, 40});
+  CHECK(report.find("head_dim")->numbers == std::vector<double>{32, 64});
+  for (const double variance : report.find("query_variance")->numbers) CHECK(std::isnan(variance));
+  CHECK(std::isnan(report.find("seed")->numbers[0]));
+  CHECK(report.find("seed")->numbers[1] == 1);
+  CHECK(report.find("text")->texts == std::vector<std::string>{"gpl-3", ""});
+  CHECK(report.find("seed")->info.missing_reason == kWithoutEffect);
+  CHECK(report.find("support_mean")->numbers[0] == 6.5);
+  CHECK(migrated.parameters == 8);  // length, head_dim, seed, 2 x query_variance; text, layer, head
+  CHECK(migrate(report).parameters == 0);
+}
+
+TEST_CASE("names of kernels that were spoilt are taken from the declared kernel") {
+  analysis::Report report = as_it_was();
+  add_texts(report, "implementation", {"large_dims/2-split", "wmma/1-scalar"});
+  add_texts(report, "kernel", {"partial_scores, long", "scalar"});
+  add_texts(report, "kernel_counter", {"unnamed><float>", "64>"});
+  CHECK(migrate(report).kernel_names == 2);
+  CHECK(report.find("kernel_counter")->texts == std::vector<std::string>{"partial_scores", "attention"});
+  CHECK(migrate(report).kernel_names == 0);
+}
+
+TEST_CASE("a report that does not tell what its cases are is refused") {
+  analysis::Report report = as_it_was();
+  report.provenance.experiment_toml.clear();
+  CHECK_THROWS_WITH_AS(migrate(report), "/provenance holds no definition of the experiment 'captured'",
+                       ReportError);
+  analysis::Report empty;
+  CHECK(migrate(empty).parameters == 0);
+}

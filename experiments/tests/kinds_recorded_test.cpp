@@ -1,0 +1,276 @@
+// A report records what a case used: every kind, every parameter. A parameter that is absent has no effect on
+// the case, and one that is recorded has one.
+
+#include <bit>
+#include <set>
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+#include "experiments/kinds/gpu_problem.h"
+#include "experiments/runner/plan.h"
+#include "experiments/runner/recorded.h"
+#include "experiments/runner/value.h"
+#include "experiments/tests/kinds_helpers.h"
+
+using namespace splash;
+using namespace splash::experiments;
+using namespace splash::experiments::tests;
+
+namespace {
+
+std::string text(const char* letters) {
+  return letters;
+}
+
+// All that a case found, by name; times by their number alone.
+using Found = std::map<std::string, std::vector<double>>;
+
+Found evaluated(const Kind& kind, const Parameters& p) {
+  const CaseResult result = kind.evaluate(p);
+  Found found;
+  const auto add = [&](const std::string& name, const std::vector<double>& values) { found[name] = values; };
+  for (const auto& [name, value] : result.numbers) {
+    if (name.find("time") == std::string::npos && name.find("rate") == std::string::npos &&
+        name != "peak_memory_bytes")
+      add(name, {value});
+  }
+  for (const auto& [name, values] : result.vectors)
+    add(name, name == "time" ? std::vector{static_cast<double>(values.size())} : values);
+  for (const auto& attachment : result.attachments) add(attachment.name, attachment.numbers);
+  return found;
+}
+
+// What a case on a GPU would work on, and what the oracle makes of it.
+Found on_gpu(const Kind& kind, const Parameters& p) {
+  Parameters computed = p;
+  for (const auto& [name, value] : kind.used(p)) computed[name] = value;
+  const AttentionSpec spec = problem_spec(computed);
+  const auto inputs = problem_inputs(computed);
+  const auto rounded = [&](const Tensor<float>& tensor) {
+    Tensor<double> copy = tensor.cast<double>();
+    for (int64_t i = 0; i < copy.size(); ++i)
+      copy.data()[i] = round_to(problem_dtype(computed), copy.data()[i]);
+    return copy;
+  };
+  const auto q = rounded(inputs->q), k = rounded(inputs->k), v = rounded(inputs->v);
+  const CheckedRows checked = checked_rows(spec, get_integer(p, "checked_rows"));
+  const auto values = [](const Tensor<double>& tensor) {
+    return std::vector(tensor.data(), tensor.data() + tensor.size());
+  };
+  Found found{{"out", values(oracle(checked, q, k, v).out)}, {"q", values(q)}};
+  if (get_text(p, "pass") == "forward_backward")
+    found["d_q"] = values(oracle_d_q(checked, q, k, v, problem_d_out(computed)->cast<double>()));
+  return found;
+}
+
+bool equal(const Found& a, const Found& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+    return x.first == y.first && std::ranges::equal(x.second, y.second, [](double u, double w) {
+             return std::bit_cast<uint64_t>(u) == std::bit_cast<uint64_t>(w);
+           });
+  });
+}
+
+// Other values of a parameter; not all of them need to be allowed.
+std::vector<Value> others(const ParameterInfo& info, const Value& value) {
+  std::vector<Value> list;
+  for (const std::string& allowed : info.allowed) list.emplace_back(allowed);
+  if (const auto* integer = std::get_if<int64_t>(&value)) {
+    for (const int64_t step : {1, -1, 8}) list.emplace_back(*integer + step);
+  } else if (const auto* flag = std::get_if<bool>(&value)) {
+    list.emplace_back(!*flag);
+  } else if (const auto* number = std::get_if<double>(&value)) {
+    for (const double other : {*number * 1.25, *number * 0.75, *number + 0.05}) list.emplace_back(other);
+  }
+  std::erase(list, value);
+  std::erase_if(list, [](const Value& other) {  // PyTorch's, in a process of its own
+    const auto* name = std::get_if<std::string>(&other);
+    return name != nullptr && name->starts_with("torch");
+  });
+  return list;
+}
+
+struct Example {
+  const char* kind;
+  Parameters changes;
+  std::set<std::string> absent;     // exactly these
+  std::set<std::string> of_time{};  // what is recorded and shows in times alone
+};
+
+// Whether another value of the parameter shows in what the case finds; only allowed ones count.
+bool has_effect(const Kind& kind, const Parameters& p, const ParameterInfo& info, const Found& before,
+                const auto& find) {
+  for (const Value& other : others(info, p.at(info.name))) {
+    Parameters changed = p;
+    changed[info.name] = other;
+    try {
+      kind.check(changed);
+    } catch (const InvalidArgument&) {
+      continue;
+    }
+    if (!equal(before, find(kind, changed))) return true;
+  }
+  return false;
+}
+
+void check(const Example& example, const auto& find) {
+  const Kind& kind = find_kind(example.kind);
+  Parameters p = parameters_of(example.kind, example.changes);
+  const Parameters used = kind.used(p);
+  for (const auto& [name, value] : used) p.at(name) = value;
+  CHECK(kind.used(p) == used);
+  const Found before = find(kind, p);
+  for (const ParameterInfo& info : kind.parameters()) {
+    CAPTURE(example.kind);
+    CAPTURE(info.name);
+    CAPTURE(to_text(p.at(info.name)));
+    CHECK(used.contains(info.name) == !example.absent.contains(info.name));
+    if (example.of_time.contains(info.name)) continue;
+    CHECK(has_effect(kind, p, info, before, find) == used.contains(info.name));
+  }
+}
+
+const std::set<std::string> kOfCapture{"text", "layer", "head"}, kOfDraw{"seed", "query_variance"};
+
+std::set<std::string> joined(std::set<std::string> a, const std::set<std::string>& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
+// MiniLM's fourth head, and small draws.
+const Parameters kCaptured{{"input", text("minilm")}, {"layer", int64_t{1}}, {"head", int64_t{4}}};
+
+Parameters drawn(const char* input) {
+  return {{"input", text(input)}, {"length", int64_t{70}}, {"head_dim", int64_t{8}}};
+}
+
+// of_time of GPU cases: how the kernel is timed and with what.
+const std::set<std::string> kOfKernel{"implementation", "method", "cache", "samples"};
+// A capture has one shape, which fits no other problem.
+const std::set<std::string> kOfDrawn{"implementation", "method", "cache", "samples", "input"};
+
+Parameters gpu_problem(const Parameters& changes) {
+  return with({{"implementation", text("torch-adasplash")},
+               {"normalizer", text("entmax")},
+               {"dtype", text("float32")},
+               {"batch", int64_t{2}},
+               {"q_heads", int64_t{2}},
+               {"kv_heads", int64_t{2}},
+               {"q_len", int64_t{64}},
+               {"kv_len", int64_t{64}},
+               {"head_dim", int64_t{8}},
+               {"block", int64_t{16}},
+               {"k_keep", int64_t{3}},
+               {"checked_rows", int64_t{16}}},
+              changes);
+}
+
+}  // namespace
+
+TEST_CASE("a case of each kind records the parameters that have an effect on it, and no others") {
+  const auto sinks = std::set<std::string>{"query_variance"};
+  for (const Example& example : {
+           Example{"attention-accuracy", kCaptured, joined(kOfDraw, {"block"})},
+           Example{"attention-accuracy", with(kCaptured, {{"scope", text("block")}}), kOfDraw},
+           Example{"attention-accuracy", with(drawn("gaussian"), {{"scope", text("all")}}),
+                   joined(kOfCapture, {"block"})},
+           Example{"attention-map", with(kCaptured, {{"tokens", int64_t{24}}}), kOfDraw},
+           Example{"attention-map", drawn("local"), kOfCapture},
+           Example{"gradient", with(drawn("clustered"), {{"k_keep", int64_t{3}}}),
+                   joined(kOfCapture, {"block"})},
+           Example{"gradient", with(drawn("gaussian"), {{"scope", text("block")}, {"block", int64_t{16}}}),
+                   kOfCapture},
+           Example{"learned-threshold", with(kCaptured, {{"steps", int64_t{2}}}), kOfDraw},
+           Example{"power-approximation", drawn("gaussian"), kOfCapture},
+           Example{"tile-bounds", with(drawn("gaussian"), {{"length", int64_t{200}}}), kOfCapture},
+           Example{"power-approximation", drawn("sink"), joined(kOfCapture, sinks)},
+           Example{"workload", kCaptured, kOfDraw},
+           Example{"workload", drawn("ties"), joined(kOfCapture, sinks)},
+       })
+    check(example, evaluated);
+}
+
+TEST_CASE("solvers record what they and their rows take") {
+  const Parameters small{{"n", int64_t{200}}, {"rows", int64_t{3}}, {"samples", int64_t{2}}};
+  const std::set<std::string> gaussian{"gap", "spread", "histogram_bins"};
+  for (const Example& example : {
+           Example{"entmax-solver", with(small, {{"solver", text("bisection")}}), gaussian},
+           Example{"entmax-solver", with(small, {{"solver", text("sorting")}}),
+                   joined(gaussian, {"tolerance", "max_iterations"})},
+           Example{"entmax-solver",
+                   with(small, {{"workload", text("sink")}, {"solver", text("histogram")}}),
+                   {"query_variance"}},
+           Example{
+               "entmax-solver", with(small, {{"workload", text("clustered")}}), {"gap", "histogram_bins"}},
+       })
+    check(example, evaluated);
+}
+
+TEST_CASE("a CPU's speed records all it is told") {
+  check({"attention-speed",
+         {{"n", int64_t{48}}, {"heads", int64_t{2}}, {"head_dim", int64_t{8}}, {"samples", int64_t{2}}},
+         {},
+         {"threads"}},
+        evaluated);
+}
+
+TEST_CASE("GPU cases record the problem that their implementation computes") {
+  const Parameters captured{{"input", text("gpl-3")},  {"batch", int64_t{6}},       {"q_heads", int64_t{12}},
+                            {"kv_heads", int64_t{12}}, {"q_len", int64_t{512}},     {"kv_len", int64_t{512}},
+                            {"head_dim", int64_t{32}}, {"checked_rows", int64_t{2}}};
+  const std::set<std::string> all{"k_keep", "block", "share"};
+  const std::set<std::string> of_capture =
+      joined(kOfKernel, {"batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim"});
+  for (const Example& example : {
+           Example{"gpu-attention", gpu_problem({}), all, kOfDrawn},
+           Example{"gpu-attention", gpu_problem({{"normalizer", text("softmax")}}), joined(all, {"alpha"}),
+                   kOfDrawn},
+           Example{"gpu-attention", gpu_problem({{"checked_rows", int64_t{1000}}}), all, kOfDrawn},
+           Example{"gpu-attention", gpu_problem({{"selection", text("top_k_block")}}), {"share"}, kOfDrawn},
+           Example{"gpu-attention",
+                   gpu_problem({{"selection", text("top_k_row")}}),
+                   {"share", "block"},
+                   kOfDrawn},
+           Example{"gpu-attention",
+                   gpu_problem({{"selection", text("shared_keys")}, {"share", 0.5}}),
+                   {"k_keep"},
+                   kOfDrawn},
+           Example{"gpu-attention", gpu_problem(captured), joined(all, kOfDraw), of_capture},
+           Example{"gpu-attention", gpu_problem(with(captured, {{"pass", text("forward_backward")}})),
+                   joined(all, {"query_variance"}), of_capture},
+       })
+    check(example, on_gpu);
+}
+
+TEST_CASE("PyTorch's attention is recorded as the dense softmax that it is") {
+  const Kind& kind = find_kind("gpu-attention");
+  const Parameters asked = parameters_of(
+      "gpu-attention",
+      gpu_problem({{"implementation", text("torch-cudnn")}, {"selection", text("top_k_block")}}));
+  const Parameters used = kind.used(asked);
+  CHECK(get_text(used, "normalizer") == "softmax");
+  CHECK(get_text(used, "selection") == "all");
+  for (const char* name : {"alpha", "k_keep", "block", "share"}) CHECK(!used.contains(name));
+  const Parameters rows = parameters_of("gpu-entmax-rows", {{"rows", int64_t{20}}});
+  CHECK(get_integer(find_kind("gpu-entmax-rows").used(rows), "checked_rows") == 20);
+}
+
+TEST_CASE("a table records the data's extents, and says why a parameter is missing") {
+  const Definition captured =
+      parse_definition("title = \"t\"\nkind = \"workload\"\n[fixed]\ninput = \"minilm\"\nlength = 1024\n",
+                       "captured", "a.toml");
+  const Definition gaussian = parse_definition(
+      "title = \"t\"\nkind = \"workload\"\n[fixed]\ninput = \"gaussian\"\nlength = 40\n", "drawn", "b.toml");
+  const std::vector<Definition> definitions{captured, gaussian};
+  const auto cases = plan(definitions, false);
+  analysis::Report report;
+  report.results = make_table(definitions, cases, std::vector<CaseResult>(cases.size()));
+  CHECK(report.find("length")->numbers == std::vector<double>{512, 40});
+  CHECK(report.find("head_dim")->numbers == std::vector<double>{32, 64});
+  CHECK(std::isnan(report.find("query_variance")->numbers[0]));
+  CHECK(report.find("query_variance")->info.missing_reason == kWithoutEffect);
+  CHECK(report.find("text")->texts == std::vector<std::string>{"gpl-3", ""});
+  CHECK(recorded_parameters(report, 0, find_kind("workload").parameters(), "workload").at("seed") ==
+        Value(int64_t{1}));
+}

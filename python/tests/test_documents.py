@@ -1,0 +1,299 @@
+"""Every command and example of the documents and help texts works as it stands.
+
+It is run, or, where that takes a GPU, a network or minutes, its names, options and files are looked up. `pytest -rP`
+tells which was done and why.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from splash_attention.reports import open_report
+
+from documented import ROOT, Found, code, commands, examples_of_help, options_of
+
+PROGRAM = Path(os.environ.get("SPLASH_BIN") or ROOT / "build/release/bin/splash")
+REPORTS = ROOT / "data" / "reports"
+needs_program = pytest.mark.skipif(not PROGRAM.is_file(), reason="SPLASH_BIN names no built splash")
+
+SWEEP = """\
+title = "A sweep"
+kind = "entmax-solver"
+[fixed]
+n = 64
+rows = 2
+samples = 1
+[axes]
+seed = [1, 2, 3, 4, 5, 6, 7, 8]
+"""
+# The recorded kernel whose counters the reader has.
+PROFILED, CASE = "wmma/10-warp-specialised", "e180e8c79520b2b0"
+# Names that stand for the reader's own.
+STANDS_FOR = {
+    "FILE": "report.h5",
+    "REPORT": "report.h5",
+    "KERNEL": "wmma/9",
+    "NAME=VALUE": "tile_q=64",
+    "…": "",
+    "build/release/bin/splash": str(PROGRAM),
+    ".venv/bin/python": sys.executable,
+    "python": sys.executable,
+}
+# Recorded reports, under the names that the documents' readers have theirs.
+REPORTS_OF_READERS = {
+    "report.h5": "ladders-h200",
+    "with-counters.h5": "ladders-h200",
+    "a.h5": "reproduce-quick",
+    "before.h5": "cpu-speed",
+    "after.h5": "cpu-speed",
+    "out/sweep.h5": "cpu-memory",
+    "out/reproduce/report.h5": "reproduce-quick",
+}
+# Words that begin a command which is not run, and why. What follows each is looked up: see `look_up`.
+NOT_RUN = {
+    "./splash test": "it runs this test",
+    "./splash build": "it builds, for minutes",
+    "./splash format": "continuous integration runs it",
+    "./splash lint": "continuous integration runs it",
+    ".ci/run": "it runs this test",
+    "build/release/gpu/": "programs of a build with CUDA, most for a GPU",
+    "compute-sanitizer": "needs a GPU",
+    "for ": "part of a loop around what needs a GPU",
+    "done": "part of a loop",
+    "export ": "sets what the next lines need",
+    "sh profile.sh": "needs a GPU",
+    "parallel ": "needs GNU parallel",
+    "sbatch ": "needs Slurm",
+    "mpirun ": "needs MPI",
+    "pip install": "needs a network, and minutes",
+    "python data/captures/": "data/captures/tests run it",
+    "python -m pytest": "it is a test",
+    "jupytext": "test_notebooks.py runs it",
+    "python -m splash_attention.bench": "its letters stand for numbers; torch_tests run it",
+    "splash test": "the front door's",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository as a reader has it, and reports of the reader's own."""
+    folder = tmp_path_factory.mktemp("reader")
+    for entry in ROOT.iterdir():
+        if entry.name not in ("docs", "out", "build", ".git", "data", "README.md"):
+            (folder / entry.name).symlink_to(entry)
+    for written in ("docs", "data"):
+        shutil.copytree(ROOT / written, folder / written)
+    shutil.copy(ROOT / "README.md", folder)
+    for name, recorded in REPORTS_OF_READERS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPORTS / f"{recorded}.h5", folder / name)
+    (folder / "my-sweep.toml").write_text(SWEEP)
+    for shard in (1, 2):
+        for name in (f"out/sweep.{shard}-of-2.h5", f"shard-{shard}.h5"):
+            run(folder, [str(PROGRAM), "run", "my-sweep.toml", "--shard", f"{shard}/2", "--out", name])
+    for name in (
+        "raw.csv",
+        f"{PROFILED.replace('/', '-')}-{CASE}.csv",
+        f"folder/{PROFILED.replace('/', '-')}-{CASE}.csv",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(profiled_table())
+    return folder
+
+
+def profiled_table() -> str:
+    """As `ncu --csv` prints one kernel of the ladders' record."""
+    results = open_report(REPORTS / "ladders-h200.h5").results
+    case = results.isel(case=int(np.flatnonzero(results["case_id"].values == CASE)[0]))
+    metrics = {
+        "dram__bytes_read.sum": (case["dram_bytes_counted"], "byte"),
+        "dram__bytes_write.sum": (0, "byte"),
+        "launch__registers_per_thread": (case["registers"], "register/thread"),
+        "launch__shared_mem_per_block_dynamic": (case["shared_bytes"], "byte/block"),
+        "launch__shared_mem_per_block_static": (0, "byte/block"),
+    }
+    launch = {
+        "ID": "0",
+        "Kernel Name": "void unnamed>::attention<__nv_bfloat16, 64>(Problem, Maps)",
+        "Block Size": f"({int(case['threads'])}, 1, 1)",
+        "Grid Size": f"({int(case['blocks'])}, 1, 1)",
+    }
+    rows = [
+        [*launch, *metrics],
+        [""] * len(launch) + [unit for _, unit in metrics.values()],
+        [*launch.values(), *(f"{float(value):g}" for value, _ in metrics.values())],
+    ]
+    return "".join(",".join(f'"{field}"' for field in row) + "\n" for row in rows)
+
+
+def run(folder: Path, words: list[str], **more: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "NO_COLOR": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **more}
+    environment["PYTHONPATH"] = str(ROOT / "python")
+    return subprocess.run(
+        words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+    )
+
+
+def words_of(command: str, folder: Path) -> tuple[dict[str, str], list[str]]:
+    """What a command sets, and its words up to a pipe or a redirection, with readers' own names filled in."""
+    words = shlex.split(re.split(r"\s[|>]\s?(?=[\w.])", command)[0])
+    environment = {}
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        name, _, value = words.pop(0).partition("=")
+        environment[name] = value
+    words = [STANDS_FOR.get(word, word) for word in words]
+    words = [str(PROGRAM) if word in ("splash", "./splash") else word for word in words if word]
+    globbed = [
+        [str(path.relative_to(folder)) for path in sorted(folder.glob(word))] if "*" in word else [] for word in words
+    ]
+    return environment, [found for word, names in zip(words, globbed, strict=True) for found in names or [word]]
+
+
+def begin(folder: Path, words: list[str], environment: dict[str, str]) -> str:
+    """Starts a run and stops it when its first case is kept, or when it ends by itself."""
+    report = folder / "begun" / "report.h5"
+    shutil.rmtree(report.parent, ignore_errors=True)
+    out = [] if "--out" in words else ["--out", str(report.parent if words[1] == "reproduce" else report)]
+    if out == [] and "reproduce" not in words:
+        words = [str(report) if before == "--out" else word for before, word in zip(["", *words], words, strict=False)]
+    started = subprocess.Popen(
+        [*(word for word in words if word != "--resume"), *out],
+        cwd=folder,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 100
+    while started.poll() is None and time.monotonic() < until:
+        journals = [*folder.glob("begun/*.journal"), *folder.glob("out/full/*.journal")]
+        if any(journal.read_bytes().count(b"\n") > 1 for journal in journals):
+            started.send_signal(signal.SIGINT)
+            break
+        time.sleep(0.01)
+    _, errors = started.communicate(timeout=100)
+    if started.returncode == 3:
+        return "run: names, options and definitions are right, and it asks for a GPU"
+    assert started.returncode in (0, 1, 130), errors
+    return "run, and stopped when its first case was kept" if started.returncode == 130 else "run to its end"
+
+
+def look_up(command: str, folder: Path, why: str) -> str:
+    """Names, options, files and experiments of a command that is not run."""
+    for path in re.findall(r"(?<![\w/-])(?:data|docs|experiments|notebooks|python|gpu)/[\w./-]+\.\w+", command):
+        assert (ROOT / path).exists(), f"there is no {path}"
+    for module in re.findall(r"-m (splash_attention[\w.]*)", command):
+        assert (ROOT / "python" / (module.replace(".", "/") + ".py")).exists(), module
+    for target in re.findall(r"build/release/gpu/(\w+)", command):
+        assert re.search(rf"\b{target}\b", (ROOT / "gpu/CMakeLists.txt").read_text()), f"gpu/ builds no {target}"
+    if re.search(r"gpu_bench ", command):
+        source = "".join(path.read_text() for path in (ROOT / "gpu").rglob("*.cpp"))
+        for option in re.findall(r"--[a-z-]+", command):
+            assert f'"{option}"' in source or f"{option}" in source, option
+    if front := re.match(r"(?:\S+=\S+ )*\./splash (test|build|format|lint)\b", command):
+        assert re.search(rf"\b{front[1]}\b", (ROOT / "splash").read_text())
+    inner = re.search(r"(?:\./)?splash (run|merge) (\S+) (.*)", command)
+    if inner:
+        unknown = set(re.findall(r"--[a-z-]+", inner[3])) - options_of(PROGRAM, inner[1])
+        assert not unknown, f"splash {inner[1]} has no {unknown}"
+        known = [path.stem for path in (ROOT / "experiments").rglob("*.toml")]
+        assert inner[2] in known, f"there is no experiment {inner[2]}"
+    return f"looked up only: {why}"
+
+
+def treat(command: str, folder: Path) -> str:
+    """Runs or looks up one command; says which."""
+    without_environment = re.sub(r"^(?:[A-Z_]+=\S* )*", "", command)
+    for beginning, why in NOT_RUN.items():
+        if without_environment.startswith(beginning):
+            return look_up(command, folder, why)
+    environment, words = words_of(command, folder)
+    if words[0] == str(PROGRAM) and len(words) == 2 and not without_environment.startswith("./"):
+        if words[1] not in ("list", "doctor", "ceilings", "reproduce"):
+            assert options_of(PROGRAM, words[1])
+            return "looked up only: the name of a subcommand"
+    if words[0] == str(PROGRAM) and words[1] in ("run", "reproduce"):
+        return begin(folder, words, environment)
+    if (
+        words[0] == str(PROGRAM)
+        and words[-1].startswith("--")
+        and words[1] in ("diagnose", "counters")
+        and len(words) == 3
+    ):
+        assert words[-1] in options_of(PROGRAM, words[1])
+        return "looked up only: the name of an option"
+    done = run(folder, words, **{name: value for name, value in environment.items() if name != "PYTHONPATH"})
+    if "no CUDA" in done.stderr:
+        return "run: refused for want of a build with CUDA"
+    if done.returncode == 3:
+        return "run: it asks for a GPU"
+    differs = [1] if "compare" in words else []
+    assert done.returncode in [0, *differs], done.stderr or done.stdout
+    return "run"
+
+
+@needs_program
+@pytest.mark.parametrize("found", commands(), ids=lambda found: f"{found.where}: {found.text}")
+def test_a_command_of_the_documents(found: Found, folder: Path) -> None:
+    print(treat(found.text, folder))
+
+
+@needs_program
+def test_the_examples_of_the_help_texts(folder: Path) -> None:
+    for found in examples_of_help(PROGRAM):
+        try:
+            print(f"{found.where}: {found.text}: {treat(found.text, folder)}")
+        except AssertionError as error:
+            raise AssertionError(f"{found.where}: {found.text}: {error}") from error
+
+
+@pytest.mark.parametrize("found", code(("python",)), ids=lambda found: found.where)
+def test_an_example_in_python(found: Found) -> None:
+    """Run in the repository's folder; one that needs a package says so when it is not installed."""
+    for package in re.findall(r"^(?:import|from) (torch|transformers)\b", found.text, re.MULTILINE):
+        pytest.importorskip(package)
+    if "splash_attention" in found.text:
+        pytest.importorskip("splash_attention._core", reason="the extension is not built")
+    brings_torch = re.search(r"^import torch", found.text, re.MULTILINE) or "torch." not in found.text
+    text = found.text if brings_torch else f"import torch\n{found.text}"
+    done = run(ROOT, [sys.executable, "-W", "error::UserWarning", "-c", text])
+    assert done.returncode == 0, f"{found.text}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("found", code(("cpp",)), ids=lambda found: found.where)
+def test_an_example_in_cpp(found: Found) -> None:
+    """Compiled, as far as the compiler's checks go; a fragment is the body of a function of q, k, v and dout."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("there is no g++ here")
+    source = found.text
+    if "int main" not in source:
+        includes = re.findall(r"^#include.*\n", source, re.MULTILINE)
+        body = re.sub(r"^#include.*\n", "", source, flags=re.MULTILINE)
+        tensors = ", ".join(f"const splash::Tensor<float>& {name}" for name in ("q", "k", "v", "dout"))
+        source = "".join(includes) + f"void example({tensors}) {{\n{body}}}\n"
+    words = [
+        compiler,
+        "-std=c++20",
+        "-fsyntax-only",
+        "-fopenmp",
+        f"-I{ROOT}",
+        "-I/usr/include/eigen3",
+        "-x",
+        "c++",
+        "-",
+    ]
+    done = subprocess.run(words, input=source, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
