@@ -11,7 +11,7 @@
 namespace splash::cpu_ref {
 namespace {
 
-constexpr int kMostSteps = 100;
+constexpr int kMostRootSteps = 100;
 constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
 
 // What sums of n terms may be off, taken in blocks as below.
@@ -48,7 +48,7 @@ double integer_power_gap(std::span<const T> scores, T max, double factor, double
   const auto n = static_cast<int64_t>(scores.size());
   const double unit = entmax_power(factor, alpha);
   double gap = clamped(start, std::pow(static_cast<double>(n), 1 - alpha)) / factor;
-  for (int step = 0; step < kMostSteps; ++step) {
+  for (int step = 0; step < kMostRootSteps; ++step) {
     const RowSums sums = evaluate<double>(scores.data(), n, max, -gap, alpha);
     const double next = std::min(gap - (unit * sums.mass - 1) / (unit * sums.slope), 1 / factor);
     if (!(next < gap) && step > 0) break;  // only rounding brings a later iterate past the root
@@ -72,7 +72,7 @@ double log_peak(std::span<const T> scores, double max, double factor, double alp
   double low = 0, high = std::log(static_cast<double>(n));
   double at = std::clamp(-beta * std::log(clamped(start, 0)), low, high);
   double best = at, best_residual = std::numeric_limits<double>::infinity();
-  for (int step = 0; step < kMostSteps; ++step) {
+  for (int step = 0; step < kMostRootSteps; ++step) {
     const double over_gap = factor * std::exp((alpha - 1) * at);
     const Sums sums = sum_in_blocks(n, [&](int64_t j, Sums& block) {
       const double ratio = (scores[j] - max) * over_gap;
@@ -149,7 +149,7 @@ class SteepRow {
   double reference_probability(int64_t first, int64_t last) const {
     const auto ties = static_cast<double>(last - first);
     double p = (1 - mass_at(first)) / ties;
-    for (int step = 0; step < kMostSteps && first > 0; ++step) {
+    for (int step = 0; step < kMostRootSteps && first > 0; ++step) {
       const double own = power_.base_of(p);
       const Sums others = sum_in_blocks(first, [&](int64_t j, Sums& block) {
         const double base = power_.base(above(j, first)) + own;

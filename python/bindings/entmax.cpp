@@ -57,9 +57,8 @@ void bind_entmax_of(nb::module_& module) {
 
 void bind_entmax(nb::module_& module) {
   module.def(
-      "check_alpha",
-      [](double alpha) { Normalizer{.alpha = {alpha}}.validate({}); },
-      nb::arg("alpha"), "Raises ValueError for an alpha that entmax does not take.");
+      "check_alpha", [](double alpha) { Normalizer{.alpha = {alpha}}.validate({}); }, nb::arg("alpha"),
+      "Raises ValueError for an alpha that entmax does not take.");
   bind_entmax_of<float>(module);
   bind_entmax_of<double>(module);
   module.attr("LEAST_ALPHA") = kLeastAlpha;

@@ -33,8 +33,9 @@ class AdaptiveSplashAttention(nn.Module):
       τ̂ constant in its gradient (straight-through). Direct stores the scores: a study, not for long inputs.
     causal: query i sees the keys j ≤ i + kv_len - q_len, where no positions are given.
 
-    A copy or a pickle holds what is learned and set, not the last call. After a call ``tau``, ``support``, ``sparsity_by_token``, ``sparsity_by_block()``, ``probabilities()`` and, in
-    training, ``threshold_loss`` tell of it. Raises as splash_attention does; ValueError for arguments that do not fit.
+    A copy or a pickle holds what is learned and set, not the last call. After a call ``tau``, ``support``,
+    ``sparsity_by_token``, ``sparsity_by_block()``, ``probabilities()`` and, in training, ``threshold_loss`` tell of it.
+    Raises as splash_attention does; ValueError for arguments that do not fit.
     """
 
     _version = 2  # of the state_dict: the first had no fixed_alpha

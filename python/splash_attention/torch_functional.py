@@ -37,6 +37,12 @@ def _check_tensor(name: str, tensor: Any, first: str) -> None:
         raise NotImplementedError(f"{name} has a tangent; {torch_calls.NO_FORWARD_MODE}")
 
 
+def _is_odd(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether _check_tensor must look at them: for most calls it would take a third of what surrounds the computation."""
+    dense = q.layout is k.layout is v.layout is torch.strided and not (q.is_nested or k.is_nested or v.is_nested)
+    return not dense or q.is_neg() or k.is_neg() or v.is_neg() or forward_ad._current_level >= 0
+
+
 def _check_devices(name: str, first: Tensor, **tensors: Tensor) -> None:
     """name: of the first."""
     device = first.device
@@ -52,12 +58,16 @@ def _check_devices(name: str, first: Tensor, **tensors: Tensor) -> None:
 
 def _as_alpha(alpha: Any, first: str, tensor: Tensor) -> tuple[Tensor | None, float]:
     """(tensor or None, number): what an operator takes, for the first argument of that name."""
+    compiling = torch.compiler.is_compiling()
+    if type(alpha) is float and not compiling:
+        _core.check_alpha(alpha)
+        return None, alpha
     if isinstance(alpha, Tensor):
         _check_tensor("alpha", alpha, first)
         _check_devices(first, tensor, alpha=alpha)
         alpha = checks.as_alpha(alpha)
         return alpha if alpha.is_floating_point() else alpha.double(), 0.0
-    if torch.compiler.is_compiling():
+    if compiling:
         # A number among an operator's arguments would be a constant of the graph, and each new one another graph.
         if isinstance(alpha, (np.ndarray, np.generic)):  # whose dtype the compiler does not tell
             return torch.as_tensor(alpha, dtype=torch.float64, device=tensor.device), 0.0
@@ -112,12 +122,14 @@ def problem_of(
     tables: dict[str, Tensor | None], names: Sequence[str] = checks.NAMES, table_names: dict[str, str] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The operators' arguments behind q, k and v, checked. names, table_names: of the caller's arguments."""
-    for name, tensor in zip(names, (q, k, v)):
-        _check_tensor(name, tensor, names[0])
+    if not (type(q) is type(k) is type(v) is Tensor) or torch.compiler.is_compiling() or _is_odd(q, k, v):
+        for name, tensor in zip(names, (q, k, v)):
+            _check_tensor(name, tensor, names[0])
     batch, q_heads, _, q_len, kv_len, _ = checks.check_inputs(q, k, v, names)
     if not (q.is_cpu and k.is_cpu and v.is_cpu):
         _check_devices(names[0], q, **{names[1]: k, names[2]: v})
-    if any(table is not None for table in tables.values()):
+    a, b, c, d = tables.values()
+    if not (a is b is c is d is None):
         called = table_names or {}
         tables = {
             name: None if table is None else _as_table(called.get(name, name), table, names[0], q)

@@ -141,7 +141,9 @@ def trained(**options):
     return module, tensors
 
 
-MADE = {"number": {"alpha": 1.2}, "heads": {"alpha": [1.2, 1.4, 1.6, 2.5]}, "learned": {"learn_alpha": True}, "direct": {"threshold_mode": "direct"}}
+MADE = {
+    "number": {"alpha": 1.2}, "heads": {"alpha": [1.2, 1.4, 1.6, 2.5]}, "learned": {"learn_alpha": True}, "direct": {"threshold_mode": "direct"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("options", MADE.values(), ids=MADE)
