@@ -16,6 +16,7 @@ Each operator has its backward operator; a second derivative raises.
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,14 @@ def _numpy(tensor: Tensor) -> Any:
     return tensor.contiguous().numpy()
 
 
+@functools.cache
+def _outlive_forks() -> None:
+    """PyTorch's threads on a CPU end in a forked child, and it waits for them forever: the child goes on with one."""
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
 def _tensor(array: Any, dtype: torch.dtype) -> Tensor:
+    _outlive_forks()
     tensor = torch.from_numpy(array)
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
