@@ -6,17 +6,16 @@
 // keys may lie; and a million keys add up what each is off. So the threshold is stated by the probability of
 // one key, the reference: tau = z_ref - p_ref^(alpha-1), and
 //   p_j = (p_ref^(alpha-1) + factor (s_j - s_ref))^beta.
-// A relative error e of p_ref moves sum p by no more than the support's share: well conditioned for any
-// alpha.
+// A relative error e of p_ref moves sum p by e n^(alpha-1) at most for alpha <= 2 and by e above.
 //   alpha <= 2: the reference is the largest score, and p_j = p_ref exp(beta log1p(factor (s_j - s_ref) /
 //   p_ref^(alpha-1))), where no power of a rounded number near 1 occurs.
 //   alpha > 2: it is the lowest score of the support, so that both terms of the base are positive and nothing
 //   cancels; that even holds for bases far under the smallest double, as with alpha = 64 over a million keys.
 //
-// All in double, whatever the type of the scores. Let e = 2^-53 and m the largest z. Then |sum p - 1| <= 16 e
-// sqrt(n) before p is rounded to its type, and p is the exact one of scores that differ from the given ones
-// by 8 e (m - tau) / factor or less (the roundings of s_j - s_ref, of the product, of the sum and of the
-// power's base, each at most one e of m - tau). So the support is exact wherever |z_j - tau| exceeds
+// All in double, whatever the type of the scores. Let e = 2^-53 and m the largest z. Then |sum p - 1| <= e
+// (16 sqrt(n) + n) before p is rounded to its type, and p is the exact one of scores that differ from the
+// given ones by 8 e (m - tau) / factor or less (the roundings of s_j - s_ref, of the product, of the sum and
+// of the power's base, each at most one e of m - tau). So the support is exact wherever |z_j - tau| exceeds
 //   epsilon = 8 e (m - tau) <= 8.9e-16,
 // but for a p that its own type rounds to 0.
 
