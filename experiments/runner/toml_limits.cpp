@@ -39,10 +39,6 @@ size_t behind_string(const std::string& text, size_t at) {
   return text.size();
 }
 
-bool is_control(char c) {
-  return (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
-}
-
 }  // namespace
 
 // Counts along "part . part . part", wherever it stands: numbers have one such dot.
@@ -50,13 +46,6 @@ void require_toml_limits(const std::string& text, const std::string& file) {
   if (static_cast<int64_t>(text.size()) > kMostTomlBytes)
     throw InvalidArgument(
         fmt::format("{}: {} bytes of TOML; allowed are {}", file, text.size(), kMostTomlBytes));
-  const auto line_of = [&](size_t at) {
-    return 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
-  };
-  if (const auto control = std::ranges::find_if(text, is_control); control != text.end()) {
-    const auto line = line_of(static_cast<size_t>(control - text.begin()));
-    throw InvalidArgument(fmt::format("{}:{}: not valid TOML: a control character", file, line));
-  }
   int dots = 0;
   bool after_part = false;  // a dot may follow
   for (size_t at = 0; at < text.size();) {
@@ -75,8 +64,9 @@ void require_toml_limits(const std::string& text, const std::string& file) {
       dots = c == '.' && after_part ? dots + 1 : 0;
       after_part = false;
       if (dots >= kMostParts) {
+        const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
         throw InvalidArgument(
-            fmt::format("{}:{}: a key of more than {} dotted parts", file, line_of(at), kMostParts));
+            fmt::format("{}:{}: a key of more than {} dotted parts", file, line, kMostParts));
       }
       at = c == '#' ? std::min(text.find('\n', at), text.size()) : at + 1;
     }
