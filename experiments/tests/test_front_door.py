@@ -1,4 +1,4 @@
-"""The front door ./splash, in a project of its own whose compilers, pip and program are scripts that say what they were asked."""
+"""The front door ./splash, in a project whose compilers, pip and program are scripts that say what they were asked."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_full_disk_is_one_sentence(door: Door, name: str):
 
 def test_a_build_that_fills_the_disk(door: Door):
     assert "the build failed: the disk is full" in door.refused("list", STUB_NINJA="ld: No space left on device")
-    assert "the build failed (all of it: build/.front-door/build-cpu-quick.log)" in door.refused("list", STUB_NINJA="no")
+    assert "the build failed (all of it: build/.front-door/build-" in door.refused("list", STUB_NINJA="no")
 
 
 def test_requirements_are_installed_from_locks_with_hashes(door: Door):

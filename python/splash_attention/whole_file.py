@@ -14,7 +14,7 @@ from pathlib import Path
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, to write to: renamed to it at the end, removed where writing fails.
 
-    A link is followed. Raises OSError where `path` is something other than a file: renamed over, a device would be gone.
+    A link is followed. Raises OSError where `path` is something other than a file: a device would be gone.
     """
     path = _destination(path)
     temporary = _new_file(path)

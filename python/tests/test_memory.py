@@ -28,7 +28,7 @@ def compute(kind, q=q, k=k, v=v, scores=scores):
 # Each limit in a child that has not computed before: the threads are still to come.
 SWEEP = """
 kind = sys.argv[1]
-compute(kind, q[:, :1, :1], k[:, :1, :1], v[:, :1, :1], scores[:1, :9])  # everything is loaded; one row needs one thread
+compute(kind, q[:, :1, :1], k[:, :1, :1], v[:, :1, :1], scores[:1, :9])  # loads everything, on one thread
 pages = int(open("/proc/self/statm").read().split()[0])
 refused = done = 0
 for kilobytes in [0, 100, 300, 600, *range(1000, 40000, 3000), 60000, 100000, 200000]:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -361,10 +362,30 @@ def test_bad_words(arguments: list[str], words: str, capsys: pytest.CaptureFixtu
 
 def test_a_place_that_cannot_be_written(sample_report: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    for out in (tmp_path / "file" / "page.html", tmp_path):
-        assert main([str(sample_report), "--out", str(out)]) == 2
-        heard = capsys.readouterr()
-        assert "cannot be written" in heard.err and heard.err.count("\n") == 1
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    before = {path: path.lstat().st_mode for path in tmp_path.iterdir()}
+    for out in (tmp_path / "file" / "page.html", tmp_path, tmp_path / "pipe", tmp_path / "link", Path("/dev/null")):
+        for report in (str(sample_report), "nowhere.h5"):  # the place is looked at before the report
+            assert main([report, "--out", str(out)]) == 2
+            heard = capsys.readouterr()
+            assert f"{out}: cannot be written" in heard.err and heard.err.count("\n") == 1
+    assert before == {path: path.lstat().st_mode for path in tmp_path.iterdir()}
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
+def test_a_page_has_the_permissions_of_the_umask(tmp_path: Path, mask: int) -> None:
+    (tmp_path / "target.html").write_text("old")
+    (tmp_path / "link.html").symlink_to("target.html")
+    before = os.umask(mask)
+    try:
+        write("<p>", tmp_path / "page.html")
+        write("<p>", tmp_path / "link.html")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "page.html").stat().st_mode) == 0o666 & ~mask
+    assert (tmp_path / "link.html").is_symlink() and (tmp_path / "target.html").read_text() == "<p>"
 
 
 def test_a_page_is_whole_or_not_there(tmp_path: Path) -> None:

@@ -166,6 +166,9 @@ def test_a_place_that_cannot_be_written(sample_report: Path, tmp_path: Path, cap
     (tmp_path / "file").write_text("")
     assert main([str(sample_report), "--out", str(tmp_path / "file" / "plots"), "--only", "claims"]) == 2
     assert "cannot be written" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "claims.png")
+    assert main([str(sample_report), "--out", str(tmp_path), "--only", "claims"]) == 2
+    assert "cannot be written" in capsys.readouterr().err and (tmp_path / "claims.png").is_fifo()
 
 
 def test_plots_of_a_real_report(real_report: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
