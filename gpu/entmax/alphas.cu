@@ -5,19 +5,16 @@
 
 #include "core/error.h"
 #include "gpu/cuda_check.h"
+#include "gpu/entmax/entmax.h"
 
 namespace splash::gpu::entmax {
 namespace {
 
 constexpr int kAlphaThreads = 256;
 
-__device__ bool taken(float alpha) {
-  return alpha > 1 && alpha <= 2;
-}
-
 __global__ void __launch_bounds__(kAlphaThreads) take_kernel(const float* alpha, int count, float* result) {
   const int i = static_cast<int>(blockIdx.x) * kAlphaThreads + static_cast<int>(threadIdx.x);
-  if (i < count) result[i] = taken(alpha[i]) ? alpha[i] : 1.5f;
+  if (i < count) result[i] = attention_takes(alpha[i]) ? alpha[i] : 1.5f;
 }
 
 struct Refusal {
@@ -35,7 +32,8 @@ __global__ void __launch_bounds__(kAlphaThreads) refuse_kernel(const __grid_cons
     const int group = refusal.q_heads / static_cast<int>(result.heads),
               first = static_cast<int>(head % result.heads) * group;
     bool refused = false;
-    for (int i = 0; i < group; ++i) refused |= !taken(refusal.alpha[refusal.count == 1 ? 0 : first + i]);
+    for (int i = 0; i < group; ++i)
+      refused |= !attention_takes(refusal.alpha[refusal.count == 1 ? 0 : first + i]);
     if (!refused) continue;
     auto* const data = static_cast<uint32_t*>(result.data) + head * words;
     for (int64_t i = threadIdx.x; i < words; i += kAlphaThreads) data[i] = 0xFFFFFFFF;

@@ -9,8 +9,8 @@
 
 namespace splash::gpu::entmax {
 
-// What the attention's kernels take: 1.5 in place of an alpha that they do not (not above 1, above 2, or
-// NaN). alpha, taken: [count].
+// What the attention's kernels take: 1.5 in place of an alpha that they do not (entmax.h's attention_takes).
+// alpha, taken: [count].
 void take_alphas(const float* alpha, int count, float* taken, StreamHandle stream);
 
 // A result of attention, [batch, heads, ...], contiguous; heads: the query heads, or the keys' heads. None

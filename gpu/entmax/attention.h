@@ -66,7 +66,7 @@ class EntmaxAttention {
   int64_t capacity() const { return support_.capacity; }
 
   // In device memory. alpha, [1] or [q_heads], may be written on the stream between a backward and the next
-  // forward: 1 < alpha <= 2.
+  // forward: 1.01 <= alpha <= 2.
   float* alpha() const { return static_cast<float*>(alpha_.data()); }
   const float* tau() const { return static_cast<const float*>(tau_.data()); }  // [batch, q_heads, q_len]
   const Support& support() const { return support_; }

@@ -40,7 +40,7 @@ int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t
                                  bool with_unstored_rows = false);
 
 // Enqueues the kernels and nothing else. Of spec it takes shape, scale, the number of alphas (the values,
-// 1 < alpha <= 2, are those in device memory) and, for unstored rows, whether the mask is causal. Throws
+// 1.01 <= alpha <= 2, are those in device memory) and, for unstored rows, whether the mask is causal. Throws
 // InvalidArgument where head_dim is not a multiple of 8 up to 256, where unstored rows are of another
 // head_dim or dtype than these take, or where queries, keys (over all heads) or capacity reach 2^31;
 // DeviceError where a launch fails.

@@ -55,13 +55,14 @@ __device__ __forceinline__ void finish_dense(const Problem& p, int head, const i
       const int from = __ffs(static_cast<int>(left)) - 1;
       const auto of_row = [&](auto x) { return __shfl_sync(kWarp, x, from); };
       gather_row<T>(p, head, of_row(query[half]), of_row(rows.end[half]), of_row(rows.pivot[half]),
-                    of_row(rows.root[half].shift), arithmetic);
+                    of_row(rows.root[half].shift + rows.rest[half]), arithmetic);
     }
     if (query[half] < 0) continue;
     const int64_t row = int64_t{head} * p.q_len + query[half];
     if (lane % 4 == 0 && p.tau != nullptr) {
-      p.tau[row] = rows.open[half] ? fmaf(arithmetic.gain, rows.pivot[half], -rows.root[half].shift)
-                                   : (rows.poisoned[half] ? NAN : INFINITY);
+      p.tau[row] = rows.open[half]
+                       ? fmaf(arithmetic.gain, rows.pivot[half], -rows.root[half].shift) - rows.rest[half]
+                       : (rows.poisoned[half] ? NAN : INFINITY);
     }
     if (bad) continue;
     const float factor = rows.open[half] ? 1 / sum[half] : 0;

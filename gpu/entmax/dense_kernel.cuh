@@ -69,8 +69,7 @@ class DenseBlock {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           if (!rows_.open[half] || passes > kMostPasses) continue;
-          const Progress progress =
-              rows_.root[half].advance(sums.sum[half], arithmetic_.beta * sums.slope[half], arithmetic_.beta);
+          const Progress progress = advance(half, sums.sum[half], arithmetic_.beta * sums.slope[half]);
           settled &= progress == Progress::settled;
           near &= progress != Progress::far;
         }
@@ -80,11 +79,16 @@ class DenseBlock {
       }
       rows_.forget();
 
-      float output[32 * kPanels] = {}, sum[2] = {0, 0};
+      float output[32 * kPanels] = {}, sum[2] = {0, 0}, of_stretch[2] = {0, 0};
       if (any_key) {
-        products_.multiply_values(output, [&](const float(&scores)[kPart / 2], int, auto& weights) {
-          weigh(scores, weights, sum);
-        });
+        products_.multiply_values(
+            output,
+            [&](const float(&scores)[kPart / 2], int, auto& weights) { weigh(scores, weights, of_stretch); },
+            [&] {
+              sum[0] += of_stretch[0];
+              sum[1] += of_stretch[1];
+              of_stretch[0] = of_stretch[1] = 0;
+            });
       }
       sum[0] = quad_sum(sum[0]);
       sum[1] = quad_sum(sum[1]);
@@ -111,9 +115,27 @@ class DenseBlock {
   }
 
   __device__ __forceinline__ void add_keys(int stride, DenseSums& sums) {
-    products_.multiply_keys(stride / 2, stride, [&](const float(&scores)[kPart / 2], int) {
-      sums.add(scores, arithmetic_, rows_);
-    });
+    products_.multiply_keys(
+        stride / 2, stride,
+        [&](const float(&scores)[kPart / 2], int) { sums.add(scores, arithmetic_, rows_); },
+        [&] { sums.end_stretch(); });
+  }
+
+  // Where so many keys lie so little above tau that the next float to the shift is too far from it, the rest
+  // tells what lies between.
+  __device__ __forceinline__ Progress advance(int half, float sum, float slope) {
+    Root& root = rows_.root[half];
+    if (kKind != Kind::any) return root.advance(sum, slope, arithmetic_.beta);
+    const float error = sum - 1;
+    if (rows_.rest[half] == 0) {
+      const Progress progress = root.advance(sum, slope, arithmetic_.beta);
+      if (progress != Progress::settled) return progress;
+    }
+    const bool nearer = rows_.rest[half] == 0 || 2 * fabsf(error) < fabsf(root.last_sum - 1);
+    if (fabsf(error) <= Root::kTolerance || !(slope > 0) || !nearer) return Progress::settled;
+    rows_.rest[half] -= error / slope;
+    root.last_sum = sum;
+    return Progress::near;
   }
 
   __device__ __forceinline__ float excess_at_0(int half) const {
@@ -243,8 +265,7 @@ class DenseBlock {
       float weight[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        weight[e] = arithmetic_.template scaled_weight<T>(scores[2 * i + e], rows_.pivot[half],
-                                                          rows_.root[half].shift);
+        weight[e] = arithmetic_.template scaled_weight<T>(scores[2 * i + e], rows_, half);
         part[half] += weight[e];
       }
       weights[i / 4][i % 4] = arch::pack_pair<T>(weight[0], weight[1]);

@@ -14,6 +14,8 @@ namespace splash::gpu::entmax {
 enum class Progress { settled, near, far };
 
 struct Root {
+  static constexpr float kTolerance = 4e-6f;  // of f
+
   float shift = 0;
   float above = INFINITY, below = -INFINITY;           // f(above) >= 1 > f(below)
   float last_shift = 0, last_sum = 0, last_slope = 0;  // of the pass before; slope 0: there was none
@@ -87,7 +89,6 @@ struct Root {
     return Progress::far;
   }
 
-  static constexpr float kTolerance = 4e-6f;
 };
 
 }  // namespace splash::gpu::entmax

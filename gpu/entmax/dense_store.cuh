@@ -9,9 +9,7 @@ template <class T, int kPanels>
 __device__ __forceinline__ void store_support(const Problem& p, DenseProducts<T, kPanels>& products,
                                               const Entmax& entmax, const DenseRows& rows) {
   const Arithmetic<Kind::any> arithmetic{entmax.gain, entmax.beta};
-  const auto excess = [&](float score, int half) {
-    return arithmetic.excess(score, rows.pivot[half], rows.root[half].shift);
-  };
+  const auto excess = [&](float score, int half) { return arithmetic.excess(score, rows, half); };
   int counts[2] = {0, 0};  // the lane's
   products.multiply_keys(0, 1, [&](const float(&scores)[kPart / 2], int) {
 #pragma unroll

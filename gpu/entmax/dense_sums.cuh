@@ -34,6 +34,7 @@ __device__ __forceinline__ float log2_approx(float x) {
 struct DenseRows {
   Root root[2];
   float pivot[2] = {0, 0};  // stays 0 but for Kind::any
+  float rest[2] = {0, 0};   // of the shift, what it does not hold: stays 0 but for Kind::any
   float largest[2] = {-INFINITY, -INFINITY};
   int end[2] = {0, 0};  // the keys below are visible
   bool open[2] = {false, false}, poisoned[2] = {false, false};
@@ -62,6 +63,10 @@ struct Arithmetic {
   __device__ __forceinline__ float excess(float score, float pivot, float shift) const {
     return saturated_fma(gain, kKind == Kind::any ? score - pivot : score, shift);
   }
+  __device__ __forceinline__ float excess(float score, const DenseRows& rows, int half) const {
+    if constexpr (kKind != Kind::any) return excess(score, 0, rows.root[half].shift);
+    return __saturatef(fmaf(gain, score - rows.pivot[half], rows.root[half].shift) + rows.rest[half]);
+  }
   // u^(beta - 1)
   __device__ __forceinline__ float slope(float u) const {
     if constexpr (kKind == Kind::square) return u;
@@ -75,14 +80,14 @@ struct Arithmetic {
   static constexpr float kScale = std::is_same_v<T, __half> ? 16384.0f : 1.0f;
 
   template <class T>
-  __device__ __forceinline__ float scaled_weight(float score, float pivot, float shift) const {
+  __device__ __forceinline__ float scaled_weight(float score, const DenseRows& rows, int half) const {
     constexpr float kS = kScale<T>, kRoot = kKind == Kind::square ? 128.0f : kS;  // of 16384
     if constexpr (kS == 1) {
-      return weight(excess(score, pivot, shift));
+      return weight(excess(score, rows, half));
     } else if constexpr (kKind == Kind::any) {
-      return kS * weight(excess(score, pivot, shift));
+      return kS * weight(excess(score, rows, half));
     } else {
-      const float u = fmaxf(__fmaf_rn(kRoot * gain, score, kRoot * shift), 0.0f);
+      const float u = fmaxf(__fmaf_rn(kRoot * gain, score, kRoot * rows.root[half].shift), 0.0f);
       return kKind == Kind::square ? u * u : u;
     }
   }
@@ -93,6 +98,7 @@ struct Arithmetic {
 struct DenseSums {
   static constexpr int kNone = static_cast<int>(0xFF800000), kPoison = 0x7F800000;  // the bits of -inf, +inf
   float sum[2] = {0, 0}, slope[2] = {0, 0};
+  float total[2] = {0, 0};  // of the stretches before
   int most[2] = {kNone, kNone};
 
   // The sums of 64 keys first, so that rounding errors of long rows of equal weights stay small.
@@ -106,7 +112,7 @@ struct DenseSums {
       for (int half = 0; half < 2; ++half) {
         const int j = 4 * (i / 2) + 2 * half;
         const float score = acc[j + i % 2];
-        const float u = arithmetic.excess(score, rows.pivot[half], rows.root[half].shift);
+        const float u = arithmetic.excess(score, rows, half);
         if constexpr (kKind == Kind::linear) {
           part_sum[half] += u;
           part_slope[half] += arithmetic.slope(u);
@@ -128,11 +134,19 @@ struct DenseSums {
     }
   }
 
-  // Of the quad's lanes.
+  __device__ __forceinline__ void end_stretch() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      total[half] += sum[half];
+      sum[half] = 0;
+    }
+  }
+
+  // Of the quad's lanes, after the last stretch.
   __device__ __forceinline__ void reduce() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      sum[half] = quad_sum(sum[half]);
+      sum[half] = quad_sum(total[half] + sum[half]);
       slope[half] = quad_sum(slope[half]);
       most[half] = max(most[half], __shfl_xor_sync(kWarp, most[half], 1));
       most[half] = max(most[half], __shfl_xor_sync(kWarp, most[half], 2));

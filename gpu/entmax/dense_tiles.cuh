@@ -29,6 +29,8 @@ class DenseProducts {
   using Tiles = DenseTiles<kPanels>;
   static constexpr int kKeys = Tiles::kKeys, kParts = Tiles::kParts, kStages = Tiles::kStages;
   static constexpr int kThreads = Tiles::kThreads, kQueries = Tiles::kQueries;
+  // Tiles that are summed up apart from others, so that rounding errors do not grow with the keys.
+  static constexpr int kStretch = 4096 / kKeys;
 
   const int head, lane;
   int end[2];  // of the lane's rows: the keys below are visible
@@ -82,8 +84,10 @@ class DenseProducts {
   }
 
   // use(scores, first key) with every part of every stride-th tile from `first` on; hidden scores are -inf.
-  template <class Use>
-  __device__ __forceinline__ void multiply_keys(int first, int stride, const Use& use) {
+  // end_stretch() after kStretch tiles each, and the last.
+  template <class Use, class EndStretch>
+  __device__ __forceinline__ void multiply_keys(int first, int stride, const Use& use,
+                                                const EndStretch& end_stretch) {
     constexpr int kAhead = kStages - 2;
     const int count = (tiles - first + stride - 1) / stride;
     const auto load_tile = [&](int i) {
@@ -93,30 +97,39 @@ class DenseProducts {
 #pragma unroll 1
     for (int i = 0; i < kAhead; ++i) load_tile(i);
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      load_tile(i + kAhead);
-      const int key = (first + i * stride) * kKeys;
-      const unsigned char* const keys = landed();
-      if (key < group_end_) {
-        float scores[kParts][kPart / 2];
+    for (int from = 0; from < count; from += kStretch) {
+      const int to = min(from + kStretch, count);
+#pragma unroll 1
+      for (int i = from; i < to; ++i) {
+        load_tile(i + kAhead);
+        const int key = (first + i * stride) * kKeys;
+        const unsigned char* const keys = landed();
+        if (key < group_end_) {
+          float scores[kParts][kPart / 2];
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) multiply(scores[part], keys + part * kPart * 128);
-        if constexpr (kParts == 2) {
-          arch::wgmma_wait<1>();
-          arch::wgmma_hold(scores[0]);
-          hide(scores[0], key);
-          use(scores[0], key);
+          for (int part = 0; part < kParts; ++part) multiply(scores[part], keys + part * kPart * 128);
+          if constexpr (kParts == 2) {
+            arch::wgmma_wait<1>();
+            arch::wgmma_hold(scores[0]);
+            hide(scores[0], key);
+            use(scores[0], key);
+          }
+          arch::wgmma_wait<0>();
+          arch::wgmma_hold(scores[kParts - 1]);
+          release(used_);
+          hide(scores[kParts - 1], key + (kParts - 1) * kPart);
+          use(scores[kParts - 1], key + (kParts - 1) * kPart);
+        } else {
+          release(used_);
         }
-        arch::wgmma_wait<0>();
-        arch::wgmma_hold(scores[kParts - 1]);
-        release(used_);
-        hide(scores[kParts - 1], key + (kParts - 1) * kPart);
-        use(scores[kParts - 1], key + (kParts - 1) * kPart);
-      } else {
-        release(used_);
+        used_.next();
       }
-      used_.next();
+      end_stretch();
     }
+  }
+  template <class Use>
+  __device__ __forceinline__ void multiply_keys(int first, int stride, const Use& use) {
+    multiply_keys(first, stride, use, [] {});
   }
 
   // use(scores of a whole tile).
@@ -139,9 +152,12 @@ class DenseProducts {
     use(scores);
   }
 
-  // output += weights V over all keys, where weigh(scores, first key, weights) turns one into the other.
-  template <class Weigh>
-  __device__ __forceinline__ void multiply_values(float (&output)[32 * kPanels], const Weigh& weigh) {
+  // output, which is 0, becomes weights V over all keys, where weigh(scores, first key, weights) turns one
+  // into the other; end_stretch() as above.
+  template <class Weigh, class EndStretch>
+  __device__ __forceinline__ void multiply_values(float (&output)[32 * kPanels], const Weigh& weigh,
+                                                  const EndStretch& end_stretch) {
+    volatile float total[32 * kPanels];  // of stretches before, in local memory: hardly ever touched
     const auto load_tile = [&](int tile) {
       if (threadIdx.x == 0 && tile < tiles) {
         load(k_map_, tile * kKeys);
@@ -151,42 +167,54 @@ class DenseProducts {
     };
     load_tile(0);
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
-      load_tile(tile + 1);
-      const int key = tile * kKeys;
-      const auto of_keys = used_;
-      const unsigned char* const keys = landed();
-      used_.next();
-      const unsigned char* const values = landed();
-      if (key < group_end_) {
-        const uint64_t descriptor = arch::mn_major_descriptor(values, Tiles::kPanelBytes);
-        float scores[kPart / 2];
-        uint32_t weights[kPart / 16][4];
-        multiply(scores, keys);
+    for (int from = 0; from < tiles; from += kStretch) {
+      const int to = min(from + kStretch, tiles);
+#pragma unroll 1
+      for (int tile = from; tile < to; ++tile) {
+        load_tile(tile + 1);
+        const int key = tile * kKeys;
+        const auto of_keys = used_;
+        const unsigned char* const keys = landed();
+        used_.next();
+        const unsigned char* const values = landed();
+        if (key < group_end_) {
+          const uint64_t descriptor = arch::mn_major_descriptor(values, Tiles::kPanelBytes);
+          float scores[kPart / 2];
+          uint32_t weights[kPart / 16][4];
+          multiply(scores, keys);
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          arch::wgmma_wait<0>();  // and for what read the weights before
-          arch::wgmma_hold(scores);
-          if (part > 0) arch::wgmma_hold(output);
-          if (part == kParts - 1) release(of_keys);
-          hide(scores, key + part * kPart);
-          weigh(scores, key + part * kPart, weights);
-          arch::wgmma_fence();
+          for (int part = 0; part < kParts; ++part) {
+            arch::wgmma_wait<0>();  // and for what read the weights before
+            arch::wgmma_hold(scores);
+            if (part > 0) arch::wgmma_hold(output);
+            if (part == kParts - 1) release(of_keys);
+            hide(scores, key + part * kPart);
+            weigh(scores, key + part * kPart, weights);
+            arch::wgmma_fence();
 #pragma unroll
-          for (int step = 0; step < kPart / 16; ++step) {
-            const int bytes = (part * kPart + 16 * step) * 128;
-            arch::wgmma<T, arch::Major::mn>(output, weights[step], arch::advance(descriptor, bytes), true);
+            for (int step = 0; step < kPart / 16; ++step) {
+              const int bytes = (part * kPart + 16 * step) * 128;
+              arch::wgmma<T, arch::Major::mn>(output, weights[step], arch::advance(descriptor, bytes), true);
+            }
+            arch::wgmma_commit();
+            if (part + 1 < kParts) multiply(scores, keys + (part + 1) * kPart * 128);
           }
-          arch::wgmma_commit();
-          if (part + 1 < kParts) multiply(scores, keys + (part + 1) * kPart * 128);
+          arch::wgmma_wait<0>();
+          arch::wgmma_hold(output);
+        } else {
+          release(of_keys);
         }
-        arch::wgmma_wait<0>();
-        arch::wgmma_hold(output);
-      } else {
-        release(of_keys);
+        release(used_);
+        used_.next();
       }
-      release(used_);
-      used_.next();
+      end_stretch();
+      if (tiles <= kStretch) continue;
+#pragma unroll
+      for (int i = 0; i < 32 * kPanels; ++i) {
+        if (from > 0) output[i] += total[i];
+        total[i] = output[i];
+        if (to < tiles) output[i] = 0;
+      }
     }
   }
 

@@ -2,7 +2,10 @@
 
 #include <string>
 
+#include <fmt/format.h>
+
 #include "core/error.h"
+#include "gpu/entmax/entmax.h"
 #include "gpu/entmax/portable/problem.h"
 #include "gpu/entmax/problem.h"
 
@@ -38,8 +41,9 @@ void require_forward(const AttentionSpec& spec, Dtype dtype) {
   unless(spec.normalizer.kind == NormalizerKind::entmax,
          "the normalizer entmax, not " + std::string(to_string(spec.normalizer.kind)));
   for (const double alpha : spec.normalizer.alpha)
-    unless(alpha <= 2,
-           "alpha above 1 and up to 2, where Newton's bounds are certified, not " + std::to_string(alpha));
+    unless(attention_takes(static_cast<float>(alpha)),
+           fmt::format("alpha from {} to {} (nearer to 1 float32 loses p, and softmax is as dense), not {}",
+                       kLeastAttentionAlpha, kMostAttentionAlpha, alpha));
   unless(spec.selection.kind == SelectionKind::all || spec.selection.kind == SelectionKind::top_k_row,
          "all keys or the top_k_row, not the selection " + std::string(to_string(spec.selection.kind)));
   unless(spec.score_scale() > 0, "a scale above 0, not " + std::to_string(spec.scale));

@@ -13,6 +13,14 @@ struct AnyAlpha {};
 struct SquareWeights {};  // alpha = 1.5
 struct LinearWeights {};  // alpha = 2
 
+// Which alpha attention takes: p = u^beta has the rounding of u in float32 beta times, so that nearer to 1 it
+// would be off by more than 10^-5 of itself. Above 2 Newton's bounds are not certified.
+inline constexpr float kLeastAttentionAlpha = 1.01f, kMostAttentionAlpha = 2;
+
+constexpr bool attention_takes(float alpha) {  // false for NaN
+  return alpha >= kLeastAttentionAlpha && alpha <= kMostAttentionAlpha;
+}
+
 struct Entmax {
   float gain;  // z = gain * <q, k>
   float beta;  // 1 / (alpha - 1)

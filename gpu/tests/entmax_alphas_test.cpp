@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/alphas.h"
+#include "gpu/entmax/entmax.h"
 #include "gpu/tests/skip_without_gpu.h"
 
 using namespace splash;
@@ -65,6 +66,8 @@ TEST_CASE("the kernels take 1.5 in place of an alpha that they do not take") {
   const std::vector<float> alpha{1.5f,
                                  2.0f,
                                  std::nextafter(1.0f, 2.0f),
+                                 1.01f,
+                                 std::nextafter(1.01f, 1.0f),
                                  1.0f,
                                  std::nextafter(2.0f, 3.0f),
                                  0.5f,
@@ -83,7 +86,8 @@ TEST_CASE("the kernels take 1.5 in place of an alpha that they do not take") {
   entmax::take_alphas(static_cast<const float*>(given.data()), static_cast<int>(many.size()),
                       static_cast<float*>(taken.data()), stream.handle());
   const auto result = downloaded<float>(stream, taken);
-  for (size_t i = 0; i < many.size(); ++i) CHECK(result[i] == (many[i] > 1 && many[i] <= 2 ? many[i] : 1.5f));
+  for (size_t i = 0; i < many.size(); ++i)
+    CHECK(result[i] == (entmax::attention_takes(many[i]) ? many[i] : 1.5f));
 }
 
 TEST_CASE("heads whose alpha is not taken become NaN, and keys' heads that they share") {

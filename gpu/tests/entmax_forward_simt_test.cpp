@@ -6,6 +6,7 @@
 #include "gpu/entmax/dispatch.h"
 #include "gpu/entmax/forward_kernel.cuh"
 #include "gpu/entmax/prepare_kernel.cuh"
+#include "gpu/tests/entmax_attention_scan.h"
 #include "gpu/tests/entmax_simt.h"
 
 namespace splash::gpu::entmax {
@@ -22,8 +23,8 @@ struct Looked {
   int64_t rows = 0, crowded = 0, left_out = 0;
 };
 
-template <class T, int kPanels>
-void run_case(const PortableCase& c, Looked& looked) {
+template <class T, int kPanels, class Check>
+void run_case(const PortableCase& c, Looked& looked, const Check& check) {
   const AttentionShape& s = c.spec.shape;
   const auto rows = static_cast<size_t>(s.rows());
   SimtRun<T> run(c);
@@ -89,16 +90,18 @@ void run_case(const PortableCase& c, Looked& looked) {
   }
   looked.rows += s.rows();
   looked.left_out += std::count(left_out.begin(), left_out.end(), 1);
-  check_against_oracle(c, run.output(s), run.results, left_out);
+  check(c, run.output(s), run.results, left_out);
 }
+
+const auto against_oracle = [](const auto&... results) { check_against_oracle(results...); };
 
 template <class T>
 void run_case(const PortableCase& c, Looked& looked) {
   const int64_t dim = c.spec.shape.head_dim;
-  if (dim <= 64) return run_case<T, 1>(c, looked);
-  if (dim <= 128) return run_case<T, 2>(c, looked);
-  if (dim <= 192) return run_case<T, 3>(c, looked);
-  run_case<T, 4>(c, looked);
+  if (dim <= 64) return run_case<T, 1>(c, looked, against_oracle);
+  if (dim <= 128) return run_case<T, 2>(c, looked, against_oracle);
+  if (dim <= 192) return run_case<T, 3>(c, looked, against_oracle);
+  run_case<T, 4>(c, looked, against_oracle);
 }
 
 }  // namespace
@@ -255,4 +258,17 @@ TEST_CASE("entmax/0-one-pass on the CPU: a NaN in a key is seen, whichever keys 
     run_case<__half>(c, looked);
     CHECK(looked.left_out == looked.rows);
   }
+}
+
+TEST_CASE("entmax/0-one-pass on the CPU: p, its sum, the support and the output at every alpha") {
+  Looked looked;
+  const auto scan = [](const auto&... results) { check_scan(results...); };
+  for (const Pattern pattern : kPatterns) {
+    for (const int64_t n : {1, 3, 60, 400}) {
+      run_case<__half, 1>(scan_case(pattern, n, Dtype::f16), looked, scan);
+      run_case<__nv_bfloat16, 1>(scan_case(pattern, n, Dtype::bf16), looked, scan);
+    }
+  }
+  MESSAGE(looked.rows << " rows, " << looked.left_out << " left to the dense path");
+  CHECK(looked.left_out < looked.rows * 4 / 5);
 }

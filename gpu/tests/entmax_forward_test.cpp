@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/workload.h"
-#include "gpu/tests/entmax_forward_run.h"
+#include "gpu/tests/entmax_attention_scan.h"
 #include "gpu/tests/ladder_cases.h"
 #include "gpu/tests/skip_without_gpu.h"
 
@@ -149,4 +149,21 @@ TEST_CASE("entmax forward: every run gives the same bits") {
   const auto expected = ForwardRun(problem.spec, Dtype::bf16, inputs, 1 << 18, stream).bytes();
   for (int i = 0; i < 50; ++i)
     REQUIRE(ForwardRun(problem.spec, Dtype::bf16, inputs, 1 << 18, stream).bytes() == expected);
+}
+
+TEST_CASE("entmax forward: p, its sum, the support and the output at every alpha, lists and dense") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const auto scan = [&](Pattern pattern, int64_t n, Dtype dtype) {
+    const PortableCase c = scan_case(pattern, n, dtype);
+    const ForwardRun run(c.spec, c.dtype, c.inputs, c.spec.shape.rows() * n, stream);
+    check_scan(c, run.out.to_host(), run.row_results());
+  };
+  for (const Dtype dtype : {Dtype::f16, Dtype::bf16}) {
+    for (const Pattern pattern : kPatterns) {
+      for (const int64_t n : {1, 2, 3, 64, 300, 1000, 8192, 20000}) scan(pattern, n, dtype);
+    }
+    for (const Pattern pattern : {Pattern::equal, Pattern::near_equal, Pattern::far_above, Pattern::ramp})
+      scan(pattern, 200000, dtype);
+  }
 }

@@ -207,6 +207,16 @@ TEST_CASE("forward names what it does not take") {
   CHECK(why(spec, Dtype::f32) ==
         "entmax forward takes all keys or the top_k_row, not the selection top_k_block");
   spec = plain;
+  for (const double taken : {1.01, static_cast<double>(1.01F), 2.0}) {
+    spec.normalizer.alpha = {taken};
+    CHECK(why(spec, Dtype::f32).empty());
+  }
+  spec.normalizer.alpha = {1.005};
+  CHECK(
+      why(spec, Dtype::f32) ==
+      "entmax forward takes alpha from 1.01 to 2 (nearer to 1 float32 loses p, and softmax is as dense), not "
+      "1.005");
+  spec = plain;
   spec.shape.q_len = int64_t{1} << 31;
   CHECK(why(spec, Dtype::f32).find("fewer than 2^31 queries a head") != std::string::npos);
 }

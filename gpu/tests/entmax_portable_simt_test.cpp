@@ -4,6 +4,7 @@
 
 #include "gpu/entmax/dispatch.h"
 #include "gpu/entmax/portable/kernels.cuh"
+#include "gpu/tests/entmax_attention_scan.h"
 #include "gpu/tests/entmax_simt.h"
 
 namespace splash::gpu::entmax::portable {
@@ -21,8 +22,8 @@ void poison_shared_memory() {
   std::fill(std::begin(portable::dynamic), std::end(portable::dynamic), 0xFF);
 }
 
-template <class T, int kDim>
-void run_case(const PortableCase& c) {
+template <class T, int kDim, class Check>
+void run_case(const PortableCase& c, const Check& check) {
   const AttentionShape& s = c.spec.shape;
   SimtRun<T> run(c);
   const entmax::MaskTables tables(c.spec);
@@ -42,18 +43,20 @@ void run_case(const PortableCase& c) {
   poison_shared_memory();
   simt::run(blocks, Tiles::kThreads, test_seed() + 1, [&] { portable::stream_kernel<T, kDim>(p); });
 
-  check_against_oracle(c, run.output(s), run.results);
+  check(c, run.output(s), run.results);
 }
+
+const auto against_oracle = [](const auto&... results) { check_against_oracle(results...); };
 
 template <class T>
 void run_case(const PortableCase& c) {
   const int64_t dim = c.spec.shape.head_dim;
   if constexpr (sizeof(T) == 4) {
-    if (dim <= 32) return run_case<T, 32>(c);
+    if (dim <= 32) return run_case<T, 32>(c, against_oracle);
   }
-  if (dim <= 64) return run_case<T, 64>(c);
-  if (dim <= 128) return run_case<T, 128>(c);
-  run_case<T, 256>(c);
+  if (dim <= 64) return run_case<T, 64>(c, against_oracle);
+  if (dim <= 128) return run_case<T, 128>(c, against_oracle);
+  run_case<T, 256>(c, against_oracle);
 }
 
 }  // namespace
@@ -66,4 +69,14 @@ TEST_CASE("portable entmax on the CPU: problems in which all features meet, agai
     if (c.dtype == Dtype::f16) run_case<__half>(c);
     if (c.dtype == Dtype::f32) run_case<float>(c);
   }
+}
+
+TEST_CASE("portable entmax on the CPU: p, its sum, the support and the output at every alpha") {
+  const auto scan = [](const auto&... results) { check_scan(results...); };
+  for (const Pattern pattern : kPatterns) {
+    for (const int64_t n : {1, 3, 64, 300}) run_case<float, 32>(scan_case(pattern, n, Dtype::f32), scan);
+    run_case<__half, 64>(scan_case(pattern, 200, Dtype::f16), scan);
+  }
+  run_case<float, 32>(scan_case(Pattern::far_above, 4000, Dtype::f32), scan);
+  run_case<float, 32>(scan_case(Pattern::near_equal, 4000, Dtype::f32), scan);
 }

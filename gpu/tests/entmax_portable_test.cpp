@@ -1,6 +1,7 @@
 // The portable path of exact entmax attention: output, tau and support against the double oracle, gradients
 // through EntmaxAttention. On Hopper it is asked for by ForwardPath::portable.
 
+#include "gpu/tests/entmax_attention_scan.h"
 #include "gpu/tests/entmax_on_device.h"
 #include "gpu/tests/entmax_portable_case.h"
 #include "gpu/tests/skip_without_gpu.h"
@@ -131,6 +132,23 @@ TEST_CASE("portable entmax: a support that does not fit is counted, never cut, a
   const PortableCase c =
       case_of("mixed", spec_of({1, 2, 2, 300, 700, 64}), Dtype::bf16, {.query_variance = 0.3});
   check_small_store(c.spec, c.dtype, c.inputs, 5000, stream, ForwardPath::portable);
+}
+
+TEST_CASE("portable entmax: p, its sum, the support and the output at every alpha") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  const auto scan = [&](Pattern pattern, int64_t n, Dtype dtype) {
+    const PortableCase c = scan_case(pattern, n, dtype);
+    const ForwardRun run(c.spec, c.dtype, c.inputs, c.spec.shape.rows() * n, stream, ForwardPath::portable);
+    check_scan(c, run.out.to_host(), run.row_results());
+  };
+  for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+    for (const Pattern pattern : kPatterns) {
+      for (const int64_t n : {1, 2, 3, 64, 107, 300, 1000, 8192, 20000}) scan(pattern, n, dtype);
+    }
+    for (const Pattern pattern : {Pattern::equal, Pattern::near_equal, Pattern::far_above, Pattern::ramp})
+      scan(pattern, 200000, dtype);
+  }
 }
 
 TEST_CASE("portable entmax: every run gives the same bits") {

@@ -12,6 +12,7 @@
 #include "core/attention_spec.h"
 #include "core/dtype.h"
 #include "gpu/device.h"
+#include "gpu/entmax/entmax.h"
 #include "gpu/entmax/store.h"
 #include "python/bindings/bindings.h"
 
@@ -216,6 +217,8 @@ void rows_gradient(std::string_view dtype, int device, uintptr_t p, uintptr_t d_
 
 void bind_cuda(nb::module_& module) {
   module.attr("has_cuda") = SPLASH_HAVE_CUDA != 0;
+  module.attr("LEAST_ATTENTION_ALPHA") = gpu::entmax::kLeastAttentionAlpha;  // that the kernels take
+  module.attr("MOST_ATTENTION_ALPHA") = gpu::entmax::kMostAttentionAlpha;
   // Bytes of a store: these, and so many a row, a head and an entry.
   using Size = gpu::entmax::StoreSize;
   module.attr("store_size") =

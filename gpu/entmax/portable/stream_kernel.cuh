@@ -40,7 +40,7 @@ class StreamBlock {
   using Tiles = portable::Tiles<T, kDim>;
   static constexpr int kParts = kDim > 128 ? 2 : 1;     // of a row, a pass each: for registers
   static constexpr int kElements = kDim / kParts / 32;  // of a part, a lane
-  static constexpr int kMostPasses = 40;
+  static constexpr int kMostPasses = 40, kMostFine = 4;
   using Values = Vector<T, kElements>;
 
  public:
@@ -68,7 +68,7 @@ class StreamBlock {
 
   // u = z - tau, below 0 or NaN where the pair does not count: the row is closed, or the key not kept.
   __device__ __forceinline__ float excess(float score, int key, int half) const {
-    const float u = fmaf(entmax_.gain, score - largest_[half], root_[half].shift);
+    const float u = fmaf(entmax_.gain, score - largest_[half], root_[half].shift) + rest_[half];
     return kept_[half](score, key) ? u : -INFINITY;
   }
 
@@ -152,11 +152,21 @@ class StreamBlock {
         count_[half] = count[half];
         if (settled[half]) continue;
         // A root that is settled has not moved: sum and count are those at its shift.
-        settled[half] = pass == kMostPasses ||
-                        root_[half].advance(of_row, slope_of_row, entmax_.beta) == Progress::settled;
+        settled[half] = pass == kMostPasses || advance(half, of_row, slope_of_row);
       }
       if (!__syncthreads_or(!settled[0] || !settled[1])) break;
     }
+  }
+
+  // Whether sum is 1 as far as can be. Where many keys lie so little above tau that the next float to the
+  // shift is too far from it, the rest tells what lies between.
+  __device__ __forceinline__ bool advance(int half, float sum, float slope) {
+    const float error = sum - 1;
+    if (fine_[half] == 0 && root_[half].advance(sum, slope, entmax_.beta) != Progress::settled) return false;
+    if (fabsf(error) <= Root::kTolerance || !(slope > 0) || fine_[half] == kMostFine) return true;
+    ++fine_[half];
+    rest_[half] -= error / slope;
+    return false;
   }
 
   __device__ __forceinline__ void write() {
@@ -168,7 +178,7 @@ class StreamBlock {
       const bool has_elements = column < p_.head_dim;
       const T* const values =
           static_cast<const T*>(p_.v) + int64_t{head_ / p_.group} * p_.kv_len * p_.head_dim + column;
-      float output[kWarpRows][kElements] = {};
+      float output[kWarpRows][kElements] = {}, total[kWarpRows][kElements] = {};
       products_.for_each_tile([&](const Scores& acc, int first_key) {
         unsigned long long active = 0;  // keys that have weight in some row
         for_each_excess(acc, first_key, [&](auto kind, int half, float u, int in_tile) {
@@ -185,16 +195,17 @@ class StreamBlock {
         for (int lanes = 1; lanes < 32; lanes *= 2) active |= __shfl_xor_sync(kWarp, active, lanes);
         __syncwarp();  // all weights are there
         add_values(active, values + int64_t{first_key} * p_.head_dim, has_elements, output);
+        add_to_total(output, total);
         __syncwarp();  // they may be written again
       });
-      write_rows(output, column, has_elements);
+      write_rows(total, column, has_elements);
       at[0] = at[1] = -1;  // the support is stored
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (lane_ % 4 != 0 || query_[half] < 0 || p_.tau == nullptr) continue;
       p_.tau[int64_t{head_} * p_.q_len + query_[half]] =
-          open_[half]       ? fmaf(entmax_.gain, largest_[half], -root_[half].shift)
+          open_[half]       ? fmaf(entmax_.gain, largest_[half], -root_[half].shift) - rest_[half]
           : poisoned_[half] ? NAN
                             : INFINITY;
     }
@@ -229,6 +240,21 @@ class StreamBlock {
     }
   }
 
+  // A tile's output, so that rounding errors do not grow with the keys: what the total does not hold of it is
+  // left for the next tile.
+  static __device__ __forceinline__ void add_to_total(float (&output)[kWarpRows][kElements],
+                                                      float (&total)[kWarpRows][kElements]) {
+#pragma unroll
+    for (int r = 0; r < kWarpRows; ++r) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const float before = total[r][e];
+        total[r][e] += output[r][e];
+        output[r][e] = fabsf(total[r][e]) < INFINITY ? before - total[r][e] + output[r][e] : 0;
+      }
+    }
+  }
+
   __device__ __forceinline__ void write_rows(float (&output)[kWarpRows][kElements], int column,
                                              bool has_elements) const {
 #pragma unroll
@@ -255,6 +281,8 @@ class StreamBlock {
   bool open_[2] = {false, false}, poisoned_[2] = {false, false};
   Kept kept_[2];
   Root root_[2];
+  float rest_[2] = {0, 0};  // of the shift
+  int fine_[2] = {0, 0};    // steps of the rest
   float sum_[2] = {0, 0};
   int count_[2] = {0, 0};  // the lane's own entries
 };

@@ -8,7 +8,7 @@ from gpu_inputs import GPU, torch
 
 from splash_attention import entmax, splash_attention
 
-ALPHAS = [1.000001, 1.0001, 1.01, 1.05, 1.25, 1.5, 1.75, 2.0]
+ALPHAS = [1.01, 1.02, 1.05, 1.25, 1.5, 1.75, 2.0]  # that attention takes on a GPU
 QUERIES, DIM = 40, 64
 
 
@@ -90,7 +90,7 @@ def test_of_rows(n, dtype):
     x = torch.stack(list(patterns.values())).to(dtype)
     bound = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
     wrong = []
-    for alpha in [*ALPHAS, 2.5, 4.0, 10.0, 64.0]:
+    for alpha in [1.000001, 1.0001, *ALPHAS, 2.5, 4.0, 10.0, 64.0]:
         p = entmax(x.to(GPU), alpha).cpu().double()
         reference = entmax(x.double(), alpha)
         for name, mine, exact in zip(patterns, p, reference):
