@@ -327,8 +327,8 @@ def probabilities(q: Tensor, k: Tensor, *problem_inputs: Any) -> tuple[Tensor, T
     alpha = alphas.expand(q.shape[1])[row // q.shape[2] % q.shape[1]]
     # The kernels computed heads of other alphas with 1.5.
     refused = ~((alpha >= _core.LEAST_ATTENTION_ALPHA) & (alpha <= _core.MOST_ATTENTION_ALPHA))
-    weights = excess ** (1 / (alpha.masked_fill(refused, 1.5) - 1))
-    sums = torch.zeros(support.numel(), device=q.device).index_add_(0, row, weights)
+    weights = excess.double() ** (1 / (alpha.masked_fill(refused, 1.5).double() - 1))
+    sums = torch.zeros(support.numel(), dtype=torch.float64, device=q.device).index_add_(0, row, weights)
     offsets = torch.nn.functional.pad(support.reshape(-1).cumsum(0, dtype=torch.int64), (1, 0))
     return offsets, column, (weights / sums[row]).to(q.dtype).masked_fill_(refused, torch.nan)
 

@@ -64,7 +64,8 @@ def test_of_attention(pattern, n, dtype):
         wide = [t.double().requires_grad_() for t in few]
         reference = splash_attention(*wide, alpha=alpha)
         error = (plain[:, :, ::8].double().cpu() - reference).norm() / reference.norm()
-        if not error <= 1e-4 + 2 * rounding:
+        # Scores in float32 are known to 10^-7, and 200,000 keys that are nearly equal have p of 5·10^-6 at alpha 2.
+        if not error <= (3e-4 if pattern == "near-equal" else 1e-4) + 2 * rounding:
             wrong.append(f"alpha {alpha}: out's error is {error:.2g}")
         if pattern not in ("broad", "sparse") or n == 1:
             continue  # where keys are equal, or one has it all, dQ is a sum of which nothing is left
