@@ -1,5 +1,7 @@
 # ./splash format and ./splash lint: sourced by the front door, whose functions and settings they use.
 
+format_packages=(clang-format:clang-format) # package:command, as those of the build
+
 source_files() { # of our own, NUL-separated
   local folder folders=()
   for folder in core cpu_ref gpu analysis experiments python cmake; do
