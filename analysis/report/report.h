@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace splash::analysis {
@@ -88,6 +89,7 @@ struct Report {
 
   int64_t cases() const;
   const Column* find(const std::string& name) const;  // nullptr where there is none
+  Column* find(const std::string& name) { return const_cast<Column*>(std::as_const(*this).find(name)); }
 };
 
 // The column of that name, one value a case; where there is none it is added, every value missing. Throws

@@ -17,12 +17,6 @@ namespace {
 using analysis::Column;
 using analysis::Report;
 
-Column* find(Report& report, const std::string& name) {
-  const auto found = std::find_if(report.results.begin(), report.results.end(),
-                                  [&](const Column& column) { return column.info.name == name; });
-  return found == report.results.end() ? nullptr : &*found;
-}
-
 // The kind of each experiment of the report, by the definitions that it holds.
 std::map<std::string, const Kind*> kinds_of(const Report& report) {
   std::map<std::string, const Kind*> kinds;
@@ -49,7 +43,7 @@ void give_reason(Column& column) {
 
 int64_t migrate_parameters(Report& report) {
   if (report.cases() == 0) return 0;
-  const Column* const experiments = find(report, "experiment");
+  const Column* const experiments = report.find("experiment");
   if (experiments == nullptr || !experiments->info.is_text)
     throw ReportError("there is no column 'experiment': the report does not tell what its cases are");
   const auto kinds = kinds_of(report);
@@ -62,12 +56,12 @@ int64_t migrate_parameters(Report& report) {
       throw ReportError(fmt::format("/provenance holds no definition of the experiment '{}'", experiment));
     auto declared = kind->second->parameters();
     std::erase_if(declared, [&](const ParameterInfo& info) {  // there was none: what is its default today
-      return find(report, info.name) == nullptr;
+      return report.find(info.name) == nullptr;
     });
     const Parameters recorded = recorded_parameters(report, row, declared, kind->second->name());
     const Parameters used = kind->second->used(completed(*kind->second, recorded));
     for (const ParameterInfo& info : declared) {
-      Column& column = *find(report, info.name);
+      Column& column = *report.find(info.name);
       column.info.long_name = info.long_name;
       const auto value = used.find(info.name);
       changed += set(column, at, value == used.end() ? nullptr : &value->second) ? 1 : 0;
@@ -82,9 +76,9 @@ int64_t migrate_parameters(Report& report) {
 // names; the rungs of wmma name their idea there, and those that lie in unnamed namespaces are all called
 // `attention`.
 int64_t migrate_kernel_names(Report& report) {
-  Column* const seen = find(report, "kernel_counter");
-  const Column* const declared = find(report, "kernel");
-  const Column* const implementations = find(report, "implementation");
+  Column* const seen = report.find("kernel_counter");
+  const Column* const declared = report.find("kernel");
+  const Column* const implementations = report.find("implementation");
   if (seen == nullptr || declared == nullptr || implementations == nullptr) return 0;
   int64_t changed = 0;
   for (std::size_t row = 0; row < seen->texts.size(); ++row) {

@@ -21,18 +21,12 @@ namespace {
 
 using namespace analysis;
 
-Column* find(Report& report, const std::string& name) {
-  const auto found = std::find_if(report.results.begin(), report.results.end(),
-                                  [&](const Column& column) { return column.info.name == name; });
-  return found == report.results.end() ? nullptr : &*found;
-}
-
 // Behind what is counted; NaN.
 void add_simulated_columns(Report& report) {
   auto place = std::find_if(report.results.begin(), report.results.end(),
                             [](const Column& column) { return column.info.name == "l2_bytes_counted"; });
   for (const SimulatedColumn& simulated : simulated_columns()) {
-    if (find(report, simulated.info.name) != nullptr) continue;
+    if (report.find(simulated.info.name) != nullptr) continue;
     Column column{.info = simulated.info};
     column.numbers.resize(static_cast<std::size_t>(report.cases()), std::numeric_limits<double>::quiet_NaN());
     place = report.results.insert(place + 1, std::move(column));
@@ -74,7 +68,7 @@ Recounted recount(Report& report, const std::string& prefix,
     const Parameters parameters = parameters_of(report, kernel.row);
     bool other = false;
     for (const auto& [name, value] : counted_of(report, kernel, parameters, machine)) {
-      Column* const column = find(report, name);
+      Column* const column = report.find(name);
       if (column == nullptr || column->info.is_text || column->width != 1)
         throw ReportError(fmt::format("there is no column '{}'", name));
       other |= (name.ends_with("_flops") || name.ends_with("_counted")) && column->numbers[row] != value;
