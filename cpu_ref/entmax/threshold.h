@@ -32,9 +32,9 @@ struct Threshold {
 
   double tau() const { return factor * reference - gap; }
 
-  // What keys of these scores get, -inf included. scores, p: [n]; they may be the same memory.
+  // What keys of these scores get, -inf included. scores, out: [n]; they may be the same memory.
   template <class T>
-  void probabilities(std::span<const T> scores, std::span<T> p) const;
+  void probabilities(std::span<const T> scores, std::span<T> out) const;
 };
 
 // Solves a row. scores: [n], n >= 1, no NaN or +inf, -inf for masked keys; max the largest, finite. start: a
