@@ -41,6 +41,7 @@ class StreamBlock {
   static constexpr int kParts = kDim > 128 ? 2 : 1;     // of a row, a pass each: for registers
   static constexpr int kElements = kDim / kParts / 32;  // of a part, a lane
   static constexpr int kMostPasses = 40, kMostFine = 4;
+  static constexpr int kStretch = 4;  // tiles
   using Values = Vector<T, kElements>;
 
  public:
@@ -178,7 +179,12 @@ class StreamBlock {
       const bool has_elements = column < p_.head_dim;
       const T* const values =
           static_cast<const T*>(p_.v) + int64_t{head_ / p_.group} * p_.kv_len * p_.head_dim + column;
-      float output[kWarpRows][kElements] = {}, total[kWarpRows][kElements] = {};
+      float output[kWarpRows][kElements] = {};
+      volatile float total[kWarpRows][kElements];  // in local memory, where it costs no registers
+      for (auto& of_row : total) {
+        for (volatile float& x : of_row) x = 0;
+      }
+      int tiles = 0;
       products_.for_each_tile([&](const Scores& acc, int first_key) {
         unsigned long long active = 0;  // keys that have weight in some row
         for_each_excess(acc, first_key, [&](auto kind, int half, float u, int in_tile) {
@@ -195,10 +201,16 @@ class StreamBlock {
         for (int lanes = 1; lanes < 32; lanes *= 2) active |= __shfl_xor_sync(kWarp, active, lanes);
         __syncwarp();  // all weights are there
         add_values(active, values + int64_t{first_key} * p_.head_dim, has_elements, output);
-        add_to_total(output, total);
+        if (++tiles % kStretch == 0) add_to_total(output, total);
         __syncwarp();  // they may be written again
       });
-      write_rows(total, column, has_elements);
+      add_to_total(output, total);
+#pragma unroll
+      for (int r = 0; r < kWarpRows; ++r) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) output[r][e] += total[r][e];
+      }
+      write_rows(output, column, has_elements);
       at[0] = at[1] = -1;  // the support is stored
     }
 #pragma unroll
@@ -240,17 +252,17 @@ class StreamBlock {
     }
   }
 
-  // A tile's output, so that rounding errors do not grow with the keys: what the total does not hold of it is
-  // left for the next tile.
+  // A stretch's output, so that rounding errors do not grow with the keys: what the total does not hold of it
+  // is left for the next one.
   static __device__ __forceinline__ void add_to_total(float (&output)[kWarpRows][kElements],
-                                                      float (&total)[kWarpRows][kElements]) {
+                                                      volatile float (&total)[kWarpRows][kElements]) {
 #pragma unroll
     for (int r = 0; r < kWarpRows; ++r) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        const float before = total[r][e];
-        total[r][e] += output[r][e];
-        output[r][e] = fabsf(total[r][e]) < INFINITY ? before - total[r][e] + output[r][e] : 0;
+        const float before = total[r][e], sum = before + output[r][e];
+        total[r][e] = sum;
+        output[r][e] = fabsf(sum) < INFINITY ? before - sum + output[r][e] : 0;
       }
     }
   }
