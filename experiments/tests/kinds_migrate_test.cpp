@@ -50,7 +50,11 @@ analysis::Report as_it_was() {
 }
 
 void add_texts(analysis::Report& report, const char* name, std::vector<std::string> texts) {
-  report.results.push_back({.info = {.name = name, .is_text = true}, .texts = std::move(texts)});
+  analysis::Column column;
+  column.info.name = name;
+  column.info.is_text = true;
+  column.texts = std::move(texts);
+  report.results.push_back(std::move(column));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FENCED = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`((?:\./)?(?:splash [a-z]|python -m |\.ci/run|build/release/)[^`]{0,100})`")
-COMMENT = re.compile(r"(?:^|\s+)#\s.*$|\s{3,}\(.*\)$")
+COMMENT = re.compile(r"(?:^|\s+)#\s.*$|\s{3,}\S.*$")
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,15 @@ NOT_RUN = {
     "jupytext": "test_notebooks.py runs it",
     "python -m splash_attention.bench": "its letters stand for numbers; torch_tests run it",
     "splash test": "the front door's",
+    "build/release/bin/splash": "the built program's place",
+    "./splash run cpu-": "its first case alone takes long",
+    "python -m splash_attention.ladder_tables": "test_document_tables.py does it",
+    "python -m splash_attention.peer_tables": "test_document_tables.py does it",
+    "python -m splash_attention.claim_tables": "test_document_tables.py does it",
+    "python -m splash_attention.printed": "test_printed.py does it",
+    "python -m splash_attention.figures": "test_figures.py does it",
 }
+RUN_BEFORE: set[tuple[str, ...]] = set()  # modules of the Python package, with their options
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +161,9 @@ def words_of(command: str, folder: Path) -> tuple[dict[str, str], list[str]]:
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
     words = [STANDS_FOR.get(word, word) for word in words]
-    words = [str(PROGRAM) if word in ("splash", "./splash") else word for word in words if word]
+    words = [word for word in words if word]
+    if words[0] in ("splash", "./splash"):
+        words[0] = str(PROGRAM)
     globbed = [
         [str(path.relative_to(folder)) for path in sorted(folder.glob(word))] if "*" in word else [] for word in words
     ]
@@ -162,13 +172,15 @@ def words_of(command: str, folder: Path) -> tuple[dict[str, str], list[str]]:
 
 def begin(folder: Path, words: list[str], environment: dict[str, str]) -> str:
     """Starts a run and stops it when its first case is kept, or when it ends by itself."""
-    report = folder / "begun" / "report.h5"
-    shutil.rmtree(report.parent, ignore_errors=True)
-    out = [] if "--out" in words else ["--out", str(report.parent if words[1] == "reproduce" else report)]
-    if out == [] and "reproduce" not in words:
-        words = [str(report) if before == "--out" else word for before, word in zip(["", *words], words, strict=False)]
+    begun = folder / "begun"
+    shutil.rmtree(begun, ignore_errors=True)
+    out = str(begun if words[1] == "reproduce" else begun / "report.h5")
+    if "--out" in words:
+        words[words.index("--out") + 1] = out
+    else:
+        words += ["--out", out]
     started = subprocess.Popen(
-        [*(word for word in words if word != "--resume"), *out],
+        words,
         cwd=folder,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **environment},
         stdin=subprocess.DEVNULL,
@@ -178,8 +190,7 @@ def begin(folder: Path, words: list[str], environment: dict[str, str]) -> str:
     )
     until = time.monotonic() + 100
     while started.poll() is None and time.monotonic() < until:
-        journals = [*folder.glob("begun/*.journal"), *folder.glob("out/full/*.journal")]
-        if any(journal.read_bytes().count(b"\n") > 1 for journal in journals):
+        if any(journal.read_bytes().count(b"\n") > 1 for journal in begun.glob("*.journal")):
             started.send_signal(signal.SIGINT)
             break
         time.sleep(0.01)
@@ -234,6 +245,11 @@ def treat(command: str, folder: Path) -> str:
     ):
         assert words[-1] in options_of(PROGRAM, words[1])
         return "looked up only: the name of an option"
+    module = (*words[:3], *(word for word in words if word.startswith("--"))) if words[1] == "-m" else None
+    if module in RUN_BEFORE:  # takes seconds
+        return "run before, with other files"
+    if module is not None:
+        RUN_BEFORE.add(module)
     done = run(folder, words, **{name: value for name, value in environment.items() if name != "PYTHONPATH"})
     if "no CUDA" in done.stderr:
         return "run: refused for want of a build with CUDA"
