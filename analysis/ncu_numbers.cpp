@@ -20,7 +20,7 @@ struct DigitGroups {
   std::string separators;
 
   bool grouped() const {  // all pieces but the first of three digits, the first of one to three and no zero
-    return digits.front().size() <= kGroup && digits.front() != "0" && digits.front().size() >= 1 &&
+    return digits.front().size() <= kGroup && digits.front() != "0" && !digits.front().empty() &&
            std::all_of(digits.begin() + 1, digits.end(),
                        [](const std::string& piece) { return piece.size() == kGroup; });
   }

@@ -88,7 +88,6 @@ struct Root {
     shift = next;
     return Progress::far;
   }
-
 };
 
 }  // namespace splash::gpu::entmax

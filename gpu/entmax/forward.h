@@ -54,9 +54,9 @@ int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype);
 // next forward. None on the portable path.
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
-// Forward takes entmax with an alpha of 1.01 to 2 over all keys or the k_keep largest of each row, any mask, a scale
-// above 0, bf16, f16 or f32, head_dim a multiple of 8 up to 256. Throws Unsupported where spec or dtype is
-// another, InvalidArgument where spec contradicts itself.
+// Forward takes entmax with an alpha of 1.01 to 2 over all keys or the k_keep largest of each row, any mask,
+// a scale above 0, bf16, f16 or f32, head_dim a multiple of 8 up to 256. Throws Unsupported where spec or
+// dtype is another, InvalidArgument where spec contradicts itself.
 void require_forward(const AttentionSpec& spec, Dtype dtype);
 
 // Enqueues the kernels and nothing else. Hopper's: one that prepares the keys and picks samples of them,

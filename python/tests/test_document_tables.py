@@ -24,6 +24,7 @@ def test_usage(name, capsys):
         ("ladder_tables", "ladders-h200.h5", 4),
         ("peer_tables", "flagship-h200.h5", 2),
         ("peer_tables", "papers-h200.h5", 4),
+        ("peer_tables", "flagship-python-h100.h5", 1),
         ("claim_tables", "papers-h200.h5", 1),
     ],
 )

@@ -58,6 +58,7 @@ REPORTS_OF_READERS = {
     "before.h5": "cpu-speed",
     "after.h5": "cpu-speed",
     "out/sweep.h5": "cpu-memory",
+    "edited.h5": "cpu-speed",
     "out/reproduce/report.h5": "reproduce-quick",
 }
 # Words that begin a command which is not run, and why. What follows each is looked up: see `look_up`.
@@ -68,6 +69,9 @@ NOT_RUN = {
     "./splash lint": "continuous integration runs it",
     ".ci/run": "it runs this test",
     "build/release/gpu/": "programs of a build with CUDA, most for a GPU",
+    "build/fuzz/": "the preset fuzz builds it",
+    "cmake --preset": "it configures a build, for minutes of compilation",
+    "ninja -C build/": "it builds, for minutes",
     "compute-sanitizer": "needs a GPU",
     "for ": "part of a loop around what needs a GPU",
     "done": "part of a loop",
@@ -82,6 +86,7 @@ NOT_RUN = {
     "jupytext": "test_notebooks.py runs it",
     "python -m splash_attention.bench": "its letters stand for numbers; torch_tests run it",
     "splash test": "the front door's",
+    "splash recount": "it simulates every recorded kernel, for a minute; test_analyze.py does it for some",
     "build/release/bin/splash": "the built program's place",
     "./splash run cpu-": "its first case alone takes long",
     "python -m splash_attention.ladder_tables": "test_document_tables.py does it",

@@ -236,8 +236,9 @@ def test_what_the_gpu_does_not_take():
     q, k, v = (t.to(GPU) for t in inputs())
     for call, kind, sentence in (
         (lambda: splash_attention(q.double(), k.double(), v.double()), NotImplementedError, "bfloat16, float16 and float32, not float64"),
-        (lambda: splash_attention(q, k.cpu(), v), ValueError, "k is on cpu and the first argument on cuda:0"),
-        (lambda: splash_attention(q, k, v, alpha=3.0), NotImplementedError, "up to 2"),
+        (lambda: splash_attention(q, k.cpu(), v), ValueError, "k is on cpu and q on cuda:0"),
+        (lambda: splash_attention(q, k, v, alpha=3.0), NotImplementedError, "alpha from 1.01 to 2"),
+        (lambda: splash_attention(q, k, v, alpha=1.001), NotImplementedError, "alpha from 1.01 to 2"),
     ):
         with pytest.raises(kind, match=sentence):
             call()
