@@ -14,13 +14,14 @@ from typing import Any, Sequence
 NAMES = ("q", "k", "v")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 _numpy_names: dict[Any, str] = {}  # of dtypes seen
+torch_names: dict[Any, str] = {}  # filled once: a compiler guards what it met in a dictionary, and what it missed there
 
 
 def dtype_name(array: Any) -> str:
     """"float32" for numpy.float32, torch.float32 and so on."""
     dtype = array.dtype
-    if not hasattr(dtype, "char"):  # PyTorch's are not remembered: a compiler would look whether what it met was there
-        return str(dtype).rsplit(".", 1)[-1]
+    if not hasattr(dtype, "char"):
+        return torch_names.get(dtype) or str(dtype).rsplit(".", 1)[-1]
     name = _numpy_names.get(dtype)
     if name is None:
         name = _numpy_names[dtype] = dtype.name

@@ -14,6 +14,7 @@ from splash_attention import _core, arrays, checks, torch_calls
 from splash_attention.aux import Aux
 from splash_attention.torch_ops import TABLES, spec_of
 
+checks.torch_names.update((getattr(torch, name), name) for name in (*checks.DTYPES, "uint8", "int32", "int64"))
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast casts; float64 it leaves as it is
 
 
