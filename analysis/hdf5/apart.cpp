@@ -45,7 +45,8 @@ void limit_child(rlim_t file_bytes) {
   }
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_CPU, kSeconds + file_bytes / kBytesPerSecond);
-  limit(RLIMIT_AS, address_space() + kBytes + kBytesPerByte * file_bytes);
+  const rlim_t used = address_space();
+  if (used > 0) limit(RLIMIT_AS, used + kBytes + kBytesPerByte * file_bytes);  // 0: there is no /proc
 #if !defined(__SANITIZE_ADDRESS__) && !defined(SPLASH_FUZZ)
   // What the C library says of a heap that HDF5 has spoilt is said in our own words.
   const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
