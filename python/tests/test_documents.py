@@ -154,7 +154,7 @@ def run(folder: Path, words: list[str], **more: str) -> subprocess.CompletedProc
     environment = {**os.environ, "NO_COLOR": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **more}
     environment["PYTHONPATH"] = str(ROOT / "python")
     return subprocess.run(
-        words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+        words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
     )
 
 
