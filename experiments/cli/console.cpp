@@ -78,7 +78,7 @@ bool finish_stdout() {
 }
 
 std::string paint(const std::string& text, Colour colour) {
-  const std::string clean = one_line(text);
+  std::string clean = one_line(text);
   if (!is_coloured() || colour == Colour::none) return clean;
   return fmt::format("\033[{}m{}\033[0m", kCodes[static_cast<std::size_t>(colour)], clean);
 }
