@@ -5,13 +5,23 @@
 #include <latch>
 #include <mutex>
 #include <new>
-#include <omp.h>
 #include <pthread.h>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 namespace splash::detail {
+#ifndef _OPENMP  // the fuzz targets, with a clang that has no OpenMP
+
+void on_team(void (*work)(void*), void* argument) {
+  work(argument);
+}
+
+#else
 namespace {
 
 using Work = void (*)(void*);
@@ -83,4 +93,5 @@ void on_team(Work work, void* argument) {
   (lost ? on_new_thread : on_own_team)(threads, work, argument);
 }
 
+#endif
 }  // namespace splash::detail

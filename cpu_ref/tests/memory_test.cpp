@@ -44,6 +44,12 @@ void* operator new(std::size_t bytes) {
 void* operator new[](std::size_t bytes) {
   return allocate_or_throw(bytes);
 }
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return allocate(bytes);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return allocate(bytes);
+}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
