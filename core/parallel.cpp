@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -35,13 +36,30 @@ struct Team {
 };
 thread_local Team team;
 
+// Address space that is taken while it lives. Not from the heap: there only some threads could have it after.
+class Room {
+ public:
+  explicit Room(size_t bytes)
+      : bytes_(bytes),
+        begin_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (begin_ == MAP_FAILED) throw std::bad_alloc();
+  }
+  ~Room() { munmap(begin_, bytes_); }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+
+ private:
+  size_t bytes_;
+  void* begin_;
+};
+
 // Where the runtime gets no memory for its threads, it ends the process. So ask before it does: threads of
-// the same stacks, all alive at once. The C library keeps their stacks for the next threads, which are the
-// runtime's.
+// the same stacks, all alive at once, beside room for what is noted of each. The C library keeps the stacks
+// for the next threads, which are the runtime's.
 void require_room(int threads) {
-  constexpr size_t kAThread = 64 << 10;  // more than the runtime's records of one
+  constexpr size_t kAThread = 64 << 10;  // more than is noted of one
   const auto extra = static_cast<size_t>(threads - 1);
-  ::operator delete(::operator new(kAThread* extra));
+  const Room notes(kAThread * extra);
   std::vector<std::thread> tried;
   tried.reserve(extra);
   std::latch all_tried(1);
@@ -56,8 +74,18 @@ void require_room(int threads) {
   if (!room) throw std::bad_alloc();
 }
 
+// The C library makes a library's thread-local variables when a thread first uses one, and ends the process
+// where it has no memory for them. So every thread uses ours and the C++ library's (which notes exceptions)
+// before the work may take what memory there is.
+void meet_first(int threads) {
+  require_room(threads);
+  std::atomic<int64_t> used{0};
+#pragma omp parallel num_threads(threads)
+  used += team.threads + std::uncaught_exceptions();
+}
+
 void on_own_team(int threads, Work work, void* argument) {
-  if (threads > team.threads) require_room(threads);
+  if (threads > team.threads) meet_first(threads);
   team = {threads, forks};
 #pragma omp parallel num_threads(threads)
   work(argument);

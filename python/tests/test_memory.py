@@ -31,7 +31,7 @@ kind = sys.argv[1]
 compute(kind, q[:, :1, :1], k[:, :1, :1], v[:, :1, :1], scores[:1, :9])  # loads everything, on one thread
 pages = int(open("/proc/self/statm").read().split()[0])
 refused = done = 0
-for kilobytes in [0, 100, 300, 600, *range(1000, 40000, 3000), 60000, 100000, 200000]:
+for kilobytes in [*range(0, 30000, 150), 60000, 100000, 200000]:
     child = os.fork()
     if child == 0:
         limit = pages * resource.getpagesize() + 1024 * kilobytes

@@ -145,10 +145,9 @@ double Candidates::solve() {
   const float max = largest(z_.data(), count_);
   // Of a cut row the bound of all keys is none; else it holds up to its rounding.
   const double start = cut ? 1 : static_cast<double>(max) - bound_ + kEpsilon * (16 + 4 * std::abs(max));
-  thread_local std::vector<float> scratch;
-  if (alpha_ > 2) scratch.resize(padded_count());
+  if (alpha_ > 2) scratch_.resize(padded_count());
   const std::span<float> z(z_.data(), padded_count());
-  const Threshold threshold = settle<float>(z, max, 1, alpha_, std::min(1.0, start), scratch);
+  const Threshold threshold = settle<float>(z, max, 1, alpha_, std::min(1.0, start), scratch_);
   threshold.probabilities<float>(z, z);
   int64_t kept = 0;
   for (int64_t i = 0; i < count_; ++i) {

@@ -48,7 +48,7 @@ class Candidates {
   double alpha_ = 1.5;
   int64_t k_keep_ = 0, count_ = 0, next_refresh_ = 0;
   float factor_ = 1, bound_ = 0, product_threshold_ = 0;  // bound: of tau; the threshold is it less a margin
-  std::vector<float> z_;
+  std::vector<float> z_, scratch_;                        // scratch: alpha > 2 alone
   std::vector<int32_t> keys_;
 };
 
