@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from splash_attention import arrays, checks, torch_calls
+from splash_attention import arrays, checks, torch_calls, torch_cuda
 from splash_attention.aux import Aux
 from splash_attention.torch_functional import as_autocast_has_it, make_aux, problem_of
 from splash_attention.torch_ops import TABLES
@@ -22,7 +22,8 @@ class AdaptiveSplashAttention(nn.Module):
     """Exact α-entmax attention with learned thresholds, called as ``attention(Q, K, V, Q_idx, K_idx)``.
 
     head_dim: of Q, K and V.
-    alpha: above 1; a number, or one a head, which may be set later (``attention.alpha = 1.4``; compiled code goes on).
+    alpha: above 1; a number, or one a head, which may be set later (``attention.alpha = 1.4``; compiled code goes on,
+      and on a GPU gives NaN for a head whose alpha is below 1.01 or above 2: code that is not compiled takes these too).
       With learn_alpha a parameter of each head, kept between 1.05 and 2. Both kinds are part of the state_dict.
     k_keep: entmax over the k_keep largest scores of each row only; None keeps all.
     adaptive_threshold: learn where τ lies: τ̂ = m - 1 + σ(w·q + b)(1 - n^(1-α)), m the row's largest z and n its keys.
@@ -66,7 +67,7 @@ class AdaptiveSplashAttention(nn.Module):
         self.learn_alpha = checks.check_flag("learn_alpha", learn_alpha)
         self._call: tuple[Any, ...] | None = None  # inputs and statistics of the last call
         self._loss: Tensor | None = None
-        self._number: tuple[float, Tensor, int] | None = None  # of fixed_alpha, with what it was read from
+        self._number: tuple[Any, Tensor, int] | None = None  # or numbers of fixed_alpha, with what they were read from
         heads = self.num_heads or 1
         self._start_alpha(self._alpha_values(alpha))
         self.threshold_weight = nn.Parameter(torch.zeros(heads, self.head_dim)) if adaptive_threshold else None
@@ -97,13 +98,14 @@ class AdaptiveSplashAttention(nn.Module):
         self.alpha_logit = nn.Parameter(torch.logit(share).float())
 
     def _read_number(self) -> None:
-        """Where fixed_alpha is one number: a number takes less than a tensor, and to read it on a GPU is to wait."""
+        """Where fixed_alpha is one number: a number takes less than a tensor, and to read it on a GPU is to wait. Also where
+        a GPU's kernels do not take one of several: of tensors the functions would not know."""
         self._number = None
-        if self.learn_alpha or self.fixed_alpha.numel() != 1:
-            return
-        alpha = self.fixed_alpha
+        alpha = None if self.learn_alpha else self.fixed_alpha
         if type(alpha) is Tensor and not alpha.is_meta and not alpha.is_inference():
-            self._number = (alpha.item(), alpha, alpha._version)
+            values = alpha.tolist()
+            if len(values) == 1 or not all(map(torch_cuda.takes_alpha, values)):
+                self._number = (values[0] if len(values) == 1 else values, alpha, alpha._version)
 
     @property
     def alpha(self) -> Tensor:
@@ -124,9 +126,9 @@ class AdaptiveSplashAttention(nn.Module):
             self.fixed_alpha = values.to(self.fixed_alpha.device)
         self._read_number()
 
-    def _alpha_now(self) -> float | Tensor:
-        """What the functions take. The number where it still is that of the buffer; of a compiled graph it would be a
-        constant."""
+    def _alpha_now(self) -> float | list[float] | Tensor:
+        """What the functions take. The numbers where they still are those of the buffer; of a compiled graph they would be
+        constants."""
         alpha = self.alpha
         if torch.compiler.is_compiling() or self._number is None:
             return alpha

@@ -1,6 +1,6 @@
 """The operators on tensors in a GPU's memory: addresses and the current stream go to the library, PyTorch's allocator owns
 the memory. Nothing waits, but for: backward, which reads how large the support was; a store that was too small, which
-grows; and `probabilities`.
+grows; and `probabilities`. What the kernels do not take, torch_dense computes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splash_attention import _core, torch_ops
+from splash_attention import _core, torch_dense, torch_ops
 from splash_attention.arrays import make_spec
 from splash_attention.torch_ops import nothing
 
@@ -117,14 +117,14 @@ class _Problem:
         self, q_shape: torch.Size, k_shape: torch.Size, dtype: torch.dtype, device: torch.device, alphas: int,
         alpha_value: float, causal: bool, scale: float, k_keep: int, *tables: Tensor | None,
     ) -> None:  # fmt: skip
-        """alphas: how many a tensor holds; 0 where alpha_value counts."""
+        """alphas: how many a tensor holds; 0 where alpha_value counts. kernels is None where they do not take it."""
         q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = tables or (None,) * 4
         extents = torch_ops.extents_of(q_shape, k_shape)
         q_len, kv_len = q_shape[2], k_shape[2]
         # Of positions the library looks at how many there are; the kernels look at their values.
         there = [None if table is None else np.zeros(table.numel(), np.int64) for table in (q_positions, k_positions)]
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
-        alpha = [1.5] * alphas or [alpha_value]  # those in a tensor the kernels alone look at
+        alpha = [alpha_value or 1.5] * alphas or [alpha_value]  # those in a tensor the kernels alone look at
         self.spec = make_spec(extents, alpha, causal, scale, k_keep, [*there, *packed])
         self.rows = q_shape[:3]
         self.ranges = None if packed[0] is None else torch.from_numpy(_ranges(*packed, q_len, causal)).to(device)
@@ -133,8 +133,11 @@ class _Problem:
         sizes = ((q_positions, q_len), (k_positions, kv_len))
         counts = [1 if table is None else table.numel() // length for table, length in sizes]
         mask = (*(0 if table is None else table.data_ptr() for table in kept), *counts)
-        self.kernels = _core.DeviceProblem(self.spec, device.index, _names[dtype], not alphas, mask)
-        self.workspace_bytes = self.kernels.workspace_bytes()
+        try:
+            self.kernels = _core.DeviceProblem(self.spec, device.index, _names[dtype], not alphas, mask)
+            self.workspace_bytes = self.kernels.workspace_bytes()
+        except NotImplementedError:
+            self.kernels = None
 
 
 _plain_problem = functools.lru_cache(maxsize=1024)(_Problem)
@@ -150,6 +153,19 @@ def _problem_of(
     fixed = (q.shape, k.shape, q.dtype, q.device, alphas, alpha_value, causal, scale, k_keep)
     problem = _plain_problem(*fixed) if q_positions is None and cu_seqlens_q is None else _Problem(*fixed, *tables)
     return problem, _alphas(alpha, alpha_value, torch.float32, q.get_device())
+
+
+def takes_alpha(alpha: float) -> bool:
+    """Whether the kernels do."""
+    return _core.LEAST_ATTENTION_ALPHA <= alpha <= _core.MOST_ATTENTION_ALPHA
+
+
+def _dense_problem(
+    problem: _Problem, q: Tensor, alpha: Tensor | None, alpha_value: float, causal: bool, scale: float, k_keep: int,
+    *tables: Tensor | None,
+) -> torch_dense.Problem:  # fmt: skip
+    scale = scale or q.shape[-1] ** -0.5
+    return torch_dense.Problem(alpha, alpha_value, causal, scale, k_keep, problem.ranges, *problem.positions)
 
 
 def _int32(positions: Tensor | None) -> Tensor | None:
@@ -209,6 +225,8 @@ def kept_output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> tuple[
 
 def _output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
     problem, alphas = _problem_of(q, k, *problem_inputs)
+    if problem.kernels is None:
+        return torch_dense.forward(q, k, v, _dense_problem(problem, q, *problem_inputs))[0], nothing(torch.uint8, q.device)
     q, k, v = _dense(q), _dense(k), _dense(v)
     out = torch.empty_like(q)
     store = _run(problem, q, k, v, alphas, out, capacity)
@@ -252,14 +270,18 @@ def _part(store: Tensor, at: int, count: int, dtype: torch.dtype) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     counted, with_peak, capacity = inputs[-torch_ops.KEPT :]
     problem, alphas = _problem_of(q, k, *inputs[: -torch_ops.KEPT])
+    # An operator's results are tensors apart, also those that are empty.
+    tau, support, peak = (q.new_empty(0, dtype=kind) for kind in (torch.float32, torch.int32, torch.float32))
+    if problem.kernels is None:
+        out, *rows = torch_dense.forward(q, k, v, _dense_problem(problem, q, *inputs[: -torch_ops.KEPT]))
+        wanted = (row if kept else row.new_empty(0) for row, kept in zip(rows, (counted, counted, with_peak)))
+        return out, *wanted, q.new_empty(torch_ops.store_bytes(q.shape, capacity) if capacity >= 0 else 0, dtype=torch.uint8)
     room, all_rows = capacity, counted or with_peak
     if capacity < 0:
         room = capacity_for(q, k) if with_peak else 0 if counted else -1
     q, k, v = _dense(q), _dense(k), _dense(v)
     out = torch.empty_like(q)
     store = _run(problem, q, k, v, alphas, out, room, all_rows)
-    # An operator's results are tensors apart, also those that are empty.
-    tau, support, peak = (q.new_empty(0, dtype=kind) for kind in (torch.float32, torch.int32, torch.float32))
     if all_rows:
         row_tau, row_counts = _rows(problem, store)
     if counted:
@@ -284,6 +306,8 @@ def _rows(problem: _Problem, store: Tensor) -> tuple[Tensor, Tensor]:
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     *problem_inputs, store = inputs
     problem, alphas = _problem_of(q, k, *problem_inputs)
+    if problem.kernels is None:
+        return torch_dense.backward(d_out, q, k, v, _dense_problem(problem, q, *problem_inputs))
     capacity = capacity_for(q, k)
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -316,6 +340,8 @@ def _entries(problem: _Problem, support: Tensor, store: Tensor) -> tuple[Tensor,
 
 def probabilities(q: Tensor, k: Tensor, *problem_inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     problem, alphas = _problem_of(q, k, *problem_inputs)
+    if problem.kernels is None:
+        return torch_dense.probabilities(q, k, _dense_problem(problem, q, *problem_inputs))
     q, k = _dense(q), _dense(k)
     out = torch.empty_like(q)
     store = _run(problem, q, k, k, alphas, out, capacity_for(q, k), True)

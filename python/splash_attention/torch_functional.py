@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from splash_attention import _core, arrays, checks, torch_calls
+from splash_attention import _core, arrays, checks, torch_calls, torch_cuda
 from splash_attention.aux import Aux
 from splash_attention.torch_ops import TABLES, spec_of
 
@@ -57,8 +57,9 @@ def _check_devices(name: str, first: Tensor, **tensors: Tensor) -> None:
             raise ValueError(f"{other} is on {tensor.device} and {name} on {device}; they must be on one device")
 
 
-def _as_alpha(alpha: Any, first: str, tensor: Tensor) -> tuple[Tensor | None, float]:
-    """(tensor or None, number): what an operator takes, for the first argument of that name."""
+def _as_alpha(alpha: Any, first: str, tensor: Tensor, takes: Callable[[float], bool] = lambda _: True) -> tuple[Tensor | None, float]:
+    """(tensor or None, number): what an operator takes, for the first argument of that name. Beside a tensor the number is
+    0, or one of its values that a GPU's kernels do not take, if the host knows of one."""
     compiling = torch.compiler.is_compiling()
     if type(alpha) is float and not compiling:
         _core.check_alpha(alpha)
@@ -74,9 +75,13 @@ def _as_alpha(alpha: Any, first: str, tensor: Tensor) -> tuple[Tensor | None, fl
             return torch.as_tensor(alpha, dtype=torch.float64, device=tensor.device), 0.0
         one = torch.ones(1, dtype=torch.float64, device=tensor.device)
         values = checks.as_alpha(alpha)
-        return (one * values if type(values) is float else one.new_tensor(values)), 0.0
+        others = [value for value in (values if type(values) is list else [values]) if not takes(value)]
+        return (one * values if type(values) is float else one.new_tensor(values)), others[0] if others else 0.0
     values = arrays.to_alpha(alpha)
-    return (None, values) if type(values) is float else (torch.as_tensor(values, device=tensor.device), 0.0)
+    if type(values) is float:
+        return None, values
+    others = [value for value in values.reshape(-1).tolist() if not takes(value)]
+    return torch.as_tensor(values, device=tensor.device), others[0] if others else 0.0
 
 
 def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
@@ -137,7 +142,7 @@ def problem_of(
             for name, table in tables.items()
         }
         checks.check_tables(tables, batch, q_heads, q_len, kv_len, table_names)
-    values, number = _as_alpha(alpha, names[0], q)
+    values, number = _as_alpha(alpha, names[0], q, torch_cuda.takes_alpha if q.is_cuda else lambda _: True)
     if values is not None:
         checks.check_head_alpha(values, q_heads)
         values = values.reshape(-1)

@@ -232,13 +232,66 @@ def test_the_module_learns_on_a_gpu():
     assert module.eval()(q, k, v).shape == q.shape and 0 < module.sparsity_by_token < 1
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    "dtype, dim, known",
+    [
+        (torch.float64, 64, {}),
+        (torch.float32, 64, {"alpha": 1.000001}),
+        (torch.bfloat16, 64, {"alpha": 1.005}),
+        (torch.bfloat16, 128, {"alpha": 2.5, "k_keep": 9}),
+        (torch.float32, 64, {"alpha": 64.0}),
+        (torch.float16, 64, {"alpha": [1.005, 1.5, 2.0, 3.0]}),
+        (torch.float32, 20, {}),
+        (torch.float16, 320, {}),
+        (torch.float32, 64, {"scale": -0.2}),
+    ],
+)
+def test_what_the_kernels_do_not_take_is_computed_all_the_same(dtype, dim, known, compiled):
+    given = inputs(dtype, q_len=290, kv_len=333, dim=dim)
+    call = torch.compile(splash_attention, fullgraph=True) if compiled else splash_attention
+    d_out = torch.randn(given[0].shape)
+    results = []
+    for device, kind, function in ((GPU, dtype, call), (HOST, torch.float64, splash_attention)):
+        q, k, v = leaves(given, device, kind)
+        out = function(q, k, v, causal=True, **known)
+        out.backward(d_out.to(device, kind))
+        aux = splash_attention(q, k, v, causal=True, return_aux=True, **known)[1]
+        results.append((out, q.grad, k.grad, v.grad, aux.probabilities().to_dense(), aux.tau))
+    for mine, reference in zip(*results):
+        assert mine.dtype == dtype or mine is results[0][5]
+        close(mine, reference, dtype)
+
+
+def test_a_modules_alphas_that_the_kernels_do_not_take():
+    given = inputs(torch.float32)
+    for alpha in (2.5, [1.5, 2.5, 1.005, 2.0]):
+        attention = AdaptiveSplashAttention(64, alpha=alpha, num_heads=4, causal=True)
+        expected = attention(*given)
+        for module in (attention.to(GPU), AdaptiveSplashAttention(64, num_heads=4, causal=True).to(GPU)):
+            module.alpha = alpha
+            close(module(*(t.to(GPU) for t in given)), expected, torch.float32)
+
+
+def test_large_problems_that_the_kernels_do_not_take():
+    given = inputs(torch.float16, 4096, 4096, 64, heads=16, kv_heads=4, batch=1)
+    q, k, v = leaves(given, GPU)
+    torch.cuda.reset_peak_memory_stats()
+    out = splash_attention(q, k, v, alpha=3.0, causal=True)
+    out.sum().backward()
+    assert torch.cuda.max_memory_allocated() < 2 << 30  # all scores in float32 are 1 GiB, and there are five such matrices
+    rows = [0, 1, 2000, 4095]
+    for row in rows:
+        part = (t.double() for t in (given[0][:, :, row : row + 1], given[1][:, :, : row + 1], given[2][:, :, : row + 1]))
+        close(out[:, :, row : row + 1], splash_attention(*part, alpha=3.0), torch.float16)
+
+
 def test_what_the_gpu_does_not_take():
     q, k, v = (t.to(GPU) for t in inputs())
     for call, kind, sentence in (
-        (lambda: splash_attention(q.double(), k.double(), v.double()), NotImplementedError, "bfloat16, float16 and float32, not float64"),
         (lambda: splash_attention(q, k.cpu(), v), ValueError, "k is on cpu and q on cuda:0"),
-        (lambda: splash_attention(q, k, v, alpha=3.0), NotImplementedError, "alpha from 1.01 to 2"),
-        (lambda: splash_attention(q, k, v, alpha=1.001), NotImplementedError, "alpha from 1.01 to 2"),
+        (lambda: splash_attention(q, k, v, alpha=1.0000001), ValueError, "alpha"),
+        (lambda: splash_attention(q, k, v, alpha=[1.5, 65, 2, 2]), ValueError, "alpha"),
     ):
         with pytest.raises(kind, match=sentence):
             call()

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention import splash_attention, torch_cuda, torch_ops  # noqa: E402
+from splash_attention import splash_attention, torch_cuda, torch_functional, torch_ops  # noqa: E402
 
 HEADS, KV_HEADS, ROWS, KEYS, DIM = 4, 2, 5, 7, 8
 
@@ -160,6 +160,45 @@ def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
     d_q, *_ = torch_cuda.attention_backward(out, q, k, v, *problem, store)
     assert made[0].capacities == [64, 450] and (d_q == 1).all() and (out == 1).all()  # out is not written again
     assert torch_cuda.capacity_for(q, k) == 450
+
+
+@pytest.mark.parametrize("tables", ["none", "positions", "packed"])
+@pytest.mark.parametrize("alpha", [2.5, "of each head"])
+def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch, alpha, tables):
+    def refuse(spec, device, dtype, alpha_checked, mask):
+        raise NotImplementedError("entmax forward takes ...")
+
+    monkeypatch.setattr(torch_cuda._core, "DeviceProblem", refuse)
+    q, k, v = (x.double() for x in inputs())
+    table = {"positions": (torch.tensor([3, 0, 2, 1, 6]), torch.arange(KEYS), None, None), "none": NO_TABLES}
+    table["packed"] = None, None, torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS])
+    values = (None, alpha) if alpha == 2.5 else (torch.tensor([1.2, 2.5, 4.0, 1.5], dtype=torch.float64), 2.5)
+    problem = (*values, True, 0.0, 3, *table[tables])
+    for kept in ((True, True, 64), (False, False, -1)):
+        mine = torch_cuda.attention(q, k, v, *problem, *kept)
+        theirs = torch_ops.attention_cpu(q, k, v, *problem, *kept)
+        for a, b in zip(mine[:3], theirs):
+            torch.testing.assert_close(a, b)
+        assert mine[3].numel() == (theirs[1].numel() if kept[1] else 0)
+        assert mine[4].numel() == (torch_ops.store_bytes(q.shape, 64) if kept[2] > 0 else 0)  # as compilers expect
+    out, store = torch_cuda.kept_output(q, k, v, *problem)
+    assert torch.equal(out, torch_cuda.output(q, k, v, *problem)) and torch.equal(out, mine[0])
+    backward = zip(
+        torch_cuda.attention_backward(out, q, k, v, *problem, store),
+        torch_ops.attention_backward_cpu(out, q, k, v, *problem, store),
+    )
+    for a, b in (*backward, *zip(torch_cuda.probabilities(q, k, *problem), torch_ops._probabilities_cpu(q, k, *problem))):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_host_says_which_alphas_the_kernels_do_not_take():
+    q = torch.randn(1, 2, 3, 4)
+    takes = torch_cuda.takes_alpha
+    assert [takes(alpha) for alpha in (1.0099, 1.01, 1.5, 2.0, 2.0001, np.nan)] == [False, True, True, True, False, False]
+    for given, number in ((1.5, 1.5), (2.5, 2.5), ([1.5, 2.0], 0.0), ([1.5, 64], 64.0), (np.array([1.005, 2]), 1.005)):
+        assert torch_functional._as_alpha(given, "q", q, takes)[1] == number
+    compiled = torch.compile(lambda q, alpha: torch_functional._as_alpha(alpha, "q", q, takes), fullgraph=True, backend="eager")
+    assert [compiled(q, alpha)[1] for alpha in (1.5, 2.5, [1.5, 64.0])] == [0.0, 2.5, 64.0]
 
 
 def test_what_inference_mode_left_is_no_obstacle_to_gradients():
