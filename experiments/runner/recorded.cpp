@@ -15,7 +15,14 @@ Value value_at(const analysis::Column& column, std::size_t row, const ParameterI
     return column.texts[row].empty() ? info.default_value : Value(column.texts[row]);
   const double number = column.numbers[row];
   if (std::isnan(number)) return info.default_value;
-  if (info.type == ParameterType::integer) return static_cast<int64_t>(number);
+  if (info.type == ParameterType::integer) {
+    constexpr double kMost = 1LL << 53;  // above it a double does not tell neighbours apart
+    if (!(std::abs(number) <= kMost) || number != std::trunc(number)) {
+      throw ReportError(fmt::format("case {} has {} {}; it must be an integer of at most 2^53", row + 1,
+                                    info.name, number));
+    }
+    return static_cast<int64_t>(number);
+  }
   if (info.type == ParameterType::flag) return number != 0;
   return number;
 }

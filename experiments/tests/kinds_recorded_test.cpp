@@ -2,6 +2,7 @@
 // the case, and one that is recorded has one.
 
 #include <bit>
+#include <limits>
 #include <optional>
 #include <set>
 
@@ -283,4 +284,11 @@ TEST_CASE("a table records the data's extents, and says why a parameter is missi
   CHECK(report.find("text")->texts == std::vector<std::string>{"gpl-3", ""});
   CHECK(recorded_parameters(report, 0, find_kind("workload").parameters(), "workload").at("seed") ==
         Value(int64_t{1}));
+  for (const double wrong : {0.5, 1e30, -1e19, std::numeric_limits<double>::infinity()}) {
+    for (analysis::Column& column : report.results)
+      if (column.info.name == "seed") column.numbers[1] = wrong;
+    CHECK_THROWS_WITH_AS(recorded_parameters(report, 1, find_kind("workload").parameters(), "workload"),
+                         doctest::Contains("it must be an integer of at most 2^53"), ReportError);
+    CHECK_NOTHROW(recorded_parameters(report, 0, find_kind("workload").parameters(), "workload"));
+  }
 }

@@ -60,9 +60,9 @@ def attention_forward(
             raise NotImplementedError(f"splash attention does not take this model's {option}; use sdpa or eager")
     positions: dict[str, Tensor] = {}
     if attention_mask is not None:
-        if attention_mask.dtype != torch.int64 or tuple(attention_mask.shape[1:3]) != (1, 1):
+        if attention_mask.dtype != torch.int32 or tuple(attention_mask.shape[1:3]) != (1, 1):
             raise NotImplementedError(
-                f"splash attention takes no mask of shape {list(attention_mask.shape)}; pass the tokenizer's [batch, length]"
+                f"splash attention takes no mask of shape {list(attention_mask.shape)} and {str(attention_mask.dtype)[6:]}; pass the tokenizer's [batch, length]"
             )
         positions = {
             "q_positions": torch.arange(query.shape[2], device=query.device),
@@ -105,7 +105,7 @@ def key_positions(
         first = (first if mask_function is causal_mask_function else 0 * keys).repeat(batch_size, 1)
         if attention_mask is not None:
             first = first.masked_fill(~_padding(attention_mask, kv_length), q_length)
-        return first[:, None, None, :]
+        return _positions(first)
     mask = sdpa_mask(
         batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
         mask_function=mask_function, attention_mask=attention_mask, device=device,
@@ -120,7 +120,12 @@ def key_positions(
         torch._assert_async(served, _ANOTHER_MASK)
     elif not served:
         raise NotImplementedError(_ANOTHER_MASK)
-    return first[:, None, None, :]
+    return _positions(first)
+
+
+def _positions(first: Tensor) -> Tensor:
+    """int32, which tells them from a mask of the user's, which transformers passes on as it is."""
+    return first.to(torch.int32)[:, None, None, :]
 
 
 def _padding(attention_mask: Tensor, kv_length: int) -> Tensor:

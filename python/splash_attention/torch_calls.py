@@ -151,6 +151,8 @@ def repeated_output(q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any,
         return None
     if torch.compiler.is_compiling() or _are_functorch_transforms_active() or _len_torch_dispatch_stack():
         return None
+    if q.is_neg() or k.is_neg() or v.is_neg():  # views whose memory holds the values negated
+        return None
     learned = alpha if type(alpha) in _Tensors else None
     if type(causal) is not bool or (type(alpha) is not float if learned is None else learned.dtype != torch.float32):
         return None

@@ -56,6 +56,7 @@ def _stream(tensor: Tensor) -> int:
 
 @functools.cache
 def _constant(value: float, dtype: torch.dtype, device: int) -> Tensor:
+    """Kept for good: a captured graph may read it at any time."""
     return torch.tensor([value], dtype=dtype, device=torch.device("cuda", device))
 
 

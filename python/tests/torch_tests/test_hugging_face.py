@@ -136,6 +136,7 @@ def test_what_it_does_not_take():
         (lambda: window(text), "a sliding window, or packed sequences"),
         (lambda: dropout(text), "splash attention has no dropout"),
         (lambda: llama()(text, attention_mask=torch.ones(2, 1, 17, 17)), r"takes no mask of shape \[2, 1, 17, 17\]"),
+        (lambda: llama()(text, attention_mask=torch.ones(2, 1, 1, 17, dtype=torch.int64)), r"\[2, 1, 1, 17\] and int64"),
     ):
         with pytest.raises(NotImplementedError, match=sentence):
             call()

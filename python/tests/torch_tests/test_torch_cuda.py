@@ -74,6 +74,8 @@ def test_a_call_like_one_before_is_not_checked_again(gradient, learned, monkeypa
         sources = [q, k, alpha] if learned else [q, k]
         for mine, other in zip(*(torch.autograd.grad(out.sum(), sources) for out in (last, of_more))):
             close(mine, other.cpu(), torch.bfloat16)
+    with pytest.raises(NotImplementedError, match="a negated view"):  # of the same memory as k
+        splash_attention(q, torch._neg_view(k), v, **known)
     if learned:  # its values are looked at in every call
         for value in (2.0, 1.0):
             out = splash_attention(q, k, v, **{**known, "alpha": torch.full((4,), value, device=GPU)})
