@@ -18,6 +18,7 @@
 #
 # * **reproduced**: measured again, within the tolerance that was written down before;
 # * **refuted**: measured, and something else came out;
+# * **unsure**: the measurement's interval lies on both sides of the limit;
 # * **not comparable**: the claim says too little to be tested, or needs what was not at hand. The reason says which.
 #
 # This notebook sets every claim's number beside ours, source by source.
@@ -70,7 +71,7 @@ if gpu_path.exists():
 FIGURES["claims"](report)
 
 # %%
-VERDICTS = ("reproduced", "refuted", "not comparable")
+VERDICTS = ("reproduced", "refuted", "unsure", "not comparable")
 sources = sorted({str(claim["source"]) for claim in claims.values()})
 lines = ["| source | " + " | ".join(VERDICTS) + " |", "|---|---:|---:|---:|"]
 for source in sources:

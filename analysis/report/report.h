@@ -50,8 +50,9 @@ struct Attachment {
   std::map<std::string, std::vector<std::string>> labels{};  // text coordinates by dimension, say tokens
 };
 
-enum class Verdict { reproduced, refuted, not_comparable };
-const char* to_string(Verdict verdict);         // "reproduced", "refuted", "not comparable"
+// unsure: the measurement's interval has values that bear the claim out, and others.
+enum class Verdict { reproduced, refuted, unsure, not_comparable };
+const char* to_string(Verdict verdict);         // "reproduced", "refuted", "unsure", "not comparable"
 Verdict verdict_from(const std::string& text);  // the inverse; throws ReportError
 
 // One claim of a source document or paper, judged. Missing numbers: NaN.

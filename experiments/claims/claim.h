@@ -7,6 +7,7 @@
 //   theirs = "99.6 %"                    theirs_value = 99.6            units = "%"
 //   relation = "equal"                   # or "below", "above": theirs is a bound
 //   tolerance = 0.05                     # in the claim's units; or relative_tolerance = 0.01
+//   theirs_range = [10, 15]              # in place of these three, where the source names a range
 //   method = "arithmetic"                # or "cpu", "gpu"
 //   reproduced = "8 of 2048 keys are {ours}"        # reasons; {ours} {theirs} {low} {high} are filled in
 //   refuted = "it is {ours}, not {theirs}"
@@ -26,9 +27,10 @@ namespace splash::experiments {
 
 struct Claim {
   std::string id, source, text, theirs, units, method;
-  double theirs_value = 0;  // NaN where comparable is false and the source gives no number
+  double theirs_value =
+      0;  // of a range the middle; NaN where nothing is comparable and the source gives no number
   Relation relation = Relation::equal;
-  double tolerance = 0;  // absolute
+  double tolerance = 0;  // absolute; of a range half its width
   std::string reproduced, refuted, not_comparable;
   bool comparable = true;
   std::optional<analysis::Verdict> expected_verdict;

@@ -22,6 +22,38 @@ std::string one_of(TomlTable& table, const std::string& key, const std::vector<s
   return value;
 }
 
+// Its sentences and the recorded verdict: the last that is read.
+void read_words(TomlTable& table, Claim& claim) {
+  if (claim.comparable) {
+    claim.reproduced = table.required_text("reproduced");
+    claim.refuted = table.required_text("refuted");
+  } else {
+    claim.reproduced = table.text("reproduced").value_or("");
+    claim.refuted = table.text("refuted").value_or("");
+  }
+  if (table.find("expected_verdict") != nullptr) {
+    const std::vector<std::string> names{"reproduced", "refuted", "unsure", "not comparable"};
+    const std::string name = one_of(table, "expected_verdict", names);
+    claim.expected_verdict =
+        static_cast<Verdict>(std::find(names.begin(), names.end(), name) - names.begin());
+  }
+  table.finish();
+}
+
+// theirs_range = [least, most].
+void read_range(TomlTable& table, const toml::table& raw, Claim& claim) {
+  const toml::array* ends = table.find("theirs_range")->as_array();
+  const bool two =
+      ends != nullptr && ends->size() == 2 && ends->get(0)->is_number() && ends->get(1)->is_number();
+  const double least = two ? *ends->get(0)->value<double>() : 0,
+               most = two ? *ends->get(1)->value<double>() : 0;
+  if (!(least < most) || !std::isfinite(most - least)) {
+    table.fail(raw, fmt::format("claim {} has a 'theirs_range' that is not [least, most]", claim.id));
+  }
+  claim.theirs_value = (least + most) / 2;
+  claim.tolerance = (most - least) / 2;
+}
+
 Claim read_claim(const toml::table& raw, const std::string& file) {
   TomlTable table(raw, file, "[[claim]]");
   Claim claim;
@@ -38,6 +70,11 @@ Claim read_claim(const toml::table& raw, const std::string& file) {
                                 claim.id));
   }
 
+  if (table.find("theirs_range") != nullptr) {
+    read_range(table, raw, claim);
+    read_words(table, claim);
+    return claim;
+  }
   const auto theirs_value = table.number("theirs_value");
   if (!theirs_value && claim.comparable)
     table.fail(raw, fmt::format("claim {} lacks 'theirs_value', a number", claim.id));
@@ -57,20 +94,7 @@ Claim read_claim(const toml::table& raw, const std::string& file) {
   claim.tolerance = absolute.value_or(relative.value_or(0) * std::abs(theirs_value.value_or(0)));
   if (!(claim.tolerance >= 0)) table.fail(raw, fmt::format("claim {} has a tolerance below 0", claim.id));
 
-  if (claim.comparable) {
-    claim.reproduced = table.required_text("reproduced");
-    claim.refuted = table.required_text("refuted");
-  } else {
-    claim.reproduced = table.text("reproduced").value_or("");
-    claim.refuted = table.text("refuted").value_or("");
-  }
-  if (table.find("expected_verdict") != nullptr) {
-    const std::vector<std::string> names{"reproduced", "refuted", "not comparable"};
-    const std::string name = one_of(table, "expected_verdict", names);
-    claim.expected_verdict =
-        static_cast<Verdict>(std::find(names.begin(), names.end(), name) - names.begin());
-  }
-  table.finish();
+  read_words(table, claim);
   return claim;
 }
 

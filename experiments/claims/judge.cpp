@@ -1,5 +1,6 @@
 #include "experiments/claims/judge.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -14,6 +15,8 @@ using analysis::kMissing;
 using analysis::Verdict;
 
 constexpr const char* kOwnSource = "this project";
+const std::string kUnsure =
+    "{ours}, but anything in [{low}, {high}] is possible, and not all of it bears out {theirs}";
 
 std::string filled(std::string text, const std::string& name, const std::string& value) {
   const std::string hole = "{" + name + "}";
@@ -59,9 +62,20 @@ ClaimResult unmeasured(const Claim& claim) {
   return result;
 }
 
+Verdict verdict_of(const Claim& claim, const Measured& measured) {
+  const auto bears_out = [&](double value) {
+    return holds(claim.relation, value, claim.theirs_value, claim.tolerance);
+  };
+  // What bears a claim out is one stretch of the numbers, so the ends and the value tell.
+  const int64_t good = bears_out(measured.low) + bears_out(measured.ours) + bears_out(measured.high);
+  if (good == 3) return Verdict::reproduced;
+  const bool around = measured.low < claim.theirs_value && claim.theirs_value < measured.high;
+  return good == 0 && !(around && claim.relation == Relation::equal) ? Verdict::refuted : Verdict::unsure;
+}
+
 struct Found {
   Measured measured;
-  bool bears_out = false;
+  Verdict verdict;
 };
 
 std::vector<Found> measurements(const Claim& claim, const std::vector<Definition>& definitions,
@@ -70,7 +84,7 @@ std::vector<Found> measurements(const Claim& claim, const std::vector<Definition
   auto add = [&](const Measured& measured) {
     // A statistic that is not a number (0/0) says nothing.
     if (!measured.found() || std::isnan(measured.ours)) return;
-    found.push_back({measured, holds(claim.relation, measured.ours, claim.theirs_value, claim.tolerance)});
+    found.push_back({measured, verdict_of(claim, measured)});
   };
   const auto& judges = arithmetic_judges();
   if (const auto arithmetic = judges.find(claim.id); arithmetic != judges.end()) {
@@ -128,12 +142,14 @@ bool holds(Relation relation, double ours, double theirs, double tolerance) {
 
 ClaimResult judge(const Claim& claim, const Measured& measured) {
   ClaimResult result = blank(claim);
-  const bool good = holds(claim.relation, measured.ours, claim.theirs_value, claim.tolerance);
-  result.verdict = good ? Verdict::reproduced : Verdict::refuted;
+  result.verdict = verdict_of(claim, measured);
   result.ours = measured.ours;
   result.ours_low = measured.low;
   result.ours_high = measured.high;
-  result.reason = fill_reason(good ? claim.reproduced : claim.refuted, claim, measured);
+  const std::string& reason = result.verdict == Verdict::reproduced ? claim.reproduced
+                              : result.verdict == Verdict::refuted  ? claim.refuted
+                                                                    : kUnsure;
+  result.reason = fill_reason(reason, claim, measured);
   if (!measured.formula.empty()) result.reason += fmt::format(" ({})", measured.formula);
   return result;
 }
@@ -149,14 +165,13 @@ std::vector<ClaimResult> judge_all(const std::vector<Claim>& claims,
       results.push_back(unmeasured(claim));
       continue;
     }
-    // The first measurement that speaks against the claim decides.
-    std::size_t deciding = 0;
-    int64_t bearing_out = 0;
-    for (std::size_t i = found.size(); i-- > 0;) {
-      bearing_out += found[i].bears_out;
-      if (!found[i].bears_out) deciding = i;
-    }
-    results.push_back(judge(claim, found[deciding].measured));
+    // The first measurement that refutes the claim decides, else the first that is unsure.
+    const auto first = [&](Verdict verdict) { return std::ranges::find(found, verdict, &Found::verdict); };
+    auto deciding = first(Verdict::refuted);
+    if (deciding == found.end()) deciding = first(Verdict::unsure);
+    if (deciding == found.end()) deciding = found.begin();
+    const int64_t bearing_out = std::ranges::count(found, Verdict::reproduced, &Found::verdict);
+    results.push_back(judge(claim, deciding->measured));
     if (found.size() > 1) {
       results.back().reason += fmt::format("; {} of {} measurements bear it out", bearing_out, found.size());
     }
@@ -182,21 +197,23 @@ std::vector<Claim> claims_of(const std::vector<Definition>& definitions, const s
   return result;
 }
 
-std::vector<std::string> surprises(const std::vector<Claim>& claims,
-                                   const std::vector<ClaimResult>& results) {
-  std::vector<std::string> sentences;
+Surprises surprises(const std::vector<Claim>& claims, const std::vector<ClaimResult>& results) {
+  Surprises found;
   for (const ClaimResult& result : results) {
-    if (result.source == kOwnSource && result.verdict == Verdict::refuted) {
+    auto& sentences = result.verdict == Verdict::unsure ? found.unsure : found.differing;
+    if (result.source == kOwnSource &&
+        (result.verdict == Verdict::refuted || result.verdict == Verdict::unsure)) {
       sentences.push_back(fmt::format("{}: {}", result.id, result.reason));
     }
     const Claim* claim = find_claim(claims, result.id);
     if (claim == nullptr || !claim->expected_verdict || *claim->expected_verdict == result.verdict) continue;
-    if (result.verdict == Verdict::not_comparable) continue;  // not measured in this run
+    if (result.verdict == Verdict::not_comparable) continue;    // not measured in this run
+    if (*claim->expected_verdict == Verdict::unsure) continue;  // the record cannot tell either
     sentences.push_back(fmt::format("claim {} is {}, where this project recorded {}", result.id,
                                     analysis::to_string(result.verdict),
                                     analysis::to_string(*claim->expected_verdict)));
   }
-  return sentences;
+  return found;
 }
 
 }  // namespace splash::experiments

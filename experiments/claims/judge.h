@@ -13,13 +13,14 @@ namespace splash::experiments {
 // Whether `ours` bears out a value or bound of `theirs`.
 bool holds(Relation relation, double ours, double theirs, double tolerance);
 
-// Judges one claim by one measurement.
+// Judges one claim by one measurement: reproduced where its whole interval bears the claim out, refuted where
+// none of it does, else unsure.
 analysis::ClaimResult judge(const Claim& claim, const Measured& measured);
 
 // Every claim, in order: arithmetic ones recomputed, the others by the expectations of these definitions on
-// this report; those without a measurement are not comparable. A claim with several expectations is
-// reproduced only where each of them bears it out. The definitions' own checks follow, as claims of the
-// source "this project".
+// this report; those without a measurement are not comparable. A claim with several expectations is refuted
+// where one of them refutes it, and reproduced only where each of them bears it out. The definitions' own
+// checks follow, as claims of the source "this project".
 std::vector<analysis::ClaimResult> judge_all(const std::vector<Claim>& claims,
                                              const std::vector<Definition>& definitions,
                                              const analysis::Report& report);
@@ -27,9 +28,12 @@ std::vector<analysis::ClaimResult> judge_all(const std::vector<Claim>& claims,
 // The claims that these definitions speak of.
 std::vector<Claim> claims_of(const std::vector<Definition>& definitions, const std::vector<Claim>& claims);
 
-// What is not as this project recorded it: claims whose verdict is another than expected_verdict, checks that
-// do not hold. A sentence each; claims that this run did not measure are left out.
-std::vector<std::string> surprises(const std::vector<Claim>& claims,
-                                   const std::vector<analysis::ClaimResult>& results);
+// What is not as this project recorded it, a sentence each; claims that this run did not measure are left
+// out.
+struct Surprises {
+  std::vector<std::string> differing;  // another verdict than expected_verdict, checks that do not hold
+  std::vector<std::string> unsure;     // of which this run cannot tell
+};
+Surprises surprises(const std::vector<Claim>& claims, const std::vector<analysis::ClaimResult>& results);
 
 }  // namespace splash::experiments

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -83,6 +84,19 @@ void summarise(Statistic statistic, const std::vector<double>& values, Measured&
   }
 }
 
+// Of one case's median, the interval that its samples gave: columns x_low and x_high beside x_median.
+void take_interval(const analysis::Report& report, const std::string& name, std::size_t row,
+                   Measured& result) {
+  constexpr std::string_view kEnd = "_median";
+  if (!name.ends_with(kEnd)) return;
+  const std::string stem = name.substr(0, name.size() - kEnd.size());
+  const Column *low = report.find(stem + "_low"), *high = report.find(stem + "_high");
+  if (low == nullptr || high == nullptr || low->numbers.size() <= row || high->numbers.size() <= row) return;
+  // Where it was not recorded it is missing, and the number stands for itself.
+  if (low->numbers[row] <= result.ours) result.low = low->numbers[row];
+  if (high->numbers[row] >= result.ours) result.high = high->numbers[row];
+}
+
 std::string describe(const Measurement& measurement, int64_t cases) {
   std::string text = fmt::format("{} of {} over {} case{}",
                                  statistic_names()[static_cast<std::size_t>(measurement.statistic)],
@@ -105,15 +119,19 @@ Measured measure(const analysis::Report& report, const std::string& experiment,
   const Column* column = report.find(measurement.column);
   const Column* names = report.find("experiment");
   std::vector<double> values;
+  std::size_t last = 0;  // row of the last value
   if (column != nullptr && names != nullptr && !column->info.is_text && column->width == 1) {
     for (std::size_t row = 0; row < names->texts.size(); ++row) {
       if (names->texts[row] != experiment || std::isnan(column->numbers[row])) continue;
-      if (fits(report, measurement.where, row)) values.push_back(column->numbers[row]);
+      if (!fits(report, measurement.where, row)) continue;
+      values.push_back(column->numbers[row]);
+      last = row;
     }
   }
   result.cases = static_cast<int64_t>(values.size());
   result.formula = describe(measurement, result.cases);
   if (!values.empty()) summarise(measurement.statistic, values, result);
+  if (values.size() == 1) take_interval(report, measurement.column, last, result);
   return result;
 }
 

@@ -34,6 +34,12 @@ Colour colour_of(Verdict verdict) {
                                         : Colour::yellow;
 }
 
+int64_t judged_by(const std::vector<ClaimResult>& claims, bool arithmetic) {
+  return std::ranges::count_if(claims, [&](const ClaimResult& claim) {
+    return claim.verdict != Verdict::not_comparable && (claim.method == "arithmetic") == arithmetic;
+  });
+}
+
 std::string escaped(const std::string& foreign) {  // for a cell of Markdown
   std::string text = one_line(foreign);
   for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
@@ -93,12 +99,21 @@ nlohmann::json claims_json(const std::vector<ClaimResult>& claims) {
 }
 
 std::string count_verdicts(const std::vector<ClaimResult>& claims) {
-  auto count = [&](Verdict verdict) {
-    return std::count_if(claims.begin(), claims.end(),
-                         [&](const ClaimResult& claim) { return claim.verdict == verdict; });
+  const auto of = [&](bool arithmetic) {
+    std::string text;
+    for (const Verdict verdict : {Verdict::reproduced, Verdict::refuted, Verdict::unsure}) {
+      const auto count = std::ranges::count_if(claims, [&](const ClaimResult& claim) {
+        return claim.verdict == verdict && (claim.method == "arithmetic") == arithmetic;
+      });
+      if (count > 0)
+        text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, analysis::to_string(verdict));
+    }
+    return text.empty() ? "none" : text;
   };
-  return fmt::format("{} reproduced, {} refuted, {} not comparable", count(Verdict::reproduced),
-                     count(Verdict::refuted), count(Verdict::not_comparable));
+  const auto open = std::ranges::count(claims, Verdict::not_comparable, &ClaimResult::verdict);
+  return fmt::format("of {} claims {} measured ({}) and {} by arithmetic alone ({}); {} not comparable",
+                     claims.size(), judged_by(claims, false), of(false), judged_by(claims, true), of(true),
+                     open);
 }
 
 }  // namespace splash::cli

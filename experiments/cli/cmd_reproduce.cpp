@@ -100,7 +100,7 @@ int cmd_reproduce(const Words& words) {
   const std::string plots = made_by("plots", request.report_path, out + "/plots");
   const std::string page = made_by("page", request.report_path, out + "/report.html");
 
-  const std::vector<std::string> sentences = surprises(claims, outcome.report.claims);
+  const Surprises sentences = surprises(claims, outcome.report.claims);
   if (flags.json) {
     nlohmann::json object = outcome_json(request.report_path, outcome, sentences);
     object["plots"] = plots.empty() ? nlohmann::json(nullptr) : nlohmann::json(plots);

@@ -69,7 +69,7 @@ int cmd_run(const Words& words) {
 
   const RunOutcome outcome = run(request);
   if (outcome.interrupted) return kInterrupted;
-  const std::vector<std::string> sentences = surprises(claims, outcome.report.claims);
+  const Surprises sentences = surprises(claims, outcome.report.claims);
   if (flags.json) {
     print_json(outcome_json(request.report_path, outcome, sentences));
   } else {

@@ -12,7 +12,7 @@ namespace splash::cli {
 
 using Words = std::vector<std::string>;
 
-constexpr int kDone = 0, kDiffers = 1, kUsage = 2, kNoDevice = 3, kInterrupted = 130;
+constexpr int kDone = 0, kDiffers = 1, kUsage = 2, kNoDevice = 3, kUnsure = 4, kInterrupted = 130;
 
 struct Command {
   const char* name;
@@ -27,6 +27,7 @@ int cmd_counters(const Words& words);
 int cmd_diagnose(const Words& words);
 int cmd_doctor(const Words& words);
 int cmd_entmax(const Words& words);
+int cmd_judge(const Words& words);
 int cmd_list(const Words& words);
 int cmd_merge(const Words& words);
 int cmd_migrate(const Words& words);

@@ -1,5 +1,6 @@
 // splash: the command line of the laboratory. One file a subcommand; this one chooses, and turns errors into
-// sentences and exit codes: 0 done, 1 differs, 2 usage or configuration, 3 no device, 130 interrupted.
+// sentences and exit codes: 0 done, 1 differs, 2 usage or configuration, 3 no device, 4 unsure,
+// 130 interrupted.
 
 #include <algorithm>
 #include <cerrno>
@@ -44,6 +45,7 @@ const Command kCommands[] = {
     {"counters", "what a profiler saw of the kernels of a report, beside what was counted", cmd_counters},
     {"what-if", "how long a recorded kernel would take elsewhere, or cut into other tiles", cmd_what_if},
     {"recount", "a recorded report with what today's declarations count of its kernels", cmd_recount},
+    {"judge", "a recorded report, judged by today's claims", cmd_judge},
     {"migrate", "an older report with the labels and storage of today", cmd_migrate},
     {"ceilings", "what the GPU reaches: bandwidths, rates and launches, beside its data sheet", cmd_ceilings},
     {"entmax", "calculator: tau, probabilities and support of a row of scores", cmd_entmax},
@@ -69,7 +71,7 @@ std::string help() {
       "splash SUBCOMMAND --help tells more. Data goes to stdout, narration to stderr; --json where data is "
       "printed.\n"
       "Exit codes: 0 done, 1 differs from what was recorded, 2 usage or configuration, 3 no usable device,\n"
-      "130 interrupted (go on with --resume).\n";
+      "4 too uncertain to tell, 130 interrupted (go on with --resume).\n";
   return text;
 }
 

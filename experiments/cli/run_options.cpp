@@ -31,7 +31,7 @@ void apply(const RunFlags& flags, const std::string& name, const Words& words,
 }
 
 nlohmann::json outcome_json(const std::string& path, const experiments::RunOutcome& outcome,
-                            const std::vector<std::string>& surprises) {
+                            const experiments::Surprises& surprises) {
   return {{"report", path},
           {"run_id", outcome.report.run_id},
           {"status", outcome.report.status},
@@ -39,12 +39,15 @@ nlohmann::json outcome_json(const std::string& path, const experiments::RunOutco
           {"evaluated", outcome.evaluated},
           {"reused", outcome.reused},
           {"claims", claims_json(outcome.report.claims)},
-          {"surprises", surprises}};
+          {"surprises", surprises.differing},
+          {"unsure", surprises.unsure}};
 }
 
-int report_surprises(const std::vector<std::string>& surprises) {
-  for (const std::string& sentence : surprises) experiments::narrate("{}", sentence);
-  return surprises.empty() ? kDone : kDiffers;
+int report_surprises(const experiments::Surprises& surprises) {
+  for (const auto* sentences : {&surprises.differing, &surprises.unsure})
+    for (const std::string& sentence : *sentences) experiments::narrate("{}", sentence);
+  if (!surprises.differing.empty()) return kDiffers;
+  return surprises.unsure.empty() ? kDone : kUnsure;
 }
 
 }  // namespace splash::cli

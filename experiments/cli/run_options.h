@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "experiments/claims/claim.h"
+#include "experiments/claims/judge.h"
 #include "experiments/cli/command.h"
 #include "experiments/runner/run.h"
 
@@ -22,9 +23,9 @@ void apply(const RunFlags& flags, const std::string& name, const Words& words,
            experiments::RunRequest& request);
 
 nlohmann::json outcome_json(const std::string& path, const experiments::RunOutcome& outcome,
-                            const std::vector<std::string>& surprises);
+                            const experiments::Surprises& surprises);
 
-// Says on stderr what is not as recorded; the exit code.
-int report_surprises(const std::vector<std::string>& surprises);
+// Says on stderr what is not as recorded, and of what the run cannot tell; the exit code.
+int report_surprises(const experiments::Surprises& surprises);
 
 }  // namespace splash::cli

@@ -63,6 +63,15 @@ TEST_CASE("claims are read, and faults named") {
   CHECK(contains(claim_fault(changed(kClaim, "theirs_value = 2\n", "")), "lacks 'theirs_value'"));
   CHECK(contains(claim_fault(kClaim + "extra = 1\n"), "c.toml:12: unknown key 'extra'"));
   CHECK(contains(claim_fault(kClaim + "comparable = false\n"), "needs the reason"));
+  const std::string value = "theirs_value = 2\nrelation = 'equal'\ntolerance = 0.5\n";
+  const auto range = [&](const std::string& text) {
+    return changed(kClaim, value, "theirs_range = " + text + "\n");
+  };
+  CHECK(parse_claims(range("[1, 4]"), "c")[0].theirs_value == 2.5);
+  CHECK(parse_claims(range("[1, 4.0]"), "c")[0].tolerance == 1.5);
+  for (const char* wrong : {"3", "[1]", "[4, 1]", "['1', '2']", "[1, inf]", "[1, 2, 3]"})
+    CHECK(contains(claim_fault(range(wrong)), "'theirs_range' that is not [least, most]"));
+  CHECK(contains(claim_fault(range("[1, 4]\ntheirs_value = 2")), "unknown key 'theirs_value'"));
   CHECK(contains(claim_fault("[claim]\nid = 'x'\n"), "must be written as [[claim]]"));
   const Definition unknown = definition_with("[[expect]]\nclaim = 'T2'\ncolumn = 'y'\n");
   CHECK(contains(message_of([&] { require_known_claims(unknown, claims); }),
@@ -135,6 +144,54 @@ TEST_CASE("verdicts") {
   CHECK(judge_all(never, definitions, report_of({2}))[0].verdict == Verdict::not_comparable);
 }
 
+TEST_CASE("an interval on both sides of the limit makes a claim unsure") {
+  const auto verdict = [](const std::string& claim, double ours, double low, double high) {
+    return judge(parse_claims(claim, "c")[0], {ours, low, high, 1, ""}).verdict;
+  };
+  const std::string range =
+      changed(kClaim, "theirs_value = 2\nrelation = 'equal'\ntolerance = 0.5", "theirs_range = [1, 2]");
+  const std::string bound = changed(changed(kClaim, "'equal'", "'above'"), "tolerance = 0.5\n", "");
+  struct Case {
+    double ours, low, high;
+    Verdict of_value, of_range, of_bound;  // 1.5 to 2.5; 1 to 2; at least 2
+  };
+  constexpr auto yes = Verdict::reproduced, no = Verdict::refuted, unsure = Verdict::unsure;
+  for (const Case& c :
+       {Case{2, 2, 2, yes, yes, yes}, Case{1.9, 1.6, 2.2, yes, unsure, unsure},
+        Case{2.6, 2.4, 2.8, unsure, no, yes}, Case{9, 8, 10, no, no, yes}, Case{0.5, 0.2, 0.9, no, no, no},
+        Case{5, 0, 9, unsure, unsure, unsure}, Case{1.2, 1.1, 1.4, no, yes, no}}) {
+    CAPTURE(c.ours);
+    CHECK(verdict(kClaim, c.ours, c.low, c.high) == c.of_value);
+    CHECK(verdict(range, c.ours, c.low, c.high) == c.of_range);
+    CHECK(verdict(bound, c.ours, c.low, c.high) == c.of_bound);
+  }
+  const auto result = judge(parse_claims(kClaim, "c")[0], {2.6, 2.4, 2.8, 1, ""});
+  CHECK(result.reason == "2.6, but anything in [2.4, 2.8] is possible, and not all of it bears out 2");
+}
+
+TEST_CASE("one case's median has the interval of its samples") {
+  analysis::Report report = report_of({4, 2});
+  report.results[1].info.name = "time_median";
+  for (const auto& [name, values] :
+       {std::pair<const char*, std::vector<double>>{"time_low", {3, std::nan("")}},
+        {"time_high", {6, 2.5}}}) {
+    analysis::Column column;
+    column.info = {.name = name, .units = "1", .long_name = "", .formula = ""};
+    column.numbers = values;
+    report.results.push_back(column);
+  }
+  report.results[2].texts = {"a", "b"};
+  const auto of = [&](const char* mode) {
+    return measure(report, "t",
+                   Measurement{"time_median", {{"mode", {std::string(mode)}}}, Statistic::median});
+  };
+  CHECK(of("a").low == 3);
+  CHECK(of("a").high == 6);
+  CHECK(of("b").low == 2);  // missing: the number stands for itself
+  CHECK(of("b").high == 2.5);
+  CHECK(measure(report, "t", Measurement{"time_median", {}, Statistic::max}).high == 4);  // of several
+}
+
 TEST_CASE("a claim with several expectations must hold in each") {
   const auto claims = parse_claims(kClaim, "c.toml");
   const std::vector<Definition> definitions{
@@ -157,11 +214,18 @@ TEST_CASE("checks and expected verdicts: what is not as recorded") {
   CHECK(results[1].id == "t/small");
   CHECK(results[1].source == "this project");
   auto sentences = surprises(claims, results);
-  REQUIRE(sentences.size() == 2);
-  CHECK(contains(sentences[0], "claim T1 is reproduced, where this project recorded refuted"));
-  CHECK(contains(sentences[1], "t/small"));
-  CHECK(surprises(claims, judge_all(claims, definitions, report_of({0.5}))).empty());
-  CHECK(surprises(claims, judge_all(claims, {}, report_of({}))).empty());
+  REQUIRE(sentences.differing.size() == 2);
+  CHECK(sentences.unsure.empty());
+  CHECK(contains(sentences.differing[0], "claim T1 is reproduced, where this project recorded refuted"));
+  CHECK(contains(sentences.differing[1], "t/small"));
+  for (const auto& none : {surprises(claims, judge_all(claims, definitions, report_of({0.5}))),
+                           surprises(claims, judge_all(claims, {}, report_of({})))}) {
+    CHECK(none.differing.empty());
+    CHECK(none.unsure.empty());
+  }
+  for (auto& result : results) result.verdict = Verdict::unsure;
+  CHECK(surprises(claims, results).differing.empty());
+  CHECK(surprises(claims, results).unsure.size() == 2);
 }
 
 TEST_CASE("every claim of data/claims can be read, and every arithmetic one has its arithmetic") {

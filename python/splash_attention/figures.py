@@ -110,10 +110,11 @@ class Records:
     def median(self, name: str, experiment: str, column: str, **where: object) -> float:
         return float(np.median(self.values(name, experiment, column, **where)))
 
-    def verdicts(self, *names: str) -> dict[str, str]:
-        """Verdicts by the id of the claim."""
+    def verdicts(self, *names: str, method: str | None = None) -> dict[str, str]:
+        """Verdicts by the id of the claim, of all methods or of one."""
         tables = [self.report(name).claims for name in names]
-        return {str(i): str(v) for t in tables for i, v in zip(t["id"].values, t["verdict"].values, strict=True)}
+        rows = [row for t in tables for row in zip(*(t[x].values for x in ("id", "verdict", "method")), strict=True)]
+        return {str(i): str(v) for i, v, m in rows if method in (None, str(m))}
 
 
 def _blank(pattern: re.Pattern[str], text: str) -> str:

@@ -16,6 +16,7 @@ from splash_attention.reports import Report
 VERDICTS = {
     "reproduced": ("✓", style.GOOD),
     "refuted": ("✗", style.BAD),
+    "unsure": ("≈", style.UNDECIDED),
     "not comparable": ("○", style.UNDECIDED),
 }
 TILES_A_LINE, NAMES_WIDTH = 16, 2.9  # tiles are 0.62 x 0.34 inches
@@ -24,7 +25,7 @@ TILE_WIDTH, TILE_HEIGHT, GAP, SOURCE_GAP = 0.62, 0.34, 0.05, 0.16
 
 @figure("claims")
 def figure_claims(report: Report) -> Figure:
-    """A line of tiles a source: which of its claims were reproduced, refuted or not comparable."""
+    """A line of tiles a source: which of its claims were reproduced, refuted, unsure or not comparable."""
     claims = report.claims
     if "verdict" not in claims or claims["verdict"].size == 0:
         raise NotInReport("the report judges no claims")

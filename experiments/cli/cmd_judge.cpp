@@ -1,0 +1,83 @@
+// splash judge: a recorded report, judged by today's claims.
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "analysis/report/io.h"
+#include "build_info.h"
+#include "experiments/claims/judge.h"
+#include "experiments/cli/claims_view.h"
+#include "experiments/cli/command.h"
+#include "experiments/cli/console.h"
+#include "experiments/cli/places.h"
+#include "experiments/runner/provenance.h"
+#include "experiments/runner/record.h"
+
+namespace splash::cli {
+
+using namespace experiments;
+
+namespace {
+
+// The recorded definitions, with what those of that name expect today.
+std::vector<Definition> with_todays_expectations(std::vector<Definition> recorded) {
+  std::map<std::string, Definition> shipped;
+  for (const std::string& file : all_definition_files()) {
+    Definition definition = read_definition(file);
+    shipped.emplace(definition.name, std::move(definition));
+  }
+  for (Definition& definition : recorded) {
+    const auto today = shipped.find(definition.name);
+    if (today != shipped.end()) definition.expectations = today->second.expectations;
+  }
+  return recorded;
+}
+
+// Those that the definitions speak of, and those that the report judged before, the arithmetic ones among
+// them; in the order of data/claims.
+std::vector<Claim> relevant_claims(const std::vector<Definition>& definitions,
+                                   const analysis::Report& report) {
+  const std::vector<Claim> all = read_claims(claims_folder()), spoken_of = claims_of(definitions, all);
+  std::vector<Claim> relevant;
+  for (const Claim& claim : all) {
+    const bool before =
+        std::ranges::find(report.claims, claim.id, &analysis::ClaimResult::id) != report.claims.end();
+    if (before || find_claim(spoken_of, claim.id) != nullptr) relevant.push_back(claim);
+  }
+  return relevant;
+}
+
+}  // namespace
+
+int cmd_judge(const Words& words) {
+  CLI::App app;
+  prepare(
+      app, "judge", "splash judge data/reports/ladders-h200.h5 --out ladders-h200.h5",
+      "Judges a recorded report again, by the claims of data/claims and what the experiments of its names "
+      "expect of\n"
+      "them today. What was measured stays as it is; the history says what was done.");
+  std::string path, out;
+  app.add_option("report", path, "an HDF5 report")->required()->type_name("REPORT");
+  app.add_option("-o,--out", out, "the report's file; may be the same")->required()->type_name("REPORT");
+  parse(app, words);
+
+  analysis::Report report = analysis::read_report(path);
+  const std::vector<Definition> definitions =
+      with_todays_expectations(definitions_of(read_record(report.provenance.experiment_toml)));
+  const std::vector<analysis::ClaimResult> before = report.claims;
+  report.claims = judge_all(relevant_claims(definitions, report), definitions, report);
+  const auto changed = std::ranges::count_if(report.claims, [&](const analysis::ClaimResult& now) {
+    const auto was = std::ranges::find(before, now.id, &analysis::ClaimResult::id);
+    return was == before.end() || was->verdict != now.verdict;
+  });
+  const std::string what = fmt::format("{} of {} claims with another verdict", changed, report.claims.size());
+  report.history += fmt::format("{}{} commit {}: {}: {}", report.history.empty() ? "" : "\n", utc_now(),
+                                build::git_commit(), command_line(), what);
+  analysis::write_report(out, report);
+  print(fmt::format("{}: {}; {}\n", out, what, count_verdicts(report.claims)));
+  return kDone;
+}
+
+}  // namespace splash::cli
