@@ -100,12 +100,21 @@ def _folded(words: str, lines: list[tuple[str, str]]) -> str:
 
 
 def verdict_count(report: Report) -> str:
-    """Of how many claims how many hold; empty where there are none."""
-    if "verdict" not in report.claims or report.claims["verdict"].size == 0:
+    """Of how many claims how many hold, those apart that only multiply out a source's own numbers; empty where there are
+    none."""
+    claims = report.claims
+    if "verdict" not in claims or claims["verdict"].size == 0:
         return ""
-    held = Counter(str(verdict) for verdict in report.claims["verdict"].values)
-    counts = ", ".join(f"{count} {escape(verdict)}" for verdict, count in held.most_common())
-    return f"Of {sum(held.values())} claims: {counts}."
+    verdicts = [str(verdict) for verdict in claims["verdict"].values]
+    methods = [str(method) for method in claims["method"].values] if "method" in claims else [""] * len(verdicts)
+    held = Counter((m == "arithmetic", v) for m, v in zip(methods, verdicts, strict=True) if v != "not comparable")
+    said = []
+    for arithmetic, words in ((False, "measured"), (True, "by arithmetic alone")):
+        counts = [f"{count} {escape(v)}" for (kind, v), count in held.most_common() if kind == arithmetic]
+        if counts:
+            said.append(f"{words} {', '.join(counts)}")
+    said.append(f"{verdicts.count('not comparable')} not comparable")
+    return f"Of {len(verdicts)} claims: {'; '.join(said)}."
 
 
 def claims_table(report: Report) -> str:
