@@ -242,7 +242,6 @@ def test_the_module_learns_on_a_gpu():
         (torch.float32, 64, {"alpha": 1.000001}),
         (torch.bfloat16, 64, {"alpha": 1.005}),
         (torch.bfloat16, 128, {"alpha": 2.5, "k_keep": 9}),
-        (torch.float32, 64, {"alpha": 64.0}),
         (torch.float16, 64, {"alpha": [1.005, 1.5, 2.0, 3.0]}),
         (torch.float32, 20, {}),
         (torch.float16, 320, {}),
@@ -260,9 +259,21 @@ def test_what_the_kernels_do_not_take_is_computed_all_the_same(dtype, dim, known
         out.backward(d_out.to(device, kind))
         aux = splash_attention(q, k, v, causal=True, return_aux=True, **known)[1]
         results.append((out, q.grad, k.grad, v.grad, aux.probabilities().to_dense(), aux.tau))
+    # Entmax of rows in float64 is exact to 1e-9; near alpha 1 float32 loses a digit.
+    bound = {torch.float64: 1e-8, torch.float32: 1e-4}.get(dtype, BOUND[dtype])
     for mine, reference in zip(*results):
         assert mine.dtype == dtype or mine is results[0][5]
-        close(mine, reference, dtype)
+        error = (mine.detach().double().cpu() - reference.detach()).norm() / reference.detach().norm()
+        assert error < bound, float(error)
+
+
+def test_an_alpha_of_64_is_nearly_a_maximum():
+    given = inputs(torch.float32)
+    q, k, v = leaves(given, GPU)
+    out = splash_attention(q, k, v, alpha=64.0, causal=True)
+    out.sum().backward()
+    close(out, splash_attention(*(t.double() for t in given), alpha=64.0, causal=True), torch.float32)
+    assert all(t.grad.isfinite().all() for t in (q, k, v))
 
 
 def test_a_modules_alphas_that_the_kernels_do_not_take():
