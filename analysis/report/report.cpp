@@ -23,10 +23,12 @@ const char* to_string(Verdict verdict) {
 }
 
 Verdict verdict_from(const std::string& text) {
-  for (const Verdict verdict : {Verdict::reproduced, Verdict::refuted, Verdict::unsure, Verdict::not_comparable}) {
+  for (const Verdict verdict :
+       {Verdict::reproduced, Verdict::refuted, Verdict::unsure, Verdict::not_comparable}) {
     if (text == to_string(verdict)) return verdict;
   }
-  throw ReportError(fmt::format("\"{}\" is no verdict: reproduced, refuted, unsure and not comparable are", text));
+  throw ReportError(
+      fmt::format("\"{}\" is no verdict: reproduced, refuted, unsure and not comparable are", text));
 }
 
 int64_t Report::cases() const {
