@@ -27,8 +27,7 @@ namespace splash::experiments {
 
 struct Claim {
   std::string id, source, text, theirs, units, method;
-  double theirs_value =
-      0;  // of a range the middle; NaN where nothing is comparable and the source gives no number
+  double theirs_value = 0;  // of a range its middle; NaN where comparable is false and no number is given
   Relation relation = Relation::equal;
   double tolerance = 0;  // absolute; of a range half its width
   std::string reproduced, refuted, not_comparable;

@@ -11,7 +11,6 @@ namespace splash::experiments {
 namespace {
 
 namespace fs = std::filesystem;
-using analysis::Verdict;
 
 std::string one_of(TomlTable& table, const std::string& key, const std::vector<std::string>& allowed) {
   std::string value = table.required_text(key);
@@ -33,9 +32,7 @@ void read_words(TomlTable& table, Claim& claim) {
   }
   if (table.find("expected_verdict") != nullptr) {
     const std::vector<std::string> names{"reproduced", "refuted", "unsure", "not comparable"};
-    const std::string name = one_of(table, "expected_verdict", names);
-    claim.expected_verdict =
-        static_cast<Verdict>(std::find(names.begin(), names.end(), name) - names.begin());
+    claim.expected_verdict = analysis::verdict_from(one_of(table, "expected_verdict", names));
   }
   table.finish();
 }

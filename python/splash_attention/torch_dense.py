@@ -38,7 +38,7 @@ class _Part:
     scores: Tensor  # -inf where a query does not see the key, or k_keep leaves it out
     p: Tensor
     alpha: Tensor | None  # of each row of p
-    finite_rows: Tensor  # has a key: [batch, q_heads, queries]
+    sees_keys: Tensor  # whether the row has any: [batch, q_heads, queries]
 
 
 def _computed(tensor: Tensor) -> Tensor:
@@ -121,8 +121,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, 
         out[at] = product.view(*part.p.shape[:3], -1).to(out.dtype)
         less_one = _alpha_of_rows(part, problem) - 1
         largest = part.p.amax(-1).double() ** less_one
-        tau[at] = torch.where(part.finite_rows, part.scores.amax(-1).double() * less_one - largest, torch.inf).to(dtype)
-        peak[at] = torch.where(part.finite_rows, largest, 0).to(dtype)
+        tau[at] = torch.where(part.sees_keys, part.scores.amax(-1).double() * less_one - largest, torch.inf).to(dtype)
+        peak[at] = torch.where(part.sees_keys, largest, 0).to(dtype)
         support[at] = (part.p > 0).sum(-1, dtype=torch.int32)
     return out, tau, support, peak
 
