@@ -53,10 +53,11 @@ int compute_capability(int device) {
 class DeviceProblem {
  public:
   // mask: addresses of its tables, and how many there are of positions. alpha_checked: whether every alpha is
-  // known to be above 1 and at most 2; else heads with another one get NaN.
+  // known to be above 1 and at most 2; else heads with another one get NaN. Throws Unsupported (Python's
+  // NotImplementedError) where the kernels do not take the problem, whether or not there is a device.
   DeviceProblem(AttentionSpec spec, int device, std::string_view dtype, bool alpha_checked,
                 const std::array<uintptr_t, 5>& mask)
-      : spec_(std::move(spec)),
+      : spec_(taken(std::move(spec), dtype)),
         device_(device),
         dtype_(dtype_from_string(dtype)),
         alpha_checked_(alpha_checked),
@@ -172,6 +173,10 @@ class DeviceProblem {
   }
 
  private:
+  static AttentionSpec taken(AttentionSpec spec, std::string_view dtype) {
+    entmax::require_forward(spec, dtype_from_string(dtype));
+    return spec;
+  }
   int alphas() const { return static_cast<int>(spec_.normalizer.alpha.size()); }
   int64_t alphas_place() const { return round_up(entmax::forward_workspace_bytes(spec_, dtype_), 256); }
 

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import splash_attention, torch_cuda, torch_functional, torch_ops  # noqa: E402
+from splash_attention.arrays import make_spec  # noqa: E402
 
 HEADS, KV_HEADS, ROWS, KEYS, DIM = 4, 2, 5, 7, 8
 
@@ -189,6 +190,17 @@ def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch
     )
     for a, b in (*backward, *zip(torch_cuda.probabilities(q, k, *problem), torch_ops._probabilities_cpu(q, k, *problem))):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.skipif(not core.has_cuda, reason="this build has no CUDA")
+@pytest.mark.parametrize("dtype, dim, alpha, scale", [
+    ("float64", 8, 1.5, 1.0), ("bfloat16", 20, 1.5, 1.0), ("float32", 320, 1.5, 1.0), ("float16", 8, 1.005, 1.0),
+    ("bfloat16", 8, 2.5, 1.0), ("float32", 8, 1.5, -1.0),
+])  # fmt: skip
+def test_the_library_refuses_such_a_problem_before_it_asks_for_a_device(dtype, dim, alpha, scale):
+    spec = make_spec((1, 1, 1, 3, 3, dim), [alpha], False, scale, 0, NO_TABLES)
+    with pytest.raises(NotImplementedError, match="entmax forward takes"):
+        core.DeviceProblem(spec, 0, dtype, True, (0, 0, 0, 1, 1))
 
 
 def test_the_host_says_which_alphas_the_kernels_do_not_take():
