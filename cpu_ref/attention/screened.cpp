@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -55,6 +56,8 @@ struct Workspace {
   std::vector<float> q;  // [tile, head_dim, kTileRows], times the sign of the scale
   std::vector<Candidates> rows = std::vector<Candidates>(kBlockRows);
   std::vector<RowMask> masks = std::vector<RowMask>(kBlockRows);
+  std::vector<double> tau = std::vector<double>(kBlockRows);
+  std::vector<int64_t> tiles;  // of rows, that take keys
   std::vector<float> first_products = std::vector<float>(kTileRows * kFirstPanels * kPanelKeys);
   BlockedSum out;
 };
@@ -63,17 +66,20 @@ struct Workspace {
 struct BlockSupport {
   std::vector<int32_t> keys;
   std::vector<float> probabilities;
+  int64_t listed = 0, misled_rows = 0;
 };
 
 class ScreenedRun {
  public:
   ScreenedRun(const AttentionSpec& spec, TensorView<const float> q, TensorView<const float> k,
-              TensorView<const float> v, bool keep, ScreenedForward& result)
+              TensorView<const float> v, bool keep, std::span<const float> predicted_peaks,
+              ScreenedForward& result)
       : spec_(spec),
         shape_(spec.shape),
         q_(q),
         v_(v),
         keep_(keep),
+        predicted_peaks_(predicted_peaks),
         result_(result),
         keys_(k),
         k_magnitude_(keys_.magnitude()) {}
@@ -87,7 +93,12 @@ class ScreenedRun {
     if (!scores_stay_finite(b, h, first, rows)) return false;
     prepare(b, h, first, rows, w);
     screen(b, h, rows, w);
-    for (int64_t r = 0; r < rows; ++r) finish_row(b, h, first + r, w.rows[r], w.out, support);
+    for (int64_t r = 0; r < rows; ++r) {
+      w.tau[r] = w.rows[r].solve();
+      support.listed += w.rows[r].listed();
+    }
+    screen_misled(b, h, rows, w, support);
+    for (int64_t r = 0; r < rows; ++r) finish_row(b, h, first + r, w.tau[r], w.rows[r], w.out, support);
     return true;
   }
 
@@ -99,13 +110,19 @@ class ScreenedRun {
     const float sign = spec_.score_scale() < 0 ? -1.0f : 1.0f;
     const int64_t k_keep = spec_.selection.kind == SelectionKind::top_k_row ? spec_.selection.k_keep : 0;
     w.q.assign(kBlockRows * dim, 0.0f);
+    w.tiles.resize(ceil_div(rows, kTileRows));
+    std::iota(w.tiles.begin(), w.tiles.end(), 0);
     for (int64_t r = 0; r < rows; ++r) {
       const float* row = q_.row(b, h, first + r);
       float* out = w.q.data() + (r / kTileRows) * dim * kTileRows + r % kTileRows;
       for (int64_t d = 0; d < dim; ++d) out[d * kTileRows] = sign * row[d];
-      w.rows[r].reset(alpha, factor, k_keep);
+      w.rows[r].reset(alpha, factor, k_keep, predicted_peak(b, h, first + r));
       w.masks[r] = spec_.mask.row(shape_, b, h, first + r);
     }
+  }
+
+  float predicted_peak(int64_t b, int64_t h, int64_t i) const {
+    return predicted_peaks_.empty() ? 1 : predicted_peaks_[(b * shape_.q_heads + h) * shape_.q_len + i];
   }
 
   // Screening compares products with a bound, and a NaN compares as false: it must not be able to arise.
@@ -130,10 +147,27 @@ class ScreenedRun {
     const int64_t first_panel = begin / kPanelKeys;
     const int64_t last_panel = std::max(first_panel, ceil_div(end, kPanelKeys));
     const int64_t middle = std::min(last_panel, first_panel + kFirstPanels);
-    for (int64_t t = 0; t < ceil_div(rows, kTileRows); ++t)
-      start_tile(kv_head, t, first_panel, middle, rows, w);
+    for (const int64_t t : w.tiles) start_tile(kv_head, t, first_panel, middle, rows, w);
     for (int64_t panel = middle; panel < last_panel; ++panel) {
-      for (int64_t t = 0; t < ceil_div(rows, kTileRows); ++t) screen_tile(kv_head, t, panel, rows, w);
+      for (const int64_t t : w.tiles) screen_tile(kv_head, t, panel, rows, w);
+    }
+  }
+
+  // Rows that a prediction misled, once more and without it; the solved ones beside them take nothing.
+  void screen_misled(int64_t b, int64_t h, int64_t rows, Workspace& w, BlockSupport& support) const {
+    w.tiles.clear();
+    for (int64_t r = 0; r < rows; ++r) {
+      if (!w.rows[r].misled()) continue;
+      w.rows[r].begin_again();
+      if (w.tiles.empty() || w.tiles.back() != r / kTileRows) w.tiles.push_back(r / kTileRows);
+    }
+    if (w.tiles.empty()) return;
+    screen(b, h, rows, w);
+    for (int64_t r = 0; r < rows; ++r) {
+      if (w.rows[r].is_solved()) continue;
+      w.tau[r] = w.rows[r].solve();
+      support.listed += w.rows[r].listed();
+      ++support.misled_rows;
     }
   }
 
@@ -169,10 +203,10 @@ class ScreenedRun {
     return w.q.data() + t * shape_.head_dim * kTileRows;
   }
 
-  void finish_row(int64_t b, int64_t h, int64_t i, Candidates& row, BlockedSum& out,
+  void finish_row(int64_t b, int64_t h, int64_t i, double tau, const Candidates& row, BlockedSum& out,
                   BlockSupport& support) const {
     const int64_t index = (b * shape_.q_heads + h) * shape_.q_len + i;
-    result_.tau[index] = row.solve();
+    result_.tau[index] = tau;
     result_.support[index] = row.count();
     const int64_t kv_head = shape_.kv_head_of(h);
     for (int64_t n = 0; n < row.count(); ++n)
@@ -188,6 +222,7 @@ class ScreenedRun {
   const AttentionShape& shape_;
   TensorView<const float> q_, v_;
   bool keep_;
+  std::span<const float> predicted_peaks_;
   ScreenedForward& result_;
   PackedKeys keys_;
   double k_magnitude_;
@@ -210,7 +245,7 @@ void gather_support(const std::vector<BlockSupport>& blocks, ScreenedForward& re
 ScreenedForward by_reference(const AttentionSpec& spec, TensorView<const float> q, TensorView<const float> k,
                              TensorView<const float> v, bool keep) {
   ForwardResult<float> plain = attention_forward<float>(spec, q, k, v, {.keep_probabilities = keep});
-  ScreenedForward result{std::move(plain.out), std::move(plain.tau), std::move(plain.support), {}};
+  ScreenedForward result{std::move(plain.out), std::move(plain.tau), std::move(plain.support), {}, 0, 0};
   if (plain.probabilities) result.probabilities = std::move(*plain.probabilities);
   return result;
 }
@@ -219,14 +254,20 @@ ScreenedForward by_reference(const AttentionSpec& spec, TensorView<const float> 
 
 ScreenedForward screened_forward(const AttentionSpec& spec, TensorView<const float> q,
                                  TensorView<const float> k, TensorView<const float> v,
-                                 bool keep_probabilities) {
+                                 bool keep_probabilities, std::span<const float> predicted_peaks) {
   check(spec, q, k, v);
   const AttentionShape& s = spec.shape;
+  if (!predicted_peaks.empty() && static_cast<int64_t>(predicted_peaks.size()) != s.rows()) {
+    throw InvalidArgument(fmt::format("there are {} predicted peaks; allowed: none, or one a row, {}",
+                                      predicted_peaks.size(), s.rows()));
+  }
   ScreenedForward result{Tensor<float>(s.batch, s.q_heads, s.q_len, s.head_dim),
                          std::vector<double>(s.rows()),
                          std::vector<int64_t>(s.rows()),
-                         {}};
-  const ScreenedRun run(spec, q, k, v, keep_probabilities, result);
+                         {},
+                         0,
+                         0};
+  const ScreenedRun run(spec, q, k, v, keep_probabilities, predicted_peaks, result);
   const int64_t blocks_a_head = run.blocks_a_head();
   const int64_t blocks = s.batch * s.q_heads * blocks_a_head;
   std::vector<BlockSupport> supports(blocks);
@@ -238,6 +279,10 @@ ScreenedForward screened_forward(const AttentionSpec& spec, TensorView<const flo
       finite = false;
   });
   if (!finite) return by_reference(spec, q, k, v, keep_probabilities);
+  for (const BlockSupport& block : supports) {
+    result.listed += block.listed;
+    result.misled_rows += block.misled_rows;
+  }
   if (keep_probabilities) gather_support(supports, result);
   return result;
 }

@@ -200,6 +200,50 @@ TEST_CASE("gradients over the support equal the double reference") {
   }
 }
 
+TEST_CASE("predicted thresholds change what is listed and nothing else, right, wrong or not even numbers") {
+  for (const auto kind : {WorkloadKind::gaussian, WorkloadKind::sink, WorkloadKind::ties}) {
+    for (const double alpha : {1.2, 1.5, 2.0, 3.0}) {
+      for (const int64_t k_keep : {0, 5}) {
+        AttentionSpec spec{
+            .shape = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 90, .kv_len = 700, .head_dim = 24}};
+        spec.normalizer.alpha = {alpha};
+        spec.mask.causal = true;
+        if (k_keep > 0) spec.selection = {.kind = SelectionKind::top_k_row, .k_keep = k_keep};
+        const auto in = make_inputs<float>({.kind = kind, .query_variance = 3}, spec.shape);
+        const auto plain = screened_forward(spec, in.q, in.k, in.v, true);
+        CAPTURE(alpha);
+        CAPTURE(k_keep);
+        CHECK(plain.misled_rows == 0);
+        // Of the rows' largest p: z of the largest key less tau is p^(alpha - 1).
+        const auto& p = plain.probabilities;
+        std::vector<float> peaks(static_cast<size_t>(spec.shape.rows()));
+        for (size_t row = 0; row < peaks.size(); ++row) {
+          float largest = 0;
+          for (int64_t n = p.row_offsets[row]; n < p.row_offsets[row + 1]; ++n)
+            largest = std::max(largest, p.values[n]);
+          peaks[row] = std::pow(largest, static_cast<float>(alpha - 1));
+        }
+        for (const float factor : {1.001f, 1.5f, 0.7f, 0.01f, -1.0f, 0.0f, 1e9f, kInfinity,
+                                   std::numeric_limits<float>::quiet_NaN()}) {
+          CAPTURE(factor);
+          std::vector<float> predicted = peaks;
+          for (size_t row = 0; row < predicted.size(); ++row) predicted[row] *= row % 3 == 2 ? 1 : factor;
+          const auto led = screened_forward(spec, in.q, in.k, in.v, true, predicted);
+          CHECK(led.probabilities.columns == plain.probabilities.columns);
+          CHECK(led.support == plain.support);
+          double worst = 0;
+          for (size_t row = 0; row < peaks.size(); ++row)
+            worst = std::max(worst, std::abs(led.tau[row] - plain.tau[row]));
+          CHECK(worst < 1e-6);
+          CHECK(nmse(led.out, plain.out.cast<double>()) < 1e-12);
+          if (factor == 1.001f) CHECK(led.listed <= plain.listed);
+          if (factor == 0.01f && k_keep == 0 && kind == WorkloadKind::gaussian) CHECK(led.misled_rows > 0);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("results are the same to the bit for any number of threads") {
   AttentionSpec spec{.shape = {.q_heads = 3, .kv_heads = 1, .q_len = 333, .kv_len = 333, .head_dim = 40}};
   const auto in = make_inputs<float>({}, spec.shape);
@@ -231,4 +275,6 @@ TEST_CASE("what is not served is refused with what would serve it") {
   CHECK_THROWS_AS(screened_forward(other, in.q, in.k, in.v), InvalidArgument);
   const auto forward = screened_forward(spec, in.q, in.k, in.v, false);
   CHECK_THROWS_AS(screened_backward(spec, forward, in.q, in.k, in.v, in.q), InvalidArgument);
+  const std::vector<float> three(3, 0.5f);
+  CHECK_THROWS_AS(screened_forward(spec, in.q, in.k, in.v, false, three), InvalidArgument);
 }

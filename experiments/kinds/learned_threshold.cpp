@@ -13,6 +13,7 @@
 #include "cpu_ref/attention/threshold_predictor.h"
 #include "experiments/kinds/reference.h"
 #include "experiments/kinds/threshold_training.h"
+#include "experiments/kinds/threshold_use.h"
 
 namespace splash::experiments {
 namespace {
@@ -73,6 +74,22 @@ class LearnedThreshold : public Kind {
                "mean (out - ref)^2 over the judged rows, p = [z - tau_hat]_+^(1/(alpha-1)) renormalised"),
         column("nmse_direct", "normalised error of attention with the predicted threshold",
                "|out - ref|^2 / |ref|^2 over the judged rows"),
+        column("listed_cold", "pairs a row that screened attention lists, without predictions",
+               "pairs above the row's certified bound when they are looked at"),
+        column(
+            "listed_warm", "pairs a row that it lists where tau_hat may drop keys",
+            "as listed_cold, above the larger of the bound and tau_hat, which is lowered until it lies above "
+            "tau in 5 % of the training rows; rows done twice count twice"),
+        column("listed_perfect", "pairs a row that it lists where tau is known from the start",
+               "as listed_warm with tau_hat = tau: what no predictor undercuts"),
+        column("misled_rows", "share of the rows whose tau_hat lay above tau: they are done again",
+               "f(tau_hat) < 0 on the exact scores"),
+        column("blocks_skipped", "share of 64 x 64 blocks skipped by the predicted threshold",
+               "visible blocks without a score above their rows' tau_hat / visible blocks"),
+        column("blocks_empty", "share of 64 x 64 blocks that hold no support",
+               "visible blocks without a score above their rows' tau / visible blocks"),
+        column("nmse_skipping", "normalised error of attention without the blocks skipped",
+               "|out - ref|^2 / |ref|^2 over the judged rows, entmax solved over the keys that are left"),
     };
   }
 
@@ -105,6 +122,7 @@ class LearnedThreshold : public Kind {
     const bool same_text = get_text(p, "text") == get_text(p, "eval_text");
     auto train = threshold_samples(p);
     auto test = threshold_samples(judged);
+    const auto rows = test;
     if (same_text) {
       std::erase_if(train, [](const ThresholdSample& s) { return s.row % 2 == 1; });
       std::erase_if(test, [](const ThresholdSample& s) { return s.row % 2 == 0; });
@@ -124,13 +142,14 @@ class LearnedThreshold : public Kind {
     result.numbers["loss_after"] = threshold_loss(test, trained);
     result.numbers["loss_ratio"] = result.numbers["loss_after"] / result.numbers["loss_before"];
     result.numbers["gain_over_constant"] = result.numbers["loss_after"] / loss_constant;
-    judge(judged, *inputs, trained, test, result);
+    judge(judged, *inputs, trained, train, rows, test, result);
     return result;
   }
 
  private:
   static void judge(const Parameters& p, const AttentionInputs<double>& inputs,
-                    const ThresholdPredictor& trained, const std::vector<ThresholdSample>& test,
+                    const ThresholdPredictor& trained, const std::vector<ThresholdSample>& train,
+                    const std::vector<ThresholdSample>& rows, const std::vector<ThresholdSample>& test,
                     CaseResult& result) {
     AttentionSpec spec = input_spec(p, inputs);
     const double alpha = get_number(p, "alpha");
@@ -162,6 +181,16 @@ class LearnedThreshold : public Kind {
     const auto metrics = analysis::compare_arrays(out, reference);
     result.numbers["mse_direct"] = metrics.mse;
     result.numbers["nmse_direct"] = metrics.nmse;
+
+    const ListedPairs listed = listed_pairs(spec, inputs, trained, train, rows);
+    result.numbers["listed_cold"] = listed.cold;
+    result.numbers["listed_warm"] = listed.warm;
+    result.numbers["listed_perfect"] = listed.perfect;
+    result.numbers["misled_rows"] = listed.misled;
+    const SkippedBlocks skipped = skipped_blocks(spec, inputs, trained, rows, test, exact->out);
+    result.numbers["blocks_skipped"] = skipped.share;
+    result.numbers["blocks_empty"] = skipped.empty;
+    result.numbers["nmse_skipping"] = skipped.nmse;
   }
 };
 

@@ -36,6 +36,10 @@ void adam_step(double& value, double gradient, Moments& m, int step, double lear
 
 }  // namespace
 
+double predicted_offset(const ThresholdSample& sample, const cpu_ref::ThresholdPredictor& predictor) {
+  return sigmoid_of(sample, predictor) * sample.width - 1;
+}
+
 std::vector<ThresholdSample> threshold_samples(const Parameters& p) {
   const auto inputs = load_inputs(p);
   const AttentionSpec spec = input_spec(p, *inputs);

@@ -22,6 +22,9 @@ struct ThresholdSample {
 // The rows with a visible key of the head that the parameters name (experiments/kinds/inputs.h; alpha).
 std::vector<ThresholdSample> threshold_samples(const Parameters& parameters);
 
+// tau_hat - m of a row.
+double predicted_offset(const ThresholdSample& sample, const cpu_ref::ThresholdPredictor& predictor);
+
 // Mean of (tau_hat - tau)^2; one head.
 double threshold_loss(const std::vector<ThresholdSample>& samples,
                       const cpu_ref::ThresholdPredictor& predictor);

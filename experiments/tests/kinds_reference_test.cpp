@@ -119,6 +119,12 @@ TEST_CASE("learned-threshold: training helps on rows that it has not seen") {
   REQUIRE(errors.size() == 7);
   CHECK(errors[3] == result.numbers.at("tau_error_median"));
   CHECK(std::ranges::is_sorted(errors));
+  // Knowing tau spares pairs; no block is skipped rightly that holds support, and skipping others costs.
+  const auto number = [&](const char* name) { return result.numbers.at(name); };
+  CHECK(number("listed_perfect") < number("listed_cold"));
+  CHECK(number("misled_rows") > 0);
+  CHECK(number("misled_rows") < 0.2);
+  CHECK((number("blocks_skipped") <= number("blocks_empty") || number("nmse_skipping") > 0));
 }
 
 }  // namespace splash::experiments::tests

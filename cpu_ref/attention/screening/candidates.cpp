@@ -38,13 +38,15 @@ float raise_bound(const float* z, int64_t n, float max, float t, double alpha, i
 
 }  // namespace
 
-void Candidates::reset(double alpha, float factor, int64_t k_keep) {
+void Candidates::reset(double alpha, float factor, int64_t k_keep, float predicted_peak) {
   alpha_ = alpha;
   factor_ = factor;
   k_keep_ = k_keep;
-  count_ = 0;
+  predicted_peak_ = predicted_peak > 0 ? std::min(predicted_peak, 1.0f) : 1;  // NaN: none
+  count_ = listed_ = 0;
   next_refresh_ = kRefreshInterval;
-  product_threshold_ = bound_ = -kInfinity;
+  product_threshold_ = bound_ = predicted_ = -kInfinity;
+  solved_ = misled_ = false;
 }
 
 void Candidates::reserve(int64_t extra) {
@@ -61,10 +63,12 @@ void Candidates::take_panel(const std::array<Vector, 2>& products, int64_t first
   count_ += append_above(products, product_threshold_, factor_, static_cast<int32_t>(first_key),
                          z_.data() + count_, keys_.data() + count_);
   drop_hidden(before, first_key, kPanelKeys, mask);
+  listed_ += count_ - before;
   if (count_ >= next_refresh_) refresh(kRefreshSteps);
 }
 
 void Candidates::take_all(const float* products, int64_t n, int64_t first_key, const RowMask& mask) {
+  if (solved_) return;
   reserve(n);
   const int64_t before = count_;
   for (int64_t i = 0; i < n; ++i) z_[before + i] = factor_ * products[i];
@@ -72,6 +76,7 @@ void Candidates::take_all(const float* products, int64_t n, int64_t first_key, c
   count_ += n;
   drop_hidden(before, first_key, n, mask);
   if (count_ > 0) refresh(kFirstSteps);
+  listed_ += count_ - before;
 }
 
 // Of the entries from `from` on, all of keys [first_key, first_key + n), only the visible ones stay.
@@ -94,7 +99,11 @@ void Candidates::refresh(int steps) {
   bound_ = std::max(bound_, max - 1);
   keep_above(bound_ - margin);
   bound_ = raise_bound(z_.data(), padded_count(), max, bound_, alpha_, steps);
-  const float threshold = bound_ - margin;
+  float threshold = bound_ - margin;
+  if (max - predicted_peak_ > bound_) {  // never for a peak of 1
+    predicted_ = std::max(predicted_, max - predicted_peak_ - margin);
+    threshold = std::max(threshold, predicted_);
+  }
   keep_above(threshold);
   product_threshold_ = threshold / factor_ - kEpsilon * std::abs(threshold / factor_);
   next_refresh_ = count_ + std::max(kRefreshInterval, count_ / 2);
@@ -138,6 +147,8 @@ void Candidates::keep_largest(int64_t n) {
 }
 
 double Candidates::solve() {
+  solved_ = true;
+  product_threshold_ = kInfinity;
   const bool cut = k_keep_ > 0 && count_ > k_keep_;
   if (cut) keep_largest(k_keep_);
   if (count_ == 0) return std::numeric_limits<double>::infinity();
@@ -148,6 +159,8 @@ double Candidates::solve() {
   if (alpha_ > 2) scratch_.resize(padded_count());
   const std::span<float> z(z_.data(), padded_count());
   const Threshold threshold = settle<float>(z, max, 1, alpha_, std::min(1.0, start), scratch_);
+  // Of a cut row what was dropped lies below the largest keys, which are still here.
+  misled_ = !cut && threshold.tau() < predicted_;
   threshold.probabilities<float>(z, z);
   int64_t kept = 0;
   for (int64_t i = 0; i < count_; ++i) {

@@ -4,6 +4,9 @@
 // MATH, lemmas (i) and (ii): tau of the keys seen so far is at most tau of all keys, and a key with z <= t <=
 // tau has p = 0. Newton's iterates from the left are such bounds for alpha <= 2; for alpha > 2 the lower end
 // of a bracket is.
+//
+// A predicted threshold is no bound. Keys are dropped by it all the same, and whether that was right is known
+// in the end: if tau of what is left is not below what was dropped, tau of all keys is the same.
 
 #include <array>
 #include <cstdint>
@@ -17,7 +20,9 @@ namespace splash::cpu_ref::screening {
 class Candidates {
  public:
   // Any alpha; z = factor * <q, k>, factor > 0; k_keep: at most that many keys, the largest (0: all).
-  void reset(double alpha, float factor, int64_t k_keep);
+  // predicted_peak: z of the largest key less the predicted tau; 1 is no prediction, for tau is at least
+  // that.
+  void reset(double alpha, float factor, int64_t k_keep, float predicted_peak = 1);
 
   // Keys with <q, k> at or under it can be dropped.
   float product_threshold() const { return product_threshold_; }
@@ -34,8 +39,15 @@ class Candidates {
   void take_all(const float* products, int64_t n, int64_t first_key, const RowMask& mask);
 
   // Solves the row on what is left, in double (cpu_ref/entmax/threshold.h): keeps the support, with its
-  // probabilities, in key order. Returns tau, +inf for a row without keys.
+  // probabilities, in key order. Returns tau, +inf for a row without keys. From then on it takes no keys.
   double solve();
+
+  // After solve(): whether a wrong prediction may have dropped a key with p > 0. The row counts for nothing
+  // then.
+  bool misled() const { return misled_; }
+  bool is_solved() const { return solved_; }
+  void begin_again() { reset(alpha_, factor_, k_keep_); }  // without a prediction
+  int64_t listed() const { return listed_; }  // keys that were above the threshold when they were looked at
 
  private:
   void reserve(int64_t extra);
@@ -46,9 +58,12 @@ class Candidates {
   void keep_largest(int64_t n);
 
   double alpha_ = 1.5;
-  int64_t k_keep_ = 0, count_ = 0, next_refresh_ = 0;
-  float factor_ = 1, bound_ = 0, product_threshold_ = 0;  // bound: of tau; the threshold is it less a margin
-  std::vector<float> z_, scratch_;                        // scratch: alpha > 2 alone
+  int64_t k_keep_ = 0, count_ = 0, next_refresh_ = 0, listed_ = 0;
+  float factor_ = 1, predicted_peak_ = 1;
+  // bound: of tau. The threshold is it, or the prediction, less a margin; predicted: the largest of these.
+  float bound_ = 0, predicted_ = 0, product_threshold_ = 0;
+  bool solved_ = false, misled_ = false;
+  std::vector<float> z_, scratch_;  // scratch: alpha > 2 alone
   std::vector<int32_t> keys_;
 };
 
