@@ -78,11 +78,29 @@ struct Found {
   Verdict verdict;
 };
 
+// The runs of one set of experiments.
+class Runs {
+ public:
+  Runs(const analysis::Report& report, std::span<const analysis::Report> others) : runs_{&report} {
+    for (const analysis::Report& other : others) runs_.push_back(&other);
+  }
+  Measured measure(const std::string& experiment, const Expectation& expectation) const {
+    std::vector<Measured> of_runs;
+    for (const analysis::Report* run : runs_)
+      of_runs.push_back(experiments::measure(*run, experiment, expectation));
+    const Measured all = pooled(of_runs);
+    return all.found() ? all : of_runs.front();  // which tells what was looked for
+  }
+  const analysis::Report& first() const { return *runs_.front(); }
+
+ private:
+  std::vector<const analysis::Report*> runs_;
+};
+
 std::vector<Found> measurements(const Claim& claim, const std::vector<Definition>& definitions,
-                                const analysis::Report& report) {
+                                const Runs& runs) {
   std::vector<Found> found;
   auto add = [&](const Measured& measured) {
-    // A statistic that is not a number (0/0) says nothing.
     if (!measured.found() || std::isnan(measured.ours)) return;
     found.push_back({measured, verdict_of(claim, measured)});
   };
@@ -93,14 +111,13 @@ std::vector<Found> measurements(const Claim& claim, const std::vector<Definition
   }
   for (const Definition& definition : definitions) {
     for (const Expectation& expectation : definition.expectations) {
-      if (expectation.claim == claim.id) add(measure(report, definition.name, expectation));
+      if (expectation.claim == claim.id) add(runs.measure(definition.name, expectation));
     }
   }
   return found;
 }
 
-ClaimResult judge_check(const Definition& definition, const Expectation& expectation,
-                        const analysis::Report& report) {
+ClaimResult judge_check(const Definition& definition, const Expectation& expectation, const Runs& runs) {
   Claim claim;
   claim.id = definition.name + "/" + expectation.check;
   claim.source = kOwnSource;
@@ -113,12 +130,12 @@ ClaimResult judge_check(const Definition& definition, const Expectation& expecta
   claim.relation = expectation.relation;
   claim.tolerance = expectation.tolerance;
   claim.units = "1";
-  if (const analysis::Column* column = report.find(expectation.measured.column);
+  if (const analysis::Column* column = runs.first().find(expectation.measured.column);
       column != nullptr && !expectation.over) {
     claim.units = column->info.units;
   }
   claim.method = "cpu";
-  const Measured measured = measure(report, definition.name, expectation);
+  const Measured measured = runs.measure(definition.name, expectation);
   claim.text = measured.formula;
   claim.reproduced = "the check holds: {ours}";
   claim.refuted = "the check does not hold: {ours}, allowed is {theirs}";
@@ -155,12 +172,13 @@ ClaimResult judge(const Claim& claim, const Measured& measured) {
 }
 
 std::vector<ClaimResult> judge_all(const std::vector<Claim>& claims,
-                                   const std::vector<Definition>& definitions,
-                                   const analysis::Report& report) {
+                                   const std::vector<Definition>& definitions, const analysis::Report& report,
+                                   std::span<const analysis::Report> other_runs) {
+  const Runs runs(report, other_runs);
   std::vector<ClaimResult> results;
   for (const Claim& claim : claims) {
     const std::vector<Found> found =
-        claim.comparable ? measurements(claim, definitions, report) : std::vector<Found>{};
+        claim.comparable ? measurements(claim, definitions, runs) : std::vector<Found>{};
     if (found.empty()) {
       results.push_back(unmeasured(claim));
       continue;
@@ -178,7 +196,7 @@ std::vector<ClaimResult> judge_all(const std::vector<Claim>& claims,
   }
   for (const Definition& definition : definitions) {
     for (const Expectation& expectation : definition.expectations) {
-      if (!expectation.check.empty()) results.push_back(judge_check(definition, expectation, report));
+      if (!expectation.check.empty()) results.push_back(judge_check(definition, expectation, runs));
     }
   }
   return results;

@@ -1,6 +1,7 @@
 #pragma once
 // Verdicts on claims: what the source says against what arithmetic or a report says.
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,12 @@ analysis::ClaimResult judge(const Claim& claim, const Measured& measured);
 // Every claim, in order: arithmetic ones recomputed, the others by the expectations of these definitions on
 // this report; those without a measurement are not comparable. A claim with several expectations is refuted
 // where one of them refutes it, and reproduced only where each of them bears it out. The definitions' own
-// checks follow, as claims of the source "this project".
+// checks follow, as claims of the source "this project". other_runs: of the same experiments; what they
+// measured is pooled with what the report did.
 std::vector<analysis::ClaimResult> judge_all(const std::vector<Claim>& claims,
                                              const std::vector<Definition>& definitions,
-                                             const analysis::Report& report);
+                                             const analysis::Report& report,
+                                             std::span<const analysis::Report> other_runs = {});
 
 // The claims that these definitions speak of.
 std::vector<Claim> claims_of(const std::vector<Definition>& definitions, const std::vector<Claim>& claims);

@@ -157,4 +157,23 @@ Measured measure(const analysis::Report& report, const std::string& experiment,
   return ratio;
 }
 
+Measured pooled(const std::vector<Measured>& runs) {
+  std::vector<Measured> found;
+  // A statistic that is not a number (0/0) says nothing.
+  std::ranges::copy_if(runs, std::back_inserter(found),
+                       [](const Measured& run) { return run.found() && !std::isnan(run.ours); });
+  if (found.empty()) return {};
+  if (found.size() == 1) return found.front();
+  Measured all = found.front();
+  std::vector<double> values;
+  for (const Measured& run : found) {
+    values.push_back(run.ours);
+    all.low = std::min(all.low, run.low);
+    all.high = std::max(all.high, run.high);
+  }
+  all.ours = analysis::median(values);
+  all.formula += fmt::format(", median of {} runs", found.size());
+  return all;
+}
+
 }  // namespace splash::experiments

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "analysis/report/report.h"
 #include "experiments/runner/definition.h"
@@ -23,5 +24,10 @@ Measured measure(const analysis::Report& report, const std::string& experiment,
                  const Expectation& expectation);
 Measured measure(const analysis::Report& report, const std::string& experiment,
                  const Measurement& measurement);
+
+// What several runs say of one expectation, each in its own ratio: times of two machines are never mixed. The
+// median of the runs; from the lowest end of their intervals to the highest. Runs that did not measure it are
+// left out.
+Measured pooled(const std::vector<Measured>& runs);
 
 }  // namespace splash::experiments

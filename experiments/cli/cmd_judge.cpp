@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "analysis/report/io.h"
 #include "build_info.h"
+#include "core/error.h"
 #include "experiments/claims/judge.h"
 #include "experiments/cli/claims_view.h"
 #include "experiments/cli/command.h"
@@ -49,6 +52,29 @@ std::vector<Claim> relevant_claims(const std::vector<Definition>& definitions,
   return relevant;
 }
 
+// Throws where one is no run of these experiments, or is the same run.
+std::vector<analysis::Report> other_runs(const std::vector<std::string>& paths,
+                                         const analysis::Report& report) {
+  const auto experiments_of = [](const analysis::Report& run) {
+    const analysis::Column* const names = run.find("experiment");
+    return names == nullptr ? std::set<std::string>{}
+                            : std::set<std::string>(names->texts.begin(), names->texts.end());
+  };
+  std::vector<analysis::Report> runs;
+  std::set<std::string> seen{report.run_id};
+  const std::set<std::string> wanted = experiments_of(report);
+  for (const std::string& path : paths) {
+    runs.push_back(analysis::read_report(path));
+    if (!seen.insert(runs.back().run_id).second)
+      throw InvalidArgument(fmt::format("{} is a run that is there already; runs must differ", path));
+    const std::set<std::string> there = experiments_of(runs.back());
+    if (std::ranges::none_of(there, [&](const std::string& name) { return wanted.contains(name); })) {
+      throw InvalidArgument(fmt::format("{} has none of the experiments {}", path, fmt::join(wanted, ", ")));
+    }
+  }
+  return runs;
+}
+
 }  // namespace
 
 int cmd_judge(const Words& words) {
@@ -57,22 +83,31 @@ int cmd_judge(const Words& words) {
       app, "judge", "splash judge data/reports/ladders-h200.h5 --out ladders-h200.h5",
       "Judges a recorded report again, by the claims of data/claims and what the experiments of its names "
       "expect of\n"
-      "them today. What was measured stays as it is; the history says what was done.");
+      "them today. What was measured stays as it is; the history says what was done. With --runs a claim is "
+      "judged by all\n"
+      "runs together: the median of what each measured, from the lowest end of their intervals to the "
+      "highest.");
   std::string path, out;
+  std::vector<std::string> others;
   app.add_option("report", path, "an HDF5 report")->required()->type_name("REPORT");
   app.add_option("-o,--out", out, "the report's file; may be the same")->required()->type_name("REPORT");
+  app.add_option("--runs", others, "other runs of the same experiments, on this machine or others")
+      ->type_name("REPORT...");
   parse(app, words);
 
   analysis::Report report = analysis::read_report(path);
   const std::vector<Definition> definitions =
       with_todays_expectations(definitions_of(read_record(report.provenance.experiment_toml)));
   const std::vector<analysis::ClaimResult> before = report.claims;
-  report.claims = judge_all(relevant_claims(definitions, report), definitions, report);
+  const std::vector<analysis::Report> runs = other_runs(others, report);
+  report.claims = judge_all(relevant_claims(definitions, report), definitions, report, runs);
   const auto changed = std::ranges::count_if(report.claims, [&](const analysis::ClaimResult& now) {
     const auto was = std::ranges::find(before, now.id, &analysis::ClaimResult::id);
     return was == before.end() || was->verdict != now.verdict;
   });
-  const std::string what = fmt::format("{} of {} claims with another verdict", changed, report.claims.size());
+  std::string what = fmt::format("{} of {} claims with another verdict", changed, report.claims.size());
+  for (const analysis::Report& run : runs)
+    what += fmt::format(", run {} on {} beside it", run.run_id, run.provenance.gpu);
   report.history += fmt::format("{}{} commit {}: {}: {}", report.history.empty() ? "" : "\n", utc_now(),
                                 build::git_commit(), command_line(), what);
   analysis::write_report(out, report);

@@ -180,7 +180,7 @@ TEST_CASE("one case's median has the interval of its samples") {
     column.numbers = values;
     report.results.push_back(column);
   }
-  report.results[2].texts = {"a", "b"};
+  report.results[2].texts = {"plain", "signed"};
   const auto of = [&](const char* mode) {
     return measure(report, "t",
                    Measurement{"time_median", {{"mode", {std::string(mode)}}}, Statistic::median});
@@ -202,6 +202,30 @@ TEST_CASE("a claim with several expectations must hold in each") {
   CHECK(results[0].verdict == Verdict::refuted);
   CHECK(results[0].ours == 0.5);
   CHECK(contains(results[0].reason, "1 of 2 measurements bear it out"));
+}
+
+TEST_CASE("several runs are pooled: each in its own ratio, and the interval reaches over all of them") {
+  const auto claims = parse_claims(kClaim, "c.toml");
+  const std::vector<Definition> definitions{definition_with(
+      "[[expect]]\nclaim = 'T1'\ncolumn = 'y'\nwhere = { mode = 'plain' }\nover = { where = { mode = "
+      "'signed' } }\n"
+      "[[expect]]\ncheck = 'small'\nbelow = 2.2\ncolumn = 'y'\nwhere = { mode = 'signed' }\n")};
+  const auto run = [](double a, double b) { return report_of({a, b}, {"plain", "signed"}); };
+  const std::vector<analysis::Report> others{run(30, 10), run(200, 100)};
+  const auto results = judge_all(claims, definitions, run(4, 2), others);
+  CHECK(results[0].ours == 2);  // not that of the mean times
+  CHECK(results[0].ours_low == 2);
+  CHECK(results[0].ours_high == 3);  // beside [1.5, 2.5]
+  CHECK(results[0].verdict == Verdict::unsure);
+  CHECK(contains(results[0].reason, "median of 3 runs"));
+  CHECK(results[1].ours == 10);
+  CHECK(results[1].verdict == Verdict::unsure);
+  // Runs that have no such case change nothing; where no run has one, there is nothing to judge.
+  const std::vector<analysis::Report> without{report_of({1}, {"other"})};
+  const auto alone = judge_all(claims, definitions, run(4, 2), without);
+  CHECK(alone[0].verdict == Verdict::reproduced);
+  CHECK_FALSE(contains(alone[0].reason, "runs"));
+  CHECK(judge_all(claims, definitions, without[0], without)[0].verdict == Verdict::not_comparable);
 }
 
 TEST_CASE("checks and expected verdicts: what is not as recorded") {

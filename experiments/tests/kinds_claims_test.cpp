@@ -2,15 +2,18 @@
 // sources.
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "experiments/claims/arithmetic.h"
 #include "experiments/claims/claim.h"
 #include "experiments/claims/judge.h"
 #include "experiments/runner/definition.h"
 #include "experiments/runner/project_root.h"
+#include "experiments/runner/value.h"
 #include "experiments/tests/kinds_helpers.h"
 #include "gpu/engine/variant.h"
 
@@ -48,6 +51,31 @@ TEST_CASE("every definition expands in both profiles, and the quick one is the s
     CHECK(quick.size() <= full.size());
     CHECK(!definition.title.empty());
     CHECK(!definition.description.empty());
+  }
+}
+
+TEST_CASE("one measurement judges one claim of a number") {
+  const auto claims = shipped_claims();
+  std::map<std::string, std::string> claim_of;
+  for (const Definition& definition : shipped_definitions()) {
+    for (const Expectation& expectation : definition.expectations) {
+      if (expectation.claim.empty()) continue;
+      const Claim* const claim = find_claim(claims, expectation.claim);
+      REQUIRE(claim != nullptr);
+      std::string what = fmt::format("{} is {}:", definition.name, claim->theirs_value);
+      for (const Measurement* of : {&expectation.measured, expectation.over ? &*expectation.over : nullptr}) {
+        if (of == nullptr) continue;
+        what += fmt::format(" {} {}", of->column, static_cast<int>(of->statistic));
+        for (const auto& [name, values] : of->where) {
+          for (const auto& value : values) what += " " + name + " " + to_text(value);
+        }
+      }
+      const auto [place, is_new] = claim_of.emplace(what, expectation.claim);
+      CAPTURE(what);
+      CAPTURE(expectation.claim);
+      CAPTURE(place->second);
+      CHECK((is_new || place->second == expectation.claim));
+    }
   }
 }
 

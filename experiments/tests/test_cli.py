@@ -365,6 +365,23 @@ def test_a_check_that_does_not_hold(splash: Splash):
     assert "tiny/exact" in done.stderr and "refuted" in done.stdout
 
 
+def test_several_runs_are_judged_together(splash: Splash):
+    check = '[[expect]]\ncheck = "exact"\nbelow = 1e-6\ncolumn = "residual_max"\nstatistic = "max"\n'
+    splash.tiny(more=check)
+    for name in ("a.h5", "b.h5"):
+        splash("run", "tiny.toml", "--out", name)
+    done = splash("judge", "a.h5", "--runs", "b.h5", "--out", "both.h5")
+    assert done.returncode == 0, done.stderr
+    (shown,) = splash.json("show", "both.h5", "--claims")["claims"]
+    assert shown["verdict"] == "reproduced" and "median of 2 runs" in shown["reason"]
+    again = splash("judge", "a.h5", "--runs", "a.h5", "--out", "both.h5")
+    assert again.returncode == 2 and "runs must differ" in again.stderr
+    splash.tiny("other.toml")
+    splash("run", "other.toml", "--out", "c.h5")
+    other = splash("judge", "a.h5", "--runs", "c.h5", "--out", "both.h5")
+    assert other.returncode == 2 and "has none of the experiments tiny" in other.stderr
+
+
 def test_compare(splash: Splash):
     splash.tiny()
     splash("run", "tiny.toml", "--out", "a.h5")
