@@ -7,10 +7,10 @@
 // gain is half of one trip of 1024 scores through shared memory, some 32 + 32 of 2100 cycles a tile, against
 // three instructions more a score: 1.0 x.
 //
-// Accuracy: a score s is off by up to 2^-12 |s|, so a weight by as much of itself. With scores of a softmax
-// over normal inputs, |s| about 1.4 where the weight is, that is an nmse of (1.4 x 2^-12)^2 / 3 = 4e-8, under
-// what rounding the result to 16 bits loses: the tolerance stays. Scores of 1e4 are 8 apart, and which key is
-// the largest is lost: Tolerance::half_scores.
+// Accuracy: a score s is off by up to 2^-11 |s|, so a weight by as much of itself. With scores of a softmax
+// over normal inputs, |s| about 1.4 where the weight is, that is an nmse of (1.4 x 2^-11)^2 / 3 = 1.6e-7,
+// twice what rounding weights and result to fp16 loses and a twelfth of the tolerance, which stays. Scores of
+// 1e4 are 8 apart, and which key is the largest may be lost: Tolerance::half_scores.
 
 #include "gpu/ladders/wmma/phases.cuh"
 
