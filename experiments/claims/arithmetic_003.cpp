@@ -19,12 +19,17 @@ double tflops(double heads, double length, double head_dim, double ms) {
 constexpr double kLength = 16, kDim = 8192, kTime = 0.183e-3;
 constexpr double kTensorBytes = kLength * kDim * kFloat;  // Q, K, V or O, read once
 constexpr double kWorkingSet = 2 * kTensorBytes;          // K and V
-constexpr double kL2 = 40e6;
+constexpr double kL1 = 128 * 1024, kL2 = 40e6;
 constexpr double kLoads = kTensorBytes + 2 * kLength * kTensorBytes;  // Q once, K and V once a query
 constexpr double kPeakBandwidth = 2e12;
 
 // NVIDIA A100 80 GB data sheet: fp32 19.5 TFLOP/s without tensor cores, 2039 GB/s.
 constexpr double kA100Flops = 19.5e12, kA100Bandwidth = 2.039e12;
+
+// K and V of one head of 16 keys: the table of the document's section 4.
+constexpr double working_set(double head_dim) {
+  return 2 * kLength * head_dim * kFloat;
+}
 
 double idle_share(double blocks, double multiprocessors) {
   return std::max(0.0, 1 - blocks / multiprocessors);
@@ -50,11 +55,20 @@ ClaimArithmetics arithmetic_of_large_head_dims() {
         "2 x 16 x 8192 FLOP / (V 524,288 + scores 64 bytes)"}},
       {"S3.3a", {64 * kTensorBytes / kMega, "64 queries x 16 keys x 8192 x 4 bytes"}},
       {"S3.3b", {64 * kTensorBytes / kMega, "64 queries x 16 keys x 8192 x 4 bytes"}},
-      {"S3.4a", {2 * kLength * 512 * kFloat / 1024, "K and V: 2 x 16 x 512 x 4 bytes"}},
+      {"S3.4a", {working_set(512) / 1024, "K and V: 2 x 16 x 512 x 4 bytes"}},
       {"S3.4b", {kWorkingSet / 1024, "K and V: 2 x 16 x 8192 x 4 bytes"}},
       {"S3.4c", {kWorkingSet / kL2, "K and V 1.05 MB / L2 40 MB"}},
       {"S3.4d",
        {100 / kLength, "K and V fit L2 and are read 16 times, so at most the first reading misses: 1 / 16"}},
+      {"S3.4e", {working_set(2048) / 1024, "K and V: 2 x 16 x 2048 x 4 bytes"}},
+      {"S3.4f", {working_set(4096) / 1024, "K and V: 2 x 16 x 4096 x 4 bytes"}},
+      {"S3.4g", {working_set(512) / kL1, "K and V 64 KB / L1 128 KB"}},
+      {"S3.4h", {working_set(2048) / kL1, "K and V 256 KB / L1 128 KB"}},
+      {"S3.4i", {working_set(4096) / kL1, "K and V 512 KB / L1 128 KB"}},
+      {"S3.4j", {working_set(8192) / kL1, "K and V 1024 KB / L1 128 KB"}},
+      {"S3.4k", {working_set(512) / kL2, "K and V 0.066 MB / L2 40 MB"}},
+      {"S3.4l", {working_set(2048) / kL2, "K and V 0.26 MB / L2 40 MB"}},
+      {"S3.4m", {working_set(4096) / kL2, "K and V 0.52 MB / L2 40 MB"}},
       {"S3.5a", {kLoads / kTime / 1e9, "(Q 0.52 + K 8.39 + V 8.39 MB) / 0.183 ms"}},
       {"S3.5b", {100 * kLoads / kTime / kPeakBandwidth, "94.5 GB/s / 2000 GB/s"}},
       {"S3.5c",

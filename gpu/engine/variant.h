@@ -92,6 +92,7 @@ struct Prediction {
 // Largest allowed ||out - oracle||^2 / ||oracle||^2 against the double oracle on the rounded inputs.
 struct Tolerance {
   double f32 = 1e-11, f16 = 2e-6, bf16 = 4e-5;
+  bool half_scores = false;  // and what rounding every score to fp16 loses on the problem at hand
   double of(Dtype dtype) const;
 };
 

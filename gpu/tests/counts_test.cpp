@@ -102,6 +102,7 @@ void count_one_value_each(const Problem& p, int64_t head, int64_t first, int64_t
 
 void expect_wmma(const Problem& p, int rung, Expected& e) {
   const int64_t padded = p.d <= 64 ? 64 : p.d <= 128 ? 128 : 256;
+  const bool ahead = rung == 8 || rung == 12 || rung == 13;  // by cp.async: a tile more than is used
   p.for_each_tile(p.tile_q, [&](int64_t head, int64_t first) {
     e.ask(2.0 * static_cast<double>(p.queries_from(first, p.tile_q)));
     const auto tiles = p.seen_tiles(head, first, p.tile_q, p.tile_k, 0);
@@ -109,8 +110,8 @@ void expect_wmma(const Problem& p, int rung, Expected& e) {
       count_keys_and_values(p, head, key, p.tile_k, e);
       e.multiply(p.tile_q, p.tile_k, 2 * padded);
     }
-    if (tiles.empty() && (rung == 8 || rung == 9)) count_keys_and_values(p, head, 0, p.tile_k, e);
-    if (!tiles.empty() && rung == 8) count_keys_and_values(p, head, tiles.back() + p.tile_k, p.tile_k, e);
+    if (tiles.empty() && (ahead || rung == 9)) count_keys_and_values(p, head, 0, p.tile_k, e);
+    if (!tiles.empty() && ahead) count_keys_and_values(p, head, tiles.back() + p.tile_k, p.tile_k, e);
   });
 }
 
@@ -228,22 +229,25 @@ void expect_large_dims(const Problem& p, int rung, Expected& e) {
     });
     return;
   }
+  const bool shared_keys = rung == 1 || rung == 8 || rung == 9;
   const int64_t ranks = rung == 4 ? 1 : p.plan.kernels[0].blocks / (p.heads() * ceil_div(p.s.q_len, 16));
-  const int64_t depth = rung == 1 ? round_up(p.d, 32) : rung == 4 ? p.d : ranks * p.plan.tile.d;
-  const double times = rung >= 5 && f32 ? 3 : 1;
-  p.for_each_tile(16, [&](int64_t head, int64_t first) {
-    const int64_t queries = p.queries_from(first, 16);
-    const auto tiles = p.seen_tiles(head, first, 16, p.tile_k, 1);
+  const int64_t depth = shared_keys ? round_up(p.d, 32) : rung == 4 ? p.d : ranks * p.plan.tile.d;
+  const double times = rung >= 5 && !shared_keys && f32 ? 3 : 1;
+  const int64_t tile_q = shared_keys ? p.tile_q : 16;
+  p.for_each_tile(tile_q, [&](int64_t head, int64_t first) {
+    const int64_t queries = p.queries_from(first, tile_q);
+    const auto tiles = p.seen_tiles(head, first, tile_q, p.tile_k, 1);
     for (const int64_t key : tiles) {
       const double before = e.flops;
       count_keys_and_values(p, head, key, p.tile_k, e);
-      e.multiply(16, p.tile_k, depth);
-      e.multiply(16, rung == 1 ? round_up(p.keys_from(key, p.tile_k), 4) : p.tile_k, rung == 1 ? p.d : depth);
+      e.multiply(tile_q, p.tile_k, depth);
+      e.multiply(tile_q, shared_keys ? round_up(p.keys_from(key, p.tile_k), 4) : p.tile_k,
+                 shared_keys ? p.d : depth);
       e.flops = before + times * (e.flops - before);
     }
     const auto count = static_cast<double>(tiles.size());
-    e.ask(static_cast<double>(queries) * (rung == 1 ? count + 1 : 2));
-    if (rung == 1) e.bytes += (count - 1) * 2 * 4 * static_cast<double>(queries * p.d);
+    e.ask(static_cast<double>(queries) * (shared_keys ? count + 1 : 2));
+    if (shared_keys) e.bytes += (count - 1) * 2 * 4 * static_cast<double>(queries * p.d);
   });
 }
 
@@ -412,7 +416,8 @@ TEST_CASE(
       }
       CHECK(outside == 0);
       CHECK(touched.of(Operand::out) == queries);
-      const bool accumulates = variant->id() == "large_dims/1-sixteen-queries" && c.dtype == Dtype::f32;
+      const bool accumulates = variant->ladder == "large_dims" && c.dtype == Dtype::f32 &&
+                               (variant->rung == 1 || variant->rung == 8 || variant->rung == 9);
       if (!accumulates) CHECK(written == queries);
     }
   }

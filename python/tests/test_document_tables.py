@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
 
 
-@pytest.mark.parametrize("name", ["ladder_tables", "peer_tables", "claim_tables"])
+@pytest.mark.parametrize("name", ["ladder_tables", "milestone_tables", "peer_tables", "claim_tables"])
 def test_usage(name, capsys):
     assert importlib.import_module(f"splash_attention.{name}").main([]) == 2
     assert "usage" in capsys.readouterr().err
@@ -22,6 +22,7 @@ def test_usage(name, capsys):
     "name, recorded, least",
     [
         ("ladder_tables", "ladders-h200.h5", 4),
+        ("milestone_tables", "ladders-h200.h5", 1),
         ("peer_tables", "flagship-h200.h5", 2),
         ("peer_tables", "papers-h200.h5", 4),
         ("peer_tables", "flagship-python-h100.h5", 1),

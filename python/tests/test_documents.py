@@ -92,6 +92,7 @@ NOT_RUN = {
     "python -m splash_attention.ladder_tables": "test_document_tables.py does it",
     "python -m splash_attention.peer_tables": "test_document_tables.py does it",
     "python -m splash_attention.claim_tables": "test_document_tables.py does it",
+    "python -m splash_attention.milestone_tables": "test_document_tables.py does it",
     "python -m splash_attention.printed": "test_printed.py does it",
     "python -m splash_attention.figures": "test_figures.py does it",
 }

@@ -11,12 +11,14 @@
 
 #include <algorithm>
 
-#include "gpu/ladders/large_dims/tile_16.cuh"
+#include "gpu/ladders/large_dims/query_tile.cuh"
 
 namespace splash::gpu {
 namespace {
 
 using namespace large_dims;
+
+constexpr int kQueries = 16;
 
 // How head_dim is cut for the scores.
 struct Split {
@@ -34,7 +36,7 @@ Split split_of(const AttentionShape& s, int64_t multiprocessors) {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     partial_scores(const Problem problem, const Split split, const T* q, const T* k, float* parts) {
-  __shared__ OperandTiles operands;
+  __shared__ OperandTiles<kQueries> operands;
   const int q_tiles = (problem.q_len + kQueries - 1) / kQueries,
             k_tiles = (problem.kv_len + kKeys - 1) / kKeys;
   const int part = blockIdx.x % split.parts, first_key = blockIdx.x / split.parts % k_tiles * kKeys;
@@ -62,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     combine_and_weigh(const Problem problem, const Split split, const float* parts, const T* v, T* out) {
-  __shared__ alignas(16) ScoreTile tile;
+  __shared__ alignas(16) ScoreTile<kQueries> tile;
   const int q_tiles = (problem.q_len + kQueries - 1) / kQueries,
             slices = (problem.head_dim + kThreads - 1) / kThreads;
   const int column = blockIdx.x % slices * kThreads + threadIdx.x;

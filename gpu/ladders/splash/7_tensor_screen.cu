@@ -315,7 +315,6 @@ const Variant kVariant{
         "of fp32's, and some seven keys a row are left for everything else; two thirds of the 89 us are the "
         "chains of the two passes, a quarter the listed keys. One pass with rising bounds took 1.6 to 1.8 "
         "times as long.",
-    .predicted = {.over = "0-three-launches", .low = 10, .high = 100, .claim = "S4.7"},
     .limits = limits(),
     .plan = plan,
     .launch = launch,

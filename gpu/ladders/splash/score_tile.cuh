@@ -6,11 +6,18 @@
 
 namespace splash::gpu::sparse {
 
-// Ways to read K and V: what rungs 4 and 5 change (5 brings its own). `width` floats a lane at a time.
+// Ways to read K and V: what rungs 4, 5 and 9 change (5 brings its own). `width` floats a lane at a time.
 struct PlainLoads {  // ordinary loads, coalesced: a warp reads 128 bytes
   static constexpr int width = 1;
   const float* data;
   __device__ __forceinline__ float operator()(int64_t i) const { return data[i]; }
+};
+struct ChunkLoads {  // ordinary loads, 16 bytes a lane: 8 lanes read an aligned chunk of 128 bytes
+  static constexpr int width = 4;
+  const float* data;
+  __device__ __forceinline__ float4 operator()(int64_t i) const {
+    return *reinterpret_cast<const float4*>(data + i);
+  }
 };
 struct ReadOnlyLoads {  // ld.global.nc, 16 bytes a lane
   static constexpr int width = 4;

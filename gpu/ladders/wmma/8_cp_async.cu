@@ -6,56 +6,16 @@
 // Before the code: a tile's 8 KB come from L2, about 600 cycles of latency with nothing else to do, of some
 // 3000 a tile. The document expects 1.2 x.
 
-#include "gpu/ladders/wmma/phases.cuh"
+#include "gpu/ladders/wmma/async_walks.cuh"
 
 namespace splash::gpu {
 namespace {
 
 using namespace wmma_ladder;
 
-constexpr int kTileM = 64, kWarps = 8;
-
-template <class T, int kDim>
-using Shared = Tiles<T, kDim, kTileM, kWarps, kPad, 2>;
-
-template <class T, int kDim>
-__global__ void __launch_bounds__(kWarps* kWarp) attention(Problem p) {
-  auto& tiles = shared_tiles<Shared<T, kDim>>();
-  typename Shared<T, kDim>::RowState rows;
-  const BlockTask task = block_task(p, kTileM);
-  load_queries(tiles, p, task);
-
-  start_loading(tiles, p, task, 0, 0);
-  arch::cp_async_commit();
-  for (int first_key = 0, stage = 0; first_key < task.end_key; first_key += kTileN, stage ^= 1) {
-    // The other stage was read before the barrier that precedes accumulate(). Past the end this loads zeros.
-    start_loading(tiles, p, task, first_key + kTileN, stage ^ 1);
-    arch::cp_async_commit();
-    arch::cp_async_wait<1>();
-    __syncthreads();  // this tile of K and V is there, from all threads
-    multiply_scores(tiles, stage);
-    __syncthreads();
-    softmax_in_place(tiles, rows, p, task, first_key);
-    __syncthreads();
-    multiply_values<Shared<T, kDim>::kInPlaceStride>(tiles, stage);
-    __syncthreads();
-    accumulate(tiles, rows);
-  }
-  arch::cp_async_wait<0>();
-  rows.template write<T>(p, task);
-}
-
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
-  const Entry entry = for_instance(dtype, spec.shape.head_dim, [](auto instance) {
-    using I = decltype(instance);
-    using T = typename I::Element;
-    return entry_of<Shared<T, I::kHeadDim>>(attention<T, I::kHeadDim>);
-  });
-  return tiled_plan(spec, {.q = kTileM, .k = kTileN, .stages = 2}, "cp-async", kWarps * kWarp, entry);
-}
-
-std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
-  return trace_walk(spec, dtype, plan, {.first_anyway = true, .one_ahead = true});
+  constexpr int kTileM = 64, kStages = 2;
+  return plan_async<kTileM, kStages>(spec, dtype, "cp-async");
 }
 
 const Variant kVariant{
@@ -73,7 +33,7 @@ const Variant kVariant{
                .compute_capability = 80},
     .plan = plan,
     .launch = launch_tiles,
-    .trace = trace};
+    .trace = trace_async};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

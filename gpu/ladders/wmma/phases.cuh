@@ -1,10 +1,10 @@
 #pragma once
 // The document's kernel, phase by phase: WMMA products whose results pass through shared memory. The rungs 2
-// to 8 string these together; where they put their barriers, and how the tiles lie, is what tells them apart.
+// to 8 and 12 to 16 string these together; where they put their barriers, how the tiles lie, and which warp
+// multiplies what, is what tells them apart.
 
 #include <mma.h>
 
-#include "gpu/arch/cp_async.cuh"
 #include "gpu/ladders/wmma/rows.cuh"
 
 namespace splash::gpu::wmma_ladder {
@@ -13,21 +13,23 @@ inline constexpr int kBlock = 16;  // WMMA multiplies 16 x 16 x 16
 inline constexpr int kPad = 8;     // elements of 16 bits behind each row, from rung 3 on
 
 // Shared memory of a block: kStages tiles of K and V, rows padded by kPadding elements of 16 bits.
-template <class Element, int kDim, int kRowsOfQ, int kWarpsOfBlock, int kPadding = 0, int kStages = 1>
+template <class Element, int kDim, int kRowsOfQ, int kWarpsOfBlock, int kPadding = 0, int kStages = 1,
+          class Score = float>
 struct Tiles {
   using T = Element;
+  static constexpr int kHalves = sizeof(Score) / sizeof(T);  // elements of 16 bits a score takes
   static constexpr int kTileM = kRowsOfQ, kWarps = kWarpsOfBlock, kThreads = kWarps * kWarp, kHeadDim = kDim;
-  static constexpr int kStride = kDim + kPadding;             // of q, k, v
-  static constexpr int kScoreStride = kTileN + kPadding / 2;  // of scores, in floats
-  static constexpr int kPackedStride = kTileN + kPadding;     // of probabilities after a conversion
-  static constexpr int kInPlaceStride = 2 * kScoreStride;     // of probabilities in the place of their scores
-  static constexpr int kProductStride = kDim + kPadding / 2;  // of product, in floats
+  static constexpr int kStride = kDim + kPadding;                   // of q, k, v
+  static constexpr int kScoreStride = kTileN + kPadding / kHalves;  // of scores
+  static constexpr int kPackedStride = kTileN + kPadding;           // of probabilities after a conversion
+  static constexpr int kInPlaceStride = kHalves * kScoreStride;  // of probabilities in place of their scores
+  static constexpr int kProductStride = kDim + kPadding / 2;     // of product, in floats
   using RowState = Rows<kTileM, kWarps, kDim>;
 
   T q[kTileM * kStride], k[kStages][kTileN * kStride], v[kStages][kTileN * kStride];
   union {  // probabilities take the place of their scores
-    float scores[kTileM * kScoreStride];
-    T probabilities[2 * kTileM * kScoreStride];
+    Score scores[kTileM * kScoreStride];
+    T probabilities[kTileM * kInPlaceStride];
   };
   float product[kTileM * kProductStride];  // of one tile's probabilities with V
 };
@@ -54,22 +56,7 @@ __device__ void load_keys_and_values(Tiles& tiles, const Problem& p, const Block
       tiles.v[0], static_cast<const T*>(p.v) + task.kv_offset, first_key, p.kv_len, p.head_dim);
 }
 
-// As load_rows, but the bytes arrive later: wait for the group and then for the block.
-template <class Tiles>
-__device__ void start_loading(Tiles& tiles, const Problem& p, const BlockTask& task, int first_key,
-                              int stage) {
-  using T = typename Tiles::T;
-  const T* const k = static_cast<const T*>(p.k) + task.kv_offset;
-  const T* const v = static_cast<const T*>(p.v) + task.kv_offset;
-  for_each_vector<kTileN, Tiles::kHeadDim, Tiles::kThreads, T>([&](int row, int column) {
-    const bool inside = first_key + row < p.kv_len && column < p.head_dim;
-    const int64_t from = inside ? int64_t{first_key + row} * p.head_dim + column : 0;
-    arch::cp_async_16(tiles.k[stage] + row * Tiles::kStride + column, k + from, inside);
-    arch::cp_async_16(tiles.v[stage] + row * Tiles::kStride + column, v + from, inside);
-  });
-}
-
-// multiply(block) for this warp's blocks of 16 x 16; warps take turns.
+// multiply(block) for this warp's blocks of a product; warps take turns.
 template <int kCount, int kWarps, class Multiply>
 __device__ void for_each_block(const Multiply& multiply) {
 #pragma unroll
@@ -79,49 +66,73 @@ __device__ void for_each_block(const Multiply& multiply) {
   }
 }
 
-// scores = Q K^T, a block of 16 x 16 a warp and turn.
-template <class Tiles>
-__device__ void multiply_scores(Tiles& tiles, int stage = 0) {
+using Sum = nvcuda::wmma::fragment<nvcuda::wmma::accumulator, kBlock, kBlock, kBlock, float>;
+
+// Q K^T: store(sum, row, key) of each of this warp's blocks of 16 x 16. A warp takes kWide blocks side by
+// side at a time, which share their rows of Q.
+template <int kWide, class Tiles, class Store>
+__device__ void for_each_score_block(const Tiles& tiles, int stage, const Store& store) {
   using namespace nvcuda::wmma;
   using T = typename Tiles::T;
-  constexpr int kAcross = kTileN / kBlock;
+  constexpr int kAcross = kTileN / kBlock / kWide;
   for_each_block<Tiles::kTileM / kBlock * kAcross, Tiles::kWarps>([&](int block) {
-    const int row = block / kAcross * kBlock, key = block % kAcross * kBlock;
-    fragment<accumulator, kBlock, kBlock, kBlock, float> sum;
-    fill_fragment(sum, 0);
+    const int row = block / kAcross * kBlock, key = block % kAcross * kWide * kBlock;
+    Sum sum[kWide];
+#pragma unroll
+    for (int n = 0; n < kWide; ++n) fill_fragment(sum[n], 0);
 #pragma unroll
     for (int d = 0; d < Tiles::kHeadDim; d += kBlock) {
       fragment<matrix_a, kBlock, kBlock, kBlock, T, row_major> a;
-      fragment<matrix_b, kBlock, kBlock, kBlock, T, col_major> b;
       load_matrix_sync(a, tiles.q + row * Tiles::kStride + d, Tiles::kStride);
-      load_matrix_sync(b, tiles.k[stage] + key * Tiles::kStride + d, Tiles::kStride);
-      mma_sync(sum, a, b, sum);
+#pragma unroll
+      for (int n = 0; n < kWide; ++n) {
+        fragment<matrix_b, kBlock, kBlock, kBlock, T, col_major> b;
+        load_matrix_sync(b, tiles.k[stage] + (key + n * kBlock) * Tiles::kStride + d, Tiles::kStride);
+        mma_sync(sum[n], a, b, sum[n]);
+      }
     }
-    store_matrix_sync(tiles.scores + row * Tiles::kScoreStride + key, sum, Tiles::kScoreStride,
-                      mem_row_major);
+#pragma unroll
+    for (int n = 0; n < kWide; ++n) store(sum[n], row, key + n * kBlock);
   });
 }
 
-// product = P V; a row of probabilities starts every kStrideP elements.
-template <int kStrideP, class Tiles>
+// scores = Q K^T.
+template <int kWide = 1, class Tiles>
+__device__ void multiply_scores(Tiles& tiles, int stage = 0) {
+  for_each_score_block<kWide>(tiles, stage, [&](const Sum& sum, int row, int key) {
+    nvcuda::wmma::store_matrix_sync(tiles.scores + row * Tiles::kScoreStride + key, sum, Tiles::kScoreStride,
+                                    nvcuda::wmma::mem_row_major);
+  });
+}
+
+// product = P V; a row of probabilities starts every kStrideP elements. A warp takes kWide blocks side by
+// side at a time, which share their rows of P.
+template <int kStrideP, int kWide = 1, class Tiles>
 __device__ void multiply_values(Tiles& tiles, int stage = 0) {
   using namespace nvcuda::wmma;
   using T = typename Tiles::T;
-  constexpr int kAcross = Tiles::kHeadDim / kBlock;
+  constexpr int kAcross = Tiles::kHeadDim / kBlock / kWide;
   for_each_block<Tiles::kTileM / kBlock * kAcross, Tiles::kWarps>([&](int block) {
-    const int row = block / kAcross * kBlock, column = block % kAcross * kBlock;
-    fragment<accumulator, kBlock, kBlock, kBlock, float> sum;
-    fill_fragment(sum, 0);
+    const int row = block / kAcross * kBlock, column = block % kAcross * kWide * kBlock;
+    Sum sum[kWide];
+#pragma unroll
+    for (int n = 0; n < kWide; ++n) fill_fragment(sum[n], 0);
 #pragma unroll
     for (int key = 0; key < kTileN; key += kBlock) {
       fragment<matrix_a, kBlock, kBlock, kBlock, T, row_major> a;
-      fragment<matrix_b, kBlock, kBlock, kBlock, T, row_major> b;
       load_matrix_sync(a, tiles.probabilities + row * kStrideP + key, kStrideP);
-      load_matrix_sync(b, tiles.v[stage] + key * Tiles::kStride + column, Tiles::kStride);
-      mma_sync(sum, a, b, sum);
+#pragma unroll
+      for (int n = 0; n < kWide; ++n) {
+        fragment<matrix_b, kBlock, kBlock, kBlock, T, row_major> b;
+        load_matrix_sync(b, tiles.v[stage] + key * Tiles::kStride + column + n * kBlock, Tiles::kStride);
+        mma_sync(sum[n], a, b, sum[n]);
+      }
     }
-    store_matrix_sync(tiles.product + row * Tiles::kProductStride + column, sum, Tiles::kProductStride,
-                      mem_row_major);
+#pragma unroll
+    for (int n = 0; n < kWide; ++n) {
+      store_matrix_sync(tiles.product + row * Tiles::kProductStride + column + n * kBlock, sum[n],
+                        Tiles::kProductStride, mem_row_major);
+    }
   });
 }
 
@@ -139,7 +150,7 @@ __device__ void accumulate(const Tiles& tiles, typename Tiles::RowState& rows) {
 
 // The softmax in passes over shared memory, as the document has it: one warp a row, one lane a key.
 template <class Tiles>
-__device__ float& score_of(Tiles& tiles, typename Tiles::RowState& rows, int i) {
+__device__ auto& score_of(Tiles& tiles, typename Tiles::RowState& rows, int i) {
   return tiles.scores[rows.row(i) * Tiles::kScoreStride + rows.lane()];
 }
 
@@ -214,13 +225,13 @@ __device__ void softmax_in_place(Tiles& tiles, typename Tiles::RowState& rows, c
 
 // V2's walk over the keys: each phase ends at a barrier, needed or not, ten in all (one is in the
 // conversion).
-template <class Tiles>
+template <int kWide, class Tiles>
 __device__ void walk_with_a_barrier_a_phase(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
                                             const BlockTask& task) {
   for (int first_key = 0; first_key < task.end_key; first_key += kTileN) {
     load_keys_and_values(tiles, p, task, first_key);
     __syncthreads();
-    multiply_scores(tiles);
+    multiply_scores<kWide>(tiles);
     __syncthreads();
     mask_scores(tiles, rows, p, task, first_key);
     __syncthreads();
@@ -232,25 +243,25 @@ __device__ void walk_with_a_barrier_a_phase(Tiles& tiles, typename Tiles::RowSta
     __syncthreads();
     convert_probabilities(tiles, rows);
     __syncthreads();
-    multiply_values<Tiles::kPackedStride>(tiles);
+    multiply_values<Tiles::kPackedStride, kWide>(tiles);
     __syncthreads();
     accumulate(tiles, rows);
     __syncthreads();
   }
 }
 
-// The walk of the rungs 6 and 7: a barrier only where a warp needs what other warps wrote.
-template <class Tiles>
+// The walk of the rungs 6, 7 and 16: a barrier only where a warp needs what other warps wrote.
+template <int kWide, class Tiles>
 __device__ void walk_with_four_barriers(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
                                         const BlockTask& task) {
   for (int first_key = 0; first_key < task.end_key; first_key += kTileN) {
     load_keys_and_values(tiles, p, task, first_key);
     __syncthreads();  // K and V are there (Q too)
-    multiply_scores(tiles);
+    multiply_scores<kWide>(tiles);
     __syncthreads();  // a warp's rows of scores come from other warps
     softmax_in_place(tiles, rows, p, task, first_key);
     __syncthreads();  // a block of probabilities has rows of all warps
-    multiply_values<Tiles::kInPlaceStride>(tiles);
+    multiply_values<Tiles::kInPlaceStride, kWide>(tiles);
     __syncthreads();  // so has a block of the product; and V is read, the next tile may come
     accumulate(tiles, rows);
   }
@@ -261,10 +272,10 @@ Entry entry_of(Kernel* kernel) {
   return {reinterpret_cast<const void*>(kernel), sizeof(Tiles)};
 }
 
-// What tells the rungs 2, 3, 4, 6 and 7 apart is these numbers alone.
+// What tells the rungs 2, 3, 4, 6, 7, 15 and 16 apart is these numbers alone.
 enum class Barriers { after_each_phase, four_a_tile };
 
-template <class T, int kDim, int kTileM, int kWarps, int kPadding, Barriers kBarriers>
+template <class T, int kDim, int kTileM, int kWarps, int kPadding, Barriers kBarriers, int kWide>
 __global__ void __launch_bounds__(kWarps* kWarp) attention_in_phases(Problem p) {
   using Shared = Tiles<T, kDim, kTileM, kWarps, kPadding>;
   auto& tiles = shared_tiles<Shared>();
@@ -272,20 +283,20 @@ __global__ void __launch_bounds__(kWarps* kWarp) attention_in_phases(Problem p) 
   const BlockTask task = block_task(p, kTileM);
   load_queries(tiles, p, task);
   if constexpr (kBarriers == Barriers::after_each_phase) {
-    walk_with_a_barrier_a_phase(tiles, rows, p, task);
+    walk_with_a_barrier_a_phase<kWide>(tiles, rows, p, task);
   } else {
-    walk_with_four_barriers(tiles, rows, p, task);
+    walk_with_four_barriers<kWide>(tiles, rows, p, task);
   }
   rows.template write<T>(p, task);
 }
 
-template <int kTileM, int kWarps, int kPadding, Barriers kBarriers>
+template <int kTileM, int kWarps, int kPadding, Barriers kBarriers, int kWide = 1>
 Plan plan_in_phases(const AttentionSpec& spec, Dtype dtype, const char* name) {
   const Entry entry = for_instance(dtype, spec.shape.head_dim, [](auto instance) {
     using I = decltype(instance);
     using T = typename I::Element;
     return entry_of<Tiles<T, I::kHeadDim, kTileM, kWarps, kPadding>>(
-        attention_in_phases<T, I::kHeadDim, kTileM, kWarps, kPadding, kBarriers>);
+        attention_in_phases<T, I::kHeadDim, kTileM, kWarps, kPadding, kBarriers, kWide>);
   });
   return tiled_plan(spec, {.q = kTileM, .k = kTileN}, name, kWarps * kWarp, entry);
 }

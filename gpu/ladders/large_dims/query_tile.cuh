@@ -1,22 +1,30 @@
 #pragma once
-// A block's tile of sixteen queries by 64 keys in plain fp32: what rungs 1 and 2 share. 256 threads.
+// A block's tile of 4, 8 or 16 queries by 64 keys in plain fp32: what rungs 1, 2, 8 and 9 share. 256 threads,
+// of which 256 / queries work on one query's scores, each on every so many keys.
 
 #include "gpu/ladders/large_dims/common.cuh"
 
 namespace splash::gpu::large_dims {
 
-constexpr int kQueries = 16, kKeys = 64, kThreads = 256;
+constexpr int kKeys = 64, kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kChunk = 32;  // of head_dim, in shared memory at a time
 
+template <int kQueries>
+constexpr int kThreadsOfQuery = kThreads / kQueries;
+template <int kQueries>
+constexpr int kKeysOfThread = kKeys / kThreadsOfQuery<kQueries>;
+
 // Scores on the way in, weights on the way out; with the online softmax's state of each row.
+template <int kQueries>
 struct ScoreTile {
   float weights[kQueries][kKeys];  // first, where it is 16-byte aligned
   float max[kQueries], sum[kQueries];
   float correction[kQueries];  // what the output accumulated so far is multiplied with
 };
 
-__device__ inline void reset(ScoreTile& tile) {
+template <int kQueries>
+__device__ void reset(ScoreTile<kQueries>& tile) {
   if (threadIdx.x < kQueries) {
     tile.max[threadIdx.x] = -INFINITY;
     tile.sum[threadIdx.x] = 0;
@@ -25,7 +33,8 @@ __device__ inline void reset(ScoreTile& tile) {
 
 // Turns a tile of scores (hidden ones are -inf) into weights. All threads call it; it begins and ends with a
 // barrier.
-__device__ inline void online_softmax(ScoreTile& tile) {
+template <int kQueries>
+__device__ void online_softmax(ScoreTile<kQueries>& tile) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   __syncthreads();  // the scores are written
   for (int row = warp; row < kQueries; row += kWarps) {
@@ -47,17 +56,19 @@ __device__ inline void online_softmax(ScoreTile& tile) {
 }
 
 // Operands of the scores, a chunk of head_dim at a time. The odd pitch spreads rows over the banks.
+template <int kQueries>
 struct OperandTiles {
   float q[kQueries][kChunk + 1];
   float k[kKeys][kChunk + 1];
 };
 
-// scores[j] += <q, k> of query thread / 16 and key thread % 16 + 16 j over dims [begin, end). q and k point
-// to the tile's first rows; rows from q_rows and k_rows on count as zero.
-template <class T>
-__device__ void add_scores(OperandTiles& operands, const T* q, const T* k, int q_rows, int k_rows,
-                           int head_dim, int begin, int end, float (&scores)[4]) {
-  const int query = threadIdx.x / 16, key = threadIdx.x % 16;
+// scores[j] += <q, k> of query thread / width and key thread % width + width j, width = kThreadsOfQuery, over
+// dims [begin, end). q and k point to the tile's first rows; rows from q_rows and k_rows on count as zero.
+template <int kQueries, class T>
+__device__ void add_scores(OperandTiles<kQueries>& operands, const T* q, const T* k, int q_rows, int k_rows,
+                           int head_dim, int begin, int end, float (&scores)[kKeysOfThread<kQueries>]) {
+  constexpr int kWidth = kThreadsOfQuery<kQueries>, kCount = kKeysOfThread<kQueries>;
+  const int query = threadIdx.x / kWidth, key = threadIdx.x % kWidth;
   const int load_row = threadIdx.x / kChunk, load_dim = threadIdx.x % kChunk;
   for (int chunk = begin; chunk < end; chunk += kChunk) {
     const int dim = chunk + load_dim;
@@ -69,21 +80,21 @@ __device__ void add_scores(OperandTiles& operands, const T* q, const T* k, int q
       operands.k[row][load_dim] =
           row < k_rows && dim < end ? to_float(k[int64_t{row} * head_dim + dim]) : 0.0f;
     __syncthreads();
-    float sums[4] = {};  // of the chunk: one sum over 8192 products would lose two digits
+    float sums[kCount] = {};  // of the chunk: one sum over 8192 products would lose two digits
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) sums[j] += operands.q[query][i] * operands.k[key + 16 * j][i];
+      for (int j = 0; j < kCount; ++j) sums[j] += operands.q[query][i] * operands.k[key + kWidth * j][i];
     }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) scores[j] += sums[j];
+    for (int j = 0; j < kCount; ++j) scores[j] += sums[j];
   }
 }
 
-// sums[row] += weights[row][0..k_rows) * the column of V that v points to: a value is read once for sixteen
+// sums[row] += weights[row][0..k_rows) * the column of V that v points to: a value is read once for all
 // queries.
-template <class T>
-__device__ void add_values(const ScoreTile& tile, const T* v, int k_rows, int head_dim,
+template <int kQueries, class T>
+__device__ void add_values(const ScoreTile<kQueries>& tile, const T* v, int k_rows, int head_dim,
                            float (&sums)[kQueries]) {
   for (int key = 0; key < k_rows; key += 4) {
     float value[4];
