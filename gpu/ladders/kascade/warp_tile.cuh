@@ -35,16 +35,16 @@ struct PlainCopy {
   }
 };
 
-template <class Element, class Copy = PlainCopy>
-__device__ void load_queries(Element* tile, const Problem& p, const TileAddress& at, int rows,
+template <class Element, class AProblem, class Copy = PlainCopy>
+__device__ void load_queries(Element* tile, const AProblem& p, const TileAddress& at, int rows,
                              Copy copy = {}) {
   for_each_chunk(
       tile, p.q, rows, p.head_dim, [&](int row) { return p.query_row(at, row); }, copy);
 }
 
 // The rows of K or V (`tensor`) of the list's places [begin, begin + kKeys), zeros from `visible` on.
-template <int kKeys, class Element, class Copy = PlainCopy>
-__device__ void gather(Element* tile, const void* tensor, const Problem& p, const TileAddress& at, int begin,
+template <int kKeys, class Element, class AProblem, class Copy = PlainCopy>
+__device__ void gather(Element* tile, const void* tensor, const AProblem& p, const TileAddress& at, int begin,
                        int visible, Copy copy = {}) {
   const int32_t* const keys = p.keys(at) + begin;
   const auto source = [&](int row) {
@@ -59,8 +59,8 @@ struct KeyTile {
   Element k[kKeys * kPitch], v[kKeys * kPitch];
   int32_t keys[kKeys];
 
-  template <class Copy = PlainCopy>
-  __device__ void load(const Problem& p, const TileAddress& at, int begin, int visible, Copy copy = {}) {
+  template <class AProblem, class Copy = PlainCopy>
+  __device__ void load(const AProblem& p, const TileAddress& at, int begin, int visible, Copy copy = {}) {
     gather<kKeys>(k, p.k, p, at, begin, visible, copy);
     gather<kKeys>(v, p.v, p, at, begin, visible, copy);
     for (int i = threadIdx.x; i < kKeys; i += blockDim.x)
@@ -113,12 +113,12 @@ __device__ void multiply_values(float (&o)[kDim / 8][4], const float (&s)[kKeys 
 
 // Hidden scores become -inf, those of a negative scale change their sign: scale is positive from here on.
 // `row` is the thread's first row in the tile.
-template <int kKeys>
-__device__ void mask_scores(float (&s)[kKeys / 8][4], const Problem& p, const TileAddress& at, int row,
+template <int kKeys, class AProblem>
+__device__ void mask_scores(float (&s)[kKeys / 8][4], const AProblem& p, const TileAddress& at, int row,
                             const int32_t* keys, int begin, int visible) {
   if (!p.masks(begin, kKeys, visible)) return;
   const float sign = p.negative_scale ? -1.0f : 1.0f;
-  const int last[2] = {p.last_key(at, row % kTokens), p.last_key(at, (row + 8) % kTokens)};
+  const int last[2] = {p.last_key(at, p.token_of(at, row)), p.last_key(at, p.token_of(at, row + 8))};
 #pragma unroll
   for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
@@ -175,8 +175,8 @@ __device__ void online_softmax(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4]
 }
 
 // `sum`: of the thread's two rows, whole.
-template <class Element>
-__device__ void store_rows(const Problem& p, const TileAddress& at, int row, const float (&o)[kDim / 8][4],
+template <class Element, class AProblem>
+__device__ void store_rows(const AProblem& p, const TileAddress& at, int row, const float (&o)[kDim / 8][4],
                            const float (&sum)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
