@@ -119,7 +119,8 @@ void expect_kascade(const Problem& p, int rung, Expected& e) {
   const int64_t tokens = p.spec.selection.block, group_rows = p.s.group() * tokens;
   const int64_t padded = whole && p.d <= 64 ? 64 : 128;
   // A block of rung 7 is a cluster: of four blocks of 128 rows, or of as many of 256 as it takes.
-  const int64_t lists = rung != 7 ? 1 : p.tile_k == 256 ? 4 : p.tile_q / 256;
+  const bool cluster = p.plan.kernels[0].name == "attend_block";
+  const int64_t lists = !cluster ? 1 : p.tile_k == 256 ? 4 : p.tile_q / 256;
   for (int64_t kv = 0; kv < p.s.batch * p.s.kv_heads; ++kv) {
     for (int64_t token = 0; token < p.s.q_len; token += tokens) {
       const int64_t head = kv * p.s.group();
