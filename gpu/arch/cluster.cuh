@@ -39,6 +39,15 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
+// All threads of all blocks meet, and see what any of them wrote before, also into one another's shared
+// memory. The release is a membar over the whole device: for kernels that meet seldom.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
 // Where the block `rank` has what `shared` is in this one.
 __device__ __forceinline__ uint32_t remote_address(const void* shared, int rank) {
   uint32_t address;
@@ -59,6 +68,13 @@ __device__ __forceinline__ void store_async(uint32_t address, float2 value, uint
           address),
       "f"(value.x), "f"(value.y), "r"(barrier)
       : "memory");
+}
+
+// Seen by the block that has it after cluster_sync().
+__device__ __forceinline__ void store_remote(uint32_t address, uint4 value) {
+  asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
 }
 
 }  // namespace splash::gpu::arch

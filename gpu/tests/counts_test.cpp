@@ -116,27 +116,31 @@ void expect_wmma(const Problem& p, int rung, Expected& e) {
 }
 
 void expect_kascade(const Problem& p, int rung, Expected& e) {
-  constexpr int64_t kTokens = 32;
-  const int64_t padded = rung >= 5 && p.d <= 64 ? 64 : 128, group_rows = p.s.group() * kTokens;
-  const bool whole = rung >= 5;
+  const bool whole = rung == 5 || rung == 6;  // they read rows that a tile lacks, as copies
+  const int64_t tokens = p.spec.selection.block, group_rows = p.s.group() * tokens;
+  const int64_t padded = whole && p.d <= 64 ? 64 : 128;
+  // A block of rung 7 is a cluster: of four blocks of 128 rows, or of as many of 256 as it takes.
+  const bool cluster = p.plan.kernels[0].name == "attend_block";
+  const int64_t lists = !cluster ? 1 : p.tile_k == 256 ? 4 : p.tile_q / 256;
   for (int64_t kv = 0; kv < p.s.batch * p.s.kv_heads; ++kv) {
-    for (int64_t token = 0; token < p.s.q_len; token += kTokens) {
+    for (int64_t token = 0; token < p.s.q_len; token += tokens) {
       const int64_t head = kv * p.s.group();
       const int32_t* keys = p.spec.selection.keys_of(p.s, kv / p.s.kv_heads, head % p.s.q_heads, token);
       int64_t seen = 0;
       for (; seen < p.spec.selection.k_keep && keys[seen] >= 0; ++seen) {
-        if (!p.any_sees(head, token, kTokens, keys[seen], 1)) break;
+        if (!p.any_sees(head, token, tokens, keys[seen], 1)) break;
         p.touch(e.k, head, keys[seen], 1);
         p.touch(e.v, head, keys[seen], 1);
       }
       const int64_t tiles = ceil_div(seen, p.tile_k);
       e.distinct_bytes += 4.0 * static_cast<double>(seen);
       for (int64_t row = 0; row < group_rows; row += p.tile_q) {
-        const int64_t heads = std::min(p.tile_q, group_rows - row) / kTokens;
-        const int64_t present = heads * p.queries_from(token, kTokens);
+        int64_t present = 0;
+        for (int64_t r = row; r < std::min(row + p.tile_q, group_rows); ++r)
+          present += token + r % tokens < p.s.q_len ? 1 : 0;
         e.ask(2.0 * static_cast<double>(present) + (whole ? static_cast<double>(p.tile_q - present) : 0));
         e.ask(2.0 * static_cast<double>(whole ? tiles * p.tile_k : seen));
-        e.bytes += 4.0 * static_cast<double>(seen);
+        e.bytes += 4.0 * static_cast<double>(lists * seen);
         e.multiply(p.tile_q, tiles * p.tile_k, 2 * padded);
       }
     }

@@ -21,6 +21,9 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},   {1, 2, 2, 33, 65},   {2, 4, 2, 129, 129}, {1, 2, 2, 7, 200},
                              {1, 1, 1, 200, 7}, {1, 2, 1, 256, 256}, {1, 1, 1, 130, 513}};
 constexpr Shape kNastyShape{1, 2, 1, 70, 130};
+// Two tiles of 256 queries, and more rows a tile than the largest block has: of 8 heads all full, of 3 not.
+constexpr Shape kWideShapes[] = {{1, 8, 1, 300, 326}, {1, 3, 1, 300, 326}};
+constexpr int64_t kWideTile = 64;  // of more queries
 
 // Of very large heads fewer queries and keys, two tiles of queries still: at full length they were 96 % of
 // the suite's bytes, and compute-sanitizer's racecheck did not get through them (nor through 2 heads of 20 x
@@ -154,7 +157,9 @@ class CaseList {
     constexpr double kShares[] = {0.1, 0.5, 1.0};
     selection = make_shared_keys(spec.shape, spec.mask, selection.block, kShares[turn_ % std::size(kShares)],
                                  test_seed());
-    std::fill_n(selection.keys.begin(), selection.k_keep, -1);  // the first tile's list is empty: zero rows
+    // The first tile's list is empty: zero rows. Of wide tiles there may be no other.
+    if (selection.block <= kWideTile || selection.tiles(spec.shape) > 1)
+      std::fill_n(selection.keys.begin(), selection.k_keep, -1);
   }
 
   const Variant& variant_;
@@ -191,11 +196,22 @@ Inputs LadderCase::inputs() const {
 std::vector<LadderCase> ladder_cases(const Variant& variant, const DeviceInfo& device) {
   CaseList list(variant, device);
   const auto dims = head_dims(variant.limits);
+  const auto& blocks = variant.limits.selection_blocks;
+  const bool wide =
+      std::any_of(variant.limits.selections.begin(), variant.limits.selections.end(),
+                  [](SelectionKind kind) { return kind == SelectionKind::shared_keys; }) &&
+      std::any_of(blocks.begin(), blocks.end(), [](int64_t block) { return block > kWideTile; });
   size_t turn = 0;
   for (const Dtype dtype : variant.limits.dtypes) {
     for (const Shape& shape : kShapes) {
       for (const char* mask : {"none", "causal", "positions"}) {
         list.add("random", shape, dims[turn++ % dims.size()], dtype, mask, {}, nullptr);
+      }
+    }
+    for (const Shape& shape : kWideShapes) {
+      for (size_t block = 0; wide && block < blocks.size(); ++block) {  // each mask with each of four blocks
+        for (const char* mask : {"none", "causal", "positions"})
+          list.add("wide tiles", shape, dims[turn++ % dims.size()], dtype, mask, {}, nullptr);
       }
     }
     for (const Nasty& nasty : nasty_inputs()) {

@@ -73,6 +73,33 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the chosen block of Kascade's ladder follows heads, lists, head_dim and memory") {
+  const Variant& chosen = find_variant("kascade/8-chosen-block");
+  const auto tile_of = [&](int64_t group, int64_t tokens, int64_t keys, int64_t head_dim, DeviceInfo device) {
+    AttentionSpec spec;
+    spec.shape = {1, 8 * group, 8, 32768, 32768, head_dim};
+    spec.normalizer.kind = NormalizerKind::softmax;
+    spec.selection = {.kind = SelectionKind::shared_keys, .k_keep = keys, .block = tokens};
+    const Plan plan = chosen.plan(spec, Dtype::bf16, device);
+    return std::pair(plan.tile.q, plan.tile.k);
+  };
+  DeviceInfo small = h200();
+  small.shared_bytes_per_block = 99 * 1024;
+  small.shared_bytes_per_multiprocessor = 100 * 1024;
+  DeviceInfo a100 = h200();
+  a100.compute_major = 8;
+  CHECK(tile_of(4, 256, 3277, 128, h200()) == std::pair(1024, 128));
+  CHECK(tile_of(2, 256, 3277, 128, h200()) == std::pair(512, 128));  // half of 1024 rows would be empty
+  CHECK(tile_of(1, 256, 3277, 128, h200()) == std::pair(256, 128));
+  CHECK(tile_of(4, 256, 3277, 32, h200()) == std::pair(256, 128));  // little to load
+  CHECK(tile_of(4, 32, 3277, 128, h200()) == std::pair(128, 64));
+  CHECK(tile_of(4, 32, 32, 128, h200()) == std::pair(128, 32));  // one short list: no padding
+  CHECK(tile_of(2, 32, 3277, 128, h200()) == std::pair(64, 64));
+  CHECK(tile_of(4, 32, 3277, 128, small) == std::pair(128, 64));
+  CHECK_THROWS_AS(tile_of(4, 256, 3277, 128, small), Unsupported);
+  CHECK_THROWS_AS(tile_of(4, 256, 3277, 128, a100), Unsupported);  // no clusters
+}
+
 TEST_CASE("the flagship refuses what its bounds do not hold for, before anything is launched") {
   AttentionSpec spec;
   spec.shape = {1, 2, 2, 64, 64, 64};

@@ -8,10 +8,9 @@
 // the scratch 11 arrays of 16 KiB at 128 bytes a cycle, 1400 cycles, and the 64 KiB of K and V, not
 // overlapped, 64 KiB / 30 bytes a cycle + latency, 3000: some 8000 cycles, 5 ms for 10 % of 32k keys under a
 // causal mask.
-
-// The document's section 5 (a float32 accumulator type on the second product, S1.5) is no rung: mma.sync and
-// wgmma name their accumulator's type, here float32 throughout, so the hint has nothing to change. The other
-// choice, float16 accumulators, would be less exact; it was not measured.
+//
+// The document's section 5 (a float32 accumulator type on the second product, S1.5) is what every rung has
+// but one: rung 9 does without.
 
 #include "gpu/ladders/kascade/sequential.cuh"
 

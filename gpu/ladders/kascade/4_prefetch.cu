@@ -4,76 +4,12 @@
 // Predicted: rung 3 already hides one block's loads behind the other's work; what is left is the barrier's
 // wait and the loads' trip through the registers (16 a thread and tile): 1.2 times.
 
-#include "gpu/arch/cp_async.cuh"
-#include "gpu/ladders/kascade/sequential.cuh"
+#include "gpu/ladders/kascade/prefetch.cuh"
 
 namespace splash::gpu {
 namespace {
 
 using namespace kascade;
-
-constexpr int kRows = 128, kKeys = 64, kStages = 2;
-
-struct AsyncCopy {
-  template <class Element>
-  __device__ void operator()(Element* to, const Element* from, bool valid) const {
-    arch::cp_async_16(to, from, valid);
-  }
-};
-
-template <class Element>
-struct PrefetchShared {
-  alignas(16) Element queries[kRows * kPitch];
-  KeyTile<Element, kKeys> tiles[kStages];
-};
-
-template <class Element>
-__global__ void __launch_bounds__(2 * kRows, 2) attend_prefetching(const Problem p) {
-  extern __shared__ __align__(16) unsigned char shared_memory[];
-  auto& shared = *reinterpret_cast<PrefetchShared<Element>*>(shared_memory);
-  const TileAddress at = p.address(blockIdx.x);
-  const int visible = p.visible_keys(at), first = threadIdx.x / 32 * 16, row = first + threadIdx.x % 32 / 4;
-  load_queries(shared.queries, p, at, kRows, AsyncCopy{});
-  shared.tiles[0].load(p, at, 0, visible, AsyncCopy{});
-  float s[kKeys / 8][4], o[kDim / 8][4] = {};
-  RowState state[2];
-  for (int begin = 0, stage = 0; begin < visible; begin += kKeys, stage ^= 1) {
-    arch::cp_async_commit();
-    arch::cp_async_wait<0>();
-    __syncthreads();  // this tile is there, and no warp reads the other any more
-    if (begin + kKeys < visible) shared.tiles[stage ^ 1].load(p, at, begin + kKeys, visible, AsyncCopy{});
-    const auto& tile = shared.tiles[stage];
-    multiply_keys<kKeys>(s, shared.queries + first * kPitch, tile.k);
-    mask_scores<kKeys>(s, p, at, row, tile.keys, begin, visible);
-    online_softmax<kKeys>(s, o, state, p.scale);
-    multiply_values<kKeys>(o, s, tile.v);
-  }
-  const float sums[2] = {quad_sum(state[0].sum), quad_sum(state[1].sum)};
-  store_rows<Element>(p, at, row, o, sums);
-}
-
-Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
-  return with_element(dtype, [&](auto element) {
-    using Element = decltype(element);
-    return plan_items(spec, {.q = kRows, .k = kKeys, .stages = kStages}, "attend_prefetching",
-                      reinterpret_cast<const void*>(&attend_prefetching<Element>),
-                      sizeof(PrefetchShared<Element>));
-  });
-}
-
-void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Arguments& arguments) {
-  const KernelLaunch& kernel = plan.kernels.front();
-  with_element(dtype, [&](auto element) {
-    attend_prefetching<decltype(element)>
-        <<<static_cast<unsigned>(kernel.blocks), kernel.threads, kernel.shared_bytes, arguments.stream>>>(
-            Problem::of(spec, kRows, arguments));
-  });
-  check_launch(kernel.name.c_str());
-}
-
-std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
-  return trace_items(spec, dtype, plan.kernels[0], kRows, {.tile_keys = kKeys, .padded_dim = kDim});
-}
 
 const Variant kVariant{
     .ladder = "kascade",
@@ -89,9 +25,9 @@ const Variant kVariant{
                .selection_blocks = {kTokens},
                .causal = true,
                .compute_capability = 80},
-    .plan = plan,
-    .launch = launch,
-    .trace = trace};
+    .plan = plan_prefetching<PlainWork>,
+    .launch = launch_prefetching<PlainWork>,
+    .trace = trace_prefetching};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

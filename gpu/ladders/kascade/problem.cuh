@@ -1,7 +1,8 @@
 #pragma once
 // What the rungs of this ladder share: a problem as kernels see it, and where the rows and keys of a tile
-// lie. A tile is 32 tokens x the query heads of one key head, which read one rising list of keys. A thread
-// block takes 128 (or 64) of its rows: row r is token r % 32 of the tile and head r / 32 of the group.
+// lie. A tile is 32 tokens (or another number: Selection::block) x the query heads of one key head, which
+// read one rising list of keys. A thread block takes 128 (or 64, ...) of its rows: row r is token r % 32 of
+// the tile and head r / 32 of the group.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +18,7 @@
 
 namespace splash::gpu::kascade {
 
-constexpr int kTokens = 32;             // a tile: Selection::block
+constexpr int kTokens = 32;             // a tile, of the rungs that are compiled for one size
 constexpr int kHiddenKey = 0x7fffffff;  // pads the keys of a tile: larger than all
 
 // What a thread block works on. Key heads count over all batches.
@@ -26,8 +27,10 @@ struct TileAddress {
   int tile = 0, first_row = 0;
 };
 
-// A kernel parameter.
-struct Problem {
+// A kernel parameter. kFixedTokens: tokens a tile, known when the kernel is compiled; 0: the selection's
+// block.
+template <int kFixedTokens>
+struct ProblemOf {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* out = nullptr;
   const int32_t *key_indices = nullptr, *key_counts = nullptr;
@@ -37,19 +40,23 @@ struct Problem {
   int rows = 128, row_blocks = 1;  // of a thread block; thread blocks a tile
   float scale = 1;                 // times log2(e), without its sign
   bool causal = false, negative_scale = false;
+  int any_tokens = kFixedTokens;
 
-  static Problem of(const AttentionSpec& spec, int rows, const Arguments& a = {}) {
+  __host__ __device__ constexpr int tokens() const { return kFixedTokens > 0 ? kFixedTokens : any_tokens; }
+
+  static ProblemOf of(const AttentionSpec& spec, int rows, const Arguments& a = {}) {
     const AttentionShape& s = spec.shape;
-    Problem p{
+    ProblemOf p{
         .q = a.q, .k = a.k, .v = a.v, .out = a.out, .key_indices = a.key_indices, .key_counts = a.key_counts};
     p.k_keep = spec.selection.k_keep;
     p.group = static_cast<int>(s.group());
     p.q_len = static_cast<int>(s.q_len);
     p.kv_len = static_cast<int>(s.kv_len);
     p.head_dim = static_cast<int>(s.head_dim);
-    p.tiles = (p.q_len + kTokens - 1) / kTokens;
+    p.any_tokens = static_cast<int>(kFixedTokens > 0 ? kFixedTokens : spec.selection.block);
+    p.tiles = (p.q_len + p.tokens() - 1) / p.tokens();
     p.rows = rows;
-    p.row_blocks = (p.group * kTokens + rows - 1) / rows;
+    p.row_blocks = (p.group * p.tokens() + rows - 1) / rows;
     p.items = static_cast<int>(s.batch * s.kv_heads * p.tiles * p.row_blocks);
     p.scale = static_cast<float>(std::abs(spec.score_scale()) * std::numbers::log2e);
     p.negative_scale = spec.score_scale() < 0;
@@ -64,19 +71,25 @@ struct Problem {
     return {tile / tiles, tiles - 1 - tile % tiles, item % row_blocks * rows};
   }
 
+  // Which token of the tile a row is. Blocks of a fixed tile begin at its first token.
+  __host__ __device__ int token_of(const TileAddress& at, int row) const {
+    if constexpr (kFixedTokens > 0) return row % kFixedTokens;
+    return (at.first_row + row) % any_tokens;
+  }
+
   // The row of Q and of the output, or -1 where the tile has none there.
   __device__ int64_t query_row(const TileAddress& at, int row) const {
-    const int head = (at.first_row + row) / kTokens, token = at.tile * kTokens + row % kTokens;
+    const int head = (at.first_row + row) / tokens(), token = at.tile * tokens() + token_of(at, row);
     return head < group && token < q_len ? (at.kv_head * group + head) * q_len + token : -1;
   }
 
   // The largest key that the mask shows to a token of the tile; below 0 where it shows none.
   __host__ __device__ int last_key(const TileAddress& at, int token) const {
-    return causal ? at.tile * kTokens + token + kv_len - q_len : kv_len - 1;
+    return causal ? at.tile * tokens() + token + kv_len - q_len : kv_len - 1;
   }
   __host__ __device__ int last_key(const TileAddress& at) const {
-    const int tokens = q_len - at.tile * kTokens;
-    return last_key(at, (tokens < kTokens ? tokens : kTokens) - 1);
+    const int left = q_len - at.tile * tokens();
+    return last_key(at, (left < tokens() ? left : tokens()) - 1);
   }
 
   __host__ __device__ int64_t list(const TileAddress& at) const { return at.kv_head * tiles + at.tile; }
@@ -86,12 +99,14 @@ struct Problem {
   __device__ int visible_keys(const TileAddress& at) const;
 
   // Whether scores of the `count` keys from place `begin` of the list must be looked at one by one: some row
-  // does not see some key (causal rows of a tile differ in their last kTokens - 1 keys only), or signs
+  // does not see some key (causal rows of a tile differ in their last tokens - 1 keys only), or signs
   // change.
   __device__ bool masks(int begin, int count, int visible) const {
-    return negative_scale || begin + count > visible - (causal ? kTokens - 1 : 0);
+    return negative_scale || begin + count > visible - (causal ? tokens() - 1 : 0);
   }
 };
+using Problem = ProblemOf<kTokens>;
+using AnyTileProblem = ProblemOf<0>;
 
 // How many entries of a rising list are at most `limit`; asked by all lanes of a warp, which probe 32 places
 // at a time.
@@ -110,7 +125,8 @@ __device__ inline int entries_up_to(const int32_t* list, int count, int limit) {
   return low;
 }
 
-__device__ inline int Problem::visible_keys(const TileAddress& at) const {
+template <int kFixedTokens>
+__device__ inline int ProblemOf<kFixedTokens>::visible_keys(const TileAddress& at) const {
   return entries_up_to(keys(at), key_counts[list(at)], last_key(at));
 }
 
@@ -149,28 +165,37 @@ struct ListWalk {
   // Rows that a tile lacks: left out, or read as copies of the last key and of the first query.
   bool whole_tiles = false;
   bool through_l1 = false;
+  int cluster = 1;  // blocks that work on one piece: each reads the list, together they read each key once
 };
 
 // One piece of work an item.
-inline std::vector<KernelTrace> trace_items(const AttentionSpec& spec, Dtype dtype,
-                                            const KernelLaunch& kernel, int block_rows,
-                                            const ListWalk& walk) {
-  const Problem p = Problem::of(spec, block_rows);
+template <class AProblem = Problem>
+std::vector<KernelTrace> trace_items(const AttentionSpec& spec, Dtype dtype, const KernelLaunch& kernel,
+                                     int block_rows, const ListWalk& walk) {
+  const AProblem p = AProblem::of(spec, block_rows);
   const TensorRows rows(spec.shape, dtype);
   const auto run = [=, lists = spec.selection.keys.data()](int64_t item, BlockTrace& trace) {
     const TileAddress at = p.address(static_cast<int>(item));
     const int32_t* const keys = lists + p.list(at) * p.k_keep;
     const int32_t* const end = std::find(keys, keys + p.k_keep, -1);
     const auto visible = std::upper_bound(keys, end, p.last_key(at)) - keys;
-    trace.read(Operand::key_lists, p.list(at) * p.k_keep * int64_t{sizeof(int32_t)},
-               visible * int64_t{sizeof(int32_t)});
-    const int first_head = at.first_row / kTokens, token = at.tile * kTokens;
-    const int heads = std::min(p.rows / kTokens, p.group - first_head);
-    const auto for_each_head = [&](const auto& use) {
-      for (int i = 0; i < heads; ++i) use(at.kv_head * p.group + first_head + i);
+    for (int i = 0; i < walk.cluster; ++i) {
+      trace.read(Operand::key_lists, p.list(at) * p.k_keep * int64_t{sizeof(int32_t)},
+                 visible * int64_t{sizeof(int32_t)});
+    }
+    const int end_row = std::min(at.first_row + p.rows, p.group * p.tokens());
+    const auto for_each_head = [&](const auto& use) {  // use(head, first token, tokens)
+      for (int row = at.first_row, count = 0; row < end_row; row += count) {
+        const int token = row % p.tokens();
+        count = std::min(p.tokens() - token, end_row - row);
+        use(at.kv_head * p.group + row / p.tokens(), at.tile * p.tokens() + token, count);
+      }
     };
-    for_each_head([&](int64_t head) { rows.read_q(trace, head, token, kTokens); });
-    const int present = heads * std::min(kTokens, p.q_len - token);
+    int present = 0;
+    for_each_head([&](int64_t head, int token, int count) {
+      rows.read_q(trace, head, token, count);
+      present += std::clamp(p.q_len - token, 0, count);
+    });
     const int64_t row_bytes = rows.row_bytes(), kv_row = at.kv_head * p.kv_len;
     if (walk.whole_tiles)
       trace.read(Operand::q, at.kv_head * p.group * p.q_len * row_bytes, row_bytes, p.rows - present);
@@ -189,9 +214,13 @@ inline std::vector<KernelTrace> trace_items(const AttentionSpec& spec, Dtype dty
       trace.multiply(p.rows, walk.padded_dim, walk.tile_keys);
       trace.next_step();
     }
-    for_each_head([&](int64_t head) { rows.write_out(trace, head, token, kTokens); });
+    for_each_head([&](int64_t head, int token, int count) { rows.write_out(trace, head, token, count); });
   };
-  return {{.kernel = kernel.name, .blocks = p.items, .through_l1 = walk.through_l1, .run = run}};
+  return {{.kernel = kernel.name,
+           .blocks = p.items,
+           .cluster = walk.cluster,
+           .through_l1 = walk.through_l1,
+           .run = run}};
 }
 
 }  // namespace splash::gpu::kascade

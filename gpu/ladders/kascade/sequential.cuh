@@ -9,7 +9,8 @@
 //     further
 //     __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale);  // scores -> P
 //     __device__ float sum(int half);                        // of the thread's first or second row
-//   };
+//     __device__ void multiply(float (&o)[kDim / 8][4], const float (&s)[kKeys / 8][4], const Element* v);
+//   };                                                       // if it has one: its own O += P V
 
 #include "gpu/ladders/kascade/warp_tile.cuh"
 
@@ -54,7 +55,11 @@ __global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256
     multiply_keys<kKeys>(s, shared.queries + first * kPitch, shared.tile.k);
     mask_scores<kKeys>(s, p, at, row, shared.tile.keys, begin, visible);
     softmax.step(s, o, p.scale);
-    multiply_values<kKeys>(o, s, shared.tile.v);
+    if constexpr (requires { softmax.multiply(o, s, shared.tile.v); }) {
+      softmax.multiply(o, s, shared.tile.v);
+    } else {
+      multiply_values<kKeys>(o, s, shared.tile.v);
+    }
   }
   const float sums[2] = {softmax.sum(0), softmax.sum(1)};
   store_rows<Element>(p, at, row, o, sums);

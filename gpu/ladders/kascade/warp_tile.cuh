@@ -35,16 +35,16 @@ struct PlainCopy {
   }
 };
 
-template <class Element, class Copy = PlainCopy>
-__device__ void load_queries(Element* tile, const Problem& p, const TileAddress& at, int rows,
+template <class Element, class AProblem, class Copy = PlainCopy>
+__device__ void load_queries(Element* tile, const AProblem& p, const TileAddress& at, int rows,
                              Copy copy = {}) {
   for_each_chunk(
       tile, p.q, rows, p.head_dim, [&](int row) { return p.query_row(at, row); }, copy);
 }
 
 // The rows of K or V (`tensor`) of the list's places [begin, begin + kKeys), zeros from `visible` on.
-template <int kKeys, class Element, class Copy = PlainCopy>
-__device__ void gather(Element* tile, const void* tensor, const Problem& p, const TileAddress& at, int begin,
+template <int kKeys, class Element, class AProblem, class Copy = PlainCopy>
+__device__ void gather(Element* tile, const void* tensor, const AProblem& p, const TileAddress& at, int begin,
                        int visible, Copy copy = {}) {
   const int32_t* const keys = p.keys(at) + begin;
   const auto source = [&](int row) {
@@ -59,8 +59,8 @@ struct KeyTile {
   Element k[kKeys * kPitch], v[kKeys * kPitch];
   int32_t keys[kKeys];
 
-  template <class Copy = PlainCopy>
-  __device__ void load(const Problem& p, const TileAddress& at, int begin, int visible, Copy copy = {}) {
+  template <class AProblem, class Copy = PlainCopy>
+  __device__ void load(const AProblem& p, const TileAddress& at, int begin, int visible, Copy copy = {}) {
     gather<kKeys>(k, p.k, p, at, begin, visible, copy);
     gather<kKeys>(v, p.v, p, at, begin, visible, copy);
     for (int i = threadIdx.x; i < kKeys; i += blockDim.x)
@@ -68,19 +68,27 @@ struct KeyTile {
   }
 };
 
+// How often the loops of the products are written out: over head_dim, over keys and over columns of O. Keys
+// and columns say which registers: rolled, the arrays lie in local memory.
+template <int kDepthSteps, int kKeySteps, int kColumnSteps>
+struct Unroll {
+  static constexpr int kDepth = kDepthSteps, kKeys = kKeySteps, kColumns = kColumnSteps;
+};
+using FullUnroll = Unroll<64, 64, 64>;  // more than any loop has
+
 // s = Q K^T: s[j] holds keys 8j .. 8j+7, laid out as mma.cuh says.
-template <int kKeys, class Element>
+template <int kKeys, class Loops = FullUnroll, class Element>
 __device__ void multiply_keys(float (&s)[kKeys / 8][4], const Element* queries, const Element* keys) {
   const int lane = threadIdx.x % 32;
   const Element* const q = queries + lane % 16 * kPitch + lane / 16 * 8;
   const Element* const k = keys + (lane % 8 + lane / 16 * 8) * kPitch + lane / 8 % 2 * 8;
 #pragma unroll
   for (auto& block : s) block[0] = block[1] = block[2] = block[3] = 0;
-#pragma unroll
+#pragma unroll Loops::kDepth
   for (int d = 0; d < kDim; d += 16) {
     uint32_t a[4], b[4];
     arch::ldmatrix_x4(a, q + d);
-#pragma unroll
+#pragma unroll Loops::kKeys
     for (int j = 0; j < kKeys / 8; j += 2) {
       arch::ldmatrix_x4(b, k + j * 8 * kPitch + d);
       arch::mma_m16n8k16<Element>(s[j], a, b[0], b[1]);
@@ -89,19 +97,26 @@ __device__ void multiply_keys(float (&s)[kKeys / 8][4], const Element* queries, 
   }
 }
 
+// The left operand of keys 8j .. 8j+15.
+template <class Element, int kBlocks>
+__device__ void pack_probabilities(uint32_t (&a)[4], const float (&s)[kBlocks][4], int j) {
+  a[0] = arch::pack_pair<Element>(s[j][0], s[j][1]);
+  a[1] = arch::pack_pair<Element>(s[j][2], s[j][3]);
+  a[2] = arch::pack_pair<Element>(s[j + 1][0], s[j + 1][1]);
+  a[3] = arch::pack_pair<Element>(s[j + 1][2], s[j + 1][3]);
+}
+
 // o += P V, with P in s.
-template <int kKeys, class Element>
+template <int kKeys, class Loops = FullUnroll, class Element>
 __device__ void multiply_values(float (&o)[kDim / 8][4], const float (&s)[kKeys / 8][4],
                                 const Element* values) {
   const int lane = threadIdx.x % 32;
   const Element* const v = values + lane % 16 * kPitch + lane / 16 * 8;
-#pragma unroll
+#pragma unroll Loops::kKeys
   for (int j = 0; j < kKeys / 8; j += 2) {
-    const uint32_t a[4] = {arch::pack_pair<Element>(s[j][0], s[j][1]),
-                           arch::pack_pair<Element>(s[j][2], s[j][3]),
-                           arch::pack_pair<Element>(s[j + 1][0], s[j + 1][1]),
-                           arch::pack_pair<Element>(s[j + 1][2], s[j + 1][3])};
-#pragma unroll
+    uint32_t a[4];
+    pack_probabilities<Element>(a, s, j);
+#pragma unroll Loops::kColumns
     for (int d = 0; d < kDim / 8; d += 2) {
       uint32_t b[4];
       arch::ldmatrix_x4_trans(b, v + j * 8 * kPitch + d * 8);
@@ -113,12 +128,12 @@ __device__ void multiply_values(float (&o)[kDim / 8][4], const float (&s)[kKeys 
 
 // Hidden scores become -inf, those of a negative scale change their sign: scale is positive from here on.
 // `row` is the thread's first row in the tile.
-template <int kKeys>
-__device__ void mask_scores(float (&s)[kKeys / 8][4], const Problem& p, const TileAddress& at, int row,
+template <int kKeys, class AProblem>
+__device__ void mask_scores(float (&s)[kKeys / 8][4], const AProblem& p, const TileAddress& at, int row,
                             const int32_t* keys, int begin, int visible) {
   if (!p.masks(begin, kKeys, visible)) return;
   const float sign = p.negative_scale ? -1.0f : 1.0f;
-  const int last[2] = {p.last_key(at, row % kTokens), p.last_key(at, (row + 8) % kTokens)};
+  const int last[2] = {p.last_key(at, p.token_of(at, row)), p.last_key(at, p.token_of(at, row + 8))};
 #pragma unroll
   for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
@@ -175,8 +190,8 @@ __device__ void online_softmax(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4]
 }
 
 // `sum`: of the thread's two rows, whole.
-template <class Element>
-__device__ void store_rows(const Problem& p, const TileAddress& at, int row, const float (&o)[kDim / 8][4],
+template <class Element, class AProblem>
+__device__ void store_rows(const AProblem& p, const TileAddress& at, int row, const float (&o)[kDim / 8][4],
                            const float (&sum)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

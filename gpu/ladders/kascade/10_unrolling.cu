@@ -1,0 +1,70 @@
+// Loop unrolling by pragma (source 001, phase 4). All other rungs have #pragma unroll on every loop over
+// head_dim, keys and columns of O; here rung 4 without, and with more.
+//
+// What the compiler made of it, ptxas 13.0, sm_80 / sm_90a, at the 128 registers of two blocks an SM. Rung 4:
+// 2113 / 2165 instructions, 128 of them HMMA, and 24 / 0 accesses of local memory.
+// - unroll-1: 1991 / 2078 instructions, 4 of them HMMA, 178 / 178 of local memory and a stack of 384 bytes:
+//   scores and O are indexed, so they cannot be registers. Loads and softmax are most of the text.
+// - unroll-depth-1: 2043 / 2134 instructions, 72 HMMA, 24 / 18 of local memory.
+// - unroll-tiles-2: 4006 / 4050 instructions, 384 HMMA, 22 / 46 of local memory: the body three times, once
+//   for an odd tile.
+//
+// Predicted: unroll-1 moves the sums of every product through L1, of 128 HMMA a warp and tile four floats a
+// lane, out and back: 8 warps x 128 x 32 lanes x 32 bytes = 1 MB, at 64 bytes a cycle 16,000 cycles of a 128
+// x 64 tile that takes rung 4 4,300: 4 times slower, or worse. unroll-depth-1 waits for ldmatrix once a step
+// of 16, some 30 cycles x 7 a tile beside another block's work: 0.97 to 1. unroll-tiles-2 spares a branch a
+// tile: 1.0.
+
+#include "gpu/ladders/kascade/prefetch.cuh"
+
+namespace splash::gpu {
+namespace {
+
+using namespace kascade;
+
+template <class Loops, int kTilesAtOnce>
+struct UnrolledWork {
+  static constexpr int kTiles = kTilesAtOnce, kKeys = Prefetch::kKeys;
+
+  template <class Element>
+  __device__ static void keys(float (&s)[kKeys / 8][4], const Element* q, const Element* k) {
+    multiply_keys<kKeys, Loops>(s, q, k);
+  }
+  template <class Element>
+  __device__ static void values(float (&o)[kDim / 8][4], float (&s)[kKeys / 8][4], RowState (&state)[2],
+                                float scale, const Element* v) {
+    online_softmax<kKeys>(s, o, state, scale);
+    multiply_values<kKeys, Loops>(o, s, v);
+  }
+};
+
+template <class Work>
+Variant variant_of(const char* name, const char* idea) {
+  return {.ladder = "kascade",
+          .rung = 10,
+          .name = name,
+          .idea = idea,
+          .predicted = {.over = "4-prefetch"},
+          .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
+                     .head_dim_max = kDim,
+                     .selections = {SelectionKind::shared_keys},
+                     .selection_blocks = {kTokens},
+                     .causal = true,
+                     .compute_capability = 80},
+          .plan = plan_prefetching<Work>,
+          .launch = launch_prefetching<Work>,
+          .trace = trace_prefetching};
+}
+
+const Variant kRolled = variant_of<UnrolledWork<Unroll<1, 1, 1>, 1>>(
+                  "unroll-1", "rung 4 with every loop of its products rolled: #pragma unroll 1"),
+              kDepthRolled = variant_of<UnrolledWork<Unroll<1, 64, 64>, 1>>(
+                  "unroll-depth-1",
+                  "rung 4 with the loop over head_dim rolled, the one that registers allow"),
+              kTwoTiles = variant_of<UnrolledWork<FullUnroll, 2>>(
+                  "unroll-tiles-2", "rung 4 with the loop over tiles written out twice");
+const VariantRegistration kRegistrations[] = {VariantRegistration(kRolled), VariantRegistration(kDepthRolled),
+                                              VariantRegistration(kTwoTiles)};
+
+}  // namespace
+}  // namespace splash::gpu

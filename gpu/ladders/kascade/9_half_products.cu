@@ -1,0 +1,88 @@
+// Without the hint (source 001, section 5: preferred_element_type = float32 on the second product, 3 to 5 %,
+// S1.5). Left out, JAX rounds a step's P V to the 16 bits of its operands and adds that to the float32 O.
+// Here the same: mma.sync with float16 accumulators for the 128 keys of a tile, then converted and added. All
+// other rungs have the hint: their accumulators are float32. bf16 has no choice, for no instruction sums it
+// in 16 bits, so this rung takes float16 alone. Rung 2 otherwise.
+//
+// What the compiler made of it, ptxas 13.0, sm_80 / sm_90a: 128 of the 256 HMMA.16816.F32 become .F16; 218 /
+// 227 registers instead of 222 / 222, 2273 / 2327 instructions instead of 2177 / 2229. A tile has 64
+// conversions (HADD2.F32) and 64 additions more: O no longer is the accumulator.
+//
+// Predicted: A100 and H100 sum in float32 at float16's rate (consumer GPUs at half), so the hint's products
+// are as fast, and the 128 instructions a warp that it spares are 256 issue slots a scheduler and tile, of
+// the 10.2 us = 17,000 cycles that rung 2 takes for one: 1.5 %, not 3 to 5. nmse, simulated: 2 to 3e-7 where
+// float32 gives 4 to 9e-8.
+
+#include "gpu/ladders/kascade/register_softmax.cuh"
+
+namespace splash::gpu {
+namespace {
+
+using namespace kascade;
+
+struct HalfProducts : RegisterSoftmax<128, 128> {
+  using RegisterSoftmax::RegisterSoftmax;
+
+  __device__ void multiply(float (&o)[kDim / 8][4], const float (&s)[kKeys / 8][4],
+                           const __half* values) const {
+    const int lane = threadIdx.x % 32;
+    const __half* const v = values + lane % 16 * kPitch + lane / 16 * 8;
+    uint32_t product[kDim / 8][2] = {};
+#pragma unroll
+    for (int j = 0; j < kKeys / 8; j += 2) {
+      uint32_t a[4];
+      pack_probabilities<__half>(a, s, j);
+#pragma unroll
+      for (int d = 0; d < kDim / 8; d += 2) {
+        uint32_t b[4];
+        arch::ldmatrix_x4_trans(b, v + j * 8 * kPitch + d * 8);
+        arch::mma_m16n8k16_f16(product[d], a, b[0], b[1]);
+        arch::mma_m16n8k16_f16(product[d + 1], a, b[2], b[3]);
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < kDim / 8; ++d) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&product[d][half]));
+        o[d][2 * half] += pair.x;
+        o[d][2 * half + 1] += pair.y;
+      }
+    }
+  }
+};
+
+Plan plan(const AttentionSpec& spec, Dtype, const DeviceInfo&) {
+  return plan_items(spec, {.q = HalfProducts::kRows, .k = HalfProducts::kKeys}, "attend_sequentially",
+                    reinterpret_cast<const void*>(&attend_sequentially<__half, HalfProducts>),
+                    sizeof(SequentialShared<__half, HalfProducts>));
+}
+
+void launch(const AttentionSpec& spec, Dtype, const Plan& plan, const Arguments& arguments) {
+  const KernelLaunch& kernel = plan.kernels.front();
+  attend_sequentially<__half, HalfProducts>
+      <<<static_cast<unsigned>(kernel.blocks), kernel.threads, kernel.shared_bytes, arguments.stream>>>(
+          Problem::of(spec, HalfProducts::kRows, arguments));
+  check_launch(kernel.name.c_str());
+}
+
+const Variant kVariant{
+    .ladder = "kascade",
+    .rung = 9,
+    .name = "half-products",
+    .idea = "rung 2 without the hint: a tile's P V is accumulated in float16, and added to a float32 O",
+    .predicted = {.over = "2-no-broadcast", .low = 1 / 1.05, .high = 1 / 1.03, .claim = "S1.5"},
+    .limits = {.dtypes = {Dtype::f16},
+               .head_dim_max = kDim,
+               .selections = {SelectionKind::shared_keys},
+               .selection_blocks = {kTokens},
+               .causal = true,
+               .compute_capability = 80},
+    .tolerance = {.f16 = 5e-6},  // eight roundings to float16 a tile
+    .plan = plan,
+    .launch = launch,
+    .trace = trace_sequential};
+const VariantRegistration kRegistration(kVariant);
+
+}  // namespace
+}  // namespace splash::gpu
