@@ -78,26 +78,48 @@ PreparedAttention::PreparedAttention(const Variant& variant, AttentionSpec spec,
   }
 }
 
-void PreparedAttention::enqueue(const DeviceTensorView& q, const DeviceTensorView& k,
-                                const DeviceTensorView& v, const DeviceTensorView& out) const {
+Arguments PreparedAttention::checked(const DeviceTensorView& q, const DeviceTensorView& k,
+                                     const DeviceTensorView& v, const DeviceTensorView& out) const {
   const AttentionShape& shape = spec_.shape;
   require_tensor("q", q, dtype_, query_extents(shape));
   require_tensor("k", k, dtype_, key_extents(shape));
   require_tensor("v", v, dtype_, key_extents(shape));
   require_tensor("out", out, dtype_, query_extents(shape));
+  return {.q = q.data,
+          .k = k.data,
+          .v = v.data,
+          .out = out.data,
+          .q_positions = static_cast<const int32_t*>(q_positions_.data()),
+          .k_positions = static_cast<const int32_t*>(k_positions_.data()),
+          .key_indices = static_cast<const int32_t*>(key_indices_.data()),
+          .key_counts = static_cast<const int32_t*>(key_counts_.data()),
+          .workspace = workspace_.data(),
+          .stream = stream_->handle()};
+}
+
+void PreparedAttention::enqueue(const DeviceTensorView& q, const DeviceTensorView& k,
+                                const DeviceTensorView& v, const DeviceTensorView& out) const {
+  const Arguments arguments = checked(q, k, v, out);
   const DeviceScope scope(stream_->device());
-  variant_->launch(spec_, dtype_, plan_,
-                   {.q = q.data,
-                    .k = k.data,
-                    .v = v.data,
-                    .out = out.data,
-                    .q_positions = static_cast<const int32_t*>(q_positions_.data()),
-                    .k_positions = static_cast<const int32_t*>(k_positions_.data()),
-                    .key_indices = static_cast<const int32_t*>(key_indices_.data()),
-                    .key_counts = static_cast<const int32_t*>(key_counts_.data()),
-                    .workspace = workspace_.data(),
-                    .stream = stream_->handle()});
+  variant_->launch(spec_, dtype_, plan_, arguments);
   check_launch(variant_->id().c_str());
+}
+
+std::vector<uint64_t> PreparedAttention::profile(const DeviceTensorView& q, const DeviceTensorView& k,
+                                                 const DeviceTensorView& v,
+                                                 const DeviceTensorView& out) const {
+  Arguments arguments = checked(q, k, v, out);
+  const PhaseProfile& profile = variant_->profile;
+  std::vector<uint64_t> cycles(profile.phases.size());
+  if (cycles.empty()) return cycles;
+  const DeviceScope scope(stream_->device());
+  const auto bytes = static_cast<int64_t>(cycles.size() * sizeof(uint64_t));
+  DeviceBuffer sums(*stream_, bytes);
+  sums.fill(0);
+  arguments.workspace = sums.data();
+  profile.launch(spec_, dtype_, plan_, arguments);
+  sums.download(cycles.data(), bytes);
+  return cycles;
 }
 
 KernelResources kernel_resources(const KernelLaunch& launch) {

@@ -25,11 +25,19 @@ class PreparedAttention {
   void enqueue(const DeviceTensorView& q, const DeviceTensorView& k, const DeviceTensorView& v,
                const DeviceTensorView& out) const;
 
+  // Runs the variant's instrumented twin once and waits: of each of its phases the cycles, summed over all
+  // warps. Empty where it has none. Throws as enqueue, and DeviceError where the run fails.
+  std::vector<uint64_t> profile(const DeviceTensorView& q, const DeviceTensorView& k,
+                                const DeviceTensorView& v, const DeviceTensorView& out) const;
+
   const Plan& plan() const { return plan_; }
   const AttentionSpec& spec() const { return spec_; }
   const Stream& stream() const { return *stream_; }
 
  private:
+  Arguments checked(const DeviceTensorView& q, const DeviceTensorView& k, const DeviceTensorView& v,
+                    const DeviceTensorView& out) const;
+
   const Variant* variant_;
   AttentionSpec spec_;
   Dtype dtype_;

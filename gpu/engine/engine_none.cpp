@@ -54,6 +54,11 @@ PreparedAttention::PreparedAttention(const Variant& /*variant*/, AttentionSpec /
     : stream_(&stream) {
   no_device();
 }
+std::vector<uint64_t> PreparedAttention::profile(const DeviceTensorView& /*q*/, const DeviceTensorView& /*k*/,
+                                                 const DeviceTensorView& /*v*/,
+                                                 const DeviceTensorView& /*out*/) const {
+  no_device();
+}
 void PreparedAttention::enqueue(const DeviceTensorView& /*q*/, const DeviceTensorView& /*k*/,
                                 const DeviceTensorView& /*v*/, const DeviceTensorView& /*out*/) const {
   no_device();

@@ -82,6 +82,14 @@ struct Arguments {
   StreamHandle stream = nullptr;
 };
 
+// An instrumented twin of a variant's kernel, for `gpu_bench --profile`. One that has none leaves it empty.
+struct PhaseProfile {
+  std::vector<std::string> phases{};
+  // Enqueues it. Adds the cycles that all warps together spend in each phase to the workspace, one uint64_t a
+  // phase; the result is written as launch writes it.
+  std::function<void(const AttentionSpec&, Dtype, const Plan&, const Arguments&)> launch{};
+};
+
 // What the source document promised of the step to this rung.
 struct Prediction {
   std::string over;          // the rung it is compared with, for example "0-one-query"
@@ -111,6 +119,7 @@ struct Variant {
   std::function<void(const AttentionSpec&, Dtype, const Plan&, const Arguments&)> launch{};
   // What the plan's kernels ask of memory and multiply, where the data does not decide it. Borrows both.
   std::function<std::vector<KernelTrace>(const AttentionSpec&, Dtype, const Plan&)> trace{};
+  PhaseProfile profile{};
 
   std::string id() const;  // "wmma/3-tile-64"
 };

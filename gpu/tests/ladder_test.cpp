@@ -206,6 +206,39 @@ TEST_CASE("entmax: every variant agrees with the double oracle") {
   check_ladder("entmax");
 }
 
+TEST_CASE(
+    "kascade: profiled kernels compute what the measured ones do, and find time in each of their phases") {
+  SKIP_WITHOUT_GPU();
+  const LadderRun wanted = LadderRun::from_environment();
+  const Stream stream;
+  const DeviceInfo device = list_devices().at(stream.device());
+  for (const Variant* variant : all_variants()) {
+    if (variant->profile.phases.empty() || !wanted.takes(*variant)) continue;
+    CAPTURE(variant->id());
+    std::vector<uint64_t> all(variant->profile.phases.size());
+    for (const LadderCase& c : ladder_cases(*variant, device)) {
+      CAPTURE(c.name);
+      const Inputs inputs = c.inputs();
+      const DeviceTensor q = DeviceTensor::from(stream, c.dtype, inputs.q);
+      const DeviceTensor k = DeviceTensor::from(stream, c.dtype, inputs.k);
+      const DeviceTensor v = DeviceTensor::from(stream, c.dtype, inputs.v);
+      DeviceTensor out(stream, c.dtype, q.view().extents);
+      const PreparedAttention attention(*variant, c.spec, c.dtype, stream);
+      const Tensor<double> expected = run(attention, q, k, v, out);
+      out.buffer().fill(0xFF);
+      const auto cycles = attention.profile(q.view(), k.view(), v.view(), out.view());
+      REQUIRE(cycles.size() == all.size());
+      CHECK(nmse(out.to_host(), expected) <= variant->tolerance.of(c.dtype));
+      for (size_t i = 0; i < all.size(); ++i) all[i] += cycles[i];
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      CAPTURE(variant->profile.phases[i]);
+      const bool without = variant->rung == 2 && variant->profile.phases[i].starts_with("broadcasts");
+      CHECK((all[i] > 0) == !without);
+    }
+  }
+}
+
 TEST_CASE("no ladder is left out above") {
   for (const std::string& ladder : ladders()) {
     CAPTURE(ladder);

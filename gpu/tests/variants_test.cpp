@@ -37,6 +37,7 @@ TEST_CASE(
     if (!variant->predicted.over.empty())
       CHECK_NOTHROW(find_variant(variant->ladder + "/" + variant->predicted.over));
     CHECK(variant->predicted.low <= variant->predicted.high);
+    CHECK(variant->profile.phases.empty() == (variant->profile.launch == nullptr));
     for (const Dtype dtype : variant->limits.dtypes) {
       CHECK(variant->tolerance.of(dtype) > 0);
       CHECK(variant->tolerance.of(dtype) < 1e-3);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,9 @@ void declare(CLI::App& app, Options& o) {
   app.add_flag("--backward", o.backward, "exact entmax with its gradients in place of the variants");
   app.add_flag("--portable", o.portable, "its portable path where Hopper's would be taken")
       ->needs("--backward");
-  app.add_flag("--profile", o.profile, "one call for ncu --profile-from-start off, nothing is timed")
+  app.add_flag("--profile", o.profile,
+               "one call for ncu --profile-from-start off, nothing is timed; kascade/0 to 2 also say "
+               "what share of their warps' cycles each phase takes")
       ->excludes("--backward");
   app.add_flag("--cold", o.cold, "flush L2 before each call");
 }
@@ -85,6 +88,14 @@ void print_kernels(const Plan& plan) {
         kernel.name, kernel.blocks, kernel.threads, r.registers, r.local_bytes,
         kernel.shared_bytes + r.static_shared, r.blocks_per_multiprocessor);
   }
+}
+
+// Of a variant that has an instrumented twin: where its warps' time goes.
+void print_phases(const Variant& variant, const std::vector<uint64_t>& cycles) {
+  const double all = static_cast<double>(std::accumulate(cycles.begin(), cycles.end(), uint64_t{0}));
+  for (std::size_t i = 0; i < cycles.size(); ++i)
+    fmt::print("    {:28} {:5.1f} %\n", variant.profile.phases[i],
+               100 * static_cast<double>(cycles[i]) / all);
 }
 
 TimingOptions timing_of(const Options& o) {
@@ -158,6 +169,7 @@ void bench(const Options& o) {
       profile_call(call, stream);
       std::printf("  %-34s profiled\n", id.c_str());
       print_kernels(attention.plan());
+      print_phases(*variant, attention.profile(q.view(), k.view(), v.view(), out.view()));
       continue;
     }
     const Timing timing = time_on_device(call, stream, timing_of(o));

@@ -34,16 +34,21 @@ struct ScratchSoftmax {
     __syncwarp();
   }
 
-  __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale) {
+  template <class Clock>
+  __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale, Clock& clock) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float largest = fmaxf(shared_.largest[row_ + 8 * half][lane % 4], largest_of_row<kKeys>(s, half));
+      clock.end(Phase::softmax);
       broadcast(shared_.next_largest, row_ + 8 * half, largest);
       __syncwarp();
       const float next = shared_.next_largest[row_ + 8 * half][lane % 4];
+      clock.end(Phase::broadcasts);
       const float shift = next == -INFINITY ? 0.0f : __fmul_rn(next, scale);
-      broadcast(shared_.step_sum, row_ + 8 * half, quad_sum(exponentiate_row<kKeys>(s, half, scale, shift)));
+      const float sum = quad_sum(exponentiate_row<kKeys>(s, half, scale, shift));
+      clock.end(Phase::softmax);
+      broadcast(shared_.step_sum, row_ + 8 * half, sum);
     }
     __syncwarp();  // a warp's rows are its own: no other warp waits
     for (int row = row_ - lane / 4; row < row_ - lane / 4 + 16; ++row) {  // [rows, lanes], element by element
@@ -53,6 +58,7 @@ struct ScratchSoftmax {
       shared_.next_sum[row][lane] = shared_.step_sum[row][lane] + factor * shared_.sum[row][lane];
     }
     __syncwarp();
+    clock.end(Phase::broadcasts);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = row_ + 8 * half;
@@ -61,12 +67,15 @@ struct ScratchSoftmax {
                 exp2f(__fmul_rn(shared_.largest[row][lane % 4], scale) -
                       (next == -INFINITY ? 0.0f : __fmul_rn(next, scale))));
     }
+    clock.hold(o);
+    clock.end(Phase::softmax);
     __syncwarp();
     for (int row = row_ - lane / 4; row < row_ - lane / 4 + 16; ++row) {
       shared_.largest[row][lane] = shared_.next_largest[row][lane];
       shared_.sum[row][lane] = shared_.next_sum[row][lane];
     }
     __syncwarp();
+    clock.end(Phase::broadcasts);
   }
 
   __device__ float sum(int half) const {
@@ -95,7 +104,8 @@ const Variant kVariant{.ladder = "kascade",
                                   .compute_capability = 80},
                        .plan = plan_sequential<ScratchSoftmax>,
                        .launch = launch_sequential<ScratchSoftmax>,
-                       .trace = trace_sequential};
+                       .trace = trace_sequential,
+                       .profile = profile_sequential<ScratchSoftmax>()};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -19,22 +19,29 @@ struct BroadcastSoftmax {
 
   __device__ BroadcastSoftmax(Shared& shared, int row) : shared_(shared), row_(row) {}
 
-  __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale) {
+  template <class Clock>
+  __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale, Clock& clock) {
     const int column = threadIdx.x % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = row_ + 8 * half;
-      broadcast(shared_.next_largest, row_ + 8 * half,
-                fmaxf(state_[half].largest, largest_of_row<kKeys>(s, half)));
+      const float largest = fmaxf(state_[half].largest, largest_of_row<kKeys>(s, half));
+      clock.end(Phase::softmax);
+      broadcast(shared_.next_largest, row, largest);
       __syncwarp();
+      const float next = shared_.next_largest[row][column];
+      clock.end(Phase::broadcasts);
       float shift;
-      const float factor = state_[half].raise(shared_.next_largest[row][column], scale, shift);
-      broadcast(shared_.step_sum, row_ + 8 * half, quad_sum(exponentiate_row<kKeys>(s, half, scale, shift)));
+      const float factor = state_[half].raise(next, scale, shift);
+      const float sum = quad_sum(exponentiate_row<kKeys>(s, half, scale, shift));
+      clock.end(Phase::softmax);
+      broadcast(shared_.step_sum, row, sum);
       __syncwarp();
       for (int i = 0; i < kLanes; i += 4)
         shared_.next_sum[row][column + i] = shared_.step_sum[row][column + i] + factor * state_[half].sum;
       __syncwarp();
       state_[half].sum = shared_.next_sum[row][column];
+      clock.end(Phase::broadcasts);
       scale_row(o, half, factor);
     }
     __syncwarp();  // before the next step overwrites what other lanes still read
@@ -64,7 +71,8 @@ const Variant kVariant{.ladder = "kascade",
                                   .compute_capability = 80},
                        .plan = plan_sequential<BroadcastSoftmax>,
                        .launch = launch_sequential<BroadcastSoftmax>,
-                       .trace = trace_sequential};
+                       .trace = trace_sequential,
+                       .profile = profile_sequential<BroadcastSoftmax>()};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -26,7 +26,8 @@ const Variant kVariant{
                .compute_capability = 80},
     .plan = plan_sequential<Softmax>,
     .launch = launch_sequential<Softmax>,
-    .trace = trace_sequential};
+    .trace = trace_sequential,
+    .profile = profile_sequential<Softmax>()};
 const VariantRegistration kRegistration(kVariant);
 
 }  // namespace

@@ -99,6 +99,7 @@ const Variant kVariant{
     .rung = 8,
     .name = "chosen-block",
     .idea = "the block of rungs 2, 3 and 7 whose plan is cheapest: by head_dim, lengths, lists and memory",
+    .predicted = {.over = "7-block-512x128x128"},
     .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
                .head_dim_max = kMostDim,
                .selections = {SelectionKind::shared_keys},

@@ -11,7 +11,8 @@ struct RegisterSoftmax {
   struct Shared {};
 
   __device__ RegisterSoftmax(Shared&, int) {}
-  __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale) {
+  template <class Clock>
+  __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale, Clock&) {
     online_softmax<kKeys>(s, o, state_, scale);
   }
   __device__ float sum(int half) const { return quad_sum(state_[half].sum); }

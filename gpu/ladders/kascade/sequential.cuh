@@ -7,11 +7,13 @@
 //     struct Shared {…};                                     // its scratch
 //     __device__ Softmax(Shared& shared, int row);           // `row`: the thread's first; the second is 8
 //     further
-//     __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale);  // scores -> P
+//     __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale, Clock& clock);
+//                                                            // scores -> P; ends phases before its last
 //     __device__ float sum(int half);                        // of the thread's first or second row
 //     __device__ void multiply(float (&o)[kDim / 8][4], const float (&s)[kKeys / 8][4], const Element* v);
 //   };                                                       // if it has one: its own O += P V
 
+#include "gpu/ladders/kascade/phase_clock.cuh"
 #include "gpu/ladders/kascade/warp_tile.cuh"
 
 namespace splash::gpu::kascade {
@@ -36,10 +38,8 @@ struct SequentialShared {
   typename Softmax::Shared softmax;
 };
 
-// Tiles of up to 64 keys leave registers for two blocks an SM.
-template <class Element, class Softmax>
-__global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256 / Softmax::kRows : 1)
-    attend_sequentially(const Problem p) {
+template <class Element, class Softmax, class Clock>
+__device__ __forceinline__ void run_sequentially(const Problem& p, Clock& clock) {
   constexpr int kKeys = Softmax::kKeys;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<SequentialShared<Element, Softmax>*>(shared_memory);
@@ -48,21 +48,49 @@ __global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256
   load_queries(shared.queries, p, at, Softmax::kRows);
   float s[kKeys / 8][4], o[kDim / 8][4] = {};
   Softmax softmax(shared.softmax, row);
+  clock.start();
   for (int begin = 0; begin < visible; begin += kKeys) {
     __syncthreads();  // no warp reads the tile before any more
+    clock.end(Phase::barriers);
     shared.tile.load(p, at, begin, visible);
+    clock.end(Phase::loads);
     __syncthreads();
+    clock.end(Phase::barriers);
     multiply_keys<kKeys>(s, shared.queries + first * kPitch, shared.tile.k);
+    clock.hold(s);
+    clock.end(Phase::scores);
     mask_scores<kKeys>(s, p, at, row, shared.tile.keys, begin, visible);
-    softmax.step(s, o, p.scale);
+    softmax.step(s, o, p.scale, clock);
+    clock.hold(s);
+    clock.hold(o);
+    clock.end(Phase::softmax);
     if constexpr (requires { softmax.multiply(o, s, shared.tile.v); }) {
       softmax.multiply(o, s, shared.tile.v);
     } else {
       multiply_values<kKeys>(o, s, shared.tile.v);
     }
+    clock.hold(o);
+    clock.end(Phase::values);
   }
   const float sums[2] = {softmax.sum(0), softmax.sum(1)};
   store_rows<Element>(p, at, row, o, sums);
+}
+
+// Tiles of up to 64 keys leave registers for two blocks an SM.
+template <class Element, class Softmax>
+__global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256 / Softmax::kRows : 1)
+    attend_sequentially(const Problem p) {
+  NoClock clock;
+  run_sequentially<Element, Softmax>(p, clock);
+}
+
+// The same, timed. `cycles`: kPhases sums over all warps, to which it adds.
+template <class Element, class Softmax>
+__global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256 / Softmax::kRows : 1)
+    profile_phases(const Problem p, unsigned long long* cycles) {
+  PhaseClock clock;
+  run_sequentially<Element, Softmax>(p, clock);
+  clock.add_to(cycles);
 }
 
 // One thread block an item.
@@ -98,6 +126,24 @@ void launch_sequential(const AttentionSpec& spec, Dtype dtype, const Plan& plan,
             Problem::of(spec, Softmax::kRows, arguments));
   });
   check_launch(kernel.name.c_str());
+}
+
+template <class Softmax>
+PhaseProfile profile_sequential() {
+  return {.phases = {kPhaseNames, kPhaseNames + kPhases},
+          .launch = [](const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Arguments& arguments) {
+            const KernelLaunch& kernel = plan.kernels.front();
+            with_element(dtype, [&](auto element) {
+              const auto profiled = &profile_phases<decltype(element), Softmax>;
+              check_cuda(cudaFuncSetAttribute(profiled, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(kernel.shared_bytes)),
+                         "give shared memory to profile_phases");
+              profiled<<<static_cast<unsigned>(kernel.blocks), kernel.threads, kernel.shared_bytes,
+                         arguments.stream>>>(Problem::of(spec, Softmax::kRows, arguments),
+                                             static_cast<unsigned long long*>(arguments.workspace));
+            });
+            check_launch("profile_phases");
+          }};
 }
 
 }  // namespace splash::gpu::kascade
