@@ -20,11 +20,20 @@ struct Resource {
   Cause cause = Cause::products;
   std::string name{};
   double share = 0;
-  bool seen = false;  // by counters
+  bool seen = false;            // by counters
+  const char* above = nullptr;  // the cache that may serve a part of what is counted of a level
+
+  // More is counted than the level can have delivered: the count is of the level above, too.
+  bool served_above() const { return above != nullptr && !seen && share > kOver; }
+  bool known() const { return !std::isnan(share) && !served_above(); }
 };
 
 std::string percent(double share) {
   return fmt::format("{:.3g} %", 100 * share);
+}
+
+bool is_plural(Cause cause) {
+  return cause == Cause::products || cause == Cause::issue_slots;
 }
 
 bool is_level(Cause cause) {
@@ -44,14 +53,15 @@ class Diagnostician {
         scaling_ && !std::isnan(scaling_->busy) ? scaling_ : residency_of(kernel, others, machine, ceilings);
     const Floors floors = floors_of(as_counters_saw(kernel), ceilings);
     const double slots = kSchedulers * machine.count * kernel.clock_hz * kernel.seconds;
-    resources_ = {{{Cause::products, kernel.unit == "float32" ? "the float32 units" : "the tensor cores",
-                    floors.products / kernel.seconds},
-                   {Cause::l2, "L2", floors.l2 / kernel.seconds, !std::isnan(kernel.l2_traffic)},
-                   {Cause::dram, "DRAM", floors.dram / kernel.seconds, !std::isnan(kernel.dram_traffic)},
-                   {Cause::shared_memory, "shared memory", shared_seconds(kernel, ceilings) / kernel.seconds},
-                   {Cause::issue_slots, "issue slots", kernel.instructions / slots}}};
+    resources_ = {
+        {{Cause::products, kernel.unit == "float32" ? "the float32 units" : "the tensor cores",
+          floors.products / kernel.seconds},
+         {Cause::l2, "L2", floors.l2 / kernel.seconds, !std::isnan(kernel.l2_traffic), "L1"},
+         {Cause::dram, "DRAM", floors.dram / kernel.seconds, !std::isnan(kernel.dram_traffic), "L2"},
+         {Cause::shared_memory, "shared memory", shared_seconds(kernel, ceilings) / kernel.seconds},
+         {Cause::issue_slots, "issue slots", kernel.instructions / slots}}};
     for (const Resource& resource : resources_) {
-      if (resource.share > busiest_.share || busiest_.name.empty()) busiest_ = resource;
+      if (resource.known() && (resource.share > busiest_.share || busiest_.name.empty())) busiest_ = resource;
     }
     // Of the time of all multiprocessors, the part in which they hold blocks.
     held_ = occupancy_.waves > 1 ? occupancy_.wave_yield
@@ -65,9 +75,11 @@ class Diagnostician {
     look_inside();
     if (result_.findings.empty()) {
       find(busiest_.cause, 1 / busiest_.share,
-           fmt::format("{} comes nearest, with {} of the measured ceiling", busiest_.name,
-                       percent(busiest_.share)));
+           fmt::format("{} come{} nearest, with {} of {}", busiest_.name,
+                       is_plural(busiest_.cause) ? "" : "s", percent(busiest_.share), ceiling_of(busiest_)));
+      names_busiest_ = true;
     }
+    rule_out_resources();
     const auto rank = [](const Finding& f) { return is_level(f.cause) ? 0 : f.measured ? 1 : 2; };
     std::stable_sort(result_.findings.begin(), result_.findings.end(),
                      [&](const Finding& a, const Finding& b) {
@@ -81,7 +93,23 @@ class Diagnostician {
     result_.findings.push_back({cause, std::max(1.0, gain), std::move(sentence)});
   }
 
-  bool knows(Cause cause) const { return !std::isnan(resources_[static_cast<std::size_t>(cause)].share); }
+  // Of the resources that may be busy none is left that no number tells of.
+  bool knows_all() const {
+    return std::all_of(resources_.begin(), resources_.end(), [](const Resource& r) { return r.known(); });
+  }
+
+  // "issue slots, shared memory or L2": what is not known, and `more`.
+  std::string unknown(const std::string& more = "") const {
+    std::vector<std::string> names;
+    for (const Resource& resource : resources_) {
+      if (!resource.known()) names.insert(names.begin(), resource.name);
+    }
+    if (!more.empty()) names.push_back(more);
+    std::string text;
+    for (std::size_t i = 0; i < names.size(); ++i)
+      text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+    return text;
+  }
 
   // What the number of blocks is of, where a call starts several kernels.
   std::string of_largest() const {
@@ -90,29 +118,46 @@ class Diagnostician {
                : fmt::format(" of {}, the largest of {} kernels,", kernel_.kernel, kernel_.launches);
   }
 
+  static const char* ceiling_of(const Resource& resource) {
+    return resource.cause == Cause::issue_slots ? "all there are" : "the measured ceiling";
+  }
+
   void look_at(const Resource& resource) {
     if (std::isnan(resource.share)) {
       result_.not_known.push_back(resource.name);
-    } else if (resource.share < kBusy) {
-      result_.ruled_out.push_back(
-          fmt::format("{} ({} of {}{})", resource.name, percent(resource.share),
-                      resource.cause == Cause::issue_slots ? "them filled" : "the measured ceiling",
-                      resource.seen ? ", by counters" : ""));
-    } else {
+    } else if (resource.served_above()) {
+      result_.not_known.push_back(
+          fmt::format("{} (counted are {} of what it could deliver, so {} serves a part)", resource.name,
+                      percent(resource.share), resource.above));
+    } else if (resource.share >= kBusy) {
       find(resource.cause, 1 / resource.share, why_busy(resource));
     }
   }
 
+  // What a finding names as nearest is not ruled out beside it: its number stands there.
+  void rule_out_resources() {
+    std::vector<std::string> clauses;
+    for (const Resource& resource : resources_) {
+      if (!resource.known() || resource.share >= kBusy) continue;
+      if (names_busiest_ && resource.cause == busiest_.cause) continue;
+      clauses.push_back(
+          fmt::format("{} ({} of {}{})", resource.name, percent(resource.share),
+                      resource.cause == Cause::issue_slots ? "them filled" : ceiling_of(resource),
+                      resource.seen ? ", by counters" : ""));
+    }
+    result_.ruled_out.insert(result_.ruled_out.begin(), clauses.begin(), clauses.end());
+  }
+
   std::string why_busy(const Resource& resource) const {
     const std::string share = percent(resource.share);
+    if (resource.share > kOver) {
+      return fmt::format(
+          "{} would need {} of the time at {}{}, which cannot be: that ceiling is too low, or was "
+          "measured at another clock",
+          resource.name, share, ceiling_of(resource), resource.seen ? ", by counters" : "");
+    }
     if (resource.cause == Cause::issue_slots)
       return fmt::format("warps issue in {} of all slots: only fewer instructions help", share);
-    if (resource.share > 1) {
-      return fmt::format(
-          "{} is asked for {} of what it could deliver in the time: the caches above it serve a part of "
-          "what is counted",
-          resource.name, share);
-    }
     std::string sentence =
         fmt::format("{} would need {} of the time at the measured ceiling{}: only less work for it helps",
                     resource.name, share, resource.seen ? ", by counters" : "");
@@ -175,6 +220,7 @@ class Diagnostician {
            1 / busiest_.share < 1 / held_
                ? fmt::format("{}; with all of them busy, {} would bind", stand, busiest_.name)
                : stand);
+      names_busiest_ = 1 / busiest_.share < 1 / held_;
     } else {
       result_.ruled_out.push_back(
           fmt::format("idle multiprocessors ({} blocks for {})", blocks, machine_.count));
@@ -186,16 +232,17 @@ class Diagnostician {
     const double busy = std::min(1.0, scales_ ? busiest_.share * scaling_->rate : busiest_.share / held_);
     if (busy >= kBusy || launches_ >= 1 - kLaunches) return;
     const double gain = 1 / std::max(busy, launches_);
+    const bool counted = knows_all();
     const std::string nearest =
-        fmt::format("{}, {} of the ceiling of {} is used and less of the others",
+        fmt::format("{}, {} of the ceiling of {} is used and less of the others{}",
                     scales_ ? "even with as many blocks as that" : "where blocks are resident", percent(busy),
-                    busiest_.name);
-    const bool counted = knows(Cause::shared_memory) && knows(Cause::issue_slots);
+                    busiest_.name, counted ? "" : " that are known");
+    names_busiest_ = true;
     if (!scales_ && grows_ && grows_->busy >= kBusy && !counted) {
       find(Cause::inside, gain,
-           fmt::format("{}, yet {} of the time grows with the blocks on a multiprocessor (case {}): issue "
-                       "slots or shared memory are busy, it is not latency",
-                       nearest, percent(grows_->busy), grows_->case_id));
+           fmt::format("{}, yet {} of the time grows with the blocks on a multiprocessor (case {}): {} must "
+                       "be busy, it is not latency",
+                       nearest, percent(grows_->busy), grows_->case_id, unknown()));
     } else if (counted || (!scales_ && grows_ && grows_->busy < kBusy)) {
       find(Cause::latency, gain,
            fmt::format("{}{}: steps wait for one another; {}", nearest,
@@ -205,9 +252,9 @@ class Diagnostician {
                                              percent(grows_->busy), grows_->case_id),
                        resident()));
     } else {
-      find(Cause::inside, gain,
-           fmt::format("{}: issue slots, shared memory or latency, which counts do not tell apart; {}",
-                       nearest, resident()));
+      find(
+          Cause::inside, gain,
+          fmt::format("{}: {}, which counts do not tell apart; {}", nearest, unknown("latency"), resident()));
     }
   }
 
@@ -230,6 +277,7 @@ class Diagnostician {
   Resource busiest_{};
   double held_ = 1;
   bool scales_ = false;
+  bool names_busiest_ = false;  // a finding does, as what comes nearest
   Diagnosis result_;
 };
 

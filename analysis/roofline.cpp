@@ -106,6 +106,14 @@ double measured(const std::vector<Ceiling>& ceilings, const std::string& name,
 
 }  // namespace
 
+std::string why_questioned(const Ceiling& ceiling) {
+  const bool per_second = ceiling.units != "s";  // of times the data sheets print nothing
+  if (!per_second || !(ceiling.datasheet > 0) || !(ceiling.measured > kOver * ceiling.datasheet)) return "";
+  return fmt::format("the ceiling '{}'{} was measured at {:.0f} % of the data sheet", ceiling.name,
+                     ceiling.dtype.empty() ? "" : " in " + ceiling.dtype,
+                     100 * ceiling.measured / ceiling.datasheet);
+}
+
 const char* to_string(Level level) {
   switch (level) {
     case Level::products:
@@ -120,6 +128,13 @@ const char* to_string(Level level) {
 
 double Floors::highest() const {
   return std::max({products, l2, dram});
+}
+
+Floors Floors::within(double seconds) const {
+  Floors floors = *this;
+  if (floors.l2 > kOver * seconds) floors.l2 = 0;
+  if (floors.dram > kOver * seconds) floors.dram = 0;
+  return floors;
 }
 
 Level Floors::level() const {

@@ -10,6 +10,7 @@
 #include "analysis/cache/simulated.h"
 #include "analysis/report/io.h"
 #include "analysis/roofline.h"
+#include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
@@ -46,7 +47,7 @@ std::string percent(double share) {
 
 // The level that comes nearest to explaining the time.
 Colour colour_of(const Analysed& a, Level level) {
-  return a.floors.level() == level ? Colour::bold : Colour::dim;
+  return a.floors.within(a.kernel.seconds).level() == level ? Colour::bold : Colour::dim;
 }
 
 TextTable roofline_table(const std::vector<const Analysed*>& cases) {
@@ -131,8 +132,8 @@ nlohmann::json to_json(const Analysed& a) {
       {"l2_bytes_counted", a.kernel.l2_bytes},
       {"unit", a.kernel.unit},
       {"floor_seconds", {{"products", a.floors.products}, {"L2", a.floors.l2}, {"DRAM", a.floors.dram}}},
-      {"nearest", to_string(a.floors.level())},
-      {"nearest_share", a.floors.highest() / a.kernel.seconds},
+      {"nearest", to_string(a.floors.within(a.kernel.seconds).level())},
+      {"nearest_share", a.floors.within(a.kernel.seconds).highest() / a.kernel.seconds},
       {"flop_per_dram_byte", a.kernel.flops / a.kernel.dram_bytes},
       {"flop_per_l2_byte", a.kernel.flops / a.kernel.l2_bytes},
       {"launches", a.kernel.launches},
@@ -173,7 +174,8 @@ int cmd_analyze(const Words& words) {
     for (const Analysed& a : cases) kernels.push_back(to_json(a));
     print_json({{"gpu", report.provenance.gpu}, {"kernels", kernels}});
   } else {
-    print(fmt::format("{}, commit {}\n\n", report.provenance.gpu, report.provenance.commit));
+    print(fmt::format("{}, commit {}\n{}\n", report.provenance.gpu, report.provenance.commit,
+                      questioned_lines(report.ceilings)));
     print_tables(cases);
     const auto others = std::count_if(cases.begin(), cases.end(), [](const auto& c) { return !c.simulated; });
     if (others > 0) print(fmt::format("{} of {} cases were not simulated\n", others, cases.size()));
