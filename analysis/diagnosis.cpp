@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/launches.h"
 #include "analysis/scaling.h"
 #include "analysis/what_if.h"
 
@@ -33,7 +34,7 @@ std::string percent(double share) {
 }
 
 bool is_plural(Cause cause) {
-  return cause == Cause::products || cause == Cause::issue_slots;
+  return cause <= Cause::exponentials || cause == Cause::issue_slots;
 }
 
 bool is_level(Cause cause) {
@@ -48,7 +49,8 @@ class Diagnostician {
         machine_(machine),
         occupancy_(occupancy_of(machine, kernel.use)),
         scaling_(scaling_of(kernel, others, machine, ceilings)),
-        launches_(launch_seconds(kernel, ceilings) / kernel.seconds) {
+        launches_(launch_seconds(kernel, ceilings) / kernel.seconds),
+        exponentials_measured_(has_ceiling(ceilings, "exponentials")) {
     grows_ =
         scaling_ && !std::isnan(scaling_->busy) ? scaling_ : residency_of(kernel, others, machine, ceilings);
     const Floors floors = floors_of(as_counters_saw(kernel), ceilings);
@@ -56,6 +58,8 @@ class Diagnostician {
     resources_ = {
         {{Cause::products, kernel.unit == "float32" ? "the float32 units" : "the tensor cores",
           floors.products / kernel.seconds},
+         {Cause::exponentials, "exponentials",
+          exponential_seconds(kernel, machine, ceilings) / kernel.seconds},
          {Cause::l2, "L2", floors.l2 / kernel.seconds, !std::isnan(kernel.l2_traffic), "L1"},
          {Cause::dram, "DRAM", floors.dram / kernel.seconds, !std::isnan(kernel.dram_traffic), "L2"},
          {Cause::shared_memory, "shared memory", shared_seconds(kernel, ceilings) / kernel.seconds},
@@ -112,14 +116,22 @@ class Diagnostician {
   }
 
   // What the number of blocks is of, where a call starts several kernels.
-  std::string of_largest() const {
-    return kernel_.launches == 1
-               ? ""
-               : fmt::format(" of {}, the largest of {} kernels,", kernel_.kernel, kernel_.launches);
+  std::string of_kernel() const {
+    if (kernel_.launches == 1) return "";
+    const Launch* const launch = spoken_of(kernel_);
+    if (launch == nullptr)
+      return fmt::format(" of {}, of {} kernels the one with most threads,", kernel_.kernel,
+                         kernel_.launches);
+    return fmt::format(" of {}, the longest of {} kernels ({} of the time, {}),", kernel_.kernel,
+                       kernel_.launches, percent(launch->seconds / kernel_.seconds),
+                       kernel_.launches_seen ? "by counters" : "estimated from work and resident warps");
   }
 
-  static const char* ceiling_of(const Resource& resource) {
-    return resource.cause == Cause::issue_slots ? "all there are" : "the measured ceiling";
+  std::string ceiling_of(const Resource& resource) const {
+    if (resource.cause == Cause::issue_slots) return "all there are";
+    if (resource.cause != Cause::exponentials || exponentials_measured_) return "the measured ceiling";
+    return fmt::format("the data sheet's {} a clock and multiprocessor at {:.3g} GHz", machine_.exponentials,
+                       1e-9 * kernel_.clock_hz);
   }
 
   void look_at(const Resource& resource) {
@@ -139,6 +151,8 @@ class Diagnostician {
     std::vector<std::string> clauses;
     for (const Resource& resource : resources_) {
       if (!resource.known() || resource.share >= kBusy) continue;
+      if (resource.cause == Cause::exponentials && resource.share == 0)
+        continue;  // of entmax: there are none
       if (names_busiest_ && resource.cause == busiest_.cause) continue;
       clauses.push_back(
           fmt::format("{} ({} of {}{})", resource.name, percent(resource.share),
@@ -159,8 +173,9 @@ class Diagnostician {
     if (resource.cause == Cause::issue_slots)
       return fmt::format("warps issue in {} of all slots: only fewer instructions help", share);
     std::string sentence =
-        fmt::format("{} would need {} of the time at the measured ceiling{}: only less work for it helps",
-                    resource.name, share, resource.seen ? ", by counters" : "");
+        fmt::format("{} would need {} of the time at {}{}: only less work for {} helps", resource.name, share,
+                    ceiling_of(resource), resource.seen ? ", by counters" : "",
+                    is_plural(resource.cause) ? "them" : "it");
     if (resource.cause == Cause::products && kernel_.useful_flops < 0.8 * kernel_.flops) {
       sentence += fmt::format(
           "; of what it multiplies {} is useful, the rest padding, masked, repeated or not selected",
@@ -192,18 +207,20 @@ class Diagnostician {
     // Idle places cost at most what separates the time from the busiest level.
     find(Cause::tail, std::min(1 / filled, 1 / busiest_.share),
          fmt::format("{:.3g} waves of blocks{}: the last one fills {} of the places", occupancy_.waves,
-                     of_largest(), percent(occupancy_.last_wave)));
+                     of_kernel(), percent(occupancy_.last_wave)));
   }
 
   void look_at_parallelism() {
     const int64_t blocks = kernel_.use.blocks, idle = machine_.count - blocks;
     const std::string stand =
-        idle > 0 ? fmt::format("its {} blocks{} leave {} of {} multiprocessors idle", blocks, of_largest(),
+        idle > 0 ? fmt::format("its {} blocks{} leave {} of {} multiprocessors idle", blocks, of_kernel(),
                                idle, machine_.count)
                  : fmt::format("its {} blocks{} are {:.3g} of the {} that each multiprocessor has room for",
-                               blocks, of_largest(), static_cast<double>(blocks) / machine_.count,
+                               blocks, of_kernel(), static_cast<double>(blocks) / machine_.count,
                                occupancy_.blocks);
-    if (scaling_ && scaling_->blocks > 1) {
+    // A wave that is nearly full has little to gain from more blocks: what more of them do is another
+    // length's.
+    if (scaling_ && scaling_->blocks > 1 && occupancy_.waves < kFilled) {
       const std::string seen = fmt::format(
           "with {:.3g} times the blocks (case {}) it does {:.3g} times the "
           "work a second",
@@ -261,10 +278,21 @@ class Diagnostician {
   std::string resident() const {
     const double blocks = std::clamp(static_cast<double>(kernel_.use.blocks) / machine_.count, 1.0,
                                      std::max(1.0, static_cast<double>(occupancy_.blocks)));
-    return fmt::format("{:.0f} of {} warps{} are resident ({})",
-                       blocks * std::ceil(kernel_.use.threads / double{kWarp}), machine_.warps, of_largest(),
-                       occupancy_.waves < 1 ? "there are no more blocks"
-                                            : fmt::format("limited by {}", to_string(occupancy_.limit)));
+    // Registers that are not known can only admit fewer.
+    const bool at_most = kernel_.use.registers == 0 && occupancy_.blocks > 1;
+    return fmt::format(
+        "{}{:.0f} of {} warps{} are resident ({})", at_most ? "at most " : "",
+        blocks * std::ceil(kernel_.use.threads / double{kWarp}), machine_.warps, of_kernel(),
+        occupancy_.waves < 1 ? "there are no more blocks" : fmt::format("limited by {}", held_back()));
+  }
+
+  // "shared memory: 166 KB a block, so one of 8 warps fits"
+  std::string held_back() const {
+    const std::string limit = to_string(occupancy_.limit);
+    if (occupancy_.limit != OccupancyLimit::shared_memory || occupancy_.blocks > 1) return limit;
+    return fmt::format("{}: {:.3g} KB a block, so one of {:.0f} warps fits", limit,
+                       1e-3 * static_cast<double>(kernel_.use.shared_bytes),
+                       std::ceil(kernel_.use.threads / double{kWarp}));
   }
 
   const KernelCase& kernel_;
@@ -273,9 +301,10 @@ class Diagnostician {
   std::optional<Scaling> scaling_;
   std::optional<Scaling> grows_;  // of which the part of the time is known that grows with the blocks
   double launches_ = 0;           // share of the time
-  std::array<Resource, 5> resources_{};
+  std::array<Resource, 6> resources_{};
   Resource busiest_{};
   double held_ = 1;
+  bool exponentials_measured_ = false;
   bool scales_ = false;
   bool names_busiest_ = false;  // a finding does, as what comes nearest
   Diagnosis result_;
@@ -307,6 +336,8 @@ const char* to_string(Cause cause) {
   switch (cause) {
     case Cause::products:
       return "products";
+    case Cause::exponentials:
+      return "exponentials";
     case Cause::l2:
       return "L2";
     case Cause::dram:
@@ -335,7 +366,7 @@ Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
 }
 
 void write_diagnoses(Report& report, const Multiprocessors& machine) {
-  const std::vector<KernelCase> kernels = kernel_cases(report);
+  const std::vector<KernelCase> kernels = described_kernels(report, machine);
   const Predictor predictor(kernels, {machine, report.ceilings});
   const auto at = [](auto& values, const KernelCase& kernel) -> auto& {
     return values[static_cast<std::size_t>(kernel.row)];

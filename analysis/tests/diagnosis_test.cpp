@@ -1,5 +1,7 @@
 #include "analysis/diagnosis.h"
 
+#include <algorithm>
+
 #include <doctest/doctest.h>
 
 #include "analysis/tests/example_kernels.h"
@@ -24,6 +26,7 @@ KernelCase kernel() {
   k.l2_bytes = 0.1 * 1e13 * k.seconds;
   k.dram_bytes = 0.1 * 4e12 * k.seconds;
   k.unit = "tf32";
+  k.exponentials = 0;
   k.use = {.blocks = 200, .threads = 256, .registers = 128, .shared_bytes = 0};
   return k;
 }
@@ -156,6 +159,35 @@ TEST_CASE("what is named as nearest is not ruled out beside it") {
       CHECK(sentence.find(clause.substr(0, clause.find(" ("))) == std::string::npos);
   }
   CHECK(verdict(near).sentence == "the tensor cores come nearest, with 55.5 % of the measured ceiling");
+}
+
+TEST_CASE("exponentials have a ceiling: measured, else what the vendor prints, else they are not known") {
+  KernelCase k = counted(0.3, 0.4);
+  k.exponentials = 0.7 * 4e12 * k.seconds;
+  Multiprocessors machine = kMachine;
+  CHECK(diagnose(k, machine, ceilings()).findings.front().cause ==
+        Cause::inside);  // they may be what is busy
+  CHECK(diagnose(k, machine, ceilings()).not_known == std::vector<std::string>{"exponentials"});
+
+  machine.exponentials = 16;  // 100 multiprocessors at 1.5 GHz: 2.4e12 a second
+  Finding finding = diagnose(k, machine, ceilings()).findings.front();
+  CHECK(finding.cause == Cause::exponentials);
+  CHECK(finding.sentence.find("exponentials would need 117 % of the time at the data sheet's 16 a clock and "
+                              "multiprocessor at 1.5 GHz, which cannot be") == 0);
+
+  std::vector<Ceiling> with = ceilings();
+  with.push_back(ceiling("exponentials", "", 4e12));
+  finding = diagnose(k, machine, with).findings.front();
+  CHECK(finding.cause == Cause::exponentials);
+  CHECK(finding.gain == doctest::Approx(1 / 0.7));
+  CHECK(finding.sentence ==
+        "exponentials would need 70 % of the time at the measured ceiling: only less work for them helps");
+
+  k.exponentials = 0.2 * 4e12 * k.seconds;
+  const Diagnosis diagnosis = diagnose(k, machine, with);
+  CHECK(diagnosis.findings.front().cause == Cause::latency);
+  CHECK(std::find(diagnosis.ruled_out.begin(), diagnosis.ruled_out.end(),
+                  "exponentials (20 % of the measured ceiling)") != diagnosis.ruled_out.end());
 }
 
 TEST_CASE("full waves rule out a tail") {

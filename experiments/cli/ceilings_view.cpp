@@ -19,6 +19,7 @@ using analysis::Ceiling;
 std::pair<double, const char*> readable_units(const Ceiling& ceiling) {
   if (ceiling.units == "bytes/s") return {1e-12, "TB/s"};
   if (ceiling.units == "FLOP/s") return {1e-12, "TFLOP/s"};
+  if (ceiling.units == "1/s") return {1e-12, "T/s"};
   return {1e6, "us"};
 }
 

@@ -182,8 +182,8 @@ int cmd_diagnose(const Words& words) {
   parse(app, words);
 
   Report report = read_report(path);
-  const std::vector<KernelCase> kernels = selected_kernels(report, prefix, case_id),
-                                all = selected_kernels(report, "");
+  const std::vector<KernelCase> kernels = described_kernels(report, prefix, case_id),
+                                all = described_kernels(report, "");
   const experiments::Machine machine = machine_of(report);
   const Predictor predictor(all, {machine.multiprocessors, report.ceilings});
   // As what-if counts it: by the kernel's declaration where there is one.

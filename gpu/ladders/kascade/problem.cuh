@@ -149,6 +149,7 @@ struct ListWalk {
   // Rows that a tile lacks: left out, or read as copies of the last key and of the first query.
   bool whole_tiles = false;
   bool through_l1 = false;
+  int corrections_of_row = 4;  // a step: of each of the four threads that hold it
 };
 
 // One piece of work an item.
@@ -187,6 +188,7 @@ inline std::vector<KernelTrace> trace_items(const AttentionSpec& spec, Dtype dty
       }
       trace.multiply(p.rows, walk.tile_keys, walk.padded_dim);
       trace.multiply(p.rows, walk.padded_dim, walk.tile_keys);
+      trace.exponentiate(p.rows, walk.tile_keys, walk.corrections_of_row);
       trace.next_step();
     }
     for_each_head([&](int64_t head) { rows.write_out(trace, head, token, kTokens); });

@@ -110,6 +110,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
       rows.read_q(trace, head, first_query, kQueries);
       rows.read_k(trace, kv_head, first_key, kKeys);
       trace.multiply(kQueries, kKeys, round_up(p.head_dim, kChunk));
+      trace.exponentiate(kQueries, kKeys, 1);
       trace.next_step();
       if (tile > 0) trace.read(sums, at, bytes);
       rows.read_v(trace, kv_head, first_key, kKeys);

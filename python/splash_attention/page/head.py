@@ -136,7 +136,7 @@ def ceilings_table(report: Report) -> str:
     """A row a ceiling; empty where there are none."""
     rows = []
     for row in _rows(report.ceilings, "measured"):
-        say = partial(with_prefix, units=row.text("units").replace("bytes", "B"))
+        say = partial(with_prefix, units=row.text("units").replace("bytes", "B").replace("1/s", "/s"))
         measured, datasheet = row.value("measured"), row.value("datasheet")
         share = measured / datasheet if datasheet > 0 else math.nan
         cells = [_cell(row.text("name")), _cell(row.text("dtype")), _number(measured, say)]
