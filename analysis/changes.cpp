@@ -65,6 +65,7 @@ void cut_again(KernelCase& kernel, const Change& change) {
                       (visible_tiles(kernel, before) * static_cast<double>(before.k));
   const double wider = static_cast<double>(after.q) / static_cast<double>(before.q);
   kernel.flops *= keys * wider;
+  kernel.exponentials *= keys * wider;
   kernel.l2_bytes = row_bytes(kernel) + keys * (kernel.l2_bytes - row_bytes(kernel));
   const int64_t tiles = query_tiles(kernel, after.q);
   kernel.use.blocks =
@@ -108,10 +109,16 @@ KernelCase changed(const KernelCase& kernel, const Change& change) {
   result.shape.batch *= change.batch;
   if (result.use.blocks >= query_tiles(kernel, kernel.tile_q)) result.use.blocks *= change.batch;
   for (double* count : {&result.flops, &result.useful_flops, &result.l2_bytes, &result.dram_bytes,
-                        &result.input_bytes, &result.output_bytes})
+                        &result.exponentials, &result.input_bytes, &result.output_bytes})
     *count *= times;
+  for (Launch& launch : result.all) {
+    launch.use.blocks *= change.batch;
+    for (double* count : {&launch.flops, &launch.l2_bytes, &launch.dram_bytes, &launch.exponentials})
+      *count *= times;
+  }
   if (change.cuts()) cut_again(result, change);
   result.launches = change.launches.value_or(result.launches);
+  if (result.launches != kernel.launches) result.all.clear(), result.longest = -1;  // they are others
   result.replayed = change.replayed.value_or(result.replayed);
   return result;
 }

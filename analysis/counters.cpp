@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/launches.h"
 #include "core/error.h"
 
 namespace splash::analysis {
@@ -52,6 +53,19 @@ bool is_of(const NcuKernel& seen, const KernelCase& kernel) {
   // "forward_kernel, long lists" is declared of the function forward_kernel.
   const bool same_name = kernel.kernel.substr(0, kernel.kernel.find(',')) == seen.function();
   return same_name || (registers && dynamic && fixed);
+}
+
+// Of each kernel of a call, over whole calls one after the other; empty where there is one, or a time is
+// missing.
+std::vector<double> launch_seconds_of(const std::vector<NcuKernel>& kernels, const KernelCase& kernel) {
+  const auto launches = static_cast<std::size_t>(kernel.launches);
+  if (launches == 1 || kernels.size() % launches != 0) return {};
+  std::vector<double> seconds(launches);
+  const double calls = static_cast<double>(kernels.size() / launches);
+  for (std::size_t i = 0; i < kernels.size(); ++i)
+    seconds[i % launches] += counters_of(kernels[i]).seconds / calls;
+  const bool known = std::none_of(seconds.begin(), seconds.end(), [](double s) { return std::isnan(s); });
+  return known ? seconds : std::vector<double>{};
 }
 
 // Calls of several kernels: the sums over each call. One call, or whole calls one after the other.
@@ -285,6 +299,7 @@ std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,
     const auto largest =
         std::find_if(kernels.begin(), kernels.end(), [&](const auto& seen) { return is_of(seen, *kernel); });
     result.push_back({*kernel, largest->function(), mean_of(calls_of(kernels, *kernel))});
+    result.back().launch_seconds = launch_seconds_of(kernels, *kernel);
     if (!has_levels(result.back().counters)) {
       throw InvalidArgument(fmt::format(
           "of {} there are no counters of bytes or FLOPs, such as dram__bytes_read.sum: collect the metrics "
@@ -305,6 +320,13 @@ void write_counters(Report& report, const std::vector<CountedCase>& cases) {
                                          .is_text = true,
                                          .missing_reason = reason});
   for (const CountedCase& c : cases) functions.texts[static_cast<std::size_t>(c.kernel.row)] = c.function;
+  if (std::any_of(cases.begin(), cases.end(), [](const auto& c) { return !c.launch_seconds.empty(); })) {
+    Column& seconds = column_of(report, launch_seconds_column());
+    for (const CountedCase& c : cases) {
+      if (!c.launch_seconds.empty())
+        seconds.texts[static_cast<std::size_t>(c.kernel.row)] = launch_seconds_text(c.launch_seconds);
+    }
+  }
   for (const CounterInfo& info : counter_infos()) {
     Column& column = column_of(report, {.name = info.column,
                                         .units = info.units,

@@ -55,6 +55,8 @@ struct CountedCase {
   std::string function;  // the largest kernel, as the profiler names it; empty where no counters are known
   Counters counters;
   std::optional<SimulatedCase> simulated{};
+  std::vector<double>
+      launch_seconds{};  // of each kernel of a call of several, in order of launch; else empty
 };
 
 // The counters of the cases' calls. A kernel is that of a case where grid, block, and, as far as both tell,

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/launches.h"
 #include "analysis/scaling.h"
 #include "analysis/what_if.h"
 
@@ -20,11 +21,20 @@ struct Resource {
   Cause cause = Cause::products;
   std::string name{};
   double share = 0;
-  bool seen = false;  // by counters
+  bool seen = false;            // by counters
+  const char* above = nullptr;  // the cache that may serve a part of what is counted of a level
+
+  // More is counted than the level can have delivered: the count is of the level above, too.
+  bool served_above() const { return above != nullptr && !seen && share > kOver; }
+  bool known() const { return !std::isnan(share) && !served_above(); }
 };
 
 std::string percent(double share) {
   return fmt::format("{:.3g} %", 100 * share);
+}
+
+bool is_plural(Cause cause) {
+  return cause <= Cause::exponentials || cause == Cause::issue_slots;
 }
 
 bool is_level(Cause cause) {
@@ -39,19 +49,23 @@ class Diagnostician {
         machine_(machine),
         occupancy_(occupancy_of(machine, kernel.use)),
         scaling_(scaling_of(kernel, others, machine, ceilings)),
-        launches_(launch_seconds(kernel, ceilings) / kernel.seconds) {
+        launches_(launch_seconds(kernel, ceilings) / kernel.seconds),
+        exponentials_measured_(has_ceiling(ceilings, "exponentials")) {
     grows_ =
         scaling_ && !std::isnan(scaling_->busy) ? scaling_ : residency_of(kernel, others, machine, ceilings);
     const Floors floors = floors_of(as_counters_saw(kernel), ceilings);
     const double slots = kSchedulers * machine.count * kernel.clock_hz * kernel.seconds;
-    resources_ = {{{Cause::products, kernel.unit == "float32" ? "the float32 units" : "the tensor cores",
-                    floors.products / kernel.seconds},
-                   {Cause::l2, "L2", floors.l2 / kernel.seconds, !std::isnan(kernel.l2_traffic)},
-                   {Cause::dram, "DRAM", floors.dram / kernel.seconds, !std::isnan(kernel.dram_traffic)},
-                   {Cause::shared_memory, "shared memory", shared_seconds(kernel, ceilings) / kernel.seconds},
-                   {Cause::issue_slots, "issue slots", kernel.instructions / slots}}};
+    resources_ = {
+        {{Cause::products, kernel.unit == "float32" ? "the float32 units" : "the tensor cores",
+          floors.products / kernel.seconds},
+         {Cause::exponentials, "exponentials",
+          exponential_seconds(kernel, machine, ceilings) / kernel.seconds},
+         {Cause::l2, "L2", floors.l2 / kernel.seconds, !std::isnan(kernel.l2_traffic), "L1"},
+         {Cause::dram, "DRAM", floors.dram / kernel.seconds, !std::isnan(kernel.dram_traffic), "L2"},
+         {Cause::shared_memory, "shared memory", shared_seconds(kernel, ceilings) / kernel.seconds},
+         {Cause::issue_slots, "issue slots", kernel.instructions / slots}}};
     for (const Resource& resource : resources_) {
-      if (resource.share > busiest_.share || busiest_.name.empty()) busiest_ = resource;
+      if (resource.known() && (resource.share > busiest_.share || busiest_.name.empty())) busiest_ = resource;
     }
     // Of the time of all multiprocessors, the part in which they hold blocks.
     held_ = occupancy_.waves > 1 ? occupancy_.wave_yield
@@ -65,9 +79,11 @@ class Diagnostician {
     look_inside();
     if (result_.findings.empty()) {
       find(busiest_.cause, 1 / busiest_.share,
-           fmt::format("{} comes nearest, with {} of the measured ceiling", busiest_.name,
-                       percent(busiest_.share)));
+           fmt::format("{} come{} nearest, with {} of {}", busiest_.name,
+                       is_plural(busiest_.cause) ? "" : "s", percent(busiest_.share), ceiling_of(busiest_)));
+      names_busiest_ = true;
     }
+    rule_out_resources();
     const auto rank = [](const Finding& f) { return is_level(f.cause) ? 0 : f.measured ? 1 : 2; };
     std::stable_sort(result_.findings.begin(), result_.findings.end(),
                      [&](const Finding& a, const Finding& b) {
@@ -81,41 +97,85 @@ class Diagnostician {
     result_.findings.push_back({cause, std::max(1.0, gain), std::move(sentence)});
   }
 
-  bool knows(Cause cause) const { return !std::isnan(resources_[static_cast<std::size_t>(cause)].share); }
+  // Of the resources that may be busy none is left that no number tells of.
+  bool knows_all() const {
+    return std::all_of(resources_.begin(), resources_.end(), [](const Resource& r) { return r.known(); });
+  }
+
+  // "issue slots, shared memory or L2": what is not known, and `more`.
+  std::string unknown(const std::string& more = "") const {
+    std::vector<std::string> names;
+    for (const Resource& resource : resources_) {
+      if (!resource.known()) names.insert(names.begin(), resource.name);
+    }
+    if (!more.empty()) names.push_back(more);
+    std::string text;
+    for (std::size_t i = 0; i < names.size(); ++i)
+      text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+    return text;
+  }
 
   // What the number of blocks is of, where a call starts several kernels.
-  std::string of_largest() const {
-    return kernel_.launches == 1
-               ? ""
-               : fmt::format(" of {}, the largest of {} kernels,", kernel_.kernel, kernel_.launches);
+  std::string of_kernel() const {
+    if (kernel_.launches == 1) return "";
+    const Launch* const launch = spoken_of(kernel_);
+    if (launch == nullptr)
+      return fmt::format(" of {}, of {} kernels the one with most threads,", kernel_.kernel,
+                         kernel_.launches);
+    return fmt::format(" of {}, the longest of {} kernels ({} of the time, {}),", kernel_.kernel,
+                       kernel_.launches, percent(launch->seconds / kernel_.seconds),
+                       kernel_.launches_seen ? "by counters" : "estimated from work and resident warps");
+  }
+
+  std::string ceiling_of(const Resource& resource) const {
+    if (resource.cause == Cause::issue_slots) return "all there are";
+    if (resource.cause != Cause::exponentials || exponentials_measured_) return "the measured ceiling";
+    return fmt::format("the data sheet's {} a clock and multiprocessor at {:.3g} GHz", machine_.exponentials,
+                       1e-9 * kernel_.clock_hz);
   }
 
   void look_at(const Resource& resource) {
     if (std::isnan(resource.share)) {
       result_.not_known.push_back(resource.name);
-    } else if (resource.share < kBusy) {
-      result_.ruled_out.push_back(
-          fmt::format("{} ({} of {}{})", resource.name, percent(resource.share),
-                      resource.cause == Cause::issue_slots ? "them filled" : "the measured ceiling",
-                      resource.seen ? ", by counters" : ""));
-    } else {
+    } else if (resource.served_above()) {
+      result_.not_known.push_back(
+          fmt::format("{} (counted are {} of what it could deliver, so {} serves a part)", resource.name,
+                      percent(resource.share), resource.above));
+    } else if (resource.share >= kBusy) {
       find(resource.cause, 1 / resource.share, why_busy(resource));
     }
   }
 
+  // What a finding names as nearest is not ruled out beside it: its number stands there.
+  void rule_out_resources() {
+    std::vector<std::string> clauses;
+    for (const Resource& resource : resources_) {
+      if (!resource.known() || resource.share >= kBusy) continue;
+      if (resource.cause == Cause::exponentials && resource.share == 0)
+        continue;  // of entmax: there are none
+      if (names_busiest_ && resource.cause == busiest_.cause) continue;
+      clauses.push_back(
+          fmt::format("{} ({} of {}{})", resource.name, percent(resource.share),
+                      resource.cause == Cause::issue_slots ? "them filled" : ceiling_of(resource),
+                      resource.seen ? ", by counters" : ""));
+    }
+    result_.ruled_out.insert(result_.ruled_out.begin(), clauses.begin(), clauses.end());
+  }
+
   std::string why_busy(const Resource& resource) const {
     const std::string share = percent(resource.share);
+    if (resource.share > kOver) {
+      return fmt::format(
+          "{} would need {} of the time at {}{}, which cannot be: that ceiling is too low, or was "
+          "measured at another clock",
+          resource.name, share, ceiling_of(resource), resource.seen ? ", by counters" : "");
+    }
     if (resource.cause == Cause::issue_slots)
       return fmt::format("warps issue in {} of all slots: only fewer instructions help", share);
-    if (resource.share > 1) {
-      return fmt::format(
-          "{} is asked for {} of what it could deliver in the time: the caches above it serve a part of "
-          "what is counted",
-          resource.name, share);
-    }
     std::string sentence =
-        fmt::format("{} would need {} of the time at the measured ceiling{}: only less work for it helps",
-                    resource.name, share, resource.seen ? ", by counters" : "");
+        fmt::format("{} would need {} of the time at {}{}: only less work for {} helps", resource.name, share,
+                    ceiling_of(resource), resource.seen ? ", by counters" : "",
+                    is_plural(resource.cause) ? "them" : "it");
     if (resource.cause == Cause::products && kernel_.useful_flops < 0.8 * kernel_.flops) {
       sentence += fmt::format(
           "; of what it multiplies {} is useful, the rest padding, masked, repeated or not selected",
@@ -147,18 +207,20 @@ class Diagnostician {
     // Idle places cost at most what separates the time from the busiest level.
     find(Cause::tail, std::min(1 / filled, 1 / busiest_.share),
          fmt::format("{:.3g} waves of blocks{}: the last one fills {} of the places", occupancy_.waves,
-                     of_largest(), percent(occupancy_.last_wave)));
+                     of_kernel(), percent(occupancy_.last_wave)));
   }
 
   void look_at_parallelism() {
     const int64_t blocks = kernel_.use.blocks, idle = machine_.count - blocks;
     const std::string stand =
-        idle > 0 ? fmt::format("its {} blocks{} leave {} of {} multiprocessors idle", blocks, of_largest(),
+        idle > 0 ? fmt::format("its {} blocks{} leave {} of {} multiprocessors idle", blocks, of_kernel(),
                                idle, machine_.count)
                  : fmt::format("its {} blocks{} are {:.3g} of the {} that each multiprocessor has room for",
-                               blocks, of_largest(), static_cast<double>(blocks) / machine_.count,
+                               blocks, of_kernel(), static_cast<double>(blocks) / machine_.count,
                                occupancy_.blocks);
-    if (scaling_ && scaling_->blocks > 1) {
+    // A wave that is nearly full has little to gain from more blocks: what more of them do is another
+    // length's.
+    if (scaling_ && scaling_->blocks > 1 && occupancy_.waves < kFilled) {
       const std::string seen = fmt::format(
           "with {:.3g} times the blocks (case {}) it does {:.3g} times the "
           "work a second",
@@ -175,6 +237,7 @@ class Diagnostician {
            1 / busiest_.share < 1 / held_
                ? fmt::format("{}; with all of them busy, {} would bind", stand, busiest_.name)
                : stand);
+      names_busiest_ = 1 / busiest_.share < 1 / held_;
     } else {
       result_.ruled_out.push_back(
           fmt::format("idle multiprocessors ({} blocks for {})", blocks, machine_.count));
@@ -186,16 +249,17 @@ class Diagnostician {
     const double busy = std::min(1.0, scales_ ? busiest_.share * scaling_->rate : busiest_.share / held_);
     if (busy >= kBusy || launches_ >= 1 - kLaunches) return;
     const double gain = 1 / std::max(busy, launches_);
+    const bool counted = knows_all();
     const std::string nearest =
-        fmt::format("{}, {} of the ceiling of {} is used and less of the others",
+        fmt::format("{}, {} of the ceiling of {} is used and less of the others{}",
                     scales_ ? "even with as many blocks as that" : "where blocks are resident", percent(busy),
-                    busiest_.name);
-    const bool counted = knows(Cause::shared_memory) && knows(Cause::issue_slots);
+                    busiest_.name, counted ? "" : " that are known");
+    names_busiest_ = true;
     if (!scales_ && grows_ && grows_->busy >= kBusy && !counted) {
       find(Cause::inside, gain,
-           fmt::format("{}, yet {} of the time grows with the blocks on a multiprocessor (case {}): issue "
-                       "slots or shared memory are busy, it is not latency",
-                       nearest, percent(grows_->busy), grows_->case_id));
+           fmt::format("{}, yet {} of the time grows with the blocks on a multiprocessor (case {}): {} must "
+                       "be busy, it is not latency",
+                       nearest, percent(grows_->busy), grows_->case_id, unknown()));
     } else if (counted || (!scales_ && grows_ && grows_->busy < kBusy)) {
       find(Cause::latency, gain,
            fmt::format("{}{}: steps wait for one another; {}", nearest,
@@ -205,19 +269,30 @@ class Diagnostician {
                                              percent(grows_->busy), grows_->case_id),
                        resident()));
     } else {
-      find(Cause::inside, gain,
-           fmt::format("{}: issue slots, shared memory or latency, which counts do not tell apart; {}",
-                       nearest, resident()));
+      find(
+          Cause::inside, gain,
+          fmt::format("{}: {}, which counts do not tell apart; {}", nearest, unknown("latency"), resident()));
     }
   }
 
   std::string resident() const {
     const double blocks = std::clamp(static_cast<double>(kernel_.use.blocks) / machine_.count, 1.0,
                                      std::max(1.0, static_cast<double>(occupancy_.blocks)));
-    return fmt::format("{:.0f} of {} warps{} are resident ({})",
-                       blocks * std::ceil(kernel_.use.threads / double{kWarp}), machine_.warps, of_largest(),
-                       occupancy_.waves < 1 ? "there are no more blocks"
-                                            : fmt::format("limited by {}", to_string(occupancy_.limit)));
+    // Registers that are not known can only admit fewer.
+    const bool at_most = kernel_.use.registers == 0 && occupancy_.blocks > 1;
+    return fmt::format(
+        "{}{:.0f} of {} warps{} are resident ({})", at_most ? "at most " : "",
+        blocks * std::ceil(kernel_.use.threads / double{kWarp}), machine_.warps, of_kernel(),
+        occupancy_.waves < 1 ? "there are no more blocks" : fmt::format("limited by {}", held_back()));
+  }
+
+  // "shared memory: 166 KB a block, so one of 8 warps fits"
+  std::string held_back() const {
+    const std::string limit = to_string(occupancy_.limit);
+    if (occupancy_.limit != OccupancyLimit::shared_memory || occupancy_.blocks > 1) return limit;
+    return fmt::format("{}: {:.3g} KB a block, so one of {:.0f} warps fits", limit,
+                       1e-3 * static_cast<double>(kernel_.use.shared_bytes),
+                       std::ceil(kernel_.use.threads / double{kWarp}));
   }
 
   const KernelCase& kernel_;
@@ -226,10 +301,12 @@ class Diagnostician {
   std::optional<Scaling> scaling_;
   std::optional<Scaling> grows_;  // of which the part of the time is known that grows with the blocks
   double launches_ = 0;           // share of the time
-  std::array<Resource, 5> resources_{};
+  std::array<Resource, 6> resources_{};
   Resource busiest_{};
   double held_ = 1;
+  bool exponentials_measured_ = false;
   bool scales_ = false;
+  bool names_busiest_ = false;  // a finding does, as what comes nearest
   Diagnosis result_;
 };
 
@@ -259,6 +336,8 @@ const char* to_string(Cause cause) {
   switch (cause) {
     case Cause::products:
       return "products";
+    case Cause::exponentials:
+      return "exponentials";
     case Cause::l2:
       return "L2";
     case Cause::dram:
@@ -287,7 +366,7 @@ Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
 }
 
 void write_diagnoses(Report& report, const Multiprocessors& machine) {
-  const std::vector<KernelCase> kernels = kernel_cases(report);
+  const std::vector<KernelCase> kernels = described_kernels(report, machine);
   const Predictor predictor(kernels, {machine, report.ceilings});
   const auto at = [](auto& values, const KernelCase& kernel) -> auto& {
     return values[static_cast<std::size_t>(kernel.row)];

@@ -13,6 +13,7 @@ namespace splash::analysis {
 
 enum class Cause {
   products,       // the tensor cores, or the float32 units, are busy
+  exponentials,   // the special function units are busy
   l2,             // L2 delivers what it can
   dram,           // DRAM delivers what it can
   shared_memory,  // passes data in most cycles
@@ -41,9 +42,14 @@ struct Diagnosis {
 // A level is a cause where it is busy for kBusy of the time; launches where they take kLaunches of it; a tail
 // where less than kFilled of the places is filled over all waves.
 //
-// Too little parallelism: less than one wave of blocks, and either the same kernel with more blocks, in the
-// same report, does kScales times the work a second (the gain is then measured), or blocks for less than
-// kFilled of the multiprocessors. Few resident warps alone are no cause: they are said beside one.
+// A level of memory of which more than kOver of what the time allows is counted, and no counter saw it, is no
+// verdict: the cache above it serves a part, nobody knows which, and it is ranked nowhere. Where counters saw
+// it, and for what no cache serves, that much says that the ceiling is wrong or was measured at another
+// clock.
+//
+// Too little parallelism: less than kFilled of one wave of blocks, and either the same kernel with more
+// blocks, in the same report, does kScales times the work a second (the gain is then measured), or blocks for
+// less than kFilled of the multiprocessors. Few resident warps alone are no cause: they are said beside one.
 //
 // Where no level would be busy even without idle multiprocessors, the cause lies inside them. Counters tell
 // of issue slots and shared memory. Without counters the same kernel with other numbers of blocks does: where

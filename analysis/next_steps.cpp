@@ -18,19 +18,34 @@ struct Candidate {
   Change change;
 };
 
-// A tile times or by a power of two, and no smaller than the tensor cores' fragments, unless it is now.
-std::vector<int64_t> sizes(int64_t now, int64_t most) {
-  std::vector<int64_t> list;
-  for (int64_t size = now; size >= std::min(now, kLeastTile); size /= 2) list.push_back(size);
-  for (int64_t size = 2 * now; size <= most; size *= 2) list.push_back(size);
+// Of the tensor cores' instructions: rows of queries, where the case does not tell, and keys, over which the
+// second product sums.
+constexpr int64_t kFragment = 16;
+
+// A tile times or by a power of two that the instruction divides, and no smaller than kLeastTile, unless it
+// is now.
+std::vector<int64_t> sizes(int64_t now, int64_t most, int64_t instruction) {
+  std::vector<int64_t> list{now};
+  for (int64_t size = now; size % 2 == 0 && size / 2 >= std::min(now, kLeastTile);) {
+    size /= 2;
+    if (size % instruction == 0) list.push_back(size);
+  }
+  for (int64_t size = 2 * now; size <= most; size *= 2) {
+    if (size % instruction == 0) list.push_back(size);
+  }
   return list;
+}
+
+int64_t instruction_q(const KernelCase& kernel) {
+  if (kernel.instruction_q > 0) return kernel.instruction_q;
+  return kernel.unit == "float32" ? 1 : kFragment;
 }
 
 std::vector<Candidate> cuts_of(const KernelCase& kernel) {
   std::vector<Candidate> list;
   if (!why_not_cut(kernel).empty()) return list;
-  for (const int64_t q : sizes(kernel.tile_q, kMostTileQ)) {
-    for (const int64_t k : sizes(kernel.tile_k, kMostTileK)) {
+  for (const int64_t q : sizes(kernel.tile_q, kMostTileQ, instruction_q(kernel))) {
+    for (const int64_t k : sizes(kernel.tile_k, kMostTileK, kernel.unit == "float32" ? 1 : kFragment)) {
       std::string words;
       if (q != kernel.tile_q) words = fmt::format("tile_q={}", q);
       if (k != kernel.tile_k) words += fmt::format("{}tile_k={}", words.empty() ? "" : " ", k);

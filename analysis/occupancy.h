@@ -14,6 +14,7 @@ struct Multiprocessors {
   int warps = 0, blocks = 0;  // resident at once, on each
   int registers = 0;          // 32-bit, of each
   int64_t shared_bytes = 0;   // of each, what the driver keeps for every block included
+  int exponentials = 0;       // results a clock, of each, as the vendor prints it; 0: not known
 };
 
 // As a report's columns have it.

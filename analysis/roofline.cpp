@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/launches.h"
 #include "core/checked.h"
 #include "core/dtype.h"
 #include "core/error.h"
@@ -15,7 +16,8 @@
 namespace splash::analysis {
 namespace {
 
-constexpr double kWavefrontBytes = 128;  // that pass shared memory in one cycle
+constexpr const char* kExponentials = "exponentials";  // a ceiling, and the column that counts them
+constexpr double kWavefrontBytes = 128;                // that pass shared memory in one cycle
 
 // The columns of a report, by name and row.
 class NamedColumns {
@@ -86,6 +88,24 @@ void describe(const NamedColumns& table, int64_t row, KernelCase& kernel) {
                                group, number("q_len"), number("kv_len"), rest);
 }
 
+// Of the kernel with most threads other columns tell more: registers, static shared memory.
+void read_launches(const NamedColumns& table, int64_t row, KernelCase& kernel) {
+  const std::string text = table.known_text(kLaunchesColumn, row);
+  if (text.empty()) return;
+  kernel.all = parse_launches(text);
+  if (kernel.all.size() != static_cast<std::size_t>(kernel.launches))
+    throw ReportError(fmt::format("the column '{}' tells of {} kernels where {} are launched",
+                                  kLaunchesColumn, kernel.all.size(), kernel.launches));
+  for (Launch& launch : kernel.all) {
+    if (launch.kernel == kernel.kernel) launch.use = kernel.use;
+  }
+  const std::string seen = table.known_text(kLaunchSecondsColumn, row);
+  if (seen.empty()) return;
+  const std::vector<double> seconds = parse_launch_seconds(seen);
+  for (std::size_t i = 0; seconds.size() == kernel.all.size() && i < seconds.size(); ++i)
+    kernel.all[i].seen_seconds = seconds[i];
+}
+
 std::pair<std::string, int> rung_of(const std::string& implementation) {
   const auto slash = implementation.find('/');
   if (slash == std::string::npos) return {implementation, 0};
@@ -106,6 +126,14 @@ double measured(const std::vector<Ceiling>& ceilings, const std::string& name,
 
 }  // namespace
 
+std::string why_questioned(const Ceiling& ceiling) {
+  const bool per_second = ceiling.units != "s";  // of times the data sheets print nothing
+  if (!per_second || !(ceiling.datasheet > 0) || !(ceiling.measured > kOver * ceiling.datasheet)) return "";
+  return fmt::format("the ceiling '{}'{} was measured at {:.0f} % of the data sheet", ceiling.name,
+                     ceiling.dtype.empty() ? "" : " in " + ceiling.dtype,
+                     100 * ceiling.measured / ceiling.datasheet);
+}
+
 const char* to_string(Level level) {
   switch (level) {
     case Level::products:
@@ -120,6 +148,13 @@ const char* to_string(Level level) {
 
 double Floors::highest() const {
   return std::max({products, l2, dram});
+}
+
+Floors Floors::within(double seconds) const {
+  Floors floors = *this;
+  if (floors.l2 > kOver * seconds) floors.l2 = 0;
+  if (floors.dram > kOver * seconds) floors.dram = 0;
+  return floors;
 }
 
 Level Floors::level() const {
@@ -174,6 +209,9 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     found.kernel = table.text("kernel", row);
     found.dram_bytes = number("dram_bytes_counted");
     found.l2_bytes = number("l2_bytes_counted");
+    found.exponentials = table.known_number(kExponentials, row);
+    if (const double q = table.known_number("instruction_q", row); q >= 1 && q <= 1024)
+      found.instruction_q = static_cast<int>(q);
     found.unit = table.text("math_unit", row);
     // Both 16-bit types run on one unit, declared as float16, at rates of their own.
     if (found.unit == "float16") found.unit = table.text("dtype", row) == "float16" ? "float16" : "bfloat16";
@@ -183,6 +221,7 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
                  .threads = table.small_count("threads", row),
                  .registers = table.small_count("registers", row),
                  .shared_bytes = whole("shared_bytes")};
+    read_launches(table, row, found);
     found.resident_blocks = table.small_count("blocks_per_multiprocessor", row);
     found.idea = table.known_text("idea", row);
     found.clock_hz = (table.known_number("clock_before", row) + table.known_number("clock_after", row)) / 2;
@@ -207,6 +246,19 @@ Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings)
 double shared_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {
   return std::isnan(kernel.shared_traffic) ? kernel.shared_traffic
                                            : kernel.shared_traffic / measured(ceilings, "shared read");
+}
+
+bool has_ceiling(const std::vector<Ceiling>& ceilings, const std::string& name) {
+  return std::any_of(ceilings.begin(), ceilings.end(),
+                     [&](const Ceiling& c) { return c.name == name && c.measured > 0; });
+}
+
+double exponential_seconds(const KernelCase& kernel, const Multiprocessors& machine,
+                           const std::vector<Ceiling>& ceilings) {
+  if (!(kernel.exponentials > 0)) return kernel.exponentials;
+  if (has_ceiling(ceilings, kExponentials)) return kernel.exponentials / measured(ceilings, kExponentials);
+  if (machine.exponentials == 0) return std::numeric_limits<double>::quiet_NaN();
+  return kernel.exponentials / (machine.exponentials * machine.count * kernel.clock_hz);
 }
 
 double launch_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {

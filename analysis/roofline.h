@@ -13,6 +13,15 @@
 
 namespace splash::analysis {
 
+// One of several kernels that a call starts (launches.h).
+struct Launch {
+  std::string kernel;                                                // as declared
+  KernelUse use{};                                                   // registers 0: not known
+  double flops = 0, l2_bytes = 0, dram_bytes = 0, exponentials = 0;  // counted by its own trace
+  double seen_seconds = std::numeric_limits<double>::quiet_NaN();    // by a profiler
+  double seconds = std::numeric_limits<double>::quiet_NaN();  // of the case's time, once it was shared out
+};
+
 // One timed kernel variant of a report of kind gpu-attention.
 struct KernelCase {
   int64_t row = 0;  // in the report's results
@@ -29,14 +38,21 @@ struct KernelCase {
   double flops = 0;                // of the products as they run, padding included
   double useful_flops = 0;         // on the pairs that are visible and selected
   double dram_bytes = 0, l2_bytes = 0;
-  std::string unit;  // dtype of the products' ceiling: "float32" (FMA), "tf32", "float16", "bfloat16"
+  double exponentials = std::numeric_limits<double>::quiet_NaN();  // NaN: not counted
+  int instruction_q = 0;  // rows of the instruction that multiplies; 0: not told
+  std::string unit;       // dtype of the products' ceiling: "float32" (FMA), "tf32", "float16", "bfloat16"
   double input_bytes = 0, output_bytes = 0;  // of q, k and v; of the result
-  std::string kernel;                        // the largest, as declared; its resources are in `use`
+  // The kernel that is spoken of, as declared, and its resources: as recorded the one with most threads,
+  // described (launches.h) the one that takes longest.
+  std::string kernel;
+  KernelUse use{};
   int launches = 1;
-  bool replayed = false;    // timed as a graph of calls, else as lone calls
-  KernelUse use{};          // of the largest kernel
-  int resident_blocks = 0;  // a multiprocessor, as CUDA said where it ran
-  std::string idea;         // as declared
+  std::vector<Launch> all{};   // where there are several, in order of launch; empty where nothing tells
+  int longest = -1;            // of them; -1: not told
+  bool launches_seen = false;  // their times by a profiler, else estimated
+  bool replayed = false;       // timed as a graph of calls, else as lone calls
+  int resident_blocks = 0;     // of the kernel with most threads, a multiprocessor, as CUDA said where it ran
+  std::string idea;            // as declared
 
   // NaN where the report does not tell.
   double clock_hz = std::numeric_limits<double>::quiet_NaN();        // of the multiprocessors, while it ran
@@ -60,6 +76,14 @@ bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b);
 // ReportError where the report has no such columns.
 std::vector<KernelCase> kernel_cases(const Report& report);
 
+// More than this share of what a ceiling allows is no accident of measuring: what is counted, or the ceiling,
+// is another than it is taken for.
+constexpr double kOver = 1.05;
+
+// Why a measured ceiling is doubted: "the ceiling 'tensor' in bfloat16 was measured at 139 % of the data
+// sheet". Empty where it is not, or where no data sheet tells.
+std::string why_questioned(const Ceiling& ceiling);
+
 enum class Level { products, l2, dram };
 const char* to_string(Level level);  // "products", "L2", "DRAM"
 
@@ -68,6 +92,9 @@ struct Floors {
   double products = 0, l2 = 0, dram = 0;
   double highest() const;
   Level level() const;  // of the highest
+  // Without the levels of memory of which more than kOver of `seconds` is counted: a cache above serves a
+  // part.
+  Floors within(double seconds) const;
 };
 
 // Throw ReportError where the report lacks a ceiling that the case needs.
@@ -75,6 +102,12 @@ Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings)
 
 // Seconds that the traffic of shared memory takes at its measured ceiling; NaN where it was not counted.
 double shared_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);
+
+// Seconds that the exponentials take at their measured ceiling, in a report without one at what the vendor
+// prints, at the clock at which the case ran; NaN where they are not counted, or nothing tells.
+double exponential_seconds(const KernelCase& kernel, const Multiprocessors& machine,
+                           const std::vector<Ceiling>& ceilings);
+bool has_ceiling(const std::vector<Ceiling>& ceilings, const std::string& name);
 
 // What starting the kernels of a call takes: a lone launch and the nodes behind it, or nodes of a graph.
 double launch_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);

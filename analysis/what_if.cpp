@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "analysis/changes.h"
+#include "analysis/launches.h"
 #include "analysis/statistics.h"
 #include "core/error.h"
 
@@ -65,13 +66,28 @@ double predicted(const ModelPoint& asked, const ModelPoint& from) {
   return asked.launch + std::max(factor_of(from) * asked.base, served * asked.floor);
 }
 
-// Of the time of all multiprocessors the part in which they have work: less than a wave leaves some without
-// any, or with fewer blocks than others.
-double busy_share(const KernelCase& kernel, const Multiprocessors& machine) {
-  const Occupancy occupancy = occupancy_of(machine, kernel.use);
-  if (occupancy.waves > 1) return occupancy.wave_yield;
-  const auto blocks = static_cast<double>(kernel.use.blocks);
-  return blocks / (machine.count * std::ceil(blocks / machine.count));
+bool of_less_work(const KernelCase& less, const KernelCase& more) {
+  const auto cold = [](const KernelCase& kernel) { return kernel.setting.find("cold") != std::string::npos; };
+  if (cold(less) && !cold(more)) return false;
+  const AttentionShape &a = less.shape, &b = more.shape;
+  if (less.shape.batch * less.shape.q_heads >= more.shape.batch * more.shape.q_heads) return false;
+  return less.implementation == more.implementation && less.dtype == more.dtype &&
+         less.causal == more.causal && less.unit == more.unit && a.head_dim == b.head_dim &&
+         a.group() == b.group() && a.batch <= b.batch && a.q_heads <= b.q_heads && a.q_len == b.q_len &&
+         a.kv_len == b.kv_len && less.flops <= more.flops && less.l2_bytes <= more.l2_bytes &&
+         less.dram_bytes <= more.dram_bytes;
+}
+
+constexpr int64_t kMostEntries = 1024;  // of a batch, that are looked at one by one
+
+// The same with fewer batch entries: what is counted is in proportion, as blocks are.
+KernelCase with_batch(KernelCase kernel, int64_t batch) {
+  const double part = static_cast<double>(batch) / static_cast<double>(kernel.shape.batch);
+  kernel.use.blocks = std::max<int64_t>(1, std::llround(static_cast<double>(kernel.use.blocks) * part));
+  for (double* count : {&kernel.flops, &kernel.useful_flops, &kernel.l2_bytes, &kernel.dram_bytes})
+    *count *= part;
+  kernel.shape.batch = batch;
+  return kernel;
 }
 
 // The floors of all levels follow the cut; the rest of the time, what happens inside the multiprocessors,
@@ -83,7 +99,7 @@ double recut_seconds(const KernelCase& uncut, const KernelCase& cut, double uncu
     return floors.products + floors.l2 + floors.dram;
   };
   const double launch = launch_seconds(uncut, gpu.ceilings), behind = uncut_seconds - launch;
-  const double before = busy_share(uncut, gpu.machine), after = busy_share(cut, gpu.machine);
+  const double before = busy_share(uncut.use, gpu.machine), after = busy_share(cut.use, gpu.machine);
   const double rest = std::max(0.0, behind * before - sum(uncut));
   const double scale = rest > 0 ? 1 : behind * before / sum(uncut);
   return launch_seconds(cut, gpu.ceilings) + (scale * sum(cut) + rest * cut.flops / uncut.flops) / after;
@@ -102,8 +118,10 @@ bool are_cuts_of_one_idea(const KernelCase& a, const KernelCase& b) {
 Predictor::Predictor(const std::vector<KernelCase>& measured, MeasuredGpu gpu) : gpu_(std::move(gpu)) {
   for (const KernelCase& kernel : measured) points_.push_back(point_of(kernel, gpu_));
   for (const ModelPoint& point : points_) {
-    if (const ModelPoint* from = nearest(point, points_, true))
-      held_out_.push_back({point.kernel.implementation, point.kernel.seconds / predicted(point, *from)});
+    if (const ModelPoint* from = nearest(point, points_, true)) {
+      const double seconds = std::max(predicted(point, *from), at_least(point, gpu_, true));
+      held_out_.push_back({point.kernel.implementation, point.kernel.seconds / seconds});
+    }
   }
   compare_cuts();
 }
@@ -141,12 +159,33 @@ void Predictor::add_interval(Prediction& prediction, std::vector<double> ratios)
       ratios.empty() ? std::numeric_limits<double>::infinity() : prediction.seconds * quantile(ratios, 0.9);
 }
 
+// What less of the same work was measured to take, launched as `asked` is, or is predicted to take.
+double Predictor::at_least(const ModelPoint& asked, const MeasuredGpu& there, bool held_out) const {
+  double least = 0;
+  if (&there == &gpu_) {
+    for (const ModelPoint& point : points_) {
+      if (held_out && same_problem(point.kernel, asked.kernel)) continue;
+      if (of_less_work(point.kernel, asked.kernel))
+        least = std::max(least, point.kernel.seconds - point.launch + asked.launch);
+    }
+  }
+  const int64_t batch = asked.kernel.shape.batch;
+  const auto longer = [&](int64_t entries) {
+    const ModelPoint fewer = point_of(with_batch(asked.kernel, entries), there);
+    if (const ModelPoint* from = nearest(fewer, points_, held_out))
+      least = std::max(least, predicted(fewer, *from));
+  };
+  for (int64_t entries = 1; entries < std::min(batch, kMostEntries); ++entries) longer(entries);
+  return least;
+}
+
 std::optional<Prediction> Predictor::held_out(const KernelCase& measured) const {
   const ModelPoint point = point_of(measured, gpu_);
   const ModelPoint* from = nearest(point, points_, true);
   if (from == nullptr) return std::nullopt;
-  Prediction prediction{
-      .seconds = predicted(point, *from), .factor = factor_of(*from), .from = from->kernel.case_id};
+  Prediction prediction{.seconds = std::max(predicted(point, *from), at_least(point, gpu_, true)),
+                        .factor = factor_of(*from),
+                        .from = from->kernel.case_id};
   add_interval(prediction, ratios_of(measured.implementation));
   return prediction;
 }
@@ -160,9 +199,9 @@ Prediction Predictor::predict(const KernelCase& asked, const MeasuredGpu& there,
   Prediction prediction;
   prediction.factor = factor_of(*from);
   prediction.from = from->kernel.case_id;
-  prediction.seconds = uncut == nullptr
-                           ? predicted(point, *from)
-                           : recut_seconds(*uncut, asked, predicted(point_of(*uncut, there), *from), there);
+  const ModelPoint whole = uncut == nullptr ? point : point_of(*uncut, there);
+  const double seconds = std::max(predicted(whole, *from), at_least(whole, there, false));
+  prediction.seconds = uncut == nullptr ? seconds : recut_seconds(*uncut, asked, seconds, there);
   std::vector<double> ratios = ratios_of(asked.implementation);
   if (uncut != nullptr && !recut_.empty()) {
     const bool measured_before = same_problem(*uncut, from->kernel) && &there == &gpu_;

@@ -5,9 +5,11 @@
 // The model: starting the kernels, and behind that the floors of all levels together, divided by what is left
 // of full waves (roofline.h, occupancy.h), times a factor of the kernel's own. The factor is that of the
 // measured case that is nearest in its floors, its head_dim and its blocks: what a kernel loses changes with
-// its size, and not suddenly. No time is less than the busiest level needs, unless that case's was. Cut into
-// other tiles (changes.h), the floors follow the cut; what the time has beyond them follows the products; and
-// both stretch where multiprocessors are left without blocks.
+// its size, and not suddenly. No time is less than the busiest level needs, unless that case's was. More work
+// never takes less: no prediction is below what the kernel was measured to take for fewer batch entries,
+// heads, queries or keys of the same setting, or is predicted to take for fewer batch entries. Cut into other
+// tiles (changes.h), the floors follow the cut; what the time has beyond them follows the products; and both
+// stretch where multiprocessors are left without blocks.
 //
 // How far that is off is learnt from the report itself. Each case is predicted from cases of its kernel on
 // other problems, and compared. And kernels are cut into the tiles of a neighbouring rung, and compared with
@@ -75,6 +77,7 @@ class Predictor {
   static void add_interval(Prediction& prediction, std::vector<double> ratios);
   std::vector<double> ratios_of(const std::string& implementation) const;
   void compare_cuts();
+  double at_least(const ModelPoint& asked, const MeasuredGpu& there, bool held_out) const;
 
   MeasuredGpu gpu_;
   std::vector<ModelPoint> points_;

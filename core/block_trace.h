@@ -1,6 +1,6 @@
 #pragma once
-// What the blocks of a kernel ask of memory and multiply, as its loops do it: said by the kernel's
-// declaration, run on the CPU by whoever counts, or simulates caches.
+// What the blocks of a kernel ask of memory, multiply and exponentiate, as its loops do it: said by the
+// kernel's declaration, run on the CPU by whoever counts, or simulates caches.
 
 #include <cstdint>
 #include <functional>
@@ -34,13 +34,18 @@ class BlockTrace {
   void multiply(int64_t m, int64_t n, int64_t k) {
     flops_ += 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   }
+  // Exponentials of rows x keys scores as executed, and of the corrections that online softmax makes to each
+  // row's sums, by every thread that does so.
+  void exponentiate(int64_t rows, int64_t keys, int64_t corrections_of_row) {
+    exponentials_ += static_cast<double>(rows) * static_cast<double>(keys + corrections_of_row);
+  }
   void next_step() { step_ends_.push_back(ranges_.size()); }
 
   // The block begins anew; memory is kept.
   void clear() {
     ranges_.clear();
     step_ends_.clear();
-    flops_ = 0;
+    flops_ = exponentials_ = 0;
   }
   // Ranges behind the last next_step() are a step too.
   std::size_t steps() const { return step_ends_.size() + 1; }
@@ -52,6 +57,7 @@ class BlockTrace {
   }
   const std::vector<Range>& ranges() const { return ranges_; }
   double flops() const { return flops_; }
+  double exponentials() const { return exponentials_; }
 
  private:
   void add(const Range& range) {
@@ -60,7 +66,7 @@ class BlockTrace {
 
   std::vector<Range> ranges_;
   std::vector<std::size_t> step_ends_;
-  double flops_ = 0;
+  double flops_ = 0, exponentials_ = 0;
 };
 
 // One kernel of a call. Its blocks start in the order of their numbers.

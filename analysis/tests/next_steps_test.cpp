@@ -92,6 +92,28 @@ TEST_CASE("a kernel with too few blocks is told to cut smaller tiles, or to take
   for (std::size_t i = 1; i < steps.size(); ++i) CHECK(steps[i - 1].gain >= steps[i].gain);
 }
 
+TEST_CASE("a tile that is told can be built: the instruction divides it") {
+  // Too few blocks, so that smaller tiles gain: 192 queries are 96, 48 and 24.
+  KernelCase k = kernel(1, 1);
+  k.tile_q = 192;
+  k.use.blocks = 11;
+  k.l2_bytes = 2 * 64 * (2 * 2048.0 + 11 * 2 * 2048);
+  k.seconds = floors_of(k, kGpu.ceilings).highest() / 0.12;
+  k.replayed = true;
+  const auto told = [&](int instruction) {
+    k.instruction_q = instruction;
+    for (const NextStep& step : steps_of(k)) {
+      if (const int64_t q = number_of(step.changes, "tile_q")) return q;
+    }
+    return int64_t{0};
+  };
+  CHECK(told(1) == 24);   // of the float32 units
+  CHECK(told(16) == 48);  // three fragments of mma
+  CHECK(told(64) == 0);   // wgmma takes 64 rows: neither 96 nor 48
+  k.unit = "bfloat16";    // an older report does not tell
+  CHECK(told(0) == 48);
+}
+
 TEST_CASE("a call that is all launches is told to fuse and to replay") {
   KernelCase k = kernel(2, 0.01);
   k.launches = 3;

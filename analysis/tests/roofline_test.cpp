@@ -95,6 +95,28 @@ TEST_CASE("floors are counts over measured ceilings, and the highest one is the 
   CHECK(floors_of(kernel, report.ceilings).level() == Level::dram);
 }
 
+TEST_CASE("a level of which more is counted than the time allows is not the nearest one") {
+  const Floors floors{.products = 2e-3, .l2 = 1.06e-3, .dram = 1.04e-3};
+  CHECK(floors.within(1e-3).l2 == 0);
+  CHECK(floors.within(1e-3).dram == 1.04e-3);   // within what a measurement may be off
+  CHECK(floors.within(1e-3).products == 2e-3);  // no cache serves products
+  CHECK(Floors{.products = 1, .l2 = 9, .dram = 8}.within(2).level() == Level::products);
+}
+
+TEST_CASE("a ceiling far above the data sheet is questioned") {
+  Ceiling tensor = ceiling("tensor", "bfloat16", 1.39e15);
+  tensor.units = "FLOP/s";
+  CHECK(why_questioned(tensor).empty());  // no data sheet tells
+  tensor.datasheet = 1e15;
+  CHECK(why_questioned(tensor) == "the ceiling 'tensor' in bfloat16 was measured at 139 % of the data sheet");
+  tensor.measured = 1.04e15;  // a boost clock
+  CHECK(why_questioned(tensor).empty());
+  Ceiling launch = ceiling("launch", "", 3e-6);
+  launch.units = "s";
+  launch.datasheet = 1e-6;
+  CHECK(why_questioned(launch).empty());  // slower is no wonder
+}
+
 TEST_CASE("counters and clocks are taken over where the report has them") {
   Report report = example();
   report.ceilings.push_back(ceiling("shared read", "", 3e13));

@@ -153,6 +153,26 @@ TEST_CASE("of cases that are as near the one with as many blocks is taken") {
   CHECK(Predictor({few, many}, kGpu).predict(asked).from == "many");
 }
 
+TEST_CASE("more work is never predicted faster than less of it was measured, or is predicted") {
+  // One entry loses much, sixteen lose little: near sixteen the factor of those is taken.
+  const auto batch = [](int64_t entries, double factor) {
+    KernelCase k = kernel("a/1", entries, factor);
+    k.case_id += " entries";
+    k.shape = {.batch = entries, .q_heads = 8, .kv_heads = 8, .q_len = 100, .kv_len = 100, .head_dim = 64};
+    return k;
+  };
+  const std::vector<KernelCase> measured{batch(1, 30), batch(16, 1.1)};
+  const Predictor predictor(measured, kGpu);
+  double before = 0;
+  for (int64_t entries = 1; entries <= 40; ++entries) {
+    CAPTURE(entries);
+    const double seconds = predictor.predict(batch(entries, 1)).seconds;
+    CHECK(seconds >= before);
+    CHECK(seconds >= 0.999 * measured[0].seconds);
+    before = seconds;
+  }
+}
+
 TEST_CASE("what cannot be predicted is refused with one sentence") {
   const std::vector<KernelCase> measured{kernel("a/1", 10, 2)};
   const auto asking = [&](const KernelCase& asked) {

@@ -51,6 +51,15 @@ bool is_declared(const std::string& implementation) {
                      [&](const gpu::Variant* variant) { return variant->id() == implementation; });
 }
 
+// Of the launch of that name, where there is one.
+void speak_of(const std::string& name, KernelCase& kernel) {
+  for (const analysis::Launch& launch : kernel.all) {
+    if (launch.kernel != name) continue;
+    kernel.kernel = name;
+    kernel.use = launch.use;
+  }
+}
+
 KernelCase planned(const KernelCase& recorded, const Parameters& before, const Parameters& problem,
                    const experiments::Machine& here, const experiments::Machine& there) {
   if (gpu::all_variants().empty()) {
@@ -59,7 +68,7 @@ KernelCase planned(const KernelCase& recorded, const Parameters& before, const P
         "tile_q, "
         "tile_k, stages, launches, method and batch follow from the report");
   }
-  const KernelCase declared = experiments::planned_kernel(recorded.implementation, before, here);
+  KernelCase declared = experiments::planned_kernel(recorded.implementation, before, here);
   if (declared.flops != recorded.flops || declared.l2_bytes != recorded.l2_bytes) {
     throw InvalidArgument(
         fmt::format("{} counts other work today than when the report was recorded; record it again",
@@ -68,6 +77,8 @@ KernelCase planned(const KernelCase& recorded, const Parameters& before, const P
   Parameters parameters = before;
   for (const auto& [name, value] : problem) parameters[name] = value;
   KernelCase asked = experiments::planned_kernel(recorded.implementation, parameters, there);
+  speak_of(recorded.kernel, declared);
+  speak_of(recorded.kernel, asked);
   // What only CUDA knows is taken over from the recorded case.
   asked.use.registers = recorded.use.registers;
   asked.use.shared_bytes += recorded.use.shared_bytes - declared.use.shared_bytes;

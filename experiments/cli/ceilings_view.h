@@ -1,6 +1,7 @@
 #pragma once
 // Ceilings as a table and as JSON.
 
+#include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,6 +13,8 @@ namespace splash::cli {
 
 TextTable ceilings_table(
     const std::vector<analysis::Ceiling>& ceilings);  // measured [interval], data sheet, share
+// A line each of what is doubted of them, for what is reckoned with them; empty where there is nothing.
+std::string questioned_lines(const std::vector<analysis::Ceiling>& ceilings);
 nlohmann::json ceilings_json(const std::vector<analysis::Ceiling>& ceilings);
 
 }  // namespace splash::cli

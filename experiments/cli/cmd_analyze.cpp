@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/cache/simulated.h"
+#include "analysis/launches.h"
 #include "analysis/report/io.h"
 #include "analysis/roofline.h"
+#include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
@@ -24,17 +26,20 @@ struct Analysed {
   Floors floors;
   Occupancy occupancy;
   std::optional<SimulatedCase> simulated;
+  double exponentials = 0;  // seconds; NaN where nothing tells
 };
 
 std::vector<Analysed> analyse(const Report& report, const std::string& prefix) {
-  std::vector<KernelCase> kernels = selected_kernels(report, prefix);
+  std::vector<KernelCase> kernels = described_kernels(report, prefix);
   const experiments::Machine machine = machine_of(report);
   std::vector<Analysed> result;
   for (KernelCase& kernel : kernels) {
-    Analysed a{.kernel = std::move(kernel), .floors = {}, .occupancy = {}, .simulated = {}};
+    Analysed a{
+        .kernel = std::move(kernel), .floors = {}, .occupancy = {}, .simulated = {}, .exponentials = 0};
     a.floors = floors_of(a.kernel, report.ceilings);
     a.occupancy = occupancy_of(machine.multiprocessors, a.kernel.use);
     a.simulated = simulated_case(report, a.kernel.row);
+    a.exponentials = exponential_seconds(a.kernel, machine.multiprocessors, report.ceilings);
     result.push_back(std::move(a));
   }
   return result;
@@ -46,12 +51,12 @@ std::string percent(double share) {
 
 // The level that comes nearest to explaining the time.
 Colour colour_of(const Analysed& a, Level level) {
-  return a.floors.level() == level ? Colour::bold : Colour::dim;
+  return a.floors.within(a.kernel.seconds).level() == level ? Colour::bold : Colour::dim;
 }
 
 TextTable roofline_table(const std::vector<const Analysed*>& cases) {
-  TextTable table({"kernel", "us", "products", "L2", "DRAM", "FLOP/byte", "blocks", "limit", "warps", "waves",
-                   "wave yield"});
+  TextTable table({"kernel", "us", "products", "exp", "L2", "DRAM", "FLOP/byte", "blocks", "limit", "warps",
+                   "waves", "wave yield"});
   for (const Analysed* a : cases) {
     const auto share = [&](double floor, Level level) {
       return Cell{percent(floor / a->kernel.seconds), colour_of(*a, level)};
@@ -59,6 +64,7 @@ TextTable roofline_table(const std::vector<const Analysed*>& cases) {
     table.add({{a->kernel.implementation},
                {short_number(1e6 * a->kernel.seconds)},
                share(a->floors.products, Level::products),
+               {a->exponentials > 0 ? percent(a->exponentials / a->kernel.seconds) : "-", Colour::dim},
                share(a->floors.l2, Level::l2),
                share(a->floors.dram, Level::dram),
                {short_number(a->kernel.flops / a->kernel.dram_bytes)},
@@ -67,6 +73,28 @@ TextTable roofline_table(const std::vector<const Analysed*>& cases) {
                {percent(a->occupancy.warps_share)},
                {short_number(a->occupancy.waves)},
                {percent(a->occupancy.wave_yield)}});
+  }
+  return table;
+}
+
+// Of calls of several kernels: what each takes of the time, and how it fills the GPU. Registers that are not
+// recorded could admit fewer blocks.
+TextTable launches_table_of(const std::vector<const Analysed*>& cases, const Multiprocessors& machine) {
+  TextTable table({"launches of", "kernel", "us", "", "blocks", "limit", "warps", "waves", "wave yield"});
+  for (const Analysed* a : cases) {
+    for (const Launch& launch : a->kernel.all) {
+      const Occupancy occupancy = occupancy_of(machine, launch.use);
+      const bool longest = &launch == spoken_of(a->kernel);
+      table.add({{a->kernel.implementation},
+                 {launch.kernel, longest ? Colour::bold : Colour::none},
+                 {short_number(1e6 * launch.seconds)},
+                 {a->kernel.launches_seen ? "by counters" : "estimated", Colour::dim},
+                 {fmt::format("{}{}", launch.use.registers == 0 ? "up to " : "", occupancy.blocks)},
+                 {to_string(occupancy.limit), Colour::dim},
+                 {percent(occupancy.warps_share)},
+                 {short_number(occupancy.waves)},
+                 {percent(occupancy.wave_yield)}});
+    }
   }
   return table;
 }
@@ -93,7 +121,7 @@ TextTable simulated_table_of(const std::vector<const Analysed*>& cases) {
 }
 
 // Tables for each problem, in the order in which the report comes to them.
-void print_tables(const std::vector<Analysed>& cases) {
+void print_tables(const std::vector<Analysed>& cases, const Multiprocessors& machine) {
   std::vector<std::string> problems;
   for (const Analysed& a : cases) {
     if (std::find(problems.begin(), problems.end(), a.kernel.problem) == problems.end())
@@ -107,6 +135,11 @@ void print_tables(const std::vector<Analysed>& cases) {
     print(paint(problem, Colour::bold) + "\n");
     roofline_table(of_problem).print();
     print("\n");
+    if (std::any_of(of_problem.begin(), of_problem.end(),
+                    [](const auto* a) { return spoken_of(a->kernel); })) {
+      launches_table_of(of_problem, machine).print();
+      print("\n");
+    }
     if (std::any_of(of_problem.begin(), of_problem.end(), [](const auto* a) { return a->simulated; })) {
       simulated_table_of(of_problem).print();
       print("\n");
@@ -120,7 +153,22 @@ nlohmann::json to_json(const SimulatedCase& simulated) {
   return json;
 }
 
-nlohmann::json to_json(const Analysed& a) {
+nlohmann::json to_json(const Launch& launch, bool seen, const Multiprocessors& machine) {
+  const Occupancy occupancy = occupancy_of(machine, launch.use);
+  return {{"kernel", launch.kernel},
+          {"seconds", launch.seconds},
+          {"seconds_from", seen ? "counters" : "estimate"},
+          {"blocks", launch.use.blocks},
+          {"threads", launch.use.threads},
+          {"registers", launch.use.registers},
+          {"shared_bytes", launch.use.shared_bytes},
+          {"blocks_per_multiprocessor", occupancy.blocks},
+          {"limit", to_string(occupancy.limit)},
+          {"waves", occupancy.waves},
+          {"wave_yield", occupancy.wave_yield}};
+}
+
+nlohmann::json to_json(const Analysed& a, const Multiprocessors& machine) {
   nlohmann::json json = {
       {"case_id", a.kernel.case_id},
       {"implementation", a.kernel.implementation},
@@ -131,11 +179,14 @@ nlohmann::json to_json(const Analysed& a) {
       {"l2_bytes_counted", a.kernel.l2_bytes},
       {"unit", a.kernel.unit},
       {"floor_seconds", {{"products", a.floors.products}, {"L2", a.floors.l2}, {"DRAM", a.floors.dram}}},
-      {"nearest", to_string(a.floors.level())},
-      {"nearest_share", a.floors.highest() / a.kernel.seconds},
+      {"exponentials", a.kernel.exponentials},
+      {"exponential_seconds", a.exponentials},
+      {"nearest", to_string(a.floors.within(a.kernel.seconds).level())},
+      {"nearest_share", a.floors.within(a.kernel.seconds).highest() / a.kernel.seconds},
       {"flop_per_dram_byte", a.kernel.flops / a.kernel.dram_bytes},
       {"flop_per_l2_byte", a.kernel.flops / a.kernel.l2_bytes},
       {"launches", a.kernel.launches},
+      {"kernel", a.kernel.kernel},
       {"blocks", a.kernel.use.blocks},
       {"blocks_per_multiprocessor", a.occupancy.blocks},
       {"limit", to_string(a.occupancy.limit)},
@@ -143,6 +194,10 @@ nlohmann::json to_json(const Analysed& a) {
       {"waves", a.occupancy.waves},
       {"last_wave", a.occupancy.last_wave},
       {"wave_yield", a.occupancy.wave_yield}};
+  if (spoken_of(a.kernel) != nullptr) {
+    for (const Launch& launch : a.kernel.all)
+      json["kernels"].push_back(to_json(launch, a.kernel.launches_seen, machine));
+  }
   if (a.simulated) json["simulated"] = to_json(*a.simulated);
   return json;
 }
@@ -170,11 +225,12 @@ int cmd_analyze(const Words& words) {
   const std::vector<Analysed> cases = analyse(report, prefix);
   if (json) {
     nlohmann::json kernels = nlohmann::json::array();
-    for (const Analysed& a : cases) kernels.push_back(to_json(a));
+    for (const Analysed& a : cases) kernels.push_back(to_json(a, machine_of(report).multiprocessors));
     print_json({{"gpu", report.provenance.gpu}, {"kernels", kernels}});
   } else {
-    print(fmt::format("{}, commit {}\n\n", report.provenance.gpu, report.provenance.commit));
-    print_tables(cases);
+    print(fmt::format("{}, commit {}\n{}\n", report.provenance.gpu, report.provenance.commit,
+                      questioned_lines(report.ceilings)));
+    print_tables(cases, machine_of(report).multiprocessors);
     const auto others = std::count_if(cases.begin(), cases.end(), [](const auto& c) { return !c.simulated; });
     if (others > 0) print(fmt::format("{} of {} cases were not simulated\n", others, cases.size()));
   }

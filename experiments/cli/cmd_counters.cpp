@@ -128,6 +128,9 @@ void print_case(const CountedCase& c) {
         one_line(c.function), short_number(1e6 * c.counters.seconds), short_number(1e6 * c.kernel.seconds),
         scaled(c.counters.instructions, ""), percent(c.counters.tensor_share),
         percent(c.counters.warps_share), scaled(c.counters.l1_bytes, "B")));
+    for (std::size_t i = 0; i < c.launch_seconds.size(); ++i)
+      print(fmt::format("  kernel {} of {}: {} us\n", i + 1, c.launch_seconds.size(),
+                        short_number(1e6 * c.launch_seconds[i])));
   }
   print("\n");
 }
@@ -174,6 +177,7 @@ nlohmann::json to_json(const CountedCase& c) {
           {"implementation", c.kernel.implementation},
           {"problem", c.kernel.problem},
           {"function", c.function},
+          {"launch_seconds", c.launch_seconds},
           {"levels", levels},
           {"counters", counters}};
 }

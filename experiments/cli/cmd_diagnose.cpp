@@ -16,6 +16,7 @@
 #include "analysis/statistics.h"
 #include "core/text.h"
 #include "experiments/cli/asked_kernel.h"
+#include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
@@ -181,8 +182,8 @@ int cmd_diagnose(const Words& words) {
   parse(app, words);
 
   Report report = read_report(path);
-  const std::vector<KernelCase> kernels = selected_kernels(report, prefix, case_id),
-                                all = selected_kernels(report, "");
+  const std::vector<KernelCase> kernels = described_kernels(report, prefix, case_id),
+                                all = described_kernels(report, "");
   const experiments::Machine machine = machine_of(report);
   const Predictor predictor(all, {machine.multiprocessors, report.ceilings});
   // As what-if counts it: by the kernel's declaration where there is one.
@@ -207,7 +208,9 @@ int cmd_diagnose(const Words& words) {
     return kDone;
   }
   nlohmann::json list = nlohmann::json::array();
-  if (!json) print(fmt::format("{}, commit {}\n\n", report.provenance.gpu, report.provenance.commit));
+  if (!json)
+    print(fmt::format("{}, commit {}\n{}\n", report.provenance.gpu, report.provenance.commit,
+                      questioned_lines(report.ceilings)));
   for (const KernelCase& kernel : kernels) {
     const Diagnosis diagnosis = diagnose(kernel, machine.multiprocessors, report.ceilings, all);
     const Advice advice{clues_of(kernel, all),

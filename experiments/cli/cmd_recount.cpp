@@ -27,6 +27,10 @@ int cmd_recount(const Words& words) {
   std::string path, prefix, out;
   add_kernel_options(app, path, prefix);
   app.add_option("-o,--out", out, "the report's file")->required()->type_name("REPORT");
+  bool keep_simulated = false;
+  app.add_flag(
+      "--keep-simulated", keep_simulated,
+      "caches are not simulated again, which takes most of the time: what the report has of them stays");
   parse(app, words);
   analysis::prepare_place(out);
 
@@ -35,7 +39,7 @@ int cmd_recount(const Words& words) {
   static_cast<void>(
       gpu::find_variant(kernels.front().implementation));  // and where this build has no variants
   const experiments::Recounted recounted = experiments::recount(
-      report, prefix, [](const std::string& kernel) { experiments::narrate("{}", kernel); });
+      report, prefix, [](const std::string& kernel) { experiments::narrate("{}", kernel); }, !keep_simulated);
   report.history += fmt::format("{}{} commit {}: {}", report.history.empty() ? "" : "\n",
                                 experiments::utc_now(), build::git_commit(), command_line());
   analysis::write_report(out, report);

@@ -144,7 +144,7 @@ int cmd_what_if(const Words& words) {
 
   const Report report = read_report(path);
   const AskedChanges changes = parse_changes(settings);
-  const std::vector<KernelCase> kernels = selected_kernels(report, kernel_id, case_id);
+  const std::vector<KernelCase> kernels = described_kernels(report, kernel_id, case_id);
   for (const KernelCase& kernel : kernels) {
     if (kernel.implementation != kernels.front().implementation) {
       throw InvalidArgument(fmt::format("'{}' begins more than one kernel: {} and {}", kernel_id,
@@ -161,7 +161,7 @@ int cmd_what_if(const Words& words) {
 
   const MeasuredGpu gpu_here{here.multiprocessors, report.ceilings};
   const MeasuredGpu gpu_there{there.multiprocessors, ceilings_there(report, here, there)};
-  const Predictor predictor(selected_kernels(report, ""), gpu_here);
+  const Predictor predictor(described_kernels(report, ""), gpu_here);
   const KernelCase* const uncut = changes.cut.cuts() ? &asked.uncut : nullptr;
   const Prediction prediction = gpu.empty() ? predictor.predict(asked.kernel, uncut)
                                             : predictor.predict(asked.kernel, gpu_there, uncut);

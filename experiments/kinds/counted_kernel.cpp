@@ -120,6 +120,7 @@ void add_work(const gpu::Work& work, std::map<std::string, double>& numbers) {
   numbers["executed_rate"] = work.executed_flops / numbers["time_median"];
   numbers["dram_bytes_counted"] = work.dram_bytes;
   numbers["l2_bytes_counted"] = work.l2_bytes;
+  numbers["exponentials"] = work.exponentials;
 }
 
 // NaN where there is nothing.
@@ -151,6 +152,16 @@ std::optional<Machine> described(const std::string& device) {
   return known ? std::optional(machine_of(device, machines)) : std::nullopt;
 }
 
+double floor_seconds(const gpu::Work& work, const std::string& unit, double seconds,
+                     const std::vector<Ceiling>& ceilings) {
+  KernelCase kernel;
+  kernel.flops = work.executed_flops;
+  kernel.l2_bytes = work.l2_bytes;
+  kernel.dram_bytes = work.dram_bytes;
+  kernel.unit = unit;
+  return floors_of(kernel, ceilings).within(seconds).highest();
+}
+
 CountedForward add_counts(const gpu::Variant& variant, const Parameters& parameters,
                           const gpu::DeviceInfo& device, const std::optional<Machine>& machine,
                           std::map<std::string, double>& numbers) {
@@ -159,6 +170,7 @@ CountedForward add_counts(const gpu::Variant& variant, const Parameters& paramet
   const gpu::Plan plan = variant.plan(spec, dtype, device);
   const gpu::Work work = gpu::count_work(variant, spec, dtype, plan, device);
   add_work(work, numbers);
+  numbers["instruction_q"] = instruction_q(plan);
   const auto registers = static_cast<int>(numbers.at("registers"));
   const int64_t static_shared =
       std::max<int64_t>(0, static_cast<int64_t>(numbers.at("shared_bytes")) - main_kernel(plan).shared_bytes);
@@ -166,7 +178,7 @@ CountedForward add_counts(const gpu::Variant& variant, const Parameters& paramet
       machine ? simulate_variant({variant, parameters, spec, plan, registers, static_shared}, work, *machine)
               : std::nullopt,
       numbers);
-  return {work, product_unit(plan, dtype)};
+  return {work, product_unit(plan, dtype), planned_launches(plan, work)};
 }
 
 }  // namespace splash::experiments

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "analysis/error_metrics.h"
+#include "analysis/launches.h"
 #include "core/error.h"
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_attention_columns.h"
@@ -80,11 +81,9 @@ void add_gradient_error(const AttentionSpec& spec, const Tensor<double>& q, cons
           .nmse;
 }
 
-// The least time that the useful work can take: products at the measured rate of their unit, bytes at the
-// measured bandwidth of DRAM.
+// The least time that the work as executed can take.
 void add_roof(const gpu::Work& work, const std::string& unit, CaseResult& result) {
-  const double rate = matrix_rate(unit);
-  const double floor = std::max(work.useful_flops / rate, work.dram_bytes / dram_bandwidth());
+  const double floor = floor_seconds(work, unit, result.numbers["time_median"], measured_ceilings());
   result.numbers["floor_time"] = floor;
   result.numbers["roof_share"] = floor / result.numbers["time_median"];
 }
@@ -104,6 +103,17 @@ void add_plan(const gpu::Plan& plan, CaseResult& result) {
   result.numbers["local_bytes"] = static_cast<double>(resources.local_bytes);
   result.numbers["shared_bytes"] = static_cast<double>(main.shared_bytes + resources.static_shared);
   result.numbers["blocks_per_multiprocessor"] = resources.blocks_per_multiprocessor;
+}
+
+// All kernels of a call of several, with what the compiler made of each; their counts come later.
+void add_launches(const gpu::Plan& plan, CaseResult& result) {
+  std::vector<analysis::Launch> launches = planned_launches(plan, {});
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    const gpu::KernelResources resources = gpu::kernel_resources(plan.kernels[i]);
+    launches[i].use.registers = resources.registers;
+    launches[i].use.shared_bytes += resources.static_shared;
+  }
+  if (!launches.empty()) result.texts[analysis::kLaunchesColumn] = analysis::launches_text(launches);
 }
 
 void add_declaration(const gpu::Variant& variant, CaseResult& result) {
@@ -145,6 +155,7 @@ void measure_forward(const gpu::Variant& variant, const Parameters& p, const Att
   time_call(call, stream, p, result);
   add_dense_equivalent(spec, false, result);
   add_plan(attention.plan(), result);
+  add_launches(attention.plan(), result);
   if (!variant.backward) return;
   add_support(spec, dtype, in.q.view(), in.k.view(), in.v.view(), in.out.view(), stream, result);
 }
@@ -348,6 +359,9 @@ class GpuAttention : public Kind {
     const gpu::Variant& variant = gpu::find_variant(get_text(p, "implementation"));
     const gpu::DeviceInfo device = gpu::list_devices().at(0);
     const CountedForward counted = add_counts(variant, p, device, described(device.name), result.numbers);
+    if (const auto all = result.texts.find(analysis::kLaunchesColumn); all != result.texts.end())
+      all->second =
+          analysis::launches_text(with_use(counted.launches, analysis::parse_launches(all->second)));
     add_roof(counted.work, counted.unit, result);
   }
 };

@@ -8,5 +8,6 @@
 namespace splash::experiments {
 
 std::vector<analysis::ColumnInfo> gpu_attention_columns();
+analysis::ColumnInfo floor_column();  // of them, floor_time
 
 }  // namespace splash::experiments

@@ -18,6 +18,40 @@ const gpu::KernelLaunch& main_kernel(const gpu::Plan& plan) {
   });
 }
 
+std::vector<analysis::Launch> planned_launches(const gpu::Plan& plan, const gpu::Work& work) {
+  std::vector<analysis::Launch> launches;
+  if (plan.kernels.size() < 2) return launches;
+  for (const gpu::KernelLaunch& kernel : plan.kernels) {
+    analysis::Launch launch{.kernel = kernel.name,
+                            .use = {.blocks = kernel.blocks,
+                                    .threads = kernel.threads,
+                                    .registers = 0,
+                                    .shared_bytes = kernel.shared_bytes}};
+    for (const gpu::KernelWork& traced : work.kernels) {
+      if (traced.kernel != kernel.name) continue;
+      launch.flops += traced.executed_flops;
+      launch.l2_bytes += traced.l2_bytes;
+      launch.dram_bytes += traced.dram_bytes;
+      launch.exponentials += traced.exponentials;
+    }
+    launches.push_back(std::move(launch));
+  }
+  return launches;
+}
+
+std::vector<analysis::Launch> with_use(std::vector<analysis::Launch> counted,
+                                       const std::vector<analysis::Launch>& recorded) {
+  for (std::size_t i = 0; recorded.size() == counted.size() && i < counted.size(); ++i) {
+    if (recorded[i].kernel == counted[i].kernel) counted[i].use = recorded[i].use;
+  }
+  return counted;
+}
+
+int instruction_q(const gpu::Plan& plan) {
+  if (plan.tile.instruction_q > 0) return plan.tile.instruction_q;
+  return plan.unit == gpu::MathUnit::fp32 ? 1 : 16;
+}
+
 std::string product_unit(const gpu::Plan& plan, Dtype dtype) {
   if (plan.unit == gpu::MathUnit::f16 && dtype != Dtype::f16) return std::string(to_string(Dtype::bf16));
   return gpu::to_string(plan.unit);
@@ -46,12 +80,15 @@ analysis::KernelCase planned_kernel(const std::string& variant_id, const Paramet
   kernel.useful_flops = work.useful_flops;
   kernel.dram_bytes = work.dram_bytes;
   kernel.l2_bytes = work.l2_bytes;
+  kernel.exponentials = work.exponentials;
+  kernel.instruction_q = instruction_q(plan);
   kernel.unit = product_unit(plan, dtype);
   analysis::count_tensors(kernel);
   kernel.kernel = main.name;
   kernel.launches = static_cast<int>(plan.kernels.size());
   kernel.use = {
       .blocks = main.blocks, .threads = main.threads, .registers = 0, .shared_bytes = main.shared_bytes};
+  kernel.all = planned_launches(plan, work);
   return kernel;
 }
 

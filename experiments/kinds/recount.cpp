@@ -8,10 +8,12 @@
 #include <fmt/format.h>
 
 #include "analysis/cache/simulated.h"
+#include "analysis/launches.h"
 #include "analysis/roofline.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "experiments/kinds/counted_kernel.h"
+#include "experiments/kinds/gpu_attention_columns.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/planned_kernel.h"
 #include "gpu/engine/work.h"
@@ -34,18 +36,19 @@ void add_simulated_columns(Report& report) {
 }
 
 std::map<std::string, double> counted_of(const Report& report, const KernelCase& kernel,
-                                         const Parameters& parameters, const Machine& machine) {
+                                         const Parameters& parameters, const Machine& machine, bool simulate,
+                                         std::vector<Launch>& launches) {
   std::map<std::string, double> numbers{{"time_median", kernel.seconds},
                                         {"registers", kernel.use.registers},
                                         {"shared_bytes", static_cast<double>(kernel.use.shared_bytes)}};
-  const gpu::Work work =
-      add_counts(gpu::find_variant(kernel.implementation), parameters, device_of(machine), machine, numbers)
-          .work;
-  KernelCase useful = kernel;
-  useful.flops = work.useful_flops;
-  useful.dram_bytes = work.dram_bytes;
-  const Floors floors = floors_of(useful, report.ceilings);
-  numbers["floor_time"] = std::max(floors.products, floors.dram);
+  const CountedForward counted =
+      add_counts(gpu::find_variant(kernel.implementation), parameters, device_of(machine),
+                 simulate ? std::optional(machine) : std::nullopt, numbers);
+  if (!simulate) {
+    for (const SimulatedColumn& column : simulated_columns()) numbers.erase(column.info.name);
+  }
+  launches = with_use(counted.launches, kernel.all);
+  numbers["floor_time"] = floor_seconds(counted.work, counted.unit, kernel.seconds, report.ceilings);
   numbers["roof_share"] = numbers["floor_time"] / kernel.seconds;
   return numbers;
 }
@@ -53,7 +56,7 @@ std::map<std::string, double> counted_of(const Report& report, const KernelCase&
 }  // namespace
 
 Recounted recount(Report& report, const std::string& prefix,
-                  const std::function<void(const std::string& kernel)>& progress) {
+                  const std::function<void(const std::string& kernel)>& progress, bool simulate) {
   std::vector<KernelCase> kernels = kernel_cases(report);
   std::erase_if(kernels,
                 [&](const KernelCase& kernel) { return !kernel.implementation.starts_with(prefix); });
@@ -61,19 +64,26 @@ Recounted recount(Report& report, const std::string& prefix,
     gpu::find_variant(kernel.implementation);  // refuses before it counts
   const Machine machine = machine_of(report.provenance.gpu, read_machines(machines_folder()));
   add_simulated_columns(report);
+  column_of(report, launches_column());
+  for (const ColumnInfo& info : gpu_attention_columns()) {
+    if (info.name == "exponentials" || info.name == "instruction_q") column_of(report, info);
+  }
+  if (Column* const floors = report.find("floor_time")) floors->info = floor_column();  // of today's meaning
   std::atomic<int64_t> changed = 0;
   parallel_for(static_cast<int64_t>(kernels.size()), 1, [&](int64_t i) {
     const KernelCase& kernel = kernels[i];
     const auto row = static_cast<std::size_t>(kernel.row);
     const Parameters parameters = parameters_of(report, kernel.row);
     bool other = false;
-    for (const auto& [name, value] : counted_of(report, kernel, parameters, machine)) {
+    std::vector<Launch> launches;
+    for (const auto& [name, value] : counted_of(report, kernel, parameters, machine, simulate, launches)) {
       Column* const column = report.find(name);
       if (column == nullptr || column->info.is_text || column->width != 1)
         throw ReportError(fmt::format("there is no column '{}'", name));
       other |= (name.ends_with("_flops") || name.ends_with("_counted")) && column->numbers[row] != value;
       column->numbers[row] = value;
     }
+    if (!launches.empty()) report.find(kLaunchesColumn)->texts[row] = launches_text(launches);
     changed += other ? 1 : 0;
     progress(fmt::format("{}, {}", kernel.implementation, kernel.problem));
   });

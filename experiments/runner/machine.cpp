@@ -23,11 +23,9 @@ struct KnownCeiling {
 
 const std::vector<KnownCeiling>& known_ceilings() {
   static const std::vector<KnownCeiling> known{
-      {"dram", "bytes/s", {""}},
-      {"l2 read", "bytes/s", {""}},
-      {"shared read", "bytes/s", {""}},
-      {"fma", "FLOP/s", {"float32"}},
-      {"tensor", "FLOP/s", {"tf32", "float16", "bfloat16", "float8_e4m3"}},
+      {"dram", "bytes/s", {""}},        {"l2 read", "bytes/s", {""}},
+      {"shared read", "bytes/s", {""}}, {"fma", "FLOP/s", {"float32"}},
+      {"exponentials", "1/s", {""}},    {"tensor", "FLOP/s", {"tf32", "float16", "bfloat16", "float8_e4m3"}},
   };
   return known;
 }
@@ -85,6 +83,10 @@ class Counts {
       table_.fail(*node, fmt::format("'{}' must be a whole number from 1 to {}", key, most));
     return *value;
   }
+  // 0 where it is not there.
+  int64_t if_told(const char* key, int64_t most) {
+    return table_.find(key) == nullptr ? 0 : (*this)(key, most);
+  }
   void finish() {
     if (table_.required_text("source").empty())
       table_.fail(*table_.find("source"), "'source' is empty; it must say where the numbers are printed");
@@ -109,7 +111,8 @@ void read_multiprocessors(TomlTable& table, const std::string& file, Machine& ma
                              .warps = static_cast<int>(counts("warps")),
                              .blocks = static_cast<int>(counts("blocks")),
                              .registers = static_cast<int>(counts("registers")),
-                             .shared_bytes = counts("shared_bytes")};
+                             .shared_bytes = counts("shared_bytes"),
+                             .exponentials = static_cast<int>(counts.if_told("exponentials", 1024))};
   machine.l1_bytes = counts("l1_bytes");
   if (machine.l1_bytes < machine.multiprocessors.shared_bytes) {
     table.fail(table.raw(), fmt::format("'l1_bytes' is {}, less than 'shared_bytes', which it includes",

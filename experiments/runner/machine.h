@@ -12,10 +12,10 @@ namespace splash::experiments {
 
 // One printed figure. "dram" holds for reading and for copying (bytes read plus written).
 struct DatasheetPeak {
-  std::string ceiling;  // "dram", "l2 read", "shared read", "fma", "tensor"
+  std::string ceiling;  // "dram", "l2 read", "shared read", "fma", "exponentials", "tensor"
   std::string dtype;    // of fma and tensor
   double value = 0;
-  std::string units;   // "bytes/s" or "FLOP/s"
+  std::string units;   // "bytes/s", "FLOP/s" or "1/s"
   std::string source;  // where it is printed, and how
 };
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import time
 from pathlib import Path
 
+import h5py
 import pytest
 
 from conftest import Splash
@@ -23,12 +25,27 @@ def test_every_kernel_stands_below_its_roof(splash: Splash):
     assert len(kernels) > 100 and not any(k["implementation"].startswith("torch") for k in kernels)
     for kernel in kernels:
         assert kernel["floor_seconds"]["products"] <= kernel["seconds"]
-        assert kernel["nearest_share"] == max(kernel["floor_seconds"].values()) / kernel["seconds"]
+        # A level of which more is counted than the time allows is not the nearest: a cache above it serves a part.
+        possible = [floor for floor in kernel["floor_seconds"].values() if floor <= 1.05 * kernel["seconds"]]
+        assert kernel["nearest_share"] == max(possible) / kernel["seconds"]
         assert 0 < kernel["wave_yield"] <= 1 and 0 < kernel["warps_share"] <= 1
     # Document 003's question: at head_dim 8192 its kernel has four blocks for 132 multiprocessors.
     question = "1 x 4 heads, 16 x 16, d 8192"
     asked = [k for k in kernels if k["implementation"] == "large_dims/0-one-query" and question in k["problem"]]
     assert asked and all(k["waves"] < 0.5 for k in asked)
+
+
+def test_ceilings_above_the_data_sheet_are_questioned(splash: Splash):
+    doubted = splash.folder / "doubted.h5"
+    shutil.copy(LADDERS, doubted)
+    with h5py.File(doubted, "r+") as file:
+        at = list(file["ceilings/name"].asstr()).index("dram copy")
+        file["ceilings/measured"][at] = 1.39 * file["ceilings/datasheet"][at]
+    why = "the ceiling 'dram copy' was measured at 139 % of the data sheet"
+    for words in (("analyze",), ("diagnose", "--case", "6ad14bbb")):
+        assert why in splash(words[0], str(doubted), *words[1:]).stdout
+        assert "questioned" not in splash(words[0], LADDERS, *words[1:]).stdout
+    assert "139 %, questioned" in splash("show", str(doubted)).stdout
 
 
 def test_tables_are_by_problem(splash: Splash):

@@ -1,5 +1,5 @@
-// Plain FMA and the tensor cores, fed from registers and shared memory alone, on random numbers: a product of
-// zeros needs less power, so the clock stays higher than any real product sees.
+// Plain FMA, exponentials and the tensor cores, fed from registers and shared memory alone, on random
+// numbers: a product of zeros needs less power, so the clock stays higher than any real product sees.
 
 #include <cuda_fp8.h>
 
@@ -32,6 +32,23 @@ __global__ void __launch_bounds__(kFmaThreads)
   float sum = 0;
   for (const float value : x) sum += value;
   if (sum == 1234.5f) span->cycles = 0;  // no thread gets there, but the compiler must compute the sum
+  clock.close(span);
+}
+
+// Chains of 2^-x come to rest at 0.641, far from zeros, infinities and denormals, which a unit might treat
+// apart. The sign is a modifier of the instruction's operand: a link is one instruction.
+__global__ void __launch_bounds__(kExpThreads) exponentials_kernel(int steps, ClockSpan* span) {
+  const SpanClock clock;
+  float x[kExpChains];
+  for (int i = 0; i < kExpChains; ++i) x[i] = 0.001f * static_cast<float>(threadIdx.x + i);
+  for (int step = 0; step < steps; ++step) {
+#pragma unroll
+    for (int i = 0; i < kExpUnroll * kExpChains; ++i)
+      asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(x[i % kExpChains]) : "f"(-x[i % kExpChains]));
+  }
+  float sum = 0;
+  for (const float value : x) sum += value;
+  if (sum == 1234.5f) span->cycles = 0;
   clock.close(span);
 }
 
@@ -119,6 +136,11 @@ void launch_empty(StreamHandle stream) {
 void launch_fma(int blocks, int steps, ClockSpan* span, StreamHandle stream) {
   fma_kernel<<<blocks, kFmaThreads, 0, stream>>>(0.999f, 0.37f, steps, span);
   check_launch("fma_kernel");
+}
+
+void launch_exponentials(int blocks, int steps, ClockSpan* span, StreamHandle stream) {
+  exponentials_kernel<<<blocks, kExpThreads, 0, stream>>>(steps, span);
+  check_launch("exponentials_kernel");
 }
 
 void launch_wgmma(MatrixType type, const void* random, int blocks, int steps, ClockSpan* span,

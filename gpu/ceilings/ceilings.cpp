@@ -59,6 +59,7 @@ std::vector<MeasuredCeiling> measure_ceilings(int device) {
   all.push_back(measure(l2_load(context), context, kBrief));
   all.push_back(measure(shared_load(context), context, kBrief));
   all.push_back(measure(fma_load(context), context, kBrief));
+  all.push_back(measure(exponentials_load(context), context, kBrief));
   for (const char* dtype : {"tf32", "float16", "bfloat16", "float8_e4m3"}) {
     all.push_back(measure(tensor_load(context, dtype), context, kLong));
   }

@@ -36,6 +36,10 @@ void launch_shared_read(const void* in, int blocks, int passes, ClockSpan* span,
 constexpr int kFmaThreads = 512, kFmaChains = 16, kFmaUnroll = 16;
 void launch_fma(int blocks, int steps, ClockSpan* span, StreamHandle stream);
 
+// A step of a thread: kExpChains * kExpUnroll results of the special function units.
+constexpr int kExpThreads = 512, kExpChains = 16, kExpUnroll = 8;
+void launch_exponentials(int blocks, int steps, ClockSpan* span, StreamHandle stream);
+
 enum class MatrixType { tf32, f16, bf16, e4m3 };
 
 // A step of a warp: kMmaTiles^2 products m16n8k(32 bytes). `random`: kMmaBytes of elements.

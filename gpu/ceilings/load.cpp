@@ -170,6 +170,19 @@ Load fma_load(const LoadContext& context) {
           }};
 }
 
+Load exponentials_load(const LoadContext& context) {
+  constexpr int kSteps = 500;
+  const int blocks = 4 * context.device.multiprocessors;
+  return {.name = "exponentials",
+          .dtype = "",
+          .units = "1/s",
+          .method = fmt::format("2^-x (ex2.approx) of registers; {} independent chains a thread", kExpChains),
+          .work = 1.0 * kExpUnroll * kExpChains * kSteps * kExpThreads * blocks,
+          .enqueue = [=, stream = context.stream.handle(), span = context.span] {
+            launch_exponentials(blocks, kSteps, span, stream);
+          }};
+}
+
 Load tensor_load(const LoadContext& context, const std::string& dtype) {
   const MatrixType type = matrix_type(dtype);
   const int k = elements_in_32_bytes(type);

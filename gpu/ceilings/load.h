@@ -27,6 +27,7 @@ Load copy_call_load(const LoadContext& context);  // DRAM, by cudaMemcpyAsync
 Load read_load(const LoadContext& context);       // DRAM
 Load l2_load(const LoadContext& context);
 Load shared_load(const LoadContext& context);
+Load exponentials_load(const LoadContext& context);
 Load fma_load(const LoadContext& context);
 Load tensor_load(const LoadContext& context,
                  const std::string& dtype);  // tf32, float16, bfloat16, float8_e4m3

@@ -36,6 +36,13 @@ struct Limits {
 enum class MathUnit { fp32, tf32, f16 };  // f16 stands for fp16 and bf16 tensor products
 const char* to_string(MathUnit unit);     // "float32", "tf32", "float16"
 
+// What one kernel of a call asks.
+struct KernelWork {
+  std::string kernel;  // as its trace names it
+  double executed_flops = 0, dram_bytes = 0, l2_bytes = 0;
+  double exponentials = 0;  // as Work's
+};
+
 // Counted by count_work() from the variant's trace, not measured (MATH: Counting).
 struct Work {
   double useful_flops = 0;    // 4 d a visible and selected pair
@@ -44,11 +51,19 @@ struct Work {
   // nothing, a larger one what is touched of it twice: once out and once back.
   double dram_bytes = 0;
   double l2_bytes = 0;  // that the blocks ask for, as if L1 held nothing
+  // Results of the special function units. Softmax: of every score as executed, padding and masked halves of
+  // tiles included, and of every thread that corrects a sum; the few that merge parts of a row are left out.
+  // Entmax of alpha 1.5 and 2: none. The power normalizer: a logarithm and an exponential a selected pair at
+  // most. Other alphas: NaN, for the data decides.
+  double exponentials = 0;
+  std::vector<KernelWork> kernels{};  // in order of launch; what two of them touch in DRAM counts for both
 };
 
 struct Tile {
   int q = 1, k = 1, d = 0;  // queries, keys and head dimensions a block works on at a time; d 0: all
   int stages = 1;           // tiles of K and V in flight
+  int instruction_q =
+      0;  // rows of the instruction that multiplies: 64 of wgmma; 0: 16 on tensor cores, else 1
 };
 
 struct KernelLaunch {

@@ -1,6 +1,7 @@
 #include "gpu/engine/work.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.h"
 #include "core/touched_bytes.h"
@@ -24,6 +25,22 @@ int64_t kept_of_row(const AttentionSpec& spec, const RowMask& row) {
     if (block.begin < block.end) kept += std::min(block.count(), selection.k_keep);
   }
   return kept;
+}
+
+// What the trace counts is the softmax's.
+double exponentials_of(const AttentionSpec& spec, double traced) {
+  const Normalizer& normalizer = spec.normalizer;
+  if (normalizer.kind == NormalizerKind::softmax) return traced;
+  if (normalizer.kind != NormalizerKind::entmax) return 2 * selected_pairs(spec);
+  const bool powers = std::any_of(normalizer.alpha.begin(), normalizer.alpha.end(),
+                                  [](double alpha) { return alpha != 1.5 && alpha != 2; });
+  return powers ? std::numeric_limits<double>::quiet_NaN() : 0;
+}
+
+double dram_bytes_of(const TouchedBytes& touched, const DeviceInfo& device) {
+  const int64_t workspace = touched.of(Operand::workspace);
+  const auto tensors = static_cast<double>(touched.all() - workspace);
+  return workspace > device.l2_bytes ? tensors + 2 * static_cast<double>(workspace) : tensors;
 }
 
 }  // namespace
@@ -55,19 +72,29 @@ Work count_work(const Variant& variant, const AttentionSpec& spec, Dtype dtype, 
   work.useful_flops = 4 * static_cast<double>(spec.shape.head_dim) * selected_pairs(spec);
   TouchedBytes touched;
   BlockTrace trace;
-  for (const KernelTrace& kernel : variant.trace(spec, dtype, plan)) {
+  const std::vector<KernelTrace> kernels = variant.trace(spec, dtype, plan);
+  for (const KernelTrace& kernel : kernels) {
+    KernelWork of_kernel{.kernel = kernel.kernel};
+    TouchedBytes touched_by_it;
     for (int64_t block = 0; block < kernel.blocks; ++block) {
       trace.clear();
       kernel.run(block, trace);
-      work.executed_flops += trace.flops();
+      of_kernel.executed_flops += trace.flops();
+      of_kernel.exponentials += trace.exponentials();
       touched.add(trace);
+      if (kernels.size() > 1) touched_by_it.add(trace);
       for (const BlockTrace::Range& range : trace.ranges())
-        work.l2_bytes += static_cast<double>(range.bytes * range.rows);
+        of_kernel.l2_bytes += static_cast<double>(range.bytes * range.rows);
     }
+    work.executed_flops += of_kernel.executed_flops;
+    work.l2_bytes += of_kernel.l2_bytes;
+    work.exponentials += of_kernel.exponentials;
+    of_kernel.dram_bytes = dram_bytes_of(touched_by_it, device);
+    work.kernels.push_back(std::move(of_kernel));
   }
-  const int64_t workspace = touched.of(Operand::workspace);
-  work.dram_bytes = static_cast<double>(touched.all() - workspace);
-  if (workspace > device.l2_bytes) work.dram_bytes += 2 * static_cast<double>(workspace);
+  work.dram_bytes = dram_bytes_of(touched, device);
+  work.exponentials = exponentials_of(spec, work.exponentials);
+  if (work.kernels.size() == 1) work.kernels.front().dram_bytes = work.dram_bytes;
   return work;
 }
 

@@ -200,6 +200,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
                    .shared_bytes = dense.shared_bytes}};
   plan.workspace_bytes = variant_workspace_bytes(spec, dtype);
   plan.unit = MathUnit::f16;
+  plan.tile.instruction_q = 64;
   return plan;
 }
 

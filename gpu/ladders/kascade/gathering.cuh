@@ -225,7 +225,7 @@ auto with_kernel(const AttentionSpec& spec, Dtype dtype, F&& f) {
 
 inline Plan plan_gathering(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
   const Problem p = Problem::of(spec, kTileRows);
-  Plan plan{.tile = {.q = kTileRows, .k = kTileRows, .stages = kStages}};
+  Plan plan{.tile = {.q = kTileRows, .k = kTileRows, .stages = kStages, .instruction_q = 64}};
   with_kernel(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
     plan.kernels = {{"attend_gathering", reinterpret_cast<const void*>(kernel),
                      std::min(p.items, device.multiprocessors), kThreads, shared_bytes}};

@@ -166,6 +166,7 @@ struct ListWalk {
   bool whole_tiles = false;
   bool through_l1 = false;
   int cluster = 1;  // blocks that work on one piece: each reads the list, together they read each key once
+  int corrections_of_row = 4;  // a step: of each of the four threads that hold it
 };
 
 // One piece of work an item.
@@ -212,6 +213,7 @@ std::vector<KernelTrace> trace_items(const AttentionSpec& spec, Dtype dtype, con
       }
       trace.multiply(p.rows, walk.tile_keys, walk.padded_dim);
       trace.multiply(p.rows, walk.padded_dim, walk.tile_keys);
+      trace.exponentiate(p.rows, walk.tile_keys, walk.corrections_of_row);
       trace.next_step();
     }
     for_each_head([&](int64_t head, int token, int count) { rows.write_out(trace, head, token, count); });

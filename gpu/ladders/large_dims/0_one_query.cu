@@ -113,6 +113,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
     }
     rows.write_out(trace, head, query, 1);
     trace.multiply(1, keys, p.head_dim);
+    trace.exponentiate(1, keys, 0);
     trace.multiply(1, p.head_dim, keys);
   };
   return {{.kernel = "one_query", .blocks = plan.kernels[0].blocks, .through_l1 = true, .run = run}};

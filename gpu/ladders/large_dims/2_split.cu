@@ -186,6 +186,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
       }
       trace.next_step();
       rows.read_v(trace, head / p.group, first_key, kKeys, columns);
+      trace.exponentiate(kQueries, kKeys, 1);  // by every block of a slice of the values
       trace.multiply(kQueries, width, round_up(std::min(kKeys, p.kv_len - first_key), 4));
       trace.next_step();
     }

@@ -358,6 +358,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
                    split.parts, score_at(1, 0, 0, 0));
       }
       rows.read_v(trace, head / p.group, first_key, kValueKeys, columns);
+      trace.exponentiate(queries, kValueKeys, 1);  // by every block of a slice of the values
       trace.multiply(queries, kColumns, kValueKeys);
       trace.next_step();
     }

@@ -244,6 +244,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
        .shared_bytes = bf16 ? round_up(ring_bytes, 1024) + kConsumers * 2 * 64 * kPanel : ring_bytes}};
   plan.workspace_bytes = s.rows() * layout.pitch * int64_t{sizeof(float)};
   plan.unit = bf16 ? MathUnit::f16 : MathUnit::tf32;
+  plan.tile.instruction_q = 64;
   return plan;
 }
 
@@ -331,6 +332,10 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
       const int seen = p.visible_keys(static_cast<int>(row % p.q_len));
       for (int pass = 0; pass < (seen > kHeld ? 2 : 1); ++pass)
         trace.read(Operand::workspace, row * pitch, round_up(seen, 4) * int64_t{sizeof(float)});
+      // The first held keys keep their powers where there are no more.
+      const int64_t held = ceil_div(seen, kHeld), written = ceil_div(pitch / int64_t{sizeof(float)}, kHeld);
+      trace.exponentiate(held, kHeld, 32);
+      trace.exponentiate(written - (seen > 0 && seen <= kHeld ? 1 : 0), kHeld, 0);
     }
     trace.next_step();
     for (int64_t row = block * kRows; row < std::min((block + 1) * kRows, int64_t{p.heads} * p.q_len); ++row)

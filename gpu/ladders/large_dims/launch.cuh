@@ -68,6 +68,8 @@ inline std::vector<KernelTrace> trace_clusters(const AttentionSpec& spec, Dtype 
         trace.multiply(queries, keys, work.dims);
         trace.multiply(queries, work.dims, keys);
       }
+      trace.exponentiate(queries, 128,
+                         32);  // a row's warp: four scores a lane, however few keys, and the sum
       trace.next_step();
     }
     rows.write_out(trace, head, first_query, queries);

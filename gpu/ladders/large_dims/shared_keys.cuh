@@ -100,6 +100,7 @@ inline std::vector<KernelTrace> trace_shared_keys(const AttentionSpec& spec, Dty
       rows.read_q(trace, head, first_query, queries);
       rows.read_k(trace, kv_head, first_key, kKeys);
       trace.multiply(queries, kKeys, round_up(p.head_dim, kChunk));
+      trace.exponentiate(queries, kKeys, 1);
       trace.next_step();
       if (tile > 0) trace.read(sums, at, bytes);
       rows.read_v(trace, kv_head, first_key, kKeys);

@@ -238,6 +238,7 @@ Plan plan(const AttentionSpec& spec, Dtype, const DeviceInfo&) {
       {"screen_kernel", screen, int64_t{p.heads} * to.q_tiles, 32 * kScreenWarps,
        static_cast<int64_t>(one_panel ? sizeof(ScreenShared<1>) : sizeof(ScreenShared<2>))}};
   plan.unit = MathUnit::f16;
+  plan.tile.instruction_q = 64;
   return plan;
 }
 

@@ -224,8 +224,8 @@ __global__ void __launch_bounds__(Config<kDim>::kThreads, 1)
 template <int kDim>
 Plan plan_for(const AttentionSpec& spec, const Entry& entry) {
   using C = Config<kDim>;
-  return tiled_plan(spec, {.q = C::kTileM, .k = C::kTileN, .stages = C::kStages}, "warp-specialised",
-                    C::kThreads, entry);
+  return tiled_plan(spec, {.q = C::kTileM, .k = C::kTileN, .stages = C::kStages, .instruction_q = 64},
+                    "warp-specialised", C::kThreads, entry);
 }
 
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
@@ -238,7 +238,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
 }
 
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
-  return trace_walk(spec, dtype, plan, {.longest_first = true, .backwards = true});
+  return trace_walk(spec, dtype, plan, {.longest_first = true, .backwards = true, .threads_of_row = 4});
 }
 
 const Variant kVariant{

@@ -188,7 +188,7 @@ Plan split_plan(const AttentionSpec& spec, Dtype dtype) {
     using T = typename I::Element;
     using C = Config<I::kHeadDim>;
     return tiled_plan(
-        spec, {.q = kRows, .k = C::kTileN}, kName, C::kThreads,
+        spec, {.q = kRows, .k = C::kTileN, .instruction_q = 64}, kName, C::kThreads,
         {reinterpret_cast<const void*>(attention<T, I::kHeadDim>), sizeof(Shared<T, I::kHeadDim>)});
   });
 }
@@ -216,7 +216,7 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const KernelLaunch& kernel = plan.kernels.front();
   if (kernel.name != kName) return find_variant(kLargeGrids).trace(spec, dtype, plan);
-  return trace_walk(spec, dtype, plan, {.at_once = kernel.threads / kWarpgroup});
+  return trace_walk(spec, dtype, plan, {.at_once = kernel.threads / kWarpgroup, .threads_of_row = 4});
 }
 
 const Variant kVariant{

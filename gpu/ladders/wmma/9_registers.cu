@@ -210,13 +210,13 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
     using T = typename I::Element;
     using C = Config<I::kHeadDim>;
     return tiled_plan(
-        spec, {.q = C::kTileM, .k = C::kTileN, .stages = kStages}, "registers", kThreads,
+        spec, {.q = C::kTileM, .k = C::kTileN, .stages = kStages, .instruction_q = 64}, "registers", kThreads,
         {reinterpret_cast<const void*>(attention<T, I::kHeadDim>), sizeof(Shared<T, I::kHeadDim>)});
   });
 }
 
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
-  return trace_walk(spec, dtype, plan, {.longest_first = true, .first_anyway = true});
+  return trace_walk(spec, dtype, plan, {.longest_first = true, .first_anyway = true, .threads_of_row = 4});
 }
 
 const Variant kVariant{

@@ -190,6 +190,7 @@ struct Walk {
   bool backwards = false;
   int at_once = 1;  // tiles that the block's warpgroups take side by side
   bool through_l1 = false;
+  int threads_of_row = kWarp;  // each corrects the row's sum once a tile
 };
 
 // One piece of work a tile of queries, as tiled_plan() says.
@@ -213,6 +214,7 @@ inline std::vector<KernelTrace> trace_walk(const AttentionSpec& spec, Dtype dtyp
       fetch(walk.backwards ? tiles - 1 - turn : turn);
       trace.multiply(tile_q, tile_k, dim);
       trace.multiply(tile_q, dim, tile_k);
+      trace.exponentiate(tile_q, tile_k, walk.threads_of_row);
     }
     if (tiles > 0 && walk.one_ahead) fetch(tiles);
     trace.next_step();
