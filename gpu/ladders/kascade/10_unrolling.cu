@@ -39,11 +39,12 @@ struct UnrolledWork {
 };
 
 template <class Work>
-Variant variant_of(const char* name, const char* idea) {
+Variant variant_of(const char* name, const char* idea, const char* finding) {
   return {.ladder = "kascade",
           .rung = 10,
           .name = name,
           .idea = idea,
+          .finding = finding,
           .predicted = {.over = "4-prefetch"},
           .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
                      .head_dim_max = kDim,
@@ -57,12 +58,14 @@ Variant variant_of(const char* name, const char* idea) {
 }
 
 const Variant kRolled = variant_of<UnrolledWork<Unroll<1, 1, 1>, 1>>(
-                  "unroll-1", "rung 4 with every loop of its products rolled: #pragma unroll 1"),
+                  "unroll-1", "rung 4 with every loop of its products rolled: #pragma unroll 1",
+                  "40 ms at 32k where rung 4 takes 4.2 (an H100): sums live in local memory."),
               kDepthRolled = variant_of<UnrolledWork<Unroll<1, 64, 64>, 1>>(
-                  "unroll-depth-1",
-                  "rung 4 with the loop over head_dim rolled, the one that registers allow"),
+                  "unroll-depth-1", "rung 4 with the loop over head_dim rolled, the one that registers allow",
+                  "4.32 ms at 32k where rung 4 takes 4.22 (an H100): 2 % slower."),
               kTwoTiles = variant_of<UnrolledWork<FullUnroll, 2>>(
-                  "unroll-tiles-2", "rung 4 with the loop over tiles written out twice");
+                  "unroll-tiles-2", "rung 4 with the loop over tiles written out twice",
+                  "4.21 ms at 32k where rung 4 takes 4.22 (an H100): no gain.");
 const VariantRegistration kRegistrations[] = {VariantRegistration(kRolled), VariantRegistration(kDepthRolled),
                                               VariantRegistration(kTwoTiles)};
 

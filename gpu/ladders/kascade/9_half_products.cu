@@ -71,6 +71,9 @@ const Variant kVariant{
     .rung = 9,
     .name = "half-products",
     .idea = "rung 2 without the hint: a tile's P V is accumulated in float16, and added to a float32 O",
+    .finding =
+        "8.56 ms at 32k where float32 sums take 8.47 (an H100): the hint gains 1 %, for the products were "
+        "never the limit.",
     .predicted = {.over = "2-no-broadcast", .low = 1 / 1.05, .high = 1 / 1.03, .claim = "S1.5"},
     .limits = {.dtypes = {Dtype::f16},
                .head_dim_max = kDim,
