@@ -11,6 +11,7 @@ A table stands between two markers; the words of the first are how the claims' i
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 
@@ -37,7 +38,7 @@ def lines(report: Report, beginnings: tuple[str, ...]) -> list[str]:
     names = ("id", "claim", "theirs", "ours", "verdict")
     claims = sorted(zip(*(report.claims[name].values for name in names), strict=True)) if report.claims else []
     rows = [
-        cells([id_, claim, theirs, f"{ours:.3g}", verdict])
+        cells([id_, claim, theirs, "-" if math.isnan(ours) else f"{ours:.3g}", verdict])
         for id_, claim, theirs, ours, verdict in claims
         if id_.startswith(beginnings)
     ]
