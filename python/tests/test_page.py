@@ -167,7 +167,7 @@ def test_the_head_of_the_recorded_kernels(ladders) -> None:
     warnings, versions = (ladders.results[name].values for name in ("warning", "version"))
     assert f"{sum(map(bool, warnings))} cases were timed under a changing clock" in text
     assert f"{sum(version.startswith('not run') for version in versions)} cases were not run" in text
-    assert "Of 42 claims: measured 25 reproduced, 16 refuted; 1 not comparable." in text
+    assert "Of 42 claims: measured 25 reproduced, 13 refuted; 4 not comparable." in text
     ceilings = ladders.ceilings.to_dataframe().set_index(["name", "dtype"])
     dram, tensor = ceilings.loc[("dram read", "")], ceilings.loc[("tensor", "float16")]
     assert f"{dram['measured'] * 1e-12:.3g} TB/s" in text and "990 TFLOP/s" in text

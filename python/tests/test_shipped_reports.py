@@ -134,6 +134,6 @@ def test_counters_name_functions(path: Path) -> None:
     assert all(name.isidentifier() for name in named), named
 
 
-@pytest.mark.parametrize("name", ["flagship-h200", "ladders-h200", "papers-h200", "reproduce-quick"])
+@pytest.mark.parametrize("name", ["flagship-h200", "ladders-h200", "papers-h200"])
 def test_the_history_tells_of_the_migration(name: str) -> None:
     assert "splash migrate" in str(open_report(FOLDER / f"{name}.h5").attributes["history"])
