@@ -61,9 +61,9 @@ std::vector<double> launch_seconds_of(const std::vector<NcuKernel>& kernels, con
   const auto launches = static_cast<std::size_t>(kernel.launches);
   if (launches == 1 || kernels.size() % launches != 0) return {};
   std::vector<double> seconds(launches);
-  const double calls = static_cast<double>(kernels.size() / launches);
+  const std::size_t calls = kernels.size() / launches;
   for (std::size_t i = 0; i < kernels.size(); ++i)
-    seconds[i % launches] += counters_of(kernels[i]).seconds / calls;
+    seconds[i % launches] += counters_of(kernels[i]).seconds / static_cast<double>(calls);
   const bool known = std::none_of(seconds.begin(), seconds.end(), [](double s) { return std::isnan(s); });
   return known ? seconds : std::vector<double>{};
 }

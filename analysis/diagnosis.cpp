@@ -288,7 +288,7 @@ class Diagnostician {
 
   // "shared memory: 166 KB a block, so one of 8 warps fits"
   std::string held_back() const {
-    const std::string limit = to_string(occupancy_.limit);
+    std::string limit = to_string(occupancy_.limit);
     if (occupancy_.limit != OccupancyLimit::shared_memory || occupancy_.blocks > 1) return limit;
     return fmt::format("{}: {:.3g} KB a block, so one of {:.0f} warps fits", limit,
                        1e-3 * static_cast<double>(kernel_.use.shared_bytes),
