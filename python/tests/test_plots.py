@@ -100,6 +100,30 @@ def test_no_kernel_stands_above_its_roof(ladders) -> None:
         assert above == (1 if axes.get_title("left") == "L2" else 0)
 
 
+def test_exponentials_have_a_panel_where_their_ceiling_was_measured(ladders) -> None:
+    import dataclasses
+
+    import xarray as xr
+
+    assert len(FIGURES["roofline"](ladders).axes) == 2  # recorded before it was
+    rate = 16 * 132 * 1.98e9
+    one = ladders.ceilings.isel({next(iter(ladders.ceilings.sizes)): [0]}).copy(deep=True)
+    for name, value in (("name", "exponentials"), ("dtype", ""), ("measured", rate)):
+        one[name].values[0] = value
+    more = xr.concat([ladders.ceilings, one], next(iter(ladders.ceilings.sizes)))
+    drawn = FIGURES["roofline"](dataclasses.replace(ladders, ceilings=more))
+    *_, panel = drawn.axes
+    assert panel.get_title("left") == "exponentials" and "an exponential" in panel.get_xlabel()
+    slope = next(line for line in panel.lines if line.get_linestyle() == "-")
+    (left, ridge), (low, top) = slope.get_data()
+    assert low / left == pytest.approx(rate) and top / ridge == pytest.approx(rate)
+    dots = [line.get_data() for line in panel.lines if line.get_linestyle() == "None"]
+    names = ladders.results["implementation"].values[ladders.results["exponentials"].values > 0]
+    assert 0 < sum(x.size for x, _ in dots) <= names.size
+    for x, y in dots:
+        assert (y <= np.minimum(top, x * rate)).all() and np.isfinite(x).all()
+
+
 def test_a_report_without_ceilings_has_no_roofline(ladders) -> None:
     import dataclasses
 

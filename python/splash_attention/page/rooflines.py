@@ -57,7 +57,7 @@ def rooflines(report: Report, tables: list[tuple[str, xr.Dataset]]) -> list[dict
     panels = []
     units = [unit for unit in UNIT_WORDS if _rate(report, unit)]
     for unit in units:
-        for level, column, names in LEVELS:
+        for level, column, names, _ in LEVELS:
             slopes = [found for name in names if (found := ceiling(report, name))]
             if slopes:
                 slope = max(slopes, key=lambda found: found.measured)

@@ -1,4 +1,5 @@
-"""Where the GPU kernels of a report stand below the ceilings measured beside them, at DRAM and at L2."""
+"""Where the GPU kernels of a report stand below the ceilings measured beside them, at DRAM, at L2 and at the special function
+units, which give the exponentials."""
 
 from __future__ import annotations
 
@@ -11,13 +12,19 @@ from splash_attention.plots import style
 from splash_attention.plots.data import NotInReport, cases_with, figure
 from splash_attention.reports import Report
 
-LEVELS = (("DRAM", "dram_bytes_counted", ("dram copy", "dram read")), ("L2", "l2_bytes_counted", ("l2 read",)))
+# A panel's title, what is counted, of which ceiling it is a part, and the axis's words.
+LEVELS = (
+    ("DRAM", "dram_bytes_counted", ("dram copy", "dram read"), "executed FLOPs a byte asked of DRAM (counted)"),
+    ("L2", "l2_bytes_counted", ("l2 read",), "executed FLOPs a byte asked of L2 (counted)"),
+)
+EXPONENTIALS = ("exponentials", "exponentials", ("exponentials",), "executed FLOPs an exponential (counted)")
 UNIT_WORDS = {"float32": "float32 units", "tf32": "tf32 tensor", "float16": "fp16 tensor", "bfloat16": "bf16 tensor"}
 
 
 @figure("roofline")
 def figure_roofline(report: Report) -> Figure:
-    """Executed FLOP/s of every kernel over its FLOPs a byte, below bandwidths and rates measured in the same run."""
+    """Executed FLOP/s of every kernel over its FLOPs a byte, and an exponential where the report has their ceiling, below
+    bandwidths and rates measured in the same run."""
     data = cases_with(
         report, "implementation", "executed_flops", "dram_bytes_counted", "l2_bytes_counted", "time_median"
     )
@@ -25,12 +32,15 @@ def figure_roofline(report: Report) -> Figure:
     flops = data["executed_flops"].values
     achieved = flops / data["time_median"].values
     ladders = np.array([str(name).partition("/")[0] for name in data["implementation"].values])
-    drawn, axes = style.canvas(1, len(LEVELS), (11, 5.2), sharey=True)
-    for panel, (level, column, ceilings) in zip(axes[0], LEVELS, strict=True):
-        intensity = flops / data[column].values
-        _roof(panel, max(_measured(report, name) for name in ceilings), rates, intensity)
+    levels = [*LEVELS, EXPONENTIALS] if _has_exponentials(report, data) else LEVELS
+    drawn, axes = style.canvas(1, len(levels), (5.5 * len(levels), 5.2), sharey=True)
+    for panel, (level, column, ceilings, words) in zip(axes[0], levels, strict=True):
+        counts = data[column].values
+        asks = counts > 0  # of entmax and the power approximation nothing is an exponential
+        intensity = np.divide(flops, counts, out=np.full_like(flops, np.nan), where=asks)
+        _roof(panel, max(_measured(report, name) for name in ceilings), rates, intensity[asks])
         for at, ladder in enumerate(sorted(set(ladders))):
-            chosen = ladders == ladder
+            chosen = (ladders == ladder) & asks
             panel.plot(
                 intensity[chosen],
                 achieved[chosen],
@@ -41,7 +51,7 @@ def figure_roofline(report: Report) -> Figure:
                 label=style.plain(ladder),
             )
         panel.set_title(level)
-        panel.set_xlabel(f"executed FLOPs a byte asked of {level} (counted)")
+        panel.set_xlabel(words)
         style.log_axis(panel, "x")
         style.log_axis(panel, "y")
     axes[0, 0].set_ylabel("executed FLOP/s")
@@ -55,6 +65,10 @@ def figure_roofline(report: Report) -> Figure:
     context += " counts as executed; what L1 serves counts as asked of L2, so a dot may lie above L2's slope."
     style.headline(drawn, finding, context + " Logarithmic axes.")
     return drawn
+
+
+def _has_exponentials(report: Report, data: xr.Dataset) -> bool:
+    return "exponentials" in data and "exponentials" in report.ceilings.get("name", xr.DataArray([])).values
 
 
 def units_of(data: xr.Dataset) -> list[str]:
