@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from splash_attention.aux import Aux
+    from splash_attention.captures import capture, read_capture
     from splash_attention.functional import entmax, entmax15, sparsemax, splash_attention
     from splash_attention.module import AdaptiveSplashAttention
     from splash_attention.reports import Report, ReportError, open_report, recorded_report
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 # Found when they are asked for: reports need h5py and xarray, the module PyTorch, the functions the built extension.
 _HOMES = {
     "Aux": "aux",
+    "capture": "captures",
+    "read_capture": "captures",
     "entmax": "functional",
     "entmax15": "functional",
     "sparsemax": "functional",

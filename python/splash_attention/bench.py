@@ -33,22 +33,23 @@ EXAMPLES = """\
 examples:
   python -m splash_attention.bench --shape 1,16,16,16384,16384,64 --causal --backward
   python -m splash_attention.bench --device cpu --shape 1,8,8,2048,2048,64 --dtype float32 --out bench.h5
+  python -m splash_attention.bench --inputs heads.h5 --layer 12     (of splash_attention.capture)
 """
 Call = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def implementations(words: argparse.Namespace) -> dict[str, Call]:
     """Name -> what computes attention of (q, k, v)."""
-    causal, alpha = words.causal, words.alpha
+    causal, alpha, scale = words.causal, words.alpha, words.scale
 
     def dense(backend: SDPBackend) -> Call:
         def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             with sdpa_kernel(backend):
-                return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+                return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
         return call
 
-    calls: dict[str, Call] = {"splash": lambda q, k, v: splash_attention(q, k, v, alpha=alpha, causal=causal)}
+    calls: dict[str, Call] = {"splash": lambda q, k, v: splash_attention(q, k, v, alpha=alpha, causal=causal, scale=scale)}
     backends = ["FLASH_ATTENTION", "MATH"] + (["CUDNN_ATTENTION", "EFFICIENT_ATTENTION"] if words.device == "cuda" else [])
     for name in backends:
         calls["torch-" + name.split("_")[0].lower()] = dense(getattr(SDPBackend, name))
@@ -59,14 +60,14 @@ def implementations(words: argparse.Namespace) -> dict[str, Call]:
 
         def unfused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             group = q.shape[1] // k.shape[1]
-            scores = q @ k.repeat_interleave(group, 1).transpose(-1, -2) * q.shape[-1] ** -0.5
+            scores = q @ k.repeat_interleave(group, 1).transpose(-1, -2) * scale
             if causal:
                 hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
                 scores = scores.masked_fill(hidden.triu(scores.shape[-1] - scores.shape[-2] + 1), -torch.inf)
             return row(scores, dim=-1) @ v.repeat_interleave(group, 1)
 
         calls["entmax"] = unfused
-    if words.device == "cuda":
+    if words.device == "cuda" and scale == words.shape[-1] ** -0.5:  # adasplash has no other
         with contextlib.suppress(ImportError):
             from adasplash import adasplash
 
@@ -75,7 +76,7 @@ def implementations(words: argparse.Namespace) -> dict[str, Call]:
 
 
 def inputs(words: argparse.Namespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q of the given variance, k, v and dO of variance 1."""
+    """q of the given variance, k, v and dO of variance 1; or those of a capture."""
     batch, q_heads, kv_heads, q_len, kv_len, dim = words.shape
     generator = torch.Generator(words.device).manual_seed(words.seed)
 
@@ -83,6 +84,9 @@ def inputs(words: argparse.Namespace) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         values = torch.randn(batch, heads, length, dim, generator=generator, device=words.device)
         return (values * variance**0.5).to(getattr(torch, words.dtype))
 
+    if words.captured:
+        q, k, v = (t.to(words.device, getattr(torch, words.dtype)).detach() for t in words.captured)
+        return q, k, v, normal(q_heads, q_len)
     return normal(q_heads, q_len, words.query_variance), normal(kv_heads, kv_len), normal(kv_heads, kv_len), normal(q_heads, q_len)
 
 
@@ -121,7 +125,7 @@ def error_of(out: Tensor, words: argparse.Namespace) -> float:
     q, k, v, _ = inputs(words)
     last = min(CHECKED_QUERIES, q.shape[2])
     exact = splash_attention(
-        *(t[:1, :1].double().cpu() for t in (q[:, :, -last:], k, v)), alpha=words.alpha, causal=words.causal
+        *(t[:1, :1].double().cpu() for t in (q[:, :, -last:], k, v)), alpha=words.alpha, causal=words.causal, scale=words.scale
     )
     difference = out[:1, :1, -last:].double().cpu() - exact
     return float(difference.square().sum() / exact.square().sum())
@@ -163,7 +167,11 @@ def write(cases: list[dict[str, Any]], words: argparse.Namespace, started: str) 
 
     parameters = dict(zip(("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim"), words.shape))
     parameters |= {"dtype": words.dtype, "alpha": words.alpha, "causal": int(words.causal)}
-    parameters |= {"query_variance": words.query_variance, "pass": "forward+backward" if words.backward else "forward"}
+    parameters |= {"pass": "forward+backward" if words.backward else "forward"}
+    if words.captured:
+        parameters |= {"inputs": words.inputs.name, "layer": words.layer, "scale": words.scale}
+    else:
+        parameters |= {"query_variance": words.query_variance}
     described = {name: ("text" if isinstance(value, str) else "1", name, "set by the run") for name, value in parameters.items()}
     described |= {
         "experiment": ("text", "experiment", "python -m splash_attention.bench"),
@@ -228,6 +236,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--samples", type=int, default=15)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", action="append", metavar="NAME", help="one implementation; may be given again")
+    parser.add_argument("--inputs", type=Path, metavar="FILE.h5", help="a model's heads, in place of --shape and --causal: splash_attention.capture")
+    parser.add_argument("--layer", type=int, default=0, help="of --inputs")
     parser.add_argument("--out", type=Path, metavar="FILE.h5", help="write a report")
     return parser
 
@@ -238,6 +248,17 @@ def main(arguments: list[str] | None = None) -> int:
     words.given = sys.argv[1:] if arguments is None else arguments
     words.dtype = words.dtype or ("bfloat16" if words.device == "cuda" else "float32")
     started = _now()
+    words.captured, words.scale = (), words.shape[-1] ** -0.5
+    if words.inputs:
+        from splash_attention.captures import read_capture
+
+        try:
+            *words.captured, words.scale, words.causal = read_capture(words.inputs, layer=words.layer)
+        except (OSError, ValueError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return USAGE
+        q, k, _ = words.captured
+        words.shape = (*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3])
     if words.out:
         try:
             prepare_place(words.out)

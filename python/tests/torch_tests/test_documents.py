@@ -16,7 +16,10 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/questions/how-do-i-use-it-from-python.md"])
-def test_examples_run(document: str, capsys: pytest.CaptureFixture) -> None:
+def test_examples_run(
+    document: str, capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall((ROOT / document).read_text(encoding="utf-8"))
     assert blocks
     exec(compile("import torch\n" + "".join(blocks), document, "exec"), {})

@@ -1,0 +1,215 @@
+"""What a model's attention works on, kept in a file: its own q, k and v on its own text, to study or to time.
+
+    with capture(model, "heads.h5", layers=[0, 12]):
+        model(**tokenizer(text, return_tensors="pt"))
+    q, k, v, scale, causal = read_capture("heads.h5", layer=12)
+
+    python -m splash_attention.bench --inputs heads.h5 --layer 12
+
+The file is HDF5: /layer names the layers, each /call-N holds one call of the model: q [layer, batch, q_heads, q_len, head_dim],
+k and v [layer, batch, kv_heads, kv_len, head_dim], after rotation and with what a cache holds; scale [layer]; causal; token_id
+[batch, token] where the model was given input_ids. The root's attributes tell of the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from splash_attention import checks
+from splash_attention.apart import NotReadError, try_apart
+from splash_attention.contained import NotContainedError, require_contained
+from splash_attention.printable import one_line
+from splash_attention.seal import Seal, check_seal, seal
+from splash_attention.whole_file import prepare_place, whole_file
+
+_WORD = "splash_capture"  # the implementation's name while a model is captured
+SCHEMA = "splash capture 1"
+
+
+@dataclass
+class _Call:
+    layers: dict[int, tuple[Tensor, Tensor, Tensor, float]] = field(default_factory=dict)
+    causal: bool | None = None
+    token_id: Tensor | None = None
+
+
+@contextlib.contextmanager
+def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None, dtype: str = "float32") -> Iterator[None]:
+    """Writes what each call of the model inside the `with` gives its attention to; the model computes what it always does.
+
+    model: of transformers (5.0 or newer), whose attention goes through its attention interface. path: an HDF5 file, written
+    whole when the `with` ends without an exception. layers: their numbers, from 0; None: all. dtype: "float32", or "float16",
+    half as large. While it runs, a model with attn_implementation="eager" computes by PyTorch's sdpa.
+
+    Raises ValueError for a layer that no call reached, for a model whose attention does not pass here, and for layers whose heads
+    differ in number or size (capture them apart); NotImplementedError for padded batches and for masks that are neither causal
+    nor absent (sliding windows, packed sequences): their heads are not what the file would say; OSError where the file cannot be
+    written, which is tried first.
+    """
+    from transformers import AttentionInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if dtype not in ("float32", "float16"):
+        raise ValueError(f'dtype is {dtype!r}; allowed are "float32" and "float16"')
+    path, wanted = Path(path), None if layers is None else sorted(set(layers))
+    prepare_place(path)
+    given = model.config._attn_implementation
+    computes = "sdpa" if given in (None, "eager") else given
+    calls: list[_Call] = []
+    places: dict[int, int] = {}  # of modules that do not know their layer, in the order of their first calls
+
+    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **others: Any) -> Any:
+        number = getattr(module, "layer_idx", None)
+        number = places.setdefault(id(module), len(places)) if number is None else number
+        if calls and (wanted is None or number in wanted):
+            _keep(calls[-1], number, module, query, key, value, attention_mask, others, getattr(torch, dtype))
+        return ALL_ATTENTION_FUNCTIONS[computes](module, query, key, value, attention_mask, **others)
+
+    def begin(_: Any, words: tuple[Any, ...], named: dict[str, Any]) -> None:
+        ids, mask = named.get("input_ids", words[0] if words else None), named.get("attention_mask")
+        if isinstance(mask, Tensor) and mask.dim() == 2 and not bool(mask.all()):
+            raise NotImplementedError("a capture takes no padding; give the model one text at a time")
+        calls.append(_Call(token_id=ids.detach().cpu() if isinstance(ids, Tensor) and ids.dim() == 2 else None))
+
+    AttentionInterface.register(_WORD, attend)
+    AttentionMaskInterface.register(_WORD, ALL_MASK_ATTENTION_FUNCTIONS[computes])
+    hook = model.register_forward_pre_hook(begin, with_kwargs=True)
+    model.set_attn_implementation(_WORD)
+    try:
+        yield
+    finally:
+        hook.remove()
+        model.set_attn_implementation(given)
+    _write(path, model, given, calls, wanted)
+
+
+def _keep(
+    call: _Call, number: int, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
+    others: dict[str, Any], dtype: torch.dtype,
+) -> None:  # fmt: skip
+    for option in ("softcap", "position_bias", "s_aux"):
+        if others.get(option) is not None:
+            raise NotImplementedError(f"a capture cannot say what this model's {option} does to its scores")
+    causal = getattr(module, "is_causal", True) if others.get("is_causal") is None else others["is_causal"]
+    if mask is not None:
+        causal = _is_causal(mask, query.shape[2], key.shape[2])
+    if query.shape[2] == 1:
+        causal = True  # one query sees all that there is, either way
+    if call.causal not in (None, bool(causal)):
+        raise NotImplementedError("some of the model's layers are causal and some are not; capture them apart")
+    call.causal = bool(causal)
+    scale = others.get("scaling")
+    kept = tuple(t.detach().to("cpu", dtype) for t in (query, key, value))
+    call.layers[number] = (*kept, query.shape[-1] ** -0.5 if scale is None else float(scale))
+
+
+def _is_causal(mask: Tensor, q_len: int, kv_len: int) -> bool:
+    """Of a mask that hides nothing False, of a causal one True."""
+    seen = mask if mask.dtype == torch.bool else mask >= 0
+    if seen.dim() == 4 and seen.shape[-2:] == (q_len, kv_len):
+        if bool(seen.all()):
+            return False
+        if bool((seen == seen.new_ones(q_len, kv_len).tril(kv_len - q_len)).all()):
+            return True
+    raise NotImplementedError("a capture takes causal masks and none; this model's mask is another (a window, or packed sequences)")
+
+
+def _write(path: Path, model: Any, implementation: Any, calls: list[_Call], wanted: list[int] | None) -> None:
+    reached = sorted({number for call in calls for number in call.layers})
+    if not reached:
+        raise ValueError("no layer was captured: call the model inside the `with`; its attention must go through transformers' interface")
+    missing = set(wanted or ()) - set(reached)
+    if missing:
+        raise ValueError(f"layers {sorted(missing)} were not reached; of those asked for, {reached} were")
+    with whole_file(path) as temporary:
+        with h5py.File(temporary, "w") as file:
+            file.attrs.update(_told(model, implementation))
+            file["layer"] = np.array(reached, np.int32)
+            file["layer"].attrs["long_name"] = "layers of the model that are held, from 0"
+            for at, call in enumerate(call for call in calls if call.layers):
+                _write_call(file.create_group(f"call-{at}"), call, reached)
+        seal(temporary)
+
+
+def _write_call(group: h5py.Group, call: _Call, reached: list[int]) -> None:
+    if sorted(call.layers) != reached:
+        raise ValueError(f"one call reached the layers {sorted(call.layers)}, another {reached}; capture them apart")
+    held = [call.layers[number] for number in reached]
+    for at, (name, heads) in enumerate((("q", "query heads"), ("k", "key heads"), ("v", "key heads"))):
+        tensors = [of_layer[at] for of_layer in held]
+        if len({tensor.shape for tensor in tensors}) > 1:
+            raise ValueError(f"the layers' {heads} differ in number or size; capture them apart, with layers=")
+        stacked = torch.stack(tensors).numpy()
+        data = group.create_dataset(name, data=stacked, chunks=(1, 1, *stacked.shape[2:]))
+        data.attrs["long_name"] = f"{name} of the model's attention: [layer, batch, {heads}, token, head_dim]"
+    group["scale"] = np.array([of_layer[3] for of_layer in held])
+    group.attrs["causal"] = bool(call.causal)
+    if call.token_id is not None:
+        group["token_id"] = call.token_id.numpy()
+
+
+def _told(model: Any, implementation: Any) -> dict[str, str]:
+    import transformers
+
+    config = model.config.to_json_string(use_diff=False)
+    return {
+        "schema": SCHEMA,
+        "title": "q, k and v of a model's attention",
+        "model": str(getattr(model.config, "_name_or_path", "") or type(model).__name__),
+        "model_class": type(model).__name__,
+        "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
+        "weights_dtype": str(model.dtype)[6:],
+        "attn_implementation": str(implementation),
+        "versions": f"torch {torch.__version__}, transformers {transformers.__version__}",
+        "written": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def read_capture(path: str | Path, *, layer: int, call: int = 0) -> tuple[Tensor, Tensor, Tensor, float, bool]:
+    """(q, k, v, scale, causal) of one layer in one call: q [batch, q_heads, q_len, head_dim], k and v [batch, kv_heads, kv_len,
+    head_dim], on the CPU. Raises ValueError where the file is no capture, is damaged, holds data elsewhere, or holds no such layer or
+    call; OSError where it cannot be opened."""
+    path = Path(path)
+    with open(path, "rb") as file:
+        if not path.is_file():
+            raise ValueError(f"{path} is not a regular file")
+        if check_seal(file.read()) is Seal.BROKEN:
+            raise ValueError(f"{path} is damaged, its checksum does not match its content")
+    try:
+        try_apart(path, lambda: _read(path, layer, call), ValueError)  # HDF5 crashes on some files
+    except NotReadError as error:
+        raise ValueError(str(error)) from error
+    return _read(path, layer, call)
+
+
+def _read(path: Path, layer: int, call: int) -> tuple[Tensor, Tensor, Tensor, float, bool]:
+    try:
+        with h5py.File(path, "r") as file:
+            require_contained(file)
+            if file.attrs.get("schema") != SCHEMA:
+                raise ValueError(f"{path} is no capture of splash_attention.capture")
+            held, calls = file["layer"][()].tolist(), sum(name.startswith("call-") for name in file)
+            if layer not in held:
+                raise ValueError(f"{path} holds the layers {held}, not {layer}")
+            if not 0 <= call < calls:
+                raise ValueError(f"{path} holds the calls 0 to {calls - 1}, not {call}")
+            group, at = file[f"call-{call}"], held.index(layer)
+            q, k, v = (torch.from_numpy(group[name][at]) for name in "qkv")
+            checks.check_inputs(q, k, v)
+            return q, k, v, float(group["scale"][at]), bool(group.attrs["causal"])
+    except NotContainedError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except (OSError, TypeError, KeyError, AttributeError, IndexError, RuntimeError) as error:  # h5py's, of what is not as it should be
+        raise ValueError(f"{path} cannot be read as a capture ({one_line(str(error))})") from error
