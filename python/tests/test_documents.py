@@ -95,6 +95,8 @@ NOT_RUN = {
     "python -m splash_attention.milestone_tables": "test_document_tables.py does it",
     "python -m splash_attention.printed": "test_printed.py does it",
     "python -m splash_attention.figures": "test_figures.py does it",
+    "./splash judge REPORT --runs": "it needs a second run; the program's tests have one",
+    "splash judge REPORT --runs": "it needs a second run; the program's tests have one",
 }
 RUN_BEFORE: set[tuple[str, ...]] = set()  # modules of the Python package, with their options
 
