@@ -53,8 +53,9 @@ def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None
     half as large. While it runs, a model with attn_implementation="eager" computes by PyTorch's sdpa.
 
     Raises ValueError for a layer that no call reached, for a model whose attention does not pass here, and for layers whose heads
-    differ in number or size (capture them apart); NotImplementedError for padded batches and for masks that are neither causal
-    nor absent (sliding windows, packed sequences): their heads are not what the file would say; OSError where the file cannot be
+    differ in number or size (capture them apart); NotImplementedError for padded batches, for masks that are neither causal
+    nor absent (sliding windows, packed sequences) and for layers that attend more than once (cross-attention): their heads are not
+    what the file would say; OSError where the file cannot be
     written, which is tried first.
     """
     from transformers import AttentionInterface
@@ -110,6 +111,11 @@ def _keep(
     if call.causal not in (None, bool(causal)):
         raise NotImplementedError("some of the model's layers are causal and some are not; capture them apart")
     call.causal = bool(causal)
+    if number in call.layers:
+        raise NotImplementedError(
+            f"layer {number} attends more than once in a call (an encoder beside a decoder, or cross-attention); a capture takes models "
+            "whose layers attend once"
+        )
     scale = others.get("scaling")
     kept = tuple(t.detach().to("cpu", dtype) for t in (query, key, value))
     call.layers[number] = (*kept, query.shape[-1] ** -0.5 if scale is None else float(scale))

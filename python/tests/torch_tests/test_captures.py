@@ -97,6 +97,14 @@ def test_what_it_does_not_take_leaves_no_file_and_the_model_as_it_was(tmp_path):
     slides = transformers.MistralForCausalLM._from_config(window, attn_implementation="sdpa").eval()
     with pytest.raises(NotImplementedError, match="a window"), torch.no_grad(), capture(slides, path):
         slides(text())
+    both = transformers.BartConfig(
+        vocab_size=WORDS, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=32, decoder_ffn_dim=32,
+    )  # fmt: skip
+    crosses = transformers.BartModel._from_config(both, attn_implementation="sdpa").eval()
+    with pytest.raises(NotImplementedError, match="causal and some are not|attends more than once"), torch.no_grad():
+        with capture(crosses, path):
+            crosses(text())
     assert not path.exists()
 
 
