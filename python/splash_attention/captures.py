@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -33,7 +34,6 @@ from splash_attention.printable import one_line
 from splash_attention.seal import Seal, check_seal, seal
 from splash_attention.whole_file import prepare_place, whole_file
 
-_WORD = "splash_capture"  # the implementation's name while a model is captured
 SCHEMA = "splash capture 1"
 
 
@@ -58,7 +58,6 @@ def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None
     what the file would say; OSError where the file cannot be
     written, which is tried first.
     """
-    from transformers import AttentionInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -84,15 +83,18 @@ def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None
             raise NotImplementedError("a capture takes no padding; give the model one text at a time")
         calls.append(_Call(token_id=ids.detach().cpu() if isinstance(ids, Tensor) and ids.dim() == 2 else None))
 
-    AttentionInterface.register(_WORD, attend)
-    AttentionMaskInterface.register(_WORD, ALL_MASK_ATTENTION_FUNCTIONS[computes])
+    words = (f"splash_capture_{number}" for number in itertools.count())
+    word = next(word for word in words if word not in ALL_ATTENTION_FUNCTIONS)  # one capture may stand within another
+    ALL_ATTENTION_FUNCTIONS[word] = attend
+    AttentionMaskInterface.register(word, ALL_MASK_ATTENTION_FUNCTIONS[computes])  # for good; transformers looks nowhere else
     hook = model.register_forward_pre_hook(begin, with_kwargs=True)
-    model.set_attn_implementation(_WORD)
+    model.set_attn_implementation(word)
     try:
         yield
     finally:
         hook.remove()
         model.set_attn_implementation(given)
+        del ALL_ATTENTION_FUNCTIONS[word]  # or what was kept would stay in memory
     _write(path, model, given, calls, wanted)
 
 

@@ -63,6 +63,21 @@ def test_calls_with_a_cache_and_half_of_the_size(tmp_path):
     assert torch.equal(k[:, :, :20], before)
 
 
+def test_captures_within_captures_and_what_is_left_behind(tmp_path):
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    model, other = llama(), llama()
+    known = list(ALL_ATTENTION_FUNCTIONS)
+    paths = [tmp_path / name for name in ("a.h5", "b.h5", "c.h5")]
+    with torch.no_grad(), capture(model, paths[0]), capture(other, paths[1], layers=[1]), capture(model, paths[2], layers=[2]):
+        model(text(20))
+        other(text(9))
+    assert read_capture(paths[0], layer=0)[0].shape[2] == 20 and read_capture(paths[1], layer=1)[0].shape[2] == 9
+    assert torch.equal(read_capture(paths[0], layer=2)[1], read_capture(paths[2], layer=2)[1])
+    assert known == list(ALL_ATTENTION_FUNCTIONS)
+    assert model.config._attn_implementation == other.config._attn_implementation == "sdpa"
+
+
 def test_an_encoder_sees_all(tmp_path):
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
