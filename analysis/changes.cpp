@@ -118,7 +118,10 @@ KernelCase changed(const KernelCase& kernel, const Change& change) {
   }
   if (change.cuts()) cut_again(result, change);
   result.launches = change.launches.value_or(result.launches);
-  if (result.launches != kernel.launches) result.all.clear(), result.longest = -1;  // they are others
+  if (result.launches != kernel.launches) {  // they are others
+    result.all.clear();
+    result.longest = -1;
+  }
   result.replayed = change.replayed.value_or(result.replayed);
   return result;
 }

@@ -170,10 +170,14 @@ void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
   kernel.use = longest.use;
 }
 
-std::vector<KernelCase> described_kernels(const Report& report, const Multiprocessors& machine) {
-  std::vector<KernelCase> kernels = kernel_cases(report);
-  for (KernelCase& kernel : kernels) speak_of_longest(kernel, machine, report.ceilings);
+std::vector<KernelCase> described(std::vector<KernelCase> kernels, const Multiprocessors& machine,
+                                  const std::vector<Ceiling>& ceilings) {
+  for (KernelCase& kernel : kernels) speak_of_longest(kernel, machine, ceilings);
   return kernels;
+}
+
+std::vector<KernelCase> described_kernels(const Report& report, const Multiprocessors& machine) {
+  return described(kernel_cases(report), machine, report.ceilings);
 }
 
 const Launch* spoken_of(const KernelCase& kernel) {

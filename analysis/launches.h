@@ -29,7 +29,9 @@ ColumnInfo launch_seconds_column();
 void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
                       const std::vector<Ceiling>& ceilings);
 
-// kernel_cases() of which each speaks of its longest launch.
+// The same cases, of which each speaks of its longest launch; those of a report: kernel_cases().
+std::vector<KernelCase> described(std::vector<KernelCase> kernels, const Multiprocessors& machine,
+                                  const std::vector<Ceiling>& ceilings);
 std::vector<KernelCase> described_kernels(const Report& report, const Multiprocessors& machine);
 
 // The launch that a case speaks of; null where it holds no launches.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -29,17 +30,17 @@ struct Analysed {
   double exponentials = 0;  // seconds; NaN where nothing tells
 };
 
-std::vector<Analysed> analyse(const Report& report, const std::string& prefix) {
-  std::vector<KernelCase> kernels = described_kernels(report, prefix);
-  const experiments::Machine machine = machine_of(report);
+std::vector<Analysed> analyse(const Report& report, std::vector<KernelCase> kernels,
+                              const Multiprocessors& machine) {
   std::vector<Analysed> result;
+  kernels = described(std::move(kernels), machine, report.ceilings);
   for (KernelCase& kernel : kernels) {
     Analysed a{
         .kernel = std::move(kernel), .floors = {}, .occupancy = {}, .simulated = {}, .exponentials = 0};
     a.floors = floors_of(a.kernel, report.ceilings);
-    a.occupancy = occupancy_of(machine.multiprocessors, a.kernel.use);
+    a.occupancy = occupancy_of(machine, a.kernel.use);
     a.simulated = simulated_case(report, a.kernel.row);
-    a.exponentials = exponential_seconds(a.kernel, machine.multiprocessors, report.ceilings);
+    a.exponentials = exponential_seconds(a.kernel, machine, report.ceilings);
     result.push_back(std::move(a));
   }
   return result;
@@ -222,15 +223,17 @@ int cmd_analyze(const Words& words) {
   parse(app, words);
 
   const Report report = read_report(path);
-  const std::vector<Analysed> cases = analyse(report, prefix);
+  std::vector<KernelCase> selected = selected_kernels(report, prefix);
+  const Multiprocessors machine = machine_of(report).multiprocessors;
+  const std::vector<Analysed> cases = analyse(report, std::move(selected), machine);
   if (json) {
     nlohmann::json kernels = nlohmann::json::array();
-    for (const Analysed& a : cases) kernels.push_back(to_json(a, machine_of(report).multiprocessors));
+    for (const Analysed& a : cases) kernels.push_back(to_json(a, machine));
     print_json({{"gpu", report.provenance.gpu}, {"kernels", kernels}});
   } else {
     print(fmt::format("{}, commit {}\n{}\n", report.provenance.gpu, report.provenance.commit,
                       questioned_lines(report.ceilings)));
-    print_tables(cases, machine_of(report).multiprocessors);
+    print_tables(cases, machine);
     const auto others = std::count_if(cases.begin(), cases.end(), [](const auto& c) { return !c.simulated; });
     if (others > 0) print(fmt::format("{} of {} cases were not simulated\n", others, cases.size()));
   }

@@ -4,12 +4,14 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "analysis/diagnosis.h"
+#include "analysis/launches.h"
 #include "analysis/next_steps.h"
 #include "analysis/report/io.h"
 #include "analysis/scaling.h"
@@ -182,9 +184,12 @@ int cmd_diagnose(const Words& words) {
   parse(app, words);
 
   Report report = read_report(path);
-  const std::vector<KernelCase> kernels = described_kernels(report, prefix, case_id),
-                                all = described_kernels(report, "");
+  std::vector<KernelCase> selected = selected_kernels(report, prefix, case_id);
   const experiments::Machine machine = machine_of(report);
+  const std::vector<KernelCase> kernels =
+                                    described(std::move(selected), machine.multiprocessors, report.ceilings),
+                                all = described(selected_kernels(report, ""), machine.multiprocessors,
+                                                report.ceilings);
   const Predictor predictor(all, {machine.multiprocessors, report.ceilings});
   // As what-if counts it: by the kernel's declaration where there is one.
   const CountChange count = [&](const KernelCase& kernel, const Change& change) {

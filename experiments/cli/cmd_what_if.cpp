@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/launches.h"
 #include "analysis/report/io.h"
 #include "analysis/what_if.h"
 #include "core/text.h"
@@ -144,14 +146,16 @@ int cmd_what_if(const Words& words) {
 
   const Report report = read_report(path);
   const AskedChanges changes = parse_changes(settings);
-  const std::vector<KernelCase> kernels = described_kernels(report, kernel_id, case_id);
+  std::vector<KernelCase> selected = selected_kernels(report, kernel_id, case_id);
+  const Machine here = machine_of(report);
+  const std::vector<KernelCase> kernels =
+      described(std::move(selected), here.multiprocessors, report.ceilings);
   for (const KernelCase& kernel : kernels) {
     if (kernel.implementation != kernels.front().implementation) {
       throw InvalidArgument(fmt::format("'{}' begins more than one kernel: {} and {}", kernel_id,
                                         kernels.front().implementation, kernel.implementation));
     }
   }
-  const Machine here = machine_of(report);
   const Machine there =
       gpu.empty() ? here
                   : experiments::machine_of(gpu, experiments::read_machines(experiments::machines_folder()));
@@ -161,7 +165,8 @@ int cmd_what_if(const Words& words) {
 
   const MeasuredGpu gpu_here{here.multiprocessors, report.ceilings};
   const MeasuredGpu gpu_there{there.multiprocessors, ceilings_there(report, here, there)};
-  const Predictor predictor(described_kernels(report, ""), gpu_here);
+  const Predictor predictor(described(selected_kernels(report, ""), here.multiprocessors, report.ceilings),
+                            gpu_here);
   const KernelCase* const uncut = changes.cut.cuts() ? &asked.uncut : nullptr;
   const Prediction prediction = gpu.empty() ? predictor.predict(asked.kernel, uncut)
                                             : predictor.predict(asked.kernel, gpu_there, uncut);

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "analysis/launches.h"
 #include "core/error.h"
 
 namespace splash::cli {
@@ -35,15 +34,6 @@ std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& repor
   throw InvalidArgument(prefix.empty()
                             ? "the report has no kernel that was run"
                             : fmt::format("the report has no kernel whose id starts with '{}'", prefix));
-}
-
-std::vector<analysis::KernelCase> described_kernels(const analysis::Report& report, const std::string& prefix,
-                                                    const std::string& case_id) {
-  std::vector<analysis::KernelCase> kernels = selected_kernels(report, prefix, case_id);
-  const experiments::Machine machine = machine_of(report);
-  for (analysis::KernelCase& kernel : kernels)
-    analysis::speak_of_longest(kernel, machine.multiprocessors, report.ceilings);
-  return kernels;
 }
 
 experiments::Machine machine_of(const analysis::Report& report) {

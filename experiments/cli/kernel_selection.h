@@ -20,10 +20,6 @@ void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix)
 std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& report, const std::string& prefix,
                                                    const std::string& case_id = "");
 
-// The same, each speaking of its longest launch (analysis/launches.h).
-std::vector<analysis::KernelCase> described_kernels(const analysis::Report& report, const std::string& prefix,
-                                                    const std::string& case_id = "");
-
 // The GPU that the report names, from data/machines; throws InvalidArgument where no file describes it.
 experiments::Machine machine_of(const analysis::Report& report);
 
