@@ -18,10 +18,6 @@ struct Candidate {
   Change change;
 };
 
-// Of the tensor cores' instructions: rows of queries, where the case does not tell, and keys, over which the
-// second product sums.
-constexpr int64_t kFragment = 16;
-
 // A tile times or by a power of two that the instruction divides, and no smaller than kLeastTile, unless it
 // is now.
 std::vector<int64_t> sizes(int64_t now, int64_t most, int64_t instruction) {
@@ -37,15 +33,14 @@ std::vector<int64_t> sizes(int64_t now, int64_t most, int64_t instruction) {
 }
 
 int64_t instruction_q(const KernelCase& kernel) {
-  if (kernel.instruction_q > 0) return kernel.instruction_q;
-  return kernel.unit == "float32" ? 1 : kFragment;
+  return kernel.instruction_q > 0 ? kernel.instruction_q : instruction_rows(kernel.unit);
 }
 
 std::vector<Candidate> cuts_of(const KernelCase& kernel) {
   std::vector<Candidate> list;
   if (!why_not_cut(kernel).empty()) return list;
   for (const int64_t q : sizes(kernel.tile_q, kMostTileQ, instruction_q(kernel))) {
-    for (const int64_t k : sizes(kernel.tile_k, kMostTileK, kernel.unit == "float32" ? 1 : kFragment)) {
+    for (const int64_t k : sizes(kernel.tile_k, kMostTileK, instruction_rows(kernel.unit))) {
       std::string words;
       if (q != kernel.tile_q) words = fmt::format("tile_q={}", q);
       if (k != kernel.tile_k) words += fmt::format("{}tile_k={}", words.empty() ? "" : " ", k);

@@ -175,6 +175,8 @@ KernelCase as_counters_saw(KernelCase kernel) {
   return kernel;
 }
 
+int instruction_rows(std::string_view unit) { return unit == "float32" ? 1 : 16; }
+
 bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b) {
   const auto [ladder, rung] = rung_of(a.implementation);
   const auto [other_ladder, other_rung] = rung_of(b.implementation);

@@ -48,8 +48,7 @@ std::vector<analysis::Launch> with_use(std::vector<analysis::Launch> counted,
 }
 
 int instruction_q(const gpu::Plan& plan) {
-  if (plan.tile.instruction_q > 0) return plan.tile.instruction_q;
-  return plan.unit == gpu::MathUnit::fp32 ? 1 : 16;
+  return plan.tile.instruction_q > 0 ? plan.tile.instruction_q : analysis::instruction_rows(gpu::to_string(plan.unit));
 }
 
 std::string product_unit(const gpu::Plan& plan, Dtype dtype) {

@@ -210,7 +210,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
     using T = typename I::Element;
     using C = Config<I::kHeadDim>;
     return tiled_plan(
-        spec, {.q = C::kTileM, .k = C::kTileN, .stages = kStages, .instruction_q = 64}, "registers", kThreads,
+        spec, {.q = C::kTileM, .k = C::kTileN, .stages = kStages}, "registers", kThreads,
         {reinterpret_cast<const void*>(attention<T, I::kHeadDim>), sizeof(Shared<T, I::kHeadDim>)});
   });
 }
