@@ -80,7 +80,7 @@ struct Ceiling {
 
 struct Report {
   std::string title, run_id, history;
-  std::string status = "complete";  // or partial (a shard), interrupted
+  std::string status = "complete";  // or partial (a shard, or judged cases alone), interrupted
   Provenance provenance;
   std::vector<Ceiling> ceilings;
   std::vector<Column> results;        // all of one length; includes text columns `experiment` and `case_id`

@@ -29,12 +29,13 @@ int cmd_run(const Words& words) {
       "<report>.journal, so that a run killed at any moment can go on with --resume.");
   std::string name, out, shard;
   Words assignments;
-  bool quick = false;
+  bool quick = false, judged = false;
   RunFlags flags;
   app.add_option("EXPERIMENT", name, "a name of `splash list experiments`, a TOML file, or a folder of them")
       ->required();
   app.add_flag("--quick", quick, "the definition's quick profile");
   app.add_option("--out", out, "the report's file (out/<experiment>.h5)")->type_name("PATH");
+  app.add_flag("--judged", judged, "only the cases that claims look at: another run for `splash judge --runs`");
   app.add_option("--shard", shard, "only the cases of shard i of N")->type_name("i/N");
   app.add_option("--set", assignments,
                  "one value for a parameter, instead of the definition's; once a parameter")
@@ -55,6 +56,7 @@ int cmd_run(const Words& words) {
   const std::string stem =
       one ? request.definitions.front().name : std::filesystem::path(name).filename().string();
   request.quick = quick;
+  if (judged) request.cases = Cases::judged;
   if (!shard.empty()) request.shard = parse_shard(shard);
   std::string suffix;
   if (request.shard.count > 1) suffix = fmt::format(".{}-of-{}", request.shard.index, request.shard.count);

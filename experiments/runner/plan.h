@@ -23,8 +23,13 @@ struct Shard {
 Shard parse_shard(const std::string& text);  // "2/8"; throws InvalidArgument
 std::string to_string(const Shard& shard);
 
-// All cases of the definitions, whatever the shard; each is checked. Throws InvalidArgument.
-std::vector<PlannedCase> plan(const std::vector<Definition>& definitions, bool quick);
+// Every case, or only those that an [[expect]] of their definition looks at.
+enum class Cases { all, judged };
+
+// The cases of the definitions, whatever the shard; each is checked. Throws InvalidArgument, also where none
+// is judged.
+std::vector<PlannedCase> plan(const std::vector<Definition>& definitions, bool quick,
+                              Cases which = Cases::all);
 std::vector<PlannedCase> cases_of(const Shard& shard, const std::vector<PlannedCase>& all);
 
 // The coordinates that the kinds declare; throws InvalidArgument where two of them disagree.

@@ -139,7 +139,7 @@ class Runner {
  public:
   explicit Runner(const RunRequest& request)
       : request_(request),
-        all_cases_(plan(request.definitions, request.quick)),
+        all_cases_(plan(request.definitions, request.quick, request.cases)),
         cases_(cases_of(request.shard, all_cases_)) {}
 
   RunOutcome run() {
@@ -262,7 +262,8 @@ class Runner {
     analysis::Report report;
     report.title = request_.title;
     report.run_id = header_.run_id;
-    report.status = request_.shard.count > 1 ? "partial" : "complete";
+    const bool all = request_.shard.count == 1 && request_.cases == Cases::all;
+    report.status = all ? "complete" : "partial";
     report.provenance = collect_provenance(request_.definitions, all_cases_, request_.argv);
     report.provenance.experiment_toml = record(request_.definitions, request_.quick, all_cases_);
     report.provenance.started = header_.started;
@@ -283,7 +284,7 @@ class Runner {
   }
 
   const RunRequest& request_;
-  std::vector<PlannedCase> all_cases_, cases_;  // of every shard, of this one
+  std::vector<PlannedCase> all_cases_, cases_;  // that the request asks for of every shard, of this one
   JournalHeader header_;
 };
 

@@ -17,6 +17,7 @@ enum class Leftover { refuse, resume, restart };
 struct RunRequest {
   std::vector<Definition> definitions;
   bool quick = false;
+  Cases cases = Cases::all;
   Shard shard;
   std::string report_path;
   Leftover leftover = Leftover::refuse;

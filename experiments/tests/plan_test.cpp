@@ -46,6 +46,23 @@ TEST_CASE("a case's id depends on kind, parameters, their types, binary and inpu
   CHECK(ids.count(case_id("toy", one, "b", "i")) == 1);
 }
 
+TEST_CASE("judged cases are those that an expectation looks at, where they stand in the full list") {
+  const std::string axes = "[axes]\nx = [1, 2, 3]\nn = [1, 2]\n";
+  const auto judged = [&](const std::string& expectations) {
+    std::vector<int64_t> indices;
+    for (const PlannedCase& c : plan({toy_definition(axes + expectations)}, false, Cases::judged))
+      indices.push_back(c.index);
+    return indices;
+  };
+  const std::string check = "[[expect]]\ncheck = 'c'\nbelow = 1\ncolumn = 'y'\n";
+  CHECK(judged(check + "where = { x = 2 }\n") == std::vector<int64_t>{2, 3});
+  CHECK(judged(check + "where = { x = 2.0, n = 2 }\nover = { where = { x = [1, 3], n = 1 } }\n") ==
+        std::vector<int64_t>{0, 3, 4});
+  CHECK(judged(check).size() == 6);
+  CHECK(judged(check + "where = { y = 4 }\n").size() == 6);  // a result: known after the run
+  CHECK(contains(message_of([&] { judged(""); }), "there is none here"));
+}
+
 TEST_CASE("shards share the cases out without overlap") {
   const auto all = plan({toy_definition("[axes]\nx = [1, 2, 3, 4, 5]\nn = [1, 2]\n")}, false);
   REQUIRE(all.size() == 10);
