@@ -169,7 +169,7 @@ def real_heads() -> list[float | str]:
 
 def verdicts() -> list[float]:
     """How many claims of documents and papers there are, and how many the study judges by arithmetic and by measuring,
-    and the H200's records."""
+    and the GPUs' records."""
     claims = [
         path.read_text() for path in (ROOT / "data" / "claims").glob("*.toml") if not path.stem.startswith("project")
     ]
@@ -181,15 +181,15 @@ def verdicts() -> list[float]:
 
     arithmetic = judged("reproduce-quick", method="arithmetic")
     study = {i: v for i, v in judged("reproduce-quick").items() if i not in arithmetic}
-    h200 = judged("ladders-h200", "flagship-h200", "papers-h200")
-    h200 = {i: v for i, v in h200.items() if i not in study and i not in arithmetic}
+    gpus = judged("ladders-h100", "ladders-h200", "flagship-h200", "papers-h200")
+    gpus = {i: v for i, v in gpus.items() if i not in study and i not in arithmetic}
 
     def count(verdicts: dict[str, str]) -> list[int]:
         return [list(verdicts.values()).count(v) for v in ("reproduced", "refuted", "unsure")]
 
-    all_ = [count(verdicts) for verdicts in (arithmetic, study, h200)]
-    assert all_[0][2] == all_[2][2] == 0  # the sentence names none
-    return [len(ids), sum(map(sum, all_)), sum(all_[0]), *all_[0][:2], sum(all_[1]), *all_[1], sum(all_[2]), *all_[2][:2]]
+    all_ = [count(verdicts) for verdicts in (arithmetic, study, gpus)]
+    assert all_[0][2] == 0  # the sentence names none
+    return [len(ids), sum(map(sum, all_)), sum(all_[0]), *all_[0][:2], sum(all_[1]), *all_[1], sum(all_[2]), *all_[2]]
 
 
 def cpu_speed_and_memory() -> list[float | str]:

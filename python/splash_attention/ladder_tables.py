@@ -1,6 +1,6 @@
 """Writes the tables of ladders into the documents, from a recorded report.
 
-    python -m splash_attention.ladder_tables data/reports/ladders-h200.h5 docs/questions/*.md
+    python -m splash_attention.ladder_tables data/reports/ladders-h100.h5 docs/questions/*.md
 
 A table stands between two markers; the words of the first choose its cases:
 

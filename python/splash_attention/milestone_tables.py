@@ -1,6 +1,6 @@
 """Writes tables of a plan's milestones into the documents: how fast each step is beside a dense peer of the same record.
 
-    python -m splash_attention.milestone_tables data/reports/ladders-h200.h5 docs/questions/*.md
+    python -m splash_attention.milestone_tables data/reports/ladders-h100.h5 docs/questions/*.md
 
 A table stands between two markers; the first names an experiment, the peer, and by further words its cases:
 

@@ -21,8 +21,8 @@ def test_usage(name, capsys):
 @pytest.mark.parametrize(
     "name, recorded, least",
     [
-        ("ladder_tables", "ladders-h200.h5", 4),
-        ("milestone_tables", "ladders-h200.h5", 1),
+        ("ladder_tables", "ladders-h100.h5", 15),
+        ("milestone_tables", "ladders-h100.h5", 2),
         ("peer_tables", "flagship-h200.h5", 2),
         ("peer_tables", "papers-h200.h5", 4),
         ("peer_tables", "flagship-python-h100.h5", 1),
