@@ -175,7 +175,9 @@ KernelCase as_counters_saw(KernelCase kernel) {
   return kernel;
 }
 
-int instruction_rows(std::string_view unit) { return unit == "float32" ? 1 : 16; }
+int instruction_rows(std::string_view unit) {
+  return unit == "float32" ? 1 : 16;
+}
 
 bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b) {
   const auto [ladder, rung] = rung_of(a.implementation);

@@ -69,8 +69,8 @@ KernelCase as_counters_saw(KernelCase kernel);
 // Sets input_bytes and output_bytes, which follow from shape and dtype.
 void count_tensors(KernelCase& kernel);
 
-// Rows, and keys, of the instruction that multiplies in this unit, where the kernel does not tell: 1 of an FMA,
-// 16 of a tensor core.
+// Rows, and keys, of the instruction that multiplies in this unit, where the kernel does not tell: 1 of an
+// FMA, 16 of a tensor core.
 int instruction_rows(std::string_view unit);
 
 // Of one ladder, and one rung apart at most: "wmma/3-tile-64" is rung 3 of wmma.

@@ -35,7 +35,8 @@ int cmd_run(const Words& words) {
       ->required();
   app.add_flag("--quick", quick, "the definition's quick profile");
   app.add_option("--out", out, "the report's file (out/<experiment>.h5)")->type_name("PATH");
-  app.add_flag("--judged", judged, "only the cases that claims look at: another run for `splash judge --runs`");
+  app.add_flag("--judged", judged,
+               "only the cases that claims look at: another run for `splash judge --runs`");
   app.add_option("--shard", shard, "only the cases of shard i of N")->type_name("i/N");
   app.add_option("--set", assignments,
                  "one value for a parameter, instead of the definition's; once a parameter")

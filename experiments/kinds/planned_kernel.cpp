@@ -48,7 +48,8 @@ std::vector<analysis::Launch> with_use(std::vector<analysis::Launch> counted,
 }
 
 int instruction_q(const gpu::Plan& plan) {
-  return plan.tile.instruction_q > 0 ? plan.tile.instruction_q : analysis::instruction_rows(gpu::to_string(plan.unit));
+  return plan.tile.instruction_q > 0 ? plan.tile.instruction_q
+                                     : analysis::instruction_rows(gpu::to_string(plan.unit));
 }
 
 std::string product_unit(const gpu::Plan& plan, Dtype dtype) {
