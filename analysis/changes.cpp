@@ -98,6 +98,14 @@ std::string why_not_cut(const KernelCase& kernel) {
   return "";
 }
 
+int64_t blocks_with_batch(const KernelCase& kernel, int64_t batch) {
+  const int64_t tiles = query_tiles(kernel, kernel.tile_q), blocks = kernel.use.blocks;
+  const int64_t tiles_there = tiles / kernel.shape.batch * batch;
+  if (blocks < tiles) return std::min(blocks, tiles_there);
+  const double part = static_cast<double>(batch) / static_cast<double>(kernel.shape.batch);
+  return std::max<int64_t>(1, std::llround(static_cast<double>(blocks) * part));
+}
+
 KernelCase changed(const KernelCase& kernel, const Change& change) {
   require_positive("tile_q", change.tile_q);
   require_positive("tile_k", change.tile_k);
@@ -107,7 +115,7 @@ KernelCase changed(const KernelCase& kernel, const Change& change) {
   KernelCase result = kernel;
   const auto times = static_cast<double>(change.batch);
   result.shape.batch *= change.batch;
-  if (result.use.blocks >= query_tiles(kernel, kernel.tile_q)) result.use.blocks *= change.batch;
+  result.use.blocks = blocks_with_batch(kernel, result.shape.batch);
   for (double* count : {&result.flops, &result.useful_flops, &result.l2_bytes, &result.dram_bytes,
                         &result.exponentials, &result.input_bytes, &result.output_bytes})
     *count *= times;

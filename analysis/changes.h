@@ -22,6 +22,10 @@ struct Change {
 // once and for the keys and values of all visible tiles.
 std::string why_not_cut(const KernelCase& kernel);
 
+// Blocks of the kernel with another number of batch entries: in proportion, or, where blocks stay and take
+// tile after tile of queries, as many as now, unless there are fewer tiles.
+int64_t blocks_with_batch(const KernelCase& kernel, int64_t batch);
+
 // Blocks and products: as many as the tiles then are, padding included. L2: keys and values are read once a
 // tile of queries. Shared memory: in proportion to a tile of queries and `stages` tiles of keys and values.
 // Threads: in proportion to tile_q, a warp at least and 1024 at most. Registers and DRAM stay. Throws

@@ -80,10 +80,10 @@ bool of_less_work(const KernelCase& less, const KernelCase& more) {
 
 constexpr int64_t kMostEntries = 1024;  // of a batch, that are looked at one by one
 
-// The same with fewer batch entries: what is counted is in proportion, as blocks are.
+// The same with fewer batch entries: what is counted is in proportion.
 KernelCase with_batch(KernelCase kernel, int64_t batch) {
   const double part = static_cast<double>(batch) / static_cast<double>(kernel.shape.batch);
-  kernel.use.blocks = std::max<int64_t>(1, std::llround(static_cast<double>(kernel.use.blocks) * part));
+  kernel.use.blocks = blocks_with_batch(kernel, batch);
   for (double* count : {&kernel.flops, &kernel.useful_flops, &kernel.l2_bytes, &kernel.dram_bytes})
     *count *= part;
   kernel.shape.batch = batch;

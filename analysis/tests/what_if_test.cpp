@@ -155,10 +155,17 @@ TEST_CASE("of cases that are as near the one with as many blocks is taken") {
 
 TEST_CASE("more work is never predicted faster than less of it was measured, or is predicted") {
   // One entry loses much, sixteen lose little: near sixteen the factor of those is taken.
-  const auto batch = [](int64_t entries, double factor) {
+  bool blocks_stay = false;
+  SUBCASE("a block a tile of queries") {}
+  SUBCASE("blocks that take tile after tile") {
+    blocks_stay = true;
+  }
+  const auto batch = [&](int64_t entries, double factor) {
     KernelCase k = kernel("a/1", entries, factor);
     k.case_id += " entries";
     k.shape = {.batch = entries, .q_heads = 8, .kv_heads = 8, .q_len = 100, .kv_len = 100, .head_dim = 64};
+    k.tile_q = 4;
+    if (blocks_stay) k.use.blocks = 132;
     return k;
   };
   const std::vector<KernelCase> measured{batch(1, 30), batch(16, 1.1)};
