@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import shutil
-import time
+import resource
 from pathlib import Path
 
 import h5py
@@ -152,9 +152,10 @@ def test_a_diagnosis_tells_what_is_not_known_what_was_seen_and_which_rung_is_fas
 
 
 def test_any_rung_is_diagnosed_in_less_than_a_second(splash: Splash):
-    begin = time.perf_counter()
+    begin = resource.getrusage(resource.RUSAGE_CHILDREN)
     splash("diagnose", LADDERS)  # all of them
-    assert time.perf_counter() - begin < 1
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)  # of processors: a busy machine has others to serve
+    assert end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime < 1
 
 
 def test_what_if_cuts_tiles_without_a_declaration(splash: Splash):
