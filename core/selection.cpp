@@ -32,6 +32,23 @@ void validate_shared_keys(const Selection& selection, const AttentionShape& shap
     }
   }
 }
+
+void validate_head_k_keep(const Selection& selection, const AttentionShape& shape) {
+  const std::vector<int64_t>& of_heads = selection.head_k_keep;
+  if (selection.kind != SelectionKind::top_k_row) {
+    throw InvalidArgument(fmt::format(
+        "the selection {} has a k_keep for each head; only top_k_row takes that", to_string(selection.kind)));
+  }
+  if (static_cast<int64_t>(of_heads.size()) != shape.q_heads) {
+    throw InvalidArgument(fmt::format("k_keep has {} entries; allowed: 1, or {} (one a query head)",
+                                      of_heads.size(), shape.q_heads));
+  }
+  for (const int64_t of_head : of_heads) {
+    if (of_head >= 0) continue;
+    throw InvalidArgument(
+        fmt::format("k_keep of a head is {}; allowed: at least 1, or 0 for all keys", of_head));
+  }
+}
 }  // namespace
 
 void Selection::validate(const AttentionShape& shape) const {
@@ -40,6 +57,7 @@ void Selection::validate(const AttentionShape& shape) const {
   if (!std::isfinite(margin))
     throw InvalidArgument(fmt::format("selection margin is {}; it must be finite", margin));
   if (kind == SelectionKind::shared_keys) validate_shared_keys(*this, shape);
+  if (!head_k_keep.empty()) validate_head_k_keep(*this, shape);
 }
 
 std::string_view to_string(SelectionKind kind) {

@@ -2,6 +2,7 @@
 // Which visible keys take part, before normalisation.
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +30,16 @@ struct Selection {
   // For shared_keys: [batch, kv_heads, tiles, k_keep], tiles = ceil(q_len / block). The keys of a tile rise
   // strictly; -1 pads the end of a shorter list. Keys that a query's mask hides are hidden all the same.
   std::vector<int32_t> keys{};
+  // For top_k_row: [q_heads], each head's own k_keep, 0 where it keeps all; empty: k_keep counts for all
+  // heads.
+  std::vector<int64_t> head_k_keep{};
+
+  // Of top_k_row: keys that a row of this head keeps at most.
+  int64_t k_keep_of(int64_t q_head) const {
+    if (head_k_keep.empty()) return k_keep;
+    const int64_t of_head = head_k_keep[q_head];
+    return of_head > 0 ? of_head : std::numeric_limits<int64_t>::max();
+  }
 
   int64_t tiles(const AttentionShape& shape) const {
     return shape.q_len / block + (shape.q_len % block != 0);
@@ -39,8 +50,8 @@ struct Selection {
            ((batch * shape.kv_heads + shape.kv_head_of(q_head)) * tiles(shape) + query / block) * k_keep;
   }
 
-  // Throws InvalidArgument for k_keep < 1, block < 1, a margin that is not finite, or shared keys of another
-  // number, out of range or not rising.
+  // Throws InvalidArgument for k_keep < 1, block < 1, a margin that is not finite, shared keys of another
+  // number, out of range or not rising, or a head_k_keep of another number, below 0, or of another kind.
   void validate(const AttentionShape& shape) const;
 };
 

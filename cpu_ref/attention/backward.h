@@ -1,6 +1,7 @@
 #pragma once
 // Gradients of the plain reference (MATH: Gradients).
 
+#include <span>
 #include <vector>
 
 #include "core/attention_spec.h"
@@ -20,6 +21,7 @@ struct BackwardOptions {
   // Straight-through (source 004): probabilities of the selected keys in the forward product and dV, but the
   // Jacobian of the unselected normalizer for dQ and dK, as if the selection were the identity.
   bool straight_through = false;
+  std::span<const double> tau_offsets{};  // as ForwardOptions has them
 };
 
 // dout: [batch, q_heads, q_len, head_dim]. Recomputes the probabilities. Deterministic for any thread count.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/attention_spec.h"
@@ -33,6 +34,9 @@ struct ForwardOptions {
   Solver solver = Solver::bisection;
   int64_t map_block = 64;
   bool keep_probabilities = false;  // also return them; memory O(support)
+  // None, or [batch, q_heads, q_len]: thresholds are given, not solved for (given_threshold.h), and tau is
+  // theirs.
+  std::span<const double> tau_offsets{};
 };
 
 template <class T>

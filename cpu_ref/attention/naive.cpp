@@ -84,7 +84,7 @@ Array shared(const Array& scores, const AttentionSpec& spec, int64_t b, int64_t 
 }
 
 // -inf where the selection drops the key.
-Array select(const Array& scores, const AttentionSpec& spec, double alpha) {
+Array select(const Array& scores, const AttentionSpec& spec, int64_t h, double alpha) {
   const Selection& selection = spec.selection;
   const bool softmax = spec.normalizer.kind == NormalizerKind::softmax;
   const bool significant = selection.kind == SelectionKind::significant_blocks;
@@ -95,6 +95,8 @@ Array select(const Array& scores, const AttentionSpec& spec, double alpha) {
     entmax(scores, alpha, &threshold);
     to_z = alpha - 1;
   }
+  const int64_t k_keep =
+      selection.kind == SelectionKind::top_k_row ? selection.k_keep_of(h) : selection.k_keep;
   Array kept = scores;
   for (int64_t j = 0; j < scores.size(); ++j) {
     int64_t ahead = 0;  // keys of j's group that are kept before j
@@ -104,7 +106,7 @@ Array select(const Array& scores, const AttentionSpec& spec, double alpha) {
       ahead += scores[i] > scores[j] || (scores[i] == scores[j] && i < j) ? 1 : 0;
       largest = std::max(largest, scores[i]);
     }
-    const bool keep = significant ? to_z * largest > threshold + selection.margin : ahead < selection.k_keep;
+    const bool keep = significant ? to_z * largest > threshold + selection.margin : ahead < k_keep;
     if (!keep) kept[j] = -kInf;
   }
   return kept;
@@ -127,8 +129,8 @@ NaiveForward naive_forward(const AttentionSpec& spec, const AttentionInputs<doub
         Array row = scores.row(i);
         for (int64_t j = 0; j < s.kv_len; ++j) row[j] = visible(spec, b, h, i, j) ? row[j] : -kInf;
         result.probabilities.matrix(b, h).row(i) =
-            normalize(by_index ? shared(row, spec, b, h, i) : select(row, spec, alpha), spec.normalizer.kind,
-                      alpha)
+            normalize(by_index ? shared(row, spec, b, h, i) : select(row, spec, h, alpha),
+                      spec.normalizer.kind, alpha)
                 .matrix();
       }
       result.out.matrix(b, h) = result.probabilities.matrix(b, h) * inputs.v.matrix(b, kv_head);

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "cpu_ref/attention/blocked_sum.h"
+#include "cpu_ref/attention/given_threshold.h"
 #include "cpu_ref/attention/screening/candidates.h"
 #include "cpu_ref/attention/screening/packed_keys.h"
 #include "cpu_ref/attention/screening/tile.h"
@@ -73,13 +74,14 @@ class ScreenedRun {
  public:
   ScreenedRun(const AttentionSpec& spec, TensorView<const float> q, TensorView<const float> k,
               TensorView<const float> v, bool keep, std::span<const float> predicted_peaks,
-              ScreenedForward& result)
+              std::span<const float> tau_offsets, ScreenedForward& result)
       : spec_(spec),
         shape_(spec.shape),
         q_(q),
         v_(v),
         keep_(keep),
         predicted_peaks_(predicted_peaks),
+        tau_offsets_(tau_offsets),
         result_(result),
         keys_(k),
         k_magnitude_(keys_.magnitude()) {}
@@ -108,7 +110,8 @@ class ScreenedRun {
     const double alpha = spec_.normalizer.alpha_of(h);
     const auto factor = static_cast<float>((alpha - 1) * std::abs(spec_.score_scale()));
     const float sign = spec_.score_scale() < 0 ? -1.0f : 1.0f;
-    const int64_t k_keep = spec_.selection.kind == SelectionKind::top_k_row ? spec_.selection.k_keep : 0;
+    const int64_t k_keep =
+        spec_.selection.kind == SelectionKind::top_k_row ? spec_.selection.k_keep_of(h) : 0;
     w.q.assign(kBlockRows * dim, 0.0f);
     w.tiles.resize(ceil_div(rows, kTileRows));
     std::iota(w.tiles.begin(), w.tiles.end(), 0);
@@ -117,6 +120,10 @@ class ScreenedRun {
       float* out = w.q.data() + (r / kTileRows) * dim * kTileRows + r % kTileRows;
       for (int64_t d = 0; d < dim; ++d) out[d * kTileRows] = sign * row[d];
       w.rows[r].reset(alpha, factor, k_keep, predicted_peak(b, h, first + r));
+      if (!tau_offsets_.empty()) {
+        const double offset = tau_offsets_[row_index(shape_, {b, h, first + r})];
+        w.rows[r].give_shift(shift_of_offset(offset, alpha, shape_.kv_len));
+      }
       w.masks[r] = spec_.mask.row(shape_, b, h, first + r);
     }
   }
@@ -222,7 +229,7 @@ class ScreenedRun {
   const AttentionShape& shape_;
   TensorView<const float> q_, v_;
   bool keep_;
-  std::span<const float> predicted_peaks_;
+  std::span<const float> predicted_peaks_, tau_offsets_;
   ScreenedForward& result_;
   PackedKeys keys_;
   double k_magnitude_;
@@ -241,10 +248,12 @@ void gather_support(const std::vector<BlockSupport>& blocks, ScreenedForward& re
   }
 }
 
-// The plain reference, for inputs with NaN, infinities or overflow.
+// The plain reference, for inputs and offsets with NaN, infinities or overflow.
 ScreenedForward by_reference(const AttentionSpec& spec, TensorView<const float> q, TensorView<const float> k,
-                             TensorView<const float> v, bool keep) {
-  ForwardResult<float> plain = attention_forward<float>(spec, q, k, v, {.keep_probabilities = keep});
+                             TensorView<const float> v, bool keep, std::span<const float> tau_offsets) {
+  const std::vector<double> offsets(tau_offsets.begin(), tau_offsets.end());
+  ForwardResult<float> plain =
+      attention_forward<float>(spec, q, k, v, {.keep_probabilities = keep, .tau_offsets = offsets});
   ScreenedForward result{std::move(plain.out), std::move(plain.tau), std::move(plain.support), {}, 0, 0};
   if (plain.probabilities) result.probabilities = std::move(*plain.probabilities);
   return result;
@@ -254,20 +263,26 @@ ScreenedForward by_reference(const AttentionSpec& spec, TensorView<const float> 
 
 ScreenedForward screened_forward(const AttentionSpec& spec, TensorView<const float> q,
                                  TensorView<const float> k, TensorView<const float> v,
-                                 bool keep_probabilities, std::span<const float> predicted_peaks) {
+                                 bool keep_probabilities, std::span<const float> predicted_peaks,
+                                 std::span<const float> tau_offsets) {
   check(spec, q, k, v);
   const AttentionShape& s = spec.shape;
   if (!predicted_peaks.empty() && static_cast<int64_t>(predicted_peaks.size()) != s.rows()) {
     throw InvalidArgument(fmt::format("there are {} predicted peaks; allowed: none, or one a row, {}",
                                       predicted_peaks.size(), s.rows()));
   }
+  require_offsets(spec, tau_offsets.size());
+  if (!tau_offsets.empty() && !predicted_peaks.empty())
+    throw InvalidArgument("there are predicted peaks and offsets of thresholds; allowed: one of them");
+  if (std::ranges::any_of(tau_offsets, [](float offset) { return std::isnan(offset); }))
+    return by_reference(spec, q, k, v, keep_probabilities, tau_offsets);
   ScreenedForward result{Tensor<float>(s.batch, s.q_heads, s.q_len, s.head_dim),
                          std::vector<double>(s.rows()),
                          std::vector<int64_t>(s.rows()),
                          {},
                          0,
                          0};
-  const ScreenedRun run(spec, q, k, v, keep_probabilities, predicted_peaks, result);
+  const ScreenedRun run(spec, q, k, v, keep_probabilities, predicted_peaks, tau_offsets, result);
   const int64_t blocks_a_head = run.blocks_a_head();
   const int64_t blocks = s.batch * s.q_heads * blocks_a_head;
   std::vector<BlockSupport> supports(blocks);
@@ -278,7 +293,7 @@ ScreenedForward screened_forward(const AttentionSpec& spec, TensorView<const flo
     if (!run.run_block(head / s.q_heads, head % s.q_heads, i % blocks_a_head, own, supports[i]))
       finite = false;
   });
-  if (!finite) return by_reference(spec, q, k, v, keep_probabilities);
+  if (!finite) return by_reference(spec, q, k, v, keep_probabilities, tau_offsets);
   for (const BlockSupport& block : supports) {
     result.listed += block.listed;
     result.misled_rows += block.misled_rows;

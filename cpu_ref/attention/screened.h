@@ -30,14 +30,19 @@ struct ScreenedForward {
 // source 004). Keys below the predicted tau are dropped unsolved; a row whose tau turns out to lie below is
 // done again without. So the result is exact whatever is predicted; 1 and more, 0 and less, and NaN predict
 // nothing. Throws InvalidArgument where there are predictions of another number of rows.
+//
+// tau_offsets: none, or [batch, q_heads, q_len]: thresholds are given, not solved for (given_threshold.h).
+// Exact for that definition. Throws InvalidArgument where there are predictions too.
 ScreenedForward screened_forward(const AttentionSpec& spec, TensorView<const float> q,
                                  TensorView<const float> k, TensorView<const float> v,
-                                 bool keep_probabilities = false,
-                                 std::span<const float> predicted_peaks = {});
+                                 bool keep_probabilities = false, std::span<const float> predicted_peaks = {},
+                                 std::span<const float> tau_offsets = {});
 
 // Gradients over the support of `forward` alone: O(support x head_dim). Deterministic for any thread count.
+// tau_offsets: forward's.
 Gradients<float> screened_backward(const AttentionSpec& spec, const ScreenedForward& forward,
                                    TensorView<const float> q, TensorView<const float> k,
-                                   TensorView<const float> v, TensorView<const float> dout);
+                                   TensorView<const float> v, TensorView<const float> dout,
+                                   std::span<const float> tau_offsets = {});
 
 }  // namespace splash::cpu_ref

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "cpu_ref/attention/blocked_sum.h"
+#include "cpu_ref/attention/given_threshold.h"
 #include "cpu_ref/attention/screened.h"
 #include "cpu_ref/entmax/gradient.h"
 
@@ -28,8 +29,16 @@ float dot(const float* a, const float* b, int64_t n) {
 class SupportBackward {
  public:
   SupportBackward(const AttentionSpec& spec, const ScreenedForward& forward, TensorView<const float> q,
-                  TensorView<const float> k, TensorView<const float> v, TensorView<const float> dout)
-      : shape_(spec.shape), spec_(spec), p_(forward.probabilities), q_(q), k_(k), v_(v), dout_(dout) {}
+                  TensorView<const float> k, TensorView<const float> v, TensorView<const float> dout,
+                  std::span<const float> tau_offsets)
+      : shape_(spec.shape),
+        spec_(spec),
+        p_(forward.probabilities),
+        q_(q),
+        k_(k),
+        v_(v),
+        dout_(dout),
+        tau_offsets_(tau_offsets) {}
 
   Gradients<float> run() {
     const AttentionShape& s = shape_;
@@ -78,7 +87,11 @@ class SupportBackward {
       ds_[n] = dot(dout_.row(b, h, i), v_.row(b, kv, p_.columns[n]), shape_.head_dim);  // g for now
     const std::span<const float> p(p_.values.data() + begin, end - begin);
     const std::span<float> ds(ds_.data() + begin, end - begin);
-    const double dalpha = entmax_gradient<float>(spec_.normalizer.alpha_of(h), p, ds, ds);
+    const double alpha = spec_.normalizer.alpha_of(h);
+    const double dalpha =
+        tau_offsets_.empty()
+            ? entmax_gradient<float>(alpha, p, ds, ds)
+            : gradient_at<float>(alpha, shift_of_offset(tau_offsets_[row], alpha, shape_.kv_len), p, ds, ds);
     const auto scale = static_cast<float>(spec_.score_scale());
     for (int64_t n = begin; n < end; ++n) {
       ds_[n] *= scale;
@@ -129,6 +142,7 @@ class SupportBackward {
   const AttentionSpec& spec_;
   const SparseProbabilities<float>& p_;
   TensorView<const float> q_, k_, v_, dout_;
+  std::span<const float> tau_offsets_;
   std::vector<float> ds_;  // [nnz]: gradient of the scaled score, times scale
 };
 
@@ -136,7 +150,8 @@ class SupportBackward {
 
 Gradients<float> screened_backward(const AttentionSpec& spec, const ScreenedForward& forward,
                                    TensorView<const float> q, TensorView<const float> k,
-                                   TensorView<const float> v, TensorView<const float> dout) {
+                                   TensorView<const float> v, TensorView<const float> dout,
+                                   std::span<const float> tau_offsets) {
   spec.validate();
   const AttentionShape& s = spec.shape;
   require_extents("q", q, s.batch, s.q_heads, s.q_len, s.head_dim);
@@ -147,7 +162,8 @@ Gradients<float> screened_backward(const AttentionSpec& spec, const ScreenedForw
     throw InvalidArgument(
         "the forward result holds no probabilities; call screened_forward with keep_probabilities");
   }
-  return SupportBackward(spec, forward, q, k, v, dout).run();
+  require_offsets(spec, tau_offsets.size());
+  return SupportBackward(spec, forward, q, k, v, dout, tau_offsets).run();
 }
 
 }  // namespace splash::cpu_ref

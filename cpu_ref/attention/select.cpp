@@ -66,7 +66,7 @@ std::vector<int64_t> selected_places(const AttentionSpec& spec, const RowAddress
   const Selection& selection = spec.selection;
   std::vector<int64_t> kept;
   if (selection.kind == SelectionKind::top_k_row) {
-    keep_largest(row.scores, 0, row.size(), selection.k_keep, kept);
+    keep_largest(row.scores, 0, row.size(), selection.k_keep_of(at.q_head), kept);
   } else if (selection.kind == SelectionKind::top_k_block) {
     for_each_block(row, selection.block, [&](int64_t begin, int64_t end) {
       keep_largest(row.scores, begin, end, selection.k_keep, kept);

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "cpu_ref/attention/backward_rows.h"
 #include "cpu_ref/attention/forward_rows.h"
+#include "cpu_ref/attention/given_threshold.h"
 #include "cpu_ref/attention/normalize_row.h"
 #include "cpu_ref/attention/row_gradient.h"
 
@@ -66,42 +67,6 @@ Prediction predict(const ThresholdPredictor& predictor, double alpha, const RowA
   return {.max = static_cast<double>(max), .offset = u * width - 1, .slope = u * (1 - u) * width};
 }
 
-template <class T>
-double shifted(double alpha, const Prediction& guess, T score) {  // z - tau_hat, by way of the row's maximum
-  return static_cast<double>(static_cast<T>(alpha - 1) * score - static_cast<T>(guess.max)) - guess.offset;
-}
-
-// p = [z - tau_hat]_+^beta / W, where W > 0 because tau_hat < m.
-template <class T>
-void direct_probabilities(double alpha, const Prediction& guess, Row<T>& row) {
-  if (row.poisoned) return;
-  const double beta = 1 / (alpha - 1);
-  double total = 0;
-  for (const T s : row.scores) total += std::pow(std::max(shifted(alpha, guess, s), 0.0), beta);
-  for (int64_t i = 0; i < row.size(); ++i) {
-    row.p[i] = static_cast<T>(std::pow(std::max(shifted(alpha, guess, row.scores[i]), 0.0), beta) / total);
-  }
-}
-
-// row.ds and dL/dalpha with tau_hat a constant: d ln w = beta (dz) / (z - tau_hat) - beta^2 ln(z - tau_hat)
-// dalpha, p = w / W.
-template <class T>
-double direct_gradient(double alpha, const Prediction& guess, Row<T>& row) {
-  row.ds.assign(row.keys.size(), row.poisoned ? std::numeric_limits<T>::quiet_NaN() : T(0));
-  if (row.poisoned) return std::numeric_limits<double>::quiet_NaN();
-  const double beta = 1 / (alpha - 1);
-  double mean = 0, dalpha = 0;
-  for (int64_t i = 0; i < row.size(); ++i) mean += static_cast<double>(row.p[i]) * row.g[i];
-  for (int64_t i = 0; i < row.size(); ++i) {
-    if (!(row.p[i] > 0)) continue;
-    const double x = shifted(alpha, guess, row.scores[i]);
-    const double dlog = row.p[i] * (row.g[i] - mean);  // dL / d ln w
-    row.ds[i] = static_cast<T>(dlog / x);              // beta dz/ds = 1
-    dalpha += dlog * (beta * row.scores[i] / x - beta * beta * std::log(x));
-  }
-  return dalpha;
-}
-
 // The exact tau of the row, its solver started at tau_hat; row.p holds the exact probabilities.
 template <class T>
 double warm_started(const AttentionSpec& spec, int64_t q_head, const Prediction& guess, Row<T>& row,
@@ -134,7 +99,7 @@ PredictedForward<T> predicted_forward(const AttentionSpec& spec, const Threshold
     if (mode == PredictorMode::warm_start)
       return warm_started(spec, at.q_head, guess, row, &result.iterations[r]);
     const double tau = normalize_row(spec.normalizer, at.q_head, options.solver, row);
-    direct_probabilities(alpha, guess, row);
+    if (!row.poisoned) probabilities_at(alpha, -guess.offset, row);
     return tau;
   });
   int64_t rows = 0;
@@ -172,11 +137,13 @@ PredictedBackward<T> predicted_backward(const AttentionSpec& spec, const Thresho
         for (int64_t c = 0; c < dim; ++c) dw[slot * dim + c] += dlogit * query[c];
         db[slot] += dlogit;
         ++rows[slot];
-        if (mode == PredictorMode::direct) direct_probabilities(alpha, guess, row);
+        const bool direct = mode == PredictorMode::direct && !row.poisoned;
+        if (direct) probabilities_at(alpha, -guess.offset, row);
         products.add_value_gradient(at, row);
         products.value_products(at, row);
-        const double dalpha = mode == PredictorMode::direct ? direct_gradient(alpha, guess, row)
-                                                            : row_gradient(spec.normalizer, at.q_head, row);
+        row.ds.resize(row.keys.size());
+        const double dalpha = direct ? gradient_at<T>(alpha, -guess.offset, row.p, row.g, row.ds)
+                                     : row_gradient(spec.normalizer, at.q_head, row);
         products.add_score_gradient(at, row);
         return dalpha;
       });

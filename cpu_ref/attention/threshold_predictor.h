@@ -34,7 +34,7 @@ struct PredictedForward {
 
 template <class T>
 struct PredictedBackward {
-  Gradients<T> attention;  // direct: tau_hat held fixed, the selection passed straight through
+  Gradients<T> attention;  // direct: of given_threshold.h, tau_hat held fixed
   std::vector<double> dw;  // [q_heads, head_dim]: gradient of the loss
   std::vector<double> db;  // [q_heads]
 };

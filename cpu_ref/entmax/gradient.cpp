@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 
 #include "cpu_ref/entmax/evaluate.h"
+#include "cpu_ref/entmax/gradient_parts.h"
 
 namespace splash::cpu_ref {
 namespace {
@@ -20,14 +20,6 @@ size_t heaviest(double alpha, std::span<const T> p) {
   return at;
 }
 
-// (e^x - 1 - x) / x^2 for x >= 0.
-double second_exponential(double x) {
-  if (x > 0.5) return (std::expm1(x) - x) / (x * x);
-  double sum = 1;
-  for (int k = 16; k > 2; --k) sum = 1 + sum * x / k;
-  return sum / 2;
-}
-
 // MATH's dL/dalpha with g relative to delta, which dp/dalpha allows because it sums to 0: as sum u (g -
 // delta) = 0, the terms in u vanish and with them most of the cancellation. What is left cancels near alpha =
 // 1, where u is nearly p: there the terms in u stay, in a form that has the difference already.
@@ -35,12 +27,6 @@ double alpha_weight(double p, double alpha) {
   const double a = alpha - 1, log_p = std::log(p);
   if (a >= 0.25) return p * (1 / a - log_p) / a;
   return -p * log_p * log_p * second_exponential(-a * std::min(log_p, 0.0));
-}
-
-template <class T>
-T saturated(double value) {
-  constexpr double kMost = std::numeric_limits<T>::max();
-  return static_cast<T>(std::clamp(value, -kMost, kMost));
 }
 
 }  // namespace

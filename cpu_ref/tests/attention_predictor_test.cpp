@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "cpu_ref/attention/row.h"
 #include "cpu_ref/attention/threshold_predictor.h"
 #include "cpu_ref/tests/attention_differences.h"
 #include "cpu_ref/tests/attention_test_support.h"
@@ -65,6 +66,22 @@ FrozenForward frozen_forward(const PredictorProblem& p, const std::vector<double
   return result;
 }
 
+// -inf for rows without a key.
+std::vector<double> largest_scores(const PredictorProblem& p) {
+  std::vector<double> largest(kPredictedShape.rows(), -INFINITY);
+  for (int64_t r = 0; r < kPredictedShape.rows(); ++r) {
+    const RowAddress at = row_address(kPredictedShape, r);
+    const RowMask mask = p.spec.mask.row(kPredictedShape, at.batch, at.q_head, at.query);
+    const auto keys = p.inputs.k.matrix(at.batch, kPredictedShape.kv_head_of(at.q_head));
+    for (int64_t j = 0; j < kPredictedShape.kv_len; ++j) {
+      if (!mask.visible(j)) continue;
+      const double product = p.inputs.q.matrix(at.batch, at.q_head).row(at.query).dot(keys.row(j));
+      largest[r] = std::max(largest[r], p.spec.scale * product);
+    }
+  }
+  return largest;
+}
+
 std::vector<std::vector<double>> alphas() {
   return {{1.2}, {1.5}, {2.0}, {1.3, 1.5, 1.7, 2.0}};
 }
@@ -123,6 +140,7 @@ TEST_CASE("warm start: the result is the exact one, from any prediction") {
 }
 
 TEST_CASE("direct mode uses tau_hat, and its gradients are central differences with tau_hat frozen") {
+  // Of alpha with tau_hat - m frozen, and the largest score.
   for (const NamedMask& mask : masks_for(kPredictedShape)) {
     for (const auto& alpha : alphas()) {
       PredictorProblem p(alpha, mask.mask);
@@ -133,7 +151,15 @@ TEST_CASE("direct mode uses tau_hat, and its gradients are central differences w
 
       p.spec.normalizer.alpha.resize(kPredictedShape.q_heads, alpha.front());
       const auto gradients = p.backward(PredictorMode::direct).attention;
-      const auto loss = [&] { return frozen_forward(p, result.tau_hat).value; };
+      const std::vector<double> before = p.spec.normalizer.alpha, largest = largest_scores(p);
+      const auto loss = [&] {
+        std::vector<double> tau_hat = result.tau_hat;
+        for (int64_t r = 0; r < kPredictedShape.rows(); ++r) {
+          const int64_t h = r / kPredictedShape.q_len % kPredictedShape.q_heads;
+          if (largest[r] > -INFINITY) tau_hat[r] += (p.spec.normalizer.alpha[h] - before[h]) * largest[r];
+        }
+        return frozen_forward(p, tau_hat).value;
+      };
       DifferenceReport report;
       const auto check = [&](double* values, const auto& gradient) {
         const auto size = static_cast<int64_t>(gradient.size());

@@ -29,11 +29,18 @@ EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& 
   path_ = choose_path(spec_, dtype_, path, 10 * device.compute_major + device.compute_minor);
   const int64_t rows = spec_.shape.rows();
   most_entries_ = visible_pairs(spec_.shape, spec_.mask);
-  if (spec_.selection.kind == SelectionKind::top_k_row)
+  if (spec_.selection.kind == SelectionKind::top_k_row && spec_.selection.head_k_keep.empty())
     most_entries_ = std::min(most_entries_, rows * std::min(spec_.selection.k_keep, spec_.shape.kv_len));
   const std::vector<float> alpha(spec_.normalizer.alpha.begin(), spec_.normalizer.alpha.end());
   alpha_ = DeviceBuffer(stream, static_cast<int64_t>(alpha.size() * sizeof(float)));
   alpha_.upload(alpha.data(), alpha_.bytes());
+  if (!spec_.selection.head_k_keep.empty()) {
+    std::vector<int> k_keep;
+    for (int64_t h = 0; h < spec_.shape.q_heads; ++h)
+      k_keep.push_back(static_cast<int>(std::min(spec_.selection.k_keep_of(h), spec_.shape.kv_len)));
+    head_k_keep_ = DeviceBuffer(stream, static_cast<int64_t>(k_keep.size() * sizeof(int)));
+    head_k_keep_.upload(k_keep.data(), head_k_keep_.bytes());
+  }
   if (const MaskTables tables(spec_); tables.bytes() > 0) {
     mask_tables_ = DeviceBuffer(stream, tables.bytes());
     mask_tables_.upload(tables.data(), tables.bytes());
@@ -123,6 +130,7 @@ ForwardArguments EntmaxAttention::forward_arguments(const Tensors& tensors) cons
           .out = tensors.out.data,
           .alpha = alpha(),
           .mask = mask_,
+          .head_k_keep = static_cast<const int*>(head_k_keep_.data()),
           .tau = static_cast<float*>(tau_.data()),
           .support = support_,
           .stored = leaves_broad_rows_ ? StoredRows::sparse : StoredRows::all,

@@ -92,8 +92,8 @@ class EntmaxAttention {
   ForwardPath path_ = ForwardPath::fastest;
   int64_t most_entries_ = 0;        // pairs that the mask shows and the selection may keep
   bool leaves_broad_rows_ = false;  // StoredRows::sparse
-  DeviceBuffer alpha_, mask_tables_, tau_, used_, offsets_, counts_, columns_, excess_, forward_workspace_,
-      backward_workspace_;
+  DeviceBuffer alpha_, head_k_keep_, mask_tables_, tau_, used_, offsets_, counts_, columns_, excess_,
+      forward_workspace_, backward_workspace_;
   DeviceMask mask_{};
   Support support_{};
   Tensors last_{};     // of the last forward

@@ -27,6 +27,7 @@ struct BackwardArguments {
   Support support{};
   UnstoredRows unstored{};       // forward's, where it stored StoredRows::sparse
   const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
+  const float* tau_offsets = nullptr;  // forward's: the offsets are constants (straight-through)
   void *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;
   float* d_alpha = nullptr;   // [q_heads]: dL/dalpha summed over batch and rows; or null
   void* workspace = nullptr;  // backward_workspace_bytes, 256-byte aligned, contents undefined
@@ -42,8 +43,8 @@ int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t
 // Enqueues the kernels and nothing else. Of spec it takes shape, scale, the number of alphas (the values,
 // 1.01 <= alpha <= 2, are those in device memory) and, for unstored rows, whether the mask is causal. Throws
 // InvalidArgument where head_dim is not a multiple of 8 up to 256, where unstored rows are of another
-// head_dim or dtype than these take, or where queries, keys (over all heads) or capacity reach 2^31;
-// DeviceError where a launch fails.
+// head_dim or dtype than these take or meet tau_offsets, or where queries, keys (over all heads) or capacity
+// reach 2^31; DeviceError where a launch fails.
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax

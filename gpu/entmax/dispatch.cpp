@@ -17,14 +17,15 @@ bool takes_hopper(const AttentionSpec& spec, Dtype dtype) {
          spec.shape.kv_len <= int64_t{kMostKeys};
 }
 
-ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability) {
+ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
+                        bool given_thresholds) {
   // sm_90a code runs on 9.0 alone.
-  const bool hopper = compute_capability == 90 && takes_hopper(spec, dtype);
+  const bool hopper = compute_capability == 90 && takes_hopper(spec, dtype) && !given_thresholds;
   if (wanted == ForwardPath::hopper && !hopper) {
     throw Unsupported(
         "entmax forward's path for Hopper takes bfloat16 and float16, all of up to 2^28 keys, no mask or a "
-        "causal "
-        "one, on compute capability 9.0; ForwardPath::fastest takes the other problems too");
+        "causal one, thresholds that it solves for, on compute capability 9.0; ForwardPath::fastest takes "
+        "the other problems too");
   }
   return hopper && wanted != ForwardPath::portable ? ForwardPath::hopper : ForwardPath::portable;
 }
@@ -64,6 +65,12 @@ void require_mask(const AttentionSpec& spec, const DeviceMask& mask) {
          "positions");
 }
 
+void require_head_k_keep(const AttentionSpec& spec, const ForwardArguments& arguments) {
+  if (spec.selection.head_k_keep.empty() || arguments.head_k_keep != nullptr) return;
+  throw InvalidArgument(
+      "the selection has a k_keep for each head, but arguments.head_k_keep has no table of them");
+}
+
 Problem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {
   const AttentionShape& s = spec.shape;
   Problem p;
@@ -93,6 +100,8 @@ portable::Problem portable::problem_of(const AttentionSpec& spec, const ForwardA
   const bool selects =
       spec.selection.kind == SelectionKind::top_k_row && spec.selection.k_keep < spec.shape.kv_len;
   p.k_keep = selects ? static_cast<int>(spec.selection.k_keep) : 0;
+  if (!spec.selection.head_k_keep.empty()) p.head_k_keep = arguments.head_k_keep;
+  p.tau_offsets = arguments.tau_offsets;
   return p;
 }
 

@@ -21,6 +21,14 @@ constexpr bool attention_takes(float alpha) {  // false for NaN
   return alpha >= kLeastAttentionAlpha && alpha <= kMostAttentionAlpha;
 }
 
+// m - tau of a row whose threshold is given as an offset to m, its largest z: as
+// cpu_ref/attention/given_threshold.h has it, held in [kv_len^(1 - alpha), 1]; NaN for NaN. beta = 1 / (alpha
+// - 1).
+SPLASH_HOST_DEVICE float shift_of_offset(float offset, float beta, int kv_len) {
+  const float least = exp2f(-log2f(static_cast<float>(kv_len)) / beta);
+  return offset == offset ? fminf(1.0f, fmaxf(-offset, least)) : offset;
+}
+
 struct Entmax {
   float gain;  // z = gain * <q, k>
   float beta;  // 1 / (alpha - 1)

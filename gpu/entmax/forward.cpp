@@ -94,8 +94,8 @@ int compute_capability() {
          device_attribute(cudaDevAttrComputeCapabilityMinor);
 }
 
-ForwardPath path_of(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted) {
-  return choose_path(spec, dtype, wanted, compute_capability());
+ForwardPath path_of(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
+  return choose_path(spec, dtype, args.path, compute_capability(), args.tau_offsets != nullptr);
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype) {
 }
 
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
-  if (path_of(spec, dtype, args.path) == ForwardPath::portable) return {};
+  if (path_of(spec, dtype, args) == ForwardPath::portable) return {};
   if (args.unstored_queries != nullptr)
     return {.rows = {args.unstored_queries, args.unstored_counts}, .tau = args.tau};
   const Workspace workspace(spec, dtype);
@@ -166,7 +166,8 @@ void enqueue_hopper(const AttentionSpec& spec, Dtype dtype, const ForwardArgumen
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
   require_forward(spec, dtype);
   require_mask(spec, args.mask);
-  if (path_of(spec, dtype, args.path) == ForwardPath::hopper) {
+  require_head_k_keep(spec, args);
+  if (path_of(spec, dtype, args) == ForwardPath::hopper) {
     enqueue_hopper(spec, dtype, args);
   } else {
     portable::enqueue(spec, dtype, args);

@@ -16,9 +16,10 @@ enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where 
 // Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, no mask or a causal one.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
-// hopper or portable, for a device of this compute capability (90: 9.0). Throws Unsupported where hopper is
-// wanted and cannot be.
-ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability);
+// hopper or portable, for a device of this compute capability (90: 9.0). given_thresholds: whether there are
+// tau_offsets. Throws Unsupported where hopper is wanted and cannot be.
+ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
+                        bool given_thresholds = false);
 
 enum class StoredRows {
   all,
@@ -34,6 +35,11 @@ struct ForwardArguments {
   void* out = nullptr;
   const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
   DeviceMask mask{};             // spec.mask's tables, where it has positions or packed sequences
+  const int* head_k_keep = nullptr;  // [q_heads], where spec.selection.head_k_keep says that there are any:
+                                     // their values are read here, and below 1 is all keys
+  // [batch, q_heads, q_len], or null: thresholds are given, not solved for, as offsets to each row's largest
+  // z (cpu_ref/attention/given_threshold.h), and tau is theirs. The portable path alone takes them.
+  const float* tau_offsets = nullptr;
   float* tau = nullptr;  // [batch, q_heads, q_len] in units of z: +inf for rows without a key, NaN for rows
                          // with a score of NaN or +inf; or null
   Support support{};     // where columns is null, nothing is stored
@@ -62,7 +68,8 @@ void require_forward(const AttentionSpec& spec, Dtype dtype);
 // Enqueues the kernels and nothing else. Hopper's: one that prepares the keys and picks samples of them,
 // one that screens all rows, one for the few rows that outgrew its lists, one for rows with broad supports.
 // The portable ones: one for all rows, one for those that outgrew its lists. Throws as require_forward and
-// choose_path do; InvalidArgument where the mask's tables are missing; DeviceError where a launch fails.
+// choose_path do; InvalidArgument where tables of the mask or of k_keep are missing; DeviceError where a
+// launch fails.
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax

@@ -14,6 +14,7 @@
 #include "core/workload.h"
 #include "cpu_ref/attention/backward.h"
 #include "cpu_ref/attention/forward.h"
+#include "cpu_ref/attention/given_threshold.h"
 #include "gpu/engine/tensor.h"
 #include "gpu/engine/variant.h"
 #include "gpu/entmax/backward.h"
@@ -71,6 +72,7 @@ struct Case {
   AttentionInputs<double> inputs{};  // rounded to dtype
   Tensor<double> d_out{};
   HostSupport support{};
+  std::vector<double> tau_offsets{};  // of given thresholds, as float holds them
 };
 
 inline Case make_case(const AttentionSpec& spec, Dtype dtype, Workload workload = {}) {
@@ -117,6 +119,24 @@ inline void draw_support(Case& c, int64_t least, int64_t most, const std::vector
   }
 }
 
+// As if thresholds had been given: a row's largest excess is the shift.
+inline void take_offsets_of_support(Case& c) {
+  for (int64_t row = 0; row < c.support.rows(); ++row) {
+    float largest = 0;
+    for (int64_t i = c.support.first[row]; i < c.support.first[row + 1]; ++i)
+      largest = std::max(largest, c.support.excess[i]);
+    const double alpha = c.spec.normalizer.alpha_of(row / c.spec.shape.q_len % c.spec.shape.q_heads);
+    const double shift = cpu_ref::shift_of_offset(-static_cast<double>(largest), alpha, c.spec.shape.kv_len);
+    const double factor = largest > 0 ? shift / static_cast<double>(largest) : 1;
+    float raised = 0;
+    for (int64_t i = c.support.first[row]; i < c.support.first[row + 1]; ++i) {
+      c.support.excess[i] = static_cast<float>(c.support.excess[i] * factor);
+      raised = std::max(raised, c.support.excess[i]);
+    }
+    c.tau_offsets.push_back(-static_cast<double>(raised));
+  }
+}
+
 struct SupportGradients : Gradients {
   std::vector<double> row_dalpha;  // [rows]: dalpha is their sum, a head's
 };
@@ -142,12 +162,20 @@ inline SupportGradients gradients_of_support(const Case& c) {
       u.push_back(w.back() / static_cast<double>(c.support.excess[n]));
     }
     const double sum = std::accumulate(w.begin(), w.end(), 0.0);
-    const double delta =
-        std::inner_product(u.begin(), u.end(), g.begin(), 0.0) / std::accumulate(u.begin(), u.end(), 0.0);
+    const bool given = !c.tau_offsets.empty();
+    const std::vector<double>& weights = given ? w : u;
+    const double delta = std::inner_product(weights.begin(), weights.end(), g.begin(), 0.0) /
+                         std::accumulate(weights.begin(), weights.end(), 0.0);
+    const double shift = given ? cpu_ref::shift_of_offset(c.tau_offsets[row], alpha, s.kv_len) : 0;
     for (size_t e = 0; e < g.size(); ++e) {
       const int64_t j = c.support.columns[c.support.first[row] + static_cast<int64_t>(e)];
-      const double p = w[e] / sum, centred = g.size() == 1 ? 0 : g[e] - delta, ds = scale * u[e] * centred;
-      if (p > 0) result.row_dalpha[row] += centred * p * beta * (beta - std::log(p));
+      const double p = w[e] / sum, centred = g.size() == 1 ? 0 : g[e] - delta,
+                   ds = scale * u[e] * centred / (given ? sum : 1);
+      const double r = w[e] / u[e] / shift;
+      if (p > 0) {
+        result.row_dalpha[row] += given ? -beta * beta * centred * p * (1 / r - 1 + std::log(r))
+                                        : centred * p * beta * (beta - std::log(p));
+      }
       for (int64_t d = 0; d < s.head_dim; ++d) {
         result.dq.row(b, h, i)[d] += ds * c.inputs.k.row(b, kv, j)[d];
         result.dk.row(b, kv, j)[d] += ds * c.inputs.q.row(b, h, i)[d];

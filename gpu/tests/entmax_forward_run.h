@@ -30,7 +30,8 @@ struct RowResults {
 // What a launch needs and leaves, in device memory and as host vectors.
 struct ForwardRun {
   ForwardRun(const AttentionSpec& spec, Dtype dtype, const AttentionInputs<double>& inputs, int64_t capacity,
-             const Stream& stream, entmax::ForwardPath path = entmax::ForwardPath::fastest)
+             const Stream& stream, entmax::ForwardPath path = entmax::ForwardPath::fastest,
+             const std::vector<double>& given_offsets = {})
       : q(DeviceTensor::from(stream, dtype, inputs.q)),
         k(DeviceTensor::from(stream, dtype, inputs.k)),
         v(DeviceTensor::from(stream, dtype, inputs.v)),
@@ -38,6 +39,8 @@ struct ForwardRun {
         rows(spec.shape.rows()),
         room(capacity),
         alpha(stream, static_cast<int64_t>(spec.normalizer.alpha.size() * sizeof(float))),
+        tau_offsets(stream, static_cast<int64_t>(given_offsets.size()) * 4 + 16),
+        head_k_keep(stream, spec.shape.q_heads * 4),
         tau(stream, rows * 4),
         used(stream, 8),
         offsets(stream, rows * 8),
@@ -47,24 +50,31 @@ struct ForwardRun {
         workspace(stream, entmax::forward_workspace_bytes(spec, dtype)) {
     const std::vector<float> alphas(spec.normalizer.alpha.begin(), spec.normalizer.alpha.end());
     alpha.upload(alphas.data(), alpha.bytes());
+    const std::vector<float> given(given_offsets.begin(), given_offsets.end());
+    if (!given.empty()) tau_offsets.upload(given.data(), static_cast<int64_t>(given.size()) * 4);
+    const std::vector<int> kept(spec.selection.head_k_keep.begin(), spec.selection.head_k_keep.end());
+    if (!kept.empty()) head_k_keep.upload(kept.data(), head_k_keep.bytes());
     const entmax::MaskTables tables(spec);
     mask_tables = DeviceBuffer(stream, std::max<int64_t>(tables.bytes(), 16));
     if (tables.bytes() > 0) mask_tables.upload(tables.data(), tables.bytes());
     for (DeviceBuffer* buffer : {&out.buffer(), &tau, &offsets, &counts, &columns, &excess, &workspace})
       buffer->fill(0xFF);
     used.fill(0);
-    entmax::enqueue_forward(spec, dtype,
-                            {.q = q.view().data,
-                             .k = k.view().data,
-                             .v = v.view().data,
-                             .out = out.view().data,
-                             .alpha = static_cast<const float*>(alpha.data()),
-                             .mask = tables.at(mask_tables.data()),
-                             .tau = static_cast<float*>(tau.data()),
-                             .support = support(),
-                             .workspace = workspace.data(),
-                             .stream = stream.handle(),
-                             .path = path});
+    entmax::enqueue_forward(
+        spec, dtype,
+        {.q = q.view().data,
+         .k = k.view().data,
+         .v = v.view().data,
+         .out = out.view().data,
+         .alpha = static_cast<const float*>(alpha.data()),
+         .mask = tables.at(mask_tables.data()),
+         .head_k_keep = kept.empty() ? nullptr : static_cast<const int*>(head_k_keep.data()),
+         .tau_offsets = given.empty() ? nullptr : static_cast<const float*>(tau_offsets.data()),
+         .tau = static_cast<float*>(tau.data()),
+         .support = support(),
+         .workspace = workspace.data(),
+         .stream = stream.handle(),
+         .path = path});
     stream.synchronize();
   }
 
@@ -110,7 +120,8 @@ struct ForwardRun {
 
   DeviceTensor q, k, v, out;
   int64_t rows, room;
-  DeviceBuffer alpha, mask_tables, tau, used, offsets, counts, columns, excess, workspace;
+  DeviceBuffer alpha, tau_offsets, head_k_keep, mask_tables, tau, used, offsets, counts, columns, excess,
+      workspace;
 };
 
 // The largest |tau|, to within 1 that of all z of a support.

@@ -177,6 +177,8 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
     CHECK(choose_path(spec, Dtype::f16, ForwardPath::hopper, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::portable, 90) == ForwardPath::portable);
     CHECK(choose_path(spec, Dtype::f32, ForwardPath::fastest, 90) == ForwardPath::portable);
+    CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90, true) == ForwardPath::portable);
+    CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, 90, true), Unsupported);
     for (const int capability : {80, 86, 89, 100, 120}) {
       CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, capability) == ForwardPath::portable);
       CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, capability), Unsupported);

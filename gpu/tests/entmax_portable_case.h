@@ -5,12 +5,14 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "core/workload.h"
+#include "cpu_ref/attention/given_threshold.h"
 #include "gpu/tests/entmax_forward_run.h"
 #include "gpu/tests/ladder_cases.h"
 
@@ -20,7 +22,8 @@ struct PortableCase {
   std::string name;
   AttentionSpec spec{};
   Dtype dtype = Dtype::f32;
-  AttentionInputs<double> inputs{};  // rounded to dtype
+  AttentionInputs<double> inputs{};   // rounded to dtype
+  std::vector<double> tau_offsets{};  // of given thresholds, as float holds them
 };
 
 // Rows whose k-th largest score and the next lie so close together that float may tell them apart otherwise
@@ -28,10 +31,11 @@ struct PortableCase {
 inline std::vector<char> unclear_rows(const AttentionSpec& spec, const AttentionInputs<double>& inputs) {
   const AttentionShape& s = spec.shape;
   std::vector<char> unclear(static_cast<size_t>(s.rows()), 0);
-  const int64_t k = spec.selection.k_keep;
-  if (spec.selection.kind != SelectionKind::top_k_row || k >= s.kv_len) return unclear;
+  if (spec.selection.kind != SelectionKind::top_k_row) return unclear;
   for (int64_t row = 0; row < s.rows(); ++row) {
     const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads, i = row % s.q_len;
+    const int64_t k = spec.selection.k_keep_of(h);
+    if (k >= s.kv_len) continue;
     const RowMask mask = spec.mask.row(s, b, h, i);
     const double* const q = inputs.q.row(b, h, i);
     std::vector<double> scores;
@@ -108,17 +112,59 @@ inline double loss_of_scores(const PortableCase& c, const cpu_ref::ForwardResult
   return error / norm;
 }
 
+// tau, and z - tau of each entry, of rows whose thresholds were given: their p, z - tau to a power, has no
+// sum of 1.
+inline void check_given_rows(const PortableCase& c, const RowResults& results,
+                             const cpu_ref::ForwardResult<double>& oracle,
+                             const std::vector<char>& left_out) {
+  const AttentionShape& s = c.spec.shape;
+  const auto& p = *oracle.probabilities;
+  const double error = 2 * score_error(oracle);
+  int64_t wrong_tau = 0, wrong_entries = 0;
+  for (int64_t row = 0; row < s.rows(); ++row) {
+    const double tau = results.tau[row], expected_tau = oracle.tau[row];
+    if (left_out[row] != 0) continue;
+    if (!std::isfinite(expected_tau)) {
+      wrong_tau += std::isnan(expected_tau) != std::isnan(tau) || std::isfinite(tau);
+      wrong_entries += results.counts[row] != 0;
+      continue;
+    }
+    wrong_tau += !(std::abs(tau - expected_tau) <= error);
+    const double alpha = c.spec.normalizer.alpha_of(row / s.q_len % s.q_heads),
+                 shift = cpu_ref::shift_of_offset(c.tau_offsets[row], alpha, s.kv_len);
+    double largest = 0;
+    std::map<int32_t, double> expected;
+    for (int64_t i = p.row_offsets[row]; i < p.row_offsets[row + 1]; ++i)
+      largest = std::max(largest, p.values[i]);
+    for (int64_t i = p.row_offsets[row]; i < p.row_offsets[row + 1]; ++i)
+      expected[p.columns[i]] = shift * std::pow(p.values[i] / largest, alpha - 1);
+    for (int64_t i = results.offsets[row]; i < results.offsets[row] + results.counts[row]; ++i) {
+      const auto at = expected.find(results.columns[i]);
+      const double u = at == expected.end() ? 0 : at->second;
+      wrong_entries += !(results.excess[i] > 0) || !(std::abs(results.excess[i] - u) <= error);
+      if (at != expected.end()) expected.erase(at);
+    }
+    for (const auto& [key, u] : expected) wrong_entries += u > error;  // that are missing
+  }
+  CHECK(wrong_tau == 0);
+  CHECK(wrong_entries == 0);
+}
+
 // Output, tau and support of a case, without the rows left out beside those that are unclear.
 inline void check_against_oracle(const PortableCase& c, const Tensor<double>& out, const RowResults& rows,
                                  const std::vector<char>& also_left_out = {}) {
   CAPTURE(c.name);
-  const auto oracle = cpu_ref::attention_forward<double>(c.spec, c.inputs.q, c.inputs.k, c.inputs.v,
-                                                         {.keep_probabilities = true});
+  const auto oracle = cpu_ref::attention_forward<double>(
+      c.spec, c.inputs.q, c.inputs.k, c.inputs.v, {.keep_probabilities = true, .tau_offsets = c.tau_offsets});
   auto left_out = unclear_rows(c.spec, c.inputs);
   for (size_t row = 0; row < also_left_out.size(); ++row) left_out[row] |= also_left_out[row];
   CHECK(nmse_or_inf(out, oracle.out, left_out) <=
         std::max(Tolerance().of(c.dtype), loss_of_scores(c, oracle, left_out)));
-  check_rows(c.spec, rows, oracle, score_error(oracle), left_out);
+  if (c.tau_offsets.empty()) {
+    check_rows(c.spec, rows, oracle, score_error(oracle), left_out);
+  } else {
+    check_given_rows(c, rows, oracle, left_out);
+  }
 }
 
 class CaseDrawer {
@@ -143,6 +189,24 @@ class CaseDrawer {
     }
     draw_inputs(c, random_() % 12);
     return c;
+  }
+
+  // With thresholds that are given, NaN and beyond the bracket among them, and half the time a k_keep a head.
+  PortableCase draw_given() {
+    PortableCase c = draw();
+    std::uniform_real_distribution<float> offset(-1.05F, 0.05F);
+    for (int64_t row = 0; row < c.spec.shape.rows(); ++row)
+      c.tau_offsets.push_back(
+          static_cast<double>(random_() % 20 == 0 ? NAN : -std::pow(std::abs(offset(random_)), 0.3F)));
+    c.name += ", given thresholds";
+    if (random_() % 2 == 0) draw_head_k_keep(c);
+    return c;
+  }
+  void draw_head_k_keep(PortableCase& c) {
+    c.spec.selection = {.kind = SelectionKind::top_k_row};
+    for (int64_t head = 0; head < c.spec.shape.q_heads; ++head)
+      c.spec.selection.head_k_keep.push_back(any_of<int64_t>({0, 1, 8, 60, 300, 5000}));
+    c.name += ", a k_keep a head";
   }
 
   // What Hopper's path takes: 16 bits an element, causal or full, all keys; up to 23 or 46 tiles of them.

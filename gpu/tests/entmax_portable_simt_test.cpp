@@ -59,15 +59,26 @@ void run_case(const PortableCase& c) {
   run_case<T, 256>(c, against_oracle);
 }
 
+void run_any_case(const PortableCase& c) {
+  if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c);
+  if (c.dtype == Dtype::f16) run_case<__half>(c);
+  if (c.dtype == Dtype::f32) run_case<float>(c);
+}
+
 }  // namespace
 
 TEST_CASE("portable entmax on the CPU: problems in which all features meet, against the double oracle") {
   CaseDrawer drawer(test_seed());
-  for (int i = 0; i < 60; ++i) {
-    const PortableCase c = drawer.draw();
-    if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c);
-    if (c.dtype == Dtype::f16) run_case<__half>(c);
-    if (c.dtype == Dtype::f32) run_case<float>(c);
+  for (int i = 0; i < 60; ++i) run_any_case(drawer.draw());
+}
+
+TEST_CASE("portable entmax on the CPU: given thresholds and a k_keep a head, against the double oracle") {
+  CaseDrawer drawer(test_seed() + 7);
+  for (int i = 0; i < 30; ++i) run_any_case(drawer.draw_given());
+  for (int i = 0; i < 6; ++i) {
+    PortableCase c = drawer.draw();
+    drawer.draw_head_k_keep(c);
+    run_any_case(c);
   }
 }
 

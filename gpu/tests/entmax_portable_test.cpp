@@ -16,7 +16,7 @@ namespace {
 
 void check_case(const PortableCase& c, const Stream& stream) {
   const ForwardRun run(c.spec, c.dtype, c.inputs, c.spec.shape.rows() * c.spec.shape.kv_len, stream,
-                       ForwardPath::portable);
+                       c.tau_offsets.empty() ? ForwardPath::portable : ForwardPath::fastest, c.tau_offsets);
   check_against_oracle(c, run.out.to_host(), run.row_results());
 }
 
@@ -79,6 +79,18 @@ TEST_CASE("portable entmax: 400 problems in which all features meet, against the
   const Stream stream;
   CaseDrawer drawer(test_seed());
   for (int i = 0; i < 400; ++i) check_case(drawer.draw(), stream);
+}
+
+TEST_CASE("portable entmax: 300 problems with given thresholds, with and without a k_keep a head") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  CaseDrawer drawer(test_seed() + 7);
+  for (int i = 0; i < 300; ++i) check_case(drawer.draw_given(), stream);
+  for (int i = 0; i < 50; ++i) {
+    PortableCase c = drawer.draw();
+    drawer.draw_head_k_keep(c);
+    check_case(c, stream);
+  }
 }
 
 TEST_CASE("portable entmax: every dtype and head dimension, with all parts of a mask and an alpha a head") {
@@ -183,6 +195,9 @@ TEST_CASE("portable entmax: gradients agree with the double oracle") {
     check_gradients("all masks", make_case(spec, dtype), stream);
     spec.mask = {};
     spec.selection = {.kind = SelectionKind::top_k_row, .k_keep = 5};
+    spec.selection = {.kind = SelectionKind::top_k_row, .head_k_keep = {5, 0, 1, 150}};
+    check_gradients("k_keep of each head", make_case(spec, dtype), stream);
+    spec.selection = {.kind = SelectionKind::top_k_row, .k_keep = 5};
     check_gradients("k_keep 5", make_case(spec, dtype), stream);
     check_gradients("k_keep 5, broad", make_case(spec, dtype, {.query_variance = 0.05}), stream);
     spec.selection.k_keep = 150;
@@ -202,5 +217,13 @@ TEST_CASE("portable entmax: what only it takes goes there by itself, and what it
   AttentionSpec packed = spec;
   packed.mask.cu_seqlens_q = packed.mask.cu_seqlens_k = {0, 10, 64};
   CHECK(EntmaxAttention(packed, Dtype::bf16, stream).path() == ForwardPath::portable);
+  AttentionSpec of_heads = spec;
+  of_heads.selection = {.kind = SelectionKind::top_k_row, .head_k_keep = {1, 2}};
+  CHECK_THROWS_AS(entmax::enqueue_forward(of_heads, Dtype::bf16, {.stream = stream.handle()}),
+                  InvalidArgument);
+  const float offset = 0;
+  CHECK_THROWS_AS(
+      entmax::enqueue_forward(spec, Dtype::bf16, {.tau_offsets = &offset, .path = ForwardPath::hopper}),
+      Unsupported);
   CHECK_THROWS_AS(entmax::enqueue_forward(packed, Dtype::bf16, {.stream = stream.handle()}), InvalidArgument);
 }

@@ -18,7 +18,9 @@ struct SimtRun {
         k(elements_of<T>(c.inputs.k)),
         v(elements_of<T>(c.inputs.v)),
         out(q.size(), static_cast<T>(NAN)),
-        alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end()) {
+        alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end()),
+        tau_offsets(c.tau_offsets.begin(), c.tau_offsets.end()),
+        head_k_keep(c.spec.selection.head_k_keep.begin(), c.spec.selection.head_k_keep.end()) {
     const auto rows = static_cast<size_t>(c.spec.shape.rows()),
                capacity = rows * static_cast<size_t>(c.spec.shape.kv_len);
     results = {std::vector<float>(rows, NAN), std::vector<int64_t>(rows, -1), std::vector<int32_t>(rows, -1),
@@ -31,6 +33,8 @@ struct SimtRun {
             .v = v.data(),
             .out = out.data(),
             .alpha = alpha.data(),
+            .head_k_keep = head_k_keep.empty() ? nullptr : head_k_keep.data(),
+            .tau_offsets = tau_offsets.empty() ? nullptr : tau_offsets.data(),
             .tau = results.tau.data(),
             .support = {.capacity = static_cast<int64_t>(results.columns.size()),
                         .used = &results.used,
@@ -45,7 +49,8 @@ struct SimtRun {
   }
 
   std::vector<T> q, k, v, out;
-  std::vector<float> alpha;
+  std::vector<float> alpha, tau_offsets;
+  std::vector<int> head_k_keep;
   RowResults results{};
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nanobind/stl/optional.h>
+#include <optional>
 #include <span>
 
 #include <fmt/format.h>
@@ -11,6 +13,7 @@
 #include "cpu_ref/attention/backward.h"
 #include "cpu_ref/attention/forward.h"
 #include "cpu_ref/attention/forward_rows.h"
+#include "cpu_ref/attention/given_threshold.h"
 #include "cpu_ref/attention/screened.h"
 #include "python/bindings/bindings.h"
 
@@ -19,6 +22,16 @@ namespace {
 
 using cpu_ref::Gradients;
 using cpu_ref::SparseProbabilities;
+
+// [batch, q_heads, q_len]: offsets of given thresholds.
+template <class T>
+using OffsetArray = std::optional<nb::ndarray<const T, nb::ndim<3>, nb::c_contig, nb::device::cpu>>;
+
+template <class T>
+std::span<const T> entries(const OffsetArray<T>& array) {
+  if (!array) return {};
+  return {array->data(), array->size()};
+}
 
 // One form for both paths.
 template <class T>
@@ -35,40 +48,47 @@ cpu_ref::Solver solver_of(const AttentionSpec& spec) {
 }
 
 Forward<float> run_forward(const AttentionSpec& spec, TensorView<const float> q, TensorView<const float> k,
-                           TensorView<const float> v, bool keep) {
-  cpu_ref::ScreenedForward result = cpu_ref::screened_forward(spec, q, k, v, keep);
+                           TensorView<const float> v, bool keep, std::span<const float> tau_offsets) {
+  cpu_ref::ScreenedForward result = cpu_ref::screened_forward(spec, q, k, v, keep, {}, tau_offsets);
   return {std::move(result.out), std::move(result.tau), std::move(result.support),
           std::move(result.probabilities)};
 }
 
 Forward<double> run_forward(const AttentionSpec& spec, TensorView<const double> q, TensorView<const double> k,
-                            TensorView<const double> v, bool keep) {
-  auto result = cpu_ref::attention_forward<double>(spec, q, k, v,
-                                                   {.solver = solver_of(spec), .keep_probabilities = keep});
+                            TensorView<const double> v, bool keep, std::span<const double> tau_offsets) {
+  auto result = cpu_ref::attention_forward<double>(
+      spec, q, k, v, {.solver = solver_of(spec), .keep_probabilities = keep, .tau_offsets = tau_offsets});
   Forward<double> forward{std::move(result.out), std::move(result.tau), std::move(result.support), {}};
   if (result.probabilities) forward.probabilities = std::move(*result.probabilities);
   return forward;
 }
 
 Gradients<float> run_backward(const AttentionSpec& spec, TensorView<const float> q, TensorView<const float> k,
-                              TensorView<const float> v, TensorView<const float> d_out) {
-  const cpu_ref::ScreenedForward forward = cpu_ref::screened_forward(spec, q, k, v, true);
+                              TensorView<const float> v, TensorView<const float> d_out,
+                              std::span<const float> tau_offsets) {
+  const cpu_ref::ScreenedForward forward = cpu_ref::screened_forward(spec, q, k, v, true, {}, tau_offsets);
   // The support of a NaN row is empty: its gradients are the reference's, NaN.
   const bool poisoned = std::ranges::any_of(forward.tau, [](double tau) { return std::isnan(tau); });
-  if (poisoned) return cpu_ref::attention_backward<float>(spec, q, k, v, d_out, {.solver = solver_of(spec)});
-  return cpu_ref::screened_backward(spec, forward, q, k, v, d_out);
+  if (poisoned) {
+    const std::vector<double> offsets(tau_offsets.begin(), tau_offsets.end());
+    return cpu_ref::attention_backward<float>(spec, q, k, v, d_out,
+                                              {.solver = solver_of(spec), .tau_offsets = offsets});
+  }
+  return cpu_ref::screened_backward(spec, forward, q, k, v, d_out, tau_offsets);
 }
 
 Gradients<double> run_backward(const AttentionSpec& spec, TensorView<const double> q,
                                TensorView<const double> k, TensorView<const double> v,
-                               TensorView<const double> d_out) {
-  return cpu_ref::attention_backward<double>(spec, q, k, v, d_out, {.solver = solver_of(spec)});
+                               TensorView<const double> d_out, std::span<const double> tau_offsets) {
+  return cpu_ref::attention_backward<double>(spec, q, k, v, d_out,
+                                             {.solver = solver_of(spec), .tau_offsets = tau_offsets});
 }
 
-// m - tau of each row, m the largest z: what the largest probability is the power of. NaN where tau is, 0
-// without keys.
+// m - tau of each row, m the largest z: what the largest probability is the power of, unless it was given.
+// NaN where tau is, 0 without keys.
 template <class T>
-std::vector<double> peaks(const AttentionSpec& spec, const Forward<T>& forward) {
+std::vector<double> peaks(const AttentionSpec& spec, const Forward<T>& forward,
+                          std::span<const T> tau_offsets) {
   const SparseProbabilities<T>& p = forward.probabilities;
   const int64_t q_len = spec.shape.q_len;
   std::vector<double> result(forward.tau.size());
@@ -78,6 +98,8 @@ std::vector<double> peaks(const AttentionSpec& spec, const Forward<T>& forward) 
     for (int64_t e = p.row_offsets[r]; e < p.row_offsets[r + 1]; ++e)
       largest = std::max<double>(largest, p.values[e]);
     result[r] = std::isnan(forward.tau[r]) ? forward.tau[r] : std::pow(largest, alpha - 1);
+    if (!tau_offsets.empty() && largest > 0)
+      result[r] = cpu_ref::shift_of_offset(tau_offsets[r], alpha, spec.shape.kv_len);
   }
   return result;
 }
@@ -89,13 +111,14 @@ std::vector<To> converted(const std::vector<From>& values) {
 
 template <class T>
 nb::tuple forward(const AttentionSpec& spec, const TensorArray<T>& q, const TensorArray<T>& k,
-                  const TensorArray<T>& v, bool with_peak) {
+                  const TensorArray<T>& v, bool with_peak, const OffsetArray<T>& tau_offsets) {
   Forward<T> result;
   std::vector<double> peak;
   {
     const nb::gil_scoped_release release;
-    result = run_forward(spec, view<T>(q), view<T>(k), view<T>(v), with_peak);
-    if (with_peak) peak = peaks(spec, result);
+    const std::span<const T> offsets = entries<T>(tau_offsets);
+    result = run_forward(spec, view<T>(q), view<T>(k), view<T>(v), with_peak, offsets);
+    if (with_peak) peak = peaks(spec, result, offsets);
   }
   const AttentionShape& s = spec.shape;
   const std::vector<int64_t> rows{s.batch, s.q_heads, s.q_len};
@@ -106,11 +129,12 @@ nb::tuple forward(const AttentionSpec& spec, const TensorArray<T>& q, const Tens
 
 template <class T>
 nb::tuple backward(const AttentionSpec& spec, const TensorArray<T>& q, const TensorArray<T>& k,
-                   const TensorArray<T>& v, const TensorArray<T>& d_out) {
+                   const TensorArray<T>& v, const TensorArray<T>& d_out, const OffsetArray<T>& tau_offsets) {
   Gradients<T> gradients;
   {
     const nb::gil_scoped_release release;
-    gradients = run_backward(spec, view<T>(q), view<T>(k), view<T>(v), view<T>(d_out));
+    gradients =
+        run_backward(spec, view<T>(q), view<T>(k), view<T>(v), view<T>(d_out), entries<T>(tau_offsets));
   }
   return nb::make_tuple(to_numpy(std::move(gradients.dq)), to_numpy(std::move(gradients.dk)),
                         to_numpy(std::move(gradients.dv)),
@@ -119,11 +143,11 @@ nb::tuple backward(const AttentionSpec& spec, const TensorArray<T>& q, const Ten
 
 template <class T>
 nb::tuple probabilities(const AttentionSpec& spec, const TensorArray<T>& q, const TensorArray<T>& k,
-                        const TensorArray<T>& v) {
+                        const TensorArray<T>& v, const OffsetArray<T>& tau_offsets) {
   SparseProbabilities<T> p;
   {
     const nb::gil_scoped_release release;
-    p = run_forward(spec, view<T>(q), view<T>(k), view<T>(v), true).probabilities;
+    p = run_forward(spec, view<T>(q), view<T>(k), view<T>(v), true, entries<T>(tau_offsets)).probabilities;
   }
   const auto rows = static_cast<int64_t>(p.row_offsets.size()),
              entries = static_cast<int64_t>(p.columns.size());
@@ -163,12 +187,13 @@ nb::tuple block_counts(const AttentionSpec& spec, const Offsets& row_offsets, co
 
 template <class T>
 void bind_attention_of(nb::module_& module) {
-  const auto q = nb::arg("q").noconvert(), k = nb::arg("k").noconvert(), v = nb::arg("v").noconvert();
-  module.def("attention_forward", &forward<T>, nb::arg("spec"), q, k, v, nb::arg("with_peak"),
+  const auto q = nb::arg("q").noconvert(), k = nb::arg("k").noconvert(), v = nb::arg("v").noconvert(),
+             offsets = nb::arg("tau_offsets").noconvert().none() = nb::none();
+  module.def("attention_forward", &forward<T>, nb::arg("spec"), q, k, v, nb::arg("with_peak"), offsets,
              "(out as q, tau as q, support int32, peak as q: m - tau, empty unless asked for)");
   module.def("attention_backward", &backward<T>, nb::arg("spec"), q, k, v, nb::arg("d_out").noconvert(),
-             "(d_q, d_k, d_v, d_alpha float64 [q_heads])");
-  module.def("attention_probabilities", &probabilities<T>, nb::arg("spec"), q, k, v,
+             offsets, "(d_q, d_k, d_v, d_alpha float64 [q_heads])");
+  module.def("attention_probabilities", &probabilities<T>, nb::arg("spec"), q, k, v, offsets,
              "(row_offsets int64 [rows + 1], columns int32, values) of the rows [batch, q_heads, q_len]");
 }
 

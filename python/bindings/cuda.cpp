@@ -53,17 +53,19 @@ int compute_capability(int device) {
 class DeviceProblem {
  public:
   // mask: addresses of its tables, and how many there are of positions. alpha_checked: whether every alpha is
-  // known to be above 1 and at most 2; else heads with another one get NaN. Throws Unsupported (Python's
-  // NotImplementedError) where the kernels do not take the problem, whether or not there is a device.
+  // known to be above 1 and at most 2; else heads with another one get NaN. given_thresholds: whether
+  // forward gets tau_offsets. Throws Unsupported (Python's NotImplementedError) where the kernels do not take
+  // the problem, whether or not there is a device.
   DeviceProblem(AttentionSpec spec, int device, std::string_view dtype, bool alpha_checked,
-                const std::array<uintptr_t, 5>& mask)
+                bool given_thresholds, const std::array<uintptr_t, 5>& mask)
       : spec_(taken(std::move(spec), dtype)),
         device_(device),
         dtype_(dtype_from_string(dtype)),
         alpha_checked_(alpha_checked),
         may_leave_rows_(spec_.shape.head_dim <= entmax::kMostUnstoredHeadDim &&
                         entmax::choose_path(spec_, dtype_, entmax::ForwardPath::fastest,
-                                            compute_capability(device)) == entmax::ForwardPath::hopper),
+                                            compute_capability(device),
+                                            given_thresholds) == entmax::ForwardPath::hopper),
         mask_{.ranges = at<const int32_t>(mask[0]),
               .q_positions = at<const int32_t>(mask[1]),
               .k_positions = at<const int32_t>(mask[2]),
@@ -77,9 +79,11 @@ class DeviceProblem {
   }
 
   // all_rows: rows with broad supports are stored too, else left to backward's dense products. store: of
-  // store_bytes, or 0, where nothing is kept.
+  // store_bytes, or 0, where nothing is kept. tables: addresses of tau_offsets and of a k_keep for each head,
+  // or 0.
   void forward(bool all_rows, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha, uintptr_t out,
-               uintptr_t store, int64_t store_bytes, uintptr_t workspace, uintptr_t stream_address) const {
+               uintptr_t store, int64_t store_bytes, uintptr_t workspace, uintptr_t stream_address,
+               const std::array<uintptr_t, 2>& tables = {}) const {
     const DeviceScope scope(device_);
     auto* const stream = at<CUstream_st>(stream_address);
     entmax::ForwardArguments arguments{
@@ -89,6 +93,8 @@ class DeviceProblem {
         .out = at(out),
         .alpha = at<const float>(alpha),
         .mask = mask_,
+        .head_k_keep = at<const int>(tables[1]),
+        .tau_offsets = at<const float>(tables[0]),
         .stored = may_leave_rows_ && !all_rows ? entmax::StoredRows::sparse : entmax::StoredRows::all,
         .workspace = at(workspace),
         .stream = stream};
@@ -141,10 +147,11 @@ class DeviceProblem {
   }
 
   // Of a store that entries() found whole; with `unseen` nobody looked, as in a graph's capture, and the
-  // gradients of a store that is not become NaN. d_alpha: or 0.
+  // gradients of a store that is not become NaN. d_alpha, tau_offsets: or 0.
   void backward(bool unseen, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha, uintptr_t store,
                 int64_t store_bytes, uintptr_t d_out, uintptr_t d_q, uintptr_t d_k, uintptr_t d_v,
-                uintptr_t d_alpha, uintptr_t workspace, uintptr_t stream_address) const {
+                uintptr_t d_alpha, uintptr_t workspace, uintptr_t stream_address,
+                uintptr_t tau_offsets) const {
     const DeviceScope scope(device_);
     auto* const stream = at<CUstream_st>(stream_address);
     const entmax::Store parts(spec_.shape, at(store), store_bytes);
@@ -157,6 +164,7 @@ class DeviceProblem {
                               .support = parts.support,
                               .unstored = may_leave_rows_ ? parts.unstored() : entmax::UnstoredRows{},
                               .alpha = alpha_checked_ ? at<const float>(alpha) : parts.alphas,
+                              .tau_offsets = at<const float>(tau_offsets),
                               .d_q = at(d_q),
                               .d_k = at(d_k),
                               .d_v = at(d_v),
@@ -232,7 +240,7 @@ void bind_cuda(nb::module_& module) {
              "Raises RuntimeError unless the device's kernels are in here.");
 #if SPLASH_HAVE_CUDA
   nb::class_<DeviceProblem>(module, "DeviceProblem")
-      .def(nb::init<AttentionSpec, int, std::string_view, bool, const std::array<uintptr_t, 5>&>())
+      .def(nb::init<AttentionSpec, int, std::string_view, bool, bool, const std::array<uintptr_t, 5>&>())
       .def("workspace_bytes", &DeviceProblem::workspace_bytes)
       .def("forward", &DeviceProblem::forward)
       .def("store_places", &DeviceProblem::store_places,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -105,15 +105,16 @@ def entmax(x: Any, alpha: Any, dim: int) -> Any:
 
 
 def make_spec(
-    extents: tuple[int, ...], alpha: list[float], causal: bool, scale: float, k_keep: int, tables: Iterable[Any]
-) -> _core.Spec:
+    extents: tuple[int, ...], alpha: list[float], causal: bool, scale: float, k_keep: int, tables: Iterable[Any],
+    head_k_keep: Sequence[int] = (),
+) -> _core.Spec:  # fmt: skip
     """tables: q_positions, k_positions, cu_seqlens_q, cu_seqlens_k, each a NumPy array or None."""
     rows = [None if table is None else np.ascontiguousarray(table, np.int64).reshape(-1) for table in tables]
-    return _core.Spec(*extents, alpha, scale, causal, k_keep, *rows)
+    return _core.Spec(*extents, alpha, scale, causal, k_keep, *rows, head_k_keep)
 
 
 def attention(
-    q: Any, k: Any, v: Any, alpha: Any, causal: bool, scale: float | None, k_keep: int | None, tables: dict[str, Any],
+    q: Any, k: Any, v: Any, alpha: Any, causal: bool, scale: float | None, k_keep: Any, tables: dict[str, Any],
     return_aux: bool,
 ) -> Any:  # fmt: skip
     arrays = [to_numpy("q", q), _without_gradients("k", k), _without_gradients("v", v)]
@@ -127,7 +128,14 @@ def attention(
         checks.check_head_alpha(values, extents[1])
         values = values.reshape(-1).tolist()
     causal, scale = checks.check_flag("causal", causal), checks.check_scale(scale)
-    spec = make_spec(extents, values, causal, scale, checks.check_k_keep(k_keep), tables.values())
+    if checks.is_k_keep_number(k_keep):
+        kept, of_heads = checks.check_k_keep(k_keep), []
+    else:
+        if not isinstance(k_keep, (list, tuple)):
+            k_keep = to_numpy("k_keep", k_keep)
+            checks.check_integers("k_keep", k_keep)
+        kept, of_heads = 0, checks.k_keep_of_heads(k_keep, extents[1])
+    spec = make_spec(extents, values, causal, scale, kept, tables.values(), of_heads)
     inputs = [_computed(array) for array in arrays]
     out, tau, support, _ = _core.attention_forward(spec, *inputs, False)
     result = _like(q)(out)

@@ -102,6 +102,25 @@ def check_k_keep(k_keep: int | None) -> int:
     return min(check_count("k_keep", k_keep, " or None, which keeps all keys"), 2**62)
 
 
+def k_keep_of_heads(k_keep: Any, q_heads: int) -> list[int]:
+    """Of a sequence or array of integers or None, one a query head or one for all: the library's, 0 for all keys."""
+    values = k_keep.reshape(-1).tolist() if hasattr(k_keep, "reshape") else list(k_keep)
+    if len(values) not in (1, q_heads):
+        raise ValueError(f"k_keep has {len(values)} entries; allowed: 1, or {q_heads} (one a query head)")
+    for value in values:
+        if value is not None and (_is_bool(value) or not isinstance(value, Integral)):
+            raise TypeError(f"k_keep has a {type(value).__name__}; its entries must be integers, or None for all keys")
+        if value is not None and value < 0:
+            raise ValueError(f"k_keep has {value}; its entries must be at least 1, or 0 or None for all keys")
+    kept = [0 if value is None else min(int(value), 2**31 - 1) for value in values]
+    return kept * (q_heads // len(kept))
+
+
+def is_k_keep_number(k_keep: Any) -> bool:
+    """One for all heads, rather than a sequence or an array."""
+    return k_keep is None or not (isinstance(k_keep, (list, tuple)) or hasattr(k_keep, "shape") and len(k_keep.shape) > 0)
+
+
 def check_flag(name: str, value: Any) -> bool:
     if type(value) is not bool and not _is_bool(value):
         raise TypeError(f"{name} is a {type(value).__name__}; it must be True or False")

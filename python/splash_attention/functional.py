@@ -57,7 +57,7 @@ def splash_attention(
     alpha: Any = 1.5,
     causal: bool = False,
     scale: float | None = None,
-    k_keep: int | None = None,
+    k_keep: Any = None,
     q_positions: Any = None,
     k_positions: Any = None,
     cu_seqlens_q: Any = None,
@@ -73,7 +73,8 @@ def splash_attention(
     alpha: a number above 1, or an array or list of 1 or q_heads entries (one α a head).
     causal: query i sees the keys j ≤ i + kv_len - q_len; with cu_seqlens so inside each sequence.
     scale: of the scores; None is 1/√head_dim.
-    k_keep: entmax over the k_keep largest scores of each row only (ties: the earlier key); None keeps all.
+    k_keep: entmax over the k_keep largest scores of each row only (ties: the earlier key); None keeps all. A list, or an
+    array or tensor of integers, has one a query head, of which 0 keeps all (in a list None does too).
     q_positions, k_positions: integers (arrays or lists), [length], [batch, length], [batch, q_heads, length] or
     [batch·q_heads, length]: query i sees key j where k_positions[j] ≤ q_positions[i].
     cu_seqlens_q, cu_seqlens_k: packed sequences, integers [sequences + 1] rising from 0 to q_len and kv_len: queries see

@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from splash_attention import arrays, checks, torch_calls, torch_cuda
+from splash_attention import arrays, checks, k_keep_adaptation, torch_calls, torch_cuda
 from splash_attention.aux import Aux
 from splash_attention.torch_functional import as_autocast_has_it, make_aux, problem_of
 from splash_attention.torch_ops import TABLES
@@ -25,13 +25,18 @@ class AdaptiveSplashAttention(nn.Module):
     alpha: above 1; a number, or one a head, which may be set later (``attention.alpha = 1.4``; compiled code goes on,
       and on a GPU gives NaN for a head whose alpha is below 1.01 or above 2: code that is not compiled takes these too).
       With learn_alpha a parameter of each head, kept between 1.05 and 2. Both kinds are part of the state_dict.
-    k_keep: entmax over the k_keep largest scores of each row only; None keeps all.
+    k_keep: entmax over the k_keep largest scores of each row only; None keeps all. A sequence has one a query head, None or 0
+      for all keys. May be set later (``attention.k_keep = 8``).
+    k_keep_target: a share of probability, such as 0.99, above 0 and up to 1: ``adapt_k_keep()``, called in training after a
+      forward pass, moves each head's k_keep to the smallest number that keeps so much of it. k_keep is where it starts, and
+      part of the state_dict with what was seen.
+    k_keep_bounds: the smallest and the largest k_keep that it may come to.
     adaptive_threshold: learn where τ lies: τ̂ = m - 1 + σ(w·q + b)(1 - n^(1-α)), m the row's largest z and n its keys.
       Add ``threshold_loss``, the mean of (τ̂ - τ)², to your loss to train w and b.
     sm_scale: of the scores; None is 1/√head_dim.
     num_heads: query heads; a predictor (and a learned α) for each. None: one for all heads.
-    threshold_mode: "warm_start": the output is exact, τ̂ only learns; "direct": p = [z - τ̂]₊^(1/(α-1)), renormalised,
-      τ̂ constant in its gradient (straight-through). Direct stores the scores: a study, not for long inputs.
+    threshold_mode: "warm_start": the output is exact, τ̂ only learns; "direct": p = [z - τ̂]₊^(1/(α-1)) over the keys of
+      k_keep, renormalised; in its gradient τ̂ - m and m's score are constants (straight-through).
     causal: query i sees the keys j ≤ i + kv_len - q_len, where no positions are given.
 
     A copy or a pickle holds what is learned and set, not the last call. After a call ``tau``, ``support``,
@@ -45,7 +50,7 @@ class AdaptiveSplashAttention(nn.Module):
         self,
         head_dim: int,
         alpha: float | Sequence[float] = 1.5,
-        k_keep: int | None = None,
+        k_keep: int | Sequence[int | None] | None = None,
         adaptive_threshold: bool = True,
         sm_scale: float | None = None,
         *,
@@ -53,22 +58,27 @@ class AdaptiveSplashAttention(nn.Module):
         learn_alpha: bool = False,
         threshold_mode: str = "warm_start",
         causal: bool = False,
+        k_keep_target: float | None = None,
+        k_keep_bounds: tuple[int, int] = (1, 512),
     ) -> None:
         super().__init__()
         if threshold_mode not in ("warm_start", "direct"):
             raise ValueError(f'threshold_mode is {threshold_mode!r}; allowed are "warm_start" and "direct"')
         adaptive_threshold = checks.check_flag("adaptive_threshold", adaptive_threshold)
-        if threshold_mode == "direct" and (not adaptive_threshold or k_keep is not None):
-            raise ValueError('threshold_mode "direct" needs adaptive_threshold and takes no k_keep')
+        if threshold_mode == "direct" and not adaptive_threshold:
+            raise ValueError('threshold_mode "direct" needs adaptive_threshold')
         self.head_dim = checks.check_count("head_dim", head_dim)
         self.num_heads = num_heads if num_heads is None else checks.check_count("num_heads", num_heads, " or None")
-        self.k_keep, self.sm_scale = checks.check_k_keep(k_keep) or None, checks.check_scale(sm_scale, "sm_scale") or None
+        self.sm_scale = checks.check_scale(sm_scale, "sm_scale") or None
         self.threshold_mode, self.causal = threshold_mode, checks.check_flag("causal", causal)
         self.learn_alpha = checks.check_flag("learn_alpha", learn_alpha)
         self._call: tuple[Any, ...] | None = None  # inputs and statistics of the last call
         self._loss: Tensor | None = None
         self._number: tuple[Any, Tensor, int] | None = None  # or numbers of fixed_alpha, with what they were read from
         heads = self.num_heads or 1
+        self.k_keep_target = k_keep_adaptation.check_target(k_keep_target)
+        self.k_keep_bounds = k_keep_adaptation.check_bounds(k_keep_bounds)
+        self._start_k_keep(k_keep)
         self._start_alpha(self._alpha_values(alpha))
         self.threshold_weight = nn.Parameter(torch.zeros(heads, self.head_dim)) if adaptive_threshold else None
         self.threshold_bias = nn.Parameter(torch.zeros(heads)) if adaptive_threshold else None
@@ -135,6 +145,57 @@ class AdaptiveSplashAttention(nn.Module):
         number, source, version = self._number
         return number if source is alpha and version == alpha._version else alpha
 
+    # --- k_keep: a number, or a buffer with one a head ---
+
+    def _start_k_keep(self, k_keep: Any) -> None:
+        heads = self.num_heads or 1
+        self.register_buffer("head_k_keep", None, persistent=self.k_keep_target is not None)
+        self.register_buffer("rank_mass", None)
+        self._k_keep: int | None = None
+        if self.k_keep_target is None:
+            self.k_keep = k_keep
+            return
+        kept = [checks.check_k_keep(k_keep)] if checks.is_k_keep_number(k_keep) else k_keep
+        self.head_k_keep = torch.tensor(checks.k_keep_of_heads(kept, heads), dtype=torch.int32)
+        self.rank_mass = torch.zeros(heads, self.k_keep_bounds[1] + 1, dtype=torch.float64)
+
+    @property
+    def k_keep(self) -> Any:
+        """None, a number, or a tensor with one a head, in which 0 is all keys."""
+        return self._k_keep if self.head_k_keep is None else self.head_k_keep
+
+    @k_keep.setter
+    def k_keep(self, k_keep: Any) -> None:
+        if self.k_keep_target is not None:
+            raise AttributeError("k_keep is adapted here; make the module without k_keep_target to set it")
+        if checks.is_k_keep_number(k_keep):
+            self._k_keep, self.head_k_keep = checks.check_k_keep(k_keep) or None, None
+            return
+        device = None if self.head_k_keep is None else self.head_k_keep.device
+        self.head_k_keep = torch.tensor(checks.k_keep_of_heads(k_keep, self.num_heads or 1), dtype=torch.int32, device=device)
+
+    @torch.no_grad()
+    def adapt_k_keep(self) -> None:
+        """Looks at the last call's probabilities as they were without k_keep, and moves each head's k_keep to the smallest
+        number that keeps k_keep_target of them: of a running mean, in which each call weighs a tenth of those before it.
+        Call it once a training step; in evaluation it does nothing, so a checkpoint's k_keep stays. Costs a forward pass
+        and a sort of the support.
+
+        Raises ValueError without k_keep_target, RuntimeError before the first call."""
+        if self.k_keep_target is None:
+            raise ValueError("k_keep_target is None; adapt_k_keep needs one")
+        if self._call is None:
+            raise RuntimeError("there is no call to adapt k_keep to yet: call the module first")
+        if not self.training:
+            return
+        Q, K, _, _, problem = self._call
+        uncut = (*problem[:4], 0, *problem[5:-1], None)
+        offsets, _, values = torch.ops.splash_attention.probabilities(Q, K, *uncut)
+        seen = k_keep_adaptation.mass_by_rank(offsets, values, Q.shape, *self.rank_mass.shape)
+        self.rank_mass.copy_(k_keep_adaptation.running_mean(self.rank_mass, seen))
+        share = (self.k_keep_target, self.k_keep_bounds)
+        self.head_k_keep.copy_(k_keep_adaptation.smallest_that_keeps(self.rank_mass, self.head_k_keep, *share))
+
     # --- copies, devices, checkpoints ---
 
     def __getstate__(self) -> dict[str, Any]:
@@ -145,8 +206,10 @@ class AdaptiveSplashAttention(nn.Module):
         self._read_number()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaptiveSplashAttention:
-        alpha = None if self.learn_alpha else self.fixed_alpha
+        alpha, mass = None if self.learn_alpha else self.fixed_alpha, self.rank_mass
         super()._apply(fn, recurse)
+        if mass is not None and self.rank_mass.dtype != mass.dtype:
+            self.rank_mass = mass.to(self.rank_mass.device)
         if alpha is not None:
             if self.fixed_alpha.dtype != alpha.dtype:  # half() is of the weights; 1.2 is to stay 1.2
                 self.fixed_alpha = alpha.to(self.fixed_alpha.device)
@@ -184,10 +247,9 @@ class AdaptiveSplashAttention(nn.Module):
             Q, K, V, self._alpha_now(), causal, self.sm_scale, self.k_keep, tables, _NAMES, _TABLE_NAMES
         )
         self._check(Q)
-        adaptive = self.threshold_weight is not None
+        learns = self.threshold_weight is not None and self.training
         if self.threshold_mode == "direct":
             return self._direct(Q, K, V, problem)
-        learns = adaptive and self.training
         counted = learns or not Q.is_cuda  # on a GPU counting costs, so it waits for whoever asks
         out, tau, support, peak = torch_calls.attention(Q, K, V, *problem, with_peak=learns, counted=counted)
         self._call = (Q.detach(), K.detach(), tau, support if counted else None, problem)
@@ -204,7 +266,7 @@ class AdaptiveSplashAttention(nn.Module):
 
     def _keys(self, Q: Tensor, K: Tensor, problem: tuple[Any, ...]) -> Tensor:
         """Keys that take part in each row, [1 or batch, 1 or q_heads, q_len]."""
-        causal, k_keep, q_positions, k_positions = problem[2], problem[4], problem[5], problem[6]
+        causal, k_keep, q_positions, k_positions, head_k_keep = (problem[i] for i in (2, 4, 5, 6, -1))
         (batch, heads, q_len, _), kv_len = Q.shape, K.shape[2]
         if q_positions is not None:
             queries, keys = (_by_head(t, batch, heads) for t in (q_positions, k_positions))
@@ -215,6 +277,9 @@ class AdaptiveSplashAttention(nn.Module):
             count = (torch.arange(q_len, device=Q.device) + (kv_len - q_len + 1)).clamp(0, kv_len).view(1, 1, -1)
         else:
             count = torch.full((1, 1, q_len), kv_len, device=Q.device)
+        if head_k_keep is not None:
+            kept = torch.where(head_k_keep < 1, kv_len, head_k_keep).view(1, -1, 1)
+            return torch.minimum(count, kept)
         return count.clamp(max=k_keep) if k_keep else count
 
     def _predicted(self, Q: Tensor, K: Tensor, problem: tuple[Any, ...]) -> Tensor:
@@ -231,40 +296,28 @@ class AdaptiveSplashAttention(nn.Module):
         return error.square().sum() / seen.sum().clamp(min=1)
 
     def _direct(self, Q: Tensor, K: Tensor, V: Tensor, problem: tuple[Any, ...]) -> Tensor:
-        group = Q.shape[1] // K.shape[1]
-        scores = Q @ K.repeat_interleave(group, 1).transpose(-1, -2) * (self.sm_scale or self.head_dim**-0.5)
-        alpha = self.alpha.to(scores.dtype).view(1, -1, 1, 1)
-        hidden, dtype = _hidden(scores, problem), torch.finfo(scores.dtype)
-        largest = scores.detach().masked_fill(hidden, -torch.inf).amax(-1, keepdim=True)
-        offset = self._predicted(Q, K, problem).detach().to(scores.dtype)[..., None]
-        below = (scores - largest.nan_to_num(neginf=0.0)).clamp(dtype.min, 0)  # times alpha - 1 large scores overflow
-        z = ((alpha - 1) * below).masked_fill(hidden, -torch.inf)
-        weights = (z - offset).clamp(min=0).nan_to_num(nan=0.0) ** (1 / (alpha - 1))
-        p = weights / weights.sum(-1, keepdim=True).clamp(min=dtype.tiny)
-        fixed = p.detach()
-        tau = torch.where(largest == -torch.inf, torch.inf, (alpha.detach() - 1) * largest + offset).squeeze(-1)
-        self._call = (Q.detach(), K.detach(), tau, (fixed > 0).sum(-1, dtype=torch.int32), problem, fixed)
+        offsets = self._predicted(Q, K, problem).detach().expand(Q.shape[:3]).contiguous()
+        direct = (*problem[:-2], offsets, problem[-1])
+        out, tau, support, _ = torch_calls.attention(Q, K, V, *direct, counted=not Q.is_cuda)
+        self._call = (Q.detach(), K.detach(), tau, None if Q.is_cuda else support, direct)
         self._loss = None
         if self.training:
             with torch.no_grad():
                 peak = torch_calls.attention(Q, K, V, *problem, with_peak=True)[3]
             self._loss = self._threshold_loss(Q, K, peak, problem)
-        return p @ V.repeat_interleave(group, 1)
+        return out
 
     # --- statistics of the last call ---
 
     def _last(self) -> Aux:
         if self._call is None:
             raise RuntimeError("there are no statistics yet: call the module first")
-        Q, K, tau, support, problem = self._call[:5]
+        Q, K, tau, support, problem = self._call
         if support is None:
             with torch.no_grad():
                 _, tau, support, _ = torch_calls.attention(Q, K, K, *problem, counted=True)
-            self._call = (Q, K, tau, support, problem, *self._call[5:])
-        aux = make_aux(Q, K, tau, support, problem)
-        if self.threshold_mode == "direct":
-            aux._entries = lambda: _sparse_rows(self._call[5])
-        return aux
+            self._call = (Q, K, tau, support, problem)
+        return make_aux(Q, K, tau, support, problem)
 
     @property
     def threshold_loss(self) -> Tensor:
@@ -294,7 +347,8 @@ class AdaptiveSplashAttention(nn.Module):
 
     def extra_repr(self) -> str:
         alpha = "learned" if self.learn_alpha else self.fixed_alpha.tolist()
-        return f"head_dim={self.head_dim}, num_heads={self.num_heads}, alpha={alpha}, k_keep={self.k_keep}"
+        kept = self.k_keep if self.head_k_keep is None else self.head_k_keep.tolist()
+        return f"head_dim={self.head_dim}, num_heads={self.num_heads}, alpha={alpha}, k_keep={kept}"
 
 
 def _by_head(table: Tensor, batch: int, heads: int) -> Tensor:
@@ -304,18 +358,3 @@ def _by_head(table: Tensor, batch: int, heads: int) -> Tensor:
     if table.dim() == 1:
         return table.view(1, 1, -1)
     return table.unsqueeze(1) if table.shape[0] == batch else table.reshape(batch, heads, -1)
-
-
-def _hidden(scores: Tensor, problem: tuple[Any, ...]) -> Tensor:
-    causal, q_positions, k_positions = problem[2], problem[5], problem[6]
-    batch, heads, q_len, kv_len = scores.shape
-    if q_positions is not None:
-        queries, keys = (_by_head(t, batch, heads) for t in (q_positions, k_positions))
-        return keys[:, :, None, :] > queries[:, :, :, None]
-    visible = torch.ones(q_len, kv_len, dtype=torch.bool, device=scores.device)
-    return ~visible.tril(kv_len - q_len) if causal else ~visible
-
-
-def _sparse_rows(p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    sparse = p.flatten(0, 2).to_sparse_csr()
-    return sparse.crow_indices(), sparse.col_indices().to(torch.int32), sparse.values()

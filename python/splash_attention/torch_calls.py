@@ -167,7 +167,7 @@ def repeated_output(q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any,
     try:
         if not _needs_gradient(q, k, v, learned):
             return torch_cuda.repeated(q, k, v, False, alpha, causal, scale, k_keep)[0]
-        others = (alpha if learned is None else 0.0, causal, scale, k_keep, None, None, None, None)
+        others = (alpha if learned is None else 0.0, causal, scale, k_keep, *(None,) * 6)
         return _Output.apply(q, k, v, learned, (torch_cuda.repeated_output, others))
     except torch_cuda.Unknown:
         return None
@@ -180,7 +180,7 @@ def output(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
         return attention(q, k, v, *problem)[0]
     if not _needs_gradient(q, k, v, problem[0]):
         return _output[device](q, k, v, *problem)
-    if problem[5] is None and problem[7] is None:
+    if problem[5] is None and problem[7] is None and problem[9] is problem[10] is None:
         return _Output.apply(q, k, v, problem[0], (_kept_output[device], problem[1:]))
     return attention(q, k, v, *problem)[0]
 

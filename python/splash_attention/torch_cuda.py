@@ -116,9 +116,10 @@ class _Problem:
 
     def __init__(
         self, q_shape: torch.Size, k_shape: torch.Size, dtype: torch.dtype, device: torch.device, alphas: int,
-        alpha_value: float, causal: bool, scale: float, k_keep: int, *tables: Tensor | None,
+        alpha_value: float, causal: bool, scale: float, k_keep: int, given: tuple[bool, bool], *tables: Tensor | None,
     ) -> None:  # fmt: skip
-        """alphas: how many a tensor holds; 0 where alpha_value counts. kernels is None where they do not take it."""
+        """alphas: how many a tensor holds; 0 where alpha_value counts. given: whether calls come with tau_offsets, and with
+        a k_keep for each head. kernels is None where they do not take it."""
         q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = tables or (None,) * 4
         extents = torch_ops.extents_of(q_shape, k_shape)
         q_len, kv_len = q_shape[2], k_shape[2]
@@ -126,7 +127,8 @@ class _Problem:
         there = [None if table is None else np.zeros(table.numel(), np.int64) for table in (q_positions, k_positions)]
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
         alpha = [alpha_value or 1.5] * alphas or [alpha_value]  # those in a tensor the kernels alone look at
-        self.spec = make_spec(extents, alpha, causal, scale, k_keep, [*there, *packed])
+        heads = [1] * q_shape[1] if given[1] else []  # these too the kernels alone look at
+        self.spec = make_spec(extents, alpha, causal, scale, k_keep, [*there, *packed], heads)
         self.rows = q_shape[:3]
         self.ranges = None if packed[0] is None else torch.from_numpy(_ranges(*packed, q_len, causal)).to(device)
         self.positions = (_int32(q_positions), _int32(k_positions))
@@ -135,7 +137,7 @@ class _Problem:
         counts = [1 if table is None else table.numel() // length for table, length in sizes]
         mask = (*(0 if table is None else table.data_ptr() for table in kept), *counts)
         try:
-            self.kernels = _core.DeviceProblem(self.spec, device.index, _names[dtype], not alphas, mask)
+            self.kernels = _core.DeviceProblem(self.spec, device.index, _names[dtype], not alphas, given[0], mask)
             self.workspace_bytes = self.kernels.workspace_bytes()
         except NotImplementedError:
             self.kernels = None
@@ -147,13 +149,21 @@ _plain_problem = functools.lru_cache(maxsize=1024)(_Problem)
 def _problem_of(
     q: Tensor, k: Tensor, alpha: Tensor | None, alpha_value: float, causal: bool, scale: float, k_keep: int,
     *tables: Tensor | None,
-) -> tuple[_Problem, Tensor]:  # fmt: skip
-    """The problem, made once where no tables belong to it, and its alphas."""
-    q_positions, _, cu_seqlens_q, _ = tables
+) -> tuple[_Problem, Tensor, tuple[Tensor | None, Tensor | None]]:  # fmt: skip
+    """The problem, made once where no tables belong to it, its alphas, and the tables that belong to the call: tau_offsets
+    and a k_keep for each head."""
+    q_positions, _, cu_seqlens_q, _, tau_offsets, head_k_keep = tables
     alphas = 0 if alpha is None else alpha.numel()
     fixed = (q.shape, k.shape, q.dtype, q.device, alphas, alpha_value, causal, scale, k_keep)
-    problem = _plain_problem(*fixed) if q_positions is None and cu_seqlens_q is None else _Problem(*fixed, *tables)
-    return problem, _alphas(alpha, alpha_value, torch.float32, q.get_device())
+    fixed += ((tau_offsets is not None, head_k_keep is not None),)
+    plain = q_positions is None and cu_seqlens_q is None
+    problem = _plain_problem(*fixed) if plain else _Problem(*fixed, *tables[:4])
+    given = (_contiguous(tau_offsets, torch.float32), _contiguous(head_k_keep, torch.int32))
+    return problem, _alphas(alpha, alpha_value, torch.float32, q.get_device()), given
+
+
+def _contiguous(table: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if table is None else table.detach().to(dtype).contiguous()
 
 
 def takes_alpha(alpha: float) -> bool:
@@ -166,7 +176,7 @@ def _dense_problem(
     *tables: Tensor | None,
 ) -> torch_dense.Problem:  # fmt: skip
     scale = scale or q.shape[-1] ** -0.5
-    return torch_dense.Problem(alpha, alpha_value, causal, scale, k_keep, problem.ranges, *problem.positions)
+    return torch_dense.Problem(alpha, alpha_value, causal, scale, k_keep, problem.ranges, *problem.positions, *tables[4:])
 
 
 def _int32(positions: Tensor | None) -> Tensor | None:
@@ -186,8 +196,12 @@ def _ranges(cu_q: np.ndarray, cu_k: np.ndarray, q_len: int, causal: bool) -> np.
     return np.stack([begin, end], 1).astype(np.int32)
 
 
+_Given = tuple[Tensor | None, Tensor | None]
+
+
 def _run(
-    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, capacity: int, all_rows: bool = False
+    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, given: _Given, out: Tensor, capacity: int,
+    all_rows: bool = False,
 ) -> Tensor:  # fmt: skip
     """Forward into out; returns the store, which is empty where the capacity is below 0."""
     bytes_ = torch_ops.store_bytes(q.shape, capacity) if capacity >= 0 else 0
@@ -196,12 +210,14 @@ def _run(
     problem.kernels.forward(
         all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), out.data_ptr(),
         store.data_ptr() if bytes_ else 0, bytes_, workspace.data_ptr(), _stream(q),
+        tuple(0 if table is None else table.data_ptr() for table in given),
     )  # fmt: skip
     return store
 
 
 def _whole_store(
-    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, out: Tensor, store: Tensor, all_rows: bool = False
+    problem: _Problem, q: Tensor, k: Tensor, v: Tensor, alphas: Tensor, given: _Given, out: Tensor, store: Tensor,
+    all_rows: bool = False,
 ) -> Tensor:  # fmt: skip
     """The store where it holds all of its support, else that of another forward, into out, which has the room. Waits for
     forward. Not while a graph is captured: then the store is taken as it is."""
@@ -210,7 +226,7 @@ def _whole_store(
         if entries <= problem.kernels.store_places(store.numel())[-1]:
             break
         _needed[_problem_key(q, k)] = max(_needed.get(_problem_key(q, k), 0), entries + entries // 8)
-        store = _run(problem, q, k, v, alphas, out, _needed[_problem_key(q, k)], all_rows)
+        store = _run(problem, q, k, v, alphas, given, out, _needed[_problem_key(q, k)], all_rows)
     return store
 
 
@@ -225,14 +241,14 @@ def kept_output(q: Tensor, k: Tensor, v: Tensor, *problem_inputs: Any) -> tuple[
 
 
 def _output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any) -> tuple[Tensor, Tensor]:
-    problem, alphas = _problem_of(q, k, *problem_inputs)
+    problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
         return torch_dense.forward(q, k, v, _dense_problem(problem, q, *problem_inputs))[0], nothing(torch.uint8, q.device)
     q, k, v = _dense(q), _dense(k), _dense(v)
     out = torch.empty_like(q)
-    store = _run(problem, q, k, v, alphas, out, capacity)
-    alpha, number, *fixed, q_positions, _, cu_seqlens_q, _ = problem_inputs
-    if _repeated is not None and q_positions is None and cu_seqlens_q is None:
+    store = _run(problem, q, k, v, alphas, given, out, capacity)
+    alpha, number, *fixed = problem_inputs[:5]
+    if _repeated is not None and all(table is None for table in problem_inputs[5:]):
         _repeated.add(q, k, number if alpha is None else alphas, *fixed, alphas.data_ptr(), problem.kernels)
     return out, store
 
@@ -270,7 +286,7 @@ def _part(store: Tensor, at: int, count: int, dtype: torch.dtype) -> Tensor:
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     counted, with_peak, capacity = inputs[-torch_ops.KEPT :]
-    problem, alphas = _problem_of(q, k, *inputs[: -torch_ops.KEPT])
+    problem, alphas, given = _problem_of(q, k, *inputs[: -torch_ops.KEPT])
     # An operator's results are tensors apart, also those that are empty.
     tau, support, peak = (q.new_empty(0, dtype=kind) for kind in (torch.float32, torch.int32, torch.float32))
     if problem.kernels is None:
@@ -282,13 +298,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ..
         room = capacity_for(q, k) if with_peak else 0 if counted else -1
     q, k, v = _dense(q), _dense(k), _dense(v)
     out = torch.empty_like(q)
-    store = _run(problem, q, k, v, alphas, out, room, all_rows)
+    store = _run(problem, q, k, v, alphas, given, out, room, all_rows)
     if all_rows:
         row_tau, row_counts = _rows(problem, store)
     if counted:
         tau, support = row_tau, row_counts
     if with_peak:
-        whole = _whole_store(problem, q, k, v, alphas, out, store, True)
+        whole = _whole_store(problem, q, k, v, alphas, given, out, store, True)
         row, _, excess = _entries(problem, row_counts, whole)
         peak = torch.zeros_like(row_tau)
         peak.view(-1).scatter_reduce_(0, row, excess, "amax")
@@ -306,7 +322,7 @@ def _rows(problem: _Problem, store: Tensor) -> tuple[Tensor, Tensor]:
 
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     *problem_inputs, store = inputs
-    problem, alphas = _problem_of(q, k, *problem_inputs)
+    problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
         return torch_dense.backward(d_out, q, k, v, _dense_problem(problem, q, *problem_inputs))
     capacity = capacity_for(q, k)
@@ -314,8 +330,8 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     # A second forward writes its output into d_q, which backward then overwrites.
     if store.numel() == 0:
-        store = _run(problem, q, k, v, alphas, d_q, capacity)
-    store = _whole_store(problem, q, k, v, alphas, d_q, store)
+        store = _run(problem, q, k, v, alphas, given, d_q, capacity)
+    store = _whole_store(problem, q, k, v, alphas, given, d_q, store)
     learned = problem_inputs[0] is not None
     d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32 if learned else torch.float64)
     workspace = q.new_empty(problem.kernels.backward_bytes(store.numel()), dtype=torch.uint8)
@@ -323,6 +339,7 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
         torch.cuda.is_current_stream_capturing(), q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),
         store.data_ptr(), store.numel(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
         d_alpha.data_ptr() if learned else 0, workspace.data_ptr(), _stream(q),
+        0 if given[0] is None else given[0].data_ptr(),
     )  # fmt: skip
     return d_q, d_k, d_v, d_alpha.double()
 
@@ -340,13 +357,13 @@ def _entries(problem: _Problem, support: Tensor, store: Tensor) -> tuple[Tensor,
 
 
 def probabilities(q: Tensor, k: Tensor, *problem_inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    problem, alphas = _problem_of(q, k, *problem_inputs)
+    problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
         return torch_dense.probabilities(q, k, _dense_problem(problem, q, *problem_inputs))
     q, k = _dense(q), _dense(k)
     out = torch.empty_like(q)
-    store = _run(problem, q, k, k, alphas, out, capacity_for(q, k), True)
-    store = _whole_store(problem, q, k, k, alphas, out, store, True)
+    store = _run(problem, q, k, k, alphas, given, out, capacity_for(q, k), True)
+    store = _whole_store(problem, q, k, k, alphas, given, out, store, True)
     support = _rows(problem, store)[1]
     row, column, excess = _entries(problem, support, store)
     order = torch.argsort(row * k.shape[2] + column)

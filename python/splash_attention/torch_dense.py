@@ -28,6 +28,8 @@ class Problem:
     ranges: Tensor | None  # [q_len, 2]: the first key of each query, and the one behind its last
     q_positions: Tensor | None  # [1, batch or batch * q_heads, q_len]
     k_positions: Tensor | None
+    tau_offsets: Tensor | None = None  # [batch, q_heads, q_len]
+    head_k_keep: Tensor | None = None  # [q_heads], in k_keep's place; below 1: all keys
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class _Part:
     p: Tensor
     alpha: Tensor | None  # of each row of p
     sees_keys: Tensor  # whether the row has any: [batch, q_heads, queries]
+    shift: Tensor | None  # m - tau of each row, where thresholds are given: [batch, q_heads, queries, 1], float64
 
 
 def _computed(tensor: Tensor) -> Tensor:
@@ -76,6 +79,42 @@ def _hidden(problem: Problem, q: Tensor, kv_len: int, queries: slice) -> Tensor 
     return hidden
 
 
+def _drop_by_head(scores: Tensor, head_k_keep: Tensor) -> None:
+    """-inf for all but each head's largest scores."""
+    kv_len = scores.shape[-1]
+    kept = torch.where(head_k_keep < 1, kv_len, head_k_keep).view(1, -1, 1, 1)
+    dropped = (torch.arange(kv_len, device=scores.device) >= kept).expand_as(scores)
+    order = scores.sort(stable=True, dim=-1, descending=True)[1]
+    scores.masked_fill_(torch.zeros_like(dropped).scatter_(-1, order, dropped), -torch.inf)
+
+
+def _less_one(rows: Tensor, alpha: Tensor | None, problem: Problem) -> Tensor:
+    """alpha - 1 of each of the rows [batch, q_heads, queries, n], float64."""
+    if alpha is None:
+        return torch.full((1, 1, 1, 1), problem.alpha_value - 1, dtype=torch.float64, device=rows.device)
+    return alpha.view(*rows.shape[:3], 1) - 1
+
+
+def _at_shift(scores: Tensor, less_one: Tensor, shift: Tensor) -> Tensor:
+    """p where thresholds are given (cpu_ref/attention/given_threshold.h); NaN for rows with a NaN or +inf."""
+    largest = scores.amax(-1, keepdim=True).double()
+    weights = ((scores.double() - largest) * (less_one / shift) + 1).clamp(min=0) ** (1 / less_one)
+    p = torch.where(largest == -torch.inf, 0, weights / weights.sum(-1, keepdim=True))
+    return p.to(scores.dtype)
+
+
+def _gradient_at_shift(part: _Part, d_p: Tensor, problem: Problem) -> tuple[Tensor, Tensor]:
+    """(dL/dscores, dL/dalpha of each row), the offsets being constants."""
+    p, less_one = part.p.double(), _less_one(part.p, part.alpha, problem)
+    of_log = p * (d_p - (p * d_p).sum(-1, keepdim=True))
+    down = (p.amax(-1, keepdim=True) / p).log()  # +inf where p is 0, which has no gradient
+    d_scores = torch.where(p == 0, 0, of_log / (part.shift * (-less_one * down).exp()))
+    x = less_one * down
+    rise = torch.where(x < 1e-3, 0.5 + x / 6 + x * x / 24, (x.expm1() - x) / (x * x))  # (e^x - 1 - x) / x^2
+    d_alpha = torch.where(p == 0, 0, of_log * down * down * rise).sum(-1)
+    return d_scores.to(part.p.dtype), -d_alpha
+
+
 def _parts(q: Tensor, k: Tensor, problem: Problem) -> Iterator[_Part]:
     batch, heads, q_len, _ = q.shape
     kv_heads, kv_len = k.shape[1:3]
@@ -91,13 +130,21 @@ def _parts(q: Tensor, k: Tensor, problem: Problem) -> Iterator[_Part]:
             scores.masked_fill_(hidden, -torch.inf)
         if 0 < problem.k_keep < kv_len:
             scores.scatter_(-1, scores.sort(stable=True, dim=-1, descending=True)[1][..., problem.k_keep :], -torch.inf)
+        if problem.head_k_keep is not None:
+            _drop_by_head(scores, problem.head_k_keep)
         alpha = problem.alpha
         if alpha is not None:
             alpha = alpha.detach().double().expand(heads)[None, :, None].expand(batch, heads, count).reshape(-1)
-        p = _ops.entmax(scores.view(-1, kv_len), alpha, problem.alpha_value).view_as(scores)
+        shift = None
+        if problem.tau_offsets is None:
+            p = _ops.entmax(scores.view(-1, kv_len), alpha, problem.alpha_value).view_as(scores)
+        else:
+            less_one = _less_one(scores, alpha, problem)
+            shift = (-problem.tau_offsets[:, :, queries, None].double()).clamp(max=1).maximum(kv_len**-less_one)
+            p = _at_shift(scores, less_one, shift)
         if hidden is not None:
             p = p.masked_fill(hidden, 0)  # in a row of NaN, too
-        yield _Part(queries, scores, p, alpha, (scores != -torch.inf).any(-1))
+        yield _Part(queries, scores, p, alpha, (scores != -torch.inf).any(-1), shift)
 
 
 def _alpha_of_rows(part: _Part, problem: Problem) -> Any:
@@ -120,7 +167,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, 
         product.masked_fill_(torch.matmul((p > 0).to(dtype), strays.to(dtype)) > 0, torch.nan)
         out[at] = product.view(*part.p.shape[:3], -1).to(out.dtype)
         less_one = _alpha_of_rows(part, problem) - 1
-        largest = part.p.amax(-1).double() ** less_one
+        largest = part.p.amax(-1).double() ** less_one if part.shift is None else part.shift.squeeze(-1)
         tau[at] = torch.where(part.sees_keys, part.scores.amax(-1).double() * less_one - largest, torch.inf).to(dtype)
         peak[at] = torch.where(part.sees_keys, largest, 0).to(dtype)
         support[at] = (part.p > 0).sum(-1, dtype=torch.int32)
@@ -140,9 +187,12 @@ def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -
         p = _grouped(part.p, kv_heads)
         d_v += torch.matmul(p.transpose(-1, -2), d_rows)
         d_p = torch.where(p > 0, torch.matmul(d_rows, values.transpose(-1, -2)), 0)
-        d_scores, of_rows = _ops.entmax_backward(
-            p.reshape(-1, kv_len), d_p.reshape(-1, kv_len), part.alpha, problem.alpha_value
-        )
+        if part.shift is None:
+            d_scores, of_rows = _ops.entmax_backward(
+                p.reshape(-1, kv_len), d_p.reshape(-1, kv_len), part.alpha, problem.alpha_value
+            )
+        else:
+            d_scores, of_rows = _gradient_at_shift(part, d_p.view_as(part.p), problem)
         d_alpha += of_rows.view(batch, heads, -1).sum((0, 2))
         d_scores = d_scores.view_as(p).masked_fill_(p == 0, 0).mul_(problem.scale)
         d_q[:, :, part.queries] = torch.matmul(d_scores, keys).view(batch, heads, -1, q.shape[-1]).to(q.dtype)

@@ -123,8 +123,29 @@ def _as_table(name: str, table: Any, first: str, q: Tensor) -> Tensor:
     return table
 
 
+def _as_k_keep(k_keep: Any, q_heads: int, first: str, q: Tensor) -> tuple[int, Tensor | None]:
+    """(the number for all heads, or None and one of each: int32 on q's device). Of a tensor on a GPU the values are not
+    looked at: below 1 is all keys there."""
+    if checks.is_k_keep_number(k_keep):
+        return checks.check_k_keep(k_keep), None
+    if not isinstance(k_keep, Tensor):
+        if not isinstance(k_keep, (list, tuple)):
+            k_keep = arrays.to_numpy("k_keep", k_keep)
+            checks.check_integers("k_keep", k_keep)
+        return 0, torch.tensor(checks.k_keep_of_heads(k_keep, q_heads), dtype=torch.int32, device=q.device)
+    _check_tensor("k_keep", k_keep, first)
+    _check_devices(first, q, k_keep=k_keep)
+    checks.check_integers("k_keep", k_keep)
+    if k_keep.numel() not in (1, q_heads):
+        raise ValueError(f"k_keep has {k_keep.numel()} entries; allowed: 1, or {q_heads} (one a query head)")
+    if k_keep.is_cpu and not torch.compiler.is_compiling() and (k_keep < 0).any():
+        raise ValueError(f"k_keep has {k_keep.min().item()}; its entries must be at least 1, or 0 for all keys")
+    kept = k_keep.detach().reshape(-1).clamp(max=2**31 - 1).to(torch.int32)
+    return 0, kept.expand(q_heads).contiguous()
+
+
 def problem_of(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: int | None,
+    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any,
     tables: dict[str, Tensor | None], names: Sequence[str] = checks.NAMES, table_names: dict[str, str] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The operators' arguments behind q, k and v, checked. names, table_names: of the caller's arguments."""
@@ -146,8 +167,9 @@ def problem_of(
     if values is not None:
         checks.check_head_alpha(values, q_heads)
         values = values.reshape(-1)
-    causal, scale, k_keep = checks.check_flag("causal", causal), checks.check_scale(scale), checks.check_k_keep(k_keep)
-    return (values, number, causal, scale, k_keep, *map(tables.get, TABLES))
+    causal, scale = checks.check_flag("causal", causal), checks.check_scale(scale)
+    k_keep, of_heads = _as_k_keep(k_keep, q_heads, names[0], q)
+    return (values, number, causal, scale, k_keep, *map(tables.get, TABLES), None, of_heads)
 
 
 def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAMES) -> tuple[Any, Any, Any]:
@@ -163,7 +185,7 @@ def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAM
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: int | None,
+    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any,
     tables: dict[str, Tensor | None], return_aux: bool,
 ) -> Any:  # fmt: skip
     q, k, v = as_autocast_has_it(q, k, v)

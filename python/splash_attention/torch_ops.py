@@ -5,7 +5,10 @@
       -> out, tau, support, peak, store
   probabilities(q, k, …) -> row_offsets, columns, values
 
-alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys. tau and support are
+alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys; head_k_keep (int32
+[q_heads], below 1 all keys) stands in k_keep's place. tau_offsets [batch, q_heads, q_len] gives thresholds in place of
+solving for them: tau = m + offset, held in tau's bracket [-1, -kv_len^(1-alpha)]; NaN gives a NaN row. They are constants
+in the gradient (cpu_ref/attention/given_threshold.h). tau and support are
 empty unless `counted` is set, peak unless `with_peak` is: it is m - tau, m the row's largest z. store is what a GPU's
 forward leaves for backward (gpu/entmax/store.h): room for `capacity` entries of the support; rows with broad supports
 are in it only with counted or with_peak, else backward computes these again. It is empty where capacity is below 0, and in
@@ -32,7 +35,7 @@ TABLES = ("q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k")
 
 _problem = (
     "Tensor? alpha, float alpha_value, bool causal, float scale, int k_keep, Tensor? q_positions, Tensor? k_positions, "
-    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k"
+    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? tau_offsets, Tensor? head_k_keep"
 )
 library = torch.library.Library(NAMESPACE, "DEF")
 library.define("entmax(Tensor scores, Tensor? alpha, float alpha_value) -> Tensor")
@@ -101,11 +104,13 @@ def _plain_spec(q_shape: torch.Size, k_shape: torch.Size, alpha: float, *numbers
 
 def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
     """Of numbers alone it is made once."""
-    alpha, alpha_value, causal, scale, k_keep, *tables = problem
-    if alpha is None and tables[0] is None and tables[2] is None:
+    alpha, alpha_value, causal, scale, k_keep, *tables, _, head_k_keep = problem
+    if alpha is None and tables[0] is None and tables[2] is None and head_k_keep is None:
         return _plain_spec(q.shape, k.shape, alpha_value, causal, scale, k_keep)
     rows = [None if table is None else table.cpu().numpy() for table in tables]
-    return make_spec(extents_of(q.shape, k.shape), host_alphas(alpha, alpha_value), causal, scale, k_keep, rows)
+    heads = [] if head_k_keep is None else head_k_keep.clamp(min=0).tolist()
+    alphas = host_alphas(alpha, alpha_value)
+    return make_spec(extents_of(q.shape, k.shape), alphas, causal, scale, k_keep, rows, heads)
 
 
 # --- on the CPU ---
@@ -113,6 +118,11 @@ def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
 
 def _row_alphas(alpha: Tensor | None, alpha_value: float) -> Any:
     return np.array([alpha_value]) if alpha is None else _numpy(alpha.double())
+
+
+def _offsets(q: Tensor, problem: tuple[Any, ...]) -> Any:
+    offsets = problem[-2]
+    return None if offsets is None else _numpy(offsets.to(_computed_dtype(q)))
 
 
 def entmax_cpu(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
@@ -126,7 +136,7 @@ def entmax_backward_cpu(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_valu
 
 def output_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
     """attention's out alone."""
-    out = _core.attention_forward(spec_of(q, k, problem), _numpy(q), _numpy(k), _numpy(v), False)[0]
+    out = _core.attention_forward(spec_of(q, k, problem), _numpy(q), _numpy(k), _numpy(v), False, _offsets(q, problem))[0]
     return _tensor(out, q.dtype)
 
 
@@ -138,7 +148,7 @@ def kept_output_cpu(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> tuple[Ten
 def attention_cpu(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     problem, (counted, with_peak, _) = inputs[:-KEPT], inputs[-KEPT:]
     out, tau, support, peak = _core.attention_forward(
-        spec_of(q, k, problem), _numpy(q), _numpy(k), _numpy(v), with_peak
+        spec_of(q, k, problem), _numpy(q), _numpy(k), _numpy(v), with_peak, _offsets(q, problem)
     )
     rows = [torch.from_numpy(part) if counted else _empty(part) for part in (tau, support)]
     return _tensor(out, q.dtype), *rows, torch.from_numpy(peak), torch.empty(0, dtype=torch.uint8)
@@ -150,14 +160,15 @@ def _empty(array: Any) -> Tensor:
 
 def attention_backward_cpu(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     d_q, d_k, d_v, d_alpha = _core.attention_backward(
-        spec_of(q, k, inputs[:-1]), _numpy(q), _numpy(k), _numpy(v), _numpy(d_out)
+        spec_of(q, k, inputs[:-1]), _numpy(q), _numpy(k), _numpy(v), _numpy(d_out), _offsets(q, inputs[:-1])
     )
     return _tensor(d_q, q.dtype), _tensor(d_k, q.dtype), _tensor(d_v, q.dtype), torch.from_numpy(d_alpha)
 
 
 def _probabilities_cpu(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:
     keys = _numpy(k)
-    offsets, columns, values = _core.attention_probabilities(spec_of(q, k, problem), _numpy(q), keys, keys)
+    spec, given = spec_of(q, k, problem), _offsets(q, problem)
+    offsets, columns, values = _core.attention_probabilities(spec, _numpy(q), keys, keys, given)
     return torch.from_numpy(offsets), torch.from_numpy(columns), _tensor(values, q.dtype)
 
 
@@ -256,7 +267,7 @@ def attention_gradient(
     ctx: Any, d_out: Tensor | None, *_: Any, call: Any = _ops.attention_backward
 ) -> tuple[Any, ...]:
     q, k, v, alpha, *tables, store = ctx.saved_tensors
-    nothing = (None,) * (12 + KEPT)
+    nothing = (None,) * (14 + KEPT)
     if d_out is None:
         return nothing
     d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.constants, *tables, store)
@@ -320,7 +331,9 @@ def _mapped_batches(info: Any, in_dims: tuple[Any, ...], tensors: tuple[Tensor, 
 
 def _check_mapped(in_dims: tuple[Any, ...], problem: tuple[Any, ...]) -> None:
     if any(dim is not None for dim in in_dims):
-        raise _no_vmap("alpha, positions or cu_seqlens of attention")
+        raise _no_vmap("alpha, positions, cu_seqlens or k_keep of attention")
+    if problem[-2] is not None:
+        raise _no_vmap("attention with given thresholds")
     q_positions, k_positions = problem[5:7]
     if any(table is not None and table.dim() > 1 for table in (q_positions, k_positions)):
         raise _no_vmap("attention with positions of each batch entry")

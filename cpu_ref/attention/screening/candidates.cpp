@@ -46,7 +46,13 @@ void Candidates::reset(double alpha, float factor, int64_t k_keep, float predict
   count_ = listed_ = 0;
   next_refresh_ = kRefreshInterval;
   product_threshold_ = bound_ = predicted_ = -kInfinity;
-  solved_ = misled_ = false;
+  solved_ = misled_ = given_ = false;
+  shift_ = 1;
+}
+
+void Candidates::give_shift(double shift) {
+  shift_ = shift;
+  given_ = true;
 }
 
 void Candidates::reserve(int64_t extra) {
@@ -96,9 +102,9 @@ void Candidates::refresh(int steps) {
   // Sums of up to n float terms err by a few ulp of 1, the addition to max by one of max: stay that far
   // below.
   const float margin = kEpsilon * (16 + 4 * std::abs(max));
-  bound_ = std::max(bound_, max - 1);
+  bound_ = std::max(bound_, max - static_cast<float>(shift_));
   keep_above(bound_ - margin);
-  bound_ = raise_bound(z_.data(), padded_count(), max, bound_, alpha_, steps);
+  if (!given_) bound_ = raise_bound(z_.data(), padded_count(), max, bound_, alpha_, steps);
   float threshold = bound_ - margin;
   if (max - predicted_peak_ > bound_) {  // never for a peak of 1
     predicted_ = std::max(predicted_, max - predicted_peak_ - margin);
@@ -154,6 +160,7 @@ double Candidates::solve() {
   if (count_ == 0) return std::numeric_limits<double>::infinity();
   keep_above(-kInfinity);
   const float max = largest(z_.data(), count_);
+  if (given_) return weigh_at_shift(max);
   // Of a cut row the bound of all keys is none; else it holds up to its rounding.
   const double start = cut ? 1 : static_cast<double>(max) - bound_ + kEpsilon * (16 + 4 * std::abs(max));
   if (alpha_ > 2) scratch_.resize(padded_count());
@@ -162,6 +169,23 @@ double Candidates::solve() {
   // Of a cut row what was dropped lies below the largest keys, which are still here.
   misled_ = !cut && threshold.tau() < predicted_;
   threshold.probabilities<float>(z, z);
+  keep_support();
+  return threshold.tau();
+}
+
+// In double, and relative to the largest key's weight, so that no sum of them underflows.
+double Candidates::weigh_at_shift(float max) {
+  const double beta = 1 / (alpha_ - 1);
+  const auto weight = [&](float z) { return std::pow(std::max((double{z} - max) / shift_ + 1, 0.0), beta); };
+  double total = 0;
+  for (int64_t i = 0; i < count_; ++i) total += weight(z_[i]);
+  for (int64_t i = 0; i < count_; ++i) z_[i] = static_cast<float>(weight(z_[i]) / total);
+  keep_support();
+  return double{max} - shift_;
+}
+
+// Of the probabilities that stand in z_ those above 0.
+void Candidates::keep_support() {
   int64_t kept = 0;
   for (int64_t i = 0; i < count_; ++i) {
     const float probability = z_[i];
@@ -170,7 +194,6 @@ double Candidates::solve() {
     kept += probability > 0 ? 1 : 0;
   }
   count_ = kept;
-  return threshold.tau();
 }
 
 }  // namespace splash::cpu_ref::screening

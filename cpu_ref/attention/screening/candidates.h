@@ -24,6 +24,9 @@ class Candidates {
   // that.
   void reset(double alpha, float factor, int64_t k_keep, float predicted_peak = 1);
 
+  // After reset: the threshold is not solved for but lies this far below the largest z, 0 < shift <= 1.
+  void give_shift(double shift);
+
   // Keys with <q, k> at or under it can be dropped.
   float product_threshold() const { return product_threshold_; }
   int64_t count() const { return count_; }
@@ -56,13 +59,16 @@ class Candidates {
   void keep_above(float bound);
   int64_t padded_count() const;
   void keep_largest(int64_t n);
+  double weigh_at_shift(float max);
+  void keep_support();
 
   double alpha_ = 1.5;
   int64_t k_keep_ = 0, count_ = 0, next_refresh_ = 0, listed_ = 0;
   float factor_ = 1, predicted_peak_ = 1;
   // bound: of tau. The threshold is it, or the prediction, less a margin; predicted: the largest of these.
   float bound_ = 0, predicted_ = 0, product_threshold_ = 0;
-  bool solved_ = false, misled_ = false;
+  double shift_ = 1;  // of z's largest key above the threshold: at most, or, where given, just that
+  bool solved_ = false, misled_ = false, given_ = false;
   std::vector<float> z_, scratch_;  // scratch: alpha > 2 alone
   std::vector<int32_t> keys_;
 };

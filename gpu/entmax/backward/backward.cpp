@@ -104,6 +104,8 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
   const bool with_unstored_rows = arguments.unstored.rows.queries != nullptr;
   if (with_unstored_rows && dtype == Dtype::f32)
     throw InvalidArgument("dtype float32; allowed for unstored rows: float16, bfloat16");
+  if (with_unstored_rows && arguments.tau_offsets != nullptr)
+    throw InvalidArgument("unstored rows and offsets of thresholds; allowed: one of them");
   Problem p = sizes_of(spec, arguments.support.capacity, with_unstored_rows);
   p.dense.from = arguments.unstored;
   p.q = arguments.q;
@@ -112,6 +114,7 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
   p.d_out = arguments.d_out;
   p.support = arguments.support;
   p.alpha = arguments.alpha;
+  p.tau_offsets = arguments.tau_offsets;
   p.d_q = arguments.d_q;
   p.d_k = arguments.d_k;
   p.d_v = arguments.d_v;

@@ -51,14 +51,14 @@ __global__ void __launch_bounds__(kLongRowThreads, 2) long_row_gradients(const _
     for (uint32_t base = 0; base < n; base += kStep) {
       const uint32_t mine = base + group * kChunk + lanes.owned();
       const float g = lanes.products(values, key_of(mine), kChunk, d_out);
-      if (mine < n) sums.add(entmax(p.support.excess[pool + mine]), g);
+      if (mine < n) sums.add(entmax(p.support.excess[pool + mine]), g, p.tau_offsets != nullptr);
     }
     sums = {sum_groups<kLanes>(lanes.sum_entries(sums.w), group_sums),
             sum_groups<kLanes>(lanes.sum_entries(sums.u), group_sums),
             sum_groups<kLanes>(lanes.sum_entries(sums.ug), group_sums)};
 
     const RowGradient gradient(p, entmax, sums, n);
-    const AlphaGradient alpha(gradient, sums);
+    const AlphaGradient alpha(gradient, sums, given_shift(p, entmax, row));
     float d_q[8] = {}, d_alpha = 0;
     for (uint32_t base = 0; base < n; base += kStep) {
       const uint32_t mine = base + group * kChunk + lanes.owned(), key = key_of(mine);

@@ -49,6 +49,7 @@ struct Problem {
   const void *q = nullptr, *k = nullptr, *v = nullptr, *d_out = nullptr;
   Support support{};
   const float* alpha = nullptr;
+  const float* tau_offsets = nullptr;  // [rows], where thresholds were given
   void *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;
   float* d_alpha = nullptr;
   int64_t batch = 1;

@@ -2,8 +2,13 @@
 // The gradient of one row of entmax (Peters, Niculae, Martins 2019): p = w / W, w = x^beta, W = sum w, x the
 // excess, beta = 1 / (alpha - 1), and u = x^(beta - 1), the slope of w. With g = <dO, v>: delta = sum u g /
 // sum u, ds = scale u (g - delta), dL/dalpha = beta sum (g - delta) p (beta - ln p).
+//
+// Where the threshold was given (cpu_ref/attention/given_threshold.h), it does not follow the scores: delta =
+// sum p g, ds = scale u / W (g - delta), dL/dalpha = -beta^2 sum (g - delta) p (1/r - 1 + ln r), r = x /
+// shift.
 
 #include "gpu/entmax/backward/problem.h"
+#include "gpu/entmax/entmax.h"
 
 namespace splash::gpu::entmax::backward {
 
@@ -30,14 +35,21 @@ struct Entmax {
   }
 };
 
+// m - tau of a row whose threshold was given, else 0.
+__device__ __forceinline__ float given_shift(const Problem& p, const Entmax& entmax, uint32_t row) {
+  return p.tau_offsets == nullptr
+             ? 0.0f
+             : shift_of_offset(p.tau_offsets[row], entmax.beta, static_cast<int>(p.kv_len));
+}
+
 // What a row's entries must agree on before any of them has its gradient.
 struct RowSums {
-  float w = 0, u = 0, ug = 0;
+  float w = 0, u = 0, ug = 0;  // ug: where the threshold was given, of w and g
 
-  __device__ void add(Weights x, float g) {
+  __device__ void add(Weights x, float g, bool given = false) {  // given: the threshold was
     w += x.w;
     u += x.u;
-    ug = fmaf(x.u, g, ug);
+    ug = fmaf(given ? x.w : x.u, g, ug);
   }
 };
 
@@ -46,9 +58,9 @@ struct RowGradient {
   bool alone;  // an only entry has p = 1 whatever its score: its gradient is 0, not what rounding leaves
 
   __device__ RowGradient(const Problem& p, const Entmax& entmax, const RowSums& sums, uint32_t count)
-      : delta(quotient(sums.ug, sums.u)),
+      : delta(quotient(sums.ug, p.tau_offsets == nullptr ? sums.u : sums.w)),
         inverse_sum(quotient(1.0f, sums.w)),
-        scale(p.scale),
+        scale(p.tau_offsets == nullptr ? p.scale : p.scale * inverse_sum),
         beta(entmax.beta),
         alone(count == 1) {}
 
@@ -62,15 +74,29 @@ struct RowGradient {
 // are alike.
 struct AlphaGradient {
   float beta, log_sum, mean_h, factor;
+  float shift;  // of a given threshold, else 0
 
-  __device__ AlphaGradient(const RowGradient& row, const RowSums& sums)
-      : beta(row.beta), log_sum(logf(sums.w)), mean_h(h(sums.w / sums.u)), factor(beta * row.inverse_sum) {}
+  __device__ AlphaGradient(const RowGradient& row, const RowSums& sums, float shift = 0)
+      : beta(row.beta),
+        log_sum(logf(sums.w)),
+        mean_h(h(sums.w / sums.u)),
+        factor(beta * row.inverse_sum),
+        shift(shift) {}
 
   __device__ float operator()(float x, float u, float centred) const {
+    if (shift > 0) return -factor * beta * u * x * centred * rise((shift - x) / shift);
     return factor * u * centred * (h(x) - mean_h);
   }
 
  private:
+  // 1/r - 1 + ln r with r = 1 - d, 0 <= d < 1: for small d by its series, for the terms cancel.
+  static __device__ float rise(float d) {
+    if (d > 0.25f) return d / (1 - d) + logf(1 - d);
+    float sum = 0;
+    for (int k = 12; k >= 2; --k) sum = fmaf(sum, d, 1 - 1.0f / static_cast<float>(k));
+    return sum * d * d;
+  }
+
   __device__ float h(float x) const { return x * (beta - beta * logf(x) + log_sum); }
 };
 

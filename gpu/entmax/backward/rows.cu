@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
       const float product = lanes.products(values, own.key, most - base, d_out);
       const uint32_t mine = base + lanes.owned();
       if (mine >= n) continue;
-      sums.add(entmax(own.excess), product);
+      sums.add(entmax(own.excess), product, p.tau_offsets != nullptr);
       if (lanes.first_copy()) g[mine] = product;
     }
   }
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   if (writes) lanes.store(p.d_q, row, d_q);
   if (p.d_alpha == nullptr) return;
 
-  const AlphaGradient alpha(gradient, sums);
+  const AlphaGradient alpha(gradient, sums, writes ? given_shift(p, entmax, row) : 0.0f);
   float d_alpha = 0;
   for (uint32_t mine = lanes.owned(); mine < n; mine += kChunk) {
     const float x = p.support.excess[slot.pool + mine];

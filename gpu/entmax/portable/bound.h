@@ -30,6 +30,14 @@ struct Bound {
     aim(gain);
   }
 
+  // The same where tau is given as a shift that stays: what is known to be below it rises with the largest
+  // score.
+  SPLASH_HOST_DEVICE void see_given(float score, float gain) {
+    if (!(score > largest)) return;
+    largest = score;
+    aim(gain);
+  }
+
   // Sums over some of the row's keys, at this shift: of u^beta, and of u^(beta - 1), where u = gain * (score
   // - largest) + shift. tau of some keys is at most that of all. The beta-norm of u, sum^(1/beta), is convex
   // in the shift, for beta >= 1: so Newton's step on it from above the root, where the norm is 1, never

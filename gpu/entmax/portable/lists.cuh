@@ -35,6 +35,17 @@ struct Lists {
   int keys[kWarpRows][kRoom];
 };
 
+// Of a head; at most 0: all keys.
+__device__ __forceinline__ int k_keep_of(const Problem& p, int head) {
+  return p.head_k_keep == nullptr ? p.k_keep : max(0, p.head_k_keep[head % p.q_heads]);
+}
+
+// Where thresholds are given: m - tau of the query's row, NaN where the offset is; 1 where there is no query.
+__device__ __forceinline__ float given_shift(const Problem& p, const Entmax& entmax, int head, int query) {
+  return query < 0 ? 1.0f
+                   : shift_of_offset(p.tau_offsets[int64_t{head} * p.q_len + query], entmax.beta, p.kv_len);
+}
+
 // open: it takes pairs. Else it sees no key, or has a score that is NaN or +inf (poisoned), or outgrew its
 // list (crowded).
 struct RowState {
@@ -55,14 +66,26 @@ class RowLists {
  public:
   RowState rows[2];
 
-  __device__ __forceinline__ RowLists(Lists<kRoom>& lists, const Entmax& entmax, int k_keep,
-                                      const VisibleRows& visible)
-      : lists_(lists), entmax_(entmax), k_keep_(k_keep), lane_(static_cast<int>(threadIdx.x) % 32) {
+  __device__ __forceinline__ RowLists(Lists<kRoom>& lists, const Problem& p, const Entmax& entmax, int head,
+                                      const int (&query)[2], const VisibleRows& visible)
+      : lists_(lists),
+        entmax_(entmax),
+        k_keep_(k_keep_of(p, head)),
+        given_(p.tau_offsets != nullptr),
+        lane_(static_cast<int>(threadIdx.x) % 32) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       rows[half].open = visible.sees(half);
+      if (given_) rows[half].bound.shift = given_shift(p, entmax, head, query[half]);
       if (!rows[half].open) rows[half].close();
     }
+  }
+
+  __device__ __forceinline__ bool given() const {
+    return given_;
+  }
+  __device__ __forceinline__ bool selects() const {
+    return k_keep_ > 0;
   }
 
   __device__ __forceinline__ float& score(int half, int i) {
@@ -156,11 +179,14 @@ class RowLists {
     for (int half = 0; half < 2; ++half) {
       RowState& of_row = rows[half];
       const float of_tile = quad_larger_or_nan(most[half]);
-      if (of_row.open && !(of_tile < INFINITY)) {
+      const bool no_shift =
+          !(of_row.bound.shift > 0) && of_tile > -INFINITY;  // NaN was given, and there is a key
+      if (of_row.open && (!(of_tile < INFINITY) || (given_ && no_shift))) {
         of_row.poisoned = true;
         of_row.close();
       }
-      if (of_row.open) of_row.bound.see(of_tile, entmax_.gain);
+      if (of_row.open && given_) of_row.bound.see_given(of_tile, entmax_.gain);
+      if (of_row.open && !given_) of_row.bound.see(of_tile, entmax_.gain);
       fresh[half] = count_fresh(acc, half);
       total[half] = quad_sum(fresh[half]);
     }
@@ -213,6 +239,21 @@ class RowLists {
   // Raises the rows' bounds by what their lists and this tile hold, and drops what they rule out. total: the
   // tile's pairs.
   __device__ __forceinline__ void tighten(const Scores& acc, const int (&total)[2]) {
+    if (!given_) lower_shifts(acc);
+    if (k_keep_ > 0) raise_to_kept(acc, total);
+    uint32_t keep[2] = {0, 0};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      for_each_pair(half, [&](int n, float of_pair, int) {
+        if (of_pair >= rows[half].bound.threshold) keep[half] |= 1u << n;
+      });
+    }
+    __syncwarp();  // all have read
+    compact(keep);
+  }
+
+  // By Newton's steps on what the lists and this tile hold.
+  __device__ __forceinline__ void lower_shifts(const Scores& acc) {
     entmax_.visit([&](auto kind) {
 #pragma unroll 1
       for (int step = 0; step < kNewtonSteps; ++step) {
@@ -240,16 +281,6 @@ class RowLists {
     for (int half = 0; half < 2; ++half) {
       if (rows[half].open) rows[half].bound.aim(entmax_.gain);
     }
-    if (k_keep_ > 0) raise_to_kept(acc, total);
-    uint32_t keep[2] = {0, 0};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      for_each_pair(half, [&](int n, float of_pair, int) {
-        if (of_pair >= rows[half].bound.threshold) keep[half] |= 1u << n;
-      });
-    }
-    __syncwarp();  // all have read
-    compact(keep);
   }
 
   // Where k_keep pairs have at least some score, lower ones are not among the k_keep largest. (Equal ones may
@@ -282,7 +313,9 @@ class RowLists {
   static constexpr int kNewtonSteps = 4, kHalvings = 8;
   Lists<kRoom>& lists_;
   const Entmax& entmax_;
-  const int k_keep_, lane_;
+  const int k_keep_;
+  const bool given_;  // thresholds are
+  const int lane_;
 };
 
 }  // namespace splash::gpu::entmax::portable

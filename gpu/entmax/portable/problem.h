@@ -25,7 +25,9 @@ namespace splash::gpu::entmax::portable {
 // broad_masks: the rows that screen_kernel leaves to stream_kernel; rows: these, gathered.
 struct Problem : entmax::Problem {
   DeviceMask mask{};
-  int k_keep = 0;  // 0: all keys
+  int k_keep = 0;                      // 0: all keys
+  const int* head_k_keep = nullptr;    // [q_heads]: in its place, below 1: all keys
+  const float* tau_offsets = nullptr;  // [heads, q_len]: thresholds are given
 };
 
 struct Kernel {

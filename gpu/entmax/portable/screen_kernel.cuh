@@ -38,9 +38,9 @@ struct ScreenShared {
   Range block;
 };
 
-// tau of the lists, and their scores become u = z - tau, of the pairs that have u > 0.
+// tau of the lists, where it is not given, and their scores become u = z - tau, of the pairs that have u > 0.
 template <int kRoom>
-__device__ __forceinline__ void solve_lists(RowLists<kRoom>& lists, const Entmax& entmax, bool selected) {
+__device__ __forceinline__ void solve_lists(RowLists<kRoom>& lists, const Entmax& entmax) {
   constexpr int kMostSteps = 48;
   Root root[2];
   bool settled[2];
@@ -49,8 +49,8 @@ __device__ __forceinline__ void solve_lists(RowLists<kRoom>& lists, const Entmax
     const RowState& of_row = lists.rows[half];
     root[half].cap(0);
     // The largest k pairs have a lower tau than all keys: their shift may be larger than the bound's.
-    root[half].shift = selected ? 1 : of_row.bound.shift;
-    settled[half] = !of_row.open || of_row.count == 0;
+    root[half].shift = lists.selects() && !lists.given() ? 1 : of_row.bound.shift;
+    settled[half] = lists.given() || !of_row.open || of_row.count == 0;
   }
 #pragma unroll 1
   for (int step = 0; step < kMostSteps; ++step) {
@@ -175,12 +175,12 @@ __global__ void __launch_bounds__(Tiles<T, kDim>::kThreads, 2)
                                                   head, query, query_of);
   const Entmax entmax = entmax_of(p, head);
   auto& of_warp = shared.of_rows.lists[warp];
-  RowLists<kRoom> lists(of_warp, entmax, p.k_keep, products.rows());
+  RowLists<kRoom> lists(of_warp, p, entmax, head, query, products.rows());
   products.template for_each_tile<true>([&](const Scores& acc, int first_key) { lists.look(acc, first_key); },
                                         [&] { return lists.any_open(); });
 
   lists.pick_largest();
-  solve_lists(lists, entmax, p.k_keep > 0);
+  solve_lists(lists, entmax);
   // Row r's bit among those of the warp's 16 rows. Other warps write the others, of this word too.
   uint32_t crowded = 0;
 #pragma unroll

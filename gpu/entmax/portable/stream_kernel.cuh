@@ -1,7 +1,7 @@
 #pragma once
 // The rows that screen_kernel left, gathered head by head: tau by passes over all keys that sum but hold no
-// score, then one pass for the output and the support. As many passes as tau needs (some five; at most
-// kMostPasses), whatever the support.
+// score (one pass where it is given), then one pass for the output and the support. As many passes as tau
+// needs (some five; at most kMostPasses), whatever the support.
 
 #include "gpu/entmax/allocate.cuh"
 #include "gpu/entmax/dense_root.h"
@@ -52,6 +52,7 @@ class StreamBlock {
         products_(products),
         of_warp_(of_warp),
         entmax_(entmax_of(p, head)),
+        given_(p.tau_offsets != nullptr),
         head_(head),
         lane_(static_cast<int>(threadIdx.x) % 32),
         query_{query[0], query[1]} {}
@@ -59,7 +60,8 @@ class StreamBlock {
   // All threads of the block.
   __device__ __forceinline__ void run() {
     find_largest();
-    if (p_.k_keep > 0) select_largest(products_, of_warp_.histograms, p_.k_keep, open_, kept_);
+    if (const int k_keep = k_keep_of(p_, head_); k_keep > 0)
+      select_largest(products_, of_warp_.histograms, k_keep, open_, kept_);
     find_shifts();
     write();
   }
@@ -116,7 +118,8 @@ class StreamBlock {
       open_[half] = sees && largest_[half] < INFINITY && largest_[half] > -INFINITY;
       if (!open_[half]) kept_[half].floor = INFINITY;  // none
       root_[half].cap(0);
-      root_[half].shift = 1;  // the largest alone has p <= 1
+      // The largest alone has p <= 1. Offsets that are NaN never come here.
+      root_[half].shift = given_ ? given_shift(p_, entmax_, head_, query_[half]) : 1;
     }
   }
 
@@ -153,7 +156,7 @@ class StreamBlock {
         count_[half] = count[half];
         if (settled[half]) continue;
         // A root that is settled has not moved: sum and count are those at its shift.
-        settled[half] = pass == kMostPasses || advance(half, of_row, slope_of_row);
+        settled[half] = given_ || pass == kMostPasses || advance(half, of_row, slope_of_row);
       }
       if (!__syncthreads_or(!settled[0] || !settled[1])) break;
     }
@@ -287,6 +290,7 @@ class StreamBlock {
   Products<T, kDim, false>& products_;
   typename StreamShared<T, kDim>::OfWarp& of_warp_;
   const Entmax entmax_;
+  const bool given_;  // thresholds are
   const int head_, lane_;
   const int query_[2];
   float largest_[2] = {-INFINITY, -INFINITY};

@@ -29,16 +29,19 @@ def made(monkeypatch):
     class DeviceProblem:
         used_entries = [0]  # of each forward, the last one for those that follow
 
-        def __init__(self, spec, device, dtype, alpha_checked, mask):
+        def __init__(self, spec, device, dtype, alpha_checked, given_thresholds, mask):
             self.spec, self.dtype, self.alpha_checked, self.mask, self.alphas, self.capacities = spec, dtype, alpha_checked, mask, [], []
+            self.given_thresholds, self.tables = given_thresholds, []
             made.append(self)
 
-        def forward(self, all_rows, q, k, v, alpha, out, store, store_bytes, workspace, stream):
+        def forward(self, all_rows, q, k, v, alpha, out, store, store_bytes, workspace, stream, tables):
+            self.tables.append(tables)
             self.capacities.append(self.store_places(store_bytes)[-1] if store else -1)
             self.alphas.append(array(alpha, 1).tolist())
             array(out, 2 * HEADS * ROWS * DIM)[:] = len(self.capacities)
 
-        def backward(self, unseen, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, workspace, stream):
+        def backward(self, unseen, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, workspace, stream, tau_offsets):
+            self.tables.append(tau_offsets)
             self.alphas.append(array(alpha, 1).tolist())
             array(d_q, 2 * HEADS * ROWS * DIM)[:] = 1
             for gradient in (d_k, d_v):
@@ -75,7 +78,7 @@ def inputs():
     return q, *torch.randn(2, 2, KV_HEADS, KEYS, DIM)
 
 
-NO_TABLES = (None,) * 4
+NO_TABLES = (None,) * 6  # of the mask, and tau_offsets and head_k_keep
 
 
 def test_a_problem_of_numbers_is_made_once_and_its_alpha_is_checked(made):
@@ -100,6 +103,18 @@ def test_out_alone_leaves_the_rest_in_the_store(made):
     assert tau.shape == counts.shape == q.shape[:3] and (counts == 3).all() and torch.equal(tau.flatten(), torch.arange(2.0 * HEADS * ROWS))
     gradients = torch_cuda.attention_backward(out, q, k, v, *problem, store)
     assert all((gradient == 1).all() for gradient in gradients[:3]) and len(made[0].capacities) == 2
+
+
+def test_given_thresholds_and_a_k_keep_a_head_reach_the_kernels(made):
+    q, k, v = inputs()
+    offsets, kept = torch.full((2, HEADS, ROWS), -0.5, dtype=torch.bfloat16), torch.tensor([1, 0, 4, 2])
+    problem = (None, 1.5, False, 0.0, 0, *NO_TABLES[:4], offsets, kept)
+    out, *_, store = torch_cuda.attention(q, k, v, *problem, False, False, 64)
+    torch_cuda.attention_backward(out, q, k, v, *problem, store)
+    torch_cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, *NO_TABLES, False, False, 64)
+    given, plain = made  # problems of their own: they take other paths
+    assert given.given_thresholds and not plain.given_thresholds
+    assert all(given.tables[0]) and given.tables[1] and plain.tables == [(0, 0)]
 
 
 def test_what_hooks_save_depends_on_shapes_alone(made):
@@ -143,8 +158,8 @@ def test_tables_belong_to_the_call(made):
     q, k, v = inputs()
     positions = torch.arange(ROWS), torch.tensor([0, 1, 2, 3, 4, 2**40, -(2**40)])
     for _ in range(2):
-        torch_cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, *positions, None, None, False, False, -1)
-    packed = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS])
+        torch_cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, *positions, *NO_TABLES[2:], False, False, -1)
+    packed = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS]), None, None
     torch_cuda.attention(q, k, v, None, 1.5, True, 0.0, 0, None, None, *packed, False, False, -1)
     first, second, third = made
     assert first.mask[0] == 0 and first.mask[3:] == second.mask[3:] == third.mask[3:] == (1, 1) and third.mask[1:3] == (0, 0)
@@ -163,18 +178,21 @@ def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
     assert torch_cuda.capacity_for(q, k) == 450
 
 
-@pytest.mark.parametrize("tables", ["none", "positions", "packed"])
+@pytest.mark.parametrize("tables", ["none", "positions", "packed", "given", "given, packed"])
 @pytest.mark.parametrize("alpha", [2.5, "of each head"])
 def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch, alpha, tables):
-    def refuse(spec, device, dtype, alpha_checked, mask):
+    def refuse(spec, device, dtype, alpha_checked, given_thresholds, mask):
         raise NotImplementedError("entmax forward takes ...")
 
     monkeypatch.setattr(torch_cuda._core, "DeviceProblem", refuse)
     q, k, v = (x.double() for x in inputs())
-    table = {"positions": (torch.tensor([3, 0, 2, 1, 6]), torch.arange(KEYS), None, None), "none": NO_TABLES}
-    table["packed"] = None, None, torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS])
+    table = {"positions": (torch.tensor([3, 0, 2, 1, 6]), torch.arange(KEYS), *NO_TABLES[2:]), "none": NO_TABLES}
+    table["packed"] = None, None, torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS]), None, None
+    offsets = -torch.rand(2, HEADS, ROWS, dtype=torch.float64)
+    table["given"] = *NO_TABLES[:4], offsets, None
+    table["given, packed"] = *table["packed"][:4], offsets, torch.tensor([1, 0, 4, 9], dtype=torch.int32)
     values = (None, alpha) if alpha == 2.5 else (torch.tensor([1.2, 2.5, 4.0, 1.5], dtype=torch.float64), 2.5)
-    problem = (*values, True, 0.0, 3, *table[tables])
+    problem = (*values, True, 0.0, 0 if tables == "given, packed" else 3, *table[tables])
     for kept in ((True, True, 64), (False, False, -1)):
         mine = torch_cuda.attention(q, k, v, *problem, *kept)
         theirs = torch_ops.attention_cpu(q, k, v, *problem, *kept)
@@ -198,9 +216,9 @@ def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch
     ("bfloat16", 8, 2.5, 1.0), ("float32", 8, 1.5, -1.0),
 ])  # fmt: skip
 def test_the_library_refuses_such_a_problem_before_it_asks_for_a_device(dtype, dim, alpha, scale):
-    spec = make_spec((1, 1, 1, 3, 3, dim), [alpha], False, scale, 0, NO_TABLES)
+    spec = make_spec((1, 1, 1, 3, 3, dim), [alpha], False, scale, 0, NO_TABLES[:4])
     with pytest.raises(NotImplementedError, match="entmax forward takes"):
-        core.DeviceProblem(spec, 0, dtype, True, (0, 0, 0, 1, 1))
+        core.DeviceProblem(spec, 0, dtype, True, False, (0, 0, 0, 1, 1))
 
 
 def test_the_host_says_which_alphas_the_kernels_do_not_take():

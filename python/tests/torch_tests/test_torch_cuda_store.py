@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from splash_attention import AdaptiveSplashAttention, splash_attention, torch_cuda, torch_ops
 
 OPS = torch.ops.splash_attention
-NO_TABLES = (None,) * 4
+NO_TABLES = (None,) * 6
 BROAD = {"scale": 0.02, "dim": 256}  # every key of every row has a part, and all of them are stored
 
 

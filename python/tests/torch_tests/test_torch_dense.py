@@ -33,7 +33,7 @@ def problem_of(alpha, causal, scale, k_keep, tables):
     *positions, cu_q, cu_k = tables
     ranges = None if cu_q is None else torch.from_numpy(torch_cuda._ranges(cu_q.numpy(), cu_k.numpy(), ROWS, causal))
     dense = torch_dense.Problem(values, number, causal, scale or DIM**-0.5, k_keep, ranges, *positions)
-    return dense, (values, number, causal, scale, k_keep, *tables)
+    return dense, (values, number, causal, scale, k_keep, *tables, None, None)
 
 
 def inputs(dtype=torch.float64, factor=3.0):
