@@ -93,11 +93,11 @@ void write_tuned(const fs::path& folder) {
   gpu::TunedTable table;
   for (const char* subject : {"entmax-forward", "kascade/8-chosen-block"})
     table.entries.push_back({.library = "0.1.0",
-               .gpu = "Some GPU",
-               .subject = subject,
-               .choice = "default",
-               .seconds = 1.5e-4,
-               .default_seconds = 2e-4});
+                             .gpu = "Some GPU",
+                             .subject = subject,
+                             .choice = "default",
+                             .seconds = 1.5e-4,
+                             .default_seconds = 2e-4});
   write(folder / "two", gpu::tuned_text(table));
 }
 

@@ -94,7 +94,9 @@ Parameters tuned_problem_of(const std::string& subject, std::span<const std::str
 // --- what was measured ---
 
 Colour colour_of_difference(BesideDefault difference) {
-  return difference == BesideDefault::faster ? Colour::green : difference == BesideDefault::slower ? Colour::red : Colour::none;
+  return difference == BesideDefault::faster   ? Colour::green
+         : difference == BesideDefault::slower ? Colour::red
+                                               : Colour::none;
 }
 
 void print_stage(const TuneStage& stage) {
@@ -103,14 +105,14 @@ void print_stage(const TuneStage& stage) {
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const CandidateResult& c = candidates[i];
     const auto us = [](double seconds) { return short_number(1e6 * seconds); };
-    table.add(
-        {{c.name, i == stage.result.best ? Colour::bold : Colour::none},
-         {us(c.median)},
-         {fmt::format("{} to {}", us(c.interval.low), us(c.interval.high))},
-         {fmt::format("{:.3f}", c.ratio)},
-         {fmt::format("{:.3f} to {:.3f}", c.ratio_interval.low, c.ratio_interval.high)},
-         {fmt::format("{}", c.seconds.size())},
-         {i == 0 ? "default" : to_string(c.difference), i == 0 ? Colour::dim : colour_of_difference(c.difference)}});
+    table.add({{c.name, i == stage.result.best ? Colour::bold : Colour::none},
+               {us(c.median)},
+               {fmt::format("{} to {}", us(c.interval.low), us(c.interval.high))},
+               {fmt::format("{:.3f}", c.ratio)},
+               {fmt::format("{:.3f} to {:.3f}", c.ratio_interval.low, c.ratio_interval.high)},
+               {fmt::format("{}", c.seconds.size())},
+               {i == 0 ? "default" : to_string(c.difference),
+                i == 0 ? Colour::dim : colour_of_difference(c.difference)}});
   }
   print(paint(stage.what, Colour::bold) + "\n");
   table.print();

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from conftest import Splash
+from conftest import ROOT, Splash
 
 ENTRY = {
     "library": "0.1.0",
@@ -79,3 +79,34 @@ def test_what_cannot_be_tuned_is_refused(splash: Splash):
     gpu = next(check for check in json.loads(splash("doctor", "--json").stdout) if check["name"] == "GPU")
     if not gpu["ok"]:
         assert "no CUDA device" in splash.refused("tune", "kernels", "flagship", code=3)
+
+
+def test_what_if_goes_by_what_was_tuned_on_the_gpu_it_is_asked_about_and_says_so(splash: Splash):
+    words = ("what-if", ROOT / "data/reports/ladders-h200.h5", "large_dims/7", "head_dim=1024")
+    by_rule = splash(*words)
+    if "no CUDA" in by_rule.stderr:
+        pytest.skip("a build without CUDA has no declarations")
+    assert by_rule.stderr == "" and "16 x 64" in by_rule.stdout
+    entry = ENTRY | {"gpu": "NVIDIA H200", "subject": "large_dims/7-chosen"}
+    entry |= {"problem": "1x4x4x64x64x1024, float32, no mask, softmax, all"}
+
+    def with_choice(choice: str, gpu: str = "NVIDIA H200"):
+        table = TABLE | {"entries": [entry | {"choice": choice, "gpu": gpu}]}
+        splash.write("tuned.json", json.dumps(table))
+        return splash(*words, env={"SPLASH_TUNED": "tuned.json"})
+
+    tuned = with_choice("large_dims/6-wgmma")
+    assert "large_dims/7-chosen takes large_dims/6-wgmma, as tuned on" in tuned.stderr
+    assert tuned.returncode == 0 and tuned.stdout != by_rule.stdout and "128 x" in tuned.stdout
+    for ignored in (with_choice("large_dims/6-wgmma", gpu="NVIDIA H100 PCIe"), splash(*words)):
+        assert (ignored.stdout, ignored.stderr) == (by_rule.stdout, "")
+    hostile = with_choice("../../elsewhere")
+    assert hostile.stdout == by_rule.stdout
+    assert hostile.stderr.splitlines() == [
+        "splash: what was tuned for large_dims/7-chosen is not used: '../../elsewhere' is none of its candidates"
+    ]
+    splash.write("tuned.json", "[]")
+    broken = splash(*words, env={"SPLASH_TUNED": "tuned.json"})
+    assert broken.stdout == by_rule.stdout
+    assert "nothing tuned is used: tuned.json is no file of tuned kernels" in broken.stderr
+    assert len(broken.stderr.splitlines()) == 1

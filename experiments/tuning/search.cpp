@@ -90,7 +90,8 @@ class Search {
   }
 
   BesideDefault difference(const std::vector<double>& ratios) const {
-    if (static_cast<int64_t>(ratios.size()) < analysis::samples_needed(kConfidence)) return BesideDefault::too_few;
+    if (static_cast<int64_t>(ratios.size()) < analysis::samples_needed(kConfidence))
+      return BesideDefault::too_few;
     const analysis::Interval interval = analysis::median_interval(ratios, kConfidence);
     if (interval.high < 1 - limits_.least_gain) return BesideDefault::faster;
     if (interval.low > 1 + limits_.least_gain) return BesideDefault::slower;

@@ -25,7 +25,12 @@ struct SearchLimits {
   double least_gain = 0.01;     // that counts: the whole interval of the ratio lies further from 1
 };
 
-enum class BesideDefault { faster, slower, within_noise, too_few };  // than the default; too_few: the budget ended
+enum class BesideDefault {
+  faster,
+  slower,
+  within_noise,
+  too_few
+};  // than the default; too_few: the budget ended
 const char* to_string(BesideDefault difference);
 
 struct CandidateResult {
