@@ -75,7 +75,7 @@ function(splash_test name)
   target_link_libraries(${name} PRIVATE splash_doctest_main ${arg_LINK})
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=passive" TIMEOUT 600
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=passive;SPLASH_TUNED=off" TIMEOUT 600
                        SKIP_REGULAR_EXPRESSION "GPU tests skipped")
 endfunction()
 
@@ -89,7 +89,7 @@ function(splash_pytest name folder)
   get_filename_component(folder ${folder} ABSOLUTE)
   add_test(NAME ${name} COMMAND ${PROJECT_SOURCE_DIR}/cmake/run_pytest.sh ${PROJECT_SOURCE_DIR} ${folder} ${ARGN}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set(environment "OMP_NUM_THREADS=2")
+  set(environment "OMP_NUM_THREADS=2" "SPLASH_TUNED=off") # tests go by rules, whatever was tuned here
   if(TARGET splash_cli)
     list(APPEND environment "SPLASH_BIN=$<TARGET_FILE:splash_cli>")
   endif()

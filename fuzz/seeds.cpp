@@ -11,6 +11,7 @@
 #include "analysis/report/seal.h"
 #include "analysis/tests/example_report.h"
 #include "experiments/runner/journal.h"
+#include "gpu/engine/tuned.h"
 
 namespace {
 
@@ -88,6 +89,18 @@ void write_journal(const fs::path& folder) {
   write(path, std::regex_replace(text_of(path), std::regex(",\"checksum\":\"[0-9a-f]*\""), ""));
 }
 
+void write_tuned(const fs::path& folder) {
+  gpu::TunedTable table;
+  for (const char* subject : {"entmax-forward", "kascade/8-chosen-block"})
+    table.entries.push_back({.library = "0.1.0",
+                             .gpu = "Some GPU",
+                             .subject = subject,
+                             .choice = "default",
+                             .seconds = 1.5e-4,
+                             .default_seconds = 2e-4});
+  write(folder / "two", gpu::tuned_text(table));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -97,6 +110,7 @@ int main(int argc, char** argv) {
   write_captures(source, folder / "captures");
   write_toml(source, folder / "toml");
   write_journal(folder / "journal");
+  write_tuned(folder / "tuned");
   write(folder / "ncu_csv/raw", text_of(source / "analysis/tests/data/ncu-raw.csv"));
   write(folder / "ncu_csv/details",
         "\"ID\",\"Process ID\",\"Kernel Name\",\"Block Size\",\"Grid Size\",\"Metric Name\",\"Metric "

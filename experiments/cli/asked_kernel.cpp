@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/planned_kernel.h"
+#include "experiments/runner/narrate.h"
 #include "experiments/runner/value.h"
+#include "gpu/engine/chooser.h"
+#include "gpu/engine/tuned.h"
 #include "gpu/engine/variant.h"
 
 namespace splash::cli {
@@ -60,6 +65,30 @@ void speak_of(const std::string& name, KernelCase& kernel) {
   }
 }
 
+bool counts_as(const KernelCase& declared, const KernelCase& recorded) {
+  return declared.flops == recorded.flops && declared.l2_bytes == recorded.l2_bytes;
+}
+
+// A rung that chooses may have been recorded before its choice was tuned.
+KernelCase by_rule(const std::string& implementation, const Parameters& problem,
+                   const experiments::Machine& machine) {
+  gpu::TunedTable tuned = gpu::use_tuned({});
+  KernelCase declared = experiments::planned_kernel(implementation, problem, machine);
+  gpu::use_tuned(std::move(tuned));
+  return declared;
+}
+
+void tell_of_tuned(const std::string& implementation, const Parameters& problem,
+                   const experiments::Machine& machine) {
+  const AttentionSpec spec = experiments::problem_spec(problem);
+  const Dtype dtype = experiments::problem_dtype(problem);
+  const gpu::Variant* const tuned =
+      gpu::tuned_variant(implementation, spec, dtype, experiments::device_of(machine));
+  if (tuned == nullptr) return;
+  experiments::narrate("{} takes {}, as tuned on a {} for {}; with SPLASH_TUNED=off its rule chooses",
+                       implementation, tuned->id(), machine.name, gpu::tuned_problem(spec, dtype));
+}
+
 KernelCase planned(const KernelCase& recorded, const Parameters& before, const Parameters& problem,
                    const experiments::Machine& here, const experiments::Machine& there) {
   if (gpu::all_variants().empty()) {
@@ -69,7 +98,8 @@ KernelCase planned(const KernelCase& recorded, const Parameters& before, const P
         "tile_k, stages, launches, method and batch follow from the report");
   }
   KernelCase declared = experiments::planned_kernel(recorded.implementation, before, here);
-  if (declared.flops != recorded.flops || declared.l2_bytes != recorded.l2_bytes) {
+  if (!counts_as(declared, recorded)) declared = by_rule(recorded.implementation, before, here);
+  if (!counts_as(declared, recorded)) {
     throw InvalidArgument(
         fmt::format("{} counts other work today than when the report was recorded; record it again",
                     recorded.implementation));
@@ -77,6 +107,7 @@ KernelCase planned(const KernelCase& recorded, const Parameters& before, const P
   Parameters parameters = before;
   for (const auto& [name, value] : problem) parameters[name] = value;
   KernelCase asked = experiments::planned_kernel(recorded.implementation, parameters, there);
+  tell_of_tuned(recorded.implementation, parameters, there);
   speak_of(recorded.kernel, declared);
   speak_of(recorded.kernel, asked);
   // What only CUDA knows is taken over from the recorded case.

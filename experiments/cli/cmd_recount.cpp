@@ -11,6 +11,7 @@
 #include "experiments/kinds/recount.h"
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/provenance.h"
+#include "gpu/engine/tuned.h"
 #include "gpu/engine/variant.h"
 
 namespace splash::cli {
@@ -34,6 +35,7 @@ int cmd_recount(const Words& words) {
   parse(app, words);
   analysis::prepare_place(out);
 
+  gpu::use_tuned({});  // rungs that chose by rule are counted as they were run
   analysis::Report report = analysis::read_report(path);
   const auto kernels = selected_kernels(report, prefix);  // refuses where there is none
   static_cast<void>(

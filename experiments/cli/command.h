@@ -36,6 +36,7 @@ int cmd_reproduce(const Words& words);
 int cmd_run(const Words& words);
 int cmd_seal(const Words& words);
 int cmd_show(const Words& words);
+int cmd_tune(const Words& words);
 int cmd_what_if(const Words& words);
 
 // Thrown where help was asked for and printed: the command ends with `code`.

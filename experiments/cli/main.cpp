@@ -48,6 +48,8 @@ const Command kCommands[] = {
     {"judge", "a recorded report, judged by today's claims", cmd_judge},
     {"migrate", "an older report with the labels and storage of today", cmd_migrate},
     {"ceilings", "what the GPU reaches: bandwidths, rates and launches, beside its data sheet", cmd_ceilings},
+    {"tune", "which of the kernels that compute the same is quickest on this GPU, kept for later runs",
+     cmd_tune},
     {"entmax", "calculator: tau, probabilities and support of a row of scores", cmd_entmax},
     {"doctor", "what this machine has, what is missing, and what to do about it", cmd_doctor},
     {"test", "run every test (through the front door ./splash)", cmd_test},

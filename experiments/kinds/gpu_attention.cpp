@@ -19,6 +19,8 @@
 #include "experiments/kinds/torch_gpu_peer.h"
 #include "experiments/runner/ceilings.h"
 #include "gpu/engine/attention.h"
+#include "gpu/engine/chooser.h"
+#include "gpu/engine/tuned.h"
 #include "gpu/engine/work.h"
 #include "gpu/entmax/attention.h"
 
@@ -184,7 +186,8 @@ void measure_forward_backward(const Parameters& p, const AttentionSpec& spec, co
   gpu::DeviceTensor d_q(stream, dtype, in.q.view().extents), d_k(stream, dtype, in.k.view().extents),
       d_v(stream, dtype, in.v.view().extents);
   d_q.buffer().fill(0xFF);
-  gpu::entmax::EntmaxAttention attention(spec, dtype, stream);
+  gpu::entmax::EntmaxAttention attention(spec, dtype, stream, 0, gpu::entmax::ForwardPath::fastest,
+                                         gpu::entmax::Tuning{});  // a record is of the defaults
   const auto call = [&] {
     attention.forward(in.q.view(), in.k.view(), in.v.view(), in.out.view());
     attention.backward(in.q.view(), in.k.view(), in.v.view(), d_out.view(), d_q.view(), d_k.view(),
@@ -205,17 +208,29 @@ void measure_forward_backward(const Parameters& p, const AttentionSpec& spec, co
   add_dense_equivalent(spec, true, result);
 }
 
+// Where a rung that chooses went by what was measured on this GPU, not by its rule.
+void add_tuned(const gpu::Variant& variant, const AttentionSpec& spec, Dtype dtype,
+               const gpu::DeviceInfo& device, CaseResult& result) {
+  const gpu::Variant* const tuned = gpu::tuned_variant(variant.id(), spec, dtype, device);
+  if (tuned == nullptr) return;
+  result.texts["version"] += fmt::format("; {}, as tuned on this GPU", tuned->id());
+  gpu::tell_once(
+      fmt::format("{} runs {}, as tuned on this GPU for {}; with SPLASH_TUNED=off its rule chooses",
+                  variant.id(), tuned->id(), gpu::tuned_problem(spec, dtype)));
+}
+
 CaseResult measure_variant(const Parameters& p, const AttentionSpec& spec) {
   const gpu::Variant& variant = gpu::find_variant(get_text(p, "implementation"));
   CaseResult result;
   add_declaration(variant, result);
   const gpu::Stream stream;
-  const std::string reason =
-      gpu::unsupported_reason(variant, spec, problem_dtype(p), gpu::list_devices().at(stream.device()));
+  const gpu::DeviceInfo device = gpu::list_devices().at(stream.device());
+  const std::string reason = gpu::unsupported_reason(variant, spec, problem_dtype(p), device);
   if (!reason.empty()) {
     result.texts["version"] = "not run: it " + reason;
   } else if (!with_backward(p)) {
     measure_forward(variant, p, spec, stream, result);
+    add_tuned(variant, spec, problem_dtype(p), device, result);
   } else if (!variant.backward) {
     result.texts["version"] = "not run: it has no backward";
   } else {

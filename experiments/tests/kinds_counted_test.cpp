@@ -23,11 +23,11 @@ namespace {
 // FLOPs of the tiles that blocks take more, or fewer, since they do not sample 16 tiles spread evenly any
 // more.
 double flops_of_other_samples(int64_t heads, int q_tiles) {
-  constexpr int kTile = 128, kSegment = gpu::entmax::pick_segment(16384, kTile);
+  constexpr int kTile = 128, kSampled = 4096, kSegment = gpu::entmax::pick_segment(16384, kTile, kSampled);
   int64_t turns = 0;
   for (int count = 1; count <= q_tiles; ++count) {  // causal: as many as the block's own place
     const int first_sees = kTile * (count - 1) + 1;
-    const gpu::entmax::TileOrder order(count, kTile, first_sees / kSegment, kSegment);
+    const gpu::entmax::TileOrder order(count, kTile, first_sees / kSegment, kSegment, kSampled);
     const int before = std::clamp(count / 2 * 2, 2, 16) + (count + 1) / 2 * 2;
     turns += order.turns() - before;
   }

@@ -68,7 +68,8 @@ KernelResources kernel_resources(const KernelLaunch& /*launch*/) {
 }
 
 entmax::EntmaxAttention::EntmaxAttention(AttentionSpec /*spec*/, Dtype dtype, const Stream& stream,
-                                         int64_t /*capacity*/, ForwardPath /*path*/)
+                                         int64_t /*capacity*/, ForwardPath /*path*/,
+                                         const std::optional<Tuning>& /*tuning*/)
     : dtype_(dtype), stream_(&stream) {
   no_device();
 }
@@ -89,7 +90,8 @@ void entmax::EntmaxAttention::backward(const DeviceTensorView& /*q*/, const Devi
 int64_t entmax::EntmaxAttention::support_entries() const {
   no_device();
 }
-int64_t entmax::forward_workspace_bytes(const AttentionSpec& /*spec*/, Dtype /*dtype*/) {
+int64_t entmax::forward_workspace_bytes(const AttentionSpec& /*spec*/, Dtype /*dtype*/,
+                                        const Tuning& /*tuning*/) {
   no_device();
 }
 void entmax::enqueue_forward(const AttentionSpec& /*spec*/, Dtype /*dtype*/,

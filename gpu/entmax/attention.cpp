@@ -19,14 +19,16 @@ constexpr int64_t kMostCapacity = (int64_t{1} << 31) - 1;  // that backward take
 }  // namespace
 
 EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& stream, int64_t capacity,
-                                 ForwardPath path)
+                                 ForwardPath path, const std::optional<Tuning>& tuning)
     : spec_(std::move(spec)), dtype_(dtype), stream_(&stream) {
   require_forward(spec_, dtype_);
   if (capacity < 0) throw InvalidArgument(fmt::format("capacity is {}; it must be at least 0", capacity));
   require_device(stream.device());
   const DeviceScope scope(stream.device());
   const DeviceInfo device = list_devices().at(stream.device());
-  path_ = choose_path(spec_, dtype_, path, 10 * device.compute_major + device.compute_minor);
+  tuning_ = tuning ? *tuning : tuned_for(spec_, dtype_, device);
+  validate(tuning_);
+  path_ = choose_path(spec_, dtype_, path, 10 * device.compute_major + device.compute_minor, tuning_);
   const int64_t rows = spec_.shape.rows();
   most_entries_ = visible_pairs(spec_.shape, spec_.mask);
   if (spec_.selection.kind == SelectionKind::top_k_row && spec_.selection.head_k_keep.empty())
@@ -50,7 +52,7 @@ EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& 
   used_ = DeviceBuffer(stream, sizeof(unsigned long long));
   offsets_ = DeviceBuffer(stream, rows * int64_t{sizeof(int64_t)});
   counts_ = DeviceBuffer(stream, rows * int64_t{sizeof(int32_t)});
-  forward_workspace_ = DeviceBuffer(stream, forward_workspace_bytes(spec_, dtype_));
+  forward_workspace_ = DeviceBuffer(stream, forward_workspace_bytes(spec_, dtype_, tuning_));
   support_ = {.used = static_cast<unsigned long long*>(used_.data()),
               .offsets = static_cast<int64_t*>(offsets_.data()),
               .counts = static_cast<int32_t*>(counts_.data())};
@@ -108,7 +110,8 @@ void EntmaxAttention::backward(const DeviceTensorView& q, const DeviceTensorView
                     .d_v = d_v.data,
                     .d_alpha = d_alpha,
                     .workspace = backward_workspace_.data(),
-                    .stream = stream_->handle()});
+                    .stream = stream_->handle(),
+                    .tuning = tuning_});
 }
 
 int64_t EntmaxAttention::support_entries() const {
@@ -136,11 +139,12 @@ ForwardArguments EntmaxAttention::forward_arguments(const Tensors& tensors) cons
           .stored = leaves_broad_rows_ ? StoredRows::sparse : StoredRows::all,
           .workspace = forward_workspace_.data(),
           .stream = stream_->handle(),
-          .path = path_};
+          .path = path_,
+          .tuning = tuning_};
 }
 
 int64_t EntmaxAttention::workspace_bytes(int64_t capacity) const {
-  return backward_workspace_bytes(spec_, dtype_, capacity, leaves_broad_rows_);
+  return backward_workspace_bytes(spec_, dtype_, capacity, leaves_broad_rows_, tuning_);
 }
 
 void EntmaxAttention::enqueue(const Tensors& tensors) {

@@ -20,6 +20,8 @@
 //
 // One object holds one support, that of the last forward: layers that wait for their backward need one each.
 
+#include <optional>
+
 #include "core/attention_spec.h"
 #include "gpu/engine/tensor.h"
 #include "gpu/entmax/forward.h"
@@ -33,11 +35,14 @@ enum class StoreCheck {
 
 class EntmaxAttention {
  public:
-  // capacity: entries that the store holds at first; 0: 16 a query row. Takes what enqueue_forward takes.
-  // Enqueues copies of alpha and of the mask's tables. Throws InvalidArgument (spec, capacity), Unsupported
-  // (spec, dtype, path), DeviceError (no device), and OutOfDeviceMemory. The stream must outlive the object.
+  // capacity: entries that the store holds at first; 0: 16 a query row. tuning: nullopt: what was measured on
+  // this GPU, as tuned_for has it. Takes what enqueue_forward takes.
+  // Enqueues copies of alpha and of the mask's tables. Throws InvalidArgument (spec, capacity, tuning),
+  // Unsupported (spec, dtype, path), DeviceError (no device), and OutOfDeviceMemory. The stream must outlive
+  // the object.
   EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& stream, int64_t capacity = 0,
-                  ForwardPath path = ForwardPath::fastest);
+                  ForwardPath path = ForwardPath::fastest,
+                  const std::optional<Tuning>& tuning = std::nullopt);
 
   // Enqueues, and waits for nothing. q, out: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads,
   // kv_len, head_dim]. Throws InvalidArgument where a tensor has other extents or another dtype, is not
@@ -72,6 +77,7 @@ class EntmaxAttention {
   const Support& support() const { return support_; }
   const AttentionSpec& spec() const { return spec_; }
   ForwardPath path() const { return path_; }  // hopper or portable
+  const Tuning& tuning() const { return tuning_; }
 
  private:
   struct Tensors {
@@ -90,6 +96,7 @@ class EntmaxAttention {
   Dtype dtype_;
   const Stream* stream_;
   ForwardPath path_ = ForwardPath::fastest;
+  Tuning tuning_;
   int64_t most_entries_ = 0;        // pairs that the mask shows and the selection may keep
   bool leaves_broad_rows_ = false;  // StoredRows::sparse
   DeviceBuffer alpha_, head_k_keep_, mask_tables_, tau_, used_, offsets_, counts_, columns_, excess_,

@@ -15,6 +15,7 @@
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/support.h"
+#include "gpu/entmax/tuning.h"
 
 namespace splash::gpu::entmax {
 
@@ -32,13 +33,14 @@ struct BackwardArguments {
   float* d_alpha = nullptr;   // [q_heads]: dL/dalpha summed over batch and rows; or null
   void* workspace = nullptr;  // backward_workspace_bytes, 256-byte aligned, contents undefined
   StreamHandle stream = nullptr;
+  Tuning tuning{};  // not looked up: see tuned_for
 };
 
 // 8.1 bytes (float32: 12.1) for each entry of the capacity, 20 a query row and 4 a key over all heads, and up
-// to 1 MiB; with unstored rows also 4 head_dim + 16 a query row. Throws InvalidArgument as enqueue_backward
-// does.
+// to 1 MiB (2 KiB for each of tuning.long_parts); with unstored rows also 4 head_dim + 16 a query row. Throws
+// InvalidArgument as enqueue_backward does.
 int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
-                                 bool with_unstored_rows = false);
+                                 bool with_unstored_rows = false, const Tuning& tuning = {});
 
 // Enqueues the kernels and nothing else. Of spec it takes shape, scale, the number of alphas (the values,
 // 1.01 <= alpha <= 2, are those in device memory) and, for unstored rows, whether the mask is causal. Throws

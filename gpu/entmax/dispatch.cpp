@@ -8,6 +8,7 @@
 #include "gpu/entmax/entmax.h"
 #include "gpu/entmax/portable/problem.h"
 #include "gpu/entmax/problem.h"
+#include "gpu/entmax/tile_order.h"
 
 namespace splash::gpu::entmax {
 
@@ -18,7 +19,7 @@ bool takes_hopper(const AttentionSpec& spec, Dtype dtype) {
 }
 
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
-                        bool given_thresholds) {
+                        const Tuning& tuning, bool given_thresholds) {
   // sm_90a code runs on 9.0 alone.
   const bool hopper = compute_capability == 90 && takes_hopper(spec, dtype) && !given_thresholds;
   if (wanted == ForwardPath::hopper && !hopper) {
@@ -27,6 +28,7 @@ ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath want
         "causal one, thresholds that it solves for, on compute capability 9.0; ForwardPath::fastest takes "
         "the other problems too");
   }
+  if (wanted == ForwardPath::fastest && tuning.portable != 0) return ForwardPath::portable;
   return hopper && wanted != ForwardPath::portable ? ForwardPath::hopper : ForwardPath::portable;
 }
 
@@ -90,12 +92,18 @@ Problem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments)
   p.head_dim = static_cast<int>(s.head_dim);
   p.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
   p.scale = static_cast<float>(spec.score_scale());
+  const Tuning& tuning = arguments.tuning;
+  p.sampled_keys = tuning.sampled_keys;
+  p.broad_samples = tuning.broad_samples;
+  p.heads_together =
+      tuning.heads_together > 0 ? tuning.heads_together : heads_together(s.kv_len * s.head_dim);
   return p;
 }
 
 portable::Problem portable::problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {
   Problem p{entmax::problem_of(spec, arguments)};
   p.mask = arguments.mask;
+  if (arguments.tuning.heads_together == 0) p.heads_together = p.heads;
   // Of as many keys as there are, all are kept.
   const bool selects =
       spec.selection.kind == SelectionKind::top_k_row && spec.selection.k_keep < spec.shape.kv_len;

@@ -37,7 +37,7 @@ namespace {
 
 // Where what the kernels hand on lies in the workspace: bytes from its start, multiples of 256.
 struct Workspace {
-  Workspace(const AttentionSpec& spec, Dtype dtype) {
+  Workspace(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning) {
     const int64_t rows = spec.shape.rows(), heads = rows / spec.shape.q_len;
     const auto take = [this](int64_t bytes) {
       const int64_t at = this->bytes;
@@ -53,7 +53,7 @@ struct Workspace {
     errors = take(key_heads * ceil_div(spec.shape.kv_len, kErrorKeys) * int64_t{sizeof(float)});
     half_keys = dtype == Dtype::f16 ? -1 : take(key_heads * spec.shape.kv_len * spec.shape.head_dim * 2);
     picks = forward_kernel_of(dtype, spec.shape.head_dim, false).keys;
-    segment = pick_segment(spec.shape.kv_len, picks);
+    segment = pick_segment(spec.shape.kv_len, picks, tuning.sampled_keys);
     if (segment == 0) return;
     picked_keys = spec.shape.kv_len / segment * picks;
     picked = take(key_heads * picked_keys * spec.shape.head_dim * 2);
@@ -82,10 +82,11 @@ Problem problem_of(const AttentionSpec& spec, const Workspace& workspace, const 
   return p;
 }
 
-int64_t blocks_of(const ForwardKernel& kernel, const AttentionShape& s, bool long_lists) {
-  constexpr int64_t kMostLong = 8;  // of a head; they take one tile of rows after the other
+// long_blocks: of a head, of the kernel with long lists; they take one tile of rows after the other. 0: this
+// is the other.
+int64_t blocks_of(const ForwardKernel& kernel, const AttentionShape& s, int64_t long_blocks) {
   const int64_t tiles = ceil_div(s.q_len, kernel.queries);
-  return s.batch * s.q_heads * (long_lists ? std::min(tiles, kMostLong) : tiles);
+  return s.batch * s.q_heads * (long_blocks > 0 ? std::min(tiles, long_blocks) : tiles);
 }
 
 // 90 for 9.0, of the current device.
@@ -95,21 +96,21 @@ int compute_capability() {
 }
 
 ForwardPath path_of(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
-  return choose_path(spec, dtype, args.path, compute_capability(), args.tau_offsets != nullptr);
+  return choose_path(spec, dtype, args.path, compute_capability(), args.tuning, args.tau_offsets != nullptr);
 }
 
 }  // namespace
 
-int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype) {
+int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning) {
   const int64_t portable = portable::Workspace(spec.shape).bytes;
-  return takes_hopper(spec, dtype) ? std::max(portable, Workspace(spec, dtype).bytes) : portable;
+  return takes_hopper(spec, dtype) ? std::max(portable, Workspace(spec, dtype, tuning).bytes) : portable;
 }
 
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
   if (path_of(spec, dtype, args) == ForwardPath::portable) return {};
   if (args.unstored_queries != nullptr)
     return {.rows = {args.unstored_queries, args.unstored_counts}, .tau = args.tau};
-  const Workspace workspace(spec, dtype);
+  const Workspace workspace(spec, dtype, args.tuning);
   auto* const base = static_cast<const char*>(args.workspace);
   return {.rows = {reinterpret_cast<const int*>(base + workspace.queries),
                    reinterpret_cast<const int*>(base + workspace.counts)},
@@ -120,7 +121,7 @@ namespace {
 
 void enqueue_hopper(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
   const AttentionShape& s = spec.shape;
-  const Workspace workspace(spec, dtype);
+  const Workspace workspace(spec, dtype, args.tuning);
   Problem p = problem_of(spec, workspace, args);
   const auto at = [&](int64_t offset) { return static_cast<char*>(args.workspace) + offset; };
   const auto screen = [&](bool with_long_lists) {
@@ -138,8 +139,8 @@ void enqueue_hopper(const AttentionSpec& spec, Dtype dtype, const ForwardArgumen
     CUtensorMap picked_map = p.segment > 0 ? map_of(p.picked, workspace.picked_keys) : k_map;
     void* arguments[] = {&p, &k_map, &picked_map};
     launch("forward_kernel", kernel.function,
-           dim3(static_cast<unsigned>(blocks_of(kernel, s, with_long_lists))), kernel.threads,
-           kernel.shared_bytes, args.stream, arguments);
+           dim3(static_cast<unsigned>(blocks_of(kernel, s, with_long_lists ? args.tuning.long_blocks : 0))),
+           kernel.threads, kernel.shared_bytes, args.stream, arguments);
   };
   auto* queries = reinterpret_cast<int*>(at(workspace.queries));
   auto* counts = reinterpret_cast<int*>(at(workspace.counts));
@@ -167,6 +168,7 @@ void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArgume
   require_forward(spec, dtype);
   require_mask(spec, args.mask);
   require_head_k_keep(spec, args);
+  validate(args.tuning);
   if (path_of(spec, dtype, args) == ForwardPath::hopper) {
     enqueue_hopper(spec, dtype, args);
   } else {
@@ -186,12 +188,12 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   plan.tile = {.q = kernel.queries, .k = kernel.keys, .d = 0, .stages = kernel.stages};
   plan.kernels = {{.name = "forward_kernel",
                    .function = kernel.function,
-                   .blocks = blocks_of(kernel, spec.shape, false),
+                   .blocks = blocks_of(kernel, spec.shape, 0),
                    .threads = kernel.threads,
                    .shared_bytes = kernel.shared_bytes},
                   {.name = "forward_kernel, long lists",
                    .function = with_long_lists.function,
-                   .blocks = blocks_of(with_long_lists, spec.shape, true),
+                   .blocks = blocks_of(with_long_lists, spec.shape, Tuning{}.long_blocks),
                    .threads = with_long_lists.threads,
                    .shared_bytes = with_long_lists.shared_bytes},
                   {.name = "dense_kernel",
@@ -212,7 +214,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
   const AttentionShape& s = spec.shape;
   const Tile tile = plan.tile;
   const TensorRows rows(s, dtype);
-  const Workspace workspace(spec, dtype);
+  const Workspace workspace(spec, dtype, {});
   constexpr int64_t kFloat = sizeof(float);
   const int64_t heads = s.batch * s.q_heads, key_heads = s.batch * s.kv_heads, head_dim = s.head_dim,
                 q_tiles = ceil_div(s.q_len, tile.q), group = s.group(), kv_len = s.kv_len, q_len = s.q_len,
@@ -248,7 +250,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
         std::clamp<int64_t>(spec.mask.causal ? first + 1 + kv_len - q_len : kv_len, 0, kv_len);
     const TileOrder order(static_cast<int>(seen.of(head, first).size()), static_cast<int>(tile.k),
                           static_cast<int>(segments > 0 ? first_sees / segment : 0),
-                          static_cast<int>(segment));
+                          static_cast<int>(segment), Tuning{}.sampled_keys);
     rows.read_q(trace, head, first, tile.q);
     trace.read(Operand::workspace, errors_at + key_head * errors * kFloat,
                ceil_div(order.count * tile.k, kErrorKeys) * kFloat);

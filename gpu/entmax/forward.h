@@ -8,6 +8,7 @@
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/mask_tables.h"
 #include "gpu/entmax/support.h"
+#include "gpu/entmax/tuning.h"
 
 namespace splash::gpu::entmax {
 
@@ -16,10 +17,11 @@ enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where 
 // Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, no mask or a causal one.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
-// hopper or portable, for a device of this compute capability (90: 9.0). given_thresholds: whether there are
-// tau_offsets. Throws Unsupported where hopper is wanted and cannot be.
+// hopper or portable, for a device of this compute capability (90: 9.0). Where `fastest` is wanted, the
+// tuning may say portable. given_thresholds: whether there are tau_offsets. Throws Unsupported where hopper is
+// wanted and cannot be.
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
-                        bool given_thresholds = false);
+                        const Tuning& tuning = {}, bool given_thresholds = false);
 
 enum class StoredRows {
   all,
@@ -49,12 +51,14 @@ struct ForwardArguments {
   void* workspace = nullptr;  // forward_workspace_bytes, 256-byte aligned, contents undefined
   StreamHandle stream = nullptr;
   ForwardPath path = ForwardPath::fastest;
+  Tuning tuning{};  // not looked up: see tuned_for
 };
 
 // Enough for either path. Hopper's: 8.25 bytes a query row, 4 for each 128 keys, for bf16 a copy of k, and
-// for more than 4096 keys copies of some: of a head 4096 keys or a sixteenth, whichever is more. The portable
+// for more than 4096 keys copies of some: of a head 4096 keys or a sixteenth, whichever is more (4096 here
+// and in the line before is tuning.sampled_keys). The portable
 // one: 4.125 bytes a query row.
-int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype);
+int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning = {});
 
 // The rows that StoredRows::sparse leaves out, for backward: where args says, else in the workspace until the
 // next forward. None on the portable path.
@@ -68,8 +72,8 @@ void require_forward(const AttentionSpec& spec, Dtype dtype);
 // Enqueues the kernels and nothing else. Hopper's: one that prepares the keys and picks samples of them,
 // one that screens all rows, one for the few rows that outgrew its lists, one for rows with broad supports.
 // The portable ones: one for all rows, one for those that outgrew its lists. Throws as require_forward and
-// choose_path do; InvalidArgument where tables of the mask or of k_keep are missing; DeviceError where a
-// launch fails.
+// choose_path do; InvalidArgument where tables of the mask or of k_keep are missing or the tuning is not
+// allowed; DeviceError where a launch fails.
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax

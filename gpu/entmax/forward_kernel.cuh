@@ -22,10 +22,10 @@ namespace splash::gpu::entmax {
 // Where supports are broad, lists outgrow their room, and the dense path is faster from the start. If a row's
 // 16 largest samples of two tiles lie within kBroadSpread in z, its support is broad: had it no other keys,
 // each would have p of some 1/16. If within kCloseSpread, more tiles are asked, an eighth of them, 512 keys
-// at least: where kBroadSamples of the 32 samples lie above the bound, some 55 keys are to be expected in the
-// support and 70 on the list, and the dense path begins to pay (measured, Gaussian scores, 4k and 16k keys).
+// at least: where broad_samples, 24, of the 32 samples lie above the bound, some 55 keys are to be expected
+// in the support and 70 on the list, and the dense path begins to pay (measured, Gaussian scores, 4k and 16k
+// keys).
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
-constexpr int kBroadSamples = 24;
 
 // kPanels: of 64 dimensions. kLong: one block a multiprocessor, so that lists are as long as shared memory
 // allows.
@@ -108,7 +108,7 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
   const int block_end = end_of(query_of(min(tile * kQueries + kQueries, present) - 1));
   const int whole_end = end_of(query_of(tile * kQueries));  // every row of the block sees the keys below
   const TileOrder order((block_end + kKeys - 1) / kKeys, kKeys, p.segment > 0 ? whole_end / p.segment : 0,
-                        p.segment, !kLong);
+                        p.segment, kLong ? 0 : p.sampled_keys);
 
   const auto load = [&](const CUtensorMap& map, int tile_of_keys, int stage, uint64_t* full) {
     arch::mbarrier_arrive_expect(full, sizeof tiles.keys[0]);
@@ -289,7 +289,7 @@ __device__ __forceinline__ void screen_rows(const Problem& p, const CUtensorMap&
       if (turn < order.screen && !decides) continue;
       screen.bound_from(samples);
       if (!decides) continue;
-      if (most_rows([&](int half) { return screen.above_bound(samples, half) >= kBroadSamples; }))
+      if (most_rows([&](int half) { return screen.above_bound(samples, half) >= p.broad_samples; }))
         leave_to_dense();
     }
   }
@@ -352,7 +352,7 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic);
   wait_for_kernels_before();
   const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads,
-                         heads_together(int64_t{p.kv_len} * p.head_dim));
+                         p.heads_together);
   if constexpr (kLong) {
     // Few rows come here, mostly none: so there are few blocks, which take one tile of rows after the other.
     const int apart = static_cast<int>(gridDim.x) / p.heads;

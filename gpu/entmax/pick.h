@@ -11,17 +11,17 @@
 
 #include <cstdint>
 
+#include "gpu/entmax/host_device.h"
 #include "gpu/entmax/problem.h"
-#include "gpu/entmax/tile_order.h"
 
 namespace splash::gpu::entmax {
 
 // The keys of a segment, for a problem with so many: 0 where all are sampled, else such that the picks of all
 // segments are as many as a block samples.
-constexpr int pick_segment(int64_t kv_len, int picks) {
-  if (kv_len <= kMostSampledKeys) return 0;
+constexpr int pick_segment(int64_t kv_len, int picks, int sampled_keys) {
+  if (kv_len <= sampled_keys) return 0;
   int segment = 256;
-  while (segment < 2048 && segment * int64_t{kMostSampledKeys} < kv_len * picks) segment *= 2;
+  while (segment < 2048 && segment * int64_t{sampled_keys} < kv_len * picks) segment *= 2;
   return segment;
 }
 

@@ -29,6 +29,8 @@ struct Problem {
   float* errors = nullptr;    // [key heads, kv_len / kErrorKeys, rounded up]
   // See pick.h. segment: keys of which `picks` are picked; 0: none are.
   int segment = 0, picks = 0;
+  // See tuning.h; heads_together is at least 1 here.
+  int sampled_keys = 4096, heads_together = 1, broad_samples = 24;
   void* picked = nullptr;  // [key heads, kv_len / segment * picks, head_dim] in float16
 };
 

@@ -29,8 +29,7 @@ struct BlockPlace {
   }
 };
 
-constexpr int kTilesAtOnce = 2;         // turns of a round
-constexpr int kMostSampledKeys = 4096;  // of a block
+constexpr int kTilesAtOnce = 2;  // turns of a round
 
 // Two passes over tiles of keys; a turn takes a tile, or none. The first pass finds bounds from samples: of
 // each segment of keys that all rows of a block see those with the largest norms (pick.h), and of the keys
@@ -41,10 +40,10 @@ struct TileOrder {
   uint32_t step;                       // segments from one that is sampled to the next, in 128ths
 
   // tiles: of `keys` keys each that a row of the block sees; segments: that all see, of `of_segment` keys;
-  // sampled: whether there is a first pass.
-  SPLASH_HOST_DEVICE TileOrder(int tiles, int keys, int segments, int of_segment, bool sampled = true)
-      : count(tiles), picked(sampled ? segments : 0), step(0) {
-    const int most = sampled ? kMostSampledKeys / keys : 0, rest = tiles - segments * (of_segment / keys);
+  // most_sampled: keys that the first pass takes, some more to fill a round; 0: there is none.
+  SPLASH_HOST_DEVICE TileOrder(int tiles, int keys, int segments, int of_segment, int most_sampled)
+      : count(tiles), picked(most_sampled > 0 ? segments : 0), step(0) {
+    const int most = most_sampled / keys, rest = tiles - segments * (of_segment / keys);
     if (picked > most) picked = most;
     if (picked > 1) step = (static_cast<uint32_t>(segments - 1) << 7) / static_cast<uint32_t>(picked - 1);
     const int recent =

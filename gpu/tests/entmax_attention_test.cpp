@@ -7,6 +7,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/tests/entmax_on_device.h"
+#include "gpu/tests/entmax_tunings.h"
 #include "gpu/tests/skip_without_gpu.h"
 
 using namespace splash;
@@ -69,6 +70,38 @@ TEST_CASE("entmax attention: output and gradients agree with the double oracle")
       }
     }
   }
+}
+
+TEST_CASE("entmax attention: every value of every knob agrees with the double oracle") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  std::vector<entmax::Tuning> tunings = every_value(false);
+  for (const entmax::Tuning& backward : every_value(true)) tunings.push_back(backward);
+  for (const double variance : {0.5, 40.0}) {  // broad rows, which the dense path takes, and small supports
+    Case c =
+        make_case(entmax_spec({1, 4, 2, 300, 5000, 64}, true), Dtype::bf16, {.query_variance = variance});
+    const auto& in = c.inputs;
+    const auto forward = cpu_ref::attention_forward<double>(c.spec, in.q, in.k, in.v);
+    const Gradients expected = cpu_ref::attention_backward<double>(c.spec, in.q, in.k, in.v, c.d_out);
+    const double bound = Tolerance().of(c.dtype);
+    OnDevice tensors(stream, c);
+    for (const entmax::Tuning& tuning : tunings) {
+      CAPTURE(variance);
+      CAPTURE(to_string(tuning));
+      tensors.poison();
+      EntmaxAttention attention(c.spec, c.dtype, stream, 0, entmax::ForwardPath::fastest, tuning);
+      CHECK(attention.tuning() == tuning);
+      tensors.forward(attention);
+      tensors.backward(attention);
+      CHECK(nmse(tensors.out.to_host(), forward.out) <= bound);
+      CHECK(nmse(tensors.d_q.to_host(), expected.dq) <= bound);
+      CHECK(nmse(tensors.d_k.to_host(), expected.dk) <= bound);
+      CHECK(nmse(tensors.d_v.to_host(), expected.dv) <= bound);
+    }
+  }
+  CHECK_THROWS_AS(EntmaxAttention(entmax_spec({1, 1, 1, 8, 8, 64}, false), Dtype::bf16, stream, 0,
+                                  entmax::ForwardPath::fastest, entmax::Tuning{.sampled_keys = 3}),
+                  InvalidArgument);
 }
 
 TEST_CASE("entmax attention: a store that is too small grows, and cuts nothing") {

@@ -2,6 +2,7 @@
 // there is no GPU. Dense products for rows that are not stored are not among them.
 
 #include "gpu/tests/entmax_backward_case.h"
+#include "gpu/tests/entmax_tunings.h"
 #include "gpu/tests/simt_elements.h"
 
 // One for all threads of a block; they are fibers of one thread.
@@ -61,8 +62,8 @@ struct Outputs {
 // order: in which rows lie in the pool and threads run.
 template <class T>
 Outputs<T> outputs_of(
-    const Case& c, uint64_t order,
-    const std::function<bool(int64_t)>& stored = [](int64_t) { return true; }) {
+    const Case& c, uint64_t order, const std::function<bool(int64_t)>& stored = [](int64_t) { return true; },
+    const entmax::Tuning& tuning = {}) {
   SupportPool pool(c.support, order, stored);
   const std::vector<T> q = elements_of<T>(c.inputs.q), k = elements_of<T>(c.inputs.k),
                        v = elements_of<T>(c.inputs.v), d_out = elements_of<T>(c.d_out);
@@ -74,7 +75,8 @@ Outputs<T> outputs_of(
     unsigned char bytes[256];
   };
   std::vector<Line> workspace(
-      static_cast<size_t>(entmax::backward_workspace_bytes(c.spec, c.dtype, capacity)) / sizeof(Line));
+      static_cast<size_t>(entmax::backward_workspace_bytes(c.spec, c.dtype, capacity, false, tuning)) /
+      sizeof(Line));
   std::memset(static_cast<void*>(workspace.data()), 0xFF, workspace.size() * sizeof(Line));
   entmax::order = order;
   entmax::enqueue_backward(c.spec, c.dtype,
@@ -93,7 +95,8 @@ Outputs<T> outputs_of(
                             .d_k = out.d_k.data(),
                             .d_v = out.d_v.data(),
                             .d_alpha = out.d_alpha.data(),
-                            .workspace = workspace.data()});
+                            .workspace = workspace.data(),
+                            .tuning = tuning});
   return out;
 }
 
@@ -147,6 +150,16 @@ TEST_CASE("entmax backward on the CPU: keys that all queries attend to") {
     Case c = make_case(entmax_spec({1, 4, 2, 1100, 90, head_dim}, 1.5), Dtype::bf16);
     draw_support(c, 0, 4, {0, 41, 89});
     check_against_oracle(c);
+  }
+}
+
+TEST_CASE("entmax backward on the CPU: every value of every knob, against the double oracle") {
+  Case c = make_case(entmax_spec({1, 4, 2, 1100, 90, 64}, 1.5), Dtype::f32);
+  draw_support(c, 0, 4, {0, 41, 89});
+  const auto all = [](int64_t) { return true; };
+  for (const entmax::Tuning& tuning : every_value(true)) {
+    CAPTURE(to_string(tuning));
+    check_close(outputs_of<float>(c, test_seed(), all, tuning).gradients(c.spec.shape), c);
   }
 }
 

@@ -24,12 +24,14 @@ struct Looked {
 };
 
 template <class T, int kPanels, class Check>
-void run_case(const PortableCase& c, Looked& looked, const Check& check) {
+void run_case(const PortableCase& c, Looked& looked, const Check& check, const entmax::Tuning& tuning = {}) {
   const AttentionShape& s = c.spec.shape;
   const auto rows = static_cast<size_t>(s.rows());
   SimtRun<T> run(c);
   std::vector<__half> half_keys(run.k.size(), __half(NAN));
-  entmax::Problem p = entmax::problem_of(c.spec, run.arguments());
+  entmax::ForwardArguments arguments = run.arguments();
+  arguments.tuning = tuning;
+  entmax::Problem p = entmax::problem_of(c.spec, arguments);
   const auto words = static_cast<size_t>(p.heads * entmax::row_mask_words(p.q_len));
   std::vector<uint32_t> crowded(words, 0xFFFFFFFF), broad(words, 0xFFFFFFFF);
   std::vector<float> bounds(rows, NAN);
@@ -96,12 +98,12 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check) {
 const auto against_oracle = [](const auto&... results) { check_against_oracle(results...); };
 
 template <class T>
-void run_case(const PortableCase& c, Looked& looked) {
+void run_case(const PortableCase& c, Looked& looked, const entmax::Tuning& tuning = {}) {
   const int64_t dim = c.spec.shape.head_dim;
-  if (dim <= 64) return run_case<T, 1>(c, looked, against_oracle);
-  if (dim <= 128) return run_case<T, 2>(c, looked, against_oracle);
-  if (dim <= 192) return run_case<T, 3>(c, looked, against_oracle);
-  run_case<T, 4>(c, looked, against_oracle);
+  if (dim <= 64) return run_case<T, 1>(c, looked, against_oracle, tuning);
+  if (dim <= 128) return run_case<T, 2>(c, looked, against_oracle, tuning);
+  if (dim <= 192) return run_case<T, 3>(c, looked, against_oracle, tuning);
+  run_case<T, 4>(c, looked, against_oracle, tuning);
 }
 
 }  // namespace
@@ -117,6 +119,18 @@ TEST_CASE("entmax/0-one-pass on the CPU: problems in which its features meet, ag
   MESSAGE(looked.rows << " rows, " << looked.crowded << " of them again with long lists, " << looked.left_out
                       << " left to the dense path");
   CHECK(looked.left_out < looked.rows * 2 / 3);
+}
+
+TEST_CASE("entmax/0-one-pass on the CPU: every value of every knob, against the double oracle") {
+  CaseDrawer drawer(test_seed() + 7);
+  Looked looked;
+  for (const entmax::Tuning& tuning : every_value(false)) {
+    CAPTURE(to_string(tuning));
+    const PortableCase c = drawer.draw_for_one_pass();
+    if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c, looked, tuning);
+    if (c.dtype == Dtype::f16) run_case<__half>(c, looked, tuning);
+  }
+  CHECK(looked.left_out < looked.rows);
 }
 
 TEST_CASE("entmax/0-one-pass on the CPU: of each block's keys those with the largest norms are picked") {

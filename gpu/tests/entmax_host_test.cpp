@@ -177,8 +177,8 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
     CHECK(choose_path(spec, Dtype::f16, ForwardPath::hopper, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::portable, 90) == ForwardPath::portable);
     CHECK(choose_path(spec, Dtype::f32, ForwardPath::fastest, 90) == ForwardPath::portable);
-    CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90, true) == ForwardPath::portable);
-    CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, 90, true), Unsupported);
+    CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90, {}, true) == ForwardPath::portable);
+    CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, 90, {}, true), Unsupported);
     for (const int capability : {80, 86, 89, 100, 120}) {
       CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, capability) == ForwardPath::portable);
       CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, capability), Unsupported);
@@ -237,7 +237,7 @@ TEST_CASE("the portable workspace's parts follow one another, each large enough 
 }
 
 TEST_CASE("each tile of each head has its block, some heads at a time, the last tiles first") {
-  for (const int together : {4, 8, 16}) {
+  for (const int together : {1, 4, 8, 16, 32}) {
     for (const int heads : {1, 3, 4, 5, 8, 18}) {
       for (const int tiles : {1, 2, 5}) {
         std::set<std::pair<int, int>> seen;
@@ -257,16 +257,18 @@ TEST_CASE("each tile of each head has its block, some heads at a time, the last 
 }
 
 TEST_CASE("a block samples picked keys and the last tiles, no key twice, then visits all, the last first") {
-  for (const int keys : {64, 128}) {
+  using Sampled = std::pair<int, int>;
+  for (const auto& [keys, sampled] : {Sampled{64, 4096}, {128, 4096}, {64, 1024}, {128, 16384}}) {
     for (const int of_segment : {0, 256, 512, 2048}) {
       for (const int count : {1, 2, 3, 11, 12, 13, 19, 20, 21, 64, 129, 1024}) {
         CAPTURE(keys);
         CAPTURE(of_segment);
         CAPTURE(count);
         const int segments = of_segment > 0 ? count * keys / of_segment : 0;
-        const TileOrder order(count, keys, segments, of_segment);
+        CAPTURE(sampled);
+        const TileOrder order(count, keys, segments, of_segment, sampled);
         CHECK(order.samples > 0);
-        CHECK(order.samples * keys <= kMostSampledKeys + kTilesAtOnce * keys);
+        CHECK(order.samples * keys <= sampled + kTilesAtOnce * keys);
         std::set<int> picked, recent;
         for (int turn = 0; turn < order.screen; ++turn) {
           if (order.is_picked(turn)) {
@@ -287,7 +289,7 @@ TEST_CASE("a block samples picked keys and the last tiles, no key twice, then vi
         for (int i = 0; i < count; ++i) CHECK(screened[static_cast<size_t>(i)] == count - 1 - i);
         CHECK(order.screen % kTilesAtOnce == 0);
         CHECK(order.turns() % kTilesAtOnce == 0);
-        CHECK(TileOrder(count, keys, segments, of_segment, false).screen == 0);
+        CHECK(TileOrder(count, keys, segments, of_segment, 0).screen == 0);
       }
     }
   }
@@ -296,11 +298,14 @@ TEST_CASE("a block samples picked keys and the last tiles, no key twice, then vi
 TEST_CASE("picks of all segments are what a block samples at most, where kv_len allows") {
   for (const int picks : {64, 128}) {
     for (const int64_t kv_len : {1, 4096, 4097, 16384, 65536, 131072, 1 << 20}) {
-      const int segment = pick_segment(kv_len, picks);
-      CHECK((segment == 0) == (kv_len <= kMostSampledKeys));
-      if (segment == 0) continue;
-      CHECK(segment >= 2 * picks);
-      if (segment < 2048) CHECK(kv_len / segment * picks <= kMostSampledKeys);
+      for (const int sampled : {1024, 4096, 16384}) {
+        const int segment = pick_segment(kv_len, picks, sampled);
+        CHECK((segment == 0) == (kv_len <= sampled));
+        if (segment == 0) continue;
+        CHECK(segment >= 2 * picks);
+        CHECK(picks_of_block(picks, segment) >= 4);  // kSinks of prepare_kernel.cuh
+        if (segment < 2048) CHECK(kv_len / segment * picks <= sampled);
+      }
     }
   }
 }

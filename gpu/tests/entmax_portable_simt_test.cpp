@@ -23,12 +23,13 @@ void poison_shared_memory() {
 }
 
 template <class T, int kDim, class Check>
-void run_case(const PortableCase& c, const Check& check) {
+void run_case(const PortableCase& c, const Check& check, const entmax::Tuning& tuning = {}) {
   const AttentionShape& s = c.spec.shape;
   SimtRun<T> run(c);
   const entmax::MaskTables tables(c.spec);
   entmax::ForwardArguments arguments = run.arguments();
   arguments.mask = tables.at(tables.data());
+  arguments.tuning = tuning;
   portable::Problem p = portable::problem_of(c.spec, arguments);
   const int words = entmax::row_mask_words(p.q_len);
   std::vector<uint32_t> masks(static_cast<size_t>(p.heads * words), 0xFFFFFFFF);
@@ -49,14 +50,14 @@ void run_case(const PortableCase& c, const Check& check) {
 const auto against_oracle = [](const auto&... results) { check_against_oracle(results...); };
 
 template <class T>
-void run_case(const PortableCase& c) {
+void run_case(const PortableCase& c, const entmax::Tuning& tuning = {}) {
   const int64_t dim = c.spec.shape.head_dim;
   if constexpr (sizeof(T) == 4) {
-    if (dim <= 32) return run_case<T, 32>(c, against_oracle);
+    if (dim <= 32) return run_case<T, 32>(c, against_oracle, tuning);
   }
-  if (dim <= 64) return run_case<T, 64>(c, against_oracle);
-  if (dim <= 128) return run_case<T, 128>(c, against_oracle);
-  run_case<T, 256>(c, against_oracle);
+  if (dim <= 64) return run_case<T, 64>(c, against_oracle, tuning);
+  if (dim <= 128) return run_case<T, 128>(c, against_oracle, tuning);
+  run_case<T, 256>(c, against_oracle, tuning);
 }
 
 void run_any_case(const PortableCase& c) {
@@ -79,6 +80,17 @@ TEST_CASE("portable entmax on the CPU: given thresholds and a k_keep a head, aga
     PortableCase c = drawer.draw();
     drawer.draw_head_k_keep(c);
     run_any_case(c);
+  }
+}
+
+TEST_CASE("portable entmax on the CPU: every value of every knob, against the double oracle") {
+  CaseDrawer drawer(test_seed() + 7);
+  for (const entmax::Tuning& tuning : every_value(false)) {
+    CAPTURE(to_string(tuning));
+    const PortableCase c = drawer.draw();
+    if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c, tuning);
+    if (c.dtype == Dtype::f16) run_case<__half>(c, tuning);
+    if (c.dtype == Dtype::f32) run_case<float>(c, tuning);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "gpu/entmax/problem.h"
 #include "gpu/tests/entmax_portable_case.h"
+#include "gpu/tests/entmax_tunings.h"
 #include "gpu/tests/simt_elements.h"
 
 namespace splash::gpu::testing {

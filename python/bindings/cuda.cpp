@@ -3,11 +3,13 @@
 // extents and contiguity.
 
 #include <array>
-#include <atomic>
+#include <mutex>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
@@ -38,15 +40,25 @@ T* at(uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-// 90 for 9.0, of each device that was asked for.
-int compute_capability(int device) {
-  static std::array<std::atomic<int>, 64> known{};
+// Asked for once, for that takes longer than a call.
+DeviceInfo info_of(int device) {
+  static std::mutex mutex;
+  static std::vector<DeviceInfo> known;
+  const std::scoped_lock lock(mutex);
   const auto place = static_cast<size_t>(device);
-  if (place < known.size() && known[place] != 0) return known[place];
-  const DeviceInfo info = list_devices().at(place);
-  const int capability = 10 * info.compute_major + info.compute_minor;
-  if (place < known.size()) known[place] = capability;
-  return capability;
+  if (place >= known.size()) known = list_devices();
+  return known.at(place);
+}
+
+int compute_capability(int device) {  // 90 for 9.0
+  const DeviceInfo info = info_of(device);
+  return 10 * info.compute_major + info.compute_minor;
+}
+
+// What was measured on the device for the problem; the default where nothing was.
+entmax::Tuning tuning_of(const AttentionSpec& spec, Dtype dtype, int device) {
+  if (device_unavailable_reason().empty()) return entmax::tuned_for(spec, dtype, info_of(device));
+  return {};
 }
 
 // A problem on one device, made once for all its calls, each of which costs little on the host.
@@ -62,10 +74,11 @@ class DeviceProblem {
         device_(device),
         dtype_(dtype_from_string(dtype)),
         alpha_checked_(alpha_checked),
+        tuning_(tuning_of(spec_, dtype_, device)),
         may_leave_rows_(spec_.shape.head_dim <= entmax::kMostUnstoredHeadDim &&
                         entmax::choose_path(spec_, dtype_, entmax::ForwardPath::fastest,
                                             compute_capability(device),
-                                            given_thresholds) == entmax::ForwardPath::hopper),
+                                             tuning_, given_thresholds) == entmax::ForwardPath::hopper),
         mask_{.ranges = at<const int32_t>(mask[0]),
               .q_positions = at<const int32_t>(mask[1]),
               .k_positions = at<const int32_t>(mask[2]),
@@ -77,6 +90,8 @@ class DeviceProblem {
   int64_t workspace_bytes() const {
     return alphas_place() + round_up(alphas() * int64_t{sizeof(float)}, 256);
   }
+
+  std::string tuning() const { return to_string(tuning_); }
 
   // all_rows: rows with broad supports are stored too, else left to backward's dense products. store: of
   // store_bytes, or 0, where nothing is kept. tables: addresses of tau_offsets and of a k_keep for each head,
@@ -97,7 +112,8 @@ class DeviceProblem {
         .tau_offsets = at<const float>(tables[0]),
         .stored = may_leave_rows_ && !all_rows ? entmax::StoredRows::sparse : entmax::StoredRows::all,
         .workspace = at(workspace),
-        .stream = stream};
+        .stream = stream,
+        .tuning = tuning_};
     float* taken = at<float>(workspace + static_cast<uintptr_t>(alphas_place()));
     if (store != 0) {
       const entmax::Store parts(spec_.shape, at(store), store_bytes);
@@ -143,7 +159,7 @@ class DeviceProblem {
 
   int64_t backward_bytes(int64_t store_bytes) const {
     const entmax::Store parts(spec_.shape, nullptr, store_bytes);
-    return entmax::backward_workspace_bytes(spec_, dtype_, parts.support.capacity, may_leave_rows_);
+    return entmax::backward_workspace_bytes(spec_, dtype_, parts.support.capacity, may_leave_rows_, tuning_);
   }
 
   // Of a store that entries() found whole; with `unseen` nobody looked, as in a graph's capture, and the
@@ -170,7 +186,8 @@ class DeviceProblem {
                               .d_v = at(d_v),
                               .d_alpha = at<float>(d_alpha),
                               .workspace = at(workspace),
-                              .stream = stream});
+                              .stream = stream,
+                              .tuning = tuning_});
     const std::array<entmax::HeadResult, 4> of_inputs{query_result(d_q), key_result(d_k), key_result(d_v)};
     const entmax::HeadResult of_alpha{at(d_alpha), spec_.shape.q_heads, sizeof(float)};
     refuse(of_inputs, alpha, spec_.shape.batch, stream);
@@ -186,7 +203,9 @@ class DeviceProblem {
     return spec;
   }
   int alphas() const { return static_cast<int>(spec_.normalizer.alpha.size()); }
-  int64_t alphas_place() const { return round_up(entmax::forward_workspace_bytes(spec_, dtype_), 256); }
+  int64_t alphas_place() const {
+    return round_up(entmax::forward_workspace_bytes(spec_, dtype_, tuning_), 256);
+  }
 
   entmax::HeadResult query_result(uintptr_t data) const {
     const AttentionShape& s = spec_.shape;
@@ -205,7 +224,9 @@ class DeviceProblem {
   AttentionSpec spec_;
   int device_;
   Dtype dtype_;
-  bool alpha_checked_, may_leave_rows_;
+  bool alpha_checked_;
+  entmax::Tuning tuning_;
+  bool may_leave_rows_;
   entmax::DeviceMask mask_;
   uint64_t key_;
 };
@@ -242,6 +263,7 @@ void bind_cuda(nb::module_& module) {
   nb::class_<DeviceProblem>(module, "DeviceProblem")
       .def(nb::init<AttentionSpec, int, std::string_view, bool, bool, const std::array<uintptr_t, 5>&>())
       .def("workspace_bytes", &DeviceProblem::workspace_bytes)
+      .def_prop_ro("tuning", &DeviceProblem::tuning, "The knobs in use: 'default', or KNOB=VALUE,KNOB=VALUE.")
       .def("forward", &DeviceProblem::forward)
       .def("store_places", &DeviceProblem::store_places,
            "Bytes to tau, counts, offsets, columns and excess; and how many entries there is room for.")

@@ -29,7 +29,7 @@ using namespace splash::gpu;
 struct Options {
   std::vector<std::string> variants{""};
   std::vector<int64_t> shape{1, 8, 8, 512, 512, 64};
-  std::string dtype = "bfloat16", normalizer = "softmax", selection = "all";
+  std::string dtype = "bfloat16", normalizer = "softmax", selection = "all", tuning = "default";
   double alpha = 1.5, share = 0.1, query_variance = 6;
   int64_t k_keep = 8, block = 64, samples = 30, seed = 1;
   bool causal = false, positions = false, graph = false, cold = false, backward = false;
@@ -55,6 +55,8 @@ void declare(CLI::App& app, Options& o) {
   app.add_flag("--positions", o.positions, "hide later keys by positions 0, 1, 2, ...");
   app.add_flag("--graph", o.graph, "replay a graph instead of timing lone calls");
   app.add_flag("--backward", o.backward, "exact entmax with its gradients in place of the variants");
+  app.add_option("--tuning", o.tuning, "its knobs, as KNOB=VALUE,KNOB=VALUE (gpu/entmax/tuning.h)")
+      ->needs("--backward");
   app.add_flag("--portable", o.portable, "its portable path where Hopper's would be taken")
       ->needs("--backward");
   app.add_flag("--profile", o.profile,
@@ -113,7 +115,7 @@ void bench_backward(const Options& o, const AttentionSpec& spec, const Stream& s
   const DeviceTensor d_out = DeviceTensor::from(stream, dtype, host.q), d_q(stream, dtype, q.view().extents),
                      d_k(stream, dtype, k.view().extents), d_v(stream, dtype, v.view().extents);
   const auto path = o.portable ? entmax::ForwardPath::portable : entmax::ForwardPath::fastest;
-  entmax::EntmaxAttention attention(spec, dtype, stream, 0, path);
+  entmax::EntmaxAttention attention(spec, dtype, stream, 0, path, entmax::tuning_from_string(o.tuning));
   const auto forward = [&] { attention.forward(q.view(), k.view(), v.view(), out.view()); };
   const auto both = [&] {
     forward();

@@ -21,7 +21,8 @@ void require_below_2_31(const char* name, int64_t value) {
     throw InvalidArgument(std::string(name) + ": " + std::to_string(value) + "; allowed: below 2^31");
 }
 
-Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored_rows) {
+Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored_rows, const Tuning& tuning) {
+  validate(tuning);
   spec.shape.validate();
   spec.normalizer.validate(spec.shape);
   const AttentionShape& s = spec.shape;
@@ -47,7 +48,7 @@ Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored
   const int row_bits = std::max(1, static_cast<int>(std::bit_width(p.rows_a_key - 1)));
   p.p_bits = (64 - row_bits) / 2;
   p.ds_bits = 64 - row_bits - p.p_bits;
-  p.long_parts = static_cast<uint32_t>(std::clamp<int64_t>(capacity / kLongColumn, 1, kMostParts));
+  p.long_parts = static_cast<uint32_t>(std::clamp<int64_t>(capacity / kLongColumn, 1, tuning.long_parts));
   if (!with_unstored_rows) return p;
   if (s.head_dim > kMostUnstoredHeadDim) {
     throw InvalidArgument("head_dim " + std::to_string(s.head_dim) +
@@ -94,8 +95,8 @@ int64_t lay_out(Problem& p, Dtype dtype, int64_t capacity, void* workspace) {
 }  // namespace
 
 int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
-                                 bool with_unstored_rows) {
-  Problem p = sizes_of(spec, capacity, with_unstored_rows);
+                                 bool with_unstored_rows, const Tuning& tuning) {
+  Problem p = sizes_of(spec, capacity, with_unstored_rows, tuning);
   return lay_out(p, dtype, capacity, nullptr);
 }
 
@@ -106,7 +107,7 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
     throw InvalidArgument("dtype float32; allowed for unstored rows: float16, bfloat16");
   if (with_unstored_rows && arguments.tau_offsets != nullptr)
     throw InvalidArgument("unstored rows and offsets of thresholds; allowed: one of them");
-  Problem p = sizes_of(spec, arguments.support.capacity, with_unstored_rows);
+  Problem p = sizes_of(spec, arguments.support.capacity, with_unstored_rows, arguments.tuning);
   p.dense.from = arguments.unstored;
   p.q = arguments.q;
   p.k = arguments.k;

@@ -25,7 +25,6 @@ constexpr int kKeyBlock = 4096;   // keys whose entries are summed up together
 constexpr int kColumnTile = 512;  // keys and entries, together, that a block takes at a time
 constexpr int kLongColumn = 512;  // a key with more entries is left to blocks of its own
 constexpr int kRowWindow = 1024;  // rows that these look at at a time
-constexpr int kMostParts = 512;   // of the rows, over all such keys, that have a sum each
 // Of kernels that loop over entries, whose number only the device knows.
 constexpr int kMostBlocks = 4096;
 
@@ -60,7 +59,7 @@ struct Problem {
   int64_t row_tiles = 1;
   uint32_t rows = 1, keys = 1;    // over batch and heads
   uint32_t rows_a_key = 1;        // that may attend to it
-  uint32_t long_parts = 1;        // as kMostParts, where the capacity asks for so many
+  uint32_t long_parts = 1;        // of the rows, over all keys with many entries, that have a sum each
   int p_bits = 31, ds_bits = 32;  // of an entry of 8 bytes: the row has the others
   float scale = 1;
   Dense dense{};

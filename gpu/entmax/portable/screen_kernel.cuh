@@ -6,6 +6,7 @@
 #include "gpu/entmax/dense_root.h"
 #include "gpu/entmax/portable/lists.cuh"
 #include "gpu/entmax/portable/vector.cuh"
+#include "gpu/entmax/tile_order.h"
 
 namespace splash::gpu::entmax::portable {
 
@@ -164,8 +165,9 @@ __global__ void __launch_bounds__(Tiles<T, kDim>::kThreads, 2)
   extern __shared__ __align__(16) unsigned char dynamic[];
   Shared& shared = *reinterpret_cast<Shared*>(dynamic);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int head = static_cast<int>(blockIdx.x) % p.heads;
-  const int tile = static_cast<int>(gridDim.x) / p.heads - 1 - static_cast<int>(blockIdx.x) / p.heads;
+  const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads,
+                         p.heads_together);
+  const int head = place.head, tile = place.tile;
   const int warp_row = tile * Tiles::kQueries + warp * kWarpRows;
   const auto query_of = [&](int row) {  // of the block
     return tile * Tiles::kQueries + row < p.q_len ? tile * Tiles::kQueries + row : -1;

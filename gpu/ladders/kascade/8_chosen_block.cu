@@ -9,7 +9,8 @@
 // lacks, a last turn that fills few SMs and keys that pad a tile all cost. work, loads and meeting are
 // microseconds for 128 rows x 128 keys. Of rungs 2 and 3 their sums at head_dim 128 are measured (32k keys on
 // an H200: ms / 825 tiles an SM), of rung 7 the arithmetic of its head; how they divide into work and loads
-// is rung 4's time, which has no loads to wait for.
+// is rung 4's time, which has no loads to wait for. What was measured on this GPU for a problem (`splash tune
+// kernels`) goes before the rule.
 //
 // Predicted: at 32k keys, d 128 and 256 queries x 4 heads the 1024 rows; at d 32, where there is little to
 // load, 256, for nothing meets; for 256 rows in all 256; of 32 queries 128 x 64.
@@ -18,6 +19,7 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "gpu/engine/chooser.h"
 #include "gpu/engine/round.h"
 #include "gpu/ladders/kascade/problem.cuh"
 
@@ -62,6 +64,8 @@ double cost_of(const Candidate& candidate, const AttentionSpec& spec, const Plan
           candidate.meeting);
 }
 
+constexpr const char* kSelf = "kascade/8-chosen-block";
+
 const Variant& cheapest(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
   const Variant* best = nullptr;
   double least = 0;
@@ -83,6 +87,8 @@ const Variant& chosen_by(const Plan& plan) {
 }
 
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
+  if (const Variant* const tuned = tuned_variant(kSelf, spec, dtype, device))
+    return tuned->plan(spec, dtype, device);
   return cheapest(spec, dtype, device).plan(spec, dtype, device);
 }
 
@@ -113,6 +119,13 @@ const Variant kVariant{
     .launch = launch,
     .trace = trace};
 const VariantRegistration kRegistration(kVariant);
+
+Chooser chooser() {
+  Chooser chooser{kSelf, {}};
+  for (const Candidate& candidate : kCandidates) chooser.candidates.emplace_back(candidate.id);
+  return chooser;
+}
+const ChooserRegistration kChooser(chooser());
 
 }  // namespace
 }  // namespace splash::gpu

@@ -1,10 +1,12 @@
-// Rung 7: which rung for which shape, decided on the host. Where the products are too small to fill 128 x 256
+// Rung 7: which rung for which shape, decided on the host; by what was measured on this GPU, where it was
+// (gpu/engine/chooser.h). Where the products are too small to fill 128 x 256
 // tiles, latency decides and one launch wins (rung 5); beyond that, rate decides (rung 6).
 //
 // Arithmetic: rung 5 needs ~3 us for nothing and then does ~30 TFLOP/s of bf16 or ~15 of fp32; rung 6 does
 // ~500 and ~260, but its tile of scores costs head_dim / 64 (32) steps of 0.33 us whatever part of it is
 // used, and ~6 us of launches.
 
+#include "gpu/engine/chooser.h"
 #include "gpu/ladders/large_dims/common.cuh"
 
 namespace splash::gpu {
@@ -12,7 +14,12 @@ namespace {
 
 using namespace large_dims;
 
-const Variant& choose(const AttentionSpec& spec, Dtype dtype) {
+constexpr const char* kSelf = "large_dims/7-chosen";
+constexpr const char* kLatency = "large_dims/5-fragments";  // one launch
+constexpr const char* kRate = "large_dims/6-wgmma";         // several
+
+const Variant& choose(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
+  if (const Variant* const tuned = tuned_variant(kSelf, spec, dtype, device)) return *tuned;
   const AttentionShape& s = spec.shape;
   const double products = 4.0 * static_cast<double>(s.rows() * s.kv_len * s.head_dim);
   const bool bf16 = dtype == Dtype::bf16;
@@ -20,19 +27,23 @@ const Variant& choose(const AttentionSpec& spec, Dtype dtype) {
                        static_cast<double>(1 + s.rows() * ceil_div(s.kv_len, 256) / 128 / 132);
   const double latency = 3e-6 + products / (bf16 ? 30e12 : 15e12);
   const double rate = 6e-6 + 0.33e-6 * steps + products / (bf16 ? 500e12 : 260e12);
-  return find_variant(latency < rate ? "large_dims/5-fragments" : "large_dims/6-wgmma");
+  return find_variant(latency < rate ? kLatency : kRate);
 }
 
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
-  return choose(spec, dtype).plan(spec, dtype, device);
+  return choose(spec, dtype, device).plan(spec, dtype, device);
+}
+
+const Variant& chosen_by(const Plan& plan) {
+  return find_variant(plan.kernels.size() == 1 ? kLatency : kRate);
 }
 
 void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Arguments& args) {
-  choose(spec, dtype).launch(spec, dtype, plan, args);
+  chosen_by(plan).launch(spec, dtype, plan, args);
 }
 
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
-  return choose(spec, dtype).trace(spec, dtype, plan);
+  return chosen_by(plan).trace(spec, dtype, plan);
 }
 
 const Variant kVariant{
@@ -50,6 +61,7 @@ const Variant kVariant{
     .launch = launch,
     .trace = trace};
 const VariantRegistration kRegistration(kVariant);
+const ChooserRegistration kChooser({kSelf, {kLatency, kRate}});
 
 }  // namespace
 }  // namespace splash::gpu

@@ -1,0 +1,57 @@
+#pragma once
+// A small measured search: which of several ways to compute the same is quickest. Successive halving
+// (Karnin, Koren, Somekh 2013) on ratios to the default, which is sampled in every sweep beside the others,
+// so that a clock that drifts moves both. The best and the default then meet once more, in fresh samples that
+// took no part in the choice, and these alone decide.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "analysis/statistics.h"
+
+namespace splash::experiments {
+
+struct Candidate {
+  std::string name;
+  std::function<double()> sample;  // seconds of a call
+};
+
+struct SearchLimits {
+  double budget_seconds = 10;
+  std::function<double()> now;  // seconds of a clock that does not go back
+  int first_samples = 4;        // of each candidate in the first round; twice as many in each that follows
+  int last_samples = 30;        // of the two that are left
+  double least_gain = 0.01;     // that counts: the whole interval of the ratio lies further from 1
+};
+
+enum class BesideDefault {
+  faster,
+  slower,
+  within_noise,
+  too_few
+};  // than the default; too_few: the budget ended
+const char* to_string(BesideDefault difference);
+
+struct CandidateResult {
+  std::string name;
+  std::vector<double> seconds;    // all samples
+  double median = 0;              // of those
+  analysis::Interval interval{};  // of that median, at 99 %
+  double ratio = 1;  // median of time / the default's in the same sweep; of the last two, of fresh ones
+  analysis::Interval ratio_interval{1, 1};
+  BesideDefault difference = BesideDefault::within_noise;
+};
+
+struct SearchResult {
+  std::vector<CandidateResult> candidates;  // as they were given; the first is the default
+  std::size_t best = 0;                     // the default, unless another is faster
+  bool ran_out = false;                     // the budget ended before the search did
+};
+
+// candidates[0] is the default. Samples go on until the budget is spent, but for one of each candidate, which
+// all get. Throws InvalidArgument for no candidates, a budget that is not above 0, or a sample that is not a
+// positive number.
+SearchResult search(const std::vector<Candidate>& candidates, const SearchLimits& limits);
+
+}  // namespace splash::experiments

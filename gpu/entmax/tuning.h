@@ -1,0 +1,45 @@
+#pragma once
+// The knobs of the flagship that are no template arguments: what they may be set to, and as text. The result
+// is exact whatever they are; backward's sums may be rounded in another order. Compiles without nvcc.
+//
+//   Tuning tuning;
+//   tuning.sampled_keys = 2048;
+//   EntmaxAttention attention(spec, Dtype::bf16, stream, 0, ForwardPath::fastest, tuning);
+
+#include <string>
+
+#include "core/attention_spec.h"
+#include "core/dtype.h"
+#include "gpu/device.h"
+
+namespace splash::gpu::entmax {
+
+// The defaults are what the kernels are measured with where nothing else is said.
+struct Tuning {
+  int portable = 0;         // 1: the portable path where Hopper's could be taken
+  int sampled_keys = 4096;  // Hopper: keys of the first pass, which finds bounds (tile_order.h)
+  int heads_together = 0;   // heads whose blocks are neighbours; 0: by the keys' size on Hopper, else all
+  int broad_samples = 24;   // Hopper: of 32 samples above the bound, from how many on rows take the dense
+                            // path; 33: from none
+  int long_blocks = 8;      // Hopper: blocks a head for rows that outgrew short lists
+  int long_parts = 512;     // backward: parts into which the entries of keys with many of them are cut
+
+  bool operator==(const Tuning&) const = default;
+};
+
+// Throws InvalidArgument, naming the knob and what it allows.
+void validate(const Tuning& tuning);
+
+// "default", or the knobs that differ from it: "sampled_keys=2048,long_blocks=4". Reading it throws
+// InvalidArgument where a knob or its value is not allowed.
+std::string to_string(const Tuning& tuning);
+Tuning tuning_from_string(const std::string& text);
+
+// Under which the search's results for a problem are kept (gpu/engine/tuned.h).
+inline constexpr const char* kForwardSubject = "entmax-forward";
+inline constexpr const char* kBackwardSubject = "entmax-backward";
+
+// The default, with what was measured on the device for this problem, where there is such a measurement.
+Tuning tuned_for(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device);
+
+}  // namespace splash::gpu::entmax
