@@ -27,7 +27,7 @@ std::string mask_words(const Mask& mask) {
 }
 
 std::string normalizer_words(const Normalizer& normalizer) {
-  const std::string kind(to_string(normalizer.kind));
+  std::string kind(to_string(normalizer.kind));
   const auto& alpha = normalizer.alpha;
   if (normalizer.kind == NormalizerKind::softmax || alpha.empty()) return kind;
   const bool one = std::all_of(alpha.begin(), alpha.end(), [&](double a) { return a == alpha.front(); });
@@ -35,7 +35,7 @@ std::string normalizer_words(const Normalizer& normalizer) {
 }
 
 std::string selection_words(const Selection& selection) {
-  const std::string kind(to_string(selection.kind));
+  std::string kind(to_string(selection.kind));
   switch (selection.kind) {
     case SelectionKind::top_k_row:
       return fmt::format("{} {}", kind, selection.k_keep);

@@ -130,7 +130,7 @@ std::string tuned_text(const TunedTable& table) {
       text += fmt::format("{}\"{}\": {}", separator, field.name, entry.*field.value);
       separator = ", ";
     }
-    text += "}";
+    text += '}';
     before = ",\n  {";
   }
   return text + "]}\n";
