@@ -81,6 +81,14 @@ void cut_again(KernelCase& kernel, const Change& change) {
 
 }  // namespace
 
+bool changes_nothing(const KernelCase& kernel, const Change& change) {
+  return change.tile_q.value_or(kernel.tile_q) == kernel.tile_q &&
+         change.tile_k.value_or(kernel.tile_k) == kernel.tile_k &&
+         change.stages.value_or(kernel.stages) == kernel.stages &&
+         change.launches.value_or(kernel.launches) == kernel.launches &&
+         change.replayed.value_or(kernel.replayed) == kernel.replayed && change.batch == 1;
+}
+
 std::string why_not_cut(const KernelCase& kernel) {
   if (kernel.launches != 1) return "a call of it starts several kernels";
   if (kernel.tile_q * kernel.tile_k == 1) return "it works on one query and one key at a time, not on tiles";

@@ -17,6 +17,9 @@ struct Change {
   bool cuts() const { return tile_q || tile_k || stages; }
 };
 
+// Whether the kernel already is as the change would have it.
+bool changes_nothing(const KernelCase& kernel, const Change& change);
+
 // Why the kernel's work does not follow from its tiles; empty where it does. It follows where one kernel has
 // a block for each tile of queries (or blocks that stay and take tile after tile), and asks L2 for the rows
 // once and for the keys and values of all visible tiles.

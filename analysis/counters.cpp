@@ -68,6 +68,26 @@ std::vector<double> launch_seconds_of(const std::vector<NcuKernel>& kernels, con
   return known ? seconds : std::vector<double>{};
 }
 
+std::string geometry(int64_t blocks, int threads) {
+  return fmt::format("{} blocks x {} threads", blocks, threads);
+}
+
+// Where the report tells of each launch, a profiler must have seen these, in this order.
+void require_order(const std::vector<NcuKernel>& kernels, const KernelCase& kernel) {
+  for (std::size_t i = 0; !kernel.all.empty() && i < kernels.size(); ++i) {
+    const std::size_t at = i % kernel.all.size();
+    const Launch& declared = kernel.all[at];
+    const NcuKernel& seen = kernels[i];
+    if (seen.blocks == declared.use.blocks && seen.threads == declared.use.threads) continue;
+    throw InvalidArgument(
+        fmt::format("kernel {} of a call of {} is {} ({}) in the table, but {} ({}) in the report: profile "
+                    "the build that "
+                    "the report is of",
+                    at + 1, kernel.implementation, seen.function(), geometry(seen.blocks, seen.threads),
+                    declared.kernel, geometry(declared.use.blocks, declared.use.threads)));
+  }
+}
+
 // Calls of several kernels: the sums over each call. One call, or whole calls one after the other.
 std::vector<Counters> calls_of(const std::vector<NcuKernel>& kernels, const KernelCase& kernel) {
   std::vector<Counters> calls;
@@ -85,6 +105,7 @@ std::vector<Counters> calls_of(const std::vector<NcuKernel>& kernels, const Kern
         kernel.implementation, kernel.launches));
   };
   if (kernels.size() % launches != 0) refuse();
+  require_order(kernels, kernel);
   for (std::size_t begin = 0; begin < kernels.size(); begin += launches) {
     const auto first = kernels.begin() + static_cast<std::ptrdiff_t>(begin);
     const auto end = first + kernel.launches;
@@ -116,10 +137,6 @@ Counters mean_of(const std::vector<Counters>& calls) {
 bool has_levels(const Counters& c) {
   return !std::isnan(c.dram_read_bytes + c.dram_write_bytes) || !std::isnan(c.l2_bytes) ||
          !std::isnan(c.tensor_flops);
-}
-
-std::string geometry(int64_t blocks, int threads) {
-  return fmt::format("{} blocks x {} threads", blocks, threads);
 }
 
 std::string formula_of(const CounterInfo& info) {
@@ -167,97 +184,6 @@ void explain_l2(const KernelCase& kernel, const Counters& c, LevelCounts& level)
 }
 
 }  // namespace
-
-const std::vector<CounterInfo>& counter_infos() {
-  using Q = Quantity;
-  static const std::vector<CounterInfo> infos{
-      {&Counters::dram_read_bytes,
-       "dram_read_bytes_counter",
-       "bytes",
-       "bytes read from DRAM",
-       true,
-       {{{"dram__bytes_read.sum", Q::bytes}}, {{"dram__sectors_read.sum", Q::sectors}}}},
-      {&Counters::dram_write_bytes,
-       "dram_write_bytes_counter",
-       "bytes",
-       "bytes written to DRAM",
-       true,
-       {{{"dram__bytes_write.sum", Q::bytes}}, {{"dram__sectors_write.sum", Q::sectors}}}},
-      // Traffic between the two halves of L2 is no request of a multiprocessor's.
-      {&Counters::l2_bytes,
-       "l2_bytes_counter",
-       "bytes",
-       "bytes that all blocks asked of L2",
-       true,
-       {{{"lts__t_sectors_srcunit_tex.sum", Q::sectors}},
-        {{"lts__t_bytes.sum", Q::bytes}, {"lts__t_sectors_srcunit_ltcfabric.sum", Q::sectors, -1}},
-        {{"lts__t_sectors.sum", Q::sectors}, {"lts__t_sectors_srcunit_ltcfabric.sum", Q::sectors, -1}}}},
-      {&Counters::l2_write_bytes,
-       "l2_write_bytes_counter",
-       "bytes",
-       "bytes that all blocks wrote to L2",
-       true,
-       {{{"lts__t_sectors_srcunit_tex_op_write.sum", Q::sectors}}}},
-      {&Counters::l2_read_miss_bytes,
-       "l2_read_miss_bytes_counter",
-       "bytes",
-       "bytes that blocks read and L2 did not hold",
-       true,
-       {{{"lts__t_sectors_srcunit_tex_op_read_lookup_miss.sum", Q::sectors}}}},
-      {&Counters::l1_bytes,
-       "l1_bytes_counter",
-       "bytes",
-       "bytes that passed the tags of L1",
-       true,
-       {{{"l1tex__t_bytes.sum", Q::bytes}}, {{"l1tex__t_sectors.sum", Q::sectors}}}},
-      {&Counters::local_read_bytes,
-       "local_read_bytes_counter",
-       "bytes",
-       "bytes of local memory (spilled registers) that L1 asked of L2",
-       true,
-       {{{"l1tex__t_sectors_pipe_lsu_mem_local_op_ld_lookup_miss.sum", Q::sectors}}}},
-      {&Counters::shared_wavefronts,
-       "shared_wavefronts_counter",
-       "1",
-       "passes of up to 128 bytes through shared memory, bank conflicts included",
-       true,
-       {{{"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", Q::count}}}},
-      {&Counters::tensor_flops,
-       "tensor_flops_counter",
-       "FLOP",
-       "work of the tensor cores",
-       true,
-       {{{"sm__ops_path_tensor_src_fp16.sum", Q::count},
-         {"sm__ops_path_tensor_src_bf16_dst_fp32.sum", Q::count},
-         {"sm__ops_path_tensor_src_tf32_dst_fp32.sum", Q::count}}}},
-      {&Counters::instructions,
-       "instructions_counter",
-       "1",
-       "instructions that warps executed",
-       true,
-       {{{"smsp__inst_executed.sum", Q::count}}, {{"sm__inst_executed.sum", Q::count}}}},
-      {&Counters::seconds,
-       "time_counter",
-       "s",
-       "device time of one call under the profiler, L2 flushed",
-       true,
-       {{{"gpu__time_duration.sum", Q::seconds}}}},
-      {&Counters::tensor_share,
-       "tensor_share_counter",
-       "1",
-       "share of the time that tensor cores are busy",
-       false,
-       {{{"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", Q::share}},
-        {{"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", Q::share}}}},
-      {&Counters::warps_share,
-       "warps_share_counter",
-       "1",
-       "resident warps, as a share of the most",
-       false,
-       {{{"sm__warps_active.avg.pct_of_peak_sustained_active", Q::share}}}},
-  };
-  return infos;
-}
 
 std::vector<std::string> metrics_to_collect() {
   std::vector<std::string> metrics{kRegisters, kDynamicShared, kStaticShared};
@@ -347,6 +273,9 @@ std::vector<CountedCase> read_counters(const Report& report, const std::vector<K
     if (const Column* functions = report.find(kFunctionColumn);
         functions != nullptr && functions->info.is_text)
       found.function = functions->texts[row];
+    if (const Column* seconds = report.find(kLaunchSecondsColumn);
+        seconds != nullptr && seconds->info.is_text && !seconds->texts[row].empty())
+      found.launch_seconds = parse_launch_seconds(seconds->texts[row]);
     for (const CounterInfo& info : counter_infos()) {
       const Column* column = report.find(info.column);
       if (column != nullptr && !column->info.is_text && column->width == 1)

@@ -62,7 +62,8 @@ struct CountedCase {
 // The counters of the cases' calls. A kernel is that of a case where grid, block, and, as far as both tell,
 // registers and shared memory are equal, and so is the name; or where registers and shared memory are known
 // and equal, for some variants declare a name that is not the function's. Several calls of one case are
-// averaged. Cases of several launches need a table that holds whole calls of theirs and nothing else. Cases
+// averaged. Cases of several launches need a table that holds whole calls of theirs and nothing else, and
+// where the report tells of each launch, in its order: each launch then has its own time. Cases
 // that were not profiled are left out. Throws InvalidArgument where no kernel is that of a case, where one is
 // that of several cases, and where a case has none of the counters of bytes and FLOPs.
 std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,

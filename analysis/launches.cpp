@@ -44,6 +44,8 @@ int64_t count_at(const json& launch, const char* name, int64_t most = int64_t{1}
 // What a launch asks, as a case of its own.
 KernelCase alone(const KernelCase& kernel, const Launch& launch) {
   KernelCase one = kernel;
+  one.all.clear();
+  if (!launch.unit.empty()) one.unit = launch.unit;
   one.flops = launch.flops;
   one.l2_bytes = launch.l2_bytes;
   one.dram_bytes = launch.dram_bytes;
@@ -86,6 +88,7 @@ std::string launches_text(const std::vector<Launch>& launches) {
                     {"l2_bytes", launch.l2_bytes},
                     {"dram_bytes", launch.dram_bytes},
                     {"exponentials", launch.exponentials}});
+    if (!launch.unit.empty()) list.back()["unit"] = launch.unit;
   }
   return list.dump();
 }
@@ -106,6 +109,10 @@ std::vector<Launch> parse_launches(const std::string& text) {
     launch.l2_bytes = number_at(item, "l2_bytes");
     launch.dram_bytes = number_at(item, "dram_bytes");
     launch.exponentials = number_at(item, "exponentials");
+    if (const auto unit = item.find("unit"); unit != item.end()) {
+      if (!unit->is_string()) refuse("a kernel's unit is no text");
+      launch.unit = unit->get<std::string>();
+    }
     launches.push_back(std::move(launch));
   }
   return launches;

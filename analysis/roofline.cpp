@@ -61,6 +61,10 @@ class NamedColumns {
   const Report& report_;
 };
 
+bool with_backward(const NamedColumns& table, int64_t row) {
+  return table.known_text("pass", row) == "forward_backward";
+}
+
 // What is not the usual is said: a mask, another normalizer than softmax, a selection, a graph, a cold cache.
 void describe(const NamedColumns& table, int64_t row, KernelCase& kernel) {
   const auto number = [&](const char* name) { return table.count(name, row); };
@@ -83,6 +87,7 @@ void describe(const NamedColumns& table, int64_t row, KernelCase& kernel) {
   const std::string& dtype = table.text("dtype", row);
   const std::string group =
       number("kv_heads") == number("q_heads") ? "" : fmt::format("/{}", number("kv_heads"));
+  if (with_backward(table, row)) rest += ", forward and backward";
   kernel.setting = dtype + ", " + rest;
   kernel.problem = fmt::format("{}, {} x {}{} heads, {} x {}, {}", dtype, number("batch"), number("q_heads"),
                                group, number("q_len"), number("kv_len"), rest);
@@ -185,13 +190,15 @@ bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b) {
   return ladder == other_ladder && std::abs(rung - other_rung) <= 1;
 }
 
-std::vector<KernelCase> kernel_cases(const Report& report) {
+std::vector<KernelCase> kernel_cases(const Report& report, Calls calls) {
   const NamedColumns table(report);
   std::vector<KernelCase> cases;
   for (int64_t row = 0; row < report.cases(); ++row) {
     const auto number = [&](const char* name) { return table.number(name, row); };
-    // Not run, or a peer, or a case of two passes, of which nothing is counted.
+    // Not run, or a peer, of which nothing is counted; or on a CPU (cpu_roofline.h).
     if (std::isnan(number("time_median")) || std::isnan(number("executed_flops"))) continue;
+    if (table.known_text("math_unit", row).starts_with(kCpuUnit)) continue;
+    if (calls == Calls::forward && with_backward(table, row)) continue;
     KernelCase found;
     found.row = row;
     found.case_id = table.text("case_id", row);
@@ -207,6 +214,8 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
     found.tile_k = whole("tile_k");
     found.stages = table.small_count("stages", row);
     found.seconds = number("time_median");
+    found.seconds_low = table.known_number("time_low", row);
+    found.seconds_high = table.known_number("time_high", row);
     found.flops = number("executed_flops");
     found.useful_flops = number("useful_flops");
     count_tensors(found);
@@ -241,10 +250,18 @@ std::vector<KernelCase> kernel_cases(const Report& report) {
 
 Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {
   const double dram = std::max(measured(ceilings, "dram copy", ""), measured(ceilings, "dram read", ""));
-  return {
-      .products = kernel.flops / measured(ceilings, kernel.unit == "float32" ? "fma" : "tensor", kernel.unit),
-      .l2 = kernel.l2_bytes / measured(ceilings, "l2 read", ""),
-      .dram = kernel.dram_bytes / dram};
+  const auto rate = [&](const std::string& unit) {
+    return measured(ceilings, unit == "float32" ? "fma" : "tensor", unit);
+  };
+  double of_own_units = 0, seconds = 0;
+  for (const Launch& launch : kernel.all) {
+    if (launch.unit.empty() || launch.flops == 0) continue;
+    of_own_units += launch.flops;
+    seconds += launch.flops / rate(launch.unit);
+  }
+  return {.products = seconds + (kernel.flops - of_own_units) / rate(kernel.unit),
+          .l2 = kernel.l2_bytes / measured(ceilings, "l2 read", ""),
+          .dram = kernel.dram_bytes / dram};
 }
 
 double shared_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {

@@ -20,6 +20,7 @@ struct Launch {
   double flops = 0, l2_bytes = 0, dram_bytes = 0, exponentials = 0;  // counted by its own trace
   double seen_seconds = std::numeric_limits<double>::quiet_NaN();    // by a profiler
   double seconds = std::numeric_limits<double>::quiet_NaN();  // of the case's time, once it was shared out
+  std::string unit{};  // dtype of the products' ceiling; "": the case's
 };
 
 // One timed kernel variant of a report of kind gpu-attention.
@@ -35,8 +36,10 @@ struct KernelCase {
   int64_t tile_q = 1, tile_k = 1;  // queries and keys that a block works on at a time
   int stages = 1;                  // tiles of keys and values in flight
   double seconds = 0;              // median of a call
-  double flops = 0;                // of the products as they run, padding included
-  double useful_flops = 0;         // on the pairs that are visible and selected
+  double seconds_low = std::numeric_limits<double>::quiet_NaN();  // of its 95 % interval; NaN: not recorded
+  double seconds_high = std::numeric_limits<double>::quiet_NaN();
+  double flops = 0;         // of the products as they run, padding included
+  double useful_flops = 0;  // on the pairs that are visible and selected
   double dram_bytes = 0, l2_bytes = 0;
   double exponentials = std::numeric_limits<double>::quiet_NaN();  // NaN: not counted
   int instruction_q = 0;  // rows of the instruction that multiplies; 0: not told
@@ -73,12 +76,19 @@ void count_tensors(KernelCase& kernel);
 // FMA, 16 of a tensor core.
 int instruction_rows(std::string_view unit);
 
+// How the unit of a case begins that ran on the CPU: "cpu float32".
+constexpr const char* kCpuUnit = "cpu ";
+
 // Of one ladder, and one rung apart at most: "wmma/3-tile-64" is rung 3 of wmma.
 bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b);
 
-// The cases that were run, in the report's order; peers are left out, for nothing is counted of them. Throws
+// Which calls a report's cases are of: a forward, or a forward with its backward too.
+enum class Calls { forward, all };
+
+// The cases that were run, in the report's order; peers are left out, for nothing is counted of them. Of a
+// call with backward the declaration alone does not tell the work, so models ask for forwards. Throws
 // ReportError where the report has no such columns.
-std::vector<KernelCase> kernel_cases(const Report& report);
+std::vector<KernelCase> kernel_cases(const Report& report, Calls calls = Calls::forward);
 
 // More than this share of what a ceiling allows is no accident of measuring: what is counted, or the ceiling,
 // is another than it is taken for.
@@ -101,7 +111,8 @@ struct Floors {
   Floors within(double seconds) const;
 };
 
-// Throw ReportError where the report lacks a ceiling that the case needs.
+// Products of launches in units of their own take their time one after another. Throw ReportError where the
+// report lacks a ceiling that the case needs.
 Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);
 
 // Seconds that the traffic of shared memory takes at its measured ceiling; NaN where it was not counted.

@@ -115,6 +115,17 @@ bool are_cuts_of_one_idea(const KernelCase& a, const KernelCase& b) {
 
 }  // namespace
 
+Prediction as_measured(const KernelCase& measured, const MeasuredGpu& gpu) {
+  const auto known = [&](double end) { return std::isnan(end) ? measured.seconds : end; };
+  return {.seconds = measured.seconds,
+          .low = known(measured.seconds_low),
+          .high = known(measured.seconds_high),
+          .factor = factor_of(point_of(measured, gpu)),
+          .from = measured.case_id,
+          .held_out = 0,
+          .measured = true};
+}
+
 Predictor::Predictor(const std::vector<KernelCase>& measured, MeasuredGpu gpu) : gpu_(std::move(gpu)) {
   for (const KernelCase& kernel : measured) points_.push_back(point_of(kernel, gpu_));
   for (const ModelPoint& point : points_) {

@@ -29,6 +29,7 @@ struct Prediction {
   double factor = 1;         // of the model's base
   std::string from;          // case_id of the measured case that it is taken from
   int held_out = 0;          // comparisons that the interval is learnt from
+  bool measured = false;     // an answer of as_measured(): low and high are the median's 95 % interval
 };
 
 // Kernels with at least this many held-out cases have an interval of their own; others share one with all.
@@ -45,6 +46,10 @@ struct ModelPoint {
   KernelCase kernel;
   double launch = 0, base = 0, floor = 0;  // seconds; floor: of the busiest level
 };
+
+// The answer where the kernel that is asked about was itself measured: its time, whatever the model says.
+// `measured` must be of the GPU that `gpu` describes. Throws as Predictor does.
+Prediction as_measured(const KernelCase& measured, const MeasuredGpu& gpu);
 
 class Predictor {
  public:

@@ -10,8 +10,8 @@
 namespace splash {
 
 // Each is an address space of its own; offsets are bytes from the tensor's first.
-enum class Operand : uint8_t { q, k, v, out, key_lists, workspace };
-inline constexpr int kOperands = 6;
+enum class Operand : uint8_t { q, k, v, out, key_lists, workspace, d_out, d_q, d_k, d_v };
+inline constexpr int kOperands = 10;
 
 // A run of one block: ranges of memory, in steps. What is asked for in one step is under way at once; all
 // blocks are thought to take their steps at one pace.

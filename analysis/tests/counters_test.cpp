@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include "analysis/launches.h"
+#include "analysis/tests/example_kernels.h"
 #include "analysis/tests/example_report.h"
 #include "core/error.h"
 
@@ -175,6 +177,65 @@ TEST_CASE("calls of one kernel are averaged; calls of several are summed") {
   CHECK_THROWS_WITH_AS(match_counters(profiled(), {kernel}), not_whole.c_str(), InvalidArgument);
   CHECK_THROWS_WITH_AS(match_counters({helper, helper, call[1], helper}, {kernel}), not_whole.c_str(),
                        InvalidArgument);
+}
+
+namespace {
+
+// What ncu-three-launches.csv is of, two calls; its numbers are made up.
+KernelCase three_launches() {
+  KernelCase kernel;
+  kernel.case_id = "c3";
+  kernel.row = 1;
+  kernel.implementation = "splash/0-three-launches";
+  kernel.unit = "float32";
+  kernel.seconds = 1.3e-3;
+  kernel.launches = 3;
+  kernel.kernel = "build_lookup_kernel";
+  kernel.use = {.blocks = 8192, .threads = 128, .registers = 32, .shared_bytes = 0};
+  kernel.all = {
+      {.kernel = "build_mask_kernel", .use = {.blocks = 1024, .threads = 128, .shared_bytes = 26112}},
+      {.kernel = "build_lookup_kernel", .use = kernel.use},
+      {.kernel = "splash_forward_sparse", .use = {.blocks = 8192, .threads = 128}}};
+  return kernel;
+}
+
+}  // namespace
+
+TEST_CASE("each launch of a call has its own time, of the mean call, in the report and out of it") {
+  const auto seen = read_ncu(SPLASH_SOURCE_DIR "/analysis/tests/data/ncu-three-launches.csv").kernels;
+  REQUIRE(seen.size() == 6);
+  KernelCase kernel = three_launches();
+  const CountedCase counted = match_counters(seen, {kernel})[0];
+  REQUIRE(counted.launch_seconds.size() == 3);
+  CHECK(counted.launch_seconds[0] == doctest::Approx(412.25e-6));
+  CHECK(counted.launch_seconds[1] == doctest::Approx(13e-6));
+  CHECK(counted.launch_seconds[2] == doctest::Approx(890e-6));
+  CHECK(counted.counters.seconds == doctest::Approx(1315.25e-6));
+  CHECK(counted.counters.dram_read_bytes == doctest::Approx(27.3e6));
+
+  Report report = example_report();
+  write_counters(report, {counted});
+  CHECK(read_counters(report, {kernel})[0].launch_seconds == counted.launch_seconds);
+  const std::string text = report.find(kLaunchSecondsColumn)->texts[1];
+  for (std::size_t i = 0; i < 3; ++i) kernel.all[i].seen_seconds = parse_launch_seconds(text)[i];
+  const std::vector<Ceiling> ceilings{ceiling("launch", "", 2e-6),     ceiling("graph node", "", 1e-6),
+                                      ceiling("fma", "float32", 6e13), ceiling("l2 read", "", 1e13),
+                                      ceiling("dram copy", "", 4e12),  ceiling("dram read", "", 4e12)};
+  speak_of_longest(kernel, kMachine, ceilings);
+  CHECK(kernel.launches_seen);
+  CHECK(kernel.kernel == "splash_forward_sparse");
+  CHECK(kernel.all[0].seconds / kernel.all[2].seconds == doctest::Approx(412.25 / 890));
+}
+
+TEST_CASE("a table whose launches are not the report's is refused, not read in another order") {
+  auto seen = read_ncu(SPLASH_SOURCE_DIR "/analysis/tests/data/ncu-three-launches.csv").kernels;
+  std::swap(seen[0], seen[1]);
+  CHECK_THROWS_WITH_AS(
+      match_counters(seen, {three_launches()}),
+      "kernel 1 of a call of splash/0-three-launches is build_lookup_kernel (8192 blocks x 128 "
+      "threads) in the table, but build_mask_kernel (1024 blocks x 128 threads) in the report: "
+      "profile the build that the report is of",
+      InvalidArgument);
 }
 
 TEST_CASE("a kernel is told by its launch and its name, or by registers and shared memory") {

@@ -91,6 +91,21 @@ TEST_CASE("registers that are not known admit at most so many blocks") {
   CHECK(sentence.find("at most 24 of 64 warps of build_mask") != std::string::npos);
 }
 
+TEST_CASE("launches in units of their own take the ceilings of these") {
+  KernelCase k = kernel();
+  k.unit = "bfloat16";
+  std::vector<Ceiling> of_both = ceilings();
+  of_both.push_back(ceiling("tensor", "bfloat16", 6e14));
+  CHECK(floors_of(k, of_both).products == doctest::Approx(1e-5));
+  k.all[0].unit = "float32";
+  k.all[0].flops = 2e9;
+  CHECK(floors_of(k, of_both).products == doctest::Approx(2e9 / 6e13 + 4e9 / 6e14));
+  CHECK(parse_launches(launches_text(k.all))[0].unit == "float32");
+  CHECK(parse_launches(launches_text(k.all))[1].unit.empty());
+  speak_of_longest(k, kMachine, of_both);
+  CHECK(k.kernel == "build_mask");
+}
+
 TEST_CASE("launches come out of a report's text as they went in, and what is none is refused") {
   const std::vector<Launch> launches = parse_launches(launches_text(kernel().all));
   REQUIRE(launches.size() == 2);

@@ -180,6 +180,29 @@ TEST_CASE("more work is never predicted faster than less of it was measured, or 
   }
 }
 
+TEST_CASE("what was measured is answered by its measurement, with the median's interval") {
+  // One entry takes longer than two, against the rule that more work never takes less.
+  KernelCase two = kernel("a/1", 2, 2);
+  two.shape.batch = 2;
+  two.seconds_low = 0.9 * two.seconds;
+  two.seconds_high = 1.2 * two.seconds;
+  KernelCase one = two;
+  one.case_id = "one";
+  one.shape.batch = 1;
+  one.seconds = 3 * two.seconds;
+  CHECK(Predictor({one, two}, kGpu).predict(two).seconds > 2.9 * two.seconds);
+  const Prediction p = as_measured(two, kGpu);
+  CHECK(p.measured);
+  CHECK(p.seconds == two.seconds);
+  CHECK(p.low == two.seconds_low);
+  CHECK(p.high == two.seconds_high);
+  CHECK(p.factor == doctest::Approx(2));
+  CHECK(as_measured(one, kGpu).from == "one");
+  KernelCase old = one;  // a report without intervals
+  old.seconds_low = old.seconds_high = kMissing;
+  CHECK(as_measured(old, kGpu).high == old.seconds);
+}
+
 TEST_CASE("what cannot be predicted is refused with one sentence") {
   const std::vector<KernelCase> measured{kernel("a/1", 10, 2)};
   const auto asking = [&](const KernelCase& asked) {

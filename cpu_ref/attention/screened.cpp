@@ -12,6 +12,7 @@
 #include "core/parallel.h"
 #include "cpu_ref/attention/blocked_sum.h"
 #include "cpu_ref/attention/given_threshold.h"
+#include "cpu_ref/attention/screening/blocks.h"
 #include "cpu_ref/attention/screening/candidates.h"
 #include "cpu_ref/attention/screening/packed_keys.h"
 #include "cpu_ref/attention/screening/tile.h"
@@ -20,9 +21,6 @@ namespace splash::cpu_ref {
 namespace {
 
 using namespace screening;
-
-// Queries of one task. A panel of keys (8 KiB at head_dim 64) stays in L1 while it meets all of them.
-constexpr int64_t kBlockRows = kTileRows * (48 / kTileRows);
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -46,9 +44,6 @@ void check(const AttentionSpec& spec, const TensorView<const float>& q, const Te
                     to_string(spec.selection.kind)));
   }
 }
-
-// The first keys of a block, taken as a whole: their bound spares most of the later hits.
-constexpr int64_t kFirstPanels = 256 / kPanelKeys;
 
 // One thread's memory, reused from block to block.
 struct Workspace {

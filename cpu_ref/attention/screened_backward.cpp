@@ -6,6 +6,7 @@
 #include "cpu_ref/attention/blocked_sum.h"
 #include "cpu_ref/attention/given_threshold.h"
 #include "cpu_ref/attention/screened.h"
+#include "cpu_ref/attention/screening/blocks.h"
 #include "cpu_ref/entmax/gradient.h"
 
 namespace splash::cpu_ref {
@@ -49,7 +50,7 @@ class SupportBackward {
     ds_.resize(p_.values.size());
     std::vector<double> row_dalpha(s.rows());
     parallel_for_with(
-        s.rows(), 64, [&] { return BlockedSum(s.head_dim); },
+        s.rows(), screening::kBackwardRows, [&] { return BlockedSum(s.head_dim); },
         [&](BlockedSum& dq, int64_t row) { row_dalpha[row] = run_row(row, dq, g.dq); });
     for (int64_t row = 0; row < s.rows(); ++row) g.dalpha[row / s.q_len % s.q_heads] += row_dalpha[row];
 
@@ -58,7 +59,7 @@ class SupportBackward {
     parallel_for(heads, 1, [&](int64_t head) { columns[head] = transpose(head); });
     using Sums = std::array<BlockedSum, 2>;  // of dK and of dV
     parallel_for_with(
-        heads * s.kv_len, 64,
+        heads * s.kv_len, screening::kBackwardKeys,
         [&] {
           return Sums{BlockedSum(s.head_dim), BlockedSum(s.head_dim)};
         },

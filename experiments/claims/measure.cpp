@@ -84,17 +84,39 @@ void summarise(Statistic statistic, const std::vector<double>& values, Measured&
   }
 }
 
-// Of one case's median, the interval that its samples gave: columns x_low and x_high beside x_median.
-void take_interval(const analysis::Report& report, const std::string& name, std::size_t row,
-                   Measured& result) {
-  constexpr std::string_view kEnd = "_median";
-  if (!name.ends_with(kEnd)) return;
-  const std::string stem = name.substr(0, name.size() - kEnd.size());
-  const Column *low = report.find(stem + "_low"), *high = report.find(stem + "_high");
-  if (low == nullptr || high == nullptr || low->numbers.size() <= row || high->numbers.size() <= row) return;
-  // Where it was not recorded it is missing, and the number stands for itself.
-  if (low->numbers[row] <= result.ours) result.low = low->numbers[row];
-  if (high->numbers[row] >= result.ours) result.high = high->numbers[row];
+// The interval of each value of a column x_median: columns x_low and x_high. Where an end was not recorded it
+// is missing, and the number stands for itself; so it does in any other column.
+class Intervals {
+ public:
+  Intervals(const analysis::Report& report, const std::string& column) {
+    constexpr std::string_view kEnd = "_median";
+    if (!column.ends_with(kEnd)) return;
+    const std::string stem = column.substr(0, column.size() - kEnd.size());
+    low_ = report.find(stem + "_low");
+    high_ = report.find(stem + "_high");
+  }
+
+  Interval of(double value, std::size_t row) const {
+    const auto end = [&](const Column* column) {
+      return column == nullptr || column->numbers.size() <= row ? value : column->numbers[row];
+    };
+    const double low = end(low_), high = end(high_);
+    return {low <= value ? low : value, high >= value ? high : value};
+  }
+
+ private:
+  const Column *low_ = nullptr, *high_ = nullptr;
+};
+
+// Of the least, or the largest, of several values that each lie in an interval: the least lies between the
+// least lower and the least upper end.
+Interval extreme(const std::vector<Interval>& intervals, bool least) {
+  Interval result = intervals.front();
+  for (const Interval& each : intervals) {
+    result.low = least ? std::min(result.low, each.low) : std::max(result.low, each.low);
+    result.high = least ? std::min(result.high, each.high) : std::max(result.high, each.high);
+  }
+  return result;
 }
 
 std::string describe(const Measurement& measurement, int64_t cases) {
@@ -119,19 +141,26 @@ Measured measure(const analysis::Report& report, const std::string& experiment,
   const Column* column = report.find(measurement.column);
   const Column* names = report.find("experiment");
   std::vector<double> values;
-  std::size_t last = 0;  // row of the last value
+  std::vector<Interval> intervals;  // of the values
+  const Intervals recorded(report, measurement.column);
   if (column != nullptr && names != nullptr && !column->info.is_text && column->width == 1) {
     for (std::size_t row = 0; row < names->texts.size(); ++row) {
       if (names->texts[row] != experiment || std::isnan(column->numbers[row])) continue;
       if (!fits(report, measurement.where, row)) continue;
       values.push_back(column->numbers[row]);
-      last = row;
+      intervals.push_back(recorded.of(column->numbers[row], row));
     }
   }
   result.cases = static_cast<int64_t>(values.size());
   result.formula = describe(measurement, result.cases);
   if (!values.empty()) summarise(measurement.statistic, values, result);
-  if (values.size() == 1) take_interval(report, measurement.column, last, result);
+  if (values.empty()) return result;
+  const bool least = measurement.statistic == Statistic::min;
+  if (least || measurement.statistic == Statistic::max || values.size() == 1) {
+    const Interval interval = extreme(intervals, least);
+    result.low = std::min(result.low, interval.low);
+    result.high = std::max(result.high, interval.high);
+  }
   return result;
 }
 

@@ -11,8 +11,9 @@
 namespace splash::experiments {
 
 // ours = the statistic over the cases that fit. low, high: for the median the distribution-free 95 %
-// interval, for the mean the normal one, for fraction_true Wilson's (1927); else, or where there are too few
-// cases, the value itself. Of a ratio: the interval's ends divided the wide way.
+// interval, for the mean the normal one, for fraction_true Wilson's (1927); for min and max, and for one
+// case, what the intervals of the cases' medians (columns x_low and x_high beside x_median) leave open; else,
+// or where there are too few cases, the value itself. Of a ratio: the interval's ends divided the wide way.
 struct Measured {
   double ours = 0, low = 0, high = 0;
   int64_t cases = 0;    // with a number

@@ -153,6 +153,8 @@ AskedKernel asked_kernel(const analysis::Report& report, const KernelCase& recor
   Parameters problem = changes.problem;
   std::erase_if(problem, [&](const auto& change) { return before.at(change.first) == change.second; });
   AskedKernel asked{recorded, recorded};
+  asked.measured =
+      problem.empty() && here.name == there.name && analysis::changes_nothing(recorded, changes.cut);
   const bool batch_alone = problem.size() == 1 && problem.contains("batch") && here.name == there.name;
   if (batch_alone && !is_declared(recorded.implementation)) {
     const auto batch = std::get<int64_t>(problem.at("batch"));

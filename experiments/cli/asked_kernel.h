@@ -28,6 +28,7 @@ AskedChanges parse_changes(const Words& settings);
 struct AskedKernel {
   analysis::KernelCase uncut;  // on the problem and GPU that are asked about
   analysis::KernelCase kernel;
+  bool measured = false;  // it is the recorded case itself
 };
 
 // The problem and the GPU come from the variant's declaration, where they change; throws InvalidArgument in a

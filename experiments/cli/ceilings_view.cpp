@@ -17,6 +17,8 @@ using analysis::Ceiling;
 
 // The factor and unit that a ceiling is read best in.
 std::pair<double, const char*> readable_units(const Ceiling& ceiling) {
+  if (ceiling.name.starts_with(analysis::kCpuUnit))
+    return {1e-9, ceiling.units == "bytes/s" ? "GB/s" : "GFLOP/s"};
   if (ceiling.units == "bytes/s") return {1e-12, "TB/s"};
   if (ceiling.units == "FLOP/s") return {1e-12, "TFLOP/s"};
   if (ceiling.units == "1/s") return {1e-12, "T/s"};

@@ -15,6 +15,7 @@
 #include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
+#include "experiments/cli/cpu_view.h"
 #include "experiments/cli/kernel_selection.h"
 
 namespace splash::cli {
@@ -203,6 +204,24 @@ nlohmann::json to_json(const Analysed& a, const Multiprocessors& machine) {
   return json;
 }
 
+// Printed, or into an object.
+void analyse_kernels(const Report& report, const std::string& prefix, nlohmann::json* object) {
+  std::vector<KernelCase> selected = selected_kernels(report, prefix, "", Calls::all);
+  const Multiprocessors machine = machine_of(report).multiprocessors;
+  const std::vector<Analysed> cases = analyse(report, std::move(selected), machine);
+  if (object != nullptr) {
+    nlohmann::json kernels = nlohmann::json::array();
+    for (const Analysed& a : cases) kernels.push_back(to_json(a, machine));
+    *object = {{"gpu", report.provenance.gpu}, {"kernels", kernels}};
+    return;
+  }
+  print(fmt::format("{}, commit {}\n{}\n", report.provenance.gpu, report.provenance.commit,
+                    questioned_lines(report.ceilings)));
+  print_tables(cases, machine);
+  const auto others = std::count_if(cases.begin(), cases.end(), [](const auto& c) { return !c.simulated; });
+  if (others > 0) print(fmt::format("{} of {} cases were not simulated\n", others, cases.size()));
+}
+
 }  // namespace
 
 int cmd_analyze(const Words& words) {
@@ -210,32 +229,32 @@ int cmd_analyze(const Words& words) {
   prepare(
       app, "analyze",
       "splash analyze data/reports/ladders-h200.h5 --kernels wmma\n"
+      "splash analyze out/reproduce/report.h5\n"
       "splash analyze data/reports/ladders-h200.h5 --json | jq '.kernels[] | select(.nearest_share > 0.5)'",
       "Where the kernels of a report stand: the time that each level would need at its measured ceiling "
       "for what a\n"
       "kernel asks of it (counted bytes, executed FLOPs), as a share of the time taken; how the "
       "launch fills the\n"
-      "GPU; and what simulated caches make of its accesses, as far as the report tells. Needs no GPU.");
+      "GPU; and what simulated caches make of its accesses, as far as the report tells. Of implementations "
+      "on the CPU\n"
+      "the same, below the processor's ceilings. Needs no GPU.");
   std::string path, prefix;
   bool json = false;
   add_kernel_options(app, path, prefix);
-  app.add_flag("--json", json, "one object: gpu and kernels, in plain units");
+  app.add_flag("--json", json,
+               "one object: gpu and kernels, or cpu, cpu_cases and cpu_ceilings, in plain units");
   parse(app, words);
 
   const Report report = read_report(path);
-  std::vector<KernelCase> selected = selected_kernels(report, prefix);
-  const Multiprocessors machine = machine_of(report).multiprocessors;
-  const std::vector<Analysed> cases = analyse(report, std::move(selected), machine);
+  const std::vector<CpuCase> on_cpu = selected_cpu_cases(report, prefix);
+  const bool cpu_alone = !on_cpu.empty() && kernel_cases(report, Calls::all).empty();
+  nlohmann::json object = nlohmann::json::object();
+  if (!cpu_alone) analyse_kernels(report, prefix, json ? &object : nullptr);
   if (json) {
-    nlohmann::json kernels = nlohmann::json::array();
-    for (const Analysed& a : cases) kernels.push_back(to_json(a, machine));
-    print_json({{"gpu", report.provenance.gpu}, {"kernels", kernels}});
-  } else {
-    print(fmt::format("{}, commit {}\n{}\n", report.provenance.gpu, report.provenance.commit,
-                      questioned_lines(report.ceilings)));
-    print_tables(cases, machine);
-    const auto others = std::count_if(cases.begin(), cases.end(), [](const auto& c) { return !c.simulated; });
-    if (others > 0) print(fmt::format("{} of {} cases were not simulated\n", others, cases.size()));
+    if (!on_cpu.empty()) object.update(cpu_cases_json(report, on_cpu));
+    print_json(object);
+  } else if (!on_cpu.empty()) {
+    print_cpu_cases(report, on_cpu);
   }
   return kDone;
 }

@@ -1,4 +1,5 @@
-// splash ceilings: what the GPU reaches where nothing is in the way, beside what its data sheet says.
+// splash ceilings: what the GPU reaches where nothing is in the way, beside what its data sheet says; or what
+// the processor reaches.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -18,10 +19,8 @@ namespace {
 
 using analysis::Ceiling;
 
-analysis::Report make_report(const std::string& device, const std::vector<Ceiling>& ceilings,
-                             const std::string& started) {
+analysis::Report make_report(const std::vector<Ceiling>& ceilings, const std::string& started) {
   analysis::Report report;
-  report.title = "Ceilings of " + device;
   report.run_id = experiments::new_run_id();
   report.provenance = experiments::collect_provenance({}, {}, command_line());
   report.provenance.started = started;
@@ -35,27 +34,44 @@ analysis::Report make_report(const std::string& device, const std::vector<Ceilin
 
 int cmd_ceilings(const Words& words) {
   CLI::App app;
-  prepare(app, "ceilings",
-          "splash ceilings\n"
-          "splash ceilings --out out/ceilings.h5\n"
-          "splash ceilings --device 1 --json",
-          "Measures what the GPU reaches where nothing is in the way: bandwidth of DRAM, L2 and shared "
-          "memory, rates of\n"
-          "plain and of tensor products, cost of a launch. Takes some 4 seconds; nothing else should run on "
-          "the device.");
+  prepare(
+      app, "ceilings",
+      "splash ceilings\n"
+      "splash ceilings --out out/ceilings.h5\n"
+      "splash ceilings --device 1 --json\n"
+      "splash ceilings --cpu",
+      "Measures what the GPU reaches where nothing is in the way: bandwidth of DRAM, L2 and shared "
+      "memory, rates of\n"
+      "plain and of tensor products, cost of a launch. Takes some 4 seconds; nothing else should run on "
+      "the device.\n"
+      "Without a GPU, or with --cpu, what the processor reaches with all threads: multiply-adds, bandwidth "
+      "of L1, L2 and\n"
+      "DRAM. Takes 2 seconds.");
   int device = 0;
+  bool cpu = false;
   std::string out;
   bool json = false;
-  app.add_option("--device", device, "which GPU, as splash doctor counts them (0)")->type_name("N");
+  const auto* const chosen =
+      app.add_option("--device", device, "which GPU, as splash doctor counts them (0)")->type_name("N");
+  app.add_flag("--cpu", cpu, "of the processor, also where there is a GPU")->excludes("--device");
   app.add_option("--out", out, "write a report as well")->type_name("FILE");
   app.add_flag("--json", json, "one object: device and ceilings, in plain units");
   parse(app, words);
   if (!out.empty()) analysis::prepare_place(out);
 
   const std::string started = experiments::utc_now();
-  const std::vector<Ceiling>& ceilings = experiments::measured_ceilings(device);
-  const std::string name = gpu::list_devices().at(static_cast<std::size_t>(device)).name;
-  if (!out.empty()) analysis::write_report(out, make_report(name, ceilings, started));
+  if (!cpu && chosen->count() == 0 && gpu::list_devices().empty()) {
+    experiments::narrate("no CUDA device ({}): these are the processor's ceilings",
+                         gpu::device_unavailable_reason());
+    cpu = true;
+  }
+  const std::vector<Ceiling>& ceilings =
+      cpu ? experiments::cpu_ceilings() : experiments::measured_ceilings(device);
+  analysis::Report report = make_report(ceilings, started);
+  const std::string name =
+      cpu ? report.provenance.cpu : gpu::list_devices().at(static_cast<std::size_t>(device)).name;
+  report.title = "Ceilings of " + name;
+  if (!out.empty()) analysis::write_report(out, report);
   if (json) {
     print_json({{"device", name}, {"ceilings", ceilings_json(ceilings)}});
   } else {

@@ -1,5 +1,6 @@
 // splash reproduce: every experiment that is marked for it, and a verdict on every claim.
 
+#include <filesystem>
 #include <span>
 
 #include <fmt/format.h>
@@ -36,7 +37,8 @@ std::vector<Definition> reproducible_definitions(const std::vector<Claim>& claim
 
 // What a module of the Python package makes of the report: a folder of plots, a page. The report stands by
 // itself, so what cannot be made is told, not failed on: then "".
-std::string made_by(const std::string& module, const std::string& report, const std::string& output) {
+std::string made_by(const std::string& module, const std::string& report, const std::string& output,
+                    const Words& more = {}) {
   const std::string python = python_program();
   if (python.empty()) {
     narrate("no {}: SPLASH_PYTHON is not set and the project has no .venv (./splash makes one)", output);
@@ -46,8 +48,9 @@ std::string made_by(const std::string& module, const std::string& report, const 
   const char* path = std::getenv("PYTHONPATH");
   const std::string modules =
       project_root() + "/python" + (path != nullptr && *path != '\0' ? std::string(":") + path : "");
-  const int code = run_program({python, "-m", "splash_attention." + module, report, "--out", output},
-                               {{"PYTHONPATH", modules}}, false);
+  Words words{python, "-m", "splash_attention." + module, report, "--out", output};
+  words.insert(words.end(), more.begin(), more.end());
+  const int code = run_program(words, {{"PYTHONPATH", modules}}, false);
   if (code == 0) return output;
   if (code == 127) {
     narrate("no {}: {} could not be started", output, python);
@@ -55,6 +58,16 @@ std::string made_by(const std::string& module, const std::string& report, const 
     narrate("no {}: splash_attention.{} ended with code {}", output, module, code);
   }
   return "";
+}
+
+// What the page shows beside the run: the GPU kernels that the project keeps records of.
+Words recorded_on_gpus() {
+  Words words;
+  for (const char* name : {"ladders-h200.h5", "flagship-h200.h5"}) {
+    const std::string report = fmt::format("{}/data/reports/{}", project_root(), name);
+    if (std::filesystem::exists(report)) words.insert(words.end(), {"--recorded", report});
+  }
+  return words;
 }
 
 }  // namespace
@@ -98,7 +111,7 @@ int cmd_reproduce(const Words& words) {
   const std::string markdown = claims_markdown("Claims and verdicts", outcome.report.claims);
   analysis::write_file_atomically(out + "/claims.md", std::as_bytes(std::span(markdown)));
   const std::string plots = made_by("plots", request.report_path, out + "/plots");
-  const std::string page = made_by("page", request.report_path, out + "/report.html");
+  const std::string page = made_by("page", request.report_path, out + "/report.html", recorded_on_gpus());
 
   const Surprises sentences = surprises(claims, outcome.report.claims);
   if (flags.json) {

@@ -30,7 +30,8 @@ const KernelCase& starting_case(const Report& report, const std::vector<KernelCa
   const auto agreeing = [&](const KernelCase& kernel) {
     const Parameters recorded = experiments::parameters_of(report, kernel.row);
     return std::count_if(changes.problem.begin(), changes.problem.end(),
-                         [&](const auto& change) { return recorded.at(change.first) == change.second; });
+                         [&](const auto& change) { return recorded.at(change.first) == change.second; }) +
+           (changes.cut.replayed == kernel.replayed ? 1 : 0);
   };
   return *std::max_element(kernels.begin(), kernels.end(),
                            [&](auto& a, auto& b) { return agreeing(a) < agreeing(b); });
@@ -85,7 +86,7 @@ nlohmann::json to_json(const Side& side) {
 }
 
 void print_sides(const Side& measured, const Side& asked, const Prediction& prediction) {
-  TextTable table({"", "measured", "predicted"});
+  TextTable table({"", "measured", prediction.measured ? "asked" : "predicted"});
   const auto row = [&](const char* name, auto&& of) { table.add({{name}, {of(measured)}, {of(asked)}}); };
   const auto microseconds = [](double seconds) { return short_number(1e6 * seconds); };
   table.add({{"us"},
@@ -110,6 +111,17 @@ void print_sides(const Side& measured, const Side& asked, const Prediction& pred
   table.print();
 }
 
+void print_reason(const Prediction& prediction, bool cut) {
+  if (prediction.measured) {
+    print(
+        fmt::format("\nIt was measured, as case {}; the interval is that of its median.\n", prediction.from));
+  } else {
+    print(fmt::format("\nIt takes {:.3g} times its floors, as in case {}; the interval is from {} {}.\n",
+                      prediction.factor, prediction.from, prediction.held_out,
+                      cut ? "held-out comparisons of tiles" : "held-out cases"));
+  }
+}
+
 }  // namespace
 
 int cmd_what_if(const Words& words) {
@@ -125,8 +137,9 @@ int cmd_what_if(const Words& words) {
           "the\n"
           "measured ceilings (of another GPU: scaled by the data sheets), and what the kernel loses below "
           "them, learnt\n"
-          "from its measured cases. The interval is that of eight in ten comparisons within the report. "
-          "Needs no GPU.");
+          "from its measured cases. The interval is that of eight in ten comparisons within the report. What "
+          "was itself\n"
+          "measured is answered by that. Needs no GPU.");
   std::string path, kernel_id, case_id, gpu;
   Words settings;
   bool json = false;
@@ -165,11 +178,14 @@ int cmd_what_if(const Words& words) {
 
   const MeasuredGpu gpu_here{here.multiprocessors, report.ceilings};
   const MeasuredGpu gpu_there{there.multiprocessors, ceilings_there(report, here, there)};
-  const Predictor predictor(described(selected_kernels(report, ""), here.multiprocessors, report.ceilings),
-                            gpu_here);
   const KernelCase* const uncut = changes.cut.cuts() ? &asked.uncut : nullptr;
-  const Prediction prediction = gpu.empty() ? predictor.predict(asked.kernel, uncut)
-                                            : predictor.predict(asked.kernel, gpu_there, uncut);
+  const auto predicted = [&] {
+    const Predictor predictor(described(selected_kernels(report, ""), here.multiprocessors, report.ceilings),
+                              gpu_here);
+    return gpu.empty() ? predictor.predict(asked.kernel, uncut)
+                       : predictor.predict(asked.kernel, gpu_there, uncut);
+  };
+  const Prediction prediction = asked.measured ? as_measured(start, gpu_here) : predicted();
   const Side before = side_of(start, gpu_here), after = side_of(asked.kernel, gpu_there);
   if (json) {
     nlohmann::json m = to_json(before), p = to_json(after);
@@ -184,15 +200,14 @@ int cmd_what_if(const Words& words) {
                 {"predicted", p},
                 {"factor", prediction.factor},
                 {"factor_from", prediction.from},
+                {"answered_by", prediction.measured ? "measurement" : "model"},
                 {"held_out", prediction.held_out}});
     return kDone;
   }
   print(fmt::format("{}\nmeasured:  {}, {}\npredicted: {}, {}\n\n", paint(start.implementation, Colour::bold),
                     one_line(start.problem), here.name, one_line(asked.kernel.problem), there.name));
   print_sides(before, after, prediction);
-  print(fmt::format("\nIt takes {:.3g} times its floors, as in case {}; the interval is from {} {}.\n",
-                    prediction.factor, prediction.from, prediction.held_out,
-                    uncut == nullptr ? "held-out cases" : "held-out comparisons of tiles"));
+  print_reason(prediction, uncut != nullptr);
   return kDone;
 }
 

@@ -7,11 +7,14 @@
 
 #include <fmt/format.h>
 
+#include "analysis/counts.h"
 #include "analysis/error_metrics.h"
 #include "core/workload.h"
 #include "cpu_ref/attention/backward.h"
 #include "cpu_ref/attention/forward.h"
 #include "cpu_ref/attention/screened.h"
+#include "cpu_ref/attention/trace.h"
+#include "experiments/kinds/counted_cpu.h"
 #include "experiments/kinds/memory.h"
 #include "experiments/kinds/timing.h"
 #include "experiments/kinds/torch_peer.h"
@@ -79,18 +82,37 @@ void add_errors(const Problem& problem, const Tensor<float>& out, CaseResult& re
   result.numbers["support_mean"] = support / static_cast<double>(reference.support.size());
 }
 
-Tensor<float> run_ours(const std::string& implementation, bool backward, const Problem& x) {
+struct Ran {
+  Tensor<float> out;
+  cpu_ref::SparseProbabilities<float> support;  // where asked for
+};
+
+Ran run_ours(const std::string& implementation, bool backward, const Problem& x, bool keep_support = false) {
   const auto& [spec, in, dout] = x;
   if (implementation == "screened") {
-    auto forward = cpu_ref::screened_forward(spec, in.q, in.k, in.v, backward);
+    auto forward = cpu_ref::screened_forward(spec, in.q, in.k, in.v, backward || keep_support);
     if (backward) cpu_ref::screened_backward(spec, forward, in.q, in.k, in.v, dout);
-    return std::move(forward.out);
+    return {std::move(forward.out), std::move(forward.probabilities)};
   }
-  auto forward =
-      cpu_ref::attention_forward<float>(spec, in.q, in.k, in.v, {.solver = cpu_ref::Solver::newton});
+  auto forward = cpu_ref::attention_forward<float>(
+      spec, in.q, in.k, in.v, {.solver = cpu_ref::Solver::newton, .keep_probabilities = keep_support});
   if (backward)
     cpu_ref::attention_backward<float>(spec, in.q, in.k, in.v, dout, {.solver = cpu_ref::Solver::newton});
-  return std::move(forward.out);
+  Ran ran{std::move(forward.out), {}};
+  if (forward.probabilities) ran.support = std::move(*forward.probabilities);
+  return ran;
+}
+
+// What the implementation's trace tells of the support that the run found.
+void add_counts_of(const std::string& implementation, bool backward, int64_t threads, const Problem& x,
+                   const cpu_ref::SparseProbabilities<float>& support, CaseResult& result) {
+  const auto pairs = static_cast<double>(visible_pairs(x.spec.shape, x.spec.mask)),
+             head_dim = static_cast<double>(x.spec.shape.head_dim),
+             entries = static_cast<double>(support.columns.size());
+  const auto trace = implementation == "screened" ? cpu_ref::screened_trace : cpu_ref::reference_trace;
+  add_cpu_counts(trace(x.spec, support, backward),
+                 analysis::forward_flops(pairs, head_dim) + (backward ? 8 * head_dim * entries : 0), threads,
+                 cpu_ref::caches(), result);
 }
 
 CaseResult measure_ours(const Parameters& p, const Problem& problem) {
@@ -98,7 +120,8 @@ CaseResult measure_ours(const Parameters& p, const Problem& problem) {
   const bool backward = get_text(p, "pass") != "forward";
   omp_set_num_threads(static_cast<int>(get_integer(p, "threads")));
   CaseResult result;
-  add_errors(problem, run_ours(implementation, backward, problem), result);  // also the warm-up
+  const Ran ran = run_ours(implementation, backward, problem, true);  // also the warm-up
+  add_errors(problem, ran.out, result);
   result.numbers["peak_memory_bytes"] = peak_memory_of([&] { run_ours(implementation, backward, problem); });
   std::vector<double> seconds;
   for (int64_t i = 0; i < get_integer(p, "samples"); ++i) {
@@ -108,6 +131,7 @@ CaseResult measure_ours(const Parameters& p, const Problem& problem) {
   }
   add_times(std::move(seconds), result);
   add_dense_equivalent(problem.spec, backward, result);
+  add_counts_of(implementation, backward, get_integer(p, "threads"), problem, ran.support, result);
   result.texts["version"] = "this build";
   return result;
 }
@@ -136,8 +160,8 @@ class AttentionSpeed : public Kind {
  public:
   std::string name() const override { return "attention-speed"; }
   std::string summary() const override {
-    return "time, memory and error of exact entmax attention on the CPU, beside PyTorch's dense attention "
-           "and entmax";
+    return "time, memory, error and counted work of exact entmax attention on the CPU, beside PyTorch's "
+           "dense attention and entmax";
   }
 
   std::vector<ParameterInfo> parameters() const override {
@@ -180,7 +204,7 @@ class AttentionSpeed : public Kind {
                                   .missing_reason = missing,
                                   .dimension = dimension};
     };
-    return {
+    std::vector<analysis::ColumnInfo> columns{
         column("time", "s", "time of one call, inputs in memory, warm", "wall clock of each repetition",
                false, "sample"),
         column("time_median", "s", "median time of one call", "median of time", false),
@@ -214,7 +238,11 @@ class AttentionSpeed : public Kind {
          .is_text = true,
          .reproducible = false},
     };
+    for (analysis::ColumnInfo& info : counted_cpu_columns("counted of this project's implementations only"))
+      columns.push_back(std::move(info));
+    return columns;
   }
+  bool times_cpu() const override { return true; }
 
   void check(const Parameters& p) const override {
     square_shape(p).validate();
@@ -235,6 +263,8 @@ class AttentionSpeed : public Kind {
     omp_set_num_threads(before);
     return result;
   }
+
+  void complete(const Parameters& /*parameters*/, CaseResult& result) const override { add_cpu_roof(result); }
 };
 
 const AttentionSpeed kAttentionSpeed;

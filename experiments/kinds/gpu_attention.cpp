@@ -10,6 +10,7 @@
 #include "analysis/error_metrics.h"
 #include "analysis/launches.h"
 #include "core/error.h"
+#include "experiments/kinds/counted_backward.h"
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_attention_columns.h"
 #include "experiments/kinds/gpu_problem.h"
@@ -370,9 +371,13 @@ class GpuAttention : public Kind {
   }
 
   void complete(const Parameters& p, CaseResult& result) const override {
-    if (!result.numbers.contains("registers")) return;  // no variant's forward was measured
+    if (is_peer(get_text(p, "implementation")) || !result.numbers.contains("time_median")) return;
     const gpu::Variant& variant = gpu::find_variant(get_text(p, "implementation"));
     const gpu::DeviceInfo device = gpu::list_devices().at(0);
+    if (with_backward(p)) {
+      add_training_counts(variant, p, device, measured_ceilings(), result);
+      return;
+    }
     const CountedForward counted = add_counts(variant, p, device, described(device.name), result.numbers);
     if (const auto all = result.texts.find(analysis::kLaunchesColumn); all != result.texts.end())
       all->second =

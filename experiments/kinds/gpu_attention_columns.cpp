@@ -12,7 +12,10 @@ namespace {
 using analysis::ColumnInfo;
 
 constexpr const char* kNotRun = "the case was not run (column version says why)";
-constexpr const char* kOursOnly = "known for the forward of this project's variants only";
+constexpr const char* kOursOnly =
+    "known for this project's variants only, and of calls with backward only where no row can be left to "
+    "dense "
+    "products, and neither registers nor simulated caches";
 
 ColumnInfo measured(const char* name, const char* units, const char* long_name, const char* formula) {
   return {.name = name,
@@ -66,9 +69,11 @@ std::vector<ColumnInfo> gpu_attention_columns() {
       measured("dense_equivalent_rate", "FLOP/s",
                "dense work over the time; not work done, where keys are skipped",
                "dense_equivalent_flops / time_median"),
-      counted("useful_flops", "FLOP", "work on the pairs that are visible and selected", "4 d a pair"),
+      counted("useful_flops", "FLOP", "work on the pairs that are visible and selected",
+              "4 d a pair; with backward also 8 d a pair of the recorded support"),
       counted("executed_flops", "FLOP", "work of the products as they run",
-              "the variant's trace: padding, masked halves of tiles and repeated products included"),
+              "the variant's trace: padding, masked halves of tiles and repeated products included; with "
+              "backward also 8 d a pair of the recorded support, support_mean rows times"),
       with_reason(measured("executed_rate", "FLOP/s", "work of the products over the time",
                            "executed_flops / time_median"),
                   kOursOnly),

@@ -12,6 +12,7 @@
 #include "analysis/roofline.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "experiments/kinds/counted_backward.h"
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_attention_columns.h"
 #include "experiments/kinds/gpu_problem.h"
@@ -53,6 +54,40 @@ std::map<std::string, double> counted_of(const Report& report, const KernelCase&
   return numbers;
 }
 
+// Calls of forward and backward: what was measured stays, the rest is counted from the recorded support.
+int64_t recount_training(Report& report, const std::string& prefix, const Machine& machine,
+                         Recounted& counted, const std::function<void(const std::string& kernel)>& progress) {
+  const auto at = [&](const char* name, std::size_t row) {
+    const Column* column = report.find(name);
+    return column == nullptr || column->info.is_text || column->width != 1 ? kMissing : column->numbers[row];
+  };
+  const Column *passes = report.find("pass"), *names = report.find("implementation");
+  if (passes == nullptr || !passes->info.is_text) return 0;
+  int64_t cases = 0;
+  for (std::size_t row = 0; row < passes->texts.size(); ++row) {
+    const std::string implementation = names->texts[row];
+    if (passes->texts[row] != "forward_backward" || implementation.starts_with("torch-") ||
+        !implementation.starts_with(prefix) || std::isnan(at("time_median", row)))
+      continue;
+    CaseResult result;
+    result.numbers = {{"time_median", at("time_median", row)}, {"support_mean", at("support_mean", row)}};
+    if (!add_training_counts(gpu::find_variant(implementation),
+                             parameters_of(report, static_cast<int64_t>(row)), device_of(machine),
+                             report.ceilings, result))
+      continue;
+    ++cases;
+    counted.changed += at("executed_flops", row) == result.numbers.at("executed_flops") ? 0 : 1;
+    for (const ColumnInfo& info : gpu_attention_columns()) {
+      if (const auto number = result.numbers.find(info.name); number != result.numbers.end())
+        column_of(report, info).numbers[row] = number->second;
+      if (const auto text = result.texts.find(info.name); text != result.texts.end())
+        column_of(report, info).texts[row] = text->second;
+    }
+    progress(fmt::format("{}, forward and backward", implementation));
+  }
+  return cases;
+}
+
 }  // namespace
 
 Recounted recount(Report& report, const std::string& prefix,
@@ -87,7 +122,9 @@ Recounted recount(Report& report, const std::string& prefix,
     changed += other ? 1 : 0;
     progress(fmt::format("{}, {}", kernel.implementation, kernel.problem));
   });
-  return {static_cast<int64_t>(kernels.size()), changed};
+  Recounted counted{static_cast<int64_t>(kernels.size()), changed};
+  counted.cases += recount_training(report, prefix, machine, counted, progress);
+  return counted;
 }
 
 }  // namespace splash::experiments

@@ -1,7 +1,6 @@
 #include "experiments/runner/ceilings.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <mutex>
 
@@ -65,6 +64,32 @@ const std::vector<analysis::Ceiling>& measured_ceilings(int device) {
   for (const gpu::MeasuredCeiling& ceiling : gpu::measure_ceilings(device))
     ceilings.push_back(summarise(ceiling, machine.peak(ceiling.name, ceiling.dtype)));
   return known[device] = std::move(ceilings);
+}
+
+analysis::Ceiling summarise(const cpu_ref::MeasuredCeiling& measured) {
+  analysis::Ceiling ceiling{.name = measured.name,
+                            .dtype = measured.dtype,
+                            .units = measured.units,
+                            .method = measured.method,
+                            .measured = analysis::kMissing,
+                            .low = analysis::kMissing,
+                            .high = analysis::kMissing,
+                            .datasheet = analysis::kMissing};
+  if (measured.samples.empty()) return ceiling;
+  ceiling.measured = ceiling.high = *std::max_element(measured.samples.begin(), measured.samples.end());
+  ceiling.low = analysis::median(measured.samples);
+  ceiling.method += fmt::format("; the fastest of {} samples, from their median on", measured.samples.size());
+  return ceiling;
+}
+
+const std::vector<analysis::Ceiling>& cpu_ceilings() {
+  static const std::vector<analysis::Ceiling> known = [] {
+    std::vector<analysis::Ceiling> ceilings;
+    for (const cpu_ref::MeasuredCeiling& ceiling : cpu_ref::measure_ceilings())
+      ceilings.push_back(summarise(ceiling));
+    return ceilings;
+  }();
+  return known;
 }
 
 double matrix_rate(const std::string& dtype) {

@@ -1,6 +1,6 @@
 #pragma once
-// What the GPU of this machine was measured to reach, beside what its data sheet says. Measured once a
-// process.
+// What the GPU of this machine was measured to reach, beside what its data sheet says; and what its processor
+// reaches. Measured once a process.
 //
 //   report.ceilings = measured_ceilings();
 //   const double least_seconds = std::max(flops / matrix_rate("tf32"), bytes / dram_bandwidth());
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "analysis/report/report.h"
+#include "cpu_ref/ceilings/ceilings.h"
 #include "gpu/ceilings/ceilings.h"
 
 namespace splash::experiments {
@@ -24,5 +25,10 @@ double dram_bandwidth();
 
 // The measurement as a ceiling of a report; `datasheet` NaN where none is known.
 analysis::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datasheet);
+
+// Of the processor, with all threads: the fastest of some short samples, and the interval from their median
+// to it. No data sheets. Takes 2 s; call it first where nothing else runs on the threads.
+const std::vector<analysis::Ceiling>& cpu_ceilings();
+analysis::Ceiling summarise(const cpu_ref::MeasuredCeiling& measured);
 
 }  // namespace splash::experiments

@@ -51,6 +51,10 @@ class Kind {
   // Cases need a GPU: without one the run ends before its first case, with one the report holds its ceilings.
   virtual bool needs_device() const { return false; }
 
+  // Cases time this project's code on the CPU: the report then holds its ceilings, which are measured before
+  // the cases are completed.
+  virtual bool times_cpu() const { return false; }
+
   // Throws InvalidArgument where values do not fit together; called for every case before any case runs.
   virtual void check(const Parameters& parameters) const = 0;
   // The parameters that such a case depends on, with the values that it works with: what a report records.

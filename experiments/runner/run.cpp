@@ -166,10 +166,12 @@ class Runner {
   }
 
  private:
-  bool needs_device() const {
+  bool some_kind(bool (Kind::*property)() const) const {
     return std::any_of(request_.definitions.begin(), request_.definitions.end(),
-                       [](const Definition& d) { return find_kind(d.kind).needs_device(); });
+                       [&](const Definition& d) { return (find_kind(d.kind).*property)(); });
   }
+  bool needs_device() const { return some_kind(&Kind::needs_device); }
+  bool times_cpu() const { return some_kind(&Kind::times_cpu); }
 
   // Brings the journal into the state that the first new case finds.
   std::map<std::string, CaseResult> open(Journal& journal, const std::string& path) {
@@ -213,6 +215,7 @@ class Runner {
       }
     }
     const bool evaluated = outcome.evaluated + outcome.reused == static_cast<int64_t>(cases_.size());
+    if (evaluated && times_cpu()) cpu_ceilings();  // while nothing else runs
     if (!evaluated || !complete(results)) {
       write_stderr(farewell(request_) + "\n");
       outcome.interrupted = true;
@@ -271,6 +274,8 @@ class Runner {
     report.history = fmt::format("{} {}", report.provenance.finished, request_.argv);
     report.dimensions = dimensions_of(request_.definitions);
     if (needs_device()) report.ceilings = measured_ceilings();
+    if (times_cpu())
+      report.ceilings.insert(report.ceilings.end(), cpu_ceilings().begin(), cpu_ceilings().end());
     report.results = make_table(request_.definitions, cases_, results);
     std::set<std::string> attached;  // a case that two experiments share has its attachments once
     for (std::size_t i = 0; i < cases_.size(); ++i) {

@@ -1,14 +1,19 @@
 // A variant's trace and the simulated caches against what Nsight Compute counted of it on an H200.
 
 #include <algorithm>
+#include <cmath>
 
 #include <doctest/doctest.h>
 
 #include "analysis/cache/simulate.h"
 #include "analysis/counters.h"
+#include "analysis/launches.h"
+#include "analysis/report/io.h"
+#include "experiments/kinds/counted_backward.h"
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/planned_kernel.h"
+#include "experiments/kinds/recount.h"
 #include "experiments/tests/kinds_helpers.h"
 #include "gpu/entmax/pick.h"
 #include "gpu/entmax/tile_order.h"
@@ -32,6 +37,12 @@ double flops_of_other_samples(int64_t heads, int q_tiles) {
     turns += order.turns() - before;
   }
   return static_cast<double>(heads * turns) * 2 * kTile * kTile * 64;
+}
+
+std::vector<KernelCase> described_kernels_of_all(const Report& report) {
+  const Machine machine =
+      machine_of(report.provenance.gpu, read_machines(SPLASH_SOURCE_DIR "/data/machines"));
+  return analysis::described(kernel_cases(report, Calls::all), machine.multiprocessors, report.ceilings);
 }
 
 }  // namespace
@@ -74,4 +85,37 @@ TEST_CASE("the flagship's trace is what Nsight Compute counted, but for what the
   CHECK(l2 > 0.8 * (c.l2_bytes - c.local_read_bytes));
   CHECK(read < c.dram_read_bytes);
   CHECK(written < c.dram_write_bytes);
+}
+
+TEST_CASE("a recounted record has calls of forward and backward, counted from their support") {
+  if (gpu::all_variants().empty()) return;  // a build without CUDA has no declarations
+  Report report = read_report(SPLASH_SOURCE_DIR "/data/reports/flagship-h200.h5");
+  recount(
+      report, "entmax/0-one-pass", [](const std::string&) {}, false);
+  int counted = 0;
+  for (const KernelCase& kernel : described_kernels_of_all(report)) {
+    if (kernel.problem.find("forward and backward") == std::string::npos) continue;
+    CAPTURE(kernel.problem);
+    ++counted;
+    const auto row = static_cast<std::size_t>(kernel.row);
+    const double entries =
+        report.find("support_mean")->numbers[row] * static_cast<double>(kernel.shape.rows());
+    double of_backward = 0;
+    for (const Launch& launch : kernel.all) of_backward += launch.unit == "float32" ? launch.flops : 0;
+    CHECK(of_backward == doctest::Approx(8 * entries * static_cast<double>(kernel.shape.head_dim)));
+    CHECK(kernel.flops > of_backward);
+    CHECK(kernel.launches == static_cast<int>(kernel.all.size()));
+    CHECK(kernel.launches == 3 + 10 + 3);
+    const double share = report.find("roof_share")->numbers[row];
+    CHECK(share > 0);
+    CHECK(share < 1.05);
+    CHECK(kernel_cases(report).size() < kernel_cases(report, Calls::all).size());
+  }
+  CHECK(counted == 8);
+  // The near-dense case stays as it was, for its rows may be left to dense products.
+  const Column &passes = *report.find("pass"), &support = *report.find("support_mean");
+  for (std::size_t row = 0; row < passes.texts.size(); ++row) {
+    if (passes.texts[row] == "forward_backward" && support.numbers[row] > kMostCountedSupport)
+      CHECK(std::isnan(report.find("executed_flops")->numbers[row]));
+  }
 }

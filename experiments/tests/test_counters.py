@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shlex
 from pathlib import Path
@@ -189,3 +190,33 @@ def test_counters_that_fit_several_cases_need_a_case(splash: Splash):
     words = ["counters", LADDERS, "--kernels", twins[0]["implementation"], "--ncu", table]
     assert "name one with --case" in splash.refused(*words)
     assert splash(*words, "--case", twins[1]["case_id"]).returncode == 0
+
+
+def test_launches_of_a_call_speak_of_the_times_that_a_profiler_saw(splash: Splash):
+    chosen = "splash/0-three-launches"
+    rows = splash.json("show", LADDERS, "--results")["cases"]
+    case = next(c for c in rows if c["implementation"] == chosen and c.get("all_launches"))
+    launches, times = json.loads(case["all_launches"]), (40.0, 900.0, 60.0)
+    metrics = metrics_of(case)
+    header = [*launch_of(case), *metrics]
+    table = [header, [""] * 4 + [unit for _, unit in metrics.values()]]
+    for at, (launch, us) in enumerate(zip(launches, times, strict=True)):
+        own = metrics | {"gpu__time_duration.sum": (f"{1e-3 * us}", "ms")}
+        if launch["kernel"] != case["kernel"]:
+            own |= {"launch__registers_per_thread": ("200", "register/thread")}
+        shape = (f"({launch['threads']}, 1, 1)", f"({launch['blocks']}, 1, 1)")
+        table.append([str(at), f"void scope::{launch['kernel']}(P)", *shape, *(value for value, _ in own.values())])
+    raw_table = write_table(splash, table)
+    choice = ["--case", case["case_id"]]
+    found = splash.json("counters", LADDERS, *choice, "--ncu", raw_table, "--write", "with.h5")
+    assert found["kernels"][0]["launch_seconds"] == pytest.approx([1e-6 * us for us in times])
+    assert splash.json("counters", "with.h5", *choice) == found
+    before, after = (
+        next(k for k in splash.json("analyze", report, "--kernels", chosen)["kernels"] if k["case_id"] == case["case_id"])
+        for report in (LADDERS, "with.h5")
+    )
+    assert {launch["seconds_from"] for launch in before["kernels"]} == {"estimate"}
+    assert {launch["seconds_from"] for launch in after["kernels"]} == {"counters"}
+    assert after["kernel"] == launches[1]["kernel"]
+    shares = [launch["seconds"] / after["kernels"][1]["seconds"] for launch in after["kernels"]]
+    assert shares == pytest.approx([us / times[1] for us in times])

@@ -87,6 +87,24 @@ def test_an_empty_report_skips_every_plot(opened) -> None:
             function(empty)
 
 
+def on_the_cpu(ladders, rows: slice = slice(0, 3), beside: bool = False):
+    """The report with these of its cases as if they were a CPU's, and its ceilings; others are left out but where `beside`."""
+    import dataclasses
+
+    import xarray as xr
+
+    counted = np.flatnonzero(np.isfinite(ladders.results["executed_flops"].values))
+    results = ladders.results.isel(case=counted[:9] if beside else counted[rows]).copy(deep=True)
+    results["math_unit"].values[rows] = "cpu float32"
+    row = next(iter(ladders.ceilings.sizes))
+    measured = (("cpu fma", "float32", 2e11), ("cpu l2 read", "", 1e11), ("cpu dram read", "", 1e10), ("cpu dram copy", "", 2e10))
+    ceilings = ladders.ceilings.isel({row: [0] * len(measured)}).copy(deep=True)
+    for at, (name, dtype, rate) in enumerate(measured):
+        ceilings["name"].values[at], ceilings["dtype"].values[at], ceilings["measured"].values[at] = name, dtype, rate
+    ceilings = xr.concat([ladders.ceilings, ceilings], row) if beside else ceilings
+    return dataclasses.replace(ladders, results=results, ceilings=ceilings)
+
+
 def test_no_kernel_stands_above_its_roof(ladders) -> None:
     drawn = FIGURES["roofline"](ladders)
     assert "wmma" in [text.get_text() for text in drawn.legends[0].get_texts()]
@@ -122,6 +140,20 @@ def test_exponentials_have_a_panel_where_their_ceiling_was_measured(ladders) -> 
     assert 0 < sum(x.size for x, _ in dots) <= names.size
     for x, y in dots:
         assert (y <= np.minimum(top, x * rate)).all() and np.isfinite(x).all()
+
+
+def test_implementations_on_the_cpu_have_panels_of_their_own(ladders) -> None:
+    drawn = FIGURES["roofline"](on_the_cpu(ladders))
+    assert [axes.get_title("left") for axes in drawn.axes] == ["DRAM of the CPU", "L2 of the CPU"]
+    for axes, bandwidth in zip(drawn.axes, (2e10, 1e11), strict=True):
+        slope, *flats = [line for line in axes.lines if line.get_linestyle() == "-"]
+        (left, ridge), (low, top) = slope.get_data()
+        assert low / left == pytest.approx(bandwidth) and top == pytest.approx(2e11) and len(flats) == 1
+        assert low < top, "the slope rises to the rate, wherever the dots are"
+        dots = [line.get_data() for line in axes.lines if line.get_linestyle() == "None"]
+        assert sum(x.size for x, _ in dots) == 3
+    both = on_the_cpu(ladders, rows=slice(0, 3), beside=True)
+    assert len(FIGURES["roofline"](both).axes) == 4
 
 
 def test_a_report_without_ceilings_has_no_roofline(ladders) -> None:

@@ -6,13 +6,14 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from splash_attention.page.head import ceilings_table, claims_table, facts, notes, verdict_count
 from splash_attention.page.ladders import ladders
 from splash_attention.page.predicted import predicted
-from splash_attention.page.rooflines import rooflines
+from splash_attention.page.rooflines import OF_RECORDED, recorded_rooflines, rooflines
 from splash_attention.page.tables import encoded_table, tables
 from splash_attention.page.tradeoff import tradeoffs
 from splash_attention.reports import Report
@@ -22,7 +23,12 @@ SCRIPTS = ("plot.js", "table.js", "figures.js", "page.js")
 
 # id: heading, and a sentence below it.
 SECTIONS = {
-    "rooflines": ("Rooflines", "Executed FLOP/s over FLOPs a byte. A point is one kernel on one problem."),
+    "rooflines": (
+        "Rooflines",
+        "Executed FLOP/s over FLOPs a byte, and an exponential where their ceiling was measured. A point is one kernel on "
+        "one problem.",
+    ),
+    "recorded": ("Rooflines recorded on GPUs", "The same of reports that the project keeps, not of this run."),
     "predicted": (
         "Predicted against measured",
         "A mark is one kernel on one problem, predicted from other problems of that kernel. On the line they agree.",
@@ -35,9 +41,10 @@ SECTIONS = {
 }
 
 
-def page_of(report: Report) -> str:
-    """The whole page as one HTML document. What the report does not hold is left out."""
-    data = page_data(report)
+def page_of(report: Report, recorded: Sequence[Report] = ()) -> str:
+    """The whole page as one HTML document. What the report does not hold is left out. Of `recorded`, reports of other runs,
+    the rooflines are shown."""
+    data = page_data(report, recorded)
     style, script = _asset("page.css"), "\n".join(_asset(name) for name in SCRIPTS)
     written = {"claims": claims_table(report), "ceilings": ceilings_table(report)}
     words = {name: words for name, (_, words) in SECTIONS.items()} | {"claims": verdict_count(report)}
@@ -67,17 +74,30 @@ def page_of(report: Report) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
 
 
-def page_data(report: Report) -> dict:
-    """What the script draws."""
+def page_data(report: Report, recorded: Sequence[Report] = ()) -> dict:
+    """What the script draws. Tables of recorded reports stand behind the report's own, are marked, and hold what their points
+    say."""
     held = tables(report)
-    return {
+    data = {
         "name": report.path.stem,
         "results": [encoded_table(name, cases) for name, cases in held],
         "rooflines": rooflines(report, held),
         "predicted": predicted(held),
         "ladders": ladders(held),
         "tradeoffs": tradeoffs(held),
+        "recorded": [],
     }
+    for other in recorded:
+        of_other = tables(other)
+        found = recorded_rooflines(other, of_other, len(data["results"]))
+        if not found:
+            continue
+        data["recorded"].append(found)
+        for name, cases in of_other:
+            table = encoded_table(name, cases)
+            table["columns"] = [column for column in table["columns"] if column["name"] in OF_RECORDED]
+            data["results"].append({**table, "recorded": True})
+    return data
 
 
 def in_script(data: dict) -> str:

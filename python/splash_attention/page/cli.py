@@ -16,6 +16,7 @@ EXAMPLES = """\
 examples:
   python -m splash_attention.page report.h5
   python -m splash_attention.page data/reports/ladders-h200.h5 --out ladders.html
+  python -m splash_attention.page report.h5 --recorded data/reports/ladders-h200.h5
 
 exit codes: 0 done, 2 usage or no report
 """
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return _refuse_place(words.out, error)
     try:
-        html = page_of(open_report(words.report))
+        html = page_of(open_report(words.report), [open_report(path) for path in words.recorded])
     except ReportError as error:
         return _refuse(str(error))
     try:
@@ -58,6 +59,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("report", nargs="?", help="the HDF5 report of a run")
     parser.add_argument(
         "--out", type=Path, default=Path("page.html"), metavar="FILE", help="where to (default: page.html)"
+    )
+    parser.add_argument(
+        "--recorded",
+        action="append",
+        default=[],
+        metavar="REPORT",
+        help="also show the rooflines of this recorded report; may be repeated",
     )
     return parser
 

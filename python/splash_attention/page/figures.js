@@ -61,15 +61,31 @@ function figure(parent, title, words) {
 
 const experimentOf = ({ table }) => data.results[table].experiment;
 
+// The rooflines of one report: a legend, and a figure a panel.
+function rooflines(box, drawn) {
+  const kernels = drawn.flatMap(({ table, row }) => table.map((each, i) => ladderOf(each, row[i])));
+  const names = [...new Set(kernels)].sort();
+  const marks = names.map((words, i) => ({ words, shape: i, look: `c${i % 8}` }));
+  const panels = node("div", { class: "panels" });
+  const lines = [{ words: "measured", line: "roof" }, { words: "data sheet", line: "datasheet" }];
+  box.append(legend([...marks, ...lines]), panels);
+  for (const panel of drawn) roofline(panels, panel, names);
+}
+
 const DRAW = {
   rooflines(box) {
-    const kernels = data.rooflines.flatMap(({ table, row }) => table.map((each, i) => ladderOf(each, row[i])));
-    const names = [...new Set(kernels)].sort();
-    const marks = names.map((words, i) => ({ words, shape: i, look: `c${i % 8}` }));
-    const panels = node("div", { class: "panels" });
-    const lines = [{ words: "measured", line: "roof" }, { words: "data sheet", line: "datasheet" }];
-    box.append(legend([...marks, ...lines]), panels);
-    for (const panel of data.rooflines) roofline(panels, panel, names);
+    rooflines(box, data.rooflines);
+  },
+
+  recorded(box) {
+    const inside = node("div");
+    const show = (i) => {
+      inside.replaceChildren();
+      rooflines(inside, data.recorded[i].panels);
+    };
+    const names = data.recorded.map(({ title, machine }) => `${title} (${machine})`);
+    box.append(node("div", { class: "tools" }, chooser("Report", names, show)), inside);
+    show(0);
   },
 
   predicted(box) {
@@ -146,12 +162,13 @@ const DRAW = {
       const varying = columns.filter((column) => !constant.includes(column));
       const filled = varying.map((column) => ({ ...column, values: values(i, column.name) }));
       table = new VirtualTable(inside, `Results of ${experiment}`, filled, rows);
-      tools.replaceChildren(...(data.results.length > 1 ? [choice] : []),
+      tools.replaceChildren(...(own.length > 1 ? [choice] : []),
         filterInput("words, or column>value", (text) => table.filter(text)), table.count,
         csvButton(`${data.name}-${experiment}-shown.csv`, "CSV of these rows", () => table.csv()),
         csvButton(`${data.name}-results.csv`, "CSV of all results", allResults));
     };
-    const choice = chooser("Experiment", data.results.map(({ experiment, rows }) => `${experiment} (${rows})`), show);
+    const own = ownResults();
+    const choice = chooser("Experiment", own.map(({ experiment, rows }) => `${experiment} (${rows})`), show);
     box.append(tools, same, inside);
     show(0);
   },
@@ -162,9 +179,15 @@ function aboutOf(table, name) {
   return data.results[table].columns.find((column) => column.name === name)?.about.split(":")[0] || name;
 }
 
+// Without the tables of recorded reports, which stand behind.
+function ownResults() {
+  return data.results.filter(({ recorded }) => !recorded);
+}
+
 function allResults() {
-  const names = [...new Set(data.results.flatMap(({ columns }) => columns.map(({ name }) => name)))];
-  const rows = data.results.flatMap(({ rows: count }, table) => {
+  const own = ownResults();
+  const names = [...new Set(own.flatMap(({ columns }) => columns.map(({ name }) => name)))];
+  const rows = own.flatMap(({ rows: count }, table) => {
     const columns = names.map((name) => values(table, name));
     return Array.from({ length: count }, (_, row) => columns.map((column) => column?.[row] ?? null));
   });
@@ -172,7 +195,7 @@ function allResults() {
 }
 
 function roofline(parent, panel, names) {
-  const { level, unit, bandwidth, rate, table, row, intensity, share, above } = panel;
+  const { level, unit, axis, bandwidth, rate, table, row, intensity, share, above } = panel;
   const of = (name, i) => at(table[i], name, row[i]);
   const rateAt = (name) => table.map((_, i) => (of(name, i) === null ? null : of("executed_flops", i) / of(name, i)));
   const rates = rateAt("time_median"), lows = rateAt("time_high"), highs = rateAt("time_low");
@@ -182,11 +205,11 @@ function roofline(parent, panel, names) {
     const beside = datasheet === null ? "" : ` (data sheet ${withPrefix(datasheet, units)})`;
     return `${name} ${withPrefix(measured, units)}${beside}`;
   };
-  const plot = figure(parent, `${level}, ${unit}`, `${words(bandwidth, "B/s")}; ${words(rate, "FLOP/s")}`);
+  const plot = figure(parent, `${level}, ${unit}`, `${words(bandwidth, axis.units)}; ${words(rate, "FLOP/s")}`);
   const ridges = [0.4, 3].map((part) => (part * rate.measured) / bandwidth.measured);
   new Plot(plot, {
     label: `Roofline at ${level} in ${unit}`,
-    x: { label: `executed FLOP a byte asked of ${level} (counted)`, log: true, format: plainNumber, include: ridges },
+    x: { label: axis.words, log: true, format: plainNumber, include: ridges },
     y: { label: "executed FLOP/s", log: true, format: flops, include: [1.3 * (rate.datasheet ?? rate.measured)] },
     points: { x: intensity, y: rates, yLow: lows, yHigh: highs },
     looks: (i) => ({ shape: ladder[i], colour: `c${ladder[i] % 8}` }),
@@ -198,7 +221,7 @@ function roofline(parent, panel, names) {
         ["problem", of("problem", i)],
         ["rate", flops(rates[i]) + range(lows[i], highs[i], flops)],
         ...timeRows(table[i], row[i]),
-        ["intensity", `${plainNumber(intensity[i])} FLOP a byte`],
+        [axis.words, plainNumber(intensity[i])],
         ["share of this roof", percent(share[i])],
         ["verdict", of("verdict", i)],
       ],

@@ -10,12 +10,23 @@ import xarray as xr
 
 from splash_attention.page.tables import number
 from splash_attention.plots.data import present
-from splash_attention.plots.roofline import LEVELS, UNIT_WORDS, units_of
+from splash_attention.plots.roofline import CPU, UNIT_WORDS, Level, levels_of, rate_name, units_of
 from splash_attention.reports import Report
 
-NEEDED = ("implementation", "executed_flops", "time_median", "math_unit", "dtype")
-NEARER = {"DRAM": "L2", "L2": "shared memory"}
-SERVED_BY = {"DRAM": ("l2 read",), "L2": ("shared read",)}
+NEEDED = ("implementation", "executed_flops", "time_median", "math_unit")
+# What is nearer than a level, and the ceiling that tells whether it is fast enough.
+NEARER = {"DRAM": "L2", "L2": "shared memory", "DRAM of the CPU": "L2", "L2 of the CPU": "L1"}
+SERVED_BY = {
+    "DRAM": ("l2 read",),
+    "L2": ("shared read",),
+    "DRAM of the CPU": ("cpu l2 read",),
+    "L2 of the CPU": ("cpu l1 read",),
+}
+# What the page shows of a recorded report's kernels beside a run.
+OF_RECORDED = (
+    *("implementation", "executed_flops", "time_median", "time_low", "time_high", "verdict", "diagnosis", "finding"),
+    *("dram_bytes_counted", "l2_bytes_counted", "math_unit", "dtype", "exponentials"),
+)
 
 
 @dataclass(frozen=True)
@@ -57,18 +68,28 @@ def rooflines(report: Report, tables: list[tuple[str, xr.Dataset]]) -> list[dict
     panels = []
     units = [unit for unit in UNIT_WORDS if _rate(report, unit)]
     for unit in units:
-        for level, column, names, _ in LEVELS:
-            slopes = [found for name in names if (found := ceiling(report, name))]
+        for level in levels_of(report, unit.startswith(CPU)):
+            slopes = [found for name in level.ceilings if (found := ceiling(report, name))]
             if slopes:
                 slope = max(slopes, key=lambda found: found.measured)
-                panels += _panel(report, tables, unit, level, column, slope)
+                panels += _panel(report, tables, unit, level, slope)
     return panels
 
 
+def recorded_rooflines(report: Report, tables: list[tuple[str, xr.Dataset]], first: int) -> dict:
+    """Panels of a recorded report whose tables stand from place `first` on among the page's, or {} without any."""
+    panels = rooflines(report, tables)
+    for panel in panels:
+        panel["table"] = [first + table for table in panel["table"]]
+    ran_on = str(report.provenance.get("gpu") or report.provenance.get("cpu", ""))
+    return {"title": report.title, "machine": ran_on, "panels": panels} if panels else {}
+
+
 def _panel(
-    report: Report, tables: list[tuple[str, xr.Dataset]], unit: str, level: str, column: str, slope: Ceiling
+    report: Report, tables: list[tuple[str, xr.Dataset]], unit: str, kind: Level, slope: Ceiling
 ) -> list[dict]:
     """[the panel], or nothing where no kernel belongs in it."""
+    level, column = kind.title, kind.column
     flat = _rate(report, unit)
     points = []
     for table, (_, cases) in enumerate(tables):
@@ -94,7 +115,10 @@ def _panel(
     rate = {"name": UNIT_WORDS[unit], "measured": number(flat.measured), "datasheet": number(flat.datasheet)}
     columns = {name: [point.get(name) for point in points] for name in ("table", "row", "intensity", "share")}
     above = {str(at): point["above"] for at, point in enumerate(points) if "above" in point}
-    return [{"level": level, "unit": unit, "bandwidth": named, "rate": rate, **columns, "above": above}]
+    axis = {"words": kind.words, "units": kind.units}
+    return [
+        {"level": level, "unit": unit, "axis": axis, "bandwidth": named, "rate": rate, **columns, "above": above}
+    ]
 
 
 def point_of(cases: xr.Dataset, row: int, column: str) -> Point:
@@ -126,10 +150,14 @@ def check(report: Report, point: Point, level: str, unit: str, slope: Ceiling, f
 
 def _slope_check(report: Report, point: Point, level: str) -> dict:
     """Above a bandwidth: served by what is nearer, if that is fast enough, or not to be explained."""
+    if level not in NEARER:
+        return _said("none", False, "it needs more exponentials a second than were measured: the count is wrong")
     nearer, needed = NEARER[level], point.bytes / point.seconds
     faster = [found.measured for name in SERVED_BY[level] if (found := ceiling(report, name))]
     if faster and needed <= max(faster) and not (level == "DRAM" and point.cache == "cold"):
-        served = "L1 or shared memory serves" if level == "L2" else "L2 still holds from the call before"
+        of_l2 = "L1 serves" if "CPU" in level else "L1 or shared memory serves"
+        of_dram = "a cache still holds" if "CPU" in level else "L2 still holds"
+        served = of_l2 if level.startswith("L2") else f"{of_dram} from the call before"
         return _said("scope", True, f"what {served} is counted as asked of {level}; {nearer} is fast enough for it")
     return _said(
         "scope", False, f"{needed / 1e12:.3g} TB/s is more than {nearer} was measured to give: the bytes are wrong"
@@ -145,7 +173,8 @@ def _flat_check(report: Report, point: Point, unit: str, flat: Ceiling) -> dict:
     if point.useful_flops < point.flops and point.rate * point.useful_flops / point.flops <= flat.measured:
         words = "its useful work stays below the roof: work on pairs that are not selected is counted as executed"
         return _said("sparsity convention", False, words)
-    faster = [other for other in UNIT_WORDS if (found := _rate(report, other)) and found.measured >= point.rate]
+    side = [other for other in UNIT_WORDS if other.startswith(CPU) == unit.startswith(CPU)]
+    faster = [other for other in side if (found := _rate(report, other)) and found.measured >= point.rate]
     if faster:
         return _said("precision", False, f"{UNIT_WORDS[faster[0]]} units reach this, {UNIT_WORDS[unit]} ones do not")
     return _said("none", False, "neither interval, clock, sparsity convention nor precision explains it")
@@ -156,7 +185,7 @@ def _said(name: str, explains: bool, why: str) -> dict:
 
 
 def _rate(report: Report, unit: str) -> Ceiling | None:
-    return ceiling(report, "fma" if unit == "float32" else "tensor", unit)
+    return ceiling(report, *rate_name(unit))
 
 
 def ceiling(report: Report, name: str, dtype: str = "") -> Ceiling | None:

@@ -1,0 +1,20 @@
+#pragma once
+// The CPU's implementations below the processor's ceilings, as tables and as JSON.
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "analysis/cpu_roofline.h"
+
+namespace splash::cli {
+
+// Those whose implementation starts with prefix.
+std::vector<analysis::CpuCase> selected_cpu_cases(const analysis::Report& report, const std::string& prefix);
+
+// The processor's ceilings, and for each problem a table of where its cases stand.
+void print_cpu_cases(const analysis::Report& report, const std::vector<analysis::CpuCase>& cases);
+nlohmann::json cpu_cases_json(const analysis::Report& report, const std::vector<analysis::CpuCase>& cases);
+
+}  // namespace splash::cli
