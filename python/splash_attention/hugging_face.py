@@ -4,13 +4,19 @@
     hugging_face.register()
     model = AutoModelForCausalLM.from_config(config, attn_implementation="splash")
 
-α is ``splash_alpha`` of the attention module (a number, or a parameter of 1 or num_heads entries that is to be learned),
-else ``splash_alpha`` of the model's configuration, else 1.5.
+Three settings are read from the attention module, else from the model's configuration:
+
+- ``splash_alpha``: a number, or a list or parameter of 1 or num_heads entries; else 1.5.
+- ``splash_factor``: of the scale, a number, or a list or parameter of num_heads entries; else 1.
+- ``splash_k_keep``: only the k_keep largest scores of each row, a number, or a list of num_heads entries, where 0 keeps all; else all.
+
+``hugging_face.apply(model, "tuned.json")`` sets them from a file that splash_attention.language wrote.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from pathlib import Path
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -69,13 +75,76 @@ def attention_forward(
             "k_positions": attention_mask[:, 0, 0, : key.shape[2]],
         }
     causal = attention_mask is None and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    out = splash_attention(query, key, value, alpha=_alpha_of(module), causal=causal, scale=scaling, **positions)
+    out = attention_of_heads(
+        query, key, value, alpha=_setting(module, "splash_alpha", 1.5), factor=_setting(module, "splash_factor", 1.0),
+        k_keep=_setting(module, "splash_k_keep", None), causal=causal, scaling=scaling, **positions,
+    )  # fmt: skip
     return out.transpose(1, 2).contiguous(), None
 
 
-def _alpha_of(module: torch.nn.Module) -> Any:
-    alpha = getattr(module, "splash_alpha", None)
-    return getattr(module.config, "splash_alpha", 1.5) if alpha is None else alpha
+def attention_of_heads(
+    query: Tensor, key: Tensor, value: Tensor, *, alpha: Any = 1.5, factor: Any = 1.0, k_keep: int | Sequence[int] | None = None,
+    scaling: float | None = None, return_support: bool = False, **call: Any,
+) -> Any:  # fmt: skip
+    """splash_attention with a factor of the scale and a k_keep for each head.
+
+    query: [batch, heads, q_len, head_dim]; key, value: [batch, kv_heads, kv_len, head_dim]. factor: of scaling (None: 1/√head_dim), a
+    number, or a list or float32 tensor of heads entries, differentiable: by it the queries are multiplied, in float32, and rounded to
+    their dtype once more. k_keep: a number, or a list of heads entries, where 0 keeps all. call: what splash_attention takes besides.
+    Returns out, as query; with return_support (out, support [batch, heads, q_len]). Raises as splash_attention does.
+    """
+    if isinstance(factor, (list, tuple)) and len(set(factor)) == 1:
+        factor = factor[0]
+    if isinstance(factor, (int, float)):
+        scaling = factor * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    else:
+        given = factor if isinstance(factor, Tensor) else torch.tensor(factor, dtype=torch.float32, device=query.device)
+        factors = given.reshape(-1)
+        if factors.numel() not in (1, query.shape[1]):
+            raise ValueError(f"factor has {factors.numel()} entries; allowed: 1, or {query.shape[1]} (one a query head)")
+        query = (query * factors[:, None, None]).to(query.dtype)
+    if isinstance(k_keep, (list, tuple)):
+        if len(k_keep) != query.shape[1]:
+            raise ValueError(f"k_keep has {len(k_keep)} entries; allowed: 1, or {query.shape[1]} (one a query head)")
+        if len(set(k_keep)) > 1:
+            return _by_k_keep(query, key, value, alpha, k_keep, scaling, return_support, call)
+        k_keep = k_keep[0] or None
+    done = splash_attention(query, key, value, alpha=alpha, scale=scaling, k_keep=k_keep, return_aux=return_support, **call)
+    return (done[0], done[1].support) if return_support else done
+
+
+def _by_k_keep(
+    query: Tensor, key: Tensor, value: Tensor, alpha: Any, k_keep: Sequence[int], scaling: float | None, return_support: bool, call: Any
+) -> Any:
+    """One call for all heads of the same k_keep, each with its own copy of its key head."""
+    group = query.shape[1] // key.shape[1]
+    support = torch.empty(query.shape[:3], dtype=torch.int64, device=query.device)
+    parts: list[tuple[Tensor, Tensor]] = []
+    for keep in sorted(set(k_keep)):
+        heads = torch.tensor([head for head, kept in enumerate(k_keep) if kept == keep], device=query.device)
+        of_head = torch.as_tensor(alpha, device=query.device).reshape(-1)
+        done = splash_attention(
+            query[:, heads], key[:, heads // group], value[:, heads // group], scale=scaling, k_keep=keep or None,
+            alpha=of_head[heads] if of_head.numel() > 1 else alpha, return_aux=return_support, **call,
+        )  # fmt: skip
+        if return_support:
+            support[:, heads] = done[1].support.long()
+        parts.append((heads, done[0] if return_support else done))
+    order = torch.argsort(torch.cat([heads for heads, _ in parts]))
+    out = torch.cat([part for _, part in parts], 1)[:, order]
+    return (out, support) if return_support else out
+
+
+def apply(model: Any, method: Any) -> None:
+    """The attention of every layer from here on: method, a splash_attention.language.Method or the name of its file."""
+    from splash_attention.language import Method, apply
+
+    apply(model, Method.read(method) if isinstance(method, (str, Path)) else method)
+
+
+def _setting(module: torch.nn.Module, name: str, otherwise: Any) -> Any:
+    own = getattr(module, name, None)
+    return getattr(module.config, name, otherwise) if own is None else own
 
 
 def key_positions(

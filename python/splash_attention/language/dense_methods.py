@@ -1,0 +1,86 @@
+"""The methods that need all scores: some rows at a time, in float32. For studies of what a method costs in quality, not in time."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from splash_attention.functional import entmax
+from splash_attention.language.methods import Attention
+
+_SCORES = 1 << 27  # at once: 512 MiB of float32, and a few times that while they are sorted
+
+
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor, scaling: float, mask: Tensor | None) -> Tensor:
+    """PyTorch's fused one. Shapes as attention.Call's."""
+    grouped = q.shape[1] != k.shape[1]
+    if mask is None and q.shape[2] == k.shape[2]:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
+    seen = _seen(mask, 0, q.shape[2], q, k)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, 0], scale=scaling, enable_gqa=grouped)
+
+
+def dense_attention(
+    q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """(out, support [batch, heads, q_len]). Shapes as attention.Call's."""
+    kv_heads = k.shape[1]
+    factor = torch.as_tensor(how.factor, dtype=torch.float32, device=q.device).reshape(-1, 1, 1)
+    queries = (q.float() * (factor * scaling)).unflatten(1, (kv_heads, -1))  # [batch, kv_heads, group, q_len, head_dim]
+    keys, values = k.float()[:, :, None], v.float()[:, :, None]
+    rows = max(1, _SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
+    outs, supports = [], []
+    for begin in range(0, q.shape[2], rows):
+        part = queries[:, :, :, begin : begin + rows]
+        seen = _seen(mask, begin, part.shape[3], q, k)
+        scores = (part @ keys.transpose(-1, -2)).masked_fill(~seen, -torch.inf)
+        p = weights(scores, how, begin + k.shape[2] - q.shape[2])
+        outs.append((p @ values).flatten(1, 2).to(q.dtype))
+        supports.append((p > 0).sum(-1).flatten(1, 2))
+    return torch.cat(outs, 2), torch.cat(supports, 2)
+
+
+def weights(scores: Tensor, how: Attention, first: int) -> Tensor:
+    """p of each row. scores: [batch, kv_heads, group, rows, kv_len], -inf where masked; first: the key that is the first row's own."""
+    if how.kind == "power":
+        powers = scores.clamp(min=0) ** _per_head(how.alpha, scores)
+        return powers / powers.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+    if how.kind == "window-softmax":
+        own = torch.arange(first, first + scores.shape[-2], device=scores.device)[:, None]
+        key = torch.arange(scores.shape[-1], device=scores.device)
+        scores = scores.masked_fill((key <= own - how.window) & (key >= how.sink), -torch.inf)
+    elif how.k_keep is not None:
+        scores = _largest(scores, how)
+    if how.kind == "entmax":
+        return entmax(scores, _per_head(how.alpha, scores)[..., 0])
+    return torch.softmax(scores, -1).nan_to_num(0.0)  # a row without keys is zero
+
+
+def _largest(scores: Tensor, how: Attention) -> Tensor:
+    """Only the k_keep largest of each row, or of each block of a row."""
+    length = scores.shape[-1]
+    block = length if how.block is None else min(how.block, length)
+    blocks = F.pad(scores, (0, -length % block), value=-torch.inf).unflatten(-1, (-1, block))
+    keep = torch.as_tensor(how.k_keep, device=scores.device).reshape(-1)
+    keep = torch.where(keep == 0, block, keep).clamp(max=block)
+    best = blocks.topk(int(keep.max()), -1)
+    if keep.numel() > 1:
+        beyond = torch.arange(best.values.shape[-1], device=scores.device) >= keep.view(1, *scores.shape[1:3], 1, 1, 1)
+        best = type(best)((best.values.masked_fill(beyond, -torch.inf), best.indices))
+    kept = torch.full_like(blocks, -torch.inf).scatter(-1, best.indices, best.values)
+    return kept.flatten(-2)[..., :length]
+
+
+def _per_head(values: float | tuple[float, ...], scores: Tensor) -> Tensor:
+    """To broadcast with scores."""
+    given = torch.as_tensor(values, dtype=torch.float32, device=scores.device)
+    return given.expand(scores.shape[1] * scores.shape[2]).reshape(1, *scores.shape[1:3], 1, 1)
+
+
+def _seen(mask: Tensor | None, begin: int, rows: int, q: Tensor, k: Tensor) -> Tensor:
+    """[batch or 1, 1, 1, rows, kv_len]: which keys the rows from `begin` on see."""
+    row = torch.arange(begin, begin + rows, device=q.device)[:, None]
+    if mask is None:
+        return (torch.arange(k.shape[2], device=q.device) <= row + (k.shape[2] - q.shape[2]))[None, None, None]
+    return (mask[:, 0, 0, None, : k.shape[2]] <= row)[:, None, None]

