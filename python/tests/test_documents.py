@@ -204,7 +204,7 @@ def begin(folder: Path, words: list[str], environment: dict[str, str]) -> str:
     started = subprocess.Popen(
         words,
         cwd=folder,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "SPLASH_PYTHON": sys.executable, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
