@@ -9,6 +9,7 @@
 #include "analysis/hdf5/file.h"
 #include "analysis/report/io.h"
 #include "analysis/report/seal.h"
+#include "analysis/tests/example_capture.h"
 #include "analysis/tests/example_report.h"
 #include "experiments/runner/journal.h"
 #include "gpu/engine/tuned.h"
@@ -53,6 +54,7 @@ void write_captures(const fs::path& source, const fs::path& folder) {
   text.create_texts("token", {16}, std::span(tokens).first(16));
   const std::vector<std::byte> image = file.image();
   write(folder / "corner", {reinterpret_cast<const char*>(image.data()), image.size()});
+  analysis::testing::write_capture(folder / "heads", {});
 }
 
 void write_toml(const fs::path& source, const fs::path& folder) {

@@ -73,7 +73,8 @@ json list_kinds() {
                             {"default", experiments::to_json(p.default_value)},
                             {"units", p.units},
                             {"long_name", p.long_name},
-                            {"allowed", p.allowed}});
+                            {"allowed", p.allowed},
+                            {"file_endings", p.file_endings}});
     }
     for (const analysis::ColumnInfo& c : kind->columns()) {
       columns.push_back(
@@ -94,7 +95,9 @@ void print_kinds(const json& list) {
     TextTable table({"  parameter", "type", "default", "what it is"});
     for (const json& p : kind["parameters"]) {
       std::string what = p["long_name"];
-      const auto allowed = p["allowed"].get<std::vector<std::string>>();
+      auto allowed = p["allowed"].get<std::vector<std::string>>();
+      for (const std::string& end : p["file_endings"].get<std::vector<std::string>>())
+        allowed.push_back("FILE" + end);
       if (!allowed.empty()) what += fmt::format(" ({})", list_words(allowed));
       const json& value = p["default"];
       table.add({{"  " + p["name"].get<std::string>()},

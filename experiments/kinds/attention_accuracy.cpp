@@ -142,6 +142,8 @@ class AttentionAccuracy : public Kind {
     return list;
   }
 
+  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
+
   void check(const Parameters& p) const override {
     check_inputs(p);
     const Selection selection{scope_of(p), get_integer(p, "k_keep"), get_integer(p, "block")};

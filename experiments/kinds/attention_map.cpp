@@ -44,11 +44,19 @@ class AttentionMap : public Kind {
     return list;
   }
 
+  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
+
   void check(const Parameters& p) const override {
     check_inputs(p);
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
     Selection{.k_keep = get_integer(p, "k_keep")}.validate({});
     if (get_integer(p, "tokens") < 1) throw InvalidArgument("tokens must be at least 1");
+    if (!is_of_file(p)) return;
+    const AttentionShape& shape = open_tensor_file(get_text(p, "input")).call(get_integer(p, "call")).shape;
+    if (shape.q_len != shape.kv_len)
+      throw InvalidArgument(fmt::format(
+          "attention-map shows calls of as many queries as keys; call {} of {} has {} queries and {} keys",
+          get_integer(p, "call"), get_text(p, "input"), shape.q_len, shape.kv_len));
   }
 
   Parameters used(const Parameters& p) const override {

@@ -13,6 +13,7 @@
 #include "experiments/kinds/counted_backward.h"
 #include "experiments/kinds/counted_kernel.h"
 #include "experiments/kinds/gpu_attention_columns.h"
+#include "experiments/kinds/gpu_file_problem.h"
 #include "experiments/kinds/gpu_problem.h"
 #include "experiments/kinds/gpu_support.h"
 #include "experiments/kinds/planned_kernel.h"
@@ -263,6 +264,7 @@ CaseResult measure_peer(const Parameters& p, const AttentionSpec& spec) {
                           .dtype = get_text(p, "dtype"),
                           .causal = get_text(p, "mask") != "none",
                           .alpha = entmax ? std::optional(get_number(p, "alpha")) : std::nullopt,
+                          .scale = spec.scale != 0 ? std::optional(spec.scale) : std::nullopt,
                           .timing = timing_of(p),
                           .inputs_key = problem_key(p)},
                          *inputs, d_out.get());
@@ -315,7 +317,7 @@ class GpuAttention : public Kind {
                     "1",
                     "queries of the last batch entry that are held against the oracle",
                     {}});
-    list.push_back(input_parameter());
+    for (ParameterInfo& info : problem_input_parameters()) list.push_back(std::move(info));
     for (ParameterInfo& info : problem_parameters()) list.push_back(std::move(info));
     return list;
   }
@@ -334,6 +336,8 @@ class GpuAttention : public Kind {
     }
     return rungs;
   }
+
+  void add_from_inputs(Parameters& set) const override { add_file_problem(set); }
 
   void check(const Parameters& p) const override {
     check_problem(p);

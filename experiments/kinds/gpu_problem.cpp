@@ -10,6 +10,7 @@
 #include "core/random.h"
 #include "core/workload.h"
 #include "cpu_ref/attention/backward.h"
+#include "experiments/kinds/gpu_file_problem.h"
 #include "experiments/kinds/inputs.h"
 #include "experiments/kinds/lru_cache.h"
 #include "experiments/runner/value.h"
@@ -25,6 +26,7 @@ AttentionShape shape_of(const Parameters& p) {
           get_integer(p, "q_len"), get_integer(p, "kv_len"),  get_integer(p, "head_dim")};
 }
 
+// Of MiniLM's texts or of a file.
 bool of_capture(const Parameters& p) {
   return get_text(p, "input") != kGaussian;
 }
@@ -116,13 +118,25 @@ std::vector<ParameterInfo> problem_parameters() {
   };
 }
 
-ParameterInfo input_parameter() {
-  return {"input",
-          ParameterType::text,
-          std::string(kGaussian),
-          "",
-          "Gaussian q, k and v, or every layer (batch) and head of MiniLM on a text",
-          {kGaussian, "gpl-3", "gfdl-1.3"}};
+std::vector<ParameterInfo> problem_input_parameters() {
+  using enum ParameterType;
+  return {
+      {"input",
+       text,
+       std::string(kGaussian),
+       "",
+       "Gaussian q, k and v, every layer (batch) and head of MiniLM on a text, or a file of q, k and v",
+       {kGaussian, "gpl-3", "gfdl-1.3"},
+       tensor_file_endings()},
+      {"call", integer, int64_t{0}, "1", "call of the model, of those that a file holds, from 0", {}},
+      {"layer", integer, kAllLayers, "1", "layer of a file; -1: all, a batch entry each", {}},
+      {"scale",
+       number,
+       0.0,
+       "1",
+       "scores are scale <q, k>, of a file: its own unless set; 0, and elsewhere: 1/sqrt(head_dim)",
+       {}},
+  };
 }
 
 void check_problem(const Parameters& p) {
@@ -142,6 +156,10 @@ void check_problem(const Parameters& p) {
 }
 
 void check_input(const Parameters& p) {
+  if (is_of_file(p)) return check_file_problem(p, shape_of(p));
+  if (const double scale = get_number(p, "scale"); scale != 0)
+    throw InvalidArgument(fmt::format(
+        "scale is {}; only with a file as input can it be set, others have 1/sqrt(head_dim)", scale));
   if (!of_capture(p)) return;
   const std::string& text = get_text(p, "input");
   const auto extents = analysis::hdf5::read_extents(captures_path(), text + "/q", 4);
@@ -164,14 +182,19 @@ void keep_used_problem(Parameters& p, bool seeded) {
   if (!in_blocks && selection != SelectionKind::top_k_row) p.erase("k_keep");
   if (!in_blocks && !shared) p.erase("block");
   if (!shared) p.erase("share");
+  if (is_of_file(p)) {
+    p["scale"] = scale_of(p);
+  } else {
+    for (const char* name : {"call", "layer", "scale"}) p.erase(name);
+  }
   if (!of_capture(p)) return;
   p.erase("query_variance");
   if (!shared && !seeded) p.erase("seed");
 }
 
 std::string problem_key(const Parameters& p) {
-  std::string key = get_text(p, "input");
-  if (of_capture(p)) key += " " + captures_hash();
+  std::string key = is_of_file(p) ? file_problem_key(p) : get_text(p, "input");
+  if (of_capture(p) && !is_of_file(p)) key += " " + captures_hash();
   const char* separator = ": ";
   for (const ParameterInfo& info : problem_parameters()) {
     key += fmt::format("{}{} {}", separator, info.name, to_text(p.at(info.name)));
@@ -184,6 +207,8 @@ AttentionSpec problem_spec(const Parameters& p) {
   AttentionSpec spec;
   spec.shape = shape_of(p);
   spec.normalizer = {normalizer_from_string(get_text(p, "normalizer")), {get_number(p, "alpha")}};
+  if (p.contains("input") && is_of_file(p))
+    spec.scale = scale_of(p);  // of recorded kernels only the problem is known
   spec.mask = mask_of(p);
   spec.selection = {.kind = selection_from_string(get_text(p, "selection")),
                     .k_keep = get_integer(p, "k_keep"),
@@ -201,9 +226,11 @@ Dtype problem_dtype(const Parameters& p) {
 std::shared_ptr<const AttentionInputs<float>> problem_inputs(const Parameters& p) {
   static LruCache<AttentionInputs<float>> cache(int64_t{2} << 30);
   const AttentionShape shape = shape_of(p);
-  const std::string key = fmt::format("{} {} variance {} seed {}", get_text(p, "input"), to_string(shape),
+  const std::string input = is_of_file(p) ? file_problem_key(p) : get_text(p, "input");
+  const std::string key = fmt::format("{} {} variance {} seed {}", input, to_string(shape),
                                       get_number(p, "query_variance"), get_integer(p, "seed"));
   const auto make = [&]() -> AttentionInputs<float> {
+    if (is_of_file(p)) return load_file_problem(p);
     if (!of_capture(p)) return make_inputs<float>(workload_of(p), shape);
     return {captured_layers(p, "q"), captured_layers(p, "k"), captured_layers(p, "v")};
   };

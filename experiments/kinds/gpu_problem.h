@@ -18,10 +18,10 @@ namespace splash::experiments {
 // query_variance, seed.
 std::vector<ParameterInfo> problem_parameters();
 
-// What q, k and v are, the parameter `input`: "gaussian", or a text: every layer of the captured model, a
-// batch entry each, with all its heads.
-ParameterInfo input_parameter();
-// Throws InvalidArgument where a capture has other extents than the problem.
+// What q, k and v are. input: "gaussian"; or a text: every layer of the captured model, a batch entry each,
+// with all its heads; or a file of tensors, of which call, layer and scale tell more (gpu_file_problem.h).
+std::vector<ParameterInfo> problem_input_parameters();
+// Throws InvalidArgument where a capture has other extents than the problem, or scale is set without a file.
 void check_input(const Parameters& parameters);
 
 // Throws InvalidArgument where they do not fit together.
@@ -31,7 +31,7 @@ void check_problem(const Parameters& parameters);
 // shared keys.
 void keep_used_problem(Parameters& parameters, bool seeded);
 
-// The words that name problem and inputs; a captured file by its hash.
+// The words that name problem and inputs; a captured or named file by its hash.
 std::string problem_key(const Parameters& parameters);
 
 AttentionSpec problem_spec(const Parameters& parameters);

@@ -58,6 +58,8 @@ class Gradient : public Kind {
     return list;
   }
 
+  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
+
   void check(const Parameters& p) const override {
     check_inputs(p);
     Selection{.k_keep = get_integer(p, "k_keep"), .block = get_integer(p, "block")}.validate({});

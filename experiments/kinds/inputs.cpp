@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include <fmt/format.h>
 
 #include "analysis/hdf5/file.h"
 #include "core/error.h"
-#include "core/text_file.h"
 #include "core/workload.h"
+#include "experiments/kinds/file_inputs.h"
 #include "experiments/kinds/lru_cache.h"
 
 namespace splash::experiments {
@@ -70,16 +68,6 @@ void require_index(const char* name, int64_t value, int64_t count, const std::st
       fmt::format("{} is {}; the capture of {} has {} 0 to {}", name, value, text, name, count - 1));
 }
 
-std::string file_hash(const std::string& path) {
-  require_regular_file("the captured inputs", path);
-  std::ifstream file(path, std::ios::binary);
-  uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
-  for (std::istreambuf_iterator<char> it(file), end; it != end; ++it) {
-    hash = (hash ^ static_cast<unsigned char>(*it)) * 0x100000001b3ull;
-  }
-  return fmt::format("{:016x}", hash);
-}
-
 }  // namespace
 
 std::string captures_path() {
@@ -95,7 +83,7 @@ std::string captures_path() {
 }
 
 const std::string& captures_hash() {
-  static const std::string hash = file_hash(captures_path());
+  static const std::string hash = file_hash("the captured inputs", captures_path());
   return hash;
 }
 
@@ -106,20 +94,43 @@ std::vector<ParameterInfo> input_parameters() {
        text,
        std::string(kCaptured),
        "",
-       "captured model, or synthetic workload",
-       {kCaptured, "gaussian", "clustered", "local", "sink", "ties"}},
+       "captured model, synthetic workload, or a file of q, k and v",
+       {kCaptured, "gaussian", "clustered", "local", "sink", "ties"},
+       tensor_file_endings()},
       {"text", text, std::string("gpl-3"), "", "captured text (minilm only)", {"gpl-3", "gfdl-1.3"}},
-      {"layer", integer, int64_t{0}, "1", "layer of the captured model, from 0", {}},
-      {"head", integer, int64_t{0}, "1", "head of the captured layer, from 0", {}},
-      {"length", integer, int64_t{1024}, "1", "tokens: of a capture as they are, else as asked for", {}},
+      {"layer", integer, int64_t{0}, "1", "layer of the captured model, from 0; of a file, its first", {}},
+      {"head", integer, int64_t{0}, "1", "query head of the captured layer, from 0", {}},
+      {"call", integer, int64_t{0}, "1", "call of the model, of those that a file holds, from 0", {}},
+      {"batch_entry", integer, int64_t{0}, "1", "batch entry of a file's call, from 0", {}},
+      {"scale",
+       number,
+       0.0,
+       "1",
+       "scores are scale <q, k>, of a file: its own unless set; 0, and elsewhere: 1/sqrt(head_dim)",
+       {}},
+      {"length",
+       integer,
+       int64_t{1024},
+       "1",
+       "tokens: of a capture as they are, of a file all or the first ones, else as asked for",
+       {}},
       {"head_dim", integer, int64_t{64}, "1", "head dimension: of a capture as it is, else as asked for", {}},
       {"seed", integer, int64_t{1}, "1", "seed of a synthetic workload", {}},
       {"query_variance", number, 6.0, "1", "variance of synthetic queries; 6 is AdaSplash's", {}},
-      {"causal", flag, false, "1", "whether a query sees only itself and earlier keys", {}},
+      {"causal",
+       flag,
+       false,
+       "1",
+       "whether a query sees only itself and earlier keys; of a file, as it says unless set",
+       {}},
   };
 }
 
 void check_inputs(const Parameters& p) {
+  if (is_of_file(p)) return check_file_inputs(p);
+  if (const double scale = get_number(p, "scale"); scale != 0)
+    throw InvalidArgument(fmt::format(
+        "scale is {}; only with a file as input can it be set, others have 1/sqrt(head_dim)", scale));
   if (!is_captured(p)) {
     drawn_workload(p).validate();
     synthetic_shape(p).validate();
@@ -132,6 +143,12 @@ void check_inputs(const Parameters& p) {
 }
 
 void keep_used_inputs(Parameters& p) {
+  if (is_of_file(p)) {
+    p["scale"] = scale_of(p);
+    for (const char* name : {"text", "seed", "query_variance"}) p.erase(name);
+    return;
+  }
+  for (const char* name : {"call", "batch_entry", "scale"}) p.erase(name);
   if (is_captured(p)) {
     const hdf5::Extents& extents = captured_extents(get_text(p, "text"));
     p["length"] = extents.at(2);
@@ -145,6 +162,7 @@ void keep_used_inputs(Parameters& p) {
 }
 
 std::string input_key(const Parameters& p) {
+  if (is_of_file(p)) return file_input_key(p);
   if (is_captured(p)) {
     return fmt::format("minilm {} {} {}", get_text(p, "text"), get_integer(p, "layer"),
                        get_integer(p, "head"));
@@ -160,6 +178,7 @@ std::string input_fingerprint(const Parameters& p) {
 std::shared_ptr<const AttentionInputs<double>> load_inputs(const Parameters& p) {
   static LruCache<AttentionInputs<double>> cache(int64_t{64} << 20);
   const auto make = [&]() -> AttentionInputs<double> {
+    if (is_of_file(p)) return load_file_inputs(p);
     if (!is_captured(p)) return make_inputs<double>(drawn_workload(p), synthetic_shape(p));
     return {captured_tensor(p, "q"), captured_tensor(p, "k"), captured_tensor(p, "v")};
   };
@@ -171,6 +190,7 @@ std::shared_ptr<const AttentionInputs<double>> load_inputs(const Parameters& p) 
 AttentionSpec input_spec(const Parameters& p, const AttentionInputs<double>& inputs) {
   AttentionSpec spec;
   spec.shape = inputs.shape();
+  if (is_of_file(p)) spec.scale = scale_of(p);
   spec.mask.causal = get_flag(p, "causal");
   return spec;
 }

@@ -21,9 +21,19 @@ namespace {
 using cpu_ref::PredictorMode;
 using cpu_ref::ThresholdPredictor;
 
-Parameters with_text(Parameters p, const std::string& text) {
-  p["text"] = text;
+// The head to judge on: of another text, or of another call of a file.
+Parameters judged_of(Parameters p) {
+  if (is_of_file(p)) {
+    const int64_t call = get_integer(p, "eval_call");
+    return of_other_call(std::move(p), call);
+  }
+  p["text"] = get_text(p, "eval_text");
   return p;
+}
+
+bool same_inputs(const Parameters& p) {
+  return is_of_file(p) ? get_integer(p, "call") == get_integer(p, "eval_call")
+                       : get_text(p, "text") == get_text(p, "eval_text");
 }
 
 class LearnedThreshold : public Kind {
@@ -42,6 +52,12 @@ class LearnedThreshold : public Kind {
                     "",
                     "captured text to judge on; the same as `text`: train on even rows, judge on odd ones",
                     {"gpl-3", "gfdl-1.3"}});
+    list.push_back({"eval_call",
+                    integer,
+                    int64_t{0},
+                    "1",
+                    "call of a file to judge on; the same as `call`: train on even rows, judge on odd ones",
+                    {}});
     list.push_back({"alpha", number, 1.5, "1", "entmax's alpha, at most 2", {}});
     list.push_back({"steps", integer, int64_t{400}, "1", "Adam steps, all training rows in each", {}});
     list.push_back({"learning_rate", number, 0.02, "1", "Adam's learning rate", {}});
@@ -93,11 +109,13 @@ class LearnedThreshold : public Kind {
     };
   }
 
+  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
+
   void check(const Parameters& p) const override {
-    if (get_text(p, "input") != "minilm")
-      throw InvalidArgument("learned-threshold works on captures: input = \"minilm\"");
+    if (get_text(p, "input") != "minilm" && !is_of_file(p))
+      throw InvalidArgument("learned-threshold works on captures: input = \"minilm\", or a file");
     check_inputs(p);
-    check_inputs(with_text(p, get_text(p, "eval_text")));
+    check_inputs(judged_of(p));
     const double alpha = get_number(p, "alpha");
     require_entmax_alpha(alpha);
     if (alpha > 2) {
@@ -110,20 +128,20 @@ class LearnedThreshold : public Kind {
   Parameters used(const Parameters& p) const override {
     Parameters kept = p;
     keep_used_inputs(kept);
+    kept.erase(is_of_file(p) ? "eval_text" : "eval_call");
     return kept;
   }
 
   std::string input_hash(const Parameters& p) const override {
-    return input_fingerprint(p) + " " + input_fingerprint(with_text(p, get_text(p, "eval_text")));
+    return input_fingerprint(p) + " " + input_fingerprint(judged_of(p));
   }
 
   CaseResult evaluate(const Parameters& p) const override {
-    const Parameters judged = with_text(p, get_text(p, "eval_text"));
-    const bool same_text = get_text(p, "text") == get_text(p, "eval_text");
+    const Parameters judged = judged_of(p);
     auto train = threshold_samples(p);
     auto test = threshold_samples(judged);
     const auto rows = test;
-    if (same_text) {
+    if (same_inputs(p)) {
       std::erase_if(train, [](const ThresholdSample& s) { return s.row % 2 == 1; });
       std::erase_if(test, [](const ThresholdSample& s) { return s.row % 2 == 0; });
     }

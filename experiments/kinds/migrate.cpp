@@ -59,7 +59,7 @@ int64_t migrate_parameters(Report& report) {
       return report.find(info.name) == nullptr;
     });
     const Parameters recorded = recorded_parameters(report, row, declared, kind->second->name());
-    const Parameters used = kind->second->used(completed(*kind->second, recorded));
+    const Parameters used = kind->second->used(with_defaults(*kind->second, recorded));
     for (const ParameterInfo& info : declared) {
       Column& column = *report.find(info.name);
       column.info.long_name = info.long_name;

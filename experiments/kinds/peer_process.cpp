@@ -69,7 +69,8 @@ void read_tensor(const fs::path& path, Tensor<float>& tensor) {
   if (!file) throw Error(fmt::format("{} does not hold {} bytes", path.string(), bytes_of(tensor)));
 }
 
-PeerProcess::PeerProcess(const std::string& script) : script_(script) {
+PeerProcess::PeerProcess(const std::string& script, const std::string& packages)
+    : script_(script), packages_(packages) {
   const std::string program = python();
   const std::string path = (fs::path(project_root()) / "experiments/peers" / script).string();
   const std::string errors = (folder_ / "errors").string();
@@ -136,7 +137,7 @@ nlohmann::json PeerProcess::ask(const nlohmann::json& request) {
     unavailable_ = errors;
   }
   return {{"unavailable",
-           fmt::format("{} (set SPLASH_PEER_PYTHON to a Python that has torch and entmax)", unavailable_)}};
+           fmt::format("{} (set SPLASH_PEER_PYTHON to a Python that has {})", unavailable_, packages_)}};
 }
 
 }  // namespace splash::experiments

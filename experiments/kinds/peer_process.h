@@ -34,7 +34,8 @@ void read_tensor(const std::filesystem::path& path, Tensor<float>& tensor);
 class PeerProcess {
  public:
   // `script`: a file of experiments/peers. Runs with $SPLASH_PEER_PYTHON, else $SPLASH_PYTHON, else python3.
-  explicit PeerProcess(const std::string& script);
+  // `packages`: what it needs, for the answer where that is missing.
+  explicit PeerProcess(const std::string& script, const std::string& packages = "torch and entmax");
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
@@ -49,7 +50,7 @@ class PeerProcess {
   bool receive(std::string& line);
 
   ScratchFolder folder_;
-  std::string script_, pending_, unavailable_;
+  std::string script_, packages_, pending_, unavailable_;
   pid_t child_ = -1;
   int to_child_ = -1, from_child_ = -1;
 };

@@ -146,6 +146,8 @@ class TileBounds : public Kind {
     return list;
   }
 
+  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
+
   void check(const Parameters& p) const override {
     check_inputs(p);
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});

@@ -65,6 +65,7 @@ TorchGpuResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<
   nlohmann::json request = request_of(job.backend, job.dtype, job.timing, key, peer);
   request["causal"] = job.causal;
   request["alpha"] = job.alpha ? nlohmann::json(*job.alpha) : nlohmann::json();
+  request["scale"] = job.scale ? nlohmann::json(*job.scale) : nlohmann::json();
   request["backward"] = d_out != nullptr;
   request["shape"] = {shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len, shape.head_dim};
   TorchGpuResult result = ask(peer, request);

@@ -16,6 +16,7 @@ struct TorchGpuJob {
   std::string dtype;
   bool causal = false;
   std::optional<double> alpha{};  // of entmax; none: softmax. Each backend computes one of the two
+  std::optional<double> scale{};  // none: 1/sqrt(head_dim)
   gpu::TimingOptions timing{};
   std::string inputs_key;  // equal keys: equal inputs, which then are not sent again
 };

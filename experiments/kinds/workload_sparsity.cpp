@@ -60,6 +60,8 @@ class WorkloadSparsity : public Kind {
     return list;
   }
 
+  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
+
   void check(const Parameters& p) const override {
     check_inputs(p);
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
@@ -77,10 +79,9 @@ class WorkloadSparsity : public Kind {
   // In float32 with the screened forward, so that long sequences cost one product; the supports are exact for
   // the scores in float32.
   CaseResult evaluate(const Parameters& p) const override {
-    const auto inputs = load_inputs(p)->cast<float>();
-    AttentionSpec spec;
-    spec.shape = inputs.shape();
-    spec.mask.causal = get_flag(p, "causal");
+    const auto loaded = load_inputs(p);
+    const auto inputs = loaded->cast<float>();
+    AttentionSpec spec = input_spec(p, *loaded);
     spec.normalizer = {NormalizerKind::entmax, {get_number(p, "alpha")}};
     if (const int64_t k_keep = get_integer(p, "k_keep"); k_keep > 0) {
       spec.selection = {.kind = SelectionKind::top_k_row, .k_keep = k_keep};

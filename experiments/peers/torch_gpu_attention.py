@@ -1,13 +1,14 @@
 """PyTorch's dense attention, AdaSplash, and our own package on the GPU, timed as our own kernels are; one process for many jobs.
 
-Reads one JSON object a line: backend, dtype, causal, alpha (of entmax; null: softmax), backward, method, cache, samples,
-budget, warm_up, key, folder, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim). The folder holds q, k, v and, with
+Reads one JSON object a line: backend, dtype, causal, alpha (of entmax; null: softmax), scale (null: 1/sqrt(head_dim)), backward,
+method, cache, samples, budget, warm_up, key, folder, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim). The folder holds q, k, v and, with
 backward, d_out as raw float32; they are read again where `key` differs from the job before. Leaves the output there as
 out.f32, with backward the gradient of q as d_q.f32, and answers one JSON object a line: seconds, peak_memory_bytes,
 version, or {"unavailable": why}.
 """
 
 import json
+import math
 import os
 import sys
 
@@ -92,7 +93,10 @@ def time_call(call, job):
 
 
 def dense(job, q, k, v):
-    options = {"is_causal": job["causal"], "enable_gqa": q.shape[1] != k.shape[1]}
+    causal = job["causal"] and q.shape[2] > 1  # one query, the last, sees all keys
+    if causal and q.shape[2] != k.shape[2]:
+        raise Unavailable(f"PyTorch's causal mask meets the keys at their start, another mask with {q.shape[2]} queries and {k.shape[2]} keys")
+    options = {"is_causal": causal, "scale": job["scale"], "enable_gqa": q.shape[1] != k.shape[1]}
     return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
 
 
@@ -102,6 +106,8 @@ def adasplash(job, q, k, v):
 
     if q.shape[2] != k.shape[2]:
         raise Unavailable(f"{job['backend']} takes as many queries as keys, not {q.shape[2]} and {k.shape[2]}")
+    if job["scale"] is not None and not math.isclose(job["scale"], q.shape[3] ** -0.5):
+        raise Unavailable(f"{job['backend']} has the scale 1/sqrt(head_dim), not {job['scale']}")
     if job["backend"] == "adasplash2":
         if not job["causal"] or job["alpha"] != 1.5:
             raise Unavailable("adasplash2 takes a causal mask and alpha 1.5 only")
@@ -115,7 +121,7 @@ def splash(job, q, k, v):
     """Our own attention as a user of the Python package calls it."""
     from splash_attention import splash_attention
 
-    return lambda: splash_attention(q, k, v, alpha=job["alpha"], causal=job["causal"])
+    return lambda: splash_attention(q, k, v, alpha=job["alpha"], causal=job["causal"], scale=job["scale"])
 
 
 ENTMAX = {"adasplash": adasplash, "adasplash2": adasplash, "splash": splash}

@@ -102,7 +102,7 @@ std::vector<Parameters> expand(const Definition& definition, const Profile& prof
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", definition.file, error.what()));
   }
-  std::vector<Parameters> cases{completed(kind, profile.fixed)};
+  std::vector<Parameters> cases{profile.fixed};
   // Multiplies every case so far; the newest factor changes fastest.
   auto multiply = [&](std::size_t steps, auto&& set) {
     std::vector<Parameters> product;
@@ -126,12 +126,10 @@ std::vector<Parameters> expand(const Definition& definition, const Profile& prof
   }
 
   std::set<Parameters> seen;
-  for (const Parameters& parameters : cases) {
-    if (!seen.insert(parameters).second) {
-      throw InvalidArgument(
-          fmt::format("{}: two cases have the same parameters: {}", definition.file, describe(parameters)));
-    }
+  for (Parameters& parameters : cases) {
     try {
+      parameters = completed(kind, parameters);
+      if (!seen.insert(parameters).second) throw InvalidArgument("two cases have the same parameters");
       kind.check(parameters);
     } catch (const InvalidArgument& error) {
       throw InvalidArgument(

@@ -3,7 +3,8 @@
 //
 //   title = "Accuracy against K_KEEP"          kind = "attention-accuracy"
 //   reproduce = true                            # part of `splash reproduce`
-//   [fixed]  alpha = 1.5
+//   [fixed]  alpha = 1.5   input = "heads.h5"    # a word, or a file of q, k and v by its path from the
+//                                               # working directory; what it says fills what is not set here
 //   [axes]   k_keep = [1, 2, 4]                 # the product; the last axis changes fastest
 //   [zip]    layer = [0, 5]   head = [3, 1]     # step together; the slowest factor of the product
 //   [quick.axes] k_keep = [4]                   # the quick profile says what differs

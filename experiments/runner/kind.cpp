@@ -33,8 +33,13 @@ const T& typed(const Parameters& parameters, const std::string& name, const char
 
 Parameters completed(const Kind& kind, const Parameters& parameters) {
   Parameters all = parameters;
-  for (const ParameterInfo& info : kind.parameters()) all.try_emplace(info.name, info.default_value);
-  return all;
+  kind.add_from_inputs(all);
+  return with_defaults(kind, std::move(all));
+}
+
+Parameters with_defaults(const Kind& kind, Parameters parameters) {
+  for (const ParameterInfo& info : kind.parameters()) parameters.try_emplace(info.name, info.default_value);
+  return parameters;
 }
 
 int64_t get_integer(const Parameters& parameters, const std::string& name) {

@@ -22,7 +22,8 @@ struct ParameterInfo {
   ParameterType type = ParameterType::number;
   Value default_value;  // used where a definition does not set it
   std::string units, long_name;
-  std::vector<std::string> allowed;  // text only; empty: any
+  std::vector<std::string> allowed;         // text only; empty: any
+  std::vector<std::string> file_endings{};  // text only: beside those, the path of a file that ends so
 };
 
 // What one case found. A declared column that is absent is missing (NaN or ""); declare why in its
@@ -48,6 +49,9 @@ class Kind {
   virtual std::vector<Value> choices(const std::string& /*parameter*/, const Value& value) const {
     return {value};
   }
+  // Adds what a file of inputs says of parameters that the definition leaves open (extents, scale, mask),
+  // before the others take their defaults. Throws InvalidArgument and ReportError: the file is not to be had.
+  virtual void add_from_inputs(Parameters& /*set*/) const {}
   // Cases need a GPU: without one the run ends before its first case, with one the report holds its ceilings.
   virtual bool needs_device() const { return false; }
 
@@ -68,8 +72,10 @@ class Kind {
   virtual void complete(const Parameters& /*parameters*/, CaseResult& /*result*/) const {}
 };
 
-// A kind's defaults with these values in their places.
+// These values, what their inputs say of the others, and the kind's defaults of the rest.
 Parameters completed(const Kind& kind, const Parameters& parameters);
+// Without their inputs, which need not be there: of recorded cases.
+Parameters with_defaults(const Kind& kind, Parameters parameters);
 
 int64_t get_integer(const Parameters& parameters, const std::string& name);
 double get_number(const Parameters& parameters, const std::string& name);  // integers too

@@ -24,6 +24,11 @@ bool parse_whole(const std::string& text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+bool is_allowed(const ParameterInfo& info, const std::string& text) {
+  return info.allowed.empty() || std::ranges::find(info.allowed, text) != info.allowed.end() ||
+         std::ranges::any_of(info.file_endings, [&](const std::string& end) { return text.ends_with(end); });
+}
+
 }  // namespace
 
 const char* to_string(ParameterType type) {
@@ -51,11 +56,12 @@ Value checked(const ParameterInfo& info, const Value& value) {
   if (const auto* number = std::get_if<double>(&result); number && !std::isfinite(*number)) {
     throw InvalidArgument(fmt::format("parameter '{}' must be finite, not {}", info.name, to_text(value)));
   }
-  if (const auto* text = std::get_if<std::string>(&result); text && !info.allowed.empty()) {
-    if (std::find(info.allowed.begin(), info.allowed.end(), *text) == info.allowed.end()) {
-      throw InvalidArgument(fmt::format("parameter '{}' cannot be \"{}\"{}", info.name, *text,
-                                        suggestion(*text, info.allowed)));
-    }
+  if (const auto* text = std::get_if<std::string>(&result); text && !is_allowed(info, *text)) {
+    const std::string files = info.file_endings.empty() ? ""
+                                                        : fmt::format(", or a file that ends with {}",
+                                                                      fmt::join(info.file_endings, ", "));
+    throw InvalidArgument(fmt::format("parameter '{}' cannot be \"{}\"{}{}", info.name, *text,
+                                      suggestion(*text, info.allowed), files));
   }
   return result;
 }

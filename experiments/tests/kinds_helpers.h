@@ -8,14 +8,15 @@
 
 #include "experiments/kinds/inputs.h"
 #include "experiments/runner/kind.h"
+#include "experiments/runner/value.h"
 
 namespace splash::experiments::tests {
 
-// A kind's defaults with some of them changed; checked.
+// These parameters, what their inputs say, and the kind's defaults; checked.
 inline Parameters parameters_of(const std::string& kind, const Parameters& changes) {
-  Parameters parameters;
-  for (const ParameterInfo& info : find_kind(kind).parameters()) parameters[info.name] = info.default_value;
-  for (const auto& [name, value] : changes) parameters.at(name) = value;
+  const Parameters parameters = completed(find_kind(kind), changes);
+  for (const auto& [name, value] : changes)
+    find_parameter(find_kind(kind), find_kind(kind).parameters(), name);
   find_kind(kind).check(parameters);
   return parameters;
 }

@@ -71,7 +71,8 @@ TEST_CASE("parameters are put right as a new run records them, results are left"
   CHECK(report.find("text")->texts == std::vector<std::string>{"gpl-3", ""});
   CHECK(report.find("seed")->info.missing_reason == kWithoutEffect);
   CHECK(report.find("support_mean")->numbers[0] == 6.5);
-  CHECK(migrated.parameters == 8);  // length, head_dim, seed, 2 x query_variance; text, layer, head
+  // length, head_dim, seed, 2 x query_variance; text, layer, head; 2 x call, batch_entry, scale
+  CHECK(migrated.parameters == 14);
   CHECK(migrate(report).parameters == 0);
 }
 

@@ -141,7 +141,9 @@ void check(const Example& example, const auto& find) {
   }
 }
 
-const std::set<std::string> kOfCapture{"text", "layer", "head"}, kOfDraw{"seed", "query_variance"};
+// Absent where inputs are drawn, and where they are MiniLM's.
+const std::set<std::string> kOfCapture{"text", "layer", "head", "call", "batch_entry", "scale"},
+    kOfDraw{"seed", "query_variance", "call", "batch_entry", "scale"};
 
 std::set<std::string> joined(std::set<std::string> a, const std::set<std::string>& b) {
   a.insert(b.begin(), b.end());
@@ -194,7 +196,8 @@ TEST_CASE("a case of each kind records the parameters that have an effect on it,
                    with(drawn("gaussian"),
                         {{"scope", text("block")}, {"block", int64_t{16}}, {"k_keep", int64_t{2}}}),
                    kOfCapture},
-           Example{"learned-threshold", with(kCaptured, {{"steps", int64_t{1}}}), kOfDraw},
+           Example{"learned-threshold", with(kCaptured, {{"steps", int64_t{1}}}),
+                   joined(kOfDraw, {"eval_call"})},
            Example{"power-approximation", drawn("gaussian"), kOfCapture},
            Example{"tile-bounds", with(drawn("gaussian"), {{"length", int64_t{200}}}), kOfCapture},
            Example{"power-approximation", drawn("sink"), joined(kOfCapture, sinks)},
@@ -232,22 +235,21 @@ TEST_CASE("GPU cases record the problem that their implementation computes") {
   const Parameters captured{{"input", text("gpl-3")},  {"batch", int64_t{6}},        {"q_heads", int64_t{12}},
                             {"kv_heads", int64_t{12}}, {"q_len", int64_t{512}},      {"kv_len", int64_t{512}},
                             {"head_dim", int64_t{32}}, {"checked_rows", int64_t{16}}};
-  const std::set<std::string> all{"k_keep", "block", "share"};
+  const std::set<std::string> of_file{"call", "layer", "scale"},
+      all = joined(of_file, {"k_keep", "block", "share"});
   for (const Example& example : {
            Example{"gpu-attention", gpu_problem({}), all, kOfKernel},
            Example{"gpu-attention", gpu_problem({{"normalizer", text("softmax")}}), joined(all, {"alpha"}),
                    kOfKernel},
            Example{"gpu-attention", gpu_problem({{"checked_rows", int64_t{1000}}}), all, kOfKernel},
-           Example{"gpu-attention", gpu_problem({{"selection", text("top_k_block")}}), {"share"}, kOfKernel},
-           Example{"gpu-attention",
-                   gpu_problem({{"selection", text("top_k_row")}}),
-                   {"share", "block"},
+           Example{"gpu-attention", gpu_problem({{"selection", text("top_k_block")}}),
+                   joined(of_file, {"share"}), kOfKernel},
+           Example{"gpu-attention", gpu_problem({{"selection", text("top_k_row")}}),
+                   joined(of_file, {"share", "block"}), kOfKernel},
+           Example{"gpu-attention", gpu_problem({{"selection", text("shared_keys")}, {"share", 0.5}}),
+                   joined(of_file, {"k_keep"}), kOfKernel},
+           Example{"gpu-attention", gpu_problem(captured), joined(all, {"seed", "query_variance"}),
                    kOfKernel},
-           Example{"gpu-attention",
-                   gpu_problem({{"selection", text("shared_keys")}, {"share", 0.5}}),
-                   {"k_keep"},
-                   kOfKernel},
-           Example{"gpu-attention", gpu_problem(captured), joined(all, kOfDraw), kOfKernel},
            Example{"gpu-attention", gpu_problem(with(captured, {{"pass", text("forward_backward")}})),
                    joined(all, {"query_variance"}), kOfKernel},
        })

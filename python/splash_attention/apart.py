@@ -19,10 +19,10 @@ class NotReadError(Exception):
     """The child refused, crashed, or took too much. The message is one sentence."""
 
 
-def try_apart(path: Path, read: Callable[[], object], refusals: type[Exception]) -> None:
+def try_apart(path: Path, read: Callable[[], object], refusals: type[Exception], reader: str = "HDF5") -> None:
     """Calls `read` in a child process of limited memory and time; what it makes is lost.
 
-    Raises NotReadError where the child raised one of `refusals`, with its words, or came to no good end.
+    Raises NotReadError where the child raised one of `refusals`, with its words, or came to no good end. reader: who reads.
     """
     size = path.stat().st_size
     answer, told = os.pipe()
@@ -38,7 +38,7 @@ def try_apart(path: Path, read: Callable[[], object], refusals: type[Exception])
     with open(answer, "rb") as pipe:
         words = pipe.read().decode("utf-8", "replace")
     _, status = os.waitpid(child, 0)
-    if sentence := _sentence(path, status, words):
+    if sentence := _sentence(path, status, words, reader):
         raise NotReadError(sentence)
 
 
@@ -69,12 +69,12 @@ def _address_space() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def _sentence(path: Path, status: int, words: str) -> str:
+def _sentence(path: Path, status: int, words: str, reader: str) -> str:
     if os.WIFSIGNALED(status):
         stopped = os.WTERMSIG(status)
         if stopped == signal.SIGXCPU:
-            return f"{path}: is damaged, HDF5 comes to no end with it"
-        return f"{path}: is damaged, HDF5 crashes on it ({signal.strsignal(stopped)})"
+            return f"{path}: is damaged, {reader} comes to no end with it"
+        return f"{path}: is damaged, {reader} crashes on it ({signal.strsignal(stopped)})"
     code = os.WEXITSTATUS(status)
     if code == OUT_OF_MEMORY:
         return f"{path}: claims more memory than a file of its size may"

@@ -5,6 +5,11 @@
     q, k, v, scale, causal = read_capture("heads.h5", layer=12)
 
     python -m splash_attention.bench --inputs heads.h5 --layer 12
+    splash run my-heads.toml                          (with input = "heads.h5")
+
+Tensors that another program wrote become such a file (tensor_files.py says which names and shapes are taken):
+
+    python -m splash_attention.captures tensors.npz heads.h5 --names q=query,k=key,v=value --layout bnhd --causal
 
 The file is HDF5: /layer names the layers, each /call-N holds one call of the model: q [layer, batch, q_heads, q_len, head_dim],
 k and v [layer, batch, kv_heads, kv_len, head_dim], after rotation and with what a cache holds; scale [layer]; causal; token_id
@@ -13,28 +18,31 @@ k and v [layer, batch, kv_heads, kv_len, head_dim], after rotation and with what
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
-import numpy as np
-import torch
-from torch import Tensor
 
 from splash_attention import checks
 from splash_attention.apart import NotReadError, try_apart
 from splash_attention.contained import NotContainedError, require_contained
 from splash_attention.printable import one_line
 from splash_attention.seal import Seal, check_seal, seal
+from splash_attention.tensor_files import ENDINGS, LAYOUTS, SCHEMA, cached_capture, convert, write_heads, write_layer_numbers
 from splash_attention.whole_file import prepare_place, whole_file
 
-SCHEMA = "splash capture 1"
+if TYPE_CHECKING:  # files are converted without PyTorch
+    from torch import Tensor
+
+USAGE = 2
 
 
 @dataclass
@@ -58,6 +66,7 @@ def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None
     what the file would say; OSError where the file cannot be
     written, which is tried first.
     """
+    import torch
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -79,9 +88,9 @@ def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None
 
     def begin(_: Any, words: tuple[Any, ...], named: dict[str, Any]) -> None:
         ids, mask = named.get("input_ids", words[0] if words else None), named.get("attention_mask")
-        if isinstance(mask, Tensor) and mask.dim() == 2 and not bool(mask.all()):
+        if isinstance(mask, torch.Tensor) and mask.dim() == 2 and not bool(mask.all()):
             raise NotImplementedError("a capture takes no padding; give the model one text at a time")
-        calls.append(_Call(token_id=ids.detach().cpu() if isinstance(ids, Tensor) and ids.dim() == 2 else None))
+        calls.append(_Call(token_id=ids.detach().cpu() if isinstance(ids, torch.Tensor) and ids.dim() == 2 else None))
 
     words = (f"splash_capture_{number}" for number in itertools.count())
     word = next(word for word in words if word not in ALL_ATTENTION_FUNCTIONS)  # one capture may stand within another
@@ -100,7 +109,7 @@ def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None
 
 def _keep(
     call: _Call, number: int, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-    others: dict[str, Any], dtype: torch.dtype,
+    others: dict[str, Any], dtype: Any,
 ) -> None:  # fmt: skip
     for option in ("softcap", "position_bias", "s_aux"):
         if others.get(option) is not None:
@@ -125,6 +134,8 @@ def _keep(
 
 def _is_causal(mask: Tensor, q_len: int, kv_len: int) -> bool:
     """Of a mask that hides nothing False, of a causal one True."""
+    import torch
+
     seen = mask if mask.dtype == torch.bool else mask >= 0
     if seen.dim() == 4 and seen.shape[-2:] == (q_len, kv_len):
         if bool(seen.all()):
@@ -144,8 +155,7 @@ def _write(path: Path, model: Any, implementation: Any, calls: list[_Call], want
     with whole_file(path) as temporary:
         with h5py.File(temporary, "w") as file:
             file.attrs.update(_told(model, implementation))
-            file["layer"] = np.array(reached, np.int32)
-            file["layer"].attrs["long_name"] = "layers of the model that are held, from 0"
+            write_layer_numbers(file, reached)
             for at, call in enumerate(call for call in calls if call.layers):
                 _write_call(file.create_group(f"call-{at}"), call, reached)
         seal(temporary)
@@ -155,20 +165,14 @@ def _write_call(group: h5py.Group, call: _Call, reached: list[int]) -> None:
     if sorted(call.layers) != reached:
         raise ValueError(f"one call reached the layers {sorted(call.layers)}, another {reached}; capture them apart")
     held = [call.layers[number] for number in reached]
-    for at, (name, heads) in enumerate((("q", "query heads"), ("k", "key heads"), ("v", "key heads"))):
-        tensors = [of_layer[at] for of_layer in held]
-        if len({tensor.shape for tensor in tensors}) > 1:
-            raise ValueError(f"the layers' {heads} differ in number or size; capture them apart, with layers=")
-        stacked = torch.stack(tensors).numpy()
-        data = group.create_dataset(name, data=stacked, chunks=(1, 1, *stacked.shape[2:]))
-        data.attrs["long_name"] = f"{name} of the model's attention: [layer, batch, {heads}, token, head_dim]"
-    group["scale"] = np.array([of_layer[3] for of_layer in held])
-    group.attrs["causal"] = bool(call.causal)
+    heads = [tuple(tensor.numpy() for tensor in of_layer[:3]) for of_layer in held]
+    write_heads(group, heads, [of_layer[3] for of_layer in held], bool(call.causal))
     if call.token_id is not None:
         group["token_id"] = call.token_id.numpy()
 
 
 def _told(model: Any, implementation: Any) -> dict[str, str]:
+    import torch
     import transformers
 
     config = model.config.to_json_string(use_diff=False)
@@ -187,9 +191,12 @@ def _told(model: Any, implementation: Any) -> dict[str, str]:
 
 def read_capture(path: str | Path, *, layer: int, call: int = 0) -> tuple[Tensor, Tensor, Tensor, float, bool]:
     """(q, k, v, scale, causal) of one layer in one call: q [batch, q_heads, q_len, head_dim], k and v [batch, kv_heads, kv_len,
-    head_dim], on the CPU. Raises ValueError where the file is no capture, is damaged, holds data elsewhere, or holds no such layer or
+    head_dim], on the CPU. path: a capture, or a .npz, .safetensors or .pt file, which becomes one in the user's cache folder
+    (tensor_files.cached_capture). Raises ValueError where the file is no capture, is damaged, holds data elsewhere, or holds no such layer or
     call; OSError where it cannot be opened."""
     path = Path(path)
+    if path.suffix in ENDINGS:
+        path = cached_capture(path)
     with open(path, "rb") as file:
         if not path.is_file():
             raise ValueError(f"{path} is not a regular file")
@@ -203,6 +210,8 @@ def read_capture(path: str | Path, *, layer: int, call: int = 0) -> tuple[Tensor
 
 
 def _read(path: Path, layer: int, call: int) -> tuple[Tensor, Tensor, Tensor, float, bool]:
+    import torch
+
     try:
         with h5py.File(path, "r") as file:
             require_contained(file)
@@ -221,3 +230,40 @@ def _read(path: Path, layer: int, call: int) -> tuple[Tensor, Tensor, Tensor, fl
         raise ValueError(f"{path}: {error}") from error
     except (OSError, TypeError, KeyError, AttributeError, IndexError, RuntimeError) as error:  # h5py's, of what is not as it should be
         raise ValueError(f"{path} cannot be read as a capture ({one_line(str(error))})") from error
+
+
+def _names(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(name in ("q", "k", "v") and called for name, _, called in pairs):
+        raise argparse.ArgumentTypeError(f"it is {text!r}; it gives names to q, k or v, as in q=query,k=key,v=value")
+    return {name: called for name, _, called in pairs}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Converts a file of tensors. Returns 0, or 2 where it is not taken."""
+    parser = argparse.ArgumentParser(
+        prog="python -m splash_attention.captures", description="Writes the q, k and v of a .npz, .safetensors or .pt file as a capture."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="ends with .npz, .safetensors or .pt")
+    parser.add_argument("out", type=Path, metavar="OUT.h5")
+    parser.add_argument("--names", type=_names, metavar="q=…,k=…,v=…", help="what q, k and v are called, where it is not q, k and v")
+    parser.add_argument("--layout", choices=LAYOUTS, help="order of the dimensions: batch, heads, n tokens, d; bhnd, hnd or nd unless given")
+    parser.add_argument("--causal", action="store_true", help="a query sees only itself and earlier keys")
+    parser.add_argument("--scale", type=float, help="scores are scale <q, k>; 1/sqrt(d) unless given")
+    words = parser.parse_args(arguments)
+    try:
+        notes = convert(words.file, words.out, names=words.names, layout=words.layout, causal=words.causal, scale=words.scale)
+    except ImportError as error:
+        print(f"error: {words.file}: {error}; install it (pip install {error.name})", file=sys.stderr)
+        return USAGE
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
+    for note in notes:
+        print(note, file=sys.stderr)
+    print(words.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,6 +24,7 @@ from splash_attention.reports import Report
 
 MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 PROBLEM = ("pass", "input", "batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "query_variance")
+TEXTS = ("gpl-3", "gfdl-1.3")  # of MiniLM
 PASSES = {"forward": "forward", "forward_backward": "both passes"}
 
 
@@ -77,8 +78,10 @@ def label(case: xr.Dataset) -> str:
     size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
     mask = "full" if text(case, "mask") == "none" else text(case, "mask")
     heads_of = (f"{batch} × {heads}" if batch > 1 else str(heads)) + (" head" if batch * heads == 1 else " heads")
-    captured = text(case, "input") not in ("", "gaussian")
-    inputs = f"MiniLM on {text(case, 'input')}" if captured else f"T {np.sqrt(number(case, 'query_variance')):.4g}"
+    name = text(case, "input")
+    inputs = f"MiniLM on {name}" if name in TEXTS else name
+    if name in ("", "gaussian"):
+        inputs = f"T {np.sqrt(number(case, 'query_variance')):.4g}"
     return f"{heads_of}, {size}, d {dim}, {mask}, {inputs}"
 
 

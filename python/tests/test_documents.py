@@ -37,6 +37,14 @@ samples = 1
 [axes]
 seed = [1, 2, 3, 4, 5, 6, 7, 8]
 """
+HEADS = """\
+title = "My own heads"
+kind = "workload"
+[fixed]
+input = "out/mine.npz"
+[axes]
+head = [0, 7]
+"""
 # The recorded kernel whose counters the reader has.
 PROFILED, CASE = "wmma/10-warp-specialised", "e180e8c79520b2b0"
 # Names that stand for the reader's own.
@@ -116,6 +124,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPORTS / f"{recorded}.h5", folder / name)
     (folder / "my-sweep.toml").write_text(SWEEP)
+    (folder / "my-heads.toml").write_text(HEADS)
+    shapes = {"q": (8, 64, 32), "k": (2, 64, 32), "v": (2, 64, 32)}
+    mine = {name: np.random.default_rng(0).standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    np.savez(folder / "out/mine.npz", **mine)
+    theirs = {f"layers.3.{word}": mine[name].transpose(1, 0, 2) for name, word in (("q", "query"), ("k", "key"), ("v", "value"))}
+    np.savez(folder / "out/theirs.npz", **theirs)
     for shard in (1, 2):
         for name in (f"out/sweep.{shard}-of-2.h5", f"shard-{shard}.h5"):
             run(folder, [str(PROGRAM), "run", "my-sweep.toml", "--shard", f"{shard}/2", "--out", name])
@@ -191,7 +205,7 @@ def begin(folder: Path, words: list[str], environment: dict[str, str]) -> str:
     started = subprocess.Popen(
         words,
         cwd=folder,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "SPLASH_PYTHON": sys.executable, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -1,0 +1,43 @@
+#pragma once
+// Anybody's q, k and v as the inputs of an experiment: input = "heads.h5", a path relative to the working
+// directory. Files of the schema in analysis/capture.h are read as they are; others are converted to it by
+// splash_attention.tensor_files, in Python, once for each content.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "analysis/capture.h"
+#include "experiments/runner/kind.h"
+
+namespace splash::experiments {
+
+const std::vector<std::string>& tensor_file_endings();  // ".h5", ".npz", ".safetensors", ".pt"
+bool names_tensor_file(const std::string& input);       // by its ending
+bool is_of_file(const Parameters& parameters);          // of those, the parameter `input`
+
+struct TensorFile {
+  std::string name;  // as it was asked for
+  std::string hash;  // of the named file's bytes
+  std::string hdf5;  // a path: itself, or what it was converted to
+  analysis::Capture capture;
+
+  // Throw InvalidArgument, which says what the file holds.
+  const analysis::CapturedCall& call(int64_t number) const;
+  size_t place_of(int64_t layer) const;  // along the tensors' first dimension
+};
+
+// Kept for the rest of the process. Throws InvalidArgument where there is no such file or it cannot be
+// converted, ReportError where it cannot be read.
+const TensorFile& open_tensor_file(const std::string& input);
+
+// The value of a parameter that may not be set yet, for Kind::add_from_inputs. None where it is another type.
+const std::string* text_if_set(const Parameters& parameters, const std::string& name);
+
+// The first `length` rows of every head.
+Tensor<float> first_rows(const Tensor<float>& tensor, int64_t length);
+
+// FNV-1a, 16 hexadecimal digits. Throws InvalidArgument: `what` is no regular file.
+std::string file_hash(const std::string& what, const std::string& path);
+
+}  // namespace splash::experiments
