@@ -28,6 +28,7 @@ from transformers.masking_utils import (
     sdpa_mask,
 )
 
+from splash_attention import checks
 from splash_attention.functional import splash_attention
 
 _ANOTHER_MASK = (
@@ -96,7 +97,8 @@ def attention_of_heads(
     if isinstance(factor, (list, tuple)) and len(set(factor)) == 1:
         factor = factor[0]
     if isinstance(factor, (int, float)):
-        scaling = factor * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+        if factor != 1:  # what is passed on as it came, splash_attention checks
+            scaling = factor * (checks.check_scale(scaling) or query.shape[-1] ** -0.5)
     else:
         given = factor if isinstance(factor, Tensor) else torch.tensor(factor, dtype=torch.float32, device=query.device)
         factors = given.reshape(-1)

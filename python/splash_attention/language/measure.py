@@ -93,7 +93,7 @@ def perplexity(model: Any, windows: Tensor, method: Method | None = None, *, loo
     method = Method(Attention()) if method is None else method
     heads = _Heads(len(attention_layers(model)))
     losses, begin = [], time.perf_counter()
-    with torch.inference_mode(), applied(model, method):
+    with torch.no_grad(), applied(model, method):
         _check_head(model, windows[:1, :16])
         for at, window in enumerate(windows):
             if at < looked_at:

@@ -117,7 +117,7 @@ def measure_curves(model: Any, windows: Tensor, tried: Sequence[Attention] | Non
             error[call.layer, :, at] += weigh(out[0].float() - call.out[0].float()).cpu().numpy() / len(windows)
             support[call.layer, :, at] += keys[0].float().mean(1).cpu().numpy() / len(windows)
 
-    with torch.inference_mode(), applied(model, Method(Attention())), _streams(model, layers, stream), observed(see):
+    with torch.no_grad(), applied(model, Method(Attention())), _streams(model, layers, stream), observed(see):
         for window in windows:
             model.base_model(input_ids=window[None].to(model.device), use_cache=False)
     return Curves(tried, error, support)

@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from tiny_llama import llama, torch, windows
+from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
 from splash_attention.language import convert, load_converted, perplexity  # noqa: E402

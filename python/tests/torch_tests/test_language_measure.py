@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from tiny_llama import llama, torch, windows, write_gguf
+from tiny_llama import llama, one_thread, torch, windows, write_gguf  # noqa: F401
 
 from splash_attention.language import Attention, Method, compare, measure_curves, perplexity, tune
 from splash_attention.language import measure

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tiny_llama import llama, torch, windows
+from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 from splash_attention import entmax, hugging_face
 from splash_attention.language import Attention, Method, applied, apply

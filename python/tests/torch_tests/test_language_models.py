@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from tiny_llama import llama, torch, windows, write_gguf
+from tiny_llama import llama, one_thread, torch, windows, write_gguf  # noqa: F401
 
 pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash test installs it")
 pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from tiny_llama import bytes_as_words, torch
+from tiny_llama import bytes_as_words, one_thread, torch  # noqa: F401
 
 tokenizers = pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
 from splash_attention.language import packages, texts  # noqa: E402

@@ -11,6 +11,15 @@ pytest.importorskip("splash_attention._core", reason="the extension is not built
 WORDS = 320
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Such small models lose more to a second thread than they gain, most of all on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def config(**changes):
     values = {
         "vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -1,0 +1,53 @@
+"""What test_language_*.py test on the CPU, on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
+
+pytest.importorskip("safetensors", reason="the package safetensors is not installed")
+from splash_attention import _core  # noqa: E402
+from splash_attention.language import Attention, Method, convert, load_converted, measure_curves, perplexity  # noqa: E402
+from splash_attention.language.conversion import Plan  # noqa: E402
+
+if not (torch.cuda.is_available() and _core.has_cuda):
+    pytest.skip("PyTorch has no CUDA device here, or this build has no CUDA", allow_module_level=True)
+
+METHODS = {
+    "softmax": Attention(),
+    "entmax": Attention("entmax", alpha=(1.25, 1.5, 1.75, 2.0), factor=(0.4, 0.5, 0.6, 1.0)),
+    "k_keep": Attention("entmax", alpha=(1.25, 1.5, 1.75, 2.0), factor=0.3, k_keep=(0, 2, 5, 2)),
+    "k_keep of blocks": Attention("entmax", alpha=1.25, factor=0.3, k_keep=3, block=8),
+    "top-k": Attention("top-k-softmax", k_keep=6),
+    "window": Attention("window-softmax", window=7, sink=2),
+    "power": Attention("power", alpha=1.5),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_on_the_gpu_what_it_is_on_the_cpu(name):
+    wanted = perplexity(llama(), windows(), Method(METHODS[name]))
+    measured = perplexity(llama().cuda(), windows(), Method(METHODS[name]))
+    assert measured.nll == pytest.approx(wanted.nll, abs=2e-3)
+    assert measured.support_mean == pytest.approx(wanted.support_mean, abs=0.1)
+    assert measured.layer_nmse == pytest.approx(wanted.layer_nmse, rel=0.02, abs=1e-4)
+
+
+def test_in_bfloat16_the_curves_are_nearly_those_of_float32():
+    tried = [Attention("entmax", alpha=alpha, factor=factor) for alpha in (1.25, 1.5) for factor in (0.3, 1.0)]
+    wanted, curves = measure_curves(llama(), windows(), tried), measure_curves(llama().cuda().bfloat16(), windows(), tried)
+    assert curves.support[0] == pytest.approx(wanted.support[0], rel=0.1)
+    assert curves.error[0] == pytest.approx(wanted.error[0], rel=0.2, abs=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"rank": 0}, {"schedule": "annealed"}])
+def test_a_model_is_converted_and_loaded_to_the_bit(tmp_path, changes):
+    plan = Plan(**{"steps": 4, "batch": 1, "length": 64, "rank": 2, **changes})
+    model = llama().cuda()
+    convert(model, windows(1, 400)[0], plan, tmp_path)
+    again = llama().cuda()
+    load_converted(again, tmp_path / ("adapter.safetensors" if plan.rank else "model.safetensors"))
+    with torch.no_grad():
+        assert torch.equal(again(windows().cuda()).logits, model(windows().cuda()).logits)
+        assert not torch.equal(llama().cuda()(windows().cuda()).logits, model(windows().cuda()).logits)
