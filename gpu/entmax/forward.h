@@ -18,8 +18,8 @@ enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where 
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
 // hopper or portable, for a device of this compute capability (90: 9.0). Where `fastest` is wanted, the
-// tuning may say portable. given_thresholds: whether there are tau_offsets. Throws Unsupported where hopper is
-// wanted and cannot be.
+// tuning may say portable. given_thresholds: whether there are tau_offsets. Throws Unsupported where hopper
+// is wanted and cannot be.
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
                         const Tuning& tuning = {}, bool given_thresholds = false);
 

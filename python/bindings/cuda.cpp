@@ -77,8 +77,8 @@ class DeviceProblem {
         tuning_(tuning_of(spec_, dtype_, device)),
         may_leave_rows_(spec_.shape.head_dim <= entmax::kMostUnstoredHeadDim &&
                         entmax::choose_path(spec_, dtype_, entmax::ForwardPath::fastest,
-                                            compute_capability(device),
-                                             tuning_, given_thresholds) == entmax::ForwardPath::hopper),
+                                            compute_capability(device), tuning_,
+                                            given_thresholds) == entmax::ForwardPath::hopper),
         mask_{.ranges = at<const int32_t>(mask[0]),
               .q_positions = at<const int32_t>(mask[1]),
               .k_positions = at<const int32_t>(mask[2]),
