@@ -187,8 +187,8 @@ nb::tuple block_counts(const AttentionSpec& spec, const Offsets& row_offsets, co
 
 template <class T>
 void bind_attention_of(nb::module_& module) {
-  const auto q = nb::arg("q").noconvert(), k = nb::arg("k").noconvert(), v = nb::arg("v").noconvert(),
-             offsets = nb::arg("tau_offsets").noconvert().none() = nb::none();
+  const auto q = nb::arg("q").noconvert(), k = nb::arg("k").noconvert(), v = nb::arg("v").noconvert();
+  const auto offsets = nb::arg("tau_offsets").noconvert().none() = nb::none();
   module.def("attention_forward", &forward<T>, nb::arg("spec"), q, k, v, nb::arg("with_peak"), offsets,
              "(out as q, tau as q, support int32, peak as q: m - tau, empty unless asked for)");
   module.def("attention_backward", &backward<T>, nb::arg("spec"), q, k, v, nb::arg("d_out").noconvert(),
