@@ -263,7 +263,7 @@ def test_implementations_on_the_cpu_stand_below_its_ceilings(splash: Splash):
     assert screened["useful_flops"] == reference["useful_flops"] == 4 * 64 * 8 * 1024**2
     dense = 2 * 64 * 8 * 1024**2
     assert dense < reference["executed_flops"] < 1.1 * dense  # scores, and the values of the support
-    assert reference["l2_bytes_counted"] > 20 * screened["l2_bytes_counted"]  # a row at a time reads all keys
+    assert reference["l2_bytes_counted"] > 10 * screened["l2_bytes_counted"]  # a row at a time reads all keys
     text = splash("analyze", "cpu.h5", "--kernels", "screened").stdout
     assert "cpu fma" in text and "screened" in text and "reference" not in text
     rows = splash.json("show", "cpu.h5", "--results")["cases"]

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "gpu/entmax/backward/work.h"
+#include "gpu/tests/h200.h"
 
 namespace splash::gpu::entmax {
 namespace {
@@ -28,7 +29,7 @@ const BackwardKernel& named(const std::vector<BackwardKernel>& kernels, const st
 TEST_CASE("backward's FLOPs are four products of the support, and its bytes follow it") {
   const AttentionSpec spec = grouped_spec();
   const int64_t entries = 16 * 1000 * 7, vector = 256;  // bytes of a row of bfloat16
-  const DeviceInfo device{.multiprocessors = 132};
+  const DeviceInfo device = testing::h200();
   const auto kernels = backward_kernels(spec, Dtype::bf16, entries, device, false);
   double flops = 0, dram = 0;
   for (const BackwardKernel& kernel : kernels) {
@@ -57,7 +58,7 @@ TEST_CASE("backward's FLOPs are four products of the support, and its bytes foll
 
 TEST_CASE("kernels for long columns and dense rows are launched where the store and the path ask for them") {
   AttentionSpec spec = grouped_spec();
-  const DeviceInfo device{.multiprocessors = 132};
+  const DeviceInfo device = testing::h200();
   CHECK(backward_kernels(spec, Dtype::f16, 0, device, true).size() == 13);
   CHECK(named(backward_kernels(spec, Dtype::f16, 0, device, true), "dense_keys").launch.blocks == 8 * 12);
   spec.shape = {.batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 8, .kv_len = 8, .head_dim = 8};
