@@ -229,7 +229,6 @@ int cmd_analyze(const Words& words) {
   prepare(
       app, "analyze",
       "splash analyze data/reports/ladders-h200.h5 --kernels wmma\n"
-      "splash analyze out/reproduce/report.h5\n"
       "splash analyze data/reports/ladders-h200.h5 --json | jq '.kernels[] | select(.nearest_share > 0.5)'",
       "Where the kernels of a report stand: the time that each level would need at its measured ceiling "
       "for what a\n"

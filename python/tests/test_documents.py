@@ -95,6 +95,7 @@ NOT_RUN = {
     "python -m splash_attention.bench": "its letters stand for numbers; torch_tests run it",
     "python -m splash_attention.language": "its models and texts are fetched by the user; torch_tests run it on small ones",
     "splash test": "the front door's",
+    "./splash recount": "it simulates every recorded kernel, for minutes; test_analyze.py does it for some",
     "splash recount": "it simulates every recorded kernel, for a minute; test_analyze.py does it for some",
     "build/release/bin/splash": "the built program's place",
     "./splash run cpu-": "its first case alone takes long",
