@@ -183,7 +183,7 @@ def test_the_head_of_the_recorded_kernels(ladders) -> None:
 
 def test_the_recorded_study(study) -> None:
     data, html = page_data(study), page_of(study)
-    assert sections(html) == ["ladders", "tradeoffs", "claims", "results"], "it holds no kernels and no ceilings"
+    assert sections(html) == ["rooflines", "ladders", "tradeoffs", "claims", "results", "ceilings"], "of this processor"
     assert [table["experiment"] for table in data["results"]] == study.experiments
     assert sum(table["rows"] for table in data["results"]) == study.results.sizes["case"]
     accuracy = next(t for t in data["tradeoffs"] if data["results"][t["table"]]["experiment"] == "accuracy")
