@@ -108,33 +108,10 @@ def attention_of_heads(
     if isinstance(k_keep, (list, tuple)):
         if len(k_keep) != query.shape[1]:
             raise ValueError(f"k_keep has {len(k_keep)} entries; allowed: 1, or {query.shape[1]} (one a query head)")
-        if len(set(k_keep)) > 1:
-            return _by_k_keep(query, key, value, alpha, k_keep, scaling, return_support, call)
-        k_keep = k_keep[0] or None
+        if len(set(k_keep)) == 1:  # a number keeps the fastest path
+            k_keep = k_keep[0] or None
     done = splash_attention(query, key, value, alpha=alpha, scale=scaling, k_keep=k_keep, return_aux=return_support, **call)
     return (done[0], done[1].support) if return_support else done
-
-
-def _by_k_keep(
-    query: Tensor, key: Tensor, value: Tensor, alpha: Any, k_keep: Sequence[int], scaling: float | None, return_support: bool, call: Any
-) -> Any:
-    """One call for all heads of the same k_keep, each with its own copy of its key head."""
-    group = query.shape[1] // key.shape[1]
-    support = torch.empty(query.shape[:3], dtype=torch.int64, device=query.device)
-    parts: list[tuple[Tensor, Tensor]] = []
-    for keep in sorted(set(k_keep)):
-        heads = torch.tensor([head for head, kept in enumerate(k_keep) if kept == keep], device=query.device)
-        of_head = torch.as_tensor(alpha, device=query.device).reshape(-1)
-        done = splash_attention(
-            query[:, heads], key[:, heads // group], value[:, heads // group], scale=scaling, k_keep=keep or None,
-            alpha=of_head[heads] if of_head.numel() > 1 else alpha, return_aux=return_support, **call,
-        )  # fmt: skip
-        if return_support:
-            support[:, heads] = done[1].support.long()
-        parts.append((heads, done[0] if return_support else done))
-    order = torch.argsort(torch.cat([heads for heads, _ in parts]))
-    out = torch.cat([part for _, part in parts], 1)[:, order]
-    return (out, support) if return_support else out
 
 
 def apply(model: Any, method: Any) -> None:

@@ -10,19 +10,12 @@ pytest.importorskip("safetensors", reason="the package safetensors is not instal
 from splash_attention import _core  # noqa: E402
 from splash_attention.language import Attention, Method, convert, load_converted, measure_curves, perplexity  # noqa: E402
 from splash_attention.language.conversion import Plan  # noqa: E402
+from test_language_methods import METHODS as ON_THE_CPU  # noqa: E402
 
 if not (torch.cuda.is_available() and _core.has_cuda):
     pytest.skip("PyTorch has no CUDA device here, or this build has no CUDA", allow_module_level=True)
 
-METHODS = {
-    "softmax": Attention(),
-    "entmax": Attention("entmax", alpha=(1.25, 1.5, 1.75, 2.0), factor=(0.4, 0.5, 0.6, 1.0)),
-    "k_keep": Attention("entmax", alpha=(1.25, 1.5, 1.75, 2.0), factor=0.3, k_keep=(0, 2, 5, 2)),
-    "k_keep of blocks": Attention("entmax", alpha=1.25, factor=0.3, k_keep=3, block=8),
-    "top-k": Attention("top-k-softmax", k_keep=6),
-    "window": Attention("window-softmax", window=7, sink=2),
-    "power": Attention("power", alpha=1.5),
-}
+METHODS = {**ON_THE_CPU, "softmax": Attention()}
 
 
 @pytest.mark.parametrize("name", METHODS)
