@@ -67,4 +67,28 @@ TEST_CASE("kernels for long columns and dense rows are launched where the store 
                        "the support has -1 entries; allowed: 0 or more", InvalidArgument);
 }
 
+// ncu, metrics launch__grid_size and launch__block_size of an H100, whose multiprocessors are as many.
+TEST_CASE("grids are those that a profiler saw") {
+  AttentionSpec spec;
+  spec.shape = {.batch = 1, .q_heads = 16, .kv_heads = 16, .q_len = 16384, .kv_len = 16384, .head_dim = 64};
+  struct Grid {
+    const char* kernel;
+    int64_t blocks;
+    int threads;
+  };
+  const std::vector<Grid> seen{
+      {"clear_counts", 64, 256},         {"place_rows", 1024, 256},          {"count_entries", 144, 1024},
+      {"place_keys", 64, 1024},          {"place_key_blocks", 1, 1024},      {"row_gradients", 16384, 128},
+      {"long_row_gradients", 1024, 256}, {"sum_columns", 4096, 128},         {"sum_long_columns", 512, 128},
+      {"finish_long_columns", 17, 128},  {"gather_rows_of_tiles", 512, 256}, {"dense_queries", 132, 256},
+      {"dense_keys", 132, 256}};
+  const auto kernels = backward_kernels(spec, Dtype::bf16, 1799727, testing::h200(), true);
+  REQUIRE(kernels.size() == seen.size());
+  for (const Grid& grid : seen) {
+    CAPTURE(grid.kernel);
+    CHECK(named(kernels, grid.kernel).launch.blocks == grid.blocks);
+    CHECK(named(kernels, grid.kernel).launch.threads == grid.threads);
+  }
+}
+
 }  // namespace splash::gpu::entmax

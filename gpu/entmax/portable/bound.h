@@ -22,18 +22,11 @@ struct Bound {
   float threshold = -FLT_MAX;  // a score below it has p = 0. So has -inf, always. +inf: the row takes none
 
   // The largest of more scores. tau does not fall, so in units of the new largest score the shift grows by as
-  // much as that lies above the old one.
-  SPLASH_HOST_DEVICE void see(float score, float gain) {
+  // much as that lies above the old one; a shift that is given stays.
+  SPLASH_HOST_DEVICE void see(float score, float gain, bool given = false) {
     if (!(score > largest)) return;
-    shift = fminf(1.0f, shift + gain * (score - largest));  // +inf and NaN: 1
-    largest = score;
-    aim(gain);
-  }
-
-  // The same where tau is given as a shift that stays: what is known to be below it rises with the largest
-  // score.
-  SPLASH_HOST_DEVICE void see_given(float score, float gain) {
-    if (!(score > largest)) return;
+    const float grown = fminf(1.0f, shift + gain * (score - largest));  // +inf and NaN: 1
+    shift = given ? shift : grown;
     largest = score;
     aim(gain);
   }

@@ -46,12 +46,13 @@ __device__ __forceinline__ float given_shift(const Problem& p, const Entmax& ent
                    : shift_of_offset(p.tau_offsets[int64_t{head} * p.q_len + query], entmax.beta, p.kv_len);
 }
 
-// open: it takes pairs. Else it sees no key, or has a score that is NaN or +inf (poisoned), or outgrew its
-// list (crowded).
+// open: it takes pairs. Else it sees no key, or has a score that is NaN or +inf, or any where NaN was given
+// (poisoned), or outgrew its list (crowded).
 struct RowState {
   Bound bound;
-  int count = 0;   // pairs in the list
-  int limit = 16;  // with more, the bound is worth raising
+  int count = 0;            // pairs in the list
+  int limit = 16;           // with more, the bound is worth raising
+  float poison = INFINITY;  // a score that is not below it poisons the row
   bool open = false, poisoned = false, crowded = false;
 
   __device__ __forceinline__ void close() {
@@ -76,7 +77,10 @@ class RowLists {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       rows[half].open = visible.sees(half);
-      if (given_) rows[half].bound.shift = given_shift(p, entmax, head, query[half]);
+      if (given_) {
+        rows[half].bound.shift = given_shift(p, entmax, head, query[half]);
+        if (!(rows[half].bound.shift > 0)) rows[half].poison = -FLT_MAX;  // NaN; a score of -inf is no key
+      }
       if (!rows[half].open) rows[half].close();
     }
   }
@@ -179,14 +183,11 @@ class RowLists {
     for (int half = 0; half < 2; ++half) {
       RowState& of_row = rows[half];
       const float of_tile = quad_larger_or_nan(most[half]);
-      const bool no_shift =
-          !(of_row.bound.shift > 0) && of_tile > -INFINITY;  // NaN was given, and there is a key
-      if (of_row.open && (!(of_tile < INFINITY) || (given_ && no_shift))) {
+      if (of_row.open && !(of_tile < of_row.poison)) {
         of_row.poisoned = true;
         of_row.close();
       }
-      if (of_row.open && given_) of_row.bound.see_given(of_tile, entmax_.gain);
-      if (of_row.open && !given_) of_row.bound.see(of_tile, entmax_.gain);
+      if (of_row.open) of_row.bound.see(of_tile, entmax_.gain, given_);
       fresh[half] = count_fresh(acc, half);
       total[half] = quad_sum(fresh[half]);
     }
