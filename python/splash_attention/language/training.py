@@ -131,7 +131,8 @@ class _Run:
 
     def _count(self, ids: Tensor) -> None:
         plan, self.fresh_keys = self.converted.plan, None
-        if plan.kind == "entmax" and self.done % (_COUNTED_FOR_PENALTY if plan.penalised else _COUNTED) == 0:
+        due = self.done % (_COUNTED_FOR_PENALTY if plan.penalised else _COUNTED) == 0 or self.done == plan.steps - 1
+        if plan.kind == "entmax" and due:
             with _precision(self.converted.model):
                 self.keys = self.fresh_keys = count_keys(self.converted, ids, slopes=plan.penalised)
 
