@@ -9,7 +9,8 @@ import pytest
 from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
-from splash_attention.language import Attention, Method, Plan, convert, load_converted, perplexity  # noqa: E402
+import splash_attention  # noqa: E402
+from splash_attention.language import Attention, Method, Plan, convert, load_converted, perplexity, tune  # noqa: E402
 from splash_attention.language.conversion import prepare  # noqa: E402
 from splash_attention.language.training import loss_of  # noqa: E402
 
@@ -136,6 +137,10 @@ def test_a_conversion_begins_where_tuning_ended(tmp_path):
 def test_plans_that_do_not_fit_are_told(changes, said):
     with pytest.raises(ValueError, match=said):
         Plan(**changes)
+
+
+def test_it_stands_at_the_packages_top():
+    assert splash_attention.convert is convert and splash_attention.tune is tune
 
 
 def test_a_plan_is_read_from_text():
