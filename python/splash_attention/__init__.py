@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from splash_attention.aux import Aux
     from splash_attention.captures import capture, read_capture
     from splash_attention.functional import entmax, entmax15, sparsemax, splash_attention
+    from splash_attention.language.training import convert
+    from splash_attention.language.tuning import tune
     from splash_attention.module import AdaptiveSplashAttention
     from splash_attention.reports import Report, ReportError, open_report, recorded_report
 
 # Found when they are asked for: reports need h5py and xarray, the module PyTorch, the functions the built extension.
 _HOMES = {
     "Aux": "aux",
+    "convert": "language.training",
+    "tune": "language.tuning",
     "capture": "captures",
     "read_capture": "captures",
     "entmax": "functional",
@@ -30,13 +34,30 @@ _HOMES = {
     "open_report": "reports",
     "recorded_report": "reports",
 }
+# What of these belongs to which extra of this package.
+_EXTRAS = {
+    "torch": "torch",
+    "transformers": "language",
+    "safetensors": "language",
+    "h5py": "reports",
+    "h5netcdf": "reports",
+    "xarray": "reports",
+}
 __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        extra = "language" if _HOMES[name].startswith("language.") else _EXTRAS[package]
+        raise ImportError(f"{__name__}.{name} needs the package {package}: pip install splash-attention[{extra}]") from error
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

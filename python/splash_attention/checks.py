@@ -84,6 +84,19 @@ def check_scale(scale: float | None, name: str = "scale") -> float:
     return float(scale)
 
 
+def factor_of_heads(factor: Any, heads: int) -> float | list[float]:
+    """Of the scale: one number, or a list with one a head."""
+    values = list(factor) if isinstance(factor, (list, tuple)) else [factor]
+    if len(values) not in (1, heads):
+        raise ValueError(f"factor has {len(values)} entries; allowed: 1, or num_heads, which is {heads}")
+    for value in values:
+        if _is_bool(value) or not isinstance(value, Real):
+            raise TypeError(f"factor is {factor!r}; it must be a number, or a list with one a head")
+        if not 0 < value < math.inf:
+            raise ValueError(f"factor is {value}; it must be finite and above 0")
+    return float(values[0]) if len(values) == 1 else list(map(float, values))
+
+
 def check_count(name: str, value: Any, otherwise: str = "") -> int:
     """An integer of at least 1. otherwise: what else the argument may be."""
     if type(value) is not int:

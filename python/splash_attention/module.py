@@ -34,6 +34,7 @@ class AdaptiveSplashAttention(nn.Module):
     adaptive_threshold: learn where τ lies: τ̂ = m - 1 + σ(w·q + b)(1 - n^(1-α)), m the row's largest z and n its keys.
       Add ``threshold_loss``, the mean of (τ̂ - τ)², to your loss to train w and b.
     sm_scale: of the scores; None is 1/√head_dim.
+    factor: of sm_scale, above 0; a number, or one a head, which is part of the state_dict: by it Q is multiplied, in float32.
     num_heads: query heads; a predictor (and a learned α) for each. None: one for all heads.
     threshold_mode: "warm_start": the output is exact, τ̂ only learns; "direct": p = [z - τ̂]₊^(1/(α-1)) over the keys of
       k_keep, renormalised; in its gradient τ̂ - m and m's score are constants (straight-through).
@@ -54,6 +55,7 @@ class AdaptiveSplashAttention(nn.Module):
         adaptive_threshold: bool = True,
         sm_scale: float | None = None,
         *,
+        factor: float | Sequence[float] = 1.0,
         num_heads: int | None = None,
         learn_alpha: bool = False,
         threshold_mode: str = "warm_start",
@@ -78,10 +80,41 @@ class AdaptiveSplashAttention(nn.Module):
         heads = self.num_heads or 1
         self.k_keep_target = k_keep_adaptation.check_target(k_keep_target)
         self.k_keep_bounds = k_keep_adaptation.check_bounds(k_keep_bounds)
+        self._start_factor(factor)
         self._start_k_keep(k_keep)
         self._start_alpha(self._alpha_values(alpha))
         self.threshold_weight = nn.Parameter(torch.zeros(heads, self.head_dim)) if adaptive_threshold else None
         self.threshold_bias = nn.Parameter(torch.zeros(heads)) if adaptive_threshold else None
+
+    @classmethod
+    def from_method(cls, method: Any, layer: int, head_dim: int, **options: Any) -> AdaptiveSplashAttention:
+        """With alpha, factor and k_keep of a layer's heads as tuning or training chose them.
+
+        method: a splash_attention.language.Method, or the name of its file. options: what the constructor takes besides. num_heads is
+        told by the method where it has an entry a head. Raises ValueError for a layer that is not entmax, or of other heads.
+        """
+        from splash_attention.language.methods import Method
+
+        how = (method if isinstance(method, Method) else Method.read(method)).of(layer)
+        if how.kind != "entmax" or how.block is not None:
+            raise ValueError(f"layer {layer} of the method is {how.as_dict()}; it must be entmax without block")
+        lengths = [len(values) for values in (how.alpha, how.factor, how.k_keep) if isinstance(values, tuple)]
+        heads = options.pop("num_heads", None) or (lengths[0] if lengths else None)
+        how.check_heads(heads, layer)
+        return cls(head_dim, how.alpha, how.k_keep, factor=how.factor, num_heads=heads, **options)
+
+    # --- factor: a number, or a buffer with one a head ---
+
+    def _start_factor(self, factor: Any) -> None:
+        values = checks.factor_of_heads(factor, self.num_heads or 1)
+        self._factor = values if isinstance(values, float) else 1.0
+        self.register_buffer("head_factor", None if isinstance(values, float) else torch.tensor(values, dtype=torch.float32))
+
+    def _scaled(self, Q: Tensor) -> tuple[Tensor, float | None]:
+        """(Q, the scale), with factor in the one or the other."""
+        if self.head_factor is not None:
+            return (Q * self.head_factor[:, None, None]).to(Q.dtype), self.sm_scale
+        return Q, self.sm_scale if self._factor == 1 else self._factor * (self.sm_scale or self.head_dim**-0.5)
 
     # --- alpha: a parameter, or a buffer that for one number is not looked at in each call ---
 
@@ -206,8 +239,10 @@ class AdaptiveSplashAttention(nn.Module):
         self._read_number()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AdaptiveSplashAttention:
-        alpha, mass = None if self.learn_alpha else self.fixed_alpha, self.rank_mass
+        alpha, mass, factor = None if self.learn_alpha else self.fixed_alpha, self.rank_mass, self.head_factor
         super()._apply(fn, recurse)
+        if factor is not None and self.head_factor.dtype != factor.dtype:
+            self.head_factor = factor.to(self.head_factor.device)
         if mass is not None and self.rank_mass.dtype != mass.dtype:
             self.rank_mass = mass.to(self.rank_mass.device)
         if alpha is not None:
@@ -243,9 +278,12 @@ class AdaptiveSplashAttention(nn.Module):
         tables["q_positions"], tables["k_positions"] = Q_idx, K_idx
         causal = self.causal and Q_idx is None
         Q, K, V = as_autocast_has_it(Q, K, V, _NAMES)
-        problem = problem_of(
-            Q, K, V, self._alpha_now(), causal, self.sm_scale, self.k_keep, tables, _NAMES, _TABLE_NAMES
-        )
+        scale = self.sm_scale
+        if self.head_factor is not None or self._factor != 1:
+            checks.check_inputs(Q, K, V, _NAMES)
+            self._check(Q)
+            Q, scale = self._scaled(Q)
+        problem = problem_of(Q, K, V, self._alpha_now(), causal, scale, self.k_keep, tables, _NAMES, _TABLE_NAMES)
         self._check(Q)
         learns = self.threshold_weight is not None and self.training
         if self.threshold_mode == "direct":
@@ -348,7 +386,8 @@ class AdaptiveSplashAttention(nn.Module):
     def extra_repr(self) -> str:
         alpha = "learned" if self.learn_alpha else self.fixed_alpha.tolist()
         kept = self.k_keep if self.head_k_keep is None else self.head_k_keep.tolist()
-        return f"head_dim={self.head_dim}, num_heads={self.num_heads}, alpha={alpha}, k_keep={kept}"
+        factor = self._factor if self.head_factor is None else self.head_factor.tolist()
+        return f"head_dim={self.head_dim}, num_heads={self.num_heads}, alpha={alpha}, factor={factor}, k_keep={kept}"
 
 
 def _by_head(table: Tensor, batch: int, heads: int) -> Tensor:

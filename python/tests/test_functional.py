@@ -223,6 +223,19 @@ def test_the_import_is_fast_and_brings_neither_torch_nor_xarray():
     assert float(seconds) < 1
 
 
+def test_what_needs_a_package_says_which():
+    code = (
+        "import sys; sys.modules['torch'] = None\nimport splash_attention\n"
+        "for name in ('convert', 'AdaptiveSplashAttention'):\n"
+        "    try:\n        getattr(splash_attention, name)\n    except ImportError as error:\n        print(error)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines() == [
+        "splash_attention.convert needs the package torch: pip install splash-attention[language]",
+        "splash_attention.AdaptiveSplashAttention needs the package torch: pip install splash-attention[torch]",
+    ]
+
+
 def test_the_interpreter_is_free_while_the_library_computes():
     import threading
 

@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from splash_attention.language.attention import applied, apply
-    from splash_attention.language.conversion import Converted, convert, load_converted
+    from splash_attention.language.conversion import Converted, load_converted
     from splash_attention.language.methods import Attention, Method
     from splash_attention.language.models import load_model
     from splash_attention.language.measure import Measured, compare, perplexity
+    from splash_attention.language.plan import Plan
     from splash_attention.language.texts import documents, read_tokens, tokenise
+    from splash_attention.language.training import convert
     from splash_attention.language.tuning import measure_curves, tune
 
 _HOMES = {
     "applied": "attention", "apply": "attention",
-    "Converted": "conversion", "convert": "conversion", "load_converted": "conversion",
+    "Converted": "conversion", "load_converted": "conversion",
     "Attention": "methods", "Method": "methods",
     "load_model": "models",
     "Measured": "measure", "compare": "measure", "perplexity": "measure",
+    "Plan": "plan",
+    "convert": "training",
     "documents": "texts", "read_tokens": "texts", "tokenise": "texts",
     "measure_curves": "tuning", "tune": "tuning",
 }  # fmt: skip

@@ -6,11 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from splash_attention.language.methods import KINDS, Method
 from splash_attention.language.packages import MODELS, TEXTS, fetch
+from splash_attention.language.plan import Plan
 from splash_attention.whole_file import prepare_place, whole_file
 
 EXAMPLES = """\
@@ -72,17 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("convert", help="train: alpha and scale of each head, with an adapter or all weights")
     _add_text(one)
     _add_place(one)
-    one.add_argument("--kind", default="entmax", help="entmax, or softmax to compare with (entmax)")
-    one.add_argument("--schedule", default="learned", help="fixed, annealed or learned (learned)")
-    one.add_argument("--alpha", type=float, default=1.5, help="from 1.25 to 2 (1.5)")
-    one.add_argument("--factor", type=float, default=0.5, help="of the scale (0.5)")
-    one.add_argument("--rank", type=int, default=16, help="of the adapter; 0: all weights (16)")
-    one.add_argument("--steps", type=int, default=300, help="(300)")
-    one.add_argument("--batch", type=int, default=2, help="windows a step (2)")
-    one.add_argument("--window", type=int, default=8192, metavar="TOKENS", help="tokens of a window (8192)")
-    one.add_argument("--rate", type=float, default=1e-3, help="learning rate of weights (1e-3)")
-    one.add_argument("--head-rate", type=float, default=2e-2, help="learning rate of alpha and factor (2e-2)")
-    one.add_argument("--seed", type=int, default=1, help="(1)")
+    for part in fields(Plan):
+        option = "--window" if part.name == "length" else "--" + part.name.replace("_", "-")
+        told = f"{part.metadata['help']} ({part.default or 'none' if isinstance(part.default, str) else format(part.default, 'g')})"
+        one.add_argument(option, dest=part.name, type=type(part.default), default=part.default, metavar=part.name.upper(), help=told)
     one.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; the same command goes on")
     one.add_argument("--out", type=Path, required=True, help="a folder: log.csv, and adapter.safetensors or model.safetensors")
     one.set_defaults(run=_convert)
@@ -187,20 +182,19 @@ def _measure_converted(options: argparse.Namespace, path: Path, windows: Any) ->
 
 
 def _convert(options: argparse.Namespace) -> int:
-    from dataclasses import fields
-
     import torch
 
-    from splash_attention.language.conversion import Plan, convert
     from splash_attention.language.models import load_model
     from splash_attention.language.texts import texts_of
+    from splash_attention.language.training import convert
 
-    given = {**vars(options), "length": options.window}
-    plan = Plan(**{part.name: given[part.name] for part in fields(Plan)})
+    plan = Plan(**{part.name: getattr(options, part.name) for part in fields(Plan)})
+    if plan.start:
+        Method.read(plan.start)  # before the model is loaded
     dtype, device = _place(options)
     model, tokenizer, _ = load_model(options.model, dtype if plan.rank else "float32", device)
     tokens = texts_of(tokenizer, options.text, prose=options.prose).tokens["training"]
-    convert(model, torch.from_numpy(tokens.astype("int64")), plan, options.out, seconds=options.seconds)
+    convert(model, torch.from_numpy(tokens.astype("int64")), plan, options.out, seconds=options.seconds, said=_say)
     unfinished = not any(options.out.glob("*.safetensors"))
     print(f"{options.out}: {'not finished; the same command goes on' if unfinished else 'done'}")
     return 0

@@ -1,89 +1,47 @@
-"""A softmax model becomes an entmax model by a little training: all weights, or an adapter of a few MB.
-
-alpha and the factor of the scale belong to each head. Their schedule is "fixed" (as given), "annealed" (from near softmax to what is
-given, over the first half of the steps) or "learned" (parameters of each head, alpha kept between 1.25 and 2, factor above 0).
-"""
+"""A model made ready to become an entmax model by a little training: alpha and the factor of the scale of each head, and an adapter of
+a few MB or all weights. What is saved of it, and how it is loaded again. The training itself: training.py."""
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from splash_attention.language.attention import apply, attention_layers, query_heads
 from splash_attention.language.methods import Attention, Method
+from splash_attention.language.plan import ALPHA_HIGH, ALPHA_LOW, Plan
 from splash_attention.whole_file import whole_file
 
 SCHEMA = "splash conversion 1"
-ALPHA_LOW, ALPHA_HIGH = 1.25, 2.0
-SCHEDULES = ("fixed", "annealed", "learned")
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _SOFT = (1.25, 0.75)  # alpha and factor with which annealing begins
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What convert does. Raises ValueError for what does not fit.
-
-    kind: "entmax", or "softmax": the same training without a change of attention, to compare with.
-    alpha, factor: of every head: where it ends, or where learning begins.
-    rank: of the adapter on the attention's projections; 0 trains all weights.
-    steps, batch, length: windows of `length` tokens, `batch` a step. rate: of weights; head_rate: of alpha and factor.
-    """
-
-    kind: str = "entmax"
-    schedule: str = "learned"
-    alpha: float = 1.5
-    factor: float = 0.5
-    rank: int = 16
-    steps: int = 300
-    batch: int = 2
-    length: int = 8192
-    rate: float = 1e-3
-    head_rate: float = 2e-2
-    seed: int = 1
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("entmax", "softmax"):
-            raise ValueError(f'kind is {self.kind!r}; allowed are "entmax" and "softmax"')
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule is {self.schedule!r}; allowed are {', '.join(SCHEDULES)}")
-        if not ALPHA_LOW <= self.alpha <= ALPHA_HIGH or (self.schedule == "learned" and self.alpha in (ALPHA_LOW, ALPHA_HIGH)):
-            raise ValueError(f"alpha is {self.alpha}; it must be from {ALPHA_LOW} to {ALPHA_HIGH}, and between them where it is learned")
-        for name, least in (("rank", 0), ("steps", 1), ("batch", 1), ("length", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name in ("factor", "rate", "head_rate"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be finite and above 0")
+_EDGE = 0.05  # of alpha's interval: nearer to its ends a logit barely moves it, so learning begins inside
 
 
 class Heads(nn.Module):
     """alpha and factor of a layer's query heads, [heads] each, float32."""
 
-    def __init__(self, heads: int, plan: Plan) -> None:
+    def __init__(self, heads: int, plan: Plan, start: Attention | None = None) -> None:
         super().__init__()
         self.plan = plan
-        share = (plan.alpha - ALPHA_LOW) / (ALPHA_HIGH - ALPHA_LOW)
-        learned = plan.schedule == "learned"
-        place = torch.full((heads,), math.log(share / (1 - share)) if learned else plan.alpha)
-        size = torch.full((heads,), math.log(plan.factor) if learned else plan.factor)
-        if learned:
-            self.place, self.size = nn.Parameter(place), nn.Parameter(size)
-        else:
-            self.register_buffer("place", place)
-            self.register_buffer("size", size)
+        alpha, factor = (
+            torch.as_tensor(getattr(start or plan, name), dtype=torch.float32).expand(heads).clone() for name in ("alpha", "factor")
+        )
+        if plan.schedule == "learned":
+            share = (alpha - ALPHA_LOW) / (ALPHA_HIGH - ALPHA_LOW)
+            self.place, self.size = nn.Parameter(share.clamp(_EDGE, 1 - _EDGE).logit()), nn.Parameter(factor.log())
+            return
+        self.register_buffer("place", alpha)
+        self.register_buffer("size", factor)
+        self.register_buffer("ends", torch.stack((alpha, factor)), persistent=False)
 
     @property
     def alpha(self) -> Tensor:
@@ -97,8 +55,8 @@ class Heads(nn.Module):
         """Sets annealed ones for a step, from 0."""
         if self.plan.schedule == "annealed":
             share = min(1.0, (step + 1) / max(1, self.plan.steps // 2))
-            self.place.fill_(_SOFT[0] + share * (self.plan.alpha - _SOFT[0]))
-            self.size.fill_(_SOFT[1] + share * (self.plan.factor - _SOFT[1]))
+            for values, soft, end in zip((self.place, self.size), _SOFT, self.ends):
+                values.copy_(soft + share * (end - soft))
 
 
 class LowRank(nn.Module):
@@ -127,6 +85,10 @@ class Converted:
         self.model, self.plan = model, plan
         self.heads = [module.splash_heads for module in attention_layers(model).values()] if plan.kind == "entmax" else []
 
+    def of_heads(self, name: str) -> Tensor:
+        """alpha or factor, [layers, heads]."""
+        return torch.stack([getattr(heads, name) for heads in self.heads])
+
     def state(self) -> dict[str, Tensor]:
         """What is saved: the adapter with alpha and factor, or all weights."""
         kept = self.model.state_dict()
@@ -139,7 +101,8 @@ class Converted:
     def save(self, path: str | Path) -> None:
         """One safetensors file, which load_converted reads to the bit."""
         with whole_file(Path(path)) as temporary:
-            save_file(self.state(), temporary, {"schema": SCHEMA, "plan": json.dumps(asdict(self.plan))})
+            about = {"schema": SCHEMA, "plan": json.dumps(asdict(self.plan))}
+            temporary.write_bytes(save(self.state(), about))  # save_file would leave a file that its owner alone may read
 
     def load(self, path: str | Path) -> None:
         with safe_open(path, "pt") as file:
@@ -151,21 +114,25 @@ class Converted:
 
     def method(self) -> Method:
         """alpha and factor as a file of their own; they fit the trained weights alone."""
+        k_keep = self.plan.k_keep or None
         layers = {
-            layer: Attention("entmax", alpha=tuple(heads.alpha.tolist()), factor=tuple(heads.factor.tolist()))
+            layer: Attention("entmax", alpha=tuple(heads.alpha.tolist()), factor=tuple(heads.factor.tolist()), k_keep=k_keep)
             for layer, heads in enumerate(self.heads)
         }
         return Method(Attention("entmax" if layers else "softmax"), layers, "converted", {"how": "trained", "plan": asdict(self.plan)})
 
 
-def prepare(model: Any, plan: Plan) -> Converted:
+def prepare(model: Any, plan: Plan, start: Method | None = None) -> Converted:
     """Gives the model's heads their alpha and factor, and its projections their adapter; the model is changed in place.
 
-    Raises ValueError where it was prepared before, or its attention has no q_proj, k_proj, v_proj and o_proj for an adapter.
+    start: alpha and factor of each head, in the place of the plan's. Raises ValueError where the model was prepared before, its
+    attention has no q_proj, k_proj, v_proj and o_proj for an adapter, or start does not fit.
     """
     layers = attention_layers(model)
     if any(hasattr(module, "splash_heads") or isinstance(getattr(module, "q_proj", None), LowRank) for module in layers.values()):
         raise ValueError("the model was prepared before; load it anew")
+    if start is not None:
+        _check_start(start, layers)
     generator = torch.Generator().manual_seed(plan.seed)
     model.requires_grad_(plan.rank == 0)
     for layer, module in layers.items():
@@ -175,13 +142,24 @@ def prepare(model: Any, plan: Plan) -> Converted:
                 raise ValueError(f"layer {layer} has no linear {name}, which an adapter needs; rank=0 trains all weights instead")
             setattr(module, name, LowRank(base, plan.rank, generator))
         if plan.kind == "entmax":
-            module.splash_heads = Heads(query_heads(module), plan).to(model.device)
-    apply(model, Method(Attention(plan.kind)))
+            module.splash_heads = Heads(query_heads(module), plan, start and start.of(layer)).to(model.device)
+    apply(model, Method(Attention(plan.kind, k_keep=plan.k_keep or None)))
     return Converted(model, plan)
 
 
-def load_converted(model: Any, path: str | Path) -> Converted:
-    """The model, as loaded from its original file, with what Converted.save wrote. Raises ValueError for another file or model."""
+def _check_start(start: Method, layers: dict[int, Any]) -> None:
+    for layer, module in layers.items():
+        how = start.of(layer)
+        how.check_heads(query_heads(module), layer)
+        if how.kind != "entmax" or how.k_keep is not None:
+            raise ValueError(f"layer {layer} of the start is {how.as_dict()}; it must be entmax without k_keep, which the plan has")
+        alphas = how.alpha if isinstance(how.alpha, tuple) else (how.alpha,)
+        if not all(ALPHA_LOW <= alpha <= ALPHA_HIGH for alpha in alphas):
+            raise ValueError(f"alpha of layer {layer} of the start is {how.alpha}; it must be from {ALPHA_LOW} to {ALPHA_HIGH}")
+
+
+def plan_of(path: str | Path) -> Plan:
+    """Of what Converted.save wrote. Raises ValueError for another file."""
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
@@ -191,158 +169,12 @@ def load_converted(model: Any, path: str | Path) -> Converted:
         raise ValueError(f"{path} is no safetensors file ({error})") from error
     if about.get("schema") != SCHEMA:
         raise ValueError(f"{path} is no conversion of splash_attention.language")
-    converted = prepare(model, Plan(**json.loads(about["plan"])))
+    return Plan(**json.loads(about["plan"]))
+
+
+def load_converted(model: Any, path: str | Path) -> Converted:
+    """The model, as loaded from its original file, with what Converted.save wrote. Raises ValueError for another file or model."""
+    converted = prepare(model, plan_of(path))
     converted.load(path)
     model.eval()
     return converted
-
-
-def convert(model: Any, tokens: Tensor, plan: Plan, folder: str | Path, *, seconds: float = math.inf, every: int = 25) -> Converted:
-    """Trains for plan.steps steps, or until `seconds` are over: called again with the same folder and a freshly loaded model it goes
-    on where it stopped, with the same windows and to the same result.
-
-    model: a causal language model of transformers as load_model gives it; with rank 0 in float32. tokens: [tokens], of the training
-    part. folder: gets log.csv (step, loss, rate, seconds, alpha, factor), state.pt while it is unfinished, and adapter.safetensors or
-    model.safetensors at the end; and TensorBoard's events where that is installed. Raises ValueError for too few tokens, or a folder
-    of another plan.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    if len(tokens) <= plan.length:
-        raise ValueError(f"tokens has {len(tokens)} entries; a window of {plan.length} needs more")
-    if plan.rank == 0 and model.dtype != torch.float32:
-        raise ValueError(f"all weights are trained in float32; the model is of {str(model.dtype)[6:]} (an adapter takes any)")
-    converted = prepare(model, plan)
-    optimizer = _optimizer(converted)
-    done = _resume(converted, optimizer, folder / "state.pt")
-    begin = time.monotonic()
-    model.train()
-    _checkpointing(model, True)
-    with _Log(folder, done) as log:
-        for step in range(done, plan.steps):
-            loss = _step(converted, optimizer, tokens, step)
-            log.write(step, loss, optimizer.param_groups[0]["lr"], time.monotonic() - begin, converted)
-            done = step + 1
-            if done % every == 0 or time.monotonic() - begin > seconds:
-                _keep(converted, optimizer, done, folder / "state.pt")
-            if time.monotonic() - begin > seconds:
-                break
-    _checkpointing(model, False)
-    model.eval()
-    if done == plan.steps:
-        converted.save(folder / ("adapter.safetensors" if plan.rank else "model.safetensors"))
-        if converted.heads:
-            converted.method().write(folder / "method.json")
-    return converted
-
-
-def _checkpointing(model: Any, on: bool) -> None:
-    """Layers are computed again in backward. transformers renames the method in version 6."""
-    word = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-    if on:
-        getattr(model, f"{word}_checkpointing_enable")(**{f"{word}_checkpointing_kwargs": {"use_reentrant": False}})
-    else:
-        getattr(model, f"{word}_checkpointing_disable")()
-
-
-def _optimizer(converted: Converted) -> torch.optim.Optimizer:
-    named = [(name, p) for name, p in converted.model.named_parameters() if p.requires_grad]
-    of_heads = [p for name, p in named if ".splash_heads." in name]
-    groups = [{"params": [p for name, p in named if ".splash_heads." not in name], "peak": converted.plan.rate}]
-    if of_heads:
-        groups.append({"params": of_heads, "peak": converted.plan.head_rate})
-    return torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
-
-
-def _step(converted: Converted, optimizer: torch.optim.Optimizer, tokens: Tensor, step: int) -> float:
-    plan, model = converted.plan, converted.model
-    share = min(1.0, (step + 1) / max(1, plan.steps // 10)) * max(0.05, 0.5 * (1 + math.cos(math.pi * step / plan.steps)))
-    for group in optimizer.param_groups:
-        group["lr"] = group["peak"] * share
-    for heads in converted.heads:
-        heads.at(step)
-    generator = torch.Generator().manual_seed(plan.seed * 1_000_003 + step)  # so that a step's windows are its own
-    starts = torch.randint(0, len(tokens) - plan.length, (plan.batch,), generator=generator).tolist()
-    total = 0.0
-    for begin in starts:
-        loss = loss_of(model, tokens[begin : begin + plan.length][None].to(model.device)) / plan.batch
-        loss.backward()
-        total += loss.item()
-    nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return total
-
-
-def loss_of(model: Any, ids: Tensor, rows: int = 2048) -> Tensor:
-    """Mean nll of ids [1, length], with the logits computed again in backward; on a GPU in bfloat16."""
-    with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
-        states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
-
-        def part(some: Tensor, wanted: Tensor) -> Tensor:
-            return F.cross_entropy(model.get_output_embeddings()(some).to(exact), wanted, reduction="sum")
-
-        exact = torch.promote_types(states.dtype, torch.float32)
-        total = states.new_zeros((), dtype=exact)
-        for begin in range(0, ids.shape[1] - 1, rows):
-            end = min(begin + rows, ids.shape[1] - 1)
-            total = total + checkpoint(part, states[begin:end], ids[0, begin + 1 : end + 1], use_reentrant=False)
-    return total / (ids.shape[1] - 1)
-
-
-def _keep(converted: Converted, optimizer: torch.optim.Optimizer, done: int, path: Path) -> None:
-    held = {"plan": asdict(converted.plan), "done": done, "state": converted.state(), "optimizer": optimizer.state_dict()}
-    with whole_file(path) as temporary:
-        torch.save(held, temporary)
-
-
-def _resume(converted: Converted, optimizer: torch.optim.Optimizer, path: Path) -> int:
-    """Steps done."""
-    if not path.is_file():
-        return 0
-    held = torch.load(path, map_location="cpu", weights_only=True)
-    if held["plan"] != asdict(converted.plan):
-        raise ValueError(f"{path.parent} holds a run of another plan; name another folder, or go on with {held['plan']}")
-    converted.model.load_state_dict(held["state"], strict=False)
-    optimizer.load_state_dict(held["optimizer"])
-    return int(held["done"])
-
-
-class _Log:
-    """log.csv, from the step that a run begins with, and TensorBoard's events."""
-
-    _COLUMNS = ("step", "loss", "rate", "seconds", "alpha", "factor")
-
-    def __init__(self, folder: Path, done: int) -> None:
-        path = folder / "log.csv"
-        before = list(csv.reader(path.open())) if path.is_file() and done else [list(self._COLUMNS)]
-        self.file = path.open("w", newline="")
-        self.rows = csv.writer(self.file)
-        self.rows.writerows(before[: done + 1])
-        self.board = _board(folder)
-
-    def write(self, step: int, loss: float, rate: float, seconds: float, converted: Converted) -> None:
-        means = [math.nan, math.nan]
-        if converted.heads:
-            means = [torch.cat([getattr(h, name) for h in converted.heads]).mean().item() for name in ("alpha", "factor")]
-        self.rows.writerow([step, f"{loss:.6f}", f"{rate:.3e}", f"{seconds:.2f}", *(f"{mean:.4f}" for mean in means)])
-        self.file.flush()
-        if self.board is not None:
-            for name, value in zip(("loss", "alpha", "factor"), (loss, *means)):
-                self.board.add_scalar(name, value, step)
-
-    def __enter__(self) -> _Log:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.file.close()
-        if self.board is not None:
-            self.board.close()
-
-
-def _board(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder))

@@ -9,14 +9,16 @@ import pytest
 from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
-from splash_attention.language import convert, load_converted, perplexity  # noqa: E402
-from splash_attention.language.conversion import Plan, loss_of, prepare  # noqa: E402
+import splash_attention  # noqa: E402
+from splash_attention.language import Attention, Method, Plan, convert, load_converted, perplexity, tune  # noqa: E402
+from splash_attention.language.conversion import prepare  # noqa: E402
+from splash_attention.language.training import loss_of  # noqa: E402
 
 SMALL = {"steps": 4, "batch": 1, "length": 24, "rank": 2}
 TOKENS = windows(1, 400)[0]
 
 
-@pytest.mark.parametrize("changes", [{}, {"rank": 0, "rate": 1e-3}, {"schedule": "annealed"}, {"kind": "softmax"}])
+@pytest.mark.parametrize("changes", [{}, {"rank": 0, "rate": 1e-3}, {"schedule": "annealed"}, {"kind": "softmax"}, {"k_keep": 3}])
 def test_a_converted_model_is_loaded_to_the_bit(tmp_path, changes):
     plan = Plan(**{**SMALL, **changes})
     model = llama()
@@ -34,21 +36,29 @@ def test_a_converted_model_is_loaded_to_the_bit(tmp_path, changes):
         alphas = torch.cat([heads.alpha for heads in done.heads])
         assert (alphas >= 1.25).all() and (alphas <= 2).all()
         assert (alphas == 1.5).all() == (plan.schedule != "learned")
-        assert perplexity(model, windows(), done.method()).support()["median"] < 20
+        support = perplexity(model, windows(), done.method()).support()
+        assert support["median"] < 20 and (support["largest"] <= 3) == (plan.k_keep == 3)
     with pytest.raises(ValueError, match="tensors' names or shapes differ"):
         load_converted(llama(num_hidden_layers=1), path)
 
 
-def test_a_run_in_parts_is_the_run_in_one(tmp_path):
-    plan = Plan(**SMALL)
+@pytest.mark.parametrize("changes", [{}, {"rank": 0}, {"schedule": "annealed"}, {"most_keys": 2.0}])
+def test_a_run_in_parts_is_the_run_in_one(tmp_path, changes):
+    plan = Plan(**{**SMALL, **changes})
     whole = convert(llama(), TOKENS, plan, tmp_path / "whole")
-    for _ in range(plan.steps):
+    for step in range(plan.steps):
+        assert (tmp_path / "parts/state.pt").is_file() == (step > 0)
         parts = convert(llama(), TOKENS, plan, tmp_path / "parts", seconds=0.0)
+    assert not (tmp_path / "parts/state.pt").exists()  # it is finished
     assert all(torch.equal(values, parts.state()[name]) for name, values in whole.state().items())
     rows = [list(csv.DictReader((tmp_path / name / "log.csv").open())) for name in ("whole", "parts")]
     assert [row["step"] for row in rows[1]] == ["0", "1", "2", "3"] and [r["loss"] for r in rows[0]] == [r["loss"] for r in rows[1]]
-    with pytest.raises(ValueError, match="holds a run of another plan"):
-        convert(llama(), TOKENS, Plan(**{**SMALL, "seed": 2}), tmp_path / "parts")
+    again = convert(llama(), TOKENS, plan, tmp_path / "parts")  # what is finished is loaded
+    assert all(torch.equal(values, again.state()[name]) for name, values in whole.state().items())
+    convert(llama(), TOKENS, plan, tmp_path / "unfinished", seconds=0.0)
+    for name in ("parts", "unfinished"):
+        with pytest.raises(ValueError, match=r"holds a run of another plan \(seed=1\)"):
+            convert(llama(), TOKENS, Plan(**{**SMALL, **changes, "seed": 2}), tmp_path / name)
 
 
 def test_it_learns_what_repeats(tmp_path):
@@ -78,14 +88,75 @@ def test_alpha_and_factor_of_each_head_have_their_derivatives():
             assert values.grad[head].item() == pytest.approx((moved[0] - moved[1]) / 2e-3, rel=0.05, abs=2e-6)
 
 
+def test_a_bfloat16_model_is_trained_with_an_adapter_of_float32(tmp_path):
+    model = llama().bfloat16()
+    before = {name: values.clone() for name, values in model.state_dict().items()}
+    done = convert(model, TOKENS, Plan(**{**SMALL, "most_keys": 2.0}), tmp_path)
+    assert {values.dtype for values in done.state().values()} == {torch.float32}
+    after = {name.replace(".base.", "."): values for name, values in model.state_dict().items()}
+    assert all(torch.equal(after[name], values) for name, values in before.items())
+    assert all((heads.alpha != 1.5).all() and (heads.factor != 0.5).all() for heads in done.heads)
+    again = llama().bfloat16()
+    load_converted(again, tmp_path / "adapter.safetensors")
+    with torch.no_grad():
+        assert torch.equal(again(windows()).logits, model(windows()).logits)
+
+
+def test_a_conversion_begins_where_tuning_ended(tmp_path):
+    tuned = Method(Attention("entmax"), {0: Attention("entmax", alpha=(1.25, 1.5, 1.75, 2.0), factor=(0.2, 0.3, 0.5, 1.0))})
+    tuned.write(tmp_path / "tuned.json")
+    fixed = convert(llama(), TOKENS, Plan(**SMALL, schedule="fixed", start=str(tmp_path / "tuned.json")), tmp_path / "fixed")
+    assert fixed.method().layers[0] == Attention("entmax", alpha=(1.25, 1.5, 1.75, 2.0), factor=fixed.method().layers[0].factor)
+    assert fixed.of_heads("factor").tolist() == [pytest.approx([0.2, 0.3, 0.5, 1.0]), [1.0] * 4]
+    (tmp_path / "tuned.json").unlink()
+    load_converted(llama(), tmp_path / "fixed/adapter.safetensors")  # without it
+    learned = prepare(llama(), Plan(), tuned)  # what lies at alpha's ends begins inside, for there a logit barely moves it
+    assert learned.of_heads("alpha").tolist() == [pytest.approx([1.2875, 1.5, 1.75, 1.9625]), pytest.approx([1.5] * 4)]
+    annealed = prepare(llama(), Plan(schedule="annealed", steps=10), tuned).heads[0]
+    annealed.at(0)
+    assert annealed.alpha.tolist() == pytest.approx([1.25, 1.3, 1.35, 1.4])
+    annealed.at(9)
+    assert annealed.alpha.tolist() == pytest.approx([1.25, 1.5, 1.75, 2.0])
+    for wrong, said in (
+        (Method(), "layer 0 of the start is {'kind': 'softmax', 'factor': 1.0}; it must be entmax without k_keep"),
+        (Method(Attention("entmax", alpha=1.1)), "alpha of layer 0 of the start is 1.1; it must be from 1.25 to 2"),
+        (Method(Attention("entmax", alpha=(1.5, 1.5))), "alpha of layer 0 has 2 entries; the layer has 4 query heads"),
+    ):
+        with pytest.raises(ValueError) as error:
+            prepare(llama(), Plan(), wrong)
+        assert said in str(error.value)
+
+
 @pytest.mark.parametrize(
     "changes, said",
     [({"kind": "hardmax"}, "kind is 'hardmax'"), ({"schedule": "cosine"}, "schedule is 'cosine'; allowed are fixed"),
-     ({"alpha": 1.1}, "alpha is 1.1; it must be from 1.25 to 2.0"), ({"rank": -1}, "rank is -1"), ({"factor": 0.0}, "factor is 0.0")],
+     ({"alpha": 1.1}, "alpha is 1.1; it must be from 1.25 to 2.0"), ({"rank": -1}, "rank is -1"), ({"factor": 0.0}, "factor is 0.0"),
+     ({"most_keys": 0.5}, "most_keys is 0.5; it must be 0"), ({"median_keys": 9.0, "schedule": "fixed"}, "needs the schedule learned"),
+     ({"kind": "softmax", "k_keep": 8}, "k_keep is 8; softmax has none"), ({"k_keep": -1}, "k_keep is -1")],
 )  # fmt: skip
 def test_plans_that_do_not_fit_are_told(changes, said):
     with pytest.raises(ValueError, match=said):
         Plan(**changes)
+
+
+def test_it_stands_at_the_packages_top():
+    assert splash_attention.convert is convert and splash_attention.tune is tune
+
+
+def test_a_plan_is_read_from_text():
+    assert Plan.parse("") == Plan()
+    assert Plan.parse("kind=softmax, rank=0,rate=3e-4,steps=100") == Plan(kind="softmax", rank=0, rate=3e-4, steps=100)
+    for text, said in (
+        ("rank=16,depth=3", "'depth=3' of 'rank=16,depth=3' is no setting; allowed are NAME=VALUE of kind, schedule, alpha, factor, start,"),
+        ("rank", "'rank' of 'rank' is no setting"),
+        ("rank=1.5", "rank of 'rank=1.5' is '1.5'; it must be an integer"),
+        ("rate=fast", "rate of 'rate=fast' is 'fast'; it must be a number"),
+        ("rate=nan", "rate is nan; it must be finite"),
+        ("rank=1,rank=2", "rank stands twice"),
+    ):
+        with pytest.raises(ValueError) as error:
+            Plan.parse(text)
+        assert said in str(error.value)
 
 
 def test_what_cannot_be_trained_is_told(tmp_path):

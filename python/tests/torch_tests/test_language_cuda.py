@@ -8,8 +8,7 @@ from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
 from splash_attention import _core  # noqa: E402
-from splash_attention.language import Attention, Method, convert, load_converted, measure_curves, perplexity  # noqa: E402
-from splash_attention.language.conversion import Plan  # noqa: E402
+from splash_attention.language import Attention, Method, Plan, convert, load_converted, measure_curves, perplexity  # noqa: E402
 from test_language_methods import METHODS as ON_THE_CPU  # noqa: E402
 
 if not (torch.cuda.is_available() and _core.has_cuda):

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import AdaptiveSplashAttention, splash_attention  # noqa: E402
+from splash_attention.language import Attention, Method  # noqa: E402
 
 B, H, N, D = 2, 4, 33, 16
 POSITIONS = torch.arange(N).expand(B * H, N).contiguous()
@@ -203,6 +204,44 @@ def test_a_fixed_alpha_is_saved_and_loaded(saved, made):
     learned = torch.nn.Sequential(AdaptiveSplashAttention(D, num_heads=H, learn_alpha=True))
     with pytest.raises(RuntimeError, match="alpha_logit"):
         learned.load_state_dict(module.state_dict())
+
+
+def test_heads_of_a_method_file(tmp_path):
+    alpha, factor = (1.25, 1.5, 1.75, 2.0), (0.3, 0.5, 1.0, 2.0)
+    method = Method(Attention("entmax", alpha=1.3, factor=0.5), {1: Attention("entmax", alpha=alpha, factor=factor, k_keep=(0, 5, 9, 0))})
+    method.write(tmp_path / "tuned.json")
+    Q, K, V = inputs(grad=True)
+    attention = AdaptiveSplashAttention.from_method(tmp_path / "tuned.json", 1, D, causal=True)
+    scaled = Q * torch.tensor(factor)[:, None, None]
+    wanted = splash_attention(scaled, K, V, alpha=list(alpha), k_keep=[0, 5, 9, 0], causal=True)
+    out = attention(Q, K, V)
+    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(part.square().sum(), Q, retain_graph=True)[0] for part in (out, wanted)))
+    assert attention.support[:, 1].max() == 5 and attention.support[:, 0].max() > 9
+    assert "factor=[0.3, 0.5, 1.0, 2.0]" in repr(attention).replace("0.30000001192092896", "0.3")
+    again = AdaptiveSplashAttention(D, factor=[1.0] * 4, num_heads=4, causal=True, k_keep=[0, 5, 9, 0])
+    again.fixed_alpha = torch.zeros(4, dtype=torch.float64)
+    again.load_state_dict(attention.state_dict())
+    assert torch.equal(again(Q, K, V), out)
+    halved = copy.deepcopy(attention).bfloat16()
+    assert torch.equal(halved.head_factor, attention.head_factor)
+    assert halved(*(x.bfloat16() for x in (Q, K, V))).dtype == torch.bfloat16
+    for scale in (None, 0.1):  # one number for all heads
+        one = AdaptiveSplashAttention.from_method(method, 0, D, causal=True, sm_scale=scale)
+        wanted = splash_attention(Q, K, V, alpha=1.3, scale=0.5 * (scale or D**-0.5), causal=True)
+        torch.testing.assert_close(one(Q, K, V), wanted)
+    for wrong, options, sentence in (
+        (Method(), {}, "layer 1 of the method is {'kind': 'softmax', 'factor': 1.0}; it must be entmax without block"),
+        (method, {"num_heads": 3}, "alpha of layer 1 has 4 entries; the layer has 3 query heads"),
+    ):
+        with pytest.raises(ValueError) as error:
+            AdaptiveSplashAttention.from_method(wrong, 1, D, **options)
+        assert str(error.value) == sentence
+    with pytest.raises(ValueError, match="Q has 2 heads; this module was made for 4"):
+        attention(Q[:, :2], K[:, :2], V[:, :2])
+    for factor, sentence in ((0.0, "factor is 0.0; it must be finite"), ([1.0] * 3, "factor has 3 entries; allowed: 1, or num_heads")):
+        with pytest.raises(ValueError, match=sentence):
+            AdaptiveSplashAttention(D, factor=factor, num_heads=4)
 
 
 def test_checkpoints_from_before_alpha_was_saved():
