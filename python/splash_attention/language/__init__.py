@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from splash_attention.language.methods import Attention, Method
     from splash_attention.language.models import load_model
     from splash_attention.language.measure import Measured, compare, perplexity
+    from splash_attention.language.retrieval import plant, retrieve
     from splash_attention.language.texts import documents, read_tokens, tokenise
     from splash_attention.language.tuning import measure_curves, tune
 
@@ -29,6 +30,7 @@ _HOMES = {
     "Attention": "methods", "Method": "methods",
     "load_model": "models",
     "Measured": "measure", "compare": "measure", "perplexity": "measure",
+    "plant": "retrieval", "retrieve": "retrieval",
     "documents": "texts", "read_tokens": "texts", "tokenise": "texts",
     "measure_curves": "tuning", "tune": "tuning",
 }  # fmt: skip
