@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from splash_attention.language.models import load_model
     from splash_attention.language.measure import Measured, compare, perplexity
     from splash_attention.language.plan import Plan
+    from splash_attention.language.retrieval import plant, retrieve
     from splash_attention.language.texts import documents, read_tokens, tokenise
     from splash_attention.language.training import convert
     from splash_attention.language.tuning import measure_curves, tune
@@ -33,6 +34,7 @@ _HOMES = {
     "Measured": "measure", "compare": "measure", "perplexity": "measure",
     "Plan": "plan",
     "convert": "training",
+    "plant": "retrieval", "retrieve": "retrieval",
     "documents": "texts", "read_tokens": "texts", "tokenise": "texts",
     "measure_curves": "tuning", "tune": "tuning",
 }  # fmt: skip

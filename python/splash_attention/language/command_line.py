@@ -54,14 +54,24 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("perplexity", help="perplexity of methods in softmax's place")
     _add_text(one)
     _add_windows(one, "held_out", 1024, 4)
-    one.add_argument(
-        "--methods", nargs="+", default=[], metavar="METHOD",
-        help=f"files of `tune`, or KIND:NAME=VALUE,… of the kinds {', '.join(KINDS)}, such as entmax:alpha=1.5,factor=0.5",
-    )  # fmt: skip
-    one.add_argument("--converted", nargs="+", default=[], type=Path, metavar="FILE", help="safetensors of `convert`, also measured")
+    _add_methods(one)
     one.add_argument("--looked-at", type=int, default=2, metavar="N", help="windows of which supports are counted (2)")
     one.add_argument("--out", type=Path, help="a *.json with every window, layer and head")
     one.set_defaults(run=_perplexity)
+
+    one = commands.add_parser("retrieval", help="whether methods find a sentence that was planted in a text")
+    _add_text(one)
+    _add_place(one)
+    _add_methods(one)
+    one.add_argument("--part", default="held_out", help="held_out, development or training (held_out)")
+    one.add_argument("--window", type=int, nargs="+", default=[1024], metavar="TOKENS", help="tokens of a prompt, with its answer (1024)")
+    one.add_argument("--prompts", type=int, default=40, metavar="N", help="of each length (40)")
+    one.add_argument("--depths", type=float, nargs="+", metavar="SHARE", help="where the sentence stands, 0 to 1 (0 0.25 0.5 0.75 1)")
+    one.add_argument("--choices", type=int, default=10, metavar="N", help="numbers to choose from (10)")
+    one.add_argument("--form", help="chat or raw (chat where the tokenizer has a template)")
+    one.add_argument("--seed", type=int, default=1, help="of the prompts (1)")
+    one.add_argument("--out", type=Path, help="a *.json with every prompt")
+    one.set_defaults(run=_retrieval)
 
     one = commands.add_parser("tune", help="choose alpha and scale of each head without training")
     _add_text(one)
@@ -97,6 +107,14 @@ def _add_windows(one: argparse.ArgumentParser, part: str, length: int, count: in
     _add_place(one)
 
 
+def _add_methods(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--methods", nargs="+", default=[], metavar="METHOD",
+        help=f"files of `tune`, or KIND:NAME=VALUE,… of the kinds {', '.join(KINDS)}, such as entmax:alpha=1.5,factor=0.5",
+    )  # fmt: skip
+    one.add_argument("--converted", nargs="+", default=[], type=Path, metavar="FILE", help="safetensors of `convert`, also measured")
+
+
 def _add_place(one: argparse.ArgumentParser) -> None:
     one.add_argument("--device", help="cpu, cuda, cuda:1, … (cuda where there is one)")
     one.add_argument("--dtype", help="float32, bfloat16 or float16 (bfloat16 on a GPU, else float32)")
@@ -129,6 +147,13 @@ def _place(options: argparse.Namespace) -> tuple[str, str]:
 
 def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     """(model, windows, what a result says of them)."""
+    model, _, texts, about = _load_texts(options)
+    windows = texts.windows(options.part, options.window, options.windows)
+    return model, windows, {**about, "windows": {"part": options.part, "length": options.window, "count": options.windows}}
+
+
+def _load_texts(options: argparse.Namespace) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """(model, tokenizer, texts, what a result says of them)."""
     import torch
 
     from splash_attention.language.models import load_model
@@ -137,21 +162,19 @@ def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     dtype, device = _place(options)
     model, tokenizer, description = load_model(options.model, dtype, device)
     texts = texts_of(tokenizer, options.text, prose=options.prose)
-    windows = texts.windows(options.part, options.window, options.windows)
     _say(f"{description.name}, {description.quantisation}, {description.dtype} on {device}; {description.architecture}")
     place = torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
     about = {
         "model": description.as_dict(),
         "text": texts.record,
-        "windows": {"part": options.part, "length": options.window, "count": options.windows},
         "device": place,
         "versions": _versions(),
     }
-    return model, windows, about
+    return model, tokenizer, texts, about
 
 
 def _perplexity(options: argparse.Namespace) -> int:
-    from splash_attention.language.measure import compare, report, table
+    from splash_attention.language.measure import compare, perplexity, report, table
 
     methods = [Method.parse(text) for text in options.methods]
     if options.out:
@@ -161,24 +184,60 @@ def _perplexity(options: argparse.Namespace) -> int:
     model, windows, about = _load(options)
     measured, baseline = compare(model, windows, methods, looked_at=options.looked_at, said=_say)
     for path in options.converted:
-        measured.append(_measure_converted(options, path, windows))
+        model, method = _converted(options, path)
+        measured.append(perplexity(model, windows, method, looked_at=options.looked_at))
     print(table(measured, baseline))
     if options.out:
         _write(options.out, report(measured, baseline, about))
     return 0
 
 
-def _measure_converted(options: argparse.Namespace, path: Path, windows: Any) -> Any:
+def _converted(options: argparse.Namespace, path: Path) -> tuple[Any, Method]:
+    """(model, its method) of a conversion."""
     from dataclasses import replace
 
     from splash_attention.language.conversion import load_converted
-    from splash_attention.language.measure import perplexity
     from splash_attention.language.models import load_model
 
     model = load_model(options.model, *_place(options)).model
     method = replace(load_converted(model, path).method(), name=f"converted: {path.parent.name}")
     _say(method.title)
-    return perplexity(model, windows, method, looked_at=options.looked_at)
+    return model, method
+
+
+def _retrieval(options: argparse.Namespace) -> int:
+    from splash_attention.language.retrieval import DEPTHS, plant, report, retrieve, table
+
+    methods = [method for text in options.methods if (method := Method.parse(text)) != Method()]
+    if options.out:
+        prepare_place(options.out)
+    for path in options.converted:
+        path.stat()
+    model, tokenizer, texts, about = _load_texts(options)
+    if tokenizer is None:
+        raise ValueError("the model's file holds no tokenizer; retrieval needs one")
+    tokens, context = texts.part(options.part), model.config.max_position_embeddings
+    how = {
+        "part": options.part, "depths": options.depths or list(DEPTHS), "choices": options.choices, "seed": options.seed,
+        "form": options.form or ("chat" if tokenizer.chat_template else "raw"),
+    }  # fmt: skip
+    shape = {name: how[name] for name in ("depths", "choices", "form", "seed")}
+    prompts = [plant(tokenizer, tokens, length, options.prompts, **shape) for length in sorted(set(options.window))]
+    beyond = [length for length in sorted(set(options.window)) if length > context]
+    if beyond:
+        _say(f"{', '.join(map(str, beyond))} tokens are beyond the model's context of {context}: it was not trained on such positions")
+    measured = []
+    for method in (Method(), *methods):
+        _say(method.title)
+        measured += [retrieve(model, of_length, method) for of_length in prompts]
+    baselines = {one.length: one for one in measured[: len(prompts)]}
+    for path in options.converted:
+        model, method = _converted(options, path)
+        measured += [retrieve(model, of_length, method) for of_length in prompts]
+    print(table(measured, baselines))
+    if options.out:
+        _write(options.out, report(measured, baselines, {**about, "prompts": {**how, "beyond_context": beyond, "context": context}}))
+    return 0
 
 
 def _convert(options: argparse.Namespace) -> int:

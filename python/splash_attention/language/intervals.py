@@ -1,9 +1,10 @@
-"""Student's t interval of a mean, without SciPy."""
+"""Intervals of a mean and of a share, and a test of pairs, without SciPy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
@@ -34,3 +35,18 @@ def student_quantile(share: float, degrees: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if below(middle) < share else (low, middle)
     return math.sqrt(degrees) * math.tan(low)
+
+
+def wilson_interval(hits: int, count: int, level: float = 0.95) -> tuple[float, float, float]:
+    """(share, low, high) of `hits` successes in `count` >= 1 independent trials (E. B. Wilson, 1927)."""
+    share, z = hits / count, NormalDist().inv_cdf((1 + level) / 2)
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return share, min(share, middle - half), max(share, middle + half)  # at 0 and 1 the ends are these, but for rounding
+
+
+def sign_test(fewer: int, more: int) -> float:
+    """Two-sided p of pairs that differ one way and the other, where both ways are as likely: McNemar's test, exact; 1 for no pair."""
+    count = fewer + more
+    tail = sum(math.comb(count, one) for one in range(min(fewer, more) + 1)) / 2**count
+    return min(1.0, 2 * tail)

@@ -56,17 +56,22 @@ class Texts:
     tokens: dict[str, np.ndarray]
     record: dict[str, Any]
 
+    def part(self, name: str) -> np.ndarray:
+        """[tokens] of a part. Raises ValueError for another name."""
+        if name not in self.tokens:
+            raise ValueError(f"part is {name!r}; allowed are {', '.join(self.tokens)}")
+        return self.tokens[name]
+
     def windows(self, part: str, length: int, count: int) -> torch.Tensor:
         """[count, length], integers: the first windows of a part, side by side. Raises ValueError where it holds fewer."""
-        if part not in self.tokens:
-            raise ValueError(f"part is {part!r}; allowed are {', '.join(self.tokens)}")
+        tokens = self.part(part)
         for name, value in (("length", length), ("count", count)):
             if value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
-        held = len(self.tokens[part]) // length
+        held = len(tokens) // length
         if held < count:
-            raise ValueError(f"{part} has {len(self.tokens[part])} tokens, {held} windows of {length}; {count} were asked for")
-        return torch.from_numpy(self.tokens[part][: count * length].astype(np.int64)).view(count, length)
+            raise ValueError(f"{part} has {len(tokens)} tokens, {held} windows of {length}; {count} were asked for")
+        return torch.from_numpy(tokens[: count * length].astype(np.int64)).view(count, length)
 
     def write(self, path: Path, most: int | None = None) -> None:
         """A *.npz that read_tokens reads. most: tokens of each part that are kept; None keeps all."""
