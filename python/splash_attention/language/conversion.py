@@ -10,7 +10,7 @@ import csv
 import json
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,23 @@ class Plan:
         for name in ("factor", "rate", "head_rate"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be finite and above 0")
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """NAME=VALUE,… of these fields; what is not named has its default. Raises ValueError."""
+        kinds = {part.name: type(part.default) for part in fields(cls)}
+        values: dict[str, Any] = {}
+        for part in filter(None, (one.strip() for one in text.split(","))):
+            name, equals, value = (word.strip() for word in part.partition("="))
+            if not equals or name not in kinds:
+                raise ValueError(f"{part!r} of {text!r} is no setting; allowed are NAME=VALUE of {', '.join(kinds)}")
+            if name in values:
+                raise ValueError(f"{name} stands twice in {text!r}; name it once")
+            try:
+                values[name] = kinds[name](value)
+            except ValueError:
+                raise ValueError(f"{name} of {text!r} is {value!r}; it must be {'an integer' if kinds[name] is int else 'a number'}") from None
+        return cls(**values)
 
 
 class Heads(nn.Module):
@@ -202,7 +219,7 @@ def convert(model: Any, tokens: Tensor, plan: Plan, folder: str | Path, *, secon
     on where it stopped, with the same windows and to the same result.
 
     model: a causal language model of transformers as load_model gives it; with rank 0 in float32. tokens: [tokens], of the training
-    part. folder: gets log.csv (step, loss, rate, seconds, alpha, factor), state.pt while it is unfinished, and adapter.safetensors or
+    part. folder: gets log.csv (step, loss, rate, seconds of the step, alpha, factor), state.pt while it is unfinished, and adapter.safetensors or
     model.safetensors at the end; and TensorBoard's events where that is installed. Raises ValueError for too few tokens, or a folder
     of another plan.
     """
@@ -220,8 +237,9 @@ def convert(model: Any, tokens: Tensor, plan: Plan, folder: str | Path, *, secon
     _checkpointing(model, True)
     with _Log(folder, done) as log:
         for step in range(done, plan.steps):
+            start = time.monotonic()
             loss = _step(converted, optimizer, tokens, step)
-            log.write(step, loss, optimizer.param_groups[0]["lr"], time.monotonic() - begin, converted)
+            log.write(step, loss, optimizer.param_groups[0]["lr"], time.monotonic() - start, converted)
             done = step + 1
             if done % every == 0 or time.monotonic() - begin > seconds:
                 _keep(converted, optimizer, done, folder / "state.pt")
@@ -325,7 +343,7 @@ class _Log:
         means = [math.nan, math.nan]
         if converted.heads:
             means = [torch.cat([getattr(h, name) for h in converted.heads]).mean().item() for name in ("alpha", "factor")]
-        self.rows.writerow([step, f"{loss:.6f}", f"{rate:.3e}", f"{seconds:.2f}", *(f"{mean:.4f}" for mean in means)])
+        self.rows.writerow([step, f"{loss:.6f}", f"{rate:.3e}", f"{seconds:.3f}", *(f"{mean:.4f}" for mean in means)])
         self.file.flush()
         if self.board is not None:
             for name, value in zip(("loss", "alpha", "factor"), (loss, *means)):
