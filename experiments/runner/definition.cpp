@@ -81,6 +81,11 @@ std::vector<Definition> find_definitions(const std::string& name_or_path,
     names.push_back(fs::path(file).stem().string());
     if (names.back() == name_or_path) return {read_definition(file)};
   }
+  for (const std::string& file : files) {  // "papers": all of experiments/papers
+    const fs::path folder = fs::path(file).parent_path();
+    if (folder.filename() == name_or_path) return find_definitions(folder.string(), files);
+    names.push_back(folder.filename().string());
+  }
   throw InvalidArgument(
       fmt::format("there is no experiment '{}'{}", name_or_path, suggestion(name_or_path, names)));
 }

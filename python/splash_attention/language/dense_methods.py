@@ -1,4 +1,5 @@
-"""The methods that need all scores: some rows at a time, in float32. For studies of what a method costs in quality, not in time."""
+"""The methods without a kernel of ours: masked softmax by PyTorch's fused one, the others by all scores, some rows at a time, in
+float32. For studies of what a method costs in quality, not in time."""
 
 from __future__ import annotations
 
@@ -25,6 +26,8 @@ def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """(out, support [batch, heads, q_len]). Shapes as attention.Call's."""
+    if how.kind in ("softmax", "window-softmax"):
+        return _masked_softmax(q, k, v, how, scaling, mask)
     kv_heads = k.shape[1]
     factor = torch.as_tensor(how.factor, dtype=torch.float32, device=q.device).reshape(-1, 1, 1)
     queries = (q.float() * (factor * scaling)).unflatten(1, (kv_heads, -1))  # [batch, kv_heads, group, q_len, head_dim]
@@ -33,24 +36,35 @@ def dense_attention(
     outs, supports = [], []
     for begin in range(0, q.shape[2], rows):
         part = queries[:, :, :, begin : begin + rows]
-        seen = _seen(mask, begin, part.shape[3], q, k)
-        scores = (part @ keys.transpose(-1, -2)).masked_fill(~seen, -torch.inf)
-        p = weights(scores, how, begin + k.shape[2] - q.shape[2])
-        outs.append((p @ values).flatten(1, 2).to(q.dtype))
+        end = k.shape[2] if mask is not None else begin + part.shape[3] + k.shape[2] - q.shape[2]  # later keys are hidden from all
+        seen = _seen(mask, begin, part.shape[3], q, k)[..., :end]
+        scores = (part @ keys[..., :end, :].transpose(-1, -2)).masked_fill(~seen, -torch.inf)
+        p = weights(scores, how)
+        outs.append((p @ values[..., :end, :]).flatten(1, 2).to(q.dtype))
         supports.append((p > 0).sum(-1).flatten(1, 2))
     return torch.cat(outs, 2), torch.cat(supports, 2)
 
 
-def weights(scores: Tensor, how: Attention, first: int) -> Tensor:
-    """p of each row. scores: [batch, kv_heads, group, rows, kv_len], -inf where masked; first: the key that is the first row's own."""
+def _masked_softmax(q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """By PyTorch's fused one, which stores no scores; a key is in the support where it is seen, however small its weight."""
+    seen = _seen(mask, 0, q.shape[2], q, k)[:, 0]  # [batch or 1, 1, q_len, kv_len]
+    if how.kind == "window-softmax":
+        own = torch.arange(q.shape[2], device=q.device)[:, None] + (k.shape[2] - q.shape[2])
+        key = torch.arange(k.shape[2], device=q.device)
+        seen = seen & ((key > own - how.window) | (key < how.sink))
+    factor = torch.as_tensor(how.factor, dtype=torch.float32, device=q.device).reshape(-1, 1, 1)
+    scaled = (q.float() * factor).to(q.dtype)
+    k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))  # grouped heads and a mask have no fused kernel
+    out = F.scaled_dot_product_attention(scaled, k, v, attn_mask=seen, scale=scaling)
+    return out.nan_to_num(0.0), seen.sum(-1).expand(q.shape[:3])  # a row without keys is zero
+
+
+def weights(scores: Tensor, how: Attention) -> Tensor:
+    """p of each row. scores: [batch, kv_heads, group, rows, kv_len], -inf where masked."""
     if how.kind == "power":
         powers = scores.clamp(min=0) ** _per_head(how.alpha, scores)
         return powers / powers.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
-    if how.kind == "window-softmax":
-        own = torch.arange(first, first + scores.shape[-2], device=scores.device)[:, None]
-        key = torch.arange(scores.shape[-1], device=scores.device)
-        scores = scores.masked_fill((key <= own - how.window) & (key >= how.sink), -torch.inf)
-    elif how.k_keep is not None:
+    if how.k_keep is not None:
         scores = _largest(scores, how)
     if how.kind == "entmax":
         return entmax(scores, _per_head(how.alpha, scores)[..., 0])

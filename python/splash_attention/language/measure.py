@@ -36,10 +36,18 @@ class Measured:
     layer_nmse: np.ndarray
     """[layers]: the same of all heads of a layer together."""
     seconds: float
+    window_seconds: tuple[float, ...] = ()
+    """Wall clock of each window; the first `looked_at` take longer."""
+    looked_at: int = 0
 
     @property
     def perplexity(self) -> float:
         return math.exp(sum(self.nll) / len(self.nll))
+
+    @property
+    def seconds_a_window(self) -> float:
+        """Median over the windows that were not looked at, where there are such."""
+        return float(np.median(self.window_seconds[self.looked_at :] or self.window_seconds))
 
     def difference(self, other: Measured, level: float = 0.95) -> tuple[float, float, float]:
         """(mean, low, high) of this nll less the other's, window by window; Student's t interval over windows, NaN for one."""
@@ -92,16 +100,19 @@ def perplexity(model: Any, windows: Tensor, method: Method | None = None, *, loo
         raise ValueError(f"looked_at is {looked_at}; it must be at least 1")
     method = Method(Attention()) if method is None else method
     heads = _Heads(len(attention_layers(model)))
-    losses, begin = [], time.perf_counter()
+    losses, ends = [], [time.perf_counter()]
     with torch.no_grad(), applied(model, method):
         _check_head(model, windows[:1, :16])
+        ends.append(time.perf_counter())
         for at, window in enumerate(windows):
             if at < looked_at:
                 with observed(heads.see):
                     losses.append(nll_of(model, window[None]))
             else:
                 losses.append(nll_of(model, window[None]))
-    return Measured(method, tuple(losses), *heads.summary(), seconds=time.perf_counter() - begin)
+            ends.append(time.perf_counter())
+    seconds = tuple(end - begin for begin, end in zip(ends[1:], ends[2:]))
+    return Measured(method, tuple(losses), *heads.summary(), ends[-1] - ends[0], seconds, looked_at)
 
 
 def nll_of(model: Any, ids: Tensor) -> float:

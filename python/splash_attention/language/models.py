@@ -92,7 +92,7 @@ def describe(path: Path, model: Any, facts: dict[str, Any]) -> Description:
         f"head_dim {head_dim}, context {config.max_position_embeddings}"
     )
     return Description(
-        name=facts["name"] or path.stem, source=path.name, sha256=_sha256(path), quantisation=facts["quantisation"],
+        name=facts["name"] or path.stem, source=path.name, sha256=sha256_of(path), quantisation=facts["quantisation"],
         architecture=architecture, licence=facts["licence"] or "not said", dtype=str(model.dtype)[6:],
     )  # fmt: skip
 
@@ -130,13 +130,14 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     return allowed[name]
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Of a file; of a folder as Description says."""
     if path.is_file():
         with open(path, "rb") as file:
             return _digest(file)
     whole = hashlib.sha256()
     for part in sorted([*path.glob("*.safetensors"), path / "config.json"]):
-        whole.update(f"{part.name} {_sha256(part)}\n".encode())
+        whole.update(f"{part.name} {sha256_of(part)}\n".encode())
     return whole.hexdigest()
 
 

@@ -57,18 +57,24 @@ def fetch(names: list[str], say: Callable[[str], None] = lambda line: print(line
     Raises ValueError for names that it does not know, FileNotFoundError where apt-get or dpkg-deb is missing (there is no Debian),
     RuntimeError with what a program said where it fails.
     """
+    missing, told = to_fetch(names)
+    if missing:
+        say(told)
+    for name in missing:
+        (_fetch_model if name in MODELS else _fetch_text)(name)
+    for name in names:
+        say(f"{name} is there" if name not in missing else f"{name} was fetched")
+
+
+def to_fetch(names: list[str]) -> tuple[list[str], str]:
+    """(those that fetch would fetch, the sentence that says how much). As fetch."""
     unknown = [name for name in names if name not in MODELS and name not in TEXTS]
     if unknown:
         raise ValueError(f"{', '.join(unknown)} cannot be fetched; allowed are {', '.join([*MODELS, *TEXTS])}")
     missing = [name for name in names if not _is_there(name)]
     sizes = {name: MODELS[name] if name in MODELS else _debian(name)["Size"] / 1e6 for name in missing}
-    if missing:
-        told = ", ".join(f"{name} {size:.1f} MB" for name, size in sizes.items())
-        say(f"fetching {sum(sizes.values()):.0f} MB ({told}) into {cache_folder()}")
-    for name in missing:
-        (_fetch_model if name in MODELS else _fetch_text)(name)
-    for name in names:
-        say(f"{name} is there" if name not in missing else f"{name} was fetched")
+    told = ", ".join(f"{name} {size:.1f} MB" for name, size in sizes.items())
+    return missing, f"fetching {sum(sizes.values()):.0f} MB ({told}) into {cache_folder()}"
 
 
 def _is_there(name: str) -> bool:
