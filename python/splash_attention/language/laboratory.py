@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from splash_attention.language.cache import cache_folder
-from splash_attention.language.conversion import Plan, load_converted
+from splash_attention.language.conversion import load_converted
+from splash_attention.language.plan import Plan
 from splash_attention.language.measure import Measured, perplexity
 from splash_attention.language.methods import Method
 from splash_attention.language.models import load_model, sha256_of

@@ -71,7 +71,7 @@ def check(setting: Setting, method: str | None = None, plan: str | None = None) 
     elif method is not None:
         (Tuning if method.startswith(TUNED) else Method).parse(method)
     if plan is not None:
-        from splash_attention.language.conversion import Plan
+        from splash_attention.language.plan import Plan
 
         Plan.parse(plan)
 

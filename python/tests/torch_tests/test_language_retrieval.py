@@ -14,7 +14,7 @@ pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash 
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
 from splash_attention.language import Method, convert, load_model, plant, retrieve  # noqa: E402
 from splash_attention.language.attention import applied  # noqa: E402
-from splash_attention.language.conversion import Plan  # noqa: E402
+from splash_attention.language.plan import Plan  # noqa: E402
 from splash_attention.language.intervals import sign_test, wilson_interval  # noqa: E402
 from splash_attention.language.retrieval import Prompt, log_probabilities, score, table  # noqa: E402
 from test_language_methods import METHODS  # noqa: E402
