@@ -18,15 +18,17 @@
 # `docs/questions/what-does-entmax-cost-my-model.md` has the results of long ones.
 
 # %%
-import logging
 import os
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 here = Path.cwd()
 root = next(folder for folder in (here, *here.parents) if (folder / "python" / "splash_attention").is_dir())
 sys.path.insert(0, str(root / "python"))
+
+warnings.filterwarnings("ignore", message="IProgress not found")  # tqdm's, where ipywidgets is not installed
 
 # %matplotlib inline
 import numpy as np
@@ -38,8 +40,6 @@ from splash_attention.language import Method, compare, convert, load_converted, 
 from splash_attention.language.conversion import Plan
 from splash_attention.language.tuning import candidates
 from splash_attention.plots.language import family_of, perplexity_against_keys, support_maps
-
-logging.getLogger("transformers").setLevel(logging.ERROR)
 
 # %% [markdown]
 # ## The model and its text
