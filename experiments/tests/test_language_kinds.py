@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -51,9 +52,9 @@ def definition(splash: Splash, template: str, works: list[str]) -> Path:
     return splash.write("model.toml", template.format(json.dumps(works)))
 
 
-def run(splash: Splash, *words: object) -> h5py.File:
+def run(splash: Splash, *words: object, said: str = "") -> h5py.File:
     done = splash("run", "model.toml", "--out", "out.h5", *words)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and said in done.stdout, done.stderr
     return h5py.File(splash.folder / "out.h5")
 
 
@@ -61,10 +62,13 @@ def text(column: h5py.Dataset) -> list[str]:
     return [one.decode() if isinstance(one, bytes) else one for one in column[:]]
 
 
-def test_a_report_holds_what_compare_measures(tiny: Splash) -> None:
-    methods = ["softmax", "entmax:alpha=1.5,factor=0.5", "top-k-softmax:k_keep=4", "tuned:budget=12"]
+def test_a_report_holds_what_compare_measures_though_the_run_was_resumed(tiny: Splash) -> None:
+    methods = ["softmax", "entmax:alpha=1.5,factor=0.5", "top-k-softmax:k_keep=4", "tuned:budget=3"]
+    (tiny.folder / "gone.safetensors").write_bytes(b"no such file")
+    definition(tiny, PERPLEXITY, [methods[0], "gone.safetensors"])
+    assert "gone.safetensors is no safetensors file" in tiny.refused("run", "model.toml", "--out", "out.h5")
     definition(tiny, PERPLEXITY, methods)
-    with run(tiny) as file:
+    with run(tiny, "--resume", said="(3 run, 1 kept)") as file:
         found, ids = file["results"], windows(8)[:3]
         measured, baseline = compare(llama(), ids, [Method.parse(one) for one in methods[1:3]], looked_at=2)
         for at, one in enumerate(measured):
@@ -79,21 +83,10 @@ def test_a_report_holds_what_compare_measures(tiny: Splash) -> None:
             heads = file[f"attachments/{text(found['case_id'])[at]}/support_of_heads"]
             assert heads[:] == pytest.approx(one.support_mean)
         tuned = file[f"attachments/{text(found['case_id'])[3]}"]
-        assert found["support_mean"][3] < 14 and len(set(tuned["alpha_of_heads"][:].ravel())) > 1  # 12 on the development part
-        assert tuned["factor_of_heads"].shape == (2, 4)
+        assert 2 < found["support_mean"][3] < 3.5  # 3 on the development part
+        assert tuned["alpha_of_heads"].shape == (2, 4) and len(set(tuned["factor_of_heads"][:].ravel())) > 1
         assert set(text(found["text_sources"])) == {"random 5"} and set(text(found["quantisation"])) == {"unquantised weights"}
         assert set(text(found["computed_in"])) == {"float32"} and set(text(found["device_name"])) == {"CPU"}
-
-
-def test_each_method_is_a_case_that_a_resumed_run_keeps(tiny: Splash) -> None:
-    definition(tiny, PERPLEXITY, ["softmax", "gone.safetensors"])
-    (tiny.folder / "gone.safetensors").write_bytes(b"no such file")
-    failed = tiny("run", "model.toml", "--out", "out.h5")
-    assert failed.returncode == 2 or failed.returncode == 1
-    assert "gone.safetensors is no safetensors file" in failed.stderr
-    definition(tiny, PERPLEXITY, ["softmax", "power:alpha=2"])
-    resumed = tiny("run", "model.toml", "--out", "out.h5", "--resume")
-    assert resumed.returncode == 0 and "(1 run, 1 kept)" in resumed.stdout, resumed.stderr
 
 
 def test_training_goes_on_where_it_stopped(tiny: Splash) -> None:
@@ -104,12 +97,8 @@ def test_training_goes_on_where_it_stopped(tiny: Splash) -> None:
     with run(tiny, "--resume") as file:
         found = file["results"]
         assert found["loss"].shape == (1, 6) and np.isfinite(found["loss"][:]).all() and found["step_seconds_median"][0] > 0
-        assert len(text(found["trained_hash"])[0]) == 64
         (adapter,) = (tiny.folder / "cache").glob("conversions/*/adapter.safetensors")
-        whole = found["nll"][0]
-    definition(tiny, PERPLEXITY, [str(adapter)])  # the same adapter by the other kind
-    with run(tiny, "--restart") as file:
-        assert file["results/nll"][0] == pytest.approx(whole)
+        assert hashlib.sha256(adapter.read_bytes()).hexdigest() == text(found["trained_hash"])[0]
 
 
 @pytest.mark.parametrize(
