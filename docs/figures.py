@@ -396,7 +396,8 @@ def power() -> list[float | str]:
 
 def figures() -> dict[str, list[float | str]]:
     passages = (
-        *(cpu_speed, ladders, flagship, real_heads, cpu_speed_and_memory, k_keep, decoder_k_keep, iterations, sink, ceilings),
+        *(cpu_speed, ladders, flagship, real_heads, cpu_speed_and_memory),
+        *(k_keep, decoder_k_keep, iterations, sink, ceilings),
         *(captured_sparsity, workloads, power, what_it_takes),
     )
     return {passage.__name__.replace("_", "-"): passage() for passage in passages}
