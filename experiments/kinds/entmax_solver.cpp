@@ -1,9 +1,10 @@
-// What a solver of tau costs and how exact it is, on rows of synthetic scores.
+// What a solver of tau costs and how exact it is, on rows of synthetic scores or of a head in a file.
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -13,8 +14,8 @@
 #include "core/workload.h"
 #include "cpu_ref/entmax/evaluate.h"
 #include "cpu_ref/entmax/solver.h"
+#include "experiments/kinds/inputs.h"
 #include "experiments/kinds/lru_cache.h"
-#include "experiments/runner/kind.h"
 
 namespace splash::experiments {
 namespace {
@@ -22,6 +23,15 @@ namespace {
 using cpu_ref::RowSolution;
 using cpu_ref::Solver;
 using Rows = std::vector<std::vector<double>>;
+
+constexpr const char* kSynthetic = "workload";
+constexpr const char* kOfFile[] = {"layer", "head",   "call",     "batch_entry",
+                                   "scale", "length", "head_dim", "causal"};  // parameters, of inputs.h
+constexpr const char* kOfWorkload[] = {"workload", "query_variance", "gap", "spread", "seed"};
+
+bool names_parameter(std::span<const char* const> names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 Workload workload_of(const Parameters& p, int64_t row) {
   Workload workload;
@@ -34,15 +44,34 @@ Workload workload_of(const Parameters& p, int64_t row) {
 }
 
 std::string row_key(const Parameters& p) {
+  if (is_of_file(p))
+    return fmt::format("{} causal {} rows {}", file_input_key(p), get_flag(p, "causal"),
+                       get_integer(p, "rows"));
   return fmt::format("{} n {} rows {} seed {} variance {} gap {} spread {}", get_text(p, "workload"),
                      get_integer(p, "n"), get_integer(p, "rows"), get_integer(p, "seed"),
                      get_number(p, "query_variance"), get_number(p, "gap"), get_number(p, "spread"));
 }
 
-// Rows of scores s, one seed a row.
+// The scores of a head's last queries, each over the keys that it sees.
+Rows rows_of_file(const Parameters& p) {
+  const auto inputs = load_inputs(p);
+  const AttentionSpec spec = input_spec(p, *inputs);
+  const auto q = inputs->q.matrix(0, 0), k = inputs->k.matrix(0, 0);
+  Rows rows;
+  for (int64_t r = spec.shape.q_len - get_integer(p, "rows"); r < spec.shape.q_len; ++r) {
+    const RowMask mask = spec.mask.row(spec.shape, 0, 0, r);  // no positions here: a range of keys
+    const Eigen::VectorXd scores =
+        scale_of(p) * (k.middleRows(mask.begin, mask.end - mask.begin) * q.row(r).transpose());
+    rows.emplace_back(scores.begin(), scores.end());
+  }
+  return rows;
+}
+
+// Rows of scores s, one seed a row, or of a file.
 std::shared_ptr<const Rows> score_rows(const Parameters& p) {
   static LruCache<Rows> cache(int64_t{64} << 20);
   const auto make = [&] {
+    if (is_of_file(p)) return rows_of_file(p);
     Rows rows;
     for (int64_t r = 0; r < get_integer(p, "rows"); ++r) {
       rows.push_back(make_score_row(workload_of(p, r), get_integer(p, "n")));
@@ -50,7 +79,7 @@ std::shared_ptr<const Rows> score_rows(const Parameters& p) {
     return rows;
   };
   return cache.get(row_key(p), make, [](const Rows& rows) {
-    return static_cast<int64_t>(rows.size() * rows.front().size() * sizeof(double));
+    return static_cast<int64_t>(rows.size() * rows.back().size() * sizeof(double));
   });
 }
 
@@ -113,8 +142,7 @@ CaseResult measure(const Parameters& p) {
     for (const auto& row : z) sink += cpu_ref::solve_tau<T>(solver, row, alpha, options).offset;
     times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  if (std::isnan(sink))
-    throw Error("a synthetic row gave a NaN threshold");  // also keeps the loop from being removed
+  if (std::isnan(sink)) throw Error("a row gave a NaN threshold");  // also keeps the loop from being removed
   const auto interval = analysis::median_interval(times);
   result.numbers["time_median"] = analysis::median(times);
   result.numbers["time_low"] = interval.low;
@@ -123,6 +151,17 @@ CaseResult measure(const Parameters& p) {
   result.numbers["memory_bytes"] = static_cast<double>(
       counted_bytes(solver, get_integer(p, "n"), static_cast<int64_t>(sizeof(T)), options.histogram_bins));
   return result;
+}
+
+void check_rows_of_file(const Parameters& p) {
+  check_inputs(p);
+  const int64_t n = get_integer(p, "n"), length = get_integer(p, "length"), rows = get_integer(p, "rows");
+  if (n != length)
+    throw InvalidArgument(fmt::format("n is {}; rows of a file have its length, {}", n, length));
+  const AttentionShape& shape = open_tensor_file(get_text(p, "input")).call(get_integer(p, "call")).shape;
+  if (const int64_t queries = std::min(length, shape.q_len); rows > queries)
+    throw InvalidArgument(
+        fmt::format("rows is {}; {} gives {} queries a head", rows, get_text(p, "input"), queries));
 }
 
 class EntmaxSolver : public Kind {
@@ -134,7 +173,14 @@ class EntmaxSolver : public Kind {
 
   std::vector<ParameterInfo> parameters() const override {
     using enum ParameterType;
-    return {
+    std::vector<ParameterInfo> list{
+        {"input",
+         text,
+         std::string(kSynthetic),
+         "",
+         "workload: synthetic rows; or a decoder's captured head, or a file of q, k and v: its last queries",
+         {kSynthetic, "smollm2"},
+         tensor_file_endings()},
         {"solver",
          text,
          std::string("newton"),
@@ -142,7 +188,7 @@ class EntmaxSolver : public Kind {
          "how tau is found",
          {"bisection", "sorting", "newton", "halley_bisection", "histogram"}},
         {"alpha", number, 1.5, "1", "entmax's alpha", {}},
-        {"n", integer, int64_t{8192}, "1", "keys a row", {}},
+        {"n", integer, int64_t{8192}, "1", "keys a row; of a file, its keys", {}},
         {"workload",
          text,
          std::string("gaussian"),
@@ -160,6 +206,10 @@ class EntmaxSolver : public Kind {
         {"histogram_bins", integer, int64_t{64}, "1", "bins of the histogram start", {}},
         {"samples", integer, int64_t{5}, "1", "timed repetitions", {}},
     };
+    for (ParameterInfo& info : input_parameters()) {
+      if (names_parameter(kOfFile, info.name)) list.push_back(std::move(info));
+    }
+    return list;
   }
 
   std::vector<analysis::ColumnInfo> columns() const override {
@@ -205,12 +255,22 @@ class EntmaxSolver : public Kind {
     };
   }
 
+  void add_from_inputs(Parameters& set) const override {
+    add_file_inputs(set);
+    const std::string* input = text_if_set(set, "input");
+    if (input != nullptr && names_tensor_file(*input)) set.try_emplace("n", set.at("length"));
+  }
+
   void check(const Parameters& p) const override {
-    workload_of(p, 0).validate();
     for (const char* name : {"n", "rows", "samples", "histogram_bins"}) {
       if (get_integer(p, name) < 1) {
         throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", name, get_integer(p, name)));
       }
+    }
+    if (is_of_file(p)) {
+      check_rows_of_file(p);
+    } else {
+      workload_of(p, 0).validate();
     }
     const Solver solver = cpu_ref::solver_from_string(get_text(p, "solver"));
     const double alpha = get_number(p, "alpha");
@@ -228,12 +288,13 @@ class EntmaxSolver : public Kind {
 
   Parameters used(const Parameters& p) const override {
     Parameters kept = p;
-    const WorkloadKind workload = workload_from_string(get_text(p, "workload"));
-    if (workload == WorkloadKind::sink) {
-      kept.erase("query_variance");
+    if (is_of_file(p)) {
+      kept["scale"] = scale_of(p);
+      for (const char* name : kOfWorkload) kept.erase(name);
     } else {
-      kept.erase("gap");
-      if (workload != WorkloadKind::clustered) kept.erase("spread");
+      kept.erase("input");
+      for (const char* name : kOfFile) kept.erase(name);
+      keep_used_workload(kept);
     }
     const Solver solver = cpu_ref::solver_from_string(get_text(p, "solver"));
     if (solver != Solver::histogram) kept.erase("histogram_bins");
@@ -247,6 +308,17 @@ class EntmaxSolver : public Kind {
 
   CaseResult evaluate(const Parameters& p) const override {
     return get_text(p, "dtype") == "float64" ? measure<double>(p) : measure<float>(p);
+  }
+
+ private:
+  static void keep_used_workload(Parameters& kept) {
+    const WorkloadKind workload = workload_from_string(get_text(kept, "workload"));
+    if (workload == WorkloadKind::sink) {
+      kept.erase("query_variance");
+    } else {
+      kept.erase("gap");
+      if (workload != WorkloadKind::clustered) kept.erase("spread");
+    }
   }
 };
 

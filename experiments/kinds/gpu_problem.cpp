@@ -125,8 +125,9 @@ std::vector<ParameterInfo> problem_input_parameters() {
        text,
        std::string(kGaussian),
        "",
-       "Gaussian q, k and v, every layer (batch) and head of MiniLM on a text, or a file of q, k and v",
-       {kGaussian, "gpl-3", "gfdl-1.3"},
+       "Gaussian q, k and v, every layer (batch) and head of MiniLM on a text, a decoder (smollm2), or a "
+       "file",
+       {kGaussian, "gpl-3", "gfdl-1.3", "smollm2"},
        tensor_file_endings()},
       {"call", integer, int64_t{0}, "1", "call of the model, of those that a file holds, from 0", {}},
       {"layer", integer, kAllLayers, "1", "layer of a file; -1: all, a batch entry each", {}},

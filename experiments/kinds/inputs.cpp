@@ -1,8 +1,6 @@
 #include "experiments/kinds/inputs.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -11,26 +9,17 @@
 #include "core/workload.h"
 #include "experiments/kinds/file_inputs.h"
 #include "experiments/kinds/lru_cache.h"
+#include "experiments/kinds/shipped_captures.h"
 
 namespace splash::experiments {
 namespace {
 
-namespace fs = std::filesystem;
 namespace hdf5 = analysis::hdf5;
 
 constexpr const char* kCaptured = "minilm";
 
 bool is_captured(const Parameters& p) {
   return get_text(p, "input") == kCaptured;
-}
-
-fs::path find_upwards(fs::path folder) {
-  for (;; folder = folder.parent_path()) {
-    fs::path candidate = folder / "data" / "captures" / "minilm.h5";
-    std::error_code ignored;
-    if (fs::exists(candidate, ignored)) return candidate;
-    if (folder == folder.parent_path()) return {};
-  }
 }
 
 Workload drawn_workload(const Parameters& p) {
@@ -71,15 +60,7 @@ void require_index(const char* name, int64_t value, int64_t count, const std::st
 }  // namespace
 
 std::string captures_path() {
-  if (const char* named = std::getenv("SPLASH_CAPTURES")) return named;
-  std::error_code ignored;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const fs::path& start : {fs::current_path(ignored), program, fs::path(SPLASH_SOURCE_DIR)}) {
-    if (const fs::path found = find_upwards(start); !found.empty()) return found.string();
-  }
-  throw ReportError(
-      "data/captures/minilm.h5 was not found above the working directory, the program or its sources; set "
-      "SPLASH_CAPTURES to its place");
+  return shipped_capture(kCaptured);
 }
 
 const std::string& captures_hash() {
@@ -94,8 +75,8 @@ std::vector<ParameterInfo> input_parameters() {
        text,
        std::string(kCaptured),
        "",
-       "captured model, synthetic workload, or a file of q, k and v",
-       {kCaptured, "gaussian", "clustered", "local", "sink", "ties"},
+       "captured model (minilm: an encoder; smollm2: a decoder), synthetic workload, or a file of q, k and v",
+       {kCaptured, "smollm2", "gaussian", "clustered", "local", "sink", "ties"},
        tensor_file_endings()},
       {"text", text, std::string("gpl-3"), "", "captured text (minilm only)", {"gpl-3", "gfdl-1.3"}},
       {"layer", integer, int64_t{0}, "1", "layer of the captured model, from 0; of a file, its first", {}},

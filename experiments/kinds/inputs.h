@@ -13,9 +13,7 @@
 
 namespace splash::experiments {
 
-// The file of captured tensors: $SPLASH_CAPTURES, else data/captures/minilm.h5 in the first folder upwards
-// from the working directory, the running program, or the sources it was built from. Throws ReportError:
-// nowhere.
+// The encoder's captured tensors, minilm.h5, as shipped_capture finds them.
 std::string captures_path();
 const std::string& captures_hash();  // of its bytes
 

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/text_file.h"
 #include "experiments/kinds/peer_process.h"
+#include "experiments/kinds/shipped_captures.h"
 #include "experiments/runner/suggest.h"
 
 namespace splash::experiments {
@@ -18,6 +19,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kHdf5Ending = ".h5";
+
+bool is_shipped(const std::string& input) {
+  return std::ranges::find(shipped_capture_names(), input) != shipped_capture_names().end();
+}
 
 // The path of the converted file, which Python keeps by the content's hash.
 std::string converted_file(const std::string& input, const std::string& path) {
@@ -33,7 +38,8 @@ std::string converted_file(const std::string& input, const std::string& path) {
 
 TensorFile opened(const std::string& input) {
   std::error_code none;
-  const std::string path = fs::absolute(input, none).lexically_normal().string();
+  const std::string path =
+      is_shipped(input) ? shipped_capture(input) : fs::absolute(input, none).lexically_normal().string();
   if (!fs::exists(path, none))
     throw InvalidArgument(fmt::format("input is the file {}, and there is none at {}", input, path));
   const std::string hash = file_hash("the input", path);
@@ -49,8 +55,9 @@ const std::vector<std::string>& tensor_file_endings() {
 }
 
 bool names_tensor_file(const std::string& input) {
-  return std::ranges::any_of(tensor_file_endings(),
-                             [&](const std::string& ending) { return input.ends_with(ending); });
+  return is_shipped(input) || std::ranges::any_of(tensor_file_endings(), [&](const std::string& ending) {
+           return input.ends_with(ending);
+         });
 }
 
 bool is_of_file(const Parameters& p) {

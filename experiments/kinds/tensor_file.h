@@ -1,7 +1,7 @@
 #pragma once
 // Anybody's q, k and v as the inputs of an experiment: input = "heads.h5", a path relative to the working
-// directory. Files of the schema in analysis/capture.h are read as they are; others are converted to it by
-// splash_attention.tensor_files, in Python, once for each content.
+// directory; or the name of a shipped capture, "smollm2". Files of the schema in analysis/capture.h are read
+// as they are; others are converted to it by splash_attention.tensor_files, in Python, once for each content.
 
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@
 namespace splash::experiments {
 
 const std::vector<std::string>& tensor_file_endings();  // ".h5", ".npz", ".safetensors", ".pt"
-bool names_tensor_file(const std::string& input);       // by its ending
+bool names_tensor_file(const std::string& input);       // by its ending, or as a shipped capture
 bool is_of_file(const Parameters& parameters);          // of those, the parameter `input`
 
 struct TensorFile {

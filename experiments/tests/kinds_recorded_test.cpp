@@ -209,16 +209,17 @@ TEST_CASE("a case of each kind records the parameters that have an effect on it,
 
 TEST_CASE("solvers record what they and their rows take") {
   const Parameters small{{"n", int64_t{200}}, {"rows", int64_t{3}}, {"samples", int64_t{2}}};
-  const std::set<std::string> gaussian{"gap", "spread", "histogram_bins"};
+  const std::set<std::string> of_file{"input", "layer",  "head",     "call",  "batch_entry",
+                                      "scale", "length", "head_dim", "causal"},
+      gaussian = joined(of_file, {"gap", "spread", "histogram_bins"});
   for (const Example& example : {
            Example{"entmax-solver", with(small, {{"solver", text("bisection")}}), gaussian},
            Example{"entmax-solver", with(small, {{"solver", text("sorting")}}),
                    joined(gaussian, {"tolerance", "max_iterations"})},
-           Example{"entmax-solver",
-                   with(small, {{"workload", text("sink")}, {"solver", text("histogram")}}),
-                   {"query_variance"}},
-           Example{
-               "entmax-solver", with(small, {{"workload", text("clustered")}}), {"gap", "histogram_bins"}},
+           Example{"entmax-solver", with(small, {{"workload", text("sink")}, {"solver", text("histogram")}}),
+                   joined(of_file, {"query_variance"})},
+           Example{"entmax-solver", with(small, {{"workload", text("clustered")}}),
+                   joined(of_file, {"gap", "histogram_bins"})},
        })
     check(example, evaluated);
 }

