@@ -19,6 +19,18 @@ std::string field(const std::string& line, const std::string& name) {
   return line.substr(begin, line.find(" | ", begin) - begin);
 }
 
+// What --set changed, without what no case depends on, such as a limit of time: so shards that were given
+// other limits are of one experiment.
+std::vector<std::string> changes(const Definition& definition, const std::vector<Parameters>& used) {
+  std::vector<std::string> kept;
+  for (const std::string& change : definition.overrides) {
+    const std::string name = change.substr(0, change.find('='));
+    const auto depends = [&](const Parameters& of_case) { return of_case.count(name) > 0; };
+    if (used.empty() || std::any_of(used.begin(), used.end(), depends)) kept.push_back(change);
+  }
+  return kept;
+}
+
 }  // namespace
 
 std::string record(const std::vector<Definition>& definitions, bool quick,
@@ -26,13 +38,14 @@ std::string record(const std::vector<Definition>& definitions, bool quick,
   std::string text;
   for (std::size_t experiment = 0; experiment < definitions.size(); ++experiment) {
     const Definition& definition = definitions[experiment];
-    const auto count = std::count_if(cases.begin(), cases.end(), [&](const PlannedCase& planned) {
-      return planned.experiment == experiment;
-    });
+    std::vector<Parameters> used;
+    for (const PlannedCase& planned : cases)
+      if (planned.experiment == experiment)
+        used.push_back(find_kind(definition.kind).used(planned.parameters));
     text += fmt::format("{}{} | profile: {} | cases: {}", kStart, definition.name, quick ? "quick" : "full",
-                        count);
-    if (!definition.overrides.empty())
-      text += fmt::format(" | set: {}", fmt::join(definition.overrides, " "));
+                        used.size());
+    if (const auto changed = changes(definition, used); !changed.empty())
+      text += fmt::format(" | set: {}", fmt::join(changed, " "));
     text += "\n" + definition.toml;
     if (text.back() != '\n') text += '\n';
   }
