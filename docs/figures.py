@@ -167,6 +167,24 @@ def real_heads() -> list[float | str]:
     ]
 
 
+def language_model() -> list[float | str]:
+    def of(column: str, method: str) -> float:
+        return RECORDS.one("model-perplexity-h100", "perplexity", column, method=method)
+
+    def trained(column: str, plan: str) -> float:
+        return RECORDS.one("model-conversion-h100", "conversion", column, plan=plan)
+
+    tuned, alike = "tuned:budget=64", "kind=softmax,schedule=fixed,steps=300,seed=1"
+    penalised = "schedule=learned,median_keys=16,most_keys=64,steps=300,seed=1"
+    return [
+        *("the model's name", of("window", "softmax"), of("windows", "softmax")),
+        *(of("perplexity", "softmax"), of("perplexity", "entmax:alpha=1.5")),
+        *(of("perplexity", tuned), of("support_median", tuned)),
+        *("the plan's steps", trained("perplexity", penalised), trained("support_median", penalised)),
+        trained("perplexity", alike),
+    ]
+
+
 def verdicts() -> list[float]:
     """How many claims of documents and papers there are, and how many the study judges by arithmetic and by measuring,
     and the GPUs' records."""
@@ -396,7 +414,7 @@ def power() -> list[float | str]:
 
 def figures() -> dict[str, list[float | str]]:
     passages = (
-        *(cpu_speed, ladders, flagship, real_heads, cpu_speed_and_memory),
+        *(cpu_speed, ladders, flagship, language_model, real_heads, cpu_speed_and_memory),
         *(k_keep, decoder_k_keep, iterations, sink, ceilings),
         *(captured_sparsity, workloads, power, what_it_takes),
     )

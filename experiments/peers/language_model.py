@@ -32,7 +32,11 @@ class Peer:
         return self.measured(asked, job)
 
     def measured(self, asked, job):
-        import torch
+        try:
+            setting.place_of(asked)  # before what takes long to import
+            import torch
+        except setting.Unavailable as error:
+            raise Missing(str(error)) from error
 
         from splash_attention.language import laboratory
 
@@ -43,7 +47,7 @@ class Peer:
             if job["ask"] == "perplexity":
                 return self.loaded.measure(job["method"])
             return self.loaded.convert(laboratory.Plan.parse(job["plan"]), job["seconds"])
-        except (laboratory.Unavailable, torch.OutOfMemoryError) as error:
+        except torch.OutOfMemoryError as error:
             raise Missing(str(error).splitlines()[0]) from error
 
 

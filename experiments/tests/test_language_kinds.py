@@ -19,6 +19,9 @@ from tiny_llama import llama, windows  # noqa: E402
 
 from splash_attention.language import Method, compare  # noqa: E402
 from splash_attention.language.cache import cache_folder  # noqa: E402
+from splash_attention.language.laboratory import Laboratory  # noqa: E402
+from splash_attention.language.plan import Plan  # noqa: E402
+from splash_attention.language.setting import Setting  # noqa: E402
 from splash_attention.language.texts import PARTS, Texts  # noqa: E402
 
 PERPLEXITY = """\
@@ -62,13 +65,10 @@ def text(column: h5py.Dataset) -> list[str]:
     return [one.decode() if isinstance(one, bytes) else one for one in column[:]]
 
 
-def test_a_report_holds_what_compare_measures_though_the_run_was_resumed(tiny: Splash) -> None:
+def test_a_report_holds_what_compare_measures(tiny: Splash) -> None:
     methods = ["softmax", "entmax:alpha=1.5,factor=0.5", "top-k-softmax:k_keep=4", "tuned:budget=3"]
-    (tiny.folder / "gone.safetensors").write_bytes(b"no such file")
-    definition(tiny, PERPLEXITY, [methods[0], "gone.safetensors"])
-    assert "gone.safetensors is no safetensors file" in tiny.refused("run", "model.toml", "--out", "out.h5")
     definition(tiny, PERPLEXITY, methods)
-    with run(tiny, "--resume", said="(3 run, 1 kept)") as file:
+    with run(tiny) as file:
         found, ids = file["results"], windows(8)[:3]
         measured, baseline = compare(llama(), ids, [Method.parse(one) for one in methods[1:3]], looked_at=2)
         for at, one in enumerate(measured):
@@ -89,15 +89,17 @@ def test_a_report_holds_what_compare_measures_though_the_run_was_resumed(tiny: S
         assert set(text(found["computed_in"])) == {"float32"} and set(text(found["device_name"])) == {"CPU"}
 
 
-def test_training_goes_on_where_it_stopped(tiny: Splash) -> None:
+def test_training_goes_on_where_it_stopped(tiny: Splash, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = "schedule=learned,rank=2,steps=6,batch=1,length=20,seed=3"
+    monkeypatch.setenv("SPLASH_CACHE", str(tiny.folder / "cache"))  # a part of the training without the program: as after a stop
+    asked = Setting(str(tiny.folder / "tiny"), str(tiny.folder / "tokens.npz"), "held_out", 40, 3, 2, "cpu", "auto")
+    with pytest.raises(TimeoutError, match="at step 1 of 6; --resume goes on with it"):
+        Laboratory(asked).convert(Plan.parse(plan), 1e-6)
     definition(tiny, CONVERSION, [plan])
-    stopped = tiny("run", "model.toml", "--out", "out.h5", "--set", "seconds=1e-6")
-    assert "at step 1 of 6; --resume goes on with it" in stopped.stderr, stopped.stderr
-    with run(tiny, "--resume") as file:
+    with run(tiny) as file:
         found = file["results"]
         assert found["loss"].shape == (1, 6) and np.isfinite(found["loss"][:]).all() and found["step_seconds_median"][0] > 0
-        (adapter,) = (tiny.folder / "cache").glob("conversions/*/adapter.safetensors")
+        (adapter,) = (tiny.folder / "cache").glob("conversions/*/adapter.safetensors")  # one folder: it went on there
         assert hashlib.sha256(adapter.read_bytes()).hexdigest() == text(found["trained_hash"])[0]
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
 
 
-@pytest.mark.parametrize("name", ["ladder_tables", "milestone_tables", "peer_tables", "claim_tables"])
+@pytest.mark.parametrize("name", ["ladder_tables", "milestone_tables", "peer_tables", "claim_tables", "model_tables"])
 def test_usage(name, capsys):
     assert importlib.import_module(f"splash_attention.{name}").main([]) == 2
     assert "usage" in capsys.readouterr().err
@@ -27,6 +27,8 @@ def test_usage(name, capsys):
         ("peer_tables", "papers-h200.h5", 4),
         ("peer_tables", "flagship-python-h100.h5", 1),
         ("claim_tables", "papers-h200.h5", 1),
+        ("model_tables", "model-perplexity-h100.h5", 2),
+        ("model_tables", "model-conversion-h100.h5", 2),
     ],
 )
 def test_the_documents_hold_what_the_recorded_report_says(name, recorded, least):

@@ -17,27 +17,13 @@ import torch
 
 from splash_attention.language.cache import cache_folder
 from splash_attention.language.conversion import load_converted
-from splash_attention.language.plan import Plan
 from splash_attention.language.measure import Measured, perplexity
 from splash_attention.language.methods import Method
 from splash_attention.language.models import load_model, sha256_of
-from splash_attention.language.setting import TUNED, Setting, Tuning
+from splash_attention.language.plan import Plan
+from splash_attention.language.setting import TUNED, Setting, Tuning, place_of
 from splash_attention.language.texts import texts_of
 from splash_attention.language.tuning import Curves, candidates, measure_curves
-
-
-class Unavailable(RuntimeError):
-    """The machine has not what a case asks for."""
-
-
-def place_of(setting: Setting) -> tuple[str, str]:
-    """(dtype, device). Raises Unavailable where there is no such device."""
-    device = setting.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise Unavailable("device is cuda, and PyTorch finds no GPU here")
-    return ("bfloat16" if device == "cuda" else "float32") if setting.dtype == "auto" else setting.dtype, device
 
 
 class Laboratory:

@@ -1,4 +1,5 @@
-"""What one case of the laboratory's experiments with language models asks for, read without PyTorch: what cannot be is refused at once."""
+"""What one case of the laboratory's experiments with language models asks for, read without PyTorch (but for place_of): what
+cannot be is refused at once."""
 
 from __future__ import annotations
 
@@ -32,6 +33,22 @@ class Setting:
     @property
     def sources(self) -> list[str]:
         return [source for source in re.split(r"[\s,]+", self.text) if source]
+
+
+class Unavailable(RuntimeError):
+    """The machine has not what a case asks for."""
+
+
+def place_of(setting: Setting) -> tuple[str, str]:
+    """(dtype, device). Raises Unavailable where there is no such device."""
+    import torch
+
+    device = setting.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Unavailable("device is cuda, and PyTorch finds no GPU here")
+    return ("bfloat16" if device == "cuda" else "float32") if setting.dtype == "auto" else setting.dtype, device
 
 
 @dataclass(frozen=True)
