@@ -12,11 +12,13 @@ from xml.etree import ElementTree
 import matplotlib.font_manager
 import numpy as np
 import pytest
+import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from splash_attention import open_report
 from splash_attention.plots import FIGURES, NotInReport
 from splash_attention.plots.cli import main
+from splash_attention.plots.data import is_captured, real_input
 from splash_attention.plots.style import balanced, number, power_of_ten, seconds
 
 PYTHON = Path(__file__).resolve().parents[1]
@@ -163,6 +165,16 @@ def test_a_report_without_ceilings_has_no_roofline(ladders) -> None:
 
     with pytest.raises(NotInReport, match="no measured ceiling"):
         FIGURES["roofline"](dataclasses.replace(ladders, ceilings=xr.Dataset()))
+
+
+def test_inputs_of_both_models_are_real_and_are_not_mixed() -> None:
+    names = ["smollm2", "gaussian", "minilm", "smollm2"]
+    data = xr.Dataset({"input": ("case", names), "text": ("case", ["", "", "gpl-3", ""]), "value": ("case", [1.0, 2.0, 3.0, 4.0])})
+    assert is_captured(data).tolist() == [True, False, True, True]
+    assert real_input(data)["value"].values.tolist() == [3.0]
+    decoder = data.isel(case=[0, 1, 3])
+    assert real_input(decoder)["value"].values.tolist() == [1.0, 4.0]
+    assert real_input(data.isel(case=[1]))["value"].values.tolist() == [2.0]
 
 
 def test_the_power_of_zero_is_blank_in_the_map(opened) -> None:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from splash_attention.plots import style
 from splash_attention.plots.data import (
+    CAPTURES,
     NotInReport,
     cases_with,
     figure,
@@ -40,7 +41,8 @@ def _kept(report: Report) -> xr.Dataset:
 def _origin(data: xr.Dataset) -> str:
     heads = len({(layer, head) for layer, head in zip(data["layer"].values, data["head"].values, strict=True)})
     texts = levels(data, "text")
-    return f"{heads} heads of a real encoder reading {texts[0]}" if texts else f"{heads} heads"
+    models = [CAPTURES[name] for name in CAPTURES if "input" in data and name in levels(data, "input")]
+    return f"{heads} heads" + (f" of a {models[0]}" if models else "") + (f" reading {texts[0]}" if texts else "")
 
 
 @figure("accuracy-against-k-keep")

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from splash_attention.plots.style import SETTINGS, balanced
 from splash_attention.reports import Report, without_missing
 
-CAPTURED = "minilm"  # the value of the parameter `input` that means a real model's attention
+# Values of the parameter `input` that mean a real model's attention. The encoder first: its study is the widest.
+CAPTURES = {"minilm": "real encoder", "smollm2": "real decoder"}
 QUANTILES = np.array([0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0])  # what the columns (case, quantile) hold
 
 FIGURES: dict[str, Callable[[Report], Figure]] = {}
@@ -133,12 +134,19 @@ def nearest(choices: Iterable[float], wanted: float) -> float:
 
 
 def real_input(data: xr.Dataset) -> xr.Dataset:
-    """Only the cases on captured attention, where the report has some; of several texts the one with most cases."""
-    if "input" in data and CAPTURED in levels(data, "input"):
-        data = where(data, input=CAPTURED)
-        counts = {text: int((data["text"].values == text).sum()) for text in levels(data, "text")}
-        data = where(data, text=max(counts, key=counts.get))
+    """Only the cases on captured attention of one model, where the report has some; of several texts the one with most cases."""
+    held = levels(data, "input") if "input" in data else []
+    for name in CAPTURES:
+        if name in held:
+            data = where(data, input=name)
+            counts = {text: int((data["text"].values == text).sum()) for text in levels(data, "text")}
+            return where(data, text=max(counts, key=counts.get)) if counts else data
     return data
+
+
+def is_captured(data: xr.Dataset) -> np.ndarray:
+    """Of each case."""
+    return np.isin(data["input"].values.astype(str), list(CAPTURES))
 
 
 def label(column: xr.DataArray, width: int = 44) -> str:

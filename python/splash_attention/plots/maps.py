@@ -11,10 +11,10 @@ from matplotlib.patches import Patch
 
 from splash_attention.plots import style
 from splash_attention.plots.data import (
-    CAPTURED,
     NotInReport,
     cases_with,
     figure,
+    is_captured,
     label,
     levels,
     nearest,
@@ -177,7 +177,7 @@ def all_keys(report: Report) -> xr.Dataset:
     try:
         data = real_input(cases_with(report, *needed, "block_density_64", "k_keep"))
         data = where(data, k_keep=0)
-        if data.sizes["case"] and CAPTURED in levels(data, "input"):
+        if data.sizes["case"] and is_captured(data).any():
             return data
     except NotInReport:
         pass

@@ -8,11 +8,12 @@ from matplotlib.figure import Figure
 
 from splash_attention.plots import style
 from splash_attention.plots.data import (
-    CAPTURED,
+    CAPTURES,
     NotInReport,
     cases_with,
     figure,
     fitting,
+    is_captured,
     label,
     levels,
     nearest,
@@ -91,19 +92,19 @@ def _density_looks(data: xr.Dataset) -> list[tuple[str, str, str]]:
 def _one_case_an_input(data: xr.Dataset) -> xr.Dataset:
     """All keys selected; synthetic inputs of one length, variance and mask; captured heads of one text."""
     data = where(data, k_keep=0) if 0 in levels(data, "k_keep") else data
-    captured = data["input"].values == CAPTURED
+    captured = is_captured(data)
     made = data.isel(case=np.flatnonzero(~captured))
     for parameter in ("length", "query_variance", "causal"):
         if levels(made, parameter):
             made = fitting(made, **{parameter: widest(made, parameter, "input", "alpha")})
-    real = real_input(data.isel(case=np.flatnonzero(captured))) if captured.any() else data.isel(case=[])
-    return xr.concat([made, real], "case", data_vars="minimal", coords="minimal", compat="override", join="override")
+    real = [real_input(where(data, input=name)) for name in CAPTURES if name in levels(data, "input")]
+    return xr.concat([made, *real], "case", data_vars="minimal", coords="minimal", compat="override", join="override")
 
 
 def _rows(data: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
     """One row an input, the sparsest on top."""
     rows = [
-        ("real encoder" if name == CAPTURED else style.plain(name), where(data, input=name))
+        (CAPTURES.get(str(name)) or style.plain(name), where(data, input=name))
         for name in levels(data, "input")
     ]
     return sorted(rows, key=lambda row: float(np.nanmedian(row[1]["token_sparsity"])))
@@ -125,7 +126,7 @@ def _workload_finding(rows: list[tuple[str, xr.Dataset]], alpha: float) -> str:
 def figure_sparsity_against_length(report: Report) -> Figure:
     """The share of keys in use over the length: K_KEEP fixes the keys, entmax chooses them."""
     data = cases_with(report, "input", "length", "k_keep", "alpha", "block_density_64", "token_sparsity")
-    data = data.isel(case=np.flatnonzero(data["input"].values != CAPTURED))
+    data = data.isel(case=np.flatnonzero(~is_captured(data)))
     for parameter in ("input", "query_variance", "alpha", "causal"):
         if levels(data, parameter):
             data = where(data, **{parameter: widest(data, parameter, "length", "k_keep")})
