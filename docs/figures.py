@@ -276,18 +276,18 @@ def k_keep() -> list[float | str]:
 
 
 def decoder_k_keep() -> list[float | str]:
-    study = "accuracy-decoder"
+    study = ("reproduce-quick", "accuracy-decoder")
     percent = {"mass_kept", "token_sparsity"}
     columns = "mse_vs_entmax nmse_vs_entmax mass_kept mse_vs_softmax nmse_vs_softmax token_sparsity".split()
 
     def of(column: str, k: int, **where: object) -> float:
-        value = RECORDS.median(study, study, column, alpha=1.5, scope="row", k_keep=k, **where)
+        value = RECORDS.median(*study, column, alpha=1.5, scope="row", k_keep=k, **where)
         return 100 * value if column in percent else value if value > 1e-20 else 0.0
 
-    heads = RECORDS.values(study, study, "mass_kept", k_keep=8).size
+    heads = RECORDS.values(*study, "mass_kept", k_keep=8).size
     rows = [figure for k in (2, 8, 32) for figure in (k, *(of(column, k) for column in columns))]
     lost = [100 - of("mass_kept", 8), 100 - of("mass_kept", 8, layer=0)]
-    return [heads, RECORDS.one(study, study, "length", k_keep=8), ALPHA, *rows, 8, lost[0], 0, lost[1]]
+    return [heads, RECORDS.one(*study, "length", k_keep=8), ALPHA, *rows, 8, lost[0], 0, lost[1]]
 
 
 def iterations() -> list[float | str]:
