@@ -19,6 +19,7 @@ from splash_attention import open_report
 from splash_attention.plots import FIGURES, NotInReport
 from splash_attention.plots.cli import main
 from splash_attention.plots.data import is_captured, real_input
+from splash_attention.plots.model import family_and_name
 from splash_attention.plots.style import balanced, number, power_of_ten, seconds
 
 PYTHON = Path(__file__).resolve().parents[1]
@@ -35,10 +36,17 @@ def ladders():
     return open_report(PYTHON.parent / "data" / "reports" / "ladders-h200.h5")
 
 
+@pytest.fixture(scope="session")
+def language_model():
+    """Its recorded perplexities."""
+    return open_report(PYTHON.parent / "data" / "reports" / "model-perplexity-h100.h5")
+
+
 @pytest.fixture(scope="session", params=FIGURES)
-def named(request: pytest.FixtureRequest, opened, ladders):
-    """Every plot of the sample report, or of the recorded kernels, drawn once: its name, the figure, the canvas."""
-    drawn = FIGURES[request.param](ladders if request.param == "roofline" else opened)
+def named(request: pytest.FixtureRequest, opened, ladders, language_model):
+    """Every plot of the sample report, of the recorded kernels or the recorded model, drawn once: its name, the figure, the canvas."""
+    of_others = {"roofline": ladders, "perplexity-against-keys": language_model, "keys-of-a-model-by-layer-and-head": language_model}
+    drawn = FIGURES[request.param](of_others.get(request.param, opened))
     canvas = FigureCanvasAgg(drawn)
     canvas.draw()
     return request.param, drawn, canvas
@@ -175,6 +183,20 @@ def test_inputs_of_both_models_are_real_and_are_not_mixed() -> None:
     decoder = data.isel(case=[0, 1, 3])
     assert real_input(decoder)["value"].values.tolist() == [1.0, 4.0]
     assert real_input(data.isel(case=[1]))["value"].values.tolist() == [2.0]
+
+
+def test_methods_of_a_model_are_curves_by_family() -> None:
+    assert family_and_name("softmax") == ("softmax", "")
+    assert family_and_name("entmax:alpha=1.5,factor=0.5") == ("entmax, α 1.5", "factor 0.5")
+    assert family_and_name("entmax:alpha=1.5,factor=0.5,k_keep=8") == ("entmax, α 1.5, factor 0.5, K_KEEP", "8")
+    assert family_and_name("tuned:budget=16") == ("tuned for each head", "16 keys")
+    assert family_and_name("schedule=learned,steps=300") == ("trained", "schedule learned, steps 300")
+
+
+def test_a_trained_model_has_a_map_of_its_heads() -> None:
+    drawn = FIGURES["keys-of-a-model-by-layer-and-head"](open_report(PYTHON.parent / "data" / "reports" / "model-conversion-h100.h5"))
+    (title, *_) = [axes.get_title(loc) for axes in drawn.axes for loc in ("left", "center") if axes.get_title(loc)]
+    assert " ".join(title.split()).startswith("trained, schedule learned") and "median 15" in title
 
 
 def test_the_power_of_zero_is_blank_in_the_map(opened) -> None:

@@ -51,7 +51,7 @@ def test_a_curve_a_family_in_the_order_of_keys() -> None:
     assert list(lines["tuned for each head"].get_ydata()) == [15.0, 13.0]
     assert lines["tuned for each head"].get_xdata() == pytest.approx([np.mean(one) for one in measures["supports"][3:5]])
     assert np.unique(next(iter(lines.values())).get_ydata()) == [12.0]
-    assert " ".join(figure.texts[0].get_text().split()).endswith("“entmax 20” changes softmax's perplexity by +0.8 %")
+    assert " ".join(figure.texts[0].get_text().split()).endswith("“converted by training, entmax 20” changes softmax's perplexity by +0.8 %")
 
 
 def test_a_map_a_method_on_one_scale() -> None:

@@ -5,7 +5,7 @@ from splash_attention.plots import FIGURES
 FIGURES["claims"](open_report("report.h5")).savefig("claims.png")
 """
 
-from splash_attention.plots import accuracy, claims, learned, maps, power, roofline, solvers, speed, workloads
+from splash_attention.plots import accuracy, claims, learned, maps, model, power, roofline, solvers, speed, workloads
 from splash_attention.plots.data import FIGURES, NotInReport
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "claims",
     "learned",
     "maps",
+    "model",
     "power",
     "roofline",
     "solvers",

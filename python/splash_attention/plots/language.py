@@ -61,7 +61,7 @@ def perplexity_against_keys(
         drawn.legend(loc="outside right upper", frameon=False)
         best = min((at for members in held.values() for at in members), key=lambda at: perplexities[at])
         finding = (
-            f"With {style.count(keys[best], 'key')} a query in the mean of {style.number(keys[softmax[0]])}, “{names[best]}” changes "
+            f"With {style.count(keys[best], 'key')} a query in the mean of {style.number(keys[softmax[0]])}, “{families[best]}, {names[best]}” changes "
             f"softmax's perplexity by {100 * (perplexities[best] / base - 1):+.1f} %"
         )
         style.headline(drawn, finding, context)
@@ -84,7 +84,8 @@ def support_maps(supports: Mapping[str, np.ndarray], context: str = "") -> Figur
         drawn, axes = style.canvas(1, len(maps), size, sharey=True)
         for panel, (name, values) in zip(axes[0], maps.items()):
             image = panel.imshow(values.clip(1), cmap=style.SEQUENTIAL, norm=LogNorm(1, most), aspect="auto", interpolation="nearest")
-            panel.set_title(f"{name[:40]}\nmedian {style.number(float(np.median(values)))}, largest {style.number(float(values.max()))}")
+            title = "\n".join(style.balanced(name, 30))
+            panel.set_title(f"{title}\nmedian {style.number(float(np.median(values)))}, largest {style.number(float(values.max()))}")
             panel.set_xlabel("head")
             panel.grid(False)
             panel.tick_params(length=0)
