@@ -113,8 +113,7 @@ class LearnedThreshold : public Kind {
 
   void check(const Parameters& p) const override {
     if (get_text(p, "input") != "minilm" && !is_of_file(p))
-      throw InvalidArgument(
-          "learned-threshold works on captures: input = \"minilm\", \"smollm2\", or a file");
+      throw InvalidArgument(R"(learned-threshold works on captures: input = "minilm", "smollm2", or a file)");
     check_inputs(p);
     check_inputs(judged_of(p));
     const double alpha = get_number(p, "alpha");
