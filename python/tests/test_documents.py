@@ -94,6 +94,7 @@ NOT_RUN = {
     "python -m pytest": "it is a test",
     "jupytext": "test_notebooks.py runs it",
     "python -m splash_attention.bench": "its letters stand for numbers; torch_tests run it",
+    "./splash run model": "it fetches a model and texts; test_language_kinds runs it on small ones",
     "python -m splash_attention.language": "its models and texts are fetched by the user; torch_tests run it on small ones",
     "splash test": "the front door's",
     "./splash recount": "it simulates every recorded kernel, for minutes; test_analyze.py does it for some",
