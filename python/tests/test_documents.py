@@ -257,7 +257,8 @@ def look_up(command: str, folder: Path, why: str) -> str:
     if inner:
         unknown = set(re.findall(r"--[a-z-]+", inner[3])) - options_of(PROGRAM, inner[1])
         assert not unknown, f"splash {inner[1]} has no {unknown}"
-        known = [path.stem for path in (ROOT / "experiments").rglob("*.toml")]
+        definitions = list((ROOT / "experiments").rglob("*.toml"))
+        known = {path.stem for path in definitions} | {path.parent.name for path in definitions}  # or a folder of them
         assert inner[2] in known, f"there is no experiment {inner[2]}"
     return f"looked up only: {why}"
 
