@@ -83,8 +83,9 @@ std::vector<Definition> find_definitions(const std::string& name_or_path,
   }
   for (const std::string& file : files) {  // "papers": all of experiments/papers
     const fs::path folder = fs::path(file).parent_path();
-    if (folder.filename() == name_or_path) return find_definitions(folder.string(), files);
-    names.push_back(folder.filename().string());
+    const std::string name = folder.filename().string();
+    if (name == name_or_path) return find_definitions(folder.string(), files);
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
   }
   throw InvalidArgument(
       fmt::format("there is no experiment '{}'{}", name_or_path, suggestion(name_or_path, names)));

@@ -71,6 +71,10 @@ TEST_CASE("a folder stands for every definition in it") {
   CHECK(all[1].name == "b");
   CHECK(find_definitions("b", {folder.path("a.toml"), folder.path("b.toml")}).front().name == "b");
   CHECK(contains(message_of([&] { find_definitions("bb", {folder.path("b.toml")}); }), "did you mean 'b'?"));
+  CHECK(contains(message_of([&] {
+                   find_definitions("xyzzy", {"lab/a.toml", "lab/b.toml"});
+                 }),
+                 "allowed: a, b and lab"));
   const tests::Scratch empty;
   CHECK(contains(message_of([&] { find_definitions(empty.path(""), {}); }), "holds no *.toml"));
 }
