@@ -14,8 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kNotMeasured = "the case was not run (column version says why)";
-
 struct ArrayInfo {
   const char *name, *long_name, *formula;
 };
@@ -60,7 +58,7 @@ void fetch(const Parameters& p, const LanguageWork& work) {
 
 }  // namespace
 
-std::vector<ParameterInfo> language_parameters() {
+std::vector<ParameterInfo> LanguageKind::parameters() const {
   using enum ParameterType;
   return {
       {"model",
@@ -105,7 +103,7 @@ std::vector<ParameterInfo> language_parameters() {
   };
 }
 
-std::vector<analysis::ColumnInfo> language_columns() {
+std::vector<analysis::ColumnInfo> LanguageKind::columns() const {
   std::vector<analysis::ColumnInfo> columns;
   const auto number = [&](const char* name, const char* what, const char* formula, const char* dimension = "",
                           const char* units = "1", const char* missing = kNotMeasured) {
@@ -164,33 +162,39 @@ std::vector<analysis::ColumnInfo> language_columns() {
   return columns;
 }
 
-void prepare_language_case(const Parameters& p, const LanguageWork& work) {
-  const json reply = ask_peer("check", p, work);
-  if (reply.contains("unavailable")) return;
-  if (reply.contains("refused")) throw InvalidArgument(reply.at("refused").get<std::string>());
-  if (get_flag(p, "fetch")) fetch(p, work);
-  language_fingerprint(p, work);
+void LanguageKind::add_from_inputs(Parameters& set) const {
+  const Parameters p = with_defaults(*this, set);
+  check(p);
+  prepared("check", p, work(p));
+  if (get_flag(p, "fetch")) fetch(p, work(p));
+  input_hash(p);
 }
 
-void check_language_case(const Parameters& p) {
+void LanguageKind::check(const Parameters& p) const {
   for (const char* name : {"windows", "looked_at"}) require_one(p, name);
   if (get_integer(p, "window") < 2)
     throw InvalidArgument(
         fmt::format("window is {}; it must be at least 2 tokens", get_integer(p, "window")));
 }
 
-std::string language_fingerprint(const Parameters& p, const LanguageWork& work) {
-  static std::map<std::string, std::string>
-      known;  // a plan asks for each case, texts are read for each answer
-  const std::string key = request("fingerprint", p, work).dump();
+Parameters LanguageKind::used(const Parameters& p) const {
+  Parameters kept = p;
+  kept.erase("fetch");
+  return kept;
+}
+
+std::string LanguageKind::input_hash(const Parameters& p) const {
+  // A plan asks for each case, and texts are read for each answer.
+  static std::map<std::string, std::string> known;
+  const std::string key = request("fingerprint", p, work(p)).dump();
   if (const auto found = known.find(key); found != known.end()) return found->second;
-  const json answer = prepared("fingerprint", p, work);
+  const json answer = prepared("fingerprint", p, work(p));
   return known[key] =
              answer.is_string() ? answer.get<std::string>() : "not known: Python's packages are missing";
 }
 
-CaseResult run_language_case(const std::string& ask, const Parameters& p, const LanguageWork& work) {
-  const json reply = ask_peer(ask, p, work);
+CaseResult LanguageKind::evaluate(const Parameters& p) const {
+  const json reply = ask_peer(ask(), p, work(p));
   CaseResult result;
   if (reply.contains("unavailable")) {
     result.texts["version"] = "not run: " + reply.at("unavailable").get<std::string>();

@@ -12,25 +12,33 @@
 
 namespace splash::experiments {
 
-// model, text, part, window, windows, looked_at, device, dtype, fetch.
-std::vector<ParameterInfo> language_parameters();
-
-// Perplexity, its difference to softmax's, supports, divergence, and what was measured on what.
-std::vector<analysis::ColumnInfo> language_columns();
-
 // What of a case names the work beside model and windows: {"method": …}, or {"plan": …, "seconds": …}.
 using LanguageWork = nlohmann::json;
 
-// Before any case runs. Fetches what is missing where `fetch` says so, having told how much. Throws
-// InvalidArgument where method or plan cannot be read, or model or text is not there. Where Python or its
-// packages are missing it does nothing: such cases are not run.
-void prepare_language_case(const Parameters& parameters, const LanguageWork& work);
+class LanguageKind : public Kind {
+ public:
+  // model, text, part, window, windows, looked_at, device, dtype, fetch.
+  std::vector<ParameterInfo> parameters() const override;
+  // Perplexity, its difference to softmax's, supports, divergence, and what was measured on what.
+  std::vector<analysis::ColumnInfo> columns() const override;
 
-void check_language_case(const Parameters& parameters);  // throws InvalidArgument
-std::string language_fingerprint(const Parameters& parameters, const LanguageWork& work);
+  // Fetches what is missing where `fetch` says so, having told how much. Throws InvalidArgument where method
+  // or plan cannot be read, or model or text is not there. Where Python or its packages are missing it does
+  // nothing: such cases are not run.
+  void add_from_inputs(Parameters& set) const override;
+  void check(const Parameters& p) const override;
+  Parameters used(const Parameters& p) const override;
+  std::string input_hash(const Parameters& p) const override;
+  // Throws Error where it cannot be measured; where this machine lacks a device or a package, the result's
+  // version says so.
+  CaseResult evaluate(const Parameters& p) const override;
 
-// `ask`: "perplexity" or "conversion". Throws Error where it cannot be measured; where this machine lacks a
-// device or a package, the result's version says so.
-CaseResult run_language_case(const std::string& ask, const Parameters& parameters, const LanguageWork& work);
+ protected:
+  static constexpr const char* kNotMeasured = "the case was not run (column version says why)";
+
+ private:
+  virtual std::string ask() const = 0;  // of the peer: "perplexity" or "conversion"
+  virtual LanguageWork work(const Parameters& p) const = 0;
+};
 
 }  // namespace splash::experiments

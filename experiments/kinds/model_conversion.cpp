@@ -8,11 +8,7 @@
 namespace splash::experiments {
 namespace {
 
-LanguageWork plan_work(const Parameters& p) {
-  return {{"plan", get_text(p, "plan")}, {"seconds", get_number(p, "seconds")}};
-}
-
-class ModelConversion : public Kind {
+class ModelConversion : public LanguageKind {
  public:
   std::string name() const override { return "model-conversion"; }
   std::string summary() const override {
@@ -20,7 +16,7 @@ class ModelConversion : public Kind {
   }
 
   std::vector<ParameterInfo> parameters() const override {
-    std::vector<ParameterInfo> list = language_parameters();
+    std::vector<ParameterInfo> list = LanguageKind::parameters();
     list.push_back(
         {"plan",
          ParameterType::text,
@@ -38,50 +34,45 @@ class ModelConversion : public Kind {
   }
 
   std::vector<analysis::ColumnInfo> columns() const override {
-    std::vector<analysis::ColumnInfo> columns = language_columns();
-    const std::string missing = "the case was not run (column version says why)";
+    std::vector<analysis::ColumnInfo> columns = LanguageKind::columns();
     columns.push_back({.name = "loss",
                        .units = "nat",
                        .long_name = "nll of a token in training",
                        .formula = "mean over a step's windows",
                        .reproducible = false,
-                       .missing_reason = missing,
+                       .missing_reason = kNotMeasured,
                        .dimension = "step"});
     columns.push_back({.name = "step_seconds_median",
                        .units = "s",
                        .long_name = "time of a training step",
                        .formula = "wall clock, median over steps",
                        .reproducible = false,
-                       .missing_reason = missing});
+                       .missing_reason = kNotMeasured});
     columns.push_back({.name = "trained_hash",
                        .units = "text",
                        .long_name = "SHA-256 of the adapter, or of all weights where they were trained",
                        .formula = "of the file in the cache",
                        .is_text = true,
                        .reproducible = false,
-                       .missing_reason = missing});
+                       .missing_reason = kNotMeasured});
     return columns;
   }
 
-  void add_from_inputs(Parameters& set) const override {
-    const Parameters p = with_defaults(*this, set);
-    check(p);
-    prepare_language_case(p, plan_work(p));
-  }
   void check(const Parameters& p) const override {
-    check_language_case(p);
+    LanguageKind::check(p);
     if (!(get_number(p, "seconds") > 0))
       throw InvalidArgument(fmt::format("seconds is {}; it must be above 0", get_number(p, "seconds")));
   }
   Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    kept.erase("fetch");
+    Parameters kept = LanguageKind::used(p);
     kept.erase("seconds");
     return kept;
   }
-  std::string input_hash(const Parameters& p) const override { return language_fingerprint(p, plan_work(p)); }
-  CaseResult evaluate(const Parameters& p) const override {
-    return run_language_case("conversion", p, plan_work(p));
+
+ private:
+  std::string ask() const override { return "conversion"; }
+  LanguageWork work(const Parameters& p) const override {
+    return {{"plan", get_text(p, "plan")}, {"seconds", get_number(p, "seconds")}};
   }
 };
 

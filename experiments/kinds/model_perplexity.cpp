@@ -5,11 +5,7 @@
 namespace splash::experiments {
 namespace {
 
-LanguageWork method_work(const Parameters& p) {
-  return {{"method", get_text(p, "method")}};
-}
-
-class ModelPerplexity : public Kind {
+class ModelPerplexity : public LanguageKind {
  public:
   std::string name() const override { return "model-perplexity"; }
   std::string summary() const override {
@@ -18,7 +14,7 @@ class ModelPerplexity : public Kind {
   }
 
   std::vector<ParameterInfo> parameters() const override {
-    std::vector<ParameterInfo> list = language_parameters();
+    std::vector<ParameterInfo> list = LanguageKind::parameters();
     list.push_back(
         {"method",
          ParameterType::text,
@@ -30,25 +26,9 @@ class ModelPerplexity : public Kind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override { return language_columns(); }
-
-  void add_from_inputs(Parameters& set) const override {
-    const Parameters p = with_defaults(*this, set);
-    check_language_case(p);
-    prepare_language_case(p, method_work(p));
-  }
-  void check(const Parameters& p) const override { check_language_case(p); }
-  Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    kept.erase("fetch");
-    return kept;
-  }
-  std::string input_hash(const Parameters& p) const override {
-    return language_fingerprint(p, method_work(p));
-  }
-  CaseResult evaluate(const Parameters& p) const override {
-    return run_language_case("perplexity", p, method_work(p));
-  }
+ private:
+  std::string ask() const override { return "perplexity"; }
+  LanguageWork work(const Parameters& p) const override { return {{"method", get_text(p, "method")}}; }
 };
 
 const ModelPerplexity kModelPerplexity;

@@ -21,12 +21,14 @@ std::string field(const std::string& line, const std::string& name) {
 
 // What --set changed, without what no case depends on, such as a limit of time: so shards that were given
 // other limits are of one experiment.
-std::vector<std::string> changes(const Definition& definition, const std::vector<Parameters>& used) {
+std::vector<std::string> changes(const Definition& definition, const std::vector<const PlannedCase*>& cases) {
   std::vector<std::string> kept;
   for (const std::string& change : definition.overrides) {
     const std::string name = change.substr(0, change.find('='));
-    const auto depends = [&](const Parameters& of_case) { return of_case.count(name) > 0; };
-    if (used.empty() || std::any_of(used.begin(), used.end(), depends)) kept.push_back(change);
+    const auto depends = [&](const PlannedCase* planned) {
+      return find_kind(definition.kind).used(planned->parameters).count(name) > 0;
+    };
+    if (cases.empty() || std::any_of(cases.begin(), cases.end(), depends)) kept.push_back(change);
   }
   return kept;
 }
@@ -38,13 +40,12 @@ std::string record(const std::vector<Definition>& definitions, bool quick,
   std::string text;
   for (std::size_t experiment = 0; experiment < definitions.size(); ++experiment) {
     const Definition& definition = definitions[experiment];
-    std::vector<Parameters> used;
+    std::vector<const PlannedCase*> own;
     for (const PlannedCase& planned : cases)
-      if (planned.experiment == experiment)
-        used.push_back(find_kind(definition.kind).used(planned.parameters));
+      if (planned.experiment == experiment) own.push_back(&planned);
     text += fmt::format("{}{} | profile: {} | cases: {}", kStart, definition.name, quick ? "quick" : "full",
-                        used.size());
-    if (const auto changed = changes(definition, used); !changed.empty())
+                        own.size());
+    if (const auto changed = changes(definition, own); !changed.empty())
       text += fmt::format(" | set: {}", fmt::join(changed, " "));
     text += "\n" + definition.toml;
     if (text.back() != '\n') text += '\n';

@@ -20,6 +20,7 @@ import xarray as xr
 
 from splash_attention.ladder_tables import cells, number, text, write_tables
 from splash_attention.language.intervals import mean_interval
+from splash_attention.language.plan import Plan
 from splash_attention.reports import Report
 
 MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|conversion) -->\n).*?(<!-- end of model -->)", re.DOTALL)
@@ -57,29 +58,23 @@ def of_methods(cases: list[xr.Dataset]) -> list[str]:
 
 def of_plans(cases: list[xr.Dataset]) -> list[str]:
     """A row an arm: against softmax as it was, and against softmax trained alike, window by window."""
-    trained = {seed(case): case for case in cases if text(case, "plan").startswith("kind=softmax")}
+    plans = [Plan.parse(text(case, "plan")) for case in cases]
+    trained = {(plan.steps, plan.seed): case for plan, case in zip(plans, cases, strict=True) if plan.kind == "softmax"}
     rows = ["training", "perplexity", "softmax untrained", "more than softmax trained alike", "keys: mean; median / 95 % / largest head"]
     rows.append("seconds a step")
     lines = [cells(rows), cells("---" for _ in rows)]
-    for case in cases:
-        beside = trained.get(seed(case))
+    for plan, case in zip(plans, cases, strict=True):
+        beside = trained.get((plan.steps, plan.seed))
         more = ""
         if beside is not None and beside is not case:
             pairs = zip(case["nll"].values.tolist(), beside["nll"].values.tolist(), strict=True)
             more = share(*(math.exp(end) for end in mean_interval([ours - theirs for ours, theirs in pairs if math.isfinite(ours)])))
-        before = mean_interval([value for value in case["nll_softmax"].values.tolist() if math.isfinite(value)])[0]
-        row = [f"`{text(case, 'plan')}`", f"{number(case, 'perplexity'):.2f}", f"{math.exp(before):.2f}", more, keys(case)]
-        lines.append(cells([*row, f"{number(case, 'step_seconds_median'):.2f}"]))
+        after, ratio, step = (number(case, name) for name in ("perplexity", "perplexity_ratio", "step_seconds_median"))
+        lines.append(cells([f"`{text(case, 'plan')}`", f"{after:.2f}", f"{after / ratio:.2f}", more, keys(case), f"{step:.2f}"]))
     return lines
 
 
 LINES: dict[str, Callable[[list[xr.Dataset]], list[str]]] = {"perplexity": of_methods, "conversion": of_plans}
-
-
-def seed(case: xr.Dataset) -> str:
-    """What arms that are compared have in common: steps and seed."""
-    named = dict(part.partition("=")[::2] for part in text(case, "plan").split(","))
-    return f"{named.get('steps')}, {named.get('seed')}"
 
 
 def share(ratio: float, low: float, high: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -208,12 +207,13 @@ def _perplexity(options: argparse.Namespace) -> int:
 def _capture(options: argparse.Namespace) -> int:
     from splash_attention.language.capturing import Part, cached_path, capture_windows, is_whole
     from splash_attention.language.conversion import load_converted
+    from splash_attention.language.models import sha256_of
 
     if options.out:
         prepare_place(options.out)
     model, windows, about = _load(options)
     if options.converted:
-        about["converted"] = {"sha256": hashlib.sha256(options.converted.read_bytes()).hexdigest(), "file": options.converted.name}
+        about["converted"] = {"sha256": sha256_of(options.converted), "file": options.converted.name}
         about["method"] = load_converted(model, options.converted).method().as_dict()
     part = Part(options.layers, options.heads, options.queries, options.stored)
     out = options.out or cached_path(windows, part, about)
