@@ -167,7 +167,6 @@ void LanguageKind::add_from_inputs(Parameters& set) const {
   check(p);
   prepared("check", p, work(p));
   if (get_flag(p, "fetch")) fetch(p, work(p));
-  input_hash(p);
 }
 
 void LanguageKind::check(const Parameters& p) const {

@@ -23,11 +23,11 @@ class LanguageKind : public Kind {
   std::vector<analysis::ColumnInfo> columns() const override;
 
   // Fetches what is missing where `fetch` says so, having told how much. Throws InvalidArgument where method
-  // or plan cannot be read, or model or text is not there. Where Python or its packages are missing it does
-  // nothing: such cases are not run.
+  // or plan cannot be read. Where Python or its packages are missing it does nothing: such cases are not run.
   void add_from_inputs(Parameters& set) const override;
   void check(const Parameters& p) const override;
   Parameters used(const Parameters& p) const override;
+  // Throws InvalidArgument where model or text is not there.
   std::string input_hash(const Parameters& p) const override;
   // Throws Error where it cannot be measured; where this machine lacks a device or a package, the result's
   // version says so.

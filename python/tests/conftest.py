@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,10 @@ for needed in ("h5py", "xarray", "h5netcdf", "matplotlib"):
 
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS), os.environ.get("SPLASH_PACKAGE", str(TESTS.parent))]  # elsewhere under sanitizers
+
+# A CI in the background ignores SIGINT, and so would what these tests start and send it to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TINY = """\
 title = "A tiny study for the Python tests"
