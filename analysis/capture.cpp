@@ -7,11 +7,11 @@
 
 #include <fmt/format.h>
 
-#include "analysis/hdf5/apart.h"
-#include "analysis/hdf5/file.h"
-#include "analysis/report/seal.h"
 #include "core/checked.h"
 #include "core/error.h"
+#include "report/hdf5/apart.h"
+#include "report/hdf5/file.h"
+#include "report/seal.h"
 
 namespace splash::analysis {
 namespace {
@@ -26,16 +26,16 @@ std::string call_group(int64_t call) {
   return fmt::format("call-{}", call);
 }
 
-hdf5::Extents captured_tensor_extents(const std::string& path, const hdf5::Dataset& tensor) {
-  hdf5::Extents extents = tensor.extents();
+report::hdf5::Extents captured_tensor_extents(const std::string& path, const report::hdf5::Dataset& tensor) {
+  report::hdf5::Extents extents = tensor.extents();
   if (extents.size() == kCapturedDimensions) return extents;
   refuse_capture(path, fmt::format("{} has {} dimensions; a capture's tensors have 5: [layer, batch, heads, "
                                    "length, head_dim]",
                                    tensor.path(), extents.size()));
 }
 
-std::vector<int64_t> layers_of(const std::string& path, const hdf5::Group& root) {
-  const hdf5::Dataset held = root.dataset("layer");
+std::vector<int64_t> layers_of(const std::string& path, const report::hdf5::Group& root) {
+  const report::hdf5::Dataset held = root.dataset("layer");
   if (held.extents().size() != 1 || held.extents()[0] < 1)
     refuse_capture(path, fmt::format("/layer has extents [{}]; it must list one layer or more",
                                      fmt::join(held.extents(), ", ")));
@@ -45,8 +45,8 @@ std::vector<int64_t> layers_of(const std::string& path, const hdf5::Group& root)
   return layers;
 }
 
-std::vector<double> scales_of(const std::string& path, const hdf5::Group& group, size_t layers) {
-  const hdf5::Dataset held = group.dataset("scale");
+std::vector<double> scales_of(const std::string& path, const report::hdf5::Group& group, size_t layers) {
+  const report::hdf5::Dataset held = group.dataset("scale");
   std::vector<double> scale = held.doubles();
   if (held.extents().size() != 1 || scale.size() != layers)
     refuse_capture(path, fmt::format("{} holds {} numbers; there must be one for each of the {} layers",
@@ -58,15 +58,17 @@ std::vector<double> scales_of(const std::string& path, const hdf5::Group& group,
   return scale;
 }
 
-CapturedCall call_of(const std::string& path, const hdf5::Group& group, size_t layers) {
-  const hdf5::Dataset queries = group.dataset("q"), keys = group.dataset("k"), values = group.dataset("v");
-  const hdf5::Extents q = captured_tensor_extents(path, queries), k = captured_tensor_extents(path, keys);
+CapturedCall call_of(const std::string& path, const report::hdf5::Group& group, size_t layers) {
+  const report::hdf5::Dataset queries = group.dataset("q"), keys = group.dataset("k"),
+                              values = group.dataset("v");
+  const report::hdf5::Extents q = captured_tensor_extents(path, queries),
+                              k = captured_tensor_extents(path, keys);
   CapturedCall call;
   call.shape = {
       .batch = q[1], .q_heads = q[2], .kv_heads = k[2], .q_len = q[3], .kv_len = k[3], .head_dim = q[4]};
-  const hdf5::Extents needed{q[0], q[1], k[2], k[3], q[4]};
-  for (const hdf5::Dataset* tensor : {&keys, &values}) {
-    if (const hdf5::Extents extents = captured_tensor_extents(path, *tensor); extents != needed)
+  const report::hdf5::Extents needed{q[0], q[1], k[2], k[3], q[4]};
+  for (const report::hdf5::Dataset* tensor : {&keys, &values}) {
+    if (const report::hdf5::Extents extents = captured_tensor_extents(path, *tensor); extents != needed)
       refuse_capture(path, fmt::format("{} has extents [{}]; with these q and k they must be [{}]",
                                        tensor->path(), fmt::join(extents, ", "), fmt::join(needed, ", ")));
   }
@@ -84,7 +86,7 @@ CapturedCall call_of(const std::string& path, const hdf5::Group& group, size_t l
 }
 
 Capture capture_of(const std::string& path) {
-  const hdf5::Group root = hdf5::File::open(path).root();
+  const report::hdf5::Group root = report::hdf5::File::open(path).root();
   if (root.text_attribute("schema", "") != kCaptureSchema)
     refuse_capture(path, fmt::format("is no capture, its attribute schema is not \"{}\"", kCaptureSchema));
   Capture capture{layers_of(path, root), {}};
@@ -94,7 +96,7 @@ Capture capture_of(const std::string& path) {
   return capture;
 }
 
-void require_finite_values(const std::string& path, const hdf5::Dataset& dataset,
+void require_finite_values(const std::string& path, const report::hdf5::Dataset& dataset,
                            const std::vector<float>& values) {
   const auto odd = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
   if (odd == values.end()) return;
@@ -103,9 +105,10 @@ void require_finite_values(const std::string& path, const hdf5::Dataset& dataset
 }
 
 Tensor<float> captured_tensor_of(const std::string& path, int64_t call, const std::string& name,
-                                 const hdf5::Extents& leading) {
-  const hdf5::Dataset dataset = hdf5::File::open(path).root().dataset(call_group(call) + "/" + name);
-  hdf5::Extents extents = captured_tensor_extents(path, dataset);
+                                 const report::hdf5::Extents& leading) {
+  const report::hdf5::Dataset dataset =
+      report::hdf5::File::open(path).root().dataset(call_group(call) + "/" + name);
+  report::hdf5::Extents extents = captured_tensor_extents(path, dataset);
   std::fill_n(extents.begin(), std::min(leading.size(), extents.size()), int64_t{1});
   const std::vector<float> values = dataset.floats(leading);
   require_finite_values(path, dataset, values);
@@ -119,14 +122,14 @@ Tensor<float> captured_tensor_of(const std::string& path, int64_t call, const st
 }  // namespace
 
 Capture read_capture(const std::string& path) {
-  if (check_seal(path) == Seal::broken)
+  if (report::check_seal(path) == report::Seal::broken)
     refuse_capture(path, "is damaged, its checksum does not match its content");
-  return hdf5::read_apart_first(path, [&] { return capture_of(path); });
+  return report::hdf5::read_apart_first(path, [&] { return capture_of(path); });
 }
 
 Tensor<float> read_captured_tensor(const std::string& path, int64_t call, const std::string& name,
-                                   const hdf5::Extents& leading) {
-  return hdf5::read_apart_first(path, [&] { return captured_tensor_of(path, call, name, leading); });
+                                   const report::hdf5::Extents& leading) {
+  return report::hdf5::read_apart_first(path, [&] { return captured_tensor_of(path, call, name, leading); });
 }
 
 }  // namespace splash::analysis

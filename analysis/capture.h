@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "analysis/hdf5/object.h"
 #include "core/shape.h"
 #include "core/tensor.h"
+#include "report/hdf5/object.h"
 
 namespace splash::analysis {
 
@@ -41,6 +41,6 @@ Capture read_capture(const std::string& path);
 // heads of layer 2's first batch entry. [layers * batch, heads, length, head_dim], with extents of 1 where an
 // index is given. Throws ReportError also where a value is not finite in float32.
 Tensor<float> read_captured_tensor(const std::string& path, int64_t call, const std::string& name,
-                                   const hdf5::Extents& leading);
+                                   const report::hdf5::Extents& leading);
 
 }  // namespace splash::analysis

@@ -236,48 +236,48 @@ std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,
   return result;
 }
 
-void write_counters(Report& report, const std::vector<CountedCase>& cases) {
+void write_counters(report::Report& report, const std::vector<CountedCase>& cases) {
   const std::string reason =
       "no counters of the case were imported, or the profiler did not deliver this one";
-  Column& functions = column_of(report, {.name = kFunctionColumn,
-                                         .units = "text",
-                                         .long_name = "kernel that the counters are of",
-                                         .formula = "counter: as Nsight Compute names it",
-                                         .is_text = true,
-                                         .missing_reason = reason});
+  report::Column& functions = report::column_of(report, {.name = kFunctionColumn,
+                                                         .units = "text",
+                                                         .long_name = "kernel that the counters are of",
+                                                         .formula = "counter: as Nsight Compute names it",
+                                                         .is_text = true,
+                                                         .missing_reason = reason});
   for (const CountedCase& c : cases) functions.texts[static_cast<std::size_t>(c.kernel.row)] = c.function;
   if (std::any_of(cases.begin(), cases.end(), [](const auto& c) { return !c.launch_seconds.empty(); })) {
-    Column& seconds = column_of(report, launch_seconds_column());
+    report::Column& seconds = report::column_of(report, launch_seconds_column());
     for (const CountedCase& c : cases) {
       if (!c.launch_seconds.empty())
         seconds.texts[static_cast<std::size_t>(c.kernel.row)] = launch_seconds_text(c.launch_seconds);
     }
   }
   for (const CounterInfo& info : counter_infos()) {
-    Column& column = column_of(report, {.name = info.column,
-                                        .units = info.units,
-                                        .long_name = info.long_name,
-                                        .formula = formula_of(info),
-                                        .reproducible = false,
-                                        .missing_reason = reason});
+    report::Column& column = report::column_of(report, {.name = info.column,
+                                                        .units = info.units,
+                                                        .long_name = info.long_name,
+                                                        .formula = formula_of(info),
+                                                        .reproducible = false,
+                                                        .missing_reason = reason});
     for (const CountedCase& c : cases)
       column.numbers[static_cast<std::size_t>(c.kernel.row)] = c.counters.*info.member;
   }
 }
 
-std::vector<CountedCase> read_counters(const Report& report, const std::vector<KernelCase>& cases) {
+std::vector<CountedCase> read_counters(const report::Report& report, const std::vector<KernelCase>& cases) {
   std::vector<CountedCase> result;
   for (const KernelCase& kernel : cases) {
     CountedCase found{kernel, "", {}};
     const auto row = static_cast<std::size_t>(kernel.row);
-    if (const Column* functions = report.find(kFunctionColumn);
+    if (const report::Column* functions = report.find(kFunctionColumn);
         functions != nullptr && functions->info.is_text)
       found.function = functions->texts[row];
-    if (const Column* seconds = report.find(kLaunchSecondsColumn);
+    if (const report::Column* seconds = report.find(kLaunchSecondsColumn);
         seconds != nullptr && seconds->info.is_text && !seconds->texts[row].empty())
       found.launch_seconds = parse_launch_seconds(seconds->texts[row]);
     for (const CounterInfo& info : counter_infos()) {
-      const Column* column = report.find(info.column);
+      const report::Column* column = report.find(info.column);
       if (column != nullptr && !column->info.is_text && column->width == 1)
         found.counters.*info.member = column->numbers[row];
     }
@@ -286,7 +286,7 @@ std::vector<CountedCase> read_counters(const Report& report, const std::vector<K
   return result;
 }
 
-void add_simulated(const Report& report, std::vector<CountedCase>& cases) {
+void add_simulated(const report::Report& report, std::vector<CountedCase>& cases) {
   for (CountedCase& c : cases) c.simulated = simulated_case(report, c.kernel.row);
 }
 
@@ -303,7 +303,7 @@ std::vector<LevelCounts> compare_levels(const CountedCase& counted) {
   const Counters& c = counted.counters;
   std::vector<LevelCounts> levels{{.level = Level::products,
                                    .counted = kernel.flops,
-                                   .counter = kernel.unit == "float32" ? kMissing : c.tensor_flops,
+                                   .counter = kernel.unit == "float32" ? report::kMissing : c.tensor_flops,
                                    .padding = std::max(0.0, kernel.flops - kernel.useful_flops)},
                                   {.level = Level::l2, .counted = kernel.l2_bytes, .counter = c.l2_bytes},
                                   {.level = Level::dram,

@@ -15,18 +15,18 @@ namespace splash::analysis {
 // Of one call: sums over its kernels, the two shares of its largest kernel alone. NaN: the profiler did not
 // deliver.
 struct Counters {
-  double dram_read_bytes = kMissing, dram_write_bytes = kMissing;
-  double l2_bytes = kMissing;            // asked of L2 by the multiprocessors
-  double l2_write_bytes = kMissing;      // of these, written
-  double l2_read_miss_bytes = kMissing;  // of these, read and not found
-  double l1_bytes = kMissing;
-  double local_read_bytes = kMissing;   // of local memory, not found in L1: spilled registers
-  double shared_wavefronts = kMissing;  // cycles in which shared memory passes up to 128 bytes
-  double tensor_flops = kMissing;
-  double instructions = kMissing;  // of warps
-  double seconds = kMissing;
-  double tensor_share = kMissing;  // of the time that tensor cores are busy
-  double warps_share = kMissing;   // resident warps / the most
+  double dram_read_bytes = report::kMissing, dram_write_bytes = report::kMissing;
+  double l2_bytes = report::kMissing;            // asked of L2 by the multiprocessors
+  double l2_write_bytes = report::kMissing;      // of these, written
+  double l2_read_miss_bytes = report::kMissing;  // of these, read and not found
+  double l1_bytes = report::kMissing;
+  double local_read_bytes = report::kMissing;   // of local memory, not found in L1: spilled registers
+  double shared_wavefronts = report::kMissing;  // cycles in which shared memory passes up to 128 bytes
+  double tensor_flops = report::kMissing;
+  double instructions = report::kMissing;  // of warps
+  double seconds = report::kMissing;
+  double tensor_share = report::kMissing;  // of the time that tensor cores are busy
+  double warps_share = report::kMissing;   // resident warps / the most
 };
 
 // A counter: its column in a report, and the metrics that it is made of.
@@ -70,11 +70,11 @@ std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,
                                         const std::vector<KernelCase>& cases);
 
 // What simulated caches make of the cases, where the report tells.
-void add_simulated(const Report& report, std::vector<CountedCase>& cases);
+void add_simulated(const report::Report& report, std::vector<CountedCase>& cases);
 
 // Into columns of the report, labelled counter, and out of them; cases without any have an empty function.
-void write_counters(Report& report, const std::vector<CountedCase>& cases);
-std::vector<CountedCase> read_counters(const Report& report, const std::vector<KernelCase>& cases);
+void write_counters(report::Report& report, const std::vector<CountedCase>& cases);
+std::vector<CountedCase> read_counters(const report::Report& report, const std::vector<KernelCase>& cases);
 
 // A part of counter - counted.
 struct Part {
@@ -85,8 +85,8 @@ struct Part {
 // One level: what the declaration counts beside what the hardware saw.
 struct LevelCounts {
   Level level = Level::products;
-  double counted = 0, counter = kMissing;
-  double simulated = kMissing;   // bytes, of a first call
+  double counted = 0, counter = report::kMissing;
+  double simulated = report::kMissing;  // bytes, of a first call
   double padding = 0;            // of `counted`, executed beyond the useful work; known of products alone
   std::vector<Part> parts{};     // their sum is counter - counted; the last is "unexplained"
   bool close() const;            // counter within kClose of counted

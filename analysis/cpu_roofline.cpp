@@ -11,28 +11,29 @@
 namespace splash::analysis {
 namespace {
 
-const std::string& text_at(const Report& report, const char* name, std::size_t row) {
+const std::string& text_at(const report::Report& report, const char* name, std::size_t row) {
   static const std::string none;
-  const Column* column = report.find(name);
+  const report::Column* column = report.find(name);
   return column == nullptr || !column->info.is_text ? none : column->texts[row];
 }
 
-double number_at(const Report& report, const char* name, std::size_t row) {
-  const Column* column = report.find(name);
-  return column == nullptr || column->info.is_text || column->width != 1 ? kMissing : column->numbers[row];
+double number_at(const report::Report& report, const char* name, std::size_t row) {
+  const report::Column* column = report.find(name);
+  return column == nullptr || column->info.is_text || column->width != 1 ? report::kMissing
+                                                                         : column->numbers[row];
 }
 
-double needed(const Report& report, const char* name, std::size_t row) {
+double needed(const report::Report& report, const char* name, std::size_t row) {
   const double value = number_at(report, name, row);
   if (value >= 0) return value;
   throw ReportError(fmt::format("a case on the CPU has no column '{}' with a number, 0 or more", name));
 }
 
 // Of the ceilings with these names the highest.
-double measured(const std::vector<Ceiling>& ceilings, std::initializer_list<const char*> names,
+double measured(const std::vector<report::Ceiling>& ceilings, std::initializer_list<const char*> names,
                 const std::string& dtype = "") {
   double highest = 0;
-  for (const Ceiling& ceiling : ceilings) {
+  for (const report::Ceiling& ceiling : ceilings) {
     const bool named = std::find(names.begin(), names.end(), ceiling.name) != names.end();
     if (named && ceiling.dtype == dtype && ceiling.measured > highest) highest = ceiling.measured;
   }
@@ -41,7 +42,7 @@ double measured(const std::vector<Ceiling>& ceilings, std::initializer_list<cons
       fmt::format("the report has no ceiling '{}'{}", *names.begin(), dtype.empty() ? "" : " in " + dtype));
 }
 
-std::string problem_of(const Report& report, std::size_t row) {
+std::string problem_of(const report::Report& report, std::size_t row) {
   std::string words = text_at(report, "pass", row);
   for (const char* name : {"n", "heads", "head_dim"})
     words += fmt::format("{}{} {:g}", words.empty() ? "" : ", ", name, number_at(report, name, row));
@@ -50,7 +51,7 @@ std::string problem_of(const Report& report, std::size_t row) {
 
 }  // namespace
 
-std::vector<CpuCase> cpu_cases(const Report& report) {
+std::vector<CpuCase> cpu_cases(const report::Report& report) {
   const std::string_view prefix = kCpuUnit;
   std::vector<CpuCase> cases;
   for (int64_t i = 0; i < report.cases(); ++i) {
@@ -76,7 +77,7 @@ std::vector<CpuCase> cpu_cases(const Report& report) {
   return cases;
 }
 
-Floors floors_of(const CpuCase& cpu, const std::vector<Ceiling>& ceilings) {
+Floors floors_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceilings) {
   return {.products = cpu.flops / measured(ceilings, {"cpu fma"}, cpu.dtype),
           .l2 = cpu.l2_bytes / measured(ceilings, {"cpu l2 read", "cpu dram read"}),
           .dram = cpu.dram_bytes / measured(ceilings, {"cpu dram read", "cpu dram copy"})};

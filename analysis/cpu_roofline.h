@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report/report.h"
 #include "analysis/roofline.h"
+#include "report/report.h"
 
 namespace splash::analysis {
 
@@ -28,10 +28,10 @@ struct CpuCase {
 
 // Those that were run, in the report's order; peers are left out, for nothing is counted of them. Empty where
 // the report has no such cases; throws ReportError where its columns contradict one another.
-std::vector<CpuCase> cpu_cases(const Report& report);
+std::vector<CpuCase> cpu_cases(const report::Report& report);
 
 // Seconds at the measured ceilings of all threads, whatever threads the case has. Throws ReportError where
 // the report lacks one that the case needs.
-Floors floors_of(const CpuCase& cpu, const std::vector<Ceiling>& ceilings);
+Floors floors_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceilings);
 
 }  // namespace splash::analysis

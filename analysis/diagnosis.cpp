@@ -44,7 +44,7 @@ bool is_level(Cause cause) {
 class Diagnostician {
  public:
   Diagnostician(const KernelCase& kernel, const Multiprocessors& machine,
-                const std::vector<Ceiling>& ceilings, const std::vector<KernelCase>& others)
+                const std::vector<report::Ceiling>& ceilings, const std::vector<KernelCase>& others)
       : kernel_(kernel),
         machine_(machine),
         occupancy_(occupancy_of(machine, kernel.use)),
@@ -310,7 +310,7 @@ class Diagnostician {
   Diagnosis result_;
 };
 
-ColumnInfo told(const char* name, const char* long_name) {
+report::ColumnInfo told(const char* name, const char* long_name) {
   return {.name = name,
           .units = "text",
           .long_name = long_name,
@@ -320,7 +320,7 @@ ColumnInfo told(const char* name, const char* long_name) {
           .missing_reason = "of this case nothing is counted"};
 }
 
-ColumnInfo predicted(const char* name, const char* long_name) {
+report::ColumnInfo predicted(const char* name, const char* long_name) {
   return {
       .name = name,
       .units = "s",
@@ -361,11 +361,11 @@ const char* to_string(Cause cause) {
 }
 
 Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
-                   const std::vector<Ceiling>& ceilings, const std::vector<KernelCase>& others) {
+                   const std::vector<report::Ceiling>& ceilings, const std::vector<KernelCase>& others) {
   return Diagnostician(kernel, machine, ceilings, others)();
 }
 
-void write_diagnoses(Report& report, const Multiprocessors& machine) {
+void write_diagnoses(report::Report& report, const Multiprocessors& machine) {
   const std::vector<KernelCase> kernels = described_kernels(report, machine);
   const Predictor predictor(kernels, {machine, report.ceilings});
   const auto at = [](auto& values, const KernelCase& kernel) -> auto& {
@@ -373,18 +373,21 @@ void write_diagnoses(Report& report, const Multiprocessors& machine) {
   };
   for (const KernelCase& kernel : kernels) {
     const Finding verdict = diagnose(kernel, machine, report.ceilings, kernels).findings.front();
-    at(column_of(report, told("verdict", "what bounds the time")).texts, kernel) = to_string(verdict.cause);
-    at(column_of(report, told("diagnosis", "why the kernel takes its time")).texts, kernel) =
+    at(report::column_of(report, told("verdict", "what bounds the time")).texts, kernel) =
+        to_string(verdict.cause);
+    at(report::column_of(report, told("diagnosis", "why the kernel takes its time")).texts, kernel) =
         verdict.sentence;
   }
   for (const KernelCase& kernel : kernels) {
     const std::optional<Prediction> prediction = predictor.held_out(kernel);
     if (!prediction) continue;
-    at(column_of(report, predicted("time_predicted", "predicted time of one call")).numbers, kernel) =
+    at(report::column_of(report, predicted("time_predicted", "predicted time of one call")).numbers, kernel) =
         prediction->seconds;
-    at(column_of(report, predicted("time_predicted_low", "lower end of eight in ten predictions")).numbers,
+    at(report::column_of(report, predicted("time_predicted_low", "lower end of eight in ten predictions"))
+           .numbers,
        kernel) = prediction->low;
-    at(column_of(report, predicted("time_predicted_high", "upper end of eight in ten predictions")).numbers,
+    at(report::column_of(report, predicted("time_predicted_high", "upper end of eight in ten predictions"))
+           .numbers,
        kernel) = prediction->high;
   }
 }

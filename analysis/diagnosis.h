@@ -58,11 +58,11 @@ constexpr double kBusy = 0.6, kLaunches = 0.3, kFilled = 0.8, kScales = 1.25;
 
 // `others`: cases of the same report. Throws ReportError where the report lacks a ceiling that is needed.
 Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
-                   const std::vector<Ceiling>& ceilings, const std::vector<KernelCase>& others = {});
+                   const std::vector<report::Ceiling>& ceilings, const std::vector<KernelCase>& others = {});
 
 // Into the report's columns `verdict` and `diagnosis`, and, of the model (what_if.h), `time_predicted` with
 // `time_predicted_low` and `time_predicted_high`: what a case's time is from cases of its kernel on other
 // problems. Throws as diagnose() and kernel_cases().
-void write_diagnoses(Report& report, const Multiprocessors& machine);
+void write_diagnoses(report::Report& report, const Multiprocessors& machine);
 
 }  // namespace splash::analysis

@@ -63,7 +63,7 @@ double resident_share(const KernelUse& use, const Multiprocessors& machine) {
 // In any unit. Where no level is busy, what a kernel gets of each is in proportion to the warps that wait for
 // it at once (Little's law).
 std::vector<double> estimated_times(const KernelCase& kernel, const Multiprocessors& machine,
-                                    const std::vector<Ceiling>& ceilings) {
+                                    const std::vector<report::Ceiling>& ceilings) {
   std::vector<double> times;
   for (const Launch& launch : kernel.all) {
     const Floors floors = floors_of(alone(kernel, launch), ceilings);
@@ -131,7 +131,7 @@ std::vector<double> parse_launch_seconds(const std::string& text) {
   return seconds;
 }
 
-ColumnInfo launches_column() {
+report::ColumnInfo launches_column() {
   return {
       .name = kLaunchesColumn,
       .units = "text",
@@ -143,7 +143,7 @@ ColumnInfo launches_column() {
       .missing_reason = "a call is one kernel, of which other columns tell, or the case was not run"};
 }
 
-ColumnInfo launch_seconds_column() {
+report::ColumnInfo launch_seconds_column() {
   return {.name = kLaunchSecondsColumn,
           .units = "text",
           .long_name = "seconds of each kernel of a call, in order of launch, under the profiler",
@@ -161,7 +161,7 @@ double busy_share(const KernelUse& use, const Multiprocessors& machine) {
 }
 
 void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
-                      const std::vector<Ceiling>& ceilings) {
+                      const std::vector<report::Ceiling>& ceilings) {
   if (kernel.all.empty()) return;
   std::vector<double> times;
   for (const Launch& launch : kernel.all) times.push_back(launch.seen_seconds);
@@ -178,12 +178,12 @@ void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
 }
 
 std::vector<KernelCase> described(std::vector<KernelCase> kernels, const Multiprocessors& machine,
-                                  const std::vector<Ceiling>& ceilings) {
+                                  const std::vector<report::Ceiling>& ceilings) {
   for (KernelCase& kernel : kernels) speak_of_longest(kernel, machine, ceilings);
   return kernels;
 }
 
-std::vector<KernelCase> described_kernels(const Report& report, const Multiprocessors& machine) {
+std::vector<KernelCase> described_kernels(const report::Report& report, const Multiprocessors& machine) {
   return described(kernel_cases(report), machine, report.ceilings);
 }
 

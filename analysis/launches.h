@@ -18,8 +18,8 @@ std::vector<double> parse_launch_seconds(const std::string& text);
 
 constexpr const char* kLaunchesColumn = "all_launches";
 constexpr const char* kLaunchSecondsColumn = "launch_seconds_counter";
-ColumnInfo launches_column();
-ColumnInfo launch_seconds_column();
+report::ColumnInfo launches_column();
+report::ColumnInfo launch_seconds_column();
 
 // Gives each launch its part of the case's time, behind what starting them takes: in proportion to the times
 // that a profiler saw, where it saw them all; else estimated, in proportion to the floors of what each asks,
@@ -27,12 +27,12 @@ ColumnInfo launch_seconds_column();
 // there. `kernel` and `use` are then of the launch that takes longest. Does nothing where a case holds no
 // launches.
 void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
-                      const std::vector<Ceiling>& ceilings);
+                      const std::vector<report::Ceiling>& ceilings);
 
 // The same cases, of which each speaks of its longest launch; those of a report: kernel_cases().
 std::vector<KernelCase> described(std::vector<KernelCase> kernels, const Multiprocessors& machine,
-                                  const std::vector<Ceiling>& ceilings);
-std::vector<KernelCase> described_kernels(const Report& report, const Multiprocessors& machine);
+                                  const std::vector<report::Ceiling>& ceilings);
+std::vector<KernelCase> described_kernels(const report::Report& report, const Multiprocessors& machine);
 
 // The launch that a case speaks of; null where it holds no launches.
 const Launch* spoken_of(const KernelCase& kernel);

@@ -22,7 +22,7 @@ constexpr double kWavefrontBytes = 128;                // that pass shared memor
 // The columns of a report, by name and row.
 class NamedColumns {
  public:
-  explicit NamedColumns(const Report& report) : report_(report) {}
+  explicit NamedColumns(const report::Report& report) : report_(report) {}
 
   const std::string& text(const char* name, int64_t row) const {
     return column(name, true).texts[static_cast<std::size_t>(row)];
@@ -49,8 +49,8 @@ class NamedColumns {
   }
 
  private:
-  const Column& column(const char* name, bool is_text) const {
-    const Column* found = report_.find(name);
+  const report::Column& column(const char* name, bool is_text) const {
+    const report::Column* found = report_.find(name);
     if (found == nullptr || found->info.is_text != is_text || found->width != 1) {
       throw ReportError(fmt::format(
           "there is no column '{}': the report holds no cases of the kind gpu-attention to analyse", name));
@@ -58,7 +58,7 @@ class NamedColumns {
     return *found;
   }
 
-  const Report& report_;
+  const report::Report& report_;
 };
 
 bool with_backward(const NamedColumns& table, int64_t row) {
@@ -120,9 +120,9 @@ std::pair<std::string, int> rung_of(const std::string& implementation) {
   return {implementation.substr(0, slash), rung};
 }
 
-double measured(const std::vector<Ceiling>& ceilings, const std::string& name,
+double measured(const std::vector<report::Ceiling>& ceilings, const std::string& name,
                 const std::string& dtype = "") {
-  for (const Ceiling& ceiling : ceilings) {
+  for (const report::Ceiling& ceiling : ceilings) {
     if (ceiling.name == name && ceiling.dtype == dtype) return ceiling.measured;
   }
   throw ReportError(
@@ -131,7 +131,7 @@ double measured(const std::vector<Ceiling>& ceilings, const std::string& name,
 
 }  // namespace
 
-std::string why_questioned(const Ceiling& ceiling) {
+std::string why_questioned(const report::Ceiling& ceiling) {
   const bool per_second = ceiling.units != "s";  // of times the data sheets print nothing
   if (!per_second || !(ceiling.datasheet > 0) || !(ceiling.measured > kOver * ceiling.datasheet)) return "";
   return fmt::format("the ceiling '{}'{} was measured at {:.0f} % of the data sheet", ceiling.name,
@@ -190,7 +190,7 @@ bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b) {
   return ladder == other_ladder && std::abs(rung - other_rung) <= 1;
 }
 
-std::vector<KernelCase> kernel_cases(const Report& report, Calls calls) {
+std::vector<KernelCase> kernel_cases(const report::Report& report, Calls calls) {
   const NamedColumns table(report);
   std::vector<KernelCase> cases;
   for (int64_t row = 0; row < report.cases(); ++row) {
@@ -248,7 +248,7 @@ std::vector<KernelCase> kernel_cases(const Report& report, Calls calls) {
   return cases;
 }
 
-Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {
+Floors floors_of(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings) {
   const double dram = std::max(measured(ceilings, "dram copy", ""), measured(ceilings, "dram read", ""));
   const auto rate = [&](const std::string& unit) {
     return measured(ceilings, unit == "float32" ? "fma" : "tensor", unit);
@@ -264,25 +264,25 @@ Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings)
           .dram = kernel.dram_bytes / dram};
 }
 
-double shared_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {
+double shared_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings) {
   return std::isnan(kernel.shared_traffic) ? kernel.shared_traffic
                                            : kernel.shared_traffic / measured(ceilings, "shared read");
 }
 
-bool has_ceiling(const std::vector<Ceiling>& ceilings, const std::string& name) {
+bool has_ceiling(const std::vector<report::Ceiling>& ceilings, const std::string& name) {
   return std::any_of(ceilings.begin(), ceilings.end(),
-                     [&](const Ceiling& c) { return c.name == name && c.measured > 0; });
+                     [&](const report::Ceiling& c) { return c.name == name && c.measured > 0; });
 }
 
 double exponential_seconds(const KernelCase& kernel, const Multiprocessors& machine,
-                           const std::vector<Ceiling>& ceilings) {
+                           const std::vector<report::Ceiling>& ceilings) {
   if (!(kernel.exponentials > 0)) return kernel.exponentials;
   if (has_ceiling(ceilings, kExponentials)) return kernel.exponentials / measured(ceilings, kExponentials);
   if (machine.exponentials == 0) return std::numeric_limits<double>::quiet_NaN();
   return kernel.exponentials / (machine.exponentials * machine.count * kernel.clock_hz);
 }
 
-double launch_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {
+double launch_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings) {
   const double node = measured(ceilings, "graph node", "");
   return (kernel.replayed ? node : measured(ceilings, "launch", "")) + (kernel.launches - 1) * node;
 }

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "analysis/occupancy.h"
-#include "analysis/report/report.h"
 #include "core/attention_spec.h"
 #include "core/dtype.h"
+#include "report/report.h"
 
 namespace splash::analysis {
 
@@ -88,7 +88,7 @@ enum class Calls { forward, all };
 // The cases that were run, in the report's order; peers are left out, for nothing is counted of them. Of a
 // call with backward the declaration alone does not tell the work, so models ask for forwards. Throws
 // ReportError where the report has no such columns.
-std::vector<KernelCase> kernel_cases(const Report& report, Calls calls = Calls::forward);
+std::vector<KernelCase> kernel_cases(const report::Report& report, Calls calls = Calls::forward);
 
 // More than this share of what a ceiling allows is no accident of measuring: what is counted, or the ceiling,
 // is another than it is taken for.
@@ -96,7 +96,7 @@ constexpr double kOver = 1.05;
 
 // Why a measured ceiling is doubted: "the ceiling 'tensor' in bfloat16 was measured at 139 % of the data
 // sheet". Empty where it is not, or where no data sheet tells.
-std::string why_questioned(const Ceiling& ceiling);
+std::string why_questioned(const report::Ceiling& ceiling);
 
 enum class Level { products, l2, dram };
 const char* to_string(Level level);  // "products", "L2", "DRAM"
@@ -113,18 +113,18 @@ struct Floors {
 
 // Products of launches in units of their own take their time one after another. Throw ReportError where the
 // report lacks a ceiling that the case needs.
-Floors floors_of(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);
+Floors floors_of(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
 
 // Seconds that the traffic of shared memory takes at its measured ceiling; NaN where it was not counted.
-double shared_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);
+double shared_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
 
 // Seconds that the exponentials take at their measured ceiling, in a report without one at what the vendor
 // prints, at the clock at which the case ran; NaN where they are not counted, or nothing tells.
 double exponential_seconds(const KernelCase& kernel, const Multiprocessors& machine,
-                           const std::vector<Ceiling>& ceilings);
-bool has_ceiling(const std::vector<Ceiling>& ceilings, const std::string& name);
+                           const std::vector<report::Ceiling>& ceilings);
+bool has_ceiling(const std::vector<report::Ceiling>& ceilings, const std::string& name);
 
 // What starting the kernels of a call takes: a lone launch and the nodes behind it, or nodes of a graph.
-double launch_seconds(const KernelCase& kernel, const std::vector<Ceiling>& ceilings);
+double launch_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
 
 }  // namespace splash::analysis

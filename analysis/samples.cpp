@@ -48,8 +48,8 @@ std::string outliers(std::span<const double> seconds) {
       count, seconds.size(), *std::max_element(seconds.begin(), seconds.end()) / middle, 4 * seconds.size());
 }
 
-double number_at(const Report& report, const char* name, int64_t row) {
-  const Column* column = report.find(name);
+double number_at(const report::Report& report, const char* name, int64_t row) {
+  const report::Column* column = report.find(name);
   return column == nullptr || column->info.is_text || column->width != 1
              ? std::numeric_limits<double>::quiet_NaN()
              : column->numbers[static_cast<std::size_t>(row)];
@@ -67,20 +67,20 @@ std::string why_spoilt(std::span<const double> seconds, const ClockSpan& clock) 
   return outliers(samples);
 }
 
-bool holds_samples(const Column& column) {
+bool holds_samples(const report::Column& column) {
   return !column.info.is_text && column.info.units == "s" && column.info.dimension == "sample" &&
          !column.info.reproducible;
 }
 
-std::string why_spoilt(const Report& report, const Column& times, int64_t row) {
+std::string why_spoilt(const report::Report& report, const report::Column& times, int64_t row) {
   const auto width = static_cast<std::size_t>(times.width);
   return why_spoilt(std::span(times.numbers).subspan(static_cast<std::size_t>(row) * width, width),
                     {number_at(report, "clock_before", row), number_at(report, "clock_after", row)});
 }
 
-std::vector<SpoiltCase> spoilt_cases(const Report& report) {
+std::vector<SpoiltCase> spoilt_cases(const report::Report& report) {
   std::vector<SpoiltCase> cases;
-  for (const Column& column : report.results) {
+  for (const report::Column& column : report.results) {
     if (!holds_samples(column)) continue;
     for (int64_t row = 0; row < report.cases(); ++row) {
       if (std::string sentence = why_spoilt(report, column, row); !sentence.empty())

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report/report.h"
+#include "report/report.h"
 
 namespace splash::analysis {
 
@@ -30,12 +30,12 @@ struct SpoiltCase {
 };
 
 // All columns of raw times (units s, along `sample`) of a report, with clock_before and clock_after.
-std::vector<SpoiltCase> spoilt_cases(const Report& report);
+std::vector<SpoiltCase> spoilt_cases(const report::Report& report);
 
 // Of one case of one such column.
-std::string why_spoilt(const Report& report, const Column& times, int64_t row);
+std::string why_spoilt(const report::Report& report, const report::Column& times, int64_t row);
 
 // Raw times: seconds along `sample`, which differ from run to run.
-bool holds_samples(const Column& column);
+bool holds_samples(const report::Column& column);
 
 }  // namespace splash::analysis

@@ -30,7 +30,7 @@ bool of_equal_lengths(const KernelCase& a, const KernelCase& b) {
   return a.shape.q_len == b.shape.q_len && a.shape.kv_len == b.shape.kv_len;
 }
 
-double behind_launch(const KernelCase& kernel, const std::vector<Ceiling>& ceilings) {
+double behind_launch(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings) {
   return std::max(kernel.seconds - launch_seconds(kernel, ceilings), 0.01 * kernel.seconds);
 }
 
@@ -40,7 +40,8 @@ struct Wave {
   double seconds = 0, blocks = 1;
 };
 
-Wave wave_of(const KernelCase& kernel, const Multiprocessors& machine, const std::vector<Ceiling>& ceilings) {
+Wave wave_of(const KernelCase& kernel, const Multiprocessors& machine,
+             const std::vector<report::Ceiling>& ceilings) {
   const Occupancy occupancy = occupancy_of(machine, kernel.use);
   const auto blocks = static_cast<double>(kernel.use.blocks);
   return {.seconds = behind_launch(kernel, ceilings) / std::max(1.0, occupancy.waves) * blocks / kernel.flops,
@@ -49,7 +50,7 @@ Wave wave_of(const KernelCase& kernel, const Multiprocessors& machine, const std
 }
 
 Scaling compared(const KernelCase& kernel, const KernelCase& other, double blocks,
-                 const Multiprocessors& machine, const std::vector<Ceiling>& ceilings) {
+                 const Multiprocessors& machine, const std::vector<report::Ceiling>& ceilings) {
   Scaling scaling;
   scaling.case_id = other.case_id;
   scaling.blocks = blocks;
@@ -93,7 +94,8 @@ std::optional<Clue> clue_of(const KernelCase& kernel, const KernelCase& other) {
 }  // namespace
 
 std::optional<Scaling> scaling_of(const KernelCase& kernel, const std::vector<KernelCase>& others,
-                                  const Multiprocessors& machine, const std::vector<Ceiling>& ceilings) {
+                                  const Multiprocessors& machine,
+                                  const std::vector<report::Ceiling>& ceilings) {
   const KernelCase* best = nullptr;
   const auto rank = [&](const KernelCase& other) {
     return std::tuple(
@@ -112,7 +114,8 @@ std::optional<Scaling> scaling_of(const KernelCase& kernel, const std::vector<Ke
 }
 
 std::optional<Scaling> residency_of(const KernelCase& kernel, const std::vector<KernelCase>& others,
-                                    const Multiprocessors& machine, const std::vector<Ceiling>& ceilings) {
+                                    const Multiprocessors& machine,
+                                    const std::vector<report::Ceiling>& ceilings) {
   const auto resident = [&](const KernelCase& k) { return std::max(1, occupancy_of(machine, k.use).blocks); };
   for (const KernelCase& other : others) {
     if (neighbours_in_blocks_held(kernel, other) && resident(other) != resident(kernel)) {

@@ -24,12 +24,14 @@ struct Scaling {
 
 // The case with most blocks, else the one with fewest. None: no case differs in blocks alone.
 std::optional<Scaling> scaling_of(const KernelCase& kernel, const std::vector<KernelCase>& others,
-                                  const Multiprocessors& machine, const std::vector<Ceiling>& ceilings);
+                                  const Multiprocessors& machine,
+                                  const std::vector<report::Ceiling>& ceilings);
 
 // From a neighbouring rung that is the same kernel function on the same problem, as many threads and, within
 // a tenth, as much work, of which a multiprocessor holds another number of blocks: for its tiles are others.
 std::optional<Scaling> residency_of(const KernelCase& kernel, const std::vector<KernelCase>& others,
-                                    const Multiprocessors& machine, const std::vector<Ceiling>& ceilings);
+                                    const Multiprocessors& machine,
+                                    const std::vector<report::Ceiling>& ceilings);
 
 // The same kernel with one thing of the problem's setting changed: its time shows what hangs on that thing.
 struct Clue {

@@ -38,7 +38,7 @@ constexpr int kOwnInterval = 8;
 // A GPU with its measured ceilings.
 struct MeasuredGpu {
   Multiprocessors machine;
-  std::vector<Ceiling> ceilings;
+  std::vector<report::Ceiling> ceilings;
 };
 
 // A measured case, or one that is asked about, as the model sees it.

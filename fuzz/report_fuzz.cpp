@@ -1,7 +1,7 @@
 // Reports: any bytes are a report or a refusal.
 
-#include "analysis/report/compare.h"
-#include "analysis/report/io.h"
+#include "analysis/compare.h"
+#include "report/io.h"
 #include "core/error.h"
 #include "fuzz/target.h"
 
@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace splash;
   static fuzz::InputFile file;
   fuzz::expect<ReportError, InvalidArgument>([&] {
-    const analysis::Report report = analysis::read_report(file.hold(data, size));
+    const report::Report report = report::read_report(file.hold(data, size));
     analysis::compare_reports(report, report, {});
   });
   return 0;

@@ -6,11 +6,11 @@
 #include <numeric>
 #include <regex>
 
-#include "analysis/hdf5/file.h"
-#include "analysis/report/io.h"
-#include "analysis/report/seal.h"
+#include "report/hdf5/file.h"
+#include "report/io.h"
+#include "report/seal.h"
 #include "analysis/tests/example_capture.h"
-#include "analysis/tests/example_report.h"
+#include "report/tests/example_report.h"
 #include "experiments/runner/journal.h"
 #include "gpu/engine/tuned.h"
 
@@ -35,16 +35,16 @@ std::string without_seal(const std::string& report) {
 
 void write_reports(const fs::path& source, const fs::path& folder) {
   fs::create_directories(folder);
-  analysis::write_report(folder / "example", analysis::testing::example_report());
+  report::write_report(folder / "example", report::testing::example_report());
   write(folder / "example", without_seal(text_of(folder / "example")));
-  analysis::write_report(folder / "empty", {});
+  report::write_report(folder / "empty", {});
   write(folder / "empty", without_seal(text_of(folder / "empty")));
   write(folder / "ceilings", without_seal(text_of(source / "data/reports/ceilings-h200.h5")));
 }
 
 // A corner of the captured tensors, under a name of the fuzzers' own.
 void write_captures(const fs::path& source, const fs::path& folder) {
-  namespace hdf5 = analysis::hdf5;
+  namespace hdf5 = report::hdf5;
   const hdf5::FloatArray head = hdf5::read_floats(source / "data/captures/minilm.h5", "gpl-3/q", {3, 7}, 4);
   const std::vector<std::string> tokens = hdf5::read_texts(source / "data/captures/minilm.h5", "gpl-3/token");
   const hdf5::File file = hdf5::File::in_memory("captures");
@@ -81,10 +81,10 @@ void write_journal(const fs::path& folder) {
     Journal journal(path);
     journal.write(JournalHeader{"run", "hash", "quick", "1/1", "2026-01-01T00:00:00Z"});
     JournalEntry entry{"c1", "experiment", "p", "b", "i", 0.5, {}};
-    entry.result.numbers = {{"nmse", 1e-9}, {"missing", analysis::kMissing}};
+    entry.result.numbers = {{"nmse", 1e-9}, {"missing", report::kMissing}};
     entry.result.texts = {{"warning", "none"}};
     entry.result.vectors = {{"time", {1, 2, 3}}};
-    entry.result.attachments = {analysis::testing::example_report().attachments.front()};
+    entry.result.attachments = {report::testing::example_report().attachments.front()};
     journal.write(entry);
   }
   // As the target wants them: without their checksums.

@@ -43,7 +43,7 @@ void expect(const Read& read) {
 
 }  // namespace splash::fuzz
 
-// HDF5 is not built with sanitizers. Where it crashes in the child that reads first (analysis/hdf5/apart.h),
+// HDF5 is not built with sanitizers. Where it crashes in the child that reads first (report/hdf5/apart.h),
 // that is a signal and an answer; what a sanitizer finds in our own code ends the child with this code, which
 // is a finding.
 extern "C" inline const char* __asan_default_options() {

@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "experiments/claims/claim.h"
 #include "experiments/runner/definition.h"
-#include "experiments/runner/machine.h"
+#include "analysis/machine.h"
 #include "fuzz/target.h"
 
 namespace {
@@ -24,7 +24,7 @@ class FuzzKind final : public Kind {
             {"input", ParameterType::text, std::string("gaussian"), "", "input", {"gaussian", "minilm"}},
             {"solver", ParameterType::text, std::string("newton"), "", "solver", {}}};
   }
-  std::vector<analysis::ColumnInfo> columns() const override { return {{.name = "nmse", .units = "1"}}; }
+  std::vector<report::ColumnInfo> columns() const override { return {{.name = "nmse", .units = "1"}}; }
   void check(const Parameters&) const override {}
   std::string input_hash(const Parameters&) const override { return ""; }
   CaseResult evaluate(const Parameters&) const override { return {}; }

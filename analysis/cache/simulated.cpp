@@ -5,7 +5,7 @@
 namespace splash::analysis {
 namespace {
 
-ColumnInfo info(const char* name, const char* units, const char* long_name, const char* formula) {
+report::ColumnInfo info(const char* name, const char* units, const char* long_name, const char* formula) {
   return {.name = name,
           .units = units,
           .long_name = long_name,
@@ -48,10 +48,10 @@ const std::vector<SimulatedColumn>& simulated_columns() {
   return columns;
 }
 
-std::optional<SimulatedCase> simulated_case(const Report& report, int64_t row) {
+std::optional<SimulatedCase> simulated_case(const report::Report& report, int64_t row) {
   SimulatedCase found;
   for (const SimulatedColumn& simulated : simulated_columns()) {
-    const Column* column = report.find(simulated.info.name);
+    const report::Column* column = report.find(simulated.info.name);
     if (column == nullptr || column->info.is_text || column->width != 1) return std::nullopt;
     found.*simulated.member = column->numbers[static_cast<std::size_t>(row)];
   }

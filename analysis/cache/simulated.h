@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report/report.h"
+#include "report/report.h"
 
 namespace splash::analysis {
 
@@ -23,11 +23,11 @@ struct SimulatedCase {
 // The columns of a report, and the member that each fills.
 struct SimulatedColumn {
   double SimulatedCase::*member = nullptr;
-  ColumnInfo info;
+  report::ColumnInfo info;
 };
 const std::vector<SimulatedColumn>& simulated_columns();
 
 // Nothing where the report has no such columns, or the case was not simulated.
-std::optional<SimulatedCase> simulated_case(const Report& report, int64_t row);
+std::optional<SimulatedCase> simulated_case(const report::Report& report, int64_t row);
 
 }  // namespace splash::analysis

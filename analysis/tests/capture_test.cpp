@@ -6,17 +6,20 @@
 #include <doctest/doctest.h>
 
 #include "analysis/tests/example_capture.h"
-#include "analysis/tests/example_report.h"
 #include "core/error.h"
+#include "report/tests/example_report.h"
 
 using namespace splash;
 using namespace splash::analysis;
 using namespace splash::analysis::testing;
+using namespace splash::report;
+using namespace splash::report::testing;
 
 namespace {
 
 // The sentence with which a capture is refused, without the file's name.
-std::string refusal_of(const ExampleCapture& example, const std::function<void(hdf5::Group&)>& change = {}) {
+std::string refusal_of(const ExampleCapture& example,
+                       const std::function<void(report::hdf5::Group&)>& change = {}) {
   const ScratchFolder folder;
   const std::string path = folder.file("capture.h5");
   write_capture(path, example, change);
@@ -76,7 +79,7 @@ TEST_CASE("what is no capture is refused in one sentence") {
   const ScratchFolder folder;
   const std::string path = folder.file("x.h5");
   {
-    const hdf5::File file = hdf5::File::in_memory("x");
+    const report::hdf5::File file = report::hdf5::File::in_memory("x");
     file.root().create_text("title", "x");
     const auto image = file.image();
     std::ofstream(path, std::ios::binary)
@@ -90,16 +93,18 @@ TEST_CASE("what is no capture is refused in one sentence") {
 TEST_CASE("tensors that do not fit together are refused") {
   const ScratchFolder folder;
   const std::string path = folder.file("x.h5");
-  const auto write = [&](const hdf5::Extents& v, double value) {
-    const hdf5::File file = hdf5::File::in_memory("x");
-    hdf5::Group root = file.root();
+  const auto write = [&](const report::hdf5::Extents& v, double value) {
+    const report::hdf5::File file = report::hdf5::File::in_memory("x");
+    report::hdf5::Group root = file.root();
     root.set_text("schema", kCaptureSchema);
     root.create_integers("layer", {1}, std::vector<int64_t>{0});
-    hdf5::Group call = root.create_group("call-0");
+    report::hdf5::Group call = root.create_group("call-0");
     for (const char* name : {"q", "k", "v"}) {
-      const hdf5::Extents extents = name == std::string("v") ? v : hdf5::Extents{1, 1, 2, 3, 4};
-      call.create_doubles(name, extents,
-                          std::vector<double>(static_cast<size_t>(hdf5::element_count(extents)), value));
+      const report::hdf5::Extents extents =
+          name == std::string("v") ? v : report::hdf5::Extents{1, 1, 2, 3, 4};
+      call.create_doubles(
+          name, extents,
+          std::vector<double>(static_cast<size_t>(report::hdf5::element_count(extents)), value));
     }
     call.create_doubles("scale", {1}, std::vector<double>{1});
     call.set_integer("causal", 0);

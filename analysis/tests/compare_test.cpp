@@ -1,13 +1,15 @@
-#include "analysis/report/compare.h"
+#include "analysis/compare.h"
 
 #include <algorithm>
 
 #include <doctest/doctest.h>
 
-#include "analysis/tests/example_report.h"
+#include "report/tests/example_report.h"
 
 using namespace splash::analysis;
 using namespace splash::analysis::testing;
+using namespace splash::report;
+using namespace splash::report::testing;
 
 namespace {
 

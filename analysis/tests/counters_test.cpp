@@ -6,12 +6,14 @@
 
 #include "analysis/launches.h"
 #include "analysis/tests/example_kernels.h"
-#include "analysis/tests/example_report.h"
 #include "core/error.h"
+#include "report/tests/example_report.h"
 
 using namespace splash;
 using namespace splash::analysis;
 using namespace splash::analysis::testing;
+using namespace splash::report;
+using namespace splash::report::testing;
 
 namespace {
 

@@ -8,6 +8,7 @@
 
 using namespace splash;
 using namespace splash::analysis;
+using namespace splash::report;
 using namespace splash::analysis::testing;
 
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "analysis/capture.h"
-#include "analysis/hdf5/file.h"
 #include "core/error.h"
+#include "report/hdf5/file.h"
 
 namespace splash::analysis::testing {
 
@@ -22,7 +22,7 @@ struct ExampleCapture {
 };
 
 // The element at these places of a call's tensor, float32 and in [-2, 2]: different for each.
-inline double example_value(const std::string& tensor, int64_t call, const hdf5::Extents& place) {
+inline double example_value(const std::string& tensor, int64_t call, const report::hdf5::Extents& place) {
   uint64_t mixed = static_cast<uint64_t>(tensor[0]) * 1000003u + static_cast<uint64_t>(call);
   for (const int64_t index : place) mixed = (mixed ^ static_cast<uint64_t>(index + 1)) * 0x9e3779b97f4a7c15u;
   return static_cast<double>(static_cast<float>(static_cast<double>(mixed >> 40) / (1 << 22) - 2));
@@ -30,23 +30,23 @@ inline double example_value(const std::string& tensor, int64_t call, const hdf5:
 
 // `change` may add to the file or its first call before it is written.
 inline void write_capture(const std::string& path, const ExampleCapture& example,
-                          const std::function<void(hdf5::Group& call)>& change = {}) {
-  const hdf5::File file = hdf5::File::in_memory("capture");
-  hdf5::Group root = file.root();
+                          const std::function<void(report::hdf5::Group& call)>& change = {}) {
+  const report::hdf5::File file = report::hdf5::File::in_memory("capture");
+  report::hdf5::Group root = file.root();
   root.set_text("schema", kCaptureSchema);
   const auto layers = static_cast<int64_t>(example.layers.size());
   root.create_integers("layer", {layers}, example.layers);
   for (int64_t call = 0; call < example.calls; ++call) {
-    hdf5::Group group = root.create_group("call-" + std::to_string(call));
+    report::hdf5::Group group = root.create_group("call-" + std::to_string(call));
     for (const std::string name : {"q", "k", "v"}) {
       if (group.has(name)) continue;
       const bool queries = name == "q";
       const AttentionShape& s = example.shape;
-      const hdf5::Extents extents{layers, s.batch, queries ? s.q_heads : s.kv_heads,
-                                  queries ? s.q_len : s.kv_len, s.head_dim};
+      const report::hdf5::Extents extents{layers, s.batch, queries ? s.q_heads : s.kv_heads,
+                                          queries ? s.q_len : s.kv_len, s.head_dim};
       std::vector<double> values;
-      hdf5::Extents place(extents.size(), 0);
-      for (int64_t i = 0; i < hdf5::element_count(extents); ++i) {
+      report::hdf5::Extents place(extents.size(), 0);
+      for (int64_t i = 0; i < report::hdf5::element_count(extents); ++i) {
         int64_t rest = i;
         for (size_t axis = extents.size(); axis-- > 0; rest /= extents[axis])
           place[axis] = rest % extents[axis];

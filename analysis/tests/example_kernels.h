@@ -4,16 +4,16 @@
 #include <string>
 
 #include "analysis/occupancy.h"
-#include "analysis/report/report.h"
 #include "core/error.h"
+#include "report/report.h"
 
 namespace splash::analysis::testing {
 
 constexpr Multiprocessors kMachine{
     .count = 100, .warps = 64, .blocks = 32, .registers = 65536, .shared_bytes = 233472};
 
-inline Ceiling ceiling(const char* name, const char* dtype, double measured) {
-  Ceiling c;
+inline report::Ceiling ceiling(const char* name, const char* dtype, double measured) {
+  report::Ceiling c;
   c.name = name;
   c.dtype = dtype;
   c.measured = measured;

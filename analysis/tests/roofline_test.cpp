@@ -5,12 +5,14 @@
 #include <doctest/doctest.h>
 
 #include "analysis/tests/example_kernels.h"
-#include "analysis/tests/example_report.h"
 #include "core/error.h"
+#include "report/tests/example_report.h"
 
 using namespace splash;
 using namespace splash::analysis;
 using namespace splash::analysis::testing;
+using namespace splash::report;
+using namespace splash::report::testing;
 
 namespace {
 

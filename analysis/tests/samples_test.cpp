@@ -2,12 +2,14 @@
 
 #include <doctest/doctest.h>
 
-#include "analysis/report/compare.h"
-#include "analysis/tests/example_report.h"
+#include "analysis/compare.h"
+#include "report/tests/example_report.h"
 
 using namespace splash;
 using namespace splash::analysis;
 using namespace splash::analysis::testing;
+using namespace splash::report;
+using namespace splash::report::testing;
 
 namespace {
 

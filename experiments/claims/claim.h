@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report/report.h"
 #include "experiments/runner/definition.h"
+#include "report/report.h"
 
 namespace splash::experiments {
 
@@ -32,7 +32,7 @@ struct Claim {
   double tolerance = 0;  // absolute; of a range half its width
   std::string reproduced, refuted, not_comparable;
   bool comparable = true;
-  std::optional<analysis::Verdict> expected_verdict;
+  std::optional<report::Verdict> expected_verdict;
 };
 
 // All [[claim]] of all *.toml of the folder, files by name, claims as they stand. Throws InvalidArgument with

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "core/text_file.h"
+#include "core/toml_table.h"
 #include "experiments/claims/claim.h"
-#include "experiments/runner/toml_table.h"
 
 namespace splash::experiments {
 namespace {
@@ -32,7 +32,7 @@ void read_words(TomlTable& table, Claim& claim) {
   }
   if (table.find("expected_verdict") != nullptr) {
     const std::vector<std::string> names{"reproduced", "refuted", "unsure", "not comparable"};
-    claim.expected_verdict = analysis::verdict_from(one_of(table, "expected_verdict", names));
+    claim.expected_verdict = report::verdict_from(one_of(table, "expected_verdict", names));
   }
   table.finish();
 }

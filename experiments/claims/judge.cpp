@@ -10,9 +10,9 @@
 namespace splash::experiments {
 namespace {
 
-using analysis::ClaimResult;
-using analysis::kMissing;
-using analysis::Verdict;
+using report::ClaimResult;
+using report::kMissing;
+using report::Verdict;
 
 constexpr const char* kOwnSource = "this project";
 const std::string kUnsure =
@@ -81,20 +81,20 @@ struct Found {
 // The runs of one set of experiments.
 class Runs {
  public:
-  Runs(const analysis::Report& report, std::span<const analysis::Report> others) : runs_{&report} {
-    for (const analysis::Report& other : others) runs_.push_back(&other);
+  Runs(const report::Report& report, std::span<const report::Report> others) : runs_{&report} {
+    for (const report::Report& other : others) runs_.push_back(&other);
   }
   Measured measure(const std::string& experiment, const Expectation& expectation) const {
     std::vector<Measured> of_runs;
-    for (const analysis::Report* run : runs_)
+    for (const report::Report* run : runs_)
       of_runs.push_back(experiments::measure(*run, experiment, expectation));
     const Measured all = pooled(of_runs);
     return all.found() ? all : of_runs.front();  // which tells what was looked for
   }
-  const analysis::Report& first() const { return *runs_.front(); }
+  const report::Report& first() const { return *runs_.front(); }
 
  private:
-  std::vector<const analysis::Report*> runs_;
+  std::vector<const report::Report*> runs_;
 };
 
 std::vector<Found> measurements(const Claim& claim, const std::vector<Definition>& definitions,
@@ -130,7 +130,7 @@ ClaimResult judge_check(const Definition& definition, const Expectation& expecta
   claim.relation = expectation.relation;
   claim.tolerance = expectation.tolerance;
   claim.units = "1";
-  if (const analysis::Column* column = runs.first().find(expectation.measured.column);
+  if (const report::Column* column = runs.first().find(expectation.measured.column);
       column != nullptr && !expectation.over) {
     claim.units = column->info.units;
   }
@@ -172,8 +172,8 @@ ClaimResult judge(const Claim& claim, const Measured& measured) {
 }
 
 std::vector<ClaimResult> judge_all(const std::vector<Claim>& claims,
-                                   const std::vector<Definition>& definitions, const analysis::Report& report,
-                                   std::span<const analysis::Report> other_runs) {
+                                   const std::vector<Definition>& definitions, const report::Report& report,
+                                   std::span<const report::Report> other_runs) {
   const Runs runs(report, other_runs);
   std::vector<ClaimResult> results;
   for (const Claim& claim : claims) {
@@ -228,8 +228,8 @@ Surprises surprises(const std::vector<Claim>& claims, const std::vector<ClaimRes
     if (result.verdict == Verdict::not_comparable) continue;    // not measured in this run
     if (*claim->expected_verdict == Verdict::unsure) continue;  // the record cannot tell either
     sentences.push_back(fmt::format("claim {} is {}, where this project recorded {}", result.id,
-                                    analysis::to_string(result.verdict),
-                                    analysis::to_string(*claim->expected_verdict)));
+                                    report::to_string(result.verdict),
+                                    report::to_string(*claim->expected_verdict)));
   }
   return found;
 }

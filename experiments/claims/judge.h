@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report/report.h"
 #include "experiments/claims/claim.h"
 #include "experiments/claims/measure.h"
+#include "report/report.h"
 
 namespace splash::experiments {
 
@@ -16,17 +16,17 @@ bool holds(Relation relation, double ours, double theirs, double tolerance);
 
 // Judges one claim by one measurement: reproduced where its whole interval bears the claim out, refuted where
 // none of it does, else unsure.
-analysis::ClaimResult judge(const Claim& claim, const Measured& measured);
+report::ClaimResult judge(const Claim& claim, const Measured& measured);
 
 // Every claim, in order: arithmetic ones recomputed, the others by the expectations of these definitions on
 // this report; those without a measurement are not comparable. A claim with several expectations is refuted
 // where one of them refutes it, and reproduced only where each of them bears it out. The definitions' own
 // checks follow, as claims of the source "this project". other_runs: of the same experiments; what they
 // measured is pooled with what the report did.
-std::vector<analysis::ClaimResult> judge_all(const std::vector<Claim>& claims,
-                                             const std::vector<Definition>& definitions,
-                                             const analysis::Report& report,
-                                             std::span<const analysis::Report> other_runs = {});
+std::vector<report::ClaimResult> judge_all(const std::vector<Claim>& claims,
+                                           const std::vector<Definition>& definitions,
+                                           const report::Report& report,
+                                           std::span<const report::Report> other_runs = {});
 
 // The claims that these definitions speak of.
 std::vector<Claim> claims_of(const std::vector<Definition>& definitions, const std::vector<Claim>& claims);
@@ -37,6 +37,6 @@ struct Surprises {
   std::vector<std::string> differing;  // another verdict than expected_verdict, checks that do not hold
   std::vector<std::string> unsure;     // of which this run cannot tell
 };
-Surprises surprises(const std::vector<Claim>& claims, const std::vector<analysis::ClaimResult>& results);
+Surprises surprises(const std::vector<Claim>& claims, const std::vector<report::ClaimResult>& results);
 
 }  // namespace splash::experiments

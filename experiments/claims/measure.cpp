@@ -14,8 +14,8 @@
 namespace splash::experiments {
 namespace {
 
-using analysis::Column;
 using analysis::Interval;
+using report::Column;
 
 bool equals(const Column& column, std::size_t row, const Value& value) {
   if (const auto* text = std::get_if<std::string>(&value))
@@ -27,7 +27,7 @@ bool equals(const Column& column, std::size_t row, const Value& value) {
   return column.numbers[row] == std::get<double>(value);
 }
 
-bool fits(const analysis::Report& report, const Filter& where, std::size_t row) {
+bool fits(const report::Report& report, const Filter& where, std::size_t row) {
   return std::all_of(where.begin(), where.end(), [&](const auto& entry) {
     const Column* column = report.find(entry.first);
     return column != nullptr && std::any_of(entry.second.begin(), entry.second.end(),
@@ -88,7 +88,7 @@ void summarise(Statistic statistic, const std::vector<double>& values, Measured&
 // is missing, and the number stands for itself; so it does in any other column.
 class Intervals {
  public:
-  Intervals(const analysis::Report& report, const std::string& column) {
+  Intervals(const report::Report& report, const std::string& column) {
     constexpr std::string_view kEnd = "_median";
     if (!column.ends_with(kEnd)) return;
     const std::string stem = column.substr(0, column.size() - kEnd.size());
@@ -134,7 +134,7 @@ std::string describe(const Measurement& measurement, int64_t cases) {
 
 }  // namespace
 
-Measured measure(const analysis::Report& report, const std::string& experiment,
+Measured measure(const report::Report& report, const std::string& experiment,
                  const Measurement& measurement) {
   Measured result;
   result.ours = result.low = result.high = std::numeric_limits<double>::quiet_NaN();
@@ -164,7 +164,7 @@ Measured measure(const analysis::Report& report, const std::string& experiment,
   return result;
 }
 
-Measured measure(const analysis::Report& report, const std::string& experiment,
+Measured measure(const report::Report& report, const std::string& experiment,
                  const Expectation& expectation) {
   Measured ours = measure(report, experiment, expectation.measured);
   if (!expectation.over) return ours;

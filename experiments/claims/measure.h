@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report/report.h"
 #include "experiments/runner/definition.h"
+#include "report/report.h"
 
 namespace splash::experiments {
 
@@ -21,10 +21,8 @@ struct Measured {
   bool found() const { return cases > 0; }
 };
 
-Measured measure(const analysis::Report& report, const std::string& experiment,
-                 const Expectation& expectation);
-Measured measure(const analysis::Report& report, const std::string& experiment,
-                 const Measurement& measurement);
+Measured measure(const report::Report& report, const std::string& experiment, const Expectation& expectation);
+Measured measure(const report::Report& report, const std::string& experiment, const Measurement& measurement);
 
 // What several runs say of one expectation, each in its own ratio: times of two machines are never mixed. The
 // median of the runs; from the lowest end of their intervals to the highest. Runs that did not measure it are

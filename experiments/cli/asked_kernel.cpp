@@ -8,9 +8,9 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
-#include "experiments/kinds/counted_kernel.h"
-#include "experiments/kinds/gpu_problem.h"
-#include "experiments/kinds/planned_kernel.h"
+#include "experiments/kinds/support/counted_kernel.h"
+#include "experiments/kinds/support/gpu_problem.h"
+#include "experiments/kinds/support/planned_kernel.h"
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/value.h"
 #include "gpu/engine/chooser.h"
@@ -71,7 +71,7 @@ bool counts_as(const KernelCase& declared, const KernelCase& recorded) {
 
 // A rung that chooses may have been recorded before its choice was tuned.
 KernelCase by_rule(const std::string& implementation, const Parameters& problem,
-                   const experiments::Machine& machine) {
+                   const analysis::Machine& machine) {
   gpu::TunedTable tuned = gpu::use_tuned({});
   KernelCase declared = experiments::planned_kernel(implementation, problem, machine);
   gpu::use_tuned(std::move(tuned));
@@ -79,7 +79,7 @@ KernelCase by_rule(const std::string& implementation, const Parameters& problem,
 }
 
 void tell_of_tuned(const std::string& implementation, const Parameters& problem,
-                   const experiments::Machine& machine) {
+                   const analysis::Machine& machine) {
   const AttentionSpec spec = experiments::problem_spec(problem);
   const Dtype dtype = experiments::problem_dtype(problem);
   const gpu::Variant* const tuned =
@@ -90,7 +90,7 @@ void tell_of_tuned(const std::string& implementation, const Parameters& problem,
 }
 
 KernelCase planned(const KernelCase& recorded, const Parameters& before, const Parameters& problem,
-                   const experiments::Machine& here, const experiments::Machine& there) {
+                   const analysis::Machine& here, const analysis::Machine& there) {
   if (gpu::all_variants().empty()) {
     throw NotBuilt(
         "this build has no CUDA parts, and with it no declarations to count another problem or GPU by; "
@@ -146,9 +146,9 @@ AskedChanges parse_changes(const Words& settings) {
   return changes;
 }
 
-AskedKernel asked_kernel(const analysis::Report& report, const KernelCase& recorded,
-                         const AskedChanges& changes, const experiments::Machine& here,
-                         const experiments::Machine& there) {
+AskedKernel asked_kernel(const report::Report& report, const KernelCase& recorded,
+                         const AskedChanges& changes, const analysis::Machine& here,
+                         const analysis::Machine& there) {
   const Parameters before = experiments::parameters_of(report, recorded.row);
   Parameters problem = changes.problem;
   std::erase_if(problem, [&](const auto& change) { return before.at(change.first) == change.second; });

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "analysis/changes.h"
-#include "analysis/report/report.h"
+#include "analysis/machine.h"
 #include "experiments/cli/command.h"
 #include "experiments/runner/kind.h"
-#include "experiments/runner/machine.h"
+#include "report/report.h"
 
 namespace splash::cli {
 
@@ -34,8 +34,8 @@ struct AskedKernel {
 // The problem and the GPU come from the variant's declaration, where they change; throws InvalidArgument in a
 // build without it, and where it counts other work than when the report was recorded. More batch entries
 // alone follow from the recorded counts there.
-AskedKernel asked_kernel(const analysis::Report& report, const analysis::KernelCase& recorded,
-                         const AskedChanges& changes, const experiments::Machine& here,
-                         const experiments::Machine& there);
+AskedKernel asked_kernel(const report::Report& report, const analysis::KernelCase& recorded,
+                         const AskedChanges& changes, const analysis::Machine& here,
+                         const analysis::Machine& there);
 
 }  // namespace splash::cli

@@ -13,7 +13,7 @@
 namespace splash::cli {
 namespace {
 
-using analysis::Ceiling;
+using report::Ceiling;
 
 // The factor and unit that a ceiling is read best in.
 std::pair<double, const char*> readable_units(const Ceiling& ceiling) {

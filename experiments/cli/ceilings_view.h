@@ -6,15 +6,15 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "analysis/report/report.h"
 #include "experiments/cli/console.h"
+#include "report/report.h"
 
 namespace splash::cli {
 
 TextTable ceilings_table(
-    const std::vector<analysis::Ceiling>& ceilings);  // measured [interval], data sheet, share
+    const std::vector<report::Ceiling>& ceilings);  // measured [interval], data sheet, share
 // A line each of what is doubted of them, for what is reckoned with them; empty where there is nothing.
-std::string questioned_lines(const std::vector<analysis::Ceiling>& ceilings);
-nlohmann::json ceilings_json(const std::vector<analysis::Ceiling>& ceilings);
+std::string questioned_lines(const std::vector<report::Ceiling>& ceilings);
+nlohmann::json ceilings_json(const std::vector<report::Ceiling>& ceilings);
 
 }  // namespace splash::cli

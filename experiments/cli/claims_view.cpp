@@ -12,9 +12,9 @@
 namespace splash::cli {
 namespace {
 
-using analysis::ClaimResult;
-using analysis::Verdict;
 using experiments::plain_number;
+using report::ClaimResult;
+using report::Verdict;
 
 std::string with_units(const std::string& text, const std::string& units) {
   return text == "-" || units.empty() || units == "1" ? text : text + " " + units;
@@ -55,7 +55,7 @@ TextTable claims_table(const std::vector<ClaimResult>& claims) {
     table.add({{claim.id + " " + claim.claim},
                {claim.theirs},
                {ours(claim)},
-               {analysis::to_string(claim.verdict), colour_of(claim.verdict)},
+               {report::to_string(claim.verdict), colour_of(claim.verdict)},
                {claim.reason}});
   }
   return table;
@@ -72,7 +72,7 @@ std::string claims_markdown(const std::string& title, const std::vector<ClaimRes
           one_line(source));
     }
     text += fmt::format("| {} {} | {} | {} | {} | {} |\n", escaped(claim.id), escaped(claim.claim),
-                        escaped(claim.theirs), escaped(ours(claim)), analysis::to_string(claim.verdict),
+                        escaped(claim.theirs), escaped(ours(claim)), report::to_string(claim.verdict),
                         escaped(claim.reason));
   }
   return text;
@@ -91,7 +91,7 @@ nlohmann::json claims_json(const std::vector<ClaimResult>& claims) {
                     {"ours_low", plain_number(claim.ours_low)},
                     {"ours_high", plain_number(claim.ours_high)},
                     {"tolerance", plain_number(claim.tolerance)},
-                    {"verdict", analysis::to_string(claim.verdict)},
+                    {"verdict", report::to_string(claim.verdict)},
                     {"reason", claim.reason},
                     {"method", claim.method}});
   }
@@ -106,7 +106,7 @@ std::string count_verdicts(const std::vector<ClaimResult>& claims) {
         return claim.verdict == verdict && (claim.method == "arithmetic") == arithmetic;
       });
       if (count > 0)
-        text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, analysis::to_string(verdict));
+        text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, report::to_string(verdict));
     }
     return text.empty() ? "none" : text;
   };

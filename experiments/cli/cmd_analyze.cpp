@@ -10,13 +10,13 @@
 
 #include "analysis/cache/simulated.h"
 #include "analysis/launches.h"
-#include "analysis/report/io.h"
 #include "analysis/roofline.h"
 #include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/cpu_view.h"
 #include "experiments/cli/kernel_selection.h"
+#include "report/io.h"
 
 namespace splash::cli {
 namespace {
@@ -31,7 +31,7 @@ struct Analysed {
   double exponentials = 0;  // seconds; NaN where nothing tells
 };
 
-std::vector<Analysed> analyse(const Report& report, std::vector<KernelCase> kernels,
+std::vector<Analysed> analyse(const report::Report& report, std::vector<KernelCase> kernels,
                               const Multiprocessors& machine) {
   std::vector<Analysed> result;
   kernels = described(std::move(kernels), machine, report.ceilings);
@@ -205,7 +205,7 @@ nlohmann::json to_json(const Analysed& a, const Multiprocessors& machine) {
 }
 
 // Printed, or into an object.
-void analyse_kernels(const Report& report, const std::string& prefix, nlohmann::json* object) {
+void analyse_kernels(const report::Report& report, const std::string& prefix, nlohmann::json* object) {
   std::vector<KernelCase> selected = selected_kernels(report, prefix, "", Calls::all);
   const Multiprocessors machine = machine_of(report).multiprocessors;
   const std::vector<Analysed> cases = analyse(report, std::move(selected), machine);
@@ -244,7 +244,7 @@ int cmd_analyze(const Words& words) {
                "one object: gpu and kernels, or cpu, cpu_cases and cpu_ceilings, in plain units");
   parse(app, words);
 
-  const Report report = read_report(path);
+  const report::Report report = report::read_report(path);
   const std::vector<CpuCase> on_cpu = selected_cpu_cases(report, prefix);
   const bool cpu_alone = !on_cpu.empty() && kernel_cases(report, Calls::all).empty();
   nlohmann::json object = nlohmann::json::object();

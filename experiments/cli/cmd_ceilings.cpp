@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/atomic_file.h"
-#include "analysis/report/io.h"
 #include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
@@ -13,14 +11,16 @@
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/provenance.h"
 #include "gpu/device.h"
+#include "report/atomic_file.h"
+#include "report/io.h"
 
 namespace splash::cli {
 namespace {
 
-using analysis::Ceiling;
+using report::Ceiling;
 
-analysis::Report make_report(const std::vector<Ceiling>& ceilings, const std::string& started) {
-  analysis::Report report;
+report::Report make_report(const std::vector<Ceiling>& ceilings, const std::string& started) {
+  report::Report report;
   report.run_id = experiments::new_run_id();
   report.provenance = experiments::collect_provenance({}, {}, command_line());
   report.provenance.started = started;
@@ -57,7 +57,7 @@ int cmd_ceilings(const Words& words) {
   app.add_option("--out", out, "write a report as well")->type_name("FILE");
   app.add_flag("--json", json, "one object: device and ceilings, in plain units");
   parse(app, words);
-  if (!out.empty()) analysis::prepare_place(out);
+  if (!out.empty()) report::prepare_place(out);
 
   const std::string started = experiments::utc_now();
   if (!cpu && chosen->count() == 0 && gpu::list_devices().empty()) {
@@ -67,11 +67,11 @@ int cmd_ceilings(const Words& words) {
   }
   const std::vector<Ceiling>& ceilings =
       cpu ? experiments::cpu_ceilings() : experiments::measured_ceilings(device);
-  analysis::Report report = make_report(ceilings, started);
+  report::Report report = make_report(ceilings, started);
   const std::string name =
       cpu ? report.provenance.cpu : gpu::list_devices().at(static_cast<std::size_t>(device)).name;
   report.title = "Ceilings of " + name;
-  if (!out.empty()) analysis::write_report(out, report);
+  if (!out.empty()) report::write_report(out, report);
   if (json) {
     print_json({{"device", name}, {"ceilings", ceilings_json(ceilings)}});
   } else {

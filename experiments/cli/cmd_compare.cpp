@@ -5,12 +5,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/compare.h"
-#include "analysis/report/io.h"
+#include "analysis/compare.h"
 #include "core/text.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/runner/case_json.h"
+#include "report/io.h"
 
 namespace splash::cli {
 namespace {
@@ -138,7 +138,8 @@ int cmd_compare(const Words& words) {
     throw InvalidArgument(
         fmt::format("--tolerance is {}; it must be finite and >= 0", options.relative_tolerance));
   }
-  const Comparison comparison = compare_reports(read_report(before), read_report(after), options);
+  const Comparison comparison =
+      compare_reports(report::read_report(before), report::read_report(after), options);
   if (json) {
     print_json(to_json(comparison));
   } else {

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/counters.h"
-#include "analysis/report/io.h"
 #include "core/text.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
@@ -16,6 +15,7 @@
 #include "experiments/cli/profile_command.h"
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/provenance.h"
+#include "report/io.h"
 
 namespace splash::cli {
 namespace {
@@ -49,7 +49,7 @@ std::vector<CountedCase> counted_in_folder(const std::filesystem::path& folder,
 }
 
 // Counters from the file or folder, else those that the report holds. Says where there are none.
-std::vector<CountedCase> counted_cases(const Report& report, const Options& options,
+std::vector<CountedCase> counted_cases(const report::Report& report, const Options& options,
                                        const std::vector<KernelCase>& kernels) {
   if (std::filesystem::is_directory(options.ncu)) return counted_in_folder(options.ncu, kernels);
   if (!options.ncu.empty()) {
@@ -216,7 +216,7 @@ int cmd_counters(const Words& words) {
   declare(app, options);
   parse(app, words);
 
-  Report report = read_report(options.report);
+  report::Report report = report::read_report(options.report);
   const std::vector<KernelCase> kernels = selected_kernels(report, options.prefix, options.case_id);
   if (options.command) {
     for (const KernelCase& kernel : kernels) print(profile_command(report, kernel));
@@ -228,7 +228,7 @@ int cmd_counters(const Words& words) {
     write_counters(report, cases);
     report.history +=
         fmt::format("{}{} {}", report.history.empty() ? "" : "\n", experiments::utc_now(), command_line());
-    write_report(options.out, report);
+    report::write_report(options.out, report);
   }
   if (options.json) {
     nlohmann::json list = nlohmann::json::array();

@@ -13,7 +13,6 @@
 #include "analysis/diagnosis.h"
 #include "analysis/launches.h"
 #include "analysis/next_steps.h"
-#include "analysis/report/io.h"
 #include "analysis/scaling.h"
 #include "analysis/statistics.h"
 #include "core/text.h"
@@ -23,6 +22,7 @@
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
 #include "experiments/runner/provenance.h"
+#include "report/io.h"
 
 namespace splash::cli {
 namespace {
@@ -183,9 +183,9 @@ int cmd_diagnose(const Words& words) {
       ->excludes(as_json);
   parse(app, words);
 
-  Report report = read_report(path);
+  report::Report report = report::read_report(path);
   std::vector<KernelCase> selected = selected_kernels(report, prefix, case_id);
-  const experiments::Machine machine = machine_of(report);
+  const analysis::Machine machine = machine_of(report);
   const std::vector<KernelCase> kernels =
                                     described(std::move(selected), machine.multiprocessors, report.ceilings),
                                 all = described(selected_kernels(report, ""), machine.multiprocessors,
@@ -202,7 +202,7 @@ int cmd_diagnose(const Words& words) {
     write_diagnoses(report, machine.multiprocessors);
     report.history +=
         fmt::format("{}{} {}", report.history.empty() ? "" : "\n", experiments::utc_now(), command_line());
-    write_report(out, report);
+    report::write_report(out, report);
     return kDone;
   }
   if (summary) {

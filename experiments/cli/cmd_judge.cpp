@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "analysis/report/io.h"
 #include "build_info.h"
 #include "core/error.h"
 #include "experiments/claims/judge.h"
@@ -17,6 +16,7 @@
 #include "experiments/cli/places.h"
 #include "experiments/runner/provenance.h"
 #include "experiments/runner/record.h"
+#include "report/io.h"
 
 namespace splash::cli {
 
@@ -40,31 +40,29 @@ std::vector<Definition> with_todays_expectations(std::vector<Definition> recorde
 
 // Those that the definitions speak of, and those that the report judged before, the arithmetic ones among
 // them; in the order of data/claims.
-std::vector<Claim> relevant_claims(const std::vector<Definition>& definitions,
-                                   const analysis::Report& report) {
+std::vector<Claim> relevant_claims(const std::vector<Definition>& definitions, const report::Report& report) {
   const std::vector<Claim> all = read_claims(claims_folder()), spoken_of = claims_of(definitions, all);
   std::vector<Claim> relevant;
   for (const Claim& claim : all) {
     const bool before =
-        std::ranges::find(report.claims, claim.id, &analysis::ClaimResult::id) != report.claims.end();
+        std::ranges::find(report.claims, claim.id, &report::ClaimResult::id) != report.claims.end();
     if (before || find_claim(spoken_of, claim.id) != nullptr) relevant.push_back(claim);
   }
   return relevant;
 }
 
 // Throws where one is no run of these experiments, or is the same run.
-std::vector<analysis::Report> other_runs(const std::vector<std::string>& paths,
-                                         const analysis::Report& report) {
-  const auto experiments_of = [](const analysis::Report& run) {
-    const analysis::Column* const names = run.find("experiment");
+std::vector<report::Report> other_runs(const std::vector<std::string>& paths, const report::Report& report) {
+  const auto experiments_of = [](const report::Report& run) {
+    const report::Column* const names = run.find("experiment");
     return names == nullptr ? std::set<std::string>{}
                             : std::set<std::string>(names->texts.begin(), names->texts.end());
   };
-  std::vector<analysis::Report> runs;
+  std::vector<report::Report> runs;
   std::set<std::string> seen{report.run_id};
   const std::set<std::string> wanted = experiments_of(report);
   for (const std::string& path : paths) {
-    runs.push_back(analysis::read_report(path));
+    runs.push_back(report::read_report(path));
     if (!seen.insert(runs.back().run_id).second)
       throw InvalidArgument(fmt::format("{} is a run that is there already; runs must differ", path));
     const std::set<std::string> there = experiments_of(runs.back());
@@ -95,22 +93,22 @@ int cmd_judge(const Words& words) {
       ->type_name("REPORT...");
   parse(app, words);
 
-  analysis::Report report = analysis::read_report(path);
+  report::Report report = report::read_report(path);
   const std::vector<Definition> definitions =
       with_todays_expectations(definitions_of(read_record(report.provenance.experiment_toml)));
-  const std::vector<analysis::ClaimResult> before = report.claims;
-  const std::vector<analysis::Report> runs = other_runs(others, report);
+  const std::vector<report::ClaimResult> before = report.claims;
+  const std::vector<report::Report> runs = other_runs(others, report);
   report.claims = judge_all(relevant_claims(definitions, report), definitions, report, runs);
-  const auto changed = std::ranges::count_if(report.claims, [&](const analysis::ClaimResult& now) {
-    const auto was = std::ranges::find(before, now.id, &analysis::ClaimResult::id);
+  const auto changed = std::ranges::count_if(report.claims, [&](const report::ClaimResult& now) {
+    const auto was = std::ranges::find(before, now.id, &report::ClaimResult::id);
     return was == before.end() || was->verdict != now.verdict;
   });
   std::string what = fmt::format("{} of {} claims with another verdict", changed, report.claims.size());
-  for (const analysis::Report& run : runs)
+  for (const report::Report& run : runs)
     what += fmt::format(", run {} on {} beside it", run.run_id, run.provenance.gpu);
   report.history += fmt::format("{}{} commit {}: {}: {}", report.history.empty() ? "" : "\n", utc_now(),
                                 build::git_commit(), command_line(), what);
-  analysis::write_report(out, report);
+  report::write_report(out, report);
   print(fmt::format("{}: {}; {}\n", out, what, count_verdicts(report.claims)));
   return kDone;
 }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/suggest.h"
 #include "core/workload.h"
 #include "cpu_ref/entmax/solver.h"
 #include "experiments/claims/claim.h"
@@ -14,7 +15,6 @@
 #include "experiments/cli/console.h"
 #include "experiments/cli/places.h"
 #include "experiments/runner/case_json.h"
-#include "experiments/runner/suggest.h"
 #include "experiments/runner/value.h"
 #include "gpu/engine/variant.h"
 
@@ -76,7 +76,7 @@ json list_kinds() {
                             {"allowed", p.allowed},
                             {"file_endings", p.file_endings}});
     }
-    for (const analysis::ColumnInfo& c : kind->columns()) {
+    for (const report::ColumnInfo& c : kind->columns()) {
       columns.push_back(
           {{"name", c.name}, {"units", c.units}, {"long_name", c.long_name}, {"formula", c.formula}});
     }

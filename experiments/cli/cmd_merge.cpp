@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/atomic_file.h"
-#include "analysis/report/io.h"
-#include "analysis/report/merge.h"
 #include "experiments/claims/judge.h"
 #include "experiments/cli/claims_view.h"
 #include "experiments/cli/command.h"
@@ -13,6 +10,9 @@
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/provenance.h"
 #include "experiments/runner/record.h"
+#include "report/atomic_file.h"
+#include "report/io.h"
+#include "report/merge.h"
 
 namespace splash::cli {
 
@@ -21,7 +21,7 @@ using namespace experiments;
 namespace {
 
 // Cases that the record promises and the report does not hold.
-int64_t missing_cases(const analysis::Report& report, const std::vector<RecordedExperiment>& experiments) {
+int64_t missing_cases(const report::Report& report, const std::vector<RecordedExperiment>& experiments) {
   int64_t expected = 0;
   for (const RecordedExperiment& experiment : experiments) expected += experiment.cases;
   return expected - report.cases();
@@ -40,15 +40,15 @@ int cmd_merge(const Words& words) {
   app.add_option("-o,--out", out, "the merged report's file")->required()->type_name("PATH");
   app.add_flag("--json", json, "one object on stdout");
   parse(app, words);
-  analysis::prepare_place(out);
+  report::prepare_place(out);
 
-  std::vector<analysis::Report> shards;
+  std::vector<report::Report> shards;
   std::vector<std::string> judged;  // ids of claims that some shard spoke of
   for (const std::string& file : files) {
-    shards.push_back(analysis::read_report(file));
-    for (const analysis::ClaimResult& claim : shards.back().claims) judged.push_back(claim.id);
+    shards.push_back(report::read_report(file));
+    for (const report::ClaimResult& claim : shards.back().claims) judged.push_back(claim.id);
   }
-  analysis::Report merged = analysis::merge_reports(shards);
+  report::Report merged = report::merge_reports(shards);
   const std::vector<RecordedExperiment> experiments = read_record(merged.provenance.experiment_toml);
   const int64_t missing = missing_cases(merged, experiments);
   if (missing > 0) {
@@ -61,7 +61,7 @@ int cmd_merge(const Words& words) {
   }
   merged.claims = judge_all(claims, definitions_of(experiments), merged);
   merged.history += fmt::format("{}{} {}", merged.history.empty() ? "" : "\n", utc_now(), command_line());
-  analysis::write_report(out, merged);
+  report::write_report(out, merged);
   if (json) {
     print_json({{"report", out},
                 {"status", merged.status},

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include "analysis/report/io.h"
 #include "build_info.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
-#include "experiments/kinds/migrate.h"
+#include "experiments/kinds/support/migrate.h"
 #include "experiments/runner/provenance.h"
+#include "report/io.h"
 
 namespace splash::cli {
 
@@ -25,13 +25,13 @@ int cmd_migrate(const Words& words) {
   app.add_option("-o,--out", out, "the report's file; may be the same")->required()->type_name("REPORT");
   parse(app, words);
 
-  analysis::Report report = analysis::read_report(path);
+  report::Report report = report::read_report(path);
   const experiments::Migrated migrated = experiments::migrate(report);
   const std::string what = fmt::format("{} entries of parameters and {} names of kernels put right",
                                        migrated.parameters, migrated.kernel_names);
   report.history += fmt::format("{}{} commit {}: {}: {}", report.history.empty() ? "" : "\n",
                                 experiments::utc_now(), build::git_commit(), command_line(), what);
-  analysis::write_report(out, report);
+  report::write_report(out, report);
   print(fmt::format("{}: {}\n", out, what));
   return kDone;
 }

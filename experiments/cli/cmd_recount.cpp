@@ -2,17 +2,17 @@
 
 #include <fmt/format.h>
 
-#include "analysis/report/atomic_file.h"
-#include "analysis/report/io.h"
 #include "build_info.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
-#include "experiments/kinds/recount.h"
+#include "experiments/kinds/support/recount.h"
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/provenance.h"
 #include "gpu/engine/tuned.h"
 #include "gpu/engine/variant.h"
+#include "report/atomic_file.h"
+#include "report/io.h"
 
 namespace splash::cli {
 
@@ -33,10 +33,10 @@ int cmd_recount(const Words& words) {
       "--keep-simulated", keep_simulated,
       "caches are not simulated again, which takes most of the time: what the report has of them stays");
   parse(app, words);
-  analysis::prepare_place(out);
+  report::prepare_place(out);
 
   gpu::use_tuned({});  // rungs that chose by rule are counted as they were run
-  analysis::Report report = analysis::read_report(path);
+  report::Report report = report::read_report(path);
   const auto kernels = selected_kernels(report, prefix);  // refuses where there is none
   static_cast<void>(
       gpu::find_variant(kernels.front().implementation));  // and where this build has no variants
@@ -44,7 +44,7 @@ int cmd_recount(const Words& words) {
       report, prefix, [](const std::string& kernel) { experiments::narrate("{}", kernel); }, !keep_simulated);
   report.history += fmt::format("{}{} commit {}: {}", report.history.empty() ? "" : "\n",
                                 experiments::utc_now(), build::git_commit(), command_line());
-  analysis::write_report(out, report);
+  report::write_report(out, report);
   print(fmt::format("{} kernels counted, {} of them otherwise than before\n", recounted.cases,
                     recounted.changed));
   return kDone;

@@ -6,13 +6,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/atomic_file.h"
 #include "experiments/claims/judge.h"
 #include "experiments/cli/claims_view.h"
 #include "experiments/cli/places.h"
 #include "experiments/cli/run_options.h"
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/project_root.h"
+#include "report/atomic_file.h"
 
 namespace splash::cli {
 
@@ -100,16 +100,16 @@ int cmd_reproduce(const Words& words) {
   request.title = fmt::format("Adaptive Splash: {} experiments, {} profile", request.definitions.size(),
                               full ? "full" : "quick");
   apply(flags, "reproduce", words, request);
-  request.judge = [&](analysis::Report& report) {
+  request.judge = [&](report::Report& report) {
     report.claims = judge_all(claims, request.definitions, report);
   };
 
   for (const char* name : {"/report.h5", "/claims.md", "/report.html", "/plots/plot.png"})
-    analysis::prepare_place(out + name);
+    report::prepare_place(out + name);
   const RunOutcome outcome = run(request);
   if (outcome.interrupted) return kInterrupted;
   const std::string markdown = claims_markdown("Claims and verdicts", outcome.report.claims);
-  analysis::write_file_atomically(out + "/claims.md", std::as_bytes(std::span(markdown)));
+  report::write_file_atomically(out + "/claims.md", std::as_bytes(std::span(markdown)));
   const std::string plots = made_by("plots", request.report_path, out + "/plots");
   const std::string page = made_by("page", request.report_path, out + "/report.html", recorded_on_gpus());
 

@@ -65,7 +65,7 @@ int cmd_run(const Words& words) {
   request.title = one ? request.definitions.front().title : fmt::format("All experiments of {}", stem);
   apply(flags, "run", words, request);
   const std::vector<Claim> relevant = claims_of(request.definitions, claims);
-  request.judge = [&](analysis::Report& report) {
+  request.judge = [&](report::Report& report) {
     experiments::add_diagnoses(report);
     report.claims = judge_all(relevant, request.definitions, report);
   };

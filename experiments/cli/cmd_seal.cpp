@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "analysis/report/io.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
+#include "report/io.h"
 
 namespace splash::cli {
 
@@ -22,7 +22,7 @@ int cmd_seal(const Words& words) {
   app.add_option("-o,--out", out, "the sealed report's file (default: REPORT itself)")->type_name("PATH");
   parse(app, words);
   if (out.empty()) out = path;
-  analysis::seal_report(path, out);
+  report::seal_report(path, out);
   print(fmt::format("{}: sealed\n", out));
   return kDone;
 }

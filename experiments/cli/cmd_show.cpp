@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/io.h"
 #include "analysis/samples.h"
 #include "analysis/statistics.h"
 #include "core/text.h"
@@ -15,6 +14,7 @@
 #include "experiments/cli/claims_view.h"
 #include "experiments/cli/command.h"
 #include "experiments/runner/case_json.h"
+#include "report/io.h"
 
 namespace splash::cli {
 namespace {
@@ -23,8 +23,8 @@ using namespace analysis;
 using experiments::plain_number;
 using nlohmann::json;
 
-json provenance_json(const Report& report) {
-  const Provenance& p = report.provenance;
+json provenance_json(const report::Report& report) {
+  const report::Provenance& p = report.provenance;
   return {{"commit", p.commit},
           {"dirty", p.dirty},
           {"argv", p.argv},
@@ -42,7 +42,7 @@ json provenance_json(const Report& report) {
           {"input_hashes", p.input_hashes}};
 }
 
-json value_at(const Column& column, int64_t row) {
+json value_at(const report::Column& column, int64_t row) {
   if (column.info.is_text) return column.texts[static_cast<std::size_t>(row)];
   if (column.info.dimension.empty()) return plain_number(column.numbers[static_cast<std::size_t>(row)]);
   json list = json::array();
@@ -51,10 +51,10 @@ json value_at(const Column& column, int64_t row) {
   return list;
 }
 
-json columns_json(const Report& report) {
+json columns_json(const report::Report& report) {
   json columns = json::array();
-  for (const Column& column : report.results) {
-    const ColumnInfo& info = column.info;
+  for (const report::Column& column : report.results) {
+    const report::ColumnInfo& info = column.info;
     columns.push_back({{"name", info.name},
                        {"units", info.units},
                        {"long_name", info.long_name},
@@ -67,11 +67,11 @@ json columns_json(const Report& report) {
   return columns;
 }
 
-json cases_json(const Report& report) {
+json cases_json(const report::Report& report) {
   json cases = json::array();
   for (int64_t row = 0; row < report.cases(); ++row) {
     json entry = json::object();
-    for (const Column& column : report.results) entry[column.info.name] = value_at(column, row);
+    for (const report::Column& column : report.results) entry[column.info.name] = value_at(column, row);
     cases.push_back(std::move(entry));
   }
   return cases;
@@ -79,15 +79,15 @@ json cases_json(const Report& report) {
 
 // Tab-separated, for cut, awk and spreadsheets. Missing entries are empty, vectors separated by commas; no
 // text splits its cell or is a formula.
-void print_results(const Report& report) {
+void print_results(const report::Report& report) {
   std::string line;
-  for (const Column& column : report.results)
+  for (const report::Column& column : report.results)
     line += (line.empty() ? "" : "\t") + table_cell(column.info.name);
   print(line + "\n");
   for (int64_t row = 0; row < report.cases(); ++row) {
     line.clear();
     const char* separator = "";
-    for (const Column& column : report.results) {
+    for (const report::Column& column : report.results) {
       line += separator;
       separator = "\t";
       if (column.info.is_text) {
@@ -104,8 +104,8 @@ void print_results(const Report& report) {
   }
 }
 
-void print_provenance(const Report& report) {
-  const Provenance& p = report.provenance;
+void print_provenance(const report::Report& report) {
+  const report::Provenance& p = report.provenance;
   print(fmt::format(
       "commit     {}{}\ncommand    {}\nstarted    {}\nfinished   {}\nseed       {}\nthreads    {}\nhost      "
       " {}\n"
@@ -116,16 +116,16 @@ void print_provenance(const Report& report) {
       one_line(p.driver), one_line(p.clocks), one_line(p.toolchain), p.input_hashes, p.experiment_toml));
 }
 
-bool is_missing(const Column& column, int64_t row) {
+bool is_missing(const report::Column& column, int64_t row) {
   if (column.info.is_text) return column.texts[static_cast<std::size_t>(row)].empty();
   const auto begin = column.numbers.begin() + row * column.width;
   return std::all_of(begin, begin + column.width, [](double value) { return std::isnan(value); });
 }
 
 // One line a column: how many cases have it, and its range.
-void print_columns(const Report& report) {
+void print_columns(const report::Report& report) {
   TextTable table({"column", "units", "cases", "min", "median", "max", "what it is"});
-  for (const Column& column : report.results) {
+  for (const report::Column& column : report.results) {
     std::vector<double> values;
     std::copy_if(column.numbers.begin(), column.numbers.end(), std::back_inserter(values),
                  [](double value) { return !std::isnan(value); });
@@ -146,11 +146,11 @@ void print_columns(const Report& report) {
 }
 
 // Timings that cannot be trusted; each sentence says what to do next.
-void print_spoilt(const Report& report) {
+void print_spoilt(const report::Report& report) {
   constexpr std::size_t kShown = 5;
   const std::vector<SpoiltCase> cases = spoilt_cases(report);
   if (cases.empty()) return;
-  const Column* const who = report.find("implementation");
+  const report::Column* const who = report.find("implementation");
   print(fmt::format("\n{} of {} cases were timed under a changing clock or load:\n", cases.size(),
                     report.cases()));
   for (std::size_t i = 0; i < std::min(kShown, cases.size()); ++i) {
@@ -162,7 +162,7 @@ void print_spoilt(const Report& report) {
   if (cases.size() > kShown) print(fmt::format("  and {} more\n", cases.size() - kShown));
 }
 
-void print_summary(const Report& report) {
+void print_summary(const report::Report& report) {
   print(
       fmt::format("{}\nstatus     {}\nrun        {}\ncommit     {}{}\nfinished   {}\ncpu        {}\ngpu      "
                   "  {}\ncases      {}\n\n",
@@ -199,7 +199,7 @@ int cmd_show(const Words& words) {
   app.add_flag("--provenance", want_provenance, "where it comes from, the experiment's definition included");
   app.add_flag("--json", as_json, "one object on stdout, of the parts asked for or of all");
   parse(app, words);
-  const Report report = read_report(file);
+  const report::Report report = report::read_report(file);
   const bool all = !want_claims && !want_results && !want_provenance;
   if (as_json) {
     json object = {{"title", report.title},

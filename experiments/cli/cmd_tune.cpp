@@ -8,14 +8,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "analysis/report/atomic_file.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
-#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/value.h"
 #include "experiments/tuning/kernels.h"
 #include "gpu/device.h"
+#include "report/atomic_file.h"
 
 namespace splash::cli {
 namespace {
@@ -149,7 +149,7 @@ void write_entries(const std::string& path, const std::vector<gpu::TunedEntry>& 
   gpu::TunedTable table = gpu::read_tuned(path);  // anew: others may have written meanwhile
   for (const gpu::TunedEntry& entry : entries) table.put(entry);
   const std::string text = gpu::tuned_text(table);
-  analysis::write_file_atomically(path, std::as_bytes(std::span(text)));
+  report::write_file_atomically(path, std::as_bytes(std::span(text)));
 }
 
 int list_file(const std::string& path, bool json) {
@@ -205,7 +205,7 @@ int measure_and_keep(const TuneOptions& o) {
                             .budget_seconds = o.budget};
   const std::string path = tuned_file_of(o);
   if (!o.dry_run) {
-    analysis::prepare_place(path);
+    report::prepare_place(path);
     static_cast<void>(gpu::read_tuned(path));  // refuses another's file before the work
   }
   const TuneResult result = tune(request, [&](const TuneStage& stage) {

@@ -8,24 +8,25 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/launches.h"
-#include "analysis/report/io.h"
 #include "analysis/what_if.h"
 #include "core/text.h"
 #include "experiments/cli/asked_kernel.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
-#include "experiments/kinds/planned_kernel.h"
+#include "experiments/kinds/support/planned_kernel.h"
+#include "experiments/runner/project_root.h"
+#include "report/io.h"
 
 namespace splash::cli {
 namespace {
 
 using namespace analysis;
-using experiments::Machine;
+using analysis::Machine;
 using experiments::Parameters;
 
 // Of the kernel's recorded cases the one that agrees with most of the changes.
-const KernelCase& starting_case(const Report& report, const std::vector<KernelCase>& kernels,
+const KernelCase& starting_case(const report::Report& report, const std::vector<KernelCase>& kernels,
                                 const AskedChanges& changes) {
   const auto agreeing = [&](const KernelCase& kernel) {
     const Parameters recorded = experiments::parameters_of(report, kernel.row);
@@ -39,9 +40,10 @@ const KernelCase& starting_case(const Report& report, const std::vector<KernelCa
 
 // Ceilings of another GPU: what was measured here, times the ratio of the data sheets; of L2, for which they
 // print nothing, times that of the multiprocessors.
-std::vector<Ceiling> ceilings_there(const Report& report, const Machine& here, const Machine& there) {
-  std::vector<Ceiling> ceilings = report.ceilings;
-  for (Ceiling& ceiling : ceilings) {
+std::vector<report::Ceiling> ceilings_there(const report::Report& report, const Machine& here,
+                                            const Machine& there) {
+  std::vector<report::Ceiling> ceilings = report.ceilings;
+  for (report::Ceiling& ceiling : ceilings) {
     double ratio = there.peak(ceiling.name, ceiling.dtype) / here.peak(ceiling.name, ceiling.dtype);
     if (ceiling.name.starts_with("l2") && std::isnan(ratio))
       ratio = static_cast<double>(there.multiprocessors.count) / here.multiprocessors.count;
@@ -157,7 +159,7 @@ int cmd_what_if(const Words& words) {
   app.add_flag("--json", json, "one object: measured, predicted");
   parse(app, words);
 
-  const Report report = read_report(path);
+  const report::Report report = report::read_report(path);
   const AskedChanges changes = parse_changes(settings);
   std::vector<KernelCase> selected = selected_kernels(report, kernel_id, case_id);
   const Machine here = machine_of(report);
@@ -170,8 +172,7 @@ int cmd_what_if(const Words& words) {
     }
   }
   const Machine there =
-      gpu.empty() ? here
-                  : experiments::machine_of(gpu, experiments::read_machines(experiments::machines_folder()));
+      gpu.empty() ? here : analysis::machine_of(gpu, analysis::read_machines(experiments::machines_folder()));
   const KernelCase& start = starting_case(report, kernels, changes);
   const AskedKernel asked = asked_kernel(report, start, changes, here, there);
   require_peak(asked.kernel, there);

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "core/suggest.h"
 #include "experiments/cli/console.h"
-#include "experiments/runner/suggest.h"
 
 namespace splash::cli {
 namespace {
@@ -22,7 +22,7 @@ std::string sentence_for_extras(const CLI::App& app, const Words& words) {
   for (const std::string& word : words) {
     const std::string name = word.substr(0, word.find('='));
     if (name.rfind("--", 0) != 0 || std::find(known.begin(), known.end(), name) != known.end()) continue;
-    return fmt::format("unknown option {}{}", name, experiments::suggestion(name, known));
+    return fmt::format("unknown option {}{}", name, suggestion(name, known));
   }
   Words left = app.remaining();
   return fmt::format("did not expect {}", fmt::join(left, " "));

@@ -16,14 +16,14 @@ namespace {
 
 using namespace analysis;
 
-std::vector<Ceiling> ceilings_of_cpu(const Report& report) {
-  std::vector<Ceiling> ceilings;
+std::vector<report::Ceiling> ceilings_of_cpu(const report::Report& report) {
+  std::vector<report::Ceiling> ceilings;
   std::copy_if(report.ceilings.begin(), report.ceilings.end(), std::back_inserter(ceilings),
-               [](const Ceiling& ceiling) { return ceiling.name.starts_with(kCpuUnit); });
+               [](const report::Ceiling& ceiling) { return ceiling.name.starts_with(kCpuUnit); });
   return ceilings;
 }
 
-void print_problem(const Report& report, const std::vector<const CpuCase*>& cases) {
+void print_problem(const report::Report& report, const std::vector<const CpuCase*>& cases) {
   TextTable table({"implementation", "threads", "ms", "products", "L2", "DRAM", "FLOP/byte", "GFLOP",
                    "of it useful", "L2 MB", "L2 hits", "DRAM MB", "simulated"});
   for (const CpuCase* c : cases) {
@@ -55,13 +55,13 @@ void print_problem(const Report& report, const std::vector<const CpuCase*>& case
 
 }  // namespace
 
-std::vector<CpuCase> selected_cpu_cases(const Report& report, const std::string& prefix) {
+std::vector<CpuCase> selected_cpu_cases(const report::Report& report, const std::string& prefix) {
   std::vector<CpuCase> cases = cpu_cases(report);
   std::erase_if(cases, [&](const CpuCase& c) { return !c.implementation.starts_with(prefix); });
   return cases;
 }
 
-void print_cpu_cases(const Report& report, const std::vector<CpuCase>& cases) {
+void print_cpu_cases(const report::Report& report, const std::vector<CpuCase>& cases) {
   print(fmt::format("{}, {} threads, commit {}\n\n", one_line(report.provenance.cpu),
                     report.provenance.threads, one_line(report.provenance.commit)));
   ceilings_table(ceilings_of_cpu(report)).print();
@@ -80,7 +80,7 @@ void print_cpu_cases(const Report& report, const std::vector<CpuCase>& cases) {
   }
 }
 
-nlohmann::json cpu_cases_json(const Report& report, const std::vector<CpuCase>& cases) {
+nlohmann::json cpu_cases_json(const report::Report& report, const std::vector<CpuCase>& cases) {
   using experiments::plain_number;
   nlohmann::json list = nlohmann::json::array();
   for (const CpuCase& c : cases) {

@@ -11,10 +11,10 @@
 namespace splash::cli {
 
 // Those whose implementation starts with prefix.
-std::vector<analysis::CpuCase> selected_cpu_cases(const analysis::Report& report, const std::string& prefix);
+std::vector<analysis::CpuCase> selected_cpu_cases(const report::Report& report, const std::string& prefix);
 
 // The processor's ceilings, and for each problem a table of where its cases stand.
-void print_cpu_cases(const analysis::Report& report, const std::vector<analysis::CpuCase>& cases);
-nlohmann::json cpu_cases_json(const analysis::Report& report, const std::vector<analysis::CpuCase>& cases);
+void print_cpu_cases(const report::Report& report, const std::vector<analysis::CpuCase>& cases);
+nlohmann::json cpu_cases_json(const report::Report& report, const std::vector<analysis::CpuCase>& cases);
 
 }  // namespace splash::cli

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "experiments/runner/project_root.h"
 
 namespace splash::cli {
 
@@ -19,7 +20,7 @@ void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix)
   app.add_option("--kernels", prefix, "only those whose id starts so")->type_name("PREFIX");
 }
 
-std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& report, const std::string& prefix,
+std::vector<analysis::KernelCase> selected_kernels(const report::Report& report, const std::string& prefix,
                                                    const std::string& case_id, analysis::Calls calls) {
   std::vector<analysis::KernelCase> kernels = analysis::kernel_cases(report, calls);
   std::erase_if(kernels, [&](const auto& kernel) { return !kernel.implementation.starts_with(prefix); });
@@ -36,9 +37,8 @@ std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& repor
                             : fmt::format("the report has no kernel whose id starts with '{}'", prefix));
 }
 
-experiments::Machine machine_of(const analysis::Report& report) {
-  return experiments::machine_of(report.provenance.gpu,
-                                 experiments::read_machines(experiments::machines_folder()));
+analysis::Machine machine_of(const report::Report& report) {
+  return analysis::machine_of(report.provenance.gpu, analysis::read_machines(experiments::machines_folder()));
 }
 
 }  // namespace splash::cli

@@ -6,8 +6,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "analysis/machine.h"
 #include "analysis/roofline.h"
-#include "experiments/runner/machine.h"
 
 namespace splash::cli {
 
@@ -17,11 +17,11 @@ void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix)
 
 // Those whose id starts with prefix, and whose case id starts with case_id; throws InvalidArgument where
 // there is none.
-std::vector<analysis::KernelCase> selected_kernels(const analysis::Report& report, const std::string& prefix,
+std::vector<analysis::KernelCase> selected_kernels(const report::Report& report, const std::string& prefix,
                                                    const std::string& case_id = "",
                                                    analysis::Calls calls = analysis::Calls::forward);
 
 // The GPU that the report names, from data/machines; throws InvalidArgument where no file describes it.
-experiments::Machine machine_of(const analysis::Report& report);
+analysis::Machine machine_of(const report::Report& report);
 
 }  // namespace splash::cli

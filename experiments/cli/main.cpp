@@ -13,10 +13,10 @@
 #include <fmt/format.h>
 
 #include "build_info.h"
+#include "core/suggest.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/runner/narrate.h"
-#include "experiments/runner/suggest.h"
 
 namespace splash::cli {
 namespace {
@@ -98,8 +98,7 @@ int dispatch(const Words& words) {
     if (name == command.name) return command.run(Words(words.begin() + 1, words.end()));
     names.emplace_back(command.name);
   }
-  throw InvalidArgument(
-      fmt::format("there is no subcommand '{}'{}", name, experiments::suggestion(name, names)));
+  throw InvalidArgument(fmt::format("there is no subcommand '{}'{}", name, suggestion(name, names)));
 }
 
 // The front door builds no CUDA parts for commands that need none. For one that does, it gets the words back.

@@ -12,8 +12,8 @@ namespace splash::cli {
 namespace {
 
 // "" where it has no effect on the case.
-std::string parameter(const analysis::Report& report, int64_t row, const char* name) {
-  const analysis::Column* column = report.find(name);
+std::string parameter(const report::Report& report, int64_t row, const char* name) {
+  const report::Column* column = report.find(name);
   if (column == nullptr || column->width != 1)
     throw ReportError(fmt::format("there is no column '{}' to profile the case again from", name));
   const auto at = static_cast<std::size_t>(row);
@@ -29,9 +29,9 @@ std::string table_of(const analysis::KernelCase& kernel) {
   return name;
 }
 
-std::string profile_command(const analysis::Report& report, const analysis::KernelCase& kernel) {
+std::string profile_command(const report::Report& report, const analysis::KernelCase& kernel) {
   const auto get = [&](const char* name) { return parameter(report, kernel.row, name); };
-  Words bench{"build/release/gpu/gpu_bench",
+  Words bench{"build/release/bin/gpu_bench",
               "--profile",
               "--variants",
               kernel.implementation,

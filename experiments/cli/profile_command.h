@@ -12,6 +12,6 @@ std::string table_of(const analysis::KernelCase& kernel);
 
 // A line for a shell: ncu over one call of gpu_bench on the case's problem, its counters as a table in the
 // current folder. Throws ReportError where the report lacks a parameter.
-std::string profile_command(const analysis::Report& report, const analysis::KernelCase& kernel);
+std::string profile_command(const report::Report& report, const analysis::KernelCase& kernel);
 
 }  // namespace splash::cli

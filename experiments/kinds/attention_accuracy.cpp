@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "cpu_ref/attention/row.h"
-#include "experiments/kinds/reference.h"
+#include "experiments/kinds/support/reference.h"
 
 namespace splash::experiments {
 namespace {
@@ -111,8 +111,8 @@ class AttentionAccuracy : public Kind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
-    std::vector<analysis::ColumnInfo> list;
+  std::vector<report::ColumnInfo> columns() const override {
+    std::vector<report::ColumnInfo> list;
     for (const char* reference : {"entmax", "softmax"}) {
       const auto column = [&](const char* metric, const char* units, const char* what, const char* formula) {
         list.push_back(

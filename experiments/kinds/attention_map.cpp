@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "experiments/kinds/reference.h"
+#include "experiments/kinds/support/reference.h"
 
 namespace splash::experiments {
 namespace {
@@ -28,8 +28,8 @@ class AttentionMap : public Kind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
-    std::vector<analysis::ColumnInfo> list;
+  std::vector<report::ColumnInfo> columns() const override {
+    std::vector<report::ColumnInfo> list;
     for (const std::string map : {"softmax", "entmax", "k_keep"}) {
       list.push_back({.name = "support_" + map,
                       .units = "1",
@@ -105,7 +105,7 @@ class AttentionMap : public Kind {
     result.numbers["support_" + name] = support / static_cast<double>(spec.shape.rows());
     result.numbers["shown_" + name] = mass / static_cast<double>(shown);
 
-    analysis::Attachment map;
+    report::Attachment map;
     map.name = name;
     map.units = "1";
     map.long_name = fmt::format(

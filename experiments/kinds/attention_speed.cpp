@@ -14,10 +14,10 @@
 #include "cpu_ref/attention/forward.h"
 #include "cpu_ref/attention/screened.h"
 #include "cpu_ref/attention/trace.h"
-#include "experiments/kinds/counted_cpu.h"
-#include "experiments/kinds/memory.h"
-#include "experiments/kinds/timing.h"
-#include "experiments/kinds/torch_peer.h"
+#include "experiments/kinds/support/counted_cpu.h"
+#include "experiments/kinds/support/memory.h"
+#include "experiments/kinds/support/timing.h"
+#include "experiments/kinds/support/torch_peer.h"
 #include "experiments/runner/kind.h"
 
 namespace splash::experiments {
@@ -191,20 +191,20 @@ class AttentionSpeed : public Kind {
     };
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
+  std::vector<report::ColumnInfo> columns() const override {
     const std::string missing =
         "the peer was not run: its packages are not installed (column version says which)";
     const auto column = [&](const char* name, const char* units, const char* what, const char* formula,
                             bool reproducible, const char* dimension = "") {
-      return analysis::ColumnInfo{.name = name,
-                                  .units = units,
-                                  .long_name = what,
-                                  .formula = formula,
-                                  .reproducible = reproducible,
-                                  .missing_reason = missing,
-                                  .dimension = dimension};
+      return report::ColumnInfo{.name = name,
+                                .units = units,
+                                .long_name = what,
+                                .formula = formula,
+                                .reproducible = reproducible,
+                                .missing_reason = missing,
+                                .dimension = dimension};
     };
-    std::vector<analysis::ColumnInfo> columns{
+    std::vector<report::ColumnInfo> columns{
         column("time", "s", "time of one call, inputs in memory, warm", "wall clock of each repetition",
                false, "sample"),
         column("time_median", "s", "median time of one call", "median of time", false),
@@ -238,7 +238,7 @@ class AttentionSpeed : public Kind {
          .is_text = true,
          .reproducible = false},
     };
-    for (analysis::ColumnInfo& info : counted_cpu_columns("counted of this project's implementations only"))
+    for (report::ColumnInfo& info : counted_cpu_columns("counted of this project's implementations only"))
       columns.push_back(std::move(info));
     return columns;
   }

@@ -14,8 +14,8 @@
 #include "core/workload.h"
 #include "cpu_ref/entmax/evaluate.h"
 #include "cpu_ref/entmax/solver.h"
-#include "experiments/kinds/inputs.h"
-#include "experiments/kinds/lru_cache.h"
+#include "experiments/kinds/support/inputs.h"
+#include "experiments/kinds/support/lru_cache.h"
 
 namespace splash::experiments {
 namespace {
@@ -212,14 +212,14 @@ class EntmaxSolver : public Kind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
+  std::vector<report::ColumnInfo> columns() const override {
     const auto timing = [](const char* name, const char* what, const char* formula, const char* dimension) {
-      return analysis::ColumnInfo{.name = name,
-                                  .units = "s",
-                                  .long_name = what,
-                                  .formula = formula,
-                                  .reproducible = false,
-                                  .dimension = dimension};
+      return report::ColumnInfo{.name = name,
+                                .units = "s",
+                                .long_name = what,
+                                .formula = formula,
+                                .reproducible = false,
+                                .dimension = dimension};
     };
     return {
         {.name = "iterations_mean",

@@ -10,15 +10,15 @@
 #include "analysis/error_metrics.h"
 #include "analysis/launches.h"
 #include "core/error.h"
-#include "experiments/kinds/counted_backward.h"
-#include "experiments/kinds/counted_kernel.h"
-#include "experiments/kinds/gpu_attention_columns.h"
-#include "experiments/kinds/gpu_file_problem.h"
-#include "experiments/kinds/gpu_problem.h"
-#include "experiments/kinds/gpu_support.h"
-#include "experiments/kinds/planned_kernel.h"
-#include "experiments/kinds/timing.h"
-#include "experiments/kinds/torch_gpu_peer.h"
+#include "experiments/kinds/support/counted_backward.h"
+#include "experiments/kinds/support/counted_kernel.h"
+#include "experiments/kinds/support/gpu_attention_columns.h"
+#include "experiments/kinds/support/gpu_file_problem.h"
+#include "experiments/kinds/support/gpu_problem.h"
+#include "experiments/kinds/support/gpu_support.h"
+#include "experiments/kinds/support/planned_kernel.h"
+#include "experiments/kinds/support/timing.h"
+#include "experiments/kinds/support/torch_gpu_peer.h"
 #include "experiments/runner/ceilings.h"
 #include "gpu/engine/attention.h"
 #include "gpu/engine/chooser.h"
@@ -322,7 +322,7 @@ class GpuAttention : public Kind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override { return gpu_attention_columns(); }
+  std::vector<report::ColumnInfo> columns() const override { return gpu_attention_columns(); }
   bool needs_device() const override { return true; }
 
   // "wmma/*" is every rung that this build has.

@@ -14,9 +14,9 @@
 #include "core/parallel.h"
 #include "core/workload.h"
 #include "cpu_ref/entmax/rows.h"
-#include "experiments/kinds/lru_cache.h"
-#include "experiments/kinds/timing.h"
-#include "experiments/kinds/torch_gpu_peer.h"
+#include "experiments/kinds/support/lru_cache.h"
+#include "experiments/kinds/support/timing.h"
+#include "experiments/kinds/support/torch_gpu_peer.h"
 #include "gpu/engine/tensor.h"
 #include "gpu/entmax/rows.h"
 
@@ -98,18 +98,18 @@ class GpuEntmaxRows : public Kind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
-    std::vector<analysis::ColumnInfo> columns = time_columns(kNotTimed);
-    const auto append = [&](const std::vector<analysis::ColumnInfo>& more) {
+  std::vector<report::ColumnInfo> columns() const override {
+    std::vector<report::ColumnInfo> columns = time_columns(kNotTimed);
+    const auto append = [&](const std::vector<report::ColumnInfo>& more) {
       columns.insert(columns.end(), more.begin(), more.end());
     };
     const auto column = [](const char* name, const char* units, const char* long_name, const char* formula) {
-      return analysis::ColumnInfo{.name = name,
-                                  .units = units,
-                                  .long_name = long_name,
-                                  .formula = formula,
-                                  .reproducible = false,
-                                  .missing_reason = kNotTimed};
+      return report::ColumnInfo{.name = name,
+                                .units = units,
+                                .long_name = long_name,
+                                .formula = formula,
+                                .reproducible = false,
+                                .missing_reason = kNotTimed};
     };
     append({column("bandwidth", "bytes/s", "scores read and probabilities written, over the time",
                    "2 rows n bytes of dtype / time_median"),

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "cpu_ref/attention/backward.h"
-#include "experiments/kinds/reference.h"
+#include "experiments/kinds/support/reference.h"
 
 namespace splash::experiments {
 namespace {
@@ -36,8 +36,8 @@ class Gradient : public Kind {
   }
 
   // "selected": the exact gradient of the K_KEEP forward that was run. "full": that of entmax over all keys.
-  std::vector<analysis::ColumnInfo> columns() const override {
-    std::vector<analysis::ColumnInfo> list;
+  std::vector<report::ColumnInfo> columns() const override {
+    std::vector<report::ColumnInfo> list;
     for (const std::string reference : {"selected", "full"}) {
       const char* what = reference == "selected" ? "of the same K_KEEP forward" : "of entmax over all keys";
       for (const std::string tensor : {"dq", "dk", "dv"}) {

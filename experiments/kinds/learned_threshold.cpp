@@ -11,9 +11,9 @@
 #include "core/normalizer.h"
 #include "cpu_ref/attention/row.h"
 #include "cpu_ref/attention/threshold_predictor.h"
-#include "experiments/kinds/reference.h"
-#include "experiments/kinds/threshold_training.h"
-#include "experiments/kinds/threshold_use.h"
+#include "experiments/kinds/support/reference.h"
+#include "experiments/kinds/support/threshold_training.h"
+#include "experiments/kinds/support/threshold_use.h"
 
 namespace splash::experiments {
 namespace {
@@ -64,10 +64,10 @@ class LearnedThreshold : public Kind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
+  std::vector<report::ColumnInfo> columns() const override {
     const auto column = [](const char* name, const char* what, const char* formula,
                            const char* dimension = "") {
-      return analysis::ColumnInfo{
+      return report::ColumnInfo{
           .name = name, .units = "1", .long_name = what, .formula = formula, .dimension = dimension};
     };
     return {

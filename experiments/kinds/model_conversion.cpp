@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "experiments/kinds/language_model.h"
+#include "experiments/kinds/support/language_model.h"
 
 namespace splash::experiments {
 namespace {
@@ -33,8 +33,8 @@ class ModelConversion : public LanguageKind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
-    std::vector<analysis::ColumnInfo> columns = LanguageKind::columns();
+  std::vector<report::ColumnInfo> columns() const override {
+    std::vector<report::ColumnInfo> columns = LanguageKind::columns();
     columns.push_back({.name = "loss",
                        .units = "nat",
                        .long_name = "nll of a token in training",

@@ -1,6 +1,6 @@
 // What another attention in softmax's place costs a language model as it is, or after training.
 
-#include "experiments/kinds/language_model.h"
+#include "experiments/kinds/support/language_model.h"
 
 namespace splash::experiments {
 namespace {

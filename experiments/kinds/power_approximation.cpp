@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "analysis/error_metrics.h"
-#include "experiments/kinds/reference.h"
+#include "experiments/kinds/support/reference.h"
 
 namespace splash::experiments {
 namespace {
@@ -55,8 +55,8 @@ class PowerApproximation : public Kind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
-    std::vector<analysis::ColumnInfo> list;
+  std::vector<report::ColumnInfo> columns() const override {
+    std::vector<report::ColumnInfo> list;
     for (const std::string reference : {"entmax", "softmax"}) {
       const auto column = [&](const char* metric, const char* what, const char* formula) {
         list.push_back(

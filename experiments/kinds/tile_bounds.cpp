@@ -10,7 +10,7 @@
 #include <Eigen/Core>
 
 #include "core/error.h"
-#include "experiments/kinds/reference.h"
+#include "experiments/kinds/support/reference.h"
 
 namespace splash::experiments {
 namespace {
@@ -121,8 +121,8 @@ class TileBounds : public Kind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
-    std::vector<analysis::ColumnInfo> list{
+  std::vector<report::ColumnInfo> columns() const override {
+    std::vector<report::ColumnInfo> list{
         {.name = "empty_tiles",
          .units = "1",
          .long_name = "share of visible 64 x 64 tiles that hold no support: what could be skipped at best",

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "cpu_ref/attention/screened.h"
-#include "experiments/kinds/reference.h"
+#include "experiments/kinds/support/reference.h"
 
 namespace splash::experiments {
 namespace {
@@ -47,7 +47,7 @@ class WorkloadSparsity : public Kind {
     return list;
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
+  std::vector<report::ColumnInfo> columns() const override {
     auto list = sparsity_columns();
     list.push_back({.name = "block_density_64",
                     .units = "1",

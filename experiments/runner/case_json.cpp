@@ -50,7 +50,7 @@ json to_json(const CaseResult& result) {
   json numbers = json::object(), vectors = json::object(), attachments = json::array();
   for (const auto& [name, value] : result.numbers) numbers[name] = exact_number(value);
   for (const auto& [name, values] : result.vectors) vectors[name] = numbers_to_json(values);
-  for (const analysis::Attachment& a : result.attachments) {
+  for (const report::Attachment& a : result.attachments) {
     attachments.push_back({{"name", a.name},
                            {"units", a.units},
                            {"long_name", a.long_name},
@@ -72,7 +72,7 @@ CaseResult case_result_from_json(const json& source) {
   source.at("texts").get_to(result.texts);
   for (const auto& [name, values] : source.at("vectors").items()) result.vectors[name] = numbers_from(values);
   for (const json& item : source.at("attachments")) {
-    analysis::Attachment attachment;
+    report::Attachment attachment;
     item.at("name").get_to(attachment.name);
     item.at("units").get_to(attachment.units);
     item.at("long_name").get_to(attachment.long_name);

@@ -6,19 +6,20 @@
 
 #include <fmt/format.h>
 
+#include "analysis/machine.h"
 #include "analysis/statistics.h"
 #include "core/error.h"
-#include "experiments/runner/machine.h"
 #include "experiments/runner/narrate.h"
+#include "experiments/runner/project_root.h"
 #include "gpu/device.h"
 
 namespace splash::experiments {
 namespace {
 
 // Peaks of the machine that the driver calls `device`; none, and a sentence, where no file describes it.
-Machine machine_of(const std::string& device) {
+analysis::Machine machine_of(const std::string& device) {
   const std::string folder = machines_folder();
-  for (Machine& machine : read_machines(folder)) {
+  for (analysis::Machine& machine : analysis::read_machines(folder)) {
     if (std::find(machine.devices.begin(), machine.devices.end(), device) != machine.devices.end())
       return std::move(machine);
   }
@@ -27,7 +28,7 @@ Machine machine_of(const std::string& device) {
 }
 
 double measured(const std::string& name, const std::string& dtype) {
-  for (const analysis::Ceiling& ceiling : measured_ceilings()) {
+  for (const report::Ceiling& ceiling : measured_ceilings()) {
     if (ceiling.name == name && ceiling.dtype == dtype) return ceiling.measured;
   }
   throw InvalidArgument(fmt::format("no ceiling '{}' is measured for '{}'", name, dtype));
@@ -35,16 +36,16 @@ double measured(const std::string& name, const std::string& dtype) {
 
 }  // namespace
 
-analysis::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datasheet) {
+report::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datasheet) {
   const auto interval = analysis::median_interval(measured.samples);
-  analysis::Ceiling ceiling{.name = measured.name,
-                            .dtype = measured.dtype,
-                            .units = measured.units,
-                            .method = measured.method,
-                            .measured = analysis::median(measured.samples),
-                            .low = interval.low,
-                            .high = interval.high,
-                            .datasheet = datasheet};
+  report::Ceiling ceiling{.name = measured.name,
+                          .dtype = measured.dtype,
+                          .units = measured.units,
+                          .method = measured.method,
+                          .measured = analysis::median(measured.samples),
+                          .low = interval.low,
+                          .high = interval.high,
+                          .datasheet = datasheet};
   if (!measured.samples.empty()) {
     ceiling.method += fmt::format("; median of {}, multiprocessors at {:.0f} MHz", measured.samples.size(),
                                   1e-6 * measured.clock_hz);
@@ -52,29 +53,29 @@ analysis::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datashe
   return ceiling;
 }
 
-const std::vector<analysis::Ceiling>& measured_ceilings(int device) {
+const std::vector<report::Ceiling>& measured_ceilings(int device) {
   static std::mutex mutex;  // cases are completed several at once
-  static std::map<int, std::vector<analysis::Ceiling>> known;
+  static std::map<int, std::vector<report::Ceiling>> known;
   const std::lock_guard lock(mutex);
   const auto found = known.find(device);
   if (found != known.end()) return found->second;
   gpu::require_device(device);
-  const Machine machine = machine_of(gpu::list_devices().at(static_cast<std::size_t>(device)).name);
-  std::vector<analysis::Ceiling> ceilings;
+  const analysis::Machine machine = machine_of(gpu::list_devices().at(static_cast<std::size_t>(device)).name);
+  std::vector<report::Ceiling> ceilings;
   for (const gpu::MeasuredCeiling& ceiling : gpu::measure_ceilings(device))
     ceilings.push_back(summarise(ceiling, machine.peak(ceiling.name, ceiling.dtype)));
   return known[device] = std::move(ceilings);
 }
 
-analysis::Ceiling summarise(const cpu_ref::MeasuredCeiling& measured) {
-  analysis::Ceiling ceiling{.name = measured.name,
-                            .dtype = measured.dtype,
-                            .units = measured.units,
-                            .method = measured.method,
-                            .measured = analysis::kMissing,
-                            .low = analysis::kMissing,
-                            .high = analysis::kMissing,
-                            .datasheet = analysis::kMissing};
+report::Ceiling summarise(const cpu_ref::MeasuredCeiling& measured) {
+  report::Ceiling ceiling{.name = measured.name,
+                          .dtype = measured.dtype,
+                          .units = measured.units,
+                          .method = measured.method,
+                          .measured = report::kMissing,
+                          .low = report::kMissing,
+                          .high = report::kMissing,
+                          .datasheet = report::kMissing};
   if (measured.samples.empty()) return ceiling;
   ceiling.measured = ceiling.high = *std::max_element(measured.samples.begin(), measured.samples.end());
   ceiling.low = analysis::median(measured.samples);
@@ -82,9 +83,9 @@ analysis::Ceiling summarise(const cpu_ref::MeasuredCeiling& measured) {
   return ceiling;
 }
 
-const std::vector<analysis::Ceiling>& cpu_ceilings() {
-  static const std::vector<analysis::Ceiling> known = [] {
-    std::vector<analysis::Ceiling> ceilings;
+const std::vector<report::Ceiling>& cpu_ceilings() {
+  static const std::vector<report::Ceiling> known = [] {
+    std::vector<report::Ceiling> ceilings;
     for (const cpu_ref::MeasuredCeiling& ceiling : cpu_ref::measure_ceilings())
       ceilings.push_back(summarise(ceiling));
     return ceilings;

@@ -8,15 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report/report.h"
 #include "cpu_ref/ceilings/ceilings.h"
 #include "gpu/ceilings/ceilings.h"
+#include "report/report.h"
 
 namespace splash::experiments {
 
 // Median and interval of each; the data sheet's value from data/machines, NaN where none is known. Takes up
 // to 4 s. Throws DeviceError without the device, InvalidArgument where a file of data/machines is not right.
-const std::vector<analysis::Ceiling>& measured_ceilings(int device = 0);
+const std::vector<report::Ceiling>& measured_ceilings(int device = 0);
 
 // "float32" (plain FMA), "tf32", "float16", "bfloat16" or "float8_e4m3" products on device 0, FLOP/s.
 double matrix_rate(const std::string& dtype);
@@ -24,11 +24,11 @@ double matrix_rate(const std::string& dtype);
 double dram_bandwidth();
 
 // The measurement as a ceiling of a report; `datasheet` NaN where none is known.
-analysis::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datasheet);
+report::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datasheet);
 
 // Of the processor, with all threads: the fastest of some short samples, and the interval from their median
 // to it. No data sheets. Takes 2 s; call it first where nothing else runs on the threads.
-const std::vector<analysis::Ceiling>& cpu_ceilings();
-analysis::Ceiling summarise(const cpu_ref::MeasuredCeiling& measured);
+const std::vector<report::Ceiling>& cpu_ceilings();
+report::Ceiling summarise(const cpu_ref::MeasuredCeiling& measured);
 
 }  // namespace splash::experiments

@@ -10,7 +10,7 @@
 
 #include "core/checked.h"
 #include "core/error.h"
-#include "experiments/runner/suggest.h"
+#include "core/suggest.h"
 #include "experiments/runner/value.h"
 
 namespace splash::experiments {

@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "core/text_file.h"
+#include "core/toml_table.h"
 #include "experiments/runner/definition.h"
-#include "experiments/runner/toml_table.h"
 #include "experiments/runner/value.h"
 
 namespace splash::experiments {
@@ -13,11 +13,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A scalar, or none for arrays, tables, dates and times.
+std::optional<Value> scalar_of(const toml::node& node) {
+  if (const auto* value = node.as_boolean()) return Value(value->get());
+  if (const auto* value = node.as_integer()) return Value(static_cast<int64_t>(value->get()));
+  if (const auto* value = node.as_floating_point()) return Value(value->get());
+  if (const auto* value = node.as_string()) return Value(value->get());
+  return std::nullopt;
+}
+
 struct Reader {
   std::string file;
   const Kind& kind;
   std::vector<ParameterInfo> declared = kind.parameters();
-  std::vector<analysis::ColumnInfo> columns = kind.columns();
+  std::vector<report::ColumnInfo> columns = kind.columns();
 
   // Adds file and line to what the parameter's declaration says.
   Value value_for(const std::string& name, const toml::node& node) const {
@@ -158,7 +167,7 @@ struct Reader {
 
   void require_column(const toml::node& node, const std::string& name, bool text_too) const {
     std::vector<std::string> allowed;
-    for (const analysis::ColumnInfo& info : columns) {
+    for (const report::ColumnInfo& info : columns) {
       if (!info.dimension.empty() || (info.is_text && !text_too)) continue;
       if (info.name == name) return;
       allowed.push_back(info.name);

@@ -1,13 +1,13 @@
 #pragma once
 // What a run's report says of its own kernels, once all cases are there.
 
-#include "analysis/report/report.h"
+#include "report/report.h"
 
 namespace splash::experiments {
 
 // analysis::write_diagnoses() for a report of a GPU that a file of data/machines describes; does nothing
 // where there is no such file, or no kernel was timed. Throws InvalidArgument where a file of data/machines
 // is not right.
-void add_diagnoses(analysis::Report& report);
+void add_diagnoses(report::Report& report);
 
 }  // namespace splash::experiments

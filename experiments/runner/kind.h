@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "analysis/report/report.h"
+#include "report/report.h"
 
 namespace splash::experiments {
 
@@ -32,7 +32,7 @@ struct CaseResult {
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> texts;
   std::map<std::string, std::vector<double>> vectors;  // columns with a second dimension
-  std::vector<analysis::Attachment> attachments;       // case_id is filled in by the runner
+  std::vector<report::Attachment> attachments;         // case_id is filled in by the runner
 };
 
 class Kind {
@@ -41,9 +41,9 @@ class Kind {
   virtual std::string name() const = 0;     // kebab-case
   virtual std::string summary() const = 0;  // one line for `splash list`
   virtual std::vector<ParameterInfo> parameters() const = 0;
-  virtual std::vector<analysis::ColumnInfo> columns() const = 0;
+  virtual std::vector<report::ColumnInfo> columns() const = 0;
   // Coordinates of the columns' second dimensions, where they are more than a count.
-  virtual std::vector<analysis::Dimension> dimensions() const { return {}; }
+  virtual std::vector<report::Dimension> dimensions() const { return {}; }
 
   // What a value of an axis stands for, in a definition: itself, or several. "wmma/*" is every rung.
   virtual std::vector<Value> choices(const std::string& /*parameter*/, const Value& value) const {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report/report.h"
 #include "experiments/runner/definition.h"
+#include "report/report.h"
 
 namespace splash::experiments {
 
@@ -33,13 +33,13 @@ std::vector<PlannedCase> plan(const std::vector<Definition>& definitions, bool q
 std::vector<PlannedCase> cases_of(const Shard& shard, const std::vector<PlannedCase>& all);
 
 // The coordinates that the kinds declare; throws InvalidArgument where two of them disagree.
-std::vector<analysis::Dimension> dimensions_of(const std::vector<Definition>& definitions);
+std::vector<report::Dimension> dimensions_of(const std::vector<Definition>& definitions);
 
 // experiment, case_id and case_index first, then the parameters as the kinds use them (missing where they
 // have no effect), then the results. Columns of the same name in several kinds are one column; throws
 // InvalidArgument where they disagree on units or type. results[i] belongs to cases[i].
-std::vector<analysis::Column> make_table(const std::vector<Definition>& definitions,
-                                         const std::vector<PlannedCase>& cases,
-                                         const std::vector<CaseResult>& results);
+std::vector<report::Column> make_table(const std::vector<Definition>& definitions,
+                                       const std::vector<PlannedCase>& cases,
+                                       const std::vector<CaseResult>& results);
 
 }  // namespace splash::experiments

@@ -16,4 +16,8 @@ std::vector<std::string> definition_folders() {
   return folders;
 }
 
+std::string machines_folder() {
+  return project_root() + "/data/machines";
+}
+
 }  // namespace splash::experiments

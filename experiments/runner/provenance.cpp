@@ -100,9 +100,9 @@ std::string toolchain() {
   return text;
 }
 
-analysis::Provenance collect_provenance(const std::vector<Definition>& definitions,
-                                        const std::vector<PlannedCase>& cases, const std::string& argv) {
-  analysis::Provenance provenance;
+report::Provenance collect_provenance(const std::vector<Definition>& definitions,
+                                      const std::vector<PlannedCase>& cases, const std::string& argv) {
+  report::Provenance provenance;
   provenance.commit = build::git_commit();
   provenance.dirty = build::git_state() != "clean";
   provenance.argv = argv;

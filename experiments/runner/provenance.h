@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report/report.h"
 #include "experiments/runner/plan.h"
+#include "report/report.h"
 
 namespace splash::experiments {
 
 // All but the times and the definitions. `cases`: those of every shard, so that shards of one run agree.
-analysis::Provenance collect_provenance(const std::vector<Definition>& definitions,
-                                        const std::vector<PlannedCase>& cases, const std::string& argv);
+report::Provenance collect_provenance(const std::vector<Definition>& definitions,
+                                      const std::vector<PlannedCase>& cases, const std::string& argv);
 
 std::string utc_now();     // "2025-01-31T12:00:00Z"
 std::string new_run_id();  // date, time and eight random digits

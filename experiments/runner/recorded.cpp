@@ -10,7 +10,7 @@ namespace splash::experiments {
 namespace {
 
 // The default where the column has no value.
-Value value_at(const analysis::Column& column, std::size_t row, const ParameterInfo& info) {
+Value value_at(const report::Column& column, std::size_t row, const ParameterInfo& info) {
   if (info.type == ParameterType::text)
     return column.texts[row].empty() ? info.default_value : Value(column.texts[row]);
   const double number = column.numbers[row];
@@ -29,11 +29,11 @@ Value value_at(const analysis::Column& column, std::size_t row, const ParameterI
 
 }  // namespace
 
-Parameters recorded_parameters(const analysis::Report& report, int64_t row,
+Parameters recorded_parameters(const report::Report& report, int64_t row,
                                const std::vector<ParameterInfo>& declared, const std::string& kind) {
   Parameters parameters;
   for (const ParameterInfo& info : declared) {
-    const analysis::Column* column = report.find(info.name);
+    const report::Column* column = report.find(info.name);
     if (column == nullptr || column->info.is_text != (info.type == ParameterType::text) ||
         column->width != 1) {
       throw ReportError(
@@ -44,8 +44,8 @@ Parameters recorded_parameters(const analysis::Report& report, int64_t row,
   return parameters;
 }
 
-analysis::ColumnInfo column_info(const ParameterInfo& parameter) {
-  analysis::ColumnInfo info;
+report::ColumnInfo column_info(const ParameterInfo& parameter) {
+  report::ColumnInfo info;
   info.name = parameter.name;
   info.units = parameter.units.empty() ? "1" : parameter.units;
   info.long_name = parameter.long_name;

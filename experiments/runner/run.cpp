@@ -9,8 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "analysis/report/atomic_file.h"
-#include "analysis/report/io.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "experiments/runner/ceilings.h"
@@ -23,6 +21,8 @@
 #include "experiments/runner/stop.h"
 #include "experiments/runner/value.h"
 #include "gpu/device.h"
+#include "report/atomic_file.h"
+#include "report/io.h"
 
 namespace splash::experiments {
 namespace {
@@ -98,11 +98,11 @@ std::map<std::string, CaseResult> usable(const RunRequest& request, const std::v
 }
 
 // A finished report of exactly these cases: then there is nothing to do.
-std::optional<analysis::Report> finished(const RunRequest& request, const std::vector<PlannedCase>& cases) {
+std::optional<report::Report> finished(const RunRequest& request, const std::vector<PlannedCase>& cases) {
   if (!fs::exists(request.report_path)) return std::nullopt;
   try {
-    analysis::Report report = analysis::read_report(request.report_path);
-    const analysis::Column* ids = report.find("case_id");
+    report::Report report = report::read_report(request.report_path);
+    const report::Column* ids = report.find("case_id");
     if (ids == nullptr || ids->texts.size() != cases.size()) return std::nullopt;
     for (std::size_t i = 0; i < cases.size(); ++i) {
       if (ids->texts[i] != cases[i].case_id) return std::nullopt;
@@ -144,7 +144,7 @@ class Runner {
 
   RunOutcome run() {
     if (needs_device()) gpu::require_device();
-    analysis::prepare_place(request_.report_path);
+    report::prepare_place(request_.report_path);
     const std::string path = journal_path(request_.report_path);
     Journal journal(path);
     const bool left_over = !journal.is_new();
@@ -223,7 +223,7 @@ class Runner {
     }
     outcome.report = make_report(std::move(results));
     if (request_.judge) request_.judge(outcome.report);
-    analysis::write_report(request_.report_path, outcome.report);
+    report::write_report(request_.report_path, outcome.report);
     journal.remove();
     return outcome;
   }
@@ -261,8 +261,8 @@ class Runner {
     return !StopGuard::requested();
   }
 
-  analysis::Report make_report(std::vector<CaseResult> results) const {
-    analysis::Report report;
+  report::Report make_report(std::vector<CaseResult> results) const {
+    report::Report report;
     report.title = request_.title;
     report.run_id = header_.run_id;
     const bool all = request_.shard.count == 1 && request_.cases == Cases::all;
@@ -280,7 +280,7 @@ class Runner {
     std::set<std::string> attached;  // a case that two experiments share has its attachments once
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       if (!attached.insert(cases_[i].case_id).second) continue;
-      for (analysis::Attachment& attachment : results[i].attachments) {
+      for (report::Attachment& attachment : results[i].attachments) {
         attachment.case_id = cases_[i].case_id;
         report.attachments.push_back(std::move(attachment));
       }

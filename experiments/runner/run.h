@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "analysis/report/report.h"
 #include "experiments/runner/plan.h"
+#include "report/report.h"
 
 namespace splash::experiments {
 
@@ -25,11 +25,11 @@ struct RunRequest {
   std::string title, argv;
   std::string resume_command;  // told to who interrupts the run
   // Fills report.claims before the report is written; may be empty.
-  std::function<void(analysis::Report&)> judge;
+  std::function<void(report::Report&)> judge;
 };
 
 struct RunOutcome {
-  analysis::Report report;
+  report::Report report;
   int64_t evaluated = 0, reused = 0;
   bool interrupted = false;  // no report was written; the journal waits
 };

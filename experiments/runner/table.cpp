@@ -13,9 +13,9 @@
 namespace splash::experiments {
 namespace {
 
-using analysis::Column;
-using analysis::ColumnInfo;
-using analysis::kMissing;
+using report::Column;
+using report::ColumnInfo;
+using report::kMissing;
 
 class Table {
  public:
@@ -131,10 +131,10 @@ void give_reason(Column& column, bool shared_by_all, bool unused) {
 
 }  // namespace
 
-std::vector<analysis::Dimension> dimensions_of(const std::vector<Definition>& definitions) {
-  std::vector<analysis::Dimension> all;
+std::vector<report::Dimension> dimensions_of(const std::vector<Definition>& definitions) {
+  std::vector<report::Dimension> all;
   for (const Definition& definition : definitions) {
-    for (analysis::Dimension& dimension : find_kind(definition.kind).dimensions()) {
+    for (report::Dimension& dimension : find_kind(definition.kind).dimensions()) {
       const auto known =
           std::find_if(all.begin(), all.end(), [&](auto& other) { return other.name == dimension.name; });
       if (known == all.end()) {

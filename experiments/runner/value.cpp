@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "experiments/runner/suggest.h"
+#include "core/suggest.h"
 
 namespace splash::experiments {
 namespace {

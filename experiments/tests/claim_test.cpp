@@ -12,7 +12,7 @@
 
 using namespace splash;
 using namespace splash::experiments;
-using analysis::Verdict;
+using report::Verdict;
 using tests::changed;
 using tests::contains;
 using tests::message_of;
@@ -26,9 +26,9 @@ const std::string kClaim =
     "{theirs}'\n";
 
 // A report with one column y and one text column mode, of the experiment "t".
-analysis::Report report_of(const std::vector<double>& y, const std::vector<std::string>& modes = {}) {
-  analysis::Report report;
-  analysis::Column experiment, column, mode;
+report::Report report_of(const std::vector<double>& y, const std::vector<std::string>& modes = {}) {
+  report::Report report;
+  report::Column experiment, column, mode;
   experiment.info = {.name = "experiment", .units = "1", .long_name = "", .formula = "", .is_text = true};
   column.info = {.name = "y", .units = "1", .long_name = "", .formula = ""};
   mode.info = {.name = "mode", .units = "1", .long_name = "", .formula = "", .is_text = true};
@@ -118,10 +118,10 @@ TEST_CASE("statistics over the cases that fit") {
 }
 
 TEST_CASE("the least of several medians has the interval that theirs leave open") {
-  analysis::Report report = report_of({});
+  report::Report report = report_of({});
   report.results[0].texts = {"t", "t", "t"};
   const auto add = [&](const char* name, const std::vector<double>& numbers) {
-    analysis::Column column{.info = {.name = name, .units = "s", .long_name = "", .formula = ""}};
+    report::Column column{.info = {.name = name, .units = "s", .long_name = "", .formula = ""}};
     column.numbers = numbers;
     report.results.push_back(column);
   };
@@ -200,12 +200,12 @@ TEST_CASE("an interval on both sides of the limit makes a claim unsure") {
 }
 
 TEST_CASE("one case's median has the interval of its samples") {
-  analysis::Report report = report_of({4, 2});
+  report::Report report = report_of({4, 2});
   report.results[1].info.name = "time_median";
   for (const auto& [name, values] :
        {std::pair<const char*, std::vector<double>>{"time_low", {3, std::nan("")}},
         {"time_high", {6, 2.5}}}) {
-    analysis::Column column;
+    report::Column column;
     column.info = {.name = name, .units = "1", .long_name = "", .formula = ""};
     column.numbers = values;
     report.results.push_back(column);
@@ -241,7 +241,7 @@ TEST_CASE("several runs are pooled: each in its own ratio, and the interval reac
       "'signed' } }\n"
       "[[expect]]\ncheck = 'small'\nbelow = 2.2\ncolumn = 'y'\nwhere = { mode = 'signed' }\n")};
   const auto run = [](double a, double b) { return report_of({a, b}, {"plain", "signed"}); };
-  const std::vector<analysis::Report> others{run(30, 10), run(200, 100)};
+  const std::vector<report::Report> others{run(30, 10), run(200, 100)};
   const auto results = judge_all(claims, definitions, run(4, 2), others);
   CHECK(results[0].ours == 2);  // not that of the mean times
   CHECK(results[0].ours_low == 2);
@@ -251,7 +251,7 @@ TEST_CASE("several runs are pooled: each in its own ratio, and the interval reac
   CHECK(results[1].ours == 10);
   CHECK(results[1].verdict == Verdict::unsure);
   // Runs that have no such case change nothing; where no run has one, there is nothing to judge.
-  const std::vector<analysis::Report> without{report_of({1}, {"other"})};
+  const std::vector<report::Report> without{report_of({1}, {"other"})};
   const auto alone = judge_all(claims, definitions, run(4, 2), without);
   CHECK(alone[0].verdict == Verdict::reproduced);
   CHECK_FALSE(contains(alone[0].reason, "runs"));

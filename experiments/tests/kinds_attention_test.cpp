@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "cpu_ref/attention/forward.h"
 #include "cpu_ref/entmax/solver.h"
-#include "experiments/kinds/reference.h"
+#include "experiments/kinds/support/reference.h"
 #include "experiments/tests/kinds_helpers.h"
 
 namespace splash::experiments::tests {

@@ -157,7 +157,7 @@ TEST_CASE("claims by arithmetic have their arithmetic, and it gives the recorded
     CHECK(!computed.formula.empty());
     const bool good = holds(claim.relation, computed.ours, claim.theirs_value, claim.tolerance);
     REQUIRE(claim.expected_verdict.has_value());
-    CHECK(*claim.expected_verdict == (good ? analysis::Verdict::reproduced : analysis::Verdict::refuted));
+    CHECK(*claim.expected_verdict == (good ? report::Verdict::reproduced : report::Verdict::refuted));
   }
   for (const auto& entry : judges) {
     const std::string& id = entry.first;

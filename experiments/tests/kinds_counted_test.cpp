@@ -8,18 +8,19 @@
 #include "analysis/cache/simulate.h"
 #include "analysis/counters.h"
 #include "analysis/launches.h"
-#include "analysis/report/io.h"
-#include "experiments/kinds/counted_backward.h"
-#include "experiments/kinds/counted_kernel.h"
-#include "experiments/kinds/gpu_problem.h"
-#include "experiments/kinds/planned_kernel.h"
-#include "experiments/kinds/recount.h"
+#include "experiments/kinds/support/counted_backward.h"
+#include "experiments/kinds/support/counted_kernel.h"
+#include "experiments/kinds/support/gpu_problem.h"
+#include "experiments/kinds/support/planned_kernel.h"
+#include "experiments/kinds/support/recount.h"
 #include "experiments/tests/kinds_helpers.h"
 #include "gpu/entmax/pick.h"
 #include "gpu/entmax/tile_order.h"
+#include "report/io.h"
 
 using namespace splash;
 using namespace splash::analysis;
+using namespace splash::report;
 using namespace splash::experiments;
 using namespace splash::experiments::tests;
 

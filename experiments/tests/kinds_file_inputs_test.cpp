@@ -6,21 +6,21 @@
 #include <doctest/doctest.h>
 
 #include "analysis/tests/example_capture.h"
-#include "analysis/tests/example_report.h"
 #include "core/error.h"
 #include "cpu_ref/attention/forward.h"
-#include "experiments/kinds/file_inputs.h"
-#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/support/file_inputs.h"
+#include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/runner/definition.h"
 #include "experiments/tests/kinds_helpers.h"
+#include "report/tests/example_report.h"
 
 using namespace splash;
 using namespace splash::experiments;
 using namespace splash::experiments::tests;
 using splash::analysis::testing::example_value;
 using splash::analysis::testing::ExampleCapture;
-using splash::analysis::testing::ScratchFolder;
 using splash::analysis::testing::write_capture;
+using splash::report::testing::ScratchFolder;
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/kinds/inputs.h"
+#include "experiments/kinds/support/inputs.h"
 #include "experiments/runner/kind.h"
 #include "experiments/runner/value.h"
 

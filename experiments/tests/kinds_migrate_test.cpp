@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
-#include "experiments/kinds/migrate.h"
+#include "experiments/kinds/support/migrate.h"
 #include "experiments/runner/plan.h"
 #include "experiments/runner/record.h"
 #include "experiments/runner/recorded.h"
@@ -15,15 +15,15 @@ using namespace splash::experiments::tests;
 
 namespace {
 
-analysis::Column* find(analysis::Report& report, const std::string& name) {
-  for (analysis::Column& column : report.results) {
+report::Column* find(report::Report& report, const std::string& name) {
+  for (report::Column& column : report.results) {
     if (column.info.name == name) return &column;
   }
   return nullptr;
 }
 
 // A captured and a synthetic case as they were once recorded: every parameter as it was asked for.
-analysis::Report as_it_was() {
+report::Report as_it_was() {
   const std::vector<Definition> definitions{
       parse_definition("title = \"t\"\nkind = \"workload\"\n[fixed]\ninput = \"minilm\"\n", "captured",
                        "a.toml"),
@@ -32,12 +32,12 @@ analysis::Report as_it_was() {
   const auto cases = plan(definitions, false);
   std::vector<CaseResult> results(cases.size());
   results[0].numbers["support_mean"] = 6.5;
-  analysis::Report report;
+  report::Report report;
   report.results = make_table(definitions, cases, results);
   report.provenance.experiment_toml = record(definitions, false, cases);
   for (std::size_t row = 0; row < cases.size(); ++row) {
     for (const auto& [name, value] : cases[row].parameters) {
-      analysis::Column& column = *find(report, name);
+      report::Column& column = *find(report, name);
       column.info.missing_reason.clear();
       if (column.info.is_text) {
         column.texts[row] = std::get<std::string>(value);
@@ -49,8 +49,8 @@ analysis::Report as_it_was() {
   return report;
 }
 
-void add_texts(analysis::Report& report, const char* name, std::vector<std::string> texts) {
-  analysis::Column column;
+void add_texts(report::Report& report, const char* name, std::vector<std::string> texts) {
+  report::Column column;
   column.info.name = name;
   column.info.is_text = true;
   column.texts = std::move(texts);
@@ -60,7 +60,7 @@ void add_texts(analysis::Report& report, const char* name, std::vector<std::stri
 }  // namespace
 
 TEST_CASE("parameters are put right as a new run records them, results are left") {
-  analysis::Report report = as_it_was();
+  report::Report report = as_it_was();
   CHECK(report.find("length")->numbers == std::vector<double>{1024, 40});
   const Migrated migrated = migrate(report);
   CHECK(report.find("length")->numbers == std::vector<double>{512, 40});
@@ -77,7 +77,7 @@ TEST_CASE("parameters are put right as a new run records them, results are left"
 }
 
 TEST_CASE("names of kernels that were spoilt are taken from the declared kernel") {
-  analysis::Report report = as_it_was();
+  report::Report report = as_it_was();
   add_texts(report, "implementation", {"large_dims/2-split", "wmma/1-scalar"});
   add_texts(report, "kernel", {"partial_scores, long", "scalar"});
   add_texts(report, "kernel_counter", {"unnamed><float>", "64>"});
@@ -87,10 +87,10 @@ TEST_CASE("names of kernels that were spoilt are taken from the declared kernel"
 }
 
 TEST_CASE("a report that does not tell what its cases are is refused") {
-  analysis::Report report = as_it_was();
+  report::Report report = as_it_was();
   report.provenance.experiment_toml.clear();
   CHECK_THROWS_WITH_AS(migrate(report), "/provenance holds no definition of the experiment 'captured'",
                        ReportError);
-  analysis::Report empty;
+  report::Report empty;
   CHECK(migrate(empty).parameters == 0);
 }

@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
-#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/runner/plan.h"
 #include "experiments/runner/recorded.h"
 #include "experiments/runner/value.h"
@@ -278,7 +278,7 @@ TEST_CASE("a table records the data's extents, and says why a parameter is missi
       "title = \"t\"\nkind = \"workload\"\n[fixed]\ninput = \"gaussian\"\nlength = 40\n", "drawn", "b.toml");
   const std::vector<Definition> definitions{captured, gaussian};
   const auto cases = plan(definitions, false);
-  analysis::Report report;
+  report::Report report;
   report.results = make_table(definitions, cases, std::vector<CaseResult>(cases.size()));
   CHECK(report.find("length")->numbers == std::vector<double>{512, 40});
   CHECK(report.find("head_dim")->numbers == std::vector<double>{32, 64});
@@ -288,7 +288,7 @@ TEST_CASE("a table records the data's extents, and says why a parameter is missi
   CHECK(recorded_parameters(report, 0, find_kind("workload").parameters(), "workload").at("seed") ==
         Value(int64_t{1}));
   for (const double wrong : {0.5, 1e30, -1e19, std::numeric_limits<double>::infinity()}) {
-    for (analysis::Column& column : report.results)
+    for (report::Column& column : report.results)
       if (column.info.name == "seed") column.numbers[1] = wrong;
     CHECK_THROWS_WITH_AS(recorded_parameters(report, 1, find_kind("workload").parameters(), "workload"),
                          doctest::Contains("it must be an integer of at most 2^53"), ReportError);

@@ -5,8 +5,8 @@
 #include "analysis/error_metrics.h"
 #include "cpu_ref/attention/backward.h"
 #include "cpu_ref/attention/threshold_predictor.h"
-#include "experiments/kinds/reference.h"
-#include "experiments/kinds/threshold_training.h"
+#include "experiments/kinds/support/reference.h"
+#include "experiments/kinds/support/threshold_training.h"
 #include "experiments/tests/kinds_helpers.h"
 
 namespace splash::experiments::tests {

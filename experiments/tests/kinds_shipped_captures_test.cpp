@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "cpu_ref/attention/forward.h"
-#include "experiments/kinds/shipped_captures.h"
+#include "experiments/kinds/support/shipped_captures.h"
 #include "experiments/tests/kinds_helpers.h"
 
 using namespace splash;

@@ -7,15 +7,15 @@
 #include <cuda_occupancy.h>
 #include <doctest/doctest.h>
 
+#include "analysis/machine.h"
 #include "analysis/occupancy.h"
-#include "experiments/runner/machine.h"
 
 using namespace splash;
 using namespace splash::analysis;
 
 namespace {
 
-cudaOccDeviceProp properties_of(const experiments::Machine& machine) {
+cudaOccDeviceProp properties_of(const analysis::Machine& machine) {
   const Multiprocessors& m = machine.multiprocessors;
   cudaOccDeviceProp properties;
   properties.computeMajor = machine.compute_capability / 10;
@@ -41,7 +41,7 @@ TEST_CASE("occupancy is what CUDA's calculator says, for any kernel on any GPU o
   const auto pick = [&](int64_t least, int64_t most) {
     return std::uniform_int_distribution<int64_t>(least, most)(generator);
   };
-  for (const auto& machine : experiments::read_machines(SPLASH_SOURCE_DIR "/data/machines")) {
+  for (const auto& machine : analysis::read_machines(SPLASH_SOURCE_DIR "/data/machines")) {
     CAPTURE(machine.name);
     const cudaOccDeviceProp properties = properties_of(machine);
     for (int i = 0; i < 20000; ++i) {

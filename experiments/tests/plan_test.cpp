@@ -6,9 +6,9 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "core/suggest.h"
 #include "experiments/runner/hash.h"
 #include "experiments/runner/record.h"
-#include "experiments/runner/suggest.h"
 #include "experiments/tests/toy_kind.h"
 
 using namespace splash;
@@ -91,7 +91,7 @@ TEST_CASE("results become columns; what is missing is NaN with a reason") {
   std::vector<CaseResult> results;
   for (const PlannedCase& planned : cases) results.push_back(find_kind("toy").evaluate(planned.parameters));
   const auto columns = make_table(definitions, cases, results);
-  analysis::Report report;
+  report::Report report;
   report.results = columns;
 
   REQUIRE(columns.size() == 3 + 4 + 6);
@@ -104,7 +104,7 @@ TEST_CASE("results become columns; what is missing is NaN with a reason") {
   CHECK(report.find("strict")->numbers[0] == 0);
   CHECK(std::isnan(report.find("odd")->numbers[0]));
   CHECK(report.find("odd")->info.missing_reason == "n is 0");
-  const analysis::Column& series = *report.find("series");
+  const report::Column& series = *report.find("series");
   CHECK(series.width == 2);
   CHECK(series.numbers.size() == 4);
   CHECK(std::isnan(series.numbers[0]));

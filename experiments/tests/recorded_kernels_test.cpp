@@ -8,17 +8,18 @@
 #include "analysis/changes.h"
 #include "analysis/diagnosis.h"
 #include "analysis/launches.h"
+#include "analysis/machine.h"
 #include "analysis/next_steps.h"
-#include "analysis/report/io.h"
 #include "analysis/roofline.h"
 #include "analysis/scaling.h"
 #include "analysis/what_if.h"
 #include "core/error.h"
 #include "experiments/runner/diagnoses.h"
-#include "experiments/runner/machine.h"
+#include "report/io.h"
 
 using namespace splash;
 using namespace splash::analysis;
+using namespace splash::report;
 
 namespace {
 
@@ -35,8 +36,8 @@ TEST_CASE("occupancy of every recorded kernel is what CUDA's calculator said whe
   for (const char* name : kRecords) {
     CAPTURE(name);
     const Report report = recorded_report(name);
-    const auto machine = experiments::machine_of(
-        report.provenance.gpu, experiments::read_machines(SPLASH_SOURCE_DIR "/data/machines"));
+    const auto machine = analysis::machine_of(report.provenance.gpu,
+                                              analysis::read_machines(SPLASH_SOURCE_DIR "/data/machines"));
     const auto cases = kernel_cases(report);
     REQUIRE(cases.size() > 100);
     for (const KernelCase& kernel : cases) {
@@ -57,8 +58,7 @@ struct Recorded {
 
   Report report;
   Multiprocessors machine =
-      experiments::machine_of(report.provenance.gpu,
-                              experiments::read_machines(SPLASH_SOURCE_DIR "/data/machines"))
+      analysis::machine_of(report.provenance.gpu, analysis::read_machines(SPLASH_SOURCE_DIR "/data/machines"))
           .multiprocessors;
   std::vector<KernelCase> kernels = described_kernels(report, machine);
 

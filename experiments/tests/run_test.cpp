@@ -7,12 +7,12 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include "analysis/report/io.h"
-#include "analysis/report/merge.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "experiments/runner/journal.h"
 #include "experiments/tests/toy_kind.h"
+#include "report/io.h"
+#include "report/merge.h"
 
 using namespace splash;
 using namespace splash::experiments;
@@ -44,10 +44,10 @@ RunRequest request(const std::string& path, Leftover leftover = Leftover::refuse
 }
 
 // All that must not depend on when and how often a run was killed.
-std::string fingerprint(const analysis::Report& report) {
+std::string fingerprint(const report::Report& report) {
   std::string text =
       report.title + report.status + report.provenance.experiment_toml + report.provenance.input_hashes;
-  for (const analysis::Column& column : report.results) {
+  for (const report::Column& column : report.results) {
     if (!column.info.reproducible && column.info.name != "case_id") continue;
     text += fmt::format("\n{} {} {} {}:", column.info.name, column.info.units, column.info.missing_reason,
                         column.width);
@@ -55,7 +55,7 @@ std::string fingerprint(const analysis::Report& report) {
     for (const std::string& value : column.texts) text += fmt::format(" <{}>", value);
   }
   std::set<std::string> attachments;  // their order in a file is that of their names
-  for (const analysis::Attachment& a : report.attachments) {
+  for (const report::Attachment& a : report.attachments) {
     attachments.insert(fmt::format("\n{} {} {}", a.case_id, a.name, fmt::join(a.numbers, ",")));
   }
   for (const std::string& attachment : attachments) text += attachment;
@@ -65,7 +65,7 @@ std::string fingerprint(const analysis::Report& report) {
 std::string undisturbed(const Scratch& scratch) {
   const std::string path = scratch.path("undisturbed.h5");
   run(request(path));
-  return fingerprint(analysis::read_report(path));
+  return fingerprint(report::read_report(path));
 }
 
 std::string slurp(const std::string& path) {
@@ -83,7 +83,7 @@ TEST_CASE("a run writes its report and leaves no journal") {
   CHECK(outcome.reused == 0);
   CHECK(toy().evaluations == 10);
   CHECK_FALSE(fs::exists(scratch.path("deep/down/r.h5.journal")));
-  const analysis::Report report = analysis::read_report(scratch.path("deep/down/r.h5"));
+  const report::Report report = report::read_report(scratch.path("deep/down/r.h5"));
   CHECK(report.status == "complete");
   CHECK(report.cases() == 10);
   CHECK(report.attachments.size() == 2);
@@ -113,7 +113,7 @@ TEST_CASE("a journal cut anywhere, resumed, gives the report of an undisturbed r
     const RunOutcome outcome = run(request(path, Leftover::resume));
     CHECK(outcome.evaluated + outcome.reused == 10);
     CHECK(toy().evaluations == outcome.evaluated);
-    CHECK(fingerprint(analysis::read_report(path)) == expected);
+    CHECK(fingerprint(report::read_report(path)) == expected);
     CHECK_FALSE(fs::exists(path + ".journal"));
   }
 }
@@ -134,7 +134,7 @@ TEST_CASE("a case that cannot be completed is named, and what was evaluated is k
   const RunOutcome outcome = run(request(path, Leftover::resume));
   CHECK(outcome.reused == 10);
   CHECK(toy().evaluations == 0);
-  const analysis::Report report = analysis::read_report(path);
+  const report::Report report = report::read_report(path);
   CHECK(fingerprint(report) == expected);
   for (std::size_t i = 0; i < 10; ++i)
     CHECK(report.find("twice")->numbers[i] == 2 * report.find("y")->numbers[i]);
@@ -195,15 +195,15 @@ TEST_CASE("merged shards equal the whole") {
   const Scratch scratch;
   toy() = {};
   const std::string expected = undisturbed(scratch);
-  std::vector<analysis::Report> shards;
+  std::vector<report::Report> shards;
   for (int64_t i = 1; i <= 3; ++i) {
     RunRequest one = request(scratch.path(fmt::format("s{}.h5", i)));
     one.shard = {i, 3};
     run(one);
-    shards.push_back(analysis::read_report(one.report_path));
+    shards.push_back(report::read_report(one.report_path));
     CHECK(shards.back().status == "partial");
   }
-  CHECK(fingerprint(analysis::merge_reports(shards)) == expected);
+  CHECK(fingerprint(report::merge_reports(shards)) == expected);
 }
 
 TEST_CASE("several experiments share one table") {
@@ -214,7 +214,7 @@ TEST_CASE("several experiments share one table") {
   const RunOutcome outcome = run(both);
   CHECK(outcome.evaluated == 10);
   CHECK(outcome.reused == 10);  // the very same cases
-  const analysis::Report report = analysis::read_report(both.report_path);
+  const report::Report report = report::read_report(both.report_path);
   CHECK(report.cases() == 20);
   CHECK(report.find("experiment")->texts[10] == "second");
   CHECK(report.find("case_index")->numbers[10] == 0);

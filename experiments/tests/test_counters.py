@@ -138,13 +138,13 @@ def test_the_commands_leave_a_folder_of_tables_to_import(splash: Splash, case: d
     assert profile[:3] == ["ncu", "--profile-from-start", "off"]
     asked = profile[profile.index("--metrics") + 1].split(",")
     assert {"dram__bytes_read.sum", "lts__t_sectors_srcunit_tex.sum", "launch__registers_per_thread"} <= set(asked)
-    bench = profile[profile.index("build/release/gpu/gpu_bench") :]
+    bench = profile[profile.index("build/release/bin/gpu_bench") :]
     assert bench[bench.index("--variants") + 1] == VARIANT
     assert bench[bench.index("--dtype") + 1] == case["dtype"]
     assert bench[bench.index("--shape") + 1].split(",")[3:] == [
         f"{case[n]:g}" for n in ("q_len", "kv_len", "head_dim")
     ]
-    declared = (ROOT / "gpu" / "benchmark" / "main" / "gpu_bench.cpp").read_text()
+    declared = (ROOT / "experiments" / "bench" / "gpu_bench.cpp").read_text()
     every = splash("counters", LADDERS, "--command").stdout
     options = {o for bench in re.findall(r"gpu_bench (.*)", every) for o in re.findall(r"--[a-z-]+", bench)}
     assert {"--profile", "--causal", "--positions", "--alpha", "--k-keep", "--share"} <= options

@@ -29,7 +29,7 @@ class Toy : public Kind {
             {"strict", ParameterType::flag, false, "", "whether", {}}};
   }
 
-  std::vector<analysis::ColumnInfo> columns() const override {
+  std::vector<report::ColumnInfo> columns() const override {
     return {
         {.name = "y", .units = "1", .long_name = "x to the n", .formula = "x^n"},
         {.name = "odd",

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/support/gpu_problem.h"
 #include "gpu/benchmark/timing.h"
 
 namespace splash::experiments {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/support/gpu_problem.h"
 #include "gpu/entmax/attention.h"
 #include "gpu/entmax/tile_order.h"
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/runner/provenance.h"
 #include "experiments/tuning/flagship.h"
 #include "gpu/engine/attention.h"

@@ -1,4 +1,4 @@
-"""Reading in a process of its own first, as analysis/hdf5/apart.h does in C++: HDF5 crashes or hangs on some files."""
+"""Reading in a process of its own first, as report/hdf5/apart.h does in C++: HDF5 crashes or hangs on some files."""
 
 from __future__ import annotations
 

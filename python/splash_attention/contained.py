@@ -1,6 +1,6 @@
 """Whether an HDF5 file holds all that it says it holds, checked before any data is read.
 
-The rules and the sentences are those of analysis/hdf5/contained.cpp, and a test holds the two together.
+The rules and the sentences are those of report/hdf5/contained.cpp, and a test holds the two together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checksum line behind a report, as analysis/report/seal.h has it: it tells damage, not who wrote the file."""
+"""The checksum line behind a report, as report/seal.h has it: it tells damage, not who wrote the file."""
 
 from __future__ import annotations
 

@@ -245,10 +245,10 @@ def look_up(command: str, folder: Path, why: str) -> str:
     if spoken := re.search(r"-m splash_attention\.language (\w+)(.*)", command):
         unknown = set(re.findall(r"--[a-z-]+", spoken[2])) - options_of_language(spoken[1])
         assert not unknown, f"splash_attention.language {spoken[1]} has no {unknown}"
-    for target in re.findall(r"build/release/gpu/(\w+)", command):
-        assert re.search(rf"\b{target}\b", (ROOT / "gpu/CMakeLists.txt").read_text()), f"gpu/ builds no {target}"
+    for target in re.findall(r"build/release/bin/(\w+)", command):
+        assert re.search(rf"\b{target}\b", (ROOT / "experiments/CMakeLists.txt").read_text()), f"experiments/ builds no {target}"
     if re.search(r"gpu_bench ", command):
-        source = "".join(path.read_text() for path in (ROOT / "gpu").rglob("*.cpp"))
+        source = (ROOT / "experiments/bench/gpu_bench.cpp").read_text()
         for option in re.findall(r"--[a-z-]+", command):
             assert f'"{option}"' in source or f"{option}" in source, option
     if front := re.match(r"(?:\S+=\S+ )*\./splash (test|build|format|lint)\b", command):

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "experiments/kinds/gpu_problem.h"
+#include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/tuning/device_problem.h"
 #include "gpu/engine/attention.h"
 #include "gpu/engine/chooser.h"

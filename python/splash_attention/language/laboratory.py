@@ -1,5 +1,5 @@
-"""What the laboratory's experiments measure of a language model (experiments/kinds/language_model.h): methods in softmax's place, and
-models that were trained to do without it. A setting is loaded once; softmax's measure and tuning's curves are kept for its cases."""
+"""What the laboratory's experiments measure of a language model (experiments/kinds/support/language_model.h): methods in softmax's
+place, and models that were trained to do without it. A setting is loaded once; softmax's measure and tuning's curves are kept for its cases."""
 
 from __future__ import annotations
 

@@ -1,0 +1,63 @@
+#pragma once
+// Two reports of the same experiment, side by side: what changed, and is it worse?
+//
+// Cases are matched by their parameters (a case_id also covers the binary and the inputs, which are what
+// changed). Reproducible results must agree; raw times are judged by distribution-free intervals of their
+// medians.
+
+#include <string>
+#include <vector>
+
+#include "analysis/statistics.h"
+#include "report/report.h"
+
+namespace splash::analysis {
+
+enum class Difference { same, different, faster, slower, unsure };
+const char* to_string(Difference found);  // "SAME", "DIFFERENT", "FASTER", "SLOWER", "UNSURE"
+
+struct CompareOptions {
+  double relative_tolerance = 1e-9;  // of reproducible numbers: |a - b| / max(|a|, |b|)
+  double time_threshold = 0.02;      // medians less than this share apart are the same time
+  double confidence = 0.95;          // of the median intervals
+};
+
+// One reproducible result column over all matched cases.
+struct ColumnChange {
+  std::string column;
+  Difference difference = Difference::same;  // same or different
+  int64_t cases = 0, differing = 0;
+  double max_difference = 0;     // relative; infinite where one side is NaN, infinite or another text
+  double before = 0, after = 0;  // where it is largest; NaN for a text column
+  std::string worst_case;        // parameters of that case, "" where all are the same
+};
+
+// One column of raw times (units s, along `sample`, not reproducible) of one matched case.
+struct TimeChange {
+  std::string column, case_parameters;  // "head_dim=64, kv_len=4096"
+  std::string case_id_before, case_id_after;
+  Difference difference = Difference::unsure;  // same, faster, slower or unsure
+  double before = 0, after = 0;                // medians in seconds
+  Interval before_interval, after_interval;
+  double ratio = 0;  // after / before
+  std::string note;  // why it is unsure, and what spoilt the samples of a side
+};
+
+struct ClaimChange {
+  std::string id, before, after;  // verdicts; "absent" where a report does not judge the claim
+  bool regressed = false;         // it was reproduced and no longer is
+};
+
+struct Comparison {
+  int64_t matched_cases = 0;
+  std::vector<ColumnChange> columns;
+  std::vector<TimeChange> times;
+  std::vector<ClaimChange> claims;                   // only those whose verdict changed
+  std::vector<std::string> only_before, only_after;  // parameters of the cases without a partner
+  bool regressed = false;  // something is DIFFERENT or SLOWER, or a reproduced claim no longer is
+};
+
+Comparison compare_reports(const report::Report& before, const report::Report& after,
+                           const CompareOptions& options = {});
+
+}  // namespace splash::analysis

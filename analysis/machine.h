@@ -1,0 +1,45 @@
+#pragma once
+// What vendors print about their GPUs: data/machines/*.toml, one GPU a file.
+
+#include <string>
+#include <vector>
+
+#include "analysis/cache/cache.h"
+#include "analysis/occupancy.h"
+#include "core/error.h"
+
+namespace splash::analysis {
+
+// One printed figure. "dram" holds for reading and for copying (bytes read plus written).
+struct DatasheetPeak {
+  std::string ceiling;  // "dram", "l2 read", "shared read", "fma", "exponentials", "tensor"
+  std::string dtype;    // of fma and tensor
+  double value = 0;
+  std::string units;   // "bytes/s", "FLOP/s" or "1/s"
+  std::string source;  // where it is printed, and how
+};
+
+struct Machine {
+  std::string name;
+  std::vector<std::string> devices;  // the names that the driver gives it
+  int compute_capability = 0;        // 90 is 9.0
+  Multiprocessors multiprocessors{};
+  int64_t l1_bytes = 0;  // of a multiprocessor, shared memory included
+  L2Size l2{};
+  std::vector<DatasheetPeak> peaks;
+
+  // NaN where the data sheet has none. `ceiling` as gpu::MeasuredCeiling names it.
+  double peak(const std::string& ceiling, const std::string& dtype) const;
+};
+
+// Throws InvalidArgument, one sentence with file and line, for what is missing, unknown or impossible.
+Machine parse_machine(const std::string& toml, const std::string& file);
+
+// Every file of the folder; throws InvalidArgument also where the folder cannot be read or two files claim
+// one device.
+std::vector<Machine> read_machines(const std::string& folder);
+
+// The one that claims the device, as the driver names it; throws InvalidArgument where none does.
+Machine machine_of(const std::string& device, const std::vector<Machine>& machines);
+
+}  // namespace splash::analysis

@@ -1,0 +1,13 @@
+#pragma once
+// What the kind gpu-attention reports of a case.
+
+#include <vector>
+
+#include "report/report.h"
+
+namespace splash::experiments {
+
+std::vector<report::ColumnInfo> gpu_attention_columns();
+report::ColumnInfo floor_column();  // of them, floor_time
+
+}  // namespace splash::experiments

@@ -1,0 +1,48 @@
+#pragma once
+// What kinds of experiment that need Q, K and V share: the parameters that name them, and the tensors
+// themselves.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/attention_spec.h"
+#include "core/tensor.h"
+#include "experiments/kinds/support/file_inputs.h"
+#include "experiments/runner/kind.h"
+
+namespace splash::experiments {
+
+// The encoder's captured tensors, minilm.h5, as shipped_capture finds them.
+std::string captures_path();
+const std::string& captures_hash();  // of its bytes
+
+// input, text, layer, head (a captured head), call, batch_entry, scale (of a file, experiments/kinds/
+// file_inputs.h) and length, head_dim, seed, query_variance (a synthetic one), causal.
+std::vector<ParameterInfo> input_parameters();
+
+// Throws InvalidArgument: unknown input or text, layer or head out of range, a synthetic size below 1, a
+// scale without a file.
+void check_inputs(const Parameters& parameters);
+
+// Leaves what names the inputs, with the extents of a capture as they are (Kind::used).
+void keep_used_inputs(Parameters& parameters);
+
+// A hash of the captured or named file where it is read, else the synthetic recipe.
+std::string input_fingerprint(const Parameters& parameters);
+
+// One head: q, k, v are [1, 1, length, head_dim]; of a file, q may have another length. Captured values are
+// fp16 numbers, exact in double; those of files are float32.
+// The last few results are kept, so that a sweep over alpha or k_keep reads nothing twice.
+std::shared_ptr<const AttentionInputs<double>> load_inputs(const Parameters& parameters);
+
+// The words that name the inputs alone, the same for equal inputs.
+std::string input_key(const Parameters& parameters);
+
+// Shape, scale and mask of the inputs; normalizer and selection are left at their defaults.
+AttentionSpec input_spec(const Parameters& parameters, const AttentionInputs<double>& inputs);
+
+// The tokens of a captured text.
+std::vector<std::string> load_tokens(const std::string& text);
+
+}  // namespace splash::experiments

@@ -1,0 +1,41 @@
+#pragma once
+// What kinds that time calls share: how a call on a GPU is timed, and the columns of times.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/attention_spec.h"
+#include "experiments/runner/kind.h"
+#include "gpu/benchmark/timing.h"
+#include "report/report.h"
+
+namespace splash::experiments {
+
+// method, cache, samples.
+std::vector<ParameterInfo> timing_parameters();
+gpu::TimingOptions timing_of(const Parameters& parameters);
+
+// Throws InvalidArgument where they do not fit together.
+void check_timing(const Parameters& parameters);
+// Throws InvalidArgument where the parameter is not at least 1.
+void require_one(const Parameters& parameters, const std::string& name);
+
+// time, along `sample`, and its median with the interval's ends.
+std::vector<report::ColumnInfo> time_columns(const std::string& missing_reason);
+// clock_before, clock_after.
+std::vector<report::ColumnInfo> clock_columns(const std::string& missing_reason);
+// warning, version.
+std::vector<report::ColumnInfo> run_columns();
+
+// Fills time_columns, and warning where nothing stands there yet.
+void add_times(std::vector<double> seconds, CaseResult& result);
+
+// dense_equivalent_flops, the work of dense attention, and dense_equivalent_rate, over time_median.
+void add_dense_equivalent(const AttentionSpec& spec, bool backward, CaseResult& result);
+
+// Times a call of this build: also fills clock_columns and version.
+void time_call(const std::function<void()>& call, const gpu::Stream& stream, const Parameters& parameters,
+               CaseResult& result);
+
+}  // namespace splash::experiments

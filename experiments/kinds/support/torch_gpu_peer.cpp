@@ -1,0 +1,97 @@
+#include "experiments/kinds/support/torch_gpu_peer.h"
+
+#include "experiments/kinds/support/peer_process.h"
+
+namespace splash::experiments {
+namespace {
+
+nlohmann::json request_of(const std::string& backend, const std::string& dtype,
+                          const gpu::TimingOptions& timing, const std::string& key, const PeerProcess& peer) {
+  return {{"backend", backend},
+          {"dtype", dtype},
+          {"method", timing.method == gpu::TimingMethod::graph ? "graph" : "events"},
+          {"cache", timing.cache == gpu::CacheState::cold ? "cold" : "warm"},
+          {"samples", timing.samples},
+          {"budget", timing.budget_seconds},
+          {"warm_up", timing.warm_up_seconds},
+          {"key", key},
+          {"folder", peer.folder().string()}};
+}
+
+// Without the tensors that the peer leaves in its folder.
+TorchGpuResult ask(PeerProcess& peer, const nlohmann::json& request) {
+  const nlohmann::json reply = peer.ask(request);
+  TorchGpuResult result;
+  if (reply.contains("unavailable")) {
+    result.unavailable = reply.at("unavailable");
+    return result;
+  }
+  result.version = reply.at("version");
+  result.seconds = reply.at("seconds").get<std::vector<double>>();
+  result.peak_memory_bytes = reply.at("peak_memory_bytes");
+  return result;
+}
+
+}  // namespace
+
+const std::vector<std::string>& torch_gpu_backends() {
+  static const std::vector<std::string> names{"cudnn",     "flash",     "efficient",  "math",
+                                              "math-tf32", "adasplash", "adasplash2", "splash"};
+  return names;
+}
+
+const std::vector<std::string>& torch_gpu_rows_backends() {
+  static const std::vector<std::string> names{"bisection", "adasplash", "adasplash2"};
+  return names;
+}
+
+bool is_entmax_backend(const std::string& backend) {
+  return backend == "splash" || backend.starts_with("adasplash");
+}
+
+TorchGpuResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<float>& inputs,
+                                  const Tensor<float>* d_out) {
+  static PeerProcess peer("torch_gpu_attention.py");
+  static std::string sent;  // the inputs that lie in the peer's folder
+  const std::string key = job.inputs_key + (d_out != nullptr ? ", d_out" : "");
+  if (sent != key) {
+    write_tensor(peer.folder() / "q.f32", inputs.q);
+    write_tensor(peer.folder() / "k.f32", inputs.k);
+    write_tensor(peer.folder() / "v.f32", inputs.v);
+    if (d_out != nullptr) write_tensor(peer.folder() / "d_out.f32", *d_out);
+    sent = key;
+  }
+  const AttentionShape shape = inputs.shape();
+  nlohmann::json request = request_of(job.backend, job.dtype, job.timing, key, peer);
+  request["causal"] = job.causal;
+  request["alpha"] = job.alpha ? nlohmann::json(*job.alpha) : nlohmann::json();
+  request["scale"] = job.scale ? nlohmann::json(*job.scale) : nlohmann::json();
+  request["backward"] = d_out != nullptr;
+  request["shape"] = {shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len, shape.head_dim};
+  TorchGpuResult result = ask(peer, request);
+  if (!result.unavailable.empty()) return result;
+  result.out = Tensor<float>(shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
+  read_tensor(peer.folder() / "out.f32", result.out);
+  if (d_out != nullptr) {
+    result.d_q = result.out;
+    read_tensor(peer.folder() / "d_q.f32", result.d_q);
+  }
+  return result;
+}
+
+TorchGpuResult run_torch_gpu_rows(const TorchGpuRowsJob& job, const Tensor<float>& scores) {
+  static PeerProcess peer("torch_gpu_rows.py");
+  static std::string sent;
+  if (sent != job.inputs_key) write_tensor(peer.folder() / "scores.f32", scores);
+  sent = job.inputs_key;
+  nlohmann::json request = request_of(job.backend, job.dtype, job.timing, job.inputs_key, peer);
+  request["alpha"] = job.alpha;
+  request["shape"] = {scores.length(), scores.dim()};
+  TorchGpuResult result = ask(peer, request);
+  if (!result.unavailable.empty()) return result;
+  result.out = scores;
+  read_tensor(peer.folder() / "out.f32", result.out);
+  return result;
+}
+
+}  // namespace splash::experiments

@@ -1,0 +1,25 @@
+#pragma once
+// Reading in a process of its own first.
+//
+// HDF5 1.10 trusts what it reads: it crashes or hangs on some files that are damaged, or made to do that. So
+// a file is read twice: first in a child process whose memory and time are limited. If that comes to an end,
+// so does the reading that counts. docs/decisions/0029-files-are-read-apart-first.md says what was weighed.
+
+#include <functional>
+#include <string>
+
+namespace splash::report::hdf5 {
+
+// Calls `read` in a child process; what it changes there is lost. Throws what the child threw (ReportError,
+// InvalidArgument), and ReportError where it crashed, or took more memory or time than a file of that size
+// may.
+void try_apart(const std::string& path, const std::function<void()>& read);
+
+// The result of `read`, which was tried before.
+template <class Read>
+auto read_apart_first(const std::string& path, const Read& read) {
+  try_apart(path, [&] { static_cast<void>(read()); });
+  return read();
+}
+
+}  // namespace splash::report::hdf5

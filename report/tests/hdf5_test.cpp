@@ -1,0 +1,132 @@
+#include <cmath>
+#include <fstream>
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+#include "report/hdf5/file.h"
+#include "report/tests/example_report.h"
+
+using namespace splash;
+using namespace splash::report;
+using namespace splash::report::hdf5;
+using splash::report::testing::ScratchFolder;
+
+namespace {
+
+std::string captured() {
+  // The tests stand in report/tests of the source tree.
+  const std::filesystem::path source = std::filesystem::path(__FILE__).parent_path();
+  return source / "../../data/captures/minilm.h5";
+}
+
+void save(const File& file, const std::string& path) {
+  const std::vector<std::byte> image = file.image();
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(image.data()), static_cast<std::streamsize>(image.size()));
+}
+
+}  // namespace
+
+TEST_CASE("numbers, texts and attributes come back") {
+  const ScratchFolder folder;
+  const std::string path = folder.file("x.h5");
+  {
+    const File file = File::in_memory("x");
+    Group group = file.root().create_group("zebra");
+    Dataset numbers = group.create_doubles("numbers", {2, 3}, std::vector<double>{1, 2, 3, 4, 5, 1e300});
+    numbers.set_text("units", "µs");
+    numbers.set_integer("count", -5);
+    group.create_integers("integers", {2}, std::vector<int64_t>{INT64_MIN, INT64_MAX});
+    group.create_texts("texts", {3}, std::vector<std::string>{"", "ä", "two\nlines"});
+    file.root().create_group("ant");
+    save(file, path);
+  }
+  const Group root = File::open(path).root();
+  CHECK(root.names() == std::vector<std::string>{"zebra", "ant"});  // in order of creation
+  const Dataset numbers = root.dataset("zebra/numbers");
+  CHECK(numbers.extents() == Extents{2, 3});
+  CHECK(numbers.doubles() == std::vector<double>{1, 2, 3, 4, 5, 1e300});
+  CHECK(numbers.text_attribute("units") == "µs");
+  CHECK(numbers.integer_attribute("count") == -5);
+  CHECK(numbers.number_attribute("count") == -5.0);
+  CHECK(numbers.text_attribute("none", "else") == "else");
+  CHECK(root.dataset("zebra/integers").integers() == std::vector<int64_t>{INT64_MIN, INT64_MAX});
+  CHECK(root.dataset("zebra/texts").texts() == std::vector<std::string>{"", "ä", "two\nlines"});
+  CHECK(root.has("zebra/texts"));
+  CHECK(!root.has("zebra/none"));
+  CHECK(!root.has("none/none"));
+  CHECK(root.is_group("zebra"));
+  CHECK(!root.is_group("zebra/texts"));
+}
+
+TEST_CASE("large arrays go through chunks and compression") {
+  const ScratchFolder folder;
+  std::vector<double> numbers(1000 * 700);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<double>(i % 1000);
+  const File file = File::in_memory("x");
+  file.root().create_doubles("tall", {1000, 700}, numbers);
+  file.root().create_doubles("wide", {1, 700000}, numbers);
+  save(file, folder.file("x.h5"));
+  CHECK(std::filesystem::file_size(folder.file("x.h5")) < 1000000);
+  CHECK(File::open(folder.file("x.h5")).root().dataset("tall").doubles() == numbers);
+  CHECK(File::open(folder.file("x.h5")).root().dataset("wide").doubles() == numbers);
+}
+
+TEST_CASE("what is wrong is said in one sentence") {
+  const ScratchFolder folder;
+  const File file = File::in_memory("x");
+  file.root().create_doubles("numbers", {2}, std::vector<double>{1, 2});
+  file.root().create_text("text", "t");
+  save(file, folder.file("x.h5"));
+  const Group root = File::open(folder.file("x.h5")).root();
+  CHECK_THROWS_WITH_AS(root.dataset("none"), doctest::Contains("there is no dataset /none"), ReportError);
+  CHECK_THROWS_WITH_AS(root.group("none"), doctest::Contains("there is no group /none"), ReportError);
+  CHECK_THROWS_WITH_AS(root.group("text"), doctest::Contains("/text is not a readable group"), ReportError);
+  CHECK_THROWS_WITH_AS(root.dataset("text").doubles(), doctest::Contains("holds text, where numbers"),
+                       ReportError);
+  CHECK_THROWS_WITH_AS(root.dataset("numbers").texts(), doctest::Contains("holds numbers, where texts"),
+                       ReportError);
+  CHECK_THROWS_WITH_AS(root.dataset("numbers").integers(), doctest::Contains("where integers"), ReportError);
+  CHECK_THROWS_WITH_AS(root.dataset("text").text_attribute("u"), doctest::Contains("no attribute u"),
+                       ReportError);
+  CHECK_THROWS_AS(root.dataset("numbers").floats({2}), InvalidArgument);
+  CHECK_THROWS_AS(root.dataset("numbers").floats({0, 0}), InvalidArgument);
+  CHECK_THROWS_AS(file.root().create_group("a/b"), InvalidArgument);
+  CHECK_THROWS_AS(file.root().create_group(""), InvalidArgument);
+  CHECK_THROWS_AS(file.root().create_integers("x", {3}, std::vector<int64_t>{1}), InvalidArgument);
+  CHECK_THROWS_AS(file.root().create_text("text", "again"), ReportError);
+  CHECK_THROWS_AS(File::open(folder.file("none.h5")), ReportError);
+}
+
+TEST_CASE("the captured queries are read from 16-bit floats") {
+  const FloatArray whole = read_floats(captured(), "gpl-3/q");
+  REQUIRE(whole.extents.size() == 4);
+  CHECK(whole.extents[0] == 6);
+  CHECK(whole.extents[1] == 12);
+  CHECK(whole.extents[3] == 32);
+  CHECK(whole.values.size() == static_cast<size_t>(element_count(whole.extents)));
+
+  const FloatArray head = read_floats(captured(), "gpl-3/q", {3, 7});
+  CHECK(head.extents == Extents{whole.extents[2], whole.extents[3]});
+  const size_t start = (3 * 12 + 7) * head.values.size();
+  CHECK(
+      std::equal(head.values.begin(), head.values.end(), whole.values.begin() + static_cast<int64_t>(start)));
+  double largest = 0;
+  for (const float value : head.values) {
+    largest = std::max(largest, static_cast<double>(std::abs(value)));
+    if (std::abs(value) < 0x1p-14f) continue;
+    const double scaled = std::ldexp(static_cast<double>(value), 10 - std::ilogb(value));
+    REQUIRE(scaled == std::round(scaled));  // 11 significant bits
+  }
+  CHECK(largest > 0.1);
+  CHECK(largest < 100);
+
+  const std::vector<std::string> tokens = read_texts(captured(), "gpl-3/token");
+  CHECK(static_cast<int64_t>(tokens.size()) == whole.extents[2]);
+  CHECK(tokens.front() == "[CLS]");
+  CHECK(contains(captured(), "gpl-3/k"));
+  CHECK(!contains(captured(), "gpl-2/k"));
+  CHECK(read_names(captured(), "gpl-3").size() > 5);
+  CHECK(File::open(captured()).root().number_attribute("scale") == doctest::Approx(1 / std::sqrt(32.0)));
+}
