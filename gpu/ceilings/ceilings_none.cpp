@@ -1,13 +1,12 @@
 // What a build without CUDA answers.
 
-#include "core/error.h"
 #include "gpu/ceilings/ceilings.h"
-#include "gpu/device.h"
+#include "gpu/no_device.h"
 
 namespace splash::gpu {
 
 std::vector<MeasuredCeiling> measure_ceilings(int /*device*/) {
-  throw NotBuilt("no CUDA device: " + device_unavailable_reason());
+  no_device();
 }
 
 }  // namespace splash::gpu

@@ -1,21 +1,9 @@
-// What a build without CUDA answers: there is no device, so nothing gets past the first call.
+// The engine of a build without CUDA: there is no device, so every first call throws NotBuilt.
 
-#include "core/error.h"
-#include "gpu/benchmark/timing.h"
-#include "gpu/device.h"
 #include "gpu/engine/attention.h"
-#include "gpu/entmax/attention.h"
-#include "gpu/entmax/forward.h"
-#include "gpu/entmax/rows.h"
+#include "gpu/no_device.h"
 
 namespace splash::gpu {
-namespace {
-
-[[noreturn]] void no_device() {
-  throw NotBuilt("no CUDA device: " + device_unavailable_reason());
-}
-
-}  // namespace
 
 Stream::Stream() {
   no_device();
@@ -64,47 +52,6 @@ void PreparedAttention::enqueue(const DeviceTensorView& /*q*/, const DeviceTenso
   no_device();
 }
 KernelResources kernel_resources(const KernelLaunch& /*launch*/) {
-  no_device();
-}
-
-entmax::EntmaxAttention::EntmaxAttention(AttentionSpec /*spec*/, Dtype dtype, const Stream& stream,
-                                         int64_t /*capacity*/, ForwardPath /*path*/,
-                                         const std::optional<Tuning>& /*tuning*/)
-    : dtype_(dtype), stream_(&stream) {
-  no_device();
-}
-void entmax::EntmaxAttention::forward(const DeviceTensorView& /*q*/, const DeviceTensorView& /*k*/,
-                                      const DeviceTensorView& /*v*/, const DeviceTensorView& /*out*/) {
-  no_device();
-}
-bool entmax::EntmaxAttention::ensure_stored() {
-  no_device();
-}
-void entmax::EntmaxAttention::backward(const DeviceTensorView& /*q*/, const DeviceTensorView& /*k*/,
-                                       const DeviceTensorView& /*v*/, const DeviceTensorView& /*d_out*/,
-                                       const DeviceTensorView& /*d_q*/, const DeviceTensorView& /*d_k*/,
-                                       const DeviceTensorView& /*d_v*/, float* /*d_alpha*/,
-                                       StoreCheck /*check*/) {
-  no_device();
-}
-int64_t entmax::EntmaxAttention::support_entries() const {
-  no_device();
-}
-int64_t entmax::forward_workspace_bytes(const AttentionSpec& /*spec*/, Dtype /*dtype*/,
-                                        const Tuning& /*tuning*/) {
-  no_device();
-}
-void entmax::enqueue_forward(const AttentionSpec& /*spec*/, Dtype /*dtype*/,
-                             const ForwardArguments& /*arguments*/) {
-  no_device();
-}
-void entmax::entmax_rows(Dtype /*dtype*/, const void* /*scores*/, const double* /*alpha*/, int64_t /*alphas*/,
-                         int64_t /*rows*/, int64_t /*n*/, void* /*p*/, StreamHandle /*stream*/) {
-  no_device();
-}
-
-Timing time_on_device(const std::function<void()>& /*enqueue*/, const Stream& /*stream*/,
-                      const TimingOptions& /*options*/) {
   no_device();
 }
 

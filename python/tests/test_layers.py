@@ -9,28 +9,35 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # room -> the rooms that it may include besides itself. The rooms stand in order: what stands below uses what stands above.
 # The longest name that a file's path begins with is its room.
+GPU = {"gpu", "gpu/engine", "gpu/benchmark", "gpu/ceilings", "gpu/entmax"}
 ALLOWED = {
     "core": set(),
     "cpu_ref": {"core"},
     "gpu": {"core"},
+    "gpu/arch": {"core", "gpu"},
+    "gpu/engine": {"core", "gpu"},
+    "gpu/benchmark": {"core", "gpu", "gpu/engine"},
+    "gpu/ceilings": {"core", "gpu", "gpu/arch", "gpu/engine", "gpu/benchmark"},
+    "gpu/entmax": {"core", "gpu", "gpu/arch", "gpu/engine"},
+    "gpu/ladders": {"core", "gpu", "gpu/arch", "gpu/engine"},
     "report": {"core"},
     "analysis": {"core", "report"},
-    "experiments/runner": {"core", "cpu_ref", "gpu", "report", "analysis"},
+    "experiments/runner": {"core", "cpu_ref", *GPU, "report", "analysis"},
     "experiments/claims": {"core", "report", "analysis", "experiments/runner"},
-    "experiments/kinds/support": {"core", "cpu_ref", "gpu", "report", "analysis", "experiments/runner"},
-    "experiments/kinds": {"core", "cpu_ref", "gpu", "report", "analysis", "experiments/runner", "experiments/kinds/support"},
-    "experiments/tuning": {"core", "gpu", "analysis", "experiments/runner", "experiments/kinds/support"},
-    "experiments/bench": {"core", "gpu", "analysis"},
+    "experiments/kinds/support": {"core", "cpu_ref", *GPU, "report", "analysis", "experiments/runner"},
+    "experiments/kinds": {"core", "cpu_ref", *GPU, "report", "analysis", "experiments/runner", "experiments/kinds/support"},
+    "experiments/tuning": {"core", *GPU, "analysis", "experiments/runner", "experiments/kinds/support"},
+    "experiments/bench": {"core", *GPU, "analysis"},
     "experiments/cli": {
-        *("core", "cpu_ref", "gpu", "report", "analysis"),
+        *("core", "cpu_ref", *GPU, "report", "analysis"),
         *("experiments/runner", "experiments/claims", "experiments/kinds/support", "experiments/tuning"),
     },
-    "python": {"core", "cpu_ref", "gpu"},
-    "fuzz": {"core", "gpu", "report", "analysis", "experiments/runner", "experiments/claims"},
+    "python": {"core", "cpu_ref", *GPU},
+    "fuzz": {"core", *GPU, "report", "analysis", "experiments/runner", "experiments/claims"},
 }
 TESTS_MAY_ALSO = {  # of the tests of a room, whose helpers stand in tests/ too
-    "gpu": {"cpu_ref", "analysis"},  # oracles, and how far a kernel is from them
-    "experiments": {"core", "cpu_ref", "gpu", "report", "analysis", "experiments/runner", "experiments/claims"}
+    "gpu": {*GPU, "gpu/arch", "gpu/ladders", "cpu_ref", "analysis"},  # oracles, and how far a kernel is from them
+    "experiments": {"core", "cpu_ref", *GPU, "report", "analysis", "experiments/runner", "experiments/claims"}
     | {"experiments/kinds/support", "experiments/kinds", "experiments/tuning"},
     "fuzz": {"report", "analysis"},  # seeds are the examples of the tests
 }
@@ -55,7 +62,7 @@ def wrong_includes(path: str, text: str) -> list[str]:
     for header in includes(text):
         if header.split("/")[0] not in TOP:
             continue  # generated, or beside the file
-        if "/tests/" in header and is_test and header.split("/")[0] in {top, *allowed}:
+        if "/tests/" in header and is_test and header.split("/")[0] in {top, *allowed}:  # helpers of tests
             continue
         other = room_of(header)
         if "/tests/" in header or (other != room and other not in allowed):
@@ -83,6 +90,7 @@ def test_the_rooms_stand_in_order():
         ("analysis/counters.cpp", "gpu/device.h"),
         ("core/text.cpp", "report/report.h"),
         ("gpu/engine/trace.cpp", "experiments/runner/kind.h"),
+        ("gpu/engine/engine_none.cpp", "gpu/entmax/attention.h"),
         ("experiments/runner/run.cpp", "experiments/kinds/support/timing.h"),
         ("experiments/kinds/support/timing.cpp", "experiments/kinds/gradient.h"),
         ("report/read.cpp", "report/tests/example_report.h"),
