@@ -1,6 +1,6 @@
 """What the figures of the documents are.
 
-    python -m splash_attention.figures docs/figures.py README.md docs/questions/*.md
+    python -m splash_laboratory.documents.figures docs/figures.py README.md docs/questions/*.md
 
 Of each passage, in the order of its numerals, a number read from data/reports, or the reason why it is none of theirs.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from splash_attention.figures import Records
+from splash_laboratory.documents.figures import Records
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = Records(ROOT / "data" / "reports")

@@ -40,9 +40,9 @@ sys.path.insert(0, str(root / "python"))
 import numpy as np
 from IPython.display import Markdown
 
-from splash_attention import recorded_report
-from splash_attention.plots import FIGURES
-from splash_attention.plots.data import cases_with, levels, nearest, real_input, where
+from splash_laboratory import recorded_report
+from splash_laboratory.plots import FIGURES
+from splash_laboratory.plots.data import cases_with, levels, nearest, real_input, where
 
 report = recorded_report(root)
 accuracy = real_input(cases_with(report, "k_keep", "scope", "alpha", "nmse_vs_entmax", "nmse_vs_softmax"))

@@ -41,8 +41,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Markdown
 
-from splash_attention import open_report, recorded_report
-from splash_attention.plots import FIGURES, style
+from splash_laboratory import open_report, recorded_report
+from splash_laboratory.plots import FIGURES, style
 
 report = recorded_report(root)
 gpu_path = root / "data" / "reports" / "ladders-h200.h5"

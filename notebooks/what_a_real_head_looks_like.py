@@ -33,10 +33,10 @@ sys.path.insert(0, str(root / "python"))
 import numpy as np
 from IPython.display import Markdown
 
-from splash_attention import recorded_report
-from splash_attention.plots import FIGURES, NotInReport
-from splash_attention.plots.data import levels, where
-from splash_attention.plots.maps import all_keys
+from splash_laboratory import recorded_report
+from splash_laboratory.plots import FIGURES, NotInReport
+from splash_laboratory.plots.data import levels, where
+from splash_laboratory.plots.maps import all_keys
 
 report = recorded_report(root)
 

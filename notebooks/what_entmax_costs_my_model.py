@@ -39,7 +39,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from splash_attention.language import Method, compare, convert, load_converted, load_model, measure_curves, perplexity
 from splash_attention.language.conversion import Plan
 from splash_attention.language.tuning import candidates
-from splash_attention.plots.language import family_of, perplexity_against_keys, support_maps
+from splash_laboratory.plots.language import family_of, perplexity_against_keys, support_maps
 
 # %% [markdown]
 # ## The model and its text

@@ -40,10 +40,10 @@ sys.path.insert(0, str(root / "python"))
 import numpy as np
 from IPython.display import Markdown
 
-from splash_attention import recorded_report
-from splash_attention.plots import FIGURES, NotInReport
-from splash_attention.plots.data import cases_with, levels, nearest, where
-from splash_attention.plots.solvers import comparable
+from splash_laboratory import recorded_report
+from splash_laboratory.plots import FIGURES, NotInReport
+from splash_laboratory.plots.data import cases_with, levels, nearest, where
+from splash_laboratory.plots.solvers import comparable
 
 report = recorded_report(root)
 solvers = cases_with(report, "solver", "alpha", "n", "iterations_mean", "residual_max")

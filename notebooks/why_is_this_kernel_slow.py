@@ -33,8 +33,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from IPython.display import Markdown
 
-from splash_attention import open_report
-from splash_attention.plots import FIGURES
+from splash_laboratory import open_report
+from splash_laboratory.plots import FIGURES
 
 report = open_report(os.environ.get("SPLASH_GPU_REPORT", root / "data" / "reports" / "ladders-h200.h5"))
 results = report.results

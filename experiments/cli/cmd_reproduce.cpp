@@ -35,8 +35,8 @@ std::vector<Definition> reproducible_definitions(const std::vector<Claim>& claim
   return definitions;
 }
 
-// What a module of the Python package makes of the report: a folder of plots, a page. The report stands by
-// itself, so what cannot be made is told, not failed on: then "".
+// What a module of the laboratory in Python makes of the report: a folder of plots, a page. The report stands
+// by itself, so what cannot be made is told, not failed on: then "".
 std::string made_by(const std::string& module, const std::string& report, const std::string& output,
                     const Words& more = {}) {
   const std::string python = python_program();
@@ -48,14 +48,14 @@ std::string made_by(const std::string& module, const std::string& report, const 
   const char* path = std::getenv("PYTHONPATH");
   const std::string modules =
       project_root() + "/python" + (path != nullptr && *path != '\0' ? std::string(":") + path : "");
-  Words words{python, "-m", "splash_attention." + module, report, "--out", output};
+  Words words{python, "-m", "splash_laboratory." + module, report, "--out", output};
   words.insert(words.end(), more.begin(), more.end());
   const int code = run_program(words, {{"PYTHONPATH", modules}}, false);
   if (code == 0) return output;
   if (code == 127) {
     narrate("no {}: {} could not be started", output, python);
   } else {
-    narrate("no {}: splash_attention.{} ended with code {}", output, module, code);
+    narrate("no {}: splash_laboratory.{} ended with code {}", output, module, code);
   }
   return "";
 }

@@ -1,4 +1,4 @@
-"""What another attention costs a language model: splash_attention.language.laboratory for the kinds model-perplexity and model-conversion.
+"""What another attention costs a language model: splash_laboratory.language_model for the kinds model-perplexity and model-conversion.
 
 Reads one JSON object a line: ask (check, to_fetch, fetch, fingerprint, perplexity or conversion), setting (the fields of
 setting.Setting), and method, plan, seconds. Answers one a line: {"answer": …}, {"refused": why what was asked for cannot be}, or
@@ -11,7 +11,9 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "python"))  # behind an installed package
 
-from splash_attention.language import packages, setting  # noqa: E402
+from splash_attention.language import packages  # noqa: E402
+from splash_attention.language.plan import Plan  # noqa: E402
+from splash_laboratory.language_model import setting  # noqa: E402
 
 
 class Peer:
@@ -38,15 +40,15 @@ class Peer:
         except setting.Unavailable as error:
             raise Missing(str(error)) from error
 
-        from splash_attention.language import laboratory
+        from splash_laboratory.language_model.loaded_setting import LoadedSetting
 
         try:
             if self.loaded is None or self.loaded.setting != asked:
                 self.loaded = None  # frees the last one before the next is loaded
-                self.loaded = laboratory.Laboratory(asked)
+                self.loaded = LoadedSetting(asked)
             if job["ask"] == "perplexity":
                 return self.loaded.measure(job["method"])
-            return self.loaded.convert(laboratory.Plan.parse(job["plan"]), job["seconds"])
+            return self.loaded.convert(Plan.parse(job["plan"]), job["seconds"])
         except torch.OutOfMemoryError as error:
             raise Missing(str(error).splitlines()[0]) from error
 

@@ -15,9 +15,9 @@ import pytest
 
 from conftest import ROOT, Splash
 from hostile_files import HOSTILE, SECRET, make_hostile
-from splash_attention import ReportError, open_report
-from splash_attention.page.cli import main as page
-from splash_attention.seal import Seal, check_seal, seal, unsealed
+from splash_laboratory import ReportError, open_report
+from splash_laboratory.page.cli import main as page
+from splash_attention.files.seal import Seal, check_seal, seal, unsealed
 
 CEILINGS = ROOT / "data" / "reports" / "ceilings-h200.h5"
 LADDERS = ROOT / "data" / "reports" / "ladders-h200.h5"

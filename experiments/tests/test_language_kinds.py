@@ -19,9 +19,9 @@ from tiny_llama import llama, windows  # noqa: E402
 
 from splash_attention.language import Method, compare  # noqa: E402
 from splash_attention.language.cache import cache_folder  # noqa: E402
-from splash_attention.language.laboratory import Laboratory  # noqa: E402
+from splash_laboratory.language_model.loaded_setting import LoadedSetting  # noqa: E402
 from splash_attention.language.plan import Plan  # noqa: E402
-from splash_attention.language.setting import Setting  # noqa: E402
+from splash_laboratory.language_model.setting import Setting  # noqa: E402
 from splash_attention.language.texts import PARTS, Texts  # noqa: E402
 
 PERPLEXITY = """\
@@ -94,7 +94,7 @@ def test_training_goes_on_where_it_stopped(tiny: Splash, monkeypatch: pytest.Mon
     monkeypatch.setenv("SPLASH_CACHE", str(tiny.folder / "cache"))  # a part of the training without the program: as after a stop
     asked = Setting(str(tiny.folder / "tiny"), str(tiny.folder / "tokens.npz"), "held_out", 40, 3, 2, "cpu", "auto")
     with pytest.raises(TimeoutError, match="at step 1 of 6; --resume goes on with it"):
-        Laboratory(asked).convert(Plan.parse(plan), 1e-6)
+        LoadedSetting(asked).convert(Plan.parse(plan), 1e-6)
     definition(tiny, CONVERSION, [plan])
     with run(tiny) as file:
         found = file["results"]

@@ -1,4 +1,4 @@
-"""Exact α-entmax sparse attention for PyTorch, NumPy and what speaks DLPack, and the laboratory's reports and plots.
+"""Exact α-entmax sparse attention for PyTorch, NumPy and what speaks DLPack.
 
     from splash_attention import entmax, splash_attention, AdaptiveSplashAttention
 """
@@ -9,17 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from splash_attention.aux import Aux
+    from splash_attention.auxiliary import Aux
     from splash_attention.captures import capture, read_capture
     from splash_attention.functional import entmax, entmax15, sparsemax, splash_attention
     from splash_attention.language.training import convert
     from splash_attention.language.tuning import tune
     from splash_attention.module import AdaptiveSplashAttention
-    from splash_attention.reports import Report, ReportError, open_report, recorded_report
 
-# Found when they are asked for: reports need h5py and xarray, the module PyTorch, the functions the built extension.
+# Found when they are asked for: captures need h5py, the module PyTorch, the functions the built extension.
 _HOMES = {
-    "Aux": "aux",
+    "Aux": "auxiliary",
     "convert": "language.training",
     "tune": "language.tuning",
     "capture": "captures",
@@ -29,19 +28,13 @@ _HOMES = {
     "sparsemax": "functional",
     "splash_attention": "functional",
     "AdaptiveSplashAttention": "module",
-    "Report": "reports",
-    "ReportError": "reports",
-    "open_report": "reports",
-    "recorded_report": "reports",
 }
 # What of these belongs to which extra of this package.
 _EXTRAS = {
     "torch": "torch",
     "transformers": "language",
     "safetensors": "language",
-    "h5py": "reports",
-    "h5netcdf": "reports",
-    "xarray": "reports",
+    "h5py": "captures",
 }
 __all__ = list(_HOMES)
 

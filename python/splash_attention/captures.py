@@ -4,7 +4,7 @@
         model(**tokenizer(text, return_tensors="pt"))
     q, k, v, scale, causal = read_capture("heads.h5", layer=12)
 
-    python -m splash_attention.bench --inputs heads.h5 --layer 12
+    python -m splash_laboratory.bench --inputs heads.h5 --layer 12
     splash run my-heads.toml                          (with input = "heads.h5")
 
 Tensors that another program wrote become such a file (tensor_files.py says which names and shapes are taken):
@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Any
 import h5py
 
 from splash_attention import checks
-from splash_attention.apart import NotReadError, try_apart
-from splash_attention.contained import NotContainedError, require_contained
-from splash_attention.printable import one_line
-from splash_attention.seal import Seal, check_seal, seal
+from splash_attention.files.apart import NotReadError, try_apart
+from splash_attention.files.contained import NotContainedError, require_contained
+from splash_attention.files.printable import one_line
+from splash_attention.files.seal import Seal, check_seal, seal
+from splash_attention.files.whole_file import prepare_place, whole_file
 from splash_attention.tensor_files import ENDINGS, LAYOUTS, SCHEMA, cached_capture, convert, write_heads, write_numbers
-from splash_attention.whole_file import prepare_place, whole_file
 
 if TYPE_CHECKING:  # files are converted without PyTorch
     from torch import Tensor

@@ -11,16 +11,16 @@ _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 def _backend(array: Any) -> Any:
     if checks.is_tensor(array):
-        from splash_attention import torch_functional
+        from splash_attention.backends.torch import functional
 
-        return torch_functional
+        return functional
     if hasattr(type(array), "__dlpack_device__") and array.__dlpack_device__()[0] in _CUDA:
-        from splash_attention import gpu_arrays
+        from splash_attention.backends import gpu_arrays
 
         return gpu_arrays
-    from splash_attention import arrays
+    from splash_attention.backends import host_arrays
 
-    return arrays
+    return host_arrays
 
 
 def entmax(x: Any, alpha: Any = 1.5, dim: int = -1) -> Any:

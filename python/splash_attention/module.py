@@ -8,10 +8,12 @@ from typing import Any, Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from splash_attention import arrays, checks, k_keep_adaptation, torch_calls, torch_cuda
-from splash_attention.aux import Aux
-from splash_attention.torch_functional import as_autocast_has_it, make_aux, problem_of
-from splash_attention.torch_ops import TABLES
+from splash_attention import checks, k_keep_adaptation
+from splash_attention.auxiliary import Aux
+from splash_attention.backends import host_arrays
+from splash_attention.backends.torch import calls, cuda
+from splash_attention.backends.torch.functional import as_autocast_has_it, make_aux, problem_of
+from splash_attention.backends.torch.operators import TABLES
 
 ALPHA_LOW, ALPHA_HIGH = 1.05, 2.0  # between them a learned alpha stays
 _NAMES = ("Q", "K", "V")
@@ -120,10 +122,10 @@ class AdaptiveSplashAttention(nn.Module):
 
     def _alpha_values(self, alpha: Any) -> list[float]:
         values = checks.as_alpha(alpha)
-        values = arrays.to_alpha(values.detach().cpu().double() if isinstance(values, Tensor) else values)
+        values = host_arrays.to_alpha(values.detach().cpu().double() if isinstance(values, Tensor) else values)
         values = [values] if type(values) is float else values.reshape(-1).tolist()
         for value in values:
-            arrays.to_alpha(value)
+            host_arrays.to_alpha(value)
         heads = self.num_heads or 1
         if len(values) not in (1, heads):
             raise ValueError(f"alpha has {len(values)} entries; allowed: 1, or num_heads, which is {heads}")
@@ -147,7 +149,7 @@ class AdaptiveSplashAttention(nn.Module):
         alpha = None if self.learn_alpha else self.fixed_alpha
         if type(alpha) is Tensor and not alpha.is_meta and not alpha.is_inference():
             values = alpha.tolist()
-            if len(values) == 1 or not all(map(torch_cuda.takes_alpha, values)):
+            if len(values) == 1 or not all(map(cuda.takes_alpha, values)):
                 self._number = (values[0] if len(values) == 1 else values, alpha, alpha._version)
 
     @property
@@ -289,7 +291,7 @@ class AdaptiveSplashAttention(nn.Module):
         if self.threshold_mode == "direct":
             return self._direct(Q, K, V, problem)
         counted = learns or not Q.is_cuda  # on a GPU counting costs, so it waits for whoever asks
-        out, tau, support, peak = torch_calls.attention(Q, K, V, *problem, with_peak=learns, counted=counted)
+        out, tau, support, peak = calls.attention(Q, K, V, *problem, with_peak=learns, counted=counted)
         self._call = (Q.detach(), K.detach(), tau, support if counted else None, problem)
         self._loss = self._threshold_loss(Q, K, peak, problem) if learns else None
         return out
@@ -336,12 +338,12 @@ class AdaptiveSplashAttention(nn.Module):
     def _direct(self, Q: Tensor, K: Tensor, V: Tensor, problem: tuple[Any, ...]) -> Tensor:
         offsets = self._predicted(Q, K, problem).detach().expand(Q.shape[:3]).contiguous()
         direct = (*problem[:-2], offsets, problem[-1])
-        out, tau, support, _ = torch_calls.attention(Q, K, V, *direct, counted=not Q.is_cuda)
+        out, tau, support, _ = calls.attention(Q, K, V, *direct, counted=not Q.is_cuda)
         self._call = (Q.detach(), K.detach(), tau, None if Q.is_cuda else support, direct)
         self._loss = None
         if self.training:
             with torch.no_grad():
-                peak = torch_calls.attention(Q, K, V, *problem, with_peak=True)[3]
+                peak = calls.attention(Q, K, V, *problem, with_peak=True)[3]
             self._loss = self._threshold_loss(Q, K, peak, problem)
         return out
 
@@ -353,7 +355,7 @@ class AdaptiveSplashAttention(nn.Module):
         Q, K, tau, support, problem = self._call
         if support is None:
             with torch.no_grad():
-                _, tau, support, _ = torch_calls.attention(Q, K, K, *problem, counted=True)
+                _, tau, support, _ = calls.attention(Q, K, K, *problem, counted=True)
             self._call = (Q, K, tau, support, problem)
         return make_aux(Q, K, tau, support, problem)
 

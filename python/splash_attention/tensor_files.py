@@ -19,10 +19,10 @@ import h5py
 import numpy as np
 
 from splash_attention import checks
-from splash_attention.apart import NotReadError, try_apart
-from splash_attention.printable import one_line
-from splash_attention.seal import Seal, check_seal, seal
-from splash_attention.whole_file import prepare_place, whole_file
+from splash_attention.files.apart import NotReadError, try_apart
+from splash_attention.files.printable import one_line
+from splash_attention.files.seal import Seal, check_seal, seal
+from splash_attention.files.whole_file import prepare_place, whole_file
 
 SCHEMA = "splash capture 1"
 ENDINGS = (".npz", ".safetensors", ".pt")

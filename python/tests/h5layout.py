@@ -6,8 +6,8 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from splash_attention import writing
-from splash_attention.writing import TEXT, Table, described
+from splash_laboratory import report_writer
+from splash_laboratory.report_writer import TEXT, Table, described
 
 README = """A report of Adaptive Splash, made by python/tests/make_report.py: numbers for tests, not a study.
 
@@ -32,7 +32,7 @@ def write_report(
     provenance: dict[str, str | int],
 ) -> None:
     """attachments: case id -> name -> array [query, key], both labelled by `tokens`."""
-    writing.write_report(path, "A report for tests", README, tables, wide, provenance)
+    report_writer.write_report(path, "A report for tests", README, tables, wide, provenance)
     with h5py.File(path, "r+") as file:
         held = file.create_group("attachments")
         held.attrs["long_name"] = "arrays of single cases, one group a case_id"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from splash_attention.claim_tables import fill
-from splash_attention.ladder_tables import LadderError
-from splash_attention.reports import Report
+from splash_laboratory.documents.claim_tables import fill
+from splash_laboratory.documents.ladder_tables import LadderError
+from splash_laboratory.reports import Report
 
 DOCUMENT = "# Claims\n\n<!-- claims P1 -->\nold words\n<!-- end of claims -->\n\nthe end\n"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from splash_attention.reports import open_report
+from splash_laboratory.reports import open_report
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
@@ -14,7 +14,7 @@ DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
 
 @pytest.mark.parametrize("name", ["ladder_tables", "milestone_tables", "peer_tables", "claim_tables", "model_tables"])
 def test_usage(name, capsys):
-    assert importlib.import_module(f"splash_attention.{name}").main([]) == 2
+    assert importlib.import_module(f"splash_laboratory.documents.{name}").main([]) == 2
     assert "usage" in capsys.readouterr().err
 
 
@@ -32,10 +32,10 @@ def test_usage(name, capsys):
     ],
 )
 def test_the_documents_hold_what_the_recorded_report_says(name, recorded, least):
-    module, report = importlib.import_module(f"splash_attention.{name}"), open_report(ROOT / "data" / "reports" / recorded)
+    module, report = importlib.import_module(f"splash_laboratory.documents.{name}"), open_report(ROOT / "data" / "reports" / recorded)
     tables = 0
     for document in DOCUMENTS:
         text = document.read_text()
         tables += len(re.findall(module.MARKER, text))
-        assert module.fill(text, report) == text, f"{document.name}: python -m splash_attention.{name} writes it anew"
+        assert module.fill(text, report) == text, f"{document.name}: python -m splash_laboratory.documents.{name} writes it anew"
     assert tables >= least

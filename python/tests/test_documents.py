@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from splash_attention.reports import open_report
+from splash_laboratory.reports import open_report
 
 from documented import ROOT, Found, code, commands, examples_of_help, options_of
 
@@ -93,7 +93,7 @@ NOT_RUN = {
     "python data/captures/": "data/captures/tests run it",
     "python -m pytest": "it is a test",
     "jupytext": "test_notebooks.py runs it",
-    "python -m splash_attention.bench": "its letters stand for numbers; torch_tests run it",
+    "python -m splash_laboratory.bench": "its letters stand for numbers; torch_tests run it",
     "./splash run model": "it fetches a model and texts; test_language_kinds runs it on small ones",
     "python -m splash_attention.language": "its models and texts are fetched by the user; torch_tests run it on small ones",
     "splash test": "the front door's",
@@ -101,12 +101,12 @@ NOT_RUN = {
     "splash recount": "it simulates every recorded kernel, for a minute; test_analyze.py does it for some",
     "build/release/bin/splash": "the built program's place",
     "./splash run cpu-": "its first case alone takes long",
-    "python -m splash_attention.ladder_tables": "test_document_tables.py does it",
-    "python -m splash_attention.peer_tables": "test_document_tables.py does it",
-    "python -m splash_attention.claim_tables": "test_document_tables.py does it",
-    "python -m splash_attention.milestone_tables": "test_document_tables.py does it",
-    "python -m splash_attention.printed": "test_printed.py does it",
-    "python -m splash_attention.figures": "test_figures.py does it",
+    "python -m splash_laboratory.documents.ladder_tables": "test_document_tables.py does it",
+    "python -m splash_laboratory.documents.peer_tables": "test_document_tables.py does it",
+    "python -m splash_laboratory.documents.claim_tables": "test_document_tables.py does it",
+    "python -m splash_laboratory.documents.milestone_tables": "test_document_tables.py does it",
+    "python -m splash_laboratory.documents.printed": "test_printed.py does it",
+    "python -m splash_laboratory.documents.figures": "test_figures.py does it",
     "./splash judge REPORT --runs": "it needs a second run; the program's tests have one",
     "splash judge REPORT --runs": "it needs a second run; the program's tests have one",
 }
@@ -239,7 +239,7 @@ def look_up(command: str, folder: Path, why: str) -> str:
     """Names, options, files and experiments of a command that is not run."""
     for path in re.findall(r"(?<![\w/-])(?:data|docs|experiments|notebooks|python|gpu)/[\w./-]+\.\w+", command):
         assert (ROOT / path).exists(), f"there is no {path}"
-    for module in re.findall(r"-m (splash_attention[\w.]*)", command):
+    for module in re.findall(r"-m (splash_(?:attention|laboratory)[\w.]*)", command):
         place = ROOT / "python" / module.replace(".", "/")
         assert place.with_name(f"{place.name}.py").exists() or (place / "__main__.py").exists(), module
     if spoken := re.search(r"-m splash_attention\.language (\w+)(.*)", command):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from splash_attention import figures
-from splash_attention.figures import FigureError, fill, loose, main, written
+from splash_laboratory.documents import figures
+from splash_laboratory.documents.figures import FigureError, fill, loose, main, written
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs" / "questions").glob("*.md"))]
@@ -22,7 +22,7 @@ def told() -> dict:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_the_documents_hold_the_figures_of_the_records(document: Path, told: dict) -> None:
     text = document.read_text()
-    assert fill(text, told) == text, "python -m splash_attention.figures docs/figures.py DOCUMENT writes them anew"
+    assert fill(text, told) == text, "python -m splash_laboratory.documents.figures docs/figures.py DOCUMENT writes them anew"
 
 
 def test_every_passage_that_is_told_of_stands_in_one_document(told: dict) -> None:

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-import splash_attention as package  # noqa: E402
-from splash_attention import entmax, entmax15, sparsemax, splash_attention  # noqa: E402
+from splash_attention import backends, entmax, entmax15, sparsemax, splash_attention  # noqa: E402
 
 RNG = np.random.default_rng()
 
@@ -128,7 +127,7 @@ def test_arrays_of_other_libraries_come_back_as_such():
 def test_arrays_on_a_gpu_go_through_pytorch():
     """What is around the kernels, here on PyTorch's CPU; with a GPU: torch_tests/test_torch_cuda.py."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    from splash_attention import gpu_arrays
+    from splash_attention.backends import gpu_arrays
 
     q, k, v = tensors((1, 2, 6, 8), 2, 6)
     none = dict.fromkeys(("q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k"))
@@ -151,8 +150,8 @@ def test_the_place_of_an_array_decides(monkeypatch):
     monkeypatch.setattr(Foreign, "__dlpack_device__", lambda self: (2, 0))
     with pytest.raises(NotImplementedError, match="k is not in host memory, where the first argument is"):
         splash_attention(q, Foreign(q), q)
-    monkeypatch.setitem(sys.modules, "splash_attention.gpu_arrays", types.SimpleNamespace(entmax=lambda *_: "on the GPU"))
-    monkeypatch.delattr(package, "gpu_arrays", raising=False)
+    monkeypatch.setitem(sys.modules, "splash_attention.backends.gpu_arrays", types.SimpleNamespace(entmax=lambda *_: "on the GPU"))
+    monkeypatch.delattr(backends, "gpu_arrays", raising=False)
     assert entmax(Foreign(q)) == "on the GPU"
 
 
@@ -225,12 +224,13 @@ def test_the_import_is_fast_and_brings_neither_torch_nor_xarray():
 
 def test_what_needs_a_package_says_which():
     code = (
-        "import sys; sys.modules['torch'] = None\nimport splash_attention\n"
-        "for name in ('convert', 'AdaptiveSplashAttention'):\n"
+        "import sys; sys.modules['torch'] = sys.modules['h5py'] = None\nimport splash_attention\n"
+        "for name in ('capture', 'convert', 'AdaptiveSplashAttention'):\n"
         "    try:\n        getattr(splash_attention, name)\n    except ImportError as error:\n        print(error)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == [
+        "splash_attention.capture needs the package h5py: pip install splash-attention[captures]",
         "splash_attention.convert needs the package torch: pip install splash-attention[language]",
         "splash_attention.AdaptiveSplashAttention needs the package torch: pip install splash-attention[torch]",
     ]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from splash_attention.ladder_tables import LadderError, fill
-from splash_attention.reports import Report
+from splash_laboratory.documents.ladder_tables import LadderError, fill
+from splash_laboratory.reports import Report
 
 DOCUMENT = """# A ladder
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from splash_attention.ladder_tables import LadderError
-from splash_attention.milestone_tables import fill
-from splash_attention.reports import Report
+from splash_laboratory.documents.ladder_tables import LadderError
+from splash_laboratory.documents.milestone_tables import fill
+from splash_laboratory.reports import Report
 
 DOCUMENT = """<!-- milestones plan: peer=torch-efficient n=64 -->
 old words

@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from splash_attention import open_report
-from splash_attention.page import page_of
-from splash_attention.page.build import page_data
-from splash_attention.page.cli import main, write
-from splash_attention.page.head import with_prefix
-from splash_attention.page.rooflines import Ceiling, Point, check
-from splash_attention.page.tables import encoded, problems
-from splash_attention.page.tradeoff import sparsity
+from splash_laboratory import open_report
+from splash_laboratory.page import page_of
+from splash_laboratory.page.build import page_data
+from splash_laboratory.page.cli import main, write
+from splash_laboratory.page.head import with_prefix
+from splash_laboratory.page.rooflines import Ceiling, Point, check
+from splash_laboratory.page.tables import encoded, problems
+from splash_laboratory.page.tradeoff import sparsity
 
 PYTHON = Path(__file__).resolve().parents[1]
 REPORTS = PYTHON.parent / "data" / "reports"
@@ -350,7 +350,7 @@ def test_only_the_page_s_own_script_and_style_are_allowed(ladders) -> None:
 
 def test_the_command_line(sample_report: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "page.html"
-    command = [sys.executable, "-m", "splash_attention.page", str(sample_report), "--out", str(out)]
+    command = [sys.executable, "-m", "splash_laboratory.page", str(sample_report), "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(PYTHON)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{out}\n", "")

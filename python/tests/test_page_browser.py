@@ -15,9 +15,9 @@ from columns import COLUMNS, PARAMETERS
 from h5layout import Table, write_report
 from test_page import HOSTILE, REPORTS, hostile, with_predictions
 
-from splash_attention import open_report
-from splash_attention.page import page_of
-from splash_attention.page.cli import main, write
+from splash_laboratory import open_report
+from splash_laboratory.page import page_of
+from splash_laboratory.page.cli import main, write
 
 if chromium.program() is None:
     pytest.skip(f"no Chromium is installed (looked for {', '.join(chromium.NAMES)})", allow_module_level=True)

@@ -10,9 +10,9 @@ import pytest
 import xarray as xr
 from test_page import held, sections
 
-from splash_attention import open_report
-from splash_attention.page import page_of
-from splash_attention.page.build import page_data
+from splash_laboratory import open_report
+from splash_laboratory.page import page_of
+from splash_laboratory.page.build import page_data
 
 REPORTS = Path(__file__).resolve().parents[2] / "data" / "reports"
 

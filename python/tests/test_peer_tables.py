@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from splash_attention.ladder_tables import LadderError
-from splash_attention.peer_tables import fill
-from splash_attention.reports import Report
+from splash_laboratory.documents.ladder_tables import LadderError
+from splash_laboratory.documents.peer_tables import fill
+from splash_laboratory.reports import Report
 
 DOCUMENT = "# Peers\n\n<!-- peers toy: toy/0-first -->\nold words\n<!-- end of peers -->\n\nthe end\n"
 

@@ -15,12 +15,12 @@ import pytest
 import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from splash_attention import open_report
-from splash_attention.plots import FIGURES, NotInReport
-from splash_attention.plots.cli import main
-from splash_attention.plots.data import is_captured, real_input
-from splash_attention.plots.model import family_and_name
-from splash_attention.plots.style import balanced, number, power_of_ten, seconds
+from splash_laboratory import open_report
+from splash_laboratory.plots import FIGURES, NotInReport
+from splash_laboratory.plots.cli import main
+from splash_laboratory.plots.data import is_captured, real_input
+from splash_laboratory.plots.model import family_and_name
+from splash_laboratory.plots.style import balanced, number, power_of_ten, seconds
 
 PYTHON = Path(__file__).resolve().parents[1]
 
@@ -213,7 +213,7 @@ def test_the_command_line(sample_report: Path, tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "splash_attention.plots",
+        "splash_laboratory.plots",
         str(sample_report),
         "--out",
         str(out),

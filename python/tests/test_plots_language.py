@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from splash_attention.plots.language import family_of, measures_of, perplexity_against_keys, support_maps, supports_of
+from splash_laboratory.plots.language import family_of, measures_of, perplexity_against_keys, support_maps, supports_of
 
 random = np.random.default_rng(3)
 

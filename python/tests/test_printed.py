@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from splash_attention.printed import MARKER, PrintedError, fill, main
+from splash_laboratory.documents.printed import MARKER, PrintedError, fill, main
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
@@ -47,5 +47,5 @@ def test_the_documents_hold_what_the_program_prints():
     for document in DOCUMENTS:
         text = document.read_text()
         outputs += len(MARKER.findall(text))
-        assert fill(text, program) == text, f"{document.name}: python -m splash_attention.printed writes it anew"
+        assert fill(text, program) == text, f"{document.name}: python -m splash_laboratory.documents.printed writes it anew"
     assert outputs >= 4

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from splash_attention import ReportError, open_report, recorded_report
-from splash_attention.seal import MARKER, Seal, check_seal, fnv1a, seal
-from splash_attention.writing import Table, write_report
+from splash_laboratory import ReportError, open_report, recorded_report
+from splash_attention.files.seal import MARKER, Seal, check_seal, fnv1a, seal
+from splash_laboratory.report_writer import Table, write_report
 
 REPORTS = Path(__file__).resolve().parents[2] / "data" / "reports"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from measured import fingerprint, recorded
-from splash_attention.reports import Report, open_report
+from splash_laboratory.reports import Report, open_report
 from test_self_describing import every_dataset, text_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "reports"

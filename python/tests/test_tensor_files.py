@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from splash_attention import apart, captures
+from splash_attention import captures
+from splash_attention.files import apart
 from splash_attention.tensor_files import cached_capture, convert
 
 BATCH, Q_HEADS, KV_HEADS, LENGTH, DIM = 2, 4, 2, 9, 8

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from splash_attention.reports import Report, open_report
-from splash_attention.verdicts import MARKER, fill, of_reports
+from splash_laboratory.reports import Report, open_report
+from splash_laboratory.documents.verdicts import MARKER, fill, of_reports
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "questions" / "what-of-the-documents-is-built.md").read_text()

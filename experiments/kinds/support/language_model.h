@@ -1,6 +1,6 @@
 #pragma once
 // What the kinds that put a language model into the laboratory share. All measuring is Python's
-// (python/splash_attention/language/laboratory.py), in one process for a whole run, which keeps the last
+// (python/splash_laboratory/language_model), in one process for a whole run, which keeps the last
 // model.
 
 #include <string>

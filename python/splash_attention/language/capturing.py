@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from splash_attention.captures import capture
+from splash_attention.files.seal import Seal, check_seal
 from splash_attention.language.cache import cache_folder
-from splash_attention.seal import Seal, check_seal
 
 
 @dataclass(frozen=True)

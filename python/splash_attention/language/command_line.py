@@ -10,10 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from splash_attention.files.whole_file import prepare_place, whole_file
 from splash_attention.language.methods import KINDS, Method
 from splash_attention.language.packages import MODELS, TEXTS, fetch
 from splash_attention.language.plan import Plan
-from splash_attention.whole_file import prepare_place, whole_file
 
 EXAMPLES = """\
 examples:

@@ -15,10 +15,10 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from splash_attention.files.whole_file import whole_file
 from splash_attention.language.attention import apply, attention_layers, query_heads
 from splash_attention.language.methods import Attention, Method
 from splash_attention.language.plan import ALPHA_HIGH, ALPHA_LOW, Plan
-from splash_attention.whole_file import whole_file
 
 SCHEMA = "splash conversion 1"
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Union
 
-from splash_attention.whole_file import whole_file
+from splash_attention.files.whole_file import whole_file
 
 SCHEMA = "splash attention method 1"
 KINDS = {

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from splash_attention.files.whole_file import whole_file
 from splash_attention.language.cache import cache_folder
 from splash_attention.language.packages import fetched
-from splash_attention.whole_file import whole_file
 
 PARTS = ("held_out", "development", "training")
 SCHEMA = "splash tokens 1"

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from splash_attention.files.whole_file import whole_file
 from splash_attention.language.conversion import Converted, plan_of, prepare
 from splash_attention.language.methods import Method
 from splash_attention.language.plan import Plan
 from splash_attention.language.support_penalty import Keys, count_keys, penalty
 from splash_attention.language.training_log import Log
-from splash_attention.whole_file import whole_file
 
 _COUNTED = 25  # steps from one count of keys to the next; it takes a forward pass
 _COUNTED_FOR_PENALTY = 10

@@ -12,9 +12,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention import (  # noqa: E402
-    AdaptiveSplashAttention, arrays, entmax, entmax15, sparsemax, splash_attention, torch_functional,
-)  # fmt: skip
+from splash_attention import AdaptiveSplashAttention, entmax, entmax15, sparsemax, splash_attention  # noqa: E402
+from splash_attention.backends import host_arrays  # noqa: E402
+from splash_attention.backends.torch import functional  # noqa: E402
 
 TABLES = ("q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k")
 B, H, HKV, NQ, NK, D = 2, 4, 2, 5, 6, 8
@@ -74,8 +74,8 @@ ATTENTION = {
         module, "torch", TABLES[2:],
         {"q": "Q", "k": "K", "v": "V", "q_positions": "Q_idx", "k_positions": "K_idx", "scale": "sm_scale"},
     ),
-    "torch_functional": Entry(lambda *a, **o: by_position(torch_functional.attention, *a, **o), "torch"),
-    "arrays": Entry(lambda *a, **o: by_position(arrays.attention, *a, **o), "numpy"),
+    "backends.torch": Entry(lambda *a, **o: by_position(functional.attention, *a, **o), "torch"),
+    "backends.host_arrays": Entry(lambda *a, **o: by_position(host_arrays.attention, *a, **o), "numpy"),
     "hugging_face": Entry(transformers_layer, "torch", (*TABLES, "k_keep")),
 }  # fmt: skip
 ENTMAX = {
@@ -83,8 +83,8 @@ ENTMAX = {
     "entmax, NumPy": Entry(entmax, "numpy"),
     "sparsemax": Entry(sparsemax, "torch", ("alpha",)),
     "entmax15": Entry(entmax15, "numpy", ("alpha",)),
-    "torch_functional": Entry(lambda x, alpha=1.5, dim=-1: torch_functional.entmax(x, alpha, dim), "torch"),
-    "arrays": Entry(lambda x, alpha=1.5, dim=-1: arrays.entmax(x, alpha, dim), "numpy"),
+    "backends.torch": Entry(lambda x, alpha=1.5, dim=-1: functional.entmax(x, alpha, dim), "torch"),
+    "backends.host_arrays": Entry(lambda x, alpha=1.5, dim=-1: host_arrays.entmax(x, alpha, dim), "numpy"),
 }
 
 

@@ -1,4 +1,4 @@
-"""python -m splash_attention.bench, on a small problem."""
+"""python -m splash_laboratory.bench, on a small problem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention import bench, open_report  # noqa: E402
+from splash_laboratory import bench, open_report  # noqa: E402
 
 SMALL = ["--device", "cpu", "--shape", "1,2,1,40,50,16", "--samples", "5", "--causal"]
 

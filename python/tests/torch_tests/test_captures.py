@@ -158,7 +158,7 @@ def test_the_benchmark_takes_a_capture(tmp_path, capsys):
     words = ["--device", "cpu", "--samples", "3", "--inputs", str(path), "--layer", "2"]
     assert bench.main([*words, "--backward", "--out", str(tmp_path / "bench.h5")]) == 0
     assert "splash" in capsys.readouterr().out
-    from splash_attention import open_report
+    from splash_laboratory import open_report
 
     results = open_report(tmp_path / "bench.h5").results
     assert set(results["q_len"].values) == {33} and set(results["kv_heads"].values) == {2} and set(results["causal"].values) == {1}

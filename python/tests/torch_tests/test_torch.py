@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import AdaptiveSplashAttention, entmax, entmax15, sparsemax, splash_attention  # noqa: E402
-from splash_attention.torch_functional import problem_of  # noqa: E402
-from splash_attention.torch_ops import TABLES  # noqa: E402
+from splash_attention.backends.torch.functional import problem_of  # noqa: E402
+from splash_attention.backends.torch.operators import TABLES  # noqa: E402
 
 OPS = torch.ops.splash_attention
 ALPHA = [1.2, 1.5, 1.8, 2.0]  # a head

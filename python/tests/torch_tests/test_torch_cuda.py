@@ -6,7 +6,8 @@ import pytest
 
 from gpu_inputs import BOUND, GPU, HOST, close, inputs, leaves, torch
 
-from splash_attention import AdaptiveSplashAttention, entmax, splash_attention, torch_cuda
+from splash_attention import AdaptiveSplashAttention, entmax, splash_attention
+from splash_attention.backends.torch import cuda
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -56,7 +57,7 @@ def test_a_call_like_one_before_is_not_checked_again(gradient, learned, monkeypa
     more = torch.randn_like(v)
     of_more = splash_attention(q, k, more, return_aux=True, **known)[0]
     with monkeypatch.context() as patched:
-        patched.setattr(torch_cuda, "_problem_of", check)
+        patched.setattr(cuda, "_problem_of", check)
         assert torch.equal(splash_attention(q, k, v, **known), expected)
         last = splash_attention(q, k, more, **known)
         assert torch.equal(last, of_more) and last.requires_grad == gradient
@@ -84,10 +85,10 @@ def test_a_call_like_one_before_is_not_checked_again(gradient, learned, monkeypa
 
 def test_a_store_that_is_too_small_grows():
     given = inputs(scale=0.02, dim=256)  # every key of every row, stored
-    torch_cuda._needed.clear()
+    cuda._needed.clear()
     q, k, v = leaves(given, GPU)
     splash_attention(q, k, v).square().sum().backward()
-    assert torch_cuda._needed
+    assert cuda._needed
     wide = leaves(given, HOST, torch.float64)
     splash_attention(*wide).square().sum().backward()
     for mine, reference in zip((q, k, v), wide):

@@ -1,4 +1,4 @@
-"""What torch_cuda does around the kernels, on tensors in host memory: in the kernels' place stand functions that note
+"""What backends/torch/cuda.py does around the kernels, on tensors in host memory: in the kernels' place stand functions that note
 what they were told and fill their outputs. The kernels themselves: test_torch_cuda.py, on a GPU."""
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention import splash_attention, torch_cuda, torch_functional, torch_ops  # noqa: E402
-from splash_attention.arrays import make_spec  # noqa: E402
+from splash_attention import splash_attention  # noqa: E402
+from splash_attention.backends.host_arrays import make_spec  # noqa: E402
+from splash_attention.backends.torch import cuda, functional, operators  # noqa: E402
 
 HEADS, KV_HEADS, ROWS, KEYS, DIM = 4, 2, 5, 7, 8
 
@@ -56,21 +57,21 @@ def made(monkeypatch):
             return 8
 
         def store_places(self, store_bytes):
-            capacity = (store_bytes - torch_ops.store_bytes((2, HEADS, ROWS, DIM), 0)) // core.store_size[-1]
+            capacity = (store_bytes - operators.store_bytes((2, HEADS, ROWS, DIM), 0)) // core.store_size[-1]
             return 256, 256 + 8 * HEADS * ROWS, 0, 0, 0, capacity
 
         def backward_bytes(self, store_bytes):
             return 8
 
-    monkeypatch.setattr(torch_cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem))
-    monkeypatch.setattr(torch_cuda, "_stream", lambda tensor: 0)
-    monkeypatch.setattr(torch_cuda, "_constant", lambda value, dtype, device: torch.tensor([value], dtype=dtype))
+    monkeypatch.setattr(cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem))
+    monkeypatch.setattr(cuda, "_stream", lambda tensor: 0)
+    monkeypatch.setattr(cuda, "_constant", lambda value, dtype, device: torch.tensor([value], dtype=dtype))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    torch_cuda._plain_problem.cache_clear()
-    torch_cuda._needed.clear()
+    cuda._plain_problem.cache_clear()
+    cuda._needed.clear()
     yield made
-    torch_cuda._plain_problem.cache_clear()
-    torch_cuda._needed.clear()
+    cuda._plain_problem.cache_clear()
+    cuda._needed.clear()
 
 
 def inputs():
@@ -84,7 +85,7 @@ NO_TABLES = (None,) * 6  # of the mask, and tau_offsets and head_k_keep
 def test_a_problem_of_numbers_is_made_once_and_its_alpha_is_checked(made):
     q, k, v = inputs()
     for causal in (False, True, False):
-        out, *others = torch_cuda.attention(q, k, v, None, 1.25, causal, 0.0, 0, *NO_TABLES, False, False, -1)
+        out, *others = cuda.attention(q, k, v, None, 1.25, causal, 0.0, 0, *NO_TABLES, False, False, -1)
         assert (out > 0).all() and all(other.numel() == 0 for other in others)
     assert [problem.alpha_checked for problem in made] == [True, True]
     assert made[0].alphas == [[1.25], [1.25]] and made[0].capacities == [-1, -1] and made[1].alphas == [[1.25]]
@@ -93,15 +94,15 @@ def test_a_problem_of_numbers_is_made_once_and_its_alpha_is_checked(made):
 def test_out_alone_leaves_the_rest_in_the_store(made):
     q, k, v = inputs()
     problem = (None, 1.5, False, 0.0, 0, *NO_TABLES)
-    assert (torch_cuda.output(q, k, v, *problem) == 1).all()
-    torch_cuda._needed[torch_cuda._problem_key(q, k)] = 300
-    out, store = torch_cuda.kept_output(q, k, v, *problem)
+    assert (cuda.output(q, k, v, *problem) == 1).all()
+    cuda._needed[cuda._problem_key(q, k)] = 300
+    out, store = cuda.kept_output(q, k, v, *problem)
     assert (out == 2).all() and made[0].capacities == [-1, 300]
     store[256 : 256 + 8 * HEADS * ROWS].view(torch.float32)[:] = torch.arange(2.0 * HEADS * ROWS)
     store[256 + 8 * HEADS * ROWS :][: 8 * HEADS * ROWS].view(torch.int32)[:] = 3
-    tau, counts = torch_cuda._rows(torch_cuda._problem_of(q, k, *problem)[0], store)
+    tau, counts = cuda._rows(cuda._problem_of(q, k, *problem)[0], store)
     assert tau.shape == counts.shape == q.shape[:3] and (counts == 3).all() and torch.equal(tau.flatten(), torch.arange(2.0 * HEADS * ROWS))
-    gradients = torch_cuda.attention_backward(out, q, k, v, *problem, store)
+    gradients = cuda.attention_backward(out, q, k, v, *problem, store)
     assert all((gradient == 1).all() for gradient in gradients[:3]) and len(made[0].capacities) == 2
 
 
@@ -109,9 +110,9 @@ def test_given_thresholds_and_a_k_keep_a_head_reach_the_kernels(made):
     q, k, v = inputs()
     offsets, kept = torch.full((2, HEADS, ROWS), -0.5, dtype=torch.bfloat16), torch.tensor([1, 0, 4, 2])
     problem = (None, 1.5, False, 0.0, 0, *NO_TABLES[:4], offsets, kept)
-    out, *_, store = torch_cuda.attention(q, k, v, *problem, False, False, 64)
-    torch_cuda.attention_backward(out, q, k, v, *problem, store)
-    torch_cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, *NO_TABLES, False, False, 64)
+    out, *_, store = cuda.attention(q, k, v, *problem, False, False, 64)
+    cuda.attention_backward(out, q, k, v, *problem, store)
+    cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, *NO_TABLES, False, False, 64)
     given, plain = made  # problems of their own: they take other paths
     assert given.given_thresholds and not plain.given_thresholds
     assert all(given.tables[0]) and given.tables[1] and plain.tables == [(0, 0)]
@@ -119,10 +120,10 @@ def test_given_thresholds_and_a_k_keep_a_head_reach_the_kernels(made):
 
 def test_what_hooks_save_depends_on_shapes_alone(made):
     q, k, v = inputs()
-    torch_cuda._needed[torch_cuda._problem_key(q, k)] = 300
+    cuda._needed[cuda._problem_key(q, k)] = 300
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
-        assert torch_cuda.capacity_for(q, k) == torch_cuda.first_capacity(q, k) == 2 * HEADS * ROWS * KEYS
-    assert torch_cuda.capacity_for(q, k) == 300
+        assert cuda.capacity_for(q, k) == cuda.first_capacity(q, k) == 2 * HEADS * ROWS * KEYS
+    assert cuda.capacity_for(q, k) == 300
 
 
 def test_alphas_in_a_tensor_are_left_to_the_kernels(made):
@@ -130,8 +131,8 @@ def test_alphas_in_a_tensor_are_left_to_the_kernels(made):
     for values in ([1.5, 2.0, 1.0, torch.nan], [1.2, 1.2, 1.2, 1.2]):
         alpha = torch.tensor(values, dtype=torch.float64)
         problem = (alpha, 0.0, False, 0.0, 0, *NO_TABLES)
-        out, *_, store = torch_cuda.attention(q, k, v, *problem, True, False, 64)
-        gradients = torch_cuda.attention_backward(out, q, k, v, *problem, store)
+        out, *_, store = cuda.attention(q, k, v, *problem, True, False, 64)
+        gradients = cuda.attention_backward(out, q, k, v, *problem, store)
         assert gradients[3].dtype == torch.float64 and (gradients[3] == 1).all()
         assert alpha.tolist()[:2] == values[:2]  # the caller's own
     (problem,) = made  # the values belong to the call
@@ -146,7 +147,7 @@ def test_a_repeated_call_is_one_on_a_gpu(made):
     q, k, v = inputs()
     numbers = (1.5, False, 0.0, 0)
     calls.add(q, k, *numbers, 0, made)
-    for keeps in (0, torch_ops.store_bytes(q.shape, 16)):
+    for keeps in (0, operators.store_bytes(q.shape, 16)):
         assert calls.forward(q, k, v, torch.empty_like(q), keeps, *numbers) is None
         assert calls.forward(q, "k", np.zeros(3), 5, keeps, *numbers) is None
         assert calls.forward(q, k, v, torch.empty_like(q), keeps, torch.ones(2), *numbers[1:]) is None
@@ -158,24 +159,24 @@ def test_tables_belong_to_the_call(made):
     q, k, v = inputs()
     positions = torch.arange(ROWS), torch.tensor([0, 1, 2, 3, 4, 2**40, -(2**40)])
     for _ in range(2):
-        torch_cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, *positions, *NO_TABLES[2:], False, False, -1)
+        cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, *positions, *NO_TABLES[2:], False, False, -1)
     packed = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS]), None, None
-    torch_cuda.attention(q, k, v, None, 1.5, True, 0.0, 0, None, None, *packed, False, False, -1)
+    cuda.attention(q, k, v, None, 1.5, True, 0.0, 0, None, None, *packed, False, False, -1)
     first, second, third = made
     assert first.mask[0] == 0 and first.mask[3:] == second.mask[3:] == third.mask[3:] == (1, 1) and third.mask[1:3] == (0, 0)
-    assert torch_cuda._int32(positions[1]).tolist() == [0, 1, 2, 3, 4, 2**31 - 1, -(2**31) + 1]
-    ranges = torch_cuda._ranges(packed[0].numpy(), packed[1].numpy(), ROWS, True)
+    assert cuda._int32(positions[1]).tolist() == [0, 1, 2, 3, 4, 2**31 - 1, -(2**31) + 1]
+    ranges = cuda._ranges(packed[0].numpy(), packed[1].numpy(), ROWS, True)
     assert ranges.tolist() == [[0, 2], [0, 3], [3, 5], [3, 6], [3, 7]]
 
 
 def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
     q, k, v = inputs()
     problem = (None, 1.5, False, 0.0, 0, *NO_TABLES)
-    out, *_, store = torch_cuda.attention(q, k, v, *problem, False, False, 64)
+    out, *_, store = cuda.attention(q, k, v, *problem, False, False, 64)
     monkeypatch.setattr(made[0], "used_entries", [400, 400])
-    d_q, *_ = torch_cuda.attention_backward(out, q, k, v, *problem, store)
+    d_q, *_ = cuda.attention_backward(out, q, k, v, *problem, store)
     assert made[0].capacities == [64, 450] and (d_q == 1).all() and (out == 1).all()  # out is not written again
-    assert torch_cuda.capacity_for(q, k) == 450
+    assert cuda.capacity_for(q, k) == 450
 
 
 @pytest.mark.parametrize("tables", ["none", "positions", "packed", "given", "given, packed"])
@@ -184,7 +185,7 @@ def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch
     def refuse(spec, device, dtype, alpha_checked, given_thresholds, mask):
         raise NotImplementedError("entmax forward takes ...")
 
-    monkeypatch.setattr(torch_cuda._core, "DeviceProblem", refuse)
+    monkeypatch.setattr(cuda._core, "DeviceProblem", refuse)
     q, k, v = (x.double() for x in inputs())
     table = {"positions": (torch.tensor([3, 0, 2, 1, 6]), torch.arange(KEYS), *NO_TABLES[2:]), "none": NO_TABLES}
     table["packed"] = None, None, torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS]), None, None
@@ -194,19 +195,19 @@ def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch
     values = (None, alpha) if alpha == 2.5 else (torch.tensor([1.2, 2.5, 4.0, 1.5], dtype=torch.float64), 2.5)
     problem = (*values, True, 0.0, 0 if tables == "given, packed" else 3, *table[tables])
     for kept in ((True, True, 64), (False, False, -1)):
-        mine = torch_cuda.attention(q, k, v, *problem, *kept)
-        theirs = torch_ops.attention_cpu(q, k, v, *problem, *kept)
+        mine = cuda.attention(q, k, v, *problem, *kept)
+        theirs = operators.attention_cpu(q, k, v, *problem, *kept)
         for a, b in zip(mine[:3], theirs):
             torch.testing.assert_close(a, b)
         assert mine[3].numel() == (theirs[1].numel() if kept[1] else 0)
-        assert mine[4].numel() == (torch_ops.store_bytes(q.shape, 64) if kept[2] > 0 else 0)  # as compilers expect
-    out, store = torch_cuda.kept_output(q, k, v, *problem)
-    assert torch.equal(out, torch_cuda.output(q, k, v, *problem)) and torch.equal(out, mine[0])
+        assert mine[4].numel() == (operators.store_bytes(q.shape, 64) if kept[2] > 0 else 0)  # as compilers expect
+    out, store = cuda.kept_output(q, k, v, *problem)
+    assert torch.equal(out, cuda.output(q, k, v, *problem)) and torch.equal(out, mine[0])
     backward = zip(
-        torch_cuda.attention_backward(out, q, k, v, *problem, store),
-        torch_ops.attention_backward_cpu(out, q, k, v, *problem, store),
+        cuda.attention_backward(out, q, k, v, *problem, store),
+        operators.attention_backward_cpu(out, q, k, v, *problem, store),
     )
-    for a, b in (*backward, *zip(torch_cuda.probabilities(q, k, *problem), torch_ops._probabilities_cpu(q, k, *problem))):
+    for a, b in (*backward, *zip(cuda.probabilities(q, k, *problem), operators._probabilities_cpu(q, k, *problem))):
         torch.testing.assert_close(a, b)
 
 
@@ -223,20 +224,20 @@ def test_the_library_refuses_such_a_problem_before_it_asks_for_a_device(dtype, d
 
 def test_the_host_says_which_alphas_the_kernels_do_not_take():
     q = torch.randn(1, 2, 3, 4)
-    takes = torch_cuda.takes_alpha
+    takes = cuda.takes_alpha
     assert [takes(alpha) for alpha in (1.0099, 1.01, 1.5, 2.0, 2.0001, np.nan)] == [False, True, True, True, False, False]
     for given, number in ((1.5, 1.5), (2.5, 2.5), ([1.5, 2.0], 0.0), ([1.5, 64], 64.0), (np.array([1.005, 2]), 1.005)):
-        assert torch_functional._as_alpha(given, "q", q, takes)[1] == number
-    compiled = torch.compile(lambda q, alpha: torch_functional._as_alpha(alpha, "q", q, takes), fullgraph=True, backend="eager")
+        assert functional._as_alpha(given, "q", q, takes)[1] == number
+    compiled = torch.compile(lambda q, alpha: functional._as_alpha(alpha, "q", q, takes), fullgraph=True, backend="eager")
     assert [compiled(q, alpha)[1] for alpha in (1.5, 2.5, [1.5, 64.0])] == [0.0, 2.5, 64.0]
 
 
 def test_what_inference_mode_left_is_no_obstacle_to_gradients():
-    torch_ops.nothing.cache_clear()
+    operators.nothing.cache_clear()
     with torch.inference_mode():
-        torch_ops.nothing(torch.float32, torch.device("cpu"))
-    assert not torch_ops.nothing(torch.float32, torch.device("cpu")).is_inference()
-    torch_ops.nothing.cache_clear()
+        operators.nothing(torch.float32, torch.device("cpu"))
+    assert not operators.nothing(torch.float32, torch.device("cpu")).is_inference()
+    operators.nothing.cache_clear()
     q, k, v = inputs()
     with torch.inference_mode():
         splash_attention(q, k, v)

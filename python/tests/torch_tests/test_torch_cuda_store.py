@@ -6,7 +6,8 @@ import pytest
 from gpu_inputs import GPU, HOST, close, inputs, leaves, torch
 from torch.utils.checkpoint import checkpoint
 
-from splash_attention import AdaptiveSplashAttention, splash_attention, torch_cuda, torch_ops
+from splash_attention import AdaptiveSplashAttention, splash_attention
+from splash_attention.backends.torch import cuda, operators
 
 OPS = torch.ops.splash_attention
 NO_TABLES = (None,) * 6
@@ -15,9 +16,9 @@ BROAD = {"scale": 0.02, "dim": 256}  # every key of every row has a part, and al
 
 @pytest.fixture(autouse=True)
 def nothing_is_known():
-    torch_cuda._needed.clear()
+    cuda._needed.clear()
     yield
-    torch_cuda._needed.clear()
+    cuda._needed.clear()
 
 
 def gradients_of(out, sources):
@@ -49,7 +50,7 @@ def test_activation_checkpoints(reentrant, wide):
 
     for known in (False, True):  # whether such stores grew before
         if not known:
-            torch_cuda._needed.clear()
+            cuda._needed.clear()
         out = q
         for i in range(4):
             layer = lambda x, k, v, i=i: x + splash_attention(x * (0.01 if i < 2 else 1.0), k, v, causal=True)
@@ -103,17 +104,17 @@ def test_stores_grow_between_a_forward_and_its_backward():
     q, k, v = leaves(inputs(dim=256), GPU)
     out = splash_attention(q, k, v)
     expected = torch.autograd.grad(out.float().square().sum(), (q, k, v), retain_graph=True)
-    before = torch_cuda.capacity_for(q, k)
+    before = cuda.capacity_for(q, k)
     broad = leaves(inputs(**BROAD), GPU)
     gradients_of(splash_attention(*broad), broad)
-    assert torch_cuda.capacity_for(q, k) > before
+    assert cuda.capacity_for(q, k) > before
     same(gradients_of(out, (q, k, v)), expected)
 
 
 def test_several_streams():
     problems = [leaves(inputs(q_len=1500, kv_len=1500, scale=scale), GPU) for scale in (0.02, 0.5, 2.0, 8.0)]
     expected = [gradients_of(splash_attention(*problem, causal=True), problem) for problem in problems]
-    torch_cuda._needed.clear()
+    cuda._needed.clear()
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in problems]
     for _ in range(5):
@@ -143,7 +144,7 @@ def test_the_operator_with_any_capacity(counted, with_peak, capacity):
     out, tau, support, peak, store = OPS.attention(q, k, v, *problem, counted, with_peak, capacity)
     assert tau.numel() == support.numel() == (q[..., 0].numel() if counted else 0)
     assert peak.numel() == (q[..., 0].numel() if with_peak else 0)
-    assert store.numel() == (torch_ops.store_bytes(q.shape, capacity) if capacity >= 0 else 0)
+    assert store.numel() == (operators.store_bytes(q.shape, capacity) if capacity >= 0 else 0)
     wide = leaves(given, HOST, torch.float64)
     reference, aux = splash_attention(*wide, causal=True, return_aux=True)
     close(out, reference, torch.bfloat16)
@@ -199,7 +200,7 @@ def test_between_the_passes_only_the_store_is_kept():
     before = torch.cuda.memory_allocated()
     out = splash_attention(q, k, v, causal=True)
     kept = torch.cuda.memory_allocated() - before - out.numel() * out.element_size()
-    assert kept <= torch_ops.store_bytes(q.shape, torch_cuda.capacity_for(q, k)) + 2048
+    assert kept <= operators.store_bytes(q.shape, cuda.capacity_for(q, k)) + 2048
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -85,7 +85,7 @@ COMPARED = {"ties": "dk dv", "near-equal": "dv", "sink": "dq dk dv", "broad": "d
 @pytest.mark.parametrize("pattern", COMPARED)
 @pytest.mark.parametrize("n", [300, 5000, 200_000])
 def test_of_gradients(pattern, n, dtype):
-    """Beside float64 in three steps (torch_dense), on the same GPU."""
+    """Beside float64 in three steps (dense.py), on the same GPU."""
     given = attention_case(pattern, n, dtype)
     d_out = torch.randn(1, 2, QUERIES, DIM).to(GPU, dtype)
     # In float32 a score is known to 10^-7: much where 200,000 keys have p of 5 * 10^-6 each.

@@ -7,7 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention import torch_cuda, torch_dense, torch_ops  # noqa: E402
+from splash_attention.backends.torch import cuda, operators  # noqa: E402
+from splash_attention.backends.torch import dense as torch_dense  # noqa: E402
 
 BATCH, HEADS, KV_HEADS, ROWS, KEYS, DIM = 2, 4, 2, 23, 37, 12
 SEQUENCES = ([0, 5, 5, 23], [0, 11, 14, 37])
@@ -28,10 +29,10 @@ def masked(mask: str) -> tuple[bool, list]:
 
 
 def problem_of(alpha, causal, scale, k_keep, tables):
-    """As torch_cuda makes it, and the operator's arguments."""
+    """As cuda.py makes it, and the operator's arguments."""
     values, number = (alpha, 0.0) if isinstance(alpha, torch.Tensor) else (None, alpha)
     *positions, cu_q, cu_k = tables
-    ranges = None if cu_q is None else torch.from_numpy(torch_cuda._ranges(cu_q.numpy(), cu_k.numpy(), ROWS, causal))
+    ranges = None if cu_q is None else torch.from_numpy(cuda._ranges(cu_q.numpy(), cu_k.numpy(), ROWS, causal))
     dense = torch_dense.Problem(values, number, causal, scale or DIM**-0.5, k_keep, ranges, *positions)
     return dense, (values, number, causal, scale, k_keep, *tables, None, None)
 
@@ -49,8 +50,8 @@ def both(given, dense, problem, exact=torch.float64):
     mine = (*torch_dense.forward(*given, dense), *torch_dense.backward(d_out, *given, dense))
     nothing = torch.empty(0, dtype=torch.uint8)
     theirs = (
-        *torch_ops.attention_cpu(*precise, *problem, True, True, -1)[:4],
-        *torch_ops.attention_backward_cpu(d_out.to(exact), *precise, *problem, nothing),
+        *operators.attention_cpu(*precise, *problem, True, True, -1)[:4],
+        *operators.attention_backward_cpu(d_out.to(exact), *precise, *problem, nothing),
     )
     return mine, theirs
 

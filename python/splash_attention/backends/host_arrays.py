@@ -1,0 +1,144 @@
+"""The functions on arrays in host memory that are no torch tensors: NumPy's, and others' through DLPack. No gradients."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Sequence
+
+import numpy as np
+
+from splash_attention import _core, checks
+from splash_attention.auxiliary import Aux
+
+
+def to_numpy(name: str, array: Any) -> np.ndarray:
+    """Without a copy where the array is contiguous and lies in host memory."""
+    if isinstance(array, np.ndarray):
+        if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+            raise TypeError(f"{name} is a masked array, whose mask would be lost; {_INSTEAD_OF_A_MASK.get(name, _NO_MASK)}")
+        return array
+    if not hasattr(type(array), "__dlpack__"):
+        raise TypeError(f"{name} is a {type(array).__name__}; it must be an array (NumPy, PyTorch, or with __dlpack__)")
+    try:
+        if array.__dlpack_device__()[0] == 1:  # kDLCPU
+            return np.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"{name} cannot be read through DLPack: {str(error).splitlines()[0]}") from error
+    raise NotImplementedError(f"{name} is not in host memory, where the first argument is; they must be on one device")
+
+
+_NO_MASK = "pass an array without one"
+_INSTEAD_OF_A_MASK = {
+    "x": "fill it with what entmax takes as masked: x.filled(-numpy.inf)",
+    **dict.fromkeys(checks.NAMES, "say what is hidden by causal, positions or cu_seqlens"),
+}
+
+
+def _without_gradients(name: str, array: Any) -> np.ndarray:
+    """Of what PyTorch's functions would take, were the first argument a tensor."""
+    if checks.is_tensor(array):
+        raise TypeError(f"{name} is a torch tensor and q is not; q, k and v must all be torch tensors, or none of them")
+    return to_numpy(name, array)
+
+
+def to_table(name: str, values: Any) -> np.ndarray:
+    """int64, of an array, a list or a range."""
+    if not isinstance(values, (list, tuple, range)):
+        table = to_numpy(name, values)
+    else:
+        try:
+            table = np.asarray(values)
+        except ValueError:
+            kind = type(values).__name__
+            raise ValueError(f"{name} is a {kind} of parts of unequal shapes; it must be an array") from None
+        table = table if table.size else table.astype(np.int64)
+    checks.check_integers(name, table)
+    if table.dtype == np.uint64:  # what is beyond int64 must not become negative
+        table = np.minimum(table, np.uint64(2**63 - 1))
+    return table.astype(np.int64, copy=False)
+
+
+def to_alpha(alpha: Any) -> float | np.ndarray:
+    """A number that the library takes, or an array that it will check."""
+    alpha = checks.as_alpha(alpha)
+    if type(alpha) is float:
+        _core.check_alpha(alpha)
+        return alpha
+    return np.asarray(alpha if type(alpha) is list else to_numpy("alpha", alpha), np.float64)
+
+
+def _computed(array: np.ndarray) -> np.ndarray:
+    """As the library takes it: contiguous, float64 as it is, narrower types as float32."""
+    return np.ascontiguousarray(array, np.float64 if array.dtype == np.float64 else np.float32)
+
+
+def _like(source: Any) -> Callable[[np.ndarray], Any]:
+    """Back to the caller's kind of array and its dtype."""
+    if isinstance(source, np.ndarray):
+        return lambda result: result.astype(source.dtype, copy=False)
+    namespace = source.__array_namespace__()
+    return lambda result: namespace.from_dlpack(result.astype(checks.dtype_name(source), copy=False))
+
+
+def entmax(x: Any, alpha: Any, dim: int) -> Any:
+    scores = to_numpy("x", x)
+    checks.check_float("x", scores)
+    dim = checks.check_dim(dim, scores.ndim)
+    moved = np.moveaxis(scores, dim, -1)
+    values = to_alpha(alpha)
+    if type(values) is float:
+        values = np.array([values])
+    else:
+        if values.ndim == scores.ndim and values.shape[dim] == 1:
+            values = np.moveaxis(values, dim, -1)[..., 0]
+        try:
+            values = np.broadcast_to(values, moved.shape[:-1])
+        except ValueError:
+            raise ValueError(
+                f"alpha has shape {list(values.shape)}; it must broadcast to {list(moved.shape[:-1])}, "
+                "the shape of x without dim"
+            ) from None
+    if scores.size == 0:
+        return _like(x)(np.zeros_like(scores))
+    rows = _computed(moved).reshape(-1, moved.shape[-1])
+    p = _core.entmax(rows, np.ascontiguousarray(values.reshape(-1)))
+    return _like(x)(np.moveaxis(p.reshape(moved.shape), -1, dim))
+
+
+def make_spec(
+    extents: tuple[int, ...], alpha: list[float], causal: bool, scale: float, k_keep: int, tables: Iterable[Any],
+    head_k_keep: Sequence[int] = (),
+) -> _core.Spec:  # fmt: skip
+    """tables: q_positions, k_positions, cu_seqlens_q, cu_seqlens_k, each a NumPy array or None."""
+    rows = [None if table is None else np.ascontiguousarray(table, np.int64).reshape(-1) for table in tables]
+    return _core.Spec(*extents, alpha, scale, causal, k_keep, *rows, head_k_keep)
+
+
+def attention(
+    q: Any, k: Any, v: Any, alpha: Any, causal: bool, scale: float | None, k_keep: Any, tables: dict[str, Any],
+    return_aux: bool,
+) -> Any:  # fmt: skip
+    arrays = [to_numpy("q", q), _without_gradients("k", k), _without_gradients("v", v)]
+    extents = checks.check_inputs(*arrays)
+    tables = {name: None if table is None else to_table(name, table) for name, table in tables.items()}
+    checks.check_tables(tables, extents[0], extents[1], extents[3], extents[4])
+    values = to_alpha(alpha)
+    if type(values) is float:
+        values = [values]
+    else:
+        checks.check_head_alpha(values, extents[1])
+        values = values.reshape(-1).tolist()
+    causal, scale = checks.check_flag("causal", causal), checks.check_scale(scale)
+    if checks.is_k_keep_number(k_keep):
+        kept, of_heads = checks.check_k_keep(k_keep), []
+    else:
+        if not isinstance(k_keep, (list, tuple)):
+            k_keep = to_numpy("k_keep", k_keep)
+            checks.check_integers("k_keep", k_keep)
+        kept, of_heads = 0, checks.k_keep_of_heads(k_keep, extents[1])
+    spec = make_spec(extents, values, causal, scale, kept, tables.values(), of_heads)
+    inputs = [_computed(array) for array in arrays]
+    out, tau, support, _ = _core.attention_forward(spec, *inputs, False)
+    result = _like(q)(out)
+    if not return_aux:
+        return result
+    return result, Aux(tau, support, lambda: spec, lambda: _core.attention_probabilities(spec, *inputs), lambda parts: parts)

@@ -1,0 +1,219 @@
+"""The functions on torch tensors: checks, autocast, then the operators of operators.py."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from splash_attention import _core, checks
+from splash_attention.auxiliary import Aux
+from splash_attention.backends import host_arrays
+from splash_attention.backends.torch import calls, cuda
+from splash_attention.backends.torch.operators import TABLES, spec_of
+
+checks.torch_names.update((getattr(torch, name), name) for name in (*checks.DTYPES, "uint8", "int32", "int64"))
+_AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast casts; float64 it leaves as it is
+
+
+def _check_tensor(name: str, tensor: Any, first: str) -> None:
+    """A dense tensor, as the first argument is. What it refuses, PyTorch would only refuse somewhere inside, or compute
+    as if it were another tensor."""
+    if not isinstance(tensor, Tensor):
+        kind = "NumPy array" if type(tensor).__name__ == "ndarray" else type(tensor).__name__
+        raise TypeError(f"{name} is a {kind}; it must be a torch tensor" + (f", as {first} is" if name != first else ""))
+    if tensor.is_nested:
+        raise NotImplementedError(f"{name} is a nested tensor; pass a padded one, or packed sequences with cu_seqlens")
+    if tensor.layout is not torch.strided:
+        raise NotImplementedError(f"{name} is a tensor of layout {str(tensor.layout)[6:]}; pass {name}.to_dense()")
+    if torch.compiler.is_compiling():
+        return
+    if type(tensor).__name__ == "MaskedTensor":
+        raise NotImplementedError(f"{name} is a MaskedTensor, whose mask would be lost; pass a tensor without one")
+    if tensor.is_neg():
+        raise NotImplementedError(f"{name} is a negated view; pass {name}.resolve_neg()")
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        raise NotImplementedError(f"{name} has a tangent; {calls.NO_FORWARD_MODE}")
+
+
+def _is_odd(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether _check_tensor must look at them: for most calls it would take a third of what surrounds the computation."""
+    dense = q.layout is k.layout is v.layout is torch.strided and not (q.is_nested or k.is_nested or v.is_nested)
+    return not dense or q.is_neg() or k.is_neg() or v.is_neg() or forward_ad._current_level >= 0
+
+
+def _check_devices(name: str, first: Tensor, **tensors: Tensor) -> None:
+    """name: of the first."""
+    device = first.device
+    if first.is_cuda:
+        if not _core.has_cuda:
+            raise NotImplementedError(f"tensors are on {device}; this build has no CUDA, because no nvcc was found")
+    elif not (first.is_cpu or first.is_meta):
+        raise NotImplementedError(f"tensors are on {device}; allowed are the host's memory and NVIDIA GPUs")
+    for other, tensor in tensors.items():
+        if tensor.device != device:
+            raise ValueError(f"{other} is on {tensor.device} and {name} on {device}; they must be on one device")
+
+
+def _as_alpha(alpha: Any, first: str, tensor: Tensor, takes: Callable[[float], bool] = lambda _: True) -> tuple[Tensor | None, float]:
+    """(tensor or None, number): what an operator takes, for the first argument of that name. Beside a tensor the number is
+    0, or one of its values that a GPU's kernels do not take, if the host knows of one."""
+    compiling = torch.compiler.is_compiling()
+    if type(alpha) is float and not compiling:
+        _core.check_alpha(alpha)
+        return None, alpha
+    if isinstance(alpha, Tensor):
+        _check_tensor("alpha", alpha, first)
+        _check_devices(first, tensor, alpha=alpha)
+        alpha = checks.as_alpha(alpha)
+        return alpha if alpha.is_floating_point() else alpha.double(), 0.0
+    if compiling:
+        # A number among an operator's arguments would be a constant of the graph, and each new one another graph.
+        if isinstance(alpha, (np.ndarray, np.generic)):  # whose dtype the compiler does not tell
+            return torch.as_tensor(alpha, dtype=torch.float64, device=tensor.device), 0.0
+        one = torch.ones(1, dtype=torch.float64, device=tensor.device)
+        values = checks.as_alpha(alpha)
+        others = [value for value in (values if type(values) is list else [values]) if not takes(value)]
+        return (one * values if type(values) is float else one.new_tensor(values)), others[0] if others else 0.0
+    values = host_arrays.to_alpha(alpha)
+    if type(values) is float:
+        return None, values
+    others = [value for value in values.reshape(-1).tolist() if not takes(value)]
+    return torch.as_tensor(values, device=tensor.device), others[0] if others else 0.0
+
+
+def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
+    _check_tensor("x", x, "x")
+    checks.check_float("x", x)
+    _check_devices("x", x)
+    dim = checks.check_dim(dim, x.dim())
+    if x.dtype in _AUTOCAST and torch._C._is_any_autocast_enabled() and not x.is_meta:
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.float()  # as softmax
+    scores = x.movedim(dim, -1)
+    rows = scores.shape[:-1]
+    values, number = _as_alpha(alpha, "x", x)
+    if values is not None:
+        if values.dim() == x.dim() and values.shape[dim] == 1:
+            values = values.movedim(dim, -1).squeeze(-1)
+        try:
+            values = values.expand(rows).reshape(-1) if values.numel() != 1 else values.reshape(1)
+        except RuntimeError:
+            raise ValueError(
+                f"alpha has shape {list(values.shape)}; it must broadcast to {list(rows)}, the shape of x without dim"
+            ) from None
+    if x.numel() == 0:
+        return x.clone()
+    p = calls.entmax(scores.reshape(-1, scores.shape[-1]), values, number)
+    return p.reshape(scores.shape).movedim(-1, dim)
+
+
+def _as_table(name: str, table: Any, first: str, q: Tensor) -> Tensor:
+    """On q's device where the kernels read it; cu_seqlens may lie anywhere, for the host reads them."""
+    if not isinstance(table, Tensor):
+        return torch.as_tensor(host_arrays.to_table(name, table), device=q.device)
+    _check_tensor(name, table, first)
+    if name not in TABLES[2:] or table.is_meta:
+        _check_devices(first, q, **{name: table})
+    if table.dtype == torch.uint64:  # what is beyond int64 must not become negative
+        signed = table.view(torch.int64)
+        return signed.masked_fill(signed < 0, 2**63 - 1)
+    return table
+
+
+def _as_k_keep(k_keep: Any, q_heads: int, first: str, q: Tensor) -> tuple[int, Tensor | None]:
+    """(the number for all heads, or None and one of each: int32 on q's device). Of a tensor on a GPU the values are not
+    looked at: below 1 is all keys there."""
+    if checks.is_k_keep_number(k_keep):
+        return checks.check_k_keep(k_keep), None
+    if not isinstance(k_keep, Tensor):
+        if not isinstance(k_keep, (list, tuple)):
+            k_keep = host_arrays.to_numpy("k_keep", k_keep)
+            checks.check_integers("k_keep", k_keep)
+        return 0, torch.tensor(checks.k_keep_of_heads(k_keep, q_heads), dtype=torch.int32, device=q.device)
+    _check_tensor("k_keep", k_keep, first)
+    _check_devices(first, q, k_keep=k_keep)
+    checks.check_integers("k_keep", k_keep)
+    if k_keep.numel() not in (1, q_heads):
+        raise ValueError(f"k_keep has {k_keep.numel()} entries; allowed: 1, or {q_heads} (one a query head)")
+    if k_keep.is_cpu and not torch.compiler.is_compiling() and (k_keep < 0).any():
+        raise ValueError(f"k_keep has {k_keep.min().item()}; its entries must be at least 1, or 0 for all keys")
+    kept = k_keep.detach().reshape(-1).clamp(max=2**31 - 1).to(torch.int32)
+    return 0, kept.expand(q_heads).contiguous()
+
+
+def problem_of(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any,
+    tables: dict[str, Tensor | None], names: Sequence[str] = checks.NAMES, table_names: dict[str, str] | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The operators' arguments behind q, k and v, checked. names, table_names: of the caller's arguments."""
+    if not (type(q) is type(k) is type(v) is Tensor) or torch.compiler.is_compiling() or _is_odd(q, k, v):
+        for name, tensor in zip(names, (q, k, v)):
+            _check_tensor(name, tensor, names[0])
+    batch, q_heads, _, q_len, kv_len, _ = checks.check_inputs(q, k, v, names)
+    if not (q.is_cpu and k.is_cpu and v.is_cpu):
+        _check_devices(names[0], q, **{names[1]: k, names[2]: v})
+    a, b, c, d = tables.values()
+    if not (a is b is c is d is None):
+        called = table_names or {}
+        tables = {
+            name: None if table is None else _as_table(called.get(name, name), table, names[0], q)
+            for name, table in tables.items()
+        }
+        checks.check_tables(tables, batch, q_heads, q_len, kv_len, table_names)
+    values, number = _as_alpha(alpha, names[0], q, cuda.takes_alpha if q.is_cuda else lambda _: True)
+    if values is not None:
+        checks.check_head_alpha(values, q_heads)
+        values = values.reshape(-1)
+    causal, scale = checks.check_flag("causal", causal), checks.check_scale(scale)
+    k_keep, of_heads = _as_k_keep(k_keep, q_heads, names[0], q)
+    return (values, number, causal, scale, k_keep, *map(tables.get, TABLES), None, of_heads)
+
+
+def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAMES) -> tuple[Any, Any, Any]:
+    """In the dtype of the autocast region, as scaled_dot_product_attention: what is float64 stays so."""
+    if not torch._C._is_any_autocast_enabled():
+        return q, k, v
+    for name, tensor in zip(names, (q, k, v)):
+        _check_tensor(name, tensor, names[0])  # a cast may hide what it was
+    if q.is_meta or not torch.is_autocast_enabled(q.device.type) or not all(t.dtype in _AUTOCAST for t in (q, k, v)):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(q.device.type)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any,
+    tables: dict[str, Tensor | None], return_aux: bool,
+) -> Any:  # fmt: skip
+    q, k, v = as_autocast_has_it(q, k, v)
+    on_gpu = isinstance(q, Tensor) and q.is_cuda
+    if on_gpu and forward_ad._current_level < 0 and not (return_aux or any(table is not None for table in tables.values())):
+        out = calls.repeated_output(q, k, v, alpha, causal, scale, k_keep)
+        if out is not None:
+            return out
+    problem = problem_of(q, k, v, alpha, causal, scale, k_keep, tables)
+    if not return_aux:
+        return calls.output(q, k, v, *problem)
+    out, tau, support, _ = calls.attention(q, k, v, *problem, counted=True)
+    return out, make_aux(q, k, tau, support, problem)
+
+
+def make_aux(q: Tensor, k: Tensor, tau: Tensor, support: Tensor, problem: tuple[Any, ...]) -> Aux:
+    """Of a call with these inputs and results."""
+    q, k = q.detach(), k.detach()
+    fixed = tuple(part.detach() if isinstance(part, Tensor) else part for part in problem)
+
+    def as_sparse(entries: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        offsets, columns, values = entries
+        size = (q.shape[0] * q.shape[1] * q.shape[2], k.shape[2])
+        with warnings.catch_warnings():  # PyTorch says once a process that sparse CSR is in beta
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.sparse_csr_tensor(offsets, columns.to(torch.int64), values, size=size, check_invariants=False)
+
+    operator = torch.ops.splash_attention.probabilities
+    return Aux(tau, support, lambda: spec_of(q, k, fixed), lambda: operator(q, k, *fixed), as_sparse)

@@ -1,0 +1,1 @@
+"""What the documents hold of recorded reports and of the program's output, written between markers."""

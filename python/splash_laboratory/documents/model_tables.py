@@ -1,0 +1,96 @@
+"""Writes tables of language models with another attention into the documents, from a recorded report.
+
+    python -m splash_laboratory.documents.model_tables data/reports/model-perplexity-h100.h5 docs/questions/*.md
+
+A table stands between two markers; the word of the first is the experiment, perplexity or conversion:
+
+    <!-- model perplexity -->
+    ...
+    <!-- end of model -->
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable
+
+import xarray as xr
+
+from splash_attention.language.intervals import mean_interval
+from splash_attention.language.plan import Plan
+from splash_laboratory.documents.ladder_tables import cells, number, text, write_tables
+from splash_laboratory.reports import Report
+
+MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|conversion) -->\n).*?(<!-- end of model -->)", re.DOTALL)
+
+
+def fill(document: str, report: Report) -> str:
+    """The document with every table of the report's experiments written anew."""
+    held = set(report.results["experiment"].values)
+
+    def table(match: re.Match[str]) -> str:
+        if match["experiment"] not in held:
+            return match[0]
+        results = report.experiment(match["experiment"])
+        measured = [case for case in (results.isel(case=i) for i in range(results.sizes["case"])) if known(case, "perplexity")]
+        return match[1] + "\n" + "\n".join(LINES[match["experiment"]](measured)) + "\n\n" + match[3]
+
+    return MARKER.sub(table, document)
+
+
+def known(case: xr.Dataset, name: str) -> bool:
+    return math.isfinite(number(case, name))
+
+
+def of_methods(cases: list[xr.Dataset]) -> list[str]:
+    """A row a method: against softmax on the same windows."""
+    rows = ["method", "perplexity", "more than softmax", "keys: mean; median / 95 % / largest head", "nmse of a layer's output, median"]
+    lines = [cells(rows), cells("---" for _ in rows)]
+    for case in cases:
+        method = text(case, "method")
+        more = "" if method == "softmax" else share(*(number(case, f"perplexity_ratio{end}") for end in ("", "_low", "_high")))
+        divergence = "" if method == "softmax" else f"{number(case, 'layer_nmse_median'):.2g}"
+        lines.append(cells([f"`{method}`", f"{number(case, 'perplexity'):.2f}", more, keys(case), divergence]))
+    return lines
+
+
+def of_plans(cases: list[xr.Dataset]) -> list[str]:
+    """A row an arm: against softmax as it was, and against softmax trained alike, window by window."""
+    plans = [Plan.parse(text(case, "plan")) for case in cases]
+    trained = {(plan.steps, plan.seed): case for plan, case in zip(plans, cases, strict=True) if plan.kind == "softmax"}
+    rows = ["training", "perplexity", "softmax untrained", "more than softmax trained alike", "keys: mean; median / 95 % / largest head"]
+    rows.append("seconds a step")
+    lines = [cells(rows), cells("---" for _ in rows)]
+    for plan, case in zip(plans, cases, strict=True):
+        beside = trained.get((plan.steps, plan.seed))
+        more = ""
+        if beside is not None and beside is not case:
+            pairs = zip(case["nll"].values.tolist(), beside["nll"].values.tolist(), strict=True)
+            more = share(*(math.exp(end) for end in mean_interval([ours - theirs for ours, theirs in pairs if math.isfinite(ours)])))
+        after, ratio, step = (number(case, name) for name in ("perplexity", "perplexity_ratio", "step_seconds_median"))
+        lines.append(cells([f"`{text(case, 'plan')}`", f"{after:.2f}", f"{after / ratio:.2f}", more, keys(case), f"{step:.2f}"]))
+    return lines
+
+
+LINES: dict[str, Callable[[list[xr.Dataset]], list[str]]] = {"perplexity": of_methods, "conversion": of_plans}
+
+
+def share(ratio: float, low: float, high: float) -> str:
+    middle, *ends = (f"{100 * (value - 1):.3g}" for value in (ratio, low, high))
+    return f"{middle} % [{', '.join(ends)}]"
+
+
+def keys(case: xr.Dataset) -> str:
+    counts = (number(case, f"support_{name}") for name in ("mean", "median", "p95", "largest"))
+    mean, *heads = (f"{count:.3g}" if count < 100 else f"{count:.0f}" for count in counts)
+    return f"{mean}; {' / '.join(heads)}"
+
+
+def main(arguments: list[str]) -> int:
+    return write_tables("model_tables", fill, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,103 @@
+"""Writes tables of one implementation beside its peers into the documents, from a recorded report.
+
+    python -m splash_laboratory.documents.peer_tables data/reports/flagship-h200.h5 docs/questions/*.md
+
+A table stands between two markers; the words of the first are the experiment, of this report or of another, and the
+implementation:
+
+    <!-- peers entmax-forward: entmax/0-one-pass -->
+    ...
+    <!-- end of peers -->
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+
+import numpy as np
+import xarray as xr
+
+from splash_laboratory.documents.ladder_tables import LadderError, cells, number, text, write_tables
+from splash_laboratory.reports import Report
+
+MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
+PROBLEM = ("pass", "input", "batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "query_variance")
+TEXTS = ("gpl-3", "gfdl-1.3")  # of MiniLM
+PASSES = {"forward": "forward", "forward_backward": "both passes"}
+
+
+def fill(document: str, report: Report) -> str:
+    """The document with every table of the report's experiments written anew."""
+    held = set(report.results["experiment"].values)
+
+    def table(match: re.Match[str]) -> str:
+        if match["experiment"] not in held:
+            return match[0]
+        rows = lines(report.experiment(match["experiment"]), match["ours"])
+        if not rows:
+            raise LadderError(f"{report.path}: {match['experiment']} has no case of {match['ours']}")
+        return match[1] + "\n" + "\n".join(rows) + "\n\n" + match[4]
+
+    return MARKER.sub(table, document)
+
+
+def lines(results: xr.Dataset, ours: str) -> list[str]:
+    """A row a problem that ours solved: its time, each peer's, and how many times ours that is, bold from 1 on. The share
+    of empty 64 × 64 tiles where the report has it."""
+    cases = [results.isel(case=i) for i in range(results.sizes["case"])]
+    problems: dict[tuple[str, ...], dict[str, xr.Dataset]] = {}
+    for case in cases:
+        if math.isfinite(number(case, "time_median")):
+            problems.setdefault(problem_of(case), {})[text(case, "implementation")] = case
+    solved = [group for group in problems.values() if ours in group]
+    if not solved:
+        return []
+    peers = sorted({name for group in solved for name in group if name.startswith("torch-")})
+    named = [f"{name.removeprefix('torch-')}, ms; times ours" for name in peers]
+    tiles = ["empty tiles"] if any(math.isfinite(number(group[ours], "block_sparsity_64")) for group in solved) else []
+    headings = ["problem", "keys a row", *tiles, "ours, ms", *named]
+    rows = [cells(headings), cells("---" for _ in headings)]
+    passes = {text(group[ours], "pass") for group in solved}
+    for group in solved:
+        mine = group[ours]
+        problem = label(mine) + (f", {PASSES[text(mine, 'pass')]}" if len(passes) > 1 else "")
+        empty = [f"{100 * number(mine, 'block_sparsity_64'):.3g} %" for _ in tiles]
+        row = [problem, f"{number(mine, 'support_mean'):.3g}", *empty, milliseconds(mine)]
+        rows.append(cells([*row, *(beside(group[name], mine) if name in group else "" for name in peers)]))
+    return rows
+
+
+def problem_of(case: xr.Dataset) -> tuple[str, ...]:
+    return tuple(text(case, name) for name in PROBLEM)
+
+
+def label(case: xr.Dataset) -> str:
+    batch, heads, length, dim = (int(number(case, name)) for name in ("batch", "q_heads", "q_len", "head_dim"))
+    size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
+    mask = "full" if text(case, "mask") == "none" else text(case, "mask")
+    heads_of = (f"{batch} × {heads}" if batch > 1 else str(heads)) + (" head" if batch * heads == 1 else " heads")
+    name = text(case, "input")
+    inputs = f"MiniLM on {name}" if name in TEXTS else name
+    if name in ("", "gaussian"):
+        inputs = f"T {np.sqrt(number(case, 'query_variance')):.4g}"
+    return f"{heads_of}, {size}, d {dim}, {mask}, {inputs}"
+
+
+def milliseconds(case: xr.Dataset) -> str:
+    return f"{1e3 * number(case, 'time_median'):.3f}"
+
+
+def beside(peer: xr.Dataset, mine: xr.Dataset) -> str:
+    ratio = number(peer, "time_median") / number(mine, "time_median")
+    times = f"{ratio:.3g}"
+    return f"{milliseconds(peer)}; {f'**{times}**' if ratio >= 1 else times}"
+
+
+def main(arguments: list[str]) -> int:
+    return write_tables("peer_tables", fill, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

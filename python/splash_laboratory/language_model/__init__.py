@@ -1,0 +1,1 @@
+"""What the experiments measure of language models, for experiments/peers/language_model.py."""

@@ -1,0 +1,125 @@
+"""What one case of the experiments with language models asks for, read without PyTorch (but for place_of): what
+cannot be is refused at once."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from splash_attention.language.methods import Method
+from splash_attention.language.packages import MODELS, TEXTS
+
+TUNED = "tuned:"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """On what methods are compared. text: sources, separated by spaces or commas, as texts_of takes them. device and dtype: "auto" is
+    the GPU in bfloat16 where there is one, else the CPU in float32."""
+
+    model: str
+    text: str
+    part: str
+    window: int
+    windows: int
+    looked_at: int
+    device: str
+    dtype: str
+
+    @property
+    def sources(self) -> list[str]:
+        return [source for source in re.split(r"[\s,]+", self.text) if source]
+
+
+class Unavailable(RuntimeError):
+    """The machine has not what a case asks for."""
+
+
+def place_of(setting: Setting) -> tuple[str, str]:
+    """(dtype, device). Raises Unavailable where there is no such device."""
+    import torch
+
+    device = setting.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Unavailable("device is cuda, and PyTorch finds no GPU here")
+    return ("bfloat16" if device == "cuda" else "float32") if setting.dtype == "auto" else setting.dtype, device
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """tuned:budget=KEYS,k_keep=K,windows=N: what `tune` finds on the first N windows of the development part, as long as those that
+    are measured. k_keep: each candidate is tried with its K largest scores alone, too."""
+
+    budget: float
+    k_keep: int | None = None
+    windows: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Tuning:
+        """Raises ValueError."""
+        values: dict[str, Any] = {}
+        for part in text.removeprefix(TUNED).split(","):
+            name, _, value = part.partition("=")
+            if name not in ("budget", "k_keep", "windows"):
+                raise ValueError(f"{part!r} of {text!r} is no setting; allowed are NAME=VALUE of budget, k_keep, windows")
+            try:
+                values[name] = float(value) if name == "budget" else int(value)
+            except ValueError:
+                raise ValueError(f"{name} of {text!r} is {value!r}; it must be a number") from None
+            if not (math.isfinite(values[name]) and values[name] > 0):
+                raise ValueError(f"{name} of {text!r} is {value}; it must be above 0")
+        if "budget" not in values:
+            raise ValueError(f"{text!r} names no budget, such as {TUNED}budget=32")
+        return cls(**values)
+
+
+def check(setting: Setting, method: str | None = None, plan: str | None = None) -> None:
+    """Raises ValueError and OSError for what no case could be made of. Loads nothing."""
+    if not setting.sources:
+        raise ValueError("text names no source; it takes files, folders, fetched packages, or one *.npz of tokens")
+    if method is not None and method.endswith(".safetensors"):
+        Path(method).stat()
+    elif method is not None:
+        (Tuning if method.startswith(TUNED) else Method).parse(method)
+    if plan is not None:
+        from splash_attention.language.plan import Plan
+
+        Plan.parse(plan)
+
+
+def fetchable(setting: Setting) -> list[str]:
+    """The packages among model and text that `fetch` knows and that are not there as files."""
+    return [name for name in (setting.model, *setting.sources) if name in (*MODELS, *TEXTS) and not Path(name).exists()]
+
+
+def fingerprint(setting: Setting, method: str | None = None) -> str:
+    """Of the model's file, the texts, and the method's file if it is one. Raises OSError and ValueError where they are not there."""
+    from splash_attention.language.models import sha256_of
+
+    parts = [f"model {_hash_of_model(setting.model)}", f"text {_hash_of_texts(tuple(setting.sources))}"]
+    if method is not None and method.endswith((".json", ".safetensors")):
+        parts.append(f"method {sha256_of(Path(method))}")
+    return ", ".join(parts)
+
+
+@functools.lru_cache
+def _hash_of_model(name: str) -> str:
+    from splash_attention.language.models import find_model, sha256_of
+
+    return sha256_of(find_model(name))
+
+
+@functools.lru_cache
+def _hash_of_texts(sources: tuple[str, ...]) -> str:
+    from splash_attention.language.models import sha256_of
+    from splash_attention.language.texts import documents
+
+    if len(sources) == 1 and sources[0].endswith(".npz"):
+        return sha256_of(Path(sources[0]))
+    return documents(sources)[1]["sha256"]

@@ -1,0 +1,5 @@
+import sys
+
+from splash_laboratory.page.cli import main
+
+sys.exit(main())

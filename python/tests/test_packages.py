@@ -1,0 +1,77 @@
+"""The library and the laboratory are two packages: arrows go from the second to the first."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PYTHON = Path(__file__).resolve().parents[1]
+LIBRARY, LABORATORY = PYTHON / "splash_attention", PYTHON / "splash_laboratory"
+RESERVED = re.compile(r"(aux|con|nul|prn|com\d|lpt\d)", re.IGNORECASE)  # names of devices on Windows, whatever the ending
+
+
+def imported(source: str) -> set[str]:
+    """The packages that a module names in its imports, wherever they stand in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_the_library_imports_nothing_of_the_laboratory() -> None:
+    modules = sorted(LIBRARY.rglob("*.py"))
+    assert len(modules) > 30
+    assert [module for module in modules if "splash_laboratory" in imported(module.read_text())] == []
+
+
+def test_an_import_is_found_wherever_it_stands() -> None:
+    source = "import a.b\nfrom c.d import e\ndef f():\n    from g import h\nif True:\n    import i as j\nfrom . import k\n"
+    assert imported(source) == {"a", "c", "g", "i"}
+
+
+def test_no_file_has_a_name_that_windows_reserves() -> None:
+    files = [path for folder in (LIBRARY, LABORATORY) for path in folder.rglob("*")]
+    assert [path for path in files if RESERVED.fullmatch(path.name.partition(".")[0])] == []
+
+
+def test_numpy_alone_is_enough() -> None:
+    """As in an environment that holds nothing else: every other package is refused, whether it is installed here or not."""
+    pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+    code = """if True:
+        import sys
+
+        class Refuses:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] not in {*sys.stdlib_module_names, "numpy", "splash_attention"}:
+                    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        sys.meta_path.insert(0, Refuses())
+        import numpy
+        from splash_attention import Aux, entmax, entmax15, sparsemax, splash_attention
+
+        assert abs(entmax15(numpy.arange(4.0)).sum() - 1) < 1e-12 and sparsemax(numpy.arange(4.0)).tolist() == [0, 0, 0, 1]
+        q = numpy.random.default_rng(1).standard_normal((1, 2, 5, 8))
+        out, aux = splash_attention(q, q, q, causal=True, return_aux=True)
+        assert out.shape == q.shape and isinstance(aux, Aux) and 0 <= aux.sparsity_by_token < 1
+        print("computed")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "computed", done.stderr
+
+
+def test_both_packages_are_of_one_version() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
+    library, laboratory = (tomllib.loads((folder / "pyproject.toml").read_text()) for folder in (PYTHON.parent, PYTHON))
+    version = library["project"]["version"]
+    assert laboratory["project"]["version"] == version
+    assert f"splash-attention=={version}" in laboratory["project"]["dependencies"]
+    assert library["tool"]["scikit-build"]["wheel"]["packages"] == ["python/splash_attention"]
+    assert laboratory["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["splash_laboratory"]
