@@ -120,7 +120,7 @@ struct Tolerance {
 };
 
 struct Variant {
-  std::string ladder;     // the folder: "large_dims", "wmma", "splash", "kascade"
+  std::string ladder;     // its folder in gpu/ladders, such as "wmma"
   int rung = 0;           // order of the story
   std::string name;       // kebab-case, unique in the ladder
   std::string idea;       // what is new, one sentence
