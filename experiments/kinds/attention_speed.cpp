@@ -15,6 +15,7 @@
 #include "cpu_ref/attention/screened.h"
 #include "cpu_ref/attention/trace.h"
 #include "experiments/kinds/support/counted_cpu.h"
+#include "experiments/kinds/support/inputs.h"
 #include "experiments/kinds/support/memory.h"
 #include "experiments/kinds/support/timing.h"
 #include "experiments/kinds/support/torch_peer.h"
@@ -24,6 +25,8 @@ namespace splash::experiments {
 namespace {
 
 constexpr int64_t kCheckedRows = 256;
+constexpr const char* kGaussianInputs = "gaussian";
+constexpr const char* kOfLayer[] = {"layer", "call", "batch_entry", "scale"};  // parameters, of inputs.h
 
 struct Problem {
   AttentionSpec spec;
@@ -31,9 +34,8 @@ struct Problem {
   Tensor<float> dout;
 };
 
-AttentionShape square_shape(const Parameters& p) {
-  const int64_t n = get_integer(p, "n");
-  const int64_t heads = get_integer(p, "heads");
+AttentionShape drawn_shape(const Parameters& p) {
+  const int64_t n = get_integer(p, "n"), heads = get_integer(p, "heads");
   return {
       .q_heads = heads, .kv_heads = heads, .q_len = n, .kv_len = n, .head_dim = get_integer(p, "head_dim")};
 }
@@ -44,12 +46,13 @@ bool is_softmax(const std::string& implementation) {
 
 Problem make_problem(const Parameters& p) {
   Problem problem;
-  problem.spec.shape = square_shape(p);
-  problem.spec.mask.causal = get_flag(p, "causal");
-  if (is_softmax(get_text(p, "implementation"))) problem.spec.normalizer.kind = NormalizerKind::softmax;
   const Workload workload{.seed = static_cast<uint64_t>(get_integer(p, "seed")),
                           .query_variance = get_number(p, "query_variance")};
-  problem.in = make_inputs<float>(workload, problem.spec.shape);
+  problem.in = is_of_file(p) ? load_file_layer(p) : make_inputs<float>(workload, drawn_shape(p));
+  problem.spec.shape = problem.in.shape();
+  if (is_of_file(p)) problem.spec.scale = scale_of(p);
+  problem.spec.mask.causal = get_flag(p, "causal");
+  if (is_softmax(get_text(p, "implementation"))) problem.spec.normalizer.kind = NormalizerKind::softmax;
   problem.dout = make_inputs<float>({.seed = workload.seed + 1, .query_variance = 1}, problem.spec.shape).q;
   return problem;
 }
@@ -140,6 +143,7 @@ CaseResult measure_peer(const Parameters& p, const Problem& problem) {
   const PeerResult peer = run_torch_peer({.implementation = get_text(p, "implementation"),
                                           .backward = get_text(p, "pass") != "forward",
                                           .causal = get_flag(p, "causal"),
+                                          .scale = problem.spec.score_scale(),
                                           .threads = get_integer(p, "threads"),
                                           .samples = get_integer(p, "samples")},
                                          problem.in, problem.dout);
@@ -166,7 +170,7 @@ class AttentionSpeed : public Kind {
 
   std::vector<ParameterInfo> parameters() const override {
     using enum ParameterType;
-    return {
+    std::vector<ParameterInfo> list{
         {"implementation",
          text,
          std::string("screened"),
@@ -180,15 +184,25 @@ class AttentionSpeed : public Kind {
          "",
          "forward, or forward and backward",
          {"forward", "forward+backward"}},
-        {"n", integer, int64_t{2048}, "1", "queries and keys", {}},
-        {"heads", integer, int64_t{8}, "1", "heads", {}},
+        {"input",
+         text,
+         std::string(kGaussianInputs),
+         "",
+         "Gaussian q, k and v; or a layer of a decoder (smollm2), or of a file, with all its heads",
+         {kGaussianInputs, "smollm2"},
+         tensor_file_endings()},
+        {"n", integer, int64_t{2048}, "1", "queries and keys; of a file, its keys, or the first tokens", {}},
+        {"heads", integer, int64_t{8}, "1", "query heads", {}},
+        {"kv_heads", integer, int64_t{8}, "1", "key heads of a file; Gaussian ones are as many as heads", {}},
         {"head_dim", integer, int64_t{64}, "1", "head dimension", {}},
         {"query_variance", number, 6.0, "1", "variance of the Gaussian queries", {}},
-        {"causal", flag, false, "1", "whether later keys are hidden", {}},
+        {"causal", flag, false, "1", "whether later keys are hidden; of a file, as it says unless set", {}},
         {"threads", integer, int64_t{2}, "1", "threads", {}},
         {"samples", integer, int64_t{15}, "1", "timed repetitions, warm", {}},
-        {"seed", integer, int64_t{1}, "1", "seed of the inputs", {}},
+        {"seed", integer, int64_t{1}, "1", "seed of the inputs; of a file, of the output's gradient", {}},
     };
+    for (ParameterInfo& info : input_parameters(kOfLayer)) list.push_back(std::move(info));
+    return list;
   }
 
   std::vector<report::ColumnInfo> columns() const override {
@@ -244,14 +258,35 @@ class AttentionSpeed : public Kind {
   }
   bool times_cpu() const override { return true; }
 
+  void add_from_inputs(Parameters& set) const override { add_file_layer(set); }
+
   void check(const Parameters& p) const override {
-    square_shape(p).validate();
+    refuse_scale_of_no_file(p);
+    if (is_of_file(p)) {
+      check_file_layer(p);
+    } else {
+      drawn_shape(p).validate();
+    }
     for (const char* name : {"threads", "samples"}) require_one(p, name);
     Workload{.query_variance = get_number(p, "query_variance")}.validate();
   }
 
+  Parameters used(const Parameters& p) const override {
+    Parameters kept = p;
+    if (is_of_file(p)) {
+      kept["scale"] = scale_of(p);
+      kept.erase("query_variance");
+      if (get_text(p, "pass") == "forward") kept.erase("seed");
+      return kept;
+    }
+    for (const char* name : kOfLayer) kept.erase(name);
+    for (const char* name : {"input", "kv_heads"}) kept.erase(name);
+    return kept;
+  }
+
   std::string input_hash(const Parameters& p) const override {
-    return fmt::format("gaussian {} variance {} seed {}", to_string(square_shape(p)),
+    if (is_of_file(p)) return file_layer_key(p);
+    return fmt::format("gaussian {} variance {} seed {}", to_string(drawn_shape(p)),
                        get_number(p, "query_variance"), get_integer(p, "seed"));
   }
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <span>
 
 #include <fmt/format.h>
 
@@ -28,10 +27,6 @@ constexpr const char* kSynthetic = "workload";
 constexpr const char* kOfFile[] = {"layer", "head",   "call",     "batch_entry",
                                    "scale", "length", "head_dim", "causal"};  // parameters, of inputs.h
 constexpr const char* kOfWorkload[] = {"workload", "query_variance", "gap", "spread", "seed"};
-
-bool names_parameter(std::span<const char* const> names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 Workload workload_of(const Parameters& p, int64_t row) {
   Workload workload;
@@ -154,14 +149,10 @@ CaseResult measure(const Parameters& p) {
 }
 
 void check_rows_of_file(const Parameters& p) {
-  check_inputs(p);
-  const int64_t n = get_integer(p, "n"), length = get_integer(p, "length"), rows = get_integer(p, "rows");
+  const int64_t n = get_integer(p, "n"), length = get_integer(p, "length");
   if (n != length)
     throw InvalidArgument(fmt::format("n is {}; rows of a file have its length, {}", n, length));
-  const AttentionShape& shape = open_tensor_file(get_text(p, "input")).call(get_integer(p, "call")).shape;
-  if (const int64_t queries = std::min(length, shape.q_len); rows > queries)
-    throw InvalidArgument(
-        fmt::format("rows is {}; {} gives {} queries a head", rows, get_text(p, "input"), queries));
+  check_file_scores(p);
 }
 
 class EntmaxSolver : public Kind {
@@ -206,9 +197,7 @@ class EntmaxSolver : public Kind {
         {"histogram_bins", integer, int64_t{64}, "1", "bins of the histogram start", {}},
         {"samples", integer, int64_t{5}, "1", "timed repetitions", {}},
     };
-    for (ParameterInfo& info : input_parameters()) {
-      if (names_parameter(kOfFile, info.name)) list.push_back(std::move(info));
-    }
+    for (ParameterInfo& info : input_parameters(kOfFile)) list.push_back(std::move(info));
     return list;
   }
 
@@ -257,8 +246,7 @@ class EntmaxSolver : public Kind {
 
   void add_from_inputs(Parameters& set) const override {
     add_file_inputs(set);
-    const std::string* input = text_if_set(set, "input");
-    if (input != nullptr && names_tensor_file(*input)) set.try_emplace("n", set.at("length"));
+    if (is_set_to_file(set)) set.try_emplace("n", set.at("length"));
   }
 
   void check(const Parameters& p) const override {

@@ -14,6 +14,7 @@
 #include "core/parallel.h"
 #include "core/workload.h"
 #include "cpu_ref/entmax/rows.h"
+#include "experiments/kinds/support/inputs.h"
 #include "experiments/kinds/support/lru_cache.h"
 #include "experiments/kinds/support/timing.h"
 #include "experiments/kinds/support/torch_gpu_peer.h"
@@ -27,16 +28,22 @@ constexpr const char* kOurs = "entmax-rows";
 constexpr const char* kPeers = "torch-";
 constexpr const char* kNotTimed = "the case was not run (column version says why)";
 
+constexpr const char* kGaussianScores = "gaussian";
+constexpr const char* kOfScores[] = {"layer", "head",     "call",  "batch_entry",
+                                     "scale", "head_dim", "causal"};  // parameters, of inputs.h
+
 std::string scores_key(const Parameters& p) {
+  if (is_of_file(p)) return file_scores_key(p);
   return fmt::format("{} x {}, variance {}, seed {}", get_integer(p, "rows"), get_integer(p, "n"),
                      get_number(p, "variance"), get_integer(p, "seed"));
 }
 
-// [1, 1, rows, n], N(0, variance).
+// [1, 1, rows, n], N(0, variance) or a head's of a file.
 std::shared_ptr<const Tensor<float>> scores_of(const Parameters& p) {
   static LruCache<Tensor<float>> cache(int64_t{1} << 30);
   const int64_t rows = get_integer(p, "rows"), n = get_integer(p, "n");
   const auto make = [&] {
+    if (is_of_file(p)) return load_file_scores(p);
     Tensor<float> scores(1, 1, rows, n);
     parallel_for(rows, 1, [&](int64_t r) {
       const auto row = make_score_row({.seed = static_cast<uint64_t>(get_integer(p, "seed") + r),
@@ -50,16 +57,18 @@ std::shared_ptr<const Tensor<float>> scores_of(const Parameters& p) {
   return cache.get(scores_key(p), make, [](const auto& scores) { return 4 * scores.size(); });
 }
 
-// How far the first rows are from the double oracle's, of the scores as the device has them, and from sum 1.
+// How far the last rows (of causal scores those of most keys) are from the double oracle's, of the scores as
+// the device has them, and from sum 1.
 void add_row_errors(const Parameters& p, const Tensor<float>& scores, const Tensor<float>& out,
                     CaseResult& result) {
   const Dtype dtype = dtype_from_string(get_text(p, "dtype"));
   const int64_t rows = std::min(get_integer(p, "checked_rows"), scores.length()), n = scores.dim();
   std::vector<double> z(static_cast<size_t>(rows * n)), expected(z.size());
-  std::transform(scores.data(), scores.data() + rows * n, z.begin(),
+  const int64_t first = scores.size() - rows * n;
+  std::transform(scores.data() + first, scores.data() + scores.size(), z.begin(),
                  [&](float score) { return round_to(dtype, score); });
   cpu_ref::entmax_rows<double>(z, std::vector<double>{get_number(p, "alpha")}, rows, expected);
-  const std::vector<double> found(out.data(), out.data() + rows * n);
+  const std::vector<double> found(out.data() + first, out.data() + out.size());
   std::vector<double> sums;
   for (auto row = found.begin(); row != found.end(); row += n)
     sums.push_back(std::accumulate(row, row + n, 0.0));
@@ -82,19 +91,28 @@ class GpuEntmaxRows : public Kind {
     std::vector<ParameterInfo> list{
         {"implementation", text, std::string(kOurs), "", "what is timed", implementations}};
     for (ParameterInfo& info : timing_parameters()) list.push_back(std::move(info));
-    list.insert(list.end(),
-                {{"rows", integer, int64_t{8192}, "1", "rows", {}},
-                 {"n", integer, int64_t{8192}, "1", "scores a row", {}},
-                 {"dtype",
-                  text,
-                  std::string("float32"),
-                  "",
-                  "type of scores and probabilities",
-                  {"float32", "float16", "bfloat16"}},
-                 {"alpha", number, 1.5, "1", "of entmax", {}},
-                 {"variance", number, 1.0, "1", "variance of the Gaussian scores", {}},
-                 {"seed", integer, int64_t{1}, "1", "seed of the scores", {}},
-                 {"checked_rows", integer, int64_t{64}, "1", "rows that are held against the oracle", {}}});
+    list.insert(
+        list.end(),
+        {{"input",
+          text,
+          std::string(kGaussianScores),
+          "",
+          "Gaussian scores; or of a decoder's captured head, or of a file of q, k and v: scale <q, k>",
+          {kGaussianScores, "smollm2"},
+          tensor_file_endings()},
+         {"rows", integer, int64_t{8192}, "1", "rows; of a file, a head's last queries, or all", {}},
+         {"n", integer, int64_t{8192}, "1", "scores a row; of a file, its keys, or the first tokens", {}},
+         {"dtype",
+          text,
+          std::string("float32"),
+          "",
+          "type of scores and probabilities",
+          {"float32", "float16", "bfloat16"}},
+         {"alpha", number, 1.5, "1", "of entmax", {}},
+         {"variance", number, 1.0, "1", "variance of the Gaussian scores", {}},
+         {"seed", integer, int64_t{1}, "1", "seed of the scores", {}},
+         {"checked_rows", integer, int64_t{64}, "1", "rows that are held against the oracle", {}}});
+    for (ParameterInfo& info : input_parameters(kOfScores)) list.push_back(std::move(info));
     return list;
   }
 
@@ -125,9 +143,13 @@ class GpuEntmaxRows : public Kind {
 
   bool needs_device() const override { return true; }
 
+  void add_from_inputs(Parameters& set) const override { add_file_scores(set); }
+
   void check(const Parameters& p) const override {
     check_timing(p);
+    refuse_scale_of_no_file(p);
     for (const char* name : {"rows", "n", "checked_rows"}) require_one(p, name);
+    if (is_of_file(p)) check_file_scores(p);
     Workload{.query_variance = get_number(p, "variance")}.validate();
     require_entmax_alpha(get_number(p, "alpha"));
   }
@@ -135,10 +157,19 @@ class GpuEntmaxRows : public Kind {
   Parameters used(const Parameters& p) const override {
     Parameters kept = p;
     kept["checked_rows"] = std::min(get_integer(p, "checked_rows"), get_integer(p, "rows"));
+    if (is_of_file(p)) {
+      kept["scale"] = scale_of(p);
+      for (const char* name : {"variance", "seed"}) kept.erase(name);
+    } else {
+      for (const char* name : kOfScores) kept.erase(name);
+      kept.erase("input");
+    }
     return kept;
   }
 
-  std::string input_hash(const Parameters& p) const override { return "gaussian rows: " + scores_key(p); }
+  std::string input_hash(const Parameters& p) const override {
+    return (is_of_file(p) ? "scores: " : "gaussian rows: ") + scores_key(p);
+  }
 
   CaseResult evaluate(const Parameters& p) const override {
     const auto scores = scores_of(p);

@@ -1,8 +1,8 @@
 """One PyTorch peer of the CPU speed comparison, timed in a process of its own.
 
-Reads one line of JSON from stdin: implementation, backward, n, heads, head_dim, causal, threads, samples, folder.
-The folder holds q, k, v and dout as raw little-endian float32 [1, heads, n, head_dim]; the output is left there as
-out.f32. Prints one JSON object: seconds (one a sample), peak_memory_bytes, version.
+Reads one line of JSON from stdin: implementation, backward, q_shape ([1, heads, q_len, head_dim]), k_shape ([1, kv_heads, kv_len,
+head_dim]), scale, causal, threads, samples, folder. The folder holds q and dout (q_shape), k and v (k_shape) as raw little-endian
+float32; the output is left there as out.f32. Prints one JSON object: seconds (one a sample), peak_memory_bytes, version.
 """
 
 import ctypes
@@ -35,10 +35,13 @@ def peak_memory(call):
     return max(0, resident_bytes("VmHWM") - before)
 
 
-def attention(implementation, causal):
-    """The peer as a function of q, k, v; each at its best setting."""
+def attention(implementation, causal, scale, q_len, kv_len, grouped):
+    """The peer as a function of q, k, v; each at its best setting. A query sees the keys up to its own place, counted from the end."""
+    hidden = torch.ones(q_len, kv_len, dtype=torch.bool).triu(1 + kv_len - q_len) if causal else None
     if implementation == "torch-softmax":
-        return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        square = q_len == kv_len
+        options = {"is_causal": causal and square, "attn_mask": None if square or not causal else ~hidden, "scale": scale}
+        return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=grouped, **options)
     if implementation == "torch-softmax-unfused":
         normalize = lambda s: torch.softmax(s, dim=-1)
     else:
@@ -51,9 +54,10 @@ def attention(implementation, causal):
         }[implementation]
 
     def run(q, k, v):
-        scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+        if grouped:
+            k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+        scores = q @ k.transpose(-1, -2) * scale
         if causal:
-            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
             scores = scores.masked_fill(hidden, -1e30)  # entmax's solvers take no -inf
         return normalize(scores) @ v
 
@@ -63,10 +67,10 @@ def attention(implementation, causal):
 def main():
     job = json.loads(sys.stdin.readline())
     torch.set_num_threads(job["threads"])
-    shape = (1, job["heads"], job["n"], job["head_dim"])
-    load = lambda name: torch.from_numpy(np.fromfile(os.path.join(job["folder"], name), "<f4").reshape(shape))
-    q, k, v, dout = (load(name + ".f32") for name in ("q", "k", "v", "dout"))
-    forward = attention(job["implementation"], job["causal"])
+    (_, heads, q_len, _), (_, kv_heads, kv_len, _) = shapes = job["q_shape"], job["k_shape"]
+    load = lambda name, shape: torch.from_numpy(np.fromfile(os.path.join(job["folder"], name), "<f4").reshape(shape))
+    q, k, v, dout = (load(name + ".f32", shapes[name in "kv"]) for name in ("q", "k", "v", "dout"))
+    forward = attention(job["implementation"], job["causal"], job["scale"], q_len, kv_len, heads != kv_heads)
 
     def call():
         if not job["backward"]:

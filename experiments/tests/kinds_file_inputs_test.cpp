@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <filesystem>
+#include <limits>
+#include <set>
 
 #include <doctest/doctest.h>
 
@@ -198,6 +200,94 @@ TEST_CASE("a GPU's oracle groups the heads of a file as the CPU's kinds do") {
     for (int64_t d = 0; d < 4; ++d)
       CHECK(whole.out.row(3, 3, i)[d] == doctest::Approx(alone.out.row(0, 0, i)[d]).epsilon(1e-12));
   }
+}
+
+TEST_CASE("the CPU's speed is measured on a layer with all its heads, and its own scale and mask") {
+  const CaptureFile file;
+  const Parameters layer{{"layer", int64_t{7}}, {"batch_entry", int64_t{1}}, {"samples", int64_t{2}}};
+  double support = 0, heads = 0;
+  for (int64_t head = 0; head < 4; ++head, ++heads) {
+    const Parameters one = parameters_of("workload", file.with(tests::with(kHead, {{"head", head}})));
+    AttentionSpec spec = input_spec(one, *load_inputs(one));
+    spec.normalizer = {NormalizerKind::entmax, {1.5}};
+    const auto& in = *load_inputs(one);
+    for (const int64_t keys : cpu_ref::attention_forward<double>(spec, in.q, in.k, in.v).support)
+      support += static_cast<double>(keys) / 48;
+  }
+  for (const char* implementation : {"screened", "reference"}) {
+    const CaseResult found = run_kind(
+        "attention-speed", file.with(tests::with(layer, {{"implementation", std::string(implementation)},
+                                                         {"pass", std::string("forward+backward")}})));
+    CHECK(found.numbers.at("support_mean") == doctest::Approx(support));
+    CHECK(found.numbers.at("nmse") < 1e-12);
+    CHECK(found.numbers.at("dense_equivalent_flops") == (4 + 10) * 4 * 78 * heads);
+  }
+  const Parameters p = parameters_of("attention-speed", file.with(layer));
+  CHECK(get_integer(p, "n") == 12);
+  const Parameters used = find_kind("attention-speed").used(p);
+  CHECK(get_integer(used, "kv_heads") == 2);
+  CHECK(!used.contains("query_variance"));
+  CHECK(find_kind("attention-speed").input_hash(p).find(open_tensor_file(file.name).hash) !=
+        std::string::npos);
+  const auto refused = [&](const Parameters& changes, const std::string& sentence) {
+    CHECK_THROWS_WITH_AS(parameters_of("attention-speed", file.with(changes)), sentence.c_str(),
+                         InvalidArgument);
+  };
+  refused({{"heads", int64_t{2}}}, "heads is 2; a layer of " + file.name + " has 4");
+  refused({{"kv_heads", int64_t{4}}}, "kv_heads is 4; a layer of " + file.name + " has 2");
+  refused({{"n", int64_t{13}}}, "n is 13; call 0 of " + file.name + " holds 12 queries and 12 keys");
+  refused({{"layer", int64_t{4}}}, "layer is 4; " + file.name + " holds the layers 3 and 7");
+  CHECK_THROWS_WITH_AS(parameters_of("attention-speed", {{"scale", 2.0}}),
+                       "scale is 2; only with a file as input can it be set, others have 1/sqrt(head_dim)",
+                       InvalidArgument);
+}
+
+TEST_CASE("rows of scores are a head's last queries over its keys") {
+  const CaptureFile file;
+  const Parameters all = parameters_of("gpu-entmax-rows", file.with(kHead));
+  CHECK(get_integer(all, "rows") == 12);
+  CHECK(get_integer(all, "n") == 12);
+  const Parameters p =
+      parameters_of("gpu-entmax-rows", file.with(tests::with(kHead, {{"rows", int64_t{3}}, {"scale", 2.0}})));
+  const Tensor<float> scores = load_file_scores(p);
+  CHECK(scores.length() == 3);
+  CHECK(scores.dim() == 12);
+  for (int64_t r = 0; r < 3; ++r) {
+    for (int64_t j = 0; j < 12; ++j) {
+      double score = 0;
+      for (int64_t d = 0; d < 4; ++d)
+        score += example_value("q", 0, {1, 1, 3, 9 + r, d}) * example_value("k", 0, {1, 1, 1, j, d});
+      if (j <= 9 + r) {
+        CHECK(scores.row(0, 0, r)[j] == doctest::Approx(2 * score));
+      } else {
+        CHECK(scores.row(0, 0, r)[j] == -std::numeric_limits<float>::infinity());
+      }
+    }
+  }
+  const Tensor<float> open = load_file_scores(tests::with(p, {{"causal", false}, {"n", int64_t{5}}}));
+  CHECK(open.dim() == 5);
+  CHECK(open.row(0, 0, 0)[4] == doctest::Approx(2 * [] {
+          double score = 0;
+          for (int64_t d = 0; d < 4; ++d)
+            score += example_value("q", 0, {1, 1, 3, 2, d}) * example_value("k", 0, {1, 1, 1, 4, d});
+          return score;
+        }()));
+  const Kind& kind = find_kind("gpu-entmax-rows");
+  CHECK(!kind.used(p).contains("variance"));
+  CHECK(!kind.used(parameters_of("gpu-entmax-rows", {})).contains("input"));
+  std::set<std::string> hashes;
+  for (const Parameters& changes : {Parameters{}, Parameters{{"causal", false}}, Parameters{{"scale", 1.0}},
+                                    Parameters{{"rows", int64_t{4}}}, Parameters{{"n", int64_t{5}}}})
+    hashes.insert(kind.input_hash(parameters_of("gpu-entmax-rows", file.with(changes))));
+  CHECK(hashes.size() == 5);
+  const auto refused = [&](const Parameters& changes, const std::string& sentence) {
+    CHECK_THROWS_WITH_AS(parameters_of("gpu-entmax-rows", file.with(changes)), sentence.c_str(),
+                         InvalidArgument);
+  };
+  refused({{"rows", int64_t{13}}}, "rows is 13; " + file.name + " gives 12 queries a head");
+  refused({{"rows", int64_t{6}}, {"n", int64_t{5}}}, "rows is 6; " + file.name + " gives 5 queries a head");
+  refused({{"head", int64_t{4}}}, "head is 4; call 0 of " + file.name + " has the query heads 0 to 3");
+  refused({{"n", int64_t{13}}}, "n is 13; call 0 of " + file.name + " holds 12 queries and 12 keys");
 }
 
 TEST_CASE("layers of several scales need one to be named") {

@@ -227,7 +227,7 @@ TEST_CASE("solvers record what they and their rows take") {
 TEST_CASE("a CPU's speed records all it is told") {
   check({"attention-speed",
          {{"n", int64_t{48}}, {"heads", int64_t{2}}, {"head_dim", int64_t{8}}, {"samples", int64_t{2}}},
-         {},
+         {"input", "kv_heads", "layer", "call", "batch_entry", "scale"},
          {"threads"}},
         evaluated);
 }

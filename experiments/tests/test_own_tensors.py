@@ -93,6 +93,34 @@ def test_what_is_wrong_with_a_file_is_one_sentence(splash: Splash, tmp_path: Pat
     assert "layer is 3; heads.npz holds the layers 2 and 5" in refusal
 
 
+SPEED = """\
+title = "How fast my own layer is"
+kind = "attention-speed"
+[fixed]
+input = "late.h5"
+layer = 5
+threads = 1
+samples = 1
+[axes]
+implementation = ["screened", "torch-softmax", "torch-entmax15"]
+"""
+
+
+def test_every_implementation_computes_the_files_own_attention(splash: Splash, tmp_path: Path, peers: dict[str, str]) -> None:
+    """Grouped heads, a few last queries, a causal mask that is aligned at the end, and a scale that is not 1/sqrt(head_dim)."""
+    pytest.importorskip("entmax", reason="PyTorch's entmax is not installed")
+    made_up(tmp_path / "heads.npz")
+    with np.load(tmp_path / "heads.npz") as file:
+        np.savez(tmp_path / "late.npz", **{name: file[name][:, :, -9:] if name.endswith("q") else file[name] for name in file.files})
+    convert(tmp_path / "late.npz", tmp_path / "late.h5", causal=True, scale=0.7)
+    done = splash("run", splash.write("speed.toml", SPEED), "--out", tmp_path / "speed.h5", env=peers)
+    assert done.returncode == 0, done.stderr
+    cases = splash.json("show", tmp_path / "speed.h5", "--results")["cases"]
+    assert [case["implementation"] for case in cases] == ["screened", "torch-softmax", "torch-entmax15"]
+    assert all(case["nmse"] < 1e-11 for case in cases), cases
+    assert cases[0]["support_mean"] == cases[2]["support_mean"] < cases[1]["support_mean"] == 44, "means of what 40 to 48 keys are seen"
+
+
 def _bomb(file: h5py.File, secret: Path) -> None:
     del file["call-0/v"]
     file.create_dataset("call-0/v", (2, 1, 2, 2**30, 16), "f4", chunks=(1, 1, 1, 1024, 16), compression="gzip")

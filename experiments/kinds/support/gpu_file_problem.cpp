@@ -50,8 +50,7 @@ void add_lengths(Parameters& set, const AttentionShape& held) {
 }  // namespace
 
 void add_file_problem(Parameters& set) {
-  const std::string* input = text_if_set(set, "input");
-  if (input == nullptr || !names_tensor_file(*input)) return;
+  if (!is_set_to_file(set)) return;
   set.try_emplace("call", int64_t{0});
   set.try_emplace("layer", kAllLayers);
   const AttentionShape held = held_shape(set);

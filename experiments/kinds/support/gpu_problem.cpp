@@ -9,6 +9,7 @@
 #include "core/random.h"
 #include "core/workload.h"
 #include "cpu_ref/attention/backward.h"
+#include "experiments/kinds/support/file_inputs.h"
 #include "experiments/kinds/support/gpu_file_problem.h"
 #include "experiments/kinds/support/inputs.h"
 #include "experiments/kinds/support/lru_cache.h"
@@ -158,9 +159,7 @@ void check_problem(const Parameters& p) {
 
 void check_input(const Parameters& p) {
   if (is_of_file(p)) return check_file_problem(p, shape_of(p));
-  if (const double scale = get_number(p, "scale"); scale != 0)
-    throw InvalidArgument(fmt::format(
-        "scale is {}; only with a file as input can it be set, others have 1/sqrt(head_dim)", scale));
+  refuse_scale_of_no_file(p);
   if (!of_capture(p)) return;
   const std::string& text = get_text(p, "input");
   const auto extents = report::hdf5::read_extents(captures_path(), text + "/q", 4);

@@ -107,11 +107,16 @@ std::vector<ParameterInfo> input_parameters() {
   };
 }
 
+std::vector<ParameterInfo> input_parameters(std::span<const char* const> names) {
+  std::vector<ParameterInfo> list = input_parameters();
+  std::erase_if(
+      list, [&](const ParameterInfo& info) { return std::ranges::find(names, info.name) == names.end(); });
+  return list;
+}
+
 void check_inputs(const Parameters& p) {
   if (is_of_file(p)) return check_file_inputs(p);
-  if (const double scale = get_number(p, "scale"); scale != 0)
-    throw InvalidArgument(fmt::format(
-        "scale is {}; only with a file as input can it be set, others have 1/sqrt(head_dim)", scale));
+  refuse_scale_of_no_file(p);
   if (!is_captured(p)) {
     drawn_workload(p).validate();
     synthetic_shape(p).validate();

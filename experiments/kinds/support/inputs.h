@@ -3,6 +3,7 @@
 // themselves.
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ const std::string& captures_hash();  // of its bytes
 // input, text, layer, head (a captured head), call, batch_entry, scale (of a file, experiments/kinds/
 // file_inputs.h) and length, head_dim, seed, query_variance (a synthetic one), causal.
 std::vector<ParameterInfo> input_parameters();
+std::vector<ParameterInfo> input_parameters(std::span<const char* const> names);  // only these
 
 // Throws InvalidArgument: unknown input or text, layer or head out of range, a synthetic size below 1, a
 // scale without a file.

@@ -64,9 +64,10 @@ bool is_of_file(const Parameters& p) {
   return names_tensor_file(get_text(p, "input"));
 }
 
-const std::string* text_if_set(const Parameters& p, const std::string& name) {
-  const auto found = p.find(name);
-  return found == p.end() ? nullptr : std::get_if<std::string>(&found->second);
+bool is_set_to_file(const Parameters& p) {
+  const auto found = p.find("input");
+  const auto* const input = found == p.end() ? nullptr : std::get_if<std::string>(&found->second);
+  return input != nullptr && names_tensor_file(*input);
 }
 
 const analysis::CapturedCall& TensorFile::call(int64_t number) const {

@@ -15,6 +15,7 @@ namespace splash::experiments {
 const std::vector<std::string>& tensor_file_endings();  // ".h5", ".npz", ".safetensors", ".pt"
 bool names_tensor_file(const std::string& input);       // by its ending, or as a shipped capture
 bool is_of_file(const Parameters& parameters);          // of those, the parameter `input`
+bool is_set_to_file(const Parameters& parameters);      // the same where `input` may not be set, or no text
 
 struct TensorFile {
   std::string name;  // as it was asked for
@@ -30,9 +31,6 @@ struct TensorFile {
 // Kept for the rest of the process. Throws InvalidArgument where there is no such file or it cannot be
 // converted, ReportError where it cannot be read.
 const TensorFile& open_tensor_file(const std::string& input);
-
-// The value of a parameter that may not be set yet, for Kind::add_from_inputs. None where it is another type.
-const std::string* text_if_set(const Parameters& parameters, const std::string& name);
 
 // The first `length` rows of every head.
 Tensor<float> first_rows(const Tensor<float>& tensor, int64_t length);

@@ -14,9 +14,9 @@ PeerResult run_torch_peer(const PeerJob& job, const AttentionInputs<float>& inpu
   const auto reply = peer.ask({{"implementation", job.implementation},
                                {"backward", job.backward},
                                {"causal", job.causal},
-                               {"n", inputs.q.length()},
-                               {"heads", inputs.q.heads()},
-                               {"head_dim", inputs.q.dim()},
+                               {"scale", job.scale},
+                               {"q_shape", {1, inputs.q.heads(), inputs.q.length(), inputs.q.dim()}},
+                               {"k_shape", {1, inputs.k.heads(), inputs.k.length(), inputs.k.dim()}},
                                {"threads", job.threads},
                                {"samples", job.samples},
                                {"folder", peer.folder().string()}});

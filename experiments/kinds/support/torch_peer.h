@@ -10,8 +10,9 @@
 namespace splash::experiments {
 
 struct PeerJob {
-  std::string implementation;  // torch-softmax, torch-entmax15, …
-  bool backward = false, causal = false;
+  std::string implementation;             // torch-softmax, torch-entmax15, …
+  bool backward = false, causal = false;  // causal: aligned at the end
+  double scale = 1;
   int64_t threads = 1, samples = 1;
 };
 
