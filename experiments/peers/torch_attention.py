@@ -1,7 +1,7 @@
 """One PyTorch peer of the CPU speed comparison, timed in a process of its own.
 
 Reads one line of JSON from stdin: implementation, backward, n, heads, head_dim, causal, threads, samples, folder.
-The folder holds q, k, v and dout as raw little-endian float32 [1, heads, n, head_dim]; the output is left there as
+The folder holds q, k, v and d_out as raw little-endian float32 [1, heads, n, head_dim]; the output is left there as
 out.f32. Prints one JSON object: seconds (one a sample), peak_memory_bytes, version.
 """
 
@@ -65,7 +65,7 @@ def main():
     torch.set_num_threads(job["threads"])
     shape = (1, job["heads"], job["n"], job["head_dim"])
     load = lambda name: torch.from_numpy(np.fromfile(os.path.join(job["folder"], name), "<f4").reshape(shape))
-    q, k, v, dout = (load(name + ".f32") for name in ("q", "k", "v", "dout"))
+    q, k, v, d_out = (load(name + ".f32") for name in ("q", "k", "v", "d_out"))
     forward = attention(job["implementation"], job["causal"])
 
     def call():
@@ -74,7 +74,7 @@ def main():
         with torch.enable_grad():
             inputs = [x.detach().requires_grad_() for x in (q, k, v)]
             out = forward(*inputs)
-            out.backward(dout)
+            out.backward(d_out)
         return out.detach()
 
     call().numpy().astype("<f4").tofile(os.path.join(job["folder"], "out.f32"))  # also the warm-up
