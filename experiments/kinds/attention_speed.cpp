@@ -1,7 +1,6 @@
 // Exact entmax attention on the CPU against PyTorch: time, memory and error in one run on the same inputs.
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <omp.h>
 
@@ -18,7 +17,7 @@
 #include "experiments/kinds/support/inputs.h"
 #include "experiments/kinds/support/memory.h"
 #include "experiments/kinds/support/timing.h"
-#include "experiments/kinds/support/torch_peer.h"
+#include "experiments/kinds/support/torch_peers.h"
 #include "experiments/runner/kind.h"
 
 namespace splash::experiments {
@@ -126,13 +125,8 @@ CaseResult measure_ours(const Parameters& p, const Problem& problem) {
   const Ran ran = run_ours(implementation, backward, problem, true);  // also the warm-up
   add_errors(problem, ran.out, result);
   result.numbers["peak_memory_bytes"] = peak_memory_of([&] { run_ours(implementation, backward, problem); });
-  std::vector<double> seconds;
-  for (int64_t i = 0; i < get_integer(p, "samples"); ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    run_ours(implementation, backward, problem);
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  add_times(std::move(seconds), result);
+  add_times(time_on_host([&] { run_ours(implementation, backward, problem); }, get_integer(p, "samples")),
+            result);
   add_dense_equivalent(problem.spec, backward, result);
   add_counts_of(implementation, backward, get_integer(p, "threads"), problem, ran.support, result);
   result.texts["version"] = "this build";
@@ -140,21 +134,15 @@ CaseResult measure_ours(const Parameters& p, const Problem& problem) {
 }
 
 CaseResult measure_peer(const Parameters& p, const Problem& problem) {
-  const PeerResult peer = run_torch_peer({.implementation = get_text(p, "implementation"),
-                                          .backward = get_text(p, "pass") != "forward",
-                                          .causal = get_flag(p, "causal"),
-                                          .scale = problem.spec.score_scale(),
-                                          .threads = get_integer(p, "threads"),
-                                          .samples = get_integer(p, "samples")},
-                                         problem.in, problem.dout);
+  const PeerResult peer = run_torch_cpu_peer({.implementation = get_text(p, "implementation"),
+                                              .backward = get_text(p, "pass") != "forward",
+                                              .causal = get_flag(p, "causal"),
+                                              .scale = problem.spec.score_scale(),
+                                              .threads = get_integer(p, "threads"),
+                                              .samples = get_integer(p, "samples")},
+                                             problem.in, problem.dout);
   CaseResult result;
-  if (!peer.unavailable.empty()) {
-    result.texts["version"] = "not run: " + peer.unavailable;
-    return result;
-  }
-  result.texts["version"] = peer.version;
-  result.numbers["peak_memory_bytes"] = peer.peak_memory_bytes;
-  add_times(peer.seconds, result);
+  if (!add_peer_run(peer, result)) return result;
   add_dense_equivalent(problem.spec, get_text(p, "pass") != "forward", result);
   add_errors(problem, peer.out, result);
   return result;

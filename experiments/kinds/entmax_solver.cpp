@@ -1,13 +1,11 @@
 // What a solver of tau costs and how exact it is, on rows of synthetic scores or of a head in a file.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 
 #include <fmt/format.h>
 
-#include "analysis/statistics.h"
 #include "core/error.h"
 #include "core/normalizer.h"
 #include "core/workload.h"
@@ -15,6 +13,7 @@
 #include "cpu_ref/entmax/solver.h"
 #include "experiments/kinds/support/inputs.h"
 #include "experiments/kinds/support/lru_cache.h"
+#include "experiments/kinds/support/timing.h"
 
 namespace splash::experiments {
 namespace {
@@ -130,19 +129,12 @@ CaseResult measure(const Parameters& p) {
                     {"tau_error_max", tau_error},
                     {"support_mean", support / count}};
 
-  std::vector<double> times;
   double sink = 0;
-  for (int64_t sample = 0; sample < get_integer(p, "samples"); ++sample) {
-    const auto start = std::chrono::steady_clock::now();
+  const auto solve_all = [&] {
     for (const auto& row : z) sink += cpu_ref::solve_tau<T>(solver, row, alpha, options).offset;
-    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
+  };
+  add_samples(time_on_host(solve_all, get_integer(p, "samples")), result);
   if (std::isnan(sink)) throw Error("a row gave a NaN threshold");  // also keeps the loop from being removed
-  const auto interval = analysis::median_interval(times);
-  result.numbers["time_median"] = analysis::median(times);
-  result.numbers["time_low"] = interval.low;
-  result.numbers["time_high"] = interval.high;
-  result.vectors["time"] = std::move(times);
   result.numbers["memory_bytes"] = static_cast<double>(
       counted_bytes(solver, get_integer(p, "n"), static_cast<int64_t>(sizeof(T)), options.histogram_bins));
   return result;

@@ -18,7 +18,7 @@
 #include "experiments/kinds/support/gpu_support.h"
 #include "experiments/kinds/support/planned_kernel.h"
 #include "experiments/kinds/support/timing.h"
-#include "experiments/kinds/support/torch_gpu_peer.h"
+#include "experiments/kinds/support/torch_peers.h"
 #include "experiments/runner/ceilings.h"
 #include "gpu/engine/attention.h"
 #include "gpu/engine/chooser.h"
@@ -259,7 +259,7 @@ CaseResult measure_peer(const Parameters& p, const AttentionSpec& spec) {
   const bool backward = with_backward(p);
   const auto inputs = problem_inputs(p);
   const auto d_out = backward ? problem_d_out(p) : nullptr;
-  const TorchGpuResult peer =
+  const PeerResult peer =
       run_torch_gpu_peer({.backend = backend,
                           .dtype = get_text(p, "dtype"),
                           .causal = get_text(p, "mask") != "none",
@@ -268,11 +268,7 @@ CaseResult measure_peer(const Parameters& p, const AttentionSpec& spec) {
                           .timing = timing_of(p),
                           .inputs_key = problem_key(p)},
                          *inputs, d_out.get());
-  result.texts["version"] = peer.version;
-  if (!peer.unavailable.empty()) {
-    result.texts["version"] = "not run: " + peer.unavailable;
-    return result;
-  }
+  if (!add_peer_run(peer, result)) return result;
   const Dtype dtype = problem_dtype(p);
   const int64_t rows = get_integer(p, "checked_rows");
   const Tensor<double> q = rounded(inputs->q, dtype), k = rounded(inputs->k, dtype),
@@ -280,8 +276,6 @@ CaseResult measure_peer(const Parameters& p, const AttentionSpec& spec) {
   add_errors(spec, q, k, v, peer.out.cast<double>(), rows, result);
   if (backward)
     add_gradient_error(spec, q, k, v, rounded(*d_out, dtype), peer.d_q.cast<double>(), rows, result);
-  result.numbers["peak_memory_bytes"] = peer.peak_memory_bytes;
-  add_times(peer.seconds, result);
   add_dense_equivalent(spec, backward, result);
   return result;
 }

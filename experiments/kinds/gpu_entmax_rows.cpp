@@ -17,7 +17,7 @@
 #include "experiments/kinds/support/inputs.h"
 #include "experiments/kinds/support/lru_cache.h"
 #include "experiments/kinds/support/timing.h"
-#include "experiments/kinds/support/torch_gpu_peer.h"
+#include "experiments/kinds/support/torch_peers.h"
 #include "gpu/engine/tensor.h"
 #include "gpu/entmax/rows.h"
 
@@ -206,18 +206,14 @@ class GpuEntmaxRows : public Kind {
 
   static CaseResult peer(const Parameters& p, const Tensor<float>& scores) {
     CaseResult result;
-    const TorchGpuResult peer =
+    const PeerResult peer =
         run_torch_gpu_rows({.backend = get_text(p, "implementation").substr(std::string(kPeers).size()),
                             .dtype = get_text(p, "dtype"),
                             .alpha = get_number(p, "alpha"),
                             .timing = timing_of(p),
                             .inputs_key = scores_key(p) + get_text(p, "dtype")},
                            scores);
-    result.texts["version"] = peer.unavailable.empty() ? peer.version : "not run: " + peer.unavailable;
-    if (!peer.unavailable.empty()) return result;
-    add_row_errors(p, scores, peer.out, result);
-    result.numbers["peak_memory_bytes"] = peer.peak_memory_bytes;
-    add_times(peer.seconds, result);
+    if (add_peer_run(peer, result)) add_row_errors(p, scores, peer.out, result);
     return result;
   }
 };

@@ -1,7 +1,7 @@
 """One PyTorch peer of the CPU speed comparison, timed in a process of its own.
 
 Reads one line of JSON from stdin: implementation, backward, q_shape ([1, heads, q_len, head_dim]), k_shape ([1, kv_heads, kv_len,
-head_dim]), scale, causal, threads, samples, folder. The folder holds q and dout (q_shape), k and v (k_shape) as raw little-endian
+head_dim]), scale, causal, threads, samples, folder. The folder holds q and d_out (q_shape), k and v (k_shape) as raw little-endian
 float32; the output is left there as out.f32. Prints one JSON object: seconds (one a sample), peak_memory_bytes, version.
 """
 
@@ -69,7 +69,7 @@ def main():
     torch.set_num_threads(job["threads"])
     (_, heads, q_len, _), (_, kv_heads, kv_len, _) = shapes = job["q_shape"], job["k_shape"]
     load = lambda name, shape: torch.from_numpy(np.fromfile(os.path.join(job["folder"], name), "<f4").reshape(shape))
-    q, k, v, dout = (load(name + ".f32", shapes[name in "kv"]) for name in ("q", "k", "v", "dout"))
+    q, k, v, d_out = (load(name + ".f32", shapes[name in "kv"]) for name in ("q", "k", "v", "d_out"))
     forward = attention(job["implementation"], job["causal"], job["scale"], q_len, kv_len, heads != kv_heads)
 
     def call():
@@ -78,7 +78,7 @@ def main():
         with torch.enable_grad():
             inputs = [x.detach().requires_grad_() for x in (q, k, v)]
             out = forward(*inputs)
-            out.backward(dout)
+            out.backward(d_out)
         return out.detach()
 
     call().numpy().astype("<f4").tofile(os.path.join(job["folder"], "out.f32"))  # also the warm-up

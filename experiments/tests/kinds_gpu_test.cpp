@@ -10,7 +10,7 @@
 #include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/kinds/support/gpu_support.h"
 #include "experiments/kinds/support/inputs.h"
-#include "experiments/kinds/support/torch_gpu_peer.h"
+#include "experiments/kinds/support/torch_peers.h"
 #include "experiments/runner/definition.h"
 #include "experiments/runner/value.h"
 #include "experiments/tests/kinds_helpers.h"

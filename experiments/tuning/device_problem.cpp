@@ -1,11 +1,11 @@
 #include "experiments/tuning/device_problem.h"
 
-#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "experiments/kinds/support/gpu_problem.h"
+#include "experiments/kinds/support/timing.h"
 #include "gpu/benchmark/timing.h"
 
 namespace splash::experiments {
@@ -52,10 +52,6 @@ std::function<double()> DeviceProblem::timed(std::function<void()> call) const {
 
 SearchLimits DeviceProblem::limits(double budget_seconds) const {
   return {.budget_seconds = budget_seconds, .now = seconds_now};
-}
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace splash::experiments

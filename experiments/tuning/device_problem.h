@@ -25,6 +25,4 @@ struct DeviceProblem {
   gpu::DeviceTensor q, k, v, out;
 };
 
-double seconds_now();  // of a clock that does not go back
-
 }  // namespace splash::experiments

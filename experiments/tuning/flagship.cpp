@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "experiments/kinds/support/gpu_problem.h"
+#include "experiments/kinds/support/timing.h"
 #include "gpu/entmax/attention.h"
 #include "gpu/entmax/tile_order.h"
 

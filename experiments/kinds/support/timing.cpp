@@ -1,5 +1,6 @@
 #include "experiments/kinds/support/timing.h"
 
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -84,13 +85,31 @@ std::vector<report::ColumnInfo> run_columns() {
   return {std::move(warning), std::move(version)};
 }
 
-void add_times(std::vector<double> seconds, CaseResult& result) {
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<double> time_on_host(const std::function<void()>& call, int64_t samples) {
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < samples; ++i) {
+    const double start = seconds_now();
+    call();
+    seconds.push_back(seconds_now() - start);
+  }
+  return seconds;
+}
+
+void add_samples(std::vector<double> seconds, CaseResult& result) {
   const auto interval = analysis::median_interval(seconds);
   result.numbers["time_median"] = analysis::median(seconds);
   result.numbers["time_low"] = interval.low;
   result.numbers["time_high"] = interval.high;
-  if (!result.texts.contains("warning")) result.texts["warning"] = analysis::why_spoilt(seconds);
   result.vectors["time"] = std::move(seconds);
+}
+
+void add_times(std::vector<double> seconds, CaseResult& result) {
+  if (!result.texts.contains("warning")) result.texts["warning"] = analysis::why_spoilt(seconds);
+  add_samples(std::move(seconds), result);
 }
 
 void add_dense_equivalent(const AttentionSpec& spec, bool backward, CaseResult& result) {

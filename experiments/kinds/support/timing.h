@@ -28,6 +28,12 @@ std::vector<report::ColumnInfo> clock_columns(const std::string& missing_reason)
 // warning, version.
 std::vector<report::ColumnInfo> run_columns();
 
+// Calls once per sample. Seconds by a clock that does not go back.
+std::vector<double> time_on_host(const std::function<void()>& call, int64_t samples);
+double seconds_now();
+
+// Fills time_columns.
+void add_samples(std::vector<double> seconds, CaseResult& result);
 // Fills time_columns, and warning where nothing stands there yet.
 void add_times(std::vector<double> seconds, CaseResult& result);
 

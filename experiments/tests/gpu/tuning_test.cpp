@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "experiments/kinds/support/gpu_problem.h"
+#include "experiments/kinds/support/timing.h"
 #include "experiments/tuning/device_problem.h"
 #include "gpu/engine/attention.h"
 #include "gpu/engine/chooser.h"

@@ -1,9 +1,17 @@
-#include "experiments/kinds/support/torch_gpu_peer.h"
+#include "experiments/kinds/support/torch_peers.h"
 
 #include "experiments/kinds/support/peer_process.h"
+#include "experiments/kinds/support/timing.h"
 
 namespace splash::experiments {
 namespace {
+
+void write_inputs(const PeerProcess& peer, const AttentionInputs<float>& inputs, const Tensor<float>* d_out) {
+  write_tensor(peer.folder() / "q.f32", inputs.q);
+  write_tensor(peer.folder() / "k.f32", inputs.k);
+  write_tensor(peer.folder() / "v.f32", inputs.v);
+  if (d_out != nullptr) write_tensor(peer.folder() / "d_out.f32", *d_out);
+}
 
 nlohmann::json request_of(const std::string& backend, const std::string& dtype,
                           const gpu::TimingOptions& timing, const std::string& key, const PeerProcess& peer) {
@@ -19,9 +27,9 @@ nlohmann::json request_of(const std::string& backend, const std::string& dtype,
 }
 
 // Without the tensors that the peer leaves in its folder.
-TorchGpuResult ask(PeerProcess& peer, const nlohmann::json& request) {
+PeerResult ask(PeerProcess& peer, const nlohmann::json& request) {
   const nlohmann::json reply = peer.ask(request);
-  TorchGpuResult result;
+  PeerResult result;
   if (reply.contains("unavailable")) {
     result.unavailable = reply.at("unavailable");
     return result;
@@ -33,6 +41,33 @@ TorchGpuResult ask(PeerProcess& peer, const nlohmann::json& request) {
 }
 
 }  // namespace
+
+bool add_peer_run(const PeerResult& peer, CaseResult& result) {
+  result.texts["version"] = peer.unavailable.empty() ? peer.version : "not run: " + peer.unavailable;
+  if (!peer.unavailable.empty()) return false;
+  result.numbers["peak_memory_bytes"] = peer.peak_memory_bytes;
+  add_times(peer.seconds, result);
+  return true;
+}
+
+PeerResult run_torch_cpu_peer(const TorchCpuJob& job, const AttentionInputs<float>& inputs,
+                              const Tensor<float>& d_out) {
+  PeerProcess peer("torch_attention.py");
+  write_inputs(peer, inputs, &d_out);
+  PeerResult result = ask(peer, {{"implementation", job.implementation},
+                                 {"backward", job.backward},
+                                 {"causal", job.causal},
+                                 {"scale", job.scale},
+                                 {"q_shape", {1, inputs.q.heads(), inputs.q.length(), inputs.q.dim()}},
+                                 {"k_shape", {1, inputs.k.heads(), inputs.k.length(), inputs.k.dim()}},
+                                 {"threads", job.threads},
+                                 {"samples", job.samples},
+                                 {"folder", peer.folder().string()}});
+  if (!result.unavailable.empty()) return result;
+  result.out = Tensor<float>(inputs.q.batch(), inputs.q.heads(), inputs.q.length(), inputs.q.dim());
+  read_tensor(peer.folder() / "out.f32", result.out);
+  return result;
+}
 
 const std::vector<std::string>& torch_gpu_backends() {
   static const std::vector<std::string> names{"cudnn",     "flash",     "efficient",  "math",
@@ -49,16 +84,13 @@ bool is_entmax_backend(const std::string& backend) {
   return backend == "splash" || backend.starts_with("adasplash");
 }
 
-TorchGpuResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<float>& inputs,
-                                  const Tensor<float>* d_out) {
+PeerResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<float>& inputs,
+                              const Tensor<float>* d_out) {
   static PeerProcess peer("torch_gpu_attention.py");
   static std::string sent;  // the inputs that lie in the peer's folder
   const std::string key = job.inputs_key + (d_out != nullptr ? ", d_out" : "");
   if (sent != key) {
-    write_tensor(peer.folder() / "q.f32", inputs.q);
-    write_tensor(peer.folder() / "k.f32", inputs.k);
-    write_tensor(peer.folder() / "v.f32", inputs.v);
-    if (d_out != nullptr) write_tensor(peer.folder() / "d_out.f32", *d_out);
+    write_inputs(peer, inputs, d_out);
     sent = key;
   }
   const AttentionShape shape = inputs.shape();
@@ -68,7 +100,7 @@ TorchGpuResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<
   request["scale"] = job.scale ? nlohmann::json(*job.scale) : nlohmann::json();
   request["backward"] = d_out != nullptr;
   request["shape"] = {shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len, shape.head_dim};
-  TorchGpuResult result = ask(peer, request);
+  PeerResult result = ask(peer, request);
   if (!result.unavailable.empty()) return result;
   result.out = Tensor<float>(shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
   read_tensor(peer.folder() / "out.f32", result.out);
@@ -79,7 +111,7 @@ TorchGpuResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<
   return result;
 }
 
-TorchGpuResult run_torch_gpu_rows(const TorchGpuRowsJob& job, const Tensor<float>& scores) {
+PeerResult run_torch_gpu_rows(const TorchGpuRowsJob& job, const Tensor<float>& scores) {
   static PeerProcess peer("torch_gpu_rows.py");
   static std::string sent;
   if (sent != job.inputs_key) write_tensor(peer.folder() / "scores.f32", scores);
@@ -87,7 +119,7 @@ TorchGpuResult run_torch_gpu_rows(const TorchGpuRowsJob& job, const Tensor<float
   nlohmann::json request = request_of(job.backend, job.dtype, job.timing, job.inputs_key, peer);
   request["alpha"] = job.alpha;
   request["shape"] = {scores.length(), scores.dim()};
-  TorchGpuResult result = ask(peer, request);
+  PeerResult result = ask(peer, request);
   if (!result.unavailable.empty()) return result;
   result.out = scores;
   read_tensor(peer.folder() / "out.f32", result.out);
