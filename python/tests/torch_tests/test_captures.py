@@ -11,7 +11,8 @@ transformers = pytest.importorskip("transformers", minversion="5.0", reason="tra
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
-from splash_attention import bench, capture, read_capture  # noqa: E402
+from splash_attention import capture, read_capture  # noqa: E402
+from splash_laboratory import bench  # noqa: E402
 
 WORDS, LAYERS = 97, 3
 

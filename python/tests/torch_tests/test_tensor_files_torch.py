@@ -11,8 +11,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 
-from splash_attention import bench, read_capture  # noqa: E402
+from splash_attention import read_capture  # noqa: E402
 from splash_attention.tensor_files import convert  # noqa: E402
+from splash_laboratory import bench  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
