@@ -24,13 +24,17 @@ if(SPLASH_CCACHE)
 endif()
 
 add_library(splash_flags INTERFACE)
-target_include_directories(splash_flags INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_options(splash_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
+# Who links an installed splash (cmake/SplashInstall.cmake) has warnings of their own, but needs ${splash_arch} below: how
+# Eigen aligns what it allocates depends on it.
+target_include_directories(splash_flags INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                                  $<INSTALL_INTERFACE:include/splash>)
+target_compile_features(splash_flags INTERFACE $<INSTALL_INTERFACE:cxx_std_20>)
+target_compile_options(splash_flags INTERFACE "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC bugs 105593 and 105651: its own AVX-512 headers trip the first two hundreds of times in files that use Eigen, its
   # std::string and fmt 9 the others. clang-tidy looks for the same mistakes.
   target_compile_options(splash_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized -Wno-uninitialized -Wno-stringop-overflow -Wno-restrict>)
+    "$<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized;-Wno-uninitialized;-Wno-stringop-overflow;-Wno-restrict>>")
 endif()
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(splash_arch -march=x86-64-v3)

@@ -4,7 +4,7 @@ format_packages=(clang-format:clang-format) # package:command, as those of the b
 
 source_files() { # of our own, NUL-separated
   local folder folders=()
-  for folder in core report cpu_ref gpu analysis experiments python cmake; do
+  for folder in core report cpu_ref gpu analysis experiments python cmake examples; do
     if [[ -d $root/$folder ]]; then folders+=("$root/$folder"); fi
   done
   find "${folders[@]}" -type f \( -name '*.h' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.cu' \) -print0

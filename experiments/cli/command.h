@@ -31,6 +31,7 @@ int cmd_judge(const Words& words);
 int cmd_list(const Words& words);
 int cmd_merge(const Words& words);
 int cmd_migrate(const Words& words);
+int cmd_new(const Words& words);
 int cmd_recount(const Words& words);
 int cmd_reproduce(const Words& words);
 int cmd_run(const Words& words);

@@ -51,6 +51,7 @@ const Command kCommands[] = {
     {"tune", "which of the kernels that compute the same is quickest on this GPU, kept for later runs",
      cmd_tune},
     {"entmax", "calculator: tau, probabilities and support of a row of scores", cmd_entmax},
+    {"new", "a skeleton of a rung, a kind, a claim or a machine, to be filled in", cmd_new},
     {"doctor", "what this machine has, what is missing, and what to do about it", cmd_doctor},
     {"test", "run every test (through the front door ./splash)", cmd_test},
 };

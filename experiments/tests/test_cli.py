@@ -16,7 +16,7 @@ import pytest
 from conftest import ROOT, Splash
 
 COMMANDS = ["list", "run", "recount", "reproduce", "merge", "show", "compare", "analyze", "diagnose"]
-COMMANDS += ["counters", "ceilings", "entmax", "judge", "doctor", "migrate", "seal", "tune", "test"]
+COMMANDS += ["counters", "ceilings", "entmax", "judge", "doctor", "migrate", "seal", "tune", "new", "test"]
 
 
 def test_help_names_every_subcommand(splash: Splash):

@@ -178,7 +178,8 @@ void check_ladder(const std::string& ladder) {
 
 }  // namespace
 
-// A test case each, named "LADDER: …": the folders of gpu/ladders, as CMake lists them, and the flagship.
+// A test case each, named "LADDER: …": the folders of gpu/ladders and the example, as CMake lists them, and
+// the flagship.
 #define SPLASH_LADDER(ladder)                                          \
   TEST_CASE(#ladder ": every variant agrees with the double oracle") { \
     SKIP_WITHOUT_GPU();                                                \

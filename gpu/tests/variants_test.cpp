@@ -21,7 +21,7 @@ namespace {
 
 #define SPLASH_LADDER(ladder) #ladder,
 const std::set<std::string> kLadders{
-    // the flagship, and the folders of gpu/ladders, as CMake lists them
+    // the flagship, the folders of gpu/ladders and the example, as CMake lists them
     "entmax",
 #include "ladder_names.inc"
 };

@@ -97,6 +97,8 @@ NOT_RUN = {
     "./splash run model": "it fetches a model and texts; test_language_kinds runs it on small ones",
     "python -m splash_attention.language": "its models and texts are fetched by the user; torch_tests run it on small ones",
     "splash test": "the front door's",
+    "./splash new": "it writes into the project's own folders; test_new.py does it in a copy",
+    "splash new": "it writes into the project's own folders; test_new.py does it in a copy",
     "./splash recount": "it simulates every recorded kernel, for minutes; test_analyze.py does it for some",
     "splash recount": "it simulates every recorded kernel, for a minute; test_analyze.py does it for some",
     "build/release/bin/splash": "the built program's place",
