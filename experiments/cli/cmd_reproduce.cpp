@@ -60,10 +60,11 @@ std::string made_by(const std::string& module, const std::string& report, const 
   return "";
 }
 
-// What the page shows beside the run: the GPU kernels that the project keeps records of.
+// What the page shows beside the run: the GPU kernels and language models that the project keeps records of.
 Words recorded_on_gpus() {
   Words words;
-  for (const char* name : {"ladders-h200.h5", "flagship-h200.h5"}) {
+  for (const char* name :
+       {"ladders-h200.h5", "flagship-h200.h5", "model-perplexity-h100.h5", "model-conversion-h100.h5"}) {
     const std::string report = fmt::format("{}/data/reports/{}", project_root(), name);
     if (std::filesystem::exists(report)) words.insert(words.end(), {"--recorded", report});
   }

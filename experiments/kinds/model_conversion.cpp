@@ -17,13 +17,14 @@ class ModelConversion : public LanguageKind {
 
   std::vector<ParameterInfo> parameters() const override {
     std::vector<ParameterInfo> list = LanguageKind::parameters();
-    list.push_back(
-        {"plan",
-         ParameterType::text,
-         std::string("schedule=learned"),
-         "",
-         "how it is trained, on the training part: NAME=VALUE,… of splash_attention.language.conversion.Plan",
-         {}});
+    list.push_back({"plan",
+                    ParameterType::text,
+                    std::string("schedule=learned"),
+                    "",
+                    "how it is trained, on the training part: NAME=VALUE,… of "
+                    "splash_attention.language.Plan; start may be "
+                    "tuned:budget=KEYS, tuned here on the development part",
+                    {}});
     list.push_back({"seconds",
                     ParameterType::number,
                     3600.0,

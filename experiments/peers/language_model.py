@@ -30,12 +30,14 @@ class Peer:
         if ask == "fetch":
             return packages.fetch(setting.fetchable(asked), say=lambda line: None)
         if ask == "fingerprint":
-            return setting.fingerprint(asked, job.get("method"))
+            return setting.fingerprint(asked, job.get("method"), job.get("plan"))
         return self.measured(asked, job)
 
     def measured(self, asked, job):
         try:
-            setting.place_of(asked)  # before what takes long to import
+            import transformers  # noqa: F401  (in no time; what is not there is told before PyTorch, which takes long)
+
+            setting.place_of(asked)
             import torch
         except setting.Unavailable as error:
             raise Missing(str(error)) from error

@@ -44,13 +44,13 @@ class Splash:
 
     def __call__(self, *words: object, env: dict[str, str] | None = None, **options) -> subprocess.CompletedProcess:
         options.setdefault("stdin", subprocess.DEVNULL) if "input" not in options else None
+        options.setdefault("timeout", 120)
         return subprocess.run(
             [str(self.program), *map(str, words)],
             cwd=self.folder,
             env=self.environment(**(env or {})),
             text=True,
             capture_output=True,
-            timeout=120,
             **options,
         )
 

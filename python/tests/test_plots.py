@@ -19,7 +19,7 @@ from splash_laboratory import open_report
 from splash_laboratory.plots import FIGURES, NotInReport
 from splash_laboratory.plots.cli import main
 from splash_laboratory.plots.data import is_captured, real_input
-from splash_laboratory.plots.model import family_and_name
+from splash_laboratory.plots.language import family_and_name
 from splash_laboratory.plots.style import balanced, number, power_of_ten, seconds
 
 PYTHON = Path(__file__).resolve().parents[1]
@@ -189,6 +189,8 @@ def test_methods_of_a_model_are_curves_by_family() -> None:
     assert family_and_name("softmax") == ("softmax", "")
     assert family_and_name("entmax:alpha=1.5,factor=0.5") == ("entmax, α 1.5", "factor 0.5")
     assert family_and_name("entmax:alpha=1.5,factor=0.5,k_keep=8") == ("entmax, α 1.5, factor 0.5, K_KEEP", "8")
+    assert family_and_name("top-k-softmax:k_keep=8") == ("top-k-softmax", "8")
+    assert family_and_name("softmax:factor=0.5") == ("softmax of another scale", "factor 0.5")
     assert family_and_name("tuned:budget=16") == ("tuned for each head", "16 keys")
     assert family_and_name("schedule=learned,steps=300") == ("trained", "schedule learned, steps 300")
 

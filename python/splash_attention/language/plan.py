@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from splash_attention.language.named_values import read_named_values
+
 ALPHA_LOW, ALPHA_HIGH = 1.25, 2.0
 SCHEDULES = ("fixed", "annealed", "learned")
 
@@ -66,17 +68,4 @@ class Plan:
     @classmethod
     def parse(cls, text: str) -> Plan:
         """NAME=VALUE,… of these fields; what is not named has its default. Raises ValueError."""
-        kinds = {part.name: type(part.default) for part in fields(cls)}
-        values: dict[str, Any] = {}
-        for part in filter(None, (one.strip() for one in text.split(","))):
-            name, equals, value = (word.strip() for word in part.partition("="))
-            if not equals or name not in kinds:
-                raise ValueError(f"{part!r} of {text!r} is no setting; allowed are NAME=VALUE of {', '.join(kinds)}")
-            if name in values:
-                raise ValueError(f"{name} stands twice in {text!r}; name it once")
-            try:
-                values[name] = kinds[name](value)
-            except ValueError:
-                wanted = "an integer" if kinds[name] is int else "a number"
-                raise ValueError(f"{name} of {text!r} is {value!r}; it must be {wanted}") from None
-        return cls(**values)
+        return cls(**read_named_values(text, {part.name: type(part.default) for part in fields(cls)}))

@@ -17,14 +17,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from splash_attention.files.whole_file import whole_file
 from splash_attention.language.cache import cache_folder
 from splash_attention.language.packages import fetched
+
+if TYPE_CHECKING:  # texts are hashed without PyTorch
+    from torch import Tensor
 
 PARTS = ("held_out", "development", "training")
 SCHEMA = "splash tokens 1"
@@ -62,7 +64,7 @@ class Texts:
             raise ValueError(f"part is {name!r}; allowed are {', '.join(self.tokens)}")
         return self.tokens[name]
 
-    def windows(self, part: str, length: int, count: int) -> torch.Tensor:
+    def windows(self, part: str, length: int, count: int) -> Tensor:
         """[count, length], integers: the first windows of a part, side by side. Raises ValueError where it holds fewer."""
         tokens = self.part(part)
         for name, value in (("length", length), ("count", count)):
@@ -71,6 +73,8 @@ class Texts:
         held = len(tokens) // length
         if held < count:
             raise ValueError(f"{part} has {len(tokens)} tokens, {held} windows of {length}; {count} were asked for")
+        import torch
+
         return torch.from_numpy(tokens[: count * length].astype(np.int64)).view(count, length)
 
     def write(self, path: Path, most: int | None = None) -> None:

@@ -27,15 +27,16 @@ _KEPT = 120.0  # seconds from one state.pt to the next
 
 
 def convert(
-    model: Any, tokens: Tensor, plan: Plan, folder: str | Path, *, seconds: float = math.inf, said: Callable[[str], None] | None = None
-) -> Converted:
+    model: Any, tokens: Tensor, plan: Plan, folder: str | Path, *, start: Method | None = None, seconds: float = math.inf,
+    said: Callable[[str], None] | None = None,
+) -> Converted:  # fmt: skip
     """Trains for plan.steps steps, or until `seconds` are over: called again with the same folder and a freshly loaded model it goes
     on where it stopped, with the same windows and to the same result.
 
     model: a causal language model of transformers as load_model gives it; with rank 0 in float32. tokens: [tokens], of the training
     part. folder: gets log.csv, state.pt while it is unfinished (three times the trained weights, which are float32), and
-    adapter.safetensors or model.safetensors with method.json at the end; and TensorBoard's events where that is installed. said: told
-    a line every 25 steps. Raises ValueError for too few tokens, a start that does not fit, or a folder of another plan, RuntimeError
+    adapter.safetensors or model.safetensors with method.json at the end; and TensorBoard's events where that is installed. start: in the
+    place of the file that plan.start names. said: told a line every 25 steps. Raises ValueError for too few tokens, a start that does not fit, or a folder of another plan, RuntimeError
     where the loss is not finite.
     """
     folder = Path(folder)
@@ -43,7 +44,9 @@ def convert(
         raise ValueError(f"tokens has {len(tokens)} entries; a window of {plan.length} needs more")
     if plan.rank == 0 and model.dtype != torch.float32:
         raise ValueError(f"all weights are trained in float32; the model is of {str(model.dtype)[6:]} (an adapter takes any)")
-    converted = prepare(model, plan, Method.read(plan.start) if plan.start else None)
+    if start is None and plan.start:
+        start = Method.read(plan.start)
+    converted = prepare(model, plan, start)
     folder.mkdir(parents=True, exist_ok=True)
     finished = folder / ("adapter.safetensors" if plan.rank else "model.safetensors")
     if finished.is_file():
@@ -56,9 +59,9 @@ def convert(
     begin = kept = time.monotonic()
     with Log(folder, run.done, plan.steps, said) as log:
         while run.done < plan.steps:
-            start = time.monotonic()
+            before = time.monotonic()
             loss = run.step()
-            log.write(run.done - 1, loss, run.rate, time.monotonic() - start, converted, run.fresh_keys)
+            log.write(run.done - 1, loss, run.rate, time.monotonic() - before, converted, run.fresh_keys)
             now = time.monotonic()
             if run.done < plan.steps and (now - begin > seconds or now - kept > _KEPT):
                 run.keep()

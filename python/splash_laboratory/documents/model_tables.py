@@ -28,41 +28,49 @@ MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|conversion) -->\n).*
 
 def fill(document: str, report: Report) -> str:
     """The document with every table of the report's experiments written anew."""
-    held = set(report.results["experiment"].values)
+    held = tables(report)
 
     def table(match: re.Match[str]) -> str:
         if match["experiment"] not in held:
             return match[0]
-        results = report.experiment(match["experiment"])
-        measured = [case for case in (results.isel(case=i) for i in range(results.sizes["case"])) if known(case, "perplexity")]
-        return match[1] + "\n" + "\n".join(LINES[match["experiment"]](measured)) + "\n\n" + match[3]
+        headings, *rows = held[match["experiment"]]
+        lines = [cells(headings), cells("---" for _ in headings), *map(cells, rows)]
+        return match[1] + "\n" + "\n".join(lines) + "\n\n" + match[3]
 
     return MARKER.sub(table, document)
+
+
+def tables(report: Report) -> dict[str, list[list[str]]]:
+    """By experiment, perplexity or conversion: headings and rows, words in Markdown. Cases that were not run have none."""
+    held = {}
+    for experiment in set(report.results["experiment"].values) & set(ROWS):
+        results = report.experiment(experiment)
+        measured = [case for case in (results.isel(case=i) for i in range(results.sizes["case"])) if known(case, "perplexity")]
+        held[experiment] = ROWS[experiment](measured)
+    return held
 
 
 def known(case: xr.Dataset, name: str) -> bool:
     return math.isfinite(number(case, name))
 
 
-def of_methods(cases: list[xr.Dataset]) -> list[str]:
+def of_methods(cases: list[xr.Dataset]) -> list[list[str]]:
     """A row a method: against softmax on the same windows."""
-    rows = ["method", "perplexity", "more than softmax", "keys: mean; median / 95 % / largest head", "nmse of a layer's output, median"]
-    lines = [cells(rows), cells("---" for _ in rows)]
+    rows = [["method", "perplexity", "more than softmax", "keys: mean; median / 95 % / largest head", "nmse of a layer's output, median"]]
     for case in cases:
         method = text(case, "method")
         more = "" if method == "softmax" else share(*(number(case, f"perplexity_ratio{end}") for end in ("", "_low", "_high")))
         divergence = "" if method == "softmax" else f"{number(case, 'layer_nmse_median'):.2g}"
-        lines.append(cells([f"`{method}`", f"{number(case, 'perplexity'):.2f}", more, keys(case), divergence]))
-    return lines
+        rows.append([f"`{method}`", f"{number(case, 'perplexity'):.2f}", more, keys(case), divergence])
+    return rows
 
 
-def of_plans(cases: list[xr.Dataset]) -> list[str]:
+def of_plans(cases: list[xr.Dataset]) -> list[list[str]]:
     """A row an arm: against softmax as it was, and against softmax trained alike, window by window."""
     plans = [Plan.parse(text(case, "plan")) for case in cases]
     trained = {(plan.steps, plan.seed): case for plan, case in zip(plans, cases, strict=True) if plan.kind == "softmax"}
-    rows = ["training", "perplexity", "softmax untrained", "more than softmax trained alike", "keys: mean; median / 95 % / largest head"]
-    rows.append("seconds a step")
-    lines = [cells(rows), cells("---" for _ in rows)]
+    headings = ["training", "perplexity", "softmax untrained", "more than softmax trained alike", "keys: mean; median / 95 % / largest head"]
+    rows = [[*headings, "seconds a step"]]
     for plan, case in zip(plans, cases, strict=True):
         beside = trained.get((plan.steps, plan.seed))
         more = ""
@@ -70,11 +78,11 @@ def of_plans(cases: list[xr.Dataset]) -> list[str]:
             pairs = zip(case["nll"].values.tolist(), beside["nll"].values.tolist(), strict=True)
             more = share(*(math.exp(end) for end in mean_interval([ours - theirs for ours, theirs in pairs if math.isfinite(ours)])))
         after, ratio, step = (number(case, name) for name in ("perplexity", "perplexity_ratio", "step_seconds_median"))
-        lines.append(cells([f"`{text(case, 'plan')}`", f"{after:.2f}", f"{after / ratio:.2f}", more, keys(case), f"{step:.2f}"]))
-    return lines
+        rows.append([f"`{text(case, 'plan')}`", f"{after:.2f}", f"{after / ratio:.2f}", more, keys(case), f"{step:.2f}"])
+    return rows
 
 
-LINES: dict[str, Callable[[list[xr.Dataset]], list[str]]] = {"perplexity": of_methods, "conversion": of_plans}
+ROWS: dict[str, Callable[[list[xr.Dataset]], list[list[str]]]] = {"perplexity": of_methods, "conversion": of_plans}
 
 
 def share(ratio: float, low: float, high: float) -> str:

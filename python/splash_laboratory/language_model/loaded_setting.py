@@ -19,7 +19,8 @@ from splash_attention.language.cache import cache_folder
 from splash_attention.language.conversion import load_converted
 from splash_attention.language.measure import Measured, perplexity
 from splash_attention.language.methods import Method
-from splash_attention.language.models import load_model, sha256_of
+from splash_attention.language.model_file import sha256_of
+from splash_attention.language.models import load_model
 from splash_attention.language.plan import Plan
 from splash_attention.language.texts import texts_of
 from splash_attention.language.tuning import Curves, candidates, measure_curves
@@ -60,7 +61,7 @@ class LoadedSetting:
         if not result.is_file():
             model = load_model(self.setting.model, self.dtype if plan.rank else "float32", self.device).model
             tokens = torch.from_numpy(self.texts.tokens["training"].astype(np.int64))
-            convert(model, tokens, plan, folder, seconds=seconds)
+            convert(model, tokens, plan, folder, seconds=seconds, start=self._start_of(plan, folder))
             del model
         steps = list(csv.DictReader((folder / "log.csv").open()))
         if not result.is_file():
@@ -74,7 +75,21 @@ class LoadedSetting:
     def folder_of(self, plan: Plan) -> Path:
         """Where its training is kept: by plan, model, text and dtype, so that it goes on after any stop."""
         whole = f"{plan} {self.description.sha256} {json.dumps(self.texts.record, sort_keys=True)} {self.dtype} {self.device}"
+        if plan.start.startswith(TUNED):
+            whole += f" {self.setting.window}"
+        elif plan.start:
+            whole += f" {sha256_of(Path(plan.start))}"
         return cache_folder() / "conversions" / hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+    def _start_of(self, plan: Plan, folder: Path) -> Method | None:
+        """What a start of tuned:… is. It is kept, so that each part of a training begins with the same."""
+        if not plan.start.startswith(TUNED):
+            return None
+        kept = folder / "start.json"
+        if not kept.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._tuned(Tuning.parse(plan.start)).write(kept)
+        return Method.read(kept)
 
     def _tuned(self, tuning: Tuning) -> Method:
         key = (tuning.k_keep, tuning.windows)

@@ -8,9 +8,9 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from splash_attention.language.methods import Method
+from splash_attention.language.named_values import read_named_values
 from splash_attention.language.packages import MODELS, TEXTS
 
 TUNED = "tuned:"
@@ -60,20 +60,16 @@ class Tuning:
     k_keep: int | None = None
     windows: int = 1
 
+    def __post_init__(self) -> None:
+        for name in ("budget", "k_keep", "windows"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} is {value}; it must be finite and above 0")
+
     @classmethod
     def parse(cls, text: str) -> Tuning:
         """Raises ValueError."""
-        values: dict[str, Any] = {}
-        for part in text.removeprefix(TUNED).split(","):
-            name, _, value = part.partition("=")
-            if name not in ("budget", "k_keep", "windows"):
-                raise ValueError(f"{part!r} of {text!r} is no setting; allowed are NAME=VALUE of budget, k_keep, windows")
-            try:
-                values[name] = float(value) if name == "budget" else int(value)
-            except ValueError:
-                raise ValueError(f"{name} of {text!r} is {value!r}; it must be a number") from None
-            if not (math.isfinite(values[name]) and values[name] > 0):
-                raise ValueError(f"{name} of {text!r} is {value}; it must be above 0")
+        values = read_named_values(text.removeprefix(TUNED), {"budget": float, "k_keep": int, "windows": int}, text)
         if "budget" not in values:
             raise ValueError(f"{text!r} names no budget, such as {TUNED}budget=32")
         return cls(**values)
@@ -90,7 +86,9 @@ def check(setting: Setting, method: str | None = None, plan: str | None = None) 
     if plan is not None:
         from splash_attention.language.plan import Plan
 
-        Plan.parse(plan)
+        start = Plan.parse(plan).start
+        if start:
+            (Tuning if start.startswith(TUNED) else Method).parse(start)
 
 
 def fetchable(setting: Setting) -> list[str]:
@@ -98,26 +96,29 @@ def fetchable(setting: Setting) -> list[str]:
     return [name for name in (setting.model, *setting.sources) if name in (*MODELS, *TEXTS) and not Path(name).exists()]
 
 
-def fingerprint(setting: Setting, method: str | None = None) -> str:
-    """Of the model's file, the texts, and the method's file if it is one. Raises OSError and ValueError where they are not there."""
-    from splash_attention.language.models import sha256_of
+def fingerprint(setting: Setting, method: str | None = None, plan: str | None = None) -> str:
+    """Of the model's file, the texts, and the file of the method, or of the plan's start, if it is one. Raises OSError and ValueError
+    where they are not there."""
+    from splash_attention.language.model_file import sha256_of
+    from splash_attention.language.plan import Plan
 
     parts = [f"model {_hash_of_model(setting.model)}", f"text {_hash_of_texts(tuple(setting.sources))}"]
-    if method is not None and method.endswith((".json", ".safetensors")):
-        parts.append(f"method {sha256_of(Path(method))}")
+    for what, file in (("method", method), ("start", plan and Plan.parse(plan).start)):
+        if file and file.endswith((".json", ".safetensors")):
+            parts.append(f"{what} {sha256_of(Path(file))}")
     return ", ".join(parts)
 
 
 @functools.lru_cache
 def _hash_of_model(name: str) -> str:
-    from splash_attention.language.models import find_model, sha256_of
+    from splash_attention.language.model_file import find_model, sha256_of
 
     return sha256_of(find_model(name))
 
 
 @functools.lru_cache
 def _hash_of_texts(sources: tuple[str, ...]) -> str:
-    from splash_attention.language.models import sha256_of
+    from splash_attention.language.model_file import sha256_of
     from splash_attention.language.texts import documents
 
     if len(sources) == 1 and sources[0].endswith(".npz"):

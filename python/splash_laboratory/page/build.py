@@ -12,6 +12,7 @@ from pathlib import Path
 
 from splash_laboratory.page.head import ceilings_table, claims_table, facts, notes, verdict_count
 from splash_laboratory.page.ladders import ladders
+from splash_laboratory.page.language import language_models
 from splash_laboratory.page.predicted import predicted
 from splash_laboratory.page.rooflines import OF_RECORDED, recorded_rooflines, rooflines
 from splash_laboratory.page.tables import encoded_table, tables
@@ -29,6 +30,7 @@ SECTIONS = {
         "one problem.",
     ),
     "recorded": ("Rooflines recorded on GPUs", "The same of reports that the project keeps, not of this run."),
+    "language": ("Language models recorded on GPUs", "What another attention costs them: of reports that the project keeps."),
     "predicted": (
         "Predicted against measured",
         "A mark is one kernel on one problem, predicted from other problems of that kernel. On the line they agree.",
@@ -43,10 +45,10 @@ SECTIONS = {
 
 def page_of(report: Report, recorded: Sequence[Report] = ()) -> str:
     """The whole page as one HTML document. What the report does not hold is left out. Of `recorded`, reports of other runs,
-    the rooflines are shown."""
+    the rooflines are shown, and language models' tables and plots."""
     data = page_data(report, recorded)
     style, script = _asset("page.css"), "\n".join(_asset(name) for name in SCRIPTS)
-    written = {"claims": claims_table(report), "ceilings": ceilings_table(report)}
+    written = {"claims": claims_table(report), "ceilings": ceilings_table(report), "language": language_models(recorded)}
     words = {name: words for name, (_, words) in SECTIONS.items()} | {"claims": verdict_count(report)}
     sections = []
     for name, (heading, _) in SECTIONS.items():

@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="REPORT",
-        help="also show the rooflines of this recorded report; may be repeated",
+        help="also show the rooflines, or language models, of this recorded report; may be repeated",
     )
     return parser
 

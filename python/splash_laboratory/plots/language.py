@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from splash_laboratory.plots import style
 
 SOFTMAX = "softmax"
+TRAINED = "trained"
 
 
 def perplexity_against_keys(
@@ -112,7 +113,7 @@ def measures_of(held: Mapping[str, Any]) -> dict[str, list[Any]]:
     methods = held["methods"]
     return {
         "names": [one["title"] for one in methods],
-        "families": [family_of(one["method"]) for one in methods],
+        "families": [family_and_name(one["method"])[0] for one in methods],
         "perplexities": [one["perplexity"] for one in methods],
         "supports": [np.array(one["support_of_heads"]["mean"]) for one in methods],
     }
@@ -127,15 +128,34 @@ def supports_of(held: Mapping[str, Any], titles: Sequence[str]) -> dict[str, np.
     return {title: found[title] for title in titles}
 
 
-def family_of(method: Mapping[str, Any]) -> str:
-    """Which curve a method belongs to, of its JSON: converted, tuned, or its kind with its alpha."""
-    how = method["made_by"].get("how")
+def family_and_name(method: str | Mapping[str, Any]) -> tuple[str, str]:
+    """Which curve a method belongs to, and what tells it from the others there. method: KIND:NAME=VALUE,…, tuned:… or a plan of training,
+    as experiments have them; or its JSON. What was trained is a family of its own."""
+    kind, settings = _of_text(method) if isinstance(method, str) else _of_json(method)
+    if kind == TRAINED:
+        return kind, ", ".join(f"{name} {value}" for name, value in settings.items())
+    if kind == "tuned":
+        return "tuned for each head", f"{settings['budget']} keys" if "budget" in settings else ""
+    if kind == SOFTMAX and settings:
+        return "softmax of another scale", ", ".join(f"{name} {value}" for name, value in settings.items())
+    of_family = [kind, *(f"α {settings.pop(name)}" for name in ["alpha"] if name in settings)]
+    if kind == "entmax" and "k_keep" in settings:
+        of_family += [f"{name} {settings.pop(name)}" for name in ["factor"] if name in settings]
+    names = (value if name == "k_keep" else f"{name} {value}" for name, value in settings.items())
+    return ", ".join(of_family) + (", K_KEEP" if kind == "entmax" and "k_keep" in settings else ""), ", ".join(names)
+
+
+def _of_text(method: str) -> tuple[str, dict[str, str]]:
+    kind, _, text = method.partition(":")
+    if "=" in kind:
+        kind, text = TRAINED, method
+    return kind, dict(part.partition("=")[::2] for part in text.split(",") if part)
+
+
+def _of_json(method: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    how, default = method["made_by"].get("how"), method["default"]
     if how == "trained":
-        return "converted by training"
+        return TRAINED, {}
     if method["layers"]:
-        return "tuned for each head" if how else "one setting a layer"
-    default = method["default"]
-    if default["kind"] == SOFTMAX:
-        return SOFTMAX if default["factor"] == 1 else "softmax of another scale"
-    kept = "" if default["kind"] != "entmax" or "k_keep" not in default else ", K_KEEP"
-    return f"{default['kind']}, α {default['alpha']:g}{kept}" if "alpha" in default else default["kind"]
+        return ("tuned" if how else "one setting a layer"), {}
+    return default["kind"], {name: f"{value:g}" for name, value in default.items() if name != "kind" and (name, value) != ("factor", 1)}

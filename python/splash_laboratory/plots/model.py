@@ -7,7 +7,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from splash_laboratory.plots.data import NotInReport, cases_with, figure
-from splash_laboratory.plots.language import SOFTMAX, perplexity_against_keys, support_maps
+from splash_laboratory.plots.language import SOFTMAX, family_and_name, perplexity_against_keys, support_maps
 from splash_laboratory.reports import Report
 
 MOST_MAPS = 4
@@ -45,24 +45,6 @@ def works_of(case: xr.Dataset) -> str:
     """Its method, or the plan of its training."""
     names = [str(case[name].values) for name in ("method", "plan") if name in case]
     return next(name for name in names if name)
-
-
-def family_and_name(method: str) -> tuple[str, str]:
-    """Which curve a method belongs to, and what tells it from the others there. A plan of training is a family of its own."""
-    kind, _, text = method.partition(":")
-    settings = dict(part.partition("=")[::2] for part in text.split(",") if part)
-    if "=" in kind:
-        return "trained", method.replace("=", " ").replace(",", ", ")
-    if kind == "tuned":
-        return "tuned for each head", f"{settings.pop('budget')} keys"
-    of_family = [kind, *(f"α {settings.pop(name)}" for name in ["alpha"] if name in settings)]
-    if "k_keep" in settings:
-        of_family += [f"{name} {settings.pop(name)}" for name in ["factor"] if name in settings]
-    return ", ".join(of_family) + (", K_KEEP" if "k_keep" in settings else ""), ", ".join(told(*one) for one in settings.items())
-
-
-def told(name: str, value: str) -> str:
-    return value if name == "k_keep" else f"{name} {value}"
 
 
 def supports(report: Report, data: xr.Dataset) -> list[np.ndarray]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import subprocess
+from pathlib import Path
 
 import h5py
 import pytest
 
 from tiny_llama import llama, one_thread, torch, write_gguf  # noqa: F401
 
-from splash_attention import capture
+from splash_attention import capture, read_capture, splash_attention
 from splash_attention.language import load_model
 from splash_attention.language.texts import read_tokens
 
@@ -73,7 +77,37 @@ def test_a_converted_model_is_captured_with_its_method(given, tmp_path):
     assert main(["capture", *given, *SIZED, "--out", str(tmp_path / "before.h5")]) == 0
     with h5py.File(tmp_path / "after.h5") as after, h5py.File(tmp_path / "before.h5") as before:
         assert (after["call-0/q"][()] != before["call-0/q"][()]).any()
-        assert "entmax" in after.attrs["method"] and len(json.loads(after.attrs["converted"])["sha256"]) == 64
+        assert "entmax" in after.attrs["method"]
+        assert json.loads(after.attrs["converted"])["sha256"] == hashlib.sha256((tmp_path / "run/adapter.safetensors").read_bytes()).hexdigest()
+    measured_by_the_program(tmp_path / "after.h5")
+
+
+def measured_by_the_program(capture_file):
+    """Each experiment on a decoder's heads takes the file in the shipped decoder's place, and finds what the module finds."""
+    program = os.environ.get("SPLASH_BIN")
+    if not program:
+        return
+    out = capture_file.with_suffix(".out.h5")
+    chosen = ["--set", f"input={capture_file.name}", "--set", "layer=1", "--set", "head=3", "--quick", "--out", str(out)]
+    for definition in sorted(Path(__file__).parents[3].glob("experiments/definitions/*-decoder.toml")):
+        given = [*chosen, "--set", "rows=8"] if definition.name.startswith("solvers") else chosen
+        done = subprocess.run([program, "run", str(definition), *given], cwd=capture_file.parent, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        if definition.name.startswith("sparsity"):
+            q, k, v, scale, causal = read_capture(capture_file, layer=1)
+            _, aux = splash_attention(q, k, v, alpha=1.5, scale=scale, causal=causal, return_aux=True)
+            with h5py.File(out) as report:
+                assert report["results/support_mean"][()].tolist() == pytest.approx([aux.support[0, 3].float().mean().item()])
+
+
+def test_a_capture_is_of_the_model_with_its_method(given, tmp_path):
+    """Layer 0's inputs are the model's own; layer 1's are of what the method made of layer 0."""
+    for name, words in (("own", []), ("sparse", ["--method", "entmax:alpha=2,factor=0.5"])):
+        assert main(["capture", *given, *SIZED, *words, "--out", str(tmp_path / f"{name}.h5")]) == 0
+    with h5py.File(tmp_path / "own.h5") as own, h5py.File(tmp_path / "sparse.h5") as sparse:
+        same = own["call-0/q"][()] == sparse["call-0/q"][()]
+        assert same[0].all() and not same[1].all()
+        assert json.loads(sparse.attrs["method"])["default"]["alpha"] == 2 and "method" not in own.attrs
 
 
 def test_what_does_not_fit_is_one_sentence(given, tmp_path, capsys):
@@ -83,6 +117,8 @@ def test_what_does_not_fit_is_one_sentence(given, tmp_path, capsys):
         (["--queries", "0"], "queries is 0; it must be at least 1, or None"),
         (["--stored", "bfloat16"], 'dtype is \'bfloat16\'; allowed are "float32" and "float16"'),
         (["--layers", "7"], "no layer was captured"),
+        (["--method", "entmax:beta=1"], "'beta=1' of 'entmax:beta=1' is no setting"),
+        (["--converted", given[2]], "is no safetensors file"),
     ):
         assert main(["capture", *given, *SIZED, *words, *out]) == 2
         assert said in capsys.readouterr().err

@@ -11,6 +11,7 @@ from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 from splash_attention import entmax, hugging_face
 from splash_attention.language import Attention, Method, applied, apply
 from splash_attention.language.attention import attention_layers, observed
+from splash_laboratory.language_model.setting import Tuning
 
 METHODS = {
     "softmax": Attention("softmax", factor=0.7),
@@ -126,7 +127,13 @@ def test_a_file_says_it_all(tmp_path):
         (lambda: Attention("entmax", block=8), "block needs k_keep"),
         (lambda: Attention("window-softmax"), "window-softmax needs window"),
         (lambda: Method.parse("entmax:alpha"), "'alpha' of 'entmax:alpha' is no setting"),
-        (lambda: Method.parse("entmax:k_keep=few"), "k_keep of 'entmax:k_keep=few' is 'few'; it must be a number"),
+        (lambda: Method.parse("entmax:k_keep=few"), "k_keep of 'entmax:k_keep=few' is 'few'; it must be an integer"),
+        (lambda: Method.parse("entmax:alpha=1.5,alpha=2"), "alpha stands twice in 'entmax:alpha=1.5,alpha=2'; name it once"),
+        (lambda: Method.parse("softmax:alpha=2"), "'alpha=2' of 'softmax:alpha=2' is no setting; allowed are NAME=VALUE of factor"),
+        (lambda: Method.parse("hardmax:alpha=2"), "kind is 'hardmax'; allowed are softmax, entmax,"),
+        (lambda: Tuning.parse("tuned:budget=0"), "budget is 0.0; it must be finite and above 0"),
+        (lambda: Tuning.parse("tuned:k_keep=4"), "'tuned:k_keep=4' names no budget"),
+        (lambda: Tuning.parse("tuned:budget=few"), "budget of 'tuned:budget=few' is 'few'; it must be a number"),
         (lambda: apply(llama(), Method(Attention("entmax", alpha=(1.5, 1.5)))), "alpha of layer 0 has 2 entries; the layer has 4"),
         (lambda: apply(llama(), Method(layers={5: Attention()})), r"the method is of the layers \[5\] too; the model has 0 to 1"),
     ],
