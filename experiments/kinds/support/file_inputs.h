@@ -1,6 +1,6 @@
 #pragma once
-// One query head of a file of tensors, with its key head's k and v: what experiments/kinds/support/inputs.h
-// hands on where `input` names a file.
+// Reads one query head of a file of tensors, with k and v of its key head. experiments/kinds/support/inputs.h
+// calls it where `input` names a file.
 
 #include <string>
 
