@@ -1,5 +1,6 @@
 #pragma once
-// A kernel cut or called otherwise than it was measured: what is counted of it then, without its declaration.
+// Counts of a measured kernel with other tiles, stages, launches or batch entries. They follow from the
+// recorded counts; the kernel's declaration is not needed.
 
 #include <optional>
 
@@ -20,19 +21,20 @@ struct Change {
 // Whether the kernel already is as the change would have it.
 bool changes_nothing(const KernelCase& kernel, const Change& change);
 
-// Why the kernel's work does not follow from its tiles; empty where it does. It follows where one kernel has
-// a block for each tile of queries (or blocks that stay and take tile after tile), and asks L2 for the rows
+// Why the kernel's work does not follow from its tiles; empty where it does. It follows for a call of one
+// kernel with one block per tile of queries (or persistent blocks), which asks L2 for queries and results
 // once and for the keys and values of all visible tiles.
 std::string why_not_cut(const KernelCase& kernel);
 
-// Blocks of the kernel with another number of batch entries: in proportion, or, where blocks stay and take
-// tile after tile of queries, as many as now, unless there are fewer tiles.
+// Blocks of the kernel with `batch` times as many batch entries: in proportion. Persistent blocks stay as
+// many as they are, unless there are fewer tiles.
 int64_t blocks_with_batch(const KernelCase& kernel, int64_t batch);
 
-// Blocks and products: as many as the tiles then are, padding included. L2: keys and values are read once a
-// tile of queries. Shared memory: in proportion to a tile of queries and `stages` tiles of keys and values.
-// Threads: in proportion to tile_q, a warp at least and 1024 at most. Registers and DRAM stay. Throws
-// InvalidArgument where a number is not positive, or the kernel is to be cut and why_not_cut() tells why not.
+// The kernel after the change. Blocks and products follow the new tiles, padding included. L2 delivers keys
+// and values once per tile of queries. Shared memory is proportional to one tile of queries plus `stages`
+// tiles of keys and values, threads to tile_q (32 to 1024). Registers and DRAM bytes do not change. Throws
+// InvalidArgument where a number is not positive, or where the change cuts a kernel for which why_not_cut()
+// gives a reason.
 KernelCase changed(const KernelCase& kernel, const Change& change);
 
 }  // namespace splash::analysis

@@ -1,6 +1,6 @@
 #pragma once
-// Counters of Nsight Compute beside what was counted of the same kernels: which bytes and FLOPs a declaration
-// predicted, which the hardware saw, and what the difference is made of, as far as it is known.
+// Compares Nsight Compute's counters with the bytes and FLOPs that a kernel's declaration counts, and
+// explains the difference as far as it is known.
 
 #include <optional>
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace splash::analysis {
 
-// Of one call: sums over its kernels, the two shares of its largest kernel alone. NaN: the profiler did not
-// deliver.
+// Counters of one call, summed over its kernels; the two shares are those of its largest kernel. NaN: the
+// profiler did not deliver the counter.
 struct Counters {
   double dram_read_bytes = report::kMissing, dram_write_bytes = report::kMissing;
   double l2_bytes = report::kMissing;            // asked of L2 by the multiprocessors
@@ -29,7 +29,7 @@ struct Counters {
   double warps_share = report::kMissing;   // resident warps / the most
 };
 
-// A counter: its column in a report, and the metrics that it is made of.
+// One counter: its column in a report, and the metrics that it is the sum of.
 struct CounterInfo {
   double Counters::*member;
   const char* column;  // "dram_read_bytes_counter"
@@ -41,7 +41,7 @@ struct CounterInfo {
     Quantity quantity = Quantity::count;  // sectors count as the 32 bytes that they are
     double sign = 1;
   };
-  // The first whose first metric is there is taken: the sum of its terms, those that are missing left out.
+  // Alternatives, best first. The first one whose first metric is present is used; its missing terms count 0.
   std::vector<std::vector<Term>> sources;
 };
 const std::vector<CounterInfo>& counter_infos();
@@ -59,24 +59,25 @@ struct CountedCase {
       launch_seconds{};  // of each kernel of a call of several, in order of launch; else empty
 };
 
-// The counters of the cases' calls. A kernel is that of a case where grid, block, and, as far as both tell,
-// registers and shared memory are equal, and so is the name; or where registers and shared memory are known
-// and equal, for some variants declare a name that is not the function's. Several calls of one case are
-// averaged. Cases of several launches need a table that holds whole calls of theirs and nothing else, and
-// where the report tells of each launch, in its order: each launch then has its own time. Cases
-// that were not profiled are left out. Throws InvalidArgument where no kernel is that of a case, where one is
-// that of several cases, and where a case has none of the counters of bytes and FLOPs.
+// Finds the profiled calls of each case. A profiled kernel belongs to a case if grid, block, name and, where
+// both sides know them, registers and shared memory are equal. The name may differ if registers and shared
+// memory are known and equal, for some variants declare another name than the function's. Several calls of
+// one case are averaged. A case of several launches needs a table of whole calls and nothing else; if the
+// report lists the launches, the table must have their order, and each launch gets its own time. Cases
+// without a profiled kernel are left out. Throws InvalidArgument where no kernel belongs to any case, where
+// one belongs to several, and where a case has no counter of bytes or FLOPs.
 std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,
                                         const std::vector<KernelCase>& cases);
 
-// What simulated caches make of the cases, where the report tells.
+// Reads the simulated columns into the cases, where the report has them.
 void add_simulated(const report::Report& report, std::vector<CountedCase>& cases);
 
-// Into columns of the report, labelled counter, and out of them; cases without any have an empty function.
+// Write the counters into columns labelled counter, and read them back. A case without counters has an empty
+// function.
 void write_counters(report::Report& report, const std::vector<CountedCase>& cases);
 std::vector<CountedCase> read_counters(const report::Report& report, const std::vector<KernelCase>& cases);
 
-// A part of counter - counted.
+// One cause of the difference counter - counted.
 struct Part {
   const char* cause;
   double amount;  // bytes or FLOPs, negative for what was spared
@@ -101,9 +102,8 @@ constexpr double kClose = 0.15;
 // L2. "local memory": loads of spilled registers that missed L1, which no declaration counts. "written beyond
 // the result": writes - result, where the declaration counts no DRAM bytes but inputs and result.
 //
-// DRAM. A declaration counts one sum of bytes. Of it the result is written once, and the inputs are read:
-// inputs = min(q + k + v, sum - result). The rest (a workspace, repeated reads) is either, which is not
-// known.
+// DRAM. A declaration counts one sum of bytes. The result in it is written once and the inputs are read:
+// inputs = min(q + k + v, sum - result). The rest (a workspace, repeated reads) may be reads or writes.
 //   "refetched tiles"   read - inputs - rest, where positive, and no more than loads missed in L2
 //   "inputs not read"   read - inputs, where negative: L2 held them, or no block needed them
 //   "write-backs"       written - result - rest, where positive

@@ -1,6 +1,6 @@
 #pragma once
-// Where the CPU's implementations stand below the processor's ceilings: the least time that each level would
-// need for what an implementation asks of it. FLOPs and bytes are counted by the implementation's trace.
+// The CPU implementations of a report against the processor's ceilings: the least time that each level
+// (products, L2, DRAM) needs for the FLOPs and bytes that the implementation's trace counts.
 
 #include <string>
 #include <vector>
@@ -26,8 +26,8 @@ struct CpuCase {
   double dram_simulated = 0;  // read and written, simulated; NaN where nothing was
 };
 
-// Those that were run, in the report's order; peers are left out, for nothing is counted of them. Empty where
-// the report has no such cases; throws ReportError where its columns contradict one another.
+// The cases that were run, in the report's order, without peers, which have no counts. Empty where the report
+// has no such cases. Throws ReportError where its columns contradict one another.
 std::vector<CpuCase> cpu_cases(const report::Report& report);
 
 // Seconds at the measured ceilings of all threads, whatever threads the case has. Throws ReportError where

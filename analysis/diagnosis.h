@@ -1,8 +1,8 @@
 #pragma once
-// Why a kernel takes the time it takes, from what was counted of it, the ceilings measured beside it, and the
-// other cases of its report. Each finding says how much of the time would go if its cause did, at most; the
-// findings are ranked by that: busy levels, which bound all else, before gains that were measured, and these
-// before gains that are at most so.
+// Explains a kernel's time from its counts, the ceilings measured beside it and the other cases of its
+// report. Each finding has a gain: the largest speed-up that removing its cause could bring. Busy levels rank
+// first, for they bound everything else; then gains that another case measured; then gains that are only
+// upper bounds. Within each group the largest gain comes first.
 
 #include <string>
 #include <vector>
@@ -39,30 +39,31 @@ struct Diagnosis {
   std::vector<std::string> not_known;  // what no number tells of
 };
 
-// A level is a cause where it is busy for kBusy of the time; launches where they take kLaunches of it; a tail
-// where less than kFilled of the places is filled over all waves.
+// A level is a cause if it is busy for kBusy of the time, launches if they take kLaunches of it, a tail if
+// less than kFilled of the block slots are filled over all waves.
 //
-// A level of memory of which more than kOver of what the time allows is counted, and no counter saw it, is no
-// verdict: the cache above it serves a part, nobody knows which, and it is ranked nowhere. Where counters saw
-// it, and for what no cache serves, that much says that the ceiling is wrong or was measured at another
-// clock.
+// A level of memory may have more counted bytes than kOver times what the time allows. If no counter confirms
+// them, the cache above serves an unknown part, and the level is neither a verdict nor ranked. If counters
+// confirm them, or no cache stands above, then the ceiling is wrong or was measured at another clock.
 //
-// Too little parallelism: less than kFilled of one wave of blocks, and either the same kernel with more
-// blocks, in the same report, does kScales times the work a second (the gain is then measured), or blocks for
-// less than kFilled of the multiprocessors. Few resident warps alone are no cause: they are said beside one.
+// Parallelism is too low if the blocks fill less than kFilled of one wave, and either the same kernel with
+// more blocks in the same report does kScales times the work per second (a measured gain), or the blocks
+// occupy less than kFilled of the multiprocessors. Few resident warps alone are no cause; another cause's
+// sentence names them.
 //
-// Where no level would be busy even without idle multiprocessors, the cause lies inside them. Counters tell
-// of issue slots and shared memory. Without counters the same kernel with other numbers of blocks does: where
-// the time of a wave grows with its blocks, something inside is busy; where it does not, it is latency.
+// If no level would be busy even without idle multiprocessors, the cause lies inside them. Counters tell
+// issue slots from shared memory. Without counters, the same kernel with another number of blocks tells:
+// something inside is busy if the time of a wave grows with its blocks, and latency is the cause if it does
+// not.
 constexpr double kBusy = 0.6, kLaunches = 0.3, kFilled = 0.8, kScales = 1.25;
 
 // `others`: cases of the same report. Throws ReportError where the report lacks a ceiling that is needed.
 Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
                    const std::vector<report::Ceiling>& ceilings, const std::vector<KernelCase>& others = {});
 
-// Into the report's columns `verdict` and `diagnosis`, and, of the model (what_if.h), `time_predicted` with
-// `time_predicted_low` and `time_predicted_high`: what a case's time is from cases of its kernel on other
-// problems. Throws as diagnose() and kernel_cases().
+// Fills the report's columns `verdict` and `diagnosis`, and `time_predicted`, `time_predicted_low` and
+// `time_predicted_high`: each case's time as the model (what_if.h) predicts it from cases of its kernel on
+// other problems. Throws as diagnose() and kernel_cases().
 void write_diagnoses(report::Report& report, const Multiprocessors& machine);
 
 }  // namespace splash::analysis

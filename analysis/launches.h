@@ -1,5 +1,5 @@
 #pragma once
-// The kernels of a call that starts several: what each asks of the device, and how long each takes.
+// Calls of several kernels: the work, the launch configuration and the time of each kernel.
 
 #include <string>
 #include <vector>
@@ -21,24 +21,24 @@ constexpr const char* kLaunchSecondsColumn = "launch_seconds_counter";
 report::ColumnInfo launches_column();
 report::ColumnInfo launch_seconds_column();
 
-// Gives each launch its part of the case's time, behind what starting them takes: in proportion to the times
-// that a profiler saw, where it saw them all; else estimated, in proportion to the floors of what each asks,
-// divided by the part of the multiprocessors that have work and by the share of warps that are resident
-// there. `kernel` and `use` are then of the launch that takes longest. Does nothing where a case holds no
-// launches.
+// Divides the case's time, less the cost of starting the kernels, among its launches, and sets `kernel` and
+// `use` to those of the longest launch. The division follows the profiler's times if it saw every launch.
+// Otherwise it is an estimate: in proportion to the floors of each launch's work, divided by the share of
+// multiprocessors that have work and by the share of warps that are resident there. A case without launches
+// does not change.
 void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
                       const std::vector<report::Ceiling>& ceilings);
 
-// The same cases, of which each speaks of its longest launch; those of a report: kernel_cases().
+// The cases after speak_of_longest(); described_kernels() takes those of kernel_cases().
 std::vector<KernelCase> described(std::vector<KernelCase> kernels, const Multiprocessors& machine,
                                   const std::vector<report::Ceiling>& ceilings);
 std::vector<KernelCase> described_kernels(const report::Report& report, const Multiprocessors& machine);
 
-// The launch that a case speaks of; null where it holds no launches.
+// The launch that `kernel` and `use` are of; null where the case holds no launches.
 const Launch* spoken_of(const KernelCase& kernel);
 
-// Of the time of all multiprocessors the part in which they have work: less than a wave leaves some without
-// any, or with fewer blocks than others.
+// The share of all multiprocessors' time in which they have work. With less than a wave of blocks some have
+// none, or fewer than others.
 double busy_share(const KernelUse& use, const Multiprocessors& machine);
 
 }  // namespace splash::analysis

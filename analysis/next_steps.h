@@ -1,6 +1,6 @@
 #pragma once
-// What to try next on a kernel: changes that the model predicts to be worth while, and kernels of the same
-// report that were measured to be faster on the same problem.
+// Suggests what to try next on a kernel: changes that the model predicts to be worthwhile, and kernels that
+// the same report measured to be faster on the same problem.
 
 #include <functional>
 #include <string>
@@ -24,8 +24,8 @@ constexpr double kWorthwhile = 1.1;
 // Counts a change; throws InvalidArgument or Unsupported where it cannot be made.
 using CountChange = std::function<KernelCase(const KernelCase&, const Change&)>;
 
-// Of each kind (tiles; one launch, or a graph; more batch entries, where too few blocks are a finding) the
-// best, where its predicted gain is kWorthwhile or more. The largest gain first.
+// The best change of each kind whose predicted gain is at least kWorthwhile, largest gain first. The kinds
+// are tiles, one launch or a graph, and, if too few blocks are a finding, more batch entries.
 std::vector<NextStep> next_steps(const KernelCase& kernel, const Diagnosis& diagnosis,
                                  const Predictor& predictor, const Multiprocessors& machine,
                                  const CountChange& count = changed);

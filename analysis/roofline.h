@@ -1,6 +1,7 @@
 #pragma once
-// Where the kernels of a report stand below the machine's ceilings: the least time that each level would need
-// for what the kernel asks of it. All bytes are counted by the kernels' declarations, not by counters.
+// The kernels of a report against the machine's ceilings: the least time that each level (products, L2, DRAM)
+// needs for the kernel's FLOPs and bytes. The kernels' declarations count these; profilers' counters are not
+// used.
 
 #include <limits>
 #include <string>
@@ -85,13 +86,13 @@ bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b);
 // Which calls a report's cases are of: a forward, or a forward with its backward too.
 enum class Calls { forward, all };
 
-// The cases that were run, in the report's order; peers are left out, for nothing is counted of them. Of a
-// call with backward the declaration alone does not tell the work, so models ask for forwards. Throws
-// ReportError where the report has no such columns.
+// The cases that were run, in the report's order, without peers, which have no counts. Models ask for
+// forwards alone, because a declaration does not tell the work of a call with backward. Throws ReportError
+// where the report lacks the columns.
 std::vector<KernelCase> kernel_cases(const report::Report& report, Calls calls = Calls::forward);
 
-// More than this share of what a ceiling allows is no accident of measuring: what is counted, or the ceiling,
-// is another than it is taken for.
+// A kernel that exceeds a ceiling by more than this factor is no accident of measuring: the count or the
+// ceiling is wrong.
 constexpr double kOver = 1.05;
 
 // Why a measured ceiling is doubted: "the ceiling 'tensor' in bfloat16 was measured at 139 % of the data
@@ -106,25 +107,25 @@ struct Floors {
   double products = 0, l2 = 0, dram = 0;
   double highest() const;
   Level level() const;  // of the highest
-  // Without the levels of memory of which more than kOver of `seconds` is counted: a cache above serves a
-  // part.
+  // Without the levels of memory whose counted bytes take more than kOver times `seconds`: a cache above
+  // serves a part of them.
   Floors within(double seconds) const;
 };
 
-// Products of launches in units of their own take their time one after another. Throw ReportError where the
-// report lacks a ceiling that the case needs.
+// Launches whose products run on different units add their times. Throws ReportError where the report lacks a
+// ceiling that the case needs.
 Floors floors_of(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
 
 // Seconds that the traffic of shared memory takes at its measured ceiling; NaN where it was not counted.
 double shared_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
 
-// Seconds that the exponentials take at their measured ceiling, in a report without one at what the vendor
-// prints, at the clock at which the case ran; NaN where they are not counted, or nothing tells.
+// Seconds of the exponentials at their measured ceiling. A report without that ceiling falls back to the
+// vendor's rate at the clock of the case. NaN where exponentials are not counted or no rate is known.
 double exponential_seconds(const KernelCase& kernel, const Multiprocessors& machine,
                            const std::vector<report::Ceiling>& ceilings);
 bool has_ceiling(const std::vector<report::Ceiling>& ceilings, const std::string& name);
 
-// What starting the kernels of a call takes: a lone launch and the nodes behind it, or nodes of a graph.
+// Seconds that starting the kernels of a call takes: one lone launch plus the following ones, or graph nodes.
 double launch_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
 
 }  // namespace splash::analysis

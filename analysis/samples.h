@@ -1,5 +1,5 @@
 #pragma once
-// Whether the samples of one timing can be trusted, and what to do where they cannot.
+// Tells whether the samples of a timing can be trusted, and what to do where they cannot.
 
 #include <limits>
 #include <span>

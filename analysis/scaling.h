@@ -1,5 +1,5 @@
 #pragma once
-// What the other cases of a report tell of a kernel, where counts of this one do not suffice.
+// Compares a kernel with other cases of its report where its own counts do not explain its time.
 
 #include <limits>
 #include <optional>
@@ -10,15 +10,15 @@
 
 namespace splash::analysis {
 
-// The same kernel on the same problem with more or fewer blocks: another number of heads, of the same lengths
-// and timed by the same method where there is such a case. Where more blocks do more work a second, the
-// multiprocessors had room; where they do not, something in them is busy, whether or not it was counted.
+// The same kernel on the same problem with more or fewer blocks: another number of heads, and, if such a case
+// exists, the same lengths and timing method. If more blocks do more work per second, the multiprocessors had
+// room. If they do not, something inside them is busy, counted or not.
 struct Scaling {
   std::string case_id;  // of the other case
   double blocks = 1;    // there / here: of the launch, or resident
   double rate = 1;      // products a second there / here, without launches
-  // The time of a wave with r blocks on a multiprocessor is taken as latency + r * share, from both cases:
-  // the part of the time here that grows with r. NaN where r is the same in both.
+  // The share of the time here that grows with r, the blocks per multiprocessor. Model: a wave takes
+  // latency + r * share, fitted to both cases. NaN where r is the same in both.
   double busy = std::numeric_limits<double>::quiet_NaN();
 };
 
@@ -27,20 +27,21 @@ std::optional<Scaling> scaling_of(const KernelCase& kernel, const std::vector<Ke
                                   const Multiprocessors& machine,
                                   const std::vector<report::Ceiling>& ceilings);
 
-// From a neighbouring rung that is the same kernel function on the same problem, as many threads and, within
-// a tenth, as much work, of which a multiprocessor holds another number of blocks: for its tiles are others.
+// The same comparison with a neighbouring rung: the same kernel function, problem and number of threads, work
+// within a tenth, but other tiles, so that a multiprocessor holds another number of its blocks.
 std::optional<Scaling> residency_of(const KernelCase& kernel, const std::vector<KernelCase>& others,
                                     const Multiprocessors& machine,
                                     const std::vector<report::Ceiling>& ceilings);
 
-// The same kernel with one thing of the problem's setting changed: its time shows what hangs on that thing.
+// The same kernel with one setting of the problem changed. Its time shows what depends on that setting.
 struct Clue {
   std::string case_id;
   std::string words;  // "top_k_block 2 of 64 instead of top_k_block 8 of 64"
   double time = 1;    // there / here
 };
 
-// One a changed thing, the farthest time of it; those that differ by a tenth at least, the farthest first.
+// One clue per changed setting, the one whose time differs most. Only differences of a tenth or more, largest
+// first.
 std::vector<Clue> clues_of(const KernelCase& kernel, const std::vector<KernelCase>& others);
 
 }  // namespace splash::analysis

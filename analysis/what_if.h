@@ -1,18 +1,19 @@
 #pragma once
-// How long a kernel would take on another problem, cut into other tiles, or on another GPU, from cases of it
-// that were measured.
+// Predicts a kernel's time on another problem, with other tiles or on another GPU from measured cases of it.
 //
-// The model: starting the kernels, and behind that the floors of all levels together, divided by what is left
-// of full waves (roofline.h, occupancy.h), times a factor of the kernel's own. The factor is that of the
-// measured case that is nearest in its floors, its head_dim and its blocks: what a kernel loses changes with
-// its size, and not suddenly. No time is less than the busiest level needs, unless that case's was. More work
-// never takes less: no prediction is below what the kernel was measured to take for fewer batch entries,
-// heads, queries or keys of the same setting, or is predicted to take for fewer batch entries. Cut into other
-// tiles (changes.h), the floors follow the cut; what the time has beyond them follows the products; and both
-// stretch where multiprocessors are left without blocks.
+// time = launches + factor * (sum of the floors of all levels) / (share of the waves' block slots that are
+// filled)
 //
-// How far that is off is learnt from the report itself. Each case is predicted from cases of its kernel on
-// other problems, and compared. And kernels are cut into the tiles of a neighbouring rung, and compared with
+// Floors are those of roofline.h, waves those of occupancy.h. The factor is the kernel's own: that of the
+// measured case with the nearest floors, head_dim and blocks, for a kernel's losses change slowly with its
+// size. Two bounds hold. The time is at least what the busiest level needs, unless that nearest case was
+// faster. And more work never takes less time: the prediction is at least the measured time for fewer batch
+// entries, heads, queries or keys of the same setting, and the predicted time for fewer batch entries. With
+// other tiles (changes.h) the floors follow the tiles, the rest of the time follows the products, and both
+// grow where multiprocessors have no blocks.
+//
+// The interval comes from the report itself. Each case is predicted from cases of its kernel on other
+// problems and compared with its time; and kernels with the tiles of a neighbouring rung are compared with
 // that rung on the same problem.
 
 #include <optional>
@@ -25,7 +26,7 @@ namespace splash::analysis {
 
 struct Prediction {
   double seconds = 0;
-  double low = 0, high = 0;  // eight of ten comparisons lay as close
+  double low = 0, high = 0;  // eight of ten comparisons lay within
   double factor = 1;         // of the model's base
   std::string from;          // case_id of the measured case that it is taken from
   int held_out = 0;          // comparisons that the interval is learnt from
@@ -47,30 +48,29 @@ struct ModelPoint {
   double launch = 0, base = 0, floor = 0;  // seconds; floor: of the busiest level
 };
 
-// The answer where the kernel that is asked about was itself measured: its time, whatever the model says.
-// `measured` must be of the GPU that `gpu` describes. Throws as Predictor does.
+// The answer for a kernel that was itself measured: its measured time. `measured` must be of the GPU that
+// `gpu` describes. Throws as Predictor does.
 Prediction as_measured(const KernelCase& measured, const MeasuredGpu& gpu);
 
 class Predictor {
  public:
-  // Of all kernels of a report. Throws ReportError as floors_of does.
+  // Takes all kernels of a report. Throws ReportError as floors_of does.
   Predictor(const std::vector<KernelCase>& measured, MeasuredGpu gpu);
 
-  // `asked`: a kernel that was not measured; its seconds are not read. `uncut`: the same before it was cut
-  // otherwise, if it was; the factor is then taken as for that one. Throws InvalidArgument where the report
-  // has no case of the kernel, or not one block of it fits.
+  // `asked` is a kernel that was not measured; its seconds are not read. `uncut` is the same kernel with its
+  // own tiles, if `asked` has others; the factor is then that of `uncut`. Throws InvalidArgument where the
+  // report has no case of the kernel, or where not one of its blocks fits a multiprocessor.
   Prediction predict(const KernelCase& asked, const MeasuredGpu& there,
                      const KernelCase* uncut = nullptr) const;
   Prediction predict(const KernelCase& asked, const KernelCase* uncut = nullptr) const {
     return predict(asked, gpu_, uncut);
   }
 
-  // A measured case as if it had not been, from cases of its kernel on other problems; none where it has
-  // none.
+  // Predicts a measured case from cases of its kernel on other problems; nullopt where there are none.
   std::optional<Prediction> held_out(const KernelCase& measured) const;
 
-  // Time measured / time predicted of each case that has others of its kernel on other problems, in the
-  // report's order; and of each pair of neighbouring rungs on one problem with other tiles.
+  // Measured time / predicted time: of each case for which held_out() predicts, in the report's order; and of
+  // each pair of neighbouring rungs on one problem with other tiles.
   std::vector<double> held_out_ratios() const;
   const std::vector<double>& recut_ratios() const { return recut_; }
 

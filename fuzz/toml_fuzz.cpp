@@ -43,6 +43,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (case_count(definition.quick) <= 1000) expand(definition, definition.quick);
   });
   fuzz::expect<InvalidArgument>([&] { parse_claims(text, "fuzz.toml"); });
-  fuzz::expect<InvalidArgument>([&] { parse_machine(text, "fuzz.toml"); });
+  fuzz::expect<InvalidArgument>([&] { analysis::parse_machine(text, "fuzz.toml"); });
   return 0;
 }

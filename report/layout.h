@@ -1,6 +1,6 @@
 #pragma once
-// What stands where in a report: the tables of ceilings and claims, the texts of /provenance and /README.
-// Writing and reading go through the same declarations.
+// The layout of a report's file: the tables of ceilings and claims, the texts of /provenance and /README.
+// Writer and reader share these declarations.
 
 #include <string>
 #include <variant>

@@ -1,5 +1,5 @@
 #pragma once
-// Shards of one run as one report.
+// Joins the shards of one run into one report.
 
 #include <span>
 

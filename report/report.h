@@ -1,5 +1,5 @@
 #pragma once
-// A report in memory: what one run found. write.h and read.h carry it to and from HDF5
+// A report in memory: the results of one run. report/io.h writes it to HDF5 and reads it back
 // (docs/report-format.md).
 
 #include <cstdint>

@@ -1,11 +1,11 @@
 #pragma once
 // A checksum behind the HDF5 content of a report.
 //
-// HDF5 1.10 trusts what it reads: in a trial one flipped bit in a report crashed or hung the reading process
-// in every tenth case, and others gave wrong numbers. So a report ends with a line of text that HDF5 and its
-// readers ignore, the FNV-1a hash of all bytes before it (Fowler, Noll, Vo 1991), and is checked before HDF5
-// sees it. A program that changes the report in place drops the line: then the file is read without the
-// check. It tells damage, not who wrote the file: anyone can compute it.
+// HDF5 1.10 trusts what it reads. In a trial one flipped bit in a report crashed or hung the reading process
+// in every tenth case; other flips gave wrong numbers. So a report ends with a line of text that HDF5
+// ignores: the FNV-1a hash (Fowler, Noll, Vo 1991) of all bytes before it, checked before HDF5 opens the
+// file. A program that changes the report in place drops the line; the file is then read without the check.
+// The hash detects damage. It does not authenticate: anyone can compute it.
 
 #include <cstddef>
 #include <string>

@@ -1,9 +1,10 @@
 #pragma once
-// A cache as GPUs have them: set-associative, lines of 128 bytes in four sectors that are fetched one by one,
-// written sectors kept until their line is evicted or too many other lines are written. Vendors print neither
-// the number of ways nor how lines are spread over sets and which goes first; here 16 ways, a hash, and the
-// line used longest ago. Three written lines a set are what counters of an H200 tell: it keeps 5 to 20 of its
-// 60 MB, however much a kernel writes (docs/decisions/0020-caches-as-the-counters-tell.md).
+// A model of a GPU's cache. It is set-associative; lines of 128 bytes have four sectors, which are fetched
+// one by one. A written sector stays until its line is evicted or too many other lines of the set are
+// written. Vendors do not publish ways, set mapping or replacement; the model has 16 ways, a hash, and evicts
+// the least recently used line. It holds three written lines per set, as an H200's counters say: that GPU
+// keeps 5 to 20 of its 60 MB, however much a kernel writes
+// (docs/decisions/0020-caches-as-the-counters-tell.md).
 
 #include <algorithm>
 #include <cstdint>
@@ -57,9 +58,9 @@ class Cache {
   uint32_t now_ = 0;
 };
 
-// A GPU's L2, and DRAM behind it. Where it has two partitions, each serves the multiprocessors next to it,
-// and holds copies of what these read from the other's half of the memory: what all read lies there twice
-// (NVIDIA A100 and H100 architecture white papers, "L2 cache").
+// A GPU's L2. Each of two partitions serves the multiprocessors next to it and copies what these read from
+// the other partition's half of the memory. Data that all multiprocessors read is then held twice (NVIDIA
+// A100 and H100 architecture white papers, "L2 cache").
 struct L2Size {
   int64_t bytes = 0;
   int partitions = 1;

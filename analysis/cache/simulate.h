@@ -1,6 +1,6 @@
 #pragma once
-// What the kernels of a call ask of the caches, block by block as a GPU starts them, and what of it DRAM has
-// to deliver.
+// Runs the kernels of a call through simulated caches, block by block as a GPU starts them: bytes asked of L1
+// and L2, bytes found there, bytes of DRAM.
 
 #include <vector>
 
@@ -23,21 +23,22 @@ struct CallTraffic {
   int64_t lines = 0;       // looked up, in L1 or L2
 };
 
-// Runs the kernels one after the other. As many pieces at a time as there is room for, each a step a turn but
-// for the turns that it waits; where one ends, the next starts. DRAM's share is that of a first call, on an
-// empty L2. What is written passes L1 by. Throws InvalidArgument where a number is not positive.
+// Runs the kernels one after the other. KernelRun::at_once pieces run at a time; each takes one step per
+// turn, or waits for the turn (decision 0020), and the next piece starts when one ends. L2 is empty at first,
+// so DRAM bytes are those of a first call. Writes bypass L1. Throws InvalidArgument where a number is not
+// positive.
 CallTraffic simulate(const std::vector<KernelRun>& kernels, int multiprocessors, const L2Size& l2);
 
-// Bytes that are touched at all, each counted once.
+// Distinct bytes that are touched.
 struct WorkingSet {
-  int64_t block = 0;      // by the block (or cluster) that touches most, of those of a full wave
+  int64_t block = 0;      // by that block (or cluster) of a full wave that touches most
   int64_t wave = 0;       // by all blocks of a full wave
   int64_t wave_read = 0;  // of those, read
 };
 WorkingSet working_set(const KernelRun& kernel);
 
-// Whether what a full wave reads stays in L2 until all its blocks have read it: then each byte comes from
-// DRAM once. What both partitions read lies there twice.
+// Whether L2 holds what a full wave reads until all its blocks have read it, so that each byte comes from
+// DRAM once. What both partitions read is held twice.
 bool fits(const WorkingSet& set, const L2Size& l2);
 
 }  // namespace splash::analysis

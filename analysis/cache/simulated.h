@@ -1,5 +1,5 @@
 #pragma once
-// What a report tells of a kernel's run through simulated caches.
+// The columns of a report that hold a kernel's run through simulated caches.
 
 #include <optional>
 #include <string>

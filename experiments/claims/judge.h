@@ -1,5 +1,5 @@
 #pragma once
-// Verdicts on claims: what the source says against what arithmetic or a report says.
+// Gives each claim a verdict: the source's number against that of arithmetic or of a report.
 
 #include <span>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// What a report says about one expectation: a number with its interval.
+// Measures one expectation in a report: a number with its interval.
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,5 @@
 #pragma once
-// A recorded kernel on a problem, a GPU, or cut into tiles, that was not measured: what is counted of it
-// then.
+// Counts of a recorded kernel on a problem, on a GPU or with tiles that were not measured.
 
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// The command that brings counters of a recorded case.
+// The shell command that profiles a recorded case.
 
 #include <string>
 

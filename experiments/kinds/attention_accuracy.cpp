@@ -1,4 +1,4 @@
-// How far attention over a selection of keys is from exact entmax over all of them, and from softmax.
+// Measures how far attention over a selection of keys is from exact entmax over all keys, and from softmax.
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-// What a solver of tau costs and how exact it is, on rows of synthetic scores or of a head in a file.
+// Measures cost and accuracy of a solver of tau on rows of synthetic scores or of a head in a file.
 
 #include <algorithm>
 #include <cmath>

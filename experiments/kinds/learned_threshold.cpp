@@ -1,5 +1,5 @@
-// Source 004's learned thresholds: a linear predictor of tau a query, trained on one part of a captured head
-// and judged on another.
+// Source 004's learned thresholds: a linear predictor of each query's tau, trained on one part of a captured
+// head and judged on another.
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// A language model that is trained to compute with another attention, and what it costs then.
+// Trains a language model to compute with another attention, and measures what that costs.
 
 #include <fmt/format.h>
 

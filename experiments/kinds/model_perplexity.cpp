@@ -1,4 +1,4 @@
-// What another attention in softmax's place costs a language model as it is, or after training.
+// Measures what another attention in softmax's place costs a language model, as it is or after training.
 
 #include "experiments/kinds/support/language_model.h"
 

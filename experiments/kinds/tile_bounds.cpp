@@ -1,5 +1,5 @@
-// Which tiles of keys a kernel could skip unseen, by a certified bound on their scores, if it knew each row's
-// tau.
+// Counts the tiles of keys that a kernel could skip without reading them, by a certified bound on their
+// scores, if it knew each row's tau.
 
 #include <algorithm>
 #include <cmath>

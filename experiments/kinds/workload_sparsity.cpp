@@ -1,4 +1,4 @@
-// How sparse exact entmax attention really is: support, and wholly zero tiles, by input, alpha and length.
+// Measures the sparsity of exact entmax attention: support and all-zero tiles, by input, alpha and length.
 
 #include <algorithm>
 

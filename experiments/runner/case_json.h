@@ -1,5 +1,5 @@
 #pragma once
-// What a case found, as JSON and back without loss: doubles keep every bit, NaN and infinities included.
+// A case's result as JSON and back without loss: doubles keep every bit, NaN and infinities included.
 
 #include <string>
 

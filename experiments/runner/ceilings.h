@@ -1,6 +1,6 @@
 #pragma once
-// What the GPU of this machine was measured to reach, beside what its data sheet says; and what its processor
-// reaches. Measured once a process.
+// Measured ceilings of this machine's GPU, with the data sheet's values beside them, and of its processor.
+// Measured once per process.
 //
 //   report.ceilings = measured_ceilings();
 //   const double least_seconds = std::max(flops / matrix_rate("tf32"), bytes / dram_bandwidth());

@@ -1,5 +1,5 @@
 #pragma once
-// What a run's report says of its own kernels, once all cases are there.
+// Diagnoses the kernels of a run, once all its cases are complete.
 
 #include "report/report.h"
 

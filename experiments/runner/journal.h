@@ -1,6 +1,6 @@
 #pragma once
-// What a run has found so far, on disk after every case: `<report>.journal`, one JSON line a case, each
-// ending in a checksum. A run killed at any moment loses the case it was at, nothing else.
+// The results of a run so far: `<report>.journal`, one JSON line per case, each ending in a checksum, on disk
+// after every case. A run killed at any moment loses the case that it was evaluating, nothing else.
 
 #include <chrono>
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// Narration: what is told to a person beside the data. A closed stderr is no reason to stop.
+// Messages to a person, on stderr beside the data. A closed stderr does not stop the program.
 
 #include <cstdio>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// The cases of a run, in order, each with its id; and the table that their results make.
+// The cases of a run, in order, each with its id, and the table of their results.
 
 #include <string>
 #include <vector>

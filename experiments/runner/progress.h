@@ -1,5 +1,5 @@
 #pragma once
-// How far a run is: a bar with the time left on a terminal, plain lines elsewhere if asked for.
+// Progress of a run: a bar with the time left on a terminal; elsewhere plain lines, if asked for.
 
 #include <chrono>
 #include <string>

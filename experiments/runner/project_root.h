@@ -1,5 +1,5 @@
 #pragma once
-// Where the project's own files are.
+// The folders of the project's own files.
 
 #include <string>
 #include <vector>

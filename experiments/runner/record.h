@@ -1,6 +1,7 @@
 #pragma once
-// What was run, as /provenance keeps it: every definition verbatim, behind a comment line with its name,
-// profile, --set changes and number of cases. Any piece of it can be run again; merge and judge read it back.
+// The definitions of a run as /provenance keeps them: each verbatim, after a comment line with its name,
+// profile,
+// --set changes and number of cases. Each can be run again; merge and judge read them back.
 
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// Recorded cases as the kinds know them.
+// Cases of a report as parameters of their kinds.
 
 #include <string>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
-// Runs the cases of one or several experiments and writes one report. Killed at any moment, it can be
-// resumed: the report is then the same as that of an undisturbed run, run_id and times aside.
+// Runs the cases of one or several experiments and writes one report. A run killed at any moment can be
+// resumed; its report then equals that of an undisturbed run, but for run_id and times.
 
 #include <functional>
 #include <string>

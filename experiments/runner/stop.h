@@ -1,5 +1,5 @@
 #pragma once
-// Ctrl-C and SIGTERM while cases run: end soon, lose nothing.
+// Handles Ctrl-C and SIGTERM while cases run: the run ends soon and loses no completed case.
 
 #include <string>
 

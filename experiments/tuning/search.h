@@ -1,8 +1,7 @@
 #pragma once
-// A small measured search: which of several ways to compute the same is quickest. Successive halving
-// (Karnin, Koren, Somekh 2013) on ratios to the default, which is sampled in every sweep beside the others,
-// so that a clock that drifts moves both. The best and the default then meet once more, in fresh samples that
-// took no part in the choice, and these alone decide.
+// Finds the fastest of several ways to compute the same. Successive halving (Karnin, Koren, Somekh 2013)
+// compares ratios to the default, which every sweep samples beside the others, so that a drifting clock moves
+// both. The best candidate and the default are then timed again; these fresh samples alone decide.
 
 #include <functional>
 #include <string>
@@ -49,8 +48,8 @@ struct SearchResult {
   bool ran_out = false;                     // the budget ended before the search did
 };
 
-// candidates[0] is the default. Samples go on until the budget is spent, but for one of each candidate, which
-// all get. Throws InvalidArgument for no candidates, a budget that is not above 0, or a sample that is not a
+// candidates[0] is the default. Sampling stops when the budget is spent; each candidate gets at least one
+// sample. Throws InvalidArgument for no candidates, a budget that is not above 0, or a sample that is not a
 // positive number.
 SearchResult search(const std::vector<Candidate>& candidates, const SearchLimits& limits);
 

@@ -77,7 +77,7 @@ NOT_RUN = {
     "./splash format": "continuous integration runs it",
     "./splash lint": "continuous integration runs it",
     ".ci/run": "it runs this test",
-    "build/release/gpu/": "programs of a build with CUDA, most for a GPU",
+    "build/release/bin/gpu_bench": "it needs a build with CUDA and a GPU",
     "build/fuzz/": "the preset fuzz builds it",
     "cmake --preset": "it configures a build, for minutes of compilation",
     "ninja -C build/": "it builds, for minutes",

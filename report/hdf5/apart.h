@@ -1,9 +1,9 @@
 #pragma once
-// Reading in a process of its own first.
+// Reads a file in a child process first.
 //
-// HDF5 1.10 trusts what it reads: it crashes or hangs on some files that are damaged, or made to do that. So
-// a file is read twice: first in a child process whose memory and time are limited. If that comes to an end,
-// so does the reading that counts. docs/decisions/0029-files-are-read-apart-first.md says what was weighed.
+// HDF5 1.10 trusts what it reads: it crashes or hangs on some damaged or malicious files. So a child process
+// with limited memory and time reads the whole file first. Only if it succeeds does this process read it
+// (docs/decisions/0029-files-are-read-apart-first.md).
 
 #include <functional>
 #include <string>

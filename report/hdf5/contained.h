@@ -1,5 +1,6 @@
 #pragma once
-// Whether a file holds all that it says it holds. For the sources of this folder.
+// Checks that a file refers to nothing outside itself and claims no more data than it stores. Private to this
+// folder.
 
 #include <cstdint>
 #include <string>

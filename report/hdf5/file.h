@@ -1,9 +1,9 @@
 #pragma once
 // HDF5 files: read from disk, built in memory.
 //
-// A new file is built in memory and handed over as bytes, so that HDF5 never meets a full disk: its own error
-// path there (a dirty cache that cannot be flushed, closed or forgotten) is where processes die.
-// report/ atomic_file.h brings the bytes to disk.
+// A new file is built in memory and handed over as bytes; report/atomic_file.h writes them to disk. So HDF5
+// never meets a full disk, where its error path (a dirty cache that it can neither flush nor close) kills the
+// process.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// What the sources of this folder share, with HDF5's own header. Not for others.
+// HDF5's own header, and helpers around it. Private to this folder.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// A call of forward and backward, counted: forward by its variant's declaration, backward from the recorded
+// Counts a call of forward and backward: forward from its variant's declaration, backward from the recorded
 // support.
 
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace splash::experiments {
 
-// Rows with more entries may be left to dense products, of which no report tells the number.
+// Rows with more entries may be computed by dense products, and no report says how many are.
 constexpr double kMostCountedSupport = 32;
 
-// Adds FLOPs, bytes, the plan and all launches to a call of pass forward_backward that was measured and whose
-// support_mean is known and at most kMostCountedSupport; to others nothing, and it returns false. Registers
-// and static shared memory stay unknown (0). Takes time_median and support_mean from the numbers.
+// Adds FLOPs, bytes, the plan and all launches to a measured call of pass forward_backward whose support_mean
+// is at most kMostCountedSupport. Returns false, and adds nothing, for others. Registers and static shared
+// memory stay unknown (0). Reads time_median and support_mean from the numbers.
 bool add_training_counts(const gpu::Variant& variant, const Parameters& parameters,
                          const gpu::DeviceInfo& device, const std::vector<report::Ceiling>& ceilings,
                          CaseResult& result);

@@ -1,6 +1,5 @@
 #pragma once
-// What the trace of an implementation on the CPU tells, as numbers for a report: work, and what simulated
-// caches make of its accesses.
+// A report's numbers from the trace of a CPU implementation: its work, and its accesses in simulated caches.
 
 #include <map>
 #include <string>
@@ -16,9 +15,9 @@ namespace splash::experiments {
 // useful_flops to roof_share; missing where `missing_reason` holds.
 std::vector<report::ColumnInfo> counted_cpu_columns(const std::string& missing_reason);
 
-// All of them but floor_time and roof_share, and math_unit "cpu float32". Takes time_median from the numbers.
-// Caches are simulated where the sizes are known and there are not too many lines: each thread's share of
-// work passes an L2 of its own, what that lacks the last cache, both empty at first.
+// Adds those columns but floor_time and roof_share, and math_unit "cpu float32". Reads time_median from the
+// numbers. Simulates caches if their sizes are known and the accesses are not too many: each thread has an L2
+// of its own, whose misses go to one last-level cache; all are empty at first.
 void add_cpu_counts(const std::vector<KernelTrace>& parts, double useful_flops, int64_t threads,
                     const cpu_ref::Caches& caches, CaseResult& result);
 

@@ -1,6 +1,6 @@
 #pragma once
-// What a variant's declaration tells of a problem, as numbers for a report: work, and what simulated caches
-// make of its accesses.
+// A report's numbers from a variant's declaration on a problem: its work, and its accesses in simulated
+// caches.
 
 #include <map>
 #include <optional>
@@ -14,23 +14,24 @@
 
 namespace splash::experiments {
 
-// What a forward's roof follows from.
+// A forward's roof follows from these.
 struct CountedForward {
   gpu::Work work{};
   std::string unit{};                        // of its products: product_unit()
   std::vector<analysis::Launch> launches{};  // planned_launches()
 };
 
-// Adds to the numbers of a measured forward what its variant's declaration tells: useful_flops,
-// executed_flops, executed_rate, bytes and exponentials counted, instruction_q, and what simulated caches
-// make of its accesses, NaN where the machine is not known or there would be too many lines. Takes
-// time_median, and registers and shared_bytes (static ones, too) of the largest kernel, from the numbers.
+// Adds to a measured forward what its variant's declaration counts: useful_flops, executed_flops,
+// executed_rate, bytes, exponentials, instruction_q and the simulated columns, which are NaN where the
+// machine is not known or the accesses are too many. Reads time_median from the numbers, and registers and
+// shared_bytes (static included) of the largest kernel.
 CountedForward add_counts(const gpu::Variant& variant, const Parameters& parameters,
                           const gpu::DeviceInfo& device, const std::optional<analysis::Machine>& machine,
                           std::map<std::string, double>& numbers);
 
-// The least time that the work as executed can take: products at the measured rate of their unit, bytes at
-// the measured bandwidths of L2 and DRAM, but of those of which more is counted than `seconds` allows.
+// The least time that the executed work can take: products at the measured rate of their unit, bytes at the
+// measured bandwidths of L2 and DRAM. A level of memory whose counted bytes exceed what `seconds` allows is
+// left out.
 double floor_seconds(const gpu::Work& work, const std::string& unit, double seconds,
                      const std::vector<report::Ceiling>& ceilings);
 

@@ -1,8 +1,8 @@
 #pragma once
-// A file of tensors where `input` names one: a query head with its key head's k and v, which is what
+// Reads a file of tensors where `input` names one: a query head with k and v of its key head, which
 // experiments/kinds/support/inputs.h hands on; a layer with all its heads; or the scores of a head.
 //
-// The tokens that are taken, from the first on, are the parameter `length`, or `n` of a kind without it.
+// It takes the first tokens, as many as the parameter `length` says, or `n` of a kind without it.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the kind gpu-attention reports of a case.
+// The columns of the kind gpu-attention.
 
 #include <vector>
 

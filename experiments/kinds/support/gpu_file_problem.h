@@ -1,5 +1,5 @@
 #pragma once
-// A file of tensors as a problem on a GPU: one of its layers, or all, a batch entry each.
+// A file of tensors as a problem on a GPU: one of its layers, or all of them, one batch entry per layer.
 
 #include "core/tensor.h"
 #include "experiments/kinds/support/tensor_file.h"

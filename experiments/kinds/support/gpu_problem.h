@@ -1,6 +1,5 @@
 #pragma once
-// What kinds of experiment on a GPU share: the parameters that name a problem, its inputs, and the double
-// oracle.
+// Problems of attention on a GPU: the parameters that name one, its inputs, and the float64 oracle.
 
 #include <memory>
 #include <string>
@@ -27,8 +26,8 @@ void check_input(const Parameters& parameters);
 // Throws InvalidArgument where they do not fit together.
 void check_problem(const Parameters& parameters);
 
-// Leaves what the problem depends on (Kind::used). `seeded`: its seed has other uses than Gaussian inputs and
-// shared keys.
+// Removes parameters without effect on the problem (Kind::used). `seeded`: its seed has other uses than
+// Gaussian inputs and shared keys.
 void keep_used_problem(Parameters& parameters, bool seeded);
 
 // The words that name problem and inputs; a captured or named file by its hash.
@@ -44,8 +43,8 @@ std::shared_ptr<const AttentionInputs<float>> problem_inputs(const Parameters& p
 // rounded.
 std::shared_ptr<const Tensor<float>> problem_d_out(const Parameters& parameters);
 
-// The last queries of the last batch entry, a problem of their own: what is checked where all would take a
-// CPU too long. Rows are a multiple of the selection's tile where keys are shared.
+// The last queries of the last batch entry, as a problem of their own. The oracle checks these, for all rows
+// would take a CPU too long. Rows are a multiple of the selection's tile where keys are shared.
 struct CheckedRows {
   AttentionSpec spec;
   int64_t rows = 0;

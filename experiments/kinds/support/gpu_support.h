@@ -1,5 +1,5 @@
 #pragma once
-// How sparse exact entmax attention is on a GPU's problem, from the support that forward stores.
+// Measures the sparsity of exact entmax attention on a GPU from the support that forward stores.
 
 #include <cstdint>
 #include <span>

@@ -1,6 +1,5 @@
 #pragma once
-// What kinds of experiment that need Q, K and V share: the parameters that name them, and the tensors
-// themselves.
+// Inputs of the kinds that need Q, K and V of one head: the parameters that name them, and the tensors.
 
 #include <memory>
 #include <span>
@@ -27,7 +26,7 @@ std::vector<ParameterInfo> input_parameters(std::span<const char* const> names);
 // scale without a file.
 void check_inputs(const Parameters& parameters);
 
-// Leaves what names the inputs, with the extents of a capture as they are (Kind::used).
+// Removes parameters without effect on the inputs, and sets a capture's own extents (Kind::used).
 void keep_used_inputs(Parameters& parameters);
 
 // A hash of the captured or named file where it is read, else the synthetic recipe.

@@ -1,7 +1,6 @@
 #pragma once
-// What the kinds that put a language model into the laboratory share. All measuring is Python's
-// (python/splash_laboratory/language_model), in one process for a whole run, which keeps the last
-// model.
+// The base of the kinds that measure a language model. Python measures
+// (python/splash_laboratory/language_model), in one process per run, which keeps the last model loaded.
 
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// A peer in Python: a process of its own that reads a JSON object a line and answers each with one.
+// A peer: a Python process that reads one JSON object per line and answers each with one line.
 
 #include <filesystem>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// A kernel variant on a problem, as its declaration counts it, for a GPU that need not be there.
+// A kernel variant on a problem, counted from its declaration. The GPU need not be present.
 
 #include <string>
 
@@ -10,25 +10,25 @@
 
 namespace splash::experiments {
 
-// The kernel with the most threads: recorded columns of one kernel are of it. Which takes longest, analysis
-// tells (launches.h).
+// The kernel with the most threads. A report's columns of one kernel describe it; analysis/launches.h finds
+// the one that takes longest.
 const gpu::KernelLaunch& main_kernel(const gpu::Plan& plan);
 
-// All kernels of the plan with what each of their traces asks; empty where there is one. Registers 0, and
-// shared memory without static: CUDA knows them.
+// All kernels of the plan with the work that each one's trace counts; empty for a plan of one kernel.
+// Registers are 0 and shared memory excludes static: only CUDA knows these.
 std::vector<analysis::Launch> planned_launches(const gpu::Plan& plan, const gpu::Work& work);
 
-// The counts with what CUDA told of the same kernels where they ran.
+// The counted launches with registers and shared memory as CUDA recorded them.
 std::vector<analysis::Launch> with_use(std::vector<analysis::Launch> counted,
                                        const std::vector<analysis::Launch>& recorded);
 
-// Rows of the instruction that multiplies, of which a tile has a multiple: 64 of wgmma, 16 of mma, else 1.
+// Rows of the matrix instruction, of which a tile holds a multiple: 64 for wgmma, 16 for mma, else 1.
 int instruction_q(const gpu::Plan& plan);
 
-// Which ceiling's dtype bounds the products: both 16-bit types run on one unit, at rates of their own.
+// The dtype of the ceiling that bounds the products. Both 16-bit types run on one unit, at different rates.
 std::string product_unit(const gpu::Plan& plan, Dtype dtype);
 
-// All that a report's case holds, and all launches, but what only a run or CUDA tells: time, registers,
+// A case as a report holds it, with all launches, but without what only a run or CUDA knows: time, registers,
 // static shared memory, resident blocks. Throws Unsupported where the variant does not take the problem on
 // the GPU, InvalidArgument where parameters do not fit together or the variant is unknown.
 analysis::KernelCase planned_kernel(const std::string& variant, const Parameters& parameters,

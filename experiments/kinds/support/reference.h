@@ -1,6 +1,5 @@
 #pragma once
-// The exact results that approximations are compared with, kept across the cases of a sweep, and how results
-// are summarised.
+// Exact results to compare approximations with, cached across the cases of a sweep, and summaries of results.
 
 #include <memory>
 #include <span>

@@ -1,7 +1,7 @@
 #pragma once
-// Anybody's q, k and v as the inputs of an experiment: input = "heads.h5", a path relative to the working
-// directory; or the name of a shipped capture, "smollm2". Files of the schema in analysis/capture.h are read
-// as they are; others are converted to it by splash_attention.tensor_files, in Python, once for each content.
+// The user's own q, k and v as inputs of an experiment: input = "heads.h5", a path relative to the working
+// directory, or the name of a shipped capture, "smollm2". HDF5 files have the schema of analysis/capture.h.
+// Python (splash_attention.tensor_files) converts other files to it, once per content.
 
 #include <cstdint>
 #include <string>

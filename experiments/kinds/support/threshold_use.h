@@ -1,6 +1,6 @@
 #pragma once
-// What predicted thresholds (source 004) are good for beyond a solver's start: keys that need not be listed,
-// blocks that need not be computed.
+// Uses of predicted thresholds (source 004) beyond a solver's start: keys that need not be listed, blocks
+// that need not be computed.
 
 #include "core/workload.h"
 #include "experiments/kinds/support/threshold_training.h"

@@ -1,5 +1,5 @@
 #pragma once
-// What kinds that time calls share: how a call on a GPU is timed, and the columns of times.
+// Timing of calls, on a GPU or on the host, and the columns of times.
 
 #include <functional>
 #include <string>
