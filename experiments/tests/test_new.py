@@ -154,7 +154,7 @@ def test_a_machine_is_read_once_every_value_is_filled_in(project: Project):
         (("kind", "Row_Support"), "joined by -"),
         (("kind", "../row"), "joined by -"),
         (("kind", "gradient"), "taken by a kind"),
-        (("kind", "timing"), "experiments/kinds/timing.cpp is there already"),
+        (("kind", "workload-sparsity"), "experiments/kinds/workload_sparsity.cpp is there already"),
         (("claim", "S4"), "such as P5.1a"),
         (("claim", "F2.1"), "taken by a claim"),
         (("machine", "H100"), "joined by -"),
