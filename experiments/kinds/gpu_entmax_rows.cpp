@@ -18,7 +18,7 @@
 #include "experiments/kinds/timing.h"
 #include "experiments/kinds/torch_gpu_peer.h"
 #include "gpu/engine/tensor.h"
-#include "gpu/entmax/rows.h"
+#include "gpu/entmax/rows/rows.h"
 
 namespace splash::experiments {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "experiments/kinds/gpu_problem.h"
 #include "gpu/entmax/attention.h"
-#include "gpu/entmax/tile_order.h"
+#include "gpu/entmax/schedule/block_place.h"
 
 namespace splash::experiments {
 namespace {

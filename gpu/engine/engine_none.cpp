@@ -6,7 +6,7 @@
 #include "gpu/engine/attention.h"
 #include "gpu/entmax/attention.h"
 #include "gpu/entmax/forward.h"
-#include "gpu/entmax/rows.h"
+#include "gpu/entmax/rows/rows.h"
 
 namespace splash::gpu {
 namespace {
