@@ -6,16 +6,13 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/round.h"
 
 namespace splash::analysis {
 namespace {
 
 constexpr double kExact = 0.02;  // relative, of what is counted
 constexpr int kMostThreads = 1024;
-
-int64_t ceil_div(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit;
-}
 
 struct Cut {
   int64_t q, k;

@@ -7,16 +7,13 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/round.h"
 
 namespace splash::analysis {
 namespace {
 
 constexpr int kQuarters = 4, kRegisterUnit = 256;
 constexpr int64_t kSharedUnit = 128, kSharedKept = 1024;
-
-int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 void require(bool holds, const char* what, int64_t value) {
   if (!holds) throw InvalidArgument(fmt::format("occupancy: {} is {}; it must be positive", what, value));

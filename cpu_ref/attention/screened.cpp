@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/round.h"
 #include "cpu_ref/attention/blocked_sum.h"
 #include "cpu_ref/attention/given_threshold.h"
 #include "cpu_ref/attention/screening/blocks.h"
@@ -21,10 +22,6 @@ namespace splash::cpu_ref {
 namespace {
 
 using namespace screening;
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 void check(const AttentionSpec& spec, const TensorView<const float>& q, const TensorView<const float>& k,
            const TensorView<const float>& v) {

@@ -19,7 +19,7 @@
 #include "experiments/kinds/support/timing.h"
 #include "experiments/kinds/support/torch_peers.h"
 #include "gpu/engine/tensor.h"
-#include "gpu/entmax/rows.h"
+#include "gpu/entmax/rows/rows.h"
 
 namespace splash::experiments {
 namespace {

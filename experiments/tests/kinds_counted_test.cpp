@@ -14,8 +14,8 @@
 #include "experiments/kinds/support/planned_kernel.h"
 #include "experiments/kinds/support/recount.h"
 #include "experiments/tests/kinds_helpers.h"
-#include "gpu/entmax/pick.h"
-#include "gpu/entmax/tile_order.h"
+#include "gpu/entmax/hopper/prepare/high_norm.h"
+#include "gpu/entmax/hopper/screen/tile_schedule.h"
 #include "report/io.h"
 
 using namespace splash;
@@ -29,15 +29,16 @@ namespace {
 // FLOPs of the tiles that blocks take more, or fewer, since they do not sample 16 tiles spread evenly any
 // more.
 double flops_of_other_samples(int64_t heads, int q_tiles) {
-  constexpr int kTile = 128, kSampled = 4096, kSegment = gpu::entmax::pick_segment(16384, kTile, kSampled);
-  int64_t turns = 0;
+  constexpr int kTile = 128, kSampled = 4096,
+                kSegment = gpu::entmax::hopper::high_norm_segment(16384, kTile, kSampled);
+  int64_t positions = 0;
   for (int count = 1; count <= q_tiles; ++count) {  // causal: as many as the block's own place
     const int first_sees = kTile * (count - 1) + 1;
-    const gpu::entmax::TileOrder order(count, kTile, first_sees / kSegment, kSegment, kSampled);
+    const gpu::entmax::hopper::TileSchedule schedule(count, kTile, first_sees / kSegment, kSegment, kSampled);
     const int before = std::clamp(count / 2 * 2, 2, 16) + (count + 1) / 2 * 2;
-    turns += order.turns() - before;
+    positions += schedule.length() - before;
   }
-  return static_cast<double>(heads * turns) * 2 * kTile * kTile * 64;
+  return static_cast<double>(heads * positions) * 2 * kTile * kTile * 64;
 }
 
 std::vector<KernelCase> described_kernels_of_all(const Report& report) {

@@ -9,7 +9,7 @@
 #include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/kinds/support/timing.h"
 #include "gpu/entmax/attention.h"
-#include "gpu/entmax/tile_order.h"
+#include "gpu/entmax/schedule/block_place.h"
 
 namespace splash::experiments {
 namespace {

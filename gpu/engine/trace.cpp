@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "gpu/engine/round.h"
+#include "core/round.h"
 
 namespace splash::gpu {
 

@@ -8,7 +8,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/device.h"
-#include "gpu/entmax/backward.h"
+#include "gpu/entmax/backward/backward.h"
 
 namespace splash::gpu::entmax {
 namespace {

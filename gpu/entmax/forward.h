@@ -1,13 +1,18 @@
 #pragma once
 // Exact entmax attention, forward (Peters, Niculae, Martins 2019; the algorithm: docs/questions). Compiles
-// without nvcc. Two paths: Hopper's (sm_90a), and one for every GPU of compute capability 8.0 and newer that
-// also takes what Hopper's does not.
+// without nvcc. Two paths that know nothing of one another: hopper/ (sm_90a), and portable/, for every GPU of
+// compute capability 8.0 and newer, which also takes what Hopper's does not. enqueue_forward checks, chooses
+// a path and calls it.
+//
+// Rooms beside these two: math/ (arithmetic), schedule/ (launches, and rows handed from kernel to kernel),
+// arguments/ (masks and alphas in device memory), support/ (what forward leaves), backward/, rows/ (entmax of
+// a matrix's rows).
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
-#include "gpu/entmax/mask_tables.h"
-#include "gpu/entmax/support.h"
+#include "gpu/entmax/arguments/mask_tables.h"
+#include "gpu/entmax/support/support.h"
 #include "gpu/entmax/tuning.h"
 
 namespace splash::gpu::entmax {
@@ -54,10 +59,9 @@ struct ForwardArguments {
   Tuning tuning{};  // not looked up: see tuned_for
 };
 
-// Enough for either path. Hopper's: 8.25 bytes a query row, 4 for each 128 keys, for bf16 a copy of k, and
-// for more than 4096 keys copies of some: of a head 4096 keys or a sixteenth, whichever is more (4096 here
-// and in the line before is tuning.sampled_keys). The portable
-// one: 4.125 bytes a query row.
+// Enough for either path. Hopper's: 8.25 bytes per query row, 4 per 128 keys, for bf16 a copy of k, and for
+// more than 4096 keys copies of some: per head 4096 keys or a sixteenth, whichever is more (4096 stands for
+// tuning.sampled_keys). The portable path's: 4.125 bytes per query row.
 int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning = {});
 
 // The rows that StoredRows::sparse leaves out, for backward: where args says, else in the workspace until the
@@ -69,9 +73,7 @@ UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const Forward
 // dtype is another, InvalidArgument where spec contradicts itself.
 void require_forward(const AttentionSpec& spec, Dtype dtype);
 
-// Enqueues the kernels and nothing else. Hopper's: one that prepares the keys and picks samples of them,
-// one that screens all rows, one for the few rows that outgrew its lists, one for rows with broad supports.
-// The portable ones: one for all rows, one for those that outgrew its lists. Throws as require_forward and
+// Enqueues the kernels and nothing else (hopper/forward.h, portable/problem.h). Throws as require_forward and
 // choose_path do; InvalidArgument where tables of the mask or of k_keep are missing or the tuning is not
 // allowed; DeviceError where a launch fails.
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);

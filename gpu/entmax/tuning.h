@@ -1,6 +1,6 @@
 #pragma once
-// The knobs of the flagship that are no template arguments: what they may be set to, and as text. The result
-// is exact whatever they are; backward's sums may be rounded in another order. Compiles without nvcc.
+// The flagship's knobs that are not template arguments: their values, and as text. The result is exact
+// whatever they are; backward's sums may be rounded in another order. Compiles without nvcc.
 //
 //   Tuning tuning;
 //   tuning.sampled_keys = 2048;
@@ -17,11 +17,11 @@ namespace splash::gpu::entmax {
 // The defaults are what the kernels are measured with where nothing else is said.
 struct Tuning {
   int portable = 0;         // 1: the portable path where Hopper's could be taken
-  int sampled_keys = 4096;  // Hopper: keys of the first pass, which finds bounds (tile_order.h)
+  int sampled_keys = 4096;  // Hopper: keys of the sampling pass (hopper/screen/tile_schedule.h)
   int heads_together = 0;   // heads whose blocks are neighbours; 0: by the keys' size on Hopper, else all
-  int broad_samples = 24;   // Hopper: of 32 samples above the bound, from how many on rows take the dense
-                            // path; 33: from none
-  int long_blocks = 8;      // Hopper: blocks a head for rows that outgrew short lists
+  int broad_samples = 24;   // Hopper: rows take the dense path where at least so many of 32 samples lie
+                            // above the bound; 33: never
+  int long_blocks = 8;      // Hopper: blocks per head for rows that overflowed short lists
   int long_parts = 512;     // backward: parts into which the entries of keys with many of them are cut
 
   bool operator==(const Tuning&) const = default;

@@ -6,8 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include "core/round.h"
 #include "core/touched_bytes.h"
-#include "gpu/engine/round.h"
 #include "gpu/engine/work.h"
 #include "gpu/tests/h200.h"
 #include "gpu/tests/ladder_cases.h"

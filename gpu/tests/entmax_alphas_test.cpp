@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "gpu/engine/memory.h"
-#include "gpu/entmax/alphas.h"
+#include "gpu/entmax/arguments/alphas.h"
 #include "gpu/entmax/entmax.h"
 #include "gpu/tests/skip_without_gpu.h"
 

@@ -17,7 +17,7 @@
 #include "cpu_ref/attention/given_threshold.h"
 #include "gpu/engine/tensor.h"
 #include "gpu/engine/variant.h"
-#include "gpu/entmax/backward.h"
+#include "gpu/entmax/backward/backward.h"
 #include "gpu/tests/ladder_cases.h"
 
 namespace splash::gpu::testing {

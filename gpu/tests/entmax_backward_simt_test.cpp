@@ -17,7 +17,7 @@
 #include "gpu/entmax/backward/rows.cu"
 
 namespace splash::gpu::entmax::backward {
-void compute_dense(const Problem& /*p*/, Dtype /*dtype*/, StreamHandle /*stream*/) {
+void compute_dense(const BackwardProblem& /*p*/, Dtype /*dtype*/, StreamHandle /*stream*/) {
   simt::fail("there are no dense products on the CPU");
 }
 }  // namespace splash::gpu::entmax::backward

@@ -1,7 +1,7 @@
 // The support as a CSR matrix: sorted, whole, and the double oracle's probabilities.
 
 #include "core/workload.h"
-#include "gpu/entmax/csr.h"
+#include "gpu/entmax/support/csr.h"
 #include "gpu/tests/entmax_forward_run.h"
 #include "gpu/tests/ladder_cases.h"
 #include "gpu/tests/skip_without_gpu.h"

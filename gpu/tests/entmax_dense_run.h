@@ -9,9 +9,10 @@
 #include "core/attention_spec.h"
 #include "core/tensor.h"
 #include "gpu/engine/tensor.h"
-#include "gpu/entmax/dense.h"
-#include "gpu/entmax/dispatch.h"
-#include "gpu/entmax/gather.h"
+#include "gpu/entmax/forward.h"
+#include "gpu/entmax/hopper/dense/dense.h"
+#include "gpu/entmax/problem.h"
+#include "gpu/entmax/schedule/gather.h"
 
 namespace splash::gpu::testing {
 
@@ -73,7 +74,7 @@ struct Run {
     entmax::gather_rows(p, static_cast<const uint32_t*>(marks.data()), static_cast<int*>(list.data()),
                         static_cast<int*>(list_counts.data()), stream.handle());
     p.rows = {static_cast<const int*>(list.data()), static_cast<const int*>(list_counts.data())};
-    entmax::launch_dense(p, dtype, stream.handle());
+    entmax::hopper::launch_dense(p, dtype, stream.handle());
   }
 
   template <class T>
@@ -85,7 +86,7 @@ struct Run {
 
   const Stream& stream;
   Dtype dtype;
-  entmax::Problem p;
+  entmax::ForwardProblem p;
   DeviceTensor q, k, v, out;
   int64_t rows, room;
   DeviceBuffer alpha, tau, used, offsets, counts, columns, excess, list, marks, list_counts;

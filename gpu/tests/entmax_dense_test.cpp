@@ -301,7 +301,7 @@ TEST_CASE("gathering lists the marked rows in order") {
     }
     DeviceBuffer marks(stream, heads * words * 4), list(stream, heads * rows * 4), counts(stream, heads * 4);
     marks.upload(bits.data(), marks.bytes());
-    entmax::Problem problem;
+    entmax::ForwardProblem problem;
     problem.heads = heads;
     problem.q_len = rows;
     entmax::gather_rows(problem, static_cast<const uint32_t*>(marks.data()), static_cast<int*>(list.data()),

@@ -2,14 +2,14 @@
 // double oracle: bounds, lists, rings, barriers and indices, where there is no GPU. Rows with broad supports,
 // which they leave to the dense path, are not looked at.
 
-#include "gpu/engine/round.h"
-#include "gpu/entmax/dispatch.h"
-#include "gpu/entmax/forward_kernel.cuh"
-#include "gpu/entmax/prepare_kernel.cuh"
+#include "core/round.h"
+#include "gpu/entmax/hopper/prepare/prepare_kernel.cuh"
+#include "gpu/entmax/hopper/screen/forward_kernel.cuh"
+#include "gpu/entmax/problem.h"
 #include "gpu/tests/entmax_attention_scan.h"
 #include "gpu/tests/entmax_simt.h"
 
-namespace splash::gpu::entmax {
+namespace splash::gpu::entmax::hopper {
 alignas(1024) unsigned char dynamic[227 * 1024];  // shared memory of a block
 }
 
@@ -20,7 +20,7 @@ using namespace splash::gpu::testing;
 namespace {
 
 struct Looked {
-  int64_t rows = 0, crowded = 0, left_out = 0;
+  int64_t rows = 0, overflowed = 0, left_out = 0;
 };
 
 template <class T, int kPanels, class Check>
@@ -31,33 +31,33 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
   std::vector<__half> half_keys(run.k.size(), __half(NAN));
   entmax::ForwardArguments arguments = run.arguments();
   arguments.tuning = tuning;
-  entmax::Problem p = entmax::problem_of(c.spec, arguments);
+  entmax::ForwardProblem p = entmax::problem_of(c.spec, arguments);
   const auto words = static_cast<size_t>(p.heads * entmax::row_mask_words(p.q_len));
-  std::vector<uint32_t> crowded(words, 0xFFFFFFFF), broad(words, 0xFFFFFFFF);
+  std::vector<uint32_t> overflowed(words, 0xFFFFFFFF), broad(words, 0xFFFFFFFF);
   std::vector<float> bounds(rows, NAN);
   const unsigned key_heads = static_cast<unsigned>(s.batch * s.kv_heads),
                  tiles_of_keys = static_cast<unsigned>(ceil_div(s.kv_len, int64_t{entmax::kErrorKeys}));
   std::vector<float> errors(size_t{key_heads} * tiles_of_keys, NAN);
-  p.crowded_masks = crowded.data();
+  p.overflow_masks = overflowed.data();
   p.broad_masks = broad.data();
   p.bounds = bounds.data();
   p.errors = errors.data();
   if (std::is_same_v<T, __nv_bfloat16>) p.half_keys = half_keys.data();
   // As pick.h has it, but for shorter keys too, so that they meet what else there is.
-  constexpr int kPicks = entmax::ForwardTiles<kPanels, false>::kKeys;
+  constexpr int kHighNorm = entmax::hopper::ForwardTiles<kPanels, false>::kKeys;
   p.segment = s.kv_len >= 300 ? s.kv_len >= 1500 ? 512 : 256 : 0;
   const int segments = p.segment > 0 ? p.kv_len / p.segment : 0;
-  std::vector<__half> picked(static_cast<size_t>(int64_t{key_heads} * segments * kPicks * p.head_dim),
+  std::vector<__half> chosen(static_cast<size_t>(int64_t{key_heads} * segments * kHighNorm * p.head_dim),
                              __half(NAN));
-  p.picks = kPicks;
-  p.picked = picked.data();
+  p.high_norm_per_segment = kHighNorm;
+  p.high_norm_keys = chosen.data();
   constexpr int kLanes = kPanels == 1 ? 8 : kPanels == 2 ? 16 : 32;
-  simt::run({tiles_of_keys, key_heads}, entmax::kPrepareThreads, test_seed(),
-            [&] { entmax::prepare_kernel<T, kLanes>(p); });
+  simt::run({tiles_of_keys, key_heads}, entmax::hopper::kPrepareThreads, test_seed(),
+            [&] { entmax::hopper::prepare_kernel<T, kLanes>(p); });
 
   const auto screen = [&]<bool kLong>(uint64_t order) {
-    using Tiles = entmax::ForwardTiles<kPanels, kLong>;
-    static_assert(sizeof(Tiles) <= sizeof entmax::dynamic);
+    using Tiles = entmax::hopper::ForwardTiles<kPanels, kLong>;
+    static_assert(sizeof(Tiles) <= sizeof entmax::hopper::dynamic);
     const void* const keys_data = p.half_keys != nullptr ? p.half_keys : p.k;
     const auto map_of = [&](const void* keys, int length) {
       return arch::TensorOnCpu{.data = static_cast<const uint16_t*>(keys),
@@ -67,15 +67,16 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
                                .tile_rows = Tiles::kKeys}
           .map();
     };
-    const CUtensorMap map = map_of(keys_data, p.kv_len), picked_map = map_of(p.picked, segments * kPicks);
-    std::fill(std::begin(entmax::dynamic), std::end(entmax::dynamic), 0xFF);
-    simt::shared_memory = entmax::dynamic;
+    const CUtensorMap map = map_of(keys_data, p.kv_len),
+                      high_norm_map = map_of(p.high_norm_keys, segments * kHighNorm);
+    std::fill(std::begin(entmax::hopper::dynamic), std::end(entmax::hopper::dynamic), 0xFF);
+    simt::shared_memory = entmax::hopper::dynamic;
     simt::run(static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries)), Tiles::kThreads, order,
-              [&] { entmax::forward_kernel<T, kPanels, kLong>(p, map, picked_map); });
+              [&] { entmax::hopper::forward_kernel<T, kPanels, kLong>(p, map, high_norm_map); });
   };
   screen.template operator()<false>(test_seed());
-  const NamedRows again(crowded, p.heads, p.q_len);
-  looked.crowded += std::accumulate(again.counts.begin(), again.counts.end(), int64_t{0});
+  const NamedRows again(overflowed, p.heads, p.q_len);
+  looked.overflowed += std::accumulate(again.counts.begin(), again.counts.end(), int64_t{0});
   p.rows = again.list();
   screen.template operator()<true>(test_seed() + 1);
 
@@ -116,8 +117,8 @@ TEST_CASE("entmax/0-one-pass on the CPU: problems in which its features meet, ag
     if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c, looked);
     if (c.dtype == Dtype::f16) run_case<__half>(c, looked);
   }
-  MESSAGE(looked.rows << " rows, " << looked.crowded << " of them again with long lists, " << looked.left_out
-                      << " left to the dense path");
+  MESSAGE(looked.rows << " rows, " << looked.overflowed << " of them again with long lists, "
+                      << looked.left_out << " left to the dense path");
   CHECK(looked.left_out < looked.rows * 2 / 3);
 }
 
@@ -133,13 +134,14 @@ TEST_CASE("entmax/0-one-pass on the CPU: every value of every knob, against the 
   CHECK(looked.left_out < looked.rows);
 }
 
-TEST_CASE("entmax/0-one-pass on the CPU: of each block's keys those with the largest norms are picked") {
-  constexpr int kSegment = 512, kPicks = 64, kDim = 8, kHeads = 2, kKeys = 2 * kSegment + 200;
-  constexpr int kShare = kPicks * entmax::kErrorKeys / kSegment, kBlocks = 2 * kSegment / entmax::kErrorKeys;
+TEST_CASE("entmax/0-one-pass on the CPU: of each block's keys those with the largest norms are chosen") {
+  constexpr int kSegment = 512, kHighNorm = 64, kDim = 8, kHeads = 2, kKeys = 2 * kSegment + 200;
+  constexpr int kShare = kHighNorm * entmax::kErrorKeys / kSegment,
+                kBlocks = 2 * kSegment / entmax::kErrorKeys;
   std::mt19937_64 random(test_seed());
   std::vector<float> squares(kHeads * kKeys);
   std::vector<__half> keys(squares.size() * kDim),
-      picked(size_t{kHeads} * kBlocks * kShare * kDim, __half(NAN));
+      chosen(size_t{kHeads} * kBlocks * kShare * kDim, __half(NAN));
   for (size_t i = 0; i < squares.size(); ++i) {
     // Of the second head, few norms are distinct; some are NaN. The second element tells which key it is.
     float large = std::normal_distribution<float>(0, 4)(random);
@@ -150,35 +152,36 @@ TEST_CASE("entmax/0-one-pass on the CPU: of each block's keys those with the lar
     const auto element = static_cast<float>(keys[i * kDim]);
     squares[i] = std::isnan(large) ? INFINITY : element * element;
   }
-  entmax::Problem p{.heads = kHeads,
-                    .q_heads = kHeads,
-                    .kv_len = kKeys,
-                    .head_dim = kDim,
-                    .segment = kSegment,
-                    .picks = kPicks};
+  entmax::ForwardProblem p{.heads = kHeads,
+                           .q_heads = kHeads,
+                           .kv_len = kKeys,
+                           .head_dim = kDim,
+                           .segment = kSegment,
+                           .high_norm_per_segment = kHighNorm};
   std::vector<float> errors(size_t{kHeads} * ceil_div(kKeys, entmax::kErrorKeys));
   p.k = keys.data();
   p.errors = errors.data();
-  p.picked = picked.data();
-  simt::run({static_cast<unsigned>(ceil_div(kKeys, entmax::kErrorKeys)), kHeads}, entmax::kPrepareThreads,
-            test_seed(), [&] { entmax::prepare_kernel<__half, 8>(p); });
+  p.high_norm_keys = chosen.data();
+  simt::run({static_cast<unsigned>(ceil_div(kKeys, entmax::kErrorKeys)), kHeads},
+            entmax::hopper::kPrepareThreads, test_seed(),
+            [&] { entmax::hopper::prepare_kernel<__half, 8>(p); });
   for (int block = 0; block < kHeads * kBlocks; ++block) {
     const int first = block / kBlocks * kKeys + block % kBlocks * entmax::kErrorKeys;
-    std::vector<bool> is_picked(entmax::kErrorKeys, false);
+    std::vector<bool> is_chosen(entmax::kErrorKeys, false);
     for (int i = 0; i < kShare; ++i) {
       const auto key =
-          static_cast<float>(picked[static_cast<size_t>((block * kShare + i) * kDim + 1)]) * 0x1p14F;
+          static_cast<float>(chosen[static_cast<size_t>((block * kShare + i) * kDim + 1)]) * 0x1p14F;
       REQUIRE(key < entmax::kErrorKeys);
-      REQUIRE(!is_picked[static_cast<size_t>(key)]);
-      is_picked[static_cast<size_t>(key)] = true;
+      REQUIRE(!is_chosen[static_cast<size_t>(key)]);
+      is_chosen[static_cast<size_t>(key)] = true;
     }
     float least = INFINITY, left = 0;
     for (int key = 0; key < entmax::kErrorKeys; ++key) {
       const float square = squares[static_cast<size_t>(first + key)];
-      const bool sink = block % kBlocks == 0 && key < entmax::kSinks;
-      if (sink) CHECK(is_picked[static_cast<size_t>(key)]);
-      if (is_picked[static_cast<size_t>(key)] && !sink) least = std::min(least, square);
-      if (!is_picked[static_cast<size_t>(key)]) left = std::max(left, square);
+      const bool sink = block % kBlocks == 0 && key < entmax::hopper::kSinks;
+      if (sink) CHECK(is_chosen[static_cast<size_t>(key)]);
+      if (is_chosen[static_cast<size_t>(key)] && !sink) least = std::min(least, square);
+      if (!is_chosen[static_cast<size_t>(key)]) left = std::max(left, square);
     }
     CHECK(least >= left * 0.999F);  // norms that differ by less count alike
   }
@@ -196,7 +199,7 @@ TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
   round_inputs(c.inputs, c.dtype);
   Looked looked;
   run_case<__nv_bfloat16>(c, looked);
-  CHECK(looked.crowded > 0);
+  CHECK(looked.overflowed > 0);
   CHECK(looked.left_out == 0);
 }
 
@@ -207,7 +210,7 @@ TEST_CASE(
   c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
   c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 10}, c.spec.shape);
   constexpr double kScale = 0.7;  // some 20 keys a row have p > 0, four times as many are listed
-  // Where queries are 0, every second key is large: so it is picked, and scores no more than others.
+  // Where queries are 0, every second key is large: so it is chosen, and scores no more than others.
   for (int64_t i = 0; i < c.inputs.q.size(); ++i) c.inputs.q.data()[i] *= i % 64 < 32 ? 0 : kScale;
   for (int64_t i = 0; i < c.inputs.k.size(); ++i)
     c.inputs.k.data()[i] *= i % 64 < 32 && i / 64 % 2 == 0 ? 8 : 1;
@@ -215,8 +218,8 @@ TEST_CASE(
   round_inputs(c.inputs, c.dtype);
   Looked looked;
   run_case<__half>(c, looked);
-  MESSAGE(looked.crowded << " rows again with long lists");
-  CHECK(looked.crowded < looked.rows / 4);
+  MESSAGE(looked.overflowed << " rows again with long lists");
+  CHECK(looked.overflowed < looked.rows / 4);
   CHECK(looked.left_out == 0);
 }
 
@@ -241,7 +244,7 @@ TEST_CASE("entmax/0-one-pass on the CPU: tiles with more keys than lists have ro
   round_inputs(c.inputs, c.dtype);
   Looked looked;
   run_case<__nv_bfloat16>(c, looked);
-  CHECK(looked.crowded > 0);
+  CHECK(looked.overflowed > 0);
   CHECK(looked.left_out == 0);
 }
 

@@ -12,16 +12,18 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
-#include "gpu/entmax/dense_root.h"
-#include "gpu/entmax/dispatch.h"
+#include "gpu/entmax/checks.h"
 #include "gpu/entmax/entmax.h"
-#include "gpu/entmax/pick.h"
+#include "gpu/entmax/hopper/prepare/high_norm.h"
+#include "gpu/entmax/hopper/screen/tile_schedule.h"
+#include "gpu/entmax/math/threshold_root.h"
 #include "gpu/entmax/portable/bound.h"
 #include "gpu/entmax/portable/problem.h"
-#include "gpu/entmax/tile_order.h"
+#include "gpu/entmax/schedule/block_place.h"
 
 using namespace splash;
 using namespace splash::gpu::entmax;
+using hopper::TileSchedule;
 using portable::Bound;
 using portable::DigitSearch;
 
@@ -226,7 +228,7 @@ TEST_CASE("forward names what it does not take") {
 TEST_CASE("the portable workspace's parts follow one another, each large enough and aligned") {
   for (const AttentionShape& s :
        {AttentionShape{1, 1, 1, 1, 1, 8}, {2, 6, 3, 77, 5, 64}, {1, 64, 8, 4097, 9, 128}}) {
-    const portable::Workspace workspace(s);
+    const portable::PortableWorkspace workspace(s);
     const int64_t heads = s.batch * s.q_heads;
     CHECK(workspace.queries - workspace.masks >= 4 * heads * ((s.q_len + 31) / 32));
     CHECK(workspace.counts - workspace.queries >= 4 * s.rows());
@@ -256,55 +258,57 @@ TEST_CASE("each tile of each head has its block, some heads at a time, the last 
   }
 }
 
-TEST_CASE("a block samples picked keys and the last tiles, no key twice, then visits all, the last first") {
+TEST_CASE(
+    "a block samples high-norm keys and the last tiles, no key twice, then visits all, the last first") {
   using Sampled = std::pair<int, int>;
   for (const auto& [keys, sampled] : {Sampled{64, 4096}, {128, 4096}, {64, 1024}, {128, 16384}}) {
-    for (const int of_segment : {0, 256, 512, 2048}) {
+    for (const int segment_keys : {0, 256, 512, 2048}) {
       for (const int count : {1, 2, 3, 11, 12, 13, 19, 20, 21, 64, 129, 1024}) {
         CAPTURE(keys);
-        CAPTURE(of_segment);
+        CAPTURE(segment_keys);
         CAPTURE(count);
-        const int segments = of_segment > 0 ? count * keys / of_segment : 0;
+        const int segments = segment_keys > 0 ? count * keys / segment_keys : 0;
         CAPTURE(sampled);
-        const TileOrder order(count, keys, segments, of_segment, sampled);
-        CHECK(order.samples > 0);
-        CHECK(order.samples * keys <= sampled + kTilesAtOnce * keys);
-        std::set<int> picked, recent;
-        for (int turn = 0; turn < order.screen; ++turn) {
-          if (order.is_picked(turn)) {
-            CHECK(picked.insert(order.segment(turn)).second);
-          } else if (order.recent(turn) >= 0) {
-            CHECK(recent.insert(order.recent(turn)).second);
+        const TileSchedule schedule(count, keys, segments, segment_keys, sampled);
+        CHECK(schedule.sample_positions > 0);
+        CHECK(schedule.sample_positions * keys <= sampled + hopper::kTilesPerIteration * keys);
+        std::set<int> segments_taken, recent;
+        for (int position = 0; position < schedule.screen_begin; ++position) {
+          if (schedule.is_high_norm(position)) {
+            CHECK(segments_taken.insert(schedule.segment(position)).second);
+          } else if (schedule.recent(position) >= 0) {
+            CHECK(recent.insert(schedule.recent(position)).second);
           }
         }
-        CHECK(static_cast<int>(picked.size() + recent.size()) == order.samples);
-        if (!picked.empty()) CHECK(*picked.rbegin() < segments);
-        if (!recent.empty()) CHECK(*recent.begin() * keys >= segments * of_segment);
+        CHECK(static_cast<int>(segments_taken.size() + recent.size()) == schedule.sample_positions);
+        if (!segments_taken.empty()) CHECK(*segments_taken.rbegin() < segments);
+        if (!recent.empty()) CHECK(*recent.begin() * keys >= segments * segment_keys);
         if (!recent.empty()) CHECK(*recent.rbegin() == count - 1);
         std::vector<int> screened;
-        for (int turn = order.screen; turn < order.turns(); ++turn) {
-          if (order.screened(turn) >= 0) screened.push_back(order.screened(turn));
+        for (int position = schedule.screen_begin; position < schedule.length(); ++position) {
+          if (schedule.screened(position) >= 0) screened.push_back(schedule.screened(position));
         }
         CHECK(static_cast<int>(screened.size()) == count);
         for (int i = 0; i < count; ++i) CHECK(screened[static_cast<size_t>(i)] == count - 1 - i);
-        CHECK(order.screen % kTilesAtOnce == 0);
-        CHECK(order.turns() % kTilesAtOnce == 0);
-        CHECK(TileOrder(count, keys, segments, of_segment, 0).screen == 0);
+        CHECK(schedule.screen_begin % hopper::kTilesPerIteration == 0);
+        CHECK(schedule.length() % hopper::kTilesPerIteration == 0);
+        CHECK(TileSchedule(count, keys, segments, segment_keys, 0).screen_begin == 0);
       }
     }
   }
 }
 
-TEST_CASE("picks of all segments are what a block samples at most, where kv_len allows") {
-  for (const int picks : {64, 128}) {
+TEST_CASE("high-norm keys of all segments are what a block samples at most, where kv_len allows") {
+  for (const int per_segment : {64, 128}) {
     for (const int64_t kv_len : {1, 4096, 4097, 16384, 65536, 131072, 1 << 20}) {
       for (const int sampled : {1024, 4096, 16384}) {
-        const int segment = pick_segment(kv_len, picks, sampled);
+        const int segment = hopper::high_norm_segment(kv_len, per_segment, sampled);
         CHECK((segment == 0) == (kv_len <= sampled));
         if (segment == 0) continue;
-        CHECK(segment >= 2 * picks);
-        CHECK(picks_of_block(picks, segment) >= 4);  // kSinks of prepare_kernel.cuh
-        if (segment < 2048) CHECK(kv_len / segment * picks <= sampled);
+        CHECK(segment >= 2 * per_segment);
+        CHECK(hopper::high_norm_per_block(per_segment, segment) >=
+              4);  // kSinks of hopper/prepare/prepare_kernel.cuh
+        if (segment < 2048) CHECK(kv_len / segment * per_segment <= sampled);
       }
     }
   }
@@ -379,7 +383,7 @@ TEST_CASE("the root is found from a shift of 1 in few passes, to 1e-5 in the sum
         const Entmax entmax(alpha, 0.5F);
         const auto row = draw_row(static_cast<Rows>(kind), keys, random);
         const float largest = *std::max_element(row.begin(), row.end());
-        Root root;
+        ThresholdRoot root;
         root.cap(0);
         root.shift = 1;
         const auto sums_at = [&] {  // in double, as the kernels' sums by tiles are nearly

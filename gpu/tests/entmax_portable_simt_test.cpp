@@ -2,7 +2,6 @@
 // oracle: barriers, indices, lists and passes, where there is no GPU. Tensor cores' own rounding is not among
 // that.
 
-#include "gpu/entmax/dispatch.h"
 #include "gpu/entmax/portable/kernels.cuh"
 #include "gpu/tests/entmax_attention_scan.h"
 #include "gpu/tests/entmax_simt.h"
@@ -30,7 +29,7 @@ void run_case(const PortableCase& c, const Check& check, const entmax::Tuning& t
   entmax::ForwardArguments arguments = run.arguments();
   arguments.mask = tables.at(tables.data());
   arguments.tuning = tuning;
-  portable::Problem p = portable::problem_of(c.spec, arguments);
+  portable::PortableProblem p = portable::problem_of(c.spec, arguments);
   const int words = entmax::row_mask_words(p.q_len);
   std::vector<uint32_t> masks(static_cast<size_t>(p.heads * words), 0xFFFFFFFF);
   p.broad_masks = masks.data();
@@ -39,8 +38,8 @@ void run_case(const PortableCase& c, const Check& check, const entmax::Tuning& t
   const auto blocks = static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries));
   poison_shared_memory();
   simt::run(blocks, Tiles::kThreads, test_seed(), [&] { portable::screen_kernel<T, kDim>(p); });
-  const NamedRows left(masks, p.heads, p.q_len);
-  p.rows = left.list();
+  const NamedRows deferred(masks, p.heads, p.q_len);
+  p.rows = deferred.list();
   poison_shared_memory();
   simt::run(blocks, Tiles::kThreads, test_seed() + 1, [&] { portable::stream_kernel<T, kDim>(p); });
 

@@ -8,7 +8,7 @@
 #undef __shared__
 #define __shared__ thread_local
 
-#include "gpu/entmax/rows.cu"
+#include "gpu/entmax/rows/rows.cu"
 
 using namespace splash;
 using namespace splash::gpu;

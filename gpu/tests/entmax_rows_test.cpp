@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "gpu/engine/tensor.h"
-#include "gpu/entmax/rows.h"
+#include "gpu/entmax/rows/rows.h"
 #include "gpu/tests/entmax_rows_case.h"
 #include "gpu/tests/ladder_cases.h"
 #include "gpu/tests/skip_without_gpu.h"

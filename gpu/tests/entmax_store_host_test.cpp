@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
-#include "gpu/entmax/store.h"
+#include "gpu/entmax/support/store.h"
 
 using namespace splash;
 using namespace splash::gpu::entmax;

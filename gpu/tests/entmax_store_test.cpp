@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "gpu/engine/memory.h"
-#include "gpu/entmax/store.h"
+#include "gpu/entmax/support/store.h"
 #include "gpu/tests/skip_without_gpu.h"
 
 using namespace splash;

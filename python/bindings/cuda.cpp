@@ -15,16 +15,16 @@
 #include "core/dtype.h"
 #include "gpu/device.h"
 #include "gpu/entmax/entmax.h"
-#include "gpu/entmax/store.h"
+#include "gpu/entmax/support/store.h"
 #include "python/bindings/bindings.h"
 
 #if SPLASH_HAVE_CUDA
+#include "core/round.h"
 #include "gpu/cuda_check.h"
-#include "gpu/engine/round.h"
-#include "gpu/entmax/alphas.h"
-#include "gpu/entmax/backward.h"
+#include "gpu/entmax/arguments/alphas.h"
+#include "gpu/entmax/backward/backward.h"
 #include "gpu/entmax/forward.h"
-#include "gpu/entmax/rows.h"
+#include "gpu/entmax/rows/rows.h"
 #include "python/bindings/repeated_calls.h"
 #endif
 

@@ -6,7 +6,7 @@
 #include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/kinds/support/planned_kernel.h"
 #include "gpu/engine/work.h"
-#include "gpu/entmax/backward.h"
+#include "gpu/entmax/backward/backward.h"
 #include "gpu/entmax/backward/work.h"
 
 namespace splash::experiments {

@@ -1,14 +1,14 @@
 // dL/dalpha of a head: the sum of its rows', in one fixed order.
 
 #include "gpu/entmax/backward/row_tile.cuh"
-#include "gpu/entmax/launch.cuh"
+#include "gpu/entmax/schedule/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {
 
 constexpr int kAlphaThreads = 1024;
 
-__global__ void __launch_bounds__(kAlphaThreads) sum_head_alphas(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kAlphaThreads) sum_head_alphas(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   __shared__ double warp_sums[kAlphaThreads / 32];
   double sum = 0;
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kAlphaThreads) sum_head_alphas(const __grid_co
 
 }  // namespace
 
-void sum_alpha(const Problem& p, StreamHandle stream) {
+void sum_alpha(const BackwardProblem& p, StreamHandle stream) {
   launch("sum_head_alphas", sum_head_alphas, p.q_heads, kAlphaThreads, stream, p);
 }
 

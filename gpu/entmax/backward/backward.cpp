@@ -1,6 +1,6 @@
 // Checks, the workspace's layout, and the kernels in their order.
 
-#include "gpu/entmax/backward.h"
+#include "gpu/entmax/backward/backward.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "core/error.h"
-#include "gpu/engine/round.h"
+#include "core/round.h"
 #include "gpu/entmax/backward/problem.h"
 
 namespace splash::gpu::entmax {
@@ -21,7 +21,8 @@ void require_below_2_31(const char* name, int64_t value) {
     throw InvalidArgument(std::string(name) + ": " + std::to_string(value) + "; allowed: below 2^31");
 }
 
-Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored_rows, const Tuning& tuning) {
+BackwardProblem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored_rows,
+                         const Tuning& tuning) {
   validate(tuning);
   spec.shape.validate();
   spec.normalizer.validate(spec.shape);
@@ -31,7 +32,7 @@ Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored
   require_below_2_31("entries of the support's capacity", capacity);
   require_below_2_31("queries over all heads", s.rows());
   require_below_2_31("keys over all heads", s.batch * s.kv_heads * s.kv_len);
-  Problem p;
+  BackwardProblem p;
   p.batch = s.batch;
   p.q_len = static_cast<uint32_t>(s.q_len);
   p.kv_len = static_cast<uint32_t>(s.kv_len);
@@ -61,7 +62,7 @@ Problem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_unstored
 }
 
 // Lays the parts out one after the other, 256-byte aligned; returns the bytes. workspace may be null.
-int64_t lay_out(Problem& p, Dtype dtype, int64_t capacity, void* workspace) {
+int64_t lay_out(BackwardProblem& p, Dtype dtype, int64_t capacity, void* workspace) {
   int64_t bytes = 0;
   const auto take_bytes = [&](int64_t count) {
     void* const part = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(workspace) + bytes);
@@ -96,7 +97,7 @@ int64_t lay_out(Problem& p, Dtype dtype, int64_t capacity, void* workspace) {
 
 int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
                                  bool with_unstored_rows, const Tuning& tuning) {
-  Problem p = sizes_of(spec, capacity, with_unstored_rows, tuning);
+  BackwardProblem p = sizes_of(spec, capacity, with_unstored_rows, tuning);
   return lay_out(p, dtype, capacity, nullptr);
 }
 
@@ -107,7 +108,7 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
     throw InvalidArgument("dtype float32; allowed for unstored rows: float16, bfloat16");
   if (with_unstored_rows && arguments.tau_offsets != nullptr)
     throw InvalidArgument("unstored rows and offsets of thresholds; allowed: one of them");
-  Problem p = sizes_of(spec, arguments.support.capacity, with_unstored_rows, arguments.tuning);
+  BackwardProblem p = sizes_of(spec, arguments.support.capacity, with_unstored_rows, arguments.tuning);
   p.dense.from = arguments.unstored;
   p.q = arguments.q;
   p.k = arguments.k;

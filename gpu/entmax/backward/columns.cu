@@ -1,30 +1,30 @@
 // The column pass: dV = sum p dO, dK = sum ds q, over the entries of each key in the order of their rows. A
 // block takes as many keys as have so many entries, and each of its groups of lanes as many entries as any
 // other; a key that several groups hold is summed in their order. Keys with more than kLongColumn entries are
-// left to blocks that take a range of the rows each, so that a key that all queries attend to costs no more
-// than others.
+// deferred to blocks that take a range of the rows each, so that a key that all queries attend to costs no
+// more than others.
 
 #include <algorithm>
 
 #include "gpu/entmax/backward/entry.cuh"
 #include "gpu/entmax/backward/group.cuh"
-#include "gpu/entmax/launch.cuh"
-#include "gpu/entmax/scan.cuh"
+#include "gpu/entmax/schedule/launch.cuh"
+#include "gpu/entmax/schedule/scan.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {
 
-constexpr int kColumnThreads = 128, kColumnBlocks = 5;       // a multiprocessor
+constexpr int kColumnThreads = 128, kColumnBlocks = 5;       // per SM
 constexpr int kMostEntries = kColumnTile - 1 + kLongColumn;  // of a tile
 
 // Entries before the key's, over all keys.
-__device__ uint32_t begin_of(const Problem& p, uint32_t key) {
+__device__ uint32_t begin_of(const BackwardProblem& p, uint32_t key) {
   return key < p.keys ? p.key_blocks[key / kKeyBlock] + p.key_places[key]
                       : p.key_blocks[(p.keys + kKeyBlock - 1) / kKeyBlock];
 }
 
 // The first key that has `place` keys and entries, together, before it. A warp looks for it together.
-__device__ uint32_t first_key_of(const Problem& p, uint64_t place) {
+__device__ uint32_t first_key_of(const BackwardProblem& p, uint64_t place) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t low = 0, high = p.keys;
   while (low < high) {
@@ -99,12 +99,12 @@ struct Columns {
   static constexpr int kGroups = kColumnThreads / kLanes;
   static constexpr int kFlight = std::is_same_v<T, float> ? 2 : 4;  // entries whose rows are in flight
 
-  const Problem& p;
+  const BackwardProblem& p;
   Group<T, kLanes> lanes{p};
   uint32_t group = threadIdx.x / kLanes;
   const char *gradients = lanes.part_of(p.d_out), *queries = lanes.part_of(p.q);
 
-  __device__ explicit Columns(const Problem& problem) : p(problem) {}
+  __device__ explicit Columns(const BackwardProblem& problem) : p(problem) {}
 
   __device__ void write(uint32_t key, const ColumnSum& sum) const {
     lanes.store(p.d_v, key, sum.v);
@@ -146,7 +146,7 @@ struct Columns {
 
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
-    sum_columns(const __grid_constant__ Problem p) {
+    sum_columns(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   using Block = Columns<T, kLanes>;
   constexpr int kGroups = Block::kGroups;
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
 struct RowParts {
   uint32_t windows, count;  // of a part, kRowWindow rows each; parts
 
-  __device__ RowParts(const Problem& p, uint32_t columns) {
+  __device__ RowParts(const BackwardProblem& p, uint32_t columns) {
     const uint32_t all = (p.rows_a_key + kRowWindow - 1) / kRowWindow, most = max(p.long_parts / columns, 1u);
     windows = (all + most - 1) / most;
     count = (all + windows - 1) / windows;
@@ -248,7 +248,7 @@ struct RowParts {
 };
 
 template <int kLanes>
-__device__ float4* partial_of(const Problem& p, uint32_t part) {
+__device__ float4* partial_of(const BackwardProblem& p, uint32_t part) {
   return reinterpret_cast<float4*>(p.partials) + part * (4 * kLanes);
 }
 
@@ -256,7 +256,7 @@ __device__ float4* partial_of(const Problem& p, uint32_t part) {
 // of a window of rows, which so come in order.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
-    sum_long_columns(const __grid_constant__ Problem p) {
+    sum_long_columns(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   using Block = Columns<T, kLanes>;
   constexpr int kGroups = Block::kGroups;
@@ -323,7 +323,8 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
 
 // A group a key: the sum of its parts.
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kColumnThreads) finish_long_columns(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kColumnThreads)
+    finish_long_columns(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   const uint32_t columns = p.counters->long_columns;
   if (columns == 0) return;
@@ -342,7 +343,7 @@ __global__ void __launch_bounds__(kColumnThreads) finish_long_columns(const __gr
 
 }  // namespace
 
-void compute_columns(const Problem& p, Dtype dtype, StreamHandle stream) {
+void compute_columns(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>((p.support.capacity + p.keys) / kColumnTile + 1, kMostBlocks));
   for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {

@@ -27,14 +27,14 @@ struct StoredEntry {
   uint64_t word;
 
   StoredEntry() = default;
-  __device__ StoredEntry(const Problem& p, const Entry& entry) {
+  __device__ StoredEntry(const BackwardProblem& p, const Entry& entry) {
     const uint32_t p_bits = rounded_bits(__float_as_uint(entry.p) << 1, 32 - p.p_bits, 0xFFFFFFFFu);
     const uint32_t ds = __float_as_uint(entry.ds), dropped = 32 - p.ds_bits;
     const uint32_t ds_bits =
         rounded_bits(ds & 0x7FFFFFFFu, dropped, 0x7FFFFFFFu) | ds >> 31 << (31 - dropped);
     word = uint64_t{entry.row} << (p.p_bits + p.ds_bits) | uint64_t{p_bits} << p.ds_bits | ds_bits;
   }
-  __device__ Entry entry(const Problem& p) const {
+  __device__ Entry entry(const BackwardProblem& p) const {
     return {.row = static_cast<uint32_t>(word >> (p.p_bits + p.ds_bits)),
             .p = __uint_as_float(static_cast<uint32_t>(word >> p.ds_bits) << (32 - p.p_bits) >> 1),
             .ds = __uint_as_float(static_cast<uint32_t>(word) << (32 - p.ds_bits))};
@@ -45,19 +45,19 @@ struct StoredEntry<float> {
   Entry whole;
 
   StoredEntry() = default;
-  __device__ StoredEntry(const Problem& /*p*/, const Entry& entry) : whole(entry) {}
-  __device__ Entry entry(const Problem& /*p*/) const { return whole; }
+  __device__ StoredEntry(const BackwardProblem& /*p*/, const Entry& entry) : whole(entry) {}
+  __device__ Entry entry(const BackwardProblem& /*p*/) const { return whole; }
 };
 static_assert(sizeof(StoredEntry<float>) == entry_bytes(Dtype::f32));
 static_assert(sizeof(StoredEntry<uint16_t>) == entry_bytes(Dtype::f16));
 
 template <class T>
-__device__ StoredEntry<T>* entries_of(const Problem& p) {
+__device__ StoredEntry<T>* entries_of(const BackwardProblem& p) {
   return static_cast<StoredEntry<T>*>(p.entries);
 }
 
 // A place among the key's entries that no other gets.
-__device__ __forceinline__ uint32_t take_place(const Problem& p, uint32_t key) {
+__device__ __forceinline__ uint32_t take_place(const BackwardProblem& p, uint32_t key) {
   return p.key_blocks[key / kKeyBlock] + atomicSub(&p.key_places[key], 1u) - 1;
 }
 

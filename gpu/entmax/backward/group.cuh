@@ -52,7 +52,7 @@ struct Group {
   int lane;                                                         // in the group
   uint32_t head_dim;
 
-  __device__ explicit Group(const Problem& p) : lane(threadIdx.x % kLanes), head_dim(p.head_dim) {}
+  __device__ explicit Group(const BackwardProblem& p) : lane(threadIdx.x % kLanes), head_dim(p.head_dim) {}
 
   __device__ bool active() const { return lane * 8u < head_dim; }  // the lane holds elements
   __device__ uint32_t owned() const { return lane / kCopies; }     // its entry of a chunk

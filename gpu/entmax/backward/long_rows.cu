@@ -9,7 +9,7 @@
 #include "gpu/entmax/backward/entry.cuh"
 #include "gpu/entmax/backward/group.cuh"
 #include "gpu/entmax/backward/row_gradient.cuh"
-#include "gpu/entmax/launch.cuh"
+#include "gpu/entmax/schedule/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {
@@ -28,7 +28,8 @@ __device__ float sum_groups(float x, float (&values)[kLongRowThreads / kLanes]) 
 }
 
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kLongRowThreads, 2) long_row_gradients(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kLongRowThreads, 2)
+    long_row_gradients(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   constexpr int kGroups = kLongRowThreads / kLanes, kStep = kGroups * kChunk;
   __shared__ float group_sums[kGroups];
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kLongRowThreads, 2) long_row_gradients(const _
 
 }  // namespace
 
-void compute_long_rows(const Problem& p, Dtype dtype, StreamHandle stream) {
+void compute_long_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(p.support.capacity / kLongRow + 1, kMostBlocks / 4));
   for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {

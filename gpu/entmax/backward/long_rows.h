@@ -5,6 +5,6 @@
 
 namespace splash::gpu::entmax::backward {
 
-void compute_long_rows(const Problem& p, Dtype dtype, StreamHandle stream);
+void compute_long_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax::backward

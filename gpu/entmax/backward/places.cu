@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "gpu/entmax/backward/row_tile.cuh"
-#include "gpu/entmax/launch.cuh"
-#include "gpu/entmax/scan.cuh"
+#include "gpu/entmax/schedule/launch.cuh"
+#include "gpu/entmax/schedule/scan.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {
@@ -16,7 +16,7 @@ constexpr uint32_t kCountKeys = 16384,
 constexpr int kLanesARow = 8;           // that count its keys
 static_assert(kRowTile == 32, "a warp a tile");
 
-__global__ void __launch_bounds__(kPlaceThreads) clear_counts(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kPlaceThreads) clear_counts(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   const uint32_t thread = blockIdx.x * kPlaceThreads + threadIdx.x, fours = (p.keys + 3) / 4;
   if (thread == 0) *p.counters = {};
@@ -41,7 +41,7 @@ __device__ uint32_t lanes_by(uint32_t value) {
 }
 
 // A warp a row tile.
-__global__ void __launch_bounds__(kPlaceThreads) place_rows(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kPlaceThreads) place_rows(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   const int64_t thread = int64_t{blockIdx.x} * kPlaceThreads + threadIdx.x, tile = thread / kRowTile;
   if (tile >= p.row_tiles) return;
@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kPlaceThreads) place_rows(const __grid_constan
 struct Counting {
   uint32_t windows, slices;  // of keys, of rows
 
-  Counting(const Problem& p, uint32_t multiprocessors) : windows((p.kv_len + kCountKeys - 1) / kCountKeys) {
+  Counting(const BackwardProblem& p, uint32_t multiprocessors)
+      : windows((p.kv_len + kCountKeys - 1) / kCountKeys) {
     const uint32_t wanted = multiprocessors / (windows * (p.keys / p.kv_len)) + 1,
                    most = p.rows_a_key / kCountThreads + 1, least = p.rows_a_key / kCountRows + 1;
     slices = std::max(std::min(wanted, most), least);
@@ -75,7 +76,7 @@ struct Counting {
 // A block counts the entries of a window of keys in shared memory, two keys a word. A warp takes 32 rows at a
 // time.
 __global__ void __launch_bounds__(kCountThreads)
-    count_entries(const __grid_constant__ Problem p, const Counting counting) {
+    count_entries(const __grid_constant__ BackwardProblem p, const Counting counting) {
   wait_for_kernels_before();
   __shared__ uint32_t counts[kCountKeys / 2];
   const uint32_t window = blockIdx.x % counting.windows, rest = blockIdx.x / counting.windows,
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kCountThreads)
   // An entry of a row for this lane, then every `lanes`-th.
   const auto add_row = [&](int64_t first, uint32_t n, uint32_t entry, int lanes) {
     for (; entry < n; entry += 4 * lanes) {
-      int32_t key[4];  // on their way together
+      int32_t key[4];  // in flight together
 #pragma unroll
       for (int i = 0; i < 4; ++i) key[i] = p.support.columns[first + min(entry + i * lanes, n - 1)];
 #pragma unroll
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kCountThreads)
 }
 
 // A block a block of keys: each key's count and those before it there.
-__global__ void __launch_bounds__(kKeyThreads) place_keys(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kKeyThreads) place_keys(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   const uint32_t four = blockIdx.x * kKeyThreads + threadIdx.x;
   uint4* const places = reinterpret_cast<uint4*>(p.key_places) + four;
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kKeyThreads) place_keys(const __grid_constant_
 }
 
 __global__ void __launch_bounds__(kScanThreads)
-    place_key_blocks(const __grid_constant__ Problem p, const uint32_t blocks) {
+    place_key_blocks(const __grid_constant__ BackwardProblem p, const uint32_t blocks) {
   wait_for_kernels_before();
   const uint32_t total = exclusive_sums<kScanThreads>(p.key_blocks, blocks);
   if (threadIdx.x == 0) p.key_blocks[blocks] = total;
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(kScanThreads)
 
 }  // namespace
 
-void place_entries(const Problem& p, StreamHandle stream) {
+void place_entries(const BackwardProblem& p, StreamHandle stream) {
   const unsigned key_blocks = (p.keys + kKeyBlock - 1) / kKeyBlock;
   launch("clear_counts", clear_counts, std::min<unsigned>(key_blocks, kMostBlocks), kPlaceThreads, stream, p);
   const auto blocks = static_cast<unsigned>((p.row_tiles * kRowTile + kPlaceThreads - 1) / kPlaceThreads);

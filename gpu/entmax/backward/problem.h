@@ -14,8 +14,8 @@
 
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
-#include "gpu/entmax/backward/dense.h"
-#include "gpu/entmax/support.h"
+#include "gpu/entmax/backward/dense/dense.h"
+#include "gpu/entmax/support/support.h"
 
 namespace splash::gpu::entmax::backward {
 
@@ -44,7 +44,7 @@ struct Counters {
   uint32_t long_rows, long_columns;
 };
 
-struct Problem {
+struct BackwardProblem {
   const void *q = nullptr, *k = nullptr, *v = nullptr, *d_out = nullptr;
   Support support{};
   const float* alpha = nullptr;
@@ -78,9 +78,9 @@ struct Problem {
   float* partials = nullptr;  // [long_parts, 16, lanes of a group]
 };
 
-void place_entries(const Problem& p, StreamHandle stream);
-void compute_rows(const Problem& p, Dtype dtype, StreamHandle stream);
-void compute_columns(const Problem& p, Dtype dtype, StreamHandle stream);
-void sum_alpha(const Problem& p, StreamHandle stream);
+void place_entries(const BackwardProblem& p, StreamHandle stream);
+void compute_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
+void compute_columns(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
+void sum_alpha(const BackwardProblem& p, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax::backward

@@ -24,7 +24,7 @@ struct Weights {
 struct Entmax {
   float alpha, beta;
 
-  __device__ Entmax(const Problem& p, uint32_t head)
+  __device__ Entmax(const BackwardProblem& p, uint32_t head)
       : alpha(p.alpha[p.alphas == 1 ? 0 : head % p.q_heads]), beta(quotient(1.0f, alpha - 1)) {}
 
   __device__ Weights operator()(float excess) const {
@@ -36,7 +36,7 @@ struct Entmax {
 };
 
 // m - tau of a row whose threshold was given, else 0.
-__device__ __forceinline__ float given_shift(const Problem& p, const Entmax& entmax, uint32_t row) {
+__device__ __forceinline__ float given_shift(const BackwardProblem& p, const Entmax& entmax, uint32_t row) {
   return p.tau_offsets == nullptr
              ? 0.0f
              : shift_of_offset(p.tau_offsets[row], entmax.beta, static_cast<int>(p.kv_len));
@@ -57,7 +57,7 @@ struct RowGradient {
   float delta, inverse_sum, scale, beta;
   bool alone;  // an only entry has p = 1 whatever its score: its gradient is 0, not what rounding leaves
 
-  __device__ RowGradient(const Problem& p, const Entmax& entmax, const RowSums& sums, uint32_t count)
+  __device__ RowGradient(const BackwardProblem& p, const Entmax& entmax, const RowSums& sums, uint32_t count)
       : delta(quotient(sums.ug, p.tau_offsets == nullptr ? sums.u : sums.w)),
         inverse_sum(quotient(1.0f, sums.w)),
         scale(p.tau_offsets == nullptr ? p.scale : p.scale * inverse_sum),

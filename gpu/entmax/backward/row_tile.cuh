@@ -11,12 +11,12 @@ struct RowTile {
   uint32_t head;   // over batch and query heads
   uint32_t query;  // the first one's
 
-  __device__ RowTile(const Problem& p, int64_t tile)
+  __device__ RowTile(const BackwardProblem& p, int64_t tile)
       : head(static_cast<uint32_t>(tile) / p.tiles_a_head),
         query(static_cast<uint32_t>(tile) % p.tiles_a_head * kRowTile) {}
 
-  __device__ bool has(const Problem& p, uint32_t in_tile) const { return query + in_tile < p.q_len; }
-  __device__ uint32_t row(const Problem& p, uint32_t in_tile) const {
+  __device__ bool has(const BackwardProblem& p, uint32_t in_tile) const { return query + in_tile < p.q_len; }
+  __device__ uint32_t row(const BackwardProblem& p, uint32_t in_tile) const {
     return head * p.q_len + query + in_tile;
   }
 };

@@ -1,12 +1,12 @@
 // The row pass. A group of lanes takes a row: it gathers the rows of V, then those of K, that its entries
 // name. The groups of a warp make as many steps as the longest of their rows needs, so they take rows of
-// about the same length. Rows with more than kLongRow entries are left to the kernel of long_rows.cu.
+// about the same length. Rows with more than kLongRow entries are deferred to the kernel of long_rows.cu.
 
 #include "gpu/entmax/backward/entry.cuh"
 #include "gpu/entmax/backward/group.cuh"
 #include "gpu/entmax/backward/long_rows.h"
 #include "gpu/entmax/backward/row_gradient.cuh"
-#include "gpu/entmax/launch.cuh"
+#include "gpu/entmax/schedule/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
 namespace {
@@ -19,7 +19,7 @@ __device__ void zero(float (&x)[8]) {
 }
 
 template <class T, int kLanes>
-__global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   using Lanes = Group<T, kLanes>;
   __shared__ float products[kRowWarps][Lanes::kGroups][kLongRow];  // g
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   const bool is_long = slot.count > kLongRow, writes = rows.has(p, slot.in_tile) && !is_long;
   const uint32_t n = is_long ? 0 : slot.count, most = __reduce_max_sync(kWarp, n);
 
-  // The lane's entry of a chunk. All that the first chunk needs is on its way before anything is used.
+  // The lane's entry of a chunk. All loads of the first chunk are in flight before any is used.
   struct Own {
     uint32_t key;
     float excess;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
 
 }  // namespace
 
-void compute_rows(const Problem& p, Dtype dtype, StreamHandle stream) {
+void compute_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
   for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {
     const auto blocks = static_cast<unsigned>((p.row_tiles * kLanes + kRowWarps - 1) / kRowWarps);
     launch("row_gradients", row_gradients<T, kLanes>, blocks, kRowThreads, stream, p);

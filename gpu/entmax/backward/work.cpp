@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "gpu/engine/round.h"
+#include "core/round.h"
 #include "gpu/entmax/backward/problem.h"
 #include "gpu/entmax/tuning.h"
 

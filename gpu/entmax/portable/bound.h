@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "gpu/entmax/host_device.h"
+#include "gpu/entmax/math/host_device.h"
 
 namespace splash::gpu::entmax::portable {
 

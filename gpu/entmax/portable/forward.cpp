@@ -6,8 +6,8 @@
 #include <cuda_fp16.h>
 
 #include "gpu/cuda_check.h"
-#include "gpu/entmax/gather.h"
 #include "gpu/entmax/portable/problem.h"
+#include "gpu/entmax/schedule/gather.h"
 
 namespace splash::gpu::entmax::portable {
 
@@ -25,7 +25,7 @@ Kernel kernel_for(Dtype dtype, int64_t head_dim, bool streams) {
                                : kernel_of<float>(head_dim, streams);
 }
 
-void launch(const char* name, const Kernel& kernel, const AttentionShape& shape, Problem p,
+void launch(const char* name, const Kernel& kernel, const AttentionShape& shape, PortableProblem p,
             StreamHandle stream) {
   check_cuda(
       cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes),
@@ -52,11 +52,11 @@ int64_t blocks_of(const Kernel& kernel, const AttentionShape& s) {
 
 void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
   const AttentionShape& s = spec.shape;
-  const Workspace workspace(s);
+  const PortableWorkspace workspace(s);
   const auto at = [&](int64_t offset) {
     return static_cast<void*>(static_cast<char*>(args.workspace) + offset);
   };
-  Problem p = problem_of(spec, args);
+  PortableProblem p = portable::problem_of(spec, args);
   p.broad_masks = static_cast<uint32_t*>(at(workspace.masks));
   launch("screen_kernel", screen_kernel_of(dtype, s.head_dim), s, p, args.stream);
   auto* const queries = static_cast<int*>(at(workspace.queries));

@@ -1,5 +1,5 @@
 #pragma once
-// The kernels of one element type. Included by one .cu for each, which compile in parallel.
+// The kernels for one element type. One .cu per type includes it, so that they compile in parallel.
 
 #include "gpu/entmax/portable/screen_kernel.cuh"
 #include "gpu/entmax/portable/stream_kernel.cuh"

@@ -4,8 +4,8 @@
 // rows is the same in all four.
 //
 // What holds whenever a tile has been taken in: of the keys seen so far, those that the row's list does not
-// hold have a score below its threshold, so p = 0; unless the row is left to stream_kernel. Nothing here
-// waits or repeats for want of room: each tile is taken in at most once, with at most one tightening.
+// hold have a score below its threshold, so p = 0; unless the row is deferred to stream_kernel. Nothing here
+// waits or repeats because a list is full: each tile is taken in at most once, with at most one tightening.
 
 #include "gpu/arch/maximum.cuh"
 #include "gpu/entmax/portable/bound.h"
@@ -26,34 +26,35 @@ __device__ __forceinline__ float largest_or_nan(const Scores& acc, int half) {
   return largest;
 }
 
-template <int kPlaces>
-struct Lists {
-  static constexpr int kRoom = kPlaces;
-  static_assert(kRoom % 8 == 4, "so that the lanes of a warp read from different banks");
-  static_assert(kRoom <= 4 * 32 && kRoom >= 20, "a bit of a word for each of a lane's pairs");
-  float scores[kWarpRows][kRoom];
-  int keys[kWarpRows][kRoom];
+template <int kPairs>
+struct PairStorage {
+  static constexpr int kCapacity = kPairs;
+  static_assert(kCapacity % 8 == 4, "so that the lanes of a warp read from different banks");
+  static_assert(kCapacity <= 4 * 32 && kCapacity >= 20, "a bit of a word for each of a lane's pairs");
+  float scores[kWarpRows][kCapacity];
+  int keys[kWarpRows][kCapacity];
 };
 
-// Of a head; at most 0: all keys.
-__device__ __forceinline__ int k_keep_of(const Problem& p, int head) {
+// k_keep of a head; at most 0: all keys.
+__device__ __forceinline__ int k_keep_of(const PortableProblem& p, int head) {
   return p.head_k_keep == nullptr ? p.k_keep : max(0, p.head_k_keep[head % p.q_heads]);
 }
 
 // Where thresholds are given: m - tau of the query's row, NaN where the offset is; 1 where there is no query.
-__device__ __forceinline__ float given_shift(const Problem& p, const Entmax& entmax, int head, int query) {
+__device__ __forceinline__ float given_shift(const PortableProblem& p, const Entmax& entmax, int head,
+                                             int query) {
   return query < 0 ? 1.0f
                    : shift_of_offset(p.tau_offsets[int64_t{head} * p.q_len + query], entmax.beta, p.kv_len);
 }
 
 // open: it takes pairs. Else it sees no key, or has a score that is NaN or +inf, or any where NaN was given
-// (poisoned), or outgrew its list (crowded).
+// (poisoned), or its list overflowed.
 struct RowState {
   Bound bound;
   int count = 0;            // pairs in the list
   int limit = 16;           // with more, the bound is worth raising
   float poison = INFINITY;  // a score that is not below it poisons the row
-  bool open = false, poisoned = false, crowded = false;
+  bool open = false, poisoned = false, overflowed = false;
 
   __device__ __forceinline__ void close() {
     open = false;
@@ -62,13 +63,14 @@ struct RowState {
   }
 };
 
-template <int kRoom>
-class RowLists {
+template <int kCapacity>
+class PairLists {
  public:
   RowState rows[2];
 
-  __device__ __forceinline__ RowLists(Lists<kRoom>& lists, const Problem& p, const Entmax& entmax, int head,
-                                      const int (&query)[2], const VisibleRows& visible)
+  __device__ __forceinline__ PairLists(PairStorage<kCapacity>& lists, const PortableProblem& p,
+                                       const Entmax& entmax, int head, const int (&query)[2],
+                                       const VisibleRows& visible)
       : lists_(lists),
         entmax_(entmax),
         k_keep_(k_keep_of(p, head)),
@@ -109,7 +111,7 @@ class RowLists {
     return __any_sync(kWarp, rows[0].open || rows[1].open);
   }
 
-  // A tile's scores.
+  // Takes in a tile's scores.
   __device__ __forceinline__ void look(const Scores& acc, int first_key) {
     const float most[2] = {largest_or_nan(acc, 0), largest_or_nan(acc, 1)};
     const bool hit = !(most[0] < rows[0].bound.threshold) || !(most[1] < rows[1].bound.threshold);
@@ -124,26 +126,26 @@ class RowLists {
 #pragma unroll 1
     for (int base = 0, n = 0; base < most; base += 4, ++n) {
       const int i = base + first();
-      float of_pair[2];
-      int key_of_pair[2];
-      unsigned of_quad[2];
+      float pair_score[2];
+      int pair_key[2];
+      unsigned quad_votes[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const bool there = i < rows[half].count;
-        of_pair[half] = there ? score(half, i) : 0;
-        key_of_pair[half] = there ? key(half, i) : 0;
+        pair_score[half] = there ? score(half, i) : 0;
+        pair_key[half] = there ? key(half, i) : 0;
         const unsigned votes = __ballot_sync(kWarp, there && (keep[half] >> n & 1) != 0);
-        of_quad[half] = votes >> (lane_ & ~3) & 0xF;
+        quad_votes[half] = votes >> (lane_ & ~3) & 0xF;
       }
       __syncwarp();  // all have read; what is written now lies at or before it
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        if ((of_quad[half] >> first() & 1) != 0) {
-          const int to = kept[half] + __popc(of_quad[half] & ((1u << first()) - 1));
-          score(half, to) = of_pair[half];
-          key(half, to) = key_of_pair[half];
+        if ((quad_votes[half] >> first() & 1) != 0) {
+          const int to = kept[half] + __popc(quad_votes[half] & ((1u << first()) - 1));
+          score(half, to) = pair_score[half];
+          key(half, to) = pair_key[half];
         }
-        kept[half] += __popc(of_quad[half]);
+        kept[half] += __popc(quad_votes[half]);
       }
       __syncwarp();
     }
@@ -164,11 +166,11 @@ class RowLists {
     uint32_t keep[2] = {0, 0};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      for_each_pair(half, [&](int n, float of_pair, int key_of_pair) {
+      for_each_pair(half, [&](int n, float pair_score, int pair_key) {
         int before = 0;
 #pragma unroll 4
         for (int i = 0; i < rows[half].count; ++i)
-          before += precedes(score(half, i), key(half, i), of_pair, key_of_pair) ? 1 : 0;
+          before += precedes(score(half, i), key(half, i), pair_score, pair_key) ? 1 : 0;
         if (before < k_keep_) keep[half] |= 1u << n;
       });
     }
@@ -181,13 +183,13 @@ class RowLists {
     int fresh[2], total[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      RowState& of_row = rows[half];
-      const float of_tile = quad_larger_or_nan(most[half]);
-      if (of_row.open && !(of_tile < of_row.poison)) {
-        of_row.poisoned = true;
-        of_row.close();
+      RowState& state = rows[half];
+      const float tile_largest = quad_larger_or_nan(most[half]);
+      if (state.open && !(tile_largest < state.poison)) {
+        state.poisoned = true;
+        state.close();
       }
-      if (of_row.open) of_row.bound.see(of_tile, entmax_.gain, given_);
+      if (state.open) state.bound.see(tile_largest, entmax_.gain, given_);
       fresh[half] = count_fresh(acc, half);
       total[half] = quad_sum(fresh[half]);
     }
@@ -196,15 +198,16 @@ class RowLists {
       tighten(acc, total);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        RowState& of_row = rows[half];
+        RowState& state = rows[half];
         fresh[half] = count_fresh(acc, half);
         total[half] = quad_sum(fresh[half]);
-        if (of_row.count + total[half] > kRoom) {  // the list takes no more: every key again, elsewhere
-          of_row.crowded = true;
-          of_row.close();
+        if (state.count + total[half] >
+            kCapacity) {  // overflow: stream_kernel takes all of the row's keys again
+          state.overflowed = true;
+          state.close();
           fresh[half] = total[half] = 0;
         }
-        of_row.limit = min(kRoom, 2 * (of_row.count + total[half]) + 16);
+        state.limit = min(kCapacity, 2 * (state.count + total[half]) + 16);
       }
     }
 #pragma unroll
@@ -217,9 +220,9 @@ class RowLists {
       }
       if (fresh[half] > 0) {
         int at = rows[half].count + upto - fresh[half];
-        for_each_score(acc, half, [&](float of_pair, int in_tile) {
-          if (!(of_pair >= rows[half].bound.threshold)) return;
-          score(half, at) = of_pair;
+        for_each_score(acc, half, [&](float pair_score, int in_tile) {
+          if (!(pair_score >= rows[half].bound.threshold)) return;
+          score(half, at) = pair_score;
           key(half, at) = first_key + in_tile;
           ++at;
         });
@@ -229,11 +232,11 @@ class RowLists {
     __syncwarp();  // the pairs are there for the whole quad
   }
 
-  // The same predicate wherever a tile's pairs are counted or listed: NaN and -inf are never among them.
+  // The one predicate by which a tile's pairs are counted and listed: false for NaN and -inf.
   __device__ __forceinline__ int count_fresh(const Scores& acc, int half) const {
     int count = 0;
     for_each_score(acc, half,
-                   [&](float of_pair, int) { count += of_pair >= rows[half].bound.threshold ? 1 : 0; });
+                   [&](float pair_score, int) { count += pair_score >= rows[half].bound.threshold ? 1 : 0; });
     return rows[half].open ? count : 0;
   }
 
@@ -245,8 +248,8 @@ class RowLists {
     uint32_t keep[2] = {0, 0};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      for_each_pair(half, [&](int n, float of_pair, int) {
-        if (of_pair >= rows[half].bound.threshold) keep[half] |= 1u << n;
+      for_each_pair(half, [&](int n, float pair_score, int) {
+        if (pair_score >= rows[half].bound.threshold) keep[half] |= 1u << n;
       });
     }
     __syncwarp();  // all have read
@@ -262,19 +265,19 @@ class RowLists {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const Bound& bound = rows[half].bound;
-          const auto add = [&](float of_pair) {
-            const float u = fmaf(entmax_.gain, of_pair - bound.largest, bound.shift);
-            const float of_u = entmax_.slope(kind, u);
-            sum[half] = fmaf(fmaxf(u, 0.0f), of_u, sum[half]);
-            slope[half] += of_u;
+          const auto add = [&](float pair_score) {
+            const float u = fmaf(entmax_.gain, pair_score - bound.largest, bound.shift);
+            const float u_slope = entmax_.slope(kind, u);
+            sum[half] = fmaf(fmaxf(u, 0.0f), u_slope, sum[half]);
+            slope[half] += u_slope;
           };
-          for_each_pair(half, [&](int, float of_pair, int) { add(of_pair); });
-          for_each_score(acc, half, [&](float of_pair, int) { add(of_pair); });
+          for_each_pair(half, [&](int, float pair_score, int) { add(pair_score); });
+          for_each_score(acc, half, [&](float pair_score, int) { add(pair_score); });
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const float of_row = quad_sum(sum[half]), slope_of_row = quad_sum(slope[half]);
-          if (rows[half].open) rows[half].bound.lower(of_row, slope_of_row, entmax_.beta);
+          const float row_sum = quad_sum(sum[half]), row_slope = quad_sum(slope[half]);
+          if (rows[half].open) rows[half].bound.lower(row_sum, row_slope, entmax_.beta);
         }
       }
     });
@@ -297,8 +300,8 @@ class RowLists {
       for (int half = 0; half < 2; ++half) {
         const float middle = step == 0 ? low[half] : 0.5f * low[half] + 0.5f * high[half];
         int count = 0;
-        for_each_pair(half, [&](int, float of_pair, int) { count += of_pair >= middle ? 1 : 0; });
-        for_each_score(acc, half, [&](float of_pair, int) { count += of_pair >= middle ? 1 : 0; });
+        for_each_pair(half, [&](int, float pair_score, int) { count += pair_score >= middle ? 1 : 0; });
+        for_each_score(acc, half, [&](float pair_score, int) { count += pair_score >= middle ? 1 : 0; });
         const bool enough = quad_sum(count) >= k_keep_;
         if (step == 0 && !enough) high[half] = low[half];  // the row has no more than it keeps
         low[half] = enough ? middle : low[half];
@@ -312,7 +315,7 @@ class RowLists {
   }
 
   static constexpr int kNewtonSteps = 4, kHalvings = 8;
-  Lists<kRoom>& lists_;
+  PairStorage<kCapacity>& lists_;
   const Entmax& entmax_;
   const int k_keep_;
   const bool given_;  // thresholds are

@@ -1,12 +1,15 @@
 #pragma once
-// The portable path (sm_80 and newer): what its kernels take, by value, and its kernels. Compiles without
-// nvcc.
+// The portable path (sm_80 and newer): its kernels and their arguments, by value. Compiles without nvcc.
+// Nothing here knows of Hopper's path.
 //
-//   screen_kernel    one pass over the keys for all rows: a list of the pairs above a certified bound for
-//   each
-//                    row, tau and the output from these alone
-//   stream_kernel    the rows whose lists did not suffice, gathered: tau by passes over the keys that hold no
-//                    score, then one pass for the output. Exact for any support
+//   screen_kernel    Q, K, V          -> output, tau, support of most rows; broad_masks
+//   gather           broad_masks      -> rows
+//   stream_kernel    rows, Q, K, V    -> output, tau, support of these rows, whatever their support
+//
+// screen_kernel lists in one pass over the keys the pairs above a certified bound per row; tau and output
+// come from these alone. stream_kernel finds tau by passes over the keys that store no score; one more pass
+// gives the output. Exactly one of the two writes each row. Who writes which shared memory when: tiles.cuh
+// for stages and queries, lists.cuh for lists.
 //
 // Scores are products of the inputs in float32: by mma.sync with float32 sums for 16-bit types, by fused
 // multiply-adds for float32, one head dimension after the other. Both kernels compute them by the same
@@ -15,23 +18,23 @@
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
+#include "core/round.h"
 #include "gpu/engine/memory.h"
-#include "gpu/engine/round.h"
 #include "gpu/entmax/forward.h"
 #include "gpu/entmax/problem.h"
 
 namespace splash::gpu::entmax::portable {
 
-// broad_masks: the rows that screen_kernel leaves to stream_kernel; rows: these, gathered.
-struct Problem : entmax::Problem {
+// broad_masks: the rows that screen_kernel defers to stream_kernel; rows: these, as lists.
+struct PortableProblem : ForwardProblem {
   DeviceMask mask{};
   int k_keep = 0;                      // 0: all keys
-  const int* head_k_keep = nullptr;    // [q_heads]: in its place, below 1: all keys
+  const int* head_k_keep = nullptr;    // [q_heads]: instead of k_keep; below 1: all keys
   const float* tau_offsets = nullptr;  // [heads, q_len]: thresholds are given
 };
 
 struct Kernel {
-  const void* function = nullptr;  // of (Problem)
+  const void* function = nullptr;  // of (PortableProblem)
   int queries = 0, threads = 0, shared_bytes = 0;
 };
 Kernel screen_kernel_of(Dtype dtype, int64_t head_dim);
@@ -39,9 +42,9 @@ Kernel stream_kernel_of(Dtype dtype, int64_t head_dim);
 
 constexpr int kTileKeys = 64;
 
-// Where what the kernels hand on lies in the workspace: bytes from its start, multiples of 256.
-struct Workspace {
-  explicit Workspace(const AttentionShape& s) {
+// Where the parts of the workspace lie: bytes from its start, multiples of 256.
+struct PortableWorkspace {
+  explicit PortableWorkspace(const AttentionShape& s) {
     const int64_t heads = s.batch * s.q_heads;
     masks = 0;
     queries = round_up(heads * row_mask_words(static_cast<int>(s.q_len)) * int64_t{sizeof(uint32_t)}, 256);
@@ -52,12 +55,12 @@ struct Workspace {
 };
 
 // All but what lies in the workspace.
-Problem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments);
+PortableProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments);
 
 int64_t blocks_of(const Kernel& kernel, const AttentionShape& shape);
 
-// Enqueues both kernels and the gathering between them. The spec has passed require_forward, the arguments
-// require_mask.
+// Enqueues both kernels and the gathering between them. spec and args have passed what enqueue_forward
+// checks.
 void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax::portable

@@ -1,57 +1,57 @@
 #pragma once
-// One pass over the keys, the last first: lists of the pairs that may have p > 0. Then tau, the support and
-// the output from the lists. Rows whose lists did not suffice are marked for stream_kernel.
+// One pass over the keys, the last first, lists the pairs that may have p > 0. Then tau, support and output
+// come from the lists. Rows whose lists overflowed are marked for stream_kernel.
 
-#include "gpu/entmax/allocate.cuh"
-#include "gpu/entmax/dense_root.h"
+#include "gpu/entmax/math/threshold_root.h"
 #include "gpu/entmax/portable/lists.cuh"
 #include "gpu/entmax/portable/vector.cuh"
-#include "gpu/entmax/tile_order.h"
+#include "gpu/entmax/schedule/block_place.h"
+#include "gpu/entmax/support/allocate.cuh"
 
 namespace splash::gpu::entmax::portable {
 
-// What the lanes that gather a row's values must know of it.
+// What the lanes that gather a row's values need.
 struct FinishedRow {
   int query;  // -1: nothing is written
   int count;  // -1: NaN is written
 };
 
-// Lists as long as two blocks of a multiprocessor of 164 KB, or one of 100 KB, leave room for.
+// Lists as long as two blocks per SM of 164 KB, or one per SM of 100 KB, allow.
 template <class T, int kDim>
 struct ScreenShared {
   using Tiles = portable::Tiles<T, kDim>;
-  static constexpr int kRoom = Tiles::kRowBytes == 128   ? 100
-                               : Tiles::kRowBytes == 256 ? (Tiles::kInRegisters ? 92 : 52)
-                               : Tiles::kRowBytes == 512 ? 60
-                                                         : 108;
-  using WarpLists = Lists<kRoom>;
+  static constexpr int kCapacity = Tiles::kRowBytes == 128   ? 100
+                                   : Tiles::kRowBytes == 256 ? (Tiles::kInRegisters ? 92 : 52)
+                                   : Tiles::kRowBytes == 512 ? 60
+                                                             : 108;
+  using WarpStorage = PairStorage<kCapacity>;
   struct Apart {
     typename Tiles::Queries queries;
-    WarpLists lists[Tiles::kWarps];
+    WarpStorage lists[Tiles::kWarps];
   };
   union Shared {  // queries are in registers before there are lists
     typename Tiles::Queries queries;
-    WarpLists lists[Tiles::kWarps];
+    WarpStorage lists[Tiles::kWarps];
   };
   typename Tiles::Stage stages[2];
-  std::conditional_t<Tiles::kInRegisters, Shared, Apart> of_rows;
+  std::conditional_t<Tiles::kInRegisters, Shared, Apart> rows;
   FinishedRow finished[Tiles::kWarps][kWarpRows];
   Range block;
 };
 
 // tau of the lists, where it is not given, and their scores become u = z - tau, of the pairs that have u > 0.
-template <int kRoom>
-__device__ __forceinline__ void solve_lists(RowLists<kRoom>& lists, const Entmax& entmax) {
+template <int kCapacity>
+__device__ __forceinline__ void solve_lists(PairLists<kCapacity>& lists, const Entmax& entmax) {
   constexpr int kMostSteps = 48;
-  Root root[2];
+  ThresholdRoot root[2];
   bool settled[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const RowState& of_row = lists.rows[half];
+    const RowState& state = lists.rows[half];
     root[half].cap(0);
     // The largest k pairs have a lower tau than all keys: their shift may be larger than the bound's.
-    root[half].shift = lists.selects() && !lists.given() ? 1 : of_row.bound.shift;
-    settled[half] = lists.given() || !of_row.open || of_row.count == 0;
+    root[half].shift = lists.selects() && !lists.given() ? 1 : state.bound.shift;
+    settled[half] = lists.given() || !state.open || state.count == 0;
   }
 #pragma unroll 1
   for (int step = 0; step < kMostSteps; ++step) {
@@ -61,9 +61,9 @@ __device__ __forceinline__ void solve_lists(RowLists<kRoom>& lists, const Entmax
       const float largest = lists.rows[half].bound.largest, shift = root[half].shift;
       float sum = 0, slope = 0;
       lists.for_each_pair(half, [&](int, float score, int) {
-        const float u = fmaf(entmax.gain, score - largest, shift), of_u = entmax.slope(u);
-        sum = fmaf(fmaxf(u, 0.0f), of_u, sum);
-        slope += of_u;
+        const float u = fmaf(entmax.gain, score - largest, shift), u_slope = entmax.slope(u);
+        sum = fmaf(fmaxf(u, 0.0f), u_slope, sum);
+        slope += u_slope;
       });
       sum = quad_sum(sum);
       slope = quad_sum(slope);
@@ -74,10 +74,10 @@ __device__ __forceinline__ void solve_lists(RowLists<kRoom>& lists, const Entmax
   uint32_t keep[2] = {0, 0};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    RowState& of_row = lists.rows[half];
-    of_row.bound.shift = root[half].shift;
+    RowState& state = lists.rows[half];
+    state.bound.shift = root[half].shift;
     lists.for_each_pair(half, [&](int n, float& score, int) {
-      score = fmaf(entmax.gain, score - of_row.bound.largest, root[half].shift);
+      score = fmaf(entmax.gain, score - state.bound.largest, root[half].shift);
       if (score > 0) keep[half] |= 1u << n;
     });
   }
@@ -87,20 +87,20 @@ __device__ __forceinline__ void solve_lists(RowLists<kRoom>& lists, const Entmax
 
 // Stores the support, and the lists' u become probabilities. query: of the lane's rows; -1 where the row is
 // not this kernel's.
-template <int kRoom>
-__device__ __forceinline__ void store_lists(const Problem& p, int head, const int (&query)[2],
-                                            const Entmax& entmax, RowLists<kRoom>& lists) {
+template <int kCapacity>
+__device__ __forceinline__ void store_lists(const PortableProblem& p, int head, const int (&query)[2],
+                                            const Entmax& entmax, PairLists<kCapacity>& lists) {
   int64_t at[2] = {-1, -1};
   if (p.support.columns != nullptr) {
     int counts[2];  // the lane's own
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       counts[half] = max(lists.rows[half].count - lists.first() + 3, 0) / 4;
-    place(p, head, query, counts, at);
+    place_support(p, head, query, counts, at);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const RowState& of_row = lists.rows[half];
+    const RowState& state = lists.rows[half];
     float sum = 0;
     lists.for_each_pair(half, [&](int n, float& u, int key) {
       if (at[half] >= 0) {
@@ -114,16 +114,17 @@ __device__ __forceinline__ void store_lists(const Problem& p, int head, const in
     lists.for_each_pair(half, [&](int, float& weight, int) { weight *= inverse; });
     if (lists.first() != 0 || query[half] < 0 || p.tau == nullptr) continue;
     p.tau[int64_t{head} * p.q_len + query[half]] =
-        of_row.poisoned     ? NAN
-        : of_row.count == 0 ? INFINITY
-                            : fmaf(entmax.gain, of_row.bound.largest, -of_row.bound.shift);
+        state.poisoned     ? NAN
+        : state.count == 0 ? INFINITY
+                           : fmaf(entmax.gain, state.bound.largest, -state.bound.shift);
   }
 }
 
-// Sums the rows' values: as many rows at once as a warp has lanes for, 8 elements a lane. Values outside the
-// support are not read.
-template <class T, int kDim, int kRoom>
-__device__ __forceinline__ void gather_lists(const Problem& p, int head, const Lists<kRoom>& lists,
+// Sums the rows' values: as many rows at once as a warp has lanes for, 8 elements per lane. Values outside
+// the support are not read.
+template <class T, int kDim, int kCapacity>
+__device__ __forceinline__ void gather_lists(const PortableProblem& p, int head,
+                                             const PairStorage<kCapacity>& lists,
                                              const FinishedRow (&finished)[kWarpRows]) {
   using Eight = Vector<T, 8>;
   constexpr int kLanes = kDim / 8, kAtOnce = 32 / kLanes, kFlight = 4;
@@ -141,15 +142,15 @@ __device__ __forceinline__ void gather_lists(const Problem& p, int head, const L
     float sums[8] = {none, none, none, none, none, none, none, none};
 #pragma unroll 1
     for (int i = 0; i < count; i += kFlight) {
-      Eight of_pair[kFlight];
+      Eight values_of_pair[kFlight];
 #pragma unroll
       for (int j = 0; j < kFlight; ++j) {  // past the last pair: the last one's, with p = 0
         const int key = lists.keys[row][min(i + j, count - 1)];
-        of_pair[j] = Eight::load(values + int64_t{key} * p.head_dim);
+        values_of_pair[j] = Eight::load(values + int64_t{key} * p.head_dim);
       }
 #pragma unroll
       for (int j = 0; j < kFlight; ++j) {
-        if (i + j < count) of_pair[j].add_to(sums, lists.scores[row][i + j]);
+        if (i + j < count) values_of_pair[j].add_to(sums, lists.scores[row][i + j]);
       }
     }
     Eight::store(out + int64_t{query} * p.head_dim, sums);
@@ -158,10 +159,10 @@ __device__ __forceinline__ void gather_lists(const Problem& p, int head, const L
 
 template <class T, int kDim>
 __global__ void __launch_bounds__(Tiles<T, kDim>::kThreads, 2)
-    screen_kernel(const __grid_constant__ Problem p) {
+    screen_kernel(const __grid_constant__ PortableProblem p) {
   using Shared = ScreenShared<T, kDim>;
   using Tiles = portable::Tiles<T, kDim>;
-  constexpr int kRoom = Shared::kRoom;
+  constexpr int kCapacity = Shared::kCapacity;
   extern __shared__ __align__(16) unsigned char dynamic[];
   Shared& shared = *reinterpret_cast<Shared*>(dynamic);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -173,38 +174,38 @@ __global__ void __launch_bounds__(Tiles<T, kDim>::kThreads, 2)
     return tile * Tiles::kQueries + row < p.q_len ? tile * Tiles::kQueries + row : -1;
   };
   int query[2] = {query_of(warp * kWarpRows + lane / 4), query_of(warp * kWarpRows + lane / 4 + 8)};
-  Products<T, kDim, Tiles::kInRegisters> products(p, shared.stages, shared.of_rows.queries, shared.block,
-                                                  head, query, query_of);
+  Products<T, kDim, Tiles::kInRegisters> products(p, shared.stages, shared.rows.queries, shared.block, head,
+                                                  query, query_of);
   const Entmax entmax = entmax_of(p, head);
-  auto& of_warp = shared.of_rows.lists[warp];
-  RowLists<kRoom> lists(of_warp, p, entmax, head, query, products.rows());
+  auto& storage = shared.rows.lists[warp];
+  PairLists<kCapacity> lists(storage, p, entmax, head, query, products.rows());
   products.template for_each_tile<true>([&](const Scores& acc, int first_key) { lists.look(acc, first_key); },
                                         [&] { return lists.any_open(); });
 
   lists.pick_largest();
   solve_lists(lists, entmax);
   // Row r's bit among those of the warp's 16 rows. Other warps write the others, of this word too.
-  uint32_t crowded = 0;
+  uint32_t overflowed = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const unsigned votes = __ballot_sync(kWarp, lists.rows[half].crowded && lists.first() == 0);
+    const unsigned votes = __ballot_sync(kWarp, lists.rows[half].overflowed && lists.first() == 0);
 #pragma unroll
-    for (int quad = 0; quad < 8; ++quad) crowded |= (votes >> (4 * quad) & 1) << (quad + 8 * half);
-    if (lists.rows[half].crowded) query[half] = -1;
+    for (int quad = 0; quad < 8; ++quad) overflowed |= (votes >> (4 * quad) & 1) << (quad + 8 * half);
+    if (lists.rows[half].overflowed) query[half] = -1;
   }
   if (lane == 0 && warp_row < p.q_len) {
     const int64_t half_word = (int64_t{head} * row_mask_words(p.q_len) * 32 + warp_row) / 16;
-    reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(crowded);
+    reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(overflowed);
   }
   store_lists(p, head, query, entmax, lists);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const RowState& of_row = lists.rows[half];
+    const RowState& state = lists.rows[half];
     if (lists.first() == 0)
-      shared.finished[warp][lists.row(half)] = {query[half], of_row.poisoned ? -1 : of_row.count};
+      shared.finished[warp][lists.row(half)] = {query[half], state.poisoned ? -1 : state.count};
   }
   __syncwarp();
-  gather_lists<T, kDim>(p, head, of_warp, shared.finished[warp]);
+  gather_lists<T, kDim>(p, head, storage, shared.finished[warp]);
 }
 
 }  // namespace splash::gpu::entmax::portable

@@ -1,26 +1,26 @@
 #pragma once
-// The rows that screen_kernel left, gathered head by head: tau by passes over all keys that sum but hold no
-// score (one pass where it is given), then one pass for the output and the support. As many passes as tau
-// needs (some five; at most kMostPasses), whatever the support.
+// The rows that screen_kernel deferred, as lists per head. Passes over all keys sum scores but store none,
+// until tau is found (about five passes, at most kMostPasses, whatever the support; one where tau is given).
+// One more pass gives output and support.
 
-#include "gpu/entmax/allocate.cuh"
-#include "gpu/entmax/dense_root.h"
+#include "gpu/entmax/math/threshold_root.h"
 #include "gpu/entmax/portable/lists.cuh"
 #include "gpu/entmax/portable/select.cuh"
 #include "gpu/entmax/portable/vector.cuh"
+#include "gpu/entmax/support/allocate.cuh"
 
 namespace splash::gpu::entmax::portable {
 
 template <class T, int kDim>
 struct StreamShared {
   using Tiles = portable::Tiles<T, kDim>;
-  union OfWarp {
+  union WarpScratch {
     alignas(16) float weights[kTileKeys][kWarpRows];
     Histograms histograms;
   };
   typename Tiles::Stage stages[2];
   typename Tiles::Queries queries;
-  OfWarp of_warps[Tiles::kWarps];
+  WarpScratch scratch[Tiles::kWarps];
   Range block;
 };
 
@@ -41,16 +41,16 @@ class StreamBlock {
   static constexpr int kParts = kDim > 128 ? 2 : 1;     // of a row, a pass each: for registers
   static constexpr int kElements = kDim / kParts / 32;  // of a part, a lane
   static constexpr int kMostPasses = 40, kMostFine = 4;
-  static constexpr int kStretch = 4;  // tiles
+  static constexpr int kPartialTiles = 4;  // per partial sum
   using Values = Vector<T, kElements>;
 
  public:
-  __device__ __forceinline__ StreamBlock(const Problem& p, int head, const int (&query)[2],
+  __device__ __forceinline__ StreamBlock(const PortableProblem& p, int head, const int (&query)[2],
                                          Products<T, kDim, false>& products,
-                                         typename StreamShared<T, kDim>::OfWarp& of_warp)
+                                         typename StreamShared<T, kDim>::WarpScratch& scratch)
       : p_(p),
         products_(products),
-        of_warp_(of_warp),
+        scratch_(scratch),
         entmax_(entmax_of(p, head)),
         given_(p.tau_offsets != nullptr),
         head_(head),
@@ -61,7 +61,7 @@ class StreamBlock {
   __device__ __forceinline__ void run() {
     find_largest();
     if (const int k_keep = k_keep_of(p_, head_); k_keep > 0)
-      select_largest(products_, of_warp_.histograms, k_keep, open_, kept_);
+      select_largest(products_, scratch_.histograms, k_keep, open_, kept_);
     find_shifts();
     write();
   }
@@ -91,15 +91,15 @@ class StreamBlock {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       for_each_score(acc, half, [&](float score, int in_tile) {
-        of_warp_.weights[in_tile][row(half)] = excess(score, first_key + in_tile, half);
+        scratch_.weights[in_tile][row(half)] = excess(score, first_key + in_tile, half);
       });
     }
 #pragma unroll 1
     for (int pair = 2 * (lane_ % 4); pair < kTileKeys; pair += 8) {
 #pragma unroll
       for (int in_tile = pair; in_tile < pair + 2; ++in_tile) {
-        use(AnyAlpha{}, 0, of_warp_.weights[in_tile][row(0)], in_tile);
-        use(AnyAlpha{}, 1, of_warp_.weights[in_tile][row(1)], in_tile);
+        use(AnyAlpha{}, 0, scratch_.weights[in_tile][row(0)], in_tile);
+        use(AnyAlpha{}, 1, scratch_.weights[in_tile][row(1)], in_tile);
       }
     }
   }
@@ -133,30 +133,30 @@ class StreamBlock {
       int count[2] = {0, 0};
       products_.template for_each_tile<false>(
           [&](const Scores& acc, int first_key) {
-            float of_tile[2] = {0, 0}, slope_of_tile[2] = {0, 0};
+            float tile_sum[2] = {0, 0}, tile_slope[2] = {0, 0};
             for_each_excess(acc, first_key, [&](auto kind, int half, float u, int) {
-              const float of_u = entmax_.slope(kind, u);
-              of_tile[half] = fmaf(fmaxf(u, 0.0f), of_u, of_tile[half]);
-              slope_of_tile[half] += of_u;
+              const float u_slope = entmax_.slope(kind, u);
+              tile_sum[half] = fmaf(fmaxf(u, 0.0f), u_slope, tile_sum[half]);
+              tile_slope[half] += u_slope;
               count[half] += u > 0 ? 1 : 0;
             });
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-              sum[half].add(of_tile[half]);
-              slope[half].add(slope_of_tile[half]);
+              sum[half].add(tile_sum[half]);
+              slope[half].add(tile_slope[half]);
             }
           },
           [&] { return wanted; });
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float of_row = quad_sum(sum[half].sum);
-        const float slope_of_row = entmax_.beta * quad_sum(slope[half].sum);
+        const float row_sum = quad_sum(sum[half].sum);
+        const float row_slope = entmax_.beta * quad_sum(slope[half].sum);
         if (!wanted) continue;
-        sum_[half] = of_row;
+        sum_[half] = row_sum;
         count_[half] = count[half];
         if (settled[half]) continue;
         // A root that is settled has not moved: sum and count are those at its shift.
-        settled[half] = given_ || pass == kMostPasses || advance(half, of_row, slope_of_row);
+        settled[half] = given_ || pass == kMostPasses || advance(half, row_sum, row_slope);
       }
       if (!__syncthreads_or(!settled[0] || !settled[1])) break;
     }
@@ -167,7 +167,7 @@ class StreamBlock {
   __device__ __forceinline__ bool advance(int half, float sum, float slope) {
     const float error = sum - 1;
     if (fine_[half] == 0 && root_[half].advance(sum, slope, entmax_.beta) != Progress::settled) return false;
-    if (fabsf(error) <= Root::kTolerance || !(slope > 0) || fine_[half] == kMostFine) return true;
+    if (fabsf(error) <= ThresholdRoot::kTolerance || !(slope > 0) || fine_[half] == kMostFine) return true;
     ++fine_[half];
     rest_[half] -= error / slope;
     return false;
@@ -175,7 +175,7 @@ class StreamBlock {
 
   __device__ __forceinline__ void write() {
     int64_t at[2] = {-1, -1};  // a lane's entries follow one another
-    if (p_.support.columns != nullptr) place(p_, head_, query_, count_, at);
+    if (p_.support.columns != nullptr) place_support(p_, head_, query_, count_, at);
 #pragma unroll 1
     for (int part = 0; part < kParts; ++part) {
       const int column = kElements * (32 * part + lane_), first = 2 * (lane_ % 4);
@@ -184,15 +184,15 @@ class StreamBlock {
           static_cast<const T*>(p_.v) + int64_t{head_ / p_.group} * p_.kv_len * p_.head_dim + column;
       float output[kWarpRows][kElements] = {};
       volatile float total[kWarpRows][kElements];  // in local memory, where it costs no registers
-      for (auto& of_row : total) {
-        for (volatile float& x : of_row) x = 0;
+      for (auto& row_total : total) {
+        for (volatile float& x : row_total) x = 0;
       }
       int tiles = 0;
       products_.for_each_tile([&](const Scores& acc, int first_key) {
         unsigned long long active = 0;  // keys that have weight in some row
         for_each_excess(acc, first_key, [&](auto kind, int half, float u, int in_tile) {
           const float weight = fmaxf(u, 0.0f) * entmax_.slope(kind, u);
-          of_warp_.weights[in_tile][row(half)] = weight;
+          scratch_.weights[in_tile][row(half)] = weight;
           if (weight > 0) active |= 1ull << (in_tile - first);
           if (u > 0 && at[half] >= 0) {
             p_.support.columns[at[half]] = first_key + in_tile;
@@ -204,7 +204,7 @@ class StreamBlock {
         for (int lanes = 1; lanes < 32; lanes *= 2) active |= __shfl_xor_sync(kWarp, active, lanes);
         __syncwarp();  // all weights are there
         add_values(active, values + int64_t{first_key} * p_.head_dim, has_elements, output);
-        if (++tiles % kStretch == 0) add_to_total(output, total);
+        if (++tiles % kPartialTiles == 0) add_to_total(output, total);
         __syncwarp();  // they may be written again
       });
       add_to_total(output, total);
@@ -233,30 +233,30 @@ class StreamBlock {
 #pragma unroll 1
     while (active != 0) {
       int key[kFlight];
-      Values of_key[kFlight];
+      Values key_values[kFlight];
 #pragma unroll
       for (int i = 0; i < kFlight; ++i) {
         key[i] = __ffsll(static_cast<long long>(active)) - 1;  // -1: no more
         active &= active - 1;
-        if (key[i] >= 0 && has_elements) of_key[i] = Values::load(values + int64_t{key[i]} * p_.head_dim);
+        if (key[i] >= 0 && has_elements) key_values[i] = Values::load(values + int64_t{key[i]} * p_.head_dim);
       }
 #pragma unroll
       for (int i = 0; i < kFlight; ++i) {
         if (key[i] < 0 || !has_elements) continue;
 #pragma unroll
         for (int four = 0; four < kWarpRows; four += 4) {
-          const auto w = *reinterpret_cast<const float4*>(&of_warp_.weights[key[i]][four]);
-          if (w.x > 0) of_key[i].add_to(output[four], w.x);
-          if (w.y > 0) of_key[i].add_to(output[four + 1], w.y);
-          if (w.z > 0) of_key[i].add_to(output[four + 2], w.z);
-          if (w.w > 0) of_key[i].add_to(output[four + 3], w.w);
+          const auto w = *reinterpret_cast<const float4*>(&scratch_.weights[key[i]][four]);
+          if (w.x > 0) key_values[i].add_to(output[four], w.x);
+          if (w.y > 0) key_values[i].add_to(output[four + 1], w.y);
+          if (w.z > 0) key_values[i].add_to(output[four + 2], w.z);
+          if (w.w > 0) key_values[i].add_to(output[four + 3], w.w);
         }
       }
     }
   }
 
-  // A stretch's output, so that rounding errors do not grow with the keys: what the total does not hold of it
-  // is left for the next one.
+  // Adds a partial sum of the output to the total: that keeps rounding errors from growing with the number of
+  // keys. What the total cannot hold stays in the next partial sum.
   static __device__ __forceinline__ void add_to_total(float (&output)[kWarpRows][kElements],
                                                       volatile float (&total)[kWarpRows][kElements]) {
 #pragma unroll
@@ -286,9 +286,9 @@ class StreamBlock {
     }
   }
 
-  const Problem& p_;
+  const PortableProblem& p_;
   Products<T, kDim, false>& products_;
-  typename StreamShared<T, kDim>::OfWarp& of_warp_;
+  typename StreamShared<T, kDim>::WarpScratch& scratch_;
   const Entmax entmax_;
   const bool given_;  // thresholds are
   const int head_, lane_;
@@ -296,7 +296,7 @@ class StreamBlock {
   float largest_[2] = {-INFINITY, -INFINITY};
   bool open_[2] = {false, false}, poisoned_[2] = {false, false};
   Kept kept_[2];
-  Root root_[2];
+  ThresholdRoot root_[2];
   float rest_[2] = {0, 0};  // of the shift
   int fine_[2] = {0, 0};    // steps of the rest
   float sum_[2] = {0, 0};
@@ -305,7 +305,7 @@ class StreamBlock {
 
 template <class T, int kDim>
 __global__ void __launch_bounds__(Tiles<T, kDim>::kThreads, 1)
-    stream_kernel(const __grid_constant__ Problem p) {
+    stream_kernel(const __grid_constant__ PortableProblem p) {
   using Tiles = portable::Tiles<T, kDim>;
   using Shared = StreamShared<T, kDim>;
   extern __shared__ __align__(16) unsigned char dynamic[];
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(Tiles<T, kDim>::kThreads, 1)
   const auto query_of = [&](int row) { return first_row + row < present ? gathered[first_row + row] : -1; };
   const int query[2] = {query_of(warp * kWarpRows + lane / 4), query_of(warp * kWarpRows + lane / 4 + 8)};
   Products<T, kDim, false> products(p, shared.stages, shared.queries, shared.block, head, query, query_of);
-  StreamBlock<T, kDim>(p, head, query, products, shared.of_warps[warp]).run();
+  StreamBlock<T, kDim>(p, head, query, products, shared.scratch[warp]).run();
 }
 
 }  // namespace splash::gpu::entmax::portable

@@ -1,7 +1,11 @@
 #pragma once
 // Scores of a block's queries, tile of keys after tile of keys. A warp owns 16 queries; keys come by
-// cp.async, two stages, up to 256 bytes of each key's row at a time. Rows in shared memory are 16 bytes
-// longer than what they hold, so that the eight rows of a matrix lie in different banks.
+// cp.async, in two stages, up to 256 bytes of each key's row at a time. Rows in shared memory are padded by
+// 16 bytes, so that the eight rows of a matrix lie in different banks.
+//
+// Who writes what, and when: all threads copy into stages[s] between the barrier at which all have left s and
+// the one at which it has arrived (one __syncthreads per chunk serves both stages). Queries are written once;
+// where they stay in registers, their shared memory is free after the constructor.
 //
 // A lane's scores: acc[j][2 half + e] is that of row lane / 4 + 8 half of its warp and key 8 j + 2 (lane % 4)
 // + e of the tile. So a row's scores lie in the four lanes of a quad.
@@ -14,7 +18,7 @@
 
 namespace splash::gpu::entmax::portable {
 
-// kDim: head dimensions that there is room for.
+// kDim: the most head dimensions.
 template <class T, int kDim>
 struct Tiles {
   static constexpr int kRowBytes = kDim * static_cast<int>(sizeof(T));
@@ -59,7 +63,7 @@ class Products {
   // query_of: of each of the block's rows. Where queries stay in registers, `queries` may be overwritten
   // afterwards.
   template <class QueryOf>
-  __device__ __forceinline__ Products(const Problem& p, typename Tiles::Stage (&stages)[2],
+  __device__ __forceinline__ Products(const PortableProblem& p, typename Tiles::Stage (&stages)[2],
                                       typename Tiles::Queries& queries, Range& block, int head,
                                       const int (&query)[2], const QueryOf& query_of)
       : p_(p), stages_(stages), queries_(queries), rows_(p, head, query) {
@@ -72,10 +76,10 @@ class Products {
     const char* const from = static_cast<const char*>(p.q) + int64_t{head} * p.q_len * row_bytes;
     constexpr int kUnits = Tiles::kRowBytes / 16;
     for (int i = static_cast<int>(threadIdx.x); i < Tiles::kQueries * kUnits; i += Tiles::kThreads) {
-      const int row = i / kUnits, byte = i % kUnits * 16, of_row = query_of(row);
-      const bool valid = of_row >= 0 && byte < row_bytes;
+      const int row = i / kUnits, byte = i % kUnits * 16, query_index = query_of(row);
+      const bool valid = query_index >= 0 && byte < row_bytes;
       arch::cp_async_16(queries.rows + row * Tiles::kQueryStride + byte,
-                        valid ? from + int64_t{of_row} * row_bytes + byte : from, valid);
+                        valid ? from + int64_t{query_index} * row_bytes + byte : from, valid);
     }
     arch::cp_async_commit();
     if (threadIdx.x == 0) block = {p.kv_len, 0};
@@ -106,7 +110,7 @@ class Products {
     const auto key_of = [&](int tile) {
       return kTileKeys * (kDescending ? first + tiles - 1 - tile : first + tile);
     };
-    __syncthreads();  // a pass before this one has left the stages
+    __syncthreads();  // all warps have left the stages of the previous pass
     start(key_of(0), 0, stages_[0]);
     int stage = 0;
 #pragma unroll 1
@@ -117,7 +121,8 @@ class Products {
 #pragma unroll 1
       for (int chunk = 0; chunk < chunks_; ++chunk, stage ^= 1) {
         arch::cp_async_wait<0>();
-        // This stage has arrived, from all threads, and all have left the other one. Nothing is under way.
+        // All threads' copies of this stage have arrived, and all have left the other one. No copy is in
+        // flight.
         if (!__syncthreads_or(wanted)) return;
         if (chunk + 1 < chunks_) {
           start(key, chunk + 1, stages_[stage ^ 1]);
@@ -139,7 +144,7 @@ class Products {
   }
 
  private:
-  // A chunk of 64 keys' rows on its way. What lies past the last key or dimension is zeros.
+  // Starts copies of a chunk of 64 keys' rows. Zeros past the last key or dimension.
   __device__ __forceinline__ void start(int first_key, int chunk, typename Tiles::Stage& stage) const {
     constexpr int kUnits = Tiles::kChunkBytes / 16, kCopies = kTileKeys * kUnits / Tiles::kThreads;
     static_assert(kTileKeys * kUnits % Tiles::kThreads == 0 && Tiles::kThreads >= kTileKeys);
@@ -167,7 +172,7 @@ class Products {
   __device__ __forceinline__ void multiply(Scores& acc, const unsigned char* keys, int chunk) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (sizeof(T) == 2) {
-      const int left = (p_.head_dim - chunk * (Tiles::kChunkBytes / 2) + 15) / 16;  // steps that count
+      const int left = (p_.head_dim - chunk * (Tiles::kChunkBytes / 2) + 15) / 16;  // steps inside head_dim
       const unsigned char* const k =
           keys + (lane % 8 + lane / 16 * 8) * Tiles::kKeyStride + lane / 8 % 2 * 16;
 #pragma unroll
@@ -212,7 +217,7 @@ class Products {
     }
   }
 
-  const Problem& p_;
+  const PortableProblem& p_;
   typename Tiles::Stage (&stages_)[2];
   const typename Tiles::Queries& queries_;
   VisibleRows rows_;

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "gpu/engine/trace.h"
+#include "gpu/entmax/arguments/variant_arguments.h"
 #include "gpu/entmax/portable/problem.h"
-#include "gpu/entmax/variant_arguments.h"
 
 namespace splash::gpu::entmax::portable {
 namespace {
@@ -63,16 +63,16 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
                   first = (q_tiles - 1 - block / heads) * queries;
     rows.read_q(trace, head, first, queries);
     trace.next_step();
-    const OpenTiles of_block(spec, head, first, queries);
-    for (int64_t tile = of_block.end; tile-- > of_block.first;) {
+    const OpenTiles block_tiles(spec, head, first, queries);
+    for (int64_t tile = block_tiles.end; tile-- > block_tiles.first;) {
       rows.read_k(trace, key_head, tile * kTileKeys, kTileKeys);
       trace.next_step();
     }
     for (int64_t query = first; query < first + queries; query += kRowsOfWarp) {
-      const OpenTiles of_warp(spec, head, query, kRowsOfWarp);
-      trace.multiply(kRowsOfWarp, (of_warp.end - of_warp.first) * kTileKeys, depth);
+      const OpenTiles warp_tiles(spec, head, query, kRowsOfWarp);
+      trace.multiply(kRowsOfWarp, (warp_tiles.end - warp_tiles.first) * kTileKeys, depth);
     }
-    if (of_block.end > of_block.first) rows.read_one_value_each(trace, key_head, first, queries);
+    if (block_tiles.end > block_tiles.first) rows.read_one_value_each(trace, key_head, first, queries);
     trace.next_step();
     rows.write_out(trace, head, first, queries);
   };

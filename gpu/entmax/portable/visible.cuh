@@ -1,10 +1,10 @@
 #pragma once
-// Which keys the rows of a warp see. A lane looks after the rows lane / 4 and lane / 4 + 8 of its warp.
+// Which keys the rows of a warp see. A lane holds the rows lane / 4 and lane / 4 + 8 of its warp.
 
 #include <climits>
 
+#include "gpu/entmax/math/arithmetic.cuh"
 #include "gpu/entmax/portable/problem.h"
-#include "gpu/entmax/weights.cuh"
 
 namespace splash::gpu::entmax::portable {
 
@@ -14,7 +14,7 @@ struct Range {
   int begin, end;
 };
 
-__device__ __forceinline__ Range range_of(const Problem& p, int query) {
+__device__ __forceinline__ Range range_of(const PortableProblem& p, int query) {
   if (p.mask.ranges != nullptr) {
     const auto range = reinterpret_cast<const int2*>(p.mask.ranges)[query];
     return {range.x, range.y};
@@ -26,7 +26,7 @@ __device__ __forceinline__ Range range_of(const Problem& p, int query) {
 class VisibleRows {
  public:
   // query: -1 where there is no row; it sees nothing, like a row whose range is empty.
-  __device__ __forceinline__ VisibleRows(const Problem& p, int head, const int (&query)[2]) {
+  __device__ __forceinline__ VisibleRows(const PortableProblem& p, int head, const int (&query)[2]) {
     Range all{INT_MAX, 0}, common{0, INT_MAX};  // keys that some row sees; that all rows see which see any
     const int32_t* const positions =
         p.mask.q_positions == nullptr
@@ -44,7 +44,7 @@ class VisibleRows {
     common_ = {__reduce_max_sync(kWarp, common.begin), __reduce_min_sync(kWarp, common.end)};
   }
 
-  // Whether the row is one that may see a key. What hide() leaves of others means nothing.
+  // Whether the row may see a key. What hide() leaves of other rows is meaningless.
   __device__ __forceinline__ bool sees(int half) const {
     return range_[half].begin < range_[half].end;
   }

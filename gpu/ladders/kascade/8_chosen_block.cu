@@ -19,8 +19,8 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "core/round.h"
 #include "gpu/engine/chooser.h"
-#include "gpu/engine/round.h"
 #include "gpu/ladders/kascade/problem.cuh"
 
 namespace splash::gpu {

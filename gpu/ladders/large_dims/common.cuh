@@ -7,9 +7,9 @@
 
 #include <cuda_bf16.h>
 
+#include "core/round.h"
 #include "gpu/arch/reduce.cuh"
 #include "gpu/cuda_check.h"
-#include "gpu/engine/round.h"
 #include "gpu/engine/trace.h"
 #include "gpu/engine/variant.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "gpu/engine/round.h"
+#include "core/round.h"
 #include "gpu/engine/trace.h"
 #include "gpu/engine/variant.h"
 

@@ -10,7 +10,7 @@ alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_k
 solving for them: tau = m + offset, held in tau's bracket [-1, -kv_len^(1-alpha)]; NaN gives a NaN row. They are constants
 in the gradient (cpu_ref/attention/given_threshold.h). tau and support are
 empty unless `counted` is set, peak unless `with_peak` is: it is m - tau, m the row's largest z. store is what a GPU's
-forward leaves for backward (gpu/entmax/store.h): room for `capacity` entries of the support; rows with broad supports
+forward leaves for backward (gpu/entmax/support/store.h): room for `capacity` entries of the support; rows with broad supports
 are in it only with counted or with_peak, else backward computes these again. It is empty where capacity is below 0, and in
 host memory: backward then computes forward again, as it does where the store is too small.
 Each operator has its backward operator; a second derivative raises.

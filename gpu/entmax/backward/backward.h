@@ -1,0 +1,54 @@
+#pragma once
+// Exact entmax attention, backward. In: the support that forward stored (support/support.h), Q, K, V, dO.
+// Out: dQ, dK, dV, dL/dalpha; rows with broad supports, which forward does not store, come from dense
+// products (dense/). The same bits in every run, wherever forward put the rows. The kernels, their order and
+// what one leaves for the next: problem.h. Compiles without nvcc.
+//
+//   const int64_t bytes = backward_workspace_bytes(spec, Dtype::bf16, support.capacity);
+//   enqueue_backward(spec, Dtype::bf16, arguments);   // as often as wanted, also inside a graph's capture
+//
+// Of bf16 and f16, dK and dV are summed from p and ds of 16 bits of precision or more where at most 2^16 rows
+// may attend to a key (backward/entry.cuh), which they round themselves to 9 or 12; all else is float.
+// Rows of the support that are empty or have no room there add nothing: their dQ is zero. Unstored rows (bf16
+// or f16, sm_90, a head_dim of at most kMostUnstoredHeadDim) are as precise as tau in float: where |z| passes
+// 10^4, p follows its rounding.
+
+#include "core/attention_spec.h"
+#include "core/dtype.h"
+#include "gpu/engine/memory.h"
+#include "gpu/entmax/support/support.h"
+#include "gpu/entmax/tuning.h"
+
+namespace splash::gpu::entmax {
+
+constexpr int64_t kMostUnstoredHeadDim = 128;
+
+// Device addresses, 16-byte aligned; q, d_out, d_q: [batch, q_heads, q_len, head_dim]; k, v, d_k, d_v:
+// [batch, kv_heads, kv_len, head_dim], all of one dtype.
+struct BackwardArguments {
+  const void *q = nullptr, *k = nullptr, *v = nullptr, *d_out = nullptr;
+  Support support{};
+  UnstoredRows unstored{};       // forward's, where it stored StoredRows::sparse
+  const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
+  const float* tau_offsets = nullptr;  // forward's: the offsets are constants (straight-through)
+  void *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;
+  float* d_alpha = nullptr;   // [q_heads]: dL/dalpha summed over batch and rows; or null
+  void* workspace = nullptr;  // backward_workspace_bytes, 256-byte aligned, contents undefined
+  StreamHandle stream = nullptr;
+  Tuning tuning{};  // not looked up: see tuned_for
+};
+
+// 8.1 bytes (float32: 12.1) per entry of the capacity, 20 per query row and 4 per key over all heads, and up
+// to 1 MiB (2 KiB per tuning.long_parts); with unstored rows also 4 head_dim + 16 per query row. Throws
+// InvalidArgument as enqueue_backward does.
+int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
+                                 bool with_unstored_rows = false, const Tuning& tuning = {});
+
+// Enqueues the kernels and nothing else. Of spec it takes shape, scale, the number of alphas (the values,
+// 1.01 <= alpha <= 2, are those in device memory) and, for unstored rows, whether the mask is causal. Throws
+// InvalidArgument where head_dim is not a multiple of 8 up to 256, where unstored rows are of another
+// head_dim or dtype than these take or meet tau_offsets, or where queries, keys (over all heads) or capacity
+// reach 2^31; DeviceError where a launch fails.
+void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments);
+
+}  // namespace splash::gpu::entmax

@@ -1,0 +1,68 @@
+#include "gpu/entmax/backward/dense/dense.h"
+
+#include <algorithm>
+#include <string>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "core/round.h"
+#include "gpu/arch/tensor_map.h"
+#include "gpu/entmax/backward/problem.h"
+#include "gpu/entmax/schedule/launch.h"
+
+namespace splash::gpu::entmax::backward {
+
+template <class T>
+DenseKernel dense_queries_of(uint32_t head_dim, bool with_alpha);
+template <class T>
+DenseKernel dense_keys_of(uint32_t head_dim);
+extern template DenseKernel dense_queries_of<__nv_bfloat16>(uint32_t, bool);
+extern template DenseKernel dense_queries_of<__half>(uint32_t, bool);
+extern template DenseKernel dense_keys_of<__nv_bfloat16>(uint32_t);
+extern template DenseKernel dense_keys_of<__half>(uint32_t);
+
+DenseKernel dense_queries_of(Dtype dtype, uint32_t head_dim, bool with_alpha) {
+  return dtype == Dtype::bf16 ? dense_queries_of<__nv_bfloat16>(head_dim, with_alpha)
+                              : dense_queries_of<__half>(head_dim, with_alpha);
+}
+DenseKernel dense_keys_of(Dtype dtype, uint32_t head_dim) {
+  return dtype == Dtype::bf16 ? dense_keys_of<__nv_bfloat16>(head_dim) : dense_keys_of<__half>(head_dim);
+}
+
+namespace {
+
+// As many blocks as multiprocessors, at most `work`: they take what there is to do from a queue.
+void launch(const std::string& name, const DenseKernel& kernel, int64_t work, const BackwardProblem& problem,
+            const CUtensorMap& first, const CUtensorMap& second, StreamHandle stream) {
+  BackwardProblem p = problem;
+  CUtensorMap maps[] = {first, second};
+  void* arguments[] = {&p, &maps[0], &maps[1]};
+  const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(work, multiprocessors())));
+  entmax::launch(name, kernel.function, blocks, kernel.threads, kernel.shared_bytes, stream, arguments);
+}
+
+}  // namespace
+
+void compute_dense(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
+  const int64_t heads = p.rows / p.q_len, key_heads = heads / p.group;
+  const auto map_of = [&](const void* data, int64_t of_heads, int64_t length, const DenseKernel& kernel) {
+    return arch::encode_tiles({.data = data,
+                               .dtype = dtype,
+                               .heads = of_heads,
+                               .length = length,
+                               .dim = p.head_dim,
+                               .tile_rows = kernel.tile_rows,
+                               .tile_columns = 64});
+  };
+  const int64_t rows = int64_t{p.dense.tiles} * kDenseTile;
+  const DenseKernel queries = dense_queries_of(dtype, p.head_dim, p.d_alpha != nullptr);
+  const DenseKernel keys = dense_keys_of(dtype, p.head_dim);
+  gather_dense(p, stream);
+  launch("dense_queries", queries, heads * ceil_div(p.q_len, queries.rows), p,
+         map_of(p.k, key_heads, p.kv_len, queries), map_of(p.v, key_heads, p.kv_len, queries), stream);
+  launch("dense_keys", keys, key_heads * ceil_div(p.kv_len, keys.rows), p,
+         map_of(p.dense.q, heads, rows, keys), map_of(p.dense.d_out, heads, rows, keys), stream);
+}
+
+}  // namespace splash::gpu::entmax::backward

@@ -1,0 +1,200 @@
+#pragma once
+// What dense rows add to dK and dV: a block takes 128 keys past all rows that see them, head after head of
+// their group.
+
+#include "gpu/entmax/backward/dense/alone.cuh"
+#include "gpu/entmax/backward/dense/pairs.cuh"
+#include "gpu/entmax/schedule/launch.cuh"
+
+namespace splash::gpu::entmax::backward {
+
+// The first of the head's dense rows that sees `key`, or their number. By the whole warp.
+__device__ __forceinline__ int first_row_seeing(const BackwardProblem& p, int head, int count, int key) {
+  const int* const queries = p.dense.from.rows.queries + int64_t{head} * p.q_len;
+  const int lane = static_cast<int>(threadIdx.x) % 32, query = key - p.dense.reach + 1;
+  int first = 0, rows = count;  // it is one of these, or the one behind them
+  while (rows > 0) {
+    const int step = (rows + 31) / 32, at = min((lane + 1) * step, rows) - 1;
+    const int below = __popc(__ballot_sync(arch::kAllLanes, queries[first + at] < query));
+    const int skipped = min(below * step, rows);
+    first += skipped;
+    rows = min(step - 1, rows - skipped);
+  }
+  return first;
+}
+
+template <class T, int kPanels, Kind kKind>
+class KeyBlock {
+ public:
+  using Products = PairProducts<T, kPanels>;
+  using Facts = float[kFacts][kDenseTile];
+
+  // Keys from `first` on, of the head's key head.
+  __device__ __forceinline__ KeyBlock(const BackwardProblem& p, int head, int first)
+      : arithmetic_(arithmetic_of<kKind>(p, head)), first_(first) {}
+
+  __device__ __forceinline__ void run(Products& products, const PairStream& rows, int first_tile, int tiles,
+                                      float (&d_v)[32 * kPanels], float (&d_k)[32 * kPanels]) const {
+    products.template stream<true>(
+        rows, first_tile, tiles, d_v, d_k, nullptr,
+        [&](int, const auto& facts) {  // by the last row
+          return first_ + Products::group_row() <
+                 __float_as_int(facts[Products::kParts - 1][kEnd][kDenseTile - 1]);
+        },
+        [&](PairScores& scores, PairWeights& weights, int, const Facts& facts) {
+          weigh_probabilities(scores, weights, facts);
+        },
+        [&](const PairScores& slopes, const PairScores& g, PairWeights& weights, const Facts& facts) {
+          weigh_gradients(slopes, g, weights, facts);
+        });
+  }
+
+ private:
+  // Of the rows in columns 8 j + 2 (lane % 4) and the next.
+  static __device__ __forceinline__ float2 pair(const Facts& facts, Fact fact, int j) {
+    return *reinterpret_cast<const float2*>(&facts[fact][8 * j + 2 * (Products::lane() % 4)]);
+  }
+
+  // Scores become slopes.
+  __device__ __forceinline__ void weigh_probabilities(PairScores& scores, PairWeights& weights,
+                                                      const Facts& facts) const {
+    const int warp = first_ + Products::warp_row();
+    if (warp + 15 >= __float_as_int(facts[kEnd][0])) {
+      const int key = first_ + Products::row_of(0);
+#pragma unroll
+      for (int j = 0; j < kDenseTile / 8; ++j) {
+        const float2 ends = pair(facts, kEnd, j);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (key + 8 * half >= __float_as_int(ends.x)) scores[4 * j + 2 * half] = -INFINITY;
+          if (key + 8 * half >= __float_as_int(ends.y)) scores[4 * j + 2 * half + 1] = -INFINITY;
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kDenseTile / 8; ++j) {
+      const float2 shifts = pair(facts, kShift, j), inverses = pair(facts, kInverse, j);
+      const float shift[2] = {shifts.x, shifts.y};
+      const float factor[2] = {kProbabilityScale<T> * inverses.x, kProbabilityScale<T> * inverses.y};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float probability[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& score = scores[4 * j + 2 * half + e];
+          const float x = arithmetic_.excess(score, 0, shift[e]);
+          score = arithmetic_.slope(x);
+          probability[e] = kKind == Kind::linear ? x * factor[e] : x * (score * factor[e]);
+        }
+        weights[j / 2][j % 2 * 2 + half] = arch::pack_pair<T>(probability[0], probability[1]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void weigh_gradients(const PairScores& slopes, const PairScores& g,
+                                                  PairWeights& weights, const Facts& facts) const {
+#pragma unroll
+    for (int j = 0; j < kDenseTile / 8; ++j) {
+      const float2 deltas = pair(facts, kDelta, j);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int i = 4 * j + 2 * half;
+        weights[j / 2][j % 2 * 2 + half] = arch::pack_pair<T>(slopes[i] * centred<T>(g[i], deltas.x),
+                                                              slopes[i + 1] * centred<T>(g[i + 1], deltas.y));
+      }
+    }
+  }
+
+  const Arithmetic<kKind> arithmetic_;
+  const int first_;
+};
+
+// d_v, d_k of the lane's keys are added to what is there.
+template <class T, int kPanels>
+__device__ __forceinline__ void add_columns(const BackwardProblem& p, int key_head, int first_key,
+                                            const float (&d_v)[32 * kPanels],
+                                            const float (&d_k)[32 * kPanels]) {
+  using Products = PairProducts<T, kPanels>;
+  const int lane = Products::lane();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = first_key + Products::row_of(half);
+    const bool there = key < static_cast<int>(p.kv_len);
+    bool bad = false;
+#pragma unroll
+    for (int j = 2 * half; j < 32 * kPanels; j += 4) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) bad |= !(fabsf(d_v[j + e]) < INFINITY) || !(fabsf(d_k[j + e]) < INFINITY);
+    }
+    bad = arch::quad_any(bad && there);
+    for (unsigned left = __ballot_sync(arch::kAllLanes, bad && lane % 4 == 0); left != 0; left &= left - 1) {
+      const int from = __ffs(static_cast<int>(left)) - 1;
+      key_alone<T>(p, key_head, __shfl_sync(arch::kAllLanes, key, from));
+    }
+    if (bad || !there) continue;
+    const int64_t at = (int64_t{key_head} * p.kv_len + key) * p.head_dim;
+    const auto add = [&](void* matrix, const float(&sum)[32 * kPanels], float factor) {
+      auto* const to = reinterpret_cast<uint32_t*>(static_cast<T*>(matrix) + at) + lane % 4;
+      const int columns = static_cast<int>(p.head_dim) - 2 * (lane % 4);  // from the lane's first on
+      uint32_t before[8 * kPanels];  // all are asked for before the first is used
+#pragma unroll
+      for (int j = 0; j < 8 * kPanels; ++j) before[j] = 8 * j < columns ? to[4 * j] : 0;
+#pragma unroll
+      for (int j = 0; j < 8 * kPanels; ++j) {
+        const float2 x = unpacked<T>(before[j]);
+        const int i = 4 * j + 2 * half;
+        if (8 * j < columns)
+          to[4 * j] = arch::pack_pair<T>(fmaf(factor, sum[i], x.x), fmaf(factor, sum[i + 1], x.y));
+      }
+    };
+    add(p.d_v, d_v, 1 / kProbabilityScale<T>);
+    add(p.d_k, d_k, p.scale / kGradientScale<T>);
+  }
+}
+
+template <class T, int kPanels>
+__global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
+    dense_keys(const __grid_constant__ BackwardProblem p, const __grid_constant__ CUtensorMap q_map,
+               const __grid_constant__ CUtensorMap d_out_map) {
+  wait_for_kernels_before();
+  using Tiles = PairTiles<kPanels>;
+  extern __shared__ __align__(1024) unsigned char dynamic[];
+  if (!any_dense_rows(p)) return;
+  PairProducts<T, kPanels> products(*reinterpret_cast<Tiles*>(dynamic));
+  const auto kv_len = static_cast<int>(p.kv_len), group = static_cast<int>(p.group);
+  constexpr int kParts = Tiles::kParts, kRows = kParts * kDenseTile;  // that come together
+  const int key_heads = static_cast<int>(p.keys) / kv_len;
+  const int blocks = (kv_len + Tiles::kRows - 1) / Tiles::kRows;  // of a key head
+  for (;;) {
+    const int work = take_work(&p.dense.queues[1]);
+    if (work >= key_heads * blocks) break;
+    const int key_head = work / blocks, first = work % blocks * Tiles::kRows;  // long ones first
+    float d_v[32 * kPanels] = {}, d_k[32 * kPanels] = {};
+    bool holds = false;
+#pragma unroll 1
+    for (int head = key_head * group; head < (key_head + 1) * group; ++head) {
+      const int count = p.dense.from.rows.counts[head];
+      const int row = first_row_seeing(p, head, count, first);
+      if (row >= count) continue;
+      if (!holds) {
+        const int64_t at = int64_t{key_head} * kv_len * p.head_dim;
+        products.hold(static_cast<const T*>(p.k) + at, static_cast<const T*>(p.v) + at, first, kv_len,
+                      static_cast<int>(p.head_dim));
+        holds = true;
+      }
+      const PairStream rows{q_map, d_out_map, head, facts_of(p, head)};
+      for_kind(p, head, [&]<Kind kKind>() {
+        KeyBlock<T, kPanels, kKind>(p, head, first)
+            .run(products, rows, row / kRows * kParts, (count + kRows - 1) / kRows * kParts, d_v, d_k);
+      });
+    }
+    if (holds) add_columns<T, kPanels>(p, key_head, first, d_v, d_k);
+  }
+}
+
+template <class T>
+DenseKernel dense_keys_of(uint32_t head_dim) {
+  return head_dim <= 64 ? pair_kernel<1>(dense_keys<T, 1>) : pair_kernel<2>(dense_keys<T, 2>);
+}
+
+}  // namespace splash::gpu::entmax::backward

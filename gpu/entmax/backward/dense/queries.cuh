@@ -1,0 +1,257 @@
+#pragma once
+// dQ and dL/dalpha of dense rows in one pass over the keys. delta is known only at the end, so ds is summed
+// about another centre of the g: sum u (g - delta) k = sum u (g - centre) k - (delta - centre) sum u k. What
+// is taken away at the end is no larger than the spread of the g makes it.
+
+#include <climits>
+
+#include "gpu/entmax/backward/dense/alone.cuh"
+#include "gpu/entmax/backward/dense/pairs.cuh"
+#include "gpu/entmax/schedule/launch.cuh"
+
+namespace splash::gpu::entmax::backward {
+
+template <class T, int kPanels, bool kAlpha, Kind kKind>
+class QueryBlock {
+ public:
+  using Products = PairProducts<T, kPanels>;
+
+  // The head's dense rows from `first` on, of `count`.
+  __device__ __forceinline__ QueryBlock(const BackwardProblem& p, int head, int first, int count)
+      : p_(p),
+        head_(head),
+        first_(first),
+        count_(count),
+        arithmetic_(arithmetic_of<kKind>(p, head)),
+        facts_(facts_of(p, head)) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first + Products::row_of(half);
+      if (row < count) {
+        end_[half] = end_of(facts_, row);
+        shift_[half] = fact_of(facts_, row, kShift);
+      }
+    }
+    const int warp = first + Products::warp_row(), group = first + Products::group_row();
+    warp_end_ = warp < count ? end_of(facts_, warp) : INT_MAX;
+    group_end_ = group < count ? end_of(facts_, min(group + 63, count - 1)) : 0;
+  }
+
+  __device__ __forceinline__ void run(Products& products, const PairStream& keys) {
+    products.hold(static_cast<const T*>(p_.dense.q) + first_element(),
+                  static_cast<const T*>(p_.dense.d_out) + first_element(), first_, count_,
+                  static_cast<int>(p_.head_dim));
+    const int last = min(first_ + Products::Tiles::kRows, count_) - 1;
+    constexpr int kKeys = Products::kParts * kDenseTile;
+    const int tiles = (end_of(facts_, last) + kKeys - 1) / kKeys * Products::kParts;
+    float of_slopes[32 * kPanels] = {}, of_gradients[32 * kPanels] = {};  // times K
+    products.template stream<false>(
+        keys, 0, tiles, of_slopes, of_gradients, [&](const PairScores& g) { find_centres(g); },
+        [&](int tile, const auto&) { return tile * kDenseTile < group_end_; },
+        [&](PairScores& scores, PairWeights& weights, int tile, const auto&) {
+          weigh_slopes(scores, weights, tile * kDenseTile);
+        },
+        [&](const PairScores& scores, const PairScores& g, PairWeights& weights, const auto&) {
+          weigh_gradients(scores, g, weights);
+        });
+    finish(of_slopes, of_gradients);
+  }
+
+ private:
+  // Of a lane's part of its two rows.
+  struct RowSums {
+    float w[2] = {}, u[2] = {}, ds[2] = {};  // ds: kGradientScale u (g - centre)
+    // Of dL/dalpha, with h = h_of(x) - centre_h: of u h, of ds h, of ds x.
+    float u_h[2] = {}, ds_h[2] = {}, ds_x[2] = {};
+  };
+
+  __device__ __forceinline__ int64_t first_element() const {
+    return int64_t{head_} * p_.dense.tiles * kDenseTile * p_.head_dim;
+  }
+
+  // u of an element that weigh_slopes left.
+  __device__ __forceinline__ float slope_of(float left) const {
+    return kAlpha ? arithmetic_.slope(left) : left;
+  }
+  // x (beta - beta ln x), see row_gradient.cuh.
+  __device__ __forceinline__ float h_of(float x) const {
+    constexpr float kLn2 = 0.693147180559945f;
+    return arithmetic_.beta * x * fmaf(-kLn2, log2_approx(fmaxf(x, 1e-30f)), 1.0f);
+  }
+
+  // Scores become what slope_of takes.
+  __device__ __forceinline__ void weigh_slopes(PairScores& scores, PairWeights& weights, int first_key) {
+    if (first_key + kDenseTile > warp_end_) {
+#pragma unroll
+      for (int j = 0; j < kDenseTile / 2; ++j) {
+        const int key = first_key + 2 * (Products::lane() % 4) + 8 * (j / 4) + j % 2;
+        if (key >= end_[j / 2 % 2]) scores[j] = -INFINITY;
+      }
+    }
+    float w[2] = {}, sum[2] = {};  // of this tile first, so that rounding errors stay small
+#pragma unroll
+    for (int i = 0; i < kDenseTile / 4; ++i) {
+      const int half = i % 2;
+      float u[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float x = arithmetic_.excess(scores[2 * i + e], 0, shift_[half]);
+        u[e] = arithmetic_.slope(x);
+        w[half] = kKind == Kind::linear ? w[half] + x : fmaf(x, u[e], w[half]);
+        sum[half] += u[e];
+        scores[2 * i + e] = kAlpha ? x : u[e];
+      }
+      constexpr float kScale = kSlopeScale<T, kKind>;
+      weights[i / 4][i % 4] = arch::pack_pair<T>(kScale * u[0], kScale * u[1]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sums_.w[half] += w[half];
+      sums_.u[half] += sum[half];
+    }
+  }
+
+  __device__ __forceinline__ void weigh_gradients(const PairScores& scores, const PairScores& g,
+                                                  PairWeights& weights) {
+    float sum[2] = {}, u_h[2] = {}, ds_h[2] = {}, ds_x[2] = {};
+#pragma unroll
+    for (int i = 0; i < kDenseTile / 4; ++i) {
+      const int half = i % 2;
+      float ds[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int j = 2 * i + e;
+        const float u = slope_of(scores[j]);
+        ds[e] = u * centred<T>(g[j], centre_[half]);
+        sum[half] += ds[e];
+        if constexpr (kAlpha) {
+          const float h = h_of(scores[j]) - centre_h_[half];
+          u_h[half] = fmaf(u, h, u_h[half]);
+          ds_h[half] = fmaf(ds[e], h, ds_h[half]);
+          ds_x[half] = fmaf(ds[e], scores[j], ds_x[half]);
+        }
+      }
+      weights[i / 4][i % 4] = arch::pack_pair<T>(ds[0], ds[1]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sums_.ds[half] += sum[half];
+      if constexpr (kAlpha) {
+        sums_.u_h[half] += u_h[half];
+        sums_.ds_h[half] += ds_h[half];
+        sums_.ds_x[half] += ds_x[half];
+      }
+    }
+  }
+
+  // The mean g of the first keys, be they visible or not, lies among the others. Where all x are alike they
+  // are that of 1 / (number of keys).
+  __device__ __forceinline__ void find_centres(const PairScores& g) {
+    float sum[2] = {};
+#pragma unroll
+    for (int j = 0; j < kDenseTile / 2; ++j) sum[j / 2 % 2] += g[j];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float mean = arch::quad_sum(sum[half]) / kDenseTile;
+      centre_[half] = fabsf(mean) < INFINITY ? mean : 0;
+      if (kAlpha && end_[half] > 0)
+        centre_h_[half] =
+            h_of(arch::exp2_approx(-log2_approx(static_cast<float>(end_[half])) / arithmetic_.beta));
+    }
+  }
+
+  __device__ __forceinline__ void finish(const float (&of_slopes)[32 * kPanels],
+                                         const float (&of_gradients)[32 * kPanels]) {
+    const int lane = Products::lane();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_ + Products::row_of(half);
+      const float w = arch::quad_sum(sums_.w[half]), u = arch::quad_sum(sums_.u[half]);
+      const float ds = arch::quad_sum(sums_.ds[half]);
+      const float u_h = arch::quad_sum(sums_.u_h[half]), ds_h = arch::quad_sum(sums_.ds_h[half]);
+      const float ds_x = arch::quad_sum(sums_.ds_x[half]);
+      const bool there = row<count_, open = u> 0;
+      const float by = open ? ds / u : 0;  // kGradientScale (delta - centre)
+      const int query = there ? p_.dense.from.rows.queries[int64_t{head_} * p_.q_len + row] : 0;
+      const int64_t at = int64_t{head_} * p_.q_len + query;
+
+      uint32_t* const d_q = reinterpret_cast<uint32_t*>(static_cast<T*>(p_.d_q) + at * p_.head_dim);
+      const float factor = p_.scale / kGradientScale<T>, of_slope = by / kSlopeScale<T, kKind>;
+      bool bad = !(fabsf(by) < INFINITY);
+#pragma unroll
+      for (int j = 0; j < 8 * kPanels; ++j) {
+        const int column = 8 * j + 2 * (lane % 4);
+        float x[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int i = 4 * j + 2 * half + e;
+          x[e] = open ? factor * fmaf(-of_slope, of_slopes[i], of_gradients[i]) : 0;
+          bad |= !(fabsf(x[e]) < INFINITY);
+        }
+        if (there && column < static_cast<int>(p_.head_dim)) d_q[column / 2] = arch::pack_pair<T>(x[0], x[1]);
+      }
+      const float inverse = open ? 1 / w : 0, beta = arithmetic_.beta;
+      if (there && lane % 4 == 0) {
+        fact_of(facts_, row, kDelta) = centre_[half] + by / kGradientScale<T>;
+        fact_of(facts_, row, kInverse) = inverse;
+        if constexpr (kAlpha) {
+          const float log_sum = logf(w), h = fmaf(log_sum, ds_x, ds_h) - by * fmaf(log_sum, w, u_h);
+          p_.row_alphas[at] = open ? beta * inverse / kGradientScale<T> * h : 0;
+        }
+      }
+
+      bad = arch::quad_any(bad && there);
+      for (unsigned left = __ballot_sync(arch::kAllLanes, bad && lane % 4 == 0); left != 0;
+           left &= left - 1) {
+        const int from = __ffs(static_cast<int>(left)) - 1;
+        const auto of_row = [&](auto x) { return __shfl_sync(arch::kAllLanes, x, from); };
+        const float2 found =
+            query_alone<T>(p_, head_, of_row(query), of_row(end_[half]), of_row(shift_[half]));
+        if (lane != from) continue;
+        fact_of(facts_, row, kDelta) = found.x;
+        fact_of(facts_, row, kInverse) = found.y;
+      }
+    }
+  }
+
+  const BackwardProblem& p_;
+  const int head_, first_, count_;
+  const Arithmetic<kKind> arithmetic_;
+  float* const facts_;
+  int end_[2] = {0, 0}, warp_end_, group_end_;
+  float shift_[2] = {-INFINITY, -INFINITY}, centre_[2] = {0, 0}, centre_h_[2] = {0, 0};
+  RowSums sums_;
+};
+
+template <class T, int kPanels, bool kAlpha>
+__global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
+    dense_queries(const __grid_constant__ BackwardProblem p, const __grid_constant__ CUtensorMap k_map,
+                  const __grid_constant__ CUtensorMap v_map) {
+  wait_for_kernels_before();
+  using Tiles = PairTiles<kPanels>;
+  extern __shared__ __align__(1024) unsigned char dynamic[];
+  if (!any_dense_rows(p)) return;
+  PairProducts<T, kPanels> products(*reinterpret_cast<Tiles*>(dynamic));
+  const auto heads = static_cast<int>(p.rows / p.q_len);
+  const int blocks = (static_cast<int>(p.q_len) + Tiles::kRows - 1) / Tiles::kRows;  // of a head
+  for (;;) {
+    const int work = take_work(&p.dense.queues[0]);
+    if (work >= heads * blocks) break;
+    const int head = work / blocks, first = (blocks - 1 - work % blocks) * Tiles::kRows;  // long ones first
+    const int count = p.dense.from.rows.counts[head];
+    if (first >= count) continue;
+    const PairStream keys{k_map, v_map, head / static_cast<int>(p.group), nullptr};
+    for_kind(p, head, [&]<Kind kKind>() {
+      QueryBlock<T, kPanels, kAlpha, kKind>(p, head, first, count).run(products, keys);
+    });
+  }
+}
+
+template <class T>
+DenseKernel dense_queries_of(uint32_t head_dim, bool with_alpha) {
+  if (head_dim <= 64)
+    return pair_kernel<1>(with_alpha ? dense_queries<T, 1, true> : dense_queries<T, 1, false>);
+  return pair_kernel<2>(with_alpha ? dense_queries<T, 2, true> : dense_queries<T, 2, false>);
+}
+
+}  // namespace splash::gpu::entmax::backward

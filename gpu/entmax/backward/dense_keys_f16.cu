@@ -1,7 +1,0 @@
-#include "gpu/entmax/backward/dense_keys.cuh"
-
-namespace splash::gpu::entmax::backward {
-
-template DenseKernel dense_keys_of<__half>(uint32_t head_dim);
-
-}  // namespace splash::gpu::entmax::backward

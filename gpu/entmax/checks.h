@@ -1,0 +1,15 @@
+#pragma once
+// What enqueue_forward checks before it chooses a path, beside what forward.h declares. Compiles without
+// nvcc.
+
+#include "gpu/entmax/forward.h"
+
+namespace splash::gpu::entmax {
+
+// Throws InvalidArgument where spec.mask has parts of which mask has no table.
+void require_mask(const AttentionSpec& spec, const DeviceMask& mask);
+
+// Throws InvalidArgument where spec has a k_keep per head and the arguments have none.
+void require_head_k_keep(const AttentionSpec& spec, const ForwardArguments& arguments);
+
+}  // namespace splash::gpu::entmax

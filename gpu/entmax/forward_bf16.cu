@@ -1,7 +1,0 @@
-#include "gpu/entmax/forward_table.cuh"
-
-namespace splash::gpu::entmax {
-
-template ForwardKernel forward_kernel_of<__nv_bfloat16>(int64_t head_dim, bool long_lists);
-
-}  // namespace splash::gpu::entmax

@@ -1,0 +1,138 @@
+#include "gpu/entmax/hopper/forward.h"
+
+#include <algorithm>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "core/round.h"
+#include "gpu/arch/tensor_map.h"
+#include "gpu/entmax/hopper/dense/dense.h"
+#include "gpu/entmax/hopper/prepare/high_norm.h"
+#include "gpu/entmax/hopper/prepare/prepare.h"
+#include "gpu/entmax/problem.h"
+#include "gpu/entmax/schedule/gather.h"
+#include "gpu/entmax/schedule/launch.h"
+
+namespace splash::gpu::entmax::hopper {
+
+template <class T>
+ForwardKernel forward_kernel_of(int64_t head_dim, bool long_lists);
+extern template ForwardKernel forward_kernel_of<__nv_bfloat16>(int64_t, bool);
+extern template ForwardKernel forward_kernel_of<__half>(int64_t, bool);
+
+ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool long_lists) {
+  return dtype == Dtype::bf16 ? forward_kernel_of<__nv_bfloat16>(head_dim, long_lists)
+                              : forward_kernel_of<__half>(head_dim, long_lists);
+}
+
+HopperWorkspace::HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning) {
+  const AttentionShape& s = spec.shape;
+  const int64_t rows = s.rows(), heads = rows / s.q_len, key_heads = s.batch * s.kv_heads;
+  const auto take = [this](int64_t part) {
+    const int64_t at = bytes;
+    bytes += round_up(part, 256);
+    return at;
+  };
+  bounds = take(rows * int64_t{sizeof(float)});
+  for (int64_t& mask : masks)
+    mask = take(heads * row_mask_words(static_cast<int>(s.q_len)) * int64_t{sizeof(uint32_t)});
+  queries = take(rows * int64_t{sizeof(int)});
+  counts = take(heads * int64_t{sizeof(int)});
+  errors = take(key_heads * ceil_div(s.kv_len, kErrorKeys) * int64_t{sizeof(float)});
+  half_keys = dtype == Dtype::f16 ? -1 : take(key_heads * s.kv_len * s.head_dim * 2);
+  high_norm_per_segment = forward_kernel_of(dtype, s.head_dim, false).keys;
+  segment = high_norm_segment(s.kv_len, high_norm_per_segment, tuning.sampled_keys);
+  if (segment == 0) return;
+  high_norm_count = s.kv_len / segment * high_norm_per_segment;
+  high_norm_keys = take(key_heads * high_norm_count * s.head_dim * 2);
+}
+
+int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& s, int64_t long_blocks) {
+  const int64_t tiles = ceil_div(s.q_len, kernel.queries);
+  return s.batch * s.q_heads * (long_blocks > 0 ? std::min(tiles, long_blocks) : tiles);
+}
+
+UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
+  if (args.unstored_queries != nullptr)
+    return {.rows = {args.unstored_queries, args.unstored_counts}, .tau = args.tau};
+  const HopperWorkspace workspace(spec, dtype, args.tuning);
+  auto* const base = static_cast<const char*>(args.workspace);
+  return {.rows = {reinterpret_cast<const int*>(base + workspace.queries),
+                   reinterpret_cast<const int*>(base + workspace.counts)},
+          .tau = args.tau};
+}
+
+namespace {
+
+// The problem with its parts of the workspace.
+ForwardProblem problem_in(const HopperWorkspace& workspace, const AttentionSpec& spec,
+                          const ForwardArguments& args) {
+  ForwardProblem p = problem_of(spec, args);
+  const auto at = [&](int64_t offset) {
+    return static_cast<void*>(static_cast<char*>(args.workspace) + offset);
+  };
+  p.bounds = static_cast<float*>(at(workspace.bounds));
+  p.overflow_masks = static_cast<uint32_t*>(at(workspace.masks[0]));
+  p.broad_masks = static_cast<uint32_t*>(at(workspace.masks[1]));
+  p.errors = static_cast<float*>(at(workspace.errors));
+  p.half_keys = workspace.half_keys < 0 ? nullptr : at(workspace.half_keys);
+  p.segment = workspace.segment;
+  if (p.segment > 0) {
+    p.high_norm_per_segment = workspace.high_norm_per_segment;
+    p.high_norm_keys = at(workspace.high_norm_keys);
+  }
+  return p;
+}
+
+void launch_screen(ForwardProblem p, const AttentionShape& s, Dtype dtype, int64_t high_norm_count,
+                   bool long_lists, const ForwardArguments& args) {
+  const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, long_lists);
+  const auto map_of = [&](const void* keys, int64_t length) {
+    return arch::encode_tiles({.data = keys,
+                               .dtype = Dtype::f16,
+                               .heads = s.batch * s.kv_heads,
+                               .length = length,
+                               .dim = s.head_dim,
+                               .tile_rows = kernel.keys,
+                               .tile_columns = 64});
+  };
+  CUtensorMap k_map = map_of(p.half_keys != nullptr ? p.half_keys : p.k, s.kv_len);
+  CUtensorMap high_norm_map = p.segment > 0 ? map_of(p.high_norm_keys, high_norm_count) : k_map;
+  void* arguments[] = {&p, &k_map, &high_norm_map};
+  const int64_t blocks = screen_blocks(kernel, s, long_lists ? args.tuning.long_blocks : 0);
+  launch("forward_kernel", kernel.function, dim3(static_cast<unsigned>(blocks)), kernel.threads,
+         kernel.shared_bytes, args.stream, arguments);
+}
+
+}  // namespace
+
+void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
+  const HopperWorkspace workspace(spec, dtype, args.tuning);
+  ForwardProblem p = problem_in(workspace, spec, args);
+  const auto at = [&](int64_t offset) {
+    return reinterpret_cast<int*>(static_cast<char*>(args.workspace) + offset);
+  };
+  int *queries = at(workspace.queries), *counts = at(workspace.counts);
+  const auto screen = [&](bool long_lists) {
+    launch_screen(p, spec.shape, dtype, workspace.high_norm_count, long_lists, args);
+  };
+  const auto gather = [&](const uint32_t* masks, const Support& unstored) {
+    gather_rows(p, masks, queries, counts, args.stream, unstored);
+    p.rows = {queries, counts};
+  };
+  prepare_keys(p, dtype, args.stream);
+  screen(false);
+  gather(p.overflow_masks, {});
+  screen(true);
+  const bool stores_all = args.stored == StoredRows::all;
+  if (!stores_all && args.unstored_queries != nullptr) {
+    queries = args.unstored_queries;
+    counts = args.unstored_counts;
+  }
+  gather(p.broad_masks, stores_all ? Support{} : p.support);
+  if (!stores_all) p.support = {};
+  launch_dense(p, dtype, args.stream);
+}
+
+}  // namespace splash::gpu::entmax::hopper

@@ -1,0 +1,46 @@
+#pragma once
+// Forward on Hopper (sm_90a, bf16 and f16): which kernels run, in which order, and what one leaves in the
+// workspace for the next. Compiles without nvcc. Nothing here knows of the portable path.
+//
+//   prepare/    K                         -> half_keys, errors, high_norm_keys
+//   screen/     Q, V, and these           -> output, tau, support of most rows; overflow_masks, broad_masks,
+//                                            bounds
+//   gather      overflow_masks            -> rows
+//   screen/     rows, bounds, as above    -> as above, with long lists; more bits of broad_masks
+//   gather      broad_masks               -> rows
+//   dense/      rows, bounds, Q, K, V     -> output, tau, support of these rows
+//
+// solve/ is the second half of a screening kernel: from lists of keys to tau, support and output.
+//
+// Exactly one kernel writes each row: the screening kernels write the rows that they do not defer, the dense
+// kernel the others. Each kernel waits for the whole previous kernel (schedule/launch.h) before it reads the
+// workspace.
+
+#include "core/attention_spec.h"
+#include "core/dtype.h"
+#include "gpu/entmax/forward.h"
+#include "gpu/entmax/hopper/screen/forward_kernel.h"
+
+namespace splash::gpu::entmax::hopper {
+
+// Where the parts of the workspace lie: bytes from its start, multiples of 256.
+struct HopperWorkspace {
+  HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning);
+
+  int64_t bytes = 0, bounds, masks[2] = {}, queries, counts, errors;
+  int64_t half_keys;  // -1: k itself
+  int high_norm_per_segment, segment;
+  int64_t high_norm_count = 0, high_norm_keys = 0;  // per key head, where segment is not 0
+};
+
+// Blocks of a screening kernel. long_blocks: per head, of the kernel with long lists, whose blocks take one
+// tile of rows after another; 0: the kernel with short lists, one block per tile.
+int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& shape, int64_t long_blocks);
+
+// As entmax::unstored_rows, on this path.
+UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
+
+// Enqueues the kernels. spec and args have passed what enqueue_forward checks.
+void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
+
+}  // namespace splash::gpu::entmax::hopper

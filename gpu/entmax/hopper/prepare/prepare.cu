@@ -1,0 +1,31 @@
+#include "gpu/entmax/hopper/prepare/prepare.h"
+
+#include "gpu/entmax/hopper/prepare/prepare_kernel.cuh"
+
+namespace splash::gpu::entmax::hopper {
+namespace {
+
+template <class T>
+void prepare(const ForwardProblem& problem, StreamHandle stream) {
+  const dim3 grid(static_cast<unsigned>(ceil_div(problem.kv_len, kErrorKeys)),
+                  static_cast<unsigned>(problem.heads / problem.group));
+  if (problem.head_dim <= 64) {
+    launch("prepare_kernel", prepare_kernel<T, 8>, grid, kPrepareThreads, stream, problem);
+  } else if (problem.head_dim <= 128) {
+    launch("prepare_kernel", prepare_kernel<T, 16>, grid, kPrepareThreads, stream, problem);
+  } else {
+    launch("prepare_kernel", prepare_kernel<T, 32>, grid, kPrepareThreads, stream, problem);
+  }
+}
+
+}  // namespace
+
+void prepare_keys(const ForwardProblem& problem, Dtype dtype, StreamHandle stream) {
+  if (dtype == Dtype::bf16) {
+    prepare<__nv_bfloat16>(problem, stream);
+  } else {
+    prepare<__half>(problem, stream);
+  }
+}
+
+}  // namespace splash::gpu::entmax::hopper

@@ -1,0 +1,19 @@
+#pragma once
+// The screening kernels by element type and head_dim. Compiles without nvcc.
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace splash::gpu::entmax::hopper {
+
+struct ForwardKernel {
+  const void* function = nullptr;  // (ForwardProblem, CUtensorMap of K, CUtensorMap of high_norm_keys)
+  int queries = 0, keys = 0, stages = 0, threads = 0, shared_bytes = 0;  // queries, keys: per tile
+};
+
+// With short lists: computes all rows. With long lists: computes problem.rows, those that overflowed short
+// lists.
+ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool long_lists);
+
+}  // namespace splash::gpu::entmax::hopper

@@ -1,0 +1,246 @@
+#pragma once
+// What a warp does with scores: samples bound the rows' tau, then a comparison per score finds the few keys
+// that may have p > 0. Scores are products of 64 queries and kKeys keys in float16, in a warpgroup's
+// registers (wgmma_f16.cuh); a key is listed where its score exceeds the row's bound less the score's largest
+// error.
+//
+// The cost per score decides: at head_dim 64 the tensor cores need 256 cycles for 64 x 128 scores. So a lane
+// compares two scores per instruction and keeps a bit of each, without a branch. wgmma waits for all four
+// warps of a warpgroup, and a stage of the ring for all warps of the block: where one warp has more to do,
+// all stall.
+
+#include <cuda_fp16.h>
+
+#include "gpu/arch/shared_pointer.cuh"
+#include "gpu/entmax/hopper/screen/compact.cuh"
+#include "gpu/entmax/hopper/screen/tile_schedule.h"
+
+namespace splash::gpu::entmax::hopper {
+
+constexpr uint32_t kNoScores = 0xFC00FC00;  // two of -inf in float16
+
+__device__ __forceinline__ __half2 half2_of(uint32_t bits) {
+  return *reinterpret_cast<const __half2*>(&bits);
+}
+__device__ __forceinline__ uint32_t bits_of(__half2 pair) {
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
+  return bits_of(__hmax2(half2_of(a), half2_of(b)));
+}
+__device__ __forceinline__ uint32_t smaller(uint32_t a, uint32_t b) {
+  return bits_of(__hmin2(half2_of(a), half2_of(b)));
+}
+
+// The threshold of the screen's scores: a key whose exact score exceeds the bound exceeds it. Two copies in
+// float16, rounded from less than the bound, so that rounding does not raise it above.
+__device__ __forceinline__ uint32_t threshold_of(float bound, float margin) {
+  return bits_of(__float2half2_rn(bound - 0x1p-10f * fabsf(bound) - margin));
+}
+
+// The largest of every second word from kFirst on: of a row's even scores, and of its odd ones.
+template <int kFirst, int kCount, int kWords>
+__device__ __forceinline__ uint32_t largest_of(const uint32_t (&acc)[kWords]) {
+  if constexpr (kCount == 1) {
+    return acc[kFirst];
+  } else {
+    return larger(largest_of<kFirst, kCount / 2>(acc), largest_of<kFirst + kCount, kCount / 2>(acc));
+  }
+}
+
+// A lane's largest scores of the sampling pass: per row, four even ones and four odd ones, at most one of
+// each per tile.
+struct Samples {
+  uint32_t largest[2][4] = {{kNoScores, kNoScores, kNoScores, kNoScores},
+                            {kNoScores, kNoScores, kNoScores, kNoScores}};
+
+  template <int kWords>
+  __device__ __forceinline__ void take(const uint32_t (&acc)[kWords]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t rest = half == 0 ? largest_of<0, kWords / 2>(acc) : largest_of<1, kWords / 2>(acc);
+#pragma unroll
+      for (uint32_t& kept : largest[half]) {
+        const uint32_t lesser = smaller(kept, rest);
+        kept = larger(kept, rest);
+        rest = lesser;
+      }
+    }
+  }
+};
+
+template <class T, int kKeys, class Lists>
+class Screen {
+ public:
+  static constexpr int kWords = kKeys / 4;  // a lane's
+
+  __device__ __forceinline__ Screen(Lists& lists, const Head& head) : lists_(lists), head_(head) {
+    clear_column();
+  }
+
+  // Raises the rows' bounds to tau of their samples, which bounds tau of all keys from below.
+  __device__ __forceinline__ void bound_from(const Samples& samples) {
+    const Entmax& entmax = head_.entmax;
+    float scores[2][8], gain[2], bound[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      gain[half] = entmax.gain * lists_.unit[row_of(half)];
+      const float margin = lists_.margin[row_of(half)];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = __half22float2(half2_of(samples.largest[half][i]));
+        scores[half][2 * i] = at_least(pair.x, margin);
+        scores[half][2 * i + 1] = at_least(pair.y, margin);
+      }
+      bound[half] = bound_of_largest(quad_max(fmaxf(scores[half][0], scores[half][1])), gain[half]);
+    }
+    entmax.visit([&](auto kind) {
+#pragma unroll 1
+      for (int step = 0; step < 6; ++step) {
+        float sum[2] = {}, slope[2] = {};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {  // two independent chains hide each other's latency
+            const float u = gain[half] * (scores[half][i] - bound[half]), u_slope = entmax.slope(kind, u);
+            sum[half] = fmaf(fmaxf(u, 0.0f), u_slope, sum[half]);
+            slope[half] += u_slope;
+          }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          bound[half] =
+              newton(entmax.beta * gain[half], bound[half], quad_sum(sum[half]), quad_sum(slope[half]));
+      }
+    });
+    __syncwarp();  // all have read
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      RowBound& row = lists_.bound[row_of(half)];
+      if (threadIdx.x % 4 == 0 && !row.is_deferred()) row.value = fmaxf(row.value, bound[half]);
+    }
+    __syncwarp();
+  }
+
+  // The range in z of the quad's row's 16 largest samples of two tiles; +inf where the row sees none.
+  __device__ __forceinline__ float spread(const Samples& samples, int half) const {
+    float largest = -INFINITY, least = INFINITY;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 pair = __half22float2(half2_of(samples.largest[half][i]));
+      largest = fmaxf(largest, fmaxf(pair.x, pair.y));
+      least =
+          fminf(least, fminf(pair.x > -INFINITY ? pair.x : INFINITY, pair.y > -INFINITY ? pair.y : INFINITY));
+    }
+    largest = quad_max(largest);
+    least = -quad_max(-least);
+    return largest >= least ? head_.entmax.gain * lists_.unit[row_of(half)] * (largest - least) : INFINITY;
+  }
+
+  // How many of the 32 samples of the quad's row lie above its bound.
+  __device__ __forceinline__ int above_bound(const Samples& samples, int half) const {
+    const int row = row_of(half);
+    int above = 0;
+#pragma unroll
+    for (const uint32_t pair : samples.largest[half]) {
+      const float2 scores = __half22float2(half2_of(pair));
+      above += scores.x > lists_.bound[row].value ? 1 : 0;
+      above += scores.y > lists_.bound[row].value ? 1 : 0;
+    }
+    return quad_sum(above);
+  }
+
+  // From the bounds as they are. Called before compare, and after bounds rose.
+  __device__ __forceinline__ void set_thresholds() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      threshold_[half] = threshold_of(lists_.bound[row_of(half)].value, lists_.margin[row_of(half)]);
+  }
+
+  // Lists the keys of a tile whose scores exceed their row's threshold. masked: some rows do not see all of
+  // the tile.
+  __device__ __forceinline__ void compare(const uint32_t (&acc)[kWords], int first_key, bool masked,
+                                          int lane) {
+#pragma unroll
+    for (int from = 0; from < kWords; from += kTileKeys / 4) {
+      uint32_t above = 0;
+#pragma unroll
+      for (int word = 0; word < kTileKeys / 4; ++word) {
+        const uint32_t bits = __hgt2_mask(half2_of(acc[from + word]), half2_of(threshold_[word % 2]));
+        above |= bits & 0x00010001u << (word / 2 + 8 * (word % 2));
+      }
+      const int first = first_key + 4 * from;
+      if (masked) {
+        const int before = first + 2 * (lane % 4);
+        const int visible[2] = {lists_.end[lane / 4] - before, lists_.end[lane / 4 + 8] - before};
+        above &= lowest(visible[0]) | lowest(visible[1]) << 8 | lowest(visible[0] - 1) << 16 |
+                 lowest(visible[1] - 1) << 24;
+      }
+      if (above != 0) {
+        arch::store_shared(next_, above, static_cast<uint32_t>(first));
+        next_ -= kPairBytes;
+      }
+    }
+  }
+
+  // Whether the next iteration's tiles might not fit some lane's column.
+  __device__ __forceinline__ bool nearly_full() const {
+    return __any_sync(kWarp, next_ < least_);
+  }
+
+  __device__ __forceinline__ void compact(const ForwardProblem& p, int head_index) {
+    save_columns();
+    compact_lists<T, 2 * kNextTiles + 2>(p, head_index, head_, lists_);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    next_ = address_of(Lists::kSlots / 2 - 1);
+    least_ = address_of((lists_.keys[lane] + 1) / 2 + kNextTiles - 1);
+    set_thresholds();
+  }
+
+  // Writes how full the columns are, for code that works on the lists.
+  __device__ __forceinline__ void save_columns() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    lists_.tiles[lane] = static_cast<int>(next_ - address_of(0)) / kPairBytes + 1;
+    __syncwarp();
+  }
+
+  // Defers all rows to the dense path.
+  __device__ __forceinline__ void defer_all() {
+    __syncwarp();  // all have read
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane < kWarpRows) defer_row(lists_, head_, lane, RowState::broad);
+    __syncwarp();
+    clear_column();
+    set_thresholds();
+  }
+
+  __device__ __forceinline__ bool all_deferred() const {
+    return __all_sync(
+        kWarp, RowBound{fminf(lists_.bound[row_of(0)].value, lists_.bound[row_of(1)].value)}.is_deferred());
+  }
+
+ private:
+  static constexpr int kPairBytes = 256;  // of all 32 lanes
+  static constexpr int kNextTiles =
+      kTilesPerIteration * kKeys / kTileKeys;  // before nearly_full is asked again
+
+  // The bits of the keys 0, 8, 16, ... below `end`.
+  static __device__ __forceinline__ uint32_t lowest(int end) {
+    return (1u << min(max((end + 7) / 8, 0), 8)) - 1;
+  }
+  __device__ __forceinline__ uint32_t address_of(int pair) const {
+    return arch::shared_address(lists_.columns[pair][threadIdx.x % 32]);
+  }
+  __device__ __forceinline__ void clear_column() {
+    lists_.keys[threadIdx.x % 32] = 0;
+    next_ = address_of(Lists::kSlots / 2 - 1);
+    least_ = address_of(kNextTiles - 1);
+  }
+
+  Lists& lists_;
+  const Head& head_;
+  uint32_t threshold_[2] = {};
+  uint32_t next_, least_;  // the next tile's address in shared memory, and the least that still fits
+};
+
+}  // namespace splash::gpu::entmax::hopper

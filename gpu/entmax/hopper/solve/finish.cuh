@@ -1,0 +1,192 @@
+#pragma once
+// After the last tile, warp by warp. In: the warp's lists (screen/warp_lists.cuh) and bounds. Out: tau,
+// support and output of the rows that are not deferred. The steps of finish_rows:
+//
+//   join_columns     The columns become lists, row after row, where key tiles were (joined_lists.cuh).
+//   score_exactly    Exact scores of their entries, where the columns were (list_products.cuh).
+//   solve_rows       tau by Newton's steps from the screen's bound.
+//   (drop)           Entries with p = 0 go, scores become probabilities, the support is stored.
+//   gather_values    output = sum of p v (list_products.cuh).
+//
+// A warp works on its own lists alone: __syncwarp divides the steps, never a barrier of the block.
+
+#include "gpu/entmax/hopper/solve/list_products.cuh"
+#include "gpu/entmax/math/vectors.cuh"
+#include "gpu/entmax/support/allocate.cuh"
+
+namespace splash::gpu::entmax::hopper {
+
+// A probability as the sum of two 16-bit floats, the larger one in the low half: nearly as precise as
+// float32.
+template <class T>
+__device__ __forceinline__ uint32_t split(float p) {
+  const float rest = p - unpacked<T>(arch::pack_pair<T>(p, 0)).x;
+  return arch::pack_pair<T>(p, rest);
+}
+
+// A row's tau, relative to its largest score, in units of <q, k>: that keeps Newton's first step short and
+// well rounded, and sum p = 1 however large scores are.
+struct Solution {
+  float largest, bound, inverse;  // bound: tau less largest; inverse: of the sum of the weights
+  __device__ __forceinline__ bool has(float score) const { return score - largest > bound; }
+  __device__ __forceinline__ float excess(float score, float gain) const {
+    return gain * (score - largest - bound);
+  }
+};
+
+// Solves the calling quad's two rows, whose lists have `length` entries from `start` on. lower: bounds of tau
+// from below, in units of <q, k>. entries: how many of each list have p > 0.
+template <class Lists>
+__device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& entmax, const int (&start)[2],
+                                           const int (&length)[2], const float (&lower)[2],
+                                           Solution (&solution)[2], int (&entries)[2]) {
+  constexpr int kHeld = 12;  // entries of a row in each lane's registers
+  const int lane = static_cast<int>(threadIdx.x) % 4;
+  float held[2][kHeld], largest[2], bound[2], sum[2];
+  const auto score_of = [&](int half, int i) {
+    return 4 * i + lane < length[half] ? lists.scores[start[half] + 4 * i + lane] : -INFINITY;
+  };
+  const int most = (max(length[0], length[1]) + 3) / 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    largest[half] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      held[half][i] = score_of(half, i);
+      largest[half] = fmaxf(largest[half], held[half][i]);
+    }
+    for (int i = kHeld; i < most; ++i) largest[half] = fmaxf(largest[half], score_of(half, i));
+    largest[half] = quad_max(largest[half]);
+    if (length[half] == 0) largest[half] = 0;
+#pragma unroll
+    for (float& score : held[half]) score -= largest[half];
+    bound[half] = fmaxf(lower[half] - largest[half], bound_of_largest(0, entmax.gain));
+  }
+  entmax.visit([&](auto kind) {
+#pragma unroll 1
+    for (int step = 0; step < 40; ++step) {
+      float slope[2] = {};
+      const auto add = [&](int half, float score) {
+        const float u = entmax.gain * (score - bound[half]), u_slope = entmax.slope(kind, u);
+        sum[half] = fmaf(fmaxf(u, 0.0f), u_slope, sum[half]);
+        slope[half] += u_slope;
+      };
+      sum[0] = sum[1] = 0;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        add(0, held[0][i]);
+        add(1, held[1][i]);
+      }
+      for (int i = kHeld; i < most; ++i) {
+        add(0, score_of(0, i) - largest[0]);
+        add(1, score_of(1, i) - largest[1]);
+      }
+      bool moved = false;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float before = bound[half];
+        sum[half] = quad_sum(sum[half]);
+        bound[half] = newton(entmax.beta * entmax.gain, before, sum[half], quad_sum(slope[half]));
+        moved |= bound[half] > before + 1e-7f * fabsf(before);
+      }
+      if (!__any_sync(kWarp, moved)) break;
+    }
+  });
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    solution[half] = {largest[half], bound[half], 1 / sum[half]};
+    entries[half] = 0;
+#pragma unroll
+    for (const float score : held[half]) entries[half] += score > bound[half] ? 1 : 0;
+    for (int i = kHeld; i < most; ++i) entries[half] += solution[half].has(score_of(half, i)) ? 1 : 0;
+    entries[half] = quad_sum(entries[half]);
+  }
+}
+
+// Finishes the warp's rows; nothing is written of deferred ones. listed: memory for the joined lists. Not
+// inlined: inlined, values that the screen's loop has no registers for would be spilled around it and read
+// back from L2 here.
+template <class T, int kPanels, class Lists>
+__device__ __noinline__ void finish_rows(const ForwardProblem& p, int head_index, const Head& head,
+                                         Lists& lists, int (&listed)[Lists::kMost]) {
+  const Entmax& entmax = head.entmax;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  EntryRange ranges[2];
+  int start[2], length[2], entries[2];
+  if (!join_columns(lists, listed, ranges, start, length)) {
+    if (lane < kWarpRows) defer_row(lists, head, lane, RowState::overflowed);
+    __syncwarp();
+    return;
+  }
+  score_exactly<T, kPanels>(p, head_index, lists, listed, ranges);
+
+  Solution solution[2];
+  const float lower[2] = {lists.unit[row_of(0)] * lists.bound[row_of(0)].value,
+                          lists.unit[row_of(1)] * lists.bound[row_of(1)].value};
+  solve_rows(lists, entmax, start, length, lower, solution, entries);
+  if (lane % 4 < 2) {  // the quad's first lane for its first row, the second for the other
+    const int row = row_of(lane % 4), query = lists.query[row];
+    const Solution solved = lane % 4 == 0 ? solution[0] : solution[1];
+    lists.solution[row] = {solved.largest, solved.bound, solved.inverse, 0};
+    if (p.tau != nullptr && query >= 0 && !lists.bound[row].is_deferred())
+      p.tau[int64_t{head_index} * p.q_len + query] =
+          lists.end[row] == 0 ? INFINITY : entmax.gain * (solved.largest + solved.bound);
+  }
+  int64_t stored = -1;  // where the warp's support starts
+  if (p.support.columns != nullptr) {
+    // Lane r < 16 allocates for row r.
+    const int first_rows = __shfl_sync(kWarp, entries[0], lane % 8 * 4);
+    const int second_rows = __shfl_sync(kWarp, entries[1], lane % 8 * 4);
+    const int count = lane < 8 ? first_rows : lane < kWarpRows ? second_rows : 0;
+    const int64_t offset = allocate_support(p.support, count);
+    stored = __shfl_sync(kWarp, offset, 0);
+    if (lane < kWarpRows && lists.query[lane] >= 0 && !lists.bound[lane].is_deferred()) {
+      const int64_t row = int64_t{head_index} * p.q_len + lists.query[lane];
+      p.support.offsets[row] = offset;
+      p.support.counts[row] = count;
+    }
+  }
+  __syncwarp();
+
+  // Entries with p = 0 are dropped, scores become probabilities.
+  auto& probabilities = reinterpret_cast<uint32_t(&)[Lists::kMost]>(lists.scores);
+#pragma unroll 1
+  for (int half = 0; half < 2; ++half) {
+    const EntryRange all = half == 0 ? ranges[0] : ranges[1];
+    EntryRange kept;
+    kept.end = kept.first = half == 0 ? 0 : full_batches(ranges[0].end);
+#pragma unroll 1
+    for (int entry = all.first + lane; entry - lane < all.end; entry += 32) {
+      const int one = listed[entry];
+      const float score = lists.scores[entry];
+      const float4 row = lists.solution[row_of_entry(one) + 8 * half];
+      const Solution solved{row.x, row.y, row.z};
+      const bool keeps = entry < all.end && solved.has(score);
+      const unsigned keepers = __ballot_sync(kWarp, keeps);
+      const int to = kept.end + __popc(keepers & ((1u << lane) - 1));
+      const float excess = solved.excess(score, entmax.gain);
+      __syncwarp();  // all have read
+      if (keeps) {
+        listed[to] = one;
+        probabilities[to] = split<T>(solved.inverse * entmax.weight(excess));
+        if (stored >= 0) {
+          p.support.columns[stored + to - kept.first] = static_cast<int>(key_of_entry(one));
+          p.support.excess[stored + to - kept.first] = excess;
+        }
+      }
+      kept.end += __popc(keepers);
+      __syncwarp();
+    }
+    if (stored >= 0) stored += kept.end - kept.first;
+    const int behind = kept.end + lane;
+    if (behind < full_batches(kept.end)) {
+      listed[behind] = listed[kept.first];
+      probabilities[behind] = 0;
+    }
+    (half == 0 ? ranges[0] : ranges[1]) = kept;
+    __syncwarp();
+  }
+  gather_values<T, kPanels>(p, head_index, lists, listed, ranges);
+}
+
+}  // namespace splash::gpu::entmax::hopper

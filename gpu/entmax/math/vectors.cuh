@@ -1,0 +1,59 @@
+#pragma once
+// Loads, stores and arithmetic of eight 16-bit elements at once.
+
+#include <type_traits>
+
+#include <cuda_fp16.h>
+
+#include "gpu/arch/mma.cuh"
+
+namespace splash::gpu::entmax {
+
+template <class T>
+__device__ __forceinline__ uint4 load8(const T* from) {
+  return *reinterpret_cast<const uint4*>(from);
+}
+template <class T>
+__device__ __forceinline__ void store8(T* to, const uint4& packed) {
+  *reinterpret_cast<uint4*>(to) = packed;
+}
+
+template <class T>
+__device__ __forceinline__ float2 unpacked(uint32_t pair) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+  } else {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void add_scaled(float (&sums)[8], float factor, const uint4& packed) {
+  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = unpacked<T>(words[i]);
+    sums[2 * i] = fmaf(factor, pair.x, sums[2 * i]);
+    sums[2 * i + 1] = fmaf(factor, pair.y, sums[2 * i + 1]);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ float dot8(const uint4& a, const uint4& b) {
+  const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 u = unpacked<T>(x[i]), v = unpacked<T>(y[i]);
+    sum = fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
+  }
+  return sum;
+}
+
+template <class T>
+__device__ __forceinline__ uint4 rounded(const float (&x)[8]) {
+  return {arch::pack_pair<T>(x[0], x[1]), arch::pack_pair<T>(x[2], x[3]), arch::pack_pair<T>(x[4], x[5]),
+          arch::pack_pair<T>(x[6], x[7])};
+}
+
+}  // namespace splash::gpu::entmax

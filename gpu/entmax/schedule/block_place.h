@@ -1,0 +1,31 @@
+#pragma once
+// Which rows a block of a kernel over rows takes. Compiles without nvcc.
+
+#include <cstdint>
+
+#include "gpu/entmax/math/host_device.h"
+
+namespace splash::gpu::entmax {
+
+// How many heads' blocks run together: as many as keep their keys and values in L2 together.
+SPLASH_HOST_DEVICE constexpr int heads_together(int64_t elements_of_keys) {
+  return elements_of_keys <= 1 << 17   ? 16
+         : elements_of_keys <= 1 << 18 ? 8
+         : elements_of_keys <= 1 << 20 ? 4
+                                       : 2;
+}
+
+// The block's head and tile of queries. Blocks take `together` heads at a time, and the last tile of each
+// first: under a causal mask it sees the most keys.
+struct BlockPlace {
+  int head, tile;
+
+  SPLASH_HOST_DEVICE BlockPlace(int block, int tiles, int heads, int together) {
+    const int first = block / (together * tiles) * together, rest = block - first * tiles;
+    const int now = heads - first < together ? heads - first : together;
+    head = first + rest % now;
+    tile = tiles - 1 - rest / now;
+  }
+};
+
+}  // namespace splash::gpu::entmax

@@ -1,0 +1,41 @@
+#pragma once
+// How kernels follow one another: launches (here, launch.cuh), which rows a block takes (block_place.h), and
+// the rows that one kernel defers as lists for the next (gather.h). Compiles without nvcc.
+//
+// On sm_90, blocks of a kernel start while the last blocks of the previous kernel still run (programmatic
+// dependent launch). The invariant: every kernel so launched first waits for the whole previous kernel,
+// before it reads or writes any memory (wait_for_kernels_before, launch.cuh). A kernel that did not wait
+// could end before its predecessors, and its successors would read memory that these have not written yet.
+
+#include <string>
+
+#include "gpu/cuda_check.h"
+#include "gpu/engine/memory.h"
+
+namespace splash::gpu::entmax {
+
+inline int multiprocessors() {
+  return device_attribute(cudaDevAttrMultiProcessorCount);
+}
+
+// Launches a kernel by its address, with the addresses of its arguments. waits: whether the kernel begins
+// with wait_for_kernels_before, compiled for sm_90.
+inline void launch(const std::string& name, const void* kernel, dim3 blocks, int threads, int shared_bytes,
+                   StreamHandle stream, void** arguments, bool waits = true) {
+  if (shared_bytes > 0)
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+               "ask for shared memory");
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = waits && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
+  check_cuda(cudaLaunchKernelExC(&config, kernel, arguments), "launch " + name);
+}
+
+}  // namespace splash::gpu::entmax

@@ -1,0 +1,74 @@
+#pragma once
+// The store: one buffer in device memory in which forward leaves what backward needs. It tells of itself: a
+// header names the problem, and the buffer's size says how many entries of the support it holds. So whoever
+// has the buffer can read it, whatever else changed since forward wrote it. Compiles without nvcc.
+//
+//   header | alphas | tau | counts | offsets | unstored counts | unstored queries | columns | excess
+//
+// alphas: those that the kernels took (take_alphas). tau, counts, offsets, columns, excess: support.h.
+// unstored: the rows that backward computes as dense products; none where forward stored every row.
+
+#include <array>
+#include <cstdint>
+
+#include "core/attention_spec.h"
+#include "core/dtype.h"
+#include "gpu/engine/memory.h"
+#include "gpu/entmax/arguments/alphas.h"
+#include "gpu/entmax/support/support.h"
+
+namespace splash::gpu::entmax {
+
+// A store of `capacity` entries has kBytes + kBytesARow * rows + kBytesAHead * heads + kBytesAnEntry *
+// capacity bytes, where heads = batch * q_heads and rows = heads * q_len. That is linear, so that a compiler
+// which traces a program with symbols for its extents can compute it, too.
+struct StoreSize {
+  static constexpr int64_t kPart = 256;  // each part begins at a multiple of it
+  static constexpr int64_t kBytes = 9 * kPart;
+  static constexpr int64_t kBytesARow = 20;
+  static constexpr int64_t kBytesAHead = 8;
+  static constexpr int64_t kBytesAnEntry = 8;
+};
+
+int64_t store_bytes(const AttentionShape& shape, int64_t capacity);
+
+struct StoreHeader {
+  uint64_t problem = 0;  // store_key of what forward computed
+  int64_t capacity = 0;
+  unsigned long long used =
+      0;  // entries that forward wanted to store; more than capacity: some rows are not stored
+};
+
+// Tells problems apart: shape, dtype, scale, mask, selection and the number of alphas.
+uint64_t store_key(const AttentionSpec& spec, Dtype dtype);
+
+// The parts of a store of so many bytes at an address, 256-byte aligned. Throws InvalidArgument where the
+// bytes do not even hold a store without entries.
+struct Store {
+  Store(const AttentionShape& shape, void* buffer, int64_t bytes);
+
+  int64_t heads = 0, rows = 0;
+  StoreHeader* header = nullptr;
+  float* alphas = nullptr;          // [heads]
+  float* tau = nullptr;             // [rows]
+  Support support{};                // its capacity is what the bytes allow
+  int* unstored_counts = nullptr;   // [heads]
+  int* unstored_queries = nullptr;  // [rows]
+
+  UnstoredRows unstored() const { return {.rows = {unstored_queries, unstored_counts}, .tau = tau}; }
+};
+
+// Enqueues what comes before forward: the header, and that no row is unstored.
+void begin_store(const Store& store, uint64_t key, StreamHandle stream);
+
+// Reads the header; waits for forward. Throws InvalidArgument where forward of that problem did not leave it.
+StoreHeader read_store(const Store& store, uint64_t key, StreamHandle stream);
+
+// For a graph's capture, in which nobody can wait and look. Before backward: a store that forward of that
+// problem did not leave becomes one without entries whose `used` is too large.
+void admit_store(const Store& store, uint64_t key, StreamHandle stream);
+// After backward: NaN, in any dtype, for results of a store that does not hold all that backward needs.
+void refuse_store(const Store& store, int64_t batch, const std::array<HeadResult, 4>& results,
+                  StreamHandle stream);
+
+}  // namespace splash::gpu::entmax
