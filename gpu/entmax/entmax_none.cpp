@@ -2,7 +2,7 @@
 
 #include "gpu/entmax/attention.h"
 #include "gpu/entmax/forward.h"
-#include "gpu/entmax/rows.h"
+#include "gpu/entmax/rows/rows.h"
 #include "gpu/no_device.h"
 
 namespace splash::gpu::entmax {
