@@ -1,6 +1,6 @@
 """What the figures of the documents are.
 
-    python -m splash_laboratory.documents.figures docs/figures.py README.md docs/questions/*.md
+    python -m splash_laboratory.documents.figures docs/figures.py README.md docs/*.md docs/questions/*.md
 
 Of each passage, in the order of its numerals, a number read from data/reports, or the reason why it is none of theirs.
 """
@@ -132,6 +132,28 @@ def flagship() -> list[float | str]:
         *(single, flash, ada, flash / single, ada / single),
         *(rows("rows", "entmax-rows"), rows("n", "entmax-rows")),
         *(row_ours, row_ada, bisection, row_ada / row_ours, bisection / row_ours),
+    ]
+
+
+def how_the_flagship_works() -> list[float | str]:
+    """The arithmetic of one case: what the record counts, at the rates that it measured."""
+    report, ours = "flagship-h200", "entmax/0-one-pass"
+    case = {"q_len": 16384, "head_dim": 64, "mask": "causal", "query_variance": 6.0}
+    held = RECORDS.report(report).ceilings
+    rates = dict(zip(held["name"].values, held["measured"].values, strict=True))
+
+    def of(column: str, implementation: str = ours) -> float:
+        return RECORDS.one(report, "entmax-forward", column, implementation=implementation, **case)
+
+    def bytes_of(level: str, unit: float) -> list[float]:
+        counted = of(f"{level}_bytes_counted")
+        return [counted / unit, 1e3 * counted / rates[f"{level} read"]]
+
+    return [
+        *(of(column) for column in ("alpha", "q_heads", "q_len", "head_dim", "query_variance", "support_mean")),
+        *(of("dense_equivalent_flops") / 1e9, of("executed_flops") / 1e9, 1e3 * of("floor_time")),
+        *(*bytes_of("l2", 1e9), *bytes_of("dram", 1e6)),
+        *(1e3 * of("time_median"), 1e3 * of("time_median", "torch-cudnn"), 100 * of("roof_share")),
     ]
 
 
@@ -414,7 +436,7 @@ def power() -> list[float | str]:
 
 def figures() -> dict[str, list[float | str]]:
     passages = (
-        *(cpu_speed, ladders, flagship, language_model, real_heads, cpu_speed_and_memory),
+        *(cpu_speed, ladders, flagship, how_the_flagship_works, language_model, real_heads, cpu_speed_and_memory),
         *(k_keep, decoder_k_keep, iterations, sink, ceilings),
         *(captured_sparsity, workloads, power, what_it_takes),
     )

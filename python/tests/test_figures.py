@@ -10,7 +10,7 @@ from splash_laboratory.documents import figures
 from splash_laboratory.documents.figures import FigureError, fill, loose, main, written
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs" / "questions").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "questions").glob("*.md"))]
 PAGE = "Loose 5.\n\n<!-- figures speed -->\n{}\n<!-- end of figures -->\n"
 
 
