@@ -251,10 +251,7 @@ const Variant kVariant{
     .finding =
         "1.6x at B 2. At 16k 0.98 to 1.14x cuDNN at d 64 and 128: the power limit lowers the clock of both, "
         "and ratios move by up to 10 % between runs.",
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 90},
+    .limits = limits_of({.compute_capability = 90}),
     .plan = plan,
     .launch = launch_with_maps,
     .trace = trace};

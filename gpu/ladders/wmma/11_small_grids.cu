@@ -227,10 +227,7 @@ const Variant kVariant{
     .finding =
         "1.53x over rung 10 at B 2, by graph replay 6.6 us against cuDNN's 9.5, where 5 were predicted; "
         "larger grids run rung 10 itself.",
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 90},
+    .limits = limits_of({.compute_capability = 90}),
     .plan = plan,
     .launch = launch,
     .trace = trace};

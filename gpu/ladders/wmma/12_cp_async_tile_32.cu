@@ -29,10 +29,7 @@ const Variant kVariant{
         "1.14x over rung 6 at S 512, 0.99x where the chip is full (an H100), where presumably other blocks "
         "compute while one loads.",
     .predicted = {.over = "6-fewer-barriers", .low = 1.2, .high = 1.2, .claim = "S2.5a"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace_async};

@@ -29,10 +29,7 @@ const Variant kVariant{
         "1.16x over rung 6 at S 512, 1.02x where the chip is full (an H100): one buffer gains as much as "
         "two.",
     .predicted = {.over = "6-fewer-barriers"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace_async};

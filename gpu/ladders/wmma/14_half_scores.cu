@@ -88,10 +88,7 @@ const Variant kVariant{
         "0.98x of rung 6 at S 512, 1.00x where the chip is full (an H100), with 30 times the error: it does "
         "not wait for the scores' width.",
     .predicted = {.over = "6-fewer-barriers"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .tolerance = {.half_scores = true},
     .plan = plan,
     .launch = launch_tiles,

@@ -33,10 +33,7 @@ const Variant kVariant{
         "0.63x of V2 at S 512, where half of the blocks leave more multiprocessors idle; 1.15x where the "
         "chip is full (an H100).",
     .predicted = {.over = "2-wmma", .low = 1.5, .high = 2.0, .claim = "S2.4a"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace_tiles};

@@ -29,10 +29,7 @@ const Variant kVariant{
         "1.08x over rung 7 at S 512, 1.06x where the chip is full (an H100), presumably because two blocks a "
         "warp share an operand.",
     .predicted = {.over = "7-tile-64"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace_tiles};

@@ -85,10 +85,7 @@ const Variant kVariant{
     .finding =
         "95.9 us at B 2, H 8, S 512, d 64 (11 TFLOP/s): every multiply-add waits for two 16-bit loads from "
         "shared memory and two conversions.",
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 75},
+    .limits = limits_of({.compute_capability = 75}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace_tiles};

@@ -30,10 +30,7 @@ const Variant kVariant{.ladder = "wmma",
                            "1.53x over V1 at B 2 (2.09x at B 1; the document had 1.58x): the products became "
                            "cheap, but each fragment's load meets an 8-way bank conflict.",
                        .predicted = {.over = "1-scalar", .low = 1.58, .high = 1.58, .claim = "S2.0a"},
-                       .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-                                  .head_dim_min = 32,
-                                  .causal = true,
-                                  .compute_capability = 80},
+                       .limits = limits_of({.compute_capability = 80}),
                        .plan = plan,
                        .launch = launch_tiles,
                        .trace = trace_tiles};

@@ -26,10 +26,7 @@ const Variant kVariant{
     .finding =
         "1.99x at B 2, 2.2x on a grid that fills the chip (B 4, H 16, S 4096): the largest step of the WMMA "
         "rungs, and not in the document.",
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace_tiles};

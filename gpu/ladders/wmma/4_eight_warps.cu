@@ -24,10 +24,7 @@ const Variant kVariant{.ladder = "wmma",
                            "1.09x at B 2 and 1.03x at B 1, but nothing at B 4, H 16, S 4096: it pays where "
                            "the grid leaves multiprocessors short of warps.",
                        .predicted = {.over = "3-padded-rows", .low = 1.05, .high = 1.10, .claim = "S2.2"},
-                       .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-                                  .head_dim_min = 32,
-                                  .causal = true,
-                                  .compute_capability = 80},
+                       .limits = limits_of({.compute_capability = 80}),
                        .plan = plan,
                        .launch = launch_tiles,
                        .trace = trace_tiles};

@@ -68,10 +68,7 @@ const Variant kVariant{
     .idea = "probabilities are rounded as they are written: no pass that converts",
     .finding = "1.06x at B 2 and 1.04x at B 1, under the 10 % expected; 1.06x at B 4, H 16, S 4096.",
     .predicted = {.over = "4-eight-warps", .low = 1.05, .high = 1.10, .claim = "S2.1"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace_tiles};

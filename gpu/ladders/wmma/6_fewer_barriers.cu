@@ -25,10 +25,7 @@ const Variant kVariant{
     .idea = "four barriers a tile: the softmax of a row stays within its warp and in registers",
     .finding = "1.06x at B 2 and at B 1, as the document expects; 1.10x at B 4, H 16, S 4096.",
     .predicted = {.over = "5-inline-conversion", .low = 1.05, .high = 1.05, .claim = "S2.3"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace_tiles};

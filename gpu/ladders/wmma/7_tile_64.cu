@@ -27,10 +27,7 @@ const Variant kVariant{
         "0.95x at B 2 and 0.66x at B 1, where half as many blocks leave multiprocessors idle; 1.01x at B 4, "
         "H 16, S 4096. Over V1 3.5x at B 2, 2.6x at B 1.",
     .predicted = {.over = "6-fewer-barriers", .low = 1.5, .high = 2.0, .claim = "S2.4a"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace_tiles};

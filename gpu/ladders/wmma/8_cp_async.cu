@@ -27,10 +27,7 @@ const Variant kVariant{
         "1.04x to 1.06x, where the document expects 1.2x: a tile's loads are all under way before the first "
         "is used, and little waiting is left to hide (1.2x where they went one after the other).",
     .predicted = {.over = "7-tile-64", .low = 1.2, .high = 1.2, .claim = "S2.5a"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace_async};

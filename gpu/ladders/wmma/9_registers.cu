@@ -227,10 +227,7 @@ const Variant kVariant{
     .finding =
         "1.6x at B 2, 4.8x at B 4, H 16, S 4096, and 260 TFLOP/s at 16k, d 64, full, where 300 were "
         "predicted and PyTorch's flash backend reaches 302.",
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_min = 32,
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan,
     .launch = launch_tiles,
     .trace = trace};

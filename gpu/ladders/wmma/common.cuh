@@ -21,6 +21,17 @@ inline constexpr int kWarp = 32;
 inline constexpr double kLog2e = 1.4426950408889634;
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+// Limits of a rung: all take 16-bit types, head_dims from 32 on, and causal masks.
+struct RungLimits {
+  int compute_capability = 80;
+};
+inline Limits limits_of(const RungLimits& rung) {
+  return {.dtypes = {Dtype::f16, Dtype::bf16},
+          .head_dim_min = 32,
+          .causal = true,
+          .compute_capability = rung.compute_capability};
+}
+
 struct Problem {
   const void *q, *k, *v;
   void* out;
