@@ -1,5 +1,5 @@
 #pragma once
-// The copy engine (sm_90): one thread moves a run of bytes or a tile of a tensor. Loads complete on an
+// TMA (sm_90): one thread moves a run of bytes or a tile of a tensor. Loads complete on an
 // mbarrier that was told to expect their bytes (a tile counts in full, rows out of bounds included: they
 // arrive as zeros).
 
@@ -81,7 +81,7 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Between ordinary writes to shared memory and the copy engine's or wgmma's reads of it: by each writing
+// Between ordinary writes to shared memory and TMA's or wgmma's reads of it: by each writing
 // thread, before the barrier.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -1,5 +1,5 @@
 #pragma once
-// What the copy engine tells L2 of the data that it moves (sm_90).
+// What TMA tells L2 of the data that it moves (sm_90).
 
 #include <cuda.h>
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ void mbarrier_inval(uint64_t* barrier) {
   asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// After the inits, by the thread that did them and before the block's barrier: the copy engine must see them.
+// After the inits, by the thread that did them and before the block's barrier: TMA must see them.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The copy engine and its barriers across the blocks of a cluster (sm_90): one read of L2 fills the same
+// TMA and its barriers across the blocks of a cluster (sm_90): one read of L2 fills the same
 // place in several blocks.
 //
 //   // both blocks, each for its half of what both need; `full` expects the bytes of both halves

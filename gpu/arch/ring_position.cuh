@@ -5,7 +5,7 @@
 
 namespace splash::gpu::arch {
 
-// A place in a ring of kStages tiles, each with its barriers, and the parity of its turn. Producers and
+// A place in a ring of kStages tiles, each with its barriers, and the parity of its phase. Producers and
 // consumers count alike.
 template <int kStages>
 struct RingPosition {

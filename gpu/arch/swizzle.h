@@ -1,5 +1,5 @@
 #pragma once
-// How the copy engine and wgmma permute a tile of shared memory so that columns meet no bank conflicts. The
+// How TMA and wgmma permute a tile of shared memory so that columns meet no bank conflicts. The
 // tile's rows are as long as the swizzle is wide and the tile starts at a multiple of 1024 bytes. Compiles
 // without nvcc.
 

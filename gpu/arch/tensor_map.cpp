@@ -76,7 +76,7 @@ CUtensorMap encode_tiles(const TensorTiles& tiles) {
   if (result != CUDA_SUCCESS) {
     throw DeviceError("could not describe a tensor of " + std::to_string(tiles.heads) + " x " +
                       std::to_string(tiles.length) + " x " + std::to_string(tiles.dim) +
-                      " to the copy engine: driver error " + std::to_string(static_cast<int>(result)));
+                      " to TMA: driver error " + std::to_string(static_cast<int>(result)));
   }
   return map;
 }

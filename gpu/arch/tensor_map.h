@@ -1,5 +1,5 @@
 #pragma once
-// Descriptions of tensors for the copy engine, made on the host and passed by value as a kernel parameter
+// Descriptions of tensors for TMA, made on the host and passed by value as a kernel parameter
 // (`const __grid_constant__ CUtensorMap map`). Needs the CUDA headers, but not nvcc, and does not link
 // libcuda.
 //
@@ -29,7 +29,7 @@ struct TensorTiles {
   bool round_to_tf32 = false;  // float32 arrives rounded to nearest tf32
 };
 
-// Throws InvalidArgument where a limit above is broken, DeviceError where the driver has no copy engine to
+// Throws InvalidArgument where a limit above is broken, DeviceError where the driver has no TMA to
 // describe.
 CUtensorMap encode_tiles(const TensorTiles& tiles);
 

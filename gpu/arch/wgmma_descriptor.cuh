@@ -1,5 +1,5 @@
 #pragma once
-// Where wgmma finds an operand in shared memory (sm_90a). Tiles are swizzled as the copy engine writes them
+// Where wgmma finds an operand in shared memory (sm_90a). Tiles are swizzled as TMA writes them
 // and start at multiples of 1024 bytes; rows are as long as the swizzle is wide (128 bytes: 64 elements of 16
 // bits). Wider matrices lie as panels of such columns behind one another.
 

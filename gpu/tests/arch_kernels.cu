@@ -54,7 +54,7 @@ struct Operand {
     return values;
   }
   CUtensorMap map(const DeviceBuffer& device, Swizzle swizzle, bool round_to_tf32) const {
-    // The copy engine moves bytes: one-byte elements travel in pairs.
+    // TMA moves bytes: one-byte elements travel in pairs.
     constexpr int kPerUnit = sizeof(Element) == 1 ? 2 : 1;
     return encode_tiles(
         {.data = device.data(),
@@ -275,7 +275,7 @@ std::vector<ProductCase> wgmma_products() {
       {"fp16 n 256, A from registers, B MN-major", tight,
        [] { return run_wgmma<__half, 256, 64, k, mn, true, wide>(); }},
       {"tf32 n 128", tight, [] { return run_wgmma<float, 128, 64>(); }},
-      {"tf32 n 64, rounded by the copy engine", tight, [] { return run_wgmma<float, 64, 64>(true); }},
+      {"tf32 n 64, rounded by TMA", tight, [] { return run_wgmma<float, 64, 64>(true); }},
       {"e4m3 n 128", 1e-3, [] { return run_wgmma<e4m3, 128, 256>(); }},  // fp8 products add with some 14 bits
   };
 }

@@ -19,12 +19,12 @@ struct ProductCase {
   double tolerance;  // of ||d - ab|| / ||ab||
   std::function<Product()> run;
 };
-std::vector<ProductCase> wgmma_products();     // sm_90a; tiles come through the copy engine
+std::vector<ProductCase> wgmma_products();     // sm_90a; tiles come through TMA
 std::vector<ProductCase> half_sum_products();  // sm_90a, with float16 accumulators
 std::vector<ProductCase> mma_products();       // operands come through ldmatrix or plain loads
 
 // Copies through shared memory, each its own way: 16-byte cp.async (bytes from `valid` on arrive as zeros),
-// the 1-D copy engine there and back, a tensor tile there and back. `valid` and the size are multiples of 16.
+// TMA's 1-D copies there and back, a tensor tile there and back. `valid` and the size are multiples of 16.
 std::vector<uint8_t> copy_by_cp_async(const std::vector<uint8_t>& bytes, int valid);
 std::vector<uint8_t> copy_by_bulk(const std::vector<uint8_t>& bytes);
 // Tile (row, column) of [heads, length, 64] float32 with 128-byte swizzle into an output of the same shape,

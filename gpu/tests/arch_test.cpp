@@ -112,7 +112,7 @@ TEST_CASE("cp.async copies the valid chunks and zeroes the others") {
   }
 }
 
-TEST_CASE("the copy engine moves runs of bytes both ways") {
+TEST_CASE("TMA moves runs of bytes both ways") {
   SKIP_WITHOUT_HOPPER();
   const auto bytes = random_bytes(4 * 1040);
   auto expected = bytes;
@@ -138,7 +138,7 @@ TEST_CASE("a tile stops at the end of its head, on the way in and on the way out
   }
 }
 
-TEST_CASE("a tensor that the copy engine cannot take is refused") {
+TEST_CASE("a tensor that TMA cannot take is refused") {
   SKIP_WITHOUT_HOPPER();
   CHECK_THROWS_AS(copy_tile(std::vector<float>(2 * 3 * 7), 2, 3, 0, 0, 0),
                   InvalidArgument);  // rows of 28 bytes

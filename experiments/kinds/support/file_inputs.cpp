@@ -73,7 +73,7 @@ Tensor<float> first_tokens(const Parameters& p, const char* name, int64_t tokens
                            std::optional<int64_t> head) {
   const TensorFile& file = file_of(p);
   report::hdf5::Extents place{static_cast<int64_t>(file.place_of(get_integer(p, "layer"))),
-                                get_integer(p, "batch_entry")};
+                              get_integer(p, "batch_entry")};
   if (head) place.push_back(*head);
   return first_rows(analysis::read_captured_tensor(file.hdf5, get_integer(p, "call"), name, place), tokens);
 }

@@ -23,7 +23,7 @@ constexpr int kRowTile = 32;      // rows of one head that are sorted by length
 constexpr int kLongRow = 128;     // a row with more entries gets a block of its own
 constexpr int kKeyBlock = 4096;   // keys whose entries are summed up together
 constexpr int kColumnTile = 512;  // keys and entries, together, that a block takes at a time
-constexpr int kLongColumn = 512;  // a key with more entries is left to blocks of its own
+constexpr int kLongColumn = 512;  // a key with more entries is summed by blocks of its own
 constexpr int kRowWindow = 1024;  // rows that these look at at a time
 // Of kernels that loop over entries, whose number only the device knows.
 constexpr int kMostBlocks = 4096;

@@ -30,7 +30,7 @@ struct AnchorSlab {
   }
 };
 
-// One thread, for the copy engine does it all. Rows past the end of a head, and so those of heads that the
+// One thread, for TMA does it all. Rows past the end of a head, and so those of heads that the
 // group does not have, arrive as zeros.
 template <int kDim>
 __device__ void produce_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared) {

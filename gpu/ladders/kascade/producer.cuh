@@ -1,6 +1,6 @@
 #pragma once
 // A warpgroup that only loads (sm_90a): it gathers rows of 16-bit elements into tiles of 128 rows as wgmma
-// reads them, 128-byte swizzled, panels of 64 columns behind one another. The copy engine can move a whole
+// reads them, 128-byte swizzled, panels of 64 columns behind one another. TMA can move a whole
 // row but not swizzle it, so each thread copies 16-byte chunks by cp.async, whose landing arrives on the
 // tile's mbarrier. Tiles so written are ordinary writes to wgmma: readers fence_async_proxy() after their
 // wait.

@@ -1,8 +1,8 @@
 // Rung 6: for sizes that fill the chip, attention with a large head_dim is two matrix products with a softmax
 // between: S = Q K^T (its sum runs over head_dim), P = softmax(S), O = P V (its columns are head_dim). Three
 // launches; S stays in L2, P takes its place. The products are persistent wgmma kernels: a producer thread
-// feeds 48 KB stages through the copy engine, two warpgroups multiply 128 x 256 tiles. bf16 directly; fp32 as
-// tf32, rounded to nearest by the copy engine (nmse near 1e-7, where exact fp32 has 1e-13). tf32 operands
+// feeds 48 KB stages through TMA, two warpgroups multiply 128 x 256 tiles. bf16 directly; fp32 as
+// tf32, rounded to nearest by TMA (nmse near 1e-7, where exact fp32 has 1e-13). tf32 operands
 // must be K-major, and V is not: for fp32 the second product is O^T = V^T P^T, with V^T read from shared
 // memory into registers; P's keys are stored even before odd in each eight, so that those reads meet no bank
 // conflicts.

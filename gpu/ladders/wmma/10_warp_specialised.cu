@@ -1,5 +1,5 @@
 // Beyond source 002: Hopper's own instructions, in the manner of FlashAttention-3 (Shah et al. 2024). One
-// thread of a producer warpgroup lets the copy engine fill rings of K and V tiles; the other warpgroups
+// thread of a producer warpgroup lets TMA fill rings of K and V tiles; the other warpgroups
 // multiply 64 query rows each with wgmma, probabilities straight from registers.
 //
 // Before the code, cycles a multiprocessor for 64 queries x 128 keys: wgmma m64n128k16 takes 64, so both

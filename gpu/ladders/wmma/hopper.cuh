@@ -1,5 +1,5 @@
 #pragma once
-// What the rungs on Hopper share: tiles as the copy engine writes them, panels of 64 columns (128 bytes, the
+// What the rungs on Hopper share: tiles as TMA writes them, panels of 64 columns (128 bytes, the
 // width of the swizzle) behind one another, and the two products of a warpgroup on 64 query rows.
 
 #include "gpu/arch/bulk_copy.cuh"

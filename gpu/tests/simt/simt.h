@@ -6,7 +6,7 @@
 // goes first is drawn anew at each turn, and at times a warp stays behind for as long as the others get on
 // without it, so a barrier that is missing shows sooner or later. Threads that meet at different operations,
 // or wait for some that have ended, end the program with a sentence. Copies of cp.async land when they are
-// waited for, tiles of the copy engine at any time; until then their target is poison. Whole warps, blocks of
+// waited for, tiles of TMA at any time; until then their target is poison. Whole warps, blocks of
 // one dimension, and no more than what the flagship's kernels need.
 
 #include <algorithm>

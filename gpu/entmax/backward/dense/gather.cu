@@ -1,4 +1,4 @@
-// Q and dO of the dense rows, those of a head one after the other: the copy engine loads tiles, and the rows
+// Q and dO of the dense rows, those of a head one after the other: TMA loads tiles, and the rows
 // of a list lie anywhere. Rows without p > 0 (no key, or a NaN among their scores) become zeros, like what
 // fills the last tile.
 

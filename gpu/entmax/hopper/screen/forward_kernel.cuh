@@ -15,9 +15,9 @@
 //   lists[warp]    That warp's alone (warp_lists.cuh).
 //   head, errors   Written once, before the first __syncthreads.
 //
-// wgmma waits for all four warps of a warpgroup, a stage for all warps of the block. All warps do rare work,
-// such as compacting a list, in the same iteration; otherwise every warp would stall on every other warp's
-// rare work.
+// wgmma waits for all four warps of a warpgroup, a stage for all warps of the block. A warp compacts its list
+// alone, when it is nearly full, and the others soon wait for it: rare work of one warp is rare work of the
+// block, so it is kept small.
 
 #include <type_traits>
 

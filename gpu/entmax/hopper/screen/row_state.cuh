@@ -3,7 +3,8 @@
 //
 // A row's bound is at most its tau: a key whose score does not exceed it has p = 0. The bound decides in the
 // screen's innermost comparison, so a row that takes no more keys gets a bound that no score exceeds, and
-// which of these it is tells why. That costs no register and no instruction beside the comparison.
+// which of these it is tells why. That costs no register and no instruction beside the comparison. Infinity
+// may become NaN there (inf - inf): ask `score > bound`, which NaN answers with no, never its negation.
 
 #include <cfloat>
 #include <cmath>
