@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "core/suggest.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/skeletons.h"
 #include "experiments/runner/narrate.h"
-#include "experiments/runner/suggest.h"
 
 namespace splash::cli {
 
@@ -38,7 +38,7 @@ int cmd_new(const Words& words) {
     return kDone;
   }
   throw InvalidArgument(
-      fmt::format("there is no skeleton of a '{}'{}", what, experiments::suggestion(what, names)));
+      fmt::format("there is no skeleton of a '{}'{}", what, splash::suggestion(what, names)));
 }
 
 }  // namespace splash::cli
