@@ -39,7 +39,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from splash_attention.language import Method, compare, convert, load_converted, load_model, measure_curves, perplexity
 from splash_attention.language.conversion import Plan
 from splash_attention.language.tuning import candidates
-from splash_laboratory.plots.language import family_of, perplexity_against_keys, support_maps
+from splash_laboratory.plots.language import family_and_name, perplexity_against_keys, support_maps
 
 # %% [markdown]
 # ## The model and its text
@@ -139,7 +139,7 @@ rows(measured)
 # %%
 perplexity_against_keys(
     [one.method.title for one in measured],
-    [family_of(one.method.as_dict()) for one in measured],
+    [family_and_name(one.method.as_dict())[0] for one in measured],
     [one.perplexity for one in measured],
     [one.support_mean for one in measured],
     context,

@@ -78,6 +78,7 @@ NOT_RUN = {
     "./splash lint": "continuous integration runs it",
     ".ci/run": "it runs this test",
     "build/release/bin/gpu_bench": "it needs a build with CUDA and a GPU",
+    "build/release/gpu/": "a test program, which needs a build with CUDA; ctest runs it",
     "build/fuzz/": "the preset fuzz builds it",
     "cmake --preset": "it configures a build, for minutes of compilation",
     "ninja -C build/": "it builds, for minutes",
