@@ -96,12 +96,7 @@ const Variant kVariant{.ladder = "kascade",
                        .finding =
                            "9.9 ms for 10 % of 32k keys (bf16, 32/8 heads, causal), 92 TFLOP/s executed, one "
                            "block an SM; rungs 1 and 2 together win 1.17 times back.",
-                       .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-                                  .head_dim_max = kDim,
-                                  .selections = {SelectionKind::shared_keys},
-                                  .selection_blocks = {kTokens},
-                                  .causal = true,
-                                  .compute_capability = 80},
+                       .limits = limits_of({.compute_capability = 80}),
                        .plan = plan_sequential<ScratchSoftmax>,
                        .launch = launch_sequential<ScratchSoftmax>,
                        .trace = trace_sequential,

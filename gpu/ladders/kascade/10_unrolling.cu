@@ -46,12 +46,7 @@ Variant variant_of(const char* name, const char* idea, const char* finding) {
           .idea = idea,
           .finding = finding,
           .predicted = {.over = "4-prefetch"},
-          .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-                     .head_dim_max = kDim,
-                     .selections = {SelectionKind::shared_keys},
-                     .selection_blocks = {kTokens},
-                     .causal = true,
-                     .compute_capability = 80},
+          .limits = limits_of({.compute_capability = 80}),
           .plan = plan_prefetching<Work>,
           .launch = launch_prefetching<Work>,
           .trace = trace_prefetching};

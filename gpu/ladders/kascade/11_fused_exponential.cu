@@ -65,12 +65,7 @@ const Variant kVariant{
         "4.27 ms at 32k where rung 4 takes 4.22 (an H100): the compiler interleaved most of them already, "
         "and the rest cost registers.",
     .predicted = {.over = "4-prefetch"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_max = kDim,
-               .selections = {SelectionKind::shared_keys},
-               .selection_blocks = {kTokens},
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan_prefetching<FusedWork>,
     .launch = launch_prefetching<FusedWork>,
     .trace = trace_prefetching};

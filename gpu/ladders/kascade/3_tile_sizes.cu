@@ -21,12 +21,7 @@ Variant variant_of(const char* name, const char* finding) {
           .idea = "another tile size, rows by keys",
           .finding = finding,
           .predicted = {.over = "2-no-broadcast"},
-          .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-                     .head_dim_max = kDim,
-                     .selections = {SelectionKind::shared_keys},
-                     .selection_blocks = {kTokens},
-                     .causal = true,
-                     .compute_capability = 80},
+          .limits = limits_of({.compute_capability = 80}),
           .plan = plan_sequential<Softmax>,
           .launch = launch_sequential<Softmax>,
           .trace = trace_sequential};

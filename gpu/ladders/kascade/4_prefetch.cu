@@ -19,12 +19,7 @@ const Variant kVariant{
     .finding =
         "4.2 ms at 32k: 1.32 times (1.33 at 8k), the low end of what was promised; 211 TFLOP/s executed.",
     .predicted = {.over = "3-tile-128x64", .low = 1.30, .high = 1.50, .claim = "S1.1"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_max = kDim,
-               .selections = {SelectionKind::shared_keys},
-               .selection_blocks = {kTokens},
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80}),
     .plan = plan_prefetching<PlainWork>,
     .launch = launch_prefetching<PlainWork>,
     .trace = trace_prefetching};

@@ -28,12 +28,7 @@ const Variant kVariant{
     .finding =
         "1.93 ms at 32k, 2.2 times rung 4 (1.7 at 8k) and 7.8 times cuDNN dense (15.0 ms), 474 TFLOP/s "
         "executed; copies one address at a time and 24 to 40 registers for the producers cost up to 15 %.",
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_max = 128,
-               .selections = {SelectionKind::shared_keys},
-               .selection_blocks = {kTokens},
-               .causal = true,
-               .compute_capability = 90},
+    .limits = limits_of({.compute_capability = 90}),
     .plan = plan_gathering,
     .launch = launch,
     .trace = trace_gathering};

@@ -39,12 +39,7 @@ const Variant kVariant{
     .finding =
         "0.178 instead of 0.199 ms at 8k, 1.12 times; at 32k, at the power limit, 0.94 to 1.07 times in "
         "three records.",
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_max = 128,
-               .selections = {SelectionKind::shared_keys},
-               .selection_blocks = {kTokens},
-               .causal = true,
-               .compute_capability = 90},
+    .limits = limits_of({.compute_capability = 90}),
     .plan = plan,
     .launch = launch,
     .trace = trace_gathering};

@@ -44,12 +44,7 @@ Variant variant_of(const char* name, const Prediction& predicted, const char* fi
       .idea = "the document's block, rows x keys gathered at once x keys a product step, rung 2 otherwise",
       .finding = finding,
       .predicted = predicted,
-      .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-                 .head_dim_max = kDim,
-                 .selections = {SelectionKind::shared_keys},
-                 .selection_blocks = {64, 128, 256, 512},
-                 .causal = true,
-                 .compute_capability = 90},
+      .limits = limits_of({.compute_capability = 90, .selection_blocks = {64, 128, 256, 512}}),
       .plan = plan_block<Block>,
       .launch = launch_block<Block>,
       .trace = trace_block<Block>};

@@ -109,12 +109,7 @@ const Variant kVariant{
         "Within 1 % of the quickest block at 8k and 32k, with lists of 32 and of 256 tokens (an H100); at 1k "
         "it takes 44 us where (256, 128, 128) takes 27.",
     .predicted = {.over = "7-block-512x128x128"},
-    .limits = {.dtypes = {Dtype::f16, Dtype::bf16},
-               .head_dim_max = kMostDim,
-               .selections = {SelectionKind::shared_keys},
-               .selection_blocks = {kTokens, 64, 128, 256, 512},
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80, .selection_blocks = {kTokens, 64, 128, 256, 512}}),
     .plan = plan,
     .launch = launch,
     .trace = trace};

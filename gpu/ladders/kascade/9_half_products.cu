@@ -75,12 +75,7 @@ const Variant kVariant{
         "8.56 ms at 32k where float32 sums take 8.47 (an H100): the hint gains 1 %, for the products were "
         "never the limit.",
     .predicted = {.over = "2-no-broadcast", .low = 1 / 1.05, .high = 1 / 1.03, .claim = "S1.5"},
-    .limits = {.dtypes = {Dtype::f16},
-               .head_dim_max = kDim,
-               .selections = {SelectionKind::shared_keys},
-               .selection_blocks = {kTokens},
-               .causal = true,
-               .compute_capability = 80},
+    .limits = limits_of({.compute_capability = 80, .dtypes = {Dtype::f16}}),
     .tolerance = {.f16 = 5e-6},  // eight roundings to float16 a tile
     .plan = plan,
     .launch = launch,

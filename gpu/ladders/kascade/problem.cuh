@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -20,6 +21,21 @@ namespace splash::gpu::kascade {
 
 constexpr int kTokens = 32;             // a tile, of the rungs that are compiled for one size
 constexpr int kHiddenKey = 0x7fffffff;  // pads the keys of a tile: larger than all
+
+// Limits of a rung: all take shared keys, head_dims up to 128, and causal masks.
+struct RungLimits {
+  int compute_capability = 80;
+  std::vector<Dtype> dtypes{Dtype::f16, Dtype::bf16};
+  std::vector<int64_t> selection_blocks{kTokens};
+};
+inline Limits limits_of(const RungLimits& rung) {
+  return {.dtypes = rung.dtypes,
+          .head_dim_max = 128,
+          .selections = {SelectionKind::shared_keys},
+          .selection_blocks = rung.selection_blocks,
+          .causal = true,
+          .compute_capability = rung.compute_capability};
+}
 
 // What a thread block works on. Key heads count over all batches.
 struct TileAddress {
