@@ -26,7 +26,7 @@ def language_models(recorded: Sequence[Report]) -> str:
 
 def _part(report: Report, held: dict[str, list[list[str]]]) -> str:
     facts = report.provenance
-    dirty = " with changes" if str(facts.get("dirty")) == "1" else ""
+    dirty = " with changes" if facts.get("dirty") else ""
     machine = facts["cpu" if str(facts["gpu"]).startswith("none") else "gpu"]
     where = f"Recorded on {machine}, {str(facts['finished'])[:10]}, commit {str(facts['commit'])[:7]}{dirty}; not of this run."
     inside = "".join(_table(rows, report.title) for rows in held.values()) + "".join(_plot(name, report) for name in PLOTS)
