@@ -55,7 +55,6 @@ def convert(
         return converted
     run = _Run(converted, tokens, folder / "state.pt")
     model.train()
-    _checkpointing(model, True)
     begin = kept = time.monotonic()
     with Log(folder, run.done, plan.steps, said) as log:
         while run.done < plan.steps:
@@ -92,6 +91,8 @@ class _Run:
             groups.append({"params": of_heads, "peak": converted.plan.head_rate})
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
         self.done, self.keys, self.fresh_keys = 0, None, None
+        self.recomputes = converted.model.device.type != "cuda"  # else once memory does not suffice for all activations
+        _checkpointing(converted.model, self.recomputes)
         if path.is_file():
             self._resume()
 
@@ -109,11 +110,7 @@ class _Run:
             heads.at(self.done)
         windows = self._windows()
         self._count(windows[:1])
-        total = 0.0
-        for window in windows:
-            loss = loss_of(model, window[None]) / plan.batch
-            loss.backward()
-            total += loss.item()
+        total = self._gradients(windows)
         if not math.isfinite(total):
             raise RuntimeError(f"the loss of step {self.done} is {total}; try a smaller rate, or another seed")
         if plan.penalised:
@@ -124,6 +121,23 @@ class _Run:
         self.optimizer.zero_grad(set_to_none=True)
         self.done += 1
         return total
+
+    def _gradients(self, windows: Tensor) -> float:
+        try:
+            losses = []
+            for window in windows:
+                loss = loss_of(self.converted.model, window[None]) / len(windows)
+                loss.backward()
+                losses.append(loss.detach())
+            return torch.stack(losses).sum().item()
+        except torch.OutOfMemoryError:
+            if self.recomputes:
+                raise
+        self.recomputes = True
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        _checkpointing(self.converted.model, True)
+        return self._gradients(windows)
 
     def _windows(self) -> Tensor:
         """[batch, length]: of this step alone, wherever a run began."""

@@ -12,7 +12,7 @@ pytest.importorskip("safetensors", reason="the package safetensors is not instal
 import splash_attention  # noqa: E402
 from splash_attention.language import Attention, Method, Plan, convert, load_converted, perplexity, tune  # noqa: E402
 from splash_attention.language.conversion import prepare  # noqa: E402
-from splash_attention.language.training import loss_of  # noqa: E402
+from splash_attention.language import training  # noqa: E402
 
 SMALL = {"steps": 4, "batch": 1, "length": 24, "rank": 2}
 TOKENS = windows(1, 400)[0]
@@ -76,14 +76,14 @@ def test_alpha_and_factor_of_each_head_have_their_derivatives():
     heads = prepare(model, Plan(rank=0)).heads[1]
     heads.double()
     ids = windows(1, 24)
-    loss_of(model, ids).backward()
+    training.loss_of(model, ids).backward()
     for values in (heads.place, heads.size):
         for head in range(4):
             with torch.no_grad():
                 moved = []
                 for step in (1e-3, -1e-3):
                     values[head] += step
-                    moved.append(loss_of(model, ids).item())
+                    moved.append(training.loss_of(model, ids).item())
                     values[head] -= step
             assert values.grad[head].item() == pytest.approx((moved[0] - moved[1]) / 2e-3, rel=0.05, abs=2e-6)
 
@@ -168,3 +168,24 @@ def test_what_cannot_be_trained_is_told(tmp_path):
     prepare(model, Plan(**SMALL))
     with pytest.raises(ValueError, match="was prepared before"):
         prepare(model, Plan(**SMALL))
+
+
+def test_where_activations_do_not_fit_layers_are_computed_again_to_the_same_result(tmp_path, monkeypatch):
+    plan, tokens = Plan(steps=2, batch=2, length=24, rank=2), windows(1, 400)[0]
+    wanted = convert(llama(), tokens, plan, tmp_path / "wanted").state()
+    own, calls = training.loss_of, []
+
+    def small_memory(model, ids):
+        calls.append(model.base_model.layers[0].gradient_checkpointing)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("a made-up one")
+        return own(model, ids)
+
+    model = llama()
+    run = training._Run(prepare(model.train(), plan), tokens, tmp_path / "state.pt")
+    training._checkpointing(model, False)
+    run.recomputes = False
+    monkeypatch.setattr(training, "loss_of", small_memory)
+    run.step(), run.step()
+    assert calls == [False, False, True, True, True, True]  # the step begins anew, and later ones stay so
+    assert all(torch.equal(values, wanted[name]) for name, values in run.converted.state().items())
