@@ -7,7 +7,6 @@ cu_seqlens, alpha) the library checks itself. Names are those of the caller's ar
 from __future__ import annotations
 
 import math
-import sys
 from numbers import Integral, Real
 from typing import Any, Sequence
 
@@ -29,9 +28,8 @@ def dtype_name(array: Any) -> str:
 
 
 def is_tensor(array: Any) -> bool:
-    """Of PyTorch, which is not imported for this."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor)
+    """Of PyTorch, which is not imported for this: by its protocol, which torch.compile can follow."""
+    return hasattr(array, "__torch_function__")
 
 
 def _is_bool(value: Any) -> bool:
