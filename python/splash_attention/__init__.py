@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from splash_attention.activations import Entmax15, EntmaxBisect, Sparsemax
     from splash_attention.auxiliary import Aux, EntmaxAux
+    from splash_attention.backends.torch.sdpa import scaled_dot_product_attention
     from splash_attention.captures import capture, read_capture
     from splash_attention.functional import entmax, entmax15, entmax_bisect, sparsemax, splash_attention
     from splash_attention.language.training import convert
@@ -31,6 +32,7 @@ _HOMES = {
     "entmax_bisect": "functional",
     "sparsemax": "functional",
     "splash_attention": "functional",
+    "scaled_dot_product_attention": "backends.torch.sdpa",
     "AdaptiveSplashAttention": "module",
     **dict.fromkeys(("Entmax15", "EntmaxBisect", "Sparsemax"), "activations"),
     **dict.fromkeys(("Entmax15Loss", "EntmaxBisectLoss", "SparsemaxLoss"), "losses"),
