@@ -160,8 +160,9 @@ def _attend(
         hidden = mask[:, 0, 0] if mask.shape[1] == 1 else mask[:, :, 0]
         tables["q_positions"] = torch.zeros(q.shape[2], dtype=torch.int32, device=q.device)
         tables["k_positions"] = (~hidden).to(torch.int32).expand(shape)
-    # The kernels take values as wide as keys: zeros change neither scores nor what else is in a row of values.
+    # The kernels take values as wide as keys, a GPU's a multiple of 8: zeros change neither scores nor what else is in a row of values.
     width = v.shape[3]
     dim = max(q.shape[3], width)
+    dim = (dim + 7) // 8 * 8 if q.is_cuda else dim
     q, k, v = (tensor if tensor.shape[3] == dim else F.pad(tensor, (0, dim - tensor.shape[3])) for tensor in (q, k, v))
     return attention(q, k, v, alpha, causal, scale, None, tables, False)[..., :width]
