@@ -145,6 +145,16 @@ def test_shapes_masks_and_gradients(name):
     assert_slope(torch.autograd.grad(out, (query, key, value), d_out), (query, key, value), d_out, call)
 
 
+def test_a_float_mask_has_a_gradient():
+    query, key, value, attn_mask = tensors((2, 4, 7, 8), (2, 4, 11, 8), (2, 4, 11, 5), (4, 1, 11))
+    out = scaled_dot_product_attention(query, key, value, attn_mask)
+    d_out, along, step = torch.randn_like(out), torch.randn_like(attn_mask), 1e-6
+    (d_mask,) = torch.autograd.grad(out, attn_mask, d_out)
+    ahead, behind = (expected(query, key, value, attn_mask=attn_mask.detach() + sign * step * along) for sign in (1, -1))
+    slope = ((ahead - behind) / (2 * step) * d_out).sum()
+    torch.testing.assert_close((d_mask * along).sum(), slope, atol=1e-5, rtol=1e-5)
+
+
 def test_the_kernels_take_padding_and_causality(monkeypatch):
     monkeypatch.setattr(modified, "attention", None)
     for name in ("padding", "padding of heads", "padding of all", "causal, more queries", "wider values, causal", "five dimensions"):
@@ -201,20 +211,21 @@ def test_alpha_in_all_its_kinds(masked):
     torch.testing.assert_close((d_alpha * along).sum(), slope, atol=1e-5, rtol=1e-5)
 
 
-def test_it_compiles_without_a_graph_break_and_an_annealed_alpha_twice():
+@pytest.mark.parametrize("mask", ["padding", "any"])
+def test_it_compiles_without_a_graph_break_and_an_annealed_alpha_twice(mask):
     from torch._dynamo.testing import CompileCounterWithBackend
 
     counter = CompileCounterWithBackend("eager")
     query, key, value = (x.detach() for x in tensors((2, 4, 7, 8), (2, 4, 11, 8), (2, 4, 11, 5)))
-    padding = torch.rand(2, 1, 1, 11) < 0.7
+    attn_mask = torch.rand((2, 1, 1, 11) if mask == "padding" else (2, 4, 7, 11)) < 0.7
 
     def layer(query, alpha):
-        return scaled_dot_product_attention(query, key, value, attn_mask=padding, alpha=alpha)
+        return scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, alpha=alpha)
 
     compiled = torch.compile(layer, fullgraph=True, backend=counter)
-    for alpha in np.linspace(2.0, 1.1, 8).tolist():
+    for alpha in np.linspace(2.0, 1.1, 5).tolist():
         torch.testing.assert_close(compiled(query, alpha), layer(query, alpha))
-    assert counter.frame_count == 2
+    assert counter.frame_count <= 2  # 1 where the compiler has seen it change before
 
 
 def test_dropout_draws_alike_under_one_seed_and_tells_itself_once(monkeypatch):
