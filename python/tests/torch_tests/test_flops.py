@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
@@ -50,6 +53,23 @@ def test_it_is_what_pytorch_counts_for_its_own():
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # its formula counts no recomputed scores
         dense = both(torch.nn.functional.scaled_dot_product_attention)
     assert both(splash_attention) == dense + ONE_PRODUCT
+
+
+def test_the_first_call_counts_though_nothing_was_registered_before():
+    code = """if True:
+        import sys, torch
+        import splash_attention.backends.torch.functional
+        from splash_attention import splash_attention
+
+        assert "torch.utils.flop_counter" not in sys.modules
+        q = torch.randn(1, 2, 6, 8, requires_grad=True)
+        from torch.utils.flop_counter import FlopCounterMode
+        with FlopCounterMode(display=False) as counter:
+            splash_attention(q, q, q).sum().backward()
+        print(counter.get_total_flops() / (2 * 2 * 6 * 6 * 8))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "7.0", done.stderr
 
 
 def test_entmax_counts_none_as_softmax():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 
-from splash_attention.backends.torch import cuda, flops, operators  # noqa: F401 (flops registers its formulas)
+from splash_attention.backends.torch import cuda, flops, operators
 
 _ops = torch.ops.splash_attention
 _Tensors = (Tensor, torch.nn.Parameter)
@@ -29,10 +29,18 @@ _kept_output = {"cpu": operators.kept_output_cpu, "cuda": cuda.kept_output}
 _attention_backward = {"cpu": operators.attention_backward_cpu, "cuda": cuda.attention_backward}
 
 
+def _looked_on() -> bool:
+    """Whether a dispatch mode looks on, which sees the operators; one that counts FLOPs is told their formulas."""
+    if not _len_torch_dispatch_stack():
+        return False
+    flops.tell_counters()
+    return True
+
+
 def _direct() -> bool:
     """Whether a backward operator's implementation may be called: not with create_graph, which the operator refuses, nor where a
     mode looks on."""
-    return not torch.is_grad_enabled() and not _len_torch_dispatch_stack()
+    return not torch.is_grad_enabled() and not _looked_on()
 
 
 class _Function(torch.autograd.Function):
@@ -129,7 +137,7 @@ _TransformedAttention = _transformed(
 
 
 def _eager(tensor: Tensor, device: str) -> bool:
-    return type(tensor) in _Tensors and device in _attention and not _len_torch_dispatch_stack()
+    return type(tensor) in _Tensors and device in _attention and not _looked_on()
 
 
 def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
@@ -204,9 +212,17 @@ def attention(
     if compiling or (not transformed and not _eager(q, device)):
         return _ops.attention(q, k, v, *others)[:4]
     if transformed:
+        _looked_on()
         return _TransformedAttention.apply(q, k, v, *others)[:4]
     if not gradient:
         return _attention[device](q, k, v, *others)[:4]
     results: list[Tensor] = []
     out = _Attention.apply(q, k, v, problem[0], others[1:], results)
     return out, *results[:3]
+
+
+def probabilities(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """(row_offsets, columns, values)."""
+    if not torch.compiler.is_compiling():
+        _looked_on()
+    return _ops.probabilities(q, k, *problem)

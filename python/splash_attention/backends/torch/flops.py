@@ -6,31 +6,51 @@ softmax.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Sequence
 
 import torch
-from torch.utils.flop_counter import register_flop_formula
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 _ops = torch.ops.splash_attention
 _Shape = Sequence[int]
 
 
 def _product(q_shape: _Shape, k_shape: _Shape) -> int:
-    """Of one product of a query or a row's gradient with each key or value: 2 FLOPs a pair and component."""
+    """Of one product of each query, or gradient of its output, with each key or value: 2 FLOPs a pair and component."""
     batch, q_heads, q_len, head_dim = q_shape
     return 2 * batch * q_heads * q_len * k_shape[2] * head_dim
 
 
-@register_flop_formula(_ops.attention)
-def _(q_shape: _Shape, k_shape: _Shape, *others: Any, **named: Any) -> int:
+def _attention(q_shape: _Shape, k_shape: _Shape, *others: Any, **named: Any) -> int:
     return 2 * _product(q_shape, k_shape)  # scores and output
 
 
-@register_flop_formula(_ops.attention_backward)
-def _(d_out_shape: _Shape, q_shape: _Shape, k_shape: _Shape, *others: Any, **named: Any) -> int:
+def _attention_backward(d_out_shape: _Shape, q_shape: _Shape, k_shape: _Shape, *others: Any, **named: Any) -> int:
     return 5 * _product(q_shape, k_shape)  # scores again, dP, and the gradients of q, k and v
 
 
-@register_flop_formula(_ops.probabilities)
-def _(q_shape: _Shape, k_shape: _Shape, *others: Any, **named: Any) -> int:
+def _probabilities(q_shape: _Shape, k_shape: _Shape, *others: Any, **named: Any) -> int:
     return _product(q_shape, k_shape)
+
+
+_FORMULAS = {
+    _ops.attention: _attention,
+    _ops.attention_backward: _attention_backward,
+    _ops.probabilities: _probabilities,
+}
+
+
+def tell_counters() -> None:
+    """Registers the formulas, also with counters that count already. Not at import: the counter's module brings Triton, a quarter of a
+    second, and whoever counts has imported it."""
+    module = sys.modules.get("torch.utils.flop_counter")
+    if module is None:
+        return
+    for operator, formula in _FORMULAS.items():
+        if operator not in module.flop_registry:
+            module.register_flop_formula(operator)(formula)
+        for mode in _get_current_dispatch_mode_stack():
+            registry = getattr(getattr(mode, "counter", mode), "flop_registry", None)  # a copy of the module's, made with the mode
+            if isinstance(registry, dict):
+                registry.setdefault(operator, module.flop_registry[operator])

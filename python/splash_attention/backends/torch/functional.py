@@ -270,5 +270,4 @@ def make_aux(q: Tensor, k: Tensor, tau: Tensor, support: Tensor, problem: tuple[
             warnings.simplefilter("ignore", UserWarning)
             return torch.sparse_csr_tensor(offsets, columns.to(torch.int64), values, size=size, check_invariants=False)
 
-    operator = torch.ops.splash_attention.probabilities
-    return Aux(tau, support, lambda: spec_of(q, k, fixed), lambda: operator(q, k, *fixed), as_sparse)
+    return Aux(tau, support, lambda: spec_of(q, k, fixed), lambda: calls.probabilities(q, k, *fixed), as_sparse)
