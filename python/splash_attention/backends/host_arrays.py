@@ -103,8 +103,9 @@ def entmax_and_aux(x: Any, alpha: Any, dim: int, wanted: bool = True) -> tuple[A
                 f"alpha has shape {list(values.shape)}; it must broadcast to {list(moved.shape[:-1])}, "
                 "the shape of x without dim"
             ) from None
-    rows = _computed(moved).reshape(-1, moved.shape[-1]) if scores.size else np.zeros(moved.shape, np.float32)
-    p = _core.entmax(rows, np.ascontiguousarray(values.reshape(-1))).reshape(moved.shape) if scores.size else rows
+    p = _computed(moved)
+    if p.size:
+        p = _core.entmax(p.reshape(-1, p.shape[-1]), np.ascontiguousarray(values.reshape(-1))).reshape(moved.shape)
     return _like(x)(np.moveaxis(p, -1, dim)), _aux_of(moved, p, values) if wanted else None
 
 

@@ -179,3 +179,7 @@ def test_threshold_and_support_of_entmax(kind, dim):
     np.testing.assert_allclose(ours.entmax(x, 1.5, dim, return_aux=True)[0].movedim(dim, -1), expected, atol=1e-9)
     half, aux = ours.entmax(x.half(), 1.5, dim, return_aux=True)
     assert half.dtype == torch.float16 and aux.tau.dtype == torch.float32
+    for empty, rows in ((x[:0], (0, 6)), (x[..., :0], (4, 5))):
+        for given in (empty, empty.numpy()):
+            aux = ours.entmax(given, 1.5, 1 if rows[0] == 0 else -1, return_aux=True)[1]
+            assert tuple(aux.tau.shape) == rows and aux.tau.dtype == given.dtype and not (aux.support > 0).any()
