@@ -9,25 +9,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from splash_attention.auxiliary import Aux
+    from splash_attention.activations import Entmax15, EntmaxBisect, Sparsemax
+    from splash_attention.auxiliary import Aux, EntmaxAux
+    from splash_attention.backends.torch.sdpa import scaled_dot_product_attention
     from splash_attention.captures import capture, read_capture
-    from splash_attention.functional import entmax, entmax15, sparsemax, splash_attention
+    from splash_attention.functional import entmax, entmax15, entmax_bisect, sparsemax, splash_attention
     from splash_attention.language.training import convert
     from splash_attention.language.tuning import tune
+    from splash_attention.losses import Entmax15Loss, EntmaxBisectLoss, SparsemaxLoss, entmax15_loss, entmax_bisect_loss, sparsemax_loss
     from splash_attention.module import AdaptiveSplashAttention
 
 # Found when they are asked for: captures need h5py, the module PyTorch, the functions the built extension.
 _HOMES = {
     "Aux": "auxiliary",
+    "EntmaxAux": "auxiliary",
     "convert": "language.training",
     "tune": "language.tuning",
     "capture": "captures",
     "read_capture": "captures",
     "entmax": "functional",
     "entmax15": "functional",
+    "entmax_bisect": "functional",
     "sparsemax": "functional",
     "splash_attention": "functional",
+    "scaled_dot_product_attention": "backends.torch.sdpa",
     "AdaptiveSplashAttention": "module",
+    **dict.fromkeys(("Entmax15", "EntmaxBisect", "Sparsemax"), "activations"),
+    **dict.fromkeys(("Entmax15Loss", "EntmaxBisectLoss", "SparsemaxLoss"), "losses"),
+    **dict.fromkeys(("entmax15_loss", "entmax_bisect_loss", "sparsemax_loss"), "losses"),
 }
 # What of these belongs to which extra of this package.
 _EXTRAS = {

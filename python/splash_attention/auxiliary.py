@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from splash_attention import _core, checks
+
+
+class EntmaxAux(NamedTuple):
+    """Statistics of entmax's rows, of the shape of x without ``dim``, detached from gradients."""
+
+    tau: Any
+    """Threshold of each row in units of z = (alpha - 1) x; +inf for a row that is all masked."""
+
+    support: Any
+    """Entries with p > 0 of each row: int32."""
 
 
 @dataclass

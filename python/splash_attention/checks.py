@@ -168,10 +168,11 @@ def as_alpha(alpha: Any) -> Any:
     return alpha
 
 
-def check_head_alpha(alpha: Any, q_heads: int) -> None:
-    """Of an array: one entry, or one a query head."""
+def check_head_alpha(alpha: Any, q_heads: int, batch: int) -> None:
+    """Of an array that has not one entry for each batch entry and head: one entry, or one a query head."""
     if math.prod(alpha.shape) not in (1, q_heads):
-        raise ValueError(f"alpha has {math.prod(alpha.shape)} entries; allowed: 1, or {q_heads} (one a query head)")
+        entries = f"alpha has {math.prod(alpha.shape)} entries"
+        raise ValueError(f"{entries}; allowed: 1, or {q_heads} (one a query head), or the shape [{batch}, {q_heads}]")
 
 
 def check_tables(

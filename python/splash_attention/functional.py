@@ -23,7 +23,7 @@ def _backend(array: Any) -> Any:
     return host_arrays
 
 
-def entmax(x: Any, alpha: Any = 1.5, dim: int = -1) -> Any:
+def entmax(x: Any, alpha: Any = 1.5, dim: int = -1, *, return_aux: bool = False) -> Any:
     """α-entmax along one dimension: p = [(α-1)x - τ]₊^(1/(α-1)) with Σp = 1, truly zero off its support (Peters,
     Niculae, Martins 2019, arXiv 1905.05702).
 
@@ -32,21 +32,41 @@ def entmax(x: Any, alpha: Any = 1.5, dim: int = -1) -> Any:
     alpha: a number above 1, or an array or list that broadcasts to the shape of x without ``dim`` (or with 1 there): one
     α a row. 2 is sparsemax; towards 1 it becomes softmax.
 
-    Returns p, of the shape and dtype of x. On torch tensors differentiable by x and by a tensor alpha; the second
-    derivative and forward-mode AD raise NotImplementedError. Raises TypeError for a dtype or object that it does not take
-    (masked arrays among them), ValueError for values and shapes.
+    Returns p, of the shape and dtype of x; with return_aux (p, EntmaxAux), which has τ and the support's size of each row.
+    On torch tensors differentiable by x and by a tensor alpha; the second derivative and forward-mode AD raise
+    NotImplementedError. Raises TypeError for a dtype or object that it does not take (masked arrays among them), ValueError
+    for values and shapes.
     """
-    return _backend(x).entmax(x, alpha, dim)
+    backend = _backend(x)
+    if checks.check_flag("return_aux", return_aux):
+        return backend.entmax_and_aux(x, alpha, dim)
+    return backend.entmax(x, alpha, dim)
 
 
-def sparsemax(x: Any, dim: int = -1) -> Any:
-    """entmax with α = 2: the Euclidean projection onto the simplex (Martins, Astudillo 2016)."""
+def sparsemax(x: Any, dim: int = -1, k: int | None = None) -> Any:
+    """entmax with α = 2: the Euclidean projection onto the simplex (Martins, Astudillo 2016). k: how many entries the package
+    `entmax` sorts at first; nothing is sorted here, so that it changes nothing."""
     return entmax(x, 2.0, dim)
 
 
-def entmax15(x: Any, dim: int = -1) -> Any:
-    """entmax with α = 1.5."""
+def entmax15(x: Any, dim: int = -1, k: int | None = None) -> Any:
+    """entmax with α = 1.5. k: as in sparsemax."""
     return entmax(x, 1.5, dim)
+
+
+def entmax_bisect(x: Any, alpha: Any = 1.5, dim: int = -1, n_iter: int = 50, ensure_sum_one: bool = True) -> Any:
+    """entmax with the arguments of the package `entmax`: a tensor alpha broadcasts to the shape of x with 1 at ``dim``, so that
+    [heads, 1, 1] has one α a head of [batch, heads, length, keys]. n_iter and ensure_sum_one change nothing: p is exact, and
+    sums to 1."""
+    shape = () if isinstance(alpha, (int, float)) else tuple(getattr(alpha, "shape", ()))
+    if shape and hasattr(x, "shape"):
+        position = checks.check_dim(dim, len(x.shape)) % len(x.shape)
+        missing = len(x.shape) - len(shape)
+        alpha = alpha.reshape((1,) * missing + shape) if missing > 0 else alpha
+        if missing >= 0 and alpha.shape[position] != 1:
+            wanted = [*x.shape[:position], 1, *x.shape[position + 1 :]]
+            raise ValueError(f"alpha has shape {list(shape)}; it must broadcast to {wanted}, the shape of x with 1 at dim")
+    return entmax(x, alpha, dim)
 
 
 def splash_attention(
@@ -70,7 +90,8 @@ def splash_attention(
     q: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads, kv_len, head_dim], q_heads a multiple of kv_heads
     (grouped-query attention); of one dtype, float16, bfloat16 (PyTorch only), float32 or float64. What is not contiguous
     is copied.
-    alpha: a number above 1, or an array or list of 1 or q_heads entries (one α a head).
+    alpha: a number above 1, or an array or list of 1 or q_heads entries (one α a head), or an array of [batch, q_heads] or
+    [batch, q_heads, 1, 1].
     causal: query i sees the keys j ≤ i + kv_len - q_len; with cu_seqlens so inside each sequence.
     scale: of the scores; None is 1/√head_dim.
     k_keep: entmax over the k_keep largest scores of each row only (ties: the earlier key); None keeps all. A list, or an

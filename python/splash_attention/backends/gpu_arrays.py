@@ -41,6 +41,13 @@ def entmax(x: Any, alpha: Any, dim: int) -> Any:
         return _back(x)(functional.entmax(_tensor("x", x), _alpha(alpha), dim).contiguous())
 
 
+def entmax_and_aux(x: Any, alpha: Any, dim: int) -> Any:
+    back = _back(x)
+    with torch.no_grad():
+        p, aux = functional.entmax_and_aux(_tensor("x", x), _alpha(alpha), dim)
+        return back(p.contiguous()), type(aux)(*map(back, aux))
+
+
 def attention(
     q: Any, k: Any, v: Any, alpha: Any, causal: bool, scale: float | None, k_keep: int | None, tables: dict[str, Any],
     return_aux: bool,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Iterable, Sequence
 
 import numpy as np
 
-from splash_attention import _core, checks
-from splash_attention.auxiliary import Aux
+from splash_attention import _core, checks, folding
+from splash_attention.auxiliary import Aux, EntmaxAux
 
 
 def to_numpy(name: str, array: Any) -> np.ndarray:
@@ -80,6 +81,11 @@ def _like(source: Any) -> Callable[[np.ndarray], Any]:
 
 
 def entmax(x: Any, alpha: Any, dim: int) -> Any:
+    return entmax_and_aux(x, alpha, dim, False)[0]
+
+
+def entmax_and_aux(x: Any, alpha: Any, dim: int, wanted: bool = True) -> tuple[Any, EntmaxAux | None]:
+    """p, and of the rows tau and the support where they are wanted."""
     scores = to_numpy("x", x)
     checks.check_float("x", scores)
     dim = checks.check_dim(dim, scores.ndim)
@@ -97,11 +103,19 @@ def entmax(x: Any, alpha: Any, dim: int) -> Any:
                 f"alpha has shape {list(values.shape)}; it must broadcast to {list(moved.shape[:-1])}, "
                 "the shape of x without dim"
             ) from None
-    if scores.size == 0:
-        return _like(x)(np.zeros_like(scores))
-    rows = _computed(moved).reshape(-1, moved.shape[-1])
-    p = _core.entmax(rows, np.ascontiguousarray(values.reshape(-1)))
-    return _like(x)(np.moveaxis(p.reshape(moved.shape), -1, dim))
+    p = _computed(moved)
+    if p.size:
+        p = _core.entmax(p.reshape(-1, p.shape[-1]), np.ascontiguousarray(values.reshape(-1))).reshape(moved.shape)
+    return _like(x)(np.moveaxis(p, -1, dim)), _aux_of(moved, p, values) if wanted else None
+
+
+def _aux_of(scores: np.ndarray, p: np.ndarray, alpha: np.ndarray) -> EntmaxAux:
+    """scores, p: [..., n]; alpha: one, or of the shape of the rows."""
+    largest = scores.max(-1, initial=-np.inf).astype(p.dtype)
+    less_one = (alpha - 1).astype(p.dtype)
+    with np.errstate(invalid="ignore"):
+        tau = np.where(largest == -np.inf, np.inf, less_one * largest - p.max(-1, initial=0) ** less_one)
+    return EntmaxAux(tau.reshape(largest.shape), (p > 0).sum(-1, dtype=np.int32))
 
 
 def make_spec(
@@ -122,10 +136,12 @@ def attention(
     tables = {name: None if table is None else to_table(name, table) for name, table in tables.items()}
     checks.check_tables(tables, extents[0], extents[1], extents[3], extents[4])
     values = to_alpha(alpha)
+    if folding.is_alpha_of_batch(values, arrays[0]):
+        return _folded_attention(q, arrays, values, causal, scale, k_keep, tables, return_aux)
     if type(values) is float:
         values = [values]
     else:
-        checks.check_head_alpha(values, extents[1])
+        checks.check_head_alpha(values, extents[1], extents[0])
         values = values.reshape(-1).tolist()
     causal, scale = checks.check_flag("causal", causal), checks.check_scale(scale)
     if checks.is_k_keep_number(k_keep):
@@ -142,3 +158,23 @@ def attention(
     if not return_aux:
         return result
     return result, Aux(tau, support, lambda: spec, lambda: _core.attention_probabilities(spec, *inputs), lambda parts: parts)
+
+
+def _folded_attention(
+    q: Any, arrays: list[np.ndarray], alpha: np.ndarray, causal: bool, scale: float | None, k_keep: Any, tables: dict[str, Any],
+    return_aux: bool,
+) -> Any:  # fmt: skip
+    """Of one alpha for each batch entry and head."""
+    batch, heads = shape = arrays[0].shape[:2]
+    for name in ("q_positions", "k_positions"):
+        if tables[name] is not None:
+            tables[name] = folding.fold_table(tables[name], batch, heads)
+    if not checks.is_k_keep_number(k_keep):
+        if not isinstance(k_keep, (list, tuple)):
+            k_keep = to_numpy("k_keep", k_keep)
+            checks.check_integers("k_keep", k_keep)
+        k_keep = checks.k_keep_of_heads(k_keep, heads) * batch
+    out, aux = attention(*map(folding.fold, arrays), alpha.reshape(-1), causal, scale, k_keep, tables, True)
+    result = _like(q)(out.reshape(arrays[0].shape))
+    rows = (*shape, -1)
+    return (result, replace(aux, tau=aux.tau.reshape(rows), support=aux.support.reshape(rows))) if return_aux else result

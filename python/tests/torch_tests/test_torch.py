@@ -86,26 +86,6 @@ def test_a_number_alpha_is_not_rounded():
     np.testing.assert_array_equal(entmax(x, 1.2).numpy(), entmax(x.numpy(), 1.2))
 
 
-def test_operators_pass_opcheck():
-    q, k, v = tensors()
-    alpha = torch.tensor(ALPHA, requires_grad=True)
-    x = torch.randn(4, 9, requires_grad=True)
-    tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-    for mask in MASKS.values():
-        k_keep = mask.get("k_keep")
-        values = problem_of(q, k, v, alpha, mask.get("causal", False), None, k_keep, {name: mask.get(name) for name in TABLES})
-        for counted, with_peak in ((True, True), (False, False)):
-            torch.library.opcheck(OPS.attention, (q, k, v, *values, counted, with_peak, -1), test_utils=tests)
-        fixed = tuple(t.detach() if isinstance(t, torch.Tensor) else t for t in (q, k, *values))
-        torch.library.opcheck(OPS.probabilities, fixed, test_utils=tests)
-        leaves = tuple(t.detach() for t in (q, k, v))
-        out, *_, store = OPS.attention(*leaves, *fixed[2:], False, False, -1)
-        torch.library.opcheck(OPS.attention_backward, (torch.randn_like(out), *leaves, *fixed[2:], store), test_utils=tests)
-    torch.library.opcheck(OPS.entmax, (x, alpha, 0.0), test_utils=tests)
-    torch.library.opcheck(OPS.entmax, (x, None, 1.5), test_utils=tests)
-    torch.library.opcheck(OPS.entmax_backward, (x.detach(), x.detach(), None, 1.5), test_utils=tests)
-
-
 def test_compiles_without_a_graph_break():
     q, k, v = tensors()
     alpha = torch.tensor(ALPHA, requires_grad=True)

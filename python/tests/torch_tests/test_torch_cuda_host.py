@@ -227,8 +227,8 @@ def test_the_host_says_which_alphas_the_kernels_do_not_take():
     takes = cuda.takes_alpha
     assert [takes(alpha) for alpha in (1.0099, 1.01, 1.5, 2.0, 2.0001, np.nan)] == [False, True, True, True, False, False]
     for given, number in ((1.5, 1.5), (2.5, 2.5), ([1.5, 2.0], 0.0), ([1.5, 64], 64.0), (np.array([1.005, 2]), 1.005)):
-        assert functional._as_alpha(given, "q", q, takes)[1] == number
-    compiled = torch.compile(lambda q, alpha: functional._as_alpha(alpha, "q", q, takes), fullgraph=True, backend="eager")
+        assert functional.as_alpha(given, "q", q, takes)[1] == number
+    compiled = torch.compile(lambda q, alpha: functional.as_alpha(alpha, "q", q, takes), fullgraph=True, backend="eager")
     assert [compiled(q, alpha)[1] for alpha in (1.5, 2.5, [1.5, 64.0])] == [0.0, 2.5, 64.0]
 
 

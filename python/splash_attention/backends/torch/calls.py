@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 
-from splash_attention.backends.torch import cuda, operators
+from splash_attention.backends.torch import cuda, flops, operators
 
 _ops = torch.ops.splash_attention
 _Tensors = (Tensor, torch.nn.Parameter)
@@ -27,6 +27,20 @@ _attention = {"cpu": operators.attention_cpu, "cuda": cuda.attention}
 _output = {"cpu": operators.output_cpu, "cuda": cuda.output}
 _kept_output = {"cpu": operators.kept_output_cpu, "cuda": cuda.kept_output}
 _attention_backward = {"cpu": operators.attention_backward_cpu, "cuda": cuda.attention_backward}
+
+
+def _looked_on() -> bool:
+    """Whether a dispatch mode looks on, which sees the operators; one that counts FLOPs is told their formulas."""
+    if not _len_torch_dispatch_stack():
+        return False
+    flops.tell_counters()
+    return True
+
+
+def _direct() -> bool:
+    """Whether a backward operator's implementation may be called: not with create_graph, which the operator refuses, nor where a
+    mode looks on."""
+    return not torch.is_grad_enabled() and not _looked_on()
 
 
 class _Function(torch.autograd.Function):
@@ -43,8 +57,8 @@ class _Entmax(_Function):
         return p
 
     @staticmethod
-    def backward(ctx: Any, d_p: Tensor) -> Any:  # with create_graph by the operator, which refuses
-        call = _ops.entmax_backward if torch.is_grad_enabled() else _entmax_backward[d_p.device.type]
+    def backward(ctx: Any, d_p: Tensor) -> Any:
+        call = _entmax_backward[d_p.device.type] if _direct() else _ops.entmax_backward
         return operators.entmax_gradient(ctx, d_p, call=call)
 
 
@@ -64,7 +78,7 @@ class _Attention(_Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None) -> Any:
-        direct = d_out is not None and not torch.is_grad_enabled()
+        direct = d_out is not None and _direct()
         call = _attention_backward[d_out.device.type] if direct else _ops.attention_backward
         return *operators.attention_gradient(ctx, d_out, call=call)[:4], None, None
 
@@ -84,8 +98,7 @@ class _Output(_Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> Any:
         q, k, v, alpha, store = ctx.saved_tensors
-        # With create_graph by the operator, which refuses.
-        call = _ops.attention_backward if torch.is_grad_enabled() else _attention_backward[q.device.type]
+        call = _attention_backward[q.device.type] if _direct() else _ops.attention_backward
         d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.others, store)
         return d_q, d_k, d_v, operators.alpha_gradient(alpha, d_alpha), None
 
@@ -124,7 +137,7 @@ _TransformedAttention = _transformed(
 
 
 def _eager(tensor: Tensor, device: str) -> bool:
-    return type(tensor) in _Tensors and device in _attention and not _len_torch_dispatch_stack()
+    return type(tensor) in _Tensors and device in _attention and not _looked_on()
 
 
 def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
@@ -199,9 +212,17 @@ def attention(
     if compiling or (not transformed and not _eager(q, device)):
         return _ops.attention(q, k, v, *others)[:4]
     if transformed:
+        _looked_on()
         return _TransformedAttention.apply(q, k, v, *others)[:4]
     if not gradient:
         return _attention[device](q, k, v, *others)[:4]
     results: list[Tensor] = []
     out = _Attention.apply(q, k, v, problem[0], others[1:], results)
     return out, *results[:3]
+
+
+def probabilities(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """(row_offsets, columns, values)."""
+    if not torch.compiler.is_compiling():
+        _looked_on()
+    return _ops.probabilities(q, k, *problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any, Callable, Sequence
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from splash_attention import _core, checks
-from splash_attention.auxiliary import Aux
+from splash_attention import _core, checks, folding
+from splash_attention.auxiliary import Aux, EntmaxAux
 from splash_attention.backends import host_arrays
 from splash_attention.backends.torch import calls, cuda
 from splash_attention.backends.torch.operators import TABLES, spec_of
@@ -20,7 +21,7 @@ checks.torch_names.update((getattr(torch, name), name) for name in (*checks.DTYP
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast casts; float64 it leaves as it is
 
 
-def _check_tensor(name: str, tensor: Any, first: str) -> None:
+def check_tensor(name: str, tensor: Any, first: str) -> None:
     """A dense tensor, as the first argument is. What it refuses, PyTorch would only refuse somewhere inside, or compute
     as if it were another tensor."""
     if not isinstance(tensor, Tensor):
@@ -41,7 +42,7 @@ def _check_tensor(name: str, tensor: Any, first: str) -> None:
 
 
 def _is_odd(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether _check_tensor must look at them: for most calls it would take a third of what surrounds the computation."""
+    """Whether check_tensor must look at them: for most calls it would take a third of what surrounds the computation."""
     dense = q.layout is k.layout is v.layout is torch.strided and not (q.is_nested or k.is_nested or v.is_nested)
     return not dense or q.is_neg() or k.is_neg() or v.is_neg() or forward_ad._current_level >= 0
 
@@ -59,7 +60,7 @@ def _check_devices(name: str, first: Tensor, **tensors: Tensor) -> None:
             raise ValueError(f"{other} is on {tensor.device} and {name} on {device}; they must be on one device")
 
 
-def _as_alpha(alpha: Any, first: str, tensor: Tensor, takes: Callable[[float], bool] = lambda _: True) -> tuple[Tensor | None, float]:
+def as_alpha(alpha: Any, first: str, tensor: Tensor, takes: Callable[[float], bool] = lambda _: True) -> tuple[Tensor | None, float]:
     """(tensor or None, number): what an operator takes, for the first argument of that name. Beside a tensor the number is
     0, or one of its values that a GPU's kernels do not take, if the host knows of one."""
     compiling = torch.compiler.is_compiling()
@@ -67,7 +68,7 @@ def _as_alpha(alpha: Any, first: str, tensor: Tensor, takes: Callable[[float], b
         _core.check_alpha(alpha)
         return None, alpha
     if isinstance(alpha, Tensor):
-        _check_tensor("alpha", alpha, first)
+        check_tensor("alpha", alpha, first)
         _check_devices(first, tensor, alpha=alpha)
         alpha = checks.as_alpha(alpha)
         return alpha if alpha.is_floating_point() else alpha.double(), 0.0
@@ -86,37 +87,67 @@ def _as_alpha(alpha: Any, first: str, tensor: Tensor, takes: Callable[[float], b
     return torch.as_tensor(values, device=tensor.device), others[0] if others else 0.0
 
 
+def check_scores(name: str, x: Any) -> None:
+    """A dense tensor of real numbers where there are kernels."""
+    check_tensor(name, x, name)
+    checks.check_float(name, x)
+    _check_devices(name, x)
+
+
+def _alpha_of_rows(alpha: Any, x: Tensor, dim: int) -> tuple[Tensor | None, float]:
+    """As as_alpha; a tensor has one entry, or the shape of x without dim."""
+    values, number = as_alpha(alpha, "x", x)
+    if values is None or values.numel() == 1:
+        return values if values is None else values.reshape(1), number
+    rows = x.shape[:dim] + x.shape[dim + 1 :]
+    if values.dim() == x.dim() and values.shape[dim] == 1:
+        values = values.squeeze(dim)
+    try:
+        return values.expand(rows), number
+    except RuntimeError:
+        raise ValueError(
+            f"alpha has shape {list(values.shape)}; it must broadcast to {list(rows)}, the shape of x without dim"
+        ) from None
+
+
 def entmax(x: Tensor, alpha: Any, dim: int) -> Tensor:
-    _check_tensor("x", x, "x")
-    checks.check_float("x", x)
-    _check_devices("x", x)
-    dim = checks.check_dim(dim, x.dim())
+    check_scores("x", x)
+    dim = checks.check_dim(dim, x.dim()) % x.dim()
     if x.dtype in _AUTOCAST and torch._C._is_any_autocast_enabled() and not x.is_meta:
         if torch.is_autocast_enabled(x.device.type):
             x = x.float()  # as softmax
     scores = x.movedim(dim, -1)
-    rows = scores.shape[:-1]
-    values, number = _as_alpha(alpha, "x", x)
-    if values is not None:
-        if values.dim() == x.dim() and values.shape[dim] == 1:
-            values = values.movedim(dim, -1).squeeze(-1)
-        try:
-            values = values.expand(rows).reshape(-1) if values.numel() != 1 else values.reshape(1)
-        except RuntimeError:
-            raise ValueError(
-                f"alpha has shape {list(values.shape)}; it must broadcast to {list(rows)}, the shape of x without dim"
-            ) from None
+    values, number = _alpha_of_rows(alpha, x, dim)
     if x.numel() == 0:
         return x.clone()
-    p = calls.entmax(scores.reshape(-1, scores.shape[-1]), values, number)
+    p = calls.entmax(scores.reshape(-1, scores.shape[-1]), None if values is None else values.reshape(-1), number)
     return p.reshape(scores.shape).movedim(-1, dim)
+
+
+def entmax_and_aux(x: Tensor, alpha: Any, dim: int) -> tuple[Tensor, EntmaxAux]:
+    """p, and of the rows tau and the support."""
+    check_scores("x", x)
+    scores = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    p = entmax(scores, alpha, dim)
+    with torch.no_grad():
+        dim = checks.check_dim(dim, x.dim()) % x.dim()
+        values, number = _alpha_of_rows(alpha, x, dim)
+        less_one = number - 1 if values is None else values.detach().to(scores.dtype) - 1
+        if scores.shape[dim] == 0:
+            rows = p.sum(dim)
+            return p.to(x.dtype), EntmaxAux(rows + torch.inf, rows.to(torch.int32))
+        largest = scores.amax(dim)
+        tau = torch.where(largest == -torch.inf, torch.inf, less_one * largest - p.amax(dim) ** less_one)
+        support = (p > 0).sum(dim, dtype=torch.int32)
+    autocast = x.dtype in _AUTOCAST and torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type)
+    return p if autocast else p.to(x.dtype), EntmaxAux(tau, support)
 
 
 def _as_table(name: str, table: Any, first: str, q: Tensor) -> Tensor:
     """On q's device where the kernels read it; cu_seqlens may lie anywhere, for the host reads them."""
     if not isinstance(table, Tensor):
         return torch.as_tensor(host_arrays.to_table(name, table), device=q.device)
-    _check_tensor(name, table, first)
+    check_tensor(name, table, first)
     if name not in TABLES[2:] or table.is_meta:
         _check_devices(first, q, **{name: table})
     if table.dtype == torch.uint64:  # what is beyond int64 must not become negative
@@ -135,7 +166,7 @@ def _as_k_keep(k_keep: Any, q_heads: int, first: str, q: Tensor) -> tuple[int, T
             k_keep = host_arrays.to_numpy("k_keep", k_keep)
             checks.check_integers("k_keep", k_keep)
         return 0, torch.tensor(checks.k_keep_of_heads(k_keep, q_heads), dtype=torch.int32, device=q.device)
-    _check_tensor("k_keep", k_keep, first)
+    check_tensor("k_keep", k_keep, first)
     _check_devices(first, q, k_keep=k_keep)
     checks.check_integers("k_keep", k_keep)
     if k_keep.numel() not in (1, q_heads):
@@ -153,7 +184,7 @@ def problem_of(
     """The operators' arguments behind q, k and v, checked. names, table_names: of the caller's arguments."""
     if not (type(q) is type(k) is type(v) is Tensor) or torch.compiler.is_compiling() or _is_odd(q, k, v):
         for name, tensor in zip(names, (q, k, v)):
-            _check_tensor(name, tensor, names[0])
+            check_tensor(name, tensor, names[0])
     batch, q_heads, _, q_len, kv_len, _ = checks.check_inputs(q, k, v, names)
     if not (q.is_cpu and k.is_cpu and v.is_cpu):
         _check_devices(names[0], q, **{names[1]: k, names[2]: v})
@@ -165,9 +196,9 @@ def problem_of(
             for name, table in tables.items()
         }
         checks.check_tables(tables, batch, q_heads, q_len, kv_len, table_names)
-    values, number = _as_alpha(alpha, names[0], q, cuda.takes_alpha if q.is_cuda else lambda _: True)
+    values, number = as_alpha(alpha, names[0], q, cuda.takes_alpha if q.is_cuda else lambda _: True)
     if values is not None:
-        checks.check_head_alpha(values, q_heads)
+        checks.check_head_alpha(values, q_heads, batch)
         values = values.reshape(-1)
     causal, scale = checks.check_flag("causal", causal), checks.check_scale(scale)
     k_keep, of_heads = _as_k_keep(k_keep, q_heads, names[0], q)
@@ -179,7 +210,7 @@ def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAM
     if not torch._C._is_any_autocast_enabled():
         return q, k, v
     for name, tensor in zip(names, (q, k, v)):
-        _check_tensor(name, tensor, names[0])  # a cast may hide what it was
+        check_tensor(name, tensor, names[0])  # a cast may hide what it was
     if q.is_meta or not torch.is_autocast_enabled(q.device.type) or not all(t.dtype in _AUTOCAST for t in (q, k, v)):
         return q, k, v
     dtype = torch.get_autocast_dtype(q.device.type)
@@ -196,11 +227,35 @@ def attention(
         out = calls.repeated_output(q, k, v, alpha, causal, scale, k_keep)
         if out is not None:
             return out
+    if isinstance(q, Tensor) and folding.is_alpha_of_batch(alpha, q):
+        return _folded_attention(q, k, v, alpha, causal, scale, k_keep, tables, return_aux)
     problem = problem_of(q, k, v, alpha, causal, scale, k_keep, tables)
     if not return_aux:
         return calls.output(q, k, v, *problem)
     out, tau, support, _ = calls.attention(q, k, v, *problem, counted=True)
     return out, make_aux(q, k, tau, support, problem)
+
+
+def _folded_attention(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any,
+    tables: dict[str, Tensor | None], return_aux: bool,
+) -> Any:  # fmt: skip
+    """Of one alpha for each batch entry and head."""
+    checks.check_inputs(q, k, v)
+    batch, heads = q.shape[:2]
+    tables = {name: None if table is None else _as_table(name, table, "q", q) for name, table in tables.items()}
+    checks.check_tables(tables, batch, heads, q.shape[2], k.shape[2])
+    folded = {
+        name: table if table is None or name in TABLES[2:] else folding.fold_table(table, batch, heads)
+        for name, table in tables.items()
+    }
+    number, kept = _as_k_keep(k_keep, heads, "q", q)
+    kept = (number or None) if kept is None else kept.repeat(batch)
+    done = attention(*map(folding.fold, (q, k, v)), alpha.reshape(-1), causal, scale, kept, folded, return_aux)
+    if not return_aux:
+        return done.reshape(q.shape)
+    out, aux = done
+    return out.reshape(q.shape), replace(aux, tau=aux.tau.reshape(q.shape[:3]), support=aux.support.reshape(q.shape[:3]))
 
 
 def make_aux(q: Tensor, k: Tensor, tau: Tensor, support: Tensor, problem: tuple[Any, ...]) -> Aux:
@@ -215,5 +270,4 @@ def make_aux(q: Tensor, k: Tensor, tau: Tensor, support: Tensor, problem: tuple[
             warnings.simplefilter("ignore", UserWarning)
             return torch.sparse_csr_tensor(offsets, columns.to(torch.int64), values, size=size, check_invariants=False)
 
-    operator = torch.ops.splash_attention.probabilities
-    return Aux(tau, support, lambda: spec_of(q, k, fixed), lambda: operator(q, k, *fixed), as_sparse)
+    return Aux(tau, support, lambda: spec_of(q, k, fixed), lambda: calls.probabilities(q, k, *fixed), as_sparse)

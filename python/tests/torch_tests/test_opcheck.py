@@ -1,0 +1,65 @@
+"""torch.library.opcheck on every operator: schema, registration of gradients, fake tensors, ahead-of-time dispatch with dynamic shapes."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
+pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+from splash_attention.backends.torch.functional import problem_of  # noqa: E402
+from splash_attention.backends.torch.operators import NAMESPACE, TABLES  # noqa: E402
+
+OPS = torch.ops.splash_attention
+ROWS, KEYS = 5, 7
+HEAD_ALPHA = torch.tensor([1.2, 1.5, 1.8, 2.0])
+PROBLEMS = {
+    "all keys": {},
+    "a number alpha": {"alpha": 1.7},
+    "one alpha": {"alpha": torch.tensor([1.3])},
+    "causal": {"causal": True},
+    "positions": {"q_positions": torch.tensor([3, 0, 5, 2, 9]), "k_positions": torch.tensor([1, 4, 0, 2, 8, 3, 9])},
+    "packed": {"causal": True, "cu_seqlens_q": torch.tensor([0, 2, ROWS]), "cu_seqlens_k": torch.tensor([0, 4, KEYS])},
+    "k_keep": {"k_keep": 3},
+    "k_keep of heads": {"k_keep": [1, 0, 3, 9]},
+    "thresholds": {"tau_offsets": -torch.rand(2, 4, ROWS)},
+}
+ROW_ALPHA = {"a number alpha": (None, 1.5), "one alpha": (torch.tensor([1.3]), 0.0), "alpha of rows": (HEAD_ALPHA, 0.0)}
+seen: set[str] = set()
+
+
+def opcheck(operator, arguments):
+    seen.add(operator._qualified_op_name)
+    torch.library.opcheck(operator, arguments)
+
+
+def learned(tensor):
+    return tensor.clone().requires_grad_() if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() else tensor
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*((name, torch.float32) for name in PROBLEMS), ("causal", torch.bfloat16)])
+def test_attention(name, dtype):
+    given = {"alpha": HEAD_ALPHA, "causal": False, "k_keep": None, "tau_offsets": None, **PROBLEMS[name]}
+    q, k, v = (torch.randn(2, heads, length, 8, dtype=dtype) for heads, length in ((4, ROWS), (2, KEYS), (2, KEYS)))
+    tables = {table: given.get(table) for table in TABLES}
+    *head, _, head_k_keep = problem_of(q, k, v, given["alpha"], given["causal"], None, given["k_keep"], tables)
+    problem = (*head, given["tau_offsets"], head_k_keep)
+    for kept in ((True, True, -1), (False, False, 16)) if name == "all keys" else ((True, False, 16),):
+        opcheck(OPS.attention, (*map(learned, (q, k, v)), learned(problem[0]), *problem[1:], *kept))
+    opcheck(OPS.probabilities, (q, k, *problem))
+    out, *_, store = OPS.attention(q, k, v, *problem, False, False, -1)
+    opcheck(OPS.attention_backward, (torch.randn_like(out), q, k, v, *problem, store))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*((name, torch.float32) for name in ROW_ALPHA), ("one alpha", torch.float16)])
+def test_entmax(name, dtype):
+    alpha, number = ROW_ALPHA[name]
+    x = torch.randn(4, 9, dtype=dtype)
+    opcheck(OPS.entmax, (learned(x), learned(alpha), number))
+    opcheck(OPS.entmax_backward, (OPS.entmax(x, alpha, number), torch.randn_like(x), alpha, number))
+
+
+def test_every_operator_was_checked():
+    if not seen:
+        pytest.skip("the tests above did not run before")
+    defined = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{NAMESPACE}::")}
+    assert defined and seen == defined
