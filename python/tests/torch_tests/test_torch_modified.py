@@ -109,7 +109,7 @@ def dropped(q, k, v):
     return modified.attention(q, k, v, causal=True, dropout=0.4, return_probabilities=True)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_dropout_is_the_same_in_backward(compiled):
     q, k, v = inputs()
     call = torch.compile(dropped, fullgraph=True, backend="aot_eager") if compiled else dropped
@@ -128,6 +128,7 @@ def test_dropout_is_the_same_in_backward(compiled):
     torch.testing.assert_close(d_v, expected)
 
 
+@pytest.mark.slow
 def test_it_compiles_whole():
     given, _, leaves = case("all")
     q, k, v = inputs()
