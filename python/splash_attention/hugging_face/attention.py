@@ -20,6 +20,7 @@ try:  # some models do not pass output_attentions on: transformers collects what
 except ImportError:  # before transformers had it
     _collector = None
 
+_MASKS = "sliding windows and other masks"
 _MANY = 1 << 28  # probabilities of a layer: 1 GiB of float32
 _observers: list[Callable[..., None]] = []  # (module, alpha, support [batch, heads, q_len], seen keys, bool)
 
@@ -42,6 +43,7 @@ def attention_forward(
     """transformers' attention interface. query: [batch, heads, q_len, head_dim]; key: [batch, kv_heads, kv_len, head_dim]; value:
     [batch, kv_heads, kv_len, value_dim]; attention_mask: what key_positions returned, or one's own [batch or 1, heads or 1, q_len,
     kv_len], bool, or real and added to the scores. softcap, position_bias and s_aux (sinks): as models of transformers pass them.
+    others: cu_seq_lens_q and cu_seq_lens_k are lengths of packed sequences, beside their position_ids.
 
     Returns [batch, q_len, heads, value_dim], and with output_attentions the probabilities [batch, heads, q_len, kv_len], else None.
     What has no kernel yet (dropout in training, softcap, position_bias, sinks, masks that are neither causal nor padding) is computed
@@ -69,10 +71,13 @@ def attention_forward(
             ("soft-capped scores", softcap is not None),
             ("an additive bias", bias is not None),
             ("attention sinks", s_aux is not None),
-            ("sliding windows and other masks", attention_mask is not None and not is_positions(attention_mask)),
+            (_MASKS, attention_mask is not None and not is_positions(attention_mask)),
         )
         if there
     ]
+    packed = {} if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others)
+    if packed:  # say what the mask of position_ids says
+        why, attention_mask, causal = [], None, getattr(module, "is_causal", True) if is_causal is None else is_causal
     for reason in why:
         modified.tell_once(reason)
     observed = bool(_observers) and not torch.compiler.is_compiling()
@@ -87,16 +92,16 @@ def attention_forward(
         out, p = out if isinstance(out, tuple) else (out, None)
         support = (p > 0).sum(-1) if observed else None
     else:
-        positions: dict[str, Tensor] = {}
+        tables: dict[str, Tensor] = packed
         if attention_mask is not None:
-            positions = {
+            tables = {
                 "q_positions": torch.arange(query.shape[2], device=query.device),
                 "k_positions": attention_mask[:, 0, 0, : key.shape[2]],
             }
-        done = attention_of_heads(query, key, value, **call, causal=causal, return_support=observed, **positions)
+        done = attention_of_heads(query, key, value, **call, causal=causal, return_support=observed, **tables)
         out, support = done if observed else (done, None)
         p = None
-    if observed:
+    if observed and not packed:
         for observer in _observers:
             observer(module, call["alpha"], support, seen_keys(attention_mask, bool(causal), query, key.shape[2]))
     return out.transpose(1, 2).contiguous(), p if output_attentions else None
@@ -175,6 +180,13 @@ def apply(model: Any, method: Any) -> None:
 def _setting(module: torch.nn.Module, name: str, otherwise: Any) -> Any:
     own = getattr(module, name, None)
     return getattr(getattr(module, "config", None), name, otherwise) if own is None else own
+
+
+def _packed_lengths(query: Tensor, others: dict[str, Any]) -> dict[str, Tensor]:
+    """Of packed sequences, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives them; nothing with a window, too."""
+    lengths = {name: others.get(f"cu_seq_lens_{name[-1]}") for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    there = query.shape[0] == 1 and others.get("sliding_window") is None and all(table is not None for table in lengths.values())
+    return lengths if there else {}
 
 
 def _asks_for_attentions(output_attentions: bool | None) -> bool:

@@ -137,19 +137,18 @@ def test_cache(name):
 @pytest.mark.filterwarnings("ignore:splash attention has no kernel")
 @pytest.mark.parametrize("name", ALL)
 def test_compiled(name):
-    """One graph, forward and backward."""
+    """One graph, forward and backward, padded; without a mask: test_hugging_face.py."""
     torch._dynamo.reset()
     model = build(name, "splash").train()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     more = {"use_cache": False} if name in CACHES else {}
-    for padding in (None, "right") if name in WORDS else (None,):
-        given = {**inputs(name, padding), **more}
-        expected, out = model(**given).logits, compiled(**given).logits
-        close(counted(name, given, out), counted(name, given, expected))
-        weight = next(p for key, p in model.named_parameters() if p.dim() == 2 and "embed" not in key)
-        gradients = [torch.autograd.grad(counted(name, given, x).square().sum(), weight, allow_unused=True)[0] for x in (out, expected)]
-        if gradients[1] is not None:
-            torch.testing.assert_close(*gradients, atol=1e-3, rtol=1e-3)
+    given = {**inputs(name, paddings(name)[-1]), **more}
+    expected, out = model(**given).logits, compiled(**given).logits
+    close(counted(name, given, out), counted(name, given, expected))
+    weight = next(p for key, p in model.named_parameters() if p.dim() == 2 and "embed" not in key)
+    gradients = [torch.autograd.grad(counted(name, given, x).square().sum(), weight, allow_unused=True)[0] for x in (out, expected)]
+    if gradients[1] is not None:
+        torch.testing.assert_close(*gradients, atol=1e-3, rtol=1e-3)
 
 
 @slow

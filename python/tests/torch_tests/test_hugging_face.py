@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash 
 transformers = pytest.importorskip("transformers", minversion="5.0", reason="transformers 5 is not installed")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import hugging_face  # noqa: E402
+from splash_attention.backends.torch import modified  # noqa: E402
 
 WORDS = 97
 
@@ -154,6 +155,19 @@ def test_attentions_are_the_sparse_probabilities():
             assert p.shape == (2, 4, given.shape[1], given.shape[1]) and (p == 0).float().mean() > 0.5
             torch.testing.assert_close(sums[..., -17:], torch.ones(2, 4, 17))
             assert told is None or (p[..., :3] == 0).all()
+
+
+def test_packed_lengths_stay_on_the_kernels(monkeypatch):
+    monkeypatch.setattr(modified, "_told", set())
+    text, model = words()[:1], llama()
+    apart = torch.cat([model(text[:, :9]).logits, model(text[:, 9:]).logits], 1)
+    ends = torch.tensor([0, 9, 17], dtype=torch.int32)
+    given = {"position_ids": torch.tensor([[*range(9), *range(8)]]), "use_cache": False}
+    out = model(text, **given, cu_seq_lens_q=ends, cu_seq_lens_k=ends, max_length_q=9, max_length_k=9).logits
+    torch.testing.assert_close(out, apart, atol=1e-5, rtol=1e-4)
+    assert not modified._told
+    torch.testing.assert_close(model(text, **given).logits, apart, atol=1e-5, rtol=1e-4)
+    assert modified._told == {"sliding windows and other masks"}
 
 
 def test_large_attentions_are_told(monkeypatch):

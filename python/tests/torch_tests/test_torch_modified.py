@@ -188,3 +188,19 @@ def test_it_says_once_that_it_is_slower(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         modified.tell_once("a sliding window")
+
+
+@pytest.mark.slow
+def test_one_graph_serves_all_lengths_that_need_one_part(monkeypatch):
+    monkeypatch.setattr(dense, "SCORES_AT_ONCE", 1 << 25)
+    graphs = []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph
+
+    call = torch.compile(lambda q, k, v: modified.attention(q, k, v, causal=True, softcap=3.0), fullgraph=True, backend=count)
+    for length in (5, 7, 9, 11, 13):
+        q, k, v = (leaf(1, 2, length, DIM) for _ in range(3))
+        torch.testing.assert_close(call(q, k, v), modified.attention(q, k, v, causal=True, softcap=3.0))
+    assert len(graphs) == 2  # of the first length, and of all
