@@ -14,8 +14,8 @@ from splash_attention.backends import host_arrays
 from splash_attention.backends.torch import calls, cuda
 from splash_attention.backends.torch.functional import as_autocast_has_it, make_aux, problem_of
 from splash_attention.backends.torch.operators import TABLES
+from splash_attention.learned_heads import ALPHA_HIGH, ALPHA_LOW
 
-ALPHA_LOW, ALPHA_HIGH = 1.05, 2.0  # between them a learned alpha stays
 _NAMES = ("Q", "K", "V")
 _TABLE_NAMES = {"q_positions": "Q_idx", "k_positions": "K_idx"}
 

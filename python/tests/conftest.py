@@ -20,6 +20,11 @@ sys.path[:0] = [str(TESTS), os.environ.get("SPLASH_PACKAGE", str(TESTS.parent))]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: of a ctest entry labelled slow")
+
+
 TINY = """\
 title = "A tiny study for the Python tests"
 kind = "attention-accuracy"

@@ -13,6 +13,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from splash_attention.hugging_face import attention_of_heads, key_positions
+from splash_attention.hugging_face.masks import is_positions
 from splash_attention.language.dense_methods import dense_attention, softmax_attention
 from splash_attention.language.methods import Attention, Method
 
@@ -108,6 +109,8 @@ def attention_forward(
             raise NotImplementedError(f"a method does not take this model's {option}")
     if dropout and module.training:
         raise NotImplementedError(f"a method has no dropout (here {dropout}); set attention_dropout to 0")
+    if attention_mask is not None and not is_positions(attention_mask):
+        raise NotImplementedError("a method takes causal masks and padding; this mask (a sliding window, or packed sequences) is another")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     how, learned = module.splash_method, getattr(module, "splash_heads", None)
     if learned is not None and how.kind == "entmax":  # of a model in conversion

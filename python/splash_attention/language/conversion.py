@@ -18,38 +18,38 @@ from torch import Tensor, nn
 from splash_attention.files.whole_file import whole_file
 from splash_attention.language.attention import apply, attention_layers, query_heads
 from splash_attention.language.methods import Attention, Method
+from splash_attention.learned_heads import LearnedHeads
 from splash_attention.language.plan import ALPHA_HIGH, ALPHA_LOW, Plan
 
 SCHEMA = "splash conversion 1"
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _SOFT = (1.25, 0.75)  # alpha and factor with which annealing begins
-_EDGE = 0.05  # of alpha's interval: nearer to its ends a logit barely moves it, so learning begins inside
 
 
-class Heads(nn.Module):
-    """alpha and factor of a layer's query heads, [heads] each, float32."""
+class Heads(LearnedHeads):
+    """alpha and factor of a layer's query heads, [heads] each, float32: parameters, or what a schedule sets."""
 
     def __init__(self, heads: int, plan: Plan, start: Attention | None = None) -> None:
-        super().__init__()
-        self.plan = plan
         alpha, factor = (
             torch.as_tensor(getattr(start or plan, name), dtype=torch.float32).expand(heads).clone() for name in ("alpha", "factor")
         )
         if plan.schedule == "learned":
-            share = (alpha - ALPHA_LOW) / (ALPHA_HIGH - ALPHA_LOW)
-            self.place, self.size = nn.Parameter(share.clamp(_EDGE, 1 - _EDGE).logit()), nn.Parameter(factor.log())
+            super().__init__(heads, alpha, factor, ALPHA_LOW, ALPHA_HIGH)
+            self.plan = plan
             return
+        nn.Module.__init__(self)
+        self.plan = plan
         self.register_buffer("place", alpha)
         self.register_buffer("size", factor)
         self.register_buffer("ends", torch.stack((alpha, factor)), persistent=False)
 
     @property
     def alpha(self) -> Tensor:
-        return ALPHA_LOW + (ALPHA_HIGH - ALPHA_LOW) * torch.sigmoid(self.place) if self.plan.schedule == "learned" else self.place
+        return super().alpha if self.plan.schedule == "learned" else self.place
 
     @property
     def factor(self) -> Tensor:
-        return self.size.exp() if self.plan.schedule == "learned" else self.size
+        return super().factor if self.plan.schedule == "learned" else self.size
 
     def at(self, step: int) -> None:
         """Sets annealed ones for a step, from 0."""

@@ -18,7 +18,7 @@ def entmax(scores, alpha):
         return torch.where(z > tau, (z - tau).clamp(min=1e-300) ** (1 / less_one), 0.0)
 
     with torch.no_grad():
-        for _ in range(80):
+        for _ in range(56):
             middle = (low + high) / 2
             above = powers(middle).sum(-1, keepdim=True) > 1
             low, high = torch.where(above, middle, low), torch.where(above, high, middle)

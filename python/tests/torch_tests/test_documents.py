@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/questions/how-do-i-use-it-from-python.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/questions/how-do-i-use-it-from-python.md", "docs/questions/does-it-work-with-my-model.md"])
 def test_examples_run(
     document: str, capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

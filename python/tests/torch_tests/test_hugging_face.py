@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash 
 transformers = pytest.importorskip("transformers", minversion="5.0", reason="transformers 5 is not installed")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import hugging_face  # noqa: E402
+from splash_attention.backends.torch import modified  # noqa: E402
 
 WORDS = 97
 
@@ -121,22 +122,57 @@ def test_a_model_compiles_whole_without_a_mask(cache):
         packed = torch.tensor([[*range(9), *range(8)]]).expand(2, -1)
         usual = torch.arange(17).expand(2, -1)
         torch.testing.assert_close(compiled(text, position_ids=usual, use_cache=False).logits, expected.logits, atol=1e-5, rtol=1e-4)
-        with pytest.raises(RuntimeError, match="a sliding window, or packed sequences"):
+        with pytest.raises(RuntimeError, match="set config.splash_any_mask to True before you compile"):
             compiled(text, position_ids=packed, use_cache=False)
-        with pytest.raises(NotImplementedError, match="a sliding window, or packed sequences"):
-            model(text, position_ids=packed, use_cache=False)
+        apart = torch.cat([model(text[:, :9]).logits, model(text[:, 9:]).logits], 1)
+        torch.testing.assert_close(model(text, position_ids=packed, use_cache=False).logits, apart, atol=1e-5, rtol=1e-4)
+        model.config.splash_any_mask = True
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(text, position_ids=packed, use_cache=False).logits, apart, atol=1e-5, rtol=1e-4)
 
 
-def test_what_it_does_not_take():
-    text = words()
-    values = config(transformers.MistralConfig, num_key_value_heads=2, sliding_window=4)
-    window = transformers.MistralForCausalLM._from_config(values, attn_implementation="splash")
-    dropout = llama(attention_dropout=0.1).train()
-    for call, sentence in (
-        (lambda: window(text), "a sliding window, or packed sequences"),
-        (lambda: dropout(text), "splash attention has no dropout"),
-        (lambda: llama()(text, attention_mask=torch.ones(2, 1, 17, 17)), r"takes no mask of shape \[2, 1, 17, 17\]"),
-        (lambda: llama()(text, attention_mask=torch.ones(2, 1, 1, 17, dtype=torch.int64)), r"\[2, 1, 1, 17\] and int64"),
-    ):
-        with pytest.raises(NotImplementedError, match=sentence):
-            call()
+def test_masks_of_ones_own():
+    text, model = words(), llama()
+    expected = model(text).logits
+    mask = torch.ones(17, 17, dtype=torch.bool).tril()[None, None]
+    added = torch.zeros(2, 1, 17, 17).masked_fill(~mask, torch.finfo(torch.float32).min)
+    for own in (mask, mask.expand(2, -1, -1, -1), added):
+        torch.testing.assert_close(model(text, attention_mask=own).logits, expected, atol=1e-5, rtol=1e-4)
+    for wrong in (torch.ones(2, 1, 17, 17, dtype=torch.int64), torch.ones(2, 1, 17, 17, dtype=torch.int32)):
+        with pytest.raises(NotImplementedError, match=r"takes no mask of shape \[2, 1, 17, 17\] and int"):
+            model(text, attention_mask=wrong)
+
+
+def test_attentions_are_the_sparse_probabilities():
+    text, model = words(), llama(splash_alpha=2.0, splash_factor=30.0)
+    longer, mask = padded(text)
+    for given, told in ((text, None), (longer, mask)):
+        done = model(given, attention_mask=told, output_attentions=True)
+        torch.testing.assert_close(done.logits, model(given, attention_mask=told).logits, atol=1e-5, rtol=1e-4)
+        assert len(done.attentions) == 2
+        for p in done.attentions:
+            sums = p.sum(-1)
+            assert p.shape == (2, 4, given.shape[1], given.shape[1]) and (p == 0).float().mean() > 0.5
+            torch.testing.assert_close(sums[..., -17:], torch.ones(2, 4, 17))
+            assert told is None or (p[..., :3] == 0).all()
+
+
+def test_packed_lengths_stay_on_the_kernels(monkeypatch):
+    monkeypatch.setattr(modified, "_told", set())
+    text, model = words()[:1], llama()
+    apart = torch.cat([model(text[:, :9]).logits, model(text[:, 9:]).logits], 1)
+    ends = torch.tensor([0, 9, 17], dtype=torch.int32)
+    given = {"position_ids": torch.tensor([[*range(9), *range(8)]]), "use_cache": False}
+    out = model(text, **given, cu_seq_lens_q=ends, cu_seq_lens_k=ends, max_length_q=9, max_length_k=9).logits
+    torch.testing.assert_close(out, apart, atol=1e-5, rtol=1e-4)
+    assert not modified._told
+    torch.testing.assert_close(model(text, **given).logits, apart, atol=1e-5, rtol=1e-4)
+    assert modified._told == {"sliding windows and other masks"}
+
+
+def test_large_attentions_are_told(monkeypatch):
+    from splash_attention.hugging_face import attention
+
+    monkeypatch.setattr(attention, "_MANY", 2 * 4 * 16 * 17)
+    with pytest.warns(UserWarning, match="makes a dense matrix of 2312 probabilities"):
+        llama()(words(), output_attentions=True)

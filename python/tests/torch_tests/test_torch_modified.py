@@ -109,7 +109,7 @@ def dropped(q, k, v):
     return modified.attention(q, k, v, causal=True, dropout=0.4, return_probabilities=True)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_dropout_is_the_same_in_backward(compiled):
     q, k, v = inputs()
     call = torch.compile(dropped, fullgraph=True, backend="aot_eager") if compiled else dropped
@@ -128,6 +128,7 @@ def test_dropout_is_the_same_in_backward(compiled):
     torch.testing.assert_close(d_v, expected)
 
 
+@pytest.mark.slow
 def test_it_compiles_whole():
     given, _, leaves = case("all")
     q, k, v = inputs()
@@ -187,3 +188,19 @@ def test_it_says_once_that_it_is_slower(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         modified.tell_once("a sliding window")
+
+
+@pytest.mark.slow
+def test_one_graph_serves_all_lengths_that_need_one_part(monkeypatch):
+    monkeypatch.setattr(dense, "SCORES_AT_ONCE", 1 << 25)
+    graphs = []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph
+
+    call = torch.compile(lambda q, k, v: modified.attention(q, k, v, causal=True, softcap=3.0), fullgraph=True, backend=count)
+    for length in (5, 7, 9, 11, 13):
+        q, k, v = (leaf(1, 2, length, DIM) for _ in range(3))
+        torch.testing.assert_close(call(q, k, v), modified.attention(q, k, v, causal=True, softcap=3.0))
+    assert len(graphs) == 2  # of the first length, and of all

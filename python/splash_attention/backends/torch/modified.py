@@ -83,9 +83,9 @@ def attention(
     tensors = (alpha, keep, mask, first_keys, bias, sinks)
     differentiable = [t for t in (q, k, v, alpha, bias, sinks) if isinstance(t, Tensor)]
     again = torch.is_grad_enabled() and any(t.requires_grad for t in differentiable)
-    step, outs, ps = max(1, dense.SCORES_AT_ONCE // (batch * heads * kv_len)), [], []
-    for first in range(0, q_len, step):
-        given = (q, k, v, *tensors, first, min(first + step, q_len), constants)
+    outs, ps = [], []
+    for first, last in _parts(*scores):
+        given = (q, k, v, *tensors, first, last, constants)
         out, p = checkpoint(_rows, *given, use_reentrant=False, preserve_rng_state=dropout > 0) if again else _rows(*given)
         outs.append(out)
         ps.append(p)
@@ -119,6 +119,14 @@ def _broadcast(name: str, tensor: Tensor | None, shape: tuple[int, ...]) -> Tens
     if not fits:
         raise ValueError(f"{name} has shape {list(tensor.shape)}; it must broadcast to {list(shape)}")
     return tensor.reshape((1,) * (len(shape) - tensor.dim()) + tuple(tensor.shape))
+
+
+def _parts(batch: int, heads: int, q_len: int, kv_len: int) -> list[tuple[int, int]]:
+    """First queries and those behind the last. One part is not a loop, so a graph of symbolic lengths serves all that need one."""
+    if batch * heads * q_len * kv_len <= dense.SCORES_AT_ONCE:
+        return [(0, q_len)]
+    step = max(1, dense.SCORES_AT_ONCE // (batch * heads * kv_len))
+    return [(first, min(first + step, q_len)) for first in range(0, q_len, step)]
 
 
 def _queries(tensor: Tensor, first: int, last: int) -> Tensor:

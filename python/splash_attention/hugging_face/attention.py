@@ -1,0 +1,205 @@
+"""transformers' attention interface: the kernels where they take a layer's scores, every score computed where they do not."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from splash_attention import checks
+from splash_attention.backends.torch import modified
+from splash_attention.functional import splash_attention
+from splash_attention.hugging_face.masks import is_positions, seen_keys
+
+try:  # some models do not pass output_attentions on: transformers collects what they ask for here
+    from transformers.utils.output_capturing import _active_collector as _collector
+except ImportError:  # before transformers had it
+    _collector = None
+
+_MASKS = "sliding windows and other masks"
+_MANY = 1 << 28  # probabilities of a layer: 1 GiB of float32
+_observers: list[Callable[..., None]] = []  # (module, alpha, support [batch, heads, q_len], seen keys, bool)
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    output_attentions: bool | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """transformers' attention interface. query: [batch, heads, q_len, head_dim]; key: [batch, kv_heads, kv_len, head_dim]; value:
+    [batch, kv_heads, kv_len, value_dim]; attention_mask: what key_positions returned, or one's own [batch or 1, heads or 1, q_len,
+    kv_len], bool, or real and added to the scores. softcap, position_bias and s_aux (sinks): as models of transformers pass them.
+    others: cu_seq_lens_q and cu_seq_lens_k are lengths of packed sequences, beside their position_ids.
+
+    Returns [batch, q_len, heads, value_dim], and with output_attentions the probabilities [batch, heads, q_len, kv_len], else None.
+    What has no kernel yet (dropout in training, softcap, position_bias, sinks, masks that are neither causal nor padding) is computed
+    from every score, and said once. Raises NotImplementedError for a mask of integers.
+    """
+    if attention_mask is not None and not (
+        is_positions(attention_mask) or attention_mask.dtype == torch.bool or attention_mask.is_floating_point()
+    ):
+        raise NotImplementedError(
+            f"splash attention takes no mask of shape {list(attention_mask.shape)} and {str(attention_mask.dtype)[6:]}; pass the "
+            "tokenizer's [batch, length], or [batch, 1, q_len, kv_len] of bool or real numbers"
+        )
+    causal = attention_mask is None and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    bias = position_bias
+    if attention_mask is not None and attention_mask.is_floating_point():
+        added = attention_mask[..., : key.shape[2]]
+        bias, attention_mask = added if bias is None else bias + added, None
+    dropout = dropout if module.training else 0.0
+    output_attentions = _asks_for_attentions(output_attentions)
+    call = {"scaling": scaling, "k_keep": _setting(module, "splash_k_keep", None), **heads_of(module)}
+    why = [
+        name
+        for name, there in (
+            ("attention dropout", dropout > 0),
+            ("soft-capped scores", softcap is not None),
+            ("an additive bias", bias is not None),
+            ("attention sinks", s_aux is not None),
+            (_MASKS, attention_mask is not None and not is_positions(attention_mask)),
+        )
+        if there
+    ]
+    packed = {} if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others)
+    if packed:  # say what the mask of position_ids says
+        why, attention_mask, causal = [], None, getattr(module, "is_causal", True) if is_causal is None else is_causal
+    for reason in why:
+        modified.tell_once(reason)
+    observed = bool(_observers) and not torch.compiler.is_compiling()
+    if why or output_attentions:
+        mask = None if attention_mask is None else seen_keys(attention_mask, False, query, key.shape[2])
+        if output_attentions:
+            _say_size(query, key)
+        out = modified_attention_of_heads(
+            query, key, value, **call, causal=bool(causal), mask=mask, bias=bias, softcap=softcap, sinks=s_aux, dropout=dropout,
+            return_probabilities=output_attentions or observed,
+        )  # fmt: skip
+        out, p = out if isinstance(out, tuple) else (out, None)
+        support = (p > 0).sum(-1) if observed else None
+    else:
+        tables: dict[str, Tensor] = packed
+        if attention_mask is not None:
+            tables = {
+                "q_positions": torch.arange(query.shape[2], device=query.device),
+                "k_positions": attention_mask[:, 0, 0, : key.shape[2]],
+            }
+        done = attention_of_heads(query, key, value, **call, causal=causal, return_support=observed, **tables)
+        out, support = done if observed else (done, None)
+        p = None
+    if observed and not packed:
+        for observer in _observers:
+            observer(module, call["alpha"], support, seen_keys(attention_mask, bool(causal), query, key.shape[2]))
+    return out.transpose(1, 2).contiguous(), p if output_attentions else None
+
+
+def attention_of_heads(
+    query: Tensor, key: Tensor, value: Tensor, *, alpha: Any = 1.5, factor: Any = 1.0, k_keep: int | Sequence[int] | None = None,
+    scaling: float | None = None, return_support: bool = False, **call: Any,
+) -> Any:  # fmt: skip
+    """splash_attention with a factor of the scale and a k_keep for each head.
+
+    query: [batch, heads, q_len, head_dim]; key: [batch, kv_heads, kv_len, head_dim]; value: so, of any width. factor: of scaling (None:
+    1/√head_dim), a number, or a list or float32 tensor of heads entries, differentiable: by it the queries are multiplied, in float32,
+    and rounded to their dtype once more. k_keep: a number, or a list of heads entries, where 0 keeps all. call: what splash_attention
+    takes besides. Returns out, of value's width; with return_support (out, support [batch, heads, q_len]). Raises as splash_attention
+    does.
+    """
+    query, scaling, k_keep = _of_heads(query, factor, scaling, k_keep)
+    width, head_dim = value.shape[-1], query.shape[-1]
+    if width < head_dim:
+        value = F.pad(value, (0, head_dim - width))
+    elif width > head_dim:
+        scaling = checks.check_scale(scaling) or head_dim**-0.5
+        query, key = (F.pad(x, (0, width - head_dim)) for x in (query, key))
+    done = splash_attention(query, key, value, alpha=alpha, scale=scaling, k_keep=k_keep, return_aux=return_support, **call)
+    out = done[0] if return_support else done
+    out = out[..., :width] if width < head_dim else out
+    return (out, done[1].support) if return_support else out
+
+
+def modified_attention_of_heads(
+    query: Tensor, key: Tensor, value: Tensor, *, alpha: Any = 1.5, factor: Any = 1.0, k_keep: int | Sequence[int] | None = None,
+    scaling: float | None = None, **call: Any,
+) -> Any:  # fmt: skip
+    """modified.attention with a factor of the scale and a k_keep for each head, as attention_of_heads. call: what it takes besides."""
+    query, scaling, k_keep = _of_heads(query, factor, scaling, k_keep)
+    return modified.attention(query, key, value, alpha=alpha, scale=scaling, k_keep=k_keep, **call)
+
+
+def _of_heads(query: Tensor, factor: Any, scaling: float | None, k_keep: Any) -> tuple[Tensor, float | None, Any]:
+    """(query, scaling, k_keep), with the factor in one of the first two."""
+    if isinstance(factor, (list, tuple)) and len(set(factor)) == 1:
+        factor = factor[0]
+    if isinstance(factor, (int, float)):
+        if factor != 1:  # what is passed on as it came, splash_attention checks
+            scaling = factor * (checks.check_scale(scaling) or query.shape[-1] ** -0.5)
+    else:
+        given = factor if isinstance(factor, Tensor) else torch.tensor(factor, dtype=torch.float32, device=query.device)
+        factors = given.reshape(-1)
+        if factors.numel() not in (1, query.shape[1]):
+            raise ValueError(f"factor has {factors.numel()} entries; allowed: 1, or {query.shape[1]} (one a query head)")
+        query = (query * factors[:, None, None]).to(query.dtype)
+    if isinstance(k_keep, (list, tuple)):
+        if len(k_keep) != query.shape[1]:
+            raise ValueError(f"k_keep has {len(k_keep)} entries; allowed: 1, or {query.shape[1]} (one a query head)")
+        if len(set(k_keep)) == 1:  # a number keeps the fastest path
+            k_keep = k_keep[0] or None
+    return query, scaling, k_keep
+
+
+def heads_of(module: torch.nn.Module) -> dict[str, Any]:
+    """alpha and factor of a layer: learned ones, else its settings."""
+    learned = getattr(module, "splash_heads", None)
+    if learned is not None:
+        return {"alpha": learned.alpha, "factor": learned.factor}
+    return {"alpha": _setting(module, "splash_alpha", 1.5), "factor": _setting(module, "splash_factor", 1.0)}
+
+
+def apply(model: Any, method: Any) -> None:
+    """The attention of every layer from here on: method, a splash_attention.language.Method or the name of its file."""
+    from splash_attention.language import Method, apply
+
+    apply(model, Method.read(method) if isinstance(method, (str, Path)) else method)
+
+
+def _setting(module: torch.nn.Module, name: str, otherwise: Any) -> Any:
+    own = getattr(module, name, None)
+    return getattr(getattr(module, "config", None), name, otherwise) if own is None else own
+
+
+def _packed_lengths(query: Tensor, others: dict[str, Any]) -> dict[str, Tensor]:
+    """Of packed sequences, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives them; nothing with a window, too."""
+    lengths = {name: others.get(f"cu_seq_lens_{name[-1]}") for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    there = query.shape[0] == 1 and others.get("sliding_window") is None and all(table is not None for table in lengths.values())
+    return lengths if there else {}
+
+
+def _asks_for_attentions(output_attentions: bool | None) -> bool:
+    if output_attentions is not None or _collector is None or torch.compiler.is_compiling():
+        return bool(output_attentions)
+    return any(name.endswith("attentions") for name in _collector.get() or ())
+
+
+def _say_size(query: Tensor, key: Tensor) -> None:
+    entries = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
+    if not torch.compiler.is_compiling() and entries > _MANY:
+        warnings.warn(
+            f"output_attentions=True makes a dense matrix of {entries} probabilities ({entries * query.element_size() / 2**30:.1f} GiB) "
+            "of each layer; splash_attention(..., return_aux=True) gives them sparse",
+            stacklevel=3,
+        )
