@@ -124,12 +124,9 @@ class _Run:
 
     def _gradients(self, windows: Tensor) -> float:
         try:
-            losses = []
-            for window in windows:
-                loss = loss_of(self.converted.model, window[None]) / len(windows)
-                loss.backward()
-                losses.append(loss.detach())
-            return torch.stack(losses).sum().item()
+            loss = loss_of(self.converted.model, windows)
+            loss.backward()
+            return loss.item()
         except torch.OutOfMemoryError:
             if self.recomputes:
                 raise
@@ -192,16 +189,16 @@ def _precision(model: Any) -> Any:
 
 
 def loss_of(model: Any, ids: Tensor, rows: int = 2048) -> Tensor:
-    """Mean nll of ids [1, length], with the logits computed again in backward."""
+    """Mean nll of ids [windows, length], with the logits computed again in backward."""
     with _precision(model):
-        states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        states = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1].flatten(0, 1)
+        wanted = ids[:, 1:].flatten()
 
         def part(some: Tensor, wanted: Tensor) -> Tensor:
             return F.cross_entropy(model.get_output_embeddings()(some).to(exact), wanted, reduction="sum")
 
         exact = torch.promote_types(states.dtype, torch.float32)
         total = states.new_zeros((), dtype=exact)
-        for begin in range(0, ids.shape[1] - 1, rows):
-            end = min(begin + rows, ids.shape[1] - 1)
-            total = total + checkpoint(part, states[begin:end], ids[0, begin + 1 : end + 1], use_reentrant=False)
-    return total / (ids.shape[1] - 1)
+        for begin in range(0, len(wanted), rows):
+            total = total + checkpoint(part, states[begin : begin + rows], wanted[begin : begin + rows], use_reentrant=False)
+    return total / len(wanted)
