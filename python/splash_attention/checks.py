@@ -46,13 +46,17 @@ def check_integers(name: str, array: Any) -> None:
         raise TypeError(f"{name} is of {dtype_name(array)}; it must be of an integer dtype")
 
 
+def check_rank(q: Any, k: Any, v: Any, names: Sequence[str] = NAMES) -> None:
+    if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
+        name, shape = next((name, x.shape) for name, x in zip(names, (q, k, v)) if len(x.shape) != 4)
+        raise ValueError(f"{name} has {len(shape)} dimensions; it must have 4: [batch, heads, length, head_dim]")
+
+
 def check_inputs(q: Any, k: Any, v: Any, names: Sequence[str] = NAMES) -> tuple[int, int, int, int, int, int]:
     """(batch, q_heads, kv_heads, q_len, kv_len, head_dim) of q [batch, q_heads, q_len, head_dim] and k, v [batch,
     kv_heads, kv_len, head_dim]."""
+    check_rank(q, k, v, names)
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
-    if not len(q_shape) == len(k_shape) == len(v_shape) == 4:
-        name, shape = next((name, x.shape) for name, x in zip(names, (q, k, v)) if len(x.shape) != 4)
-        raise ValueError(f"{name} has {len(shape)} dimensions; it must have 4: [batch, heads, length, head_dim]")
     check_float(names[0], q)
     if not q.dtype == k.dtype == v.dtype:
         for name, other in zip(names[1:], (k, v)):

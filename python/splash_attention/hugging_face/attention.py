@@ -12,6 +12,7 @@ from torch import Tensor
 
 from splash_attention import checks
 from splash_attention.backends.torch import modified
+from splash_attention.backends.torch.functional import check_tensor
 from splash_attention.functional import splash_attention
 from splash_attention.hugging_face.masks import is_positions, seen_keys
 
@@ -49,6 +50,9 @@ def attention_forward(
     What has no kernel yet (dropout in training, softcap, position_bias, sinks, masks that are neither causal nor padding) is computed
     from every score, and said once. Raises NotImplementedError for a mask of integers.
     """
+    for name, tensor in zip(checks.NAMES, (query, key, value)):
+        check_tensor(name, tensor, checks.NAMES[0])
+    checks.check_rank(query, key, value)
     if attention_mask is not None and not (
         is_positions(attention_mask) or attention_mask.dtype == torch.bool or attention_mask.is_floating_point()
     ):

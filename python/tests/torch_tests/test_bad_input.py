@@ -199,6 +199,8 @@ def test_an_array_of_attention(entry: Entry, argument: str, case: tuple[Any, ...
     def call() -> None:
         entry.call(**{**inputs, argument: change(inputs[argument])})
 
+    if entry is ATTENTION["hugging_face"] and (argument, case[0]) == ("v", "head_dim"):
+        return call()  # models may have narrower values
     refused(call, error, sentence.format(name=named[argument], **named))
 
 
