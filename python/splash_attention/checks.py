@@ -29,7 +29,7 @@ def dtype_name(array: Any) -> str:
 
 def is_tensor(array: Any) -> bool:
     """Of PyTorch, which is not imported for this: by its protocol, which torch.compile can follow."""
-    return hasattr(array, "__torch_function__")
+    return hasattr(type(array), "__torch_function__")
 
 
 def _is_bool(value: Any) -> bool:
