@@ -246,7 +246,8 @@ def test_refusals(splash: Splash, command: str):
 
 
 def test_implementations_on_the_cpu_stand_below_its_ceilings(splash: Splash):
-    assert splash("run", "cpu-roofline", "--quick", "--out", "cpu.h5").returncode == 0
+    done = splash("run", "cpu-roofline", "--quick", "--out", "cpu.h5")
+    assert done.returncode in (0, 4), done.stderr  # 4: on a busy machine it is unsure which of two is faster
     found = splash.json("analyze", "cpu.h5")
     assert "kernels" not in found and found["cpu"]
     ceilings = {(c["name"], c["dtype"]): c["measured"] for c in found["cpu_ceilings"]}
