@@ -81,8 +81,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Between ordinary writes to shared memory and TMA's or wgmma's reads of it: by each writing
-// thread, before the barrier.
+// Between ordinary accesses of shared memory and TMA's or wgmma's behind them (reads of what was written, or
+// writes over it): by each thread that accessed it, before the barrier.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

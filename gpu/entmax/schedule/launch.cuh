@@ -13,7 +13,8 @@ constexpr bool waits_for_kernels_before() {
   return false;
 }
 
-// The first statement of every kernel launched so: afterwards, all writes of previous kernels are visible.
+// The first statement of every kernel launched so: afterwards, previous kernels are done and all their writes
+// visible. The trigger only lets the next kernel's blocks be launched; they wait for this one's end likewise.
 __device__ __forceinline__ void wait_for_kernels_before() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();

@@ -88,7 +88,7 @@ class DenseProducts {
   template <class Use, class FoldPartial>
   __device__ __forceinline__ void multiply_keys(int first, int stride, const Use& use,
                                                 const FoldPartial& fold_partial) {
-    constexpr int kAhead = kStages - 2;
+    constexpr int kAhead = kStages - 2;  // so thread 0 never waits for its own warp's release
     const int count = (tiles - first + stride - 1) / stride;
     const auto load_tile = [&](int i) {
       if (threadIdx.x == 0 && i < count) load(k_map_, (first + i * stride) * kKeys);
@@ -237,7 +237,7 @@ class DenseProducts {
     return shared_.ring[used_.stage];
   }
   __device__ __forceinline__ void release(const Position& position) {
-    __syncwarp();
+    __syncwarp();  // a warpgroup may skip the tile: no wgmma_wait has gathered the lanes behind full
     if (lane == 0) arch::mbarrier_arrive(&shared_.empty[position.stage]);
   }
 

@@ -90,10 +90,10 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
   for (int lanes = kLanes; lanes < 32; lanes *= 2)
     largest = arch::larger_or_nan(largest, __shfl_xor_sync(kWarp, largest, lanes));
   if (thread % 32 < kLanes) largest_of[thread / 32][lane] = largest;
-  __syncthreads();
+  __syncthreads();  // norms and largest_of of all
   if (selects) {
     rank_keys(order, rank);
-    __syncthreads();
+    __syncthreads();  // ranks; selects is the block's, so all threads are here
     const int share = high_norm_per_block(p.high_norm_per_segment, p.segment);  // at least kSinks
     auto* const high_norm =
         static_cast<__half*>(p.high_norm_keys) +

@@ -102,7 +102,7 @@ __device__ __forceinline__ void prune_keys(const ForwardProblem& p, int head_ind
 #pragma unroll
   for (const int count : column_keys) full |= __reduce_add_sync(kWarp, count) > Lists::kSlots - kFreeSlots;
   const int deferred = !full ? -1 : counts[0] >= counts[1] ? 0 : 1;
-  __syncwarp();
+  __syncwarp();  // all have read slots, counts and bounds
   if (lane < 2) {
     lists.bound[quad + 8 * lane].value = lane == 0 ? bound[0] : bound[1];
     if (lane == deferred) defer_row(lists, head, quad + 8 * lane, RowState::overflowed);
@@ -120,7 +120,7 @@ __device__ __forceinline__ void prune_keys(const ForwardProblem& p, int head_ind
       if (keeps) lists.slot(4 * quad + column, kept + __popc(keepers & ((1u << lane) - 1))) = one;
       kept += __popc(keepers);
     }
-    __syncwarp();
+    __syncwarp();  // all have read the old count
     if (lane == 0) lists.keys[4 * quad + column] = kept;
   }
   __syncwarp();

@@ -11,7 +11,7 @@
 //                  issues the TMA load that refills it, so no warp waits for a producer.
 //   full[stage]    One arrival, with the load's bytes. empty[stage]: one arrival per warp.
 //   listed         It lies where keys were: written after the block's __syncthreads behind the last tile,
-//                  when no load is in flight (drain).
+//                  when no load is in flight: each was waited for.
 //   lists[warp]    That warp's alone (warp_lists.cuh).
 //   head, errors   Written once, before the first __syncthreads.
 //
@@ -268,8 +268,8 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   };
 
   bool done = schedule.tiles == 0, dense_may_pay = false;
-  // Ends the loop early. Waits for the loads in flight: none may land after the block's end, or where lists
-  // come.
+  // Ends the loop early, once all rows are deferred. Waits for the loads of the next kStages positions, which
+  // refill has issued before any vote: none may land after the block's end, in another block's shared memory.
   const auto drain = [&] {
     done = true;
     for (int i = 0; i < kStages && position + i < positions; ++i, ring.next())
@@ -355,7 +355,8 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   }
 }
 
-// Before the barriers are initialised again.
+// Before the barriers are initialised again: the next tile of rows counts its positions from 0, and a live
+// mbarrier must not be initialised. Behind the __syncthreads errors and head may be rewritten, too.
 template <class Tiles>
 __device__ __forceinline__ void invalidate_barriers(Tiles& tiles) {
   arch::fence_async_proxy();  // TMA writes next where the joined lists were

@@ -209,7 +209,7 @@ class Screen {
     __syncwarp();  // all have read
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (lane < kWarpRows) defer_row(lists_, head_, lane, RowState::broad);
-    __syncwarp();
+    __syncwarp();  // the bounds, for set_thresholds
     clear_column();
     set_thresholds();
   }

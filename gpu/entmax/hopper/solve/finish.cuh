@@ -146,7 +146,7 @@ __device__ __noinline__ void finish_rows(const ForwardProblem& p, int head_index
       p.support.counts[row] = count;
     }
   }
-  __syncwarp();
+  __syncwarp();  // solutions are there; and all scores have been read, which become probabilities
 
   // Entries with p = 0 are dropped, scores become probabilities.
   auto& probabilities = reinterpret_cast<uint32_t(&)[Lists::kMost]>(lists.scores);
@@ -175,7 +175,7 @@ __device__ __noinline__ void finish_rows(const ForwardProblem& p, int head_index
         }
       }
       kept.end += __popc(keepers);
-      __syncwarp();
+      __syncwarp();  // the first kept entry is there for the padding
     }
     if (stored >= 0) stored += kept.end - kept.first;
     const int behind = kept.end + lane;
@@ -184,7 +184,7 @@ __device__ __noinline__ void finish_rows(const ForwardProblem& p, int head_index
       probabilities[behind] = 0;
     }
     (half == 0 ? ranges[0] : ranges[1]) = kept;
-    __syncwarp();
+    __syncwarp();  // entries and padding, for gather_values
   }
   gather_values<T, kPanels>(p, head_index, lists, listed, ranges);
 }

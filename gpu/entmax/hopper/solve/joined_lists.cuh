@@ -74,7 +74,8 @@ __device__ __forceinline__ bool join_columns(Lists& lists, int (&listed)[Lists::
     const int behind = range.end + lane;
     if (behind < full_batches(range.end)) listed[behind] = 0;
   }
-  __syncwarp();
+  __syncwarp();  // listed is there; and all columns have been read: score_exactly writes scores in their
+                 // bytes
   return true;
 }
 

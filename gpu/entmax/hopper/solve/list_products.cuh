@@ -111,7 +111,7 @@ __device__ __forceinline__ void score_exactly(const ForwardProblem& p, int head,
     }
   };
   for_batches<Batch, 8 * kAtOnce>(ranges[1].end, fetch, multiply);
-  __syncwarp();
+  __syncwarp();  // scores of all lanes, for solving
 }
 
 // Sums the rows' values, weighted by their probabilities (in two parts each); the padding has p = 0.
