@@ -12,17 +12,17 @@ namespace splash::gpu {
 // `what` completes "could not …", for example "allocate 3 GiB".
 inline void check_cuda(cudaError_t status, const std::string& what) {
   if (status == cudaSuccess) return;
-  static_cast<void>(cudaGetLastError());  // a recoverable error must not meet the next caller
+  static_cast<void>(cudaGetLastError());  // clears it: the next caller must not see a recoverable error
   throw DeviceError("could not " + what + ": " + cudaGetErrorString(status) + " (" +
                     cudaGetErrorName(status) + ")");
 }
 
-// After a launch: errors of the launch itself, not of the kernel's run.
+// Call it after a launch. Reports errors of the launch itself, not of the kernel's run.
 inline void check_launch(const char* kernel) {
   check_cuda(cudaGetLastError(), std::string("launch ") + kernel);
 }
 
-// Of the current device.
+// An attribute of the current device.
 inline int device_attribute(cudaDeviceAttr which) {
   int device = 0, value = 0;
   check_cuda(cudaGetDevice(&device), "ask for the current device");
@@ -30,7 +30,7 @@ inline int device_attribute(cudaDeviceAttr which) {
   return value;
 }
 
-// Makes `device` current and, at the end of the scope, the one that was before.
+// Makes `device` current, and restores the previous device at the end of the scope.
 class DeviceScope {
  public:
   explicit DeviceScope(int device) {

@@ -5,7 +5,7 @@
 namespace splash::gpu {
 namespace {
 
-// Never launched: asking for its attributes tells whether this build holds code for a device.
+// Never launched. Its attributes tell whether this build holds code for a device.
 __global__ void probe() {}
 
 std::string version_string(int version) {

@@ -1,4 +1,4 @@
-// What a build without CUDA answers.
+// The device in a build without CUDA: none is listed, and what needs one throws NotBuilt.
 
 #include "core/error.h"
 #include "gpu/device.h"

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kElements = (int64_t{1} << 22) + 77;  // no multiple of a block: the last one is partly idle
-constexpr int64_t kGuard = 1024;                        // elements behind the end
+constexpr int64_t kGuard = 1024;                        // elements past the end
 constexpr float kFactor = 0.3F;
 constexpr int kWarmUps = 3, kCopies = 21;
 constexpr int64_t kMinCopy = int64_t{128} << 20, kMaxCopy = int64_t{512} << 20;  // bytes
@@ -79,7 +79,7 @@ void check_triad(SelfCheck& result) {
   }
 }
 
-// Device to device, through buffers several times the L2 cache, so that the memory is what is measured.
+// Copies device to device, through buffers of four times L2's size (128 to 512 MiB), to measure DRAM.
 void measure_copy(SelfCheck& result, int device) {
   const DeviceInfo info = list_devices().at(device);
   const int64_t bytes = std::clamp(4 * info.l2_bytes, kMinCopy, kMaxCopy);

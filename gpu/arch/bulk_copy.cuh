@@ -1,7 +1,6 @@
 #pragma once
-// TMA (sm_90): one thread moves a run of bytes or a tile of a tensor. Loads complete on an
-// mbarrier that was told to expect their bytes (a tile counts in full, rows out of bounds included: they
-// arrive as zeros).
+// TMA (sm_90): one thread moves a run of bytes or a tile of a tensor. A load completes on an mbarrier, which
+// must expect its bytes. A tile always counts in full: rows out of bounds arrive as zeros and count too.
 
 #include <cuda.h>
 
@@ -25,8 +24,8 @@ __device__ __forceinline__ void bulk_store(void* global, const void* shared, uin
                : "memory");
 }
 
-// Coordinates count elements, innermost first, and are not negative. A swizzled tile starts at a multiple of
-// 1024 bytes.
+// Coordinates count elements, innermost dimension first, and are not negative. A swizzled tile starts at a
+// multiple of 1024 bytes in shared memory.
 __device__ __forceinline__ void tensor_load(void* shared, const CUtensorMap* map, uint64_t* barrier, int x,
                                             int y) {
   asm volatile(
@@ -53,8 +52,8 @@ __device__ __forceinline__ void tensor_load(void* shared, const CUtensorMap* map
       : "memory");
 }
 
-// Elements out of bounds are not written. The threads that filled the tile fence_async_proxy() before the
-// barrier that lets this thread go.
+// Elements out of bounds are not written. Each thread that filled the tile calls fence_async_proxy(); then a
+// barrier; then one thread calls this.
 __device__ __forceinline__ void tensor_store(const CUtensorMap* map, const void* shared, int x, int y,
                                              int z) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
@@ -62,12 +61,12 @@ __device__ __forceinline__ void tensor_store(const CUtensorMap* map, const void*
                : "memory");
 }
 
-// Stores are waited for in groups, by the thread that issued them.
+// Closes a group of this thread's stores. Only the thread that issued stores can wait for them, per group.
 __device__ __forceinline__ void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until at most kPending groups are under way; `read`: until their shared memory may be overwritten, else
-// until written.
+// Waits until at most kPending of this thread's groups are pending. bulk_wait_read: until TMA has read the
+// other groups' shared memory, which may then be overwritten. bulk_wait: until their writes are complete.
 template <int kPending>
 __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
@@ -81,8 +80,8 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Between ordinary accesses of shared memory and TMA's or wgmma's behind them (reads of what was written, or
-// writes over it): by each thread that accessed it, before the barrier.
+// Orders this thread's ordinary accesses of shared memory before what TMA and wgmma do there next: read what was
+// written, or write over it. Each such thread calls it before the barrier that precedes the TMA or the wgmma.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

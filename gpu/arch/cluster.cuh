@@ -1,12 +1,12 @@
 #pragma once
-// Blocks of a cluster and their shared memory (sm_90). Data travels with its signal: store_async writes into
-// another block's shared memory and counts its bytes on a barrier there, so that neither side needs a fence.
-// (A barrier.cluster.arrive.release would cost every thread a membar over the whole device.)
+// Blocks of a cluster and their shared memory (sm_90). store_async writes into another block's shared memory
+// and counts its bytes on an mbarrier there, so neither side needs a fence. (The alternative,
+// barrier.cluster.arrive.release, costs every thread a membar over the whole device.)
 //
 //   mbarrier_init(&full, 1); mbarrier_init_fence();      // thread 0
 //   cluster_arrive();                                    // all threads; later, before the first store_async:
 //   cluster_wait();
-//   mbarrier_arrive_expect(&full, bytes);                // thread 0 of the receiver, once a phase
+//   mbarrier_arrive_expect(&full, bytes);                // thread 0 of the receiver, once per phase
 //   store_async(remote_address(&slot, rank), value, remote_address(&full, rank));
 //   mbarrier_wait(&full, parity);                        // the receiver
 
@@ -31,7 +31,8 @@ __device__ __forceinline__ int cluster_index() {  // of the grid's clusters, alo
   return static_cast<int>(index);
 }
 
-// All threads of all blocks: they run, and their barriers are there. Orders nothing else.
+// All threads of all blocks call both. After the wait every block is running and has initialised its
+// mbarriers. The pair orders no other memory access.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -39,8 +40,9 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// All threads of all blocks meet, and see what any of them wrote before, also into one another's shared
-// memory. The release is a membar over the whole device: for kernels that meet seldom.
+// A barrier over all threads of all blocks. Afterwards each sees what any of them wrote before, including
+// writes into another block's shared memory. The release is a membar over the whole device, so this suits
+// kernels that call it rarely.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release.aligned;\n"
@@ -48,7 +50,7 @@ __device__ __forceinline__ void cluster_sync() {
           : "memory");
 }
 
-// Where the block `rank` has what `shared` is in this one.
+// The address, in block `rank`, of the variable that is at `shared` in this block.
 __device__ __forceinline__ uint32_t remote_address(const void* shared, int rank) {
   uint32_t address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(shared)), "r"(rank));
@@ -70,7 +72,7 @@ __device__ __forceinline__ void store_async(uint32_t address, float2 value, uint
       : "memory");
 }
 
-// Seen by the block that has it after cluster_sync().
+// The receiving block sees the value after cluster_sync().
 __device__ __forceinline__ void store_remote(uint32_t address, uint4 value) {
   asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)

@@ -1,6 +1,6 @@
 #pragma once
-// A 4-byte copy from global to shared memory that passes by the registers (sm_80): for what no 16-byte
-// boundary fits. Groups and mbarriers as in cp_async.cuh.
+// A 4-byte asynchronous copy from global to shared memory that bypasses the registers (sm_80), for data that
+// is not 16-byte aligned. Groups and mbarriers work as in cp_async.cuh.
 
 #include "gpu/arch/shared_pointer.cuh"
 

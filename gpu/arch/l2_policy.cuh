@@ -1,5 +1,5 @@
 #pragma once
-// What TMA tells L2 of the data that it moves (sm_90).
+// L2 eviction policies for TMA copies (sm_90).
 
 #include <cuda.h>
 
@@ -7,7 +7,7 @@
 
 namespace splash::gpu::arch {
 
-// For data that streams through: L2 gives it up before other data.
+// For data that is used once: L2 evicts it before other data.
 __device__ __forceinline__ uint64_t evict_first() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -1,6 +1,6 @@
 #pragma once
-// The lane, read anew: what the compiler would otherwise keep in a register, or spill, from the kernel's
-// start on.
+// Reads the lane's number afresh at each call. The compiler would otherwise compute it once, at the kernel's
+// start, and keep it in a register or spill it.
 
 namespace splash::gpu::arch {
 

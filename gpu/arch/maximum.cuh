@@ -1,5 +1,5 @@
 #pragma once
-// The larger of two floats, NaN where one is (sm_80). fmaxf takes the other one then.
+// The larger of two floats, or NaN if either is NaN (sm_80). fmaxf would return the other operand instead.
 
 namespace splash::gpu::arch {
 

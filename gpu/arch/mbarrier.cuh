@@ -1,6 +1,6 @@
 #pragma once
-// Transaction barriers in shared memory (sm_90). A phase ends when all expected arrivals came and all
-// expected bytes landed; waiting for phase parity 1 on a fresh barrier returns at once.
+// Transaction barriers in shared memory (sm_90). A phase ends when all expected threads have arrived and all
+// expected bytes have landed. Waiting for parity 1 on a fresh barrier returns at once.
 //
 //   __shared__ uint64_t full;
 //   if (threadIdx.x == 0) { mbarrier_init(&full, 1); mbarrier_init_fence(); }
@@ -18,12 +18,13 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
                : "memory");
 }
 
-// Before the barrier's memory is used otherwise, or for a new one. Nobody may use it any more.
+// Call it before the barrier's memory is reused, also for a new barrier. No thread may use the barrier any
+// more.
 __device__ __forceinline__ void mbarrier_inval(uint64_t* barrier) {
   asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// After the inits, by the thread that did them and before the block's barrier: TMA must see them.
+// Makes the inits visible to TMA. The thread that did them calls it, before the block's barrier.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -32,8 +33,8 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Arrives. Whether this thread came last, if all expected ones arrive like this, can be asked of what it
-// returns, later: that is not waited for here.
+// Arrives without waiting and returns the barrier's state. Pass the state to mbarrier_was_last() later to
+// learn whether this thread arrived last; this holds if all expected threads arrive in this way.
 __device__ __forceinline__ uint64_t mbarrier_arrive_pending(uint64_t* barrier) {
   uint64_t state;  // before this arrival
   asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];"
@@ -48,21 +49,21 @@ __device__ __forceinline__ bool mbarrier_was_last(uint64_t state) {
   return pending == 1;
 }
 
-// Arrives, and lets the phase also wait for `bytes` of bulk copies.
+// Arrives, and makes the phase wait for `bytes` more bytes of bulk copies.
 __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
 }
 
-// Adds bytes to the phase without arriving.
+// Makes the phase wait for `bytes` more bytes, without arriving.
 __device__ __forceinline__ void mbarrier_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
 }
 
-// Sleeps in hardware for a while; false where the phase has not ended by then.
+// Suspends the thread until the phase ends or a hardware time limit passes; false in the latter case.
 __device__ __forceinline__ bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(

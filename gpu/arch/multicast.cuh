@@ -1,10 +1,10 @@
 #pragma once
-// TMA and its barriers across the blocks of a cluster (sm_90): one read of L2 fills the same
-// place in several blocks.
+// TMA multicast within a cluster (sm_90): one read of L2 fills the same shared-memory address in several
+// blocks.
 //
-//   // both blocks, each for its half of what both need; `full` expects the bytes of both halves
+//   // each of the two blocks loads one half of the tile for both; each `full` expects both halves' bytes
 //   tensor_load_multicast(tile + half, &map, &full, 0b11, evict_first(), column, row, head);
-//   mbarrier_arrive_at(&empty, rank);  // the consumers of both, at both: the tile may be overwritten
+//   mbarrier_arrive_at(&empty, rank);  // each block's consumers, for both ranks: the tile may be overwritten
 
 #include "gpu/arch/cluster.cuh"
 #include "gpu/arch/l2_policy.cuh"
@@ -23,7 +23,7 @@ __device__ __forceinline__ void tensor_load_multicast(void* shared, const CUtens
       : "memory");
 }
 
-// At the same barrier of the block `rank`, which must not have ended.
+// Arrives on the same barrier of block `rank`. That block must not have exited.
 __device__ __forceinline__ void mbarrier_arrive_at(uint64_t* barrier, int rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(remote_address(barrier, rank))
                : "memory");

@@ -1,6 +1,6 @@
 #pragma once
-// Sums and maxima over the lanes of a warp, and over the four lanes of a quad, which share the rows of an
-// accumulator of mma.sync and wgmma. The result is in all of them, added in the same order every time.
+// Sums and maxima over a warp's lanes and over a quad: four adjacent lanes, which share the rows of an
+// mma.sync or wgmma accumulator. Every lane gets the result. The order of additions is fixed.
 
 namespace splash::gpu::arch {
 

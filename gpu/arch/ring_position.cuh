@@ -1,12 +1,12 @@
 #pragma once
-// How producers and consumers count the places of a ring of tiles (mbarrier.cuh).
+// How producers and consumers count through a ring of stages (mbarrier.cuh).
 
 #include <cstdint>
 
 namespace splash::gpu::arch {
 
-// A place in a ring of kStages tiles, each with its barriers, and the parity of its phase. Producers and
-// consumers count alike.
+// The current stage of a ring and its phase's parity. A stage is one tile with its own barriers. Producers
+// and consumers call next() once per tile, so they visit the same stages in the same order.
 template <int kStages>
 struct RingPosition {
   int stage = 0;

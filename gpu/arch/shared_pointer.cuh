@@ -1,7 +1,7 @@
 #pragma once
-// Addresses of shared memory as PTX wants them. The dynamic array must stay plainly shared to the compiler:
-// declare it `extern __shared__ __align__(1024)`, for an address rounded up by hand turns every later access
-// generic.
+// Shared-memory addresses as PTX takes them. Declare the dynamic array `extern __shared__ __align__(1024)`,
+// so that the compiler knows it is shared memory. If code rounds its address up instead, every later access
+// becomes generic.
 
 #include <cstdint>
 
@@ -11,7 +11,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Two words to such an address, a multiple of 8.
+// Stores two words at such an address, which is a multiple of 8.
 __device__ __forceinline__ void store_shared(uint32_t address, uint32_t a, uint32_t b) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }

@@ -7,7 +7,7 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// Asked of the driver at run time: a program that links libcuda does not start where no driver is installed.
+// Looked up in the driver at run time, because a program that links libcuda does not start without a driver.
 Encode find_encode() {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found{};

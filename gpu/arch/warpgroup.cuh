@@ -1,12 +1,13 @@
 #pragma once
-// What threads of a block do in parts: named barriers, and registers moved between warpgroups.
+// For a block whose warps take roles, such as producer and consumer: named barriers for some of its threads,
+// and registers moved between warpgroups.
 
 namespace splash::gpu::arch {
 
-// Barriers 1 to 15 (0 is __syncthreads'); `threads`, a multiple of 32, counts who syncs and who only arrives.
-// Within one role all is well. Between roles compute-sanitizer 2025.3 errs: racecheck sees races wherever
-// they order accesses, synccheck divergence where both sides sync (not where one arrives). mbarriers are
-// clean in both.
+// Barriers 1 to 15 (0 belongs to __syncthreads). `threads`, a multiple of 32, counts both the threads that
+// sync and those that only arrive. compute-sanitizer 2025.3 gives false reports for named barriers between
+// roles, not within one: racecheck reports races wherever such a barrier orders accesses, and synccheck
+// reports divergence if both sides sync (not if one only arrives). mbarriers pass both tools.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -14,8 +15,9 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Registers a thread, a multiple of 8 from 24 to 240, by all warps of a warpgroup (sm_90a). Works only in a
-// kernel with __launch_bounds__(threads, 1) whose roles are the branches of a single if/else.
+// Sets the registers per thread to kRegisters, a multiple of 8 from 24 to 256. All warps of a warpgroup call
+// it (sm_90a). It works only in a kernel with __launch_bounds__(threads, 1) whose roles are the branches of a
+// single if/else.
 template <int kRegisters>
 __device__ __forceinline__ void give_registers_back() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -1,6 +1,7 @@
 #pragma once
-// Tensor products of a warpgroup (sm_90a): d [64, N] (+)= a [64, k] b [k, N], k = 32 bytes of elements, in
-// float32. Warp w holds 16 rows; its lane l has d[4j + e] = (16 w + l/4 + 8 (e/2), 8 j + 2 (l%4) + e%2).
+// Tensor products of a warpgroup (sm_90a): d [64, N] (+)= a [64, k] b [k, N] with float32 accumulators, where
+// k is 32 bytes of elements. Warp w of the warpgroup holds 16 rows. In its lane l, d[4j + e] is the element
+// (16 w + l/4 + 8 (e/2), 8 j + 2 (l%4) + e%2).
 //
 //   float d[64];       // N = 128; q [64, 64] and keys [128, 64] are tiles of 128-byte rows
 //   wgmma_fence();     // where other code wrote d
@@ -11,8 +12,8 @@
 //   wgmma_hold(d);
 //
 // Elements: __half, __nv_bfloat16, float (tf32: the low 13 bits are dropped) and __nv_fp8_e4m3; only 16-bit
-// operands may be MN-major. Code that reads or copies d while products are under way makes ptxas serialise
-// them (warning C7510).
+// operands may be MN-major. If code reads or copies d while products are pending, ptxas serialises them
+// (warning C7510).
 
 #include <cstdint>
 #include <type_traits>
@@ -26,26 +27,27 @@ struct __nv_fp8_e4m3;
 
 namespace splash::gpu::arch {
 
-// Before the first product after other code wrote its registers.
+// Call it before the first product after other code has written the registers that the product uses.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most kPending committed groups are under way.
+// Waits until at most kPending committed groups are pending.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving uses of d across this point: after the wait for products that wrote it.
+// Keeps the compiler from moving uses of d across this point. Call it after the wait for the products that
+// write d.
 template <int kRegisters>
 __device__ __forceinline__ void wgmma_hold(float (&d)[kRegisters]) {
 #pragma unroll
   for (int i = 0; i < kRegisters; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// The registers of d as inline assembly names and passes them, N by N.
+// The registers of d, as inline assembly names them and passes them, for each N.
 // clang-format off
 #define SPLASH_WGMMA_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SPLASH_WGMMA_NAMES_32 \
@@ -83,8 +85,8 @@ __device__ __forceinline__ void wgmma_hold(float (&d)[kRegisters]) {
   SPLASH_WGMMA_D8(120)
 // clang-format on
 
-// One instruction; p0, p1, ... number the operands behind d, TRANSPOSES names the immediates of MN-major
-// ones.
+// One instruction. p0, p1, ... are the numbers of the assembly operands after d. TRANSPOSES names the
+// immediates that say which of a and b is MN-major.
 #define SPLASH_WGMMA_SS(N, K_TYPES, p0, p1, p2, TRANSPOSES, ...)                          \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p2                                   \
                ", 0;\n"                                                                   \
@@ -101,8 +103,8 @@ __device__ __forceinline__ void wgmma_hold(float (&d)[kRegisters]) {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                              \
                  "r"(static_cast<int>(accumulate))__VA_ARGS__)
 
-// Two overloads an N, chosen by the length of d: a from shared memory, or from registers (each warp's 16 rows
-// as mma.cuh lays them out). p0 to p6 count on from the last register of d.
+// Two overloads per N: a comes from shared memory, or from registers (each warp's 16 rows as mma.cuh lays
+// them out). The length of d selects N. p0 to p6 number the assembly operands after the last register of d.
 #define SPLASH_WGMMA_DEFINE(N, p0, p1, p2, p3, p4, p5, p6)                                               \
   template <class Element, Major kMajorB = Major::k, Major kMajorA = Major::k>                           \
   __device__ __forceinline__ void wgmma(float(&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) {     \

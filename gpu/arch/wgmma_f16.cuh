@@ -1,11 +1,11 @@
 #pragma once
-// Tensor products of a warpgroup (sm_90a) with float16 accumulators, two in a register: half the registers of
-// wgmma.cuh's, and its order. Warp w holds 16 rows; its lane l has in d[2j + half], low half first, columns
-// 8 j + 2 (l % 4) + {0, 1} of row 16 w + l / 4 + 8 half. a: from registers, as in wgmma.cuh; fences, commits
-// and waits as there.
+// Tensor products of a warpgroup (sm_90a) with float16 accumulators. A register holds two of them, so d takes
+// half the registers that it takes in wgmma.cuh, in the same order. Warp w holds 16 rows. In its lane l,
+// d[2j + half] holds, low half first, columns 8 j + 2 (l % 4) + {0, 1} of row 16 w + l / 4 + 8 half. Operand
+// a comes from registers. Its layout, fences, commits and waits are those of wgmma.cuh.
 //
-// Each step over 16 columns of a rounds the running sum once, to the nearest float16: its error is at most
-// kHalfStepError of the sum (gpu_arch_tests holds it to that).
+// Each step over 16 columns of a rounds the running sum once, to the nearest float16. The relative error of
+// that rounding is at most kHalfStepError (gpu_arch_tests checks it).
 
 #include "gpu/arch/wgmma.cuh"
 

@@ -1,13 +1,13 @@
 #pragma once
-// wgmma of tf32 whose a [64, 8] comes from registers (sm_90a), laid out as mma.cuh has it, each warp's 16
-// rows. Since only 16-bit operands may be MN-major, this is how a float32 operand stored the other way round
-// gets in: the threads read it from shared memory in whatever order they need.
+// wgmma of tf32 whose a [64, 8] comes from registers (sm_90a): each warp's 16 rows, laid out as in mma.cuh.
+// wgmma reads MN-major operands from shared memory only if they have 16 bits. This variant therefore serves a
+// float32 operand that is stored MN-major: threads read it from shared memory in the order they need.
 
 #include "gpu/arch/wgmma.cuh"
 
 namespace splash::gpu::arch {
 
-// d [64, 256] (+)= a [64, 8] b [8, 256]; a holds floats' bits, of which the low 13 are dropped; b is K-major.
+// d [64, 256] (+)= a [64, 8] b [8, 256]. a holds the bits of floats; the low 13 are dropped. b is K-major.
 __device__ __forceinline__ void wgmma_tf32(float (&d)[128], const uint32_t (&a)[4], uint64_t b,
                                            bool accumulate) {
   asm volatile(

@@ -13,7 +13,7 @@ __device__ unsigned long long now() {
   return nanoseconds;
 }
 
-// Cycles and nanoseconds that passed; nowhere to write them where `result` is null.
+// Spins, then writes the cycles and the nanoseconds that passed to `result`, unless it is null.
 __global__ void spin_kernel(unsigned long long* result) {
   const unsigned long long begin = now();
   const long long begin_cycles = clock64();

@@ -1,15 +1,16 @@
 #pragma once
-// A kernel that spins, for what it tells and for what it hides. Compiles without nvcc.
+// A kernel that spins: it measures the SM clock, and it hides the host's launch cost. Compiles without nvcc.
 
 #include "gpu/engine/memory.h"
 
 namespace splash::gpu {
 
-// The multiprocessor clock that work sees, read by one block over 50 us; waits for the stream.
+// The SM clock in Hz as a kernel sees it, measured by one block over 50 us. Waits for the stream. Throws
+// DeviceError if CUDA fails.
 double measure_clock_hz(const Stream& stream);
 
-// Enqueues 50 us of idling, while which the host fills the queue: else events around a short call would time
-// the host.
+// Enqueues a kernel that spins for 50 us. The host fills the queue meanwhile; without this, events around a
+// short call would time the host. Throws DeviceError if the launch fails.
 void spin(const Stream& stream);
 
 }  // namespace splash::gpu

@@ -1,6 +1,5 @@
 #pragma once
-// One call for a profiler that waits to be told when to look: ncu --profile-from-start off. Compiles without
-// nvcc.
+// Runs one call under a profiler that starts on request: ncu --profile-from-start off. Compiles without nvcc.
 
 #include <functional>
 
@@ -8,8 +7,8 @@
 
 namespace splash::gpu {
 
-// Calls once unseen, to load the module, then once between cudaProfilerStart and cudaProfilerStop. Throws
-// DeviceError where a call fails.
+// Calls `enqueue` once unprofiled, to load the module, then once between cudaProfilerStart and
+// cudaProfilerStop. Waits for the stream both times. Throws DeviceError if a call fails.
 void profile_call(const std::function<void()>& enqueue, const Stream& stream);
 
 }  // namespace splash::gpu

@@ -1,5 +1,5 @@
-// Plain FMA, exponentials and the tensor cores, fed from registers and shared memory alone, on random
-// numbers: a product of zeros needs less power, so the clock stays higher than any real product sees.
+// Plain FMA, exponentials and the tensor cores, fed from registers and shared memory alone. Tensor operands
+// are random: a product of zeros draws less power, so its clock would stay higher than in any real product.
 
 #include <cuda_fp8.h>
 
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kFmaThreads)
   clock.close(span);
 }
 
-// Chains of 2^-x come to rest at 0.641, far from zeros, infinities and denormals, which a unit might treat
-// apart. The sign is a modifier of the instruction's operand: a link is one instruction.
+// Chains of 2^-x converge to 0.641, far from zeros, infinities and denormals, which a unit might treat
+// specially. The minus sign is an operand modifier, so each link of a chain is one instruction.
 __global__ void __launch_bounds__(kExpThreads) exponentials_kernel(int steps, ClockSpan* span) {
   const SpanClock clock;
   float x[kExpChains];
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kExpThreads) exponentials_kernel(int steps, Cl
   clock.close(span);
 }
 
-// One warp: four fragments of A by four of B, 16 independent products a step.
+// Per warp and step: four fragments of A times four of B, 16 independent products.
 template <class Element>
 __global__ void __launch_bounds__(kMmaThreads)
     mma_kernel(const uint32_t* random, int steps, ClockSpan* span) {
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   clock.close(span);
 }
 
-// Every step adds on to the last: ptxas drops a product whose result the next one overwrites.
+// Every step accumulates, because ptxas drops a product whose result the next one overwrites.
 template <class Element>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     wgmma_kernel(const uint4* random, int steps, ClockSpan* span) {

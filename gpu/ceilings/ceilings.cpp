@@ -49,7 +49,7 @@ std::vector<MeasuredCeiling> measure_ceilings(int device) {
   const DeviceBuffer span(stream, sizeof(ClockSpan));
   const LoadContext context{stream, info, static_cast<ClockSpan*>(span.data())};
   constexpr double kBrief = 0.02;
-  constexpr double kLong = 0.15;  // the tensor cores draw so much that the clock takes its time to settle
+  constexpr double kLong = 0.15;  // the tensor cores draw so much power that the clock settles late
 
   std::vector<MeasuredCeiling> all;
   MeasuredCeiling by_kernel = measure(copy_load(context), context, kBrief);

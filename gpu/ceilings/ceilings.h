@@ -1,5 +1,6 @@
 #pragma once
-// What a device reaches where nothing is in the way: the roofs of its roofline. Compiles without nvcc.
+// Measures the rate that each part of a device reaches at best: the roofs of its roofline. Compiles without
+// nvcc.
 //
 //   for (const auto& ceiling : splash::gpu::measure_ceilings())
 //     fmt::print("{} {} in {}\n", ceiling.name, ceiling.dtype, ceiling.units);
@@ -15,12 +16,13 @@ struct MeasuredCeiling {
   std::string name;
   std::string dtype;   // of fma and tensor: "float32", "tf32", "float16", "bfloat16", "float8_e4m3"; else ""
   std::string units;   // "bytes/s", "FLOP/s", "1/s", "s"
-  std::string method;  // how, or why not where there are no samples
-  std::vector<double> samples;  // at least 20, in `units`; empty where the device or this build cannot do it
-  double clock_hz = 0;          // of the multiprocessors while it ran
+  std::string method;  // how it was measured; without samples: why it was not
+  std::vector<double> samples;  // in `units`; 31, or 10 at least if calls take long; empty if not available
+  double clock_hz = 0;          // SM clock while it ran, or right after for kernels that record none
 };
 
-// Takes 2 to 4 seconds. Throws DeviceError: no such device, out of memory, a launch that failed.
+// Takes 2 to 4 seconds. Throws DeviceError if there is no such device, memory does not suffice or a launch
+// fails.
 std::vector<MeasuredCeiling> measure_ceilings(int device = 0);
 
 }  // namespace splash::gpu

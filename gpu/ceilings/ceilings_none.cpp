@@ -1,4 +1,4 @@
-// What a build without CUDA answers.
+// Ceilings in a build without CUDA: the call throws NotBuilt.
 
 #include "gpu/ceilings/ceilings.h"
 #include "gpu/no_device.h"

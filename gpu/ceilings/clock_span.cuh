@@ -1,5 +1,6 @@
 #pragma once
-// Writes how long the grid's first block ran: opened at the top of a kernel, closed at its end.
+// Measures how long the grid's first block ran. Construct a SpanClock at the kernel's start, and call close()
+// at its end.
 
 #include "gpu/ceilings/kernels.h"
 

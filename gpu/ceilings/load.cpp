@@ -36,7 +36,7 @@ std::vector<unsigned char> gaussian_elements(int64_t bytes) {
   return raw;
 }
 
-// Gaussian numbers: zeros need less power, so the clock would stay higher than any real product sees.
+// Gaussian numbers, because zeros draw less power and the clock would stay higher than in any real product.
 SharedBuffer gaussian(const Stream& stream, MatrixType type, int64_t bytes) {
   const std::vector<unsigned char> raw = type == MatrixType::tf32   ? gaussian_elements<float>(bytes)
                                          : type == MatrixType::f16  ? gaussian_elements<__half>(bytes)

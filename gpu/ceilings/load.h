@@ -1,5 +1,6 @@
 #pragma once
-// What presses against each ceiling, and how much work a call of it is. Compiles without nvcc.
+// The loads: for each ceiling, the kernel that measures it and the work that one call does. Compiles without
+// nvcc.
 
 #include <functional>
 #include <string>
@@ -11,9 +12,9 @@ namespace splash::gpu {
 
 struct Load {
   std::string name, dtype, units, method;
-  double work = 0;                  // a call, in bytes or FLOP; 0: its time is the result
-  std::function<void()> enqueue{};  // owns its buffers; empty where the device cannot do it
-  bool keeps_span = true;           // a call writes the context's span
+  double work = 0;                  // per call: bytes, FLOP or exponentials; 0: its time is the result
+  std::function<void()> enqueue{};  // owns its buffers; empty if the device cannot run it
+  bool keeps_span = true;           // each call writes the context's span
 };
 
 struct LoadContext {

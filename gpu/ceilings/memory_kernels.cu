@@ -1,4 +1,5 @@
-// DRAM, L2 and shared memory. Every load is 16 bytes a thread, several in flight, a warp's side by side.
+// DRAM, L2 and shared memory. Every load is 16 bytes per thread, a thread has several in flight, and a warp's
+// loads are contiguous.
 
 #include "gpu/ceilings/clock_span.cuh"
 #include "gpu/ceilings/kernels.h"
@@ -24,13 +25,13 @@ __device__ __forceinline__ void mix(uint4& into, const uint4& value) {
   into.w ^= value.w;
 }
 
-// Next to never true, but the compiler cannot know: what was loaded must have been loaded.
+// The condition is almost never true, but the compiler cannot know that and so keeps the loads.
 __device__ __forceinline__ void keep(const uint4& value, ClockSpan* sink) {
   if (value.x == 0xA5A5A5A5u && value.y == value.x && value.z == value.x && value.w == value.x)
     sink->cycles = 0;
 }
 
-// Random bits: constant data costs the memory less power.
+// Random bits, because constant data costs the memory less power.
 __global__ void fill_random(uint4* out, int64_t count) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= count) return;
@@ -42,7 +43,7 @@ __global__ void fill_random(uint4* out, int64_t count) {
   out[i] = make_uint4(next(), next(), next(), next());
 }
 
-// A block moves kThreads * kInFlight vectors; their number is a multiple of that.
+// Each block moves kThreads * kInFlight vectors, and the total is a multiple of that.
 __global__ void __launch_bounds__(kThreads) copy_kernel(const uint4* in, uint4* out) {
   const int64_t base = int64_t{blockIdx.x} * kThreads * kInFlight + threadIdx.x;
   uint4 values[kInFlight];
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const uint4* in, ClockSp
   keep(all, sink);
 }
 
-// All blocks together walk through the working set again and again, so that what a block reads was last read
-// by another multiprocessor, long enough ago that L2 does not answer both at once.
+// All blocks walk through the working set together, again and again. What a block reads was therefore last
+// read by another SM, long enough ago that L2 does not serve both with one access.
 __global__ void __launch_bounds__(kThreads)
     l2_kernel(const uint4* in, unsigned slices, unsigned passes, ClockSpan* span) {
   const SpanClock clock;

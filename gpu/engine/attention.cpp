@@ -9,7 +9,7 @@
 namespace splash::gpu {
 namespace {
 
-constexpr int64_t kDefaultShared = 48 * 1024;  // more has to be asked for
+constexpr int64_t kDefaultShared = 48 * 1024;  // a kernel must opt in to more
 
 void opt_in_to_shared_memory(const Plan& plan) {
   for (const KernelLaunch& kernel : plan.kernels) {

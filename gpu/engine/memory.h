@@ -2,8 +2,8 @@
 // Streams and device memory that clean up after themselves. Compiles without nvcc.
 //
 //   const Stream stream;
-//   DeviceBuffer workspace(stream, 1 << 20);   // ordered on the stream: neither this nor its end waits for
-//   the device stream.synchronize();                      // the only waits are those that are spelled out
+//   DeviceBuffer workspace(stream, 1 << 20);  // stream-ordered: neither allocating nor freeing waits
+//   stream.synchronize();                     // only synchronize() and download() wait for the device
 
 #include <cstdint>
 #include <utility>
@@ -14,7 +14,7 @@ namespace splash::gpu {
 
 using StreamHandle = CUstream_st*;
 
-// A stream of its own on the current device, not synchronised with the default stream.
+// A new stream on the current device. It does not synchronise with the default stream.
 class Stream {
  public:
   Stream();  // throws DeviceError
@@ -24,20 +24,20 @@ class Stream {
 
   StreamHandle handle() const { return handle_; }
   int device() const { return device_; }
-  void synchronize() const;  // waits; throws DeviceError where anything enqueued before it failed
+  void synchronize() const;  // waits; throws DeviceError if anything enqueued before failed
 
  private:
   StreamHandle handle_ = nullptr;
   int device_ = 0;
 };
 
-// Device memory, 256-byte aligned, allocated and freed in the order of its stream; the stream must outlive
+// Device memory, 256-byte aligned, allocated and freed in the order of its stream. The stream must outlive
 // it.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  // Throws OutOfDeviceMemory where the device's memory does not suffice, saying how much there is. Contents
-  // are undefined.
+  // The contents are undefined. Throws InvalidArgument if `bytes` is negative; OutOfDeviceMemory, saying how
+  // much is free, if the device's memory does not suffice; DeviceError if CUDA fails otherwise.
   DeviceBuffer(const Stream& stream, int64_t bytes);
   ~DeviceBuffer();
   DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
@@ -52,8 +52,8 @@ class DeviceBuffer {
   int64_t bytes() const { return bytes_; }
 
   void fill(unsigned char byte);                   // enqueued
-  void upload(const void* host, int64_t bytes);    // enqueued; host memory may be reused at once
-  void download(void* host, int64_t bytes) const;  // waits for the copy: host memory is valid afterwards
+  void upload(const void* host, int64_t bytes);    // enqueued; pageable host memory may be reused at once
+  void download(void* host, int64_t bytes) const;  // waits until the copy is complete
 
  private:
   void swap(DeviceBuffer& other) noexcept {
@@ -66,7 +66,8 @@ class DeviceBuffer {
   StreamHandle stream_ = nullptr;
 };
 
-// Bytes of the current device that DeviceBuffers hold, now and at most since the last reset.
+// Bytes in use in the current device's default memory pool, from which DeviceBuffers are allocated: now, and
+// the peak since the last reset. Throw DeviceError.
 int64_t used_device_bytes();
 int64_t peak_device_bytes();
 void reset_peak_device_bytes();

@@ -11,7 +11,7 @@
 
 namespace splash::gpu {
 
-// A view: the caller keeps the memory alive. Strides count elements.
+// A view; the caller keeps the memory alive. Strides are in elements.
 struct DeviceTensorView {
   void* data = nullptr;
   Dtype dtype = Dtype::f32;
@@ -20,7 +20,7 @@ struct DeviceTensorView {
 
   // A contiguous view.
   static DeviceTensorView of(void* data, Dtype dtype, std::array<int64_t, 4> extents);
-  bool contiguous() const;  // strides of extents of 1 do not matter
+  bool contiguous() const;  // the stride of an extent of 1 does not matter
   int64_t size() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
 };
 
@@ -28,18 +28,18 @@ struct DeviceTensorView {
 std::array<int64_t, 4> query_extents(const AttentionShape& shape);
 std::array<int64_t, 4> key_extents(const AttentionShape& shape);
 
-// Throws InvalidArgument where a tensor has other extents or another dtype, is not contiguous or not 16-byte
-// aligned.
+// Throws InvalidArgument if the tensor has other extents or another dtype, is not contiguous, is null or is
+// not 16-byte aligned.
 void require_tensor(const char* name, const DeviceTensorView& tensor, Dtype dtype,
                     const std::array<int64_t, 4>& extents);
 
-// Contiguous; owns its memory, in the order of the stream it was made on.
+// A contiguous tensor that owns its memory, which is allocated and freed in the order of its stream.
 class DeviceTensor {
  public:
   DeviceTensor() = default;
   DeviceTensor(const Stream& stream, Dtype dtype, std::array<int64_t, 4> extents);  // contents undefined
 
-  // Rounds to nearest even. Waits for nothing: the host tensor may go at once.
+  // Rounds to nearest even. Does not wait for the device; the host tensor may be destroyed at once.
   static DeviceTensor from(const Stream& stream, Dtype dtype, const Tensor<float>& host);
   static DeviceTensor from(const Stream& stream, Dtype dtype, const Tensor<double>& host);
 
@@ -47,7 +47,7 @@ class DeviceTensor {
   DeviceBuffer& buffer() { return buffer_; }
   Dtype dtype() const { return dtype_; }
 
-  // Exact; waits for the stream. Throws DeviceError where work enqueued before failed.
+  // Exact. Waits for the stream. Throws DeviceError if work enqueued before it failed.
   Tensor<double> to_host() const;
 
  private:

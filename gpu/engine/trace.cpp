@@ -24,7 +24,7 @@ void TensorRows::add(BlockTrace& trace, Operand operand, bool write, int64_t hea
 
 void TensorRows::read_one_value_each(BlockTrace& trace, int64_t kv_head, int64_t first, int64_t count) const {
   const int64_t shift = kv_len_ - q_len_, end = std::min(first + count, q_len_);
-  // Where keys are fewer than queries, the first queries take keys from the front again.
+  // If there are fewer keys than queries, the key's index wraps around.
   for (int64_t query = first; query < end;) {
     const int64_t key = (query + shift % kv_len_ + kv_len_) % kv_len_,
                   run = std::min(end - query, kv_len_ - key);

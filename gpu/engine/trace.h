@@ -1,5 +1,6 @@
 #pragma once
-// What the traces of kernel variants share (Variant::trace). Compiles without nvcc.
+// Helpers for the traces of kernel variants (Variant::trace): what a block reads and writes. Compiles without
+// nvcc.
 
 #include <vector>
 
@@ -9,8 +10,8 @@
 
 namespace splash::gpu {
 
-// Rows of a call's tensors. Heads count over all batches; what lies past the last row or column is left out,
-// as kernels leave it out.
+// Rows of a call's tensors. `head` counts over all batches (batch * heads + head). Rows and columns out of
+// bounds are skipped, as kernels skip them.
 class TensorRows {
  public:
   struct Columns {
@@ -45,8 +46,8 @@ class TensorRows {
     write_out(trace, head, first, count, {});
   }
 
-  // Of one value that each query [first, first + count) weighs at least, for p sums to 1: which it is, the
-  // data decides; here the newest that it may see.
+  // Reads one row of V for each query of [first, first + count). Every query reads at least one, because its
+  // weights sum to 1. The data decides which; this takes the newest one that a causal query may see.
   void read_one_value_each(BlockTrace& trace, int64_t kv_head, int64_t first, int64_t count) const;
 
   int64_t row_bytes() const { return head_dim_ * element_; }
@@ -58,21 +59,22 @@ class TensorRows {
   int64_t q_len_, kv_len_, head_dim_, element_;
 };
 
-// Which tiles of keys some query of a tile of queries sees.
+// The key tiles that at least one query of a query tile sees.
 class SeenTiles {
  public:
   SeenTiles(const AttentionSpec& spec, int64_t tile_q, int64_t tile_k)
       : spec_(spec), tile_q_(tile_q), tile_k_(tile_k) {}
 
-  // Numbers of tiles, rising; `head` of all batches. Exact for every mask but positions beside another part,
-  // where a tile may be counted that each part leaves open to some query, but no query to all.
+  // Indices of the tiles, ascending. `head` counts over all batches. Exact, except for a mask that combines
+  // positions with causal or packed: a tile may then be counted although no query passes all parts of the
+  // mask, if each part alone lets some query through. The result is valid until the next call.
   const std::vector<int64_t>& of(int64_t head, int64_t first_query);
 
  private:
   const AttentionSpec& spec_;
   int64_t tile_q_, tile_k_;
-  const int64_t* positions_ = nullptr;  // that smallest_ is of
-  std::vector<int64_t> smallest_{};     // of each tile of keys
+  const int64_t* positions_ = nullptr;  // the positions that smallest_ describes
+  std::vector<int64_t> smallest_{};     // smallest position in each key tile
   std::vector<int64_t> tiles_{};
 };
 

@@ -47,7 +47,7 @@ std::string selection_words(const Selection& selection) {
   }
 }
 
-// What the process goes by.
+// The table that this process uses.
 struct Cached {
   std::mutex mutex;
   bool is_read = false;
@@ -165,7 +165,7 @@ std::size_t tuned_count(const DeviceInfo& device) {
 TunedTable use_tuned(TunedTable table) {
   Cached& of_process = cached();
   const std::scoped_lock lock(of_process.mutex);
-  static_cast<void>(of_process.get());  // so that it is not read later
+  static_cast<void>(of_process.get());  // reads the file now, so that no later read overwrites `table`
   return std::exchange(of_process.table, std::move(table));
 }
 

@@ -1,5 +1,5 @@
-// The file of tuned kernels: JSON of flat objects whose texts have no escapes, so that the reader is short
-// enough to be the library's own.
+// The file of tuned kernels: JSON of flat objects whose strings have no escapes. That keeps the reader short
+// enough for the library to have its own.
 
 #include <charconv>
 #include <cmath>
@@ -48,7 +48,7 @@ class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
 
-  // The next character that is no space; it stays.
+  // The next character that is no white space, not consumed; '\0' at the end.
   char peek() {
     while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos)
       ++at_;

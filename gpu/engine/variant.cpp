@@ -74,7 +74,8 @@ std::string mask_limit(const Limits& limits, const Mask& mask) {
   return "";
 }
 
-// Without the plan, whose shared memory needs the rest to hold.
+// The declared limit that the problem breaks; empty if none. Checked before a plan is made, because planning,
+// and so the check of shared memory, relies on these limits.
 std::string declared_limit(const Limits& limits, const AttentionSpec& spec, Dtype dtype,
                            const DeviceInfo& device) {
   const int capability = 10 * device.compute_major + device.compute_minor;
@@ -140,7 +141,7 @@ std::string unsupported_reason(const Variant& variant, const AttentionSpec& spec
   Plan plan;
   try {
     plan = variant.plan(spec, dtype, device);
-  } catch (const Unsupported& limit) {  // one that Limits has no words for
+  } catch (const Unsupported& limit) {  // a limit that Limits cannot express
     return fmt::format("cannot plan it ({})", limit.what());
   }
   for (const KernelLaunch& kernel : plan.kernels) {

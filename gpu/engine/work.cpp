@@ -27,7 +27,7 @@ int64_t kept_of_row(const AttentionSpec& spec, const RowMask& row) {
   return kept;
 }
 
-// What the trace counts is the softmax's.
+// The trace counts the exponentials of softmax; other normalizers need another count.
 double exponentials_of(const AttentionSpec& spec, double traced) {
   const Normalizer& normalizer = spec.normalizer;
   if (normalizer.kind == NormalizerKind::softmax) return traced;

@@ -1,17 +1,17 @@
 #pragma once
-// What a variant's work amounts to, counted by running its trace: every block, every tile. Compiles without
-// nvcc. For one head's 16384 queries and keys that is a millisecond; a plan does without.
+// Counts a variant's work by running its trace: every block, every tile. That takes about a millisecond for
+// one head of 16384 queries and keys; making a plan does not need it. Compiles without nvcc.
 
 #include "gpu/engine/variant.h"
 
 namespace splash::gpu {
 
-// `plan` is the variant's, of the same problem and device.
+// `plan` is the variant's plan for the same problem and device.
 Work count_work(const Variant& variant, const AttentionSpec& spec, Dtype dtype, const Plan& plan,
                 const DeviceInfo& device);
 
-// (query, key) pairs that are visible and selected, over all batches and query heads; of the top k, as many
-// as there are where no scores are equal. Throws InvalidArgument for significant_blocks: the data decides.
+// (query, key) pairs that are visible and selected, over all batches and query heads. For top k it assumes
+// that no scores are equal. Throws InvalidArgument for significant_blocks, because there the data decides.
 double selected_pairs(const AttentionSpec& spec);
 
 }  // namespace splash::gpu
