@@ -36,7 +36,7 @@ class AnchorPass {
   // padded with -1 after the last key; key_counts: [batch, kv_heads, tiles].
   const int32_t* key_indices() const { return static_cast<const int32_t*>(key_indices_.data()); }
   const int32_t* key_counts() const { return static_cast<const int32_t*>(key_counts_.data()); }
-  Selection to_host() const;  // waits for the stream
+  Selection to_host() const;  // waits for the copy to the host
 
   int64_t workspace_bytes() const { return pooled_.bytes() + normalizers_.bytes(); }
 

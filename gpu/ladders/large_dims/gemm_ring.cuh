@@ -64,8 +64,7 @@ __device__ void run(Ring& ring, const Product& product, Steps&& steps, Load&& lo
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       mbarrier_init(&ring.full[i], 1);
-      mbarrier_init(&ring.empty[i],
-                    4 * kConsumers * cluster_size());  // one arrival per consumer warp of every block
+      mbarrier_init(&ring.empty[i], 4 * kConsumers * cluster_size());  // one per consumer warp
     }
     mbarrier_init_fence();
   }

@@ -250,7 +250,7 @@ Plan plan_fused(const AttentionSpec& spec, Dtype, const DeviceInfo&) {
   return plan;
 }
 
-// Of the values a query weighs, one, the least: how many there are the data decides.
+// The data decide how many values a query weighs; the trace counts one, the minimum.
 inline std::vector<KernelTrace> trace_fused(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const auto run = [tile = plan.tile, p = make_problem(spec), rows = TensorRows(spec.shape, dtype),
                     seen = SeenTiles(spec, plan.tile.q, plan.tile.k)](int64_t block,

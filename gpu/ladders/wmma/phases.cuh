@@ -223,8 +223,8 @@ __device__ void softmax_in_place(Tiles& tiles, typename Tiles::RowState& rows, c
   write_probabilities_in_place(tiles, rows);
 }
 
-// V2's walk over the keys: each phase ends at a barrier, needed or not, ten in all (one is in the
-// conversion).
+// V2's loop over key tiles: each phase ends at a barrier, needed or not. A tile has ten barriers (one is in
+// the conversion).
 template <int kWide, class Tiles>
 __device__ void walk_with_a_barrier_a_phase(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
                                             const BlockTask& task) {
@@ -250,7 +250,7 @@ __device__ void walk_with_a_barrier_a_phase(Tiles& tiles, typename Tiles::RowSta
   }
 }
 
-// The walk of the rungs 6, 7 and 16: a barrier only where a warp needs what other warps wrote.
+// The loop of rungs 6, 7 and 16: a barrier only where a warp reads what other warps wrote.
 template <int kWide, class Tiles>
 __device__ void walk_with_four_barriers(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
                                         const BlockTask& task) {
