@@ -1,5 +1,5 @@
 // Loop unrolling by pragma (source 001, phase 4). All other rungs have #pragma unroll on every loop over
-// head_dim, keys and columns of O; here rung 4 without, and with more.
+// head_dim, keys and columns of O. This rung is rung 4 with fewer unrolled loops, and with one more.
 //
 // What the compiler made of it, ptxas 13.0, sm_80 / sm_90a, at the 128 registers of two blocks an SM. Rung 4:
 // 2113 / 2165 instructions, 128 of them HMMA, and 24 / 0 accesses of local memory.

@@ -1,7 +1,8 @@
 #pragma once
-// The anchor's two passes over all visible scores (sm_90a): one thread loads, two warpgroups multiply; the
-// scores of the next tile are under way while this one's are worked on. The exponentials bound both: 16 a
-// cycle and SM, 1024 cycles a tile of 128 x 128, as many as its products.
+// The anchor's two passes over all visible scores (sm_90a). One thread issues the TMA loads and two
+// warpgroups multiply; each warpgroup issues the next tile's products before it works on this tile's scores.
+// The exponentials bound both passes: an SM computes 16 per cycle, so a tile of 128 x 128 takes 1024 cycles,
+// as many as its products take.
 
 #include "gpu/ladders/kascade/consumer.cuh"
 
@@ -20,18 +21,18 @@ struct AnchorSlab {
   CUtensorMap queries, keys;  // tiles of 32 and 128 rows, 64 columns
   Problem problem;
   int first = 0, lists = 0;
-  int64_t pitch = 0;             // floats a list in `pooled`
+  int64_t pitch = 0;             // floats per list in `pooled`
   float* normalizers = nullptr;  // [list * row_blocks, 128]: log2 of the row's sum of 2^score
   float* pooled = nullptr;       // [lists, pitch]
 
-  // Keys that the tile's last query sees: all that any of its queries sees.
+  // Number of keys that the tile's last query sees; no other query of the tile sees a key beyond them.
   __device__ int visible(const TileAddress& at) const {
     return max(0, min(problem.kv_len, problem.last_key(at) + 1));
   }
 };
 
-// One thread, for TMA does it all. Rows past the end of a head, and so those of heads that the
-// group does not have, arrive as zeros.
+// One thread is enough, because TMA does the copying. Rows past the end of a head arrive as zeros; loads for
+// heads that the group does not have start past that end on purpose.
 template <int kDim>
 __device__ void produce_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared) {
   if (threadIdx.x % kProducers != 0) return;
@@ -66,7 +67,8 @@ __device__ void produce_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared
   }
 }
 
-// Each row's normaliser, +inf for rows that see nothing or do not exist: their probabilities come out as 0.
+// Pass 1: each row's normaliser. It is +inf for rows that see no key or do not exist, so that their
+// probabilities become 0 in pass 2.
 struct RowNormalizers {
   static constexpr bool kKeysAreRows = false;
 
@@ -99,8 +101,8 @@ struct RowNormalizers {
   }
 };
 
-// Each key's probabilities, summed over the rows of the tile. The product is transposed, K Q^T, so that a
-// key's scores lie in one thread and its three neighbours.
+// Pass 2: each key's probabilities, summed over the rows of the tile. The product is transposed (K Q^T), so
+// that the four threads of a quad hold all scores of a key.
 struct PooledProbabilities {
   static constexpr bool kKeysAreRows = true;
 

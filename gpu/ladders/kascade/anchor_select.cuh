@@ -1,6 +1,7 @@
 #pragma once
-// The k largest of each list's sums, as rising key indices: radix selection of the k-th largest, 11 bits a
-// round, then one ordered pass that writes what is larger and the first of what is equal. Scans by CUB.
+// Finds the k largest of each list's sums and writes their key indices in rising order. A radix selection
+// finds the k-th largest, 11 bits per round. One ordered pass then writes all keys with larger sums and the
+// first keys with equal sums. Scans by CUB.
 
 #include <cub/block/block_scan.cuh>
 
@@ -28,7 +29,7 @@ struct SelectShared {
   uint32_t digit, wanted;
 };
 
-// Sums are not negative: their bits order as they do. NaN is above all.
+// Sums are not negative, so their bits have the same order as their values. NaN is above all.
 __device__ inline uint32_t order_of(float sum) {
   return __float_as_uint(sum) & 0x7fffffffu;
 }
@@ -70,7 +71,7 @@ __device__ inline uint32_t kth_largest(const float* sums, int count, uint32_t k,
   return prefix;
 }
 
-// One block a list of the slab.
+// One block per list of the slab.
 __global__ void __launch_bounds__(kSelectThreads)
     select_largest(const __grid_constant__ AnchorSlab slab, const AnchorOutput output) {
   __shared__ SelectShared shared;

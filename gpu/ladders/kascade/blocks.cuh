@@ -1,8 +1,8 @@
 #pragma once
 // The kernel of rung 7: rung 2's loop for blocks of more rows than one warp's 16 x 8. A thread block holds
-// one or two slices of 128 rows against the same staged tile of keys and values, and where that is not enough
-// a cluster of thread blocks is the document's block: each gathers its share of the tile and stores it into
-// the shared memory of all, so that memory is asked for every key once a cluster.
+// one or two slices of 128 rows, which use the same staged tile of keys and values. Where that is not enough,
+// a cluster of thread blocks stands for the document's block. Each thread block gathers its share of the tile
+// and stores it into the shared memory of all, so that a cluster reads every key once from global memory.
 
 #include "gpu/arch/cluster.cuh"
 #include "gpu/ladders/kascade/warp_tile.cuh"
@@ -24,7 +24,7 @@ struct BlockShared {
   KeyTile<Element, Block::kKeys> tile;
 };
 
-// Through the registers, into the same place of every block of the cluster.
+// Copies through registers to the same shared-memory address in every block of the cluster.
 template <int kCluster>
 struct CopyToCluster {
   int rank;
@@ -39,7 +39,7 @@ struct CopyToCluster {
   }
 };
 
-// The block's share of the tile's rows, for all; its own copy of the keys.
+// Gathers the block's share of the tile's rows for all blocks, and its own copy of the keys.
 template <class Block, class Element>
 __device__ void load_share(KeyTile<Element, Block::kKeys>& tile, const AnyTileProblem& p,
                            const TileAddress& at, int rank, int begin, int visible) {

@@ -1,5 +1,5 @@
 #pragma once
-// A warpgroup that only computes (sm_90a): 64 rows of the tile of queries against tiles of 128 keys.
+// A warpgroup that only computes (sm_90a): it multiplies 64 query rows by tiles of 128 keys.
 
 #include "gpu/arch/mma.cuh"
 #include "gpu/arch/warpgroup.cuh"
@@ -39,8 +39,9 @@ __device__ void pack_probabilities(uint32_t (&p)[kScores / 8][4], const float (&
   for (int i = 0; i < kScores / 2; ++i) p[i / 4][i % 4] = arch::pack_pair<Element>(s[2 * i], s[2 * i + 1]);
 }
 
-// Hidden scores become -inf, those of a negative scale change their sign: scale is positive from here on.
-// key_of(column) gives the key of a column of the tile, or one larger than all for padding.
+// Sets hidden scores to -inf. Under a negative scale it also flips the sign of the others, so that the scale
+// is positive from here on. key_of(column) gives the key of a column of the tile, or one larger than all for
+// padding.
 template <class KeyOf>
 __device__ void mask_scores(float (&s)[kScores], const Problem& p, const TileAddress& at, int row,
                             KeyOf key_of) {
@@ -78,7 +79,7 @@ __device__ inline void online_softmax(float (&s)[kScores], RowState (&state)[2],
   }
 }
 
-// All of a warp's reads of a stage are over.
+// A warp has finished its reads of a stage.
 __device__ inline void release(uint64_t* empty) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) arch::mbarrier_arrive(empty);

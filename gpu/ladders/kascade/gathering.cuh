@@ -35,8 +35,8 @@ __device__ void prepare_barriers(Shared<kDim>& shared) {
   __syncthreads();
 }
 
-// A tile's first keys are fetched before its queries, whose place becomes free only with the last product of
-// the tile before. Indices are read a step ahead.
+// Loads a tile's first keys before its queries, because the last product of the previous tile frees the place
+// of the queries. Reads indices one step ahead.
 template <int kDim>
 __device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
   const ProducerShare<kDim> share(p);
@@ -109,7 +109,7 @@ __device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
   arch::mbarrier_wait(&shared.q_empty, q_turn.parity ^ 1);
   announce(-1, 0);
   arch::cp_async_commit();
-  arch::cp_async_wait<0>();  // no thread leaves before its copies have landed
+  arch::cp_async_wait<0>();  // no thread exits before its copies have landed
 }
 
 template <class Element, int kDim>
@@ -197,8 +197,8 @@ __device__ void consume(const Problem& p, Shared<kDim>& shared) {
   }
 }
 
-// `queue`: counts the items that blocks have taken, one a block at first; null: block b takes items b, b +
-// blocks, ...
+// `queue` counts the items that blocks have taken; it starts at one item per block. Null: block b takes items
+// b, b + blocks, ...
 template <class Element, int kDim>
 __global__ void __launch_bounds__(kThreads, 1) attend_gathering(const Problem p, int* queue) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
@@ -234,7 +234,7 @@ inline Plan plan_gathering(const AttentionSpec& spec, Dtype dtype, const DeviceI
   return plan;
 }
 
-// Of the gathering kernel alone, in the order in which a queue hands out items.
+// Traces the gathering kernel alone, in the order in which a queue hands out items.
 inline std::vector<KernelTrace> trace_gathering(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   return trace_items(
       spec, dtype, plan.kernels.back(), kTileRows,

@@ -1,7 +1,6 @@
 #pragma once
-// Where the time of the sequential rungs goes, as document 001 wants its profile: each warp adds up the
-// cycles between the ends of its phases. The measured kernels take a NoClock, of which no instruction is
-// left.
+// Profiles the sequential rungs by phase, as document 001 wants: each warp adds up the cycles between the
+// ends of its phases. The measured kernels take a NoClock, which compiles to no instruction.
 
 #include <cstdint>
 
@@ -39,7 +38,7 @@ class PhaseClock {
     }
   }
 
-  // One lane a warp adds to the sums of all.
+  // One lane per warp adds the warp's cycles to the sums over all warps.
   __device__ void add_to(unsigned long long* sums) const {
     if (threadIdx.x % 32 != 0) return;
     for (int i = 0; i < kPhases; ++i) atomicAdd(sums + i, static_cast<unsigned long long>(cycles_[i]));

@@ -3,9 +3,9 @@
 // warps work on the other. What differs is the work on a tile:
 //
 //   struct Work {
-//     static constexpr int kTiles = 1;  // how often the loop over tiles is written out
-//     __device__ static void keys(float (&s)[kKeys / 8][4], const Element* q, const Element* k);  // s = Q
-//     K^T
+//     static constexpr int kTiles = 1;  // unroll factor of the loop over tiles
+//     __device__ static void keys(float (&s)[kKeys / 8][4], const Element* q, const Element* k);
+//                                   // s = Q K^T
 //     __device__ static void values(float (&o)[kDim / 8][4], float (&s)[kKeys / 8][4], RowState (&state)[2],
 //                                   float scale, const Element* v);  // softmax, O += P V
 //   };
@@ -32,7 +32,7 @@ struct PrefetchShared {
   KeyTile<Element, Prefetch::kKeys> tiles[Prefetch::kStages];
 };
 
-// Rung 4's, and the products of others where they have none of their own.
+// The work of rung 4; rungs 10 and 11 use those of its products that they do not replace.
 struct PlainWork {
   static constexpr int kTiles = 1, kKeys = Prefetch::kKeys;
 

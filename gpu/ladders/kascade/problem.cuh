@@ -43,8 +43,7 @@ struct TileAddress {
   int tile = 0, first_row = 0;
 };
 
-// A kernel parameter. kFixedTokens: tokens a tile, known when the kernel is compiled; 0: the selection's
-// block.
+// A kernel parameter. kFixedTokens: tokens per tile if known at compile time; 0: Selection::block tokens.
 template <int kFixedTokens>
 struct ProblemOf {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
@@ -80,8 +79,8 @@ struct ProblemOf {
     return p;
   }
 
-  // Key heads one after the other, so that K and V of one stay in L2; the last tile first, for under a causal
-  // mask its list is the longest and must not be what the chip waits for.
+  // Key heads come one after the other, so that K and V of one stay in L2. The last tile of a head comes
+  // first: under a causal mask its list is the longest, and the GPU must not wait for it at the end.
   __host__ __device__ TileAddress address(int item) const {
     const int tile = item / row_blocks;
     return {tile / tiles, tiles - 1 - tile % tiles, item % row_blocks * rows};
@@ -114,7 +113,7 @@ struct ProblemOf {
   // The keys of the list that any row of the tile sees. The rising list ends there.
   __device__ int visible_keys(const TileAddress& at) const;
 
-  // Whether scores of the `count` keys from place `begin` of the list must be looked at one by one: some row
+  // Whether mask_scores() must visit the scores of the `count` keys from entry `begin` of the list: some row
   // does not see some key (causal rows of a tile differ in their last tokens - 1 keys only), or signs
   // change.
   __device__ bool masks(int begin, int count, int visible) const {
@@ -124,8 +123,8 @@ struct ProblemOf {
 using Problem = ProblemOf<kTokens>;
 using AnyTileProblem = ProblemOf<0>;
 
-// How many entries of a rising list are at most `limit`; asked by all lanes of a warp, which probe 32 places
-// at a time.
+// Number of entries of a rising list that are at most `limit`. All lanes of a warp call it and probe 32
+// entries at a time.
 __device__ inline int entries_up_to(const int32_t* list, int count, int limit) {
   const int lane = threadIdx.x % 32;
   if (count == 0 || list[count - 1] <= limit) return count;
@@ -151,8 +150,8 @@ __device__ inline int ProblemOf<kFixedTokens>::visible_keys(const TileAddress& a
 struct RowState {
   float largest = -INFINITY, sum = 0;
 
-  // Takes a larger score into account; gives the factor of what was summed before. `shift` is what scaled
-  // scores are lowered by: rounded once and used throughout, for at huge scores its rounding is not small.
+  // Raises the largest score; returns the factor for earlier sums. `shift` is subtracted from scaled scores.
+  // It is rounded once and used throughout, because at huge scores its rounding error is not small.
   __device__ float raise(float score, float scale, float& shift) {
     const float before = __fmul_rn(largest, scale);
     largest = fmaxf(largest, score);

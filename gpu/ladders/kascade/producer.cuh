@@ -2,7 +2,7 @@
 // A warpgroup that only loads (sm_90a): it gathers rows of 16-bit elements into tiles of 128 rows as wgmma
 // reads them, 128-byte swizzled, panels of 64 columns behind one another. TMA can move a whole
 // row but not swizzle it, so each thread copies 16-byte chunks by cp.async, whose landing arrives on the
-// tile's mbarrier. Tiles so written are ordinary writes to wgmma: readers fence_async_proxy() after their
+// tile's mbarrier. To wgmma these are ordinary writes, so consumers call fence_async_proxy() after their
 // wait.
 
 #include "gpu/arch/bulk_copy.cuh"
@@ -20,8 +20,8 @@ constexpr int kThreads = kProducers + 32 * kConsumerWarps;
 template <int kDim>
 constexpr int kTileBytes = kTileRows* kDim * 2;
 
-// A thread's share: one 16-byte column of the tile's rows row(0), row(1), ... A warp moves 2 rows (head_dim
-// 128) or 4 at a time, and 32 in all, so each of its lanes can hold the source of one.
+// A thread's share: one 16-byte column of the tile's rows row(0), row(1), ... A warp copies 2 rows (head_dim
+// 128) or 4 at a time and 32 in all, so each lane holds the source of one row.
 template <int kDim>
 struct ProducerShare {
   static constexpr int kColumns = kDim / 8, kRowsAtOnce = 32 / kColumns, kSteps = 32 / kRowsAtOnce;

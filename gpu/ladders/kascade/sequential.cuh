@@ -5,8 +5,8 @@
 //   struct Softmax {
 //     static constexpr int kRows, kKeys;                     // of a thread block; of a tile
 //     struct Shared {…};                                     // its scratch
-//     __device__ Softmax(Shared& shared, int row);           // `row`: the thread's first; the second is 8
-//     further
+//     __device__ Softmax(Shared& shared, int row);           // `row`: the thread's first
+//                                                            // of two; the second is row + 8
 //     __device__ void step(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4], float scale, Clock& clock);
 //                                                            // scores -> P; ends phases before its last
 //     __device__ float sum(int half);                        // of the thread's first or second row
@@ -18,7 +18,7 @@
 
 namespace splash::gpu::kascade {
 
-// For the rungs that keep a value of each row in shared memory, once a lane, as the TPU kernel does.
+// For the rungs that keep each row's value in shared memory, one copy per lane, as the TPU kernel does.
 constexpr int kLanes = 32,
               kLanePitch = kLanes + 4;  // padded: the eight rows of a quad's store in different banks
 
@@ -50,7 +50,7 @@ __device__ __forceinline__ void run_sequentially(const Problem& p, Clock& clock)
   Softmax softmax(shared.softmax, row);
   clock.start();
   for (int begin = 0; begin < visible; begin += kKeys) {
-    __syncthreads();  // no warp reads the tile before any more
+    __syncthreads();  // all warps have read the previous tile
     clock.end(Phase::barriers);
     shared.tile.load(p, at, begin, visible);
     clock.end(Phase::loads);
@@ -76,7 +76,7 @@ __device__ __forceinline__ void run_sequentially(const Problem& p, Clock& clock)
   store_rows<Element>(p, at, row, o, sums);
 }
 
-// Tiles of up to 64 keys leave registers for two blocks an SM.
+// Tiles of up to 64 keys leave registers for two blocks per SM.
 template <class Element, class Softmax>
 __global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256 / Softmax::kRows : 1)
     attend_sequentially(const Problem p) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256
   run_sequentially<Element, Softmax>(p, clock);
 }
 
-// The same, timed. `cycles`: kPhases sums over all warps, to which it adds.
+// The same kernel, timed. It adds to `cycles`: kPhases sums over all warps.
 template <class Element, class Softmax>
 __global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256 / Softmax::kRows : 1)
     profile_phases(const Problem p, unsigned long long* cycles) {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(2 * Softmax::kRows, Softmax::kKeys <= 64 ? 256
   clock.add_to(cycles);
 }
 
-// One thread block an item.
+// One thread block per item.
 inline Plan plan_items(const AttentionSpec& spec, const Tile& tile, const char* name, const void* kernel,
                        int64_t shared_bytes) {
   const Problem p = Problem::of(spec, tile.q);

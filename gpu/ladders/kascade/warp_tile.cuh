@@ -1,7 +1,7 @@
 #pragma once
-// One warp's 16 rows against tiles of gathered keys, by mma.sync (sm_80). head_dim is padded to 128 with
-// zeros; rows of shared memory are 16 bytes longer than that, so that the eight rows of a matrix lie in
-// different banks.
+// One warp multiplies its 16 rows by tiles of gathered keys with mma.sync (sm_80). head_dim is padded to 128
+// with zeros. Each row of shared memory is 16 bytes longer than that, so that the eight rows of an ldmatrix
+// matrix lie in different banks.
 
 #include "gpu/arch/ldmatrix.cuh"
 #include "gpu/arch/mma.cuh"
@@ -9,10 +9,10 @@
 
 namespace splash::gpu::kascade {
 
-constexpr int kDim = 128, kPitch = kDim + 8, kChunks = kDim / 8;  // elements; 16-byte chunks a row
+constexpr int kDim = 128, kPitch = kDim + 8, kChunks = kDim / 8;  // elements; 16-byte chunks per row
 
-// Gives copy(row, destination, source, valid) each 16-byte chunk of `rows` rows; source_row says -1 for a row
-// of zeros.
+// Calls copy(destination, source, valid) for each 16-byte chunk of `rows` rows. source_row(row) is the row of
+// `tensor` to copy, or -1 for a row of zeros.
 template <class Element, class SourceRow, class Copy>
 __device__ void for_each_chunk(Element* tile, const void* tensor, int rows, int head_dim,
                                SourceRow source_row, Copy copy) {
@@ -27,7 +27,7 @@ __device__ void for_each_chunk(Element* tile, const void* tensor, int rows, int 
   }
 }
 
-// Through the registers.
+// A copy through registers, with ordinary loads and stores.
 struct PlainCopy {
   template <class Element>
   __device__ void operator()(Element* to, const Element* from, bool valid) const {
@@ -42,7 +42,8 @@ __device__ void load_queries(Element* tile, const AProblem& p, const TileAddress
       tile, p.q, rows, p.head_dim, [&](int row) { return p.query_row(at, row); }, copy);
 }
 
-// The rows of K or V (`tensor`) of the list's places [begin, begin + kKeys), zeros from `visible` on.
+// Loads the rows of K or V (`tensor`) that entries [begin, begin + kKeys) of the tile's key list name.
+// Entries from `visible` on give zeros.
 template <int kKeys, class Element, class AProblem, class Copy = PlainCopy>
 __device__ void gather(Element* tile, const void* tensor, const AProblem& p, const TileAddress& at, int begin,
                        int visible, Copy copy = {}) {
@@ -53,7 +54,7 @@ __device__ void gather(Element* tile, const void* tensor, const AProblem& p, con
   for_each_chunk(tile, tensor, kKeys, p.head_dim, source, copy);
 }
 
-// What a thread block works on at a time.
+// The keys and values that a thread block works on in one iteration.
 template <class Element, int kKeys>
 struct KeyTile {
   Element k[kKeys * kPitch], v[kKeys * kPitch];
@@ -68,8 +69,8 @@ struct KeyTile {
   }
 };
 
-// How often the loops of the products are written out: over head_dim, over keys and over columns of O. Keys
-// and columns say which registers: rolled, the arrays lie in local memory.
+// Unroll factors of the products' loops: over head_dim, over keys and over columns of O. The loops over keys
+// and columns index register arrays; where they stay rolled, these arrays lie in local memory.
 template <int kDepthSteps, int kKeySteps, int kColumnSteps>
 struct Unroll {
   static constexpr int kDepth = kDepthSteps, kKeys = kKeySteps, kColumns = kColumnSteps;
@@ -126,8 +127,8 @@ __device__ void multiply_values(float (&o)[kDim / 8][4], const float (&s)[kKeys 
   }
 }
 
-// Hidden scores become -inf, those of a negative scale change their sign: scale is positive from here on.
-// `row` is the thread's first row in the tile.
+// Sets hidden scores to -inf. Under a negative scale it also flips the sign of the others, so that the scale
+// is positive from here on. `row` is the thread's first row in the tile.
 template <int kKeys, class AProblem>
 __device__ void mask_scores(float (&s)[kKeys / 8][4], const AProblem& p, const TileAddress& at, int row,
                             const int32_t* keys, int begin, int visible) {
@@ -152,7 +153,7 @@ __device__ float largest_of_row(const float (&s)[kKeys / 8][4], int half) {
   return quad_max(largest);
 }
 
-// Turns scores of one of the thread's two rows into 2^(scale score - shift); gives their sum over the
+// Turns the scores of one of the thread's two rows into 2^(scale * score - shift). Returns their sum over the
 // thread's columns.
 template <int kKeys>
 __device__ float exponentiate_row(float (&s)[kKeys / 8][4], int half, float scale, float shift) {
@@ -189,7 +190,7 @@ __device__ void online_softmax(float (&s)[kKeys / 8][4], float (&o)[kDim / 8][4]
   }
 }
 
-// `sum`: of the thread's two rows, whole.
+// Normalises and stores the thread's two rows. `sum`: their sums over all columns.
 template <class Element, class AProblem>
 __device__ void store_rows(const AProblem& p, const TileAddress& at, int row, const float (&o)[kDim / 8][4],
                            const float (&sum)[2]) {

@@ -1,5 +1,5 @@
-// Rung 0, as source 003 has it: one query a block of 256 threads, its scores in (kv_len + 32) floats of
-// shared memory, scalar loads. A warp takes a key for Q K^T, a thread a column for P V.
+// Rung 0, as in source 003: one query per block of 256 threads, with its scores in (kv_len + 32) floats of
+// shared memory and scalar loads. For Q K^T a warp takes a key; for P V a thread takes a column.
 //
 // Arithmetic, head_dim 8192, 4 heads x 16 queries x 16 keys, fp32: 64 blocks on 132 multiprocessors, each
 // reads all of its head's K and V (1 MB) and does 0.5 MFLOP. 64 MB from L2 would need 12 us at 5.5 TB/s, but
@@ -19,7 +19,7 @@ using namespace large_dims;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// Every thread of the block gets the result; `scratch` holds a float a warp.
+// Every thread of the block gets the result; `scratch` holds one float per warp.
 template <class Reduce>
 __device__ float block_reduce(float x, float neutral, float* scratch, Reduce&& reduce_warp) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

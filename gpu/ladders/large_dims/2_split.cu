@@ -20,9 +20,9 @@ using namespace large_dims;
 
 constexpr int kQueries = 16;
 
-// How head_dim is cut for the scores.
+// How head_dim is split for the scores.
 struct Split {
-  int parts = 1, dims = 0;  // dims a part, a multiple of kChunk
+  int parts = 1, dims = 0;  // dims per part, a multiple of kChunk
 };
 
 Split split_of(const AttentionShape& s, int64_t multiprocessors) {
@@ -145,7 +145,7 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
   });
 }
 
-// Parts of the scores lie in the workspace, a float a (part, head, query, key).
+// Partial scores lie in the workspace, one float per (part, head, query, key).
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const Problem p = Problem::of(spec);
   const TensorRows rows(spec.shape, dtype);

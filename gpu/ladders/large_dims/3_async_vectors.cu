@@ -250,13 +250,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// 64 queries a block where that still fills the device.
+// 64 queries per block where that still fills the device.
 bool wide(const AttentionShape& s, int64_t multiprocessors) {
   return s.q_len >= 64 &&
          s.batch * s.q_heads * ceil_div(s.q_len, 64) * ceil_div(s.head_dim, kColumns) >= multiprocessors;
 }
 
-// Calls f with the element type and the number of queries a block.
+// Calls f with the element type and the number of queries per block.
 template <class F>
 auto with_tile(Dtype dtype, int queries, F&& f) {
   return with_element(dtype, [&](auto element) {
@@ -316,7 +316,7 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
   });
 }
 
-// Parts of the scores lie in the workspace, rows of `pitch` floats a (part, head, query).
+// Partial scores lie in the workspace, one row of `pitch` floats per (part, head, query).
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const Problem p = Problem::of(spec);
   const TensorRows rows(spec.shape, dtype);

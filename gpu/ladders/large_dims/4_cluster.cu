@@ -1,8 +1,8 @@
-// Rung 4: the whole of it in one launch. A cluster of up to 16 blocks takes sixteen queries of a head, each
-// block a slice of head_dim: it loads its slices of Q, K and V at once, computes its part of the scores and
-// sends them through distributed shared memory to the block that owns the query row. The owner adds the parts
-// in a fixed order, takes one step of the online softmax and sends the weights back to all; then
-// each block multiplies them with its slice of V. Nothing but Q, K, V and the output touches memory.
+// Rung 4: the whole computation in one launch. A cluster of up to 16 blocks takes sixteen queries of a head,
+// each block a slice of head_dim: it loads its slices of Q, K and V at once, computes its part of the scores
+// and sends them through distributed shared memory to the block that owns the query row. The owner adds the
+// parts in a fixed order, takes one step of the online softmax and sends the weights back to all; then each
+// block multiplies them with its slice of V. Nothing but Q, K, V and the output touches memory.
 //
 // Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: 4 clusters of 16 = 64 blocks with 512 dims each: 96 KB
 // in, 32 KB out. At ~60 bytes a cycle into a multiprocessor 1600 cycles, latency ~1000; scores 16 x 16 x 512
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Slices of at least 64 dims, at most 16 blocks a cluster.
+// Slices of at least 64 dims, at most 16 blocks per cluster.
 int ranks_of(const AttentionShape& s) {
   int ranks = 2;
   while (ranks < 16 && s.head_dim > 64 * ranks) ranks *= 2;

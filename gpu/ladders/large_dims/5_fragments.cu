@@ -47,7 +47,7 @@ __device__ inline uint4 load16(const void* address, bool valid) {
   return valid ? __ldcg(static_cast<const uint4*>(address)) : make_uint4(0, 0, 0, 0);
 }
 
-// The value is computed here, though the compiler would rather do it after a wait that follows.
+// Forces the compiler to compute the value here; it would otherwise do so after a later wait.
 template <class T>
 __device__ void ready(T*& address) {
   asm volatile("" : "+l"(address));
@@ -263,8 +263,8 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   }
 }
 
-// Blocks a cluster and warps a block: as many blocks as a cluster may have, then as many warps as head_dim
-// needs.
+// Blocks per cluster and warps per block: as many blocks as a cluster may have, then as many warps as
+// head_dim needs.
 struct Shape {
   int ranks = 2, warps = 1;
 };

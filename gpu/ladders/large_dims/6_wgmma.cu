@@ -29,12 +29,12 @@ using namespace large_dims;
 using namespace arch;
 
 template <class T>
-constexpr int kStep = kPanel / int{sizeof(T)};  // elements of the sum a stage
+constexpr int kStep = kPanel / int{sizeof(T)};  // elements of the sum per stage
 
 // What the host decides.
 struct Layout {
   int pitch = 0;       // of the rows of S and P, in elements
-  int score_keys = 0;  // keys a tile of the scores: 128 or 256
+  int score_keys = 0;  // keys per tile of the scores: 128 or 256
 };
 
 // S [heads, q_len, pitch] = Q K^T, not scaled: rows are queries, columns keys. Tiles that no query sees stay

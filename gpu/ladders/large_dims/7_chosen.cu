@@ -1,6 +1,6 @@
-// Rung 7: which rung for which shape, decided on the host; by what was measured on this GPU, where it was
-// (gpu/engine/chooser.h). Where the products are too small to fill 128 x 256
-// tiles, latency decides and one launch wins (rung 5); beyond that, rate decides (rung 6).
+// Rung 7: the host chooses the rung for each shape, by measurements on this GPU where there are any
+// (gpu/engine/chooser.h). Where the products are too small to fill 128 x 256 tiles, latency decides and one
+// launch wins (rung 5). Beyond that, rate decides (rung 6).
 //
 // Arithmetic: rung 5 needs ~3 us for nothing and then does ~30 TFLOP/s of bf16 or ~15 of fp32; rung 6 does
 // ~500 and ~260, but its tile of scores costs head_dim / 64 (32) steps of 0.33 us whatever part of it is

@@ -1,5 +1,5 @@
-// Rung 8: rung 1 with 8 queries a block instead of 16. Source 003 says "process 4-16 queries per block"; rung
-// 1 takes the 16 that it expects most of, which at head_dim 8192 with 16 queries leave 4 blocks for 132
+// Rung 8: rung 1 with 8 queries per block instead of 16. Source 003 says "process 4-16 queries per block";
+// rung 1 takes the 16 that it expects most of, which at head_dim 8192 with 16 queries leave 4 blocks for 132
 // multiprocessors.
 //
 // Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: 8 blocks instead of 4, K and V leave L2 twice (8 MB,

@@ -1,4 +1,4 @@
-// Rung 9: rung 1 with 4 queries a block, the fewest that source 003 names.
+// Rung 9: rung 1 with 4 queries per block, the fewest that source 003 names.
 //
 // Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: 16 blocks instead of 4; a chunk's products read 32 x (1
 // + 1) words a lane, 512 cycles instead of 1280 of some 3400, and its operands are 68 rows instead of 80.

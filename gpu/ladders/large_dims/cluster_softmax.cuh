@@ -1,8 +1,8 @@
 #pragma once
-// How the blocks of a cluster, each with a slice of head_dim, come to the weights of sixteen queries: rungs 4
-// and 5. Every query row has an owner among the blocks. Each block sends its part of the row's scores to the
-// owner, whose warp adds the parts in a fixed order, takes a step of the online softmax and sends the weights
-// to all; everyone waits for that one warp, so its instructions count. sm_90.
+// The softmax of rungs 4 and 5: a cluster computes the weights of sixteen queries, and each of its blocks
+// holds a slice of head_dim. One block owns each query row. Every block sends its partial scores of the row
+// to the owner. One warp of the owner adds the parts in a fixed order, takes a step of the online softmax and
+// sends the weights to all blocks. All warps wait for that one warp, so its instruction count matters. sm_90.
 
 #include "gpu/arch/cluster.cuh"
 #include "gpu/arch/mbarrier.cuh"
@@ -16,14 +16,15 @@ constexpr int kQueries = 16;
 template <int kKeys>
 struct alignas(16) ClusterSoftmax {
   static constexpr int kPitch = kKeys + 8;  // rows 8 banks apart: fragments meet no conflicts
-  float inbox[kQueries][kKeys];             // [rank * rows + row]: that rank's part of this block's own rows
-  float weights[kQueries][kPitch];          // of all rows, from their owners
-  float2 factors[kQueries];  // correction of what was accumulated before, sum of weights so far
-  float2 state[kQueries];    // of this block's own rows: largest score and sum so far
+  float inbox[kQueries][kKeys];  // [rank * rows + row]: that rank's partial scores of this block's own rows
+  float weights[kQueries][kPitch];  // of all rows, from their owners
+  float2 factors[kQueries];         // correction of what was accumulated before, sum of weights so far
+  float2 state[kQueries];           // of this block's own rows: largest score and sum so far
   uint64_t inbox_full, weights_full, factors_full;
 };
 
-// All threads; before the first exchange they cluster_wait(), best before follow_previous_kernel().
+// All threads call it. Before the first exchange they call cluster_wait(), best before
+// follow_previous_kernel().
 template <int kKeys>
 __device__ void init_exchange(ClusterSoftmax<kKeys>& shared) {
   if (threadIdx.x == 0) {
@@ -40,7 +41,7 @@ __device__ inline int log_rows_of_block() {
   return 5 - __ffs(arch::cluster_size());
 }
 
-// All threads; once a step, before exchange() and in the shadow of whatever is slow.
+// All threads call it, once per step, before exchange() and where slower work hides its latency.
 template <int kKeys>
 __device__ void expect_exchange(ClusterSoftmax<kKeys>& shared) {
   if (threadIdx.x == 0) {
@@ -50,12 +51,13 @@ __device__ void expect_exchange(ClusterSoftmax<kKeys>& shared) {
   }
 }
 
-// weight() to 22 bits, for a lone warp that all others wait for.
+// weight() with 22 correct bits, for the one warp that all others wait for.
 __device__ inline float quick_weight(float x, float max) {
   return arch::exp2_approx((x - (max == -INFINITY ? 0.0f : max)) * 1.4426950408889634f);
 }
 
-// One step of the online softmax of row `own` of this block's, of which the inbox holds all parts; a warp.
+// One warp takes a step of the online softmax for row `own` of this block's rows. The inbox holds all parts
+// of the row's scores.
 template <int kKeys>
 __device__ void send_weights(ClusterSoftmax<kKeys>& shared, int own, int log_rows, float scale, int visible) {
   constexpr int kLanes = kKeys / 4, kSets = 32 / kLanes;  // lanes that share a row, four keys each
@@ -104,16 +106,17 @@ __device__ void send_weights(ClusterSoftmax<kKeys>& shared, int own, int log_row
   if (lane == 0) shared.state[own] = make_float2(max, sum);
 }
 
-// All threads, after a barrier behind the writes of parts [groups][kQueries][pitch]: shares of this block's
-// part of the scores, here added up; log_rows: log_rows_of_block(). Returns once the weights are there; the
-// factors come a little later: wait_for_factors() in every step. No block can be a step ahead of what another
-// still reads: it has waited for weights that follow from the other's parts.
+// All threads call it, after a barrier that follows the writes of parts [groups][kQueries][pitch]. These are
+// shares of this block's partial scores; exchange() adds them up. log_rows: log_rows_of_block(). Returns once
+// the weights have arrived. The factors arrive a little later: call wait_for_factors() in every step. No
+// block can overwrite what another still reads, because it has waited for weights that depend on the other's
+// parts.
 template <int kKeys, int kPitch>
 __device__ void exchange(ClusterSoftmax<kKeys>& shared, const float (*parts)[kQueries][kPitch], int groups,
                          int log_rows, const Problem& problem, int first_query, int first_key,
                          uint32_t parity) {
   const int rank = arch::cluster_rank(), warps = blockDim.x / 32;
-  const int rows = 1 << log_rows;  // of the sixteen, a block's own
+  const int rows = 1 << log_rows;  // of the sixteen that this block owns
   for (int i = threadIdx.x; i < kQueries * kKeys / 4; i += blockDim.x) {
     const int row = i / (kKeys / 4), key = i % (kKeys / 4) * 4;
     float4 total{};

@@ -47,8 +47,8 @@ struct Problem {
     return seen < 0 ? 0 : seen > kv_len ? kv_len : seen;
   }
 
-  // Key tiles that the queries [.., last_query] need; at least one, so that rows that see nothing are written
-  // too.
+  // Number of key tiles that the queries up to last_query need. It is at least one, so that the kernel also
+  // writes rows that see no key.
   __host__ __device__ int key_tiles(int last_query, int tile) const {
     const int seen = visible_keys(last_query < q_len ? last_query : q_len - 1);
     return seen == 0 ? 1 : (seen + tile - 1) / tile;
@@ -87,7 +87,7 @@ __device__ inline float weight(float x, float max) {
   return exp2f((x - (max == -INFINITY ? 0.0f : max)) * kLog2e);
 }
 
-// What a row's accumulated output is multiplied with in the end.
+// The factor that finally normalises a row's accumulated output.
 __device__ inline float normalization(float sum) {
   return sum == 0.0f ? 0.0f : 1.0f / sum;
 }

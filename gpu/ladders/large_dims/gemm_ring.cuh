@@ -1,9 +1,9 @@
 #pragma once
-// What the products of rung 6 share: a product of each head, in tiles of 128 rows by 128 or 256 columns. A
-// persistent block has a producing and two multiplying warpgroups around a ring of stages in shared memory;
-// the producer runs ahead across tiles, so that a tile's first loads hide behind the tile before it. The
-// blocks of a cluster take neighbouring rows of the same columns, and each loads its share of the columns'
-// operand for all. sm_90a.
+// What the products of rung 6 share: one product per head, in tiles of 128 rows by 128 or 256 columns. A
+// persistent block has one producer and two consumer warpgroups and a ring of stages in shared memory. The
+// producer runs ahead across tiles, so that a tile's first loads overlap with the previous tile. The blocks
+// of a cluster take neighbouring rows of the same columns. Each loads its share of the columns' operand and
+// multicasts it to all blocks of the cluster. sm_90a.
 
 #include <algorithm>
 
@@ -18,10 +18,10 @@
 namespace splash::gpu::large_dims {
 
 constexpr int kConsumers = 2, kGemmThreads = 128 * (1 + kConsumers);
-constexpr int kPanel = 128;  // bytes a row of a stage: the swizzle's width, 64 bf16 or 32 floats
+constexpr int kPanel = 128;  // bytes per row of a stage: the swizzle's width, 64 bf16 or 32 floats
 constexpr int kStages = 4;
 
-// The operand of 128 rows, a block's own, and that of 256 columns: 48 KB.
+// The block's own operand of 128 rows and the operand of up to 256 columns: 48 KB.
 constexpr int kTileRows = 128, kMaxColumns = 256;
 struct Stage {
   unsigned char rows[kTileRows * kPanel];
@@ -55,16 +55,16 @@ __device__ void for_each_tile(const Product& product, Use&& use) {
   }
 }
 
-// All threads. steps(tile), the same in all blocks of a cluster; 0 leaves the tile out. One thread calls
-// load(tile, stage, full, step), the consumers multiply(tile, consumer, ring, at, steps), which releases
-// every stage.
+// All threads call it. steps(tile) must be the same in all blocks of a cluster; 0 skips the tile. One thread
+// calls load(tile, stage, full, step). The consumers call multiply(tile, consumer, ring, at, steps), which
+// releases every stage.
 template <int kColumns, class Steps, class Load, class Multiply>
 __device__ void run(Ring& ring, const Product& product, Steps&& steps, Load&& load, Multiply&& multiply) {
   using namespace arch;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       mbarrier_init(&ring.full[i], 1);
-      mbarrier_init(&ring.empty[i], 4 * kConsumers * cluster_size());  // a warp each, of all blocks
+      mbarrier_init(&ring.empty[i], 4 * kConsumers * cluster_size());  // one per consumer warp
     }
     mbarrier_init_fence();
   }
@@ -84,7 +84,7 @@ __device__ void run(Ring& ring, const Product& product, Steps&& steps, Load&& lo
         load(tile, ring.stages[at.stage], &ring.full[at.stage], step);
       }
     });
-    for (int i = 0; i < kStages; ++i, at.next())  // the cluster's other block arrives here: outlive that
+    for (int i = 0; i < kStages; ++i, at.next())  // other blocks still arrive at these barriers: stay
       mbarrier_wait(&ring.empty[at.stage], at.parity ^ 1);
   } else {
     take_registers<232>();
@@ -94,8 +94,8 @@ __device__ void run(Ring& ring, const Product& product, Steps&& steps, Load&& lo
   }
 }
 
-// By load: of the four parts of the columns' operand, those that this block loads; use(part, ranks) by
-// tensor_load_multicast.
+// load() calls it. Calls use(part, ranks) for those of the four parts of the columns' operand that this block
+// loads; `ranks` is the mask of blocks that tensor_load_multicast sends the part to.
 template <class Use>
 __device__ void for_own_parts(Use&& use) {
   const int ranks = arch::cluster_size();
@@ -107,8 +107,8 @@ __device__ inline void release(Ring& ring, int stage) {
   if (lane < arch::cluster_size()) arch::mbarrier_arrive_at(&ring.empty[stage], lane);
 }
 
-// By a consumer: issue(stage, step) issues products of one stage. One step's products stay under way while
-// the next are issued; a stage is released once its own are done.
+// A consumer calls it. issue(stage, step) issues the products of one stage. One step's products are still in
+// flight when the next step's are issued. A stage is released once its own products are done.
 template <int kRegisters, class Issue>
 __device__ void consume(Ring& ring, arch::RingPosition<kStages>& at, int steps, float (&sums)[kRegisters],
                         Issue&& issue) {

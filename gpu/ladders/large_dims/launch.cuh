@@ -1,13 +1,14 @@
 #pragma once
-// How the kernels of rungs 4 to 6 are launched: in clusters where asked, and early. sm_90.
+// Launches the kernels of rungs 4 to 6 in clusters where asked, and early: a kernel's blocks may start before
+// the previous kernel on the stream has ended (programmatic dependent launch). sm_90.
 
 #include "gpu/ladders/large_dims/common.cuh"
 
 namespace splash::gpu::large_dims {
 
-// Every kernel that launch_early starts calls both. From the first on the next kernel may come up; the second
-// waits until the kernels before this one on the stream have ended and their results can be seen: before it,
-// no memory is read or written, but all else can be got ready.
+// Every kernel that launch_early starts calls both. After the first call the next kernel may start. The
+// second call waits until the earlier kernels on the stream have ended and their results are visible. Before
+// it, a kernel may prepare anything but must not read or write global memory.
 __device__ inline void let_next_kernel_come() {
   cudaTriggerProgrammaticLaunchCompletion();
 }
@@ -16,11 +17,11 @@ __device__ inline void follow_previous_kernel() {
 }
 
 struct Grid {
-  int ranks = 1;     // blocks a cluster, along x
+  int ranks = 1;     // blocks per cluster, along x
   int64_t rows = 1;  // along y
 };
 
-// The kernel's blocks may come up before the kernel before it on the stream has ended.
+// The kernel's blocks may start before the previous kernel on the stream has ended.
 template <class... Parameters, class... Values>
 void launch_early(void (*kernel)(Parameters...), const KernelLaunch& shape, const Grid& grid,
                   cudaStream_t stream, const Values&... values) {
@@ -50,7 +51,7 @@ struct ClusterWork {
   int ranks = 1;
   int64_t dims = 0;
   int products = 1;
-  bool one_tile = false;  // there are no more keys than a tile has
+  bool one_tile = false;  // one tile holds all keys
 };
 inline std::vector<KernelTrace> trace_clusters(const AttentionSpec& spec, Dtype dtype, const Plan& plan,
                                                const ClusterWork& work) {

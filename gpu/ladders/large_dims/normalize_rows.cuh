@@ -6,14 +6,15 @@
 
 namespace splash::gpu::large_dims {
 
-// A warp takes a row of S [heads, q_len, pitch] and writes P where the row begins, zero where no key is seen;
-// fp32 with the keys of each eight in the order 0 2 4 6 1 3 5 7. Rows of up to 512 keys stay in registers
-// meanwhile; of longer ones, no part of P reaches scores that are still to be read.
+// One warp per row of S [heads, q_len, pitch]. It writes P over the beginning of the same row, with zeros for
+// keys that the query does not see. In fp32 each group of eight keys is in the order 0 2 4 6 1 3 5 7. Rows of
+// up to 512 keys stay in registers meanwhile. Longer rows are read again; no part of P overwrites scores that
+// are still to be read.
 constexpr int kSoftmaxThreads = 128;
 template <class T>
 __global__ void __launch_bounds__(kSoftmaxThreads, 12)
     normalize_rows(const Problem problem, const int pitch, float* scores) {
-  constexpr int kVectors = 4, kChunk = 128 * kVectors;  // keys a warp holds
+  constexpr int kVectors = 4, kChunk = 128 * kVectors;  // keys that a warp holds at a time
   let_next_kernel_come();
   follow_previous_kernel();
   const int64_t row = (int64_t{blockIdx.x} * kSoftmaxThreads + threadIdx.x) / 32;

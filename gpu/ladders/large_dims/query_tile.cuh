@@ -1,6 +1,6 @@
 #pragma once
-// A block's tile of 4, 8 or 16 queries by 64 keys in plain fp32: what rungs 1, 2, 8 and 9 share. 256 threads,
-// of which 256 / queries work on one query's scores, each on every so many keys.
+// A block's tile of 4, 8 or 16 queries by 64 keys in plain fp32: what rungs 1, 2, 8 and 9 share. A block has
+// 256 threads. 256 / queries of them share one query's scores and take its keys in turn.
 
 #include "gpu/ladders/large_dims/common.cuh"
 
@@ -15,7 +15,7 @@ constexpr int kThreadsOfQuery = kThreads / kQueries;
 template <int kQueries>
 constexpr int kKeysOfThread = kKeys / kThreadsOfQuery<kQueries>;
 
-// Scores on the way in, weights on the way out; with the online softmax's state of each row.
+// `weights` holds the scores before online_softmax() and the weights after it. The rest is each row's state.
 template <int kQueries>
 struct ScoreTile {
   float weights[kQueries][kKeys];  // first, where it is 16-byte aligned
@@ -80,7 +80,7 @@ __device__ void add_scores(OperandTiles<kQueries>& operands, const T* q, const T
       operands.k[row][load_dim] =
           row < k_rows && dim < end ? to_float(k[int64_t{row} * head_dim + dim]) : 0.0f;
     __syncthreads();
-    float sums[kCount] = {};  // of the chunk: one sum over 8192 products would lose two digits
+    float sums[kCount] = {};  // per chunk: one sum over 8192 products would lose two digits
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
 #pragma unroll
@@ -91,8 +91,8 @@ __device__ void add_scores(OperandTiles<kQueries>& operands, const T* q, const T
   }
 }
 
-// sums[row] += weights[row][0..k_rows) * the column of V that v points to: a value is read once for all
-// queries.
+// sums[row] += weights[row][0..k_rows) * the column of V that v points to. Each value is read once and used
+// for all queries.
 template <int kQueries, class T>
 __device__ void add_values(const ScoreTile<kQueries>& tile, const T* v, int k_rows, int head_dim,
                            float (&sums)[kQueries]) {

@@ -1,5 +1,5 @@
 #pragma once
-// Rung 1's kernel for 16 queries a block, and for the 8 and 4 of rungs 8 and 9.
+// The kernel of rung 1 (16 queries per block), rung 8 (8 queries) and rung 9 (4 queries).
 
 #include <algorithm>
 
@@ -7,7 +7,8 @@
 
 namespace splash::gpu::large_dims {
 
-// `accumulated` [heads, q_len, head_dim] is out itself for fp32, and not used where one tile holds all keys.
+// `accumulated` [heads, q_len, head_dim] holds the unnormalised output between key tiles. For fp32 it is
+// `out` itself. It is not used where one tile holds all keys.
 template <int kQueries, class T>
 __global__ void __launch_bounds__(kThreads)
     shared_keys(const Problem problem, const T* q, const T* k, const T* v, float* accumulated, T* out) {
@@ -82,8 +83,8 @@ void launch_shared_keys(const AttentionSpec& spec, Dtype dtype, const Plan& plan
   check_launch(plan.kernels[0].name.c_str());
 }
 
-// The rows of queries do not fit L1 beside K and V: each tile of keys reads them again. So do the outputs
-// between tiles.
+// The query rows do not fit in L1 beside K and V, so each key tile reads them again. Each key tile also
+// reads and writes the accumulated outputs.
 inline std::vector<KernelTrace> trace_shared_keys(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const auto sums = dtype == Dtype::f32 ? Operand::out : Operand::workspace;
   const auto run = [sums, queries = plan.tile.q, p = Problem::of(spec), rows = TensorRows(spec.shape, dtype)](

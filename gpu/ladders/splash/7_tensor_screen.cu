@@ -1,4 +1,4 @@
-// Rung 7: the dense product on the tensor cores, exactly all the same. A bfloat16 product screens: a score
+// Rung 7: the dense product on the tensor cores, still exact. A bfloat16 product is the screen: a score
 // that lies under its row's bound by more than the certified error of the product (rounding errors of q and k
 // times their norms, summed in float32: about 0.03 in z for the document's inputs) has p = 0. It runs twice
 // over the keys: first for the largest scores of each row, tau of which bounds the row's; then to list what

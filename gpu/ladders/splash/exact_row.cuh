@@ -1,7 +1,7 @@
 #pragma once
-// One row by one warp, for rows whose lists overflow: first with the room of all the warp's lists for one
-// row, and where even that overflows with no memory but registers, when every step of the solver computes the
-// scores anew. Slow and never wrong.
+// One warp computes one row whose list has overflowed. It first gives the row the room of all the warp's
+// lists. Where even that overflows, it keeps nothing but registers, and every step of the solver recomputes
+// the scores. Slow and never wrong.
 
 #include "gpu/ladders/splash/row_list.cuh"
 #include "gpu/ladders/splash/selection.cuh"
@@ -10,13 +10,13 @@ namespace splash::gpu::sparse {
 
 constexpr int kLargestBlock = 256;
 
-// Lane l's score is that of key `first` + l; keys past the last are read as the last.
+// Returns in lane l the score of key `first` + l. Keys past the last are read as the last key.
 static __device__ __noinline__ float scores_of_32(const Problem& p, const Head& h, const float* q,
                                                   int first) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float mine = 0;
 #pragma unroll 2
-  for (int i = 0; i < 4; ++i) {  // a quad a key, eight at a time
+  for (int i = 0; i < 4; ++i) {  // one quad per key, eight keys at a time
     const int key = min(first + 8 * i + lane / 4, p.kv_len - 1);
     const float product = quad_dot(q, h.k + static_cast<int64_t>(key) * p.head_dim, p.head_dim, 0);
     const float of_quad = __shfl_sync(kWarp, product, lane % 8 * 4);
@@ -25,8 +25,8 @@ static __device__ __noinline__ float scores_of_32(const Problem& p, const Head& 
   return p.scale * mine;
 }
 
-// Calls use(key, score) for what is kept of each key block: by all lanes, -inf where the lane holds no kept
-// key.
+// Calls use(key, score) for the kept keys of each key block. All lanes call it; score is -inf where the lane
+// holds no kept key.
 template <class Use>
 __device__ __forceinline__ void for_each_kept(const Problem& p, const Head& h, const Sight& sight,
                                               const float* q, const Use& use) {
@@ -51,7 +51,8 @@ __device__ __forceinline__ void for_each_kept(const Problem& p, const Head& h, c
   }
 }
 
-// False where more than `room` pairs stay above every bound.
+// Finishes the row from a list of `room` pairs. Returns false where more pairs than that stay above every
+// bound; writes no output then.
 __device__ __forceinline__ bool listed_row(const Problem& p, const Head& h, int query, const Sight& sight,
                                            const float* q, float* scores, int* keys, int room) {
   const Entmax entmax(h.alpha);

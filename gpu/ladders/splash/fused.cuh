@@ -1,7 +1,7 @@
 #pragma once
-// The three kernels in one launch: rungs 2 to 6, 8 and 9. A warp owns 8 rows from scores to output; what is
-// kept of a tile goes to the rows' lists in shared memory. A full list drops the pairs under a certified
-// bound on tau; a row that is full still is left to exact_row.
+// The three kernels in one launch: rungs 2 to 6, 8 and 9. A warp owns 8 rows from scores to output. It
+// appends the kept pairs (score, key) of each tile to the rows' lists in shared memory. A full list drops the
+// pairs below a certified bound on the threshold tau. If a list is still full, exact_row computes the row.
 
 #include <algorithm>
 
@@ -11,7 +11,7 @@
 
 namespace splash::gpu::sparse {
 
-constexpr int kListRoom = 128;  // pairs a row
+constexpr int kListRoom = 128;  // pairs per row
 
 // A block's tile, and where it lies in shared memory.
 struct FusedTile {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void select_kept(const Problem& p, const float* score
   }
 }
 
-// A bound on tau from the pairs listed, and those under it dropped.
+// Computes a bound on tau from the listed pairs and drops the pairs below it.
 __device__ __forceinline__ void tighten(const Entmax& entmax, float* scores, int* keys, RowState& state) {
   const float largest = list_max(scores, state.count);
   const float offset = bisect(scores, state.count, largest, entmax, kBoundSteps);
@@ -250,7 +250,7 @@ Plan plan_fused(const AttentionSpec& spec, Dtype, const DeviceInfo&) {
   return plan;
 }
 
-// Of the values a query weighs, one, the least: how many there are the data decides.
+// The data decide how many values a query weighs; the trace counts one, the minimum.
 inline std::vector<KernelTrace> trace_fused(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const auto run = [tile = plan.tile, p = make_problem(spec), rows = TensorRows(spec.shape, dtype),
                     seen = SeenTiles(spec, plan.tile.q, plan.tile.k)](int64_t block,

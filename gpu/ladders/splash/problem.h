@@ -1,5 +1,5 @@
 #pragma once
-// The ladder's problem as its kernels take it, by value: exact alpha-entmax over the k_keep largest scores of
+// The ladder's problem, which kernels take by value: exact alpha-entmax over the k_keep largest scores of
 // each key block. Compiles without nvcc.
 
 #include <algorithm>
@@ -73,7 +73,7 @@ inline Limits fp32_limits(NormalizerKind kind, std::vector<int64_t> selection_bl
   return limits;
 }
 
-// A block's queries. Those of every head's last queries come first, then those before them.
+// A block's queries. The first blocks take the last queries of every head, the next ones those before.
 struct QueryTile {
   int64_t head = 0, kv_head = 0, first = 0;
 };
@@ -82,8 +82,8 @@ inline QueryTile query_tile(const Problem& p, int64_t block, int64_t tile_q) {
   return {head, head / p.group, (ceil_div(p.q_len, tile_q) - 1 - block / p.heads) * tile_q};
 }
 
-// Walks over the tiles of keys that some query of the block sees, `passes` times; read_keys(key tile) says
-// where they come from. Whether there are any.
+// Traces `passes` passes over the key tiles that some query of the block sees; read_keys(key_tile) traces the
+// reads of one tile. Returns whether there are any such tiles.
 template <class ReadKeys>
 bool trace_scores(BlockTrace& trace, SeenTiles& seen, const QueryTile& queries, const Tile& tile,
                   int64_t padded_dim, int passes, const ReadKeys& read_keys) {

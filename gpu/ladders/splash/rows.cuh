@@ -130,8 +130,8 @@ __device__ __forceinline__ float dot(const float* a, const float* b, int dim, fl
   return s.value();
 }
 
-// The same by the four lanes of a quad, for all of them: each quad may bring its own a and b. A lane a row
-// would ask for 32 cache lines at once and take 16 bytes of each.
+// The same, computed by the four lanes of a quad and returned to all four. Each quad may have its own a and
+// b. With one row per lane, a warp would touch 32 cache lines at once and use 16 bytes of each.
 __device__ __forceinline__ int quad_lane() {
   return static_cast<int>(threadIdx.x) % 4;
 }

@@ -11,7 +11,7 @@ namespace splash::gpu::sparse {
 constexpr int kScreenWarps = 8, kWarpRows = kScreenTile / kScreenWarps;
 constexpr int kScreenStages = 3;
 
-// What warp 0, which loads, says of a tile.
+// The message about a tile from warp 0, which loads.
 struct alignas(16) SeenTile {
   int first_key;  // -1: there are no more
   int in_full;    // all queries see all of its keys
@@ -136,8 +136,8 @@ __device__ __forceinline__ int lanes_that_count(const Problem& p) {
   return min(4, p.k_keep * 64 / max(p.block, 64));
 }
 
-// Bounds of both rows, which then can list: tau of the largest products, or of the largest alone where no
-// more may count, less the margin. `keys`: the largest norms of those seen.
+// Sets the bounds of both rows, so that they can list. A bound is tau of the largest products (or of the
+// largest alone where no more may count) minus the margin. `keys`: the largest norms of those seen.
 __device__ __forceinline__ void start_lists(const Entmax& entmax, float scale, int lanes,
                                             TopScores (&tops)[2], const float2 (&queries)[2],
                                             const float2& keys, ScreenRow (&rows)[2]) {
@@ -172,7 +172,7 @@ __device__ __forceinline__ void start_lists(const Entmax& entmax, float scale, i
   }
 }
 
-// Appends what exceeds the bounds of both rows among 64 keys. By all lanes of a warp.
+// Appends those of 64 keys whose products exceed the bounds of the two rows. All lanes of a warp call it.
 __device__ __forceinline__ void list_above(const float (&acc)[32], int first_key, ScreenRow (&rows)[2]) {
   // By the sign of the difference, two instructions each; in four short chains.
   uint32_t bits[4] = {};

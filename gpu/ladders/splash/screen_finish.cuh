@@ -1,6 +1,6 @@
 #pragma once
-// The end of the screen: the listed candidates scored exactly, chosen from, solved for tau, their values
-// gathered. A warp does so for its own 16 rows.
+// The end of the screen. A warp scores the listed candidates of its own 16 rows exactly, selects the k_keep
+// largest per block, solves for tau and gathers the values.
 
 #include "gpu/ladders/splash/screen_list.cuh"
 
@@ -60,8 +60,8 @@ __device__ __forceinline__ void score_entries(const Problem& p, const Head& h, i
   __syncwarp();
 }
 
-// Of more than k_keep candidates of a block the largest, at equal scores the lower keys. All of the block's
-// keys that could be selected and have p > 0 are, or were or will be, candidates.
+// Keeps the k_keep largest candidates of each block; at equal scores it keeps the lower keys. Every key of
+// the block that could be selected and has p > 0 is, was or will be a candidate.
 __device__ __forceinline__ void select_entries(const Problem& p, ScreenRow& row) {
   const int range = max(p.block, 64);  // powers of two; entries rise from range to range
   bool crowd = false;
@@ -123,7 +123,7 @@ __device__ __forceinline__ void settle(const Problem& p, const Head& h, const En
   });
 }
 
-// Raises the bounds by what is listed and drops what falls under them.
+// Raises the bounds from the listed candidates and drops the candidates that fall below them.
 template <int kPanels>
 __device__ __forceinline__ void tighten(const Problem& p, const Head& h, const Entmax& entmax, int query,
                                         ScreenRow (&rows)[2]) {

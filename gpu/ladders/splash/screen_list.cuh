@@ -1,6 +1,7 @@
 #pragma once
-// Lists of candidates during the screen: one a row, in shared memory, kept by the four lanes (a quad) that
-// hold the row in wgmma's layout: rows l / 4 and l / 4 + 8 of the warp's 16. The quads work in step.
+// Lists of candidates during the screen: one per row, in shared memory. The four lanes (a quad) that hold a
+// row in wgmma's layout own its list; lane l holds rows l / 4 and l / 4 + 8 of the warp's 16. Quads run in
+// lockstep.
 
 #include "gpu/ladders/splash/rows.cuh"
 
@@ -36,8 +37,8 @@ __device__ __forceinline__ float quad_sums(const float (&x)[4]) {
   return (upper ? high : low) + __shfl_xor_sync(kWarp, upper ? low : high, 2);
 }
 
-// Calls use(i) for i = 0, 1, ... in strides of four until every quad's list is through; i may lie past the
-// quad's own.
+// Calls use(i) for i = 0, 1, ... in strides of four until the longest list of all quads ends; i may lie past
+// the end of the quad's own list.
 template <class Use>
 __device__ __forceinline__ void for_each_four(int count, const Use& use) {
   const int longest = __reduce_max_sync(kWarp, count);

@@ -1,7 +1,7 @@
 #pragma once
-// Before the screen: K rounded to bfloat16, tile by tile as wgmma reads it, with what bounds the error of a
-// product: |<q, k> - <q', k'>| <= |q - q'| |k| + |q'| |k - k'|. And the smallest and largest k_position of
-// each tile.
+// Runs before the screen. Rounds K to bfloat16, tile by tile in the layout that wgmma reads, and computes the
+// norms that bound a product's error: |<q, k> - <q', k'>| <= |q - q'| |k| + |q'| |k - k'|, where q' and k'
+// are rounded. It also finds the smallest and largest k_position of each tile.
 
 #include <cuda_bf16.h>
 
@@ -74,7 +74,7 @@ __device__ __forceinline__ void round_tile(const float* rows, int count, int hea
   }
 }
 
-// Blocks: a tile of keys or a tile of k_positions each.
+// Each block takes one tile of keys or one tile of k_positions.
 template <int kPanels>
 __global__ void __launch_bounds__(kRoundThreads)
     round_kernel(const __grid_constant__ Problem p, const Rounded to) {

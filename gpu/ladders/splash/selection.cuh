@@ -7,8 +7,8 @@ namespace splash::gpu::sparse {
 
 constexpr uint32_t kHidden = 0, kPoison = 0xFFFFFFFFu;
 
-// Rises with the score. A masked key is kHidden; NaN and +inf come first, so that they are always kept and
-// seen.
+// A key that increases with the score. A masked key gives kHidden. NaN and +inf give kPoison, the largest, so
+// that they are always kept and noticed.
 __device__ __forceinline__ uint32_t order_of(float score, bool visible) {
   if (!visible || score == -INFINITY) return kHidden;
   if (!(score < INFINITY)) return kPoison;

@@ -1,6 +1,6 @@
 #pragma once
-// The document's three kernels, for any tile: rungs 0 and 1. Between them, in device memory: a bit a (row,
-// key) pair, and room for k_keep keys and scores of every key block of every row.
+// The document's three kernels, for any tile: rungs 0 and 1. They pass two things through device memory: one
+// bit per (row, key) pair, and room for k_keep keys and scores per key block of every row.
 
 #include "gpu/cuda_check.h"
 #include "gpu/ladders/splash/row_list.cuh"
@@ -16,7 +16,8 @@ struct Intermediate {
   int64_t words, room;
 };
 
-// Scores of one row and tile -> which are kept; calls use(first place of the block, kept).
+// Finds the kept keys of one row of a tile. Calls use(first, kept) per key block: its first column in the
+// tile and the lane's bits of keep_largest().
 template <int kWords, class Use>
 __device__ __forceinline__ void select_row(const Problem& p, const Sight& sight, const float* scores,
                                            int first_key, int keys, const Use& use) {
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(32 * kWarps) build_mask_kernel(const Problem p
   extern __shared__ __align__(16) float shared[];
   float* const q_tile = shared;
   float* const k_tile = shared + kQueries * row_pitch(p.head_dim);
-  float* const scores = k_tile;  // in turn
+  float* const scores = k_tile;  // scores overwrite the keys
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int head = static_cast<int>(blockIdx.x) % p.heads;
   const int first =
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(32 * kWarps) build_mask_kernel(const Problem p
   }
 }
 
-constexpr int kRowWarps = 4;  // rows a block of the two kernels that follow
+constexpr int kRowWarps = 4;  // rows per block of the next two kernels
 
 static __global__ void __launch_bounds__(32 * kRowWarps)
     build_lookup_kernel(const Problem p, const Intermediate to) {
@@ -175,9 +176,10 @@ Plan plan_three_launches(const AttentionSpec& spec, Dtype, const DeviceInfo&) {
   return plan;
 }
 
-// The mask's words; from them, lists; then the kept keys' scores once more, and of the values that a query
-// weighs one, the least: how many there are the data decides. Which keys are kept it decides too: here they
-// are spread evenly over each block of keys that the query sees some of.
+// Kernel 1 writes the mask's words. Kernel 2 turns them into lists. Kernel 3 computes the kept keys' scores
+// once more and reads values. The data decide how many values a query weighs; the trace counts one, the
+// minimum. The data also decide which keys are kept; the trace spreads them evenly over the visible part of
+// each key block.
 inline std::vector<KernelTrace> trace_three(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   Intermediate to{};
   lay_out(spec, plan.tile.k, nullptr, to);

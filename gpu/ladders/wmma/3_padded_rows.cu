@@ -1,6 +1,6 @@
-// What source 002 does not see, and what hides most of what it tries: its tiles have rows of 128 bytes, so
-// that the eight rows that a fragment's load takes at once lie in the same banks. 16 bytes more behind each
-// row end that.
+// Source 002 overlooks bank conflicts, and they hide most of what it tries. Its tiles have rows of 128 bytes,
+// so the eight rows that a fragment's load reads at once lie in the same banks. 16 bytes of padding per row
+// end that.
 //
 // Before the code: a tile's products load 4 x 4 x 2 fragments of Q and K and 8 x 2 x 2 of P and V, each 512
 // bytes: 32 cycles instead of 4 at an 8-way conflict, so 64 x 28 = 1800 cycles of shared memory go. Halves

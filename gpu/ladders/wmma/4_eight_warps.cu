@@ -1,4 +1,4 @@
-// Source 002, quick win 2: eight warps a block instead of four, for the same tile.
+// Source 002, quick win 2: eight warps per block instead of four, for the same tile.
 //
 // Before the code: twice the warps halve the softmax's and the accumulation's share a warp, but a 32 x 32
 // tile of scores has only four blocks of 16 x 16, so that four of eight warps idle while Q K^T runs. The

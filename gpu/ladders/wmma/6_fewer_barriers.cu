@@ -1,4 +1,4 @@
-// Source 002, quick win 3: four barriers a tile instead of eight. A row belongs to one warp from its scores
+// Source 002, quick win 3: four barriers per tile instead of eight. A row belongs to one warp from its scores
 // to its probabilities, so nothing between those needs the block: mask, maximum, exponential and sum become
 // one phase in registers. Barriers stay where data changes hands between warps; the last of the tile goes
 // because the next one's loads touch only what was read before the barrier that precedes accumulate().

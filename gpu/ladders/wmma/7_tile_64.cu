@@ -1,4 +1,4 @@
-// V3 of source 002: 64 queries a block, eight warps; 40 KB of shared memory at head_dim 64 (8 + 4 + 4 + 8 +
+// V3 of source 002: 64 queries per block, eight warps; 40 KB of shared memory at head_dim 64 (8 + 4 + 4 + 8 +
 // 16) before padding.
 //
 // Before the code: K and V are read half as often, and every warp now has a block of scores. A block still

@@ -1,6 +1,6 @@
 #pragma once
-// K and V by cp.async, in two buffers or in one: the walks of rungs 8, 12 and 13. Eight warps, padded rows,
-// and the four barriers of rung 6.
+// The loops over key tiles of rungs 8, 12 and 13. They load K and V by cp.async into two buffers or one, with
+// eight warps, padded rows and the four barriers of rung 6.
 
 #include "gpu/arch/cp_async.cuh"
 #include "gpu/ladders/wmma/phases.cuh"
@@ -9,7 +9,7 @@ namespace splash::gpu::wmma_ladder {
 
 inline constexpr int kAsyncWarps = 8;
 
-// As load_rows, of a tile of K or V, but the bytes arrive later: wait for the group and then for the block.
+// As load_rows for a tile of K or V, but asynchronous: wait for the cp.async group, then __syncthreads().
 template <class Tiles>
 __device__ void start_loading(typename Tiles::T* tile, const void* matrix, const Problem& p,
                               const BlockTask& task, int first_key) {
@@ -22,7 +22,7 @@ __device__ void start_loading(typename Tiles::T* tile, const void* matrix, const
   });
 }
 
-// Two buffers: the next tile of K and V arrives while this one is worked on.
+// Two buffers: the next tile of K and V loads while the block works on this one.
 template <class Tiles>
 __device__ void walk_with_two_buffers(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
                                       const BlockTask& task) {
@@ -48,8 +48,9 @@ __device__ void walk_with_two_buffers(Tiles& tiles, typename Tiles::RowState& ro
   arch::cp_async_wait<0>();
 }
 
-// One buffer of each: K of the next tile arrives from Q K^T on, when its place is free, V from P V on. Two
-// groups are under way at a time, K's always the older one where it is waited for, and V's where V is.
+// One buffer for K and one for V. Q K^T frees the K buffer, and the load of the next K starts; P V frees the
+// V buffer, and the load of the next V starts. Two groups are in flight at every wait, and the older one is
+// always the one waited for.
 template <class Tiles>
 __device__ void walk_with_one_buffer(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
                                      const BlockTask& task) {

@@ -1,6 +1,6 @@
 #pragma once
-// What every rung of this ladder shares: the problem as a kernel sees it, the plan and the launch of a grid
-// with one block a tile of queries, and the choice of an instantiation by dtype and padded head_dim.
+// What every rung of this ladder shares: the problem as a kernel sees it, the plan and launch of a grid with
+// one block per tile of queries, and the choice of an instantiation by dtype and padded head_dim.
 
 #include <algorithm>
 #include <limits>
@@ -56,9 +56,9 @@ __host__ __device__ inline int end_of_keys(const Problem& p, int query) {
   return end < 0 ? 0 : end > p.kv_len ? p.kv_len : end;
 }
 
-// Blocks are scheduled in order: tiles of a head follow one another, so that its K and V stay in L2; where
-// `longest_first` (under a causal mask), the last tiles of all heads come first, so that no long one is left
-// for the end.
+// The GPU starts blocks in order. By default the tiles of a head follow one another, so that its K and V stay
+// in L2. With `longest_first` (under a causal mask) the last tiles of all heads come first, so that no long
+// tile starts near the end.
 __host__ __device__ inline BlockTask block_task(const Problem& p, int block, int blocks, int tile_q,
                                                 bool longest_first) {
   const int heads = blocks / p.q_tiles;
@@ -97,8 +97,8 @@ __device__ inline float widened(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
 
-// use(row, column) for this thread's share of the 16-byte vectors of a tile of rows. Unrolled, so that their
-// loads are all under way before the first has arrived.
+// Calls use(row, column) for this thread's share of a tile's 16-byte vectors. The loop is unrolled, so that
+// all loads are in flight before the first has arrived.
 template <int kRows, int kDim, int kThreads, class T, class Use>
 __device__ void for_each_vector(const Use& use) {
   constexpr int kVector = 16 / sizeof(T), kVectors = kDim / kVector, kCount = kRows * kVectors;
@@ -109,8 +109,8 @@ __device__ void for_each_vector(const Use& use) {
   }
 }
 
-// Rows [first, first + kRows) of a [length, head_dim] matrix into shared memory. What lies outside the matrix
-// becomes zero: products ignore it, and no NaN of an earlier block's memory reaches them.
+// Copies rows [first, first + kRows) of a [length, head_dim] matrix to shared memory. Elements outside the
+// matrix become zero, so that products ignore them and no NaN left by an earlier block reaches a product.
 template <int kRows, int kDim, int kStride, int kThreads, class T>
 __device__ void load_rows(T* shared, const T* matrix, int first, int length, int head_dim) {
   for_each_vector<kRows, kDim, kThreads, T>([&](int row, int column) {
@@ -153,7 +153,7 @@ inline int64_t tiles_of_queries(const AttentionShape& shape, int tile_q) {
   return (shape.q_len + tile_q - 1) / tile_q;
 }
 
-// One launch, one block a tile of queries of one head.
+// One launch with one block per tile of queries of one head.
 inline Plan tiled_plan(const AttentionSpec& spec, const Tile& tile, const char* name, int threads,
                        const Entry& entry, MathUnit unit = MathUnit::f16) {
   const AttentionShape& shape = spec.shape;
@@ -196,15 +196,15 @@ void launch_kernel(const KernelLaunch& kernel, const Arguments& args, Parameters
 // multiplied.
 struct Walk {
   bool longest_first = false;  // under a causal mask
-  bool first_anyway = false;   // the first tile is fetched before anyone asks whether a query sees it
-  bool one_ahead = false;      // a tile behind the last is fetched, too
+  bool first_anyway = false;   // the first tile is loaded even if no query sees it
+  bool one_ahead = false;      // one tile after the last is loaded, too
   bool backwards = false;
-  int at_once = 1;  // tiles that the block's warpgroups take side by side
+  int at_once = 1;  // tiles that the block's warpgroups take in parallel
   bool through_l1 = false;
-  int threads_of_row = kWarp;  // each corrects the row's sum once a tile
+  int threads_of_row = kWarp;  // each corrects the row's sum once per tile
 };
 
-// One piece of work a tile of queries, as tiled_plan() says.
+// One block per tile of queries, as in tiled_plan().
 inline std::vector<KernelTrace> trace_walk(const AttentionSpec& spec, Dtype dtype, const Plan& plan,
                                            const Walk& walk) {
   const KernelLaunch& kernel = plan.kernels.front();
@@ -234,7 +234,7 @@ inline std::vector<KernelTrace> trace_walk(const AttentionSpec& spec, Dtype dtyp
   return {{.kernel = kernel.name, .blocks = kernel.blocks, .through_l1 = walk.through_l1, .run = run}};
 }
 
-// Of the rungs that read with ordinary loads, a tile at a time.
+// For the rungs that read with ordinary loads, one tile at a time.
 inline std::vector<KernelTrace> trace_tiles(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   return trace_walk(spec, dtype, plan, {.through_l1 = true});
 }

@@ -1,6 +1,6 @@
 #pragma once
-// What the rungs on Hopper share: tiles as TMA writes them, panels of 64 columns (128 bytes, the
-// width of the swizzle) behind one another, and the two products of a warpgroup on 64 query rows.
+// What the rungs on Hopper share: tiles as TMA writes them, in consecutive panels of 64 columns (128 bytes,
+// the width of the swizzle), and the two products of a warpgroup on 64 query rows.
 
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/mbarrier.cuh"

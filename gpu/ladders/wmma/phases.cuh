@@ -105,8 +105,8 @@ __device__ void multiply_scores(Tiles& tiles, int stage = 0) {
   });
 }
 
-// product = P V; a row of probabilities starts every kStrideP elements. A warp takes kWide blocks side by
-// side at a time, which share their rows of P.
+// product = P V; a row of probabilities starts every kStrideP elements. A warp computes kWide neighbouring
+// blocks at a time, which share their rows of P.
 template <int kStrideP, int kWide = 1, class Tiles>
 __device__ void multiply_values(Tiles& tiles, int stage = 0) {
   using namespace nvcuda::wmma;
@@ -148,7 +148,7 @@ __device__ void accumulate(const Tiles& tiles, typename Tiles::RowState& rows) {
   }
 }
 
-// The softmax in passes over shared memory, as the document has it: one warp a row, one lane a key.
+// The softmax in passes over shared memory, as in the document: one warp per row, one lane per key.
 template <class Tiles>
 __device__ auto& score_of(Tiles& tiles, typename Tiles::RowState& rows, int i) {
   return tiles.scores[rows.row(i) * Tiles::kScoreStride + rows.lane()];
@@ -209,7 +209,7 @@ __device__ void write_probabilities_in_place(Tiles& tiles, const typename Tiles:
         rounded<typename Tiles::T>(rows.probability[i]);
 }
 
-// The whole softmax of the rows that a warp owns, in registers. Needs no barrier but the warp's.
+// The whole softmax of the rows that a warp owns, in registers. Needs only __syncwarp().
 template <class Tiles>
 __device__ void softmax_in_place(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
                                  const BlockTask& task, int first_key) {
@@ -223,8 +223,8 @@ __device__ void softmax_in_place(Tiles& tiles, typename Tiles::RowState& rows, c
   write_probabilities_in_place(tiles, rows);
 }
 
-// V2's walk over the keys: each phase ends at a barrier, needed or not, ten in all (one is in the
-// conversion).
+// V2's loop over key tiles: each phase ends at a barrier, needed or not. A tile has ten barriers (one is in
+// the conversion).
 template <int kWide, class Tiles>
 __device__ void walk_with_a_barrier_a_phase(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
                                             const BlockTask& task) {
@@ -250,7 +250,7 @@ __device__ void walk_with_a_barrier_a_phase(Tiles& tiles, typename Tiles::RowSta
   }
 }
 
-// The walk of the rungs 6, 7 and 16: a barrier only where a warp needs what other warps wrote.
+// The loop of rungs 6, 7 and 16: a barrier only where a warp reads what other warps wrote.
 template <int kWide, class Tiles>
 __device__ void walk_with_four_barriers(Tiles& tiles, typename Tiles::RowState& rows, const Problem& p,
                                         const BlockTask& task) {
@@ -262,7 +262,7 @@ __device__ void walk_with_four_barriers(Tiles& tiles, typename Tiles::RowState& 
     softmax_in_place(tiles, rows, p, task, first_key);
     __syncthreads();  // a block of probabilities has rows of all warps
     multiply_values<Tiles::kInPlaceStride, kWide>(tiles);
-    __syncthreads();  // so has a block of the product; and V is read, the next tile may come
+    __syncthreads();  // so has a block of the product; V has been read and may be overwritten
     accumulate(tiles, rows);
   }
 }
@@ -272,7 +272,7 @@ Entry entry_of(Kernel* kernel) {
   return {reinterpret_cast<const void*>(kernel), sizeof(Tiles)};
 }
 
-// What tells the rungs 2, 3, 4, 6, 7, 15 and 16 apart is these numbers alone.
+// Rungs 2, 3, 4, 6, 7, 15 and 16 differ only in the template parameters of attention_in_phases.
 enum class Barriers { after_each_phase, four_a_tile };
 
 template <class T, int kDim, int kTileM, int kWarps, int kPadding, Barriers kBarriers, int kWide>

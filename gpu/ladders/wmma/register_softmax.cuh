@@ -1,8 +1,8 @@
 #pragma once
-// The online softmax on scores that stay in the registers of the tensor cores' accumulators: a thread holds,
-// of the rows g and g + 8 of its warp's 16 (g = lane / 4), the scores s[4j + e] = (g + 8 (e / 2), key 8j + 2
-// (lane % 4) + e % 2). A score costs one maximum, one multiply-add, one exponential, one addition and half a
-// conversion.
+// The online softmax on scores that stay in the tensor cores' accumulator registers. A thread holds scores of
+// rows g and g + 8 of its warp's 16, g = lane / 4: s[4j + e] is that of row g + 8 (e / 2) and key
+// 8j + 2 (lane % 4) + e % 2. A score costs one maximum, one multiply-add, one exponential, one addition and
+// half a conversion.
 
 #include "gpu/arch/mma.cuh"
 #include "gpu/ladders/wmma/common.cuh"
@@ -12,8 +12,8 @@ namespace splash::gpu::wmma_ladder {
 using arch::quad_max;
 using arch::quad_sum;
 
-// What a thread sees of the keys: its two rows end at `end`; a negative scale turns the scores' order around,
-// so they are negated first and the scale is taken positive.
+// The mask of a thread's two rows: row r sees the keys below end[r]. A negative scale reverses the order of
+// the scores, so they are negated first and the caller takes the scale positive.
 struct RowPairMask {
   int end[2];
   bool negate;
@@ -36,7 +36,7 @@ struct RowPair {
   float max[2] = {-kInfinity, -kInfinity};  // of unscaled scores
   float sum[2] = {0, 0};                    // of this thread's probabilities
 
-  // Scores become exp2(scale * (s - max)). What was summed before is to be multiplied by `correction`.
+  // Scores become exp2(scale * (s - max)). The caller multiplies earlier output sums by `correction`.
   template <int kCount>
   __device__ __forceinline__ void exponentiate(float (&s)[kCount], float scale, float (&correction)[2]) {
     float high[4] = {s[0], s[1], s[2], s[3]}, total[4] = {0, 0, 0, 0}, shift[2];
@@ -72,13 +72,14 @@ __device__ __forceinline__ void scale_rows(float (&out)[kCount], const float (&s
   for (int i = 0; i < kCount; ++i) out[i] *= scale[i % 4 / 2];
 }
 
-// The same where there is something to do: most tiles raise the maximum of no row of a warp.
+// The same, skipped where no row of the warp raised its maximum, as in most tiles.
 template <int kCount>
 __device__ __forceinline__ void rescale(float (&out)[kCount], const float (&correction)[2]) {
   if (__any_sync(~0U, correction[0] != 1 || correction[1] != 1)) scale_rows(out, correction);
 }
 
-// Accumulators of 16 rows by 16 columns are, in pairs, an operand of the next product: its rows by k.
+// Accumulators of 16 rows by 16 columns, packed in pairs, are the left operand (rows by k) of the next
+// product.
 template <class T, int kCount>
 __device__ __forceinline__ void pack(uint32_t (&packed)[kCount / 8][4], const float (&s)[kCount]) {
 #pragma unroll

@@ -1,18 +1,18 @@
 #pragma once
-// Rows of scores in shared memory, one warp a row and one lane a key (tiles have 32 keys): the online softmax
-// (Milakov, Gimelshein 2018) and the running output, for the rungs that keep scores in shared memory.
+// The online softmax (Milakov, Gimelshein 2018) and the running output, for the rungs that keep scores in
+// shared memory: one warp per row and one lane per key (tiles have 32 keys).
 
 #include "gpu/ladders/wmma/common.cuh"
 
 namespace splash::gpu::wmma_ladder {
 
-inline constexpr int kTileN = kWarp;  // keys a tile
+inline constexpr int kTileN = kWarp;  // keys per tile
 
 using arch::warp_max;
 using arch::warp_sum;
 
-// What a warp keeps in registers of its rows warp, warp + kWarps, ...: all lanes the same but for `out`, of
-// which a lane holds the columns lane, lane + 32, ...
+// A warp's registers for its rows warp, warp + kWarps, ... In `out` a lane holds columns lane, lane + 32,
+// ...; in `probability` it holds its own key's. All other members are the same in all lanes.
 template <int kTileM, int kWarps, int kDim>
 struct Rows {
   static constexpr int kCount = kTileM / kWarps, kColumns = kDim / kWarp;
@@ -40,7 +40,7 @@ struct Rows {
     return visible ? score * p.scale_log2 : -kInfinity;
   }
 
-  // A tile's score of this lane moves the maximum; what was summed before is to be scaled by `correction`.
+  // Raises the row's maximum to the tile's largest score; `correction` rescales what was summed before.
   __device__ void raise_max(int i, float score) {
     const float before = max[i];
     max[i] = fmaxf(before, warp_max(score));
