@@ -80,8 +80,9 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Orders this thread's ordinary accesses of shared memory before what TMA and wgmma do there next: read what was
-// written, or write over it. Each such thread calls it before the barrier that precedes the TMA or the wgmma.
+// Orders this thread's ordinary accesses of shared memory before what TMA and wgmma do there next: read what
+// was written, or write over it. Each such thread calls it before the barrier that precedes the TMA or the
+// wgmma.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
