@@ -8,17 +8,18 @@
 //   attention.backward(q, k, v, d_out, d_q, d_k, d_v);
 //   stream.synchronize();
 //
-// On Hopper rows with broad supports are not stored where the mask is causal or none and all keys take part:
-// backward takes them as dense products (bf16 and f16, head_dim up to 128). The others' support is never cut:
-// how many entries it has only the device knows, so backward reads their number first (a wait for forward),
-// and where the store was too small it grows and forward runs again. Without that wait, for a graph's capture
-// or inputs that repeat:
+// The support is the set of keys with p > 0 per row. On Hopper's path forward does not store rows with broad
+// supports: backward computes them as dense products (bf16 and f16, head_dim up to 128, all keys, no mask or
+// a causal one). Every other row's support is stored whole. Only the device knows how many entries that
+// takes. So backward waits for forward and reads their number; where the store was too small, it grows and
+// forward runs again. To avoid that wait, in a graph's capture or for inputs that repeat:
 //
 //   attention.forward(q, k, v, out);
 //   attention.ensure_stored();   // waits; from here on inputs with as large a support need no check
 //   capture: attention.forward(q, k, v, out); attention.backward(q, k, v, d_out, d_q, d_k, d_v);
 //
-// One object holds one support, that of the last forward: layers that wait for their backward need one each.
+// One object holds one support, that of the last forward: layers whose backward is still to come need one
+// object each.
 
 #include <optional>
 
@@ -29,14 +30,15 @@
 namespace splash::gpu::entmax {
 
 enum class StoreCheck {
-  wait,   // read the number of entries, unless they are known to fit
-  trust,  // the caller knows that they fit: the same inputs did, or support_entries() is read afterwards
+  wait,   // wait for forward and read the number of entries, unless they are known to fit
+  trust,  // the caller knows that they fit: the same inputs did, or it reads support_entries() afterwards
 };
 
 class EntmaxAttention {
  public:
-  // capacity: entries that the store holds at first; 0: 16 a query row. tuning: nullopt: what was measured on
-  // this GPU, as tuned_for has it. Takes what enqueue_forward takes.
+  // capacity: entries that the store holds at first; 0: 16 per query row, or fewer where the mask or k_keep
+  // allows no more. tuning: nullopt takes what was measured on this GPU (tuned_for). Takes the problems that
+  // enqueue_forward takes.
   // Enqueues copies of alpha and of the mask's tables. Throws InvalidArgument (spec, capacity, tuning),
   // Unsupported (spec, dtype, path), DeviceError (no device), and OutOfDeviceMemory. The stream must outlive
   // the object.
@@ -50,23 +52,23 @@ class EntmaxAttention {
   void forward(const DeviceTensorView& q, const DeviceTensorView& k, const DeviceTensorView& v,
                const DeviceTensorView& out);
 
-  // Waits for the last forward. Where its support did not fit, the store grows by what it needs and an eighth
-  // and forward runs again: its tensors must still be there, as they were. Also allocates backward's
-  // workspace. Returns whether anything was allocated: graphs captured before then hold memory that is gone.
+  // Waits for the last forward. Where its support did not fit, the store grows to what it needs and an eighth
+  // more, and forward runs again: its tensors must still be there, unchanged. Also allocates backward's
+  // workspace. Returns whether anything was allocated: graphs captured earlier then refer to freed memory.
   // Throws InvalidArgument where there was no forward or the support has 2^31 entries or more;
   // OutOfDeviceMemory.
   bool ensure_stored();
 
   // Gradients of the last forward, whose q, k, v these are: d_q as q; d_k, d_v as k; d_alpha: [q_heads] in
-  // device memory (dL/dalpha summed over batch and rows), or null. Waits as the check says, but never inside
-  // a capture. Where the support did not fit, forward runs again with d_q for its output. Throws as forward
-  // and ensure_stored do.
+  // device memory (dL/dalpha summed over batch and rows), or null. Waits as `check` says, but never inside a
+  // capture. Where the support did not fit, forward runs again with d_q as its output. Throws as forward and
+  // ensure_stored do; InvalidArgument where a capture comes before backward's workspace is allocated.
   void backward(const DeviceTensorView& q, const DeviceTensorView& k, const DeviceTensorView& v,
                 const DeviceTensorView& d_out, const DeviceTensorView& d_q, const DeviceTensorView& d_k,
                 const DeviceTensorView& d_v, float* d_alpha = nullptr, StoreCheck check = StoreCheck::wait);
 
-  // Entries of the last support, whether they had room or not, but for broad rows; after a graph's replay, of
-  // the support in it. Waits.
+  // Entries of the last support, whether they fit or not, without those of broad rows; after a graph's
+  // replay, of the replayed forward. Waits. Throws InvalidArgument where there was no forward.
   int64_t support_entries() const;
   int64_t capacity() const { return support_.capacity; }
 
@@ -87,7 +89,7 @@ class EntmaxAttention {
   void enqueue(const Tensors& tensors);
   void make_store(int64_t capacity);
   bool make_workspace();
-  bool make_room(const Tensors& tensors);  // waits; whether the store grew
+  bool make_room(const Tensors& tensors);  // waits; returns whether the store grew
   bool capturing() const;
   ForwardArguments forward_arguments(const Tensors& tensors) const;
   int64_t workspace_bytes(int64_t capacity) const;
@@ -97,7 +99,7 @@ class EntmaxAttention {
   const Stream* stream_;
   ForwardPath path_ = ForwardPath::fastest;
   Tuning tuning_;
-  int64_t most_entries_ = 0;        // pairs that the mask shows and the selection may keep
+  int64_t most_entries_ = 0;        // (query, key) pairs that the mask shows and the selection may keep
   bool leaves_broad_rows_ = false;  // StoredRows::sparse
   DeviceBuffer alpha_, head_k_keep_, mask_tables_, tau_, used_, offsets_, counts_, columns_, excess_,
       forward_workspace_, backward_workspace_;

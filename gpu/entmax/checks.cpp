@@ -48,7 +48,7 @@ void require_forward(const AttentionSpec& spec, Dtype dtype) {
   unless(spec.selection.kind == SelectionKind::all || spec.selection.kind == SelectionKind::top_k_row,
          "all keys or the top_k_row, not the selection " + std::string(to_string(spec.selection.kind)));
   unless(spec.score_scale() > 0, "a scale above 0, not " + std::to_string(spec.scale));
-  // So that neither rows nor blocks of a launch pass what 32 bits count.
+  // So that neither row numbers nor a launch's block numbers overflow 32 bits.
   constexpr int64_t kMost = int64_t{1} << 31;
   unless(s.q_len <= kMost - 256 && s.batch * s.q_heads < kMost && s.rows() / 32 + s.batch * s.q_heads < kMost,
          "fewer than 2^31 queries a head, and fewer than 2^36 over all heads, not " + to_string(s));

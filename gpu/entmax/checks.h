@@ -1,12 +1,12 @@
 #pragma once
-// What enqueue_forward checks before it chooses a path, beside what forward.h declares. Compiles without
-// nvcc.
+// What enqueue_forward checks before it chooses a path, in addition to the checks that forward.h declares.
+// Compiles without nvcc.
 
 #include "gpu/entmax/forward.h"
 
 namespace splash::gpu::entmax {
 
-// Throws InvalidArgument where spec.mask has parts of which mask has no table.
+// Throws InvalidArgument where spec.mask has packed sequences or positions and `mask` has no table of them.
 void require_mask(const AttentionSpec& spec, const DeviceMask& mask);
 
 // Throws InvalidArgument where spec has a k_keep per head and the arguments have none.

@@ -8,22 +8,22 @@
 
 namespace splash::gpu::entmax {
 
-// What slope() may know of alpha at compile time.
+// What slope() knows of alpha at compile time.
 struct AnyAlpha {};
 struct SquareWeights {};  // alpha = 1.5
 struct LinearWeights {};  // alpha = 2
 
-// Which alpha attention takes: p = u^beta has the rounding of u in float32 beta times, so that nearer to 1 it
-// would be off by more than 10^-5 of itself. Above 2 Newton's bounds are not certified.
+// Which alpha attention takes. p = u^beta multiplies the float32 rounding error of u by beta: below 1.01 the
+// relative error of p would pass 10^-5. Above 2 Newton's bounds are not certified.
 inline constexpr float kLeastAttentionAlpha = 1.01f, kMostAttentionAlpha = 2;
 
 constexpr bool attention_takes(float alpha) {  // false for NaN
   return alpha >= kLeastAttentionAlpha && alpha <= kMostAttentionAlpha;
 }
 
-// m - tau of a row whose threshold is given as an offset to m, its largest z: as
-// cpu_ref/attention/given_threshold.h has it, held in [kv_len^(1 - alpha), 1]; NaN for NaN. beta = 1 / (alpha
-// - 1).
+// m - tau of a row whose threshold is given as an offset to m, the row's largest z. Clamped to
+// [kv_len^(1 - alpha), 1], where the solved m - tau lies, too; NaN for NaN. beta = 1 / (alpha - 1). The
+// definition: cpu_ref/attention/given_threshold.h.
 SPLASH_HOST_DEVICE float shift_of_offset(float offset, float beta, int kv_len) {
   const float least = exp2f(-log2f(static_cast<float>(kv_len)) / beta);
   return offset == offset ? fminf(1.0f, fmaxf(-offset, least)) : offset;
@@ -41,8 +41,8 @@ struct Entmax {
         is_square(alpha == 1.5f),
         is_linear(alpha == 2.0f) {}
 
-  // Of u = z - tau: u^(beta - 1), 0 where u is not above 0. The weight of p is u times it; its derivative,
-  // beta times it.
+  // u^(beta - 1) of u = z - tau; 0 where u is not above 0. p's weight u^beta is u * slope(u); the weight's
+  // derivative is beta * slope(u).
   SPLASH_HOST_DEVICE float slope(float u) const {
     return is_square   ? slope(SquareWeights{}, u)
            : is_linear ? slope(LinearWeights{}, u)
@@ -55,7 +55,7 @@ struct Entmax {
   SPLASH_HOST_DEVICE float slope(LinearWeights /*kind*/, float u) const { return u > 0 ? 1.0f : 0.0f; }
   SPLASH_HOST_DEVICE float weight(float u) const { return fmaxf(u, 0.0f) * slope(u); }
 
-  // Calls loop(kind): for loops that are to be compiled for each kind of alpha.
+  // Calls loop(kind), so that the loop is compiled once per kind of alpha.
   template <class Loop>
   SPLASH_HOST_DEVICE void visit(const Loop& loop) const {
     if (is_square) {

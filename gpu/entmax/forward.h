@@ -1,10 +1,10 @@
 #pragma once
 // Exact entmax attention, forward (Peters, Niculae, Martins 2019; the algorithm: docs/questions). Compiles
-// without nvcc. Two paths that know nothing of one another: hopper/ (sm_90a), and portable/, for every GPU of
-// compute capability 8.0 and newer, which also takes what Hopper's does not. enqueue_forward checks, chooses
-// a path and calls it.
+// without nvcc. Two independent paths: hopper/ (sm_90a), and portable/ for every GPU of compute
+// capability 8.0 and newer, which also takes the problems that Hopper's path does not. enqueue_forward checks
+// the arguments, chooses a path and calls it.
 //
-// Rooms beside these two: math/ (arithmetic), schedule/ (launches, and rows handed from kernel to kernel),
+// The other folders: math/ (arithmetic), schedule/ (launches, and rows handed from kernel to kernel),
 // arguments/ (masks and alphas in device memory), support/ (what forward leaves), backward/, rows/ (entmax of
 // a matrix's rows).
 
@@ -17,41 +17,41 @@
 
 namespace splash::gpu::entmax {
 
-enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where it can be, else portable
+enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where it can run, else portable
 
 // Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, no mask or a causal one.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
 // hopper or portable, for a device of this compute capability (90: 9.0). Where `fastest` is wanted, the
-// tuning may say portable. given_thresholds: whether there are tau_offsets. Throws Unsupported where hopper
-// is wanted and cannot be.
+// tuning may choose portable. given_thresholds: whether there are tau_offsets. Throws Unsupported where
+// hopper is wanted but does not take the problem or the device.
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
                         const Tuning& tuning = {}, bool given_thresholds = false);
 
 enum class StoredRows {
   all,
-  sparse,  // all but those with broad supports (unstored_rows), where the path is Hopper's: they take dense
-           // products backward too
+  sparse,  // on Hopper's path, all but those with broad supports (unstored_rows): backward computes these
+           // as dense products. On the portable path, all
 };
 
 // Device addresses, 16-byte aligned; q, out: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads,
-// kv_len, head_dim], all of one dtype. A value that is not finite reaches the rows that attend to it, and on
-// Hopper's path it may also make rows beside them NaN (as in the tiles of dense attention).
+// kv_len, head_dim], all of one dtype. A value that is not finite reaches the rows that attend to it. On
+// Hopper's path it may also make other rows of the same tile NaN, as in dense attention.
 struct ForwardArguments {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* out = nullptr;
   const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
   DeviceMask mask{};             // spec.mask's tables, where it has positions or packed sequences
-  const int* head_k_keep = nullptr;  // [q_heads], where spec.selection.head_k_keep says that there are any:
-                                     // their values are read here, and below 1 is all keys
-  // [batch, q_heads, q_len], or null: thresholds are given, not solved for, as offsets to each row's largest
-  // z (cpu_ref/attention/given_threshold.h), and tau is theirs. The portable path alone takes them.
+  const int* head_k_keep = nullptr;  // [q_heads], required where spec.selection.head_k_keep is not empty;
+                                     // their values are read here; below 1: all keys
+  // [batch, q_heads, q_len], or null. Where not null, thresholds are given instead of solved for, as offsets
+  // to each row's largest z (cpu_ref/attention/given_threshold.h); tau receives them. Portable path only.
   const float* tau_offsets = nullptr;
   float* tau = nullptr;  // [batch, q_heads, q_len] in units of z: +inf for rows without a key, NaN for rows
                          // with a score of NaN or +inf; or null
   Support support{};     // where columns is null, nothing is stored
   StoredRows stored = StoredRows::all;  // rows left out have an offset of -1 and a count of 0
-  // Where those rows are listed: [batch * q_heads, q_len] and [batch * q_heads]; null: in the workspace.
+  // Where the rows left out are listed: [batch * q_heads, q_len], [batch * q_heads]; null: in the workspace.
   int *unstored_queries = nullptr, *unstored_counts = nullptr;
   void* workspace = nullptr;  // forward_workspace_bytes, 256-byte aligned, contents undefined
   StreamHandle stream = nullptr;
@@ -59,13 +59,13 @@ struct ForwardArguments {
   Tuning tuning{};  // not looked up: see tuned_for
 };
 
-// Enough for either path. Hopper's: 8.25 bytes per query row, 4 per 128 keys, for bf16 a copy of k, and for
-// more than 4096 keys copies of some: per head 4096 keys or a sixteenth, whichever is more (4096 stands for
-// tuning.sampled_keys). The portable path's: 4.125 bytes per query row.
+// Bytes, enough for either path. Hopper's: 8.25 bytes per query row, 4 per 128 keys, for bf16 a copy of k,
+// and for more than 4096 keys copies of some: per head 4096 keys or a sixteenth, whichever is more (4096
+// stands for tuning.sampled_keys). The portable path's: 4.125 bytes per query row.
 int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning = {});
 
-// The rows that StoredRows::sparse leaves out, for backward: where args says, else in the workspace until the
-// next forward. None on the portable path.
+// The rows that StoredRows::sparse leaves out, for backward. They lie in args.unstored_queries and
+// unstored_counts; where these are null, in the workspace until the next forward. None on the portable path.
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 // Forward takes entmax with an alpha of 1.01 to 2 over all keys or the k_keep largest of each row, any mask,

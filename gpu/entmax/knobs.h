@@ -1,5 +1,5 @@
 #pragma once
-// What each knob of a Tuning may be set to. Apart from tuning.h, for nvcc warns of pointers to members.
+// The values that each knob of a Tuning allows. Not in tuning.h: nvcc warns about pointers to members.
 
 #include <span>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Exact entmax attention as its forward's kernels take it, by value. Compiles without nvcc.
+// The forward kernels' argument, passed by value. Compiles without nvcc.
 
 #include <cstdint>
 
@@ -28,8 +28,8 @@ struct ForwardProblem {
 
   // Rows that a kernel defers to a later one. row_mask_words words per head; bit r of word i is row 32 i + r.
   uint32_t* overflow_masks = nullptr;  // isolated rows whose lists overflowed, for the kernel with long lists
-  uint32_t* broad_masks = nullptr;     // rows among many such, and those that overflow long lists, too
-  float* bounds = nullptr;             // [heads, q_len]: of deferred rows, at most tau in units of <q, k>
+  uint32_t* broad_masks = nullptr;     // rows among many such, and rows that overflow long lists, too
+  float* bounds = nullptr;             // [heads, q_len]: of deferred rows, a lower bound of tau, in <q, k>
 
   // Hopper's path, written by its first kernel: see hopper/prepare/prepare.h and high_norm.h.
   void* half_keys = nullptr;  // [key heads, kv_len, head_dim] in float16; null where k itself is
@@ -51,7 +51,7 @@ constexpr int row_mask_words(int q_len) {
   return (q_len + 31) / 32;
 }
 
-// All but what lies in the workspace.
+// Fills in all but the pointers into the workspace.
 ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax

@@ -42,7 +42,7 @@ const Knob& knob_named(const std::string& name) {
   throw InvalidArgument(fmt::format("there is no knob '{}'; there are: {}", name, names));
 }
 
-// What the text says of the knobs of one pass; of others nothing is taken over.
+// Copies the knobs of one pass (forward or backward) from the text; leaves the other pass's knobs alone.
 void take(const std::string& text, bool of_backward, Tuning& tuning) {
   const Tuning said = tuning_from_string(text);
   for (const Knob& knob : kKnobs) {

@@ -1,6 +1,6 @@
 #pragma once
-// The flagship's knobs that are not template arguments: their values, and as text. The result is exact
-// whatever they are; backward's sums may be rounded in another order. Compiles without nvcc.
+// The flagship's knobs that are not template arguments: their values, and their text form. The result is
+// exact for every setting; only the order in which backward's sums round may differ. Compiles without nvcc.
 //
 //   Tuning tuning;
 //   tuning.sampled_keys = 2048;
@@ -14,15 +14,15 @@
 
 namespace splash::gpu::entmax {
 
-// The defaults are what the kernels are measured with where nothing else is said.
+// Measurements use the defaults unless they say otherwise.
 struct Tuning {
-  int portable = 0;         // 1: the portable path where Hopper's could be taken
+  int portable = 0;         // 1: the portable path, also where Hopper's takes the problem
   int sampled_keys = 4096;  // Hopper: keys of the sampling pass (hopper/screen/tile_schedule.h)
   int heads_together = 0;   // heads whose blocks are neighbours; 0: by the keys' size on Hopper, else all
   int broad_samples = 24;   // Hopper: rows take the dense path where at least so many of 32 samples lie
                             // above the bound; 33: never
   int long_blocks = 8;      // Hopper: blocks per head for rows that overflowed short lists
-  int long_parts = 512;     // backward: parts into which the entries of keys with many of them are cut
+  int long_parts = 512;     // backward: most partial sums, over all keys with many entries
 
   bool operator==(const Tuning&) const = default;
 };
@@ -35,11 +35,11 @@ void validate(const Tuning& tuning);
 std::string to_string(const Tuning& tuning);
 Tuning tuning_from_string(const std::string& text);
 
-// Under which the search's results for a problem are kept (gpu/engine/tuned.h).
+// The subjects under which the tuning search stores its results (gpu/engine/tuned.h).
 inline constexpr const char* kForwardSubject = "entmax-forward";
 inline constexpr const char* kBackwardSubject = "entmax-backward";
 
-// The default, with what was measured on the device for this problem, where there is such a measurement.
+// The default, overridden by what was measured on this device for this problem, where it was measured.
 Tuning tuned_for(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device);
 
 }  // namespace splash::gpu::entmax

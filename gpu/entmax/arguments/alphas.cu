@@ -24,7 +24,7 @@ struct Refusal {
   std::array<HeadResult, 4> results;
 };
 
-// Blocks of x go through the heads of all batch entries, those of y through the results.
+// blockIdx.x: a head of a batch entry, grid-stride. blockIdx.y: which result.
 __global__ void __launch_bounds__(kAlphaThreads) refuse_kernel(const __grid_constant__ Refusal refusal) {
   const HeadResult result = refusal.results[blockIdx.y];
   const int64_t words = result.head_bytes / 4;

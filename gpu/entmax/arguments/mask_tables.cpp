@@ -40,7 +40,7 @@ MaskTables::MaskTables(const AttentionSpec& spec) {
     values_.insert(values_.end(), mask.k_positions.begin(), mask.k_positions.end());
     return;
   }
-  // The number of different k_positions up to this one: k <= q exactly where rank(k) <= rank(q).
+  // A position's rank: how many distinct k_positions are at most it. k <= q exactly if rank(k) <= rank(q).
   Positions ranks = mask.k_positions;
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

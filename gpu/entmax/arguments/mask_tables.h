@@ -2,8 +2,8 @@
 // This folder: a call's arguments in device memory. Masks as tables (here), alphas that only the device knows
 // (alphas.h), and the arguments of a variant's launch (variant_arguments.h).
 //
-// A mask as kernels read it: the tables of core/mask.h in device memory, which the caller owns. Causal masks
-// alone need none. Compiles without nvcc.
+// A mask as kernels read it: the tables of core/mask.h in device memory, which the caller owns. A mask that
+// is only causal needs none. Compiles without nvcc.
 //
 //   const MaskTables tables(spec);
 //   DeviceBuffer buffer(stream, tables.bytes());
@@ -17,10 +17,10 @@
 
 namespace splash::gpu::entmax {
 
-// Addresses in device memory; null where the mask has no such part.
+// Addresses in device memory; a table is null where the mask has no such part.
 struct DeviceMask {
-  // Packed sequences: [q_len, 2], for each query the first key and the one after the last, of its own
-  // sequence and as far as a causal mask lets it see; the same for all heads.
+  // Packed sequences: [q_len, 2]. Query i sees the keys from ranges[2 i] to below ranges[2 i + 1]: those of
+  // its own sequence, cut off by a causal mask. The same for all heads.
   const int32_t* ranges = nullptr;
   // Query i sees key j where k_positions[j] <= q_positions[i]: [q_tables, q_len], [k_tables, kv_len].
   const int32_t *q_positions = nullptr, *k_positions = nullptr;
@@ -28,14 +28,14 @@ struct DeviceMask {
 };
 
 // The tables of one spec on the host: ranges, q_positions, k_positions, one after the other, each only where
-// the mask has it. Positions that 32 bits do not hold are replaced by numbers of the same order.
+// the mask has it. Positions that do not fit 32 bits are replaced by ranks, which compare alike.
 class MaskTables {
  public:
   explicit MaskTables(const AttentionSpec& spec);  // spec has passed validate()
 
   const int32_t* data() const { return values_.data(); }
   int64_t bytes() const { return static_cast<int64_t>(values_.size() * sizeof(int32_t)); }
-  DeviceMask at(const void* copy) const;  // of data() in device memory
+  DeviceMask at(const void* copy) const;  // copy: data() copied to device memory
 
  private:
   std::vector<int32_t> values_;

@@ -40,7 +40,7 @@ ForwardArguments forward_arguments(const AttentionSpec& spec, const Arguments& a
   const auto count = static_cast<int>(spec.normalizer.alpha.size());
   std::copy_n(spec.normalizer.alpha.begin(), count, table.values);
   launch("write_alphas", write_alphas, 1, kMostAlphas, arguments.stream, table, count, alpha);
-  const auto heads = static_cast<int>(spec.shape.batch * spec.shape.q_heads);  // a table each
+  const auto heads = static_cast<int>(spec.shape.batch * spec.shape.q_heads);  // one table per head
   return {.q = arguments.q,
           .k = arguments.k,
           .v = arguments.v,

@@ -1,5 +1,5 @@
 #pragma once
-// What the flagship's variants make of an engine's call. Compiles without nvcc.
+// Turns the engine's arguments for a variant into forward's arguments. Compiles without nvcc.
 
 #include <string>
 
@@ -8,15 +8,15 @@
 
 namespace splash::gpu::entmax {
 
-// A variant's alphas come by value, the library's are in device memory: what they take of a workspace, which
-// begins with them; and all of it, forward_workspace_bytes behind them.
+// A variant's alphas come by value; forward reads them from device memory. So a variant's workspace begins
+// with the alphas (alpha_bytes), followed by forward's workspace. variant_workspace_bytes: both together.
 int64_t alpha_bytes(const AttentionSpec& spec);
 int64_t variant_workspace_bytes(const AttentionSpec& spec, Dtype dtype);
 
-// Throws Unsupported where there are more alphas than a launch takes.
+// Throws Unsupported where there are more alphas (256) than one launch takes by value.
 void require_alphas(const std::string& variant, const AttentionSpec& spec);
 
-// Enqueues writing the alphas.
+// Enqueues a kernel that writes the alphas to the workspace; returns what forward takes.
 ForwardArguments forward_arguments(const AttentionSpec& spec, const Arguments& arguments, ForwardPath path);
 
 }  // namespace splash::gpu::entmax

@@ -1,7 +1,7 @@
 #pragma once
-// tau of a row whose scores are summed, never stored. With u = gain (score - pivot) + shift = z - tau,
-// f(shift) = sum of u_+^beta is convex and rises; the root is the shift with f = 1. A pass over the scores
-// gives f and its slope at one shift. Each pass costs a product Q K^T, so the number of passes decides.
+// Finds tau of a row whose scores are summed, never stored. With u = gain (score - pivot) + shift = z - tau,
+// f(shift) = sum of u_+^beta is convex and rises; the root is the shift where f = 1. One pass over the scores
+// gives f and its slope at one shift. Each pass recomputes Q K^T, so the number of passes decides the cost.
 // Compiles without nvcc.
 
 #include <cmath>
@@ -10,8 +10,8 @@
 
 namespace splash::gpu::entmax {
 
-// settled: f is 1 to tau's precision, the shift stays. near: the shift moved, and the next pass should settle
-// it.
+// settled: f is 1 within tau's precision; the shift stays. near: the shift moved, and the next pass should
+// settle it. far: the shift moved, and more passes may follow.
 enum class Progress { settled, near, far };
 
 struct ThresholdRoot {
@@ -21,10 +21,11 @@ struct ThresholdRoot {
   float above = INFINITY, below = -INFINITY;           // f(above) >= 1 > f(below)
   float last_shift = 0, last_sum = 0, last_slope = 0;  // of the previous pass; slope 0: there was none
 
-  // The largest score bounds the shift, for its p <= 1. excess: its u at a shift of 0.
+  // The largest score has p <= 1, which bounds the shift from above. excess: its u at a shift of 0.
   SPLASH_HOST_DEVICE void cap(float excess) { above = fminf(above, 1 - excess); }
 
-  // Drops what a found root does not need. Where it was not found, two more passes restore it.
+  // Drops the bracket and the previous pass, which a found root no longer needs. If the root was not found
+  // after all, two more passes restore them.
   SPLASH_HOST_DEVICE void forget() {
     above = INFINITY;
     below = -INFINITY;
@@ -38,15 +39,15 @@ struct ThresholdRoot {
     return k * sum / slope * (1 - exp2f(-log2f(sum) / k));
   }
 
-  // From sums over a part of the keys, scaled to all keys. They give no bracket; last_shift, where some part
-  // had f >= 1, is where to return to when no score is above 0.
+  // Moves the shift by sums over a part of the keys, scaled to all keys. Such sums give no bracket. Where no
+  // score has u > 0, the shift moves half way back to last_shift, the last one at which a part had f >= 1.
   SPLASH_HOST_DEVICE void guess(float sum, float slope, float beta) {
     if (sum >= 1) last_shift = shift;
     const float next = sum > 0 ? shift - step_of_power(sum, slope, beta) : 0.5f * (shift + last_shift);
     if (fabsf(next) < INFINITY) shift = fminf(next, above);
   }
 
-  // From sums over all keys at `shift`.
+  // Moves the shift by sums over all keys at `shift`.
   SPLASH_HOST_DEVICE Progress advance(float sum, float slope, float beta) {
     const float error = sum - 1;
     const bool capped = shift > above;  // the largest score was not known yet
@@ -59,7 +60,7 @@ struct ThresholdRoot {
     const float model = (beta + 1) / (beta + 2) * slope * slope / sum;
     float curvature = model;
     bool measured = false;
-    if (last_slope > 0) {  // of the cubic through this pass and the last
+    if (last_slope > 0) {  // of the cubic through this pass and the previous one
       const float h = shift - last_shift;
       const float cubic = 2 / h * (last_slope + 2 * slope - 3 * (sum - last_sum) / h);
       measured = cubic > 0.25f * model && cubic < 2 * model;

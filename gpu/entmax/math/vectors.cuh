@@ -1,5 +1,6 @@
 #pragma once
-// Loads, stores and arithmetic of eight 16-bit elements at once.
+// Loads, stores and arithmetic on eight 16-bit elements (float16 or bfloat16) at once. load8 and store8 take
+// 16-byte aligned addresses in global or shared memory.
 
 #include <type_traits>
 
