@@ -1,11 +1,11 @@
 #pragma once
 // The (score, key) pairs of a warp's 16 rows that may have p > 0, in shared memory, and the bounds that
-// decide which. All lanes of a warp call the functions here together; what a quad's lanes know of its two
-// rows is the same in all four.
+// decide which. All lanes of a warp call the functions here together. A quad (four lanes) holds two rows, and
+// each of its lanes holds the same RowState of both.
 //
-// What holds whenever a tile has been taken in: of the keys seen so far, those that the row's list does not
-// hold have a score below its threshold, so p = 0; unless the row is deferred to stream_kernel. Nothing here
-// waits or repeats because a list is full: each tile is taken in at most once, with at most one tightening.
+// The invariant after each tile: every key seen so far that a row's list does not hold has a score below the
+// row's threshold, so p = 0; or the row is deferred to stream_kernel. A full list causes no wait and no
+// second look: each tile is taken in at most once, with at most one tightening of the bounds.
 
 #include "gpu/arch/maximum.cuh"
 #include "gpu/entmax/portable/bound.h"
@@ -35,24 +35,25 @@ struct PairStorage {
   int keys[kWarpRows][kCapacity];
 };
 
-// k_keep of a head; at most 0: all keys.
+// A head's k_keep; 0: all keys.
 __device__ __forceinline__ int k_keep_of(const PortableProblem& p, int head) {
   return p.head_k_keep == nullptr ? p.k_keep : max(0, p.head_k_keep[head % p.q_heads]);
 }
 
-// Where thresholds are given: m - tau of the query's row, NaN where the offset is; 1 where there is no query.
+// Where thresholds are given: m - tau of the query's row, NaN where the offset is NaN; 1 where there is no
+// query.
 __device__ __forceinline__ float given_shift(const PortableProblem& p, const Entmax& entmax, int head,
                                              int query) {
   return query < 0 ? 1.0f
                    : shift_of_offset(p.tau_offsets[int64_t{head} * p.q_len + query], entmax.beta, p.kv_len);
 }
 
-// open: it takes pairs. Else it sees no key, or has a score that is NaN or +inf, or any where NaN was given
-// (poisoned), or its list overflowed.
+// open: the row's list takes pairs. A row is closed where it sees no key, where it is poisoned (it has a
+// score of NaN or +inf, or any score while its given offset is NaN), or where its list overflowed.
 struct RowState {
   Bound bound;
   int count = 0;            // pairs in the list
-  int limit = 16;           // with more, the bound is worth raising
+  int limit = 16;           // a tile that would bring more pairs raises the bound first
   float poison = INFINITY;  // a score that is not below it poisons the row
   bool open = false, poisoned = false, overflowed = false;
 
@@ -111,15 +112,15 @@ class PairLists {
     return __any_sync(kWarp, rows[0].open || rows[1].open);
   }
 
-  // Takes in a tile's scores.
+  // Takes in a tile's scores: lists those at or above the rows' thresholds.
   __device__ __forceinline__ void look(const Scores& acc, int first_key) {
     const float most[2] = {largest_or_nan(acc, 0), largest_or_nan(acc, 1)};
     const bool hit = !(most[0] < rows[0].bound.threshold) || !(most[1] < rows[1].bound.threshold);
     if (__any_sync(kWarp, hit)) take(acc, first_key, most);
   }
 
-  // Keeps the pairs for which bit n of keep[half] is set, n counting the lane's pairs; the others' order
-  // stays.
+  // Keeps the pairs for which bit n of keep[half] is set, where n counts the lane's pairs. The pairs kept
+  // stay in order.
   __device__ __forceinline__ void compact(const uint32_t (&keep)[2]) {
     const int most = __reduce_max_sync(kWarp, max(rows[0].count, rows[1].count));
     int kept[2] = {0, 0};
@@ -159,8 +160,9 @@ class PairLists {
     for (int i = first(), n = 0; i < rows[half].count; i += 4, ++n) use(n, score(half, i), key(half, i));
   }
 
-  // The k_keep largest pairs of each row, of equal scores the lower keys; where that is not all of the
-  // support, all of them lie above tau, so the list has them.
+  // Keeps the k_keep largest pairs of each row; of equal scores, those with the lower keys. The list holds
+  // them all: where the support of all keys is larger than k_keep, they lie above its tau; else it is in the
+  // list.
   __device__ __forceinline__ void pick_largest() {
     if (!__any_sync(kWarp, k_keep_ > 0 && max(rows[0].count, rows[1].count) > k_keep_)) return;
     uint32_t keep[2] = {0, 0};
@@ -232,7 +234,7 @@ class PairLists {
     __syncwarp();  // the pairs are there for the whole quad
   }
 
-  // The one predicate by which a tile's pairs are counted and listed: false for NaN and -inf.
+  // Counts the lane's pairs by the same predicate by which take() lists them: false for NaN and -inf.
   __device__ __forceinline__ int count_fresh(const Scores& acc, int half) const {
     int count = 0;
     for_each_score(acc, half,
@@ -240,8 +242,8 @@ class PairLists {
     return rows[half].open ? count : 0;
   }
 
-  // Raises the rows' bounds by what their lists and this tile hold, and drops what they rule out. total: the
-  // tile's pairs.
+  // Raises the rows' bounds from their lists and this tile, and drops the listed pairs that the bounds rule
+  // out. total: how many of the tile's pairs are to be listed.
   __device__ __forceinline__ void tighten(const Scores& acc, const int (&total)[2]) {
     if (!given_) lower_shifts(acc);
     if (k_keep_ > 0) raise_to_kept(acc, total);
@@ -256,7 +258,7 @@ class PairLists {
     compact(keep);
   }
 
-  // By Newton's steps on what the lists and this tile hold.
+  // By Newton's steps on sums over the lists and this tile.
   __device__ __forceinline__ void lower_shifts(const Scores& acc) {
     entmax_.visit([&](auto kind) {
 #pragma unroll 1
@@ -287,8 +289,8 @@ class PairLists {
     }
   }
 
-  // Where k_keep pairs have at least some score, lower ones are not among the k_keep largest. (Equal ones may
-  // be.) A few halvings of what may hold more.
+  // Once k_keep pairs have at least some score, pairs with lower scores are not among the k_keep largest.
+  // (Equal ones may be.) Bisects for such a score, kHalvings steps, and raises the threshold to it.
   __device__ __forceinline__ void raise_to_kept(const Scores& acc, const int (&total)[2]) {
     const bool more = max(rows[0].count + total[0], rows[1].count + total[1]) > k_keep_;
     if (!__any_sync(kWarp, more)) return;

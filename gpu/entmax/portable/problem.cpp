@@ -6,7 +6,7 @@ PortableProblem problem_of(const AttentionSpec& spec, const ForwardArguments& ar
   PortableProblem p{entmax::problem_of(spec, arguments)};
   p.mask = arguments.mask;
   if (arguments.tuning.heads_together == 0) p.heads_together = p.heads;
-  // Of as many keys as there are, all are kept.
+  // A k_keep of kv_len or more keeps all keys.
   const bool selects =
       spec.selection.kind == SelectionKind::top_k_row && spec.selection.k_keep < spec.shape.kv_len;
   p.k_keep = selects ? static_cast<int>(spec.selection.k_keep) : 0;

@@ -1,20 +1,20 @@
 #pragma once
-// The portable path (sm_80 and newer): its kernels and their arguments, by value. Compiles without nvcc.
-// Nothing here knows of Hopper's path.
+// The portable path (sm_80 and newer): its kernels and their arguments, passed by value. It does not depend
+// on Hopper's path. Compiles without nvcc.
 //
 //   screen_kernel    Q, K, V          -> output, tau, support of most rows; broad_masks
 //   gather           broad_masks      -> rows
 //   stream_kernel    rows, Q, K, V    -> output, tau, support of these rows, whatever their support
 //
-// screen_kernel lists in one pass over the keys the pairs above a certified bound per row; tau and output
-// come from these alone. stream_kernel finds tau by passes over the keys that store no score; one more pass
-// gives the output. Exactly one of the two writes each row. Who writes which shared memory when: tiles.cuh
-// for stages and queries, lists.cuh for lists.
+// screen_kernel lists, in one pass over the keys, each row's pairs above a certified lower bound of tau, and
+// computes tau and output from these alone. stream_kernel finds tau by passes over the keys that store no
+// score; one more pass gives the output. Exactly one of the two writes each row. tiles.cuh says who writes
+// the shared memory of stages and queries, and when; lists.cuh says so for the lists.
 //
 // Scores are products of the inputs in float32: by mma.sync with float32 sums for 16-bit types, by fused
 // multiply-adds for float32, one head dimension after the other. Both kernels compute them by the same
-// instructions, so a pair has the same score wherever it is met. A float32 score is off by at most
-// head_dim 2^-24 |q| |k|, as that of a plain loop.
+// instructions, so a pair has the same score in both. The error of a float32 score is at most
+// head_dim 2^-24 |q| |k|, like that of a plain loop.
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
@@ -25,7 +25,7 @@
 
 namespace splash::gpu::entmax::portable {
 
-// broad_masks: the rows that screen_kernel defers to stream_kernel; rows: these, as lists.
+// Of the base, broad_masks marks the rows that screen_kernel defers to stream_kernel; rows lists them.
 struct PortableProblem : ForwardProblem {
   DeviceMask mask{};
   int k_keep = 0;                      // 0: all keys
@@ -54,13 +54,13 @@ struct PortableWorkspace {
   int64_t masks, queries, counts, bytes;
 };
 
-// All but what lies in the workspace.
+// Fills in all but the pointers into the workspace.
 PortableProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments);
 
 int64_t blocks_of(const Kernel& kernel, const AttentionShape& shape);
 
-// Enqueues both kernels and the gathering between them. spec and args have passed what enqueue_forward
-// checks.
+// Enqueues both kernels and gather_rows between them. spec and args have passed enqueue_forward's checks.
+// Throws DeviceError where a launch fails.
 void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax::portable

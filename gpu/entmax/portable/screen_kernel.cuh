@@ -10,13 +10,13 @@
 
 namespace splash::gpu::entmax::portable {
 
-// What the lanes that gather a row's values need.
+// What the lanes that sum up a row's values need to know of it.
 struct FinishedRow {
   int query;  // -1: nothing is written
   int count;  // -1: NaN is written
 };
 
-// Lists as long as two blocks per SM of 164 KB, or one per SM of 100 KB, allow.
+// Lists are as long as shared memory allows with two blocks per SM of 164 KB, or one per SM of 100 KB.
 template <class T, int kDim>
 struct ScreenShared {
   using Tiles = portable::Tiles<T, kDim>;
@@ -29,7 +29,7 @@ struct ScreenShared {
     typename Tiles::Queries queries;
     WarpStorage lists[Tiles::kWarps];
   };
-  union Shared {  // queries are in registers before there are lists
+  union Shared {  // queries move to registers before the lists are written
     typename Tiles::Queries queries;
     WarpStorage lists[Tiles::kWarps];
   };
@@ -39,7 +39,8 @@ struct ScreenShared {
   Range block;
 };
 
-// tau of the lists, where it is not given, and their scores become u = z - tau, of the pairs that have u > 0.
+// Solves for tau of the lists, where it is not given. Turns their scores into u = z - tau and keeps the pairs
+// with u > 0.
 template <int kCapacity>
 __device__ __forceinline__ void solve_lists(PairLists<kCapacity>& lists, const Entmax& entmax) {
   constexpr int kMostSteps = 48;
@@ -49,7 +50,7 @@ __device__ __forceinline__ void solve_lists(PairLists<kCapacity>& lists, const E
   for (int half = 0; half < 2; ++half) {
     const RowState& state = lists.rows[half];
     root[half].cap(0);
-    // The largest k pairs have a lower tau than all keys: their shift may be larger than the bound's.
+    // The k_keep largest pairs may have a lower tau than all keys have, so a larger shift than the bound's.
     root[half].shift = lists.selects() && !lists.given() ? 1 : state.bound.shift;
     settled[half] = lists.given() || !state.open || state.count == 0;
   }
@@ -85,8 +86,8 @@ __device__ __forceinline__ void solve_lists(PairLists<kCapacity>& lists, const E
   lists.compact(keep);
 }
 
-// Stores the support, and the lists' u become probabilities. query: of the lane's rows; -1 where the row is
-// not this kernel's.
+// Stores support and tau, and turns the lists' u into probabilities. query: the lane's rows; -1 where another
+// kernel computes the row or there is none.
 template <int kCapacity>
 __device__ __forceinline__ void store_lists(const PortableProblem& p, int head, const int (&query)[2],
                                             const Entmax& entmax, PairLists<kCapacity>& lists) {
@@ -120,8 +121,8 @@ __device__ __forceinline__ void store_lists(const PortableProblem& p, int head, 
   }
 }
 
-// Sums the rows' values: as many rows at once as a warp has lanes for, 8 elements per lane. Values outside
-// the support are not read.
+// Computes the output: sums the rows' values, 8 elements per lane, as many rows at once as a warp's lanes
+// hold. Reads no value outside the support.
 template <class T, int kDim, int kCapacity>
 __device__ __forceinline__ void gather_lists(const PortableProblem& p, int head,
                                              const PairStorage<kCapacity>& lists,
@@ -130,7 +131,7 @@ __device__ __forceinline__ void gather_lists(const PortableProblem& p, int head,
   constexpr int kLanes = kDim / 8, kAtOnce = 32 / kLanes, kFlight = 4;
   static_assert(kLanes * kAtOnce == 32);
   const int lane = static_cast<int>(threadIdx.x) % 32, column = lane % kLanes * 8;
-  if (column >= p.head_dim) return;  // no lane waits for another from here on
+  if (column >= p.head_dim) return;  // lanes may exit: no warp-wide operation follows
   const T* const values =
       static_cast<const T*>(p.v) + int64_t{head / p.group} * p.kv_len * p.head_dim + column;
   T* const out = static_cast<T*>(p.out) + int64_t{head} * p.q_len * p.head_dim + column;
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(Tiles<T, kDim>::kThreads, 2)
 
   lists.pick_largest();
   solve_lists(lists, entmax);
-  // Row r's bit among those of the warp's 16 rows. Other warps write the others, of this word too.
+  // Bit r: whether row r of the warp's 16 overflowed. Another warp writes the other half of the 32-bit word.
   uint32_t overflowed = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

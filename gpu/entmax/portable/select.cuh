@@ -1,6 +1,6 @@
 #pragma once
-// The k_keep largest scores of rows that no list holds: the k-th largest score by passes over the keys, four
-// bits each, and among the scores equal to it the lowest keys.
+// Selects the k_keep largest scores of rows that have no list: passes over the keys find the k-th largest
+// score, four bits per pass (DigitSearch); among the scores equal to it, the lowest keys are kept.
 
 #include "gpu/entmax/portable/bound.h"
 #include "gpu/entmax/portable/tiles.cuh"
@@ -9,7 +9,7 @@ namespace splash::gpu::entmax::portable {
 
 using Histograms = uint32_t[kWarpRows][DigitSearch::kBins];  // of a warp's rows
 
-// A score takes part where it is above floor, or equal to it and its key at most last. -inf never does.
+// A score is kept where it is above floor, or equals it and its key is at most last. -inf never is.
 struct Kept {
   float floor = -INFINITY;
   int last = -1;
@@ -19,7 +19,8 @@ struct Kept {
   }
 };
 
-// open: rows of which something is asked. All threads of the block call it.
+// open: which of the lane's rows to select for. kept stays for the others, and for rows with fewer scores
+// than k_keep. All threads of the block call it.
 template <class Products>
 __device__ __forceinline__ void select_largest(Products& products, Histograms& histograms, int k_keep,
                                                const bool (&open)[2], Kept (&kept)[2]) {
@@ -42,7 +43,7 @@ __device__ __forceinline__ void select_largest(Products& products, Histograms& h
         if (!search[half].limited) continue;
         for_each_score(acc, half, [&](float score, int) {
           const int bin = score > -INFINITY ? search[half].bin(ordered_bits(score), digit) : -1;
-          if (bin >= 0) atomicAdd(&histograms[rows[half]][bin], 1u);  // sums of integers: in any order
+          if (bin >= 0) atomicAdd(&histograms[rows[half]][bin], 1u);  // integer sums have no order
         });
       }
     });
@@ -66,7 +67,7 @@ __device__ __forceinline__ void select_largest(Products& products, Histograms& h
   products.for_each_tile([&](const Scores& acc, int first_key) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      unsigned long long ties = 0;  // a bit a key
+      unsigned long long ties = 0;  // one bit per key
       for_each_score(acc, half, [&](float score, int in_tile) {
         if (score == kept[half].floor) ties |= 1ull << (in_tile - first);
       });

@@ -1,7 +1,7 @@
 #pragma once
-// The rows that screen_kernel deferred, as lists per head. Passes over all keys sum scores but store none,
-// until tau is found (about five passes, at most kMostPasses, whatever the support; one where tau is given).
-// One more pass gives output and support.
+// Computes the rows that screen_kernel deferred; p.rows lists them per head. Passes over all keys sum weights
+// but store no scores, until tau is found (about five passes, at most kMostPasses, whatever the support; one
+// where tau is given). One more pass gives output and support.
 
 #include "gpu/entmax/math/threshold_root.h"
 #include "gpu/entmax/portable/lists.cuh"
@@ -38,8 +38,8 @@ struct LongSum {
 template <class T, int kDim>
 class StreamBlock {
   using Tiles = portable::Tiles<T, kDim>;
-  static constexpr int kParts = kDim > 128 ? 2 : 1;     // of a row, a pass each: for registers
-  static constexpr int kElements = kDim / kParts / 32;  // of a part, a lane
+  static constexpr int kParts = kDim > 128 ? 2 : 1;     // of an output row, one pass each: saves registers
+  static constexpr int kElements = kDim / kParts / 32;  // of a part, per lane
   static constexpr int kMostPasses = 40, kMostFine = 4;
   static constexpr int kPartialTiles = 4;  // per partial sum
   using Values = Vector<T, kElements>;
@@ -69,14 +69,15 @@ class StreamBlock {
  private:
   __device__ __forceinline__ int row(int half) const { return lane_ / 4 + 8 * half; }
 
-  // u = z - tau, below 0 or NaN where the pair does not count: the row is closed, or the key not kept.
+  // u = z - tau; -inf where the row is closed or the key is not kept.
   __device__ __forceinline__ float excess(float score, int key, int half) const {
     const float u = fmaf(entmax_.gain, score - largest_[half], root_[half].shift) + rest_[half];
     return kept_[half](score, key) ? u : -INFINITY;
   }
 
-  // use(kind, half, u, which key of the tile) for each of the lane's scores. What alpha 1.5 does not need is
-  // slow to compile, so but for it the lane's u wait in shared memory for a short loop.
+  // Calls use(kind, half, u, which key of the tile) for each of the lane's scores. Unrolled for alpha 1.5
+  // alone: the code for other alphas is slow to compile, so their u pass through shared memory to a short
+  // loop.
   template <class Use>
   __device__ __forceinline__ void for_each_excess(const Scores& acc, int first_key, const Use& use) {
     if (entmax_.is_square) {
@@ -118,7 +119,7 @@ class StreamBlock {
       open_[half] = sees && largest_[half] < INFINITY && largest_[half] > -INFINITY;
       if (!open_[half]) kept_[half].floor = INFINITY;  // none
       root_[half].cap(0);
-      // The largest alone has p <= 1. Offsets that are NaN never come here.
+      // The largest key alone has p <= 1, so the shift is at most 1. screen_kernel handles NaN offsets.
       root_[half].shift = given_ ? given_shift(p_, entmax_, head_, query_[half]) : 1;
     }
   }
@@ -162,8 +163,8 @@ class StreamBlock {
     }
   }
 
-  // Whether sum is 1 as far as can be. Where many keys lie so little above tau that the next float to the
-  // shift is too far from it, the rest tells what lies between.
+  // Whether sum is 1 as precisely as it can be. Where many keys lie so little above tau that neighbouring
+  // float shifts are too far apart, rest_ holds what the shift's rounding leaves out.
   __device__ __forceinline__ bool advance(int half, float sum, float slope) {
     const float error = sum - 1;
     if (fine_[half] == 0 && root_[half].advance(sum, slope, entmax_.beta) != Progress::settled) return false;
@@ -226,7 +227,7 @@ class StreamBlock {
     }
   }
 
-  // active: the same for all lanes. Values that have no weight in a row do not touch it: they may be NaN.
+  // active: the same for all lanes. A value without weight in a row is not added to it, for it may be NaN.
   __device__ __forceinline__ void add_values(unsigned long long active, const T* values, bool has_elements,
                                              float (&output)[kWarpRows][kElements]) const {
     constexpr int kFlight = sizeof(Values) == 16 ? 2 : 4;
@@ -255,8 +256,8 @@ class StreamBlock {
     }
   }
 
-  // Adds a partial sum of the output to the total: that keeps rounding errors from growing with the number of
-  // keys. What the total cannot hold stays in the next partial sum.
+  // Adds a partial sum of the output to the total, which keeps rounding errors from growing with the number
+  // of keys. The rounding error of this addition starts the next partial sum.
   static __device__ __forceinline__ void add_to_total(float (&output)[kWarpRows][kElements],
                                                       volatile float (&total)[kWarpRows][kElements]) {
 #pragma unroll
@@ -297,8 +298,8 @@ class StreamBlock {
   bool open_[2] = {false, false}, poisoned_[2] = {false, false};
   Kept kept_[2];
   ThresholdRoot root_[2];
-  float rest_[2] = {0, 0};  // of the shift
-  int fine_[2] = {0, 0};    // steps of the rest
+  float rest_[2] = {0, 0};  // to be added to the shift
+  int fine_[2] = {0, 0};    // steps that rest_ has taken
   float sum_[2] = {0, 0};
   int count_[2] = {0, 0};  // the lane's own entries
 };

@@ -1,11 +1,12 @@
 #pragma once
-// Scores of a block's queries, tile of keys after tile of keys. A warp owns 16 queries; keys come by
-// cp.async, in two stages, up to 256 bytes of each key's row at a time. Rows in shared memory are padded by
-// 16 bytes, so that the eight rows of a matrix lie in different banks.
+// Computes the scores of a block's queries, one tile of keys after the other. A warp owns 16 queries.
+// cp.async copies keys into two stages, a chunk (up to 256 bytes of each key's row) at a time. Rows in shared
+// memory are padded by 16 bytes, so that the eight rows of an ldmatrix matrix lie in different banks.
 //
-// Who writes what, and when: all threads copy into stages[s] between the barrier at which all have left s and
-// the one at which it has arrived (one __syncthreads per chunk serves both stages). Queries are written once;
-// where they stay in registers, their shared memory is free after the constructor.
+// Who writes what, and when: all threads copy into stages[s] after the barrier at which all have finished
+// reading s, and the copies have arrived at the next barrier (one __syncthreads per chunk serves both
+// stages). Queries are written once; where they stay in registers, their shared memory is free after the
+// constructor.
 //
 // A lane's scores: acc[j][2 half + e] is that of row lane / 4 + 8 half of its warp and key 8 j + 2 (lane % 4)
 // + e of the tile. So a row's scores lie in the four lanes of a quad.
@@ -22,11 +23,11 @@ namespace splash::gpu::entmax::portable {
 template <class T, int kDim>
 struct Tiles {
   static constexpr int kRowBytes = kDim * static_cast<int>(sizeof(T));
-  static constexpr int kChunkBytes = kRowBytes < 256 ? kRowBytes : 256;  // of a key's row, at a time
+  static constexpr int kChunkBytes = kRowBytes < 256 ? kRowBytes : 256;  // of a key's row, per stage
   static constexpr int kWarps = kRowBytes > 512 ? 2 : 4, kThreads = 32 * kWarps,
                        kQueries = kWarps * kWarpRows;
   static constexpr int kQueryStride = kRowBytes + 16, kKeyStride = kChunkBytes + 16;
-  // Tensor cores can take queries from registers, where these suffice; then shared memory is free for others.
+  // Tensor cores take queries from registers where there are enough; that frees their shared memory.
   static constexpr bool kInRegisters = sizeof(T) == 2 && kRowBytes <= 256;
   static constexpr int kSteps = kChunkBytes / 32;  // of 16 dimensions, of 16-bit elements
 
@@ -41,7 +42,7 @@ struct Tiles {
 
 using Scores = float[kTileKeys / 8][4];
 
-// use(score, which key of the tile) for each of the lane's scores of one row.
+// Calls use(score, which key of the tile) for each of the lane's scores of one row.
 template <class ScoresOf, class Use>
 __device__ __forceinline__ void for_each_score(ScoresOf& acc, int half, const Use& use) {
   const int first = 2 * (static_cast<int>(threadIdx.x) % 4);
@@ -100,9 +101,9 @@ class Products {
     return rows_;
   }
 
-  // Calls use(scores, first key of the tile) for the tiles that the warp's rows see keys of, by whole warps;
-  // what a row does not see is -inf. The scores are use's own. wants(): whether the warp has use for another
-  // tile; where no warp has, the others are not visited. All threads call it.
+  // Calls use(scores, first key of the tile), by whole warps, for the tiles of which the warp's rows see
+  // keys; scores of keys that a row does not see are -inf. use may change the scores. wants(): whether the
+  // warp needs another tile; once no warp of the block does, the loop ends. All threads call it.
   template <bool kDescending, class Use, class Wants>
   __device__ __forceinline__ void for_each_tile(const Use& use, const Wants& wants) {
     if (begin_ >= end_) return;  // for all threads alike
@@ -144,7 +145,7 @@ class Products {
   }
 
  private:
-  // Starts copies of a chunk of 64 keys' rows. Zeros past the last key or dimension.
+  // Starts the copies of one chunk of 64 keys' rows, with zeros past the last key or dimension.
   __device__ __forceinline__ void start(int first_key, int chunk, typename Tiles::Stage& stage) const {
     constexpr int kUnits = Tiles::kChunkBytes / 16, kCopies = kTileKeys * kUnits / Tiles::kThreads;
     static_assert(kTileKeys * kUnits % Tiles::kThreads == 0 && Tiles::kThreads >= kTileKeys);
@@ -193,8 +194,9 @@ class Products {
         }
       }
     } else {
-      // Not three tf32 products of halves: those cost as much or more where tensor cores multiply tf32 at
-      // float32's rate (8.6, 8.9), and turn 0 times infinity into NaN where the halves of 1 are 1 and 0.
+      // Why not split each float into two tf32 halves and use three tensor-core products: where tensor cores
+      // multiply tf32 at float32's rate (compute capability 8.6, 8.9) these cost as much or more; and 1
+      // splits into 1 and 0, so that 1 times infinity would give NaN.
       const int left = min((p_.head_dim - chunk * (Tiles::kChunkBytes / 4)) / 4, Tiles::kChunkBytes / 16);
       const int warp = static_cast<int>(threadIdx.x) / 32;
       const unsigned char* const q =

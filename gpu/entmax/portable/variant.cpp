@@ -1,5 +1,5 @@
-// The portable path as a variant: the ladders' tests hold it against the double oracle, and it can be timed
-// beside Hopper's.
+// The portable path as a variant: so the ladders' tests compare it with the double oracle, and it can be
+// timed beside Hopper's path.
 
 #include "gpu/engine/variant.h"
 
@@ -32,7 +32,7 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& /*device*/) 
   return plan;
 }
 
-// The tiles of keys from the first to the last that some row's mask leaves open, positions aside.
+// The tiles of keys from the first to the last that some row's mask leaves visible, positions ignored.
 struct OpenTiles {
   int64_t first = 0, end = 0;
 
@@ -51,7 +51,8 @@ struct OpenTiles {
   }
 };
 
-// screen_kernel; what it leaves to stream_kernel the data decides. Each row weighs one value, the least.
+// Traces screen_kernel alone: the data decides what it leaves to stream_kernel. Each row reads one value, the
+// fewest that it can.
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   constexpr int64_t kRowsOfWarp = 16;
   const AttentionShape& s = spec.shape;

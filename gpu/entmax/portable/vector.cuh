@@ -1,5 +1,5 @@
 #pragma once
-// A lane's elements of a row of q, v or out, loaded and stored at once.
+// A lane's elements of a row of v or out, loaded and stored at once.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

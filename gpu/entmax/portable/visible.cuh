@@ -1,5 +1,6 @@
 #pragma once
-// Which keys the rows of a warp see. A lane holds the rows lane / 4 and lane / 4 + 8 of its warp.
+// Which keys the rows of a warp see under the mask. A lane holds the rows lane / 4 and lane / 4 + 8 of its
+// warp, called its halves.
 
 #include <climits>
 
@@ -27,7 +28,7 @@ class VisibleRows {
  public:
   // query: -1 where there is no row; it sees nothing, like a row whose range is empty.
   __device__ __forceinline__ VisibleRows(const PortableProblem& p, int head, const int (&query)[2]) {
-    Range all{INT_MAX, 0}, common{0, INT_MAX};  // keys that some row sees; that all rows see which see any
+    Range all{INT_MAX, 0}, common{0, INT_MAX};  // seen by some row; by every row that sees any key
     const int32_t* const positions =
         p.mask.q_positions == nullptr
             ? nullptr
@@ -44,12 +45,12 @@ class VisibleRows {
     common_ = {__reduce_max_sync(kWarp, common.begin), __reduce_min_sync(kWarp, common.end)};
   }
 
-  // Whether the row may see a key. What hide() leaves of other rows is meaningless.
+  // Whether the row may see any key. Where not, ignore the scores that hide() leaves of it.
   __device__ __forceinline__ bool sees(int half) const {
     return range_[half].begin < range_[half].end;
   }
 
-  // Widens the block's range, in shared memory, by the warp's.
+  // Widens the block's range, in shared memory, to include the warp's.
   __device__ __forceinline__ void join(Range& block) const {
     if (threadIdx.x % 32 != 0 || all_.begin >= all_.end) return;
     atomicMin(&block.begin, all_.begin);
@@ -60,7 +61,8 @@ class VisibleRows {
     return first_key < all_.end && all_.begin - first_key < kTileKeys;
   }
 
-  // Scores that a row does not see become -inf. positions: of the tile's keys, in shared memory; or null.
+  // Sets the scores of keys that a row does not see to -inf. positions: the tile's keys', in shared memory,
+  // or null.
   template <class Scores>
   __device__ __forceinline__ void hide(Scores& acc, int first_key, const int* positions) const {
     const bool whole = first_key >= common_.begin && common_.end - first_key >= kTileKeys;

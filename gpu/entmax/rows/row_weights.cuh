@@ -1,15 +1,17 @@
 #pragma once
-// The weights of one row of entmax, by a block: p_j = w_j / sum w. A tau that is rounded does not do: p = (z
-// - tau)^beta magnifies its error where alpha is near 1 or above 2, and where many keys lie just above it. So
-// it is told relative to a key, in one of three ways, such that p is off by about its own rounding. Dividing
-// by sum w then takes away no more than that.
+// The weights of one row of entmax, computed by a block: p_j = w_j / sum w. A rounded tau is not accurate
+// enough: p = (z - tau)^beta magnifies its error where alpha is near 1 or above 2, and where many keys lie
+// just above tau. So tau is expressed relative to a key, in one of three ways, such that p is off by about
+// its own rounding. Dividing by sum w then corrects no more than that.
 //
-//   1.125 <= alpha <= 2   w = (x + shift)^beta with x = z - largest z, shift = (largest p)^(alpha - 1)
-//   alpha < 1.125         w = (1 + x / shift)^beta by logarithms, shift = exp(-(alpha - 1) l), l =
-//   -ln(largest p) alpha > 2             w = (z - least z with p > 0 + y^(alpha - 1))^beta, y the least p.
-//   Weights rise from 0
-//                         infinitely steeply: a key may lie so little above tau that no rounded tau parts
-//                         them
+//   1.125 <= alpha <= 2:  w = (x + shift)^beta with x = z - largest z, shift = (largest p)^(alpha - 1).
+//
+//   alpha < 1.125:        the same w over shift^beta, (1 + x / shift)^beta, by logarithms:
+//                         shift = exp(-(alpha - 1) l) with l = -ln(largest p).
+//
+//   alpha > 2:            w = (z - least + y^(alpha - 1))^beta: least is the least z with p > 0, y its p.
+//                         Weights rise infinitely steeply from 0: a key may lie so little above tau that
+//                         rounding tau would merge the two.
 //
 // Where alpha <= 2 the beta-norm of x + shift is convex in the shift: Newton's steps on it, from the right,
 // never pass its root.
@@ -21,7 +23,7 @@ namespace splash::gpu::entmax {
 
 constexpr int kRowThreads = 256, kRowWarps = kRowThreads / 32;
 constexpr int kMostSteps = 200;
-constexpr double kLeastByShift = 1.125;  // alpha from which on a shift does: nearer to 1, logarithms
+constexpr double kLeastByShift = 1.125;  // least alpha for a plain shift; below, logarithms
 
 struct Plus {
   template <class V>
@@ -36,7 +38,7 @@ struct Largest {
   }
 };
 
-// Each value of all threads, in one fixed order; every thread gets them.
+// Combines each of the values over all threads, in one fixed order. Every thread gets the results.
 template <class V, int kCount, class Combine>
 __device__ void combine_block(V (&values)[kCount], const Combine& combine) {
   __shared__ V of_warps[kRowWarps][kCount];
@@ -60,8 +62,8 @@ __device__ void combine_block(V (&values)[kCount], const Combine& combine) {
   }
 }
 
-// A thread's sum: of a few scores that it holds, or of a long row's, where rounding errors must not grow with
-// the length (Kahan 1965).
+// A thread's sum, plain for the few scores that it holds. For long rows it is compensated (Kahan 1965), so
+// that rounding errors do not grow with the length.
 template <class V, bool kLong>
 struct RowSum {
   V sum = 0, lost = 0;
@@ -77,7 +79,7 @@ struct RowSum {
   }
 };
 
-// Whether a search may end: sum w is 1 but for its rounding, or no longer gets nearer.
+// Whether a search may end: sum w is 1 up to rounding, or stops getting nearer to 1.
 template <class V>
 class Settling {
  public:
@@ -95,7 +97,7 @@ class Settling {
   int steps_ = 0;
 };
 
-// u^beta, and its derivative but for the factor beta. root: sum^(-1 / beta) - 1.
+// operator(): u^beta; slope: its derivative without the factor beta. root: sum^(-1 / beta) - 1.
 struct SquareWeight {  // alpha 1.5
   template <class V>
   __device__ V operator()(V u, V& slope) const {
@@ -129,18 +131,19 @@ struct PowerWeight {
   __device__ V root(V sum) const { return expm1(-log(sum) / beta); }
 };
 
-// x, but as if it were another number: so that nothing that has been computed of it is kept for so long.
+// Returns x, but hides from the compiler that it is x: so the compiler recomputes what depends on it instead
+// of keeping it in registers.
 template <class V>
 __device__ V again(V x) {
   return __shfl_sync(0xFFFFFFFFu, x, 0);
 }
 
-// visit(use) calls use(j, x) of the thread's scores, move(by) adds to them, store(j, p) takes what becomes of
-// them.
+// visit(use) calls use(j, x) for each of the thread's scores, move(by) adds `by` to all of them, store(j, p)
+// takes the probabilities.
 template <class V, bool kLong, class Weigh, class Visit, class Move, class Store>
 __device__ void weigh_by_shift(const Weigh& weigh, const Visit& visit, const Move& move, const Store& store) {
   V shift = 1, inverse = 1;  // inverse: 1 / sum w
-  bool moved = false;        // the scores, by the shift: what is left of it is small, and no longer rounds
+  bool moved = false;        // the scores include the shift; what remains of it is small and rounds little
   for (Settling<V> settled;;) {
     RowSum<V, kLong> sum, slope;
     visit([&](int64_t, V x) {
@@ -152,7 +155,7 @@ __device__ void weigh_by_shift(const Weigh& weigh, const Visit& visit, const Mov
     combine_block(sums, Plus{});
     inverse = 1 / sums[0];
     if (settled(sums[0] - 1)) break;
-    // In parts of the mean u, weighted by slopes, which is no more than the shift.
+    // The step is a fraction of the mean u, weighted by slopes, which is at most the shift.
     const V mean = sums[0] / sums[1], by = mean * weigh.root(sums[0]);
     if (!moved && -shift < 1024 * by && 1024 * by < shift) {
       move(again(shift));
@@ -160,7 +163,7 @@ __device__ void weigh_by_shift(const Weigh& weigh, const Visit& visit, const Mov
       moved = true;
     }
     shift += by;
-    if (!moved && !(shift > 0)) shift = mean + by;  // only rounding: it is at least this
+    if (!moved && !(shift > 0)) shift = mean + by;  // rounding made it so: it was at least mean
   }
   shift = again(shift);
   visit([&](int64_t j, V x) {
@@ -199,16 +202,16 @@ __device__ void weigh_by_log(V a, const Visit& visit, const Store& store) {
   });
 }
 
-// Of alpha above 2. Reads the row for each of its steps: few are of such an alpha, and registers that it
-// would hold them in cost the others. load(j): score j.
+// For alpha above 2. Reads the row again in each step: few rows have such an alpha, and holding their scores
+// would cost the other rows registers. load(j): score j.
 template <class V, class Load, class Store>
 __device__ void weigh_from_least(V a, V largest, int64_t n, const Load& load, const Store& store) {
   const V beta = 1 / a;
   const auto visit = [&](const auto& use) {
     for (int64_t j = threadIdx.x; j < n; j += kRowThreads) use(j, load(j));
   };
-  // With tau at a score, or between two: the sum of the weights; how many scores are equal to it; the next
-  // ones above and below.
+  // With tau at `at`, a score or between two: the sum of the weights, how many scores equal `at`, and the
+  // next scores above and below.
   struct Cut {
     V sum, ties, above, below;
   };
@@ -227,8 +230,8 @@ __device__ void weigh_from_least(V a, V largest, int64_t n, const Load& load, co
     return {sums[0], sums[1], -next[0], next[1]};
   };
 
-  // tau is low or above it, and below high; least: of the scores known to have p > 0. Guesses part the scores
-  // between, and of what is left the next one is tried itself.
+  // low <= tau < high. least: the least score known to have p > 0. Even steps try a guess, which splits the
+  // scores between low and high; odd steps try the score next to the last guess.
   V low = largest - beta, high = largest, least = largest, of_low = 2, of_high = 0, at = high;
   for (int step = 0; low < high && step < kMostSteps; ++step) {
     if (step % 2 == 0) {
@@ -252,7 +255,7 @@ __device__ void weigh_from_least(V a, V largest, int64_t n, const Load& load, co
     }
   }
 
-  // The least p. What it adds to the others' is convex in it.
+  // y, the least p. What it adds to the other keys' weights is convex in y.
   const Cut of = cut(least);
   V y = (1 - of.sum) / of.ties, inverse = 1, rise = 0;
   for (Settling<V> settled;;) {

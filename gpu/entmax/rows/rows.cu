@@ -1,5 +1,5 @@
-// One block per row. Rows of up to 8192 keys stay in registers; longer ones are read again from L2 for each
-// step.
+// One block per row. Rows of up to 8192 keys stay in registers where alpha is 1.5 or 2; all others are read
+// again, from L2, in each step.
 
 #include "gpu/entmax/rows/rows.h"
 
@@ -38,8 +38,8 @@ __device__ void store(T* to, int64_t at, Computed<T> value) {
   }
 }
 
-// Rows of any alpha but 1.5 and 2, from memory: their powers take longer than that, and with scores held they
-// would cost the others registers.
+// Rows of any alpha but 1.5 and 2. They are read from memory in each step: computing powers takes longer than
+// the reads, and holding scores here would cost the rows of alpha 1.5 and 2 registers.
 template <class T>
 __device__ __noinline__ void weigh_by_powers(const T* row, double alpha, Computed<T> largest, int64_t n,
                                              T* out) {
@@ -63,14 +63,14 @@ __device__ __noinline__ void weigh_by_powers(const T* row, double alpha, Compute
   }
 }
 
-// Blocks per SM: so that powers, which are not held, take no more registers than scores that
-// are.
+// Blocks per SM, for __launch_bounds__. They are so many that the code for powers, which holds no scores,
+// takes no more registers than the code that holds `held` scores per thread.
 template <class T>
 constexpr int blocks_of(int held) {
   return sizeof(T) == 8 ? held > 4 ? 1 : 3 : held == 0 ? 6 : held <= 4 ? 8 : 4;
 }
 
-// kHeld: of a thread's scores in registers, all of them; 0: none.
+// kHeld: a thread holds up to so many scores, all that it has, in registers; 0: none.
 template <class T, int kHeld>
 __global__ void __launch_bounds__(kRowThreads, blocks_of<T>(kHeld))
     entmax_rows_kernel(const T* scores, const double* alphas, int64_t alpha_step, int64_t n, T* p) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kRowThreads, blocks_of<T>(kHeld))
   }
   if (alpha != 1.5 && alpha != 2) return weigh_by_powers(row, alpha, largest[0], n, out);
 
-  // Scores relative to the largest, in units of z: what lies behind the row's end is -inf.
+  // Scores relative to the largest, in units of z; -inf past the row's end.
   if constexpr (kHeld > 0) {
 #pragma unroll
     for (V& score : held) score = gain * (score - largest[0]);
@@ -149,9 +149,9 @@ __device__ float derivative_of(float p, double alpha) {
   return alpha == 1.5 ? sqrtf(p) : alpha == 2 ? 1.0f : powf(p, static_cast<float>(2 - alpha));
 }
 
-// What a key adds to dL/dalpha, but for the factor g - delta: p (1/a - ln p) / a with a = alpha - 1. Near 1
-// the two parts are large and nearly all that they sum up to vanishes. As sum u (g - delta) = 0, u / a^2 may
-// be taken away, and of what is left nothing cancels: with x = a ln p, p = u e^x.
+// What a key adds to dL/dalpha, without the factor g - delta: p (1/a - ln p) / a with a = alpha - 1. For
+// alpha near 1 this is large, and the sum over the keys nearly cancels. As sum u (g - delta) = 0, u / a^2 may
+// be subtracted from each term; what is left does not cancel. It is written in x = a ln p, with p = u e^x.
 __device__ __forceinline__ double alpha_term(double p, double u, double a, double log_p) {
   if (a >= 0.25) return p * (1 / a - log_p) / a;
   const double x = a * log_p;
@@ -161,7 +161,8 @@ __device__ __forceinline__ double alpha_term(double p, double u, double a, doubl
 }
 
 // A row of alpha above 2, without NaN; returns dL/dalpha. u grows without bound as p falls, and delta comes
-// so close to the g of the least p that their difference is lost: so both are told relative to it.
+// so close to the g of the least p that rounding would lose their difference. So g and delta are taken
+// relative to that g, and slope_of gives u relative to the u of the least p.
 template <class T>
 __device__ __noinline__ double steep_gradient(const T* row, const T* gradient, double alpha, int64_t n,
                                               T* out) {
@@ -172,7 +173,7 @@ __device__ __noinline__ double steep_gradient(const T* row, const T* gradient, d
       if (p > 0) use(j, p);
     }
   };
-  double least[1] = {-2}, first[1] = {-static_cast<double>(n)};  // Largest of what is negated
+  double least[1] = {-2}, first[1] = {-static_cast<double>(n)};  // negated, for Largest
   visit([&](int64_t, double p) { least[0] = -p > least[0] ? -p : least[0]; });
   combine_block(least, Largest{});
   visit([&](int64_t j, double p) {
@@ -195,7 +196,7 @@ __device__ __noinline__ double steep_gradient(const T* row, const T* gradient, d
     sums[2] += product_of(p, g);
   });
   combine_block(sums, Plus{});
-  const double delta = sums[1] / sums[0], a = alpha - 1;  // delta: less g_of_least
+  const double delta = sums[1] / sums[0], a = alpha - 1;  // delta: minus g_of_least
   double total[1] = {0};
   for (int64_t j = threadIdx.x; j < n; j += kRowThreads) {
     const double p = load(row, j), g = load(gradient, j) - g_of_least;

@@ -7,7 +7,7 @@
 
 namespace splash::gpu::entmax {
 
-// How many heads' blocks run together: as many as keep their keys and values in L2 together.
+// How many heads' blocks run together: as many as have keys and values that fit in L2 together.
 SPLASH_HOST_DEVICE constexpr int heads_together(int64_t elements_of_keys) {
   return elements_of_keys <= 1 << 17   ? 16
          : elements_of_keys <= 1 << 18 ? 8
@@ -15,8 +15,8 @@ SPLASH_HOST_DEVICE constexpr int heads_together(int64_t elements_of_keys) {
                                        : 2;
 }
 
-// The block's head and tile of queries. Blocks take `together` heads at a time, and the last tile of each
-// first: under a causal mask it sees the most keys.
+// The block's head and tile of queries. Consecutive blocks work through `together` heads at a time, the last
+// tiles first: under a causal mask the last tile sees the most keys.
 struct BlockPlace {
   int head, tile;
 

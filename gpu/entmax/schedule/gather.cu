@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kGatherThreads = 1024;
 
-// Writes the rows of a warp's 32 masks to queries. mask: the lane's; at: the index of its first row in
-// queries; word: the first lane's.
+// Writes the rows of a warp's 32 masks, one per lane, to queries. mask: the lane's; at: the index of its
+// first row in queries; word: the index of lane 0's mask among the head's.
 __device__ void list_rows(uint32_t mask, int at, int word, int* queries, int64_t first_row,
                           const Support& unstored) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,14 +1,16 @@
 #pragma once
-// The rows that a kernel deferred, as lists of queries for the next kernel. Compiles without nvcc.
+// Turns the rows that a kernel deferred, a bit per row, into lists of queries for the next kernel. Compiles
+// without nvcc.
 
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/problem.h"
 
 namespace splash::gpu::entmax {
 
-// Lists, per head, the rows whose bits are set in `masks` (one of problem's), rising: queries [heads, q_len],
-// and their number, counts [heads]. Where `unstored` has offsets, these rows get an offset of -1 and a count
-// of 0.
+// Enqueues listing, per head, the rows whose bits are set in `masks` (overflow_masks or broad_masks of
+// problem): the queries, rising, in queries [heads, q_len], and their number in counts [heads]. Where
+// `unstored` has offsets, these rows get an offset of -1 and a count of 0 there. Throws DeviceError where the
+// launch fails.
 void gather_rows(const ForwardProblem& problem, const uint32_t* masks, int* queries, int* counts,
                  StreamHandle stream, const Support& unstored = {});
 

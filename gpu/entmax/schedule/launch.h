@@ -1,11 +1,11 @@
 #pragma once
 // How kernels follow one another: launches (here, launch.cuh), which rows a block takes (block_place.h), and
-// the rows that one kernel defers as lists for the next (gather.h). Compiles without nvcc.
+// the rows that one kernel defers, as lists for the next (gather.h). Compiles without nvcc.
 //
 // On sm_90, blocks of a kernel start while the last blocks of the previous kernel still run (programmatic
-// dependent launch). The invariant: every kernel so launched first waits for the whole previous kernel,
-// before it reads or writes any memory (wait_for_kernels_before, launch.cuh). A kernel that did not wait
-// could end before its predecessors, and its successors would read memory that these have not written yet.
+// dependent launch). The invariant: every kernel launched this way waits for the whole previous kernel before
+// it reads or writes any memory (wait_for_kernels_before, launch.cuh). A kernel that did not wait could end
+// before its predecessors, and its successors would read memory that these have not written yet.
 
 #include <string>
 
@@ -19,7 +19,8 @@ inline int multiprocessors() {
 }
 
 // Launches a kernel by its address, with the addresses of its arguments. waits: whether the kernel begins
-// with wait_for_kernels_before, compiled for sm_90.
+// with wait_for_kernels_before, compiled for sm_90; else it starts after the previous kernel's end. Throws
+// DeviceError where the launch fails.
 inline void launch(const std::string& name, const void* kernel, dim3 blocks, int threads, int shared_bytes,
                    StreamHandle stream, void** arguments, bool waits = true) {
   if (shared_bytes > 0)

@@ -5,8 +5,8 @@
 
 namespace splash::gpu::entmax {
 
-// Allocates for 16 rows; lane r < 16 has row r's `count`. Returns the index of its first entry, or -1 where
-// the store is full.
+// Allocates for 16 rows, all or nothing. Lane r < 16 passes row r's `count`, the other lanes 0. Returns the
+// index of the row's first entry, or -1 where the store has no room for all 16.
 __device__ __forceinline__ int64_t allocate_support(const Support& support, int count) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int upto = count;
@@ -24,8 +24,8 @@ __device__ __forceinline__ int64_t allocate_support(const Support& support, int 
 }
 
 // Allocates for the 16 rows of a warp whose quads hold two rows each, all or nothing, and writes the rows'
-// offsets and counts. counts: of the lane's own entries. at: where these start (a row's entries lie lane
-// after lane), or -1.
+// offsets and counts. counts: how many entries the lane itself holds of its two rows. at: where the lane's
+// entries start (a row's entries lie lane after lane), or -1.
 __device__ __forceinline__ void place_support(const ForwardProblem& p, int head, const int (&query)[2],
                                               const int (&counts)[2], int64_t (&at)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -16,14 +16,15 @@ namespace {
 
 constexpr int kThreads = 256, kWarp = 32;
 
-// offsets[row + 1]: the row's entries, before they are summed up.
+// offsets[row + 1] = the row's number of entries; a prefix sum follows.
 __global__ void __launch_bounds__(kThreads) count_rows(Support support, int64_t rows, int64_t* offsets) {
   const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (row == 0) offsets[0] = 0;
   if (row < rows) offsets[row + 1] = support.offsets[row] < 0 ? 0 : support.counts[row];
 }
 
-// A warp a row: its entries to their place, as probabilities, in the order they were stored in.
+// One warp per row. Copies the row's entries to their place, still in the order in which they were stored,
+// and turns each excess into its probability.
 __global__ void __launch_bounds__(kThreads)
     place_rows(Support support, const float* alpha, int alphas, int q_heads, int q_len, int64_t rows,
                const int64_t* offsets, int32_t* columns, float* probabilities) {
@@ -41,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Where what is not sorted yet lies, in bytes, and the library's scratch.
+// The workspace's layout, in bytes: the unsorted keys at 0, their probabilities, and CUB's scratch.
 struct CsrWorkspace {
   CsrWorkspace(int64_t rows, int64_t entries) {
     probabilities = round_up(4 * entries, 256);

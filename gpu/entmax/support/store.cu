@@ -42,7 +42,7 @@ struct Words {
   int64_t count;
 };
 
-// Blocks of y go through the results.
+// blockIdx.y: which result.
 __global__ void __launch_bounds__(kStoreThreads)
     refuse_results_kernel(const Store store, const __grid_constant__ std::array<Words, 4> results) {
   if (store.header->used <= static_cast<unsigned long long>(store.support.capacity)) return;

@@ -1,7 +1,8 @@
 #pragma once
-// The store: one buffer in device memory in which forward leaves what backward needs. It tells of itself: a
-// header names the problem, and the buffer's size says how many entries of the support it holds. So whoever
-// has the buffer can read it, whatever else changed since forward wrote it. Compiles without nvcc.
+// The store: one buffer in device memory in which forward leaves what backward needs. It describes itself: a
+// header identifies the problem, and the buffer's size says how many entries of the support it holds. So
+// whoever has the buffer can read it, whatever else has changed since forward wrote it. Compiles without
+// nvcc.
 //
 //   header | alphas | tau | counts | offsets | unstored counts | unstored queries | columns | excess
 //
@@ -20,10 +21,10 @@
 namespace splash::gpu::entmax {
 
 // A store of `capacity` entries has kBytes + kBytesARow * rows + kBytesAHead * heads + kBytesAnEntry *
-// capacity bytes, where heads = batch * q_heads and rows = heads * q_len. That is linear, so that a compiler
-// which traces a program with symbols for its extents can compute it, too.
+// capacity bytes, where heads = batch * q_heads and rows = heads * q_len. The formula is linear in rows,
+// heads and capacity, so a compiler that traces a program with symbolic extents can evaluate it, too.
 struct StoreSize {
-  static constexpr int64_t kPart = 256;  // each part begins at a multiple of it
+  static constexpr int64_t kPart = 256;  // each of the nine parts begins at a multiple of it
   static constexpr int64_t kBytes = 9 * kPart;
   static constexpr int64_t kBytesARow = 20;
   static constexpr int64_t kBytesAHead = 8;
@@ -42,8 +43,8 @@ struct StoreHeader {
 // Tells problems apart: shape, dtype, scale, mask, selection and the number of alphas.
 uint64_t store_key(const AttentionSpec& spec, Dtype dtype);
 
-// The parts of a store of so many bytes at an address, 256-byte aligned. Throws InvalidArgument where the
-// bytes do not even hold a store without entries.
+// The addresses of a store's parts. buffer: `bytes` bytes of device memory, 256-byte aligned. Throws
+// InvalidArgument where `bytes` is too small even for a store without entries.
 struct Store {
   Store(const AttentionShape& shape, void* buffer, int64_t bytes);
 
@@ -58,16 +59,18 @@ struct Store {
   UnstoredRows unstored() const { return {.rows = {unstored_queries, unstored_counts}, .tau = tau}; }
 };
 
-// Enqueues what comes before forward: the header, and that no row is unstored.
+// Before forward: enqueues writing the header and setting unstored_counts to 0. Throws DeviceError where the
+// launch fails.
 void begin_store(const Store& store, uint64_t key, StreamHandle stream);
 
-// Reads the header; waits for forward. Throws InvalidArgument where forward of that problem did not leave it.
+// Waits for forward and reads the header. Throws InvalidArgument where no forward of that problem wrote it,
+// DeviceError where the copy fails.
 StoreHeader read_store(const Store& store, uint64_t key, StreamHandle stream);
 
-// For a graph's capture, in which nobody can wait and look. Before backward: a store that forward of that
-// problem did not leave becomes one without entries whose `used` is too large.
+// The next two stand in for read_store during a graph's capture, where the host cannot wait for the header.
+// Before backward: where no forward of that problem wrote the store, empties it and makes `used` too large.
 void admit_store(const Store& store, uint64_t key, StreamHandle stream);
-// After backward: NaN, in any dtype, for results of a store that does not hold all that backward needs.
+// After backward: where `used` is more than the capacity, fills the results with NaN, in any dtype.
 void refuse_store(const Store& store, int64_t batch, const std::array<HeadResult, 4>& results,
                   StreamHandle stream);
 

@@ -1,22 +1,23 @@
 #pragma once
-// What exact entmax attention's forward leaves in device memory for backward; also as a self-describing
-// buffer (store.h) and as a sparse matrix (csr.h). Forward alone writes it: each row's offset and count by
-// the kernel that computes the row, its entries in a range that allocate.cuh gave to that warp alone. Rows
-// lie in any order, so that forward needs no second pass to place them; inside a row the entries' order does
-// not change from run to run. 8 bytes an entry, 12 a row. Compiles without nvcc.
+// The support: for each query row, the keys with p > 0. Exact entmax attention's forward leaves it in device
+// memory for backward; also as a self-describing buffer (store.h) and as a sparse matrix (csr.h). The kernel
+// that computes a row writes its offset and count, and its entries to a range that allocate.cuh gave to that
+// warp alone; gather_rows (schedule/gather.h) marks the rows that are left to dense products. Rows lie in any
+// order, so forward needs no second pass to place them. Inside a row the order of the entries is the same in
+// every run. 8 bytes per entry, 12 per row. Compiles without nvcc.
 
 #include <cstdint>
 
 namespace splash::gpu::entmax {
 
-// Rows that an earlier kernel deferred, listed by gather_rows (schedule/gather.h); where queries is null, all
+// Rows that an earlier kernel deferred, listed by gather_rows (schedule/gather.h). Where queries is null, all
 // rows.
 struct RowList {
   const int* queries = nullptr;  // [heads, q_len]: each head's rows, rising
   const int* counts = nullptr;   // [heads]
 };
 
-// Rows whose support is broad and not stored: backward computes them as dense products, from tau.
+// Rows whose support is broad and therefore not stored: backward computes them as dense products, from tau.
 struct UnstoredRows {
   RowList rows{};              // where queries is null, there are none
   const float* tau = nullptr;  // [heads, q_len]
