@@ -1,4 +1,4 @@
-// dL/dalpha of a head: the sum of its rows', in one fixed order.
+// dL/dalpha of each head: a block sums those of the head's rows, in one fixed order.
 
 #include "gpu/entmax/backward/row_tile.cuh"
 #include "gpu/entmax/schedule/launch.cuh"

@@ -1,4 +1,4 @@
-// Checks, the workspace's layout, and the kernels in their order.
+// Backward's checks, its workspace's layout, and the launches in their order.
 
 #include "gpu/entmax/backward/backward.h"
 
@@ -61,7 +61,8 @@ BackwardProblem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_
   return p;
 }
 
-// Lays the parts out one after the other, 256-byte aligned; returns the bytes. workspace may be null.
+// Lays the workspace's parts out one after the other, 256-byte aligned; returns the bytes. workspace may be
+// null, to count bytes only.
 int64_t lay_out(BackwardProblem& p, Dtype dtype, int64_t capacity, void* workspace) {
   int64_t bytes = 0;
   const auto take_bytes = [&](int64_t count) {

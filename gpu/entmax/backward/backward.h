@@ -1,17 +1,17 @@
 #pragma once
 // Exact entmax attention, backward. In: the support that forward stored (support/support.h), Q, K, V, dO.
-// Out: dQ, dK, dV, dL/dalpha; rows with broad supports, which forward does not store, come from dense
-// products (dense/). The same bits in every run, wherever forward put the rows. The kernels, their order and
-// what one leaves for the next: problem.h. Compiles without nvcc.
+// Out: dQ, dK, dV, dL/dalpha. Rows with broad supports, which forward does not store, are computed as dense
+// products (dense/). The same bits in every run, wherever forward put the rows. problem.h lists the kernels,
+// their order, and what each leaves for the next. Compiles without nvcc.
 //
 //   const int64_t bytes = backward_workspace_bytes(spec, Dtype::bf16, support.capacity);
 //   enqueue_backward(spec, Dtype::bf16, arguments);   // as often as wanted, also inside a graph's capture
 //
-// Of bf16 and f16, dK and dV are summed from p and ds of 16 bits of precision or more where at most 2^16 rows
-// may attend to a key (backward/entry.cuh), which they round themselves to 9 or 12; all else is float.
-// Rows of the support that are empty or have no room there add nothing: their dQ is zero. Unstored rows (bf16
-// or f16, sm_90, a head_dim of at most kMostUnstoredHeadDim) are as precise as tau in float: where |z| passes
-// 10^4, p follows its rounding.
+// Precision: for bf16 and f16, dK and dV are summed from p and ds that were rounded to 16 bits of precision
+// or more, where at most 2^16 rows may attend to a key (backward/entry.cuh); dK and dV themselves are rounded
+// to 9 (bf16) or 12 bits (f16). All else is float. Rows whose support is empty or did not fit the store add
+// nothing: their dQ is zero. Unstored rows (bf16 or f16, sm_90, a head_dim of at most kMostUnstoredHeadDim)
+// are as precise as tau in float: where |z| passes 10^4, tau's rounding shows in p.
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
@@ -30,7 +30,7 @@ struct BackwardArguments {
   Support support{};
   UnstoredRows unstored{};       // forward's, where it stored StoredRows::sparse
   const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
-  const float* tau_offsets = nullptr;  // forward's: the offsets are constants (straight-through)
+  const float* tau_offsets = nullptr;  // forward's, or null; taken as constants (straight-through)
   void *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;
   float* d_alpha = nullptr;   // [q_heads]: dL/dalpha summed over batch and rows; or null
   void* workspace = nullptr;  // backward_workspace_bytes, 256-byte aligned, contents undefined
@@ -38,17 +38,18 @@ struct BackwardArguments {
   Tuning tuning{};  // not looked up: see tuned_for
 };
 
-// 8.1 bytes (float32: 12.1) per entry of the capacity, 20 per query row and 4 per key over all heads, and up
-// to 1 MiB (2 KiB per tuning.long_parts); with unstored rows also 4 head_dim + 16 per query row. Throws
-// InvalidArgument as enqueue_backward does.
+// The workspace's bytes: 8.1 (float32: 12.1) per entry of the capacity, 20 per query row and 4 per key over
+// all heads, and up to 1 MiB (2 KiB for each of tuning.long_parts); with unstored rows also 4 head_dim + 16
+// per query row. Throws InvalidArgument as enqueue_backward does.
 int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
                                  bool with_unstored_rows = false, const Tuning& tuning = {});
 
-// Enqueues the kernels and nothing else. Of spec it takes shape, scale, the number of alphas (the values,
-// 1.01 <= alpha <= 2, are those in device memory) and, for unstored rows, whether the mask is causal. Throws
-// InvalidArgument where head_dim is not a multiple of 8 up to 256, where unstored rows are of another
-// head_dim or dtype than these take or meet tau_offsets, or where queries, keys (over all heads) or capacity
-// reach 2^31; DeviceError where a launch fails.
+// Enqueues the kernels and nothing else. Of spec it reads the shape, the scale, the number of alphas (the
+// values, 1.01 <= alpha <= 2, come from device memory) and, for unstored rows, whether the mask is causal.
+// Throws InvalidArgument where dtype is f64, where head_dim is not a multiple of 8 up to 256, where unstored
+// rows have a head_dim or dtype that they do not take or come together with tau_offsets, or where queries,
+// keys (over all heads) or capacity reach 2^31, or the tuning is not allowed; DeviceError where a launch
+// fails.
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax

@@ -1,8 +1,9 @@
 // The column pass: dV = sum p dO, dK = sum ds q, over the entries of each key in the order of their rows. A
-// block takes as many keys as have so many entries, and each of its groups of lanes as many entries as any
-// other; a key that several groups hold is summed in their order. Keys with more than kLongColumn entries are
-// deferred to blocks that take a range of the rows each, so that a key that all queries attend to costs no
-// more than others.
+// block takes a tile: consecutive keys whose keys and entries, counted together, number about kColumnTile.
+// The block's groups of lanes share the tile's entries evenly; where a key's entries span several groups,
+// their partial sums are added in the order of the groups. Keys with more than kLongColumn entries are
+// deferred to sum_long_columns, whose blocks each take a range of the rows, so that a key that all queries
+// attend to costs no more than others.
 
 #include <algorithm>
 
@@ -17,13 +18,14 @@ namespace {
 constexpr int kColumnThreads = 128, kColumnBlocks = 5;       // per SM
 constexpr int kMostEntries = kColumnTile - 1 + kLongColumn;  // of a tile
 
-// Entries before the key's, over all keys.
+// How many entries come before the key's, over all keys.
 __device__ uint32_t begin_of(const BackwardProblem& p, uint32_t key) {
   return key < p.keys ? p.key_blocks[key / kKeyBlock] + p.key_places[key]
                       : p.key_blocks[(p.keys + kKeyBlock - 1) / kKeyBlock];
 }
 
-// The first key that has `place` keys and entries, together, before it. A warp looks for it together.
+// The first key with at least `place` keys and entries, counted together, before it. All lanes of a warp
+// search for it together.
 __device__ uint32_t first_key_of(const BackwardProblem& p, uint64_t place) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t low = 0, high = p.keys;
@@ -53,8 +55,8 @@ struct ColumnSum {
     for (int d = 0; d < 8; ++d) k[d] = fmaf(ds, x[d], k[d]);
   }
 
-  // Anew from 0. (An instruction that reads what it clears, for the compiler would put the zeros elsewhere
-  // and copy every sum after every entry. Blocks have one dimension.)
+  // Sets the sums to 0 by an AND with threadIdx.y, which is 0 as blocks have one dimension. (After a plain
+  // assignment the compiler would keep the zeros in other registers and copy every sum after every entry.)
   __device__ void clear() {
     const uint32_t none = threadIdx.y;
 #pragma unroll
@@ -64,7 +66,7 @@ struct ColumnSum {
     }
   }
 
-  // In shared or global memory: four vectors a lane, those of one number side by side.
+  // to, from: shared or global memory. A lane has four float4 there; the lanes' i-th ones lie side by side.
   template <int kLanes>
   __device__ void put(float4* to, int lane) const {
     to[lane] = {v[0], v[1], v[2], v[3]};
@@ -86,14 +88,14 @@ struct ColumnSum {
   }
 };
 
-// An entry as the groups of a block read it, all lanes of a group the same at once.
+// An entry as the groups of a block read it; all lanes of a group read the same one at once.
 struct alignas(16) Placed {
   Entry entry;   // its row over all heads
   uint32_t key;  // in the tile
 };
-constexpr uint32_t kNoKey = 0xFFFFFFFF;  // the key of what follows a block's last entry, to be read in vain
+constexpr uint32_t kNoKey = 0xFFFFFFFF;  // of the padding behind the last entry, which is loaded but not used
 
-// The groups of a block, and what they add up.
+// The groups of a block, and how they walk through entries.
 template <class T, int kLanes>
 struct Columns {
   static constexpr int kGroups = kColumnThreads / kLanes;
@@ -111,22 +113,23 @@ struct Columns {
     lanes.store(p.d_k, key, sum.k);
   }
 
-  // The group's part of a block's entries: whole flights, as many as any other's, until entries end.
+  // The group's share of a block's entries: whole flights (kFlight entries), as many as every other group's
+  // until the entries end.
   struct Run {
-    uint32_t most, begin, end;  // most: entries of the group that has most
+    uint32_t most, begin, end;  // most: entries of the largest share
   };
   __device__ Run run_of(uint32_t count) const {
     const uint32_t most = (count + kGroups * kFlight - 1) / (kGroups * kFlight) * kFlight,
                    begin = min(group * most, count);
     return {most, begin, min(begin + most, count)};
   }
-  // Ends a block's `count` entries, so that the last flight is whole.
+  // Pads a block's `count` entries by one flight, so that the last flight is whole.
   __device__ static void end_entries(Placed* entries, uint32_t count) {
     if (threadIdx.x < kFlight) entries[count + threadIdx.x] = {{0, 0, 0}, kNoKey};
   }
 
-  // Calls add(entry, dO, q) for the entries of the run, one after the other, and those that end_entries put
-  // behind them.
+  // Calls add(entry, dO, q) for the entries of the run, one after the other, and for the padding that
+  // completes the last flight.
   template <class Add>
   __device__ void for_entries(const Placed* entries, const Run& run, const Add& add) const {
 #pragma unroll 1
@@ -152,9 +155,9 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
   constexpr int kGroups = Block::kGroups;
   __shared__ uint32_t ends[2];                  // the tile's first key, and the next one's
   __shared__ uint32_t begins[kColumnTile + 1];  // of the tile's keys, among its entries
-  __shared__ uint32_t rows[kMostEntries];       // of entries as they arrived
+  __shared__ uint32_t rows[kMostEntries];       // of the entries, in order of arrival
   __shared__ Placed entries[kMostEntries + Block::kFlight];
-  __shared__ float4 heads[kGroups][4 * kLanes];  // sums of keys that the group has from the group before
+  __shared__ float4 heads[kGroups][4 * kLanes];  // the group's sum of the key that an earlier group began
   const Block block(p);
   const StoredEntry<T>* const arrived = entries_of<T>(p);
   const uint32_t warp = threadIdx.x / 32;
@@ -178,12 +181,12 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
     const uint32_t count = begins[key_count],
                    first_step = 0x80000000u >> __clz(static_cast<int>(key_count | 1));
 
-    // Each key's entries in the order of their rows.
+    // Sort each key's entries by row.
     for (uint32_t i = threadIdx.x; i < count; i += kColumnThreads)
       rows[i] = arrived[first_entry + i].entry(p).row;
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < count; i += kColumnThreads) {
-      uint32_t key = 0;  // the last one that begins at i or before
+      uint32_t key = 0;  // the last key that begins at i or before
       for (uint32_t step = first_step; step >= 1; step /= 2) {
         if (key + step < key_count && begins[key + step] <= i) key += step;
       }
@@ -216,7 +219,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
       }
       sum.add(placed.entry.p, d_out, placed.entry.ds, q);
     });
-    // The groups after this one hold the rest.
+    // Whether later groups hold the rest of the key's entries.
     const bool goes_on = key != kNoKey && entries[run.end].key == key;
     if (key != kNoKey && (!goes_on || begun_before())) finish_key();
     __syncthreads();
@@ -236,9 +239,9 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
   }
 }
 
-// The rows that may attend to a key, in as many parts as there is room for partial sums.
+// The rows that may attend to a key, cut into as many parts as there is room for partial sums.
 struct RowParts {
-  uint32_t windows, count;  // of a part, kRowWindow rows each; parts
+  uint32_t windows, count;  // per part, of kRowWindow rows each; parts
 
   __device__ RowParts(const BackwardProblem& p, uint32_t columns) {
     const uint32_t all = (p.rows_a_key + kRowWindow - 1) / kRowWindow, most = max(p.long_parts / columns, 1u);
@@ -252,8 +255,8 @@ __device__ float4* partial_of(const BackwardProblem& p, uint32_t part) {
   return reinterpret_cast<float4*>(p.partials) + part * (4 * kLanes);
 }
 
-// A block takes a part of the rows that attend to a key. It looks through all of the key's entries for those
-// of a window of rows, which so come in order.
+// A block takes one part of the rows that may attend to a key. For each window of rows in it, the block scans
+// all of the key's entries and keeps those of the window, indexed by row; so they are summed in order.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
     sum_long_columns(const __grid_constant__ BackwardProblem p) {
@@ -262,7 +265,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
   constexpr int kGroups = Block::kGroups;
   constexpr int kRowsAThread = kRowWindow / kColumnThreads;
   __shared__ float2
-      window[kRowWindow];  // p and ds; both 0: the row does not attend to the key, or for nothing
+      window[kRowWindow];  // p and ds; both 0: the row does not attend to the key, or adds nothing
   __shared__ Placed entries[kRowWindow + Block::kFlight];
   __shared__ float4 sums[kGroups][4 * kLanes];
   const uint32_t columns = p.counters->long_columns;
@@ -321,7 +324,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks)
   }
 }
 
-// A group a key: the sum of its parts.
+// One group per key: sums the key's parts, in order.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kColumnThreads)
     finish_long_columns(const __grid_constant__ BackwardProblem p) {

@@ -1,5 +1,6 @@
 #pragma once
-// Entries of the support on their way from the row pass to the column pass, which has all it needs in them.
+// Entries of the support as the row pass hands them to the column pass. An entry has all that the column pass
+// needs but dO and Q.
 
 #include <cstdint>
 #include <type_traits>
@@ -9,19 +10,21 @@
 namespace splash::gpu::entmax::backward {
 
 struct Entry {
-  uint32_t row;  // among those that may attend to the key
+  uint32_t row;  // number among the rows that may attend to the key
   float p, ds;
 };
 
-// The bits of a float without the last `dropped`, to the nearest, where none exceeds `most`: NaN stays NaN.
+// Drops the last `dropped` bits of a float's bits, rounding to the nearest. bits is at most `most`, and the
+// rounding never overflows it: NaN stays NaN.
 __device__ __forceinline__ uint32_t rounded_bits(uint32_t bits, int dropped, uint32_t most) {
   const uint32_t half = 1u << dropped >> 1;
   return (min(bits, most - half) + half) >> dropped;
 }
 
-// As it lies in memory, for elements of type T. Where these have 16 bits, 8 bytes: row, p, ds, from the first
-// bit on, p and ds rounded to what the row leaves: with 2^16 rows or fewer that may attend to a key by less
-// than 2^-16 of them, a 128th of what bf16 rounds, with 2^20 by less than 2^-14. p has no sign bit.
+// An entry in memory, for elements of type T. For 16-bit elements it takes 8 bytes: row, p and ds, from the
+// highest bit down. The row takes the bits that it needs; p (without its sign bit) and ds share the others.
+// With at most 2^16 rows that may attend to a key, their relative rounding error is below 2^-16, a 128th of
+// bf16's; with 2^20 it is below 2^-14.
 template <class T>
 struct StoredEntry {
   uint64_t word;
@@ -56,7 +59,7 @@ __device__ StoredEntry<T>* entries_of(const BackwardProblem& p) {
   return static_cast<StoredEntry<T>*>(p.entries);
 }
 
-// A place among the key's entries that no other gets.
+// Takes a place among the key's entries that no other entry gets.
 __device__ __forceinline__ uint32_t take_place(const BackwardProblem& p, uint32_t key) {
   return p.key_blocks[key / kKeyBlock] + atomicSub(&p.key_places[key], 1u) - 1;
 }

@@ -1,8 +1,9 @@
 #pragma once
-// A group of kLanes lanes holds a vector of head_dim elements, 8 a lane; a warp is 32 / kLanes groups. Groups
-// gather the rows of K and V (or Q and dO) that their entries name, several loads in flight.
+// A group of kLanes lanes holds a vector of head_dim elements, 8 per lane; a warp is 32 / kLanes groups.
+// Groups gather the rows of K and V (or Q and dO) that their entries name, with several loads in flight.
 //
-// Entries come in chunks of 8: lane i of a group speaks for entry i * 8 / kLanes of the chunk.
+// Entries come in chunks of 8: lane i of a group owns entry i * 8 / kLanes of the chunk, so that kLanes / 8
+// lanes own the same one. An owner holds its entry's key, weight and product.
 
 #include <type_traits>
 
@@ -47,7 +48,7 @@ __device__ __forceinline__ void unpack(const Packed<T>& packed, float (&x)[8]) {
 template <class T, int kLanes>
 struct Group {
   static constexpr int kGroups = 32 / kLanes;                       // of a warp
-  static constexpr int kCopies = kLanes / kChunk;                   // lanes that speak for the same entry
+  static constexpr int kCopies = kLanes / kChunk;                   // lanes that own the same entry
   static constexpr int kFlight = std::is_same_v<T, float> ? 2 : 4;  // rows in flight
   int lane;                                                         // in the group
   uint32_t head_dim;
@@ -58,11 +59,11 @@ struct Group {
   __device__ uint32_t owned() const { return lane / kCopies; }     // its entry of a chunk
   __device__ bool first_copy() const { return lane % kCopies == 0; }
 
-  // The lane's part of a matrix [rows, head_dim]. Lanes that hold nothing read what the last one that does
-  // reads: an address that is always good is cheaper than a condition on each load.
+  // The address of the lane's part of row 0 of a matrix [rows, head_dim]. Lanes past head_dim read what the
+  // last lane inside it reads: an address that is always valid is cheaper than a condition on each load.
   __device__ const char* part_of(const void* matrix) const {
     const char* part = static_cast<const char*>(matrix) + min(lane * 8u, head_dim - 8) * sizeof(T);
-    asm("" : "+l"(part));  // kept as a sum: then a row's address is a single multiply-add
+    asm("" : "+l"(part));  // keeps the sum in a register, so that a row's address is one multiply-add
     return part;
   }
   __device__ Packed<T> load(const char* part, uint32_t row) const {
@@ -85,7 +86,7 @@ struct Group {
     }
   }
 
-  // A row, zero in the lanes that hold nothing.
+  // Reads a row; zeros in the lanes past head_dim.
   __device__ void read_vector(const void* matrix, uint32_t row, float (&x)[8]) const {
     unpack(load(part_of(matrix), row), x);
     if (active()) return;
@@ -93,10 +94,11 @@ struct Group {
     for (int d = 0; d < 8; ++d) x[d] = 0;
   }
 
-  // All lanes of the warp call the next three together. row: of the matrix, of the lane's entry; it must be
-  // one also where the lane speaks for none. most: entries of a chunk of any group of the warp.
+  // All lanes of the warp call start, products and add_rows together. row: the matrix's row that the lane's
+  // entry names; it must be a valid row also where the lane owns no entry. most: the most entries that any
+  // group of the warp has left, from this chunk on.
 
-  // The first rows of a chunk, on their way.
+  // kFlight rows of a chunk, being loaded.
   struct Flight {
     Packed<T> rows[kFlight];
   };
@@ -125,7 +127,7 @@ struct Group {
     return sum_for_owner(sums);
   }
 
-  // sum += weight * row, over the entries of the chunk, whose first rows were started before.
+  // sum += weight * row, over the entries of the chunk. flight: its first rows, from start.
   __device__ void add_rows(Flight flight, const char* part, uint32_t row, float weight, uint32_t most,
                            float (&sum)[8]) const {
 #pragma unroll
@@ -143,7 +145,7 @@ struct Group {
     }
   }
 
-  // Of one value an entry, over the chunk.
+  // Sums one value per entry over the chunk; all lanes of the group get the sum.
   __device__ float sum_entries(float x) const {
 #pragma unroll
     for (int step = kLanes / 2; step >= kCopies; step /= 2) x += __shfl_xor_sync(kWarp, x, step);
@@ -160,8 +162,8 @@ struct Group {
     return __shfl_sync(kWarp, x, entry * kCopies, kLanes);
   }
 
-  // Sums each of the 8 values over the group; a lane gets that of its entry. Halving the values at each step
-  // costs 7 exchanges and not 24.
+  // Sums each of the 8 values over the group; a lane gets the sum of its own entry. Each step halves the
+  // number of values, which takes 7 exchanges instead of 24.
   __device__ float sum_for_owner(float (&sums)[kChunk]) const {
 #pragma unroll
     for (int keep = kChunk / 2; keep >= 1; keep /= 2) {

@@ -1,6 +1,6 @@
-// A block for each row with more than kLongRow entries, as in rows.cu but with the row dealt out in chunks to
-// the block's groups. Their sums meet in shared memory and are added in the order of the groups. There is no
-// room for each entry's g: it is computed once more when delta is known.
+// One block per row with more than kLongRow entries. As in rows.cu, but the block's groups share the row in
+// chunks. Their sums meet in shared memory and are added in the order of the groups. There is no room to keep
+// each entry's g, so it is computed again once delta is known.
 
 #include "gpu/entmax/backward/long_rows.h"
 

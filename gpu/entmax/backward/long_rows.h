@@ -1,5 +1,5 @@
 #pragma once
-// The rows that compute_rows leaves over: a block each. Compiles without nvcc.
+// The rows that row_gradients (rows.cu) leaves out, one block each. Compiles without nvcc.
 
 #include "gpu/entmax/backward/problem.h"
 

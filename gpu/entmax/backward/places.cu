@@ -1,5 +1,5 @@
-// Where each key's entries begin when keys follow one another: counts, prefix sums inside blocks of keys,
-// then over the blocks. And in which order the row pass takes the rows of a tile.
+// Finds where each key's entries begin when entries are ordered by key: counts per key, prefix sums inside
+// blocks of keys, then over the blocks. Also sorts the rows of each row tile by length for the row pass.
 
 #include <algorithm>
 
@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kPlaceThreads = 256, kCountThreads = 1024, kKeyThreads = kKeyBlock / 4, kScanThreads = 1024;
 constexpr uint32_t kCountKeys = 16384,
-                   kCountRows = 65535;  // that a block takes at most; the rows fill 16 bits
-constexpr int kLanesARow = 8;           // that count its keys
+                   kCountRows = 65535;  // most per block: so a key's count fits 16 bits
+constexpr int kLanesARow = 8;           // that count a row's keys
 static_assert(kRowTile == 32, "a warp a tile");
 
 __global__ void __launch_bounds__(kPlaceThreads) clear_counts(const __grid_constant__ BackwardProblem p) {
@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(kPlaceThreads) clear_counts(const __grid_const
     reinterpret_cast<uint4*>(p.key_places)[i] = {};
 }
 
-// The lanes in the order of their values, largest first: lane i gets the i-th (a bitonic sort, Batcher 1968).
+// Sorts the lanes by their values, largest first: lane i gets the number of the i-th lane (bitonic sort,
+// Batcher 1968).
 __device__ uint32_t lanes_by(uint32_t value) {
   const uint32_t lane = threadIdx.x % 32;
   uint32_t word = value << 5 | lane;
@@ -40,7 +41,7 @@ __device__ uint32_t lanes_by(uint32_t value) {
   return word & 31;
 }
 
-// A warp a row tile.
+// One warp per row tile.
 __global__ void __launch_bounds__(kPlaceThreads) place_rows(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   const int64_t thread = int64_t{blockIdx.x} * kPlaceThreads + threadIdx.x, tile = thread / kRowTile;
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kPlaceThreads) place_rows(const __grid_constan
       .pool = __shfl_sync(kWarp, pool, other), .in_tile = other, .count = __shfl_sync(kWarp, in_slot, other)};
 }
 
-// How a key head's keys and the rows that may attend to them are dealt out to blocks.
+// How a key head's keys and the rows that may attend to them are divided among blocks.
 struct Counting {
   uint32_t windows, slices;  // of keys, of rows
 
@@ -73,8 +74,8 @@ struct Counting {
   }
 };
 
-// A block counts the entries of a window of keys in shared memory, two keys a word. A warp takes 32 rows at a
-// time.
+// A block counts, in shared memory, the entries that a slice of the rows has in a window of keys, two keys
+// per word. A warp takes 32 rows at a time.
 __global__ void __launch_bounds__(kCountThreads)
     count_entries(const __grid_constant__ BackwardProblem p, const Counting counting) {
   wait_for_kernels_before();
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kCountThreads)
     const uint32_t key = static_cast<uint32_t>(of_key) - first_key;
     if (key < keys) atomicAdd(&counts[key / 2], key % 2 == 0 ? 1u : 1u << 16);
   };
-  // An entry of a row for this lane, then every `lanes`-th.
+  // Counts every `lanes`-th entry of a row, from `entry` on.
   const auto add_row = [&](int64_t first, uint32_t n, uint32_t entry, int lanes) {
     for (; entry < n; entry += 4 * lanes) {
       int32_t key[4];  // in flight together
@@ -130,7 +131,8 @@ __global__ void __launch_bounds__(kCountThreads)
   }
 }
 
-// A block a block of keys: each key's count and those before it there.
+// One block per block of keys: turns each key's count into the sum of the counts up to and including its own,
+// within the block of keys.
 __global__ void __launch_bounds__(kKeyThreads) place_keys(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   const uint32_t four = blockIdx.x * kKeyThreads + threadIdx.x;

@@ -1,14 +1,15 @@
 #pragma once
-// What the kernels of backward share, by value, and the order in which they run. Compiles without nvcc.
+// The argument of backward's kernels, passed by value, and the order in which they run. Compiles without
+// nvcc.
 //
-//   place_entries    counts each key's entries: where those of each key begin when keys follow one another
-//   compute_rows     one pass over the rows: g = <dO, v>, delta, ds, dQ; leaves (row, p, ds) with each key
+//   place_entries    counts each key's entries: so it knows where they begin when entries are ordered by key
+//   compute_rows     one pass over the rows: g = <dO, v>, delta, ds, dQ; writes (row, p, ds) by key
 //   compute_columns  one pass over the keys: dK and dV
 //   compute_dense    rows that are not stored, where forward left some to dense products
 //   sum_alpha        dL/dalpha of each head from those of its rows
 //
-// The entries of a key come to their places in any order (atomicSub), and are put in the order of their rows
-// before they are summed: every sum has one order.
+// The entries of a key arrive in any order (atomicSub). compute_columns sorts them by row before it sums
+// them, so every sum has one fixed order.
 
 #include <cstdint>
 
@@ -21,14 +22,14 @@ namespace splash::gpu::entmax::backward {
 
 constexpr int kRowTile = 32;      // rows of one head that are sorted by length
 constexpr int kLongRow = 128;     // a row with more entries gets a block of its own
-constexpr int kKeyBlock = 4096;   // keys whose entries are summed up together
-constexpr int kColumnTile = 512;  // keys and entries, together, that a block takes at a time
+constexpr int kKeyBlock = 4096;   // keys that share a prefix sum of their numbers of entries
+constexpr int kColumnTile = 512;  // keys and entries, counted together, that a block takes at a time
 constexpr int kLongColumn = 512;  // a key with more entries is summed by blocks of its own
-constexpr int kRowWindow = 1024;  // rows that these look at at a time
-// Of kernels that loop over entries, whose number only the device knows.
+constexpr int kRowWindow = 1024;  // rows that such a block takes at a time
+// Of kernels whose blocks loop, as only the device knows the number of entries.
 constexpr int kMostBlocks = 4096;
 
-// Of an entry among those of its key (entry.cuh).
+// Of a StoredEntry (entry.cuh).
 constexpr int64_t entry_bytes(Dtype dtype) {
   return dtype == Dtype::f32 ? 12 : 8;
 }
@@ -36,8 +37,8 @@ constexpr int64_t entry_bytes(Dtype dtype) {
 // A row of a row tile, as the row pass takes them: those with most entries first.
 struct alignas(16) RowSlot {
   int64_t pool;          // its first entry in the support
-  uint32_t in_tile : 5;  // which row
-  uint32_t count : 27;   // up to kLongRow entries, or kLongRow + 1
+  uint32_t in_tile : 5;  // which row of the tile
+  uint32_t count : 27;   // entries; kLongRow + 1 stands for more than kLongRow
 };
 
 struct Counters {
@@ -58,9 +59,9 @@ struct BackwardProblem {
   uint32_t tiles_a_head = 1;  // row tiles
   int64_t row_tiles = 1;
   uint32_t rows = 1, keys = 1;    // over batch and heads
-  uint32_t rows_a_key = 1;        // that may attend to it
-  uint32_t long_parts = 1;        // of the rows, over all keys with many entries, that have a sum each
-  int p_bits = 31, ds_bits = 32;  // of an entry of 8 bytes: the row has the others
+  uint32_t rows_a_key = 1;        // rows that may attend to a key: group * q_len
+  uint32_t long_parts = 1;        // room for partial sums, over all keys with many entries
+  int p_bits = 31, ds_bits = 32;  // of an entry of 8 bytes; the row takes the others
   float scale = 1;
   Dense dense{};
 
@@ -70,9 +71,9 @@ struct BackwardProblem {
   uint32_t* long_rows = nullptr;     // [capacity / kLongRow + 1], in any order
   uint32_t* long_columns = nullptr;  // [capacity / kLongColumn + 1]: keys, in any order
   Counters* counters = nullptr;      // [1]
-  uint32_t* key_blocks = nullptr;    // [blocks of keys + 1]: entries before each, and all
-  // [keys]: how many entries; then, from those before the block of keys, where the next one to come stands
-  // one before; so at last where they begin.
+  uint32_t* key_blocks = nullptr;    // [blocks of keys + 1]: entries before each; last, all
+  // [keys]: first, how many entries the key has; then the end of its range, relative to its key_blocks. Each
+  // entry that arrives lowers it by 1 (take_place), so after the row pass it is the range's begin.
   uint32_t* key_places = nullptr;
   void* entries = nullptr;    // [capacity], key after key
   float* partials = nullptr;  // [long_parts, 16, lanes of a group]

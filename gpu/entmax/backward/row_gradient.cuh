@@ -3,9 +3,9 @@
 // excess, beta = 1 / (alpha - 1), and u = x^(beta - 1), the slope of w. With g = <dO, v>: delta = sum u g /
 // sum u, ds = scale u (g - delta), dL/dalpha = beta sum (g - delta) p (beta - ln p).
 //
-// Where the threshold was given (cpu_ref/attention/given_threshold.h), it does not follow the scores: delta =
-// sum p g, ds = scale u / W (g - delta), dL/dalpha = -beta^2 sum (g - delta) p (1/r - 1 + ln r), r = x /
-// shift.
+// Where the threshold was given (cpu_ref/attention/given_threshold.h), it does not depend on the scores:
+// delta = sum p g, ds = scale u / W (g - delta), dL/dalpha = -beta^2 sum (g - delta) p (1/r - 1 + ln r) with
+// r = x / shift.
 
 #include "gpu/entmax/backward/problem.h"
 #include "gpu/entmax/entmax.h"
@@ -42,9 +42,9 @@ __device__ __forceinline__ float given_shift(const BackwardProblem& p, const Ent
              : shift_of_offset(p.tau_offsets[row], entmax.beta, static_cast<int>(p.kv_len));
 }
 
-// What a row's entries must agree on before any of them has its gradient.
+// The sums over a row's entries that each entry's gradient needs.
 struct RowSums {
-  float w = 0, u = 0, ug = 0;  // ug: where the threshold was given, of w and g
+  float w = 0, u = 0, ug = 0;  // ug: sum of u g, or of w g where the threshold was given
 
   __device__ void add(Weights x, float g, bool given = false) {  // given: the threshold was
     w += x.w;
@@ -55,7 +55,7 @@ struct RowSums {
 
 struct RowGradient {
   float delta, inverse_sum, scale, beta;
-  bool alone;  // an only entry has p = 1 whatever its score: its gradient is 0, not what rounding leaves
+  bool alone;  // a row's only entry has p = 1 whatever its score: so its ds is 0, not rounding noise
 
   __device__ RowGradient(const BackwardProblem& p, const Entmax& entmax, const RowSums& sums, uint32_t count)
       : delta(quotient(sums.ug, p.tau_offsets == nullptr ? sums.u : sums.w)),
@@ -70,8 +70,8 @@ struct RowGradient {
 };
 
 // p (beta - ln p) = u h(x) / W with h(x) = x (beta - beta ln x + ln W). As sum u (g - delta) is 0, any
-// constant may be taken from h: taking h of the mean x (weighted by u) leaves little to cancel where the x
-// are alike.
+// constant may be subtracted from h. Subtracting h of the mean x (weighted by u) leaves little to cancel
+// where the x are alike.
 struct AlphaGradient {
   float beta, log_sum, mean_h, factor;
   float shift;  // of a given threshold, else 0
@@ -89,7 +89,7 @@ struct AlphaGradient {
   }
 
  private:
-  // 1/r - 1 + ln r with r = 1 - d, 0 <= d < 1: for small d by its series, for the terms cancel.
+  // 1/r - 1 + ln r with r = 1 - d, 0 <= d < 1; for small d by its series, as the terms would cancel.
   static __device__ float rise(float d) {
     if (d > 0.25f) return d / (1 - d) + logf(1 - d);
     float sum = 0;

@@ -1,6 +1,7 @@
-// The row pass. A group of lanes takes a row: it gathers the rows of V, then those of K, that its entries
-// name. The groups of a warp make as many steps as the longest of their rows needs, so they take rows of
-// about the same length. Rows with more than kLongRow entries are deferred to the kernel of long_rows.cu.
+// The row pass. A group of lanes takes a query row: it gathers the rows of V, then those of K, that the row's
+// entries name. The groups of a warp all loop as often as the longest of their rows needs, so place_rows
+// (places.cu) gave them rows of about the same length. Rows with more than kLongRow entries are deferred to
+// long_rows.cu.
 
 #include "gpu/entmax/backward/entry.cuh"
 #include "gpu/entmax/backward/group.cuh"
@@ -24,7 +25,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   using Lanes = Group<T, kLanes>;
   __shared__ float products[kRowWarps][Lanes::kGroups][kLongRow];  // g
   const int64_t warp = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32, tile = warp / kLanes;
-  if (tile >= p.row_tiles) return;  // kLanes warps a tile, a row a group
+  if (tile >= p.row_tiles) return;  // kLanes warps per tile, one row per group
 
   const RowSlot slot = p.row_slots[warp * Lanes::kGroups + threadIdx.x % 32 / kLanes];
   const RowTile rows(p, tile);
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   const bool is_long = slot.count > kLongRow, writes = rows.has(p, slot.in_tile) && !is_long;
   const uint32_t n = is_long ? 0 : slot.count, most = __reduce_max_sync(kWarp, n);
 
-  // The lane's entry of a chunk. All loads of the first chunk are in flight before any is used.
+  // The lane's entry of a chunk. All loads of the first chunk are issued before any is used.
   struct Own {
     uint32_t key;
     float excess;
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     const bool leaves = mine < n && lanes.first_copy();
     Entry entry{row % p.rows_a_key, 0, 0};
     uint32_t place = 0;
-    if (leaves) place = take_place(p, own.key);  // known when its key has come
+    if (leaves) place = take_place(p, own.key);  // issued early: arrives while ds is computed
     if (mine < n) {
       const Weights x = entmax(own.excess);
       entry.p = gradient.probability(x);
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     if (leaves) entries_of<T>(p)[place] = {p, entry};
     if (more) flight = lanes.start(keys, next.key);
   }
-  if (n == 0) zero(d_q);  // whatever 0 times a key outside the support has left
+  if (n == 0) zero(d_q);  // 0 times a key outside the support may be NaN
   if (writes) lanes.store(p.d_q, row, d_q);
   if (p.d_alpha == nullptr) return;
 

@@ -1,4 +1,5 @@
-// Grids as places.cu, rows.cu, long_rows.cu, columns.cu and dense.cpp launch them.
+// Repeats the grids that places.cu, rows.cu, long_rows.cu, columns.cu and dense.cpp launch, and counts their
+// work.
 
 #include "gpu/entmax/backward/work.h"
 
@@ -33,14 +34,14 @@ struct BackwardSizes {
         lanes(shape.head_dim <= 64    ? 8
               : shape.head_dim <= 128 ? 16
                                       : 32) {
-    // The first room, or what was needed and an eighth (EntmaxAttention).
+    // EntmaxAttention's first capacity, or what was needed and an eighth more.
     capacity = entries <= 16 * rows ? 16 * rows : entries + entries / 8;
   }
   AttentionShape shape;
   int64_t rows, keys, key_heads, entries, capacity = 0, vector_bytes, entry, row_tiles, lanes;
 };
 
-// bytes: all that the blocks ask for; tensors: of these, what DRAM must deliver or take.
+// bytes: all that the blocks load and store; tensors: those of them that DRAM must deliver or take.
 BackwardKernel kernel_of(const char* name, int64_t blocks, int64_t threads, double flops = 0,
                          int64_t bytes = 0, int64_t tensors = 0) {
   BackwardKernel kernel;
@@ -80,7 +81,8 @@ void add_rows(const BackwardSizes& s, std::vector<BackwardKernel>& kernels) {
                 slots = s.rows * static_cast<int64_t>(sizeof(RowSlot));
   const int64_t tensors = 2 * s.rows * s.vector_bytes;                       // dO and dQ
   const int64_t touched = 2 * std::min(s.entries, s.keys) * s.vector_bytes;  // of K and V, at most
-  // V and K of each entry; column and excess in both passes; the entry to its key, for a place there.
+  // V and K of each entry; column and excess in both passes; the entry written to its key's place, and the
+  // atomic that takes the place.
   const int64_t asked = slots + tensors + s.entries * (2 * s.vector_bytes + s.entry + 2 * kPlace) + 2 * store;
   kernels.push_back(kernel_of("row_gradients", ceil_div(s.row_tiles * s.lanes, kRowThreads / 32), kRowThreads,
                               4 * entries * d, asked, tensors + touched + store));

@@ -1,6 +1,6 @@
 #pragma once
-// What backward's kernels multiply and ask of memory, counted from how many entries the support has: the data
-// decides that, so it comes from a run. Compiles without nvcc.
+// Counts the FLOPs and memory traffic of backward's kernels from the number of the support's entries. The
+// data decides that number, so it comes from a run. Compiles without nvcc.
 
 #include <cstdint>
 #include <vector>
@@ -11,22 +11,22 @@
 
 namespace splash::gpu::entmax {
 
-// One kernel as enqueue_backward launches it. Its FLOPs are of the float32 units. dram_bytes: of tensors and
-// of the stored support, each byte once; of the workspace nothing.
+// One kernel as enqueue_backward launches it. Its FLOPs run on the float32 units. dram_bytes counts tensors
+// and the stored support, each byte once, and nothing of the workspace.
 struct BackwardKernel {
   KernelLaunch launch;  // without a function
   KernelWork work;
 };
 
-// In order of launch, without dL/dalpha, for a store that grew to hold the entries. All rows are taken for
-// stored and of at most 128 entries: kernels for longer rows, fuller columns and rows that forward leaves to
-// dense products are launched, and counted as if they found nothing to do. `dense`: whether those of the
-// dense products are launched (Hopper's path, head_dim up to kMostUnstoredHeadDim).
-// Throws InvalidArgument where entries are negative.
+// In order of launch, without dL/dalpha, for a store that grew to hold the entries. The count assumes that
+// all rows are stored and have at most 128 entries. The kernels for longer rows, for keys with many entries
+// and for dense products are launched, too, and counted as if they found nothing to do. `dense`: whether the
+// kernels for dense products are launched (Hopper's path, head_dim up to kMostUnstoredHeadDim). Throws
+// InvalidArgument where entries is negative.
 std::vector<BackwardKernel> backward_kernels(const AttentionSpec& spec, Dtype dtype, int64_t entries,
                                              const DeviceInfo& device, bool dense);
 
-// 2 d each a pair of the support: dP, dQ, dK and dV.
+// 2 head_dim per entry of the support for each of dP, dQ, dK and dV.
 constexpr double backward_flops(double entries, double head_dim) {
   return 8 * entries * head_dim;
 }

@@ -1,7 +1,7 @@
 #pragma once
-// A query or a key by one warp, entry by entry: where its dense products are not finite. 0 times a NaN or an
-// infinity is to be 0, not NaN, for what lies outside the support; and what 16 bits could not hold may be
-// finite after all.
+// Recomputes a query or a key whose dense products are not finite: one warp goes through its pairs and skips
+// those outside the support. There a weight of 0 times a NaN or an infinity must add 0, not NaN; and a weight
+// that overflowed 16 bits may be finite in float.
 
 #include "gpu/entmax/backward/problem.h"
 #include "gpu/entmax/backward/row_gradient.cuh"
@@ -18,8 +18,8 @@ __device__ __forceinline__ float dot(const T* a, const T* b, uint32_t head_dim) 
   return sum;
 }
 
-// A row that sees the keys below `end`: writes its dQ and dL/dalpha; returns delta and the inverse of its
-// weights' sum.
+// A row that sees the keys below `end`, by the whole warp. Writes its dQ and dL/dalpha; returns its kDelta
+// and kInverse.
 template <class T>
 __device__ __noinline__ float2 query_alone(const BackwardProblem& p, int head, int query, int end,
                                            float shift) {
@@ -71,7 +71,7 @@ __device__ __noinline__ float2 query_alone(const BackwardProblem& p, int head, i
   return count > 0 ? float2{gradient.delta, gradient.inverse_sum} : float2{};
 }
 
-// Adds what the dense rows give to dK and dV of a key.
+// Adds what the dense rows contribute to a key's dK and dV, by the whole warp.
 template <class T>
 __device__ __noinline__ void key_alone(const BackwardProblem& p, int key_head, int key) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

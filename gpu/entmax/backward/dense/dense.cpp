@@ -32,7 +32,7 @@ DenseKernel dense_keys_of(Dtype dtype, uint32_t head_dim) {
 
 namespace {
 
-// As many blocks as multiprocessors, at most `work`: they take what there is to do from a queue.
+// Launches one block per SM, at most `work`; the blocks take their work from a queue.
 void launch(const std::string& name, const DenseKernel& kernel, int64_t work, const BackwardProblem& problem,
             const CUtensorMap& first, const CUtensorMap& second, StreamHandle stream) {
   BackwardProblem p = problem;

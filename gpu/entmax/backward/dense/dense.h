@@ -1,12 +1,12 @@
 #pragma once
-// Backward of rows with broad supports, which forward did not store, as dense products on tensor cores
-// (sm_90a). Compiles without nvcc.
+// Backward of the dense rows: rows with broad supports, which forward did not store, as dense products on
+// tensor cores (sm_90a). Compiles without nvcc.
 //
-//   gather_dense     copies Q and dO of the rows so that those of a head follow one another
+//   gather_dense     copies Q and dO of the dense rows so that those of a head follow one another
 //   dense_queries    one pass over the keys: dQ, dL/dalpha, and what the next kernel needs of each row
 //   dense_keys       one pass over the rows: what they add to dK and dV
 //
-// No sum is shared between blocks, so that every run gives the same bits.
+// No two blocks add to the same sum, so every run gives the same bits.
 
 #include <cstdint>
 
@@ -20,33 +20,34 @@ struct BackwardProblem;
 
 constexpr int kDenseTile = 64;  // rows
 
-// What dense_keys needs of a row: z - tau is gain <q, k> + shift, -inf where the row has no p > 0; it sees
-// the keys below end (an int's bits); inverse is that of the sum of its weights. The last two are
-// dense_queries'.
+// What dense_keys needs of a row. kShift: z - tau = gain <q, k> + shift; -inf where the row has no p > 0.
+// kEnd: the row sees the keys below it (an int's bits). kDelta: delta of row_gradient.cuh. kInverse: 1 / sum
+// of its weights. gather_dense writes the first two, dense_queries the last two.
 using Fact = int;
 constexpr Fact kShift = 0, kEnd = 1, kDelta = 2, kInverse = 3, kFacts = 4;
 
 struct Dense {
   UnstoredRows from{};
   int reach = 0;                        // query i sees the keys below min(i + reach, kv_len)
-  int tiles = 0;                        // kDenseTile rows each, an even number, for all rows of a head
+  int tiles = 0;                        // tiles of kDenseTile rows for all rows of a head, an even number
   void *q = nullptr, *d_out = nullptr;  // [heads, tiles, kDenseTile, head_dim]; 0 past a head's last row
   float* facts = nullptr;               // [heads, tiles, kFacts, kDenseTile]
-  uint32_t* queues = nullptr;           // [2]: which work of dense_queries and dense_keys is taken
+  uint32_t* queues = nullptr;           // [2]: the next work item of dense_queries and of dense_keys
 };
 
-// A kernel of one element type; threads and dynamic shared memory of its blocks, which take `rows` queries
-// or keys at a time.
+// A kernel of one element type, with the threads and dynamic shared memory of a block. A block takes `rows`
+// queries or keys per work item.
 struct DenseKernel {
   const void* function = nullptr;
-  int threads = 0, shared_bytes = 0, rows = 0, tile_rows = 0;  // tile_rows: that come together
+  int threads = 0, shared_bytes = 0, rows = 0, tile_rows = 0;  // tile_rows: per TMA load
 };
 DenseKernel dense_queries_of(Dtype dtype, uint32_t head_dim, bool with_alpha);
 DenseKernel dense_keys_of(Dtype dtype, uint32_t head_dim);
 
 void gather_dense(const BackwardProblem& p, StreamHandle stream);
 
-// All three. dK and dV are added to what is there, dQ and dL/dalpha of the rows overwritten.
+// Enqueues all three kernels. They add to what dK and dV hold, and overwrite dQ and dL/dalpha of the dense
+// rows.
 void compute_dense(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax::backward

@@ -1,6 +1,6 @@
-// Q and dO of the dense rows, those of a head one after the other: TMA loads tiles, and the rows
-// of a list lie anywhere. Rows without p > 0 (no key, or a NaN among their scores) become zeros, like what
-// fills the last tile.
+// Copies Q and dO of the dense rows so that those of a head follow one another: TMA loads tiles of
+// consecutive rows, but dense rows lie anywhere. Rows without p > 0 (no key, or a NaN among their scores)
+// become zeros, like the padding of the last tile.
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads)
   for (auto i = static_cast<int>(blockIdx.x); i < work; i += static_cast<int>(gridDim.x)) {
     const int head = i / dense.tiles, first = i % dense.tiles * kDenseTile;
     const int count = dense.from.rows.counts[head];
-    if (first / (2 * kDenseTile) * (2 * kDenseTile) >= count) continue;  // tiles come in pairs
+    if (first / (2 * kDenseTile) * (2 * kDenseTile) >= count) continue;  // tiles are filled in pairs
     const int* const queries = dense.from.rows.queries + int64_t{head} * p.q_len;
     const float* const tau = dense.from.tau + int64_t{head} * p.q_len;
     for (int at = thread; at < kDenseTile * chunks; at += kThreads) {
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
     if (thread >= kDenseTile) continue;
     const int row = first + thread, query = row < count ? queries[row] : 0;
     const int end = row < count ? max(min(query + dense.reach, static_cast<int>(p.kv_len)), 0)
-                                : static_cast<int>(p.kv_len);  // rising, like the others
+                                : static_cast<int>(p.kv_len);  // past the last row, so that ends never fall
     float* const facts = dense.facts + int64_t{i} * kFacts * kDenseTile + thread;
     facts[kShift * kDenseTile] = row < count && isfinite(tau[query]) ? -tau[query] : -INFINITY;
     facts[kEnd * kDenseTile] = __int_as_float(end);

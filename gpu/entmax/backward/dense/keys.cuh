@@ -1,6 +1,6 @@
 #pragma once
-// What dense rows add to dK and dV: a block takes 128 keys past all rows that see them, head after head of
-// their group.
+// What dense rows add to dK and dV. A block holds 128 keys and streams all dense rows that see them, one
+// query head of their group after the other.
 
 #include "gpu/entmax/backward/dense/alone.cuh"
 #include "gpu/entmax/backward/dense/pairs.cuh"
@@ -8,11 +8,12 @@
 
 namespace splash::gpu::entmax::backward {
 
-// The first of the head's dense rows that sees `key`, or their number. By the whole warp.
+// The index of the head's first dense row that sees `key`; the number of rows where none does. By the whole
+// warp.
 __device__ __forceinline__ int first_row_seeing(const BackwardProblem& p, int head, int count, int key) {
   const int* const queries = p.dense.from.rows.queries + int64_t{head} * p.q_len;
   const int lane = static_cast<int>(threadIdx.x) % 32, query = key - p.dense.reach + 1;
-  int first = 0, rows = count;  // it is one of these, or the one behind them
+  int first = 0, rows = count;  // the index is in [first, first + rows]
   while (rows > 0) {
     const int step = (rows + 31) / 32, at = min((lane + 1) * step, rows) - 1;
     const int below = __popc(__ballot_sync(arch::kAllLanes, queries[first + at] < query));
@@ -37,7 +38,7 @@ class KeyBlock {
                                       float (&d_v)[32 * kPanels], float (&d_k)[32 * kPanels]) const {
     products.template stream<true>(
         rows, first_tile, tiles, d_v, d_k, nullptr,
-        [&](int, const auto& facts) {  // by the last row
+        [&](int, const auto& facts) {  // the last row of the tiles sees the most keys
           return first_ + Products::group_row() <
                  __float_as_int(facts[Products::kParts - 1][kEnd][kDenseTile - 1]);
         },
@@ -50,12 +51,12 @@ class KeyBlock {
   }
 
  private:
-  // Of the rows in columns 8 j + 2 (lane % 4) and the next.
+  // The fact of the two rows in columns 8 j + 2 (lane % 4) and the next.
   static __device__ __forceinline__ float2 pair(const Facts& facts, Fact fact, int j) {
     return *reinterpret_cast<const float2*>(&facts[fact][8 * j + 2 * (Products::lane() % 4)]);
   }
 
-  // Scores become slopes.
+  // Turns scores into slopes, and computes probabilities as weights.
   __device__ __forceinline__ void weigh_probabilities(PairScores& scores, PairWeights& weights,
                                                       const Facts& facts) const {
     const int warp = first_ + Products::warp_row();
@@ -109,7 +110,7 @@ class KeyBlock {
   const int first_;
 };
 
-// d_v, d_k of the lane's keys are added to what is there.
+// Adds d_v and d_k of the lane's keys to what p.d_v and p.d_k hold.
 template <class T, int kPanels>
 __device__ __forceinline__ void add_columns(const BackwardProblem& p, int key_head, int first_key,
                                             const float (&d_v)[32 * kPanels],
@@ -136,7 +137,7 @@ __device__ __forceinline__ void add_columns(const BackwardProblem& p, int key_he
     const auto add = [&](void* matrix, const float(&sum)[32 * kPanels], float factor) {
       auto* const to = reinterpret_cast<uint32_t*>(static_cast<T*>(matrix) + at) + lane % 4;
       const int columns = static_cast<int>(p.head_dim) - 2 * (lane % 4);  // from the lane's first on
-      uint32_t before[8 * kPanels];  // all are asked for before the first is used
+      uint32_t before[8 * kPanels];  // all loads are issued before the first is used
 #pragma unroll
       for (int j = 0; j < 8 * kPanels; ++j) before[j] = 8 * j < columns ? to[4 * j] : 0;
 #pragma unroll
@@ -162,13 +163,13 @@ __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
   if (!any_dense_rows(p)) return;
   PairProducts<T, kPanels> products(*reinterpret_cast<Tiles*>(dynamic));
   const auto kv_len = static_cast<int>(p.kv_len), group = static_cast<int>(p.group);
-  constexpr int kParts = Tiles::kParts, kRows = kParts * kDenseTile;  // that come together
+  constexpr int kParts = Tiles::kParts, kRows = kParts * kDenseTile;  // per TMA load
   const int key_heads = static_cast<int>(p.keys) / kv_len;
   const int blocks = (kv_len + Tiles::kRows - 1) / Tiles::kRows;  // of a key head
   for (;;) {
     const int work = take_work(&p.dense.queues[1]);
     if (work >= key_heads * blocks) break;
-    const int key_head = work / blocks, first = work % blocks * Tiles::kRows;  // long ones first
+    const int key_head = work / blocks, first = work % blocks * Tiles::kRows;  // most rows first
     float d_v[32 * kPanels] = {}, d_k[32 * kPanels] = {};
     bool holds = false;
 #pragma unroll 1

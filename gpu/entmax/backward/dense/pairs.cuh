@@ -1,12 +1,14 @@
 #pragma once
-// Pairs of products on tensor cores, twice over: rows of two matrices that a block holds, times tiles of two
-// others that TMA streams past, give scores and a second product; what becomes of them, in
-// registers, is multiplied with the same tiles.
+// Pairs of products on tensor cores. A block holds rows of two matrices in shared memory, and TMA streams
+// tiles of two others through a ring of stages. The first pair of products, held rows times tile, gives
+// scores and a second product. Both become weights in registers, and the second pair of products multiplies
+// these with the same tiles.
 //
 //   dense_queries   holds Q, dO    streams K, V     scores = Q K', second = dO V'
 //   dense_keys      holds K, V     streams Q, dO    scores = K Q', second = V dO'
 //
-// A warpgroup takes 64 rows. While one of the two turns scores into weights, the other one's products run.
+// Each of the block's two warpgroups takes 64 rows. While one turns scores into weights, the tensor cores run
+// the other's products.
 
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/mbarrier.cuh"
@@ -27,7 +29,7 @@ static_assert(kDenseTile == kPart, "a tile is what one product takes");
 template <int kPanels>  // of 64 dimensions
 struct PairTiles {
   static constexpr int kThreads = 256, kRows = 128;
-  // Tiles of each tensor that come together: as many as registers allow scores of two.
+  // Tiles of each tensor per TMA load. Two take scores of two tiles in registers, which kPanels == 1 allows.
   static constexpr int kParts = kPanels == 1 ? 2 : 1, kStages = 4;
   static constexpr int kPanelBytes = kParts * kDenseTile * 128;
   alignas(1024) unsigned char ring[kStages][2][kPanels * kPanelBytes];
@@ -36,7 +38,7 @@ struct PairTiles {
   uint64_t full[kStages], empty[kStages];
 };
 
-// What is streamed: tiles of a head of two tensors, and of their rows the facts, or null.
+// What is streamed: a head's tiles of two tensors, and the facts of their rows (null: none).
 struct PairStream {
   const CUtensorMap &first, &second;
   int head;
@@ -66,7 +68,8 @@ class PairProducts {
     __syncthreads();
   }
 
-  // The rows from `first` on, of `rows`; dimensions outside and rows that are not there are zeros.
+  // Loads the held rows: those from `first` on, of `rows`. Missing rows and dimensions past head_dim are
+  // zeros.
   __device__ __forceinline__ void hold(const void* first_matrix, const void* second_matrix, int first,
                                        int rows, int head_dim) {
     constexpr int kChunks = 8 * kPanels;  // of 16 bytes
@@ -91,7 +94,7 @@ class PairProducts {
   static __device__ __forceinline__ int lane() {
     return static_cast<int>(threadIdx.x) % 32;
   }
-  // In the block: of the warp, and of the lane's `half`.
+  // Row numbers in the block: the first of the warp, the first of the warpgroup, and the lane's row `half`.
   static __device__ __forceinline__ int warp_row() {
     return static_cast<int>(threadIdx.x) / 32 * 16;
   }
@@ -102,8 +105,9 @@ class PairProducts {
     return warp_row() + lane() / 4 + 8 * half;
   }
 
-  // First begin(products of the first tile), unless it is null. With each tile from `first` to below `end`,
-  // both multiples of kParts, that is in a group of kParts for which visible(group's first tile, facts):
+  // First calls begin(second product of the first tile), unless begin is null. Then takes the tiles from
+  // `first` to below `end`, both multiples of kParts, in groups of kParts. Skips a group unless visible(its
+  // first tile, facts). For each tile of the others:
   //   first_weights(scores, weights, tile, facts), which may change scores;
   //   a += weights times the tile of the second tensor, or of the first where not kOfSecond;
   //   second_weights(scores, products, weights, facts); b += weights times the tile of the first tensor.
@@ -138,9 +142,9 @@ class PairProducts {
         PairWeights of_first, of_second;
         multiply(scores[0], 0, part_of(0, 0));
         multiply(products, 1, part_of(1, 0));
-        // The next part's scores are in flight while second_weights runs, its products before first_weights
-        // does: that keeps the tensor cores busy. Not past the loop's end: there ptxas would serialise all
-        // products.
+        // To keep the tensor cores busy, the next part's scores are in flight while second_weights runs, and
+        // its second product is issued before first_weights runs. No product stays in flight past the loop's
+        // end: ptxas would then serialise all products.
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
           if (part == 0) {
@@ -223,7 +227,7 @@ class PairProducts {
   Position used_, loaded_;
 };
 
-// Whether any head has such rows. By the whole block.
+// Whether any head has dense rows. By the whole block.
 __device__ __forceinline__ bool any_dense_rows(const BackwardProblem& p) {
   const auto heads = static_cast<int>(p.rows / p.q_len);
   bool any = false;
@@ -232,10 +236,10 @@ __device__ __forceinline__ bool any_dense_rows(const BackwardProblem& p) {
   return __syncthreads_or(any) != 0;
 }
 
-// The next piece of work that no block has taken. By the whole block.
+// Takes the next work item that no block has taken. By the whole block.
 __device__ __forceinline__ int take_work(uint32_t* queue) {
   __shared__ uint32_t next;
-  __syncthreads();  // all have read the last one, and are done with it
+  __syncthreads();  // all threads have read the last item and finished it
   if (threadIdx.x == 0) next = atomicAdd(queue, 1);
   __syncthreads();
   return static_cast<int>(next);
@@ -251,8 +255,9 @@ __device__ __forceinline__ int end_of(float* of_head, int row) {
   return __float_as_int(fact_of(of_head, row, kEnd));
 }
 
-// Operands of 16 bits: fp16 would lose small ones. p <= 1; a gradient of <q, k> that is too large becomes
-// infinite, and the row or key is computed again without tensor cores.
+// Factors on the weights before they are rounded to 16 bits: float16 would lose small ones. p <= 1, so it
+// does not overflow. A gradient of <q, k> that does becomes infinite, and alone.cuh computes its row or key
+// again.
 template <class T>
 inline constexpr float kProbabilityScale = std::is_same_v<T, __half> ? 16384.0f : 1.0f;
 template <class T>
@@ -274,7 +279,7 @@ __device__ __forceinline__ Arithmetic<kKind> arithmetic_of(const BackwardProblem
   return {(alpha - 1) * p.scale, 1 / (alpha - 1)};
 }
 
-// Calls use.operator()<Kind>() with that of a head's alpha.
+// Calls use.operator()<Kind>() with the kind of the head's alpha.
 template <class Use>
 __device__ __forceinline__ void for_kind(const BackwardProblem& p, int head, const Use& use) {
   const float alpha = p.alpha[p.alphas == 1 ? 0 : head % static_cast<int>(p.q_heads)];
@@ -287,7 +292,7 @@ __device__ __forceinline__ void for_kind(const BackwardProblem& p, int head, con
   }
 }
 
-// How such a kernel is launched.
+// What the launch of a kernel built on PairTiles needs.
 template <int kPanels>
 DenseKernel pair_kernel(void (*kernel)(const BackwardProblem, const CUtensorMap, const CUtensorMap)) {
   using Tiles = PairTiles<kPanels>;

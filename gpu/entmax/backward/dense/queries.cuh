@@ -1,7 +1,8 @@
 #pragma once
 // dQ and dL/dalpha of dense rows in one pass over the keys. delta is known only at the end, so ds is summed
-// about another centre of the g: sum u (g - delta) k = sum u (g - centre) k - (delta - centre) sum u k. What
-// is taken away at the end is no larger than the spread of the g makes it.
+// relative to another centre of the g, known at the start:
+// sum u (g - delta) k = sum u (g - centre) k - (delta - centre) sum u k.
+// The spread of the g bounds delta - centre, and so what is subtracted at the end.
 
 #include <climits>
 
@@ -16,7 +17,7 @@ class QueryBlock {
  public:
   using Products = PairProducts<T, kPanels>;
 
-  // The head's dense rows from `first` on, of `count`.
+  // Takes the head's dense rows from `first` on, of `count` in all.
   __device__ __forceinline__ QueryBlock(const BackwardProblem& p, int head, int first, int count)
       : p_(p),
         head_(head),
@@ -58,10 +59,10 @@ class QueryBlock {
   }
 
  private:
-  // Of a lane's part of its two rows.
+  // Sums over a lane's part of its two rows.
   struct RowSums {
     float w[2] = {}, u[2] = {}, ds[2] = {};  // ds: kGradientScale u (g - centre)
-    // Of dL/dalpha, with h = h_of(x) - centre_h: of u h, of ds h, of ds x.
+    // For dL/dalpha, with h = h_of(x) - centre_h: the sums of u h, ds h and ds x.
     float u_h[2] = {}, ds_h[2] = {}, ds_x[2] = {};
   };
 
@@ -69,7 +70,7 @@ class QueryBlock {
     return int64_t{head_} * p_.dense.tiles * kDenseTile * p_.head_dim;
   }
 
-  // u of an element that weigh_slopes left.
+  // u, from what weigh_slopes left in place of the score: x where kAlpha, else u.
   __device__ __forceinline__ float slope_of(float left) const {
     return kAlpha ? arithmetic_.slope(left) : left;
   }
@@ -79,7 +80,7 @@ class QueryBlock {
     return arithmetic_.beta * x * fmaf(-kLn2, log2_approx(fmaxf(x, 1e-30f)), 1.0f);
   }
 
-  // Scores become what slope_of takes.
+  // Turns scores into what slope_of takes, and computes slopes as weights.
   __device__ __forceinline__ void weigh_slopes(PairScores& scores, PairWeights& weights, int first_key) {
     if (first_key + kDenseTile > warp_end_) {
 #pragma unroll
@@ -88,7 +89,7 @@ class QueryBlock {
         if (key >= end_[j / 2 % 2]) scores[j] = -INFINITY;
       }
     }
-    float w[2] = {}, sum[2] = {};  // of this tile first, so that rounding errors stay small
+    float w[2] = {}, sum[2] = {};  // over this tile first, so that rounding errors stay small
 #pragma unroll
     for (int i = 0; i < kDenseTile / 4; ++i) {
       const int half = i % 2;
@@ -144,8 +145,8 @@ class QueryBlock {
     }
   }
 
-  // The mean g of the first keys, be they visible or not, lies among the others. Where all x are alike they
-  // are that of 1 / (number of keys).
+  // centre: the mean g of the first tile's keys, visible or not, which lies among the other g. centre_h: h of
+  // the x that all keys have where their p are alike, 1 / (number of keys).
   __device__ __forceinline__ void find_centres(const PairScores& g) {
     float sum[2] = {};
 #pragma unroll
