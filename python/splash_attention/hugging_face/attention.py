@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from splash_attention import checks
 from splash_attention.backends.torch import modified
-from splash_attention.backends.torch.functional import check_tensor
+from splash_attention.backends.torch.functional import check_tensors, to_one_width
 from splash_attention.functional import splash_attention
-from splash_attention.hugging_face.masks import is_positions, seen_keys
+from splash_attention.hugging_face.masks import is_positions, seen_keys, tables_of
 
 try:  # some models do not pass output_attentions on: transformers collects what they ask for here
     from transformers.utils.output_capturing import _active_collector as _collector
@@ -50,8 +49,7 @@ def attention_forward(
     What has no kernel yet (dropout in training, softcap, position_bias, sinks, masks that are neither causal nor padding) is computed
     from every score, and said once. Raises NotImplementedError for a mask of integers.
     """
-    for name, tensor in zip(checks.NAMES, (query, key, value)):
-        check_tensor(name, tensor, checks.NAMES[0])
+    check_tensors(query, key, value)
     checks.check_rank(query, key, value)
     if attention_mask is not None and not (
         is_positions(attention_mask) or attention_mask.dtype == torch.bool or attention_mask.is_floating_point()
@@ -96,12 +94,7 @@ def attention_forward(
         out, p = out if isinstance(out, tuple) else (out, None)
         support = (p > 0).sum(-1) if observed else None
     else:
-        tables: dict[str, Tensor] = packed
-        if attention_mask is not None:
-            tables = {
-                "q_positions": torch.arange(query.shape[2], device=query.device),
-                "k_positions": attention_mask[:, 0, 0, : key.shape[2]],
-            }
+        tables = packed if attention_mask is None else tables_of(attention_mask, query, key)
         done = attention_of_heads(query, key, value, **call, causal=causal, return_support=observed, **tables)
         out, support = done if observed else (done, None)
         p = None
@@ -125,11 +118,9 @@ def attention_of_heads(
     """
     query, scaling, k_keep = _of_heads(query, factor, scaling, k_keep)
     width, head_dim = value.shape[-1], query.shape[-1]
-    if width < head_dim:
-        value = F.pad(value, (0, head_dim - width))
-    elif width > head_dim:
+    if width > head_dim:
         scaling = checks.check_scale(scaling) or head_dim**-0.5
-        query, key = (F.pad(x, (0, width - head_dim)) for x in (query, key))
+    query, key, value = to_one_width(query, key, value)
     done = splash_attention(query, key, value, alpha=alpha, scale=scaling, k_keep=k_keep, return_aux=return_support, **call)
     out = done[0] if return_support else done
     out = out[..., :width] if width < head_dim else out

@@ -66,6 +66,11 @@ def is_positions(mask: Tensor) -> bool:
     return mask.dtype == torch.int32 and tuple(mask.shape[1:3]) == (1, 1)
 
 
+def tables_of(mask: Tensor, q: Tensor, k: Tensor) -> dict[str, Tensor]:
+    """The positions that splash_attention takes, of a mask in the kernels' form."""
+    return {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": mask[:, 0, 0, : k.shape[2]]}
+
+
 def seen_keys(mask: Tensor | None, causal: bool, q: Tensor, kv_len: int) -> Tensor:
     """bool, broadcasts to [batch, q_heads, q_len, kv_len]: the keys that each query sees. mask: of key_positions, or bool."""
     rows = torch.arange(q.shape[2], device=q.device)[:, None]

@@ -13,7 +13,8 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from splash_attention.hugging_face import attention_of_heads, key_positions
-from splash_attention.hugging_face.masks import is_positions
+from splash_attention.hugging_face.learning import query_heads
+from splash_attention.hugging_face.masks import is_positions, tables_of
 from splash_attention.language.dense_methods import dense_attention, softmax_attention
 from splash_attention.language.methods import Attention, Method
 
@@ -50,10 +51,6 @@ def attention_layers(model: Any) -> dict[int, torch.nn.Module]:
     if not found:
         raise ValueError(f"{type(model).__name__} has no attention layers of transformers' interface")
     return found
-
-
-def query_heads(module: torch.nn.Module) -> int:
-    return module.config.num_attention_heads
 
 
 def apply(model: Any, method: Method | None) -> None:
@@ -131,9 +128,7 @@ def _attend(
     if how.kind == "softmax" and factor == 1:
         return softmax_attention(q, k, v, scaling, mask), visible_keys(q, k, mask) if counted else None
     if how.kind == "entmax" and how.block is None:
-        call: dict[str, Any] = {"causal": mask is None}
-        if mask is not None:
-            call = {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": mask[:, 0, 0, : k.shape[2]]}
+        call: dict[str, Any] = {"causal": True} if mask is None else tables_of(mask, q, k)
         done = attention_of_heads(
             q, k, v, alpha=alpha, factor=factor, k_keep=how.k_keep, scaling=scaling, return_support=counted, **call
         )

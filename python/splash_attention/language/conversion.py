@@ -16,7 +16,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from splash_attention.files.whole_file import whole_file
-from splash_attention.language.attention import apply, attention_layers, query_heads
+from splash_attention.hugging_face.learning import query_heads
+from splash_attention.language.attention import apply, attention_layers
 from splash_attention.language.methods import Attention, Method
 from splash_attention.learned_heads import LearnedHeads
 from splash_attention.language.plan import ALPHA_HIGH, ALPHA_LOW, Plan
@@ -26,37 +27,30 @@ _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _SOFT = (1.25, 0.75)  # alpha and factor with which annealing begins
 
 
-class Heads(LearnedHeads):
-    """alpha and factor of a layer's query heads, [heads] each, float32: parameters, or what a schedule sets."""
+class ScheduledHeads(nn.Module):
+    """alpha and factor of a layer's query heads, [heads] each, float32, which training does not learn. They are saved under
+    LearnedHeads' names."""
 
-    def __init__(self, heads: int, plan: Plan, start: Attention | None = None) -> None:
-        alpha, factor = (
-            torch.as_tensor(getattr(start or plan, name), dtype=torch.float32).expand(heads).clone() for name in ("alpha", "factor")
-        )
-        if plan.schedule == "learned":
-            super().__init__(heads, alpha, factor, ALPHA_LOW, ALPHA_HIGH)
-            self.plan = plan
-            return
-        nn.Module.__init__(self)
-        self.plan = plan
-        self.register_buffer("place", alpha)
-        self.register_buffer("size", factor)
-        self.register_buffer("ends", torch.stack((alpha, factor)), persistent=False)
+    def __init__(self, heads: int, alpha: Any, factor: Any) -> None:
+        super().__init__()
+        ends = torch.stack([torch.as_tensor(values, dtype=torch.float32).expand(heads) for values in (alpha, factor)])
+        self.register_buffer("place", ends[0].clone())
+        self.register_buffer("size", ends[1].clone())
+        self.register_buffer("ends", ends, persistent=False)
 
     @property
     def alpha(self) -> Tensor:
-        return super().alpha if self.plan.schedule == "learned" else self.place
+        return self.place
 
     @property
     def factor(self) -> Tensor:
-        return super().factor if self.plan.schedule == "learned" else self.size
+        return self.size
 
-    def at(self, step: int) -> None:
-        """Sets annealed ones for a step, from 0."""
-        if self.plan.schedule == "annealed":
-            share = min(1.0, (step + 1) / max(1, self.plan.steps // 2))
-            for values, soft, end in zip((self.place, self.size), _SOFT, self.ends):
-                values.copy_(soft + share * (end - soft))
+    def anneal(self, step: int, steps: int) -> None:
+        """Sets them for a step, from 0, of `steps`."""
+        share = min(1.0, (step + 1) / max(1, steps // 2))
+        for values, soft, end in zip((self.place, self.size), _SOFT, self.ends):
+            values.copy_(soft + share * (end - soft))
 
 
 class LowRank(nn.Module):
@@ -142,9 +136,16 @@ def prepare(model: Any, plan: Plan, start: Method | None = None) -> Converted:
                 raise ValueError(f"layer {layer} has no linear {name}, which an adapter needs; rank=0 trains all weights instead")
             setattr(module, name, LowRank(base, plan.rank, generator))
         if plan.kind == "entmax":
-            module.splash_heads = Heads(query_heads(module), plan, start and start.of(layer)).to(model.device)
+            module.splash_heads = _heads_of(query_heads(module), plan, start and start.of(layer)).to(model.device)
     apply(model, Method(Attention(plan.kind, k_keep=plan.k_keep or None)))
     return Converted(model, plan)
+
+
+def _heads_of(heads: int, plan: Plan, start: Attention | None) -> nn.Module:
+    at = start or plan
+    if plan.schedule == "learned":
+        return LearnedHeads(heads, at.alpha, at.factor, ALPHA_LOW, ALPHA_HIGH)
+    return ScheduledHeads(heads, at.alpha, at.factor)
 
 
 def _check_start(start: Method, layers: dict[int, Any]) -> None:

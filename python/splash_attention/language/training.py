@@ -106,8 +106,9 @@ class _Run:
         share = min(1.0, (self.done + 1) / max(1, plan.steps // 10)) * max(0.05, 0.5 * (1 + math.cos(math.pi * self.done / plan.steps)))
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * share
-        for heads in self.converted.heads:
-            heads.at(self.done)
+        if plan.schedule == "annealed":
+            for heads in self.converted.heads:
+                heads.anneal(self.done, plan.steps)
         windows = self._windows()
         self._count(windows[:1])
         total = self._gradients(windows)

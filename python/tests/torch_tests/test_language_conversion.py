@@ -113,9 +113,9 @@ def test_a_conversion_begins_where_tuning_ended(tmp_path):
     learned = prepare(llama(), Plan(), tuned)  # what lies at alpha's ends begins inside, for there a logit barely moves it
     assert learned.of_heads("alpha").tolist() == [pytest.approx([1.2875, 1.5, 1.75, 1.9625]), pytest.approx([1.5] * 4)]
     annealed = prepare(llama(), Plan(schedule="annealed", steps=10), tuned).heads[0]
-    annealed.at(0)
+    annealed.anneal(0, 10)
     assert annealed.alpha.tolist() == pytest.approx([1.25, 1.3, 1.35, 1.4])
-    annealed.at(9)
+    annealed.anneal(9, 10)
     assert annealed.alpha.tolist() == pytest.approx([1.25, 1.5, 1.75, 2.0])
     for wrong, said in (
         (Method(), "layer 0 of the start is {'kind': 'softmax', 'factor': 1.0}; it must be entmax without k_keep"),

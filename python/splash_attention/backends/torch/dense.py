@@ -53,7 +53,7 @@ def _without_strays(tensor: Tensor) -> Tensor:
     return torch.where(tensor.isfinite(), tensor, 0)
 
 
-def _grouped(rows: Tensor, kv_heads: int) -> Tensor:
+def grouped(rows: Tensor, kv_heads: int) -> Tensor:
     """[batch, q_heads, n, m] as [batch, kv_heads, group * n, m]: the heads that share keys lie one under another."""
     batch, heads, n, m = rows.shape
     return rows.reshape(batch, kv_heads, heads // kv_heads * n, m)
@@ -79,13 +79,15 @@ def _hidden(problem: Problem, q: Tensor, kv_len: int, queries: slice) -> Tensor 
     return hidden
 
 
-def _drop_by_head(scores: Tensor, head_k_keep: Tensor) -> None:
-    """-inf for all but each head's largest scores."""
+def among_largest(scores: Tensor, keep: int | Tensor) -> Tensor:
+    """True for the `keep` largest scores of each row [batch, q_heads, queries, kv_len], of equal ones the earlier; keep: a number, or
+    one a head, below 1 all."""
     kv_len = scores.shape[-1]
-    kept = torch.where(head_k_keep < 1, kv_len, head_k_keep).view(1, -1, 1, 1)
-    dropped = (torch.arange(kv_len, device=scores.device) >= kept).expand_as(scores)
+    if isinstance(keep, Tensor):
+        keep = torch.where(keep < 1, kv_len, keep).view(1, -1, 1, 1)
     order = scores.sort(stable=True, dim=-1, descending=True)[1]
-    scores.masked_fill_(torch.zeros_like(dropped).scatter_(-1, order, dropped), -torch.inf)
+    kept = (torch.arange(kv_len, device=scores.device) < keep).expand_as(scores)
+    return torch.zeros_like(kept).scatter(-1, order, kept)
 
 
 def _less_one(rows: Tensor, alpha: Tensor | None, problem: Problem) -> Tensor:
@@ -123,15 +125,15 @@ def _parts(q: Tensor, k: Tensor, problem: Problem) -> Iterator[_Part]:
     for first in range(0, q_len, step):
         queries = slice(first, min(first + step, q_len))
         count = queries.stop - first
-        scores = torch.matmul(_grouped(_computed(q[:, :, queries]), kv_heads), keys).mul_(problem.scale)
+        scores = torch.matmul(grouped(_computed(q[:, :, queries]), kv_heads), keys).mul_(problem.scale)
         scores = scores.view(batch, heads, count, kv_len)
         hidden = _hidden(problem, q, kv_len, queries)
         if hidden is not None:
             scores.masked_fill_(hidden, -torch.inf)
         if 0 < problem.k_keep < kv_len:
-            scores.scatter_(-1, scores.sort(stable=True, dim=-1, descending=True)[1][..., problem.k_keep :], -torch.inf)
+            scores.masked_fill_(~among_largest(scores, problem.k_keep), -torch.inf)
         if problem.head_k_keep is not None:
-            _drop_by_head(scores, problem.head_k_keep)
+            scores.masked_fill_(~among_largest(scores, problem.head_k_keep), -torch.inf)
         alpha = problem.alpha
         if alpha is not None:
             alpha = alpha.detach().double().expand(heads)[None, :, None].expand(batch, heads, count).reshape(-1)
@@ -162,7 +164,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, 
     tau, peak = (q.new_empty(rows, dtype=dtype) for _ in range(2))
     support = q.new_empty(rows, dtype=torch.int32)
     for part in _parts(q, k, problem):
-        p, at = _grouped(part.p, kv_heads), (slice(None), slice(None), part.queries)
+        p, at = grouped(part.p, kv_heads), (slice(None), slice(None), part.queries)
         product = torch.matmul(p, values)
         product.masked_fill_(torch.matmul((p > 0).to(dtype), strays.to(dtype)) > 0, torch.nan)
         out[at] = product.view(*part.p.shape[:3], -1).to(out.dtype)
@@ -183,8 +185,8 @@ def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -
     d_k, d_v = torch.zeros_like(keys), torch.zeros_like(values)
     d_alpha = q.new_zeros(heads, dtype=torch.float64)
     for part in _parts(q, k, problem):
-        queries, d_rows = (_grouped(_computed(x[:, :, part.queries]), kv_heads) for x in (q, d_out))
-        p = _grouped(part.p, kv_heads)
+        queries, d_rows = (grouped(_computed(x[:, :, part.queries]), kv_heads) for x in (q, d_out))
+        p = grouped(part.p, kv_heads)
         d_v += torch.matmul(p.transpose(-1, -2), d_rows)
         d_p = torch.where(p > 0, torch.matmul(d_rows, values.transpose(-1, -2)), 0)
         if part.shift is None:

@@ -8,6 +8,7 @@ from typing import Any, Callable, Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -47,7 +48,24 @@ def _is_odd(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return not dense or q.is_neg() or k.is_neg() or v.is_neg() or forward_ad._current_level >= 0
 
 
-def _check_devices(name: str, first: Tensor, **tensors: Tensor) -> None:
+def check_tensors(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAMES) -> None:
+    """check_tensor of each, where it must look."""
+    if not (type(q) is type(k) is type(v) is Tensor) or torch.compiler.is_compiling() or _is_odd(q, k, v):
+        for name, tensor in zip(names, (q, k, v)):
+            check_tensor(name, tensor, names[0])
+
+
+def to_one_width(q: Tensor, k: Tensor, v: Tensor, multiple: int = 1) -> tuple[Tensor, ...]:
+    """With zeros behind what is narrower: the kernels take values as wide as keys, and zeros change neither scores nor the other
+    components of the output. multiple: of the common width."""
+    wide = (max(q.shape[-1], v.shape[-1]) + multiple - 1) // multiple * multiple
+    of_scores, of_values = wide - q.shape[-1], wide - v.shape[-1]  # k as q: if it is of another width, the checks are to find it
+    if of_scores:
+        q, k = F.pad(q, (0, of_scores)), F.pad(k, (0, of_scores))
+    return q, k, F.pad(v, (0, of_values)) if of_values else v
+
+
+def check_devices(name: str, first: Tensor, **tensors: Tensor) -> None:
     """name: of the first."""
     device = first.device
     if first.is_cuda:
@@ -69,7 +87,7 @@ def as_alpha(alpha: Any, first: str, tensor: Tensor, takes: Callable[[float], bo
         return None, alpha
     if isinstance(alpha, Tensor):
         check_tensor("alpha", alpha, first)
-        _check_devices(first, tensor, alpha=alpha)
+        check_devices(first, tensor, alpha=alpha)
         alpha = checks.as_alpha(alpha)
         return alpha if alpha.is_floating_point() else alpha.double(), 0.0
     if compiling:
@@ -91,7 +109,7 @@ def check_scores(name: str, x: Any) -> None:
     """A dense tensor of real numbers where there are kernels."""
     check_tensor(name, x, name)
     checks.check_float(name, x)
-    _check_devices(name, x)
+    check_devices(name, x)
 
 
 def _alpha_of_rows(alpha: Any, x: Tensor, dim: int) -> tuple[Tensor | None, float]:
@@ -149,7 +167,7 @@ def _as_table(name: str, table: Any, first: str, q: Tensor) -> Tensor:
         return torch.as_tensor(host_arrays.to_table(name, table), device=q.device)
     check_tensor(name, table, first)
     if name not in TABLES[2:] or table.is_meta:
-        _check_devices(first, q, **{name: table})
+        check_devices(first, q, **{name: table})
     if table.dtype == torch.uint64:  # what is beyond int64 must not become negative
         signed = table.view(torch.int64)
         return signed.masked_fill(signed < 0, 2**63 - 1)
@@ -167,7 +185,7 @@ def _as_k_keep(k_keep: Any, q_heads: int, first: str, q: Tensor) -> tuple[int, T
             checks.check_integers("k_keep", k_keep)
         return 0, torch.tensor(checks.k_keep_of_heads(k_keep, q_heads), dtype=torch.int32, device=q.device)
     check_tensor("k_keep", k_keep, first)
-    _check_devices(first, q, k_keep=k_keep)
+    check_devices(first, q, k_keep=k_keep)
     checks.check_integers("k_keep", k_keep)
     if k_keep.numel() not in (1, q_heads):
         raise ValueError(f"k_keep has {k_keep.numel()} entries; allowed: 1, or {q_heads} (one a query head)")
@@ -182,12 +200,10 @@ def problem_of(
     tables: dict[str, Tensor | None], names: Sequence[str] = checks.NAMES, table_names: dict[str, str] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The operators' arguments behind q, k and v, checked. names, table_names: of the caller's arguments."""
-    if not (type(q) is type(k) is type(v) is Tensor) or torch.compiler.is_compiling() or _is_odd(q, k, v):
-        for name, tensor in zip(names, (q, k, v)):
-            check_tensor(name, tensor, names[0])
+    check_tensors(q, k, v, names)
     batch, q_heads, _, q_len, kv_len, _ = checks.check_inputs(q, k, v, names)
     if not (q.is_cpu and k.is_cpu and v.is_cpu):
-        _check_devices(names[0], q, **{names[1]: k, names[2]: v})
+        check_devices(names[0], q, **{names[1]: k, names[2]: v})
     a, b, c, d = tables.values()
     if not (a is b is c is d is None):
         called = table_names or {}

@@ -143,8 +143,7 @@ def _rows(
         causal, scale, softcap, dropout, with_p = constants
         (batch, heads, q_len, _), (kv_heads, kv_len) = q.shape, k.shape[1:3]
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-        grouped = (batch, kv_heads, heads // kv_heads * (last - first), -1)
-        rows = (q[:, :, first:last].to(dtype) * scale).reshape(grouped)
+        rows = dense.grouped(q[:, :, first:last].to(dtype) * scale, kv_heads)
         scores = (rows @ k.to(dtype).transpose(-1, -2)).view(batch, heads, last - first, kv_len)
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
@@ -154,7 +153,7 @@ def _rows(
         if hidden is not None:
             scores = scores.masked_fill(hidden, -torch.inf)
         if keep is not None:
-            scores = scores.masked_fill(~_largest(scores.detach(), keep), -torch.inf)
+            scores = scores.masked_fill(~dense.among_largest(scores.detach(), keep), -torch.inf)
         if sinks is not None:
             scores = torch.cat([scores, sinks.to(dtype).view(1, -1, 1, 1).expand(batch, heads, last - first, 1)], -1)
         of_rows = None if not isinstance(alpha, Tensor) else alpha.view(1, -1, 1).expand(scores.shape[:3]).reshape(-1)
@@ -164,7 +163,7 @@ def _rows(
             p = p.masked_fill(hidden, 0)  # in a row of NaN, too
         if dropout > 0:
             p = F.dropout(p, dropout)
-        values, weights = v.to(dtype), p.reshape(*grouped[:3], kv_len)
+        values, weights = v.to(dtype), dense.grouped(p, kv_heads)
         strays = ~values.isfinite()  # where p is 0 they do not count
         out = weights @ values.masked_fill(strays, 0)
         out = out.masked_fill((weights > 0).to(dtype) @ strays.to(dtype) > 0, torch.nan)
@@ -186,13 +185,3 @@ def _hidden(
     for part in parts:
         hidden = part if hidden is None else hidden | part
     return hidden
-
-
-def _largest(scores: Tensor, keep: int | Tensor) -> Tensor:
-    """True for the `keep` largest scores of each row, of equal ones the earlier; keep: a number, or one a head, below 1 all."""
-    kv_len = scores.shape[-1]
-    if isinstance(keep, Tensor):
-        keep = torch.where(keep < 1, kv_len, keep).view(1, -1, 1, 1)
-    order = scores.sort(stable=True, dim=-1, descending=True)[1]
-    kept = (torch.arange(kv_len, device=scores.device) < keep).expand_as(scores)
-    return torch.zeros_like(kept).scatter(-1, order, kept)

@@ -6,12 +6,11 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from splash_attention import checks, folding
 from splash_attention.backends.torch import modified
-from splash_attention.backends.torch.functional import TABLES, as_autocast_has_it, attention, check_tensor
+from splash_attention.backends.torch.functional import TABLES, as_autocast_has_it, attention, check_tensor, check_tensors, to_one_width
 
 _NAMES = ("query", "key", "value")
 
@@ -48,8 +47,7 @@ def scaled_dot_product_attention(
     value, attn_mask and a tensor alpha. Raises TypeError, ValueError and NotImplementedError as splash_attention does.
     """
     query, key, value = as_autocast_has_it(query, key, value, _NAMES)
-    for name, tensor in zip(_NAMES, (query, key, value)):
-        check_tensor(name, tensor, "query")
+    check_tensors(query, key, value, _NAMES)
     is_causal, enable_gqa = checks.check_flag("is_causal", is_causal), checks.check_flag("enable_gqa", enable_gqa)
     leading = _check_shapes(query, key, value, enable_gqa)
     if is_causal and attn_mask is not None:
@@ -160,9 +158,6 @@ def _attend(
         hidden = mask[:, 0, 0] if mask.shape[1] == 1 else mask[:, :, 0]
         tables["q_positions"] = torch.zeros(q.shape[2], dtype=torch.int32, device=q.device)
         tables["k_positions"] = (~hidden).to(torch.int32).expand(shape)
-    # The kernels take values as wide as keys, a GPU's a multiple of 8: zeros change neither scores nor what else is in a row of values.
     width = v.shape[3]
-    dim = max(q.shape[3], width)
-    dim = (dim + 7) // 8 * 8 if q.is_cuda else dim
-    q, k, v = (tensor if tensor.shape[3] == dim else F.pad(tensor, (0, dim - tensor.shape[3])) for tensor in (q, k, v))
+    q, k, v = to_one_width(q, k, v, 8 if q.is_cuda else 1)  # a GPU's kernels take multiples of 8
     return attention(q, k, v, alpha, causal, scale, None, tables, False)[..., :width]
