@@ -9,6 +9,7 @@ from typing import Any
 from splash_attention.language.named_values import read_named_values
 
 ALPHA_LOW, ALPHA_HIGH = 1.25, 2.0
+BOUNDS = ("median_keys", "p95_keys", "most_keys")
 SCHEDULES = ("fixed", "annealed", "learned")
 
 
@@ -26,7 +27,8 @@ class Plan:
     factor: float = _told(0.5, "of the scale of every head: where it ends, or where learning begins")
     start: str = _told("", "a method's file, as `tune` writes it: alpha and factor of each head, in the place of these two")
     k_keep: int = _told(0, "entmax over the K largest scores of each row; 0: over all")
-    median_keys: float = _told(0.0, "penalise support until the median head uses at most so many keys a query; 0: no penalty")
+    median_keys: float = _told(0.0, "penalise support until half the heads use at most so many keys a query; 0: no penalty")
+    p95_keys: float = _told(0.0, "penalise support until 95 % of heads use at most so many keys a query; 0: no penalty")
     most_keys: float = _told(0.0, "penalise support until each head uses at most so many keys a query; 0: no penalty")
     price: float = _told(0.1, "of support: nats for a unit of log(keys) of a head that is e times above its bound")
     rank: int = _told(16, "of the adapter on the attention's projections; 0: all weights are trained")
@@ -50,20 +52,20 @@ class Plan:
         for name in ("factor", "price", "rate", "head_rate"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be finite and above 0")
-        for name in ("median_keys", "most_keys"):
+        for name in BOUNDS:
             value = getattr(self, name)
             if not (value == 0 or 1 <= value < math.inf):
                 raise ValueError(f"{name} is {value}; it must be 0 (no penalty), or at least 1")
             if value and self.schedule != "learned":
                 raise ValueError(f"{name} acts on alpha and factor; it needs the schedule learned")
         if self.kind == "softmax":
-            for name in ("start", "k_keep", "median_keys", "most_keys"):
+            for name in ("start", "k_keep", *BOUNDS):
                 if getattr(self, name):
                     raise ValueError(f"{name} is {getattr(self, name)!r}; softmax has none")
 
     @property
     def penalised(self) -> bool:
-        return bool(self.median_keys or self.most_keys)
+        return any(getattr(self, name) for name in BOUNDS)
 
     @classmethod
     def parse(cls, text: str) -> Plan:

@@ -47,17 +47,24 @@ class Keys:
 def penalty(keys: Keys, alpha: Tensor, factor: Tensor, plan: Plan) -> Tensor:
     """Whose gradient is each head's price times the gradient of its log(keys).
 
-    The price is plan.price times how far, in log(keys), the head is above most_keys, plus how far the median head is above
-    median_keys: that part is the same for all heads, as one price of a key is in tuning. It is zero where nothing is above a bound.
+    The price is plan.price times how far the head is above its bound, in log(keys): so the whole falls with the squared distance from
+    the set of models within the plan's bounds. It is zero for a head within its bound.
     """
     log_keys = keys.at(alpha, factor)
-    with torch.no_grad():
-        above = torch.zeros_like(log_keys)
-        if plan.most_keys:
-            above += (log_keys - math.log(plan.most_keys)).clamp(min=0)
-        if plan.median_keys:
-            above += (log_keys.quantile(0.5) - math.log(plan.median_keys)).clamp(min=0)
+    above = (log_keys - log_bounds(log_keys, plan)).clamp(min=0).detach()
     return plan.price * (above * log_keys).sum()
+
+
+def log_bounds(log_keys: Tensor, plan: Plan) -> Tensor:
+    """Of each head, infinite where it has none. Heads stand in the order of their keys, and the bound of a quantile holds for every head
+    up to it: the nearest model whose quantile is within its bound has just these heads lowered."""
+    count = log_keys.numel()
+    in_order = torch.full((count,), math.inf, device=log_keys.device)
+    for share, keys in ((1.0, plan.most_keys), (0.95, plan.p95_keys), (0.5, plan.median_keys)):
+        if keys:
+            in_order[: math.ceil(share * (count - 1)) + 1].clamp_(max=math.log(keys))
+    order = log_keys.detach().flatten().argsort()
+    return torch.empty_like(in_order).scatter_(0, order, in_order).view_as(log_keys)
 
 
 @torch.no_grad()

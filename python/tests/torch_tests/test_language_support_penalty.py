@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import math
 
+import numpy as np
 import pytest
 
 from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
@@ -12,7 +14,7 @@ pytest.importorskip("safetensors", reason="the package safetensors is not instal
 from splash_attention import entmax, splash_attention  # noqa: E402
 from splash_attention.language import Plan, convert, perplexity  # noqa: E402
 from splash_attention.language.conversion import prepare  # noqa: E402
-from splash_attention.language.support_penalty import Keys, count_keys, penalty  # noqa: E402
+from splash_attention.language.support_penalty import Keys, count_keys, log_bounds, penalty  # noqa: E402
 
 
 def random_keys():
@@ -55,16 +57,32 @@ def test_keys_near_where_they_were_counted():
         keys = count_keys(converted, ids, slopes=True)
 
 
-def test_the_price_is_of_what_lies_above_the_bounds():
-    log_keys = torch.tensor([[1.0, 3.0], [2.0, 5.0]])
+@pytest.mark.parametrize(
+    ("bounds", "above"),
+    [
+        ({"most_keys": 4.0}, [[0.0, 0.0], [0.0, 1.0]]),
+        ({"median_keys": 2.0}, [[0.0, 1.0], [0.0, 0.0]]),  # of 1, 2, 3, 5 the median lies between 2 and 3; the broadest head is free
+        ({"median_keys": 1.5, "most_keys": 4.5}, [[0.0, 1.5], [0.5, 0.5]]),
+        ({"median_keys": 6.0}, [[0.0, 0.0], [0.0, 0.0]]),
+    ],
+)
+def test_the_price_is_of_what_lies_above_the_bounds(bounds, above):
+    log_keys, above = torch.tensor([[1.0, 3.0], [2.0, 5.0]]), torch.tensor(above)
     alpha, factor = torch.full((2, 2), 1.5, requires_grad=True), torch.ones(2, 2, requires_grad=True)
     keys = Keys(log_keys, alpha.detach(), torch.zeros(2, 2), torch.full((2, 2), -4.0), torch.full((2, 2), -1.0))
-    penalty(keys, alpha, factor, Plan(most_keys=float(torch.tensor(4.0).exp()), price=0.1)).backward()
-    assert factor.grad.numpy() == pytest.approx(torch.tensor([[0.0, 0.0], [0.0, -0.1]]).numpy(), abs=1e-5)
-    assert alpha.grad.numpy() == pytest.approx(4 * factor.grad.numpy(), abs=1e-5)
-    factor.grad = None
-    penalty(keys, alpha, factor, Plan(median_keys=float(torch.tensor(2.0).exp()), price=0.1)).backward()  # its median is 2.5
-    assert factor.grad.numpy() == pytest.approx(torch.full((2, 2), -0.05).numpy(), abs=1e-5)
+    penalty(keys, alpha, factor, Plan(price=0.1, **{name: math.exp(bound) for name, bound in bounds.items()})).backward()
+    assert factor.grad.numpy() == pytest.approx((-0.1 * above).numpy(), abs=1e-5)
+    assert alpha.grad.numpy() == pytest.approx((-0.4 * above).numpy(), abs=1e-5)
+
+
+def test_bounds_of_quantiles_are_enough_and_no_more_than_needed():
+    log_keys = torch.randn(30, 9, generator=torch.Generator().manual_seed(4)) + 3
+    plan = Plan(median_keys=16.0, p95_keys=64.0)
+    lowered = log_keys.minimum(log_bounds(log_keys, plan))
+    median, p95 = np.quantile(lowered.exp().numpy(), [0.5, 0.95])
+    assert median == pytest.approx(16) and p95 == pytest.approx(64)
+    free = int(lowered.argmax())
+    assert lowered.flatten()[free] == log_keys.flatten()[free] > math.log(64)
 
 
 def test_training_comes_to_the_bounds(tmp_path):
