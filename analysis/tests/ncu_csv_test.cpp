@@ -176,7 +176,7 @@ TEST_CASE("a comma is what the whole table makes of it") {
   CHECK(first({{"Mbyte", "2,418"}, {"byte", "1,024"}}) == 2418e6);  // a count is whole
   CHECK(first({{"Mbyte", "2,418"}, {"byte", "1.024"}}) == doctest::Approx(2.418e6));
   CHECK(first({{"Mbyte", "985.184"}, {"byte", "2048"}}) ==
-        doctest::Approx(985.184e6));  // thousands stand bare
+        doctest::Approx(985.184e6));  // thousands are not separated
   CHECK(first({{"Mbyte", "985,184"}, {"byte", "2048"}}) == doctest::Approx(985.184e6));
   CHECK(first({{"byte", "1.5e+3"}}) == 1500);
 
