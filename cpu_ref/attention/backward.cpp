@@ -8,7 +8,7 @@
 
 namespace splash::cpu_ref {
 
-// One row's probabilities and their Jacobian, of a threshold solved for or given.
+// Recomputes one row's probabilities, and applies their Jacobian. The threshold is solved for or given.
 template <class T>
 class RowNormalizer {
  public:
