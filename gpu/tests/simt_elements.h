@@ -1,5 +1,5 @@
 #pragma once
-// Numbers as kernels that run on the CPU take them (simt/simt.h), and back.
+// Converts numbers to the types of kernels that run on the CPU (simt/simt.h), and back.
 
 #include <algorithm>
 #include <span>
