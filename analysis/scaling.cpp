@@ -34,7 +34,7 @@ double behind_launch(const KernelCase& kernel, const std::vector<report::Ceiling
   return std::max(kernel.seconds - launch_seconds(kernel, ceilings), 0.01 * kernel.seconds);
 }
 
-// A full or partly filled wave: seconds per product of one block, and the number of blocks on each
+// A full or partly filled wave: its seconds per FLOP of one block, and the number of blocks on each
 // multiprocessor that has any.
 struct Wave {
   double seconds = 0, blocks = 1;

@@ -27,7 +27,7 @@ namespace {
 
 using Work = void (*)(void*);
 
-std::atomic<int64_t> forks{0};  // of this process from its ancestors, since one of them used a team
+std::atomic<int64_t> forks{0};  // between the process that first used a team and this one
 
 // The team that the runtime keeps for this thread: its number of threads, and the number of forks when it
 // began.

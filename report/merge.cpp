@@ -183,7 +183,7 @@ void order_by_index(std::vector<Column>& columns) {
   std::iota(order.begin(), order.end(), size_t{0});
   const std::vector<double> keys = index->numbers;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return keys[a] < keys[b] || (!std::isnan(keys[a]) && std::isnan(keys[b]));  // without an index: last
+    return keys[a] < keys[b] || (!std::isnan(keys[a]) && std::isnan(keys[b]));  // no index: last
   });
   for (Column& column : columns) {
     Column ordered{.info = column.info, .width = column.width};

@@ -24,7 +24,7 @@ struct ColumnInfo {
   std::string dimension{};       // "": one value per case; else the second dimension: column(case, dimension)
 };
 
-constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();  // where a column has no number
+constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();  // a missing number
 
 // One column along the `case` dimension. A missing entry is kMissing or "".
 struct Column {
@@ -83,7 +83,7 @@ struct Report {
   std::string status = "complete";  // or partial (a shard, or only judged cases), interrupted
   Provenance provenance;
   std::vector<Ceiling> ceilings;
-  std::vector<Column> results;        // all of one length; includes text columns `experiment` and `case_id`
+  std::vector<Column> results;        // of one length; include the texts `experiment` and `case_id`
   std::vector<Dimension> dimensions;  // of `results`, if they are more than a count
   std::vector<Attachment> attachments;
   std::vector<ClaimResult> claims;

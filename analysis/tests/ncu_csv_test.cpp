@@ -104,7 +104,7 @@ TEST_CASE("a unit or a value that is none is refused, none at all is missing") {
       with("dram__bytes_read.sum", "1", "furlong").get("dram__bytes_read.sum", Quantity::bytes),
       "the metric dram__bytes_read.sum comes in the unit 'furlong', which is none of byte to Tbyte",
       InvalidArgument);
-  CHECK_THROWS_AS(with("m", "1", "").get("m", Quantity::bytes), InvalidArgument);  // bytes of which scale?
+  CHECK_THROWS_AS(with("m", "1", "").get("m", Quantity::bytes), InvalidArgument);  // bytes at which scale?
   CHECK_THROWS_AS(with("m", "1", "Mbyte/s").get("m", Quantity::bytes), InvalidArgument);
   CHECK_THROWS_AS(with("m", "1", "Kus").get("m", Quantity::count), InvalidArgument);
   CHECK_THROWS_WITH_AS(with("m", "PolicySpread", "").get("m", Quantity::count),

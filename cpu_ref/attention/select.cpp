@@ -91,7 +91,7 @@ bool keeps_everything(const AttentionSpec& spec) {
 template <class T>
 void select_keys(const AttentionSpec& spec, const RowAddress& at, Solver solver, Row<T>& row) {
   const bool by_index =
-      spec.selection.kind == SelectionKind::shared_keys;  // no score decides: NaN elsewhere is harmless
+      spec.selection.kind == SelectionKind::shared_keys;  // no score decides, so NaN elsewhere is harmless
   if ((row.poisoned && !by_index) || keeps_everything(spec)) return;
   const std::vector<int64_t> kept = selected_places(spec, at, solver, row);
   for (size_t i = 0; i < kept.size(); ++i) {

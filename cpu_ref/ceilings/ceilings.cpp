@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 // Samples are short, so that in some of them all threads run undisturbed although other programs run too.
 constexpr int kSamples = 201, kLeastSamples = 7;
-constexpr double kWarmSeconds = 0.05, kMostSeconds = 0.35;  // of one ceiling: the clock settles, then samples
+constexpr double kWarmSeconds = 0.05, kMostSeconds = 0.35;  // per ceiling: to settle the clock; to sample
 constexpr int64_t kMostBytes = int64_t{1} << 30;
 constexpr int64_t kVectorBytes = screening::kLanes * static_cast<int64_t>(sizeof(float));
 

@@ -60,7 +60,7 @@ RowSums evaluate_integer(const T* z, int64_t n, C max, C offset) {
   int64_t support = 0;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = std::min(n, begin + kBlock);
-    C block_squares = 0, block_sum = 0, block_support = 0;  // a count in C stays in the same vector lanes
+    C block_squares = 0, block_sum = 0, block_support = 0;  // counts in C share the vector lanes
 #pragma omp simd reduction(+ : block_squares, block_sum, block_support)
     for (int64_t j = begin; j < end; ++j) {
       const C distance = z[j] - max - offset;

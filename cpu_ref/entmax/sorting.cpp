@@ -28,7 +28,7 @@ double sparsemax_offset(const std::vector<T>& x) {
 
 template <class T>
 double entmax15_offset(const std::vector<T>& x) {
-  double tau = -1, mean = 0, squares = 0, k = 0;  // squares: of the deviations from the mean (Welford 1962)
+  double tau = -1, mean = 0, squares = 0, k = 0;  // squares: of deviations from the mean (Welford 1962)
   for (const double value : x) {
     k += 1;
     const double deviation = value - mean;

@@ -117,7 +117,7 @@ class SteepRow {
   SteepRow(std::span<const T> falling, const SteepPower& power) : falling_(falling), power_(power) {}
 
   Threshold solve() const {
-    int64_t low = 0, high = static_cast<int64_t>(falling_.size());  // tau is under the score at low, not high
+    int64_t low = 0, high = static_cast<int64_t>(falling_.size());  // score at high <= tau < score at low
     for (int64_t step = 1; low + step < high; step *= 2) (mass_at(low + step) < 1 ? low : high) = low + step;
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;

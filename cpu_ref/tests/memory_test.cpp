@@ -111,7 +111,7 @@ TEST_CASE("attention that runs out of memory says so, for every normalizer and s
   const auto& f = p.floats;
   const auto& d = p.doubles;
   for (const Normalizer& normalizer : test::all_normalizers()) {
-    if (normalizer.kind == NormalizerKind::entmax && normalizer.alpha.front() == 2.0) continue;  // as at 1.5
+    if (normalizer.kind == NormalizerKind::entmax && normalizer.alpha.front() == 2.0) continue;  // like 1.5
     for (const Selection& selection : test::all_selections(p.shape)) {
       AttentionSpec spec = p.spec;
       spec.normalizer = normalizer;

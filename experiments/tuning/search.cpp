@@ -120,7 +120,7 @@ class Search {
   const std::vector<Candidate>& candidates_;
   SearchLimits limits_;
   double begin_;
-  std::vector<std::vector<double>> seconds_;  // of a candidate, those of the first sweeps
+  std::vector<std::vector<double>> seconds_;  // [candidate][sweep], until it is dropped
   bool ran_out_ = false;
 };
 

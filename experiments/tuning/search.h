@@ -22,7 +22,7 @@ struct SearchLimits {
   std::function<double()> now;  // seconds of a monotonic clock
   int first_samples = 4;        // per candidate in the first round; each later round doubles it
   int last_samples = 30;        // per candidate, of the two that are left
-  double least_gain = 0.01;     // that counts: the whole interval of the ratio lies further from 1
+  double least_gain = 0.01;     // that counts: the ratio's whole interval is farther from 1
 };
 
 enum class BesideDefault {

@@ -192,7 +192,7 @@ TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
   c.spec.shape = {1, 1, 1, 70, 1500, 64};
   c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
   c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 6}, c.spec.shape);
-  constexpr double kBroad = 0.11;  // times a query: its support outgrows its list, but not the long one
+  constexpr double kBroad = 0.11;  // times a query: its support overflows its list, but not the long one
   for (int64_t i = 3; i < c.spec.shape.q_len; i += 16) {
     for (int64_t d = 0; d < c.spec.shape.head_dim; ++d) c.inputs.q.row(0, 0, i)[d] *= kBroad;
   }

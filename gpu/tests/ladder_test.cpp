@@ -41,7 +41,7 @@ Inputs rounded_to_tf32(Inputs inputs) {
       double& x = tensor->data()[i];
       if (!std::isfinite(x)) continue;
       int exponent = 0;
-      const double significand = std::frexp(x, &exponent);  // apart: arguments have no order
+      const double significand = std::frexp(x, &exponent);  // argument order is unspecified
       x = std::ldexp(std::nearbyint(std::ldexp(significand, 11)), exponent - 11);
     }
   }

@@ -21,7 +21,7 @@ std::vector<T> elements_of(const Tensor<double>& tensor) {
 
 template <class T>
 std::vector<double> values_of(const std::vector<T>& elements) {
-  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;  // 16 bits become float first
+  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;  // 16-bit types via float
   std::vector<double> values(elements.size());
   std::ranges::transform(elements, values.begin(), [](T element) { return static_cast<Wide>(element); });
   return values;

@@ -19,7 +19,8 @@ int class_of(const Handle& dataset) {
   return H5Tget_class(type.id());
 }
 
-// Allocates `width` bytes of T per element. contained.h has checked the extents against the file's size.
+// Allocates `width` values of T per element (the bytes of a text). contained.h has checked the extents
+// against the file's size.
 template <class T>
 std::vector<T> allocate(const std::string& file, const std::string& path, const Extents& extents,
                         int64_t width = 1) {

@@ -75,9 +75,9 @@ class Dataset : public Object {
 class Group : public Object {
  public:
   bool has(const std::string& name) const;
-  bool is_group(const std::string& name) const;  // false if there is nothing of that name
-  std::vector<std::string> names() const;        // in order of creation where the file keeps it, else by name
-  Group group(const std::string& name) const;    // `name` may be a path, "gpl-3/q"
+  bool is_group(const std::string& name) const;    // false if there is nothing of that name
+  std::vector<std::string> names() const;          // in order of creation if the file keeps it, else by name
+  Group group(const std::string& name) const;      // `name` may be a path, "gpl-3/q"
   Dataset dataset(const std::string& name) const;  // likewise
 
   // Created objects have no time stamps and remember their order. Datasets above a few kilobytes are chunked,

@@ -136,7 +136,7 @@ void add_simulated(const std::optional<SimulatedCase>& simulated, std::map<std::
 
 gpu::DeviceInfo device_of(const Machine& machine) {
   gpu::DeviceInfo device;
-  device.name = machine.devices.empty() ? machine.name : machine.devices.front();  // as a GPU says it itself
+  device.name = machine.devices.empty() ? machine.name : machine.devices.front();  // as the GPU reports it
   device.compute_major = machine.compute_capability / 10;
   device.compute_minor = machine.compute_capability % 10;
   device.multiprocessors = machine.multiprocessors.count;

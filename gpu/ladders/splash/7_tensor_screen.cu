@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(32 * kScreenWarps, kPanels == 1 ? 2 : 1)
         if (!tile.in_full) hide_unseen(p, h, query, first_key, acc);
         use(acc, first_key);
       }
-      arch::mbarrier_arrive(&shared.empty[stage]);  // each lane: racecheck sees no order through another's
+      arch::mbarrier_arrive(&shared.empty[stage]);  // every lane, for racecheck's sake
       stage = stage + 1 < kScreenStages ? stage + 1 : 0;
       parity ^= stage == 0 ? 1 : 0;
       if (tile.first_key < 0) return tile.norms;

@@ -24,7 +24,7 @@ struct FusedTile {
 
 enum class Keep {
   top_k,        // k_keep of each block, then entmax over the lists
-  above_bound,  // the same among the scores above the row's certified bound on tau: the others have p = 0
+  above_bound,  // the same, but only above the row's certified bound on tau: other scores have p = 0
   power,        // k_keep of each block, weighed at once because p needs no threshold
 };
 

@@ -107,8 +107,8 @@ __device__ __forceinline__ void hide_unseen(const Problem& p, const Head& h, int
   }
 }
 
-// The four largest products that a lane took in. A lane takes at most one product of each 64 keys, so the
-// products of a row's four lanes belong to different keys.
+// The four largest products that a lane took in, at most one of each 64 keys. The lanes of a row
+// that count hold products of different keys.
 struct TopScores {
   float largest[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
 

@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(32 * kRowWarps)
   const auto product = [&](int key, float start) {
     return dot(q, h.k + static_cast<int64_t>(key) * p.head_dim, p.head_dim, start);
   };
-  const float reference = count > 0 ? product(keys[0], 0) : 0;  // large scores keep their differences
+  const float reference = count > 0 ? product(keys[0], 0) : 0;  // so large scores keep their differences
   bool poisoned = false;
   for (int i = lane; i < count; i += 32) {
     scores[i] = p.scale * product(keys[i], -reference);

@@ -16,7 +16,7 @@ constexpr int kTileM = 32, kWarps = 4, kThreads = kWarps * kWarp;
 
 template <class T, int kDim>
 struct Shared {
-  static constexpr int kStride = kDim + 8;  // the lanes of a warp read 32 rows: not all in one bank
+  static constexpr int kStride = kDim + 8;  // a warp reads 32 rows: not all in one bank
   T q[kTileM * kStride], k[kTileN * kStride], v[kTileN * kStride];
   float probabilities[kTileM * kTileN];
 };
