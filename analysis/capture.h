@@ -1,6 +1,6 @@
 #pragma once
-// Captured tensors: q, k and v of a model's attention in an HDF5 file of the schema "splash capture 1", which
-// splash_attention.capture writes and `python -m splash_attention.captures` makes of other files.
+// Captured tensors: q, k and v of a model's attention, in an HDF5 file of the schema "splash capture 1".
+// splash_attention.capture writes such files; `python -m splash_attention.captures` converts others.
 //
 //   /                 attribute schema
 //   /layer            integers [layer]: the layers that are held, by the model's own numbers
@@ -29,17 +29,18 @@ struct CapturedCall {
 };
 
 struct Capture {
-  std::vector<int64_t> layers;  // each once, in the order of the tensors
+  std::vector<int64_t> layers;  // each layer once, in the order of the tensors
   std::vector<CapturedCall> calls;
 };
 
-// What the file says of itself, checked; tensors are not read. Both read in a process of their own first
-// (hdf5/apart.h) and throw ReportError: no such file, damaged, no capture, extents that do not fit together.
+// Reads and checks what the file says of itself, but no tensors. This function and the next one first read
+// the file in a process of its own (hdf5/apart.h). They throw ReportError if the file is missing, damaged or
+// no capture, or if its extents do not fit together.
 Capture read_capture(const std::string& path);
 
-// q, k or v of a call. `leading`: indices of layer, batch entry and head, any number of them: {2, 0} are the
-// heads of layer 2's first batch entry. [layers * batch, heads, length, head_dim], with extents of 1 where an
-// index is given. Throws ReportError also where a value is not finite in float32.
+// Reads q, k or v of a call. `leading` holds indices of layer, batch entry and head, as many as wanted: {2,
+// 0} are the heads of layer 2's first batch entry. Returns [layers * batch, heads, length, head_dim], with
+// extent 1 for each index given. Also throws ReportError if a value is not finite in float32.
 Tensor<float> read_captured_tensor(const std::string& path, int64_t call, const std::string& name,
                                    const report::hdf5::Extents& leading);
 

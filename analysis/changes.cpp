@@ -11,7 +11,7 @@
 namespace splash::analysis {
 namespace {
 
-constexpr double kExact = 0.02;  // relative, of what is counted
+constexpr double kExact = 0.02;  // relative tolerance of counts
 constexpr int kMostThreads = 1024;
 
 struct Cut {
@@ -19,7 +19,8 @@ struct Cut {
   int stages;
 };
 
-// Pairs of tiles with a visible pair, of one head. An experiment's positions hide what a causal mask hides.
+// Number of (query tile, key tile) pairs of one head that hold a visible pair. In experiments, masks by
+// positions hide what a causal mask hides.
 double visible_tiles(const KernelCase& kernel, const Cut& cut) {
   const AttentionShape& shape = kernel.shape;
   const bool causal = kernel.causal || kernel.setting.find("positions") != std::string::npos;
@@ -33,12 +34,12 @@ double visible_tiles(const KernelCase& kernel, const Cut& cut) {
   return static_cast<double>(tiles);
 }
 
-// Of a block: a tile of queries, and the tiles of keys and values in flight.
+// Rows that a block holds: one tile of queries, plus the tiles of keys and values in flight.
 double tile_elements(const Cut& cut) {
   return static_cast<double>(cut.q) + 2.0 * cut.stages * static_cast<double>(cut.k);
 }
 
-double row_bytes(const KernelCase& kernel) {  // of queries and results
+double row_bytes(const KernelCase& kernel) {  // bytes of all queries and results
   return 2.0 * static_cast<double>(kernel.shape.rows() * kernel.shape.head_dim * bytes_of(kernel.dtype));
 }
 
@@ -95,7 +96,7 @@ std::string why_not_cut(const KernelCase& kernel) {
   const double tiles = visible_tiles(kernel, cut) * static_cast<double>(cut.k) *
                        static_cast<double>(kernel.shape.batch * kernel.shape.q_heads);
   const double all = 2.0 * tiles * static_cast<double>(kernel.shape.head_dim * bytes_of(kernel.dtype));
-  // A selection reads fewer keys, or the values of fewer.
+  // A selection reads fewer keys, or only the values of fewer keys.
   const bool selects = kernel.setting.find("top_k") != std::string::npos ||
                        kernel.setting.find("shared_keys") != std::string::npos;
   if (of_keys <= 0 || of_keys > (1 + kExact) * all || (!selects && of_keys < (1 - kExact) * all))
@@ -131,7 +132,7 @@ KernelCase changed(const KernelCase& kernel, const Change& change) {
   }
   if (change.cuts()) cut_again(result, change);
   result.launches = change.launches.value_or(result.launches);
-  if (result.launches != kernel.launches) {  // they are others
+  if (result.launches != kernel.launches) {  // the recorded launches no longer apply
     result.all.clear();
     result.longest = -1;
   }

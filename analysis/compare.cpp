@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Columns that say which case it is, not what came out.
+// Whether the column says which case it is, and not what came out.
 bool names_case(const report::ColumnInfo& info) {
   return info.is_parameter || info.name == "experiment" || info.name == "case_id" ||
          info.name == "case_index";
@@ -52,7 +52,7 @@ struct MatchedCase {
   int64_t before = 0, after = 0;
 };
 
-// Cases whose parameters occur once in each report. Others have no partner that could be told.
+// Matches the cases whose parameters occur once in each report. Other cases have no unambiguous partner.
 std::vector<MatchedCase> match(const report::Report& before, const report::Report& after,
                                Comparison& comparison) {
   const std::vector<std::string> keys = key_columns(before, after);

@@ -1,9 +1,9 @@
 #pragma once
 // Two reports of the same experiment, side by side: what changed, and is it worse?
 //
-// Cases are matched by their parameters (a case_id also covers the binary and the inputs, which are what
-// changed). Reproducible results must agree; raw times are judged by distribution-free intervals of their
-// medians.
+// Cases are matched by their parameters, not by case_id, which also covers the binary and the inputs, the
+// things that changed. Reproducible results must agree. Raw times are judged by distribution-free confidence
+// intervals of their medians.
 
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@ const char* to_string(Difference found);  // "SAME", "DIFFERENT", "FASTER", "SLO
 
 struct CompareOptions {
   double relative_tolerance = 1e-9;  // of reproducible numbers: |a - b| / max(|a|, |b|)
-  double time_threshold = 0.02;      // medians less than this share apart are the same time
+  double time_threshold = 0.02;      // medians that differ by less than this share count as equal
   double confidence = 0.95;          // of the median intervals
 };
 
@@ -28,8 +28,8 @@ struct ColumnChange {
   Difference difference = Difference::same;  // same or different
   int64_t cases = 0, differing = 0;
   double max_difference = 0;     // relative; infinite where one side is NaN, infinite or another text
-  double before = 0, after = 0;  // where it is largest; NaN for a text column
-  std::string worst_case;        // parameters of that case, "" where all are the same
+  double before = 0, after = 0;  // in the case of the largest difference; NaN for a text column
+  std::string worst_case;        // parameters of that case; "" if all cases agree
 };
 
 // One column of raw times (units s, along `sample`, not reproducible) of one matched case.
@@ -40,12 +40,12 @@ struct TimeChange {
   double before = 0, after = 0;                // medians in seconds
   Interval before_interval, after_interval;
   double ratio = 0;  // after / before
-  std::string note;  // why it is unsure, and what spoilt the samples of a side
+  std::string note;  // why it is unsure, and what spoilt a side's samples
 };
 
 struct ClaimChange {
   std::string id, before, after;  // verdicts; "absent" where a report does not judge the claim
-  bool regressed = false;         // it was reproduced and no longer is
+  bool regressed = false;         // it was reproduced before and is not now
 };
 
 struct Comparison {
@@ -54,7 +54,7 @@ struct Comparison {
   std::vector<TimeChange> times;
   std::vector<ClaimChange> claims;                   // only those whose verdict changed
   std::vector<std::string> only_before, only_after;  // parameters of the cases without a partner
-  bool regressed = false;  // something is DIFFERENT or SLOWER, or a reproduced claim no longer is
+  bool regressed = false;  // something is DIFFERENT or SLOWER, or a claim has regressed
 };
 
 Comparison compare_reports(const report::Report& before, const report::Report& after,

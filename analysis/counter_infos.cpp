@@ -1,4 +1,4 @@
-// Which metrics of Nsight Compute each counter is made of.
+// The Nsight Compute metrics that make up each counter.
 
 #include "analysis/counters.h"
 
@@ -19,7 +19,7 @@ const std::vector<CounterInfo>& counter_infos() {
        "bytes written to DRAM",
        true,
        {{{"dram__bytes_write.sum", Q::bytes}}, {{"dram__sectors_write.sum", Q::sectors}}}},
-      // Traffic between the two halves of L2 is no request of a multiprocessor's.
+      // Excludes traffic between the two halves of L2, which no multiprocessor asked for.
       {&Counters::l2_bytes,
        "l2_bytes_counter",
        "bytes",

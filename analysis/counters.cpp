@@ -37,26 +37,26 @@ Counters counters_of(const NcuKernel& kernel) {
   return counters;
 }
 
-// Whether a kernel that the profiler saw is the largest of a case.
+// Whether a profiled kernel is the largest kernel of a case.
 bool is_of(const NcuKernel& seen, const KernelCase& kernel) {
   if (seen.blocks != kernel.use.blocks || seen.threads != kernel.use.threads) return false;
   const auto registers = seen.get(kRegisters, Quantity::count);
   if (registers && std::abs(*registers - kernel.use.registers) > 0.5) return false;
   const auto dynamic = seen.get(kDynamicShared, Quantity::bytes),
              fixed = seen.get(kStaticShared, Quantity::bytes);
-  // As printed: six digits behind the point of the scaled unit, or two on the details page.
+  // The tolerance covers printed precision: six decimals of the scaled unit, or two on the details page.
   if (dynamic && fixed &&
       std::abs(*dynamic + *fixed - static_cast<double>(kernel.use.shared_bytes)) >
           std::max(1.0, 0.001 * static_cast<double>(kernel.use.shared_bytes))) {
     return false;
   }
-  // "forward_kernel, long lists" is declared of the function forward_kernel.
+  // A declared name may add words to the function's: "forward_kernel, long lists".
   const bool same_name = kernel.kernel.substr(0, kernel.kernel.find(',')) == seen.function();
   return same_name || (registers && dynamic && fixed);
 }
 
-// Of each kernel of a call, over whole calls one after the other; empty where there is one, or a time is
-// missing.
+// Seconds of each kernel of a call, averaged over the whole calls in the table. Empty if a call has one
+// kernel or a time is missing.
 std::vector<double> launch_seconds_of(const std::vector<NcuKernel>& kernels, const KernelCase& kernel) {
   const auto launches = static_cast<std::size_t>(kernel.launches);
   if (launches == 1 || kernels.size() % launches != 0) return {};
@@ -72,7 +72,8 @@ std::string geometry(int64_t blocks, int threads) {
   return fmt::format("{} blocks x {} threads", blocks, threads);
 }
 
-// Where the report tells of each launch, a profiler must have seen these, in this order.
+// If the report lists the launches of a call, the profiler must have seen them in this order; otherwise
+// throws InvalidArgument.
 void require_order(const std::vector<NcuKernel>& kernels, const KernelCase& kernel) {
   for (std::size_t i = 0; !kernel.all.empty() && i < kernels.size(); ++i) {
     const std::size_t at = i % kernel.all.size();
@@ -88,7 +89,8 @@ void require_order(const std::vector<NcuKernel>& kernels, const KernelCase& kern
   }
 }
 
-// Calls of several kernels: the sums over each call. One call, or whole calls one after the other.
+// One entry per profiled call. The entry of a call of several kernels is their sum; the table must then hold
+// one call, or whole calls one after the other.
 std::vector<Counters> calls_of(const std::vector<NcuKernel>& kernels, const KernelCase& kernel) {
   std::vector<Counters> calls;
   const auto launches = static_cast<std::size_t>(kernel.launches);
@@ -152,7 +154,7 @@ std::string formula_of(const CounterInfo& info) {
                                : " (Nsight Compute, of the largest kernel)");
 }
 
-// What remains of `extra` once the part of it that is not known to be something else is set aside.
+// What remains of a positive difference after subtracting `unknown`, the bytes that may explain it.
 double beyond(double difference, double unknown) {
   return difference > unknown ? difference - unknown : std::min(difference, 0.0);
 }
@@ -177,7 +179,7 @@ void explain_dram(const KernelCase& kernel, const Counters& c, LevelCounts& leve
 
 void explain_l2(const KernelCase& kernel, const Counters& c, LevelCounts& level) {
   add_part(level, "local memory", c.local_read_bytes);
-  // A model rounds; 1 % is not a workspace.
+  // Models round: an excess of 1 % is no workspace.
   const bool no_workspace = kernel.dram_bytes <= 1.01 * (kernel.input_bytes + kernel.output_bytes);
   if (no_workspace)
     add_part(level, "written beyond the result", std::max(0.0, c.l2_write_bytes - kernel.output_bytes));

@@ -59,55 +59,55 @@ struct CountedCase {
       launch_seconds{};  // of each kernel of a call of several, in order of launch; else empty
 };
 
-// Finds the profiled calls of each case. A profiled kernel belongs to a case if grid, block, name and, where
+// Finds the profiled calls of each case. A profiled kernel belongs to a case if grid, block, name and, if
 // both sides know them, registers and shared memory are equal. The name may differ if registers and shared
-// memory are known and equal, for some variants declare another name than the function's. Several calls of
-// one case are averaged. A case of several launches needs a table of whole calls and nothing else; if the
+// memory are known and equal, because some variants declare another name than their function's. Several calls
+// of one case are averaged. A case of several launches needs a table of whole calls and nothing else. If the
 // report lists the launches, the table must have their order, and each launch gets its own time. Cases
-// without a profiled kernel are left out. Throws InvalidArgument where no kernel belongs to any case, where
-// one belongs to several, and where a case has no counter of bytes or FLOPs.
+// without a profiled kernel are left out. Throws InvalidArgument if no kernel belongs to any case, if a
+// kernel belongs to several, or if a case has no counter of bytes or FLOPs.
 std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,
                                         const std::vector<KernelCase>& cases);
 
-// Reads the simulated columns into the cases, where the report has them.
+// Reads the simulated columns, if the report has them, into the cases.
 void add_simulated(const report::Report& report, std::vector<CountedCase>& cases);
 
-// Write the counters into columns labelled counter, and read them back. A case without counters has an empty
-// function.
+// write_counters puts the counters into columns labelled counter; read_counters reads them back. A case
+// without counters has an empty function.
 void write_counters(report::Report& report, const std::vector<CountedCase>& cases);
 std::vector<CountedCase> read_counters(const report::Report& report, const std::vector<KernelCase>& cases);
 
 // One cause of the difference counter - counted.
 struct Part {
   const char* cause;
-  double amount;  // bytes or FLOPs, negative for what was spared
+  double amount;  // bytes or FLOPs; negative if they were saved
 };
 
-// One level: what the declaration counts beside what the hardware saw.
+// One level: what the declaration counts and what the hardware counted.
 struct LevelCounts {
   Level level = Level::products;
   double counted = 0, counter = report::kMissing;
   double simulated = report::kMissing;  // bytes, of a first call
-  double padding = 0;            // of `counted`, executed beyond the useful work; known of products alone
-  std::vector<Part> parts{};     // their sum is counter - counted; the last is "unexplained"
-  bool close() const;            // counter within kClose of counted
-  bool simulated_close() const;  // counter within kClose of simulated
+  double padding = 0;                   // part of `counted` beyond the useful work; known for products alone
+  std::vector<Part> parts{};            // their sum is counter - counted; the last is "unexplained"
+  bool close() const;                   // counter within kClose of counted
+  bool simulated_close() const;         // counter within kClose of simulated
 };
 constexpr double kClose = 0.15;
 
-// Products, L2, DRAM. Only what is known is attributed, the rest is "unexplained".
+// Compares products, L2 and DRAM. Only known causes are attributed; the rest is "unexplained".
 //
-// Products are the tensor cores' FLOPs; float32 units are not compared, for other work runs on them too.
+// Products are the tensor cores' FLOPs. The float32 units are not compared, because they do other work too.
 //
 // L2. "local memory": loads of spilled registers that missed L1, which no declaration counts. "written beyond
-// the result": writes - result, where the declaration counts no DRAM bytes but inputs and result.
+// the result": writes - result, if the declaration counts no DRAM bytes but inputs and result.
 //
-// DRAM. A declaration counts one sum of bytes. The result in it is written once and the inputs are read:
-// inputs = min(q + k + v, sum - result). The rest (a workspace, repeated reads) may be reads or writes.
-//   "refetched tiles"   read - inputs - rest, where positive, and no more than loads missed in L2
-//   "inputs not read"   read - inputs, where negative: L2 held them, or no block needed them
-//   "write-backs"       written - result - rest, where positive
-//   "left in L2"        written - result, where negative
+// DRAM. A declaration counts one sum of bytes. It includes the result, written once, and the inputs, read
+// once: inputs = min(q + k + v, sum - result). The rest (a workspace, repeated reads) may be reads or writes.
+//   "refetched tiles"   read - inputs - rest, if positive, but at most what loads missed in L2
+//   "inputs not read"   read - inputs, if negative: L2 held them, or no block needed them
+//   "write-backs"       written - result - rest, if positive
+//   "left in L2"        written - result, if negative
 std::vector<LevelCounts> compare_levels(const CountedCase& counted);
 
 }  // namespace splash::analysis

@@ -1,11 +1,12 @@
 #pragma once
-// Operation and byte counts of attention (MATH: Counting). Formulas stand beside the numbers they give.
+// Operation and byte counts of attention (MATH: Counting). Each formula stands beside the numbers it gives.
 
 #include <cstdint>
 
 namespace splash::analysis {
 
-// Dense useful FLOPs of `pairs` visible (query, key) pairs: 2 d for the score, 2 d for the value.
+// Useful FLOPs of dense attention on `pairs` visible (query, key) pairs: 2 d for the score, 2 d for the
+// value.
 constexpr double forward_flops(double pairs, double head_dim) {
   return 4.0 * pairs * head_dim;
 }
@@ -14,12 +15,12 @@ constexpr double backward_flops(double pairs, double head_dim) {
   return 10.0 * pairs * head_dim;
 }
 
-// FLOP a byte.
+// FLOP per byte.
 constexpr double arithmetic_intensity(double flops, double bytes) {
   return flops / bytes;
 }
 
-// 1 - nnz / visible, and the same for blocks.
+// 1 - nonzero / visible; takes elements or blocks.
 constexpr double sparsity(double nonzero, double visible) {
   return visible > 0 ? 1.0 - nonzero / visible : 0.0;
 }

@@ -29,7 +29,7 @@ double needed(const report::Report& report, const char* name, std::size_t row) {
   throw ReportError(fmt::format("a case on the CPU has no column '{}' with a number, 0 or more", name));
 }
 
-// Of the ceilings with these names the highest.
+// The highest of the ceilings that have one of these names.
 double measured(const std::vector<report::Ceiling>& ceilings, std::initializer_list<const char*> names,
                 const std::string& dtype = "") {
   double highest = 0;

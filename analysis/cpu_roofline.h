@@ -19,19 +19,19 @@ struct CpuCase {
   int64_t threads = 1;
   double seconds = 0;         // median of a call
   double flops = 0;           // of the products as they run, padding included
-  double useful_flops = 0;    // on visible pairs; of backward on the support
-  double l2_bytes = 0;        // asked of the cores' L2 and what lies behind
-  double dram_bytes = 0;      // that DRAM must deliver: each byte that is touched, once
-  double l2_hit_bytes = 0;    // simulated; NaN where nothing was
-  double dram_simulated = 0;  // read and written, simulated; NaN where nothing was
+  double useful_flops = 0;    // on visible pairs; a backward counts the pairs of the support
+  double l2_bytes = 0;        // asked of the cores' L2 and the levels behind it
+  double dram_bytes = 0;      // that DRAM must deliver: each touched byte once
+  double l2_hit_bytes = 0;    // simulated; NaN: not simulated
+  double dram_simulated = 0;  // read and written, simulated; NaN: not simulated
 };
 
-// The cases that were run, in the report's order, without peers, which have no counts. Empty where the report
-// has no such cases. Throws ReportError where its columns contradict one another.
+// The cases that were run, in the report's order, without peers, which have no counts. Empty if the report
+// has no such cases. Throws ReportError if its columns contradict one another.
 std::vector<CpuCase> cpu_cases(const report::Report& report);
 
-// Seconds at the measured ceilings of all threads, whatever threads the case has. Throws ReportError where
-// the report lacks one that the case needs.
+// Seconds at the measured ceilings of all threads, however many threads the case has. Throws ReportError if
+// the report lacks a ceiling that the case needs.
 Floors floors_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceilings);
 
 }  // namespace splash::analysis

@@ -14,17 +14,17 @@
 namespace splash::analysis {
 namespace {
 
-constexpr double kSchedulers = 4;  // instructions that may issue in a cycle
+constexpr double kSchedulers = 4;  // per multiprocessor: each issues up to one instruction per cycle
 
-// A resource that may be busy, and for how much of the time; NaN where that is not known.
+// A resource, and the share of the time in which it is busy; NaN: not known.
 struct Resource {
   Cause cause = Cause::products;
   std::string name{};
   double share = 0;
-  bool seen = false;            // by counters
-  const char* above = nullptr;  // the cache that may serve a part of what is counted of a level
+  bool seen = false;            // by a profiler's counters
+  const char* above = nullptr;  // the cache above this level, which may serve a part of the counted bytes
 
-  // More is counted than the level can have delivered: the count is of the level above, too.
+  // More bytes are counted than this level can have delivered, so the cache above served some of them.
   bool served_above() const { return above != nullptr && !seen && share > kOver; }
   bool known() const { return !std::isnan(share) && !served_above(); }
 };
@@ -67,7 +67,7 @@ class Diagnostician {
     for (const Resource& resource : resources_) {
       if (resource.known() && (resource.share > busiest_.share || busiest_.name.empty())) busiest_ = resource;
     }
-    // Of the time of all multiprocessors, the part in which they hold blocks.
+    // The share of all multiprocessors' time in which they hold blocks.
     held_ = occupancy_.waves > 1 ? occupancy_.wave_yield
                                  : std::min(1.0, static_cast<double>(kernel.use.blocks) / machine.count);
   }
@@ -97,12 +97,12 @@ class Diagnostician {
     result_.findings.push_back({cause, std::max(1.0, gain), std::move(sentence)});
   }
 
-  // Of the resources that may be busy none is left that no number tells of.
+  // Whether a number is known for every resource.
   bool knows_all() const {
     return std::all_of(resources_.begin(), resources_.end(), [](const Resource& r) { return r.known(); });
   }
 
-  // "issue slots, shared memory or L2": what is not known, and `more`.
+  // Lists what is not known, and `more`: "issue slots, shared memory or L2".
   std::string unknown(const std::string& more = "") const {
     std::vector<std::string> names;
     for (const Resource& resource : resources_) {
@@ -115,7 +115,7 @@ class Diagnostician {
     return text;
   }
 
-  // What the number of blocks is of, where a call starts several kernels.
+  // Names the kernel that the number of blocks belongs to, if a call starts several kernels.
   std::string of_kernel() const {
     if (kernel_.launches == 1) return "";
     const Launch* const launch = spoken_of(kernel_);
@@ -146,13 +146,13 @@ class Diagnostician {
     }
   }
 
-  // What a finding names as nearest is not ruled out beside it: its number stands there.
+  // Skips the resource that a finding already names as nearest, with its number.
   void rule_out_resources() {
     std::vector<std::string> clauses;
     for (const Resource& resource : resources_) {
       if (!resource.known() || resource.share >= kBusy) continue;
       if (resource.cause == Cause::exponentials && resource.share == 0)
-        continue;  // of entmax: there are none
+        continue;  // entmax has no exponentials
       if (names_busiest_ && resource.cause == busiest_.cause) continue;
       clauses.push_back(
           fmt::format("{} ({} of {}{})", resource.name, percent(resource.share),
@@ -204,7 +204,7 @@ class Diagnostician {
       result_.ruled_out.push_back(fmt::format("idle places ({} filled)", percent(filled)));
       return;
     }
-    // Idle places cost at most what separates the time from the busiest level.
+    // Idle places cost at most the difference between the time and the busiest level.
     find(Cause::tail, std::min(1 / filled, 1 / busiest_.share),
          fmt::format("{:.3g} waves of blocks{}: the last one fills {} of the places", occupancy_.waves,
                      of_kernel(), percent(occupancy_.last_wave)));
@@ -218,8 +218,8 @@ class Diagnostician {
                  : fmt::format("its {} blocks{} are {:.3g} of the {} that each multiprocessor has room for",
                                blocks, of_kernel(), static_cast<double>(blocks) / machine_.count,
                                occupancy_.blocks);
-    // A wave that is nearly full has little to gain from more blocks: what more of them do is another
-    // length's.
+    // A nearly full wave gains little from more blocks; what a case with more blocks shows is then the effect
+    // of its other length.
     if (scaling_ && scaling_->blocks > 1 && occupancy_.waves < kFilled) {
       const std::string seen = fmt::format(
           "with {:.3g} times the blocks (case {}) it does {:.3g} times the "
@@ -245,7 +245,8 @@ class Diagnostician {
   }
 
   void look_inside() {
-    // Where blocks are resident at all; or with as many blocks as were seen to help.
+    // The busiest level's share on the multiprocessors that hold blocks, or with as many blocks as the
+    // measured gain had.
     const double busy = std::min(1.0, scales_ ? busiest_.share * scaling_->rate : busiest_.share / held_);
     if (busy >= kBusy || launches_ >= 1 - kLaunches) return;
     const double gain = 1 / std::max(busy, launches_);
@@ -278,7 +279,7 @@ class Diagnostician {
   std::string resident() const {
     const double blocks = std::clamp(static_cast<double>(kernel_.use.blocks) / machine_.count, 1.0,
                                      std::max(1.0, static_cast<double>(occupancy_.blocks)));
-    // Registers that are not known can only admit fewer.
+    // If the registers are unknown, the true limit can only be lower.
     const bool at_most = kernel_.use.registers == 0 && occupancy_.blocks > 1;
     return fmt::format(
         "{}{:.0f} of {} warps{} are resident ({})", at_most ? "at most " : "",
@@ -299,14 +300,14 @@ class Diagnostician {
   const Multiprocessors& machine_;
   Occupancy occupancy_;
   std::optional<Scaling> scaling_;
-  std::optional<Scaling> grows_;  // of which the part of the time is known that grows with the blocks
+  std::optional<Scaling> grows_;  // the case that tells how the time grows with the blocks, if any does
   double launches_ = 0;           // share of the time
   std::array<Resource, 6> resources_{};
   Resource busiest_{};
   double held_ = 1;
   bool exponentials_measured_ = false;
   bool scales_ = false;
-  bool names_busiest_ = false;  // a finding does, as what comes nearest
+  bool names_busiest_ = false;  // a finding already names busiest_ as what comes nearest
   Diagnosis result_;
 };
 

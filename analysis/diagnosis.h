@@ -1,8 +1,8 @@
 #pragma once
 // Explains a kernel's time from its counts, the ceilings measured beside it and the other cases of its
 // report. Each finding has a gain: the largest speed-up that removing its cause could bring. Busy levels rank
-// first, for they bound everything else; then gains that another case measured; then gains that are only
-// upper bounds. Within each group the largest gain comes first.
+// first, because they bound everything else. Then come gains that another case measured, then gains that are
+// only upper bounds. Within each group the largest gain comes first.
 
 #include <string>
 #include <vector>
@@ -16,21 +16,21 @@ enum class Cause {
   exponentials,   // the special function units are busy
   l2,             // L2 delivers what it can
   dram,           // DRAM delivers what it can
-  shared_memory,  // passes data in most cycles
-  issue_slots,    // warps issue in most cycles
-  launches,       // starting kernels
+  shared_memory,  // shared memory passes data in most cycles
+  issue_slots,    // warps issue instructions in most cycles
+  launches,       // starting kernels takes the time
   parallelism,    // too few blocks: multiprocessors stand idle, or hold too few to hide latency
   tail,           // the last wave of blocks is nearly empty
-  latency,        // nothing is busy where blocks are resident: steps wait for one another
-  inside,         // of the multiprocessor: issue slots, shared memory or latency, not told apart
+  latency,        // no resource is busy where blocks are resident: steps wait for one another
+  inside,         // inside the multiprocessor: issue slots, shared memory or latency, not told apart
 };
 const char* to_string(Cause cause);
 
 struct Finding {
   Cause cause = Cause::inside;
   double gain = 1;        // time now / least time without this cause, all others as they are
-  std::string sentence;   // with the numbers that carry it
-  bool measured = false;  // the gain was seen in another case; else it is what there is at most
+  std::string sentence;   // includes the numbers that support it
+  bool measured = false;  // another case showed the gain; otherwise it is an upper bound
 };
 
 struct Diagnosis {
@@ -39,12 +39,12 @@ struct Diagnosis {
   std::vector<std::string> not_known;  // what no number tells of
 };
 
-// A level is a cause if it is busy for kBusy of the time, launches if they take kLaunches of it, a tail if
-// less than kFilled of the block slots are filled over all waves.
+// A level is a cause if it is busy for kBusy of the time. Launches are a cause if they take kLaunches of the
+// time. A tail is a cause if less than kFilled of the block slots are filled over all waves.
 //
-// A level of memory may have more counted bytes than kOver times what the time allows. If no counter confirms
-// them, the cache above serves an unknown part, and the level is neither a verdict nor ranked. If counters
-// confirm them, or no cache stands above, then the ceiling is wrong or was measured at another clock.
+// The counted bytes of a memory level may exceed what the time allows by more than kOver. If no counter
+// confirms them, the cache above serves an unknown part, and the level is neither a verdict nor ranked. If
+// counters confirm them, or there is no cache above, the ceiling is wrong or was measured at another clock.
 //
 // Parallelism is too low if the blocks fill less than kFilled of one wave, and either the same kernel with
 // more blocks in the same report does kScales times the work per second (a measured gain), or the blocks
@@ -57,13 +57,13 @@ struct Diagnosis {
 // not.
 constexpr double kBusy = 0.6, kLaunches = 0.3, kFilled = 0.8, kScales = 1.25;
 
-// `others`: cases of the same report. Throws ReportError where the report lacks a ceiling that is needed.
+// `others`: cases of the same report. Throws ReportError if the report lacks a ceiling that is needed.
 Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
                    const std::vector<report::Ceiling>& ceilings, const std::vector<KernelCase>& others = {});
 
-// Fills the report's columns `verdict` and `diagnosis`, and `time_predicted`, `time_predicted_low` and
+// Fills the report's columns `verdict` and `diagnosis`. Also fills `time_predicted`, `time_predicted_low` and
 // `time_predicted_high`: each case's time as the model (what_if.h) predicts it from cases of its kernel on
-// other problems. Throws as diagnose() and kernel_cases().
+// other problems. Throws what diagnose() and kernel_cases() throw.
 void write_diagnoses(report::Report& report, const Multiprocessors& machine);
 
 }  // namespace splash::analysis

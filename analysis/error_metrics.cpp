@@ -21,7 +21,7 @@ ErrorMetrics compare_arrays(std::span<const double> out, std::span<const double>
   for (size_t i = 0; i < out.size(); ++i) {
     const bool both_nan = std::isnan(out[i]) && std::isnan(ref[i]);
     if (both_nan || (std::isinf(ref[i]) && out[i] == ref[i]))
-      continue;  // equal, and no finite part of the norm
+      continue;  // equal infinities or NaN: no error, and no finite part of the norm
     const double error = out[i] - ref[i];
     nan_mismatch |= std::isnan(error);
     squared_error += error * error;

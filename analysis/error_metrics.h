@@ -9,13 +9,14 @@ namespace splash::analysis {
 struct ErrorMetrics {
   double mse = 0;        // mean of (out - ref)^2
   double nmse = 0;       // ||out - ref||^2 / ||ref||^2; 0/0 is 0
-  double max_error = 0;  // max |out - ref|; NaN where one side is NaN and the other is not
+  double max_error = 0;  // max |out - ref|; NaN if one side is NaN and the other is not
 };
 
-// Throws InvalidArgument where the lengths differ. NaN in the same place on both sides counts as equal.
+// Throws InvalidArgument if the lengths differ. NaN in the same place on both sides counts as equal.
 ErrorMetrics compare_arrays(std::span<const double> out, std::span<const double> ref);
 
-// |a and b| / |b|: the share of the reference's keys found. Sets without repetition; 1 where b is empty.
+// The share |a and b| / |b| of two sets of keys: how much of `reference` (b) `found` (a) holds. No key may
+// occur twice. 1 if b is empty.
 double recall(std::span<const int32_t> found, std::span<const int32_t> reference);
 
 }  // namespace splash::analysis

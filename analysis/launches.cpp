@@ -41,7 +41,7 @@ int64_t count_at(const json& launch, const char* name, int64_t most = int64_t{1}
   return *whole;
 }
 
-// What a launch asks, as a case of its own.
+// The work of one launch, as a case of its own.
 KernelCase alone(const KernelCase& kernel, const Launch& launch) {
   KernelCase one = kernel;
   one.all.clear();
@@ -53,15 +53,15 @@ KernelCase alone(const KernelCase& kernel, const Launch& launch) {
   return one;
 }
 
-// Resident warps where there are blocks, as a share of the most.
+// Resident warps on a multiprocessor that has blocks, as a share of the most it can hold.
 double resident_share(const KernelUse& use, const Multiprocessors& machine) {
   const Occupancy occupancy = occupancy_of(machine, use);
   const double each = std::ceil(static_cast<double>(use.blocks) / machine.count);
   return occupancy.warps_share * std::min(1.0, each / std::max(1, occupancy.blocks));
 }
 
-// In any unit. Where no level is busy, what a kernel gets of each is in proportion to the warps that wait for
-// it at once (Little's law).
+// Relative times of the launches, in no unit. If no level is busy, a kernel's rate on each level is in
+// proportion to the number of warps that wait for it at the same time (Little's law).
 std::vector<double> estimated_times(const KernelCase& kernel, const Multiprocessors& machine,
                                     const std::vector<report::Ceiling>& ceilings) {
   std::vector<double> times;

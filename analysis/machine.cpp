@@ -29,7 +29,7 @@ const std::vector<KnownCeiling>& known_ceilings() {
   return known;
 }
 
-// No machine of today is outside: what is has a wrong exponent.
+// Peaks beyond these limits have a wrong exponent; no machine of today lies outside.
 constexpr double kLeast = 1e9, kMost = 1e17;
 
 void require_one_of(TomlTable& table, const std::string& key, const std::string& value,
@@ -68,7 +68,7 @@ DatasheetPeak read_peak(const toml::table& raw, const std::string& file) {
   return peak;
 }
 
-// A table of whole numbers and where they are printed. Counts of today's GPUs lie far inside `most`.
+// A table of whole numbers with the source that prints them. Today's GPUs lie far below `most`.
 class Counts {
  public:
   Counts(TomlTable& machine, const char* name, const std::string& file)
@@ -82,7 +82,7 @@ class Counts {
       table_.fail(*node, fmt::format("'{}' must be a whole number from 1 to {}", key, most));
     return *value;
   }
-  // 0 where it is not there.
+  // 0 if the key is missing.
   int64_t if_told(const char* key, int64_t most) {
     return table_.find(key) == nullptr ? 0 : (*this)(key, most);
   }

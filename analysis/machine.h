@@ -28,18 +28,18 @@ struct Machine {
   L2Size l2{};
   std::vector<DatasheetPeak> peaks;
 
-  // NaN where the data sheet has none. `ceiling` as gpu::MeasuredCeiling names it.
+  // The printed figure, or NaN if the data sheet has none. `ceiling` is named as in gpu::MeasuredCeiling.
   double peak(const std::string& ceiling, const std::string& dtype) const;
 };
 
-// Throws InvalidArgument, one sentence with file and line, for what is missing, unknown or impossible.
+// Throws InvalidArgument, one sentence with file and line, if something is missing, unknown or impossible.
 Machine parse_machine(const std::string& toml, const std::string& file);
 
-// Every file of the folder; throws InvalidArgument also where the folder cannot be read or two files claim
-// one device.
+// Reads every file of the folder. Also throws InvalidArgument if the folder cannot be read or if two files
+// claim one device.
 std::vector<Machine> read_machines(const std::string& folder);
 
-// The one that claims the device, as the driver names it; throws InvalidArgument where none does.
+// The machine that claims the device, named as the driver names it. Throws InvalidArgument if none does.
 Machine machine_of(const std::string& device, const std::vector<Machine>& machines);
 
 }  // namespace splash::analysis

@@ -23,7 +23,7 @@ struct Unit {
   double factor;
 };
 
-// ncu counts in powers of 1000: 11,105,984 sectors of 32 bytes are 355.391488 Mbyte.
+// ncu scales by powers of 1000: 11,105,984 sectors of 32 bytes are 355.391488 Mbyte.
 constexpr Unit kUnits[] = {
     {"byte", Quantity::bytes, 1},         {"sector", Quantity::sectors, 1},
     {"sectors", Quantity::sectors, 1},    {"inst", Quantity::count, 1},
@@ -42,7 +42,7 @@ std::optional<double> factor_of(const std::string& unit, Quantity quantity) {
     }
     return std::nullopt;
   };
-  // What it is counted for does not change the number: "Kbyte/block", "register/thread".
+  // The part after the slash does not change the number: "Kbyte/block", "register/thread".
   std::string name = unit;
   for (const char* per : {"/block", "/thread"}) {
     if (name.ends_with(per)) name.resize(name.size() - std::string(per).size());
@@ -72,7 +72,7 @@ const char* units_of(Quantity quantity) {
   return "";
 }
 
-// The product of "(256, 1, 1)"; 0 for what is no such list, or passes 63 bits.
+// The product of the numbers in "(256, 1, 1)"; 0 if the text is no such list or the product exceeds 63 bits.
 int64_t volume(const std::string& extents) {
   std::vector<int64_t> factors;
   for (std::size_t at = 0; at < extents.size();) {
@@ -89,7 +89,7 @@ int64_t volume(const std::string& extents) {
   return factors.empty() ? 0 : checked_product(factors).value_or(0);
 }
 
-int as_int(int64_t count) {  // 0 where it is none
+int as_int(int64_t count) {  // 0 if the count is no int
   return count <= std::numeric_limits<int>::max() ? static_cast<int>(count) : 0;
 }
 
@@ -118,7 +118,7 @@ NcuKernel kernel_of(const Header& header, const Row& row) {
   return kernel;
 }
 
-// Older versions tell the grid among the metrics alone.
+// Older versions list grid and block only among the metrics.
 void complete_launch(NcuKernel& kernel) {
   const auto first = [&](const char* metric, const char* label) -> int64_t {
     const auto value = kernel.get(metric, Quantity::count);
@@ -128,7 +128,7 @@ void complete_launch(NcuKernel& kernel) {
   if (kernel.threads == 0) kernel.threads = as_int(first("launch__block_size", "Block Size"));
 }
 
-// Whether a metric counts, so that its value is whole unless its unit is scaled.
+// Whether a metric is a count. A count is a whole number, unless its unit is scaled.
 bool counts(const std::string& metric, const std::string& unit) {
   const bool counter = metric.ends_with(".sum") || metric.starts_with("launch__") || metric == "Grid Size" ||
                        metric == "Block Size";
@@ -136,7 +136,7 @@ bool counts(const std::string& metric, const std::string& unit) {
                      factor_of(unit, Quantity::count) == 1);
 }
 
-// Columns that stand beside the metrics; their numbers follow no locale.
+// False for the columns beside the metrics. Their numbers do not follow the locale.
 bool is_metric(const std::string& name) {
   constexpr std::array kOthers{"ID", "Process ID", "Context", "Stream", "Device", "CC"};
   return std::find(kOthers.begin(), kOthers.end(), name) == kOthers.end();
@@ -163,11 +163,11 @@ std::vector<NcuKernel> kernels_of(const std::vector<Row>& table) {
   if (header.has("Metric Name")) {
     std::string last;
     for (auto row = table.begin() + 1; row != table.end(); ++row) {
-      if (row->size() != names.size()) continue;  // a line of the profiler's or the program's
+      if (row->size() != names.size()) continue;  // a line that the profiler or the program printed
       const std::string id = header.at(*row, "Process ID") + " " + header.at(*row, "ID");
       if (kernels.empty() || id != last) kernels.push_back(kernel_of(header, *row));
       last = id;
-      const std::string metric = header.at(*row, "Metric Name");  // empty where a rule speaks
+      const std::string metric = header.at(*row, "Metric Name");  // empty in the row of a rule
       if (metric.empty()) continue;
       kernels.back().metrics[metric] = {.value = header.at(*row, "Metric Value"),
                                         .unit = header.at(*row, "Metric Unit")};
@@ -185,8 +185,8 @@ std::vector<NcuKernel> kernels_of(const std::vector<Row>& table) {
   return kernels;
 }
 
-// The name without unnamed namespaces: "(anonymous namespace)::", "<unnamed>::", or, as ncu cuts it,
-// "unnamed>::". In "kernel<unnamed>::Type>" the '<' opens the kernel's template arguments, and stays.
+// The name without unnamed namespaces: "(anonymous namespace)::", "<unnamed>::", or "unnamed>::" where ncu
+// cut it. In "kernel<unnamed>::Type>" the '<' opens the kernel's template arguments, and stays.
 std::string without_unnamed(std::string name) {
   for (const std::string scope : {"(anonymous namespace)::", "unnamed>::"}) {
     for (std::size_t at = 0; (at = name.find(scope)) != std::string::npos;) {
@@ -233,7 +233,7 @@ std::vector<std::vector<std::string>> parse_csv(const std::string& text) {
       } else {
         quoted = false;
       }
-    } else if (c == '"' && field.empty()) {  // elsewhere it is a letter, as in what a program prints
+    } else if (c == '"' && field.empty()) {  // elsewhere a quote is an ordinary character
       quoted = true;
     } else if (c == ',') {
       row.push_back(std::move(field));
@@ -249,7 +249,7 @@ std::vector<std::vector<std::string>> parse_csv(const std::string& text) {
 }
 
 std::string NcuKernel::function() const {
-  // Up to the parameters, without template arguments, scopes and the type of the result.
+  // Keeps the name up to the parameters, without template arguments, scopes and the type of the result.
   const std::string whole = without_unnamed(name);
   std::string text;
   int depth = 0;
@@ -282,7 +282,7 @@ std::optional<double> NcuKernel::get(const std::string& metric, Quantity quantit
 
 NcuResults parse_ncu(const std::string& text) {
   NcuResults results;
-  // The table begins where a line does with its first column's name.
+  // The table begins at the line that starts with its first column's name.
   std::size_t begin = 0;
   while (text.compare(begin, 4, "\"ID\"") != 0 && text.compare(begin, 3, "ID,") != 0) {
     begin = text.find('\n', begin);

@@ -19,7 +19,7 @@ struct DigitGroups {
   std::vector<std::string> digits;
   std::string separators;
 
-  bool grouped() const {  // all pieces but the first of three digits, the first of one to three and no zero
+  bool grouped() const {  // a first piece of one to three digits that is not "0", then pieces of three
     return digits.front().size() <= kGroup && digits.front() != "0" && !digits.front().empty() &&
            std::all_of(digits.begin() + 1, digits.end(),
                        [](const std::string& piece) { return piece.size() == kGroup; });
@@ -51,7 +51,7 @@ DecimalMark other(DecimalMark mark) {
   return mark == DecimalMark::point ? DecimalMark::comma : DecimalMark::point;
 }
 
-// What one value tells of the mark.
+// The decimal mark that follows from one value alone.
 DecimalMark told_by(const DigitGroups& parts, bool whole) {
   const std::string& separators = parts.separators;
   if (separators.empty()) return DecimalMark::unknown;
@@ -86,11 +86,11 @@ double value_of(const DigitGroups& parts, bool negative, DecimalMark mark) {
 DecimalMark decimal_mark(const std::vector<NcuText>& values) {
   DecimalMark mark = DecimalMark::unknown;
   std::string witness;
-  bool ungrouped = false, comma = false, point = false;  // of values with one separator
+  bool ungrouped = false, comma = false, point = false;  // comma, point: the only separator of some value
   for (const NcuText& value : values) {
     const auto parts = digits_of(value.text);
     if (!parts) continue;
-    if (parts->digits.front().size() >= kGroupedFrom) ungrouped = true;  // 2418: no separator of thousands
+    if (parts->digits.front().size() >= kGroupedFrom) ungrouped = true;  // 2418: thousands are not separated
     comma = comma || parts->separators == ",";
     point = point || parts->separators == ".";
     const DecimalMark told = told_by(*parts, value.whole);
@@ -113,7 +113,7 @@ DecimalMark decimal_mark(const std::vector<NcuText>& values) {
 std::optional<double> number_from(const std::string& text, DecimalMark mark) {
   const auto parts = digits_of(text);
   if (!parts) {
-    // Exponents, as ncu writes the largest: 1.5e+20. No group of three stands in such a number.
+    // ncu writes the largest numbers with exponents: 1.5e+20. Such a number has no group of three digits.
     double number = 0;
     const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
     const bool whole = end.ec == std::errc() && end.ptr == text.data() + text.size();

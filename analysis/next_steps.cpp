@@ -18,8 +18,8 @@ struct Candidate {
   Change change;
 };
 
-// A tile times or by a power of two that the instruction divides, and no smaller than kLeastTile, unless it
-// is now.
+// Tile sizes to try: `now` times powers of two, larger and smaller, up to `most`. The instruction's rows
+// divide each. Smaller ones stay at or above kLeastTile, unless `now` already is below it.
 std::vector<int64_t> sizes(int64_t now, int64_t most, int64_t instruction) {
   std::vector<int64_t> list{now};
   for (int64_t size = now; size % 2 == 0 && size / 2 >= std::min(now, kLeastTile);) {
@@ -58,7 +58,7 @@ std::vector<Candidate> calls_of(const KernelCase& kernel) {
   return list;
 }
 
-// Batch entries until the places are filled.
+// As many times the batch entries as fill one wave.
 std::vector<Candidate> batches_of(const KernelCase& kernel, const Diagnosis& diagnosis,
                                   const Multiprocessors& machine) {
   const bool few = std::any_of(diagnosis.findings.begin(), diagnosis.findings.end(),
@@ -84,7 +84,7 @@ class Search {
   }
 
  private:
-  // None where the change cannot be made.
+  // Empty if the change cannot be made.
   std::optional<NextStep> predicted(const Candidate& candidate) const {
     try {
       const KernelCase asked = count_(kernel_, candidate.change);

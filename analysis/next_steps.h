@@ -15,22 +15,23 @@ namespace splash::analysis {
 // A change of one kind, in the words that `splash what-if` takes.
 struct NextStep {
   std::string changes;  // "tile_q=64 tile_k=128"
-  double gain = 1;      // time of the same work now / then
+  double gain = 1;      // time of the same work now / after the change
   double low = 1, high = 1;
 };
 
 constexpr double kWorthwhile = 1.1;
 
-// Counts a change; throws InvalidArgument or Unsupported where it cannot be made.
+// Applies a change to a kernel's counts. Throws InvalidArgument or Unsupported if it cannot be made.
 using CountChange = std::function<KernelCase(const KernelCase&, const Change&)>;
 
 // The best change of each kind whose predicted gain is at least kWorthwhile, largest gain first. The kinds
-// are tiles, one launch or a graph, and, if too few blocks are a finding, more batch entries.
+// are: other tiles; one launch, a graph or both; and, if a finding says too few blocks, more batch entries.
 std::vector<NextStep> next_steps(const KernelCase& kernel, const Diagnosis& diagnosis,
                                  const Predictor& predictor, const Multiprocessors& machine,
                                  const CountChange& count = changed);
 
-// The fastest kernel of its ladder on its problem, where it is kWorthwhile times as fast; else null.
+// The fastest kernel of its ladder on its problem, if that is at least kWorthwhile times as fast; otherwise
+// null.
 const KernelCase* faster_rung(const KernelCase& kernel, const std::vector<KernelCase>& others);
 
 }  // namespace splash::analysis

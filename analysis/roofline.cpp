@@ -16,10 +16,10 @@
 namespace splash::analysis {
 namespace {
 
-constexpr const char* kExponentials = "exponentials";  // a ceiling, and the column that counts them
-constexpr double kWavefrontBytes = 128;                // that pass shared memory in one cycle
+constexpr const char* kExponentials = "exponentials";  // a ceiling and the column that counts them
+constexpr double kWavefrontBytes = 128;                // bytes that shared memory passes in one cycle
 
-// The columns of a report, by name and row.
+// Reads a report's columns by name and row.
 class NamedColumns {
  public:
   explicit NamedColumns(const report::Report& report) : report_(report) {}
@@ -30,7 +30,7 @@ class NamedColumns {
   double number(const char* name, int64_t row) const {
     return column(name, false).numbers[static_cast<std::size_t>(row)];
   }
-  // A number that counts, 0 where it is missing.
+  // A whole number; 0 if it is missing.
   int64_t count(const char* name, int64_t row, int64_t most = std::numeric_limits<int64_t>::max()) const {
     const double value = number(name, row);
     const auto whole = checked_count(std::isnan(value) ? 0 : value);
@@ -40,7 +40,7 @@ class NamedColumns {
   int small_count(const char* name, int64_t row) const {
     return static_cast<int>(count(name, row, std::numeric_limits<int>::max()));
   }
-  // NaN and "" where there is no such column.
+  // These give NaN and "" if there is no such column.
   double known_number(const char* name, int64_t row) const {
     return report_.find(name) == nullptr ? std::numeric_limits<double>::quiet_NaN() : number(name, row);
   }
@@ -65,7 +65,7 @@ bool with_backward(const NamedColumns& table, int64_t row) {
   return table.known_text("pass", row) == "forward_backward";
 }
 
-// What is not the usual is said: a mask, another normalizer than softmax, a selection, a graph, a cold cache.
+// Names only what is unusual: a mask, another normalizer than softmax, a selection, a graph, a cold cache.
 void describe(const NamedColumns& table, int64_t row, KernelCase& kernel) {
   const auto number = [&](const char* name) { return table.count(name, row); };
   std::string rest = fmt::format("d {}", number("head_dim"));
@@ -93,7 +93,7 @@ void describe(const NamedColumns& table, int64_t row, KernelCase& kernel) {
                                group, number("q_len"), number("kv_len"), rest);
 }
 
-// Of the kernel with most threads other columns tell more: registers, static shared memory.
+// Other columns tell more about the kernel with most threads: registers, static shared memory.
 void read_launches(const NamedColumns& table, int64_t row, KernelCase& kernel) {
   const std::string text = table.known_text(kLaunchesColumn, row);
   if (text.empty()) return;
@@ -132,7 +132,7 @@ double measured(const std::vector<report::Ceiling>& ceilings, const std::string&
 }  // namespace
 
 std::string why_questioned(const report::Ceiling& ceiling) {
-  const bool per_second = ceiling.units != "s";  // of times the data sheets print nothing
+  const bool per_second = ceiling.units != "s";  // data sheets print no times
   if (!per_second || !(ceiling.datasheet > 0) || !(ceiling.measured > kOver * ceiling.datasheet)) return "";
   return fmt::format("the ceiling '{}'{} was measured at {:.0f} % of the data sheet", ceiling.name,
                      ceiling.dtype.empty() ? "" : " in " + ceiling.dtype,
@@ -195,7 +195,7 @@ std::vector<KernelCase> kernel_cases(const report::Report& report, Calls calls) 
   std::vector<KernelCase> cases;
   for (int64_t row = 0; row < report.cases(); ++row) {
     const auto number = [&](const char* name) { return table.number(name, row); };
-    // Not run, or a peer, of which nothing is counted; or on a CPU (cpu_roofline.h).
+    // Skips cases that were not run, peers, whose work is not counted, and CPU cases (cpu_roofline.h).
     if (std::isnan(number("time_median")) || std::isnan(number("executed_flops"))) continue;
     if (table.known_text("math_unit", row).starts_with(kCpuUnit)) continue;
     if (calls == Calls::forward && with_backward(table, row)) continue;
@@ -226,7 +226,7 @@ std::vector<KernelCase> kernel_cases(const report::Report& report, Calls calls) 
     if (const double q = table.known_number("instruction_q", row); q >= 1 && q <= 1024)
       found.instruction_q = static_cast<int>(q);
     found.unit = table.text("math_unit", row);
-    // Both 16-bit types run on one unit, declared as float16, at rates of their own.
+    // Both 16-bit types run on one unit, which is declared as float16, but each has its own ceiling.
     if (found.unit == "float16") found.unit = table.text("dtype", row) == "float16" ? "float16" : "bfloat16";
     found.launches = table.small_count("launches", row);
     found.replayed = table.text("method", row) == "graph";

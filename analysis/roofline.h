@@ -1,7 +1,6 @@
 #pragma once
 // The kernels of a report against the machine's ceilings: the least time that each level (products, L2, DRAM)
-// needs for the kernel's FLOPs and bytes. The kernels' declarations count these; profilers' counters are not
-// used.
+// needs for the kernel's FLOPs and bytes. The kernels' declarations count these, not a profiler.
 
 #include <limits>
 #include <string>
@@ -21,15 +20,14 @@ struct Launch {
   double flops = 0, l2_bytes = 0, dram_bytes = 0, exponentials = 0;  // counted by its own trace
   double seen_seconds = std::numeric_limits<double>::quiet_NaN();    // by a profiler
   double seconds = std::numeric_limits<double>::quiet_NaN();  // of the case's time, once it was shared out
-  std::string unit{};  // dtype of the products' ceiling; "": the case's
+  std::string unit{};  // dtype of the products' ceiling; "": that of the case
 };
 
 // One timed kernel variant of a report of kind gpu-attention.
 struct KernelCase {
   int64_t row = 0;  // in the report's results
   std::string case_id, implementation;
-  std::string
-      problem;  // "bfloat16, 1 x 16 heads, 16384 x 16384, d 64, causal", and what else is not the usual
+  std::string problem;  // "bfloat16, 1 x 16 heads, 16384 x 16384, d 64, causal", and all else that is unusual
   std::string setting;  // the same without batch, heads and lengths
   AttentionShape shape{};
   Dtype dtype = Dtype::f32;
@@ -40,25 +38,25 @@ struct KernelCase {
   double seconds_low = std::numeric_limits<double>::quiet_NaN();  // of its 95 % interval; NaN: not recorded
   double seconds_high = std::numeric_limits<double>::quiet_NaN();
   double flops = 0;         // of the products as they run, padding included
-  double useful_flops = 0;  // on the pairs that are visible and selected
+  double useful_flops = 0;  // of the visible and selected pairs alone
   double dram_bytes = 0, l2_bytes = 0;
   double exponentials = std::numeric_limits<double>::quiet_NaN();  // NaN: not counted
-  int instruction_q = 0;  // rows of the instruction that multiplies; 0: not told
+  int instruction_q = 0;  // rows of the instruction that multiplies; 0: not known
   std::string unit;       // dtype of the products' ceiling: "float32" (FMA), "tf32", "float16", "bfloat16"
-  double input_bytes = 0, output_bytes = 0;  // of q, k and v; of the result
-  // The kernel that is spoken of, as declared, and its resources: as recorded the one with most threads,
-  // described (launches.h) the one that takes longest.
+  double input_bytes = 0, output_bytes = 0;  // q, k and v; the result
+  // One kernel of the call, as declared, and its resources. As recorded it is the one with most threads;
+  // after described() (launches.h) it is the one that takes longest.
   std::string kernel;
   KernelUse use{};
   int launches = 1;
-  std::vector<Launch> all{};   // where there are several, in order of launch; empty where nothing tells
-  int longest = -1;            // of them; -1: not told
-  bool launches_seen = false;  // their times by a profiler, else estimated
-  bool replayed = false;       // timed as a graph of calls, else as lone calls
-  int resident_blocks = 0;     // of the kernel with most threads, a multiprocessor, as CUDA said where it ran
+  std::vector<Launch> all{};   // if there are several, in order of launch; empty: not known
+  int longest = -1;            // index into `all`; -1: not known
+  bool launches_seen = false;  // a profiler measured the launches' times; otherwise estimated
+  bool replayed = false;       // timed as a graph of calls; otherwise as single calls
+  int resident_blocks = 0;     // per multiprocessor, of the kernel with most threads, as CUDA reported
   std::string idea;            // as declared
 
-  // NaN where the report does not tell.
+  // These are NaN if the report does not tell.
   double clock_hz = std::numeric_limits<double>::quiet_NaN();        // of the multiprocessors, while it ran
   double instructions = std::numeric_limits<double>::quiet_NaN();    // of warps, by counters
   double shared_traffic = std::numeric_limits<double>::quiet_NaN();  // bytes of shared memory, by counters
@@ -66,37 +64,37 @@ struct KernelCase {
   double dram_traffic = std::numeric_limits<double>::quiet_NaN();    // of DRAM, with L2 empty at first
 };
 
-// With the bytes that counters saw in place of those that are counted, where the report tells: L1 serves a
-// part of what blocks ask, and DRAM delivers again what L2 did not hold.
+// The kernel with counted bytes replaced by the profiler's, if the report has them. The two differ because L1
+// serves a part of what blocks ask for, and DRAM delivers again what L2 did not hold.
 KernelCase as_counters_saw(KernelCase kernel);
 
 // Sets input_bytes and output_bytes, which follow from shape and dtype.
 void count_tensors(KernelCase& kernel);
 
-// Rows, and keys, of the instruction that multiplies in this unit, where the kernel does not tell: 1 of an
-// FMA, 16 of a tensor core.
+// Rows, and keys, of the instruction that multiplies in this unit; for kernels that do not declare them. 1
+// for an FMA, 16 for a tensor core.
 int instruction_rows(std::string_view unit);
 
-// How the unit of a case begins that ran on the CPU: "cpu float32".
+// The unit of a case that ran on the CPU begins with this: "cpu float32".
 constexpr const char* kCpuUnit = "cpu ";
 
-// Of one ladder, and one rung apart at most: "wmma/3-tile-64" is rung 3 of wmma.
+// Whether both are of one ladder and at most one rung apart: "wmma/3-tile-64" is rung 3 of wmma.
 bool are_neighbouring_rungs(const KernelCase& a, const KernelCase& b);
 
-// Which calls a report's cases are of: a forward, or a forward with its backward too.
+// Which calls to take from a report: forwards alone, or also forwards with their backward.
 enum class Calls { forward, all };
 
-// The cases that were run, in the report's order, without peers, which have no counts. Models ask for
-// forwards alone, because a declaration does not tell the work of a call with backward. Throws ReportError
-// where the report lacks the columns.
+// The cases that were run, in the report's order, without peers, which have no counts. Models take forwards
+// alone, because a declaration does not tell the work of a call with backward. Throws ReportError if the
+// report lacks the columns.
 std::vector<KernelCase> kernel_cases(const report::Report& report, Calls calls = Calls::forward);
 
-// A kernel that exceeds a ceiling by more than this factor is no accident of measuring: the count or the
+// A kernel that exceeds a ceiling by more than this factor does so by no measuring error: the count or the
 // ceiling is wrong.
 constexpr double kOver = 1.05;
 
-// Why a measured ceiling is doubted: "the ceiling 'tensor' in bfloat16 was measured at 139 % of the data
-// sheet". Empty where it is not, or where no data sheet tells.
+// Why a measured ceiling is doubtful: "the ceiling 'tensor' in bfloat16 was measured at 139 % of the data
+// sheet". Empty if it is not, or if no data sheet tells.
 std::string why_questioned(const report::Ceiling& ceiling);
 
 enum class Level { products, l2, dram };
@@ -106,17 +104,18 @@ const char* to_string(Level level);  // "products", "L2", "DRAM"
 struct Floors {
   double products = 0, l2 = 0, dram = 0;
   double highest() const;
-  Level level() const;  // of the highest
-  // Without the levels of memory whose counted bytes take more than kOver times `seconds`: a cache above
-  // serves a part of them.
+  Level level() const;  // the highest
+  // Drops the levels of memory whose counted bytes take more than kOver times `seconds`, because a cache
+  // above serves a part of them.
   Floors within(double seconds) const;
 };
 
-// Launches whose products run on different units add their times. Throws ReportError where the report lacks a
+// If launches multiply on different units, their times add up. Throws ReportError if the report lacks a
 // ceiling that the case needs.
 Floors floors_of(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
 
-// Seconds that the traffic of shared memory takes at its measured ceiling; NaN where it was not counted.
+// Seconds that the shared-memory traffic takes at its measured ceiling; NaN if no counter measured the
+// traffic.
 double shared_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
 
 // Seconds of the exponentials at their measured ceiling. A report without that ceiling falls back to the
@@ -125,7 +124,7 @@ double exponential_seconds(const KernelCase& kernel, const Multiprocessors& mach
                            const std::vector<report::Ceiling>& ceilings);
 bool has_ceiling(const std::vector<report::Ceiling>& ceilings, const std::string& name);
 
-// Seconds that starting the kernels of a call takes: one lone launch plus the following ones, or graph nodes.
+// Seconds that it takes to start a call's kernels: one single launch plus the following ones, or graph nodes.
 double launch_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
 
 }  // namespace splash::analysis

@@ -10,8 +10,8 @@
 namespace splash::analysis {
 namespace {
 
-constexpr std::size_t kHalf = 10;   // samples that a drift is told from
-constexpr double kNormal = 1.4826;  // standard deviations a median absolute deviation
+constexpr std::size_t kHalf = 10;   // at least this many samples on each side show a drift
+constexpr double kNormal = 1.4826;  // normal distribution: standard deviation / median absolute deviation
 constexpr double kDeviations = 10, kApart = 0.05, kOften = 0.1;
 
 std::string throttling(const ClockSpan& clock) {

@@ -1,5 +1,5 @@
 #pragma once
-// Tells whether the samples of a timing can be trusted, and what to do where they cannot.
+// Tells whether the samples of a timing can be trusted, and what to do if they cannot.
 
 #include <limits>
 #include <span>
@@ -10,13 +10,13 @@
 
 namespace splash::analysis {
 
-// Of the multiprocessors, before and after the samples; NaN: not known.
+// The multiprocessors' clock before and after the samples; NaN: not known.
 struct ClockSpan {
   double before_hz = std::numeric_limits<double>::quiet_NaN();
   double after_hz = std::numeric_limits<double>::quiet_NaN();
 };
 
-// One sentence, with what to do next; "" where nothing was noticed. In this order:
+// One sentence that includes what to do next; "" if nothing was noticed. Checks in this order:
 //   throttling  the clock fell by more than kMoved
 //   drift       the median of the later half is more than kMoved from that of the earlier one, of 20 samples
 //   outliers    a tenth of the samples, and two at least, lie more than ten median absolute deviations and
@@ -29,13 +29,13 @@ struct SpoiltCase {
   std::string column, sentence;
 };
 
-// All columns of raw times (units s, along `sample`) of a report, with clock_before and clock_after.
+// Checks all columns of raw times (units s, along `sample`) of a report, with clock_before and clock_after.
 std::vector<SpoiltCase> spoilt_cases(const report::Report& report);
 
-// Of one case of one such column.
+// The same for one case of one such column.
 std::string why_spoilt(const report::Report& report, const report::Column& times, int64_t row);
 
-// Raw times: seconds along `sample`, which differ from run to run.
+// Whether a column holds raw times: seconds along `sample`, which differ from run to run.
 bool holds_samples(const report::Column& column);
 
 }  // namespace splash::analysis

@@ -10,9 +10,9 @@
 namespace splash::analysis {
 namespace {
 
-constexpr double kApartFactor = 1.1;  // resident blocks, or times, that differ by less tell nothing
+constexpr double kApartFactor = 1.1;  // ratios of resident blocks, or of times, below this tell nothing
 
-// Lone calls and graphs are one kernel: what they differ in, launches, is taken off.
+// Single calls and graphs run the same kernel. They differ in the cost of launches, which is subtracted.
 std::string without_method(std::string setting) {
   constexpr std::string_view kGraph = ", graph";
   if (const auto at = setting.find(kGraph); at != std::string::npos) setting.erase(at, kGraph.size());
@@ -34,8 +34,8 @@ double behind_launch(const KernelCase& kernel, const std::vector<report::Ceiling
   return std::max(kernel.seconds - launch_seconds(kernel, ceilings), 0.01 * kernel.seconds);
 }
 
-// A full or partly filled wave: seconds for the products of one block, and the blocks on each multiprocessor
-// that has any.
+// A full or partly filled wave: its seconds per FLOP of one block, and the number of blocks on each
+// multiprocessor that has any.
 struct Wave {
   double seconds = 0, blocks = 1;
 };

@@ -26,13 +26,13 @@ void check_confidence(double confidence) {
   }
 }
 
-// The largest k for which [k-th smallest, k-th largest] holds the median with `confidence`; 0 where there is
-// none. The interval misses it iff fewer than k samples fall on one side: 2 P(B <= k - 1), B ~ Binomial(n,
-// 1/2).
+// The largest k such that [k-th smallest, k-th largest] holds the median with `confidence`; 0 if there is
+// none. The interval misses the median iff fewer than k samples fall on one side: 2 P(B <= k - 1), B ~
+// Binomial(n, 1/2).
 size_t interval_rank(size_t n, double confidence) {
   const double budget =
-      (1 - confidence) / 2 * (1 + 1e-12);  // exact levels, such as 1 - 2/2^6, count as reached
-  double log_probability = -static_cast<double>(n) * std::log(2.0);  // of B = 0
+      (1 - confidence) / 2 * (1 + 1e-12);  // levels that are met exactly, such as 1 - 2/2^6, count as reached
+  double log_probability = -static_cast<double>(n) * std::log(2.0);  // of P(B = 0)
   double tail = 0;
   size_t rank = 0;
   while (rank <= n / 2) {
@@ -54,7 +54,7 @@ double quantile(std::span<const double> samples, double q) {
   const double position = q * static_cast<double>(sorted.size() - 1);
   const size_t below = static_cast<size_t>(position);
   const double weight = position - static_cast<double>(below);
-  if (weight == 0 || sorted[below] == sorted[below + 1]) return sorted[below];  // also keeps infinities whole
+  if (weight == 0 || sorted[below] == sorted[below + 1]) return sorted[below];  // also avoids inf - inf
   return sorted[below] + weight * (sorted[below + 1] - sorted[below]);
 }
 

@@ -16,7 +16,7 @@ double quantile(std::span<const double> samples, double q);
 double median(std::span<const double> samples);
 
 // Distribution-free confidence interval of the median from order statistics (binomial; Le Boudec 2010, ch.
-// 2). Fewer samples than the level needs: the whole range. No samples: NaN.
+// 2). With fewer samples than the level needs it is the whole range; with none it is NaN.
 Interval median_interval(std::span<const double> samples, double confidence = 0.95);
 
 // The fewest samples whose range is such an interval: 6 at 95 %, 8 at 99 %.

@@ -28,7 +28,7 @@ ModelPoint point_of(const KernelCase& kernel, const MeasuredGpu& gpu) {
 }
 
 double factor_of(const ModelPoint& measured) {
-  // Where launches take it all, what is behind them cannot be told; a hundredth of the time is a guess.
+  // If launches take all of the time, the rest cannot be told; a hundredth of the time is a guess.
   const double seconds = measured.kernel.seconds;
   return std::max(seconds - measured.launch, 0.01 * seconds) / measured.base;
 }
@@ -37,7 +37,8 @@ bool same_problem(const KernelCase& a, const KernelCase& b) {
   return a.shape == b.shape && a.dtype == b.dtype && a.causal == b.causal && a.flops == b.flops;
 }
 
-// Of the same kernel, on another problem where one is held out, and of the same unit where there is one.
+// The nearest measured case of the same kernel; of the same unit if there is one. held_out: on another
+// problem.
 const ModelPoint* nearest(const ModelPoint& asked, const std::vector<ModelPoint>& measured, bool held_out) {
   const ModelPoint* best = nullptr;
   double least = std::numeric_limits<double>::infinity();
@@ -61,7 +62,7 @@ const ModelPoint* nearest(const ModelPoint& asked, const std::vector<ModelPoint>
 }
 
 double predicted(const ModelPoint& asked, const ModelPoint& from) {
-  // Caches above the busiest level may serve a part of what is counted.
+  // Caches above the busiest level may serve a part of the counted bytes.
   const double served = std::min(1.0, factor_of(from) * from.base / from.floor);
   return asked.launch + std::max(factor_of(from) * asked.base, served * asked.floor);
 }
@@ -78,9 +79,9 @@ bool of_less_work(const KernelCase& less, const KernelCase& more) {
          less.dram_bytes <= more.dram_bytes;
 }
 
-constexpr int64_t kMostEntries = 1024;  // of a batch, that are looked at one by one
+constexpr int64_t kMostEntries = 1024;  // batch sizes up to this are tried one by one
 
-// The same with fewer batch entries: what is counted is in proportion.
+// The same kernel with fewer batch entries; counts are in proportion.
 KernelCase with_batch(KernelCase kernel, int64_t batch) {
   const double part = static_cast<double>(batch) / static_cast<double>(kernel.shape.batch);
   kernel.use.blocks = blocks_with_batch(kernel, batch);
@@ -90,8 +91,8 @@ KernelCase with_batch(KernelCase kernel, int64_t batch) {
   return kernel;
 }
 
-// The floors of all levels follow the cut; the rest of the time, what happens inside the multiprocessors,
-// follows the products; and both stretch where multiprocessors are idle.
+// Predicts the time with other tiles. The floors of all levels follow the cut. The rest of the time, spent
+// inside the multiprocessors, follows the products. Both grow if multiprocessors are idle.
 double recut_seconds(const KernelCase& uncut, const KernelCase& cut, double uncut_seconds,
                      const MeasuredGpu& gpu) {
   const auto sum = [&](const KernelCase& kernel) {
@@ -105,7 +106,8 @@ double recut_seconds(const KernelCase& uncut, const KernelCase& cut, double uncu
   return launch_seconds(cut, gpu.ceilings) + (scale * sum(cut) + rest * cut.flops / uncut.flops) / after;
 }
 
-// Neighbouring rungs with other tiles, and as many stages and threads, or threads in proportion.
+// Neighbouring rungs with other tiles, the same number of stages, and as many threads or threads in
+// proportion.
 bool are_cuts_of_one_idea(const KernelCase& a, const KernelCase& b) {
   return are_neighbouring_rungs(a, b) && a.problem == b.problem && a.unit == b.unit && a.stages == b.stages &&
          (a.tile_q != b.tile_q || a.tile_k != b.tile_k) &&
@@ -170,7 +172,8 @@ void Predictor::add_interval(Prediction& prediction, std::vector<double> ratios)
       ratios.empty() ? std::numeric_limits<double>::infinity() : prediction.seconds * quantile(ratios, 0.9);
 }
 
-// What less of the same work was measured to take, launched as `asked` is, or is predicted to take.
+// A lower bound: the time that less of the same work was measured to take, launched as `asked` is, or is
+// predicted to take.
 double Predictor::at_least(const ModelPoint& asked, const MeasuredGpu& there, bool held_out) const {
   double least = 0;
   if (&there == &gpu_) {

@@ -1,5 +1,5 @@
 #pragma once
-// One attention problem without its data: what every backend is asked to compute.
+// One attention problem without its data: what a backend is asked to compute.
 
 #include <cmath>
 
@@ -13,7 +13,7 @@ namespace splash {
 
 struct AttentionSpec {
   AttentionShape shape{};
-  double scale = 0;  // scores are scale * <q, k>; 0 stands for 1/sqrt(head_dim)
+  double scale = 0;  // scores are scale * <q, k>; 0 means 1/sqrt(head_dim)
   Normalizer normalizer{};
   Selection selection{};
   Mask mask{};

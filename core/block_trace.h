@@ -1,6 +1,6 @@
 #pragma once
-// What the blocks of a kernel ask of memory, multiply and exponentiate, as its loops do it: said by the
-// kernel's declaration, run on the CPU by whoever counts, or simulates caches.
+// What the blocks of a kernel read, write, multiply and exponentiate, step by step as its loops do it. The
+// kernel's declaration provides it. It runs on the CPU, to count the work or to simulate caches.
 
 #include <cstdint>
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace splash {
 
-// Each is an address space of its own; offsets are bytes from the tensor's first.
+// Each operand is an address space of its own; offsets are bytes from the tensor's first.
 enum class Operand : uint8_t { q, k, v, out, key_lists, workspace, d_out, d_q, d_k, d_v };
 inline constexpr int kOperands = 10;
 
-// A run of one block: ranges of memory, in steps. What is asked for in one step is under way at once; all
-// blocks are thought to take their steps at one pace.
+// The trace of one block: ranges of memory in steps. The ranges of one step are in flight at the same time. A
+// simulation decides how the steps of different blocks interleave (analysis/cache/simulate.h).
 class BlockTrace {
  public:
   struct Range {
@@ -34,20 +34,20 @@ class BlockTrace {
   void multiply(int64_t m, int64_t n, int64_t k) {
     flops_ += 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   }
-  // Exponentials of rows x keys scores as executed, and of the corrections that online softmax makes to each
-  // row's sums, by every thread that does so.
+  // Counts the exponentials of rows x keys scores as executed, and those that online softmax needs to correct
+  // each row's sums, by every thread that does so.
   void exponentiate(int64_t rows, int64_t keys, int64_t corrections_of_row) {
     exponentials_ += static_cast<double>(rows) * static_cast<double>(keys + corrections_of_row);
   }
   void next_step() { step_ends_.push_back(ranges_.size()); }
 
-  // The block begins anew; memory is kept.
+  // Starts a new block; keeps the allocated memory.
   void clear() {
     ranges_.clear();
     step_ends_.clear();
     flops_ = exponentials_ = 0;
   }
-  // Ranges behind the last next_step() are a step too.
+  // Ranges after the last next_step() form a step, too.
   std::size_t steps() const { return step_ends_.size() + 1; }
   const Range* begin(std::size_t step) const {
     return ranges_.data() + (step == 0 ? 0 : step_ends_[step - 1]);
@@ -69,12 +69,12 @@ class BlockTrace {
   double flops_ = 0, exponentials_ = 0;
 };
 
-// One kernel of a call. Its blocks start in the order of their numbers.
+// One kernel of a call. Its blocks start in the order of their indices.
 struct KernelTrace {
   std::string kernel;  // as the plan names it
-  int64_t blocks = 0;  // pieces of work: blocks, clusters, or what persistent blocks take one after another
-  int cluster = 1;     // blocks that work on one piece together
-  bool through_l1 = false;  // reads look into L1 first; copies into shared memory do not
+  int64_t blocks = 0;  // pieces of work: blocks, clusters, or the items that persistent blocks take in turn
+  int cluster = 1;     // blocks that share one piece
+  bool through_l1 = false;  // reads look in L1 first; copies into shared memory do not
   std::function<void(int64_t block, BlockTrace& trace)> run{};  // appends what the block does
 };
 

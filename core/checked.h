@@ -1,5 +1,5 @@
 #pragma once
-// Products of extents that come from files and users: 2^63 is an overflow, not a size.
+// Products of extents that come from files and users. A product of 2^63 or more is an overflow, not a size.
 
 #include <cstdint>
 #include <initializer_list>
@@ -9,7 +9,7 @@
 
 namespace splash {
 
-// The product of extents; none where one is negative or the product does not fit. 1 of no extents.
+// The product of extents, 1 if there are none. Empty if an extent is negative or the product does not fit.
 inline std::optional<int64_t> checked_product(std::span<const int64_t> extents) {
   int64_t product = 1;
   bool fits = true, zero = false;
@@ -18,7 +18,7 @@ inline std::optional<int64_t> checked_product(std::span<const int64_t> extents) 
     zero = zero || extent == 0;
     fits = fits && !__builtin_mul_overflow(product, extent, &product);
   }
-  if (zero) return 0;  // whatever the others are
+  if (zero) return 0;  // whatever the other extents are
   return fits ? std::optional(product) : std::nullopt;
 }
 
@@ -26,7 +26,8 @@ inline std::optional<int64_t> checked_product(std::initializer_list<int64_t> ext
   return checked_product(std::span(extents.begin(), extents.size()));
 }
 
-// A number as a count, where it is a whole one from 0 to 2^53, as far as a double counts.
+// The number as a count. Empty unless it is a whole number from 0 to 2^53, the range in which doubles are
+// exact.
 inline std::optional<int64_t> checked_count(double number) {
   constexpr double kLargest = static_cast<double>(int64_t{1} << std::numeric_limits<double>::digits);
   if (!(number >= 0 && number <= kLargest)) return std::nullopt;

@@ -10,12 +10,13 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A value that no part of the project takes: what was passed, what is allowed.
+// A value that no part of the project takes. Says what was passed and what is allowed.
 struct InvalidArgument : Error {
   using Error::Error;
 };
 
-// A valid request that this variant does not serve: which variant, which limit, what would work instead.
+// A valid request that this variant does not serve. Says which variant, which limit, and what would work
+// instead.
 struct Unsupported : Error {
   using Error::Error;
 };
@@ -25,12 +26,12 @@ struct DeviceError : Error {
   using Error::Error;
 };
 
-// This build of the program was made without the part that is asked for.
+// This build of the program lacks the requested part.
 struct NotBuilt : DeviceError {
   using DeviceError::DeviceError;
 };
 
-// The GPU's memory does not suffice; what was enqueued before goes on.
+// The GPU's memory does not suffice. Work that was enqueued before continues.
 struct OutOfDeviceMemory : DeviceError {
   using DeviceError::DeviceError;
 };

@@ -88,7 +88,8 @@ RowMask Mask::row(const AttentionShape& shape, int64_t batch, int64_t q_head, in
     row.end = cu_seqlens_k[s + 1];
   }
   if (causal) {
-    // Places before the sequence's end, counted from the end: query and key ends meet.
+    // The query's distance from its sequence's end limits the keys' distance from theirs, so the last query
+    // sees the last key.
     row.end = std::max(row.begin, std::min(row.end, row.end - (q_end - 1 - query)));
   }
   if (!q_positions.empty()) {
@@ -100,8 +101,8 @@ RowMask Mask::row(const AttentionShape& shape, int64_t batch, int64_t q_head, in
 
 namespace {
 
-// Visible pairs of one head. Where positions alone decide, their order does not matter: O(N log N) by
-// sorting.
+// Visible pairs of one head. If only positions decide, the order of keys does not matter, so sorting them
+// gives O(N log N).
 int64_t visible_pairs_of_head(const AttentionShape& shape, const Mask& mask, int64_t b, int64_t h) {
   const bool positions_alone = !mask.q_positions.empty() && !mask.causal && mask.cu_seqlens_q.empty();
   Indices sorted;

@@ -8,8 +8,8 @@
 
 namespace splash {
 
-// The visible keys of one query row: the keys j of [begin, end) with k_positions[j] <= q_position,
-// or all of [begin, end) where k_positions is null. The row borrows from its Mask.
+// The visible keys of one query row: the keys j in [begin, end) with k_positions[j] <= q_position, or all of
+// [begin, end) if k_positions is null. The row points into its Mask, which must outlive it.
 struct RowMask {
   int64_t begin = 0;
   int64_t end = 0;
@@ -36,17 +36,17 @@ struct Mask {
   // a query sees keys of its own sequence only. Both or neither; rising from 0 to q_len and kv_len.
   std::vector<int64_t> cu_seqlens_q{}, cu_seqlens_k{};
 
-  // Throws InvalidArgument where a part does not fit the shape.
+  // Throws InvalidArgument if a part does not fit the shape.
   void validate(const AttentionShape& shape) const;
 
-  // Every batch and head sees the same pairs: no position table names them apart.
+  // Whether every batch entry and head sees the same pairs, because no position table distinguishes them.
   bool same_for_all_heads(const AttentionShape& shape) const;
 
-  // O(log sequences). The mask must have passed validate().
+  // Takes O(log sequences). The mask must have passed validate().
   RowMask row(const AttentionShape& shape, int64_t batch, int64_t q_head, int64_t query) const;
 };
 
-// Visible (query, key) pairs over all batches and query heads.
+// Number of visible (query, key) pairs over all batch entries and query heads.
 int64_t visible_pairs(const AttentionShape& shape, const Mask& mask);
 
 }  // namespace splash

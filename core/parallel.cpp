@@ -16,7 +16,7 @@
 #endif
 
 namespace splash::detail {
-#ifndef _OPENMP  // the fuzz targets, with a clang that has no OpenMP
+#ifndef _OPENMP  // for the fuzz targets, whose clang has no OpenMP
 
 void on_team(void (*work)(void*), void* argument) {
   work(argument);
@@ -27,16 +27,18 @@ namespace {
 
 using Work = void (*)(void*);
 
-std::atomic<int64_t> forks{0};  // of this process from its ancestors, since one of them used a team
+std::atomic<int64_t> forks{0};  // between the process that first used a team and this one
 
-// The team that the runtime keeps for this thread: how many threads, and before which fork.
+// The team that the runtime keeps for this thread: its number of threads, and the number of forks when it
+// began.
 struct Team {
   int threads = 1;
   int64_t forks = 0;
 };
 thread_local Team team;
 
-// Address space that is taken while it lives. Not from the heap: there only some threads could have it after.
+// Reserves address space while it lives. It does not use the heap, where only some threads could use the
+// space later.
 class Room {
  public:
   explicit Room(size_t bytes)
@@ -53,11 +55,11 @@ class Room {
   void* begin_;
 };
 
-// Where the runtime gets no memory for its threads, it ends the process. So ask before it does: threads of
-// the same stacks, all alive at once, beside room for what is noted of each. The C library keeps the stacks
-// for the next threads, which are the runtime's.
+// If the runtime gets no memory for its threads, it ends the process. So this tries first: it starts threads
+// with the same stacks, all alive at once, while holding room for the records of each. The C library keeps
+// the stacks for the next threads, which are the runtime's.
 void require_room(int threads) {
-  constexpr size_t kAThread = 64 << 10;  // more than is noted of one
+  constexpr size_t kAThread = 64 << 10;  // more than the records of one thread take
   const auto extra = static_cast<size_t>(threads - 1);
   const Room notes(kAThread * extra);
   std::vector<std::thread> tried;
@@ -74,9 +76,9 @@ void require_room(int threads) {
   if (!room) throw std::bad_alloc();
 }
 
-// The C library makes a library's thread-local variables when a thread first uses one, and ends the process
-// where it has no memory for them. So every thread uses ours and the C++ library's (which notes exceptions)
-// before the work may take what memory there is.
+// The C library allocates a library's thread-local variables when a thread first uses one, and ends the
+// process if it has no memory for them. So every thread uses this library's and the C++ library's (which
+// track exceptions) before the work can take the remaining memory.
 void meet_first(int threads) {
   require_room(threads);
   std::atomic<int64_t> used{0};
@@ -91,8 +93,8 @@ void on_own_team(int threads, Work work, void* argument) {
   work(argument);
 }
 
-// A child has no threads but the one that forked; the runtime does not know and would wait for the others
-// forever. It keeps one team for each thread that begins a region, so a new thread gets a new team.
+// A forked child has only the thread that forked. The runtime does not know that and would wait forever for
+// the others. It keeps one team per thread that begins a region, so a new thread gets a new team.
 void on_new_thread(int threads, Work work, void* argument) {
   std::exception_ptr failure;
   const auto region = [&] {

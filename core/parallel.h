@@ -3,9 +3,9 @@
 //
 //   parallel_for(rows, 1, [&](int64_t row) { out[row] = f(row); });
 //
-// What the work throws on any thread, std::bad_alloc among it, is thrown to the caller. (An exception that
-// leaves an OpenMP region ends the process.) After fork() it goes on to work, which GNU's OpenMP by itself
-// does not: docs/decisions/0026-one-parallel-loop.md.
+// What the work throws on any thread, including std::bad_alloc, is rethrown to the caller. (An exception that
+// leaves an OpenMP region ends the process.) It keeps working after fork(), which GNU's OpenMP alone does
+// not: docs/decisions/0026-one-parallel-loop.md.
 
 #include <algorithm>
 #include <atomic>
@@ -17,15 +17,15 @@ namespace splash {
 
 namespace detail {
 
-// Calls work(argument), which must not throw, on every thread of a team. Throws std::bad_alloc where the
-// system gives no memory for the team's threads.
+// Calls work(argument), which must not throw, on every thread of a team. Throws std::bad_alloc if the system
+// has no memory for the team's threads.
 void on_team(void (*work)(void*), void* argument);
 
 }  // namespace detail
 
-// body(state, i) for every i of [0, count), `at_once` neighbours in a row on one thread; which thread takes
-// which is not said. Each thread makes its own state first. What is thrown ends the loop: no thread begins
-// another i; of several exceptions one is thrown.
+// Calls body(state, i) for every i of [0, count). A thread takes `at_once` consecutive i at a time; which
+// thread takes which is unspecified. Each thread first makes its own state. An exception ends the loop: no
+// thread begins another chunk, and one of the exceptions is rethrown.
 template <class MakeState, class Body>
 void parallel_for_with(int64_t count, int64_t at_once, const MakeState& make_state, const Body& body) {
   std::atomic<int64_t> next{0};
@@ -52,7 +52,7 @@ void parallel_for_with(int64_t count, int64_t at_once, const MakeState& make_sta
   if (failure) std::rethrow_exception(failure);
 }
 
-// Numbers, one a body, that one thread fills at once.
+// A value for `at_once` when a body fills a single number.
 constexpr int64_t kElementsAtOnce = 4096;
 
 template <class Body>

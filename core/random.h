@@ -7,7 +7,7 @@
 
 namespace splash {
 
-// Draw number `counter` of stream `seed`. SplitMix64's output function (Steele, Lea, Flood 2014) over two
+// Draw number `counter` of stream `seed`, by SplitMix64's output function (Steele, Lea, Flood 2014) over two
 // words.
 class CounterRandom {
  public:
@@ -26,7 +26,7 @@ class CounterRandom {
     return radius * std::cos(2.0 * std::numbers::pi * uniform(2 * counter + 1));
   }
 
-  // An independent stream, for example one a tensor.
+  // An independent stream, for example one per tensor.
   constexpr CounterRandom stream(uint64_t index) const { return CounterRandom(bits(index ^ 0x5bd1e995u)); }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Rounding up in whole numbers. Kernels call it, too: it compiles with and without nvcc.
+// Rounds whole numbers up. Kernels use it too: it compiles with and without nvcc.
 
 #include <cstdint>
 

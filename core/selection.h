@@ -18,23 +18,24 @@ enum class SelectionKind {
   shared_keys,         // given keys, shared by a tile of queries x the query heads of a key head (Kascade)
 };
 
-// Equal scores: the lower key index is kept first.
+// Among equal scores the lower key index is kept first.
 struct Selection {
   SelectionKind kind = SelectionKind::all;
   int64_t k_keep = 8;
-  int64_t block = 64;  // keys a block, for top_k_block and significant_blocks
-  // For significant_blocks. The row's threshold is its exact tau for entmax (in units of z = (alpha-1)s),
-  // 0 for the power normalizers and -inf for softmax (in units of s), so margin 0 changes no result and a
-  // larger one drops blocks.
+  int64_t block = 64;  // keys per block, for top_k_block and significant_blocks
+  // For significant_blocks. The row's threshold is its exact tau for entmax (in units of z = (alpha-1)s), 0
+  // for the power normalizers and -inf for softmax (in units of s). So margin 0 changes no result, and a
+  // larger margin drops blocks.
   double margin = 0;
   // For shared_keys: [batch, kv_heads, tiles, k_keep], tiles = ceil(q_len / block). The keys of a tile rise
-  // strictly; -1 pads the end of a shorter list. Keys that a query's mask hides are hidden all the same.
+  // strictly; -1 pads the end of a shorter list. The mask still applies: a query does not see listed keys
+  // that it hides.
   std::vector<int32_t> keys{};
-  // For top_k_row: [q_heads], each head's own k_keep, 0 where it keeps all; empty: k_keep counts for all
-  // heads.
+  // For top_k_row: [q_heads], each head's own k_keep, 0 if the head keeps all keys. Empty: k_keep applies to
+  // all heads.
   std::vector<int64_t> head_k_keep{};
 
-  // Of top_k_row: keys that a row of this head keeps at most.
+  // For top_k_row: the most keys that a row of this head keeps.
   int64_t k_keep_of(int64_t q_head) const {
     if (head_k_keep.empty()) return k_keep;
     const int64_t of_head = head_k_keep[q_head];
@@ -50,8 +51,9 @@ struct Selection {
            ((batch * shape.kv_heads + shape.kv_head_of(q_head)) * tiles(shape) + query / block) * k_keep;
   }
 
-  // Throws InvalidArgument for k_keep < 1, block < 1, a margin that is not finite, shared keys of another
-  // number, out of range or not rising, or a head_k_keep of another number, below 0, or of another kind.
+  // Throws InvalidArgument for k_keep < 1, block < 1, a margin that is not finite, shared keys of a wrong
+  // number, out of range or not rising, and a head_k_keep of a wrong number, with entries below 0, or with a
+  // selection other than top_k_row.
   void validate(const AttentionShape& shape) const;
 };
 

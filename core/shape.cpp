@@ -10,7 +10,7 @@
 namespace splash {
 namespace {
 
-// Of elements and of pairs: their bytes, and a few times as many, are still counts of 63 bits.
+// Limit for elements and pairs: their bytes, even several times that, still fit in 63 bits.
 constexpr int64_t kMostElements = int64_t{1} << 56;
 
 }  // namespace

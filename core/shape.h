@@ -16,12 +16,12 @@ struct AttentionShape {
   int64_t kv_len = 1;
   int64_t head_dim = 64;
 
-  int64_t group() const { return q_heads / kv_heads; }  // query heads a key head serves
+  int64_t group() const { return q_heads / kv_heads; }  // query heads per key head
   int64_t kv_head_of(int64_t q_head) const { return q_head / group(); }
   int64_t rows() const { return batch * q_heads * q_len; }  // softmax rows
 
-  // Throws InvalidArgument unless every extent is >= 1, kv_len < 2^31, q_heads a multiple of kv_heads, and
-  // the elements of each tensor and the pairs of query and key are at most 2^56: their products don't
+  // Throws InvalidArgument unless every extent is >= 1, kv_len < 2^31, q_heads is a multiple of kv_heads, and
+  // the elements of each tensor and the (query, key) pairs are at most 2^56, so that products do not
   // overflow.
   void validate() const;
 

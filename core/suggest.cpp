@@ -24,11 +24,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& allowed) {
-  constexpr std::size_t kLongest =
-      200;  // of a name that someone typed; the distance costs length times length
+  constexpr std::size_t kLongest = 200;  // of a typed name; the distance costs length squared
   if (word.size() > kLongest) return "";
   std::string best;
-  // A third of the word may be wrong, and one letter always.
+  // Up to a third of the word may be wrong, and one letter in any case.
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3 + 1) + 1;
   for (const std::string& candidate : allowed) {
     std::size_t distance = edit_distance(word, candidate);

@@ -1,5 +1,5 @@
 #pragma once
-// Dense tensors of layout [batch, heads, length, head_dim], contiguous, and views of them.
+// Dense, contiguous tensors of layout [batch, heads, length, head_dim], and views of them.
 
 #include <array>
 #include <cstddef>
@@ -33,8 +33,8 @@ struct TensorView {
   operator TensorView<const Value>() const { return {data, batch, heads, length, dim}; }
 };
 
-// Elements of a tensor of these extents. Throws InvalidArgument where one is negative or their product is no
-// 63-bit count.
+// Number of elements of a tensor with these extents. Throws InvalidArgument if one is negative or their
+// product exceeds 63 bits.
 size_t tensor_size(int64_t batch, int64_t heads, int64_t length, int64_t dim);
 
 // Owns its memory; new tensors are zero.
@@ -95,7 +95,8 @@ struct AttentionInputs {
   }
 };
 
-// Throws InvalidArgument unless the extents, of a tensor called `name`, are [batch, heads, length, dim].
+// Throws InvalidArgument unless the extents of a tensor, which messages call `name`, are [batch, heads,
+// length, dim].
 void require_extents(const char* name, const std::array<int64_t, 4>& extents, int64_t batch, int64_t heads,
                      int64_t length, int64_t dim);
 

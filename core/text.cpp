@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kReplacement = 0xFFFD, kPictures = 0x2400, kPictureOfDelete = 0x2421;
 
-// Length of the well-formed UTF-8 character that `text` opens with, 0 where there is none (Unicode 15, table
+// Length of the well-formed UTF-8 character at the start of `text`; 0 if there is none (Unicode 15, table
 // 3-7).
 size_t character_length(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0}; };
@@ -27,13 +27,13 @@ size_t character_length(std::string_view text) {
   }
   if (first >= 0xF0 && first <= 0xF4) {
     const uint8_t low = first == 0xF0 ? 0x90 : 0x80;
-    const uint8_t high = first == 0xF4 ? 0x8F : 0xBF;  // not past U+10FFFF
+    const uint8_t high = first == 0xF4 ? 0x8F : 0xBF;  // not above U+10FFFF
     return continues(1, low, high) && continues(2) && continues(3) ? 4 : 0;
   }
   return 0;
 }
 
-// The character of up to three bytes that `character` is; of four bytes none is treated in a special way.
+// The code point of a character of up to three bytes. No character of four bytes needs special treatment.
 uint32_t code_point(std::string_view character) {
   const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(character[i])); };
   switch (character.size()) {
@@ -48,7 +48,7 @@ uint32_t code_point(std::string_view character) {
   }
 }
 
-std::string three_bytes(uint32_t code) {  // of a code point from U+0800 to U+FFFF
+std::string three_bytes(uint32_t code) {  // for a code point from U+0800 to U+FFFF
   return {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 0x3F)),
           static_cast<char>(0x80 | (code & 0x3F))};
 }
@@ -58,11 +58,11 @@ bool turns_direction(uint32_t code) {
          code == 0x200F || code == 0x061C;
 }
 
-bool is_late_control(uint32_t code) {  // those that JSON leaves as they are
+bool is_late_control(uint32_t code) {  // controls that JSON does not escape
   return (code >= 0x7F && code <= 0x9F) || code == 0x2028 || code == 0x2029 || turns_direction(code);
 }
 
-// Calls piece(character) for every well-formed one, and odd() for a byte that belongs to none.
+// Calls piece(character) for every well-formed character, and odd() for every byte that belongs to none.
 template <class Piece, class Odd>
 void for_each_character(std::string_view text, Piece piece, Odd odd) {
   while (!text.empty()) {

@@ -24,7 +24,7 @@ std::string why_not_regular(const struct stat& status) {
 
 class Descriptor {
  public:
-  explicit Descriptor(const std::string& path)  // not blocking: opening a pipe would wait for its writer
+  explicit Descriptor(const std::string& path)  // opening a pipe must not wait for its writer
       : number_(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {}
   ~Descriptor() {
     if (number_ >= 0) close(number_);

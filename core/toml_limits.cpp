@@ -19,8 +19,8 @@ bool is_bare(char c) {
          kMarks.find(c) != std::string_view::npos;
 }
 
-// The place behind the string that begins at `at`, of one line or between three quotes. Where it has no end,
-// neither does the parser get further: that of the text.
+// The position after the string that begins at `at`, on one line or between three quotes. For a string
+// without an end it is the end of the text, where the parser fails, too.
 size_t behind_string(const std::string& text, size_t at) {
   const char quote = text[at];
   const std::string three(3, quote);
@@ -41,7 +41,7 @@ size_t behind_string(const std::string& text, size_t at) {
 
 }  // namespace
 
-// Counts along "part . part . part", wherever it stands: numbers have one such dot.
+// Counts dots in "part . part . part" anywhere in the text. Numbers have only one such dot.
 void require_toml_limits(const std::string& text, const std::string& file) {
   if (static_cast<int64_t>(text.size()) > kMostTomlBytes)
     throw InvalidArgument(
@@ -53,7 +53,7 @@ void require_toml_limits(const std::string& text, const std::string& file) {
     if (c == ' ' || c == '\t') {
       ++at;
     } else if (c == '"' || c == '\'' || is_bare(c)) {
-      if (after_part) dots = 0;  // two parts without a dot between them: two keys
+      if (after_part) dots = 0;  // two parts without a dot between them are two keys
       after_part = true;
       if (!is_bare(c)) {
         at = behind_string(text, at);

@@ -7,9 +7,9 @@ namespace splash {
 
 constexpr int64_t kMostTomlBytes = 1 << 20;
 
-// What toml++ 3.3 does not bound. Throws InvalidArgument for a text that is larger, or has a key of more than
-// sixteen dotted parts: the parser goes down a level a part, and 200,000 of them are more than the stack
-// holds.
+// Checks limits that toml++ 3.3 does not have. Throws InvalidArgument for a text that is too large, or that
+// has a key of more than sixteen dotted parts: the parser recurses once per part, and 200,000 parts overflow
+// the stack.
 void require_toml_limits(const std::string& text, const std::string& file);
 
 }  // namespace splash

@@ -1,6 +1,6 @@
 #pragma once
-// Reading TOML strictly: every key must be asked for, every error names file and line. Only .cpp files that
-// read TOML include this header: toml++ is slow to compile.
+// Reads TOML strictly: every key must be asked for, and every error names file and line. Only .cpp files that
+// read TOML include this header, because toml++ is slow to compile.
 
 #include <cstdint>
 #include <optional>
@@ -11,9 +11,8 @@
 
 #include <fmt/format.h>
 
-// toml++ 3.3 takes for granted what a key begins with before it has looked: of "[!]" that is undefined
-// behaviour under NDEBUG and an abort without. As neither an assumption nor an assertion it is the error that
-// its next lines tell.
+// toml++ 3.3 asserts what a key begins with before it has looked. For "[!]" that assertion is undefined
+// behaviour under NDEBUG and an abort without. With the assertion removed, its next lines report the error.
 #pragma push_macro("NDEBUG")
 #undef NDEBUG
 #define TOML_ASSERT(expr) static_cast<void>(0)
@@ -42,10 +41,10 @@ inline toml::table parse_toml(const std::string& text, const std::string& file) 
   }
 }
 
-// One table; finish() complains of keys that nobody asked for.
+// Reads one table. finish() throws if a key was not asked for.
 class TomlTable {
  public:
-  // `what` names the table in sentences: "[fixed]", "[[expect]]".
+  // `what` names the table in messages: "[fixed]", "[[expect]]".
   TomlTable(const toml::table& table, std::string file, std::string what)
       : table_(table), file_(std::move(file)), what_(std::move(what)) {}
 
@@ -69,7 +68,7 @@ class TomlTable {
     return *value;
   }
 
-  // A table, or null where the key is absent.
+  // A table, or null if the key is absent.
   const toml::table* table(const std::string& key) {
     const toml::node* node = find(key);
     if (node == nullptr) return nullptr;
@@ -77,7 +76,7 @@ class TomlTable {
     return node->as_table();
   }
 
-  // The tables of [[key]]; empty where the key is absent.
+  // The tables of [[key]]; empty if the key is absent.
   std::vector<const toml::table*> tables(const std::string& key) {
     const toml::node* node = find(key);
     std::vector<const toml::table*> result;

@@ -20,7 +20,7 @@ class TouchedBytes {
   int64_t all() const;
 
  private:
-  // A bit for four bytes: no element is smaller where ranges begin and end.
+  // One bit per four bytes: where ranges begin and end, no element is smaller.
   std::array<std::vector<uint64_t>, kOperands> bits_;
 };
 

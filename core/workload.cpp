@@ -48,8 +48,9 @@ void cluster(Tensor<T>& tensor, const Workload& w, CounterRandom centres, Counte
   });
 }
 
-// Random Fourier features (Rahimi, Recht 2007) of the Laplace kernel exp(-|i - j| / length): frequencies are
-// Cauchy. Half of the dimensions hold positions, the others keep their Gaussian content.
+// Random Fourier features (Rahimi, Recht 2007) of the Laplace kernel exp(-|i - j| / length), with quantiles
+// of the Cauchy distribution as frequencies. Half of the dimensions hold positions; the others keep their
+// Gaussian content.
 template <class T>
 void add_positions(Tensor<T>& tensor, const Workload& w, double amplitude) {
   const int64_t pairs = std::max<int64_t>(1, tensor.dim() / 4);
@@ -63,7 +64,7 @@ void add_positions(Tensor<T>& tensor, const Workload& w, double amplitude) {
   });
 }
 
-// Scores are the keys' first coordinate: q = (sqrt(d), 0, ...), so that scale * <q, k> = k[0].
+// Makes the scores equal to the keys' first coordinate: q = (sqrt(d), 0, ...), so that scale * <q, k> = k[0].
 template <class T>
 void place_sink(AttentionInputs<T>& in, const Workload& w, CounterRandom random) {
   const double root = std::sqrt(static_cast<double>(in.q.dim()));
@@ -171,7 +172,7 @@ std::vector<double> make_score_row(const Workload& w, int64_t n) {
   }
   const AttentionShape shape{.q_len = n, .kv_len = n, .head_dim = 64};
   const AttentionShape one_query{.q_len = 1, .kv_len = n, .head_dim = 64};
-  const bool local = w.kind == WorkloadKind::local;  // the middle query, at its true position
+  const bool local = w.kind == WorkloadKind::local;  // uses the middle query, at its true position
   const AttentionInputs<double> in = make_inputs<double>(w, local ? shape : one_query);
   const auto q = in.q.matrix(0, 0).row(local ? n / 2 : 0);
   const Eigen::VectorXd s = in.k.matrix(0, 0) * q.transpose() / std::sqrt(64.0);

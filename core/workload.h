@@ -16,7 +16,7 @@ enum class WorkloadKind {
   gaussian,   // q ~ N(0, variance), k, v ~ N(0, 1): AdaSplash's recipe (arXiv 2502.12082) at variance 6
   clustered,  // keys and queries around shared centres: a query's support is its cluster
   local,      // distance-penalised: scores fall with |i - j|
-  sink,       // key 0 stands `gap` in score above a crowd of spread `spread`: AdaSplash-2's adversarial case
+  sink,       // key 0 scores `gap` above a crowd with spread `spread`: AdaSplash-2's adversarial case
   ties,       // keys drawn from few distinct vectors with small integer entries: exactly equal scores
 };
 
@@ -36,19 +36,18 @@ struct Workload {
 std::string_view to_string(WorkloadKind kind);
 WorkloadKind workload_from_string(std::string_view name);  // throws InvalidArgument
 
-// Q, K and V of that shape for the default scale 1/sqrt(head_dim). Costs O(size); the same for every thread
-// count.
+// Makes Q, K and V of that shape for the default scale 1/sqrt(head_dim). Takes O(size); the result does not
+// depend on the number of threads.
 template <class T>
 AttentionInputs<T> make_inputs(const Workload& workload, const AttentionShape& shape);
 
-// One row of n scores with the same distribution as a row of the workload's scores, for solver studies:
-// gaussian N(0, query_variance), sink, ties (rounded to multiples of 1/2), clustered, local (query in the
-// middle).
+// One row of n scores with the distribution of a row of the workload's scores, for solver studies: gaussian
+// N(0, query_variance), sink, ties (rounded to multiples of 1/2), clustered, local (for the middle query).
 std::vector<double> make_score_row(const Workload& workload, int64_t n);
 
-// Selection shared_keys for tiles of `block` queries: of the n keys that the first query head of a group
-// shows the tile's last query, ceil(share n), one drawn from each of as many equal ranges. 0 < share <= 1;
-// throws InvalidArgument.
+// A shared_keys selection for tiles of `block` queries. Of the n keys that the first query head of a group
+// shows to the tile's last query, it draws ceil(share n), one from each of as many equal ranges. Throws
+// InvalidArgument unless 0 < share <= 1.
 Selection make_shared_keys(const AttentionShape& shape, const Mask& mask, int64_t block, double share,
                            uint64_t seed);
 

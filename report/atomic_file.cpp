@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
   throw ReportError(fmt::format("{}: {} ({})", path, what, std::strerror(error)));
 }
 
-// The place to rename to. Refuses devices, pipes and folders: renaming over /dev/null would replace it.
+// The path to rename to, with symbolic links followed. Refuses devices, pipes and folders: renaming over
+// /dev/null would replace it.
 fs::path destination(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -46,11 +47,12 @@ fs::path destination(const std::string& path) {
   return target;
 }
 
-// A file under its temporary name; removed unless it was renamed.
+// A file under its temporary name. It is removed unless it was renamed.
 class TemporaryFile {
  public:
   TemporaryFile(const fs::path& target, std::string path_for_messages) : path_(std::move(path_for_messages)) {
-    // A killed process may have left a file of this name; what others put there is not written to.
+    // A killed process may have left a file of this name, and other programs may own one. Neither is written
+    // to.
     constexpr int kNames = 1000;
     for (int n = 0; n < kNames && descriptor_ < 0; ++n) {
       name_ = target.parent_path() / fmt::format(".{}.tmp.{}.{}", target.filename().string(), getpid(), n);
@@ -92,8 +94,7 @@ class TemporaryFile {
   bool renamed_ = false;
 };
 
-// Makes the rename last through a power cut. Some file systems cannot sync a folder; the file is in place all
-// the same.
+// Makes the rename survive a power cut. Some file systems cannot sync a folder; the file is in place even so.
 void sync_folder(const fs::path& folder) {
   const int descriptor = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;

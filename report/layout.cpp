@@ -113,7 +113,7 @@ std::vector<Row> from_columns(const std::vector<Field<Row>>& fields, const std::
     }
     const size_t length = field.info.is_text ? column->texts.size() : column->numbers.size();
     if (std::exchange(first, false)) rows.resize(length);
-    for (size_t i = 0; i < rows.size(); ++i) {  // the reader has checked that all columns are of one length
+    for (size_t i = 0; i < rows.size(); ++i) {  // the reader has checked that all columns have one length
       if (const auto* text = std::get_if<std::string Row::*>(&field.member))
         rows[i].** text = column->texts[i];
       if (const auto* number = std::get_if<double Row::*>(&field.member))

@@ -60,7 +60,7 @@ Provenance merge_provenance(std::span<const Report> shards) {
   for (const auto field : {&P::argv, &P::host, &P::cpu, &P::gpu, &P::driver, &P::clocks, &P::toolchain}) {
     merged.*field = list_distinct(shards, field);
   }
-  for (const Report& shard : shards) {  // ISO 8601 sorts as text
+  for (const Report& shard : shards) {  // as text, ISO 8601 times sort by time
     const Provenance& other = shard.provenance;
     if (!other.started.empty() && (merged.started.empty() || other.started < merged.started))
       merged.started = other.started;
@@ -70,7 +70,7 @@ Provenance merge_provenance(std::span<const Report> shards) {
   return merged;
 }
 
-// A merged case: the same case in one or more shards, (shard, row).
+// One merged case: the (shard, row) pairs at which the same case occurs.
 using Occurrences = std::vector<std::pair<size_t, int64_t>>;
 
 std::span<const double> numbers_at(const Column& column, int64_t row) {
@@ -87,7 +87,7 @@ bool same_entry(const Column& a, int64_t row_a, const Column& b, int64_t row_b) 
   return true;
 }
 
-// The united columns without values: descriptions and widths.
+// The union of the columns without values: descriptions and widths.
 std::vector<Column> unite_columns(std::span<const Report> shards) {
   std::vector<Column> united;
   std::map<std::string, size_t> index;
@@ -183,7 +183,7 @@ void order_by_index(std::vector<Column>& columns) {
   std::iota(order.begin(), order.end(), size_t{0});
   const std::vector<double> keys = index->numbers;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return keys[a] < keys[b] || (!std::isnan(keys[a]) && std::isnan(keys[b]));  // without an index: last
+    return keys[a] < keys[b] || (!std::isnan(keys[a]) && std::isnan(keys[b]));  // no index: last
   });
   for (Column& column : columns) {
     Column ordered{.info = column.info, .width = column.width};

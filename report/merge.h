@@ -7,16 +7,17 @@
 
 namespace splash::report {
 
-// The cases of all shards, ordered by the numeric column `case_index` where there is one. Columns are united:
-// where a shard lacks one, its cases are missing there. A case (by `case_id`) that several shards have must
-// have the same reproducible results in each, and is taken from the first. Of ceilings (by name and dtype)
-// the first is kept, machine descriptions are listed, `started` is the earliest and `finished` the latest.
+// Joins the cases of all shards, ordered by the numeric column `case_index` if there is one. Columns are
+// united: if a shard lacks a column, its cases are missing there. A case (by `case_id`) that several shards
+// have must have the same reproducible results in each, and is taken from the first. For each ceiling (by
+// name and dtype) the first is kept. Machine descriptions are listed; `started` is the earliest and
+// `finished` the latest.
 //
-// The status is "interrupted" if that of any shard is, else "complete": whether cases are missing altogether,
-// the caller knows. Claims are left out, since they are to be judged again over all cases.
+// The status is "interrupted" if any shard's is, otherwise "complete"; only the caller knows whether cases
+// are missing altogether. Claims are left out, because they are to be judged again over all cases.
 //
-// Throws ReportError: no shards, shards of another experiment, commit, seed or inputs, columns or cases that
-// contradict one another; says which.
+// Throws ReportError that says which: no shards; shards of another experiment, commit, seed or inputs; or
+// columns or cases that contradict one another.
 Report merge_reports(std::span<const Report> shards);
 
 }  // namespace splash::report

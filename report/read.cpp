@@ -31,7 +31,7 @@ Column read_column(const Dataset& dataset, const std::string& name, const std::s
       !dataset.has_attribute("reproducible") || dataset.integer_attribute("reproducible") != 0;
 
   const hdf5::Extents extents = dataset.extents();
-  // A text column may be the coordinate of the rows itself: /claims/claim.
+  // A text column may itself be the coordinate of the rows: /claims/claim.
   const std::vector<std::string> dimensions =
       dataset.is_scale() ? std::vector<std::string>{name} : dataset.dimension_names();
   if (extents.empty() || extents.size() > (info.is_text ? 1u : 2u) || dimensions.front() != row_dimension ||

@@ -11,31 +11,31 @@
 
 namespace splash::report {
 
-// What a column holds. Every dataset of a report carries these as attributes.
+// Describes a column. Every dataset of a report carries these as attributes.
 struct ColumnInfo {
   std::string name;       // snake_case, the dataset's name
   std::string units;      // UDUNITS-like: "1", "s", "bytes", "FLOP"
   std::string long_name;  // one plain sentence
   std::string formula;    // how it is computed, in words or symbols
   bool is_text = false;
-  bool is_parameter = false;     // set by the experiment; others are results
-  bool reproducible = true;      // false: time, memory: differs from run to run
-  std::string missing_reason{};  // why an entry may be NaN or ""; empty where none may be missing
-  std::string dimension{};  // "" for one value a case; else the second dimension: column(case, dimension)
+  bool is_parameter = false;     // set by the experiment; otherwise a result
+  bool reproducible = true;      // false for what differs from run to run: time, memory
+  std::string missing_reason{};  // why an entry may be NaN or ""; empty if none may be missing
+  std::string dimension{};       // "": one value per case; else the second dimension: column(case, dimension)
 };
 
-constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();  // where a column has no number
+constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();  // a missing number
 
-// One column along the `case` dimension. Missing: kMissing or "".
+// One column along the `case` dimension. A missing entry is kMissing or "".
 struct Column {
   ColumnInfo info;
   std::vector<double> numbers{};     // [cases] or, with a dimension, [cases, width]
-  std::vector<std::string> texts{};  // [cases], where is_text
+  std::vector<std::string> texts{};  // [cases], if is_text
   int64_t width = 1;                 // extent of the second dimension; shorter cases are padded with NaN
 };
 
-// Coordinates of a second dimension, for example the probabilities of `quantile`. Dimensions that are not
-// described this way count 0, 1, 2, ...
+// Coordinates of a second dimension, for example the probabilities of `quantile`. A dimension without such a
+// description counts 0, 1, 2, ...
 struct Dimension {
   std::string name, units, long_name;
   std::vector<double> values;
@@ -47,10 +47,10 @@ struct Attachment {
   std::vector<std::string> dimensions;  // names, outermost first
   std::vector<int64_t> extents;
   std::vector<double> numbers{};                             // row-major
-  std::map<std::string, std::vector<std::string>> labels{};  // text coordinates by dimension, say tokens
+  std::map<std::string, std::vector<std::string>> labels{};  // text coordinates by dimension, such as tokens
 };
 
-// unsure: the measurement's interval has values that bear the claim out, and others.
+// unsure: part of the measurement's interval bears the claim out, and part does not.
 enum class Verdict { reproduced, refuted, unsure, not_comparable };
 const char* to_string(Verdict verdict);         // "reproduced", "refuted", "unsure", "not comparable"
 Verdict verdict_from(const std::string& text);  // the inverse; throws ReportError
@@ -58,7 +58,7 @@ Verdict verdict_from(const std::string& text);  // the inverse; throws ReportErr
 // One claim of a source document or paper, judged. Missing numbers: NaN.
 struct ClaimResult {
   std::string id, source, claim, units;
-  std::string theirs;  // as the source puts it, for example "99.6 %" or "< 1e-4"
+  std::string theirs;  // as the source writes it, for example "99.6 %" or "< 1e-4"
   double theirs_value = 0, ours = 0, ours_low = 0, ours_high = 0, tolerance = 0;
   Verdict verdict = Verdict::not_comparable;
   std::string reason;  // one sentence
@@ -75,26 +75,26 @@ struct Provenance {
 // A measured ceiling of the machine, for example DRAM copy bandwidth.
 struct Ceiling {
   std::string name, dtype, units, method;
-  double measured = 0, low = 0, high = 0, datasheet = 0;  // datasheet NaN where none is known
+  double measured = 0, low = 0, high = 0, datasheet = 0;  // datasheet is NaN if none is known
 };
 
 struct Report {
   std::string title, run_id, history;
-  std::string status = "complete";  // or partial (a shard, or judged cases alone), interrupted
+  std::string status = "complete";  // or partial (a shard, or only judged cases), interrupted
   Provenance provenance;
   std::vector<Ceiling> ceilings;
-  std::vector<Column> results;        // all of one length; includes text columns `experiment` and `case_id`
-  std::vector<Dimension> dimensions;  // of `results`, where they are more than a count
+  std::vector<Column> results;        // of one length; include the texts `experiment` and `case_id`
+  std::vector<Dimension> dimensions;  // of `results`, if they are more than a count
   std::vector<Attachment> attachments;
   std::vector<ClaimResult> claims;
 
   int64_t cases() const;
-  const Column* find(const std::string& name) const;  // nullptr where there is none
+  const Column* find(const std::string& name) const;  // nullptr if there is none
   Column* find(const std::string& name) { return const_cast<Column*>(std::as_const(*this).find(name)); }
 };
 
-// The column of that name, one value a case; where there is none it is added, every value missing. Throws
-// ReportError where one of that name holds something else.
+// The column of that name, with one value per case. If there is none it is added with every value missing.
+// Throws ReportError if a column of that name holds something else.
 Column& column_of(Report& report, const ColumnInfo& info);
 
 constexpr int kSchemaVersion = 1;

@@ -1,5 +1,5 @@
 #pragma once
-// A checksum behind the HDF5 content of a report.
+// The checksum after the HDF5 content of a report.
 //
 // HDF5 1.10 trusts what it reads. In a trial one flipped bit in a report crashed or hung the reading process
 // in every tenth case; other flips gave wrong numbers. So a report ends with a line of text that HDF5
@@ -13,15 +13,15 @@
 
 namespace splash::report {
 
-// Adds the line that follows the content, for example "\nsplash-report fnv1a64 00c0ffee00c0ffee\n".
+// Appends the checksum line to the content, for example "\nsplash-report fnv1a64 00c0ffee00c0ffee\n".
 void add_seal(std::vector<std::byte>& content);
 
 enum class Seal { absent, intact, broken };
 
-// Absent also where the file cannot be read.
+// Also `absent` if the file cannot be read.
 Seal check_seal(const std::string& path);
 
-// The whole file. Throws ReportError where it cannot be read.
+// Reads the whole file. Throws ReportError if it cannot be read.
 std::vector<std::byte> bytes_of(const std::string& path);
 
 }  // namespace splash::report

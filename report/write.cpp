@@ -74,7 +74,7 @@ const Dimension* find_dimension(const std::vector<Dimension>& dimensions, const 
   return found == dimensions.end() ? nullptr : &*found;
 }
 
-// Throws InvalidArgument for a table that is none. The extents of its second dimensions.
+// Returns the extents of the table's second dimensions. Throws InvalidArgument for an invalid table.
 std::map<std::string, int64_t> check_columns(const std::vector<Column>& columns, int64_t rows,
                                              const std::string& row_dimension,
                                              const std::vector<Dimension>& dimensions,
@@ -108,7 +108,7 @@ std::map<std::string, int64_t> check_columns(const std::vector<Column>& columns,
   return widths;
 }
 
-// Rows of `width` numbers as rows of `wider` ones.
+// The column's rows of `column.width` numbers, padded to `wider` numbers each.
 std::vector<double> pad(const Column& column, int64_t rows, int64_t wider) {
   if (column.width == wider) return column.numbers;
   std::vector<double> padded(static_cast<size_t>(rows * wider), kMissing);
@@ -118,7 +118,7 @@ std::vector<double> pad(const Column& column, int64_t rows, int64_t wider) {
   return padded;
 }
 
-// "Missing is NaN with a reason", even where the caller gave none.
+// "Missing is NaN with a reason", even if the caller gave no reason.
 std::string missing_reason(const ColumnInfo& info, std::span<const double> numbers) {
   const bool missing = std::any_of(numbers.begin(), numbers.end(), [](double x) { return std::isnan(x); });
   if (!missing || !info.missing_reason.empty()) return info.missing_reason;
@@ -146,7 +146,7 @@ Dataset write_column(Group& group, const Column& column, int64_t rows,
   return dataset;
 }
 
-// A group of columns of one length along `row_dimension`.
+// Writes a group of columns of one length along `row_dimension`.
 void write_table(Group& root, const std::string& name, const std::string& long_name,
                  const std::string& row_dimension, int64_t rows, const std::vector<Column>& columns,
                  const std::vector<Dimension>& dimensions) {
@@ -174,7 +174,8 @@ void write_table(Group& root, const std::string& name, const std::string& long_n
   }
 }
 
-// The dimensions of all attachments of one case: extent and labels, the same wherever a name comes up.
+// The dimensions of all attachments of one case. Attachments that share a dimension's name share extent and
+// labels.
 struct AttachmentDimension {
   int64_t extent = 0;
   std::vector<std::string> labels;

@@ -11,7 +11,7 @@
 namespace splash::analysis {
 namespace {
 
-uint64_t hashed(uint64_t x) {  // Stafford's mix 13
+uint64_t hashed(uint64_t x) {  // Stafford's mix 13, a 64-bit hash finaliser
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);
@@ -64,7 +64,7 @@ Cache::Outcome Cache::use(uint64_t line, unsigned sectors, bool write) {
   }
   now_ += kWays;
   set.used[way] = now_;
-  if (now_ > UINT32_MAX - 2 * kWays) {  // only the order counts: old lines become equally old
+  if (now_ > UINT32_MAX - 2 * kWays) {  // before it overflows: old lines become equally old
     for (Set& other : sets_) {
       for (uint32_t& used : other.used) used = used >> 16 & ~uint32_t{kWays - 1};
     }
@@ -77,8 +77,8 @@ int Cache::write_out(Set& set, int way) {
   return std::popcount(std::exchange(set.dirty[way], uint8_t{0}));
 }
 
-// Where more lines are written than a set keeps so, that used longest ago goes to memory; it stays in the
-// cache.
+// If a set holds more written lines than it may, writes the least recently used of them to memory. The line
+// stays in the cache, now clean.
 int Cache::write_out_beyond(Set& set, int kept_way) {
   int written = 0, oldest = kept_way;
   for (int w = 0; w < kWays; ++w) {
@@ -104,10 +104,10 @@ MemorySystem::MemorySystem(const L2Size& l2) {
 }
 
 void MemorySystem::use_line(int partition, uint64_t line, unsigned sectors, bool write) {
-  // Most accesses walk on.
+  // Most accesses go to consecutive lines.
   constexpr int kAhead = 4;
   if (!write) partitions_[partition].prefetch(line + kAhead);
-  // Pages of 4 KB alternate between the halves; what is written goes to its own half.
+  // Pages of 4 KB are spread over the halves by a hash. Writes go to the page's own half.
   const int home = static_cast<int>(hashed(line / 32) % partitions_.size());
   if (write || home != partition) partitions_[home].prefetch(line + kAhead);
   traffic_.asked += kSectorBytes * std::popcount(sectors);
@@ -119,7 +119,7 @@ void MemorySystem::use_line(int partition, uint64_t line, unsigned sectors, bool
   };
   if (!write && partition != home) ask(partition);
   if (missing != 0) ask(home);
-  if (write) missing = 0;  // whole sectors: nothing to fetch
+  if (write) missing = 0;  // writes cover whole sectors, so nothing is fetched
   traffic_.hits += kSectorBytes * (std::popcount(sectors) - std::popcount(missing));
   traffic_.dram_read += kSectorBytes * std::popcount(missing);
 }

@@ -1,9 +1,9 @@
 #pragma once
-// A model of a GPU's cache. It is set-associative; lines of 128 bytes have four sectors, which are fetched
+// A model of a GPU's cache. It is set-associative; a line of 128 bytes has four sectors, which are fetched
 // one by one. A written sector stays until its line is evicted or too many other lines of the set are
-// written. Vendors do not publish ways, set mapping or replacement; the model has 16 ways, a hash, and evicts
-// the least recently used line. It holds three written lines per set, as an H200's counters say: that GPU
-// keeps 5 to 20 of its 60 MB, however much a kernel writes
+// written. Vendors do not publish ways, set mapping or replacement policy. The model has 16 ways, maps sets
+// by a hash and evicts the least recently used line. It holds three written lines per set, which matches an
+// H200's counters: that GPU keeps 5 to 20 of its 60 MB, however much a kernel writes
 // (docs/decisions/0020-caches-as-the-counters-tell.md).
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 namespace splash::analysis {
 
 constexpr int kLineBytes = 128, kSectorBytes = 32;
-constexpr unsigned kAllSectors = 0xF;  // of a line, a bit each
+constexpr unsigned kAllSectors = 0xF;  // one bit per sector of a line
 
-// use(line, sectors) of the lines that hold the bytes [address, address + bytes).
+// Calls use(line, sectors) for each line that holds some of the bytes [address, address + bytes).
 template <class Use>
 void for_each_line(uint64_t address, int64_t bytes, const Use& use) {
   constexpr uint64_t kSectors = kLineBytes / kSectorBytes;
@@ -31,24 +31,25 @@ class Cache {
  public:
   static constexpr int kWays = 16, kWrittenWays = 3;
 
-  // Throws InvalidArgument where bytes do not hold one set of lines.
+  // Throws InvalidArgument if `bytes` is less than one set of lines.
   explicit Cache(int64_t bytes);
 
   struct Outcome {
-    unsigned missing = 0;  // sectors that were not there
+    unsigned missing = 0;  // sectors that were not in the cache
     int written_out = 0;   // number of written sectors that went to memory
   };
-  // Uses sectors of a line: number address / kLineBytes, below 2^32 - 1. Missing ones are there afterwards.
+  // Reads or writes sectors of a line. The line's number is address / kLineBytes, below 2^32 - 1. Missing
+  // sectors are in the cache afterwards.
   Outcome use(uint64_t line, unsigned sectors, bool write);
 
-  void prefetch(uint64_t line);  // into the caches of the processor that simulates: soon to be used
+  void prefetch(uint64_t line);  // a hint to the host's own caches: the simulation will use this line soon
 
   int64_t unwritten_sectors() const;  // written to the cache, not yet to memory
 
  private:
   struct Set {
-    uint32_t line[kWays];  // plus 1; 0: none
-    uint32_t used[kWays];  // when last: a multiple of kWays, so that there is room for the way's number
+    uint32_t line[kWays];  // line number plus 1; 0: empty
+    uint32_t used[kWays];  // time of last use: a multiple of kWays, which leaves room for the way's number
     uint8_t valid[kWays], dirty[kWays];
   };
   Set& set_of(uint64_t line);
@@ -58,9 +59,9 @@ class Cache {
   uint32_t now_ = 0;
 };
 
-// A GPU's L2. Each of two partitions serves the multiprocessors next to it and copies what these read from
-// the other partition's half of the memory. Data that all multiprocessors read is then held twice (NVIDIA
-// A100 and H100 architecture white papers, "L2 cache").
+// A GPU's L2. It has one or two partitions. Each serves the multiprocessors next to it and keeps copies of
+// what these read from the other partition's half of the memory, so data that all multiprocessors read is
+// held twice (NVIDIA A100 and H100 architecture white papers, "L2 cache").
 struct L2Size {
   int64_t bytes = 0;
   int partitions = 1;
@@ -68,15 +69,15 @@ struct L2Size {
 
 struct MemoryTraffic {  // bytes
   int64_t asked = 0;    // of L2 by the multiprocessors, in sectors
-  int64_t hits = 0;     // of those, found in it
+  int64_t hits = 0;     // of those, found in L2
   int64_t dram_read = 0, dram_written = 0;
-  int64_t unwritten = 0;  // written, and still in L2 at the end
+  int64_t unwritten = 0;  // written to L2 and still there at the end
 };
 
 class MemorySystem {
  public:
   explicit MemorySystem(const L2Size& l2);
-  // `bytes` from `address` on, for a multiprocessor next to `partition`.
+  // Reads or writes `bytes` from `address` on, for a multiprocessor next to `partition`.
   void use(int partition, uint64_t address, int64_t bytes, bool write) {
     for_each_line(address, bytes,
                   [&](uint64_t line, unsigned sectors) { use_line(partition, line, sectors, write); });

@@ -18,13 +18,13 @@ void require_one(const char* what, int64_t value) {
   if (value < 1) throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", what, value));
 }
 
-// Operands lie 64 GB apart: no tensor is larger.
+// Puts operands 64 GB apart, more than any tensor's size.
 uint64_t address_of(const BlockTrace::Range& range, int64_t row) {
   return (static_cast<uint64_t>(range.operand) << 36) +
          static_cast<uint64_t>(range.offset + row * range.pitch);
 }
 
-// Each byte once. Few enough ranges to sort.
+// Counts each byte once. There are few enough ranges to sort them.
 int64_t distinct_bytes(const BlockTrace& trace) {
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   for (const BlockTrace::Range& range : trace.ranges()) {
@@ -42,9 +42,9 @@ int64_t distinct_bytes(const BlockTrace& trace) {
   return static_cast<int64_t>(bytes);
 }
 
-// Blocks do not keep pace: each waits in three of ten turns, drawn at random. At one pace all that read the
-// same keys would share one fetch; with 0.3 kernels whose keys overflow the L2 of an H200 read from DRAM what
-// its counters say, to 10 %, but those whose reads the data decides
+// Real blocks do not keep pace, so each block waits in three of ten turns, drawn at random. At the same pace,
+// all blocks that read the same keys would share one fetch. With 0.3, kernels whose keys overflow the L2 of
+// an H200 read from DRAM what its counters say, to 10 %, except kernels whose reads the data decides
 // (docs/decisions/0020-caches-as-the-counters-tell.md).
 class Pace {
  public:
@@ -57,7 +57,7 @@ class Pace {
 
 class Gpu {
  public:
-  // apart: L2 is also followed as if it were emptied before each kernel.
+  // apart: also follow a second L2 that is emptied before each kernel.
   Gpu(int multiprocessors, const L2Size& l2, bool apart)
       : multiprocessors_(multiprocessors), l2_(l2), memory_(l2) {
     if (apart) of_kernel_.emplace(l2);
@@ -78,7 +78,7 @@ class Gpu {
       for (std::size_t slot = 0; slot < pieces.size(); ++slot) {
         Piece& piece = pieces[slot];
         if (piece.step == piece.trace.steps()) {
-          if (next >= trace.blocks) continue;  // nothing is left for this place
+          if (next >= trace.blocks) continue;  // no block is left for this slot
           start(trace, next++, piece);
         }
         working = true;
@@ -98,7 +98,7 @@ class Gpu {
   }
 
  private:
-  // A block at work.
+  // A running block.
   struct Piece {
     BlockTrace trace;
     std::size_t step = 0;
@@ -147,7 +147,7 @@ class Gpu {
   MemorySystem memory_;
   std::optional<MemorySystem> of_kernel_;
   int64_t dram_apart_ = 0;
-  std::vector<Cache> l1_;  // of each multiprocessor; none where the kernel passes L1 by
+  std::vector<Cache> l1_;  // one per multiprocessor; empty if the kernel bypasses L1
   CallTraffic traffic_{};
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Runs the kernels of a call through simulated caches, block by block as a GPU starts them: bytes asked of L1
-// and L2, bytes found there, bytes of DRAM.
+// Runs the kernels of a call through simulated caches, block by block in a GPU's order. Counts the bytes
+// asked of L1 and L2, the bytes found there, and the bytes of DRAM.
 
 #include <vector>
 
@@ -11,34 +11,33 @@ namespace splash::analysis {
 
 struct KernelRun {
   const KernelTrace& trace;
-  int64_t at_once = 1;   // pieces of work that the GPU has under way
-  int64_t l1_bytes = 0;  // of a multiprocessor, beside the shared memory of the blocks that it holds
+  int64_t at_once = 1;   // pieces of work (blocks or clusters) that run at the same time
+  int64_t l1_bytes = 0;  // L1 per multiprocessor, without the shared memory of its resident blocks
 };
 
 struct CallTraffic {
-  int64_t asked = 0;    // by the blocks, bytes in sectors
-  int64_t l1_hits = 0;  // of those, found in L1; the others are asked of L2
+  int64_t asked = 0;    // bytes that the blocks ask for, in whole sectors
+  int64_t l1_hits = 0;  // of those, found in L1; the rest is asked of L2
   MemoryTraffic memory{};
-  int64_t dram_apart = 0;  // bytes read and written, were L2 emptied before each kernel, as profilers do
-  int64_t lines = 0;       // looked up, in L1 or L2
+  int64_t dram_apart = 0;  // bytes read and written if L2 is emptied before each kernel, as profilers do
+  int64_t lines = 0;       // line look-ups, in L1 or L2
 };
 
-// Runs the kernels one after the other. KernelRun::at_once pieces run at a time; each takes one step per
-// turn, or waits for the turn (decision 0020), and the next piece starts when one ends. L2 is empty at first,
-// so DRAM bytes are those of a first call. Writes bypass L1. Throws InvalidArgument where a number is not
-// positive.
+// Runs the kernels one after the other. KernelRun::at_once pieces run at a time. In each turn a piece takes
+// one step or waits (decision 0020), and when a piece ends the next one starts. L2 is empty at first, so DRAM
+// bytes are those of a first call. Writes bypass L1. Throws InvalidArgument if a number is not positive.
 CallTraffic simulate(const std::vector<KernelRun>& kernels, int multiprocessors, const L2Size& l2);
 
-// Distinct bytes that are touched.
+// Distinct bytes that blocks touch.
 struct WorkingSet {
-  int64_t block = 0;      // by that block (or cluster) of a full wave that touches most
-  int64_t wave = 0;       // by all blocks of a full wave
+  int64_t block = 0;      // of the block (or cluster) of a full wave that touches most
+  int64_t wave = 0;       // of all blocks of a full wave together
   int64_t wave_read = 0;  // of those, read
 };
 WorkingSet working_set(const KernelRun& kernel);
 
-// Whether L2 holds what a full wave reads until all its blocks have read it, so that each byte comes from
-// DRAM once. What both partitions read is held twice.
+// Whether L2 can hold what a full wave reads until all of its blocks have read it, so that each byte comes
+// from DRAM once. Data that both partitions read is held twice.
 bool fits(const WorkingSet& set, const L2Size& l2);
 
 }  // namespace splash::analysis

@@ -1,5 +1,5 @@
 #pragma once
-// The columns of a report that hold a kernel's run through simulated caches.
+// The report columns that hold what a kernel's run through simulated caches gave.
 
 #include <optional>
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace splash::analysis {
 
-// Bytes of a first call, on an empty L2. Labelled simulated; working sets are counted.
+// Bytes of a first call, with L2 empty. The columns are labelled simulated; working sets are counted.
 struct SimulatedCase {
   double l1_hit_bytes = 0;
   double l2_bytes = 0;  // asked of L2
   double l2_hit_bytes = 0;
-  double dram_read_bytes = 0, dram_write_bytes = 0;  // written: without what L2 still holds at the end
-  double dram_apart_bytes = 0;                       // both, were L2 emptied before each kernel of the call
+  double dram_read_bytes = 0, dram_write_bytes = 0;  // write: without what L2 still holds at the end
+  double dram_apart_bytes = 0;                       // read and written if L2 is emptied before each kernel
   double block_working_set = 0, wave_working_set = 0;
-  double l2_holds_keys = 0;  // the most keys of which a full wave's stay in L2; NaN where that is not known
+  double l2_holds_keys = 0;  // the largest number of keys whose full wave stays in L2; NaN: not known
 };
 
 // The columns of a report, and the member that each fills.
@@ -27,7 +27,7 @@ struct SimulatedColumn {
 };
 const std::vector<SimulatedColumn>& simulated_columns();
 
-// Nothing where the report has no such columns, or the case was not simulated.
+// Empty if the report has no such columns or the case was not simulated.
 std::optional<SimulatedCase> simulated_case(const report::Report& report, int64_t row);
 
 }  // namespace splash::analysis

@@ -26,7 +26,7 @@ TEST_CASE("sectors are fetched one by one, and are there afterwards") {
 TEST_CASE("the line used longest ago goes first, and takes its written sectors down") {
   Cache cache(kOneSet);
   for (uint64_t line = 0; line < Cache::kWays; ++line) cache.use(line, kAllSectors, line == 1);
-  cache.use(0, kAllSectors, false);  // now 1 is the oldest
+  cache.use(0, kAllSectors, false);  // makes line 1 the least recently used
   CHECK(cache.unwritten_sectors() == 4);
   const Cache::Outcome outcome = cache.use(100, 0b1000, false);
   CHECK(outcome.missing == 0b1000);
@@ -72,7 +72,7 @@ TEST_CASE("what both partitions read comes from DRAM once, and takes room twice"
   for (const int partition : {0, 1}) memory.use(partition, 0, bytes / 4, false);
   CHECK(memory.traffic().dram_read == bytes / 4);
   CHECK(memory.traffic().hits == bytes / 4);
-  // A cyclic sweep of 1.5 times a partition: all of it fits L2, but not twice.
+  // A cyclic sweep over 1.5 times a partition. L2 as a whole holds it once, but not twice.
   const auto misses = [&](bool both) {
     MemorySystem swept({.bytes = 2 * bytes, .partitions = 2});
     for (int pass = 0; pass < 4; ++pass) {
@@ -99,8 +99,8 @@ TEST_CASE("of many written lines the oldest goes to memory and stays in the cach
   Cache cache(kOneSet);
   for (uint64_t line = 0; line < Cache::kWrittenWays; ++line)
     CHECK(cache.use(line, 0b0011, true).written_out == 0);
-  CHECK(cache.use(1, 0b0100, true).written_out == 0);  // a line that is written already
-  CHECK(cache.use(0, 0b0001, false).missing == 0);     // now line 2 is the oldest
+  CHECK(cache.use(1, 0b0100, true).written_out == 0);  // the line is written already
+  CHECK(cache.use(0, 0b0001, false).missing == 0);     // makes line 2 the least recently used
   CHECK(cache.use(50, 0b1000, true).written_out == 2);
   CHECK(cache.use(2, 0b0011, false).missing == 0);
   CHECK(cache.unwritten_sectors() == 2 + 3 + 1);
@@ -118,7 +118,7 @@ TEST_CASE("the simulation keeps a pace of millions of lines a second") {
   const int64_t bytes = int64_t{4} << 20;
   const auto begin = std::chrono::steady_clock::now();
   int64_t lines = 0;
-  // Sixteen streams, one of which is read by all: hits, misses and evictions.
+  // Sixteen streams, one of which all read: hits, misses and evictions.
   for (int64_t pass = 0; pass < 8; ++pass) {
     for (int64_t at = 0; at < bytes; at += 8192) {
       for (int64_t stream = 0; stream < 16; ++stream) {
@@ -131,5 +131,5 @@ TEST_CASE("the simulation keeps a pace of millions of lines a second") {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const double rate = static_cast<double>(lines) / seconds;
   MESSAGE("accesses a second: " << rate);
-  CHECK(rate > 1e6);  // far below what an idle core does, for others may compute beside it
+  CHECK(rate > 1e6);  // far below an idle core's rate, as other processes may compute meanwhile
 }

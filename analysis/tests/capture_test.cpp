@@ -17,7 +17,7 @@ using namespace splash::report::testing;
 
 namespace {
 
-// The sentence with which a capture is refused, without the file's name.
+// The sentence that refuses a capture, without the file's name.
 std::string refusal_of(const ExampleCapture& example,
                        const std::function<void(report::hdf5::Group&)>& change = {}) {
   const ScratchFolder folder;

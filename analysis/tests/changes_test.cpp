@@ -10,7 +10,7 @@ using namespace splash::analysis::testing;
 
 namespace {
 
-// Counted loop by loop, as a kernel runs: every query tile reads the tiles of keys and values that it sees.
+// Counts loop by loop, as a kernel runs: every query tile reads the tiles of keys and values that it sees.
 KernelCase tiled(int64_t q_len, int64_t kv_len, bool causal, int64_t tile_q, int64_t tile_k) {
   KernelCase k;
   k.implementation = "a/1-tiles";

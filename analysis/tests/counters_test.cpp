@@ -17,7 +17,7 @@ using namespace splash::report::testing;
 
 namespace {
 
-// What ncu-raw.csv is of: 16 heads, 16384 x 16384, d 64, bfloat16, causal, forward.
+// The case that ncu-raw.csv profiles: 16 heads, 16384 x 16384, d 64, bfloat16, causal, forward.
 KernelCase profiled_case() {
   KernelCase kernel;
   kernel.case_id = "c0";
@@ -76,7 +76,7 @@ TEST_CASE("counters of a profiled kernel, in bytes and FLOPs") {
   const Counters& c = cases[0].counters;
   CHECK(c.dram_read_bytes == doctest::Approx(355391488));
   CHECK(c.dram_write_bytes == doctest::Approx(50234112));
-  CHECK(c.l2_bytes == doctest::Approx(32.0 * 105602231));  // without what passed between the halves of L2
+  CHECK(c.l2_bytes == doctest::Approx(32.0 * 105602231));  // excludes traffic between the halves of L2
   CHECK(c.l2_write_bytes == doctest::Approx(32.0 * 2209809));
   CHECK(c.l2_read_miss_bytes == doctest::Approx(32.0 * 14487420));
   CHECK(c.local_read_bytes == doctest::Approx(32.0 * 2765492));
@@ -122,20 +122,20 @@ TEST_CASE("what a declaration counts beyond inputs and result is attributed to n
   };
   CHECK(part(dram(0, 350, 130), "refetched tiles") == 50);
   CHECK(part(dram(0, 350, 130), "write-backs") == 30);
-  // 20 counted bytes of a workspace may have been read or written.
+  // The workspace's 20 counted bytes may be reads or writes.
   CHECK(part(dram(20, 350, 130), "refetched tiles") == 30);
   CHECK(part(dram(20, 350, 130), "write-backs") == 10);
   CHECK(part(dram(20, 350, 130), "unexplained") == 20);
-  CHECK(dram(20, 310, 110).parts.size() == 1);  // all of it unexplained: nothing
+  CHECK(dram(20, 310, 110).parts.size() == 1);  // nothing but "unexplained", which is 0
   CHECK(part(dram(20, 310, 110), "unexplained") == 0);
-  // Loads that L2 served did not fetch a tile again.
+  // Loads that L2 served are no refetched tiles.
   CHECK(part(dram(0, 350, 100, 310), "refetched tiles") == 10);
   CHECK(part(dram(0, 350, 100, 310), "unexplained") == 40);
   CHECK(part(dram(0, 350, 100, 200), "refetched tiles") == 0);
   // A warm L2, and a result that stayed there.
   CHECK(part(dram(0, 100, 60), "inputs not read") == -200);
   CHECK(part(dram(0, 100, 60), "left in L2") == -40);
-  // A declaration that counts fewer reads than the inputs are large: a gather.
+  // A declaration that counts fewer reads than the size of the inputs: a gather.
   CHECK(part(dram(-100, 250, 100), "refetched tiles") == 50);
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("calls of one kernel are averaged; calls of several are summed") {
   kernel.launches = 2;
   const CountedCase summed = match_counters(call, {kernel})[0];
   CHECK(summed.counters.dram_read_bytes == doctest::Approx(2 * 355391488.0));
-  CHECK(summed.counters.tensor_share == doctest::Approx(0.35854476));  // of the largest alone
+  CHECK(summed.counters.tensor_share == doctest::Approx(0.35854476));  // that of the largest kernel alone
   CHECK(summed.function == "forward_kernel");
 
   const std::string not_whole =
@@ -183,7 +183,7 @@ TEST_CASE("calls of one kernel are averaged; calls of several are summed") {
 
 namespace {
 
-// What ncu-three-launches.csv is of, two calls; its numbers are made up.
+// The case that ncu-three-launches.csv profiles in two calls; its numbers are made up.
 KernelCase three_launches() {
   KernelCase kernel;
   kernel.case_id = "c3";
@@ -244,7 +244,7 @@ TEST_CASE("a kernel is told by its launch and its name, or by registers and shar
   KernelCase kernel = profiled_case();
   kernel.kernel = "forward_kernel, long lists";
   CHECK(match_counters(profiled(), {kernel}).size() == 1);
-  kernel.kernel = "one-pass";  // a declared name; registers and shared memory agree
+  kernel.kernel = "one-pass";  // another declared name; registers and shared memory agree
   CHECK(match_counters(profiled(), {kernel}).size() == 1);
   auto unsaid = profiled();
   unsaid[0].metrics.erase("launch__registers_per_thread");
@@ -299,7 +299,7 @@ TEST_CASE("counters go into a report as columns, and come out of them") {
   CHECK(reads->numbers[1] == doctest::Approx(355391488));
   CHECK(std::isnan(reads->numbers[0]));
 
-  kernel.row = 2;  // another import keeps what is there
+  kernel.row = 2;  // another import keeps the existing columns
   const std::size_t columns = report.results.size();
   write_counters(report, match_counters(profiled(), {kernel}));
   CHECK(report.results.size() == columns);

@@ -27,7 +27,7 @@ Column numbers_of(const char* name, std::vector<double> numbers) {
   return column;
 }
 
-// One implementation, and a peer of which nothing is counted.
+// One implementation and one peer, whose work is not counted.
 Report cpu_report() {
   Report report;
   report.results = {texts_of("case_id", {"c0", "c1"}),
@@ -72,7 +72,7 @@ TEST_CASE("cases of GPUs are none of the CPU's, and the other way round") {
   CHECK(kernel_cases(report).empty());
   report.find("math_unit")->texts[0] = "float32";
   CHECK(cpu_cases(report).empty());
-  CHECK_THROWS_AS(kernel_cases(report), ReportError);  // it has no such columns
+  CHECK_THROWS_AS(kernel_cases(report), ReportError);  // a CPU report has no such columns
   CHECK(cpu_cases(Report{}).empty());
 }
 

@@ -19,7 +19,7 @@ std::vector<Ceiling> ceilings() {
           ceiling("shared read", "", 3e13)};
 }
 
-// One millisecond, 200 blocks in one full wave of two a multiprocessor, every level at a tenth.
+// Takes 1 ms: 200 blocks in one full wave of two per multiprocessor, with every level busy for a tenth of it.
 KernelCase kernel() {
   KernelCase k;
   k.seconds = 1e-3;
@@ -32,7 +32,7 @@ KernelCase kernel() {
   return k;
 }
 
-// With a profiler's counters: shared memory and issue slots at `shared` and `issue` of what there is.
+// The same with a profiler's counters: shared memory and issue slots are busy for these shares of the time.
 KernelCase counted(double shared, double issue) {
   KernelCase k = kernel();
   k.clock_hz = 1.5e9;
@@ -45,7 +45,7 @@ Finding verdict(const KernelCase& k, const std::vector<KernelCase>& others = {})
   return diagnose(k, kMachine, ceilings(), others).findings.front();
 }
 
-// The same with `times` as many heads and blocks, of which a wave takes latency + share * (blocks on each).
+// `k` with `times` as many heads and blocks; it takes `seconds`.
 KernelCase more_heads(KernelCase k, int64_t times, double seconds) {
   k.case_id = "more";
   k.shape.q_heads *= times;
@@ -76,7 +76,7 @@ TEST_CASE("a kernel whose cause is known by construction gets that cause") {
   CHECK(verdict(k).cause == Cause::products);
 
   k = kernel();
-  k.use.blocks = 10;  // for 100 multiprocessors; with all of them busy, a level at a tenth would bind
+  k.use.blocks = 10;  // 10 blocks, 100 multiprocessors; if all were busy, a level at a tenth would bind
   CHECK(verdict(k).cause == Cause::parallelism);
   CHECK(verdict(k).gain == doctest::Approx(10));
   CHECK(verdict(k).sentence == "its 10 blocks leave 90 of 100 multiprocessors idle");
@@ -104,14 +104,14 @@ TEST_CASE("a level of which more is counted than the time allows is no verdict, 
   k.l2_bytes *= 14;
   Diagnosis diagnosis = diagnose(k, kMachine, ceilings());
   CHECK(diagnosis.findings.front().cause == Cause::inside);
-  CHECK(diagnosis.findings.front().gain == doctest::Approx(10));  // as the tensor cores leave it
+  CHECK(diagnosis.findings.front().gain == doctest::Approx(10));  // limited by the tensor cores
   CHECK(diagnosis.findings.front().sentence.find("issue slots, shared memory, L2 or latency") !=
         std::string::npos);
   CHECK(diagnosis.not_known.front() ==
         "L2 (counted are 140 % of what it could deliver, so L1 serves a part)");
   for (const std::string& clause : diagnosis.ruled_out) CHECK_FALSE(clause.starts_with("L2"));
 
-  // All else counted: still no latency, for L2 may be what is busy.
+  // Everything but L2 is counted: L2 may be busy, so the verdict is not latency.
   KernelCase all = counted(0.3, 0.4);
   all.l2_bytes *= 14;
   CHECK(verdict(all).cause == Cause::inside);
@@ -140,7 +140,7 @@ TEST_CASE("a level of which more is counted than the time allows is no verdict, 
       verdict(k).sentence.find("the tensor cores would need 120 % of the time at the measured ceiling, which "
                                "cannot be: that ceiling is too low") == 0);
 
-  k = kernel();  // within what a measurement may be off
+  k = kernel();  // within the error of measuring
   k.l2_bytes *= 10.4;
   CHECK(verdict(k).cause == Cause::l2);
   CHECK(verdict(k).sentence.find("only less work") != std::string::npos);
@@ -149,7 +149,7 @@ TEST_CASE("a level of which more is counted than the time allows is no verdict, 
 TEST_CASE("what is named as nearest is not ruled out beside it") {
   KernelCase near = counted(0.3, 0.4);  // the fallback: nothing is busy, and steps do not wait
   near.flops *= 5.55;
-  near.use.blocks = 92;  // of the ceiling 60 % where blocks are
+  near.use.blocks = 92;  // where blocks are resident, 60 % of the ceiling
   for (const KernelCase& k : {near, kernel(), counted(0.3, 0.4)}) {
     const Diagnosis diagnosis = diagnose(k, kMachine, ceilings());
     REQUIRE(diagnosis.findings.size() == 1);
@@ -170,7 +170,7 @@ TEST_CASE("exponentials have a ceiling: measured, else what the vendor prints, e
         Cause::inside);  // they may be what is busy
   CHECK(diagnose(k, machine, ceilings()).not_known == std::vector<std::string>{"exponentials"});
 
-  machine.exponentials = 16;  // 100 multiprocessors at 1.5 GHz: 2.4e12 a second
+  machine.exponentials = 16;  // with 100 multiprocessors at 1.5 GHz: 2.4e12 per second
   Finding finding = diagnose(k, machine, ceilings()).findings.front();
   CHECK(finding.cause == Cause::exponentials);
   CHECK(finding.sentence.find("exponentials would need 117 % of the time at the data sheet's 16 a clock and "
@@ -223,7 +223,7 @@ TEST_CASE("with counters shared memory, issue slots and latency are told apart")
 
 TEST_CASE("bytes that counters saw stand in for those that are counted") {
   KernelCase k = counted(0.3, 0.4);
-  k.l2_bytes *= 8;  // what blocks ask, L1 and all
+  k.l2_bytes *= 8;  // what blocks ask for, including what L1 serves
   REQUIRE(verdict(k).cause == Cause::l2);
   k.l2_traffic = k.l2_bytes / 8;
   CHECK(verdict(k).cause == Cause::latency);
@@ -234,28 +234,28 @@ TEST_CASE("bytes that counters saw stand in for those that are counted") {
 
 TEST_CASE("without counters the same kernel with more blocks tells latency from something that is busy") {
   KernelCase k = kernel();
-  k.use.blocks = 100;  // one of the two that a multiprocessor has room for
-  // Twice the blocks in the same time: there was room. The gain is what was measured.
+  k.use.blocks = 100;  // each multiprocessor has one block and room for two
+  // Twice the blocks take the same time, so there was room. The gain is the measured one.
   const Finding few = verdict(k, {more_heads(k, 2, 1.02e-3)});
   CHECK(few.cause == Cause::parallelism);
   CHECK(few.gain == doctest::Approx(1.96).epsilon(0.01));
   CHECK(few.sentence.find("with 2 times the blocks (case more) it does 1.96 times the work a second") !=
         std::string::npos);
   CHECK(few.measured);
-  // A fifth of the ceilings would be used then: what else there is comes behind what was measured.
+  // A fifth of the ceilings would then be used, so other findings rank behind the measured one.
   const auto findings = diagnose(k, kMachine, ceilings(), {more_heads(k, 2, 1.02e-3)}).findings;
   REQUIRE(findings.size() == 2);
   CHECK(findings[1].cause == Cause::inside);
   CHECK(findings[1].gain == doctest::Approx(5.1).epsilon(0.01));
   CHECK(findings[1].sentence.find("even with as many blocks as that, 19.6 % of the ceiling") == 0);
-  // Twice the blocks in twice the time: something inside is busy with one.
+  // Twice the blocks take twice the time, so something inside is already busy with one block.
   const Diagnosis busy = diagnose(k, kMachine, ceilings(), {more_heads(k, 2, 1.95e-3)});
   CHECK(busy.findings.front().cause == Cause::inside);
   CHECK(busy.findings.front().sentence.find("issue slots or shared memory must be busy, it is not latency") !=
         std::string::npos);
   CHECK(busy.ruled_out.back() ==
         "too few blocks (with 2 times the blocks (case more) it does 1.02 times the work a second)");
-  // Seen from a full wave, of whose time little grows with the blocks: it waits.
+  // From the view of a full wave: little of its time grows with the blocks, so it waits.
   const KernelCase full = kernel();
   KernelCase half = full;
   half.use.blocks = 100;
@@ -268,7 +268,7 @@ TEST_CASE("without counters the same kernel with more blocks tells latency from 
 
 TEST_CASE("idle multiprocessors are a cause, few blocks on each are none") {
   KernelCase k = kernel();
-  k.use.blocks = 100;  // one each, of the two that fit
+  k.use.blocks = 100;  // one block per multiprocessor, of the two that fit
   CHECK(verdict(k).cause == Cause::inside);
   CHECK(diagnose(k, kMachine, ceilings()).ruled_out.back() == "idle multiprocessors (100 blocks for 100)");
 }

@@ -1,5 +1,5 @@
 #pragma once
-// A small capture for the tests: made-up tensors, every element its own.
+// A small capture for the tests. Its tensors are made up, and every element differs from the others.
 
 #include <cstddef>
 #include <fstream>
@@ -21,7 +21,7 @@ struct ExampleCapture {
   int64_t calls = 1;
 };
 
-// The element at these places of a call's tensor, float32 and in [-2, 2]: different for each.
+// The element at `place` of a call's tensor: different for each place, exact in float32, in [-2, 2].
 inline double example_value(const std::string& tensor, int64_t call, const report::hdf5::Extents& place) {
   uint64_t mixed = static_cast<uint64_t>(tensor[0]) * 1000003u + static_cast<uint64_t>(call);
   for (const int64_t index : place) mixed = (mixed ^ static_cast<uint64_t>(index + 1)) * 0x9e3779b97f4a7c15u;

@@ -20,7 +20,7 @@ inline report::Ceiling ceiling(const char* name, const char* dtype, double measu
   return c;
 }
 
-// The sentence of the InvalidArgument that `call` throws; "" where it throws none.
+// The message of the InvalidArgument that `call` throws; "" if it throws none.
 template <class Call>
 std::string message_of(const Call& call) {
   try {

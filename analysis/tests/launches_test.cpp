@@ -20,7 +20,8 @@ std::vector<Ceiling> ceilings() {
           ceiling("shared read", "", 3e13)};
 }
 
-// A mask kernel that multiplies, one block of 8 warps a multiprocessor, and a look-up of far more threads.
+// Two launches: a mask kernel that multiplies, with one block of 8 warps per multiprocessor, and a look-up
+// kernel with far more threads.
 KernelCase kernel() {
   KernelCase k;
   k.unit = "float32";
@@ -64,7 +65,7 @@ TEST_CASE("where a profiler saw each launch its times tell, not the estimate") {
   KernelCase k = kernel();
   k.all[0].seen_seconds = 1e-4;
   speak_of_longest(k, kMachine, ceilings());
-  CHECK(k.kernel == "build_mask");  // of one time alone nothing follows
+  CHECK(k.kernel == "build_mask");  // one launch's time alone decides nothing
   k.all[1].seen_seconds = 3e-4;
   speak_of_longest(k, kMachine, ceilings());
   CHECK(k.kernel == "look_up");
@@ -86,7 +87,7 @@ TEST_CASE("where nothing tells of the launches the one with most threads is name
 
 TEST_CASE("registers that are not known admit at most so many blocks") {
   KernelCase k = kernel();
-  k.all[0].use.shared_bytes = 60000;  // three blocks, if registers let them
+  k.all[0].use.shared_bytes = 60000;  // three blocks fit, if registers allow them
   speak_of_longest(k, kMachine, ceilings());
   const std::string sentence = diagnose(k, kMachine, ceilings()).findings.front().sentence;
   CHECK(sentence.find("at most 24 of 64 warps of build_mask") != std::string::npos);

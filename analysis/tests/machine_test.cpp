@@ -25,7 +25,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// The sentence for the machine's file with its first `from` replaced.
+// The error message for the machine's file in which the first `from` is replaced by `to`.
 std::string fault(const std::string& from, const std::string& to) {
   std::string text = kMachineFile;
   REQUIRE(contains(text, from));

@@ -104,7 +104,7 @@ TEST_CASE("a unit or a value that is none is refused, none at all is missing") {
       with("dram__bytes_read.sum", "1", "furlong").get("dram__bytes_read.sum", Quantity::bytes),
       "the metric dram__bytes_read.sum comes in the unit 'furlong', which is none of byte to Tbyte",
       InvalidArgument);
-  CHECK_THROWS_AS(with("m", "1", "").get("m", Quantity::bytes), InvalidArgument);  // bytes of which scale?
+  CHECK_THROWS_AS(with("m", "1", "").get("m", Quantity::bytes), InvalidArgument);  // bytes at which scale?
   CHECK_THROWS_AS(with("m", "1", "Mbyte/s").get("m", Quantity::bytes), InvalidArgument);
   CHECK_THROWS_AS(with("m", "1", "Kus").get("m", Quantity::count), InvalidArgument);
   CHECK_THROWS_WITH_AS(with("m", "PolicySpread", "").get("m", Quantity::count),
@@ -176,7 +176,7 @@ TEST_CASE("a comma is what the whole table makes of it") {
   CHECK(first({{"Mbyte", "2,418"}, {"byte", "1,024"}}) == 2418e6);  // a count is whole
   CHECK(first({{"Mbyte", "2,418"}, {"byte", "1.024"}}) == doctest::Approx(2.418e6));
   CHECK(first({{"Mbyte", "985.184"}, {"byte", "2048"}}) ==
-        doctest::Approx(985.184e6));  // thousands stand bare
+        doctest::Approx(985.184e6));  // thousands are not separated
   CHECK(first({{"Mbyte", "985,184"}, {"byte", "2048"}}) == doctest::Approx(985.184e6));
   CHECK(first({{"byte", "1.5e+3"}}) == 1500);
 

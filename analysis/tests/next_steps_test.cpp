@@ -17,7 +17,7 @@ const MeasuredGpu kGpu{
     {ceiling("dram copy", "", 4e12), ceiling("dram read", "", 4e12), ceiling("l2 read", "", 1e13),
      ceiling("tensor", "bfloat16", 8e14), ceiling("launch", "", 3e-6), ceiling("graph node", "", 1e-6)}};
 
-// Tiles of 32 queries by 64 keys; takes `factor` times its floors.
+// Has tiles of 32 queries by 64 keys and takes `factor` times its floors.
 KernelCase kernel(int64_t q_heads, double factor) {
   KernelCase k;
   k.case_id = "a case";
@@ -45,7 +45,7 @@ std::vector<NextStep> steps_of(const KernelCase& k) {
   return next_steps(k, diagnose(k, kMachine, kGpu.ceilings), Predictor({k}, kGpu), kMachine);
 }
 
-// The first number behind the name, 0 where it is not there.
+// The first number after the name; 0 if the name is missing.
 int64_t number_of(const std::string& words, const std::string& name) {
   const auto at = words.find(name + "=");
   return at == std::string::npos ? 0 : std::stoll(words.substr(at + name.size() + 1));
@@ -93,7 +93,7 @@ TEST_CASE("a kernel with too few blocks is told to cut smaller tiles, or to take
 }
 
 TEST_CASE("a tile that is told can be built: the instruction divides it") {
-  // Too few blocks, so that smaller tiles gain: 192 queries are 96, 48 and 24.
+  // There are too few blocks, so smaller tiles gain. 192 queries can be halved to 96, 48 and 24.
   KernelCase k = kernel(1, 1);
   k.tile_q = 192;
   k.use.blocks = 11;
@@ -107,10 +107,10 @@ TEST_CASE("a tile that is told can be built: the instruction divides it") {
     }
     return int64_t{0};
   };
-  CHECK(told(1) == 24);   // of the float32 units
-  CHECK(told(16) == 48);  // three fragments of mma
-  CHECK(told(64) == 0);   // wgmma takes 64 rows: neither 96 nor 48
-  k.unit = "bfloat16";    // an older report does not tell
+  CHECK(told(1) == 24);   // float32 units multiply single rows
+  CHECK(told(16) == 48);  // mma multiplies 16 rows
+  CHECK(told(64) == 0);   // wgmma multiplies 64 rows: neither 96 nor 48
+  k.unit = "bfloat16";    // an older report does not say how many rows
   CHECK(told(0) == 48);
 }
 
@@ -121,17 +121,17 @@ TEST_CASE("a call that is all launches is told to fuse and to replay") {
   const auto steps = steps_of(k);
   REQUIRE(steps.size() == 1);
   CHECK(steps[0].changes == "launches=1 method=graph");
-  CHECK(steps[0].gain == doctest::Approx(3));  // 5 of the 6 us are launches, 1 is left of them
-  CHECK_FALSE(any(steps, "tile"));             // of several kernels it does not follow
+  CHECK(steps[0].gain == doctest::Approx(3));  // launches take 5 of the 6 us, and 1 us of that remains
+  CHECK_FALSE(any(steps, "tile"));             // work of several kernels does not follow from tiles
 }
 
 TEST_CASE("a change that gains less than a tenth, or does not fit, is not told") {
   KernelCase k = kernel(64, 1);
-  k.l2_bytes = k.dram_bytes = 2 * 64 * 64 * 4 * 2048;  // nothing to gain but on the tensor cores
+  k.l2_bytes = k.dram_bytes = 2 * 64 * 64 * 4 * 2048;  // only the tensor cores could gain
   k.flops *= 100;
   k.seconds = k.flops / 8e14 + 3e-6;
   CHECK(steps_of(k).empty());
-  // Every wider tile asks for more shared memory than there is.
+  // Every wider tile needs more shared memory than there is.
   k = kernel(64, 1);
   k.use.shared_bytes = 200000;
   k.seconds = 1e-3;

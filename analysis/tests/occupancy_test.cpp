@@ -14,7 +14,7 @@ const Multiprocessors kH200{
 
 }  // namespace
 
-// Expected values: CUDA's occupancy calculator, by hand. (Those of every recorded kernel: analyze_test.)
+// Expected values are CUDA's occupancy calculator, by hand. (Those of every recorded kernel: analyze_test.)
 TEST_CASE("each resource can be the one that limits a kernel") {
   const auto check = [](int threads, int registers, int64_t shared, int blocks, OccupancyLimit limit) {
     const Occupancy got = occupancy_of(
@@ -29,7 +29,7 @@ TEST_CASE("each resource can be the one that limits a kernel") {
   check(1024, 32, 0, 2, OccupancyLimit::warps);
   check(32, 16, 0, 32, OccupancyLimit::blocks);
   check(256, 128, 0, 2, OccupancyLimit::registers);
-  check(256, 129, 0, 1, OccupancyLimit::registers);  // 136 a thread are given out
+  check(256, 129, 0, 1, OccupancyLimit::registers);  // 136 registers per thread are allocated
   check(32, 255, 0, 8, OccupancyLimit::registers);   // a quarter's 16384 registers hold 2 warps of 8192
   check(96, 168, 0, 4, OccupancyLimit::registers);   // a quarter holds three warps of 5376
   check(128, 32, 115712, 2, OccupancyLimit::shared_memory);  // 113 KB and 1 KB kept, twice
@@ -50,7 +50,7 @@ TEST_CASE("waves count places on all multiprocessors, and the last one's share o
   CHECK(of(265).wave_yield == doctest::Approx(265.0 / 528));
   CHECK(of(66).waves == 0.25);
   CHECK(of(66).wave_yield == 0.25);
-  CHECK(of(1).warps_share == 0.25);  // 16 of 64 where the launch fills a multiprocessor
+  CHECK(of(1).warps_share == 0.25);  // 16 of 64 warps, as if the launch filled a multiprocessor
 }
 
 TEST_CASE("what is not positive is refused in one sentence") {

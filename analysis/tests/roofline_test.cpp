@@ -100,15 +100,15 @@ TEST_CASE("floors are counts over measured ceilings, and the highest one is the 
 TEST_CASE("a level of which more is counted than the time allows is not the nearest one") {
   const Floors floors{.products = 2e-3, .l2 = 1.06e-3, .dram = 1.04e-3};
   CHECK(floors.within(1e-3).l2 == 0);
-  CHECK(floors.within(1e-3).dram == 1.04e-3);   // within what a measurement may be off
-  CHECK(floors.within(1e-3).products == 2e-3);  // no cache serves products
+  CHECK(floors.within(1e-3).dram == 1.04e-3);   // within the error of measuring
+  CHECK(floors.within(1e-3).products == 2e-3);  // no cache stands above products
   CHECK(Floors{.products = 1, .l2 = 9, .dram = 8}.within(2).level() == Level::products);
 }
 
 TEST_CASE("a ceiling far above the data sheet is questioned") {
   Ceiling tensor = ceiling("tensor", "bfloat16", 1.39e15);
   tensor.units = "FLOP/s";
-  CHECK(why_questioned(tensor).empty());  // no data sheet tells
+  CHECK(why_questioned(tensor).empty());  // no data sheet value
   tensor.datasheet = 1e15;
   CHECK(why_questioned(tensor) == "the ceiling 'tensor' in bfloat16 was measured at 139 % of the data sheet");
   tensor.measured = 1.04e15;  // a boost clock
@@ -116,7 +116,7 @@ TEST_CASE("a ceiling far above the data sheet is questioned") {
   Ceiling launch = ceiling("launch", "", 3e-6);
   launch.units = "s";
   launch.datasheet = 1e-6;
-  CHECK(why_questioned(launch).empty());  // slower is no wonder
+  CHECK(why_questioned(launch).empty());  // slower than the data sheet is no reason for doubt
 }
 
 TEST_CASE("counters and clocks are taken over where the report has them") {

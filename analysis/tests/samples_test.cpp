@@ -13,7 +13,7 @@ using namespace splash::report::testing;
 
 namespace {
 
-// Around one millisecond, half a percent to either side.
+// Samples around 1 ms that vary by half a percent to either side.
 std::vector<double> quiet(int count) {
   std::vector<double> samples;
   for (int i = 0; i < count; ++i) samples.push_back(1e-3 * (1 + 0.005 * ((i * 7) % 11 - 5) / 5.0));
@@ -28,7 +28,7 @@ TEST_CASE("quiet samples at a steady clock are trusted, few as they may be") {
   padded.resize(40, kMissing);
   CHECK(why_spoilt(padded).empty());
   CHECK(why_spoilt(std::vector<double>(30, kMissing)).empty());
-  CHECK(why_spoilt(std::vector<double>(30, 1e-3)).empty());  // of no spread at all
+  CHECK(why_spoilt(std::vector<double>(30, 1e-3)).empty());  // samples without any spread
 }
 
 TEST_CASE("a clock that falls is throttling, and the sentence says what to do") {

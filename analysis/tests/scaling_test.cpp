@@ -15,7 +15,7 @@ namespace {
 
 const std::vector<Ceiling> kCeilings{ceiling("launch", "", 0), ceiling("graph node", "", 0)};
 
-// On 100 multiprocessors of which each holds 8 blocks, a wave takes latency + share * (blocks on each).
+// 100 multiprocessors hold 8 blocks each, and a wave takes latency + share * (blocks per multiprocessor).
 KernelCase kernel(int64_t heads, double latency, double share) {
   KernelCase k;
   k.case_id = std::to_string(heads);
@@ -41,7 +41,7 @@ TEST_CASE("what the time of a wave does not owe to its blocks is latency") {
     CHECK(scaling->blocks == static_cast<double>(more));
     CHECK(scaling->busy == doctest::Approx(0.25));
     CHECK(scaling->rate == doctest::Approx(static_cast<double>(more) * few.seconds / many.seconds));
-    // And seen from the other: at 8 blocks a multiprocessor the shares are 8 of 11.
+    // The same comparison from the other side: at 8 blocks per multiprocessor the shares are 8 of 11.
     const auto back = scaling_of(many, {few, many}, kMachine, kCeilings);
     REQUIRE(back);
     CHECK(back->rate == doctest::Approx(1 / scaling->rate));
@@ -87,7 +87,8 @@ TEST_CASE("only cases that differ in blocks alone are compared, of equal lengths
 }
 
 TEST_CASE("a neighbouring rung of which more blocks are resident tells as much") {
-  // 20 waves of one block a multiprocessor, or 10 of two, of a third less shared memory each.
+  // 20 waves of one block per multiprocessor, or 10 waves of two, whose blocks need a third less shared
+  // memory.
   KernelCase one = kernel(20, 0, 0), two = one;
   one.kernel = two.kernel = "attend";
   one.problem = two.problem = "the same";

@@ -13,7 +13,8 @@ using namespace splash::analysis::testing;
 
 namespace {
 
-// A kernel that walks over keys, as most do: Q, for each tile of keys K and V, the result.
+// A kernel that walks over keys, as most do. It reads Q, then K and V of each tile of keys, and writes the
+// result.
 struct Walk {
   int64_t heads = 8, group = 2, q_len = 1024, kv_len = 1024, row_bytes = 128, tile_q = 64, tile_k = 128;
   bool causal = false;
@@ -49,7 +50,7 @@ KernelTrace trace_of(const Walk& w, bool through_l1 = false) {
 int64_t tensor_bytes(const Walk& w) {
   return 2 * (w.heads * w.q_len + w.heads / w.group * w.kv_len) * w.row_bytes;
 }
-int64_t key_bytes(const Walk& w) {  // K and V of a head
+int64_t key_bytes(const Walk& w) {  // K and V of one head
   return 2 * w.kv_len * w.row_bytes;
 }
 
@@ -91,7 +92,7 @@ TEST_CASE("a kernel's blocks ask what their loops ask, whatever runs beside them
 }
 
 TEST_CASE("keys that L2 does not hold come from DRAM again for each block") {
-  const Walk walk;  // one block at a time, by head: each reads the head's K and V from the first key on
+  const Walk walk;  // one block at a time, head by head; each reads the head's K and V from the first key on
   const CallTraffic small = simulated(walk, 1, 1, {.bytes = key_bytes(walk) / 4, .partitions = 1});
   const auto blocks = static_cast<double>(trace_of(walk).blocks),
              of_head = static_cast<double>(key_bytes(walk));
@@ -114,7 +115,7 @@ TEST_CASE(
   const int64_t apart = l2_bytes(true, 128 << 10, 2), side_by_side = l2_bytes(true, 128 << 10, 4);
   CHECK(side_by_side < apart * 9 / 10);  // two blocks of a head on each, though not at one pace
   CHECK(l2_bytes(false, 128 << 10, 4) == apart);
-  CHECK(l2_bytes(true, 0, 4) == apart);  // all of it is shared memory
+  CHECK(l2_bytes(true, 0, 4) == apart);  // no L1: all of it is shared memory
 }
 
 TEST_CASE("what one kernel writes the next one finds in L2, where there is room") {
@@ -148,7 +149,7 @@ TEST_CASE("blocks that do not keep pace fetch keys again where L2 holds some til
   };
   const int64_t once = tensor_bytes(walk) - walk.heads * walk.q_len * walk.row_bytes;  // all but the result
   CHECK(dram_read(64 << 20) == once);
-  CHECK(dram_read(256 << 10) > once * 3 / 2);  // at one pace a tile of keys would do
+  CHECK(dram_read(256 << 10) > once * 3 / 2);  // if blocks kept pace, room for one tile of keys would do
 }
 
 TEST_CASE("working sets: of a block its rows and all keys, of a wave the heads that it covers") {
@@ -162,12 +163,12 @@ TEST_CASE("working sets: of a block its rows and all keys, of a wave the heads t
   CHECK(set(4).wave_read == 4 * queries + key_bytes(walk));
   CHECK(set(4).wave == 8 * queries + key_bytes(walk));
   CHECK(set(1000).wave == tensor_bytes(walk));
-  walk.heads_first = true;  // eight blocks are of eight heads, which share four key heads
+  walk.heads_first = true;  // the eight running blocks belong to eight heads, which share four key heads
   CHECK(set(8).wave_read == 8 * queries + 4 * key_bytes(walk));
 }
 
-// The layer condition: a wave of `at_once` blocks reads the K and V of the heads that it covers, and its
-// queries.
+// The layer condition: a wave of `at_once` blocks reads its queries and the K and V of the heads that it
+// covers.
 TEST_CASE("the layer condition in closed form agrees with the simulation on both sides of the bound") {
   const L2Size l2{.bytes = 1 << 20, .partitions = 2};
   constexpr int64_t kAtOnce = 8;

@@ -20,7 +20,7 @@ std::vector<double> ranks(int64_t n) {
   return samples;
 }
 
-// P(the k-th smallest <= median <= the (n+1-k)-th smallest) by adding up binomial coefficients.
+// P(the k-th smallest <= median <= the (n+1-k)-th smallest), as a sum of binomial coefficients.
 double coverage(int64_t n, int64_t k) {
   double sum = 0, coefficient = 1;
   for (int64_t below = 0; below <= n; ++below) {

@@ -20,7 +20,7 @@ std::vector<Ceiling> ceilings() {
 
 const MeasuredGpu kGpu{kMachine, ceilings()};
 
-// A kernel whose full waves take `factor` times its floors, and a launch before.
+// One launch, then full waves that take `factor` times the kernel's floors.
 KernelCase kernel(const char* name, int64_t waves, double factor) {
   KernelCase k;
   k.case_id = std::string(name) + " " + std::to_string(waves);
@@ -58,7 +58,8 @@ TEST_CASE("what it loses is taken from the nearest case of the kernel, not from 
 }
 
 TEST_CASE("the interval is that of what was held out, of all kernels where one has few cases") {
-  // Predicted from each other: 1.5 and 1 / 1.5 of what is measured; b has no other problem to learn from.
+  // The cases of a predict each other, with 1.5 and 1 / 1.5 of the measured times. b has no other problem to
+  // learn from.
   const std::vector<KernelCase> measured{kernel("a/1", 10, 2), kernel("a/1", 11, 3), kernel("b/1", 30, 9)};
   const std::vector<double> ratios = Predictor(measured, kGpu).held_out_ratios();
   REQUIRE(ratios.size() == 2);
@@ -95,12 +96,12 @@ TEST_CASE("cut otherwise, floors follow the tiles and the rest of the time follo
   CHECK(Predictor({measured}, kGpu).predict(cut, &measured).seconds == doctest::Approx(3e-6 + 700e-6));
   cut.flops *= 2;
   CHECK(Predictor({measured}, kGpu).predict(cut, &measured).seconds == doctest::Approx(3e-6 + 1200e-6));
-  // Half of the multiprocessors are left without blocks: 50 blocks, and before 100.
+  // Half of the multiprocessors have no blocks: 50 blocks now, 100 before.
   measured.use.blocks = 100;
   cut = measured;
   cut.use.blocks = 50;
   CHECK(Predictor({measured}, kGpu).predict(cut, &measured).seconds == doctest::Approx(3e-6 + 1600e-6));
-  // Faster than its floors together: they are what there is.
+  // Faster than the sum of its floors: the floors then share the time.
   measured = kernel("a/1", 10, 0.5);
   cut = measured;
   cut.l2_bytes /= 2;
@@ -137,7 +138,7 @@ TEST_CASE("how far cuts are off is learnt from neighbouring rungs that differ in
   CHECK(p.held_out == 2);
   CHECK(p.low < p.seconds);
   CHECK(p.seconds < p.high);
-  // Rungs of two ladders, or far apart, or with other threads, are no comparison.
+  // Rungs of two ladders, rungs far apart and rungs with other numbers of threads are no comparison.
   CHECK(Predictor({small, rung("b/2-large", 128, 1)}, kGpu).recut_ratios().empty());
   CHECK(Predictor({small, rung("a/3-large", 128, 1)}, kGpu).recut_ratios().empty());
   KernelCase wider = large;
@@ -155,7 +156,7 @@ TEST_CASE("of cases that are as near the one with as many blocks is taken") {
 }
 
 TEST_CASE("more work is never predicted faster than less of it was measured, or is predicted") {
-  // One entry loses much, sixteen lose little: near sixteen the factor of those is taken.
+  // One batch entry loses much, sixteen lose little. Near sixteen, the factor of sixteen applies.
   bool blocks_stay = false;
   SUBCASE("a block a tile of queries") {}
   SUBCASE("blocks that take tile after tile") {
@@ -182,7 +183,7 @@ TEST_CASE("more work is never predicted faster than less of it was measured, or 
 }
 
 TEST_CASE("what was measured is answered by its measurement, with the median's interval") {
-  // One entry takes longer than two, against the rule that more work never takes less.
+  // One entry takes longer than two, against the rule that more work never takes less time.
   KernelCase two = kernel("a/1", 2, 2);
   two.shape.batch = 2;
   two.seconds_low = 0.9 * two.seconds;

@@ -10,7 +10,7 @@ using namespace splash;
 
 namespace {
 
-// The definition, word for word, as the oracle of Mask::row.
+// The definition, word for word. It is the oracle of Mask::row.
 bool sees(const AttentionShape& shape, const Mask& mask, int64_t i, int64_t j) {
   int64_t q_end = shape.q_len;
   int64_t k_end = shape.kv_len;
@@ -93,7 +93,7 @@ TEST_CASE("visible pairs by positions alone, in any order") {
   Mask mask{.q_positions = {3, 0, 9, 2, 2}, .k_positions = {2, 7, 0, 2}};
   CHECK(mask.same_for_all_heads(shape));
   CHECK(visible_pairs(shape, mask) == 6 * (3 + 1 + 4 + 3 + 3));
-  mask.q_positions = {3, 0, 9, 2, 2, 0, 0, 0, 0, 0};  // one row of positions a batch entry
+  mask.q_positions = {3, 0, 9, 2, 2, 0, 0, 0, 0, 0};  // one row of positions per batch entry
   CHECK_FALSE(mask.same_for_all_heads(shape));
   CHECK(visible_pairs(shape, mask) == 3 * (3 + 1 + 4 + 3 + 3) + 3 * 5);
 }

@@ -18,7 +18,7 @@ using namespace splash;
 
 namespace {
 
-struct Threads {  // as many as asked for, until the end of the test
+struct Threads {  // sets the number of threads until the end of the test
   explicit Threads(int count) { omp_set_num_threads(count); }
   ~Threads() { omp_set_num_threads(before); }
   Threads(const Threads&) = delete;
@@ -32,7 +32,7 @@ bool counts_to(int64_t count) {
   return std::ranges::all_of(seen, [](int n) { return n == 1; });
 }
 
-// What `check` returns in a child process; a child that hangs ends by itself and has not passed.
+// What `check` returns in a child process. A child that hangs ends by itself and has not passed.
 template <class Check>
 bool in_child(const Check& check) {
   const pid_t child = fork();
@@ -110,10 +110,10 @@ TEST_CASE("a loop inside a loop is done by the thread that is there") {
   CHECK(sum == 8 * 4950);
 }
 
-// GNU's OpenMP alone waits here forever for threads that the child does not have.
+// GNU's OpenMP alone would wait here forever for threads that the child does not have.
 TEST_CASE("a forked child goes on to work, on as many threads, and so do its own children") {
   const auto works = [] {
-    const Threads set(3);  // of this thread
+    const Threads set(3);  // for this thread
     std::atomic<int> threads = 0;
     const auto make = [&] { return ++threads; };
     parallel_for_with(1000, 1, make, [](int, int64_t) {});
@@ -128,7 +128,7 @@ TEST_CASE("a forked child goes on to work, on as many threads, and so do its own
     return from_thread && works();
   }));
   CHECK(works());
-  bool forked_by_thread = false;  // and one that has its own
+  bool forked_by_thread = false;  // a thread with a team of its own
   std::thread([&] { forked_by_thread = works() && in_child(works) && works(); }).join();
   CHECK(forked_by_thread);
 }

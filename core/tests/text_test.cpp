@@ -7,7 +7,7 @@ using namespace splash;
 TEST_CASE("only UTF-8 goes out") {
   CHECK(to_utf8("plain, é, 漢, 🙂") == "plain, é, 漢, 🙂");
   CHECK(to_utf8("\xc0\x80") == "\uFFFD\uFFFD");     // overlong
-  CHECK(to_utf8("\xf4\x90\x80\x80").size() == 12);  // past U+10FFFF
+  CHECK(to_utf8("\xf4\x90\x80\x80").size() == 12);  // above U+10FFFF
   CHECK(to_utf8("\xe2\x82") == "\uFFFD\uFFFD");     // cut off
 }
 

@@ -46,8 +46,8 @@ TEST_CASE("gaussian: the query variance is the scores' variance") {
 TEST_CASE("clustered: scores inside the own cluster stand out") {
   const auto in = make_inputs<double>({.kind = WorkloadKind::clustered, .clusters = 4}, kShape);
   const Eigen::MatrixXd s = scores(in);
-  // Cluster members are nearly equal, so each row's scores fall in 4 groups; the best quarter is far above
-  // the rest.
+  // Members of a cluster are nearly equal, so each row's scores form 4 groups, and the best quarter is far
+  // above the rest.
   int clear = 0;
   for (int64_t i = 0; i < s.rows(); ++i) {
     Eigen::VectorXd row = s.row(i);

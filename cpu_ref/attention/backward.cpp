@@ -8,7 +8,7 @@
 
 namespace splash::cpu_ref {
 
-// One row's probabilities and their Jacobian, of a threshold solved for or given.
+// Recomputes one row's probabilities, and applies their Jacobian. The threshold is solved for or given.
 template <class T>
 class RowNormalizer {
  public:
@@ -56,7 +56,7 @@ Gradients<T> attention_backward(const AttentionSpec& spec, TensorView<const T> q
                          normalizer.probabilities(at, row);
                          products.add_value_gradient(at, row);
                          products.value_products(at, row);
-                         const double dalpha = normalizer.gradient(at, row);  // of the forward that was run
+                         const double dalpha = normalizer.gradient(at, row);  // of the forward that ran
                          if (straight_through) {
                            normalizer.probabilities(at, unselected);
                            products.value_products(at, unselected);

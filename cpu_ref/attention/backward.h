@@ -12,20 +12,21 @@ namespace splash::cpu_ref {
 
 template <class T>
 struct Gradients {
-  Tensor<T> dq, dk, dv;        // as q, k, v
+  Tensor<T> dq, dk, dv;        // shaped as q, k, v
   std::vector<double> dalpha;  // [q_heads]: dL/dalpha summed over that head's rows; 0 for softmax
 };
 
 struct BackwardOptions {
   Solver solver = Solver::bisection;
-  // Straight-through (source 004): probabilities of the selected keys in the forward product and dV, but the
-  // Jacobian of the unselected normalizer for dQ and dK, as if the selection were the identity.
+  // Straight-through (source 004): the forward product and dV use the probabilities of the selected keys. dQ
+  // and dK use the Jacobian of the unselected normalizer, as if the selection were the identity.
   bool straight_through = false;
-  std::span<const double> tau_offsets{};  // as ForwardOptions has them
+  std::span<const double> tau_offsets{};  // as in ForwardOptions
 };
 
-// dout: [batch, q_heads, q_len, head_dim]. Recomputes the probabilities. Deterministic for any thread count.
-// Exact away from changes of the support and of the selection. Errors as attention_forward.
+// dout: [batch, q_heads, q_len, head_dim]. Recomputes the probabilities. The result does not depend on the
+// number of threads. It is exact away from changes of the support and of the selection. Throws what
+// attention_forward throws.
 template <class T>
 Gradients<T> attention_backward(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k,
                                 TensorView<const T> v, TensorView<const T> dout,

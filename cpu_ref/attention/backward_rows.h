@@ -1,5 +1,5 @@
 #pragma once
-// The loop that every plain backward shares; what differs is the Jacobian of one row.
+// The loop that all plain backwards share. They differ in the Jacobian of one row.
 
 #include <type_traits>
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace splash::cpu_ref {
 
-// The products of one row's gradient with Q, K, V and dO. Sums over keys and over rows run in double.
+// The products of one row's gradient with Q, K, V and dO. Sums over keys and over rows are in double.
 template <class T>
 class RowProducts {
  public:
@@ -24,7 +24,7 @@ class RowProducts {
         dout_(dout),
         gradients_(gradients) {}
 
-  // row.g = <dO, v_j> where p is not 0.
+  // row.g = <dO, v_j> for keys with p other than 0.
   void value_products(const RowAddress& at, Row<T>& row) const {
     const auto values = v_.matrix(at.batch, shape_.kv_head_of(at.q_head));
     const auto dout = vector(dout_, at);
@@ -71,8 +71,8 @@ class RowProducts {
 };
 
 // Inputs must have been checked. backward(address, row, products) receives the scores of the visible keys,
-// adds the row's gradients through `products` and returns dL/dalpha. Each key head has one
-// thread, which takes its rows in order: the sums do not depend on the number of threads.
+// adds the row's gradients through `products` and returns dL/dalpha. One thread per key head takes its rows
+// in order, so the sums do not depend on the number of threads.
 template <class T, class Backward>
 Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k,
                            TensorView<const T> v, TensorView<const T> dout, const Backward& backward) {
@@ -82,7 +82,7 @@ Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, Ten
   gradients.dk = Tensor<double>(shape.batch, shape.kv_heads, shape.kv_len, shape.head_dim);
   gradients.dv = gradients.dk;
   gradients.dalpha.assign(shape.q_heads, 0);
-  std::vector<double> dalpha(shape.batch * shape.q_heads, 0);  // one a (batch, head), added in order below
+  std::vector<double> dalpha(shape.batch * shape.q_heads, 0);  // one per (batch, head), added in order below
   const RowProducts<T> products(spec, q, k, v, dout, gradients);
 
   parallel_for(shape.batch * shape.kv_heads, 1, [&](int64_t task) {

@@ -1,5 +1,5 @@
 #pragma once
-// Sums of many vectors in float: out = sum factor * x.
+// Sums many vectors in float: out = sum factor * x.
 
 #include <cstdint>
 #include <vector>
@@ -7,7 +7,8 @@
 namespace splash::cpu_ref {
 
 // Adding term by term to one float loses 10^-3 of a sum over 200,000 equal terms. Here runs of 32 terms are
-// added in float, which errs by a few roundings, and the runs in double; sums of one run cost nothing more.
+// added in float, which costs a few roundings, and the runs are added in double. A sum of a single run costs
+// nothing extra.
 class BlockedSum {
  public:
   explicit BlockedSum(int64_t dim) : run_(dim), total_(dim) {}
@@ -20,7 +21,7 @@ class BlockedSum {
     if (++terms_ == kRun) close_run();
   }
 
-  // Writes the sum and starts anew.
+  // Writes the sum and starts a new one.
   void take(float* out) {
     if (runs_ > 0) close_run();
     for (size_t d = 0; d < run_.size(); ++d) {

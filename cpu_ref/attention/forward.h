@@ -13,15 +13,15 @@
 
 namespace splash::cpu_ref {
 
-// The probabilities that are not zero, row after row (compressed sparse rows).
+// The probabilities other than zero, row after row (compressed sparse rows).
 template <class T>
 struct SparseProbabilities {
   std::vector<int64_t> row_offsets;  // [batch * q_heads * q_len + 1]
-  std::vector<int32_t> columns;      // [nnz], rising inside a row
+  std::vector<int32_t> columns;      // [nnz], rising within a row
   std::vector<T> values;             // [nnz]
 };
 
-// Which (query block, key block) tiles hold a probability that is not zero.
+// Which (query block, key block) tiles hold a probability other than zero.
 struct BlockMap {
   enum : uint8_t { hidden = 0, inactive = 1, active = 2 };  // no visible pair; visible, all p = 0; some p > 0
   int64_t block = 64, q_blocks = 0, k_blocks = 0;
@@ -33,9 +33,9 @@ struct BlockMap {
 struct ForwardOptions {
   Solver solver = Solver::bisection;
   int64_t map_block = 64;
-  bool keep_probabilities = false;  // also return them; memory O(support)
-  // None, or [batch, q_heads, q_len]: thresholds are given, not solved for (given_threshold.h), and tau is
-  // theirs.
+  bool keep_probabilities = false;  // also return the probabilities; memory O(support)
+  // Empty, or [batch, q_heads, q_len]: given thresholds that replace the solver (given_threshold.h). The
+  // result's tau is then theirs.
   std::span<const double> tau_offsets{};
 };
 
@@ -48,9 +48,9 @@ struct ForwardResult {
   std::optional<SparseProbabilities<T>> probabilities;
 };
 
-// O = P V. q: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads, kv_len, head_dim].
-// Normalisation takes place over the selected keys. Memory O(kv_len) a thread beyond inputs and outputs.
-// Throws InvalidArgument where spec or extents do not fit. NaN or +inf in a row's scores gives a NaN row.
+// O = P V. q: [batch, q_heads, q_len, head_dim]; k, v: [batch, kv_heads, kv_len, head_dim]. The probabilities
+// are normalised over the selected keys. Memory O(kv_len) per thread beyond inputs and outputs. Throws
+// InvalidArgument if spec or extents do not fit. NaN or +inf in a row's scores gives a NaN row.
 template <class T>
 ForwardResult<T> attention_forward(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k,
                                    TensorView<const T> v, const ForwardOptions& options = {});

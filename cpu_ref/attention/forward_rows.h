@@ -1,5 +1,5 @@
 #pragma once
-// The loop that every plain forward shares; what differs is how one row of scores becomes probabilities.
+// The loop that all plain forwards share. They differ in how one row of scores becomes probabilities.
 
 #include <algorithm>
 #include <atomic>
@@ -14,14 +14,14 @@
 
 namespace splash::cpu_ref {
 
-// Throws InvalidArgument for a block map without extent.
+// Throws InvalidArgument if the block map's tiles have no extent.
 inline void require_options(const ForwardOptions& options) {
   if (options.map_block >= 1) return;
   throw InvalidArgument(fmt::format("map_block is {}; it must be at least 1", options.map_block));
 }
 
-// Raises a tile's state. Rows of one tile may belong to different threads: bits are only ever set, so that
-// their order does not matter; 3 (visible | active) becomes `active` in finish().
+// Raises the tiles' states. Rows of one tile may belong to different threads. Bits are only ever set, so the
+// order of threads does not matter; finish() turns 3 (inactive | active) into `active`.
 class BlockMapBuilder {
  public:
   BlockMapBuilder(const AttentionShape& shape, int64_t block) : shape_(shape) {
@@ -63,7 +63,7 @@ class BlockMapBuilder {
   BlockMap map_;
 };
 
-// The non-zero probabilities of one row, until all rows are known.
+// Keeps the non-zero probabilities of single rows until all rows are known.
 template <class T>
 struct RowSupport {
   std::vector<int32_t> columns;
@@ -83,7 +83,7 @@ SparseProbabilities<T> join_rows(const std::vector<RowSupport<T>>& rows) {
   return joined;
 }
 
-// out = sum p v over the keys with p not 0, so that NaN or inf in a value without weight does no harm.
+// out = sum p v over the keys with p other than 0, so that NaN or inf in a value without weight does no harm.
 template <class T>
 void weigh_values(Row<T>& row, typename TensorView<const T>::Map values, T* out) {
   row.sum.setZero(values.cols());

@@ -40,7 +40,7 @@ double probabilities_at(double alpha, double shift, Row<T>& row) {
     return std::numeric_limits<double>::quiet_NaN();
   }
   const double largest = *std::ranges::max_element(row.scores), beta = 1 / (alpha - 1);
-  const auto weight = [&](T score) {  // relative to the largest key's
+  const auto weight = [&](T score) {  // relative to that of the largest key
     return std::pow(std::max((alpha - 1) * (score - largest) / shift + 1, 0.0), beta);
   };
   double total = 0;
@@ -50,8 +50,8 @@ double probabilities_at(double alpha, double shift, Row<T>& row) {
 }
 
 // With r = (z - tau_hat) / shift = (p / largest p)^(alpha-1): d ln w = ds / (z - tau_hat) - beta^2 (1/r + ln
-// r) dalpha. What is the same for all keys drops out, for sum p (g - mean) = 0: so 1 comes off 1/r + ln r,
-// which is what cancels in it near alpha = 1.
+// r) dalpha. Terms that are the same for all keys drop out, because sum p (g - mean) = 0. So 1 is subtracted
+// from 1/r + ln r, the term that would cancel near alpha = 1.
 template <class T>
 double gradient_at(double alpha, double shift, std::span<const T> p, std::span<const T> d_p,
                    std::span<T> ds) {

@@ -19,7 +19,7 @@ int64_t sequence_of(const std::vector<int64_t>& cu, int64_t place) {
 
 int64_t position(const std::vector<int64_t>& table, int64_t row, int64_t rows_a_batch, int64_t length,
                  int64_t place) {
-  const auto tables = static_cast<int64_t>(table.size()) / length;  // 1, batch, or batch * heads
+  const auto tables = static_cast<int64_t>(table.size()) / length;  // 1, batch, or batch * heads tables
   return table[(tables == 1 ? 0 : row * tables / rows_a_batch) * length + place];
 }
 
@@ -39,12 +39,11 @@ bool visible(const AttentionSpec& spec, int64_t b, int64_t h, int64_t i, int64_t
   return position(m.k_positions, row, rows, s.kv_len, j) <= position(m.q_positions, row, rows, s.q_len, i);
 }
 
-// Bisection over the probability of one key: of the largest for alpha <= 2, else of the lowest that has one,
-// for the power is too steep there to say tau itself.
+// Bisects the probability of one key. For alpha <= 2 that is the largest key; above, it is the lowest key of
+// the support, because the power is too steep there to compute with tau itself.
 Array entmax(const Array& scores, double alpha, double* tau = nullptr) {
   const double a = alpha - 1;
-  Array z =
-      (a * (scores - scores.maxCoeff())).max(-2);  // what is 1 below the largest has no part, masked or not
+  Array z = (a * (scores - scores.maxCoeff())).max(-2);  // keys 1 below the largest have p = 0, masked or not
   const auto shares = [&](double key, double p) -> Array {
     return (z - key + std::pow(p, a)).max(0).pow(1 / a);
   };
@@ -83,7 +82,7 @@ Array shared(const Array& scores, const AttentionSpec& spec, int64_t b, int64_t 
   return kept;
 }
 
-// -inf where the selection drops the key.
+// Sets the scores of keys that the selection drops to -inf.
 Array select(const Array& scores, const AttentionSpec& spec, int64_t h, double alpha) {
   const Selection& selection = spec.selection;
   const bool softmax = spec.normalizer.kind == NormalizerKind::softmax;

@@ -1,6 +1,6 @@
 #pragma once
-// The oracle's own oracle: dense matrices, as few lines as possible, nothing shared with forward.cpp. Tests
-// only: O(length^2) memory, O(kv_len^2) time a row.
+// The oracle's own oracle: dense matrices, as few lines as possible, no code shared with forward.cpp. For
+// tests only: O(length^2) memory, O(kv_len^2) time per row.
 
 #include "core/attention_spec.h"
 #include "core/tensor.h"
@@ -12,7 +12,7 @@ struct NaiveForward {
   Tensor<double> probabilities;  // [batch, q_heads, q_len, kv_len]
 };
 
-// Values of V must be finite. Otherwise as attention_forward.
+// Values of V must be finite. Otherwise the same as attention_forward.
 NaiveForward naive_forward(const AttentionSpec& spec, const AttentionInputs<double>& inputs);
 
 }  // namespace splash::cpu_ref

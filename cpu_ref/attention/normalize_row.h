@@ -1,5 +1,5 @@
 #pragma once
-// From the scores of one row to its probabilities.
+// Turns the scores of one row into its probabilities.
 
 #include "core/normalizer.h"
 #include "cpu_ref/attention/row.h"
@@ -7,12 +7,12 @@
 
 namespace splash::cpu_ref {
 
-// Throws Unsupported where the solver does not take the alpha of some head.
+// Throws Unsupported if the solver does not take the alpha of some head.
 void require_solver(const Normalizer& normalizer, Solver solver);
 
-// Fills row.p from row.scores and returns tau in units of z: entmax only (+inf for a row without keys), else
-// NaN. A poisoned row gets NaN. `iterations`, where given, receives
-// the solver's count.
+// Fills row.p from row.scores and returns tau in units of z. tau is +inf for a row without keys, and NaN for
+// normalizers other than entmax. A poisoned row gets NaN. `iterations`, if given, receives the solver's
+// count.
 template <class T>
 double normalize_row(const Normalizer& normalizer, int64_t q_head, Solver solver, Row<T>& row,
                      const SolverOptions& options = {}, int* iterations = nullptr);

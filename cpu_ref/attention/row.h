@@ -1,5 +1,5 @@
 #pragma once
-// One query row on its way through attention: the keys that take part, and what is known of each.
+// One query row during attention: the keys that take part, and what is known of each.
 
 #include <cstdint>
 #include <limits>
@@ -22,16 +22,16 @@ inline int64_t row_index(const AttentionShape& shape, const RowAddress& at) {
   return (at.batch * shape.q_heads + at.q_head) * shape.q_len + at.query;
 }
 
-// Arrays of one length, parallel to `keys`; the working memory of a thread, reused from row to row.
+// Arrays of one length, parallel to `keys`. A thread reuses this memory from row to row.
 template <class T>
 struct Row {
   std::vector<int64_t> keys;  // rising
-  std::vector<T> scores;      // never -inf: such keys are masked and left out
+  std::vector<T> scores;      // never -inf, as masked keys are left out
   std::vector<T> p;           // probabilities
-  std::vector<T> g;           // dL/dp, where p is not 0
+  std::vector<T> g;           // dL/dp, for keys with p other than 0
   std::vector<T> ds;          // dL/dscore
-  Eigen::RowVectorXd sum;     // over the keys, of vectors of head_dim: in double, for there may be many
-  // A score is NaN or +inf: everything that follows from the row is NaN.
+  Eigen::RowVectorXd sum;     // of vectors of head_dim over the keys, which may be many: in double
+  // A score is NaN or +inf, so every result of the row is NaN.
   bool poisoned = false;
 
   int64_t size() const { return static_cast<int64_t>(keys.size()); }
@@ -48,8 +48,8 @@ void require_inputs(const AttentionSpec& spec, TensorView<const T> q, TensorView
   require_extents("v", v, s.batch, s.kv_heads, s.kv_len, s.head_dim);
 }
 
-// Scores of the visible keys of one row, before any selection; products and sums in T.
-// O(kv_len) memory: the streaming claim of forward.h rests here.
+// Computes the scores of one row's visible keys, before any selection; products and sums in T. It takes
+// O(kv_len) memory, on which the memory bound of forward.h rests.
 template <class T>
 class RowScorer {
  public:

@@ -18,7 +18,7 @@ void for_each_in_support(const Row<T>& row, const Use& use) {
 }
 
 template <class T>
-double mean_gradient(const Row<T>& row) {  // sum p g
+double mean_gradient(const Row<T>& row) {  // returns sum p g
   double sum = 0;
   for_each_in_support(row, [&](int64_t, double p, double g) { sum += p * g; });
   return sum;
@@ -32,7 +32,7 @@ double softmax_gradient(Row<T>& row) {
   return 0;
 }
 
-// p = s^alpha / W or s^alpha: d ln p = alpha ds / s + ln s dalpha, less its mean where p is normalised.
+// p = s^alpha / W or s^alpha: d ln p = alpha ds / s + ln s dalpha, minus its mean if p is normalised.
 template <class T>
 double power_gradient(double alpha, bool normalized, Row<T>& row) {
   const double mean = normalized ? mean_gradient(row) : 0;

@@ -7,7 +7,7 @@
 namespace splash::cpu_ref {
 
 // Fills row.ds = dL/dscore from row.scores, row.p and row.g = dL/dp, and returns dL/dalpha (0 for softmax).
-// Sums run in double. Keys with p = 0 get 0: the derivative is exact away from changes of the support.
+// Sums are in double. Keys with p = 0 get 0, so the derivative is exact away from changes of the support.
 template <class T>
 double row_gradient(const Normalizer& normalizer, int64_t q_head, Row<T>& row);
 

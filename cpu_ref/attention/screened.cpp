@@ -42,7 +42,7 @@ void check(const AttentionSpec& spec, const TensorView<const float>& q, const Te
   }
 }
 
-// One thread's memory, reused from block to block.
+// One thread's memory, which it reuses from block to block.
 struct Workspace {
   explicit Workspace(int64_t head_dim) : out(head_dim) {}
 
@@ -50,12 +50,12 @@ struct Workspace {
   std::vector<Candidates> rows = std::vector<Candidates>(kBlockRows);
   std::vector<RowMask> masks = std::vector<RowMask>(kBlockRows);
   std::vector<double> tau = std::vector<double>(kBlockRows);
-  std::vector<int64_t> tiles;  // of rows, that take keys
+  std::vector<int64_t> tiles;  // tiles of rows that still take keys
   std::vector<float> first_products = std::vector<float>(kTileRows * kFirstPanels * kPanelKeys);
   BlockedSum out;
 };
 
-// What a block of queries found; put together once all blocks are done.
+// What one block of queries found. The blocks are joined after all are done.
 struct BlockSupport {
   std::vector<int32_t> keys;
   std::vector<float> probabilities;
@@ -80,7 +80,8 @@ class ScreenedRun {
 
   int64_t blocks_a_head() const { return ceil_div(shape_.q_len, kBlockRows); }
 
-  // One block of queries of one head. False where scores might overflow or be NaN: then nothing is done.
+  // Runs one block of queries of one head. Returns false, with nothing done, if scores might overflow or be
+  // NaN.
   bool run_block(int64_t b, int64_t h, int64_t block, Workspace& w, BlockSupport& support) const {
     const int64_t first = block * kBlockRows;
     const int64_t rows = std::min(kBlockRows, shape_.q_len - first);
@@ -124,7 +125,7 @@ class ScreenedRun {
     return predicted_peaks_.empty() ? 1 : predicted_peaks_[(b * shape_.q_heads + h) * shape_.q_len + i];
   }
 
-  // Screening compares products with a bound, and a NaN compares as false: it must not be able to arise.
+  // Screening compares products with a bound. A NaN compares as false, so no NaN may arise.
   bool scores_stay_finite(int64_t b, int64_t h, int64_t first, int64_t rows) const {
     const double q_magnitude = largest_magnitude(q_.row(b, h, first), rows * shape_.head_dim);
     const double product = q_magnitude * k_magnitude_ * static_cast<double>(shape_.head_dim);
@@ -152,7 +153,8 @@ class ScreenedRun {
     }
   }
 
-  // Rows that a prediction misled, once more and without it; the solved ones beside them take nothing.
+  // Computes the rows that a prediction misled again, without the prediction. Solved rows of the same tiles
+  // take no keys.
   void screen_misled(int64_t b, int64_t h, int64_t rows, Workspace& w, BlockSupport& support) const {
     w.tiles.clear();
     for (int64_t r = 0; r < rows; ++r) {
@@ -170,7 +172,7 @@ class ScreenedRun {
     }
   }
 
-  // Panels [begin, end) for one tile of rows, all keys at once.
+  // Takes the panels [begin, end) for one tile of rows, with all keys at once.
   void start_tile(int64_t kv_head, int64_t t, int64_t begin, int64_t end, int64_t rows, Workspace& w) const {
     const int64_t keys = (end - begin) * kPanelKeys;
     for (int64_t panel = begin; panel < end; ++panel) {
@@ -240,7 +242,7 @@ void gather_support(const std::vector<BlockSupport>& blocks, ScreenedForward& re
   }
 }
 
-// The plain reference, for inputs and offsets with NaN, infinities or overflow.
+// Runs the plain reference, for inputs and offsets with NaN, infinities or overflow.
 ScreenedForward by_reference(const AttentionSpec& spec, TensorView<const float> q, TensorView<const float> k,
                              TensorView<const float> v, bool keep, std::span<const float> tau_offsets) {
   const std::vector<double> offsets(tau_offsets.begin(), tau_offsets.end());

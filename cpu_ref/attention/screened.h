@@ -1,6 +1,6 @@
 #pragma once
-// Exact entmax attention in one blocked product Q K^T and then the support only (DESIGN section 3, on a CPU).
-// The fast implementation; forward.h is the plain one that proves it.
+// Exact entmax attention: one blocked product Q K^T, then only the support (DESIGN section 3, on a CPU). This
+// is the fast implementation; forward.h is the plain one that proves it.
 
 #include <cstdint>
 #include <span>
@@ -17,29 +17,30 @@ struct ScreenedForward {
   Tensor<float> out;                         // [batch, q_heads, q_len, head_dim]
   std::vector<double> tau;                   // [batch, q_heads, q_len]
   std::vector<int64_t> support;              // [batch, q_heads, q_len]
-  SparseProbabilities<float> probabilities;  // filled where asked for: what screened_backward walks
-  int64_t listed = 0;       // pairs that were above their row's threshold when they were looked at
-  int64_t misled_rows = 0;  // that were done again because their prediction lay above tau
+  SparseProbabilities<float> probabilities;  // if asked for; screened_backward needs it
+  int64_t listed = 0;                        // pairs that were above their row's threshold when tested
+  int64_t misled_rows = 0;                   // rows computed again because their prediction was above tau
 };
 
-// float, entmax with any alpha, selection all or top_k_row; otherwise Unsupported. Any mask, GQA, any
-// lengths. keep_probabilities: needed for backward; memory O(support). Else O(length) beyond inputs and
-// outputs.
+// Takes float, entmax with any alpha, selection all or top_k_row, any mask, grouped queries and any lengths;
+// otherwise throws Unsupported. keep_probabilities: needed for backward, takes memory O(support). Without it,
+// memory is O(length) beyond inputs and outputs.
 //
-// predicted_peaks: none, or [batch, q_heads, q_len] predictions of z's largest less tau (learned thresholds,
-// source 004). Keys below the predicted tau are dropped unsolved; a row whose tau turns out to lie below is
-// done again without. So the result is exact whatever is predicted; 1 and more, 0 and less, and NaN predict
-// nothing. Throws InvalidArgument where there are predictions of another number of rows.
+// predicted_peaks: empty, or [batch, q_heads, q_len] predictions of (largest z) - tau (learned thresholds,
+// source 004). Keys below the predicted tau are dropped unsolved. A row whose tau turns out to be lower is
+// computed again without its prediction. So the result is exact whatever is predicted. Values >= 1 or <= 0
+// and NaN predict nothing. Throws InvalidArgument if the number of predictions is not that of the rows.
 //
-// tau_offsets: none, or [batch, q_heads, q_len]: thresholds are given, not solved for (given_threshold.h).
-// Exact for that definition. Throws InvalidArgument where there are predictions too.
+// tau_offsets: empty, or [batch, q_heads, q_len] given thresholds that replace the solver
+// (given_threshold.h). The result is exact for that definition. Throws InvalidArgument if there are
+// predictions, too.
 ScreenedForward screened_forward(const AttentionSpec& spec, TensorView<const float> q,
                                  TensorView<const float> k, TensorView<const float> v,
                                  bool keep_probabilities = false, std::span<const float> predicted_peaks = {},
                                  std::span<const float> tau_offsets = {});
 
-// Gradients over the support of `forward` alone: O(support x head_dim). Deterministic for any thread count.
-// tau_offsets: forward's.
+// Gradients over only the support of `forward`: O(support x head_dim). The result does not depend on the
+// number of threads. tau_offsets: those given to forward.
 Gradients<float> screened_backward(const AttentionSpec& spec, const ScreenedForward& forward,
                                    TensorView<const float> q, TensorView<const float> k,
                                    TensorView<const float> v, TensorView<const float> dout,

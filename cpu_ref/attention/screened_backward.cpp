@@ -57,7 +57,7 @@ class SupportBackward {
     std::vector<ColumnSupport> columns(s.batch * s.kv_heads);
     const int64_t heads = s.batch * s.kv_heads;
     parallel_for(heads, 1, [&](int64_t head) { columns[head] = transpose(head); });
-    using Sums = std::array<BlockedSum, 2>;  // of dK and of dV
+    using Sums = std::array<BlockedSum, 2>;  // for dK and dV
     parallel_for_with(
         heads * s.kv_len, screening::kBackwardKeys,
         [&] {
@@ -79,13 +79,13 @@ class SupportBackward {
     return {head / shape_.q_heads, q_head, shape_.kv_head_of(q_head), row % shape_.q_len};
   }
 
-  // ds and dQ of one row; returns its dL/dalpha.
+  // Computes ds and dQ of one row; returns the row's dL/dalpha.
   double run_row(int64_t row, BlockedSum& sum, Tensor<float>& dq) {
     const auto [b, h, kv, i] = place(row);
     const int64_t begin = p_.row_offsets[row];
     const int64_t end = p_.row_offsets[row + 1];
     for (int64_t n = begin; n < end; ++n)
-      ds_[n] = dot(dout_.row(b, h, i), v_.row(b, kv, p_.columns[n]), shape_.head_dim);  // g for now
+      ds_[n] = dot(dout_.row(b, h, i), v_.row(b, kv, p_.columns[n]), shape_.head_dim);  // holds g for now
     const std::span<const float> p(p_.values.data() + begin, end - begin);
     const std::span<float> ds(ds_.data() + begin, end - begin);
     const double alpha = spec_.normalizer.alpha_of(h);
@@ -127,7 +127,8 @@ class SupportBackward {
     return c;
   }
 
-  // dV_j = sum p dO, dK_j = sum ds q, over the column in row order: the same sum for any number of threads.
+  // dV_j = sum p dO, dK_j = sum ds q, over the column in row order, so the sums do not depend on the number
+  // of threads.
   void run_column(int64_t head, int64_t j, const ColumnSupport& columns, BlockedSum& dk, BlockedSum& dv,
                   Gradients<float>& g) const {
     for (int64_t n = columns.offsets[j]; n < columns.offsets[j + 1]; ++n) {

@@ -9,7 +9,7 @@
 namespace splash::cpu_ref {
 namespace {
 
-// Appends to `kept` the places of the k largest of scores[begin, end), rising; of equal scores the first.
+// Appends to `kept` the rising indices of the k largest of scores[begin, end); among equal scores the first.
 template <class T>
 void keep_largest(const std::vector<T>& scores, int64_t begin, int64_t end, int64_t k,
                   std::vector<int64_t>& kept) {
@@ -25,7 +25,7 @@ void keep_largest(const std::vector<T>& scores, int64_t begin, int64_t end, int6
   std::sort(kept.begin() + before, kept.end());
 }
 
-// Calls use(begin, end) for each run of places of the row that lie in one key block.
+// Calls use(begin, end) for each run of the row's entries whose keys lie in one key block.
 template <class T, class Use>
 void for_each_block(const Row<T>& row, int64_t block, const Use& use) {
   for (int64_t begin = 0, end = 0; begin < row.size(); begin = end) {
@@ -79,7 +79,7 @@ std::vector<int64_t> selected_places(const AttentionSpec& spec, const RowAddress
   return kept;
 }
 
-// Softmax has no threshold: every block is significant.
+// Softmax has no threshold, so every block is significant.
 bool keeps_everything(const AttentionSpec& spec) {
   return spec.selection.kind == SelectionKind::all ||
          (spec.selection.kind == SelectionKind::significant_blocks &&
@@ -91,11 +91,11 @@ bool keeps_everything(const AttentionSpec& spec) {
 template <class T>
 void select_keys(const AttentionSpec& spec, const RowAddress& at, Solver solver, Row<T>& row) {
   const bool by_index =
-      spec.selection.kind == SelectionKind::shared_keys;  // no score decides: NaN elsewhere is harmless
+      spec.selection.kind == SelectionKind::shared_keys;  // no score decides, so NaN elsewhere is harmless
   if ((row.poisoned && !by_index) || keeps_everything(spec)) return;
   const std::vector<int64_t> kept = selected_places(spec, at, solver, row);
   for (size_t i = 0; i < kept.size(); ++i) {
-    row.keys[i] = row.keys[kept[i]];  // kept is rising: nothing is overwritten before it is read
+    row.keys[i] = row.keys[kept[i]];  // kept rises, so nothing is overwritten before it is read
     row.scores[i] = row.scores[kept[i]];
   }
   row.keys.resize(kept.size());

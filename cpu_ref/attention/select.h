@@ -1,5 +1,5 @@
 #pragma once
-// The selections of core/selection.h, on one row.
+// Applies the selections of core/selection.h to one row.
 
 #include "core/attention_spec.h"
 #include "cpu_ref/attention/row.h"
@@ -8,9 +8,8 @@
 namespace splash::cpu_ref {
 
 // Removes from row.keys and row.scores what the selection drops. Leaves a poisoned row alone, unless no score
-// decides (shared_keys): then only the selected scores can poison it. Uses row.p as
-// scratch. The power normalizers may have alpha <= 1, where z does not rise with s: their margin is in units
-// of s.
+// decides (shared_keys); then only the selected scores can poison it. Uses row.p as scratch. The power
+// normalizers may have alpha <= 1, where z does not rise with s, so their margin is in units of s.
 template <class T>
 void select_keys(const AttentionSpec& spec, const RowAddress& at, Solver solver, Row<T>& row);
 

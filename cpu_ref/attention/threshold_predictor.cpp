@@ -50,7 +50,7 @@ struct Prediction {
   double tau_hat(bool poisoned) const {
     if (poisoned) return std::numeric_limits<double>::quiet_NaN();
     return std::isinf(max) ? std::numeric_limits<double>::infinity()
-                           : max + offset;  // +inf: a row without keys
+                           : max + offset;  // +inf for a row without keys
   }
 };
 
@@ -67,7 +67,7 @@ Prediction predict(const ThresholdPredictor& predictor, double alpha, const RowA
   return {.max = static_cast<double>(max), .offset = u * width - 1, .slope = u * (1 - u) * width};
 }
 
-// The exact tau of the row, its solver started at tau_hat; row.p holds the exact probabilities.
+// Returns the row's exact tau, by a solver that starts at tau_hat; row.p receives the exact probabilities.
 template <class T>
 double warm_started(const AttentionSpec& spec, int64_t q_head, const Prediction& guess, Row<T>& row,
                     int* iterations = nullptr) {
@@ -121,7 +121,7 @@ PredictedBackward<T> predicted_backward(const AttentionSpec& spec, const Thresho
   require_predictor(spec, predictor);
   const AttentionShape& shape = spec.shape;
   const int64_t dim = shape.head_dim;
-  // One a (batch, head), added in order below.
+  // One per (batch, head), added in order below.
   std::vector<double> dw(shape.batch * shape.q_heads * dim, 0), db(shape.batch * shape.q_heads, 0);
   std::vector<int64_t> rows(shape.batch * shape.q_heads, 0);
   PredictedBackward<T> result;

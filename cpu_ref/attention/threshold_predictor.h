@@ -1,6 +1,6 @@
 #pragma once
 // Learned thresholds (source 004): u = sigmoid(w . q + b) places tau_hat = m - 1 + u (1 - n^(1-alpha)) in
-// tau's bracket, m the row's largest z and n its visible keys.
+// tau's bracket. m is the row's largest z and n the number of its visible keys.
 
 #include <vector>
 
@@ -16,7 +16,7 @@ struct ThresholdPredictor {
   std::vector<double> w;  // [q_heads, head_dim]
   std::vector<double> b;  // [q_heads]
   ThresholdPredictor() = default;
-  ThresholdPredictor(int64_t q_heads, int64_t head_dim);  // zero: the middle of the bracket
+  ThresholdPredictor(int64_t q_heads, int64_t head_dim);  // all zero: the middle of the bracket
 };
 
 enum class PredictorMode {
@@ -28,18 +28,18 @@ template <class T>
 struct PredictedForward {
   ForwardResult<T> attention;
   std::vector<double> tau_hat;  // [batch, q_heads, q_len]
-  std::vector<int> iterations;  // [batch, q_heads, q_len] of the warm-started solver; 0 in direct mode
+  std::vector<int> iterations;  // [batch, q_heads, q_len], of the warm-started solver; 0 in direct mode
   double loss = 0;              // mean over rows with a visible key of (tau_hat - tau)^2, tau exact
 };
 
 template <class T>
 struct PredictedBackward {
-  Gradients<T> attention;  // direct: of given_threshold.h, tau_hat held fixed
+  Gradients<T> attention;  // direct: those of given_threshold.h, with tau_hat held fixed
   std::vector<double> dw;  // [q_heads, head_dim]: gradient of the loss
   std::vector<double> db;  // [q_heads]
 };
 
-// Entmax only, 1 < alpha <= 2, selection all; otherwise Unsupported.
+// Takes entmax with 1 < alpha <= 2 and selection all; otherwise throws Unsupported.
 template <class T>
 PredictedForward<T> predicted_forward(const AttentionSpec& spec, const ThresholdPredictor& predictor,
                                       PredictorMode mode, TensorView<const T> q, TensorView<const T> k,

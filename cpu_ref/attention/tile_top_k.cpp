@@ -44,7 +44,7 @@ void add_row(const Row<double>& row, std::vector<double>& pooled) {
   }
 }
 
-// The k largest of the first `visible` keys, rising; -1 behind them.
+// The k largest of the first `visible` keys, rising, padded with -1.
 std::vector<int32_t> largest_keys(const std::vector<double>& pooled, int64_t visible, int64_t k,
                                   int64_t k_keep) {
   std::vector<int32_t> keys(visible);

@@ -14,14 +14,14 @@ namespace splash::cpu_ref {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float), kDouble = sizeof(double);
-// Of an entry of the support: column, p and ds by row; also its place and row by column.
+// Bytes per entry of the support. By row: column, p and ds. By column: also its index and its row.
 constexpr int64_t kRowEntryBytes = 12, kColumnEntryBytes = 24;
 
 int64_t tiles_of(int64_t count, int64_t tile) {
   return (count + tile - 1) / tile;
 }
 
-// The keys that a block of rows may see: [begin, end), 0 where there are none.
+// The keys that a block of rows may see: [begin, end), both 0 if there are none.
 struct SeenKeys {
   int64_t begin = 0, end = 0;
 
@@ -37,7 +37,7 @@ struct SeenKeys {
   }
 };
 
-// Addresses of rows, and the support.
+// Traces reads and writes of rows, and knows the support.
 class Traced {
  public:
   Traced(const AttentionSpec& spec, const SparseProbabilities<float>& support)
@@ -56,7 +56,7 @@ class Traced {
     return at.batch * shape().kv_heads + shape().kv_head_of(at.q_head);
   }
   int64_t first_entry(int64_t row) const { return support_->row_offsets[static_cast<std::size_t>(row)]; }
-  // Rows of K and V, counted over all heads.
+  // Index of a row of K and V, counted over all heads.
   int64_t key_row(int64_t row, int64_t entry) const {
     return key_head_of(row) * shape().kv_len + support_->columns[static_cast<std::size_t>(entry)];
   }
@@ -74,7 +74,8 @@ class Traced {
     write(trace, operand, row, 1, bytes);
   }
 
-  // One of the two rows that a row's entries name, and the product with it: 2 d FLOPs an entry.
+  // For all entries of a row: reads the row of K or of V that the entry names and multiplies with it, 2 d
+  // FLOPs per entry.
   void walk_entries(BlockTrace& trace, Operand operand, int64_t row) const {
     for (int64_t n = first_entry(row); n < first_entry(row + 1); ++n) read(trace, operand, key_row(row, n));
     trace.multiply(1, shape().head_dim, first_entry(row + 1) - first_entry(row));
@@ -85,7 +86,7 @@ class Traced {
   const SparseProbabilities<float>* support_;
 };
 
-// K transposed into panels, zeros behind the last key.
+// Transposes K into panels, with zeros after the last key.
 KernelTrace pack_keys(const Traced& t) {
   using screening::kPanelKeys;
   const AttentionShape& s = t.shape();
@@ -103,7 +104,7 @@ int64_t packed_bytes(const AttentionShape& s) {
          s.head_dim * kFloat;
 }
 
-// Products of a block of rows with all panels of keys, then the values of its support.
+// Multiplies a block of rows with all panels of keys, then reads the values of its support.
 KernelTrace screen(const Traced& t) {
   using namespace screening;
   const AttentionShape& s = t.shape();
@@ -125,7 +126,7 @@ KernelTrace screen(const Traced& t) {
       trace.next_step();
     }
     for (int64_t panel = middle; panel < end; ++panel) {
-      read_panels(panel, panel + 1);  // once: L1 holds it for the other tiles
+      read_panels(panel, panel + 1);  // only once: L1 holds it for the other tiles
       trace.multiply(tiles * kTileRows, kPanelKeys, s.head_dim);
       trace.next_step();
     }
@@ -136,7 +137,7 @@ KernelTrace screen(const Traced& t) {
   return {.kernel = "screen", .blocks = s.batch * s.q_heads * blocks_a_head, .through_l1 = true, .run = run};
 }
 
-// dP and dQ: the values and keys of each row's support.
+// Computes dP and dQ from the values and keys of each row's support.
 KernelTrace row_gradients(const Traced& t) {
   using screening::kBackwardRows;
   const int64_t rows = t.shape().rows(), packed = packed_bytes(t.shape());
@@ -154,7 +155,7 @@ KernelTrace row_gradients(const Traced& t) {
   return {.kernel = "row_gradients", .blocks = tiles_of(rows, kBackwardRows), .through_l1 = true, .run = run};
 }
 
-// The rows whose support names a key, of all keys one after another.
+// For each key, the rows whose support names it; stored for all keys one after another.
 struct ByKey {
   std::vector<int64_t> offsets, rows;
 
@@ -175,7 +176,7 @@ struct ByKey {
   }
 };
 
-// dK and dV: the queries and output gradients of the rows that attend to each key.
+// Computes dK and dV from the queries and output gradients of the rows that attend to each key.
 KernelTrace key_gradients(const Traced& t) {
   using screening::kBackwardKeys;
   const AttentionShape& s = t.shape();
@@ -198,7 +199,7 @@ KernelTrace key_gradients(const Traced& t) {
   return {.kernel = "key_gradients", .blocks = tiles_of(keys, kBackwardKeys), .through_l1 = true, .run = run};
 }
 
-// Scores of one row with all keys that its mask leaves open.
+// Computes the scores of one row with all keys in the range that its mask leaves.
 void score_row(const Traced& t, int64_t row, BlockTrace& trace) {
   const RowAddress at = row_address(t.shape(), row);
   const RowMask mask = t.spec().mask.row(t.shape(), at.batch, at.q_head, at.query);
@@ -230,9 +231,9 @@ std::vector<KernelTrace> reference_trace(const AttentionSpec& spec, const Sparse
     t.walk_entries(trace, Operand::v, row);
     t.write(trace, Operand::out, row);
   };
-  // A key head a thread, its rows in order; gradients are summed in double.
+  // A thread takes a key head with its rows in order; gradients are summed in double.
   const auto backward_head = [=](int64_t key_head, BlockTrace& trace) {
-    const int64_t first = key_head * s.group() * s.q_len;  // heads of a group are neighbours
+    const int64_t first = key_head * s.group() * s.q_len;  // the heads of a group are adjacent
     for (int64_t row = first; row < first + s.group() * s.q_len; ++row) {
       score_row(t, row, trace);
       t.read(trace, Operand::d_out, row);

@@ -22,9 +22,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Samples are short, so that some find all threads at work although other programs run too.
+// Samples are short, so that in some of them all threads run undisturbed although other programs run too.
 constexpr int kSamples = 201, kLeastSamples = 7;
-constexpr double kWarmSeconds = 0.05, kMostSeconds = 0.35;  // of one ceiling: the clock settles, then samples
+constexpr double kWarmSeconds = 0.05, kMostSeconds = 0.35;  // per ceiling: to settle the clock; to sample
 constexpr int64_t kMostBytes = int64_t{1} << 30;
 constexpr int64_t kVectorBytes = screening::kLanes * static_cast<int64_t>(sizeof(float));
 
@@ -50,8 +50,8 @@ double sum_of(const Vector& lanes) {
   return sum;
 }
 
-// Multiply-adds that do not wait for one another. Two ports with a latency of 4 want 8 at once, and 12 fit
-// the registers of AVX2.
+// Independent multiply-adds per step. Two ports with a latency of 4 need 8 at once, and 12 fit the registers
+// of AVX2.
 constexpr int kSums = 12;
 
 template <class Vector>
@@ -67,7 +67,7 @@ double multiply_add(int64_t steps) {
   return total;
 }
 
-// Adds up what lies there; `bytes` is a multiple of kReadBytes.
+// read_all() adds up a buffer; `bytes` must be a multiple of kReadBytes.
 constexpr int64_t kReads = 8, kReadBytes = kReads * kVectorBytes;
 
 double read_all(const char* data, int64_t bytes) {
@@ -99,12 +99,13 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Whose time counts: what a core has for itself is measured by the processor time of the slowest thread,
-// which other programs do not lengthen; what threads share by the time that all take together.
+// Which time counts. threads: the processor time of the slowest thread, for resources that each core owns;
+// other programs do not lengthen it. wall: the time that all threads take together, for resources that they
+// share.
 enum class Timed { threads, wall };
 
-// Runs work(thread) on all threads at once, again and again: amount / seconds of each time. What the work
-// returns is kept, so that it is not left out.
+// Runs work(thread) on all threads at once, again and again. Returns amount / seconds of each run. The
+// results of the work are kept, so that the compiler does not remove it.
 template <class Work>
 std::vector<double> rates(int threads, Timed timed, double amount, const Work& work) {
   std::vector<double> samples;
@@ -145,8 +146,8 @@ MeasuredCeiling measure_fma(int threads, const char* dtype) {
                            [](int64_t) { return multiply_add<Vector>(kSteps); })};
 }
 
-// Each thread reads a buffer of its own, which half of the cache holds, so often that a sample takes
-// about a millisecond.
+// Each thread reads its own buffer, which fills half of the cache, so often that a sample takes about a
+// millisecond.
 MeasuredCeiling measure_cache(int threads, const char* name, int64_t cache_bytes) {
   MeasuredCeiling ceiling{.name = name, .dtype = "", .units = "bytes/s", .method = "", .samples = {}};
   const int64_t bytes = cache_bytes / 2 / kReadBytes * kReadBytes;
@@ -172,7 +173,7 @@ MeasuredCeiling measure_cache(int threads, const char* name, int64_t cache_bytes
   return ceiling;
 }
 
-// Four times what the last cache holds, so that little of it is still there when a pass comes back to it.
+// The buffer is four times the last cache, so little of it is still cached when the next pass returns to it.
 std::vector<MeasuredCeiling> measure_memory(int threads, int64_t last_cache) {
   constexpr int64_t kUnknown = int64_t{256} << 20;
   const int64_t wanted = last_cache > 0 ? std::min(4 * last_cache, kMostBytes) : kUnknown;

@@ -4,7 +4,7 @@
 // more where tau is close to the maximum, since tau is then known to more digits. Of the points seen, the one
 // with the smallest |f| is returned.
 //
-// Time O(n) a halving, memory O(1).
+// Time O(n) per halving, memory O(1).
 
 #include <span>
 
@@ -12,7 +12,7 @@
 
 namespace splash::cpu_ref {
 
-// z: [n], n >= 1, with a visible key and no NaN or +inf; max its largest.
+// z: [n], n >= 1, with a visible key and no NaN or +inf; max: the largest of them.
 template <class T>
 RowSolution<T> solve_bisection(std::span<const T> z, T max, double alpha, const SolverOptions& options);
 

@@ -15,13 +15,14 @@ template <class T>
 struct Bracket {
   T low, high;
 
-  // One step beyond [-1, -n^(1-alpha)], so that both of its ends can be found: -1 is tau where one key takes
-  // all.
+  // One step wider than [-1, -n^(1-alpha)], so that both ends can be found: tau is -1 if one key takes
+  // everything.
   Bracket(int64_t n, double alpha)
       : low(std::nextafter(T(-1), T(-2))), high(std::nextafter(bracket_high<T>(n, alpha), T(1))) {}
 
   T middle() const {
-    // Far above alpha = 2 tau may lie hundreds of binades under the other end: halve their number then.
+    // Far above alpha = 2, tau may lie hundreds of binades below the other end. Then this halves the number
+    // of binades.
     const T nearest = std::max(-high, std::numeric_limits<T>::denorm_min());
     if (-low / 0x1p30F > nearest) return -std::sqrt(-low) * std::sqrt(nearest);
     return low + (high - low) / 2;
@@ -29,8 +30,8 @@ struct Bracket {
   bool inside(T at) const { return low < at && at < high; }
   void narrow(T at, double f) { (f > 0 ? low : high) = at; }
 
-  // Each halving removes a T from the interval, so this only bounds the count: every mantissa bit and every
-  // binade.
+  // Each halving removes a T from the interval, so this only caps the count: one halving per mantissa bit and
+  // per binade.
   static int cap(const SolverOptions& options) {
     return options.max_iterations > 0 ? options.max_iterations : 1200;
   }

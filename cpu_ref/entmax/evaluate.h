@@ -1,13 +1,14 @@
 #pragma once
-// f(tau) = sum [z - tau]_+^beta - 1 and its derivatives over one row, beta = 1/(alpha-1): what every solver
-// iterates on.
+// f(tau) = sum [z - tau]_+^beta - 1 and its derivatives over one row, beta = 1/(alpha-1). Every solver
+// iterates on these.
 //
-// The row is read as x = z - max on the fly, tau as max + offset, so nothing is copied; pass max = 0 for a
-// row that is shifted already. Masked keys (-inf) add nothing. No checks here: no NaN, no +inf, alpha > 1.
+// The row is read as x = z - max on the fly and tau as max + offset, so nothing is copied; pass max = 0 for a
+// row that is already shifted. Masked keys (-inf) add nothing. Nothing is checked: no NaN, no +inf, alpha >
+// 1.
 //
-// alpha 1.5 and 2 are sums of squares and of first powers, and vectorise; any other alpha costs one pow a
-// supported key. Sums run in the type of max and offset within blocks of 256 keys and in double between
-// blocks, so that a float row of any length loses a few roundings only; a float row may be asked for in
+// alpha 1.5 and 2 are sums of squares and of first powers, which vectorise; any other alpha costs one pow per
+// supported key. Sums are in the type of max and offset within blocks of 256 keys and in double between
+// blocks, so a float row of any length loses only a few roundings. Sums over a float row can also be in
 // double.
 
 #include <algorithm>
@@ -26,7 +27,8 @@ struct RowSums {
   double f() const { return mass - 1; }
 };
 
-// Where tau can lie: offset in [-1, -n^(1-alpha)], n the row's keys (masked ones too: only a looser end).
+// The upper end of where tau can lie: offset is in [-1, -n^(1-alpha)] for n keys. Masked keys may count,
+// which only loosens it.
 template <class T>
 T bracket_high(int64_t n, double alpha) {
   return static_cast<T>(-std::pow(static_cast<double>(n), 1 - alpha));
@@ -40,7 +42,7 @@ T entmax_power(T d, double alpha) {
   return std::pow(d, static_cast<T>(1 / (alpha - 1)));
 }
 
-// u = p^(2 - alpha) for p > 0: the derivative of p by its z before tau moves (MATH: Gradients).
+// u = p^(2 - alpha) for p > 0: the derivative of p by its z with tau held fixed (MATH: Gradients).
 template <class T>
 T entmax_derivative(T p, double alpha) {
   if (alpha == 1.5) return std::sqrt(p);
@@ -58,7 +60,7 @@ RowSums evaluate_integer(const T* z, int64_t n, C max, C offset) {
   int64_t support = 0;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = std::min(n, begin + kBlock);
-    C block_squares = 0, block_sum = 0, block_support = 0;  // a count in C stays in the same vector lanes
+    C block_squares = 0, block_sum = 0, block_support = 0;  // counts in C share the vector lanes
 #pragma omp simd reduction(+ : block_squares, block_sum, block_support)
     for (int64_t j = begin; j < end; ++j) {
       const C distance = z[j] - max - offset;
@@ -88,7 +90,7 @@ RowSums evaluate_power(const T* z, int64_t n, C max, C offset, double alpha) {
     sums.mass += p;
     sums.slope += first;
     sums.curvature += first / d;
-    sums.support += p > 0;  // far below the maximum a large beta underflows
+    sums.support += p > 0;  // far below the maximum a large beta underflows to 0
   }
   sums.slope *= beta;
   sums.curvature *= beta * (beta - 1);

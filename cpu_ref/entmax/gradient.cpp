@@ -10,7 +10,7 @@
 namespace splash::cpu_ref {
 namespace {
 
-// The place of the largest u among p > 0; p.size() where there is none.
+// Index of the largest u among p > 0; p.size() if there is none.
 template <class T>
 size_t heaviest(double alpha, std::span<const T> p) {
   size_t at = p.size();
@@ -20,9 +20,10 @@ size_t heaviest(double alpha, std::span<const T> p) {
   return at;
 }
 
-// MATH's dL/dalpha with g relative to delta, which dp/dalpha allows because it sums to 0: as sum u (g -
-// delta) = 0, the terms in u vanish and with them most of the cancellation. What is left cancels near alpha =
-// 1, where u is nearly p: there the terms in u stay, in a form that has the difference already.
+// The weight of g in MATH's dL/dalpha. Here g is relative to delta, which is allowed because dp/dalpha sums
+// to 0. Then sum u (g - delta) = 0, so the terms in u vanish, and with them most of the cancellation. The
+// rest cancels near alpha = 1, where u is nearly p. There the terms in u stay, in a form that already
+// contains the difference.
 double alpha_weight(double p, double alpha) {
   const double a = alpha - 1, log_p = std::log(p);
   if (a >= 0.25) return p * (1 / a - log_p) / a;
@@ -39,7 +40,7 @@ double entmax_gradient(double alpha, std::span<const T> p, std::span<const T> d_
     return 0;
   }
   const double p_heavy = p[heavy], g_heavy = d_p[heavy];
-  // u_j / u_heavy; up to alpha = 2 the weights are at most 1 as they are.
+  // u_j / u_heavy. Up to alpha = 2 the weights are at most 1 without the division.
   const auto weight = [&](double q) { return entmax_derivative<double>(alpha > 2 ? q / p_heavy : q, alpha); };
   double sum_u = 0, sum_ug = 0;
   for (size_t i = 0; i < p.size(); ++i) {

@@ -15,7 +15,7 @@ inline double second_exponential(double x) {
   return sum / 2;
 }
 
-// Beyond T's range: T's largest number.
+// Values beyond T's range become T's largest number.
 template <class T>
 T saturated(double value) {
   constexpr double kMost = std::numeric_limits<T>::max();

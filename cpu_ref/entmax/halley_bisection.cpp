@@ -10,7 +10,7 @@
 namespace splash::cpu_ref {
 namespace {
 
-// offset - 2 f f' / (2 f'^2 - f f''); NaN or out of any bracket where a derivative is infinite.
+// offset - 2 f f' / (2 f'^2 - f f''). NaN, or outside any bracket, if a derivative is infinite.
 template <class T>
 T halley_step(T offset, const RowSums& sums) {
   const double f = sums.f(), slope = sums.slope;
@@ -38,7 +38,8 @@ RowSolution<T> solve_halley_bisection(std::span<const T> z, T max, double alpha,
     bracket.narrow(at, f);
     T next = halley_step(at, sums);
     if (next == at) {
-      // At the root, or where derivatives of alpha > 2 overflow and the step vanishes: ask the neighbour.
+      // Either this is the root, or derivatives for alpha > 2 overflow and the step vanishes: then try the
+      // neighbour.
       if (std::abs(f) <= rounding) break;
       next = std::nextafter(at, f > 0 ? bracket.high : bracket.low);
     }

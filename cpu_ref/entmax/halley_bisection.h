@@ -1,11 +1,11 @@
 #pragma once
-// Halley's method inside a bracket, else bisection (AdaSplash: Gonçalves, Treviso, Martins 2025, arXiv
-// 2502.12082); any alpha > 1. Halley may overshoot, so a step that leaves the bracket is replaced by its
-// middle. Ours, for alpha > 2, where f is infinitely steep under each key: so is the step after one that did
-// not halve |f|. For alpha = 2, f'' = 0 and the steps are Newton's. Of the points seen, the one with the
-// smallest |f| is returned.
+// Halley's method inside a bracket, with bisection as fallback (AdaSplash: Gonçalves, Treviso, Martins 2025,
+// arXiv 2502.12082); any alpha > 1. Halley may overshoot, so a step that leaves the bracket is replaced by
+// the bracket's middle. This project's addition for alpha > 2, where f is infinitely steep below each key:
+// the step after one that did not halve |f| also goes to the middle. For alpha = 2, f'' = 0 and the steps are
+// Newton's. Returns the visited point with the smallest |f|.
 //
-// Time O(n) an iteration, memory O(1).
+// Time O(n) per iteration, memory O(1).
 
 #include <span>
 
@@ -13,8 +13,8 @@
 
 namespace splash::cpu_ref {
 
-// z: [n], n >= 1, with a visible key and no NaN or +inf; max its largest. Starts from options.start clamped
-// to the bracket, else from the bracket's middle.
+// z: [n], n >= 1, with a visible key and no NaN or +inf; max: the largest of them. Starts from options.start
+// clamped to the bracket, otherwise from the bracket's middle.
 template <class T>
 RowSolution<T> solve_halley_bisection(std::span<const T> z, T max, double alpha,
                                       const SolverOptions& options);

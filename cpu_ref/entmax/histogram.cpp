@@ -15,7 +15,8 @@ double edge(int64_t bin, int bins) {
   return static_cast<double>(bin) / bins - 1;
 }
 
-// Newton from the left on the floored scores. count: [bins + 1], the last for the maximum itself.
+// Newton from the left on the floored scores. count: [bins + 1]; the last one counts the keys equal to the
+// maximum.
 double solve_bins(const std::vector<int64_t>& count, double alpha) {
   const int bins = static_cast<int>(count.size()) - 1;
   double offset = -1;
@@ -42,7 +43,7 @@ T histogram_lower_bound(std::span<const T> z, T max, double alpha, int bins) {
   std::vector<int64_t> count(bins + 1);
   for (const T value : z) {
     const double x = value - max;
-    if (!(x > -1)) continue;  // its probability is 0 whatever tau is
+    if (!(x > -1)) continue;  // p is 0 whatever tau is
     ++count[static_cast<int64_t>((x + 1) * bins)];
   }
   return static_cast<T>(solve_bins(count, alpha));

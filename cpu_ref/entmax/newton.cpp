@@ -23,11 +23,11 @@ NewtonResult<T> newton_refine(const T* z, int64_t n, T max, T offset, double alp
     if (std::abs(f) <= tolerance) break;
     T next = static_cast<T>(result.offset + f / result.sums.slope);
     if (f > 0) {
-      if (!(next > result.offset)) break;  // stands still
+      if (!(next > result.offset)) break;  // tau stands still
     } else {
-      if (result.iterations > 0) break;  // only rounding brings a later iterate past the root
+      if (result.iterations > 0) break;  // only rounding takes a later iterate past the root
       const T low = *std::max_element(z, z + n) - max - 1;
-      if (!(next > low)) next = low;  // also where no key lies above offset and the slope is 0
+      if (!(next > low)) next = low;  // also if no key lies above offset, where the slope is 0
     }
     result.offset = next;
     result.sums = evaluate(z, n, max, next, alpha);

@@ -15,7 +15,7 @@ RowSolution<T> row_solution(T max, T offset, int iterations, const RowSums& sums
   return {max, offset, sums.support, iterations, static_cast<T>(std::abs(sums.f()))};
 }
 
-// The warm start moved into the bracket; `cold` where there is none, or where it is NaN.
+// The warm start clamped to the bracket; `cold` if there is none or it is NaN.
 template <class T>
 T clamped_start(const SolverOptions& options, int64_t n, double alpha, T cold) {
   if (options.start == nullptr || std::isnan(*options.start)) return cold;

@@ -53,7 +53,7 @@ void require_room(size_t scores, size_t room) {
       fmt::format("there are {} scores and room for {} probabilities; they must match", scores, room));
 }
 
-// A row with a visible key and no NaN or +inf.
+// Solves a row that has a visible key and no NaN or +inf.
 template <class T>
 RowSolution<T> run_solver(Solver solver, std::span<const T> z, T max, double alpha,
                           const SolverOptions& options) {
@@ -72,7 +72,7 @@ RowSolution<T> run_solver(Solver solver, std::span<const T> z, T max, double alp
   throw InvalidArgument(fmt::format("there is no solver number {}", static_cast<int>(solver)));
 }
 
-// (alpha - 1) (s - max): what a solver sees of huge scores too.
+// (alpha - 1) (s - max), which stays finite for huge scores, too.
 template <class T>
 void relative_row(std::span<const T> scores, T max, double alpha, std::span<T> z) {
   const auto factor = static_cast<T>(alpha - 1);

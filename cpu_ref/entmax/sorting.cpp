@@ -11,8 +11,8 @@
 namespace splash::cpu_ref {
 namespace {
 
-// tau of the k largest, for k = 1, 2, …, as long as it does not pass the k-th key: the last one is tau of the
-// row. x: [m], falling from 0.
+// Computes tau of the k largest keys for k = 1, 2, … as long as it does not exceed the k-th key. The last one
+// is the row's tau. x: [m], falling from 0.
 template <class T>
 double sparsemax_offset(const std::vector<T>& x) {
   double tau = -1, sum = 0, k = 0;
@@ -28,7 +28,7 @@ double sparsemax_offset(const std::vector<T>& x) {
 
 template <class T>
 double entmax15_offset(const std::vector<T>& x) {
-  double tau = -1, mean = 0, squares = 0, k = 0;  // squares: of the deviations from the mean (Welford 1962)
+  double tau = -1, mean = 0, squares = 0, k = 0;  // squares: of deviations from the mean (Welford 1962)
   for (const double value : x) {
     k += 1;
     const double deviation = value - mean;

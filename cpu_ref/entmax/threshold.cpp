@@ -14,7 +14,7 @@ namespace {
 constexpr int kMostRootSteps = 100;
 constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
 
-// What sums of n terms may be off, taken in blocks as below.
+// The relative error that a sum of n terms may have when it is taken in blocks as below.
 double rounding(int64_t n) {
   return kEpsilon * (4 + std::sqrt(static_cast<double>(n)));
 }
@@ -23,7 +23,7 @@ struct Sums {
   double mass = 0, slope = 0;
 };
 
-// add(j, sums) for j in [0, n), in blocks: the error grows with n/256 only.
+// Calls add(j, sums) for j in [0, n) and sums in blocks, so that the error grows only with n/256.
 template <class Add>
 Sums sum_in_blocks(int64_t n, const Add& add) {
   constexpr int64_t kBlock = 256;
@@ -42,7 +42,7 @@ double clamped(double start, double low) {
 }
 
 // alpha 1.5 and 2: Newton on the gap itself, from the right, where the mass is convex and too large. In units
-// of scores: sum (s - max + gap / factor)^beta = factor^-beta.
+// of scores it solves sum (s - max + gap / factor)^beta = factor^-beta.
 template <class T>
 double integer_power_gap(std::span<const T> scores, T max, double factor, double alpha, double start) {
   const auto n = static_cast<int64_t>(scores.size());
@@ -63,8 +63,8 @@ double relative_power(double ratio, double beta) {
   return ratio > -1 ? std::exp(beta * std::log1p(ratio)) : 0;
 }
 
-// 1 < alpha < 2: Newton on the logarithm of sum p, over -ln p_ref in [0, ln n]. As alpha nears 1 that is
-// log-sum-exp, and one step solves it.
+// 1 < alpha < 2: Newton on the logarithm of sum p, in the variable -ln p_ref in [0, ln n]. As alpha
+// approaches 1 this becomes log-sum-exp, which one step solves.
 template <class T>
 double log_peak(std::span<const T> scores, double max, double factor, double alpha, double start) {
   const auto n = static_cast<int64_t>(scores.size());
@@ -96,8 +96,8 @@ double log_peak(std::span<const T> scores, double max, double factor, double alp
   return best;
 }
 
-// alpha > 2. Bases of powers are taken times 2^512: differences of denormal scores are normal there, and no
-// base overflows.
+// alpha > 2. Bases of powers are scaled by 2^512: differences of denormal scores then are normal numbers, and
+// no base overflows.
 struct SteepPower {
   static constexpr double kUnit = 0x1p512;
   double alpha, factor;
@@ -110,14 +110,14 @@ struct SteepPower {
   double p_of(double base) const { return scale * std::pow(base, beta); }
 };
 
-// The scores that may be in the support, falling.
+// The scores that may be in the support, in falling order.
 template <class T>
 class SteepRow {
  public:
   SteepRow(std::span<const T> falling, const SteepPower& power) : falling_(falling), power_(power) {}
 
   Threshold solve() const {
-    int64_t low = 0, high = static_cast<int64_t>(falling_.size());  // tau is under the score at low, not high
+    int64_t low = 0, high = static_cast<int64_t>(falling_.size());  // score at high <= tau < score at low
     for (int64_t step = 1; low + step < high; step *= 2) (mass_at(low + step) < 1 ? low : high) = low + step;
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;
@@ -137,15 +137,15 @@ class SteepRow {
     return static_cast<double>(falling_[j]) - static_cast<double>(falling_[k]);
   }
 
-  // sum p if tau were the k-th score.
+  // sum p with the k-th score as tau.
   double mass_at(int64_t k) const {
     return sum_in_blocks(first_of(k),
                          [&](int64_t j, Sums& block) { block.mass += power_.p_of(power_.base(above(j, k))); })
         .mass;
   }
 
-  // p of the scores [first, last), which are equal and the lowest of the support. sum p is convex in it, with
-  // a slope of at least last - first: Newton from the right.
+  // p of the scores [first, last), which are equal and the lowest of the support. sum p is convex in this p,
+  // with a slope of at least last - first, so this is Newton from the right.
   double reference_probability(int64_t first, int64_t last) const {
     const auto ties = static_cast<double>(last - first);
     double p = (1 - mass_at(first)) / ties;

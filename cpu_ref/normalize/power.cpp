@@ -28,7 +28,8 @@ void power_row(std::span<const T> scores, double alpha, bool normalized, std::sp
     std::ranges::fill(p, T(0));
     return;
   }
-  // Relative to the largest score, so that large scores do not overflow; the factor cancels in p = w / sum w.
+  // Weights are relative to the largest score, so that large scores do not overflow. The factor cancels in p
+  // = w / sum w.
   const T unit = normalized ? scan.max : T(1);
   const T exponent = static_cast<T>(alpha);
   double sum = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// What every normalizer asks of a row before it starts: its largest score, and whether the row is poisoned.
+// What every normalizer needs of a row before it starts: its largest score, and whether the row is poisoned.
 
 #include <cstdint>
 #include <limits>
@@ -9,9 +9,8 @@ namespace splash::cpu_ref {
 
 template <class T>
 struct RowScan {
-  T max =
-      -std::numeric_limits<T>::infinity();  // largest score that is no NaN and no +inf; -inf: no visible key
-  bool poisoned = false;                    // a score is NaN or +inf
+  T max = -std::numeric_limits<T>::infinity();  // largest score below +inf; -inf: no visible key
+  bool poisoned = false;                        // a score is NaN or +inf
 
   bool empty() const { return max == -std::numeric_limits<T>::infinity(); }
 };
@@ -26,7 +25,7 @@ RowScan<T> scan_row(std::span<const T> scores) {
   const int64_t n = static_cast<int64_t>(scores.size());
 #pragma omp simd reduction(max : max) reduction(| : poisoned)
   for (int64_t j = 0; j < n; ++j) {
-    const bool finite_or_masked = s[j] <= kLargest;  // false for NaN too
+    const bool finite_or_masked = s[j] <= kLargest;  // false for NaN, too
     poisoned |= !finite_or_masked;
     max = finite_or_masked && s[j] > max ? s[j] : max;
   }

@@ -1,13 +1,13 @@
 #pragma once
-// Softmax of one row, stable: exponents are taken of s - max.
+// Stable softmax of one row: it takes exponentials of s - max.
 
 #include <span>
 
 namespace splash::cpu_ref {
 
-// p_j = exp(s_j) / sum exp(s). scores, p: [n], n >= 0; they may be the same memory. O(n), no allocation.
-// -inf is a masked key; a row without visible keys gives zeros, one with NaN or +inf a NaN row.
-// Throws InvalidArgument where the lengths differ.
+// p_j = exp(s_j) / sum exp(s). scores, p: [n], n >= 0; they may be the same memory. O(n), no allocation. -inf
+// is a masked key. A row without visible keys gives zeros; a row with NaN or +inf gives NaN. Throws
+// InvalidArgument if the lengths differ.
 template <class T>
 void softmax_row(std::span<const T> scores, std::span<T> p);
 

@@ -21,7 +21,7 @@ struct Problem {
         forward(spec, inputs, {.solver = Solver::halley_bisection, .keep_probabilities = true});
     LossValue value{0, result.probabilities->columns};
     for (int64_t i = 0; i < dout.size(); ++i) value.loss += dout.data()[i] * result.out.data()[i];
-    // Equal columns in other rows would be another support.
+    // The flattened support: equal columns in other rows would be another support.
     for (const int64_t n : result.support) value.support.push_back(static_cast<int32_t>(n));
     return value;
   }
@@ -32,7 +32,7 @@ Problem make_problem(const AttentionShape& shape, const Normalizer& normalizer, 
   Problem problem{{shape, 1.1, normalizer, selection, mask}, random_inputs<double>(shape, seed), {}};
   problem.dout = random_dout<double>(shape, seed);
   if (normalizer.kind == NormalizerKind::softmax) return problem;
-  problem.spec.normalizer.alpha.resize(shape.q_heads);  // one a head: dalpha is per head
+  problem.spec.normalizer.alpha.resize(shape.q_heads);  // one per head, as dalpha is per head
   for (int64_t h = 0; h < shape.q_heads; ++h) {
     problem.spec.normalizer.alpha[h] = normalizer.alpha.front() + 0.03 * static_cast<double>(h);
   }
@@ -140,7 +140,7 @@ TEST_CASE("float gradients agree with double ones") {
       INFO(describe(spec));
       const auto single = backward(spec, inputs, dout);
       const auto exact = backward(spec, inputs.cast<double>(), dout.cast<double>());
-      // For alpha > 2 the derivative p^(2-alpha) magnifies the rounding of a p next to 0.
+      // For alpha > 2 the derivative p^(2-alpha) magnifies the rounding of a p near 0.
       const double tolerance = normalizer.alpha.front() > 2 ? 2e-2 : 2e-4;
       CHECK(max_error(single.dq, exact.dq) < tolerance);
       CHECK(max_error(single.dk, exact.dk) < tolerance);

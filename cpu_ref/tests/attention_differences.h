@@ -1,5 +1,5 @@
 #pragma once
-// Central differences, away from changes of the support.
+// Central differences that stay away from changes of the support.
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +10,8 @@
 
 namespace splash::cpu_ref::test {
 
-// A loss and the support it was computed on: where the support changes, the loss has no derivative to be
-// checked.
+// A loss and the support on which it was computed. Where the support changes, the loss has no derivative to
+// check.
 struct LossValue {
   double loss = 0;
   std::vector<int32_t> support;
@@ -29,9 +29,9 @@ struct DifferenceReport {
   }
 };
 
-// Moves `samples` entries of values[0, size), each by a small step (all where samples is 0), and compares
-// with gradient. loss(): LossValue of the problem as it stands. The support must hold over a step 30 times as
-// wide: for alpha > 2 the derivative is steep next to a change.
+// Moves `samples` entries of values[0, size) by a small step each (all entries if samples is 0) and compares
+// with the gradient. loss() returns the LossValue of the current problem. The support must stay the same over
+// a step 30 times as wide, because for alpha > 2 the derivative is steep next to a change.
 template <class T, class Gradient, class Loss>
 DifferenceReport check_differences(T* values, const Gradient* gradient, int64_t size, int64_t samples,
                                    uint64_t seed, const Loss& loss) {

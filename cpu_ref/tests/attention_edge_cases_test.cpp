@@ -1,4 +1,4 @@
-// Nasty inputs: ties, single keys, rows without keys, infinities, NaN, huge logits, wrong arguments.
+// Difficult inputs: ties, single keys, rows without keys, infinities, NaN, huge logits, wrong arguments.
 #include <limits>
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Calls use(spec) for every normalizer with every selection.
+// Calls use(spec) for every pair of a normalizer and a selection.
 template <class Use>
 void for_each_spec(const AttentionShape& shape, double scale, const Mask& mask, const Use& use) {
   for (const Normalizer& normalizer : all_normalizers()) {
@@ -75,7 +75,7 @@ TEST_CASE("one visible key takes all") {
       CHECK((result.out.matrix(0, 0).row(i) - inputs.v.matrix(0, 0).row(2)).norm() < 1e-12);
     }
     const auto gradients = backward(spec, inputs, random_dout<double>(shape, 2));
-    CHECK(gradients.dq.matrix(0, 0).isZero(1e-12));  // p is 1 whatever the score
+    CHECK(gradients.dq.matrix(0, 0).isZero(1e-12));  // p is 1 whatever the score is
     CHECK(std::abs(gradients.dalpha[0]) < 1e-9);
   }
 }
@@ -146,7 +146,7 @@ TEST_CASE("a NaN or +inf score gives a NaN row and touches no other row") {
   const auto dout = random_dout<double>(shape, 6);
   for (const double poison : {kNan, kInf, -kInf}) {
     auto poisoned = inputs;
-    poisoned.q.row(0, 0, 2)[0] = poison;  // with an infinity, keys of either sign give scores of both signs
+    poisoned.q.row(0, 0, 2)[0] = poison;  // keys of both signs turn an infinity into scores of both signs
     for_each_spec(shape, 1, {}, [&](const AttentionSpec& spec) {
       const auto result = forward(spec, poisoned), clean = forward(spec, inputs);
       const auto gradients = backward(spec, poisoned, dout), wanted = backward(spec, inputs, dout);
@@ -168,7 +168,7 @@ TEST_CASE("a NaN or +inf score gives a NaN row and touches no other row") {
 TEST_CASE("what is masked or has no weight may be NaN") {
   const AttentionShape shape{1, 1, 1, 4, 4, 3};
   auto inputs = random_inputs<double>(shape, 8);
-  inputs.k.matrix(0, 0).row(3).setConstant(kNan);  // seen by the last query only
+  inputs.k.matrix(0, 0).row(3).setConstant(kNan);  // only the last query sees it
   const AttentionSpec causal{shape, 1, {NormalizerKind::entmax, {1.5}}, {}, {.causal = true}};
   CHECK(forward(causal, inputs).out.matrix(0, 0).topRows(3).allFinite());
 
@@ -218,7 +218,7 @@ TEST_CASE("keys outside the shared list take no part, NaN or not") {
   AttentionSpec spec{shape, 1, {}, selection, {}};
   for (int64_t b = 0; b < shape.batch; ++b) {
     for (int64_t h = 0; h < shape.kv_heads; ++h) {
-      for (int64_t tile = 0; tile < selection.tiles(shape); ++tile) {  // key 5 leaves every list
+      for (int64_t tile = 0; tile < selection.tiles(shape); ++tile) {  // removes key 5 from every list
         const int64_t list = (b * shape.kv_heads + h) * selection.tiles(shape) + tile;
         const auto begin = spec.selection.keys.begin() + list * selection.k_keep,
                    end = begin + selection.k_keep;
@@ -247,7 +247,7 @@ TEST_CASE("a NaN score inside the shared list gives NaN to the rows that see it,
   const AttentionShape shape{1, 2, 1, 6, 8, 3};
   auto inputs = random_inputs<double>(shape, 14);
   inputs.k.row(0, 0, 4)[0] = kNan;
-  // Tile 0 lists key 4, which the causal mask shows to queries 2 and 3; tile 1 does not list it.
+  // Tile 0 lists key 4, which the causal mask lets queries 2 and 3 see; tile 1 does not list it.
   const Selection selection{
       .kind = SelectionKind::shared_keys, .k_keep = 3, .block = 4, .keys = {0, 1, 4, 2, 5, -1}};
   for (const Normalizer& normalizer : all_normalizers()) {

@@ -18,7 +18,7 @@ std::vector<AttentionShape> shapes() {
           {1, 2, 1, 9, 70, 8}};
 }
 
-// Keys that the naive oracle gives a clear probability must be in the support, and no other with more than
+// Keys with a clear probability by the naive oracle must be in the support; no other key may have more than
 // rounding.
 template <class T>
 void compare_with_naive(const AttentionSpec& spec, const AttentionInputs<T>& inputs, double tolerance) {
@@ -28,7 +28,7 @@ void compare_with_naive(const AttentionSpec& spec, const AttentionInputs<T>& inp
   CHECK(max_error(dense_probabilities(spec.shape, result), expected.probabilities) < tolerance);
 }
 
-// The cross product of normalizers, selections and masks on one shape.
+// Every combination of normalizer, selection and mask on one shape.
 template <class T>
 void compare_everything(const AttentionShape& shape, double step, double tolerance) {
   const auto inputs = random_inputs<T>(shape, 7, step);

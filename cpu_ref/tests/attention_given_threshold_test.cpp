@@ -1,5 +1,5 @@
-// Thresholds that are given: the plain path against the definition written out, its gradients against central
-// differences, the screened path against the plain one. And a k_keep for each head.
+// Given thresholds: the plain path against the definition written out, its gradients against central
+// differences, the screened path against the plain one. Also a k_keep per head.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -24,7 +24,7 @@ struct GivenProblem {
   AttentionSpec spec;
   AttentionInputs<double> inputs = random_inputs<double>(kGivenShape, 41);
   Tensor<double> dout = random_dout<double>(kGivenShape, 41);
-  std::vector<double> offsets;  // [rows], -1 to 0: as float holds them
+  std::vector<double> offsets;  // [rows], from -1 to 0, exact in float
 
   explicit GivenProblem(std::vector<double> alpha, const Selection& selection = {}, const Mask& mask = {})
       : spec{kGivenShape, 1.2, {NormalizerKind::entmax, std::move(alpha)}, selection, mask} {
@@ -33,8 +33,7 @@ struct GivenProblem {
   }
 };
 
-// What is held fixed: the keys that are kept, the largest score among them (-inf where there are none), and
-// the offset.
+// What is held fixed: the kept keys, the largest score among them (-inf if there are none), and the offset.
 struct FixedRow {
   std::vector<int64_t> keys;
   double largest = -INFINITY, offset = 0;
@@ -63,7 +62,7 @@ std::vector<FixedRow> fixed_rows(const GivenProblem& p) {
   return rows;
 }
 
-// The definition, of the rows' fixed keys and largest scores.
+// The definition written out, for the rows' fixed keys and largest scores.
 struct Written {
   Tensor<double> out{kGivenShape.batch, kGivenShape.q_heads, kGivenShape.q_len, kGivenShape.head_dim};
   LossValue value;
@@ -180,7 +179,7 @@ TEST_CASE("given thresholds: the screened path equals the plain one in double, a
           misplaced += std::abs(fast.support[r] - exact.support[r]);
         }
         if (alpha > 1.1) CHECK(misplaced <= shape.rows() / 50);  // nearer to 1 float's least number is no 0
-        if (alpha > 1.5) continue;  // where a key enters the support its gradient jumps
+        if (alpha > 1.5) continue;  // the gradient jumps where a key enters the support
         const auto of_fast = screened_backward(spec, fast, in.q, in.k, in.v, dout, offsets);
         const auto of_exact = backward(spec, exact_in, dout.cast<double>(), {.tau_offsets = exact_offsets});
         CHECK(max_error(of_fast.dq, of_exact.dq) < 2e-3);
@@ -210,7 +209,7 @@ TEST_CASE(
   const auto gradients = backward(spec, exact_in, dout.cast<double>(), {.tau_offsets = exact_offsets});
   const auto all_nan = [](const auto& row) { return row.array().isNaN().all(); };
   for (const bool with_nan : {true, false}) {
-    if (!with_nan) offsets[1] = -1;  // without, the screened path takes all
+    if (!with_nan) offsets[1] = -1;  // then the screened path takes all rows
     const auto fast = screened_forward(spec, in.q, in.k, in.v, true, {}, offsets);
     CHECK(all_nan(fast.out.matrix(0, 0).row(1)) == with_nan);
     CHECK(std::isnan(fast.tau[1]) == with_nan);

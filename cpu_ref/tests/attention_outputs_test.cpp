@@ -1,4 +1,4 @@
-// What forward says besides O: block map, sparse probabilities, support counts; determinism; memory.
+// Outputs of forward besides O: block map, sparse probabilities, support counts. Also determinism and memory.
 #include <omp.h>
 #include <sys/resource.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 const AttentionShape kShape{2, 4, 2, 19, 37, 4};
 
-// Runs work with that many OpenMP threads.
+// Runs `work` with the given number of OpenMP threads.
 template <class Work>
 auto with_threads(int threads, const Work& work) {
   const int before = omp_get_max_threads();
@@ -24,7 +24,7 @@ auto with_threads(int threads, const Work& work) {
   return result;
 }
 
-// The map as its definition has it, from the mask and the dense probabilities.
+// The map by its definition, from the mask and the dense probabilities.
 std::vector<uint8_t> expected_blocks(const AttentionSpec& spec, const Tensor<double>& p,
                                      const BlockMap& map) {
   const AttentionShape& s = spec.shape;
@@ -130,7 +130,7 @@ TEST_CASE("memory grows with the length, not with its square" * doctest::skip(kK
   const int64_t before = peak_memory();
   const auto result = forward(spec, inputs);
   const auto gradients = backward(spec, inputs, dout);
-  CHECK(peak_memory() - before < int64_t{32} << 20);  // the matrix of scores alone would take 256 MiB
+  CHECK(peak_memory() - before < int64_t{32} << 20);  // the matrix of scores alone takes 256 MiB
   CHECK(result.out.matrix(0, 0).allFinite());
   CHECK(gradients.dk.matrix(0, 0).allFinite());
 }

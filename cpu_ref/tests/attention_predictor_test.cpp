@@ -40,7 +40,7 @@ struct FrozenForward {
   LossValue value;
 };
 
-// Direct mode written out densely, with given thresholds.
+// Direct mode written out densely, for given thresholds.
 FrozenForward frozen_forward(const PredictorProblem& p, const std::vector<double>& tau_hat) {
   FrozenForward result;
   for (int64_t r = 0; r < kPredictedShape.rows(); ++r) {
@@ -140,7 +140,7 @@ TEST_CASE("warm start: the result is the exact one, from any prediction") {
 }
 
 TEST_CASE("direct mode uses tau_hat, and its gradients are central differences with tau_hat frozen") {
-  // Of alpha with tau_hat - m frozen, and the largest score.
+  // The gradient of alpha, with tau_hat - m and the largest score held fixed.
   for (const NamedMask& mask : masks_for(kPredictedShape)) {
     for (const auto& alpha : alphas()) {
       PredictorProblem p(alpha, mask.mask);

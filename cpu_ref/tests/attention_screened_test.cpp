@@ -26,7 +26,7 @@ double nmse(const Tensor<float>& out, const Tensor<double>& ref) {
   return norm > 0 ? error / norm : error;
 }
 
-// Scores are float in one and double in the other: keys this close to tau may differ.
+// One computes scores in float, the other in double, so keys this close to tau may differ.
 constexpr double kScoreError = 2e-5;
 
 void check_forward(const AttentionSpec& spec, const AttentionInputs<float>& in) {
@@ -54,8 +54,8 @@ void check_forward(const AttentionSpec& spec, const AttentionInputs<float>& in) 
       if (n > p.row_offsets[row]) REQUIRE(p.columns[n] > p.columns[n - 1]);
     }
     REQUIRE(std::abs(sum - 1) < 1e-5);
-    // No key is dropped: the exact support less the fast one holds only what lies within the score error of
-    // tau, whose probability is at most error^(1/(alpha-1)).
+    // No key is lost: keys that only the exact support has lie within the score error of tau, so their
+    // probability is at most error^(1/(alpha-1)).
     const auto& e = *exact.probabilities;
     const double alpha = spec.normalizer.alpha_of(row / s.q_len % s.q_heads);
     const double negligible = std::pow(2 * tolerance, 1 / (alpha - 1));
@@ -176,7 +176,7 @@ TEST_CASE("masked, infinite and NaN scores behave as in the reference, and never
 
   in = make_inputs<float>({}, spec.shape);
   for (int64_t i = 0; i < 5; ++i) in.q.row(0, 0, i)[0] = 1;
-  in.k.row(0, 0, 7)[0] = -kInfinity;  // hidden from every query
+  in.k.row(0, 0, 7)[0] = -kInfinity;  // every query's mask hides this key
   const auto masked = screened_forward(spec, in.q, in.k, in.v, true);
   for (const int32_t column : masked.probabilities.columns) CHECK(column != 7);
   CHECK(std::isfinite(masked.out.row(0, 0, 4)[0]));
@@ -214,7 +214,7 @@ TEST_CASE("predicted thresholds change what is listed and nothing else, right, w
         CAPTURE(alpha);
         CAPTURE(k_keep);
         CHECK(plain.misled_rows == 0);
-        // Of the rows' largest p: z of the largest key less tau is p^(alpha - 1).
+        // From the rows' largest p: (largest z) - tau is p^(alpha - 1).
         const auto& p = plain.probabilities;
         std::vector<float> peaks(static_cast<size_t>(spec.shape.rows()));
         for (size_t row = 0; row < peaks.size(); ++row) {

@@ -1,4 +1,5 @@
-// sum p = 1 in attention: values of 1 give 1 for any alpha, length and pattern of scores; gradients there.
+// sum p = 1 in attention: values of 1 give 1 for any alpha, length and pattern of scores. Also gradients
+// there.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +26,8 @@ constexpr int64_t kDim = 4;
 template <class T>
 constexpr double kBound = std::is_same_v<T, float> ? 1e-6 : 1e-12;
 
-// One query whose score with key j is scores[j] exactly; values: 1, then whatever.
+// One query whose score with key j is exactly scores[j]. The first element of every value is 1, the others
+// are random.
 template <class T>
 AttentionInputs<T> inputs_of(const std::vector<T>& scores) {
   const auto n = static_cast<int64_t>(scores.size());
@@ -43,7 +45,8 @@ AttentionSpec spec_of(int64_t n, double alpha) {
   return {{1, 1, 1, 1, n, kDim}, 1, {NormalizerKind::entmax, {alpha}}, {}, {}};
 }
 
-// Rows as both take them: finite scores, of which screened_forward rounds z = (alpha - 1) s to float.
+// Rows that both implementations take: finite scores, for which screened_forward rounds z = (alpha - 1) s to
+// float.
 template <class T, class Values>
 void check(const std::vector<T>& z, double factor, double alpha, const Tensor<T>& out,
            const AttentionInputs<T>& in, const Values& p, double bound) {
@@ -68,7 +71,7 @@ std::vector<T> dense(const SparseProbabilities<T>& sparse, size_t n) {
   return p;
 }
 
-// Calls use(scores, alpha).
+// Calls use(scores, alpha) for every pattern and alpha.
 template <class T, class Use>
 void for_each_row(const std::vector<int64_t>& lengths, const Use& use) {
   for (const int64_t n : lengths)
@@ -99,7 +102,7 @@ TEST_CASE("screened attention: values of 1 give 1") {
     const auto result = screened_forward(spec_of(scores.size(), alpha), in.q, in.k, in.v, true);
     std::vector<float> z = scores;
     const float largest = *std::ranges::max_element(scores, {}, [](float s) { return std::abs(s); });
-    const bool plain = std::abs(largest) > 1e30F;  // by the reference, on the scores themselves
+    const bool plain = std::abs(largest) > 1e30F;  // the plain reference runs then, on the scores themselves
     if (!plain)
       for (float& value : z) value *= static_cast<float>(alpha - 1);
     check(z, plain ? alpha - 1 : 1, alpha, result.out, in, dense(result.probabilities, scores.size()),

@@ -29,8 +29,8 @@ Tensor<T> random_tensor(int64_t batch, int64_t heads, int64_t length, int64_t di
   return tensor;
 }
 
-// Standard normal. With a step, rounded to its multiples: at step 1/4 and a scale of 1/4 the scores are exact
-// in float too, and some are equal.
+// Standard normal numbers. With a step, they are rounded to its multiples: at step 1/4 and scale 1/4, the
+// scores are exact in float, too, and some are equal.
 template <class T>
 AttentionInputs<T> random_inputs(const AttentionShape& s, uint64_t seed, double step = 0) {
   return {random_tensor<T>(s.batch, s.q_heads, s.q_len, s.head_dim, seed, step),
@@ -54,8 +54,8 @@ inline std::vector<int64_t> random_positions(int64_t size, int64_t below, uint64
   return positions;
 }
 
-// Every part and their conjunction. The middle packed sequence has no keys; positions hide all keys of some
-// rows.
+// Every part of a mask, and the conjunction of all. The middle packed sequence has no keys, and positions
+// hide all keys from some rows.
 inline std::vector<NamedMask> masks_for(const AttentionShape& s) {
   const std::vector<int64_t> cu_q{0, s.q_len / 3, 2 * s.q_len / 3, s.q_len};
   const std::vector<int64_t> cu_k{0, s.kv_len / 2, s.kv_len / 2, s.kv_len};
@@ -76,7 +76,7 @@ inline std::vector<NamedMask> masks_for(const AttentionShape& s) {
         .cu_seqlens_k = cu_k}}};
 }
 
-// Two thirds of the keys, drawn anew for each tile of 4 queries; lists differ in length.
+// Two thirds of the keys, drawn separately for each tile of 4 queries; lists differ in length.
 inline Selection random_shared_keys(const AttentionShape& s, uint64_t seed) {
   Selection selection{.kind = SelectionKind::shared_keys, .k_keep = s.kv_len, .block = 4};
   const int64_t lists = s.batch * s.kv_heads * selection.tiles(s);
@@ -90,7 +90,7 @@ inline Selection random_shared_keys(const AttentionShape& s, uint64_t seed) {
   return selection;
 }
 
-// The margins are no round numbers, so that no score stands exactly on a threshold.
+// The margins are not round numbers, so that no score is exactly on a threshold.
 inline std::vector<Selection> all_selections(const AttentionShape& shape) {
   return {{.kind = SelectionKind::all},
           {.kind = SelectionKind::top_k_row, .k_keep = 3},
@@ -129,7 +129,7 @@ Gradients<T> backward(const AttentionSpec& spec, const AttentionInputs<T>& in, c
   return attention_backward<T>(spec, in.q, in.k, in.v, dout, options);
 }
 
-// Largest |a - b| / max(1, |b|); infinite where only one is NaN.
+// Largest |a - b| / max(1, |b|); infinite if only one is NaN.
 template <class T, class U>
 double max_error(const Tensor<T>& a, const Tensor<U>& b) {
   double worst = a.size() == b.size() ? 0 : INFINITY;

@@ -1,4 +1,5 @@
-// The choice of a tile's keys: against the probabilities of the naive oracle, ties, masks, wrong arguments.
+// The choice of a tile's keys: against the naive oracle's probabilities, with ties, masks and wrong
+// arguments.
 #include <doctest/doctest.h>
 
 #include "core/error.h"
@@ -68,7 +69,7 @@ TEST_CASE("the share is of the keys that the tile's last query sees") {
     return found;
   };
   CHECK(lengths({.causal = true}, {.tile = 4, .share = 0.1}) ==
-        std::vector<int64_t>{2, 3, 3});  // of 19, 23, 25
+        std::vector<int64_t>{2, 3, 3});  // a tenth of 19, 23 and 25 keys, rounded up
   CHECK(lengths({}, {.tile = 4, .share = 0.1}) == std::vector<int64_t>{3, 3, 3});
   CHECK(lengths({.causal = true}, {.tile = 4, .k = 20}) == std::vector<int64_t>{19, 20, 20});
   CHECK(lengths({}, {.tile = 4, .k = 99}) == std::vector<int64_t>{25, 25, 25});

@@ -16,7 +16,7 @@ namespace {
 
 struct TracedWork {
   double flops = 0;
-  int64_t read_values = 0;  // bytes of V, each read
+  int64_t read_values = 0;  // bytes of V, each read counted
   TouchedBytes touched;
 };
 
@@ -37,11 +37,11 @@ TracedWork work_of(const std::vector<KernelTrace>& parts) {
   return work;
 }
 
-// Two query heads a key head, causal, lengths that fill no tile.
+// Two query heads per key head, causal, with lengths that fill no tile.
 struct TracedProblem {
   AttentionSpec spec;
   SparseProbabilities<float> support;
-  int64_t entries = 0, keys_used = 0;  // keys that some row of their head's group weighs
+  int64_t entries = 0, keys_used = 0;  // keys_used: keys that some row of their head's group weighs
   double visible = 0;                  // pairs
 
   TracedProblem() {
@@ -78,7 +78,7 @@ TEST_CASE("the plain reference multiplies visible pairs and the support, and no 
   CHECK(forward.touched.of(Operand::out) == x.q_bytes());
   CHECK(forward.touched.of(Operand::d_q) == 0);
   const TracedWork both = work_of(reference_trace(x.spec, x.support, true));
-  CHECK(both.flops == 2 * pair * x.visible + 5 * entry);    // scores again; dP, dV, dQ and dK
+  CHECK(both.flops == 2 * pair * x.visible + 5 * entry);    // scores again, then dP, dV, dQ and dK
   CHECK(both.touched.of(Operand::d_q) == 2 * x.q_bytes());  // in double
   CHECK(both.touched.of(Operand::d_k) == 2 * x.row_bytes() * x.keys_used);
 }
@@ -87,7 +87,7 @@ TEST_CASE("screening multiplies whole tiles over visible panels, and backward wa
   using namespace screening;
   const TracedProblem x;
   const double d = 24, pair = 2 * d, entry = pair * static_cast<double>(x.entries);
-  double tiles = 0;  // of queries by panels, that some query of the block sees
+  double tiles = 0;  // (query tile, panel) pairs that some query of the block sees
   for (int64_t first = 0; first < 83; first += kBlockRows) {
     const int64_t last = std::min<int64_t>(first + kBlockRows, 83), rows = last - first;
     const int64_t panels = (last + 301 - 83 + kPanelKeys - 1) / kPanelKeys;

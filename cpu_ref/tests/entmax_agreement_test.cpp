@@ -1,4 +1,4 @@
-// Every solver against an independent f, and against each other, on random rows.
+// Every solver against an independent f, and against the others, on random rows.
 
 #include <cmath>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace testing;
 
-constexpr double kRoundings = 64;  // of tau, that a solver may be off
+constexpr double kRoundings = 64;  // the most roundings of tau by which a solver may be off
 
 template <class T>
 void check_row(const std::vector<T>& z, double alpha) {
@@ -32,7 +32,7 @@ void check_row(const std::vector<T>& z, double alpha) {
     CHECK(row.residual <= residual_bound<T>(alpha));
 
     const std::vector<T> p = probabilities(z, alpha, row);
-    // Whatever the residual of the rounded tau is.
+    // This holds whatever the residual of the rounded tau is.
     CHECK(std::abs(total(p) - 1) <= kEpsilon<T> * (8 + 2 * std::sqrt(static_cast<double>(z.size()))));
     int64_t support = 0;
     for (const T value : p) support += value > 0;

@@ -1,4 +1,4 @@
-// f, f' and f'' of a row against long double sums written out.
+// f, f' and f'' of a row against sums written out in long double.
 
 #include <algorithm>
 #include <cmath>

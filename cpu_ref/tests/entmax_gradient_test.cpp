@@ -20,7 +20,7 @@ using namespace testing;
 
 using Wide = std::vector<long double>;
 
-// sum weights * p of the oracle.
+// sum weights * p, with the oracle's p.
 long double loss(const Wide& scores, long double alpha, const std::vector<double>& weights) {
   const Oracle oracle(scores, alpha - 1, alpha);
   long double sum = 0;
@@ -55,14 +55,14 @@ TEST_CASE_TEMPLATE("gradients near alpha = 1 and up to 8 are the central differe
   const double bound = std::is_same_v<T, float> ? 2e-5 : 1e-8;
   for (const double alpha : {kLeastAlpha, 1.00001, 1.001, 1.1, 1.24, 1.26, 1.5, 1.9, 2.0, 2.5, 4.0, 8.0}) {
     CAPTURE(alpha);
-    // Above alpha = 2 scores close to each other: far from changes of the support.
+    // Above alpha = 2, scores are close to each other, so that changes of the support are far away.
     Row row(7, alpha <= 2 ? 0.3 : 0.3 * std::pow(7, 1 - alpha));
     for (double& score : row.scores) score = static_cast<T>(score);
     for (double& weight : row.weights) weight = static_cast<T>(weight);
     std::vector<T> ds;
     const double d_alpha = gradients<T>(row, alpha, ds);
     const long double h = alpha <= 2 ? 1e-5L : 1e-5L * std::pow(7.0L, 1 - alpha);
-    const double steepness = std::pow(7, alpha - 2);  // of the order of u
+    const double steepness = std::pow(7, alpha - 2);  // order of magnitude of u
     for (size_t j = 0; j < ds.size(); ++j) {
       Wide up = row.wide(), down = up;
       up[j] += h;
@@ -71,7 +71,7 @@ TEST_CASE_TEMPLATE("gradients near alpha = 1 and up to 8 are the central differe
           (loss(up, alpha, row.weights) - loss(down, alpha, row.weights)) / (2 * h);
       CHECK(std::abs(static_cast<double>(ds[j] - difference)) <= bound * std::max(1.0, steepness));
     }
-    // One-sided next to alpha = 1, of second order.
+    // A one-sided difference of second order next to alpha = 1.
     const long double step = 1e-4L;
     const long double difference =
         alpha - step > 1
@@ -109,7 +109,7 @@ TEST_CASE_TEMPLATE("gradients of any row are finite, and those of scores add up 
 }
 
 TEST_CASE("the smallest probability outweighs the others by 10^32 and keeps its digits") {
-  // alpha = 10: u = p^-8. The heavy key's ds is what the other loses: -(g_1 - g_0) u_0, to all digits.
+  // alpha = 10: u = p^-8. The heavy key's ds is minus the other's, -(g_1 - g_0) u_0, to all digits.
   const std::vector<double> p{1 - 1e-4, 1e-4}, g{0.25, 1.75};
   std::vector<double> ds(2);
   entmax_gradient<double>(10, p, g, ds);

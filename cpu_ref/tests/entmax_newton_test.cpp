@@ -94,8 +94,8 @@ TEST_CASE_TEMPLATE("Halley-bisection does not stick next to a key, where f has a
 }
 
 TEST_CASE("Halley-bisection does not stick where its derivatives overflow") {
-  // 5000 equal keys, alpha = 50: tau = -5000^-49, where f'' passes the largest double. The rounding of the
-  // exponent alone moves the root by some 1e4 roundings there.
+  // 5000 equal keys, alpha = 50: tau = -5000^-49, where f'' exceeds the largest double. The rounding of the
+  // exponent alone moves the root by some 1e4 roundings.
   const std::vector<double> z(5000, 1.0);
   CHECK(is_root(z, 50.0, solve(Solver::bisection, z, 50).offset, 1e5));
   CHECK(is_root(z, 50.0, solve(Solver::halley_bisection, z, 50).offset, 1e5));
@@ -108,8 +108,8 @@ TEST_CASE_TEMPLATE("newton_refine solves short lists without the row's maximum",
     const auto row = solve(Solver::bisection, z, alpha);
     const int64_t n = static_cast<int64_t>(z.size());
 
-    // Any subset has a lower threshold; the support alone has the row's.
-    T bound = -4;  // the first keys do not hold the maximum: their threshold is below -1
+    // Any subset has a lower threshold; only the support has the row's.
+    T bound = -4;  // the first keys lack the maximum, so their threshold is below -1
     for (int64_t kept = 50; kept <= n; kept += 150) {
       const auto part = newton_refine(z.data(), kept, row.max, bound, alpha);
       CHECK(part.offset >= bound - tolerance(bound));

@@ -1,4 +1,4 @@
-// Softmax and the power approximation, and where the latter meets entmax.
+// Softmax and the power approximation, and the case in which the latter equals entmax.
 
 #include <cmath>
 #include <vector>

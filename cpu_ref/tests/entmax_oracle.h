@@ -1,5 +1,5 @@
 #pragma once
-// entmax of a row in long double, by bisection, and rows that are hard for it. Shares no code with the
+// Entmax of a row in long double, by bisection, and rows that are hard for it. It shares no code with the
 // solvers.
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace splash::cpu_ref::testing {
 
-// The probabilities by score: equal scores share one, so that rows of a million keys and few scores cost
-// little.
+// The probabilities by score. Equal scores share one, so that rows of a million keys with few different
+// scores are cheap.
 class Oracle {
  public:
   // z = factor * score. Scores of -inf are left out.
@@ -26,7 +26,7 @@ class Oracle {
       if (score > -std::numeric_limits<T>::infinity()) ++count_[score];
     const long double max = count_.begin()->first;
     reference_ = max;
-    if (alpha > 2) {  // the lowest score whose own p may be above 0: where sum p is below 1 if it is tau
+    if (alpha > 2) {  // the lowest score that may have p > 0: with it as tau, sum p is below 1
       for (const auto& [score, count] : count_)
         if (factor * (max - score) < 1 && sum(factor, score, 0) < 1) reference_ = score;
     }
@@ -49,13 +49,13 @@ class Oracle {
   long double tau() const { return tau_; }
 
  private:
-  // p of a key whose z is `above` the reference's, which is `gap` above tau. Near alpha = 1 a long double's
-  // digits suffice to the power of a million; above 2 nothing cancels, for the reference is the lowest.
+  // p of a key whose z is `above` the reference's, which is `gap` above tau. Near alpha = 1 long double has
+  // enough digits for the power of a million; above 2 nothing cancels, because the reference is the lowest.
   long double share(long double above, long double gap) const {
     const long double d = gap + above;
     return d > 0 && (a_ <= 1 || above >= 0) ? std::pow(d, 1 / a_) : 0;
   }
-  // If the reference has the probability `own`.
+  // sum p if the reference has the probability `own`.
   long double sum(long double factor, long double reference, long double own) const {
     const long double gap = std::pow(own, a_);
     long double sum = 0;
@@ -72,7 +72,7 @@ class Oracle {
   std::map<long double, long double> p_;
 };
 
-// Names of the rows below.
+// Names of the rows that hard_row() makes.
 inline const std::vector<std::string> kPatterns{"ties",       "sink 0.9", "sink 0.1", "sink 0.001",
                                                 "near equal", "nearest",  "gaussian", "spread",
                                                 "clusters",   "huge",     "denormal", "offset"};

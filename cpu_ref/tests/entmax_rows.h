@@ -33,7 +33,7 @@ std::vector<T> gaussian_row(uint64_t seed, int64_t n, double variance, double al
   return z;
 }
 
-// One key `gap` above a crowd of spread sd, in scores.
+// Scores: one key `gap` above a crowd with standard deviation `sd`.
 template <class T>
 std::vector<T> sink_row(uint64_t seed, int64_t n, double gap, double sd, double alpha) {
   std::vector<T> z = gaussian_row<T>(seed, n, sd * sd, alpha);
@@ -61,7 +61,7 @@ double total(const std::vector<T>& p) {
   return sum;
 }
 
-// f at max + offset term by term in long double, sharing no code with the solvers.
+// f at max + offset, term by term in long double; shares no code with the solvers.
 template <class T>
 long double f_at(const std::vector<T>& z, double alpha, long double offset) {
   const T max = *std::max_element(z.begin(), z.end());
@@ -73,7 +73,7 @@ long double f_at(const std::vector<T>& z, double alpha, long double offset) {
   return sum;
 }
 
-// Whether f changes its sign within `roundings` of the offset: tau is right to that many units in the last
+// Whether f changes sign within `roundings` of the offset: then tau is right to that many units in the last
 // place.
 template <class T>
 bool is_root(const std::vector<T>& z, double alpha, T offset, double roundings) {
@@ -81,7 +81,7 @@ bool is_root(const std::vector<T>& z, double alpha, T offset, double roundings) 
   return f_at(z, alpha, offset - reach) >= 0 && f_at(z, alpha, offset + reach) <= 0;
 }
 
-// What |sum p - 1| may be where tau is right to a rounding: beyond alpha = 2, f is infinitely steep under
+// The largest |sum p - 1| for a tau that is right to one rounding. For alpha > 2, f is infinitely steep below
 // each key.
 template <class T>
 double residual_bound(double alpha) {

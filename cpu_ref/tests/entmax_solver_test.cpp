@@ -1,4 +1,4 @@
-// The front of the solvers: names, checks, and rows that have no ordinary answer.
+// The solvers' interface: names, checks, and rows without an ordinary answer.
 
 #include <cmath>
 #include <limits>

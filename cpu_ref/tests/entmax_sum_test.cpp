@@ -1,4 +1,4 @@
-// sum p = 1 and p right for any alpha, length and pattern of scores, on every path of rows.
+// sum p = 1, and p correct, for any alpha, length and pattern of scores, on every path for rows.
 
 #include <cmath>
 #include <cstdint>
@@ -22,13 +22,13 @@ const std::vector<double> kAlphas{kLeastAlpha, 1.00001, 1.001, 1.1, 1.5, kGolden
 
 template <class T>
 constexpr double kSumError =
-    std::is_same_v<T, float> ? 1e-5 : 1e-9;  // what is promised; measured is 100 times less
+    std::is_same_v<T, float> ? 1e-5 : 1e-9;  // the promise; measured errors are 100 times smaller
 template <class T>
-constexpr double kShareError = std::is_same_v<T, float> ? 2e-7 : 2e-12;  // of p, relative
-// Where rounding epsilon (threshold.h) moves a score.
+constexpr double kShareError = std::is_same_v<T, float> ? 2e-7 : 2e-12;  // relative error of p
+// For scores that rounding epsilon (threshold.h) moves.
 constexpr double kEpsilonOfTau = 8 * 0x1p-53;
 
-// p against the oracle's, which sees the same scores.
+// Compares p with the oracle's, which gets the same scores.
 template <class T>
 void check_shares(const std::vector<T>& scores, double factor, double alpha, const std::vector<T>& p) {
   const Oracle oracle(scores, factor, alpha);
@@ -41,7 +41,7 @@ void check_shares(const std::vector<T>& scores, double factor, double alpha, con
     const long double expected = oracle(scores[j]);
     sum += p[j];
     if (!(std::abs(factor * scores[j] - oracle.tau()) > epsilon)) continue;
-    // Whole powers are taken of z - tau itself: p is that of a score up to epsilon away.
+    // Integer powers are taken of z - tau itself, so p is that of a score up to epsilon away.
     const long double moved =
         whole_power ? epsilon * expected / ((alpha - 1) * (factor * scores[j] - oracle.tau())) : 0;
     worst = std::max(worst, (std::abs(p[j] - expected) - moved - std::numeric_limits<T>::denorm_min()) /
@@ -74,7 +74,7 @@ TEST_CASE_TEMPLATE("entmax of rows: any alpha, pattern and length", T, float, do
   scan<T>({20000}, {kLeastAlpha, 1.5, 2, 3, kMostAlpha});
 }
 
-// Left out unless asked for by name: `ctest -L slow`.
+// Runs only when asked for: `ctest -L slow`.
 TEST_CASE_TEMPLATE("slow: entmax of rows of a million keys" * doctest::skip(), T, float, double) {
   scan<T>({1'000'000}, {kLeastAlpha, 1.5, 2, 3, kMostAlpha}, {"sink 0.9", "sink 0.001", "nearest"});
 }
@@ -113,8 +113,8 @@ TEST_CASE_TEMPLATE("what went wrong once", T, float, double) {
   check(hard_row<T>("sink 0.1", 20001), 4);
   check(hard_row<T>("sink 0.9", 100001), 2);
   check(hard_row<T>("nearest", 1'000'000), 2);
-  // One key above a million ties at the largest alpha: tau is 10^-464 under the ties, and of two groups of
-  // keys p_1^(alpha-1) - p_2^(alpha-1) = (alpha-1) (s_1 - s_2) with p_1 + 10^6 p_2 = 1.
+  // One key above a million ties at the largest alpha. tau is 10^-464 below the ties. The two groups of keys
+  // have p_1^(alpha-1) - p_2^(alpha-1) = (alpha-1) (s_1 - s_2) with p_1 + 10^6 p_2 = 1.
   const auto sink = hard_row<T>("sink 0.001", 1'000'001);
   const auto p = check(sink, kMostAlpha);
   const long double a = kMostAlpha - 1,

@@ -1,4 +1,4 @@
-// Values known in closed form, and limits.
+// Values that are known in closed form, and limits.
 
 #include <algorithm>
 #include <cmath>

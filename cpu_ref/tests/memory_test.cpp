@@ -1,4 +1,5 @@
-// Out of memory, wherever it happens, is std::bad_alloc: on whatever thread, with nothing broken behind it.
+// Running out of memory gives std::bad_alloc, in whatever place and on whatever thread, and leaves nothing
+// broken.
 
 #include <atomic>
 #include <cstdlib>
@@ -21,7 +22,7 @@
 
 namespace {
 
-// Allocations that still succeed while a sweep runs; from then on none does, as on a machine without memory.
+// Allocations that still succeed during a sweep. After that all fail, as on a machine without memory.
 constexpr int64_t kNoSweep = int64_t{1} << 60;
 std::atomic<int64_t> remaining{kNoSweep};
 
@@ -77,11 +78,11 @@ struct Problem {
   AttentionSpec spec{.shape = shape};
 };
 
-// Lets `work` run out of memory at its first allocation, at a later one, and so on until it has enough.
+// Runs `work` with memory for 0 allocations, then for more and more of them, until it succeeds.
 void sweep(const std::string& what, const std::function<void()>& work) {
   CAPTURE(what);
   omp_set_num_threads(2);
-  work();  // the threads are there
+  work();  // starts the threads
   int64_t failures = 0;
   for (int64_t allowed = 0; true; allowed += 1 + allowed / 4) {
     CAPTURE(allowed);
@@ -110,7 +111,7 @@ TEST_CASE("attention that runs out of memory says so, for every normalizer and s
   const auto& f = p.floats;
   const auto& d = p.doubles;
   for (const Normalizer& normalizer : test::all_normalizers()) {
-    if (normalizer.kind == NormalizerKind::entmax && normalizer.alpha.front() == 2.0) continue;  // as at 1.5
+    if (normalizer.kind == NormalizerKind::entmax && normalizer.alpha.front() == 2.0) continue;  // like 1.5
     for (const Selection& selection : test::all_selections(p.shape)) {
       AttentionSpec spec = p.spec;
       spec.normalizer = normalizer;

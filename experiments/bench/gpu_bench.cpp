@@ -1,5 +1,4 @@
-// gpu_bench: times variants on one problem, for whoever writes a rung. `splash run` records; this one only
-// prints.
+// gpu_bench: times variants on one problem, for the author of a rung. It only prints; `splash run` records.
 
 #include <algorithm>
 #include <cstdio>
@@ -92,7 +91,7 @@ void print_kernels(const Plan& plan) {
   }
 }
 
-// Of a variant that has an instrumented twin: where its warps' time goes.
+// Prints where the warps' time goes, for a variant that has an instrumented twin.
 void print_phases(const Variant& variant, const std::vector<uint64_t>& cycles) {
   const double all = static_cast<double>(std::accumulate(cycles.begin(), cycles.end(), uint64_t{0}));
   for (std::size_t i = 0; i < cycles.size(); ++i)
@@ -106,7 +105,7 @@ TimingOptions timing_of(const Options& o) {
           .samples = o.samples};
 }
 
-// Forward alone and with backward.
+// Times forward alone, then forward with backward.
 void bench_backward(const Options& o, const AttentionSpec& spec, const Stream& stream, const DeviceTensor& q,
                     const DeviceTensor& k, const DeviceTensor& v, const DeviceTensor& out) {
   const Dtype dtype = dtype_from_string(o.dtype);

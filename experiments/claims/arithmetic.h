@@ -1,5 +1,5 @@
 #pragma once
-// Claims that need no measurement: recomputed from the sources' own numbers.
+// Claims that need no measurement. They are recomputed from the sources' own numbers.
 
 #include <functional>
 #include <map>
@@ -12,7 +12,7 @@ struct Arithmetic {
   std::string formula;  // how it was computed, numbers included
 };
 
-// By claim id. Each claim of data/claims with method = "arithmetic" has one.
+// The computation of each claim, by claim id. Each claim of data/claims with method = "arithmetic" has one.
 const std::map<std::string, std::function<Arithmetic()>>& arithmetic_judges();
 
 }  // namespace splash::experiments

@@ -12,11 +12,11 @@ constexpr double kLaunches = 5.0 + 5.0 + 8.0;     // ms, the plan's overhead of 
 constexpr double kFused = 0.1;                    // ms, the plan's overhead once fused
 constexpr double kLaunchBound = 0.010;  // ms; a launch costs 2 to 10 microseconds on current systems
 
-// Bytes of 004's problem, B 2, H 8, N 1024, d 64, fp32: the only one whose memory the sources speak of.
+// Source 004's problem: B 2, H 8, N 1024, d 64, fp32. It is the only one whose memory the sources mention.
 constexpr double kHeads = 2 * 8, kLength = 1024, kHeadDim = 64, kFloat = 4;
 constexpr double kInputsAndOutput = 4 * kHeads * kLength * kHeadDim * kFloat;
 constexpr double kScoresAndProbabilities = 2 * kHeads * kLength * kLength * kFloat;
-constexpr double kKeptLists = kHeads * kLength * kKeep * (4 + kFloat);  // an index and a value a kept key
+constexpr double kKeptLists = kHeads * kLength * kKeep * (4 + kFloat);  // an index and a value per kept key
 
 double block_percentage(double kept) {
   return 100 * analysis::sparsity(kept, kBlock);

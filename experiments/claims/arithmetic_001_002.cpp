@@ -1,4 +1,4 @@
-// 001, the Kascade plan: what its phases compound to. 002, the WMMA ladder: ratios and shared memory.
+// 001, the Kascade plan: the combined effect of its phases. 002, the WMMA ladder: ratios and shared memory.
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ constexpr double kPrefetchLow = 1.30, kPrefetchHigh = 1.50;
 // 002. Times in ms on an L4.
 constexpr double kV1 = 0.503, kV2 = 0.3184, kSdpa = 0.23 * kV2;
 
-// Shared memory of the WMMA kernel in KB: head_dim 64, 32 keys a tile, fp16 operands, fp32 scores and
+// Shared memory of the WMMA kernel in KB: head_dim 64, 32 keys per tile, fp16 operands, fp32 scores and
 // outputs.
 constexpr double kKilo = 1024, kHalf = 2, kFloat = 4, kDim = 64, kTileN = 32;
 double q_tile(double rows) {

@@ -1,4 +1,4 @@
-// 003, large head dimensions: fp32, one query a block of 256 threads.
+// 003, large head dimensions: fp32, one query per block of 256 threads.
 
 #include <algorithm>
 
@@ -20,7 +20,7 @@ constexpr double kLength = 16, kDim = 8192, kTime = 0.183e-3;
 constexpr double kTensorBytes = kLength * kDim * kFloat;  // Q, K, V or O, read once
 constexpr double kWorkingSet = 2 * kTensorBytes;          // K and V
 constexpr double kL1 = 128 * 1024, kL2 = 40e6;
-constexpr double kLoads = kTensorBytes + 2 * kLength * kTensorBytes;  // Q once, K and V once a query
+constexpr double kLoads = kTensorBytes + 2 * kLength * kTensorBytes;  // Q once, K and V once per query
 constexpr double kPeakBandwidth = 2e12;
 
 // NVIDIA A100 80 GB data sheet: fp32 19.5 TFLOP/s without tensor cores, 2039 GB/s.

@@ -1,4 +1,4 @@
-// 004, adaptive splash attention: what is counted as an operation. The papers: their own tables.
+// 004, adaptive splash attention: what counts as an operation. The papers: numbers from their own tables.
 
 #include <algorithm>
 
@@ -10,8 +10,8 @@ namespace {
 
 constexpr double kKeys = 2048, kKeep = 8;
 
-// Share of dense FLOPs left when every score is still computed, as the selection needs, and kept values are
-// summed.
+// The share of dense FLOPs that is left if every score is computed, as the selection needs, and only kept
+// values are summed.
 constexpr double kScoredShare = (kKeys + kKeep) / (2 * kKeys);
 
 // Kascade (2512.16391), prefill at 128k, ms: an anchor layer, a reusing layer, and the mean over all layers.

@@ -21,7 +21,7 @@ std::string one_of(TomlTable& table, const std::string& key, const std::vector<s
   return value;
 }
 
-// Its sentences and the recorded verdict: the last that is read.
+// Reads its sentences and the recorded verdict. Call it last.
 void read_words(TomlTable& table, Claim& claim) {
   if (claim.comparable) {
     claim.reproduced = table.required_text("reproduced");

@@ -66,7 +66,7 @@ Verdict verdict_of(const Claim& claim, const Measured& measured) {
   const auto bears_out = [&](double value) {
     return holds(claim.relation, value, claim.theirs_value, claim.tolerance);
   };
-  // What bears a claim out is one stretch of the numbers, so the ends and the value tell.
+  // The numbers that bear a claim out are one interval, so it is enough to test the ends and the value.
   const int64_t good = bears_out(measured.low) + bears_out(measured.ours) + bears_out(measured.high);
   if (good == 3) return Verdict::reproduced;
   const bool around = measured.low < claim.theirs_value && claim.theirs_value < measured.high;
@@ -78,7 +78,7 @@ struct Found {
   Verdict verdict;
 };
 
-// The runs of one set of experiments.
+// Several runs of the same experiments.
 class Runs {
  public:
   Runs(const report::Report& report, std::span<const report::Report> others) : runs_{&report} {
@@ -89,7 +89,7 @@ class Runs {
     for (const report::Report* run : runs_)
       of_runs.push_back(experiments::measure(*run, experiment, expectation));
     const Measured all = pooled(of_runs);
-    return all.found() ? all : of_runs.front();  // which tells what was looked for
+    return all.found() ? all : of_runs.front();  // its text says what was looked for
   }
   const report::Report& first() const { return *runs_.front(); }
 
@@ -183,7 +183,7 @@ std::vector<ClaimResult> judge_all(const std::vector<Claim>& claims,
       results.push_back(unmeasured(claim));
       continue;
     }
-    // The first measurement that refutes the claim decides, else the first that is unsure.
+    // The first measurement that refutes the claim decides; if none does, the first that is unsure.
     const auto first = [&](Verdict verdict) { return std::ranges::find(found, verdict, &Found::verdict); };
     auto deciding = first(Verdict::refuted);
     if (deciding == found.end()) deciding = first(Verdict::unsure);
@@ -225,8 +225,8 @@ Surprises surprises(const std::vector<Claim>& claims, const std::vector<ClaimRes
     }
     const Claim* claim = find_claim(claims, result.id);
     if (claim == nullptr || !claim->expected_verdict || *claim->expected_verdict == result.verdict) continue;
-    if (result.verdict == Verdict::not_comparable) continue;    // not measured in this run
-    if (*claim->expected_verdict == Verdict::unsure) continue;  // the record cannot tell either
+    if (result.verdict == Verdict::not_comparable) continue;    // this run did not measure it
+    if (*claim->expected_verdict == Verdict::unsure) continue;  // the record was unsure, too
     sentences.push_back(fmt::format("claim {} is {}, where this project recorded {}", result.id,
                                     report::to_string(result.verdict),
                                     report::to_string(*claim->expected_verdict)));

@@ -1,5 +1,5 @@
 #pragma once
-// Gives each claim a verdict: the source's number against that of arithmetic or of a report.
+// Gives each claim a verdict: compares the source's number with one from arithmetic or from a report.
 
 #include <span>
 #include <string>
@@ -14,28 +14,28 @@ namespace splash::experiments {
 // Whether `ours` bears out a value or bound of `theirs`.
 bool holds(Relation relation, double ours, double theirs, double tolerance);
 
-// Judges one claim by one measurement: reproduced where its whole interval bears the claim out, refuted where
-// none of it does, else unsure.
+// Judges one claim by one measurement: reproduced if its whole interval bears the claim out, refuted if no
+// part of it does, otherwise unsure.
 report::ClaimResult judge(const Claim& claim, const Measured& measured);
 
-// Every claim, in order: arithmetic ones recomputed, the others by the expectations of these definitions on
-// this report; those without a measurement are not comparable. A claim with several expectations is refuted
-// where one of them refutes it, and reproduced only where each of them bears it out. The definitions' own
-// checks follow, as claims of the source "this project". other_runs: of the same experiments; what they
-// measured is pooled with what the report did.
+// Judges every claim, in order. Arithmetic claims are recomputed. The others follow from the expectations of
+// these definitions on this report; those without a measurement are not comparable. A claim with several
+// expectations is refuted if one of them refutes it, and reproduced only if all of them bear it out. The
+// definitions' own checks follow as claims of the source "this project". other_runs: runs of the same
+// experiments, whose measurements are pooled with the report's.
 std::vector<report::ClaimResult> judge_all(const std::vector<Claim>& claims,
                                            const std::vector<Definition>& definitions,
                                            const report::Report& report,
                                            std::span<const report::Report> other_runs = {});
 
-// The claims that these definitions speak of.
+// The claims that the expectations of these definitions name.
 std::vector<Claim> claims_of(const std::vector<Definition>& definitions, const std::vector<Claim>& claims);
 
-// What is not as this project recorded it, a sentence each; claims that this run did not measure are left
+// What differs from this project's record, one sentence each. Claims that this run did not measure are left
 // out.
 struct Surprises {
-  std::vector<std::string> differing;  // another verdict than expected_verdict, checks that do not hold
-  std::vector<std::string> unsure;     // of which this run cannot tell
+  std::vector<std::string> differing;  // a verdict other than expected_verdict; checks that do not hold
+  std::vector<std::string> unsure;     // claims and checks that this run cannot decide
 };
 Surprises surprises(const std::vector<Claim>& claims, const std::vector<report::ClaimResult>& results);
 

@@ -84,8 +84,9 @@ void summarise(Statistic statistic, const std::vector<double>& values, Measured&
   }
 }
 
-// The interval of each value of a column x_median: columns x_low and x_high. Where an end was not recorded it
-// is missing, and the number stands for itself; so it does in any other column.
+// The interval of each value of a column x_median, from the columns x_low and x_high. If an end was not
+// recorded it is missing, and the number itself stands for it. Any other column has no intervals: its numbers
+// stand for both ends.
 class Intervals {
  public:
   Intervals(const report::Report& report, const std::string& column) {
@@ -108,8 +109,8 @@ class Intervals {
   const Column *low_ = nullptr, *high_ = nullptr;
 };
 
-// Of the least, or the largest, of several values that each lie in an interval: the least lies between the
-// least lower and the least upper end.
+// The interval of the least, or the largest, of several values that each lie in an interval: the least value
+// lies between the least lower end and the least upper end.
 Interval extreme(const std::vector<Interval>& intervals, bool least) {
   Interval result = intervals.front();
   for (const Interval& each : intervals) {
@@ -141,7 +142,7 @@ Measured measure(const report::Report& report, const std::string& experiment,
   const Column* column = report.find(measurement.column);
   const Column* names = report.find("experiment");
   std::vector<double> values;
-  std::vector<Interval> intervals;  // of the values
+  std::vector<Interval> intervals;  // one per value
   const Intervals recorded(report, measurement.column);
   if (column != nullptr && names != nullptr && !column->info.is_text && column->width == 1) {
     for (std::size_t row = 0; row < names->texts.size(); ++row) {
@@ -175,7 +176,7 @@ Measured measure(const report::Report& report, const std::string& experiment,
                          ours.high / over.high};
   Measured ratio = ours;
   ratio.ours = ours.ours / over.ours;
-  // An interval that reaches 0 bounds nothing below it; the quotients of the ends then say so as infinities.
+  // An interval that reaches 0 does not bound the quotient. The quotients of the ends are then infinite.
   ratio.low = std::min(ratio.ours, *std::min_element(std::begin(ends), std::end(ends)));
   ratio.high = std::max(ratio.ours, *std::max_element(std::begin(ends), std::end(ends)));
   ratio.formula = fmt::format("{} / {}", ours.formula, over.formula);

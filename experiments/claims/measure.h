@@ -10,13 +10,15 @@
 
 namespace splash::experiments {
 
-// ours = the statistic over the cases that fit. low, high: for the median the distribution-free 95 %
-// interval, for the mean the normal one, for fraction_true Wilson's (1927); for min and max, and for one
-// case, what the intervals of the cases' medians (columns x_low and x_high beside x_median) leave open; else,
-// or where there are too few cases, the value itself. Of a ratio: the interval's ends divided the wide way.
+// ours: the statistic over the cases that match. low, high: its interval.
+// - median: the distribution-free 95 % interval; mean: the normal one; fraction_true: Wilson's (1927).
+// - min and max, or a single case: what follows from the intervals of the cases' medians (columns x_low and
+//   x_high beside x_median).
+// - otherwise, or with too few cases: the value itself.
+// - a ratio: the least and the largest quotient of the two intervals' ends.
 struct Measured {
   double ours = 0, low = 0, high = 0;
-  int64_t cases = 0;    // with a number
+  int64_t cases = 0;    // cases that have a number
   std::string formula;  // "median of mse over 12 cases with scope row, k_keep 8"
   bool found() const { return cases > 0; }
 };
@@ -24,9 +26,9 @@ struct Measured {
 Measured measure(const report::Report& report, const std::string& experiment, const Expectation& expectation);
 Measured measure(const report::Report& report, const std::string& experiment, const Measurement& measurement);
 
-// What several runs say of one expectation, each in its own ratio: times of two machines are never mixed. The
-// median of the runs; from the lowest end of their intervals to the highest. Runs that did not measure it are
-// left out.
+// Combines several runs' measurements of one expectation. Each run contributes its own ratio, so times of two
+// machines are never mixed. ours is the median over the runs; low and high are the lowest and highest end of
+// their intervals. Runs that did not measure it are left out.
 Measured pooled(const std::vector<Measured>& runs);
 
 }  // namespace splash::experiments

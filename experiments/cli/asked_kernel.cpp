@@ -30,7 +30,7 @@ int64_t whole_number(const std::string& name, const std::string& text) {
       experiments::parsed({name, experiments::ParameterType::integer, int64_t{1}, "1", "", {}}, text));
 }
 
-// Whether the name is of a change of tiles or calls, which then has the value.
+// Whether `name` is a change of tiles or calls. If so, stores its value in `cut`.
 bool read_cut(const std::string& name, const std::string& text, Change& cut) {
   if (name == "method") {
     if (text != "graph" && text != "events")
@@ -56,7 +56,7 @@ bool is_declared(const std::string& implementation) {
                      [&](const gpu::Variant* variant) { return variant->id() == implementation; });
 }
 
-// Of the launch of that name, where there is one.
+// Makes the case describe the launch of that name, if it has one.
 void speak_of(const std::string& name, KernelCase& kernel) {
   for (const analysis::Launch& launch : kernel.all) {
     if (launch.kernel != name) continue;
@@ -69,7 +69,7 @@ bool counts_as(const KernelCase& declared, const KernelCase& recorded) {
   return declared.flops == recorded.flops && declared.l2_bytes == recorded.l2_bytes;
 }
 
-// A rung that chooses may have been recorded before its choice was tuned.
+// Counts the kernel with its rule's choice. A rung that chooses may have been recorded before it was tuned.
 KernelCase by_rule(const std::string& implementation, const Parameters& problem,
                    const analysis::Machine& machine) {
   gpu::TunedTable tuned = gpu::use_tuned({});
@@ -110,7 +110,7 @@ KernelCase planned(const KernelCase& recorded, const Parameters& before, const P
   tell_of_tuned(recorded.implementation, parameters, there);
   speak_of(recorded.kernel, declared);
   speak_of(recorded.kernel, asked);
-  // What only CUDA knows is taken over from the recorded case.
+  // What only CUDA knows comes from the recorded case.
   asked.use.registers = recorded.use.registers;
   asked.use.shared_bytes += recorded.use.shared_bytes - declared.use.shared_bytes;
   asked.replayed = recorded.replayed;

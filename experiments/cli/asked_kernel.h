@@ -1,5 +1,5 @@
 #pragma once
-// Counts of a recorded kernel on a problem, on a GPU or with tiles that were not measured.
+// Counts of a recorded kernel on a problem, on a GPU or with tiles for which it was not measured.
 
 #include <string>
 #include <vector>
@@ -12,27 +12,29 @@
 
 namespace splash::cli {
 
-// What `splash what-if` takes: parameters of the problem, and tile_q, tile_k, stages, launches, method.
+// The changes that `splash what-if` takes: parameters of the problem, and tile_q, tile_k, stages, launches,
+// method.
 struct AskedChanges {
   experiments::Parameters problem;
   analysis::Change cut{};
-  std::string words;  // as given, "" for none
+  std::string words;  // as given; "" if there are none
 
   bool empty() const { return words.empty(); }
 };
 
-// Of NAME=VALUE words; throws InvalidArgument where one is none.
+// Parses NAME=VALUE words; throws InvalidArgument if a word is not of that form.
 AskedChanges parse_changes(const Words& settings);
 
 struct AskedKernel {
-  analysis::KernelCase uncut;  // on the problem and GPU that are asked about
+  analysis::KernelCase uncut;  // with its own tiles, on the problem and GPU asked about
   analysis::KernelCase kernel;
-  bool measured = false;  // it is the recorded case itself
+  bool measured = false;  // nothing changed: it is the recorded case
 };
 
-// The problem and the GPU come from the variant's declaration, where they change; throws InvalidArgument in a
-// build without it, and where it counts other work than when the report was recorded. More batch entries
-// alone follow from the recorded counts there.
+// If the problem or the GPU changes, counts come from the variant's declaration. Throws NotBuilt in a build
+// without CUDA parts, and InvalidArgument if this build does not know the variant or now counts other work
+// for it than when the report was recorded. Without the declaration, only a multiple of the batch entries
+// follows, from the recorded counts.
 AskedKernel asked_kernel(const report::Report& report, const analysis::KernelCase& recorded,
                          const AskedChanges& changes, const analysis::Machine& here,
                          const analysis::Machine& there);

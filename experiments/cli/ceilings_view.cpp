@@ -15,7 +15,7 @@ namespace {
 
 using report::Ceiling;
 
-// The factor and unit that a ceiling is read best in.
+// The factor and unit that make a ceiling easiest to read.
 std::pair<double, const char*> readable_units(const Ceiling& ceiling) {
   if (ceiling.name.starts_with(analysis::kCpuUnit))
     return {1e-9, ceiling.units == "bytes/s" ? "GB/s" : "GFLOP/s"};

@@ -13,7 +13,7 @@ namespace splash::cli {
 
 TextTable ceilings_table(
     const std::vector<report::Ceiling>& ceilings);  // measured [interval], data sheet, share
-// A line each of what is doubted of them, for what is reckoned with them; empty where there is nothing.
+// One line per doubtful ceiling, for the readers of results that use it; empty if there is none.
 std::string questioned_lines(const std::vector<report::Ceiling>& ceilings);
 nlohmann::json ceilings_json(const std::vector<report::Ceiling>& ceilings);
 

@@ -40,7 +40,7 @@ int64_t judged_by(const std::vector<ClaimResult>& claims, bool arithmetic) {
   });
 }
 
-std::string escaped(const std::string& foreign) {  // for a cell of Markdown
+std::string escaped(const std::string& foreign) {  // for a cell of a Markdown table
   std::string text = one_line(foreign);
   for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
     text.replace(at, 1, "\\|");

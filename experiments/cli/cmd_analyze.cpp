@@ -1,4 +1,4 @@
-// splash analyze: where the kernels of a report stand below the machine's ceilings, and how they fill it.
+// splash analyze: how far the kernels of a report are from the machine's ceilings, and how they fill the GPU.
 
 #include <algorithm>
 #include <cmath>
@@ -28,7 +28,7 @@ struct Analysed {
   Floors floors;
   Occupancy occupancy;
   std::optional<SimulatedCase> simulated;
-  double exponentials = 0;  // seconds; NaN where nothing tells
+  double exponentials = 0;  // seconds; NaN: not known
 };
 
 std::vector<Analysed> analyse(const report::Report& report, std::vector<KernelCase> kernels,
@@ -51,7 +51,7 @@ std::string percent(double share) {
   return fmt::format("{:.1f} %", 100 * share);
 }
 
-// The level that comes nearest to explaining the time.
+// Bold for the level that comes nearest to explaining the time, dim for the others.
 Colour colour_of(const Analysed& a, Level level) {
   return a.floors.within(a.kernel.seconds).level() == level ? Colour::bold : Colour::dim;
 }
@@ -79,8 +79,8 @@ TextTable roofline_table(const std::vector<const Analysed*>& cases) {
   return table;
 }
 
-// Of calls of several kernels: what each takes of the time, and how it fills the GPU. Registers that are not
-// recorded could admit fewer blocks.
+// For calls of several kernels: each kernel's share of the time, and how it fills the GPU. Blocks are marked
+// as an upper bound if the registers are not recorded.
 TextTable launches_table_of(const std::vector<const Analysed*>& cases, const Multiprocessors& machine) {
   TextTable table({"launches of", "kernel", "us", "", "blocks", "limit", "warps", "waves", "wave yield"});
   for (const Analysed* a : cases) {
@@ -101,7 +101,7 @@ TextTable launches_table_of(const std::vector<const Analysed*>& cases, const Mul
   return table;
 }
 
-// What the caches hold of what the blocks ask, and what of it comes from DRAM.
+// How much of what the blocks ask for the caches hold, and how much comes from DRAM.
 TextTable simulated_table_of(const std::vector<const Analysed*>& cases) {
   const auto megabytes = [](double bytes) { return Cell{short_number(1e-6 * bytes)}; };
   TextTable table(
@@ -122,7 +122,7 @@ TextTable simulated_table_of(const std::vector<const Analysed*>& cases) {
   return table;
 }
 
-// Tables for each problem, in the order in which the report comes to them.
+// Prints the tables of each problem, in the report's order of problems.
 void print_tables(const std::vector<Analysed>& cases, const Multiprocessors& machine) {
   std::vector<std::string> problems;
   for (const Analysed& a : cases) {
@@ -204,7 +204,7 @@ nlohmann::json to_json(const Analysed& a, const Multiprocessors& machine) {
   return json;
 }
 
-// Printed, or into an object.
+// Prints the analysis, or puts it into the object.
 void analyse_kernels(const report::Report& report, const std::string& prefix, nlohmann::json* object) {
   std::vector<KernelCase> selected = selected_kernels(report, prefix, "", Calls::all);
   const Multiprocessors machine = machine_of(report).multiprocessors;

@@ -1,5 +1,5 @@
-// splash ceilings: what the GPU reaches where nothing is in the way, beside what its data sheet says; or what
-// the processor reaches.
+// splash ceilings: the rates that the GPU reaches when nothing hinders it, beside its data sheet; or those of
+// the processor.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

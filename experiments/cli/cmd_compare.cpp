@@ -1,4 +1,4 @@
-// splash compare: two reports of the same experiment.
+// splash compare: compares two reports of the same experiment.
 
 #include <cmath>
 

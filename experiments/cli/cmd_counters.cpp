@@ -1,4 +1,4 @@
-// splash counters: what a profiler saw of the kernels of a report, beside what was counted of them.
+// splash counters: compares a profiler's counters for the kernels of a report with what was counted of them.
 
 #include <array>
 #include <cmath>
@@ -27,7 +27,7 @@ struct Options {
   bool command = false, json = false;
 };
 
-// Counters from the tables of a folder, under the names that --command gives them.
+// Reads the tables of a folder, which have the names that --command gives them.
 std::vector<CountedCase> counted_in_folder(const std::filesystem::path& folder,
                                            const std::vector<KernelCase>& kernels) {
   std::vector<CountedCase> cases;
@@ -48,7 +48,7 @@ std::vector<CountedCase> counted_in_folder(const std::filesystem::path& folder,
   return cases;
 }
 
-// Counters from the file or folder, else those that the report holds. Says where there are none.
+// Reads counters from the file or folder, otherwise from the report. Says so if there are none.
 std::vector<CountedCase> counted_cases(const report::Report& report, const Options& options,
                                        const std::vector<KernelCase>& kernels) {
   if (std::filesystem::is_directory(options.ncu)) return counted_in_folder(options.ncu, kernels);

@@ -1,4 +1,4 @@
-// splash diagnose: why the kernels of a report take the time they take, and what to try next.
+// splash diagnose: explains why the kernels of a report take their time, and suggests what to try next.
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +41,7 @@ std::string what_if(const std::string& report, const KernelCase& kernel, const s
                      changes);
 }
 
-// An item of a list, its first words coloured, wrapped and indented.
+// Prints a list item, wrapped and indented, with its first words coloured.
 void print_item(const std::string& first, Colour colour, const std::string& rest) {
   constexpr int kIndent = 4;
   const auto lines =
@@ -84,7 +84,7 @@ void print_diagnosis(const std::string& report, const KernelCase& kernel, const 
   print("\n");
 }
 
-// Verdicts by ladder, and how far the model's predictions are off.
+// Prints the verdicts by ladder, and the errors of the model's predictions.
 void print_summary(const std::vector<KernelCase>& kernels, const std::vector<Diagnosis>& diagnoses,
                    const Predictor& predictor) {
   std::map<Cause, std::map<std::string, int>> verdicts;
@@ -191,7 +191,7 @@ int cmd_diagnose(const Words& words) {
                                 all = described(selected_kernels(report, ""), machine.multiprocessors,
                                                 report.ceilings);
   const Predictor predictor(all, {machine.multiprocessors, report.ceilings});
-  // As what-if counts it: by the kernel's declaration where there is one.
+  // Counts as what-if does: by the kernel's declaration if there is one.
   const CountChange count = [&](const KernelCase& kernel, const Change& change) {
     AskedChanges asked{.problem = {}, .cut = change, .words = ""};
     if (change.batch > 1) asked.problem["batch"] = change.batch * kernel.shape.batch;

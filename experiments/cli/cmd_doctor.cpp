@@ -1,4 +1,4 @@
-// splash doctor: is this machine ready, and what to do where it is not.
+// splash doctor: whether this machine is ready, and what to do if it is not.
 
 #include <filesystem>
 #include <omp.h>
@@ -26,7 +26,7 @@ struct Finding {
   std::string name;
   bool ok = true;
   std::string found;
-  std::string advice;  // where not ok
+  std::string advice;  // if not ok
 };
 
 Finding cpu() {

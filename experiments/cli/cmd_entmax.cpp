@@ -17,7 +17,7 @@
 namespace splash::cli {
 namespace {
 
-// Decimal numbers, "inf" and "nan" with or without sign; false for anything else.
+// Parses decimal numbers, and "inf" and "nan" with or without sign. False for anything else.
 bool parse_number(const std::string& word, double& value) {
   const char* begin = word.data();
   const char* const end = begin + word.size();
@@ -28,7 +28,7 @@ bool parse_number(const std::string& word, double& value) {
   return error == std::errc() && last == end && begin != end;
 }
 
-// Negative scores look like options to CLI11, so they are taken out of its sight.
+// Separates scores from options before CLI11 parses them, because it takes negative scores for options.
 void split_scores(const Words& words, Words& options, Words& scores) {
   double number = 0;
   bool only_scores = false;

@@ -1,4 +1,4 @@
-// splash judge: a recorded report, judged by today's claims.
+// splash judge: judges a recorded report by today's claims.
 
 #include <algorithm>
 #include <map>
@@ -24,7 +24,7 @@ using namespace experiments;
 
 namespace {
 
-// The recorded definitions, with what those of that name expect today.
+// The recorded definitions, with the expectations that definitions of the same names have today.
 std::vector<Definition> with_todays_expectations(std::vector<Definition> recorded) {
   std::map<std::string, Definition> shipped;
   for (const std::string& file : all_definition_files()) {
@@ -38,8 +38,8 @@ std::vector<Definition> with_todays_expectations(std::vector<Definition> recorde
   return recorded;
 }
 
-// Those that the definitions speak of, and those that the report judged before, the arithmetic ones among
-// them; in the order of data/claims.
+// The claims that the definitions name, plus those that the report judged before, which include the
+// arithmetic ones; in the order of data/claims.
 std::vector<Claim> relevant_claims(const std::vector<Definition>& definitions, const report::Report& report) {
   const std::vector<Claim> all = read_claims(claims_folder()), spoken_of = claims_of(definitions, all);
   std::vector<Claim> relevant;
@@ -51,7 +51,7 @@ std::vector<Claim> relevant_claims(const std::vector<Definition>& definitions, c
   return relevant;
 }
 
-// Throws where one is no run of these experiments, or is the same run.
+// Throws if one of them is no run of these experiments, or is the same run.
 std::vector<report::Report> other_runs(const std::vector<std::string>& paths, const report::Report& report) {
   const auto experiments_of = [](const report::Report& run) {
     const report::Column* const names = run.find("experiment");

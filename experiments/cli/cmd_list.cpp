@@ -1,4 +1,4 @@
-// splash list: what there is.
+// splash list: lists what the laboratory has.
 
 #include <filesystem>
 #include <functional>
@@ -24,7 +24,7 @@ namespace {
 using namespace experiments;
 using nlohmann::json;
 
-// A definition that cannot be read is listed with what is wrong with it; the others are listed all the same.
+// A definition that cannot be read is listed with its error, and does not keep the others from being listed.
 json list_experiments() {
   json list = json::array();
   for (const std::string& file : all_definition_files()) {

@@ -1,4 +1,4 @@
-// splash merge: shards become one report.
+// splash merge: joins shards into one report.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ using namespace experiments;
 
 namespace {
 
-// Cases that the record promises and the report does not hold.
+// Number of cases that the record promises and the report lacks.
 int64_t missing_cases(const report::Report& report, const std::vector<RecordedExperiment>& experiments) {
   int64_t expected = 0;
   for (const RecordedExperiment& experiment : experiments) expected += experiment.cases;
@@ -43,7 +43,7 @@ int cmd_merge(const Words& words) {
   report::prepare_place(out);
 
   std::vector<report::Report> shards;
-  std::vector<std::string> judged;  // ids of claims that some shard spoke of
+  std::vector<std::string> judged;  // ids of claims that some shard judged
   for (const std::string& file : files) {
     shards.push_back(report::read_report(file));
     for (const report::ClaimResult& claim : shards.back().claims) judged.push_back(claim.id);

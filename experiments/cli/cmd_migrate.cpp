@@ -1,4 +1,4 @@
-// splash migrate: an older report with the labels and the storage that this build would give it.
+// splash migrate: gives an older report the labels and the storage that this build would give it.
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// splash new: skeletons of a rung, a kind, a claim and a machine.
+// splash new: writes the skeleton of a rung, a kind, a claim or a machine.
 
 #include <fmt/format.h>
 

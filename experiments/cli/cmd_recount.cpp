@@ -1,4 +1,4 @@
-// splash recount: a recorded report with what today's declarations count of its kernels.
+// splash recount: renews the counts of a recorded report's kernels from today's declarations.
 
 #include <fmt/format.h>
 
@@ -37,9 +37,9 @@ int cmd_recount(const Words& words) {
 
   gpu::use_tuned({});  // rungs that chose by rule are counted as they were run
   report::Report report = report::read_report(path);
-  const auto kernels = selected_kernels(report, prefix);  // refuses where there is none
+  const auto kernels = selected_kernels(report, prefix);  // throws if there is none
   static_cast<void>(
-      gpu::find_variant(kernels.front().implementation));  // and where this build has no variants
+      gpu::find_variant(kernels.front().implementation));  // throws if this build lacks the variant
   const experiments::Recounted recounted = experiments::recount(
       report, prefix, [](const std::string& kernel) { experiments::narrate("{}", kernel); }, !keep_simulated);
   report.history += fmt::format("{}{} commit {}: {}", report.history.empty() ? "" : "\n",

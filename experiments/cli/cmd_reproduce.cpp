@@ -1,4 +1,4 @@
-// splash reproduce: every experiment that is marked for it, and a verdict on every claim.
+// splash reproduce: runs every experiment that is marked for it, and gives every claim a verdict.
 
 #include <filesystem>
 #include <span>
@@ -35,8 +35,8 @@ std::vector<Definition> reproducible_definitions(const std::vector<Claim>& claim
   return definitions;
 }
 
-// What a module of the laboratory in Python makes of the report: a folder of plots, a page. The report stands
-// by itself, so what cannot be made is told, not failed on: then "".
+// Runs a module of the Python laboratory on the report: it makes a folder of plots or a page. The report is
+// complete without these, so a failure is only reported; then returns "".
 std::string made_by(const std::string& module, const std::string& report, const std::string& output,
                     const Words& more = {}) {
   const std::string python = python_program();
@@ -60,7 +60,7 @@ std::string made_by(const std::string& module, const std::string& report, const 
   return "";
 }
 
-// What the page shows beside the run: the GPU kernels and language models that the project keeps records of.
+// What the page shows beside the run: the project's recorded reports of GPU kernels and language models.
 Words recorded_on_gpus() {
   Words words;
   for (const char* name :

@@ -1,4 +1,4 @@
-// splash run: one experiment or a folder of them, one report.
+// splash run: runs one experiment or a folder of them and writes one report.
 
 #include <filesystem>
 

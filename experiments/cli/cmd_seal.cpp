@@ -1,4 +1,4 @@
-// splash seal: the checksum line behind a report that another program changed.
+// splash seal: renews the checksum line at the end of a report that another program changed.
 
 #include <fmt/format.h>
 

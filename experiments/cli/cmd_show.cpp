@@ -1,4 +1,4 @@
-// splash show: what a report holds.
+// splash show: shows what a report holds.
 
 #include <algorithm>
 #include <cmath>
@@ -77,8 +77,8 @@ json cases_json(const report::Report& report) {
   return cases;
 }
 
-// Tab-separated, for cut, awk and spreadsheets. Missing entries are empty, vectors separated by commas; no
-// text splits its cell or is a formula.
+// Prints tab-separated results for cut, awk and spreadsheets. Missing entries are empty, and vectors are
+// separated by commas. No text can split its cell or be read as a formula.
 void print_results(const report::Report& report) {
   std::string line;
   for (const report::Column& column : report.results)
@@ -122,7 +122,7 @@ bool is_missing(const report::Column& column, int64_t row) {
   return std::all_of(begin, begin + column.width, [](double value) { return std::isnan(value); });
 }
 
-// One line a column: how many cases have it, and its range.
+// Prints one line per column: how many cases have it, and its range.
 void print_columns(const report::Report& report) {
   TextTable table({"column", "units", "cases", "min", "median", "max", "what it is"});
   for (const report::Column& column : report.results) {
@@ -145,7 +145,7 @@ void print_columns(const report::Report& report) {
   table.print();
 }
 
-// Timings that cannot be trusted; each sentence says what to do next.
+// Prints the timings that cannot be trusted. Each sentence says what to do next.
 void print_spoilt(const report::Report& report) {
   constexpr std::size_t kShown = 5;
   const std::vector<SpoiltCase> cases = spoilt_cases(report);

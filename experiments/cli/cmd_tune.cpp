@@ -1,5 +1,5 @@
-// splash tune kernels: which of the kernels that compute the same is quickest on this GPU, and what of that
-// is cached.
+// splash tune kernels: finds the fastest of the kernels that compute the same on this GPU, and caches what it
+// finds.
 
 #include <algorithm>
 #include <set>
@@ -146,7 +146,7 @@ nlohmann::json tuned_entry_json(const gpu::TunedEntry& e) {
 // --- the file ---
 
 void write_entries(const std::string& path, const std::vector<gpu::TunedEntry>& entries) {
-  gpu::TunedTable table = gpu::read_tuned(path);  // anew: others may have written meanwhile
+  gpu::TunedTable table = gpu::read_tuned(path);  // read again, as another process may have written meanwhile
   for (const gpu::TunedEntry& entry : entries) table.put(entry);
   const std::string text = gpu::tuned_text(table);
   report::write_file_atomically(path, std::as_bytes(std::span(text)));
@@ -194,7 +194,7 @@ int list_file(const std::string& path, bool json) {
 int measure_and_keep(const TuneOptions& o) {
   if (!(o.budget > 0 && o.budget <= 86400))
     throw InvalidArgument(fmt::format("the budget is {} s; it must be above 0 and at most 86400", o.budget));
-  gpu::require_device();  // first: a build without CUDA knows no rungs
+  gpu::require_device();  // first, because a build without CUDA knows no rungs
   const std::string subject = tuned_subject(o.subject_and_problem.front());
   if (o.backward && subject != kFlagship)
     throw InvalidArgument("--backward is the flagship's; rungs that choose have none");
@@ -206,7 +206,7 @@ int measure_and_keep(const TuneOptions& o) {
   const std::string path = tuned_file_of(o);
   if (!o.dry_run) {
     report::prepare_place(path);
-    static_cast<void>(gpu::read_tuned(path));  // refuses another's file before the work
+    static_cast<void>(gpu::read_tuned(path));  // refuses another program's file before the work
   }
   const TuneResult result = tune(request, [&](const TuneStage& stage) {
     if (!o.json) print_stage(stage);

@@ -1,4 +1,4 @@
-// splash what-if: how long a recorded kernel would take on another problem or another GPU.
+// splash what-if: predicts how long a recorded kernel would take on another problem or another GPU.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ using namespace analysis;
 using analysis::Machine;
 using experiments::Parameters;
 
-// Of the kernel's recorded cases the one that agrees with most of the changes.
+// The recorded case of the kernel that agrees with most of the changes.
 const KernelCase& starting_case(const report::Report& report, const std::vector<KernelCase>& kernels,
                                 const AskedChanges& changes) {
   const auto agreeing = [&](const KernelCase& kernel) {
@@ -38,8 +38,8 @@ const KernelCase& starting_case(const report::Report& report, const std::vector<
                            [&](auto& a, auto& b) { return agreeing(a) < agreeing(b); });
 }
 
-// Ceilings of another GPU: what was measured here, times the ratio of the data sheets; of L2, for which they
-// print nothing, times that of the multiprocessors.
+// Estimates the ceilings of another GPU: those measured here, scaled by the ratio of the data sheets. Data
+// sheets print nothing for L2, which is scaled by the ratio of the numbers of multiprocessors.
 std::vector<report::Ceiling> ceilings_there(const report::Report& report, const Machine& here,
                                             const Machine& there) {
   std::vector<report::Ceiling> ceilings = report.ceilings;

@@ -13,7 +13,7 @@ namespace {
 
 std::string typed;
 
-// CLI11 names what it did not expect; the nearest option it knows is ours to find.
+// CLI11 names the unexpected word; the nearest known option is found here.
 std::string sentence_for_extras(const CLI::App& app, const Words& words) {
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options()) {
@@ -47,7 +47,7 @@ void prepare(CLI::App& app, const std::string& name, const std::string& examples
 }
 
 void parse(CLI::App& app, const Words& words) {
-  Words reversed(words.rbegin(), words.rend());  // as CLI11 wants them
+  Words reversed(words.rbegin(), words.rend());  // CLI11 expects this order
   try {
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {

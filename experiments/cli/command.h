@@ -1,5 +1,5 @@
 #pragma once
-// The subcommands. Each takes the words behind its name and returns the exit code.
+// The subcommands. Each takes the words after its name and returns the exit code.
 
 #include <string>
 #include <vector>
@@ -40,25 +40,26 @@ int cmd_show(const Words& words);
 int cmd_tune(const Words& words);
 int cmd_what_if(const Words& words);
 
-// Thrown where help was asked for and printed: the command ends with `code`.
+// Thrown after help was requested and printed. The command ends with `code`.
 struct EndNow {
   int code;
 };
 
-// An app named `splash NAME` whose help opens with the examples. `examples`: one a line.
+// Names the app `splash NAME` and opens its help with the examples, one per line.
 void prepare(CLI::App& app, const std::string& name, const std::string& examples, const std::string& what);
 
-// Parses; throws EndNow after --help and InvalidArgument, one sentence, for words that do not fit.
+// Parses the words. Throws EndNow after --help, and InvalidArgument with one sentence for words that do not
+// fit.
 void parse(CLI::App& app, const Words& words);
 
-// The command line as it was typed, for provenance; of absolute paths, which are one machine's, the file
-// name.
+// The command line as it was typed, for provenance. Absolute paths, which hold on one machine only, are
+// reduced to the file name.
 const std::string& command_line();
 void set_command_line(int count, const char* const* words);
-// Whether ./splash, the front door, started this program without the CUDA parts and can build them: then
-// NotBuilt brings the command back to it.
+// Whether ./splash, the front door, started this program without the CUDA parts and can build them. If so,
+// NotBuilt hands the command back to it.
 bool front_door_builds_cuda();
 
-std::string quoted(const Words& words);  // fit for a shell
+std::string quoted(const Words& words);  // quoted for a shell
 
 }  // namespace splash::cli

@@ -25,10 +25,10 @@ bool is_coloured() {
   return coloured;
 }
 
-constexpr std::array kCodes{"", "31", "32", "33", "2", "1"};  // of Colour
+constexpr std::array kCodes{"", "31", "32", "33", "2", "1"};  // by Colour
 
-// Nothing that a terminal obeys but the colours of paint(). Text of others that looks like those is coloured,
-// no more.
+// Removes everything that a terminal obeys, except the colours of paint(). Foreign text that looks like those
+// can at most be coloured.
 std::string shown(const std::string& text) {
   std::string clean = printable(text);
   if (!is_coloured()) return clean;
@@ -47,7 +47,7 @@ bool starts_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
 }
 
-// The widest columns are cut to one common width until all fit.
+// Cuts the widest columns to one common width such that all columns fit.
 std::vector<std::size_t> fitted(std::vector<std::size_t> widths, std::size_t available) {
   std::size_t limit = *std::max_element(widths.begin(), widths.end());
   auto total = [&](std::size_t cap) {
@@ -104,7 +104,7 @@ std::vector<std::string> wrap(const std::string& text, std::size_t width) {
     begin = end + 1;
     if (!lines.back().empty() && display_width(lines.back()) + 1 + display_width(word) > width)
       lines.emplace_back();
-    // A word longer than a line is broken between characters.
+    // Breaks a word that is longer than a line between characters.
     while (display_width(word) > width) {
       std::size_t cut = 0;
       for (std::size_t characters = 0; cut < word.size(); ++cut) {
@@ -149,7 +149,7 @@ std::string TextTable::render(int width) const {
       height = std::max(height, cells.back().size());
     }
     for (std::size_t line = 0; line < height; ++line) {
-      std::size_t pending = 0;  // spaces that are only written where something follows
+      std::size_t pending = 0;  // spaces that are written only if something follows
       for (std::size_t c = 0; c < columns; ++c) {
         const std::string piece = line < cells[c].size() ? cells[c][line] : "";
         if (!piece.empty()) {

@@ -1,5 +1,6 @@
 #pragma once
-// Data on stdout: text, tables and JSON. Colours and the terminal's width only where stdout is a terminal.
+// Writes data to stdout: text, tables and JSON. Uses colours and the terminal's width only if stdout is a
+// terminal.
 
 #include <string>
 #include <vector>
@@ -8,20 +9,21 @@
 
 namespace splash::cli {
 
-// To stdout, without what a terminal obeys (core/text.h) but the colours of paint(): a report's texts are
-// others'.
+// Prints to stdout, without what a terminal obeys (core/text.h) except the colours of paint(), because a
+// report's texts come from others.
 void print(const std::string& text);
 void print_json(const nlohmann::json& json);  // indented, with a newline; the values are exact
 
-// Whether all of stdout got where it should. A reader that went away (`splash list | head -1`) is no failure.
+// Whether all of stdout was delivered. A reader that has closed the pipe (`splash list | head -1`) is no
+// failure.
 bool finish_stdout();
 
 enum class Colour { none, red, green, yellow, dim, bold };
 
-// The text on one line, in colour where stdout is a terminal and NO_COLOR is not set.
+// The text on one line, coloured if stdout is a terminal and NO_COLOR is not set.
 std::string paint(const std::string& text, Colour colour);
 
-int output_width();                                  // columns: the terminal's, else $COLUMNS, else 120
+int output_width();                                  // in characters: the terminal's, else $COLUMNS, else 120
 std::size_t display_width(const std::string& text);  // characters of UTF-8 text
 
 struct Cell {
@@ -29,7 +31,7 @@ struct Cell {
   Colour colour = Colour::none;
 };
 
-// Columns two spaces apart, wrapped at words so that lines fit into `width`; the widest columns give way
+// Columns two spaces apart, wrapped at words so that lines fit into `width`; the widest columns are narrowed
 // first.
 class TextTable {
  public:

@@ -1,5 +1,5 @@
 #pragma once
-// The CPU's implementations below the processor's ceilings, as tables and as JSON.
+// The CPU implementations against the processor's ceilings, as tables and as JSON.
 
 #include <string>
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace splash::cli {
 
-// Those whose implementation starts with prefix.
+// The cases whose implementation starts with prefix.
 std::vector<analysis::CpuCase> selected_cpu_cases(const report::Report& report, const std::string& prefix);
 
-// The processor's ceilings, and for each problem a table of where its cases stand.
+// Prints the processor's ceilings, and for each problem a table that compares its cases with them.
 void print_cpu_cases(const report::Report& report, const std::vector<analysis::CpuCase>& cases);
 nlohmann::json cpu_cases_json(const report::Report& report, const std::vector<analysis::CpuCase>& cases);
 

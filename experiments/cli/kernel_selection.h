@@ -1,5 +1,5 @@
 #pragma once
-// What analyze and diagnose take: a report, and which of its kernels.
+// The arguments that analyze and diagnose share: a report, and which of its kernels.
 
 #include <string>
 #include <vector>
@@ -12,16 +12,16 @@
 namespace splash::cli {
 
 void add_report(CLI::App& app, std::string& report);
-// The report, and which of its kernels.
+// Adds the options for the report and for its kernels.
 void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix);
 
-// Those whose id starts with prefix, and whose case id starts with case_id; throws InvalidArgument where
+// The kernels whose id starts with prefix and whose case id starts with case_id; throws InvalidArgument if
 // there is none.
 std::vector<analysis::KernelCase> selected_kernels(const report::Report& report, const std::string& prefix,
                                                    const std::string& case_id = "",
                                                    analysis::Calls calls = analysis::Calls::forward);
 
-// The GPU that the report names, from data/machines; throws InvalidArgument where no file describes it.
+// The GPU that the report names, from data/machines; throws InvalidArgument if no file describes it.
 analysis::Machine machine_of(const report::Report& report);
 
 }  // namespace splash::cli

@@ -1,6 +1,6 @@
-// splash: the command line of the laboratory. One file a subcommand; this one chooses, and turns errors into
-// sentences and exit codes: 0 done, 1 differs, 2 usage or configuration, 3 no device, 4 unsure,
-// 130 interrupted.
+// splash: the command line of the laboratory. Each subcommand has a file of its own. This one dispatches and
+// turns errors into sentences and exit codes: 0 done, 1 differs, 2 usage or configuration, 3 no device, 4
+// unsure, 130 interrupted.
 
 #include <algorithm>
 #include <cerrno>
@@ -102,7 +102,8 @@ int dispatch(const Words& words) {
   throw InvalidArgument(fmt::format("there is no subcommand '{}'{}", name, suggestion(name, names)));
 }
 
-// The front door builds no CUDA parts for commands that need none. For one that does, it gets the words back.
+// The front door builds no CUDA parts for commands that need none. A command that does need them is handed
+// back to it.
 void return_to_front_door(const Words& words) {
   const std::string door = std::getenv("SPLASH_CUDA_BY");
   experiments::narrate("this needs the CUDA parts, which ./splash builds now");
@@ -147,7 +148,7 @@ int guarded(const Words& words) {
 }  // namespace splash::cli
 
 int main(int argc, char** argv) {
-  // A write to a pipe that nobody reads, or past a limit on file size, is then an error like any other.
+  // With these ignored, a write to a closed pipe or past a file-size limit is an error like any other.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   splash::cli::set_command_line(argc, argv);

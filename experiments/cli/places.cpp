@@ -60,7 +60,7 @@ int run_program(const std::vector<std::string>& words, const std::map<std::strin
     posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   }
   posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
-  // We ignore these two; the program need not.
+  // This program ignores these two signals; the child gets their defaults back.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t defaults;

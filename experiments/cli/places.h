@@ -7,15 +7,15 @@
 
 namespace splash::cli {
 
-// Every *.toml of experiments/definitions and experiments/ladders.
+// Every *.toml of the folders that definition_folders() names.
 std::vector<std::string> all_definition_files();
 std::string claims_folder();
 
-// $SPLASH_PYTHON, else the project's own environment; "" where there is neither.
+// $SPLASH_PYTHON, else the project's own environment; "" if there is neither.
 std::string python_program();
 
-// Waits for the program; its stdout goes to our stderr, or nowhere if quiet. Returns its exit code, 127 where
-// it could not be started, 128 + n where signal n ended it.
+// Runs the program and waits for it. Its stdout goes to this program's stderr, or nowhere if quiet. Returns
+// its exit code, 127 if it could not be started, 128 + n if signal n ended it.
 int run_program(const std::vector<std::string>& words, const std::map<std::string, std::string>& environment,
                 bool quiet);
 

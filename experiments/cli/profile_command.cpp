@@ -53,7 +53,7 @@ std::string profile_command(const report::Report& report, const analysis::Kernel
   add("--query-variance", "query_variance");
   add("--seed", "seed");
 
-  // L2 is flushed before every pass (the default): declarations count what a cold cache costs.
+  // ncu flushes L2 before every pass by default. That fits, as declarations count the cost of a cold cache.
   return fmt::format(
       "ncu --profile-from-start off --cache-control all --clock-control none --csv --page raw --print-units "
       "base --log-file {} --metrics {} {}\n",

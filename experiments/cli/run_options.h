@@ -1,5 +1,5 @@
 #pragma once
-// What `run` and `reproduce` share: the flags of a run, and what is told at its end.
+// What `run` and `reproduce` share: the flags of a run, and the summary at its end.
 
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ void apply(const RunFlags& flags, const std::string& name, const Words& words,
 nlohmann::json outcome_json(const std::string& path, const experiments::RunOutcome& outcome,
                             const experiments::Surprises& surprises);
 
-// Says on stderr what is not as recorded, and of what the run cannot tell; the exit code.
+// Reports on stderr what differs from the record and what the run cannot decide. Returns the exit code.
 int report_surprises(const experiments::Surprises& surprises);
 
 }  // namespace splash::cli

@@ -47,7 +47,7 @@ void write(const std::string& path, const std::string& text, const char* mode) {
     throw InvalidArgument(fmt::format("could not write all of {} ({})", path, std::strerror(errno)));
 }
 
-// All of them, or none where one is there already.
+// Writes all of the files, or none if one exists already.
 std::vector<std::string> write_new(const std::vector<std::pair<std::string, std::string>>& files) {
   std::vector<std::string> paths;
   for (const auto& [path, text] : files) {
@@ -86,7 +86,8 @@ std::string camel_case(const std::string& kebab) {
   return text;
 }
 
-// The number behind the last rung's, from the files' names: 17_tile_96.cu. A name that is taken throws.
+// One more than the last rung's number, read from the file names (17_tile_96.cu). Throws if the name is
+// taken.
 int next_rung(const std::string& ladder, const std::string& name) {
   static const std::regex file_name("([0-9]{1,4})_(.*)\\.cu");
   int next = 0;

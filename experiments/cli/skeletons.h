@@ -7,7 +7,7 @@
 namespace splash::cli {
 
 struct Skeleton {
-  std::vector<std::string> files;  // written or, of a claim, added to; relative to the project
+  std::vector<std::string> files;  // files written or, for a claim, added to; relative to the project
   std::string next_step;           // one sentence
 };
 

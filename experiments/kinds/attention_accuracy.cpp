@@ -23,12 +23,12 @@ SelectionKind scope_of(const Parameters& p) {
 }
 
 struct Kept {
-  double support = 0;  // share of the exact support
-  double mass = 0;     // exact probability
+  double support = 0;  // share of the exact support that is kept
+  double mass = 0;     // exact probability that is kept
 };
 
-// What the selection keeps of one exact row. Probability rises with the score, so the k keys that a selection
-// keeps hold the k largest probabilities; keys off the support add nothing to either number.
+// The shares that the selection keeps of one exact row. Probability rises with the score, so the k keys that
+// a selection keeps hold the k largest probabilities. Keys off the support add nothing to either number.
 Kept kept_of_row(const Selection& selection, const SparseProbabilities<double>& exact, int64_t row) {
   const int64_t begin = exact.row_offsets[row], end = exact.row_offsets[row + 1];
   if (begin == end) return {1, 1};  // nothing to keep
@@ -51,7 +51,7 @@ Kept kept_of_row(const Selection& selection, const SparseProbabilities<double>& 
   return kept;
 }
 
-// The mean over rows of value(row), summed in order: the same for any number of threads.
+// The mean over rows of value(row). It is summed in order, so it does not depend on the number of threads.
 template <class Value>
 double mean_over_rows(int64_t rows, const Value& value) {
   std::vector<double> values(rows);
@@ -59,7 +59,7 @@ double mean_over_rows(int64_t rows, const Value& value) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(rows);
 }
 
-// The share of the k largest scores of a row whose probability is not 0, k = min(k_keep, visible keys).
+// Among the k largest scores of a row, the share with a probability above 0; k = min(k_keep, visible keys).
 double top_k_recall(const AttentionSpec& spec, const AttentionInputs<double>& inputs,
                     const SparseProbabilities<double>& result, int64_t r) {
   thread_local cpu_ref::Row<double> row;
@@ -167,7 +167,7 @@ class AttentionAccuracy : public Kind {
     AttentionSpec spec = input_spec(p, *inputs);
     spec.normalizer = {NormalizerKind::entmax, {alpha}};
     spec.selection = {scope_of(p), get_integer(p, "k_keep"), get_integer(p, "block")};
-    // Nothing selected away: the reference itself.
+    // If the selection keeps all keys, the result is the reference itself.
     const auto selected =
         spec.selection.kind == SelectionKind::all ? exact : run_forward(spec, *inputs, alpha);
 

@@ -10,7 +10,7 @@
 namespace splash::experiments {
 namespace {
 
-constexpr double kAnyAlpha = 1.5;  // softmax ignores it; the options need a solver
+constexpr double kAnyAlpha = 1.5;  // softmax ignores it, but the options need an alpha
 
 class AttentionMap : public Kind {
  public:
@@ -83,7 +83,8 @@ class AttentionMap : public Kind {
   }
 
  private:
-  // The window of the first tokens; rows are normalised over all keys, so a shown row may sum to less than 1.
+  // Adds the window of the first tokens. Rows are normalised over all keys, so a shown row may sum to less
+  // than 1.
   static void add_map(const Parameters& p, const std::string& name, const std::string& formula,
                       const AttentionSpec& spec, const AttentionInputs<double>& inputs, double alpha,
                       CaseResult& result) {

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kCheckedRows = 256;
 constexpr const char* kGaussianInputs = "gaussian";
-constexpr const char* kOfLayer[] = {"layer", "call", "batch_entry", "scale"};  // parameters, of inputs.h
+constexpr const char* kOfLayer[] = {"layer", "call", "batch_entry", "scale"};  // parameters of inputs.h
 
 struct Problem {
   AttentionSpec spec;
@@ -56,7 +56,7 @@ Problem make_problem(const Parameters& p) {
   return problem;
 }
 
-// The last rows of every head: with causal masks aligned at the end they are a problem of their own.
+// The last rows of every head. With causal masks aligned at the end, they are a problem of their own.
 Tensor<double> last_rows(const Tensor<float>& t, int64_t rows) {
   Tensor<double> last(t.batch(), t.heads(), rows, t.dim());
   for (int64_t b = 0; b < t.batch(); ++b) {
@@ -86,7 +86,7 @@ void add_errors(const Problem& problem, const Tensor<float>& out, CaseResult& re
 
 struct Ran {
   Tensor<float> out;
-  cpu_ref::SparseProbabilities<float> support;  // where asked for
+  cpu_ref::SparseProbabilities<float> support;  // only if asked for
 };
 
 Ran run_ours(const std::string& implementation, bool backward, const Problem& x, bool keep_support = false) {
@@ -105,7 +105,7 @@ Ran run_ours(const std::string& implementation, bool backward, const Problem& x,
   return ran;
 }
 
-// What the implementation's trace tells of the support that the run found.
+// Counts the work by the implementation's trace on the support that the run found.
 void add_counts_of(const std::string& implementation, bool backward, int64_t threads, const Problem& x,
                    const cpu_ref::SparseProbabilities<float>& support, CaseResult& result) {
   const auto pairs = static_cast<double>(visible_pairs(x.spec.shape, x.spec.mask)),

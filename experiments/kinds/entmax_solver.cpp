@@ -24,7 +24,7 @@ using Rows = std::vector<std::vector<double>>;
 
 constexpr const char* kSynthetic = "workload";
 constexpr const char* kOfFile[] = {"layer", "head",   "call",     "batch_entry",
-                                   "scale", "length", "head_dim", "causal"};  // parameters, of inputs.h
+                                   "scale", "length", "head_dim", "causal"};  // parameters of inputs.h
 constexpr const char* kOfWorkload[] = {"workload", "query_variance", "gap", "spread", "seed"};
 
 Workload workload_of(const Parameters& p, int64_t row) {
@@ -46,14 +46,14 @@ std::string row_key(const Parameters& p) {
                      get_number(p, "query_variance"), get_number(p, "gap"), get_number(p, "spread"));
 }
 
-// The scores of a head's last queries, each over the keys that it sees.
+// The scores of a head's last queries; each row holds the keys that its query sees.
 Rows rows_of_file(const Parameters& p) {
   const auto inputs = load_inputs(p);
   const AttentionSpec spec = input_spec(p, *inputs);
   const auto q = inputs->q.matrix(0, 0), k = inputs->k.matrix(0, 0);
   Rows rows;
   for (int64_t r = spec.shape.q_len - get_integer(p, "rows"); r < spec.shape.q_len; ++r) {
-    const RowMask mask = spec.mask.row(spec.shape, 0, 0, r);  // no positions here: a range of keys
+    const RowMask mask = spec.mask.row(spec.shape, 0, 0, r);  // without positions: a range of keys
     const Eigen::VectorXd scores =
         scale_of(p) * (k.middleRows(mask.begin, mask.end - mask.begin) * q.row(r).transpose());
     rows.emplace_back(scores.begin(), scores.end());
@@ -61,7 +61,7 @@ Rows rows_of_file(const Parameters& p) {
   return rows;
 }
 
-// Rows of scores s, one seed a row, or of a file.
+// Rows of scores s: drawn with one seed per row, or read from a file.
 std::shared_ptr<const Rows> score_rows(const Parameters& p) {
   static LruCache<Rows> cache(int64_t{64} << 20);
   const auto make = [&] {
@@ -83,16 +83,16 @@ cpu_ref::SolverOptions options_of(const Parameters& p) {
           .histogram_bins = static_cast<int>(get_integer(p, "histogram_bins"))};
 }
 
-// |sum p - 1| at the solver's tau as it is, in double, whatever the solver worked in.
+// sum p - 1| at exactly the solver's tau, computed in double in whatever precision the solver worked.
 template <class T>
 double true_residual(const std::vector<T>& z, double alpha, const RowSolution<T>& solution) {
   const double max = solution.max, offset = solution.offset;
   return std::abs(cpu_ref::evaluate(z.data(), static_cast<int64_t>(z.size()), max, offset, alpha).f());
 }
 
-// Extra memory while one row is solved, counted from the solvers' code: the row itself is read in place.
+// Extra memory to solve one row, counted from the solvers' code. The row itself is read in place.
 int64_t counted_bytes(Solver solver, int64_t n, int64_t bytes_a_value, int64_t bins) {
-  if (solver == Solver::sorting) return n * bytes_a_value;  // a sorted copy, of all keys at worst
+  if (solver == Solver::sorting) return n * bytes_a_value;  // a sorted copy, in the worst case of all keys
   if (solver == Solver::histogram) return (bins + 1) * static_cast<int64_t>(sizeof(int64_t));
   return 0;
 }
@@ -113,7 +113,7 @@ CaseResult measure(const Parameters& p) {
   double iterations = 0, most = 0, residual = 0, tau_error = 0, support = 0;
   for (const auto& row : z) {
     const auto solution = cpu_ref::solve_tau<T>(solver, row, alpha, options);
-    // The reference sees the same rounded scores, so that only the solver's error is measured.
+    // The reference gets the same rounded scores, so that only the solver's error is measured.
     const std::vector<double> wide(row.begin(), row.end());
     const auto exact = cpu_ref::solve_tau<double>(Solver::bisection, wide, alpha);
     iterations += solution.iterations;

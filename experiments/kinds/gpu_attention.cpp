@@ -1,4 +1,5 @@
-// A kernel variant, or a PyTorch peer, on one problem: time, error, counted work, resources.
+// One case: a kernel variant or a PyTorch peer on one problem. Measures time, error, counted work and
+// resources.
 
 #include <algorithm>
 #include <cmath>
@@ -39,7 +40,8 @@ std::string backend_of(const std::string& peer) {
   return peer.substr(std::string(kPeerPrefix).size());
 }
 
-// The problem that the implementation computes: PyTorch's attention is dense softmax whatever was asked.
+// The problem that the implementation computes. PyTorch's attention is dense softmax, whatever the case asks
+// for.
 Parameters computed(Parameters p) {
   const std::string& implementation = get_text(p, "implementation");
   if (is_peer(implementation) && !is_entmax_backend(backend_of(implementation))) {
@@ -85,7 +87,7 @@ void add_gradient_error(const AttentionSpec& spec, const Tensor<double>& q, cons
           .nmse;
 }
 
-// The least time that the work as executed can take.
+// Adds the least time that the executed work can take.
 void add_roof(const gpu::Work& work, const std::string& unit, CaseResult& result) {
   const double floor = floor_seconds(work, unit, result.numbers["time_median"], measured_ceilings());
   result.numbers["floor_time"] = floor;
@@ -109,7 +111,7 @@ void add_plan(const gpu::Plan& plan, CaseResult& result) {
   result.numbers["blocks_per_multiprocessor"] = resources.blocks_per_multiprocessor;
 }
 
-// All kernels of a call of several, with what the compiler made of each; their counts come later.
+// If a call has several kernels, records each with the compiler's resources. Their counts are added later.
 void add_launches(const gpu::Plan& plan, CaseResult& result) {
   std::vector<analysis::Launch> launches = planned_launches(plan, {});
   for (std::size_t i = 0; i < launches.size(); ++i) {
@@ -137,7 +139,7 @@ struct DeviceInputs {
         k(gpu::DeviceTensor::from(stream, problem_dtype(p), problem_inputs(p)->k)),
         v(gpu::DeviceTensor::from(stream, problem_dtype(p), problem_inputs(p)->v)),
         out(stream, problem_dtype(p), q.view().extents) {
-    out.buffer().fill(0xFF);  // NaN where nothing is written
+    out.buffer().fill(0xFF);  // NaN, which stays where nothing is written
   }
   gpu::DeviceTensor q, k, v, out;
 };
@@ -164,7 +166,7 @@ void measure_forward(const gpu::Variant& variant, const Parameters& p, const Att
   add_support(spec, dtype, in.q.view(), in.k.view(), in.v.view(), in.out.view(), stream, result);
 }
 
-// A support near dense may be more than backward or the memory takes: a finding, not a failure.
+// A nearly dense support may be too much for backward or for the memory. That is a finding, not a failure.
 std::string why_not_stored(gpu::entmax::EntmaxAttention& attention) {
   try {
     attention.ensure_stored();
@@ -189,7 +191,7 @@ void measure_forward_backward(const Parameters& p, const AttentionSpec& spec, co
       d_v(stream, dtype, in.v.view().extents);
   d_q.buffer().fill(0xFF);
   gpu::entmax::EntmaxAttention attention(spec, dtype, stream, 0, gpu::entmax::ForwardPath::fastest,
-                                         gpu::entmax::Tuning{});  // a record is of the defaults
+                                         gpu::entmax::Tuning{});  // records use the default tuning
   const auto call = [&] {
     attention.forward(in.q.view(), in.k.view(), in.v.view(), in.out.view());
     attention.backward(in.q.view(), in.k.view(), in.v.view(), d_out.view(), d_q.view(), d_k.view(),
@@ -210,7 +212,7 @@ void measure_forward_backward(const Parameters& p, const AttentionSpec& spec, co
   add_dense_equivalent(spec, true, result);
 }
 
-// Where a rung that chooses went by what was measured on this GPU, not by its rule.
+// Says so if a rung that chooses followed a measurement on this GPU and not its rule.
 void add_tuned(const gpu::Variant& variant, const AttentionSpec& spec, Dtype dtype,
                const gpu::DeviceInfo& device, CaseResult& result) {
   const gpu::Variant* const tuned = gpu::tuned_variant(variant.id(), spec, dtype, device);
@@ -319,7 +321,7 @@ class GpuAttention : public Kind {
   std::vector<report::ColumnInfo> columns() const override { return gpu_attention_columns(); }
   bool needs_device() const override { return true; }
 
-  // "wmma/*" is every rung that this build has.
+  // "wmma/*" stands for every rung of wmma in this build.
   std::vector<Value> choices(const std::string& parameter, const Value& value) const override {
     const auto* text = std::get_if<std::string>(&value);
     if (parameter != "implementation" || text == nullptr || !text->ends_with("/*")) return {value};

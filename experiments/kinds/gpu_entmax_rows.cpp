@@ -1,4 +1,4 @@
-// entmax of the rows of a matrix on a GPU, this project's and its peers': time, memory, error.
+// Entmax of a matrix's rows on a GPU, by this project and by its peers: time, memory, error.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +30,7 @@ constexpr const char* kNotTimed = "the case was not run (column version says why
 
 constexpr const char* kGaussianScores = "gaussian";
 constexpr const char* kOfScores[] = {"layer", "head",     "call",  "batch_entry",
-                                     "scale", "head_dim", "causal"};  // parameters, of inputs.h
+                                     "scale", "head_dim", "causal"};  // parameters of inputs.h
 
 std::string scores_key(const Parameters& p) {
   if (is_of_file(p)) return file_scores_key(p);
@@ -38,7 +38,7 @@ std::string scores_key(const Parameters& p) {
                      get_number(p, "variance"), get_integer(p, "seed"));
 }
 
-// [1, 1, rows, n], N(0, variance) or a head's of a file.
+// [1, 1, rows, n]: drawn from N(0, variance), or the scores of a head in a file.
 std::shared_ptr<const Tensor<float>> scores_of(const Parameters& p) {
   static LruCache<Tensor<float>> cache(int64_t{1} << 30);
   const int64_t rows = get_integer(p, "rows"), n = get_integer(p, "n");
@@ -57,8 +57,8 @@ std::shared_ptr<const Tensor<float>> scores_of(const Parameters& p) {
   return cache.get(scores_key(p), make, [](const auto& scores) { return 4 * scores.size(); });
 }
 
-// How far the last rows (of causal scores those of most keys) are from the double oracle's, of the scores as
-// the device has them, and from sum 1.
+// Errors of the last rows (causal scores have most keys there): against the double oracle on the scores as
+// the device has them, and of the rows' sums against 1.
 void add_row_errors(const Parameters& p, const Tensor<float>& scores, const Tensor<float>& out,
                     CaseResult& result) {
   const Dtype dtype = dtype_from_string(get_text(p, "dtype"));
@@ -192,14 +192,14 @@ class GpuEntmaxRows : public Kind {
     gpu::DeviceBuffer alpha(stream, int64_t{sizeof(double)});
     alpha.upload(&alpha_value, alpha.bytes());
     gpu::DeviceTensor out(stream, dtype, z.view().extents);
-    out.buffer().fill(0xFF);  // NaN where nothing is written
+    out.buffer().fill(0xFF);  // NaN, which stays where nothing is written
     const auto call = [&] {
       gpu::entmax::entmax_rows(dtype, z.view().data, static_cast<const double*>(alpha.data()), 1,
                                scores.length(), scores.dim(), out.view().data, stream.handle());
     };
     call();
     add_row_errors(p, scores, out.to_host().cast<float>(), result);
-    result.numbers["peak_memory_bytes"] = static_cast<double>(out.buffer().bytes());  // and no workspace
+    result.numbers["peak_memory_bytes"] = static_cast<double>(out.buffer().bytes());  // there is no workspace
     time_call(call, stream, p, result);
     return result;
   }

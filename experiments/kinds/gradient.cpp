@@ -35,7 +35,8 @@ class Gradient : public Kind {
     return list;
   }
 
-  // "selected": the exact gradient of the K_KEEP forward that was run. "full": that of entmax over all keys.
+  // "selected": against the exact gradient of the K_KEEP forward that was run. "full": against the gradient
+  // of entmax over all keys.
   std::vector<report::ColumnInfo> columns() const override {
     std::vector<report::ColumnInfo> list;
     for (const std::string reference : {"selected", "full"}) {

@@ -21,7 +21,7 @@ namespace {
 using cpu_ref::PredictorMode;
 using cpu_ref::ThresholdPredictor;
 
-// The head to judge on: of another text, or of another call of a file.
+// Parameters of the head to judge on, which comes from another text or from another call of a file.
 Parameters judged_of(Parameters p) {
   if (is_of_file(p)) {
     const int64_t call = get_integer(p, "eval_call");

@@ -1,4 +1,5 @@
-// Measures what another attention in softmax's place costs a language model, as it is or after training.
+// Measures the cost for a language model of replacing softmax by another attention, as it is or after
+// training.
 
 #include "experiments/kinds/support/language_model.h"
 

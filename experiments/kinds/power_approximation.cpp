@@ -15,12 +15,12 @@ namespace {
 using cpu_ref::SparseProbabilities;
 
 struct Overlap {
-  double distance = 0;        // total variation
-  double support_recall = 0;  // share of the exact support that has a weight
+  double distance = 0;        // total variation distance
+  double support_recall = 0;  // share of the exact support that has a weight here
 };
 
-// Both rows are sparse with rising columns. For two distributions 1 - sum min(p, q) is half of sum |p - q|; a
-// zero row of the approximation counts as distance 1.
+// Both rows are sparse with rising columns. The distance is 1 - sum min(p, q), which for two distributions is
+// half of sum |p - q|. A zero row of the approximation has distance 1.
 Overlap compare_rows(const SparseProbabilities<double>& approximate, const SparseProbabilities<double>& exact,
                      int64_t row) {
   int64_t a = approximate.row_offsets[row], e = exact.row_offsets[row];

@@ -15,14 +15,14 @@
 namespace splash::experiments {
 namespace {
 
-constexpr int64_t kTile = 64;  // keys, and queries
-// Of scores and tau: keys that tie with tau are in no tile that is ruled out.
+constexpr int64_t kTile = 64;  // keys or queries per tile
+// Covers the rounding of scores and tau, so that no tile is ruled out that holds a key tied with tau.
 constexpr double kRounding = 1e-12;
 
 using Matrix = RowMajorMatrix<double>;
 using Row = Eigen::RowVectorXd;
 
-// Splits rows at the median of the dimension that varies most, again and again, into tiles.
+// Splits rows recursively at the median of the dimension that varies most, down to tiles.
 void split(const Matrix& matrix, std::span<int64_t> rows) {
   const int64_t tiles = (std::ssize(rows) + kTile - 1) / kTile;
   if (tiles <= 1) return;
@@ -35,7 +35,7 @@ void split(const Matrix& matrix, std::span<int64_t> rows) {
   split(matrix, rows.subspan(half));
 }
 
-// Keys or queries in the order in which tiles take them.
+// Keys or queries in the order in which they fill tiles.
 std::vector<int64_t> ordered(const Matrix& matrix, const std::string& order) {
   std::vector<int64_t> rows(matrix.rows());
   std::iota(rows.begin(), rows.end(), int64_t{0});
@@ -48,10 +48,10 @@ std::vector<int64_t> ordered(const Matrix& matrix, const std::string& order) {
   return rows;
 }
 
-// What a tile's keys are known by.
+// The summary of a tile's keys that a bound may use.
 struct TileOfKeys {
-  double norm;                 // the largest
-  Row centre, least, largest;  // by dimension
+  double norm;                 // the largest norm of a key
+  Row centre, least, largest;  // mean, minimum and maximum per dimension
   double radius;               // the farthest key's distance from the centre
 
   explicit TileOfKeys(const Matrix& keys)
@@ -62,7 +62,7 @@ struct TileOfKeys {
         radius((keys.rowwise() - centre).rowwise().norm().maxCoeff()) {}
 };
 
-// <q, k> of every key of a tile is at most each of these.
+// An upper bound on <q, k> for every key of a tile.
 struct Bound {
   const char *name, *long_name, *formula;
   double (*of)(const Row& q, double norm, const TileOfKeys& tile);
@@ -81,7 +81,7 @@ constexpr Bound kBounds[] = {
      }},
 };
 
-// How many tiles may be skipped: for a row alone, and for all rows of a tile of queries.
+// Counts the tiles that can be skipped: by a single row, and by all rows of a tile of queries.
 class Skipped {
  public:
   void begin_queries(size_t tiles) { kept_.assign(tiles, 0); }
@@ -95,7 +95,7 @@ class Skipped {
   int64_t tiles() const { return tiles_; }
 
  private:
-  std::vector<uint8_t> kept_;  // by tile of keys, of the present tile of queries
+  std::vector<uint8_t> kept_;  // per tile of keys: whether some row of the current queries needs it
   int64_t rows_ = 0, tiles_ = 0;
 };
 
@@ -163,7 +163,7 @@ class TileBounds : public Kind {
 
   std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
-  // In double, with the exact tau: no kernel knows more.
+  // Computes in double, with the exact tau. No kernel can know more.
   CaseResult evaluate(const Parameters& p) const override {
     const auto inputs = load_inputs(p);
     const auto exact = exact_entmax(p);
@@ -188,7 +188,7 @@ class TileBounds : public Kind {
       for (Skipped& of_bound : by_bound) of_bound.begin_queries(tiles.size());
       for (const int64_t query :
            std::span(queries).subspan(first, std::min(kTile, spec.shape.q_len - first))) {
-        const int64_t end = spec.mask.row(spec.shape, 0, 0, query).end;  // all keys, where they are moved
+        const int64_t end = spec.mask.row(spec.shape, 0, 0, query).end;  // all keys if they are reordered
         const int64_t of_row = (end + kTile - 1) / kTile;
         seen = std::max(seen, of_row);
         visible_rows += of_row;

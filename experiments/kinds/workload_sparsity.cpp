@@ -13,7 +13,7 @@ namespace {
 
 using cpu_ref::BlockMap;
 
-// The tiles of `block` keys and queries that hold a visible pair, and those that hold a support entry.
+// Marks the tiles of `block` keys and queries that hold a visible pair, and those that hold a support entry.
 BlockMap map_of(const AttentionSpec& spec, const cpu_ref::SparseProbabilities<float>& p, int64_t block) {
   BlockMap map;
   map.block = block;
@@ -23,7 +23,7 @@ BlockMap map_of(const AttentionSpec& spec, const cpu_ref::SparseProbabilities<fl
   for (int64_t r = 0; r < spec.shape.rows(); ++r) {
     const int64_t query = r % spec.shape.q_len, head = r / spec.shape.q_len;
     uint8_t* tiles = &map.state[(head * map.q_blocks + query / block) * map.k_blocks];
-    const RowMask mask = spec.mask.row(spec.shape, 0, 0, query);  // no positions here: a range of keys
+    const RowMask mask = spec.mask.row(spec.shape, 0, 0, query);  // without positions: a range of keys
     for (int64_t j = mask.begin / block; j * block < mask.end; ++j)
       tiles[j] = std::max<uint8_t>(tiles[j], BlockMap::inactive);
     for (int64_t i = p.row_offsets[r]; i < p.row_offsets[r + 1]; ++i)
@@ -76,8 +76,8 @@ class WorkloadSparsity : public Kind {
 
   std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
-  // In float32 with the screened forward, so that long sequences cost one product; the supports are exact for
-  // the scores in float32.
+  // Runs the screened forward in float32, so that long sequences cost only one product. The supports are
+  // exact for the scores in float32.
   CaseResult evaluate(const Parameters& p) const override {
     const auto loaded = load_inputs(p);
     const auto inputs = loaded->cast<float>();

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "python"))  # behind an installed package
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python"))  # after an installed package
 
 from splash_attention.tensor_files import cached_capture  # noqa: E402
 
@@ -23,6 +23,6 @@ def answer(file):
 
 
 if __name__ == "__main__":
-    answers, sys.stdout = sys.stdout, sys.stderr  # what packages print is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # packages may print; only answers go to stdout
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line)["file"])), file=answers, flush=True)

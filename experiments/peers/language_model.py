@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "python"))  # behind an installed package
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python"))  # after an installed package
 
 from splash_attention.language import packages  # noqa: E402
 from splash_attention.language.plan import Plan  # noqa: E402
@@ -35,7 +35,7 @@ class Peer:
 
     def measured(self, asked, job):
         try:
-            import transformers  # noqa: F401  (in no time; what is not there is told before PyTorch, which takes long)
+            import transformers  # noqa: F401  (fast; a missing package is reported before the slow import of PyTorch)
 
             setting.place_of(asked)
             import torch
@@ -46,7 +46,7 @@ class Peer:
 
         try:
             if self.loaded is None or self.loaded.setting != asked:
-                self.loaded = None  # frees the last one before the next is loaded
+                self.loaded = None  # frees the previous one before the next is loaded
                 self.loaded = LoadedSetting(asked)
             if job["ask"] == "perplexity":
                 return self.loaded.measure(job["method"])
@@ -71,7 +71,7 @@ def reply(peer, job):
 
 
 if __name__ == "__main__":
-    answers, sys.stdout = sys.stdout, sys.stderr  # what packages print is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # packages may print; only answers go to stdout
     peer = Peer()
     for line in sys.stdin:
         print(json.dumps(reply(peer, json.loads(line)), allow_nan=False), file=answers, flush=True)

@@ -27,7 +27,7 @@ def resident_bytes(field):
 
 def peak_memory(call):
     """Largest resident set during the call, less the resident set before it."""
-    ctypes.CDLL(None).malloc_trim(0)  # what earlier calls left on the heap would hide what this one takes
+    ctypes.CDLL(None).malloc_trim(0)  # memory that earlier calls left on the heap would hide this call's
     with open("/proc/self/clear_refs", "w") as reset:
         reset.write("5")
     before = resident_bytes("VmRSS")
@@ -58,7 +58,7 @@ def attention(implementation, causal, scale, q_len, kv_len, grouped):
             k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
         scores = q @ k.transpose(-1, -2) * scale
         if causal:
-            scores = scores.masked_fill(hidden, -1e30)  # entmax's solvers take no -inf
+            scores = scores.masked_fill(hidden, -1e30)  # entmax's solvers do not take -inf
         return normalize(scores) @ v
 
     return run

@@ -24,7 +24,7 @@ DENSE = {
     "math-tf32": SDPBackend.MATH,
 }
 GRAPH_SECONDS = 2e-4  # a replay takes at least this long
-SPIN_CYCLES = 100_000  # the host fills the queue meanwhile
+SPIN_CYCLES = 100_000  # meanwhile the host fills the queue
 
 
 class Unavailable(Exception):
@@ -163,7 +163,7 @@ def run(job, q, k, v, d_out):
         return out, torch.autograd.grad(out, (q, k, v), d_out) if job["backward"] else None
 
     with torch.set_grad_enabled(job["backward"]), sdpa_kernel(DENSE.get(job["backend"], SDPBackend.MATH)):
-        out, gradients = call()  # compiles and tunes what is compiled and tuned
+        out, gradients = call()  # triggers compilation and tuning, if there is any
         save(job, "out", out.detach())
         if job["backward"]:
             save(job, "d_q", gradients[0])
@@ -183,13 +183,13 @@ def refusals():
 
 def answer_jobs(load, run):
     """The jobs of stdin, one after the other; load's tensors, which run takes, stay for jobs of the same key."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # what packages print is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # packages may print; only answers go to stdout
     key, tensors = None, None
     for line in sys.stdin:
         job = json.loads(line)
         try:
             if key != job["key"]:
-                key, tensors = None, None  # frees the last ones before the next are loaded
+                key, tensors = None, None  # frees the previous ones before the next are loaded
                 tensors, key = load(job), job["key"]
             answer = run(job, *tensors)
         except refusals() as error:

@@ -34,7 +34,7 @@ def run(job, scores):
         rows = adasplash.triton_entmax_v1 if job["backend"] == "adasplash" else adasplash.triton_entmax_v2
         call = lambda: rows(scores, alpha=job["alpha"])
     with torch.no_grad():
-        save(job, "out", call())  # compiles and tunes what is compiled and tuned
+        save(job, "out", call())  # triggers compilation and tuning, if there is any
         return {**measured(call, job), "version": versions(*packages)}
 
 

@@ -1,5 +1,6 @@
 #pragma once
-// A case's result as JSON and back without loss: doubles keep every bit, NaN and infinities included.
+// Converts a case's result to JSON and back without loss: doubles keep every bit, including NaN and
+// infinities.
 
 #include <string>
 
@@ -15,7 +16,7 @@ CaseResult case_result_from_json(const nlohmann::json& source);  // throws nlohm
 // A number for JSON, which knows neither NaN nor infinity: those become "nan", "inf" and "-inf".
 nlohmann::json exact_number(double value);
 
-// The same for people's tools: NaN and infinities become null.
+// The same for other programs: NaN and infinities become null.
 nlohmann::json plain_number(double value);
 
 nlohmann::json to_json(const Value& value);

@@ -16,7 +16,8 @@
 namespace splash::experiments {
 namespace {
 
-// Peaks of the machine that the driver calls `device`; none, and a sentence, where no file describes it.
+// Peaks of the machine that the driver calls `device`. If no file describes it there are none, and a message
+// says so.
 analysis::Machine machine_of(const std::string& device) {
   const std::string folder = machines_folder();
   for (analysis::Machine& machine : analysis::read_machines(folder)) {
@@ -54,7 +55,7 @@ report::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datasheet
 }
 
 const std::vector<report::Ceiling>& measured_ceilings(int device) {
-  static std::mutex mutex;  // cases are completed several at once
+  static std::mutex mutex;  // several cases are completed at the same time
   static std::map<int, std::vector<report::Ceiling>> known;
   const std::lock_guard lock(mutex);
   const auto found = known.find(device);

@@ -1,4 +1,4 @@
-// What can be done with a Definition: find it, expand it into cases, join several.
+// Operations on a Definition: find it, expand it into cases, join several.
 
 #include "experiments/runner/definition.h"
 
@@ -81,7 +81,7 @@ std::vector<Definition> find_definitions(const std::string& name_or_path,
     names.push_back(fs::path(file).stem().string());
     if (names.back() == name_or_path) return {read_definition(file)};
   }
-  for (const std::string& file : files) {  // "papers": all of experiments/papers
+  for (const std::string& file : files) {  // "papers" stands for all of experiments/papers
     const fs::path folder = fs::path(file).parent_path();
     const std::string name = folder.filename().string();
     if (name == name_or_path) return find_definitions(folder.string(), files);
@@ -109,7 +109,7 @@ std::vector<Parameters> expand(const Definition& definition, const Profile& prof
     throw InvalidArgument(fmt::format("{}: {}", definition.file, error.what()));
   }
   std::vector<Parameters> cases{profile.fixed};
-  // Multiplies every case so far; the newest factor changes fastest.
+  // Multiplies the cases so far by the values of one more factor. The newest factor changes fastest.
   auto multiply = [&](std::size_t steps, auto&& set) {
     std::vector<Parameters> product;
     product.reserve(cases.size() * steps);

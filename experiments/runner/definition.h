@@ -31,13 +31,13 @@ struct Profile {
   std::vector<Axis> zip;   // of equal length
 };
 
-// The cases whose column `name` holds one of these values, for every name.
+// Selects cases: for every name, the case's column of that name must hold one of these values.
 using Filter = std::map<std::string, std::vector<Value>>;
 
 enum class Statistic { median, mean, min, max, sum, p05, p95, fraction_true };
 const std::vector<std::string>& statistic_names();
 
-// A statistic of one column over the cases that the filter lets through.
+// A statistic of one column over the cases that the filter selects.
 struct Measurement {
   std::string column;
   Filter where;
@@ -48,12 +48,13 @@ enum class Relation { equal, below, above };
 const char* to_string(Relation relation);
 Relation relation_from_string(const std::string& name);  // throws InvalidArgument
 
-// measured / over; 100 measured / over; 100 (measured / over - 1).
+// How to divide: measured / over; 100 measured / over; 100 (measured / over - 1).
 enum class RatioAs { ratio, percent, gain_percent };
 
-// Links what an experiment measures to a claim of data/claims, or to a bound of its own ("check").
+// Links a measurement of an experiment to a claim of data/claims, or to a bound of the project's own
+// ("check").
 struct Expectation {
-  std::string claim;  // a claim's id, or
+  std::string claim;  // a claim's id; "" if check is set
   std::string check;  // the name of a bound that this project set itself, with:
   Relation relation = Relation::below;
   double bound = 0, tolerance = 0;
@@ -65,37 +66,38 @@ struct Expectation {
 
 struct Definition {
   std::string name;  // the file's name without .toml
-  std::string file;  // as it was opened
+  std::string file;  // the path that was opened
   std::string toml;  // verbatim
   std::string title, description, kind;
   bool reproduce = false;
-  Profile full, quick;  // quick equals full where the file has no [quick]
+  Profile full, quick;  // quick equals full if the file has no [quick]
   std::vector<Expectation> expectations;
   std::vector<std::string> overrides;  // what --set changed, for example "alpha=2"
 
   const Profile& profile(bool want_quick) const { return want_quick ? quick : full; }
 };
 
-// Throws InvalidArgument: one sentence with file and line, what is wrong, and what is allowed.
+// Throws InvalidArgument with one sentence: file and line, what is wrong, and what is allowed.
 Definition read_definition(const std::string& path);
 Definition parse_definition(const std::string& toml, const std::string& name, const std::string& file);
 
 // All *.toml of the folder, by name.
 std::vector<std::string> definition_files(const std::string& folder);
 
-// "accuracy", "path/to/file.toml", or a folder, which stands for every definition in it. `files`: those that
-// names are looked up among. Throws InvalidArgument, suggesting the nearest name.
+// Takes "accuracy", "path/to/file.toml", or a folder, which stands for every definition in it. Names are
+// looked up in `files`. Throws InvalidArgument that suggests the nearest name.
 std::vector<Definition> find_definitions(const std::string& name_or_path,
                                          const std::vector<std::string>& files);
 
 int64_t case_count(const Profile& profile);
 
-// Every case's complete parameters, in order: zip (slowest), then the axes, the last fastest; the rest are
-// fixed or the kind's defaults. Throws InvalidArgument where the kind refuses a case.
+// Every case's complete parameters, in order: the zip changes slowest, then the axes, the last of them
+// fastest. All other parameters are fixed or the kind's defaults. Throws InvalidArgument if the kind refuses
+// a case.
 std::vector<Parameters> expand(const Definition& definition, const Profile& profile);
 
-// Sets a parameter to one value in both profiles, "name=value" as the command line has it. Throws
-// InvalidArgument, also where it was set before.
+// Sets a parameter to one value in both profiles. `assignment` is "name=value", as on the command line.
+// Throws InvalidArgument, also if the parameter was overridden before.
 void override_parameter(Definition& definition, const std::string& assignment);
 
 }  // namespace splash::experiments

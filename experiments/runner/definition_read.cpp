@@ -1,4 +1,4 @@
-// TOML to Definition.
+// Reads a Definition from TOML.
 
 #include <algorithm>
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A scalar, or none for arrays, tables, dates and times.
+// The value of a scalar; nothing for arrays, tables, dates and times.
 std::optional<Value> scalar_of(const toml::node& node) {
   if (const auto* value = node.as_boolean()) return Value(value->get());
   if (const auto* value = node.as_integer()) return Value(static_cast<int64_t>(value->get()));
@@ -28,7 +28,7 @@ struct Reader {
   std::vector<ParameterInfo> declared = kind.parameters();
   std::vector<report::ColumnInfo> columns = kind.columns();
 
-  // Adds file and line to what the parameter's declaration says.
+  // Adds file and line to the message of the parameter's declaration.
   Value value_for(const std::string& name, const toml::node& node) const {
     try {
       const ParameterInfo& info = find_parameter(kind, declared, name);
@@ -46,7 +46,7 @@ struct Reader {
   std::vector<Axis> axes(const toml::table& table, const std::string& what) const {
     std::vector<std::pair<const toml::key*, const toml::node*>> entries;
     for (const auto& [key, node] : table) entries.emplace_back(&key, &node);
-    // toml++ sorts keys by name; the order of the file is the order that its author meant.
+    // toml++ sorts keys by name. This restores the order of the file, which its author meant.
     std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
       const auto left = a.first->source().begin, right = b.first->source().begin;
       return left.line != right.line ? left.line < right.line : left.column < right.column;
@@ -231,7 +231,8 @@ void erase(Profile& profile, const std::string& name) {
   }
 }
 
-// What the quick profile says replaces what the full one says of the same parameter; an axis keeps its place.
+// The quick profile's entries replace the full profile's entries of the same parameters; an axis keeps its
+// place.
 Profile overlaid(const Profile& full, const Profile& quick) {
   Profile result = full;
   for (const auto& [name, value] : quick.fixed) {

@@ -5,9 +5,8 @@
 
 namespace splash::experiments {
 
-// analysis::write_diagnoses() for a report of a GPU that a file of data/machines describes; does nothing
-// where there is no such file, or no kernel was timed. Throws InvalidArgument where a file of data/machines
-// is not right.
+// Calls analysis::write_diagnoses() if a file of data/machines describes the report's GPU; does nothing if
+// none does or no kernel was timed. Throws InvalidArgument if a file of data/machines is faulty.
 void add_diagnoses(report::Report& report);
 
 }  // namespace splash::experiments

@@ -49,7 +49,7 @@ const std::string& binary_hash() {
 std::string hash_of(const Parameters& parameters) {
   Hash hash;
   for (const auto& [name, value] : parameters) {
-    // The type belongs to the value: 1 and true and "1" are three values.
+    // The type is part of the value: 1, true and "1" are three different values.
     hash.add(name).add(std::to_string(value.index())).add(to_text(value));
   }
   return hash.hex();

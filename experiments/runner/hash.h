@@ -9,8 +9,8 @@
 
 namespace splash::experiments {
 
-// 64-bit FNV-1a (Fowler, Noll, Vo). Each piece added is preceded by its length, so that ("ab", "c") and ("a",
-// "bc") differ. For telling cases apart, not for security.
+// 64-bit FNV-1a (Fowler, Noll, Vo). Each piece is preceded by its length, so that ("ab", "c") and ("a", "bc")
+// differ. It tells cases apart and is not meant for security.
 class Hash {
  public:
   Hash& add(std::string_view piece);
@@ -23,7 +23,7 @@ class Hash {
 
 std::string hash_of(std::string_view text);
 
-// Of the running executable's bytes; read once, at the first call.
+// Hash of the running executable's bytes, which are read once, at the first call.
 const std::string& binary_hash();
 
 std::string hash_of(const Parameters& parameters);

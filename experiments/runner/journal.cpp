@@ -18,7 +18,7 @@ namespace splash::experiments {
 namespace {
 
 using nlohmann::json;
-// A sealed line is the object with one key more, its last: ,"checksum":"0123456789abcdef"}
+// A sealed line is the JSON object with one more key at its end: ,"checksum":"0123456789abcdef"}
 constexpr std::string_view kSealStart = R"(,"checksum":")";
 constexpr std::size_t kSealLength = kSealStart.size() + 16 + 2;
 
@@ -82,7 +82,7 @@ Journal::Journal(std::string path) : path_(std::move(path)) {
   }
 }
 
-// False where the file was removed by the run that held it until now.
+// Returns false if the run that held the lock until now removed the file.
 bool Journal::lock() {
   const auto refuse = [&](const std::string& why) {
     close(file_);
@@ -125,7 +125,7 @@ JournalContents Journal::read() {
         contents.entries.push_back(entry_from(json::parse(object)));
       }
     } catch (const json::exception&) {
-      whole = false;  // written by another version of this program
+      whole = false;  // another version of this program wrote it
     }
     if (!whole) ++contents.damaged_lines;
   }
@@ -146,13 +146,13 @@ void Journal::append(std::string line) {
     if (count < 0) throw ReportError(fmt::format("cannot write {}: {}", path_, error_text()));
     written += static_cast<std::size_t>(count);
   }
-  // Once written, a line outlives this process; the sync is for the machine. A disk takes milliseconds for
-  // it, which thousands of short cases would wait for.
+  // A written line survives this process; only a crash of the machine needs the sync. A sync takes a disk
+  // milliseconds, which thousands of short cases would wait for.
   if (std::chrono::steady_clock::now() - synced_ > std::chrono::milliseconds(100)) sync();
 }
 
 void Journal::sync() {
-  if (fdatasync(file_) != 0 && errno != EINVAL) {  // EINVAL: a place that knows no syncing
+  if (fdatasync(file_) != 0 && errno != EINVAL) {  // EINVAL: this file cannot be synced
     throw ReportError(fmt::format("cannot write {} to disk: {}", path_, error_text()));
   }
   synced_ = std::chrono::steady_clock::now();
@@ -172,7 +172,7 @@ void Journal::write(JournalEntry& entry) {
                        {"result", experiments::to_json(entry.result)}};
   const std::string text = object.dump(-1, ' ', false, json::error_handler_t::replace);
   append(seal(text));
-  // So that a resumed run and an undisturbed one build their reports of the very same values.
+  // A resumed run and an undisturbed one must build their reports from the very same values.
   entry.result = entry_from(json::parse(text)).result;
 }
 

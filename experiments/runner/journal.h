@@ -1,6 +1,6 @@
 #pragma once
-// The results of a run so far: `<report>.journal`, one JSON line per case, each ending in a checksum, on disk
-// after every case. A run killed at any moment loses the case that it was evaluating, nothing else.
+// The results of a run so far: `<report>.journal`, one JSON line per case, each ending in a checksum, written
+// after every case. A run that is killed loses only the case that it was evaluating.
 
 #include <chrono>
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace splash::experiments {
 
-// The first line: which run this is.
+// The first line: identifies the run.
 struct JournalHeader {
   std::string run_id, definitions_hash, profile, shard, started;
 };
 
-// One finished case, with what its id was made of, so that a later run can say why it no longer fits.
+// One finished case, with what its id was made of. A later run can then say why the entry no longer fits.
 struct JournalEntry {
   std::string case_id, experiment, parameters_hash, binary_hash, input_hash;
-  double seconds = 0;  // what the case took
+  double seconds = 0;  // time that the case took
   CaseResult result;
 };
 
@@ -34,21 +34,21 @@ struct JournalContents {
 
 std::string journal_path(const std::string& report_path);
 
-// Holds the file, locked against a second run on the same report.
+// Holds the file open and locked, so that no second run writes to the same report.
 class Journal {
  public:
-  // Opens or creates it. Throws InvalidArgument where the folder cannot be written, something other than a
-  // file is there, or another run holds the lock.
+  // Opens or creates the file. Throws InvalidArgument if the folder cannot be written, if the path is
+  // something other than a file, or if another run holds the lock.
   explicit Journal(std::string path);
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  bool is_new() const { return is_new_; }  // nothing had been written to it
+  bool is_new() const { return is_new_; }  // the file was empty
   JournalContents read();
-  void cut(int64_t bytes);  // forgets what lies behind
+  void cut(int64_t bytes);  // truncates the file to this length
   void write(const JournalHeader& header);
-  // The entry's result becomes what a resumed run would read back.
+  // Appends the entry. Its result becomes what a resumed run would read back.
   void write(JournalEntry& entry);
   void remove();  // the run is done
 
@@ -62,7 +62,7 @@ class Journal {
   std::chrono::steady_clock::time_point synced_{};
 };
 
-// One line, and back; false for a line whose checksum does not fit. For Journal and its tests.
+// Seal a line, and open it again; false for a line whose checksum does not match. For Journal and its tests.
 std::string seal(const std::string& json_object);
 bool unseal(const std::string& line, std::string& json_object);
 

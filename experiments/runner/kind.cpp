@@ -10,7 +10,7 @@
 namespace splash::experiments {
 namespace {
 
-// Filled by static objects of other files, so it must exist before the first of them.
+// Static objects of other files fill it, so it must exist before the first of them.
 std::vector<const Kind*>& registry() {
   static std::vector<const Kind*> kinds;
   return kinds;

@@ -16,7 +16,8 @@ inline void write_stderr(const std::string& text) {
   std::fflush(stderr);
 }
 
-// "splash: …" on a line of its own, without what a terminal obeys: some words come from files of others.
+// Prints "splash: …" on a line of its own, without what a terminal obeys, because some words come from
+// others' files.
 template <class... Arguments>
 void narrate(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   write_stderr("splash: " + one_line(fmt::format(format, std::forward<Arguments>(arguments)...)) + "\n");

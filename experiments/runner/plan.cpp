@@ -42,7 +42,7 @@ bool same(const Value& a, const Value& b) {
   return left && right ? *left == *right : a == b;
 }
 
-// A name that is no parameter is a result's: nobody knows it before the run, so it excludes no case.
+// A name that is no parameter is a result's. It is unknown before the run, so it excludes no case.
 bool may_fit(const Filter& where, const Parameters& parameters) {
   return std::all_of(where.begin(), where.end(), [&](const auto& entry) {
     const auto found = parameters.find(entry.first);

@@ -1,5 +1,5 @@
 #pragma once
-// The cases of a run, in order, each with its id, and the table of their results.
+// The cases of a run, in order and with their ids, and the table of their results.
 
 #include <string>
 #include <vector>
@@ -10,8 +10,8 @@
 namespace splash::experiments {
 
 struct PlannedCase {
-  std::size_t experiment = 0;  // place in the run's definitions
-  int64_t index = 0;           // place in that definition's full list of cases, whatever the shard
+  std::size_t experiment = 0;  // index into the run's definitions
+  int64_t index = 0;           // index into that definition's full list of cases, whatever the shard
   Parameters parameters;
   std::string parameters_hash, input_hash, case_id;
 };
@@ -26,18 +26,18 @@ std::string to_string(const Shard& shard);
 // Every case, or only those that an [[expect]] of their definition looks at.
 enum class Cases { all, judged };
 
-// The cases of the definitions, whatever the shard; each is checked. Throws InvalidArgument, also where none
-// is judged.
+// All cases of the definitions, whatever the shard. Each case is checked. Throws InvalidArgument, also if
+// Cases::judged leaves none.
 std::vector<PlannedCase> plan(const std::vector<Definition>& definitions, bool quick,
                               Cases which = Cases::all);
 std::vector<PlannedCase> cases_of(const Shard& shard, const std::vector<PlannedCase>& all);
 
-// The coordinates that the kinds declare; throws InvalidArgument where two of them disagree.
+// The coordinates that the kinds declare; throws InvalidArgument if two of them disagree.
 std::vector<report::Dimension> dimensions_of(const std::vector<Definition>& definitions);
 
-// experiment, case_id and case_index first, then the parameters as the kinds use them (missing where they
-// have no effect), then the results. Columns of the same name in several kinds are one column; throws
-// InvalidArgument where they disagree on units or type. results[i] belongs to cases[i].
+// Column order: experiment, case_id and case_index, then the parameters as the kinds use them (missing if
+// they have no effect), then the results. Columns of the same name in several kinds become one column; throws
+// InvalidArgument if they disagree on units or type. results[i] belongs to cases[i].
 std::vector<report::Column> make_table(const std::vector<Definition>& definitions,
                                        const std::vector<PlannedCase>& cases,
                                        const std::vector<CaseResult>& results);

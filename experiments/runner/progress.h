@@ -1,5 +1,5 @@
 #pragma once
-// Progress of a run: a bar with the time left on a terminal; elsewhere plain lines, if asked for.
+// Shows a run's progress: on a terminal a bar with the time left, elsewhere plain lines if asked for.
 
 #include <chrono>
 #include <string>
@@ -8,16 +8,16 @@ namespace splash::experiments {
 
 class Progress {
  public:
-  // `total` cases are to be run. Draws on stderr only where that is a terminal; else, if verbose, writes a
-  // line a case.
+  // `total`: cases to run. Draws a bar if stderr is a terminal; otherwise, if verbose, writes one line per
+  // case.
   Progress(int64_t total, bool verbose);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void begin(const std::string& what);  // the case that starts now
-  void done(double seconds);            // it is finished
-  void clear();                         // takes the bar away, so that a line can be written
+  void done(double seconds);            // it has finished
+  void clear();                         // removes the bar, so that a line can be written
 
  private:
   void draw();

@@ -12,6 +12,6 @@ std::string project_root();
 // The folders of definitions that the project ships.
 std::vector<std::string> definition_folders();
 
-std::string machines_folder();  // data/machines, one GPU a file (analysis/machine.h)
+std::string machines_folder();  // data/machines, one file per GPU (analysis/machine.h)
 
 }  // namespace splash::experiments

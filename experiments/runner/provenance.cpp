@@ -42,7 +42,7 @@ std::string host() {
   return fmt::format("{} ({} {}, {})", names.nodename, names.sysname, names.release, names.machine);
 }
 
-// One line an experiment; the fingerprints of its inputs follow where they are few enough to be read.
+// One line per experiment. The fingerprints of its inputs follow if they are few enough to read.
 std::string describe_inputs(const std::vector<Definition>& definitions,
                             const std::vector<PlannedCase>& cases) {
   std::string text;
@@ -64,7 +64,7 @@ std::string describe_inputs(const std::vector<Definition>& definitions,
   return text;
 }
 
-// The first seed that a case uses; 0 where none does.
+// The first seed that a case uses; 0 if none uses one.
 int64_t first_seed(const std::vector<Definition>& definitions, const std::vector<PlannedCase>& cases) {
   for (const PlannedCase& planned : cases) {
     const Parameters used = find_kind(definitions[planned.experiment].kind).used(planned.parameters);

@@ -19,8 +19,8 @@ std::string field(const std::string& line, const std::string& name) {
   return line.substr(begin, line.find(" | ", begin) - begin);
 }
 
-// What --set changed, without what no case depends on, such as a limit of time: so shards that were given
-// other limits are of one experiment.
+// What --set changed, without settings that no case depends on, such as a time limit. Shards that were given
+// other limits thus still belong to one experiment.
 std::vector<std::string> changes(const Definition& definition, const std::vector<const PlannedCase*>& cases) {
   std::vector<std::string> kept;
   for (const std::string& change : definition.overrides) {

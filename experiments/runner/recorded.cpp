@@ -9,14 +9,14 @@
 namespace splash::experiments {
 namespace {
 
-// The default where the column has no value.
+// The default if the column has no value.
 Value value_at(const report::Column& column, std::size_t row, const ParameterInfo& info) {
   if (info.type == ParameterType::text)
     return column.texts[row].empty() ? info.default_value : Value(column.texts[row]);
   const double number = column.numbers[row];
   if (std::isnan(number)) return info.default_value;
   if (info.type == ParameterType::integer) {
-    constexpr double kMost = 1LL << 53;  // above it a double does not tell neighbours apart
+    constexpr double kMost = 1LL << 53;  // larger whole numbers are not all exact in a double
     if (!(std::abs(number) <= kMost) || number != std::trunc(number)) {
       throw ReportError(fmt::format("case {} has {} {}; it must be an integer of at most 2^53", row + 1,
                                     info.name, number));

@@ -33,7 +33,7 @@ std::string definitions_hash(const RunRequest& request, const std::vector<Planne
   return hash_of(record(request.definitions, request.quick, cases));
 }
 
-// "alpha=1.5, k_keep=8": what tells this case from the others of its experiment.
+// "accuracy alpha=1.5 k_keep=8": the experiment, and what tells this case from its other cases.
 std::string describe(const RunRequest& request, const PlannedCase& planned) {
   const Definition& definition = request.definitions[planned.experiment];
   const Profile& profile = definition.profile(request.quick);
@@ -45,7 +45,8 @@ std::string describe(const RunRequest& request, const PlannedCase& planned) {
   return text;
 }
 
-// Why a case that the journal does not hold is run although the journal is resumed.
+// Why a case is run although the journal is resumed and holds no result of it; "" if it was simply not
+// reached.
 std::string why_again(const PlannedCase& planned, const std::string& experiment,
                       const JournalContents& journal, bool same_definitions) {
   std::string reason = same_definitions ? "" : "its parameters are new";
@@ -72,7 +73,7 @@ void require_same_run(const RunRequest& request, const JournalHeader& header, co
   }
 }
 
-// What of a journal serves this run, by case id; says what does not and why.
+// The journal's results that serve this run, by case id. Reports how many do not, and why.
 std::map<std::string, CaseResult> usable(const RunRequest& request, const std::vector<PlannedCase>& cases,
                                          JournalContents& journal, bool same_definitions) {
   std::map<std::string, CaseResult> found;
@@ -97,7 +98,7 @@ std::map<std::string, CaseResult> usable(const RunRequest& request, const std::v
   return kept;
 }
 
-// A finished report of exactly these cases: then there is nothing to do.
+// A finished report of exactly these cases, if there is one. Nothing is left to do then.
 std::optional<report::Report> finished(const RunRequest& request, const std::vector<PlannedCase>& cases) {
   if (!fs::exists(request.report_path)) return std::nullopt;
   try {
@@ -109,11 +110,11 @@ std::optional<report::Report> finished(const RunRequest& request, const std::vec
     }
     return report;
   } catch (const ReportError&) {
-    return std::nullopt;  // not ours: it is replaced at the end
+    return std::nullopt;  // no report of ours: it is replaced at the end
   }
 }
 
-// Adds the case's name to what went wrong; the type decides the exit code and stays.
+// Adds the case's name to the message of the current exception. Keeps its type, which decides the exit code.
 [[noreturn]] void rethrow_named(const std::string& name) {
   const std::string prefix = fmt::format("case {}: ", name);
   try {
@@ -173,7 +174,7 @@ class Runner {
   bool needs_device() const { return some_kind(&Kind::needs_device); }
   bool times_cpu() const { return some_kind(&Kind::times_cpu); }
 
-  // Brings the journal into the state that the first new case finds.
+  // Prepares the journal for the first new case, and returns the results that it already holds.
   std::map<std::string, CaseResult> open(Journal& journal, const std::string& path) {
     const std::string hash = definitions_hash(request_, all_cases_);
     JournalContents contents;
@@ -247,7 +248,7 @@ class Runner {
     return std::move(entry.result);
   }
 
-  // False where a signal ended it.
+  // Returns false if a signal ended it.
   bool complete(std::vector<CaseResult>& results) const {
     parallel_for(static_cast<int64_t>(cases_.size()), 1, [&](int64_t i) {
       if (StopGuard::requested()) return;
@@ -277,7 +278,7 @@ class Runner {
     if (times_cpu())
       report.ceilings.insert(report.ceilings.end(), cpu_ceilings().begin(), cpu_ceilings().end());
     report.results = make_table(request_.definitions, cases_, results);
-    std::set<std::string> attached;  // a case that two experiments share has its attachments once
+    std::set<std::string> attached;  // attachments of a case that two experiments share are added once
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       if (!attached.insert(cases_[i].case_id).second) continue;
       for (report::Attachment& attachment : results[i].attachments) {
@@ -289,7 +290,7 @@ class Runner {
   }
 
   const RunRequest& request_;
-  std::vector<PlannedCase> all_cases_, cases_;  // that the request asks for of every shard, of this one
+  std::vector<PlannedCase> all_cases_, cases_;  // the requested cases of all shards; of this shard
   JournalHeader header_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Runs the cases of one or several experiments and writes one report. A run killed at any moment can be
-// resumed; its report then equals that of an undisturbed run, but for run_id and times.
+// Runs the cases of one or several experiments and writes one report. A run that is killed can be resumed at
+// any point; its report then equals that of an undisturbed run except for run_id and times.
 
 #include <functional>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace splash::experiments {
 
-// What to do with the journal that an interrupted run left.
+// What to do with a journal that an interrupted run left behind.
 enum class Leftover { refuse, resume, restart };
 
 struct RunRequest {
@@ -23,7 +23,7 @@ struct RunRequest {
   Leftover leftover = Leftover::refuse;
   bool verbose = false;
   std::string title, argv;
-  std::string resume_command;  // told to who interrupts the run
+  std::string resume_command;  // shown to whoever interrupts the run
   // Fills report.claims before the report is written; may be empty.
   std::function<void(report::Report&)> judge;
 };
@@ -31,12 +31,12 @@ struct RunRequest {
 struct RunOutcome {
   report::Report report;
   int64_t evaluated = 0, reused = 0;
-  bool interrupted = false;  // no report was written; the journal waits
+  bool interrupted = false;  // no report was written; the journal is kept
 };
 
-// Narrates on stderr. Throws InvalidArgument before any case runs for a bad case, a place that cannot be
-// written, or a leftover journal that is refused; rethrows a case's error, its type kept, with the case
-// named.
+// Reports progress on stderr. Throws InvalidArgument before any case runs for a bad case, a path that cannot
+// be written, or a leftover journal that is refused. Rethrows a case's error with the case named and its type
+// kept.
 RunOutcome run(const RunRequest& request);
 
 }  // namespace splash::experiments

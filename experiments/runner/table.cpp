@@ -1,4 +1,4 @@
-// Results of cases as columns.
+// Turns the results of cases into columns.
 
 #include <algorithm>
 #include <cmath>
@@ -162,7 +162,7 @@ std::vector<Column> make_table(const std::vector<Definition>& definitions,
                       .long_name = "fingerprint of the case",
                       .formula = "hash of kind, parameters, program and inputs",
                       .is_text = true,
-                      .reproducible = false};  // another build has another fingerprint
+                      .reproducible = false};  // it differs from build to build
   const ColumnInfo index{.name = "case_index",
                          .units = "1",
                          .long_name = "place of the case among all cases of its experiment, from 0",
@@ -187,7 +187,7 @@ std::vector<Column> make_table(const std::vector<Definition>& definitions,
     }
   }
 
-  std::set<std::string> unused;  // parameters without effect in a case of an experiment that has them
+  std::set<std::string> unused;  // parameters that have no effect in some case of their experiment
   for (std::size_t row = 0; row < cases.size(); ++row) {
     const PlannedCase& planned = cases[row];
     const Kind& kind = find_kind(definitions[planned.experiment].kind);

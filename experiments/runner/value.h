@@ -1,5 +1,5 @@
 #pragma once
-// Values of parameters: as text, and checked against their declaration.
+// Values of parameters: converts them to and from text, and checks them against their declaration.
 
 #include <string>
 
@@ -9,17 +9,17 @@ namespace splash::experiments {
 
 const char* to_string(ParameterType type);  // "integer", "number", "flag", "text"
 
-// Numbers with the fewest digits that give the same double back.
+// Writes numbers with the fewest digits that read back as the same double.
 std::string to_text(const Value& value);
 
-// The value in the type that the declaration asks for (integers serve as numbers). Throws InvalidArgument for
-// another type, a number that is not finite, or a text that is not allowed; the sentence names the parameter.
+// The value in the declared type (integers serve as numbers). Throws InvalidArgument for another type, a
+// number that is not finite, or a text that is not allowed; the message names the parameter.
 Value checked(const ParameterInfo& info, const Value& value);
 
 // The same from the command line's text, for example "1.5" or "true".
 Value parsed(const ParameterInfo& info, const std::string& text);
 
-// The declared parameter of that name; throws InvalidArgument, suggesting the nearest.
+// The declared parameter of that name; throws InvalidArgument that suggests the nearest.
 const ParameterInfo& find_parameter(const Kind& kind, const std::vector<ParameterInfo>& declared,
                                     const std::string& name);
 

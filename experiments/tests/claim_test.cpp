@@ -133,12 +133,12 @@ TEST_CASE("the least of several medians has the interval that theirs leave open"
   };
   const Measured least = of("time_median", Statistic::min);
   CHECK(least.ours == 4);
-  CHECK(least.low == 2);     // the first may be the least
-  CHECK(least.high == 4.5);  // the second is no more than that
+  CHECK(least.low == 2);     // the first value may be the least
+  CHECK(least.high == 4.5);  // the second value is at most that
   const Measured most = of("time_median", Statistic::max);
   CHECK(most.ours == 9);
   CHECK(most.low == 8);
-  CHECK(most.high == 9);  // not recorded: the number stands for itself
+  CHECK(most.high == 9);  // not recorded, so the number stands for itself
   CHECK(of("time_low", Statistic::min).high == 2);
   Expectation ratio;
   ratio.measured = {"time_median", {}, Statistic::max};
@@ -217,7 +217,7 @@ TEST_CASE("one case's median has the interval of its samples") {
   };
   CHECK(of("a").low == 3);
   CHECK(of("a").high == 6);
-  CHECK(of("b").low == 2);  // missing: the number stands for itself
+  CHECK(of("b").low == 2);  // missing, so the number stands for itself
   CHECK(of("b").high == 2.5);
   CHECK(measure(report, "t", Measurement{"time_median", {}, Statistic::mean}).high > 4);  // of several
 }
@@ -243,14 +243,14 @@ TEST_CASE("several runs are pooled: each in its own ratio, and the interval reac
   const auto run = [](double a, double b) { return report_of({a, b}, {"plain", "signed"}); };
   const std::vector<report::Report> others{run(30, 10), run(200, 100)};
   const auto results = judge_all(claims, definitions, run(4, 2), others);
-  CHECK(results[0].ours == 2);  // not that of the mean times
+  CHECK(results[0].ours == 2);  // not the ratio of the mean times
   CHECK(results[0].ours_low == 2);
   CHECK(results[0].ours_high == 3);  // beside [1.5, 2.5]
   CHECK(results[0].verdict == Verdict::unsure);
   CHECK(contains(results[0].reason, "median of 3 runs"));
   CHECK(results[1].ours == 10);
   CHECK(results[1].verdict == Verdict::unsure);
-  // Runs that have no such case change nothing; where no run has one, there is nothing to judge.
+  // Runs that have no such case change nothing. If no run has one, there is nothing to judge.
   const std::vector<report::Report> without{report_of({1}, {"other"})};
   const auto alone = judge_all(claims, definitions, run(4, 2), without);
   CHECK(alone[0].verdict == Verdict::reproduced);

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# A CI in the background ignores SIGINT, and so would what these tests start and send it to.
+# A CI that runs in the background ignores SIGINT. The programs that these tests start would inherit that and ignore it, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

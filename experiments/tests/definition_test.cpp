@@ -32,7 +32,7 @@ std::string listed(const std::vector<Parameters>& cases, const std::vector<std::
   return text;
 }
 
-// The sentence for a faulty definition.
+// The error message for a faulty definition.
 std::string definition_fault(const std::string& body) {
   return message_of([&] {
     const Definition definition = parse(body);
@@ -179,7 +179,7 @@ TEST_CASE("a definition made to exhaust is refused in one sentence") {
        {key + " = 1\n", quoted + " = 1\n", "[" + key + "]\n", "# '\n" + key + " = 1\n"}) {
     CHECK(contains(definition_fault(deep), "a key of more than 16 dotted parts"));
   }
-  for (const char begin : {'!', '\0', '\x7f', ',', '\x01'}) {  // of a key
+  for (const char begin : {'!', '\0', '\x7f', ',', '\x01'}) {  // first character of a key
     CAPTURE(begin);
     CHECK(contains(definition_fault(std::string("[") + begin + "a]\n"), "not valid TOML"));
     CHECK(contains(definition_fault(std::string("[[") + begin + "a]]\n"), "not valid TOML"));

@@ -54,7 +54,7 @@ def _bomb(file: h5py.File, secret: Path) -> None:
         file[f"results/again{name}"] = data
 
 
-# name -> (what makes it, what both readers say of it, behind the file's name)
+# name -> (what makes the file, what both readers say about it after its name)
 ELSEWHERE = "; only a file that holds all of its data itself is read"
 HOSTILE: dict[str, tuple[Callable[[h5py.File, Path], None], str]] = {
     "external storage": (_external_storage, "/results/stolen keeps its data in other files" + ELSEWHERE),

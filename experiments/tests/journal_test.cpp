@@ -98,7 +98,7 @@ TEST_CASE("a journal cut at any byte gives its whole lines back") {
     CHECK(contents.has_header == (lines > 0));
     CHECK(static_cast<int64_t>(contents.entries.size()) == std::max<int64_t>(0, lines - 1));
     CHECK(contents.damaged_lines == 0);
-    // After the cut, new lines do not run into the torn one.
+    // After the cut, new lines are not appended to the torn one.
     journal.cut(contents.whole_bytes);
     if (!contents.has_header) journal.write(JournalHeader{"run-2", "hash", "quick", "1/1", "now"});
     JournalEntry more = entry("d");

@@ -1,5 +1,5 @@
-// attention-accuracy, power-approximation, workload and attention-map against dense computations written out
-// here.
+// Tests attention-accuracy, power-approximation, workload and attention-map against dense computations that
+// are written out here.
 
 #include <algorithm>
 #include <numeric>
@@ -80,7 +80,7 @@ TEST_CASE("attention-accuracy gives what dense attention gives") {
       std::vector<size_t> order(p[i].size());
       std::iota(order.begin(), order.end(), 0);
       std::ranges::stable_sort(order, [&](size_t a, size_t b) { return scores[i][a] > scores[i][b]; });
-      // The selection itself: alpha near 1 gives every selected key a probability.
+      // Finds the selection itself: alpha near 1 gives every selected key a probability.
       const Rows selection = c.scope == "all" ? Rows{std::vector<double>(p[i].size(), 1.0)}
                                               : selected_rows({scores[i]}, 1.01, c.k_keep, c.group);
       for (size_t j = 0; j < p[i].size(); ++j) {
@@ -188,7 +188,7 @@ TEST_CASE("tile-bounds rules out no tile with support, and what its bounds say")
       run_kind("tile-bounds",
                with(small_head(600), {{"input", std::string("clustered")}, {"order", std::string("split")}}));
   for (const std::string bound : {"norm", "centre", "box"}) CHECK(clusters.numbers.at(bound + "_rows") > 0);
-  // Two rows of tiles, written out: 100 keys, of which the queries see those up to their own.
+  // Two rows of tiles, written out: 100 keys, of which query i sees the first i + 1.
   const Parameters head =
       with(small_head(100), {{"causal", true}, {"input", std::string("sink")}, {"alpha", 2.0}});
   const auto result = run_kind("tile-bounds", head);

@@ -1,4 +1,4 @@
-// The definitions and claims that the project ships: they parse, name one another rightly and cover the
+// The definitions and claims that the project ships: they parse, refer to existing names and cover the
 // sources.
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::vector<Definition> shipped_definitions() {
   return definitions;
 }
 
-// "S0.1" of "S0.1a".
+// "S0.1" for "S0.1a".
 std::string family(std::string id) {
   while (!id.empty() && std::isalpha(static_cast<unsigned char>(id.back()))) id.pop_back();
   return id;
@@ -46,7 +46,7 @@ TEST_CASE("every definition expands in both profiles, and the quick one is the s
   for (const Definition& definition : definitions) {
     CAPTURE(definition.name);
     const auto full = expand(definition, definition.full), quick = expand(definition, definition.quick);
-    // Without CUDA a build has no variants, and "ladder/*" stands for none.
+    // A build without CUDA has no variants, so "ladder/*" stands for none.
     CHECK((!quick.empty() || gpu::all_variants().empty()));
     CHECK(quick.size() <= full.size());
     CHECK(!definition.title.empty());

@@ -1,4 +1,4 @@
-// A variant's trace and the simulated caches against what Nsight Compute counted of it on an H200.
+// A variant's trace and the simulated caches against what Nsight Compute counted on an H200.
 
 #include <algorithm>
 #include <cmath>
@@ -26,13 +26,13 @@ using namespace splash::experiments::tests;
 
 namespace {
 
-// FLOPs of the tiles that blocks take more, or fewer, since they do not sample 16 tiles spread evenly any
-// more.
+// FLOPs of the tiles that blocks compute more, or fewer, than when the counters were taken: blocks then
+// sampled 16 tiles, spread evenly.
 double flops_of_other_samples(int64_t heads, int q_tiles) {
   constexpr int kTile = 128, kSampled = 4096,
                 kSegment = gpu::entmax::hopper::high_norm_segment(16384, kTile, kSampled);
   int64_t positions = 0;
-  for (int count = 1; count <= q_tiles; ++count) {  // causal: as many as the block's own place
+  for (int count = 1; count <= q_tiles; ++count) {  // causal: a block has as many tiles as its position
     const int first_sees = kTile * (count - 1) + 1;
     const gpu::entmax::hopper::TileSchedule schedule(count, kTile, first_sees / kSegment, kSegment, kSampled);
     const int before = std::clamp(count / 2 * 2, 2, 16) + (count + 1) / 2 * 2;
@@ -49,8 +49,8 @@ std::vector<KernelCase> described_kernels_of_all(const Report& report) {
 
 }  // namespace
 
-// 16 heads, 16384 x 16384, d 64, bfloat16, causal: the kernel that screens, alone, L2 flushed before it;
-// counted when it sampled 16 tiles, spread evenly.
+// 16 heads, 16384 x 16384, d 64, bfloat16, causal. Only the kernel that screens was counted, with L2 flushed
+// before it, when it still sampled 16 tiles, spread evenly.
 TEST_CASE("the flagship's trace is what Nsight Compute counted, but for what the data decides") {
   if (gpu::all_variants().empty()) return;  // a build without CUDA has no declarations
   const Machine machine = machine_of("NVIDIA H200", read_machines(SPLASH_SOURCE_DIR "/data/machines"));
@@ -70,7 +70,7 @@ TEST_CASE("the flagship's trace is what Nsight Compute counted, but for what the
   KernelCase kernel = planned_kernel("entmax/0-one-pass", parameters, machine);
   kernel.launches = 1;
   kernel.use.registers = 128;
-  kernel.use.shared_bytes = 115712;  // what it took when it was counted
+  kernel.use.shared_bytes = 115712;  // its use when it was counted
   const auto counted =
       match_counters(read_ncu(SPLASH_SOURCE_DIR "/analysis/tests/data/ncu-raw.csv").kernels, {kernel});
   REQUIRE(counted.size() == 1);
@@ -82,7 +82,8 @@ TEST_CASE("the flagship's trace is what Nsight Compute counted, but for what the
   const auto l2 = static_cast<double>(traffic.memory.asked),
              read = static_cast<double>(traffic.memory.dram_read),
              written = static_cast<double>(traffic.memory.dram_written + traffic.memory.unwritten);
-  // The least: values that queries weigh beyond one each, and registers that are spilled, come on top.
+  // The trace is a lower bound: queries may weigh more than one value each, and spilled registers add
+  // traffic.
   CHECK(l2 < c.l2_bytes);
   CHECK(l2 > 0.8 * (c.l2_bytes - c.local_read_bytes));
   CHECK(read < c.dram_read_bytes);
@@ -114,7 +115,7 @@ TEST_CASE("a recounted record has calls of forward and backward, counted from th
     CHECK(kernel_cases(report).size() < kernel_cases(report, Calls::all).size());
   }
   CHECK(counted == 8);
-  // The near-dense case stays as it was, for its rows may be left to dense products.
+  // The near-dense case is not counted, because dense products may compute its rows.
   const Column &passes = *report.find("pass"), &support = *report.find("support_mean");
   for (std::size_t row = 0; row < passes.texts.size(); ++row) {
     if (passes.texts[row] == "forward_backward" && support.numbers[row] > kMostCountedSupport)

@@ -1,4 +1,4 @@
-// Files of anybody's tensors as inputs: which numbers reach which kind.
+// Tensors from a user's files as inputs: which numbers reach which kind.
 
 #include <cmath>
 #include <filesystem>
@@ -49,7 +49,7 @@ TEST_CASE("a query head comes with the keys and values of its group") {
   CHECK(in->k.row(0, 0, 5)[2] == example_value("k", 0, {1, 1, 1, 5, 2}));  // heads 2 and 3 read key head 1
   CHECK(in->v.row(0, 0, 11)[0] == example_value("v", 0, {1, 1, 1, 11, 0}));
   const auto other = load_inputs(parameters_of("workload", file.with({{"head", int64_t{1}}})));
-  CHECK(other->k.row(0, 0, 5)[2] == example_value("k", 0, {0, 0, 0, 5, 2}));  // the first layer is 3
+  CHECK(other->k.row(0, 0, 5)[2] == example_value("k", 0, {0, 0, 0, 5, 2}));  // layer 3 is the first one
 }
 
 TEST_CASE("scale, mask, extents and layer are the file's unless they are set") {

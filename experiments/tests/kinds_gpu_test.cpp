@@ -1,4 +1,4 @@
-// The kind gpu-attention, as far as it goes without a GPU.
+// The kind gpu-attention, as far as it can be tested without a GPU.
 
 #include <cstdlib>
 
@@ -93,7 +93,7 @@ TEST_CASE("gpu-entmax-rows refuses what entmax of rows does not take") {
 }
 
 TEST_CASE("a stored support's tiles are those of the oracle, whichever order its rows lie in") {
-  const Parameters p = small_problem({{"q_len", int64_t{646}},  // six rows in the last tile
+  const Parameters p = small_problem({{"q_len", int64_t{646}},  // the last tile has six rows
                                       {"kv_len", int64_t{646}},
                                       {"mask", std::string("causal")},
                                       {"normalizer", std::string("entmax")},

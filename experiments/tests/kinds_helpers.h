@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of the kinds share.
+// Helpers that the tests of the kinds share.
 
 #include <cmath>
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace splash::experiments::tests {
 
-// These parameters, what their inputs say, and the kind's defaults; checked.
+// The given parameters, what their inputs say of others, and the kind's defaults; checked.
 inline Parameters parameters_of(const std::string& kind, const Parameters& changes) {
   const Parameters parameters = completed(find_kind(kind), changes);
   for (const auto& [name, value] : changes)

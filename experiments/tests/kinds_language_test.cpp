@@ -1,4 +1,4 @@
-// The kinds of language models as the runner sees them. What they measure is tested in Python
+// The kinds of language models from the runner's side. Python tests what they measure
 // (test_language_kinds.py).
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Older reports with the labels of today.
+// Gives older reports the labels of today.
 
 #include <doctest/doctest.h>
 
@@ -22,7 +22,7 @@ report::Column* find(report::Report& report, const std::string& name) {
   return nullptr;
 }
 
-// A captured and a synthetic case as they were once recorded: every parameter as it was asked for.
+// A captured and a synthetic case in the old form, which recorded every parameter as asked for.
 report::Report as_it_was() {
   const std::vector<Definition> definitions{
       parse_definition("title = \"t\"\nkind = \"workload\"\n[fixed]\ninput = \"minilm\"\n", "captured",

@@ -1,5 +1,5 @@
-// A report records what a case used: every kind, every parameter. A parameter that is absent has no effect on
-// the case, and one that is recorded has one.
+// Tests for every kind and every parameter that a report records what a case used: an absent parameter has no
+// effect on the case, and a recorded one has an effect.
 
 #include <bit>
 #include <limits>
@@ -25,7 +25,7 @@ std::string text(const char* letters) {
   return letters;
 }
 
-// All that a case found, by name; times by their number alone.
+// Everything that a case found, by name. Of times only their number counts.
 using Found = std::map<std::string, std::vector<double>>;
 
 Found evaluated(const Kind& kind, const Parameters& p) {
@@ -43,7 +43,7 @@ Found evaluated(const Kind& kind, const Parameters& p) {
   return found;
 }
 
-// What a case on a GPU would work on, and what the oracle makes of it.
+// The inputs of a GPU case, and the oracle's result on them.
 Found on_gpu(const Kind& kind, const Parameters& p) {
   Parameters computed = p;
   for (const auto& [name, value] : kind.used(p)) computed[name] = value;
@@ -74,7 +74,7 @@ bool equal(const Found& a, const Found& b) {
   });
 }
 
-// Other values of a parameter; not all of them need to be allowed.
+// Other values of a parameter; some may not be allowed.
 std::vector<Value> others(const ParameterInfo& info, const Value& value) {
   std::vector<Value> list;
   for (const std::string& allowed : info.allowed) list.emplace_back(allowed);
@@ -86,7 +86,7 @@ std::vector<Value> others(const ParameterInfo& info, const Value& value) {
     for (const double other : {*number * 1.25, *number * 0.75, *number + 0.05}) list.emplace_back(other);
   }
   std::erase(list, value);
-  std::erase_if(list, [](const Value& other) {  // PyTorch's, in a process of its own
+  std::erase_if(list, [](const Value& other) {  // drop PyTorch's, which run in a process of their own
     const auto* name = std::get_if<std::string>(&other);
     return name != nullptr && name->starts_with("torch");
   });
@@ -97,11 +97,11 @@ struct Example {
   const char* kind;
   Parameters changes;
   std::set<std::string> absent;     // exactly these
-  std::set<std::string> of_time{};  // what is recorded and shows in times alone
+  std::set<std::string> of_time{};  // recorded parameters that change only times
 };
 
-// Whether another value of the parameter shows in what the case finds. None where there is no other: the kind
-// refuses them, or records what it recorded before, such as a capture's length.
+// Whether another value of the parameter changes what the case finds. Empty if there is no other value: the
+// kind refuses them all, or records the same as before (such as a capture's length).
 std::optional<bool> has_effect(const Kind& kind, const Parameters& p, const ParameterInfo& info,
                                const Found& before, const auto& find) {
   std::optional<bool> effect;
@@ -141,7 +141,7 @@ void check(const Example& example, const auto& find) {
   }
 }
 
-// Absent where inputs are drawn, and where they are MiniLM's.
+// kOfCapture: absent if inputs are drawn. kOfDraw: absent if they are MiniLM's.
 const std::set<std::string> kOfCapture{"text", "layer", "head", "call", "batch_entry", "scale"},
     kOfDraw{"seed", "query_variance", "call", "batch_entry", "scale"};
 
@@ -150,14 +150,14 @@ std::set<std::string> joined(std::set<std::string> a, const std::set<std::string
   return a;
 }
 
-// MiniLM's fourth head, and small draws.
+// MiniLM's head 4 in layer 1, with small draws.
 const Parameters kCaptured{{"input", text("minilm")}, {"layer", int64_t{1}}, {"head", int64_t{4}}};
 
 Parameters drawn(const char* input) {
   return {{"input", text(input)}, {"length", int64_t{70}}, {"head_dim", int64_t{8}}};
 }
 
-// of_time of GPU cases: how the kernel is timed and with what.
+// of_time for GPU cases: what is timed and how.
 const std::set<std::string> kOfKernel{"implementation", "method", "cache", "samples"};
 
 Parameters gpu_problem(const Parameters& changes) {

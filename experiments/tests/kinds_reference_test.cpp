@@ -63,7 +63,7 @@ TEST_CASE("entmax-solver reports residual and error of the threshold") {
                                                 : solver == "histogram" ? 65 * 8
                                                                         : 0));
   }
-  // Stopped early, the residual says so.
+  // A solver that is stopped early has a residual that says so.
   const auto stopped = run_kind(
       "entmax-solver", with(row, {{"solver", std::string("newton")}, {"max_iterations", int64_t{1}}}));
   CHECK(stopped.numbers.at("iterations_max") == 1);
@@ -81,8 +81,8 @@ TEST_CASE("gradient: with nothing dropped, straight-through gradients are exact"
     CHECK(entry.second == Approx(name.starts_with("nmse") ? 0.0 : 1.0).epsilon(1e-9));
   }
   const auto few = run_kind("gradient", with(small_head(), {{"k_keep", int64_t{1}}}));
-  CHECK(few.numbers.at("nmse_dv_vs_selected") == 0);  // dV is that of the forward that was run
-  CHECK(few.numbers.at("nmse_dq_vs_full") < 1e-20);   // dQ is that of the selection left out
+  CHECK(few.numbers.at("nmse_dv_vs_selected") == 0);  // dV belongs to the forward that was run
+  CHECK(few.numbers.at("nmse_dq_vs_full") < 1e-20);   // dQ is that of entmax over all keys
   CHECK(few.numbers.at("nmse_dv_vs_full") > 1e-3);
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("the training gradient is that of cpu_ref's predictor") {
 }
 
 TEST_CASE("learned-threshold: training helps on rows that it has not seen") {
-  // A head with long supports, where Newton from the left takes its time.
+  // A head with long supports, on which Newton from the left needs many steps.
   const auto result =
       run_kind("learned-threshold",
                {{"layer", int64_t{0}}, {"head", int64_t{11}}, {"eval_text", std::string("gpl-3")}});
@@ -119,7 +119,8 @@ TEST_CASE("learned-threshold: training helps on rows that it has not seen") {
   REQUIRE(errors.size() == 7);
   CHECK(errors[3] == result.numbers.at("tau_error_median"));
   CHECK(std::ranges::is_sorted(errors));
-  // Knowing tau spares pairs; no block is skipped rightly that holds support, and skipping others costs.
+  // Knowing tau saves pairs. Only blocks without support can be skipped without error, so skipping more
+  // blocks than those costs accuracy.
   const auto number = [&](const char* name) { return result.numbers.at(name); };
   CHECK(number("listed_perfect") < number("listed_cold"));
   CHECK(number("misled_rows") > 0);

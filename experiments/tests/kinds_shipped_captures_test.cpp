@@ -1,4 +1,4 @@
-// The shipped decoder as an input, and rows of a solver taken from it.
+// The shipped decoder as an input, and rows from it for a solver.
 
 #include <doctest/doctest.h>
 

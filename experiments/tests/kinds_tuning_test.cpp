@@ -1,4 +1,4 @@
-// The search of `splash tune kernels` on a clock of its own, with candidates whose times are drawn.
+// The search of `splash tune kernels` on a simulated clock, with candidates whose times are drawn.
 
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@ using namespace splash::experiments;
 
 namespace {
 
-// Time passes by sampling alone. Each sample is off by some per cent, and the clock of all drifts.
+// A GPU on which only sampling takes time. Each sample is off by some per cent, and the common clock drifts.
 struct FakeGpu {
   explicit FakeGpu(uint64_t seed) : random(seed) {}
 
@@ -55,7 +55,7 @@ TEST_CASE("the search finds the quickest of noisy candidates") {
     CHECK(best.ratio == doctest::Approx(0.85).epsilon(0.05));
     CHECK(best.ratio_interval.low < 0.86);
     CHECK(best.ratio_interval.high > 0.84);
-    CHECK(best.seconds.size() > result.candidates[6].seconds.size());  // halving: most samples go to the best
+    CHECK(best.seconds.size() > result.candidates[6].seconds.size());  // halving: the best gets most samples
   }
 }
 
@@ -91,7 +91,7 @@ TEST_CASE("the search stops at its budget and then decides nothing it cannot") {
   const SearchResult result = search(candidates, gpu.limits(5));
   CHECK(result.ran_out);
   CHECK(result.best == 0);
-  CHECK(gpu.samples == 16);  // one unseen and one seen of each, which took the budget
+  CHECK(gpu.samples == 16);  // one unrecorded and one recorded of each, which took the budget
   for (const CandidateResult& candidate : result.candidates) CHECK(candidate.seconds.size() == 1);
   CHECK(result.candidates[1].difference == BesideDefault::too_few);
 
@@ -131,10 +131,10 @@ TEST_CASE("of a knob those values are tried that change something for the proble
   };
   CHECK(values("portable", 90, {}) == std::vector{0, 1});
   CHECK(values("portable", 80, {}) == std::vector{0});
-  CHECK(values("sampled_keys", 90, {}) == std::vector{4096, 1024, 2048});  // more are all keys too
+  CHECK(values("sampled_keys", 90, {}) == std::vector{4096, 1024, 2048});  // more would be all keys, too
   CHECK(values("sampled_keys", 80, {}) == std::vector{4096});
   CHECK(values("sampled_keys", 90, {.portable = 1}) == std::vector{4096});
-  CHECK(values("heads_together", 90, {}) == std::vector{0, 1, 2});  // 4 heads, and the rule says 8
+  CHECK(values("heads_together", 90, {}) == std::vector{0, 1, 2});  // there are 4 heads, and the rule says 8
   CHECK(values("heads_together", 90, {.heads_together = 2}) == std::vector{2, 0, 1});
   CHECK(values("long_parts", 80, {}).size() == 5);
   CHECK(values("long_parts", 80, {}).front() == 512);

@@ -1,4 +1,4 @@
-// Occupancy against CUDA's own calculator, a header of the toolkit, on every GPU of data/machines.
+// Compares occupancy with CUDA's own calculator, a header of the toolkit, on every GPU of data/machines.
 
 #if SPLASH_HAVE_CUDA
 

@@ -59,7 +59,7 @@ TEST_CASE("judged cases are those that an expectation looks at, where they stand
   CHECK(judged(check + "where = { x = 2.0, n = 2 }\nover = { where = { x = [1, 3], n = 1 } }\n") ==
         std::vector<int64_t>{0, 3, 4});
   CHECK(judged(check).size() == 6);
-  CHECK(judged(check + "where = { y = 4 }\n").size() == 6);  // a result: known after the run
+  CHECK(judged(check + "where = { y = 4 }\n").size() == 6);  // y is a result, known only after the run
   CHECK(contains(message_of([&] { judged(""); }), "there is none here"));
 }
 

@@ -1,4 +1,4 @@
-// The models of the lab against what CUDA said on the device: every kernel of the recorded reports.
+// Compares the lab's models with what CUDA said on the device, for every kernel of the recorded reports.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ using namespace splash::report;
 
 namespace {
 
-// Every variant of every ladder; the second is older, has counters, and lacks the newest variants.
+// Every variant of every ladder. The second report is older: it has counters, but lacks the newest variants.
 constexpr const char* kRecords[] = {"ladders-h100", "ladders-h200"};
 
 Report recorded_report(const std::string& name) {
@@ -94,11 +94,11 @@ TEST_CASE(
     CAPTURE(level);
     CHECK(has(diagnosis.ruled_out, level));
   }
-  // With 64 heads, which fill the GPU, its blocks ask L2 for most of what it can deliver; by the counters L1
-  // serves half of that, and nothing is busy.
+  // With 64 heads the blocks fill the GPU and ask for most of what L2 can deliver. The counters say that L1
+  // serves half of that, and that nothing is busy.
   CHECK(recorded.verdict("large_dims/0-one-query", "float32, 1 x 64 heads, 16 x 16, d 8192") ==
         Cause::latency);
-  // The remedy of the document, 16 queries a block, leaves fewer blocks still.
+  // The document's remedy, 16 queries per block, leaves even fewer blocks.
   CHECK(recorded.verdict("large_dims/1-sixteen-queries", "float32, 1 x 4 heads, 16 x 16, d 8192") ==
         Cause::parallelism);
 }
@@ -112,7 +112,7 @@ TEST_CASE(
   const Diagnosis diagnosis = recorded.diagnosis(kernel);
   CHECK(diagnosis.findings.front().cause == Cause::inside);
   CHECK(diagnosis.findings.front().sentence.find("% of the ceiling of L2 is used and less of the others") !=
-        std::string::npos);  // nearest, and so named there alone
+        std::string::npos);  // the nearest resource is named only there
   CHECK(kernel.kernel == "build_mask_kernel");
   for (const char* ruled_out : {"the float32 units (", "DRAM (", "launches (", "idle multiprocessors ("}) {
     CAPTURE(ruled_out);
@@ -130,29 +130,30 @@ TEST_CASE(
 
 TEST_CASE("recorded kernels whose cause is known get it") {
   const Recorded recorded;
-  // Products: the tensor cores are what is left when everything else overlaps.
+  // Everything else overlaps, so the tensor cores remain.
   CHECK(recorded.verdict("wmma/10-warp-specialised",
                          "bfloat16, 1 x 16 heads, 16384 x 16384, d 128, causal") == Cause::products);
-  // 64 blocks, and twice the heads do twice the work a second.
+  // There are 64 blocks, and twice the heads do twice the work per second.
   CHECK(recorded.verdict("wmma/7-tile-64", "float16, 1 x 8 heads, 512 x 512, d 64, graph") ==
         Cause::parallelism);
-  // Rows of a shared tile that fall into the same banks; padding them (the next rung) gains 2: not latency.
+  // Rows of a shared tile fall into the same banks. Padding them (the next rung) gains 2, so it is not
+  // latency.
   const Diagnosis conflicts =
       recorded.diagnosis(recorded.kernel("wmma/2-wmma", "float16, 2 x 8 heads, 512 x 512, d 64, graph"));
   CHECK(conflicts.findings.front().cause == Cause::inside);
   CHECK(conflicts.findings.front().sentence.find("it is not latency") != std::string::npos);
-  // On a grid that fills the GPU there are counters, which tell.
+  // On a grid that fills the GPU there are counters, which decide.
   CHECK(recorded.verdict("wmma/2-wmma", "bfloat16, 16 x 8 heads, 2048 x 2048") == Cause::shared_memory);
-  // Single threads that choose 8 of 64 scores.
+  // Single threads choose 8 of 64 scores.
   CHECK(recorded.verdict("splash/0-three-launches", "float32, 2 x 8 heads, 8192 x 8192") ==
         Cause::issue_slots);
-  // Clusters that stream keys too many for L2, 3.9 GB in place of 0.2.
+  // Clusters stream more keys than L2 holds: 3.9 GB from DRAM instead of 0.2.
   CHECK(recorded.verdict("large_dims/5-fragments", "bfloat16, 8 x 4 heads, 512 x 512, d 2048") ==
         Cause::dram);
-  // One block a multiprocessor; the next rung has two, in 1.3 times the time.
+  // One block per multiprocessor. The next rung has two, which take 1.3 times as long.
   CHECK(recorded.verdict("kascade/2-no-broadcast", "bfloat16, 1 x 32/8 heads, 32768 x 32768") ==
         Cause::latency);
-  // Reads all keys again for every query: of L2 more is counted than it can have delivered, so L1 serves a
+  // Every query reads all keys again. More L2 bytes are counted than L2 can have delivered, so L1 serves a
   // part, and that count is no verdict.
   const Diagnosis served = recorded.diagnosis(
       recorded.kernel("large_dims/0-one-query", "float32, 8 x 4 heads, 512 x 512, d 2048"));
@@ -163,7 +164,7 @@ TEST_CASE("recorded kernels whose cause is known get it") {
 
 TEST_CASE("a run's report says of its own kernels what a diagnosis would, and of others nothing") {
   Recorded recorded;
-  Report bare = recorded.report;  // as it was before it was diagnosed
+  Report bare = recorded.report;  // without its diagnoses
   std::erase_if(bare.results, [](const Column& column) {
     const std::string& name = column.info.name;
     return name == "verdict" || name == "diagnosis" || name.starts_with("time_predicted");
@@ -273,7 +274,7 @@ TEST_CASE("what is estimated of splash/0's kernels at N 1024 is near what ncu sa
   const Recorded recorded;
   const KernelCase& kernel = recorded.kernel("splash/0-three-launches", "float32, 2 x 8 heads, 1024 x 1024");
   REQUIRE(kernel.all.size() == 3);
-  const double seen[] = {398, 10, 179};  // us, as the rung's finding tells
+  const double seen[] = {398, 10, 179};  // us, from the rung's finding
   for (std::size_t i = 0; i < 3; ++i) {
     CAPTURE(kernel.all[i].kernel);
     CHECK(kernel.all[i].seconds / kernel.seconds == doctest::Approx(seen[i] / 587).scale(1).epsilon(0.05));

@@ -43,7 +43,7 @@ RunRequest request(const std::string& path, Leftover leftover = Leftover::refuse
   return made;
 }
 
-// All that must not depend on when and how often a run was killed.
+// Everything that must not depend on when and how often a run was killed.
 std::string fingerprint(const report::Report& report) {
   std::string text =
       report.title + report.status + report.provenance.experiment_toml + report.provenance.input_hashes;
@@ -54,7 +54,7 @@ std::string fingerprint(const report::Report& report) {
     for (const double value : column.numbers) text += fmt::format(" {}", value);
     for (const std::string& value : column.texts) text += fmt::format(" <{}>", value);
   }
-  std::set<std::string> attachments;  // their order in a file is that of their names
+  std::set<std::string> attachments;  // in a file they are ordered by name
   for (const report::Attachment& a : report.attachments) {
     attachments.insert(fmt::format("\n{} {} {}", a.case_id, a.name, fmt::join(a.numbers, ",")));
   }
@@ -96,7 +96,7 @@ TEST_CASE("a journal cut anywhere, resumed, gives the report of an undisturbed r
   const std::string expected = undisturbed(scratch);
   const std::string path = scratch.path("r.h5");
 
-  // The journal of a run that breaks at its last case.
+  // The journal of a run that fails in its last case.
   toy() = {.fail_at = 9};
   CHECK(contains(message_of([&] { run(request(path)); }), "case t mode=signed n=4: the toy breaks"));
   CHECK_FALSE(fs::exists(path));
@@ -175,7 +175,7 @@ TEST_CASE("changed inputs and new parameters are run again, the rest is kept") {
   RunRequest changed = request(path, Leftover::resume);
   override_parameter(changed.definitions[0], "mode=signed");
   const RunOutcome outcome = run(changed);
-  CHECK(outcome.reused == 1);  // signed, n = 0
+  CHECK(outcome.reused == 1);  // the case: signed, n = 0
   CHECK(outcome.evaluated == 4);
 }
 

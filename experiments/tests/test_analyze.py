@@ -25,7 +25,7 @@ def test_every_kernel_stands_below_its_roof(splash: Splash):
     assert len(kernels) > 100 and not any(k["implementation"].startswith("torch") for k in kernels)
     for kernel in kernels:
         assert kernel["floor_seconds"]["products"] <= kernel["seconds"]
-        # A level of which more is counted than the time allows is not the nearest: a cache above it serves a part.
+        # A level whose counted bytes exceed what the time allows is not the nearest: a cache above it serves a part of them.
         possible = [floor for floor in kernel["floor_seconds"].values() if floor <= 1.05 * kernel["seconds"]]
         assert kernel["nearest_share"] == max(possible) / kernel["seconds"]
         assert 0 < kernel["wave_yield"] <= 1 and 0 < kernel["warps_share"] <= 1
@@ -62,12 +62,12 @@ def test_simulated_caches_are_asked_what_was_counted(splash: Splash):
     assert len(simulated) > 0.9 * len(kernels)
     for kernel in simulated:
         s = kernel["simulated"]
-        # In whole sectors of 32 bytes, where ranges may begin and end between them.
+        # Counted in whole sectors of 32 bytes; ranges may begin and end within a sector.
         asked = s["l1_hit_bytes_simulated"] + s["l2_bytes_simulated"]
         assert kernel["l2_bytes_counted"] <= asked <= 1.2 * kernel["l2_bytes_counted"]
         assert s["l2_hit_bytes_simulated"] + s["dram_read_bytes_simulated"] <= s["l2_bytes_simulated"]
         assert 0 < s["block_working_set"] <= s["wave_working_set"]
-    # Ordinary loads find in L1 what a block reads again; asynchronous copies pass it by.
+    # Ordinary loads find in L1 what a block reads again; asynchronous copies bypass L1.
     hits = {
         rung: max(k["simulated"]["l1_hit_bytes_simulated"] for k in simulated if k["implementation"].startswith(rung))
         for rung in ("splash/0", "wmma/8")
@@ -121,7 +121,7 @@ def test_verdicts_and_predictions_are_kept_in_a_report(splash: Splash, tmp_path:
     within = [abs(c["time_predicted"] / c["time_median"] - 1) < 0.25 for c in told]
     assert sum(within) > len(within) / 2
     assert "diagnose" in splash.json("show", kept)["history"]
-    # Kept twice is kept once, and what was measured is what it was.
+    # Writing the diagnoses twice is the same as once, and measured values stay.
     assert splash("diagnose", kept, "--write", kept).returncode == 0
     assert splash("compare", LADDERS, kept).returncode == 0
     assert splash.json("diagnose", kept)["kernels"] == json.loads(json.dumps(kernels).replace(LADDERS, str(kept)))
@@ -155,14 +155,14 @@ def test_a_diagnosis_tells_what_is_not_known_what_was_seen_and_which_rung_is_fas
 def test_a_rung_is_diagnosed_in_half_a_second_and_all_in_two(splash: Splash, words: list[str], seconds: float):
     begin = resource.getrusage(resource.RUSAGE_CHILDREN)
     splash("diagnose", LADDERS, *words)
-    end = resource.getrusage(resource.RUSAGE_CHILDREN)  # of processors: a busy machine has others to serve
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)  # processor time, because a busy machine also runs other programs
     assert end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime < seconds
 
 
 def test_what_if_cuts_tiles_without_a_declaration(splash: Splash):
     measured = splash.json("what-if", LADDERS, "kascade/3-tile-64x64", "q_len=32768")
     cut = splash.json("what-if", LADDERS, "kascade/3-tile-128x64", "q_len=32768", "tile_q=64")
-    # What the rung of that tile was declared and measured with.
+    # The values with which the rung of that tile was declared and measured.
     there, here = cut["predicted"], measured["measured"]
     assert there["blocks"] == here["blocks"] and there["threads"] == here["threads"] == 128
     assert there["blocks_per_multiprocessor"] == here["blocks_per_multiprocessor"]
@@ -247,7 +247,7 @@ def test_refusals(splash: Splash, command: str):
 
 def test_implementations_on_the_cpu_stand_below_its_ceilings(splash: Splash):
     done = splash("run", "cpu-roofline", "--quick", "--out", "cpu.h5")
-    assert done.returncode in (0, 4), done.stderr  # 4: on a busy machine it is unsure which of two is faster
+    assert done.returncode in (0, 4), done.stderr  # 4: on a busy machine it may be unsure which of two is faster
     found = splash.json("analyze", "cpu.h5")
     assert "kernels" not in found and found["cpu"]
     ceilings = {(c["name"], c["dtype"]): c["measured"] for c in found["cpu_ceilings"]}
@@ -257,15 +257,15 @@ def test_implementations_on_the_cpu_stand_below_its_ceilings(splash: Splash):
         floors = case["floor_seconds"]
         assert floors["products"] == pytest.approx(case["executed_flops"] / ceilings["cpu fma", "float32"])
         assert 0 < floors["products"] < 1.05 * case["seconds"]
-        # q, k and the result, 8 heads of 1024 rows of 64 floats, are touched once each at least; of v what is weighed.
+        # q, k and the result, 8 heads of 1024 rows of 64 floats each, are touched at least once; of v only the weighed rows.
         assert case["dram_bytes_counted"] > 3 * 8 * 1024 * 64 * 4
         assert case["l2_bytes_counted"] > case["dram_bytes_counted"]
         assert 0 < case["nearest_share"] < 1.05
     screened, reference = cases["screened", "forward"], cases["reference", "forward"]
     assert screened["useful_flops"] == reference["useful_flops"] == 4 * 64 * 8 * 1024**2
     dense = 2 * 64 * 8 * 1024**2
-    assert dense < reference["executed_flops"] < 1.1 * dense  # scores, and the values of the support
-    assert reference["l2_bytes_counted"] > 10 * screened["l2_bytes_counted"]  # a row at a time reads all keys
+    assert dense < reference["executed_flops"] < 1.1 * dense  # all scores, and the values of the support
+    assert reference["l2_bytes_counted"] > 10 * screened["l2_bytes_counted"]  # every single row reads all keys
     text = splash("analyze", "cpu.h5", "--kernels", "screened").stdout
     assert "cpu fma" in text and "screened" in text and "reference" not in text
     rows = splash.json("show", "cpu.h5", "--results")["cases"]

@@ -32,10 +32,10 @@ def test_of_the_processor(splash: Splash):
     assert measured["device"] and all(name.startswith("cpu ") for name, _ in named)
     single, double = named["cpu fma", "float32"], named["cpu fma", "float64"]
     assert single["units"] == "FLOP/s" and 1e9 < single["measured"] < 1e15
-    assert 1.5 < single["measured"] / double["measured"] < 2.7  # twice as many lanes
+    assert 1.5 < single["measured"] / double["measured"] < 2.7  # float32 has twice as many lanes
     for name in ("cpu dram read", "cpu dram copy"):
         assert named[name, ""]["units"] == "bytes/s" and named[name, ""]["measured"] > 1e8
-    # The nearer, the faster; but a cache whose size the system does not tell is not measured.
+    # Nearer caches are faster. A cache whose size the system does not tell is not measured.
     cache = named["cpu l2 read", ""]["measured"]
     assert cache is None or cache > named["cpu dram read", ""]["measured"]
     assert all(c["low"] <= c["measured"] == c["high"] for c in named.values() if c["measured"] is not None)

@@ -37,7 +37,7 @@ def test_help_of_every_subcommand_opens_with_examples(splash: Splash, command: s
     assert splash("help", command).stdout == done.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS[:-1])  # the words behind `test` are ctest's
+@pytest.mark.parametrize("command", COMMANDS[:-1])  # the words after `test` go to ctest
 def test_unknown_option(splash: Splash, command: str):
     sentence = splash.refused(command, "--jsn")
     assert "--jsn" in sentence
@@ -354,7 +354,7 @@ def test_reproduce(splash: Splash, bound: str, expected: str, verdict: str, code
     assert result["plots"] is None and result["page"] is None
     (shown,) = splash.json("show", "study/report.h5", "--claims", env=root)["claims"]
     assert shown["id"] == "T.1" and shown["verdict"] == verdict
-    # `run` judges what the definition speaks of, with the same code.
+    # `run` judges the claims that the definition names, with the same code.
     assert splash("run", "tiny", env=root).returncode == code
 
 

@@ -28,7 +28,7 @@ mkdir -p "$2/bin"
 { echo "#!/bin/bash"; echo "preset=${2##*/}"; cat "$STUBS/program"; } >"$2/bin/splash"
 chmod +x "$2/bin/splash"
 """
-# As the real one: without CUDA parts it gives the words back.
+# Like the real program: without CUDA parts it hands its words back.
 PROGRAM = """\
 if [[ $1 == ceilings && $preset == cpu-quick && -n ${SPLASH_CUDA_BY:-} ]]; then
   SPLASH_PRESET=release SPLASH_CUDA_BY= exec "$SPLASH_CUDA_BY" "$@"
@@ -162,7 +162,7 @@ def test_a_lock_that_cannot_be_opened(door: Door):
 @pytest.mark.parametrize("name", ["packages-build", "unfinished", "pip-python.log", "configure-cpu-quick.log"])
 def test_a_full_disk_is_one_sentence(door: Door, name: str):
     door.state.mkdir(parents=True)
-    if not name.endswith(".log"):  # a log is read, too, and /dev/full has no end
+    if not name.endswith(".log"):  # the log is read, too, and /dev/full never ends
         (door.state / name).symlink_to("/dev/full")
         assert f"cannot write build/.front-door/{name}: " in door("list", code=2)[1]
         (door.state / name).unlink()
@@ -203,7 +203,7 @@ def test_an_interrupted_installation_is_done_again_from_the_beginning(door: Door
     pip = int((door.stubs / "pip").read_text())
     os.killpg(process.pid, number) if number == signal.SIGINT else os.kill(process.pid, number)
     process.wait(timeout=30)
-    if number == signal.SIGKILL:  # nothing could end it for us
+    if number == signal.SIGKILL:  # cannot be handled, so pip still runs
         os.kill(pip, signal.SIGKILL)
     process.communicate()
     while Path(f"/proc/{pip}").exists() and "Z" not in Path(f"/proc/{pip}/stat").read_text().split()[2]:
@@ -232,7 +232,7 @@ def test_the_program_gives_words_back_that_need_cuda(splash: Splash, tmp_path: P
     splash.write("door", '#!/bin/bash\necho "$SPLASH_PRESET:${SPLASH_CUDA_BY-unset}:$*"\n').chmod(0o755)
     door = {"SPLASH_CUDA_BY": str(tmp_path / "door")}
     if "no CUDA parts" not in splash("list", "variants").stdout:
-        assert "wmma/" in splash("list", "variants", env=door).stdout  # a build that has them keeps its words
+        assert "wmma/" in splash("list", "variants", env=door).stdout  # a build with CUDA parts keeps its words
         return
     ladders = ROOT / "data" / "reports" / "ladders-h200.h5"
     for words in (

@@ -81,7 +81,7 @@ class Reported(NamedTuple):
 def reported(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reported]:
     """One run of several experiments, so that PyTorch and transformers are loaded once; of one training, a part was done before."""
     splash = given(Splash(program, tmp_path_factory.mktemp("language")))
-    with pytest.MonkeyPatch.context() as patch:  # as after a stop
+    with pytest.MonkeyPatch.context() as patch:  # as after an interruption
         patch.setenv("SPLASH_CACHE", str(splash.folder / "cache"))
         asked = Setting(str(splash.folder / "tiny"), str(splash.folder / "tokens.npz"), "held_out", 40, 3, 2, "cpu", "auto")
         with pytest.raises(TimeoutError, match="at step 1 of 6; --resume goes on with it"):
@@ -125,7 +125,7 @@ def test_training_goes_on_where_it_stopped(reported: Reported) -> None:
     assert loss.shape == (6,) and np.isfinite(loss).all() and seconds > 0
     adapters = list((reported.folder / "cache").glob("conversions/*/adapter.safetensors"))
     held = sorted(hashlib.sha256(adapter.read_bytes()).hexdigest() for adapter in adapters)
-    assert sorted(reported.column("conversion", "trained_hash")) == held and len(held) == 5  # no second folder: it went on in the first
+    assert sorted(reported.column("conversion", "trained_hash")) == held and len(held) == 5  # resumed in the first folder
 
 
 def test_training_begins_where_tuning_ended(reported: Reported) -> None:

@@ -64,7 +64,7 @@ def compile_as_neighbour(program: Path, neighbour: str, source: Path, root: Path
     words[words.index("-o") + 1] = str(source.with_suffix(".o"))
     compiler = next(i for i, word in enumerate(words) if Path(word).name != "ccache")
     words[compiler + 1 : compiler + 1] = [f"-I{root}"]
-    words += ["-O0"] * (source.suffix == ".cpp")  # in less time
+    words += ["-O0"] * (source.suffix == ".cpp")  # compiles faster
     done = subprocess.run(words, cwd=entry["directory"], text=True, capture_output=True, timeout=300)
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
     assert source.with_suffix(".o").stat().st_size > 1000
@@ -102,7 +102,7 @@ def test_a_kind_compiles_with_its_test(project: Project, program: Path):
     both.write_text("".join(f'#include "{path}"\n' for path in files[:2]))
     compile_as_neighbour(program, "splash_kinds.dir", both, project.root)
     names = project.splash.json("list", "experiments", env={"SPLASH_ROOT": str(project.root)})
-    # This program was built without the new kind, so its definition is listed with that as its fault.
+    # This program was built without the new kind, so its definition is listed with that error.
     assert "row-support-2" in next(e["error"] for e in names if e["name"] == "row-support-2")
 
 
@@ -130,7 +130,7 @@ def test_a_machine_is_read_once_every_value_is_filled_in(project: Project):
     file = project.root / path
     zeros = re.findall(r"^\w+ = 0(?= |$)", file.read_text(), re.M)
     assert len(zeros) == 9
-    for table in ("multiprocessors", "l2", "peak"):  # each fault names the line of the first value that is missing
+    for table in ("multiprocessors", "l2", "peak"):  # each error names the line of the first missing value
         at = int(re.search(rf"{re.escape(path)}:(\d+): ", fault()).group(1)) - 1
         lines = file.read_text().splitlines()
         assert re.search(r'= (0|"")( |$)', lines[at])

@@ -14,7 +14,7 @@ from conftest import ROOT, Splash
 
 LADDERS = ROOT / "data" / "reports" / "ladders-h200.h5"
 SLOW = {"n": 100000, "seeds": list(range(1, 9))}  # a run of it takes seconds
-QUICK = 1.0  # a refusal before the work comes sooner than a case of SLOW
+QUICK = 1.0  # an error before the work comes sooner than a case of SLOW
 
 
 def outputs(splash: Splash) -> dict[str, list[object]]:
@@ -86,7 +86,7 @@ def test_inputs_that_are_no_files_are_not_waited_for(splash: Splash):
         ".".join(["'a b'"] * 100000),
         " . ".join("a" * 17),
         "fixed = {" + ".".join("a" * 20000),
-        'fixed = {x = """ " # \\""" """"", ' + ".".join("a" * 20000),  # behind what looks like a comment
+        'fixed = {x = """ " # \\""" """"", ' + ".".join("a" * 20000),  # after what looks like a comment
         "fixed = {x = \"'\", y = '\"', " + ".".join("a" * 20000),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_run_beside_a_live_one_is_told_so(splash: Splash):
     while not journal.exists() or journal.read_bytes().count(b"\n") < 2:
         assert process.poll() is None
         time.sleep(0.002)
-    process.send_signal(signal.SIGSTOP)  # so that it lives on for as long as it is asked about
+    process.send_signal(signal.SIGSTOP)  # so that it stays alive while the test asks about it
     for more in ([], ["--resume"], ["--restart"]):
         sentence = splash.refused("run", "tiny.toml", "--out", "r.h5", *more)
         assert "another run is writing this report" in sentence and "interrupted" not in sentence

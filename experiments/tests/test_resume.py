@@ -30,7 +30,7 @@ def test_killed_at_random_moments(splash: Splash):
             if process.returncode == 0:
                 break
             kills += 1
-            # Whole or absent, never a part.
+            # The file is whole or absent, never partial.
             if (splash.folder / out).exists():
                 assert splash("show", out).returncode == 0
         assert splash("run", "tiny.toml", "--out", out, "--resume").returncode == 0
@@ -82,7 +82,7 @@ def test_one_run_at_a_time(splash: Splash):
     journal = splash.folder / "r.h5.journal"
     while not journal.exists() or not journal.stat().st_size:
         time.sleep(0.002)
-    process.send_signal(signal.SIGSTOP)  # it holds its lock, and is not done before it is asked about
+    process.send_signal(signal.SIGSTOP)  # it holds its lock and cannot finish before the test asks about it
     assert "another run" in splash.refused("run", "tiny.toml", "--out", "r.h5", "--resume")
     process.kill()
     process.communicate()

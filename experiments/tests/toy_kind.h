@@ -1,5 +1,5 @@
 #pragma once
-// A kind of experiment that costs nothing, with every sort of column; for the tests of the runner.
+// A kind of experiment that costs nothing and has every sort of column, for the tests of the runner.
 
 #include <cstdint>
 #include <string>
@@ -10,13 +10,13 @@ namespace splash::experiments::tests {
 
 struct ToyState {
   int64_t evaluations = 0;
-  int64_t fail_at = -1;             // that evaluation throws; -1: none
-  bool completion_fails = false;    // of cases with n = 3
+  int64_t fail_at = -1;             // the evaluation that throws; -1: none
+  bool completion_fails = false;    // for cases with n = 3
   std::string inputs = "inputs-1";  // what input_hash() says
 };
-ToyState& toy();  // of the registered kind "toy"
+ToyState& toy();  // state of the registered kind "toy"
 
-// A new empty folder under the system's place for temporary files, removed at the end of the scope.
+// A new empty folder in the system's temporary folder, removed at the end of the scope.
 class Scratch {
  public:
   Scratch();
@@ -29,14 +29,14 @@ class Scratch {
   std::string folder_;
 };
 
-// The text with its first `from` replaced.
+// The text with its first `from` replaced by `to`.
 inline std::string changed(std::string text, const std::string& from, const std::string& to) {
   const auto at = text.find(from);
   REQUIRE(at != std::string::npos);
   return text.replace(at, from.size(), to);
 }
 
-// What `action` throws, as text; "" where it throws nothing.
+// The message of what `action` throws; "" if it throws nothing.
 template <class Action>
 std::string message_of(Action&& action) {
   try {

@@ -1,4 +1,4 @@
-// The toy kind itself; named _test so that it is part of the test program alone.
+// The toy kind itself. The file is named _test so that only the test program links it.
 
 #include "experiments/tests/toy_kind.h"
 

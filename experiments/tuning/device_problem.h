@@ -1,5 +1,5 @@
 #pragma once
-// A problem's tensors in the GPU's memory, and how a call on them is timed.
+// A problem's tensors in the GPU's memory, and the timing of calls on them.
 
 #include <functional>
 #include <string>
@@ -12,13 +12,14 @@ namespace splash::experiments {
 struct DeviceProblem {
   explicit DeviceProblem(const TuneRequest& request);
 
-  // Seconds of one call, the median of three with a warm cache between events. The call must outlive it.
+  // Returns a function that times `call` with events: the median of three calls with a warm cache, in
+  // seconds. The returned function may be used as long as this object lives.
   std::function<double()> timed(std::function<void()> call) const;
-  SearchLimits limits(double budget_seconds) const;  // on the host's clock
+  SearchLimits limits(double budget_seconds) const;  // with the host's clock
 
   AttentionSpec spec;
   Dtype dtype;
-  std::string inputs;  // in words
+  std::string inputs;  // described in words
   gpu::Stream stream;
   gpu::DeviceInfo device;
   AttentionInputs<float> host;

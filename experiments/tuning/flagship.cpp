@@ -23,7 +23,7 @@ int capability_of(const gpu::DeviceInfo& device) {
   return 10 * device.compute_major + device.compute_minor;
 }
 
-// What backward takes and leaves.
+// The input and the outputs of backward.
 struct TunedGradients {
   explicit TunedGradients(const DeviceProblem& on)
       : d_out(gpu::DeviceTensor::from(on.stream, on.dtype,
@@ -34,7 +34,7 @@ struct TunedGradients {
   gpu::DeviceTensor d_out, d_q, d_k, d_v;
 };
 
-// The search of one pass, forward or backward, within its share of the budget.
+// Searches the knobs of one pass, forward or backward, within its share of the budget.
 class PassSearch {
  public:
   PassSearch(const DeviceProblem& on, const Tuning& forward, const TunedGradients* gradients, double budget,
@@ -81,7 +81,7 @@ class PassSearch {
             })};
   }
 
-  // The knobs of this pass alone.
+  // Keeps only the knobs of this pass.
   Tuning of_pass(const Tuning& tuning) const {
     Tuning of_pass;
     for (const Knob& knob : gpu::entmax::knobs()) {
@@ -115,7 +115,7 @@ class PassSearch {
   Tuning begins_with_;
   const TunedGradients* gradients_;  // null: forward
   double ends_;
-  double holder_seconds_ = 0;  // of the last stage's first candidate; 0: there was no stage
+  double holder_seconds_ = 0;  // of the last stage's first candidate; 0: no stage yet
   const std::function<void(const TuneStage&)>& tell_;
 };
 
@@ -137,7 +137,7 @@ std::vector<Tuning> tunings_of(const Knob& knob, const Tuning& holds, const Atte
     Tuning tuning = holds;
     tuning.*knob.value = value;
     if (tuning == holds) continue;
-    // All keys are sampled from kv_len on.
+    // From kv_len on, all keys are sampled, so larger values make no difference.
     if (name == "sampled_keys" && value / 2 >= spec.shape.kv_len) continue;
     if (name == "heads_together" && (value >= heads || value == rule) && value != 0) continue;
     tunings.push_back(tuning);

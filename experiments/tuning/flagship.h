@@ -11,8 +11,8 @@ namespace splash::experiments {
 TuneResult tune_flagship(const TuneRequest& request, const DeviceProblem& on,
                          const std::function<void(const TuneStage&)>& tell);
 
-// The tunings to try for a knob, the current one first: all allowed values but those without effect on this
-// problem. compute_capability: 90 for 9.0.
+// The tunings to try for a knob, the current one first: all allowed values except those without effect on
+// this problem. compute_capability: 90 for 9.0.
 std::vector<gpu::entmax::Tuning> tunings_of(const gpu::entmax::Knob& knob, const gpu::entmax::Tuning& holds,
                                             const AttentionSpec& spec, Dtype dtype, int compute_capability);
 

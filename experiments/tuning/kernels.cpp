@@ -15,7 +15,7 @@
 namespace splash::experiments {
 namespace {
 
-// Whether two plans launch the same.
+// Whether two plans make the same launches.
 bool same_plan(const gpu::Plan& a, const gpu::Plan& b) {
   const auto same = [](const gpu::KernelLaunch& x, const gpu::KernelLaunch& y) {
     return x.function == y.function && x.blocks == y.blocks && x.threads == y.threads &&
@@ -24,7 +24,7 @@ bool same_plan(const gpu::Plan& a, const gpu::Plan& b) {
   return a.tile.q == b.tile.q && a.tile.k == b.tile.k && std::ranges::equal(a.kernels, b.kernels, same);
 }
 
-// The candidates that take the problem, the one that the rung's rule chooses first.
+// The candidates that support the problem. The one that the rung's rule chooses comes first.
 std::vector<const gpu::Variant*> candidates_of(const gpu::Chooser& chooser, const DeviceProblem& on) {
   const gpu::Variant& rung = gpu::find_variant(chooser.rung);
   gpu::require_supported(rung, on.spec, on.dtype, on.device);
@@ -94,7 +94,7 @@ Parameters tuned_defaults(const std::string& subject) {
 TuneResult tune(const TuneRequest& request, const std::function<void(const TuneStage&)>& tell) {
   check_problem(request.problem);
   gpu::require_device();
-  gpu::use_tuned({});  // so that rules and defaults are what candidates are held against
+  gpu::use_tuned({});  // candidates are compared with rules and defaults, not with earlier tuning
   const DeviceProblem on(request);
   TuneResult result =
       request.subject == kFlagship ? tune_flagship(request, on, tell) : tune_rung(request, on, tell);

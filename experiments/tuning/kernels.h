@@ -18,11 +18,12 @@ struct TuneRequest {
   std::string subject;         // kFlagship, or the id of a rung that chooses
   Parameters problem;          // problem_parameters()
   Workload workload;           // q, k and v; their variance and seed are the problem's
-  bool with_backward = false;  // the flagship's backward too
-  double budget_seconds = 20;  // for all of it
+  bool with_backward = false;  // also tune the flagship's backward
+  double budget_seconds = 20;  // for the whole search
 };
 
-// One search: of the candidates for a rung, the values of one knob, or at last the default against the best.
+// One search: among the candidates for a rung, among the values of one knob, or finally between default and
+// best.
 struct TuneStage {
   std::string what;
   SearchResult result;
@@ -30,17 +31,18 @@ struct TuneStage {
 
 struct TuneResult {
   std::vector<TuneStage> stages;
-  std::vector<gpu::TunedEntry> entries;  // what is to be cached, the default where nothing is faster
+  std::vector<gpu::TunedEntry> entries;  // entries to cache; the default if nothing is faster
 };
 
-// The full id of the rung that chooses, or kFlagship; throws InvalidArgument naming what can be tuned.
+// The full id of the rung that chooses, or kFlagship; throws InvalidArgument that names what can be tuned.
 std::string tuned_subject(const std::string& word);
 
-// The defaults of the problem's parameters for a subject: what it needs to take the problem at all.
+// Defaults of the problem's parameters for a subject: those without which it cannot take the problem.
 Parameters tuned_defaults(const std::string& subject);
 
-// Measures on the current device. From then on the process goes by no cache. `tell`: called with each stage
-// as it ends. Throws DeviceError, Unsupported where the subject does not take the problem, InvalidArgument.
+// Measures on the current device. Afterwards this process no longer uses any cached tuning. Calls `tell` with
+// each stage as it ends. Throws DeviceError, Unsupported if the subject does not take the problem, and
+// InvalidArgument.
 TuneResult tune(const TuneRequest& request, const std::function<void(const TuneStage&)>& tell);
 
 }  // namespace splash::experiments

@@ -12,7 +12,7 @@ namespace splash::experiments {
 namespace {
 
 constexpr double kConfidence = 0.99;
-constexpr double kLastShare = 0.4;  // of the budget, kept for the last two
+constexpr double kLastShare = 0.4;  // of the budget, kept for the last two candidates
 
 using Indices = std::vector<std::size_t>;
 
@@ -25,7 +25,7 @@ class Search {
     for (const Candidate& candidate : candidates_) sample(candidate);  // unseen: loads modules, wakes clocks
     Indices alive(candidates_.size());
     std::iota(alive.begin(), alive.end(), std::size_t{0});
-    sweep(alive);  // all are sampled, whatever the budget
+    sweep(alive);  // one sample of each, whatever the budget
     const double share = 1 - kLastShare;
     for (int samples = limits_.first_samples; alive.size() > 2; samples *= 2) {
       if (!sweep(alive, samples, share)) break;
@@ -47,7 +47,7 @@ class Search {
         fmt::format("a call of {} took {} s; a time must be above 0", candidate.name, seconds));
   }
 
-  // A sample of each, every other time from the last to the first.
+  // Samples each candidate once; every other sweep runs from the last to the first.
   void sweep(const Indices& alive) {
     const auto take = [&](std::size_t i) { seconds_[i].push_back(sample(candidates_[i])); };
     if (seconds_[0].size() % 2 == 0) {
@@ -57,7 +57,7 @@ class Search {
     }
   }
 
-  // False where that share of the budget ended first.
+  // Makes `times` sweeps. Returns false if that share of the budget ended first.
   bool sweep(const Indices& alive, int times, double share) {
     for (int i = 0; i < times; ++i) {
       if (elapsed() >= share * limits_.budget_seconds) return false;
@@ -66,7 +66,7 @@ class Search {
     return true;
   }
 
-  // Of the sweeps from that one on in which the candidate took part.
+  // Ratios to the default of all sweeps from `from` on in which the candidate took part.
   std::vector<double> ratios(std::size_t candidate, std::size_t from = 0) const {
     std::vector<double> ratios;
     for (std::size_t i = from; i < seconds_[candidate].size(); ++i)
@@ -120,7 +120,7 @@ class Search {
   const std::vector<Candidate>& candidates_;
   SearchLimits limits_;
   double begin_;
-  std::vector<std::vector<double>> seconds_;  // of a candidate, those of the first sweeps
+  std::vector<std::vector<double>> seconds_;  // [candidate][sweep], until it is dropped
   bool ran_out_ = false;
 };
 

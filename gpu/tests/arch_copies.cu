@@ -1,4 +1,4 @@
-// The wrappers that move data: cp.async, bulk copies, stmatrix, named barriers, setmaxnreg.
+// Kernels for the wrappers that move data: cp.async, bulk copies, stmatrix, named barriers, setmaxnreg.
 
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/cp_async.cuh"
@@ -23,10 +23,10 @@ __global__ void cp_async_copy(const uint8_t* in, uint8_t* out, int bytes, int va
   cp_async_wait<0>();
   __syncthreads();
   for (int i = threadIdx.x; i < bytes; i += blockDim.x)
-    out[i] = shared[bytes - 1 - i];  // another thread's bytes
+    out[i] = shared[bytes - 1 - i];  // bytes that another thread loaded
 }
 
-// Halves through two barriers, each used for two phases.
+// Copies in quarters through two barriers, each of which serves two phases.
 __global__ void bulk_copy(const uint8_t* in, uint8_t* out, int bytes) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint64_t full[2];
@@ -96,7 +96,7 @@ __global__ void transpose(const uint16_t* in, uint16_t* out) {
   const int lane = threadIdx.x;
   for (int i = lane; i < 256; i += 32) tile[i / 16][i % 16] = in[i];
   __syncwarp();
-  uint32_t blocks[4];  // 8x8 each: (0, 0), (8, 0), (0, 8), (8, 8), transposed on the way
+  uint32_t blocks[4];  // 8x8 each: (0, 0), (8, 0), (0, 8), (8, 8), transposed by the load
   ldmatrix_x4_trans(blocks, &tile[lane % 16][lane / 16 * 8]);
   __syncwarp();
   stmatrix_x4(&tile[lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8], blocks);
@@ -112,8 +112,8 @@ __global__ void exp2_all(const float* in, float* out, int count) {
   if (static_cast<int>(threadIdx.x) < count) out[threadIdx.x] = exp2_approx(in[threadIdx.x]);
 }
 
-// Warpgroup 0 writes a number for each of two others, which add it up; barriers 1 + c mean "full", 3 + c
-// "empty".
+// Warpgroup 0 writes numbers for each of two other warpgroups, which add them up. Barrier 1 + c means "slot c
+// is full", barrier 3 + c "slot c is empty".
 __global__ void __launch_bounds__(384, 1) barrier_relay(int rounds, int* sums) {
   __shared__ int slot[2][128];
   const int group = threadIdx.x / 128, i = threadIdx.x % 128;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(384, 1) barrier_relay(int rounds, int* sums) {
   }
 }
 
-// Two warpgroups that never wait for one another; the second has fewer rounds.
+// Two warpgroups that never wait for each other; the second has fewer rounds.
 __global__ void barrier_own(int rounds, int* sums) {
   __shared__ int slot[2][128];
   const int group = threadIdx.x / 128, i = threadIdx.x % 128;
@@ -153,7 +153,7 @@ __global__ void barrier_own(int rounds, int* sums) {
   sums[threadIdx.x] = sum;
 }
 
-// Warps come in an order that changes from phase to phase.
+// Warps arrive in an order that changes from phase to phase.
 __global__ void arrive_last(int phases, int* told, int* counted) {
   __shared__ uint64_t barrier;
   __shared__ int arrivals;

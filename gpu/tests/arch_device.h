@@ -1,5 +1,5 @@
 #pragma once
-// Host vectors to and from the device.
+// Copies host vectors to the device and back.
 
 #include <vector>
 

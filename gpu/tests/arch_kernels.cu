@@ -1,4 +1,4 @@
-// The wrappers that multiply: wgmma (with the tiles that feed it), mma.sync and ldmatrix.
+// Kernels for the wrappers that multiply: wgmma (with the tiles that feed it), mma.sync and ldmatrix.
 
 #include "gpu/tests/arch_kernels.h"
 
@@ -32,8 +32,8 @@ std::vector<Element> random_elements(int64_t count, unsigned seed) {
   return values;
 }
 
-// A stored matrix [rows, columns] of a tensor with two heads, of which `stored` rows are there: the tile's
-// others are 0.
+// A matrix [rows, columns] that is stored in a tensor with two heads. Only `stored` of its rows exist; the
+// other rows of the tile are 0.
 template <class Element>
 struct Operand {
   int rows, columns, stored, head;
@@ -54,7 +54,7 @@ struct Operand {
     return values;
   }
   CUtensorMap map(const DeviceBuffer& device, Swizzle swizzle, bool round_to_tf32) const {
-    // TMA moves bytes: one-byte elements travel in pairs.
+    // TMA only moves bytes, so one-byte elements are described in pairs.
     constexpr int kPerUnit = sizeof(Element) == 1 ? 2 : 1;
     return encode_tiles(
         {.data = device.data(),
@@ -76,9 +76,8 @@ std::vector<float> transposed(const std::vector<float>& matrix, int rows, int co
   return result;
 }
 
-// A: [64, K] K-major or [K, 64] MN-major; B: [N, K] K-major or [K, N] MN-major, each as panels one swizzle
-// wide.
-// kHalf: with float16 accumulators.
+// A: [64, K] K-major or [K, 64] MN-major. B: [N, K] K-major or [K, N] MN-major. Both are stored as panels as
+// wide as the swizzle. kHalf: float16 accumulators.
 template <class Element, int kN, int kK, Major kMajorA, Major kMajorB, bool kFromRegisters, Swizzle kSwizzle,
           bool kHalf>
 __global__ void __launch_bounds__(128, 1)
@@ -113,7 +112,8 @@ __global__ void __launch_bounds__(128, 1)
       kMajorB == Major::k ? k_major_descriptor<kSwizzle>(b) : mn_major_descriptor<kSwizzle>(b, kPanelB);
   const uint64_t a_start =
       kMajorA == Major::k ? k_major_descriptor<kSwizzle>(a) : mn_major_descriptor<kSwizzle>(a, kPanelA);
-  // 32 bytes of k: along a row, then to the next panel; or rows of an MN-major tile.
+  // The offset of step k, 32 bytes of K: along a row, then to the next panel; in an MN-major tile, to the
+  // next rows.
   const auto step = [](Major major, int k, int panel) {
     constexpr int kStepsAPanel = kWidth / 32;
     return major == Major::k ? k / kStepsAPanel * panel + k % kStepsAPanel * 32 : k * 16 * kWidth;
@@ -173,7 +173,7 @@ template <class Element, int kN, int kK, Major kMajorA = Major::k, Major kMajorB
           bool kFromRegisters = false, Swizzle kSwizzle = Swizzle::bytes128, bool kHalf = false>
 Product run_wgmma(bool round_to_tf32 = false) {
   const auto kernel = wgmma_product<Element, kN, kK, kMajorA, kMajorB, kFromRegisters, kSwizzle, kHalf>;
-  // The last rows of both operands are missing; A is the first of two heads, whose neighbour must not show.
+  // The last rows of both operands are missing. A is the first of two heads; the second must not leak in.
   const Operand<Element> a(kMajorA == Major::k ? 64 : kK, kMajorA == Major::k ? kK : 64, 3, 0, 1);
   const Operand<Element> b(kMajorB == Major::k ? kN : kK, kMajorB == Major::k ? kK : kN, 5, 1, 2);
   const Stream stream;
@@ -217,7 +217,7 @@ __global__ void mma_product(const Element* a, const Element* b, float* out) {
     uint32_t a_registers[4], b_registers[4];
     ldmatrix_x4(a_registers, &tile[lane % 16][lane / 16 * 8]);
     ldmatrix_x4(b_registers,
-                &tile[16 + lane % 8][lane / 8 % 2 * 8]);  // twice over: only two matrices are B's
+                &tile[16 + lane % 8][lane / 8 % 2 * 8]);  // lanes 16 to 31 repeat: B has only two matrices
     mma_m16n8k16<Element>(d, a_registers, b_registers[0], b_registers[1]);
   }
   for (int i = 0; i < 4; ++i) out[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = d[i];

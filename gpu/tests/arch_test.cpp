@@ -1,5 +1,5 @@
-// Every wrapper of gpu/arch against the CPU. The Hopper ones share a program with the others, so that all
-// need sm_90.
+// Every wrapper of gpu/arch against the CPU. The Hopper wrappers are in one program with the others, so all
+// tests need sm_90.
 
 #include <algorithm>
 #include <array>
@@ -186,8 +186,8 @@ TEST_CASE("of the warps that arrive at an mbarrier one is told that it came last
   CHECK(counted == std::vector<int>(100, 8));
 }
 
-// compute-sanitizer's racecheck does not follow named barriers between warpgroups and reports races: leave
-// this case out there (-tce="*racecheck*").
+// compute-sanitizer's racecheck does not follow named barriers between warpgroups and reports false races.
+// Exclude this case there (-tce="*racecheck*").
 TEST_CASE("named barriers hand numbers from one warpgroup to two others (not under racecheck)") {
   SKIP_WITHOUT_HOPPER();
   const int rounds = 100;

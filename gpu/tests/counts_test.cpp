@@ -1,5 +1,5 @@
-// Every variant's work, as its trace has it, against counts made by looking at every (query, key) pair: equal
-// to the last byte and FLOP, on ragged lengths, masks and padding.
+// Every variant's traced work against counts that look at every (query, key) pair: equal to the last byte and
+// FLOP, on ragged lengths, masks and padding.
 
 #include <algorithm>
 #include <functional>
@@ -19,7 +19,7 @@ using gpu::testing::ladder_cases;
 
 namespace {
 
-// What a variant ought to do: FLOPs, rows asked for, other bytes asked for, and which rows of K and V at all.
+// What a variant should do: FLOPs, rows read or written, other bytes, and which rows of K and V it touches.
 struct Expected {
   explicit Expected(const AttentionShape& s)
       : k(static_cast<std::size_t>(s.batch * s.kv_heads * s.kv_len)), v(k.size()) {}
@@ -55,7 +55,7 @@ struct Problem {
     for (int64_t j = 0; j < s.kv_len; ++j) count += sees(head, query, j) ? 1 : 0;
     return count;
   }
-  int64_t kv_head(int64_t head) const { return head / s.group(); }  // both of all batches
+  int64_t kv_head(int64_t head) const { return head / s.group(); }  // heads count over all batch entries
   int64_t heads() const { return s.batch * s.q_heads; }
   int64_t keys_from(int64_t first, int64_t width) const {
     return std::clamp<int64_t>(s.kv_len - first, 0, width);
@@ -67,7 +67,7 @@ struct Problem {
       for (int64_t first = 0; first < s.q_len; first += tile) use(head, first);
     }
   }
-  // First keys of the tiles that the queries see; `least` tiles from the first on, whether seen or not.
+  // First keys of the tiles that the queries see; the first `least` tiles count even if no query sees them.
   std::vector<int64_t> seen_tiles(int64_t head, int64_t first, int64_t queries, int64_t width,
                                   int64_t least) const {
     std::vector<int64_t> tiles;
@@ -90,7 +90,7 @@ void count_keys_and_values(const Problem& p, int64_t head, int64_t key, int64_t 
   p.touch(e.v, head, key, rows);
 }
 
-// One value each: the newest key's.
+// Each query reads one value, that of its newest key.
 void count_one_value_each(const Problem& p, int64_t head, int64_t first, int64_t count, Expected& e) {
   for (int64_t i = first; i < first + count; ++i) {
     int64_t key = i + p.s.kv_len - p.s.q_len;
@@ -102,7 +102,7 @@ void count_one_value_each(const Problem& p, int64_t head, int64_t first, int64_t
 
 void expect_wmma(const Problem& p, int rung, Expected& e) {
   const int64_t padded = p.d <= 64 ? 64 : p.d <= 128 ? 128 : 256;
-  const bool ahead = rung == 8 || rung == 12 || rung == 13;  // by cp.async: a tile more than is used
+  const bool ahead = rung == 8 || rung == 12 || rung == 13;  // cp.async loads one tile more than is used
   p.for_each_tile(p.tile_q, [&](int64_t head, int64_t first) {
     e.ask(2.0 * static_cast<double>(p.queries_from(first, p.tile_q)));
     const auto tiles = p.seen_tiles(head, first, p.tile_q, p.tile_k, 0);
@@ -116,10 +116,11 @@ void expect_wmma(const Problem& p, int rung, Expected& e) {
 }
 
 void expect_kascade(const Problem& p, int rung, Expected& e) {
-  const bool whole = rung == 5 || rung == 6;  // they read rows that a tile lacks, as copies
+  const bool whole = rung == 5 || rung == 6;  // rows that a tile lacks are read as copies of others
   const int64_t tokens = p.spec.selection.block, group_rows = p.s.group() * tokens;
   const int64_t padded = whole && p.d <= 64 ? 64 : 128;
-  // A block of rung 7 is a cluster: of four blocks of 128 rows, or of as many of 256 as it takes.
+  // A block of rung 7 is a cluster: four blocks of 128 rows (tiles of 256 keys), or as many of 256 rows as it
+  // needs.
   const bool cluster = p.plan.kernels[0].name == "attend_block";
   const int64_t lists = !cluster ? 1 : p.tile_k == 256 ? 4 : p.tile_q / 256;
   for (int64_t kv = 0; kv < p.s.batch * p.s.kv_heads; ++kv) {
@@ -218,8 +219,7 @@ void expect_products(const Problem& p, Expected& e) {  // rung 6
   });
 }
 
-// Of any ladder: rows of softmax one at a time, which read the keys and values that they see and nothing
-// twice.
+// For any ladder: rows of softmax one at a time, which read the keys and values that they see, each once.
 void expect_row_by_row(const Problem& p, Expected& e) {
   p.for_each_tile(1, [&](int64_t head, int64_t query) {
     const int64_t keys = p.visible(head, query);
@@ -261,7 +261,7 @@ void expect_splash(const Problem& p, int rung, Expected& e) {
   const bool screen = rung == 7;
   const int64_t depth = screen ? round_up(p.d, 64) : p.d, k_tiles = ceil_div(p.s.kv_len, p.tile_k);
   const int64_t tile_bytes = p.tile_k * round_up(p.d, 64) * 2;
-  if (screen) {  // the rounded copy, and two norms a tile
+  if (screen) {  // the rounded copy, and two norms per tile
     const int64_t key_heads = p.s.batch * p.s.kv_heads;
     e.ask(static_cast<double>(key_heads * p.s.kv_len));
     e.k.assign(e.k.size(), true);
@@ -295,7 +295,7 @@ void expect_splash(const Problem& p, int rung, Expected& e) {
           seen += p.sees(head, i, j) ? 1 : 0;
         kept += std::min(seen, p.spec.selection.k_keep);
       }
-      // The mask written and read, counts too; keys written and read, scores too.
+      // The mask is written and read, and so are counts, keys and scores.
       e.bytes += static_cast<double>(2 * 4 * words + 2 * 4 + 4 * 4 * kept);
       e.ask(2.0 + static_cast<double>(kept));
       e.multiply(1, kept, p.d);
@@ -316,7 +316,7 @@ void expect_entmax(const Problem& p, Expected& e) {
     const auto count = static_cast<int64_t>(tiles.size());
     e.ask(2.0 * static_cast<double>(queries));
     e.bytes += 4.0 * static_cast<double>(ceil_div(count * p.tile_k, 128));
-    // Of so few keys all are sampled. Rounds are of two tiles.
+    // With so few keys all are sampled. A round has two tiles.
     CHECK(p.s.kv_len <= 4096);
     for (const int64_t key : tiles) e.ask(2.0 * static_cast<double>(p.keys_from(key, p.tile_k)));
     e.multiply(p.tile_q, 2 * round_up(count, 2) * p.tile_k, round_up(p.d, 64));
@@ -326,7 +326,7 @@ void expect_entmax(const Problem& p, Expected& e) {
 
 void expect_portable(const Problem& p, Expected& e) {
   constexpr int64_t kRowsOfWarp = 16;
-  // Positions hide scores, but no tile.
+  // Positions hide scores, but no whole tile.
   AttentionSpec open = p.spec;
   open.mask.q_positions.clear();
   open.mask.k_positions.clear();

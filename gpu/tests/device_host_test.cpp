@@ -1,4 +1,4 @@
-// What holds with and without a GPU, with and without CUDA in the build.
+// Tests that hold with and without a GPU, with and without CUDA in the build.
 
 #include <doctest/doctest.h>
 

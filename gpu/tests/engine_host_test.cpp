@@ -1,4 +1,4 @@
-// What the engine promises before anything is launched: no device needed.
+// What the engine guarantees before anything is launched. Needs no device.
 
 #include <algorithm>
 #include <string>
@@ -21,7 +21,7 @@ namespace {
 
 Plan small_plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& /*device*/) {
   Plan plan{.tile = {.q = 32, .k = 64}};
-  // Room for K of one head: too much for long keys.
+  // Shared memory for K of one head, which is too much for many keys.
   plan.kernels = {{.name = "made_up",
                    .blocks = 1,
                    .threads = 32,
@@ -65,7 +65,7 @@ bool says(const std::string& sentence, const char* part) {
   return sentence.find(part) != std::string::npos;
 }
 
-// The tiles of keys that hold a visible pair, by looking at every pair.
+// The tiles of keys that hold a visible pair, found by looking at every pair.
 std::vector<int64_t> tiles_by_hand(const AttentionSpec& spec, int64_t head, int64_t first_query,
                                    int64_t tile_q, int64_t tile_k) {
   const AttentionShape& s = spec.shape;
@@ -203,7 +203,7 @@ TEST_CASE(
   CHECK(work.dram_bytes == 10 * 128 + 2 * 4 * 32);
   device.l2_bytes = 1999;
   work = count_work(variant, spec, Dtype::f16, {}, device);
-  CHECK(work.dram_bytes == 10 * 128 + 2 * 4 * 32 + 2 * 2000);  // out and back
+  CHECK(work.dram_bytes == 10 * 128 + 2 * 4 * 32 + 2 * 2000);  // workspace beyond L2 is written and read back
 }
 
 TEST_CASE("of values that a query weighs, each newest key's row is read, within the head") {
@@ -231,6 +231,6 @@ TEST_CASE("a view knows whether it is contiguous") {
   view.strides[2] = 16;
   CHECK_FALSE(view.contiguous());
   view = DeviceTensorView::of(&memory, Dtype::f32, {1, 3, 5, 8});
-  view.strides[0] = 999;  // of an extent of 1
+  view.strides[0] = 999;  // the stride of an extent of 1 does not matter
   CHECK(view.contiguous());
 }

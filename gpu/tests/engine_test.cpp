@@ -1,4 +1,4 @@
-// The engine on a device: memory, timing, and refusals before anything is launched.
+// The engine on a device: memory, timing, and errors before anything is launched.
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@ using namespace splash::gpu;
 
 namespace {
 
-// Copies q to out, so that the engine alone is looked at.
+// Copies q to out, so that only the engine is tested.
 void copy_q(const AttentionSpec& spec, Dtype dtype, const Plan& /*plan*/, const Arguments& a) {
   const auto bytes = static_cast<size_t>(spec.shape.rows() * spec.shape.head_dim * bytes_of(dtype));
   static_cast<void>(cudaMemcpyAsync(a.out, a.q, bytes, cudaMemcpyDeviceToDevice, a.stream));
@@ -113,7 +113,7 @@ TEST_CASE("unsupported problems and too little memory are refused before a launc
   spec.shape.kv_len = 1 << 20;  // asks for a pebibyte of workspace
   CHECK_THROWS_AS(PreparedAttention(kCopy, spec, Dtype::f32, x.stream), DeviceError);
   CHECK_THROWS_AS(DeviceBuffer(x.stream, -1), InvalidArgument);
-  DeviceBuffer fine(x.stream, 1024);  // the stream and the device go on
+  DeviceBuffer fine(x.stream, 1024);  // stream and device still work
   fine.fill(0);
   CHECK_NOTHROW(x.stream.synchronize());
 }

@@ -1,4 +1,4 @@
-// Alphas that only the device knows: what the kernels take in place of them, and NaN for their heads.
+// Alphas that only the device knows: what the kernels use instead of refused ones, and NaN for their heads.
 
 #include <algorithm>
 #include <cmath>
@@ -38,7 +38,8 @@ std::vector<T> downloaded(const Stream& stream, const DeviceBuffer& buffer) {
   return values;
 }
 
-// Of each head of each batch entry whether all of its floats are NaN; they are what they were where none is.
+// For each head of each batch entry, whether its floats are NaN. Checks that either all are, or none is and
+// all are unchanged.
 std::vector<bool> refused(const std::vector<float>& values, int64_t words) {
   std::vector<bool> heads;
   for (size_t at = 0; at < values.size(); at += static_cast<size_t>(words)) {

@@ -1,6 +1,6 @@
 #pragma once
-// The rows of entmax_row_scan.h as attention sees them: scores are the keys' first elements, a head for each
-// alpha, all of one key head.
+// The rows of entmax_row_scan.h as attention problems. Scores are the keys' first elements. There is one
+// query head per alpha, and all share one key head.
 
 #include <array>
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace splash::gpu::testing {
 
-// As float holds them, which the device's alphas are.
+// Exact in float, as the device's alphas are.
 inline constexpr std::array kAttentionAlphas{1.01F, 1.05F, 1.2F, 1.5F, 1.9F, 2.0F};
 
-// Values have a 1 in front, so that the output's first element is sum p.
+// The first element of every value is 1, so the output's first element is sum p.
 inline PortableCase scan_case(Pattern pattern, int64_t n, Dtype dtype) {
   PortableCase c{.name = "pattern " + std::to_string(static_cast<int>(pattern)), .dtype = dtype};
   c.spec.shape = {1, std::size(kAttentionAlphas), 1, 2, n, 8};
@@ -29,9 +29,10 @@ inline PortableCase scan_case(Pattern pattern, int64_t n, Dtype dtype) {
   return c;
 }
 
-// Of each row the store's sum, its p, and what they make of the values. left_out: rows that are not there.
-// Where elements have 16 bits, tau is a float32 for itself (of n keys just above it each is off by its
-// rounding), logarithms are the hardware's, of 2^-22, and the dense path rounds weights as it does values.
+// Checks, for each row, the sum of p in the store, p itself, and the output. left_out: rows that are not
+// stored. With 16-bit elements three errors add: tau itself is a float32 (with n keys just above it, each is
+// off by its rounding), logarithms are the hardware's, with an error of 2^-22, and the dense path rounds
+// weights as it rounds values.
 inline void check_scan(const PortableCase& c, const Tensor<double>& out, const RowResults& rows,
                        const std::vector<char>& left_out = {}) {
   CAPTURE(c.name);

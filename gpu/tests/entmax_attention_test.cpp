@@ -1,4 +1,5 @@
-// Forward and backward of the flagship together: gradients against the double oracle, the store's growth.
+// The flagship's forward and backward together: gradients against the double oracle, and the growth of the
+// store.
 
 #include <algorithm>
 #include <memory>
@@ -44,7 +45,7 @@ TEST_CASE("entmax attention: output and gradients agree with the double oracle")
         CAPTURE(to_string(shape));
         CAPTURE(causal);
         CAPTURE(to_string(dtype));
-        // As float holds them: the device's alphas are float.
+        // Exact in float, because the device's alphas are float.
         std::vector<double> alphas{1.5};
         if (shape.q_heads == 4) alphas = {1.25, 1.5, 1.75, 2};
         // Supports so small that all rows are stored.
@@ -77,7 +78,7 @@ TEST_CASE("entmax attention: every value of every knob agrees with the double or
   const Stream stream;
   std::vector<entmax::Tuning> tunings = every_value(false);
   for (const entmax::Tuning& backward : every_value(true)) tunings.push_back(backward);
-  for (const double variance : {0.5, 40.0}) {  // broad rows, which the dense path takes, and small supports
+  for (const double variance : {0.5, 40.0}) {  // broad rows for the dense path; small supports
     Case c =
         make_case(entmax_spec({1, 4, 2, 300, 5000, 64}, true), Dtype::bf16, {.query_variance = variance});
     const auto& in = c.inputs;

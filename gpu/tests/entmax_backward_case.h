@@ -1,5 +1,5 @@
 #pragma once
-// Problems for backward with their supports, on the host and on the device.
+// Problems for backward, with their supports, on the host and on the device.
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@ using entmax::Support;
 
 using Gradients = cpu_ref::Gradients<double>;
 
-// Row after row; a row's excess need not sum to p = 1.
+// A support stored row after row. A row's excess need not give p with sum 1.
 struct HostSupport {
   std::vector<int64_t> first{0};  // [rows + 1]
   std::vector<int32_t> columns;
@@ -39,7 +39,7 @@ struct HostSupport {
     columns.push_back(static_cast<int32_t>(column));
     excess.push_back(x);
   }
-  // The same with the other rows empty.
+  // The same support with the rows that are not kept empty.
   HostSupport only(const std::function<bool(int64_t row)>& kept) const {
     HostSupport part;
     for (int64_t row = 0; row < rows(); ++row) {
@@ -58,7 +58,7 @@ inline AttentionSpec entmax_spec(const AttentionShape& shape, double alpha, bool
   return spec;
 }
 
-// 1.2, 1.3, ... as float holds them.
+// 1.2, 1.3, ..., exact in float; one per head.
 inline std::vector<double> alphas_a_head(int64_t heads) {
   std::vector<double> alphas;
   for (int64_t h = 0; h < heads; ++h)
@@ -72,7 +72,7 @@ struct Case {
   AttentionInputs<double> inputs{};  // rounded to dtype
   Tensor<double> d_out{};
   HostSupport support{};
-  std::vector<double> tau_offsets{};  // of given thresholds, as float holds them
+  std::vector<double> tau_offsets{};  // of given thresholds, exact in float
 };
 
 inline Case make_case(const AttentionSpec& spec, Dtype dtype, Workload workload = {}) {
@@ -103,7 +103,7 @@ inline void take_support_of_forward(Case& c) {
   }
 }
 
-// Rows with the keys of `sinks` and least to most others, fewer where one is drawn twice.
+// Draws rows with the keys of `sinks` and `least` to `most` others, fewer if a key is drawn twice.
 inline void draw_support(Case& c, int64_t least, int64_t most, const std::vector<int32_t>& sinks) {
   std::mt19937_64 random(test_seed() + 2);
   const AttentionShape& s = c.spec.shape;
@@ -119,7 +119,7 @@ inline void draw_support(Case& c, int64_t least, int64_t most, const std::vector
   }
 }
 
-// As if thresholds had been given: a row's largest excess is the shift.
+// Turns the support into one of given thresholds: a row's largest excess becomes its shift.
 inline void take_offsets_of_support(Case& c) {
   for (int64_t row = 0; row < c.support.rows(); ++row) {
     float largest = 0;
@@ -138,10 +138,10 @@ inline void take_offsets_of_support(Case& c) {
 }
 
 struct SupportGradients : Gradients {
-  std::vector<double> row_dalpha;  // [rows]: dalpha is their sum, a head's
+  std::vector<double> row_dalpha;  // [rows]; dalpha of a head is the sum over its rows
 };
 
-// MATH: Gradients, on the support as it is.
+// MATH: Gradients, on the given support.
 inline SupportGradients gradients_of_support(const Case& c) {
   const AttentionShape& s = c.spec.shape;
   SupportGradients result;
@@ -199,7 +199,7 @@ DeviceBuffer upload(const Stream& stream, const std::vector<T>& host) {
 }
 
 // The support as forward leaves it: rows in an order drawn with `seed`, with poisoned gaps between them. Rows
-// that are not stored are those that the pool had no room for: their count is known, their entries are not.
+// that are not stored are those that had no room in the pool: their count is known, their entries are not.
 struct SupportPool {
   SupportPool(
       const HostSupport& host, uint64_t seed,
@@ -270,7 +270,7 @@ class DeviceBackward {
     alpha_ = upload(stream, alpha);
   }
 
-  // Poisons outputs and workspace first.
+  // Poisons outputs and workspace before the launch.
   void enqueue(const DeviceSupport& support, bool with_alpha = true) {
     const int64_t bytes = entmax::backward_workspace_bytes(spec_, dtype_, support.get().capacity);
     if (workspace_.bytes() < bytes) workspace_ = DeviceBuffer(stream_, bytes);
@@ -321,7 +321,8 @@ class DeviceBackward {
   DeviceBuffer d_alpha_, alpha_, workspace_;
 };
 
-// ||out - expected||^2 / ||expected||^2, but for what is zero and only nearly so in the oracle.
+// |out - expected||^2 / ||expected||^2. A small constant in the norm allows for zeros that are only nearly 0
+// in the oracle.
 inline double nmse(const double* out, const double* expected, int64_t size) {
   double error = 0, norm = 1e-9;
   for (int64_t i = 0; i < size; ++i) {
@@ -334,12 +335,12 @@ inline double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
   return nmse(out.data(), expected.data(), expected.size());
 }
 
-// dL/dalpha is never rounded to dtype. Where a row's p are all alike, its terms cancel but for a few
-// thousandths, and float keeps 1e-10 of it.
+// dL/dalpha is never rounded to dtype. If a row's p are all similar, its terms cancel to a few thousandths,
+// of which float keeps 1e-10.
 constexpr double kAlphaBound = 1e-8;
 
-// Rows add up to dL/dalpha with either sign, and by chance to next to nothing: the error is held against
-// the rows.
+// Rows add to dL/dalpha with either sign, and may nearly cancel by chance. So the error is relative to the
+// rows.
 inline double alpha_nmse(const std::vector<double>& out, const std::vector<double>& expected,
                          const std::vector<double>& rows) {
   double error = 0, norm = 1e-9;
@@ -361,9 +362,9 @@ inline void check_close(const Gradients& out, const Case& c) {
   check_close(out, expected, expected.row_dalpha, c.dtype);
 }
 
-// Where a key enters the support, the gradient jumps if alpha is 2, and rises without bound if it is
-// above 1.5: as u^((2 - alpha) / (alpha - 1)), u = z - tau. Rows with a key so close to tau that float's
-// errors show get no gradient.
+// Where a key enters the support, the gradient jumps if alpha is 2, and rises infinitely steeply if alpha is
+// above 1.5: as u^((2 - alpha) / (alpha - 1)), u = z - tau. Rows with a key so close to tau that float errors
+// matter get an output gradient of 0.
 inline void leave_unclear_rows_out(Case& c, const std::vector<double>& tau) {
   constexpr double kFloat = 1e-6, kShows = 1e-4;
   const AttentionShape& s = c.spec.shape;

@@ -1,11 +1,11 @@
-// Backward's kernels themselves, thread by thread on the CPU (simt/simt.h), against the double oracle, where
-// there is no GPU. Dense products for rows that are not stored are not among them.
+// The kernels of backward themselves, run thread by thread on the CPU (simt/simt.h), against the double
+// oracle; no GPU is needed. The dense products for rows that are not stored are not included.
 
 #include "gpu/tests/entmax_backward_case.h"
 #include "gpu/tests/entmax_tunings.h"
 #include "gpu/tests/simt_elements.h"
 
-// One for all threads of a block; they are fibers of one thread.
+// One instance for all threads of a block, which are fibers of one thread.
 #undef __shared__
 #define __shared__ thread_local
 
@@ -28,7 +28,7 @@ using namespace splash::gpu::testing;
 
 namespace {
 
-// What kernels write, poisoned.
+// The memory that kernels write, poisoned.
 template <class T>
 struct Outputs {
   explicit Outputs(const Case& c)
@@ -59,7 +59,7 @@ struct Outputs {
   }
 };
 
-// order: in which rows lie in the pool and threads run.
+// order: seed of the order of rows in the pool, and of the order in which threads run.
 template <class T>
 Outputs<T> outputs_of(
     const Case& c, uint64_t order, const std::function<bool(int64_t)>& stored = [](int64_t) { return true; },
@@ -139,7 +139,7 @@ TEST_CASE("entmax backward on the CPU: shapes, dtypes, head_dims and alphas, the
     const int64_t most = std::min<int64_t>(spec.shape.kv_len, turn % 2 == 0 ? 8 : 200);
     draw_support(c, 0, most, {static_cast<int32_t>(among(0, spec.shape.kv_len - 1))});
     check_against_oracle(c);
-    if (turn % 3 != 1) continue;  // f16: alphas and lengths of all kinds among them
+    if (turn % 3 != 1) continue;  // f16, with all kinds of alphas and lengths
     take_offsets_of_support(c);
     check_against_oracle(c);
   }
@@ -165,7 +165,7 @@ TEST_CASE("entmax backward on the CPU: every value of every knob, against the do
 
 TEST_CASE("entmax backward on the CPU: so many keys with many entries that none is divided") {
   Case c = make_case(entmax_spec({1, 1, 1, 1100, 12, 8}, 2), Dtype::f16);
-  draw_support(c, 13, 13, {});  // two thirds of the keys each
+  draw_support(c, 13, 13, {});  // two thirds of the keys in each row
   check_against_oracle(c);
 }
 

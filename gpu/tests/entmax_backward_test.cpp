@@ -1,5 +1,5 @@
 // Backward of the flagship against the double oracle, on supports made on the host. SPLASH_TEST_SEED=random
-// draws fresh inputs. entmax_backward_simt_test.cpp runs the same kernels without a GPU.
+// draws new inputs. entmax_backward_simt_test.cpp runs the same kernels without a GPU.
 
 #include <memory>
 
@@ -64,7 +64,7 @@ TEST_CASE("entmax backward: every padded head_dim of every dtype, dense rows and
   for (const Dtype dtype : kDtypes) {
     for (const int64_t head_dim : {24, 64, 72, 128, 200, 256}) {
       for (const double alpha : {1.5, 1.25}) {
-        // Queries near zero: every key is in every support, most rows are long.
+        // Queries near zero: every key is in every support, and most rows are long.
         Case ties = make_case(entmax_spec({1, 2, 1, 70, 300, head_dim}, alpha), dtype,
                               {.kind = WorkloadKind::gaussian, .query_variance = 1e-4});
         check_against_oracle(stream, ties);
@@ -105,7 +105,7 @@ TEST_CASE("entmax backward: so many keys with many entries that none is divided"
   const Stream stream;
   for (const Dtype dtype : kDtypes) {
     Case c = make_case(entmax_spec({1, 6, 2, 500, 700, 64}, 1.5), dtype);
-    draw_support(c, 700, 700, {});  // two thirds of the keys each
+    draw_support(c, 700, 700, {});  // two thirds of the keys in each row
     DeviceBackward backward(stream, c);
     backward.enqueue(DeviceSupport(stream, c.support, 1));
     check_close(backward.to_host(), c);

@@ -1,4 +1,4 @@
-// What backward's kernels are counted to do, against counts written out here. Needs no GPU.
+// The counted work of backward's kernels against counts written out here. Needs no GPU.
 
 #include <algorithm>
 
@@ -49,7 +49,7 @@ TEST_CASE("backward's FLOPs are four products of the support, and its bytes foll
   CHECK(dram < least + 16000.0 * vector + 3 * 8.0 * 112000 + 24.0 * 16000 * 2);  // and dO again, the store
   const BackwardKernel& rows = named(kernels, "row_gradients");
   CHECK(rows.launch.blocks ==
-        16 * 32 * 16 / 4);  // 32 tiles of 32 rows a head, 16 lanes a row, 4 warps a block
+        16 * 32 * 16 / 4);  // 32 tiles of 32 rows per head, 16 lanes per row, 4 warps per block
   CHECK(rows.work.l2_bytes > 112000.0 * 2 * vector);
   const auto twice = backward_kernels(spec, Dtype::bf16, 2 * entries, device, false);
   CHECK(named(twice, "sum_columns").work.executed_flops ==
@@ -67,7 +67,7 @@ TEST_CASE("kernels for long columns and dense rows are launched where the store 
                        "the support has -1 entries; allowed: 0 or more", InvalidArgument);
 }
 
-// ncu, metrics launch__grid_size and launch__block_size of an H100, whose multiprocessors are as many.
+// From ncu, metrics launch__grid_size and launch__block_size, on an H100, which has as many multiprocessors.
 TEST_CASE("grids are those that a profiler saw") {
   AttentionSpec spec;
   spec.shape = {.batch = 1, .q_heads = 16, .kv_heads = 16, .q_len = 16384, .kv_len = 16384, .head_dim = 64};

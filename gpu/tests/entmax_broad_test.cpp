@@ -1,5 +1,5 @@
-// Rows with broad supports, which forward leaves out of the store and backward takes as dense products: their
-// gradients against the double oracle, and against those that a stored support gives.
+// Rows with broad supports, which forward leaves out of the store and backward computes by dense products.
+// Their gradients are compared with the double oracle's, and with those from a stored support.
 
 #include <algorithm>
 #include <cstring>
@@ -21,7 +21,7 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Forward and backward of a case, whatever they write poisoned before.
+// Runs forward and backward of a case, with everything that they write poisoned first.
 class Training {
  public:
   Training(const Stream& stream, const Case& c, StoredRows stored)
@@ -141,7 +141,7 @@ Case near_dense(const AttentionSpec& spec, Dtype dtype, double query_variance = 
   return make_case(spec, dtype, {.kind = WorkloadKind::gaussian, .query_variance = query_variance});
 }
 
-// g far from 0, as where values have a common part.
+// Values with a common part, so that g is far from 0.
 Case shifted(const AttentionSpec& spec, Dtype dtype) {
   Case c = near_dense(spec, dtype);
   for (int64_t i = 0; i < c.inputs.v.size(); ++i)
@@ -149,7 +149,7 @@ Case shifted(const AttentionSpec& spec, Dtype dtype) {
   return c;
 }
 
-// Blocks of 48 queries in turn: near-dense, and with a few keys each.
+// Blocks of 48 queries that alternate between near-dense rows and rows with a few keys.
 Case mixed(const AttentionSpec& spec, Dtype dtype) {
   Case c = near_dense(spec, dtype);
   const AttentionShape& s = spec.shape;
@@ -161,7 +161,7 @@ Case mixed(const AttentionSpec& spec, Dtype dtype) {
   return c;
 }
 
-// Whether the same entries are NaN or infinite, and the others close.
+// Whether the same entries are NaN or infinite, and the others are close.
 bool alike(const Tensor<double>& out, const Tensor<double>& expected, double bound) {
   double error = 0, norm = 1e-9;
   for (int64_t i = 0; i < out.size(); ++i) {
@@ -205,7 +205,7 @@ double check(const Stream& stream, const char* name, Case c) {
 TEST_CASE("entmax, broad rows: gradients agree with the double oracle") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
-  // As float holds them: the device's alphas are float.
+  // Exact in float, because the device's alphas are float.
   const double low = static_cast<double>(1.2F);
   for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
     CHECK(check(stream, "causal", near_dense(spec_of({1, 2, 2, 500, 500, 64}, {1.5}, true), dtype)) < 0.2);
@@ -292,7 +292,7 @@ TEST_CASE("entmax, broad rows: what is stored is said, and what is not taken") {
   const Stream stream;
   const AttentionSpec wide = spec_of({1, 1, 1, 200, 400, 192}, {1.5}, false);
   CHECK_THROWS_AS(entmax::backward_workspace_bytes(wide, Dtype::bf16, 64, true), InvalidArgument);
-  const Case c = near_dense(wide, Dtype::bf16);  // whose broad rows are stored
+  const Case c = near_dense(wide, Dtype::bf16);  // its broad rows are stored
   const auto q = DeviceTensor::from(stream, c.dtype, c.inputs.q),
              k = DeviceTensor::from(stream, c.dtype, c.inputs.k),
              v = DeviceTensor::from(stream, c.dtype, c.inputs.v);

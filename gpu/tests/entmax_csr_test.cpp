@@ -1,4 +1,4 @@
-// The support as a CSR matrix: sorted, whole, and the double oracle's probabilities.
+// The support as a CSR matrix: sorted, complete, and with the double oracle's probabilities.
 
 #include "core/workload.h"
 #include "gpu/entmax/support/csr.h"

@@ -1,5 +1,5 @@
 #pragma once
-// A launch of the dense path alone, on rows that a test marks as crowded.
+// Launches only the dense path, on rows that a test marks as crowded.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,9 +16,9 @@
 
 namespace splash::gpu::testing {
 
-using Marked = std::function<bool(int64_t row)>;  // which rows are crowded, of all heads'
+using Marked = std::function<bool(int64_t row)>;  // which rows, counted over all heads, are crowded
 
-// Device memory of one problem, and the launch.
+// Device memory for one problem, and the launch.
 struct Run {
   template <class T>
   Run(const AttentionSpec& spec, Dtype dtype, const AttentionInputs<T>& inputs, const Marked& marked,

@@ -1,5 +1,6 @@
-// The dense path alone, on rows that the test marks as crowded: output, tau and support against the double
-// oracle, on random and nasty inputs. Its timing is skipped unless asked for: --no-skip -tc="*time*".
+// The dense path by itself, on rows that the test marks as crowded: output, tau and support against the
+// double oracle, on random and difficult inputs. Its timing is skipped unless asked for: --no-skip
+// -tc="*time*".
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +38,7 @@ struct Problem {
   AttentionSpec spec;
   Workload workload;
   std::function<void(Inputs&)> spoil{};
-  double score_error = 2e-5;  // in z: what the order of float32 sums makes of scores
+  double score_error = 2e-5;  // in z: the effect of the order of float32 sums on scores
 };
 
 AttentionSpec spec_of(AttentionShape shape, double alpha, bool causal) {
@@ -52,7 +53,7 @@ void for_each_row(Tensor<double>& tensor, const std::function<void(double* row, 
   for (int64_t i = 0; i < tensor.size() / tensor.dim(); ++i) use(tensor.data() + i * tensor.dim(), i);
 }
 
-// All scores of a row become `score` times the default scale's inverse.
+// Makes all scores of a row equal: queries become (query, 0, ...) and keys (key, 0, ...).
 void make_equal(Inputs& inputs, double query, double key) {
   const auto first_only = [](double value) {
     return [value](double* row, int64_t) {
@@ -152,7 +153,7 @@ void check(const Problem& problem, Dtype dtype, const Marked& marked, const Stre
   Run run(spec, dtype, inputs, marked, spec.shape.rows() * spec.shape.kv_len, stream);
   run.launch();
   const Tensor<double> out = run.out.to_host();
-  Run plain(spec, dtype, inputs, marked, -1, stream);  // stores no support, and takes other ways to tau
+  Run plain(spec, dtype, inputs, marked, -1, stream);  // stores no support, and finds tau in another way
   plain.launch();
   const Tensor<double> plain_out = plain.out.to_host();
   const auto tau = Run::host<float>(run.tau, run.rows), plain_tau = Run::host<float>(plain.tau, run.rows);

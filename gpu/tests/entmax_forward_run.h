@@ -1,6 +1,6 @@
 #pragma once
-// A launch of the flagship's forward with everything poisoned that it writes, and what its rows are held
-// against.
+// A launch of the flagship's forward, with everything that it writes poisoned first, and the checks of its
+// rows.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@
 
 namespace splash::gpu::testing {
 
-// What forward leaves beside its output, on the host.
+// What forward writes besides its output, on the host.
 struct RowResults {
   std::vector<float> tau;        // [rows]
   std::vector<int64_t> offsets;  // [rows]
@@ -27,7 +27,7 @@ struct RowResults {
   unsigned long long used = 0;
 };
 
-// What a launch needs and leaves, in device memory and as host vectors.
+// The inputs and outputs of a launch, in device memory and as host vectors.
 struct ForwardRun {
   ForwardRun(const AttentionSpec& spec, Dtype dtype, const AttentionInputs<double>& inputs, int64_t capacity,
              const Stream& stream, entmax::ForwardPath path = entmax::ForwardPath::fastest,
@@ -99,7 +99,7 @@ struct ForwardRun {
             host<int32_t>(columns, room), host<float>(excess, room),    entries()};
   }
 
-  // Output, tau, and row after row the support, wherever it lies: what must not change from run to run.
+  // Output, tau, and the support row after row, wherever it lies: these must not change from run to run.
   std::vector<char> bytes() {
     std::vector<char> all = host<char>(out.buffer(), out.buffer().bytes());
     const auto add = [&all](const auto& values, int64_t first, int64_t count) {
@@ -124,7 +124,7 @@ struct ForwardRun {
       workspace;
 };
 
-// The largest |tau|, to within 1 that of all z of a support.
+// The largest |tau|. All z of a support are within 1 of it.
 inline double largest_tau(const cpu_ref::ForwardResult<double>& oracle) {
   double largest = 0;
   for (const double tau : oracle.tau)
@@ -132,13 +132,13 @@ inline double largest_tau(const cpu_ref::ForwardResult<double>& oracle) {
   return largest;
 }
 
-// An error of float32 scores in z; of large z, what float holds of them.
+// The error that float32 scores may have, in z. For large z it is limited by float's precision.
 inline double score_error(const cpu_ref::ForwardResult<double>& oracle) {
   return std::max(2e-5, 4e-6 * largest_tau(oracle));
 }
 
-// Holds all rows against the oracle, which has kept its probabilities: tau, sums of p, every entry of the
-// support. score_error: of the scores, in z. left_out: rows that are not looked at, where it is not empty.
+// Compares all rows with the oracle, which must have kept its probabilities: tau, sums of p, every entry of
+// the support. score_error: of the scores, in z. left_out: rows to skip, or empty.
 inline void check_rows(const AttentionSpec& spec, const RowResults& results,
                        const cpu_ref::ForwardResult<double>& oracle, double score_error,
                        const std::vector<char>& left_out = {}) {
@@ -178,8 +178,8 @@ inline void check_rows(const AttentionSpec& spec, const RowResults& results,
   CHECK(stored == static_cast<int64_t>(used));
 }
 
-// A store of `capacity` entries is too small for the problem: what has no room is counted and left out whole,
-// the output is that of a store with room.
+// Checks a store of `capacity` entries that is too small for the problem: rows without room are counted but
+// left out entirely, and the output is the same as with room.
 inline void check_small_store(const AttentionSpec& spec, Dtype dtype, const AttentionInputs<double>& inputs,
                               int64_t capacity, const Stream& stream, entmax::ForwardPath path) {
   const ForwardRun whole(spec, dtype, inputs, spec.shape.rows() * spec.shape.kv_len, stream, path);

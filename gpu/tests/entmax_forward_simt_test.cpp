@@ -1,6 +1,6 @@
-// The forward kernels of Hopper's path themselves, thread by thread on the CPU (simt/simt.h), against the
-// double oracle: bounds, lists, rings, barriers and indices, where there is no GPU. Rows with broad supports,
-// which they leave to the dense path, are not looked at.
+// The forward kernels of Hopper's path themselves, run thread by thread on the CPU (simt/simt.h), against the
+// double oracle: bounds, lists, rings, barriers and indices, without a GPU. Rows with broad supports, which
+// the kernels leave to the dense path, are skipped.
 
 #include "core/round.h"
 #include "gpu/entmax/hopper/prepare/prepare_kernel.cuh"
@@ -43,7 +43,7 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
   p.bounds = bounds.data();
   p.errors = errors.data();
   if (std::is_same_v<T, __nv_bfloat16>) p.half_keys = half_keys.data();
-  // As pick.h has it, but for shorter keys too, so that they meet what else there is.
+  // As in pick.h, but also for fewer keys, so that picked keys occur together with all other cases.
   constexpr int kHighNorm = entmax::hopper::ForwardTiles<kPanels, false>::kKeys;
   p.segment = s.kv_len >= 300 ? s.kv_len >= 1500 ? 512 : 256 : 0;
   const int segments = p.segment > 0 ? p.kv_len / p.segment : 0;
@@ -87,7 +87,7 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
       const int query = left.queries[static_cast<size_t>(head * p.q_len + i)];
       const auto row = static_cast<size_t>(head * p.q_len + query);
       left_out[row] = 1;
-      CHECK(run.results.counts[row] == -1);  // not touched
+      CHECK(run.results.counts[row] == -1);  // untouched
       run.results.counts[row] = 0;
     }
   }
@@ -143,7 +143,7 @@ TEST_CASE("entmax/0-one-pass on the CPU: of each block's keys those with the lar
   std::vector<__half> keys(squares.size() * kDim),
       chosen(size_t{kHeads} * kBlocks * kShare * kDim, __half(NAN));
   for (size_t i = 0; i < squares.size(); ++i) {
-    // Of the second head, few norms are distinct; some are NaN. The second element tells which key it is.
+    // In the second head, few norms are distinct. Some are NaN. The second element identifies the key.
     float large = std::normal_distribution<float>(0, 4)(random);
     if (i >= kKeys) large = std::round(large);
     if (i % 391 == 390) large = NAN;
@@ -183,7 +183,7 @@ TEST_CASE("entmax/0-one-pass on the CPU: of each block's keys those with the lar
       if (is_chosen[static_cast<size_t>(key)] && !sink) least = std::min(least, square);
       if (!is_chosen[static_cast<size_t>(key)]) left = std::max(left, square);
     }
-    CHECK(least >= left * 0.999F);  // norms that differ by less count alike
+    CHECK(least >= left * 0.999F);  // closer norms count as equal
   }
 }
 
@@ -192,7 +192,7 @@ TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
   c.spec.shape = {1, 1, 1, 70, 1500, 64};
   c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
   c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 6}, c.spec.shape);
-  constexpr double kBroad = 0.11;  // times a query: its support outgrows its list, but not the long one
+  constexpr double kBroad = 0.11;  // times a query: its support overflows its list, but not the long one
   for (int64_t i = 3; i < c.spec.shape.q_len; i += 16) {
     for (int64_t d = 0; d < c.spec.shape.head_dim; ++d) c.inputs.q.row(0, 0, i)[d] *= kBroad;
   }
@@ -209,8 +209,9 @@ TEST_CASE(
   c.spec.shape = {1, 1, 1, 40, 4000, 64};
   c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
   c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 10}, c.spec.shape);
-  constexpr double kScale = 0.7;  // some 20 keys a row have p > 0, four times as many are listed
-  // Where queries are 0, every second key is large: so it is chosen, and scores no more than others.
+  constexpr double kScale = 0.7;  // some 20 keys per row have p > 0; four times as many are listed
+  // Every second key is large in the dimensions where queries are 0. So it is chosen, but its scores are no
+  // higher.
   for (int64_t i = 0; i < c.inputs.q.size(); ++i) c.inputs.q.data()[i] *= i % 64 < 32 ? 0 : kScale;
   for (int64_t i = 0; i < c.inputs.k.size(); ++i)
     c.inputs.k.data()[i] *= i % 64 < 32 && i / 64 % 2 == 0 ? 8 : 1;
@@ -230,7 +231,8 @@ TEST_CASE("entmax/0-one-pass on the CPU: tiles with more keys than lists have ro
   c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 1}, c.spec.shape);
   constexpr int64_t kFirst = 300, kTies = 110;
   auto& [q, k, v] = c.inputs;
-  // Queries are much alike; the tied keys score high with them, the others are larger where queries are 0.
+  // Queries are similar. The tied keys score high with them; the other keys are larger, but where queries are
+  // 0.
   for (int64_t row = 0; row < 40; ++row) {
     for (int64_t d = 0; d < 64; ++d) q.row(0, 0, row)[d] = d < 32 ? 0 : 1 + 0.1 * q.row(0, 0, row)[d];
   }

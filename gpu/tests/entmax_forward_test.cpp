@@ -1,5 +1,5 @@
-// What the flagship's forward leaves beside its output: tau, the support, sums. (Its output over shapes,
-// masks and nasty inputs is the business of ladder_test, as for every variant.)
+// What the flagship's forward writes besides its output: tau, the support, sums. (ladder_test checks its
+// output over shapes, masks and difficult inputs, as for every variant.)
 
 #include <cstring>
 
@@ -19,7 +19,7 @@ struct Problem {
   AttentionSpec spec;
   Workload workload;
   int64_t nan_in_key = -1;
-  bool hollow = false;  // the norms of keys lie where queries are 0
+  bool hollow = false;  // keys are large in dimensions in which queries are 0
 };
 
 AttentionSpec spec(const AttentionShape& shape, double alpha, bool causal) {
@@ -45,7 +45,7 @@ std::vector<Problem> problems() {
       {"huge logits", spec({1, 2, 1, 140, 1500, 64}, 1.5, false), {.query_variance = 1e8}},
       {"huge logits, alpha 2", spec({1, 2, 1, 140, 1500, 96}, 2, false), {.query_variance = 1e8}},
       {"NaN in a key among others", spec({1, 1, 1, 140, 1500, 64}, 1.5, false), {.query_variance = 6}, 700},
-      // So many that some are picked for their norms.
+      // So many keys that some are picked by their norms.
       {"picked keys", spec({1, 2, 1, 140, 5000, 64}, 1.5, false), {.query_variance = 6}},
       {"picked keys, causal", spec({2, 1, 1, 300, 9000, 128}, 1.5, true), {.query_variance = 6}},
       {"picked keys from the first query on",
@@ -80,8 +80,8 @@ AttentionInputs<double> inputs_of(const Problem& problem, Dtype dtype) {
   return inputs;
 }
 
-// Scores are sums of head_dim products in float32, in the order of the tensor cores: an error of a few units
-// in the last place of the largest partial sum. In z, for the inputs above but huge logits:
+// Scores are sums of head_dim products in float32, in the tensor cores' order. They err by a few units in the
+// last place of the largest partial sum. In z, for the inputs above except huge logits:
 constexpr double kScoreError = 2e-5;
 
 void check_support(const Problem& problem, Dtype dtype, const Stream& stream) {
@@ -117,8 +117,8 @@ TEST_CASE("entmax forward: a support that does not fit is counted, never cut, an
 TEST_CASE("entmax forward: rows with broad supports are left to the dense path, and only those") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
-  const int64_t heads = 2, q_len = 300;  // the last block has fewer rows than it has room for
-  // Gaussian scores: some 14 keys a row, and some 100.
+  const int64_t heads = 2, q_len = 300;  // the last block is not full
+  // Gaussian scores with some 14 keys per row, and with some 100.
   for (const double query_variance : {2.0, 0.15}) {
     const int64_t left = query_variance < 1 ? q_len : 0;
     for (const int64_t head_dim : {64, 128}) {

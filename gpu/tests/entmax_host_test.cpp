@@ -1,5 +1,5 @@
-// What the flagship's forward decides and computes on the host, and the plain arithmetic that its kernels
-// share with it: no device needed.
+// What the flagship's forward decides and computes on the host, and the arithmetic that its kernels share
+// with the host. Needs no device.
 
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ AttentionSpec spec_of(const AttentionShape& shape) {
   return spec;
 }
 
-// As the kernels read the tables.
+// Reads the tables as the kernels do.
 bool visible(const AttentionSpec& spec, const DeviceMask& mask, int64_t b, int64_t h, int64_t query,
              int64_t key) {
   const AttentionShape& s = spec.shape;
@@ -73,11 +73,11 @@ std::vector<int64_t> positions(std::mt19937_64& random, int64_t count, int64_t f
   return list;
 }
 
-// Of scores, in the units of z = gain * score.
+// tau of scores, in the units of z = gain * score.
 double exact_tau(const std::vector<float>& scores, float alpha, float gain) {
   double largest = -std::numeric_limits<double>::infinity();
   for (const float x : scores) largest = std::max(largest, static_cast<double>(x));
-  double low = -1, high = 0;  // of tau - gain * largest
+  double low = -1, high = 0;  // of tau - gain * largest score
   for (int i = 0; i < 100; ++i) {
     const double middle = (low + high) / 2;
     double sum = 0;
@@ -129,7 +129,7 @@ TEST_CASE("a mask's tables show what the mask shows, all parts crossed") {
     for (const int64_t q_tables : {1, 2, 8}) {
       for (const int64_t k_tables : {1, 2, 8}) {
         for (const int64_t step :
-             {int64_t{1}, int64_t{1} << 40}) {  // 64-bit positions: numbers of their order
+             {int64_t{1}, int64_t{1} << 40}) {  // 64-bit positions are replaced by their ranks
           CAPTURE(parts);
           CAPTURE(step);
           AttentionSpec spec = spec_of(shape);
@@ -366,7 +366,7 @@ TEST_CASE("nothing seen leaves all open, -inf is below every threshold") {
   bound.see(-std::numeric_limits<float>::infinity(), 0.1F);
   CHECK(bound.threshold == std::numeric_limits<float>::lowest());
   CHECK_FALSE(-std::numeric_limits<float>::infinity() >= bound.threshold);
-  bound.see(1e30F, 1e-39F);  // as far as float reaches below
+  bound.see(1e30F, 1e-39F);  // close to float's lower limit
   CHECK(bound.threshold >= std::numeric_limits<float>::lowest());
   CHECK(bound.shift == 1);
 }
@@ -386,7 +386,7 @@ TEST_CASE("the root is found from a shift of 1 in few passes, to 1e-5 in the sum
         ThresholdRoot root;
         root.cap(0);
         root.shift = 1;
-        const auto sums_at = [&] {  // in double, as the kernels' sums by tiles are nearly
+        const auto sums_at = [&] {  // in double; the kernels' sums by tiles are nearly as exact
           double sum = 0, slope = 0;
           for (const float x : row) {
             const float u = std::fma(entmax.gain, x - largest, root.shift);

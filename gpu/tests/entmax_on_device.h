@@ -1,5 +1,5 @@
 #pragma once
-// A case's tensors on the device, for forward and backward through EntmaxAttention.
+// A case's tensors on the device, for EntmaxAttention's forward and backward.
 
 #include <array>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace splash::gpu::testing {
 
-// A case's tensors on the device.
+// Holds a case's tensors on the device.
 struct OnDevice {
   OnDevice(const Stream& stream, const Case& c)
       : q(DeviceTensor::from(stream, c.dtype, c.inputs.q)),

@@ -1,5 +1,5 @@
 #pragma once
-// Problems for the portable path, drawn so that all features meet, and what its results are held against.
+// Problems for the portable path, drawn such that all features meet, and the checks of its results.
 
 #include <algorithm>
 #include <cmath>
@@ -23,11 +23,11 @@ struct PortableCase {
   AttentionSpec spec{};
   Dtype dtype = Dtype::f32;
   AttentionInputs<double> inputs{};   // rounded to dtype
-  std::vector<double> tau_offsets{};  // of given thresholds, as float holds them
+  std::vector<double> tau_offsets{};  // of given thresholds, exact in float
 };
 
-// Rows whose k-th largest score and the next lie so close together that float may tell them apart otherwise
-// than double, but are not equal: which of the two is kept says nothing.
+// Rows whose k-th and next largest scores differ, but by so little that float may order them differently from
+// double. Which of the two is kept then says nothing.
 inline std::vector<char> unclear_rows(const AttentionSpec& spec, const AttentionInputs<double>& inputs) {
   const AttentionShape& s = spec.shape;
   std::vector<char> unclear(static_cast<size_t>(s.rows()), 0);
@@ -58,8 +58,8 @@ inline std::vector<char> unclear_rows(const AttentionSpec& spec, const Attention
   return unclear;
 }
 
-// ||out - expected||^2 / ||expected||^2 over what is finite; +inf where NaN stand elsewhere. Without the rows
-// left out.
+// |out - expected||^2 / ||expected||^2 over finite entries; +inf if NaN or infinities are in other places.
+// Skips the rows left out.
 inline double nmse_or_inf(const Tensor<double>& out, const Tensor<double>& expected,
                           const std::vector<char>& left_out) {
   double error = 0, norm = 1e-30;
@@ -74,9 +74,9 @@ inline double nmse_or_inf(const Tensor<double>& out, const Tensor<double>& expec
   return error / norm;
 }
 
-// What errors of float scores make of the output, as an nmse to first order (MATH: Gradients): row i changes
-// by sum of u_j (v_j - mean_u v) ds_j. A row with one key loses nothing; scores of 1e4 that lie close
-// together lose what float does not hold of them, in whichever order it adds.
+// The nmse of the output that errors of float scores cause, to first order (MATH: Gradients): row i changes
+// by the sum of u_j (v_j - mean_u v) ds_j. A row with one key loses nothing. Scores of 1e4 that are close
+// together lose what float cannot represent, in whatever order they are added.
 inline double loss_of_scores(const PortableCase& c, const cpu_ref::ForwardResult<double>& oracle,
                              const std::vector<char>& left_out) {
   const AttentionShape& s = c.spec.shape;
@@ -112,8 +112,8 @@ inline double loss_of_scores(const PortableCase& c, const cpu_ref::ForwardResult
   return error / norm;
 }
 
-// tau, and z - tau of each entry, of rows whose thresholds were given: their p, z - tau to a power, has no
-// sum of 1.
+// Checks tau, and z - tau of each entry, of rows with given thresholds. Their p, which are powers of z - tau,
+// do not sum to 1.
 inline void check_given_rows(const PortableCase& c, const RowResults& results,
                              const cpu_ref::ForwardResult<double>& oracle,
                              const std::vector<char>& left_out) {
@@ -144,13 +144,13 @@ inline void check_given_rows(const PortableCase& c, const RowResults& results,
       wrong_entries += !(results.excess[i] > 0) || !(std::abs(results.excess[i] - u) <= error);
       if (at != expected.end()) expected.erase(at);
     }
-    for (const auto& [key, u] : expected) wrong_entries += u > error;  // that are missing
+    for (const auto& [key, u] : expected) wrong_entries += u > error;  // missing entries
   }
   CHECK(wrong_tau == 0);
   CHECK(wrong_entries == 0);
 }
 
-// Output, tau and support of a case, without the rows left out beside those that are unclear.
+// Checks output, tau and support of a case, except for rows that are left out or unclear.
 inline void check_against_oracle(const PortableCase& c, const Tensor<double>& out, const RowResults& rows,
                                  const std::vector<char>& also_left_out = {}) {
   CAPTURE(c.name);
@@ -191,7 +191,8 @@ class CaseDrawer {
     return c;
   }
 
-  // With thresholds that are given, NaN and beyond the bracket among them, and half the time a k_keep a head.
+  // A case with given thresholds, some of them NaN or beyond the bracket, and in half of the cases a k_keep
+  // per head.
   PortableCase draw_given() {
     PortableCase c = draw();
     std::uniform_real_distribution<float> offset(-1.05F, 0.05F);
@@ -209,7 +210,7 @@ class CaseDrawer {
     c.name += ", a k_keep a head";
   }
 
-  // What Hopper's path takes: 16 bits an element, causal or full, all keys; up to 23 or 46 tiles of them.
+  // A case that Hopper's path takes: 16-bit elements, causal or full, all keys; up to 23 or 46 tiles of keys.
   PortableCase draw_for_one_pass() {
     PortableCase c;
     c.dtype = any_of({Dtype::bf16, Dtype::f16});
@@ -233,7 +234,7 @@ class CaseDrawer {
          any_of<int64_t>({8, 24, 32, 40, 64, 64, 72, 96, 128, 136, 192, 256})};
     const int64_t alphas = random_() % 4 == 0 ? s.q_heads : 1;
     c.spec.normalizer.alpha.clear();
-    for (int64_t head = 0; head < alphas; ++head)  // as float holds them: the device's alphas are float
+    for (int64_t head = 0; head < alphas; ++head)  // exact in float, as the device's alphas are float
       c.spec.normalizer.alpha.push_back(static_cast<double>(any_of(alphas_to_draw)));
   }
 
@@ -247,7 +248,7 @@ class CaseDrawer {
     }
     if ((parts & 2) != 0) {
       const auto sequences = 1 + random_() % 5;
-      const auto cuts = [&](int64_t length) {  // empty sequences among them
+      const auto cuts = [&](int64_t length) {  // some sequences are empty
         std::vector<int64_t> at{0, length};
         for (uint64_t i = 1; i < sequences; ++i)
           at.push_back(static_cast<int64_t>(random_() % static_cast<uint64_t>(length + 1)));
@@ -272,7 +273,7 @@ class CaseDrawer {
     c.name += "positions, ";
   }
 
-  // kind: an index of kNames; beyond them, nothing out of the ordinary.
+  // kind: an index into kNames; larger values leave the inputs ordinary.
   void draw_inputs(PortableCase& c, uint64_t kind) {
     constexpr double kInf = std::numeric_limits<double>::infinity();
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -294,7 +295,7 @@ class CaseDrawer {
       for (int64_t i = 0; i < tensor.size() / dim; ++i) use(tensor.data() + i * dim, i);
     };
     if (kind == 6 || kind == 7 || kind == 9) first_elements(q, [](double* x, int64_t) { *x = 1; });
-    if (kind == 6) {  // keys without weight, whose values must not show
+    if (kind == 6) {  // keys without weight, whose values must not show in the output
       first_elements(k, [&](double* x, int64_t i) { *x = i % 7 == 3 ? -kInf : *x; });
       first_elements(v, [&](double* x, int64_t i) { *x = i % 7 == 3 ? kNan : *x; });
     }

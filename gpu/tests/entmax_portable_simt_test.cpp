@@ -1,6 +1,5 @@
-// The portable path's kernels themselves, thread by thread on the CPU (simt/simt.h), against the double
-// oracle: barriers, indices, lists and passes, where there is no GPU. Tensor cores' own rounding is not among
-// that.
+// The portable path's kernels themselves, run thread by thread on the CPU (simt/simt.h), against the double
+// oracle: barriers, indices, lists and passes, without a GPU. The tensor cores' own rounding is not included.
 
 #include "gpu/entmax/portable/kernels.cuh"
 #include "gpu/tests/entmax_attention_scan.h"

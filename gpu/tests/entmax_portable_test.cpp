@@ -1,5 +1,5 @@
-// The portable path of exact entmax attention: output, tau and support against the double oracle, gradients
-// through EntmaxAttention. On Hopper it is asked for by ForwardPath::portable.
+// The portable path of exact entmax attention: output, tau and support against the double oracle, and
+// gradients through EntmaxAttention. On Hopper, ForwardPath::portable selects it.
 
 #include "gpu/tests/entmax_attention_scan.h"
 #include "gpu/tests/entmax_on_device.h"
@@ -45,7 +45,7 @@ Mask all_parts(const AttentionShape& s) {
   return mask;
 }
 
-// Unclear rows get a gradient of 0: they add nothing, whatever they keep.
+// Unclear rows get an output gradient of 0, so they add nothing, whichever keys they keep.
 void check_gradients(const char* name, Case c, const Stream& stream, int64_t capacity = 0) {
   CAPTURE(name);
   CAPTURE(to_string(c.dtype));
@@ -167,7 +167,7 @@ TEST_CASE("portable entmax: every run gives the same bits") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
   for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
-    for (const double variance : {0.3, 6.0}) {  // beyond the lists, and in them
+    for (const double variance : {0.3, 6.0}) {  // too many keys for the lists, and few enough
       AttentionSpec spec = spec_of({1, 4, 2, 300, 1500, 64});
       spec.mask.causal = true;
       const PortableCase c = case_of("again", spec, dtype, {.query_variance = variance});

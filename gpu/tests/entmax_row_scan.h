@@ -1,7 +1,7 @@
 #pragma once
-// Rows on which a rounded tau shows, and what their probabilities are held against. No solver is needed for
-// that: of one key's p all others follow, p_j^(alpha-1) = p_i^(alpha-1) + (alpha-1) (s_j - s_i), and with sum
-// p = 1 there is one p that does. From the largest p (alpha up to 2) or the smallest (above) no error grows.
+// Rows on which a rounded tau would show, and the checks of their probabilities. These need no solver: all p
+// follow from one, p_j^(alpha-1) = p_i^(alpha-1) + (alpha-1) (s_j - s_i), and with sum p = 1 only one p fits.
+// From the largest p (alpha up to 2) or the smallest (above), errors do not grow.
 
 #include <algorithm>
 #include <cmath>
@@ -28,8 +28,8 @@ enum class Pattern {
   wide,            // N(0, 900)
   offset,          // N(1000, 1)
   ramp,            // from 0 down to -2
-  edges,           // 2, 1.9, 1.5 and again: keys that lie nearly 1 / (alpha - 1) below others
-  one_key,         // the others are masked
+  edges,           // 2, 1.9, 1.5, repeated: some keys are nearly 1 / (alpha - 1) below others
+  one_key,         // all others are masked
   half_masked,
 };
 inline constexpr Pattern kPatterns[] = {Pattern::equal,     Pattern::near_equal, Pattern::slightly_above,
@@ -83,7 +83,7 @@ inline std::vector<double> scores_of(Pattern pattern, int64_t n, uint64_t seed) 
   return scores;
 }
 
-// What p of a row is off by.
+// The errors of a row's p.
 struct RowErrors {
   double sum = 0;  // |sum p - 1|
   double p = 0;    // the largest |p - expected|
@@ -91,7 +91,8 @@ struct RowErrors {
       0;  // the largest |z - tau| of a key that has p > 0 where it should have 0, or 0 where it should not
 };
 
-// (p^a + y)^(1/a): where a is small, what p^a + y lacks to 1 is small, where it is large, p^a itself.
+// (p^a + y)^(1/a). For small a it computes with (p^a + y) - 1, which is small; for large a, p^a itself is
+// small.
 inline double follows(double p, double a, double y) {
   if (y == 0) return p;
   if (a > 1) return std::pow(std::max(std::pow(p, a) + y, 0.0), 1 / a);
@@ -119,18 +120,19 @@ inline RowErrors errors_of_row(std::span<const double> scores, std::span<const d
     const double y = a * (scores[j] - scores[from]);
     const double excess = std::pow(p[from], a) + y, expected = follows(p[from], a, y);
     const bool has = p[j] > 0;
-    const bool unheld = alpha < 2 && expected < 1e-37;  // by float32
+    const bool unheld = alpha < 2 && expected < 1e-37;  // below float32's range
     if (has != (excess > 0) && !unheld) errors.support = std::max(errors.support, std::abs(excess));
-    // Of alpha above 2, p rises steeply from 0: what the support has is asked above.
+    // For alpha above 2, p rises steeply from 0, so only keys of the support are compared; the support is
+    // checked above.
     if (alpha <= 2 || has) errors.p = std::max(errors.p, std::abs(p[j] - expected));
     if (std::isnan(p[j])) errors.sum = errors.p = std::numeric_limits<double>::infinity();
   }
   return errors;
 }
 
-// How far gradients of a row are off, in parts of the largest, and dL/dalpha, in parts of what it sums up. p
-// as the kernel took it; long double, whose exponents hold any u, and g as differences, for the least p of
-// alpha above 2 leaves nothing else of them: O(n^2).
+// Errors of a row's gradients, relative to the largest, and of dL/dalpha, relative to the terms that it sums.
+// p is as the kernel took it. Computed in long double, whose exponents hold any u, and from differences of g,
+// because nothing else survives at the smallest p of alpha above 2. Takes O(n^2).
 struct GradientErrors {
   double scores = 0, alpha = 0;
 };
@@ -160,7 +162,7 @@ inline GradientErrors errors_of_gradient(std::span<const double> p, std::span<co
     largest = std::max(largest, std::abs(expected[keys[i]]));
   }
   for (size_t j = 0; j < p.size(); ++j) {
-    if (std::abs(expected[j]) > 1e38L) continue;  // more than float32 holds
+    if (std::abs(expected[j]) > 1e38L) continue;  // beyond float32's range
     error = std::max(error, std::abs(expected[j] - static_cast<Long>(d_scores[j])));
   }
   return {static_cast<double>(error / largest),

@@ -1,5 +1,5 @@
 #pragma once
-// entmax of rows against the CPU's in double on the same rounded scores, wherever its kernels run.
+// Entmax of rows against the CPU's double result for the same rounded scores, wherever its kernels run.
 
 #include <algorithm>
 #include <cmath>
@@ -35,8 +35,8 @@ inline void check_alike(std::span<const double> mine, std::span<const double> ex
   CHECK(wrong == 0);
 }
 
-// Kernels: made of (dtype, alphas, rows, n); forward(scores) and gradient(p, d_p) give what they write over
-// poison.
+// Kernels: constructed from (dtype, alphas, rows, n). forward(scores) and gradient(p, d_p) return what the
+// kernels write over poison.
 template <class Kernels>
 void check_values_and_gradients(uint64_t seed) {
   const std::vector<double> alpha{1.5, 1.05, 1.2, 1.5, 2.0, 1.5, 2.0, 1.9, 2.5};
@@ -52,9 +52,9 @@ void check_values_and_gradients(uint64_t seed) {
         d_p[i] = round_to(dtype, random.normal(rows * n + i));
       }
       for (int64_t j = 1; j < n; ++j) {
-        scores[j] = -kInfinity;                    // one key
+        scores[j] = -kInfinity;                    // only one visible key
         scores[3 * n + j] = scores[3 * n];         // ties
-        scores[5 * n + j] = scores[5 * n] - 1000;  // one far above
+        scores[5 * n + j] = scores[5 * n] - 1000;  // one key far above the others
       }
       for (int64_t j = 0; j < n; ++j) scores[4 * n + j] = -kInfinity;
       scores[6 * n + n / 2] = kNan;
@@ -65,8 +65,8 @@ void check_values_and_gradients(uint64_t seed) {
       const std::vector<double> values = kernels.forward(scores).values;
       for (int64_t r = 0; r < rows; ++r) {
         CAPTURE(alpha[r]);
-        // At alpha 1.05, p = d^20 has 20 times the roundings of z and of tau; at 2.5, dp/dz = 2/3 p^(-1/2)
-        // has some 50 times those of z.
+        // At alpha 1.05, p = d^20 has 20 times the rounding errors of z and of tau. At 2.5, dp/dz = 2/3
+        // p^(-1/2) multiplies those of z by some 50.
         const double times = dtype != Dtype::f64 ? 1 : alpha[r] == 1.05 ? 4 : alpha[r] > 2 ? 64 : 1;
         const double of_row = times * bound;
         check_alike(std::span(values).subspan(r * n, n), std::span(p).subspan(r * n, n), of_row);
@@ -80,7 +80,7 @@ void check_values_and_gradients(uint64_t seed) {
   }
 }
 
-// A row for each alpha and pattern, all of one length.
+// One row per alpha and pattern, all of the same length.
 struct ScanRows {
   std::vector<double> alpha, scores;
   std::vector<Pattern> pattern;
@@ -100,7 +100,8 @@ struct ScanRows {
   }
 };
 
-// p of each row against what follows from one key's, and where rows are short enough for that the gradients.
+// Checks p of each row against what follows from one key's p, and the gradients of rows that are short
+// enough.
 template <class Kernels>
 void check_scan(const ScanRows& rows, Dtype dtype) {
   CAPTURE(to_string(dtype));

@@ -1,10 +1,10 @@
-// The kernels of entmax of rows, thread by thread on the CPU (simt/simt.h), where there is no GPU.
+// The kernels for entmax of rows, run thread by thread on the CPU (simt/simt.h), without a GPU.
 
 #include "gpu/tests/entmax_rows_case.h"
 #include "gpu/tests/ladder_cases.h"
 #include "gpu/tests/simt_elements.h"
 
-// One for all threads of a block; they are fibers of one thread.
+// One instance for all threads of a block, which are fibers of one thread.
 #undef __shared__
 #define __shared__ thread_local
 
@@ -65,7 +65,7 @@ TEST_CASE("entmax of rows on the CPU: an alpha that entmax does not take makes i
 TEST_CASE("entmax of rows on the CPU: p, its sum, the support and gradients at every alpha") {
   for (const int64_t n : {1, 3, 200}) check_scan<OnCpu>({kScanAlphas, kPatterns, n, Dtype::f32}, Dtype::f32);
   check_scan<OnCpu>({kScanAlphas, kPatterns, 60, Dtype::f64}, Dtype::f64);
-  // More than a thread holds in four registers, and more than it holds in any.
+  // More values than a thread holds in four registers, and more than it holds in registers at all.
   constexpr double kAlphas[] = {1.5, 2, 3};
   constexpr Pattern kHard[] = {Pattern::near_equal, Pattern::far_above};
   check_scan<OnCpu>({kAlphas, kHard, 2000, Dtype::f32}, Dtype::f32);

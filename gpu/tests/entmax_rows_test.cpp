@@ -1,4 +1,4 @@
-// entmax of a matrix's rows in device memory, against the CPU's in double on the same rounded scores.
+// Entmax of a matrix's rows in device memory, against the CPU's double result for the same rounded scores.
 
 #include <algorithm>
 #include <vector>
@@ -24,7 +24,7 @@ Tensor<double> matrix(const std::vector<double>& values, int64_t rows) {
   return result;
 }
 
-// What the kernels write over poison.
+// Runs the kernels on a device, over poison.
 class OnDevice {
  public:
   OnDevice(Dtype dtype, const std::vector<double>& alpha, int64_t rows, int64_t n)

@@ -1,5 +1,5 @@
 #pragma once
-// What the tests that run the flagship's kernels on the CPU share (simt/simt.h).
+// Shared parts of the tests that run the flagship's kernels on the CPU (simt/simt.h).
 
 #include <cmath>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace splash::gpu::testing {
 
-// A case's tensors as kernels take them, and poison where they write.
+// A case's tensors in the kernels' types, with poison where they write.
 template <class T>
 struct SimtRun {
   explicit SimtRun(const PortableCase& c)
@@ -55,7 +55,7 @@ struct SimtRun {
   RowResults results{};
 };
 
-// Of each head the rows that a mask names, as gather_rows lists them.
+// For each head, the rows that a mask names, listed as gather_rows lists them.
 struct NamedRows {
   std::vector<int> queries, counts;  // [heads, q_len], [heads]
 

@@ -1,4 +1,4 @@
-// The store's layout and its key: no device needed.
+// The store's layout and its key. Needs no device.
 
 #include <algorithm>
 #include <random>
@@ -87,7 +87,7 @@ TEST_CASE("each thing that backward depends on changes the store's key") {
     change(other);
     keys.push_back(store_key(other, Dtype::bf16));
   };
-  with([](AttentionSpec& s) { s.shape.batch = 4, s.shape.q_heads = 2; });  // as many rows
+  with([](AttentionSpec& s) { s.shape.batch = 4, s.shape.q_heads = 2; });  // the number of rows stays
   with([](AttentionSpec& s) { s.shape.kv_heads = 1; });
   with([](AttentionSpec& s) { std::swap(s.shape.q_len, s.shape.kv_len); });
   with([](AttentionSpec& s) { s.shape.kv_len = 121; });
@@ -110,6 +110,6 @@ TEST_CASE("each thing that backward depends on changes the store's key") {
   std::ranges::sort(keys);
   CHECK(std::ranges::adjacent_find(keys) == keys.end());
   AttentionSpec same = spec;
-  same.scale = 1.0 / 8;  // what 0 stands for
+  same.scale = 1.0 / 8;  // the scale that 0 means
   CHECK(store_key(same, Dtype::bf16) == store_key(spec, Dtype::bf16));
 }

@@ -1,5 +1,5 @@
-// A store in device memory: what forward begins, what backward finds, and what becomes of one that is not
-// forward's.
+// A store in device memory: what forward starts, what backward finds, and what happens to a store that
+// forward did not write.
 
 #include <cmath>
 #include <cstring>
@@ -92,8 +92,8 @@ TEST_CASE("inside a capture a store that is not forward's is emptied, and its gr
   begin_store(c.store(), key, c.stream.handle());
   admit_store(c.store(), key, c.stream.handle());
   CHECK_FALSE(refused());
-  CHECK(all_are(c.read(c.store().support.offsets, s.rows()), int64_t{-1}));  // the poison, 0xFF
-  CHECK(all_are(c.read(c.store().support.counts, s.rows()), -1));            // likewise: not touched
+  CHECK(all_are(c.read(c.store().support.offsets, s.rows()), int64_t{-1}));  // still the poison, 0xFF
+  CHECK(all_are(c.read(c.store().support.counts, s.rows()), -1));            // untouched, too
   admit_store(c.store(), key + 1, c.stream.handle());
   CHECK(refused());
   CHECK(all_are(c.read(c.store().support.offsets, s.rows()), int64_t{-1}));

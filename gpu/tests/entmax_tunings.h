@@ -1,5 +1,5 @@
 #pragma once
-// Tunings that together hold every value that a knob may have.
+// Tunings that together contain every value that a knob may have.
 
 #include <algorithm>
 #include <vector>
@@ -8,7 +8,8 @@
 
 namespace splash::gpu::testing {
 
-// Of one pass: in each, every knob has one of its values, so that they also meet; few are enough for all.
+// Tunings of one pass. Each gives every knob one of its values, so that values of different knobs also meet.
+// There are as many as the knob with most values has.
 inline std::vector<entmax::Tuning> every_value(bool of_backward) {
   std::size_t most = 0;
   for (const entmax::Knob& knob : entmax::knobs())

@@ -1,4 +1,4 @@
-// The anchor pass against its double oracle: the same keys, but for those whose sums lie within rounding of
+// The anchor pass against its double oracle: the same keys, except those whose sums are within rounding of
 // the k-th.
 
 #include <algorithm>
@@ -19,7 +19,8 @@ using namespace splash::gpu::kascade;
 
 namespace {
 
-// Of a sum of probabilities: scores in float carry some 2^-24 |score| sqrt(head_dim), the exponential 2^-22.
+// Relative error of a sum of probabilities: float scores err by some 2^-24 |score| sqrt(head_dim), the
+// exponential by 2^-22.
 constexpr double kRounding = 3e-5, kSmallest = 1e-35;
 
 struct Problem {
@@ -55,7 +56,8 @@ cpu_ref::TileTopK expected_of(const Problem& problem, const AttentionInputs<doub
                              {.share = problem.options.share, .k = problem.options.k});
 }
 
-// A key that only one of the two lists has lies within rounding of the smallest sum of the oracle's list.
+// A key that is in only one of the two lists must be within rounding of the smallest sum in the oracle's
+// list.
 void compare_list(const int32_t* ours, const int32_t* theirs, int64_t k_keep, const double* pooled) {
   const auto length = std::find(theirs, theirs + k_keep, -1) - theirs;
   REQUIRE(std::find(ours, ours + k_keep, -1) - ours == length);
@@ -168,7 +170,7 @@ TEST_CASE("what the anchor pass does not take is refused") {
 
 namespace {
 
-// Lists drawn from all keys, whatever the mask shows; every third is empty.
+// Lists drawn from all keys, whatever the mask lets through; every third list is empty.
 Selection lists_beyond_the_mask(const AttentionShape& shape) {
   Selection selection{.kind = SelectionKind::shared_keys, .k_keep = shape.kv_len, .block = 32, .keys = {}};
   const int64_t lists = shape.batch * shape.kv_heads * selection.tiles(shape);

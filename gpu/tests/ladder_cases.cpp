@@ -21,13 +21,14 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1, 1, 1, 1},   {1, 2, 2, 33, 65},   {2, 4, 2, 129, 129}, {1, 2, 2, 7, 200},
                              {1, 1, 1, 200, 7}, {1, 2, 1, 256, 256}, {1, 1, 1, 130, 513}};
 constexpr Shape kNastyShape{1, 2, 1, 70, 130};
-// Two tiles of 256 queries, and more rows a tile than the largest block has: of 8 heads all full, of 3 not.
+// Two tiles of 256 queries. With 8 heads a tile fills several of the largest blocks; with 3 heads it does not
+// fill one.
 constexpr Shape kWideShapes[] = {{1, 8, 1, 300, 326}, {1, 3, 1, 300, 326}};
-constexpr int64_t kWideTile = 64;  // of more queries
+constexpr int64_t kWideTile = 64;  // tiles of more queries are wide
 
-// Of very large heads fewer queries and keys, two tiles of queries still: at full length they were 96 % of
-// the suite's bytes, and compute-sanitizer's racecheck did not get through them (nor through 2 heads of 20 x
-// 70, where a cluster's blocks wait for one another in five tiles of keys).
+// Very large heads get fewer queries and keys, but still two tiles of queries. At full length they were 96 %
+// of the suite's bytes, and compute-sanitizer's racecheck did not finish them (nor 2 heads of 20 x 70, where
+// a cluster's blocks wait for one another in five tiles of keys).
 Shape shortened(const Shape& s, int64_t head_dim) {
   if (head_dim <= 2048) return s;
   return {1, 1, 1, std::min<int64_t>(s.q_len, 17), std::min<int64_t>(s.kv_len, 33)};
@@ -39,13 +40,13 @@ void for_each_row(Tensor<double>& tensor, const std::function<void(double* row, 
   for (int64_t i = 0; i < tensor.size() / tensor.dim(); ++i) use(tensor.data() + i * tensor.dim(), i);
 }
 
-// Every score with every seventh key is -inf: such keys are masked.
+// Gives every seventh key a score of -inf with every query: such keys are masked.
 void hide_keys_by_infinity(Inputs& inputs) {
   for_each_row(inputs.q, [](double* row, int64_t) { row[0] = 1; });
   for_each_row(inputs.k, [](double* row, int64_t i) { row[0] = i % 7 == 3 ? -kInf : row[0]; });
 }
 
-// All scores of all rows are -inf: zero rows.
+// Gives all rows only scores of -inf: zero rows.
 void hide_all_keys_by_infinity(Inputs& inputs) {
   for_each_row(inputs.q, [](double* row, int64_t) { row[0] = 1; });
   for_each_row(inputs.k, [](double* row, int64_t) { row[0] = -kInf; });
@@ -78,7 +79,7 @@ const std::vector<Nasty>& nasty_inputs() {
   return list;
 }
 
-// Smallest, largest, and up to two that no bucket holds exactly.
+// The smallest and the largest head_dim, and up to two between that no bucket holds exactly.
 std::vector<int64_t> head_dims(const Limits& limits) {
   std::vector<int64_t> allowed;
   for (const int64_t dim : {8, 16, 24, 32, 40, 64, 72, 96, 128, 136, 192, 200, 256, 512, 1032, 2048, 8192}) {
@@ -94,8 +95,8 @@ class CaseList {
  public:
   CaseList(const Variant& variant, const DeviceInfo& device) : variant_(variant), device_(device) {}
 
-  // Adds one case where the variant takes it. What is left open (normalizer, selection) steps through what is
-  // allowed.
+  // Adds one case if the variant takes it. What the case leaves open (normalizer, selection) cycles through
+  // what is allowed.
   void add(const char* name, const Shape& full, int64_t head_dim, Dtype dtype, const char* mask,
            const Workload& workload, void (*spoil)(Inputs&)) {
     const Shape shape = shortened(full, head_dim);
@@ -125,7 +126,7 @@ class CaseList {
   static void set_mask(AttentionSpec& spec, const std::string& mask) {
     spec.mask.causal = mask == "causal";
     if (mask != "positions") return;
-    const AttentionShape& shape = spec.shape;  // a table a head: positions that neither start at 0 nor rise
+    const AttentionShape& shape = spec.shape;  // a table per head: positions neither start at 0 nor rise
     for (int64_t i = 0; i < shape.batch * shape.q_heads * shape.q_len; ++i)
       spec.mask.q_positions.push_back(3 + (i * 37) % (shape.q_len + i % 5));
     for (int64_t i = 0; i < shape.batch * shape.q_heads * shape.kv_len; ++i)
@@ -141,7 +142,7 @@ class CaseList {
                        spec.normalizer.kind == NormalizerKind::power_unnormalized;
     if (power) spec.normalizer.alpha = {2.0};
     const bool softmax = spec.normalizer.kind == NormalizerKind::softmax;
-    for (int64_t head = 1; !softmax && turn_ % 3 == 2 && head < spec.shape.q_heads; ++head)  // one a head
+    for (int64_t head = 1; !softmax && turn_ % 3 == 2 && head < spec.shape.q_heads; ++head)  // one per head
       spec.normalizer.alpha.push_back(1.2 + 0.1 * static_cast<double>(head));
   }
 
@@ -157,7 +158,7 @@ class CaseList {
     constexpr double kShares[] = {0.1, 0.5, 1.0};
     selection = make_shared_keys(spec.shape, spec.mask, selection.block, kShares[turn_ % std::size(kShares)],
                                  test_seed());
-    // The first tile's list is empty: zero rows. Of wide tiles there may be no other.
+    // Empties the first tile's list, which gives zero rows; not if a wide tile is the only one.
     if (selection.block <= kWideTile || selection.tiles(spec.shape) > 1)
       std::fill_n(selection.keys.begin(), selection.k_keep, -1);
   }

@@ -1,6 +1,6 @@
 #pragma once
-// The problems that every kernel variant is held against the double oracle on: what its Limits allow of a
-// fixed list of shapes, masks, normalizers, selections and inputs, random and nasty.
+// The problems on which every kernel variant is compared with the double oracle: from a fixed list of shapes,
+// masks, normalizers, selections and inputs (random and difficult ones), whatever its Limits allow.
 
 #include <cstdint>
 #include <string>
@@ -13,16 +13,16 @@
 namespace splash::gpu::testing {
 
 struct LadderCase {
-  std::string name;  // equal names: equal spec and inputs
+  std::string name;  // cases with equal names have equal spec and inputs
   AttentionSpec spec{};
   Dtype dtype = Dtype::f32;
   Workload workload{};
-  void (*spoil)(AttentionInputs<double>& inputs) = nullptr;  // if not null: what makes them nasty
+  void (*spoil)(AttentionInputs<double>& inputs) = nullptr;  // if not null: makes the inputs difficult
 
-  AttentionInputs<double> inputs() const;  // made anew, rounded to dtype
+  AttentionInputs<double> inputs() const;  // made at each call, rounded to dtype
 };
 
-// $SPLASH_TEST_SEED: a number, or "random" for fresh inputs; 1 where it is not set.
+// $SPLASH_TEST_SEED: a number, or "random" for new inputs; 1 if it is not set.
 uint64_t test_seed();
 
 void round_inputs(AttentionInputs<double>& inputs, Dtype dtype);

@@ -1,6 +1,6 @@
 #pragma once
-// Which cases a run of the ladders' tests takes, as the environment says: for compute-sanitizer, under which
-// all of them in one run take too long. CONTRIBUTING.md: Under compute-sanitizer.
+// Which cases a run of the ladders' tests takes, by environment variables. They are for compute-sanitizer,
+// under which all cases in one run take too long. CONTRIBUTING.md: Under compute-sanitizer.
 
 #include <charconv>
 #include <cstdlib>
@@ -16,11 +16,11 @@
 namespace splash::gpu::testing {
 
 struct LadderRun {
-  std::string variant{};          // SPLASH_TEST_VARIANT: the variants whose ids begin so
-  int64_t every = 1;              // SPLASH_TEST_EVERY: every so many cases of a variant...
+  std::string variant{};          // SPLASH_TEST_VARIANT: only variants whose ids begin with this
+  int64_t every = 1;              // SPLASH_TEST_EVERY: one of so many cases of a variant...
   int64_t first = 0;              // SPLASH_TEST_FIRST: ...from this one on, below `every`
-  int64_t head_dim = kAnyNumber;  // SPLASH_TEST_HEAD_DIM: only cases of at most this one
-  bool oracle = true;             // SPLASH_TEST_ORACLE=0: two runs are compared with one another only
+  int64_t head_dim = kAnyNumber;  // SPLASH_TEST_HEAD_DIM: only cases of at most this head_dim
+  bool oracle = true;             // SPLASH_TEST_ORACLE=0: only compares two runs with each other
 
   static constexpr int64_t kAnyNumber = std::numeric_limits<int64_t>::max();
 
@@ -29,7 +29,7 @@ struct LadderRun {
     return index % every == first && spec.shape.head_dim <= head_dim;
   }
 
-  // Throws InvalidArgument where a setting is no number, out of range, or the name of no variant.
+  // Throws InvalidArgument if a setting is no number, out of range, or the name of no variant.
   static LadderRun read(const std::function<const char*(const char* name)>& setting) {
     const auto number = [&](const char* name, int64_t least, int64_t most, int64_t otherwise) {
       const char* const text = setting(name);

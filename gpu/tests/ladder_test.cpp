@@ -1,5 +1,5 @@
-// Every variant of every ladder against the double oracle. SPLASH_TEST_SEED=random draws fresh inputs. What
-// runs under sanitizers set: ladder_run.h.
+// Every variant of every ladder against the double oracle. SPLASH_TEST_SEED=random draws new inputs.
+// ladder_run.h has the settings for runs under sanitizers.
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@ using Inputs = AttentionInputs<double>;
 
 struct Reference {
   Tensor<double> out;
-  double float_nmse = 0;  // what the same arithmetic loses in float: large where scores are huge
+  double float_nmse = 0;  // the error of the same arithmetic in float: large for huge scores
 };
 
 double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
@@ -41,14 +41,14 @@ Inputs rounded_to_tf32(Inputs inputs) {
       double& x = tensor->data()[i];
       if (!std::isfinite(x)) continue;
       int exponent = 0;
-      const double significand = std::frexp(x, &exponent);  // apart: arguments have no order
+      const double significand = std::frexp(x, &exponent);  // argument order is unspecified
       x = std::ldexp(std::nearbyint(std::ldexp(significand, 11)), exponent - 11);
     }
   }
   return inputs;
 }
 
-// Several variants ask for the same case.
+// Cached, because several variants ask for the same case.
 const Reference& reference(const LadderCase& c, const Inputs& inputs) {
   static std::map<std::string, Reference> known;
   const auto found = known.find(c.name);
@@ -61,13 +61,13 @@ const Reference& reference(const LadderCase& c, const Inputs& inputs) {
   return known.emplace(c.name, std::move(result)).first->second;
 }
 
-// What rounding the inputs to tf32 loses.
+// The error that rounding the inputs to tf32 causes.
 double tf32_nmse(const LadderCase& c, const Inputs& inputs) {
   const auto in = rounded_to_tf32(inputs);
   return nmse(cpu_ref::attention_forward<double>(c.spec, in.q, in.k, in.v).out, reference(c, inputs).out);
 }
 
-// What rounding the scores to fp16 loses, all else exact.
+// The error that rounding the scores to fp16 causes, with everything else exact.
 double half_scores_nmse(const LadderCase& c, const Inputs& inputs) {
   constexpr double kLargest = 65504;
   const AttentionShape& s = c.spec.shape;
@@ -101,24 +101,25 @@ double half_scores_nmse(const LadderCase& c, const Inputs& inputs) {
   return nmse(out, reference(c, inputs).out);
 }
 
-// A variant's tolerance supposes scores that float holds well. Scores of 1e4 it holds to 1e-3 only, and no
-// float kernel does better; one with a wider tolerance (tf32) loses as much more there, or what its rounding
-// of the inputs makes of scores that lie close together.
+// A variant's tolerance assumes scores that float represents well. Scores of 1e4 are only accurate to 1e-3,
+// and no float kernel does better. A variant with a wider tolerance (tf32) may err by as much more there, or
+// by what its rounding of the inputs makes of scores that are close together.
 double bound_of(const Variant& variant, const LadderCase& c, const Inputs& inputs) {
   constexpr double kOfFloat = 1e-11;
   const double tolerance = variant.tolerance.of(c.dtype);
   const double wider = c.dtype == Dtype::f32 ? std::max(1.0, tolerance / kOfFloat) : 1.0;
-  // Of summation: one after the other loses up to 8 times as much as in vectors, and the float oracle's own
-  // loss is one draw (65 times were seen in some thousand draws of huge logits).
+  // The order of summation: one term after the other loses up to 8 times as much as vectors do, and the float
+  // oracle's own error is only one draw (65 times was seen in some thousand draws of huge logits).
   constexpr double kOtherOrder = 128;
-  constexpr double kOfTf32 = 2.4e-7;  // 2^-22: no rung whose products are fp32 asks for as much
+  constexpr double kOfTf32 = 2.4e-7;  // 2^-22: no rung with fp32 products has so wide a tolerance
   const double of_inputs = c.dtype == Dtype::f32 && tolerance > kOfTf32 ? 2 * tf32_nmse(c, inputs) : 0;
-  // The kernel's sums lie on the other side of a rounding's edge now and then; errors of two causes may add.
+  // The kernel's sums sometimes round the other way. Errors of both causes may add.
   const double of_scores = variant.tolerance.half_scores ? 4 * half_scores_nmse(c, inputs) : 0;
   return std::max({tolerance, kOtherOrder * wider * reference(c, inputs).float_nmse, of_inputs, of_scores});
 }
 
-// Memory that kernels get as workspace or output is NaN in every type, so that what they do not write shows.
+// Memory that kernels get as workspace or output is NaN in every type, so anything that they do not write
+// shows.
 void poison_memory_pool(const Stream& stream) {
   DeviceBuffer poison(stream, int64_t{16} << 20);
   poison.fill(0xFF);
@@ -147,7 +148,7 @@ void check_case(const Variant& variant, const LadderCase& c, const Stream& strea
   const PreparedAttention attention(variant, c.spec, c.dtype, stream);
   const Tensor<double> first = run(attention, q, k, v, out);
   if (oracle) CHECK(nmse(first, reference(c, inputs).out) <= bound_of(variant, c, inputs));
-  CHECK(same_bits(run(attention, q, k, v, out), first));  // also: the workspace may be used again
+  CHECK(same_bits(run(attention, q, k, v, out), first));  // also checks that the workspace can be reused
 }
 
 void check_ladder(const std::string& ladder) {
@@ -160,7 +161,7 @@ void check_ladder(const std::string& ladder) {
     const auto cases = ladder_cases(*variant, device);
     if (cases.empty()) {
       std::printf("%s runs nothing on %s\n", variant->id().c_str(), device.name.c_str());
-      CHECK(10 * device.compute_major + device.compute_minor != 90);  // where every variant has cases
+      CHECK(10 * device.compute_major + device.compute_minor != 90);  // every variant has cases there
       continue;
     }
     size_t checked = 0;
@@ -172,14 +173,14 @@ void check_ladder(const std::string& ladder) {
     std::printf("%s: %zu of %zu cases%s, seed %llu\n", variant->id().c_str(), checked, cases.size(),
                 wanted.oracle ? "" : " WITHOUT THE ORACLE, two runs against one another",
                 static_cast<unsigned long long>(test_seed()));
-    std::fflush(stdout);  // a run that is stopped says how far it came
+    std::fflush(stdout);  // shows the progress of a run that is stopped
   }
 }
 
 }  // namespace
 
-// A test case each, named "LADDER: …": the folders of gpu/ladders and the example, as CMake lists them, and
-// the flagship.
+// One test case each, named "LADDER: …", for the folders of gpu/ladders and the example, as CMake lists them,
+// and for the flagship.
 #define SPLASH_LADDER(ladder)                                          \
   TEST_CASE(#ladder ": every variant agrees with the double oracle") { \
     SKIP_WITHOUT_GPU();                                                \

@@ -1,5 +1,5 @@
 #pragma once
-// Numbers as kernels that run on the CPU take them (simt/simt.h), and back.
+// Converts numbers to the types of kernels that run on the CPU (simt/simt.h), and back.
 
 #include <algorithm>
 #include <span>
@@ -21,7 +21,7 @@ std::vector<T> elements_of(const Tensor<double>& tensor) {
 
 template <class T>
 std::vector<double> values_of(const std::vector<T>& elements) {
-  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;  // 16 bits become float first
+  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;  // 16-bit types via float
   std::vector<double> values(elements.size());
   std::ranges::transform(elements, values.begin(), [](T element) { return static_cast<Wide>(element); });
   return values;

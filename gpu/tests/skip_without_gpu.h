@@ -1,7 +1,7 @@
 #pragma once
-// A test that needs a GPU opens with SKIP_WITHOUT_GPU(). Where there is none, its program ends with
-// "GPU tests skipped: N (no CUDA device: …)", which ctest reports as skipped. Keep CPU-only tests in another
-// program: ctest shows one verdict a program.
+// A test that needs a GPU begins with SKIP_WITHOUT_GPU(). If there is none, its program ends with "GPU tests
+// skipped: N (no CUDA device: …)", which ctest reports as skipped. Keep CPU-only tests in another program,
+// because ctest shows one verdict per program.
 
 #include <cstdio>
 #include <string>
@@ -23,7 +23,7 @@ inline bool skip_this_test() {
   return missing;
 }
 
-// Speaks only of a run without failures: its sentence must not turn a failure into a skip.
+// Reports only on a run without failures, because its message must not turn a failure into a skip.
 struct SkipReporter : doctest::IReporter {
   explicit SkipReporter(const doctest::ContextOptions& /*options*/) {}
   void report_query(const doctest::QueryData& /*query*/) override {}
@@ -32,7 +32,7 @@ struct SkipReporter : doctest::IReporter {
     if (skipped_tests() == 0 || stats.numTestCasesFailed > 0) return;
     std::printf("GPU tests skipped: %d (no CUDA device: %s)\n", skipped_tests(),
                 device_unavailable_reason().c_str());
-    skipped_tests() = 0;  // said once, though every source file that includes this registers a reporter
+    skipped_tests() = 0;  // reported once, though every source file that includes this registers a reporter
   }
   void test_case_start(const doctest::TestCaseData& /*test*/) override {}
   void test_case_reenter(const doctest::TestCaseData& /*test*/) override {}

@@ -1,4 +1,4 @@
-// The file of tuned kernels, and what of it counts.
+// The file of tuned kernels, and which of its entries apply.
 
 #include "gpu/engine/tuned.h"
 
@@ -45,7 +45,7 @@ TunedEntry some_entry(const std::string& subject, const std::string& choice) {
   return entry;
 }
 
-// What the process goes by is put back at the end.
+// Sets what the process uses, and restores it at the end.
 struct Using {
   explicit Using(TunedTable table) : before(use_tuned(std::move(table))) {}
   ~Using() { use_tuned(std::move(before)); }
@@ -67,7 +67,7 @@ TEST_CASE("a file of tuned kernels reads back as it was written") {
   CHECK(back.entries[0].default_seconds == 1.0 / 3);
   CHECK(back.entries[0].problem == "1x4x2x300x500x64, bfloat16, causal, entmax 1.5, all");
   CHECK(back.entries[1].choice == "large_dims/6-wgmma");
-  table.put(some_entry("entmax-forward", "default"));  // in place of the first
+  table.put(some_entry("entmax-forward", "default"));  // replaces the first
   CHECK(table.entries.size() == 2);
   CHECK(table.entries[0].choice == "default");
   table.entries[0].gpu = "a \"GPU\"";
@@ -93,7 +93,7 @@ TEST_CASE("entries count for their library, GPU, driver, subject and problem alo
   CHECK(!finds(spec, Dtype::bf16, other_device([](auto& d) { d.name = "Other GPU"; })));
   CHECK(!finds(spec, Dtype::bf16, other_device([](auto& d) { d.driver_version = "13.1"; })));
   CHECK(!finds(spec, Dtype::bf16, other_device([](auto& d) { d.runtime_version = "12.9"; })));
-  CHECK(finds(spec, Dtype::bf16,  // as a data sheet describes it
+  CHECK(finds(spec, Dtype::bf16,  // described as in a data sheet
               other_device([](auto& d) { d.driver_version = d.runtime_version = ""; })));
   const auto other_spec = [&](auto change) {
     AttentionSpec other = spec;
@@ -115,14 +115,14 @@ TEST_CASE("files that are none of tuned kernels are refused in one sentence, nev
   TunedTable table;
   table.put(some_entry("entmax-forward", "sampled_keys=2048"));
   const std::string text = tuned_text(table);
-  for (std::size_t i = 0; i + 2 < text.size(); ++i)  // the last two are "}\n"
+  for (std::size_t i = 0; i + 2 < text.size(); ++i)  // all but the last two characters, "}\n"
     CHECK_THROWS_AS(parse_tuned(text.substr(0, i)), InvalidArgument);
   for (std::size_t i = 0; i < text.size(); ++i) {
     for (const char c : {'\0', '"', '\\', '{', '9', '\xFF'}) {
       std::string changed = text;
       changed[i] = c;
       try {
-        static_cast<void>(parse_tuned(changed));  // some changes are of a text or a number
+        static_cast<void>(parse_tuned(changed));  // some changes only alter a text or a number
       } catch (const InvalidArgument& error) {
         CHECK(std::string(error.what()).find('\n') == std::string::npos);
       }

@@ -1,4 +1,4 @@
-// Every variant's declaration, without a device: complete, consistent, and planned for an H200.
+// Every variant's declaration, without a device: complete, consistent, and with a plan for an H200.
 
 #include <map>
 #include <set>
@@ -77,7 +77,8 @@ TEST_CASE(
       CHECK(plan.workspace_bytes >= 0);
       const Work work = count_work(*variant, c.spec, c.dtype, plan, h200());
       CHECK(work.useful_flops >= 0);
-      // Useful counts both products of every visible pair; the flagship takes the second where p > 0 only.
+      // Useful work counts both products of every visible pair; the flagship computes the second only where p
+      // > 0.
       const double least = variant->ladder == "entmax" ? 0.5 : 1;
       CHECK(work.executed_flops >= least * work.useful_flops);
       CHECK(work.dram_bytes > 0);
@@ -102,7 +103,7 @@ TEST_CASE("the chosen block of Kascade's ladder follows heads, lists, head_dim a
   DeviceInfo a100 = h200();
   a100.compute_major = 8;
   CHECK(tile_of(4, 256, 3277, 128, h200()) == std::pair(1024, 128));
-  CHECK(tile_of(2, 256, 3277, 128, h200()) == std::pair(512, 128));  // half of 1024 rows would be empty
+  CHECK(tile_of(2, 256, 3277, 128, h200()) == std::pair(512, 128));  // with 1024 rows, half would be empty
   CHECK(tile_of(1, 256, 3277, 128, h200()) == std::pair(256, 128));
   CHECK(tile_of(4, 256, 3277, 32, h200()) == std::pair(256, 128));  // little to load
   CHECK(tile_of(4, 32, 3277, 128, h200()) == std::pair(128, 64));

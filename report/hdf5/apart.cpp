@@ -33,7 +33,7 @@ void limit(__rlimit_resource what, rlim_t to) {
   setrlimit(what, &current);
 }
 
-rlim_t address_space() {  // of this process, in bytes; sanitizers take terabytes
+rlim_t address_space() {  // of this process, in bytes; sanitizers reserve terabytes
   rlim_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
   return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
@@ -48,7 +48,8 @@ void limit_child(rlim_t file_bytes) {
   const rlim_t used = address_space();
   if (used > 0) limit(RLIMIT_AS, used + kBytes + kBytesPerByte * file_bytes);  // 0: there is no /proc
 #if !defined(__SANITIZE_ADDRESS__) && !defined(SPLASH_FUZZ)
-  // What the C library says of a heap that HDF5 has spoilt is said in our own words.
+  // Hides what the C library prints about a heap that HDF5 has corrupted; the error says it in this project's
+  // words.
   const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
 #endif
@@ -76,7 +77,7 @@ int outcome_of(const std::function<void()>& read, std::string& sentence) {
   limit_child(file_bytes);
   std::string sentence;
   const int outcome = outcome_of(read, sentence);
-  // A pipe takes that much at once; were it full, the parent reads it.
+  // A pipe takes this much at once; if it were full, the parent would read it.
   sentence.resize(std::min(sentence.size(), kLongestSentence));
   size_t written = 0;
   while (written < sentence.size()) {
@@ -84,7 +85,7 @@ int outcome_of(const std::function<void()>& read, std::string& sentence) {
     if (count < 0 && errno != EINTR) break;
     if (count > 0) written += static_cast<size_t>(count);
   }
-  _exit(outcome);  // nothing of the parent's is flushed or destroyed here
+  _exit(outcome);  // flushes and destroys nothing of the parent's
 }
 
 std::string answer_from(int pipe) {
@@ -121,7 +122,7 @@ std::string answer_from(int pipe) {
 }  // namespace
 
 void try_apart(const std::string& path, const std::function<void()>& read) {
-  silence_hdf5();  // in this process, once, rather than in every child
+  silence_hdf5();  // once in this process, not in every child
   std::error_code none;
   const uintmax_t size = std::filesystem::file_size(path, none);
   const auto file_bytes = none ? rlim_t{0} : static_cast<rlim_t>(size);

@@ -10,12 +10,12 @@
 
 namespace splash::report::hdf5 {
 
-// Calls `read` in a child process; what it changes there is lost. Throws what the child threw (ReportError,
-// InvalidArgument), and ReportError where it crashed, or took more memory or time than a file of that size
-// may.
+// Calls `read` in a child process; its changes to memory are lost. Throws what the child threw (ReportError,
+// InvalidArgument). Also throws ReportError if the child crashed, or took more memory or time than a file of
+// that size may.
 void try_apart(const std::string& path, const std::function<void()>& read);
 
-// The result of `read`, which was tried before.
+// Returns the result of `read`, which must have been tried apart.
 template <class Read>
 auto read_apart_first(const std::string& path, const Read& read) {
   try_apart(path, [&] { static_cast<void>(read()); });

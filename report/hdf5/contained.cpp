@@ -13,14 +13,14 @@
 namespace splash::report::hdf5 {
 namespace {
 
-constexpr int64_t kDeflateAtMost = 1032;          // bytes of one, the format's limit
-constexpr int64_t kUnwritten = int64_t{1} << 20;  // bytes that a dataset may have without holding them
+constexpr int64_t kDeflateAtMost = 1032;          // the format's limit: bytes that one stored byte may become
+constexpr int64_t kUnwritten = int64_t{1} << 20;  // bytes that a dataset may claim without storing them
 
 struct Walk {
   std::string name;
   hid_t file = -1;
   int64_t file_bytes = 0;
-  int64_t claimed = 0;  // by all links, those to one dataset too: each name is read
+  int64_t claimed = 0;  // bytes over all links; two links to a dataset count twice, as each name is read
   std::exception_ptr thrown{};
 
   [[noreturn]] void fail(const std::string& path, const std::string& what) const {
@@ -38,7 +38,7 @@ struct Walk {
                                                    : "is a link of an unknown kind");
   }
 
-  // Whether it is deflated.
+  // Refuses unknown filters. Returns whether the dataset is deflated.
   bool check_filters(const std::string& path, hid_t creation) const {
     bool deflated = false;
     const int count = H5Pget_nfilters(creation);
@@ -72,7 +72,7 @@ struct Walk {
     const auto bytes = checked_product({elements, width});
     const auto stored = static_cast<int64_t>(
         std::min<hsize_t>(H5Dget_storage_size(dataset), static_cast<hsize_t>(file_bytes)));
-    const int64_t widened = deflated ? kDeflateAtMost : sizeof(double);  // a byte may be read as a double
+    const int64_t widened = deflated ? kDeflateAtMost : sizeof(double);  // a byte may become a double
     const int64_t held = std::max(checked_product({stored, widened}).value_or(stored), kUnwritten);
     if (bytes.value_or(held + 1) > held || __builtin_add_overflow(claimed, *bytes, &claimed)) {
       fail(path, fmt::format("claims {} elements, more than its {} stored bytes can hold", elements, stored));
@@ -92,7 +92,7 @@ herr_t visit(hid_t, const char* path, const H5L_info_t* link, void* data) {
   try {
     walk.check(path, link->type);
     return 0;
-  } catch (...) {  // nothing is thrown through HDF5
+  } catch (...) {  // no exception may pass through HDF5
     walk.thrown = std::current_exception();
     return -1;
   }

@@ -7,10 +7,10 @@
 
 namespace splash::report::hdf5 {
 
-// Walks over every object before any data is read. Throws ReportError for what makes HDF5 open another file
-// or load code (links other than hard ones, external storage, virtual datasets, filters that are plugins),
-// and for datasets that claim more bytes than the file can hold. splash_attention/files/contained.py says the
-// same sentences.
+// Checks every object before any data is read. Throws ReportError for whatever makes HDF5 open another file
+// or load code: links other than hard ones, external storage, virtual datasets, filters that are plugins.
+// Also throws for datasets that claim more bytes than the file can hold. splash_attention/files/contained.py
+// has the same messages.
 void require_contained(int64_t file, const std::string& name);
 
 }  // namespace splash::report::hdf5

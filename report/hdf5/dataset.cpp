@@ -19,7 +19,8 @@ int class_of(const Handle& dataset) {
   return H5Tget_class(type.id());
 }
 
-// Memory for elements of `width` bytes each of T. contained.h has held the extents against the file's size.
+// Allocates `width` values of T per element (the bytes of a text). contained.h has checked the extents
+// against the file's size.
 template <class T>
 std::vector<T> allocate(const std::string& file, const std::string& path, const Extents& extents,
                         int64_t width = 1) {
@@ -31,8 +32,8 @@ std::vector<T> allocate(const std::string& file, const std::string& path, const 
   }
 }
 
-// What HDF5 may allocate for texts of any length: as many bytes as the file has. References to one and the
-// same text, each read by itself, would be more.
+// Limits what HDF5 may allocate for variable-length texts to the size of the file. Many references to the
+// same text, each read separately, would need more.
 struct TextBudget {
   hsize_t left = 0;
 
@@ -67,7 +68,7 @@ bool Dataset::is_integer() const {
   return class_of(handle_) == H5T_INTEGER;
 }
 
-// Without this HDF5 would say "unable to convert between src and dest datatype".
+// Gives a clear error instead of HDF5's "unable to convert between src and dest datatype".
 void Dataset::require_class(int type_class, const char* expected) const {
   const int actual = class_of(handle_);
   const bool number = actual == H5T_FLOAT || actual == H5T_INTEGER;
@@ -196,7 +197,7 @@ std::vector<std::string> Dataset::dimension_names() const {
     name.resize(length + 1);
     H5DSget_scale_name(scale, name.data(), name.size());
     name.resize(length);
-    return 1;  // the first scale of a dimension names it
+    return 1;  // the first scale of a dimension gives it its name
   };
   std::vector<std::string> names(extents().size());
   for (size_t axis = 0; axis < names.size(); ++axis) {

@@ -17,7 +17,7 @@
 namespace splash::report::hdf5 {
 namespace {
 
-// HDF5 says "unable to open file" for all of these.
+// Gives each reason its own message. HDF5 says "unable to open file" for all of these.
 void check_openable(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) {
@@ -32,8 +32,8 @@ void check_openable(const std::string& path) {
   if (status.st_size == 0) throw ReportError(fmt::format("{}: is empty, not an HDF5 file", path));
 }
 
-// Reports are replaced by renaming, never changed in place: readers need no lock, and some file systems have
-// none.
+// Reports are replaced by renaming and never changed in place, so readers need no lock. Some file systems
+// have no locks.
 Handle access_without_locks() {
   Handle properties(H5Pcreate(H5P_FILE_ACCESS));
 #if H5_VERSION_GE(1, 12, 1) || (H5_VERSION_GE(1, 10, 7) && !H5_VERSION_GE(1, 12, 0))
@@ -70,7 +70,7 @@ File File::in_memory(const std::string& name) {
   const Handle creation(H5Pcreate(H5P_FILE_CREATE));
   H5Pset_obj_track_times(creation.id(), false);
   H5Pset_link_creation_order(creation.id(), H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED);
-  // HDF5 knows open files by name; two of one name may not be open at once.
+  // HDF5 identifies open files by name, and two with the same name may not be open at once.
   static int64_t serial = 0;
   const std::string unique = fmt::format("splash-in-memory-{}", ++serial);
   Handle handle(H5Fcreate(unique.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()));

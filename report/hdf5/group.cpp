@@ -11,11 +11,11 @@
 namespace splash::report::hdf5 {
 namespace {
 
-constexpr size_t kCompressFrom = 4096;      // bytes; below, a chunk index costs more than deflate saves
+constexpr size_t kCompressFrom = 4096;      // bytes; for less, a chunk index costs more than deflate saves
 constexpr size_t kChunkBytes = 512 * 1024;  // half of HDF5's default chunk cache
 constexpr unsigned kDeflateLevel = 4;
 
-// Chunks of whole inner rows, as many as fit.
+// Chunks consist of whole inner rows, as many as fit.
 std::vector<hsize_t> chunk_extents(const Extents& extents, size_t element_bytes) {
   std::vector<hsize_t> chunk(extents.begin(), extents.end());
   size_t bytes = element_bytes * static_cast<size_t>(element_count(extents));
@@ -28,11 +28,11 @@ std::vector<hsize_t> chunk_extents(const Extents& extents, size_t element_bytes)
   return chunk;
 }
 
-// Text stays as it is: a filter would see references to the strings alone, and netCDF's tools copy none of
-// that.
+// Text is not filtered: a filter would see only references to the strings, and netCDF's tools do not copy
+// filtered text.
 Handle creation_properties(const Extents& extents, H5T_class_t kind, size_t element_bytes) {
   Handle properties(H5Pcreate(H5P_DATASET_CREATE));
-  H5Pset_obj_track_times(properties.id(), false);  // equal reports are equal files
+  H5Pset_obj_track_times(properties.id(), false);  // so that equal reports give equal files
   const size_t bytes = element_bytes * static_cast<size_t>(element_count(extents));
   if (kind != H5T_STRING && !extents.empty() && bytes > kCompressFrom) {
     const std::vector<hsize_t> chunk = chunk_extents(extents, element_bytes);
@@ -60,7 +60,8 @@ void check_name(const std::string& name) {
   }
 }
 
-// Whether every link of a path is there and leads somewhere; H5Oexists_by_name alone is an error without it.
+// Whether every link of a path exists and leads somewhere. H5Oexists_by_name alone fails with an error if
+// not.
 bool resolves(hid_t from, const std::string& path) {
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string prefix = path.substr(0, end);

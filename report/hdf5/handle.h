@@ -1,13 +1,13 @@
 #pragma once
-// Ownership of one HDF5 identifier.
+// Owns one HDF5 identifier.
 
 #include <cstdint>
 #include <utility>
 
 namespace splash::report::hdf5 {
 
-// An identifier of any kind (file, group, dataset, type, space, property list), released once. Negative:
-// none.
+// An identifier of any kind (file, group, dataset, type, space, property list), released exactly once.
+// Negative values stand for none.
 class Handle {
  public:
   Handle() = default;
@@ -25,7 +25,7 @@ class Handle {
   bool valid() const { return id_ >= 0; }
 
  private:
-  int64_t id_ = -1;  // hid_t, without its header
+  int64_t id_ = -1;  // an hid_t, without HDF5's header
 };
 
 }  // namespace splash::report::hdf5

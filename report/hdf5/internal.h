@@ -1,5 +1,5 @@
 #pragma once
-// HDF5's own header, and helpers around it. Private to this folder.
+// HDF5's own header, with helpers. Private to this folder.
 
 #include <string>
 
@@ -9,11 +9,12 @@
 
 namespace splash::report::hdf5 {
 
-// HDF5's innermost complaint about the last call, as " (HDF5: ...)", or "" where that went well. Every call
-// clears it, the release of a Handle too: no temporary Handle may end between the failed call and this one.
+// HDF5's innermost complaint about the last call, as " (HDF5: ...)"; "" if that call succeeded. Every HDF5
+// call clears it, including the release of a Handle, so no temporary Handle may end between the failed call
+// and this one.
 std::string last_complaint();
 
-// HDF5 prints its error stack unless told not to; from the first call on it is silent in this process.
+// Silences HDF5 in this process; otherwise it prints its error stack.
 void silence_hdf5();
 
 // Variable-length UTF-8, the string type of everything written here.

@@ -15,7 +15,7 @@ namespace splash::report::hdf5 {
 static_assert(sizeof(hid_t) == sizeof(int64_t));
 
 Handle::~Handle() {
-  if (valid()) H5Idec_ref(id_);  // closes an object of any kind with its last reference
+  if (valid()) H5Idec_ref(id_);  // the last reference closes an object of any kind
 }
 
 void silence_hdf5() {
@@ -79,7 +79,7 @@ bool Object::has_attribute(const std::string& name) const {
   return H5Aexists(handle_.id(), name.c_str()) > 0;
 }
 
-// Opens an attribute of one value; more than one would not fit the buffers of the callers.
+// Opens an attribute that holds one value. The callers' buffers have no room for more.
 Handle Object::open_attribute(const std::string& name) const {
   if (!has_attribute(name)) fail(fmt::format("has no attribute {}", name));
   Handle attribute(H5Aopen(handle_.id(), name.c_str(), H5P_DEFAULT));
@@ -105,12 +105,12 @@ std::string Object::text_attribute(const std::string& name) const {
     return value;
   }
   const hsize_t stored =
-      H5Aget_storage_size(attribute.id());  // of the same type: no more is read than is there
+      H5Aget_storage_size(attribute.id());  // of the same type, so no more is read than is stored
   std::string value(static_cast<size_t>(stored), '\0');
   if (stored != H5Tget_size(type.id()) || H5Aread(attribute.id(), type.id(), value.data()) < 0) {
     fail(fmt::format("has an attribute {} that cannot be read", name));
   }
-  value.resize(std::min(value.size(), value.find('\0')));  // the padding
+  value.resize(std::min(value.size(), value.find('\0')));  // removes the padding
   return value;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// Groups, datasets and attributes of an HDF5 file. Everything that goes wrong is a ReportError of one
-// sentence that names the file, the object and the reason. HDF5 is not thread-safe as Debian builds it: one
-// thread at a time.
+// Groups, datasets and attributes of an HDF5 file. All errors are ReportErrors with one sentence that names
+// the file, the object and the reason. HDF5 as Debian builds it is not thread-safe: use it from one thread at
+// a time.
 
 #include <cstdint>
 #include <span>
@@ -13,7 +13,7 @@
 namespace splash::report::hdf5 {
 
 using Extents = std::vector<int64_t>;
-// 1 for a scalar. Throws InvalidArgument where one is negative or there are more than 63 bits count.
+// 1 for a scalar. Throws InvalidArgument if an extent is negative or the product exceeds 63 bits.
 int64_t element_count(const Extents& extents);
 
 // What groups and datasets have in common: attributes.
@@ -46,21 +46,22 @@ class Dataset : public Object {
   bool is_text() const;
   bool is_integer() const;
 
-  // The whole dataset, row-major, converted from whatever width the file has (16-bit floats too).
+  // Reads the whole dataset, row-major, converted from any width in the file (16-bit floats too).
   std::vector<double> doubles() const;
   std::vector<int64_t> integers() const;
   std::vector<float> floats() const { return floats({}); }
   std::vector<std::string> texts() const;
-  std::string text() const;  // of a scalar
-  int64_t integer() const;   // of a scalar
-  // Only the part with the first indices fixed: floats({3, 7}) of [layer, head, token, head_dim] is one head.
+  std::string text() const;  // of a scalar dataset
+  int64_t integer() const;   // of a scalar dataset
+  // Reads only the part with the first indices fixed: floats({3, 7}) of [layer, head, token, head_dim] is one
+  // head.
   std::vector<float> floats(const Extents& leading) const;
 
-  // Dimension scales, the netCDF-4 way: a scale is the coordinate of the dimension that bears its name.
+  // Dimension scales as in netCDF-4: a scale is the coordinate of the dimension that has its name.
   void make_scale(const std::string& dimension);
   void attach_scale(int axis, const Dataset& scale);
   bool is_scale() const;
-  std::vector<std::string> dimension_names() const;  // outermost first; "" where no scale is attached
+  std::vector<std::string> dimension_names() const;  // outermost first; "" if no scale is attached
 
  private:
   friend class Group;
@@ -74,13 +75,13 @@ class Dataset : public Object {
 class Group : public Object {
  public:
   bool has(const std::string& name) const;
-  bool is_group(const std::string& name) const;  // false where there is nothing of that name
-  std::vector<std::string> names() const;        // in order of creation where the file keeps it, else by name
-  Group group(const std::string& name) const;    // `name` may be a path, "gpl-3/q"
+  bool is_group(const std::string& name) const;    // false if there is nothing of that name
+  std::vector<std::string> names() const;          // in order of creation if the file keeps it, else by name
+  Group group(const std::string& name) const;      // `name` may be a path, "gpl-3/q"
   Dataset dataset(const std::string& name) const;  // likewise
 
-  // Created objects carry no time stamps, and remember their order; datasets past a few kilobytes are
-  // chunked, shuffled and deflated. Throws InvalidArgument for a name that HDF5 does not take.
+  // Created objects have no time stamps and remember their order. Datasets above a few kilobytes are chunked,
+  // shuffled and deflated. Throws InvalidArgument for a name that HDF5 does not take.
   Group create_group(const std::string& name);
   Dataset create_doubles(const std::string& name, const Extents& extents, std::span<const double> values);
   Dataset create_integers(const std::string& name, const Extents& extents, std::span<const int64_t> values);

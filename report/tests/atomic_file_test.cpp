@@ -34,10 +34,11 @@ Report large_report(const std::string& title) {
   return report;
 }
 
-// What a child process, confined by `confine`, makes of writing: 0 done, 1 ReportError, otherwise it died.
+// The outcome of writing in a child process that `confine` restricts: 0 done, 1 ReportError; otherwise it
+// died.
 template <class Confine>
 int write_in_child(const std::string& path, Confine confine) {
-  std::cout.flush();  // else the child prints it again
+  std::cout.flush();  // otherwise the child prints it again
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child == 0) {
@@ -45,8 +46,7 @@ int write_in_child(const std::string& path, Confine confine) {
     try {
       write_report(path, large_report("new"));
     } catch (const ReportError&) {
-      exit(
-          1);  // exit, not _exit: HDF5 closes its library on the way out, which must not hang or crash either
+      exit(1);  // exit, not _exit: HDF5 closes its library then, which must neither hang nor crash
     }
     exit(0);
   }
@@ -81,7 +81,7 @@ TEST_CASE("a place that takes no file is an error, and nothing is left behind") 
 TEST_CASE("a read-only folder is an error") {
   const ScratchFolder folder;
   chmod(folder.file("").c_str(), 0500);
-  if (access(folder.file("").c_str(), W_OK) != 0) {  // root may write all the same
+  if (access(folder.file("").c_str(), W_OK) != 0) {  // root may write even so
     CHECK_THROWS_WITH_AS(write_report(folder.file("report.h5"), example_report()),
                          doctest::Contains("denied"), ReportError);
   }

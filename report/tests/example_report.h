@@ -12,7 +12,7 @@
 
 namespace splash::report::testing {
 
-// A folder of its own, gone at the end of the test.
+// A folder for one test, removed at its end.
 class ScratchFolder {
  public:
   ScratchFolder() {
@@ -47,7 +47,7 @@ inline Column number_column(const std::string& name, std::vector<double> numbers
   return column;
 }
 
-// Raw times, `samples` a case around `seconds[case]`, with 1 % of noise.
+// Raw times: `samples` per case, around `seconds[case]` with 1 % of noise.
 inline Column time_column(const std::vector<double>& seconds, int64_t samples, uint64_t seed = 1) {
   Column column;
   column.info = {.name = "time", .units = "s", .long_name = "time of one call", .formula = "wall clock"};
@@ -63,7 +63,7 @@ inline Column time_column(const std::vector<double>& seconds, int64_t samples, u
   return column;
 }
 
-// Something of everything: unicode, empty texts, missing numbers, a second dimension, labels.
+// A report with one of everything: unicode, empty texts, missing numbers, a second dimension, labels.
 inline Report example_report() {
   Report report;
   report.title = "α-entmax on é, 漢字 and 🙂";
@@ -83,7 +83,7 @@ inline Report example_report() {
                        .started = "2025-01-02T03:04:05Z",
                        .finished = "2025-01-02T03:05:05Z"};
   report.provenance.dirty = true;
-  report.provenance.seed = (int64_t{1} << 62) + 1;  // not a double
+  report.provenance.seed = (int64_t{1} << 62) + 1;  // not exact in a double
   report.provenance.threads = 2;
   report.ceilings = {{"dram copy", "", "bytes/s", "median of 50", 3.1e12, 3.0e12, 3.2e12, 4.8e12},
                      {"tensor core", "bf16", "FLOP/s", "mma loop", 6.5e14, 6.4e14, 6.6e14, kMissing}};

@@ -15,7 +15,7 @@ using splash::report::testing::ScratchFolder;
 namespace {
 
 std::string captured() {
-  // The tests stand in report/tests of the source tree.
+  // The tests are in report/tests of the source tree.
   const std::filesystem::path source = std::filesystem::path(__FILE__).parent_path();
   return source / "../../data/captures/minilm.h5";
 }

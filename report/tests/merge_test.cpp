@@ -13,7 +13,7 @@ using namespace splash::report::testing;
 
 namespace {
 
-// The cases with the given indices of one run.
+// A shard that holds the cases with the given indices of one run.
 Report shard(const std::vector<double>& indices, int64_t samples = 3) {
   Report report;
   report.title = "sweep";

@@ -1,5 +1,5 @@
 #pragma once
-// Whether two reports are the same, field by field, with NaN equal to NaN.
+// Compares two reports field by field, with NaN equal to NaN.
 
 #include <cmath>
 #include <cstring>

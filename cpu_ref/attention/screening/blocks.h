@@ -1,5 +1,5 @@
 #pragma once
-// How the screened implementation deals out its work: what its loops and its trace share.
+// How the screened implementation divides its work. Its loops and its trace share these numbers.
 
 #include <cstdint>
 
@@ -7,13 +7,14 @@
 
 namespace splash::cpu_ref::screening {
 
-// Queries of one task. A panel of keys (8 KiB at head_dim 64) stays in L1 while it meets all of them.
+// Queries per task. A panel of keys (8 KiB at head_dim 64) stays in L1 while it is multiplied by all of them.
 constexpr int64_t kBlockRows = kTileRows * (48 / kTileRows);
 
-// The first keys of a block, taken as a whole: their bound spares most of the later hits.
+// The first keys of a block are taken all at once. The bound that follows from them avoids most of the later
+// hits.
 constexpr int64_t kFirstPanels = 256 / kPanelKeys;
 
-// Rows, and keys, of one task of backward.
+// Rows, and keys, per task of backward.
 constexpr int64_t kBackwardRows = 64, kBackwardKeys = 64;
 
 }  // namespace splash::cpu_ref::screening

@@ -14,12 +14,12 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kEpsilon = std::numeric_limits<float>::epsilon();
-constexpr int64_t kRefreshInterval = 12;  // new candidates between two refreshes; 6 to 24 measure alike
+constexpr int64_t kRefreshInterval = 12;  // new candidates between refreshes; 6 to 24 measure alike
 constexpr int kFirstSteps = 4;            // Newton steps on the first keys, from max - 1
-constexpr int kRefreshSteps = 1;          // later ones: the bound has moved little, and need not converge
+constexpr int kRefreshSteps = 1;          // later: the bound moves little and need not converge
 
-// A certified step up from t, where t <= tau of the keys in z: Newton for alpha <= 2, else the lower end of a
-// bracket.
+// A certified step up from t, where t <= tau of the keys in z. For alpha <= 2 by Newton, otherwise to the
+// lower end of a bracket.
 float raise_bound(const float* z, int64_t n, float max, float t, double alpha, int steps) {
   float offset = t - max;
   if (alpha <= 2) {
@@ -42,7 +42,7 @@ void Candidates::reset(double alpha, float factor, int64_t k_keep, float predict
   alpha_ = alpha;
   factor_ = factor;
   k_keep_ = k_keep;
-  predicted_peak_ = predicted_peak > 0 ? std::min(predicted_peak, 1.0f) : 1;  // NaN: none
+  predicted_peak_ = predicted_peak > 0 ? std::min(predicted_peak, 1.0f) : 1;  // NaN: no prediction
   count_ = listed_ = 0;
   next_refresh_ = kRefreshInterval;
   product_threshold_ = bound_ = predicted_ = -kInfinity;
@@ -85,7 +85,7 @@ void Candidates::take_all(const float* products, int64_t n, int64_t first_key, c
   listed_ += count_ - before;
 }
 
-// Of the entries from `from` on, all of keys [first_key, first_key + n), only the visible ones stay.
+// Drops the hidden keys among the entries from `from` on, whose keys are all in [first_key, first_key + n).
 void Candidates::drop_hidden(int64_t from, int64_t first_key, int64_t n, const RowMask& mask) {
   if (first_key >= mask.begin && first_key + n <= mask.end && mask.k_positions == nullptr) return;
   int64_t kept = from;
@@ -99,8 +99,8 @@ void Candidates::drop_hidden(int64_t from, int64_t first_key, int64_t n, const R
 
 void Candidates::refresh(int steps) {
   const float max = largest(z_.data(), count_);
-  // Sums of up to n float terms err by a few ulp of 1, the addition to max by one of max: stay that far
-  // below.
+  // A sum of up to n float terms errs by a few ulp of 1, and its addition to max by one ulp of max. The
+  // margin keeps the bound that far below.
   const float margin = kEpsilon * (16 + 4 * std::abs(max));
   bound_ = std::max(bound_, max - static_cast<float>(shift_));
   keep_above(bound_ - margin);
@@ -130,8 +130,8 @@ void Candidates::keep_above(float bound) {
   std::fill_n(z_.begin() + count_, kLanes, -kInfinity);
 }
 
-// The count rounded up to whole vectors. The entries between are -inf after keep_above: masked keys to a
-// solver, which so has no scalar remainder to walk.
+// The count rounded up to whole vectors. After keep_above the extra entries are -inf, which a solver takes
+// for masked keys; so it has no scalar remainder loop.
 int64_t Candidates::padded_count() const {
   return (count_ + kLanes - 1) / kLanes * kLanes;
 }
@@ -140,7 +140,7 @@ void Candidates::keep_largest(int64_t n) {
   std::vector<float> sorted(z_.begin(), z_.begin() + count_);
   std::nth_element(sorted.begin(), sorted.begin() + n - 1, sorted.end(), std::greater<>());
   const float smallest = sorted[n - 1];
-  // Of equal scores the lower key index stays: count how many ties there is room for.
+  // Among equal scores the lower key index stays. `ties` counts how many of the equal ones fit.
   int64_t ties = n - std::count_if(z_.begin(), z_.begin() + count_, [&](float z) { return z > smallest; });
   int64_t kept = 0;
   for (int64_t i = 0; i < count_; ++i) {
@@ -161,19 +161,19 @@ double Candidates::solve() {
   keep_above(-kInfinity);
   const float max = largest(z_.data(), count_);
   if (given_) return weigh_at_shift(max);
-  // Of a cut row the bound of all keys is none; else it holds up to its rounding.
+  // For a cut row, the bound of all keys is no bound. Otherwise it holds up to its rounding.
   const double start = cut ? 1 : static_cast<double>(max) - bound_ + kEpsilon * (16 + 4 * std::abs(max));
   if (alpha_ > 2) scratch_.resize(padded_count());
   const std::span<float> z(z_.data(), padded_count());
   const Threshold threshold = settle<float>(z, max, 1, alpha_, std::min(1.0, start), scratch_);
-  // Of a cut row what was dropped lies below the largest keys, which are still here.
+  // In a cut row, what a prediction dropped lies below the largest keys, which are all still here.
   misled_ = !cut && threshold.tau() < predicted_;
   threshold.probabilities<float>(z, z);
   keep_support();
   return threshold.tau();
 }
 
-// In double, and relative to the largest key's weight, so that no sum of them underflows.
+// Computes in double, relative to the largest key's weight, so that no sum of weights underflows.
 double Candidates::weigh_at_shift(float max) {
   const double beta = 1 / (alpha_ - 1);
   const auto weight = [&](float z) { return std::pow(std::max((double{z} - max) / shift_ + 1, 0.0), beta); };
@@ -184,7 +184,7 @@ double Candidates::weigh_at_shift(float max) {
   return double{max} - shift_;
 }
 
-// Of the probabilities that stand in z_ those above 0.
+// z_ holds probabilities now; keeps those above 0.
 void Candidates::keep_support() {
   int64_t kept = 0;
   for (int64_t i = 0; i < count_; ++i) {

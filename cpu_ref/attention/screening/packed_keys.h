@@ -1,5 +1,5 @@
 #pragma once
-// Keys transposed for the register tile, and the queries' and keys' largest magnitudes.
+// Keys transposed for the register tile, and the largest magnitudes of queries and keys.
 
 #include <algorithm>
 #include <bit>
@@ -13,7 +13,7 @@
 
 namespace splash::cpu_ref::screening {
 
-// The bits of |x| as an integer grow with |x|, and those of infinities and NaNs are the largest.
+// The bits of |x| as an integer rise with |x|. Those of infinities and NaNs are the largest.
 inline uint32_t magnitude_bits(float x) {
   return std::bit_cast<uint32_t>(x) & 0x7fffffffu;
 }
@@ -25,7 +25,7 @@ inline float largest_magnitude(const float* x, int64_t n) {
   return std::bit_cast<float>(max);
 }
 
-// [batch * kv_heads, panels, head_dim, kPanelKeys], zeros past kv_len. Memory: that of K.
+// [batch * kv_heads, panels, head_dim, kPanelKeys], with zeros past kv_len. Takes as much memory as K.
 class PackedKeys {
  public:
   explicit PackedKeys(TensorView<const float> k)
@@ -41,7 +41,7 @@ class PackedKeys {
     return data_.get() + (head * panels_ + index) * panel_size_;
   }
 
-  // NaN or infinite where a key is.
+  // NaN or infinite if a key is.
   float magnitude() const {
     return largest_magnitude(magnitudes_.data(), static_cast<int64_t>(magnitudes_.size()));
   }
@@ -61,7 +61,7 @@ class PackedKeys {
 
   int64_t panels_, panel_size_;
   std::unique_ptr<float[]> data_;
-  std::vector<float> magnitudes_;  // a panel each
+  std::vector<float> magnitudes_;  // one per panel
 };
 
 }  // namespace splash::cpu_ref::screening

@@ -2,9 +2,9 @@
 // The register tile of the screening product: kTileRows queries x kPanelKeys keys, z = <q', k> accumulated
 // over head_dim.
 //
-// Floor: 2 * head_dim FLOPs a (query, key) pair at the machine's FMA rate. With 12 x 32 accumulators
-// (AVX-512) a step of head_dim costs 24 FMAs, 12 broadcasts and 2 loads, so the two FMA ports are the limit,
-// not the load ports.
+// Lower bound on the time: 2 * head_dim FLOPs per (query, key) pair at the machine's FMA rate. With 12 x 32
+// accumulators (AVX-512), one step of head_dim costs 24 FMAs, 12 broadcasts and 2 loads, so the two FMA ports
+// are the limit, not the load ports.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 namespace splash::cpu_ref::screening {
 
 #if defined(__AVX512F__)
-constexpr int kLanes = 16;     // floats a vector register
+constexpr int kLanes = 16;     // floats per vector register
 constexpr int kTileRows = 12;  // 24 of 32 registers accumulate
 #elif defined(__AVX2__)
 constexpr int kLanes = 8;
@@ -69,7 +69,7 @@ using Tile = std::array<std::array<Vector, 2>, kTileRows>;
 #endif
 }
 
-// Largest of n values, -inf for none. Not a loop over std::max: that stays scalar for the sake of NaN.
+// The largest of n values, -inf for none. A loop over std::max would stay scalar because of NaN.
 inline float largest(const float* z, int64_t n) {
   Vector max = Vector{} - std::numeric_limits<float>::infinity();
   int64_t i = 0;
@@ -83,8 +83,9 @@ inline float largest(const float* z, int64_t n) {
   return result;
 }
 
-// Writes the entries of z[0 .. kLanes) above the threshold, and their keys, next to each other. Returns how
-// many. Whole vectors are written; in place is fine where the output does not overtake the input.
+// Writes the entries of z[0 .. kLanes) above the threshold, and their keys, next to each other, and returns
+// their number. It writes whole vectors. Output and input may be the same memory as long as the output does
+// not overtake the input.
 [[gnu::always_inline]] inline int64_t compress_above(const float* z, const int32_t* keys, float threshold,
                                                      float* z_out, int32_t* keys_out) {
 #if defined(__AVX512F__)

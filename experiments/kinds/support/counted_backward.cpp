@@ -58,7 +58,7 @@ bool add_training_counts(const gpu::Variant& variant, const Parameters& paramete
   const gpu::Plan plan = variant.plan(spec, dtype, device);
   const gpu::Work forward = gpu::count_work(variant, spec, dtype, plan, device);
   const double entries = std::round(numbers.at("support_mean") * static_cast<double>(spec.shape.rows()));
-  KernelCase call;  // as analysis sees it
+  KernelCase call;  // in the form that analysis takes
   call.unit = product_unit(plan, dtype);
   call.flops = forward.executed_flops;
   call.l2_bytes = forward.l2_bytes;

@@ -13,7 +13,7 @@ namespace {
 
 using namespace analysis;
 
-constexpr double kMostSimulatedCpuLines = 1e8;  // more are not simulated: some three seconds
+constexpr double kMostSimulatedCpuLines = 1e8;  // some three seconds; cases with more lines are not simulated
 constexpr const char* kUnit = "cpu float32";
 
 struct CpuWork {
@@ -66,7 +66,7 @@ report::ColumnInfo column(const char* name, const char* units, const char* long_
           .units = units,
           .long_name = long_name,
           .formula = formula,
-          .reproducible = false,  // from processor to processor: vectors, caches
+          .reproducible = false,  // differs by processor: vector width, caches
           .missing_reason = missing_reason};
 }
 

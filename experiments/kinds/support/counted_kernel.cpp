@@ -16,24 +16,24 @@ namespace {
 
 using namespace analysis;
 
-constexpr int64_t kKeptForEachBlock = 1024;  // of shared memory, by the driver
+constexpr int64_t kKeptForEachBlock = 1024;  // bytes of shared memory, by the driver
 constexpr int64_t kMostKeys = int64_t{1} << 24;
 
-constexpr double kMostSimulatedLines = 6e8;  // more are not simulated: some forty seconds
+constexpr double kMostSimulatedLines = 6e8;  // some forty seconds; cases with more lines are not simulated
 
-// A variant planned for a GPU; `registers` and `static_shared` of the largest kernel.
+// A variant planned for a GPU. `registers` and `static_shared` belong to the largest kernel.
 struct PlannedVariant {
   const gpu::Variant& variant;
   const Parameters& parameters;
-  const AttentionSpec& spec;  // of the parameters
+  const AttentionSpec& spec;  // made of the parameters
   const gpu::Plan& plan;
   int registers = 0;
   int64_t static_shared = 0;
 };
 
-// How many pieces of a kernel the GPU has under way, and what its blocks leave of L1. Of kernels beside the
-// largest neither registers nor static shared memory are known; such that no plan names are all under way at
-// once.
+// Finds how many pieces of a kernel run at the same time, and how much L1 its blocks leave. Registers and
+// static shared memory are known only for the largest kernel. If the plan does not name a kernel, all its
+// pieces run at the same time.
 KernelRun run_of(const KernelTrace& trace, const PlannedVariant& planned, const Machine& machine) {
   KernelRun run{.trace = trace, .at_once = std::max<int64_t>(1, trace.blocks)};
   const auto& kernels = planned.plan.kernels;
@@ -52,7 +52,7 @@ KernelRun run_of(const KernelTrace& trace, const PlannedVariant& planned, const 
   return run;
 }
 
-// Of the kernel whose full wave touches most.
+// The working set of the kernel whose full wave touches most.
 WorkingSet largest_working_set(const std::vector<KernelTrace>& traces, const PlannedVariant& planned,
                                const Machine& machine) {
   WorkingSet largest;
@@ -63,7 +63,8 @@ WorkingSet largest_working_set(const std::vector<KernelTrace>& traces, const Pla
   return largest;
 }
 
-// Whether a full wave's keys stay in L2 where there are `keys` of them (and as many queries, if there were).
+// Whether a full wave's keys would stay in L2 if there were `keys` of them (and as many queries, in a square
+// problem).
 bool l2_holds(const PlannedVariant& planned, const Machine& machine, int64_t keys) {
   Parameters parameters = planned.parameters;
   if (get_integer(parameters, "q_len") == get_integer(parameters, "kv_len")) parameters["q_len"] = keys;
@@ -80,10 +81,10 @@ bool l2_holds(const PlannedVariant& planned, const Machine& machine, int64_t key
   }
 }
 
-// In steps of a sixteenth.
+// The most keys that stay in L2, to a sixteenth.
 double longest_in_l2(const PlannedVariant& planned, const Machine& machine) {
   if (get_text(planned.parameters, "selection") == "shared_keys")
-    return std::numeric_limits<double>::quiet_NaN();  // it depends on the lists
+    return std::numeric_limits<double>::quiet_NaN();  // the lists decide, not the length
   constexpr int64_t kLeast = 16;
   int64_t holds = 0;
   for (int64_t keys = kLeast; keys <= kMostKeys && l2_holds(planned, machine, keys); keys *= 2) holds = keys;
@@ -93,7 +94,7 @@ double longest_in_l2(const PlannedVariant& planned, const Machine& machine) {
   return static_cast<double>(holds);
 }
 
-// Nothing where there would be too many lines.
+// Nothing if there would be too many lines.
 std::optional<SimulatedCase> simulate_variant(const PlannedVariant& planned, const gpu::Work& work,
                                               const Machine& machine) {
   if (work.l2_bytes / kLineBytes > kMostSimulatedLines) return std::nullopt;
@@ -114,7 +115,7 @@ std::optional<SimulatedCase> simulate_variant(const PlannedVariant& planned, con
                        .l2_holds_keys = longest_in_l2(planned, machine)};
 }
 
-// Of numbers["time_median"], the rate.
+// Computes the rate from numbers["time_median"].
 void add_work(const gpu::Work& work, std::map<std::string, double>& numbers) {
   numbers["useful_flops"] = work.useful_flops;
   numbers["executed_flops"] = work.executed_flops;
@@ -124,7 +125,7 @@ void add_work(const gpu::Work& work, std::map<std::string, double>& numbers) {
   numbers["exponentials"] = work.exponentials;
 }
 
-// NaN where there is nothing.
+// Fills the columns with NaN if nothing was simulated.
 void add_simulated(const std::optional<SimulatedCase>& simulated, std::map<std::string, double>& numbers) {
   for (const SimulatedColumn& column : simulated_columns())
     numbers[column.info.name] =
@@ -135,7 +136,7 @@ void add_simulated(const std::optional<SimulatedCase>& simulated, std::map<std::
 
 gpu::DeviceInfo device_of(const Machine& machine) {
   gpu::DeviceInfo device;
-  device.name = machine.devices.empty() ? machine.name : machine.devices.front();  // as a GPU says it itself
+  device.name = machine.devices.empty() ? machine.name : machine.devices.front();  // as the GPU reports it
   device.compute_major = machine.compute_capability / 10;
   device.compute_minor = machine.compute_capability % 10;
   device.multiprocessors = machine.multiprocessors.count;

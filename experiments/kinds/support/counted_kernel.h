@@ -1,6 +1,5 @@
 #pragma once
-// A report's numbers from a variant's declaration on a problem: its work, and its accesses in simulated
-// caches.
+// Report numbers from a variant's declaration on a problem: its work, and its accesses in simulated caches.
 
 #include <map>
 #include <optional>
@@ -14,7 +13,7 @@
 
 namespace splash::experiments {
 
-// A forward's roof follows from these.
+// What a forward's roof is computed from.
 struct CountedForward {
   gpu::Work work{};
   std::string unit{};                        // of its products: product_unit()
@@ -22,23 +21,23 @@ struct CountedForward {
 };
 
 // Adds to a measured forward what its variant's declaration counts: useful_flops, executed_flops,
-// executed_rate, bytes, exponentials, instruction_q and the simulated columns, which are NaN where the
-// machine is not known or the accesses are too many. Reads time_median from the numbers, and registers and
-// shared_bytes (static included) of the largest kernel.
+// executed_rate, bytes, exponentials, instruction_q and the simulated columns. The simulated columns are NaN
+// if the machine is unknown or there are too many accesses. Reads time_median from the numbers, and registers
+// and shared_bytes (static included) of the largest kernel.
 CountedForward add_counts(const gpu::Variant& variant, const Parameters& parameters,
                           const gpu::DeviceInfo& device, const std::optional<analysis::Machine>& machine,
                           std::map<std::string, double>& numbers);
 
 // The least time that the executed work can take: products at the measured rate of their unit, bytes at the
-// measured bandwidths of L2 and DRAM. A level of memory whose counted bytes exceed what `seconds` allows is
-// left out.
+// measured bandwidths of L2 and DRAM. A memory level whose counted bytes exceed what `seconds` allows is left
+// out.
 double floor_seconds(const gpu::Work& work, const std::string& unit, double seconds,
                      const std::vector<report::Ceiling>& ceilings);
 
-// The file of data/machines that describes the device, if one does.
+// The machine of data/machines that lists the device, if one does.
 std::optional<analysis::Machine> described(const std::string& device);
 
-// The GPU as a plan wants it.
+// The GPU in the form that a plan takes.
 gpu::DeviceInfo device_of(const analysis::Machine& machine);
 
 }  // namespace splash::experiments

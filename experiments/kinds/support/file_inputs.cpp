@@ -49,7 +49,7 @@ void require_tokens(const Parameters& p, const AttentionShape& shape) {
                                       tokens_name(p), length, held));
 }
 
-// All but the head.
+// Checks everything but the head.
 void check_layer_of_file(const Parameters& p) {
   const TensorFile& file = file_of(p);
   const AttentionShape& shape = shape_of_call(p);
@@ -68,7 +68,7 @@ void require_heads(const Parameters& p, const char* parameter, int64_t held) {
         fmt::format("{} is {}; a layer of {} has {}", parameter, value, get_text(p, "input"), held));
 }
 
-// The first tokens of a tensor of the layer and batch entry, of one head or of all.
+// The first tokens of a tensor: of the layer and batch entry, and of one head or all.
 Tensor<float> first_tokens(const Parameters& p, const char* name, int64_t tokens,
                            std::optional<int64_t> head) {
   const TensorFile& file = file_of(p);
@@ -161,7 +161,7 @@ Tensor<float> load_file_scores(const Parameters& p) {
   Tensor<float> scores(1, 1, rows, k.rows());
   parallel_for(rows, 1, [&](int64_t r) {
     const int64_t query = q.rows() - rows + r;
-    const RowMask seen = mask.row(in.shape(), 0, 0, query);  // no positions here: a range of keys
+    const RowMask seen = mask.row(in.shape(), 0, 0, query);  // without positions: a range of keys
     float* const row = scores.row(0, 0, r);
     std::fill_n(row, k.rows(), -std::numeric_limits<float>::infinity());
     const Eigen::VectorXd found =

@@ -26,7 +26,7 @@ ColumnInfo measured(const char* name, const char* units, const char* long_name, 
           .missing_reason = kNotRun};
 }
 
-// Follows from the declaration, the problem and the compiler.
+// A column that follows from the declaration, the problem and the compiler.
 ColumnInfo counted(const char* name, const char* units, const char* long_name, const char* formula) {
   return {
       .name = name, .units = units, .long_name = long_name, .formula = formula, .missing_reason = kOursOnly};
@@ -136,7 +136,7 @@ std::vector<ColumnInfo> gpu_attention_columns() {
   });
   append(clock_columns(kOursOnly));
   append(run_columns());
-  // Behind what is counted.
+  // The place after the counted columns.
   const auto place = std::find_if(columns.begin(), columns.end(),
                                   [](const ColumnInfo& info) { return info.name == "l2_bytes_counted"; });
   std::vector<ColumnInfo> simulated;

@@ -8,6 +8,6 @@
 namespace splash::experiments {
 
 std::vector<report::ColumnInfo> gpu_attention_columns();
-report::ColumnInfo floor_column();  // of them, floor_time
+report::ColumnInfo floor_column();  // one of them: floor_time
 
 }  // namespace splash::experiments

@@ -37,7 +37,7 @@ double held_scale(const Parameters& p) {
   return scale.front();
 }
 
-// One of two lengths that is set is meant for both, where the file has as many queries as keys.
+// If only one of the two lengths is set and the file has as many queries as keys, it sets both.
 void add_lengths(Parameters& set, const AttentionShape& held) {
   const auto q_len = set.find("q_len"), kv_len = set.find("kv_len");
   const bool square = held.q_len == held.kv_len, has_q = q_len != set.end(), has_k = kv_len != set.end();

@@ -1,21 +1,21 @@
 #pragma once
-// A file of tensors as a problem on a GPU: one of its layers, or all of them, one batch entry per layer.
+// A file of tensors as a problem on a GPU: one of its layers, or all layers as one batch entry each.
 
 #include "core/tensor.h"
 #include "experiments/kinds/support/tensor_file.h"
 
 namespace splash::experiments {
 
-// The parameter `layer` of such a problem: all layers.
+// Value of the parameter `layer` that stands for all layers.
 inline constexpr int64_t kAllLayers = -1;
 
-// Kind::add_from_inputs: batch, q_heads, kv_heads, q_len, kv_len, head_dim, scale and mask, where they are
-// not set. Nothing where `input` names no file. Throws as open_tensor_file does, and InvalidArgument where
+// Kind::add_from_inputs: sets batch, q_heads, kv_heads, q_len, kv_len, head_dim, scale and mask if they are
+// not set. Does nothing if `input` names no file. Throws what open_tensor_file throws, and InvalidArgument if
 // all layers are asked for and their scales differ.
 void add_file_problem(Parameters& set);
 
-// Throws InvalidArgument where the problem is not the file's: other extents, or lengths that are neither its
-// own nor, of a call of as many queries as keys, one shorter length of both.
+// Throws InvalidArgument if the problem does not fit the file: other extents, or other lengths. Lengths must
+// be the file's own or, for a call with as many queries as keys, one shorter length for both.
 void check_file_problem(const Parameters& parameters, const AttentionShape& asked);
 
 // The first q_len queries and kv_len keys: [layers * batch, heads, length, head_dim].

@@ -19,7 +19,7 @@
 namespace splash::experiments {
 namespace {
 
-constexpr uint64_t kGradientStream = 0xd0;  // of the seed; make_inputs draws from others
+constexpr uint64_t kGradientStream = 0xd0;  // stream of the seed; make_inputs draws from others
 constexpr const char* kGaussian = "gaussian";
 
 AttentionShape shape_of(const Parameters& p) {
@@ -27,7 +27,7 @@ AttentionShape shape_of(const Parameters& p) {
           get_integer(p, "q_len"), get_integer(p, "kv_len"),  get_integer(p, "head_dim")};
 }
 
-// Of MiniLM's texts or of a file.
+// Whether the input is a captured text or a file.
 bool of_capture(const Parameters& p) {
   return get_text(p, "input") != kGaussian;
 }
@@ -48,7 +48,7 @@ Mask mask_of(const Parameters& p) {
   Mask mask;
   mask.causal = get_text(p, "mask") == "causal";
   if (get_text(p, "mask") != "positions") return mask;
-  const AttentionShape shape = shape_of(p);  // positions 0, 1, 2, ...: causal, said by positions
+  const AttentionShape shape = shape_of(p);  // positions 0, 1, 2, ...: the causal mask, written as positions
   for (int64_t i = 0; i < shape.q_len; ++i) mask.q_positions.push_back(i);
   for (int64_t i = 0; i < shape.kv_len; ++i) mask.k_positions.push_back(i);
   return mask;
@@ -63,12 +63,13 @@ Tensor<double> part(const Tensor<double>& tensor, int64_t rows) {
 
 int64_t checked_row_count(int64_t q_len, const Selection& selection, int64_t at_most) {
   if (selection.kind != SelectionKind::shared_keys || at_most >= q_len) return std::min(q_len, at_most);
-  // Tiles count from the first query: whole ones are kept, and only a length of whole tiles ends with one.
+  // Tiles count from the first query. Only whole tiles are kept, and the last tile is whole only if the
+  // length is a multiple of the tile.
   return q_len % selection.block == 0 ? std::max(selection.block, at_most / selection.block * selection.block)
                                       : q_len;
 }
 
-// What the last `rows` queries of the last batch entry see of a mask's positions and of the shared keys.
+// Keeps the entries of the last `rows` queries of the last batch entry.
 void keep_last(std::vector<int64_t>& positions, int64_t rows) {
   if (!positions.empty()) positions.erase(positions.begin(), positions.end() - rows);
 }
@@ -208,7 +209,7 @@ AttentionSpec problem_spec(const Parameters& p) {
   spec.shape = shape_of(p);
   spec.normalizer = {normalizer_from_string(get_text(p, "normalizer")), {get_number(p, "alpha")}};
   if (p.contains("input") && is_of_file(p))
-    spec.scale = scale_of(p);  // of recorded kernels only the problem is known
+    spec.scale = scale_of(p);  // parameters of recorded kernels may have no input
   spec.mask = mask_of(p);
   spec.selection = {.kind = selection_from_string(get_text(p, "selection")),
                     .k_keep = get_integer(p, "k_keep"),

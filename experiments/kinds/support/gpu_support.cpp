@@ -11,8 +11,8 @@
 namespace splash::experiments {
 namespace {
 
-constexpr int64_t kMostEntries = int64_t{1} << 28;  // 8 bytes each on the device, 4 here
-constexpr int64_t kLeastBytes = 16;                 // a buffer is never empty
+constexpr int64_t kMostEntries = int64_t{1} << 28;  // 8 bytes each on the device, 4 on the host
+constexpr int64_t kLeastBytes = 16;                 // a buffer must not be empty
 
 template <class T>
 std::vector<T> downloaded(const gpu::DeviceBuffer& buffer) {
@@ -49,7 +49,7 @@ void add_support(const AttentionSpec& spec, Dtype dtype, const gpu::DeviceTensor
   const gpu::entmax::MaskTables tables(spec);
   gpu::DeviceBuffer mask_tables(stream, std::max(tables.bytes(), kLeastBytes));
   mask_tables.upload(tables.data(), tables.bytes());
-  // How many entries there are; those that find room are stored.
+  // Runs forward and returns the number of support entries. Stores as many as `capacity` allows.
   const auto forward = [&](int64_t capacity, const gpu::DeviceBuffer& columns,
                            const gpu::DeviceBuffer& excess) {
     used.fill(0);

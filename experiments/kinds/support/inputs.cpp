@@ -35,7 +35,7 @@ AttentionShape synthetic_shape(const Parameters& p) {
   return {.q_len = length, .kv_len = length, .head_dim = get_integer(p, "head_dim")};
 }
 
-// [layer, head, token, head_dim] of a text.
+// [layer, head, token, head_dim] of a captured text.
 const hdf5::Extents& captured_extents(const std::string& text) {
   static std::map<std::string, hdf5::Extents> known;
   auto& extents = known[text];

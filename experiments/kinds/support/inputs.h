@@ -1,5 +1,5 @@
 #pragma once
-// Inputs of the kinds that need Q, K and V of one head: the parameters that name them, and the tensors.
+// Inputs of the kinds that need Q, K and V of one head: their parameters and the tensors.
 
 #include <memory>
 #include <span>
@@ -13,31 +13,32 @@
 
 namespace splash::experiments {
 
-// The encoder's captured tensors, minilm.h5, as shipped_capture finds them.
+// Path of the encoder's captured tensors, minilm.h5, as shipped_capture finds it.
 std::string captures_path();
-const std::string& captures_hash();  // of its bytes
+const std::string& captures_hash();  // of the file's bytes
 
-// input, text, layer, head (a captured head), call, batch_entry, scale (of a file, experiments/kinds/
-// file_inputs.h) and length, head_dim, seed, query_variance (a synthetic one), causal.
+// The parameters input; text, layer, head (a captured head); call, batch_entry, scale (a file,
+// experiments/kinds/support/file_inputs.h); length, head_dim, seed, query_variance (a synthetic head);
+// causal.
 std::vector<ParameterInfo> input_parameters();
 std::vector<ParameterInfo> input_parameters(std::span<const char* const> names);  // only these
 
-// Throws InvalidArgument: unknown input or text, layer or head out of range, a synthetic size below 1, a
-// scale without a file.
+// Throws InvalidArgument for an unknown input or text, a layer or head out of range, a synthetic size below
+// 1, or a scale without a file.
 void check_inputs(const Parameters& parameters);
 
-// Removes parameters without effect on the inputs, and sets a capture's own extents (Kind::used).
+// Removes parameters without effect on the inputs, and sets extents to those of a capture (Kind::used).
 void keep_used_inputs(Parameters& parameters);
 
-// A hash of the captured or named file where it is read, else the synthetic recipe.
+// A hash of the captured or named file if one is read, otherwise the synthetic recipe.
 std::string input_fingerprint(const Parameters& parameters);
 
-// One head: q, k, v are [1, 1, length, head_dim]; of a file, q may have another length. Captured values are
-// fp16 numbers, exact in double; those of files are float32.
-// The last few results are kept, so that a sweep over alpha or k_keep reads nothing twice.
+// One head: q, k and v are [1, 1, length, head_dim]; q of a file may have another length. Captured values are
+// fp16 numbers, exact in double; values of files are float32. The last few results are cached, so that a
+// sweep over alpha or k_keep reads nothing twice.
 std::shared_ptr<const AttentionInputs<double>> load_inputs(const Parameters& parameters);
 
-// The words that name the inputs alone, the same for equal inputs.
+// A text that identifies the inputs alone, the same for equal inputs.
 std::string input_key(const Parameters& parameters);
 
 // Shape, scale and mask of the inputs; normalizer and selection are left at their defaults.

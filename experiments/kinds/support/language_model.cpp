@@ -42,7 +42,7 @@ json ask_peer(const std::string& ask, const Parameters& p, const LanguageWork& w
   return peer.ask(request(ask, p, work));
 }
 
-// The answer; null where the machine lacks what it takes.
+// The peer's answer; null if this machine lacks what the peer needs.
 json prepared(const std::string& ask, const Parameters& p, const LanguageWork& work) {
   const json reply = ask_peer(ask, p, work);
   if (reply.contains("refused")) throw InvalidArgument(reply.at("refused").get<std::string>());
@@ -111,7 +111,7 @@ std::vector<report::ColumnInfo> LanguageKind::columns() const {
                        .units = units,
                        .long_name = what,
                        .formula = formula,
-                       .reproducible = false,  // sums of a GPU, and of a CPU with other threads
+                       .reproducible = false,  // a GPU's sums, and a CPU's with other threads, differ
                        .missing_reason = missing,
                        .dimension = dimension});
   };
@@ -183,7 +183,7 @@ Parameters LanguageKind::used(const Parameters& p) const {
 }
 
 std::string LanguageKind::input_hash(const Parameters& p) const {
-  // A plan asks for each case, and texts are read for each answer.
+  // Every plan asks for every case, and Python reads texts for every answer, so answers are cached.
   static std::map<std::string, std::string> known;
   const std::string key = request("fingerprint", p, work(p)).dump();
   if (const auto found = known.find(key); found != known.end()) return found->second;

@@ -1,5 +1,5 @@
 #pragma once
-// The base of the kinds that measure a language model. Python measures
+// The base of the kinds that measure a language model. Python does the measuring
 // (python/splash_laboratory/language_model), in one process per run, which keeps the last model loaded.
 
 #include <string>
@@ -11,32 +11,35 @@
 
 namespace splash::experiments {
 
-// What of a case names the work beside model and windows: {"method": …}, or {"plan": …, "seconds": …}.
+// The part of a case that names the work, besides model and windows: {"method": …}, or {"plan": …, "seconds":
+// …}.
 using LanguageWork = nlohmann::json;
 
 class LanguageKind : public Kind {
  public:
-  // model, text, part, window, windows, looked_at, device, dtype, fetch.
+  // model, text, part, window, windows, looked_at, device, dtype and fetch.
   std::vector<ParameterInfo> parameters() const override;
-  // Perplexity, its difference to softmax's, supports, divergence, and what was measured on what.
+  // Perplexity, its difference to softmax's, supports, divergence, and the setting in which they were
+  // measured.
   std::vector<report::ColumnInfo> columns() const override;
 
-  // Fetches what is missing where `fetch` says so, having told how much. Throws InvalidArgument where method
-  // or plan cannot be read. Where Python or its packages are missing it does nothing: such cases are not run.
+  // If `fetch` says so, fetches what is missing, after saying how much that is. Throws InvalidArgument if
+  // method or plan cannot be read. If Python or its packages are missing it does nothing; such cases are not
+  // run.
   void add_from_inputs(Parameters& set) const override;
   void check(const Parameters& p) const override;
   Parameters used(const Parameters& p) const override;
-  // Throws InvalidArgument where model or text is not there.
+  // Throws InvalidArgument if model or text is missing.
   std::string input_hash(const Parameters& p) const override;
-  // Throws Error where it cannot be measured; where this machine lacks a device or a package, the result's
-  // version says so.
+  // If this machine lacks a device or a package, the result's version says so. Throws Error if the
+  // measurement fails in another way.
   CaseResult evaluate(const Parameters& p) const override;
 
  protected:
   static constexpr const char* kNotMeasured = "the case was not run (column version says why)";
 
  private:
-  virtual std::string ask() const = 0;  // of the peer: "perplexity" or "conversion"
+  virtual std::string ask() const = 0;  // what to ask the peer: "perplexity" or "conversion"
   virtual LanguageWork work(const Parameters& p) const = 0;
 };
 

@@ -14,8 +14,8 @@ class LruCache {
  public:
   explicit LruCache(int64_t capacity_bytes) : capacity_(capacity_bytes) {}
 
-  // make() builds the value of a key that is not kept; bytes(value) says how much it holds. One caller at a
-  // time: the values themselves are built with all threads.
+  // make() builds the value of a key that is not cached; bytes(value) is its size. Only one thread may call
+  // get() at a time; the values themselves are built with all threads.
   template <class Make, class Bytes>
   std::shared_ptr<const T> get(const std::string& key, const Make& make, const Bytes& bytes) {
     const std::lock_guard lock(mutex_);

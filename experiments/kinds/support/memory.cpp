@@ -9,7 +9,7 @@
 namespace splash::experiments {
 namespace {
 
-// A field of /proc/self/status such as VmRSS, in bytes; -1 where it is missing.
+// A field of /proc/self/status such as VmRSS, in bytes; -1 if it is missing.
 double status_bytes(const std::string& field) {
   std::ifstream status("/proc/self/status");
   std::string name;
@@ -25,10 +25,10 @@ double status_bytes(const std::string& field) {
 
 double peak_memory_of(const std::function<void()>& call) {
 #if defined(__GLIBC__)
-  malloc_trim(0);  // what earlier calls left on the heap would hide what this one takes
+  malloc_trim(0);  // memory that earlier calls left on the heap would hide this call's
 #endif
   std::ofstream reset("/proc/self/clear_refs");
-  reset << "5" << std::flush;  // VmHWM starts again from the present size
+  reset << "5" << std::flush;  // restarts VmHWM, the peak, from the present size
   const bool counted = reset.good();
   const double before = status_bytes("VmRSS");
   call();

@@ -6,8 +6,8 @@
 
 namespace splash::experiments {
 
-// Largest resident set during the call, less the resident set before it, in bytes; NaN where the system does
-// not say (no /proc/self/clear_refs).
+// Largest resident set during the call, minus the resident set before it, in bytes. NaN if the system does
+// not tell (no /proc/self/clear_refs).
 double peak_memory_of(const std::function<void()>& call);
 
 }  // namespace splash::experiments

@@ -55,7 +55,7 @@ int64_t migrate_parameters(Report& report) {
     if (kind == kinds.end())
       throw ReportError(fmt::format("/provenance holds no definition of the experiment '{}'", experiment));
     auto declared = kind->second->parameters();
-    std::erase_if(declared, [&](const ParameterInfo& info) {  // there was none: what is its default today
+    std::erase_if(declared, [&](const ParameterInfo& info) {  // older than the parameter: its default holds
       return report.find(info.name) == nullptr;
     });
     const Parameters recorded = recorded_parameters(report, row, declared, kind->second->name());
@@ -71,10 +71,10 @@ int64_t migrate_parameters(Report& report) {
   return changed;
 }
 
-// Nsight Compute writes "unnamed>::" for an unnamed namespace, and a reader that took the '>' for the end of
-// template arguments kept "64>" of a function's name. The function is the one that the case's declared kernel
-// names; the rungs of wmma name their idea there, and those that lie in unnamed namespaces are all called
-// `attention`.
+// Restores kernel names that an older reader garbled. Nsight Compute writes "unnamed>::" for an unnamed
+// namespace; that reader took the '>' for the end of template arguments and kept only "64>" of a function's
+// name. The function is the one that the case's declared kernel names. The rungs of wmma declare their idea
+// instead, but those in unnamed namespaces are all called `attention`.
 int64_t migrate_kernel_names(Report& report) {
   Column* const seen = report.find("kernel_counter");
   const Column* const declared = report.find("kernel");

@@ -95,7 +95,7 @@ PeerProcess::PeerProcess(const std::string& script, const std::string& packages)
 }
 
 PeerProcess::~PeerProcess() {
-  close(to_child_);  // its standard input ends, and so does it
+  close(to_child_);  // ends its standard input, which ends the peer
   int status = 0;
   while (child_ > 0 && waitpid(child_, &status, 0) < 0 && errno == EINTR) {
   }

@@ -11,7 +11,7 @@
 
 namespace splash::experiments {
 
-// A folder that goes away with its owner.
+// A temporary folder that is removed with its owner.
 class ScratchFolder {
  public:
   ScratchFolder();
@@ -26,24 +26,23 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-// Raw little-endian float32, as numpy.fromfile reads it. Throw Error where the disk does not take or give
-// them.
+// Raw little-endian float32, as numpy.fromfile reads it. Both throw Error if the disk fails.
 void write_tensor(const std::filesystem::path& path, const Tensor<float>& tensor);
 void read_tensor(const std::filesystem::path& path, Tensor<float>& tensor);
 
 class PeerProcess {
  public:
-  // `script`: a file of experiments/peers. Runs with $SPLASH_PEER_PYTHON, else $SPLASH_PYTHON, else python3.
-  // `packages`: what it needs, for the answer where that is missing.
+  // `script`: a file of experiments/peers, run with $SPLASH_PEER_PYTHON, else $SPLASH_PYTHON, else python3.
+  // `packages`: what the script needs; the answer names them if they are missing.
   explicit PeerProcess(const std::string& script, const std::string& packages = "torch and entmax");
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  // The answer. Where Python or a module is missing, now or before: {"unavailable": why}. Throws Error where
-  // the peer ends in another way.
+  // Returns the peer's answer. If Python or a module is missing, now or at an earlier call, that is
+  // {"unavailable": why}. Throws Error if the peer ends in another way.
   nlohmann::json ask(const nlohmann::json& request);
-  const ScratchFolder& folder() const { return folder_; }  // for tensors; the request names it
+  const ScratchFolder& folder() const { return folder_; }  // for tensors; a request names it
 
  private:
   bool send(const std::string& line) const;

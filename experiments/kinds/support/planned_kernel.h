@@ -1,5 +1,5 @@
 #pragma once
-// A kernel variant on a problem, counted from its declaration. The GPU need not be present.
+// A kernel variant on a problem, counted from its declaration without the GPU.
 
 #include <string>
 
@@ -10,27 +10,28 @@
 
 namespace splash::experiments {
 
-// The kernel with the most threads. A report's columns of one kernel describe it; analysis/launches.h finds
+// The kernel with the most threads. It is the one that a report's columns describe; analysis/launches.h finds
 // the one that takes longest.
 const gpu::KernelLaunch& main_kernel(const gpu::Plan& plan);
 
-// All kernels of the plan with the work that each one's trace counts; empty for a plan of one kernel.
-// Registers are 0 and shared memory excludes static: only CUDA knows these.
+// All kernels of the plan, each with the work that its trace counts; empty for a plan of one kernel.
+// Registers are 0 and shared memory excludes the static part, because only CUDA knows these.
 std::vector<analysis::Launch> planned_launches(const gpu::Plan& plan, const gpu::Work& work);
 
 // The counted launches with registers and shared memory as CUDA recorded them.
 std::vector<analysis::Launch> with_use(std::vector<analysis::Launch> counted,
                                        const std::vector<analysis::Launch>& recorded);
 
-// Rows of the matrix instruction, of which a tile holds a multiple: 64 for wgmma, 16 for mma, else 1.
+// Rows of the matrix instruction: 64 for wgmma, 16 for mma, otherwise 1. A tile holds a multiple of them.
 int instruction_q(const gpu::Plan& plan);
 
-// The dtype of the ceiling that bounds the products. Both 16-bit types run on one unit, at different rates.
+// The dtype of the ceiling that bounds the products. Both 16-bit types run on one unit, but at different
+// rates.
 std::string product_unit(const gpu::Plan& plan, Dtype dtype);
 
 // A case as a report holds it, with all launches, but without what only a run or CUDA knows: time, registers,
-// static shared memory, resident blocks. Throws Unsupported where the variant does not take the problem on
-// the GPU, InvalidArgument where parameters do not fit together or the variant is unknown.
+// static shared memory, resident blocks. Throws Unsupported if the variant does not take the problem on the
+// GPU, InvalidArgument if parameters do not fit together or the variant is unknown.
 analysis::KernelCase planned_kernel(const std::string& variant, const Parameters& parameters,
                                     const analysis::Machine& machine);
 

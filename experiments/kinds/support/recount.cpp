@@ -25,7 +25,7 @@ namespace {
 
 using namespace analysis;
 
-// Behind what is counted; NaN.
+// Inserts missing simulated columns after the counted ones, filled with NaN.
 void add_simulated_columns(report::Report& report) {
   auto place = std::find_if(report.results.begin(), report.results.end(), [](const report::Column& column) {
     return column.info.name == "l2_bytes_counted";
@@ -56,7 +56,8 @@ std::map<std::string, double> counted_of(const report::Report& report, const Ker
   return numbers;
 }
 
-// Calls of forward and backward: what was measured stays, the rest is counted from the recorded support.
+// Recounts calls of forward and backward. Measured values stay; the rest is counted from the recorded
+// support.
 int64_t recount_training(report::Report& report, const std::string& prefix, const Machine& machine,
                          Recounted& counted, const std::function<void(const std::string& kernel)>& progress) {
   const auto at = [&](const char* name, std::size_t row) {
@@ -99,7 +100,7 @@ Recounted recount(report::Report& report, const std::string& prefix,
   std::erase_if(kernels,
                 [&](const KernelCase& kernel) { return !kernel.implementation.starts_with(prefix); });
   for (const KernelCase& kernel : kernels)
-    gpu::find_variant(kernel.implementation);  // refuses before it counts
+    gpu::find_variant(kernel.implementation);  // throws before anything is counted
   const Machine machine = machine_of(report.provenance.gpu, read_machines(machines_folder()));
   add_simulated_columns(report);
   report::column_of(report, launches_column());
@@ -107,7 +108,7 @@ Recounted recount(report::Report& report, const std::string& prefix,
     if (info.name == "exponentials" || info.name == "instruction_q") report::column_of(report, info);
   }
   if (report::Column* const floors = report.find("floor_time"))
-    floors->info = floor_column();  // of today's meaning
+    floors->info = floor_column();  // describe it as today
   std::atomic<int64_t> changed = 0;
   parallel_for(static_cast<int64_t>(kernels.size()), 1, [&](int64_t i) {
     const KernelCase& kernel = kernels[i];

@@ -9,14 +9,14 @@
 namespace splash::experiments {
 
 struct Recounted {
-  int64_t cases = 0, changed = 0;  // changed: their counts were others
+  int64_t cases = 0, changed = 0;  // changed: cases whose counts were different
 };
 
 // Renews work, bytes, roofs and simulated columns of every forward that was run, and the counts of calls with
 // backward (counted_backward.h), for variants whose id starts with prefix. Measured columns stay; without
 // `simulate` the simulated ones stay too. Calls `progress` after each case, from several threads. Throws
-// ReportError where the report has no such cases, InvalidArgument where the GPU is not described or a variant
-// is unknown to this build.
+// ReportError if the report has no such cases, InvalidArgument if no file describes the GPU or this build
+// does not know a variant.
 Recounted recount(report::Report& report, const std::string& prefix,
                   const std::function<void(const std::string& kernel)>& progress, bool simulate = true);
 

@@ -43,7 +43,7 @@ cpu_ref::ForwardOptions exact_options(double alpha) {
   return {.solver = exact_solver(alpha), .map_block = 64, .keep_probabilities = true};
 }
 
-// TOML does not promise an order of axes, so one alpha of all 72 captured heads is worth keeping.
+// TOML does not promise an order of axes, so the cache can hold all 72 captured heads at one alpha.
 std::shared_ptr<const ForwardResult<double>> exact_entmax(const Parameters& p) {
   static LruCache<ForwardResult<double>> cache(int64_t{256} << 20);
   const double alpha = get_number(p, "alpha");

@@ -1,5 +1,5 @@
 #pragma once
-// Exact results to compare approximations with, cached across the cases of a sweep, and summaries of results.
+// Exact results for comparison, cached across the cases of a sweep, and summaries of results.
 
 #include <memory>
 #include <span>
@@ -15,7 +15,7 @@ namespace splash::experiments {
 // (kinds_reference_test).
 cpu_ref::Solver exact_solver(double alpha);
 
-// Options of every double forward here: the exact solver, and the probabilities kept.
+// Options of every double forward in this file: the exact solver, with the probabilities kept.
 cpu_ref::ForwardOptions exact_options(double alpha);
 
 // Exact entmax attention over all visible keys, with its probabilities; `alpha` is a parameter of the case.
@@ -28,7 +28,7 @@ inline std::span<const double> values_of(const Tensor<double>& tensor) {
   return {tensor.data(), static_cast<size_t>(tensor.size())};
 }
 
-// <a, b> / (|a| |b|); NaN where one of them is zero.
+// <a, b> / (|a| |b|); NaN if one of them is zero.
 double cosine(std::span<const double> a, std::span<const double> b);
 
 // The levels of every `quantile` dimension in these reports.
@@ -36,15 +36,15 @@ inline constexpr double kQuantileLevels[] = {0, 0.05, 0.25, 0.5, 0.75, 0.95, 1};
 inline constexpr const char* kQuantileText = "quantiles 0, 0.05, 0.25, 0.5, 0.75, 0.95 and 1";
 std::vector<double> quantiles(std::vector<double> samples);
 
-// Sparsity and support, the columns that several kinds share.
+// Columns of sparsity and support that several kinds share.
 std::vector<report::ColumnInfo> sparsity_columns();
 void fill_sparsity(const AttentionSpec& spec, std::span<const int64_t> support,
                    const cpu_ref::BlockMap& blocks_64, CaseResult& result);
 
-// Tiles that are wholly 0 / visible tiles.
+// Tiles that are entirely 0 / visible tiles.
 double block_sparsity(const cpu_ref::BlockMap& map);
 
-// The map with tiles of twice the side: active where one of its four parts is.
+// The map with tiles of twice the side. A tile is active if one of its four parts is.
 cpu_ref::BlockMap coarsen(const cpu_ref::BlockMap& map);
 
 }  // namespace splash::experiments

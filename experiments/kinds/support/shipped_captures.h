@@ -6,12 +6,13 @@
 
 namespace splash::experiments {
 
-// Inputs of experiments that stand for a file of the schema in analysis/capture.h: "smollm2".
+// Values of `input` that stand for a shipped file of the schema in analysis/capture.h: "smollm2".
 const std::vector<std::string>& shipped_capture_names();
 
-// Path of NAME.h5 ("minilm", "smollm2"): for minilm $SPLASH_CAPTURES, for others beside it; where that is not
-// set, or has no such file beside it, data/captures in the first folder upwards from the working directory,
-// the running program, or the sources it was built from. Throws ReportError: nowhere.
+// Path of NAME.h5 ("minilm", "smollm2"). $SPLASH_CAPTURES, if set, is the path of minilm.h5, and other
+// captures are looked for beside it. If it is not set, or a capture is not beside it, looks for data/captures
+// in the working directory and the folders above it, then above the running program, then above the sources
+// it was built from. Throws ReportError if it is nowhere.
 std::string shipped_capture(const std::string& name);
 
 }  // namespace splash::experiments

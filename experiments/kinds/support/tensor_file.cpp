@@ -24,7 +24,7 @@ bool is_shipped(const std::string& input) {
   return std::ranges::find(shipped_capture_names(), input) != shipped_capture_names().end();
 }
 
-// The path of the converted file, which Python keeps by the content's hash.
+// The path of the converted file. Python keeps one per content hash.
 std::string converted_file(const std::string& input, const std::string& path) {
   PeerProcess peer("convert_tensors.py", "numpy and h5py");
   const nlohmann::json reply = peer.ask({{"file", path}});

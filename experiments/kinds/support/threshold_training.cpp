@@ -24,7 +24,7 @@ struct Moments {
   double mean = 0, square = 0;
 };
 
-// One parameter's Adam step; `step` counts from 1.
+// One Adam step of one parameter; `step` counts from 1.
 void adam_step(double& value, double gradient, Moments& m, int step, double learning_rate) {
   constexpr double kMeanDecay = 0.9, kSquareDecay = 0.999, kEpsilon = 1e-8;
   m.mean = kMeanDecay * m.mean + (1 - kMeanDecay) * gradient;

@@ -1,6 +1,6 @@
 #pragma once
-// Training of cpu_ref's threshold predictor on the rows of one head, by Adam (Kingma, Ba 2015) on all rows at
-// once.
+// Trains cpu_ref's threshold predictor on the rows of one head by Adam (Kingma, Ba 2015). Every step uses all
+// rows.
 
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace splash::experiments {
 
-// What a row teaches: its query, and where its exact threshold lies in the bracket.
+// One training row: its query, and where its exact threshold lies in the solver's bracket.
 struct ThresholdSample {
   int64_t row = 0;
   std::vector<double> query;  // [head_dim]
@@ -19,8 +19,7 @@ struct ThresholdSample {
   int cold_iterations = 0;    // Newton steps from the left end of the bracket
 };
 
-// The rows with a visible key of the head that the parameters name (experiments/kinds/support/inputs.h;
-// alpha).
+// The rows that see a key, of the head that the parameters name (experiments/kinds/support/inputs.h; alpha).
 std::vector<ThresholdSample> threshold_samples(const Parameters& parameters);
 
 // tau_hat - m of a row.
@@ -30,7 +29,8 @@ double predicted_offset(const ThresholdSample& sample, const cpu_ref::ThresholdP
 double threshold_loss(const std::vector<ThresholdSample>& samples,
                       const cpu_ref::ThresholdPredictor& predictor);
 
-// Its gradient; as cpu_ref::predicted_backward gives it, without the attention around it.
+// The gradient of threshold_loss; the same as cpu_ref::predicted_backward gives, without the attention around
+// it.
 struct ThresholdGradient {
   std::vector<double> dw;  // [head_dim]
   double db = 0;

@@ -13,9 +13,9 @@ namespace splash::experiments {
 namespace {
 
 constexpr int64_t kBlock = 64;
-constexpr double kMisledShare = 0.05;  // of the training rows
+constexpr double kMisledShare = 0.05;  // share of the training rows
 
-// How much larger than predicted the largest z less tau is, in all but a share of the rows.
+// The amount by which tau_hat exceeds tau at most, in all but kMisledShare of the rows.
 double shortfall(const std::vector<ThresholdSample>& rows, const cpu_ref::ThresholdPredictor& predictor) {
   std::vector<double> of_rows;
   for (const ThresholdSample& row : rows) of_rows.push_back(predicted_offset(row, predictor) - row.offset);
@@ -38,7 +38,7 @@ ListedPairs listed_pairs(const AttentionSpec& spec, const AttentionInputs<double
   };
   std::vector<float> warm(static_cast<size_t>(spec.shape.rows()), 1.0f), perfect = warm;
   const double margin = shortfall(training, predictor);
-  constexpr double kRounding = 1e-5;  // of float scores: the exact threshold is not to mislead
+  constexpr double kRounding = 1e-5;  // of float scores; keeps the exact threshold from misleading
   for (const ThresholdSample& row : rows) {
     warm[static_cast<size_t>(row.row)] = static_cast<float>(margin - predicted_offset(row, predictor));
     perfect[static_cast<size_t>(row.row)] = static_cast<float>(kRounding - row.offset);

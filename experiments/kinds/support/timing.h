@@ -1,5 +1,5 @@
 #pragma once
-// Timing of calls, on a GPU or on the host, and the columns of times.
+// Timing of calls on a GPU or on the host, and the columns for times.
 
 #include <functional>
 #include <string>
@@ -12,35 +12,36 @@
 
 namespace splash::experiments {
 
-// method, cache, samples.
+// The parameters method, cache, samples.
 std::vector<ParameterInfo> timing_parameters();
 gpu::TimingOptions timing_of(const Parameters& parameters);
 
-// Throws InvalidArgument where they do not fit together.
+// Throws InvalidArgument if the parameters do not fit together.
 void check_timing(const Parameters& parameters);
-// Throws InvalidArgument where the parameter is not at least 1.
+// Throws InvalidArgument if the parameter is below 1.
 void require_one(const Parameters& parameters, const std::string& name);
 
-// time, along `sample`, and its median with the interval's ends.
+// The columns: time, along `sample`, and its median with the interval's ends.
 std::vector<report::ColumnInfo> time_columns(const std::string& missing_reason);
-// clock_before, clock_after.
+// The columns clock_before, clock_after.
 std::vector<report::ColumnInfo> clock_columns(const std::string& missing_reason);
-// warning, version.
+// The columns warning, version.
 std::vector<report::ColumnInfo> run_columns();
 
-// Calls once per sample. Seconds by a clock that does not go back.
+// Calls it once per sample. Returns seconds of a monotonic clock.
 std::vector<double> time_on_host(const std::function<void()>& call, int64_t samples);
 double seconds_now();
 
 // Fills time_columns.
 void add_samples(std::vector<double> seconds, CaseResult& result);
-// Fills time_columns, and warning where nothing stands there yet.
+// Fills time_columns, and warning if it is still empty.
 void add_times(std::vector<double> seconds, CaseResult& result);
 
-// dense_equivalent_flops, the work of dense attention, and dense_equivalent_rate, over time_median.
+// Adds dense_equivalent_flops, the work of dense attention, and dense_equivalent_rate, that work /
+// time_median.
 void add_dense_equivalent(const AttentionSpec& spec, bool backward, CaseResult& result);
 
-// Times a call of this build: also fills clock_columns and version.
+// Times a call of this build. Also fills clock_columns and version.
 void time_call(const std::function<void()>& call, const gpu::Stream& stream, const Parameters& parameters,
                CaseResult& result);
 

@@ -26,7 +26,7 @@ nlohmann::json request_of(const std::string& backend, const std::string& dtype,
           {"folder", peer.folder().string()}};
 }
 
-// Without the tensors that the peer leaves in its folder.
+// Returns the answer without the tensors, which the peer leaves in its folder.
 PeerResult ask(PeerProcess& peer, const nlohmann::json& request) {
   const nlohmann::json reply = peer.ask(request);
   PeerResult result;
@@ -87,7 +87,7 @@ bool is_entmax_backend(const std::string& backend) {
 PeerResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<float>& inputs,
                               const Tensor<float>* d_out) {
   static PeerProcess peer("torch_gpu_attention.py");
-  static std::string sent;  // the inputs that lie in the peer's folder
+  static std::string sent;  // key of the inputs that are in the peer's folder
   const std::string key = job.inputs_key + (d_out != nullptr ? ", d_out" : "");
   if (sent != key) {
     write_inputs(peer, inputs, d_out);

@@ -1,9 +1,9 @@
 #pragma once
-// Peers that run in Python, timed as this project's own code is: experiments/peers/torch_*.py.
+// Peers that run in Python and are timed in the same way as this project's own code:
+// experiments/peers/torch_*.py.
 //
 // All run with $SPLASH_PEER_PYTHON, else $SPLASH_PYTHON, else python3. A missing package, or a backend that
-// does not take the problem, is no error: the result says so. Throws Error where the peer fails in another
-// way.
+// does not take the problem, is no error: the result says so. Throws Error if the peer fails in another way.
 
 #include <optional>
 #include <string>
@@ -16,15 +16,15 @@
 namespace splash::experiments {
 
 struct PeerResult {
-  std::string unavailable;  // why it could not run; empty where it did
+  std::string unavailable;  // why it could not run; empty if it ran
   std::string version;
   std::vector<double> seconds;
-  double peak_memory_bytes = 0;  // beyond the inputs; the output and the gradients included
+  double peak_memory_bytes = 0;  // beyond the inputs; includes the output and the gradients
   Tensor<float> out;
-  Tensor<float> d_q;  // of a call on a GPU with a d_out
+  Tensor<float> d_q;  // of a GPU call with a d_out
 };
 
-// Sets version, and where the peer ran peak_memory_bytes and the columns of add_times. Returns whether it
+// Sets version. If the peer ran, also sets peak_memory_bytes and the columns of add_times. Returns whether it
 // ran.
 bool add_peer_run(const PeerResult& peer, CaseResult& result);
 
@@ -36,19 +36,19 @@ struct TorchCpuJob {
   int64_t threads = 1, samples = 1;
 };
 
-// A process per job, so that its peak memory is its own.
+// Runs each job in its own process, so that the peak memory is the job's.
 PeerResult run_torch_cpu_peer(const TorchCpuJob& job, const AttentionInputs<float>& inputs,
                               const Tensor<float>& d_out);
 
-// PyTorch's dense attention, AdaSplash and this project's Python package, on the GPU.
+// PyTorch's dense attention, AdaSplash and this project's Python package on the GPU.
 struct TorchGpuJob {
   std::string backend;  // one of torch_gpu_backends()
   std::string dtype;
   bool causal = false;
-  std::optional<double> alpha{};  // of entmax; none: softmax. Each backend computes one of the two
+  std::optional<double> alpha{};  // of entmax; none: softmax. A backend computes only one of the two
   std::optional<double> scale{};  // none: 1/sqrt(head_dim)
   gpu::TimingOptions timing{};
-  std::string inputs_key;  // equal keys: equal inputs, which then are not sent again
+  std::string inputs_key;  // inputs with the key of the previous job are not sent again
 };
 
 // Entmax of a matrix's rows, on the GPU.
@@ -57,26 +57,25 @@ struct TorchGpuRowsJob {
   std::string dtype;
   double alpha = 1.5;
   gpu::TimingOptions timing{};
-  std::string inputs_key;  // equal keys: equal scores, which then are not sent again
+  std::string inputs_key;  // scores with the key of the previous job are not sent again
 };
 
-// cudnn, flash, efficient: fused kernels; math: cuBLAS and a softmax that stores the scores; math-tf32: the
-// same with tf32 products. adasplash, adasplash2: exact entmax in Triton (arXiv 2502.12082, 2604.15180).
-// splash: this project's own Python package, called as its users call it.
+// cudnn, flash and efficient are fused kernels. math is cuBLAS with a softmax that stores the scores;
+// math-tf32 is the same with tf32 products. adasplash and adasplash2 are exact entmax in Triton (arXiv
+// 2502.12082, 2604.15180). splash is this project's Python package, called as its users call it.
 const std::vector<std::string>& torch_gpu_backends();
 bool is_entmax_backend(const std::string& backend);
 
-// bisection: PyPI's entmax, 23 halvings; adasplash: Halley and bisection, of version 1; adasplash2:
-// version 2.
+// bisection: PyPI's entmax, 23 halvings. adasplash: version 1, Halley and bisection. adasplash2: version 2.
 const std::vector<std::string>& torch_gpu_rows_backends();
 
-// One call is forward, or, where there is a d_out, forward and the gradients of q, k and v. One process
-// serves all jobs.
+// One call is forward or, if there is a d_out, forward and the gradients of q, k and v. One process serves
+// all jobs.
 PeerResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<float>& inputs,
                               const Tensor<float>* d_out = nullptr);
 
-// One call is entmax of each row of scores, [1, 1, rows, n]; so is the result's out. One process serves all
-// jobs.
+// One call is entmax of each row of scores, [1, 1, rows, n]; the result's out has the same shape. One process
+// serves all jobs.
 PeerResult run_torch_gpu_rows(const TorchGpuRowsJob& job, const Tensor<float>& scores);
 
 }  // namespace splash::experiments

@@ -1,4 +1,4 @@
-// Are the measured ceilings plausible?
+// Tests that the measured ceilings are plausible.
 
 #include "experiments/runner/ceilings.h"
 
@@ -52,7 +52,7 @@ TEST_CASE("ceilings stand in the order that the hardware has") {
   SKIP_WITHOUT_GPU();
   CHECK(of("l2 read") > 1.1 * of("dram read"));
   CHECK(of("shared read") > 1.5 * of("l2 read"));
-  // 16 results a clock and multiprocessor beside 128 multiply-adds, or 64 on compute capability 8.0.
+  // 16 exponentials per clock and multiprocessor, and 128 multiply-adds (64 on compute capability 8.0).
   CHECK(of("exponentials") > of("fma", "float32") / 20);
   CHECK(of("exponentials") < of("fma", "float32") / 7);
   CHECK(of("tensor", "tf32") > of("fma", "float32"));

@@ -1,4 +1,4 @@
-// `splash tune kernels` on a GPU: what is measured is written, read back, and run with.
+// `splash tune kernels` on a GPU: measurements are written, read back and used by later runs.
 
 #include <cmath>
 #include <filesystem>
@@ -23,7 +23,7 @@ TuneRequest request_of(const std::string& subject, const Parameters& changes) {
   return request;
 }
 
-// Through a file, as another process would have it.
+// Passes the entries through a file, as between two processes.
 gpu::TunedTable reread(const std::vector<gpu::TunedEntry>& entries) {
   gpu::TunedTable table;
   for (const gpu::TunedEntry& entry : entries) table.put(entry);
@@ -80,7 +80,7 @@ TEST_CASE("a rung that chooses goes by what was measured") {
     ++tuned;
     const TuneResult result = tune(request, [](const TuneStage&) {});
     REQUIRE(result.entries.size() == 1);
-    // Whatever is quickest: each candidate is taken where the cache names it.
+    // Whichever candidate is fastest: each one runs when the cache names it.
     for (const CandidateResult& candidate : result.stages.at(0).result.candidates) {
       CAPTURE(candidate.name);
       std::vector<gpu::TunedEntry> entries = result.entries;

@@ -1,16 +1,16 @@
-// The document's TPU kernel as it stands (source 001): blocks of 128 keys, loads and products in turn, and
-// the running maximum m and sum l in scratch memory, as arrays [rows, lanes] that every step reads,
-// broadcasts into three temporaries and writes back. A warp's 32 lanes stand for the TPU's 128, shared memory
-// for its VMEM. The products run on tensor cores and O stays in registers, so that what the document blames
-// is all that is slow.
+// The document's TPU kernel as it stands (source 001). A block works on 128 keys at a time, and loads and
+// products alternate. The running maximum m and sum l live in scratch memory, as arrays [rows, lanes]. Every
+// step reads them, broadcasts them into three temporaries and writes them back. A warp's 32 lanes stand for
+// the TPU's 128, and shared memory stands for its VMEM. The products run on tensor cores and O stays in
+// registers, so that only what the document blames is slow.
 //
-// Predicted: per 128 x 128 tile the products need 2048 cycles of the SM's tensor cores (mma.sync: some 3300),
-// the scratch 11 arrays of 16 KiB at 128 bytes a cycle, 1400 cycles, and the 64 KiB of K and V, not
-// overlapped, 64 KiB / 30 bytes a cycle + latency, 3000: some 8000 cycles, 5 ms for 10 % of 32k keys under a
-// causal mask.
+// Predicted, per tile of 128 x 128: the products need 2048 cycles of the SM's tensor cores (with mma.sync
+// some 3300). The scratch moves 11 arrays of 16 KiB at 128 bytes per cycle: 1400 cycles. The 64 KiB of K and
+// V, not overlapped, take 64 KiB / 30 bytes per cycle plus latency: 3000 cycles. In all some 8000 cycles, or
+// 5 ms for 10 % of 32k keys under a causal mask.
 //
-// The document's section 5 (a float32 accumulator type on the second product, S1.5) is what every rung has
-// but one: rung 9 does without.
+// Section 5 of the document wants a float32 accumulator type for the second product (claim S1.5). Every rung
+// has it except rung 9.
 
 #include "gpu/ladders/kascade/sequential.cuh"
 
@@ -50,7 +50,7 @@ struct ScratchSoftmax {
       clock.end(Phase::softmax);
       broadcast(shared_.step_sum, row_ + 8 * half, sum);
     }
-    __syncwarp();  // a warp's rows are its own: no other warp waits
+    __syncwarp();  // a warp owns its rows, so no other warp waits
     for (int row = row_ - lane / 4; row < row_ - lane / 4 + 16; ++row) {  // [rows, lanes], element by element
       const float before = __fmul_rn(shared_.largest[row][lane], scale),
                   next = shared_.next_largest[row][lane];

@@ -1,19 +1,21 @@
 // Loop unrolling by pragma (source 001, phase 4). All other rungs have #pragma unroll on every loop over
-// head_dim, keys and columns of O. This rung is rung 4 with fewer unrolled loops, and with one more.
+// head_dim, keys and columns of O. This rung is rung 4 with fewer unrolled loops (unroll-1, unroll-depth-1)
+// or with one more (unroll-tiles-2).
 //
-// What the compiler made of it, ptxas 13.0, sm_80 / sm_90a, at the 128 registers of two blocks an SM. Rung 4:
-// 2113 / 2165 instructions, 128 of them HMMA, and 24 / 0 accesses of local memory.
-// - unroll-1: 1991 / 2078 instructions, 4 of them HMMA, 178 / 178 of local memory and a stack of 384 bytes:
-//   scores and O are indexed, so they cannot be registers. Loads and softmax are most of the text.
-// - unroll-depth-1: 2043 / 2134 instructions, 72 HMMA, 24 / 18 of local memory.
-// - unroll-tiles-2: 4006 / 4050 instructions, 384 HMMA, 22 / 46 of local memory: the body three times, once
-//   for an odd tile.
+// What the compiler made of it: ptxas 13.0, sm_80 / sm_90a, at the 128 registers that allow two blocks per
+// SM. Rung 4 has 2113 / 2165 instructions, 128 of them HMMA, and 24 / 0 accesses to local memory.
+// - unroll-1: 1991 / 2078 instructions, 4 of them HMMA, 178 / 178 accesses to local memory and a stack of 384
+//   bytes. Scores and O are indexed at run time, so they cannot be registers. Loads and softmax are most of
+//   the code.
+// - unroll-depth-1: 2043 / 2134 instructions, 72 HMMA, 24 / 18 accesses to local memory.
+// - unroll-tiles-2: 4006 / 4050 instructions, 384 HMMA, 22 / 46 accesses to local memory. The body appears
+//   three times, once for an odd tile.
 //
-// Predicted: unroll-1 moves the sums of every product through L1, of 128 HMMA a warp and tile four floats a
-// lane, out and back: 8 warps x 128 x 32 lanes x 32 bytes = 1 MB, at 64 bytes a cycle 16,000 cycles of a 128
-// x 64 tile that takes rung 4 4,300: 4 times slower, or worse. unroll-depth-1 waits for ldmatrix once a step
-// of 16, some 30 cycles x 7 a tile beside another block's work: 0.97 to 1. unroll-tiles-2 spares a branch a
-// tile: 1.0.
+// Predicted: unroll-1 moves the sums of every product through L1. A warp and tile have 128 HMMA, each with
+// four floats per lane, out and back: 8 warps x 128 x 32 lanes x 32 bytes = 1 MB. At 64 bytes per cycle that
+// is 16,000 cycles for a 128 x 64 tile that takes rung 4 4,300: 4 times slower, or worse. unroll-depth-1
+// waits for ldmatrix in each step of 16 dimensions, some 30 cycles x 7 per tile, beside another block's work:
+// 0.97 to 1. unroll-tiles-2 saves one branch per tile: 1.0.
 
 #include "gpu/ladders/kascade/prefetch.cuh"
 

@@ -1,15 +1,15 @@
-// Exponential and product fused (source 001, phase 4): the row's maximum is known, so the exponentials of the
-// next 16 keys are computed amid the products of these 16, instead of all 64 before the first product. Rung 4
-// otherwise.
+// Exponential and product fused (source 001, phase 4). Once the row's maximum is known, the exponentials of
+// the next 16 keys are computed amid the products of the current 16. Rung 4 computes all 64 exponentials
+// before the first product; the rest is rung 4.
 //
-// What the compiler made of it, ptxas 13.0: of the 64 HMMA of P V, sm_80 has 48 between the first and the
-// last EX2, with or without this rung: there the scheduler has fused them already. For sm_90a it had put 9
-// there and now puts 48, at the price of registers: 112 bytes spilled a thread at the 128 of two blocks an
-// SM, none before.
+// What the compiler made of it (ptxas 13.0): P V has 64 HMMA. On sm_80, 48 of them lie between the first and
+// the last EX2 with or without this rung: the scheduler had fused them already. On sm_90a rung 4 has 9 there
+// and this rung 48, at the price of registers: at the 128 that allow two blocks per SM it spills 112 bytes
+// per thread, and rung 4 spills none.
 //
-// Predicted: on Hopper the 8192 exponentials of a 128 x 64 tile are 512 cycles of the special function units,
-// of the 4,300 that rung 4 takes; the other block of the SM hides much of them already, and the spills cost
-// some: 1.0 to 1.05. On sm_80 1.0.
+// Predicted: on Hopper the 8192 exponentials of a 128 x 64 tile take 512 cycles of the special function
+// units, out of the 4,300 of rung 4. The SM's other block already hides much of them, and the spills cost
+// something: 1.0 to 1.05. On sm_80 1.0.
 
 #include "gpu/ladders/kascade/prefetch.cuh"
 
@@ -31,7 +31,7 @@ struct FusedWork : PlainWork {
     }
     const int lane = threadIdx.x % 32;
     const Element* const rows = v + lane % 16 * kPitch + lane / 16 * 8;
-    uint32_t a[2][4];  // of these keys, and of the next
+    uint32_t a[2][4];  // the current 16 keys and the next 16
     const auto exponentiate = [&](int j) {
 #pragma unroll
       for (int e = 0; e < 8; ++e) {

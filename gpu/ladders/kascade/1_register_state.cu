@@ -1,8 +1,8 @@
-// Running maximum and sum in registers, carried from step to step (source 001, section 2: 10 to 15 %, S1.2).
-// The three broadcast temporaries [rows, lanes] remain.
+// Running maximum and sum in registers, carried from step to step (source 001, section 2: 10 to 15 %, claim
+// S1.2). The three broadcast temporaries [rows, lanes] remain.
 //
-// Predicted: of rung 0's 11 arrays of 16 KiB a step, the 6 reads and writes of m and l go: 770 of some 8000
-// cycles, 10 %.
+// Predicted: rung 0 moves 11 arrays of 16 KiB per step. Six of them, the reads and writes of m and l, go: 770
+// of some 8000 cycles, 10 %.
 
 #include "gpu/ladders/kascade/sequential.cuh"
 

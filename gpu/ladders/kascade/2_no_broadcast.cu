@@ -1,7 +1,7 @@
-// No broadcast temporaries (source 001, section 4: 5 to 10 %, S1.4): a row's maximum and sum are where the
-// accumulator's layout needs them, in the four lanes that share the row, after two shuffles.
+// No broadcast temporaries (source 001, section 4: 5 to 10 %, claim S1.4). After two shuffles, the four lanes
+// that share a row in the accumulator's layout hold its maximum and sum, where they are needed.
 //
-// Predicted: the last 5 arrays of 16 KiB a step go: 640 of some 7200 cycles, 9 %.
+// Predicted: the last 5 arrays of 16 KiB per step go: 640 of some 7200 cycles, 9 %.
 
 #include "gpu/ladders/kascade/register_softmax.cuh"
 

@@ -1,9 +1,9 @@
-// Tiles smaller than the document's (those it names are rung 7), rung 2 otherwise: fewer keys a tile leave
-// registers and shared memory for two blocks an SM, whose loads and products overlap; 64 rows a block gather
-// the keys twice.
+// Tiles smaller than the document's; rung 7 has those that the document names. The rest is rung 2. With fewer
+// keys per tile, registers and shared memory suffice for two blocks per SM, whose loads and products overlap.
+// Blocks of 64 rows gather every key twice.
 //
-// Predicted: loads (3000 cycles) and work (4300) of two blocks hide one another: up to 1.5 times; 32 keys
-// reduce and rescale O twice as often as 64; 64 rows pay as much as they win.
+// Predicted: two blocks hide each other's loads (3000 cycles) and work (4300): up to 1.5 times. Tiles of 32
+// keys reduce and rescale O twice as often as tiles of 64. Blocks of 64 rows lose as much as they gain.
 
 #include "gpu/ladders/kascade/register_softmax.cuh"
 

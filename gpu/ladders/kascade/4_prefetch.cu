@@ -1,9 +1,9 @@
-// Prefetch (source 001, section 1: 30 to 50 %, S1.1): there are two buffers. While the warps work on the tile
-// in one, cp.async loads the next tile into the other and bypasses the registers. 64 keys a tile, two blocks
-// an SM.
+// Prefetch (source 001, section 1: 30 to 50 %, claim S1.1). There are two buffers: while the warps work on
+// one tile, cp.async loads the next tile into the other buffer, bypassing the registers. 64 keys per tile,
+// two blocks per SM.
 //
-// Predicted: rung 3 already hides one block's loads behind the other's work; what is left is the barrier's
-// wait and the loads' trip through the registers (16 a thread and tile): 1.2 times.
+// Predicted: rung 3 already hides one block's loads behind the other's work. What is left to gain is the wait
+// at the barrier and the loads' trip through the registers (16 per thread and tile): 1.2 times.
 
 #include "gpu/ladders/kascade/prefetch.cuh"
 

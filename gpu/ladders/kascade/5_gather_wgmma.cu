@@ -1,13 +1,14 @@
-// Hopper: one warpgroup gathers the listed keys into swizzled shared memory, two multiply by wgmma, 64 rows
-// each. The scores of the next tile are multiplied while the softmax of this one runs (as FlashAttention-3
-// does, Shah et al. 2024), probabilities never leave the registers, and blocks are persistent, so that the
-// gathers of the next list begin while the last rows are finished. A row bulk copy cannot swizzle, and
-// wgmma's unswizzled layout wants every 16-byte chunk of a row elsewhere: hence cp.async, 16 bytes a thread.
+// Hopper: one warpgroup gathers the listed keys into swizzled shared memory, and two warpgroups multiply 64
+// rows each by wgmma. The score product of the next tile runs during the softmax of this one (as in
+// FlashAttention-3, Shah et al. 2024). Probabilities never leave the registers. Blocks are persistent, so the
+// gathers of the next list begin while the last rows are being finished. The gathers use cp.async, 16 bytes
+// per thread: a bulk copy of a row cannot swizzle, and wgmma's unswizzled layout scatters the 16-byte chunks
+// of a row.
 //
 // Predicted: a 128 x 128 tile costs 2048 cycles of tensor cores, 1024 of exponentials and some 350 issue
-// slots a warp (x 2 warps a scheduler), overlapped some 2700; its 64 KiB from L2 take 64 KiB / 40 bytes a
-// cycle = 1640, hidden. 10 % of 32k keys, 8 x 1024 lists of 1638 keys on average (13.3 tiles): 8192 x 13.3 /
-// 132 x 2700 cycles = 1.3 ms.
+// slots per warp (x 2 warps per scheduler); overlapped, some 2700. Its 64 KiB from L2 take 64 KiB / 40 bytes
+// per cycle = 1640 cycles, hidden. 10 % of 32k keys are 8 x 1024 lists of 1638 keys on average (13.3 tiles):
+// 8192 x 13.3 / 132 x 2700 cycles = 1.3 ms.
 
 #include "gpu/ladders/kascade/gathering.cuh"
 

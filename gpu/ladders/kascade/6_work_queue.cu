@@ -1,9 +1,11 @@
-// A queue of tiles: a block that is done takes the next, longest first, instead of every 132nd. Under a
-// causal mask lists grow with their tile, and a fixed turn gives some blocks the long end of every head: with
-// 256 tiles a head and 132 blocks the first block's lists are a quarter longer than the mean.
+// A queue of items, the longest lists first. A block that has finished takes the next item, instead of every
+// 132nd one. Under a causal mask a list grows with its tile's position, and a fixed stride gives some blocks
+// the longest list of every head: with 256 tiles per head and 132 blocks, the first block's lists are a
+// quarter longer than the mean.
 //
-// Predicted: 8k 1.2 times (15.5 tiles a block, worst block 1.26 of the mean), 32k 1.03 (62 tiles of 4 rounds
-// a head that spread evenly), less 2 us for the kernel that sets the queue up.
+// Predicted: 8k keys: 1.2 times (15.5 tiles per block; the worst block has 1.26 times the mean). 32k keys:
+// 1.03 (62 tiles per block; a head's 4 rounds spread evenly). The kernel that initialises the queue costs 2
+// us.
 
 #include "gpu/ladders/kascade/gathering.cuh"
 

@@ -1,19 +1,21 @@
-// The block chosen by the problem (source 001, section 3: "dynamic block sizing based on head dimension,
-// sequence length, memory constraints"): of the tiles of rungs 2 and 3 where 32 queries share a list, of rung
-// 7's blocks where more do, the one whose plan is cheapest.
+// Chooses the block for the problem (source 001, section 3: "dynamic block sizing based on head dimension,
+// sequence length, memory constraints"). The candidates are the tiles of rungs 2 and 3, for lists that 32
+// tokens share, and the blocks of rung 7, for lists that more tokens share. The cheapest plan wins.
 //
-// The rule. Of those that take the problem and whose shared memory the device has,
-//   cost = turns x blocks an SM x rows of a block / 128 x padded keys of the longest list / 128
+// The rule: among the candidates that support the problem and fit the device's shared memory, minimise
+//   cost = turns x blocks per SM x (rows of a block / 128) x (padded keys of the longest list / 128)
 //          x (work + loads head_dim / 128 + meeting)
-// with turns = ceil(blocks / (SMs x blocks an SM)), as many of them as shared memory holds: rows that a tile
-// lacks, a last turn that fills few SMs and keys that pad a tile all cost. work, loads and meeting are
-// microseconds for 128 rows x 128 keys. Of rungs 2 and 3 their sums at head_dim 128 are measured (32k keys on
-// an H200: ms / 825 tiles an SM), of rung 7 the arithmetic of its head; how they divide into work and loads
-// is rung 4's time, which has no loads to wait for. What was measured on this GPU for a problem (`splash tune
-// kernels`) goes before the rule.
+//   turns = ceil(blocks / (SMs x blocks per SM))
+// Shared memory limits the blocks per SM. Rows that a tile lacks, a last turn that fills few SMs, and keys
+// that pad a tile all cost. work, loads and meeting (the cluster's barriers) are microseconds per 128 rows x
+// 128 keys. For rungs 2 and 3, work + loads at head_dim 128 is measured (32k keys on an H200: ms / 825 tiles
+// per SM), and rung 4's time, which has no loads to wait for, tells work from loads. For rung 7 the numbers
+// are the arithmetic of its header. A measurement of the problem on this GPU (`splash tune kernels`)
+// overrules the rule.
 //
-// Predicted: at 32k keys, d 128 and 256 queries x 4 heads the 1024 rows; at d 32, where there is little to
-// load, 256, for nothing meets; for 256 rows in all 256; of 32 queries 128 x 64.
+// Predicted: at 32k keys, head_dim 128 and 256 tokens x 4 heads, the 1024 rows. At head_dim 32, where there
+// is little to load, 256 rows, because no blocks have to meet. For 256 rows in all, 256 rows. For lists of 32
+// tokens, 128 x 64.
 
 #include <algorithm>
 #include <iterator>
@@ -32,7 +34,7 @@ constexpr int kMostDim = 128;
 
 struct Candidate {
   const char* id;
-  int q, k;               // its tile, by which a plan says whose it is
+  int q, k;               // its tile, which identifies the rung behind a plan
   int cluster, together;  // blocks a cluster; blocks an SM
   double work, loads, meeting;
 };
@@ -51,7 +53,7 @@ constexpr Candidate kCandidates[] = {
 double cost_of(const Candidate& candidate, const AttentionSpec& spec, const Plan& plan,
                const DeviceInfo& device) {
   const int64_t blocks = plan.kernels.front().blocks, multiprocessors = device.multiprocessors;
-  constexpr int64_t kReserved = 1024;  // of shared memory, a block, by the system
+  constexpr int64_t kReserved = 1024;  // bytes of shared memory that the system takes per block
   const int64_t fit =
       device.shared_bytes_per_multiprocessor / (plan.kernels.front().shared_bytes + kReserved);
   const int64_t together =

@@ -1,17 +1,17 @@
-// Without the hint (source 001, section 5: preferred_element_type = float32 on the second product, 3 to 5 %,
-// S1.5). Left out, JAX rounds a step's P V to the 16 bits of its operands and adds that to the float32 O.
-// Here the same: mma.sync with float16 accumulators for the 128 keys of a tile, then converted and added. All
-// other rungs have the hint: their accumulators are float32. bf16 has no choice, for no instruction sums it
-// in 16 bits, so this rung takes float16 alone. Rung 2 otherwise.
+// Without the hint of source 001, section 5: preferred_element_type = float32 on the second product (3 to 5
+// %, claim S1.5). Without it JAX rounds each step's P V to the 16 bits of its operands and adds that to the
+// float32 O. This rung does the same: mma.sync with float16 accumulators over the 128 keys of a tile, whose
+// results are then converted and added. All other rungs have the hint, as their accumulators are float32. No
+// instruction accumulates bf16 in 16 bits, so this rung takes float16 alone. The rest is rung 2.
 //
-// What the compiler made of it, ptxas 13.0, sm_80 / sm_90a: 128 of the 256 HMMA.16816.F32 become .F16; 218 /
-// 227 registers instead of 222 / 222, 2273 / 2327 instructions instead of 2177 / 2229. A tile has 64
-// conversions (HADD2.F32) and 64 additions more: O no longer is the accumulator.
+// What the compiler made of it (ptxas 13.0, sm_80 / sm_90a): 128 of the 256 HMMA.16816.F32 become .F16. The
+// kernel takes 218 / 227 registers instead of 222 / 222, and 2273 / 2327 instructions instead of 2177 / 2229.
+// A tile has 64 more conversions (HADD2.F32) and 64 more additions, because O is no longer the accumulator.
 //
-// Predicted: A100 and H100 sum in float32 at float16's rate (consumer GPUs at half), so the hint's products
-// are as fast, and the 128 instructions a warp that it spares are 256 issue slots a scheduler and tile, of
-// the 10.2 us = 17,000 cycles that rung 2 takes for one: 1.5 %, not 3 to 5. nmse, simulated: 2 to 3e-7 where
-// float32 gives 4 to 9e-8.
+// Predicted: A100 and H100 accumulate in float32 at float16's rate (consumer GPUs at half of it), so the
+// products with the hint are as fast. The hint saves 128 instructions per warp, or 256 issue slots per
+// scheduler and tile, out of rung 2's 10.2 us = 17,000 cycles: 1.5 %, not 3 to 5. Simulated nmse: 2 to 3e-7,
+// where float32 gives 4 to 9e-8.
 
 #include "gpu/ladders/kascade/register_softmax.cuh"
 
@@ -76,7 +76,7 @@ const Variant kVariant{
         "never the limit.",
     .predicted = {.over = "2-no-broadcast", .low = 1 / 1.05, .high = 1 / 1.03, .claim = "S1.5"},
     .limits = limits_of({.compute_capability = 80, .dtypes = {Dtype::f16}}),
-    .tolerance = {.f16 = 5e-6},  // eight roundings to float16 a tile
+    .tolerance = {.f16 = 5e-6},  // float16 rounds eight times per tile
     .plan = plan,
     .launch = launch,
     .trace = trace_sequential};

@@ -13,7 +13,7 @@
 namespace splash::gpu::kascade {
 namespace {
 
-// nvcc does not take fmt's compile-time checks, hence plain strings.
+// nvcc does not accept fmt's compile-time checks, so the messages are plain strings.
 void require_anchor(const AttentionSpec& spec, Dtype dtype, const AnchorOptions& options,
                     const DeviceInfo& device) {
   using std::to_string;

@@ -34,7 +34,8 @@ __device__ inline uint32_t order_of(float sum) {
   return __float_as_uint(sum) & 0x7fffffffu;
 }
 
-// The order of the k-th largest, and in `wanted` how many of those equal to it belong to the k.
+// Returns order_of() of the k-th largest sum. `wanted` becomes the number of sums equal to it that belong to
+// the k.
 __device__ inline uint32_t kth_largest(const float* sums, int count, uint32_t k, SelectShared& shared,
                                        uint32_t& wanted) {
   constexpr int kBinsAThread = kBins / kSelectThreads;
@@ -57,7 +58,7 @@ __device__ inline uint32_t kth_largest(const float* sums, int count, uint32_t k,
     SelectScan(shared.scan).ExclusiveSum(bins, above);
 #pragma unroll
     for (int i = 0; i < kBinsAThread; ++i) {
-      if (above[i] < wanted && wanted <= above[i] + bins[i]) {  // one thread's, one bin
+      if (above[i] < wanted && wanted <= above[i] + bins[i]) {  // exactly one bin of one thread
         shared.digit = kBins - 1 - (threadIdx.x * kBinsAThread + i);
         shared.wanted = wanted - above[i];
       }

@@ -69,13 +69,13 @@ __global__ void __launch_bounds__(kBlockThreads, 1) attend_block(const AnyTilePr
   const int rank = blockIdx.x % Block::kCluster;
   TileAddress at = p.address(blockIdx.x / Block::kCluster);
   at.first_row += rank * Block::kRows;
-  const int visible = p.visible_keys(at);  // the same in all blocks of the cluster: they meet as often
+  const int visible = p.visible_keys(at);  // the same in all blocks of the cluster, so all meet equally often
   const int first = threadIdx.x / 32 * 16, row = first + threadIdx.x % 32 / 4;
   load_queries(shared.queries, p, at, Block::kRows);
   float o[Block::kSlices][kDim / 8][4] = {};
   RowState state[Block::kSlices][2];
   for (int begin = 0; begin < visible; begin += kKeys) {
-    meet<Block>();  // all blocks run, and no warp of any reads the tile before any more
+    meet<Block>();  // all blocks run, and no warp of any still reads the previous tile
     load_share<Block>(shared.tile, p, at, rank, begin, visible);
     meet<Block>();
 #pragma unroll

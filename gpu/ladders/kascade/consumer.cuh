@@ -10,7 +10,8 @@ namespace splash::gpu::kascade {
 
 constexpr int kScores = 64;  // of a thread: 64 x 128 over 128 threads; [4j + e] as wgmma.cuh says
 
-// s = A B^T over head_dim; a: 64 rows of a tile, b: a whole tile. Committed, not waited for.
+// Issues s = A B^T over head_dim as one committed group and does not wait. a: 64 rows of a tile; b: a whole
+// tile.
 template <class Element, int kDim>
 __device__ void issue_scores(float (&s)[kScores], uint64_t a, uint64_t b) {
   arch::wgmma_fence();
@@ -55,7 +56,7 @@ __device__ void mask_scores(float (&s)[kScores], const Problem& p, const TileAdd
   }
 }
 
-// One step of the online softmax of the thread's two rows; gives the factors of what was summed before.
+// One step of the online softmax for the thread's two rows. `factor` receives what rescales the earlier sums.
 __device__ inline void online_softmax(float (&s)[kScores], RowState (&state)[2], float (&factor)[2],
                                       float scale) {
 #pragma unroll

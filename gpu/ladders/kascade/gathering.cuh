@@ -14,9 +14,9 @@ template <int kDim>
 struct Shared {
   alignas(1024) unsigned char q[kTileBytes<kDim>], k[kStages][kTileBytes<kDim>], v[kStages][kTileBytes<kDim>];
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], q_full, q_empty;
-  int keys[kStages][kTileRows];  // of tiles whose scores are masked; come with k
-  int item, visible;             // what to work on, and the keys of its list; come with q
-  int next_item[2];              // among the producers
+  int keys[kStages][kTileRows];  // of tiles that need masking; arrive with k
+  int item, visible;             // the item to work on (-1: none) and its visible keys; arrive with q
+  int next_item[2];              // passes the leader's item to the other producers
 };
 
 template <int kDim>
@@ -28,7 +28,7 @@ __device__ void prepare_barriers(Shared<kDim>& shared) {
       arch::mbarrier_init(&shared.k_empty[i], kConsumerWarps);
       arch::mbarrier_init(&shared.v_empty[i], kConsumerWarps);
     }
-    arch::mbarrier_init(&shared.q_full, kProducers + 1);        // one more: item and visible are written
+    arch::mbarrier_init(&shared.q_full, kProducers + 1);  // one more, after item and visible are written
     arch::mbarrier_init(&shared.q_empty, 32 * kConsumerWarps);  // every thread has read item and visible
     arch::mbarrier_init_fence();
   }
@@ -45,7 +45,7 @@ __device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
   arch::RingPosition<kStages> turn;
   arch::RingPosition<2> next_turn;
   arch::RingPosition<1> q_turn;
-  // Tells the consumers what comes next; they have read what came before when q_empty's phase ends.
+  // Tells the consumers the next item. The end of q_empty's phase says that they have read the previous one.
   const auto announce = [&](int item, int visible) {
     if (leader) {
       shared.item = item;
@@ -66,7 +66,7 @@ __device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
     const auto key_at = [&](int begin, int end) {
       return end > 0 ? keys[min(begin + share.held_row(), end - 1)] : 0;
     };
-    int key = key_at(0, count);  // before it is known how many of them are visible: mostly all
+    int key = key_at(0, count);  // speculative: mostly all keys are visible
     const int visible = entries_up_to(keys, count, p.last_key(at));
     if (visible < count) key = key_at(0, visible);
     const int64_t first_key = at.kv_head * p.kv_len, first_query = at.kv_head * p.group * p.q_len;
@@ -184,7 +184,7 @@ __device__ void consume(const Problem& p, Shared<kDim>& shared) {
         issue_next_scores();
         issue_next_values();
         arch::wgmma_wait<1>();
-        take_scores(begin);  // while P V of the tile before runs
+        take_scores(begin);  // runs beside the previous tile's P V
         take_values();
 #pragma unroll
         for (int i = 0; i < kDim / 2; ++i) o[i] *= factor[i % 4 / 2];

@@ -19,7 +19,7 @@
 
 namespace splash::gpu::kascade {
 
-constexpr int kTokens = 32;             // a tile, of the rungs that are compiled for one size
+constexpr int kTokens = 32;             // tokens per tile, for kernels compiled for one size
 constexpr int kHiddenKey = 0x7fffffff;  // pads the keys of a tile: larger than all
 
 // Limits of a rung: all take shared keys, head_dims up to 128, and causal masks.
@@ -50,7 +50,7 @@ struct ProblemOf {
   void* out = nullptr;
   const int32_t *key_indices = nullptr, *key_counts = nullptr;
   int64_t k_keep = 0;
-  int items = 0;  // thread blocks' worth of rows, over all batches
+  int items = 0;  // row blocks of all tiles of all key heads, over all batches
   int group = 1, q_len = 1, kv_len = 1, head_dim = 8, tiles = 1;
   int rows = 128, row_blocks = 1;  // of a thread block; thread blocks a tile
   float scale = 1;                 // times log2(e), without its sign
@@ -86,7 +86,7 @@ struct ProblemOf {
     return {tile / tiles, tiles - 1 - tile % tiles, item % row_blocks * rows};
   }
 
-  // Which token of the tile a row is. Blocks of a fixed tile begin at its first token.
+  // Token of the tile that a row belongs to. Blocks of a fixed-size tile begin at its first token.
   __host__ __device__ int token_of(const TileAddress& at, int row) const {
     if constexpr (kFixedTokens > 0) return row % kFixedTokens;
     return (at.first_row + row) % any_tokens;
@@ -98,7 +98,7 @@ struct ProblemOf {
     return head < group && token < q_len ? (at.kv_head * group + head) * q_len + token : -1;
   }
 
-  // The largest key that the mask shows to a token of the tile; below 0 where it shows none.
+  // The last key that the mask lets a token of the tile see; negative if there is none.
   __host__ __device__ int last_key(const TileAddress& at, int token) const {
     return causal ? at.tile * tokens() + token + kv_len - q_len : kv_len - 1;
   }
@@ -110,7 +110,8 @@ struct ProblemOf {
   __host__ __device__ int64_t list(const TileAddress& at) const { return at.kv_head * tiles + at.tile; }
   __device__ const int32_t* keys(const TileAddress& at) const { return key_indices + list(at) * k_keep; }
 
-  // The keys of the list that any row of the tile sees. The rising list ends there.
+  // Number of leading entries of the list that some row of the tile sees; the list rises, so no row sees the
+  // rest.
   __device__ int visible_keys(const TileAddress& at) const;
 
   // Whether mask_scores() must visit the scores of the `count` keys from entry `begin` of the list: some row
@@ -128,7 +129,7 @@ using AnyTileProblem = ProblemOf<0>;
 __device__ inline int entries_up_to(const int32_t* list, int count, int limit) {
   const int lane = threadIdx.x % 32;
   if (count == 0 || list[count - 1] <= limit) return count;
-  int low = 0, high = count;  // entries before low pass, those from high on do not
+  int low = 0, high = count;  // entries before low are at most `limit`, those from high on are not
   while (low < high) {
     const int step = (high - low + 31) / 32;
     const int probe = min(low + (lane + 1) * step, high) - 1;
@@ -145,8 +146,8 @@ __device__ inline int ProblemOf<kFixedTokens>::visible_keys(const TileAddress& a
   return entries_up_to(keys(at), key_counts[list(at)], last_key(at));
 }
 
-// The largest score of a row so far, raw, and its sum of 2^(scale (score - largest)), of this thread's
-// columns.
+// This thread's share of a row's softmax state: the largest score, unscaled, and the sum of 2^(scale (score -
+// largest)) over the thread's columns.
 struct RowState {
   float largest = -INFINITY, sum = 0;
 
@@ -163,7 +164,7 @@ struct RowState {
 using arch::quad_max;
 using arch::quad_sum;
 
-// What normalises a row: rows without keys are zero, and NaN stays NaN.
+// The factor that normalises a row: 0 for a row without keys; NaN stays NaN.
 __device__ inline float inverse_or_zero(float sum) {
   return sum == 0 ? 0.0f : 1.0f / sum;
 }
@@ -177,14 +178,15 @@ auto with_element(Dtype dtype, F&& f) {
 // How a rung works through a list.
 struct ListWalk {
   int tile_keys = 0, padded_dim = 0;
-  // Rows that a tile lacks: left out, or read as copies of the last key and of the first query.
+  // Rows that a tile lacks. False: they are not read. True: copies of the last key and of the first query are
+  // read.
   bool whole_tiles = false;
   bool through_l1 = false;
-  int cluster = 1;  // blocks that work on one piece: each reads the list, together they read each key once
-  int corrections_of_row = 4;  // a step: of each of the four threads that hold it
+  int cluster = 1;  // blocks that share one item: each reads the list, and together they read each key once
+  int corrections_of_row = 4;  // per step: one by each of the four threads that hold the row
 };
 
-// One piece of work an item.
+// Traces one item after the other.
 template <class AProblem = Problem>
 std::vector<KernelTrace> trace_items(const AttentionSpec& spec, Dtype dtype, const KernelLaunch& kernel,
                                      int block_rows, const ListWalk& walk) {

@@ -1,9 +1,8 @@
 #pragma once
-// A warpgroup that only loads (sm_90a): it gathers rows of 16-bit elements into tiles of 128 rows as wgmma
-// reads them, 128-byte swizzled, panels of 64 columns behind one another. TMA can move a whole
-// row but not swizzle it, so each thread copies 16-byte chunks by cp.async, whose landing arrives on the
-// tile's mbarrier. To wgmma these are ordinary writes, so consumers call fence_async_proxy() after their
-// wait.
+// A warpgroup that only loads (sm_90a). It gathers rows of 16-bit elements into tiles of 128 rows in the
+// layout that wgmma reads: consecutive panels of 64 columns, 128-byte swizzled. TMA can move a whole row but
+// cannot swizzle it, so each thread copies 16-byte chunks with cp.async, which arrive on the tile's mbarrier
+// when they land. To wgmma these are ordinary writes, so consumers call fence_async_proxy() after their wait.
 
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/cp_async.cuh"
@@ -47,10 +46,10 @@ struct ProducerShare {
     return lane / kRowsAtOnce * kStride + threadIdx.x % kProducers / 32 * kRowsAtOnce + lane % kRowsAtOnce;
   }
 
-  // `base` is the first row of a head of `row_bytes` bytes a row; `source` the lane's row of it.
+  // `base`: the head's first row. `row_bytes`: bytes per row. `source`: the row that this lane holds.
   __device__ void copy(unsigned char* tile, const void* base, uint32_t row_bytes, uint32_t source) const {
     const char* from = static_cast<const char*>(base) + (padding ? 0 : column * 16);
-    asm("" : "+l"(from));  // one sum: else the compiler adds its parts again for every row
+    asm("" : "+l"(from));  // one sum; otherwise the compiler adds its parts again for every row
     constexpr int kBatch =
         4;  // addresses under way: one at a time, each copy waits for the registers of the last
 #pragma unroll

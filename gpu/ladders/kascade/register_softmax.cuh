@@ -1,5 +1,5 @@
 #pragma once
-// The softmax of rungs 2 and 3: nothing of it leaves the registers.
+// The softmax of rungs 2 and 3. All of it stays in registers.
 
 #include "gpu/ladders/kascade/sequential.cuh"
 

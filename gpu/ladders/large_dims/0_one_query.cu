@@ -1,11 +1,11 @@
-// Rung 0, as in source 003: one query per block of 256 threads, with its scores in (kv_len + 32) floats of
-// shared memory and scalar loads. For Q K^T a warp takes a key; for P V a thread takes a column.
+// Rung 0, as in source 003: one query per block of 256 threads. Its scores take (kv_len + 32) floats of
+// shared memory, and all loads are scalar. For Q K^T a warp takes a key; for P V a thread takes a column.
 //
-// Arithmetic, head_dim 8192, 4 heads x 16 queries x 16 keys, fp32: 64 blocks on 132 multiprocessors, each
-// reads all of its head's K and V (1 MB) and does 0.5 MFLOP. 64 MB from L2 would need 12 us at 5.5 TB/s, but
-// a warp has a handful of loads in flight: 2 keys x 256 dependent steps, then 32 columns x 16 keys a thread.
-// At ~600 cycles of L2 latency over 4 loads in flight that is some 80 000 cycles, 45 us: latency, not
-// bandwidth, is what the document measured.
+// Arithmetic at head_dim 8192, 4 heads x 16 queries x 16 keys, fp32: there are 64 blocks on 132
+// multiprocessors. Each reads all of its head's K and V (1 MB) and does 0.5 MFLOP. 64 MB from L2 would need
+// 12 us at 5.5 TB/s, but a warp has only a handful of loads in flight: 2 keys x 256 dependent steps, then 32
+// columns x 16 keys per thread. At ~600 cycles of L2 latency over 4 loads in flight that is some 80 000
+// cycles, 45 us. So the document measured latency, not bandwidth.
 
 #include <algorithm>
 
@@ -24,7 +24,7 @@ template <class Reduce>
 __device__ float block_reduce(float x, float neutral, float* scratch, Reduce&& reduce_warp) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   x = reduce_warp(x);
-  __syncthreads();  // the scratch may still be read from the reduction before
+  __syncthreads();  // the previous reduction may still be reading the scratch
   if (lane == 0) scratch[warp] = x;
   __syncthreads();
   return reduce_warp(lane < kWarps ? scratch[lane] : neutral);
@@ -96,7 +96,7 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
   check_launch("one_query");
 }
 
-// The query is read from L1 after the first key.
+// Only the first key reads the query from memory; later keys find it in L1.
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const auto run = [p = Problem::of(spec), rows = TensorRows(spec.shape, dtype)](int64_t block,
                                                                                  BlockTrace& trace) {

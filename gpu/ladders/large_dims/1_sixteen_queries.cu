@@ -1,15 +1,15 @@
-// Rung 1, source 003's main proposal (S3.9): sixteen queries a block share K and V, with online softmax over
-// tiles of 64 keys. K's tile lies in shared memory; a value of V is read once into a register that serves all
-// sixteen queries. The document forgets that neither Q's tile nor the outputs fit: sixteen rows of head_dim
-// 8192 are 512 KB, more than a multiprocessor's registers or shared memory. So Q passes through shared memory
-// in chunks of head_dim, and where there is more than one tile of keys the outputs are accumulated in memory
-// (fp32, L2).
+// Rung 1, source 003's main proposal (claim S3.9): sixteen queries per block share K and V, with online
+// softmax over tiles of 64 keys. K's tile lies in shared memory. A value of V is read once into a register
+// and serves all sixteen queries. The document forgets that neither Q's tile nor the outputs fit: sixteen
+// rows of head_dim 8192 are 512 KB, more than a multiprocessor's registers or shared memory. So Q passes
+// through shared memory in chunks of head_dim. If there is more than one tile of keys, the outputs are
+// accumulated in memory (fp32, L2).
 //
-// Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: K and V leave L2 once instead of 16 times (4 MB, not
-// 64), but 4 blocks are left on 132 multiprocessors. Each moves 2 MB: at some 60 bytes a cycle that one
-// multiprocessor can receive that is 35 000 cycles = 20 us if loads were always in flight; with a barrier on
-// both sides of each of 256 chunks of 32 dims (~1000 cycles each) 250 000 cycles = 140 us. So: slower than
-// rung 0 here, whatever the traffic says.
+// Arithmetic at head_dim 8192, 4 heads x 16 x 16, fp32: K and V leave L2 once instead of 16 times (4 MB, not
+// 64), but only 4 blocks are left for 132 multiprocessors. Each moves 2 MB. One multiprocessor can receive
+// some 60 bytes per cycle, so that takes 35 000 cycles = 20 us if loads are always in flight. With a barrier
+// on both sides of each of 256 chunks of 32 dims (~1000 cycles each) it takes 250 000 cycles = 140 us. So
+// this rung is slower than rung 0 here, whatever the traffic says.
 
 #include "gpu/ladders/large_dims/shared_keys.cuh"
 

@@ -1,13 +1,14 @@
 // Rung 2, source 003's second proposal ("more blocks"): as many blocks as the device has multiprocessors,
-// whatever the shape. Two launches. The first computes scores, a block for each (16 queries, 64 keys, part of
-// head_dim), and stores partial sums; the second gives each block 256 columns of the output: it adds the
-// parts in a fixed order (no atomics, so the same bits every time), takes the softmax again for itself, and
-// multiplies with its columns of V. The outputs of a block now fit its registers, whatever head_dim is.
+// whatever the shape, in two launches. In the first, a block computes the scores of 16 queries and 64 keys
+// over part of head_dim and stores these partial sums. In the second, a block owns 256 columns of the output.
+// It adds the partial sums in a fixed order (no atomics, so the result is the same to the bit every time),
+// computes the softmax again for itself, and multiplies it by its columns of V. A block's outputs now fit its
+// registers at every head_dim.
 //
-// Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: scores 4 x 32 parts = 128 blocks, each 8 chunks of 32
-// dims (32 KB); values 4 x 32 = 128 blocks, each reads 16 keys x 1 KB of V and 32 KB of parts. 8.4 MB in all
-// at 4.3 TB/s need 2 us; 8 chunks x ~1000 cycles + 4 value steps x ~700 + two launches ~ 4 + 2 + 3 us = 9 us.
-// Against rung 1's 140: 15 x.
+// Arithmetic at head_dim 8192, 4 heads x 16 x 16, fp32: the scores take 4 x 32 parts = 128 blocks, each with
+// 8 chunks of 32 dims (32 KB). The values take 4 x 32 = 128 blocks, each of which reads 16 keys x 1 KB of V
+// and 32 KB of parts. The 8.4 MB in all need 2 us at 4.3 TB/s. 8 chunks x ~1000 cycles + 4 value steps x ~700
+// + two launches ~ 4 + 2 + 3 us = 9 us. Rung 1 needs 140: 15 x.
 
 #include <algorithm>
 
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
   const int tiles = problem.key_tiles(first_query + kQueries - 1, kKeys);
   for (int key_tile = 0; key_tile < tiles; ++key_tile) {
     const int first_key = key_tile * kKeys, k_rows = min(kKeys, problem.kv_len - first_key);
-    __syncthreads();  // the weights of the tile before have been used
+    __syncthreads();  // the previous tile's weights have been used
     for (int i = threadIdx.x; i < kQueries * kKeys; i += kThreads) {
       const int row = i / kKeys, key = i % kKeys;
       float score = -INFINITY;

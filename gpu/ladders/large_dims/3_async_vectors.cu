@@ -1,14 +1,14 @@
-// Rung 3: rung 2's two launches with 16-byte asynchronous copies (cp.async) into shared memory, several
-// chunks in flight, and register tiles so that a value read from shared memory serves more products. V's
-// first tile is underway while the parts of the scores are still being added. 64 queries a block where there
-// are enough of them.
+// Rung 3: rung 2's two launches with three changes. Asynchronous 16-byte copies (cp.async) fill shared
+// memory, several chunks in flight. Register tiles let a value read from shared memory serve more products.
+// V's first tile loads while the parts of the scores are still being added. A block takes 64 queries where
+// there are enough of them.
 //
-// Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: rung 2 waits for L2 once a chunk of 32 dims, 8 times in
-// the scores and 4 times in the values; here 3 chunks are in flight, so ~3 waits + 1. Some 12 x 700 cycles
-// become 4 x 700: 5 us of 9 saved at most, the launches (2 x ~1.3 us) stay. At B 8, H 4, 512 x 512, head_dim
-// 2048 rung 2 needs 5 shared-memory reads (4 bytes a lane) for 4 products, here a 4 x 4 tile with 16-byte
-// reads needs 8 for 64: from 5 wavefronts a 4 products to 1: the fp32 units (~60 TFLOP/s: 1.15 ms for 69
-// GFLOP) become the bound, rung 2 stays near 5 ms.
+// Arithmetic at head_dim 8192, 4 heads x 16 x 16, fp32: rung 2 waits for L2 once per chunk of 32 dims, 8
+// times in the scores and 4 times in the values. Here 3 chunks are in flight, so there are ~3 waits + 1. Some
+// 12 x 700 cycles become 4 x 700. That saves at most 5 us of 9; the launches (2 x ~1.3 us) stay. At B 8, H 4,
+// 512 x 512, head_dim 2048: rung 2 needs 5 shared-memory reads (4 bytes per lane) for 4 products; a 4 x 4
+// tile with 16-byte reads needs 8 for 64. That is 1 wavefront per 4 products instead of 5, so the fp32 units
+// become the bound (~60 TFLOP/s: 1.15 ms for 69 GFLOP), while rung 2 stays near 5 ms.
 
 #include <algorithm>
 
@@ -28,7 +28,7 @@ constexpr int kScoreKeys = 64, kScoreStages = 4;
 constexpr int kValueKeys = 32, kValueStages = 2, kColumns = 128;
 
 template <class T>
-struct Row {  // a row of an operand's chunk: 128 bytes, and 16 so that eight rows meet all banks
+struct Row {  // a row of an operand's chunk: 128 bytes, padded by 16 so that eight rows use all banks
   static constexpr int kVector = 16 / sizeof(T), kVectors = 8, kDims = kVectors * kVector;
   uint4 vectors[kVectors + 1];
 };
@@ -102,11 +102,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   float scores[kRows][4] = {};
   for (int chunk = 0; chunk < chunks; ++chunk) {
     cp_async_wait<kScoreStages - 2>();
-    __syncthreads();  // this chunk has arrived for all, and the one before has been used by all
+    __syncthreads();  // this chunk has arrived for all; the previous one has been used
     if (chunk + kScoreStages - 1 < chunks) load(chunk + kScoreStages - 1);
     cp_async_commit();
     const auto& stage = stages[chunk % kScoreStages];
-    float sums[kRows][4] = {};  // of the chunk: one sum over 8192 products would lose two digits
+    float sums[kRows][4] = {};  // per chunk, as one sum over 8192 products would lose two digits
 #pragma unroll 2
     for (int vector = 0; vector < Chunk::kVectors; ++vector) {
       float x[kRows][Chunk::kVector], y[Chunk::kVector];

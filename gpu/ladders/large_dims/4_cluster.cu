@@ -1,14 +1,15 @@
 // Rung 4: the whole computation in one launch. A cluster of up to 16 blocks takes sixteen queries of a head,
-// each block a slice of head_dim: it loads its slices of Q, K and V at once, computes its part of the scores
-// and sends them through distributed shared memory to the block that owns the query row. The owner adds the
-// parts in a fixed order, takes one step of the online softmax and sends the weights back to all; then each
-// block multiplies them with its slice of V. Nothing but Q, K, V and the output touches memory.
+// and each block takes a slice of head_dim. A block loads its slices of Q, K and V at once, computes its part
+// of the scores and sends each query row's part through distributed shared memory to the block that owns the
+// row. The owner adds the parts in a fixed order, takes one step of the online softmax and sends the weights
+// back to all blocks. Each block then multiplies the weights by its slice of V. Only Q, K, V and the output
+// touch memory.
 //
-// Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: 4 clusters of 16 = 64 blocks with 512 dims each: 96 KB
-// in, 32 KB out. At ~60 bytes a cycle into a multiprocessor 1600 cycles, latency ~1000; scores 16 x 16 x 512
-// products at 128 a cycle 1024 cycles; two exchanges ~600 each; values 1024; stores ~500: some 6000 cycles
-// = 3.3 us, plus launch ~1.5 us. Rung 3 pays a second launch and the round trip of the parts through L2: ~7
-// us.
+// Arithmetic at head_dim 8192, 4 heads x 16 x 16, fp32: 4 clusters of 16 = 64 blocks with 512 dims each:
+// 96 KB in, 32 KB out. Loads at ~60 bytes per cycle into a multiprocessor 1600 cycles, latency ~1000; scores
+// 16 x 16 x 512 products at 128 per cycle 1024; two exchanges ~600 each; values 1024; stores ~500. In all
+// some 6000 cycles = 3.3 us, plus launch ~1.5 us. Rung 3 also pays a second launch and the round trip of the
+// parts through L2: ~7 us.
 
 #include "gpu/arch/cp_async.cuh"
 #include "gpu/ladders/large_dims/cluster_softmax.cuh"

@@ -1,19 +1,21 @@
-// Rung 5: rung 4's cluster, with its operands never in shared memory. A warp takes 64 dims and reads Q, K and
-// V straight from memory as the fragments that mma.sync wants: which dim or key counts as which is free, so a
-// lane's elements can lie side by side and every read is 16 bytes. All reads are under way before the first
-// use. fp32 stays fp32: each operand is split into two tf32, three products recover 22 bits of the 24.
+// Rung 5: rung 4's cluster without shared memory for the operands. A warp takes 64 dims and reads Q, K and V
+// straight from memory as the fragments of mma.sync. The products do not care which dim or key has which
+// index, so the indices are chosen such that a lane's elements lie side by side and every read is 16 bytes.
+// All reads are issued before the first use. fp32 stays fp32: each operand is split into two tf32, and three
+// products recover 22 bits of the 24.
 //
-// Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: rung 4 spends ~3000 cycles of shared-memory reads on
-// the scores of a block (each product's operands come by 16-byte reads, four wavefronts each) and ~1500 on
-// the values. Here a warp issues 48 + 48 products of 16 x 8 x 8 and ~500 instructions around them: ~600
-// cycles. Left are one trip to memory (~1000), two exchanges (~800 each), the stores: 3500 cycles = 2 us, and
-// the launch.
+// Arithmetic at head_dim 8192, 4 heads x 16 x 16, fp32: rung 4 spends ~3000 cycles on shared-memory reads for
+// a block's scores (each product's operands come by 16-byte reads, four wavefronts each) and ~1500 for the
+// values. Here a warp issues 48 + 48 products of 16 x 8 x 8 and ~500 instructions around them: ~600 cycles.
+// Add one trip to memory (~1000), two exchanges (~800 each) and the stores: 3500 cycles = 2 us, plus the
+// launch.
 //
-// At 4096 it is a chain of waits, 100 cycles of which are 1.6 %. So whatever can be is done while the kernel
-// before this one still runs (addresses; the cluster's barrier, which invalidates L1), the lone warp that all
-// wait for sends weights before it adds them up, and products do not queue behind one sum: expect 3.75 us to
-// become 3.25. Seen on the way: scores after 1900 cycles, their parts sent at 2400, in the owner's hands at
-// 2650, weights sent at 3300 and everywhere 80 later, the last store at 4400; a launch adds 950.
+// At 4096 dims the kernel is a chain of waits, and 100 cycles of it are 1.6 %. So the kernel does what it can
+// while the previous kernel still runs (addresses; the cluster's barrier, which invalidates L1). The one warp
+// that all others wait for sends the weights before it sums them. Products go to several sums, so that none
+// queues behind another. Expect 3.75 us to become 3.25. Observed on the way: scores after 1900 cycles, their
+// parts sent at 2400 and in the owner's hands at 2650; weights sent at 3300 and everywhere 80 cycles later;
+// the last store at 4400. A launch adds 950.
 
 #include "gpu/arch/mma.cuh"
 #include "gpu/ladders/large_dims/cluster_softmax.cuh"
@@ -26,8 +28,8 @@ using namespace arch;
 
 constexpr int kMaxWarps = 16;
 
-// The scores over a warp's dims; in shared memory there are as many as the block has warps, behind a
-// ClusterSoftmax.
+// The scores over a warp's dims. Shared memory holds a ClusterSoftmax, then one of these per warp of the
+// block.
 template <int kKeys>
 using Part = float[kQueries][kKeys + 8];
 
@@ -36,10 +38,10 @@ using Part = float[kQueries][kKeys + 8];
 template <class T>
 struct Fragments {
   static constexpr int kVector = 16 / sizeof(T), kDims = 8 * kVector;
-  // The key of 16 that row i of V, of the four that a lane reads, is.
+  // A lane reads four rows of V per 16 keys: the key that row i of these is.
   static __device__ int key(int t, int i) { return sizeof(T) == 4 ? t + 4 * i : 2 * t + i % 2 + i / 2 * 8; }
-  // The vector of a row of V that is column n of the products. A lane gets columns 2t and 2t + 1 of the
-  // results: so that four lanes store neighbours, those are vectors t and t + 4.
+  // The vector of a row of V that column n of the products stands for. The results give a lane columns 2t and
+  // 2t + 1. These are vectors t and t + 4, so the stores of four lanes are contiguous.
   static constexpr int vector(int n) { return n / 2 + n % 2 * 4; }
 };
 
@@ -64,9 +66,9 @@ __device__ inline Split split(uint32_t bits) {
   return {high, __float_as_uint(__uint_as_float(bits) - __uint_as_float(high))};
 }
 
-// main + high_low + low_high += a b over 8 dims, a and b split; three sums, for a chain of products on one
-// waits ~30 cycles for each. Infinite operands make the corrections NaN: whoever adds them up takes `main`
-// alone where it is infinite.
+// main + high_low + low_high += a b over 8 dims, with a and b split. There are three sums because a chain of
+// products on one sum waits ~30 cycles for each. Infinite operands make the corrections NaN, so whoever adds
+// the sums takes `main` alone where it is infinite.
 __device__ inline void mma_split(float (&main)[4], float (&high_low)[4], float (&low_high)[4],
                                  const Split (&a)[4], Split b0, Split b1) {
   const uint32_t high[4] = {a[0].high, a[1].high, a[2].high, a[3].high};
@@ -207,11 +209,11 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
   const int tiles = kKeys == 16 ? 1 : problem.key_tiles(first_query + kQueries - 1, kKeys);
   for (int key_tile = 0; key_tile < tiles; ++key_tile) {
     const int first_key = key_tile * kKeys;
-    // All have read the parts of the tile before: that the weights are here says so too, but racecheck sees
-    // no order through other blocks.
+    // All warps have read the parts of the previous tile. The arrival of the weights proves that too, but
+    // racecheck does not see an order that goes through other blocks.
     if (key_tile > 0) __syncthreads();
     load_k(first_key);
-    if (kKeys == 16) load_v(first_key);  // else there are registers for it only after K's use
+    if (kKeys == 16) load_v(first_key);  // otherwise registers are free for it only after K's use
     expect_exchange(softmax);
 #pragma unroll
     for (int i = 0; i < kSixteens; ++i) {
@@ -228,7 +230,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1)
     if (kKeys > 16) load_v(first_key);
     __syncthreads();  // the parts of all warps are written
     exchange(softmax, parts, warps, log_rows, problem, first_query, first_key, key_tile % 2);
-    if (kKeys > 16) wait_for_factors(softmax, key_tile % 2);  // else not before the end
+    if (kKeys > 16) wait_for_factors(softmax, key_tile % 2);  // otherwise only at the end
     if (key_tile > 0) {
       const float correction[2] = {softmax.factors[g].x, softmax.factors[g + 8].x};
 #pragma unroll

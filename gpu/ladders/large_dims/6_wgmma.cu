@@ -1,21 +1,23 @@
-// Rung 6: for sizes that fill the chip, attention with a large head_dim is two matrix products with a softmax
-// between: S = Q K^T (its sum runs over head_dim), P = softmax(S), O = P V (its columns are head_dim). Three
-// launches; S stays in L2, P takes its place. The products are persistent wgmma kernels: a producer thread
-// feeds 48 KB stages through TMA, two warpgroups multiply 128 x 256 tiles. bf16 directly; fp32 as
-// tf32, rounded to nearest by TMA (nmse near 1e-7, where exact fp32 has 1e-13). tf32 operands
-// must be K-major, and V is not: for fp32 the second product is O^T = V^T P^T, with V^T read from shared
-// memory into registers; P's keys are stored even before odd in each eight, so that those reads meet no bank
-// conflicts.
+// Rung 6, for sizes that fill the chip: attention with a large head_dim is two matrix products with a softmax
+// between them. S = Q K^T sums over head_dim, P = softmax(S), and O = P V has head_dim columns. There are
+// three launches. S stays in L2, and P overwrites it. The products are persistent wgmma kernels: a producer
+// thread issues TMA loads of 48 KB stages, and two warpgroups multiply tiles of 128 x 256. bf16 is multiplied
+// as it is. fp32 becomes tf32, rounded to nearest by TMA (nmse near 1e-7, where exact fp32 has 1e-13). tf32
+// operands must be K-major, and V is not. For fp32 the second product is therefore O^T = V^T P^T, with V^T
+// read from shared memory into registers. In each group of eight keys P stores the even ones before the odd
+// ones, so that those reads meet no bank conflicts.
 //
-// Arithmetic, B 8, H 4, 512 x 512, head_dim 2048: 68.7 GFLOP; bf16 at 760 TFLOP/s 90 us, tf32 at 400 172 us;
-// Q, K, V, O once are 268 (537) MB, 63 (126) us, under that. A stage is 1024 cycles of products and 48 KB: 47
-// bytes a cycle, and L2 gives 35 (`splash ceilings`). So blocks go in pairs, which load the 256 columns'
-// operand for each other: 32 KB a stage, 31 bytes a cycle. What streams through (Q, K, V, O) asks L2 to be
-// given up first, so that S and P, 33 MB, do not go to DRAM and back. Scores: 256 tiles on 132
-// multiprocessors, 1.94 of 2 waves; values: 1024 tiles, 7.8 of 8, an epilogue of ~1000 cycles behind every
-// 8192. Softmax: 50 (67) MB within L2, ~10 us. Expect 108 us (74 %) and 205 us (74 %); rung 3 needs 3200.
-// Seen: 130 and 240. Pairs and hints gain 3 to 5 % each, not 15: L2 still shows 85 % busy in both products,
-// and the power limit holds tf32 at 1.6 GHz. Asking L2 for Q and K four steps ahead costs 30 %.
+// Arithmetic at B 8, H 4, 512 x 512, head_dim 2048: 68.7 GFLOP take 90 us in bf16 at 760 TFLOP/s and 172 us
+// in tf32 at 400. Q, K, V and O, moved once, are 268 (fp32: 537) MB and take less, 63 (126) us. A stage is
+// 1024 cycles of products and 48 KB: 47 bytes per cycle, but L2 gives 35 (`splash ceilings`). So blocks work
+// in pairs, and each loads half of the 256 columns' operand for both: 32 KB per stage, 31 bytes per cycle. Q,
+// K, V and O stream through L2 with a hint to be evicted first, so that S and P, 33 MB, do not go to DRAM and
+// back. Scores: 256 tiles on 132 multiprocessors, 1.94 of 2 waves. Values: 1024 tiles, 7.8 of 8 waves, with
+// an epilogue of ~1000 cycles after every 8192. Softmax: 50 (67) MB within L2, ~10 us. Expect 108 us (74 %)
+// and 205 us (74 %); rung 3 needs 3200.
+//
+// Observed: 130 and 240. Pairs and hints gain 3 to 5 % each, not 15: L2 is still 85 % busy in both products,
+// and the power limit holds tf32 at 1.6 GHz. Prefetching Q and K into L2 four steps ahead costs 30 %.
 
 #include "gpu/arch/mma.cuh"
 #include "gpu/arch/wgmma_tf32.cuh"
@@ -117,7 +119,7 @@ __global__ void __launch_bounds__(kGemmThreads, 1)
         for (int panel = 0; panel < 4; ++panel) {  // 64 rows by 64 columns, through two buffers
           unsigned char* buffer = results + (consumer * 2 + panel % 2) * 64 * kPanel;
           if (thread == 0) bulk_wait_read<1>();
-          named_barrier_sync(1 + consumer, 128);  // the store that read this buffer has done so
+          named_barrier_sync(1 + consumer, 128);  // the earlier store that read this buffer is done
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -289,7 +291,7 @@ void launch(const AttentionSpec& spec, Dtype dtype, const Plan& plan, const Argu
   with_element(dtype, [&](auto element) { launch_as<decltype(element)>(spec, dtype, plan, args); });
 }
 
-// A piece of work is a cluster's tile: its rows, and columns that one of its blocks loads for all.
+// Each piece of work is one cluster's tile: its rows, and columns that one of its blocks loads for all.
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const Problem p = Problem::of(spec);
   const TensorRows rows(spec.shape, dtype);
@@ -326,13 +328,13 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
                 std::min(q_rows, p.q_len - int64_t{tile.first_row}), pitch);
   };
   const auto softmax = [=](int64_t block, BlockTrace& trace) {
-    constexpr int kRows = kSoftmaxThreads / 32, kHeld = 512;  // a warp holds so many keys of its row
+    constexpr int kRows = kSoftmaxThreads / 32, kHeld = 512;  // keys that a warp holds of its row
     for (int64_t row = block * kRows; row < std::min((block + 1) * kRows, int64_t{p.heads} * p.q_len);
          ++row) {
       const int seen = p.visible_keys(static_cast<int>(row % p.q_len));
       for (int pass = 0; pass < (seen > kHeld ? 2 : 1); ++pass)
         trace.read(Operand::workspace, row * pitch, round_up(seen, 4) * int64_t{sizeof(float)});
-      // The first held keys keep their powers where there are no more.
+      // If a row has no more keys than a warp holds, their powers are not computed again.
       const int64_t held = ceil_div(seen, kHeld), written = ceil_div(pitch / int64_t{sizeof(float)}, kHeld);
       trace.exponentiate(held, kHeld, 32);
       trace.exponentiate(written - (seen > 0 && seen <= kHeld ? 1 : 0), kHeld, 0);

@@ -1,10 +1,10 @@
-// Rung 7: the host chooses the rung for each shape, by measurements on this GPU where there are any
-// (gpu/engine/chooser.h). Where the products are too small to fill 128 x 256 tiles, latency decides and one
-// launch wins (rung 5). Beyond that, rate decides (rung 6).
+// Rung 7: the host chooses the rung for each shape, by measurements on this GPU if there are any
+// (gpu/engine/chooser.h). If the products are too small to fill 128 x 256 tiles, latency decides, and one
+// launch wins (rung 5). Beyond that the rate decides (rung 6).
 //
-// Arithmetic: rung 5 needs ~3 us for nothing and then does ~30 TFLOP/s of bf16 or ~15 of fp32; rung 6 does
-// ~500 and ~260, but its tile of scores costs head_dim / 64 (32) steps of 0.33 us whatever part of it is
-// used, and ~6 us of launches.
+// Arithmetic: rung 5 needs ~3 us for any work at all, then runs at ~30 TFLOP/s (bf16) or ~15 (fp32). Rung 6
+// runs at ~500 and ~260, but its launches cost ~6 us, and a tile of scores costs head_dim / 64 (fp32: 32)
+// steps of 0.33 us even when only part of it is used.
 
 #include "gpu/engine/chooser.h"
 #include "gpu/ladders/large_dims/common.cuh"

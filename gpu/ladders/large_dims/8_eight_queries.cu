@@ -1,12 +1,13 @@
-// Rung 8: rung 1 with 8 queries per block instead of 16. Source 003 says "process 4-16 queries per block";
-// rung 1 takes the 16 that it expects most of, which at head_dim 8192 with 16 queries leave 4 blocks for 132
-// multiprocessors.
+// Rung 8: rung 1 with 8 queries per block instead of 16. Source 003 says "process 4-16 queries per block".
+// Rung 1 takes the 16 of which the source expects most; at head_dim 8192 with 16 queries these leave 4 blocks
+// for 132 multiprocessors.
 //
-// Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: 8 blocks instead of 4, K and V leave L2 twice (8 MB,
-// still nothing). A block's time is its 256 chunks of 32 dims, rung 1's 491 us / 256 = 1.9 us each: the
-// products read 32 x (1 + 4) words a lane from shared memory for 16 queries, 32 x (1 + 2) for 8, by 8 warps
-// 1280 cycles and 768; the rest, loads from L2 between two barriers, stays. So 1.2 to 1.3 x over rung 1.
-// Where the chip is full (B 8, 512 x 512, d 2048) there are twice the blocks of 0.6 of the length: 0.85 x.
+// Arithmetic at head_dim 8192, 4 heads x 16 x 16, fp32: 8 blocks instead of 4. K and V leave L2 twice (8 MB,
+// still nothing). A block's time is its 256 chunks of 32 dims, 1.9 us each in rung 1 (491 us / 256). The
+// products of a chunk read 32 x (1 + 4) words per lane from shared memory for 16 queries and 32 x (1 + 2) for
+// 8; with 8 warps that is 1280 cycles and 768. The rest, loads from L2 between two barriers, stays. So 1.2 to
+// 1.3 x over rung 1. Where the chip is full (B 8, 512 x 512, d 2048) there are twice the blocks, each 0.6
+// times as long: 0.85 x.
 
 #include "gpu/ladders/large_dims/shared_keys.cuh"
 

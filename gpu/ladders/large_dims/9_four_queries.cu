@@ -1,9 +1,10 @@
 // Rung 9: rung 1 with 4 queries per block, the fewest that source 003 names.
 //
-// Arithmetic, head_dim 8192, 4 heads x 16 x 16, fp32: 16 blocks instead of 4; a chunk's products read 32 x (1
-// + 1) words a lane, 512 cycles instead of 1280 of some 3400, and its operands are 68 rows instead of 80.
-// So 1.4 to 1.5 x over rung 1, 330 us: rung 0, whose 64 blocks wait for nobody, keeps its 64 us. Where the
-// chip is full: two words a product instead of 1.25 of shared memory, 0.65 x of rung 1.
+// Arithmetic at head_dim 8192, 4 heads x 16 x 16, fp32: 16 blocks instead of 4. A chunk's products read 32 x
+// (1 + 1) words per lane: 512 cycles instead of 1280, of some 3400. A chunk's operands are 68 rows instead of
+// 80. So 1.4 to 1.5 x over rung 1, 330 us; rung 0, whose 64 blocks do not wait for one another, keeps its
+// 64 us. Where the chip is full, a product reads two words of shared memory instead of 1.25: 0.65 x of rung
+// 1.
 
 #include "gpu/ladders/large_dims/shared_keys.cuh"
 

@@ -51,7 +51,7 @@ __device__ void expect_exchange(ClusterSoftmax<kKeys>& shared) {
   }
 }
 
-// weight() with 22 correct bits, for the one warp that all others wait for.
+// weight() with 22 correct bits. All other warps wait for the warp that calls it.
 __device__ inline float quick_weight(float x, float max) {
   return arch::exp2_approx((x - (max == -INFINITY ? 0.0f : max)) * 1.4426950408889634f);
 }
@@ -130,7 +130,7 @@ __device__ void exchange(ClusterSoftmax<kKeys>& shared, const float (*parts)[kQu
         total, arch::remote_address(&shared.inbox_full, row >> log_rows));
   }
   for (int own = warps - 1 - static_cast<int>(threadIdx.x / 32); own < rows; own += warps) {
-    arch::mbarrier_wait(&shared.inbox_full, parity);  // the last warps: the first are busy above
+    arch::mbarrier_wait(&shared.inbox_full, parity);  // the last warps wait; the first are busy above
     const int query = first_query + (rank << log_rows) + own;
     const int visible = query < problem.q_len ? problem.visible_keys(query) - first_key : 0;
     send_weights(shared, own, log_rows, problem.scale, visible);

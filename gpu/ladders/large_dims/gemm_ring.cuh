@@ -84,7 +84,7 @@ __device__ void run(Ring& ring, const Product& product, Steps&& steps, Load&& lo
         load(tile, ring.stages[at.stage], &ring.full[at.stage], step);
       }
     });
-    for (int i = 0; i < kStages; ++i, at.next())  // other blocks still arrive at these barriers: stay
+    for (int i = 0; i < kStages; ++i, at.next())  // stay until the other blocks have arrived here
       mbarrier_wait(&ring.empty[at.stage], at.parity ^ 1);
   } else {
     take_registers<232>();
@@ -127,8 +127,9 @@ __device__ void consume(Ring& ring, arch::RingPosition<kStages>& at, int steps, 
   arch::wgmma_hold(sums);
 }
 
-// The host's side: blocks go in pairs where their rows come out even. Not in fours: of those an H200 holds no
-// more than 30 at once, as its multiprocessors are grouped, and two waves would become three.
+// Host side. Blocks work in pairs if the number of row tiles is even. Clusters of four would be worse: an
+// H200 groups its multiprocessors such that it holds at most 30 of them at once, and two waves would become
+// three.
 inline Grid grid_of(int64_t rows) {
   return {.ranks = ceil_div(rows, kTileRows) % 2 == 0 ? 2 : 1};
 }

@@ -44,9 +44,9 @@ void launch_early(void (*kernel)(Parameters...), const KernelLaunch& shape, cons
   check_cuda(cudaLaunchKernelEx(&config, kernel, values...), "launch " + shape.name);
 }
 
-// Of rungs 4 and 5, a cluster a piece of work: sixteen queries, all of head_dim, tiles of keys one after the
-// other. `dims`: the depth of the products, padding included; products: of tensor cores, to one that is
-// meant.
+// The work of rungs 4 and 5. Each cluster takes sixteen queries and all of head_dim, one tile of keys after
+// the other. `dims`: the depth of the products, padding included. `products`: tensor-core products per
+// product of the mathematics (three where fp32 is split).
 struct ClusterWork {
   int ranks = 1;
   int64_t dims = 0;
@@ -70,7 +70,7 @@ inline std::vector<KernelTrace> trace_clusters(const AttentionSpec& spec, Dtype 
         trace.multiply(queries, work.dims, keys);
       }
       trace.exponentiate(queries, 128,
-                         32);  // a row's warp: four scores a lane, however few keys, and the sum
+                         32);  // the row's warp: four scores per lane, however few keys, and the sum
       trace.next_step();
     }
     rows.write_out(trace, head, first_query, queries);

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kSoftmaxThreads, 12)
   }
   const float factor = normalization(warp_sum(sum));
   for (int chunk = 0; chunk < pitch; chunk += kChunk) {
-    if (seen == 0 || seen > kChunk || chunk > 0) {  // else the powers are still here
+    if (seen == 0 || seen > kChunk || chunk > 0) {  // otherwise the powers are still in x
       load(chunk);
       raise(max);
     }
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kSoftmaxThreads, 12)
       if constexpr (sizeof(T) == 2) {
         *reinterpret_cast<uint2*>(probabilities + key) =
             make_uint2(arch::pack_pair<T>(x[i][0], x[i][1]), arch::pack_pair<T>(x[i][2], x[i][3]));
-      } else {  // two lanes hold four keys each of an eight
+      } else {  // two lanes hold each group of eight keys, four keys each
         float2* eight = reinterpret_cast<float2*>(probabilities + key / 8 * 8) + lane % 2;
         eight[0] = make_float2(x[i][0], x[i][2]);
         eight[2] = make_float2(x[i][1], x[i][3]);

@@ -72,7 +72,7 @@ __device__ void add_scores(OperandTiles<kQueries>& operands, const T* q, const T
   const int load_row = threadIdx.x / kChunk, load_dim = threadIdx.x % kChunk;
   for (int chunk = begin; chunk < end; chunk += kChunk) {
     const int dim = chunk + load_dim;
-    __syncthreads();  // the chunk before has been used
+    __syncthreads();  // the previous chunk has been used
     for (int row = load_row; row < kQueries; row += kThreads / kChunk)
       operands.q[row][load_dim] =
           row < q_rows && dim < end ? to_float(q[int64_t{row} * head_dim + dim]) : 0.0f;
@@ -80,7 +80,7 @@ __device__ void add_scores(OperandTiles<kQueries>& operands, const T* q, const T
       operands.k[row][load_dim] =
           row < k_rows && dim < end ? to_float(k[int64_t{row} * head_dim + dim]) : 0.0f;
     __syncthreads();
-    float sums[kCount] = {};  // per chunk: one sum over 8192 products would lose two digits
+    float sums[kCount] = {};  // per chunk, as one sum over 8192 products would lose two digits
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
 #pragma unroll

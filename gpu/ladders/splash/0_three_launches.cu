@@ -1,9 +1,11 @@
 // Rung 0: source 000 as it stands. The first launch computes all scores and marks the K_KEEP largest of each
 // key block. The second turns the marks into lists. The third computes the listed scores again, solves
-// alpha-entmax by bisection and gathers the values. Expected at B 2, H 8, N 1024, d 64, causal: 1.1 GFLOP of
-// scores at some 20 TFLOP/s is 0.06 ms; choosing 8 of 64 costs a warp about as long as the 4096 products of a
-// row and block; the lists hold 128 keys a row, 26 halvings each. Some 0.2 ms, then: nothing near the 18 ms
-// of the document, of which three launches explain 0.01 ms.
+// alpha-entmax by bisection and gathers the values.
+//
+// Expected at B 2, H 8, N 1024, d 64, causal: 1.1 GFLOP of scores at some 20 TFLOP/s are 0.06 ms. Choosing 8
+// of 64 keys takes a warp about as long as the 4096 products of a row and block. The lists hold 128 keys per
+// row and need 26 halvings each. In all some 0.2 ms, far below the document's 18 ms. Three launches would
+// explain 0.01 ms of those.
 
 #include "gpu/ladders/splash/three_launches.cuh"
 

@@ -1,8 +1,8 @@
-// Rung 1: BLOCK_M 32 -> 128 and BLOCK_N 64 -> 256, as source 000 asks. The tile of the product grows; keys
-// are still kept of blocks of the selection's own size (K_KEEP of 256 keys would be another result, not a
-// faster one: give the selection block 256 to see it). The product reads shared memory 3 times less often a
-// score and could gain 2x; the selection, as long again, gains nothing; one block of 8 warps fits an SM where
-// there were 32 warps. Expected: 0.7-1.2x.
+// Rung 1: BLOCK_M 32 -> 128 and BLOCK_N 64 -> 256, as source 000 asks. Only the tile of the product grows.
+// Keys are still selected per block of the selection's own size, because K_KEEP of 256 keys would be another
+// result, not a faster one; set the selection block to 256 to see it. The product reads shared memory 3 times
+// less often per score and could gain 2x. The selection, which takes as long as the product, gains nothing.
+// One block of 8 warps fits an SM, where rung 0 had 32 warps. Expected: 0.7-1.2x.
 
 #include "gpu/ladders/splash/three_launches.cuh"
 

@@ -1,7 +1,7 @@
-// Rung 2: one launch. What was written to memory and read back (a bit a pair, 8 bytes a kept key, N/8 kept
-// keys a row) stays in shared memory, and the kept scores are not computed twice. The products and the
-// selection are as before. At N 1024 that is two launches (5 us) and 34 MB of L2 traffic (10 us) of some 200
-// us: expected 1.2-2x, not 10-15x.
+// Rung 2: one launch. What was written to memory and read back stays in shared memory: a bit per pair, 8
+// bytes per kept key, N/8 kept keys per row. The kept scores are no longer computed twice. The products and
+// the selection are as before. At N 1024 this saves two launches (5 us) and 34 MB of L2 traffic (10 us) of
+// some 200 us: expected 1.2-2x, not 10-15x.
 
 #include "gpu/ladders/splash/fused.cuh"
 

@@ -1,7 +1,7 @@
-// Rung 3: source 000's "simple" entmax, max(s, 0)^alpha, in the fused kernel. No list and no solver: a kept
-// key is weighed at once. But the threshold is 0 where entmax has tau: half of the kept keys carry weight,
-// N/16 a row instead of some 7, and each is 256 bytes of V. At N 1024 solving costs 26 halvings of 4 sums a
-// row, gathering 64 rows of V about as much: expected 0.8-1.2x, and a different result.
+// Rung 3: source 000's "simple" entmax, max(s, 0)^alpha, in the fused kernel. It needs no list and no solver:
+// a kept key is weighed at once. But its threshold is 0 where entmax has tau. Half of the kept keys therefore
+// carry weight, N/16 per row instead of some 7, and each reads 256 bytes of V. At N 1024, 26 halvings of 4
+// sums per row cost about as much as gathering 64 rows of V: expected 0.8-1.2x, and a different result.
 
 #include "gpu/ladders/splash/fused.cuh"
 

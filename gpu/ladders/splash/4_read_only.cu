@@ -1,6 +1,6 @@
-// Rung 4: K and V through the read-only path (ld.global.nc), 16 bytes a lane, 256-byte rows: the "128-byte
-// aligned chunks" of source 000. The plain loads were coalesced already and K tiles come from L2, so only
-// instructions are saved: 12 of some 2000 a warp and tile. Expected: 1.0-1.1x, not 1.5-2x.
+// Rung 4: K and V through the read-only path (ld.global.nc), 16 bytes per lane, 256-byte rows: the "128-byte
+// aligned chunks" of source 000. The plain loads were already coalesced and K tiles come from L2, so this
+// saves only instructions: 12 of some 2000 per warp and tile. Expected: 1.0-1.1x, not 1.5-2x.
 
 #include "gpu/ladders/splash/fused.cuh"
 

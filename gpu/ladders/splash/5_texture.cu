@@ -1,6 +1,6 @@
-// Rung 5: K and V as textures. The document's texture<> references left CUDA with version 12; texture objects
-// over linear memory take their place, 16 bytes a fetch. Since Maxwell they share L1 with ordinary loads and
-// add the texture unit's latency. Expected: no gain over rung 4, rather a loss.
+// Rung 5: K and V as textures. CUDA 12 removed the document's texture<> references, so texture objects over
+// linear memory take their place, 16 bytes per fetch. Since Maxwell, textures share L1 with ordinary loads
+// and add the texture unit's latency. Expected: no gain over rung 4, rather a loss.
 
 #include <map>
 #include <mutex>
@@ -21,8 +21,9 @@ struct TextureLoads {
   }
 };
 
-// A texture object describes an address and a length and owns neither, so one serves every later call with
-// the same; a launch can neither create one a call nor wait until it may be destroyed.
+// A texture object describes an address and a length and owns neither. It is therefore cached and reused by
+// all later calls with the same address and length. A launch cannot create an object per call, because it
+// cannot wait until the object may be destroyed.
 cudaTextureObject_t texture_of(const void* data, int64_t floats) {
   static std::mutex mutex;
   static std::map<std::tuple<int, const void*, int64_t>, cudaTextureObject_t> known;
@@ -41,7 +42,7 @@ cudaTextureObject_t texture_of(const void* data, int64_t floats) {
   return texture;
 }
 
-constexpr int64_t kMaxTexels = int64_t{1} << 27;  // of a linear texture
+constexpr int64_t kMaxTexels = int64_t{1} << 27;  // the most that a linear texture may have
 
 int64_t key_floats(const AttentionShape& shape) {
   return shape.batch * shape.kv_heads * shape.kv_len * shape.head_dim;

@@ -1,9 +1,9 @@
-// Rung 6: no longer an idea of the document. A key whose score is not above a lower bound of tau has p = 0
-// whether it is among the k_keep of its block or not, and tau of any of the selected keys is such a bound:
-// (alpha - 1) s_max - 1 to begin with, a few halvings over the list later. So only scores above the bound are
-// chosen from, and most tiles have none: 16 comparisons a lane stand for a store of 512 scores and 8
-// selections. What is left is the dense fp32 product, about half of rung 4. Expected: 2x over it. The result
-// is the same: exact.
+// Rung 6: an idea beyond the document. A key whose score is not above a lower bound of tau has p = 0, whether
+// or not it is among the k_keep of its block. The tau of any subset of the selected keys is such a bound:
+// (alpha - 1) s_max - 1 at first, later the result of a few halvings over the list. So the selection looks
+// only at scores above the bound, and most tiles have none: 16 comparisons per lane replace a store of 512
+// scores and 8 selections. The dense fp32 product is left, about half of rung 4. Expected: 2x over rung 4.
+// The result is the same and exact.
 
 #include "gpu/ladders/splash/fused.cuh"
 

@@ -1,28 +1,31 @@
-// Rung 7: the dense product on the tensor cores, still exact. A bfloat16 product is the screen: a score
-// that lies under its row's bound by more than the certified error of the product (rounding errors of q and k
-// times their norms, summed in float32: about 0.03 in z for the document's inputs) has p = 0. It runs twice
-// over the keys: first for the largest scores of each row, tau of which bounds the row's; then to list what
-// exceeds the bound. One pass with a bound that rises meanwhile lists five times as many and spends half of
-// its instructions on them. What is listed is computed again in fp32 from the fp32 inputs, and only then
-// chosen from, k_keep a key block; tau, probabilities and output are fp32. Bounds count at most k_keep keys a
-// block: any such set has a tau no larger than that of the selected keys. A row whose list overflows, or
-// whose inputs bfloat16 cannot bound, is computed by exact_row.
+// Rung 7: the dense product on the tensor cores, still exact. A bfloat16 product is the screen. Its certified
+// error is the rounding errors of q and k times their norms, summed in float32: about 0.03 in z for the
+// document's inputs. A score that lies below its row's bound on tau by more than that error has p = 0.
 //
-// Cycles: wgmma needs 256 a tile of 128 x 128, detection (64 max a thread, 8 warps) 2 x 64 x 2 issue slots of
-// the same scheduler: 400-600 a pass and tile. At N 32768 (16 heads) 524k tiles / 132 x 2 x 500 cycles are
-// 2.2 ms, where rung 6 needs 1.1 TFLOP at 30-40 TFLOP/s, some 30 ms. At N 2048: 2 x 16 tiles, 20k cycles,
-// plus lists, gather and two launches: 30 us.
+// The screen passes over the keys twice. The first pass finds the largest scores of each row; their tau is
+// the row's bound. The second pass lists the keys that exceed the bound. A single pass with a bound that
+// rises meanwhile lists five times as many keys and spends half of its instructions on them. The listed
+// scores are computed again in fp32 from the fp32 inputs, and the selection, k_keep per key block, chooses
+// only from these; tau, probabilities and output are fp32. A bound counts at most k_keep keys per block,
+// because the tau of any such set is no larger than that of the selected keys. exact_row computes a row whose
+// list overflows or whose inputs bfloat16 cannot bound.
 //
-// Measured: 7.1 ms and 89 us. That counted issue slots, but a scheduler has four warps and issues in 0.4 of
-// its cycles: a tile is a chain (barrier, products, maxima or list, twice for its two halves) of 1800 cycles
-// in the first pass and 2800 in the second, with a block to an SM, and of 3000 in either with two. At N 2048
-// all 256 blocks run at once, and the longest row of tiles decides. Its 135k cycles: 5k to load Q, 49k and
-// 48k for 16 tiles each, 21k to score some 120 pairs a warp again, to select and to solve, 11k to gather. It
-// was 240k (and 154 us) with the tile that the diagonal cuts at 35k (64 loads, each waited for), 5000 a tile
-// in the second pass (four lists with scores), spilled registers in both, scores in ten instructions a term
-// and two pairs at a time (33k), tau from shared memory row by row (25k), four value rows in flight (20k).
-// Launching the screen early (programmatic launch) gains nothing: where the kernels do overlap, an SM's two
-// blocks are of like length.
+// Predicted cycles: wgmma needs 256 per tile of 128 x 128. Detection (64 max per thread, 8 warps) takes 2 x
+// 64 x 2 issue slots of the same scheduler. So 400-600 per pass and tile. At N 32768 (16 heads), 524k tiles /
+// 132 x 2 x 500 cycles are 2.2 ms; rung 6 needs 1.1 TFLOP at 30-40 TFLOP/s, some 30 ms. At N 2048: 2 x 16
+// tiles, 20k cycles, plus lists, gather and two launches: 30 us.
+//
+// Measured: 7.1 ms and 89 us. The prediction counted issue slots, but a scheduler has four warps and issues
+// in 0.4 of its cycles. A tile is a chain: barrier, products, then maxima or list, twice for its two halves.
+// The chain takes 1800 cycles in the first pass and 2800 in the second with one block per SM, and 3000 in
+// either with two. At N 2048 all 256 blocks run at once, and the longest row of tiles decides. It takes 135k
+// cycles: 5k to load Q, 49k and 48k for the 16 tiles of each pass, 21k to score some 120 pairs per warp
+// again, select and solve, 11k to gather. It was 240k (and 154 us) before six changes: the tile that the
+// diagonal cuts cost 35k (64 loads, each waited for); a tile of the second pass cost 5000 (four lists with
+// scores); both passes spilled registers; scoring took ten instructions per term for two pairs at a time
+// (33k); tau was computed from shared memory row by row (25k); and the gather had four value rows in flight
+// (20k). Launching the screen early (programmatic launch) gains nothing, because where the kernels do
+// overlap, an SM's two blocks are equally long.
 
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/mbarrier.cuh"
@@ -37,7 +40,7 @@ namespace {
 
 using namespace sparse;
 
-// Warp 0 gives the warps the tiles to multiply, twice over; two are on their way while one is multiplied.
+// Warp 0 loads the tiles for all warps, twice over. Two tiles are in flight while one is multiplied.
 template <int kPanels>
 __device__ __forceinline__ void load_next(ScreenShared<kPanels>& shared) {
   Loader loader = shared.loader;  // in shared memory between tiles: no registers of the other warps
@@ -45,7 +48,7 @@ __device__ __forceinline__ void load_next(ScreenShared<kPanels>& shared) {
   if (loader.rounds == 2) return;
   const SeenTile tile = loader.walk.next();
   if (tile.first_key < 0) {
-    loader.walk.base = -32;  // once more
+    loader.walk.base = -32;  // start the second pass
     ++loader.rounds;
   }
   const int load = loader.loads++, stage = load % kScreenStages;
@@ -94,7 +97,8 @@ __global__ void __launch_bounds__(32 * kScreenWarps, kPanels == 1 ? 2 : 1)
   extern __shared__ __align__(1024) unsigned char dynamic[];
   auto& shared = *reinterpret_cast<ScreenShared<kPanels>*>(dynamic);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  // The longest rows first; from `turn` on the shortest: see launch_panels.
+  // The first `turn` blocks take the longest rows, longest first; the later ones take the rest, shortest
+  // first: see launch_panels.
   const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
   const int rank = block < turn ? block : blocks - 1 - (block - turn);
   const int head = rank % p.heads, q_tile = rounded.q_tiles - 1 - rank / p.heads;
@@ -116,15 +120,15 @@ __global__ void __launch_bounds__(32 * kScreenWarps, kPanels == 1 ? 2 : 1)
 
   const uint64_t first_tile = arch::k_major_descriptor(shared.k[0]);
   int stage = 0, parity = 0;
-  // Calls use(products of 64 keys, first key) until there are no more tiles, and before each tile of 128
-  // `before`; returns the largest norms.
+  // Runs one pass over the tiles. Calls before() before each tile of 128 keys and use(products, first key)
+  // for each 64 keys. Returns the largest norms seen.
   const auto for_each_64 = [&](const auto& before, const auto& use) {
 #pragma unroll 1
     for (;;) {
       before();
       arch::mbarrier_wait(&shared.full[stage], parity);
       const SeenTile tile = shared.tiles[stage];
-      if (warp == 0) load_next(shared);  // where the tile before was
+      if (warp == 0) load_next(shared);  // into the stage of the previous tile
 #pragma unroll 1
       for (int part = 0; part < 2 && tile.first_key >= 0; ++part) {
         float acc[32];
@@ -142,15 +146,15 @@ __global__ void __launch_bounds__(32 * kScreenWarps, kPanels == 1 ? 2 : 1)
         if (!tile.in_full) hide_unseen(p, h, query, first_key, acc);
         use(acc, first_key);
       }
-      arch::mbarrier_arrive(&shared.empty[stage]);  // each lane: racecheck sees no order through another's
+      arch::mbarrier_arrive(&shared.empty[stage]);  // every lane, for racecheck's sake
       stage = stage + 1 < kScreenStages ? stage + 1 : 0;
       parity ^= stage == 0 ? 1 : 0;
       if (tile.first_key < 0) return tile.norms;
     }
   };
 
-  // Twice over the keys: for bounds, then for what exceeds them. The tensor cores wait for the warps either
-  // way, and bounds that rise while keys are listed let five times as many in.
+  // Two passes: one for the bounds, one to list what exceeds them. The tensor cores wait for the warps either
+  // way, and with a bound that rises during a single pass five times as many keys are listed.
   const Entmax entmax(h.alpha);
   ScreenRow rows[2];
   {
@@ -247,7 +251,8 @@ void launch_panels(const Problem& p, const Plan& plan, const Rounded& rounded, S
   const KernelLaunch &round = plan.kernels[0], &screen = plan.kernels[1];
   round_kernel<kPanels><<<static_cast<unsigned>(round.blocks), round.threads, 0, stream>>>(p, rounded);
   check_launch("round_kernel");
-  // Where all blocks run at once, two an SM, an SM's second is as short as its first is long.
+  // If all blocks run at once, each SM's second block is paired with its first: the longer the first, the
+  // shorter the second.
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const bool at_once = screen.blocks <= (kPanels == 1 ? 2 : 1) * multiprocessors;
   const int turn = at_once ? multiprocessors : static_cast<int>(screen.blocks);
@@ -267,8 +272,8 @@ void launch(const AttentionSpec& spec, Dtype, const Plan& plan, const Arguments&
   }
 }
 
-// The rounded keys, then two passes over them. Listed keys are scored again and weighed: of each query at
-// least one, how many the data decides.
+// Traces the rounding of the keys and the two passes over them. The data decide how many listed keys a query
+// scores again and weighs; the trace counts one, the minimum.
 std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Plan& plan) {
   const Problem p = make_problem(spec);
   const TensorRows rows(spec.shape, dtype);
@@ -277,7 +282,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
   const int64_t panels = ceil_div(p.head_dim, 64), tile_bytes = panels * kPanelBytes;
   const int64_t norms = reinterpret_cast<int64_t>(to.k_norms), k_tiles = to.k_tiles, key_heads = to.key_heads;
   const auto round = [=](int64_t tile, BlockTrace& trace) {
-    if (tile >= key_heads * k_tiles) return;  // of positions
+    if (tile >= key_heads * k_tiles) return;  // a block of k_positions
     rows.read_k(trace, tile / k_tiles, tile % k_tiles * kScreenTile, kScreenTile);
     trace.next_step();
     trace.write(Operand::workspace, tile * tile_bytes, tile_bytes);

@@ -1,12 +1,12 @@
-// Rung 9: source 000's "load data in 128-byte aligned chunks", apart from the read-only path, which rung 4
-// adds to it: K and V by ordinary loads of 16 bytes a lane. Eight lanes read a chunk; rows of head_dim 32 and
-// more begin at one.
+// Rung 9: source 000's "load data in 128-byte aligned chunks" alone, without the read-only path that rung 4
+// adds: K and V by ordinary loads of 16 bytes per lane. Eight lanes read a chunk, and rows start on a chunk
+// at head_dims that are multiples of 32.
 //
-// Before the code: the plain loads of rung 2 are coalesced too, a chunk a warp and instruction. So no byte is
-// saved, only instructions: a tile's 4096 floats of K are 8 loads and stores a lane instead of 32 + 32, of
-// some 2000 instructions a warp and tile, and a kept value's row is one load instead of two. Rung 4
-// gained 1.2 x over rung 2, and since Volta ordinary loads use L1 as read-only ones do: 1.2 x here, and rung
-// 4 over this 1.0 x. The document expects 1.5 to 2 x of both together.
+// Predicted: the plain loads of rung 2 are coalesced too, one chunk per warp and instruction. So this saves
+// no bytes, only instructions: the 4096 floats of a K tile take 8 loads and stores per lane instead of 32 +
+// 32, of some 2000 instructions per warp and tile, and the row of a kept value is one load instead of two.
+// Rung 4 gained 1.2 x over rung 2, and since Volta ordinary loads use L1 as read-only ones do. So 1.2 x here,
+// and 1.0 x for rung 4 over this. The document expects 1.5 to 2 x of both together.
 
 #include "gpu/ladders/splash/fused.cuh"
 

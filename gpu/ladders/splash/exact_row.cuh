@@ -102,7 +102,8 @@ static __device__ __noinline__ void exact_row(const Problem& p, int head, int qu
   poisoned = __any_sync(kWarp, poisoned);
   largest = warp_max(largest);
 
-  // Newton from the left rises to tau and never passes it where the sum is convex; elsewhere bisection.
+  // Newton from the left rises to tau and never passes it, provided the sum is convex (1 < alpha <= 2);
+  // otherwise bisection.
   float low = -1, high = 0, offset = -1, total = 0;
   for (int step = 0; step < 40 && !poisoned && largest > -INFINITY; ++step) {
     float sum = 0, slope = 0;

@@ -17,21 +17,21 @@ constexpr int kListRoom = 128;  // pairs per row
 struct FusedTile {
   static constexpr int kQueries = 32, kKeys = 64, kWarps = 4;
   static constexpr bool kScoresOverKeys = false;   // scores have their own place
-  static constexpr int kScorePitch = kKeys + 4;    // 4 rows further: 16 banks further
-  static constexpr int kSumLanes = 32;             // that hold sums of values
-  static constexpr int kRows = kQueries / kWarps;  // a warp
+  static constexpr int kScorePitch = kKeys + 4;    // rows 4 apart start 16 banks apart
+  static constexpr int kSumLanes = 32;             // lanes that hold sums of values
+  static constexpr int kRows = kQueries / kWarps;  // per warp
 };
 
 enum class Keep {
   top_k,        // k_keep of each block, then entmax over the lists
-  above_bound,  // the same among the scores above the row's certified bound on tau: the others have p = 0
-  power,        // k_keep of each block, weighed at once: p needs no threshold
+  above_bound,  // the same, but only above the row's certified bound on tau: other scores have p = 0
+  power,        // k_keep of each block, weighed at once because p needs no threshold
 };
 
 struct RowState {
   Sight sight;
   int count;    // pairs listed
-  int trigger;  // above_bound: the count at which the bound is sought anew
+  int trigger;  // above_bound: a list that reaches this count raises the bound
   float bound;
   bool poisoned, crowded;
 };
@@ -43,11 +43,11 @@ struct RowLists {
 };
 template <class Tile>
 struct RowSums {
-  float values[Tile::kQueries][4][Tile::kSumLanes];  // as add_values holds them
-  float weights[Tile::kQueries][32];                 // a lane's share
+  float values[Tile::kQueries][4][Tile::kSumLanes];  // in the layout of add_values
+  float weights[Tile::kQueries][32];                 // one share per lane
 };
 
-// Floats of shared memory up to the lists or sums.
+// Floats of shared memory before the lists or sums.
 template <class Tile>
 __host__ __device__ constexpr int fused_floats(int head_dim) {
   const int keys = Tile::kKeys * row_pitch(head_dim), scores = Tile::kQueries * Tile::kScorePitch;

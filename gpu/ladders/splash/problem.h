@@ -19,9 +19,9 @@ struct Problem {
   const float *q, *k, *v;  // [batch, heads, length, head_dim]
   float* out;
   const int32_t *q_positions, *k_positions;  // null without a mask by positions
-  int heads;                                 // batch * q_heads: each reads key head `head / group`
+  int heads;                                 // batch * q_heads; query head h reads key head h / group
   int q_heads, group, q_len, kv_len, head_dim;
-  int reach;  // query i sees the keys below i + reach
+  int reach;  // query i sees only keys below i + reach
   int block, k_keep;
   float scale;
   bool normalized;  // of the power normalizers
@@ -73,7 +73,7 @@ inline Limits fp32_limits(NormalizerKind kind, std::vector<int64_t> selection_bl
   return limits;
 }
 
-// A block's queries. The first blocks take the last queries of every head, the next ones those before.
+// The queries of a block. The first blocks take the last queries of every head, later blocks earlier ones.
 struct QueryTile {
   int64_t head = 0, kv_head = 0, first = 0;
 };

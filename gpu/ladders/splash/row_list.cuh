@@ -5,9 +5,9 @@
 
 namespace splash::gpu::sparse {
 
-// In z = gain s a bound on tau that leaves room for the rounding of its own sums.
+// Slack of a bound on tau, in z = gain s: covers the rounding of the bound's own sums.
 constexpr float kBoundMargin = 1e-5f;
-constexpr int kSolveSteps = 26, kBoundSteps = 10;  // halvings of [-1, 0]: 1.5e-8, and enough to drop keys
+constexpr int kSolveSteps = 26, kBoundSteps = 10;  // halvings of [-1, 0]: to 1.5e-8; enough to drop keys
 
 __device__ __forceinline__ float list_max(const float* scores, int count) {
   float largest = -INFINITY;
@@ -15,7 +15,7 @@ __device__ __forceinline__ float list_max(const float* scores, int count) {
   return warp_max(largest);
 }
 
-// tau - max z by bisection, from below: at most 2^-steps under it.
+// tau - max z by bisection. The result is a lower bound, at most 2^-steps too small.
 __device__ __forceinline__ float bisect(const float* scores, int count, float largest, const Entmax& entmax,
                                         int steps) {
   float low = -1, high = 0;
@@ -29,8 +29,8 @@ __device__ __forceinline__ float bisect(const float* scores, int count, float la
   return low;
 }
 
-// Scores at or under it have p = 0, whatever keys are yet to come: tau of some of the selected keys is a
-// lower bound.
+// A score at or below this bound has p = 0, whatever keys are yet to come, because the tau of some of the
+// selected keys is a lower bound on tau. `offset`: tau - max z of these keys.
 __device__ __forceinline__ float certified_bound(float largest, float offset, const Entmax& entmax) {
   return largest + __fdividef(offset - kBoundMargin, entmax.gain) - 1e-6f * fabsf(largest);
 }
@@ -56,7 +56,7 @@ __device__ __forceinline__ int drop_below(float bound, float* scores, int* keys,
   return kept;
 }
 
-// Solves for tau, gathers the values and writes the row. No kept key: a zero row; poisoned: NaN.
+// Solves for tau, gathers the values and writes the row: zeros if no key is kept, NaN if it is poisoned.
 template <class Loads>
 __device__ __forceinline__ void finish_row(const Problem& p, const Head& h, const Loads& values,
                                            int64_t first_value, int query, const float* scores,

@@ -66,8 +66,8 @@ __device__ __forceinline__ Sight sight_of_tile(const Problem& p, const Head& h, 
   return tile;
 }
 
-// p = u^beta for u = z - tau > 0, z = gain * s. __powf: 2^-22 beta of error for the u that matter, as much as
-// u itself has, and a tenth of powf's instructions.
+// p = u^beta for u = z - tau > 0, with z = gain * s and beta = 1 / (alpha - 1). __powf errs by 2^-22 beta
+// (relative) for the u that matter, as much as u itself does, and takes a tenth of powf's instructions.
 struct Entmax {
   float gain, beta;
 
@@ -75,11 +75,11 @@ struct Entmax {
   __device__ __forceinline__ float weight(float u) const {
     return u <= 0 ? 0.0f : beta == 2 ? u * u : beta == 1 ? u : __powf(u, beta);
   }
-  // Of weight, over beta.
+  // The derivative of weight, divided by beta.
   __device__ __forceinline__ float slope(float u) const {
     return u <= 0 ? 0.0f : beta == 2 ? u : beta == 1 ? 1.0f : __powf(u, beta - 1);
   }
-  // Both, added up. kSquare: alpha is 1.5, and there is nothing to ask a term.
+  // Adds both to their sums. kSquare: alpha is 1.5, so no term needs a branch.
   template <bool kSquare>
   __device__ __forceinline__ void add(float u, float& sum, float& slopes) const {
     if constexpr (kSquare) {
@@ -96,8 +96,9 @@ struct Entmax {
 using arch::warp_max;
 using arch::warp_sum;
 
-// A sum of products as if in twice the precision (Ogita, Rump, Oishi 2005), ten instructions a term: for the
-// few scores that decide. The intrinsics keep the compiler from contracting what must be rounded.
+// A sum of products as if computed in twice the precision (Ogita, Rump, Oishi 2005). It takes ten
+// instructions per term, so it serves only the few scores that decide. The intrinsics keep the compiler from
+// contracting operations that must round.
 struct CompensatedSum {
   float sum = 0, rest = 0;
 
@@ -118,7 +119,7 @@ struct CompensatedSum {
     add_product(x.z, y.z);
     add_product(x.w, y.w);
   }
-  // The rest of an infinity is NaN.
+  // The rest of an infinite sum is NaN.
   __device__ __forceinline__ float value() const { return fabsf(sum) < INFINITY ? sum + rest : sum; }
 };
 

@@ -6,7 +6,8 @@
 
 namespace splash::gpu::sparse {
 
-// Ways to read K and V: what rungs 4, 5 and 9 change (5 brings its own). `width` floats a lane at a time.
+// The ways to read K and V that rungs 4, 5 and 9 change (5 brings its own), `width` floats per lane at a
+// time.
 struct PlainLoads {  // ordinary loads, coalesced: a warp reads 128 bytes
   static constexpr int width = 1;
   const float* data;
@@ -37,7 +38,7 @@ template <class Loads>
 __device__ __forceinline__ void load_rows(const Loads& loads, int64_t first, int count, int64_t end,
                                           int head_dim, float* shared) {
   using Vector = decltype(loads(0));
-  constexpr int kLanes = Loads::width == 1 ? 32 : 16;  // a row
+  constexpr int kLanes = Loads::width == 1 ? 32 : 16;  // lanes per row
   const int lane = static_cast<int>(threadIdx.x) % kLanes, step = static_cast<int>(blockDim.x) / kLanes;
   for (int row = static_cast<int>(threadIdx.x) / kLanes; row < count; row += step) {
     for (int i = lane * Loads::width; i < head_dim; i += kLanes * Loads::width) {
@@ -74,7 +75,7 @@ __device__ __forceinline__ void multiply(const float* q, const float* k, int hea
   }
 }
 
-// From the lanes' registers to rows of `pitch` floats.
+// Stores the lanes' registers to rows of `pitch` floats.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void store_scores(const float (&s)[kRows][kColumns], float scale, float* shared,
                                              int pitch) {
@@ -113,7 +114,7 @@ __device__ __forceinline__ void add_values(const Loads& values, int64_t head_fir
   }
 }
 
-// A row of the output, held as add_values does.
+// Writes a row of the output, in the layout of add_values.
 template <int kWidth>
 __device__ __forceinline__ void store_row(float* out, int head_dim, float factor, const float (&sum)[4]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -11,14 +11,14 @@ namespace splash::gpu::sparse {
 constexpr int kScreenWarps = 8, kWarpRows = kScreenTile / kScreenWarps;
 constexpr int kScreenStages = 3;
 
-// The message about a tile from warp 0, which loads.
+// What warp 0, which loads, tells the other warps about a tile.
 struct alignas(16) SeenTile {
   int first_key;  // -1: there are no more
   int in_full;    // all queries see all of its keys
-  float2 norms;   // behind the last tile: the largest of those seen
+  float2 norms;   // with first_key -1: the largest norms of all tiles seen
 };
 
-// The key tiles that some query of a block sees, rising; 32 at a time, a lane each.
+// Walks the key tiles that some query of a block sees, in rising order. Looks at 32 at a time, one per lane.
 struct TileWalk {
   const float2* norms;             // [tiles] of the key head
   const int2* positions;           // [tiles] of the head, or null
@@ -28,7 +28,7 @@ struct TileWalk {
   uint32_t left = 0, whole = 0;  // bits: tiles still to come; tiles that all queries see in full
   int2 largest_norms{};          // so far; as integers, which put NaN last
 
-  // By all lanes.
+  // All lanes of a warp call it.
   __device__ __forceinline__ SeenTile next() {
     while (left == 0) {
       base += 32;
@@ -65,7 +65,7 @@ struct ScreenShared {
   uint64_t full[kScreenStages], empty[kScreenStages];
 };
 
-// A lane's share of its warp's 16 queries, rounded, as wgmma takes them from registers; and the norms of its
+// A lane's share of its warp's 16 queries, rounded, as wgmma takes them from registers; also the norms of its
 // two rows.
 template <int kPanels>
 struct Queries {
@@ -89,7 +89,7 @@ struct Queries {
   }
 };
 
-// 64 keys, of which the lane holds 16 a row: those that a row does not see become -inf.
+// Sets the products of keys that a row does not see to -inf. acc holds 64 keys, 16 per row in this lane.
 __device__ __forceinline__ void hide_unseen(const Problem& p, const Head& h, int query, int first_key,
                                             float (&acc)[32]) {
   const Sight sight[2] = {sight_of(p, h, query), sight_of(p, h, query + 8)};
@@ -107,15 +107,15 @@ __device__ __forceinline__ void hide_unseen(const Problem& p, const Head& h, int
   }
 }
 
-// The four largest of what a lane saw, a product of each 64 keys at most: what a row's four lanes hold is a
-// set of its keys.
+// The four largest products that a lane took in, at most one of each 64 keys. The lanes of a row
+// that count hold products of different keys.
 struct TopScores {
   float largest[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
 
-  // `lanes` of the quad bring one each.
+  // `lanes` lanes of the quad insert one product each.
   template <int kHalf>
   __device__ __forceinline__ void insert(const float (&acc)[32], int lanes) {
-    float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};  // short chains
+    float most[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};  // four, for short dependence chains
 #pragma unroll
     for (int i = 0; i < 16; ++i) most[i % 4] = fmaxf(most[i % 4], acc[4 * (i / 2) + 2 * kHalf + i % 2]);
     float x = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
@@ -130,14 +130,15 @@ struct TopScores {
   }
 };
 
-// How many of a quad's lanes may bring a product of the same 64 keys, so that never more than k_keep of a
+// How many lanes of a quad may insert a product of the same 64 keys: so many that at most k_keep keys of a
 // block count.
 __device__ __forceinline__ int lanes_that_count(const Problem& p) {
   return min(4, p.k_keep * 64 / max(p.block, 64));
 }
 
-// Sets the bounds of both rows, so that they can list. A bound is tau of the largest products (or of the
-// largest alone where no more may count) minus the margin. `keys`: the largest norms of those seen.
+// Sets the bounds of both rows, after which they can list. A bound is the tau of the largest products minus
+// the margin. If `lanes` is 0, it rests on the largest product alone. `keys`: the largest norms of the keys
+// seen.
 __device__ __forceinline__ void start_lists(const Entmax& entmax, float scale, int lanes,
                                             TopScores (&tops)[2], const float2 (&queries)[2],
                                             const float2& keys, ScreenRow (&rows)[2]) {
@@ -159,7 +160,7 @@ __device__ __forceinline__ void start_lists(const Entmax& entmax, float scale, i
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     ScreenRow& row = rows[half];
-    // 2^-15 |q| |k| bounds the rounding of sums, the tensor cores' and fp32's.
+    // 2^-15 |q| |k| bounds the rounding of both sums, the tensor cores' and fp32's.
     row.margin = (queries[half].x + 0x1p-15f * queries[half].y) * keys.y +
                  (queries[half].x + queries[half].y) * keys.x;
     row.bound = -INFINITY;
@@ -174,7 +175,7 @@ __device__ __forceinline__ void start_lists(const Entmax& entmax, float scale, i
 
 // Appends those of 64 keys whose products exceed the bounds of the two rows. All lanes of a warp call it.
 __device__ __forceinline__ void list_above(const float (&acc)[32], int first_key, ScreenRow (&rows)[2]) {
-  // By the sign of the difference, two instructions each; in four short chains.
+  // Tests the sign of the difference, two instructions per product, in four short chains.
   uint32_t bits[4] = {};
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
@@ -182,7 +183,7 @@ __device__ __forceinline__ void list_above(const float (&acc)[32], int first_key
     const float below = rows[half].bound - rows[half].margin - acc[4 * (n / 2) + 2 * half + n % 2];
     bits[i / 8] = __funnelshift_l(__float_as_uint(below), bits[i / 8], 1);
   }
-  // From the highest bit on: the 16 products of the first row, then of the second.
+  // From the highest bit down: the 16 products of the first row, then those of the second.
   uint32_t left = bits[0] << 24 | bits[1] << 16 | bits[2] << 8 | bits[3];
   if (!__any_sync(kWarp, left != 0)) return;
   // Both rows' counts in one number: the first's in the low half.

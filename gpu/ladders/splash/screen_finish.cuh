@@ -6,13 +6,13 @@
 
 namespace splash::gpu::sparse {
 
-// Scores the entries that have none yet, four a quad at a time: 32 rows of K are on their way to the warp.
-// Each product is split at the last bit of the anchor (as Rump, Ogita, Oishi 2008 split sums): what lies
-// above it adds up exactly, what lies below in float, four instructions a term. Less the reference, large
-// scores keep their differences.
+// Scores the entries that have no score yet, four per quad at a time, so that a warp has 32 rows of K in
+// flight. Each product is split at the last bit of the anchor (as Rump, Ogita, Oishi 2008 split sums): the
+// part above adds up exactly, the part below in float, at four instructions per term. Scores are taken
+// relative to the reference, so that large scores keep their differences.
 template <int kPanels>
 __device__ __forceinline__ void score_entries(const Problem& p, const Head& h, int query, ScreenRow& row) {
-  constexpr int kChunks = 4 * kPanels;  // of 16 dimensions, four a lane
+  constexpr int kChunks = 4 * kPanels;  // chunks of 16 dimensions, four per lane
   const int longest = __reduce_max_sync(kWarp, row.count - row.scored);
   const auto load = [&](const float* rows, int i, float4(&to)[kChunks]) {
     const float* const from = rows + static_cast<int64_t>(i) * p.head_dim + 4 * quad_lane();
@@ -60,8 +60,9 @@ __device__ __forceinline__ void score_entries(const Problem& p, const Head& h, i
   __syncwarp();
 }
 
-// Keeps the k_keep largest candidates of each block; at equal scores it keeps the lower keys. Every key of
-// the block that could be selected and has p > 0 is, was or will be a candidate.
+// Keeps the k_keep largest candidates of each block; among equal scores it keeps the lower keys. It may run
+// before all candidates are listed: every key that the selection keeps and that has p > 0 becomes a candidate
+// at some time and is never dropped.
 __device__ __forceinline__ void select_entries(const Problem& p, ScreenRow& row) {
   const int range = max(p.block, 64);  // powers of two; entries rise from range to range
   bool crowd = false;
@@ -91,7 +92,7 @@ __device__ __forceinline__ void select_entries(const Problem& p, ScreenRow& row)
 template <int kPanels>
 __device__ __forceinline__ void settle(const Problem& p, const Head& h, const Entmax& entmax, int query,
                                        ScreenRow (&rows)[2], float (&largest)[2], float (&offset)[2]) {
-  constexpr int kFirst = 4;  // entries of a lane in registers; what is longer is read again and again
+  constexpr int kFirst = 4;  // entries that a lane keeps in registers; it reads the rest again in every step
   float first[2][kFirst];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -141,7 +142,7 @@ __device__ __forceinline__ void tighten(const Problem& p, const Head& h, const E
   }
 }
 
-// Scores to weights; returns 1 / their sum.
+// Turns a row's scores into weights. Returns 1 / (sum of the weights), or 0 if the sum is 0.
 __device__ __forceinline__ float weigh(const Entmax& entmax, float largest, float offset,
                                        const ScreenRow& row) {
   float total = 0;
@@ -155,8 +156,9 @@ __device__ __forceinline__ float weigh(const Entmax& entmax, float largest, floa
   return total > 0 ? 1 / total : 0.0f;
 }
 
-// The output of the warp's 16 rows, four at a time where eight lanes of eight dimensions hold a row. counts
-// and factors are those of the lane's own two rows, counts below 0 of rows that are left to exact_row.
+// Gathers the output of the warp's 16 rows: four rows at a time if eight lanes hold a row (head_dim up to
+// 64), otherwise two. counts and factors belong to the lane's own two rows. A negative count leaves the row
+// to exact_row.
 template <int kPanels>
 __device__ __forceinline__ void gather(const Problem& p, const Head& h, int first_query, const int* keys,
                                        const float* weights, const int (&counts)[2],

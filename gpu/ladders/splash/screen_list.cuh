@@ -11,14 +11,14 @@ constexpr int kCandidates = 56, kCandidatePitch = 60;  // eight rows lie in diff
 
 // What a quad knows of one of its rows. A product is <q, k> with the sign of the scale.
 struct ScreenRow {
-  int* keys;        // rising from 64 keys to the next 64
-  float* scores;    // of the first `scored`: scale * (<q, k> - reference), exactly; later weights
+  int* keys;        // groups of 64 keys in rising order
+  float* scores;    // scale * (<q, k> - reference), exact, of the first `scored` entries; later weights
   float margin;     // the largest error of a screened product
-  float bound;      // of products: under tau; +inf: the row lists nothing, exact_row computes it
+  float bound;      // exact products at or below it have p = 0; +inf: the row is left to exact_row
   float reference;  // near the largest product
   float anchor;     // 1.5 times a power of two, at least 3 |q| |k|: see score_entries
   int count = 0, scored = 0;
-  int trigger = kCandidates - 16;  // the count beyond which the bound is sought anew
+  int trigger = kCandidates - 16;  // a list that exceeds this count raises the bound
 
   __device__ __forceinline__ bool lost() const { return bound == INFINITY; }
   __device__ __forceinline__ void give_up() {
@@ -29,7 +29,7 @@ struct ScreenRow {
 
 using arch::quad_max;
 using arch::quad_sum;
-// Lane l of the quad gets the sum of the quad's x[l].
+// Lane l of the quad returns the sum of x[l] over the quad's lanes.
 __device__ __forceinline__ float quad_sums(const float (&x)[4]) {
   const bool odd = (quad_lane() & 1) != 0, upper = (quad_lane() & 2) != 0;
   const float low = (odd ? x[1] : x[0]) + __shfl_xor_sync(kWarp, odd ? x[0] : x[1], 1);
@@ -67,9 +67,9 @@ __device__ __forceinline__ void compact(ScreenRow& row, const Keep& keep) {
   row.count = row.scored = kept;
 }
 
-// tau - max z of two rows a quad, from offsets >= -1 with sums >= 1: Newton, which rises to tau and never
-// passes it where 1 < alpha <= 2, else bisection from below. for_each(half, use) calls use(z - max z) for
-// the lane's share of a row.
+// Solves for tau - max z of two rows per quad, from offsets >= -1 at which the sums are >= 1. Newton rises to
+// tau and never passes it if 1 < alpha <= 2; otherwise bisection from below. for_each(half, use) calls use(z
+// - max z) for the lane's share of a row.
 template <bool kSquare, class ForEach>
 __device__ __forceinline__ void solve_weights(const Entmax& entmax, int steps, float (&offset)[2],
                                               const ForEach& for_each) {

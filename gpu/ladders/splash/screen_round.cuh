@@ -22,7 +22,8 @@ struct Rounded {
   int q_tiles, k_tiles, key_heads;
 };
 
-// Adds to the squares of the two and of what rounding takes off them.
+// Rounds x and y and packs them. Adds their squares to `square` and those of the rounding errors to
+// `error_square`.
 __device__ __forceinline__ uint32_t round_pair(float x, float y, float& square, float& error_square) {
   const uint32_t packed = arch::pack_pair<__nv_bfloat16>(x, y);
   const float dx = x - __uint_as_float(packed << 16), dy = y - __uint_as_float(packed & 0xFFFF0000u);
@@ -31,14 +32,14 @@ __device__ __forceinline__ uint32_t round_pair(float x, float y, float& square, 
   return packed;
 }
 
-// Rounded up, also where squares underflow; never with a sign, so that the bits of these floats, NaN last,
-// are in order.
+// Norms from sums of squares, rounded up even where squares underflow. They have no sign, so the bits of
+// these floats have the order of their values, NaN last.
 __device__ __forceinline__ float2 norms_of(float error_square, float square) {
   return {fabsf(1.0001f * sqrtf(error_square) + 1e-18f), fabsf(1.0001f * sqrtf(square) + 1e-18f)};
 }
 
-// One tile of rows. Eight lanes a row, 8 dimensions each; rows past the end and dimensions past the last
-// become zeros.
+// Rounds one tile of rows. Eight lanes take a row, 8 dimensions each. Rows past the end and dimensions past
+// the last become zeros.
 template <int kPanels, class UseNorms>
 __device__ __forceinline__ void round_tile(const float* rows, int count, int head_dim, unsigned char* to,
                                            const UseNorms& use_norms) {
@@ -78,7 +79,7 @@ __device__ __forceinline__ void round_tile(const float* rows, int count, int hea
 template <int kPanels>
 __global__ void __launch_bounds__(kRoundThreads)
     round_kernel(const __grid_constant__ Problem p, const Rounded to) {
-  __shared__ int low, high;  // of what the tile's rows have
+  __shared__ int low, high;  // positions: smallest and largest; keys: the largest norms, as bits
   const int tile = static_cast<int>(blockIdx.x);
   const int first = tile % to.k_tiles * kScreenTile, head = tile / to.k_tiles;
   const bool of_keys = head < to.key_heads;

@@ -7,8 +7,8 @@ namespace splash::gpu::sparse {
 
 constexpr uint32_t kHidden = 0, kPoison = 0xFFFFFFFFu;
 
-// A key that increases with the score. A masked key gives kHidden. NaN and +inf give kPoison, the largest, so
-// that they are always kept and noticed.
+// Maps a score to an integer in the same order. A masked key gives kHidden. NaN and +inf give kPoison, the
+// largest, so that they are always kept and noticed.
 __device__ __forceinline__ uint32_t order_of(float score, bool visible) {
   if (!visible || score == -INFINITY) return kHidden;
   if (!(score < INFINITY)) return kPoison;
@@ -16,8 +16,8 @@ __device__ __forceinline__ uint32_t order_of(float score, bool visible) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// Lane l holds the block's keys l + 32 w. Returns in bit w whether that key is kept; equal scores: the lower
-// key first.
+// Lane l holds the block's keys l + 32 w. Bit w of the result says whether that key is kept. Among equal
+// scores the lower key is kept first.
 template <int kWords>
 __device__ __forceinline__ uint32_t keep_largest(uint32_t (&order)[kWords], int k_keep) {
   uint32_t kept = 0;

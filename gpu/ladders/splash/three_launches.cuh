@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(32 * kWarps) build_mask_kernel(const Problem p
     bool visible = false;
     for (int j = static_cast<int>(threadIdx.x); j < kKeys; j += 32 * kWarps)
       visible |= tile_sight.sees(key + j);
-    const bool any = __syncthreads_or(visible);  // also: the scores of the tile before have been read
+    const bool any = __syncthreads_or(visible);  // also a barrier: the previous tile's scores have been read
     if (any) {
       load_rows(PlainLoads{h.k}, key, kKeys, p.kv_len, p.head_dim, k_tile);
       __syncthreads();
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(32 * kWarps) build_mask_kernel(const Problem p
   }
 }
 
-constexpr int kRowWarps = 4;  // rows per block of the next two kernels
+constexpr int kRowWarps = 4;  // rows, one per warp, of a block of the next two kernels
 
 static __global__ void __launch_bounds__(32 * kRowWarps)
     build_lookup_kernel(const Problem p, const Intermediate to) {
@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(32 * kRowWarps)
   const auto product = [&](int key, float start) {
     return dot(q, h.k + static_cast<int64_t>(key) * p.head_dim, p.head_dim, start);
   };
-  const float reference = count > 0 ? product(keys[0], 0) : 0;  // large scores keep their differences
+  const float reference = count > 0 ? product(keys[0], 0) : 0;  // so large scores keep their differences
   bool poisoned = false;
   for (int i = lane; i < count; i += 32) {
     scores[i] = p.scale * product(keys[i], -reference);
@@ -197,7 +197,7 @@ inline std::vector<KernelTrace> trace_three(const AttentionSpec& spec, Dtype dty
     trace.write(Operand::workspace, mask + (queries.head * p.q_len + queries.first) * words,
                 std::min<int64_t>(tile.q, p.q_len - queries.first) * words);
   };
-  // Keys kept of a row, block by block of keys.
+  // Calls use(first key, width, kept keys) for each key block before the end of the row.
   const auto kept_of = [=, &spec](int64_t row, const auto& use) {
     const RowMask sight =
         spec.mask.row(spec.shape, row / p.q_len / p.q_heads, row / p.q_len % p.q_heads, row % p.q_len);

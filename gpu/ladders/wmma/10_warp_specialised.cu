@@ -1,21 +1,19 @@
 // Beyond source 002: Hopper's own instructions, in the manner of FlashAttention-3 (Shah et al. 2024). One
-// thread of a producer warpgroup lets TMA fill rings of K and V tiles; the other warpgroups
-// multiply 64 query rows each with wgmma, probabilities straight from registers.
+// thread of a producer warpgroup issues TMA loads into rings of K and V tiles. The other warpgroups multiply
+// 64 query rows each with wgmma and take the probabilities straight from registers.
 //
-// Before the code, cycles a multiprocessor for 64 queries x 128 keys: wgmma m64n128k16 takes 64, so both
-// products take 512 at head_dim 64 and 1024 at 128; 8192 exponentials at 16 a cycle take 512; the softmax
-// issues about 4.5 instructions a score, 8192 x 4.5 / 128 lanes = 290, plus 70 around it. So at head_dim 64
-// products and exponentials tie at 512 and must overlap wholly, at 128 the products dominate. Hence two
-// overlaps.
+// Predicted cycles per multiprocessor for 64 queries x 128 keys: wgmma m64n128k16 takes 64, so both products
+// take 512 at head_dim 64 and 1024 at 128. 8192 exponentials at 16 per cycle take 512. The softmax issues
+// about 4.5 instructions per score, 8192 x 4.5 / 128 lanes = 290, plus 70 around it. So at head_dim 64
+// products and exponentials tie at 512 and must overlap completely; at 128 the products dominate. Hence two
+// overlaps:
+// - Within a warpgroup: the scores of the next tile are issued before this tile's P V, and their softmax runs
+//   while the tensor cores work on P V. Registers for scores, probabilities and output: 64 + 32 + 32 at
+//   head_dim 64 (three warpgroups, 160 each), 64 + 32 + 64 at 128 (two, 240 each).
+// - Between warpgroups: they issue their products in turns, so that their softmaxes do not coincide.
 //
-// Within a warpgroup, the scores of the next tile are issued before this tile's P V, and their softmax runs
-// while the tensor cores work on the latter. Registers for scores, probabilities and output: 64 + 32 + 32 at
-// head_dim 64 (three warpgroups, 160 each), 64 + 32 + 64 at 128 (two, 240 each).
-//
-// Between warpgroups, turns: one issues its products, then the next, so that softmaxes do not coincide.
-//
-// Keys are walked from the last to the first: only the first few tiles need masks. Causal blocks with the
-// most tiles come first. With overlap at 75 %: 500 TFLOP/s at head_dim 64, 650 at 128.
+// The loop walks the keys from the last to the first, so that only the first few tiles need masks. The causal
+// blocks with the most tiles come first. At 75 % overlap: 500 TFLOP/s at head_dim 64, 650 at 128.
 
 #include "gpu/arch/ldmatrix.cuh"
 #include "gpu/ladders/wmma/hopper.cuh"
@@ -40,7 +38,7 @@ struct Config {
 template <class T, int kDim>
 struct Shared {
   using C = Config<kDim>;
-  alignas(1024) T q[C::kConsumers][kRows * kDim];  // the output, at the end
+  alignas(1024) T q[C::kConsumers][kRows * kDim];  // holds the output at the end
   alignas(1024) T k[C::kStages][C::kTileN * kDim];
   alignas(1024) T v[C::kStages][C::kTileN * kDim];
   uint64_t q_full, k_full[C::kStages], k_empty[C::kStages], v_full[C::kStages], v_empty[C::kStages];
@@ -85,7 +83,7 @@ class Consumer {
   __device__ __forceinline__ void run(int tiles) {
 #pragma unroll
     for (float& x : out_) x = 0;
-    arch::mbarrier_wait(&shared_.q_full, 0);  // without keys too: the output takes the queries' place
+    arch::mbarrier_wait(&shared_.q_full, 0);  // needed even without keys, because the output overwrites Q
     if (tiles > 0) {
       arch::mbarrier_wait(&shared_.k_full[k_.stage], k_.parity);
       multiply_scores();
@@ -103,7 +101,7 @@ class Consumer {
     scale_rows(out_, correction_);
   }
 
-  // Through shared memory, in the place of this warpgroup's queries, for stores of whole rows.
+  // Stores the output through shared memory, over this warpgroup's queries, so that whole rows are stored.
   __device__ __forceinline__ void store(const Maps& maps, const Problem& p, const BlockTask& task) {
     if (first_query_ >= p.q_len) return;
     unsigned char* const tile = reinterpret_cast<unsigned char*>(shared_.q[group_]);
@@ -130,7 +128,7 @@ class Consumer {
   }
 
  private:
-  // The scores of `tile` while the tile before it (of larger keys) meets V.
+  // Issues the scores of `tile` and, with them, P V of the previous tile (which has larger keys).
   __device__ __forceinline__ void step(int tile, int turn, bool last) {
     arch::mbarrier_wait(&shared_.k_full[k_.stage], k_.parity);
     if (turn > 0 || group_ > 0) arch::named_barrier_sync(kFirstTurnBarrier + group_, 2 * kWarpgroup);
@@ -142,8 +140,8 @@ class Consumer {
     softmax(tile);
     uint64_t* const v_empty = &shared_.v_empty[v_.stage];
     v_.next();
-    // For the next product; here, because its branch keeps ptxas from delaying the softmax past the next
-    // wait.
+    // The wait for the next product's V stands here because its branch keeps ptxas from moving the softmax
+    // past the next wait.
     arch::mbarrier_wait(&shared_.v_full[v_.stage], v_.parity);
     arch::wgmma_wait<0>();
     arch::wgmma_hold(out_);
@@ -159,7 +157,7 @@ class Consumer {
     wmma_ladder::multiply_values<T, kDim, C::kTileN>(out_, probabilities_, shared_.v[v_.stage]);
   }
 
-  // After the wait for the scores; K is read.
+  // Called after the wait for the scores, when K has been read.
   __device__ __forceinline__ void softmax(int tile) {
     arch::wgmma_hold(scores_);
     release(&shared_.k_empty[k_.stage]);
@@ -168,12 +166,13 @@ class Consumer {
     if (first_key + C::kTileN > unmasked_end_) mask_.apply(scores_, first_key + 2 * (lane_ % 4));
     rows_.exponentiate(scores_, scale_, correction_);
     arch::wgmma_hold(scores_);
-    // Asking the sums too (a NaN row does not mind) has ptxas compute them here, not after the wait for P V.
+    // The vote includes the sums (harmless for a NaN row), so that ptxas computes them here and not after the
+    // wait for P V.
     maxima_moved_ = __any_sync(
         ~0U, correction_[0] != 1 || correction_[1] != 1 || isnan(rows_.sum[0]) || isnan(rows_.sum[1]));
   }
 
-  // Each warp waits for its own part of a product only, so each arrives.
+  // Every warp arrives, because each warp waits only for its own part of a product.
   __device__ __forceinline__ void release(uint64_t* empty) const {
     if (lane_ == 0) arch::mbarrier_arrive(empty);
   }

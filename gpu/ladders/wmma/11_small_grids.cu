@@ -1,13 +1,14 @@
-// Beyond source 002, for its own size: B 2, H 8, S 512 is 48 blocks of rung 10, which walk four tiles of keys
-// one after the other while 84 multiprocessors idle. Here a block takes 64 queries only and its warpgroups
-// share the keys: each walks every fourth tile with a maximum, a sum and an output of its own, and the four
-// are combined at the end (split keys, as Flash-Decoding does across blocks; here within one, so that nothing
-// passes through global memory).
+// Beyond source 002, for its own size: at B 2, H 8, S 512 rung 10 has 48 blocks, each of which walks four
+// tiles of keys one after the other, while 84 multiprocessors idle. Here a block takes only 64 queries and
+// its warpgroups share the keys. With four warpgroups, each walks every fourth tile with its own maximum, sum
+// and output, and the four are combined at the end. This splits keys as Flash-Decoding does across blocks,
+// but within one block, so nothing passes through global memory.
 //
-// Before the code: 128 blocks, all at once. 64 queries x 512 keys at head_dim 64 are 2048 cycles of products
-// and 2048 of exponentials, partly overlapped: 1.5 us; loading 136 KB a block from L2 about 1 us; combining
-// 64 x 64 x 4 floats and storing 0.5 us; launch 2 us. Some 5 us where rung 10 takes 10. Where rung 10's
-// blocks would fill the multiprocessors it is the better kernel, and this rung launches it.
+// Predicted: 128 blocks, all at once. 64 queries x 512 keys at head_dim 64 are 2048 cycles of products and
+// 2048 of exponentials, partly overlapped: 1.5 us. Loading 136 KB per block from L2 takes about 1 us,
+// combining 64 x 64 x 4 floats and storing 0.5 us, the launch 2 us. In all some 5 us, where rung 10 takes 10.
+// If rung 10's blocks would fill the multiprocessors, rung 10 is the better kernel, and this rung launches
+// it.
 
 #include "gpu/ladders/wmma/hopper.cuh"
 
@@ -35,7 +36,7 @@ struct Shared {
   };
   union alignas(1024) Group {
     KeysAndValues tiles;
-    float partial[kRows * C::kPartialStride];  // output, once the keys are done
+    float partial[kRows * C::kPartialStride];  // of the output, after the last key
   };
   alignas(1024) T q[kRows * kDim];
   Group group[C::kGroups];
@@ -62,8 +63,8 @@ struct Partial {
       arch::mbarrier_arrive_expect(full, C::kTileN * kDim * 2);
       load_tile<kDim, C::kTileN>(to, map, full, tile * C::kTileN, task.kv_head);
     };
-    // Into the place of a tile that all four warps of the group have read. Where no group has another tile,
-    // none waits: all groups meet as many barriers.
+    // Loads into the buffer of a tile once all four warps of the group have read it. The condition is the
+    // same for all groups: they pass equally many barriers, and if no group has another tile, none waits.
     const auto replace = [&](const CUtensorMap* map, T* to, uint64_t* full, int tile) {
       if (tile - group < count) arch::named_barrier_sync(1 + group, kWarpgroup);
       load(map, to, full, tile);
@@ -94,7 +95,7 @@ struct Partial {
     }
   }
 
-  // Lets the block know this part's maxima and sums, then leaves the output scaled by its share.
+  // Publishes this part's maxima and sums to the block, then scales its output by its share of the whole.
   __device__ __forceinline__ void leave(Shared<T, kDim>& shared, float scale, int group, int row) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -128,7 +129,7 @@ struct Partial {
   }
 };
 
-// The sum of the partial outputs, 16 bytes a thread and turn.
+// Writes the sum of the partial outputs, 16 bytes per thread and iteration.
 template <class T, int kDim>
 __device__ __forceinline__ void combine(const Shared<T, kDim>& shared, const Problem& p,
                                         const BlockTask& task) {
@@ -193,12 +194,12 @@ Plan split_plan(const AttentionSpec& spec, Dtype dtype) {
   });
 }
 
-// Rows that a multiprocessor works through, one block at a time.
+// Query rows that a multiprocessor works through one after the other, one block at a time.
 int64_t rows_in_turn(const Plan& plan, const DeviceInfo& device) {
   return (plan.kernels.front().blocks + device.multiprocessors - 1) / device.multiprocessors * plan.tile.q;
 }
 
-// Measured: a row costs the split kernel 1.5 times as much, at every head_dim.
+// Measured: the split kernel takes 1.5 times as long per row, at every head_dim.
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
   Plan split = split_plan(spec, dtype);
   Plan large = find_variant(kLargeGrids).plan(spec, dtype, device);

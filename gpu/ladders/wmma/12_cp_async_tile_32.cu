@@ -1,12 +1,13 @@
-// Source 002, phase 3: cp.async with TILE_M 32 in a double buffer, on rung 6 (not on the tile of 64, which
-// loses at the document's size). The document counts 40 KB; its tiles give 2 x (Q 4 + K 4 + V 4) + scores 4 +
-// product 8 = 36 KB at head_dim 64, and 32 with Q loaded once, as here (35.5 with padding).
+// Source 002, phase 3: cp.async with TILE_M 32 and a double buffer, built on rung 6 (not on the tile of 64,
+// which loses at the document's size). The document counts 40 KB. Its tiles give 2 x (Q 4 + K 4 + V 4) +
+// scores 4 + product 8 = 36 KB at head_dim 64, and 32 when Q is loaded once, as here (35.5 with padding).
 //
-// Before the code: at B 1, H 8, S 512 there are 128 blocks for 132 multiprocessors, so nothing but the block
-// itself can hide its loads. Rung 6 takes 19.1 us, 16 tiles, some 2100 cycles each, of which 600 to 700 wait
-// for K and V from L2: 1.4 x. (The what-if of this project, which cuts rung 8 into tiles of 32, says 15.6 us,
-// 1.22 x over rung 6.) Where the chip is full, registers allow three blocks a multiprocessor, before and
-// after, and two others hide most of a block's loads already: 1.05 x. The document expects 1.2 x.
+// Predicted: at B 1, H 8, S 512 there are 128 blocks for 132 multiprocessors, so only the block itself can
+// hide its loads. Rung 6 takes 19.1 us for 16 tiles, some 2100 cycles each, of which 600 to 700 wait for K
+// and V from L2: 1.4 x. (This project's what-if, which cuts rung 8 into tiles of 32, says 15.6 us, 1.22 x
+// over rung 6.) Where the chip is full, registers allow three blocks per multiprocessor, with or without the
+// second buffer, and the two other blocks already hide most of a block's loads: 1.05 x. The document expects
+// 1.2 x.
 
 #include "gpu/ladders/wmma/async_walks.cuh"
 

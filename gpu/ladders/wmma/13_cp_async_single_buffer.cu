@@ -1,11 +1,12 @@
-// Source 002's other way around the memory of a double buffer: "single-buffering with async (less benefit)".
-// One buffer of K and one of V, refilled as soon as each is read: K arrives during the softmax and P V, V
-// during the accumulation and the next tile's Q K^T. Shared memory as on rung 6, 26.5 KB at head_dim 64.
+// Source 002's other answer to the memory of a double buffer: "single-buffering with async (less benefit)".
+// There is one buffer of K and one of V, and each is refilled as soon as it has been read. K arrives during
+// the softmax and P V; V arrives during the accumulation and the next tile's Q K^T. It takes as much shared
+// memory as rung 6, 26.5 KB at head_dim 64.
 //
-// Before the code: of the 2100 cycles of a tile at B 1, H 8, S 512 some 1450 are work, of which K's load is
-// hidden behind more than half and V's behind less than half, each about as long as the 600 to 700 cycles
-// that L2 takes: 1.3 x, a little less than two buffers. Where the chip is full: 1.05 x. Shared memory is not
-// what limits either (registers leave three blocks a multiprocessor). The document names no number.
+// Predicted: of a tile's 2100 cycles at B 1, H 8, S 512 some 1450 are work. More than half of it hides K's
+// load, less than half V's. Each share is about as long as the 600 to 700 cycles that L2 takes: 1.3 x, a
+// little less than with two buffers. Where the chip is full: 1.05 x. Shared memory limits neither rung
+// (registers leave three blocks per multiprocessor). The document names no number.
 
 #include "gpu/ladders/wmma/async_walks.cuh"
 

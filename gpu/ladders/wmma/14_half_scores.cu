@@ -1,16 +1,17 @@
 // Source 002, quick win 1, its first option: "keep S as half throughout (loses FP32 softmax accuracy)". No
-// fp32 score reaches memory: a product's sums are scaled and rounded to fp16 as they leave the tensor cores,
-// and the probabilities take the place of their scores, size for size. Maximum, exponential and sum are taken
-// in fp32 registers, as on rung 6, which this is built on; fp16 scores with bf16 inputs, too.
+// fp32 score reaches memory. A product's sums are scaled and rounded to fp16 as they leave the tensor cores,
+// and the probabilities overwrite their scores, which have the same size. Maximum, exponential and sum are
+// computed in fp32 registers, as in rung 6, on which this rung is built. bf16 inputs get fp16 scores, too.
 //
-// Before the code: the conversion, which the document puts at 10 %, is gone since rung 5. What is left to
-// gain is half of one trip of 1024 scores through shared memory, some 32 + 32 of 2100 cycles a tile, against
-// three instructions more a score: 1.0 x.
+// Predicted: the conversion, which the document puts at 10 %, is gone since rung 5. What is left to gain is
+// half of one trip of 1024 scores through shared memory, some 32 + 32 of 2100 cycles per tile, against three
+// more instructions per score: 1.0 x.
 //
-// Accuracy: a score s is off by up to 2^-11 |s|, so a weight by as much of itself. With scores of a softmax
-// over normal inputs, |s| about 1.4 where the weight is, that is an nmse of (1.4 x 2^-11)^2 / 3 = 1.6e-7,
-// twice what rounding weights and result to fp16 loses and a twelfth of the tolerance, which stays. Scores of
-// 1e4 are 8 apart, and which key is the largest may be lost: Tolerance::half_scores.
+// Accuracy: a score s is off by up to 2^-11 |s|, and its weight by the same amount relative to itself. In a
+// softmax over normal inputs, scores are about |s| = 1.4 where the weight is. That gives an nmse of (1.4 x
+// 2^-11)^2 / 3 = 1.6e-7: twice what rounding weights and result to fp16 loses, and a twelfth of the
+// tolerance, which stays. Scores of 1e4 are 8 apart, so the largest key may be lost: see
+// Tolerance::half_scores.
 
 #include "gpu/ladders/wmma/phases.cuh"
 

@@ -1,15 +1,15 @@
-// V3 of source 002 as its "implementation steps" have it: V2 with TILE_M 64 and eight warps, and none of the
-// padding, the inline conversion and the fewer barriers that rung 7 stands on. Warps are distributed as the
-// document writes: of Q K^T four of the eight take one M-block by two N-blocks each. Of P V it lets "each of
-// 4 warps" take 1 x 2 of 4 x 4 blocks, which is half of them: the result would be wrong in every other pair
-// of N-blocks. Here each of the eight warps takes 1 x 2, which covers all sixteen at head_dim 64; at 128 and
-// 256 they take turns.
+// V3 of source 002 as its "implementation steps" have it: V2 with TILE_M 64 and eight warps, without the
+// padding, the inline conversion and the fewer barriers on which rung 7 builds. Warps are distributed as in
+// the document. In Q K^T four of the eight warps take one M-block by two N-blocks each. In P V the document
+// lets "each of 4 warps" take 1 x 2 of 4 x 4 blocks. That covers half of them, so every other pair of
+// N-blocks of the result would be wrong. Here each of the eight warps takes 1 x 2, which covers all sixteen
+// blocks at head_dim 64; at 128 and 256 the warps take turns.
 //
-// Before the code: V2 takes 36.7 us at B 1, H 8, S 512 in 128 blocks, one a multiprocessor; this has 64
-// blocks, half of the multiprocessors idle, with twice the work each and twice the warps. The eight-way bank
-// conflicts of rows of 128 bytes stay, and they are of the multiprocessor, not of the warp: twice the
-// fragments take twice as long. 0.6 x there, 1.0 to 1.1 x where the chip is full (K and V are read half as
-// often). The document expects 1.5 to 2 x over V2, and 2.8 x over V1. 40 KB of shared memory at head_dim 64.
+// Predicted: V2 takes 36.7 us at B 1, H 8, S 512 in 128 blocks, one per multiprocessor. This rung has 64
+// blocks, each with twice the work and twice the warps, and half of the multiprocessors idle. The eight-way
+// bank conflicts of 128-byte rows stay. They load the multiprocessor, not the warp, so twice the fragments
+// take twice as long. 0.6 x there, and 1.0 to 1.1 x where the chip is full (K and V are read half as often).
+// The document expects 1.5 to 2 x over V2, and 2.8 x over V1. 40 KB of shared memory at head_dim 64.
 
 #include "gpu/ladders/wmma/phases.cuh"
 

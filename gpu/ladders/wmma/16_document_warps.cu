@@ -1,11 +1,12 @@
-// Rung 7 with source 002's warp distribution beside ours. Ours: each of the eight warps one block of 16 x 16
-// of Q K^T, and of P V one block a turn. The document's: four warps one M-block by two N-blocks of Q K^T
-// while the others wait; of P V 1 x 2 by all eight (the document says four, which is half of the blocks).
+// Rung 7 with source 002's warp distribution, to compare with ours. Ours: in Q K^T each of the eight warps
+// takes one block of 16 x 16, and in P V one block per turn. The document's: in Q K^T four warps take one
+// M-block by two N-blocks while the others wait, and in P V all eight take 1 x 2 (the document says four,
+// which covers half of the blocks).
 //
-// Before the code: two N-blocks share their fragments of Q or P. Of Q K^T at head_dim 64 a warp loads 12
-// fragments instead of 8 and waits for two chains of products instead of one, but four warps load 48 instead
-// of 64 in all; of P V 6 instead of 8 a warp. A quarter fewer fragments where shared memory is what is short
-// (the chip full): 1.05 x; half of the warps idle in a phase where latency decides (S 512): 0.95 x.
+// Predicted: two N-blocks share their fragments of Q or P. In Q K^T at head_dim 64 a warp loads 12 fragments
+// instead of 8 and waits for two chains of products instead of one, but four warps load 48 in all instead of
+// 64. In P V a warp loads 6 instead of 8. A quarter fewer fragments where shared memory is the bottleneck
+// (the chip full): 1.05 x. Half of the warps idle in a phase where latency decides (S 512): 0.95 x.
 
 #include "gpu/ladders/wmma/phases.cuh"
 

@@ -1,10 +1,9 @@
 // V1 of source 002: tiles of 32 queries by 32 keys in shared memory, every product by scalar fused
 // multiply-adds.
 //
-// Before the code: B 2, H 8, S 512, d 64 is 0.54 G multiply-adds. Each reads two operands from shared memory
-// as single fp16 numbers and converts them: about 5 instructions, so 2.7 G lane-instructions / (132 x 128
-// lanes x 1.8 GHz) = 0.09 ms at best, and 256 blocks of 4 warps are too few to hide the latency of shared
-// memory.
+// Predicted: B 2, H 8, S 512, d 64 is 0.54 G multiply-adds. Each reads two operands from shared memory as
+// single fp16 numbers and converts them: about 5 instructions. 2.7 G lane-instructions / (132 x 128 lanes x
+// 1.8 GHz) = 0.09 ms at best, and 256 blocks of 4 warps are too few to hide the latency of shared memory.
 
 #include "gpu/ladders/wmma/rows.cuh"
 
@@ -17,7 +16,7 @@ constexpr int kTileM = 32, kWarps = 4, kThreads = kWarps * kWarp;
 
 template <class T, int kDim>
 struct Shared {
-  static constexpr int kStride = kDim + 8;  // the lanes of a warp read 32 rows: not all in one bank
+  static constexpr int kStride = kDim + 8;  // a warp reads 32 rows: not all in one bank
   T q[kTileM * kStride], k[kTileN * kStride], v[kTileN * kStride];
   float probabilities[kTileM * kTileN];
 };

@@ -1,12 +1,12 @@
-// V2 of source 002: the products on tensor cores through nvcuda::wmma, 16 x 16 x 16, everything else as plain
-// as the document has it: scores, probabilities and each tile's product pass through shared memory, fp32
-// probabilities are converted in a pass of their own, and every phase ends at a barrier (ten a tile of 32
+// V2 of source 002: the products run on tensor cores through nvcuda::wmma, 16 x 16 x 16. Everything else is
+// as plain as in the document: scores, probabilities and each tile's product pass through shared memory, fp32
+// probabilities are converted in a pass of their own, and every phase ends at a barrier (ten per tile of 32
 // keys).
 //
-// Before the code: the products themselves shrink to 1.07 GFLOP / 800 TFLOP/s = 1.3 us; what is left is the
-// traffic of shared memory, about 2 x 4 KB of scores five times and 2 x 8 KB of product a tile, each at an
-// 8-way bank conflict where rows are 128 bytes apart, and ten barriers of some 30 cycles. The document
-// measured 1.58 x over V1.
+// Predicted: the products themselves shrink to 1.07 GFLOP / 800 TFLOP/s = 1.3 us. What is left is
+// shared-memory traffic, about 2 x 4 KB of scores five times and 2 x 8 KB of product per tile, all with 8-way
+// bank conflicts where rows are 128 bytes apart, and ten barriers of some 30 cycles. The document measured
+// 1.58 x over V1.
 
 #include "gpu/ladders/wmma/phases.cuh"
 

@@ -1,10 +1,10 @@
 // Source 002 overlooks bank conflicts, and they hide most of what it tries. Its tiles have rows of 128 bytes,
-// so the eight rows that a fragment's load reads at once lie in the same banks. 16 bytes of padding per row
-// end that.
+// so the eight rows that a fragment's load reads at once lie in the same banks. Padding each row by 16 bytes
+// removes the conflicts.
 //
-// Before the code: a tile's products load 4 x 4 x 2 fragments of Q and K and 8 x 2 x 2 of P and V, each 512
-// bytes: 32 cycles instead of 4 at an 8-way conflict, so 64 x 28 = 1800 cycles of shared memory go. Halves
-// the time if that is what the block waits for.
+// Predicted: a tile's products load 4 x 4 x 2 fragments of Q and K and 8 x 2 x 2 of P and V, 512 bytes each.
+// An 8-way conflict makes that 32 cycles instead of 4, so padding saves 64 x 28 = 1800 cycles of shared
+// memory. That halves the time if the block waits for shared memory.
 
 #include "gpu/ladders/wmma/phases.cuh"
 

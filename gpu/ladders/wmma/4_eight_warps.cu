@@ -1,8 +1,8 @@
 // Source 002, quick win 2: eight warps per block instead of four, for the same tile.
 //
-// Before the code: twice the warps halve the softmax's and the accumulation's share a warp, but a 32 x 32
-// tile of scores has only four blocks of 16 x 16, so that four of eight warps idle while Q K^T runs. The
-// document expects 5 to 10 %.
+// Predicted: twice the warps halve each warp's share of the softmax and the accumulation. But a 32 x 32 tile
+// of scores has only four blocks of 16 x 16, so four of the eight warps idle during Q K^T. The document
+// expects 5 to 10 %.
 
 #include "gpu/ladders/wmma/phases.cuh"
 

@@ -1,8 +1,8 @@
-// Source 002, quick win 1, which the document skips for fear of losing the fp32 softmax: it need not. The
-// exponential is taken in fp32 and summed in fp32; only what is written is 16 bits wide, into the front half
-// of the row's own scores, so that the pass that converts, its re-reading and two of the ten barriers go.
+// Source 002, quick win 1, which the document skips for fear of losing the fp32 softmax. Nothing is lost:
+// exponential and sum are computed in fp32, and only the result is written in 16 bits, into the front half of
+// the row's own scores. The converting pass, its re-reading and two of the ten barriers go.
 //
-// Before the code: one of six passes over the scores goes. The document puts the conversion at 5 to 10 %.
+// Predicted: one of six passes over the scores goes. The document puts the conversion at 5 to 10 %.
 
 #include "gpu/ladders/wmma/phases.cuh"
 
@@ -13,7 +13,7 @@ using namespace wmma_ladder;
 
 constexpr int kTileM = 32, kWarps = 8;
 
-// A row of probabilities takes the front half of its own scores' place, which only this warp reads.
+// A row of probabilities overwrites the front half of its own scores, which only this warp reads.
 template <class Tiles>
 __device__ void exponentiate_and_convert(Tiles& tiles, typename Tiles::RowState& rows) {
 #pragma unroll

@@ -1,9 +1,9 @@
 // V3 of source 002: 64 queries per block, eight warps; 40 KB of shared memory at head_dim 64 (8 + 4 + 4 + 8 +
 // 16) before padding.
 //
-// Before the code: K and V are read half as often, and every warp now has a block of scores. A block still
-// walks as many K/V tiles (16 at S = 512; the document says they halve), but half as many blocks do. At B 2,
-// H 8, S 512 there are 128 blocks for 132 multiprocessors: one wave of a tile twice as large. The document
+// Predicted: K and V are read half as often, and every warp now has a block of scores. A block still walks as
+// many K/V tiles (16 at S = 512; the document says they halve), but there are half as many blocks. At B 2, H
+// 8, S 512 there are 128 blocks for 132 multiprocessors: one wave of tiles twice as large. The document
 // expects 1.5 to 2 x, and 2.8 x over V1.
 
 #include "gpu/ladders/wmma/phases.cuh"

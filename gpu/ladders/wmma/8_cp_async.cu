@@ -1,10 +1,10 @@
 // Source 002, option B: cp.async loads K and V of the next tile while the block works on this one. Q is
 // loaded once, so two stages take 8 + 2 x (4 + 4) + 8 + 16 = 48 KB at head_dim 64 (before padding), which
-// every block may have; the document doubles Q too, counts 56 KB and gives up. More than 48 KB need only be
-// asked for.
+// every block may have. The document doubles Q too, counts 56 KB and gives up, although a kernel may simply
+// request more than 48 KB.
 //
-// Before the code: a tile's 8 KB come from L2, about 600 cycles of latency with nothing else to do, of some
-// 3000 a tile. The document expects 1.2 x.
+// Predicted: a tile's 8 KB come from L2 at about 600 cycles of latency, with nothing else to do, of some 3000
+// per tile. The document expects 1.2 x.
 
 #include "gpu/ladders/wmma/async_walks.cuh"
 

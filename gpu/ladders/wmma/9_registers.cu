@@ -1,15 +1,16 @@
-// Beyond source 002: mma.sync with scores and probabilities kept in registers, in the manner of
-// FlashAttention-2 (Dao 2023). The accumulator of Q K^T has the layout of the left operand of P V, so that S
-// never sees shared memory: the union, temp_O and three of four barriers go. A warp owns its rows from Q to
-// the output.
+// Beyond source 002: mma.sync with scores and probabilities in registers, in the manner of FlashAttention-2
+// (Dao 2023). The accumulator of Q K^T has the layout of the left operand of P V, so S never goes through
+// shared memory: the union of scores and probabilities, temp_O and three of four barriers go. A warp owns its
+// rows from Q to the output.
 //
-// Before the code: m16n8k16 keeps a quarter of the multiprocessor's tensor core busy for 4 cycles at wgmma's
-// rate, mma.sync reaches about 60 % of it, so 6.5. Its right operand is 256 bytes of shared memory: with 16
-// rows a warp the four quarters ask for 1024 bytes every 6.5 cycles, 157 a cycle of 128 there are. So a warp
-// takes 32 rows and uses each fragment twice: 79 a cycle. At 128 x 64 tiles of head_dim 64 that leaves 420
-// TFLOP/s at most; softmax (290 issue cycles for 64 x 128 scores beside 512 x 1.6 of products) overlaps only
-// with other warps' products, two or three blocks a multiprocessor: some 300. Shared memory is swizzled (no
-// conflicts, no padding); one barrier a tile; two stages of cp.async.
+// Predicted: at wgmma's rate, m16n8k16 keeps a quarter of the multiprocessor's tensor cores busy for 4
+// cycles; mma.sync reaches about 60 % of that rate, so 6.5. Its right operand is 256 bytes of shared memory.
+// With 16 rows per warp the four quarters ask for 1024 bytes every 6.5 cycles: 157 per cycle, and shared
+// memory delivers 128. So a warp takes 32 rows and uses each fragment twice: 79 per cycle. At 128 x 64 tiles
+// of head_dim 64 that leaves 420 TFLOP/s at most. The softmax (290 issue cycles for 64 x 128 scores beside
+// 512 x 1.6 of products) overlaps only with other warps' products, with two or three blocks per
+// multiprocessor: some 300. Shared memory is swizzled (no conflicts, no padding). There is one barrier per
+// tile, and cp.async has two stages.
 
 #include "gpu/arch/cp_async.cuh"
 #include "gpu/arch/ldmatrix.cuh"
@@ -21,28 +22,28 @@ namespace {
 using namespace wmma_ladder;
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp, kStages = 2;
-constexpr int kVector = 8;  // elements of 16 bytes
+constexpr int kVector = 8;  // 16-bit elements per 16 bytes
 
 template <int kDim>
 struct Config {
-  static constexpr int kRowTiles = kDim == 256 ? 1 : 2;  // of 16 rows, a warp
+  static constexpr int kRowTiles = kDim == 256 ? 1 : 2;  // tiles of 16 rows per warp
   static constexpr int kRows = 16 * kRowTiles, kTileM = kWarps * kRows, kTileN = kDim == 256 ? 32 : 64;
 };
 
 template <class T, int kDim>
 struct Shared {
-  T q[Config<kDim>::kTileM * kDim];  // the output, at the end
+  T q[Config<kDim>::kTileM * kDim];  // holds the output at the end
   T k[kStages][Config<kDim>::kTileN * kDim], v[kStages][Config<kDim>::kTileN * kDim];
 };
 
-// Where 16 bytes lie: eight rows of one column meet all banks.
+// The swizzle: where 16 bytes of a row lie. Eight rows of one column use all banks.
 template <int kDim>
 __device__ __forceinline__ int swizzled(int row, int vector) {
   return row * kDim + (vector ^ row % 8) * kVector;
 }
 
-// The same for the lane at `lane_offset` once it moves by whole 16 rows and pairs of vectors: both known at
-// compile time, so that an address costs one exclusive or, not a register of its own.
+// The same for an address that moves from `lane_offset` by whole 16 rows and by pairs of vectors. Both steps
+// are known at compile time, so an address costs one exclusive or and no register of its own.
 template <int kDim>
 __device__ __forceinline__ int moved(int lane_offset, int rows, int vectors) {
   return (lane_offset ^ vectors % 8 * kVector) + vectors / 8 * 8 * kVector + rows * kDim;
@@ -59,7 +60,7 @@ __device__ __forceinline__ void start_copy(T* shared, const T* matrix, int first
   }
 }
 
-// One warp's rows: kRowTiles times 16.
+// One warp's rows: kRowTiles tiles of 16.
 template <class T, int kDim>
 struct WarpTile {
   using C = Config<kDim>;
@@ -124,7 +125,7 @@ struct WarpTile {
     }
   }
 
-  // Through the shared memory of its own queries, so that whole rows are stored.
+  // Stores the output through the shared memory of the warp's own queries, so that whole rows are stored.
   __device__ __forceinline__ void store(T* rows_of_q, T* to, int valid_rows, int head_dim) {
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(kThreads) attention(Problem p) {
     tile.multiply_values(shared.v[stage]);
   }
   arch::cp_async_wait<0>();
-  __syncthreads();  // of a block without keys: no warp's copy of the queries may land on another's output
+  __syncthreads();  // for a block without keys: no warp's copy of Q may land on another warp's output
   T* const to = static_cast<T*>(p.out) + task.q_offset + int64_t{first_query} * p.head_dim;
   tile.store(rows_of_q, to, p.q_len - first_query, p.head_dim);
 }

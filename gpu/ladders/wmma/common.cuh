@@ -35,8 +35,8 @@ inline Limits limits_of(const RungLimits& rung) {
 struct Problem {
   const void *q, *k, *v;
   void* out;
-  int group;    // query heads a key head serves
-  int q_tiles;  // of one head
+  int group;    // query heads per key head
+  int q_tiles;  // query tiles per head
   int q_len, kv_len, head_dim;
   bool causal;
   float scale_log2;  // exp(scale * s) = exp2(scale_log2 * s)
@@ -44,10 +44,10 @@ struct Problem {
 
 // What one block works on: a tile of queries of one head.
 struct BlockTask {
-  int head, kv_head;  // of all batches
+  int head, kv_head;  // counted over all batches
   int first_query;
   int end_key;                  // no query of the tile sees this key or a later one
-  int64_t q_offset, kv_offset;  // elements, of the head's first row
+  int64_t q_offset, kv_offset;  // of the head's first row, in elements
 };
 
 // One past the last key that `query` sees; causal masks are aligned at the bottom right.
@@ -76,7 +76,8 @@ __device__ inline BlockTask block_task(const Problem& p, int tile_q, bool longes
   return block_task(p, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), tile_q, longest_first);
 }
 
-// A row without a finite score yet is shifted by 0, not by -inf: exp2(-inf - 0) is the 0 that it should be.
+// A row without a finite score yet has max -inf. It is shifted by 0 instead, so that exp2(-inf - 0) is 0, as
+// it should be, and not NaN.
 __device__ inline float shift_of(float max) {
   return max == -kInfinity ? 0.0F : max;
 }
@@ -131,7 +132,7 @@ inline int padded_dim(int64_t head_dim) {
   return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
 }
 
-// make(Instance<T, kDim>{}) of the dtype and the padded head_dim.
+// Calls make(Instance<T, kDim>{}) for the dtype and the padded head_dim.
 template <class Make>
 auto for_instance(Dtype dtype, int64_t head_dim, const Make& make) {
   const int dim = padded_dim(head_dim);

@@ -55,7 +55,7 @@ __device__ __forceinline__ void multiply_values(float (&out)[kDim / 2],
   arch::wgmma_commit();
 }
 
-// Queries and output by tiles of 64 rows, keys and values by tiles of `tile_n`.
+// Tensor maps: queries and output in tiles of 64 rows, keys and values in tiles of `tile_n` rows.
 inline Maps maps_of(const AttentionSpec& spec, Dtype dtype, int tile_n, const Arguments& args) {
   const AttentionShape& s = spec.shape;
   const auto map = [&](const void* data, int64_t heads, int64_t length, int tile_rows) {

@@ -1,7 +1,7 @@
 #pragma once
-// The document's kernel, phase by phase: WMMA products whose results pass through shared memory. The rungs 2
-// to 8 and 12 to 16 string these together; where they put their barriers, how the tiles lie, and which warp
-// multiplies what, is what tells them apart.
+// The document's kernel, phase by phase: WMMA products whose results pass through shared memory. Rungs 2 to 8
+// and 12 to 16 compose these phases. They differ in where the barriers are, how the tiles lie in memory, and
+// which warp multiplies what.
 
 #include <mma.h>
 
@@ -10,14 +10,14 @@
 namespace splash::gpu::wmma_ladder {
 
 inline constexpr int kBlock = 16;  // WMMA multiplies 16 x 16 x 16
-inline constexpr int kPad = 8;     // elements of 16 bits behind each row, from rung 3 on
+inline constexpr int kPad = 8;     // 16-bit elements that pad each row, from rung 3 on
 
 // Shared memory of a block: kStages tiles of K and V, rows padded by kPadding elements of 16 bits.
 template <class Element, int kDim, int kRowsOfQ, int kWarpsOfBlock, int kPadding = 0, int kStages = 1,
           class Score = float>
 struct Tiles {
   using T = Element;
-  static constexpr int kHalves = sizeof(Score) / sizeof(T);  // elements of 16 bits a score takes
+  static constexpr int kHalves = sizeof(Score) / sizeof(T);  // 16-bit elements per score
   static constexpr int kTileM = kRowsOfQ, kWarps = kWarpsOfBlock, kThreads = kWarps * kWarp, kHeadDim = kDim;
   static constexpr int kStride = kDim + kPadding;                   // of q, k, v
   static constexpr int kScoreStride = kTileN + kPadding / kHalves;  // of scores
@@ -68,8 +68,8 @@ __device__ void for_each_block(const Multiply& multiply) {
 
 using Sum = nvcuda::wmma::fragment<nvcuda::wmma::accumulator, kBlock, kBlock, kBlock, float>;
 
-// Q K^T: store(sum, row, key) of each of this warp's blocks of 16 x 16. A warp takes kWide blocks side by
-// side at a time, which share their rows of Q.
+// Q K^T: calls store(sum, row, key) for each of this warp's blocks of 16 x 16. A warp takes kWide
+// neighbouring blocks at a time, which share their rows of Q.
 template <int kWide, class Tiles, class Store>
 __device__ void for_each_score_block(const Tiles& tiles, int stage, const Store& store) {
   using namespace nvcuda::wmma;
@@ -136,7 +136,7 @@ __device__ void multiply_values(Tiles& tiles, int stage = 0) {
   });
 }
 
-// The running output: scaled to the new maximum, plus this tile's product.
+// Scales the running output to the new maximum and adds this tile's product.
 template <class Tiles>
 __device__ void accumulate(const Tiles& tiles, typename Tiles::RowState& rows) {
 #pragma unroll
@@ -186,7 +186,8 @@ __device__ void add_sums(RowState& rows) {
   for (int i = 0; i < rows.kCount; ++i) rows.add_sum(i);
 }
 
-// Packed rows of half the size overlap the floats of other rows: all are read before any is written.
+// Packs the probabilities to 16 bits. A packed row overlaps the floats of other rows, so all are read before
+// any is written.
 template <class Tiles>
 __device__ void convert_probabilities(Tiles& tiles, typename Tiles::RowState& rows) {
   float kept[rows.kCount];
@@ -260,7 +261,7 @@ __device__ void walk_with_four_barriers(Tiles& tiles, typename Tiles::RowState& 
     multiply_scores<kWide>(tiles);
     __syncthreads();  // a warp's rows of scores come from other warps
     softmax_in_place(tiles, rows, p, task, first_key);
-    __syncthreads();  // a block of probabilities has rows of all warps
+    __syncthreads();  // a block of probabilities has rows from all warps
     multiply_values<Tiles::kInPlaceStride, kWide>(tiles);
     __syncthreads();  // so has a block of the product; V has been read and may be overwritten
     accumulate(tiles, rows);

@@ -13,7 +13,7 @@ using arch::quad_max;
 using arch::quad_sum;
 
 // The mask of a thread's two rows: row r sees the keys below end[r]. A negative scale reverses the order of
-// the scores, so they are negated first and the caller takes the scale positive.
+// the scores, so they are negated first, and the caller passes the scale as a positive number.
 struct RowPairMask {
   int end[2];
   bool negate;
@@ -65,14 +65,14 @@ struct RowPair {
   }
 };
 
-// Output rows in the same layout.
+// Scales output rows in the same layout.
 template <int kCount>
 __device__ __forceinline__ void scale_rows(float (&out)[kCount], const float (&scale)[2]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) out[i] *= scale[i % 4 / 2];
 }
 
-// The same, skipped where no row of the warp raised its maximum, as in most tiles.
+// Like rescale, but skipped if no row of the warp raised its maximum, as in most tiles.
 template <int kCount>
 __device__ __forceinline__ void rescale(float (&out)[kCount], const float (&correction)[2]) {
   if (__any_sync(~0U, correction[0] != 1 || correction[1] != 1)) scale_rows(out, correction);

@@ -34,7 +34,7 @@ struct Rows {
     return static_cast<int>(threadIdx.x) / kWarp + i * kWarps;
   }
 
-  // In units of log 2, or -inf where the query does not see the key.
+  // The score in units of log 2, or -inf if the query does not see the key.
   __device__ static float masked(const Problem& p, const BlockTask& task, int i, int first_key, float score) {
     const bool visible = first_key + lane() < end_of_keys(p, task.first_query + row(i));
     return visible ? score * p.scale_log2 : -kInfinity;

@@ -26,7 +26,7 @@ struct Copy {
 
 struct Fiber {
   ucontext_t context{};
-  std::unique_ptr<char[]> stack{new char[kStackBytes]};  // of pages that come when they are written to
+  std::unique_ptr<char[]> stack{new char[kStackBytes]};  // its pages are allocated when first written
   bool ended = false;
   std::vector<Copy> started, committed;
   using Products = std::vector<std::function<void()>>;
@@ -36,7 +36,7 @@ struct Fiber {
 
 struct Barrier {
   int arrivals = 0, missing = 0;
-  int64_t bytes = 0;  // under way
+  int64_t bytes = 0;  // still to arrive
   uint32_t phase = 0;
 };
 
@@ -46,20 +46,20 @@ struct Load {
   std::function<void()> land;
 };
 
-// Threads that meet: those of a warp, or of the block.
+// Threads that meet: those of one warp, or of the block.
 struct Group {
   explicit Group(size_t size) : brought(size) {}
   std::string operation{};
   size_t arrived = 0;
   int64_t meetings = 0;
   std::vector<Brought> brought,
-      shown{};  // shown: of the last meeting; none leaves the next before all saw it
+      shown{};  // shown: values of the last meeting; no thread leaves the next one before all have seen them
 };
 
 struct Machine {
   std::vector<Fiber> fibers;
   std::vector<Group> warps;
-  std::vector<Group> block;  // one
+  std::vector<Group> block;  // a single group
   unsigned current = 0;
   Index block_index{}, blocks{};
   int64_t arrivals = 0;
@@ -89,7 +89,7 @@ void end_phase_if_complete(Barrier& barrier) {
   ++barrier.phase;
 }
 
-// Each load under way lands now or later.
+// Each load in flight lands now or later, at random.
 void land_some(std::mt19937_64& random) {
   std::vector<Load> later;
   for (Load& load : machine.loads) {
@@ -156,8 +156,8 @@ void run(Index blocks, int threads, uint64_t order, const std::function<void()>&
   for (const unsigned i : block_turn) {
     machine.block_index = {i % blocks.x, i / blocks.x};
     prepare(threads);
-    int idle = 0;  // turns in which no thread came anywhere: those that waited may be let go in the next
-    // A warp that stays behind until the others come nowhere without it.
+    int idle = 0;  // turns without progress; threads that waited may continue in the next one
+    // `late` is a warp that is held back until the others cannot continue without it.
     const auto warps = static_cast<unsigned>(threads / 32);
     std::optional<unsigned> late;
     for (size_t ended = 0; ended < turn.size();) {

@@ -1,13 +1,13 @@
 #pragma once
-// Blocks of a kernel on the CPU, for tests where there is no GPU. A test of kernels includes this before all
-// else (-include), and finds gpu/arch in this folder before the real one.
+// Runs blocks of a kernel on the CPU, for tests without a GPU. A test of kernels includes this first
+// (-include), and finds this folder's gpu/arch before the real one.
 //
-// Threads are fibers that run until they meet others: at a barrier, a shuffle, a vote, a matrix product. Who
-// goes first is drawn anew at each turn, and at times a warp stays behind for as long as the others get on
-// without it, so a barrier that is missing shows sooner or later. Threads that meet at different operations,
-// or wait for some that have ended, end the program with a sentence. Copies of cp.async land when they are
-// waited for, tiles of TMA at any time; until then their target is poison. Whole warps, blocks of
-// one dimension, and no more than what the flagship's kernels need.
+// Threads are fibers that run until they meet others: at a barrier, a shuffle, a vote, a matrix product.
+// Their order is drawn anew in each turn, and at times a warp is held back until the others cannot continue
+// without it, so a missing barrier shows sooner or later. The program ends with a message if threads meet at
+// different operations or wait for threads that have ended. Copies of cp.async land when they are waited for,
+// tiles of TMA at any time; until then their target is poison. It supports whole warps, blocks of one
+// dimension, and only what the flagship's kernels need.
 
 #include <algorithm>
 #include <array>
@@ -45,14 +45,14 @@ namespace splash::gpu::simt {
 struct Index {
   unsigned x = 0, y = 0;
 };
-Index thread();  // the one that runs
+Index thread();  // the running thread
 Index block();
 Index grid();
 inline int lane() {
   return static_cast<int>(thread().x) % 32;
 }
 
-// Runs the blocks one after the other; order: seed of who goes first, among blocks too.
+// Runs the blocks one after the other. order: seed of the order of threads and of blocks.
 void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel);
 inline void run(unsigned blocks, int threads, uint64_t order, const std::function<void()>& kernel) {
   run(Index{blocks, 1}, threads, order, kernel);
@@ -60,12 +60,12 @@ inline void run(unsigned blocks, int threads, uint64_t order, const std::functio
 
 [[noreturn]] void fail(const char* what);
 
-// Waits until all threads of the warp or the block have come with a value; what each has brought.
+// Waits until all threads of the warp or the block have brought a value; returns what each has brought.
 using Brought = std::array<unsigned char, 32>;
 enum class Scope { warp, block };
 const std::vector<Brought>& meet(Scope scope, const char* operation, const Brought& brought);
 
-// Each thread's value, until it meets the others again.
+// Each thread's value, valid until the thread meets the others again.
 template <class T>
 class Values {
  public:
@@ -89,26 +89,27 @@ Values<T> exchange(Scope scope, const char* operation, const T& value) {
   return Values<T>(meet(scope, operation, brought));
 }
 
-// Of this thread: copies since its last commit, and those that have been committed.
+// This thread's copies: those since its last commit, and the committed ones.
 void start_copy(void* to, const void* from, int bytes, bool zeros);
 void commit_copies();
 void land_copies();
 
-// Likewise products of a warpgroup, in groups; they are done in order, until so many groups are left.
+// The same for a warpgroup's products, in groups. finish_products() does them in order, until `pending`
+// groups are left.
 void add_product(std::function<void()> product);
 void commit_products();
 void finish_products(size_t pending);
 
-// mbarriers. arrive: how many arrivals were missing before this one; bytes: that the phase is to wait for,
-// too.
+// mbarriers. arrive() returns how many arrivals were missing before this one; `bytes` is what the phase must
+// also wait for.
 void init_barrier(uint64_t* barrier, int arrivals);
 int arrive(uint64_t* barrier, int64_t bytes);
 bool has_passed(const uint64_t* barrier, uint32_t parity);
 void start_load(uint64_t* barrier, int64_t bytes, std::function<void()> land);
 
-void pause();  // lets others go
+void pause();  // lets other threads run
 
-inline unsigned char* shared_memory = nullptr;  // of the block, where kernels ask for addresses in it
+inline unsigned char* shared_memory = nullptr;  // the block's, for kernels that use addresses in it
 
 }  // namespace splash::gpu::simt
 

@@ -1,12 +1,12 @@
 #pragma once
-// gpu/arch/bulk_copy.cuh on the CPU: tiles of 64 columns of 16 bits, their rows one after the other, not
+// gpu/arch/bulk_copy.cuh on the CPU. Tiles have 64 columns of 16 bits; their rows are contiguous and not
 // swizzled.
 
 #include <cuda.h>
 
 namespace splash::gpu::arch {
 
-// What a CUtensorMap holds here: of a tensor [heads, length, dim], tiles of so many rows.
+// What a CUtensorMap holds here: a tensor [heads, length, dim], and the number of rows of its tiles.
 struct TensorOnCpu {
   const uint16_t* data;
   int heads, length, dim, tile_rows;

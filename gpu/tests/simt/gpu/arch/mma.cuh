@@ -1,5 +1,5 @@
 #pragma once
-// gpu/arch/mma.cuh on the CPU: the fragments are laid out as it says, the sums are plain ones.
+// gpu/arch/mma.cuh on the CPU, with the fragment layouts that it documents and plain sums.
 
 #include "gpu/arch/pack_pair.cuh"
 

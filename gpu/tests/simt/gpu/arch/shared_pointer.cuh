@@ -1,5 +1,5 @@
 #pragma once
-// gpu/arch/shared_pointer.cuh on the CPU: addresses count from the block's shared memory on.
+// gpu/arch/shared_pointer.cuh on the CPU: addresses are offsets into the block's shared memory.
 
 namespace splash::gpu::arch {
 

@@ -1,7 +1,7 @@
 #pragma once
-// gpu/arch/wgmma_f16.cuh and what it includes on the CPU. Products are done when they are waited for, with
-// what shared memory holds by then; until then their registers are poison. Operands lie as bulk_copy.cuh here
-// writes them.
+// gpu/arch/wgmma_f16.cuh and what it includes, on the CPU. Products are computed at the wait for them, from
+// what shared memory then holds; until then their registers are poison. Operands have the layout that
+// bulk_copy.cuh here writes.
 
 #include <cuda_fp16.h>
 

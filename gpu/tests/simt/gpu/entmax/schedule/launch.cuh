@@ -1,11 +1,11 @@
 #pragma once
-// gpu/entmax/schedule/launch.cuh on the CPU: to launch a kernel is to run its blocks.
+// gpu/entmax/schedule/launch.cuh on the CPU: launching a kernel runs its blocks.
 
 #include "gpu/engine/memory.h"
 
 namespace splash::gpu::entmax {
 
-inline uint64_t order = 0;  // the next kernel's
+inline uint64_t order = 0;  // seed of the next kernel's order
 
 inline void wait_for_kernels_before() {}
 
