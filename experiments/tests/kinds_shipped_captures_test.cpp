@@ -31,6 +31,15 @@ TEST_CASE("the shipped decoder has grouped heads, its own scale and causal rows 
   CHECK_THROWS_AS(shipped_capture("nothing"), ReportError);
 }
 
+TEST_CASE("the shipped decoder after conversion has its broad layer, with other queries") {
+  const Parameters p = parameters_of("workload", {{"input", std::string("smollm2-converted")}});
+  const auto head = load_inputs(p);
+  CHECK(open_tensor_file("smollm2-converted").capture.layers == std::vector<int64_t>{0});
+  CHECK(head->shape() == AttentionShape{.q_len = 384, .kv_len = 2048, .head_dim = 64});
+  const auto before = load_inputs(parameters_of("workload", with(kDecoder, {{"layer", int64_t{0}}})));
+  CHECK(head->q.matrix(0, 0) != before->q.matrix(0, 0).bottomRows(384));
+}
+
 TEST_CASE("a solver's rows are a head's last queries over what they see") {
   const Parameters changes =
       with(kDecoder, {{"rows", int64_t{3}}, {"layer", int64_t{4}}, {"dtype", std::string("float64")}});

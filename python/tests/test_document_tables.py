@@ -39,3 +39,13 @@ def test_the_documents_hold_what_the_recorded_report_says(name, recorded, least)
         tables += len(re.findall(module.MARKER, text))
         assert module.fill(text, report) == text, f"{document.name}: python -m splash_laboratory.documents.{name} writes it anew"
     assert tables >= least
+
+
+def test_a_training_is_compared_with_softmax_of_the_same_rank_rate_and_seed():
+    from splash_attention.language.plan import Plan
+    from splash_laboratory.documents.model_tables import alike
+
+    softmax, bounded = Plan.parse("kind=softmax,schedule=fixed,rate=1e-2"), Plan.parse("k_keep=64,median_keys=14.5,rate=1e-2")
+    assert alike(softmax) == alike(bounded)
+    for other in ("rank=0,rate=1e-2", "rate=3e-3", "rate=1e-2,seed=2", "rate=1e-2,steps=1000", "rate=1e-2,length=4096"):
+        assert alike(Plan.parse(other)) != alike(softmax)

@@ -198,7 +198,7 @@ def test_methods_of_a_model_are_curves_by_family() -> None:
 def test_a_trained_model_has_a_map_of_its_heads() -> None:
     drawn = FIGURES["keys-of-a-model-by-layer-and-head"](open_report(PYTHON.parent / "data" / "reports" / "model-conversion-h100.h5"))
     (title, *_) = [axes.get_title(loc) for axes in drawn.axes for loc in ("left", "center") if axes.get_title(loc)]
-    assert " ".join(title.split()).startswith("trained, schedule learned") and "median 15" in title
+    assert " ".join(title.split()).startswith("trained, schedule learned") and "median 14" in title
 
 
 def test_the_power_of_zero_is_blank_in_the_map(opened) -> None:

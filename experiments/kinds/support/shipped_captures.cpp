@@ -26,7 +26,7 @@ fs::path find_capture_upwards(fs::path folder, const std::string& file) {
 }  // namespace
 
 const std::vector<std::string>& shipped_capture_names() {
-  static const std::vector<std::string> names{"smollm2"};
+  static const std::vector<std::string> names{"smollm2", "smollm2-converted"};
   return names;
 }
 

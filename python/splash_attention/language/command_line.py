@@ -101,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     for part in fields(Plan):
         option = "--window" if part.name == "length" else "--" + part.name.replace("_", "-")
         told = f"{part.metadata['help']} ({part.default or 'none' if isinstance(part.default, str) else format(part.default, 'g')})"
+        told = told.replace("%", "%%")  # argparse formats it
         one.add_argument(option, dest=part.name, type=type(part.default), default=part.default, metavar=part.name.upper(), help=told)
     one.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; the same command goes on")
     one.add_argument("--out", type=Path, required=True, help="a folder: log.csv, and adapter.safetensors or model.safetensors")

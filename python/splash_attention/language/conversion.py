@@ -92,11 +92,18 @@ class Converted:
             kept = {name: values for name, values in kept.items() if name != "lm_head.weight"}
         return {name: values.detach().cpu().contiguous() for name, values in kept.items()}
 
-    def save(self, path: str | Path) -> None:
-        """One safetensors file, which load_converted reads to the bit."""
+    def save(self, path: str | Path, dtype: torch.dtype | None = None) -> None:
+        """One safetensors file, which load_converted reads to the bit.
+
+        dtype: of the stored weights, alpha and factor excepted; None keeps theirs. A model of bfloat16 computes the same with an
+        adapter that was stored in bfloat16, for it rounds the adapter so.
+        """
+        kept = self.state()
+        if dtype is not None:
+            kept = {name: values if ".splash_heads." in name else values.to(dtype) for name, values in kept.items()}
         with whole_file(Path(path)) as temporary:
             about = {"schema": SCHEMA, "plan": json.dumps(asdict(self.plan))}
-            temporary.write_bytes(save(self.state(), about))  # save_file would leave a file that its owner alone may read
+            temporary.write_bytes(save(kept, about))  # save_file would leave a file that its owner alone may read
 
     def load(self, path: str | Path) -> None:
         with safe_open(path, "pt") as file:

@@ -2,7 +2,7 @@
 
     python -m splash_laboratory.documents.model_tables data/reports/model-perplexity-h100.h5 docs/questions/*.md
 
-A table stands between two markers; the word of the first is the experiment, perplexity or conversion:
+A table stands between two markers; the word of the first is the experiment, perplexity, conversion or conversion-long:
 
     <!-- model perplexity -->
     ...
@@ -23,7 +23,7 @@ from splash_attention.language.plan import Plan
 from splash_laboratory.documents.ladder_tables import cells, number, text, write_tables
 from splash_laboratory.reports import Report
 
-MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|conversion) -->\n).*?(<!-- end of model -->)", re.DOTALL)
+MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|conversion|conversion-long) -->\n).*?(<!-- end of model -->)", re.DOTALL)
 
 
 def fill(document: str, report: Report) -> str:
@@ -41,7 +41,7 @@ def fill(document: str, report: Report) -> str:
 
 
 def tables(report: Report) -> dict[str, list[list[str]]]:
-    """By experiment, perplexity or conversion: headings and rows, words in Markdown. Cases that were not run have none."""
+    """By experiment: headings and rows, words in Markdown. Cases that were not run have none."""
     held = {}
     for experiment in set(report.results["experiment"].values) & set(ROWS):
         results = report.experiment(experiment)
@@ -68,11 +68,11 @@ def of_methods(cases: list[xr.Dataset]) -> list[list[str]]:
 def of_plans(cases: list[xr.Dataset]) -> list[list[str]]:
     """A row an arm: against softmax as it was, and against softmax trained alike, window by window."""
     plans = [Plan.parse(text(case, "plan")) for case in cases]
-    trained = {(plan.steps, plan.seed): case for plan, case in zip(plans, cases, strict=True) if plan.kind == "softmax"}
+    trained = {alike(plan): case for plan, case in zip(plans, cases, strict=True) if plan.kind == "softmax"}
     headings = ["training", "perplexity", "softmax untrained", "more than softmax trained alike", "keys: mean; median / 95 % / largest head"]
     rows = [[*headings, "seconds a step"]]
     for plan, case in zip(plans, cases, strict=True):
-        beside = trained.get((plan.steps, plan.seed))
+        beside = trained.get(alike(plan))
         more = ""
         if beside is not None and beside is not case:
             pairs = zip(case["nll"].values.tolist(), beside["nll"].values.tolist(), strict=True)
@@ -82,7 +82,14 @@ def of_plans(cases: list[xr.Dataset]) -> list[list[str]]:
     return rows
 
 
-ROWS: dict[str, Callable[[list[xr.Dataset]], list[list[str]]]] = {"perplexity": of_methods, "conversion": of_plans}
+def alike(plan: Plan) -> tuple[float, ...]:
+    """What a plan shares with the training of softmax that it is compared with."""
+    return plan.rank, plan.rate, plan.steps, plan.batch, plan.length, plan.seed
+
+
+ROWS: dict[str, Callable[[list[xr.Dataset]], list[list[str]]]] = {
+    "perplexity": of_methods, "conversion": of_plans, "conversion-long": of_plans,
+}  # fmt: skip
 
 
 def share(ratio: float, low: float, high: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,25 @@ def test_a_bfloat16_model_is_trained_with_an_adapter_of_float32(tmp_path):
     load_converted(again, tmp_path / "adapter.safetensors")
     with torch.no_grad():
         assert torch.equal(again(windows()).logits, model(windows()).logits)
+    done.save(tmp_path / "half.safetensors", torch.bfloat16)
+    half = load_converted(llama().bfloat16(), tmp_path / "half.safetensors")
+    assert {values.dtype for values in half.state().values()} == {torch.float32}
+    assert torch.equal(half.of_heads("alpha"), done.of_heads("alpha")) and torch.equal(half.of_heads("factor"), done.of_heads("factor"))
+    with torch.no_grad():
+        assert torch.equal(half.model(windows()).logits, model(windows()).logits)
+    assert (tmp_path / "half.safetensors").stat().st_size < 0.8 * (tmp_path / "adapter.safetensors").stat().st_size
+
+
+def test_the_shipped_adapter_fits_its_model():
+    """A random model of SmolLM2-135M's shape, with few words."""
+    path = Path(__file__).parents[3] / "data" / "adapters" / "smollm2-entmax.safetensors"
+    shape = {"hidden_size": 576, "intermediate_size": 64, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+    done = load_converted(llama(**shape, head_dim=64), path)
+    alpha, factor = done.of_heads("alpha"), done.of_heads("factor")
+    assert alpha.shape == (30, 9) and (alpha > 1.25).all() and (alpha < 2).all() and alpha.unique().numel() > 200
+    assert (factor > 0.1).all() and (factor < 1).all() and done.method().layers[29].k_keep == 64
+    assert all(values.isfinite().all() and values.any() for values in done.state().values())
+    assert path.stat().st_size < 4e6
 
 
 def test_a_conversion_begins_where_tuning_ended(tmp_path):
