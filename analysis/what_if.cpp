@@ -81,16 +81,6 @@ bool of_less_work(const KernelCase& less, const KernelCase& more) {
 
 constexpr int64_t kMostEntries = 1024;  // batch sizes up to this are tried one by one
 
-// The same kernel with fewer batch entries; counts are in proportion.
-KernelCase with_batch(KernelCase kernel, int64_t batch) {
-  const double part = static_cast<double>(batch) / static_cast<double>(kernel.shape.batch);
-  kernel.use.blocks = blocks_with_batch(kernel, batch);
-  for (double* count : {&kernel.flops, &kernel.useful_flops, &kernel.l2_bytes, &kernel.dram_bytes})
-    *count *= part;
-  kernel.shape.batch = batch;
-  return kernel;
-}
-
 // Predicts the time with other tiles. The floors of all levels follow the cut. The rest of the time, spent
 // inside the multiprocessors, follows the products. Both grow if multiprocessors are idle.
 double recut_seconds(const KernelCase& uncut, const KernelCase& cut, double uncut_seconds,
