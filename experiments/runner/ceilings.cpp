@@ -18,12 +18,10 @@ namespace {
 
 // Peaks of the machine that the driver calls `device`. If no file describes it there are none, and a message
 // says so.
-analysis::Machine machine_of(const std::string& device) {
+analysis::Machine machine_with_peaks(const std::string& device) {
   const std::string folder = machines_folder();
-  for (analysis::Machine& machine : analysis::read_machines(folder)) {
-    if (std::find(machine.devices.begin(), machine.devices.end(), device) != machine.devices.end())
-      return std::move(machine);
-  }
+  if (auto machine = analysis::find_machine(device, analysis::read_machines(folder)))
+    return *std::move(machine);
   narrate("no file in {} describes '{}': its ceilings stand without a data sheet's", folder, device);
   return {};
 }
@@ -61,7 +59,8 @@ const std::vector<report::Ceiling>& measured_ceilings(int device) {
   const auto found = known.find(device);
   if (found != known.end()) return found->second;
   gpu::require_device(device);
-  const analysis::Machine machine = machine_of(gpu::list_devices().at(static_cast<std::size_t>(device)).name);
+  const analysis::Machine machine =
+      machine_with_peaks(gpu::list_devices().at(static_cast<std::size_t>(device)).name);
   std::vector<report::Ceiling> ceilings;
   for (const gpu::MeasuredCeiling& ceiling : gpu::measure_ceilings(device))
     ceilings.push_back(summarise(ceiling, machine.peak(ceiling.name, ceiling.dtype)));
