@@ -169,7 +169,7 @@ void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
   if (!kernel.launches_seen) times = estimated_times(kernel, machine, ceilings);
   const double sum = std::accumulate(times.begin(), times.end(), 0.0);
   if (!(sum > 0)) return;
-  const double behind = std::max(kernel.seconds - launch_seconds(kernel, ceilings), 0.01 * kernel.seconds);
+  const double behind = seconds_behind_launch(kernel, launch_seconds(kernel, ceilings));
   for (std::size_t i = 0; i < times.size(); ++i) kernel.all[i].seconds = behind * times[i] / sum;
   kernel.longest = static_cast<int>(std::max_element(times.begin(), times.end()) - times.begin());
   const Launch& longest = kernel.all[static_cast<std::size_t>(kernel.longest)];

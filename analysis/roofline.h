@@ -127,4 +127,8 @@ bool has_ceiling(const std::vector<report::Ceiling>& ceilings, const std::string
 // Seconds that it takes to start a call's kernels: one single launch plus the following ones, or graph nodes.
 double launch_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
 
+// The seconds of a call that `launch` of them do not explain. At least a hundredth of the call: if launches
+// take all of the time, the rest cannot be told.
+double seconds_behind_launch(const KernelCase& kernel, double launch);
+
 }  // namespace splash::analysis

@@ -28,9 +28,7 @@ ModelPoint point_of(const KernelCase& kernel, const MeasuredGpu& gpu) {
 }
 
 double factor_of(const ModelPoint& measured) {
-  // If launches take all of the time, the rest cannot be told; a hundredth of the time is a guess.
-  const double seconds = measured.kernel.seconds;
-  return std::max(seconds - measured.launch, 0.01 * seconds) / measured.base;
+  return seconds_behind_launch(measured.kernel, measured.launch) / measured.base;
 }
 
 bool same_problem(const KernelCase& a, const KernelCase& b) {
