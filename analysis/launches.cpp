@@ -160,7 +160,7 @@ double busy_share(const KernelUse& use, const Multiprocessors& machine) {
   return blocks / (machine.count * std::ceil(blocks / machine.count));
 }
 
-void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
+void describe_longest(KernelCase& kernel, const Multiprocessors& machine,
                       const std::vector<report::Ceiling>& ceilings) {
   if (kernel.all.empty()) return;
   std::vector<double> times;
@@ -177,17 +177,17 @@ void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
   kernel.use = longest.use;
 }
 
-std::vector<KernelCase> described(std::vector<KernelCase> kernels, const Multiprocessors& machine,
-                                  const std::vector<report::Ceiling>& ceilings) {
-  for (KernelCase& kernel : kernels) speak_of_longest(kernel, machine, ceilings);
+std::vector<KernelCase> described_kernels(std::vector<KernelCase> kernels, const Multiprocessors& machine,
+                                          const std::vector<report::Ceiling>& ceilings) {
+  for (KernelCase& kernel : kernels) describe_longest(kernel, machine, ceilings);
   return kernels;
 }
 
 std::vector<KernelCase> described_kernels(const report::Report& report, const Multiprocessors& machine) {
-  return described(kernel_cases(report), machine, report.ceilings);
+  return described_kernels(kernel_cases(report), machine, report.ceilings);
 }
 
-const Launch* spoken_of(const KernelCase& kernel) {
+const Launch* longest_launch(const KernelCase& kernel) {
   return kernel.longest < 0 ? nullptr : &kernel.all[static_cast<std::size_t>(kernel.longest)];
 }
 

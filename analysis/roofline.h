@@ -45,7 +45,7 @@ struct KernelCase {
   std::string unit;       // dtype of the products' ceiling: "float32" (FMA), "tf32", "float16", "bfloat16"
   double input_bytes = 0, output_bytes = 0;  // q, k and v; the result
   // One kernel of the call, as declared, and its resources. As recorded it is the one with most threads;
-  // after described() (launches.h) it is the one that takes longest.
+  // after described_kernels() (launches.h) it is the one that takes longest.
   std::string kernel;
   KernelUse use{};
   int launches = 1;
