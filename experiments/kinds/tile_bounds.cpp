@@ -10,6 +10,7 @@
 #include <Eigen/Core>
 
 #include "core/error.h"
+#include "core/round.h"
 #include "experiments/kinds/support/reference.h"
 
 namespace splash::experiments {
@@ -24,7 +25,7 @@ using Row = Eigen::RowVectorXd;
 
 // Splits rows recursively at the median of the dimension that varies most, down to tiles.
 void split(const Matrix& matrix, std::span<int64_t> rows) {
-  const int64_t tiles = (std::ssize(rows) + kTile - 1) / kTile;
+  const int64_t tiles = ceil_div(std::ssize(rows), kTile);
   if (tiles <= 1) return;
   const Matrix part = matrix(rows, Eigen::all);
   Eigen::Index widest = 0;
@@ -189,7 +190,7 @@ class TileBounds : public Kind {
       for (const int64_t query :
            std::span(queries).subspan(first, std::min(kTile, spec.shape.q_len - first))) {
         const int64_t end = spec.mask.row(spec.shape, 0, 0, query).end;  // all keys if they are reordered
-        const int64_t of_row = (end + kTile - 1) / kTile;
+        const int64_t of_row = ceil_div(end, kTile);
         seen = std::max(seen, of_row);
         visible_rows += of_row;
         std::vector<uint8_t> holds(tiles.size(), 0);

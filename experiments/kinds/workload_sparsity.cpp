@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/round.h"
 #include "cpu_ref/attention/screened.h"
 #include "experiments/kinds/support/reference.h"
 
@@ -17,8 +18,8 @@ using cpu_ref::BlockMap;
 BlockMap map_of(const AttentionSpec& spec, const cpu_ref::SparseProbabilities<float>& p, int64_t block) {
   BlockMap map;
   map.block = block;
-  map.q_blocks = (spec.shape.q_len + block - 1) / block;
-  map.k_blocks = (spec.shape.kv_len + block - 1) / block;
+  map.q_blocks = ceil_div(spec.shape.q_len, block);
+  map.k_blocks = ceil_div(spec.shape.kv_len, block);
   map.state.assign(spec.shape.batch * spec.shape.q_heads * map.q_blocks * map.k_blocks, BlockMap::hidden);
   for (int64_t r = 0; r < spec.shape.rows(); ++r) {
     const int64_t query = r % spec.shape.q_len, head = r / spec.shape.q_len;
