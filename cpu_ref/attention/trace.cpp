@@ -97,8 +97,7 @@ KernelTrace pack_keys(const Traced& t) {
 }
 
 int64_t packed_bytes(const AttentionShape& s) {
-  return s.batch * s.kv_heads * round_up(s.kv_len, screening::kPanelKeys) *
-         s.head_dim * kFloat;
+  return s.batch * s.kv_heads * round_up(s.kv_len, screening::kPanelKeys) * s.head_dim * kFloat;
 }
 
 // Multiplies a block of rows with all panels of keys, then reads the values of its support.

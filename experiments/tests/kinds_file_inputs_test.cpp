@@ -22,7 +22,6 @@ using namespace splash::experiments::tests;
 using splash::analysis::testing::example_value;
 using splash::analysis::testing::ExampleCapture;
 using splash::analysis::testing::write_capture;
-using splash::report::testing::ScratchFolder;
 
 namespace {
 

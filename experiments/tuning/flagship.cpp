@@ -45,7 +45,8 @@ class PassSearch {
     auto left = std::ranges::count_if(knobs, [&](const Knob& knob) { return knob.of_backward == backward; });
     for (const Knob& knob : knobs) {
       if (knob.of_backward != backward) continue;
-      const auto tunings = tunings_of(knob, best, on_.spec, on_.dtype, gpu::compute_capability_of(on_.device));
+      const auto tunings =
+          tunings_of(knob, best, on_.spec, on_.dtype, gpu::compute_capability_of(on_.device));
       const double share = (ends_ - seconds_now()) / static_cast<double>(1 + left--);
       if (tunings.size() < 2 || share <= 0) continue;
       best = tunings.at(stage(knob.name, tunings, share, result).best);

@@ -10,7 +10,6 @@
 using namespace splash;
 using namespace splash::report;
 using namespace splash::report::hdf5;
-using splash::report::testing::ScratchFolder;
 
 namespace {
 
