@@ -100,7 +100,7 @@ class Skipped {
   int64_t rows_ = 0, tiles_ = 0;
 };
 
-class TileBounds : public Kind {
+class TileBounds : public HeadKind {
  public:
   std::string name() const override { return "tile-bounds"; }
   std::string summary() const override {
@@ -147,22 +147,12 @@ class TileBounds : public Kind {
     return list;
   }
 
-  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
-
   void check(const Parameters& p) const override {
-    check_inputs(p);
+    HeadKind::check(p);
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
     if (get_text(p, "order") != "position" && get_flag(p, "causal"))
       throw InvalidArgument("order must be position where causal is true: the others move keys");
   }
-
-  Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    keep_used_inputs(kept);
-    return kept;
-  }
-
-  std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   // Computes in double, with the exact tau. No kernel can know more.
   CaseResult evaluate(const Parameters& p) const override {

@@ -33,7 +33,7 @@ BlockMap map_of(const AttentionSpec& spec, const cpu_ref::SparseProbabilities<fl
   return map;
 }
 
-class WorkloadSparsity : public Kind {
+class WorkloadSparsity : public HeadKind {
  public:
   std::string name() const override { return "workload"; }
   std::string summary() const override {
@@ -61,21 +61,11 @@ class WorkloadSparsity : public Kind {
     return list;
   }
 
-  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
-
   void check(const Parameters& p) const override {
-    check_inputs(p);
+    HeadKind::check(p);
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
     if (get_integer(p, "k_keep") < 0) throw InvalidArgument("k_keep must be 0 (all keys) or more");
   }
-
-  Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    keep_used_inputs(kept);
-    return kept;
-  }
-
-  std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   // Runs the screened forward in float32, so that long sequences cost only one product. The supports are
   // exact for the scores in float32.
