@@ -8,7 +8,6 @@
 
 #include "analysis/machine.h"
 #include "analysis/statistics.h"
-#include "core/error.h"
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/project_root.h"
 #include "gpu/device.h"
@@ -24,13 +23,6 @@ analysis::Machine machine_with_peaks(const std::string& device) {
     return *std::move(machine);
   narrate("no file in {} describes '{}': its ceilings stand without a data sheet's", folder, device);
   return {};
-}
-
-double measured(const std::string& name, const std::string& dtype) {
-  for (const report::Ceiling& ceiling : measured_ceilings()) {
-    if (ceiling.name == name && ceiling.dtype == dtype) return ceiling.measured;
-  }
-  throw InvalidArgument(fmt::format("no ceiling '{}' is measured for '{}'", name, dtype));
 }
 
 }  // namespace
@@ -91,14 +83,6 @@ const std::vector<report::Ceiling>& cpu_ceilings() {
     return ceilings;
   }();
   return known;
-}
-
-double matrix_rate(const std::string& dtype) {
-  return measured(dtype == "float32" ? "fma" : "tensor", dtype);
-}
-
-double dram_bandwidth() {
-  return std::max(measured("dram copy", ""), measured("dram read", ""));
 }
 
 }  // namespace splash::experiments
