@@ -104,12 +104,25 @@ std::string why_not_cut(const KernelCase& kernel) {
   return "";
 }
 
-int64_t blocks_with_batch(const KernelCase& kernel, int64_t batch) {
-  const int64_t tiles = query_tiles(kernel, kernel.tile_q), blocks = kernel.use.blocks;
-  const int64_t tiles_there = tiles / kernel.shape.batch * batch;
-  if (blocks < tiles) return std::min(blocks, tiles_there);
+KernelCase with_batch(KernelCase kernel, int64_t batch) {
   const double part = static_cast<double>(batch) / static_cast<double>(kernel.shape.batch);
-  return std::max<int64_t>(1, std::llround(static_cast<double>(blocks) * part));
+  const auto in_proportion = [&](int64_t blocks) {
+    return std::max<int64_t>(1, std::llround(static_cast<double>(blocks) * part));
+  };
+  const int64_t tiles = query_tiles(kernel, kernel.tile_q);
+  kernel.use.blocks = kernel.use.blocks < tiles
+                          ? std::min(kernel.use.blocks, tiles / kernel.shape.batch * batch)
+                          : in_proportion(kernel.use.blocks);
+  for (double* count : {&kernel.flops, &kernel.useful_flops, &kernel.l2_bytes, &kernel.dram_bytes,
+                        &kernel.exponentials, &kernel.input_bytes, &kernel.output_bytes})
+    *count *= part;
+  for (Launch& launch : kernel.all) {
+    launch.use.blocks = in_proportion(launch.use.blocks);
+    for (double* count : {&launch.flops, &launch.l2_bytes, &launch.dram_bytes, &launch.exponentials})
+      *count *= part;
+  }
+  kernel.shape.batch = batch;
+  return kernel;
 }
 
 KernelCase changed(const KernelCase& kernel, const Change& change) {
@@ -118,18 +131,7 @@ KernelCase changed(const KernelCase& kernel, const Change& change) {
   require_positive("stages", change.stages);
   require_positive("launches", change.launches);
   require_positive("batch", std::optional(change.batch));
-  KernelCase result = kernel;
-  const auto times = static_cast<double>(change.batch);
-  result.shape.batch *= change.batch;
-  result.use.blocks = blocks_with_batch(kernel, result.shape.batch);
-  for (double* count : {&result.flops, &result.useful_flops, &result.l2_bytes, &result.dram_bytes,
-                        &result.exponentials, &result.input_bytes, &result.output_bytes})
-    *count *= times;
-  for (Launch& launch : result.all) {
-    launch.use.blocks *= change.batch;
-    for (double* count : {&launch.flops, &launch.l2_bytes, &launch.dram_bytes, &launch.exponentials})
-      *count *= times;
-  }
+  KernelCase result = with_batch(kernel, kernel.shape.batch * change.batch);
   if (change.cuts()) cut_again(result, change);
   result.launches = change.launches.value_or(result.launches);
   if (result.launches != kernel.launches) {  // the recorded launches no longer apply

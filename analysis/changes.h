@@ -26,9 +26,9 @@ bool changes_nothing(const KernelCase& kernel, const Change& change);
 // for the keys and values of all visible tiles.
 std::string why_not_cut(const KernelCase& kernel);
 
-// Number of blocks of the kernel with `batch` batch entries: in proportion. The number of persistent blocks
-// stays, unless there are fewer tiles than that.
-int64_t blocks_with_batch(const KernelCase& kernel, int64_t batch);
+// The kernel with `batch` batch entries, at least 1. Counts and blocks, also of its launches, are in
+// proportion. The number of persistent blocks stays, unless there are fewer tiles than that.
+KernelCase with_batch(KernelCase kernel, int64_t batch);
 
 // The kernel after the change. Blocks and products follow the new tiles, padding included. L2 delivers keys
 // and values once per tile of queries. Shared memory is proportional to one tile of queries plus `stages`

@@ -118,7 +118,7 @@ class Diagnostician {
   // Names the kernel that the number of blocks belongs to, if a call starts several kernels.
   std::string of_kernel() const {
     if (kernel_.launches == 1) return "";
-    const Launch* const launch = spoken_of(kernel_);
+    const Launch* const launch = longest_launch(kernel_);
     if (launch == nullptr)
       return fmt::format(" of {}, of {} kernels the one with most threads,", kernel_.kernel,
                          kernel_.launches);

@@ -160,7 +160,7 @@ double busy_share(const KernelUse& use, const Multiprocessors& machine) {
   return blocks / (machine.count * std::ceil(blocks / machine.count));
 }
 
-void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
+void describe_longest(KernelCase& kernel, const Multiprocessors& machine,
                       const std::vector<report::Ceiling>& ceilings) {
   if (kernel.all.empty()) return;
   std::vector<double> times;
@@ -169,7 +169,7 @@ void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
   if (!kernel.launches_seen) times = estimated_times(kernel, machine, ceilings);
   const double sum = std::accumulate(times.begin(), times.end(), 0.0);
   if (!(sum > 0)) return;
-  const double behind = std::max(kernel.seconds - launch_seconds(kernel, ceilings), 0.01 * kernel.seconds);
+  const double behind = seconds_behind_launch(kernel, launch_seconds(kernel, ceilings));
   for (std::size_t i = 0; i < times.size(); ++i) kernel.all[i].seconds = behind * times[i] / sum;
   kernel.longest = static_cast<int>(std::max_element(times.begin(), times.end()) - times.begin());
   const Launch& longest = kernel.all[static_cast<std::size_t>(kernel.longest)];
@@ -177,17 +177,17 @@ void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
   kernel.use = longest.use;
 }
 
-std::vector<KernelCase> described(std::vector<KernelCase> kernels, const Multiprocessors& machine,
-                                  const std::vector<report::Ceiling>& ceilings) {
-  for (KernelCase& kernel : kernels) speak_of_longest(kernel, machine, ceilings);
+std::vector<KernelCase> described_kernels(std::vector<KernelCase> kernels, const Multiprocessors& machine,
+                                          const std::vector<report::Ceiling>& ceilings) {
+  for (KernelCase& kernel : kernels) describe_longest(kernel, machine, ceilings);
   return kernels;
 }
 
 std::vector<KernelCase> described_kernels(const report::Report& report, const Multiprocessors& machine) {
-  return described(kernel_cases(report), machine, report.ceilings);
+  return described_kernels(kernel_cases(report), machine, report.ceilings);
 }
 
-const Launch* spoken_of(const KernelCase& kernel) {
+const Launch* longest_launch(const KernelCase& kernel) {
   return kernel.longest < 0 ? nullptr : &kernel.all[static_cast<std::size_t>(kernel.longest)];
 }
 

@@ -28,17 +28,16 @@ report::ColumnInfo launch_seconds_column();
 // it is an estimate: in proportion to the floors of each launch's work, divided by the share of
 // multiprocessors that have work and by the share of warps that are resident there. A case without launches
 // does not change.
-void speak_of_longest(KernelCase& kernel, const Multiprocessors& machine,
+void describe_longest(KernelCase& kernel, const Multiprocessors& machine,
                       const std::vector<report::Ceiling>& ceilings);
 
-// Both return the cases after speak_of_longest(): described() takes them as they are, described_kernels()
-// those of kernel_cases().
-std::vector<KernelCase> described(std::vector<KernelCase> kernels, const Multiprocessors& machine,
-                                  const std::vector<report::Ceiling>& ceilings);
+// The cases after describe_longest(): those given, or those of the report (kernel_cases()).
+std::vector<KernelCase> described_kernels(std::vector<KernelCase> kernels, const Multiprocessors& machine,
+                                          const std::vector<report::Ceiling>& ceilings);
 std::vector<KernelCase> described_kernels(const report::Report& report, const Multiprocessors& machine);
 
 // The launch that `kernel` and `use` describe; null if the case holds no launches.
-const Launch* spoken_of(const KernelCase& kernel);
+const Launch* longest_launch(const KernelCase& kernel);
 
 // The share of all multiprocessors' time in which they have work. With less than a wave of blocks, some
 // multiprocessors have none, or fewer than others.

@@ -199,11 +199,16 @@ std::vector<Machine> read_machines(const std::string& folder) {
   return machines;
 }
 
-Machine machine_of(const std::string& device, const std::vector<Machine>& machines) {
+std::optional<Machine> find_machine(const std::string& device, const std::vector<Machine>& machines) {
   for (const Machine& machine : machines) {
     if (std::find(machine.devices.begin(), machine.devices.end(), device) != machine.devices.end())
       return machine;
   }
+  return std::nullopt;
+}
+
+Machine machine_of(const std::string& device, const std::vector<Machine>& machines) {
+  if (std::optional<Machine> machine = find_machine(device, machines)) return *std::move(machine);
   throw InvalidArgument(fmt::format("no file of data/machines describes the GPU '{}'", device));
 }
 

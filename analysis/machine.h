@@ -1,6 +1,7 @@
 #pragma once
 // What vendors print about their GPUs: data/machines/*.toml, one GPU a file.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,9 @@ Machine parse_machine(const std::string& toml, const std::string& file);
 // claim one device.
 std::vector<Machine> read_machines(const std::string& folder);
 
-// The machine that claims the device, named as the driver names it. Throws InvalidArgument if none does.
+// The machine that claims the device, named as the driver names it. If none does, find_machine() returns
+// nothing and machine_of() throws InvalidArgument.
+std::optional<Machine> find_machine(const std::string& device, const std::vector<Machine>& machines);
 Machine machine_of(const std::string& device, const std::vector<Machine>& machines);
 
 }  // namespace splash::analysis

@@ -50,7 +50,7 @@ std::vector<Candidate> cuts_of(const KernelCase& kernel) {
   return list;
 }
 
-std::vector<Candidate> calls_of(const KernelCase& kernel) {
+std::vector<Candidate> launch_changes_of(const KernelCase& kernel) {
   std::vector<Candidate> list;
   if (kernel.launches > 1) list.push_back({"launches=1", {.launches = 1}});
   if (!kernel.replayed) list.push_back({"method=graph", {.replayed = true}});
@@ -108,7 +108,8 @@ std::vector<NextStep> next_steps(const KernelCase& kernel, const Diagnosis& diag
                                  const CountChange& count) {
   const Search search(kernel, predictor, count);
   std::vector<NextStep> steps;
-  for (const auto& candidates : {cuts_of(kernel), calls_of(kernel), batches_of(kernel, diagnosis, machine)}) {
+  for (const auto& candidates :
+       {cuts_of(kernel), launch_changes_of(kernel), batches_of(kernel, diagnosis, machine)}) {
     if (const auto step = search.best(candidates)) steps.push_back(*step);
   }
   std::stable_sort(steps.begin(), steps.end(),

@@ -64,7 +64,7 @@ Occupancy occupancy_of(const Multiprocessors& machine, const KernelUse& kernel) 
   if (result.blocks == 0) return result;
   result.warps_share = static_cast<double>(result.blocks * warps) / machine.warps;
   const int64_t places = int64_t{result.blocks} * machine.count;
-  const int64_t begun = (kernel.blocks + places - 1) / places;
+  const int64_t begun = ceil_div(kernel.blocks, places);
   result.waves = static_cast<double>(kernel.blocks) / static_cast<double>(places);
   result.last_wave = result.waves - static_cast<double>(begun - 1);
   result.wave_yield = result.waves / static_cast<double>(begun);

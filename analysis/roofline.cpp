@@ -287,4 +287,8 @@ double launch_seconds(const KernelCase& kernel, const std::vector<report::Ceilin
   return (kernel.replayed ? node : measured(ceilings, "launch", "")) + (kernel.launches - 1) * node;
 }
 
+double seconds_behind_launch(const KernelCase& kernel, double launch) {
+  return std::max(kernel.seconds - launch, 0.01 * kernel.seconds);
+}
+
 }  // namespace splash::analysis

@@ -45,7 +45,7 @@ struct KernelCase {
   std::string unit;       // dtype of the products' ceiling: "float32" (FMA), "tf32", "float16", "bfloat16"
   double input_bytes = 0, output_bytes = 0;  // q, k and v; the result
   // One kernel of the call, as declared, and its resources. As recorded it is the one with most threads;
-  // after described() (launches.h) it is the one that takes longest.
+  // after described_kernels() (launches.h) it is the one that takes longest.
   std::string kernel;
   KernelUse use{};
   int launches = 1;
@@ -126,5 +126,9 @@ bool has_ceiling(const std::vector<report::Ceiling>& ceilings, const std::string
 
 // Seconds that it takes to start a call's kernels: one single launch plus the following ones, or graph nodes.
 double launch_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings);
+
+// The seconds of a call that `launch` of them do not explain. At least a hundredth of the call: if launches
+// take all of the time, the rest cannot be told.
+double seconds_behind_launch(const KernelCase& kernel, double launch);
 
 }  // namespace splash::analysis

@@ -31,7 +31,7 @@ bool of_equal_lengths(const KernelCase& a, const KernelCase& b) {
 }
 
 double behind_launch(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings) {
-  return std::max(kernel.seconds - launch_seconds(kernel, ceilings), 0.01 * kernel.seconds);
+  return seconds_behind_launch(kernel, launch_seconds(kernel, ceilings));
 }
 
 // A full or partly filled wave: its seconds per FLOP of one block, and the number of blocks on each

@@ -28,9 +28,7 @@ ModelPoint point_of(const KernelCase& kernel, const MeasuredGpu& gpu) {
 }
 
 double factor_of(const ModelPoint& measured) {
-  // If launches take all of the time, the rest cannot be told; a hundredth of the time is a guess.
-  const double seconds = measured.kernel.seconds;
-  return std::max(seconds - measured.launch, 0.01 * seconds) / measured.base;
+  return seconds_behind_launch(measured.kernel, measured.launch) / measured.base;
 }
 
 bool same_problem(const KernelCase& a, const KernelCase& b) {
@@ -80,16 +78,6 @@ bool of_less_work(const KernelCase& less, const KernelCase& more) {
 }
 
 constexpr int64_t kMostEntries = 1024;  // batch sizes up to this are tried one by one
-
-// The same kernel with fewer batch entries; counts are in proportion.
-KernelCase with_batch(KernelCase kernel, int64_t batch) {
-  const double part = static_cast<double>(batch) / static_cast<double>(kernel.shape.batch);
-  kernel.use.blocks = blocks_with_batch(kernel, batch);
-  for (double* count : {&kernel.flops, &kernel.useful_flops, &kernel.l2_bytes, &kernel.dram_bytes})
-    *count *= part;
-  kernel.shape.batch = batch;
-  return kernel;
-}
 
 // Predicts the time with other tiles. The floors of all levels follow the cut. The rest of the time, spent
 // inside the multiprocessors, follows the products. Both grow if multiprocessors are idle.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/round.h"
+
 namespace splash {
 namespace {
 
@@ -30,7 +32,7 @@ void TouchedBytes::add(const BlockTrace::Range& range) {
   for (int64_t row = 0; row < range.rows; ++row) {
     const int64_t offset = range.offset + row * range.pitch;
     mark(bits_[static_cast<std::size_t>(range.operand)], offset / kUnit,
-         (offset + range.bytes + kUnit - 1) / kUnit);
+         ceil_div(offset + range.bytes, kUnit));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/fnv1a.h"
 
 namespace splash::report {
 namespace {
@@ -17,22 +18,14 @@ namespace {
 constexpr std::string_view kMarker = "\nsplash-report fnv1a64 ";
 constexpr size_t kLength = kMarker.size() + 16 + 1;  // marker, hash, line end
 
-constexpr uint64_t kOffsetBasis = 0xcbf29ce484222325;
-constexpr uint64_t kPrime = 0x100000001b3;
-
-uint64_t fnv1a(uint64_t hash, std::span<const std::byte> bytes) {
-  for (const std::byte byte : bytes) hash = (hash ^ static_cast<uint64_t>(byte)) * kPrime;
-  return hash;
-}
-
-std::string seal_with(uint64_t hash) {
-  return fmt::format("{}{:016x}\n", kMarker, hash);
+std::string seal_with(const Fnv1a& hash) {
+  return fmt::format("{}{:016x}\n", kMarker, hash.value());
 }
 
 }  // namespace
 
 void add_seal(std::vector<std::byte>& content) {
-  const std::string seal = seal_with(fnv1a(kOffsetBasis, content));
+  const std::string seal = seal_with(Fnv1a().add(content));
   const std::span<const std::byte> bytes = std::as_bytes(std::span(seal));
   content.insert(content.end(), bytes.begin(), bytes.end());
 }
@@ -61,13 +54,13 @@ Seal check_seal(const std::string& path) {
   if (!file || !found.starts_with(kMarker)) return Seal::absent;
 
   file.seekg(0);
-  uint64_t hash = kOffsetBasis;
+  Fnv1a hash;
   std::vector<std::byte> piece(size_t{1} << 20);
   for (uintmax_t left = size - kLength; left > 0;) {
     const size_t length = static_cast<size_t>(std::min<uintmax_t>(left, piece.size()));
     if (!file.read(reinterpret_cast<char*>(piece.data()), static_cast<std::streamsize>(length)))
       return Seal::broken;
-    hash = fnv1a(hash, std::span(piece).first(length));
+    hash.add(std::span(piece).first(length));
     left -= length;
   }
   return found == seal_with(hash) ? Seal::intact : Seal::broken;

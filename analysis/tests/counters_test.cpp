@@ -223,7 +223,7 @@ TEST_CASE("each launch of a call has its own time, of the mean call, in the repo
   const std::vector<Ceiling> ceilings{ceiling("launch", "", 2e-6),     ceiling("graph node", "", 1e-6),
                                       ceiling("fma", "float32", 6e13), ceiling("l2 read", "", 1e13),
                                       ceiling("dram copy", "", 4e12),  ceiling("dram read", "", 4e12)};
-  speak_of_longest(kernel, kMachine, ceilings);
+  describe_longest(kernel, kMachine, ceilings);
   CHECK(kernel.launches_seen);
   CHECK(kernel.kernel == "splash_forward_sparse");
   CHECK(kernel.all[0].seconds / kernel.all[2].seconds == doctest::Approx(412.25 / 890));

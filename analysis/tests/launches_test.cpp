@@ -45,7 +45,7 @@ KernelCase kernel() {
 
 TEST_CASE("the launch that takes longest is spoken of, not the one with most threads") {
   KernelCase k = kernel();
-  speak_of_longest(k, kMachine, ceilings());
+  describe_longest(k, kMachine, ceilings());
   CHECK(k.kernel == "build_mask");
   CHECK(k.use.shared_bytes == 166000);
   CHECK_FALSE(k.launches_seen);
@@ -64,10 +64,10 @@ TEST_CASE("the launch that takes longest is spoken of, not the one with most thr
 TEST_CASE("where a profiler saw each launch its times tell, not the estimate") {
   KernelCase k = kernel();
   k.all[0].seen_seconds = 1e-4;
-  speak_of_longest(k, kMachine, ceilings());
+  describe_longest(k, kMachine, ceilings());
   CHECK(k.kernel == "build_mask");  // one launch's time alone decides nothing
   k.all[1].seen_seconds = 3e-4;
-  speak_of_longest(k, kMachine, ceilings());
+  describe_longest(k, kMachine, ceilings());
   CHECK(k.kernel == "look_up");
   CHECK(k.launches_seen);
   CHECK(k.all[1].seconds == doctest::Approx(0.75 * (k.seconds - 3e-6)));
@@ -77,9 +77,9 @@ TEST_CASE("where a profiler saw each launch its times tell, not the estimate") {
 TEST_CASE("where nothing tells of the launches the one with most threads is named as that") {
   KernelCase k = kernel();
   k.all.clear();
-  speak_of_longest(k, kMachine, ceilings());
+  describe_longest(k, kMachine, ceilings());
   CHECK(k.kernel == "look_up");
-  CHECK(spoken_of(k) == nullptr);
+  CHECK(longest_launch(k) == nullptr);
   CHECK(diagnose(k, kMachine, ceilings())
             .findings.front()
             .sentence.find("of look_up, of 2 kernels the one with most threads,") != std::string::npos);
@@ -88,7 +88,7 @@ TEST_CASE("where nothing tells of the launches the one with most threads is name
 TEST_CASE("registers that are not known admit at most so many blocks") {
   KernelCase k = kernel();
   k.all[0].use.shared_bytes = 60000;  // three blocks fit, if registers allow them
-  speak_of_longest(k, kMachine, ceilings());
+  describe_longest(k, kMachine, ceilings());
   const std::string sentence = diagnose(k, kMachine, ceilings()).findings.front().sentence;
   CHECK(sentence.find("at most 24 of 64 warps of build_mask") != std::string::npos);
 }
@@ -104,7 +104,7 @@ TEST_CASE("launches in units of their own take the ceilings of these") {
   CHECK(floors_of(k, of_both).products == doctest::Approx(2e9 / 6e13 + 4e9 / 6e14));
   CHECK(parse_launches(launches_text(k.all))[0].unit == "float32");
   CHECK(parse_launches(launches_text(k.all))[1].unit.empty());
-  speak_of_longest(k, kMachine, of_both);
+  describe_longest(k, kMachine, of_both);
   CHECK(k.kernel == "build_mask");
 }
 

@@ -46,6 +46,7 @@ TEST_CASE("a machine is read, and one DRAM figure serves copying and reading") {
   CHECK(machine.l2.bytes == 41943040);
   CHECK(machine.l2.partitions == 2);
   CHECK(machine_of("NVIDIA A", {machine}).name == "A GPU");
+  CHECK(!find_machine("NVIDIA B", {machine}));
   CHECK(contains(message_of([&] { machine_of("NVIDIA B", {machine}); }),
                  "no file of data/machines describes the GPU 'NVIDIA B'"));
   CHECK(machine.peak("dram copy", "") == 1e12);

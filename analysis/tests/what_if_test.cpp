@@ -182,6 +182,23 @@ TEST_CASE("more work is never predicted faster than less of it was measured, or 
   }
 }
 
+TEST_CASE("fewer batch entries take a part of each launch's products, whatever their unit") {
+  const auto batch = [](int64_t entries, double factor) {
+    KernelCase k = kernel("a/1", entries, 1);
+    k.shape = {.batch = entries, .q_heads = 8, .kv_heads = 8, .q_len = 100, .kv_len = 100, .head_dim = 64};
+    k.tile_q = 4;
+    k.launches = 2;
+    k.all = {{.kernel = "multiply", .use = k.use, .flops = k.flops, .unit = "float32"},
+             {.kernel = "combine", .use = k.use}};
+    // A launch and a graph node, then 160 us of products, 20 of L2 and 10 of DRAM an entry.
+    k.seconds = 4e-6 + factor * 190e-6 * static_cast<double>(entries);
+    return k;
+  };
+  // Up to four entries the factor of one applies: 2 * 4 entries' floors are less than those of 16.
+  const Predictor predictor({batch(1, 2), batch(16, 1)}, kGpu);
+  CHECK(predictor.predict(batch(16, 1)).seconds == doctest::Approx(4e-6 + 16 * 190e-6));
+}
+
 TEST_CASE("what was measured is answered by its measurement, with the median's interval") {
   // One entry takes longer than two, against the rule that more work never takes less time.
   KernelCase two = kernel("a/1", 2, 2);

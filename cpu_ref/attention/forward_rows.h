@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/round.h"
 #include "cpu_ref/attention/forward.h"
 #include "cpu_ref/attention/row.h"
 
@@ -26,8 +27,8 @@ class BlockMapBuilder {
  public:
   BlockMapBuilder(const AttentionShape& shape, int64_t block) : shape_(shape) {
     map_.block = block;
-    map_.q_blocks = (shape.q_len + block - 1) / block;
-    map_.k_blocks = (shape.kv_len + block - 1) / block;
+    map_.q_blocks = ceil_div(shape.q_len, block);
+    map_.k_blocks = ceil_div(shape.kv_len, block);
     map_.state.assign(shape.batch * shape.q_heads * map_.q_blocks * map_.k_blocks, BlockMap::hidden);
   }
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/round.h"
 #include "cpu_ref/attention/row.h"
 #include "cpu_ref/attention/screening/blocks.h"
 
@@ -16,10 +17,6 @@ namespace {
 constexpr int64_t kFloat = sizeof(float), kDouble = sizeof(double);
 // Bytes per entry of the support. By row: column, p and ds. By column: also its index and its row.
 constexpr int64_t kRowEntryBytes = 12, kColumnEntryBytes = 24;
-
-int64_t tiles_of(int64_t count, int64_t tile) {
-  return (count + tile - 1) / tile;
-}
 
 // The keys that a block of rows may see: [begin, end), both 0 if there are none.
 struct SeenKeys {
@@ -90,7 +87,7 @@ class Traced {
 KernelTrace pack_keys(const Traced& t) {
   using screening::kPanelKeys;
   const AttentionShape& s = t.shape();
-  const int64_t panels = tiles_of(s.kv_len, kPanelKeys);
+  const int64_t panels = ceil_div(s.kv_len, kPanelKeys);
   const auto run = [=](int64_t i, BlockTrace& trace) {
     const int64_t head = i / panels, first = i % panels * kPanelKeys;
     t.read(trace, Operand::k, head * s.kv_len + first, std::min<int64_t>(kPanelKeys, s.kv_len - first));
@@ -100,21 +97,20 @@ KernelTrace pack_keys(const Traced& t) {
 }
 
 int64_t packed_bytes(const AttentionShape& s) {
-  return s.batch * s.kv_heads * tiles_of(s.kv_len, screening::kPanelKeys) * screening::kPanelKeys *
-         s.head_dim * kFloat;
+  return s.batch * s.kv_heads * round_up(s.kv_len, screening::kPanelKeys) * s.head_dim * kFloat;
 }
 
 // Multiplies a block of rows with all panels of keys, then reads the values of its support.
 KernelTrace screen(const Traced& t) {
   using namespace screening;
   const AttentionShape& s = t.shape();
-  const int64_t blocks_a_head = tiles_of(s.q_len, kBlockRows), panels = tiles_of(s.kv_len, kPanelKeys);
+  const int64_t blocks_a_head = ceil_div(s.q_len, kBlockRows), panels = ceil_div(s.kv_len, kPanelKeys);
   const auto run = [=](int64_t i, BlockTrace& trace) {
     const int64_t head = i / blocks_a_head, first = i % blocks_a_head * kBlockRows,
-                  rows = std::min(kBlockRows, s.q_len - first), tiles = tiles_of(rows, kTileRows);
+                  rows = std::min(kBlockRows, s.q_len - first), tiles = ceil_div(rows, kTileRows);
     const int64_t first_row = head * s.q_len + first, key_head = t.key_head_of(first_row);
     const SeenKeys seen(t.spec(), head / s.q_heads, head % s.q_heads, first, rows);
-    const int64_t begin = seen.begin / kPanelKeys, end = std::max(begin, tiles_of(seen.end, kPanelKeys)),
+    const int64_t begin = seen.begin / kPanelKeys, end = std::max(begin, ceil_div(seen.end, kPanelKeys)),
                   middle = std::min(end, begin + kFirstPanels);
     const auto read_panels = [&](int64_t from, int64_t to) {
       t.read(trace, Operand::workspace, (key_head * panels + from) * kPanelKeys, (to - from) * kPanelKeys);
@@ -152,7 +148,7 @@ KernelTrace row_gradients(const Traced& t) {
       trace.next_step();
     }
   };
-  return {.kernel = "row_gradients", .blocks = tiles_of(rows, kBackwardRows), .through_l1 = true, .run = run};
+  return {.kernel = "row_gradients", .blocks = ceil_div(rows, kBackwardRows), .through_l1 = true, .run = run};
 }
 
 // For each key, the rows whose support names it; stored for all keys one after another.
@@ -196,7 +192,7 @@ KernelTrace key_gradients(const Traced& t) {
       trace.next_step();
     }
   };
-  return {.kernel = "key_gradients", .blocks = tiles_of(keys, kBackwardKeys), .through_l1 = true, .run = run};
+  return {.kernel = "key_gradients", .blocks = ceil_div(keys, kBackwardKeys), .through_l1 = true, .run = run};
 }
 
 // Computes the scores of one row with all keys in the range that its mask leaves.

@@ -34,7 +34,7 @@ struct Analysed {
 std::vector<Analysed> analyse(const report::Report& report, std::vector<KernelCase> kernels,
                               const Multiprocessors& machine) {
   std::vector<Analysed> result;
-  kernels = described(std::move(kernels), machine, report.ceilings);
+  kernels = described_kernels(std::move(kernels), machine, report.ceilings);
   for (KernelCase& kernel : kernels) {
     Analysed a{
         .kernel = std::move(kernel), .floors = {}, .occupancy = {}, .simulated = {}, .exponentials = 0};
@@ -86,7 +86,7 @@ TextTable launches_table_of(const std::vector<const Analysed*>& cases, const Mul
   for (const Analysed* a : cases) {
     for (const Launch& launch : a->kernel.all) {
       const Occupancy occupancy = occupancy_of(machine, launch.use);
-      const bool longest = &launch == spoken_of(a->kernel);
+      const bool longest = &launch == longest_launch(a->kernel);
       table.add({{a->kernel.implementation},
                  {launch.kernel, longest ? Colour::bold : Colour::none},
                  {short_number(1e6 * launch.seconds)},
@@ -138,7 +138,7 @@ void print_tables(const std::vector<Analysed>& cases, const Multiprocessors& mac
     roofline_table(of_problem).print();
     print("\n");
     if (std::any_of(of_problem.begin(), of_problem.end(),
-                    [](const auto* a) { return spoken_of(a->kernel); })) {
+                    [](const auto* a) { return longest_launch(a->kernel); })) {
       launches_table_of(of_problem, machine).print();
       print("\n");
     }
@@ -196,7 +196,7 @@ nlohmann::json to_json(const Analysed& a, const Multiprocessors& machine) {
       {"waves", a.occupancy.waves},
       {"last_wave", a.occupancy.last_wave},
       {"wave_yield", a.occupancy.wave_yield}};
-  if (spoken_of(a.kernel) != nullptr) {
+  if (longest_launch(a.kernel) != nullptr) {
     for (const Launch& launch : a.kernel.all)
       json["kernels"].push_back(to_json(launch, a.kernel.launches_seen, machine));
   }

@@ -186,10 +186,10 @@ int cmd_diagnose(const Words& words) {
   report::Report report = report::read_report(path);
   std::vector<KernelCase> selected = selected_kernels(report, prefix, case_id);
   const analysis::Machine machine = machine_of(report);
-  const std::vector<KernelCase> kernels =
-                                    described(std::move(selected), machine.multiprocessors, report.ceilings),
-                                all = described(selected_kernels(report, ""), machine.multiprocessors,
-                                                report.ceilings);
+  const std::vector<KernelCase> kernels = described_kernels(std::move(selected), machine.multiprocessors,
+                                                            report.ceilings),
+                                all = described_kernels(selected_kernels(report, ""), machine.multiprocessors,
+                                                        report.ceilings);
   const Predictor predictor(all, {machine.multiprocessors, report.ceilings});
   // Counts as what-if does: by the kernel's declaration if there is one.
   const CountChange count = [&](const KernelCase& kernel, const Change& change) {

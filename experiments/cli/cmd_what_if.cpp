@@ -164,7 +164,7 @@ int cmd_what_if(const Words& words) {
   std::vector<KernelCase> selected = selected_kernels(report, kernel_id, case_id);
   const Machine here = machine_of(report);
   const std::vector<KernelCase> kernels =
-      described(std::move(selected), here.multiprocessors, report.ceilings);
+      described_kernels(std::move(selected), here.multiprocessors, report.ceilings);
   for (const KernelCase& kernel : kernels) {
     if (kernel.implementation != kernels.front().implementation) {
       throw InvalidArgument(fmt::format("'{}' begins more than one kernel: {} and {}", kernel_id,
@@ -181,8 +181,8 @@ int cmd_what_if(const Words& words) {
   const MeasuredGpu gpu_there{there.multiprocessors, ceilings_there(report, here, there)};
   const KernelCase* const uncut = changes.cut.cuts() ? &asked.uncut : nullptr;
   const auto predicted = [&] {
-    const Predictor predictor(described(selected_kernels(report, ""), here.multiprocessors, report.ceilings),
-                              gpu_here);
+    const Predictor predictor(
+        described_kernels(selected_kernels(report, ""), here.multiprocessors, report.ceilings), gpu_here);
     return gpu.empty() ? predictor.predict(asked.kernel, uncut)
                        : predictor.predict(asked.kernel, gpu_there, uncut);
   };

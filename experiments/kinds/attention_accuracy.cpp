@@ -88,7 +88,7 @@ std::shared_ptr<const cpu_ref::ForwardResult<double>> run_forward(const Attentio
       cpu_ref::attention_forward<double>(spec, inputs.q, inputs.k, inputs.v, exact_options(alpha)));
 }
 
-class AttentionAccuracy : public Kind {
+class AttentionAccuracy : public HeadKind {
  public:
   std::string name() const override { return "attention-accuracy"; }
   std::string summary() const override {
@@ -142,23 +142,18 @@ class AttentionAccuracy : public Kind {
     return list;
   }
 
-  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
-
   void check(const Parameters& p) const override {
-    check_inputs(p);
+    HeadKind::check(p);
     const Selection selection{scope_of(p), get_integer(p, "k_keep"), get_integer(p, "block")};
     selection.validate({});
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
   }
 
   Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    keep_used_inputs(kept);
+    Parameters kept = HeadKind::used(p);
     if (scope_of(p) != SelectionKind::top_k_block) kept.erase("block");
     return kept;
   }
-
-  std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   CaseResult evaluate(const Parameters& p) const override {
     const double alpha = get_number(p, "alpha");

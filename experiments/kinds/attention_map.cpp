@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kAnyAlpha = 1.5;  // softmax ignores it, but the options need an alpha
 
-class AttentionMap : public Kind {
+class AttentionMap : public HeadKind {
  public:
   std::string name() const override { return "attention-map"; }
   std::string summary() const override {
@@ -44,10 +44,8 @@ class AttentionMap : public Kind {
     return list;
   }
 
-  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
-
   void check(const Parameters& p) const override {
-    check_inputs(p);
+    HeadKind::check(p);
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
     Selection{.k_keep = get_integer(p, "k_keep")}.validate({});
     if (get_integer(p, "tokens") < 1) throw InvalidArgument("tokens must be at least 1");
@@ -60,13 +58,10 @@ class AttentionMap : public Kind {
   }
 
   Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    keep_used_inputs(kept);
+    Parameters kept = HeadKind::used(p);
     kept["tokens"] = std::min(get_integer(p, "tokens"), get_integer(kept, "length"));
     return kept;
   }
-
-  std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   CaseResult evaluate(const Parameters& p) const override {
     const auto inputs = load_inputs(p);

@@ -10,6 +10,7 @@
 
 #include "analysis/error_metrics.h"
 #include "analysis/launches.h"
+#include "analysis/machine.h"
 #include "core/error.h"
 #include "experiments/kinds/support/counted_backward.h"
 #include "experiments/kinds/support/counted_kernel.h"
@@ -21,6 +22,7 @@
 #include "experiments/kinds/support/timing.h"
 #include "experiments/kinds/support/torch_peers.h"
 #include "experiments/runner/ceilings.h"
+#include "experiments/runner/project_root.h"
 #include "gpu/engine/attention.h"
 #include "gpu/engine/chooser.h"
 #include "gpu/engine/tuned.h"
@@ -378,7 +380,9 @@ class GpuAttention : public Kind {
       add_training_counts(variant, p, device, measured_ceilings(), result);
       return;
     }
-    const CountedForward counted = add_counts(variant, p, device, described(device.name), result.numbers);
+    const CountedForward counted = add_counts(
+        variant, p, device, analysis::find_machine(device.name, analysis::read_machines(machines_folder())),
+        result.numbers);
     if (const auto all = result.texts.find(analysis::kLaunchesColumn); all != result.texts.end())
       all->second =
           analysis::launches_text(with_use(counted.launches, analysis::parse_launches(all->second)));

@@ -15,7 +15,7 @@ namespace {
 
 using cpu_ref::Gradients;
 
-class Gradient : public Kind {
+class Gradient : public HeadKind {
  public:
   std::string name() const override { return "gradient"; }
   std::string summary() const override {
@@ -59,22 +59,17 @@ class Gradient : public Kind {
     return list;
   }
 
-  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
-
   void check(const Parameters& p) const override {
-    check_inputs(p);
+    HeadKind::check(p);
     Selection{.k_keep = get_integer(p, "k_keep"), .block = get_integer(p, "block")}.validate({});
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
   }
 
   Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    keep_used_inputs(kept);
+    Parameters kept = HeadKind::used(p);
     if (get_text(p, "scope") != "block") kept.erase("block");
     return kept;
   }
-
-  std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   CaseResult evaluate(const Parameters& p) const override {
     const auto inputs = load_inputs(p);

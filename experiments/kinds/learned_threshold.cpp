@@ -36,7 +36,7 @@ bool same_inputs(const Parameters& p) {
                        : get_text(p, "text") == get_text(p, "eval_text");
 }
 
-class LearnedThreshold : public Kind {
+class LearnedThreshold : public HeadKind {
  public:
   std::string name() const override { return "learned-threshold"; }
   std::string summary() const override {
@@ -109,13 +109,11 @@ class LearnedThreshold : public Kind {
     };
   }
 
-  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
-
   void check(const Parameters& p) const override {
     if (get_text(p, "input") != "minilm" && !is_of_file(p))
       throw InvalidArgument(R"(learned-threshold works on captures: input = "minilm", "smollm2", or a file)");
-    check_inputs(p);
-    check_inputs(judged_of(p));
+    HeadKind::check(p);
+    HeadKind::check(judged_of(p));
     const double alpha = get_number(p, "alpha");
     require_entmax_alpha(alpha);
     if (alpha > 2) {
@@ -126,14 +124,13 @@ class LearnedThreshold : public Kind {
   }
 
   Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    keep_used_inputs(kept);
+    Parameters kept = HeadKind::used(p);
     kept.erase(is_of_file(p) ? "eval_text" : "eval_call");
     return kept;
   }
 
   std::string input_hash(const Parameters& p) const override {
-    return input_fingerprint(p) + " " + input_fingerprint(judged_of(p));
+    return HeadKind::input_hash(p) + " " + HeadKind::input_hash(judged_of(p));
   }
 
   CaseResult evaluate(const Parameters& p) const override {

@@ -39,7 +39,7 @@ Overlap compare_rows(const SparseProbabilities<double>& approximate, const Spars
   return {1 - common, e_end > e_begin ? found / static_cast<double>(e_end - e_begin) : 1};
 }
 
-class PowerApproximation : public Kind {
+class PowerApproximation : public HeadKind {
  public:
   std::string name() const override { return "power-approximation"; }
   std::string summary() const override {
@@ -96,20 +96,10 @@ class PowerApproximation : public Kind {
     return list;
   }
 
-  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
-
   void check(const Parameters& p) const override {
-    check_inputs(p);
+    HeadKind::check(p);
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
   }
-
-  Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    keep_used_inputs(kept);
-    return kept;
-  }
-
-  std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   CaseResult evaluate(const Parameters& p) const override {
     const double alpha = get_number(p, "alpha");

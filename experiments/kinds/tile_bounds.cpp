@@ -10,6 +10,7 @@
 #include <Eigen/Core>
 
 #include "core/error.h"
+#include "core/round.h"
 #include "experiments/kinds/support/reference.h"
 
 namespace splash::experiments {
@@ -24,7 +25,7 @@ using Row = Eigen::RowVectorXd;
 
 // Splits rows recursively at the median of the dimension that varies most, down to tiles.
 void split(const Matrix& matrix, std::span<int64_t> rows) {
-  const int64_t tiles = (std::ssize(rows) + kTile - 1) / kTile;
+  const int64_t tiles = ceil_div(std::ssize(rows), kTile);
   if (tiles <= 1) return;
   const Matrix part = matrix(rows, Eigen::all);
   Eigen::Index widest = 0;
@@ -99,7 +100,7 @@ class Skipped {
   int64_t rows_ = 0, tiles_ = 0;
 };
 
-class TileBounds : public Kind {
+class TileBounds : public HeadKind {
  public:
   std::string name() const override { return "tile-bounds"; }
   std::string summary() const override {
@@ -146,22 +147,12 @@ class TileBounds : public Kind {
     return list;
   }
 
-  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
-
   void check(const Parameters& p) const override {
-    check_inputs(p);
+    HeadKind::check(p);
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
     if (get_text(p, "order") != "position" && get_flag(p, "causal"))
       throw InvalidArgument("order must be position where causal is true: the others move keys");
   }
-
-  Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    keep_used_inputs(kept);
-    return kept;
-  }
-
-  std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   // Computes in double, with the exact tau. No kernel can know more.
   CaseResult evaluate(const Parameters& p) const override {
@@ -189,7 +180,7 @@ class TileBounds : public Kind {
       for (const int64_t query :
            std::span(queries).subspan(first, std::min(kTile, spec.shape.q_len - first))) {
         const int64_t end = spec.mask.row(spec.shape, 0, 0, query).end;  // all keys if they are reordered
-        const int64_t of_row = (end + kTile - 1) / kTile;
+        const int64_t of_row = ceil_div(end, kTile);
         seen = std::max(seen, of_row);
         visible_rows += of_row;
         std::vector<uint8_t> holds(tiles.size(), 0);

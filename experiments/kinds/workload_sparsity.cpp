@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/round.h"
 #include "cpu_ref/attention/screened.h"
 #include "experiments/kinds/support/reference.h"
 
@@ -17,8 +18,8 @@ using cpu_ref::BlockMap;
 BlockMap map_of(const AttentionSpec& spec, const cpu_ref::SparseProbabilities<float>& p, int64_t block) {
   BlockMap map;
   map.block = block;
-  map.q_blocks = (spec.shape.q_len + block - 1) / block;
-  map.k_blocks = (spec.shape.kv_len + block - 1) / block;
+  map.q_blocks = ceil_div(spec.shape.q_len, block);
+  map.k_blocks = ceil_div(spec.shape.kv_len, block);
   map.state.assign(spec.shape.batch * spec.shape.q_heads * map.q_blocks * map.k_blocks, BlockMap::hidden);
   for (int64_t r = 0; r < spec.shape.rows(); ++r) {
     const int64_t query = r % spec.shape.q_len, head = r / spec.shape.q_len;
@@ -32,7 +33,7 @@ BlockMap map_of(const AttentionSpec& spec, const cpu_ref::SparseProbabilities<fl
   return map;
 }
 
-class WorkloadSparsity : public Kind {
+class WorkloadSparsity : public HeadKind {
  public:
   std::string name() const override { return "workload"; }
   std::string summary() const override {
@@ -60,21 +61,11 @@ class WorkloadSparsity : public Kind {
     return list;
   }
 
-  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
-
   void check(const Parameters& p) const override {
-    check_inputs(p);
+    HeadKind::check(p);
     Normalizer{NormalizerKind::entmax, {get_number(p, "alpha")}}.validate({});
     if (get_integer(p, "k_keep") < 0) throw InvalidArgument("k_keep must be 0 (all keys) or more");
   }
-
-  Parameters used(const Parameters& p) const override {
-    Parameters kept = p;
-    keep_used_inputs(kept);
-    return kept;
-  }
-
-  std::string input_hash(const Parameters& p) const override { return input_fingerprint(p); }
 
   // Runs the screened forward in float32, so that long sequences cost only one product. The supports are
   // exact for the scores in float32.

@@ -8,7 +8,6 @@
 
 #include "analysis/machine.h"
 #include "analysis/statistics.h"
-#include "core/error.h"
 #include "experiments/runner/narrate.h"
 #include "experiments/runner/project_root.h"
 #include "gpu/device.h"
@@ -18,21 +17,12 @@ namespace {
 
 // Peaks of the machine that the driver calls `device`. If no file describes it there are none, and a message
 // says so.
-analysis::Machine machine_of(const std::string& device) {
+analysis::Machine machine_with_peaks(const std::string& device) {
   const std::string folder = machines_folder();
-  for (analysis::Machine& machine : analysis::read_machines(folder)) {
-    if (std::find(machine.devices.begin(), machine.devices.end(), device) != machine.devices.end())
-      return std::move(machine);
-  }
+  if (auto machine = analysis::find_machine(device, analysis::read_machines(folder)))
+    return *std::move(machine);
   narrate("no file in {} describes '{}': its ceilings stand without a data sheet's", folder, device);
   return {};
-}
-
-double measured(const std::string& name, const std::string& dtype) {
-  for (const report::Ceiling& ceiling : measured_ceilings()) {
-    if (ceiling.name == name && ceiling.dtype == dtype) return ceiling.measured;
-  }
-  throw InvalidArgument(fmt::format("no ceiling '{}' is measured for '{}'", name, dtype));
 }
 
 }  // namespace
@@ -61,7 +51,8 @@ const std::vector<report::Ceiling>& measured_ceilings(int device) {
   const auto found = known.find(device);
   if (found != known.end()) return found->second;
   gpu::require_device(device);
-  const analysis::Machine machine = machine_of(gpu::list_devices().at(static_cast<std::size_t>(device)).name);
+  const analysis::Machine machine =
+      machine_with_peaks(gpu::list_devices().at(static_cast<std::size_t>(device)).name);
   std::vector<report::Ceiling> ceilings;
   for (const gpu::MeasuredCeiling& ceiling : gpu::measure_ceilings(device))
     ceilings.push_back(summarise(ceiling, machine.peak(ceiling.name, ceiling.dtype)));
@@ -92,14 +83,6 @@ const std::vector<report::Ceiling>& cpu_ceilings() {
     return ceilings;
   }();
   return known;
-}
-
-double matrix_rate(const std::string& dtype) {
-  return measured(dtype == "float32" ? "fma" : "tensor", dtype);
-}
-
-double dram_bandwidth() {
-  return std::max(measured("dram copy", ""), measured("dram read", ""));
 }
 
 }  // namespace splash::experiments

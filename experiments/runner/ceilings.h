@@ -3,7 +3,6 @@
 // the data sheet's values.
 //
 //   report.ceilings = measured_ceilings();
-//   const double least_seconds = std::max(flops / matrix_rate("tf32"), bytes / dram_bandwidth());
 
 #include <string>
 #include <vector>
@@ -18,11 +17,6 @@ namespace splash::experiments {
 // Takes up to 4 s. Throws DeviceError if there is no device, InvalidArgument if a file of data/machines is
 // faulty.
 const std::vector<report::Ceiling>& measured_ceilings(int device = 0);
-
-// FLOP/s of products in "float32" (plain FMA), "tf32", "float16", "bfloat16" or "float8_e4m3", on device 0.
-double matrix_rate(const std::string& dtype);
-// bytes/s of the better of copying and reading, on device 0.
-double dram_bandwidth();
 
 // Makes a report's ceiling of the measurement; `datasheet` is NaN if none is known.
 report::Ceiling summarise(const gpu::MeasuredCeiling& measured, double datasheet);

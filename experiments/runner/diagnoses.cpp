@@ -1,7 +1,5 @@
 #include "experiments/runner/diagnoses.h"
 
-#include <algorithm>
-
 #include "analysis/diagnosis.h"
 #include "analysis/machine.h"
 #include "experiments/runner/project_root.h"
@@ -10,11 +8,9 @@ namespace splash::experiments {
 
 void add_diagnoses(report::Report& report) {
   if (report.ceilings.empty() || report.find("executed_flops") == nullptr) return;
-  const std::vector<analysis::Machine> machines = analysis::read_machines(machines_folder());
-  const auto machine = std::find_if(machines.begin(), machines.end(), [&](const analysis::Machine& m) {
-    return std::find(m.devices.begin(), m.devices.end(), report.provenance.gpu) != m.devices.end();
-  });
-  if (machine == machines.end() || analysis::kernel_cases(report).empty()) return;
+  const auto machine =
+      analysis::find_machine(report.provenance.gpu, analysis::read_machines(machines_folder()));
+  if (!machine || analysis::kernel_cases(report).empty()) return;
   analysis::write_diagnoses(report, machine->multiprocessors);
 }
 

@@ -1,6 +1,8 @@
 #include "experiments/runner/hash.h"
 
+#include <cstdint>
 #include <fstream>
+#include <span>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,22 +12,14 @@
 
 namespace splash::experiments {
 
-void Hash::add_bytes(const char* bytes, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    state_ ^= static_cast<unsigned char>(bytes[i]);
-    state_ *= 0x100000001b3ull;
-  }
-}
-
 Hash& Hash::add(std::string_view piece) {
   const uint64_t length = piece.size();
-  add_bytes(reinterpret_cast<const char*>(&length), sizeof length);
-  add_bytes(piece.data(), piece.size());
+  state_.add(std::as_bytes(std::span(&length, 1))).add(std::as_bytes(std::span(piece)));
   return *this;
 }
 
 std::string Hash::hex() const {
-  return fmt::format("{:016x}", state_);
+  return fmt::format("{:016x}", state_.value());
 }
 
 std::string hash_of(std::string_view text) {

@@ -1,24 +1,22 @@
 #pragma once
 // Fingerprints: of text, of the running program, of a case.
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "core/fnv1a.h"
 #include "experiments/runner/kind.h"
 
 namespace splash::experiments {
 
-// 64-bit FNV-1a (Fowler, Noll, Vo). Each piece is preceded by its length, so that ("ab", "c") and ("a", "bc")
-// differ. It tells cases apart and is not meant for security.
+// FNV-1a of pieces. Each is preceded by its length, so that ("ab", "c") and ("a", "bc") differ.
 class Hash {
  public:
   Hash& add(std::string_view piece);
   std::string hex() const;  // 16 hexadecimal digits
 
  private:
-  void add_bytes(const char* bytes, std::size_t count);
-  uint64_t state_ = 0xcbf29ce484222325ull;
+  Fnv1a state_;
 };
 
 std::string hash_of(std::string_view text);

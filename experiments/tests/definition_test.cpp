@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/scratch_folder.h"
 #include "experiments/runner/value.h"
 #include "experiments/tests/toy_kind.h"
 
@@ -62,21 +63,21 @@ TEST_CASE("a value may stand for several, as the kind says") {
 }
 
 TEST_CASE("a folder stands for every definition in it") {
-  const tests::Scratch folder;
-  std::ofstream(folder.path("b.toml")) << kHead;
-  std::ofstream(folder.path("a.toml")) << kHead << "[fixed]\nn = 2\n";
-  const auto all = find_definitions(folder.path(""), {});
+  const ScratchFolder folder;
+  std::ofstream(folder.file("b.toml")) << kHead;
+  std::ofstream(folder.file("a.toml")) << kHead << "[fixed]\nn = 2\n";
+  const auto all = find_definitions(folder.file(""), {});
   REQUIRE(all.size() == 2);
   CHECK(all[0].name == "a");
   CHECK(all[1].name == "b");
-  CHECK(find_definitions("b", {folder.path("a.toml"), folder.path("b.toml")}).front().name == "b");
-  CHECK(contains(message_of([&] { find_definitions("bb", {folder.path("b.toml")}); }), "did you mean 'b'?"));
+  CHECK(find_definitions("b", {folder.file("a.toml"), folder.file("b.toml")}).front().name == "b");
+  CHECK(contains(message_of([&] { find_definitions("bb", {folder.file("b.toml")}); }), "did you mean 'b'?"));
   CHECK(contains(message_of([&] {
                    find_definitions("xyzzy", {"lab/a.toml", "lab/b.toml"});
                  }),
                  "allowed: a, b and lab"));
-  const tests::Scratch empty;
-  CHECK(contains(message_of([&] { find_definitions(empty.path(""), {}); }), "holds no *.toml"));
+  const ScratchFolder empty;
+  CHECK(contains(message_of([&] { find_definitions(empty.file(""), {}); }), "holds no *.toml"));
 }
 
 TEST_CASE("integers serve as numbers, defaults fill the rest") {

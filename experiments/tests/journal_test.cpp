@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/scratch_folder.h"
 #include "experiments/runner/case_json.h"
 #include "experiments/tests/toy_kind.h"
 
@@ -19,7 +20,6 @@ using namespace splash;
 using namespace splash::experiments;
 using tests::contains;
 using tests::message_of;
-using tests::Scratch;
 
 namespace {
 
@@ -77,8 +77,8 @@ TEST_CASE("a sealed line is JSON, and any change breaks the seal") {
 }
 
 TEST_CASE("a journal cut at any byte gives its whole lines back") {
-  const Scratch scratch;
-  const std::string path = scratch.path("r.h5.journal");
+  const ScratchFolder scratch;
+  const std::string path = scratch.file("r.h5.journal");
   {
     Journal journal(path);
     journal.write(JournalHeader{"run-1", "hash", "quick", "1/1", "now"});
@@ -109,8 +109,8 @@ TEST_CASE("a journal cut at any byte gives its whole lines back") {
 }
 
 TEST_CASE("a damaged line in the middle costs its case only") {
-  const Scratch scratch;
-  const std::string path = scratch.path("j");
+  const ScratchFolder scratch;
+  const std::string path = scratch.file("j");
   {
     Journal journal(path);
     journal.write(JournalHeader{"run-1", "hash", "full", "1/1", "now"});
@@ -128,13 +128,13 @@ TEST_CASE("a damaged line in the middle costs its case only") {
 }
 
 TEST_CASE("a journal belongs to one run at a time, in a folder that can be written") {
-  const Scratch scratch;
-  const std::string path = scratch.path("j");
+  const ScratchFolder scratch;
+  const std::string path = scratch.file("j");
   {
     Journal first(path);
     CHECK(contains(message_of([&] { Journal second(path); }), "another run is writing this report"));
     first.remove();
   }
   CHECK_FALSE(std::filesystem::exists(path));
-  CHECK(contains(message_of([&] { Journal nowhere(scratch.path("no/such/j")); }), "cannot write"));
+  CHECK(contains(message_of([&] { Journal nowhere(scratch.file("no/such/j")); }), "cannot write"));
 }

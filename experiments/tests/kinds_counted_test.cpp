@@ -44,7 +44,8 @@ double flops_of_other_samples(int64_t heads, int q_tiles) {
 std::vector<KernelCase> described_kernels_of_all(const Report& report) {
   const Machine machine =
       machine_of(report.provenance.gpu, read_machines(SPLASH_SOURCE_DIR "/data/machines"));
-  return analysis::described(kernel_cases(report, Calls::all), machine.multiprocessors, report.ceilings);
+  return analysis::described_kernels(kernel_cases(report, Calls::all), machine.multiprocessors,
+                                     report.ceilings);
 }
 
 }  // namespace

@@ -22,7 +22,6 @@ using namespace splash::experiments::tests;
 using splash::analysis::testing::example_value;
 using splash::analysis::testing::ExampleCapture;
 using splash::analysis::testing::write_capture;
-using splash::report::testing::ScratchFolder;
 
 namespace {
 
@@ -70,7 +69,7 @@ TEST_CASE("scale, mask, extents and layer are the file's unless they are set") {
   CHECK(cut->k.row(0, 0, 4)[1] == example_value("k", 0, {0, 0, 0, 4, 1}));
   CHECK(input_spec(changed, *cut).scale == 2.0);
   CHECK(!input_spec(changed, *cut).mask.causal);
-  CHECK(input_fingerprint(changed) != input_fingerprint(p));
+  CHECK(find_kind("workload").input_hash(changed) != find_kind("workload").input_hash(p));
   const Parameters usual = find_kind("workload").used(parameters_of("workload", file.with({{"scale", 0.0}})));
   CHECK(get_number(usual, "scale") == 0.5);  // 1/sqrt(4)
 }

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/scratch_folder.h"
 #include "experiments/runner/journal.h"
 #include "experiments/tests/toy_kind.h"
 #include "report/io.h"
@@ -18,7 +19,6 @@ using namespace splash;
 using namespace splash::experiments;
 using tests::contains;
 using tests::message_of;
-using tests::Scratch;
 using tests::toy;
 
 namespace {
@@ -62,8 +62,8 @@ std::string fingerprint(const report::Report& report) {
   return text;
 }
 
-std::string undisturbed(const Scratch& scratch) {
-  const std::string path = scratch.path("undisturbed.h5");
+std::string undisturbed(const ScratchFolder& scratch) {
+  const std::string path = scratch.file("undisturbed.h5");
   run(request(path));
   return fingerprint(report::read_report(path));
 }
@@ -76,14 +76,14 @@ std::string slurp(const std::string& path) {
 }  // namespace
 
 TEST_CASE("a run writes its report and leaves no journal") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   toy() = {};
-  const RunOutcome outcome = run(request(scratch.path("deep/down/r.h5")));
+  const RunOutcome outcome = run(request(scratch.file("deep/down/r.h5")));
   CHECK(outcome.evaluated == 10);
   CHECK(outcome.reused == 0);
   CHECK(toy().evaluations == 10);
-  CHECK_FALSE(fs::exists(scratch.path("deep/down/r.h5.journal")));
-  const report::Report report = report::read_report(scratch.path("deep/down/r.h5"));
+  CHECK_FALSE(fs::exists(scratch.file("deep/down/r.h5.journal")));
+  const report::Report report = report::read_report(scratch.file("deep/down/r.h5"));
   CHECK(report.status == "complete");
   CHECK(report.cases() == 10);
   CHECK(report.attachments.size() == 2);
@@ -91,10 +91,10 @@ TEST_CASE("a run writes its report and leaves no journal") {
 }
 
 TEST_CASE("a journal cut anywhere, resumed, gives the report of an undisturbed run") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   toy() = {};
   const std::string expected = undisturbed(scratch);
-  const std::string path = scratch.path("r.h5");
+  const std::string path = scratch.file("r.h5");
 
   // The journal of a run that fails in its last case.
   toy() = {.fail_at = 9};
@@ -119,12 +119,12 @@ TEST_CASE("a journal cut anywhere, resumed, gives the report of an undisturbed r
 }
 
 TEST_CASE("a case that cannot be completed is named, and what was evaluated is kept") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   const std::string expected = [&] {
     toy() = {};
     return undisturbed(scratch);
   }();
-  const std::string path = scratch.path("r.h5");
+  const std::string path = scratch.file("r.h5");
   toy() = {.completion_fails = true};
   const std::string message = message_of([&] { run(request(path)); });
   CHECK(contains(message, "n=3: the toy is not whole"));
@@ -141,8 +141,8 @@ TEST_CASE("a case that cannot be completed is named, and what was evaluated is k
 }
 
 TEST_CASE("a leftover journal is never taken or thrown away unasked") {
-  const Scratch scratch;
-  const std::string path = scratch.path("r.h5");
+  const ScratchFolder scratch;
+  const std::string path = scratch.file("r.h5");
   toy() = {.fail_at = 4};
   CHECK_THROWS_AS(run(request(path)), Unsupported);
   toy() = {};
@@ -162,8 +162,8 @@ TEST_CASE("a leftover journal is never taken or thrown away unasked") {
 }
 
 TEST_CASE("changed inputs and new parameters are run again, the rest is kept") {
-  const Scratch scratch;
-  const std::string path = scratch.path("r.h5");
+  const ScratchFolder scratch;
+  const std::string path = scratch.file("r.h5");
   toy() = {.fail_at = 6};
   CHECK_THROWS_AS(run(request(path)), Unsupported);
   toy() = {.inputs = "inputs-2"};
@@ -180,8 +180,8 @@ TEST_CASE("changed inputs and new parameters are run again, the rest is kept") {
 }
 
 TEST_CASE("resuming a finished report does nothing") {
-  const Scratch scratch;
-  const std::string path = scratch.path("r.h5");
+  const ScratchFolder scratch;
+  const std::string path = scratch.file("r.h5");
   toy() = {};
   run(request(path));
   const std::string before = slurp(path);
@@ -192,12 +192,12 @@ TEST_CASE("resuming a finished report does nothing") {
 }
 
 TEST_CASE("merged shards equal the whole") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   toy() = {};
   const std::string expected = undisturbed(scratch);
   std::vector<report::Report> shards;
   for (int64_t i = 1; i <= 3; ++i) {
-    RunRequest one = request(scratch.path(fmt::format("s{}.h5", i)));
+    RunRequest one = request(scratch.file(fmt::format("s{}.h5", i)));
     one.shard = {i, 3};
     run(one);
     shards.push_back(report::read_report(one.report_path));
@@ -207,9 +207,9 @@ TEST_CASE("merged shards equal the whole") {
 }
 
 TEST_CASE("several experiments share one table") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   toy() = {};
-  RunRequest both = request(scratch.path("r.h5"));
+  RunRequest both = request(scratch.file("r.h5"));
   both.definitions = {definition("first"), definition("second")};
   const RunOutcome outcome = run(both);
   CHECK(outcome.evaluated == 10);
@@ -222,15 +222,15 @@ TEST_CASE("several experiments share one table") {
 }
 
 TEST_CASE("nothing is run where the report cannot be written or a case is wrong") {
-  const Scratch scratch;
+  const ScratchFolder scratch;
   toy() = {};
-  std::ofstream(scratch.path("file")) << "x";
-  CHECK_FALSE(message_of([&] { run(request(scratch.path("file/r.h5"))); }).empty());
-  fs::create_directory(scratch.path("folder"));
-  CHECK(contains(message_of([&] { run(request(scratch.path("folder"))); }), "is a folder"));
-  RunRequest wrong = request(scratch.path("r.h5"));
+  std::ofstream(scratch.file("file")) << "x";
+  CHECK_FALSE(message_of([&] { run(request(scratch.file("file/r.h5"))); }).empty());
+  fs::create_directory(scratch.file("folder"));
+  CHECK(contains(message_of([&] { run(request(scratch.file("folder"))); }), "is a folder"));
+  RunRequest wrong = request(scratch.file("r.h5"));
   override_parameter(wrong.definitions[0], "n=-1");
   CHECK(contains(message_of([&] { run(wrong); }), "n is negative"));
-  CHECK_FALSE(fs::exists(scratch.path("r.h5.journal")));
+  CHECK_FALSE(fs::exists(scratch.file("r.h5.journal")));
   CHECK(toy().evaluations == 0);
 }

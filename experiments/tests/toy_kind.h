@@ -16,19 +16,6 @@ struct ToyState {
 };
 ToyState& toy();  // state of the registered kind "toy"
 
-// A new empty folder in the system's temporary folder, removed at the end of the scope.
-class Scratch {
- public:
-  Scratch();
-  ~Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-
- private:
-  std::string folder_;
-};
-
 // The text with its first `from` replaced by `to`.
 inline std::string changed(std::string text, const std::string& from, const std::string& to) {
   const auto at = text.find(from);

@@ -3,9 +3,7 @@
 #include "experiments/tests/toy_kind.h"
 
 #include <cmath>
-#include <filesystem>
 #include <limits>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -14,8 +12,6 @@
 
 namespace splash::experiments::tests {
 namespace {
-
-namespace fs = std::filesystem;
 
 class Toy : public Kind {
  public:
@@ -95,17 +91,6 @@ const KindRegistration kRegistration(kKind);
 ToyState& toy() {
   static ToyState state;
   return state;
-}
-
-Scratch::Scratch() {
-  std::string pattern = (fs::temp_directory_path() / "splash-test-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw Error("cannot make a temporary folder");
-  folder_ = pattern;
-}
-
-Scratch::~Scratch() {
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
 }
 
 }  // namespace splash::experiments::tests

@@ -8,6 +8,7 @@
 
 #include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/kinds/support/timing.h"
+#include "gpu/compute_capability.h"
 #include "gpu/entmax/attention.h"
 #include "gpu/entmax/schedule/block_place.h"
 
@@ -18,10 +19,6 @@ using gpu::entmax::EntmaxAttention;
 using gpu::entmax::ForwardPath;
 using gpu::entmax::Knob;
 using gpu::entmax::Tuning;
-
-int capability_of(const gpu::DeviceInfo& device) {
-  return 10 * device.compute_major + device.compute_minor;
-}
 
 // The input and the outputs of backward.
 struct TunedGradients {
@@ -48,7 +45,8 @@ class PassSearch {
     auto left = std::ranges::count_if(knobs, [&](const Knob& knob) { return knob.of_backward == backward; });
     for (const Knob& knob : knobs) {
       if (knob.of_backward != backward) continue;
-      const auto tunings = tunings_of(knob, best, on_.spec, on_.dtype, capability_of(on_.device));
+      const auto tunings =
+          tunings_of(knob, best, on_.spec, on_.dtype, gpu::compute_capability_of(on_.device));
       const double share = (ends_ - seconds_now()) / static_cast<double>(1 + left--);
       if (tunings.size() < 2 || share <= 0) continue;
       best = tunings.at(stage(knob.name, tunings, share, result).best);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "gpu/compute_capability.h"
 
 namespace splash::gpu {
 namespace {
@@ -78,7 +79,7 @@ std::string mask_limit(const Limits& limits, const Mask& mask) {
 // and so the check of shared memory, relies on these limits.
 std::string declared_limit(const Limits& limits, const AttentionSpec& spec, Dtype dtype,
                            const DeviceInfo& device) {
-  const int capability = 10 * device.compute_major + device.compute_minor;
+  const int capability = compute_capability_of(device);
   // sm_90a code, with its own instructions, runs on 9.0 alone.
   if (capability < limits.compute_capability || (limits.compute_capability == 90 && capability != 90)) {
     return fmt::format("needs compute capability {}.{}{}, and {} has {}.{}", limits.compute_capability / 10,

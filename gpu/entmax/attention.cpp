@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "gpu/compute_capability.h"
 #include "gpu/cuda_check.h"
 #include "gpu/device.h"
 #include "gpu/entmax/backward/backward.h"
@@ -28,7 +29,7 @@ EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& 
   const DeviceInfo device = list_devices().at(stream.device());
   tuning_ = tuning ? *tuning : tuned_for(spec_, dtype_, device);
   validate(tuning_);
-  path_ = choose_path(spec_, dtype_, path, 10 * device.compute_major + device.compute_minor, tuning_);
+  path_ = choose_path(spec_, dtype_, path, compute_capability_of(device), tuning_);
   const int64_t rows = spec_.shape.rows();
   most_entries_ = visible_pairs(spec_.shape, spec_.mask);
   if (spec_.selection.kind == SelectionKind::top_k_row && spec_.selection.head_k_keep.empty())

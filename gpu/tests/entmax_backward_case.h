@@ -19,6 +19,7 @@
 #include "gpu/engine/variant.h"
 #include "gpu/entmax/backward/backward.h"
 #include "gpu/tests/ladder_cases.h"
+#include "gpu/tests/nmse.h"
 
 namespace splash::gpu::testing {
 
@@ -321,20 +322,6 @@ class DeviceBackward {
   DeviceBuffer d_alpha_, alpha_, workspace_;
 };
 
-// |out - expected||^2 / ||expected||^2. A small constant in the norm allows for zeros that are only nearly 0
-// in the oracle.
-inline double nmse(const double* out, const double* expected, int64_t size) {
-  double error = 0, norm = 1e-9;
-  for (int64_t i = 0; i < size; ++i) {
-    error += (out[i] - expected[i]) * (out[i] - expected[i]);
-    norm += expected[i] * expected[i];
-  }
-  return error / norm;
-}
-inline double nmse(const Tensor<double>& out, const Tensor<double>& expected) {
-  return nmse(out.data(), expected.data(), expected.size());
-}
-
 // dL/dalpha is never rounded to dtype. If a row's p are all similar, its terms cancel to a few thousandths,
 // of which float keeps 1e-10.
 constexpr double kAlphaBound = 1e-8;
@@ -343,7 +330,7 @@ constexpr double kAlphaBound = 1e-8;
 // rows.
 inline double alpha_nmse(const std::vector<double>& out, const std::vector<double>& expected,
                          const std::vector<double>& rows) {
-  double error = 0, norm = 1e-9;
+  double error = 0, norm = kLeastNorm;
   for (size_t h = 0; h < expected.size(); ++h) error += (out[h] - expected[h]) * (out[h] - expected[h]);
   for (const double row : rows) norm += row * row;
   return error / norm;

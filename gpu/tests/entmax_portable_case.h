@@ -15,6 +15,7 @@
 #include "cpu_ref/attention/given_threshold.h"
 #include "gpu/tests/entmax_forward_run.h"
 #include "gpu/tests/ladder_cases.h"
+#include "gpu/tests/nmse.h"
 
 namespace splash::gpu::testing {
 
@@ -56,22 +57,6 @@ inline std::vector<char> unclear_rows(const AttentionSpec& spec, const Attention
     unclear[static_cast<size_t>(row)] = gap > 0 && gap <= 4e-6 * largest;
   }
   return unclear;
-}
-
-// |out - expected||^2 / ||expected||^2 over finite entries; +inf if NaN or infinities are in other places.
-// Skips the rows left out.
-inline double nmse_or_inf(const Tensor<double>& out, const Tensor<double>& expected,
-                          const std::vector<char>& left_out) {
-  double error = 0, norm = 1e-30;
-  for (int64_t i = 0; i < out.size(); ++i) {
-    if (left_out[static_cast<size_t>(i / out.dim())] != 0) continue;
-    const double a = out.data()[i], b = expected.data()[i];
-    if (std::isfinite(a) != std::isfinite(b)) return std::numeric_limits<double>::infinity();
-    if (!std::isfinite(b)) continue;
-    error += (a - b) * (a - b);
-    norm += b * b;
-  }
-  return error / norm;
 }
 
 // The nmse of the output that errors of float scores cause, to first order (MATH: Gradients): row i changes
@@ -158,7 +143,7 @@ inline void check_against_oracle(const PortableCase& c, const Tensor<double>& ou
       c.spec, c.inputs.q, c.inputs.k, c.inputs.v, {.keep_probabilities = true, .tau_offsets = c.tau_offsets});
   auto left_out = unclear_rows(c.spec, c.inputs);
   for (size_t row = 0; row < also_left_out.size(); ++row) left_out[row] |= also_left_out[row];
-  CHECK(nmse_or_inf(out, oracle.out, left_out) <=
+  CHECK(nmse_or_inf(out, oracle.out, left_out, 1e-30) <=
         std::max(Tolerance().of(c.dtype), loss_of_scores(c, oracle, left_out)));
   if (c.tau_offsets.empty()) {
     check_rows(c.spec, rows, oracle, score_error(oracle), left_out);

@@ -11,6 +11,7 @@
 #include "cpu_ref/attention/tile_top_k.h"
 #include "gpu/engine/attention.h"
 #include "gpu/ladders/kascade/anchor.h"
+#include "gpu/tests/nmse.h"
 #include "gpu/tests/skip_without_gpu.h"
 
 using namespace splash;
@@ -184,15 +185,6 @@ Selection lists_beyond_the_mask(const AttentionShape& shape) {
   return selection;
 }
 
-double nmse(const Tensor<double>& ours, const Tensor<double>& expected) {
-  double error = 0, norm = 0;
-  for (int64_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(ours.data()[i] - expected.data()[i], 2);
-    norm += std::pow(expected.data()[i], 2);
-  }
-  return error / norm;
-}
-
 }  // namespace
 
 TEST_CASE(
@@ -223,7 +215,7 @@ TEST_CASE(
         out.buffer().fill(0xFF);
         PreparedAttention(*variant, problem.spec, problem.dtype, stream)
             .enqueue(q.view(), k.view(), v.view(), out.view());
-        CHECK(nmse(out.to_host(), expected) <= variant->tolerance.bf16);
+        CHECK(testing::nmse(out.to_host(), expected) <= variant->tolerance.bf16);
       }
     }
   }

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "core/scratch_folder.h"
 #include "gpu/entmax/forward.h"
 #include "gpu/entmax/knobs.h"
 
@@ -142,17 +142,14 @@ TEST_CASE("files that are none of tuned kernels are refused in one sentence, nev
 }
 
 TEST_CASE("a file that is missing is empty; one that is too large, or a folder, is refused") {
-  const auto folder = std::filesystem::temp_directory_path() / "splash-tuned-test";
-  std::filesystem::remove_all(folder);
-  CHECK(read_tuned((folder / "tuned.json").string()).entries.empty());
-  std::filesystem::create_directories(folder);
+  const ScratchFolder folder;
+  const std::string path = folder.file("tuned.json");
+  CHECK(read_tuned(path).entries.empty());
   CHECK_THROWS_AS(read_tuned(folder.string()), InvalidArgument);
-  const std::string path = (folder / "tuned.json").string();
   std::ofstream(path) << std::string(static_cast<std::size_t>(kMostTunedBytes) + 1, ' ');
   CHECK_THROWS_WITH_AS(read_tuned(path), doctest::Contains("more than the allowed"), InvalidArgument);
   std::ofstream(path) << "{}";
   CHECK_THROWS_WITH_AS(read_tuned(path), doctest::Contains("is no file of tuned kernels"), InvalidArgument);
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("where the file lies") {

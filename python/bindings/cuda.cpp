@@ -13,6 +13,7 @@
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
+#include "gpu/compute_capability.h"
 #include "gpu/device.h"
 #include "gpu/entmax/entmax.h"
 #include "gpu/entmax/support/store.h"
@@ -50,11 +51,6 @@ DeviceInfo info_of(int device) {
   return known.at(place);
 }
 
-int compute_capability(int device) {  // 90 for 9.0
-  const DeviceInfo info = info_of(device);
-  return 10 * info.compute_major + info.compute_minor;
-}
-
 // What was measured on the device for the problem; the default where nothing was.
 entmax::Tuning tuning_of(const AttentionSpec& spec, Dtype dtype, int device) {
   if (device_unavailable_reason().empty()) return entmax::tuned_for(spec, dtype, info_of(device));
@@ -77,7 +73,7 @@ class DeviceProblem {
         tuning_(tuning_of(spec_, dtype_, device)),
         may_leave_rows_(spec_.shape.head_dim <= entmax::kMostUnstoredHeadDim &&
                         entmax::choose_path(spec_, dtype_, entmax::ForwardPath::fastest,
-                                            compute_capability(device), tuning_,
+                                            compute_capability_of(info_of(device)), tuning_,
                                             given_thresholds) == entmax::ForwardPath::hopper),
         mask_{.ranges = at<const int32_t>(mask[0]),
               .q_positions = at<const int32_t>(mask[1]),

@@ -135,13 +135,6 @@ std::vector<std::string> read_texts(const std::string& file, const std::string& 
   return read_apart_first(file, [&] { return File::open(file).root().dataset(dataset).texts(); });
 }
 
-std::vector<std::string> read_names(const std::string& file, const std::string& group) {
-  return read_apart_first(file, [&] {
-    const Group root = File::open(file).root();
-    return group == "/" ? root.names() : root.group(group).names();
-  });
-}
-
 bool contains(const std::string& file, const std::string& path) {
   return read_apart_first(file, [&] { return File::open(file).root().has(path); });
 }

@@ -51,8 +51,6 @@ FloatArray read_floats(const std::string& file, const std::string& dataset, cons
                        size_t dimensions = kAnyDimensions);
 Extents read_extents(const std::string& file, const std::string& dataset, size_t dimensions = kAnyDimensions);
 std::vector<std::string> read_texts(const std::string& file, const std::string& dataset);
-// Names of the groups and datasets in a group.
-std::vector<std::string> read_names(const std::string& file, const std::string& group = "/");
 // False if the file holds no such object; throws if the file itself cannot be opened.
 bool contains(const std::string& file, const std::string& path);
 

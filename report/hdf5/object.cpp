@@ -127,13 +127,4 @@ int64_t Object::integer_attribute(const std::string& name) const {
   return value;
 }
 
-double Object::number_attribute(const std::string& name) const {
-  const Handle attribute = open_attribute(name);
-  double value = 0;
-  if (H5Aread(attribute.id(), H5T_NATIVE_DOUBLE, &value) < 0) {
-    fail(fmt::format("has an attribute {} that is not a number", name));
-  }
-  return value;
-}
-
 }  // namespace splash::report::hdf5

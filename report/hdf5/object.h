@@ -29,7 +29,6 @@ class Object {
   std::string text_attribute(const std::string& name) const;
   std::string text_attribute(const std::string& name, const std::string& if_missing) const;
   int64_t integer_attribute(const std::string& name) const;
-  double number_attribute(const std::string& name) const;
 
  protected:
   Object(Handle handle, std::string file, std::string path);

@@ -75,7 +75,7 @@ TEST_CASE("a place that takes no file is an error, and nothing is left behind") 
                        ReportError);
   CHECK(std::filesystem::is_character_file("/dev/null"));
   CHECK_THROWS_AS(write_report(folder.file(std::string(300, 'n')), report), ReportError);
-  CHECK(folder.entries() == 0);
+  CHECK(entries(folder) == 0);
 }
 
 TEST_CASE("a read-only folder is an error") {
@@ -94,15 +94,15 @@ TEST_CASE("a full disk is an error, at whatever byte, and leaves the old file al
   for (const rlim_t bytes : {0, 1, 100, 4096, 100000, 1000000}) {
     CAPTURE(bytes);
     CHECK(write_in_child(path, [&] { forbid_files_past(bytes); }) == 1);
-    CHECK(folder.entries() == 0);
+    CHECK(entries(folder) == 0);
   }
   write_report(path, example_report());
   CHECK(write_in_child(path, [] { forbid_files_past(100000); }) == 1);
-  CHECK(folder.entries() == 1);
+  CHECK(entries(folder) == 1);
   check_same(example_report(), read_report(path));
   CHECK(write_in_child(path, [] {}) == 0);
   CHECK(read_report(path).title == "new");
-  CHECK(folder.entries() == 1);
+  CHECK(entries(folder) == 1);
 }
 
 TEST_CASE("a process killed while writing leaves the old file or the new one") {

@@ -3,33 +3,19 @@
 
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <string>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
+#include "core/scratch_folder.h"
 #include "report/report.h"
 
 namespace splash::report::testing {
 
-// A folder for one test, removed at its end.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = std::filesystem::temp_directory_path() / "splash-analysis-XXXXXX";
-    path_ = mkdtemp(name.data());
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ~ScratchFolder() { std::filesystem::remove_all(path_); }
-  std::string file(const std::string& name) const { return path_ / name; }
-  size_t entries() const {
-    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
-  }
-
- private:
-  std::filesystem::path path_;
-};
+inline size_t entries(const ScratchFolder& folder) {
+  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder.string()), {}));
+}
 
 inline Column text_column(const std::string& name, std::vector<std::string> texts) {
   Column column;

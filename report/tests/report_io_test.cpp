@@ -154,7 +154,7 @@ TEST_CASE("a report that is none is refused before anything is written") {
   refuse([](Report& r) { r.attachments[1].name = "key"; });
   refuse([](Report& r) { r.attachments[2].extents = {-2}; });
   refuse([](Report& r) { r.attachments[1].case_id = "a/b"; });
-  CHECK(folder.entries() == 0);
+  CHECK(entries(folder) == 0);
 }
 
 TEST_CASE("what cannot be read is said in one sentence") {

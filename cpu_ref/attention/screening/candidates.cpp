@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 
+#include "core/round.h"
 #include "cpu_ref/entmax/evaluate.h"
 #include "cpu_ref/entmax/threshold.h"
 
@@ -133,7 +134,7 @@ void Candidates::keep_above(float bound) {
 // The count rounded up to whole vectors. After keep_above the extra entries are -inf, which a solver takes
 // for masked keys; so it has no scalar remainder loop.
 int64_t Candidates::padded_count() const {
-  return (count_ + kLanes - 1) / kLanes * kLanes;
+  return round_up(count_, kLanes);
 }
 
 void Candidates::keep_largest(int64_t n) {

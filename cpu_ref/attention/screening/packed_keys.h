@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/parallel.h"
+#include "core/round.h"
 #include "core/tensor.h"
 #include "cpu_ref/attention/screening/tile.h"
 
@@ -29,7 +30,7 @@ inline float largest_magnitude(const float* x, int64_t n) {
 class PackedKeys {
  public:
   explicit PackedKeys(TensorView<const float> k)
-      : panels_((k.length + kPanelKeys - 1) / kPanelKeys),
+      : panels_(ceil_div(k.length, kPanelKeys)),
         panel_size_(k.dim * kPanelKeys),
         data_(std::make_unique_for_overwrite<float[]>(k.batch * k.heads * panels_ * panel_size_)),
         magnitudes_(k.batch * k.heads * panels_) {

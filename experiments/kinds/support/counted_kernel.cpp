@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/kinds/support/planned_kernel.h"
-#include "experiments/runner/project_root.h"
 #include "gpu/engine/work.h"
 
 namespace splash::experiments {
@@ -144,14 +143,6 @@ gpu::DeviceInfo device_of(const Machine& machine) {
   device.shared_bytes_per_multiprocessor = machine.multiprocessors.shared_bytes;
   device.shared_bytes_per_block = machine.multiprocessors.shared_bytes - kKeptForEachBlock;
   return device;
-}
-
-std::optional<Machine> described(const std::string& device) {
-  const std::vector<Machine> machines = read_machines(machines_folder());
-  const auto known = std::any_of(machines.begin(), machines.end(), [&](const Machine& machine) {
-    return std::find(machine.devices.begin(), machine.devices.end(), device) != machine.devices.end();
-  });
-  return known ? std::optional(machine_of(device, machines)) : std::nullopt;
 }
 
 double floor_seconds(const gpu::Work& work, const std::string& unit, double seconds,

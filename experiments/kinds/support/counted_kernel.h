@@ -34,9 +34,6 @@ CountedForward add_counts(const gpu::Variant& variant, const Parameters& paramet
 double floor_seconds(const gpu::Work& work, const std::string& unit, double seconds,
                      const std::vector<report::Ceiling>& ceilings);
 
-// The machine of data/machines that lists the device, if one does.
-std::optional<analysis::Machine> described(const std::string& device);
-
 // The GPU in the form that a plan takes.
 gpu::DeviceInfo device_of(const analysis::Machine& machine);
 

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "core/random.h"
+#include "core/round.h"
 #include "core/workload.h"
 #include "cpu_ref/attention/backward.h"
 #include "experiments/kinds/support/file_inputs.h"
@@ -76,7 +77,7 @@ void keep_last(std::vector<int64_t>& positions, int64_t rows) {
 
 std::vector<int32_t> last_lists(const AttentionSpec& spec, int64_t rows) {
   const Selection& selection = spec.selection;
-  const int64_t tiles = selection.tiles(spec.shape), kept = (rows + selection.block - 1) / selection.block;
+  const int64_t tiles = selection.tiles(spec.shape), kept = ceil_div(rows, selection.block);
   std::vector<int32_t> keys;
   for (int64_t head = 0; head < spec.shape.kv_heads; ++head) {
     const int64_t list = ((spec.shape.batch - 1) * spec.shape.kv_heads + head) * tiles + tiles - kept;

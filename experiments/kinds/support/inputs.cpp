@@ -114,7 +114,7 @@ std::vector<ParameterInfo> input_parameters(std::span<const char* const> names) 
   return list;
 }
 
-void check_inputs(const Parameters& p) {
+void HeadKind::check(const Parameters& p) const {
   if (is_of_file(p)) return check_file_inputs(p);
   refuse_scale_of_no_file(p);
   if (!is_captured(p)) {
@@ -128,23 +128,25 @@ void check_inputs(const Parameters& p) {
   require_index("head", get_integer(p, "head"), extents.at(1), text);
 }
 
-void keep_used_inputs(Parameters& p) {
+Parameters HeadKind::used(const Parameters& p) const {
+  Parameters kept = p;
   if (is_of_file(p)) {
-    p["scale"] = scale_of(p);
-    for (const char* name : {"text", "seed", "query_variance"}) p.erase(name);
-    return;
+    kept["scale"] = scale_of(p);
+    for (const char* name : {"text", "seed", "query_variance"}) kept.erase(name);
+    return kept;
   }
-  for (const char* name : {"call", "batch_entry", "scale"}) p.erase(name);
+  for (const char* name : {"call", "batch_entry", "scale"}) kept.erase(name);
   if (is_captured(p)) {
     const hdf5::Extents& extents = captured_extents(get_text(p, "text"));
-    p["length"] = extents.at(2);
-    p["head_dim"] = extents.at(3);
-    for (const char* name : {"seed", "query_variance"}) p.erase(name);
-    return;
+    kept["length"] = extents.at(2);
+    kept["head_dim"] = extents.at(3);
+    for (const char* name : {"seed", "query_variance"}) kept.erase(name);
+    return kept;
   }
-  for (const char* name : {"text", "layer", "head"}) p.erase(name);
+  for (const char* name : {"text", "layer", "head"}) kept.erase(name);
   const WorkloadKind kind = drawn_workload(p).kind;
-  if (kind == WorkloadKind::sink || kind == WorkloadKind::ties) p.erase("query_variance");
+  if (kind == WorkloadKind::sink || kind == WorkloadKind::ties) kept.erase("query_variance");
+  return kept;
 }
 
 std::string input_key(const Parameters& p) {
@@ -157,7 +159,7 @@ std::string input_key(const Parameters& p) {
                      get_integer(p, "head_dim"), get_integer(p, "seed"), get_number(p, "query_variance"));
 }
 
-std::string input_fingerprint(const Parameters& p) {
+std::string HeadKind::input_hash(const Parameters& p) const {
   return is_captured(p) ? input_key(p) + " " + captures_hash() : input_key(p);
 }
 

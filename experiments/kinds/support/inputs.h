@@ -23,15 +23,18 @@ const std::string& captures_hash();  // of the file's bytes
 std::vector<ParameterInfo> input_parameters();
 std::vector<ParameterInfo> input_parameters(std::span<const char* const> names);  // only these
 
-// Throws InvalidArgument for an unknown input or text, a layer or head out of range, a synthetic size below
-// 1, or a scale without a file.
-void check_inputs(const Parameters& parameters);
-
-// Removes parameters without effect on the inputs, and sets extents to those of a capture (Kind::used).
-void keep_used_inputs(Parameters& parameters);
-
-// A hash of the captured or named file if one is read, otherwise the synthetic recipe.
-std::string input_fingerprint(const Parameters& parameters);
+// A kind whose cases read the inputs of one head.
+class HeadKind : public Kind {
+ public:
+  void add_from_inputs(Parameters& set) const override { add_file_inputs(set); }
+  // Throws InvalidArgument for an unknown input or text, a layer or head out of range, a synthetic size below
+  // 1, or a scale without a file.
+  void check(const Parameters& p) const override;
+  // Without parameters that have no effect on the inputs, and with the extents of a capture.
+  Parameters used(const Parameters& p) const override;
+  // A hash of the captured or named file if one is read, otherwise the synthetic recipe.
+  std::string input_hash(const Parameters& p) const override;
+};
 
 // One head: q, k and v are [1, 1, length, head_dim]; q of a file may have another length. Captured values are
 // fp16 numbers, exact in double; values of files are float32. The last few results are cached, so that a

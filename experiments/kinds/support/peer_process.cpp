@@ -45,18 +45,6 @@ std::string last_line(const fs::path& path) {
 
 }  // namespace
 
-ScratchFolder::ScratchFolder() {
-  std::string name = (fs::temp_directory_path() / "splash-peer-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr)
-    throw Error(fmt::format("cannot make a folder in {}", fs::temp_directory_path().string()));
-  path_ = name;
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 void write_tensor(const fs::path& path, const Tensor<float>& tensor) {
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(tensor.data()), bytes_of(tensor));

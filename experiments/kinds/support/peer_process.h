@@ -7,24 +7,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/scratch_folder.h"
 #include "core/tensor.h"
 
 namespace splash::experiments {
-
-// A temporary folder that is removed with its owner.
-class ScratchFolder {
- public:
-  ScratchFolder();
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  std::string string() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Raw little-endian float32, as numpy.fromfile reads it. Both throw Error if the disk fails.
 void write_tensor(const std::filesystem::path& path, const Tensor<float>& tensor);

@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <span>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/fnv1a.h"
 #include "core/suggest.h"
 #include "core/text_file.h"
 #include "experiments/kinds/support/peer_process.h"
@@ -105,13 +107,11 @@ Tensor<float> first_rows(const Tensor<float>& tensor, int64_t length) {
 std::string file_hash(const std::string& what, const std::string& path) {
   require_regular_file(what, path);
   std::ifstream file(path, std::ios::binary);
-  uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
+  Fnv1a hash;
   std::vector<char> piece(size_t{1} << 20);
-  while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())), file.gcount() > 0) {
-    for (std::streamsize i = 0; i < file.gcount(); ++i)
-      hash = (hash ^ static_cast<unsigned char>(piece[static_cast<size_t>(i)])) * 0x100000001b3ull;
-  }
-  return fmt::format("{:016x}", hash);
+  while (file.read(piece.data(), static_cast<std::streamsize>(piece.size())), file.gcount() > 0)
+    hash.add(std::as_bytes(std::span(piece).first(static_cast<size_t>(file.gcount()))));
+  return fmt::format("{:016x}", hash.value());
 }
 
 }  // namespace splash::experiments

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "analysis/error_metrics.h"
+#include "core/round.h"
 #include "cpu_ref/attention/row.h"
 #include "cpu_ref/attention/screened.h"
 #include "cpu_ref/entmax/rows.h"
@@ -56,7 +57,7 @@ SkippedBlocks skipped_blocks(const AttentionSpec& spec, const AttentionInputs<do
                              const std::vector<ThresholdSample>& judged, const Tensor<double>& exact) {
   const AttentionShape& s = spec.shape;
   const double to_z = spec.normalizer.alpha[0] - 1;
-  const int64_t key_blocks = (s.kv_len + kBlock - 1) / kBlock, query_blocks = (s.q_len + kBlock - 1) / kBlock;
+  const int64_t key_blocks = ceil_div(s.kv_len, kBlock), query_blocks = ceil_div(s.q_len, kBlock);
   enum : uint8_t { hidden = 0, seen = 1, above_predicted = 2, above_tau = 4 };
   std::vector<uint8_t> blocks(static_cast<size_t>(query_blocks * key_blocks), hidden);
   cpu_ref::RowScorer<double> score(spec, inputs.q, inputs.k);
