@@ -29,7 +29,10 @@ double visible_tiles(const KernelCase& kernel, const Cut& cut) {
   for (int64_t q = 0; q < shape.q_len; q += cut.q) {
     const int64_t last = std::min(q + cut.q, shape.q_len) - 1;
     const int64_t seen = std::clamp<int64_t>(last + shape.kv_len - shape.q_len + 1, 0, shape.kv_len);
-    tiles += ceil_div(seen, cut.k);
+    const int64_t hidden =
+        kernel.window == 0 ? 0
+                           : std::clamp<int64_t>(q + shape.kv_len - shape.q_len + 1 - kernel.window, 0, seen);
+    tiles += ceil_div(seen, cut.k) - hidden / cut.k;
   }
   return static_cast<double>(tiles);
 }

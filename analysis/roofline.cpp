@@ -73,6 +73,7 @@ void describe(const NamedColumns& table, int64_t row, KernelCase& kernel) {
     if (const std::string& value = table.text(column, row); value != usual) rest += ", " + value;
   };
   add("mask", "none");
+  if (table.text("mask", row) == "window") rest += fmt::format(" {}", number("window"));
   add("normalizer", "softmax");
   if (const double alpha = table.known_number("alpha", row);
       table.text("normalizer", row) != "softmax" && !std::isnan(alpha))
@@ -209,7 +210,9 @@ std::vector<KernelCase> kernel_cases(const report::Report& report, Calls calls) 
                    whole("q_len"), whole("kv_len"),  whole("head_dim")};
     found.shape.validate();
     found.dtype = dtype_from_string(table.text("dtype", row));
-    found.causal = table.text("mask", row) == "causal";
+    const bool window = table.text("mask", row) == "window";
+    found.causal = window || table.text("mask", row) == "causal";
+    if (window) found.window = whole("window");
     found.tile_q = whole("tile_q");
     found.tile_k = whole("tile_k");
     found.stages = table.small_count("stages", row);

@@ -32,6 +32,7 @@ struct KernelCase {
   AttentionShape shape{};
   Dtype dtype = Dtype::f32;
   bool causal = false;
+  int64_t window = 0;              // of core/mask.h
   int64_t tile_q = 1, tile_k = 1;  // queries and keys that a block works on at a time
   int stages = 1;                  // tiles of keys and values in flight
   double seconds = 0;              // median of a call

@@ -32,7 +32,8 @@ double factor_of(const ModelPoint& measured) {
 }
 
 bool same_problem(const KernelCase& a, const KernelCase& b) {
-  return a.shape == b.shape && a.dtype == b.dtype && a.causal == b.causal && a.flops == b.flops;
+  return a.shape == b.shape && a.dtype == b.dtype && a.causal == b.causal && a.window == b.window &&
+         a.flops == b.flops;
 }
 
 // The nearest measured case of the same kernel; of the same unit if there is one. held_out: on another
@@ -71,10 +72,10 @@ bool of_less_work(const KernelCase& less, const KernelCase& more) {
   const AttentionShape &a = less.shape, &b = more.shape;
   if (less.shape.batch * less.shape.q_heads >= more.shape.batch * more.shape.q_heads) return false;
   return less.implementation == more.implementation && less.dtype == more.dtype &&
-         less.causal == more.causal && less.unit == more.unit && a.head_dim == b.head_dim &&
-         a.group() == b.group() && a.batch <= b.batch && a.q_heads <= b.q_heads && a.q_len == b.q_len &&
-         a.kv_len == b.kv_len && less.flops <= more.flops && less.l2_bytes <= more.l2_bytes &&
-         less.dram_bytes <= more.dram_bytes;
+         less.causal == more.causal && less.window == more.window && less.unit == more.unit &&
+         a.head_dim == b.head_dim && a.group() == b.group() && a.batch <= b.batch && a.q_heads <= b.q_heads &&
+         a.q_len == b.q_len && a.kv_len == b.kv_len && less.flops <= more.flops &&
+         less.l2_bytes <= more.l2_bytes && less.dram_bytes <= more.dram_bytes;
 }
 
 constexpr int64_t kMostEntries = 1024;  // batch sizes up to this are tried one by one

@@ -57,6 +57,14 @@ int64_t RowMask::count() const {
 void Mask::validate(const AttentionShape& shape) const {
   require_both("q_positions", q_positions, "k_positions", k_positions);
   require_both("cu_seqlens_q", cu_seqlens_q, "cu_seqlens_k", cu_seqlens_k);
+  if (window < 0)
+    throw InvalidArgument(fmt::format("window is {}; it must be at least 1, or 0 for no window", window));
+  if (window > 0 && !causal) {
+    throw InvalidArgument(
+        fmt::format("window is {} without causal; a window takes a causal mask, of which it shows the last "
+                    "keys",
+                    window));
+  }
   if (!q_positions.empty()) {
     require_positions("q_positions", q_positions, shape.q_len, shape);
     require_positions("k_positions", k_positions, shape.kv_len, shape);
@@ -90,7 +98,9 @@ RowMask Mask::row(const AttentionShape& shape, int64_t batch, int64_t q_head, in
   if (causal) {
     // The query's distance from its sequence's end limits the keys' distance from theirs, so the last query
     // sees the last key.
-    row.end = std::max(row.begin, std::min(row.end, row.end - (q_end - 1 - query)));
+    const int64_t end = row.end - (q_end - 1 - query);
+    row.end = std::max(row.begin, end);
+    if (has_window(shape)) row.begin = std::max(row.begin, end - window);
   }
   if (!q_positions.empty()) {
     row.k_positions = table_row(k_positions, shape.kv_len, shape, batch, q_head);

@@ -28,6 +28,12 @@ struct Mask {
   // as FlashAttention >= 2.1). With packed sequences the alignment holds inside each sequence.
   bool causal = false;
 
+  // A sliding window, with causal only: of the keys that causal shows, a query sees the last `window`, its
+  // own place among them, as transformers counts (flash-attention's window_size is (window - 1, 0)). So with
+  // p = i + kv_len - q_len query i sees the keys p - window < j <= p; with packed sequences so inside each.
+  // 0: no window.
+  int64_t window = 0;
+
   // Query i sees key j iff k_positions[j] <= q_positions[i]. Both or neither; each [length],
   // [batch, length] or [batch, q_heads, length].
   std::vector<int64_t> q_positions{}, k_positions{};
@@ -38,6 +44,9 @@ struct Mask {
 
   // Throws InvalidArgument if a part does not fit the shape.
   void validate(const AttentionShape& shape) const;
+
+  // Whether the window hides a key of these shapes: 0 < window < kv_len.
+  bool has_window(const AttentionShape& shape) const { return window > 0 && window < shape.kv_len; }
 
   // Whether every batch entry and head sees the same pairs, because no position table distinguishes them.
   bool same_for_all_heads(const AttentionShape& shape) const;

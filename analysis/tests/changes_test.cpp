@@ -11,13 +11,15 @@ using namespace splash::analysis::testing;
 namespace {
 
 // Counts loop by loop, as a kernel runs: every query tile reads the tiles of keys and values that it sees.
-KernelCase tiled(int64_t q_len, int64_t kv_len, bool causal, int64_t tile_q, int64_t tile_k) {
+KernelCase tiled(int64_t q_len, int64_t kv_len, bool causal, int64_t tile_q, int64_t tile_k,
+                 int64_t window = 0) {
   KernelCase k;
   k.implementation = "a/1-tiles";
   k.setting = causal ? "bfloat16, d 64, causal" : "bfloat16, d 64";
   k.shape = {.batch = 2, .q_heads = 3, .kv_heads = 3, .q_len = q_len, .kv_len = kv_len, .head_dim = 64};
   k.dtype = Dtype::bf16;
   k.causal = causal;
+  k.window = window;
   k.tile_q = tile_q;
   k.tile_k = tile_k;
   k.stages = 2;
@@ -30,6 +32,7 @@ KernelCase tiled(int64_t q_len, int64_t kv_len, bool causal, int64_t tile_q, int
       for (int64_t first = 0; first < kv_len; first += tile_k) {
         const int64_t last_query = std::min(q + tile_q, q_len) - 1;
         if (causal && first > last_query + kv_len - q_len) continue;
+        if (window > 0 && first + tile_k <= q + kv_len - q_len + 1 - window) continue;
         k.l2_bytes += static_cast<double>(2 * tile_k * 64 * 2);
         k.flops += static_cast<double>(4 * tile_q * tile_k * 64);
       }
@@ -50,17 +53,19 @@ Change tiles(int64_t q, int64_t k) {
 }  // namespace
 
 TEST_CASE("a kernel cut otherwise counts what the loops of those tiles count") {
-  for (const bool causal : {false, true}) {
+  for (const int64_t window : {-1, 0, 1, 40, 400}) {  // -1: not causal
+    const bool causal = window >= 0;
     for (const auto& lengths : {std::pair{256, 256}, std::pair{100, 300}, std::pair{513, 513}}) {
       const int64_t q_len = lengths.first, kv_len = lengths.second;
-      const KernelCase before = tiled(q_len, kv_len, causal, 64, 32);
+      const KernelCase before = tiled(q_len, kv_len, causal, 64, 32, std::max<int64_t>(0, window));
       for (const int64_t q : {16, 64, 128}) {
         for (const int64_t k : {16, 32, 128}) {
-          CAPTURE(causal);
+          CAPTURE(window);
           CAPTURE(q_len);
           CAPTURE(q);
           CAPTURE(k);
-          const KernelCase expected = tiled(q_len, kv_len, causal, q, k), cut = changed(before, tiles(q, k));
+          const KernelCase expected = tiled(q_len, kv_len, causal, q, k, before.window),
+                           cut = changed(before, tiles(q, k));
           CHECK(cut.flops == doctest::Approx(expected.flops));
           CHECK(cut.l2_bytes == doctest::Approx(expected.l2_bytes));
           CHECK(cut.use.blocks == expected.use.blocks);

@@ -68,6 +68,8 @@ inline std::vector<NamedMask> masks_for(const AttentionShape& s) {
       {"positions", {.q_positions = q_positions, .k_positions = random_positions(s.batch * s.kv_len, 9, 3)}},
       {"packed", {.cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}},
       {"packed causal", {.causal = true, .cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}},
+      {"window", {.causal = true, .window = 4}},
+      {"packed window", {.causal = true, .window = 2, .cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}},
       {"packed causal positions",
        {.causal = true,
         .q_positions = q_positions,

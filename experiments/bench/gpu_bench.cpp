@@ -30,7 +30,7 @@ struct Options {
   std::vector<int64_t> shape{1, 8, 8, 512, 512, 64};
   std::string dtype = "bfloat16", normalizer = "softmax", selection = "all", tuning = "default";
   double alpha = 1.5, share = 0.1, query_variance = 6;
-  int64_t k_keep = 8, block = 64, samples = 30, seed = 1;
+  int64_t k_keep = 8, block = 64, samples = 30, seed = 1, window = 0;
   bool causal = false, positions = false, graph = false, cold = false, backward = false;
   bool profile = false, portable = false;
 };
@@ -51,6 +51,7 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--samples", o.samples, "timed samples");
   app.add_option("--seed", o.seed, "of the inputs");
   app.add_flag("--causal", o.causal, "hide later keys");
+  app.add_option("--window", o.window, "hide later keys, and all but the last so many before them");
   app.add_flag("--positions", o.positions, "hide later keys by positions 0, 1, 2, ...");
   app.add_flag("--graph", o.graph, "replay a graph instead of timing lone calls");
   app.add_flag("--backward", o.backward, "exact entmax with its gradients in place of the variants");
@@ -69,7 +70,8 @@ AttentionSpec spec_of(const Options& o) {
   AttentionSpec spec;
   spec.shape = {o.shape[0], o.shape[1], o.shape[2], o.shape[3], o.shape[4], o.shape[5]};
   spec.normalizer = {normalizer_from_string(o.normalizer), {o.alpha}};
-  spec.mask.causal = o.causal;
+  spec.mask.causal = o.causal || o.window > 0;
+  spec.mask.window = o.window;
   if (o.positions) {
     for (int64_t i = 0; i < spec.shape.q_len; ++i) spec.mask.q_positions.push_back(i);
     for (int64_t i = 0; i < spec.shape.kv_len; ++i) spec.mask.k_positions.push_back(i);

@@ -199,6 +199,7 @@ json list_variants(bool wanted) {
                     {"normalizers", normalizers},
                     {"selections", selections},
                     {"causal", limits.causal},
+                    {"window", limits.window},
                     {"positions", limits.positions},
                     {"compute_capability", 0.1 * limits.compute_capability},
                     {"nmse_bounds",

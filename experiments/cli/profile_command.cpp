@@ -49,7 +49,11 @@ std::string profile_command(const report::Report& report, const analysis::Kernel
     add("--block", "block");
     selection == "shared_keys" ? add("--share", "share") : add("--k-keep", "k_keep");
   }
-  if (const std::string mask = get("mask"); mask != "none") bench.push_back("--" + mask);
+  if (const std::string mask = get("mask"); mask == "window") {
+    add("--window", "window");
+  } else if (mask != "none") {
+    bench.push_back("--" + mask);
+  }
   add("--query-variance", "query_variance");
   add("--seed", "seed");
 

@@ -93,6 +93,8 @@ def time_call(call, job):
 
 
 def dense(job, q, k, v):
+    if job["window"]:
+        raise Unavailable("PyTorch's scaled_dot_product_attention has no window")
     causal = job["causal"] and q.shape[2] > 1  # one query, the last, sees all keys
     if causal and q.shape[2] != k.shape[2]:
         raise Unavailable(f"PyTorch's causal mask meets the keys at their start, another mask with {q.shape[2]} queries and {k.shape[2]} keys")
@@ -104,6 +106,8 @@ def adasplash(job, q, k, v):
     """Exact entmax in Triton, of PyPI's adasplash: version 2 for causal alpha 1.5, version 1 for the rest."""
     from adasplash import adasplash_v1, adasplash_v2
 
+    if job["window"]:
+        raise Unavailable(f"{job['backend']} has no window")
     if q.shape[2] != k.shape[2]:
         raise Unavailable(f"{job['backend']} takes as many queries as keys, not {q.shape[2]} and {k.shape[2]}")
     if job["scale"] is not None and not math.isclose(job["scale"], q.shape[3] ** -0.5):
@@ -121,7 +125,9 @@ def splash(job, q, k, v):
     """Our own attention as a user of the Python package calls it."""
     from splash_attention import splash_attention
 
-    return lambda: splash_attention(q, k, v, alpha=job["alpha"], causal=job["causal"], scale=job["scale"])
+    return lambda: splash_attention(
+        q, k, v, alpha=job["alpha"], causal=job["causal"], window=job["window"] or None, scale=job["scale"]
+    )
 
 
 ENTMAX = {"adasplash": adasplash, "adasplash2": adasplash, "splash": splash}

@@ -135,11 +135,12 @@ TEST_CASE("LADDER/* is every rung of this build") {
 }
 
 TEST_CASE("the checked rows are the last ones of the last batch entry, for every mask and selection") {
-  for (const char* mask : {"none", "causal", "positions"}) {
+  for (const char* mask : {"none", "causal", "window", "positions"}) {
     for (const char* selection : {"all", "top_k_block", "shared_keys"}) {
       CAPTURE(mask);
       CAPTURE(selection);
       const Parameters p = small_problem({{"mask", std::string(mask)},
+                                          {"window", int64_t{50}},
                                           {"selection", std::string(selection)},
                                           {"normalizer", std::string("entmax")},
                                           {"k_keep", int64_t{3}},

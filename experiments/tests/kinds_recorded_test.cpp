@@ -236,19 +236,23 @@ TEST_CASE("GPU cases record the problem that their implementation computes") {
   const Parameters captured{{"input", text("gpl-3")},  {"batch", int64_t{6}},        {"q_heads", int64_t{12}},
                             {"kv_heads", int64_t{12}}, {"q_len", int64_t{512}},      {"kv_len", int64_t{512}},
                             {"head_dim", int64_t{32}}, {"checked_rows", int64_t{16}}};
-  const std::set<std::string> of_file{"call", "layer", "scale"},
-      all = joined(of_file, {"k_keep", "block", "share"});
+  const std::set<std::string> of_others{"call", "layer", "scale", "window"},  // a file; another mask
+      all = joined(of_others, {"k_keep", "block", "share"});
+  std::set<std::string> of_window = all;
+  of_window.erase("window");
   for (const Example& example : {
            Example{"gpu-attention", gpu_problem({}), all, kOfKernel},
+           Example{"gpu-attention", gpu_problem({{"mask", text("window")}, {"window", int64_t{5}}}),
+                   of_window, kOfKernel},
            Example{"gpu-attention", gpu_problem({{"normalizer", text("softmax")}}), joined(all, {"alpha"}),
                    kOfKernel},
            Example{"gpu-attention", gpu_problem({{"checked_rows", int64_t{1000}}}), all, kOfKernel},
            Example{"gpu-attention", gpu_problem({{"selection", text("top_k_block")}}),
-                   joined(of_file, {"share"}), kOfKernel},
+                   joined(of_others, {"share"}), kOfKernel},
            Example{"gpu-attention", gpu_problem({{"selection", text("top_k_row")}}),
-                   joined(of_file, {"share", "block"}), kOfKernel},
+                   joined(of_others, {"share", "block"}), kOfKernel},
            Example{"gpu-attention", gpu_problem({{"selection", text("shared_keys")}, {"share", 0.5}}),
-                   joined(of_file, {"k_keep"}), kOfKernel},
+                   joined(of_others, {"k_keep"}), kOfKernel},
            Example{"gpu-attention", gpu_problem(captured), joined(all, {"seed", "query_variance"}),
                    kOfKernel},
            Example{"gpu-attention", gpu_problem(with(captured, {{"pass", text("forward_backward")}})),

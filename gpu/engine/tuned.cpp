@@ -21,6 +21,7 @@ namespace {
 std::string mask_words(const Mask& mask) {
   std::string words = mask.causal ? "causal" : "";
   const auto add = [&](const char* word) { words += (words.empty() ? "" : " and ") + std::string(word); };
+  if (mask.window > 0) words += fmt::format(" window {}", mask.window);
   if (!mask.q_positions.empty()) add("positions");
   if (!mask.cu_seqlens_q.empty()) add("packed");
   return words.empty() ? "no mask" : words;

@@ -70,6 +70,7 @@ std::string selection_limit(const Limits& limits, const Selection& selection) {
 
 std::string mask_limit(const Limits& limits, const Mask& mask) {
   if (mask.causal && !limits.causal) return "takes no causal mask";
+  if (mask.window > 0 && !limits.window) return "takes no sliding window";
   if (!mask.q_positions.empty() && !limits.positions) return "takes no mask by positions";
   if (!mask.cu_seqlens_q.empty() && !limits.packed) return "takes no packed sequences";
   return "";

@@ -27,7 +27,7 @@ struct Limits {
   std::vector<SelectionKind> selections{SelectionKind::all};
   std::vector<int64_t> selection_blocks{};  // of top_k_block (keys) and shared_keys (queries); empty: any
   int64_t k_keep_max = 0;                   // of top_k_block; 0: any
-  bool causal = false, positions = false, packed = false;
+  bool causal = false, window = false, positions = false, packed = false;
   bool grouped_heads = true;    // q_heads != kv_heads
   int64_t kv_len_max = 0;       // 0: any
   int compute_capability = 80;  // 75 or 80: the least that runs it; 90: only 9.0 runs it (sm_90a)

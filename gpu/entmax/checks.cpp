@@ -13,7 +13,7 @@ namespace splash::gpu::entmax {
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype) {
   return (dtype == Dtype::bf16 || dtype == Dtype::f16) && spec.selection.kind == SelectionKind::all &&
          spec.mask.q_positions.empty() && spec.mask.cu_seqlens_q.empty() &&
-         spec.shape.kv_len <= int64_t{kMostKeys};
+         !spec.mask.has_window(spec.shape) && spec.shape.kv_len <= int64_t{kMostKeys};
 }
 
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
@@ -23,7 +23,8 @@ ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath want
   if (wanted == ForwardPath::hopper && !hopper) {
     throw Unsupported(
         "entmax forward's path for Hopper takes bfloat16 and float16, all of up to 2^28 keys, no mask or a "
-        "causal one, thresholds that it solves for, on compute capability 9.0; ForwardPath::fastest takes "
+        "causal one without a window, thresholds that it solves for, on compute capability 9.0; "
+        "ForwardPath::fastest takes "
         "the other problems too");
   }
   if (wanted == ForwardPath::fastest && tuning.portable != 0) return ForwardPath::portable;

@@ -19,7 +19,8 @@ namespace splash::gpu::entmax {
 
 enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where it can run, else portable
 
-// Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, no mask or a causal one.
+// Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, no mask or a causal one
+// without a window.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
 // hopper or portable, for a device of this compute capability (90: 9.0). Where `fastest` is wanted, the

@@ -171,10 +171,13 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
   const AttentionSpec plain = spec_of({1, 2, 2, 64, 64, 64});
   AttentionSpec causal = plain, positioned = plain, packed = plain, kept = plain;
   causal.mask.causal = true;
+  AttentionSpec window = causal, wide = causal;
+  window.mask.window = 63;
+  wide.mask.window = 64;  // hides no key
   positioned.mask.q_positions = positioned.mask.k_positions = std::vector<int64_t>(64, 0);
   packed.mask.cu_seqlens_q = packed.mask.cu_seqlens_k = {0, 64};
   kept.selection.kind = SelectionKind::top_k_row;
-  for (const AttentionSpec& spec : {plain, causal}) {
+  for (const AttentionSpec& spec : {plain, causal, wide}) {
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::f16, ForwardPath::hopper, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::portable, 90) == ForwardPath::portable);
@@ -186,7 +189,7 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
       CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, capability), Unsupported);
     }
   }
-  for (const AttentionSpec& spec : {positioned, packed, kept}) {
+  for (const AttentionSpec& spec : {positioned, packed, kept, window}) {
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::portable);
     CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, 90), Unsupported);
     for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32})

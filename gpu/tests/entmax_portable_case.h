@@ -229,7 +229,8 @@ class CaseDrawer {
     const auto parts = random_() % 8;
     if ((parts & 1) != 0) {
       mask.causal = true;
-      c.name += "causal, ";
+      mask.window = any_of<int64_t>({0, 0, 1, 3, 64, 100, 5000});
+      c.name += mask.window > 0 ? "window " + std::to_string(mask.window) + ", " : "causal, ";
     }
     if ((parts & 2) != 0) {
       const auto sequences = 1 + random_() % 5;

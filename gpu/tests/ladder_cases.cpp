@@ -124,7 +124,8 @@ class CaseList {
 
  private:
   static void set_mask(AttentionSpec& spec, const std::string& mask) {
-    spec.mask.causal = mask == "causal";
+    spec.mask.causal = mask == "causal" || mask == "window";
+    if (mask == "window") spec.mask.window = 5;
     if (mask != "positions") return;
     const AttentionShape& shape = spec.shape;  // a table per head: positions neither start at 0 nor rise
     for (int64_t i = 0; i < shape.batch * shape.q_heads * shape.q_len; ++i)
@@ -208,6 +209,10 @@ std::vector<LadderCase> ladder_cases(const Variant& variant, const DeviceInfo& d
       for (const char* mask : {"none", "causal", "positions"}) {
         list.add("random", shape, dims[turn++ % dims.size()], dtype, mask, {}, nullptr);
       }
+    }
+    for (const Shape& shape : kShapes) {
+      if (variant.limits.window)
+        list.add("random", shape, dims[turn++ % dims.size()], dtype, "window", {}, nullptr);
     }
     for (const Shape& shape : kWideShapes) {
       for (size_t block = 0; wide && block < blocks.size(); ++block) {  // each mask with each of four blocks

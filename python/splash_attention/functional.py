@@ -78,6 +78,7 @@ def splash_attention(
     causal: bool = False,
     scale: float | None = None,
     k_keep: Any = None,
+    window: int | None = None,
     q_positions: Any = None,
     k_positions: Any = None,
     cu_seqlens_q: Any = None,
@@ -93,6 +94,8 @@ def splash_attention(
     alpha: a number above 1, or an array or list of 1 or q_heads entries (one α a head), or an array of [batch, q_heads] or
     [batch, q_heads, 1, 1].
     causal: query i sees the keys j ≤ i + kv_len - q_len; with cu_seqlens so inside each sequence.
+    window: of the keys that causal shows, a query sees the last `window`, so i + kv_len - q_len - window < j, as transformers'
+    sliding_window (flash-attention's window_size of (window - 1, 0)); with causal alone. None hides no more.
     scale: of the scores; None is 1/√head_dim.
     k_keep: entmax over the k_keep largest scores of each row only (ties: the earlier key); None keeps all. A list, or an
     array or tensor of integers, has one a query head, of which 0 keeps all (in a list None does too).
@@ -112,4 +115,4 @@ def splash_attention(
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
     }
-    return _backend(q).attention(q, k, v, alpha, causal, scale, k_keep, tables, return_aux)
+    return _backend(q).attention(q, k, v, alpha, causal, scale, k_keep, window, tables, return_aux)

@@ -41,6 +41,7 @@ class AdaptiveSplashAttention(nn.Module):
     threshold_mode: "warm_start": the output is exact, τ̂ only learns; "direct": p = [z - τ̂]₊^(1/(α-1)) over the keys of
       k_keep, renormalised; in its gradient τ̂ - m and m's score are constants (straight-through).
     causal: query i sees the keys j ≤ i + kv_len - q_len, where no positions are given.
+    window: of these the last so many, as splash_attention has it; None is all.
 
     A copy or a pickle holds what is learned and set, not the last call. After a call ``tau``, ``support``,
     ``sparsity_by_token``, ``sparsity_by_block()``, ``probabilities()`` and, in training, ``threshold_loss`` tell of it.
@@ -62,6 +63,7 @@ class AdaptiveSplashAttention(nn.Module):
         learn_alpha: bool = False,
         threshold_mode: str = "warm_start",
         causal: bool = False,
+        window: int | None = None,
         k_keep_target: float | None = None,
         k_keep_bounds: tuple[int, int] = (1, 512),
     ) -> None:
@@ -75,6 +77,7 @@ class AdaptiveSplashAttention(nn.Module):
         self.num_heads = num_heads if num_heads is None else checks.check_count("num_heads", num_heads, " or None")
         self.sm_scale = checks.check_scale(sm_scale, "sm_scale") or None
         self.threshold_mode, self.causal = threshold_mode, checks.check_flag("causal", causal)
+        self.window = checks.check_window(window, self.causal) or None
         self.learn_alpha = checks.check_flag("learn_alpha", learn_alpha)
         self._call: tuple[Any, ...] | None = None  # inputs and statistics of the last call
         self._loss: Tensor | None = None
@@ -285,7 +288,7 @@ class AdaptiveSplashAttention(nn.Module):
             checks.check_inputs(Q, K, V, _NAMES)
             self._check(Q)
             Q, scale = self._scaled(Q)
-        problem = problem_of(Q, K, V, self._alpha_now(), causal, scale, self.k_keep, tables, _NAMES, _TABLE_NAMES)
+        problem = problem_of(Q, K, V, self._alpha_now(), causal, scale, self.k_keep, self.window if causal else None, tables, _NAMES, _TABLE_NAMES)
         self._check(Q)
         learns = self.threshold_weight is not None and self.training
         if self.threshold_mode == "direct":
@@ -306,7 +309,7 @@ class AdaptiveSplashAttention(nn.Module):
 
     def _keys(self, Q: Tensor, K: Tensor, problem: tuple[Any, ...]) -> Tensor:
         """Keys that take part in each row, [1 or batch, 1 or q_heads, q_len]."""
-        causal, k_keep, q_positions, k_positions, head_k_keep = (problem[i] for i in (2, 4, 5, 6, -1))
+        causal, k_keep, window, q_positions, k_positions, head_k_keep = (problem[i] for i in (2, 4, 5, 6, 7, -1))
         (batch, heads, q_len, _), kv_len = Q.shape, K.shape[2]
         if q_positions is not None:
             queries, keys = (_by_head(t, batch, heads) for t in (q_positions, k_positions))
@@ -314,7 +317,7 @@ class AdaptiveSplashAttention(nn.Module):
             order = keys.expand(*shape, kv_len).contiguous().sort(-1).values
             count = torch.searchsorted(order, queries.expand(*shape, q_len).contiguous(), right=True)
         elif causal:
-            count = (torch.arange(q_len, device=Q.device) + (kv_len - q_len + 1)).clamp(0, kv_len).view(1, 1, -1)
+            count = (torch.arange(q_len, device=Q.device) + (kv_len - q_len + 1)).clamp(0, min(window or kv_len, kv_len)).view(1, 1, -1)
         else:
             count = torch.full((1, 1, q_len), kv_len, device=Q.device)
         if head_k_keep is not None:

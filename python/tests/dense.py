@@ -35,6 +35,7 @@ def attention(
     return p @ values, p
 
 
-def causal(q_len: int, kv_len: int) -> np.ndarray:
-    """Query i sees key j iff j <= i + kv_len - q_len."""
-    return np.tril(np.ones((q_len, kv_len), bool), kv_len - q_len)
+def causal(q_len: int, kv_len: int, window: int | None = None) -> np.ndarray:
+    """Query i sees key j iff p - window < j <= p, p = i + kv_len - q_len."""
+    visible = np.tril(np.ones((q_len, kv_len), bool), kv_len - q_len)
+    return visible if window is None else np.triu(visible, kv_len - q_len - window + 1)

@@ -81,6 +81,39 @@ def test_positions_packed_sequences_and_k_keep():
     np.testing.assert_allclose(out, dense.attention(q, k, v, 1.5, kept)[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype, bound", [(np.float64, 1e-9), (np.float32, 1e-5)])
+@pytest.mark.parametrize("q_len, kv_len", [(12, 12), (5, 31), (1, 20), (31, 7)])
+def test_windows(dtype, bound, q_len, kv_len):
+    q, k, v = tensors((2, 4, q_len, 8), 2, kv_len, dtype)
+    for window in (1, 2, 5, 20, 10**20):
+        out, aux = splash_attention(q, k, v, causal=True, window=window, return_aux=True)
+        visible = dense.causal(q_len, kv_len, min(window, 10**6))
+        np.testing.assert_allclose(out, dense.attention(q, k, v, 1.5, visible)[0], atol=bound)
+        assert (aux.support <= visible.sum(-1)).all() and (aux.support > 0).sum() == 8 * visible.any(-1).sum()
+    if q_len == kv_len:
+        cu = np.array([0, 5, 5, 12])
+        sequence = np.searchsorted(cu, np.arange(12), side="right")
+        visible = (sequence[:, None] == sequence[None, :]) & dense.causal(12, 12, 3)
+        out = splash_attention(q, k, v, causal=True, window=3, cu_seqlens_q=cu, cu_seqlens_k=cu)
+        np.testing.assert_allclose(out, dense.attention(q, k, v, 1.5, visible)[0], atol=bound)
+        visible = visible & (cu[1] <= np.arange(12))  # and by positions
+        out = splash_attention(
+            q, k, v, causal=True, window=3, cu_seqlens_q=cu, cu_seqlens_k=cu, q_positions=np.zeros(12, int), k_positions=(np.arange(12) < 5).astype(int)
+        )
+        np.testing.assert_allclose(out, dense.attention(q, k, v, 1.5, visible)[0], atol=bound)
+
+
+def test_windows_that_are_none():
+    q, k, v = tensors((1, 1, 4, 8), 1, 4)
+    for window, what in ((0, "window is 0; it must be at least 1"), (-2, "window is -2; it must be at least 1")):
+        with pytest.raises(ValueError, match=what):
+            splash_attention(q, k, v, causal=True, window=window)
+    with pytest.raises(TypeError, match="window is a float; it must be an integer or None, which is no window"):
+        splash_attention(q, k, v, causal=True, window=2.0)
+    with pytest.raises(ValueError, match="window is 2 without causal; a window takes causal=True"):
+        splash_attention(q, k, v, window=2)
+
+
 def test_aux_tells_of_the_probabilities():
     q, k, v = tensors((1, 4, 40, 16), 2, 40, np.float64)
     out, aux = splash_attention(3 * q, k, v, causal=True, return_aux=True)
@@ -133,16 +166,16 @@ def test_arrays_on_a_gpu_go_through_pytorch():
     none = dict.fromkeys(("q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k"))
     alpha = np.array([1.5, 1.25])
     expected, numpys = splash_attention(q, k, v, alpha=alpha, causal=True, return_aux=True)
-    out, aux = gpu_arrays.attention(*map(Foreign, (q, k, v, alpha)), True, None, None, none, True)
+    out, aux = gpu_arrays.attention(*map(Foreign, (q, k, v, alpha)), True, None, None, None, none, True)
     for mine, theirs in ((out, expected), (aux.tau, numpys.tau), (aux.support, numpys.support)):
         np.testing.assert_array_equal(mine.array, theirs)
     for mine, theirs in zip(aux.probabilities(), numpys.probabilities()):
         np.testing.assert_array_equal(mine.array, theirs)
     assert aux.sparsity_by_block(4) == numpys.sparsity_by_block(4)
-    assert isinstance(gpu_arrays.attention(*map(Foreign, (q, k, v)), 1.5, False, None, None, none, False), Foreign)
+    assert isinstance(gpu_arrays.attention(*map(Foreign, (q, k, v)), 1.5, False, None, None, None, none, False), Foreign)
     np.testing.assert_array_equal(gpu_arrays.entmax(Foreign(q), Foreign(alpha[:, None]), 3).array, entmax(q, alpha[:, None]))
     with pytest.raises(TypeError, match="k is a list; it must be an array on a GPU"):
-        gpu_arrays.attention(Foreign(q), [1.0], Foreign(v), 1.5, False, None, None, none, False)
+        gpu_arrays.attention(Foreign(q), [1.0], Foreign(v), 1.5, False, None, None, None, none, False)
 
 
 def test_the_place_of_an_array_decides(monkeypatch):

@@ -33,6 +33,10 @@ bool of_capture(const Parameters& p) {
   return get_text(p, "input") != kGaussian;
 }
 
+bool is_window(const Parameters& p) {
+  return get_text(p, "mask") == "window";
+}
+
 Tensor<float> captured_layers(const Parameters& p, const std::string& name) {
   const auto array = report::hdf5::read_floats(captures_path(), get_text(p, "input") + "/" + name, {}, 4);
   Tensor<float> tensor(array.extents.at(0), array.extents.at(1), array.extents.at(2), array.extents.at(3));
@@ -47,7 +51,8 @@ Workload workload_of(const Parameters& p) {
 
 Mask mask_of(const Parameters& p) {
   Mask mask;
-  mask.causal = get_text(p, "mask") == "causal";
+  mask.causal = get_text(p, "mask") == "causal" || is_window(p);
+  if (is_window(p)) mask.window = get_integer(p, "window");
   if (get_text(p, "mask") != "positions") return mask;
   const AttentionShape shape = shape_of(p);  // positions 0, 1, 2, ...: the causal mask, written as positions
   for (int64_t i = 0; i < shape.q_len; ++i) mask.q_positions.push_back(i);
@@ -99,7 +104,13 @@ std::vector<ParameterInfo> problem_parameters() {
       {"kv_len", integer, int64_t{512}, "1", "keys", {}},
       {"head_dim", integer, int64_t{64}, "1", "head dimension", {}},
       {"dtype", text, std::string("bfloat16"), "", "element type", {"float32", "float16", "bfloat16"}},
-      {"mask", text, std::string("none"), "", "which keys are hidden", {"none", "causal", "positions"}},
+      {"mask",
+       text,
+       std::string("none"),
+       "",
+       "which keys are hidden",
+       {"none", "causal", "window", "positions"}},
+      {"window", integer, int64_t{1024}, "1", "last keys that a causal query sees, of the mask window", {}},
       {"normalizer",
        text,
        std::string("softmax"),
@@ -153,6 +164,8 @@ void check_problem(const Parameters& p) {
   workload_of(p).validate();
   if (const double share = get_number(p, "share"); !(share > 0 && share <= 1))
     throw InvalidArgument(fmt::format("share is {}; it must lie in (0, 1]", share));
+  if (is_window(p) && get_integer(p, "window") < 1)
+    throw InvalidArgument(fmt::format("window is {}; it must be at least 1", get_integer(p, "window")));
   if (get_text(p, "mask") == "positions" && spec.shape.q_len != spec.shape.kv_len) {
     throw InvalidArgument(fmt::format("the mask positions needs as many queries as keys, not {} and {}",
                                       spec.shape.q_len, spec.shape.kv_len));
@@ -181,6 +194,7 @@ void keep_used_problem(Parameters& p, bool seeded) {
   const bool in_blocks = selection == SelectionKind::top_k_block,
              shared = selection == SelectionKind::shared_keys;
   if (get_text(p, "normalizer") == "softmax") p.erase("alpha");
+  if (!is_window(p)) p.erase("window");
   if (!in_blocks && selection != SelectionKind::top_k_row) p.erase("k_keep");
   if (!in_blocks && !shared) p.erase("block");
   if (!shared) p.erase("share");
@@ -199,6 +213,7 @@ std::string problem_key(const Parameters& p) {
   if (of_capture(p) && !is_of_file(p)) key += " " + captures_hash();
   const char* separator = ": ";
   for (const ParameterInfo& info : problem_parameters()) {
+    if (info.name == "window" && !is_window(p)) continue;
     key += fmt::format("{}{} {}", separator, info.name, to_text(p.at(info.name)));
     separator = ", ";
   }

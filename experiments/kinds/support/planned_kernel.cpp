@@ -73,6 +73,7 @@ analysis::KernelCase planned_kernel(const std::string& variant_id, const Paramet
   kernel.shape = spec.shape;
   kernel.dtype = dtype;
   kernel.causal = spec.mask.causal;
+  kernel.window = spec.mask.window;
   kernel.tile_q = plan.tile.q;
   kernel.tile_k = plan.tile.k;
   kernel.stages = plan.tile.stages;
@@ -93,7 +94,12 @@ analysis::KernelCase planned_kernel(const std::string& variant_id, const Paramet
 }
 
 Parameters parameters_of(const report::Report& report, int64_t row) {
-  return recorded_parameters(report, row, problem_parameters(), "gpu-attention");
+  auto declared = problem_parameters();
+  const auto is_newer = [&](const ParameterInfo& info) {  // reports that have none are of other masks
+    return info.name == "window" && report.find(info.name) == nullptr;
+  };
+  std::erase_if(declared, is_newer);
+  return recorded_parameters(report, row, declared, "gpu-attention");
 }
 
 }  // namespace splash::experiments

@@ -45,6 +45,7 @@ struct TorchGpuJob {
   std::string backend;  // one of torch_gpu_backends()
   std::string dtype;
   bool causal = false;
+  int64_t window = 0;             // of core/mask.h
   std::optional<double> alpha{};  // of entmax; none: softmax. A backend computes only one of the two
   std::optional<double> scale{};  // none: 1/sqrt(head_dim)
   gpu::TimingOptions timing{};

@@ -3,7 +3,7 @@
 // (alphas.h), and the arguments of a variant's launch (variant_arguments.h).
 //
 // A mask as kernels read it: the tables of core/mask.h in device memory, which the caller owns. A mask that
-// is only causal needs none. Compiles without nvcc.
+// is only causal, with or without a window, needs none. Compiles without nvcc.
 //
 //   const MaskTables tables(spec);
 //   DeviceBuffer buffer(stream, tables.bytes());
@@ -20,7 +20,7 @@ namespace splash::gpu::entmax {
 // Addresses in device memory; a table is null where the mask has no such part.
 struct DeviceMask {
   // Packed sequences: [q_len, 2]. Query i sees the keys from ranges[2 i] to below ranges[2 i + 1]: those of
-  // its own sequence, cut off by a causal mask. The same for all heads.
+  // its own sequence, cut off by a causal mask and a window. The same for all heads.
   const int32_t* ranges = nullptr;
   // Query i sees key j where k_positions[j] <= q_positions[i]: [q_tables, q_len], [k_tables, kv_len].
   const int32_t *q_positions = nullptr, *k_positions = nullptr;

@@ -99,6 +99,7 @@ const Variant kVariant{
                .normalizers = {NormalizerKind::entmax},
                .selections = {SelectionKind::all, SelectionKind::top_k_row},
                .causal = true,
+               .window = true,
                .positions = true,
                .compute_capability = 80},
     .plan = plan,

@@ -21,7 +21,8 @@ __device__ __forceinline__ Range range_of(const PortableProblem& p, int query) {
     return {range.x, range.y};
   }
   const int64_t end = int64_t{query} + p.reach;  // may pass 32 bits
-  return {0, static_cast<int>(end < 0 ? 0 : end < p.kv_len ? end : p.kv_len)};
+  const int64_t begin = p.window > 0 && end > p.window ? end - p.window : 0;
+  return {static_cast<int>(begin), static_cast<int>(end < 0 ? 0 : end < p.kv_len ? end : p.kv_len)};
 }
 
 class VisibleRows {

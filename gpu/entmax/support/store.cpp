@@ -35,6 +35,7 @@ uint64_t store_key(const AttentionSpec& spec, Dtype dtype) {
   add(spec.selection.kind == SelectionKind::all ? 0 : spec.selection.k_keep);
   add(spec.selection.head_k_keep.size());
   add(spec.mask.causal);
+  add(spec.mask.window);
   add(spec.mask.q_positions.size());
   for (const int64_t begin : spec.mask.cu_seqlens_q) add(begin);
   for (const int64_t begin : spec.mask.cu_seqlens_k) add(begin);

@@ -49,14 +49,14 @@ def entmax_and_aux(x: Any, alpha: Any, dim: int) -> Any:
 
 
 def attention(
-    q: Any, k: Any, v: Any, alpha: Any, causal: bool, scale: float | None, k_keep: int | None, tables: dict[str, Any],
-    return_aux: bool,
+    q: Any, k: Any, v: Any, alpha: Any, causal: bool, scale: float | None, k_keep: int | None, window: int | None,
+    tables: dict[str, Any], return_aux: bool,
 ) -> Any:  # fmt: skip
     back = _back(q)
     tensors = (_tensor("q", q), _tensor("k", k), _tensor("v", v))
     tables = {name: None if table is None else _tensor(name, table) for name, table in tables.items()}
     with torch.no_grad():
-        result = functional.attention(*tensors, _alpha(alpha), causal, scale, k_keep, tables, return_aux)
+        result = functional.attention(*tensors, _alpha(alpha), causal, scale, k_keep, window, tables, return_aux)
     if not return_aux:
         return back(result)
     out, aux = result

@@ -119,17 +119,17 @@ def _aux_of(scores: np.ndarray, p: np.ndarray, alpha: np.ndarray) -> EntmaxAux:
 
 
 def make_spec(
-    extents: tuple[int, ...], alpha: list[float], causal: bool, scale: float, k_keep: int, tables: Iterable[Any],
-    head_k_keep: Sequence[int] = (),
+    extents: tuple[int, ...], alpha: list[float], causal: bool, scale: float, k_keep: int, window: int,
+    tables: Iterable[Any], head_k_keep: Sequence[int] = (),
 ) -> _core.Spec:  # fmt: skip
     """tables: q_positions, k_positions, cu_seqlens_q, cu_seqlens_k, each a NumPy array or None."""
     rows = [None if table is None else np.ascontiguousarray(table, np.int64).reshape(-1) for table in tables]
-    return _core.Spec(*extents, alpha, scale, causal, k_keep, *rows, head_k_keep)
+    return _core.Spec(*extents, alpha, scale, causal, k_keep, window, *rows, head_k_keep)
 
 
 def attention(
-    q: Any, k: Any, v: Any, alpha: Any, causal: bool, scale: float | None, k_keep: Any, tables: dict[str, Any],
-    return_aux: bool,
+    q: Any, k: Any, v: Any, alpha: Any, causal: bool, scale: float | None, k_keep: Any, window: int | None,
+    tables: dict[str, Any], return_aux: bool,
 ) -> Any:  # fmt: skip
     arrays = [to_numpy("q", q), _without_gradients("k", k), _without_gradients("v", v)]
     extents = checks.check_inputs(*arrays)
@@ -137,7 +137,7 @@ def attention(
     checks.check_tables(tables, extents[0], extents[1], extents[3], extents[4])
     values = to_alpha(alpha)
     if folding.is_alpha_of_batch(values, arrays[0]):
-        return _folded_attention(q, arrays, values, causal, scale, k_keep, tables, return_aux)
+        return _folded_attention(q, arrays, values, causal, scale, k_keep, window, tables, return_aux)
     if type(values) is float:
         values = [values]
     else:
@@ -151,7 +151,7 @@ def attention(
             k_keep = to_numpy("k_keep", k_keep)
             checks.check_integers("k_keep", k_keep)
         kept, of_heads = 0, checks.k_keep_of_heads(k_keep, extents[1])
-    spec = make_spec(extents, values, causal, scale, kept, tables.values(), of_heads)
+    spec = make_spec(extents, values, causal, scale, kept, checks.check_window(window, causal), tables.values(), of_heads)
     inputs = [_computed(array) for array in arrays]
     out, tau, support, _ = _core.attention_forward(spec, *inputs, False)
     result = _like(q)(out)
@@ -161,8 +161,8 @@ def attention(
 
 
 def _folded_attention(
-    q: Any, arrays: list[np.ndarray], alpha: np.ndarray, causal: bool, scale: float | None, k_keep: Any, tables: dict[str, Any],
-    return_aux: bool,
+    q: Any, arrays: list[np.ndarray], alpha: np.ndarray, causal: bool, scale: float | None, k_keep: Any,
+    window: int | None, tables: dict[str, Any], return_aux: bool,
 ) -> Any:  # fmt: skip
     """Of one alpha for each batch entry and head."""
     batch, heads = shape = arrays[0].shape[:2]
@@ -174,7 +174,7 @@ def _folded_attention(
             k_keep = to_numpy("k_keep", k_keep)
             checks.check_integers("k_keep", k_keep)
         k_keep = checks.k_keep_of_heads(k_keep, heads) * batch
-    out, aux = attention(*map(folding.fold, arrays), alpha.reshape(-1), causal, scale, k_keep, tables, True)
+    out, aux = attention(*map(folding.fold, arrays), alpha.reshape(-1), causal, scale, k_keep, window, tables, True)
     result = _like(q)(out.reshape(arrays[0].shape))
     rows = (*shape, -1)
     return (result, replace(aux, tau=aux.tau.reshape(rows), support=aux.support.reshape(rows))) if return_aux else result

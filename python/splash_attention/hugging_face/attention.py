@@ -13,14 +13,14 @@ from splash_attention import checks
 from splash_attention.backends.torch import modified
 from splash_attention.backends.torch.functional import check_tensors, to_one_width
 from splash_attention.functional import splash_attention
-from splash_attention.hugging_face.masks import is_positions, seen_keys, tables_of
+from splash_attention.hugging_face.masks import is_positions, is_window, seen_keys, tables_of
 
 try:  # some models do not pass output_attentions on: transformers collects what they ask for here
     from transformers.utils.output_capturing import _active_collector as _collector
 except ImportError:  # before transformers had it
     _collector = None
 
-_MASKS = "sliding windows and other masks"
+_MASKS = "windows to both sides and other masks"
 _MANY = 1 << 28  # probabilities of a layer: 1 GiB of float32
 _observers: list[Callable[..., None]] = []  # (module, alpha, support [batch, heads, q_len], seen keys, bool)
 
@@ -37,28 +37,31 @@ def attention_forward(
     softcap: float | None = None,
     position_bias: Tensor | None = None,
     s_aux: Tensor | None = None,
+    sliding_window: int | None = None,
     output_attentions: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """transformers' attention interface. query: [batch, heads, q_len, head_dim]; key: [batch, kv_heads, kv_len, head_dim]; value:
     [batch, kv_heads, kv_len, value_dim]; attention_mask: what key_positions returned, or one's own [batch or 1, heads or 1, q_len,
-    kv_len], bool, or real and added to the scores. softcap, position_bias and s_aux (sinks): as models of transformers pass them.
+    kv_len], bool, or real and added to the scores. softcap, position_bias, s_aux (sinks) and sliding_window: as models of transformers pass them.
     others: cu_seq_lens_q and cu_seq_lens_k are lengths of packed sequences, beside their position_ids.
 
     Returns [batch, q_len, heads, value_dim], and with output_attentions the probabilities [batch, heads, q_len, kv_len], else None.
-    What has no kernel yet (dropout in training, softcap, position_bias, sinks, masks that are neither causal nor padding) is computed
+    What has no kernel yet (dropout in training, softcap, position_bias, sinks, masks that are neither causal, a window nor padding) is computed
     from every score, and said once. Raises NotImplementedError for a mask of integers.
     """
     check_tensors(query, key, value)
     checks.check_rank(query, key, value)
     if attention_mask is not None and not (
-        is_positions(attention_mask) or attention_mask.dtype == torch.bool or attention_mask.is_floating_point()
+        is_positions(attention_mask) or is_window(attention_mask) or attention_mask.dtype == torch.bool or attention_mask.is_floating_point()
     ):
         raise NotImplementedError(
             f"splash attention takes no mask of shape {list(attention_mask.shape)} and {str(attention_mask.dtype)[6:]}; pass the "
             "tokenizer's [batch, length], or [batch, 1, q_len, kv_len] of bool or real numbers"
         )
-    causal = attention_mask is None and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    windowed = attention_mask is not None and is_window(attention_mask)
+    causal = is_causal if attention_mask is None else windowed
     bias = position_bias
     if attention_mask is not None and attention_mask.is_floating_point():
         added = attention_mask[..., : key.shape[2]]
@@ -73,13 +76,13 @@ def attention_forward(
             ("soft-capped scores", softcap is not None),
             ("an additive bias", bias is not None),
             ("attention sinks", s_aux is not None),
-            (_MASKS, attention_mask is not None and not is_positions(attention_mask)),
+            (_MASKS, attention_mask is not None and not is_positions(attention_mask) and not (windowed and sliding_window)),
         )
         if there
     ]
-    packed = {} if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others)
+    packed = {} if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others, not sliding_window or is_causal)
     if packed:  # say what the mask of position_ids says
-        why, attention_mask, causal = [], None, getattr(module, "is_causal", True) if is_causal is None else is_causal
+        why, attention_mask, causal, windowed = [], None, is_causal, bool(sliding_window)
     for reason in why:
         modified.tell_once(reason)
     observed = bool(_observers) and not torch.compiler.is_compiling()
@@ -88,13 +91,14 @@ def attention_forward(
         if output_attentions:
             _say_size(query, key)
         out = modified_attention_of_heads(
-            query, key, value, **call, causal=bool(causal), mask=mask, bias=bias, softcap=softcap, sinks=s_aux, dropout=dropout,
+            query, key, value, **call, causal=bool(causal) and mask is None, mask=mask, bias=bias, softcap=softcap, sinks=s_aux, dropout=dropout,
             return_probabilities=output_attentions or observed,
         )  # fmt: skip
         out, p = out if isinstance(out, tuple) else (out, None)
         support = (p > 0).sum(-1) if observed else None
     else:
         tables = packed if attention_mask is None else tables_of(attention_mask, query, key)
+        call["window"] = sliding_window if windowed else None
         done = attention_of_heads(query, key, value, **call, causal=causal, return_support=observed, **tables)
         out, support = done if observed else (done, None)
         p = None
@@ -177,10 +181,10 @@ def _setting(module: torch.nn.Module, name: str, otherwise: Any) -> Any:
     return getattr(getattr(module, "config", None), name, otherwise) if own is None else own
 
 
-def _packed_lengths(query: Tensor, others: dict[str, Any]) -> dict[str, Tensor]:
-    """Of packed sequences, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives them; nothing with a window, too."""
+def _packed_lengths(query: Tensor, others: dict[str, Any], served: bool) -> dict[str, Tensor]:
+    """Of packed sequences, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives them; nothing where not served."""
     lengths = {name: others.get(f"cu_seq_lens_{name[-1]}") for name in ("cu_seqlens_q", "cu_seqlens_k")}
-    there = query.shape[0] == 1 and others.get("sliding_window") is None and all(table is not None for table in lengths.values())
+    there = served and query.shape[0] == 1 and all(table is not None for table in lengths.values())
     return lengths if there else {}
 
 

@@ -26,63 +26,112 @@ def key_positions(
     **others: Any,
 ) -> Tensor | None:
     """transformers' mask interface: None where the model's own causality says all; where each key is seen by a query and by all behind
-    it, as in causal masks with any padding, the first query that sees it (q_length for none), int32 [batch, 1, 1, kv_len]; else (windows,
-    packed sequences, masks of one's own) bool [batch, 1, q_len, kv_len]. What has four dimensions, transformers passes on as it is.
+    it, as in causal masks with any padding, the first query that sees it (q_length for none), int32 [batch, 1, 1, kv_len]; for a sliding
+    window the first query that sees each key and the first behind it that no longer does, int32 [1, 1, 2, kv_len], and where there is
+    padding a third row, 1 for keys that are none, [batch, 1, 3, kv_len]; else (packed sequences, windows to both sides, masks of one's
+    own) bool [batch, 1, q_len, kv_len]. What has four dimensions, transformers passes on as it is.
     Raises RuntimeError where a graph that was compiled without splash_any_mask meets packed sequences.
     """
+    window, config = others.get("local_size"), others.get("config")
+    compiling = torch.compiler.is_compiling()
+    # A chunk and a window to both sides are local sizes, too. transformers lets a mask be skipped where nothing is added to it.
+    if "allow_is_causal_skip" not in others or getattr(config, "sliding_window", None) != window:
+        window = None
+    alone = bool(others.get("allow_is_causal_skip")) and not others.get("use_vmap")
+    causal = mask_function is causal_mask_function
     if attention_mask is None and mask_function is bidirectional_mask_function:
         return None
-    if attention_mask is None and mask_function is causal_mask_function and q_offset + q_length == kv_offset + kv_length:
+    aligned = (window is not None or causal) and _ends_meet(q_offset + q_length, kv_offset + kv_length, compiling)
+    if window is not None and aligned and alone and kv_length <= window:
+        causal = True  # the window hides nothing
+    if attention_mask is None and causal and aligned:
         return None
     device = device if attention_mask is None else attention_mask.device
-    if mask_function in (causal_mask_function, bidirectional_mask_function):
+    present = None if attention_mask is None else _padding(attention_mask, kv_length)
+    if causal or mask_function is bidirectional_mask_function:
         keys = torch.arange(kv_length, device=device)
         first = (keys + (kv_offset - q_offset)).clamp(0, q_length)
-        first = (first if mask_function is causal_mask_function else 0 * keys).repeat(batch_size, 1)
-        if attention_mask is not None:
-            first = first.masked_fill(~_padding(attention_mask, kv_length), q_length)
-        return _positions(first)
+        first = (first if causal else 0 * keys).repeat(batch_size, 1)
+        return _positions(first if present is None else first.masked_fill(~present, q_length))
+    if window is not None and aligned and alone:
+        return _window(q_length, kv_length, window, present, device)
     mask = sdpa_mask(
         batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
         mask_function=mask_function, attention_mask=attention_mask, device=device,
         **{**others, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False, "allow_torch_fix": False},
     )  # fmt: skip
-    compiling = torch.compiler.is_compiling()
     # What a compiler traces has no values yet, and without a mask and a cache transformers takes every model for packed sequences there.
-    if compiling and (others.get("local_size") is not None or getattr(others.get("config"), "splash_any_mask", False)):
+    if compiling and getattr(config, "splash_any_mask", False):
         return mask
-    seen = mask[:, 0]
-    first = torch.where(seen.any(1), seen.to(torch.uint8).argmax(1), q_length)
-    served = (seen == (first[:, None, :] <= torch.arange(q_length, device=device)[None, :, None])).all()
+    if compiling and others.get("local_size") is not None and (not aligned or present is not None or others.get("use_vmap")):
+        return mask
+    if aligned and window is not None:
+        form = _window(q_length, kv_length, window, present, device)
+    else:
+        seen = mask[:, 0]
+        form = _positions(torch.where(seen.any(1), seen.to(torch.uint8).argmax(1), q_length))
+    served = (mask == _seen(form, q_length)).all()
     if compiling or type(served) is not Tensor or served.is_meta:
         torch._assert_async(served, _ANOTHER_MASK)
     elif not served:
         return mask
-    return _positions(first)
+    return form
 
 
 def is_positions(mask: Tensor) -> bool:
-    """Whether key_positions made it so, in the kernels' form."""
+    """Whether key_positions made it so, in the kernels' form without a window."""
     return mask.dtype == torch.int32 and tuple(mask.shape[1:3]) == (1, 1)
 
 
+def is_window(mask: Tensor) -> bool:
+    """Whether key_positions made it so, for a sliding window."""
+    return mask.dtype == torch.int32 and mask.shape[1] == 1 and mask.shape[2] in (2, 3)
+
+
 def tables_of(mask: Tensor, q: Tensor, k: Tensor) -> dict[str, Tensor]:
-    """The positions that splash_attention takes, of a mask in the kernels' form."""
-    return {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": mask[:, 0, 0, : k.shape[2]]}
+    """The positions that splash_attention takes, of a mask in the kernels' form; with a window beside causal, and only of padding."""
+    if is_positions(mask):
+        return {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": mask[:, 0, 0, : k.shape[2]]}
+    if mask.shape[2] == 2:
+        return {}
+    hidden = 1 - mask[:, 0, 2, : k.shape[2]]
+    return {"q_positions": torch.zeros(q.shape[2], dtype=torch.int32, device=q.device), "k_positions": hidden}
 
 
 def seen_keys(mask: Tensor | None, causal: bool, q: Tensor, kv_len: int) -> Tensor:
     """bool, broadcasts to [batch, q_heads, q_len, kv_len]: the keys that each query sees. mask: of key_positions, or bool."""
-    rows = torch.arange(q.shape[2], device=q.device)[:, None]
     if mask is not None:
-        return mask[..., :kv_len] <= rows if is_positions(mask) else mask[..., :kv_len]
-    keys = torch.arange(kv_len, device=q.device)
+        return mask[..., :kv_len] if mask.dtype == torch.bool else _seen(mask[..., :kv_len], q.shape[2])
+    rows, keys = torch.arange(q.shape[2], device=q.device)[:, None], torch.arange(kv_len, device=q.device)
     return (keys <= rows + (kv_len - q.shape[2]) if causal else keys.expand(q.shape[2], -1) >= 0)[None, None]
+
+
+def _seen(form: Tensor, q_length: int) -> Tensor:
+    """Of a mask in the kernels' form: bool [batch or 1, 1, q_len, kv_len]."""
+    rows = torch.arange(q_length, device=form.device)[:, None]
+    seen = form[:, :, :1] <= rows
+    if form.shape[2] > 1:
+        seen = seen & (rows < form[:, :, 1:2])
+    return seen & (form[:, :, 2:] > 0) if form.shape[2] > 2 else seen
+
+
+def _ends_meet(q_end: Any, kv_end: Any, compiling: bool) -> bool:
+    """Whether the last query's place is the last key's; unknown is no."""
+    return not (compiling and isinstance(q_end, Tensor)) and bool(q_end == kv_end)
 
 
 def _positions(first: Tensor) -> Tensor:
     """int32, which tells them from a mask of the user's, which transformers passes on as it is."""
     return first.to(torch.int32)[:, None, None, :]
+
+
+def _window(q_length: int, kv_length: int, window: int, present: Tensor | None, device: torch.device | str) -> Tensor:
+    """Of queries whose ends meet the keys'. present: [batch, kv_len], False where there is padding."""
+    first = torch.arange(q_length - kv_length, q_length, dtype=torch.int32, device=device)
+    form = torch.stack([first, first + window]).clamp(0, q_length)[None]
+    if present is not None:
+        form = torch.cat([form.expand(present.shape[0], -1, -1), present[:, None].to(torch.int32)], 1)
+    return form[:, None]
 
 
 def _padding(attention_mask: Tensor, kv_length: int) -> Tensor:

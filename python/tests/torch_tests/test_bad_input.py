@@ -33,13 +33,13 @@ def good(kind: str) -> dict[str, Any]:
 def by_position(function: Callable[..., Any], q: Any, k: Any, v: Any, **options: Any) -> Any:
     """The modules' own functions, which splash_attention hands its arguments to."""
     tables = {name: options.pop(name, None) for name in TABLES}
-    others = {"alpha": 1.5, "causal": False, "scale": None, "k_keep": None, **options}
+    others = {"alpha": 1.5, "causal": False, "scale": None, "k_keep": None, "window": None, **options}
     return function(q, k, v, *others.values(), tables, False)
 
 
 def module(q: Any, k: Any, v: Any, **options: Any) -> Any:
     renamed = {"scale": "sm_scale"}
-    made = {renamed.get(name, name): options[name] for name in ("alpha", "causal", "scale", "k_keep") if name in options}
+    made = {renamed.get(name, name): options[name] for name in ("alpha", "causal", "scale", "k_keep", "window") if name in options}
     return AdaptiveSplashAttention(D, num_heads=H, **made)(q, k, v, options.get("q_positions"), options.get("k_positions"))
 
 
@@ -76,7 +76,7 @@ ATTENTION = {
     ),
     "backends.torch": Entry(lambda *a, **o: by_position(functional.attention, *a, **o), "torch"),
     "backends.host_arrays": Entry(lambda *a, **o: by_position(host_arrays.attention, *a, **o), "numpy"),
-    "hugging_face": Entry(transformers_layer, "torch", (*TABLES, "k_keep")),
+    "hugging_face": Entry(transformers_layer, "torch", (*TABLES, "k_keep", "window")),
 }  # fmt: skip
 ENTMAX = {
     "entmax": Entry(entmax, "torch"),
@@ -285,6 +285,13 @@ def test_alpha_of_entmax(entry: Entry, argument: str, case: tuple[Any, ...]) -> 
         ("tensor", BOTH, torch.tensor(2), TypeError, "{name} is a Tensor; it must be an integer or None"),
         ("str", BOTH, "all", TypeError, "{name} is a str; it must be an integer or None"),
         ("zero", BOTH, 0, ValueError, "{name} is 0; it must be at least 1"),
+    ]),
+    ("window", [
+        ("float", BOTH, 2.0, TypeError, "{name} is a float; it must be an integer or None"),
+        ("bool", BOTH, True, TypeError, "{name} is a bool; it must be an integer or None"),
+        ("tensor", BOTH, torch.tensor(2), TypeError, "{name} is a Tensor; it must be an integer or None"),
+        ("zero", BOTH, 0, ValueError, "{name} is 0; it must be at least 1"),
+        ("alone", BOTH, 2, ValueError, "{name} is 2 without causal; a window takes causal=True"),
     ]),
     ("causal", [
         ("str", BOTH, "no", TypeError, "{name} is a str; it must be True or False"),

@@ -167,7 +167,66 @@ def test_packed_lengths_stay_on_the_kernels(monkeypatch):
     torch.testing.assert_close(out, apart, atol=1e-5, rtol=1e-4)
     assert not modified._told
     torch.testing.assert_close(model(text, **given).logits, apart, atol=1e-5, rtol=1e-4)
-    assert modified._told == {"sliding windows and other masks"}
+    assert modified._told == {"windows to both sides and other masks"}
+
+
+def mistral(implementation="splash", **changes):
+    values = config(transformers.MistralConfig, num_key_value_heads=2, sliding_window=5, **changes)
+    return transformers.MistralForCausalLM._from_config(values, attn_implementation=implementation).eval()
+
+
+def test_windows_stay_on_the_kernels(monkeypatch):
+    """Padded and not, with either cache, compiled, of packed lengths."""
+    monkeypatch.setattr(modified, "_told", set())
+    text, model = words(), mistral()
+    expected = model(text).logits
+    changed = text.clone()
+    changed[:, 0] = (text[:, 0] + 1) % WORDS
+    both = model(changed).logits  # two layers see four words back each
+    assert torch.equal(both[:, 9:], expected[:, 9:]) and not torch.equal(both[:, 8], expected[:, 8])
+    assert not torch.allclose(llama()(text).logits, expected)
+    longer, mask = padded(text)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    again = model(longer, attention_mask=mask, position_ids=positions).logits[:, 3:]
+    torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-4)
+    for cache in (True, False):
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(text, use_cache=cache).logits, expected, atol=1e-5, rtol=1e-4)
+        again = compiled(longer, attention_mask=mask, position_ids=positions, use_cache=cache).logits[:, 3:]
+        torch.testing.assert_close(again, expected, atol=1e-5, rtol=1e-4)
+    packed = torch.tensor([[*range(9), *range(8)]])
+    with pytest.raises(RuntimeError, match="set config.splash_any_mask to True before you compile"):
+        compiled(text, position_ids=packed.expand(2, -1), use_cache=False)
+    ends = torch.tensor([0, 9, 17], dtype=torch.int32)
+    apart = torch.cat([model(text[:1, :9]).logits, model(text[:1, 9:]).logits], 1)
+    given = {"position_ids": packed, "use_cache": False, "cu_seq_lens_q": ends, "cu_seq_lens_k": ends}
+    out = model(text[:1], **given, max_length_q=9, max_length_k=9).logits
+    torch.testing.assert_close(out, apart, atol=1e-5, rtol=1e-4)
+    options = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0, "eos_token_id": WORDS + 1}
+    slow = model.generate(text, use_cache=False, **options)
+    assert torch.equal(model.generate(text, **options), slow)
+    assert torch.equal(model.generate(longer, attention_mask=mask, **options)[:, 3:], slow)
+    assert not modified._told
+    assert torch.equal(model.generate(text, cache_implementation="static", **options), slow)
+
+
+def test_a_window_that_a_layer_does_not_name_is_computed_from_every_score(monkeypatch):
+    monkeypatch.setattr(modified, "_told", set())
+    q, k, v = (torch.randn(2, heads, 12, 8) for heads in (4, 2, 2))
+    mask = torch.ones(2, 12, dtype=torch.bool)
+    mask[0, :3] = False
+    for given in (None, mask):
+        masked = hugging_face.key_positions(
+            2, 12, 12, mask_function=transformers.masking_utils.sliding_window_causal_mask_function(4), attention_mask=given,
+            local_size=4, allow_is_causal_skip=True, config=transformers.MistralConfig(sliding_window=4),
+        )  # fmt: skip
+        module = torch.nn.Module()
+        one, _ = hugging_face.attention_forward(module, q, k, v, masked, sliding_window=4)
+        assert not modified._told
+        with pytest.warns(UserWarning, match="no kernel for windows to both sides and other masks"):
+            other, _ = hugging_face.attention_forward(module, q, k, v, masked)
+        torch.testing.assert_close(one, other)
+        modified._told.clear()
 
 
 def test_large_attentions_are_told(monkeypatch):

@@ -17,6 +17,7 @@ PROBLEMS = {
     "a number alpha": {"alpha": 1.7},
     "one alpha": {"alpha": torch.tensor([1.3])},
     "causal": {"causal": True},
+    "window": {"causal": True, "window": 3},
     "positions": {"q_positions": torch.tensor([3, 0, 5, 2, 9]), "k_positions": torch.tensor([1, 4, 0, 2, 8, 3, 9])},
     "packed": {"causal": True, "cu_seqlens_q": torch.tensor([0, 2, ROWS]), "cu_seqlens_k": torch.tensor([0, 4, KEYS])},
     "k_keep": {"k_keep": 3},
@@ -41,7 +42,7 @@ def test_attention(name, dtype):
     given = {"alpha": HEAD_ALPHA, "causal": False, "k_keep": None, "tau_offsets": None, **PROBLEMS[name]}
     q, k, v = (torch.randn(2, heads, length, 8, dtype=dtype) for heads, length in ((4, ROWS), (2, KEYS), (2, KEYS)))
     tables = {table: given.get(table) for table in TABLES}
-    *head, _, head_k_keep = problem_of(q, k, v, given["alpha"], given["causal"], None, given["k_keep"], tables)
+    *head, _, head_k_keep = problem_of(q, k, v, given["alpha"], given["causal"], None, given["k_keep"], given.get("window"), tables)
     problem = (*head, given["tau_offsets"], head_k_keep)
     for kept in ((True, True, -1), (False, False, 16)) if name == "all keys" else ((True, False, 16),):
         opcheck(OPS.attention, (*map(learned, (q, k, v)), learned(problem[0]), *problem[1:], *kept))

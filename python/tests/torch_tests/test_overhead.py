@@ -30,7 +30,7 @@ def seconds(call: Callable[[], object], calls: int = 200) -> float:
 
 def bare() -> float:
     array = np.random.default_rng(0).standard_normal((1, 1, 1, 8)).astype(np.float32)
-    spec = _core.Spec(1, 1, 1, 1, 1, 8, [1.5], 0.0, False, 0, None, None, None, None)
+    spec = _core.Spec(1, 1, 1, 1, 1, 8, [1.5], 0.0, False, 0, 0, None, None, None, None)
     return seconds(lambda: _core.attention_forward(spec, array, array, array, False))
 
 

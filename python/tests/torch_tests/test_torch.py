@@ -22,12 +22,16 @@ def tensors(q_len=5, kv_len=7, dtype=torch.float32, grad=True, batch=2, dim=8, h
 
 
 def problem(q, k, v, alpha=1.5, causal=False, **tables):
-    return problem_of(q, k, v, alpha, causal, None, None, {**dict.fromkeys(TABLES), **tables})
+    return problem_of(q, k, v, alpha, causal, None, None, None, {**dict.fromkeys(TABLES), **tables})
 
 
 MASKS = {
     "all keys": {},
     "causal": {"causal": True},
+    "window": {"causal": True, "window": 3},
+    "packed window": {
+        "causal": True, "window": 2, "cu_seqlens_q": torch.tensor([0, 2, 5]), "cu_seqlens_k": torch.tensor([0, 4, 7])
+    },
     "positions": {"q_positions": torch.tensor([3, 0, 5, 2, 9]), "k_positions": torch.tensor([1, 4, 0, 2, 8, 3, 9])},
     "packed": {"causal": True, "cu_seqlens_q": torch.tensor([0, 2, 5]), "cu_seqlens_k": torch.tensor([0, 4, 7])},
     "k_keep": {"k_keep": 3},

@@ -52,7 +52,7 @@ def test_a_call_like_one_before_is_not_checked_again(gradient, learned, monkeypa
 
     q, k, v = (t.to(GPU).requires_grad_(gradient) for t in inputs())
     alpha = torch.full((4,), 1.7, device=GPU, requires_grad=gradient) if learned else 1.7
-    known = {"alpha": alpha, "causal": True, "scale": 0.1, "k_keep": None}
+    known = {"alpha": alpha, "causal": True, "scale": 0.1, "k_keep": None, "window": 70}
     expected = splash_attention(q, k, v, **known)
     more = torch.randn_like(v)
     of_more = splash_attention(q, k, more, return_aux=True, **known)[0]
@@ -61,7 +61,7 @@ def test_a_call_like_one_before_is_not_checked_again(gradient, learned, monkeypa
         assert torch.equal(splash_attention(q, k, v, **known), expected)
         last = splash_attention(q, k, more, **known)
         assert torch.equal(last, of_more) and last.requires_grad == gradient
-        for other in ({"alpha": 1.6}, {"alpha": torch.ones(1, device=GPU)}, {"causal": False}, {"scale": 0.2}, {"scale": None}, {"k_keep": 9}):
+        for other in ({"alpha": 1.6}, {"alpha": torch.ones(1, device=GPU)}, {"causal": False, "window": None}, {"scale": 0.2}, {"scale": None}, {"k_keep": 9}, {"window": 71}):
             with pytest.raises(Checked):
                 splash_attention(q, k, v, **{**known, **other})
         for others in ([t[:, :, :-1] for t in (k, v)], [t.half() for t in (k, v)], [k, v[..., ::2]], [k.cpu(), v]):

@@ -140,7 +140,7 @@ def test_the_operator_with_any_capacity(counted, with_peak, capacity):
     q, k, v = leaves(given, GPU)
     poison = torch.full((1 << 24,), 255, dtype=torch.uint8, device=GPU)
     del poison  # what the allocator hands out next holds no zeros
-    problem = (None, 1.5, True, 0.0, 0, *NO_TABLES)
+    problem = (None, 1.5, True, 0.0, 0, 0, *NO_TABLES)
     out, tau, support, peak, store = OPS.attention(q, k, v, *problem, counted, with_peak, capacity)
     assert tau.numel() == support.numel() == (q[..., 0].numel() if counted else 0)
     assert peak.numel() == (q[..., 0].numel() if with_peak else 0)
@@ -156,7 +156,7 @@ def test_the_operator_with_any_capacity(counted, with_peak, capacity):
 
 def test_a_store_of_another_forward_is_refused():
     q, k, v = (t.to(GPU) for t in inputs())
-    problem = (None, 1.5, False, 0.0, 0, *NO_TABLES)
+    problem = (None, 1.5, False, 0.0, 0, 0, *NO_TABLES)
     *_, store = OPS.attention(q, k, v, *problem, False, False, 5000)
     backward = lambda store, q=q, problem=problem: OPS.attention_backward(torch.ones_like(q), q, k, v, *problem, store)
     assert all(gradient.isfinite().all() for gradient in backward(store)[:3])

@@ -13,28 +13,29 @@ from splash_attention.backends.torch import dense as torch_dense  # noqa: E402
 BATCH, HEADS, KV_HEADS, ROWS, KEYS, DIM = 2, 4, 2, 23, 37, 12
 SEQUENCES = ([0, 5, 5, 23], [0, 11, 14, 37])
 NAMES = ("out", "tau", "support", "peak", "dq", "dk", "dv", "dalpha")
-MASKS = ["full", "causal", "positions", "positions of heads", "packed", "packed causal", "nothing seen"]
+MASKS = ["full", "causal", "positions", "positions of heads", "packed", "packed causal", "window", "packed window", "window and positions", "nothing seen"]
 
 
-def masked(mask: str) -> tuple[bool, list]:
-    """causal, and the operator's tables."""
+def masked(mask: str) -> tuple[bool, int, list]:
+    """causal, the window, and the operator's tables."""
+    window = 6 if "window" in mask else 0
     if mask.startswith("packed"):
-        return mask.endswith("causal"), [None, None, *(torch.tensor(part) for part in SEQUENCES)]
+        return mask.endswith(("causal", "window")), window, [None, None, *(torch.tensor(part) for part in SEQUENCES)]
     if mask == "nothing seen":
-        return True, [torch.zeros(ROWS, dtype=torch.int64), torch.full((KEYS,), 9), None, None]
-    if mask.startswith("positions"):
+        return True, 0, [torch.zeros(ROWS, dtype=torch.int64), torch.full((KEYS,), 9), None, None]
+    if mask.endswith(("positions", "positions of heads")):
         shape = (BATCH, HEADS) if mask.endswith("heads") else (BATCH,)
-        return False, [torch.randint(0, 30, (*shape, ROWS)), torch.randint(0, 40, (*shape, KEYS)), None, None]
-    return mask == "causal", [None] * 4
+        return window > 0, window, [torch.randint(0, 30, (*shape, ROWS)), torch.randint(0, 40, (*shape, KEYS)), None, None]
+    return mask in ("causal", "window"), window, [None] * 4
 
 
-def problem_of(alpha, causal, scale, k_keep, tables):
+def problem_of(alpha, causal, scale, k_keep, tables, window=0):
     """As cuda.py makes it, and the operator's arguments."""
     values, number = (alpha, 0.0) if isinstance(alpha, torch.Tensor) else (None, alpha)
     *positions, cu_q, cu_k = tables
-    ranges = None if cu_q is None else torch.from_numpy(cuda._ranges(cu_q.numpy(), cu_k.numpy(), ROWS, causal))
-    dense = torch_dense.Problem(values, number, causal, scale or DIM**-0.5, k_keep, ranges, *positions)
-    return dense, (values, number, causal, scale, k_keep, *tables, None, None)
+    ranges = None if cu_q is None else torch.from_numpy(cuda._ranges(cu_q.numpy(), cu_k.numpy(), ROWS, causal, window))
+    dense = torch_dense.Problem(values, number, causal, scale or DIM**-0.5, k_keep, window, ranges, *positions)
+    return dense, (values, number, causal, scale, k_keep, window, *tables, None, None)
 
 
 def inputs(dtype=torch.float64, factor=3.0):
@@ -66,8 +67,8 @@ def some_rows_at_once(monkeypatch):
 @pytest.mark.parametrize("alpha", [1.000001, 1.005, 1.5, 2.5, 64.0, "of each head"])
 def test_it_is_the_librarys(alpha, k_keep, mask):
     alpha = torch.tensor([1.005, 1.3, 2.0, 5.0], dtype=torch.float64) if alpha == "of each head" else alpha
-    causal, tables = masked(mask)
-    dense, problem = problem_of(alpha, causal, 0.7, k_keep, tables)
+    causal, window, tables = masked(mask)
+    dense, problem = problem_of(alpha, causal, 0.7, k_keep, tables, window)
     given = inputs()
     mine, theirs = both(given, dense, problem)
     for name, a, b in zip(NAMES, mine, theirs):

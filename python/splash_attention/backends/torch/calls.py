@@ -158,7 +158,7 @@ def _needs_gradient(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None) -> bo
     return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or learned)
 
 
-def repeated_output(q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any, k_keep: Any) -> Tensor | None:
+def repeated_output(q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any, k_keep: Any, window: Any) -> Tensor | None:
     """out of a call on a GPU that differs in nothing but values from one that was checked; else None."""
     if not (type(q) in _Tensors and q.is_cuda and type(k) in _Tensors and type(v) in _Tensors):
         return None
@@ -177,10 +177,14 @@ def repeated_output(q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any,
         k_keep = 0
     elif type(k_keep) is not int or k_keep == 0:
         return None
+    if window is None:
+        window = 0
+    elif type(window) is not int or window < 1:
+        return None
     try:
         if not _needs_gradient(q, k, v, learned):
-            return cuda.repeated(q, k, v, False, alpha, causal, scale, k_keep)[0]
-        others = (alpha if learned is None else 0.0, causal, scale, k_keep, *(None,) * 6)
+            return cuda.repeated(q, k, v, False, alpha, causal, scale, k_keep, window)[0]
+        others = (alpha if learned is None else 0.0, causal, scale, k_keep, window, *(None,) * 6)
         return _Output.apply(q, k, v, learned, (cuda.repeated_output, others))
     except cuda.Unknown:
         return None
@@ -193,7 +197,7 @@ def output(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
         return attention(q, k, v, *problem)[0]
     if not _needs_gradient(q, k, v, problem[0]):
         return _output[device](q, k, v, *problem)
-    if problem[5] is None and problem[7] is None and problem[9] is problem[10] is None:
+    if problem[6] is None and problem[8] is None and problem[10] is problem[11] is None:
         return _Output.apply(q, k, v, problem[0], (_kept_output[device], problem[1:]))
     return attention(q, k, v, *problem)[0]
 

@@ -117,7 +117,8 @@ class _Problem:
 
     def __init__(
         self, q_shape: torch.Size, k_shape: torch.Size, dtype: torch.dtype, device: torch.device, alphas: int,
-        alpha_value: float, causal: bool, scale: float, k_keep: int, given: tuple[bool, bool], *tables: Tensor | None,
+        alpha_value: float, causal: bool, scale: float, k_keep: int, window: int, given: tuple[bool, bool],
+        *tables: Tensor | None,
     ) -> None:  # fmt: skip
         """alphas: how many a tensor holds; 0 where alpha_value counts. given: whether calls come with tau_offsets, and with
         a k_keep for each head. kernels is None where they do not take it."""
@@ -129,9 +130,9 @@ class _Problem:
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
         alpha = [alpha_value or 1.5] * alphas or [alpha_value]  # those in a tensor the kernels alone look at
         heads = [1] * q_shape[1] if given[1] else []  # these too the kernels alone look at
-        self.spec = make_spec(extents, alpha, causal, scale, k_keep, [*there, *packed], heads)
+        self.spec = make_spec(extents, alpha, causal, scale, k_keep, window, [*there, *packed], heads)
         self.rows = q_shape[:3]
-        self.ranges = None if packed[0] is None else torch.from_numpy(_ranges(*packed, q_len, causal)).to(device)
+        self.ranges = None if packed[0] is None else torch.from_numpy(_ranges(*packed, q_len, causal, window)).to(device)
         self.positions = (_int32(q_positions), _int32(k_positions))
         kept = (self.ranges, *self.positions)
         sizes = ((q_positions, q_len), (k_positions, kv_len))
@@ -149,13 +150,13 @@ _plain_problem = functools.lru_cache(maxsize=1024)(_Problem)
 
 def _problem_of(
     q: Tensor, k: Tensor, alpha: Tensor | None, alpha_value: float, causal: bool, scale: float, k_keep: int,
-    *tables: Tensor | None,
+    window: int, *tables: Tensor | None,
 ) -> tuple[_Problem, Tensor, tuple[Tensor | None, Tensor | None]]:  # fmt: skip
     """The problem, made once where no tables belong to it, its alphas, and the tables that belong to the call: tau_offsets
     and a k_keep for each head."""
     q_positions, _, cu_seqlens_q, _, tau_offsets, head_k_keep = tables
     alphas = 0 if alpha is None else alpha.numel()
-    fixed = (q.shape, k.shape, q.dtype, q.device, alphas, alpha_value, causal, scale, k_keep)
+    fixed = (q.shape, k.shape, q.dtype, q.device, alphas, alpha_value, causal, scale, k_keep, window)
     fixed += ((tau_offsets is not None, head_k_keep is not None),)
     plain = q_positions is None and cu_seqlens_q is None
     problem = _plain_problem(*fixed) if plain else _Problem(*fixed, *tables[:4])
@@ -174,10 +175,10 @@ def takes_alpha(alpha: float) -> bool:
 
 def _dense_problem(
     problem: _Problem, q: Tensor, alpha: Tensor | None, alpha_value: float, causal: bool, scale: float, k_keep: int,
-    *tables: Tensor | None,
+    window: int, *tables: Tensor | None,
 ) -> dense.Problem:  # fmt: skip
     scale = scale or q.shape[-1] ** -0.5
-    return dense.Problem(alpha, alpha_value, causal, scale, k_keep, problem.ranges, *problem.positions, *tables[4:])
+    return dense.Problem(alpha, alpha_value, causal, scale, k_keep, window, problem.ranges, *problem.positions, *tables[4:])
 
 
 def _int32(positions: Tensor | None) -> Tensor | None:
@@ -187,13 +188,16 @@ def _int32(positions: Tensor | None) -> Tensor | None:
     return positions.clamp(-(2**31) + 1, 2**31 - 1).to(torch.int32).contiguous()
 
 
-def _ranges(cu_q: np.ndarray, cu_k: np.ndarray, q_len: int, causal: bool) -> np.ndarray:
+def _ranges(cu_q: np.ndarray, cu_k: np.ndarray, q_len: int, causal: bool, window: int) -> np.ndarray:
     """First key, and the one after the last, that each query of packed sequences sees: int32 [q_len, 2]."""
     query = np.arange(q_len)
     sequence = np.searchsorted(cu_q, query, side="right") - 1
     begin, end = cu_k[sequence], cu_k[sequence + 1]
     if causal:
-        end = np.maximum(begin, np.minimum(end, end - (cu_q[sequence + 1] - 1 - query)))
+        last = end - (cu_q[sequence + 1] - 1 - query)
+        end = np.maximum(begin, last)
+        if window:
+            begin = np.maximum(begin, last - window)
     return np.stack([begin, end], 1).astype(np.int32)
 
 
@@ -248,8 +252,8 @@ def _output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any
     q, k, v = _dense(q), _dense(k), _dense(v)
     out = torch.empty_like(q)
     store = _run(problem, q, k, v, alphas, given, out, capacity)
-    alpha, number, *fixed = problem_inputs[:5]
-    if _repeated is not None and all(table is None for table in problem_inputs[5:]):
+    alpha, number, *fixed = problem_inputs[:6]
+    if _repeated is not None and all(table is None for table in problem_inputs[6:]):
         _repeated.add(q, k, number if alpha is None else alphas, *fixed, alphas.data_ptr(), problem.kernels)
     return out, store
 
@@ -259,7 +263,8 @@ class Unknown(Exception):
 
 
 def repeated(
-    q: Tensor, k: Tensor, v: Tensor, keeps: bool, alpha: Tensor | float, causal: bool, scale: float, k_keep: int
+    q: Tensor, k: Tensor, v: Tensor, keeps: bool, alpha: Tensor | float, causal: bool, scale: float, k_keep: int,
+    window: int,
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """out, and the store where one is kept, of a call that differs in nothing but values from one that was checked; else
     raises Unknown."""
@@ -267,7 +272,7 @@ def repeated(
         raise Unknown
     out = torch.empty_like(q)
     bytes_ = operators.store_bytes(q.shape, capacity_for(q, k)) if keeps else 0
-    kept = _repeated.forward(q, k, v, out, bytes_, alpha, causal, scale, k_keep)
+    kept = _repeated.forward(q, k, v, out, bytes_, alpha, causal, scale, k_keep, window)
     if kept is None:
         raise Unknown
     return out, kept
@@ -275,10 +280,10 @@ def repeated(
 
 def repeated_output(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, number: float, causal: bool, scale: float, k_keep: int,
-    *tables: None,
+    window: int, *tables: None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """kept_output of such a call."""
-    return repeated(q, k, v, True, number if alpha is None else alpha, causal, scale, k_keep)
+    return repeated(q, k, v, True, number if alpha is None else alpha, causal, scale, k_keep, window)
 
 
 def _part(store: Tensor, at: int, count: int, dtype: torch.dtype) -> Tensor:

@@ -25,6 +25,7 @@ class Problem:
     causal: bool
     scale: float
     k_keep: int
+    window: int
     ranges: Tensor | None  # [q_len, 2]: the first key of each query, and the one behind its last
     q_positions: Tensor | None  # [1, batch or batch * q_heads, q_len]
     k_positions: Tensor | None
@@ -68,7 +69,10 @@ def _hidden(problem: Problem, q: Tensor, kv_len: int, queries: slice) -> Tensor 
         begin, end = problem.ranges[queries, :1], problem.ranges[queries, 1:]
         hidden = (key < begin) | (key >= end)
     elif problem.causal:
-        hidden = key > query + (kv_len - q_len)
+        place = query + (kv_len - q_len)
+        hidden = key > place
+        if problem.window:
+            hidden = hidden | (key <= place - problem.window)
     if problem.q_positions is not None and problem.k_positions is not None:
         tables = []
         for table in (problem.q_positions, problem.k_positions):

@@ -196,7 +196,7 @@ def _as_k_keep(k_keep: Any, q_heads: int, first: str, q: Tensor) -> tuple[int, T
 
 
 def problem_of(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any,
+    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any, window: int | None,
     tables: dict[str, Tensor | None], names: Sequence[str] = checks.NAMES, table_names: dict[str, str] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The operators' arguments behind q, k and v, checked. names, table_names: of the caller's arguments."""
@@ -217,8 +217,9 @@ def problem_of(
         checks.check_head_alpha(values, q_heads, batch)
         values = values.reshape(-1)
     causal, scale = checks.check_flag("causal", causal), checks.check_scale(scale)
+    window = checks.check_window(window, causal)
     k_keep, of_heads = _as_k_keep(k_keep, q_heads, names[0], q)
-    return (values, number, causal, scale, k_keep, *map(tables.get, TABLES), None, of_heads)
+    return (values, number, causal, scale, k_keep, window, *map(tables.get, TABLES), None, of_heads)
 
 
 def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAMES) -> tuple[Any, Any, Any]:
@@ -234,18 +235,18 @@ def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAM
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any,
+    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any, window: int | None,
     tables: dict[str, Tensor | None], return_aux: bool,
 ) -> Any:  # fmt: skip
     q, k, v = as_autocast_has_it(q, k, v)
     on_gpu = isinstance(q, Tensor) and q.is_cuda
     if on_gpu and forward_ad._current_level < 0 and not (return_aux or any(table is not None for table in tables.values())):
-        out = calls.repeated_output(q, k, v, alpha, causal, scale, k_keep)
+        out = calls.repeated_output(q, k, v, alpha, causal, scale, k_keep, window)
         if out is not None:
             return out
     if isinstance(q, Tensor) and folding.is_alpha_of_batch(alpha, q):
-        return _folded_attention(q, k, v, alpha, causal, scale, k_keep, tables, return_aux)
-    problem = problem_of(q, k, v, alpha, causal, scale, k_keep, tables)
+        return _folded_attention(q, k, v, alpha, causal, scale, k_keep, window, tables, return_aux)
+    problem = problem_of(q, k, v, alpha, causal, scale, k_keep, window, tables)
     if not return_aux:
         return calls.output(q, k, v, *problem)
     out, tau, support, _ = calls.attention(q, k, v, *problem, counted=True)
@@ -253,7 +254,7 @@ def attention(
 
 
 def _folded_attention(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any,
+    q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any, window: int | None,
     tables: dict[str, Tensor | None], return_aux: bool,
 ) -> Any:  # fmt: skip
     """Of one alpha for each batch entry and head."""
@@ -267,7 +268,7 @@ def _folded_attention(
     }
     number, kept = _as_k_keep(k_keep, heads, "q", q)
     kept = (number or None) if kept is None else kept.repeat(batch)
-    done = attention(*map(folding.fold, (q, k, v)), alpha.reshape(-1), causal, scale, kept, folded, return_aux)
+    done = attention(*map(folding.fold, (q, k, v)), alpha.reshape(-1), causal, scale, kept, window, folded, return_aux)
     if not return_aux:
         return done.reshape(q.shape)
     out, aux = done

@@ -54,7 +54,7 @@ def attention(
     after dropout. A query without visible keys gives zeros. Raises TypeError and ValueError for what does not fit.
     """
     q, k, v = functional.as_autocast_has_it(q, k, v)
-    problem = functional.problem_of(q, k, k, alpha, causal, scale, k_keep, dict.fromkeys(functional.TABLES))
+    problem = functional.problem_of(q, k, k, alpha, causal, scale, k_keep, None, dict.fromkeys(functional.TABLES))
     values, number, causal, scale, k_keep, *_, head_k_keep = problem
     (batch, heads, q_len, head_dim), kv_len = q.shape, k.shape[2]
     if v.dim() != 4 or v.shape[:3] != k.shape[:3] or v.dtype != q.dtype:
@@ -106,7 +106,7 @@ def tell_once(what: str) -> None:
     _told.add(what)
     warnings.warn(
         f"splash attention has no kernel for {what} yet: it computes every score, which is slower and takes more memory the longer "
-        "the text is. Causal masks, padding and packed sequences run on the kernels: leave the rest out where you can.",
+        "the text is. Causal masks, their windows, padding and packed sequences run on the kernels: leave the rest out where you can.",
         stacklevel=4,
     )
 

@@ -5,8 +5,8 @@
       -> out, tau, support, peak, store
   probabilities(q, k, …) -> row_offsets, columns, values
 
-alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys; head_k_keep (int32
-[q_heads], below 1 all keys) stands in k_keep's place. tau_offsets [batch, q_heads, q_len] gives thresholds in place of
+alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys, window 0 for no window;
+head_k_keep (int32 [q_heads], below 1 all keys) stands in k_keep's place. tau_offsets [batch, q_heads, q_len] gives thresholds in place of
 solving for them: tau = m + offset, held in tau's bracket [-1, -kv_len^(1-alpha)]; NaN gives a NaN row. They are constants
 in the gradient (cpu_ref/attention/given_threshold.h). tau and support are
 empty unless `counted` is set, peak unless `with_peak` is: it is m - tau, m the row's largest z. store is what a GPU's
@@ -34,8 +34,8 @@ KEPT = 3  # arguments of attention behind the problem: counted, with_peak, capac
 TABLES = ("q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k")
 
 _problem = (
-    "Tensor? alpha, float alpha_value, bool causal, float scale, int k_keep, Tensor? q_positions, Tensor? k_positions, "
-    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? tau_offsets, Tensor? head_k_keep"
+    "Tensor? alpha, float alpha_value, bool causal, float scale, int k_keep, int window, Tensor? q_positions, "
+    "Tensor? k_positions, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? tau_offsets, Tensor? head_k_keep"
 )
 library = torch.library.Library(NAMESPACE, "DEF")
 library.define("entmax(Tensor scores, Tensor? alpha, float alpha_value) -> Tensor")
@@ -104,13 +104,13 @@ def _plain_spec(q_shape: torch.Size, k_shape: torch.Size, alpha: float, *numbers
 
 def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
     """Of numbers alone it is made once."""
-    alpha, alpha_value, causal, scale, k_keep, *tables, _, head_k_keep = problem
+    alpha, alpha_value, causal, scale, k_keep, window, *tables, _, head_k_keep = problem
     if alpha is None and tables[0] is None and tables[2] is None and head_k_keep is None:
-        return _plain_spec(q.shape, k.shape, alpha_value, causal, scale, k_keep)
+        return _plain_spec(q.shape, k.shape, alpha_value, causal, scale, k_keep, window)
     rows = [None if table is None else table.cpu().numpy() for table in tables]
     heads = [] if head_k_keep is None else head_k_keep.clamp(min=0).tolist()
     alphas = host_alphas(alpha, alpha_value)
-    return make_spec(extents_of(q.shape, k.shape), alphas, causal, scale, k_keep, rows, heads)
+    return make_spec(extents_of(q.shape, k.shape), alphas, causal, scale, k_keep, window, rows, heads)
 
 
 # --- on the CPU ---
@@ -253,8 +253,8 @@ def entmax_gradient(ctx: Any, d_p: Tensor, *, call: Any = _ops.entmax_backward) 
 
 def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, alpha, *others = inputs
-    ctx.constants = others[:4]  # alpha_value, causal, scale, k_keep
-    ctx.save_for_backward(q, k, v, alpha, *others[4:-KEPT], output[-1])
+    ctx.constants = others[:5]  # alpha_value, causal, scale, k_keep, window
+    ctx.save_for_backward(q, k, v, alpha, *others[5:-KEPT], output[-1])
     ctx.set_materialize_grads(False)
 
 
@@ -267,7 +267,7 @@ def attention_gradient(
     ctx: Any, d_out: Tensor | None, *_: Any, call: Any = _ops.attention_backward
 ) -> tuple[Any, ...]:
     q, k, v, alpha, *tables, store = ctx.saved_tensors
-    nothing = (None,) * (14 + KEPT)
+    nothing = (None,) * (15 + KEPT)
     if d_out is None:
         return nothing
     d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.constants, *tables, store)
@@ -334,7 +334,7 @@ def _check_mapped(in_dims: tuple[Any, ...], problem: tuple[Any, ...]) -> None:
         raise _no_vmap("alpha, positions, cu_seqlens or k_keep of attention")
     if problem[-2] is not None:
         raise _no_vmap("attention with given thresholds")
-    q_positions, k_positions = problem[5:7]
+    q_positions, k_positions = problem[6:8]
     if any(table is not None and table.dim() > 1 for table in (q_positions, k_positions)):
         raise _no_vmap("attention with positions of each batch entry")
 

@@ -160,4 +160,4 @@ def _attend(
         tables["k_positions"] = (~hidden).to(torch.int32).expand(shape)
     width = v.shape[3]
     q, k, v = to_one_width(q, k, v, 8 if q.is_cuda else 1)  # a GPU's kernels take multiples of 8
-    return attention(q, k, v, alpha, causal, scale, None, tables, False)[..., :width]
+    return attention(q, k, v, alpha, causal, scale, None, None, tables, False)[..., :width]

@@ -1,0 +1,141 @@
+// Sliding windows, alone and in packed sequences, on both of forward's paths and through backward: output,
+// tau, support and gradients against the double oracle, at lengths that models have and at lengths that no
+// tile divides. ForwardRun and OnDevice poison what kernels write.
+
+#include <fmt/format.h>
+
+#include "gpu/tests/entmax_on_device.h"
+#include "gpu/tests/entmax_portable_case.h"
+#include "gpu/tests/skip_without_gpu.h"
+
+using namespace splash;
+using namespace splash::gpu;
+using namespace splash::gpu::testing;
+using entmax::EntmaxAttention;
+using entmax::ForwardPath;
+
+namespace {
+
+AttentionSpec window_spec(const AttentionShape& shape, int64_t window, double alpha = 1.5) {
+  AttentionSpec spec;
+  spec.shape = shape;
+  spec.normalizer.alpha = {alpha};
+  spec.mask.causal = true;
+  spec.mask.window = window;
+  return spec;
+}
+
+void check_forward(const AttentionSpec& spec, Dtype dtype, double variance, const Stream& stream) {
+  PortableCase c{
+      .name = fmt::format("{}, {}, window {}, variance {}", to_string(spec.shape), to_string(dtype),
+                          spec.mask.window, variance),
+      .spec = spec,
+      .dtype = dtype,
+      .inputs = make_inputs<double>({.seed = test_seed(), .query_variance = variance}, spec.shape)};
+  round_inputs(c.inputs, dtype);
+  for (const ForwardPath path : {ForwardPath::portable, ForwardPath::fastest}) {
+    CAPTURE(static_cast<int>(path));
+    const int64_t capacity = std::max<int64_t>(1, visible_pairs(spec.shape, spec.mask));
+    const ForwardRun run(spec, dtype, c.inputs, capacity, stream, path);
+    check_against_oracle(c, run.out.to_host(), run.row_results());
+  }
+}
+
+void check_gradients(const AttentionSpec& spec, Dtype dtype, double variance, const Stream& stream) {
+  CAPTURE(to_string(spec.shape));
+  CAPTURE(to_string(dtype));
+  CAPTURE(spec.mask.window);
+  CAPTURE(variance);
+  const Case c = make_case(spec, dtype, {.query_variance = variance});
+  const auto& in = c.inputs;
+  const auto forward = cpu_ref::attention_forward<double>(spec, in.q, in.k, in.v);
+  const Gradients expected = cpu_ref::attention_backward<double>(spec, in.q, in.k, in.v, c.d_out);
+  const double bound = dtype == Dtype::f32 ? 1e-9 : Tolerance().of(dtype);
+  for (const ForwardPath path : {ForwardPath::portable, ForwardPath::fastest}) {
+    CAPTURE(static_cast<int>(path));
+    const OnDevice tensors(stream, c);
+    EntmaxAttention attention(spec, dtype, stream, 0, path);
+    tensors.forward(attention);
+    tensors.backward(attention);
+    CHECK(nmse(tensors.out.to_host(), forward.out) <= bound);
+    CHECK(nmse(tensors.d_q.to_host(), expected.dq) <= bound);
+    CHECK(nmse(tensors.d_k.to_host(), expected.dk) <= bound);
+    CHECK(nmse(tensors.d_v.to_host(), expected.dv) <= bound);
+  }
+}
+
+constexpr double kSparse = 6, kBroad = 0.05, kDense = 1e-6;  // variances of the queries
+
+}  // namespace
+
+TEST_CASE("windows: 1024 of 16384 keys, forward and backward") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const double variance : {kSparse, kBroad})
+    check_gradients(window_spec({1, 2, 1, 16384, 16384, 64}, 1024), Dtype::bf16, variance, stream);
+  check_forward(window_spec({1, 2, 2, 16384, 16384, 64}, 1024), Dtype::bf16, kSparse, stream);
+  check_forward(window_spec({1, 1, 1, 8192, 16384, 128}, 4096), Dtype::f16, kSparse, stream);
+}
+
+TEST_CASE("windows: every place of the window's start in a tile") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const int64_t window : {1, 2, 63, 64, 65, 127, 128, 129, 255, 256, 257, 500, 1236, 3001, 5000}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32})
+      check_forward(window_spec({1, 2, 1, 333, 3001, 64}, window), dtype, kSparse, stream);
+    check_forward(window_spec({1, 2, 1, 1237, 1237, 128}, window), Dtype::bf16, kSparse, stream);
+  }
+}
+
+TEST_CASE("windows: every head dimension, one query, more queries than keys") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    for (const int64_t dim : {8, 64, 72, 128, 136, 256})
+      check_forward(window_spec({2, 4, 2, 200, 900, dim}, 300), dtype, kSparse, stream);
+    check_forward(window_spec({3, 4, 2, 1, 5000, 64}, 1000), dtype, kSparse, stream);
+    check_forward(window_spec({1, 2, 2, 700, 300, 64}, 100), dtype, kSparse, stream);
+    check_forward(window_spec({1, 2, 2, 700, 20000, 64}, 6000), dtype, kSparse, stream);
+  }
+}
+
+TEST_CASE("windows: supports from one key to all that the window shows") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const double variance : {kDense, 1e-2, kBroad, 0.3, 1.0, 1e4}) {
+    for (const double alpha : {1.5, 2.0, 1.25})
+      check_forward(window_spec({1, 2, 1, 700, 3000, 64}, 900, alpha), Dtype::bf16, variance, stream);
+  }
+}
+
+TEST_CASE("windows: gradients agree with the double oracle") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32}) {
+    for (const double variance : {40.0, kSparse, kBroad, kDense}) {
+      for (const int64_t window : {1, 100, 256, 700}) {
+        check_gradients(window_spec({2, 4, 2, 555, 777, 64}, window), dtype, variance, stream);
+        check_gradients(window_spec({1, 2, 1, 700, 300, 128}, window), dtype, variance, stream);
+      }
+    }
+  }
+}
+
+TEST_CASE("packed sequences, with and without a window: forward and backward") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const int64_t window : {0, 1, 100, 700}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+      AttentionSpec spec = window_spec({1, 4, 2, 2500, 2500, 64}, window);
+      spec.mask.cu_seqlens_q = spec.mask.cu_seqlens_k = {0, 1, 130, 130, 642, 1153, 2500};
+      for (const double variance : {kSparse, kBroad}) {
+        check_forward(spec, dtype, variance, stream);
+        check_gradients(spec, dtype, variance, stream);
+      }
+      spec.shape.kv_len = 3000;  // sequences without keys, and of more queries than keys
+      spec.mask.cu_seqlens_k = {0, 0, 50, 500, 642, 2000, 3000};
+      check_forward(spec, dtype, kSparse, stream);
+      check_gradients(spec, dtype, kBroad, stream);
+    }
+  }
+}

@@ -1,0 +1,118 @@
+"""Sliding windows on a GPU, at lengths that models have, against float64 computed some queries at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_inputs import GPU, HOST, close, inputs, leaves, torch
+
+from splash_attention import splash_attention
+from splash_attention.backends.torch import modified
+
+ROWS = 512  # of the reference at a time
+
+
+def reference(q, k, v, window):
+    """In float64, of the keys that some of its rows see."""
+    outs, shift = [], k.shape[2] - q.shape[2]
+    for begin in range(0, q.shape[2], ROWS):
+        end = min(begin + ROWS, q.shape[2])
+        low, high = max(0, begin + shift + 1 - window), max(1, end + shift)
+        part = q[:, :, begin:end]
+        place = torch.arange(begin, end, device=q.device) + (shift - low)
+        mask = torch.arange(high - low, device=q.device) <= place[:, None]
+        outs.append(modified.attention(part, k[:, :, low:high], v[:, :, low:high], first_keys=place + (1 - window), mask=mask))
+    return torch.cat(outs, 2)
+
+
+def poison():
+    """What the allocator hands out next holds no zeros."""
+    block = torch.full((1 << 28,), 255, dtype=torch.uint8, device=GPU)
+    del block
+
+
+def check(given, dtype, window):
+    q, k, v = leaves(given, GPU)
+    d_out = torch.randn(q.shape, device=GPU).to(dtype)
+    poison()
+    out = splash_attention(q, k, v, causal=True, window=window)
+    poison()
+    out.backward(d_out)
+    assert torch.equal(splash_attention(*(t.detach() for t in (q, k, v)), causal=True, window=window), out)
+    wide = leaves(given, GPU, torch.float64)
+    expected = reference(*wide, window)
+    expected.backward(d_out.double())
+    for mine, other in zip((out, q.grad, k.grad, v.grad), (expected, *(t.grad for t in wide))):
+        assert mine.isfinite().all()
+        close(mine, other.cpu(), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [2.449, 0.1])  # standard deviations of the queries: sparse, and nearly dense
+@pytest.mark.parametrize("dim", [64, 128])
+def test_a_window_of_1024_in_16384(dtype, dim, scale):
+    check(inputs(dtype, 16384, 16384, dim, scale, heads=4, kv_heads=2, batch=1), dtype, 1024)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("q_len, kv_len", [(1, 5000), (333, 3001), (1237, 1237), (4001, 4001), (700, 300)])
+@pytest.mark.parametrize("window", [1, 64, 65, 1000, 4096])
+def test_lengths_that_no_tile_divides(dtype, q_len, kv_len, window):
+    check(inputs(dtype, q_len, kv_len, heads=4, kv_heads=2), dtype, window)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_window_in_packed_sequences_is_that_of_each(dtype):
+    ends = [0, 1, 130, 130, 1200, 2500]
+    q, k, v = inputs(dtype, 2500, 2500, batch=1)
+    cu = torch.tensor(ends, device=GPU)
+    for window in (None, 1, 100, 700):
+        mine, apart = leaves((q, k, v), GPU), leaves((q, k, v), GPU)
+        out = splash_attention(*mine, causal=True, window=window, cu_seqlens_q=cu, cu_seqlens_k=cu)
+        parts = [[t[:, :, a:b] for t in apart] for a, b in zip(ends, ends[1:]) if a < b]
+        expected = torch.cat([splash_attention(*part, causal=True, window=window) for part in parts], 2)
+        for result in (out, expected):
+            result.float().square().sum().backward()
+        for a, b in zip((out, *(t.grad for t in mine)), (expected, *(t.grad for t in apart))):
+            close(a, b.cpu(), dtype)
+
+
+def test_a_window_that_hides_nothing_is_causal_attention():
+    q, k, v = (t.to(GPU) for t in inputs())
+    expected = splash_attention(q, k, v, causal=True)
+    for window in (300, 10**15):
+        assert torch.equal(splash_attention(q, k, v, causal=True, window=window), expected)
+    assert not torch.equal(splash_attention(q, k, v, causal=True, window=299), expected)
+
+
+def test_a_window_with_padding_k_keep_and_alphas_of_heads():
+    given = inputs(torch.bfloat16, 290, 333)
+    alpha = torch.tensor([1.2, 1.5, 1.8, 2.0])
+    padding = torch.zeros(2, 333, dtype=torch.int32)
+    padding[0, :40] = 1
+    results = []
+    for device, kind in ((GPU, torch.bfloat16), (HOST, torch.float64)):
+        q, k, v = leaves(given, device, kind)
+        tables = {"q_positions": torch.zeros(290, dtype=torch.int32, device=device), "k_positions": padding.to(device)}
+        out, aux = splash_attention(q, k, v, alpha=alpha.to(device), causal=True, window=70, k_keep=9, return_aux=True, **tables)
+        out.square().sum().backward()
+        results.append((out, q.grad, k.grad, v.grad, aux))
+    for mine, other in zip(results[0][:4], results[1][:4]):
+        close(mine, other, torch.bfloat16)
+    assert (results[0][4].support.cpu() <= 9).all()
+    torch.testing.assert_close(results[0][4].tau.cpu().double(), results[1][4].tau, atol=2e-5, rtol=2e-5)
+
+
+def test_it_compiles_and_is_captured():
+    q, k, v = leaves(inputs(), GPU)
+    expected = splash_attention(q, k, v, causal=True, window=70)
+    compiled = torch.compile(lambda *tensors: splash_attention(*tensors, causal=True, window=70), fullgraph=True)
+    out = compiled(q, k, v)
+    assert torch.equal(out, expected)
+    gradients = [torch.autograd.grad(x.float().square().sum(), (q, k, v)) for x in (out, expected)]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients))
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        captured = splash_attention(q, k, v, causal=True, window=70)
+    graph.replay()
+    assert torch.equal(captured, expected)
