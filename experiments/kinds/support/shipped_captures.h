@@ -6,7 +6,8 @@
 
 namespace splash::experiments {
 
-// Values of `input` that stand for a shipped file of the schema in analysis/capture.h: "smollm2", "smollm2-converted".
+// Values of `input` that stand for a shipped file of the schema in analysis/capture.h: "smollm2",
+// "smollm2-converted".
 const std::vector<std::string>& shipped_capture_names();
 
 // Path of NAME.h5 ("minilm", "smollm2"). $SPLASH_CAPTURES, if set, is the path of minilm.h5, and other
