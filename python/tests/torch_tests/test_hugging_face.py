@@ -18,6 +18,7 @@ def registered():
     transformers.logging.set_verbosity_error()
     hugging_face.register()
     torch.manual_seed(0)
+    torch._dynamo.reset()  # a function is compiled a limited number of times, and each test brings models of its own
 
 
 def config(kind, **changes):
