@@ -93,7 +93,7 @@ function(splash_pytest name folder)
   if(TARGET splash_cli)
     list(APPEND environment "SPLASH_BIN=$<TARGET_FILE:splash_cli>")
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS python COST 100 ENVIRONMENT "${environment}" TIMEOUT 900) # the longest: first
+  set_tests_properties(${name} PROPERTIES LABELS python COST 100 ENVIRONMENT "${environment}" TIMEOUT 1200) # the longest: first
 endfunction()
 
 include(SplashBuildInfo) # splash_build_info
