@@ -4,7 +4,7 @@
 // quarter longer than the mean.
 //
 // Predicted: 8k keys: 1.2 times (15.5 tiles per block; the worst block has 1.26 times the mean). 32k keys:
-// 1.03 (62 tiles per block; a head's 4 rounds spread evenly). The kernel that initialises the queue costs 2
+// 1.03 (62 tiles per block; a head's 7.8 rounds spread evenly). The kernel that initialises the queue costs 2
 // us.
 
 #include "gpu/ladders/kascade/gathering.cuh"
