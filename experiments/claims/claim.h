@@ -7,7 +7,7 @@
 //   theirs = "99.6 %"                    theirs_value = 99.6            units = "%"
 //   relation = "equal"                   # or "below", "above": theirs is a bound
 //   tolerance = 0.05                     # in the claim's units; or relative_tolerance = 0.01
-//   theirs_range = [10, 15]              # instead of these three, if the source names a range
+//   theirs_range = [10, 15]              # if the source names a range; then without the three above
 //   method = "arithmetic"                # or "cpu", "gpu"
 //   reproduced = "8 of 2048 keys are {ours}"        # reasons; {ours} {theirs} {low} {high} are filled in
 //   refuted = "it is {ours}, not {theirs}"

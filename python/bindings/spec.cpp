@@ -30,6 +30,17 @@ nb::object visible_keys(const AttentionSpec& spec) {
   return to_numpy(std::move(counts), {s.batch, s.q_heads, s.q_len});
 }
 
+// The keys that each query sees, whatever its position: from its first to below its second, [q_len, 2].
+nb::object key_ranges(const AttentionSpec& spec) {
+  std::vector<int32_t> ranges;
+  ranges.reserve(static_cast<size_t>(2 * spec.shape.q_len));
+  for (int64_t i = 0; i < spec.shape.q_len; ++i) {
+    const RowMask row = spec.mask.row(spec.shape, 0, 0, i);
+    ranges.insert(ranges.end(), {static_cast<int32_t>(row.begin), static_cast<int32_t>(row.end)});
+  }
+  return to_numpy(std::move(ranges), {spec.shape.q_len, 2});
+}
+
 void make_spec(AttentionSpec* self, const std::array<int64_t, 6>& extents, std::vector<double> alpha,
                double scale, bool causal, int64_t k_keep, int64_t window,
                const std::array<std::optional<Table>, 4>& tables, std::vector<int64_t> head_k_keep) {
@@ -73,7 +84,10 @@ void bind_spec(nb::module_& module) {
           "scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys, window 0 for no window; head_k_keep, "
           "unless empty, stands in "
           "k_keep's place for each query head. Raises ValueError where a part does not fit the shape.")
-      .def("visible_keys", &visible_keys, "Visible keys of each query row: int64 [batch, q_heads, q_len].");
+      .def("visible_keys", &visible_keys, "Visible keys of each query row: int64 [batch, q_heads, q_len].")
+      .def("key_ranges", &key_ranges,
+           "First key, and the one after the last, that each query sees, whatever its position: int32 "
+           "[q_len, 2].");
 }
 
 }  // namespace splash::python

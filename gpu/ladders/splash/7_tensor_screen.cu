@@ -20,12 +20,16 @@
 // The chain takes 1800 cycles in the first pass and 2800 in the second with one block per SM, and 3000 in
 // either with two. At N 2048 all 256 blocks run at once, and the longest row of tiles decides. It takes 135k
 // cycles: 5k to load Q, 49k and 48k for the 16 tiles of each pass, 21k to score some 120 pairs per warp
-// again, select and solve, 11k to gather. It was 240k (and 154 us) before six changes: the tile that the
-// diagonal cuts cost 35k (64 loads, each waited for); a tile of the second pass cost 5000 (four lists with
-// scores); both passes spilled registers; scoring took ten instructions per term for two pairs at a time
-// (33k); tau was computed from shared memory row by row (25k); and the gather had four value rows in flight
-// (20k). Launching the screen early (programmatic launch) gains nothing, because where the kernels do
-// overlap, an SM's two blocks are equally long.
+// again, select and solve, 11k to gather. Launching the screen early (programmatic launch) gains nothing,
+// because where the kernels do overlap, an SM's two blocks are equally long.
+//
+// It was 240k (and 154 us) before six changes, which mended these costs:
+// - the tile that the diagonal cuts: 35k (64 loads, each waited for)
+// - a tile of the second pass: 5000 (four lists with scores)
+// - both passes: spilled registers
+// - scoring: 33k (ten instructions per term for two pairs at a time)
+// - tau: 25k (computed from shared memory row by row)
+// - the gather: 20k (four value rows in flight)
 
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/mbarrier.cuh"

@@ -165,10 +165,9 @@ def test_tables_belong_to_the_call(made):
     first, second, third = made
     assert first.mask[0] == 0 and first.mask[3:] == second.mask[3:] == third.mask[3:] == (1, 1) and third.mask[1:3] == (0, 0)
     assert cuda._int32(positions[1]).tolist() == [0, 1, 2, 3, 4, 2**31 - 1, -(2**31) + 1]
-    ranges = cuda._ranges(packed[0].numpy(), packed[1].numpy(), ROWS, True, 0)
-    assert ranges.tolist() == [[0, 2], [0, 3], [3, 5], [3, 6], [3, 7]]
-    ranges = cuda._ranges(packed[0].numpy(), packed[1].numpy(), ROWS, True, 2)
-    assert ranges.tolist() == [[0, 2], [1, 3], [3, 5], [4, 6], [5, 7]]
+    assert third.spec.key_ranges().tolist() == [[0, 2], [0, 3], [3, 5], [3, 6], [3, 7]]
+    cuda.attention(q, k, v, None, 1.5, True, 0.0, 0, 2, None, None, *packed, False, False, -1)
+    assert made[-1].spec.key_ranges().tolist() == [[0, 2], [1, 3], [3, 5], [4, 6], [5, 7]]
 
 
 def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):

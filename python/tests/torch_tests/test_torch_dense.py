@@ -7,7 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention.backends.torch import cuda, operators  # noqa: E402
+from splash_attention.backends.host_arrays import make_spec  # noqa: E402
+from splash_attention.backends.torch import operators  # noqa: E402
 from splash_attention.backends.torch import dense as torch_dense  # noqa: E402
 
 BATCH, HEADS, KV_HEADS, ROWS, KEYS, DIM = 2, 4, 2, 23, 37, 12
@@ -33,7 +34,10 @@ def problem_of(alpha, causal, scale, k_keep, tables, window=0):
     """As cuda.py makes it, and the operator's arguments."""
     values, number = (alpha, 0.0) if isinstance(alpha, torch.Tensor) else (None, alpha)
     *positions, cu_q, cu_k = tables
-    ranges = None if cu_q is None else torch.from_numpy(cuda._ranges(cu_q.numpy(), cu_k.numpy(), ROWS, causal, window))
+    ranges = None
+    if cu_q is not None:
+        spec = make_spec((BATCH, HEADS, KV_HEADS, ROWS, KEYS, DIM), [1.5], causal, 0.0, 0, window, [None, None, cu_q.numpy(), cu_k.numpy()])
+        ranges = torch.from_numpy(spec.key_ranges())
     dense = torch_dense.Problem(values, number, causal, scale or DIM**-0.5, k_keep, window, ranges, *positions)
     return dense, (values, number, causal, scale, k_keep, window, *tables, None, None)
 

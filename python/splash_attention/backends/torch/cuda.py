@@ -132,7 +132,7 @@ class _Problem:
         heads = [1] * q_shape[1] if given[1] else []  # these too the kernels alone look at
         self.spec = make_spec(extents, alpha, causal, scale, k_keep, window, [*there, *packed], heads)
         self.rows = q_shape[:3]
-        self.ranges = None if packed[0] is None else torch.from_numpy(_ranges(*packed, q_len, causal, window)).to(device)
+        self.ranges = None if packed[0] is None else torch.from_numpy(self.spec.key_ranges()).to(device)
         self.positions = (_int32(q_positions), _int32(k_positions))
         kept = (self.ranges, *self.positions)
         sizes = ((q_positions, q_len), (k_positions, kv_len))
@@ -186,19 +186,6 @@ def _int32(positions: Tensor | None) -> Tensor | None:
     if positions is None:
         return None
     return positions.clamp(-(2**31) + 1, 2**31 - 1).to(torch.int32).contiguous()
-
-
-def _ranges(cu_q: np.ndarray, cu_k: np.ndarray, q_len: int, causal: bool, window: int) -> np.ndarray:
-    """First key, and the one after the last, that each query of packed sequences sees: int32 [q_len, 2]."""
-    query = np.arange(q_len)
-    sequence = np.searchsorted(cu_q, query, side="right") - 1
-    begin, end = cu_k[sequence], cu_k[sequence + 1]
-    if causal:
-        last = end - (cu_q[sequence + 1] - 1 - query)
-        end = np.maximum(begin, last)
-        if window:
-            begin = np.maximum(begin, last - window)
-    return np.stack([begin, end], 1).astype(np.int32)
 
 
 _Given = tuple[Tensor | None, Tensor | None]
