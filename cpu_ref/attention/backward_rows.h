@@ -16,7 +16,8 @@ class RowProducts {
  public:
   RowProducts(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k, TensorView<const T> v,
               TensorView<const T> dout, Gradients<double>& gradients)
-      : shape_(spec.shape),
+      : spec_(spec),
+        shape_(spec.shape),
         scale_(static_cast<T>(spec.score_scale())),
         q_(q),
         k_(k),
@@ -24,26 +25,27 @@ class RowProducts {
         dout_(dout),
         gradients_(gradients) {}
 
-  // row.g = <dO, v_j> for keys with p other than 0.
+  // row.g = dL/dp_j: <dO, v_j> times dropout's factor, for keys that have weight in the output.
   void value_products(const RowAddress& at, Row<T>& row) const {
     const auto values = v_.matrix(at.batch, shape_.kv_head_of(at.q_head));
     const auto dout = vector(dout_, at);
+    const T factor = dropout_factor<T>(spec_);
     row.g.assign(row.keys.size(), T(0));
-    for (int64_t i = 0; i < row.size(); ++i) {
-      if (row.p[i] != 0) row.g[i] = values.row(row.keys[i]).dot(dout);
-    }
+    for_each_weight(spec_, at, row,
+                    [&](int64_t i) { row.g[i] = factor * values.row(row.keys[i]).dot(dout); });
   }
 
-  // dV_j += p_j dO.
+  // dV_j += p_j dO, times dropout's factor.
   void add_value_gradient(const RowAddress& at, const Row<T>& row) const {
     auto dv = gradients_.dv.matrix(at.batch, shape_.kv_head_of(at.q_head));
     const auto dout = vector(dout_, at);
-    for (int64_t i = 0; i < row.size(); ++i) {
-      if (row.p[i] != 0) dv.row(row.keys[i]) += (row.p[i] * dout).template cast<double>();
-    }
+    const T factor = dropout_factor<T>(spec_);
+    for_each_weight(spec_, at, row, [&](int64_t i) {
+      dv.row(row.keys[i]) += (factor * row.p[i] * dout).template cast<double>();
+    });
   }
 
-  // dQ += scale ds_j k_j; dK_j += scale ds_j q.
+  // dQ += scale ds_j k_j; dK_j += scale ds_j q, where ds is taken through the cap of scores.
   void add_score_gradient(const RowAddress& at, const Row<T>& row) const {
     const int64_t kv_head = shape_.kv_head_of(at.q_head);
     const auto keys = k_.matrix(at.batch, kv_head);
@@ -52,7 +54,7 @@ class RowProducts {
     auto dk = gradients_.dk.matrix(at.batch, kv_head);
     for (int64_t i = 0; i < row.size(); ++i) {
       if (row.ds[i] == 0) continue;
-      const T ds = scale_ * row.ds[i];
+      const T ds = scale_ * row.ds[i] * spec_.cap_slope(row.scores[i]);
       dq += (ds * keys.row(row.keys[i])).template cast<double>();
       dk.row(row.keys[i]) += (ds * query).template cast<double>();
     }
@@ -64,7 +66,8 @@ class RowProducts {
     return Eigen::Map<const RowVector>(t.row(at.batch, at.q_head, at.query), shape_.head_dim);
   }
 
-  AttentionShape shape_;
+  const AttentionSpec& spec_;
+  const AttentionShape& shape_;
   T scale_;
   TensorView<const T> q_, k_, v_, dout_;
   Gradients<double>& gradients_;

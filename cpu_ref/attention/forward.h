@@ -13,7 +13,7 @@
 
 namespace splash::cpu_ref {
 
-// The probabilities other than zero, row after row (compressed sparse rows).
+// The probabilities other than zero, before dropout, row after row (compressed sparse rows).
 template <class T>
 struct SparseProbabilities {
   std::vector<int64_t> row_offsets;  // [batch * q_heads * q_len + 1]

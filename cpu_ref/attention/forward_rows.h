@@ -84,13 +84,15 @@ SparseProbabilities<T> join_rows(const std::vector<RowSupport<T>>& rows) {
   return joined;
 }
 
-// out = sum p v over the keys with p other than 0, so that NaN or inf in a value without weight does no harm.
+// out = sum p v over the keys that have weight, so that NaN or inf in another value does no harm.
 template <class T>
-void weigh_values(Row<T>& row, typename TensorView<const T>::Map values, T* out) {
+void weigh_values(const AttentionSpec& spec, const RowAddress& at, Row<T>& row,
+                  typename TensorView<const T>::Map values, T* out) {
   row.sum.setZero(values.cols());
-  for (int64_t i = 0; i < row.size(); ++i) {
-    if (row.p[i] != 0) row.sum += double{row.p[i]} * values.row(row.keys[i]).template cast<double>();
-  }
+  for_each_weight(spec, at, row, [&](int64_t i) {
+    row.sum += double{row.p[i]} * values.row(row.keys[i]).template cast<double>();
+  });
+  row.sum *= dropout_factor<double>(spec);
   Eigen::Map<Eigen::Matrix<T, 1, Eigen::Dynamic>>(out, values.cols()) = row.sum.template cast<T>();
 }
 
@@ -120,7 +122,7 @@ ForwardResult<T> forward_rows(const AttentionSpec& spec, TensorView<const T> q, 
     score(at, mask, row);
     result.tau[r] = normalize(at, row);
     result.support[r] = std::ranges::count_if(row.p, [](T p) { return p > 0; });
-    weigh_values(row, v.matrix(at.batch, shape.kv_head_of(at.q_head)),
+    weigh_values(spec, at, row, v.matrix(at.batch, shape.kv_head_of(at.q_head)),
                  result.out.row(at.batch, at.q_head, at.query));
     blocks.note(at, mask, row);
     if (!options.keep_probabilities) return;

@@ -112,6 +112,14 @@ Array select(const Array& scores, const AttentionSpec& spec, int64_t h, double a
   return kept;
 }
 
+void drop(const AttentionSpec& spec, int64_t b, int64_t h, Eigen::MatrixXd& weights) {
+  for (int64_t i = 0; i < weights.rows(); ++i) {
+    const DropoutRow row(spec.dropout, (b * spec.shape.q_heads + h) * spec.shape.q_len + i);
+    for (int64_t j = 0; j < weights.cols(); ++j)
+      weights(i, j) = row.keeps(j) ? weights(i, j) / (1 - spec.dropout.rate) : 0;
+  }
+}
+
 }  // namespace
 
 NaiveForward naive_forward(const AttentionSpec& spec, const AttentionInputs<double>& inputs) {
@@ -127,13 +135,16 @@ NaiveForward naive_forward(const AttentionSpec& spec, const AttentionInputs<doub
           spec.score_scale() * inputs.q.matrix(b, h).lazyProduct(inputs.k.matrix(b, kv_head).transpose());
       for (int64_t i = 0; i < s.q_len; ++i) {
         Array row = scores.row(i);
+        if (spec.softcap > 0) row = spec.softcap * (row / spec.softcap).tanh();
         for (int64_t j = 0; j < s.kv_len; ++j) row[j] = visible(spec, b, h, i, j) ? row[j] : -kInf;
         result.probabilities.matrix(b, h).row(i) =
             normalize(by_index ? shared(row, spec, b, h, i) : select(row, spec, h, alpha),
                       spec.normalizer.kind, alpha)
                 .matrix();
       }
-      result.out.matrix(b, h) = result.probabilities.matrix(b, h) * inputs.v.matrix(b, kv_head);
+      Eigen::MatrixXd weights = result.probabilities.matrix(b, h);
+      if (spec.dropout.rate > 0) drop(spec, b, h, weights);
+      result.out.matrix(b, h) = weights * inputs.v.matrix(b, kv_head);
     }
   }
   return result;

@@ -9,7 +9,7 @@ namespace splash::cpu_ref {
 
 struct NaiveForward {
   Tensor<double> out;            // [batch, q_heads, q_len, head_dim]
-  Tensor<double> probabilities;  // [batch, q_heads, q_len, kv_len]
+  Tensor<double> probabilities;  // [batch, q_heads, q_len, kv_len], before dropout
 };
 
 // Values of V must be finite. Otherwise the same as attention_forward.

@@ -37,6 +37,21 @@ struct Row {
   int64_t size() const { return static_cast<int64_t>(keys.size()); }
 };
 
+// Calls use(place) for the keys that have weight in the output: p is not 0, and dropout keeps it.
+template <class T, class Use>
+void for_each_weight(const AttentionSpec& spec, const RowAddress& at, const Row<T>& row, const Use& use) {
+  const DropoutRow kept(spec.dropout, row_index(spec.shape, at));
+  for (int64_t i = 0; i < row.size(); ++i) {
+    if (row.p[i] != 0 && (!spec.dropout.drops() || kept.keeps(row.keys[i]))) use(i);
+  }
+}
+
+// By which dropout multiplies what it keeps.
+template <class T>
+T dropout_factor(const AttentionSpec& spec) {
+  return static_cast<T>(1 / (1 - spec.dropout.rate));
+}
+
 // Throws InvalidArgument unless the spec is valid and Q, K, V have its extents.
 template <class T>
 void require_inputs(const AttentionSpec& spec, TensorView<const T> q, TensorView<const T> k,
@@ -69,7 +84,7 @@ class RowScorer {
     products_.noalias() = keys.middleRows(mask.begin, length) * query;
     for (int64_t j = mask.begin; j < mask.end; ++j) {
       if (!mask.visible(j)) continue;
-      const T score = scale_ * products_[j - mask.begin];
+      const T score = spec_.capped(scale_ * products_[j - mask.begin]);
       if (score == -std::numeric_limits<T>::infinity()) continue;
       row.poisoned |= !(score < std::numeric_limits<T>::infinity());
       row.keys.push_back(j);

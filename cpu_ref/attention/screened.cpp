@@ -102,6 +102,7 @@ class ScreenedRun {
     const int64_t dim = shape_.head_dim;
     const double alpha = spec_.normalizer.alpha_of(h);
     const auto factor = static_cast<float>((alpha - 1) * std::abs(spec_.score_scale()));
+    const auto cap = static_cast<float>((alpha - 1) * spec_.softcap);
     const float sign = spec_.score_scale() < 0 ? -1.0f : 1.0f;
     const int64_t k_keep =
         spec_.selection.kind == SelectionKind::top_k_row ? spec_.selection.k_keep_of(h) : 0;
@@ -112,7 +113,7 @@ class ScreenedRun {
       const float* row = q_.row(b, h, first + r);
       float* out = w.q.data() + (r / kTileRows) * dim * kTileRows + r % kTileRows;
       for (int64_t d = 0; d < dim; ++d) out[d * kTileRows] = sign * row[d];
-      w.rows[r].reset(alpha, factor, k_keep, predicted_peak(b, h, first + r));
+      w.rows[r].reset(alpha, factor, cap, k_keep, predicted_peak(b, h, first + r));
       if (!tau_offsets_.empty()) {
         const double offset = tau_offsets_[row_index(shape_, {b, h, first + r})];
         w.rows[r].give_shift(shift_of_offset(offset, alpha, shape_.kv_len));
@@ -210,8 +211,13 @@ class ScreenedRun {
     result_.tau[index] = tau;
     result_.support[index] = row.count();
     const int64_t kv_head = shape_.kv_head_of(h);
-    for (int64_t n = 0; n < row.count(); ++n)
-      out.add(row.probabilities()[n], v_.row(b, kv_head, row.keys()[n]));
+    const bool drops = spec_.dropout.drops();
+    const DropoutRow kept(spec_.dropout, index);
+    const auto factor = dropout_factor<float>(spec_);
+    for (int64_t n = 0; n < row.count(); ++n) {
+      const int32_t key = row.keys()[n];
+      if (!drops || kept.keeps(key)) out.add(factor * row.probabilities()[n], v_.row(b, kv_head, key));
+    }
     out.take(result_.out.row(b, h, i));
     if (!keep_) return;
     support.keys.insert(support.keys.end(), row.keys(), row.keys() + row.count());

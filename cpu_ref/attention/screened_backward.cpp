@@ -48,6 +48,7 @@ class SupportBackward {
                        Tensor<float>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
                        std::vector<double>(s.q_heads)};
     ds_.resize(p_.values.size());
+    weights_.resize(p_.values.size());
     std::vector<double> row_dalpha(s.rows());
     parallel_for_with(
         s.rows(), screening::kBackwardRows, [&] { return BlockedSum(s.head_dim); },
@@ -84,8 +85,14 @@ class SupportBackward {
     const auto [b, h, kv, i] = place(row);
     const int64_t begin = p_.row_offsets[row];
     const int64_t end = p_.row_offsets[row + 1];
-    for (int64_t n = begin; n < end; ++n)
-      ds_[n] = dot(dout_.row(b, h, i), v_.row(b, kv, p_.columns[n]), shape_.head_dim);  // holds g for now
+    const DropoutRow kept(spec_.dropout, row);
+    for (int64_t n = begin; n < end; ++n) {  // ds_ holds g for now
+      const int32_t key = p_.columns[n];
+      weights_[n] = !spec_.dropout.drops() || kept.keeps(key) ? dropout_factor<float>(spec_) : 0;
+      ds_[n] = weights_[n] > 0
+                   ? weights_[n] * dot(dout_.row(b, h, i), v_.row(b, kv, key), shape_.head_dim)
+                   : 0;
+    }
     const std::span<const float> p(p_.values.data() + begin, end - begin);
     const std::span<float> ds(ds_.data() + begin, end - begin);
     const double alpha = spec_.normalizer.alpha_of(h);
@@ -96,6 +103,10 @@ class SupportBackward {
     const auto scale = static_cast<float>(spec_.score_scale());
     for (int64_t n = begin; n < end; ++n) {
       ds_[n] *= scale;
+      if (spec_.softcap > 0) {
+        const float product = dot(q_.row(b, h, i), k_.row(b, kv, p_.columns[n]), shape_.head_dim);
+        ds_[n] *= spec_.cap_slope(spec_.capped(scale * product));
+      }
       sum.add(ds_[n], k_.row(b, kv, p_.columns[n]));
     }
     sum.take(dq.row(b, h, i));
@@ -133,7 +144,8 @@ class SupportBackward {
                   Gradients<float>& g) const {
     for (int64_t n = columns.offsets[j]; n < columns.offsets[j + 1]; ++n) {
       const auto [b, h, kv, i] = place(columns.rows[n]);
-      dv.add(p_.values[columns.entries[n]], dout_.row(b, h, i));
+      const float weight = weights_[columns.entries[n]];
+      if (weight > 0) dv.add(weight * p_.values[columns.entries[n]], dout_.row(b, h, i));
       dk.add(ds_[columns.entries[n]], q_.row(b, h, i));
     }
     dk.take(g.dk.row(head / shape_.kv_heads, head % shape_.kv_heads, j));
@@ -145,7 +157,8 @@ class SupportBackward {
   const SparseProbabilities<float>& p_;
   TensorView<const float> q_, k_, v_, dout_;
   std::span<const float> tau_offsets_;
-  std::vector<float> ds_;  // [nnz]: gradient of the scaled score, times scale
+  std::vector<float> ds_;       // [nnz]: gradient of the product <q, k>
+  std::vector<float> weights_;  // [nnz]: by which dropout multiplies the probability; 0: it is dropped
 };
 
 }  // namespace

@@ -80,6 +80,24 @@ TEST_CASE(
   CHECK(total.mostly_checked());
 }
 
+TEST_CASE("central differences of capped scores and of dropout") {
+  const AttentionShape shape{2, 2, 1, 5, 11, 3};
+  uint64_t seed = 500;
+  DifferenceReport total;
+  for (const Normalizer& normalizer : all_normalizers()) {
+    for (const Selection& selection : all_selections(shape)) {
+      Problem problem = make_problem(shape, normalizer, selection, {.causal = true}, seed++);
+      modify(problem.spec);
+      INFO(describe(problem.spec));
+      const DifferenceReport report = check_problem(problem, 6);
+      CHECK(report.worst < 2e-6);
+      CHECK(report.checked > 5);
+      total.merge(report);
+    }
+  }
+  CHECK(total.mostly_checked());
+}
+
 TEST_CASE("every entry of dQ, dK, dV and dalpha over batches and groups") {
   const AttentionShape shape{2, 4, 2, 3, 7, 3};
   for (const Normalizer& normalizer : all_normalizers()) {

@@ -30,12 +30,13 @@ void compare_with_naive(const AttentionSpec& spec, const AttentionInputs<T>& inp
 
 // Every combination of normalizer, selection and mask on one shape.
 template <class T>
-void compare_everything(const AttentionShape& shape, double step, double tolerance) {
+void compare_everything(const AttentionShape& shape, double step, double tolerance, bool modified = false) {
   const auto inputs = random_inputs<T>(shape, 7, step);
   for (const NamedMask& mask : masks_for(shape)) {
     for (const Normalizer& normalizer : all_normalizers()) {
       for (const Selection& selection : all_selections(shape)) {
-        const AttentionSpec spec{shape, step > 0 ? 0.25 : 0.9, normalizer, selection, mask.mask};
+        AttentionSpec spec{shape, step > 0 ? 0.25 : 0.9, normalizer, selection, mask.mask};
+        if (modified) modify(spec);
         INFO(describe(spec, mask.name));
         compare_with_naive(spec, inputs, tolerance);
       }
@@ -55,6 +56,66 @@ TEST_CASE("forward agrees with the naive oracle: double, inputs with equal score
 
 TEST_CASE("forward agrees with the naive oracle: float") {
   for (const AttentionShape& shape : shapes()) compare_everything<float>(shape, 0.25, 2e-4);
+}
+
+TEST_CASE("forward agrees with the naive oracle: capped scores and dropout") {
+  for (const AttentionShape& shape : shapes()) compare_everything<double>(shape, 0, 1e-9, true);
+  for (const AttentionShape& shape : shapes()) compare_everything<float>(shape, 0.25, 2e-4, true);
+}
+
+TEST_CASE("dropout: its rate, and the mean over seeds is the output without it") {
+  const AttentionShape shape{1, 2, 1, 6, 40, 3};
+  const auto inputs = random_inputs<double>(shape, 19);
+  AttentionSpec spec{shape, 0.5, {NormalizerKind::entmax, {1.5}}, {}, {.causal = true}};
+  const auto expected = forward(spec, inputs);
+  spec.dropout.rate = 0.25;
+  constexpr int kSeeds = 4000;
+  Tensor<double> mean(shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
+  int64_t kept = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    spec.dropout.seed = seed;
+    const auto result = forward(spec, inputs);
+    CHECK(result.support == expected.support);
+    CHECK(result.tau == expected.tau);
+    for (int64_t i = 0; i < mean.size(); ++i) mean.data()[i] += result.out.data()[i] / kSeeds;
+    const DropoutRow row(spec.dropout, 3);
+    for (int64_t key = 0; key < shape.kv_len; ++key) kept += row.keeps(key) ? 1 : 0;
+  }
+  CHECK(max_error(mean, expected.out) < 0.05);
+  const double share = static_cast<double>(kept) / static_cast<double>(kSeeds * shape.kv_len);
+  CHECK(share == doctest::Approx(0.75).epsilon(0.01));
+}
+
+TEST_CASE("a soft cap of a huge size changes nothing, and a score of infinity is its cap") {
+  const AttentionShape shape{1, 1, 1, 3, 9, 4};
+  auto inputs = random_inputs<double>(shape, 23);
+  AttentionSpec spec{shape, 0.9, {NormalizerKind::entmax, {1.5}}, {}, {}};
+  const auto plain = forward(spec, inputs);
+  spec.softcap = 1e8;
+  CHECK(max_error(forward(spec, inputs).out, plain.out) < 1e-9);
+  spec.softcap = 2;
+  inputs.k.row(0, 0, 4)[0] = std::numeric_limits<double>::infinity();
+  const auto capped = forward(spec, inputs, {.keep_probabilities = true});
+  for (int64_t i = 0; i < capped.out.size(); ++i) CHECK(std::isfinite(capped.out.data()[i]));
+}
+
+TEST_CASE("soft caps and rates of dropout that are not allowed are told") {
+  const AttentionShape shape{1, 1, 1, 3, 9, 4};
+  const auto inputs = random_inputs<double>(shape, 23);
+  AttentionSpec spec{shape, 0.9, {}, {}, {}};
+  for (const double softcap : {-1.0, double{INFINITY}, std::nan("")}) {
+    spec.softcap = softcap;
+    CHECK_THROWS_WITH_AS(forward(spec, inputs),
+                         fmt::format("softcap is {}; it must be a finite number above 0, or 0 for none", softcap).c_str(),
+                         InvalidArgument);
+  }
+  spec.softcap = 0;
+  for (const double rate : {-0.1, 1.0, std::nan("")}) {
+    spec.dropout.rate = rate;
+    CHECK_THROWS_WITH_AS(forward(spec, inputs),
+                         fmt::format("dropout is {}; it must be at least 0 and below 1", rate).c_str(),
+                         InvalidArgument);
+  }
 }
 
 TEST_CASE("every solver gives the same attention") {

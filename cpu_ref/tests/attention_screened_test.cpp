@@ -120,6 +120,33 @@ TEST_CASE("screened attention equals the double reference: alphas, masks, GQA, l
   }
 }
 
+TEST_CASE("screened attention equals the double reference: capped scores and dropout, both passes") {
+  for (const double alpha : {1.1, 1.5, 2.0, 3.0}) {
+    for (const double softcap : {0.3, 3.0, 50.0}) {  // from nearly all scores at the cap to none
+      for (const int64_t k_keep : {0, 5}) {
+        AttentionSpec spec{
+            .shape = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 97, .kv_len = 300, .head_dim = 24}};
+        spec.normalizer.alpha = {alpha};
+        spec.mask.causal = true;
+        // Where most scores are near the cap, float has some equal that double has not: k_keep chooses others,
+        // and alpha 3, infinitely steep at tau, shows the difference.
+        if ((k_keep > 0 || alpha > 2) && softcap < 1) continue;
+        if (k_keep > 0) spec.selection = {.kind = SelectionKind::top_k_row, .k_keep = k_keep};
+        spec.softcap = softcap;
+        CAPTURE(alpha);
+        CAPTURE(softcap);
+        CAPTURE(k_keep);
+        const auto in = make_inputs<float>({.seed = 5, .query_variance = 9}, spec.shape);
+        check_forward(spec, in);
+        check_backward(spec, in);
+        spec.dropout = {.rate = 0.4, .seed = 3};
+        check_forward(spec, in);
+        check_backward(spec, in);
+      }
+    }
+  }
+}
+
 TEST_CASE("screened attention equals the double reference on every workload and at near-dense supports") {
   for (const auto kind : {WorkloadKind::gaussian, WorkloadKind::clustered, WorkloadKind::local,
                           WorkloadKind::sink, WorkloadKind::ties}) {

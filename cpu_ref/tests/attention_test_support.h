@@ -43,6 +43,12 @@ Tensor<T> random_dout(const AttentionShape& s, uint64_t seed) {
   return random_tensor<T>(s.batch, s.q_heads, s.q_len, s.head_dim, seed + 3000);
 }
 
+// Scores are capped where some lie beyond the cap, and probabilities are dropped.
+inline void modify(AttentionSpec& spec) {
+  spec.softcap = 0.8;
+  spec.dropout = {.rate = 0.3, .seed = 17};
+}
+
 struct NamedMask {
   std::string name;
   Mask mask;

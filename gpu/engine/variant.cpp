@@ -76,6 +76,12 @@ std::string mask_limit(const Limits& limits, const Mask& mask) {
   return "";
 }
 
+std::string modification_limit(const AttentionSpec& spec) {
+  if (spec.softcap > 0) return "takes no soft cap of scores";
+  if (spec.dropout.drops()) return "takes no dropout";
+  return "";
+}
+
 // The declared limit that the problem breaks; empty if none. Checked before a plan is made, because planning,
 // and so the check of shared memory, relies on these limits.
 std::string declared_limit(const Limits& limits, const AttentionSpec& spec, Dtype dtype,
@@ -94,6 +100,7 @@ std::string declared_limit(const Limits& limits, const AttentionSpec& spec, Dtyp
                        to_string(spec.normalizer.kind));
   if (std::string limit = shape_limit(limits, spec); !limit.empty()) return limit;
   if (std::string limit = selection_limit(limits, spec.selection); !limit.empty()) return limit;
+  if (std::string limit = modification_limit(spec); !limit.empty()) return limit;
   return mask_limit(limits, spec.mask);
 }
 

@@ -49,6 +49,10 @@ EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& 
     mask_tables_.upload(tables.data(), tables.bytes());
     mask_ = tables.at(mask_tables_.data());
   }
+  if (spec_.dropout.drops()) {
+    dropout_seed_ = DeviceBuffer(stream, sizeof spec_.dropout.seed);
+    dropout_seed_.upload(&spec_.dropout.seed, dropout_seed_.bytes());
+  }
   tau_ = DeviceBuffer(stream, rows * int64_t{sizeof(float)});
   used_ = DeviceBuffer(stream, sizeof(unsigned long long));
   offsets_ = DeviceBuffer(stream, rows * int64_t{sizeof(int64_t)});
@@ -106,6 +110,8 @@ void EntmaxAttention::backward(const DeviceTensorView& q, const DeviceTensorView
                     .unstored = leaves_broad_rows_ ? unstored_rows(spec_, dtype_, forward_arguments(last_))
                                                    : UnstoredRows{},
                     .alpha = alpha(),
+                    .tau = tau(),
+                    .dropout_seed = dropout_seed(),
                     .d_q = d_q.data,
                     .d_k = d_k.data,
                     .d_v = d_v.data,
@@ -135,6 +141,7 @@ ForwardArguments EntmaxAttention::forward_arguments(const Tensors& tensors) cons
           .alpha = alpha(),
           .mask = mask_,
           .head_k_keep = static_cast<const int*>(head_k_keep_.data()),
+          .dropout_seed = dropout_seed(),
           .tau = static_cast<float*>(tau_.data()),
           .support = support_,
           .stored = leaves_broad_rows_ ? StoredRows::sparse : StoredRows::all,

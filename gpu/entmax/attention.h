@@ -75,6 +75,8 @@ class EntmaxAttention {
   // In device memory. alpha, [1] or [q_heads], may be written on the stream between a backward and the next
   // forward: 1.01 <= alpha <= 2.
   float* alpha() const { return static_cast<float*>(alpha_.data()); }
+  // In device memory, null where nothing is dropped; may be written as alpha may.
+  uint64_t* dropout_seed() const { return static_cast<uint64_t*>(dropout_seed_.data()); }
   const float* tau() const { return static_cast<const float*>(tau_.data()); }  // [batch, q_heads, q_len]
   const Support& support() const { return support_; }
   const AttentionSpec& spec() const { return spec_; }
@@ -101,7 +103,7 @@ class EntmaxAttention {
   Tuning tuning_;
   int64_t most_entries_ = 0;        // (query, key) pairs that the mask shows and the selection may keep
   bool leaves_broad_rows_ = false;  // StoredRows::sparse
-  DeviceBuffer alpha_, head_k_keep_, mask_tables_, tau_, used_, offsets_, counts_, columns_, excess_,
+  DeviceBuffer alpha_, head_k_keep_, mask_tables_, dropout_seed_, tau_, used_, offsets_, counts_, columns_, excess_,
       forward_workspace_, backward_workspace_;
   DeviceMask mask_{};
   Support support_{};

@@ -74,6 +74,7 @@ struct Case {
   Tensor<double> d_out{};
   HostSupport support{};
   std::vector<double> tau_offsets{};  // of given thresholds, exact in float
+  std::vector<double> tau{};          // of capped scores: the support's z are tau + excess; exact in float
 };
 
 inline Case make_case(const AttentionSpec& spec, Dtype dtype, Workload workload = {}) {
@@ -138,6 +139,18 @@ inline void take_offsets_of_support(Case& c) {
   }
 }
 
+// Draws a soft cap, and thresholds for which the support's scores lie from nearly -cap to nearly cap.
+inline void take_a_cap(Case& c) {
+  std::mt19937_64 random(test_seed() + 3);
+  const AttentionShape& s = c.spec.shape;
+  c.spec.softcap = 4;
+  for (int64_t row = 0; row < s.rows(); ++row) {
+    const double a = c.spec.normalizer.alpha_of(row / s.q_len % s.q_heads) - 1;
+    std::uniform_real_distribution<double> tau(-4 * a, 4 * a - 1);
+    c.tau.push_back(static_cast<double>(static_cast<float>(tau(random))));
+  }
+}
+
 struct SupportGradients : Gradients {
   std::vector<double> row_dalpha;  // [rows]; dalpha of a head is the sum over its rows
 };
@@ -156,9 +169,15 @@ inline SupportGradients gradients_of_support(const Case& c) {
     const int64_t kv = s.kv_head_of(h);
     const double alpha = c.spec.normalizer.alpha_of(h), beta = 1 / (alpha - 1);
     std::vector<double> g, u, w;
+    const DropoutRow kept(c.spec.dropout, row);
+    const auto factor = [&](int64_t key) {
+      const bool stays = !c.spec.dropout.drops() || kept.keeps(key);
+      return stays ? 1 / (1 - c.spec.dropout.rate) : 0;
+    };
     for (int64_t n = c.support.first[row]; n < c.support.first[row + 1]; ++n) {
       const double* const value = c.inputs.v.row(b, kv, c.support.columns[n]);
-      g.push_back(std::inner_product(value, value + s.head_dim, c.d_out.row(b, h, i), 0.0));
+      g.push_back(factor(c.support.columns[n]) *
+                  std::inner_product(value, value + s.head_dim, c.d_out.row(b, h, i), 0.0));
       w.push_back(std::pow(static_cast<double>(c.support.excess[n]), beta));
       u.push_back(w.back() / static_cast<double>(c.support.excess[n]));
     }
@@ -170,8 +189,10 @@ inline SupportGradients gradients_of_support(const Case& c) {
     const double shift = given ? cpu_ref::shift_of_offset(c.tau_offsets[row], alpha, s.kv_len) : 0;
     for (size_t e = 0; e < g.size(); ++e) {
       const int64_t j = c.support.columns[c.support.first[row] + static_cast<int64_t>(e)];
-      const double p = w[e] / sum, centred = g.size() == 1 ? 0 : g[e] - delta,
-                   ds = scale * u[e] * centred / (given ? sum : 1);
+      const double p = w[e] / sum, centred = g.size() == 1 ? 0 : g[e] - delta;
+      const double z = c.tau.empty() ? 0 : c.tau[row] + w[e] / u[e],
+                   slope = c.spec.cap_slope(z / (alpha - 1)),
+                   ds = scale * u[e] * centred * slope / (given ? sum : 1);
       const double r = w[e] / u[e] / shift;
       if (p > 0) {
         result.row_dalpha[row] += given ? -beta * beta * centred * p * (1 / r - 1 + std::log(r))
@@ -180,7 +201,7 @@ inline SupportGradients gradients_of_support(const Case& c) {
       for (int64_t d = 0; d < s.head_dim; ++d) {
         result.dq.row(b, h, i)[d] += ds * c.inputs.k.row(b, kv, j)[d];
         result.dk.row(b, kv, j)[d] += ds * c.inputs.q.row(b, h, i)[d];
-        result.dv.row(b, kv, j)[d] += p * c.d_out.row(b, h, i)[d];
+        result.dv.row(b, kv, j)[d] += factor(j) * p * c.d_out.row(b, h, i)[d];
       }
     }
     result.dalpha[h] += result.row_dalpha[row];

@@ -68,7 +68,7 @@ Outputs<T> outputs_of(
   const std::vector<T> q = elements_of<T>(c.inputs.q), k = elements_of<T>(c.inputs.k),
                        v = elements_of<T>(c.inputs.v), d_out = elements_of<T>(c.d_out);
   const std::vector<float> alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end()),
-      tau_offsets(c.tau_offsets.begin(), c.tau_offsets.end());
+      tau_offsets(c.tau_offsets.begin(), c.tau_offsets.end()), tau(c.tau.begin(), c.tau.end());
   Outputs<T> out(c);
   const auto capacity = static_cast<int64_t>(pool.columns.size());
   struct alignas(256) Line {
@@ -91,6 +91,8 @@ Outputs<T> outputs_of(
                                         .excess = pool.excess.data()},
                             .alpha = alpha.data(),
                             .tau_offsets = tau_offsets.empty() ? nullptr : tau_offsets.data(),
+                            .tau = tau.empty() ? nullptr : tau.data(),
+                            .dropout_seed = &c.spec.dropout.seed,
                             .d_q = out.d_q.data(),
                             .d_k = out.d_k.data(),
                             .d_v = out.d_v.data(),
@@ -138,6 +140,8 @@ TEST_CASE("entmax backward on the CPU: shapes, dtypes, head_dims and alphas, the
     Case c = make_case(spec, kDtypes[turn % 3]);
     const int64_t most = std::min<int64_t>(spec.shape.kv_len, turn % 2 == 0 ? 8 : 200);
     draw_support(c, 0, most, {static_cast<int32_t>(among(0, spec.shape.kv_len - 1))});
+    if (turn % 4 >= 2) take_a_cap(c);
+    if (turn % 4 % 2 == 1) c.spec.dropout = {.rate = 0.3, .seed = random()};
     check_against_oracle(c);
     if (turn % 3 != 1) continue;  // f16, with all kinds of alphas and lengths
     take_offsets_of_support(c);
@@ -175,6 +179,25 @@ TEST_CASE("entmax backward on the CPU: many keys, most of them without an entry;
     draw_support(c, 0, most, {});
     check_against_oracle(c);
   }
+}
+
+TEST_CASE("entmax backward on the CPU: where dropout dropped a key, its value and gradient may be NaN") {
+  Case c = make_case(entmax_spec({1, 1, 1, 40, 30, 64}, 1.5), Dtype::f32);
+  draw_support(c, 1, 20, {});
+  c.spec.dropout = {.rate = 0.5, .seed = 5};
+  const DropoutRow kept(c.spec.dropout, 0);
+  c.support = c.support.only([](int64_t row) { return row == 0; });
+  const Gradients of_row = outputs_of<float>(c, test_seed()).gradients(c.spec.shape);
+  int64_t dropped = 0;
+  for (int64_t key = 0; key < c.spec.shape.kv_len; ++key) {
+    if (kept.keeps(key)) continue;
+    ++dropped;
+    std::fill_n(c.inputs.v.row(0, 0, key), c.spec.shape.head_dim, NAN);
+  }
+  CHECK(dropped > 5);
+  const Gradients poisoned = outputs_of<float>(c, test_seed()).gradients(c.spec.shape);
+  CHECK(nmse(poisoned.dq, of_row.dq) == 0);
+  CHECK(nmse(poisoned.dk, of_row.dk) == 0);
 }
 
 TEST_CASE("entmax backward on the CPU: rows that are not stored add nothing") {

@@ -41,6 +41,7 @@ struct ForwardRun {
         alpha(stream, static_cast<int64_t>(spec.normalizer.alpha.size() * sizeof(float))),
         tau_offsets(stream, static_cast<int64_t>(given_offsets.size()) * 4 + 16),
         head_k_keep(stream, spec.shape.q_heads * 4),
+        dropout_seed(stream, 8),
         tau(stream, rows * 4),
         used(stream, 8),
         offsets(stream, rows * 8),
@@ -54,6 +55,7 @@ struct ForwardRun {
     if (!given.empty()) tau_offsets.upload(given.data(), static_cast<int64_t>(given.size()) * 4);
     const std::vector<int> kept(spec.selection.head_k_keep.begin(), spec.selection.head_k_keep.end());
     if (!kept.empty()) head_k_keep.upload(kept.data(), head_k_keep.bytes());
+    dropout_seed.upload(&spec.dropout.seed, dropout_seed.bytes());
     const entmax::MaskTables tables(spec);
     mask_tables = DeviceBuffer(stream, std::max<int64_t>(tables.bytes(), 16));
     if (tables.bytes() > 0) mask_tables.upload(tables.data(), tables.bytes());
@@ -70,6 +72,7 @@ struct ForwardRun {
          .mask = tables.at(mask_tables.data()),
          .head_k_keep = kept.empty() ? nullptr : static_cast<const int*>(head_k_keep.data()),
          .tau_offsets = given.empty() ? nullptr : static_cast<const float*>(tau_offsets.data()),
+         .dropout_seed = static_cast<const uint64_t*>(dropout_seed.data()),
          .tau = static_cast<float*>(tau.data()),
          .support = support(),
          .workspace = workspace.data(),
@@ -120,8 +123,8 @@ struct ForwardRun {
 
   DeviceTensor q, k, v, out;
   int64_t rows, room;
-  DeviceBuffer alpha, tau_offsets, head_k_keep, mask_tables, tau, used, offsets, counts, columns, excess,
-      workspace;
+  DeviceBuffer alpha, tau_offsets, head_k_keep, dropout_seed, mask_tables, tau, used, offsets, counts, columns,
+      excess, workspace;
 };
 
 // The largest |tau|. All z of a support are within 1 of it.

@@ -45,7 +45,7 @@ inline std::vector<char> unclear_rows(const AttentionSpec& spec, const Attention
     for (int64_t j = mask.begin; j < mask.end; ++j) {
       if (!mask.visible(j)) continue;
       const double* const key = inputs.k.row(b, s.kv_head_of(h), j);
-      const double score = std::inner_product(q, q + s.head_dim, key, 0.0);
+      const double score = spec.capped(spec.score_scale() * std::inner_product(q, q + s.head_dim, key, 0.0));
       poisoned |= !(score < std::numeric_limits<double>::infinity());
       if (!std::isfinite(score)) continue;
       scores.push_back(score);
@@ -94,7 +94,8 @@ inline double loss_of_scores(const PortableCase& c, const cpu_ref::ForwardResult
     const double of_out = std::inner_product(out, out + s.head_dim, out, 0.0);
     if (std::isfinite(of_out)) norm += of_out;
   }
-  return error / norm;
+  const double factor = 1 / (1 - c.spec.dropout.rate);
+  return error * factor * factor / norm;
 }
 
 // Checks tau, and z - tau of each entry, of rows with given thresholds. Their p, which are powers of z - tau,
@@ -172,7 +173,9 @@ class CaseDrawer {
                           .k_keep = any_of<int64_t>({1, 2, 8, 20, 60, 130, 300, 5000})};
       c.name += "k_keep " + std::to_string(c.spec.selection.k_keep) + ", ";
     }
-    draw_inputs(c, random_() % 12);
+    const uint64_t kind = random_() % 12;
+    draw_inputs(c, kind);
+    draw_modifications(c, kind);
     return c;
   }
 
@@ -257,6 +260,19 @@ class CaseDrawer {
     mask.q_positions = positions(s.q_len);
     mask.k_positions = positions(s.kv_len);
     c.name += "positions, ";
+  }
+
+  // Not for inputs whose scores are so large that float knows nothing of them below the cap, or infinite.
+  void draw_modifications(PortableCase& c, uint64_t kind) {
+    const bool finite = kind != 2 && kind != 6 && kind != 7 && kind != 9;
+    if (finite && random_() % 3 == 0) {
+      c.spec.softcap = any_of({1.0, 6.0, 50.0});
+      c.name += ", soft cap " + std::to_string(c.spec.softcap);
+    }
+    if (random_() % 3 == 0) {
+      c.spec.dropout = {.rate = any_of({0.1, 0.5}), .seed = random_()};
+      c.name += ", dropout " + std::to_string(c.spec.dropout.rate);
+    }
   }
 
   // kind: an index into kNames; larger values leave the inputs ordinary.

@@ -90,11 +90,11 @@ class DeviceProblem {
   std::string tuning() const { return to_string(tuning_); }
 
   // all_rows: rows with broad supports are stored too, else left to backward's dense products. store: of
-  // store_bytes, or 0, where nothing is kept. tables: addresses of tau_offsets and of a k_keep for each head,
-  // or 0.
+  // store_bytes, or 0, where nothing is kept. tables: addresses of tau_offsets, of a k_keep for each head and of
+  // dropout's seed, or 0.
   void forward(bool all_rows, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha, uintptr_t out,
                uintptr_t store, int64_t store_bytes, uintptr_t workspace, uintptr_t stream_address,
-               const std::array<uintptr_t, 2>& tables = {}) const {
+               const std::array<uintptr_t, 3>& tables = {}) const {
     const DeviceScope scope(device_);
     auto* const stream = at<CUstream_st>(stream_address);
     entmax::ForwardArguments arguments{
@@ -106,6 +106,7 @@ class DeviceProblem {
         .mask = mask_,
         .head_k_keep = at<const int>(tables[1]),
         .tau_offsets = at<const float>(tables[0]),
+        .dropout_seed = at<const uint64_t>(tables[2]),
         .stored = may_leave_rows_ && !all_rows ? entmax::StoredRows::sparse : entmax::StoredRows::all,
         .workspace = at(workspace),
         .stream = stream,
@@ -159,11 +160,11 @@ class DeviceProblem {
   }
 
   // Of a store that entries() found whole; with `unseen` nobody looked, as in a graph's capture, and the
-  // gradients of a store that is not become NaN. d_alpha, tau_offsets: or 0.
+  // gradients of a store that is not become NaN. d_alpha, tau_offsets, dropout_seed: or 0.
   void backward(bool unseen, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha, uintptr_t store,
                 int64_t store_bytes, uintptr_t d_out, uintptr_t d_q, uintptr_t d_k, uintptr_t d_v,
                 uintptr_t d_alpha, uintptr_t workspace, uintptr_t stream_address,
-                uintptr_t tau_offsets) const {
+                uintptr_t tau_offsets, uintptr_t dropout_seed) const {
     const DeviceScope scope(device_);
     auto* const stream = at<CUstream_st>(stream_address);
     const entmax::Store parts(spec_.shape, at(store), store_bytes);
@@ -177,6 +178,8 @@ class DeviceProblem {
                               .unstored = may_leave_rows_ ? parts.unstored() : entmax::UnstoredRows{},
                               .alpha = alpha_checked_ ? at<const float>(alpha) : parts.alphas,
                               .tau_offsets = at<const float>(tau_offsets),
+                              .tau = parts.tau,
+                              .dropout_seed = at<const uint64_t>(dropout_seed),
                               .d_q = at(d_q),
                               .d_k = at(d_k),
                               .d_v = at(d_v),

@@ -39,9 +39,10 @@ float raise_bound(const float* z, int64_t n, float max, float t, double alpha, i
 
 }  // namespace
 
-void Candidates::reset(double alpha, float factor, int64_t k_keep, float predicted_peak) {
+void Candidates::reset(double alpha, float factor, float cap, int64_t k_keep, float predicted_peak) {
   alpha_ = alpha;
   factor_ = factor;
+  cap_ = cap;
   k_keep_ = k_keep;
   predicted_peak_ = predicted_peak > 0 ? std::min(predicted_peak, 1.0f) : 1;  // NaN: no prediction
   count_ = listed_ = 0;
@@ -69,6 +70,7 @@ void Candidates::take_panel(const std::array<Vector, 2>& products, int64_t first
   const int64_t before = count_;
   count_ += append_above(products, product_threshold_, factor_, static_cast<int32_t>(first_key),
                          z_.data() + count_, keys_.data() + count_);
+  cap_scores(before);
   drop_hidden(before, first_key, kPanelKeys, mask);
   listed_ += count_ - before;
   if (count_ >= next_refresh_) refresh(kRefreshSteps);
@@ -81,9 +83,28 @@ void Candidates::take_all(const float* products, int64_t n, int64_t first_key, c
   for (int64_t i = 0; i < n; ++i) z_[before + i] = factor_ * products[i];
   for (int64_t i = 0; i < n; ++i) keys_[before + i] = static_cast<int32_t>(first_key + i);
   count_ += n;
+  cap_scores(before);
   drop_hidden(before, first_key, n, mask);
   if (count_ > 0) refresh(kFirstSteps);
   listed_ += count_ - before;
+}
+
+// Of the entries from `from` on.
+void Candidates::cap_scores(int64_t from) {
+  if (cap_ <= 0) return;
+  for (int64_t i = from; i < count_; ++i) z_[i] = cap_ * std::tanh(z_[i] / cap_);
+}
+
+// tanh rises, so its inverse bounds the products. A computed tanh errs by a few ulp of 1.
+float Candidates::product_at(float z) const {
+  double uncapped = z;
+  if (cap_ > 0) {
+    const double share = double{z} / cap_ - 8 * double{kEpsilon};
+    if (share <= -1) return -kInfinity;
+    uncapped = share < 1 ? cap_ * std::atanh(share) : kInfinity;
+  }
+  const auto product = static_cast<float>(uncapped / factor_);
+  return product - 2 * kEpsilon * std::abs(product);
 }
 
 // Drops the hidden keys among the entries from `from` on, whose keys are all in [first_key, first_key + n).
@@ -112,7 +133,7 @@ void Candidates::refresh(int steps) {
     threshold = std::max(threshold, predicted_);
   }
   keep_above(threshold);
-  product_threshold_ = threshold / factor_ - kEpsilon * std::abs(threshold / factor_);
+  product_threshold_ = product_at(threshold);
   next_refresh_ = count_ + std::max(kRefreshInterval, count_ / 2);
 }
 

@@ -19,10 +19,10 @@ namespace splash::cpu_ref::screening {
 
 class Candidates {
  public:
-  // Takes any alpha; z = factor * <q, k>, factor > 0. k_keep: keep at most that many keys, the largest (0:
-  // all). predicted_peak: (largest z) - (predicted tau). 1 is no prediction, because tau is at least (largest
-  // z) - 1.
-  void reset(double alpha, float factor, int64_t k_keep, float predicted_peak = 1);
+  // Takes any alpha; z = factor * <q, k>, factor > 0; with a cap above 0, z = cap * tanh(factor * <q, k> /
+  // cap). k_keep: keep at most that many keys, the largest (0: all). predicted_peak: (largest z) - (predicted
+  // tau). 1 is no prediction, because tau is at least (largest z) - 1.
+  void reset(double alpha, float factor, float cap, int64_t k_keep, float predicted_peak = 1);
 
   // To be called after reset: the threshold is not solved for, but lies this far below the largest z, 0 <
   // shift <= 1.
@@ -51,11 +51,13 @@ class Candidates {
   // void.
   bool misled() const { return misled_; }
   bool is_solved() const { return solved_; }
-  void begin_again() { reset(alpha_, factor_, k_keep_); }  // without the prediction
+  void begin_again() { reset(alpha_, factor_, cap_, k_keep_); }  // without the prediction
   int64_t listed() const { return listed_; }               // keys that were above the threshold when tested
 
  private:
   void reserve(int64_t extra);
+  void cap_scores(int64_t from);
+  float product_at(float z) const;  // a product at or below it has a z that is not above the given one
   void drop_hidden(int64_t from, int64_t first_key, int64_t n, const RowMask& mask);
   void refresh(int steps);  // raises the bound, drops the keys below it
   void keep_above(float bound);
@@ -66,7 +68,7 @@ class Candidates {
 
   double alpha_ = 1.5;
   int64_t k_keep_ = 0, count_ = 0, next_refresh_ = 0, listed_ = 0;
-  float factor_ = 1, predicted_peak_ = 1;
+  float factor_ = 1, cap_ = 0, predicted_peak_ = 1;
   // bound_: on tau. The threshold is the bound, or the prediction, minus a margin. predicted_: the largest
   // prediction used.
   float bound_ = 0, predicted_ = 0, product_threshold_ = 0;

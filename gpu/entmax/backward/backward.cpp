@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/round.h"
 #include "gpu/entmax/backward/problem.h"
+#include "gpu/entmax/checks.h"
 
 namespace splash::gpu::entmax {
 namespace {
@@ -109,7 +110,15 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
     throw InvalidArgument("dtype float32; allowed for unstored rows: float16, bfloat16");
   if (with_unstored_rows && arguments.tau_offsets != nullptr)
     throw InvalidArgument("unstored rows and offsets of thresholds; allowed: one of them");
+  if (with_unstored_rows && (spec.softcap > 0 || spec.dropout.drops()))
+    throw InvalidArgument("unstored rows and a soft cap or dropout; allowed: one of them");
+  if (spec.softcap > 0 && arguments.tau == nullptr)
+    throw InvalidArgument("scores are capped, but arguments.tau has no thresholds");
+  require_seed(spec, arguments.dropout_seed);
   BackwardProblem p = sizes_of(spec, arguments.support.capacity, with_unstored_rows, arguments.tuning);
+  p.tau = arguments.tau;
+  p.softcap = static_cast<float>(spec.softcap);
+  p.dropout = device_dropout(spec.dropout, arguments.dropout_seed);
   p.dense.from = arguments.unstored;
   p.q = arguments.q;
   p.k = arguments.k;

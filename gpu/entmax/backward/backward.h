@@ -31,6 +31,8 @@ struct BackwardArguments {
   UnstoredRows unstored{};       // forward's, where it stored StoredRows::sparse
   const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
   const float* tau_offsets = nullptr;  // forward's, or null; taken as constants (straight-through)
+  const float* tau = nullptr;              // forward's, required where spec.softcap is above 0
+  const uint64_t* dropout_seed = nullptr;  // forward's, required where spec.dropout drops
   void *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;
   float* d_alpha = nullptr;   // [q_heads]: dL/dalpha summed over batch and rows; or null
   void* workspace = nullptr;  // backward_workspace_bytes, 256-byte aligned, contents undefined
@@ -44,10 +46,10 @@ struct BackwardArguments {
 int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
                                  bool with_unstored_rows = false, const Tuning& tuning = {});
 
-// Enqueues the kernels and nothing else. Of spec it reads the shape, the scale, the number of alphas (the
-// values, 1.01 <= alpha <= 2, come from device memory) and, for unstored rows, whether the mask is causal.
-// Throws InvalidArgument where dtype is f64, where head_dim is not a multiple of 8 up to 256, where unstored
-// rows have a head_dim or dtype that they do not take or come together with tau_offsets, or where queries,
+// Enqueues the kernels and nothing else. Of spec it reads the shape, the scale, the soft cap, dropout's rate,
+// the number of alphas (the values, 1.01 <= alpha <= 2, come from device memory) and, for unstored rows,
+// whether the mask is causal. Throws InvalidArgument where dtype is f64, where tau or dropout_seed is missing, where head_dim is not a multiple of 8 up to 256, where unstored
+// rows have a head_dim or dtype that they do not take or come together with tau_offsets, a soft cap or dropout, or where queries,
 // keys (over all heads) or capacity reach 2^31, or the tuning is not allowed; DeviceError where a launch
 // fails.
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments);

@@ -27,7 +27,7 @@ __device__ float sum_groups(float x, float (&values)[kLongRowThreads / kLanes]) 
   return sum;
 }
 
-template <class T, int kLanes>
+template <class T, int kLanes, class Modifications>
 __global__ void __launch_bounds__(kLongRowThreads, 2)
     long_row_gradients(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(kLongRowThreads, 2)
     const int64_t pool = p.support.offsets[row];
     const uint32_t first_key = head / p.group * p.kv_len;
     const Entmax entmax(p, head);
+    const Modifications modifications(p, entmax, row);
     const auto key_of = [&](uint32_t entry) {  // past the last entry: the last one's
       return first_key + p.support.columns[pool + min(entry, n - 1)];
     };
@@ -51,7 +52,8 @@ __global__ void __launch_bounds__(kLongRowThreads, 2)
     lanes.read_vector(p.d_out, row, d_out);
     for (uint32_t base = 0; base < n; base += kStep) {
       const uint32_t mine = base + group * kChunk + lanes.owned();
-      const float g = lanes.products(values, key_of(mine), kChunk, d_out);
+      const uint32_t key = key_of(mine);
+      const float g = modifications.d_p(key - first_key, lanes.products(values, key, kChunk, d_out));
       if (mine < n) sums.add(entmax(p.support.excess[pool + mine]), g, p.tau_offsets != nullptr);
     }
     sums = {sum_groups<kLanes>(lanes.sum_entries(sums.w), group_sums),
@@ -63,15 +65,17 @@ __global__ void __launch_bounds__(kLongRowThreads, 2)
     float d_q[8] = {}, d_alpha = 0;
     for (uint32_t base = 0; base < n; base += kStep) {
       const uint32_t mine = base + group * kChunk + lanes.owned(), key = key_of(mine);
-      const float g = lanes.products(values, key, kChunk, d_out);
+      const float g = modifications.d_p(key - first_key, lanes.products(values, key, kChunk, d_out));
       float ds = 0;
       if (mine < n) {
         const float excess = p.support.excess[pool + mine];
         const Weights x = entmax(excess);
-        ds = gradient.score(x, g);
+        ds = gradient.score(x, g) * modifications.slope(excess);
         if (p.d_alpha != nullptr) d_alpha += alpha(excess, x.u, gradient.centred(g));
         if (lanes.first_copy())
-          entries_of<T>(p)[take_place(p, key)] = {p, {row % p.rows_a_key, gradient.probability(x), ds}};
+          entries_of<T>(p)[take_place(p, key)] = {
+              p,
+              {row % p.rows_a_key, gradient.probability(x) * modifications.weight(key - first_key), ds}};
       }
       lanes.add_rows(lanes.start(keys, key), keys, key, ds, kChunk, d_q);
     }
@@ -98,7 +102,9 @@ void compute_long_rows(const BackwardProblem& p, Dtype dtype, StreamHandle strea
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(p.support.capacity / kLongRow + 1, kMostBlocks / 4));
   for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {
-    launch("long_row_gradients", long_row_gradients<T, kLanes>, blocks, kLongRowThreads, stream, p);
+    const auto kernel =
+        p.modified() ? long_row_gradients<T, kLanes, Modified> : long_row_gradients<T, kLanes, Unmodified>;
+    launch("long_row_gradients", kernel, blocks, kLongRowThreads, stream, p);
   });
 }
 

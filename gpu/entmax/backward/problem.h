@@ -15,6 +15,7 @@
 
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
+#include "gpu/entmax/arguments/dropout.h"
 #include "gpu/entmax/backward/dense/dense.h"
 #include "gpu/entmax/support/support.h"
 
@@ -77,6 +78,12 @@ struct BackwardProblem {
   uint32_t* key_places = nullptr;
   void* entries = nullptr;    // [capacity], key after key
   float* partials = nullptr;  // [long_parts, 16, lanes of a group]
+
+  // What modifies scores and probabilities (row_gradient.cuh).
+  const float* tau = nullptr;  // [rows], where scores are capped
+  float softcap = 0;           // of scaled scores; 0: none
+  DeviceDropout dropout{};
+  bool modified() const { return softcap > 0 || dropout.seed != nullptr; }
 };
 
 void place_entries(const BackwardProblem& p, StreamHandle stream);

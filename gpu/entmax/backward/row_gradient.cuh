@@ -69,6 +69,40 @@ struct RowGradient {
   __device__ float score(Weights x, float g) const { return scale * x.u * centred(g); }
 };
 
+// What modifies a row's entries beside entmax: dropout of probabilities, and the cap of scores. A capped score s
+// is (excess + tau) / (alpha - 1), and its derivative by the score before the cap is 1 - (s / softcap)^2.
+class Modified {
+ public:
+  __device__ Modified(const BackwardProblem& p, const Entmax& entmax, uint32_t row)
+      : dropout_(p.dropout, row),
+        tau_(p.softcap > 0 ? p.tau[row] : 0.0f),
+        to_share_(p.softcap > 0 ? 1 / ((entmax.alpha - 1) * p.softcap) : 0.0f) {}
+
+  // What p is multiplied by in the output.
+  __device__ float weight(uint32_t key) const { return dropout_.of(key); }
+  // dL/dp of the product <dO, v>, which where p is dropped may be NaN.
+  __device__ float d_p(uint32_t key, float product) const {
+    const float factor = weight(key);
+    return factor > 0 ? factor * product : 0;
+  }
+  __device__ float slope(float excess) const {
+    const float share = (excess + tau_) * to_share_;
+    return 1 - share * share;
+  }
+
+ private:
+  DropoutFactors dropout_;
+  float tau_, to_share_;
+};
+
+// The same of a problem without any: kernels compiled for it cost what they cost before there were modifications.
+struct Unmodified {
+  __device__ Unmodified(const BackwardProblem& /*p*/, const Entmax& /*entmax*/, uint32_t /*row*/) {}
+  __device__ float weight(uint32_t /*key*/) const { return 1; }
+  __device__ float d_p(uint32_t /*key*/, float product) const { return product; }
+  __device__ float slope(float /*excess*/) const { return 1; }
+};
+
 // p (beta - ln p) = u h(x) / W with h(x) = x (beta - beta ln x + ln W). As sum u (g - delta) is 0, any
 // constant may be subtracted from h. Subtracting h of the mean x (weighted by u) leaves little to cancel
 // where the x are alike.

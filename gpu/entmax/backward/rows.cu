@@ -19,7 +19,8 @@ __device__ void zero(float (&x)[8]) {
   for (int d = 0; d < 8; ++d) x[d] = 0;
 }
 
-template <class T, int kLanes>
+// Modifications: Modified or Unmodified.
+template <class T, int kLanes, class Modifications>
 __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_constant__ BackwardProblem p) {
   wait_for_kernels_before();
   using Lanes = Group<T, kLanes>;
@@ -47,6 +48,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   };
   const char *const values = lanes.part_of(p.v), *const keys = lanes.part_of(p.k);
   const Entmax entmax(p, rows.head);
+  const Modifications modifications(p, entmax, writes ? row : 0);
   const Own first_own = read_own(0);
   typename Lanes::Flight flight{};
   float(&g)[kLongRow] = products[threadIdx.x / 32][threadIdx.x % 32 / kLanes];
@@ -59,7 +61,8 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     for (uint32_t base = 0; base < most; base += kChunk) {
       const Own own = next;
       if (base + kChunk < most) next = read_own(base + kChunk);
-      const float product = lanes.products(values, own.key, most - base, d_out);
+      const float product = modifications.d_p(own.key - first_key,
+                                              lanes.products(values, own.key, most - base, d_out));
       const uint32_t mine = base + lanes.owned();
       if (mine >= n) continue;
       sums.add(entmax(own.excess), product, p.tau_offsets != nullptr);
@@ -83,8 +86,8 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     if (leaves) place = take_place(p, own.key);  // issued early: arrives while ds is computed
     if (mine < n) {
       const Weights x = entmax(own.excess);
-      entry.p = gradient.probability(x);
-      entry.ds = gradient.score(x, g[mine]);
+      entry.p = gradient.probability(x) * modifications.weight(own.key - first_key);
+      entry.ds = gradient.score(x, g[mine]) * modifications.slope(own.excess);
     }
     lanes.add_rows(flight, keys, own.key, entry.ds, most - base, d_q);
     if (leaves) entries_of<T>(p)[place] = {p, entry};
@@ -109,7 +112,9 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
 void compute_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
   for_element_and_lanes(dtype, p.head_dim, [&]<class T, int kLanes>() {
     const auto blocks = static_cast<unsigned>((p.row_tiles * kLanes + kRowWarps - 1) / kRowWarps);
-    launch("row_gradients", row_gradients<T, kLanes>, blocks, kRowThreads, stream, p);
+    const auto kernel =
+        p.modified() ? row_gradients<T, kLanes, Modified> : row_gradients<T, kLanes, Unmodified>;
+    launch("row_gradients", kernel, blocks, kRowThreads, stream, p);
   });
   compute_long_rows(p, dtype, stream);
 }

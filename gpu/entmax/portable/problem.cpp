@@ -13,6 +13,8 @@ PortableProblem problem_of(const AttentionSpec& spec, const ForwardArguments& ar
   p.k_keep = selects ? static_cast<int>(spec.selection.k_keep) : 0;
   if (!spec.selection.head_k_keep.empty()) p.head_k_keep = arguments.head_k_keep;
   p.tau_offsets = arguments.tau_offsets;
+  p.cap = static_cast<float>(spec.softcap / spec.score_scale());
+  p.dropout = device_dropout(spec.dropout, arguments.dropout_seed);
   return p;
 }
 

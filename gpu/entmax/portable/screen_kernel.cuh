@@ -86,7 +86,7 @@ __device__ __forceinline__ void solve_lists(PairLists<kCapacity>& lists, const E
   lists.compact(keep);
 }
 
-// Stores support and tau, and turns the lists' u into probabilities. query: the lane's rows; -1 where another
+// Stores support and tau, and turns the lists' u into probabilities, after dropout. query: the lane's rows; -1 where another
 // kernel computes the row or there is none.
 template <int kCapacity>
 __device__ __forceinline__ void store_lists(const PortableProblem& p, int head, const int (&query)[2],
@@ -112,7 +112,9 @@ __device__ __forceinline__ void store_lists(const PortableProblem& p, int head, 
       sum += u;
     });
     const float inverse = 1 / quad_sum(sum);
-    lists.for_each_pair(half, [&](int, float& weight, int) { weight *= inverse; });
+    const DropoutFactors dropout(p.dropout, int64_t{head} * p.q_len + query[half]);
+    lists.for_each_pair(
+        half, [&](int, float& weight, int key) { weight *= inverse * dropout.of(key); });
     if (lists.first() != 0 || query[half] < 0 || p.tau == nullptr) continue;
     p.tau[int64_t{head} * p.q_len + query[half]] =
         state.poisoned     ? NAN
@@ -151,7 +153,8 @@ __device__ __forceinline__ void gather_lists(const PortableProblem& p, int head,
       }
 #pragma unroll
       for (int j = 0; j < kFlight; ++j) {
-        if (i + j < count) values_of_pair[j].add_to(sums, lists.scores[row][i + j]);
+        const float p_of_pair = i + j < count ? lists.scores[row][i + j] : 0;
+        if (p_of_pair > 0) values_of_pair[j].add_to(sums, p_of_pair);  // a value without weight may be NaN
       }
     }
     Eight::store(out + int64_t{query} * p.head_dim, sums);

@@ -177,6 +177,9 @@ class StreamBlock {
   __device__ __forceinline__ void write() {
     int64_t at[2] = {-1, -1};  // a lane's entries follow one another
     if (p_.support.columns != nullptr) place_support(p_, head_, query_, count_, at);
+    const int64_t first_row_of_head = int64_t{head_} * p_.q_len;
+    const DropoutFactors dropout[2] = {{p_.dropout, first_row_of_head + query_[0]},
+                                       {p_.dropout, first_row_of_head + query_[1]}};
 #pragma unroll 1
     for (int part = 0; part < kParts; ++part) {
       const int column = kElements * (32 * part + lane_), first = 2 * (lane_ % 4);
@@ -192,7 +195,8 @@ class StreamBlock {
       products_.for_each_tile([&](const Scores& acc, int first_key) {
         unsigned long long active = 0;  // keys that have weight in some row
         for_each_excess(acc, first_key, [&](auto kind, int half, float u, int in_tile) {
-          const float weight = fmaxf(u, 0.0f) * entmax_.slope(kind, u);
+          float weight = fmaxf(u, 0.0f) * entmax_.slope(kind, u);
+          if (weight > 0) weight *= dropout[half].of(first_key + in_tile);
           scratch_.weights[in_tile][row(half)] = weight;
           if (weight > 0) active |= 1ull << (in_tile - first);
           if (u > 0 && at[half] >= 0) {

@@ -133,6 +133,7 @@ class Products {
         if (seen) multiply(acc, stages_[stage].keys, chunk);
       }
       if (!seen) continue;
+      if (p_.cap > 0) cap_scores(acc);
       rows_.hide(acc, key, k_positions_ != nullptr ? stages_[stage ^ 1].positions : nullptr);
       use(acc, key);
     }
@@ -162,6 +163,14 @@ class Products {
     if (k_positions_ != nullptr && thread < kTileKeys && first_key + thread < p_.kv_len)
       arch::cp_async_4(&stage.positions[thread], k_positions_ + first_key + thread);
     arch::cp_async_commit();
+  }
+
+  __device__ __forceinline__ void cap_scores(Scores& acc) const {
+#pragma unroll
+    for (auto& row : acc) {
+#pragma unroll
+      for (float& score : row) score = p_.cap * tanhf(score / p_.cap);
+    }
   }
 
   __device__ __forceinline__ void load_fragment(uint32_t (&a)[4], int step) const {

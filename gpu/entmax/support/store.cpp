@@ -30,6 +30,8 @@ uint64_t store_key(const AttentionSpec& spec, Dtype dtype) {
   for (const int64_t extent : {s.batch, s.q_heads, s.kv_heads, s.q_len, s.kv_len, s.head_dim}) add(extent);
   add(dtype);
   add(std::bit_cast<uint64_t>(spec.score_scale()));
+  add(std::bit_cast<uint64_t>(spec.softcap));
+  add(std::bit_cast<uint64_t>(spec.dropout.rate));
   add(spec.normalizer.alpha.size());
   add(spec.selection.kind);
   add(spec.selection.kind == SelectionKind::all ? 0 : spec.selection.k_keep);
