@@ -1,6 +1,6 @@
 #pragma once
-// Dropout of attention's probabilities (Srivastava et al. 2014): each is set to 0 with probability `rate`, the
-// others are divided by 1 - rate. The threshold and the support are those of the probabilities before it.
+// Dropout of attention's probabilities (Srivastava et al. 2014): each is set to 0 with probability `rate`,
+// the others are divided by 1 - rate. The threshold and the support are those of the probabilities before it.
 
 #include <cstdint>
 
@@ -9,8 +9,9 @@
 namespace splash {
 
 struct Dropout {
-  double rate = 0;    // 0 <= rate < 1; 0 drops nothing
-  uint64_t seed = 0;  // a draw depends on seed, row and key alone: the same on every device, forward and backward
+  double rate = 0;  // 0 <= rate < 1; 0 drops nothing
+  uint64_t seed =
+      0;  // a draw depends on seed, row and key alone: the same on every device, forward and backward
 
   bool drops() const { return rate > 0; }
 };
@@ -20,7 +21,8 @@ class DropoutRow {
  public:
   constexpr DropoutRow(uint64_t threshold, uint64_t seed, int64_t row)
       : threshold_(threshold), random_(CounterRandom(seed).stream(static_cast<uint64_t>(row))) {}
-  DropoutRow(const Dropout& dropout, int64_t row) : DropoutRow(threshold_of(dropout.rate), dropout.seed, row) {}
+  DropoutRow(const Dropout& dropout, int64_t row)
+      : DropoutRow(threshold_of(dropout.rate), dropout.seed, row) {}
 
   constexpr bool keeps(int64_t key) const { return random_.bits(static_cast<uint64_t>(key)) >= threshold_; }
 

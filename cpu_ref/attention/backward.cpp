@@ -61,6 +61,7 @@ Gradients<T> attention_backward(const AttentionSpec& spec, TensorView<const T> q
                            normalizer.probabilities(at, unselected);
                            products.value_products(at, unselected);
                            normalizer.gradient(at, unselected);
+                           row.ds_sink = unselected.ds_sink;
                          }
                          products.add_score_gradient(at, straight_through ? unselected : row);
                          return dalpha;

@@ -12,8 +12,9 @@ namespace splash::cpu_ref {
 
 template <class T>
 struct Gradients {
-  Tensor<T> dq, dk, dv;        // shaped as q, k, v
-  std::vector<double> dalpha;  // [q_heads]: dL/dalpha summed over that head's rows; 0 for softmax
+  Tensor<T> dq, dk, dv;          // shaped as q, k, v
+  std::vector<double> dalpha;    // [q_heads]: dL/dalpha summed over that head's rows; 0 for softmax
+  std::vector<double> dsinks{};  // [q_heads], alike; 0 where there are no sinks
 };
 
 struct BackwardOptions {

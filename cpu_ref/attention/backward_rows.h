@@ -85,7 +85,9 @@ Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, Ten
   gradients.dk = Tensor<double>(shape.batch, shape.kv_heads, shape.kv_len, shape.head_dim);
   gradients.dv = gradients.dk;
   gradients.dalpha.assign(shape.q_heads, 0);
+  gradients.dsinks.assign(shape.q_heads, 0);
   std::vector<double> dalpha(shape.batch * shape.q_heads, 0);  // one per (batch, head), added in order below
+  std::vector<double> dsinks = dalpha;
   const RowProducts<T> products(spec, q, k, v, dout, gradients);
 
   parallel_for(shape.batch * shape.kv_heads, 1, [&](int64_t task) {
@@ -98,15 +100,19 @@ Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, Ten
         const RowAddress at{b, h, i};
         score(at, spec.mask.row(shape, b, h, i), row);
         dalpha[b * shape.q_heads + h] += backward(at, row, products);
+        dsinks[b * shape.q_heads + h] += row.ds_sink;
       }
     }
   });
-  for (size_t i = 0; i < dalpha.size(); ++i) gradients.dalpha[i % shape.q_heads] += dalpha[i];
+  for (size_t i = 0; i < dalpha.size(); ++i) {
+    gradients.dalpha[i % shape.q_heads] += dalpha[i];
+    gradients.dsinks[i % shape.q_heads] += dsinks[i];
+  }
   if constexpr (std::is_same_v<T, double>) {
     return gradients;
   } else {
     return {gradients.dq.cast<T>(), gradients.dk.cast<T>(), gradients.dv.cast<T>(),
-            std::move(gradients.dalpha)};
+            std::move(gradients.dalpha), std::move(gradients.dsinks)};
   }
 }
 

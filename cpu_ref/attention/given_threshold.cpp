@@ -24,6 +24,7 @@ void require_offsets(const AttentionSpec& spec, size_t offsets) {
     throw Unsupported(
         fmt::format("given thresholds are for entmax, not {}", to_string(spec.normalizer.kind)));
   }
+  if (!spec.sinks.empty()) throw Unsupported("given thresholds take no sinks");
   if (spec.selection.kind != SelectionKind::all && spec.selection.kind != SelectionKind::top_k_row) {
     throw Unsupported(fmt::format("given thresholds take the selections all and top_k_row, not {}",
                                   to_string(spec.selection.kind)));

@@ -19,8 +19,8 @@ namespace splash::cpu_ref {
 // m - tau_hat, clamped to [kv_len^(1-alpha), 1]. NaN stays NaN, which makes its row NaN.
 double shift_of_offset(double offset, double alpha, int64_t kv_len);
 
-// Throws InvalidArgument if the number of offsets is not that of the rows, Unsupported for offsets with a
-// normalizer other than entmax or a selection other than all and top_k_row.
+// Throws InvalidArgument if the number of offsets is not that of the rows, Unsupported for offsets with
+// sinks, a normalizer other than entmax or a selection other than all and top_k_row.
 void require_offsets(const AttentionSpec& spec, size_t offsets);
 
 // Fills row.p from row.scores; returns tau_hat in units of z, +inf for a row without keys. Treats NaN as

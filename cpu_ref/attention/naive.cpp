@@ -137,10 +137,11 @@ NaiveForward naive_forward(const AttentionSpec& spec, const AttentionInputs<doub
         Array row = scores.row(i);
         if (spec.softcap > 0) row = spec.softcap * (row / spec.softcap).tanh();
         for (int64_t j = 0; j < s.kv_len; ++j) row[j] = visible(spec, b, h, i, j) ? row[j] : -kInf;
+        Array kept(s.kv_len + 1);  // the last is the sink
+        kept << (by_index ? shared(row, spec, b, h, i) : select(row, spec, h, alpha)),
+            spec.sinks.empty() ? -kInf : spec.sinks[static_cast<size_t>(h)];
         result.probabilities.matrix(b, h).row(i) =
-            normalize(by_index ? shared(row, spec, b, h, i) : select(row, spec, h, alpha),
-                      spec.normalizer.kind, alpha)
-                .matrix();
+            normalize(kept, spec.normalizer.kind, alpha).head(s.kv_len).matrix();
       }
       Eigen::MatrixXd weights = result.probabilities.matrix(b, h);
       if (spec.dropout.rate > 0) drop(spec, b, h, weights);

@@ -14,9 +14,20 @@ namespace {
 
 template <class T>
 double entmax_of(double alpha, Solver solver, Row<T>& row, const SolverOptions& options, int* iterations) {
-  if (row.keys.empty()) return std::numeric_limits<double>::infinity();
+  row.p_sink = 0;
+  const bool has_sink = row.sink > -std::numeric_limits<T>::infinity();
+  if (row.keys.empty() && !has_sink) return std::numeric_limits<double>::infinity();
+  if (has_sink) {  // for a moment a key like others
+    row.scores.push_back(row.sink);
+    row.p.push_back(0);
+  }
   const double tau = entmax_row<T>(solver, row.scores, alpha, row.p, options, iterations);
   row.poisoned = std::isnan(tau);
+  if (has_sink) {
+    row.p_sink = row.p.back();
+    row.scores.pop_back();
+    row.p.pop_back();
+  }
   return tau;
 }
 

@@ -25,24 +25,27 @@ inline int64_t row_index(const AttentionShape& shape, const RowAddress& at) {
 // Arrays of one length, parallel to `keys`. A thread reuses this memory from row to row.
 template <class T>
 struct Row {
-  std::vector<int64_t> keys;  // rising
-  std::vector<T> scores;      // never -inf, as masked keys are left out
-  std::vector<T> p;           // probabilities
-  std::vector<T> g;           // dL/dp, for keys with p other than 0
-  std::vector<T> ds;          // dL/dscore
-  Eigen::RowVectorXd sum;     // of vectors of head_dim over the keys, which may be many: in double
+  std::vector<int64_t> keys;                     // rising
+  std::vector<T> scores;                         // never -inf, as masked keys are left out
+  std::vector<T> p;                              // probabilities
+  std::vector<T> g;                              // dL/dp, for keys with p other than 0
+  std::vector<T> ds;                             // dL/dscore
+  T sink = -std::numeric_limits<T>::infinity();  // the score without a value, -inf where there is none
+  T p_sink = 0, ds_sink = 0;                     // its probability, and dL/dsink
+  Eigen::RowVectorXd sum;  // of vectors of head_dim over the keys, which may be many: in double
   // A score is NaN or +inf, so every result of the row is NaN.
   bool poisoned = false;
 
   int64_t size() const { return static_cast<int64_t>(keys.size()); }
 };
 
-// Calls use(place) for the keys that have weight in the output: p is not 0, and dropout keeps it.
+// Calls use(place) for the keys that have weight in the output: p is not 0, and dropout keeps it. A poisoned
+// row is NaN whatever is dropped.
 template <class T, class Use>
 void for_each_weight(const AttentionSpec& spec, const RowAddress& at, const Row<T>& row, const Use& use) {
   const DropoutRow kept(spec.dropout, row_index(spec.shape, at));
   for (int64_t i = 0; i < row.size(); ++i) {
-    if (row.p[i] != 0 && (!spec.dropout.drops() || kept.keeps(row.keys[i]))) use(i);
+    if (row.p[i] != 0 && (!spec.dropout.drops() || row.poisoned || kept.keeps(row.keys[i]))) use(i);
   }
 }
 
@@ -75,6 +78,7 @@ class RowScorer {
     row.keys.clear();
     row.scores.clear();
     row.poisoned = false;
+    row.sink = static_cast<T>(spec_.sink_of(at.q_head));
     const int64_t length = mask.end - mask.begin;
     if (length <= 0) return;
     using Vector = Eigen::Matrix<T, Eigen::Dynamic, 1>;

@@ -45,11 +45,26 @@ double power_gradient(double alpha, bool normalized, Row<T>& row) {
   return dalpha;
 }
 
+template <class T>
+double entmax_gradient_of(double alpha, Row<T>& row) {
+  if (!(row.p_sink > 0)) return entmax_gradient<T>(alpha, row.p, row.g, row.ds);
+  row.p.push_back(row.p_sink);  // a key like others, but for its value
+  row.g.push_back(0);
+  row.ds.push_back(0);
+  const double dalpha = entmax_gradient<T>(alpha, row.p, row.g, row.ds);
+  row.ds_sink = row.ds.back();
+  row.p.pop_back();
+  row.g.pop_back();
+  row.ds.pop_back();
+  return dalpha;
+}
+
 }  // namespace
 
 template <class T>
 double row_gradient(const Normalizer& normalizer, int64_t q_head, Row<T>& row) {
   row.ds.assign(row.keys.size(), row.poisoned ? std::numeric_limits<T>::quiet_NaN() : T(0));
+  row.ds_sink = row.poisoned ? std::numeric_limits<T>::quiet_NaN() : T(0);
   if (row.poisoned) {
     return normalizer.kind == NormalizerKind::softmax ? 0 : std::numeric_limits<double>::quiet_NaN();
   }
@@ -57,7 +72,7 @@ double row_gradient(const Normalizer& normalizer, int64_t q_head, Row<T>& row) {
     case NormalizerKind::softmax:
       return softmax_gradient(row);
     case NormalizerKind::entmax:
-      return entmax_gradient<T>(normalizer.alpha_of(q_head), row.p, row.g, row.ds);
+      return entmax_gradient_of(normalizer.alpha_of(q_head), row);
     case NormalizerKind::power:
       return power_gradient(normalizer.alpha_of(q_head), true, row);
     case NormalizerKind::power_unnormalized:

@@ -6,8 +6,9 @@
 
 namespace splash::cpu_ref {
 
-// Fills row.ds = dL/dscore from row.scores, row.p and row.g = dL/dp, and returns dL/dalpha (0 for softmax).
-// Sums are in double. Keys with p = 0 get 0, so the derivative is exact away from changes of the support.
+// Fills row.ds = dL/dscore, and row.ds_sink, from row.scores, row.p, row.p_sink and row.g = dL/dp, and
+// returns dL/dalpha (0 for softmax). Sums are in double. Keys with p = 0 get 0, so the derivative is exact
+// away from changes of the support.
 template <class T>
 double row_gradient(const Normalizer& normalizer, int64_t q_head, Row<T>& row);
 

@@ -103,6 +103,7 @@ class ScreenedRun {
     const double alpha = spec_.normalizer.alpha_of(h);
     const auto factor = static_cast<float>((alpha - 1) * std::abs(spec_.score_scale()));
     const auto cap = static_cast<float>((alpha - 1) * spec_.softcap);
+    const auto sink = static_cast<float>((alpha - 1) * spec_.sink_of(h));
     const float sign = spec_.score_scale() < 0 ? -1.0f : 1.0f;
     const int64_t k_keep =
         spec_.selection.kind == SelectionKind::top_k_row ? spec_.selection.k_keep_of(h) : 0;
@@ -113,7 +114,7 @@ class ScreenedRun {
       const float* row = q_.row(b, h, first + r);
       float* out = w.q.data() + (r / kTileRows) * dim * kTileRows + r % kTileRows;
       for (int64_t d = 0; d < dim; ++d) out[d * kTileRows] = sign * row[d];
-      w.rows[r].reset(alpha, factor, cap, k_keep, predicted_peak(b, h, first + r));
+      w.rows[r].reset(alpha, factor, cap, k_keep, sink, predicted_peak(b, h, first + r));
       if (!tau_offsets_.empty()) {
         const double offset = tau_offsets_[row_index(shape_, {b, h, first + r})];
         w.rows[r].give_shift(shift_of_offset(offset, alpha, shape_.kv_len));
@@ -131,7 +132,9 @@ class ScreenedRun {
     const double q_magnitude = largest_magnitude(q_.row(b, h, first), rows * shape_.head_dim);
     const double product = q_magnitude * k_magnitude_ * static_cast<double>(shape_.head_dim);
     const double factor = (spec_.normalizer.alpha_of(h) - 1) * std::abs(spec_.score_scale());
-    return product * std::max(1.0, factor) < 1e38 && factor > 1e-30;
+    const double sink = spec_.sink_of(h);
+    return product * std::max(1.0, factor) < 1e38 && factor > 1e-30 &&
+           (std::isinf(sink) || std::abs(sink) < 1e38);
   }
 
   // The dense product: every visible key of every row is either kept as a candidate or certified to have p =

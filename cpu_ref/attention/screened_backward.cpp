@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <span>
 
 #include "core/error.h"
@@ -35,6 +37,7 @@ class SupportBackward {
       : shape_(spec.shape),
         spec_(spec),
         p_(forward.probabilities),
+        tau_(forward.tau),
         q_(q),
         k_(k),
         v_(v),
@@ -46,14 +49,18 @@ class SupportBackward {
     Gradients<float> g{Tensor<float>(s.batch, s.q_heads, s.q_len, s.head_dim),
                        Tensor<float>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
                        Tensor<float>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
-                       std::vector<double>(s.q_heads)};
+                       std::vector<double>(s.q_heads), std::vector<double>(s.q_heads)};
     ds_.resize(p_.values.size());
     weights_.resize(p_.values.size());
-    std::vector<double> row_dalpha(s.rows());
+    std::vector<RowScalars> of_rows(s.rows());
     parallel_for_with(
         s.rows(), screening::kBackwardRows, [&] { return BlockedSum(s.head_dim); },
-        [&](BlockedSum& dq, int64_t row) { row_dalpha[row] = run_row(row, dq, g.dq); });
-    for (int64_t row = 0; row < s.rows(); ++row) g.dalpha[row / s.q_len % s.q_heads] += row_dalpha[row];
+        [&](BlockedSum& dq, int64_t row) { of_rows[row] = run_row(row, dq, g.dq); });
+    for (int64_t row = 0; row < s.rows(); ++row) {
+      const int64_t head = row / s.q_len % s.q_heads;
+      g.dalpha[head] += of_rows[row].dalpha;
+      g.dsinks[head] += of_rows[row].dsink;
+    }
 
     std::vector<ColumnSupport> columns(s.batch * s.kv_heads);
     const int64_t heads = s.batch * s.kv_heads;
@@ -80,8 +87,12 @@ class SupportBackward {
     return {head / shape_.q_heads, q_head, shape_.kv_head_of(q_head), row % shape_.q_len};
   }
 
-  // Computes ds and dQ of one row; returns the row's dL/dalpha.
-  double run_row(int64_t row, BlockedSum& sum, Tensor<float>& dq) {
+  struct RowScalars {
+    double dalpha = 0, dsink = 0;
+  };
+
+  // Computes ds and dQ of one row.
+  RowScalars run_row(int64_t row, BlockedSum& sum, Tensor<float>& dq) {
     const auto [b, h, kv, i] = place(row);
     const int64_t begin = p_.row_offsets[row];
     const int64_t end = p_.row_offsets[row + 1];
@@ -89,17 +100,21 @@ class SupportBackward {
     for (int64_t n = begin; n < end; ++n) {  // ds_ holds g for now
       const int32_t key = p_.columns[n];
       weights_[n] = !spec_.dropout.drops() || kept.keeps(key) ? dropout_factor<float>(spec_) : 0;
-      ds_[n] = weights_[n] > 0
-                   ? weights_[n] * dot(dout_.row(b, h, i), v_.row(b, kv, key), shape_.head_dim)
-                   : 0;
+      ds_[n] =
+          weights_[n] > 0 ? weights_[n] * dot(dout_.row(b, h, i), v_.row(b, kv, key), shape_.head_dim) : 0;
     }
     const std::span<const float> p(p_.values.data() + begin, end - begin);
     const std::span<float> ds(ds_.data() + begin, end - begin);
     const double alpha = spec_.normalizer.alpha_of(h);
-    const double dalpha =
-        tau_offsets_.empty()
-            ? entmax_gradient<float>(alpha, p, ds, ds)
-            : gradient_at<float>(alpha, shift_of_offset(tau_offsets_[row], alpha, shape_.kv_len), p, ds, ds);
+    RowScalars scalars;
+    if (!tau_offsets_.empty()) {
+      const double shift = shift_of_offset(tau_offsets_[row], alpha, shape_.kv_len);
+      scalars.dalpha = gradient_at<float>(alpha, shift, p, ds, ds);
+    } else if (const double u = (alpha - 1) * spec_.sink_of(h) - tau_[row]; u > 0) {
+      scalars = gradient_with_sink(alpha, static_cast<float>(std::pow(u, 1 / (alpha - 1))), p, ds);
+    } else {
+      scalars.dalpha = entmax_gradient<float>(alpha, p, ds, ds);
+    }
     const auto scale = static_cast<float>(spec_.score_scale());
     for (int64_t n = begin; n < end; ++n) {
       ds_[n] *= scale;
@@ -110,7 +125,18 @@ class SupportBackward {
       sum.add(ds_[n], k_.row(b, kv, p_.columns[n]));
     }
     sum.take(dq.row(b, h, i));
-    return dalpha;
+    return scalars;
+  }
+
+  // The sink is a key like others, but that its g is 0.
+  static RowScalars gradient_with_sink(double alpha, float p_sink, std::span<const float> p,
+                                       std::span<float> ds) {
+    std::vector<float> all_p(p.begin(), p.end()), all_ds(ds.begin(), ds.end());
+    all_p.push_back(p_sink);
+    all_ds.push_back(0);
+    const double dalpha = entmax_gradient<float>(alpha, all_p, all_ds, all_ds);
+    std::copy_n(all_ds.begin(), ds.size(), ds.begin());
+    return {dalpha, all_ds.back()};
   }
 
   // Counting sort of the entries of all rows that read this key head.
@@ -155,6 +181,7 @@ class SupportBackward {
   const AttentionShape& shape_;
   const AttentionSpec& spec_;
   const SparseProbabilities<float>& p_;
+  const std::vector<double>& tau_;
   TensorView<const float> q_, k_, v_, dout_;
   std::span<const float> tau_offsets_;
   std::vector<float> ds_;       // [nnz]: gradient of the product <q, k>

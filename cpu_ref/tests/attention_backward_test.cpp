@@ -23,6 +23,10 @@ struct Problem {
     for (int64_t i = 0; i < dout.size(); ++i) value.loss += dout.data()[i] * result.out.data()[i];
     // The flattened support: equal columns in other rows would be another support.
     for (const int64_t n : result.support) value.support.push_back(static_cast<int32_t>(n));
+    for (int64_t row = 0; !spec.sinks.empty() && row < spec.shape.rows(); ++row) {
+      const int64_t h = row / spec.shape.q_len % spec.shape.q_heads;
+      value.support.push_back((spec.normalizer.alpha_of(h) - 1) * spec.sink_of(h) > result.tau[row] ? 1 : 0);
+    }
     return value;
   }
 };
@@ -49,6 +53,13 @@ DifferenceReport check_problem(Problem& p, int64_t samples) {
   check(p.inputs.q, gradients.dq, 1);
   check(p.inputs.k, gradients.dk, 2);
   check(p.inputs.v, gradients.dv, 3);
+  for (int64_t h = 0; h < std::ssize(p.spec.sinks); ++h) {
+    if (std::isinf(p.spec.sinks[h])) {
+      CHECK(gradients.dsinks[h] == 0);
+      continue;
+    }
+    report.merge(check_differences(&p.spec.sinks[h], &gradients.dsinks[h], 1, 0, 5, loss));
+  }
   if (p.spec.normalizer.kind == NormalizerKind::softmax) {
     CHECK(std::ranges::all_of(gradients.dalpha, [](double d) { return d == 0; }));
   } else {
@@ -80,8 +91,8 @@ TEST_CASE(
   CHECK(total.mostly_checked());
 }
 
-TEST_CASE("central differences of capped scores and of dropout") {
-  const AttentionShape shape{2, 2, 1, 5, 11, 3};
+TEST_CASE("central differences of capped scores, sinks and dropout") {
+  const AttentionShape shape{2, 4, 2, 5, 11, 3};
   uint64_t seed = 500;
   DifferenceReport total;
   for (const Normalizer& normalizer : all_normalizers()) {

@@ -58,7 +58,7 @@ TEST_CASE("forward agrees with the naive oracle: float") {
   for (const AttentionShape& shape : shapes()) compare_everything<float>(shape, 0.25, 2e-4);
 }
 
-TEST_CASE("forward agrees with the naive oracle: capped scores and dropout") {
+TEST_CASE("forward agrees with the naive oracle: capped scores, sinks and dropout") {
   for (const AttentionShape& shape : shapes()) compare_everything<double>(shape, 0, 1e-9, true);
   for (const AttentionShape& shape : shapes()) compare_everything<float>(shape, 0.25, 2e-4, true);
 }
@@ -99,17 +99,50 @@ TEST_CASE("a soft cap of a huge size changes nothing, and a score of infinity is
   for (int64_t i = 0; i < capped.out.size(); ++i) CHECK(std::isfinite(capped.out.data()[i]));
 }
 
-TEST_CASE("soft caps and rates of dropout that are not allowed are told") {
+TEST_CASE(
+    "a sink takes probability: all of it where it is far above the keys or there is no key, none far below") {
+  const AttentionShape shape{1, 3, 1, 4, 3, 4};  // the first query sees no key
+  const auto inputs = random_inputs<double>(shape, 29);
+  AttentionSpec spec{shape, 0.9, {NormalizerKind::entmax, {1.5}}, {}, {.causal = true}};
+  const auto without = forward(spec, inputs);
+  spec.sinks = {-100, -INFINITY, 100};
+  const auto with = forward(spec, inputs);
+  for (int64_t row = 0; row < shape.rows(); ++row) {
+    const int64_t h = row / shape.q_len;
+    INFO(row);
+    CHECK(with.support[row] == (h == 2 ? 0 : without.support[row]));
+    if (h == 2) {
+      CHECK(with.tau[row] == doctest::Approx(49));
+    } else if (h == 0 && row == 0) {
+      CHECK(with.tau[row] == doctest::Approx(-51));
+    } else {
+      CHECK(with.tau[row] == without.tau[row]);
+    }
+  }
+}
+
+TEST_CASE("soft caps, sinks and rates of dropout that are not allowed are told") {
   const AttentionShape shape{1, 1, 1, 3, 9, 4};
   const auto inputs = random_inputs<double>(shape, 23);
   AttentionSpec spec{shape, 0.9, {}, {}, {}};
   for (const double softcap : {-1.0, double{INFINITY}, std::nan("")}) {
     spec.softcap = softcap;
-    CHECK_THROWS_WITH_AS(forward(spec, inputs),
-                         fmt::format("softcap is {}; it must be a finite number above 0, or 0 for none", softcap).c_str(),
-                         InvalidArgument);
+    CHECK_THROWS_WITH_AS(
+        forward(spec, inputs),
+        fmt::format("softcap is {}; it must be a finite number above 0, or 0 for none", softcap).c_str(),
+        InvalidArgument);
   }
   spec.softcap = 0;
+  spec.sinks = {1, 2};
+  CHECK_THROWS_WITH_AS(forward(spec, inputs), "sinks has 2 entries; allowed: 1, one a query head",
+                       InvalidArgument);
+  spec.sinks = {NAN};
+  CHECK_THROWS_WITH_AS(forward(spec, inputs), "a sink is nan; it must be a number, or -inf for none",
+                       InvalidArgument);
+  spec.sinks = {1};
+  spec.normalizer.kind = NormalizerKind::softmax;
+  CHECK_THROWS_WITH_AS(forward(spec, inputs), "sinks take the normalizer entmax, not softmax", Unsupported);
+  spec.sinks.clear();
   for (const double rate : {-0.1, 1.0, std::nan("")}) {
     spec.dropout.rate = rate;
     CHECK_THROWS_WITH_AS(forward(spec, inputs),

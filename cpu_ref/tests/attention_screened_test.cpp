@@ -39,7 +39,7 @@ void check_forward(const AttentionSpec& spec, const AttentionInputs<float>& in) 
   const AttentionShape& s = spec.shape;
   for (int64_t row = 0; row < s.rows(); ++row) {
     CAPTURE(row);
-    if (exact.support[row] == 0) {
+    if (std::isinf(exact.tau[row])) {
       REQUIRE(fast.support[row] == 0);
       REQUIRE(std::isinf(fast.tau[row]));
       continue;
@@ -53,7 +53,10 @@ void check_forward(const AttentionSpec& spec, const AttentionInputs<float>& in) 
       REQUIRE(p.values[n] > 0);
       if (n > p.row_offsets[row]) REQUIRE(p.columns[n] > p.columns[n - 1]);
     }
-    REQUIRE(std::abs(sum - 1) < 1e-5);
+    const double a = spec.normalizer.alpha_of(row / s.q_len % s.q_heads) - 1;
+    const double u = a * spec.sink_of(row / s.q_len % s.q_heads) - fast.tau[row];
+    const double p_sink = u > 0 ? std::pow(u, 1 / a) : 0;
+    REQUIRE(std::abs(sum + p_sink - 1) < 1e-5);
     // No key is lost: keys that only the exact support has lie within the score error of tau, so their
     // probability is at most error^(1/(alpha-1)).
     const auto& e = *exact.probabilities;
@@ -81,6 +84,7 @@ void check_backward(const AttentionSpec& spec, const AttentionInputs<float>& in)
   CHECK(nmse(fast.dv, exact.dv) < 1e-7);
   for (int64_t h = 0; h < s.q_heads; ++h) {
     CHECK(fast.dalpha[h] == doctest::Approx(exact.dalpha[h]).epsilon(2e-3).scale(1));
+    CHECK(fast.dsinks[h] == doctest::Approx(exact.dsinks[h]).epsilon(1e-4).scale(1));
   }
 }
 
@@ -120,7 +124,7 @@ TEST_CASE("screened attention equals the double reference: alphas, masks, GQA, l
   }
 }
 
-TEST_CASE("screened attention equals the double reference: capped scores and dropout, both passes") {
+TEST_CASE("screened attention equals the double reference: capped scores, sinks and dropout, both passes") {
   for (const double alpha : {1.1, 1.5, 2.0, 3.0}) {
     for (const double softcap : {0.3, 3.0, 50.0}) {  // from nearly all scores at the cap to none
       for (const int64_t k_keep : {0, 5}) {
@@ -128,8 +132,8 @@ TEST_CASE("screened attention equals the double reference: capped scores and dro
             .shape = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 97, .kv_len = 300, .head_dim = 24}};
         spec.normalizer.alpha = {alpha};
         spec.mask.causal = true;
-        // Where most scores are near the cap, float has some equal that double has not: k_keep chooses others,
-        // and alpha 3, infinitely steep at tau, shows the difference.
+        // Where most scores are near the cap, float has some equal that double has not: k_keep chooses
+        // others, and alpha 3, infinitely steep at tau, shows the difference.
         if ((k_keep > 0 || alpha > 2) && softcap < 1) continue;
         if (k_keep > 0) spec.selection = {.kind = SelectionKind::top_k_row, .k_keep = k_keep};
         spec.softcap = softcap;
@@ -137,6 +141,9 @@ TEST_CASE("screened attention equals the double reference: capped scores and dro
         CAPTURE(softcap);
         CAPTURE(k_keep);
         const auto in = make_inputs<float>({.seed = 5, .query_variance = 9}, spec.shape);
+        check_forward(spec, in);
+        check_backward(spec, in);
+        spec.sinks = {0.2, 2.5, -INFINITY, 30};
         check_forward(spec, in);
         check_backward(spec, in);
         spec.dropout = {.rate = 0.4, .seed = 3};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -43,10 +44,16 @@ Tensor<T> random_dout(const AttentionShape& s, uint64_t seed) {
   return random_tensor<T>(s.batch, s.q_heads, s.q_len, s.head_dim, seed + 3000);
 }
 
-// Scores are capped where some lie beyond the cap, and probabilities are dropped.
+// Scores are capped where some lie beyond the cap, and probabilities are dropped; with sinks where they are
+// taken, from none to one that takes most.
 inline void modify(AttentionSpec& spec) {
   spec.softcap = 0.8;
   spec.dropout = {.rate = 0.3, .seed = 17};
+  const bool any_key =
+      spec.selection.kind == SelectionKind::all || spec.selection.kind == SelectionKind::top_k_row;
+  if (spec.normalizer.kind != NormalizerKind::entmax || !any_key) return;
+  constexpr double kSinks[] = {0.4, -std::numeric_limits<double>::infinity(), 1.1, -0.9};
+  for (int64_t h = 0; h < spec.shape.q_heads; ++h) spec.sinks.push_back(kSinks[h % 4]);
 }
 
 struct NamedMask {

@@ -49,6 +49,11 @@ EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& 
     mask_tables_.upload(tables.data(), tables.bytes());
     mask_ = tables.at(mask_tables_.data());
   }
+  if (!spec_.sinks.empty()) {
+    const std::vector<float> sinks(spec_.sinks.begin(), spec_.sinks.end());
+    sinks_ = DeviceBuffer(stream, static_cast<int64_t>(sinks.size() * sizeof(float)));
+    sinks_.upload(sinks.data(), sinks_.bytes());
+  }
   if (spec_.dropout.drops()) {
     dropout_seed_ = DeviceBuffer(stream, sizeof spec_.dropout.seed);
     dropout_seed_.upload(&spec_.dropout.seed, dropout_seed_.bytes());
@@ -85,7 +90,8 @@ bool EntmaxAttention::ensure_stored() {
 void EntmaxAttention::backward(const DeviceTensorView& q, const DeviceTensorView& k,
                                const DeviceTensorView& v, const DeviceTensorView& d_out,
                                const DeviceTensorView& d_q, const DeviceTensorView& d_k,
-                               const DeviceTensorView& d_v, float* d_alpha, StoreCheck check) {
+                               const DeviceTensorView& d_v, float* d_alpha, StoreCheck check,
+                               float* d_sinks) {
   require_tensor("q", q, dtype_, query_extents(spec_.shape));
   require_tensor("k", k, dtype_, key_extents(spec_.shape));
   require_tensor("v", v, dtype_, key_extents(spec_.shape));
@@ -111,11 +117,13 @@ void EntmaxAttention::backward(const DeviceTensorView& q, const DeviceTensorView
                                                    : UnstoredRows{},
                     .alpha = alpha(),
                     .tau = tau(),
+                    .sinks = sinks(),
                     .dropout_seed = dropout_seed(),
                     .d_q = d_q.data,
                     .d_k = d_k.data,
                     .d_v = d_v.data,
                     .d_alpha = d_alpha,
+                    .d_sinks = d_sinks,
                     .workspace = backward_workspace_.data(),
                     .stream = stream_->handle(),
                     .tuning = tuning_});
@@ -141,6 +149,7 @@ ForwardArguments EntmaxAttention::forward_arguments(const Tensors& tensors) cons
           .alpha = alpha(),
           .mask = mask_,
           .head_k_keep = static_cast<const int*>(head_k_keep_.data()),
+          .sinks = sinks(),
           .dropout_seed = dropout_seed(),
           .tau = static_cast<float*>(tau_.data()),
           .support = support_,

@@ -13,8 +13,8 @@ namespace splash::gpu::entmax {
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype) {
   return (dtype == Dtype::bf16 || dtype == Dtype::f16) && spec.selection.kind == SelectionKind::all &&
          spec.mask.q_positions.empty() && spec.mask.cu_seqlens_q.empty() &&
-         !spec.mask.has_window(spec.shape) && spec.softcap == 0 && !spec.dropout.drops() &&
-         spec.shape.kv_len <= int64_t{kMostKeys};
+         !spec.mask.has_window(spec.shape) && spec.softcap == 0 && spec.sinks.empty() &&
+         !spec.dropout.drops() && spec.shape.kv_len <= int64_t{kMostKeys};
 }
 
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
@@ -24,7 +24,8 @@ ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath want
   if (wanted == ForwardPath::hopper && !hopper) {
     throw Unsupported(
         "entmax forward's path for Hopper takes bfloat16 and float16, all of up to 2^28 keys, no mask or a "
-        "causal one without a window, no soft cap, no dropout, thresholds that it solves for, on compute capability 9.0; "
+        "causal one without a window, no soft cap, no sinks, no dropout, thresholds that it solves for, on "
+        "compute capability 9.0; "
         "ForwardPath::fastest takes "
         "the other problems too");
   }
@@ -68,7 +69,9 @@ void require_mask(const AttentionSpec& spec, const DeviceMask& mask) {
          "positions");
 }
 
-void require_seed(const AttentionSpec& spec, const uint64_t* seed) {
+void require_modifications(const AttentionSpec& spec, const float* sinks, const uint64_t* seed) {
+  if (!spec.sinks.empty() && sinks == nullptr)
+    throw InvalidArgument("the rows have sinks, but arguments.sinks has no table of them");
   if (spec.dropout.drops() && seed == nullptr)
     throw InvalidArgument("probabilities are dropped, but arguments.dropout_seed has no seed");
 }

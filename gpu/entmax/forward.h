@@ -20,7 +20,7 @@ namespace splash::gpu::entmax {
 enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where it can run, else portable
 
 // Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, no mask or a causal one
-// without a window, no soft cap, no dropout.
+// without a window, no soft cap, no sinks, no dropout.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
 // hopper or portable, for a device of this compute capability (90: 9.0). Where `fastest` is wanted, the
@@ -48,10 +48,12 @@ struct ForwardArguments {
   // [batch, q_heads, q_len], or null. Where not null, thresholds are given instead of solved for, as offsets
   // to each row's largest z (cpu_ref/attention/given_threshold.h); tau receives them. Portable path only.
   const float* tau_offsets = nullptr;
+  const float* sinks = nullptr;  // [q_heads], required where spec.sinks is not empty; their values are read
+                                 // here, -inf: none, NaN or +inf: NaN rows. Portable path only
   const uint64_t* dropout_seed = nullptr;  // [1], required where spec.dropout drops: read in spec's place
-  float* tau = nullptr;  // [batch, q_heads, q_len] in units of z: +inf for rows without a key, NaN for rows
-                         // with a score of NaN or +inf; or null
-  Support support{};     // where columns is null, nothing is stored
+  float* tau = nullptr;  // [batch, q_heads, q_len] in units of z: +inf for rows without a key and a sink, NaN
+                         // for rows with a score of NaN or +inf; or null
+  Support support{};                    // where columns is null, nothing is stored
   StoredRows stored = StoredRows::all;  // rows left out have an offset of -1 and a count of 0
   // Where the rows left out are listed: [batch * q_heads, q_len], [batch * q_heads]; null: in the workspace.
   int *unstored_queries = nullptr, *unstored_counts = nullptr;
@@ -71,13 +73,13 @@ int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, const Tu
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 // Forward takes entmax with an alpha of 1.01 to 2 over all keys or the k_keep largest of each row, any mask,
-// a scale above 0, any soft cap, any dropout, bf16, f16 or f32, head_dim a multiple of 8 up to 256. Throws Unsupported where spec or
-// dtype is another, InvalidArgument where spec contradicts itself.
+// a scale above 0, any soft cap, sinks, any dropout, bf16, f16 or f32, head_dim a multiple of 8 up to 256.
+// Throws Unsupported where spec or dtype is another, InvalidArgument where spec contradicts itself.
 void require_forward(const AttentionSpec& spec, Dtype dtype);
 
 // Enqueues the kernels and nothing else (hopper/forward.h, portable/problem.h). Throws as require_forward and
-// choose_path do; InvalidArgument where tables of the mask or of k_keep or dropout's seed are missing or the
-// tuning is not allowed; DeviceError where a launch fails.
+// choose_path do; InvalidArgument where tables of the mask or of k_keep, sinks or dropout's seed are missing
+// or the tuning is not allowed; DeviceError where a launch fails.
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax

@@ -74,7 +74,8 @@ struct Case {
   Tensor<double> d_out{};
   HostSupport support{};
   std::vector<double> tau_offsets{};  // of given thresholds, exact in float
-  std::vector<double> tau{};          // of capped scores: the support's z are tau + excess; exact in float
+  // With a cap of scores or sinks: the support's z are tau + excess; exact in float.
+  std::vector<double> tau{};
 };
 
 inline Case make_case(const AttentionSpec& spec, Dtype dtype, Workload workload = {}) {
@@ -151,8 +152,17 @@ inline void take_a_cap(Case& c) {
   }
 }
 
+// Draws sinks, some of them below some rows' thresholds. Needs thresholds.
+inline void take_sinks(Case& c) {
+  std::mt19937_64 random(test_seed() + 4);
+  std::uniform_real_distribution<double> sink(-4, 4);
+  for (int64_t h = 0; h < c.spec.shape.q_heads; ++h)
+    c.spec.sinks.push_back(static_cast<double>(static_cast<float>(sink(random))));
+}
+
 struct SupportGradients : Gradients {
   std::vector<double> row_dalpha;  // [rows]; dalpha of a head is the sum over its rows
+  std::vector<double> row_dsinks;  // [rows], alike
 };
 
 // MATH: Gradients, on the given support.
@@ -163,6 +173,8 @@ inline SupportGradients gradients_of_support(const Case& c) {
   result.dk = result.dv = Tensor<double>(s.batch, s.kv_heads, s.kv_len, s.head_dim);
   result.dalpha.resize(s.q_heads);
   result.row_dalpha.resize(s.rows());
+  result.dsinks.resize(c.spec.sinks.size());
+  result.row_dsinks.resize(c.spec.sinks.empty() ? 0 : s.rows());
   const double scale = c.spec.score_scale();
   for (int64_t row = 0; row < s.rows(); ++row) {
     const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads, i = row % s.q_len;
@@ -181,6 +193,14 @@ inline SupportGradients gradients_of_support(const Case& c) {
       w.push_back(std::pow(static_cast<double>(c.support.excess[n]), beta));
       u.push_back(w.back() / static_cast<double>(c.support.excess[n]));
     }
+    const size_t keys = g.size();
+    const double of_sink =
+        c.spec.sinks.empty() ? 0 : std::max(0.0, (alpha - 1) * c.spec.sink_of(h) - c.tau[row]);
+    if (of_sink > 0) {
+      g.push_back(0);
+      w.push_back(std::pow(of_sink, beta));
+      u.push_back(w.back() / of_sink);
+    }
     const double sum = std::accumulate(w.begin(), w.end(), 0.0);
     const bool given = !c.tau_offsets.empty();
     const std::vector<double>& weights = given ? w : u;
@@ -188,7 +208,6 @@ inline SupportGradients gradients_of_support(const Case& c) {
                          std::accumulate(weights.begin(), weights.end(), 0.0);
     const double shift = given ? cpu_ref::shift_of_offset(c.tau_offsets[row], alpha, s.kv_len) : 0;
     for (size_t e = 0; e < g.size(); ++e) {
-      const int64_t j = c.support.columns[c.support.first[row] + static_cast<int64_t>(e)];
       const double p = w[e] / sum, centred = g.size() == 1 ? 0 : g[e] - delta;
       const double z = c.tau.empty() ? 0 : c.tau[row] + w[e] / u[e],
                    slope = c.spec.cap_slope(z / (alpha - 1)),
@@ -198,6 +217,11 @@ inline SupportGradients gradients_of_support(const Case& c) {
         result.row_dalpha[row] += given ? -beta * beta * centred * p * (1 / r - 1 + std::log(r))
                                         : centred * p * beta * (beta - std::log(p));
       }
+      if (e == keys) {
+        result.row_dsinks[row] = u[e] * centred;
+        break;
+      }
+      const int64_t j = c.support.columns[c.support.first[row] + static_cast<int64_t>(e)];
       for (int64_t d = 0; d < s.head_dim; ++d) {
         result.dq.row(b, h, i)[d] += ds * c.inputs.k.row(b, kv, j)[d];
         result.dk.row(b, kv, j)[d] += ds * c.inputs.q.row(b, h, i)[d];
@@ -205,6 +229,7 @@ inline SupportGradients gradients_of_support(const Case& c) {
       }
     }
     result.dalpha[h] += result.row_dalpha[row];
+    if (!c.spec.sinks.empty()) result.dsinks[h] += result.row_dsinks[row];
   }
   return result;
 }
@@ -367,6 +392,8 @@ inline void check_close(const Gradients& out, const Gradients& expected,
 }
 inline void check_close(const Gradients& out, const Case& c) {
   const SupportGradients expected = gradients_of_support(c);
+  if (!c.spec.sinks.empty())
+    CHECK(alpha_nmse(out.dsinks, expected.dsinks, expected.row_dsinks) <= kAlphaBound);
   check_close(out, expected, expected.row_dalpha, c.dtype);
 }
 

@@ -9,9 +9,9 @@
 #undef __shared__
 #define __shared__ thread_local
 
-#include "gpu/entmax/backward/alpha.cu"
 #include "gpu/entmax/backward/backward.cpp"
 #include "gpu/entmax/backward/columns.cu"
+#include "gpu/entmax/backward/heads.cu"
 #include "gpu/entmax/backward/long_rows.cu"
 #include "gpu/entmax/backward/places.cu"
 #include "gpu/entmax/backward/rows.cu"
@@ -35,9 +35,10 @@ struct Outputs {
       : d_q(static_cast<size_t>(c.inputs.q.size()), static_cast<T>(NAN)),
         d_k(static_cast<size_t>(c.inputs.k.size()), static_cast<T>(NAN)),
         d_v(d_k),
-        d_alpha(static_cast<size_t>(c.spec.shape.q_heads), NAN) {}
+        d_alpha(static_cast<size_t>(c.spec.shape.q_heads), NAN),
+        d_sinks(c.spec.sinks.size(), NAN) {}
   std::vector<T> d_q, d_k, d_v;
-  std::vector<float> d_alpha;
+  std::vector<float> d_alpha, d_sinks;
 
   std::vector<char> bytes() const {
     std::vector<char> all;
@@ -49,13 +50,15 @@ struct Outputs {
     append(d_k);
     append(d_v);
     append(d_alpha);
+    append(d_sinks);
     return all;
   }
   Gradients gradients(const AttentionShape& s) const {
     return {tensor_of(s.batch, s.q_heads, s.q_len, s.head_dim, d_q),
             tensor_of(s.batch, s.kv_heads, s.kv_len, s.head_dim, d_k),
             tensor_of(s.batch, s.kv_heads, s.kv_len, s.head_dim, d_v),
-            {d_alpha.begin(), d_alpha.end()}};
+            {d_alpha.begin(), d_alpha.end()},
+            {d_sinks.begin(), d_sinks.end()}};
   }
 };
 
@@ -68,7 +71,8 @@ Outputs<T> outputs_of(
   const std::vector<T> q = elements_of<T>(c.inputs.q), k = elements_of<T>(c.inputs.k),
                        v = elements_of<T>(c.inputs.v), d_out = elements_of<T>(c.d_out);
   const std::vector<float> alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end()),
-      tau_offsets(c.tau_offsets.begin(), c.tau_offsets.end()), tau(c.tau.begin(), c.tau.end());
+      tau_offsets(c.tau_offsets.begin(), c.tau_offsets.end()), tau(c.tau.begin(), c.tau.end()),
+      sinks(c.spec.sinks.begin(), c.spec.sinks.end());
   Outputs<T> out(c);
   const auto capacity = static_cast<int64_t>(pool.columns.size());
   struct alignas(256) Line {
@@ -92,11 +96,13 @@ Outputs<T> outputs_of(
                             .alpha = alpha.data(),
                             .tau_offsets = tau_offsets.empty() ? nullptr : tau_offsets.data(),
                             .tau = tau.empty() ? nullptr : tau.data(),
+                            .sinks = sinks.empty() ? nullptr : sinks.data(),
                             .dropout_seed = &c.spec.dropout.seed,
                             .d_q = out.d_q.data(),
                             .d_k = out.d_k.data(),
                             .d_v = out.d_v.data(),
                             .d_alpha = out.d_alpha.data(),
+                            .d_sinks = out.d_sinks.data(),
                             .workspace = workspace.data(),
                             .tuning = tuning});
   return out;
@@ -141,9 +147,10 @@ TEST_CASE("entmax backward on the CPU: shapes, dtypes, head_dims and alphas, the
     const int64_t most = std::min<int64_t>(spec.shape.kv_len, turn % 2 == 0 ? 8 : 200);
     draw_support(c, 0, most, {static_cast<int32_t>(among(0, spec.shape.kv_len - 1))});
     if (turn % 4 >= 2) take_a_cap(c);
+    if (turn % 4 == 3) take_sinks(c);
     if (turn % 4 % 2 == 1) c.spec.dropout = {.rate = 0.3, .seed = random()};
     check_against_oracle(c);
-    if (turn % 3 != 1) continue;  // f16, with all kinds of alphas and lengths
+    if (turn % 3 != 1 || !c.spec.sinks.empty()) continue;  // f16, with all kinds of alphas and lengths
     take_offsets_of_support(c);
     check_against_oracle(c);
   }

@@ -41,6 +41,7 @@ struct ForwardRun {
         alpha(stream, static_cast<int64_t>(spec.normalizer.alpha.size() * sizeof(float))),
         tau_offsets(stream, static_cast<int64_t>(given_offsets.size()) * 4 + 16),
         head_k_keep(stream, spec.shape.q_heads * 4),
+        sinks(stream, spec.shape.q_heads * 4),
         dropout_seed(stream, 8),
         tau(stream, rows * 4),
         used(stream, 8),
@@ -55,6 +56,8 @@ struct ForwardRun {
     if (!given.empty()) tau_offsets.upload(given.data(), static_cast<int64_t>(given.size()) * 4);
     const std::vector<int> kept(spec.selection.head_k_keep.begin(), spec.selection.head_k_keep.end());
     if (!kept.empty()) head_k_keep.upload(kept.data(), head_k_keep.bytes());
+    const std::vector<float> of_heads(spec.sinks.begin(), spec.sinks.end());
+    if (!of_heads.empty()) sinks.upload(of_heads.data(), sinks.bytes());
     dropout_seed.upload(&spec.dropout.seed, dropout_seed.bytes());
     const entmax::MaskTables tables(spec);
     mask_tables = DeviceBuffer(stream, std::max<int64_t>(tables.bytes(), 16));
@@ -72,6 +75,7 @@ struct ForwardRun {
          .mask = tables.at(mask_tables.data()),
          .head_k_keep = kept.empty() ? nullptr : static_cast<const int*>(head_k_keep.data()),
          .tau_offsets = given.empty() ? nullptr : static_cast<const float*>(tau_offsets.data()),
+         .sinks = static_cast<const float*>(sinks.data()),
          .dropout_seed = static_cast<const uint64_t*>(dropout_seed.data()),
          .tau = static_cast<float*>(tau.data()),
          .support = support(),
@@ -123,8 +127,8 @@ struct ForwardRun {
 
   DeviceTensor q, k, v, out;
   int64_t rows, room;
-  DeviceBuffer alpha, tau_offsets, head_k_keep, dropout_seed, mask_tables, tau, used, offsets, counts, columns,
-      excess, workspace;
+  DeviceBuffer alpha, tau_offsets, head_k_keep, sinks, dropout_seed, mask_tables, tau, used, offsets, counts,
+      columns, excess, workspace;
 };
 
 // The largest |tau|. All z of a support are within 1 of it.
@@ -153,7 +157,7 @@ inline void check_rows(const AttentionSpec& spec, const RowResults& results,
     stored += counts[row];
     if (!left_out.empty() && left_out[row] != 0) continue;
     const double expected_tau = oracle.tau[row];
-    if (!std::isfinite(expected_tau)) {  // NaN: a score is NaN or +inf; +inf: no key
+    if (!std::isfinite(expected_tau)) {  // NaN: a score is NaN or +inf; +inf: no key and no sink
       wrong_tau += std::isnan(expected_tau) ? !std::isnan(tau[row]) : !(std::isinf(tau[row]) && tau[row] > 0);
       wrong_entries += counts[row] != 0;
       continue;
@@ -163,7 +167,8 @@ inline void check_rows(const AttentionSpec& spec, const RowResults& results,
     std::map<int32_t, double> expected, found;  // z - tau of each key
     for (int64_t i = p.row_offsets[row]; i < p.row_offsets[row + 1]; ++i)
       expected[p.columns[i]] = std::pow(p.values[i], alpha - 1);
-    double sum = 0;
+    const double of_sink = (alpha - 1) * spec.sink_of(row / s.q_len % s.q_heads) - expected_tau;
+    double sum = of_sink > 0 ? std::pow(of_sink, beta) : 0;
     for (int64_t i = offsets[row]; i < offsets[row] + counts[row]; ++i) {
       sum += std::pow(static_cast<double>(excess[i]), beta);
       wrong_entries += !found.emplace(columns[i], excess[i]).second || !(excess[i] > 0);

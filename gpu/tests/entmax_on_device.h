@@ -20,7 +20,8 @@ struct OnDevice {
         d_q(stream, c.dtype, q.view().extents),
         d_k(stream, c.dtype, k.view().extents),
         d_v(stream, c.dtype, v.view().extents),
-        d_alpha(stream, c.spec.shape.q_heads * int64_t{sizeof(float)}) {
+        d_alpha(stream, c.spec.shape.q_heads * int64_t{sizeof(float)}),
+        d_sinks(stream, c.spec.shape.q_heads * int64_t{sizeof(float)}) {
     poison();
   }
 
@@ -33,7 +34,12 @@ struct OnDevice {
   void backward(entmax::EntmaxAttention& attention,
                 entmax::StoreCheck check = entmax::StoreCheck::wait) const {
     attention.backward(q.view(), k.view(), v.view(), d_out.view(), d_q.view(), d_k.view(), d_v.view(),
-                       static_cast<float*>(d_alpha.data()), check);
+                       static_cast<float*>(d_alpha.data()), check, static_cast<float*>(d_sinks.data()));
+  }
+  std::vector<double> sink_gradients() const {  // [q_heads]
+    std::vector<float> host(static_cast<size_t>(d_sinks.bytes()) / sizeof(float));
+    d_sinks.download(host.data(), d_sinks.bytes());
+    return {host.begin(), host.end()};
   }
   // The output and all gradients, byte for byte.
   std::vector<char> bytes() {
@@ -47,11 +53,11 @@ struct OnDevice {
   }
 
   DeviceTensor q, k, v, d_out, out, d_q, d_k, d_v;
-  DeviceBuffer d_alpha;
+  DeviceBuffer d_alpha, d_sinks;  // d_sinks stays poisoned where there are no sinks
 
  private:
-  std::array<DeviceBuffer*, 5> results() {
-    return {&out.buffer(), &d_q.buffer(), &d_k.buffer(), &d_v.buffer(), &d_alpha};
+  std::array<DeviceBuffer*, 6> results() {
+    return {&out.buffer(), &d_q.buffer(), &d_k.buffer(), &d_v.buffer(), &d_alpha, &d_sinks};
   }
 };
 

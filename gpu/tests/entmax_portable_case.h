@@ -183,6 +183,7 @@ class CaseDrawer {
   // per head.
   PortableCase draw_given() {
     PortableCase c = draw();
+    c.spec.sinks.clear();
     std::uniform_real_distribution<float> offset(-1.05F, 0.05F);
     for (int64_t row = 0; row < c.spec.shape.rows(); ++row)
       c.tau_offsets.push_back(
@@ -268,6 +269,11 @@ class CaseDrawer {
     if (finite && random_() % 3 == 0) {
       c.spec.softcap = any_of({1.0, 6.0, 50.0});
       c.name += ", soft cap " + std::to_string(c.spec.softcap);
+    }
+    if (finite && random_() % 3 == 0) {
+      for (int64_t head = 0; head < c.spec.shape.q_heads; ++head)
+        c.spec.sinks.push_back(any_of({-30.0, -1.0, 0.5, 3.0, -std::numeric_limits<double>::infinity()}));
+      c.name += ", sinks";
     }
     if (random_() % 3 == 0) {
       c.spec.dropout = {.rate = any_of({0.1, 0.5}), .seed = random_()};

@@ -21,6 +21,7 @@ struct SimtRun {
         out(q.size(), static_cast<T>(NAN)),
         alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end()),
         tau_offsets(c.tau_offsets.begin(), c.tau_offsets.end()),
+        sinks(c.spec.sinks.begin(), c.spec.sinks.end()),
         head_k_keep(c.spec.selection.head_k_keep.begin(), c.spec.selection.head_k_keep.end()),
         dropout_seed(c.spec.dropout.seed) {
     const auto rows = static_cast<size_t>(c.spec.shape.rows()),
@@ -37,6 +38,7 @@ struct SimtRun {
             .alpha = alpha.data(),
             .head_k_keep = head_k_keep.empty() ? nullptr : head_k_keep.data(),
             .tau_offsets = tau_offsets.empty() ? nullptr : tau_offsets.data(),
+            .sinks = sinks.data(),
             .dropout_seed = &dropout_seed,
             .tau = results.tau.data(),
             .support = {.capacity = static_cast<int64_t>(results.columns.size()),
@@ -52,7 +54,7 @@ struct SimtRun {
   }
 
   std::vector<T> q, k, v, out;
-  std::vector<float> alpha, tau_offsets;
+  std::vector<float> alpha, tau_offsets, sinks;
   std::vector<int> head_k_keep;
   uint64_t dropout_seed;
   RowResults results{};

@@ -2,17 +2,12 @@
 // tau, support and gradients against the double oracle, at lengths that models have and at lengths that no
 // tile divides. ForwardRun and OnDevice poison what kernels write.
 
-#include <fmt/format.h>
-
-#include "gpu/tests/entmax_on_device.h"
-#include "gpu/tests/entmax_portable_case.h"
+#include "gpu/tests/entmax_both_passes.h"
 #include "gpu/tests/skip_without_gpu.h"
 
 using namespace splash;
 using namespace splash::gpu;
 using namespace splash::gpu::testing;
-using entmax::EntmaxAttention;
-using entmax::ForwardPath;
 
 namespace {
 
@@ -23,45 +18,6 @@ AttentionSpec window_spec(const AttentionShape& shape, int64_t window, double al
   spec.mask.causal = true;
   spec.mask.window = window;
   return spec;
-}
-
-void check_forward(const AttentionSpec& spec, Dtype dtype, double variance, const Stream& stream) {
-  PortableCase c{
-      .name = fmt::format("{}, {}, window {}, variance {}", to_string(spec.shape), to_string(dtype),
-                          spec.mask.window, variance),
-      .spec = spec,
-      .dtype = dtype,
-      .inputs = make_inputs<double>({.seed = test_seed(), .query_variance = variance}, spec.shape)};
-  round_inputs(c.inputs, dtype);
-  for (const ForwardPath path : {ForwardPath::portable, ForwardPath::fastest}) {
-    CAPTURE(static_cast<int>(path));
-    const int64_t capacity = std::max<int64_t>(1, visible_pairs(spec.shape, spec.mask));
-    const ForwardRun run(spec, dtype, c.inputs, capacity, stream, path);
-    check_against_oracle(c, run.out.to_host(), run.row_results());
-  }
-}
-
-void check_gradients(const AttentionSpec& spec, Dtype dtype, double variance, const Stream& stream) {
-  CAPTURE(to_string(spec.shape));
-  CAPTURE(to_string(dtype));
-  CAPTURE(spec.mask.window);
-  CAPTURE(variance);
-  const Case c = make_case(spec, dtype, {.query_variance = variance});
-  const auto& in = c.inputs;
-  const auto forward = cpu_ref::attention_forward<double>(spec, in.q, in.k, in.v);
-  const Gradients expected = cpu_ref::attention_backward<double>(spec, in.q, in.k, in.v, c.d_out);
-  const double bound = dtype == Dtype::f32 ? 1e-9 : Tolerance().of(dtype);
-  for (const ForwardPath path : {ForwardPath::portable, ForwardPath::fastest}) {
-    CAPTURE(static_cast<int>(path));
-    const OnDevice tensors(stream, c);
-    EntmaxAttention attention(spec, dtype, stream, 0, path);
-    tensors.forward(attention);
-    tensors.backward(attention);
-    CHECK(nmse(tensors.out.to_host(), forward.out) <= bound);
-    CHECK(nmse(tensors.d_q.to_host(), expected.dq) <= bound);
-    CHECK(nmse(tensors.d_k.to_host(), expected.dk) <= bound);
-    CHECK(nmse(tensors.d_v.to_host(), expected.dv) <= bound);
-  }
 }
 
 constexpr double kSparse = 6, kBroad = 0.05, kDense = 1e-6;  // variances of the queries

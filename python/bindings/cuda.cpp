@@ -57,6 +57,9 @@ entmax::Tuning tuning_of(const AttentionSpec& spec, Dtype dtype, int device) {
   return {};
 }
 
+// Addresses of what belongs to one call, or 0: tau_offsets, a k_keep for each head, sinks, dropout's seed.
+using Tables = std::array<uintptr_t, 4>;
+
 // A problem on one device, made once for all its calls, each of which costs little on the host.
 class DeviceProblem {
  public:
@@ -90,11 +93,10 @@ class DeviceProblem {
   std::string tuning() const { return to_string(tuning_); }
 
   // all_rows: rows with broad supports are stored too, else left to backward's dense products. store: of
-  // store_bytes, or 0, where nothing is kept. tables: addresses of tau_offsets, of a k_keep for each head and of
-  // dropout's seed, or 0.
+  // store_bytes, or 0, where nothing is kept.
   void forward(bool all_rows, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha, uintptr_t out,
                uintptr_t store, int64_t store_bytes, uintptr_t workspace, uintptr_t stream_address,
-               const std::array<uintptr_t, 3>& tables = {}) const {
+               const Tables& tables = {}) const {
     const DeviceScope scope(device_);
     auto* const stream = at<CUstream_st>(stream_address);
     entmax::ForwardArguments arguments{
@@ -106,7 +108,8 @@ class DeviceProblem {
         .mask = mask_,
         .head_k_keep = at<const int>(tables[1]),
         .tau_offsets = at<const float>(tables[0]),
-        .dropout_seed = at<const uint64_t>(tables[2]),
+        .sinks = at<const float>(tables[2]),
+        .dropout_seed = at<const uint64_t>(tables[3]),
         .stored = may_leave_rows_ && !all_rows ? entmax::StoredRows::sparse : entmax::StoredRows::all,
         .workspace = at(workspace),
         .stream = stream,
@@ -160,11 +163,11 @@ class DeviceProblem {
   }
 
   // Of a store that entries() found whole; with `unseen` nobody looked, as in a graph's capture, and the
-  // gradients of a store that is not become NaN. d_alpha, tau_offsets, dropout_seed: or 0.
+  // gradients of a store that is not become NaN. tables: forward's. d_alpha, d_sinks: or 0.
   void backward(bool unseen, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha, uintptr_t store,
                 int64_t store_bytes, uintptr_t d_out, uintptr_t d_q, uintptr_t d_k, uintptr_t d_v,
-                uintptr_t d_alpha, uintptr_t workspace, uintptr_t stream_address,
-                uintptr_t tau_offsets, uintptr_t dropout_seed) const {
+                uintptr_t d_alpha, uintptr_t d_sinks, uintptr_t workspace, uintptr_t stream_address,
+                const Tables& tables) const {
     const DeviceScope scope(device_);
     auto* const stream = at<CUstream_st>(stream_address);
     const entmax::Store parts(spec_.shape, at(store), store_bytes);
@@ -177,23 +180,26 @@ class DeviceProblem {
                               .support = parts.support,
                               .unstored = may_leave_rows_ ? parts.unstored() : entmax::UnstoredRows{},
                               .alpha = alpha_checked_ ? at<const float>(alpha) : parts.alphas,
-                              .tau_offsets = at<const float>(tau_offsets),
+                              .tau_offsets = at<const float>(tables[0]),
                               .tau = parts.tau,
-                              .dropout_seed = at<const uint64_t>(dropout_seed),
+                              .sinks = at<const float>(tables[2]),
+                              .dropout_seed = at<const uint64_t>(tables[3]),
                               .d_q = at(d_q),
                               .d_k = at(d_k),
                               .d_v = at(d_v),
                               .d_alpha = at<float>(d_alpha),
+                              .d_sinks = at<float>(d_sinks),
                               .workspace = at(workspace),
                               .stream = stream,
                               .tuning = tuning_});
     const std::array<entmax::HeadResult, 4> of_inputs{query_result(d_q), key_result(d_k), key_result(d_v)};
-    const entmax::HeadResult of_alpha{at(d_alpha), spec_.shape.q_heads, sizeof(float)};
+    const std::array<entmax::HeadResult, 4> of_heads{{{at(d_alpha), spec_.shape.q_heads, sizeof(float)},
+                                                      {at(d_sinks), spec_.shape.q_heads, sizeof(float)}}};
     refuse(of_inputs, alpha, spec_.shape.batch, stream);
-    refuse({of_alpha}, alpha, 1, stream);
+    refuse(of_heads, alpha, 1, stream);
     if (!unseen) return;
     entmax::refuse_store(parts, spec_.shape.batch, of_inputs, stream);
-    entmax::refuse_store(parts, 1, {of_alpha}, stream);
+    entmax::refuse_store(parts, 1, of_heads, stream);
   }
 
  private:

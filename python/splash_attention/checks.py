@@ -120,6 +120,33 @@ def check_window(window: int | None, causal: bool) -> int:
     return count
 
 
+def check_softcap(softcap: float | None) -> float:
+    """The library's, where 0 stands for none."""
+    if softcap is None:
+        return 0.0
+    if _is_bool(softcap) or not isinstance(softcap, Real):
+        raise TypeError(f"softcap is a {type(softcap).__name__}; it must be a number, or None")
+    if not 0 < softcap < math.inf:
+        raise ValueError(f"softcap is {softcap}; it must be a finite number above 0, or None")
+    return float(softcap)
+
+
+def check_dropout(dropout: float, name: str = "dropout") -> float:
+    if _is_bool(dropout) or not isinstance(dropout, Real):
+        raise TypeError(f"{name} is a {type(dropout).__name__}; it must be a number")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"{name} is {dropout}; it must be at least 0 and below 1")
+    return float(dropout)
+
+
+def check_sinks(sinks: Any, q_heads: int) -> None:
+    """Of an array: numbers, one a query head."""
+    if dtype_name(sinks) not in DTYPES:
+        raise TypeError(f"sinks is of {dtype_name(sinks)}; it must be of floating-point numbers")
+    if tuple(sinks.shape) != (q_heads,):
+        raise ValueError(f"sinks has shape {list(sinks.shape)}; it must be [{q_heads}], one a query head")
+
+
 def check_k_keep(k_keep: int | None) -> int:
     """The library's k_keep, where 0 stands for all keys."""
     if k_keep is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from splash_attention import checks
+from splash_attention.modifications import NONE, Modifications
 
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
@@ -83,6 +84,9 @@ def splash_attention(
     k_positions: Any = None,
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
+    softcap: float | None = None,
+    sinks: Any = None,
+    dropout: float = 0.0,
     return_aux: bool = False,
 ) -> Any:
     """Exact α-entmax attention: each query's weights over its visible keys are entmax of scale·⟨q, k⟩, and most of them
@@ -103,9 +107,14 @@ def splash_attention(
     [batch·q_heads, length]: query i sees key j where k_positions[j] ≤ q_positions[i].
     cu_seqlens_q, cu_seqlens_k: packed sequences, integers [sequences + 1] rising from 0 to q_len and kv_len: queries see
     keys of their own sequence only.
+    softcap: above 0: scores are softcap·tanh(scale·⟨q, k⟩ / softcap) (Gemma 2, arXiv 2408.00118). None caps nothing.
+    sinks: numbers [q_heads]: one more score of each row, neither scaled nor capped, that takes probability and has no value
+    (GPT-OSS, arXiv 2508.10925); k_keep does not count it, and -inf is none.
+    dropout: share of probabilities set to 0, the others divided by 1 - dropout; torch tensors only. Its seed comes from
+    PyTorch's generator of the device. Aux tells of the probabilities before it.
 
     Returns out, as q; with return_aux (out, Aux). A query without visible keys gives a zero row; NaN or +inf among a
-    row's scores gives a NaN row. On torch tensors differentiable by q, k, v and a tensor alpha. Raises TypeError for
+    row's scores gives a NaN row. On torch tensors differentiable by q, k, v and tensors alpha and sinks. Raises TypeError for
     dtypes and objects that it does not take, ValueError for shapes and values, NotImplementedError for what is valid but
     not served.
     """
@@ -115,4 +124,5 @@ def splash_attention(
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
     }
-    return _backend(q).attention(q, k, v, alpha, causal, scale, k_keep, window, tables, return_aux)
+    modifications = NONE if softcap is sinks is None and dropout == 0 else Modifications(softcap, sinks, dropout)
+    return _backend(q).attention(q, k, v, alpha, causal, scale, k_keep, window, tables, return_aux, modifications)

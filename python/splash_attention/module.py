@@ -13,7 +13,7 @@ from splash_attention.auxiliary import Aux
 from splash_attention.backends import host_arrays
 from splash_attention.backends.torch import calls, cuda
 from splash_attention.backends.torch.functional import as_autocast_has_it, make_aux, problem_of
-from splash_attention.backends.torch.operators import TABLES
+from splash_attention.backends.torch.operators import TABLES, Problem
 from splash_attention.learned_heads import ALPHA_HIGH, ALPHA_LOW
 
 _NAMES = ("Q", "K", "V")
@@ -227,7 +227,7 @@ class AdaptiveSplashAttention(nn.Module):
         if not self.training:
             return
         Q, K, _, _, problem = self._call
-        uncut = (*problem[:4], 0, *problem[5:-1], None)
+        uncut = problem._replace(k_keep=0, head_k_keep=None)
         offsets, _, values = torch.ops.splash_attention.probabilities(Q, K, *uncut)
         seen = k_keep_adaptation.mass_by_rank(offsets, values, Q.shape, *self.rank_mass.shape)
         self.rank_mass.copy_(k_keep_adaptation.running_mean(self.rank_mass, seen))
@@ -307,40 +307,41 @@ class AdaptiveSplashAttention(nn.Module):
 
     # --- the threshold predictor ---
 
-    def _keys(self, Q: Tensor, K: Tensor, problem: tuple[Any, ...]) -> Tensor:
+    def _keys(self, Q: Tensor, K: Tensor, problem: Problem) -> Tensor:
         """Keys that take part in each row, [1 or batch, 1 or q_heads, q_len]."""
-        causal, k_keep, window, q_positions, k_positions, head_k_keep = (problem[i] for i in (2, 4, 5, 6, 7, -1))
+        q_positions, k_positions, head_k_keep = problem.q_positions, problem.k_positions, problem.head_k_keep
         (batch, heads, q_len, _), kv_len = Q.shape, K.shape[2]
         if q_positions is not None:
             queries, keys = (_by_head(t, batch, heads) for t in (q_positions, k_positions))
             shape = torch.broadcast_shapes(queries.shape[:2], keys.shape[:2])
             order = keys.expand(*shape, kv_len).contiguous().sort(-1).values
             count = torch.searchsorted(order, queries.expand(*shape, q_len).contiguous(), right=True)
-        elif causal:
-            count = (torch.arange(q_len, device=Q.device) + (kv_len - q_len + 1)).clamp(0, min(window or kv_len, kv_len)).view(1, 1, -1)
+        elif problem.causal:
+            most = min(problem.window or kv_len, kv_len)
+            count = (torch.arange(q_len, device=Q.device) + (kv_len - q_len + 1)).clamp(0, most).view(1, 1, -1)
         else:
             count = torch.full((1, 1, q_len), kv_len, device=Q.device)
         if head_k_keep is not None:
             kept = torch.where(head_k_keep < 1, kv_len, head_k_keep).view(1, -1, 1)
             return torch.minimum(count, kept)
-        return count.clamp(max=k_keep) if k_keep else count
+        return count.clamp(max=problem.k_keep) if problem.k_keep else count
 
-    def _predicted(self, Q: Tensor, K: Tensor, problem: tuple[Any, ...]) -> Tensor:
+    def _predicted(self, Q: Tensor, K: Tensor, problem: Problem) -> Tensor:
         """τ̂ - m of each row, in [-1, 0): the bracket of τ."""
         keys = self._keys(Q, K, problem).clamp(min=1).to(self.threshold_weight.dtype)
         logit = (Q.detach().to(keys.dtype) * self.threshold_weight[:, None, :]).sum(-1) + self.threshold_bias[:, None]
         alpha = self.alpha.detach().to(keys.dtype)[:, None]
         return torch.sigmoid(logit) * (1 - keys ** (1 - alpha)) - 1
 
-    def _threshold_loss(self, Q: Tensor, K: Tensor, peak: Tensor, problem: tuple[Any, ...]) -> Tensor:
+    def _threshold_loss(self, Q: Tensor, K: Tensor, peak: Tensor, problem: Problem) -> Tensor:
         # τ - m is -peak; a row without keys has peak 0.
         seen = peak > 0
         error = torch.where(seen, self._predicted(Q, K, problem) + peak.to(self.threshold_bias.dtype), 0)
         return error.square().sum() / seen.sum().clamp(min=1)
 
-    def _direct(self, Q: Tensor, K: Tensor, V: Tensor, problem: tuple[Any, ...]) -> Tensor:
+    def _direct(self, Q: Tensor, K: Tensor, V: Tensor, problem: Problem) -> Tensor:
         offsets = self._predicted(Q, K, problem).detach().expand(Q.shape[:3]).contiguous()
-        direct = (*problem[:-2], offsets, problem[-1])
+        direct = problem._replace(tau_offsets=offsets)
         out, tau, support, _ = calls.attention(Q, K, V, *direct, counted=not Q.is_cuda)
         self._call = (Q.detach(), K.detach(), tau, None if Q.is_cuda else support, direct)
         self._loss = None

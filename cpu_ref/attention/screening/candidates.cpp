@@ -39,10 +39,12 @@ float raise_bound(const float* z, int64_t n, float max, float t, double alpha, i
 
 }  // namespace
 
-void Candidates::reset(double alpha, float factor, float cap, int64_t k_keep, float predicted_peak) {
+void Candidates::reset(double alpha, float factor, float cap, int64_t k_keep, float sink,
+                       float predicted_peak) {
   alpha_ = alpha;
   factor_ = factor;
   cap_ = cap;
+  sink_ = sink;
   k_keep_ = k_keep;
   predicted_peak_ = predicted_peak > 0 ? std::min(predicted_peak, 1.0f) : 1;  // NaN: no prediction
   count_ = listed_ = 0;
@@ -50,6 +52,18 @@ void Candidates::reset(double alpha, float factor, float cap, int64_t k_keep, fl
   product_threshold_ = bound_ = predicted_ = -kInfinity;
   solved_ = misled_ = given_ = false;
   shift_ = 1;
+  put_sink();
+}
+
+// Before all others, unless it is there or there is none. A bound may have dropped it.
+void Candidates::put_sink() {
+  if (sink_ == -kInfinity || has_sink()) return;
+  reserve(1);
+  std::copy_backward(z_.begin(), z_.begin() + count_, z_.begin() + count_ + 1);
+  std::copy_backward(keys_.begin(), keys_.begin() + count_, keys_.begin() + count_ + 1);
+  z_[0] = sink_;
+  keys_[0] = kSink;
+  ++count_;
 }
 
 void Candidates::give_shift(double shift) {
@@ -158,14 +172,17 @@ int64_t Candidates::padded_count() const {
   return round_up(count_, kLanes);
 }
 
+// Of keys; the sink stays.
 void Candidates::keep_largest(int64_t n) {
-  std::vector<float> sorted(z_.begin(), z_.begin() + count_);
+  const int64_t first = has_sink() ? 1 : 0;
+  std::vector<float> sorted(z_.begin() + first, z_.begin() + count_);
   std::nth_element(sorted.begin(), sorted.begin() + n - 1, sorted.end(), std::greater<>());
   const float smallest = sorted[n - 1];
   // Among equal scores the lower key index stays. `ties` counts how many of the equal ones fit.
-  int64_t ties = n - std::count_if(z_.begin(), z_.begin() + count_, [&](float z) { return z > smallest; });
-  int64_t kept = 0;
-  for (int64_t i = 0; i < count_; ++i) {
+  int64_t ties =
+      n - std::count_if(z_.begin() + first, z_.begin() + count_, [&](float z) { return z > smallest; });
+  int64_t kept = first;
+  for (int64_t i = first; i < count_; ++i) {
     const bool keep = z_[i] > smallest || (z_[i] == smallest && ties-- > 0);
     z_[kept] = z_[i];
     keys_[kept] = keys_[i];
@@ -177,7 +194,8 @@ void Candidates::keep_largest(int64_t n) {
 double Candidates::solve() {
   solved_ = true;
   product_threshold_ = kInfinity;
-  const bool cut = k_keep_ > 0 && count_ > k_keep_;
+  put_sink();
+  const bool cut = k_keep_ > 0 && count_ - (has_sink() ? 1 : 0) > k_keep_;
   if (cut) keep_largest(k_keep_);
   if (count_ == 0) return std::numeric_limits<double>::infinity();
   keep_above(-kInfinity);
@@ -206,14 +224,14 @@ double Candidates::weigh_at_shift(float max) {
   return double{max} - shift_;
 }
 
-// z_ holds probabilities now; keeps those above 0.
+// z_ holds probabilities now; keeps those of keys that are above 0.
 void Candidates::keep_support() {
   int64_t kept = 0;
   for (int64_t i = 0; i < count_; ++i) {
     const float probability = z_[i];
     z_[kept] = probability;
     keys_[kept] = keys_[i];
-    kept += probability > 0 ? 1 : 0;
+    kept += probability > 0 && keys_[kept] != kSink ? 1 : 0;
   }
   count_ = kept;
 }

@@ -21,8 +21,9 @@ class Candidates {
  public:
   // Takes any alpha; z = factor * <q, k>, factor > 0; with a cap above 0, z = cap * tanh(factor * <q, k> /
   // cap). k_keep: keep at most that many keys, the largest (0: all). predicted_peak: (largest z) - (predicted
-  // tau). 1 is no prediction, because tau is at least (largest z) - 1.
-  void reset(double alpha, float factor, float cap, int64_t k_keep, float predicted_peak = 1);
+  // tau). 1 is no prediction, because tau is at least (largest z) - 1. sink: a z without a key, which k_keep
+  // does not count; -inf: none.
+  void reset(double alpha, float factor, float cap, int64_t k_keep, float sink, float predicted_peak = 1);
 
   // To be called after reset: the threshold is not solved for, but lies this far below the largest z, 0 <
   // shift <= 1.
@@ -43,18 +44,21 @@ class Candidates {
   void take_all(const float* products, int64_t n, int64_t first_key, const RowMask& mask);
 
   // Solves the row on the remaining keys, in double (cpu_ref/entmax/threshold.h), and keeps the support with
-  // its probabilities, in key order. Returns tau, +inf for a row without keys. Afterwards the row takes no
-  // more keys.
+  // its probabilities, in key order. Returns tau, +inf for a row without keys and sink. Afterwards the row
+  // takes no more keys.
   double solve();
 
   // After solve(): whether a wrong prediction may have dropped a key with p > 0. The row's result is then
   // void.
   bool misled() const { return misled_; }
   bool is_solved() const { return solved_; }
-  void begin_again() { reset(alpha_, factor_, cap_, k_keep_); }  // without the prediction
-  int64_t listed() const { return listed_; }               // keys that were above the threshold when tested
+  void begin_again() { reset(alpha_, factor_, cap_, k_keep_, sink_); }  // without the prediction
+  int64_t listed() const { return listed_; }  // keys that were above the threshold when tested
 
  private:
+  static constexpr int32_t kSink = -1;  // its key; it comes first
+  bool has_sink() const { return count_ > 0 && keys_[0] == kSink; }
+  void put_sink();
   void reserve(int64_t extra);
   void cap_scores(int64_t from);
   float product_at(float z) const;  // a product at or below it has a z that is not above the given one
@@ -68,7 +72,7 @@ class Candidates {
 
   double alpha_ = 1.5;
   int64_t k_keep_ = 0, count_ = 0, next_refresh_ = 0, listed_ = 0;
-  float factor_ = 1, cap_ = 0, predicted_peak_ = 1;
+  float factor_ = 1, cap_ = 0, sink_ = 0, predicted_peak_ = 1;
   // bound_: on tau. The threshold is the bound, or the prediction, minus a margin. predicted_: the largest
   // prediction used.
   float bound_ = 0, predicted_ = 0, product_threshold_ = 0;

@@ -19,8 +19,8 @@ inline DeviceDropout device_dropout(const Dropout& dropout, const uint64_t* seed
   return {seed, DropoutRow::threshold_of(dropout.rate), static_cast<float>(1 / (1 - dropout.rate))};
 }
 
-// What a row's probabilities are multiplied by in the output. `dropout` must outlive it; in a kernel it lies among
-// the parameters, where it costs no registers.
+// What a row's probabilities are multiplied by in the output. `dropout` must outlive it; in a kernel it lies
+// among the parameters, where it costs no registers.
 class DropoutFactors {
  public:
   SPLASH_HOST_DEVICE DropoutFactors(const DeviceDropout& dropout, int64_t row)

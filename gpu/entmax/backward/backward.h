@@ -30,28 +30,31 @@ struct BackwardArguments {
   Support support{};
   UnstoredRows unstored{};       // forward's, where it stored StoredRows::sparse
   const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
-  const float* tau_offsets = nullptr;  // forward's, or null; taken as constants (straight-through)
-  const float* tau = nullptr;              // forward's, required where spec.softcap is above 0
+  const float* tau_offsets = nullptr;      // forward's, or null; taken as constants (straight-through)
+  const float* tau = nullptr;              // forward's, required where spec has a soft cap or sinks
+  const float* sinks = nullptr;            // forward's, required where spec has sinks
   const uint64_t* dropout_seed = nullptr;  // forward's, required where spec.dropout drops
   void *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;
   float* d_alpha = nullptr;   // [q_heads]: dL/dalpha summed over batch and rows; or null
+  float* d_sinks = nullptr;   // [q_heads]: dL/dsink, alike; or null
   void* workspace = nullptr;  // backward_workspace_bytes, 256-byte aligned, contents undefined
   StreamHandle stream = nullptr;
   Tuning tuning{};  // not looked up: see tuned_for
 };
 
 // The workspace's bytes: 8.1 (float32: 12.1) per entry of the capacity, 20 per query row and 4 per key over
-// all heads, and up to 1 MiB (2 KiB for each of tuning.long_parts); with unstored rows also 4 head_dim + 16
-// per query row. Throws InvalidArgument as enqueue_backward does.
+// all heads, and up to 1 MiB (2 KiB for each of tuning.long_parts); with sinks 4 per query row; with unstored
+// rows also 4 head_dim + 16 per query row. Throws InvalidArgument as enqueue_backward does.
 int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
                                  bool with_unstored_rows = false, const Tuning& tuning = {});
 
-// Enqueues the kernels and nothing else. Of spec it reads the shape, the scale, the soft cap, dropout's rate,
-// the number of alphas (the values, 1.01 <= alpha <= 2, come from device memory) and, for unstored rows,
-// whether the mask is causal. Throws InvalidArgument where dtype is f64, where tau or dropout_seed is missing, where head_dim is not a multiple of 8 up to 256, where unstored
-// rows have a head_dim or dtype that they do not take or come together with tau_offsets, a soft cap or dropout, or where queries,
-// keys (over all heads) or capacity reach 2^31, or the tuning is not allowed; DeviceError where a launch
-// fails.
+// Enqueues the kernels and nothing else. Of spec it reads the shape, the scale, the soft cap, whether there
+// are sinks, dropout's rate, the number of alphas (the values, 1.01 <= alpha <= 2, come from device memory)
+// and, for unstored rows, whether the mask is causal. Throws InvalidArgument where dtype is f64, where tau,
+// sinks or dropout_seed is missing, where head_dim is not a multiple of 8 up to 256, where unstored rows have
+// a head_dim or dtype that they do not take or come together with tau_offsets, a soft cap, sinks or dropout,
+// or where queries, keys (over all heads) or capacity reach 2^31, or the tuning is not allowed; DeviceError
+// where a launch fails.
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax

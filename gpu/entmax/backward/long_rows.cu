@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kLongRowThreads, 2)
     const int64_t pool = p.support.offsets[row];
     const uint32_t first_key = head / p.group * p.kv_len;
     const Entmax entmax(p, head);
-    const Modifications modifications(p, entmax, row);
+    const Modifications modifications(p, entmax, row, head);
     const auto key_of = [&](uint32_t entry) {  // past the last entry: the last one's
       return first_key + p.support.columns[pool + min(entry, n - 1)];
     };
@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kLongRowThreads, 2)
             sum_groups<kLanes>(lanes.sum_entries(sums.u), group_sums),
             sum_groups<kLanes>(lanes.sum_entries(sums.ug), group_sums)};
 
+    if (modifications.has_sink()) sums.add(entmax(modifications.sink()), 0);
     const RowGradient gradient(p, entmax, sums, n);
     const AlphaGradient alpha(gradient, sums, given_shift(p, entmax, row));
     float d_q[8] = {}, d_alpha = 0;
@@ -74,13 +75,18 @@ __global__ void __launch_bounds__(kLongRowThreads, 2)
         if (p.d_alpha != nullptr) d_alpha += alpha(excess, x.u, gradient.centred(g));
         if (lanes.first_copy())
           entries_of<T>(p)[take_place(p, key)] = {
-              p,
-              {row % p.rows_a_key, gradient.probability(x) * modifications.weight(key - first_key), ds}};
+              p, {row % p.rows_a_key, gradient.probability(x) * modifications.weight(key - first_key), ds}};
       }
       lanes.add_rows(lanes.start(keys, key), keys, key, ds, kChunk, d_q);
     }
     d_alpha = sum_groups<kLanes>(lanes.sum_entries(d_alpha), group_sums);
+    if (modifications.has_sink())
+      d_alpha += alpha(modifications.sink(), entmax(modifications.sink()).u, gradient.centred(0));
     if (p.d_alpha != nullptr && threadIdx.x == 0) p.row_alphas[row] = d_alpha;
+    if constexpr (std::is_same_v<Modifications, Modified>) {
+      if (threadIdx.x == 0 && p.row_sinks != nullptr)
+        p.row_sinks[row] = sink_gradient(modifications, entmax, gradient);
+    }
 
 #pragma unroll
     for (int d = 0; d < 8; ++d) parts[group][lanes.lane * 8 + d] = d_q[d];

@@ -6,7 +6,7 @@
 //   compute_rows     one pass over the rows: g = <dO, v>, delta, ds, dQ; writes (row, p, ds) by key
 //   compute_columns  one pass over the keys: dK and dV
 //   compute_dense    rows that are not stored, where forward left some to dense products
-//   sum_alpha        dL/dalpha of each head from those of its rows
+//   sum_heads        dL/dalpha, and dL/dsink, of each head from those of its rows
 //
 // The entries of a key arrive in any order (atomicSub). compute_columns sorts them by row before it sums
 // them, so every sum has one fixed order.
@@ -80,15 +80,18 @@ struct BackwardProblem {
   float* partials = nullptr;  // [long_parts, 16, lanes of a group]
 
   // What modifies scores and probabilities (row_gradient.cuh).
-  const float* tau = nullptr;  // [rows], where scores are capped
+  const float* tau = nullptr;  // [rows], where scores are capped or there are sinks
   float softcap = 0;           // of scaled scores; 0: none
   DeviceDropout dropout{};
-  bool modified() const { return softcap > 0 || dropout.seed != nullptr; }
+  const float* sinks = nullptr;  // [q_heads]
+  float* d_sinks = nullptr;      // [q_heads], where there are sinks; or null
+  float* row_sinks = nullptr;    // workspace, [rows] where there are sinks: dL/dsink
+  bool modified() const { return softcap > 0 || dropout.seed != nullptr || sinks != nullptr; }
 };
 
 void place_entries(const BackwardProblem& p, StreamHandle stream);
 void compute_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
 void compute_columns(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
-void sum_alpha(const BackwardProblem& p, StreamHandle stream);
+void sum_heads(const BackwardProblem& p, const float* of_rows, float* of_heads, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax::backward

@@ -69,14 +69,16 @@ struct RowGradient {
   __device__ float score(Weights x, float g) const { return scale * x.u * centred(g); }
 };
 
-// What modifies a row's entries beside entmax: dropout of probabilities, and the cap of scores. A capped score s
-// is (excess + tau) / (alpha - 1), and its derivative by the score before the cap is 1 - (s / softcap)^2.
+// What modifies a row's entries beside entmax: dropout of probabilities, the cap of scores, and a sink. A
+// capped score s is (excess + tau) / (alpha - 1), and its derivative by the score before the cap is 1 - (s /
+// softcap)^2. A sink is an entry whose g is 0.
 class Modified {
  public:
-  __device__ Modified(const BackwardProblem& p, const Entmax& entmax, uint32_t row)
+  __device__ Modified(const BackwardProblem& p, const Entmax& entmax, uint32_t row, uint32_t head)
       : dropout_(p.dropout, row),
-        tau_(p.softcap > 0 ? p.tau[row] : 0.0f),
-        to_share_(p.softcap > 0 ? 1 / ((entmax.alpha - 1) * p.softcap) : 0.0f) {}
+        tau_(p.tau != nullptr ? p.tau[row] : 0.0f),
+        to_share_(p.softcap > 0 ? 1 / ((entmax.alpha - 1) * p.softcap) : 0.0f),
+        sink_(p.sinks != nullptr ? fmaf(entmax.alpha - 1, p.sinks[head % p.q_heads], -tau_) : 0.0f) {}
 
   // What p is multiplied by in the output.
   __device__ float weight(uint32_t key) const { return dropout_.of(key); }
@@ -89,18 +91,24 @@ class Modified {
     const float share = (excess + tau_) * to_share_;
     return 1 - share * share;
   }
+  __device__ bool has_sink() const { return sink_ > 0; }  // with a probability above 0
+  __device__ float sink() const { return sink_; }         // its excess
 
  private:
   DropoutFactors dropout_;
-  float tau_, to_share_;
+  float tau_, to_share_, sink_;
 };
 
-// The same of a problem without any: kernels compiled for it cost what they cost before there were modifications.
+// The same of a problem without any: kernels compiled for it cost what they cost before there were
+// modifications.
 struct Unmodified {
-  __device__ Unmodified(const BackwardProblem& /*p*/, const Entmax& /*entmax*/, uint32_t /*row*/) {}
+  __device__ Unmodified(const BackwardProblem& /*p*/, const Entmax& /*entmax*/, uint32_t /*row*/,
+                        uint32_t /*head*/) {}
   __device__ float weight(uint32_t /*key*/) const { return 1; }
   __device__ float d_p(uint32_t /*key*/, float product) const { return product; }
   __device__ float slope(float /*excess*/) const { return 1; }
+  __device__ static constexpr bool has_sink() { return false; }
+  __device__ static constexpr float sink() { return 0; }
 };
 
 // p (beta - ln p) = u h(x) / W with h(x) = x (beta - beta ln x + ln W). As sum u (g - delta) is 0, any
@@ -133,5 +141,12 @@ struct AlphaGradient {
 
   __device__ float h(float x) const { return x * (beta - beta * logf(x) + log_sum); }
 };
+
+// dL/dsink of a row whose sums include the sink.
+template <class Modifications>
+__device__ __forceinline__ float sink_gradient(const Modifications& modifications, const Entmax& entmax,
+                                               const RowGradient& gradient) {
+  return modifications.has_sink() ? -entmax(modifications.sink()).u * gradient.delta : 0.0f;
+}
 
 }  // namespace splash::gpu::entmax::backward

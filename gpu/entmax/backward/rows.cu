@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   };
   const char *const values = lanes.part_of(p.v), *const keys = lanes.part_of(p.k);
   const Entmax entmax(p, rows.head);
-  const Modifications modifications(p, entmax, writes ? row : 0);
+  const Modifications modifications(p, entmax, writes ? row : 0, rows.head);
   const Own first_own = read_own(0);
   typename Lanes::Flight flight{};
   float(&g)[kLongRow] = products[threadIdx.x / 32][threadIdx.x % 32 / kLanes];
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     for (uint32_t base = 0; base < most; base += kChunk) {
       const Own own = next;
       if (base + kChunk < most) next = read_own(base + kChunk);
-      const float product = modifications.d_p(own.key - first_key,
-                                              lanes.products(values, own.key, most - base, d_out));
+      const float product =
+          modifications.d_p(own.key - first_key, lanes.products(values, own.key, most - base, d_out));
       const uint32_t mine = base + lanes.owned();
       if (mine >= n) continue;
       sums.add(entmax(own.excess), product, p.tau_offsets != nullptr);
@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   sums = {lanes.sum_entries(sums.w), lanes.sum_entries(sums.u), lanes.sum_entries(sums.ug)};
   __syncwarp();  // g
 
-  const RowGradient gradient(p, entmax, sums, n);
+  if (modifications.has_sink()) sums.add(entmax(modifications.sink()), 0);
+  const RowGradient gradient(p, entmax, sums, n + (modifications.has_sink() ? 1 : 0));
   float d_q[8] = {};
   Own next = first_own;
   for (uint32_t base = 0; base < most; base += kChunk) {
@@ -95,6 +96,10 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
   }
   if (n == 0) zero(d_q);  // 0 times a key outside the support may be NaN
   if (writes) lanes.store(p.d_q, row, d_q);
+  if constexpr (std::is_same_v<Modifications, Modified>) {
+    if (writes && lanes.lane == 0 && p.row_sinks != nullptr)
+      p.row_sinks[row] = sink_gradient(modifications, entmax, gradient);
+  }
   if (p.d_alpha == nullptr) return;
 
   const AlphaGradient alpha(gradient, sums, writes ? given_shift(p, entmax, row) : 0.0f);
@@ -104,6 +109,8 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     d_alpha += alpha(x, entmax(x).u, gradient.centred(g[mine]));
   }
   d_alpha = lanes.sum_entries(d_alpha);
+  if (modifications.has_sink())
+    d_alpha += alpha(modifications.sink(), entmax(modifications.sink()).u, gradient.centred(0));
   if (writes && lanes.lane == 0) p.row_alphas[row] = d_alpha;
 }
 

@@ -40,6 +40,11 @@ __device__ __forceinline__ int k_keep_of(const PortableProblem& p, int head) {
   return p.head_k_keep == nullptr ? p.k_keep : max(0, p.head_k_keep[head % p.q_heads]);
 }
 
+// The head's sink in units of <q, k>, as a score; -inf where there is none.
+__device__ __forceinline__ float sink_of(const PortableProblem& p, int head) {
+  return p.sinks == nullptr ? -INFINITY : p.sinks[head % p.q_heads] / p.scale;
+}
+
 // Where thresholds are given: m - tau of the query's row, NaN where the offset is NaN; 1 where there is no
 // query.
 __device__ __forceinline__ float given_shift(const PortableProblem& p, const Entmax& entmax, int head,
@@ -49,7 +54,8 @@ __device__ __forceinline__ float given_shift(const PortableProblem& p, const Ent
 }
 
 // open: the row's list takes pairs. A row is closed where it sees no key, where it is poisoned (it has a
-// score of NaN or +inf, or any score while its given offset is NaN), or where its list overflowed.
+// score or a sink of NaN or +inf, or any score while its given offset is NaN), or where its list overflowed.
+// A sink counts in the bound and in sums, but is in no list.
 struct RowState {
   Bound bound;
   int count = 0;            // pairs in the list
@@ -75,6 +81,7 @@ class PairLists {
       : lists_(lists),
         entmax_(entmax),
         k_keep_(k_keep_of(p, head)),
+        sink_(sink_of(p, head)),
         given_(p.tau_offsets != nullptr),
         lane_(static_cast<int>(threadIdx.x) % 32) {
 #pragma unroll
@@ -84,8 +91,18 @@ class PairLists {
         rows[half].bound.shift = given_shift(p, entmax, head, query[half]);
         if (!(rows[half].bound.shift > 0)) rows[half].poison = -FLT_MAX;  // NaN; a score of -inf is no key
       }
-      if (!rows[half].open) rows[half].close();
+      if (sink_ > -INFINITY) rows[half].bound.see(sink_, entmax.gain);
+      if (!(sink_ < INFINITY)) rows[half].poisoned = true;
+      if (!rows[half].open || rows[half].poisoned) rows[half].close();
     }
+  }
+
+  // The sink where the lane is the one of its quad that adds it to sums, else -inf.
+  __device__ __forceinline__ float sink_to_add() const {
+    return first() == 0 ? sink_ : -INFINITY;
+  }
+  __device__ __forceinline__ bool has_sink() const {
+    return sink_ > -INFINITY;
   }
 
   __device__ __forceinline__ bool given() const {
@@ -275,6 +292,7 @@ class PairLists {
           };
           for_each_pair(half, [&](int, float pair_score, int) { add(pair_score); });
           for_each_score(acc, half, [&](float pair_score, int) { add(pair_score); });
+          add(sink_to_add());
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -320,6 +338,7 @@ class PairLists {
   PairStorage<kCapacity>& lists_;
   const Entmax& entmax_;
   const int k_keep_;
+  const float sink_;
   const bool given_;  // thresholds are
   const int lane_;
 };

@@ -14,6 +14,7 @@ PortableProblem problem_of(const AttentionSpec& spec, const ForwardArguments& ar
   if (!spec.selection.head_k_keep.empty()) p.head_k_keep = arguments.head_k_keep;
   p.tau_offsets = arguments.tau_offsets;
   p.cap = static_cast<float>(spec.softcap / spec.score_scale());
+  p.sinks = spec.sinks.empty() ? nullptr : arguments.sinks;
   p.dropout = device_dropout(spec.dropout, arguments.dropout_seed);
   return p;
 }

@@ -14,8 +14,8 @@
 // Scores are products of the inputs in float32: by mma.sync with float32 sums for 16-bit types, by fused
 // multiply-adds for float32, one head dimension after the other. Both kernels compute them by the same
 // instructions, so a pair has the same score in both. The error of a float32 score is at most
-// head_dim 2^-24 |q| |k|, like that of a plain loop. Where scores are capped, all that follows sees the capped
-// ones.
+// head_dim 2^-24 |q| |k|, like that of a plain loop. Where scores are capped, all that follows sees the
+// capped ones.
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
@@ -35,6 +35,7 @@ struct PortableProblem : ForwardProblem {
   const int* head_k_keep = nullptr;    // [q_heads]: instead of k_keep; below 1: all keys
   const float* tau_offsets = nullptr;  // [heads, q_len]: thresholds are given
   float cap = 0;                       // of scores, in units of <q, k>; 0: none
+  const float* sinks = nullptr;        // [q_heads], as spec has them: scaled scores
   DeviceDropout dropout{};
 };
 

@@ -61,11 +61,13 @@ __device__ __forceinline__ void solve_lists(PairLists<kCapacity>& lists, const E
     for (int half = 0; half < 2; ++half) {
       const float largest = lists.rows[half].bound.largest, shift = root[half].shift;
       float sum = 0, slope = 0;
-      lists.for_each_pair(half, [&](int, float score, int) {
+      const auto add = [&](float score) {
         const float u = fmaf(entmax.gain, score - largest, shift), u_slope = entmax.slope(u);
         sum = fmaf(fmaxf(u, 0.0f), u_slope, sum);
         slope += u_slope;
-      });
+      };
+      lists.for_each_pair(half, [&](int, float score, int) { add(score); });
+      add(lists.sink_to_add());
       sum = quad_sum(sum);
       slope = quad_sum(slope);
       if (!settled[half])
@@ -86,8 +88,8 @@ __device__ __forceinline__ void solve_lists(PairLists<kCapacity>& lists, const E
   lists.compact(keep);
 }
 
-// Stores support and tau, and turns the lists' u into probabilities, after dropout. query: the lane's rows; -1 where another
-// kernel computes the row or there is none.
+// Stores support and tau, and turns the lists' u into probabilities, after dropout. query: the lane's rows;
+// -1 where another kernel computes the row or there is none.
 template <int kCapacity>
 __device__ __forceinline__ void store_lists(const PortableProblem& p, int head, const int (&query)[2],
                                             const Entmax& entmax, PairLists<kCapacity>& lists) {
@@ -102,7 +104,8 @@ __device__ __forceinline__ void store_lists(const PortableProblem& p, int head, 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const RowState& state = lists.rows[half];
-    float sum = 0;
+    const Bound& bound = state.bound;
+    float sum = entmax.weight(fmaf(entmax.gain, lists.sink_to_add() - bound.largest, bound.shift));
     lists.for_each_pair(half, [&](int n, float& u, int key) {
       if (at[half] >= 0) {
         p.support.columns[at[half] + n] = key;
@@ -113,13 +116,12 @@ __device__ __forceinline__ void store_lists(const PortableProblem& p, int head, 
     });
     const float inverse = 1 / quad_sum(sum);
     const DropoutFactors dropout(p.dropout, int64_t{head} * p.q_len + query[half]);
-    lists.for_each_pair(
-        half, [&](int, float& weight, int key) { weight *= inverse * dropout.of(key); });
+    lists.for_each_pair(half, [&](int, float& weight, int key) { weight *= inverse * dropout.of(key); });
     if (lists.first() != 0 || query[half] < 0 || p.tau == nullptr) continue;
-    p.tau[int64_t{head} * p.q_len + query[half]] =
-        state.poisoned     ? NAN
-        : state.count == 0 ? INFINITY
-                           : fmaf(entmax.gain, state.bound.largest, -state.bound.shift);
+    p.tau[int64_t{head} * p.q_len + query[half]] = state.poisoned ? NAN
+                                                   : state.count == 0 && !lists.has_sink()
+                                                       ? INFINITY
+                                                       : fmaf(entmax.gain, bound.largest, -bound.shift);
   }
 }
 

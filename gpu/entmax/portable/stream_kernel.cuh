@@ -53,6 +53,7 @@ class StreamBlock {
         scratch_(scratch),
         entmax_(entmax_of(p, head)),
         given_(p.tau_offsets != nullptr),
+        sink_(sink_of(p, head)),
         head_(head),
         lane_(static_cast<int>(threadIdx.x) % 32),
         query_{query[0], query[1]} {}
@@ -118,6 +119,7 @@ class StreamBlock {
       poisoned_[half] = sees && !(largest_[half] < INFINITY);
       open_[half] = sees && largest_[half] < INFINITY && largest_[half] > -INFINITY;
       if (!open_[half]) kept_[half].floor = INFINITY;  // none
+      largest_[half] = fmaxf(largest_[half], sink_);
       root_[half].cap(0);
       // The largest key alone has p <= 1, so the shift is at most 1. screen_kernel handles NaN offsets.
       root_[half].shift = given_ ? given_shift(p_, entmax_, head_, query_[half]) : 1;
@@ -150,8 +152,9 @@ class StreamBlock {
           [&] { return wanted; });
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float row_sum = quad_sum(sum[half].sum);
-        const float row_slope = entmax_.beta * quad_sum(slope[half].sum);
+        const float of_sink = fmaf(entmax_.gain, sink_ - largest_[half], root_[half].shift) + rest_[half];
+        const float row_sum = quad_sum(sum[half].sum) + entmax_.weight(of_sink);
+        const float row_slope = entmax_.beta * (quad_sum(slope[half].sum) + entmax_.slope(of_sink));
         if (!wanted) continue;
         sum_[half] = row_sum;
         count_[half] = count[half];
@@ -225,9 +228,10 @@ class StreamBlock {
     for (int half = 0; half < 2; ++half) {
       if (lane_ % 4 != 0 || query_[half] < 0 || p_.tau == nullptr) continue;
       p_.tau[int64_t{head_} * p_.q_len + query_[half]] =
-          open_[half]       ? fmaf(entmax_.gain, largest_[half], -root_[half].shift) - rest_[half]
-          : poisoned_[half] ? NAN
-                            : INFINITY;
+          open_[half]         ? fmaf(entmax_.gain, largest_[half], -root_[half].shift) - rest_[half]
+          : poisoned_[half]   ? NAN
+          : sink_ > -INFINITY ? fmaf(entmax_.gain, sink_, -1.0f)
+                              : INFINITY;
     }
   }
 
@@ -296,6 +300,7 @@ class StreamBlock {
   typename StreamShared<T, kDim>::WarpScratch& scratch_;
   const Entmax entmax_;
   const bool given_;  // thresholds are
+  const float sink_;
   const int head_, lane_;
   const int query_[2];
   float largest_[2] = {-INFINITY, -INFINITY};

@@ -14,6 +14,7 @@ except ImportError as error:
     raise NotImplementedError("arrays on a GPU go through PyTorch, which is not installed") from error
 
 from splash_attention.backends.torch import functional  # noqa: E402
+from splash_attention.modifications import NONE, Modifications  # noqa: E402
 
 
 def _tensor(name: str, array: Any) -> torch.Tensor:
@@ -50,13 +51,15 @@ def entmax_and_aux(x: Any, alpha: Any, dim: int) -> Any:
 
 def attention(
     q: Any, k: Any, v: Any, alpha: Any, causal: bool, scale: float | None, k_keep: int | None, window: int | None,
-    tables: dict[str, Any], return_aux: bool,
+    tables: dict[str, Any], return_aux: bool, modifications: Modifications = NONE,
 ) -> Any:  # fmt: skip
     back = _back(q)
     tensors = (_tensor("q", q), _tensor("k", k), _tensor("v", v))
     tables = {name: None if table is None else _tensor(name, table) for name, table in tables.items()}
+    if hasattr(modifications.sinks, "shape"):
+        modifications = modifications._replace(sinks=_tensor("sinks", modifications.sinks))
     with torch.no_grad():
-        result = functional.attention(*tensors, _alpha(alpha), causal, scale, k_keep, window, tables, return_aux)
+        result = functional.attention(*tensors, _alpha(alpha), causal, scale, k_keep, window, tables, return_aux, modifications)
     if not return_aux:
         return back(result)
     out, aux = result

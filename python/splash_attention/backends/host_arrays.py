@@ -9,6 +9,7 @@ import numpy as np
 
 from splash_attention import _core, checks, folding
 from splash_attention.auxiliary import Aux, EntmaxAux
+from splash_attention.modifications import NONE, Modifications
 
 
 def to_numpy(name: str, array: Any) -> np.ndarray:
@@ -120,16 +121,17 @@ def _aux_of(scores: np.ndarray, p: np.ndarray, alpha: np.ndarray) -> EntmaxAux:
 
 def make_spec(
     extents: tuple[int, ...], alpha: list[float], causal: bool, scale: float, k_keep: int, window: int,
-    tables: Iterable[Any], head_k_keep: Sequence[int] = (),
+    tables: Iterable[Any], head_k_keep: Sequence[int] = (), softcap: float = 0.0, sinks: Sequence[float] = (), dropout: float = 0.0,
+    dropout_seed: int = 0,
 ) -> _core.Spec:  # fmt: skip
     """tables: q_positions, k_positions, cu_seqlens_q, cu_seqlens_k, each a NumPy array or None."""
     rows = [None if table is None else np.ascontiguousarray(table, np.int64).reshape(-1) for table in tables]
-    return _core.Spec(*extents, alpha, scale, causal, k_keep, window, *rows, head_k_keep)
+    return _core.Spec(*extents, alpha, scale, causal, k_keep, window, *rows, head_k_keep, softcap, sinks, dropout, dropout_seed)
 
 
 def attention(
     q: Any, k: Any, v: Any, alpha: Any, causal: bool, scale: float | None, k_keep: Any, window: int | None,
-    tables: dict[str, Any], return_aux: bool,
+    tables: dict[str, Any], return_aux: bool, modifications: Modifications = NONE,
 ) -> Any:  # fmt: skip
     arrays = [to_numpy("q", q), _without_gradients("k", k), _without_gradients("v", v)]
     extents = checks.check_inputs(*arrays)
@@ -137,7 +139,7 @@ def attention(
     checks.check_tables(tables, extents[0], extents[1], extents[3], extents[4])
     values = to_alpha(alpha)
     if folding.is_alpha_of_batch(values, arrays[0]):
-        return _folded_attention(q, arrays, values, causal, scale, k_keep, window, tables, return_aux)
+        return _folded_attention(q, arrays, values, causal, scale, k_keep, window, tables, return_aux, modifications)
     if type(values) is float:
         values = [values]
     else:
@@ -151,7 +153,11 @@ def attention(
             k_keep = to_numpy("k_keep", k_keep)
             checks.check_integers("k_keep", k_keep)
         kept, of_heads = 0, checks.k_keep_of_heads(k_keep, extents[1])
-    spec = make_spec(extents, values, causal, scale, kept, checks.check_window(window, causal), tables.values(), of_heads)
+    if checks.check_dropout(modifications.dropout) > 0:
+        raise NotImplementedError("dropout draws from PyTorch's generator; pass torch tensors, or dropout=0")
+    softcap, sinks = checks.check_softcap(modifications.softcap), sinks_of_heads(modifications.sinks, extents[1])
+    window = checks.check_window(window, causal)
+    spec = make_spec(extents, values, causal, scale, kept, window, tables.values(), of_heads, softcap, sinks)
     inputs = [_computed(array) for array in arrays]
     out, tau, support, _ = _core.attention_forward(spec, *inputs, False)
     result = _like(q)(out)
@@ -160,9 +166,17 @@ def attention(
     return result, Aux(tau, support, lambda: spec, lambda: _core.attention_probabilities(spec, *inputs), lambda parts: parts)
 
 
+def sinks_of_heads(sinks: Any, q_heads: int) -> list[float]:
+    if sinks is None:
+        return []
+    array = np.asarray(sinks, np.float64) if isinstance(sinks, (list, tuple)) else to_numpy("sinks", sinks)
+    checks.check_sinks(array, q_heads)
+    return array.tolist()
+
+
 def _folded_attention(
     q: Any, arrays: list[np.ndarray], alpha: np.ndarray, causal: bool, scale: float | None, k_keep: Any,
-    window: int | None, tables: dict[str, Any], return_aux: bool,
+    window: int | None, tables: dict[str, Any], return_aux: bool, modifications: Modifications,
 ) -> Any:  # fmt: skip
     """Of one alpha for each batch entry and head."""
     batch, heads = shape = arrays[0].shape[:2]
@@ -174,7 +188,8 @@ def _folded_attention(
             k_keep = to_numpy("k_keep", k_keep)
             checks.check_integers("k_keep", k_keep)
         k_keep = checks.k_keep_of_heads(k_keep, heads) * batch
-    out, aux = attention(*map(folding.fold, arrays), alpha.reshape(-1), causal, scale, k_keep, window, tables, True)
+    modifications = modifications._replace(sinks=sinks_of_heads(modifications.sinks, heads) * batch or None)
+    out, aux = attention(*map(folding.fold, arrays), alpha.reshape(-1), causal, scale, k_keep, window, tables, True, modifications)
     result = _like(q)(out.reshape(arrays[0].shape))
     rows = (*shape, -1)
     return (result, replace(aux, tau=aux.tau.reshape(rows), support=aux.support.reshape(rows))) if return_aux else result

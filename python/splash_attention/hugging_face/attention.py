@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from splash_attention import checks
-from splash_attention.backends.torch import modified
+from splash_attention.backends.torch import cuda, modified
 from splash_attention.backends.torch.functional import check_tensors, to_one_width
 from splash_attention.functional import splash_attention
 from splash_attention.hugging_face.masks import is_positions, is_window, seen_keys, tables_of
@@ -47,8 +47,8 @@ def attention_forward(
     others: cu_seq_lens_q and cu_seq_lens_k are lengths of packed sequences, beside their position_ids.
 
     Returns [batch, q_len, heads, value_dim], and with output_attentions the probabilities [batch, heads, q_len, kv_len], else None.
-    What has no kernel yet (dropout in training, softcap, position_bias, sinks, masks that are neither causal, a window nor padding) is computed
-    from every score, and said once. Raises NotImplementedError for a mask of integers.
+    What has no kernel yet (position_bias, masks that are neither causal, a window nor padding) is computed from every score, and said
+    once. Raises NotImplementedError for a mask of integers.
     """
     check_tensors(query, key, value)
     checks.check_rank(query, key, value)
@@ -69,13 +69,15 @@ def attention_forward(
     dropout = dropout if module.training else 0.0
     output_attentions = _asks_for_attentions(output_attentions)
     call = {"scaling": scaling, "k_keep": _setting(module, "splash_k_keep", None), **heads_of(module)}
+    modifications = {"softcap": softcap, "sinks": s_aux, "dropout": dropout}
+    width = max(query.shape[3], value.shape[3])
+    modified_there = softcap is not None or s_aux is not None or dropout > 0
+    served = not (modified_there and query.is_cuda) or cuda.takes_modified(query.dtype, width, call["alpha"])
     why = [
         name
         for name, there in (
-            ("attention dropout", dropout > 0),
-            ("soft-capped scores", softcap is not None),
+            ("soft caps, sinks and dropout of such tensors", not served),
             ("an additive bias", bias is not None),
-            ("attention sinks", s_aux is not None),
             (_MASKS, attention_mask is not None and not is_positions(attention_mask) and not (windowed and sliding_window)),
         )
         if there
@@ -91,7 +93,7 @@ def attention_forward(
         if output_attentions:
             _say_size(query, key)
         out = modified_attention_of_heads(
-            query, key, value, **call, causal=bool(causal) and mask is None, mask=mask, bias=bias, softcap=softcap, sinks=s_aux, dropout=dropout,
+            query, key, value, **call, **modifications, causal=bool(causal) and mask is None, mask=mask, bias=bias,
             return_probabilities=output_attentions or observed,
         )  # fmt: skip
         out, p = out if isinstance(out, tuple) else (out, None)
@@ -99,7 +101,7 @@ def attention_forward(
     else:
         tables = packed if attention_mask is None else tables_of(attention_mask, query, key)
         call["window"] = sliding_window if windowed else None
-        done = attention_of_heads(query, key, value, **call, causal=causal, return_support=observed, **tables)
+        done = attention_of_heads(query, key, value, **call, **modifications, causal=causal, return_support=observed, **tables)
         out, support = done if observed else (done, None)
         p = None
     if observed and not packed:

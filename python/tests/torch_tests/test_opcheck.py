@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash 
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention.backends.torch.functional import problem_of  # noqa: E402
 from splash_attention.backends.torch.operators import NAMESPACE, TABLES  # noqa: E402
+from splash_attention.modifications import NONE, Modifications  # noqa: E402
 
 OPS = torch.ops.splash_attention
 ROWS, KEYS = 5, 7
@@ -23,6 +24,7 @@ PROBLEMS = {
     "k_keep": {"k_keep": 3},
     "k_keep of heads": {"k_keep": [1, 0, 3, 9]},
     "thresholds": {"tau_offsets": -torch.rand(2, 4, ROWS)},
+    "modified": {"causal": True, "modifications": Modifications(2.0, torch.tensor([0.5, -1.0, 1.0, -torch.inf]), 0.3)},
 }
 ROW_ALPHA = {"a number alpha": (None, 1.5), "one alpha": (torch.tensor([1.3]), 0.0), "alpha of rows": (HEAD_ALPHA, 0.0)}
 seen: set[str] = set()
@@ -42,10 +44,11 @@ def test_attention(name, dtype):
     given = {"alpha": HEAD_ALPHA, "causal": False, "k_keep": None, "tau_offsets": None, **PROBLEMS[name]}
     q, k, v = (torch.randn(2, heads, length, 8, dtype=dtype) for heads, length in ((4, ROWS), (2, KEYS), (2, KEYS)))
     tables = {table: given.get(table) for table in TABLES}
-    *head, _, head_k_keep = problem_of(q, k, v, given["alpha"], given["causal"], None, given["k_keep"], given.get("window"), tables)
-    problem = (*head, given["tau_offsets"], head_k_keep)
+    fixed = (given["alpha"], given["causal"], None, given["k_keep"], given.get("window"))
+    problem = problem_of(q, k, v, *fixed, tables, modifications=given.get("modifications", NONE))
+    problem = problem._replace(tau_offsets=given["tau_offsets"])
     for kept in ((True, True, -1), (False, False, 16)) if name == "all keys" else ((True, False, 16),):
-        opcheck(OPS.attention, (*map(learned, (q, k, v)), learned(problem[0]), *problem[1:], *kept))
+        opcheck(OPS.attention, (*map(learned, (q, k, v)), *problem._replace(alpha=learned(problem.alpha), sinks=learned(problem.sinks)), *kept))
     opcheck(OPS.probabilities, (q, k, *problem))
     out, *_, store = OPS.attention(q, k, v, *problem, False, False, -1)
     opcheck(OPS.attention_backward, (torch.randn_like(out), q, k, v, *problem, store))

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import types
 import unittest
+import warnings
 
 import dense
 import numpy as np
@@ -77,7 +78,7 @@ def sample_inputs(monkeypatch):
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 def test_pytorchs_sample_inputs(dtype, sample_inputs):
     """All of them, those with dropout against what the drawn probabilities make of the values."""
-    count = 0
+    count, kept_of_all = 0, torch.zeros(2)
     for sample in sample_inputs(None, "cpu", dtype, requires_grad=True):
         (query, (key, value), call) = sample.input, sample.args, dict(sample.kwargs)
         dropout = call.pop("dropout_p")
@@ -91,7 +92,7 @@ def test_pytorchs_sample_inputs(dtype, sample_inputs):
             drawn = scaled_dot_product_attention(query, key, unit, dropout_p=dropout, **call).detach()
             kept, p = drawn > 0, probabilities(query, key, **call)
             assert_close(drawn, torch.where(kept, p / (1 - dropout), 0), dtype)
-            assert 0.2 < kept.sum() / (p > 0).sum() < 0.8
+            kept_of_all += torch.tensor([kept.sum(), (p > 0).sum()])
             assert_close(out, drawn.double() @ value.detach().double(), dtype)
         d_out = torch.randn_like(out)
         gradients = torch.autograd.grad(out, (query, key, value), d_out)
@@ -101,7 +102,7 @@ def test_pytorchs_sample_inputs(dtype, sample_inputs):
         if dtype == torch.float64 and not dropout:
             assert_slope(gradients, (query, key, value), d_out, call)
         count += 1
-    assert count == 25
+    assert count == 25 and 0.3 < kept_of_all[0] / kept_of_all[1] < 0.7
 
 
 def tensors(*shapes, dtype=torch.float64):
@@ -228,16 +229,19 @@ def test_it_compiles_without_a_graph_break_and_an_annealed_alpha_twice(mask):
     assert counter.frame_count <= 2  # 1 where the compiler has seen it change before
 
 
-def test_dropout_draws_alike_under_one_seed_and_tells_itself_once(monkeypatch):
+@pytest.mark.parametrize("masked", [False, True])
+def test_dropout_draws_alike_under_one_seed_and_masks_of_ones_own_tell_themselves_once(monkeypatch, masked):
     monkeypatch.undo()
     monkeypatch.setattr(modified, "_told", set())
     inputs = tensors((2, 4, 7, 8), (2, 4, 11, 8), (2, 4, 11, 8))
     outs = []
-    with pytest.warns(UserWarning, match="no kernel for dropout") as told:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         for seed in (1, 1, 2):
             torch.manual_seed(seed)
-            outs.append(scaled_dot_product_attention(*inputs, dropout_p=0.3))
-    assert len(told) == 1 and torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2])
+            outs.append(scaled_dot_product_attention(*inputs, torch.randn(7, 11) if masked else None, dropout_p=0.3))
+    assert len(told) == masked and all("no kernel for this attn_mask" in str(warning.message) for warning in told)
+    assert torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2])
 
 
 def query_key_value():

@@ -41,14 +41,16 @@ def made(monkeypatch):
             self.alphas.append(array(alpha, 1).tolist())
             array(out, 2 * HEADS * ROWS * DIM)[:] = len(self.capacities)
 
-        def backward(self, unseen, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, workspace, stream, tau_offsets):
-            self.tables.append(tau_offsets)
+        def backward(self, unseen, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, d_sinks, workspace, stream, tables):
+            self.tables.append(tables)
             self.alphas.append(array(alpha, 1).tolist())
             array(d_q, 2 * HEADS * ROWS * DIM)[:] = 1
             for gradient in (d_k, d_v):
                 array(gradient, 2 * KV_HEADS * KEYS * DIM)[:] = 1
             if d_alpha:
                 array(d_alpha, HEADS)[:] = 1
+            if d_sinks:
+                array(d_sinks, HEADS)[:] = 2
 
         def entries(self, store, store_bytes, stream):
             return self.used_entries[min(len(self.capacities), len(self.used_entries)) - 1]
@@ -79,13 +81,13 @@ def inputs():
     return q, *torch.randn(2, 2, KV_HEADS, KEYS, DIM)
 
 
-NO_TABLES = (None,) * 6  # of the mask, and tau_offsets and head_k_keep
+PLAIN = operators.Problem(None, 1.5, False, 0.0, 0, 0)
 
 
 def test_a_problem_of_numbers_is_made_once_and_its_alpha_is_checked(made):
     q, k, v = inputs()
     for causal in (False, True, False):
-        out, *others = cuda.attention(q, k, v, None, 1.25, causal, 0.0, 0, 0, *NO_TABLES, False, False, -1)
+        out, *others = cuda.attention(q, k, v, *PLAIN._replace(alpha_value=1.25, causal=causal), False, False, -1)
         assert (out > 0).all() and all(other.numel() == 0 for other in others)
     assert [problem.alpha_checked for problem in made] == [True, True]
     assert made[0].alphas == [[1.25], [1.25]] and made[0].capacities == [-1, -1] and made[1].alphas == [[1.25]]
@@ -93,7 +95,7 @@ def test_a_problem_of_numbers_is_made_once_and_its_alpha_is_checked(made):
 
 def test_out_alone_leaves_the_rest_in_the_store(made):
     q, k, v = inputs()
-    problem = (None, 1.5, False, 0.0, 0, 0, *NO_TABLES)
+    problem = PLAIN
     assert (cuda.output(q, k, v, *problem) == 1).all()
     cuda._needed[cuda._problem_key(q, k)] = 300
     out, store = cuda.kept_output(q, k, v, *problem)
@@ -109,13 +111,25 @@ def test_out_alone_leaves_the_rest_in_the_store(made):
 def test_given_thresholds_and_a_k_keep_a_head_reach_the_kernels(made):
     q, k, v = inputs()
     offsets, kept = torch.full((2, HEADS, ROWS), -0.5, dtype=torch.bfloat16), torch.tensor([1, 0, 4, 2])
-    problem = (None, 1.5, False, 0.0, 0, 0, *NO_TABLES[:4], offsets, kept)
+    problem = PLAIN._replace(tau_offsets=offsets, head_k_keep=kept)
     out, *_, store = cuda.attention(q, k, v, *problem, False, False, 64)
     cuda.attention_backward(out, q, k, v, *problem, store)
-    cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, 0, *NO_TABLES, False, False, 64)
+    cuda.attention(q, k, v, *PLAIN, False, False, 64)
     given, plain = made  # problems of their own: they take other paths
     assert given.given_thresholds and not plain.given_thresholds
-    assert all(given.tables[0]) and given.tables[1] and plain.tables == [(0, 0)]
+    assert all(all(table[:2]) and table[2:] == (0, 0) for table in given.tables) and plain.tables == [(0, 0, 0, 0)]
+
+
+def test_soft_caps_sinks_and_dropout_reach_the_kernels(made):
+    q, k, v = inputs()
+    sinks, seed = torch.arange(4.0, requires_grad=True), torch.tensor([7])
+    problem = PLAIN._replace(softcap=3.0, dropout=0.25, sinks=sinks, dropout_seed=seed)
+    out, *_, store = cuda.attention(q, k, v, *problem, False, False, 64)
+    *_, d_sinks = cuda.attention_backward(out, q, k, v, *problem, store)
+    cuda.attention(q, k, v, *PLAIN, False, False, 64)
+    modified, plain = made
+    assert modified.tables[0][2:] == (sinks.data_ptr(), seed.data_ptr()) == modified.tables[1][2:] and (d_sinks == 2).all()
+    assert plain.tables == [(0, 0, 0, 0)]
 
 
 def test_what_hooks_save_depends_on_shapes_alone(made):
@@ -130,7 +144,7 @@ def test_alphas_in_a_tensor_are_left_to_the_kernels(made):
     q, k, v = inputs()
     for values in ([1.5, 2.0, 1.0, torch.nan], [1.2, 1.2, 1.2, 1.2]):
         alpha = torch.tensor(values, dtype=torch.float64)
-        problem = (alpha, 0.0, False, 0.0, 0, 0, *NO_TABLES)
+        problem = PLAIN._replace(alpha=alpha, alpha_value=0.0)
         out, *_, store = cuda.attention(q, k, v, *problem, True, False, 64)
         gradients = cuda.attention_backward(out, q, k, v, *problem, store)
         assert gradients[3].dtype == torch.float64 and (gradients[3] == 1).all()
@@ -159,20 +173,20 @@ def test_tables_belong_to_the_call(made):
     q, k, v = inputs()
     positions = torch.arange(ROWS), torch.tensor([0, 1, 2, 3, 4, 2**40, -(2**40)])
     for _ in range(2):
-        cuda.attention(q, k, v, None, 1.5, False, 0.0, 0, 0, *positions, *NO_TABLES[2:], False, False, -1)
-    packed = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS]), None, None
-    cuda.attention(q, k, v, None, 1.5, True, 0.0, 0, 0, None, None, *packed, False, False, -1)
+        cuda.attention(q, k, v, *PLAIN._replace(q_positions=positions[0], k_positions=positions[1]), False, False, -1)
+    packed = PLAIN._replace(causal=True, cu_seqlens_q=torch.tensor([0, 2, ROWS]), cu_seqlens_k=torch.tensor([0, 3, KEYS]))
+    cuda.attention(q, k, v, *packed, False, False, -1)
     first, second, third = made
     assert first.mask[0] == 0 and first.mask[3:] == second.mask[3:] == third.mask[3:] == (1, 1) and third.mask[1:3] == (0, 0)
     assert cuda._int32(positions[1]).tolist() == [0, 1, 2, 3, 4, 2**31 - 1, -(2**31) + 1]
     assert third.spec.key_ranges().tolist() == [[0, 2], [0, 3], [3, 5], [3, 6], [3, 7]]
-    cuda.attention(q, k, v, None, 1.5, True, 0.0, 0, 2, None, None, *packed, False, False, -1)
+    cuda.attention(q, k, v, *packed._replace(window=2), False, False, -1)
     assert made[-1].spec.key_ranges().tolist() == [[0, 2], [1, 3], [3, 5], [4, 6], [5, 7]]
 
 
 def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
     q, k, v = inputs()
-    problem = (None, 1.5, False, 0.0, 0, 0, *NO_TABLES)
+    problem = PLAIN
     out, *_, store = cuda.attention(q, k, v, *problem, False, False, 64)
     monkeypatch.setattr(made[0], "used_entries", [400, 400])
     d_q, *_ = cuda.attention_backward(out, q, k, v, *problem, store)
@@ -188,14 +202,16 @@ def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch
 
     monkeypatch.setattr(cuda._core, "DeviceProblem", refuse)
     q, k, v = (x.double() for x in inputs())
-    table = {"positions": (torch.tensor([3, 0, 2, 1, 6]), torch.arange(KEYS), *NO_TABLES[2:]), "none": NO_TABLES, "window": NO_TABLES}
-    table["packed"] = None, None, torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS]), None, None
-    table["packed window"] = table["packed"]
-    offsets = -torch.rand(2, HEADS, ROWS, dtype=torch.float64)
-    table["given"] = *NO_TABLES[:4], offsets, None
-    table["given, packed"] = *table["packed"][:4], offsets, torch.tensor([1, 0, 4, 9], dtype=torch.int32)
     values = (None, alpha) if alpha == 2.5 else (torch.tensor([1.2, 2.5, 4.0, 1.5], dtype=torch.float64), 2.5)
-    problem = (*values, True, 0.0, 0 if tables == "given, packed" else 3, 2 if "window" in tables else 0, *table[tables])
+    problem = operators.Problem(*values, True, 0.0, 0 if tables == "given, packed" else 3, 2 if "window" in tables else 0)
+    if "positions" in tables:
+        problem = problem._replace(q_positions=torch.tensor([3, 0, 2, 1, 6]), k_positions=torch.arange(KEYS))
+    if "packed" in tables:
+        problem = problem._replace(cu_seqlens_q=torch.tensor([0, 2, ROWS]), cu_seqlens_k=torch.tensor([0, 3, KEYS]))
+    if "given" in tables:
+        problem = problem._replace(tau_offsets=-torch.rand(2, HEADS, ROWS, dtype=torch.float64))
+    if tables == "given, packed":
+        problem = problem._replace(head_k_keep=torch.tensor([1, 0, 4, 9], dtype=torch.int32))
     for kept in ((True, True, 64), (False, False, -1)):
         mine = cuda.attention(q, k, v, *problem, *kept)
         theirs = operators.attention_cpu(q, k, v, *problem, *kept)
@@ -219,7 +235,7 @@ def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch
     ("bfloat16", 8, 2.5, 1.0), ("float32", 8, 1.5, -1.0),
 ])  # fmt: skip
 def test_the_library_refuses_such_a_problem_before_it_asks_for_a_device(dtype, dim, alpha, scale):
-    spec = make_spec((1, 1, 1, 3, 3, dim), [alpha], False, scale, 0, 0, NO_TABLES[:4])
+    spec = make_spec((1, 1, 1, 3, 3, dim), [alpha], False, scale, 0, 0, [None] * 4)
     with pytest.raises(NotImplementedError, match="entmax forward takes"):
         core.DeviceProblem(spec, 0, dtype, True, False, (0, 0, 0, 1, 1))
 

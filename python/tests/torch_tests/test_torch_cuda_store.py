@@ -10,7 +10,7 @@ from splash_attention import AdaptiveSplashAttention, splash_attention
 from splash_attention.backends.torch import cuda, operators
 
 OPS = torch.ops.splash_attention
-NO_TABLES = (None,) * 6
+PLAIN = operators.Problem(None, 1.5, False, 0.0, 0, 0)
 BROAD = {"scale": 0.02, "dim": 256}  # every key of every row has a part, and all of them are stored
 
 
@@ -140,7 +140,7 @@ def test_the_operator_with_any_capacity(counted, with_peak, capacity):
     q, k, v = leaves(given, GPU)
     poison = torch.full((1 << 24,), 255, dtype=torch.uint8, device=GPU)
     del poison  # what the allocator hands out next holds no zeros
-    problem = (None, 1.5, True, 0.0, 0, 0, *NO_TABLES)
+    problem = PLAIN._replace(causal=True)
     out, tau, support, peak, store = OPS.attention(q, k, v, *problem, counted, with_peak, capacity)
     assert tau.numel() == support.numel() == (q[..., 0].numel() if counted else 0)
     assert peak.numel() == (q[..., 0].numel() if with_peak else 0)
@@ -156,7 +156,7 @@ def test_the_operator_with_any_capacity(counted, with_peak, capacity):
 
 def test_a_store_of_another_forward_is_refused():
     q, k, v = (t.to(GPU) for t in inputs())
-    problem = (None, 1.5, False, 0.0, 0, 0, *NO_TABLES)
+    problem = PLAIN
     *_, store = OPS.attention(q, k, v, *problem, False, False, 5000)
     backward = lambda store, q=q, problem=problem: OPS.attention_backward(torch.ones_like(q), q, k, v, *problem, store)
     assert all(gradient.isfinite().all() for gradient in backward(store)[:3])
@@ -164,7 +164,7 @@ def test_a_store_of_another_forward_is_refused():
     for other in (*foreign, store[:100].clone()):
         with pytest.raises(ValueError, match="not what forward left"):
             backward(other)
-    for others in ({"q": q[:, :, 1:]}, {"problem": (None, 1.5, True, *problem[3:])}, {"problem": (None, 1.5, False, 0.3, *problem[4:])}):
+    for others in ({"q": q[:, :, 1:]}, {"problem": PLAIN._replace(causal=True)}, {"problem": PLAIN._replace(scale=0.3)}):
         with pytest.raises(ValueError, match="not what forward left"):
             backward(store, **others)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 
 from splash_attention.backends.torch import cuda, flops, operators
+from splash_attention.backends.torch.operators import Problem
 
 _ops = torch.ops.splash_attention
 _Tensors = (Tensor, torch.nn.Parameter)
@@ -68,8 +69,10 @@ class _Attention(_Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, others: tuple[Any, ...], results: list[Tensor]
-    ) -> Tensor:
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, sinks: Tensor | None, others: tuple[Any, ...],
+        results: list[Tensor],
+    ) -> Tensor:  # fmt: skip
+        """others: of the operator's arguments those behind alpha, with sinks among them."""
         inputs = (q, k, v, alpha, *others)
         out, *rest = output = _attention[q.device.type](*inputs)
         operators.attention_setup(ctx, inputs, output)
@@ -80,7 +83,8 @@ class _Attention(_Function):
     def backward(ctx: Any, d_out: Tensor | None) -> Any:
         direct = d_out is not None and _direct()
         call = _attention_backward[d_out.device.type] if direct else _ops.attention_backward
-        return *operators.attention_gradient(ctx, d_out, call=call)[:4], None, None
+        gradients = operators.attention_gradient(ctx, d_out, call=call)
+        return *gradients[:4], gradients[3 + Problem._fields.index("sinks")], None, None
 
 
 class _Output(_Function):
@@ -99,7 +103,7 @@ class _Output(_Function):
     def backward(ctx: Any, d_out: Tensor) -> Any:
         q, k, v, alpha, store = ctx.saved_tensors
         call = _attention_backward[q.device.type] if _direct() else _ops.attention_backward
-        d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.others, store)
+        d_q, d_k, d_v, d_alpha, _ = call(d_out, q, k, v, alpha, *ctx.others, store)
         return d_q, d_k, d_v, operators.alpha_gradient(alpha, d_alpha), None
 
 
@@ -153,8 +157,8 @@ def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
     return call(scores, alpha, alpha_value)
 
 
-def _needs_gradient(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None) -> bool:
-    learned = alpha is not None and alpha.requires_grad
+def _needs_gradient(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, sinks: Tensor | None = None) -> bool:
+    learned = alpha is not None and alpha.requires_grad or sinks is not None and sinks.requires_grad
     return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or learned)
 
 
@@ -184,7 +188,7 @@ def repeated_output(q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any,
     try:
         if not _needs_gradient(q, k, v, learned):
             return cuda.repeated(q, k, v, False, alpha, causal, scale, k_keep, window)[0]
-        others = (alpha if learned is None else 0.0, causal, scale, k_keep, window, *(None,) * 6)
+        others = Problem(None, alpha if learned is None else 0.0, causal, scale, k_keep, window)[1:]
         return _Output.apply(q, k, v, learned, (cuda.repeated_output, others))
     except cuda.Unknown:
         return None
@@ -195,10 +199,11 @@ def output(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
     device = q.device.type
     if torch.compiler.is_compiling() or _are_functorch_transforms_active() or not _eager(q, device):
         return attention(q, k, v, *problem)[0]
-    if not _needs_gradient(q, k, v, problem[0]):
+    p = Problem(*problem)
+    if not _needs_gradient(q, k, v, p.alpha, p.sinks):
         return _output[device](q, k, v, *problem)
-    if problem[6] is None and problem[8] is None and problem[10] is problem[11] is None:
-        return _Output.apply(q, k, v, problem[0], (_kept_output[device], problem[1:]))
+    if p.is_plain:
+        return _Output.apply(q, k, v, p.alpha, (_kept_output[device], problem[1:]))
     return attention(q, k, v, *problem)[0]
 
 
@@ -209,7 +214,8 @@ def attention(
     compiling = torch.compiler.is_compiling()
     transformed = not compiling and _are_functorch_transforms_active()
     device = q.device.type
-    gradient = _needs_gradient(q, k, v, problem[0])
+    p = Problem(*problem)
+    gradient = _needs_gradient(q, k, v, p.alpha, p.sinks)
     kept = device == "cuda" and (gradient or transformed)
     capacity = cuda.capacity_for(q, k) if kept else -1
     others = (*problem, counted, with_peak, capacity)
@@ -221,7 +227,7 @@ def attention(
     if not gradient:
         return _attention[device](q, k, v, *others)[:4]
     results: list[Tensor] = []
-    out = _Attention.apply(q, k, v, problem[0], others[1:], results)
+    out = _Attention.apply(q, k, v, p.alpha, p.sinks, others[1:], results)
     return out, *results[:3]
 
 

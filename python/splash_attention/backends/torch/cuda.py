@@ -117,11 +117,11 @@ class _Problem:
 
     def __init__(
         self, q_shape: torch.Size, k_shape: torch.Size, dtype: torch.dtype, device: torch.device, alphas: int,
-        alpha_value: float, causal: bool, scale: float, k_keep: int, window: int, given: tuple[bool, bool],
-        *tables: Tensor | None,
+        alpha_value: float, causal: bool, scale: float, k_keep: int, window: int, softcap: float, dropout: float,
+        given: tuple[bool, bool, bool], *tables: Tensor | None,
     ) -> None:  # fmt: skip
-        """alphas: how many a tensor holds; 0 where alpha_value counts. given: whether calls come with tau_offsets, and with
-        a k_keep for each head. kernels is None where they do not take it."""
+        """alphas: how many a tensor holds; 0 where alpha_value counts. given: whether calls come with tau_offsets, with a k_keep for
+        each head, and with sinks. kernels is None where they do not take it."""
         q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = tables or (None,) * 4
         extents = operators.extents_of(q_shape, k_shape)
         q_len, kv_len = q_shape[2], k_shape[2]
@@ -129,8 +129,8 @@ class _Problem:
         there = [None if table is None else np.zeros(table.numel(), np.int64) for table in (q_positions, k_positions)]
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
         alpha = [alpha_value or 1.5] * alphas or [alpha_value]  # those in a tensor the kernels alone look at
-        heads = [1] * q_shape[1] if given[1] else []  # these too the kernels alone look at
-        self.spec = make_spec(extents, alpha, causal, scale, k_keep, window, [*there, *packed], heads)
+        heads, sinks = ([1] * q_shape[1] if there_are else [] for there_are in given[1:])  # these too the kernels alone look at
+        self.spec = make_spec(extents, alpha, causal, scale, k_keep, window, [*there, *packed], heads, softcap, sinks, dropout)
         self.rows = q_shape[:3]
         self.ranges = None if packed[0] is None else torch.from_numpy(self.spec.key_ranges()).to(device)
         self.positions = (_int32(q_positions), _int32(k_positions))
@@ -148,20 +148,21 @@ class _Problem:
 _plain_problem = functools.lru_cache(maxsize=1024)(_Problem)
 
 
-def _problem_of(
-    q: Tensor, k: Tensor, alpha: Tensor | None, alpha_value: float, causal: bool, scale: float, k_keep: int,
-    window: int, *tables: Tensor | None,
-) -> tuple[_Problem, Tensor, tuple[Tensor | None, Tensor | None]]:  # fmt: skip
-    """The problem, made once where no tables belong to it, its alphas, and the tables that belong to the call: tau_offsets
-    and a k_keep for each head."""
-    q_positions, _, cu_seqlens_q, _, tau_offsets, head_k_keep = tables
-    alphas = 0 if alpha is None else alpha.numel()
-    fixed = (q.shape, k.shape, q.dtype, q.device, alphas, alpha_value, causal, scale, k_keep, window)
-    fixed += ((tau_offsets is not None, head_k_keep is not None),)
-    plain = q_positions is None and cu_seqlens_q is None
-    problem = _plain_problem(*fixed) if plain else _Problem(*fixed, *tables[:4])
-    given = (_contiguous(tau_offsets, torch.float32), _contiguous(head_k_keep, torch.int32))
-    return problem, _alphas(alpha, alpha_value, torch.float32, q.get_device()), given
+_Given = tuple[Tensor | None, ...]
+
+
+def _problem_of(q: Tensor, k: Tensor, *inputs: Any) -> tuple[_Problem, Tensor, _Given]:
+    """The problem, made once where no tables belong to it, its alphas, and the tables that belong to the call: tau_offsets, a k_keep
+    for each head, sinks and dropout's seed."""
+    p = operators.Problem(*inputs)
+    alphas = 0 if p.alpha is None else p.alpha.numel()
+    there = (p.tau_offsets is not None, p.head_k_keep is not None, p.sinks is not None)
+    fixed = (q.shape, k.shape, q.dtype, q.device, alphas, *p[1:8], there)
+    plain = p.q_positions is None and p.cu_seqlens_q is None
+    problem = _plain_problem(*fixed) if plain else _Problem(*fixed, *p.tables)
+    dtypes = (torch.float32, torch.int32, torch.float32, torch.int64)
+    given = tuple(_contiguous(table, dtype) for table, dtype in zip(p[12:], dtypes))
+    return problem, _alphas(p.alpha, p.alpha_value, torch.float32, q.get_device()), given
 
 
 def _contiguous(table: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -173,12 +174,18 @@ def takes_alpha(alpha: float) -> bool:
     return _core.LEAST_ATTENTION_ALPHA <= alpha <= _core.MOST_ATTENTION_ALPHA
 
 
-def _dense_problem(
-    problem: _Problem, q: Tensor, alpha: Tensor | None, alpha_value: float, causal: bool, scale: float, k_keep: int,
-    window: int, *tables: Tensor | None,
-) -> dense.Problem:  # fmt: skip
-    scale = scale or q.shape[-1] ** -0.5
-    return dense.Problem(alpha, alpha_value, causal, scale, k_keep, window, problem.ranges, *problem.positions, *tables[4:])
+def takes_modified(dtype: torch.dtype, head_dim: int, alpha: Any) -> bool:
+    """Whether the kernels take such queries with a soft cap, sinks and dropout. alpha: what is no float is not looked at."""
+    fits = dtype != torch.float64 and head_dim % 8 == 0 and head_dim <= 256
+    return fits and (type(alpha) is not float or takes_alpha(alpha))
+
+
+def _dense_problem(problem: _Problem, q: Tensor, *inputs: Any) -> dense.Problem:
+    p = operators.Problem(*inputs)
+    if p.is_modified:
+        raise NotImplementedError("softcap, sinks and dropout take what the kernels take")
+    scale = p.scale or q.shape[-1] ** -0.5
+    return dense.Problem(*p[:3], scale, *p[4:6], problem.ranges, *problem.positions, p.tau_offsets, p.head_k_keep)
 
 
 def _int32(positions: Tensor | None) -> Tensor | None:
@@ -188,7 +195,8 @@ def _int32(positions: Tensor | None) -> Tensor | None:
     return positions.clamp(-(2**31) + 1, 2**31 - 1).to(torch.int32).contiguous()
 
 
-_Given = tuple[Tensor | None, Tensor | None]
+def _addresses(given: _Given) -> tuple[int, ...]:
+    return tuple(0 if table is None else table.data_ptr() for table in given)
 
 
 def _run(
@@ -202,7 +210,7 @@ def _run(
     problem.kernels.forward(
         all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), out.data_ptr(),
         store.data_ptr() if bytes_ else 0, bytes_, workspace.data_ptr(), _stream(q),
-        tuple(0 if table is None else table.data_ptr() for table in given),
+        _addresses(given),
     )  # fmt: skip
     return store
 
@@ -240,7 +248,8 @@ def _output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any
     out = torch.empty_like(q)
     store = _run(problem, q, k, v, alphas, given, out, capacity)
     alpha, number, *fixed = problem_inputs[:6]
-    if _repeated is not None and all(table is None for table in problem_inputs[6:]):
+    p = operators.Problem(*problem_inputs)
+    if _repeated is not None and p.is_plain and not p.is_modified:
         _repeated.add(q, k, number if alpha is None else alphas, *fixed, alphas.data_ptr(), problem.kernels)
     return out, store
 
@@ -267,9 +276,9 @@ def repeated(
 
 def repeated_output(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, number: float, causal: bool, scale: float, k_keep: int,
-    window: int, *tables: None,
+    window: int, *others: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """kept_output of such a call."""
+    """kept_output of such a call, which is plain: others are a Problem's defaults."""
     return repeated(q, k, v, True, number if alpha is None else alpha, causal, scale, k_keep, window)
 
 
@@ -317,7 +326,8 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
     *problem_inputs, store = inputs
     problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
-        return dense.backward(d_out, q, k, v, _dense_problem(problem, q, *problem_inputs))
+        of_dense = dense.backward(d_out, q, k, v, _dense_problem(problem, q, *problem_inputs))
+        return *of_dense, torch.zeros_like(of_dense[-1])
     capacity = capacity_for(q, k)
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -327,14 +337,15 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
     store = _whole_store(problem, q, k, v, alphas, given, d_q, store)
     learned = problem_inputs[0] is not None
     d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32 if learned else torch.float64)
+    d_sinks = q.new_zeros((q.shape[1],), dtype=torch.float32)
     workspace = q.new_empty(problem.kernels.backward_bytes(store.numel()), dtype=torch.uint8)
     problem.kernels.backward(
         torch.cuda.is_current_stream_capturing(), q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),
         store.data_ptr(), store.numel(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
-        d_alpha.data_ptr() if learned else 0, workspace.data_ptr(), _stream(q),
-        0 if given[0] is None else given[0].data_ptr(),
+        d_alpha.data_ptr() if learned else 0, 0 if given[2] is None else d_sinks.data_ptr(), workspace.data_ptr(), _stream(q),
+        _addresses(given),
     )  # fmt: skip
-    return d_q, d_k, d_v, d_alpha.double()
+    return d_q, d_k, d_v, d_alpha.double(), d_sinks.double()
 
 
 def _entries(problem: _Problem, support: Tensor, store: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,7 +16,8 @@ from splash_attention import _core, checks, folding
 from splash_attention.auxiliary import Aux, EntmaxAux
 from splash_attention.backends import host_arrays
 from splash_attention.backends.torch import calls, cuda
-from splash_attention.backends.torch.operators import TABLES, spec_of
+from splash_attention.backends.torch.operators import TABLES, Problem, spec_of
+from splash_attention.modifications import NONE, Modifications
 
 checks.torch_names.update((getattr(torch, name), name) for name in (*checks.DTYPES, "uint8", "int32", "int64"))
 _AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)  # what autocast casts; float64 it leaves as it is
@@ -198,7 +199,8 @@ def _as_k_keep(k_keep: Any, q_heads: int, first: str, q: Tensor) -> tuple[int, T
 def problem_of(
     q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any, window: int | None,
     tables: dict[str, Tensor | None], names: Sequence[str] = checks.NAMES, table_names: dict[str, str] | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
+    modifications: Modifications = NONE,
+) -> Problem:  # fmt: skip
     """The operators' arguments behind q, k and v, checked. names, table_names: of the caller's arguments."""
     check_tensors(q, k, v, names)
     batch, q_heads, _, q_len, kv_len, _ = checks.check_inputs(q, k, v, names)
@@ -219,7 +221,29 @@ def problem_of(
     causal, scale = checks.check_flag("causal", causal), checks.check_scale(scale)
     window = checks.check_window(window, causal)
     k_keep, of_heads = _as_k_keep(k_keep, q_heads, names[0], q)
-    return (values, number, causal, scale, k_keep, window, *map(tables.get, TABLES), None, of_heads)
+    fixed = (values, number, causal, scale, k_keep, window)
+    if not modifications:
+        return Problem(*fixed, 0.0, 0.0, *map(tables.get, TABLES), None, of_heads)
+    softcap, dropout = checks.check_softcap(modifications.softcap), checks.check_dropout(modifications.dropout)
+    sinks = _as_sinks(modifications.sinks, q_heads, names[0], q)
+    if q.is_cuda and not cuda.takes_modified(q.dtype, q.shape[3], number or None):
+        raise NotImplementedError(
+            "on a GPU softcap, sinks and dropout take float16, bfloat16 and float32, a head_dim that is a multiple of 8 up to 256, and "
+            f"alphas from {_core.LEAST_ATTENTION_ALPHA:g} to {_core.MOST_ATTENTION_ALPHA:g}"
+        )
+    seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=q.device) if dropout > 0 else None
+    return Problem(*fixed, softcap, dropout, *map(tables.get, TABLES), None, of_heads, sinks, seed)
+
+
+def _as_sinks(sinks: Any, q_heads: int, first: str, q: Tensor) -> Tensor | None:
+    if sinks is None:
+        return None
+    if not isinstance(sinks, Tensor):
+        sinks = torch.tensor(host_arrays.sinks_of_heads(sinks, q_heads), dtype=torch.float32, device=q.device)
+    check_tensor("sinks", sinks, first)
+    check_devices(first, q, sinks=sinks)
+    checks.check_sinks(sinks, q_heads)
+    return sinks
 
 
 def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAMES) -> tuple[Any, Any, Any]:
@@ -236,17 +260,18 @@ def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAM
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any, window: int | None,
-    tables: dict[str, Tensor | None], return_aux: bool,
+    tables: dict[str, Tensor | None], return_aux: bool, modifications: Modifications = NONE,
 ) -> Any:  # fmt: skip
     q, k, v = as_autocast_has_it(q, k, v)
     on_gpu = isinstance(q, Tensor) and q.is_cuda
-    if on_gpu and forward_ad._current_level < 0 and not (return_aux or any(table is not None for table in tables.values())):
+    plain = not (modifications or return_aux or any(table is not None for table in tables.values()))
+    if on_gpu and forward_ad._current_level < 0 and plain:
         out = calls.repeated_output(q, k, v, alpha, causal, scale, k_keep, window)
         if out is not None:
             return out
     if isinstance(q, Tensor) and folding.is_alpha_of_batch(alpha, q):
-        return _folded_attention(q, k, v, alpha, causal, scale, k_keep, window, tables, return_aux)
-    problem = problem_of(q, k, v, alpha, causal, scale, k_keep, window, tables)
+        return _folded_attention(q, k, v, alpha, causal, scale, k_keep, window, tables, return_aux, modifications)
+    problem = problem_of(q, k, v, alpha, causal, scale, k_keep, window, tables, modifications=modifications)
     if not return_aux:
         return calls.output(q, k, v, *problem)
     out, tau, support, _ = calls.attention(q, k, v, *problem, counted=True)
@@ -255,7 +280,7 @@ def attention(
 
 def _folded_attention(
     q: Tensor, k: Tensor, v: Tensor, alpha: Any, causal: bool, scale: float | None, k_keep: Any, window: int | None,
-    tables: dict[str, Tensor | None], return_aux: bool,
+    tables: dict[str, Tensor | None], return_aux: bool, modifications: Modifications,
 ) -> Any:  # fmt: skip
     """Of one alpha for each batch entry and head."""
     checks.check_inputs(q, k, v)
@@ -268,17 +293,20 @@ def _folded_attention(
     }
     number, kept = _as_k_keep(k_keep, heads, "q", q)
     kept = (number or None) if kept is None else kept.repeat(batch)
-    done = attention(*map(folding.fold, (q, k, v)), alpha.reshape(-1), causal, scale, kept, window, folded, return_aux)
+    sinks = _as_sinks(modifications.sinks, heads, "q", q)
+    modifications = modifications._replace(sinks=None if sinks is None else sinks.repeat(batch))
+    folded_inputs = (*map(folding.fold, (q, k, v)), alpha.reshape(-1))
+    done = attention(*folded_inputs, causal, scale, kept, window, folded, return_aux, modifications)
     if not return_aux:
         return done.reshape(q.shape)
     out, aux = done
     return out.reshape(q.shape), replace(aux, tau=aux.tau.reshape(q.shape[:3]), support=aux.support.reshape(q.shape[:3]))
 
 
-def make_aux(q: Tensor, k: Tensor, tau: Tensor, support: Tensor, problem: tuple[Any, ...]) -> Aux:
+def make_aux(q: Tensor, k: Tensor, tau: Tensor, support: Tensor, problem: Problem) -> Aux:
     """Of a call with these inputs and results."""
     q, k = q.detach(), k.detach()
-    fixed = tuple(part.detach() if isinstance(part, Tensor) else part for part in problem)
+    fixed = Problem(*(part.detach() if isinstance(part, Tensor) else part for part in problem))
 
     def as_sparse(entries: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         offsets, columns, values = entries

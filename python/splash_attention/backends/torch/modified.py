@@ -55,7 +55,8 @@ def attention(
     """
     q, k, v = functional.as_autocast_has_it(q, k, v)
     problem = functional.problem_of(q, k, k, alpha, causal, scale, k_keep, None, dict.fromkeys(functional.TABLES))
-    values, number, causal, scale, k_keep, *_, head_k_keep = problem
+    values, number, causal, scale, k_keep, *_ = problem
+    head_k_keep = problem.head_k_keep
     (batch, heads, q_len, head_dim), kv_len = q.shape, k.shape[2]
     if v.dim() != 4 or v.shape[:3] != k.shape[:3] or v.dtype != q.dtype:
         raise ValueError(

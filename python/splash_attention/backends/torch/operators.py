@@ -3,12 +3,15 @@
   entmax(scores [rows, n], alpha [1 or rows] or None, alpha_value) -> p [rows, n]
   attention(q, k, v, alpha [1 or q_heads] or None, alpha_value, …, counted, with_peak, capacity)
       -> out, tau, support, peak, store
-  probabilities(q, k, …) -> row_offsets, columns, values
+  probabilities(q, k, …) -> row_offsets, columns, values, before dropout
+
+Arguments between the tensors and `counted` are a Problem.
 
 alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys, window 0 for no window;
 head_k_keep (int32 [q_heads], below 1 all keys) stands in k_keep's place. tau_offsets [batch, q_heads, q_len] gives thresholds in place of
 solving for them: tau = m + offset, held in tau's bracket [-1, -kv_len^(1-alpha)]; NaN gives a NaN row. They are constants
-in the gradient (cpu_ref/attention/given_threshold.h). tau and support are
+in the gradient (cpu_ref/attention/given_threshold.h). softcap 0 caps no score; sinks, of numbers, has one a query head;
+dropout drops as dropout_seed, int64 [1], has it (core/dropout.h): forward and backward of one seed drop the same. tau and support are
 empty unless `counted` is set, peak unless `with_peak` is: it is m - tau, m the row's largest z. store is what a GPU's
 forward leaves for backward (gpu/entmax/support/store.h): room for `capacity` entries of the support; rows with broad supports
 are in it only with counted or with_peak, else backward computes these again. It is empty where capacity is below 0, and in
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,9 +36,48 @@ NAMESPACE = "splash_attention"
 KEPT = 3  # arguments of attention behind the problem: counted, with_peak, capacity
 TABLES = ("q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k")
 
+
+
+class Problem(NamedTuple):
+    """What operators of attention take beside q, k and v, as said above."""
+
+    alpha: Tensor | None
+    alpha_value: float
+    causal: bool
+    scale: float
+    k_keep: int
+    window: int
+    softcap: float = 0.0
+    dropout: float = 0.0
+    q_positions: Tensor | None = None
+    k_positions: Tensor | None = None
+    cu_seqlens_q: Tensor | None = None
+    cu_seqlens_k: Tensor | None = None
+    tau_offsets: Tensor | None = None
+    head_k_keep: Tensor | None = None
+    sinks: Tensor | None = None
+    dropout_seed: Tensor | None = None
+
+    @property
+    def tables(self) -> tuple[Tensor | None, ...]:
+        """Of the mask."""
+        return self[8:12]
+
+    @property
+    def is_plain(self) -> bool:
+        """Made of numbers, but for alpha."""
+        return all(part is None for part in self[8:])
+
+    @property
+    def is_modified(self) -> bool:
+        """Has what the kernels alone compute, and neither dense.py nor given thresholds take."""
+        return self.softcap > 0 or self.dropout > 0 or self.sinks is not None
+
+
 _problem = (
-    "Tensor? alpha, float alpha_value, bool causal, float scale, int k_keep, int window, Tensor? q_positions, "
-    "Tensor? k_positions, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? tau_offsets, Tensor? head_k_keep"
+    "Tensor? alpha, float alpha_value, bool causal, float scale, int k_keep, int window, float softcap, float dropout, "
+    "Tensor? q_positions, Tensor? k_positions, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? tau_offsets, "
+    "Tensor? head_k_keep, Tensor? sinks, Tensor? dropout_seed"
 )
 library = torch.library.Library(NAMESPACE, "DEF")
 library.define("entmax(Tensor scores, Tensor? alpha, float alpha_value) -> Tensor")
@@ -46,7 +88,7 @@ library.define(
 )
 library.define(
     f"attention_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, {_problem}, Tensor store)"
-    " -> (Tensor, Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 library.define(f"probabilities(Tensor q, Tensor k, {_problem}) -> (Tensor, Tensor, Tensor)")
 _ops = torch.ops.splash_attention
@@ -104,13 +146,15 @@ def _plain_spec(q_shape: torch.Size, k_shape: torch.Size, alpha: float, *numbers
 
 def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
     """Of numbers alone it is made once."""
-    alpha, alpha_value, causal, scale, k_keep, window, *tables, _, head_k_keep = problem
-    if alpha is None and tables[0] is None and tables[2] is None and head_k_keep is None:
-        return _plain_spec(q.shape, k.shape, alpha_value, causal, scale, k_keep, window)
-    rows = [None if table is None else table.cpu().numpy() for table in tables]
-    heads = [] if head_k_keep is None else head_k_keep.clamp(min=0).tolist()
-    alphas = host_alphas(alpha, alpha_value)
-    return make_spec(extents_of(q.shape, k.shape), alphas, causal, scale, k_keep, window, rows, heads)
+    p = Problem(*problem)
+    if p.alpha is None and p.is_plain and not p.is_modified:
+        return _plain_spec(q.shape, k.shape, *p[1:6])
+    rows = [None if table is None else table.cpu().numpy() for table in p.tables]
+    heads = [] if p.head_k_keep is None else p.head_k_keep.clamp(min=0).tolist()
+    sinks = [] if p.sinks is None else p.sinks.detach().tolist()
+    seed = 0 if p.dropout_seed is None else int(p.dropout_seed)
+    alphas = host_alphas(p.alpha, p.alpha_value)
+    return make_spec(extents_of(q.shape, k.shape), alphas, *p[2:6], rows, heads, p.softcap, sinks, p.dropout, seed)
 
 
 # --- on the CPU ---
@@ -121,7 +165,7 @@ def _row_alphas(alpha: Tensor | None, alpha_value: float) -> Any:
 
 
 def _offsets(q: Tensor, problem: tuple[Any, ...]) -> Any:
-    offsets = problem[-2]
+    offsets = Problem(*problem).tau_offsets
     return None if offsets is None else _numpy(offsets.to(_computed_dtype(q)))
 
 
@@ -159,10 +203,10 @@ def _empty(array: Any) -> Tensor:
 
 
 def attention_backward_cpu(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    d_q, d_k, d_v, d_alpha = _core.attention_backward(
+    d_q, d_k, d_v, *of_heads = _core.attention_backward(
         spec_of(q, k, inputs[:-1]), _numpy(q), _numpy(k), _numpy(v), _numpy(d_out), _offsets(q, inputs[:-1])
     )
-    return _tensor(d_q, q.dtype), _tensor(d_k, q.dtype), _tensor(d_v, q.dtype), torch.from_numpy(d_alpha)
+    return _tensor(d_q, q.dtype), _tensor(d_k, q.dtype), _tensor(d_v, q.dtype), *map(torch.from_numpy, of_heads)
 
 
 def _probabilities_cpu(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,7 +262,7 @@ def store_bytes(q_shape: torch.Size, capacity: int) -> int:
 @torch.library.register_fake(f"{NAMESPACE}::attention_backward")
 def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     d_q, d_k, d_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
-    return d_q, d_k, d_v, q.new_empty((q.shape[1],), dtype=torch.float64)
+    return d_q, d_k, d_v, *(q.new_empty((q.shape[1],), dtype=torch.float64) for _ in range(2))
 
 
 @torch.library.register_fake(f"{NAMESPACE}::probabilities")
@@ -253,8 +297,8 @@ def entmax_gradient(ctx: Any, d_p: Tensor, *, call: Any = _ops.entmax_backward) 
 
 def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, alpha, *others = inputs
-    ctx.constants = others[:5]  # alpha_value, causal, scale, k_keep, window
-    ctx.save_for_backward(q, k, v, alpha, *others[5:-KEPT], output[-1])
+    ctx.constants = others[:7]  # alpha_value to dropout
+    ctx.save_for_backward(q, k, v, alpha, *others[7:-KEPT], output[-1])
     ctx.set_materialize_grads(False)
 
 
@@ -267,11 +311,14 @@ def attention_gradient(
     ctx: Any, d_out: Tensor | None, *_: Any, call: Any = _ops.attention_backward
 ) -> tuple[Any, ...]:
     q, k, v, alpha, *tables, store = ctx.saved_tensors
-    nothing = (None,) * (15 + KEPT)
     if d_out is None:
-        return nothing
-    d_q, d_k, d_v, d_alpha = call(d_out, q, k, v, alpha, *ctx.constants, *tables, store)
-    return (d_q, d_k, d_v, alpha_gradient(alpha, d_alpha), *nothing[4:])
+        return (None,) * (3 + len(Problem._fields) + KEPT)
+    d_q, d_k, d_v, d_alpha, d_sinks = call(d_out, q, k, v, alpha, *ctx.constants, *tables, store)
+    sinks = tables[-2]
+    of_problem = [None] * (len(Problem._fields) + KEPT)
+    of_problem[0] = alpha_gradient(alpha, d_alpha)
+    of_problem[Problem._fields.index("sinks")] = None if sinks is None else d_sinks.to(sinks.dtype)
+    return (d_q, d_k, d_v, *of_problem)
 
 
 torch.library.register_autograd(f"{NAMESPACE}::entmax", entmax_gradient, setup_context=entmax_setup)
@@ -330,12 +377,14 @@ def _mapped_batches(info: Any, in_dims: tuple[Any, ...], tensors: tuple[Tensor, 
 
 
 def _check_mapped(in_dims: tuple[Any, ...], problem: tuple[Any, ...]) -> None:
+    p = Problem(*problem)
     if any(dim is not None for dim in in_dims):
-        raise _no_vmap("alpha, positions, cu_seqlens or k_keep of attention")
-    if problem[-2] is not None:
+        raise _no_vmap("alpha, positions, cu_seqlens, k_keep or sinks of attention")
+    if p.tau_offsets is not None:
         raise _no_vmap("attention with given thresholds")
-    q_positions, k_positions = problem[6:8]
-    if any(table is not None and table.dim() > 1 for table in (q_positions, k_positions)):
+    if p.dropout > 0:
+        raise _no_vmap("attention with dropout")
+    if any(table is not None and table.dim() > 1 for table in p.tables[:2]):
         raise _no_vmap("attention with positions of each batch entry")
 
 
@@ -352,10 +401,10 @@ def _(info: Any, in_dims: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *inp
 def _(info: Any, in_dims: tuple[Any, ...], d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Any:
     *problem, store = inputs
     _check_mapped(in_dims[4:-1], tuple(problem))
-    if problem[0] is not None:
-        raise _no_vmap("the gradient of attention by alpha")
+    if problem[0] is not None or Problem(*problem).sinks is not None:
+        raise _no_vmap("the gradient of attention by alpha and sinks")
     if all(dim is None for dim in in_dims[1:4]):
         store = store.new_empty(0)  # it is that of one forward, and here are as many problems as mapped d_out
     parts = _ops.attention_backward(*_mapped_batches(info, in_dims, (d_out, q, k, v)), *problem, store)
     split = tuple(part.unflatten(0, (info.batch_size, -1)) for part in parts[:3])
-    return (*split, parts[3]), (0, 0, 0, None)
+    return (*split, *parts[3:]), (0, 0, 0, None, None)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from splash_attention import checks, folding
-from splash_attention.backends.torch import modified
+from splash_attention.backends.torch import cuda, modified
 from splash_attention.backends.torch.functional import TABLES, as_autocast_has_it, attention, check_tensor, check_tensors, to_one_width
+from splash_attention.modifications import NONE, Modifications
 
 _NAMES = ("query", "key", "value")
 
@@ -40,7 +41,7 @@ def scaled_dot_product_attention(
     enable_gqa: q_heads is a multiple of kv_heads, and query heads share keys and values.
     alpha: as splash_attention has it: a number above 1, or one a query head, or [batch, q_heads].
 
-    Masks that hide keys from all queries alike (attn_mask [..., 1, kv_len]) and is_causal run on the kernels; other masks and dropout
+    Masks that hide keys from all queries alike (attn_mask [..., 1, kv_len]), is_causal and dropout run on the kernels; other masks
     compute every score, and say so once.
 
     Returns [..., q_heads, q_len, value_dim], in query's dtype. A query without visible keys gives a zero row. Differentiable by query, key,
@@ -52,8 +53,7 @@ def scaled_dot_product_attention(
     leading = _check_shapes(query, key, value, enable_gqa)
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask and is_causal are both given; allowed is one of them: put causality into attn_mask")
-    if not 0 <= dropout_p < 1:
-        raise ValueError(f"dropout_p is {dropout_p}; it must be at least 0 and below 1")
+    dropout_p = checks.check_dropout(dropout_p, "dropout_p")
     (q_len, head_dim), (kv_len, width) = query.shape[-2:], value.shape[-2:]
     mask = None if attn_mask is None else _broadcast_mask(attn_mask, query, (*leading, q_len, kv_len))
     scale = checks.check_scale(scale) or head_dim**-0.5
@@ -147,8 +147,11 @@ def _attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, *, alpha: Any, scale: float, dropout: float
 ) -> Tensor:
     of_keys = mask is None or mask.dtype == torch.bool and mask.shape[2] == 1
-    if dropout > 0 or not of_keys:
-        modified.tell_once("dropout" if dropout > 0 else "this attn_mask")
+    width = v.shape[3]
+    wide = to_one_width(q, k, v, 8 if q.is_cuda else 1)  # a GPU's kernels take multiples of 8
+    served = dropout == 0 or not q.is_cuda or cuda.takes_modified(q.dtype, wide[0].shape[3], alpha)
+    if not (of_keys and served):
+        modified.tell_once("this attn_mask" if not of_keys else "dropout of such tensors")
         added = {"bias" if mask is not None and mask.is_floating_point() else "mask": mask}
         return modified.attention(q, k, v, alpha=alpha, causal=causal, scale=scale, dropout=dropout, **added)
     tables: dict[str, Tensor | None] = dict.fromkeys(TABLES)
@@ -158,6 +161,5 @@ def _attend(
         hidden = mask[:, 0, 0] if mask.shape[1] == 1 else mask[:, :, 0]
         tables["q_positions"] = torch.zeros(q.shape[2], dtype=torch.int32, device=q.device)
         tables["k_positions"] = (~hidden).to(torch.int32).expand(shape)
-    width = v.shape[3]
-    q, k, v = to_one_width(q, k, v, 8 if q.is_cuda else 1)  # a GPU's kernels take multiples of 8
-    return attention(q, k, v, alpha, causal, scale, None, None, tables, False)[..., :width]
+    modifications = Modifications(dropout=dropout) if dropout > 0 else NONE
+    return attention(*wide, alpha, causal, scale, None, None, tables, False, modifications)[..., :width]
