@@ -1,4 +1,6 @@
-"""Entmax attention of modified scores, which the kernels do not take: any mask, windows, bias, soft caps, sinks, dropout.
+"""Entmax attention by every score, for what the kernels do not take: any mask and bias, with windows, soft caps, sinks and dropout beside.
+
+Also what tests compare the kernels with.
 
 Every score is computed, some rows at a time (dense.SCORES_AT_ONCE); backward computes them again. dense.py is the same plan for
 the kernels' own problems, where thresholds and counts are asked for; here autograd differentiates, so each step stands once.
@@ -107,7 +109,8 @@ def tell_once(what: str) -> None:
     _told.add(what)
     warnings.warn(
         f"splash attention has no kernel for {what} yet: it computes every score, which is slower and takes more memory the longer "
-        "the text is. Causal masks, their windows, padding and packed sequences run on the kernels: leave the rest out where you can.",
+        "the text is. Causal masks, their windows, padding, packed sequences, soft caps, sinks and dropout run on the kernels: leave the rest "
+        "out where you can.",
         stacklevel=4,
     )
 
