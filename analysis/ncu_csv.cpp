@@ -42,8 +42,8 @@ int as_int(int64_t count) {  // 0 if the count is no int
 }
 
 bool is_whole_number(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 std::optional<int64_t> whole_number(const std::string& text) {
@@ -81,11 +81,11 @@ class Header {
 
   // False for the columns beside the metrics. Their numbers do not follow the locale.
   static bool is_metric(const std::string& name) {
-    constexpr std::array kOthers{"ID",         "Process ID", "Process Name", "Host Name",   "Kernel Name",
-                                 "Context",    "Stream",     "Block Size",   "Grid Size",   "Device",
-                                 "CC",         "Kernel Time", "Invocations", "Section Name", "Rule Name",
-                                 "Rule Type",  "Metric Name", "Metric Unit", "Metric Value", "Minimum",
-                                 "Maximum",    "Average"};
+    constexpr std::array kOthers{"ID",        "Process ID",  "Process Name", "Host Name",    "Kernel Name",
+                                 "Context",   "Stream",      "Block Size",   "Grid Size",    "Device",
+                                 "CC",        "Kernel Time", "Invocations",  "Section Name", "Rule Name",
+                                 "Rule Type", "Metric Name", "Metric Unit",  "Metric Value", "Minimum",
+                                 "Maximum",   "Average"};
     return std::find(kOthers.begin(), kOthers.end(), name) == kOthers.end();
   }
 
@@ -157,7 +157,7 @@ void complete_launch(NcuKernel& kernel) {
 
 // Whether a metric is a count. A count is a whole number, unless its unit is scaled.
 bool counts(const std::string& metric, const std::string& unit) {
-  constexpr std::array kLabels{"Grid Size", "Block Size", "Elapsed Cycles", "Executed Instructions",
+  constexpr std::array kLabels{"Grid Size",           "Block Size", "Elapsed Cycles", "Executed Instructions",
                                "Issued Instructions", "Threads"};
   const bool counter = metric.ends_with(".sum") || metric.starts_with("launch__") ||
                        std::find(kLabels.begin(), kLabels.end(), metric) != kLabels.end();
@@ -199,10 +199,11 @@ void read_long(const Header& header, const std::vector<Row>& rows, Launches& lau
     NcuKernel& launch = launch_of(launches, header, row);
     const std::string metric = header.at(row, "Metric Name");  // empty in the row of a rule
     if (metric.empty()) continue;
-    launch.metrics[metric].push_back({.value = printed_value(header.at(row, summary ? "Average" : "Metric Value")),
-                                      .unit = header.at(row, "Metric Unit"),
-                                      .least = printed_value(header.at(row, "Minimum")),
-                                      .most = printed_value(header.at(row, "Maximum"))});
+    launch.metrics[metric].push_back(
+        {.value = printed_value(header.at(row, summary ? "Average" : "Metric Value")),
+         .unit = header.at(row, "Metric Unit"),
+         .least = printed_value(header.at(row, "Minimum")),
+         .most = printed_value(header.at(row, "Maximum"))});
   }
 }
 
@@ -239,7 +240,8 @@ Begin table_begin(const std::string& text) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line(text.data() + at, end - at);
-    if (line.find("Kernel Name") != std::string_view::npos || line.find("Process ID") != std::string_view::npos) {
+    if (line.find("Kernel Name") != std::string_view::npos ||
+        line.find("Process ID") != std::string_view::npos) {
       for (const char separator : {',', ';', '\t'}) {
         try {
           const std::vector<Row> rows = parse_csv(std::string(line), separator);
@@ -301,7 +303,8 @@ NcuResults parse_ncu(const std::string& bytes) {
   if (text.find("    Section: ") != std::string::npos)
     throw InvalidArgument("it is what ncu prints for people; print the table with --csv");
   throw InvalidArgument(
-      "there is no table of ncu --csv in it: no line names its columns, \"ID\" and \"Kernel Name\" among them");
+      "there is no table of ncu --csv in it: no line names its columns, \"ID\" and \"Kernel Name\" among "
+      "them");
 }
 
 NcuResults read_ncu(const std::string& path) {

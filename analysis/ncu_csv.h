@@ -1,6 +1,6 @@
 #pragma once
-// Parses what `ncu --csv` prints, for any kernel, into launches with their metrics. It reads the raw page (one
-// row per launch, one column per metric, the units in a row of their own), the details page (one row per
+// Parses what `ncu --csv` prints, for any kernel, into launches with their metrics. It reads the raw page
+// (one row per launch, one column per metric, the units in a row of their own), the details page (one row per
 // metric), and the summary (one row per metric with minimum, maximum and average of all launches).
 // Rows and columns may come in any order, fields apart by commas, semicolons or tabs.
 
@@ -31,10 +31,10 @@ struct NcuKernel {
   int threads = 0;     // per block
   // One entry per unit: the details page calls both a share and a bandwidth "Memory Throughput".
   std::map<std::string, std::vector<NcuMetric>> metrics{};
-  std::string process{};         // host and process id
-  std::string device{}, cc{};    // of the GPU: its index and its compute capability ("9.0")
-  std::optional<int64_t> id{};   // of the launch
-  int64_t invocations = 1;       // more: a summary of as many launches
+  std::string process{};        // host and process id
+  std::string device{}, cc{};   // of the GPU: its index and its compute capability ("9.0")
+  std::optional<int64_t> id{};  // of the launch
+  int64_t invocations = 1;      // more: a summary of as many launches
 
   std::string function() const;  // "forward_kernel"
 
@@ -55,8 +55,8 @@ struct NcuResults {
 };
 
 // Takes UTF-8 and UTF-16, and skips what the profiler and the program printed before, between and after
-// tables. Throws InvalidArgument if there is neither a table nor an error, if a row of the table is cut off, or
-// if the table's numbers contradict one another.
+// tables. Throws InvalidArgument if there is neither a table nor an error, if a row of the table is cut off,
+// or if the table's numbers contradict one another.
 NcuResults parse_ncu(const std::string& bytes);
 NcuResults read_ncu(const std::string& path);  // also throws InvalidArgument if the file cannot be read
 

@@ -40,10 +40,11 @@ std::optional<double> value_of(const NcuKernel& kernel, const std::string& name,
     if (!number)
       throw InvalidArgument(fmt::format("the value '{}' of the metric {} is no number", metric.*text, name));
     if (value && *value != *number * *factor) {
-      throw InvalidArgument(fmt::format(
-          "the table has two values of the metric {} for one launch of {}, '{} {}' and '{} {}'; several launches "
-          "need the column ID",
-          name, kernel.function(), first->*text, first->unit, metric.*text, metric.unit));
+      throw InvalidArgument(
+          fmt::format("the table has two values of the metric {} for one launch of {}, '{} {}' and '{} {}'; "
+                      "several launches "
+                      "need the column ID",
+                      name, kernel.function(), first->*text, first->unit, metric.*text, metric.unit));
     }
     value = *number * *factor;
     first = &metric;

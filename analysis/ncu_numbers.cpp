@@ -164,9 +164,10 @@ std::string printed_value(const std::string& text) {
 bool is_missing(const std::string& text) {
   std::string word;
   for (const char c : text) word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  constexpr std::array kWords{"",     "n/a",       "na",   "nan",     "-nan",   "+nan",       "nan(ind)", "-nan(ind)",
-                              "none", "no data",   "null", "missing", "#n/a",   "unavailable", "-",        "--",
-                              "not available", "n.a.", "undefined"};
+  constexpr std::array kWords{"",     "n/a",           "na",        "nan",         "-nan",
+                              "+nan", "nan(ind)",      "-nan(ind)", "none",        "no data",
+                              "null", "missing",       "#n/a",      "unavailable", "-",
+                              "--",   "not available", "n.a.",      "undefined"};
   return std::find(kWords.begin(), kWords.end(), word) != kWords.end();
 }
 

@@ -144,7 +144,9 @@ TEST_CASE("what is no table is refused; a profiler that may not look is quoted")
   CHECK(refused.kernels.empty());
   CHECK(refused.refusal == "ERR_NVGPUCTRPERM - The user does not have permission");
   CHECK_THROWS_WITH_AS(parse_ncu("hello\n"),
-                       "there is no table of ncu --csv in it: no line names its columns, \"ID\" and \"Kernel Name\" among them", InvalidArgument);
+                       "there is no table of ncu --csv in it: no line names its columns, \"ID\" and \"Kernel "
+                       "Name\" among them",
+                       InvalidArgument);
   CHECK_THROWS_WITH_AS(parse_ncu("\"ID\",\"Kernel Name\",\"m\"\n\"\",\"\",\"byte\"\n"),
                        "the table of ncu --csv holds no kernel", InvalidArgument);
   CHECK_THROWS_WITH_AS(read_ncu("nowhere.csv"),

@@ -54,17 +54,24 @@ void print_diagnosis(const std::string& report, const KernelCase& kernel, const 
                      const Advice& advice) {
   print(fmt::format("{}  {}  {} us  case {}\n", paint(kernel.implementation, Colour::bold),
                     one_line(kernel.problem), short_number(1e6 * kernel.seconds), one_line(kernel.case_id)));
+  if (!kernel.warning.empty()) print_item("impossible", Colour::red, ": " + kernel.warning);
   for (const Finding& finding : diagnosis.findings) {
     print_item(to_string(finding.cause), Colour::yellow,
                fmt::format(", {} {:.3g}x: {}", finding.measured ? "measured" : "up to", finding.gain,
                            finding.sentence));
   }
+  const std::string stalled = most_stalled(kernel.stalls);
+  const bool told = std::any_of(diagnosis.findings.begin(), diagnosis.findings.end(), [&](const Finding& f) {
+    return f.sentence.find(stalled) != std::string::npos;
+  });
+  if (!told) print_item("seen", Colour::none, ": " + stalled);
   if (!diagnosis.ruled_out.empty())
     print_item("not", Colour::none, fmt::format(" {}", fmt::join(diagnosis.ruled_out, "; ")));
   if (!diagnosis.not_known.empty()) {
     print_item(
         "not counted", Colour::none,
-        fmt::format(": {} (splash counters --command tells how)", fmt::join(diagnosis.not_known, ", ")));
+        fmt::format(": {} ({})", fmt::join(diagnosis.not_known, ", "),
+                    kernel.profiled ? "ncu --set full tells most" : "splash counters --command tells how"));
   }
   for (const Clue& clue : advice.clues) {
     print_item("seen", Colour::none,
@@ -148,6 +155,8 @@ nlohmann::json to_json(const std::string& report, const KernelCase& kernel, cons
           {"implementation", kernel.implementation},
           {"problem", kernel.problem},
           {"seconds", kernel.seconds},
+          {"impossible", kernel.warning},
+          {"warp_stalls", kernel.stalls.shares},
           {"findings", findings},
           {"ruled_out", diagnosis.ruled_out},
           {"seen", clues},
