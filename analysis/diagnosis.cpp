@@ -60,7 +60,9 @@ class Diagnostician {
     const auto rank = [](const Finding& f) { return is_level(f.cause) ? 0 : f.measured ? 1 : 2; };
     std::stable_sort(result_.findings.begin(), result_.findings.end(),
                      [&](const Finding& a, const Finding& b) {
-                       return rank(a) != rank(b) ? rank(a) < rank(b) : a.gain > b.gain;
+                       if (rank(a) != rank(b)) return rank(a) < rank(b);
+                       // A profiler often sees several units busy: the busiest is the verdict.
+                       return kernel_.profiled && rank(a) == 0 ? a.gain < b.gain : a.gain > b.gain;
                      });
     return std::move(result_);
   }
@@ -287,8 +289,9 @@ class Diagnostician {
     std::string sentence =
         busiest_.name.empty()
             ? "the table tells of no unit how busy it is"
-            : fmt::format("where blocks are resident, {} is busy for {} of its peak{}", busiest_.name,
-                          percent(busy), counted ? " and others less" : " and others that are known less");
+            : fmt::format("where blocks are resident, {} {} at {} of the peak{}", busiest_.name,
+                          is_plural(busiest_.cause) ? "are" : "is", percent(busy),
+                          counted ? " and others lower" : " and others that are known lower");
     if (stalled.empty() && latency) sentence += ": steps wait for one another";
     if (!stalled.empty()) sentence += ": " + stalled;
     if (!latency)

@@ -8,8 +8,10 @@
 namespace splash::analysis {
 namespace {
 
-constexpr double kNotation = 50;    // factors from here on: a thousands separator or a unit was lost
-constexpr double kUnlike = 1.25;    // by which a share may differ from the counts that it is made of
+constexpr double kNotation = 50;  // factors from here on: a thousands separator or a unit was lost
+// A share of DRAM also counts cycles in which the bus turns round, so it may lie above its bytes over the
+// data sheet's peak, and hardly below.
+constexpr double kFarAbove = 1.6, kBelow = 0.75, kWorthComparing = 0.2;
 constexpr double kFarOver = 5;      // shares from here on, likewise
 constexpr double kRounded = 1.005;  // shares are printed with two digits
 
@@ -98,10 +100,9 @@ class Checks {
           factor < kNotation && !other.empty()
               ? fmt::format("another GPU, such as {}, or {}", other, cause_of(factor))
               : std::string(cause_of(factor)));
-    } else if (const double ratio = c_.dram_share / factor;
-               ratio > kUnlike * kOver || ratio < 1 / (kUnlike * kOver)) {
+    } else if (const double ratio = c_.dram_share / factor; ratio > kFarAbove || ratio < kBelow) {
       // The profiler's peak is that of the memory's clock, the data sheet's that of its highest.
-      if (std::isnan(ratio) || std::max(c_.dram_share, factor) < 0.05) return;
+      if (std::isnan(ratio) || std::max(c_.dram_share, factor) < kWorthComparing) return;
       say("DRAM: the table's share is {:.3g} %, its bytes over its time are {:.3g} % of the peak of {}; "
           "likely {}",
           100 * c_.dram_share, 100 * factor, gpu_.name,

@@ -32,13 +32,14 @@ class Columns {
 
   template <class Value>
   void text(const char* name, const char* long_name, const char* formula, const Value& value_of,
-            const char* missing = "") {
+            const char* missing = "", bool is_parameter = false) {
     report::Column column{.info = {.name = name,
                                    .units = "text",
                                    .long_name = long_name,
                                    .formula = formula,
                                    .is_text = true,
-                                   .reproducible = false,
+                                   .is_parameter = is_parameter,
+                                   .reproducible = is_parameter,
                                    .missing_reason = missing}};
     for (const ProfiledCase& c : cases_) column.texts.push_back(value_of(c));
     columns_.push_back(std::move(column));
@@ -144,13 +145,16 @@ report::Report profiled_report(const std::vector<ProfiledCase>& cases, const Pro
   add.text("case_id", "identifies the case",
            "hash of the kernel's name, grid and block, and of their place among equal ones",
            [&](const auto& c) { return ids[place(c)]; });
-  add.text("implementation", "the kernel",
-           "its function, with template arguments where several have one function",
-           [](const auto& c) { return c.implementation; });
-  add.text("problem", "name, grid and block", "as the profiler prints them", [&](const auto& c) {
-    return fmt::format("{}, {} blocks x {} threads{}{}", cut(c.name), c.use.blocks, c.use.threads,
-                       processes ? ", process " + c.process : "", devices ? ", device " + c.device : "");
-  });
+  add.text(
+      "implementation", "the kernel", "its function, with template arguments where several have one function",
+      [](const auto& c) { return c.implementation; }, "", true);
+  add.text(
+      "problem", "name, grid and block", "as the profiler prints them",
+      [&](const auto& c) {
+        return fmt::format("{}, {} blocks x {} threads{}{}", cut(c.name), c.use.blocks, c.use.threads,
+                           processes ? ", process " + c.process : "", devices ? ", device " + c.device : "");
+      },
+      "", true);
   add.text("kernel", "the kernel's function", "as the profiler prints it",
            [](const auto& c) { return c.implementation; });
   add.text("method", "how the time was taken", "profiler: alone, launches left out",

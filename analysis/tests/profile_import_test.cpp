@@ -179,7 +179,7 @@ TEST_CASE("what cannot be is said, with its likely cause") {
   CHECK(tells(one({"", "dram__throughput.avg.pct_of_peak_sustained_elapsed", "%", "20.00"}),
               "the table's share is 20 %, its bytes over its time are 92.5 %"));
   CHECK(tells(one({"", "smsp__inst_executed.sum", "inst", "5,767,168,000"}),
-              "instructions: 34.43 times what 132 multiprocessors can issue"));
+              "instructions: 34.44 times what 132 multiprocessors can issue"));
   CHECK(tells(one({"", "launch__sm_count", "SM", "108"}),
               "of 108 multiprocessors, and NVIDIA H200 has 132; likely another GPU"));
   CHECK(tells(one({"", "launch__registers_per_thread", "register/thread", "512"}), "255 is the most"));

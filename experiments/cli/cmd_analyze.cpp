@@ -228,12 +228,11 @@ void analyse_kernels(const report::Report& report, const std::string& prefix, nl
     *object = {{"gpu", report.provenance.gpu}, {"kernels", kernels}};
     return;
   }
-  print(fmt::format("{}, commit {}\n{}\n", report.provenance.gpu, report.provenance.commit,
-                    questioned_lines(report.ceilings)));
-  std::vector<KernelCase> profiled;
-  for (const Analysed& a : cases) {
-    if (a.kernel.profiled) profiled.push_back(a.kernel);
-  }
+  std::vector<KernelCase> all;
+  for (const Analysed& a : cases) all.push_back(a.kernel);
+  print(fmt::format("{}{}\n", origin_line(report, all), questioned_lines(report.ceilings)));
+  std::vector<KernelCase> profiled = all;
+  std::erase_if(profiled, [](const KernelCase& kernel) { return !kernel.profiled; });
   if (!profiled.empty()) {
     print(impossible_lines(profiled));
     profiled_table(profiled, machine, report.ceilings).print();

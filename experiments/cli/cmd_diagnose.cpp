@@ -21,6 +21,7 @@
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
+#include "experiments/cli/profiled_view.h"
 #include "experiments/runner/provenance.h"
 #include "report/io.h"
 
@@ -222,9 +223,7 @@ int cmd_diagnose(const Words& words) {
     return kDone;
   }
   nlohmann::json list = nlohmann::json::array();
-  if (!json)
-    print(fmt::format("{}, commit {}\n{}\n", report.provenance.gpu, report.provenance.commit,
-                      questioned_lines(report.ceilings)));
+  if (!json) print(fmt::format("{}{}\n", origin_line(report, kernels), questioned_lines(report.ceilings)));
   for (const KernelCase& kernel : kernels) {
     const Diagnosis diagnosis = diagnose(kernel, machine.multiprocessors, report.ceilings, all);
     const Advice advice{clues_of(kernel, all),

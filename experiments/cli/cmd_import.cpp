@@ -121,9 +121,9 @@ void tell_of_times(const std::vector<ProfiledCase>& cases) {
 int cmd_import(const Words& words) {
   CLI::App app;
   prepare(app, "import",
-          "splash import ncu.csv --gpu \"NVIDIA H200\" --out my.h5 && splash diagnose my.h5\n"
+          "splash import ncu.csv --gpu \"NVIDIA H200\" --out my.h5\n"
           "splash import profile.ncu-rep --out my.h5\n"
-          "splash import before.csv after.csv --ceilings ceilings.h5 --out my.h5",
+          "splash import before.csv after.csv --gpu \"NVIDIA H200\" --ceilings ceilings.h5 --out my.h5",
           "Makes a report of what Nsight Compute printed about any kernels (ncu --csv, any page): a case per "
           "kernel, "
           "grid\n"

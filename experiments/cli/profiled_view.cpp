@@ -39,7 +39,7 @@ TextTable profiled_table(const std::vector<KernelCase>& kernels, const Multiproc
     const Occupancy occupancy = occupancy_of(machine, kernel.use);
     table.add({{one_line(kernel.implementation)},
                {short_number(1e6 * kernel.seconds)},
-               {busiest == nullptr ? "-" : busiest->name, Colour::bold},
+               {busiest == nullptr ? "-" : to_string(busiest->cause), Colour::bold},
                most_of({Cause::dram}),
                most_of({Cause::l2}),
                most_of({Cause::l1, Cause::shared_memory}),
@@ -64,6 +64,12 @@ nlohmann::json resources_json(const KernelCase& kernel, const Multiprocessors& m
                     {"possible", !resource.impossible()}});
   }
   return list;
+}
+
+std::string origin_line(const report::Report& report, const std::vector<KernelCase>& kernels) {
+  const bool imported = std::all_of(kernels.begin(), kernels.end(), [](const auto& k) { return k.profiled; });
+  return imported ? fmt::format("{}, by a profiler's table\n", one_line(report.provenance.gpu))
+                  : fmt::format("{}, commit {}\n", report.provenance.gpu, report.provenance.commit);
 }
 
 std::string impossible_lines(const std::vector<KernelCase>& kernels) {

@@ -22,6 +22,9 @@ TextTable profiled_table(const std::vector<analysis::KernelCase>& kernels,
 nlohmann::json resources_json(const analysis::KernelCase& kernel, const analysis::Multiprocessors& machine,
                               const std::vector<report::Ceiling>& ceilings);
 
+// "NVIDIA H200, commit 0f12312", or that the kernels are imported. Its own line.
+std::string origin_line(const report::Report& report, const std::vector<analysis::KernelCase>& kernels);
+
 // One line per kernel whose table holds what cannot be: "impossible in saxpy: ...".
 std::string impossible_lines(const std::vector<analysis::KernelCase>& kernels);
 
