@@ -230,6 +230,15 @@ void read_wide(const Header& header, const std::vector<Row>& rows, Launches& lau
   }
 }
 
+bool begins_table(std::string_view line, char separator) {
+  try {
+    const std::vector<Row> rows = parse_csv(std::string(line), separator);
+    return !rows.empty() && is_header(rows[0]);
+  } catch (const InvalidArgument&) {  // a quote stays open: no header
+    return false;
+  }
+}
+
 // Where a table begins, and what separates its fields.
 struct Begin {
   std::size_t at = std::string::npos;
@@ -243,11 +252,7 @@ Begin table_begin(const std::string& text) {
     if (line.find("Kernel Name") != std::string_view::npos ||
         line.find("Process ID") != std::string_view::npos) {
       for (const char separator : {',', ';', '\t'}) {
-        try {
-          const std::vector<Row> rows = parse_csv(std::string(line), separator);
-          if (!rows.empty() && is_header(rows[0])) return {at, separator};
-        } catch (const InvalidArgument&) {  // a quote that stays open: no header
-        }
+        if (begins_table(line, separator)) return {at, separator};
       }
     }
     at = end + 1;

@@ -62,6 +62,11 @@ KernelUse use_of(const NcuKernel& kernel) {
                     "metrics launch__grid_size and launch__block_size",
                     kernel.function()));
   }
+  if (constexpr int64_t kMostBlocks = int64_t{1} << 53; kernel.blocks > kMostBlocks) {
+    throw InvalidArgument(
+        fmt::format("the table's grid of {} has {} blocks, more than CUDA launches; likely the notation",
+                    kernel.function(), kernel.blocks));
+  }
   const auto known = [&](Quantity quantity, std::initializer_list<const char*> names) {
     const double value = first_known(kernel, quantity, names);
     constexpr double kMost = 1 << 24;

@@ -1,6 +1,8 @@
 #pragma once
 // Cases of a report that `splash import` made of a profiler's table: kernels of any kind.
 
+#include <optional>
+
 #include "analysis/named_columns.h"
 #include "analysis/roofline.h"
 

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/diagnosis.h"
 #include "analysis/impossible.h"
 #include "analysis/profile_import.h"
 #include "build_info.h"
@@ -156,6 +157,7 @@ int cmd_import(const Words& words) {
   report.title = fmt::format("Profiled kernels of {}", gpu.name);
   report.run_id = experiments::new_run_id();
   report.provenance = provenance_of(options.tables, gpu);
+  write_diagnoses(report, *gpu.multiprocessors);  // the page tells them
   report::write_report(options.out, report);
 
   tell_of_times(cases);

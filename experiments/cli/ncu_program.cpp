@@ -1,11 +1,7 @@
 #include "experiments/cli/ncu_program.h"
 
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <sstream>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -13,20 +9,33 @@
 #include "core/error.h"
 #include "core/text_file.h"
 #include "experiments/cli/command.h"
+#include "experiments/cli/places.h"
 
 namespace splash::cli {
 namespace {
 
-constexpr std::size_t kMostPrinted = std::size_t{1} << 30;
+constexpr int64_t kMostPrinted = int64_t{1} << 30;  // bytes
+constexpr int kNotStarted = 127;
 
-bool on_path(const std::string& program) {
-  const char* const path = std::getenv("PATH");
-  std::istringstream folders(path == nullptr ? "" : path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    if (access((std::filesystem::path(folder) / program).c_str(), X_OK) == 0) return true;
+// A new file that is gone with its owner.
+class ScratchFile {
+ public:
+  ScratchFile() : path_((std::filesystem::temp_directory_path() / "splash-ncu-XXXXXX").string()) {
+    const int file = mkstemp(path_.data());
+    if (file < 0) throw InvalidArgument(fmt::format("no file can be made in the folder of {}", path_));
+    close(file);
   }
-  return false;
-}
+  ~ScratchFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 }  // namespace
 
@@ -36,24 +45,18 @@ bool is_ncu_report(const std::string& path) {
 
 std::string printed_by_ncu(const std::string& path) {
   require_regular_file("ncu's report", path);
-  const std::string words = quoted({"ncu", "--import", path, "--csv", "--page", "raw"});
-  if (!on_path("ncu")) {
-    throw InvalidArgument(
-        fmt::format("{} is in ncu's own format and there is no ncu on the PATH to read it: where ncu is "
-                    "installed, run '{} > "
-                    "table.csv', and import table.csv",
-                    path, words));
+  const Words words{"ncu", "--import", path, "--csv", "--page", "raw"};
+  const ScratchFile printed;
+  const int code = run_program(words, {{"LC_ALL", "C"}}, false, printed.path());
+  if (code == kNotStarted) {
+    throw InvalidArgument(fmt::format(
+        "it is in ncu's own format, and there is no ncu on the PATH to read it: where ncu is installed, run "
+        "'{} > table.csv', and import table.csv",
+        quoted(words)));
   }
-  std::FILE* const pipe = popen(("LC_ALL=C " + words).c_str(), "r");
-  if (pipe == nullptr) throw InvalidArgument(fmt::format("ncu could not be started to read {}", path));
-  std::string text;
-  std::array<char, 1 << 16> piece{};
-  for (std::size_t size = 0; (size = std::fread(piece.data(), 1, piece.size(), pipe)) > 0;) {
-    if (text.size() + size <= kMostPrinted) text.append(piece.data(), size);
-  }
-  const int status = pclose(pipe);
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    throw InvalidArgument(fmt::format("ncu could not read {}: {}", path,
+  std::string text = read_text_file("what ncu printed in", printed.path(), kMostPrinted);
+  if (code != 0) {
+    throw InvalidArgument(fmt::format("ncu could not read it: {}",
                                       text.empty() ? "it says nothing" : text.substr(0, text.find('\n'))));
   }
   return text;

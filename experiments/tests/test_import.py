@@ -46,6 +46,8 @@ def test_a_table_becomes_a_report_that_is_diagnosed(splash: Splash):
     analysed = splash.json("analyze", "my.h5")["kernels"][0]
     assert analysed["floor_seconds"]["DRAM"] == pytest.approx(805e6 / 4.8e12)
     assert {r["unit"]: r["share"] for r in analysed["resources"]}["DRAM"] == pytest.approx(0.921)
+    cases = splash.json("show", "my.h5", "--results")["cases"]
+    assert [case["verdict"] for case in cases] == ["DRAM", "L1", "latency"], "the page tells them"
     assert "saxpy" in splash("analyze", "my.h5").stdout and "saxpy" in splash("show", "my.h5", "--results").stdout
 
 
@@ -176,5 +178,5 @@ def test_ncus_own_format_is_read_where_ncu_is(splash: Splash):
     assert splash(*words, env=path).returncode == 0
     program.write_text("#!/bin/sh\necho '==ERROR== cannot be opened'\nexit 1\n")
     done = splash(*words, env=path)
-    assert done.returncode == 2 and "ncu could not read profile.ncu-rep: ==ERROR== cannot be opened" in done.stderr
+    assert done.returncode == 2 and "profile.ncu-rep: ncu could not read it: ==ERROR== cannot be opened" in done.stderr
 
