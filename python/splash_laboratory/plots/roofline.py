@@ -77,7 +77,8 @@ def figure_roofline(report: Report) -> Figure:
     finding += f", half of {share.size} kernels less than {100 * np.median(share):.2g} %"
     ran_on = [name for name, cpu in (("gpu", False), ("cpu", True)) if (np.char.startswith(units.astype(str), CPU) == cpu).any()]
     context = " and ".join(str(report.provenance[name]) for name in ran_on)
-    context += f". Lines: {'measured in the same run' if measured else 'figures of the data sheet, not measured'}. A dot is one kernel on one problem; padding"
+    context += f". Lines: {'measured in the same run' if measured else 'figures of the data sheet, not measured'}"
+    context += ". A dot is one kernel on one problem; padding"
     context += " counts as executed; what L1 serves counts as asked of L2, so a dot may lie above L2's slope."
     style.headline(drawn, finding, context + " Logarithmic axes.")
     return drawn
