@@ -70,6 +70,10 @@ class Header {
   explicit Header(const Row& names) {
     for (const std::string& name : names) names_.push_back(trimmed(name));
     while (!names_.empty() && names_.back().empty()) names_.pop_back();  // spreadsheets pad rows
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      const bool of_rules = names_[i].starts_with("Rule ") || names_[i].starts_with("Estimated Speedup");
+      if (!of_rules) needed_ = i + 1;
+    }
     std::vector<std::string> sorted;
     for (const std::string& name : names_) {
       if (is_metric(name)) continue;
@@ -104,6 +108,8 @@ class Header {
   // InvalidArgument if it is one, but has too few fields or too many.
   bool fits(Row& row, bool last) const {
     while (row.size() > size() && trimmed(row.back()).empty()) row.pop_back();
+    // On the details page a metric's row ends behind its value: it has no fields for the columns of rules.
+    if (row.size() < size() && row.size() >= needed_) row.resize(size());
     if (row.size() == size()) return true;
     if (!whole_number(at(row, has("ID") ? "ID" : "Process ID")) || row.size() < 2) return false;
     throw InvalidArgument(fmt::format("a row of the table has {} fields where its header has {}{}: {}",
@@ -114,6 +120,7 @@ class Header {
 
  private:
   Row names_;
+  std::size_t needed_ = 0;  // fields of a row, up to the last column that is not of rules
 };
 
 // Tells launches apart. A table without ids tells them apart by name, grid and block alone.

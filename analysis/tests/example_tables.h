@@ -1,6 +1,6 @@
 #pragma once
-// Tables in the layout that Nsight Compute 2022.1 to 2025.3 print with --csv: the details page, the raw page
-// and the summary per kernel.
+// Tables in the layout that Nsight Compute 2022.1 to 2025.3 print with --csv: the details page, whose rows of
+// metrics end behind the value and a comma, the raw page and the summary per kernel.
 
 #include <algorithm>
 #include <map>
@@ -45,7 +45,7 @@ inline Table details_page(const std::vector<PrintedLaunch>& launches) {
       table.push_back(launch_fields(launch));
       for (const std::string& field : {metric.section, metric.name, metric.unit, metric.value})
         table.back().push_back(field);
-      table.back().resize(table[0].size());
+      table.back().emplace_back();
     }
     table.push_back(launch_fields(launch));  // a rule has no metric
     for (const char* field :
