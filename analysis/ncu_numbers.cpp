@@ -167,7 +167,7 @@ bool is_missing(const std::string& text) {
   constexpr std::array kWords{"",     "n/a",           "na",        "nan",         "-nan",
                               "+nan", "nan(ind)",      "-nan(ind)", "none",        "no data",
                               "null", "missing",       "#n/a",      "unavailable", "-",
-                              "--",   "not available", "n.a.",      "undefined"};
+                              "--",   "not available", "n.a.",      "undefined",   "<null>"};
   return std::find(kWords.begin(), kWords.end(), word) != kWords.end();
 }
 

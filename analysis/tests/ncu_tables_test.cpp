@@ -169,7 +169,7 @@ TEST_CASE("marks of doubtful values and instances are taken off, words for none 
   CHECK(get("1,234 (1,000; 234)") == 1234);  // --print-metric-instances values
   CHECK(get("12 (0x7f: 5; 0x8f: 7)") == 12);
   for (const char* none :
-       {"(!) nan", "(!) n/a", "n/a", "N/A", "", " ", "no data", "-nan", "(5; 7)", "#N/A"}) {
+       {"(!) nan", "(!) n/a", "n/a", "N/A", "", " ", "no data", "-nan", "(5; 7)", "#N/A", "<null>"}) {
     CAPTURE(none);
     CHECK_FALSE(get(none));
   }
