@@ -91,6 +91,7 @@ bool changes_nothing(const KernelCase& kernel, const Change& change) {
 }
 
 std::string why_not_cut(const KernelCase& kernel) {
+  if (kernel.profiled) return "a profiler's table tells nothing of its tiles";
   if (kernel.launches != 1) return "a call of it starts several kernels";
   if (kernel.tile_q * kernel.tile_k == 1) return "it works on one query and one key at a time, not on tiles";
   const Cut cut{kernel.tile_q, kernel.tile_k, kernel.stages};

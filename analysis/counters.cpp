@@ -18,23 +18,12 @@ constexpr const char* kDynamicShared = "launch__shared_mem_per_block_dynamic";
 constexpr const char* kStaticShared = "launch__shared_mem_per_block_static";
 
 std::optional<double> value_of(const NcuKernel& kernel, const CounterInfo::Term& term) {
-  const auto value = kernel.get(term.metric, term.quantity);
+  // "Memory Throughput" is a share in one section of the details page and a bandwidth in another.
+  const bool of_two = term.quantity == Quantity::bytes_per_second;
+  const auto value =
+      of_two ? kernel.get_if_fits(term.metric, term.quantity) : kernel.get(term.metric, term.quantity);
   if (!value) return value;
-  return term.sign * (term.quantity == Quantity::sectors ? kSector : 1) * *value;
-}
-
-Counters counters_of(const NcuKernel& kernel) {
-  Counters counters;
-  for (const CounterInfo& info : counter_infos()) {
-    for (const auto& terms : info.sources) {
-      if (!value_of(kernel, terms.front())) continue;
-      double sum = 0;
-      for (const auto& term : terms) sum += value_of(kernel, term).value_or(0);
-      counters.*info.member = sum;
-      break;
-    }
-  }
-  return counters;
+  return term.factor * (term.quantity == Quantity::sectors ? kSector : 1) * *value;
 }
 
 // Whether a profiled kernel is the largest kernel of a case.
@@ -141,19 +130,6 @@ bool has_levels(const Counters& c) {
          !std::isnan(c.tensor_flops);
 }
 
-std::string formula_of(const CounterInfo& info) {
-  std::string text;
-  for (const auto& terms : info.sources) {
-    text += text.empty() ? "counter: " : ", or ";
-    for (const auto& term : terms) {
-      if (&term != &terms.front()) text += term.sign < 0 ? " - " : " + ";
-      text += fmt::format("{}{}", term.quantity == Quantity::sectors ? "32 " : "", term.metric);
-    }
-  }
-  return text + (info.additive ? " (Nsight Compute, sum over the kernels of a call)"
-                               : " (Nsight Compute, of the largest kernel)");
-}
-
 // What remains of a positive difference after subtracting `unknown`, the bytes that may explain it.
 double beyond(double difference, double unknown) {
   return difference > unknown ? difference - unknown : std::min(difference, 0.0);
@@ -186,6 +162,35 @@ void explain_l2(const KernelCase& kernel, const Counters& c, LevelCounts& level)
 }
 
 }  // namespace
+
+Counters counters_of(const NcuKernel& kernel, const std::vector<CounterInfo>& infos) {
+  Counters counters;
+  for (const CounterInfo& info : infos) {
+    for (const auto& terms : info.sources) {
+      if (!value_of(kernel, terms.front())) continue;
+      double sum = 0;
+      for (const auto& term : terms) sum += value_of(kernel, term).value_or(0);
+      counters.*info.member = sum;
+      break;
+    }
+  }
+  return counters;
+}
+
+std::string formula_of(const CounterInfo& info) {
+  std::string text;
+  for (const auto& terms : info.sources) {
+    text += text.empty() ? "counter: " : ", or ";
+    for (const auto& term : terms) {
+      if (&term != &terms.front()) text += term.factor < 0 ? " - " : " + ";
+      text +=
+          fmt::format("{}{}{}", std::abs(term.factor) == 1 ? "" : fmt::format("{:g} ", std::abs(term.factor)),
+                      term.quantity == Quantity::sectors ? "32 " : "", term.metric);
+    }
+  }
+  return text + (info.additive ? " (Nsight Compute, sum over the kernels of a call)"
+                               : " (Nsight Compute, of the largest kernel)");
+}
 
 std::vector<std::string> metrics_to_collect() {
   std::vector<std::string> metrics{kRegisters, kDynamicShared, kStaticShared};

@@ -27,6 +27,21 @@ struct Counters {
   double seconds = report::kMissing;
   double tensor_share = report::kMissing;  // of the time that tensor cores are busy
   double warps_share = report::kMissing;   // resident warps / the most
+
+  // Of imported kernels alone (profile_infos()).
+  double dram_bytes = report::kMissing;      // read and written, where they are not told apart
+  double dram_bandwidth = report::kMissing;  // bytes per second
+  double clock_hz = report::kMissing, cycles = report::kMissing;  // of the multiprocessors
+  double dram_share = report::kMissing, l2_share = report::kMissing, l1_share = report::kMissing;
+  double shared_share = report::kMissing, issue_share = report::kMissing, fma_share = report::kMissing;
+  double special_share = report::kMissing;  // of special functions: exponentials, roots, reciprocals
+  double sm_share = report::kMissing;       // of the busiest unit of the multiprocessors
+  double l1_hit_share = report::kMissing, l2_hit_share = report::kMissing;
+  double float32_flops = report::kMissing, float32_per_cycle = report::kMissing;  // FLOP; FLOP per cycle
+  double bank_conflicts = report::kMissing;
+  double load_bytes_per_sector = report::kMissing, store_bytes_per_sector = report::kMissing;
+  double theoretical_warps_share = report::kMissing;  // that registers, shared memory and blocks allow
+  double multiprocessors = report::kMissing;
 };
 
 // One counter: its column in a report, and the metrics that it is the sum of.
@@ -39,12 +54,22 @@ struct CounterInfo {
   struct Term {
     const char* metric = "";
     Quantity quantity = Quantity::count;  // sectors count as the 32 bytes that they are
-    double sign = 1;
+    double factor = 1;
   };
   // Alternatives, best first. The first one whose first metric is present is used; its missing terms count 0.
   std::vector<std::vector<Term>> sources;
 };
 const std::vector<CounterInfo>& counter_infos();
+
+// What is read of imported kernels beyond counter_infos(): a profiler's own shares of peaks, and more. Both
+// names of a metric are known, "dram__throughput.avg.pct_of_peak_sustained_elapsed" and "DRAM Throughput".
+const std::vector<CounterInfo>& profile_infos();
+
+// "counter: dram__bytes_read.sum, or 32 dram__sectors_read.sum (Nsight Compute, ...)"
+std::string formula_of(const CounterInfo& info);
+
+// Every counter of the launch that `infos` describe. Throws what NcuKernel::get() throws.
+Counters counters_of(const NcuKernel& kernel, const std::vector<CounterInfo>& infos = counter_infos());
 
 // Every metric that match_counters() looks at, for ncu --metrics.
 std::vector<std::string> metrics_to_collect();

@@ -1,40 +1,24 @@
 #include "analysis/diagnosis.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "analysis/launches.h"
+#include "analysis/resources.h"
 #include "analysis/scaling.h"
-#include "analysis/what_if.h"
 
 namespace splash::analysis {
 namespace {
-
-constexpr double kSchedulers = 4;  // per multiprocessor: each issues up to one instruction per cycle
-
-// A resource, and the share of the time in which it is busy; NaN: not known.
-struct Resource {
-  Cause cause = Cause::products;
-  std::string name{};
-  double share = 0;
-  bool seen = false;            // by a profiler's counters
-  const char* above = nullptr;  // the cache above this level, which may serve a part of the counted bytes
-
-  // More bytes are counted than this level can have delivered, so the cache above served some of them.
-  bool served_above() const { return above != nullptr && !seen && share > kOver; }
-  bool known() const { return !std::isnan(share) && !served_above(); }
-};
 
 std::string percent(double share) {
   return fmt::format("{:.3g} %", 100 * share);
 }
 
 bool is_plural(Cause cause) {
-  return cause <= Cause::exponentials || cause == Cause::issue_slots;
+  return cause <= Cause::exponentials || cause == Cause::issue_slots;  // "the tensor cores", "issue slots"
 }
 
 bool is_level(Cause cause) {
@@ -50,20 +34,9 @@ class Diagnostician {
         occupancy_(occupancy_of(machine, kernel.use)),
         scaling_(scaling_of(kernel, others, machine, ceilings)),
         launches_(launch_seconds(kernel, ceilings) / kernel.seconds),
-        exponentials_measured_(has_ceiling(ceilings, "exponentials")) {
+        resources_(resources_of(kernel, machine, ceilings)) {
     grows_ =
         scaling_ && !std::isnan(scaling_->busy) ? scaling_ : residency_of(kernel, others, machine, ceilings);
-    const Floors floors = floors_of(as_counters_saw(kernel), ceilings);
-    const double slots = kSchedulers * machine.count * kernel.clock_hz * kernel.seconds;
-    resources_ = {
-        {{Cause::products, kernel.unit == "float32" ? "the float32 units" : "the tensor cores",
-          floors.products / kernel.seconds},
-         {Cause::exponentials, "exponentials",
-          exponential_seconds(kernel, machine, ceilings) / kernel.seconds},
-         {Cause::l2, "L2", floors.l2 / kernel.seconds, !std::isnan(kernel.l2_traffic), "L1"},
-         {Cause::dram, "DRAM", floors.dram / kernel.seconds, !std::isnan(kernel.dram_traffic), "L2"},
-         {Cause::shared_memory, "shared memory", shared_seconds(kernel, ceilings) / kernel.seconds},
-         {Cause::issue_slots, "issue slots", kernel.instructions / slots}}};
     for (const Resource& resource : resources_) {
       if (resource.known() && (resource.share > busiest_.share || busiest_.name.empty())) busiest_ = resource;
     }
@@ -80,14 +53,16 @@ class Diagnostician {
     if (result_.findings.empty()) {
       find(busiest_.cause, 1 / busiest_.share,
            fmt::format("{} come{} nearest, with {} of {}", busiest_.name,
-                       is_plural(busiest_.cause) ? "" : "s", percent(busiest_.share), ceiling_of(busiest_)));
+                       is_plural(busiest_.cause) ? "" : "s", percent(busiest_.share), busiest_.of));
       names_busiest_ = true;
     }
     rule_out_resources();
     const auto rank = [](const Finding& f) { return is_level(f.cause) ? 0 : f.measured ? 1 : 2; };
     std::stable_sort(result_.findings.begin(), result_.findings.end(),
                      [&](const Finding& a, const Finding& b) {
-                       return rank(a) != rank(b) ? rank(a) < rank(b) : a.gain > b.gain;
+                       if (rank(a) != rank(b)) return rank(a) < rank(b);
+                       // A profiler often sees several units busy: the busiest is the verdict.
+                       return kernel_.profiled && rank(a) == 0 ? a.gain < b.gain : a.gain > b.gain;
                      });
     return std::move(result_);
   }
@@ -127,16 +102,12 @@ class Diagnostician {
                        kernel_.launches_seen ? "by counters" : "estimated from work and resident warps");
   }
 
-  std::string ceiling_of(const Resource& resource) const {
-    if (resource.cause == Cause::issue_slots) return "all there are";
-    if (resource.cause != Cause::exponentials || exponentials_measured_) return "the measured ceiling";
-    return fmt::format("the data sheet's {} a clock and multiprocessor at {:.3g} GHz", machine_.exponentials,
-                       1e-9 * kernel_.clock_hz);
-  }
-
   void look_at(const Resource& resource) {
     if (std::isnan(resource.share)) {
       result_.not_known.push_back(resource.name);
+    } else if (resource.impossible()) {
+      result_.not_known.push_back(
+          fmt::format("{} ({} of {}, which cannot be)", resource.name, percent(resource.share), resource.of));
     } else if (resource.served_above()) {
       result_.not_known.push_back(
           fmt::format("{} (counted are {} of what it could deliver, so {} serves a part)", resource.name,
@@ -156,7 +127,7 @@ class Diagnostician {
       if (names_busiest_ && resource.cause == busiest_.cause) continue;
       clauses.push_back(
           fmt::format("{} ({} of {}{})", resource.name, percent(resource.share),
-                      resource.cause == Cause::issue_slots ? "them filled" : ceiling_of(resource),
+                      resource.cause == Cause::issue_slots && !kernel_.profiled ? "them filled" : resource.of,
                       resource.seen ? ", by counters" : ""));
     }
     result_.ruled_out.insert(result_.ruled_out.begin(), clauses.begin(), clauses.end());
@@ -168,14 +139,19 @@ class Diagnostician {
       return fmt::format(
           "{} would need {} of the time at {}{}, which cannot be: that ceiling is too low, or was "
           "measured at another clock",
-          resource.name, share, ceiling_of(resource), resource.seen ? ", by counters" : "");
+          resource.name, share, resource.of, resource.seen ? ", by counters" : "");
+    }
+    if (kernel_.profiled) {
+      return fmt::format("{} {} at {} of {}{}: only less work for {} helps{}", resource.name,
+                         is_plural(resource.cause) ? "are" : "is", share, resource.of,
+                         resource.seen ? ", by counters" : "", is_plural(resource.cause) ? "them" : "it",
+                         accesses(resource.cause));
     }
     if (resource.cause == Cause::issue_slots)
       return fmt::format("warps issue in {} of all slots: only fewer instructions help", share);
-    std::string sentence =
-        fmt::format("{} would need {} of the time at {}{}: only less work for {} helps", resource.name, share,
-                    ceiling_of(resource), resource.seen ? ", by counters" : "",
-                    is_plural(resource.cause) ? "them" : "it");
+    std::string sentence = fmt::format(
+        "{} would need {} of the time at {}{}: only less work for {} helps", resource.name, share,
+        resource.of, resource.seen ? ", by counters" : "", is_plural(resource.cause) ? "them" : "it");
     if (resource.cause == Cause::products && kernel_.useful_flops < 0.8 * kernel_.flops) {
       sentence += fmt::format(
           "; of what it multiplies {} is useful, the rest padding, masked, repeated or not selected",
@@ -184,7 +160,30 @@ class Diagnostician {
     return sentence;
   }
 
+  // What a profiler saw of the accesses that the cause hangs on.
+  std::string accesses(Cause cause) const {
+    constexpr double kPoor = 16, kMany = 0.1;  // bytes of a 32-byte sector; share of passes
+    std::string text;
+    const bool of_sectors =
+        cause != Cause::shared_memory && cause != Cause::pipes && cause != Cause::issue_slots;
+    if (of_sectors && kernel_.load_bytes < kPoor)
+      text += fmt::format("; of each 32-byte sector that threads load, {:.3g} bytes are used",
+                          kernel_.load_bytes);
+    if (of_sectors && kernel_.store_bytes < kPoor)
+      text += fmt::format("; of each 32-byte sector that they store to, {:.3g} bytes are written",
+                          kernel_.store_bytes);
+    const bool of_banks = cause == Cause::l1 || cause == Cause::shared_memory || !is_level(cause);
+    if (of_banks && kernel_.bank_conflicts >= kMany)
+      text += fmt::format("; {} of the passes through shared memory are bank conflicts",
+                          percent(kernel_.bank_conflicts));
+    return text;
+  }
+
   void look_at_launches() {
+    if (kernel_.profiled) {
+      result_.not_known.emplace_back("launches (a profiler's time leaves them out)");
+      return;
+    }
     if (launches_ < kLaunches) {
       result_.ruled_out.push_back(fmt::format("launches ({} of the time)", percent(launches_)));
       return;
@@ -251,6 +250,10 @@ class Diagnostician {
     if (busy >= kBusy || launches_ >= 1 - kLaunches) return;
     const double gain = 1 / std::max(busy, launches_);
     const bool counted = knows_all();
+    if (kernel_.profiled) {
+      look_inside_profiled(gain, counted, busy);
+      return;
+    }
     const std::string nearest =
         fmt::format("{}, {} of the ceiling of {} is used and less of the others{}",
                     scales_ ? "even with as many blocks as that" : "where blocks are resident", percent(busy),
@@ -274,6 +277,28 @@ class Diagnostician {
           Cause::inside, gain,
           fmt::format("{}: {}, which counts do not tell apart; {}", nearest, unknown("latency"), resident()));
     }
+  }
+
+  // Queues that are full, and warps that are ready in vain, tell of a busy unit; all else is latency.
+  void look_inside_profiled(double gain, bool counted, double busy) {
+    const std::string stalled = most_stalled(kernel_.stalls);
+    const bool full = stalled.find("throttle") < stalled.find(", then ") ||
+                      stalled.find("(not selected") < stalled.find(", then ");
+    const bool latency = counted || (!stalled.empty() && !full);
+    names_busiest_ = true;
+    std::string sentence =
+        busiest_.name.empty()
+            ? "the table tells of no unit how busy it is"
+            : fmt::format("where blocks are resident, {} {} at {} of the peak{}", busiest_.name,
+                          is_plural(busiest_.cause) ? "are" : "is", percent(busy),
+                          counted ? " and others lower" : " and others that are known lower");
+    if (stalled.empty() && latency) sentence += ": steps wait for one another";
+    if (!stalled.empty()) sentence += ": " + stalled;
+    if (!latency)
+      sentence +=
+          fmt::format("; {} would tell", unknown(stalled.empty() ? "the reasons for which warps wait" : ""));
+    const Cause cause = latency ? Cause::latency : Cause::inside;
+    find(cause, gain, fmt::format("{}; {}{}", sentence, resident(), accesses(cause)));
   }
 
   std::string resident() const {
@@ -302,34 +327,13 @@ class Diagnostician {
   std::optional<Scaling> scaling_;
   std::optional<Scaling> grows_;  // the case that tells how the time grows with the blocks, if any does
   double launches_ = 0;           // share of the time
-  std::array<Resource, 6> resources_{};
+  std::vector<Resource> resources_;
   Resource busiest_{};
   double held_ = 1;
-  bool exponentials_measured_ = false;
   bool scales_ = false;
   bool names_busiest_ = false;  // a finding already names busiest_ as what comes nearest
   Diagnosis result_;
 };
-
-report::ColumnInfo told(const char* name, const char* long_name) {
-  return {.name = name,
-          .units = "text",
-          .long_name = long_name,
-          .formula = "counted work, measured ceilings and the report's other cases: splash diagnose",
-          .is_text = true,
-          .reproducible = false,
-          .missing_reason = "of this case nothing is counted"};
-}
-
-report::ColumnInfo predicted(const char* name, const char* long_name) {
-  return {
-      .name = name,
-      .units = "s",
-      .long_name = long_name,
-      .formula = "the model of splash what-if, from cases of the kernel on other problems",
-      .reproducible = false,
-      .missing_reason = "the report has the kernel on no other problem, or nothing is counted of this case"};
-}
 
 }  // namespace
 
@@ -339,12 +343,16 @@ const char* to_string(Cause cause) {
       return "products";
     case Cause::exponentials:
       return "exponentials";
+    case Cause::l1:
+      return "L1";
     case Cause::l2:
       return "L2";
     case Cause::dram:
       return "DRAM";
     case Cause::shared_memory:
       return "shared memory";
+    case Cause::pipes:
+      return "pipes";
     case Cause::issue_slots:
       return "issue slots";
     case Cause::launches:
@@ -364,33 +372,6 @@ const char* to_string(Cause cause) {
 Diagnosis diagnose(const KernelCase& kernel, const Multiprocessors& machine,
                    const std::vector<report::Ceiling>& ceilings, const std::vector<KernelCase>& others) {
   return Diagnostician(kernel, machine, ceilings, others)();
-}
-
-void write_diagnoses(report::Report& report, const Multiprocessors& machine) {
-  const std::vector<KernelCase> kernels = described_kernels(report, machine);
-  const Predictor predictor(kernels, {machine, report.ceilings});
-  const auto at = [](auto& values, const KernelCase& kernel) -> auto& {
-    return values[static_cast<std::size_t>(kernel.row)];
-  };
-  for (const KernelCase& kernel : kernels) {
-    const Finding verdict = diagnose(kernel, machine, report.ceilings, kernels).findings.front();
-    at(report::column_of(report, told("verdict", "what bounds the time")).texts, kernel) =
-        to_string(verdict.cause);
-    at(report::column_of(report, told("diagnosis", "why the kernel takes its time")).texts, kernel) =
-        verdict.sentence;
-  }
-  for (const KernelCase& kernel : kernels) {
-    const std::optional<Prediction> prediction = predictor.held_out(kernel);
-    if (!prediction) continue;
-    at(report::column_of(report, predicted("time_predicted", "predicted time of one call")).numbers, kernel) =
-        prediction->seconds;
-    at(report::column_of(report, predicted("time_predicted_low", "lower end of eight in ten predictions"))
-           .numbers,
-       kernel) = prediction->low;
-    at(report::column_of(report, predicted("time_predicted_high", "upper end of eight in ten predictions"))
-           .numbers,
-       kernel) = prediction->high;
-  }
 }
 
 }  // namespace splash::analysis

@@ -14,9 +14,11 @@ namespace splash::analysis {
 enum class Cause {
   products,       // the tensor cores, or the float32 units, are busy
   exponentials,   // the special function units are busy
+  l1,             // L1, which shared memory is a part of, delivers what it can; of profiled kernels alone
   l2,             // L2 delivers what it can
   dram,           // DRAM delivers what it can
   shared_memory,  // shared memory passes data in most cycles
+  pipes,          // a unit of the multiprocessors is busy; of profiled kernels alone
   issue_slots,    // warps issue instructions in most cycles
   launches,       // starting kernels takes the time
   parallelism,    // too few blocks: multiprocessors stand idle, or hold too few to hide latency
@@ -55,6 +57,9 @@ struct Diagnosis {
 // issue slots from shared memory. Without counters, the same kernel with another number of blocks tells:
 // something inside is busy if the time of a wave grows with its blocks, and latency is the cause if it does
 // not.
+//
+// Of profiled kernels a profiler's own share of a peak comes before counts over ceilings, what cannot be
+// (over kOver, or below 0) is not known, and the reasons for which warps wait tell latency from a busy unit.
 constexpr double kBusy = 0.6, kLaunches = 0.3, kFilled = 0.8, kScales = 1.25;
 
 // `others`: cases of the same report. Throws ReportError if the report lacks a ceiling that is needed.

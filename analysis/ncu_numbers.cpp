@@ -1,12 +1,14 @@
 #include "analysis/ncu_numbers.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
 
+#include "analysis/csv_table.h"
 #include "core/error.h"
 
 namespace splash::analysis {
@@ -132,6 +134,41 @@ std::optional<double> number_from(const std::string& text, DecimalMark mark) {
   if (!parts->separators.empty() && !is_well_formed(*parts, mark)) return std::nullopt;
   const double number = value_of(*parts, text[0] == '-', mark);
   return std::isfinite(number) ? std::optional(number) : std::nullopt;
+}
+
+std::string printed_value(const std::string& text) {
+  std::string value = trimmed(text);
+  if (value.starts_with("(!)")) value = trimmed(value.substr(3));
+  if (const auto instances = value.find(" ("); instances != std::string::npos && value.ends_with(')'))
+    value = trimmed(value.substr(0, instances));
+  if (value.starts_with('(') && value.ends_with(')') && value.find(';') != std::string::npos)
+    return "";  // instances without a value of all
+  const auto is_digit = [&](std::size_t at) {
+    return at < value.size() && std::isdigit(static_cast<unsigned char>(value[at])) != 0;
+  };
+  for (const std::string space : {" ", "\xC2\xA0", "\xE2\x80\xAF", "\xE2\x80\x89", "\xE2\x80\x99", "'"}) {
+    for (std::size_t at = 0; (at = value.find(space, at)) != std::string::npos;) {
+      const std::size_t next = at + space.size();
+      const bool groups = at > 0 && is_digit(at - 1) && is_digit(next) && is_digit(next + 1) &&
+                          is_digit(next + 2) && !is_digit(next + 3);
+      if (groups) {
+        value.erase(at, space.size());
+      } else {
+        at = next;
+      }
+    }
+  }
+  return value;
+}
+
+bool is_missing(const std::string& text) {
+  std::string word;
+  for (const char c : text) word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  constexpr std::array kWords{"",     "n/a",           "na",        "nan",         "-nan",
+                              "+nan", "nan(ind)",      "-nan(ind)", "none",        "no data",
+                              "null", "missing",       "#n/a",      "unavailable", "-",
+                              "--",   "not available", "n.a.",      "undefined",   "<null>"};
+  return std::find(kWords.begin(), kWords.end(), word) != kWords.end();
 }
 
 }  // namespace splash::analysis

@@ -24,4 +24,11 @@ DecimalMark decimal_mark(const std::vector<NcuText>& values);
 // InvalidArgument that names both.
 std::optional<double> number_from(const std::string& text, DecimalMark mark);
 
+// The text of a value without what ncu adds to it: the mark "(!) " of a doubtful one, the values of its
+// instances ("12 (5; 7)"), and spaces between groups of three digits, which French and other locales print.
+std::string printed_value(const std::string& text);
+
+// Whether the text stands for no value: empty, "n/a", "nan", "no data" and the like.
+bool is_missing(const std::string& text);
+
 }  // namespace splash::analysis

@@ -52,6 +52,7 @@ std::vector<Candidate> cuts_of(const KernelCase& kernel) {
 
 std::vector<Candidate> launch_changes_of(const KernelCase& kernel) {
   std::vector<Candidate> list;
+  if (kernel.profiled) return list;  // its time leaves out launches
   if (kernel.launches > 1) list.push_back({"launches=1", {.launches = 1}});
   if (!kernel.replayed) list.push_back({"method=graph", {.replayed = true}});
   if (list.size() == 2) list.push_back({"launches=1 method=graph", {.launches = 1, .replayed = true}});

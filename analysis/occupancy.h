@@ -5,7 +5,8 @@
 
 namespace splash::analysis {
 
-constexpr int kWarp = 32;  // threads per warp
+constexpr int kWarp = 32;          // threads per warp
+constexpr double kSchedulers = 4;  // per multiprocessor: each issues up to one instruction per cycle
 
 // What a GPU's multiprocessors offer. Source: CUDA C++ Programming Guide, technical specifications per
 // compute capability.

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include "analysis/launches.h"
+#include "analysis/named_columns.h"
+#include "analysis/profiled_kernel.h"
 #include "core/checked.h"
 #include "core/dtype.h"
 #include "core/error.h"
@@ -17,49 +19,6 @@ namespace splash::analysis {
 namespace {
 
 constexpr const char* kExponentials = "exponentials";  // a ceiling and the column that counts them
-constexpr double kWavefrontBytes = 128;                // bytes that shared memory passes in one cycle
-
-// Reads a report's columns by name and row.
-class NamedColumns {
- public:
-  explicit NamedColumns(const report::Report& report) : report_(report) {}
-
-  const std::string& text(const char* name, int64_t row) const {
-    return column(name, true).texts[static_cast<std::size_t>(row)];
-  }
-  double number(const char* name, int64_t row) const {
-    return column(name, false).numbers[static_cast<std::size_t>(row)];
-  }
-  // A whole number; 0 if it is missing.
-  int64_t count(const char* name, int64_t row, int64_t most = std::numeric_limits<int64_t>::max()) const {
-    const double value = number(name, row);
-    const auto whole = checked_count(std::isnan(value) ? 0 : value);
-    if (whole && *whole <= most) return *whole;
-    throw ReportError(fmt::format("the column '{}' holds {} where a whole number is needed", name, value));
-  }
-  int small_count(const char* name, int64_t row) const {
-    return static_cast<int>(count(name, row, std::numeric_limits<int>::max()));
-  }
-  // These give NaN and "" if there is no such column.
-  double known_number(const char* name, int64_t row) const {
-    return report_.find(name) == nullptr ? std::numeric_limits<double>::quiet_NaN() : number(name, row);
-  }
-  std::string known_text(const char* name, int64_t row) const {
-    return report_.find(name) == nullptr ? "" : text(name, row);
-  }
-
- private:
-  const report::Column& column(const char* name, bool is_text) const {
-    const report::Column* found = report_.find(name);
-    if (found == nullptr || found->info.is_text != is_text || found->width != 1) {
-      throw ReportError(fmt::format(
-          "there is no column '{}': the report holds no cases of the kind gpu-attention to analyse", name));
-    }
-    return *found;
-  }
-
-  const report::Report& report_;
-};
 
 bool with_backward(const NamedColumns& table, int64_t row) {
   return table.known_text("pass", row) == "forward_backward";
@@ -124,7 +83,7 @@ std::pair<std::string, int> rung_of(const std::string& implementation) {
 double measured(const std::vector<report::Ceiling>& ceilings, const std::string& name,
                 const std::string& dtype = "") {
   for (const report::Ceiling& ceiling : ceilings) {
-    if (ceiling.name == name && ceiling.dtype == dtype) return ceiling.measured;
+    if (ceiling.name == name && ceiling.dtype == dtype) return rate_of(ceiling);
   }
   throw ReportError(
       fmt::format("the report has no ceiling '{}'{}", name, dtype.empty() ? "" : " in " + dtype));
@@ -152,8 +111,17 @@ const char* to_string(Level level) {
   return "";
 }
 
+double rate_of(const report::Ceiling& ceiling) {
+  return std::isnan(ceiling.measured) ? ceiling.datasheet : ceiling.measured;
+}
+
 double Floors::highest() const {
-  return std::max({products, l2, dram});
+  return std::fmax(products, std::fmax(l2, dram));
+}
+
+double Floors::sum() const {
+  const auto known = [](double floor) { return std::isnan(floor) ? 0 : floor; };
+  return known(products) + known(l2) + known(dram);
 }
 
 Floors Floors::within(double seconds) const {
@@ -164,7 +132,8 @@ Floors Floors::within(double seconds) const {
 }
 
 Level Floors::level() const {
-  return products >= std::max(l2, dram) ? Level::products : l2 >= dram ? Level::l2 : Level::dram;
+  const double most = highest();
+  return products == most ? Level::products : l2 == most ? Level::l2 : Level::dram;
 }
 
 void count_tensors(KernelCase& kernel) {
@@ -197,7 +166,12 @@ std::vector<KernelCase> kernel_cases(const report::Report& report, Calls calls) 
   for (int64_t row = 0; row < report.cases(); ++row) {
     const auto number = [&](const char* name) { return table.number(name, row); };
     // Skips cases that were not run, peers, whose work is not counted, and CPU cases (cpu_roofline.h).
-    if (std::isnan(number("time_median")) || std::isnan(number("executed_flops"))) continue;
+    if (std::isnan(number("time_median"))) continue;
+    if (is_profiled(table, row)) {
+      cases.push_back(profiled_kernel(table, row));
+      continue;
+    }
+    if (std::isnan(number("executed_flops"))) continue;
     if (table.known_text("math_unit", row).starts_with(kCpuUnit)) continue;
     if (calls == Calls::forward && with_backward(table, row)) continue;
     KernelCase found;
@@ -268,8 +242,8 @@ Floors floors_of(const KernelCase& kernel, const std::vector<report::Ceiling>& c
 }
 
 double shared_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings) {
-  return std::isnan(kernel.shared_traffic) ? kernel.shared_traffic
-                                           : kernel.shared_traffic / measured(ceilings, "shared read");
+  if (std::isnan(kernel.shared_traffic)) return kernel.shared_traffic;
+  return kernel.shared_traffic / measured(ceilings, "shared read");
 }
 
 bool has_ceiling(const std::vector<report::Ceiling>& ceilings, const std::string& name) {
@@ -286,6 +260,7 @@ double exponential_seconds(const KernelCase& kernel, const Multiprocessors& mach
 }
 
 double launch_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings) {
+  if (kernel.profiled) return 0;
   const double node = measured(ceilings, "graph node", "");
   return (kernel.replayed ? node : measured(ceilings, "launch", "")) + (kernel.launches - 1) * node;
 }

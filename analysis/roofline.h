@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "analysis/occupancy.h"
+#include "analysis/warp_stalls.h"
 #include "core/attention_spec.h"
 #include "core/dtype.h"
 #include "report/report.h"
@@ -23,7 +24,19 @@ struct Launch {
   std::string unit{};  // dtype of the products' ceiling; "": that of the case
 };
 
-// One timed kernel variant of a report of kind gpu-attention.
+// How busy a profiler saw the units of the GPU, as shares of their peaks. NaN: it did not tell.
+struct SeenShares {
+  double float32 = std::numeric_limits<double>::quiet_NaN(),
+         tensor = std::numeric_limits<double>::quiet_NaN();
+  double special = std::numeric_limits<double>::quiet_NaN();  // special function units
+  double l1 = std::numeric_limits<double>::quiet_NaN();       // L1 and shared memory together
+  double l2 = std::numeric_limits<double>::quiet_NaN(), dram = std::numeric_limits<double>::quiet_NaN();
+  double shared = std::numeric_limits<double>::quiet_NaN(), issue = std::numeric_limits<double>::quiet_NaN();
+  double multiprocessor = std::numeric_limits<double>::quiet_NaN();  // the busiest unit of them
+};
+
+// One timed kernel variant of a report of kind gpu-attention, or a kernel that `splash import` took from a
+// profiler's table (profiled_kernel.h).
 struct KernelCase {
   int64_t row = 0;  // in the report's results
   std::string case_id, implementation;
@@ -63,6 +76,16 @@ struct KernelCase {
   double shared_traffic = std::numeric_limits<double>::quiet_NaN();  // bytes of shared memory, by counters
   double l2_traffic = std::numeric_limits<double>::quiet_NaN();      // bytes asked of L2, by counters
   double dram_traffic = std::numeric_limits<double>::quiet_NaN();    // of DRAM, with L2 empty at first
+
+  // Of a profiled kernel of any kind: shape, dtype and tiles mean nothing, counts are the profiler's, and the
+  // time leaves out launches.
+  bool profiled = false;
+  SeenShares seen{};
+  WarpStalls stalls{};
+  double bank_conflicts = std::numeric_limits<double>::quiet_NaN();  // share of the passes of shared memory
+  double load_bytes = std::numeric_limits<double>::quiet_NaN();  // used of each 32-byte sector that is loaded
+  double store_bytes = std::numeric_limits<double>::quiet_NaN();
+  std::string warning{};  // what cannot be in its table
 };
 
 // The kernel with counted bytes replaced by the profiler's, if the report has them. The two differ because L1
@@ -90,6 +113,8 @@ enum class Calls { forward, all };
 // report lacks the columns.
 std::vector<KernelCase> kernel_cases(const report::Report& report, Calls calls = Calls::forward);
 
+constexpr double kWavefrontBytes = 128;  // bytes that shared memory passes in one cycle
+
 // A kernel that exceeds a ceiling by more than this factor does so by no measuring error: the count or the
 // ceiling is wrong.
 constexpr double kOver = 1.05;
@@ -98,14 +123,19 @@ constexpr double kOver = 1.05;
 // sheet". Empty if it is not, or if no data sheet tells.
 std::string why_questioned(const report::Ceiling& ceiling);
 
+// What the ceiling was measured at; where it was not measured, the data sheet's figure; NaN if there is
+// neither.
+double rate_of(const report::Ceiling& ceiling);
+
 enum class Level { products, l2, dram };
 const char* to_string(Level level);  // "products", "L2", "DRAM"
 
-// Seconds at the measured ceilings.
+// Seconds at the ceilings. Of profiled kernels a floor may be NaN: not counted, or no ceiling is known.
 struct Floors {
   double products = 0, l2 = 0, dram = 0;
-  double highest() const;
-  Level level() const;  // the highest
+  double highest() const;  // of those that are known
+  double sum() const;      // of those that are known
+  Level level() const;     // the highest
   // Drops the levels of memory whose counted bytes take more than kOver times `seconds`, because a cache
   // above serves a part of them.
   Floors within(double seconds) const;

@@ -104,6 +104,7 @@ std::optional<Scaling> scaling_of(const KernelCase& kernel, const std::vector<Ke
         std::abs(std::log(static_cast<double>(other.use.blocks) / static_cast<double>(kernel.use.blocks))));
   };
   for (const KernelCase& other : others) {
+    if (kernel.profiled && !(kernel.flops > 0 && other.flops > 0)) continue;  // no work to compare
     if (differs_in_blocks_alone(kernel, other) && (best == nullptr || rank(other) > rank(*best)))
       best = &other;
   }

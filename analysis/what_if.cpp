@@ -23,8 +23,13 @@ ModelPoint point_of(const KernelCase& kernel, const MeasuredGpu& gpu) {
   const Floors floors = floors_of(kernel, gpu.ceilings);
   return {.kernel = kernel,
           .launch = launch_seconds(kernel, gpu.ceilings),
-          .base = (floors.products + floors.l2 + floors.dram) / occupancy.wave_yield,
+          .base = floors.sum() / occupancy.wave_yield,
           .floor = floors.highest()};
+}
+
+// Whether anything of a profiled kernel is counted against a known ceiling.
+bool is_modelled(const KernelCase& kernel, const MeasuredGpu& gpu) {
+  return occupancy_of(gpu.machine, kernel.use).blocks > 0 && floors_of(kernel, gpu.ceilings).sum() > 0;
 }
 
 double factor_of(const ModelPoint& measured) {
@@ -32,6 +37,7 @@ double factor_of(const ModelPoint& measured) {
 }
 
 bool same_problem(const KernelCase& a, const KernelCase& b) {
+  if (a.profiled) return a.case_id == b.case_id;
   return a.shape == b.shape && a.dtype == b.dtype && a.causal == b.causal && a.window == b.window &&
          a.flops == b.flops;
 }
@@ -84,10 +90,7 @@ constexpr int64_t kMostEntries = 1024;  // batch sizes up to this are tried one 
 // inside the multiprocessors, follows the products. Both grow if multiprocessors are idle.
 double recut_seconds(const KernelCase& uncut, const KernelCase& cut, double uncut_seconds,
                      const MeasuredGpu& gpu) {
-  const auto sum = [&](const KernelCase& kernel) {
-    const Floors floors = floors_of(kernel, gpu.ceilings);
-    return floors.products + floors.l2 + floors.dram;
-  };
+  const auto sum = [&](const KernelCase& kernel) { return floors_of(kernel, gpu.ceilings).sum(); };
   const double launch = launch_seconds(uncut, gpu.ceilings), behind = uncut_seconds - launch;
   const double before = busy_share(uncut.use, gpu.machine), after = busy_share(cut.use, gpu.machine);
   const double rest = std::max(0.0, behind * before - sum(uncut));
@@ -118,7 +121,9 @@ Prediction as_measured(const KernelCase& measured, const MeasuredGpu& gpu) {
 }
 
 Predictor::Predictor(const std::vector<KernelCase>& measured, MeasuredGpu gpu) : gpu_(std::move(gpu)) {
-  for (const KernelCase& kernel : measured) points_.push_back(point_of(kernel, gpu_));
+  for (const KernelCase& kernel : measured) {
+    if (!kernel.profiled || is_modelled(kernel, gpu_)) points_.push_back(point_of(kernel, gpu_));
+  }
   for (const ModelPoint& point : points_) {
     if (const ModelPoint* from = nearest(point, points_, true)) {
       const double seconds = std::max(predicted(point, *from), at_least(point, gpu_, true));

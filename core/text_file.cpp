@@ -44,14 +44,17 @@ std::string read_text_file(const std::string& what, const std::string& path, int
   struct stat status {};
   if (file.number() < 0 || fstat(file.number(), &status) != 0) refuse(what, path, std::strerror(errno));
   if (const std::string why = why_not_regular(status); !why.empty()) refuse(what, path, why);
+  const auto too_large = [&] {
+    refuse(what, path, fmt::format("it holds more than the allowed {} bytes", most_bytes));
+  };
+  if (status.st_size > most_bytes) too_large();
   std::string text;
   std::string piece(size_t{1} << 16, '\0');
   for (ssize_t count = 0; (count = read(file.number(), piece.data(), piece.size())) != 0;) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) refuse(what, path, std::strerror(errno));
     text.append(piece, 0, static_cast<size_t>(count));
-    if (static_cast<int64_t>(text.size()) > most_bytes)
-      refuse(what, path, fmt::format("it holds more than the allowed {} bytes", most_bytes));
+    if (static_cast<int64_t>(text.size()) > most_bytes) too_large();
   }
   return text;
 }

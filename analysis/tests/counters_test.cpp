@@ -93,7 +93,7 @@ TEST_CASE("where L2's requests are not told apart, what passed between its halve
   CHECK(match_counters(kernels, {profiled_case()})[0].counters.l2_bytes ==
         doctest::Approx(32.0 * (117817250 - 12069071)));
   kernels[0].metrics.erase("lts__t_sectors_srcunit_ltcfabric.sum");
-  kernels[0].metrics["lts__t_bytes.sum"] = {"3.5", "Gbyte"};
+  kernels[0].metrics["lts__t_bytes.sum"] = {{.value = "3.5", .unit = "Gbyte"}};
   CHECK(match_counters(kernels, {profiled_case()})[0].counters.l2_bytes == 3.5e9);
 }
 
@@ -157,7 +157,7 @@ TEST_CASE("float32 units do other work than products and are not compared") {
 TEST_CASE("calls of one kernel are averaged; calls of several are summed") {
   auto twice = profiled();
   twice.push_back(twice[0]);
-  twice[1].metrics["dram__bytes_read.sum"].value = "455.391488";
+  twice[1].metrics["dram__bytes_read.sum"][0].value = "455.391488";
   CHECK(match_counters(twice, {profiled_case()})[0].counters.dram_read_bytes == doctest::Approx(405391488));
 
   auto call = profiled();

@@ -108,6 +108,7 @@ TEST_CASE("the machines of this repository are right, and dense") {
     CAPTURE(machine.name);
     const double f16 = machine.peak("tensor", "float16"), tf32 = machine.peak("tensor", "tf32");
     CHECK(machine.peak("dram copy", "") > 1e11);
+    if (std::isnan(f16)) continue;  // what has no source is not there
     CHECK(machine.peak("tensor", "bfloat16") == f16);
     CHECK(f16 / tf32 == doctest::Approx(2).epsilon(0.02));
     const double f8 = machine.peak("tensor", "float8_e4m3");

@@ -118,6 +118,33 @@ KernelCase planned(const KernelCase& recorded, const Parameters& before, const P
   return asked;
 }
 
+// Of an imported kernel no declaration counts another problem: it can do its work `batch` times at once, or
+// run as it is on another GPU.
+AskedKernel asked_of_profiled(const KernelCase& recorded, const AskedChanges& changes,
+                              const analysis::Machine& here, const analysis::Machine& there) {
+  int64_t batch = 1;
+  for (const auto& [name, value] : changes.problem) {
+    if (name == "batch") batch = std::get<int64_t>(value);
+    if (name == "batch" && batch >= 1 && batch <= 1 << 20) continue;
+    throw InvalidArgument(fmt::format(
+        "of the imported kernel {} what-if knows batch, so many times its work and blocks, and --gpu: "
+        "{} is {}",
+        recorded.implementation, name,
+        name == "batch" ? "not from 1 to 1048576" : "not in a profiler's table"));
+  }
+  if (changes.cut.cuts() || changes.cut.launches || changes.cut.replayed) {
+    throw InvalidArgument(fmt::format(
+        "of the imported kernel {} what-if knows batch, so many times its work and blocks, and --gpu: a "
+        "profiler's table tells nothing of tiles, and its time leaves out launches",
+        recorded.implementation));
+  }
+  AskedKernel asked{recorded, recorded};
+  asked.measured = batch == 1 && here.name == there.name;
+  asked.kernel = asked.uncut = analysis::changed(recorded, {.batch = batch});
+  if (batch != 1) asked.kernel.problem = "with " + changes.words;
+  return asked;
+}
+
 }  // namespace
 
 AskedChanges parse_changes(const Words& settings) {
@@ -149,6 +176,7 @@ AskedChanges parse_changes(const Words& settings) {
 AskedKernel asked_kernel(const report::Report& report, const KernelCase& recorded,
                          const AskedChanges& changes, const analysis::Machine& here,
                          const analysis::Machine& there) {
+  if (recorded.profiled) return asked_of_profiled(recorded, changes, here, there);
   const Parameters before = experiments::parameters_of(report, recorded.row);
   Parameters problem = changes.problem;
   std::erase_if(problem, [&](const auto& change) { return before.at(change.first) == change.second; });

@@ -16,6 +16,7 @@
 #include "experiments/cli/console.h"
 #include "experiments/cli/cpu_view.h"
 #include "experiments/cli/kernel_selection.h"
+#include "experiments/cli/profiled_view.h"
 #include "report/io.h"
 
 namespace splash::cli {
@@ -204,19 +205,39 @@ nlohmann::json to_json(const Analysed& a, const Multiprocessors& machine) {
   return json;
 }
 
+// A profiled kernel's shares come from the profiler, and nothing of it may be counted.
+nlohmann::json profiled_json(const Analysed& a, const report::Report& report,
+                             const Multiprocessors& machine) {
+  nlohmann::json json = to_json(a, machine);
+  json["resources"] = resources_json(a.kernel, machine, report.ceilings);
+  json["impossible"] = a.kernel.warning;
+  json["warp_stalls"] = a.kernel.stalls.shares;
+  if (std::isnan(a.floors.highest())) json["nearest"] = nullptr;
+  return json;
+}
+
 // Prints the analysis, or puts it into the object.
 void analyse_kernels(const report::Report& report, const std::string& prefix, nlohmann::json* object) {
   std::vector<KernelCase> selected = selected_kernels(report, prefix, "", Calls::all);
   const Multiprocessors machine = machine_of(report).multiprocessors;
-  const std::vector<Analysed> cases = analyse(report, std::move(selected), machine);
+  std::vector<Analysed> cases = analyse(report, std::move(selected), machine);
   if (object != nullptr) {
     nlohmann::json kernels = nlohmann::json::array();
-    for (const Analysed& a : cases) kernels.push_back(to_json(a, machine));
+    for (const Analysed& a : cases)
+      kernels.push_back(a.kernel.profiled ? profiled_json(a, report, machine) : to_json(a, machine));
     *object = {{"gpu", report.provenance.gpu}, {"kernels", kernels}};
     return;
   }
-  print(fmt::format("{}, commit {}\n{}\n", report.provenance.gpu, report.provenance.commit,
-                    questioned_lines(report.ceilings)));
+  std::vector<KernelCase> all;
+  for (const Analysed& a : cases) all.push_back(a.kernel);
+  print(fmt::format("{}{}\n", origin_line(report, all), questioned_lines(report.ceilings)));
+  std::vector<KernelCase> profiled = all;
+  std::erase_if(profiled, [](const KernelCase& kernel) { return !kernel.profiled; });
+  if (!profiled.empty()) {
+    print(impossible_lines(profiled));
+    profiled_table(profiled, machine, report.ceilings).print();
+  }
+  std::erase_if(cases, [](const Analysed& a) { return a.kernel.profiled; });
   print_tables(cases, machine);
   const auto others = std::count_if(cases.begin(), cases.end(), [](const auto& c) { return !c.simulated; });
   if (others > 0) print(fmt::format("{} of {} cases were not simulated\n", others, cases.size()));

@@ -21,6 +21,7 @@
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/kernel_selection.h"
+#include "experiments/cli/profiled_view.h"
 #include "experiments/runner/provenance.h"
 #include "report/io.h"
 
@@ -54,17 +55,24 @@ void print_diagnosis(const std::string& report, const KernelCase& kernel, const 
                      const Advice& advice) {
   print(fmt::format("{}  {}  {} us  case {}\n", paint(kernel.implementation, Colour::bold),
                     one_line(kernel.problem), short_number(1e6 * kernel.seconds), one_line(kernel.case_id)));
+  if (!kernel.warning.empty()) print_item("impossible", Colour::red, ": " + kernel.warning);
   for (const Finding& finding : diagnosis.findings) {
     print_item(to_string(finding.cause), Colour::yellow,
                fmt::format(", {} {:.3g}x: {}", finding.measured ? "measured" : "up to", finding.gain,
                            finding.sentence));
   }
+  const std::string stalled = most_stalled(kernel.stalls);
+  const bool told = std::any_of(diagnosis.findings.begin(), diagnosis.findings.end(), [&](const Finding& f) {
+    return f.sentence.find(stalled) != std::string::npos;
+  });
+  if (!told) print_item("seen", Colour::none, ": " + stalled);
   if (!diagnosis.ruled_out.empty())
     print_item("not", Colour::none, fmt::format(" {}", fmt::join(diagnosis.ruled_out, "; ")));
   if (!diagnosis.not_known.empty()) {
     print_item(
         "not counted", Colour::none,
-        fmt::format(": {} (splash counters --command tells how)", fmt::join(diagnosis.not_known, ", ")));
+        fmt::format(": {} ({})", fmt::join(diagnosis.not_known, ", "),
+                    kernel.profiled ? "ncu --set full tells most" : "splash counters --command tells how"));
   }
   for (const Clue& clue : advice.clues) {
     print_item("seen", Colour::none,
@@ -148,6 +156,8 @@ nlohmann::json to_json(const std::string& report, const KernelCase& kernel, cons
           {"implementation", kernel.implementation},
           {"problem", kernel.problem},
           {"seconds", kernel.seconds},
+          {"impossible", kernel.warning},
+          {"warp_stalls", kernel.stalls.shares},
           {"findings", findings},
           {"ruled_out", diagnosis.ruled_out},
           {"seen", clues},
@@ -213,9 +223,7 @@ int cmd_diagnose(const Words& words) {
     return kDone;
   }
   nlohmann::json list = nlohmann::json::array();
-  if (!json)
-    print(fmt::format("{}, commit {}\n{}\n", report.provenance.gpu, report.provenance.commit,
-                      questioned_lines(report.ceilings)));
+  if (!json) print(fmt::format("{}{}\n", origin_line(report, kernels), questioned_lines(report.ceilings)));
   for (const KernelCase& kernel : kernels) {
     const Diagnosis diagnosis = diagnose(kernel, machine.multiprocessors, report.ceilings, all);
     const Advice advice{clues_of(kernel, all),

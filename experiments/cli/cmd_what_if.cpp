@@ -28,7 +28,8 @@ using experiments::Parameters;
 // The recorded case of the kernel that agrees with most of the changes.
 const KernelCase& starting_case(const report::Report& report, const std::vector<KernelCase>& kernels,
                                 const AskedChanges& changes) {
-  const auto agreeing = [&](const KernelCase& kernel) {
+  const auto agreeing = [&](const KernelCase& kernel) -> int64_t {
+    if (kernel.profiled) return 0;
     const Parameters recorded = experiments::parameters_of(report, kernel.row);
     return std::count_if(changes.problem.begin(), changes.problem.end(),
                          [&](const auto& change) { return recorded.at(change.first) == change.second; }) +
@@ -48,6 +49,7 @@ std::vector<report::Ceiling> ceilings_there(const report::Report& report, const 
     if (ceiling.name.starts_with("l2") && std::isnan(ratio))
       ratio = static_cast<double>(there.multiprocessors.count) / here.multiprocessors.count;
     if (!std::isnan(ratio)) ceiling.measured *= ratio;
+    if (std::isnan(ceiling.measured)) ceiling.datasheet = there.peak(ceiling.name, ceiling.dtype);
   }
   return ceilings;
 }
@@ -57,6 +59,20 @@ void require_peak(const KernelCase& kernel, const Machine& machine) {
   if (std::isnan(machine.peak(ceiling, kernel.unit)) || std::isnan(machine.peak("dram copy", "")))
     throw InvalidArgument(
         fmt::format("the file of {} has no peak of '{}' in {}", machine.name, ceiling, kernel.unit));
+}
+
+void require_counted(const KernelCase& kernel, const Machine& here, const Machine& there,
+                     const std::vector<report::Ceiling>& ceilings) {
+  if (here.name != there.name && here.peaks.empty()) {
+    throw InvalidArgument(
+        fmt::format("no file of data/machines tells the peaks of {}, so nothing can be scaled to {}",
+                    here.name, there.name));
+  }
+  if (floors_of(kernel, ceilings).sum() > 0) return;
+  throw InvalidArgument(fmt::format(
+      "nothing is counted of {} for which a ceiling is known: the table needs dram__bytes_read.sum and "
+      "dram__bytes_write.sum, or FLOPs, and the report a ceiling of them",
+      kernel.implementation));
 }
 
 struct Side {
@@ -101,9 +117,11 @@ void print_sides(const Side& measured, const Side& asked, const Prediction& pred
   row("floor of DRAM, us", [&](const Side& s) { return microseconds(s.floors.dram); });
   row("DRAM MB", [](const Side& s) { return short_number(1e-6 * s.kernel.dram_bytes); });
   row("L2 MB", [](const Side& s) { return short_number(1e-6 * s.kernel.l2_bytes); });
-  row("tile", [](const Side& s) {
-    return fmt::format("{} x {}, {} in flight", s.kernel.tile_q, s.kernel.tile_k, s.kernel.stages);
-  });
+  if (!measured.kernel.profiled) {
+    row("tile", [](const Side& s) {
+      return fmt::format("{} x {}, {} in flight", s.kernel.tile_q, s.kernel.tile_k, s.kernel.stages);
+    });
+  }
   row("blocks", [](const Side& s) { return fmt::format("{}", s.kernel.use.blocks); });
   row("a multiprocessor", [](const Side& s) { return fmt::format("{}", s.occupancy.blocks); });
   row("shared KB a block",
@@ -175,7 +193,11 @@ int cmd_what_if(const Words& words) {
       gpu.empty() ? here : analysis::machine_of(gpu, analysis::read_machines(experiments::machines_folder()));
   const KernelCase& start = starting_case(report, kernels, changes);
   const AskedKernel asked = asked_kernel(report, start, changes, here, there);
-  require_peak(asked.kernel, there);
+  if (start.profiled) {
+    require_counted(start, here, there, report.ceilings);
+  } else {
+    require_peak(asked.kernel, there);
+  }
 
   const MeasuredGpu gpu_here{here.multiprocessors, report.ceilings};
   const MeasuredGpu gpu_there{there.multiprocessors, ceilings_there(report, here, there)};

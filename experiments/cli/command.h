@@ -27,6 +27,7 @@ int cmd_counters(const Words& words);
 int cmd_diagnose(const Words& words);
 int cmd_doctor(const Words& words);
 int cmd_entmax(const Words& words);
+int cmd_import(const Words& words);
 int cmd_judge(const Words& words);
 int cmd_list(const Words& words);
 int cmd_merge(const Words& words);

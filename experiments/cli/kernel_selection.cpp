@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/profiled_kernel.h"
 #include "core/error.h"
 #include "experiments/runner/project_root.h"
 
@@ -38,7 +39,15 @@ std::vector<analysis::KernelCase> selected_kernels(const report::Report& report,
 }
 
 analysis::Machine machine_of(const report::Report& report) {
-  return analysis::machine_of(report.provenance.gpu, analysis::read_machines(experiments::machines_folder()));
+  const auto machines = analysis::read_machines(experiments::machines_folder());
+  const auto profiled = analysis::profiled_multiprocessors(report);
+  if (profiled && !analysis::find_machine(report.provenance.gpu, machines)) {
+    analysis::Machine unknown;
+    unknown.name = report.provenance.gpu;
+    unknown.multiprocessors = *profiled;
+    return unknown;
+  }
+  return analysis::machine_of(report.provenance.gpu, machines);
 }
 
 }  // namespace splash::cli

@@ -21,7 +21,8 @@ std::vector<analysis::KernelCase> selected_kernels(const report::Report& report,
                                                    const std::string& case_id = "",
                                                    analysis::Calls calls = analysis::Calls::forward);
 
-// The GPU that the report names, from data/machines; throws InvalidArgument if no file describes it.
+// The GPU that the report names, from data/machines. Where no file describes it, what imported kernels tell
+// of its multiprocessors, without peaks; throws InvalidArgument if there are none.
 analysis::Machine machine_of(const report::Report& report);
 
 }  // namespace splash::cli

@@ -43,6 +43,8 @@ const Command kCommands[] = {
      cmd_analyze},
     {"diagnose", "why the kernels of a report take the time they take, and what to try next", cmd_diagnose},
     {"counters", "what a profiler saw of the kernels of a report, beside what was counted", cmd_counters},
+    {"import", "a report of what Nsight Compute printed about any kernels, for analyze and diagnose",
+     cmd_import},
     {"what-if", "how long a recorded kernel would take elsewhere, or cut into other tiles", cmd_what_if},
     {"recount", "a recorded report with what today's declarations count of its kernels", cmd_recount},
     {"judge", "a recorded report, judged by today's claims", cmd_judge},

@@ -40,7 +40,7 @@ std::string python_program() {
 }
 
 int run_program(const std::vector<std::string>& words, const std::map<std::string, std::string>& environment,
-                bool quiet) {
+                bool quiet, const std::string& stdout_file) {
   std::vector<std::string> settings;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string setting = *entry;
@@ -59,7 +59,11 @@ int run_program(const std::vector<std::string>& words, const std::map<std::strin
   if (quiet) {
     posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   }
-  posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
+  if (stdout_file.empty()) {
+    posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
+  } else {
+    posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, stdout_file.c_str(), O_WRONLY | O_TRUNC, 0);
+  }
   // This program ignores these two signals; the child gets their defaults back.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);

@@ -14,9 +14,10 @@ std::string claims_folder();
 // $SPLASH_PYTHON, else the project's own environment; "" if there is neither.
 std::string python_program();
 
-// Runs the program and waits for it. Its stdout goes to this program's stderr, or nowhere if quiet. Returns
-// its exit code, 127 if it could not be started, 128 + n if signal n ended it.
+// Runs the program and waits for it. Its stdout goes to this program's stderr, or nowhere if quiet, or to the
+// file, which must exist, if one is named. Returns its exit code, 127 if it could not be started, 128 + n if
+// signal n ended it.
 int run_program(const std::vector<std::string>& words, const std::map<std::string, std::string>& environment,
-                bool quiet);
+                bool quiet, const std::string& stdout_file = "");
 
 }  // namespace splash::cli

@@ -168,7 +168,7 @@ def test_refusals(splash: Splash, case: dict):
     assert "unit 'furlong'" in splash.refused(*choice, raw(splash, case, unit))
     value = metrics_of(case, **{"dram__bytes_read.sum": ("much", "byte")})
     assert "'much' of the metric dram__bytes_read.sum is no number" in splash.refused(*choice, raw(splash, case, value))
-    assert "no line begins with" in splash.refused(*choice, splash.write("no.csv", "a,b\n1,2\n"))
+    assert "no line names its columns" in splash.refused(*choice, splash.write("no.csv", "a,b\n1,2\n"))
     assert "cannot read ncu's table nowhere.csv: No such file" in splash.refused(*choice, "nowhere.csv")
     table = raw(splash, case, good)
     assert "starts with 'zz'" in splash.refused("counters", LADDERS, "--case", "zz", "--ncu", table)

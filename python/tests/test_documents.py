@@ -69,10 +69,14 @@ REPORTS_OF_READERS = {
     "out/sweep.h5": "cpu-memory",
     "edited.h5": "cpu-speed",
     "out/reproduce/report.h5": "reproduce-quick",
+    "ceilings.h5": "ceilings-h200",
 }
 # Words that begin a command which is not run, and why. What follows each is looked up: see `look_up`.
 NOT_RUN = {
     "./splash test": "it runs this test",
+    "./splash import profile.ncu-rep": "it needs ncu; test_import.py has one",
+    "splash import profile.ncu-rep": "it needs ncu; test_import.py has one",
+    "ncu ": "it needs a GPU",
     "./splash build": "it builds, for minutes",
     "./splash format": "continuous integration runs it",
     "./splash lint": "continuous integration runs it",
@@ -146,6 +150,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(profiled_table())
+    for name in ("ncu.csv", "before.csv", "after.csv"):
+        shutil.copy(ROOT / "analysis/tests/data/ncu-raw.csv", folder / name)
+    run(folder, [str(PROGRAM), "import", "ncu.csv", "--gpu", "NVIDIA H200", "--out", "my.h5"])
     return folder
 
 

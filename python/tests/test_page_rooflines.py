@@ -46,6 +46,17 @@ def test_exponentials_have_a_panel_where_their_ceiling_was_measured(ladders) -> 
     assert told and not any(point["explains"] for point in told)
 
 
+def test_ceilings_that_were_not_measured_are_the_data_sheets(ladders) -> None:
+    ceilings = ladders.ceilings.copy(deep=True)
+    ceilings["measured"].values[:] = np.nan
+    panels = page_data(dataclasses.replace(ladders, ceilings=ceilings))["rooflines"]
+    assert {panel["level"] for panel in panels} == {"DRAM"}, "no data sheet tells the bandwidth of L2"
+    for panel in panels:
+        assert panel["bandwidth"]["unmeasured"] and panel["rate"]["unmeasured"]
+        assert panel["bandwidth"]["measured"] == panel["bandwidth"]["datasheet"] == 4.8e12
+    assert not any("unmeasured" in panel["rate"] for panel in page_data(ladders)["rooflines"])
+
+
 def row_of(report) -> str:
     return next(iter(report.ceilings.sizes))
 

@@ -166,6 +166,20 @@ def test_implementations_on_the_cpu_have_panels_of_their_own(ladders) -> None:
     assert len(FIGURES["roofline"](both).axes) == 4
 
 
+def test_ceilings_that_were_not_measured_are_the_data_sheets(ladders) -> None:
+    import dataclasses
+
+    ceilings = ladders.ceilings.copy(deep=True)
+    ceilings["measured"].values[:] = np.nan
+    drawn = FIGURES["roofline"](dataclasses.replace(ladders, ceilings=ceilings))
+    assert [axes.get_title("left") for axes in drawn.axes] == ["DRAM"], "no data sheet tells the bandwidth of L2"
+    said = " ".join(text.get_text() for text in drawn.texts)
+    assert "figures of the data sheet, not measured" in " ".join(said.split())
+    ceilings["datasheet"].values[:] = np.nan
+    with pytest.raises(NotInReport, match="no ceiling of a level"):
+        FIGURES["roofline"](dataclasses.replace(ladders, ceilings=ceilings))
+
+
 def test_a_report_without_ceilings_has_no_roofline(ladders) -> None:
     import dataclasses
 

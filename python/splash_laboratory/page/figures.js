@@ -67,7 +67,8 @@ function rooflines(box, drawn) {
   const names = [...new Set(kernels)].sort();
   const marks = names.map((words, i) => ({ words, shape: i, look: `c${i % 8}` }));
   const panels = node("div", { class: "panels" });
-  const lines = [{ words: "measured", line: "roof" }, { words: "data sheet", line: "datasheet" }];
+  const measured = drawn.some(({ bandwidth, rate }) => !bandwidth.unmeasured && !rate.unmeasured);
+  const lines = [...(measured ? [{ words: "measured", line: "roof" }] : []), { words: "data sheet", line: "datasheet" }];
   box.append(legend([...marks, ...lines]), panels);
   for (const panel of drawn) roofline(panels, panel, names);
 }
@@ -201,7 +202,8 @@ function roofline(parent, panel, names) {
   const rates = rateAt("time_median"), lows = rateAt("time_high"), highs = rateAt("time_low");
   const ladder = table.map((each, i) => names.indexOf(ladderOf(each, row[i])));
   const flagged = new Map(Object.entries(above).map(([i, check]) => [Number(i), check]));
-  const words = ({ name, measured, datasheet }, units) => {
+  const words = ({ name, measured, datasheet, unmeasured }, units) => {
+    if (unmeasured) return `${name} ${withPrefix(measured, units)} (data sheet, not measured)`;
     const beside = datasheet === null ? "" : ` (data sheet ${withPrefix(datasheet, units)})`;
     return `${name} ${withPrefix(measured, units)}${beside}`;
   };
@@ -235,9 +237,11 @@ function roofline(parent, panel, names) {
   plot.parentElement.append(node("ul", { class: "above" }, ...told.map((each) => node("li", {}, each))));
 }
 
-// The measured roof, and the data sheet's; where that names no bandwidth, only its rate.
+// The measured roof, and the data sheet's; where that names no bandwidth, only its rate. A roof of which a part was not
+// measured is the data sheet's.
 function roofs(bandwidth, rate, from, to) {
   const roof = (slope, top) => [[from, from * slope], [top / slope, top], [Math.max(to, top / slope), top]];
+  if (bandwidth.unmeasured || rate.unmeasured) return [{ kind: "datasheet", points: roof(bandwidth.measured, rate.measured) }];
   const drawn = [{ kind: "roof", points: roof(bandwidth.measured, rate.measured) }];
   if (rate.datasheet === null) return drawn;
   const whole = roof(bandwidth.datasheet ?? bandwidth.measured, rate.datasheet);

@@ -31,12 +31,18 @@ OF_RECORDED = (
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One row of /ceilings."""
+    """One row of /ceilings. Where nothing was measured, the data sheet's figure stands for it."""
 
     name: str
     measured: float
     datasheet: float
     method: str
+    is_measured: bool = True
+
+    def told(self, name: str) -> dict:
+        """As the page has it; `unmeasured` where it is the data sheet's."""
+        told = {"name": name, "measured": number(self.measured), "datasheet": number(self.datasheet)}
+        return told if self.is_measured else told | {"unmeasured": True}
 
     @property
     def clock(self) -> float:
@@ -111,8 +117,7 @@ def _panel(
             )
     if not points:
         return []
-    named = {"name": slope.name, "measured": number(slope.measured), "datasheet": number(slope.datasheet)}
-    rate = {"name": UNIT_WORDS[unit], "measured": number(flat.measured), "datasheet": number(flat.datasheet)}
+    named, rate = slope.told(slope.name), flat.told(UNIT_WORDS[unit])
     columns = {name: [point.get(name) for point in points] for name in ("table", "row", "intensity", "share")}
     above = {str(at): point["above"] for at, point in enumerate(points) if "above" in point}
     axis = {"words": kind.words, "units": kind.units}
@@ -189,16 +194,16 @@ def _rate(report: Report, unit: str) -> Ceiling | None:
 
 
 def ceiling(report: Report, name: str, dtype: str = "") -> Ceiling | None:
-    """A measured ceiling of the report, if it holds it."""
+    """A ceiling of the report, measured or the data sheet's, if it holds it."""
     held = report.ceilings
     if not {"name", "dtype", "measured"} <= set(held.variables):
         return None
-    found = np.flatnonzero(
-        (held["name"].values == name) & (held["dtype"].values == dtype) & (held["measured"].values > 0)
-    )
+    measured = held["measured"].values
+    datasheets = held["datasheet"].values if "datasheet" in held else np.full(measured.shape, np.nan)
+    known = np.where(np.isnan(measured), datasheets, measured)
+    found = np.flatnonzero((held["name"].values == name) & (held["dtype"].values == dtype) & (known > 0))
     if not found.size:
         return None
     at = int(found[0])
-    datasheet = float(held["datasheet"].values[at]) if "datasheet" in held else np.nan
     method = str(held["method"].values[at]) if "method" in held else ""
-    return Ceiling(name, float(held["measured"].values[at]), datasheet, method)
+    return Ceiling(name, float(known[at]), float(datasheets[at]), method, bool(measured[at] > 0))

@@ -48,18 +48,21 @@ UNIT_WORDS = {
 def figure_roofline(report: Report) -> Figure:
     """Executed FLOP/s of every kernel over its FLOPs a byte, and an exponential where the report has their ceiling, below
     bandwidths and rates measured in the same run."""
-    data = cases_with(
-        report, "implementation", "executed_flops", "dram_bytes_counted", "l2_bytes_counted", "time_median"
-    )
+    data = cases_with(report, "implementation", "executed_flops", "time_median", "math_unit")
     units = np.array(units_of(data))
     rates = {str(unit): _rate(report, unit) for unit in sorted(set(units))}
     achieved = data["executed_flops"].values / data["time_median"].values
     panels = []
+    measured = True
     for on_cpu in (False, True):
         here = np.char.startswith(units.astype(str), CPU) == on_cpu
         if here.any():
             of_side = {unit: rate for unit, rate in rates.items() if unit.startswith(CPU) == on_cpu}
-            panels += [(level, here, of_side) for level in levels_of(report, on_cpu) if level.column in data]
+            known = [at for at in levels_of(report, on_cpu) if at.column in data and _slope(report, at) > 0]
+            panels += [(level, here, of_side) for level in known]
+            measured = measured and all(_is_measured(report, name) for level in known for name in level.ceilings)
+    if not panels:
+        raise NotInReport("the report has no ceiling of a level that its kernels' bytes are counted of")
     drawn, axes = style.canvas(1, len(panels), (5.5 * len(panels), 5.2), sharey=True)
     for panel, (level, here, of_side) in zip(axes[0], panels, strict=True):
         _draw(panel, report, data, level, here, of_side)
@@ -74,7 +77,8 @@ def figure_roofline(report: Report) -> Figure:
     finding += f", half of {share.size} kernels less than {100 * np.median(share):.2g} %"
     ran_on = [name for name, cpu in (("gpu", False), ("cpu", True)) if (np.char.startswith(units.astype(str), CPU) == cpu).any()]
     context = " and ".join(str(report.provenance[name]) for name in ran_on)
-    context += ". Lines: measured in the same run. A dot is one kernel on one problem; padding"
+    context += f". Lines: {'measured in the same run' if measured else 'figures of the data sheet, not measured'}"
+    context += ". A dot is one kernel on one problem; padding"
     context += " counts as executed; what L1 serves counts as asked of L2, so a dot may lie above L2's slope."
     style.headline(drawn, finding, context + " Logarithmic axes.")
     return drawn
@@ -90,7 +94,7 @@ def _draw(
     asks = here & (counts > 0)  # of entmax and the power approximation nothing is an exponential
     intensity = np.divide(flops, counts, out=np.full_like(flops, np.nan), where=asks)
     if asks.any():
-        _roof(panel, max(_measured(report, name) for name in level.ceilings), rates, intensity[asks])
+        _roof(panel, _slope(report, level), rates, intensity[asks])
     for at, ladder in enumerate(sorted(set(ladders))):
         chosen = (ladders == ladder) & asks
         if not (ladders == ladder)[here].any():
@@ -137,12 +141,24 @@ def _rate(report: Report, unit: str) -> float:
     return _measured(report, *rate_name(unit))
 
 
+def _slope(report: Report, level: Level) -> float:
+    """The best of a level's ceilings; NaN where none is known."""
+    return float(np.fmax.reduce([_measured(report, name) for name in level.ceilings]))
+
+
+def _is_measured(report: Report, name: str) -> bool:
+    ceilings = report.ceilings
+    return bool((ceilings["measured"].values[ceilings["name"].values == name] > 0).any())
+
+
 def _measured(report: Report, name: str, dtype: str = "") -> float:
+    """What was measured, or else the data sheet's figure; NaN where neither is known."""
     ceilings = report.ceilings
     if "name" in ceilings:
         found = (ceilings["name"].values == name) & (ceilings["dtype"].values == dtype)
         if found.any():
-            return float(ceilings["measured"].values[found][0])
+            measured = float(ceilings["measured"].values[found][0])
+            return measured if measured == measured else float(ceilings["datasheet"].values[found][0])
     raise NotInReport(f"the report has no measured ceiling '{name}'" + (f" in {dtype}" if dtype else ""))
 
 
