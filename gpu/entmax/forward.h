@@ -53,7 +53,7 @@ struct ForwardArguments {
   const uint64_t* dropout_seed = nullptr;  // [1], required where spec.dropout drops: read in spec's place
   float* tau = nullptr;  // [batch, q_heads, q_len] in units of z: +inf for rows without a key and a sink, NaN
                          // for rows with a score of NaN or +inf; or null
-  Support support{};                    // where columns is null, nothing is stored
+  Support support{};     // where columns is null, nothing is stored
   StoredRows stored = StoredRows::all;  // rows left out have an offset of -1 and a count of 0
   // Where the rows left out are listed: [batch * q_heads, q_len], [batch * q_heads]; null: in the workspace.
   int *unstored_queries = nullptr, *unstored_counts = nullptr;
