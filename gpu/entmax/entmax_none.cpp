@@ -23,7 +23,8 @@ bool EntmaxAttention::ensure_stored() {
 void EntmaxAttention::backward(const DeviceTensorView& /*q*/, const DeviceTensorView& /*k*/,
                                const DeviceTensorView& /*v*/, const DeviceTensorView& /*d_out*/,
                                const DeviceTensorView& /*d_q*/, const DeviceTensorView& /*d_k*/,
-                               const DeviceTensorView& /*d_v*/, float* /*d_alpha*/, StoreCheck /*check*/) {
+                               const DeviceTensorView& /*d_v*/, float* /*d_alpha*/, StoreCheck /*check*/,
+                               float* /*d_sinks*/) {
   no_device();
 }
 int64_t EntmaxAttention::support_entries() const {
