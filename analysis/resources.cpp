@@ -27,7 +27,7 @@ class Profiled {
  public:
   Profiled(const KernelCase& kernel, const Multiprocessors& machine,
            const std::vector<report::Ceiling>& ceilings)
-      : kernel_(kernel), ceiling_(is_measured(ceilings) ? kMeasured : "the data sheet's figure") {
+      : ceiling_(is_measured(ceilings) ? kMeasured : "the data sheet's figure") {
     const SeenShares& seen = kernel.seen;
     const Floors floors = floors_of(as_counters_saw(kernel), ceilings);
     const double cycles = machine.count * kernel.clock_hz;  // per second, of all multiprocessors
@@ -75,7 +75,6 @@ class Profiled {
     if (!explained) add(cause, name, share, report::kMissing);
   }
 
-  const KernelCase& kernel_;
   const char* ceiling_;
   std::vector<Resource> list_{}, rest_{};
 };

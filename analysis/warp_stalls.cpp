@@ -120,7 +120,7 @@ std::string most_stalled(const WarpStalls& stalls) {
   std::vector<std::string> clauses;
   for (const auto& [reason, share] : reasons) {
     const auto* const known = std::find_if(std::begin(kWords), std::end(kWords),
-                                           [&](const auto& word) { return reason == word.first; });
+                                           [&name = reason](const auto& word) { return name == word.first; });
     const std::string in = known == std::end(kWords) ? "" : fmt::format("{} ", known->second);
     const char* const of = !clauses.empty() ? ""
                            : stalls.whole   ? " of their cycles"
