@@ -129,7 +129,7 @@ TEST_CASE("screened attention equals the double reference: capped scores, sinks 
     for (const double softcap : {0.3, 3.0, 50.0}) {  // from nearly all scores at the cap to none
       for (const int64_t k_keep : {0, 5}) {
         AttentionSpec spec{
-            .shape = {.batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = 97, .kv_len = 300, .head_dim = 24}};
+            .shape = {.q_heads = 4, .kv_heads = 2, .q_len = 45, .kv_len = 200, .head_dim = 24}};
         spec.normalizer.alpha = {alpha};
         spec.mask.causal = true;
         // Where most scores are near the cap, float has some equal that double has not: k_keep chooses
