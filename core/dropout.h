@@ -24,7 +24,10 @@ class DropoutRow {
   DropoutRow(const Dropout& dropout, int64_t row)
       : DropoutRow(threshold_of(dropout.rate), dropout.seed, row) {}
 
-  constexpr bool keeps(int64_t key) const { return random_.bits(static_cast<uint64_t>(key)) >= threshold_; }
+  // Of a rate of 0 it keeps all, and draws nothing.
+  constexpr bool keeps(int64_t key) const {
+    return threshold_ == 0 || random_.bits(static_cast<uint64_t>(key)) >= threshold_;
+  }
 
   // A draw of 64 bits below it drops its probability.
   static constexpr uint64_t threshold_of(double rate) { return static_cast<uint64_t>(rate * 0x1.0p64); }

@@ -45,7 +45,7 @@ template <class T, class Use>
 void for_each_weight(const AttentionSpec& spec, const RowAddress& at, const Row<T>& row, const Use& use) {
   const DropoutRow kept(spec.dropout, row_index(spec.shape, at));
   for (int64_t i = 0; i < row.size(); ++i) {
-    if (row.p[i] != 0 && (!spec.dropout.drops() || row.poisoned || kept.keeps(row.keys[i]))) use(i);
+    if (row.p[i] != 0 && (row.poisoned || kept.keeps(row.keys[i]))) use(i);
   }
 }
 

@@ -214,12 +214,11 @@ class ScreenedRun {
     result_.tau[index] = tau;
     result_.support[index] = row.count();
     const int64_t kv_head = shape_.kv_head_of(h);
-    const bool drops = spec_.dropout.drops();
     const DropoutRow kept(spec_.dropout, index);
     const auto factor = dropout_factor<float>(spec_);
     for (int64_t n = 0; n < row.count(); ++n) {
       const int32_t key = row.keys()[n];
-      if (!drops || kept.keeps(key)) out.add(factor * row.probabilities()[n], v_.row(b, kv_head, key));
+      if (kept.keeps(key)) out.add(factor * row.probabilities()[n], v_.row(b, kv_head, key));
     }
     out.take(result_.out.row(b, h, i));
     if (!keep_) return;

@@ -37,6 +37,7 @@ class SupportBackward {
       : shape_(spec.shape),
         spec_(spec),
         p_(forward.probabilities),
+        weights_(p_.values),
         tau_(forward.tau),
         q_(q),
         k_(k),
@@ -51,7 +52,10 @@ class SupportBackward {
                        Tensor<float>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
                        std::vector<double>(s.q_heads), std::vector<double>(s.q_heads)};
     ds_.resize(p_.values.size());
-    weights_.resize(p_.values.size());
+    if (spec_.dropout.drops()) {
+      dropped_.resize(p_.values.size());
+      weights_ = dropped_;
+    }
     std::vector<RowScalars> of_rows(s.rows());
     parallel_for_with(
         s.rows(), screening::kBackwardRows, [&] { return BlockedSum(s.head_dim); },
@@ -99,9 +103,9 @@ class SupportBackward {
     const DropoutRow kept(spec_.dropout, row);
     for (int64_t n = begin; n < end; ++n) {  // ds_ holds g for now
       const int32_t key = p_.columns[n];
-      weights_[n] = !spec_.dropout.drops() || kept.keeps(key) ? dropout_factor<float>(spec_) : 0;
-      ds_[n] =
-          weights_[n] > 0 ? weights_[n] * dot(dout_.row(b, h, i), v_.row(b, kv, key), shape_.head_dim) : 0;
+      const float factor = kept.keeps(key) ? dropout_factor<float>(spec_) : 0;
+      ds_[n] = factor > 0 ? factor * dot(dout_.row(b, h, i), v_.row(b, kv, key), shape_.head_dim) : 0;
+      if (spec_.dropout.drops()) dropped_[n] = factor * p_.values[n];
     }
     const std::span<const float> p(p_.values.data() + begin, end - begin);
     const std::span<float> ds(ds_.data() + begin, end - begin);
@@ -171,7 +175,7 @@ class SupportBackward {
     for (int64_t n = columns.offsets[j]; n < columns.offsets[j + 1]; ++n) {
       const auto [b, h, kv, i] = place(columns.rows[n]);
       const float weight = weights_[columns.entries[n]];
-      if (weight > 0) dv.add(weight * p_.values[columns.entries[n]], dout_.row(b, h, i));
+      if (weight > 0) dv.add(weight, dout_.row(b, h, i));
       dk.add(ds_[columns.entries[n]], q_.row(b, h, i));
     }
     dk.take(g.dk.row(head / shape_.kv_heads, head % shape_.kv_heads, j));
@@ -181,11 +185,12 @@ class SupportBackward {
   const AttentionShape& shape_;
   const AttentionSpec& spec_;
   const SparseProbabilities<float>& p_;
+  std::span<const float> weights_;  // [nnz]: of the values in the output, p_'s or dropped_
   const std::vector<double>& tau_;
   TensorView<const float> q_, k_, v_, dout_;
   std::span<const float> tau_offsets_;
   std::vector<float> ds_;       // [nnz]: gradient of the product <q, k>
-  std::vector<float> weights_;  // [nnz]: by which dropout multiplies the probability; 0: it is dropped
+  std::vector<float> dropped_;  // [nnz]: probabilities after dropout; empty where it drops nothing
 };
 
 }  // namespace

@@ -26,9 +26,7 @@ class DropoutFactors {
   SPLASH_HOST_DEVICE DropoutFactors(const DeviceDropout& dropout, int64_t row)
       : dropout_(dropout), row_(dropout.threshold, dropout.seed != nullptr ? *dropout.seed : 0, row) {}
 
-  SPLASH_HOST_DEVICE float of(int64_t key) const {
-    return dropout_.seed == nullptr ? 1.0f : row_.keeps(key) ? dropout_.factor : 0.0f;
-  }
+  SPLASH_HOST_DEVICE float of(int64_t key) const { return row_.keeps(key) ? dropout_.factor : 0.0f; }
 
  private:
   const DeviceDropout& dropout_;

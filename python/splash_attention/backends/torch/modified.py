@@ -75,8 +75,7 @@ def attention(
         raise ValueError(f"sinks has shape {list(sinks.shape)}; it must be [{heads}], one a query head")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap is {softcap}; it must be above 0, or None")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is {dropout}; it must be at least 0 and below 1")
+    dropout = checks.check_dropout(dropout)
     if 0 in scores:
         out = q.new_zeros((*scores[:3], v.shape[3])) + 0 * (q.sum() + k.sum() + v.sum())
         return (out, q.new_zeros(scores)) if return_probabilities else out
