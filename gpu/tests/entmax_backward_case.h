@@ -122,6 +122,15 @@ inline void draw_support(Case& c, int64_t least, int64_t most, const std::vector
   }
 }
 
+// Draws rows of `count` keys, of which some lie hardly above the threshold.
+inline void draw_smallest_excesses(Case& c, int64_t count) {
+  draw_support(c, count, count, {});
+  std::mt19937_64 random(test_seed() + 5);
+  std::uniform_real_distribution<double> exponent(-40, 0);
+  for (float& excess : c.support.excess)
+    if (random() % 2 == 0) excess = static_cast<float>(std::pow(10, exponent(random)));
+}
+
 // Turns the support into one of given thresholds: a row's largest excess becomes its shift.
 inline void take_offsets_of_support(Case& c) {
   for (int64_t row = 0; row < c.support.rows(); ++row) {

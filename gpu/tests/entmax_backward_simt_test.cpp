@@ -156,6 +156,17 @@ TEST_CASE("entmax backward on the CPU: shapes, dtypes, head_dims and alphas, the
   }
 }
 
+TEST_CASE("entmax backward on the CPU: keys hardly above a threshold, solved or given") {
+  for (const double alpha : {1.1, 1.25, 1.5, 2.0}) {
+    CAPTURE(alpha);
+    Case c = make_case(entmax_spec({1, 2, 1, 60, 200, 8}, alpha), Dtype::f32);
+    draw_smallest_excesses(c, 20);
+    check_against_oracle(c);
+    take_offsets_of_support(c);
+    check_against_oracle(c);
+  }
+}
+
 TEST_CASE("entmax backward on the CPU: keys that all queries attend to") {
   for (const int64_t head_dim : {64, 128}) {
     Case c = make_case(entmax_spec({1, 4, 2, 1100, 90, head_dim}, 1.5), Dtype::bf16);

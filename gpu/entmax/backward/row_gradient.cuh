@@ -7,6 +7,8 @@
 // delta = sum p g, ds = scale u / W (g - delta), dL/dalpha = -beta^2 sum (g - delta) p (1/r - 1 + ln r) with
 // r = x / shift.
 
+#include <cfloat>
+
 #include "gpu/entmax/backward/problem.h"
 #include "gpu/entmax/entmax.h"
 
@@ -126,17 +128,19 @@ struct AlphaGradient {
         shift(shift) {}
 
   __device__ float operator()(float x, float u, float centred) const {
-    if (shift > 0) return -factor * beta * u * x * centred * rise((shift - x) / shift);
+    if (shift > 0) return -factor * beta * u * centred * rise(x);
     return factor * u * centred * (h(x) - mean_h);
   }
 
  private:
-  // 1/r - 1 + ln r with r = 1 - d, 0 <= d < 1; for small d by its series, as the terms would cancel.
-  static __device__ float rise(float d) {
-    if (d > 0.25f) return d / (1 - d) + logf(1 - d);
+  // x (1/r - 1 + ln r), r = x / shift, 0 < x <= shift. It is finite for the smallest x too. For r near 1 by the
+  // series in 1 - r, as the terms would cancel.
+  __device__ float rise(float x) const {
+    const float d = (shift - x) / shift;
+    if (d > 0.25f) return fmaf(x, logf(fmaxf(x / shift, FLT_MIN)), shift - x);
     float sum = 0;
     for (int k = 12; k >= 2; --k) sum = fmaf(sum, d, 1 - 1.0f / static_cast<float>(k));
-    return sum * d * d;
+    return x * sum * d * d;
   }
 
   __device__ float h(float x) const { return x * (beta - beta * logf(x) + log_sum); }
