@@ -31,6 +31,15 @@ def test_both_passes(dtype, dim, scale):
     assert (mine.support.cpu() - reference.support).abs().double().mean() < 0.05
 
 
+@pytest.mark.parametrize("n", [1, 2, 5, 64, 65, 129])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_query_that_sees_one_key_has_no_gradient(dtype, n):
+    """Its probability is 1 whatever its score."""
+    q, k, v = leaves(inputs(dtype, q_len=n, kv_len=n), GPU)
+    splash_attention(q, k, v, causal=True).float().square().sum().backward()
+    assert not q.grad[:, :, 0].any()
+
+
 def test_training_and_inference_give_the_same_output():
     q, k, v = (t.to(GPU) for t in inputs())
     inference = splash_attention(q, k, v)

@@ -73,8 +73,13 @@ def test_a_window_in_packed_sequences_is_that_of_each(dtype):
         expected = torch.cat([splash_attention(*part, causal=True, window=window) for part in parts], 2)
         for result in (out, expected):
             result.float().square().sum().backward()
-        for a, b in zip((out, *(t.grad for t in mine)), (expected, *(t.grad for t in apart))):
-            close(a, b.cpu(), dtype)
+        close(out, expected.cpu(), dtype)
+        close(mine[2].grad, apart[2].grad.cpu(), dtype)
+        for a, b in zip(mine[:2], apart[:2]):
+            if window == 1:  # one key has probability 1 whatever its score
+                assert max(a.grad.norm(), b.grad.norm()) < 1e-4 * mine[2].grad.norm()
+            else:
+                close(a.grad, b.grad.cpu(), dtype)
 
 
 def test_a_window_that_hides_nothing_is_causal_attention():
@@ -82,7 +87,7 @@ def test_a_window_that_hides_nothing_is_causal_attention():
     expected = splash_attention(q, k, v, causal=True)
     for window in (300, 10**15):
         assert torch.equal(splash_attention(q, k, v, causal=True, window=window), expected)
-    assert not torch.equal(splash_attention(q, k, v, causal=True, window=299), expected)
+    assert not torch.equal(splash_attention(q, k, v, causal=True, window=150), expected)
 
 
 def test_a_window_with_padding_k_keep_and_alphas_of_heads():

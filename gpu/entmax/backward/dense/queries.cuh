@@ -66,6 +66,11 @@ class QueryBlock {
     float u_h[2] = {}, ds_h[2] = {}, ds_x[2] = {};
   };
 
+  // In its tile, of a score that this lane holds.
+  static __device__ __forceinline__ int key_of(int score) {
+    return 2 * (Products::lane() % 4) + 8 * (score / 4) + score % 2;
+  }
+
   __device__ __forceinline__ int64_t first_element() const {
     return int64_t{head_} * p_.dense.tiles * kDenseTile * p_.head_dim;
   }
@@ -85,8 +90,7 @@ class QueryBlock {
     if (first_key + kDenseTile > warp_end_) {
 #pragma unroll
       for (int j = 0; j < kDenseTile / 2; ++j) {
-        const int key = first_key + 2 * (Products::lane() % 4) + 8 * (j / 4) + j % 2;
-        if (key >= end_[j / 2 % 2]) scores[j] = -INFINITY;
+        if (first_key + key_of(j) >= end_[j / 2 % 2]) scores[j] = -INFINITY;
       }
     }
     float w[2] = {}, sum[2] = {};  // over this tile first, so that rounding errors stay small
@@ -145,15 +149,17 @@ class QueryBlock {
     }
   }
 
-  // centre: the mean g of the first tile's keys, visible or not, which lies among the other g. centre_h: h of
-  // the x that all keys have where their p are alike, 1 / (number of keys).
+  // centre: the mean g of the keys of the first tile that the row sees. It lies among the other g, and where
+  // there is only one key it is its g, so that ds is 0. centre_h: h of the x that all keys have where their p
+  // are alike, 1 / (number of keys).
   __device__ __forceinline__ void find_centres(const PairScores& g) {
     float sum[2] = {};
 #pragma unroll
-    for (int j = 0; j < kDenseTile / 2; ++j) sum[j / 2 % 2] += g[j];
+    for (int j = 0; j < kDenseTile / 2; ++j)
+      if (key_of(j) < end_[j / 2 % 2]) sum[j / 2 % 2] += g[j];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float mean = arch::quad_sum(sum[half]) / kDenseTile;
+      const float mean = arch::quad_sum(sum[half]) / static_cast<float>(max(1, min(end_[half], kDenseTile)));
       centre_[half] = fabsf(mean) < INFINITY ? mean : 0;
       if (kAlpha && end_[half] > 0)
         centre_h_[half] =
