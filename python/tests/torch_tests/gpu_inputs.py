@@ -1,17 +1,22 @@
-"""What the GPU's tests share: a skip where there is no GPU, inputs, and how near results must be."""
+"""What the GPU's tests share: a skip where there is no GPU, inputs, and how near results must be.
+
+SPLASH_TEST_GPU=cpu runs them on the CPU in the GPU's place: test_gpu_tests_themselves.py does, for those that need no more.
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-if not torch.cuda.is_available():
+HOST, GPU = torch.device("cpu"), torch.device(os.environ.get("SPLASH_TEST_GPU", "cuda"))
+if GPU.type == "cuda" and not torch.cuda.is_available():
     pytest.skip("PyTorch finds no GPU here", allow_module_level=True)
-if not core.has_cuda:
+if GPU.type == "cuda" and not core.has_cuda:
     pytest.skip("this build has no CUDA", allow_module_level=True)
 
-HOST, GPU = torch.device("cpu"), torch.device("cuda")
 BOUND = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 2e-5, torch.float64: 1e-12}
 
 
@@ -24,7 +29,7 @@ def leaves(tensors, device, dtype=None):
     return [t.to(device, dtype or t.dtype).detach().requires_grad_() for t in tensors]
 
 
-def close(mine, reference, dtype):
+def close(mine, reference, dtype, times=1):
     reference = reference.detach().double()
     error = (mine.detach().double().cpu() - reference).norm() / reference.norm().clamp(min=1e-30)
-    assert error < BOUND[dtype], float(error)
+    assert error < times * BOUND[dtype], float(error)

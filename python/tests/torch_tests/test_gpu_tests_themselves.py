@@ -1,0 +1,34 @@
+"""The GPU's tests run where there is no GPU too, on the CPU in its place: one that calls what has changed fails here already."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
+pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+
+FILES = ("test_torch_cuda_direct.py", "test_torch_cuda_modified.py", "test_torch_cuda_window.py")
+TESTS = (  # without those that need a GPU's streams, graphs, memory or time
+    "both_passes and 32 and dtype0 and heads",
+    "hidden_rows",
+    "same_bits",
+    "apart",
+    "soft_caps_and_sinks and 333 and dtype2 and 2.449",
+    "drops_on_a_cpu and 700 and dtype2",
+    "hides_nothing",
+    "alphas_of_heads",
+    "packed_sequences and dtype1",
+)
+
+
+@pytest.mark.slow
+def test_on_a_cpu():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES, "-k", " or ".join(f"({test})" for test in TESTS)]
+    place = {"cwd": Path(__file__).resolve().parent, "env": {**os.environ, "SPLASH_TEST_GPU": "cpu"}}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **place)
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-4000:] + done.stderr
