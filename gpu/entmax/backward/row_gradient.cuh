@@ -133,8 +133,8 @@ struct AlphaGradient {
   }
 
  private:
-  // x (1/r - 1 + ln r), r = x / shift, 0 < x <= shift. It is finite for the smallest x too. For r near 1 by the
-  // series in 1 - r, as the terms would cancel.
+  // x (1/r - 1 + ln r), r = x / shift, 0 < x <= shift. It is finite for the smallest x too. For r near 1 by
+  // the series in 1 - r, as the terms would cancel.
   __device__ float rise(float x) const {
     const float d = (shift - x) / shift;
     if (d > 0.25f) return fmaf(x, logf(fmaxf(x / shift, FLT_MIN)), shift - x);
