@@ -220,10 +220,14 @@ TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
     for (int64_t d = 0; d < c.spec.shape.head_dim; ++d) c.inputs.q.row(0, 0, i)[d] *= kBroad;
   }
   round_inputs(c.inputs, c.dtype);
-  Looked looked;
-  run_case<__nv_bfloat16>(c, looked);
-  CHECK(looked.overflowed > 0);
-  CHECK(looked.left_out == 0);
+  for (const int64_t window : {0, 1400}) {
+    CAPTURE(window);
+    c.spec.mask = {.causal = window > 0, .window = window};
+    Looked looked;
+    run_case<__nv_bfloat16>(c, looked);
+    CHECK(looked.overflowed > 0);
+    CHECK(looked.left_out == 0);
+  }
 }
 
 TEST_CASE(
