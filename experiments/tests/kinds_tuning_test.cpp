@@ -131,7 +131,7 @@ TEST_CASE("of a knob those values are tried that change something for the proble
   };
   CHECK(values("portable", 90, {}) == std::vector{0, 1});
   CHECK(values("portable", 80, {}) == std::vector{0});
-  CHECK(values("sampled_keys", 90, {}) == std::vector{4096, 1024, 2048});  // more would be all keys, too
+  CHECK(values("sampled_keys", 90, {}) == std::vector{4096, 512, 1024, 2048});  // more would be all keys, too
   CHECK(values("sampled_keys", 80, {}) == std::vector{4096});
   CHECK(values("sampled_keys", 90, {.portable = 1}) == std::vector{4096});
   CHECK(values("heads_together", 90, {}) == std::vector{0, 1, 2});  // there are 4 heads, and the rule says 8

@@ -115,6 +115,7 @@ void EntmaxAttention::backward(const DeviceTensorView& q, const DeviceTensorView
                     .support = support_,
                     .unstored = leaves_broad_rows_ ? unstored_rows(spec_, dtype_, forward_arguments(last_))
                                                    : UnstoredRows{},
+                    .mask = mask_,
                     .alpha = alpha(),
                     .tau = tau(),
                     .sinks = sinks(),

@@ -12,9 +12,8 @@ namespace splash::gpu::entmax {
 
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype) {
   return (dtype == Dtype::bf16 || dtype == Dtype::f16) && spec.selection.kind == SelectionKind::all &&
-         spec.mask.q_positions.empty() && spec.mask.cu_seqlens_q.empty() &&
-         !spec.mask.has_window(spec.shape) && spec.softcap == 0 && spec.sinks.empty() &&
-         !spec.dropout.drops() && spec.shape.kv_len <= int64_t{kMostKeys};
+         spec.mask.q_positions.empty() && spec.softcap == 0 && spec.sinks.empty() && !spec.dropout.drops() &&
+         spec.shape.kv_len <= int64_t{kMostKeys};
 }
 
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
@@ -23,11 +22,9 @@ ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath want
   const bool hopper = compute_capability == 90 && takes_hopper(spec, dtype) && !given_thresholds;
   if (wanted == ForwardPath::hopper && !hopper) {
     throw Unsupported(
-        "entmax forward's path for Hopper takes bfloat16 and float16, all of up to 2^28 keys, no mask or a "
-        "causal one without a window, no soft cap, no sinks, no dropout, thresholds that it solves for, on "
-        "compute capability 9.0; "
-        "ForwardPath::fastest takes "
-        "the other problems too");
+        "entmax forward's path for Hopper takes bfloat16 and float16, all of up to 2^28 keys, no positions, "
+        "no soft cap, no sinks, no dropout, thresholds that it solves for, on compute capability 9.0; "
+        "ForwardPath::fastest takes the other problems too");
   }
   if (wanted == ForwardPath::fastest && tuning.portable != 0) return ForwardPath::portable;
   return hopper && wanted != ForwardPath::portable ? ForwardPath::hopper : ForwardPath::portable;

@@ -19,8 +19,8 @@ namespace splash::gpu::entmax {
 
 enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where it can run, else portable
 
-// Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, no mask or a causal one
-// without a window, no soft cap, no sinks, no dropout.
+// Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, any mask without positions
+// (causal, with or without a window, packed sequences), no soft cap, no sinks, no dropout.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
 // hopper or portable, for a device of this compute capability (90: 9.0). Where `fastest` is wanted, the
@@ -64,8 +64,8 @@ struct ForwardArguments {
 };
 
 // Bytes, enough for either path. Hopper's: 8.25 bytes per query row, 4 per 128 keys, for bf16 a copy of k,
-// and for more than 4096 keys copies of some: per head 4096 keys or a sixteenth, whichever is more (4096
-// stands for tuning.sampled_keys). The portable path's: 4.125 bytes per query row.
+// and where a row sees n > 4096 keys copies of some: per head 4096 of every n keys or a sixteenth, whichever
+// is more (4096 stands for tuning.sampled_keys). The portable path's: 4.125 bytes per query row.
 int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning = {});
 
 // The rows that StoredRows::sparse leaves out, for backward. They lie in args.unstored_queries and

@@ -1,5 +1,7 @@
 #include "gpu/entmax/problem.h"
 
+#include <algorithm>
+
 #include "gpu/entmax/forward.h"
 #include "gpu/entmax/schedule/block_place.h"
 
@@ -24,6 +26,9 @@ ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arg
   p.head_dim = static_cast<int>(s.head_dim);
   p.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
   p.scale = static_cast<float>(spec.score_scale());
+  p.mask = arguments.mask;
+  p.window = spec.mask.has_window(s) ? static_cast<int>(spec.mask.window) : 0;
+  if (p.window > 0 && p.mask.ranges == nullptr) p.first_block = std::max(0, p.reach - p.window) / kErrorKeys;
   const Tuning& tuning = arguments.tuning;
   p.sampled_keys = tuning.sampled_keys;
   p.broad_samples = tuning.broad_samples;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "gpu/entmax/arguments/mask_tables.h"
 #include "gpu/entmax/support/support.h"
 
 namespace splash {
@@ -41,6 +42,14 @@ struct ForwardProblem {
   int sampled_keys = 4096, heads_together = 1, broad_samples = 24;
   void* high_norm_keys =
       nullptr;  // [key heads, kv_len / segment * high_norm_per_segment, head_dim] in float16
+
+  // What else hides keys (arguments/key_range.h). Hopper's path takes no positions.
+  DeviceMask mask{};
+  int window = 0;  // without mask.ranges: of the keys below i + reach query i sees the last so many; 0: all
+  int first_block = 0;  // of kErrorKeys keys: no row sees a key before
+
+  // Whether a row may see fewer keys than those below its end.
+  bool has_ranges() const { return window > 0 || mask.ranges != nullptr; }
 };
 
 constexpr unsigned kMostKeys = 1u << 28;  // that Hopper's path takes

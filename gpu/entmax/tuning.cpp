@@ -15,7 +15,7 @@ namespace splash::gpu::entmax {
 namespace {
 
 constexpr std::array kPortable{0, 1};
-constexpr std::array kSampledKeys{1024, 2048, 4096, 8192, 16384};
+constexpr std::array kSampledKeys{512, 1024, 2048, 4096, 8192, 16384};
 constexpr std::array kHeadsTogether{0, 1, 2, 4, 8, 16, 32};
 constexpr std::array kBroadSamples{12, 18, 24, 30, 33};
 constexpr std::array kLongBlocks{2, 4, 8, 16, 32};

@@ -306,16 +306,21 @@ void expect_splash(const Problem& p, int rung, Expected& e) {
 
 void expect_entmax(const Problem& p, Expected& e) {
   const bool copy = p.dtype == Dtype::bf16;
-  const int64_t key_heads = p.s.batch * p.s.kv_heads, errors = ceil_div(p.s.kv_len, 128);
-  e.ask(static_cast<double>(key_heads * p.s.kv_len));
-  e.k.assign(e.k.size(), true);
-  e.bytes += static_cast<double>(key_heads * (errors * 4 + (copy ? p.s.kv_len * p.d * 2 : 0)));
+  int64_t first_key = 0;  // that a row sees: all blocks of 128 keys from its own on are prepared
+  while (first_key < p.s.kv_len && !p.sees(0, 0, first_key)) ++first_key;
+  if (first_key == p.s.kv_len) first_key = 0;
+  const int64_t prepared = p.s.kv_len - first_key / 128 * 128, key_heads = p.s.batch * p.s.kv_heads,
+                errors = ceil_div(prepared, 128);
+  e.ask(static_cast<double>(key_heads * prepared));
+  for (int64_t head = 0; head < p.heads(); ++head) p.touch(e.k, head, p.s.kv_len - prepared, prepared);
+  e.bytes += static_cast<double>(key_heads * (errors * 4 + (copy ? prepared * p.d * 2 : 0)));
   p.for_each_tile(p.tile_q, [&](int64_t head, int64_t first) {
     const int64_t queries = p.queries_from(first, p.tile_q);
     const auto tiles = p.seen_tiles(head, first, p.tile_q, p.tile_k, 0);
     const auto count = static_cast<int64_t>(tiles.size());
     e.ask(2.0 * static_cast<double>(queries));
-    e.bytes += 4.0 * static_cast<double>(ceil_div(count * p.tile_k, 128));
+    if (count > 0)
+      e.bytes += 4.0 * static_cast<double>(ceil_div(tiles.back() + p.tile_k, 128) - tiles.front() / 128);
     // With so few keys all are sampled. A round has two tiles.
     CHECK(p.s.kv_len <= 4096);
     for (const int64_t key : tiles) e.ask(2.0 * static_cast<double>(p.keys_from(key, p.tile_k)));

@@ -36,10 +36,12 @@ class Training {
         d_q_(stream, c.dtype, q_.view().extents),
         d_k_(stream, c.dtype, k_.view().extents),
         d_v_(stream, c.dtype, v_.view().extents),
-        d_alpha_(stream, c.spec.shape.q_heads * 4) {
+        d_alpha_(stream, c.spec.shape.q_heads * 4),
+        tables_(c.spec) {
     const int64_t rows = c.spec.shape.rows(), room = visible_pairs(c.spec.shape, c.spec.mask);
     const std::vector<float> alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end());
     alpha_ = upload(stream, alpha);
+    if (tables_.bytes() > 0) mask_ = upload(stream, tables_.data(), static_cast<size_t>(tables_.bytes()));
     const auto make = [&](int64_t bytes) {
       scratch_.emplace_back(stream, std::max<int64_t>(bytes, 16));
       return scratch_.back().data();
@@ -61,11 +63,13 @@ class Training {
     for (DeviceBuffer* buffer : results()) buffer->fill(0xFF);
     scratch_.front().fill(0);  // support.used
     const auto* alpha = static_cast<const float*>(alpha_.data());
+    const entmax::DeviceMask mask = tables_.at(mask_.data());
     const entmax::ForwardArguments forward{.q = q_.view().data,
                                            .k = k_.view().data,
                                            .v = v_.view().data,
                                            .out = out_.view().data,
                                            .alpha = alpha,
+                                           .mask = mask,
                                            .tau = tau_,
                                            .support = support_,
                                            .stored = stored_,
@@ -81,6 +85,7 @@ class Training {
                               .support = support_,
                               .unstored = sparse ? entmax::unstored_rows(case_.spec, case_.dtype, forward)
                                                  : entmax::UnstoredRows{},
+                              .mask = mask,
                               .alpha = alpha,
                               .d_q = d_q_.view().data,
                               .d_k = d_k_.view().data,
@@ -122,7 +127,8 @@ class Training {
   const Stream& stream_;
   StoredRows stored_;
   DeviceTensor q_, k_, v_, d_out_, out_, d_q_, d_k_, d_v_;
-  DeviceBuffer d_alpha_, alpha_;
+  DeviceBuffer d_alpha_, alpha_, mask_;
+  entmax::MaskTables tables_;
   std::vector<DeviceBuffer> scratch_;
   entmax::Support support_{};
   float* tau_ = nullptr;
@@ -134,6 +140,18 @@ AttentionSpec spec_of(const AttentionShape& shape, std::vector<double> alpha, bo
   spec.shape = shape;
   spec.normalizer.alpha = std::move(alpha);
   spec.mask.causal = causal;
+  return spec;
+}
+
+AttentionSpec windowed(AttentionSpec spec, int64_t window) {
+  spec.mask.window = window;
+  return spec;
+}
+
+AttentionSpec packed(AttentionSpec spec) {
+  const AttentionShape& s = spec.shape;
+  spec.mask.cu_seqlens_q = {0, 1, 130, 130, s.q_len / 2, s.q_len};
+  spec.mask.cu_seqlens_k = {0, 70, 300, 320, s.kv_len / 2, s.kv_len};
   return spec;
 }
 
@@ -215,6 +233,30 @@ TEST_CASE("entmax, broad rows: gradients agree with the double oracle") {
   }
 }
 
+TEST_CASE("entmax, broad rows: gradients where rows see a window, or packed sequences") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    for (const int64_t window : {70, 128, 129, 300, 899}) {
+      CAPTURE(window);
+      const AttentionSpec square = windowed(spec_of({1, 4, 2, 900, 900, 64}, {1.5}, true), window);
+      CHECK(check(stream, "window", near_dense(square, dtype)) < 0.5);
+      check(stream, "mixed", mixed(square, dtype));
+      check(stream, "odd lengths",
+            near_dense(windowed(spec_of({2, 2, 2, 333, 1001, 40}, {1.5}, true), window), dtype));
+      check(stream, "rows without keys",
+            near_dense(windowed(spec_of({1, 1, 1, 1400, 1000, 64}, {1.5}, true), window), dtype));
+      check(stream, "an alpha a head, 128 dimensions",
+            near_dense(windowed(spec_of({1, 4, 2, 300, 1000, 128}, {1.25, 1.5, 1.75, 2}, true), window),
+                       dtype));
+      check(stream, "packed",
+            mixed(packed(windowed(spec_of({1, 2, 1, 800, 1100, 64}, {1.5}, true), window)), dtype));
+    }
+    for (const bool causal : {false, true})
+      check(stream, "packed", near_dense(packed(spec_of({2, 4, 2, 800, 1100, 64}, {1.5}, causal)), dtype));
+  }
+}
+
 TEST_CASE("entmax, broad rows: NaN and infinity reach as far as through a stored support") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
@@ -245,7 +287,8 @@ TEST_CASE("entmax, broad rows: NaN and infinity reach as far as through a stored
         CAPTURE(spoilt.name);
         CAPTURE(head_dim);
         CAPTURE(to_string(dtype));
-        Case c = near_dense(spec_of({1, 2, 1, 400, 400, head_dim}, {1.5}, true), dtype);
+        const int64_t window = head_dim == 64 ? 0 : 150;
+        Case c = near_dense(windowed(spec_of({1, 2, 1, 400, 400, head_dim}, {1.5}, true), window), dtype);
         spoilt.spoil(c);
         Training dense(stream, c, StoredRows::sparse), stored(stream, c, StoredRows::all);
         const Gradients out = dense.run().gradients(), expected = stored.run().gradients();
@@ -265,7 +308,9 @@ TEST_CASE("entmax, broad rows: every run gives the same bits") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
   for (const int64_t head_dim : {64, 128}) {
-    const Case c = mixed(spec_of({1, 8, 2, 1500, 1500, head_dim}, {1.5}, true), Dtype::bf16);
+    const int64_t window = head_dim == 64 ? 400 : 0;
+    const Case c =
+        mixed(windowed(spec_of({1, 8, 2, 1500, 1500, head_dim}, {1.5}, true), window), Dtype::bf16);
     Training training(stream, c, StoredRows::sparse);
     const auto expected = training.run().bytes();
     int differing = 0;

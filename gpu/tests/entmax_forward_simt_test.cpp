@@ -29,7 +29,9 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
   const auto rows = static_cast<size_t>(s.rows());
   SimtRun<T> run(c);
   std::vector<__half> half_keys(run.k.size(), __half(NAN));
+  const entmax::MaskTables tables(c.spec);
   entmax::ForwardArguments arguments = run.arguments();
+  arguments.mask = tables.at(tables.data());
   arguments.tuning = tuning;
   entmax::ForwardProblem p = entmax::problem_of(c.spec, arguments);
   const auto words = static_cast<size_t>(p.heads * entmax::row_mask_words(p.q_len));
@@ -45,17 +47,18 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
   if (std::is_same_v<T, __nv_bfloat16>) p.half_keys = half_keys.data();
   // As in pick.h, but also for fewer keys, so that picked keys occur together with all other cases.
   constexpr int kHighNorm = entmax::hopper::ForwardTiles<kPanels, false>::kKeys;
-  p.segment = s.kv_len >= 300 ? s.kv_len >= 1500 ? 512 : 256 : 0;
+  p.segment = s.kv_len >= 300 ? s.kv_len >= 1500 && !p.has_ranges() ? 512 : 256 : 0;
   const int segments = p.segment > 0 ? p.kv_len / p.segment : 0;
   std::vector<__half> chosen(static_cast<size_t>(int64_t{key_heads} * segments * kHighNorm * p.head_dim),
                              __half(NAN));
   p.high_norm_per_segment = kHighNorm;
   p.high_norm_keys = chosen.data();
   constexpr int kLanes = kPanels == 1 ? 8 : kPanels == 2 ? 16 : 32;
-  simt::run({tiles_of_keys, key_heads}, entmax::hopper::kPrepareThreads, test_seed(),
+  simt::run({tiles_of_keys - static_cast<unsigned>(p.first_block), key_heads},
+            entmax::hopper::kPrepareThreads, test_seed(),
             [&] { entmax::hopper::prepare_kernel<T, kLanes>(p); });
 
-  const auto screen = [&]<bool kLong>(uint64_t order) {
+  const auto screen_with = [&]<bool kLong, bool kRanges>(uint64_t order) {
     using Tiles = entmax::hopper::ForwardTiles<kPanels, kLong>;
     static_assert(sizeof(Tiles) <= sizeof entmax::hopper::dynamic);
     const void* const keys_data = p.half_keys != nullptr ? p.half_keys : p.k;
@@ -72,7 +75,11 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
     std::fill(std::begin(entmax::hopper::dynamic), std::end(entmax::hopper::dynamic), 0xFF);
     simt::shared_memory = entmax::hopper::dynamic;
     simt::run(static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries)), Tiles::kThreads, order,
-              [&] { entmax::hopper::forward_kernel<T, kPanels, kLong>(p, map, high_norm_map); });
+              [&] { entmax::hopper::forward_kernel<T, kPanels, kLong, kRanges>(p, map, high_norm_map); });
+  };
+  const auto screen = [&]<bool kLong>(uint64_t order) {
+    if (p.has_ranges()) return screen_with.template operator()<kLong, true>(order);
+    screen_with.template operator()<kLong, false>(order);
   };
   screen.template operator()<false>(test_seed());
   const NamedRows again(overflowed, p.heads, p.q_len);
@@ -120,6 +127,22 @@ TEST_CASE("entmax/0-one-pass on the CPU: problems in which its features meet, ag
   MESSAGE(looked.rows << " rows, " << looked.overflowed << " of them again with long lists, "
                       << looked.left_out << " left to the dense path");
   CHECK(looked.left_out < looked.rows * 2 / 3);
+}
+
+TEST_CASE("entmax/0-one-pass on the CPU: windows and packed sequences, against the double oracle") {
+  for (const uint64_t seed : {test_seed(), test_seed() + 100, test_seed() + 200}) {
+    CAPTURE(seed);
+    CaseDrawer drawer(seed);
+    Looked looked;
+    for (int i = 0; i < 7; ++i) {
+      const PortableCase c = drawer.draw_ranges();
+      if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c, looked);
+      if (c.dtype == Dtype::f16) run_case<__half>(c, looked);
+    }
+    MESSAGE(looked.rows << " rows, " << looked.overflowed << " of them again with long lists, "
+                        << looked.left_out << " left to the dense path");
+    CHECK(looked.left_out < looked.rows * 2 / 3);
+  }
 }
 
 TEST_CASE("entmax/0-one-pass on the CPU: every value of every knob, against the double oracle") {
@@ -197,10 +220,14 @@ TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
     for (int64_t d = 0; d < c.spec.shape.head_dim; ++d) c.inputs.q.row(0, 0, i)[d] *= kBroad;
   }
   round_inputs(c.inputs, c.dtype);
-  Looked looked;
-  run_case<__nv_bfloat16>(c, looked);
-  CHECK(looked.overflowed > 0);
-  CHECK(looked.left_out == 0);
+  for (const int64_t window : {0, 1400}) {
+    CAPTURE(window);
+    c.spec.mask = {.causal = window > 0, .window = window};
+    Looked looked;
+    run_case<__nv_bfloat16>(c, looked);
+    CHECK(looked.overflowed > 0);
+    CHECK(looked.left_out == 0);
+  }
 }
 
 TEST_CASE(

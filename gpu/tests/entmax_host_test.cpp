@@ -12,6 +12,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "gpu/entmax/arguments/key_range.h"
 #include "gpu/entmax/checks.h"
 #include "gpu/entmax/entmax.h"
 #include "gpu/entmax/hopper/prepare/high_norm.h"
@@ -23,6 +24,7 @@
 
 using namespace splash;
 using namespace splash::gpu::entmax;
+using hopper::Span;
 using hopper::TileSchedule;
 using portable::Bound;
 using portable::DigitSearch;
@@ -167,6 +169,36 @@ TEST_CASE("tables that are missing are asked for") {
   CHECK_THROWS_AS(require_mask(spec, tables.at(tables.data())), InvalidArgument);
 }
 
+TEST_CASE("ranges are those of the mask, and neither end falls from row to row") {
+  AttentionSpec spec = spec_of({1, 1, 1, 90, 70, 8});
+  for (const int64_t window : {0, 1, 7, 64, 69, 70, 1000}) {
+    for (const bool packed : {false, true}) {
+      for (const int64_t kv_len : {70, 90, 300}) {
+        spec.shape.kv_len = kv_len;
+        spec.mask = {.causal = true, .window = window};
+        if (packed) {
+          spec.mask.cu_seqlens_q = {0, 1, 30, 30, 50, 90};
+          spec.mask.cu_seqlens_k = {0, 0, 40, 45, 50, kv_len};
+        }
+        const MaskTables tables(spec);
+        const ForwardProblem p = problem_of(spec, {.mask = tables.at(tables.data())});
+        CHECK(p.has_ranges() == (packed || (window > 0 && window < kv_len)));
+        KeyRange before{0, 0};
+        for (int query = 0; query < 90; ++query) {
+          const KeyRange range = range_of(p, query);
+          const RowMask row = spec.mask.row(spec.shape, 0, 0, query);
+          CHECK(std::max(range.end - range.begin, 0) == row.count());
+          if (row.count() > 0) CHECK(range.begin == row.begin);
+          CHECK(range.begin >= before.begin);
+          CHECK(range.end >= before.end);
+          CHECK(range.begin / kErrorKeys >= p.first_block);
+          before = range;
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or where it is asked for") {
   const AttentionSpec plain = spec_of({1, 2, 2, 64, 64, 64});
   AttentionSpec causal = plain, positioned = plain, packed = plain, kept = plain;
@@ -177,7 +209,7 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
   positioned.mask.q_positions = positioned.mask.k_positions = std::vector<int64_t>(64, 0);
   packed.mask.cu_seqlens_q = packed.mask.cu_seqlens_k = {0, 64};
   kept.selection.kind = SelectionKind::top_k_row;
-  for (const AttentionSpec& spec : {plain, causal, wide}) {
+  for (const AttentionSpec& spec : {plain, causal, wide, window, packed}) {
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::f16, ForwardPath::hopper, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::portable, 90) == ForwardPath::portable);
@@ -189,7 +221,7 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
       CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, capability), Unsupported);
     }
   }
-  for (const AttentionSpec& spec : {positioned, packed, kept, window}) {
+  for (const AttentionSpec& spec : {positioned, kept}) {
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::portable);
     CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, 90), Unsupported);
     for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32})
@@ -270,9 +302,13 @@ TEST_CASE(
         CAPTURE(keys);
         CAPTURE(segment_keys);
         CAPTURE(count);
-        const int segments = segment_keys > 0 ? count * keys / segment_keys : 0;
+        const int first = segment_keys % 512 == 0 ? 0 : 5;  // tile
         CAPTURE(sampled);
-        const TileSchedule schedule(count, keys, segments, segment_keys, sampled);
+        const Span tiles{first, first + count};
+        const Span segments = segment_keys > 0 ? Span{(first * keys + segment_keys - 1) / segment_keys,
+                                                      tiles.end * keys / segment_keys}
+                                               : Span{0, 0};
+        const TileSchedule schedule(tiles, keys, segments, segment_keys, sampled);
         CHECK(schedule.sample_positions > 0);
         CHECK(schedule.sample_positions * keys <= sampled + hopper::kTilesPerIteration * keys);
         std::set<int> segments_taken, recent;
@@ -284,18 +320,21 @@ TEST_CASE(
           }
         }
         CHECK(static_cast<int>(segments_taken.size() + recent.size()) == schedule.sample_positions);
-        if (!segments_taken.empty()) CHECK(*segments_taken.rbegin() < segments);
-        if (!recent.empty()) CHECK(*recent.begin() * keys >= segments * segment_keys);
-        if (!recent.empty()) CHECK(*recent.rbegin() == count - 1);
+        if (!segments_taken.empty()) CHECK(*segments_taken.begin() == segments.begin);
+        if (!segments_taken.empty()) CHECK(*segments_taken.rbegin() < segments.end);
+        if (!recent.empty() && segments.begin < segments.end)
+          CHECK(*recent.begin() * keys >= segments.end * segment_keys);
+        if (!recent.empty()) CHECK(*recent.begin() >= first);
+        if (!recent.empty()) CHECK(*recent.rbegin() == tiles.end - 1);
         std::vector<int> screened;
         for (int position = schedule.screen_begin; position < schedule.length(); ++position) {
           if (schedule.screened(position) >= 0) screened.push_back(schedule.screened(position));
         }
         CHECK(static_cast<int>(screened.size()) == count);
-        for (int i = 0; i < count; ++i) CHECK(screened[static_cast<size_t>(i)] == count - 1 - i);
+        for (int i = 0; i < count; ++i) CHECK(screened[static_cast<size_t>(i)] == tiles.end - 1 - i);
         CHECK(schedule.screen_begin % hopper::kTilesPerIteration == 0);
         CHECK(schedule.length() % hopper::kTilesPerIteration == 0);
-        CHECK(TileSchedule(count, keys, segments, segment_keys, 0).screen_begin == 0);
+        CHECK(TileSchedule(tiles, keys, segments, segment_keys, 0).screen_begin == 0);
       }
     }
   }

@@ -201,17 +201,34 @@ class CaseDrawer {
 
   // A case that Hopper's path takes: 16-bit elements, causal or full, all keys; up to 23 or 46 tiles of keys.
   PortableCase draw_for_one_pass() {
-    PortableCase c;
-    c.dtype = any_of({Dtype::bf16, Dtype::f16});
-    draw_shape(c, any_of<int64_t>({1, 65, 257, 700, 1700, 1700, 2900, 2900}),
-               {1.5F, 1.5F, 2.0F, 1.75F, 1.25F});
+    PortableCase c = draw_16_bits();
     c.spec.mask.causal = random_() % 2 == 0;
     if (c.spec.mask.causal) c.name += "causal, ";
     draw_inputs(c, random_() % 24);
     return c;
   }
+  // The same, whose rows see ranges of keys.
+  PortableCase draw_ranges() {
+    PortableCase c = draw_16_bits();
+    c.spec.mask.causal = random_() % 4 != 0;
+    if (c.spec.mask.causal) {
+      c.spec.mask.window = any_of<int64_t>({1, 7, 63, 64, 65, 127, 128, 129, 300, 600, 1024, 5000});
+      c.name += "window " + std::to_string(c.spec.mask.window) + ", ";
+    }
+    if (!c.spec.mask.causal || random_() % 3 == 0) draw_sequences(c);
+    draw_inputs(c, random_() % 24);
+    return c;
+  }
 
  private:
+  PortableCase draw_16_bits() {
+    PortableCase c;
+    c.dtype = any_of({Dtype::bf16, Dtype::f16});
+    draw_shape(c, any_of<int64_t>({1, 65, 257, 700, 1700, 1700, 2900, 2900}),
+               {1.5F, 1.5F, 2.0F, 1.75F, 1.25F});
+    return c;
+  }
+
   void draw_shape(PortableCase& c, int64_t kv_len, std::initializer_list<float> alphas_to_draw) {
     const int64_t kv_heads = any_of<int64_t>({1, 1, 2}), group = any_of<int64_t>({1, 1, 2});
     AttentionShape& s = c.spec.shape;
@@ -227,6 +244,20 @@ class CaseDrawer {
       c.spec.normalizer.alpha.push_back(static_cast<double>(any_of(alphas_to_draw)));
   }
 
+  void draw_sequences(PortableCase& c) {
+    const auto sequences = 1 + random_() % 5;
+    const auto cuts = [&](int64_t length) {  // some sequences are empty
+      std::vector<int64_t> at{0, length};
+      for (uint64_t i = 1; i < sequences; ++i)
+        at.push_back(static_cast<int64_t>(random_() % static_cast<uint64_t>(length + 1)));
+      std::sort(at.begin(), at.end());
+      return at;
+    };
+    c.spec.mask.cu_seqlens_q = cuts(c.spec.shape.q_len);
+    c.spec.mask.cu_seqlens_k = cuts(c.spec.shape.kv_len);
+    c.name += "packed, ";
+  }
+
   void draw_mask(PortableCase& c) {
     const AttentionShape& s = c.spec.shape;
     Mask& mask = c.spec.mask;
@@ -236,19 +267,7 @@ class CaseDrawer {
       mask.window = any_of<int64_t>({0, 0, 1, 3, 64, 100, 5000});
       c.name += mask.window > 0 ? "window " + std::to_string(mask.window) + ", " : "causal, ";
     }
-    if ((parts & 2) != 0) {
-      const auto sequences = 1 + random_() % 5;
-      const auto cuts = [&](int64_t length) {  // some sequences are empty
-        std::vector<int64_t> at{0, length};
-        for (uint64_t i = 1; i < sequences; ++i)
-          at.push_back(static_cast<int64_t>(random_() % static_cast<uint64_t>(length + 1)));
-        std::sort(at.begin(), at.end());
-        return at;
-      };
-      mask.cu_seqlens_q = cuts(s.q_len);
-      mask.cu_seqlens_k = cuts(s.kv_len);
-      c.name += "packed, ";
-    }
+    if ((parts & 2) != 0) draw_sequences(c);
     if ((parts & 4) == 0) return;
     const int64_t far = random_() % 4 == 0 ? int64_t{1} << 40 : 0;
     const auto positions = [&](int64_t length) {

@@ -179,6 +179,7 @@ class DeviceProblem {
                               .d_out = at(d_out),
                               .support = parts.support,
                               .unstored = may_leave_rows_ ? parts.unstored() : entmax::UnstoredRows{},
+                              .mask = mask_,
                               .alpha = alpha_checked_ ? at<const float>(alpha) : parts.alphas,
                               .tau_offsets = at<const float>(tables[0]),
                               .tau = parts.tau,

@@ -59,6 +59,8 @@ BackwardProblem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_
   }
   p.dense.tiles = static_cast<int>(2 * ceil_div(s.q_len, 2 * kDenseTile));
   p.dense.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
+  p.dense.window = spec.mask.has_window(s) ? static_cast<int>(spec.mask.window) : 0;
+  p.dense.kv_len = static_cast<int>(s.kv_len);
   return p;
 }
 
@@ -117,12 +119,14 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
   if (modifies_scores && arguments.tau == nullptr)
     throw InvalidArgument("there is a soft cap or a sink, but arguments.tau has no thresholds");
   require_modifications(spec, arguments.sinks, arguments.dropout_seed);
+  if (with_unstored_rows) require_mask(spec, arguments.mask);
   BackwardProblem p = sizes_of(spec, arguments.support.capacity, with_unstored_rows, arguments.tuning);
   if (modifies_scores) p.tau = arguments.tau;
   p.softcap = static_cast<float>(spec.softcap);
   p.dropout = device_dropout(spec.dropout, arguments.dropout_seed);
   if (!spec.sinks.empty()) p.sinks = arguments.sinks;
   p.dense.from = arguments.unstored;
+  p.dense.mask = arguments.mask;
   p.q = arguments.q;
   p.k = arguments.k;
   p.v = arguments.v;

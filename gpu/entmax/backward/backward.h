@@ -16,6 +16,7 @@
 #include "core/attention_spec.h"
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
+#include "gpu/entmax/arguments/mask_tables.h"
 #include "gpu/entmax/support/support.h"
 #include "gpu/entmax/tuning.h"
 
@@ -29,6 +30,7 @@ struct BackwardArguments {
   const void *q = nullptr, *k = nullptr, *v = nullptr, *d_out = nullptr;
   Support support{};
   UnstoredRows unstored{};       // forward's, where it stored StoredRows::sparse
+  DeviceMask mask{};             // forward's, read where there are unstored rows
   const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
   const float* tau_offsets = nullptr;      // forward's, or null; taken as constants (straight-through)
   const float* tau = nullptr;              // forward's, required where spec has a soft cap or sinks
@@ -44,17 +46,17 @@ struct BackwardArguments {
 
 // The workspace's bytes: 8.1 (float32: 12.1) per entry of the capacity, 20 per query row and 4 per key over
 // all heads, and up to 1 MiB (2 KiB for each of tuning.long_parts); with sinks 4 per query row; with unstored
-// rows also 4 head_dim + 16 per query row. Throws InvalidArgument as enqueue_backward does.
+// rows also 4 head_dim + 20 per query row. Throws InvalidArgument as enqueue_backward does.
 int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
                                  bool with_unstored_rows = false, const Tuning& tuning = {});
 
 // Enqueues the kernels and nothing else. Of spec it reads the shape, the scale, the soft cap, whether there
 // are sinks, dropout's rate, the number of alphas (the values, 1.01 <= alpha <= 2, come from device memory)
-// and, for unstored rows, whether the mask is causal. Throws InvalidArgument where dtype is f64, where tau,
-// sinks or dropout_seed is missing, where head_dim is not a multiple of 8 up to 256, where unstored rows have
-// a head_dim or dtype that they do not take or come together with tau_offsets, a soft cap, sinks or dropout,
-// or where queries, keys (over all heads) or capacity reach 2^31, or the tuning is not allowed; DeviceError
-// where a launch fails.
+// and, for unstored rows, the mask. Throws InvalidArgument where dtype is f64, where tau,
+// sinks, dropout_seed or a table of the mask is missing, where head_dim is not a multiple of 8 up to 256,
+// where unstored rows have a head_dim or dtype that they do not take or come together with tau_offsets, a
+// soft cap, sinks or dropout, or where queries, keys (over all heads) or capacity reach 2^31, or the tuning
+// is not allowed; DeviceError where a launch fails.
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax

@@ -16,15 +16,33 @@
 
 namespace splash::gpu::entmax::hopper {
 
-template <class T>
+template <class T, bool kRanges>
 ForwardKernel forward_kernel_of(int64_t head_dim, bool long_lists);
-extern template ForwardKernel forward_kernel_of<__nv_bfloat16>(int64_t, bool);
-extern template ForwardKernel forward_kernel_of<__half>(int64_t, bool);
+extern template ForwardKernel forward_kernel_of<__nv_bfloat16, false>(int64_t, bool);
+extern template ForwardKernel forward_kernel_of<__nv_bfloat16, true>(int64_t, bool);
+extern template ForwardKernel forward_kernel_of<__half, false>(int64_t, bool);
+extern template ForwardKernel forward_kernel_of<__half, true>(int64_t, bool);
 
-ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool long_lists) {
-  return dtype == Dtype::bf16 ? forward_kernel_of<__nv_bfloat16>(head_dim, long_lists)
-                              : forward_kernel_of<__half>(head_dim, long_lists);
+ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool long_lists, bool ranges) {
+  const auto of_type = [&]<class T>() {
+    return ranges ? forward_kernel_of<T, true>(head_dim, long_lists)
+                  : forward_kernel_of<T, false>(head_dim, long_lists);
+  };
+  return dtype == Dtype::bf16 ? of_type.template operator()<__nv_bfloat16>()
+                              : of_type.template operator()<__half>();
 }
+
+namespace {
+
+// The most keys that a row sees.
+int64_t most_visible(const AttentionSpec& spec) {
+  int64_t most = spec.mask.cu_seqlens_k.empty() ? spec.shape.kv_len : 0;
+  for (size_t s = 1; s < spec.mask.cu_seqlens_k.size(); ++s)
+    most = std::max(most, spec.mask.cu_seqlens_k[s] - spec.mask.cu_seqlens_k[s - 1]);
+  return spec.mask.window > 0 ? std::min(most, spec.mask.window) : most;
+}
+
+}  // namespace
 
 HopperWorkspace::HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning) {
   const AttentionShape& s = spec.shape;
@@ -41,11 +59,15 @@ HopperWorkspace::HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const T
   counts = take(heads * int64_t{sizeof(int)});
   errors = take(key_heads * ceil_div(s.kv_len, kErrorKeys) * int64_t{sizeof(float)});
   half_keys = dtype == Dtype::f16 ? -1 : take(key_heads * s.kv_len * s.head_dim * 2);
-  high_norm_per_segment = forward_kernel_of(dtype, s.head_dim, false).keys;
-  segment = high_norm_segment(s.kv_len, high_norm_per_segment, tuning.sampled_keys);
+  high_norm_per_segment = forward_kernel_of(dtype, s.head_dim, false, false).keys;
+  segment = high_norm_segment(most_visible(spec), high_norm_per_segment, tuning.sampled_keys);
   if (segment == 0) return;
   high_norm_count = s.kv_len / segment * high_norm_per_segment;
   high_norm_keys = take(key_heads * high_norm_count * s.head_dim * 2);
+}
+
+bool has_ranges(const AttentionSpec& spec) {
+  return spec.mask.has_window(spec.shape) || !spec.mask.cu_seqlens_q.empty();
 }
 
 int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& s, int64_t long_blocks) {
@@ -87,7 +109,7 @@ ForwardProblem problem_in(const HopperWorkspace& workspace, const AttentionSpec&
 
 void launch_screen(ForwardProblem p, const AttentionShape& s, Dtype dtype, int64_t high_norm_count,
                    bool long_lists, const ForwardArguments& args) {
-  const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, long_lists);
+  const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, long_lists, p.has_ranges());
   const auto map_of = [&](const void* keys, int64_t length) {
     return arch::encode_tiles({.data = keys,
                                .dtype = Dtype::f16,

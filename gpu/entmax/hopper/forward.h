@@ -33,6 +33,9 @@ struct HopperWorkspace {
   int64_t high_norm_count = 0, high_norm_keys = 0;  // per key head, where segment is not 0
 };
 
+// Whether rows see ranges of keys (arguments/key_range.h): a window hides some, or sequences are packed.
+bool has_ranges(const AttentionSpec& spec);
+
 // Blocks of a screening kernel. long_blocks: per head, of the kernel with long lists, whose blocks take one
 // tile of rows after another; 0: the kernel with short lists, one block per tile.
 int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& shape, int64_t long_blocks);

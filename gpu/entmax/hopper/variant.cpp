@@ -20,9 +20,10 @@ namespace {
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   require_forward(spec, dtype);
   require_alphas("entmax/0-one-pass", spec);
-  const ForwardKernel kernel = forward_kernel_of(dtype, spec.shape.head_dim, false);
-  const ForwardKernel with_long_lists = forward_kernel_of(dtype, spec.shape.head_dim, true);
-  const DenseKernel dense = dense_kernel_of(dtype, spec.shape.head_dim);
+  const bool ranges = has_ranges(spec);
+  const ForwardKernel kernel = forward_kernel_of(dtype, spec.shape.head_dim, false, ranges);
+  const ForwardKernel with_long_lists = forward_kernel_of(dtype, spec.shape.head_dim, true, ranges);
+  const DenseKernel dense = dense_kernel_of(dtype, spec.shape.head_dim, ranges);
   Plan plan;
   plan.tile = {.q = kernel.queries, .k = kernel.keys, .d = 0, .stages = kernel.stages};
   plan.kernels = {{.name = "forward_kernel",
@@ -57,7 +58,8 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
   constexpr int64_t kFloat = sizeof(float);
   const int64_t heads = s.batch * s.q_heads, key_heads = s.batch * s.kv_heads, head_dim = s.head_dim,
                 q_tiles = ceil_div(s.q_len, tile.q), group = s.group(), kv_len = s.kv_len, q_len = s.q_len,
-                errors = ceil_div(kv_len, kErrorKeys), segment = workspace.segment,
+                errors = ceil_div(kv_len, kErrorKeys), first_block = problem_of(spec, {}).first_block,
+                prepared = errors - first_block, segment = workspace.segment,
                 per_segment = workspace.high_norm_per_segment, segments = segment > 0 ? kv_len / segment : 0,
                 row_bytes = rows.row_bytes(), base = alpha_bytes(spec), errors_at = base + workspace.errors,
                 high_norm_at = base + workspace.high_norm_keys,
@@ -68,7 +70,8 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
                std::min(count, kv_len - first) * row_bytes);
   };
   const auto prepare = [=](int64_t block, BlockTrace& trace) {
-    const int64_t head = block / errors, first = block % errors * kErrorKeys, at = head * kv_len + first,
+    const int64_t head = block / prepared, in_head = block % prepared + first_block,
+                  first = in_head * kErrorKeys, at = head * kv_len + first,
                   keys = std::min<int64_t>(kErrorKeys, kv_len - first);
     rows.read_k(trace, head, first, kErrorKeys);
     trace.next_step();
@@ -79,20 +82,27 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
       trace.write(Operand::workspace,
                   high_norm_at + (head * segments * per_segment + first / kErrorKeys * share) * row_bytes,
                   share * row_bytes);
-    trace.write(Operand::workspace, errors_at + block * kFloat, kFloat);
+    trace.write(Operand::workspace, errors_at + (head * errors + in_head) * kFloat, kFloat);
   };
   const auto screen = [=, seen = SeenTiles(spec, tile.q, tile.k)](int64_t block, BlockTrace& trace) mutable {
     const BlockPlace place(static_cast<int>(block), static_cast<int>(q_tiles), static_cast<int>(heads),
                            heads_together(kv_len * head_dim));
     const int64_t head = place.head, key_head = head / group, first = place.tile * tile.q;
-    const int64_t first_sees =
-        std::clamp<int64_t>(spec.mask.causal ? first + 1 + kv_len - q_len : kv_len, 0, kv_len);
-    const TileSchedule schedule(static_cast<int>(seen.of(head, first).size()), static_cast<int>(tile.k),
-                                static_cast<int>(segments > 0 ? first_sees / segment : 0),
-                                static_cast<int>(segment), Tuning{}.sampled_keys);
+    const auto range = [&](int64_t query) { return spec.mask.row(s, 0, 0, query); };
+    const int64_t whole_begin = range(std::min(first + tile.q, q_len) - 1).begin,
+                  whole_end = range(first).end;
+    const auto span = [](int64_t begin, int64_t end) {
+      return Span{static_cast<int>(begin), static_cast<int>(end)};
+    };
+    const auto& tiles = seen.of(head, first);
+    const TileSchedule schedule(
+        tiles.empty() ? Span{0, 0} : span(tiles.front(), tiles.back() + 1), static_cast<int>(tile.k),
+        segments > 0 ? span(ceil_div(whole_begin, segment), whole_end / segment) : Span{0, 0},
+        static_cast<int>(segment), Tuning{}.sampled_keys);
+    const int64_t first_error = schedule.first_tile * tile.k / kErrorKeys;
     rows.read_q(trace, head, first, tile.q);
-    trace.read(Operand::workspace, errors_at + key_head * errors * kFloat,
-               ceil_div(schedule.tiles * tile.k, kErrorKeys) * kFloat);
+    trace.read(Operand::workspace, errors_at + (key_head * errors + first_error) * kFloat,
+               (ceil_div((schedule.last_tile() + 1) * tile.k, kErrorKeys) - first_error) * kFloat);
     for (int position = 0; position < schedule.length(); ++position) {
       const int tile_of_keys =
           position < schedule.screen_begin ? schedule.recent(position) : schedule.screened(position);
@@ -111,7 +121,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
     trace.next_step();
     rows.write_out(trace, head, first, std::min<int64_t>(tile.q, q_len - first));
   };
-  return {{.kernel = "prepare_kernel", .blocks = key_heads * errors, .through_l1 = true, .run = prepare},
+  return {{.kernel = "prepare_kernel", .blocks = key_heads * prepared, .through_l1 = true, .run = prepare},
           {.kernel = "forward_kernel", .blocks = plan.kernels[0].blocks, .run = screen}};
 }
 
@@ -132,6 +142,7 @@ const Variant kVariant{
     .limits = {.dtypes = {Dtype::bf16, Dtype::f16},
                .normalizers = {NormalizerKind::entmax},
                .causal = true,
+               .window = true,
                .compute_capability = 90},
     .backward = true,
     .plan = plan,

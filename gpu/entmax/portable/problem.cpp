@@ -4,8 +4,6 @@ namespace splash::gpu::entmax::portable {
 
 PortableProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {
   PortableProblem p{entmax::problem_of(spec, arguments)};
-  p.mask = arguments.mask;
-  p.window = spec.mask.has_window(spec.shape) ? static_cast<int>(spec.mask.window) : 0;
   if (arguments.tuning.heads_together == 0) p.heads_together = p.heads;
   // A k_keep of kv_len or more keeps all keys.
   const bool selects =

@@ -29,9 +29,7 @@ namespace splash::gpu::entmax::portable {
 
 // Of the base, broad_masks marks the rows that screen_kernel defers to stream_kernel; rows lists them.
 struct PortableProblem : ForwardProblem {
-  DeviceMask mask{};
-  int window = 0;  // without ranges: of the keys below i + reach query i sees the last so many; 0: all
-  int k_keep = 0;  // 0: all keys
+  int k_keep = 0;                      // 0: all keys
   const int* head_k_keep = nullptr;    // [q_heads]: instead of k_keep; below 1: all keys
   const float* tau_offsets = nullptr;  // [heads, q_len]: thresholds are given
   float cap = 0;                       // of scores, in units of <q, k>; 0: none

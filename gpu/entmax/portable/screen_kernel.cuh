@@ -36,7 +36,7 @@ struct ScreenShared {
   typename Tiles::Stage stages[2];
   std::conditional_t<Tiles::kInRegisters, Shared, Apart> rows;
   FinishedRow finished[Tiles::kWarps][kWarpRows];
-  Range block;
+  KeyRange block;
 };
 
 // Solves for tau of the lists, where it is not given. Turns their scores into u = z - tau and keeps the pairs

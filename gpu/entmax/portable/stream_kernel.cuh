@@ -21,7 +21,7 @@ struct StreamShared {
   typename Tiles::Stage stages[2];
   typename Tiles::Queries queries;
   WarpScratch scratch[Tiles::kWarps];
-  Range block;
+  KeyRange block;
 };
 
 // A sum whose rounding errors do not grow with its length (Kahan 1965).

@@ -65,7 +65,7 @@ class Products {
   // afterwards.
   template <class QueryOf>
   __device__ __forceinline__ Products(const PortableProblem& p, typename Tiles::Stage (&stages)[2],
-                                      typename Tiles::Queries& queries, Range& block, int head,
+                                      typename Tiles::Queries& queries, KeyRange& block, int head,
                                       const int (&query)[2], const QueryOf& query_of)
       : p_(p), stages_(stages), queries_(queries), rows_(p, head, query) {
     const int row_bytes = p.head_dim * static_cast<int>(sizeof(T));

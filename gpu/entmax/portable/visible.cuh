@@ -4,6 +4,7 @@
 
 #include <climits>
 
+#include "gpu/entmax/arguments/key_range.h"
 #include "gpu/entmax/math/arithmetic.cuh"
 #include "gpu/entmax/portable/problem.h"
 
@@ -11,32 +12,18 @@ namespace splash::gpu::entmax::portable {
 
 constexpr int kWarpRows = 16;
 
-struct Range {
-  int begin, end;
-};
-
-__device__ __forceinline__ Range range_of(const PortableProblem& p, int query) {
-  if (p.mask.ranges != nullptr) {
-    const auto range = reinterpret_cast<const int2*>(p.mask.ranges)[query];
-    return {range.x, range.y};
-  }
-  const int64_t end = int64_t{query} + p.reach;  // may pass 32 bits
-  const int64_t begin = p.window > 0 && end > p.window ? end - p.window : 0;
-  return {static_cast<int>(begin), static_cast<int>(end < 0 ? 0 : end < p.kv_len ? end : p.kv_len)};
-}
-
 class VisibleRows {
  public:
   // query: -1 where there is no row; it sees nothing, like a row whose range is empty.
   __device__ __forceinline__ VisibleRows(const PortableProblem& p, int head, const int (&query)[2]) {
-    Range all{INT_MAX, 0}, common{0, INT_MAX};  // seen by some row; by every row that sees any key
+    KeyRange all{INT_MAX, 0}, common{0, INT_MAX};  // seen by some row; by every row that sees any key
     const int32_t* const positions =
         p.mask.q_positions == nullptr
             ? nullptr
             : p.mask.q_positions + int64_t{head} * p.mask.q_tables / p.heads * p.q_len;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      range_[half] = query[half] < 0 ? Range{0, 0} : range_of(p, query[half]);
+      range_[half] = query[half] < 0 ? KeyRange{0, 0} : range_of(p, query[half]);
       position_[half] = positions != nullptr && query[half] >= 0 ? positions[query[half]] : 0;
       if (range_[half].begin >= range_[half].end) continue;
       all = {min(all.begin, range_[half].begin), max(all.end, range_[half].end)};
@@ -52,7 +39,7 @@ class VisibleRows {
   }
 
   // Widens the block's range, in shared memory, to include the warp's.
-  __device__ __forceinline__ void join(Range& block) const {
+  __device__ __forceinline__ void join(KeyRange& block) const {
     if (threadIdx.x % 32 != 0 || all_.begin >= all_.end) return;
     atomicMin(&block.begin, all_.begin);
     atomicMax(&block.end, all_.end);
@@ -86,9 +73,9 @@ class VisibleRows {
   }
 
  private:
-  Range range_[2];
+  KeyRange range_[2];
   int position_[2];
-  Range all_, common_;
+  KeyRange all_, common_;
 };
 
 }  // namespace splash::gpu::entmax::portable

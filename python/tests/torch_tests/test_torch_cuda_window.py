@@ -56,9 +56,26 @@ def test_a_window_of_1024_in_16384(dtype, dim, scale):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("q_len, kv_len", [(1, 5000), (333, 3001), (1237, 1237), (4001, 4001), (700, 300)])
-@pytest.mark.parametrize("window", [1, 64, 65, 1000, 4096])
+@pytest.mark.parametrize("window", [1, 7, 64, 65, 127, 128, 129, 1024, 4096])
 def test_lengths_that_no_tile_divides(dtype, q_len, kv_len, window):
     check(inputs(dtype, q_len, kv_len, heads=4, kv_heads=2), dtype, window)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [2.449, 0.1])
+def test_packed_documents_of_16384(dtype, scale):
+    ends = [0, 512, 1536, 5632, 5633, 9000, 16384]
+    q, k, v = inputs(dtype, 16384, 16384, 64, scale, heads=4, kv_heads=2, batch=1)
+    cu = torch.tensor(ends, device=GPU)
+    mine, apart = leaves((q, k, v), GPU), leaves((q, k, v), GPU)
+    poison()
+    out = splash_attention(*mine, causal=True, cu_seqlens_q=cu, cu_seqlens_k=cu)
+    parts = [[t[:, :, a:b] for t in apart] for a, b in zip(ends, ends[1:])]
+    expected = torch.cat([splash_attention(*part, causal=True) for part in parts], 2)
+    for result in (out, expected):
+        result.float().square().sum().backward()
+    for a, b in zip((out, *(t.grad for t in mine)), (expected, *(t.grad for t in apart))):
+        close(a, b.cpu(), dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -88,6 +105,20 @@ def test_a_window_that_hides_nothing_is_causal_attention():
     for window in (300, 10**15):
         assert torch.equal(splash_attention(q, k, v, causal=True, window=window), expected)
     assert not torch.equal(splash_attention(q, k, v, causal=True, window=150), expected)
+
+
+def test_a_window_with_alphas_of_heads_that_are_learned():
+    given = inputs(torch.bfloat16, 700, 900)
+    results = []
+    for device, kind in ((GPU, torch.bfloat16), (HOST, torch.float64)):
+        q, k, v = leaves(given, device, kind)
+        alpha = torch.tensor([1.25, 1.5, 1.75, 1.9], device=device, requires_grad=True)
+        out = splash_attention(q, k, v, alpha=alpha, causal=True, window=130)
+        out.square().sum().backward()
+        results.append((out, q.grad, k.grad, v.grad, alpha.grad))
+    for mine, other in zip(results[0][:4], results[1][:4]):
+        close(mine, other, torch.bfloat16)
+    torch.testing.assert_close(results[0][4].cpu().double(), results[1][4].double(), rtol=0.05, atol=0.05)
 
 
 def test_a_window_with_padding_k_keep_and_alphas_of_heads():

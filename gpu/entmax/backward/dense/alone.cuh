@@ -18,10 +18,10 @@ __device__ __forceinline__ float dot(const T* a, const T* b, uint32_t head_dim) 
   return sum;
 }
 
-// A row that sees the keys below `end`, by the whole warp. Writes its dQ and dL/dalpha; returns its kDelta
-// and kInverse.
+// A row that sees the keys from `begin` to below `end`, by the whole warp. Writes its dQ and dL/dalpha;
+// returns its kDelta and kInverse.
 template <class T>
-__device__ __noinline__ float2 query_alone(const BackwardProblem& p, int head, int query, int end,
+__device__ __noinline__ float2 query_alone(const BackwardProblem& p, int head, int query, int begin, int end,
                                            float shift) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = int64_t{head} * p.q_len + query;
@@ -39,7 +39,7 @@ __device__ __noinline__ float2 query_alone(const BackwardProblem& p, int head, i
 
   RowSums sums;
   unsigned count = 0;
-  for (int first = 0; first < end; first += 32) {
+  for (int first = begin; first < end; first += 32) {
     const float excess = excess_of(first + lane);
     if (excess > 0) sums.add(entmax(excess), g_of(first + lane));
     count += __popc(__ballot_sync(kWarp, excess > 0));
@@ -49,7 +49,7 @@ __device__ __noinline__ float2 query_alone(const BackwardProblem& p, int head, i
   const RowGradient gradient(p, entmax, sums, count);
   const AlphaGradient alpha(gradient, sums);
   float d_q[8] = {}, d_alpha = 0;
-  for (int first = 0; first < end; first += 32) {
+  for (int first = begin; first < end; first += 32) {
     const float excess = excess_of(first + lane);
     float ds = 0;
     if (excess > 0) {
@@ -95,7 +95,7 @@ __device__ __noinline__ void key_alone(const BackwardProblem& p, int key_head, i
         return facts[(row / kDenseTile * kFacts + f) * kDenseTile + row % kDenseTile];
       };
       float excess = 0, probability = 0, ds = 0;
-      if (row < count && key < __float_as_int(fact(kEnd)))
+      if (row < count && key >= __float_as_int(fact(kBegin)) && key < __float_as_int(fact(kEnd)))
         excess = fmaf(gain, dot(queries + int64_t{row} * p.head_dim, k, p.head_dim), fact(kShift));
       if (excess > 0) {
         const Weights x = entmax(excess);

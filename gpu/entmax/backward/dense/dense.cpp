@@ -13,21 +13,40 @@
 
 namespace splash::gpu::entmax::backward {
 
-template <class T>
+template <class T, bool kRanges>
 DenseKernel dense_queries_of(uint32_t head_dim, bool with_alpha);
-template <class T>
+template <class T, bool kRanges>
 DenseKernel dense_keys_of(uint32_t head_dim);
-extern template DenseKernel dense_queries_of<__nv_bfloat16>(uint32_t, bool);
-extern template DenseKernel dense_queries_of<__half>(uint32_t, bool);
-extern template DenseKernel dense_keys_of<__nv_bfloat16>(uint32_t);
-extern template DenseKernel dense_keys_of<__half>(uint32_t);
+extern template DenseKernel dense_queries_of<__nv_bfloat16, false>(uint32_t, bool);
+extern template DenseKernel dense_queries_of<__nv_bfloat16, true>(uint32_t, bool);
+extern template DenseKernel dense_queries_of<__half, false>(uint32_t, bool);
+extern template DenseKernel dense_queries_of<__half, true>(uint32_t, bool);
+extern template DenseKernel dense_keys_of<__nv_bfloat16, false>(uint32_t);
+extern template DenseKernel dense_keys_of<__nv_bfloat16, true>(uint32_t);
+extern template DenseKernel dense_keys_of<__half, false>(uint32_t);
+extern template DenseKernel dense_keys_of<__half, true>(uint32_t);
 
-DenseKernel dense_queries_of(Dtype dtype, uint32_t head_dim, bool with_alpha) {
-  return dtype == Dtype::bf16 ? dense_queries_of<__nv_bfloat16>(head_dim, with_alpha)
-                              : dense_queries_of<__half>(head_dim, with_alpha);
+namespace {
+
+// use.operator()<T, kRanges>()
+template <class Use>
+DenseKernel for_kernel(Dtype dtype, bool ranges, const Use& use) {
+  if (dtype == Dtype::bf16)
+    return ranges ? use.template operator()<__nv_bfloat16, true>()
+                  : use.template operator()<__nv_bfloat16, false>();
+  return ranges ? use.template operator()<__half, true>() : use.template operator()<__half, false>();
 }
-DenseKernel dense_keys_of(Dtype dtype, uint32_t head_dim) {
-  return dtype == Dtype::bf16 ? dense_keys_of<__nv_bfloat16>(head_dim) : dense_keys_of<__half>(head_dim);
+
+}  // namespace
+
+DenseKernel dense_queries_of(Dtype dtype, uint32_t head_dim, bool with_alpha, bool ranges) {
+  return for_kernel(dtype, ranges, [&]<class T, bool kRanges>() {
+    return dense_queries_of<T, kRanges>(head_dim, with_alpha);
+  });
+}
+DenseKernel dense_keys_of(Dtype dtype, uint32_t head_dim, bool ranges) {
+  return for_kernel(dtype, ranges,
+                    [&]<class T, bool kRanges>() { return dense_keys_of<T, kRanges>(head_dim); });
 }
 
 namespace {
@@ -56,8 +75,9 @@ void compute_dense(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
                                .tile_columns = 64});
   };
   const int64_t rows = int64_t{p.dense.tiles} * kDenseTile;
-  const DenseKernel queries = dense_queries_of(dtype, p.head_dim, p.d_alpha != nullptr);
-  const DenseKernel keys = dense_keys_of(dtype, p.head_dim);
+  const bool ranges = p.dense.has_ranges();
+  const DenseKernel queries = dense_queries_of(dtype, p.head_dim, p.d_alpha != nullptr, ranges);
+  const DenseKernel keys = dense_keys_of(dtype, p.head_dim, ranges);
   gather_dense(p, stream);
   launch("dense_queries", queries, heads * ceil_div(p.q_len, queries.rows), p,
          map_of(p.k, key_heads, p.kv_len, queries), map_of(p.v, key_heads, p.kv_len, queries), stream);

@@ -12,6 +12,7 @@
 
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
+#include "gpu/entmax/arguments/mask_tables.h"
 #include "gpu/entmax/support/support.h"
 
 namespace splash::gpu::entmax::backward {
@@ -21,14 +22,18 @@ struct BackwardProblem;
 constexpr int kDenseTile = 64;  // rows
 
 // What dense_keys needs of a row. kShift: z - tau = gain <q, k> + shift; -inf where the row has no p > 0.
-// kEnd: the row sees the keys below it (an int's bits). kDelta: delta of row_gradient.cuh. kInverse: 1 / sum
-// of its weights. gather_dense writes the first two, dense_queries the last two.
+// kBegin, kEnd: the row sees the keys from begin to below end (ints' bits). kDelta: delta of
+// row_gradient.cuh. kInverse: 1 / sum of its weights. gather_dense writes the first three, dense_queries the
+// last two.
 using Fact = int;
-constexpr Fact kShift = 0, kEnd = 1, kDelta = 2, kInverse = 3, kFacts = 4;
+constexpr Fact kShift = 0, kBegin = 1, kEnd = 2, kDelta = 3, kInverse = 4, kFacts = 5;
 
 struct Dense {
   UnstoredRows from{};
-  int reach = 0;                        // query i sees the keys below min(i + reach, kv_len)
+  // Which keys a row sees (arguments/key_range.h), as in ForwardProblem.
+  DeviceMask mask{};
+  int reach = 0, window = 0, kv_len = 1;
+  bool has_ranges() const { return window > 0 || mask.ranges != nullptr; }
   int tiles = 0;                        // tiles of kDenseTile rows for all rows of a head, an even number
   void *q = nullptr, *d_out = nullptr;  // [heads, tiles, kDenseTile, head_dim]; 0 past a head's last row
   float* facts = nullptr;               // [heads, tiles, kFacts, kDenseTile]
@@ -41,8 +46,9 @@ struct DenseKernel {
   const void* function = nullptr;
   int threads = 0, shared_bytes = 0, rows = 0, tile_rows = 0;  // tile_rows: per TMA load
 };
-DenseKernel dense_queries_of(Dtype dtype, uint32_t head_dim, bool with_alpha);
-DenseKernel dense_keys_of(Dtype dtype, uint32_t head_dim);
+// ranges: for problems with Dense::has_ranges.
+DenseKernel dense_queries_of(Dtype dtype, uint32_t head_dim, bool with_alpha, bool ranges);
+DenseKernel dense_keys_of(Dtype dtype, uint32_t head_dim, bool ranges);
 
 void gather_dense(const BackwardProblem& p, StreamHandle stream);
 

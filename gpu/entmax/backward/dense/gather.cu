@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "gpu/entmax/arguments/key_range.h"
 #include "gpu/entmax/backward/problem.h"
 #include "gpu/entmax/schedule/launch.cuh"
 
@@ -39,11 +40,13 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (thread >= kDenseTile) continue;
     const int row = first + thread, query = row < count ? queries[row] : 0;
-    const int end = row < count ? max(min(query + dense.reach, static_cast<int>(p.kv_len)), 0)
-                                : static_cast<int>(p.kv_len);  // past the last row, so that ends never fall
+    const KeyRange seen = row < count
+                              ? range_of(dense, query)
+                              : KeyRange{dense.kv_len, dense.kv_len};  // so that neither end ever falls
     float* const facts = dense.facts + int64_t{i} * kFacts * kDenseTile + thread;
     facts[kShift * kDenseTile] = row < count && isfinite(tau[query]) ? -tau[query] : -INFINITY;
-    facts[kEnd * kDenseTile] = __int_as_float(end);
+    facts[kBegin * kDenseTile] = __int_as_float(seen.begin);
+    facts[kEnd * kDenseTile] = __int_as_float(seen.end);
     facts[kDelta * kDenseTile] = facts[kInverse * kDenseTile] = 0;
   }
 }

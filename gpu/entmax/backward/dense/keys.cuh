@@ -2,21 +2,22 @@
 // What dense rows add to dK and dV. A block holds 128 keys and streams all dense rows that see them, one
 // query head of their group after the other.
 
+#include "gpu/entmax/arguments/key_range.h"
 #include "gpu/entmax/backward/dense/alone.cuh"
 #include "gpu/entmax/backward/dense/pairs.cuh"
 #include "gpu/entmax/schedule/launch.cuh"
 
 namespace splash::gpu::entmax::backward {
 
-// The index of the head's first dense row that sees `key`; the number of rows where none does. By the whole
-// warp.
-__device__ __forceinline__ int first_row_seeing(const BackwardProblem& p, int head, int count, int key) {
-  const int* const queries = p.dense.from.rows.queries + int64_t{head} * p.q_len;
-  const int lane = static_cast<int>(threadIdx.x) % 32, query = key - p.dense.reach + 1;
+// The index of the first of `count` rows that are not before a border; count where all are. before(row) falls
+// once from true to false. By the whole warp.
+template <class Before>
+__device__ __forceinline__ int rows_before(int count, const Before& before) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   int first = 0, rows = count;  // the index is in [first, first + rows]
   while (rows > 0) {
     const int step = (rows + 31) / 32, at = min((lane + 1) * step, rows) - 1;
-    const int below = __popc(__ballot_sync(arch::kAllLanes, queries[first + at] < query));
+    const int below = __popc(__ballot_sync(arch::kAllLanes, before(first + at)));
     const int skipped = min(below * step, rows);
     first += skipped;
     rows = min(step - 1, rows - skipped);
@@ -24,7 +25,23 @@ __device__ __forceinline__ int first_row_seeing(const BackwardProblem& p, int he
   return first;
 }
 
-template <class T, int kPanels, Kind kKind>
+// The head's dense rows that see a key from `first` to `last`, of `count` in all: [begin, end). By the whole
+// warp.
+template <bool kRanges>
+__device__ __forceinline__ KeyRange rows_seeing(const BackwardProblem& p, int head, int count, int first,
+                                                int last) {
+  if constexpr (kRanges) {
+    float* const facts = facts_of(p, head);
+    return {rows_before(count, [&](int row) { return end_of(facts, row) <= first; }),
+            rows_before(count, [&](int row) { return begin_of(facts, row) <= last; })};
+  }
+  const int* const queries = p.dense.from.rows.queries + int64_t{head} * p.q_len;
+  const int query = first - p.dense.reach + 1;
+  return {rows_before(count, [&](int row) { return queries[row] < query; }), count};
+}
+
+// kRanges: whether rows see ranges of keys (arguments/key_range.h), else all keys below an end.
+template <class T, int kPanels, bool kRanges, Kind kKind>
 class KeyBlock {
  public:
   using Products = PairProducts<T, kPanels>;
@@ -34,13 +51,16 @@ class KeyBlock {
   __device__ __forceinline__ KeyBlock(const BackwardProblem& p, int head, int first)
       : arithmetic_(arithmetic_of<kKind>(p, head)), first_(first) {}
 
-  __device__ __forceinline__ void run(Products& products, const PairStream& rows, int first_tile, int tiles,
-                                      float (&d_v)[32 * kPanels], float (&d_k)[32 * kPanels]) const {
+  __device__ __forceinline__ void run(Products& products, const PairStream& rows, int first_tile,
+                                      int end_tile, float (&d_v)[32 * kPanels],
+                                      float (&d_k)[32 * kPanels]) const {
     products.template stream<true>(
-        rows, first_tile, tiles, d_v, d_k, nullptr,
-        [&](int, const auto& facts) {  // the last row of the tiles sees the most keys
-          return first_ + Products::group_row() <
-                 __float_as_int(facts[Products::kParts - 1][kEnd][kDenseTile - 1]);
+        rows, first_tile, end_tile, d_v, d_k, nullptr,
+        [&](int,
+            const auto& facts) {  // the first row of the tiles sees the first keys, the last row the last
+          const int key = first_ + Products::group_row();
+          return key < __float_as_int(facts[Products::kParts - 1][kEnd][kDenseTile - 1]) &&
+                 (!kRanges || key + 63 >= __float_as_int(facts[0][kBegin][0]));
         },
         [&](PairScores& scores, PairWeights& weights, int, const Facts& facts) {
           weigh_probabilities(scores, weights, facts);
@@ -60,8 +80,8 @@ class KeyBlock {
   __device__ __forceinline__ void weigh_probabilities(PairScores& scores, PairWeights& weights,
                                                       const Facts& facts) const {
     const int warp = first_ + Products::warp_row();
+    const int key = first_ + Products::row_of(0);
     if (warp + 15 >= __float_as_int(facts[kEnd][0])) {
-      const int key = first_ + Products::row_of(0);
 #pragma unroll
       for (int j = 0; j < kDenseTile / 8; ++j) {
         const float2 ends = pair(facts, kEnd, j);
@@ -69,6 +89,17 @@ class KeyBlock {
         for (int half = 0; half < 2; ++half) {
           if (key + 8 * half >= __float_as_int(ends.x)) scores[4 * j + 2 * half] = -INFINITY;
           if (key + 8 * half >= __float_as_int(ends.y)) scores[4 * j + 2 * half + 1] = -INFINITY;
+        }
+      }
+    }
+    if (kRanges && warp < __float_as_int(facts[kBegin][kDenseTile - 1])) {
+#pragma unroll
+      for (int j = 0; j < kDenseTile / 8; ++j) {
+        const float2 begins = pair(facts, kBegin, j);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (key + 8 * half < __float_as_int(begins.x)) scores[4 * j + 2 * half] = -INFINITY;
+          if (key + 8 * half < __float_as_int(begins.y)) scores[4 * j + 2 * half + 1] = -INFINITY;
         }
       }
     }
@@ -153,7 +184,7 @@ __device__ __forceinline__ void add_columns(const BackwardProblem& p, int key_he
   }
 }
 
-template <class T, int kPanels>
+template <class T, int kPanels, bool kRanges>
 __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
     dense_keys(const __grid_constant__ BackwardProblem p, const __grid_constant__ CUtensorMap q_map,
                const __grid_constant__ CUtensorMap d_out_map) {
@@ -175,8 +206,8 @@ __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
 #pragma unroll 1
     for (int head = key_head * group; head < (key_head + 1) * group; ++head) {
       const int count = p.dense.from.rows.counts[head];
-      const int row = first_row_seeing(p, head, count, first);
-      if (row >= count) continue;
+      const KeyRange seeing = rows_seeing<kRanges>(p, head, count, first, first + Tiles::kRows - 1);
+      if (seeing.begin >= seeing.end) continue;
       if (!holds) {
         const int64_t at = int64_t{key_head} * kv_len * p.head_dim;
         products.hold(static_cast<const T*>(p.k) + at, static_cast<const T*>(p.v) + at, first, kv_len,
@@ -185,17 +216,19 @@ __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
       }
       const PairStream rows{q_map, d_out_map, head, facts_of(p, head)};
       for_kind(p, head, [&]<Kind kKind>() {
-        KeyBlock<T, kPanels, kKind>(p, head, first)
-            .run(products, rows, row / kRows * kParts, (count + kRows - 1) / kRows * kParts, d_v, d_k);
+        KeyBlock<T, kPanels, kRanges, kKind>(p, head, first)
+            .run(products, rows, seeing.begin / kRows * kParts, (seeing.end + kRows - 1) / kRows * kParts,
+                 d_v, d_k);
       });
     }
     if (holds) add_columns<T, kPanels>(p, key_head, first, d_v, d_k);
   }
 }
 
-template <class T>
+template <class T, bool kRanges>
 DenseKernel dense_keys_of(uint32_t head_dim) {
-  return head_dim <= 64 ? pair_kernel<1>(dense_keys<T, 1>) : pair_kernel<2>(dense_keys<T, 2>);
+  return head_dim <= 64 ? pair_kernel<1>(dense_keys<T, 1, kRanges>)
+                        : pair_kernel<2>(dense_keys<T, 2, kRanges>);
 }
 
 }  // namespace splash::gpu::entmax::backward

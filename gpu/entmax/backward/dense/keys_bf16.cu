@@ -2,6 +2,6 @@
 
 namespace splash::gpu::entmax::backward {
 
-template DenseKernel dense_keys_of<__nv_bfloat16>(uint32_t head_dim);
+template DenseKernel dense_keys_of<__nv_bfloat16, false>(uint32_t head_dim);
 
 }  // namespace splash::gpu::entmax::backward

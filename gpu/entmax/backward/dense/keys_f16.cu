@@ -2,6 +2,6 @@
 
 namespace splash::gpu::entmax::backward {
 
-template DenseKernel dense_keys_of<__half>(uint32_t head_dim);
+template DenseKernel dense_keys_of<__half, false>(uint32_t head_dim);
 
 }  // namespace splash::gpu::entmax::backward

@@ -251,6 +251,9 @@ __device__ __forceinline__ float* facts_of(const BackwardProblem& p, int head) {
 __device__ __forceinline__ float& fact_of(float* of_head, int row, Fact fact) {
   return of_head[(row / kDenseTile * kFacts + fact) * kDenseTile + row % kDenseTile];
 }
+__device__ __forceinline__ int begin_of(float* of_head, int row) {
+  return __float_as_int(fact_of(of_head, row, kBegin));
+}
 __device__ __forceinline__ int end_of(float* of_head, int row) {
   return __float_as_int(fact_of(of_head, row, kEnd));
 }

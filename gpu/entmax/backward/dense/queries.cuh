@@ -12,7 +12,8 @@
 
 namespace splash::gpu::entmax::backward {
 
-template <class T, int kPanels, bool kAlpha, Kind kKind>
+// kRanges: whether rows see ranges of keys (arguments/key_range.h), else all keys below an end.
+template <class T, int kPanels, bool kAlpha, bool kRanges, Kind kKind>
 class QueryBlock {
  public:
   using Products = PairProducts<T, kPanels>;
@@ -36,6 +37,10 @@ class QueryBlock {
     const int warp = first + Products::warp_row(), group = first + Products::group_row();
     warp_end_ = warp < count ? end_of(facts_, warp) : INT_MAX;
     group_end_ = group < count ? end_of(facts_, min(group + 63, count - 1)) : 0;
+    if (kRanges && group < count) {
+      group_begin_ = begin_of(facts_, group);
+      warp_begin_ = begin_of(facts_, min(warp + 15, count - 1));
+    }
   }
 
   __device__ __forceinline__ void run(Products& products, const PairStream& keys) {
@@ -44,11 +49,14 @@ class QueryBlock {
                   static_cast<int>(p_.head_dim));
     const int last = min(first_ + Products::Tiles::kRows, count_) - 1;
     constexpr int kKeys = Products::kParts * kDenseTile;
-    const int tiles = (end_of(facts_, last) + kKeys - 1) / kKeys * Products::kParts;
+    const int first_tile = kRanges ? begin_of(facts_, first_) / kKeys * Products::kParts : 0;
+    const int end_tile = (end_of(facts_, last) + kKeys - 1) / kKeys * Products::kParts;
     float of_slopes[32 * kPanels] = {}, of_gradients[32 * kPanels] = {};  // times K
     products.template stream<false>(
-        keys, 0, tiles, of_slopes, of_gradients, [&](const PairScores& g) { find_centres(g); },
-        [&](int tile, const auto&) { return tile * kDenseTile < group_end_; },
+        keys, first_tile, end_tile, of_slopes, of_gradients, [&](const PairScores& g) { find_centres(g); },
+        [&](int tile, const auto&) {
+          return tile * kDenseTile < group_end_ && (!kRanges || tile * kDenseTile + kKeys > group_begin_);
+        },
         [&](PairScores& scores, PairWeights& weights, int tile, const auto&) {
           weigh_slopes(scores, weights, tile * kDenseTile);
         },
@@ -66,13 +74,13 @@ class QueryBlock {
     float u_h[2] = {}, ds_h[2] = {}, ds_x[2] = {};
   };
 
-  // In its tile, of a score that this lane holds.
-  static __device__ __forceinline__ int key_of(int score) {
-    return 2 * (Products::lane() % 4) + 8 * (score / 4) + score % 2;
-  }
-
   __device__ __forceinline__ int64_t first_element() const {
     return int64_t{head_} * p_.dense.tiles * kDenseTile * p_.head_dim;
+  }
+
+  // Read anew, to save registers.
+  __device__ __forceinline__ int begin_of_row(int half) const {
+    return kRanges ? begin_of(facts_, first_ + Products::row_of(half)) : 0;
   }
 
   // u, from what weigh_slopes left in place of the score: x where kAlpha, else u.
@@ -87,10 +95,12 @@ class QueryBlock {
 
   // Turns scores into what slope_of takes, and computes slopes as weights.
   __device__ __forceinline__ void weigh_slopes(PairScores& scores, PairWeights& weights, int first_key) {
-    if (first_key + kDenseTile > warp_end_) {
+    if (first_key + kDenseTile > warp_end_ || (kRanges && first_key < warp_begin_)) {
+      const int begin[2] = {begin_of_row(0), begin_of_row(1)};
 #pragma unroll
       for (int j = 0; j < kDenseTile / 2; ++j) {
-        if (first_key + key_of(j) >= end_[j / 2 % 2]) scores[j] = -INFINITY;
+        const int key = first_key + 2 * (Products::lane() % 4) + 8 * (j / 4) + j % 2, half = j / 2 % 2;
+        if (key >= end_[half] || (kRanges && key < begin[half])) scores[j] = -INFINITY;
       }
     }
     float w[2] = {}, sum[2] = {};  // over this tile first, so that rounding errors stay small
@@ -149,21 +159,19 @@ class QueryBlock {
     }
   }
 
-  // centre: the mean g of the keys of the first tile that the row sees. It lies among the other g, and where
-  // there is only one key it is its g, so that ds is 0. centre_h: h of the x that all keys have where their p
-  // are alike, 1 / (number of keys).
+  // centre: the mean g of the first tile's keys, visible or not, which lies among the other g. centre_h: h of
+  // the x that all keys have where their p are alike, 1 / (number of keys).
   __device__ __forceinline__ void find_centres(const PairScores& g) {
     float sum[2] = {};
 #pragma unroll
-    for (int j = 0; j < kDenseTile / 2; ++j)
-      if (key_of(j) < end_[j / 2 % 2]) sum[j / 2 % 2] += g[j];
+    for (int j = 0; j < kDenseTile / 2; ++j) sum[j / 2 % 2] += g[j];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float mean = arch::quad_sum(sum[half]) / static_cast<float>(max(1, min(end_[half], kDenseTile)));
+      const float mean = arch::quad_sum(sum[half]) / kDenseTile;
       centre_[half] = fabsf(mean) < INFINITY ? mean : 0;
-      if (kAlpha && end_[half] > 0)
-        centre_h_[half] =
-            h_of(arch::exp2_approx(-log2_approx(static_cast<float>(end_[half])) / arithmetic_.beta));
+      const int keys = end_[half] - begin_of_row(half);
+      if (kAlpha && keys > 0)
+        centre_h_[half] = h_of(arch::exp2_approx(-log2_approx(static_cast<float>(keys)) / arithmetic_.beta));
     }
   }
 
@@ -183,7 +191,9 @@ class QueryBlock {
       const int64_t at = int64_t{head_} * p_.q_len + query;
 
       uint32_t* const d_q = reinterpret_cast<uint32_t*>(static_cast<T*>(p_.d_q) + at * p_.head_dim);
-      const float factor = p_.scale / kGradientScale<T>, of_slope = by / kSlopeScale<T, kKind>;
+      // A row that sees one key: its p is 1 whatever its score, and the sums hold rounding noise.
+      const bool alone = end_[half] - begin_of_row(half) == 1;
+      const float factor = alone ? 0 : p_.scale / kGradientScale<T>, of_slope = by / kSlopeScale<T, kKind>;
       bool bad = !(fabsf(by) < INFINITY);
 #pragma unroll
       for (int j = 0; j < 8 * kPanels; ++j) {
@@ -203,7 +213,7 @@ class QueryBlock {
         fact_of(facts_, row, kInverse) = inverse;
         if constexpr (kAlpha) {
           const float log_sum = logf(w), h = fmaf(log_sum, ds_x, ds_h) - by * fmaf(log_sum, w, u_h);
-          p_.row_alphas[at] = open ? beta * inverse / kGradientScale<T> * h : 0;
+          p_.row_alphas[at] = open && !alone ? beta * inverse / kGradientScale<T> * h : 0;
         }
       }
 
@@ -212,8 +222,8 @@ class QueryBlock {
            left &= left - 1) {
         const int from = __ffs(static_cast<int>(left)) - 1;
         const auto of_row = [&](auto x) { return __shfl_sync(arch::kAllLanes, x, from); };
-        const float2 found =
-            query_alone<T>(p_, head_, of_row(query), of_row(end_[half]), of_row(shift_[half]));
+        const float2 found = query_alone<T>(p_, head_, of_row(query), of_row(begin_of_row(half)),
+                                            of_row(end_[half]), of_row(shift_[half]));
         if (lane != from) continue;
         fact_of(facts_, row, kDelta) = found.x;
         fact_of(facts_, row, kInverse) = found.y;
@@ -225,12 +235,12 @@ class QueryBlock {
   const int head_, first_, count_;
   const Arithmetic<kKind> arithmetic_;
   float* const facts_;
-  int end_[2] = {0, 0}, warp_end_, group_end_;
+  int end_[2] = {0, 0}, warp_end_, group_end_, warp_begin_ = 0, group_begin_ = 0;
   float shift_[2] = {-INFINITY, -INFINITY}, centre_[2] = {0, 0}, centre_h_[2] = {0, 0};
   RowSums sums_;
 };
 
-template <class T, int kPanels, bool kAlpha>
+template <class T, int kPanels, bool kAlpha, bool kRanges>
 __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
     dense_queries(const __grid_constant__ BackwardProblem p, const __grid_constant__ CUtensorMap k_map,
                   const __grid_constant__ CUtensorMap v_map) {
@@ -249,16 +259,18 @@ __global__ void __launch_bounds__(PairTiles<kPanels>::kThreads, 1)
     if (first >= count) continue;
     const PairStream keys{k_map, v_map, head / static_cast<int>(p.group), nullptr};
     for_kind(p, head, [&]<Kind kKind>() {
-      QueryBlock<T, kPanels, kAlpha, kKind>(p, head, first, count).run(products, keys);
+      QueryBlock<T, kPanels, kAlpha, kRanges, kKind>(p, head, first, count).run(products, keys);
     });
   }
 }
 
-template <class T>
+template <class T, bool kRanges>
 DenseKernel dense_queries_of(uint32_t head_dim, bool with_alpha) {
-  if (head_dim <= 64)
-    return pair_kernel<1>(with_alpha ? dense_queries<T, 1, true> : dense_queries<T, 1, false>);
-  return pair_kernel<2>(with_alpha ? dense_queries<T, 2, true> : dense_queries<T, 2, false>);
+  const auto with = [&]<int kPanels>() {
+    return pair_kernel<kPanels>(with_alpha ? dense_queries<T, kPanels, true, kRanges>
+                                           : dense_queries<T, kPanels, false, kRanges>);
+  };
+  return head_dim <= 64 ? with.template operator()<1>() : with.template operator()<2>();
 }
 
 }  // namespace splash::gpu::entmax::backward

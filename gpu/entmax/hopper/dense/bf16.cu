@@ -2,6 +2,6 @@
 
 namespace splash::gpu::entmax::hopper {
 
-template DenseKernel dense_kernel_of<__nv_bfloat16>(int64_t head_dim);
+template DenseKernel dense_kernel_of<__nv_bfloat16, false>(int64_t head_dim);
 
 }  // namespace splash::gpu::entmax::hopper

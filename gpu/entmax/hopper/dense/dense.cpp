@@ -9,13 +9,19 @@
 
 namespace splash::gpu::entmax::hopper {
 
-template <class T>
+template <class T, bool kRanges>
 DenseKernel dense_kernel_of(int64_t head_dim);
-extern template DenseKernel dense_kernel_of<__nv_bfloat16>(int64_t);
-extern template DenseKernel dense_kernel_of<__half>(int64_t);
+extern template DenseKernel dense_kernel_of<__nv_bfloat16, false>(int64_t);
+extern template DenseKernel dense_kernel_of<__nv_bfloat16, true>(int64_t);
+extern template DenseKernel dense_kernel_of<__half, false>(int64_t);
+extern template DenseKernel dense_kernel_of<__half, true>(int64_t);
 
-DenseKernel dense_kernel_of(Dtype dtype, int64_t head_dim) {
-  return dtype == Dtype::bf16 ? dense_kernel_of<__nv_bfloat16>(head_dim) : dense_kernel_of<__half>(head_dim);
+DenseKernel dense_kernel_of(Dtype dtype, int64_t head_dim, bool ranges) {
+  const auto of_type = [&]<class T>() {
+    return ranges ? dense_kernel_of<T, true>(head_dim) : dense_kernel_of<T, false>(head_dim);
+  };
+  return dtype == Dtype::bf16 ? of_type.template operator()<__nv_bfloat16>()
+                              : of_type.template operator()<__half>();
 }
 
 int64_t dense_blocks(int64_t heads, int64_t q_len, const DenseKernel& kernel) {
@@ -23,7 +29,7 @@ int64_t dense_blocks(int64_t heads, int64_t q_len, const DenseKernel& kernel) {
 }
 
 void launch_dense(const ForwardProblem& problem, Dtype dtype, StreamHandle stream) {
-  const DenseKernel kernel = dense_kernel_of(dtype, problem.head_dim);
+  const DenseKernel kernel = dense_kernel_of(dtype, problem.head_dim, problem.has_ranges());
   const auto map_of = [&](const void* data) {
     return arch::encode_tiles({.data = data,
                                .dtype = dtype,

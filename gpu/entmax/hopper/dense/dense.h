@@ -9,7 +9,8 @@
 // In: the listed rows, Q, K, V, and bounds of tau from the screen. Out: their output, tau and support. The
 // block's shared memory (DenseTiles): TMA writes ring[stage] after full[stage] was armed. Thread 0 issues the
 // loads, once every warp has arrived on empty[stage]. Warps read a stage between full[stage] and their
-// arrival on empty[stage]. Queries in shared memory are written once, before the first __syncthreads.
+// arrival on empty[stage]. Queries and begins of rows in shared memory are written once, before the first
+// __syncthreads.
 
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
@@ -21,7 +22,9 @@ struct DenseKernel {
   const void* function = nullptr;
   int threads = 0, shared_bytes = 0, queries = 0, keys = 0, stages = 0;  // queries, keys: per tile
 };
-DenseKernel dense_kernel_of(Dtype dtype, int64_t head_dim);
+
+// ranges: for problems whose rows have ranges (ForwardProblem::has_ranges).
+DenseKernel dense_kernel_of(Dtype dtype, int64_t head_dim, bool ranges);
 int64_t dense_blocks(int64_t heads, int64_t q_len, const DenseKernel& kernel);
 
 // Computes problem.rows: output, tau, and the support where problem.support has columns. Blocks beyond a

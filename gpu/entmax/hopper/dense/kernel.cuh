@@ -13,7 +13,7 @@
 namespace splash::gpu::entmax::hopper {
 
 // Solves a block's rows: tau, then output. All state is in registers.
-template <class T, int kPanels, Kind kKind>
+template <class T, int kPanels, bool kRanges, Kind kKind>
 class DenseBlock {
  public:
   using Tiles = DenseTiles<kPanels>;
@@ -23,12 +23,11 @@ class DenseBlock {
   static constexpr bool kSamplesApart = kKind == Kind::square;
 
   __device__ __forceinline__ DenseBlock(const ForwardProblem& p, const Entmax& entmax,
-                                        DenseProducts<T, kPanels>& products, DenseRows& rows)
+                                        DenseProducts<T, kPanels, kRanges>& products, DenseRows& rows)
       : p_(p), products_(products), arithmetic_{entmax.gain, entmax.beta}, rows_(rows) {
     rows_ = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      rows_.end[half] = products.end[half];
       rows_.open[half] = products.end[half] > 0;
       if (!rows_.open[half]) rows_.close(half);
     }
@@ -105,7 +104,8 @@ class DenseBlock {
       if (kKind != Kind::any && settled && !all_exact) return false;
       if (all_exact || settled || passes >= kMostPasses) {
         const int query[2] = {products_.query_of(0), products_.query_of(1)};
-        finish_dense<T>(p_, products_.head, query, arithmetic_, rows_, output, sum);
+        finish_dense<T>(p_, products_.head, query, arithmetic_, rows_, output, sum,
+                        [&](int half) { return products_.range_of_row(half); });
         return true;
       }
     }
@@ -144,7 +144,8 @@ class DenseBlock {
     return arithmetic_.gain * (rows_.largest[half] - rows_.pivot[half]);
   }
 
-  // A first guess, from the scores of one tile that all rows with keys see; they stay in registers.
+  // A first guess, from the scores of one tile that all rows with keys see, where there is one; they stay in
+  // registers.
   __device__ __forceinline__ void guess() {
     products_.keep(products_.middle, [&](const float(&scores)[Tiles::kParts][kPart / 2]) {
 #pragma unroll
@@ -185,13 +186,18 @@ class DenseBlock {
   // Sums over every stride-th tile from `first` on, scaled to all keys.
   __device__ __forceinline__ void extrapolate(DenseSums& sums, int first, int stride) {
     sums.reduce();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int end = rows_.end[half], whole = end / kKeys;  // tiles
+    const auto seen_below = [&](int end) {  // keys of these tiles
+      const int whole = end / kKeys;        // tiles
       int seen = whole > first ? ((whole - first - 1) / stride + 1) * kKeys : 0;
       if (whole >= first && (whole - first) % stride == 0) seen += end % kKeys;
+      return seen;
+    };
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const KeyRange all = products_.range_of_row(half);
+      const int seen = seen_below(all.end) - (kRanges ? seen_below(all.begin) : 0);
       if (!rows_.open[half] || seen == 0) continue;
-      const float share = static_cast<float>(end) / static_cast<float>(seen);
+      const float share = static_cast<float>(all.end - all.begin) / static_cast<float>(seen);
       rows_.root[half].guess(share * sums.sum[half], share * arithmetic_.beta * sums.slope[half],
                              arithmetic_.beta);
     }
@@ -207,7 +213,7 @@ class DenseBlock {
       rows_.largest[half] = fmaxf(rows_.largest[half], __int_as_float(reduced.most[half]));
       rows_.root[half].cap(excess_at_0(half));
     }
-    extrapolate(sums, stride / 2, stride);
+    extrapolate(sums, products_.first_tile() + stride / 2, stride);
   }
 
   // Takes the largest scores, after the first pass over all keys. Rows without a score, or with NaN or +inf,
@@ -277,12 +283,12 @@ class DenseBlock {
   }
 
   const ForwardProblem& p_;
-  DenseProducts<T, kPanels>& products_;
+  DenseProducts<T, kPanels, kRanges>& products_;
   const Arithmetic<kKind> arithmetic_;
   DenseRows& rows_;
 };
 
-template <class T, int kPanels>
+template <class T, int kPanels, bool kRanges>
 __global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
     dense_kernel(const __grid_constant__ ForwardProblem p, const __grid_constant__ CUtensorMap k_map,
                  const __grid_constant__ CUtensorMap v_map) {
@@ -292,12 +298,12 @@ __global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
   const int head = static_cast<int>(blockIdx.x) % p.heads, count = p.rows.counts[head];
   const int tile = static_cast<int>(gridDim.x / p.heads) - 1 - static_cast<int>(blockIdx.x) / p.heads;
   if (tile * kQueries >= count) return;
-  DenseProducts<T, kPanels> products(p, k_map, v_map, *reinterpret_cast<DenseTiles<kPanels>*>(dynamic), head,
-                                     tile * kQueries, count);
+  DenseProducts<T, kPanels, kRanges> products(
+      p, k_map, v_map, *reinterpret_cast<DenseTiles<kPanels>*>(dynamic), head, tile * kQueries, count);
   const Entmax entmax = entmax_of(p, head);
   DenseRows rows;
   const auto solve = [&](auto kind) {
-    return DenseBlock<T, kPanels, decltype(kind)::value>(p, entmax, products, rows).run();
+    return DenseBlock<T, kPanels, kRanges, decltype(kind)::value>(p, entmax, products, rows).run();
   };
   const bool solved = entmax.is_square   ? solve(KindOf<Kind::square>{})
                       : entmax.is_linear ? solve(KindOf<Kind::linear>{})

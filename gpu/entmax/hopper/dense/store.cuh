@@ -6,8 +6,8 @@
 
 namespace splash::gpu::entmax::hopper {
 
-template <class T, int kPanels>
-__device__ __forceinline__ void store_support(const ForwardProblem& p, DenseProducts<T, kPanels>& products,
+template <class Products>
+__device__ __forceinline__ void store_support(const ForwardProblem& p, Products& products,
                                               const Entmax& entmax, const DenseRows& rows) {
   const Arithmetic<Kind::any> arithmetic{entmax.gain, entmax.beta};
   const auto excess = [&](float score, int half) { return arithmetic.excess(score, rows, half); };

@@ -40,7 +40,6 @@ struct DenseRows {
   float pivot[2] = {0, 0};  // 0 except for Kind::any
   float rest[2] = {0, 0};   // what the float shift cannot hold; 0 except for Kind::any
   float largest[2] = {-INFINITY, -INFINITY};
-  int end[2] = {0, 0};  // the keys below are visible
   bool open[2] = {false, false}, poisoned[2] = {false, false};
 
   // Drops what only the search for tau needs: the product with V needs the registers.

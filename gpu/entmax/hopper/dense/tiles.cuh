@@ -5,6 +5,7 @@
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/wgmma.cuh"
+#include "gpu/entmax/arguments/key_range.h"
 #include "gpu/entmax/hopper/dense/finish.cuh"
 
 namespace splash::gpu::entmax::hopper {
@@ -21,9 +22,12 @@ struct DenseTiles {
   alignas(1024) unsigned char ring[kStages][kPanels * kPanelBytes];  // keys or values
   alignas(1024) unsigned char queries[kQueriesInShared ? kPanels * kQueries * 128 : 16];
   uint64_t full[kStages], empty[kStages];
+  int begin[kQueries];  // a row sees no key before; never falls; only where rows have ranges
 };
 
-template <class T, int kPanels>
+// kRanges: whether rows see ranges of keys (arguments/key_range.h), else all keys below an end. Neither end
+// of a range falls from row to row.
+template <class T, int kPanels, bool kRanges>
 class DenseProducts {
  public:
   using Tiles = DenseTiles<kPanels>;
@@ -33,9 +37,9 @@ class DenseProducts {
   static constexpr int kPartialTiles = 4096 / kKeys;
 
   const int head, lane;
-  int end[2];  // per row of the lane: the keys below it are visible
-  int tiles;   // of keys
-  int middle;  // a tile that all rows with keys see
+  int end[2];  // per row of the lane: the keys below it are visible; 0: none
+  int tiles;   // of keys, from first_tile() on
+  int middle;  // a tile that all rows with keys see, where there is one
 
   // The head's listed rows from `first` on, of `count`.
   __device__ __forceinline__ DenseProducts(const ForwardProblem& p, const CUtensorMap& k_map,
@@ -52,15 +56,20 @@ class DenseProducts {
     const int thread = static_cast<int>(threadIdx.x), group = thread / 128 * 64;
     const int warp_row = first + thread / 32 * 16, row = warp_row + lane / 4;
     const int* const rows = p.rows.queries + int64_t{head} * p.q_len;
-    const auto end_of = [&](int i) { return max(min(rows[min(i, count - 1)] + p.reach, p.kv_len), 0); };
+    const auto range = [&](int i) { return range_at(rows[min(i, count - 1)]); };
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      end[half] = row + 8 * half < count ? end_of(row + 8 * half) : 0;
+      const KeyRange seen = range(row + 8 * half);
+      end[half] = row + 8 * half < count && seen.begin < seen.end ? seen.end : 0;
+      if (kRanges && lane % 4 == 0) shared_.begin[row + 8 * half - first] = seen.begin;
     }
-    warp_end_ = end_of(warp_row);
-    group_end_ = first + group < count ? end_of(first + group + 63) : 0;
-    tiles = (end_of(first + kQueries - 1) + kKeys - 1) / kKeys;
-    middle = max(end_of(first) - 1, 0) / 2 / kKeys;
+    const KeyRange of_first = range(first), of_last = range(first + kQueries - 1);
+    warp_end_ = range(warp_row).end;
+    group_end_ = first + group < count ? range(first + group + 63).end : 0;
+    const int begin_tile = of_first.begin / kKeys;
+    tiles = max((of_last.end + kKeys - 1) / kKeys - begin_tile, 0);
+    middle = max(of_last.begin + of_first.end - 1, 0) / 2 / kKeys;
+    if (kRanges) middle = min(max(middle, begin_tile), max(begin_tile + tiles - 1, 0));
     load_queries();
     if (thread == 0) {
       for (int s = 0; s < kStages; ++s) {
@@ -78,20 +87,30 @@ class DenseProducts {
     return row < count_ ? p_.rows.queries[int64_t{head} * p_.q_len + row] : -1;
   }
 
+  // The first tile that a row sees. Begins are read from shared memory each time, to save registers.
+  __device__ __forceinline__ int first_tile() const {
+    return begin_of(0) / kKeys;
+  }
+
+  // Of the lane's row; empty where it does not exist or sees no key.
+  __device__ __forceinline__ KeyRange range_of_row(int half) const {
+    return {begin_of(static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4 + 8 * half), end[half]};
+  }
+
   // The screen's bound of a row that exists.
   __device__ __forceinline__ float bound_of(int half) const {
     return p_.bounds == nullptr ? -INFINITY : p_.bounds[int64_t{head} * p_.q_len + query_of(half)];
   }
 
-  // Calls use(scores, first key) with every part of every stride-th tile from `first` on; masked scores are
-  // -inf. Calls fold_partial() after every kPartialTiles tiles, and after the last one.
+  // Calls use(scores, first key) with every part of every stride-th tile from first_tile() + first on; masked
+  // scores are -inf. Calls fold_partial() after every kPartialTiles tiles, and after the last one.
   template <class Use, class FoldPartial>
   __device__ __forceinline__ void multiply_keys(int first, int stride, const Use& use,
                                                 const FoldPartial& fold_partial) {
     constexpr int kAhead = kStages - 2;  // so thread 0 never waits for its own warp's release
     const int count = (tiles - first + stride - 1) / stride;
     const auto load_tile = [&](int i) {
-      if (threadIdx.x == 0 && i < count) load(k_map_, (first + i * stride) * kKeys);
+      if (threadIdx.x == 0 && i < count) load(k_map_, (first_tile() + first + i * stride) * kKeys);
       __syncwarp();
     };
 #pragma unroll 1
@@ -102,9 +121,9 @@ class DenseProducts {
 #pragma unroll 1
       for (int i = from; i < to; ++i) {
         load_tile(i + kAhead);
-        const int key = (first + i * stride) * kKeys;
+        const int key = (first_tile() + first + i * stride) * kKeys;
         const unsigned char* const keys = landed();
-        if (key < group_end_) {
+        if (group_sees(key)) {
           float scores[kParts][kPart / 2];
 #pragma unroll
           for (int part = 0; part < kParts; ++part) multiply(scores[part], keys + part * kPart * 128);
@@ -160,8 +179,8 @@ class DenseProducts {
     volatile float total[32 * kPanels];  // of earlier partial sums, in local memory: rarely touched
     const auto load_tile = [&](int tile) {
       if (threadIdx.x == 0 && tile < tiles) {
-        load(k_map_, tile * kKeys);
-        load(v_map_, tile * kKeys);
+        load(k_map_, (first_tile() + tile) * kKeys);
+        load(v_map_, (first_tile() + tile) * kKeys);
       }
       __syncwarp();
     };
@@ -172,12 +191,12 @@ class DenseProducts {
 #pragma unroll 1
       for (int tile = from; tile < to; ++tile) {
         load_tile(tile + 1);
-        const int key = tile * kKeys;
+        const int key = (first_tile() + tile) * kKeys;
         const auto key_stage = used_;
         const unsigned char* const keys = landed();
         used_.next();
         const unsigned char* const values = landed();
-        if (key < group_end_) {
+        if (group_sees(key)) {
           const uint64_t descriptor = arch::mn_major_descriptor(values, Tiles::kPanelBytes);
           float scores[kPart / 2];
           uint32_t weights[kPart / 16][4];
@@ -221,6 +240,23 @@ class DenseProducts {
  private:
   using Position = arch::RingPosition<kStages>;
 
+  // As the mask has it, for a row that exists.
+  __device__ __forceinline__ KeyRange range_at(int query) const {
+    if constexpr (kRanges) return range_of(p_, query);
+    return {0, max(min(query + p_.reach, p_.kv_len), 0)};
+  }
+
+  // row: of the block
+  __device__ __forceinline__ int begin_of(int row) const {
+    return kRanges ? shared_.begin[row] : 0;
+  }
+
+  // Whether a row of the warpgroup may see a key of the tile.
+  __device__ __forceinline__ bool group_sees(int first_key) const {
+    const int first_row = static_cast<int>(threadIdx.x) / 128 * 64;
+    return first_key < group_end_ && (!kRanges || first_key + kKeys > begin_of(first_row));
+  }
+
   // By thread 0.
   __device__ __forceinline__ void load(const CUtensorMap& map, int key) {
     uint64_t* const full = &shared_.full[loaded_.stage];
@@ -260,11 +296,13 @@ class DenseProducts {
   }
 
   __device__ __forceinline__ void hide(float (&scores)[kPart / 2], int first_key) const {
-    if (first_key + kPart <= warp_end_) return;
+    const int last_row = static_cast<int>(threadIdx.x) / 32 * 16 + 15;
+    if (first_key + kPart <= warp_end_ && (!kRanges || first_key >= begin_of(last_row))) return;
+    const KeyRange seen[2] = {range_of_row(0), range_of_row(1)};
 #pragma unroll
     for (int j = 0; j < kPart / 2; ++j) {
-      const int key = first_key + 2 * (lane % 4) + 8 * (j / 4) + j % 2;
-      if (key >= end[j / 2 % 2]) scores[j] = -INFINITY;
+      const int key = first_key + 2 * (lane % 4) + 8 * (j / 4) + j % 2, half = j / 2 % 2;
+      if (key >= end[half] || (kRanges && key < seen[half].begin)) scores[j] = -INFINITY;
     }
   }
 

@@ -16,12 +16,13 @@
 
 namespace splash::gpu::entmax::hopper {
 
-// Keys per segment, such that the high-norm keys of all segments are as many as a block samples; 0 where a
-// block samples all keys. per_segment: high-norm keys of a segment, one tile.
-constexpr int high_norm_segment(int64_t kv_len, int per_segment, int sampled_keys) {
-  if (kv_len <= sampled_keys) return 0;
+// Keys per segment, such that the high-norm keys of all segments that a row sees are as many as a block
+// samples; 0 where a block samples all keys. visible: the most keys that a row sees. per_segment: high-norm
+// keys of a segment, one tile.
+constexpr int high_norm_segment(int64_t visible, int per_segment, int sampled_keys) {
+  if (visible <= sampled_keys) return 0;
   int segment = 256;
-  while (segment < 2048 && segment * int64_t{sampled_keys} < kv_len * per_segment) segment *= 2;
+  while (segment < 2048 && segment * int64_t{sampled_keys} < visible * per_segment) segment *= 2;
   return segment;
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 template <class T>
 void prepare(const ForwardProblem& problem, StreamHandle stream) {
-  const dim3 grid(static_cast<unsigned>(ceil_div(problem.kv_len, kErrorKeys)),
+  const dim3 grid(static_cast<unsigned>(ceil_div(problem.kv_len, kErrorKeys) - problem.first_block),
                   static_cast<unsigned>(problem.heads / problem.group));
   if (problem.head_dim <= 64) {
     launch("prepare_kernel", prepare_kernel<T, 8>, grid, kPrepareThreads, stream, problem);

@@ -18,8 +18,8 @@
 
 namespace splash::gpu::entmax::hopper {
 
-// Writes problem.errors (+inf where scores might overflow, or where keys are NaN or infinite),
-// problem.half_keys for bf16, and problem.high_norm_keys where there are segments.
+// For the keys from problem.first_block on. Writes problem.errors (+inf where scores might overflow, or where
+// keys are NaN or infinite), problem.half_keys for bf16, and problem.high_norm_keys where there are segments.
 void prepare_keys(const ForwardProblem& problem, Dtype dtype, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax::hopper

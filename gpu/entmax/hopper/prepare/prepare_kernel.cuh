@@ -38,7 +38,7 @@ __device__ __forceinline__ void rank_keys(const uint32_t (&order)[kErrorKeys], i
   if (part == 0) rank[key] = larger;
 }
 
-// One block per kErrorKeys keys of a head; kLanes lanes per key, 8 dimensions each.
+// One block per kErrorKeys keys of a head, from first_block on; kLanes lanes per key, 8 dimensions each.
 template <class T, int kLanes>
 __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_constant__ ForwardProblem p) {
   wait_for_kernels_before();
@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
   alignas(16) static __shared__ uint32_t order[kErrorKeys];
   static __shared__ int rank[kErrorKeys];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes, column = 8 * lane;
-  const int head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kErrorKeys;
+  const int head = static_cast<int>(blockIdx.y), block = static_cast<int>(blockIdx.x) + p.first_block,
+            first = block * kErrorKeys;
   const int64_t from = int64_t{head} * p.kv_len * p.head_dim + column;
   constexpr int kAtOnce = kPrepareThreads / kLanes;
   const bool selects =
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
     const int share = high_norm_per_block(p.high_norm_per_segment, p.segment);  // at least kSinks
     auto* const high_norm =
         static_cast<__half*>(p.high_norm_keys) +
-        (int64_t{head} * (p.kv_len / p.segment) * p.high_norm_per_segment + int64_t{blockIdx.x} * share) *
+        (int64_t{head} * (p.kv_len / p.segment) * p.high_norm_per_segment + int64_t{block} * share) *
             p.head_dim +
         column;
 #pragma unroll
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
 #pragma unroll
   for (int lanes = 1; lanes < kLanes; lanes *= 2) sum += __shfl_xor_sync(kWarp, sum, lanes);
   if (thread == 0) {
-    p.errors[head * ceil_div(p.kv_len, kErrorKeys) + blockIdx.x] =
+    p.errors[head * ceil_div(p.kv_len, kErrorKeys) + block] =
         key_norm <= kMostNorm ? 1.01f * arch::kHalfStepError * sum + 0x1p-18f * (key_norm + 1) : INFINITY;
   }
 }

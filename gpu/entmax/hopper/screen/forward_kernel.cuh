@@ -25,6 +25,8 @@
 #include "gpu/arch/lane.cuh"
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/wgmma_f16.cuh"
+#include "gpu/entmax/arguments/key_range.h"
+#include "gpu/entmax/hopper/screen/load_queries.cuh"
 #include "gpu/entmax/hopper/screen/screen.cuh"
 #include "gpu/entmax/hopper/screen/tile_schedule.h"
 #include "gpu/entmax/hopper/solve/finish.cuh"
@@ -40,6 +42,7 @@ namespace splash::gpu::entmax::hopper {
 // 55 keys in the support and 70 on the list, and the dense path begins to pay (measured with Gaussian scores,
 // 4k and 16k keys).
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
+constexpr int kLeastBroad = 64;  // a row whose range has fewer keys is not broad: short lists hold them all
 
 // A block's shared memory. kPanels: of 64 dimensions. kLong: one block per SM, with lists as long as shared
 // memory allows.
@@ -60,50 +63,11 @@ struct ForwardTiles {
   Head head;
 };
 
-// Loads the queries as wgmma's A fragments, in float16: 16 rows per warp, each scaled by a power of two to 8
-// <= norm < 16. Rows and dimensions outside are zeros. unit: the scale's inverse. norm: at least the scaled
-// row's; NaN or infinite where the row cannot be screened.
-template <class T, int kSteps>
-__device__ __forceinline__ void load_queries(const ForwardProblem& p, int head, const int (&queries)[2],
-                                             uint32_t (&fragments)[kSteps][4], float (&unit)[2],
-                                             float (&norm)[2]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto* const q = static_cast<const uint16_t*>(p.q) + int64_t{head} * p.q_len * p.head_dim;
-  float squares[2] = {};
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int query = queries[i % 2], column = 16 * step + 2 * (lane % 4) + 8 * (i / 2);
-      fragments[step][i] = query >= 0 && column < p.head_dim
-                               ? *reinterpret_cast<const uint32_t*>(q + int64_t{query} * p.head_dim + column)
-                               : 0;
-      const float2 pair = unpacked<T>(fragments[step][i]);
-      squares[i % 2] = fmaf(pair.x, pair.x, fmaf(pair.y, pair.y, squares[i % 2]));
-    }
-  }
-  float scale[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float row_norm = sqrtf(quad_sum(squares[half]));
-    const int exponent = max(__float_as_int(row_norm) >> 23, 127 - 57);  // the floor of log2, biased
-    scale[half] = __int_as_float((2 * 127 + 3 - exponent) << 23);
-    unit[half] = __int_as_float((exponent - 3) << 23);
-    norm[half] = row_norm < INFINITY ? fmaxf(1.0001f * row_norm * scale[half], 8.0f) : INFINITY;
-  }
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 pair = unpacked<T>(fragments[step][i]);
-      fragments[step][i] = arch::pack_pair<__half>(scale[i % 2] * pair.x, scale[i % 2] * pair.y);
-    }
-  }
-}
-
 // Screens and finishes the tile-th kQueries rows of a head. present: how many rows the head has; with long
-// lists, how many were deferred to this kernel.
-template <class T, int kPanels, bool kLong>
+// lists, how many were deferred to this kernel. kRanges: whether rows see ranges of keys
+// (arguments/key_range.h). Neither end of a range falls from row to row, so a block's first and last rows
+// tell which tiles some row sees, and which keys all see.
+template <class T, int kPanels, bool kLong, bool kRanges>
 __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUtensorMap& k_map,
                                             const CUtensorMap& high_norm_map,
                                             ForwardTiles<kPanels, kLong>& tiles, int head, int tile,
@@ -119,12 +83,19 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   // The warp's rows: neighbours, or where rows are few, spread over the warps.
   const int first_row = tile * kQueries + (kLong ? warp : warp * kWarpRows);
   const auto row_at = [&](int i) { return first_row + (kLong ? Tiles::kWarps * i : i); };
-  const auto end_of = [&](int query) { return max(min(query + p.reach, p.kv_len), 0); };
-  const int block_end = end_of(query_of(min(tile * kQueries + kQueries, present) - 1));
-  const int whole_end = end_of(query_of(tile * kQueries));  // every row of the block sees the keys below
-  const TileSchedule schedule((block_end + kKeys - 1) / kKeys, kKeys,
-                              p.segment > 0 ? whole_end / p.segment : 0, p.segment,
-                              kLong ? 0 : p.sampled_keys);
+  const auto range = [&](int query) -> KeyRange {
+    if constexpr (kRanges) return range_of(p, query);
+    return {0, max(min(query + p.reach, p.kv_len), 0)};
+  };
+  const KeyRange first_range = range(query_of(tile * kQueries)),
+                 last_range = range(query_of(min(tile * kQueries + kQueries, present) - 1));
+  const int block_begin = first_range.begin, block_end = last_range.end;  // of the keys that a row sees
+  const int whole_begin = last_range.begin, whole_end = first_range.end;  // of those that all rows see
+  Span segments{0, 0};
+  if (p.segment > 0) segments.end = whole_end / p.segment;
+  if (kRanges && p.segment > 0) segments.begin = (whole_begin + p.segment - 1) / p.segment;
+  const TileSchedule schedule({block_begin / kKeys, (block_end + kKeys - 1) / kKeys}, kKeys, segments,
+                              p.segment, kLong ? 0 : p.sampled_keys);
 
   // Ring of key tiles. issue_load: by one elected thread, a position of the schedule into a stage that is
   // free.
@@ -165,7 +136,8 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
 
   // The largest error of the screen's products with the block's keys; +inf where a key cannot be screened.
   float error = 0;
-  for (int i = thread; i < (block_end + kErrorKeys - 1) / kErrorKeys; i += Tiles::kThreads)
+  for (int i = block_begin / kErrorKeys + thread; i < (block_end + kErrorKeys - 1) / kErrorKeys;
+       i += Tiles::kThreads)
     error = fmaxf(error, errors[i]);
   error = arch::warp_max(error);
   if (lane == 0) tiles.errors[warp] = error;
@@ -177,9 +149,11 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int query = queries[half], row = row_of(half);
-      const int end = query < 0 ? 0 : end_of(query);
+      const KeyRange seen = query < 0 ? KeyRange{0, 0} : range(query);
+      const int end = seen.begin < seen.end ? seen.end : 0;
       lists.query[row] = query;
       lists.end[row] = end;
+      if constexpr (kRanges) lists.begin[row] = seen.begin;
       lists.unit[row] = unit[half];
       const float margin = fmaf(1.001f * norm[half], error, 0x1p-24f);
       const bool screened = margin < INFINITY;
@@ -192,7 +166,7 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     }
   }
   __syncwarp();
-  Screen<T, kKeys, typename Tiles::Lists> screen(lists, tiles.head);
+  Screen<T, kKeys, kRanges, typename Tiles::Lists> screen(lists, tiles.head);
 
   const auto descriptor_of = [](const unsigned char* keys) {
     return arch::uniform(arch::k_major_descriptor(keys));
@@ -206,19 +180,31 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     }
     arch::wgmma_commit();
   };
+  const auto is_whole = [&](int first_key) {
+    return first_key + kKeys <= whole_end && (!kRanges || first_key >= whole_begin);
+  };
   // Calls use with the scores, -inf where a row does not see the key. The screening pass masks bits instead.
   // (seen has registers of its own: wgmma into registers that a branch may have changed would be serialised.)
   const auto with_mask = [&](const Scores& acc, int first_key, const auto& use) {
-    if (first_key + kKeys <= whole_end) [[likely]]
+    if (is_whole(first_key)) [[likely]]
       return use(acc);
     const int before = first_key + 2 * (lane % 4);
-    const int limit[2] = {end_of(lists.query[row_of(0)]) - before, end_of(lists.query[row_of(1)]) - before};
+    const int limit[2] = {lists.end[row_of(0)] - before, lists.end[row_of(1)] - before};
     Scores seen;
 #pragma unroll
     for (int j = 0; j < kKeys / 4; ++j) {
       const int visible = limit[j % 2] - 8 * (j / 2);
       const uint32_t one = (acc[j] & 0xFFFF) | (kNoScores & 0xFFFF0000);
       seen[j] = visible > 1 ? acc[j] : visible == 1 ? one : kNoScores;
+    }
+    if constexpr (kRanges) {
+      const int skipped[2] = {lists.begin[row_of(0)] - before, lists.begin[row_of(1)] - before};
+#pragma unroll
+      for (int j = 0; j < kKeys / 4; ++j) {
+        const int hidden = skipped[j % 2] - 8 * (j / 2);
+        const uint32_t one = (seen[j] & 0xFFFF0000) | (kNoScores & 0xFFFF);
+        seen[j] = hidden < 1 ? seen[j] : hidden == 1 ? one : kNoScores;
+      }
     }
     use(seen);
   };
@@ -279,13 +265,16 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     screen.defer_all();
     drain();
   };
+  const auto may_be_broad = [&](int row) {
+    return lists.query[row] >= 0 && (!kRanges || lists.end[row] - lists.begin[row] >= kLeastBroad);
+  };
   // Whether holds(half) is true of at least half of the block's rows. A quad's first lane answers for its
   // first row, the second lane for the other. By the whole block.
   const auto holds_for_most_rows = [&](const auto& holds) {
     const bool first_holds = holds(0), second_holds = holds(1);
     const int half = lane % 4;
     const bool counts =
-        half < 2 && (half == 0 ? first_holds : second_holds) && lists.query[row_of(half % 2)] >= 0;
+        half < 2 && (half == 0 ? first_holds : second_holds) && may_be_broad(row_of(half % 2));
     return 2 * __syncthreads_count(counts) >= min(kQueries, present - tile * kQueries);
   };
   if (!kLong && !done) {  // the sampling pass; rows with long lists have bounds already
@@ -293,8 +282,10 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     const int eighth = max(512 / kKeys, schedule.tiles / 8);
     const int decision = min(schedule.screen_begin, eighth & ~1);
     while (position < schedule.screen_begin && !done) {
-      // All rows see the high-norm keys; the first key 0 says so, too.
-      const auto key_of = [&](int at) { return schedule.is_high_norm(at) ? 0 : kKeys * schedule.recent(at); };
+      // All rows see the high-norm keys; the first key whole_begin says so, too.
+      const auto key_of = [&](int at) {
+        return schedule.is_high_norm(at) ? whole_begin : kKeys * schedule.recent(at);
+      };
       multiply_tiles(std::true_type{}, key_of(position), key_of(position + 1),
                      [&](const Scores& acc, int first_key) {
                        with_mask(acc, first_key, [&](const Scores& seen) { samples.take(seen); });
@@ -320,10 +311,11 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   screen.set_thresholds();
   int next_vote =
       schedule.screen_begin + schedule.tiles / 4;  // position: then the block votes whether to stop
-  int key = kKeys * (schedule.tiles - 1);          // of the iteration's first tile
+  int key = kKeys * schedule.last_tile();          // of the iteration's first tile
   while (position < positions && !done) {
-    multiply_tiles(std::false_type{}, key, key - kKeys, [&](const Scores& acc, int first_key) {
-      screen.compare(acc, first_key, first_key + kKeys > whole_end, arch::lane_id());
+    const int second_key = !kRanges || key - kKeys >= kKeys * schedule.first_tile ? key - kKeys : -1;
+    multiply_tiles(std::false_type{}, key, second_key, [&](const Scores& acc, int first_key) {
+      screen.compare(acc, first_key, !is_whole(first_key), arch::lane_id());
     });
     key -= kTilesPerIteration * kKeys;
     if (screen.nearly_full()) [[unlikely]]
@@ -369,7 +361,7 @@ __device__ __forceinline__ void invalidate_barriers(Tiles& tiles) {
   }
 }
 
-template <class T, int kPanels, bool kLong>
+template <class T, int kPanels, bool kLong, bool kRanges>
 __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
                                   ForwardTiles<kPanels, kLong>::kBlocks)
     forward_kernel(const __grid_constant__ ForwardProblem p, const __grid_constant__ CUtensorMap k_map,
@@ -386,11 +378,11 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     const int blocks_per_head = static_cast<int>(gridDim.x) / p.heads;
     for (int tile = place.tile; tile * Tiles::kQueries < p.rows.counts[place.head]; tile += blocks_per_head) {
       if (tile >= blocks_per_head) invalidate_barriers(tiles);
-      screen_rows<T, kPanels, kLong>(p, k_map, high_norm_map, tiles, place.head, tile,
-                                     p.rows.counts[place.head]);
+      screen_rows<T, kPanels, kLong, kRanges>(p, k_map, high_norm_map, tiles, place.head, tile,
+                                              p.rows.counts[place.head]);
     }
   } else {
-    screen_rows<T, kPanels, kLong>(p, k_map, high_norm_map, tiles, place.head, place.tile, p.q_len);
+    screen_rows<T, kPanels, kLong, kRanges>(p, k_map, high_norm_map, tiles, place.head, place.tile, p.q_len);
   }
 }
 

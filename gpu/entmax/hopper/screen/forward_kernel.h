@@ -13,7 +13,8 @@ struct ForwardKernel {
 };
 
 // With short lists: computes all rows. With long lists: computes problem.rows, those that overflowed short
-// lists.
-ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool long_lists);
+// lists. ranges: for problems whose rows have ranges (ForwardProblem::has_ranges). They have kernels of their
+// own, because the others have no register to spare.
+ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool long_lists, bool ranges);
 
 }  // namespace splash::gpu::entmax::hopper

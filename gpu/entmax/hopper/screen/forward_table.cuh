@@ -1,16 +1,17 @@
 #pragma once
-// The screening kernels for one element type. One .cu per type includes it, so that they compile in parallel.
+// The screening kernels for one element type, with or without ranges. One .cu for each includes it, so that
+// they compile in parallel.
 
 #include "gpu/entmax/hopper/screen/forward_kernel.cuh"
 #include "gpu/entmax/hopper/screen/forward_kernel.h"
 
 namespace splash::gpu::entmax::hopper {
 
-template <class T, int kPanels, bool kLong>
+template <class T, int kPanels, bool kLong, bool kRanges>
 ForwardKernel forward_kernel_with() {
   using Tiles = ForwardTiles<kPanels, kLong>;
   static_assert(Tiles::kBlocks * (sizeof(Tiles) + 1024) <= 228 * 1024, "the shared memory of an SM");
-  return {.function = reinterpret_cast<const void*>(forward_kernel<T, kPanels, kLong>),
+  return {.function = reinterpret_cast<const void*>(forward_kernel<T, kPanels, kLong, kRanges>),
           .queries = Tiles::kQueries,
           .keys = Tiles::kKeys,
           .stages = Tiles::kStages,
@@ -18,13 +19,16 @@ ForwardKernel forward_kernel_with() {
           .shared_bytes = int{sizeof(Tiles)}};
 }
 
-template <class T>
+template <class T, bool kRanges>
 ForwardKernel forward_kernel_of(int64_t head_dim, bool long_lists) {
-  const int panels = static_cast<int>((head_dim + 63) / 64);
-  if (panels == 1) return long_lists ? forward_kernel_with<T, 1, true>() : forward_kernel_with<T, 1, false>();
-  if (panels == 2) return long_lists ? forward_kernel_with<T, 2, true>() : forward_kernel_with<T, 2, false>();
-  if (panels == 3) return long_lists ? forward_kernel_with<T, 3, true>() : forward_kernel_with<T, 3, false>();
-  return long_lists ? forward_kernel_with<T, 4, true>() : forward_kernel_with<T, 4, false>();
+  const auto with = [&]<int kPanels>() {
+    return long_lists ? forward_kernel_with<T, kPanels, true, kRanges>()
+                      : forward_kernel_with<T, kPanels, false, kRanges>();
+  };
+  if (head_dim <= 64) return with.template operator()<1>();
+  if (head_dim <= 128) return with.template operator()<2>();
+  if (head_dim <= 192) return with.template operator()<3>();
+  return with.template operator()<4>();
 }
 
 }  // namespace splash::gpu::entmax::hopper

@@ -69,7 +69,8 @@ struct Samples {
   }
 };
 
-template <class T, int kKeys, class Lists>
+// kRanges: whether rows see ranges of keys (arguments/key_range.h), else all keys below an end.
+template <class T, int kKeys, bool kRanges, class Lists>
 class Screen {
  public:
   static constexpr int kWords = kKeys / 4;  // a lane's
@@ -172,9 +173,9 @@ class Screen {
       const int first = first_key + 4 * from;
       if (masked) {
         const int before = first + 2 * (lane % 4);
-        const int visible[2] = {lists_.end[lane / 4] - before, lists_.end[lane / 4 + 8] - before};
-        above &= lowest(visible[0]) | lowest(visible[1]) << 8 | lowest(visible[0] - 1) << 16 |
-                 lowest(visible[1] - 1) << 24;
+        above &= lowest_of_rows(lists_.end[lane / 4] - before, lists_.end[lane / 4 + 8] - before);
+        if constexpr (kRanges)
+          above &= ~lowest_of_rows(lists_.begin[lane / 4] - before, lists_.begin[lane / 4 + 8] - before);
       }
       if (above != 0) {
         arch::store_shared(next_, above, static_cast<uint32_t>(first));
@@ -227,6 +228,11 @@ class Screen {
   // The bits of the keys 0, 8, 16, ... below `end`.
   static __device__ __forceinline__ uint32_t lowest(int end) {
     return (1u << min(max((end + 7) / 8, 0), 8)) - 1;
+  }
+  // The hit mask of the keys below each row's end.
+  static __device__ __forceinline__ uint32_t lowest_of_rows(int first_end, int second_end) {
+    return lowest(first_end) | lowest(second_end) << 8 | lowest(first_end - 1) << 16 |
+           lowest(second_end - 1) << 24;
   }
   __device__ __forceinline__ uint32_t address_of(int pair) const {
     return arch::shared_address(lists_.columns[pair][threadIdx.x % 32]);

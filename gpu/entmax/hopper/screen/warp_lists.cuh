@@ -10,8 +10,8 @@
 //   bound                  The quad's first lane writes it before the first tile and after the sampling
 //                          pass, lanes 0 and 1 in compact_lists, and in defer_row the one lane that calls
 //                          it for the row. Others read it after a __syncwarp.
-//   query, end, unit,      The quad's first lane writes them once, before the first tile.
-//   margin
+//   query, begin, end,     The quad's first lane writes them once, before the first tile; begin only where
+//   unit, margin           rows have ranges.
 //   scores                 They lie where columns were: written after the last tile, once the keys have
 //                          been joined (solve/joined_lists.cuh).
 //   solution               The quad's first two lanes write it once, when the rows are solved.
@@ -49,8 +49,9 @@ struct WarpLists {
   float unit[kWarpRows];    // a power of two: <q, k> = unit * score of the screen
   float margin[kWarpRows];  // most error of the screen's scores, beside their last rounding
   int query[kWarpRows];     // of its head; -1: there is no row
-  int end[kWarpRows];       // the row sees the keys below
+  int end[kWarpRows];       // the row sees the keys below; 0: none
   float4 solution[kWarpRows];
+  int begin[kWarpRows];  // the row sees no key before; only where rows have ranges (arguments/key_range.h)
 
   __device__ __forceinline__ int& slot(int lane, int i) { return columns[i / 2][lane][i % 2]; }
 };

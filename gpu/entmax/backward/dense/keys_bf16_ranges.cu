@@ -1,0 +1,7 @@
+#include "gpu/entmax/backward/dense/keys.cuh"
+
+namespace splash::gpu::entmax::backward {
+
+template DenseKernel dense_keys_of<__nv_bfloat16, true>(uint32_t head_dim);
+
+}  // namespace splash::gpu::entmax::backward

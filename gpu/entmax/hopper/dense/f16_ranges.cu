@@ -1,0 +1,7 @@
+#include "gpu/entmax/hopper/dense/table.cuh"
+
+namespace splash::gpu::entmax::hopper {
+
+template DenseKernel dense_kernel_of<__half, true>(int64_t head_dim);
+
+}  // namespace splash::gpu::entmax::hopper
