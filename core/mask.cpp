@@ -59,12 +59,6 @@ void Mask::validate(const AttentionShape& shape) const {
   require_both("cu_seqlens_q", cu_seqlens_q, "cu_seqlens_k", cu_seqlens_k);
   if (window < 0)
     throw InvalidArgument(fmt::format("window is {}; it must be at least 1, or 0 for no window", window));
-  if (window > 0 && !causal) {
-    throw InvalidArgument(
-        fmt::format("window is {} without causal; a window takes a causal mask, of which it shows the last "
-                    "keys",
-                    window));
-  }
   if (!q_positions.empty()) {
     require_positions("q_positions", q_positions, shape.q_len, shape);
     require_positions("k_positions", k_positions, shape.kv_len, shape);
@@ -95,13 +89,13 @@ RowMask Mask::row(const AttentionShape& shape, int64_t batch, int64_t q_head, in
     row.begin = cu_seqlens_k[s];
     row.end = cu_seqlens_k[s + 1];
   }
-  if (causal) {
-    // The query's distance from its sequence's end limits the keys' distance from theirs, so the last query
-    // sees the last key.
-    const int64_t end = row.end - (q_end - 1 - query);
-    row.end = std::max(row.begin, end);
-    if (has_window(shape)) row.begin = std::max(row.begin, end - window);
+  // A query is as far from its sequence's end as the key at its place, so the last query is at the last key.
+  const int64_t first = row.begin, place = row.end - (q_end - query);
+  if (has_window(shape)) {
+    row.begin = std::max(first, place - window + 1);
+    row.end = std::max(first, std::min(row.end, place + window));
   }
+  if (causal) row.end = std::max(first, std::min(row.end, place + 1));
   if (!q_positions.empty()) {
     row.k_positions = table_row(k_positions, shape.kv_len, shape, batch, q_head);
     row.q_position = table_row(q_positions, shape.q_len, shape, batch, q_head)[query];
@@ -114,7 +108,8 @@ namespace {
 // Visible pairs of one head. If only positions decide, the order of keys does not matter, so sorting them
 // gives O(N log N).
 int64_t visible_pairs_of_head(const AttentionShape& shape, const Mask& mask, int64_t b, int64_t h) {
-  const bool positions_alone = !mask.q_positions.empty() && !mask.causal && mask.cu_seqlens_q.empty();
+  const bool positions_alone =
+      !mask.q_positions.empty() && !mask.causal && mask.window == 0 && mask.cu_seqlens_q.empty();
   Indices sorted;
   if (positions_alone) {
     const int64_t* const k_positions = table_row(mask.k_positions, shape.kv_len, shape, b, h);

@@ -1,6 +1,7 @@
 #pragma once
 // Which keys a query sees.
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -28,10 +29,10 @@ struct Mask {
   // as FlashAttention >= 2.1). With packed sequences the alignment holds inside each sequence.
   bool causal = false;
 
-  // A sliding window, with causal only: of the keys that causal shows, a query sees the last `window`, its
-  // own place among them, as transformers counts (flash-attention's window_size is (window - 1, 0)). So with
-  // p = i + kv_len - q_len query i sees the keys p - window < j <= p; with packed sequences so inside each.
-  // 0: no window.
+  // A sliding window, as transformers counts. With p = i + kv_len - q_len query i sees the keys j with
+  // p - window < j <= p where causal is set (flash-attention's window_size of (window - 1, 0)), and those with
+  // p - window < j < p + window where it is not ((window - 1, window - 1)); with packed sequences so inside
+  // each. 0: no window.
   int64_t window = 0;
 
   // Query i sees key j iff k_positions[j] <= q_positions[i]. Both or neither; each [length],
@@ -45,8 +46,10 @@ struct Mask {
   // Throws InvalidArgument if a part does not fit the shape.
   void validate(const AttentionShape& shape) const;
 
-  // Whether the window hides a key of these shapes: 0 < window < kv_len.
-  bool has_window(const AttentionShape& shape) const { return window > 0 && window < shape.kv_len; }
+  // Whether the window hides a key of these shapes.
+  bool has_window(const AttentionShape& shape) const {
+    return window > 0 && window < (causal ? shape.kv_len : std::max(shape.q_len, shape.kv_len));
+  }
 
   // Whether every batch entry and head sees the same pairs, because no position table distinguishes them.
   bool same_for_all_heads(const AttentionShape& shape) const;

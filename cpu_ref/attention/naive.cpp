@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <vector>
 
@@ -34,7 +35,8 @@ bool visible(const AttentionSpec& spec, int64_t b, int64_t h, int64_t i, int64_t
     k_end = m.cu_seqlens_k[sequence + 1];
   }
   if (m.causal && k_end - j < q_end - i) return false;
-  if (m.window > 0 && (q_end - i) + m.window <= k_end - j) return false;
+  const int64_t distance = (q_end - i) - (k_end - j);
+  if (m.window > 0 && std::abs(distance) >= m.window) return false;
   if (m.q_positions.empty()) return true;
   const int64_t row = b * s.q_heads + h, rows = s.batch * s.q_heads;
   return position(m.k_positions, row, rows, s.kv_len, j) <= position(m.q_positions, row, rows, s.q_len, i);

@@ -110,6 +110,7 @@ TEST_CASE(
   const auto with = forward(spec, inputs);
   for (int64_t row = 0; row < shape.rows(); ++row) {
     const int64_t h = row / shape.q_len;
+    const double tau = without.tau[row];
     INFO(row);
     CHECK(with.support[row] == (h == 2 ? 0 : without.support[row]));
     if (h == 2) {
@@ -117,7 +118,7 @@ TEST_CASE(
     } else if (h == 0 && row == 0) {
       CHECK(with.tau[row] == doctest::Approx(-51));
     } else {
-      CHECK(with.tau[row] == without.tau[row]);
+      CHECK((with.tau[row] == tau || std::abs(with.tau[row] - tau) < 1e-12));  // a sum of one more rounds anew
     }
   }
 }

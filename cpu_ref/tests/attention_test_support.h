@@ -82,6 +82,7 @@ inline std::vector<NamedMask> masks_for(const AttentionShape& s) {
       {"packed", {.cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}},
       {"packed causal", {.causal = true, .cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}},
       {"window", {.causal = true, .window = 4}},
+      {"window to both sides", {.window = 3}},
       {"packed window", {.causal = true, .window = 2, .cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}},
       {"packed causal positions",
        {.causal = true,

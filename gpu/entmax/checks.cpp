@@ -1,5 +1,6 @@
 #include "gpu/entmax/checks.h"
 
+#include <algorithm>
 #include <string>
 
 #include <fmt/format.h>
@@ -48,6 +49,8 @@ void require_forward(const AttentionSpec& spec, Dtype dtype) {
   unless(spec.selection.kind == SelectionKind::all || spec.selection.kind == SelectionKind::top_k_row,
          "all keys or the top_k_row, not the selection " + std::string(to_string(spec.selection.kind)));
   unless(spec.score_scale() > 0, "a scale above 0, not " + std::to_string(spec.scale));
+  unless(spec.mask.causal || !spec.mask.has_window(s) || std::max(s.q_len, s.kv_len) <= int64_t{1} << 28,
+         "windows to both sides of up to 2^28 queries and keys, not " + to_string(s));
   // So that neither row numbers nor a launch's block numbers overflow 32 bits.
   constexpr int64_t kMost = int64_t{1} << 31;
   unless(s.q_len <= kMost - 256 && s.batch * s.q_heads < kMost && s.rows() / 32 + s.batch * s.q_heads < kMost,

@@ -7,6 +7,15 @@
 
 namespace splash::gpu::entmax {
 
+Band band_of(const AttentionSpec& spec) {
+  const AttentionShape& s = spec.shape;
+  const bool causal = spec.mask.causal, hides = spec.mask.has_window(s);
+  const int64_t window = spec.mask.window, place = s.kv_len - s.q_len;  // of the first query
+  if (!causal && !hides) return {static_cast<int>(s.kv_len), 0};
+  return {static_cast<int>(place + (causal ? 1 : window)),
+          static_cast<int>(!hides ? 0 : causal ? window : 2 * window - 1)};
+}
+
 ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {
   const AttentionShape& s = spec.shape;
   ForwardProblem p;
@@ -24,10 +33,11 @@ ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arg
   p.q_len = static_cast<int>(s.q_len);
   p.kv_len = static_cast<int>(s.kv_len);
   p.head_dim = static_cast<int>(s.head_dim);
-  p.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
+  const Band band = band_of(spec);
+  p.reach = band.reach;
   p.scale = static_cast<float>(spec.score_scale());
   p.mask = arguments.mask;
-  p.window = spec.mask.has_window(s) ? static_cast<int>(spec.mask.window) : 0;
+  p.window = band.window;
   if (p.window > 0 && p.mask.ranges == nullptr) p.first_block = std::max(0, p.reach - p.window) / kErrorKeys;
   const Tuning& tuning = arguments.tuning;
   p.sampled_keys = tuning.sampled_keys;

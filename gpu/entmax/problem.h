@@ -61,6 +61,13 @@ constexpr int row_mask_words(int q_len) {
 }
 
 // Fills in all but the pointers into the workspace.
+// What a causal mask and a window come to: query i sees the keys below min(i + reach, kv_len), of those below
+// i + reach the last `window` (0: all).
+struct Band {
+  int reach = 0, window = 0;
+};
+Band band_of(const AttentionSpec& spec);
+
 ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax

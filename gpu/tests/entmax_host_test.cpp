@@ -2,6 +2,7 @@
 // with the host. Needs no device.
 
 #include <algorithm>
+#include <cstdlib>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -171,18 +172,18 @@ TEST_CASE("tables that are missing are asked for") {
 
 TEST_CASE("ranges are those of the mask, and neither end falls from row to row") {
   AttentionSpec spec = spec_of({1, 1, 1, 90, 70, 8});
-  for (const int64_t window : {0, 1, 7, 64, 69, 70, 1000}) {
+  for (const int64_t window : {-70, -69, -8, -1, 0, 1, 7, 64, 69, 70, 1000}) {  // below 0: to both sides
     for (const bool packed : {false, true}) {
       for (const int64_t kv_len : {70, 90, 300}) {
         spec.shape.kv_len = kv_len;
-        spec.mask = {.causal = true, .window = window};
+        spec.mask = {.causal = window >= 0, .window = std::abs(window)};
         if (packed) {
           spec.mask.cu_seqlens_q = {0, 1, 30, 30, 50, 90};
           spec.mask.cu_seqlens_k = {0, 0, 40, 45, 50, kv_len};
         }
         const MaskTables tables(spec);
         const ForwardProblem p = problem_of(spec, {.mask = tables.at(tables.data())});
-        CHECK(p.has_ranges() == (packed || (window > 0 && window < kv_len)));
+        CHECK(p.has_ranges() == (packed || spec.mask.has_window(spec.shape)));
         KeyRange before{0, 0};
         for (int query = 0; query < 90; ++query) {
           const KeyRange range = range_of(p, query);
@@ -203,13 +204,13 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
   const AttentionSpec plain = spec_of({1, 2, 2, 64, 64, 64});
   AttentionSpec causal = plain, positioned = plain, packed = plain, kept = plain;
   causal.mask.causal = true;
-  AttentionSpec window = causal, wide = causal;
-  window.mask.window = 63;
+  AttentionSpec window = causal, wide = causal, both_sides = plain;
+  window.mask.window = both_sides.mask.window = 63;
   wide.mask.window = 64;  // hides no key
   positioned.mask.q_positions = positioned.mask.k_positions = std::vector<int64_t>(64, 0);
   packed.mask.cu_seqlens_q = packed.mask.cu_seqlens_k = {0, 64};
   kept.selection.kind = SelectionKind::top_k_row;
-  for (const AttentionSpec& spec : {plain, causal, wide, window, packed}) {
+  for (const AttentionSpec& spec : {plain, causal, wide, window, both_sides, packed}) {
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::f16, ForwardPath::hopper, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::portable, 90) == ForwardPath::portable);

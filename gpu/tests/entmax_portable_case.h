@@ -210,12 +210,11 @@ class CaseDrawer {
   // The same, whose rows see ranges of keys.
   PortableCase draw_ranges() {
     PortableCase c = draw_16_bits();
-    c.spec.mask.causal = random_() % 4 != 0;
-    if (c.spec.mask.causal) {
-      c.spec.mask.window = any_of<int64_t>({1, 7, 63, 64, 65, 127, 128, 129, 300, 600, 1024, 5000});
-      c.name += "window " + std::to_string(c.spec.mask.window) + ", ";
-    }
-    if (!c.spec.mask.causal || random_() % 3 == 0) draw_sequences(c);
+    c.spec.mask.causal = random_() % 3 != 0;
+    const bool windowed = c.spec.mask.causal || random_() % 2 == 0;
+    if (windowed)
+      draw_window(c, any_of<int64_t>({1, 7, 63, 64, 65, 127, 128, 129, 300, 600, 1024, 5000}));
+    if (!windowed || random_() % 3 == 0) draw_sequences(c);
     draw_inputs(c, random_() % 24);
     return c;
   }
@@ -244,6 +243,12 @@ class CaseDrawer {
       c.spec.normalizer.alpha.push_back(static_cast<double>(any_of(alphas_to_draw)));
   }
 
+  static void draw_window(PortableCase& c, int64_t window) {
+    c.spec.mask.window = window;
+    if (c.spec.mask.causal) c.name += "causal, ";
+    if (window > 0) c.name += "window " + std::to_string(window) + ", ";
+  }
+
   void draw_sequences(PortableCase& c) {
     const auto sequences = 1 + random_() % 5;
     const auto cuts = [&](int64_t length) {  // some sequences are empty
@@ -263,9 +268,8 @@ class CaseDrawer {
     Mask& mask = c.spec.mask;
     const auto parts = random_() % 8;
     if ((parts & 1) != 0) {
-      mask.causal = true;
-      mask.window = any_of<int64_t>({0, 0, 1, 3, 64, 100, 5000});
-      c.name += mask.window > 0 ? "window " + std::to_string(mask.window) + ", " : "causal, ";
+      mask.causal = random_() % 3 != 0;
+      draw_window(c, any_of<int64_t>({0, 0, 1, 3, 64, 100, 5000}));
     }
     if ((parts & 2) != 0) draw_sequences(c);
     if ((parts & 4) == 0) return;

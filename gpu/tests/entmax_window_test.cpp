@@ -117,6 +117,27 @@ TEST_CASE("windows: rows far apart outgrow their lists, or are broad") {
   }
 }
 
+TEST_CASE("windows to both sides: forward and backward") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const int64_t window : {1, 2, 64, 65, 129, 500, 776}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32}) {
+      AttentionSpec spec = window_spec({2, 4, 2, 555, 777, 64}, window);
+      spec.mask.causal = false;
+      check_forward(spec, dtype, kSparse, stream);
+      for (const double variance : {kSparse, kBroad, kDense}) check_gradients(spec, dtype, variance, stream);
+      spec.shape = {1, 2, 1, 700, 300, 128};  // the first queries' places are before the first key
+      check_gradients(spec, dtype, kBroad, stream);
+      spec.mask.cu_seqlens_q = {0, 1, 130, 130, 700};
+      spec.mask.cu_seqlens_k = {0, 0, 50, 200, 300};
+      check_gradients(spec, dtype, kSparse, stream);
+    }
+  }
+  AttentionSpec spec = window_spec({1, 2, 1, 8192, 8192, 64}, 65);
+  spec.mask.causal = false;
+  check_gradients(spec, Dtype::bf16, kSparse, stream);
+}
+
 TEST_CASE("windows: gradients agree with the double oracle") {
   SKIP_WITHOUT_GPU();
   const Stream stream;

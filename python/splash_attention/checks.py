@@ -110,14 +110,9 @@ def check_count(name: str, value: Any, otherwise: str = "") -> int:
     return value
 
 
-def check_window(window: int | None, causal: bool) -> int:
+def check_window(window: int | None) -> int:
     """The library's window, where 0 stands for none."""
-    if window is None:
-        return 0
-    count = min(check_count("window", window, " or None, which is no window"), 2**62)
-    if not causal:
-        raise ValueError(f"window is {window} without causal; a window takes causal=True: it shows the last keys of a causal mask")
-    return count
+    return 0 if window is None else min(check_count("window", window, " or None, which is no window"), 2**62)
 
 
 def check_softcap(softcap: float | None) -> float:

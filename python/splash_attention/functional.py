@@ -98,8 +98,9 @@ def splash_attention(
     alpha: a number above 1, or an array or list of 1 or q_heads entries (one α a head), or an array of [batch, q_heads] or
     [batch, q_heads, 1, 1].
     causal: query i sees the keys j ≤ i + kv_len - q_len; with cu_seqlens so inside each sequence.
-    window: of the keys that causal shows, a query sees the last `window`, so i + kv_len - q_len - window < j, as transformers'
-    sliding_window (flash-attention's window_size of (window - 1, 0)); with causal alone. None hides no more.
+    window: a query sees the keys less than `window` from its place i + kv_len - q_len: with causal the last `window` of those that it shows,
+    as transformers' sliding_window (flash-attention's window_size of (window - 1, 0)); without causal those to both sides, as
+    ModernBERT's layers ((window - 1, window - 1)). None hides no more.
     scale: of the scores; None is 1/√head_dim.
     k_keep: entmax over the k_keep largest scores of each row only (ties: the earlier key); None keeps all. A list, or an
     array or tensor of integers, has one a query head, of which 0 keeps all (in a list None does too).

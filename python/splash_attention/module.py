@@ -41,7 +41,7 @@ class AdaptiveSplashAttention(nn.Module):
     threshold_mode: "warm_start": the output is exact, τ̂ only learns; "direct": p = [z - τ̂]₊^(1/(α-1)) over the keys of
       k_keep, renormalised; in its gradient τ̂ - m and m's score are constants (straight-through).
     causal: query i sees the keys j ≤ i + kv_len - q_len, where no positions are given.
-    window: of these the last so many, as splash_attention has it; None is all.
+    window: the keys nearer than that to a query's place, as splash_attention has it; None is all.
 
     A copy or a pickle holds what is learned and set, not the last call. After a call ``tau``, ``support``,
     ``sparsity_by_token``, ``sparsity_by_block()``, ``probabilities()`` and, in training, ``threshold_loss`` tell of it.
@@ -77,7 +77,7 @@ class AdaptiveSplashAttention(nn.Module):
         self.num_heads = num_heads if num_heads is None else checks.check_count("num_heads", num_heads, " or None")
         self.sm_scale = checks.check_scale(sm_scale, "sm_scale") or None
         self.threshold_mode, self.causal = threshold_mode, checks.check_flag("causal", causal)
-        self.window = checks.check_window(window, self.causal) or None
+        self.window = checks.check_window(window) or None
         self.learn_alpha = checks.check_flag("learn_alpha", learn_alpha)
         self._call: tuple[Any, ...] | None = None  # inputs and statistics of the last call
         self._loss: Tensor | None = None
@@ -288,7 +288,8 @@ class AdaptiveSplashAttention(nn.Module):
             checks.check_inputs(Q, K, V, _NAMES)
             self._check(Q)
             Q, scale = self._scaled(Q)
-        problem = problem_of(Q, K, V, self._alpha_now(), causal, scale, self.k_keep, self.window if causal else None, tables, _NAMES, _TABLE_NAMES)
+        window = self.window if causal == self.causal else None  # where positions stand for causal, they do for its window
+        problem = problem_of(Q, K, V, self._alpha_now(), causal, scale, self.k_keep, window, tables, _NAMES, _TABLE_NAMES)
         self._check(Q)
         learns = self.threshold_weight is not None and self.training
         if self.threshold_mode == "direct":
@@ -316,11 +317,11 @@ class AdaptiveSplashAttention(nn.Module):
             shape = torch.broadcast_shapes(queries.shape[:2], keys.shape[:2])
             order = keys.expand(*shape, kv_len).contiguous().sort(-1).values
             count = torch.searchsorted(order, queries.expand(*shape, q_len).contiguous(), right=True)
-        elif problem.causal:
-            most = min(problem.window or kv_len, kv_len)
-            count = (torch.arange(q_len, device=Q.device) + (kv_len - q_len + 1)).clamp(0, most).view(1, 1, -1)
         else:
-            count = torch.full((1, 1, q_len), kv_len, device=Q.device)
+            place = torch.arange(q_len, device=Q.device) + (kv_len - q_len)
+            window = min(problem.window or kv_len + q_len, kv_len + q_len)
+            end = place + (1 if problem.causal else window)
+            count = (end.clamp(0, kv_len) - (place + 1 - window).clamp(min=0)).clamp(min=0).view(1, 1, -1)
         if head_k_keep is not None:
             kept = torch.where(head_k_keep < 1, kv_len, head_k_keep).view(1, -1, 1)
             return torch.minimum(count, kept)

@@ -39,3 +39,9 @@ def causal(q_len: int, kv_len: int, window: int | None = None) -> np.ndarray:
     """Query i sees key j iff p - window < j <= p, p = i + kv_len - q_len."""
     visible = np.tril(np.ones((q_len, kv_len), bool), kv_len - q_len)
     return visible if window is None else np.triu(visible, kv_len - q_len - window + 1)
+
+
+def near(q_len: int, kv_len: int, window: int) -> np.ndarray:
+    """Query i sees key j iff |j - p| < window, p = i + kv_len - q_len."""
+    places = np.arange(q_len)[:, None] + (kv_len - q_len)
+    return np.abs(np.arange(kv_len) - places) < window

@@ -11,6 +11,7 @@
 #include "core/round.h"
 #include "gpu/entmax/backward/problem.h"
 #include "gpu/entmax/checks.h"
+#include "gpu/entmax/problem.h"
 
 namespace splash::gpu::entmax {
 namespace {
@@ -58,8 +59,9 @@ BackwardProblem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_
                           std::to_string(kMostUnstoredHeadDim));
   }
   p.dense.tiles = static_cast<int>(2 * ceil_div(s.q_len, 2 * kDenseTile));
-  p.dense.reach = static_cast<int>(spec.mask.causal ? s.kv_len - s.q_len + 1 : s.kv_len);
-  p.dense.window = spec.mask.has_window(s) ? static_cast<int>(spec.mask.window) : 0;
+  const Band band = band_of(spec);
+  p.dense.reach = band.reach;
+  p.dense.window = band.window;
   p.dense.kv_len = static_cast<int>(s.kv_len);
   return p;
 }

@@ -39,7 +39,8 @@ int64_t most_visible(const AttentionSpec& spec) {
   int64_t most = spec.mask.cu_seqlens_k.empty() ? spec.shape.kv_len : 0;
   for (size_t s = 1; s < spec.mask.cu_seqlens_k.size(); ++s)
     most = std::max(most, spec.mask.cu_seqlens_k[s] - spec.mask.cu_seqlens_k[s - 1]);
-  return spec.mask.window > 0 ? std::min(most, spec.mask.window) : most;
+  const int64_t window = band_of(spec).window;
+  return window > 0 ? std::min(most, window) : most;
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ def attention(
     if checks.check_dropout(modifications.dropout) > 0:
         raise NotImplementedError("dropout draws from PyTorch's generator; pass torch tensors, or dropout=0")
     softcap, sinks = checks.check_softcap(modifications.softcap), sinks_of_heads(modifications.sinks, extents[1])
-    window = checks.check_window(window, causal)
+    window = checks.check_window(window)
     spec = make_spec(extents, values, causal, scale, kept, window, tables.values(), of_heads, softcap, sinks)
     inputs = [_computed(array) for array in arrays]
     out, tau, support, _ = _core.attention_forward(spec, *inputs, False)

@@ -20,7 +20,7 @@ try:  # some models do not pass output_attentions on: transformers collects what
 except ImportError:  # before transformers had it
     _collector = None
 
-_MASKS = "windows to both sides and other masks"
+_MASKS = "other masks"
 _MANY = 1 << 28  # probabilities of a layer: 1 GiB of float32
 _observers: list[Callable[..., None]] = []  # (module, alpha, support [batch, heads, q_len], seen keys, bool)
 
@@ -61,7 +61,7 @@ def attention_forward(
         )
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     windowed = attention_mask is not None and is_window(attention_mask)
-    causal = is_causal if attention_mask is None else windowed
+    causal = bool(is_causal) and (attention_mask is None or windowed)
     bias = position_bias
     if attention_mask is not None and attention_mask.is_floating_point():
         added = attention_mask[..., : key.shape[2]]
@@ -82,9 +82,9 @@ def attention_forward(
         )
         if there
     ]
-    packed = {} if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others, not sliding_window or is_causal)
+    packed = {} if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others)
     if packed:  # say what the mask of position_ids says
-        why, attention_mask, causal, windowed = [], None, is_causal, bool(sliding_window)
+        why, attention_mask, causal, windowed = [], None, bool(is_causal), bool(sliding_window)
     for reason in why:
         modified.tell_once(reason)
     observed = bool(_observers) and not torch.compiler.is_compiling()
@@ -93,7 +93,7 @@ def attention_forward(
         if output_attentions:
             _say_size(query, key)
         out = modified_attention_of_heads(
-            query, key, value, **call, **modifications, causal=bool(causal) and mask is None, mask=mask, bias=bias,
+            query, key, value, **call, **modifications, causal=causal and mask is None, mask=mask, bias=bias,
             return_probabilities=output_attentions or observed,
         )  # fmt: skip
         out, p = out if isinstance(out, tuple) else (out, None)
@@ -106,7 +106,7 @@ def attention_forward(
         p = None
     if observed and not packed:
         for observer in _observers:
-            observer(module, call["alpha"], support, seen_keys(attention_mask, bool(causal), query, key.shape[2]))
+            observer(module, call["alpha"], support, seen_keys(attention_mask, causal, query, key.shape[2]))
     return out.transpose(1, 2).contiguous(), p if output_attentions else None
 
 
@@ -183,10 +183,10 @@ def _setting(module: torch.nn.Module, name: str, otherwise: Any) -> Any:
     return getattr(getattr(module, "config", None), name, otherwise) if own is None else own
 
 
-def _packed_lengths(query: Tensor, others: dict[str, Any], served: bool) -> dict[str, Tensor]:
-    """Of packed sequences, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives them; nothing where not served."""
+def _packed_lengths(query: Tensor, others: dict[str, Any]) -> dict[str, Tensor]:
+    """Of packed sequences, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives them; else nothing."""
     lengths = {name: others.get(f"cu_seq_lens_{name[-1]}") for name in ("cu_seqlens_q", "cu_seqlens_k")}
-    there = served and query.shape[0] == 1 and all(table is not None for table in lengths.values())
+    there = query.shape[0] == 1 and all(table is not None for table in lengths.values())
     return lengths if there else {}
 
 

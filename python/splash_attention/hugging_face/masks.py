@@ -28,21 +28,22 @@ def key_positions(
     """transformers' mask interface: None where the model's own causality says all; where each key is seen by a query and by all behind
     it, as in causal masks with any padding, the first query that sees it (q_length for none), int32 [batch, 1, 1, kv_len]; for a sliding
     window the first query that sees each key and the first behind it that no longer does, int32 [1, 1, 2, kv_len], and where there is
-    padding a third row, 1 for keys that are none, [batch, 1, 3, kv_len]; else (packed sequences, windows to both sides, masks of one's
-    own) bool [batch, 1, q_len, kv_len]. What has four dimensions, transformers passes on as it is.
+    padding a third row, 1 for keys that are none, [batch, 1, 3, kv_len]; else (packed sequences, masks of one's own) bool
+    [batch, 1, q_len, kv_len]. What has four dimensions, transformers passes on as it is.
     Raises RuntimeError where a graph that was compiled without splash_any_mask meets packed sequences.
     """
     window, config = others.get("local_size"), others.get("config")
     compiling = torch.compiler.is_compiling()
-    # A chunk and a window to both sides are local sizes, too. transformers lets a mask be skipped where nothing is added to it.
+    # A chunk is a local size, too. transformers lets a mask be skipped where nothing is added to it.
     if "allow_is_causal_skip" not in others or getattr(config, "sliding_window", None) != window:
         window = None
-    alone = bool(others.get("allow_is_causal_skip")) and not others.get("use_vmap")
+    both_sides = "allow_is_bidirectional_skip" in others
+    alone = bool(others.get("allow_is_bidirectional_skip" if both_sides else "allow_is_causal_skip")) and not others.get("use_vmap")
     causal = mask_function is causal_mask_function
     if attention_mask is None and mask_function is bidirectional_mask_function:
         return None
     aligned = (window is not None or causal) and _ends_meet(q_offset + q_length, kv_offset + kv_length, compiling)
-    if window is not None and aligned and alone and kv_length <= window:
+    if window is not None and not both_sides and aligned and alone and kv_length <= window:
         causal = True  # the window hides nothing
     if attention_mask is None and causal and aligned:
         return None
@@ -54,7 +55,7 @@ def key_positions(
         first = (first if causal else 0 * keys).repeat(batch_size, 1)
         return _positions(first if present is None else first.masked_fill(~present, q_length))
     if window is not None and aligned and alone:
-        return _window(q_length, kv_length, window, present, device)
+        return _window(q_length, kv_length, window, both_sides, present, device)
     mask = sdpa_mask(
         batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
         mask_function=mask_function, attention_mask=attention_mask, device=device,
@@ -66,7 +67,7 @@ def key_positions(
     if compiling and others.get("local_size") is not None and (not aligned or present is not None or others.get("use_vmap")):
         return mask
     if aligned and window is not None:
-        form = _window(q_length, kv_length, window, present, device)
+        form = _window(q_length, kv_length, window, both_sides, present, device)
     else:
         seen = mask[:, 0]
         form = _positions(torch.where(seen.any(1), seen.to(torch.uint8).argmax(1), q_length))
@@ -89,7 +90,7 @@ def is_window(mask: Tensor) -> bool:
 
 
 def tables_of(mask: Tensor, q: Tensor, k: Tensor) -> dict[str, Tensor]:
-    """The positions that splash_attention takes, of a mask in the kernels' form; with a window beside causal, and only of padding."""
+    """The positions that splash_attention takes, of a mask in the kernels' form; with a window only those of padding."""
     if is_positions(mask):
         return {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": mask[:, 0, 0, : k.shape[2]]}
     if mask.shape[2] == 2:
@@ -125,10 +126,13 @@ def _positions(first: Tensor) -> Tensor:
     return first.to(torch.int32)[:, None, None, :]
 
 
-def _window(q_length: int, kv_length: int, window: int, present: Tensor | None, device: torch.device | str) -> Tensor:
-    """Of queries whose ends meet the keys'. present: [batch, kv_len], False where there is padding."""
-    first = torch.arange(q_length - kv_length, q_length, dtype=torch.int32, device=device)
-    form = torch.stack([first, first + window]).clamp(0, q_length)[None]
+def _window(
+    q_length: int, kv_length: int, window: int, both_sides: bool, present: Tensor | None, device: torch.device | str
+) -> Tensor:
+    """Of queries whose ends meet the keys'. window: keys that a query sees, or, to both sides, that it sees on each beside the one at its
+    place. present: [batch, kv_len], False where there is padding."""
+    place = torch.arange(q_length - kv_length, q_length, dtype=torch.int32, device=device)
+    form = torch.stack([place - window, place + window + 1] if both_sides else [place, place + window]).clamp(0, q_length)[None]
     if present is not None:
         form = torch.cat([form.expand(present.shape[0], -1, -1), present[:, None].to(torch.int32)], 1)
     return form[:, None]

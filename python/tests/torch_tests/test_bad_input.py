@@ -291,7 +291,6 @@ def test_alpha_of_entmax(entry: Entry, argument: str, case: tuple[Any, ...]) -> 
         ("bool", BOTH, True, TypeError, "{name} is a bool; it must be an integer or None"),
         ("tensor", BOTH, torch.tensor(2), TypeError, "{name} is a Tensor; it must be an integer or None"),
         ("zero", BOTH, 0, ValueError, "{name} is 0; it must be at least 1"),
-        ("alone", BOTH, 2, ValueError, "{name} is 2 without causal; a window takes causal=True"),
     ]),
     ("causal", [
         ("str", BOTH, "no", TypeError, "{name} is a str; it must be True or False"),

@@ -35,12 +35,12 @@ def test_the_call_of_the_source_document():
     assert attention.probabilities().shape == (B * H * N, N)
 
 
-@pytest.mark.parametrize("mask", ["positions", "causal", "window", "none", "k_keep"])
+@pytest.mark.parametrize("mask", ["positions", "causal", "window", "both sides", "none", "k_keep"])
 def test_the_threshold_loss_is_its_formula(mask):
     Q, K, V = inputs(dtype=torch.float64)
     alpha = [1.2, 1.5, 1.8, 2.0]
     module = AdaptiveSplashAttention(
-        D, alpha, num_heads=H, causal=mask in ("causal", "window"), window=3 if mask == "window" else None,
+        D, alpha, num_heads=H, causal=mask in ("causal", "window"), window=3 if mask in ("window", "both sides") else None,
         k_keep=5 if mask == "k_keep" else None,
     ).double()  # fmt: skip
     with torch.no_grad():
@@ -48,7 +48,10 @@ def test_the_threshold_loss_is_its_formula(mask):
         module.threshold_bias.normal_()
     order = torch.randperm(N)
     out = module(Q, K, V, *((POSITIONS[:, order], POSITIONS) if mask == "positions" else ()))
-    visible = {"causal": dense.causal(N, N), "window": dense.causal(N, N, 3), "positions": order.numpy()[:, None] >= np.arange(N)[None, :]}.get(mask)
+    visible = {
+        "causal": dense.causal(N, N), "window": dense.causal(N, N, 3), "both sides": dense.near(N, N, 3),
+        "positions": order.numpy()[:, None] >= np.arange(N)[None, :],
+    }.get(mask)  # fmt: skip
     a = np.array(alpha).reshape(1, H, 1)
     scores = (Q @ K.transpose(-1, -2)).numpy() * D**-0.5
     scores = scores if visible is None else np.where(visible, scores, -np.inf)

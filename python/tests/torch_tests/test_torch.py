@@ -29,6 +29,7 @@ MASKS = {
     "all keys": {},
     "causal": {"causal": True},
     "window": {"causal": True, "window": 3},
+    "window to both sides": {"window": 2},
     "packed window": {
         "causal": True, "window": 2, "cu_seqlens_q": torch.tensor([0, 2, 5]), "cu_seqlens_k": torch.tensor([0, 4, 7])
     },

@@ -12,15 +12,16 @@ from splash_attention.backends.torch import modified
 ROWS = 512  # of the reference at a time
 
 
-def reference(q, k, v, window):
+def reference(q, k, v, window, causal):
     """In float64, of the keys that some of its rows see."""
     outs, shift = [], k.shape[2] - q.shape[2]
     for begin in range(0, q.shape[2], ROWS):
         end = min(begin + ROWS, q.shape[2])
-        low, high = max(0, begin + shift + 1 - window), max(1, end + shift)
+        low, high = max(0, begin + shift + 1 - window), max(1, end + shift + (0 if causal else window - 1))
+        high = min(high, k.shape[2])
         part = q[:, :, begin:end]
         place = torch.arange(begin, end, device=q.device) + (shift - low)
-        mask = torch.arange(high - low, device=q.device) <= place[:, None]
+        mask = torch.arange(high - low, device=q.device) <= place[:, None] + (0 if causal else window - 1)
         outs.append(modified.attention(part, k[:, :, low:high], v[:, :, low:high], first_keys=place + (1 - window), mask=mask))
     return torch.cat(outs, 2)
 
@@ -31,16 +32,16 @@ def poison():
     del block
 
 
-def check(given, dtype, window):
+def check(given, dtype, window, causal=True):
     q, k, v = leaves(given, GPU)
     d_out = torch.randn(q.shape, device=GPU).to(dtype)
     poison()
-    out = splash_attention(q, k, v, causal=True, window=window)
+    out = splash_attention(q, k, v, causal=causal, window=window)
     poison()
     out.backward(d_out)
-    assert torch.equal(splash_attention(*(t.detach() for t in (q, k, v)), causal=True, window=window), out)
+    assert torch.equal(splash_attention(*(t.detach() for t in (q, k, v)), causal=causal, window=window), out)
     wide = leaves(given, GPU, torch.float64)
-    expected = reference(*wide, window)
+    expected = reference(*wide, window, causal)
     expected.backward(d_out.double())
     for mine, other in zip((out, q.grad, k.grad, v.grad), (expected, *(t.grad for t in wide))):
         assert mine.isfinite().all()
@@ -76,6 +77,13 @@ def test_packed_documents_of_16384(dtype, scale):
         result.float().square().sum().backward()
     for a, b in zip((out, *(t.grad for t in mine)), (expected, *(t.grad for t in apart))):
         close(a, b.cpu(), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("q_len, kv_len", [(1, 5000), (333, 3001), (4001, 4001), (700, 300)])
+@pytest.mark.parametrize("window", [1, 65, 1000])
+def test_windows_to_both_sides(dtype, q_len, kv_len, window):
+    check(inputs(dtype, q_len, kv_len, heads=4, kv_heads=2), dtype, window, causal=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -14,7 +14,7 @@ from splash_attention.backends.torch import dense as torch_dense  # noqa: E402
 BATCH, HEADS, KV_HEADS, ROWS, KEYS, DIM = 2, 4, 2, 23, 37, 12
 SEQUENCES = ([0, 5, 5, 23], [0, 11, 14, 37])
 NAMES = ("out", "tau", "support", "peak", "dq", "dk", "dv", "dalpha")
-MASKS = ["full", "causal", "positions", "positions of heads", "packed", "packed causal", "window", "packed window", "window and positions", "nothing seen"]
+MASKS = ["full", "causal", "positions", "positions of heads", "packed", "packed causal", "window", "packed window", "window and positions", "window to both sides", "nothing seen"]
 
 
 def masked(mask: str) -> tuple[bool, int, list]:

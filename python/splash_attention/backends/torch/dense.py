@@ -68,9 +68,9 @@ def _hidden(problem: Problem, q: Tensor, kv_len: int, queries: slice) -> Tensor 
     if problem.ranges is not None:
         begin, end = problem.ranges[queries, :1], problem.ranges[queries, 1:]
         hidden = (key < begin) | (key >= end)
-    elif problem.causal:
+    elif problem.causal or problem.window:
         place = query + (kv_len - q_len)
-        hidden = key > place
+        hidden = key > place if problem.causal else key >= place + problem.window
         if problem.window:
             hidden = hidden | (key <= place - problem.window)
     if problem.q_positions is not None and problem.k_positions is not None:

@@ -219,7 +219,7 @@ def problem_of(
         checks.check_head_alpha(values, q_heads, batch)
         values = values.reshape(-1)
     causal, scale = checks.check_flag("causal", causal), checks.check_scale(scale)
-    window = checks.check_window(window, causal)
+    window = checks.check_window(window)
     k_keep, of_heads = _as_k_keep(k_keep, q_heads, names[0], q)
     fixed = (values, number, causal, scale, k_keep, window)
     if not modifications:
