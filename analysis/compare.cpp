@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
 #include <span>
 
 #include <fmt/format.h>
@@ -52,38 +53,42 @@ struct MatchedCase {
   int64_t before = 0, after = 0;
 };
 
-// Matches the cases whose parameters occur once in each report. Other cases have no unambiguous partner.
+using Rows = std::map<std::string, std::vector<int64_t>>;
+
+Rows rows_by(const report::Report& report, const std::vector<std::string>& keys,
+             const std::set<int64_t>& rows) {
+  Rows found;
+  for (const int64_t row : rows) found[case_parameters(report, keys, row)].push_back(row);
+  return found;
+}
+
+// Matches the cases whose parameters occur once in each report; other cases have no unambiguous partner. What
+// is left is matched again without the experiment's name, if both reports tell the kind.
 std::vector<MatchedCase> match(const report::Report& before, const report::Report& after,
                                Comparison& comparison) {
-  const std::vector<std::string> keys = key_columns(before, after);
-  std::vector<std::string> order;
-  std::map<std::string, std::vector<int64_t>> rows_before, rows_after;
-  for (int64_t row = 0; row < before.cases(); ++row) {
-    order.push_back(case_parameters(before, keys, row));
-    rows_before[order.back()].push_back(row);
-  }
-  std::vector<std::string> order_after;
-  for (int64_t row = 0; row < after.cases(); ++row) {
-    order_after.push_back(case_parameters(after, keys, row));
-    rows_after[order_after.back()].push_back(row);
-  }
-  const auto once_in_both = [&](const std::string& parameters) {
-    const auto after_rows = rows_after.find(parameters);
-    const auto before_rows = rows_before.find(parameters);
-    return before_rows != rows_before.end() && before_rows->second.size() == 1 &&
-           after_rows != rows_after.end() && after_rows->second.size() == 1;
-  };
+  std::vector<std::string> keys = key_columns(before, after), shown = keys;
+  std::erase(shown, kKindColumn);  // the experiment's name tells it
+  std::set<int64_t> left_before, left_after;
+  for (int64_t row = 0; row < before.cases(); ++row) left_before.insert(row);
+  for (int64_t row = 0; row < after.cases(); ++row) left_after.insert(row);
   std::vector<MatchedCase> matched;
-  for (const std::string& parameters : order) {
-    if (once_in_both(parameters)) {
-      matched.push_back({parameters, rows_before[parameters].front(), rows_after[parameters].front()});
-    } else {
-      comparison.only_before.push_back(parameters);
+  const auto match_by_keys = [&] {
+    const Rows rows_before = rows_by(before, keys, left_before),
+               rows_after = rows_by(after, keys, left_after);
+    for (const auto& [parameters, rows] : rows_before) {
+      const auto partner = rows_after.find(parameters);
+      if (rows.size() != 1 || partner == rows_after.end() || partner->second.size() != 1) continue;
+      const int64_t row = rows.front(), other = partner->second.front();
+      matched.push_back({case_parameters(before, shown, row), row, other});
+      left_before.erase(row);
+      left_after.erase(other);
     }
-  }
-  for (const std::string& parameters : order_after) {
-    if (!once_in_both(parameters)) comparison.only_after.push_back(parameters);
-  }
+  };
+  match_by_keys();
+  if (std::erase(keys, "experiment") > 0 && std::ranges::count(keys, kKindColumn) > 0) match_by_keys();
+  std::ranges::sort(matched, {}, &MatchedCase::before);
+  for (const int64_t row : left_before) comparison.only_before.push_back(case_parameters(before, shown, row));
+  for (const int64_t row : left_after) comparison.only_after.push_back(case_parameters(after, shown, row));
   return matched;
 }
 

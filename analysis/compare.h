@@ -2,7 +2,8 @@
 // Two reports of the same experiment, side by side: what changed, and is it worse?
 //
 // Cases are matched by their parameters, not by case_id, which also covers the binary and the inputs, the
-// things that changed. Reproducible results must agree. Raw times are judged by distribution-free confidence
+// things that changed. Experiments of other names are partners too where both reports have the text column
+// `kind`. Reproducible results must agree. Raw times are judged by distribution-free confidence
 // intervals of their medians.
 
 #include <string>
@@ -12,6 +13,8 @@
 #include "report/report.h"
 
 namespace splash::analysis {
+
+constexpr const char* kKindColumn = "kind";
 
 enum class Difference { same, different, faster, slower, unsure };
 const char* to_string(Difference found);  // "SAME", "DIFFERENT", "FASTER", "SLOWER", "UNSURE"

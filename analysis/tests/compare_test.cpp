@@ -152,6 +152,22 @@ TEST_CASE("cases without a partner, or with several, are listed") {
   CHECK(comparison.only_after.size() == 2);
 }
 
+TEST_CASE("an experiment of another name is a partner if its kind and parameters are the same") {
+  Report before = timed_report(kSeconds), after = before;
+  after.results[0].texts = {"other", "other", "e", "e"};
+  CHECK(compare_reports(before, after).matched_cases == 2);
+  Column kind = text_column("kind", std::vector<std::string>(4, "toy"));
+  kind.info.is_parameter = true;
+  before.results.push_back(kind);
+  CHECK(compare_reports(before, after).matched_cases == 2);
+  after.results.push_back(kind);
+  const Comparison comparison = compare_reports(before, after);
+  CHECK(comparison.matched_cases == 4);
+  CHECK(comparison.times[0].case_parameters == "experiment=e, kv_len=1024, alpha=1.5");
+  after.results.back().texts[0] = "another";
+  CHECK(compare_reports(before, after).matched_cases == 3);
+}
+
 TEST_CASE("claims whose verdict changed") {
   Report before, after;
   before.claims = {claim("kept", Verdict::reproduced), claim("lost", Verdict::reproduced),

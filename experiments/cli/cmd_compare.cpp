@@ -10,6 +10,7 @@
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/runner/case_json.h"
+#include "experiments/runner/record.h"
 #include "report/io.h"
 
 namespace splash::cli {
@@ -138,8 +139,9 @@ int cmd_compare(const Words& words) {
     throw InvalidArgument(
         fmt::format("--tolerance is {}; it must be finite and >= 0", options.relative_tolerance));
   }
-  const Comparison comparison =
-      compare_reports(report::read_report(before), report::read_report(after), options);
+  report::Report reports[2] = {report::read_report(before), report::read_report(after)};
+  for (report::Report& report : reports) experiments::add_kinds(report);
+  const Comparison comparison = compare_reports(reports[0], reports[1], options);
   if (json) {
     print_json(to_json(comparison));
   } else {

@@ -327,7 +327,11 @@ def test_several_runs_are_judged_together(splash: Splash):
     assert shown["verdict"] == "reproduced" and "median of 2 runs" in shown["reason"]
     again = splash("judge", "a.h5", "--runs", "a.h5", "--out", "both.h5")
     assert again.returncode == 2 and "runs must differ" in again.stderr
-    splash.tiny("other.toml")
+    splash.tiny("same.toml", more=check)  # another name is no other experiment
+    splash("run", "same.toml", "--out", "c.h5")
+    assert splash("judge", "a.h5", "--runs", "b.h5", "c.h5", "--out", "three.h5").returncode == 0
+    assert "median of 3 runs" in splash.json("show", "three.h5", "--claims")["claims"][0]["reason"]
+    splash.tiny("other.toml", n=32)
     splash("run", "other.toml", "--out", "c.h5")
     other = splash("judge", "a.h5", "--runs", "c.h5", "--out", "both.h5")
     assert other.returncode == 2 and "has none of the experiments tiny" in other.stderr
