@@ -37,6 +37,7 @@ const Command kCommands[] = {
     {"reproduce", "run the whole study: report, plots, and a verdict on every claim", cmd_reproduce},
     {"merge", "join the reports of shards into one", cmd_merge},
     {"show", "what a report holds", cmd_show},
+    {"table", "a statistic of a report's cases by their parameters, as text, Markdown, LaTeX or CSV", cmd_table},
     {"seal", "add the checksum line to a report that another program changed", cmd_seal},
     {"compare", "two reports side by side: what differs, what got slower", cmd_compare},
     {"analyze", "where the kernels of a report stand below the ceilings, and how they fill the GPU",

@@ -114,6 +114,8 @@ NOT_RUN = {
     "python -m splash_laboratory.documents.milestone_tables": "test_document_tables.py does it",
     "python -m splash_laboratory.documents.printed": "test_printed.py does it",
     "python -m splash_laboratory.documents.figures": "test_figures.py does it",
+    "./splash compare b1.h5": "it needs several runs; test_cli.py has them",
+    "splash compare b1.h5": "it needs several runs; test_cli.py has them",
     "./splash judge REPORT --runs": "it needs a second run; the program's tests have one",
     "splash judge REPORT --runs": "it needs a second run; the program's tests have one",
 }
