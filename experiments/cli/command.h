@@ -33,6 +33,8 @@ int cmd_list(const Words& words);
 int cmd_merge(const Words& words);
 int cmd_migrate(const Words& words);
 int cmd_new(const Words& words);
+int cmd_page(const Words& words);
+int cmd_plot(const Words& words);
 int cmd_recount(const Words& words);
 int cmd_reproduce(const Words& words);
 int cmd_run(const Words& words);

@@ -96,7 +96,7 @@ std::string as_csv(const FormattedTable& table) {
       if (cell.find_first_of(",\"") != std::string::npos) cell = "\"" + replaced(cell, "\"", {"\"\""}) + "\"";
       result += (i > 0 ? "," : "") + cell;
     }
-    result += "\n";
+    result += '\n';
   };
   add(table.header, table.header.size());
   for (const auto& row : table.rows) add(row, table.labels);

@@ -104,7 +104,8 @@ void add_kinds(report::Report& report) {
     try {
       kinds[name] = parse_toml(entry.toml, name)["kind"].value_or(std::string());
     } catch (const InvalidArgument&) {
-    }  // a record that another program wrote: its kind is not known
+      return;  // a record that another program wrote
+    }
   }
   report::Column column{.info = {.name = "kind",
                                  .units = "1",

@@ -33,7 +33,7 @@ def test_cells_are_the_statistic_of_their_cases(tiny: Splash):
 
 def test_formats(tiny: Splash):
     text = tiny(*TABLE).stdout.splitlines()
-    assert text[0] == "median of residual_max" and text[2].split() == ["solver"] + 3 * ["alpha"] + [] or "alpha 1.25" in text[2]
+    assert text[0] == "median of residual_max" and text[2].split() == "solver alpha 1.25 alpha 1.5 alpha 2".split()
     assert text[-1] == "2 cases in each cell, which differ in seed"
     markdown = tiny(*TABLE, "--format", "markdown").stdout
     assert "| solver | alpha 1.25 | alpha 1.5 | alpha 2 |\n|---|---:|---:|---:|\n| bisection | " in markdown

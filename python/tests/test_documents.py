@@ -185,7 +185,7 @@ def profiled_table() -> str:
 
 def run(folder: Path, words: list[str], **more: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "NO_COLOR": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **more}
-    environment["PYTHONPATH"] = str(ROOT / "python")
+    environment |= {"PYTHONPATH": str(ROOT / "python"), "SPLASH_PYTHON": sys.executable}
     return subprocess.run(
         words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
     )
