@@ -70,7 +70,8 @@ class Telling {
   std::string operator()(const report::Report& report, int64_t row) const {
     std::vector<std::string> shown = keys_;
     std::erase_if(shown, [&](const std::string& key) {
-      return key != "experiment" && values_.at(experiment(report, row)).at(key).size() < 2;
+      return key != "experiment" && key != "implementation" &&
+             values_.at(experiment(report, row)).at(key).size() < 2;
     });
     return case_parameters(report, shown, row);
   }
