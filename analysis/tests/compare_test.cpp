@@ -152,6 +152,90 @@ TEST_CASE("cases without a partner, or with several, are listed") {
   CHECK(comparison.only_after.size() == 2);
 }
 
+TEST_CASE("an experiment of another name is a partner if its kind and parameters are the same") {
+  Report before = timed_report(kSeconds), after = before;
+  after.results[0].texts = {"other", "other", "e", "e"};
+  CHECK(compare_reports(before, after).matched_cases == 2);
+  Column kind = text_column("kind", std::vector<std::string>(4, "toy"));
+  kind.info.is_parameter = true;
+  before.results.push_back(kind);
+  CHECK(compare_reports(before, after).matched_cases == 2);
+  after.results.push_back(kind);
+  const Comparison comparison = compare_reports(before, after);
+  CHECK(comparison.matched_cases == 4);
+  CHECK(comparison.times[0].case_parameters == "experiment=e, kv_len=1024, alpha=1.5");
+  after.results.back().texts[0] = "another";
+  CHECK(compare_reports(before, after).matched_cases == 3);
+}
+
+TEST_CASE("several runs a side are judged by the spread between them") {
+  // A run's own samples spread by 1 %; the runs of the first case spread by 10 %.
+  const auto runs = [](const std::vector<double>& first_case, uint64_t seed) {
+    std::vector<Report> reports;
+    for (const double seconds : first_case)
+      reports.push_back(timed_report({seconds, 2e-3, 3e-3, 4e-3}, 30, seed++));
+    return reports;
+  };
+  const auto first = [](const std::vector<Report>& before, const std::vector<Report>& after) {
+    return compare_runs(before, after).times[0];
+  };
+  const std::vector<Report> before = runs({1.0e-3, 1.1e-3, 1.05e-3}, 1);
+  CHECK(compare_reports(before[0], before[1]).times[0].difference == Difference::slower);  // one run each
+
+  const TimeChange same = first(before, runs({1.08e-3, 1.02e-3, 1.04e-3}, 5));
+  CHECK(same.difference == Difference::same);
+  CHECK(same.runs_before == 3);
+  CHECK(same.before == doctest::Approx(1.05e-3).epsilon(0.01));
+  CHECK(same.before_interval.high == doctest::Approx(1.1e-3).epsilon(0.01));
+  const TimeChange slower = first(before, runs({1.2e-3, 1.15e-3, 1.3e-3}, 5));
+  CHECK(slower.difference == Difference::slower);
+  CHECK(slower.ratio == doctest::Approx(1.2 / 1.05).epsilon(0.01));
+  CHECK(first(before, runs({0.9e-3, 0.8e-3, 0.95e-3}, 5)).difference == Difference::faster);
+  const TimeChange overlapping = first(before, runs({1.2e-3, 1.15e-3, 1.07e-3}, 5));
+  CHECK(overlapping.difference == Difference::unsure);
+  CHECK(overlapping.note.find("their runs overlap") != std::string::npos);
+
+  // Two and two: a third of the orders sorts them. Two and five are enough.
+  const TimeChange few = first(runs({1e-3, 1.1e-3}, 1), runs({1.3e-3, 1.4e-3}, 5));
+  CHECK(few.difference == Difference::unsure);
+  CHECK(few.note.find("2 and 2 runs: chance alone sorts them once in 6") != std::string::npos);
+  CHECK(first(runs({1e-3, 1.1e-3}, 1), runs({1.3e-3, 1.4e-3, 1.3e-3, 1.4e-3, 1.3e-3}, 5)).difference ==
+        Difference::slower);
+
+  // A run that lacks the case counts for the others only; one run of a side is judged by its samples.
+  std::vector<Report> after = runs({1.2e-3, 1.15e-3, 1.3e-3}, 5);
+  after[2].results[2].numbers[0] = 512;
+  CHECK(first(before, after).runs_after == 2);
+  CHECK(compare_runs(before, after).times[1].runs_after == 3);
+  CHECK(first(before, {after[0]}).runs_before == 1);
+}
+
+TEST_CASE("a peer's cases are compared and decide nothing") {
+  Report before = timed_report(kSeconds), after = timed_report({1e-3, 2e-3, 3e-3, 5e-3});
+  const auto name = [](Report& report, std::vector<std::string> names) {
+    Column column = text_column("implementation", std::move(names));
+    column.info.is_parameter = true;
+    report.results.push_back(column);
+  };
+  name(before, {"ours", "ours", "ours", "torch-math"});
+  name(after, {"ours", "ours", "ours", "torch-math"});
+  after.results[4].numbers[3] = 5e-6;
+  const Comparison comparison = compare_reports(before, after);
+  CHECK(comparison.times[3].difference == Difference::slower);
+  CHECK(comparison.times[3].peer);
+  CHECK(comparison.columns[0].difference == Difference::different);
+  CHECK(comparison.columns[0].differing_peers == 1);
+  CHECK_FALSE(comparison.regressed);
+
+  after.results[4].numbers[0] = 5e-6;
+  CHECK(compare_reports(before, after).regressed);
+  Report without_peer = before;
+  without_peer.results[2].numbers[3] = 512;
+  CHECK_FALSE(compare_reports(before, without_peer).lost);
+  without_peer.results[2].numbers[0] = 512;
+  CHECK(compare_reports(before, without_peer).lost);
+}
+
 TEST_CASE("claims whose verdict changed") {
   Report before, after;
   before.claims = {claim("kept", Verdict::reproduced), claim("lost", Verdict::reproduced),

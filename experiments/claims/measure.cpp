@@ -27,14 +27,6 @@ bool equals(const Column& column, std::size_t row, const Value& value) {
   return column.numbers[row] == std::get<double>(value);
 }
 
-bool fits(const report::Report& report, const Filter& where, std::size_t row) {
-  return std::all_of(where.begin(), where.end(), [&](const auto& entry) {
-    const Column* column = report.find(entry.first);
-    return column != nullptr && std::any_of(entry.second.begin(), entry.second.end(),
-                                            [&](const Value& value) { return equals(*column, row, value); });
-  });
-}
-
 Interval mean_interval(const std::vector<double>& values, double mean) {
   const double n = static_cast<double>(values.size());
   if (values.size() < 2) return {mean, mean};
@@ -134,6 +126,20 @@ std::string describe(const Measurement& measurement, int64_t cases) {
 }
 
 }  // namespace
+
+bool fits(const report::Report& report, const Filter& where, std::size_t row) {
+  return std::all_of(where.begin(), where.end(), [&](const auto& entry) {
+    const Column* column = report.find(entry.first);
+    return column != nullptr && std::any_of(entry.second.begin(), entry.second.end(),
+                                            [&](const Value& value) { return equals(*column, row, value); });
+  });
+}
+
+double statistic_of(Statistic statistic, const std::vector<double>& values) {
+  Measured result;
+  summarise(statistic, values, result);
+  return result.ours;
+}
 
 Measured measure(const report::Report& report, const std::string& experiment,
                  const Measurement& measurement) {

@@ -23,6 +23,12 @@ struct Measured {
   bool found() const { return cases > 0; }
 };
 
+// Whether a case holds, in the column of each name, one of the filter's values.
+bool fits(const report::Report& report, const Filter& where, std::size_t row);
+
+// The statistic of at least one value, without its interval.
+double statistic_of(Statistic statistic, const std::vector<double>& values);
+
 Measured measure(const report::Report& report, const std::string& experiment, const Expectation& expectation);
 Measured measure(const report::Report& report, const std::string& experiment, const Measurement& measurement);
 

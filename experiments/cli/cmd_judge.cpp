@@ -33,7 +33,9 @@ std::vector<Definition> with_todays_expectations(std::vector<Definition> recorde
   }
   for (Definition& definition : recorded) {
     const auto today = shipped.find(definition.name);
-    if (today != shipped.end()) definition.expectations = today->second.expectations;
+    if (today == shipped.end()) continue;
+    definition.expectations = today->second.expectations;
+    drop_excluded_expectations(definition);
   }
   return recorded;
 }
@@ -63,6 +65,7 @@ std::vector<report::Report> other_runs(const std::vector<std::string>& paths, co
   const std::set<std::string> wanted = experiments_of(report);
   for (const std::string& path : paths) {
     runs.push_back(report::read_report(path));
+    adopt_names(runs.back(), report);
     if (!seen.insert(runs.back().run_id).second)
       throw InvalidArgument(fmt::format("{} is a run that is there already; runs must differ", path));
     const std::set<std::string> there = experiments_of(runs.back());

@@ -32,7 +32,9 @@ int64_t missing_cases(const report::Report& report, const std::vector<RecordedEx
 int cmd_merge(const Words& words) {
   CLI::App app;
   prepare(app, "merge", "splash merge out/sweep.1-of-2.h5 out/sweep.2-of-2.h5 -o sweep.h5",
-          "Joins the reports of a run's shards and judges the claims again over all cases.");
+          "Joins the reports of a run's shards and judges the claims again over all cases. Shards are of one "
+          "run\n"
+          "where kinds and parameters are the same, whatever the definition's file was called.");
   Words files;
   std::string out;
   bool json = false;
@@ -46,6 +48,7 @@ int cmd_merge(const Words& words) {
   std::vector<std::string> judged;  // ids of claims that some shard judged
   for (const std::string& file : files) {
     shards.push_back(report::read_report(file));
+    adopt_names(shards.back(), shards.front());
     for (const report::ClaimResult& claim : shards.back().claims) judged.push_back(claim.id);
   }
   report::Report merged = report::merge_reports(shards);

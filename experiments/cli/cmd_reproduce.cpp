@@ -45,12 +45,9 @@ std::string made_by(const std::string& module, const std::string& report, const 
     return "";
   }
   narrate("making {}", output);
-  const char* path = std::getenv("PYTHONPATH");
-  const std::string modules =
-      project_root() + "/python" + (path != nullptr && *path != '\0' ? std::string(":") + path : "");
   Words words{python, "-m", "splash_laboratory." + module, report, "--out", output};
   words.insert(words.end(), more.begin(), more.end());
-  const int code = run_program(words, {{"PYTHONPATH", modules}}, false);
+  const int code = run_program(words, {{"PYTHONPATH", python_path()}}, false);
   if (code == 0) return output;
   if (code == 127) {
     narrate("no {}: {} could not be started", output, python);

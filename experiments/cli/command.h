@@ -33,11 +33,14 @@ int cmd_list(const Words& words);
 int cmd_merge(const Words& words);
 int cmd_migrate(const Words& words);
 int cmd_new(const Words& words);
+int cmd_page(const Words& words);
+int cmd_plot(const Words& words);
 int cmd_recount(const Words& words);
 int cmd_reproduce(const Words& words);
 int cmd_run(const Words& words);
 int cmd_seal(const Words& words);
 int cmd_show(const Words& words);
+int cmd_table(const Words& words);
 int cmd_tune(const Words& words);
 int cmd_what_if(const Words& words);
 

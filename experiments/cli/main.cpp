@@ -3,12 +3,9 @@
 // unsure, 130 interrupted.
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -16,6 +13,7 @@
 #include "core/suggest.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
+#include "experiments/cli/places.h"
 #include "experiments/runner/narrate.h"
 
 namespace splash::cli {
@@ -37,6 +35,10 @@ const Command kCommands[] = {
     {"reproduce", "run the whole study: report, plots, and a verdict on every claim", cmd_reproduce},
     {"merge", "join the reports of shards into one", cmd_merge},
     {"show", "what a report holds", cmd_show},
+    {"table", "a statistic of a report's cases by their parameters, as text, Markdown, LaTeX or CSV",
+     cmd_table},
+    {"plot", "the plots of a report, or one of chosen columns, as PNG, SVG or PDF", cmd_plot},
+    {"page", "a report as one HTML page for a browser", cmd_page},
     {"seal", "add the checksum line to a report that another program changed", cmd_seal},
     {"compare", "two reports side by side: what differs, what got slower", cmd_compare},
     {"analyze", "where the kernels of a report stand below the ceilings, and how they fill the GPU",
@@ -111,12 +113,13 @@ void return_to_front_door(const Words& words) {
   experiments::narrate("this needs the CUDA parts, which ./splash builds now");
   setenv("SPLASH_PRESET", "release", 1);
   unsetenv("SPLASH_CUDA_BY");
-  std::vector<char*> arguments{const_cast<char*>(door.c_str())};
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_DFL);
-  execv(door.c_str(), arguments.data());
-  throw DeviceError(fmt::format("{} could not be started ({})", door, std::strerror(errno)));
+  Words all{door};
+  all.insert(all.end(), words.begin(), words.end());
+  try {
+    become_program(all, {});
+  } catch (const Error& error) {
+    throw DeviceError(error.what());
+  }
 }
 
 int run_words(const Words& words) {

@@ -1,7 +1,9 @@
 #include "experiments/cli/places.h"
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <spawn.h>
@@ -10,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "core/error.h"
 #include "experiments/runner/definition.h"
 #include "experiments/runner/project_root.h"
 
@@ -37,6 +40,43 @@ std::string python_program() {
   if (python != nullptr && *python != '\0') return python;
   const std::string own = project_root() + "/.venv/bin/python";
   return fs::exists(own) ? own : "";
+}
+
+std::string python_path() {
+  const char* path = std::getenv("PYTHONPATH");
+  return project_root() + "/python" + (path != nullptr && *path != '\0' ? std::string(":") + path : "");
+}
+
+void become_program(const std::vector<std::string>& words,
+                    const std::map<std::string, std::string>& environment) {
+  for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_DFL);  // this program ignores them
+  execvp(arguments[0], arguments.data());
+  const std::string why = std::strerror(errno);
+  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_IGN);
+  throw Error(fmt::format("{} could not be started ({})", words.front(), why));
+}
+
+void become_laboratory(const std::string& module, const std::vector<std::string>& words) {
+  const std::string python = python_program();
+  if (python.empty())
+    throw InvalidArgument(
+        "this needs Python: SPLASH_PYTHON is not set and the project has no .venv (./splash makes one)");
+  const std::string script = fmt::format(R"(import sys
+try:
+    from splash_laboratory.{}.cli import main
+except ModuleNotFoundError as missing:
+    print(f"splash: {{sys.executable}} lacks the package {{missing.name}}; ./splash installs what is needed, or pip "
+          "install -r python/requirements.txt", file=sys.stderr)
+    sys.exit(2)
+sys.exit(main(sys.argv[1:])))",
+                                         module);
+  std::vector<std::string> all{python, "-c", script};
+  all.insert(all.end(), words.begin(), words.end());
+  become_program(all, {{"PYTHONPATH", python_path()}});
 }
 
 int run_program(const std::vector<std::string>& words, const std::map<std::string, std::string>& environment,

@@ -14,6 +14,18 @@ std::string claims_folder();
 // $SPLASH_PYTHON, else the project's own environment; "" if there is neither.
 std::string python_program();
 
+// PYTHONPATH with which Python finds the project's packages.
+std::string python_path();
+
+// Becomes `words`; the terminal, the folder and the environment stay, but for `environment`. Throws Error if
+// that cannot be started.
+[[noreturn]] void become_program(const std::vector<std::string>& words,
+                                 const std::map<std::string, std::string>& environment);
+
+// Becomes the command line of splash_laboratory.<module> in the project's Python. Throws InvalidArgument if
+// there is none; a package that is missing there is told in one sentence, with exit code 2.
+[[noreturn]] void become_laboratory(const std::string& module, const std::vector<std::string>& words);
+
 // Runs the program and waits for it. Its stdout goes to this program's stderr, or nowhere if quiet, or to the
 // file, which must exist, if one is named. Returns its exit code, 127 if it could not be started, 128 + n if
 // signal n ended it.

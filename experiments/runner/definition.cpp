@@ -20,13 +20,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMostCases = 10'000'000;
 
-void set_fixed(Profile& profile, const std::string& name, const Value& value) {
-  auto is_same = [&](const Axis& axis) { return axis.name == name; };
-  profile.axes.erase(std::remove_if(profile.axes.begin(), profile.axes.end(), is_same), profile.axes.end());
-  profile.zip.erase(std::remove_if(profile.zip.begin(), profile.zip.end(), is_same), profile.zip.end());
-  profile.fixed[name] = value;
-}
-
 std::string describe(const Parameters& parameters) {
   std::string text;
   for (const auto& [name, value] : parameters)
@@ -143,25 +136,6 @@ std::vector<Parameters> expand(const Definition& definition, const Profile& prof
     }
   }
   return cases;
-}
-
-void override_parameter(Definition& definition, const std::string& assignment) {
-  const std::size_t equals = assignment.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    throw InvalidArgument(fmt::format("--set takes parameter=value, not '{}'", assignment));
-  }
-  const Kind& kind = find_kind(definition.kind);
-  const std::string name = assignment.substr(0, equals);
-  const auto declared = kind.parameters();
-  const Value value = parsed(find_parameter(kind, declared, name), assignment.substr(equals + 1));
-  for (const std::string& before : definition.overrides) {
-    if (before.starts_with(name + "="))
-      throw InvalidArgument(fmt::format("--set gives {} twice, as {} and {}; it takes one value", name,
-                                        before.substr(equals + 1), assignment.substr(equals + 1)));
-  }
-  set_fixed(definition.full, name, value);
-  set_fixed(definition.quick, name, value);
-  definition.overrides.push_back(assignment);
 }
 
 }  // namespace splash::experiments

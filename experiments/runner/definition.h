@@ -23,12 +23,14 @@ namespace splash::experiments {
 struct Axis {
   std::string name;
   std::vector<Value> values;
+  bool operator==(const Axis&) const = default;
 };
 
 struct Profile {
   Parameters fixed;
   std::vector<Axis> axes;  // in the order of the file
   std::vector<Axis> zip;   // of equal length
+  bool operator==(const Profile&) const = default;
 };
 
 // Selects cases: for every name, the case's column of that name must hold one of these values.
@@ -72,7 +74,7 @@ struct Definition {
   bool reproduce = false;
   Profile full, quick;  // quick equals full if the file has no [quick]
   std::vector<Expectation> expectations;
-  std::vector<std::string> overrides;  // what --set changed, for example "alpha=2"
+  Filter overrides;  // what --set changed: the values of each parameter
 
   const Profile& profile(bool want_quick) const { return want_quick ? quick : full; }
 };
@@ -96,8 +98,16 @@ int64_t case_count(const Profile& profile);
 // a case.
 std::vector<Parameters> expand(const Definition& definition, const Profile& profile);
 
-// Sets a parameter to one value in both profiles. `assignment` is "name=value", as on the command line.
-// Throws InvalidArgument, also if the parameter was overridden before.
+// Sets a parameter in both profiles, to one value or to an axis of several. `assignment` is "name=values", as
+// on the command line; parsed_values() tells what values may be. An axis keeps its place, a new one changes
+// fastest. Expectations that ask for other values are dropped. Throws InvalidArgument, also if the parameter
+// was overridden before.
 void override_parameter(Definition& definition, const std::string& assignment);
+
+// What --set changed, each as it is given again: "alpha=1.2,1.5". Holds no spaces.
+std::vector<std::string> override_texts(const Definition& definition);
+
+// Drops the expectations that no case can meet, because --set took the values that they ask for.
+void drop_excluded_expectations(Definition& definition);
 
 }  // namespace splash::experiments

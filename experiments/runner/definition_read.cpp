@@ -6,21 +6,13 @@
 #include "core/text_file.h"
 #include "core/toml_table.h"
 #include "experiments/runner/definition.h"
+#include "experiments/runner/toml_value.h"
 #include "experiments/runner/value.h"
 
 namespace splash::experiments {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The value of a scalar; nothing for arrays, tables, dates and times.
-std::optional<Value> scalar_of(const toml::node& node) {
-  if (const auto* value = node.as_boolean()) return Value(value->get());
-  if (const auto* value = node.as_integer()) return Value(static_cast<int64_t>(value->get()));
-  if (const auto* value = node.as_floating_point()) return Value(value->get());
-  if (const auto* value = node.as_string()) return Value(value->get());
-  return std::nullopt;
-}
 
 struct Reader {
   std::string file;

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/text_file.h"
 #include "experiments/runner/case_json.h"
 #include "experiments/runner/hash.h"
 
@@ -52,6 +53,28 @@ std::string error_text() {
   return std::strerror(errno);
 }
 
+JournalContents parsed_journal(const std::string& text) {
+  JournalContents contents;
+  std::size_t begin = 0;
+  for (std::size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    std::string object;
+    bool whole = unseal(text.substr(begin, end - begin), object);
+    try {
+      if (whole && begin == 0) {
+        contents.header = header_from(json::parse(object));
+        contents.has_header = true;
+      } else if (whole) {
+        contents.entries.push_back(entry_from(json::parse(object)));
+      }
+    } catch (const json::exception&) {
+      whole = false;  // another version of this program wrote it
+    }
+    if (!whole) ++contents.damaged_lines;
+  }
+  contents.whole_bytes = static_cast<int64_t>(begin);
+  return contents;
+}
+
 }  // namespace
 
 std::string seal(const std::string& json_object) {
@@ -69,6 +92,11 @@ bool unseal(const std::string& line, std::string& json_object) {
 
 std::string journal_path(const std::string& report_path) {
   return report_path + ".journal";
+}
+
+JournalContents read_journal(const std::string& path) {
+  constexpr int64_t kMostBytes = 1LL << 40;
+  return parsed_journal(read_text_file("the journal", path, kMostBytes));
 }
 
 Journal::Journal(std::string path) : path_(std::move(path)) {
@@ -112,25 +140,7 @@ JournalContents Journal::read() {
     if (count < 0) throw InvalidArgument(fmt::format("cannot read {}: {}", path_, error_text()));
     text.append(piece.data(), static_cast<std::size_t>(count));
   }
-  JournalContents contents;
-  std::size_t begin = 0;
-  for (std::size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    std::string object;
-    bool whole = unseal(text.substr(begin, end - begin), object);
-    try {
-      if (whole && begin == 0) {
-        contents.header = header_from(json::parse(object));
-        contents.has_header = true;
-      } else if (whole) {
-        contents.entries.push_back(entry_from(json::parse(object)));
-      }
-    } catch (const json::exception&) {
-      whole = false;  // another version of this program wrote it
-    }
-    if (!whole) ++contents.damaged_lines;
-  }
-  contents.whole_bytes = static_cast<int64_t>(begin);
-  return contents;
+  return parsed_journal(text);
 }
 
 void Journal::cut(int64_t bytes) {

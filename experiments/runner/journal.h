@@ -34,6 +34,9 @@ struct JournalContents {
 
 std::string journal_path(const std::string& report_path);
 
+// What a journal's file holds, which another run may be writing. Throws InvalidArgument if it cannot be read.
+JournalContents read_journal(const std::string& path);
+
 // Holds the file open and locked, so that no second run writes to the same report.
 class Journal {
  public:

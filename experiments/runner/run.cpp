@@ -114,6 +114,11 @@ std::optional<report::Report> finished(const RunRequest& request, const std::vec
   }
 }
 
+[[noreturn]] void refuse_leftover(const std::string& path) {
+  throw InvalidArgument(fmt::format(
+      "{} was left by an interrupted run; give --resume to go on with it or --restart to begin again", path));
+}
+
 // Adds the case's name to the message of the current exception. Keeps its type, which decides the exit code.
 [[noreturn]] void rethrow_named(const std::string& name) {
   const std::string prefix = fmt::format("case {}: ", name);
@@ -149,11 +154,7 @@ class Runner {
     const std::string path = journal_path(request_.report_path);
     Journal journal(path);
     const bool left_over = !journal.is_new();
-    if (left_over && request_.leftover == Leftover::refuse) {
-      throw InvalidArgument(fmt::format(
-          "{} was left by an interrupted run; give --resume to go on with it or --restart to begin again",
-          path));
-    }
+    if (left_over && request_.leftover == Leftover::refuse) refuse_leftover(path);
     if (!left_over && request_.leftover == Leftover::resume) {
       if (auto report = finished(request_, cases_)) {
         journal.remove();
@@ -295,6 +296,29 @@ class Runner {
 };
 
 }  // namespace
+
+Preview preview(const RunRequest& request) {
+  const std::vector<PlannedCase> all = plan(request.definitions, request.quick, request.cases);
+  Preview found;
+  found.cases = cases_of(request.shard, all);
+  found.of_all_shards = static_cast<int64_t>(all.size());
+  const std::string path = journal_path(request.report_path);
+  const bool left_over = fs::exists(path) && !fs::is_empty(path);
+  std::set<std::string> kept;
+  bool all_kept = false;
+  if (left_over && request.leftover == Leftover::refuse) refuse_leftover(path);
+  if (request.leftover == Leftover::resume) {
+    const JournalContents journal = left_over ? read_journal(path) : JournalContents{};
+    if (journal.has_header) require_same_run(request, journal.header, path);
+    for (const JournalEntry& entry : journal.entries) kept.insert(entry.case_id);
+    all_kept = !left_over && finished(request, found.cases);
+  }
+  for (const PlannedCase& planned : found.cases) {
+    found.names.push_back(describe(request, planned));
+    found.recorded.push_back(all_kept || kept.contains(planned.case_id));
+  }
+  return found;
+}
 
 RunOutcome run(const RunRequest& request) {
   const StopGuard guard(farewell(request));

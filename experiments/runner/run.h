@@ -34,6 +34,18 @@ struct RunOutcome {
   bool interrupted = false;  // no report was written; the journal is kept
 };
 
+// What a run would do.
+struct Preview {
+  std::vector<PlannedCase> cases;  // of the shard, in order
+  std::vector<std::string> names;  // "accuracy alpha=1.5 k_keep=8"
+  std::vector<bool> recorded;      // Leftover::resume keeps its result
+  int64_t of_all_shards = 0;
+};
+
+// Runs and writes nothing, and needs no device. Throws as run() does for bad cases and for a leftover
+// journal.
+Preview preview(const RunRequest& request);
+
 // Reports progress on stderr. Throws InvalidArgument before any case runs for a bad case, a path that cannot
 // be written, or a leftover journal that is refused. Rethrows a case's error with the case named and its type
 // kept.

@@ -168,9 +168,86 @@ TEST_CASE("--set replaces an axis in both profiles") {
   CHECK(listed(expand(d, d.quick), {"x", "n"}) == "7.5,1 7.5,2");
   CHECK(contains(message_of([&] { override_parameter(d, "x"); }), "parameter=value"));
   CHECK(message_of([&] { override_parameter(d, "x=8"); }) ==
-        "--set gives x twice, as 7.5 and 8; it takes one value");
+        "--set gives x twice, as 7.5 and 8; give all its values at once: --set 'x=7.5,8'");
   CHECK(contains(message_of([&] { override_parameter(d, "n=two"); }), "type integer"));
   CHECK(contains(message_of([&] { override_parameter(d, "strictt=true"); }), "did you mean 'strict'?"));
+}
+
+TEST_CASE("--set with several values makes an axis in both profiles") {
+  Definition d = parse("[axes]\nx = [1, 2]\nn = [1, 2]\n[quick.axes]\nx = [3]\n");
+  override_parameter(d, "x=7.5,8");
+  override_parameter(d, R"(mode=["plain", "signed"])");
+  CHECK(listed(expand(d, d.full), {"x", "n", "mode"}) ==
+        "7.5,1,plain 7.5,1,signed 7.5,2,plain 7.5,2,signed 8,1,plain 8,1,signed 8,2,plain 8,2,signed");
+  CHECK(case_count(d.quick) == 8);  // the axis keeps its place, a new one changes fastest
+  CHECK(override_texts(d) == std::vector<std::string>{R"(mode=["plain","signed"])", "x=7.5,8"});
+  CHECK(message_of([&] { override_parameter(d, "x=[9]"); }) ==
+        "--set gives x twice, as 7.5,8 and 9; give all its values at once: --set 'x=7.5,8,9'");
+
+  Definition zip = parse("[zip]\nx = [1, 2]\nn = [1, 2]\n");
+  override_parameter(zip, "n=3,4,99");  // 99 stands for 3 and 4, as the kind says
+  CHECK(contains(message_of([&] { expand(zip, zip.full); }), "two cases have the same parameters"));
+  Definition apart = parse("[zip]\nx = [1, 2]\nn = [1, 2]\n");
+  override_parameter(apart, "n=3,4");
+  CHECK(listed(expand(apart, apart.full), {"x", "n"}) == "1,3 1,4 2,3 2,4");
+}
+
+TEST_CASE("values of the command line: commas part numbers, a text keeps them, TOML's lists hold either") {
+  const ParameterInfo plan{"plan", ParameterType::text, std::string(), "", "", {}};
+  const ParameterInfo alpha{"alpha", ParameterType::number, 1.5, "", "", {}};
+  const ParameterInfo causal{"causal", ParameterType::flag, false, "", "", {}};
+  const ParameterInfo solver{"solver", ParameterType::text, std::string("a"), "", "", {"a", "b"}};
+  using Values = std::vector<Value>;
+  CHECK(parsed_values(alpha, "1.2,1.3,2") == Values{1.2, 1.3, 2.0});
+  CHECK(parsed_values(alpha, "[1.2, 2]") == Values{1.2, 2.0});
+  CHECK(parsed_values(causal, "true,false") == Values{true, false});
+  CHECK(parsed_values(plan, "schedule=learned,k_keep=64") ==
+        Values{std::string("schedule=learned,k_keep=64")});
+  CHECK(parsed_values(plan, R"(["a,b=1", "c d"])") == Values{std::string("a,b=1"), std::string("c d")});
+  CHECK(parsed_values(plan, "") == Values{std::string()});
+  for (const char* bad : {"[1.2", "[]", "[[1]]", "[1]\nmore = [2]", "[1] x"}) {
+    CAPTURE(bad);
+    CHECK(contains(message_of([&] { parsed_values(alpha, bad); }),
+                   "a list in TOML's notation, alpha=[1.2, 1.5]"));
+  }
+  for (const char* bad : {"", ",", "1,", "1,,2", ",1"}) {
+    CAPTURE(bad);
+    CHECK(contains(message_of([&] { parsed_values(alpha, bad); }), "needs a value where"));
+  }
+  CHECK(contains(message_of([&] { parsed_values(alpha, "1;2"); }), "type number"));
+  CHECK(contains(message_of([&] { parsed_values(solver, "a,b"); }),
+                 R"(several texts are a list: 'solver=["a", "b"]')"));
+
+  for (const Values& values : {Values{1e-30, 0.1}, Values{int64_t{-4}}, Values{std::string("a,b=1")},
+                               Values{std::string("[a b] | cases: 2 \"\\'\n\x7f"), std::string("ü")},
+                               Values{std::string("[")}, Values{std::string()}}) {
+    const ParameterInfo info{"p", static_cast<ParameterType>(values.front().index()), values.front(), "", "",
+                             {}};
+    const std::string text = values_text(values);
+    CAPTURE(text);
+    CHECK(text.find(' ') == std::string::npos);
+    CHECK(parsed_values(info, text) == values);
+  }
+}
+
+TEST_CASE("expectations that --set excludes are dropped, the others stay") {
+  const std::string body =
+      "[axes]\nx = [1, 2]\nn = [1, 2]\n"
+      "[[expect]]\nclaim = 'one'\ncolumn = 'y'\nwhere = { x = 1 }\n"
+      "[[expect]]\nclaim = 'ratio'\ncolumn = 'y'\nwhere = { x = 2 }\nover = { where = { x = 1 } }\n"
+      "[[expect]]\nclaim = 'any'\ncolumn = 'y'\nwhere = { n = 2 }\n";
+  const auto left = [&](const char* assignment) {
+    Definition d = parse(body);
+    override_parameter(d, assignment);
+    std::string names;
+    for (const Expectation& expected : d.expectations) names += expected.claim + " ";
+    return names;
+  };
+  CHECK(left("x=1") == "one any ");
+  CHECK(left("x=2,3") == "any ");
+  CHECK(left("x=1,2") == "one ratio any ");
+  CHECK(left("n=1") == "one ratio ");
+  CHECK(left("mode=signed") == "one ratio any ");
 }
 
 TEST_CASE("a definition made to exhaust is refused in one sentence") {

@@ -137,6 +137,45 @@ TEST_CASE("the record of a run reads back") {
   CHECK(read_record("title = 'x'").empty());
 }
 
+TEST_CASE("a record reads back as --set changed it") {
+  std::vector<Definition> definitions{toy_definition(
+      "[axes]\nx = [1, 2]\n[[expect]]\ncheck = 'c'\nbelow = 1\ncolumn = 'y'\nwhere = { x = 1 }\n")};
+  override_parameter(definitions[0], "x=3,4");
+  override_parameter(definitions[0], R"(mode=["plain", "signed"])");
+  const auto read = read_record(record(definitions, false, plan(definitions, false)));
+  REQUIRE(read.size() == 1);
+  CHECK(read[0].cases == 4);
+  CHECK(read[0].definition.full == definitions[0].full);
+  CHECK(read[0].definition.expectations.empty());
+}
+
+TEST_CASE("experiments of the same kind and parameters take one another's names") {
+  const auto report_of = [](const std::string& name, const std::string& body, const std::string& set = "") {
+    std::vector<Definition> definitions{toy_definition(body, name)};
+    if (!set.empty()) override_parameter(definitions[0], set);
+    const auto cases = plan(definitions, false);
+    std::vector<CaseResult> results;
+    for (const PlannedCase& planned : cases) results.push_back(find_kind("toy").evaluate(planned.parameters));
+    report::Report report;
+    report.results = make_table(definitions, cases, results);
+    report.provenance.experiment_toml = record(definitions, false, cases);
+    return report;
+  };
+  const report::Report first = report_of("first", "[axes]\nn = [1, 2]\n");
+  const auto adopted = [&](const std::string& body, const std::string& set = "") {
+    report::Report other = report_of("other", "# a comment\n" + body, set);
+    adopt_names(other, first);
+    const bool named = other.find("experiment")->texts[0] == "first";
+    CHECK(named == (other.provenance.experiment_toml == first.provenance.experiment_toml));
+    return named;
+  };
+  CHECK(adopted("[axes]\nn = [1, 2]\n"));
+  CHECK(adopted("[axes]\nn = [5]\n", "n=1,2"));
+  CHECK_FALSE(adopted("[axes]\nn = [1, 3]\n"));
+  CHECK_FALSE(adopted("[axes]\nn = [2, 1]\n"));
+  CHECK_FALSE(adopted("[axes]\nn = [1, 2]\n[fixed]\nx = 7\n"));
+}
+
 TEST_CASE("the nearest word") {
   CHECK(edit_distance("entmax", "etnmax") == 1);
   CHECK(edit_distance("", "abc") == 3);

@@ -191,6 +191,38 @@ TEST_CASE("resuming a finished report does nothing") {
   CHECK(slurp(path) == before);
 }
 
+TEST_CASE("a preview lists the cases and what is recorded, and runs and writes nothing") {
+  const ScratchFolder scratch;
+  const std::string path = scratch.file("r.h5");
+  toy() = {};
+  RunRequest shard = request(path);
+  shard.shard = {2, 3};
+  const Preview before = preview(shard);
+  CHECK(before.cases.size() == 3);
+  CHECK(before.of_all_shards == 10);
+  CHECK(before.cases.front().index == 1);
+  CHECK(before.names.front() != before.names.back());
+  CHECK_FALSE(before.recorded.front());
+  CHECK(toy().evaluations == 0);
+  CHECK(fs::is_empty(scratch.file("")));
+
+  toy() = {.fail_at = 6};
+  CHECK_THROWS_AS(run(request(path)), Unsupported);
+  const std::string journal = slurp(path + ".journal");
+  const auto recorded = [&] {
+    const Preview now = preview(request(path, Leftover::resume));
+    return std::count(now.recorded.begin(), now.recorded.end(), true);
+  };
+  CHECK(recorded() == 6);
+  CHECK(contains(message_of([&] { preview(request(path)); }), "--restart"));
+  CHECK(preview(request(path, Leftover::restart)).recorded == std::vector<bool>(10, false));
+  CHECK(contains(message_of([&] { preview(shard); }), "interrupted run"));
+  CHECK(slurp(path + ".journal") == journal);
+  toy() = {};
+  run(request(path, Leftover::resume));
+  CHECK(recorded() == 10);
+}
+
 TEST_CASE("merged shards equal the whole") {
   const ScratchFolder scratch;
   toy() = {};

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, Splash
 
 COMMANDS = ["list", "run", "recount", "reproduce", "merge", "show", "compare", "analyze", "diagnose"]
-COMMANDS += ["counters", "ceilings", "entmax", "import", "judge", "doctor", "migrate", "seal", "tune", "new", "test"]
+COMMANDS += ["table", "plot", "page", "counters", "ceilings", "entmax", "import", "judge", "doctor", "migrate", "seal", "tune", "new", "test"]
 
 
 def test_help_names_every_subcommand(splash: Splash):
@@ -327,7 +327,11 @@ def test_several_runs_are_judged_together(splash: Splash):
     assert shown["verdict"] == "reproduced" and "median of 2 runs" in shown["reason"]
     again = splash("judge", "a.h5", "--runs", "a.h5", "--out", "both.h5")
     assert again.returncode == 2 and "runs must differ" in again.stderr
-    splash.tiny("other.toml")
+    splash.tiny("same.toml", more=check)  # another name is no other experiment
+    splash("run", "same.toml", "--out", "c.h5")
+    assert splash("judge", "a.h5", "--runs", "b.h5", "c.h5", "--out", "three.h5").returncode == 0
+    assert "median of 3 runs" in splash.json("show", "three.h5", "--claims")["claims"][0]["reason"]
+    splash.tiny("other.toml", n=32)
     splash("run", "other.toml", "--out", "c.h5")
     other = splash("judge", "a.h5", "--runs", "c.h5", "--out", "both.h5")
     assert other.returncode == 2 and "has none of the experiments tiny" in other.stderr
@@ -339,13 +343,30 @@ def test_compare(splash: Splash):
     splash("run", "tiny.toml", "--out", "b.h5")
     same = splash("compare", "a.h5", "b.h5", "--json")
     assert same.returncode == 0 and json.loads(same.stdout)["matched_cases"] == 18
-    assert "SAME" in splash("compare", "a.h5", "b.h5").stdout
+    assert re.search(r"^results: \d+ SAME$", splash("compare", "a.h5", "b.h5").stdout, re.M)
+    assert re.search(r"^residual_max +SAME ", splash("compare", "a.h5", "b.h5", "--all").stdout, re.M)
     splash("run", "tiny.toml", "--out", "c.h5", "--set", "alpha=1.5")
     less = splash("compare", "a.h5", "c.h5")
-    assert less.returncode == 1 and "12 cases only in the first" in less.stdout
+    assert less.returncode == 1 and "12 cases only before:" in less.stdout
     splash("run", "tiny.toml", "--out", "d.h5", "--set", "n=32")
     assert "no case in common" in splash("compare", "a.h5", "d.h5").stderr
     assert "--tolerance" in splash.refused("compare", "a.h5", "b.h5", "--tolerance", "-1")
+    assert "--threshold" in splash.refused("compare", "a.h5", "b.h5", "--threshold", "inf")
+    assert "--confidence" in splash.refused("compare", "a.h5", "b.h5", "--confidence", "1")
+
+
+def test_compare_of_some_cases_and_of_several_runs(splash: Splash):
+    splash.tiny(more='[[expect]]\ncheck = "exact"\nbelow = 1e-6\ncolumn = "residual_max"\nstatistic = "max"\n')
+    for name in ("a", "b", "c"):
+        splash("run", "tiny.toml", "--out", f"{name}.h5", "--set", "samples=7")
+    splash("run", "tiny.toml", "--out", "d.h5", "--set", "samples=7", "--set", "alpha=1.5")
+    part = splash("compare", "a.h5", "d.h5", "--where", "alpha=1.5", "--where", 'solver=["newton"]', "--threshold", "1000")
+    assert part.returncode == 0 and part.stdout.startswith("2 cases on both sides\n"), part.stdout
+    assert "there are 1.25, 1.5 and 2" in splash.refused("compare", "a.h5", "b.h5", "--where", "alpha=3")
+    both = splash.json("compare", "a.h5", "b.h5", "--before-runs", "c.h5", "--after-runs", "d.h5", "--threshold", "1000")
+    assert {tuple(t["runs"]) for t in both["times"] if "alpha=1.5" in t["case"]} == {(2, 2)}
+    assert {tuple(t["runs"]) for t in both["times"] if "alpha=2" in t["case"]} == {(1, 1)}
+    assert "must differ" in splash.refused("compare", "a.h5", "b.h5", "--before-runs", "a.h5")
 
 
 def test_a_report_names_no_folder_of_the_machine(splash: Splash):

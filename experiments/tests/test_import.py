@@ -134,7 +134,7 @@ def test_tables_before_and_after_stay_apart_and_two_reports_compare(splash: Spla
         splash.json("import", f"{name}.csv", "--out", f"{name}.h5", *H200)
     both = splash.json("import", "before.csv", "after.csv", "--out", "both.h5", *H200)["kernels"]
     assert [kernel["process"] for kernel in both] == ["4711 of before.csv", "4711 of after.csv"]
-    assert "1 cases in both reports" in splash("compare", "before.h5", "after.h5").stdout
+    assert "1 case on both sides" in splash("compare", "before.h5", "after.h5").stdout
     assert splash("compare", "after.h5", "before.h5").returncode == 1  # slower
 
 

@@ -114,6 +114,8 @@ NOT_RUN = {
     "python -m splash_laboratory.documents.milestone_tables": "test_document_tables.py does it",
     "python -m splash_laboratory.documents.printed": "test_printed.py does it",
     "python -m splash_laboratory.documents.figures": "test_figures.py does it",
+    "./splash compare b1.h5": "it needs several runs; test_cli.py has them",
+    "splash compare b1.h5": "it needs several runs; test_cli.py has them",
     "./splash judge REPORT --runs": "it needs a second run; the program's tests have one",
     "splash judge REPORT --runs": "it needs a second run; the program's tests have one",
 }
@@ -183,7 +185,7 @@ def profiled_table() -> str:
 
 def run(folder: Path, words: list[str], **more: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "NO_COLOR": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **more}
-    environment["PYTHONPATH"] = str(ROOT / "python")
+    environment |= {"PYTHONPATH": str(ROOT / "python"), "SPLASH_PYTHON": sys.executable}
     return subprocess.run(
         words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
     )

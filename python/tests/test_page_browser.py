@@ -141,6 +141,15 @@ def test_every_recorded_report_opens_without_a_complaint(
     browser.size(1280, 900)
 
 
+def test_chosen_columns_are_those_of_the_table(browser: chromium.Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = [str(REPORTS / "cpu-speed.h5"), "--out", str(page), "--columns", "time_median,implementation"]
+    assert main(words) == 0
+    browser.open(page)
+    heads = browser.ask("[...document.querySelectorAll('#results th')].map(head => head.textContent.split(' ')[0])")
+    assert heads == ["time_median", "implementation"] and browser.complaints == []
+
+
 def test_the_theme_can_be_changed(browser: chromium.Browser, ladders: Path) -> None:
     browser.prefer("light")
     browser.open(ladders)

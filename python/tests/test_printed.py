@@ -16,7 +16,7 @@ DOCUMENT = "# A page\n\n<!-- splash {words} -->\nold words\n<!-- end of splash -
 def program(tmp_path: Path) -> str:
     """A stand-in that prints its words, or refuses them."""
     path = tmp_path / "splash"
-    path.write_text('#!/bin/sh\n[ "$1" = refuse ] && { echo "splash: not so" >&2; exit 2; }\nprintf "%s\\n" "$@" "" ""\n')
+    path.write_text('#!/bin/sh\n[ "$1" = refuse ] && { echo "splash: not so" >&2; exit 2; }\n[ "$1" = differ ] && { echo worse; exit 1; }\nprintf "%s\\n" "$@" "" ""\n')
     path.chmod(0o755)
     return str(path)
 
@@ -26,6 +26,10 @@ def test_output_is_written_between_its_markers(program: str):
     assert "```text\nshow\ntwo words\n```\n<!-- end of splash -->" in text
     assert "old words" not in text and text.endswith("the end\n")
     assert fill(text, program) == text
+
+
+def test_a_difference_is_an_answer(program: str):
+    assert "```text\nworse\n```" in fill(DOCUMENT.format(words="differ"), program)
 
 
 def test_a_refused_command_is_told(program: str, tmp_path: Path, capsys):

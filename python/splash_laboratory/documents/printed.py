@@ -25,6 +25,9 @@ from splash_laboratory.documents.rewrite import rewrite
 MARKER = re.compile(r"(<!-- splash (?P<words>[^\n]*?) -->\n).*?(<!-- end of splash -->)", re.DOTALL)
 
 
+DIFFERS = 1  # the exit code of a comparison that found a difference: an answer, too
+
+
 class PrintedError(Exception):
     """A command that the program refuses. The message is one sentence."""
 
@@ -40,7 +43,7 @@ def printed(program: str, words: str) -> str:
     done = subprocess.run(
         [program, *shlex.split(words)], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
-    if done.returncode != 0:
+    if done.returncode not in (0, DIFFERS):
         raise PrintedError(f"splash {words}: {done.stderr.strip()}")
     return done.stdout.rstrip() + "\n"
 

@@ -43,10 +43,11 @@ SECTIONS = {
 }
 
 
-def page_of(report: Report, recorded: Sequence[Report] = ()) -> str:
+def page_of(report: Report, recorded: Sequence[Report] = (), title: str | None = None, columns: Sequence[str] = ()) -> str:
     """The whole page as one HTML document. What the report does not hold is left out. Of `recorded`, reports of other runs,
-    the rooflines are shown, and language models' tables and plots."""
-    data = page_data(report, recorded)
+    the rooflines are shown, and language models' tables and plots. title: in place of the report's own. columns: those that
+    the tables of results show, in this order; the page holds the others for its plots and as CSV."""
+    data = page_data(report, recorded, columns)
     style, script = _asset("page.css"), "\n".join(_asset(name) for name in SCRIPTS)
     written = {"claims": claims_table(report), "ceilings": ceilings_table(report), "language": language_models(recorded)}
     words = {name: words for name, (_, words) in SECTIONS.items()} | {"claims": verdict_count(report)}
@@ -58,7 +59,7 @@ def page_of(report: Report, recorded: Sequence[Report] = ()) -> str:
         if inside:
             sections.append((name, heading, section(name, heading, words[name], inside)))
     parts = {
-        "title": escape(report.title),
+        "title": escape(title or report.title),
         "run": escape(report.run_id),
         "status": escape(str(report.attributes["status"])),
         "file": escape(report.path.name),
@@ -76,12 +77,13 @@ def page_of(report: Report, recorded: Sequence[Report] = ()) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
 
 
-def page_data(report: Report, recorded: Sequence[Report] = ()) -> dict:
+def page_data(report: Report, recorded: Sequence[Report] = (), columns: Sequence[str] = ()) -> dict:
     """What the script draws. Tables of recorded reports stand behind the report's own, are marked, and hold what their points
     say."""
     held = tables(report)
     data = {
         "name": report.path.stem,
+        "columns": list(columns),
         "results": [encoded_table(name, cases) for name, cases in held],
         "rooflines": rooflines(report, held),
         "predicted": predicted(held),

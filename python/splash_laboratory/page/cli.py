@@ -9,6 +9,8 @@ from pathlib import Path
 from splash_attention.files.printable import one_line
 from splash_attention.files.whole_file import prepare_place, whole_file
 from splash_laboratory.page.build import page_of
+from splash_laboratory.plots.columns import require_column
+from splash_laboratory.plots.data import NotInReport
 from splash_laboratory.reports import ReportError, open_report
 
 DONE, USAGE = 0, 2
@@ -16,6 +18,7 @@ EXAMPLES = """\
 examples:
   python -m splash_laboratory.page report.h5
   python -m splash_laboratory.page data/reports/ladders-h200.h5 --out ladders.html
+  python -m splash_laboratory.page report.h5 --title "My kernels" --columns implementation,kv_len,time_median
   python -m splash_laboratory.page report.h5 --recorded data/reports/ladders-h200.h5
 
 exit codes: 0 done, 2 usage or no report
@@ -32,8 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         return _refuse_place(words.out, error)
     try:
-        html = page_of(open_report(words.report), [open_report(path) for path in words.recorded])
-    except ReportError as error:
+        report = open_report(words.report)
+        for name in words.columns:
+            require_column(report.results, name)
+        html = page_of(report, [open_report(path) for path in words.recorded], words.title, words.columns)
+    except (ReportError, NotInReport) as error:
         return _refuse(str(error))
     try:
         write(html, words.out)
@@ -66,6 +72,14 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="REPORT",
         help="also show the rooflines, or language models, of this recorded report; may be repeated",
+    )
+    parser.add_argument("--title", metavar="TEXT", help="in place of the report's own")
+    parser.add_argument(
+        "--columns",
+        type=lambda names: names.split(","),
+        default=[],
+        metavar="A,B",
+        help="columns of the tables of results (default: all that vary)",
     )
     return parser
 

@@ -160,7 +160,8 @@ const DRAW = {
       const constant = columns.filter(({ data: column }) => rows > 1 && Object.hasOwn(column, "same"));
       const words = constant.map(({ name, data: column }) => `${name} ${plainNumber(column.same)}`).join(", ");
       same.textContent = words && `The same in all: ${words}.`;
-      const varying = columns.filter((column) => !constant.includes(column));
+      const asked = data.columns.flatMap((name) => columns.filter((column) => column.name === name));
+      const varying = asked.length ? asked : columns.filter((column) => !constant.includes(column));
       const filled = varying.map((column) => ({ ...column, values: values(i, column.name) }));
       table = new VirtualTable(inside, `Results of ${experiment}`, filled, rows);
       tools.replaceChildren(...(own.length > 1 ? [choice] : []),

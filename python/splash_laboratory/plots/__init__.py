@@ -3,9 +3,10 @@
 from splash_laboratory import open_report
 from splash_laboratory.plots import FIGURES
 FIGURES["claims"](open_report("report.h5")).savefig("claims.png")
+columns.figure_columns(open_report("report.h5"), "kv_len", "time_median", by="implementation").savefig("time.pdf")
 """
 
-from splash_laboratory.plots import accuracy, claims, learned, maps, model, power, roofline, solvers, speed, workloads
+from splash_laboratory.plots import accuracy, claims, columns, learned, maps, model, power, roofline, solvers, speed, workloads
 from splash_laboratory.plots.data import FIGURES, NotInReport
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "NotInReport",
     "accuracy",
     "claims",
+    "columns",
     "learned",
     "maps",
     "model",

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -54,25 +58,48 @@ SETTINGS = {
 }
 
 
+@dataclass(frozen=True)
+class Wishes:
+    """What a reader wants in place of a plot's own: the size of the whole figure in inches, and its headline."""
+
+    size: tuple[float, float] | None = None
+    title: str | None = None
+
+
+_wishes: ContextVar[Wishes] = ContextVar("wishes", default=Wishes())
+
+
+@contextmanager
+def wishes(size: tuple[float, float] | None = None, title: str | None = None) -> Iterator[None]:
+    """Plots that are drawn inside have this size and this headline."""
+    before = _wishes.set(Wishes(size, title))
+    try:
+        yield
+    finally:
+        _wishes.reset(before)
+
+
 def canvas(
     rows: int = 1, columns: int = 1, size: tuple[float, float] = (10, 5), **options
 ) -> tuple[Figure, np.ndarray]:
     """A figure of `size` inches below its headline, and its axes as an array [rows, columns]."""
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=_wishes.get().size or size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     figure.get_layout_engine().set(w_pad=0.09, h_pad=0.09, wspace=0.03, hspace=0.03)
     return figure, axes
 
 
 def headline(figure: Figure, finding: str, context: str) -> None:
-    """Puts what the data say on top, and in small what was measured. Makes the figure taller to hold them."""
+    """Puts what the data say on top, and in small what was measured. Makes the figure taller to hold them, unless its size
+    was asked for."""
     width, height = figure.get_size_inches()
-    title = balanced(finding, int(width * 9.2))
+    asked = _wishes.get()
+    title = balanced(finding if asked.title is None else asked.title, int(width * 9.2))
     small = textwrap.wrap(context, int(width * 14.0))
     top = 0.12 + 0.245 * len(title) + 0.185 * len(small) + 0.12  # inches
-    figure.set_size_inches(width, height + top)
-    total = height + top
-    figure.get_layout_engine().set(rect=(0, 0, 1, height / total))
+    total = height if asked.size else height + top
+    figure.set_size_inches(width, total)
+    figure.get_layout_engine().set(rect=(0, 0, 1, max(1 - top / total, 0.3)))
     left, y = 0.12 / width, 1 - 0.12 / total
     figure.text(left, y, "\n".join(title), fontsize=13, fontweight="bold", color=INK, va="top", linespacing=1.25)
     y -= 0.245 * len(title) / total + 0.04 / total

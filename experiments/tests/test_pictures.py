@@ -1,0 +1,56 @@
+"""`splash plot` and `splash page` hand over to the Python laboratory, and say in one sentence where they cannot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT, Splash
+
+REPORT = ROOT / "data" / "reports" / "cpu-speed.h5"
+PYTHON = {"SPLASH_PYTHON": sys.executable}
+
+
+def test_plot(splash: Splash):
+    words = ("plot", REPORT, "--out", "plots", "--format", "pdf")
+    done = splash(*words, "--only", "attention-speed", "--size", "7x4", "--title", "As fast as this", env=PYTHON)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "plots/attention-speed.pdf\n", "")
+    assert (splash.folder / "plots/attention-speed.pdf").read_bytes().startswith(b"%PDF")
+    columns = ("--x", "threads", "--y", "time_median", "--by", "implementation", "--where", "pass=forward")
+    done = splash(*words, *columns, env=PYTHON)
+    assert (done.returncode, done.stdout) == (0, "plots/time_median-over-threads.pdf\n")
+    assert "attention-speed" in splash("plot", "--list", env=PYTHON).stdout
+
+
+def test_page(splash: Splash):
+    done = splash("page", REPORT, "--out", "p.html", "--title", "A page", "--columns", "implementation,time_median", env=PYTHON)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "p.html\n", "")
+    assert "<h1>A page</h1>" in (splash.folder / "p.html").read_text()
+
+
+def test_what_they_refuse(splash: Splash):
+    assert "a report is needed" in splash.refused("plot")
+    assert "REPORT is required" in splash.refused("page")
+    for words, sentence in (
+        (("plot", "nothing.h5"), "nothing.h5: no such file"),
+        (("plot", REPORT, "--only", "attention-sped"), "did you mean 'attention-speed'?"),
+        (("plot", REPORT, "--size", "7"), "WIDTHxHEIGHT"),
+        (("plot", REPORT, "--format", "gif"), "allowed: png, svg, pdf"),
+        (("plot", REPORT, "--x", "thread", "--y", "time_median"), "did you mean 'threads'?"),
+        (("page", REPORT, "--columns", "thread"), "did you mean 'threads'?"),
+    ):
+        done = splash(*words, env=PYTHON)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and sentence in done.stderr, done.stderr
+    assert list(splash.folder.glob("*.html")) == []
+
+
+@pytest.mark.parametrize("command", ["plot", "page"])
+def test_without_python_or_a_package(splash: Splash, command: str):
+    bare = splash.write("python", f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    bare.chmod(0o755)
+    assert "could not be started" in splash.refused(command, REPORT, env={"SPLASH_PYTHON": "/nowhere/python"})
+    assert "the project has no .venv" in splash.refused(command, REPORT, env={"SPLASH_PYTHON": "", "SPLASH_ROOT": str(splash.folder)})
+    assert "lacks the package" in splash.refused(command, REPORT, env={"SPLASH_PYTHON": str(bare)})
+    assert [path.name for path in Path(splash.folder).iterdir()] == ["python"]
