@@ -34,7 +34,8 @@ double flops_of_other_samples(int64_t heads, int q_tiles) {
   int64_t positions = 0;
   for (int count = 1; count <= q_tiles; ++count) {  // causal: a block has as many tiles as its position
     const int first_sees = kTile * (count - 1) + 1;
-    const gpu::entmax::hopper::TileSchedule schedule(count, kTile, first_sees / kSegment, kSegment, kSampled);
+    const gpu::entmax::hopper::TileSchedule schedule({0, count}, kTile, {0, first_sees / kSegment}, kSegment,
+                                                     kSampled);
     const int before = std::clamp(count / 2 * 2, 2, 16) + (count + 1) / 2 * 2;
     positions += schedule.length() - before;
   }

@@ -240,7 +240,8 @@ TEST_CASE("entmax, broad rows: gradients where rows see a window, or packed sequ
     for (const int64_t window : {70, 128, 129, 300, 899}) {
       CAPTURE(window);
       const AttentionSpec square = windowed(spec_of({1, 4, 2, 900, 900, 64}, {1.5}, true), window);
-      CHECK(check(stream, "window", near_dense(square, dtype)) < 0.5);
+      CHECK(check(stream, "window", near_dense(square, dtype, 1e-3)) < 0.5);
+      check(stream, "wider spread", near_dense(square, dtype));
       check(stream, "mixed", mixed(square, dtype));
       check(stream, "odd lengths",
             near_dense(windowed(spec_of({2, 2, 2, 333, 1001, 40}, {1.5}, true), window), dtype));

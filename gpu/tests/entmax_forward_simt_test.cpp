@@ -211,20 +211,21 @@ TEST_CASE("entmax/0-one-pass on the CPU: of each block's keys those with the lar
 }
 
 TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
-  PortableCase c{.name = "some broad rows", .dtype = Dtype::bf16};
-  c.spec.shape = {1, 1, 1, 70, 1500, 64};
-  c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
-  c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 6}, c.spec.shape);
-  constexpr double kBroad = 0.11;  // times a query: its support overflows its list, but not the long one
-  for (int64_t i = 3; i < c.spec.shape.q_len; i += 16) {
-    for (int64_t d = 0; d < c.spec.shape.head_dim; ++d) c.inputs.q.row(0, 0, i)[d] *= kBroad;
-  }
-  round_inputs(c.inputs, c.dtype);
-  for (const int64_t window : {0, 1400}) {
+  // broad: times a query: its support overflows its list, but not the long one.
+  for (const auto& [window, broad] : {std::pair{0, 0.11}, {1900, 0.1}}) {
     CAPTURE(window);
+    PortableCase c{.name = "some broad rows", .dtype = Dtype::bf16};
+    c.spec.shape = {1, 1, 1, 70, window > 0 ? 2200 : 1500, 64};
+    c.spec.normalizer = {NormalizerKind::entmax, {1.5}};
     c.spec.mask = {.causal = window > 0, .window = window};
+    c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 6}, c.spec.shape);
+    for (int64_t i = 3; i < c.spec.shape.q_len; i += 16) {
+      for (int64_t d = 0; d < c.spec.shape.head_dim; ++d) c.inputs.q.row(0, 0, i)[d] *= broad;
+    }
+    round_inputs(c.inputs, c.dtype);
     Looked looked;
     run_case<__nv_bfloat16>(c, looked);
+    MESSAGE(looked.overflowed << " rows again with long lists");
     CHECK(looked.overflowed > 0);
     CHECK(looked.left_out == 0);
   }

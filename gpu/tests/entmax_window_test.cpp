@@ -94,7 +94,7 @@ TEST_CASE("windows: an alpha for each head, and the k_keep largest") {
 TEST_CASE("windows: rows far apart outgrow their lists, or are broad") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
-  for (const int64_t window : {200, 1000}) {
+  for (const int64_t window : {200, 1000, 2500}) {
     for (const int64_t every : {16, 131}) {
       for (const double factor : {0.11, 0.01}) {
         PortableCase c{.name = "rows far apart",
