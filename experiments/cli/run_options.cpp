@@ -11,6 +11,8 @@ namespace splash::cli {
 
 void add_run_flags(CLI::App& app, RunFlags& flags) {
   app.add_flag("--resume", flags.resume, "go on with an interrupted run; says why a case is run again");
+  app.add_flag("--so-far", flags.so_far,
+               "with --resume: run nothing, write the report of the cases that are done");
   app.add_flag("--restart", flags.restart, "forget what an interrupted run had found");
   app.add_flag("--json", flags.json, "one object on stdout");
   app.add_flag("--verbose", flags.verbose, "a line on stderr for every case");
@@ -20,12 +22,17 @@ void apply(const RunFlags& flags, const std::string& name, const Words& words,
            experiments::RunRequest& request) {
   using experiments::Leftover;
   if (flags.resume && flags.restart) throw InvalidArgument("give --resume or --restart, not both");
+  if (flags.so_far && !flags.resume)
+    throw InvalidArgument("--so-far takes --resume: it writes what an interrupted run has found");
+  request.so_far = flags.so_far;
   request.leftover = flags.resume ? Leftover::resume : flags.restart ? Leftover::restart : Leftover::refuse;
   request.verbose = flags.verbose;
   request.argv = command_line();
   Words again;
   std::copy_if(words.begin(), words.end(), std::back_inserter(again),
-               [](const std::string& word) { return word != "--resume" && word != "--restart"; });
+               [](const std::string& word) {
+    return word != "--resume" && word != "--restart" && word != "--so-far";
+  });
   again.emplace_back("--resume");
   request.resume_command = "splash " + name + " " + quoted(again);
 }

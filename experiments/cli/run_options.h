@@ -14,7 +14,7 @@
 namespace splash::cli {
 
 struct RunFlags {
-  bool resume = false, restart = false, json = false, verbose = false;
+  bool resume = false, restart = false, so_far = false, json = false, verbose = false;
 };
 void add_run_flags(CLI::App& app, RunFlags& flags);
 

@@ -161,9 +161,15 @@ class Runner {
         narrate("{} already holds all {} cases: nothing to resume", request_.report_path, cases_.size());
         return {std::move(*report), 0, static_cast<int64_t>(cases_.size()), false};
       }
-      narrate("nothing to resume at {}: starting from the beginning", request_.report_path);
+      if (!request_.so_far)
+        narrate("nothing to resume at {}: starting from the beginning", request_.report_path);
+    }
+    if (request_.so_far && journal.is_new()) {
+      journal.remove();
+      throw InvalidArgument(fmt::format("there is no {}: no case is done", path));
     }
     auto known = open(journal, path);
+    if (request_.so_far) leave_out_what_is_not_in(known, path);
     return evaluate(journal, known);
   }
 
@@ -174,6 +180,11 @@ class Runner {
   }
   bool needs_device() const { return some_kind(&Kind::needs_device); }
   bool times_cpu() const { return some_kind(&Kind::times_cpu); }
+
+  void leave_out_what_is_not_in(const std::map<std::string, CaseResult>& known, const std::string& path) {
+    std::erase_if(cases_, [&](const PlannedCase& one) { return !known.contains(one.case_id); });
+    if (cases_.empty()) throw InvalidArgument(fmt::format("{} holds no result of these cases", path));
+  }
 
   // Prepares the journal for the first new case, and returns the results that it already holds.
   std::map<std::string, CaseResult> open(Journal& journal, const std::string& path) {
@@ -226,7 +237,7 @@ class Runner {
     outcome.report = make_report(std::move(results));
     if (request_.judge) request_.judge(outcome.report);
     report::write_report(request_.report_path, outcome.report);
-    journal.remove();
+    if (!request_.so_far) journal.remove();
     return outcome;
   }
 
@@ -267,7 +278,7 @@ class Runner {
     report::Report report;
     report.title = request_.title;
     report.run_id = header_.run_id;
-    const bool all = request_.shard.count == 1 && request_.cases == Cases::all;
+    const bool all = cases_.size() == all_cases_.size() && request_.cases == Cases::all;
     report.status = all ? "complete" : "partial";
     report.provenance = collect_provenance(request_.definitions, all_cases_, request_.argv);
     report.provenance.experiment_toml = record(request_.definitions, request_.quick, all_cases_);

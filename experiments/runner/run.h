@@ -21,6 +21,7 @@ struct RunRequest {
   Shard shard;
   std::string report_path;
   Leftover leftover = Leftover::refuse;
+  bool so_far = false;  // with Leftover::resume: no case is run; the report holds those that are done
   bool verbose = false;
   std::string title, argv;
   std::string resume_command;  // shown to whoever interrupts the run
@@ -31,7 +32,7 @@ struct RunRequest {
 struct RunOutcome {
   report::Report report;
   int64_t evaluated = 0, reused = 0;
-  bool interrupted = false;  // no report was written; the journal is kept
+  bool interrupted = false;  // no report was written; the journal is kept, as after RunRequest::so_far
 };
 
 // What a run would do.

@@ -61,7 +61,7 @@ def attention_forward(
         )
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     windowed = attention_mask is not None and is_window(attention_mask)
-    causal = bool(is_causal) and (attention_mask is None or windowed)
+    causal = is_causal if attention_mask is None or windowed else False
     bias = position_bias
     if attention_mask is not None and attention_mask.is_floating_point():
         added = attention_mask[..., : key.shape[2]]
@@ -84,7 +84,7 @@ def attention_forward(
     ]
     packed = {} if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others)
     if packed:  # say what the mask of position_ids says
-        why, attention_mask, causal, windowed = [], None, bool(is_causal), bool(sliding_window)
+        why, attention_mask, causal, windowed = [], None, is_causal, bool(sliding_window)
     for reason in why:
         modified.tell_once(reason)
     observed = bool(_observers) and not torch.compiler.is_compiling()
@@ -93,7 +93,7 @@ def attention_forward(
         if output_attentions:
             _say_size(query, key)
         out = modified_attention_of_heads(
-            query, key, value, **call, **modifications, causal=causal and mask is None, mask=mask, bias=bias,
+            query, key, value, **call, **modifications, causal=bool(causal) and mask is None, mask=mask, bias=bias,
             return_probabilities=output_attentions or observed,
         )  # fmt: skip
         out, p = out if isinstance(out, tuple) else (out, None)
@@ -106,7 +106,7 @@ def attention_forward(
         p = None
     if observed and not packed:
         for observer in _observers:
-            observer(module, call["alpha"], support, seen_keys(attention_mask, causal, query, key.shape[2]))
+            observer(module, call["alpha"], support, seen_keys(attention_mask, bool(causal), query, key.shape[2]))
     return out.transpose(1, 2).contiguous(), p if output_attentions else None
 
 
