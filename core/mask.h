@@ -30,9 +30,9 @@ struct Mask {
   bool causal = false;
 
   // A sliding window, as transformers counts. With p = i + kv_len - q_len query i sees the keys j with
-  // p - window < j <= p where causal is set (flash-attention's window_size of (window - 1, 0)), and those with
-  // p - window < j < p + window where it is not ((window - 1, window - 1)); with packed sequences so inside
-  // each. 0: no window.
+  // p - window < j <= p where causal is set (flash-attention's window_size of (window - 1, 0)), and those
+  // with p - window < j < p + window where it is not ((window - 1, window - 1)); with packed sequences so
+  // inside each. 0: no window.
   int64_t window = 0;
 
   // Query i sees key j iff k_positions[j] <= q_positions[i]. Both or neither; each [length],

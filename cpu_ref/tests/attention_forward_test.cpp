@@ -118,7 +118,8 @@ TEST_CASE(
     } else if (h == 0 && row == 0) {
       CHECK(with.tau[row] == doctest::Approx(-51));
     } else {
-      CHECK((with.tau[row] == tau || std::abs(with.tau[row] - tau) < 1e-12));  // a sum of one more rounds anew
+      CHECK(
+          (with.tau[row] == tau || std::abs(with.tau[row] - tau) < 1e-12));  // a sum of one more rounds anew
     }
   }
 }

@@ -29,8 +29,7 @@ void apply(const RunFlags& flags, const std::string& name, const Words& words,
   request.verbose = flags.verbose;
   request.argv = command_line();
   Words again;
-  std::copy_if(words.begin(), words.end(), std::back_inserter(again),
-               [](const std::string& word) {
+  std::copy_if(words.begin(), words.end(), std::back_inserter(again), [](const std::string& word) {
     return word != "--resume" && word != "--restart" && word != "--so-far";
   });
   again.emplace_back("--resume");

@@ -12,8 +12,9 @@ Band band_of(const AttentionSpec& spec) {
   const bool causal = spec.mask.causal, hides = spec.mask.has_window(s);
   const int64_t window = spec.mask.window, place = s.kv_len - s.q_len;  // of the first query
   if (!causal && !hides) return {static_cast<int>(s.kv_len), 0};
-  return {static_cast<int>(place + (causal ? 1 : window)),
-          static_cast<int>(!hides ? 0 : causal ? window : 2 * window - 1)};
+  return {static_cast<int>(place + (causal ? 1 : window)), static_cast<int>(!hides   ? 0
+                                                                            : causal ? window
+                                                                                     : 2 * window - 1)};
 }
 
 ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {

@@ -2,8 +2,8 @@
 // with the host. Needs no device.
 
 #include <algorithm>
-#include <cstdlib>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <random>
 #include <set>

@@ -212,8 +212,7 @@ class CaseDrawer {
     PortableCase c = draw_16_bits();
     c.spec.mask.causal = random_() % 3 != 0;
     const bool windowed = c.spec.mask.causal || random_() % 2 == 0;
-    if (windowed)
-      draw_window(c, any_of<int64_t>({1, 7, 63, 64, 65, 127, 128, 129, 300, 600, 1024, 5000}));
+    if (windowed) draw_window(c, any_of<int64_t>({1, 7, 63, 64, 65, 127, 128, 129, 300, 600, 1024, 5000}));
     if (!windowed || random_() % 3 == 0) draw_sequences(c);
     draw_inputs(c, random_() % 24);
     return c;
