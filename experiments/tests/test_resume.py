@@ -63,10 +63,7 @@ def test_interrupted(splash: Splash):
     assert "nothing to resume" in splash("run", "tiny.toml", "--out", "r.h5", "--resume").stderr
 
 
-def test_what_is_done_so_far_makes_a_report(splash: Splash):
-    splash.tiny(n=20000, seeds=MANY)
-    assert "no case is done" in splash.refused("run", "tiny.toml", "--out", "r.h5", "--resume", "--so-far")
-    assert "--so-far takes --resume" in splash.refused("run", "tiny.toml", "--out", "r.h5", "--so-far")
+def killed_in_the_middle(splash: Splash) -> None:
     process = splash.start("run", "tiny.toml", "--out", "r.h5")
     journal = splash.folder / "r.h5.journal"
     while not journal.exists() or journal.read_bytes().count(b"\n") < 5:
@@ -74,26 +71,27 @@ def test_what_is_done_so_far_makes_a_report(splash: Splash):
         time.sleep(0.002)
     process.kill()
     process.communicate()
+
+
+def test_what_is_done_so_far_makes_a_report(splash: Splash):
+    splash.tiny(n=20000, seeds=MANY)
+    assert "no case is done" in splash.refused("run", "tiny.toml", "--out", "r.h5", "--resume", "--so-far")
+    assert "--so-far takes --resume" in splash.refused("run", "tiny.toml", "--out", "r.h5", "--so-far")
+    killed_in_the_middle(splash)
     assert splash("run", "tiny.toml", "--out", "r.h5", "--resume", "--so-far").returncode == 0
     some = splash.json("show", "r.h5")
-    assert some["status"] == "partial" and 4 <= len(some["cases"]) < 72 and journal.exists()
+    assert some["status"] == "partial" and 4 <= len(some["cases"]) < 72 and (splash.folder / "r.h5.journal").exists()
     done = splash("run", "tiny.toml", "--out", "r.h5", "--resume")
     assert done.returncode == 0 and "resuming run" in done.stderr
     whole = splash.json("show", "r.h5")
-    assert whole["status"] == "complete" and len(whole["cases"]) == 72 and not journal.exists()
+    assert whole["status"] == "complete" and len(whole["cases"]) == 72 and not (splash.folder / "r.h5.journal").exists()
     assert splash("run", "tiny.toml", "--out", "again.h5").returncode == 0
     assert reproducible(whole) == reproducible(splash.json("show", "again.h5"))
 
 
 def test_resume_says_why_a_case_is_run_again(splash: Splash):
     splash.tiny(n=20000, seeds=MANY)
-    process = splash.start("run", "tiny.toml", "--out", "r.h5")
-    journal = splash.folder / "r.h5.journal"
-    while not journal.exists() or journal.read_bytes().count(b"\n") < 5:
-        assert process.poll() is None
-        time.sleep(0.002)
-    process.kill()
-    process.communicate()
+    killed_in_the_middle(splash)
     done = splash("run", "tiny.toml", "--out", "r.h5", "--resume", "--set", "n=64")
     assert "because its parameters are new" in done.stderr
 
