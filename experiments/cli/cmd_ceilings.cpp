@@ -61,6 +61,7 @@ int cmd_ceilings(const Words& words) {
 
   const std::string started = experiments::utc_now();
   if (!cpu && chosen->count() == 0 && gpu::list_devices().empty()) {
+    if (front_door_builds_cuda()) gpu::require_device();  // throws NotBuilt
     experiments::narrate("no CUDA device ({}): these are the processor's ceilings",
                          gpu::device_unavailable_reason());
     cpu = true;

@@ -220,7 +220,7 @@ def test_what_if_refuses_what_it_cannot_tell(splash: Splash):
     assert "whose id starts with 'zz'" in splash.refused("what-if", LADDERS, "wmma/8", "--case", "zz")
     assert "a call of it starts several kernels" in splash.refused("what-if", LADDERS, "splash/0", "tile_q=64")
     if "wmma/10" not in splash("list", "variants").stdout:
-        assert "this build has no CUDA" in splash.refused("what-if", LADDERS, "wmma/8", "head_dim=128")
+        assert "this build has no CUDA" in splash.refused("what-if", LADDERS, "wmma/8", "head_dim=128", code=3)
     assert "no kernel whose id starts with 'nope'" in splash.refused("what-if", LADDERS, "nope")
     assert "describes the GPU 'Voodoo'" in splash.refused("what-if", LADDERS, "wmma/8", "--gpu", "Voodoo")
     if "wmma/10" in splash("list", "variants").stdout:
