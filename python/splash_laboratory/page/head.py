@@ -13,7 +13,6 @@ import numpy as np
 import xarray as xr
 
 from splash_laboratory.plots.claims import VERDICTS
-from splash_laboratory.plots.style import number
 from splash_laboratory.reports import Report
 
 # Of /provenance, in this order; the rest follows folded up.
@@ -124,7 +123,7 @@ def claims_table(report: Report) -> str:
         verdict = row.text("verdict")
         symbol, kind = VERDICTS.get(verdict, ("?",))[0], verdict if verdict in ("reproduced", "refuted") else ""
         cells = [_cell(row.text(name)) for name in ("id", "source", "claim", "theirs")]
-        cells += [_number(row.value("ours"), number), _interval(row, "ours_low", "ours_high", number)]
+        cells += [_number(row.value("ours"), "{:.4g}".format), _interval(row, "ours_low", "ours_high", "{:.4g}".format)]
         cells += [_cell("" if row.text("units") == "1" else row.text("units"))]
         cells += [f'<td class="verdict {kind}"><span aria-hidden="true">{symbol} </span>{escape(verdict)}</td>']
         rows.append((verdict, [*cells, _cell(row.text("reason"))]))
