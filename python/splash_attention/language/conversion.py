@@ -103,7 +103,7 @@ class Converted:
             kept = {name: values if ".splash_heads." in name else values.to(dtype) for name, values in kept.items()}
         with whole_file(Path(path)) as temporary:
             about = {"schema": SCHEMA, "plan": json.dumps(asdict(self.plan))}
-            temporary.write_bytes(save(kept, about))  # save_file would leave a file that its owner alone may read
+            temporary.write_bytes(_with_sorted_header(save(kept, about)))  # save_file's file would be its owner's alone to read
 
     def load(self, path: str | Path) -> None:
         with safe_open(path, "pt") as file:
@@ -186,3 +186,11 @@ def load_converted(model: Any, path: str | Path) -> Converted:
     converted.load(path)
     model.eval()
     return converted
+
+
+def _with_sorted_header(file: bytes) -> bytes:
+    """A safetensors file whose bytes follow from what it holds: the library writes metadata in another order each time."""
+    end = 8 + int.from_bytes(file[:8], "little")
+    header = json.dumps(json.loads(file[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # values are aligned
+    return len(header).to_bytes(8, "little") + header + file[end:]

@@ -10,6 +10,7 @@ import pytest
 from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
+import safetensors.torch  # noqa: E402
 import splash_attention  # noqa: E402
 from splash_attention.language import Attention, Method, Plan, convert, load_converted, perplexity, tune  # noqa: E402
 from splash_attention.language.conversion import prepare  # noqa: E402
@@ -60,6 +61,17 @@ def test_a_run_in_parts_is_the_run_in_one(tmp_path, changes):
     for name in ("parts", "unfinished"):
         with pytest.raises(ValueError, match=r"holds a run of another plan \(seed=1\)"):
             convert(llama(), TOKENS, Plan(**{**SMALL, **changes, "seed": 2}), tmp_path / name)
+
+
+def test_the_same_weights_are_the_same_file(tmp_path):
+    converted = prepare(llama(), Plan(rank=2))
+    files = set()
+    for i in range(8):  # the library draws the order of metadata
+        converted.save(tmp_path / f"{i}.safetensors")
+        files.add((tmp_path / f"{i}.safetensors").read_bytes())
+    assert len(files) == 1
+    held = safetensors.torch.load(files.pop())
+    assert held.keys() == converted.state().keys() and all(torch.equal(held[name], value) for name, value in converted.state().items())
 
 
 def test_it_learns_what_repeats(tmp_path):
