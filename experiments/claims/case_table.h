@@ -17,7 +17,7 @@ struct CaseTableRequest {
   std::vector<std::string> rows, columns;  // names of parameters; columns may be empty
   std::string value;                       // a column of numbers; may be empty where cases are counted
   std::optional<Statistic> statistic = Statistic::median;  // nothing: the number of cases
-  Filter where;                                            // of cases, as where_of() reads it
+  Filter where;                                            // of cases, as add_where() reads it
 };
 
 struct CaseCell {

@@ -114,6 +114,17 @@ void run_case(const PortableCase& c, Looked& looked, const entmax::Tuning& tunin
   run_case<T, 4>(c, looked, against_oracle, tuning);
 }
 
+void run_any_case(const PortableCase& c, Looked& looked, const entmax::Tuning& tuning = {}) {
+  if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c, looked, tuning);
+  if (c.dtype == Dtype::f16) run_case<__half>(c, looked, tuning);
+}
+
+void check_few_are_left_out(const Looked& looked) {
+  MESSAGE(looked.rows << " rows, " << looked.overflowed << " of them again with long lists, "
+                      << looked.left_out << " left to the dense path");
+  CHECK(looked.left_out < looked.rows * 2 / 3);
+}
+
 }  // namespace
 
 TEST_CASE("entmax/0-one-pass on the CPU: problems in which its features meet, against the double oracle") {
@@ -121,12 +132,9 @@ TEST_CASE("entmax/0-one-pass on the CPU: problems in which its features meet, ag
   Looked looked;
   for (int i = 0; i < 30; ++i) {
     const PortableCase c = drawer.draw_for_one_pass();
-    if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c, looked);
-    if (c.dtype == Dtype::f16) run_case<__half>(c, looked);
+    run_any_case(c, looked);
   }
-  MESSAGE(looked.rows << " rows, " << looked.overflowed << " of them again with long lists, "
-                      << looked.left_out << " left to the dense path");
-  CHECK(looked.left_out < looked.rows * 2 / 3);
+  check_few_are_left_out(looked);
 }
 
 TEST_CASE("entmax/0-one-pass on the CPU: windows and packed sequences, against the double oracle") {
@@ -136,13 +144,10 @@ TEST_CASE("entmax/0-one-pass on the CPU: windows and packed sequences, against t
     CaseDrawer drawer(seed);
     for (int i = 0; i < 7; ++i) {
       const PortableCase c = drawer.draw_ranges();
-      if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c, looked);
-      if (c.dtype == Dtype::f16) run_case<__half>(c, looked);
+      run_any_case(c, looked);
     }
   }
-  MESSAGE(looked.rows << " rows, " << looked.overflowed << " of them again with long lists, "
-                      << looked.left_out << " left to the dense path");
-  CHECK(looked.left_out < looked.rows * 2 / 3);
+  check_few_are_left_out(looked);
 }
 
 TEST_CASE("entmax/0-one-pass on the CPU: every value of every knob, against the double oracle") {
@@ -151,8 +156,7 @@ TEST_CASE("entmax/0-one-pass on the CPU: every value of every knob, against the 
   for (const entmax::Tuning& tuning : every_value(false)) {
     CAPTURE(to_string(tuning));
     const PortableCase c = drawer.draw_for_one_pass();
-    if (c.dtype == Dtype::bf16) run_case<__nv_bfloat16>(c, looked, tuning);
-    if (c.dtype == Dtype::f16) run_case<__half>(c, looked, tuning);
+    run_any_case(c, looked, tuning);
   }
   CHECK(looked.left_out < looked.rows);
 }

@@ -52,11 +52,12 @@ int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t
 
 // Enqueues the kernels and nothing else. Of spec it reads the shape, the scale, the soft cap, whether there
 // are sinks, dropout's rate, the number of alphas (the values, 1.01 <= alpha <= 2, come from device memory)
-// and, for unstored rows, the mask. Throws InvalidArgument where dtype is f64, where tau,
-// sinks, dropout_seed or a table of the mask is missing, where head_dim is not a multiple of 8 up to 256,
-// where unstored rows have a head_dim or dtype that they do not take or come together with tau_offsets, a
-// soft cap, sinks or dropout, or where queries, keys (over all heads) or capacity reach 2^31, or the tuning
-// is not allowed; DeviceError where a launch fails.
+// and, for unstored rows, the mask. Throws DeviceError where a launch fails, and InvalidArgument
+// - where dtype is f64, or head_dim is no multiple of 8 up to 256;
+// - where tau, sinks, dropout_seed or a table of the mask is missing;
+// - where unstored rows have a head_dim or dtype that they do not take, or come with tau_offsets, a soft cap,
+//   sinks or dropout;
+// - where queries, keys (over all heads) or capacity reach 2^31, or the tuning is not allowed.
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax
