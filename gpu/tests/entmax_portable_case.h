@@ -60,8 +60,9 @@ inline std::vector<char> unclear_rows(const AttentionSpec& spec, const Attention
 }
 
 // The nmse of the output that errors of float scores cause, to first order (MATH: Gradients): row i changes
-// by the sum of u_j (v_j - mean_u v) ds_j. A row with one key loses nothing. Scores of 1e4 that are close
-// together lose what float cannot represent, in whatever order they are added.
+// by the sum of u_j (v_j - mean_u v) ds_j, where v is 0 of dropped keys and of the sink, whose u counts. A row
+// with one key and no sink loses nothing. Scores of 1e4 that are close together lose what float cannot
+// represent, in whatever order they are added.
 inline double loss_of_scores(const PortableCase& c, const cpu_ref::ForwardResult<double>& oracle,
                              const std::vector<char>& left_out) {
   const AttentionShape& s = c.spec.shape;
@@ -73,12 +74,21 @@ inline double loss_of_scores(const PortableCase& c, const cpu_ref::ForwardResult
     if (left_out[static_cast<size_t>(row)] != 0) continue;
     const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads;
     const double alpha = c.spec.normalizer.alpha_of(h);
+    const DropoutRow dropout(c.spec.dropout, row);
+    const std::vector<double> dropped(static_cast<size_t>(s.head_dim), 0.0);
     const auto each = [&](const auto& use) {
-      for (int64_t i = p.row_offsets[row]; i < p.row_offsets[row + 1]; ++i)
-        use(std::pow(p.values[i], 2 - alpha), c.inputs.v.row(b, s.kv_head_of(h), p.columns[i]));
+      for (int64_t i = p.row_offsets[row]; i < p.row_offsets[row + 1]; ++i) {
+        const double* const value = c.inputs.v.row(b, s.kv_head_of(h), p.columns[i]);
+        use(std::pow(p.values[i], 2 - alpha), dropout.keeps(p.columns[i]) ? value : dropped.data());
+      }
     };
     double of_row = 0, sum = 0;
     std::fill(mean.begin(), mean.end(), 0.0);
+    if (!c.spec.sinks.empty()) {
+      const auto begin = p.values.begin();
+      const double of_keys = std::accumulate(begin + p.row_offsets[row], begin + p.row_offsets[row + 1], 0.0);
+      sum = of_keys < 1 - 1e-12 ? std::pow(1 - of_keys, 2 - alpha) : 0;
+    }
     each([&](double u, const double* value) {
       sum += u;
       for (int64_t d = 0; d < s.head_dim; ++d) mean[static_cast<size_t>(d)] += u * value[d];

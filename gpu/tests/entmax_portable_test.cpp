@@ -214,9 +214,9 @@ TEST_CASE("portable entmax: what only it takes goes there by itself, and what it
   CHECK(EntmaxAttention(spec, Dtype::f32, stream).path() == ForwardPath::portable);
   CHECK_THROWS_AS(EntmaxAttention(spec, Dtype::f32, stream, 0, ForwardPath::hopper), Unsupported);
   CHECK_THROWS_AS(EntmaxAttention(spec, Dtype::f64, stream), Unsupported);
-  AttentionSpec packed = spec;
-  packed.mask.cu_seqlens_q = packed.mask.cu_seqlens_k = {0, 10, 64};
-  CHECK(EntmaxAttention(packed, Dtype::bf16, stream).path() == ForwardPath::portable);
+  AttentionSpec positions = spec;
+  positions.mask.q_positions = positions.mask.k_positions = std::vector<int64_t>(64, 1);
+  CHECK(EntmaxAttention(positions, Dtype::bf16, stream).path() == ForwardPath::portable);
   AttentionSpec of_heads = spec;
   of_heads.selection = {.kind = SelectionKind::top_k_row, .head_k_keep = {1, 2}};
   CHECK_THROWS_AS(entmax::enqueue_forward(of_heads, Dtype::bf16, {.stream = stream.handle()}),
@@ -225,5 +225,5 @@ TEST_CASE("portable entmax: what only it takes goes there by itself, and what it
   CHECK_THROWS_AS(
       entmax::enqueue_forward(spec, Dtype::bf16, {.tau_offsets = &offset, .path = ForwardPath::hopper}),
       Unsupported);
-  CHECK_THROWS_AS(entmax::enqueue_forward(packed, Dtype::bf16, {.stream = stream.handle()}), InvalidArgument);
+  CHECK_THROWS_AS(entmax::enqueue_forward(positions, Dtype::bf16, {.stream = stream.handle()}), InvalidArgument);
 }

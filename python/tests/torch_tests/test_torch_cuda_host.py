@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash 
 core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import splash_attention  # noqa: E402
 from splash_attention.backends.host_arrays import make_spec  # noqa: E402
-from splash_attention.backends.torch import cuda, functional, operators  # noqa: E402
+from splash_attention.backends.torch import calls, cuda, functional, operators  # noqa: E402
 
 HEADS, KV_HEADS, ROWS, KEYS, DIM = 4, 2, 5, 7, 8
 
@@ -182,6 +182,56 @@ def test_tables_belong_to_the_call(made):
     assert third.spec.key_ranges().tolist() == [[0, 2], [0, 3], [3, 5], [3, 6], [3, 7]]
     cuda.attention(q, k, v, *packed._replace(window=2), False, False, -1)
     assert made[-1].spec.key_ranges().tolist() == [[0, 2], [1, 3], [3, 5], [4, 6], [5, 7]]
+
+
+def test_the_lengths_of_packed_sequences_are_read_once(made):
+    """By all layers, forward and backward: to read them waits for the GPU."""
+    q, k, v = inputs()
+    lengths = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS])
+
+    def forward(*lengths, **others):
+        packed = PLAIN._replace(causal=True, cu_seqlens_q=lengths[0], cu_seqlens_k=lengths[1], **others)
+        return packed, cuda.attention(q, k, v, *packed, False, False, 64)
+
+    packed, (out, *_, store) = forward(*lengths)
+    cuda.attention_backward(out, q, k, v, *packed, store)
+    forward(*lengths)
+    assert len(made) == 1
+    forward(*lengths, window=2)
+    forward(*(table.clone() for table in lengths))
+    forward(*lengths)
+    assert [problem.spec.key_ranges()[-1].tolist() for problem in made] == [[3, 7], [5, 7], [3, 7]]
+    lengths[0][1] = 1
+    forward(*lengths)
+    assert len(made) == 4 and made[-1].spec.key_ranges().tolist() == [[0, 3], [3, 4], [3, 5], [3, 6], [3, 7]]
+    lengths[0].data = torch.tensor([0, 3, ROWS])
+    forward(*lengths)
+    assert len(made) == 5 and made[-1].spec.key_ranges()[2].tolist() == [0, 3]
+    with torch.inference_mode():
+        uncounted = tuple(table.clone() for table in lengths)
+        forward(*uncounted)
+        forward(*uncounted)
+    assert len(made) == 7
+    for _ in range(3 * cuda._PACKED):
+        many = tuple(table.clone() for table in lengths)
+        forward(*many)
+    kept = [tuple(torch.tensor([0, i, n]) for n in (ROWS, KEYS)) for i in (1, 2, 1, 2) * cuda._PACKED]
+    for each in kept:
+        forward(*each)
+    assert len(cuda._packed) == cuda._PACKED
+    del kept, each, many
+    forward(*lengths)
+    assert len(cuda._packed) == 1
+
+
+def test_backward_is_given_forwards_own_lengths(monkeypatch):
+    seen = []
+    backward = operators.attention_backward_cpu
+    monkeypatch.setitem(calls._attention_backward, "cpu", lambda *inputs: (seen.extend(inputs[4:]), backward(*inputs))[1])
+    q, k, v = (x.requires_grad_() for x in inputs())
+    lengths = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS])
+    splash_attention(q, k, v, cu_seqlens_q=lengths[0], cu_seqlens_k=lengths[1]).sum().backward()
+    assert all(any(given is table for given in seen) for table in lengths)
 
 
 def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):

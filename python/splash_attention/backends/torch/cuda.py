@@ -1,11 +1,12 @@
 """The operators on tensors in a GPU's memory: addresses and the current stream go to the library, PyTorch's allocator owns
 the memory. Nothing waits, but for: backward, which reads how large the support was; a store that was too small, which
-grows; and `probabilities`. What the kernels do not take, dense.py computes.
+grows; the first call with given cu_seqlens, which the host reads; and `probabilities`. What the kernels do not take, dense.py computes.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 import numpy as np
@@ -146,20 +147,41 @@ class _Problem:
 
 
 _plain_problem = functools.lru_cache(maxsize=1024)(_Problem)
+_PACKED = 16  # problems that are kept
+_packed: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Problem]] = {}  # the last that was used comes last
+
+
+def _packed_problem(fixed: tuple[Any, ...], cu_seqlens: tuple[Tensor, Tensor]) -> _Problem:
+    """Of packed sequences. To make it, the host reads cu_seqlens and so waits for the GPU; all layers of a model have the same tensors,
+    forward and backward. So it is kept while these tensors live and PyTorch has written nothing into them."""
+    if any(table.is_inference() for table in cu_seqlens) or torch.cuda.is_current_stream_capturing():
+        return _Problem(*fixed, None, None, *cu_seqlens)  # nobody counts what is written, or a graph would keep these lengths
+    key = (*fixed, *map(id, cu_seqlens))
+    state = tuple((table._version, table.data_ptr()) for table in cu_seqlens)
+    kept, problem = _packed.pop(key, ((), None))
+    if problem is None or kept[0] != state or any(of() is not table for of, table in zip(kept[1:], cu_seqlens)):
+        problem = _Problem(*fixed, None, None, *cu_seqlens)
+    _packed[key] = ((state, *map(weakref.ref, cu_seqlens)), problem)
+    for other, (known, _) in list(_packed.items()):
+        if len(_packed) > _PACKED or any(of() is None for of in known[1:]):
+            _packed.pop(other, None)
+    return problem
 
 
 _Given = tuple[Tensor | None, ...]
 
 
 def _problem_of(q: Tensor, k: Tensor, *inputs: Any) -> tuple[_Problem, Tensor, _Given]:
-    """The problem, made once where no tables belong to it, its alphas, and the tables that belong to the call: tau_offsets, a k_keep
+    """The problem, made once where no positions belong to it, its alphas, and the tables that belong to the call: tau_offsets, a k_keep
     for each head, sinks and dropout's seed."""
     p = operators.Problem(*inputs)
     alphas = 0 if p.alpha is None else p.alpha.numel()
     there = (p.tau_offsets is not None, p.head_k_keep is not None, p.sinks is not None)
     fixed = (q.shape, k.shape, q.dtype, q.device, alphas, *p[1:8], there)
-    plain = p.q_positions is None and p.cu_seqlens_q is None
-    problem = _plain_problem(*fixed) if plain else _Problem(*fixed, *p.tables)
+    if p.q_positions is not None:
+        problem = _Problem(*fixed, *p.tables)
+    else:
+        problem = _plain_problem(*fixed) if p.cu_seqlens_q is None else _packed_problem(fixed, p.tables[2:])
     dtypes = (torch.float32, torch.int32, torch.float32, torch.int64)
     given = tuple(_contiguous(table, dtype) for table, dtype in zip(p[12:], dtypes))
     return problem, _alphas(p.alpha, p.alpha_value, torch.float32, q.get_device()), given
