@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
 
 
-@pytest.mark.parametrize("name", ["ladder_tables", "milestone_tables", "peer_tables", "claim_tables", "model_tables"])
+@pytest.mark.parametrize("name", ["ladder_tables", "milestone_tables", "peer_tables", "claim_tables", "model_tables", "retrieval_tables"])
 def test_usage(name, capsys):
     assert importlib.import_module(f"splash_laboratory.documents.{name}").main([]) == 2
     assert "usage" in capsys.readouterr().err
@@ -39,6 +39,22 @@ def test_the_documents_hold_what_the_recorded_report_says(name, recorded, least)
         tables += len(re.findall(module.MARKER, text))
         assert module.fill(text, report) == text, f"{document.name}: python -m splash_laboratory.documents.{name} writes it anew"
     assert tables >= least
+
+
+@pytest.mark.parametrize("form", ["chat", "raw"])
+def test_the_documents_hold_what_was_retrieved(form, tmp_path):
+    from splash_laboratory.documents import retrieval_tables
+
+    recorded = ROOT / "data" / "reports" / f"retrieval-{form}-h200.json"
+    report = retrieval_tables.open_retrieval(recorded)
+    page = (ROOT / "docs" / "questions" / "what-does-entmax-cost-my-model.md").read_text()
+    assert f"<!-- retrieval {form} -->" in page and retrieval_tables.fill(page, report) == page
+    report["results"][0]["exact"]["share"] = 0.123
+    assert "| 12 % [" in retrieval_tables.fill(page, report)
+    other = tmp_path / "other.json"
+    other.write_text('{"schema": "splash retrieval 0"}')
+    with pytest.raises(ValueError, match="splash retrieval 0"):
+        retrieval_tables.open_retrieval(other)
 
 
 def test_a_training_is_compared_with_softmax_of_the_same_rank_rate_and_seed():

@@ -27,10 +27,10 @@ def test_a_run_s_page_shows_recorded_language_models(study, recorded) -> None:
     assert "language" in sections(page) and 'href="#language"' in page
     part = page[page.index('<section id="language"') :]
     part = part[: part.index("</section>")]
-    for told in ("2026-11-25, commit 41bc1c6", "2026-11-26, commit f7e1586"):
-        assert part.count(f"Recorded on NVIDIA H100 80GB HBM3, {told}; not of this run.") == 1
+    for told in ("NVIDIA H100 80GB HBM3, 2026-11-25, commit 41bc1c6", "NVIDIA H100 80GB HBM3; NVIDIA H200, 2026-11-27, commit f7e1586"):
+        assert part.count(f"Recorded on {told}; not of this run.") == 1
     rows = [rows for report in recorded for rows in tables(report).values()]
-    assert [len(one) for one in rows] == [19, 17] and part.count("<tr>") == sum(map(len, rows))
+    assert [len(one) for one in rows] == [19, 19] and part.count("<tr>") == sum(map(len, rows))
     for row in (row for one in rows for row in one[1:]):
         cells = "".join(f"<td>{cell}</td>" for cell in row).replace("`", "<code>", 1).replace("`", "</code>", 1)
         assert f"<tr>{cells}</tr>" in part

@@ -243,7 +243,8 @@ def _converted(options: argparse.Namespace, path: Path) -> tuple[Any, Method]:
     from splash_attention.language.models import load_model
 
     model = load_model(options.model, *_place(options)).model
-    method = replace(load_converted(model, path).method(), name=f"converted: {path.parent.name}")
+    name = path.parent.name if path.stem in ("adapter", "model") else path.stem  # `convert` names its files so, in a folder of the user's
+    method = replace(load_converted(model, path).method(), name=f"converted: {name}")
     _say(method.title)
     return model, method
 
