@@ -13,7 +13,7 @@ from splash_attention import checks
 from splash_attention.backends.torch import cuda, modified
 from splash_attention.backends.torch.functional import check_tensors, to_one_width
 from splash_attention.functional import splash_attention
-from splash_attention.hugging_face.masks import is_positions, is_window, seen_keys, tables_of
+from splash_attention.hugging_face.masks import is_packed, is_positions, is_window, lengths_of, seen_keys, tables_of
 
 try:  # some models do not pass output_attentions on: transformers collects what they ask for here
     from transformers.utils.output_capturing import _active_collector as _collector
@@ -53,7 +53,8 @@ def attention_forward(
     check_tensors(query, key, value)
     checks.check_rank(query, key, value)
     if attention_mask is not None and not (
-        is_positions(attention_mask) or is_window(attention_mask) or attention_mask.dtype == torch.bool or attention_mask.is_floating_point()
+        is_positions(attention_mask) or is_window(attention_mask) or is_packed(attention_mask, 1)
+        or attention_mask.dtype == torch.bool or attention_mask.is_floating_point()
     ):
         raise NotImplementedError(
             f"splash attention takes no mask of shape {list(attention_mask.shape)} and {str(attention_mask.dtype)[6:]}; pass the "
@@ -82,12 +83,12 @@ def attention_forward(
         )
         if there
     ]
-    packed = {} if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others)
+    packed = None if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others, attention_mask, sliding_window)
+    observed = bool(_observers) and not torch.compiler.is_compiling() and (attention_mask is not None or not packed)
     if packed:  # say what the mask of position_ids says
-        why, attention_mask, causal, windowed = [], None, is_causal, bool(sliding_window)
+        why, causal, windowed = [], is_causal, bool(sliding_window)
     for reason in why:
         modified.tell_once(reason)
-    observed = bool(_observers) and not torch.compiler.is_compiling()
     if why or output_attentions:
         mask = None if attention_mask is None else seen_keys(attention_mask, False, query, key.shape[2])
         if output_attentions:
@@ -99,12 +100,15 @@ def attention_forward(
         out, p = out if isinstance(out, tuple) else (out, None)
         support = (p > 0).sum(-1) if observed else None
     else:
-        tables = packed if attention_mask is None else tables_of(attention_mask, query, key)
+        tables = packed or ({} if attention_mask is None else tables_of(attention_mask, query, key))
         call["window"] = sliding_window if windowed else None
-        done = attention_of_heads(query, key, value, **call, **modifications, causal=causal, return_support=observed, **tables)
+        given = map(_behind_one_another, (query, key, value)) if packed else (query, key, value)
+        done = attention_of_heads(*given, **call, **modifications, causal=causal, return_support=observed, **tables)
         out, support = done if observed else (done, None)
+        if packed:
+            out, support = (None if x is None else x[0].unflatten(1, (query.shape[0], -1)).transpose(0, 1) for x in (out, support))
         p = None
-    if observed and not packed:
+    if observed:
         for observer in _observers:
             observer(module, call["alpha"], support, seen_keys(attention_mask, bool(causal), query, key.shape[2]))
     return out.transpose(1, 2).contiguous(), p if output_attentions else None
@@ -183,11 +187,23 @@ def _setting(module: torch.nn.Module, name: str, otherwise: Any) -> Any:
     return getattr(getattr(module, "config", None), name, otherwise) if own is None else own
 
 
-def _packed_lengths(query: Tensor, others: dict[str, Any]) -> dict[str, Tensor]:
-    """Of packed sequences, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives them; else nothing."""
-    lengths = {name: others.get(f"cu_seq_lens_{name[-1]}") for name in ("cu_seqlens_q", "cu_seqlens_k")}
-    there = query.shape[0] == 1 and all(table is not None for table in lengths.values())
-    return lengths if there else {}
+def _packed_lengths(
+    query: Tensor, others: dict[str, Any], mask: Tensor | None, window: int | None
+) -> dict[str, Tensor] | None:
+    """cu_seqlens of packed sequences, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) gives them or the mask of position_ids
+    has them; None where there are none."""
+    given = others.get("cu_seq_lens_q"), others.get("cu_seq_lens_k")
+    if query.shape[0] == 1 and given[0] is not None and given[1] is not None:
+        return {"cu_seqlens_q": given[0], "cu_seqlens_k": given[1]}
+    if mask is None or not is_packed(mask, window):
+        return None
+    lengths = lengths_of(mask)
+    return {"cu_seqlens_q": lengths, "cu_seqlens_k": lengths}
+
+
+def _behind_one_another(tensor: Tensor) -> Tensor:
+    """The batch's entries as one: [1, heads, batch·length, dim]."""
+    return tensor if tensor.shape[0] == 1 else tensor.transpose(0, 1).flatten(1, 2)[None]
 
 
 def _asks_for_attentions(output_attentions: bool | None) -> bool:

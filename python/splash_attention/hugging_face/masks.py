@@ -28,8 +28,9 @@ def key_positions(
     """transformers' mask interface: None where the model's own causality says all; where each key is seen by a query and by all behind
     it, as in causal masks with any padding, the first query that sees it (q_length for none), int32 [batch, 1, 1, kv_len]; for a sliding
     window the first query that sees each key and the first behind it that no longer does, int32 [1, 1, 2, kv_len], and where there is
-    padding a third row, 1 for keys that are none, [batch, 1, 3, kv_len]; else (packed sequences, masks of one's own) bool
-    [batch, 1, q_len, kv_len]. What has four dimensions, transformers passes on as it is.
+    padding a third row, 1 for keys that are none, [batch, 1, 3, kv_len]; for packed sequences the same two rows, a row of ones and the first key of each
+    key's sequence, [batch, 1, 4, kv_len], [batch, 1, 5, kv_len] where a window hides more; else (masks of one's own) bool [batch, 1, q_len, kv_len]. What has
+    four dimensions, transformers passes on as it is.
     Raises RuntimeError where a graph that was compiled without splash_any_mask meets packed sequences.
     """
     window, config = others.get("local_size"), others.get("config")
@@ -75,7 +76,7 @@ def key_positions(
     if compiling or type(served) is not Tensor or served.is_meta:
         torch._assert_async(served, _ANOTHER_MASK)
     elif not served:
-        return mask
+        return mask if both_sides else _packed(mask, others.get("local_size"))
     return form
 
 
@@ -87,6 +88,22 @@ def is_positions(mask: Tensor) -> bool:
 def is_window(mask: Tensor) -> bool:
     """Whether key_positions made it so, for a sliding window."""
     return mask.dtype == torch.int32 and mask.shape[1] == 1 and mask.shape[2] in (2, 3)
+
+
+def is_packed(mask: Tensor, window: int | None) -> bool:
+    """Whether key_positions made it so, for packed sequences. window: of the layer; a mask with one is the layer's only if it has one, too."""
+    return mask.dtype == torch.int32 and mask.shape[1] == 1 and (mask.shape[2] == 4 or mask.shape[2] == 5 and bool(window))
+
+
+def lengths_of(mask: Tensor) -> Tensor:
+    """cu_seqlens of packed sequences, of the batch's entries behind one another, int32 [sequences + 1]. To find them waits for a GPU; the
+    layers share a mask, which keeps them."""
+    lengths = getattr(mask, "_splash_lengths", None)
+    if lengths is None:
+        starts = mask[:, 0, 3] == torch.arange(mask.shape[3], device=mask.device)
+        lengths = torch.nn.functional.pad(starts.flatten().nonzero()[:, 0], (0, 1), value=starts.numel()).to(torch.int32)
+        mask._splash_lengths = lengths  # type: ignore[attr-defined]
+    return lengths
 
 
 def tables_of(mask: Tensor, q: Tensor, k: Tensor) -> dict[str, Tensor]:
@@ -113,7 +130,7 @@ def _seen(form: Tensor, q_length: int) -> Tensor:
     seen = form[:, :, :1] <= rows
     if form.shape[2] > 1:
         seen = seen & (rows < form[:, :, 1:2])
-    return seen & (form[:, :, 2:] > 0) if form.shape[2] > 2 else seen
+    return seen & (form[:, :, 2:3] > 0) if form.shape[2] > 2 else seen
 
 
 def _ends_meet(q_end: Any, kv_end: Any, compiling: bool) -> bool:
@@ -136,6 +153,24 @@ def _window(
     if present is not None:
         form = torch.cat([form.expand(present.shape[0], -1, -1), present[:, None].to(torch.int32)], 1)
     return form[:, None]
+
+
+def _packed(mask: Tensor, window: int | None) -> Tensor:
+    """A causal mask of packed sequences in the kernels' form; what is none as it is. mask: bool [batch, 1, q_len, kv_len]."""
+    batch, _, q_length, kv_length = mask.shape
+    if q_length != kv_length:
+        return mask
+    places = torch.arange(kv_length, dtype=torch.int32, device=mask.device)
+    goes_on = torch.nn.functional.pad(mask[:, 0].diagonal(-1, 1, 2), (1, 0))  # whether a query sees the key before its own
+    first = torch.where(goes_on, 0, places).cummax(1).values  # of its sequence
+    begins = torch.nn.functional.pad(~goes_on[:, 1:], (0, 1), value=True)
+    end = torch.where(begins, places + 1, kv_length).flip(1).cummin(1).values.flip(1)
+    for limit in (end, end if window is None else end.minimum(places + window)):
+        rows = [places.expand(batch, -1), limit, torch.ones_like(first), first]
+        form = torch.stack(rows if limit is end else [*rows, first], 1).to(torch.int32)[:, None]
+        if bool((mask == _seen(form, q_length)).all()):
+            return form
+    return mask
 
 
 def _padding(attention_mask: Tensor, kv_length: int) -> Tensor:
