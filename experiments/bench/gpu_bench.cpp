@@ -12,6 +12,7 @@
 
 #include "analysis/samples.h"
 #include "analysis/statistics.h"
+#include "core/cu_seqlens.h"
 #include "core/error.h"
 #include "core/workload.h"
 #include "gpu/benchmark/profile.h"
@@ -28,7 +29,7 @@ using namespace splash::gpu;
 struct Options {
   std::vector<std::string> variants{""};
   std::vector<int64_t> shape{1, 8, 8, 512, 512, 64};
-  std::string dtype = "bfloat16", normalizer = "softmax", selection = "all", tuning = "default";
+  std::string dtype = "bfloat16", normalizer = "softmax", selection = "all", tuning = "default", documents;
   double alpha = 1.5, share = 0.1, query_variance = 6;
   int64_t k_keep = 8, block = 64, samples = 30, seed = 1, window = 0;
   bool causal = false, positions = false, graph = false, cold = false, backward = false;
@@ -52,6 +53,8 @@ void declare(CLI::App& app, Options& o) {
   app.add_option("--seed", o.seed, "of the inputs");
   app.add_flag("--causal", o.causal, "hide later keys");
   app.add_option("--window", o.window, "hide later keys, and all but the last so many before them");
+  app.add_option("--documents", o.documents,
+                 "lengths of packed documents, hide later keys and other documents' (8x2048, 4096+2x512)");
   app.add_flag("--positions", o.positions, "hide later keys by positions 0, 1, 2, ...");
   app.add_flag("--graph", o.graph, "replay a graph instead of timing lone calls");
   app.add_flag("--backward", o.backward, "exact entmax with its gradients in place of the variants");
@@ -72,6 +75,11 @@ AttentionSpec spec_of(const Options& o) {
   spec.normalizer = {normalizer_from_string(o.normalizer), {o.alpha}};
   spec.mask.causal = o.causal || o.window > 0;
   spec.mask.window = o.window;
+  if (!o.documents.empty()) {
+    spec.mask.causal = true;
+    spec.mask.cu_seqlens_q = cu_seqlens_from_string(o.documents, spec.shape.q_len);
+    spec.mask.cu_seqlens_k = cu_seqlens_from_string(o.documents, spec.shape.kv_len);
+  }
   if (o.positions) {
     for (int64_t i = 0; i < spec.shape.q_len; ++i) spec.mask.q_positions.push_back(i);
     for (int64_t i = 0; i < spec.shape.kv_len; ++i) spec.mask.k_positions.push_back(i);

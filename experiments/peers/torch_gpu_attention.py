@@ -1,7 +1,7 @@
 """PyTorch's dense attention, AdaSplash, and our own package on the GPU, timed as our own kernels are; one process for many jobs.
 
-Reads one JSON object a line: backend, dtype, causal, alpha (of entmax; null: softmax), scale (null: 1/sqrt(head_dim)), backward,
-method, cache, samples, budget, warm_up, key, folder, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim). The folder holds q, k, v and, with
+Reads one JSON object a line: backend, dtype, causal, window (0: none), cu_seqlens (of packed documents, both of queries and of keys;
+empty: none), alpha (of entmax; null: softmax), scale (null: 1/sqrt(head_dim)), backward, method, cache, samples, budget, warm_up, key, folder, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim). The folder holds q, k, v and, with
 backward, d_out as raw float32; they are read again where `key` differs from the job before. Leaves the output there as
 out.f32, with backward the gradient of q as d_q.f32, and answers one JSON object a line: seconds, peak_memory_bytes,
 version, or {"unavailable": why}.
@@ -92,9 +92,39 @@ def time_call(call, job):
     return [seconds_between_events(before, work) / calls for _ in range(samples)]
 
 
+def cu_seqlens(job, q):
+    """Of packed documents, as kernels and operators take them; else None."""
+    return torch.tensor(job["cu_seqlens"], dtype=torch.int32, device=q.device) if job["cu_seqlens"] else None
+
+
+def flash(job, q, k, v):
+    """PyTorch's FlashAttention-2 with a window or packed documents, by the operator below scaled_dot_product_attention and varlen_attn,
+    which takes both and needs no copy. Bottom-right causal, as ours."""
+    forward = torch.ops.aten._flash_attention_forward.default
+    if all(argument.name != "window_size_left" for argument in forward._schema.arguments):
+        raise Unavailable(f"flash attention of torch {torch.__version__} has no window")
+    packed = cu_seqlens(job, q)
+    if packed is not None and q.shape[0] != 1:
+        raise Unavailable(f"flash attention takes packed documents of a batch of one, not of {q.shape[0]}")
+    ends = job["cu_seqlens"]
+    longest_q, longest_k = (max(b - a for a, b in zip(ends, ends[1:])),) * 2 if ends else (q.shape[2], k.shape[2])
+    window = {"window_size_left": job["window"] - 1, "window_size_right": 0}  # -1: to the first key
+
+    def call():
+        inputs = [each.transpose(1, 2) for each in (q, k, v)]  # [batch, length, heads, head_dim], packed without batch
+        if packed is not None:
+            inputs = [each.squeeze(0) for each in inputs]
+        out = forward(*inputs, packed, packed, longest_q, longest_k, 0.0, True, False, scale=job["scale"], **window)[0]
+        return (out if packed is None else out.unsqueeze(0)).transpose(1, 2)
+
+    return call
+
+
 def dense(job, q, k, v):
-    if job["window"]:
-        raise Unavailable("PyTorch's scaled_dot_product_attention has no window")
+    if job["window"] or job["cu_seqlens"]:
+        if job["backend"] != "flash":
+            raise Unavailable("PyTorch's scaled_dot_product_attention has neither a window nor packed documents")
+        return flash(job, q, k, v)
     causal = job["causal"] and q.shape[2] > 1  # one query, the last, sees all keys
     if causal and q.shape[2] != k.shape[2]:
         raise Unavailable(f"PyTorch's causal mask meets the keys at their start, another mask with {q.shape[2]} queries and {k.shape[2]} keys")
@@ -106,8 +136,8 @@ def adasplash(job, q, k, v):
     """Exact entmax in Triton, of PyPI's adasplash: version 2 for causal alpha 1.5, version 1 for the rest."""
     from adasplash import adasplash_v1, adasplash_v2
 
-    if job["window"]:
-        raise Unavailable(f"{job['backend']} has no window")
+    if job["window"] or job["cu_seqlens"]:
+        raise Unavailable(f"{job['backend']} has neither a window nor packed documents")
     if q.shape[2] != k.shape[2]:
         raise Unavailable(f"{job['backend']} takes as many queries as keys, not {q.shape[2]} and {k.shape[2]}")
     if job["scale"] is not None and not math.isclose(job["scale"], q.shape[3] ** -0.5):
@@ -125,9 +155,9 @@ def splash(job, q, k, v):
     """Our own attention as a user of the Python package calls it."""
     from splash_attention import splash_attention
 
-    return lambda: splash_attention(
-        q, k, v, alpha=job["alpha"], causal=job["causal"], window=job["window"] or None, scale=job["scale"]
-    )
+    packed = cu_seqlens(job, q)
+    options = {"alpha": job["alpha"], "causal": job["causal"], "window": job["window"] or None, "scale": job["scale"]}
+    return lambda: splash_attention(q, k, v, cu_seqlens_q=packed, cu_seqlens_k=packed, **options)
 
 
 ENTMAX = {"adasplash": adasplash, "adasplash2": adasplash, "splash": splash}

@@ -48,6 +48,14 @@ TEST_CASE("gpu-attention refuses what does not fit together") {
   CHECK_THROWS_AS(small_problem({{"share", 0.0}}), InvalidArgument);
   CHECK_THROWS_AS(small_problem({{"mask", std::string("positions")}, {"kv_len", int64_t{50}}}),
                   InvalidArgument);
+  const Parameters documents{{"mask", std::string("documents")}, {"documents", std::string("2x48")}};
+  CHECK_NOTHROW(small_problem(documents));
+  CHECK_THROWS_WITH_AS(small_problem(with(documents, {{"kv_len", int64_t{50}}})),
+                       "the mask documents needs as many queries as keys, not 96 and 50", InvalidArgument);
+  CHECK_THROWS_WITH_AS(small_problem(with(documents, {{"documents", std::string("2x49")}})),
+                       "documents are '2x49'; they must be lengths of at least 1 that sum to 96, written as "
+                       "8x2048 or 4096+2x512",
+                       InvalidArgument);
   CHECK_THROWS_WITH_AS(small_problem({{"method", std::string("graph")}, {"cache", std::string("cold")}}),
                        "a replayed graph has a warm cache; cold timing needs the method events",
                        InvalidArgument);
@@ -58,6 +66,19 @@ TEST_CASE("gpu-attention refuses what does not fit together") {
   CHECK(get_text(small_problem({}), "pass") == "forward");
   CHECK(get_text(small_problem({{"implementation", std::string("torch-adasplash2")}, {"pass", both}}),
                  "pass") == both);
+}
+
+TEST_CASE("documents are packed sequences, and a part of their problem alone") {
+  const auto of_mask = [](const char* mask) {
+    return small_problem({{"mask", std::string(mask)}, {"documents", std::string("40+2x28")}});
+  };
+  const Mask mask = problem_spec(of_mask("documents")).mask;
+  CHECK(mask.causal);
+  CHECK(mask.cu_seqlens_q == std::vector<int64_t>{0, 40, 68, 96});
+  CHECK(mask.cu_seqlens_k == mask.cu_seqlens_q);
+  CHECK(problem_spec(of_mask("causal")).mask.cu_seqlens_q.empty());
+  CHECK(problem_key(of_mask("documents")).find(", documents 40+2x28, ") != std::string::npos);
+  CHECK(problem_key(of_mask("causal")).find("documents") == std::string::npos);
 }
 
 TEST_CASE("captured heads are a problem of their own extents, layer by layer") {
@@ -135,12 +156,13 @@ TEST_CASE("LADDER/* is every rung of this build") {
 }
 
 TEST_CASE("the checked rows are the last ones of the last batch entry, for every mask and selection") {
-  for (const char* mask : {"none", "causal", "window", "positions"}) {
+  for (const char* mask : {"none", "causal", "window", "positions", "documents"}) {
     for (const char* selection : {"all", "top_k_block", "shared_keys"}) {
       CAPTURE(mask);
       CAPTURE(selection);
       const Parameters p = small_problem({{"mask", std::string(mask)},
                                           {"window", int64_t{50}},
+                                          {"documents", std::string("50+7+39")},
                                           {"selection", std::string(selection)},
                                           {"normalizer", std::string("entmax")},
                                           {"k_keep", int64_t{3}},

@@ -10,10 +10,12 @@
 
 #include "core/error.h"
 #include "experiments/kinds/support/gpu_problem.h"
+#include "experiments/kinds/support/planned_kernel.h"
 #include "experiments/runner/plan.h"
 #include "experiments/runner/recorded.h"
 #include "experiments/runner/value.h"
 #include "experiments/tests/kinds_helpers.h"
+#include "report/io.h"
 
 using namespace splash;
 using namespace splash::experiments;
@@ -236,14 +238,17 @@ TEST_CASE("GPU cases record the problem that their implementation computes") {
   const Parameters captured{{"input", text("gpl-3")},  {"batch", int64_t{6}},        {"q_heads", int64_t{12}},
                             {"kv_heads", int64_t{12}}, {"q_len", int64_t{512}},      {"kv_len", int64_t{512}},
                             {"head_dim", int64_t{32}}, {"checked_rows", int64_t{16}}};
-  const std::set<std::string> of_others{"call", "layer", "scale", "window"},  // a file; another mask
+  const std::set<std::string> of_others{"call", "layer", "scale", "window", "documents"},  // file; masks
       all = joined(of_others, {"k_keep", "block", "share"});
-  std::set<std::string> of_window = all;
+  std::set<std::string> of_window = all, of_documents = all;
   of_window.erase("window");
+  of_documents.erase("documents");
   for (const Example& example : {
            Example{"gpu-attention", gpu_problem({}), all, kOfKernel},
            Example{"gpu-attention", gpu_problem({{"mask", text("window")}, {"window", int64_t{5}}}),
                    of_window, kOfKernel},
+           Example{"gpu-attention", gpu_problem({{"mask", text("documents")}, {"documents", text("60+4")}}),
+                   of_documents, kOfKernel},
            Example{"gpu-attention", gpu_problem({{"normalizer", text("softmax")}}), joined(all, {"alpha"}),
                    kOfKernel},
            Example{"gpu-attention", gpu_problem({{"checked_rows", int64_t{1000}}}), all, kOfKernel},
@@ -259,6 +264,15 @@ TEST_CASE("GPU cases record the problem that their implementation computes") {
                    joined(all, {"query_variance"}), kOfKernel},
        })
     check(example, on_gpu);
+}
+
+TEST_CASE("a report older than the parameters of a mask has their defaults") {
+  report::Report report = report::read_report(SPLASH_SOURCE_DIR "/data/reports/flagship-h200.h5");
+  std::erase_if(report.results, [](const auto& column) { return is_of_one_mask(column.info.name); });
+  const Parameters p = experiments::parameters_of(report, 0);
+  CHECK(get_text(p, "mask") == "causal");
+  CHECK(get_integer(p, "window") == 1024);
+  CHECK(get_text(p, "documents") == "2x256");
 }
 
 TEST_CASE("PyTorch's attention is recorded as the dense softmax that it is") {

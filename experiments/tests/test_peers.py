@@ -1,10 +1,13 @@
-"""The peers need PyTorch, and some a GPU; without them it is only seen that they are Python."""
+"""The peers need PyTorch, and some a GPU: here it is seen that they are Python, and what they compute of a mask on CPU tensors."""
 
+import importlib.util
 import pathlib
 
 import pytest
 
 PEERS = sorted((pathlib.Path(__file__).parent.parent / "peers").glob("*.py"))
+LENGTH, HEADS, DIM = 16, 3, 8
+MASKS = {"window": {"window": 5, "cu_seqlens": []}, "documents": {"window": 0, "cu_seqlens": [0, 3, 4, 10, 16]}}
 
 
 @pytest.mark.parametrize("path", PEERS, ids=lambda path: path.name)
@@ -14,3 +17,94 @@ def test_peers_compile(path):
 
 def test_there_are_peers():
     assert len(PEERS) >= 2
+
+
+@pytest.fixture(scope="module")
+def peer():
+    """torch_gpu_attention.py, with a FlashAttention of a few lines where PyTorch has none: on the CPU."""
+    torch = pytest.importorskip("torch")
+    path = next(path for path in PEERS if path.name == "torch_gpu_attention.py")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def shown(length, ends, causal, left, right):
+        """[length, length]: window_size as flash-attention has it, below 0 or None: no limit; inside each document."""
+        i, j = torch.arange(length)[:, None], torch.arange(length)
+        left, right = (length if reach is None or reach < 0 else reach for reach in (left, 0 if causal else right))
+        document = 0 * j if ends is None else torch.bucketize(j, ends, right=True)
+        return (i - left <= j) & (j <= i + right) & (document[:, None] == document)
+
+    def probabilities(q, k, scale, pairs):
+        scores = (scale or DIM**-0.5) * torch.einsum("...ihd,...jhd->...hij", q, k)
+        return scores.masked_fill(~pairs, -torch.inf).softmax(-1)
+
+    def check(q, ends, longest):
+        assert q.dim() == (4 if ends is None else 3) and q._is_view()  # varlen is packed; views alone, no copies
+        if ends is not None:
+            assert ends.dtype == torch.int32 and longest == ends.diff().max()
+
+    def forward(q, k, v, ends, _, longest, _k, dropout, causal, debug, *, scale=None, window_size_left=None, window_size_right=None):
+        check(q, ends, longest)
+        p = probabilities(q, k, scale, shown(q.shape[-3], ends, causal, window_size_left, window_size_right))
+        unused = q.new_empty(0)
+        return torch.einsum("...hij,...jhd->...ihd", p, v), unused, unused.clone(), unused.clone(), unused.clone()
+
+    def backward(d_out, q, k, v, out, _lse, ends, _ends, _q, _k, _p, causal, _r, _u, *, scale=None, window_size_left=None, window_size_right=None):
+        p = probabilities(q, k, scale, shown(q.shape[-3], ends, causal, window_size_left, window_size_right))
+        d_p = torch.einsum("...ihd,...jhd->...hij", d_out, v)
+        d_s = (scale or DIM**-0.5) * p * (d_p - (p * d_p).sum(-1, keepdim=True))
+        gradients = (("...hij,...jhd->...ihd", d_s, k), ("...hij,...ihd->...jhd", d_s, q), ("...hij,...ihd->...jhd", p, d_out))
+        return tuple(torch.einsum(*each) for each in gradients)
+
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("_flash_attention_forward", forward, "CPU")
+        library.impl("_flash_attention_backward", backward, "CPU")
+        yield module
+
+
+def problem(batch=1):
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(1)
+    shape = (batch, HEADS, LENGTH, DIM)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)]
+
+
+def scores_of(mask, q, k, scale):
+    """Those of hidden keys are -inf: later ones, those of other documents, those before the window."""
+    ends, scores = mask["cu_seqlens"] or [0, LENGTH], scale * q @ k.mT
+    hidden = scores.new_ones(LENGTH, LENGTH, dtype=bool)
+    for first, end in zip(ends, ends[1:]):
+        for i in range(first, end):
+            hidden[i, max(first, i + 1 - (mask["window"] or LENGTH)) : i + 1] = False
+    return scores.masked_fill(hidden, -float("inf"))
+
+
+@pytest.mark.parametrize("scale", [None, 0.7])
+@pytest.mark.parametrize("mask, batch", [("window", 1), ("window", 2), ("documents", 1)])
+@pytest.mark.parametrize("backend", ["flash", "splash"])
+def test_a_mask_shows_what_it_says_forward_and_backward(peer, backend, mask, batch, scale):
+    import torch
+
+    from splash_attention import entmax
+
+    q, k, v = problem(batch)
+    job = {"backend": backend, "causal": True, "alpha": 1.5, "scale": scale, **MASKS[mask]}
+    out = (peer.dense if backend == "flash" else peer.splash)(job, q, k, v)()
+    scores = scores_of(job, q, k, scale or DIM**-0.5)
+    expected = (scores.softmax(-1) if backend == "flash" else entmax(scores, 1.5)) @ v
+    torch.testing.assert_close(out, expected)
+    d_out = torch.randn_like(out)
+    torch.testing.assert_close(torch.autograd.grad(out, (q, k, v), d_out), torch.autograd.grad(expected, (q, k, v), d_out))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("backend", ["cudnn", "efficient", "math", "math-tf32"])
+def test_scaled_dot_product_attention_refuses_windows_and_documents(peer, backend, mask):
+    with pytest.raises(peer.Unavailable, match="has neither a window nor packed documents"):
+        peer.dense({"backend": backend, "causal": True, "scale": None, **MASKS[mask]}, *problem())
+
+
+def test_flash_refuses_documents_of_several_batch_entries(peer):
+    with pytest.raises(peer.Unavailable, match="packed documents of a batch of one, not of 2"):
+        peer.dense({"backend": "flash", "causal": True, "scale": None, **MASKS["documents"]}, *problem(batch=2))

@@ -65,6 +65,23 @@ def test_captured_heads_and_both_passes_are_problems_of_their_own():
     ]
 
 
+def test_windows_and_documents_are_problems_of_their_own():
+    masks = {"mask": ["window"] * 4 + ["documents"], "window": [256.0, 256.0, 1024.0, 1024.0, np.nan], "documents": [""] * 4 + ["8x2048"]}
+    cases = report().results.isel(case=[0] * 5).assign(
+        {
+            **{name: ("case", values) for name, values in masks.items()},
+            "implementation": ("case", ["toy/0-first", "torch-flash"] * 2 + ["toy/0-first"]),
+            "time_median": ("case", [1e-3, 2e-3, 3e-3, 3e-3, 5e-3]),
+        }
+    )
+    text = fill(DOCUMENT, Report(Path("r.h5"), {}, "", cases, xr.Dataset(), xr.Dataset(), {}))
+    assert [line for line in text.splitlines() if line.startswith("| 16")] == [
+        "| 16 heads, 16k, d 64, window 256, T 2.449 | 6.93 | 8.03 % | 1.000 | 2.000; **2** |",
+        "| 16 heads, 16k, d 64, window 1024, T 2.449 | 6.93 | 8.03 % | 3.000 | 3.000; **1** |",
+        "| 16 heads, 16k, d 64, documents 8x2048, T 2.449 | 6.93 | 8.03 % | 5.000 |  |",
+    ]
+
+
 def test_tables_of_other_reports_stay():
     other = DOCUMENT.replace("toy: toy", "game: toy")
     assert fill(other, report()) == other

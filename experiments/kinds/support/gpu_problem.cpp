@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "core/cu_seqlens.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "core/random.h"
@@ -33,8 +34,8 @@ bool of_capture(const Parameters& p) {
   return get_text(p, "input") != kGaussian;
 }
 
-bool is_window(const Parameters& p) {
-  return get_text(p, "mask") == "window";
+bool is_mask(const Parameters& p, const std::string& name) {
+  return get_text(p, "mask") == name;
 }
 
 Tensor<float> captured_layers(const Parameters& p, const std::string& name) {
@@ -51,10 +52,13 @@ Workload workload_of(const Parameters& p) {
 
 Mask mask_of(const Parameters& p) {
   Mask mask;
-  mask.causal = get_text(p, "mask") == "causal" || is_window(p);
-  if (is_window(p)) mask.window = get_integer(p, "window");
-  if (get_text(p, "mask") != "positions") return mask;
-  const AttentionShape shape = shape_of(p);  // positions 0, 1, 2, ...: the causal mask, written as positions
+  const AttentionShape shape = shape_of(p);
+  mask.causal = is_mask(p, "causal") || is_mask(p, "window") || is_mask(p, "documents");
+  if (is_mask(p, "window")) mask.window = get_integer(p, "window");
+  if (is_mask(p, "documents"))
+    mask.cu_seqlens_q = mask.cu_seqlens_k = cu_seqlens_from_string(get_text(p, "documents"), shape.q_len);
+  if (!is_mask(p, "positions")) return mask;
+  // Positions 0, 1, 2, ...: the causal mask, written as positions.
   for (int64_t i = 0; i < shape.q_len; ++i) mask.q_positions.push_back(i);
   for (int64_t i = 0; i < shape.kv_len; ++i) mask.k_positions.push_back(i);
   return mask;
@@ -78,6 +82,12 @@ int64_t checked_row_count(int64_t q_len, const Selection& selection, int64_t at_
 // Keeps the entries of the last `rows` queries of the last batch entry.
 void keep_last(std::vector<int64_t>& positions, int64_t rows) {
   if (!positions.empty()) positions.erase(positions.begin(), positions.end() - rows);
+}
+
+// Keeps the last `rows` queries of packed sequences. Those before keep their keys, without a query.
+void keep_last_packed(std::vector<int64_t>& cu_seqlens, int64_t rows) {
+  const int64_t dropped = cu_seqlens.empty() ? 0 : cu_seqlens.back() - rows;
+  for (int64_t& first : cu_seqlens) first = std::max<int64_t>(0, first - dropped);
 }
 
 std::vector<int32_t> last_lists(const AttentionSpec& spec, int64_t rows) {
@@ -109,8 +119,14 @@ std::vector<ParameterInfo> problem_parameters() {
        std::string("none"),
        "",
        "which keys are hidden",
-       {"none", "causal", "window", "positions"}},
+       {"none", "causal", "window", "positions", "documents"}},
       {"window", integer, int64_t{1024}, "1", "last keys that a causal query sees, of the mask window", {}},
+      {"documents",
+       text,
+       std::string("2x256"),
+       "",
+       "lengths of packed documents, causal inside each, of the mask documents: 8x2048, or 4096+2x512",
+       {}},
       {"normalizer",
        text,
        std::string("softmax"),
@@ -130,6 +146,10 @@ std::vector<ParameterInfo> problem_parameters() {
       {"query_variance", number, 6.0, "1", "variance of the Gaussian queries", {}},
       {"seed", integer, int64_t{1}, "1", "seed of the inputs", {}},
   };
+}
+
+bool is_of_one_mask(const std::string& parameter) {
+  return parameter == "window" || parameter == "documents";
 }
 
 std::vector<ParameterInfo> problem_input_parameters() {
@@ -164,12 +184,13 @@ void check_problem(const Parameters& p) {
   workload_of(p).validate();
   if (const double share = get_number(p, "share"); !(share > 0 && share <= 1))
     throw InvalidArgument(fmt::format("share is {}; it must lie in (0, 1]", share));
-  if (is_window(p) && get_integer(p, "window") < 1)
+  if (is_mask(p, "window") && get_integer(p, "window") < 1)
     throw InvalidArgument(fmt::format("window is {}; it must be at least 1", get_integer(p, "window")));
-  if (get_text(p, "mask") == "positions" && spec.shape.q_len != spec.shape.kv_len) {
-    throw InvalidArgument(fmt::format("the mask positions needs as many queries as keys, not {} and {}",
-                                      spec.shape.q_len, spec.shape.kv_len));
+  if ((is_mask(p, "positions") || is_mask(p, "documents")) && spec.shape.q_len != spec.shape.kv_len) {
+    throw InvalidArgument(fmt::format("the mask {} needs as many queries as keys, not {} and {}",
+                                      get_text(p, "mask"), spec.shape.q_len, spec.shape.kv_len));
   }
+  if (is_mask(p, "documents")) cu_seqlens_from_string(get_text(p, "documents"), spec.shape.q_len);
 }
 
 void check_input(const Parameters& p) {
@@ -194,7 +215,8 @@ void keep_used_problem(Parameters& p, bool seeded) {
   const bool in_blocks = selection == SelectionKind::top_k_block,
              shared = selection == SelectionKind::shared_keys;
   if (get_text(p, "normalizer") == "softmax") p.erase("alpha");
-  if (!is_window(p)) p.erase("window");
+  for (const ParameterInfo& info : problem_parameters())
+    if (is_of_one_mask(info.name) && !is_mask(p, info.name)) p.erase(info.name);
   if (!in_blocks && selection != SelectionKind::top_k_row) p.erase("k_keep");
   if (!in_blocks && !shared) p.erase("block");
   if (!shared) p.erase("share");
@@ -213,7 +235,7 @@ std::string problem_key(const Parameters& p) {
   if (of_capture(p) && !is_of_file(p)) key += " " + captures_hash();
   const char* separator = ": ";
   for (const ParameterInfo& info : problem_parameters()) {
-    if (info.name == "window" && !is_window(p)) continue;
+    if (is_of_one_mask(info.name) && !is_mask(p, info.name)) continue;
     key += fmt::format("{}{} {}", separator, info.name, to_text(p.at(info.name)));
     separator = ", ";
   }
@@ -282,6 +304,7 @@ CheckedRows checked_rows(const AttentionSpec& spec, int64_t at_most) {
   part_spec.shape.batch = 1;
   part_spec.shape.q_len = checked.rows;
   keep_last(part_spec.mask.q_positions, checked.rows);
+  keep_last_packed(part_spec.mask.cu_seqlens_q, checked.rows);
   if (spec.selection.kind == SelectionKind::shared_keys) {
     part_spec.selection.keys = checked.rows == spec.shape.q_len && spec.shape.batch == 1
                                    ? spec.selection.keys

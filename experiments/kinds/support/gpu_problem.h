@@ -13,9 +13,11 @@
 
 namespace splash::experiments {
 
-// The parameters batch, heads, lengths, head_dim, dtype, mask, normalizer, alpha, selection, k_keep, block,
-// share, query_variance, seed.
+// The parameters batch, heads, lengths, head_dim, dtype, mask, window, documents, normalizer, alpha,
+// selection, k_keep, block, share, query_variance, seed.
 std::vector<ParameterInfo> problem_parameters();
+// Whether it is a parameter of the mask of its name alone. Reports of other masks may be older than it.
+bool is_of_one_mask(const std::string& parameter);
 
 // The parameters that say what q, k and v are. input is "gaussian", or a captured text, or a file of tensors.
 // A text stands for every layer of the captured model, with all its heads, as one batch entry each. For a

@@ -94,12 +94,17 @@ analysis::KernelCase planned_kernel(const std::string& variant_id, const Paramet
 }
 
 Parameters parameters_of(const report::Report& report, int64_t row) {
-  auto declared = problem_parameters();
-  const auto is_newer = [&](const ParameterInfo& info) {  // reports that have none are of other masks
-    return info.name == "window" && report.find(info.name) == nullptr;
-  };
-  std::erase_if(declared, is_newer);
-  return recorded_parameters(report, row, declared, "gpu-attention");
+  std::vector<ParameterInfo> declared;
+  Parameters defaults;
+  for (ParameterInfo& info : problem_parameters()) {
+    if (is_of_one_mask(info.name) && report.find(info.name) == nullptr)
+      defaults[info.name] = info.default_value;
+    else
+      declared.push_back(std::move(info));
+  }
+  Parameters parameters = recorded_parameters(report, row, declared, "gpu-attention");
+  parameters.merge(defaults);
+  return parameters;
 }
 
 }  // namespace splash::experiments

@@ -97,6 +97,7 @@ PeerResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<floa
   nlohmann::json request = request_of(job.backend, job.dtype, job.timing, key, peer);
   request["causal"] = job.causal;
   request["window"] = job.window;
+  request["cu_seqlens"] = job.cu_seqlens;
   request["alpha"] = job.alpha ? nlohmann::json(*job.alpha) : nlohmann::json();
   request["scale"] = job.scale ? nlohmann::json(*job.scale) : nlohmann::json();
   request["backward"] = d_out != nullptr;

@@ -23,7 +23,7 @@ from splash_laboratory.documents.ladder_tables import LadderError, cells, number
 from splash_laboratory.reports import Report
 
 MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
-PROBLEM = ("pass", "input", "batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "query_variance")
+PROBLEM = ("pass", "input", "batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "window", "documents", "query_variance")
 TEXTS = ("gpl-3", "gfdl-1.3")  # of MiniLM
 PASSES = {"forward": "forward", "forward_backward": "both passes"}
 
@@ -77,6 +77,10 @@ def label(case: xr.Dataset) -> str:
     batch, heads, length, dim = (int(number(case, name)) for name in ("batch", "q_heads", "q_len", "head_dim"))
     size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
     mask = "full" if text(case, "mask") == "none" else text(case, "mask")
+    if mask == "window":
+        mask += f" {number(case, 'window'):.0f}"
+    if mask == "documents":
+        mask += f" {text(case, 'documents')}"
     heads_of = (f"{batch} × {heads}" if batch > 1 else str(heads)) + (" head" if batch * heads == 1 else " heads")
     name = text(case, "input")
     inputs = f"MiniLM on {name}" if name in TEXTS else name
