@@ -89,6 +89,9 @@ def test_a_mask_shows_what_it_says_forward_and_backward(peer, backend, mask, bat
     from splash_attention import entmax
 
     q, k, v = problem(batch)
+    if backend == "flash":
+        q, k, v = map(peer.as_flash_has_it, (q, k, v))
+        assert q.is_leaf and q.requires_grad and q.transpose(1, 2).is_contiguous() and torch.equal(q, problem(batch)[0])
     job = {"backend": backend, "causal": True, "alpha": 1.5, "scale": scale, **MASKS[mask]}
     out = (peer.dense if backend == "flash" else peer.splash)(job, q, k, v)()
     scores = scores_of(job, q, k, scale or DIM**-0.5)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/round.h"
 #include "gpu/entmax/forward.h"
 #include "gpu/entmax/schedule/block_place.h"
 
@@ -16,6 +17,18 @@ Band band_of(const AttentionSpec& spec) {
                                                                             : causal ? window
                                                                                      : 2 * window - 1)};
 }
+
+namespace {
+
+// In a window, about as many as a row sees. A block of rows sees up to one tile more, whose keys few of its
+// rows see; to sample it would take another iteration.
+int sampled_keys(int tuned, int window) {
+  constexpr int kLeast = 512;
+  if (window == 0 || window >= tuned) return tuned;
+  return std::min(tuned, std::max(static_cast<int>(round_up(window, kErrorKeys)), kLeast));
+}
+
+}  // namespace
 
 ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {
   const AttentionShape& s = spec.shape;
@@ -41,7 +54,7 @@ ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arg
   p.window = band.window;
   if (p.window > 0 && p.mask.ranges == nullptr) p.first_block = std::max(0, p.reach - p.window) / kErrorKeys;
   const Tuning& tuning = arguments.tuning;
-  p.sampled_keys = tuning.sampled_keys;
+  p.sampled_keys = sampled_keys(tuning.sampled_keys, p.window);
   p.broad_samples = tuning.broad_samples;
   p.heads_together =
       tuning.heads_together > 0 ? tuning.heads_together : heads_together(s.kv_len * s.head_dim);

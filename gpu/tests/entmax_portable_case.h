@@ -60,8 +60,8 @@ inline std::vector<char> unclear_rows(const AttentionSpec& spec, const Attention
 }
 
 // The nmse of the output that errors of float scores cause, to first order (MATH: Gradients): row i changes
-// by the sum of u_j (v_j - mean_u v) ds_j, where v is 0 of dropped keys and of the sink, whose u counts. A row
-// with one key and no sink loses nothing. Scores of 1e4 that are close together lose what float cannot
+// by the sum of u_j (v_j - mean_u v) ds_j, where v is 0 of dropped keys and of the sink, whose u counts. A
+// row with one key and no sink loses nothing. Scores of 1e4 that are close together lose what float cannot
 // represent, in whatever order they are added.
 inline double loss_of_scores(const PortableCase& c, const cpu_ref::ForwardResult<double>& oracle,
                              const std::vector<char>& left_out) {

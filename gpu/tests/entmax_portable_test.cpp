@@ -225,5 +225,6 @@ TEST_CASE("portable entmax: what only it takes goes there by itself, and what it
   CHECK_THROWS_AS(
       entmax::enqueue_forward(spec, Dtype::bf16, {.tau_offsets = &offset, .path = ForwardPath::hopper}),
       Unsupported);
-  CHECK_THROWS_AS(entmax::enqueue_forward(positions, Dtype::bf16, {.stream = stream.handle()}), InvalidArgument);
+  CHECK_THROWS_AS(entmax::enqueue_forward(positions, Dtype::bf16, {.stream = stream.handle()}),
+                  InvalidArgument);
 }

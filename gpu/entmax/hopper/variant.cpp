@@ -55,10 +55,11 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
   const Tile tile = plan.tile;
   const TensorRows rows(s, dtype);
   const HopperWorkspace workspace(spec, dtype, {});
+  const ForwardProblem problem = problem_of(spec, {});
   constexpr int64_t kFloat = sizeof(float);
   const int64_t heads = s.batch * s.q_heads, key_heads = s.batch * s.kv_heads, head_dim = s.head_dim,
                 q_tiles = ceil_div(s.q_len, tile.q), group = s.group(), kv_len = s.kv_len, q_len = s.q_len,
-                errors = ceil_div(kv_len, kErrorKeys), first_block = problem_of(spec, {}).first_block,
+                errors = ceil_div(kv_len, kErrorKeys), first_block = problem.first_block,
                 prepared = errors - first_block, segment = workspace.segment,
                 per_segment = workspace.high_norm_per_segment, segments = segment > 0 ? kv_len / segment : 0,
                 row_bytes = rows.row_bytes(), base = alpha_bytes(spec), errors_at = base + workspace.errors,
@@ -98,7 +99,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
     const TileSchedule schedule(
         tiles.empty() ? Span{0, 0} : span(tiles.front(), tiles.back() + 1), static_cast<int>(tile.k),
         segments > 0 ? span(ceil_div(whole_begin, segment), whole_end / segment) : Span{0, 0},
-        static_cast<int>(segment), Tuning{}.sampled_keys);
+        static_cast<int>(segment), problem.sampled_keys);
     const int64_t first_error = schedule.first_tile * tile.k / kErrorKeys;
     rows.read_q(trace, head, first, tile.q);
     trace.read(Operand::workspace, errors_at + (key_head * errors + first_error) * kFloat,
