@@ -270,7 +270,6 @@ TEST_CASE("a report older than the parameters of a mask has their defaults") {
   report::Report report = report::read_report(SPLASH_SOURCE_DIR "/data/reports/flagship-h200.h5");
   std::erase_if(report.results, [](const auto& column) { return is_of_one_mask(column.info.name); });
   const Parameters p = experiments::parameters_of(report, 0);
-  CHECK(get_text(p, "mask") == "causal");
   CHECK(get_integer(p, "window") == 1024);
   CHECK(get_text(p, "documents") == "2x256");
 }
