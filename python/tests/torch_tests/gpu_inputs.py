@@ -33,3 +33,20 @@ def close(mine, reference, dtype, times=1):
     reference = reference.detach().double()
     error = (mine.detach().double().cpu() - reference).norm() / reference.norm().clamp(min=1e-30)
     assert error < times * BOUND[dtype], float(error)
+
+
+def clear_rows(q, k, k_keep):
+    """[batch, heads, q_len, 1], of causal attention: whether float32 tells a row's k_keep-th largest score from the next. Where it does not,
+    which key is kept says nothing."""
+    heads, (q_len, kv_len) = q.shape[1], (q.shape[2], k.shape[2])
+    kept = k_keep if isinstance(k_keep, list) else [k_keep or 0] * heads
+    scores = q.double() @ k.double().repeat_interleave(heads // k.shape[1], 1).mT
+    hidden = torch.ones(q_len, kv_len, dtype=torch.bool).triu(kv_len - q_len + 1)
+    largest = scores.masked_fill(hidden, 0).abs().amax(-1)
+    scores = scores.masked_fill(hidden, -torch.inf).sort(-1, descending=True).values
+    clear = torch.ones_like(largest, dtype=torch.bool)
+    for head, count in enumerate(kept):
+        if 0 < count < kv_len:
+            gap = scores[:, head, :, count - 1] - scores[:, head, :, count]
+            clear[:, head] = ~(gap <= 4e-6 * largest[:, head])
+    return clear[..., None]
