@@ -11,13 +11,18 @@ int cmd_page(const Words& words) {
       app, "page",
       "splash page report.h5 --out page.html\n"
       "splash page report.h5 --title 'My kernels' --columns implementation,kv_len,time_median\n"
+      "splash page after.h5 --beside before.h5\n"
       "splash page report.h5 --recorded data/reports/ladders-h200.h5",
       "Writes a report as one HTML page that needs nothing else, and prints its path. Needs the project's "
       "Python.");
-  std::string report, out, title, columns;
+  std::string report, out, title, columns, beside;
   Words recorded;
   app.add_option("REPORT", report, "an HDF5 report")->required();
   app.add_option("--out", out, "the page's file (page.html)")->type_name("PATH");
+  app.add_option("--beside", beside,
+                 "a run to compare with, as splash compare BEFORE REPORT does: the page begins with what "
+                 "changed")
+      ->type_name("BEFORE");
   app.add_option("--title", title, "in place of the report's own")->type_name("TEXT");
   app.add_option("--columns", columns, "of the tables of results, in this order (all that vary)")
       ->type_name("A,B");

@@ -76,7 +76,8 @@ sys.exit(main(sys.argv[1:])))",
                                          module);
   std::vector<std::string> all{python, "-c", script};
   all.insert(all.end(), words.begin(), words.end());
-  become_program(all, {{"PYTHONPATH", python_path()}});
+  become_program(
+      all, {{"PYTHONPATH", python_path()}, {"SPLASH_BIN", fs::read_symlink("/proc/self/exe").string()}});
 }
 
 int run_program(const std::vector<std::string>& words, const std::map<std::string, std::string>& environment,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -54,3 +55,22 @@ def test_without_python_or_a_package(splash: Splash, command: str):
     assert "the project has no .venv" in splash.refused(command, REPORT, env={"SPLASH_PYTHON": "", "SPLASH_ROOT": str(splash.folder)})
     assert "lacks the package" in splash.refused(command, REPORT, env={"SPLASH_PYTHON": str(bare)})
     assert [path.name for path in Path(splash.folder).iterdir()] == ["python"]
+
+
+def test_a_run_beside_another(splash: Splash):
+    before, after = (ROOT / "data" / "reports" / f"ladders-{gpu}.h5" for gpu in ("h100", "h200"))
+    done = splash("page", after, "--beside", before, "--out", "p.html", env=PYTHON)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "p.html\n", "")
+    page = (splash.folder / "p.html").read_text()
+    part = page[page.index('<section id="beside"') : page.index('<section id="rooflines"')]
+    told = json.loads(splash("compare", before, after, "--json").stdout)
+    assert f"Cases of both runs: {told['matched_cases']}; of that run alone: {len(told['only_before'])}. That run:" in part
+    assert "NVIDIA H100 80GB HBM3" in part
+    changes = [one["change"] for one in told["times"]]
+    for change in ("SLOWER", "FASTER", "UNSURE", "SAME"):
+        shown = part.count(f'<tr data-verdict="{change}">')
+        assert shown == (0 if change == "SAME" else changes.count(change)) and changes.count(change) > 0
+    assert part.count('<tr data-verdict="DIFFERENT">') == sum(one["change"] == "DIFFERENT" for one in told["columns"])
+    assert all(one["id"] in part for one in told["claims"])
+    done = splash("page", after, "--beside", "nothing.h5", env=PYTHON)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: nothing.h5: no such file\n")

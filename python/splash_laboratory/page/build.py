@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from splash_laboratory.page.beside import beside, drawn
 from splash_laboratory.page.head import ceilings_table, claims_table, facts, notes, verdict_count
 from splash_laboratory.page.ladders import ladders
 from splash_laboratory.page.language import language_models
@@ -24,6 +25,7 @@ SCRIPTS = ("plot.js", "table.js", "figures.js", "page.js")
 
 # id: heading, and a sentence below it.
 SECTIONS = {
+    "beside": ("Beside another run", "A mark is the time of a case in both runs. Below the line this run is faster."),
     "rooflines": (
         "Rooflines",
         "Executed FLOP/s over FLOPs a byte, and an exponential where their ceiling was measured. A point is one kernel on "
@@ -43,19 +45,24 @@ SECTIONS = {
 }
 
 
-def page_of(report: Report, recorded: Sequence[Report] = (), title: str | None = None, columns: Sequence[str] = ()) -> str:
+def page_of(
+    report: Report, recorded: Sequence[Report] = (), title: str | None = None, columns: Sequence[str] = (),
+    other: tuple[Report, dict] | None = None,
+) -> str:  # fmt: skip
     """The whole page as one HTML document. What the report does not hold is left out. Of `recorded`, reports of other runs,
     the rooflines are shown, and language models' tables and plots. title: in place of the report's own. columns: those that
-    the tables of results show, in this order; the page holds the others for its plots and as CSV."""
-    data = page_data(report, recorded, columns)
+    the tables of results show, in this order; the page holds the others for its plots and as CSV. other: a run to compare with, and what
+    beside.compared found."""
+    data = page_data(report, recorded, columns) | {"beside": drawn(other[1]) if other else {}}
     style, script = _asset("page.css"), "\n".join(_asset(name) for name in SCRIPTS)
     written = {"claims": claims_table(report), "ceilings": ceilings_table(report), "language": language_models(recorded)}
+    if other:
+        written["beside"] = beside(other[1], other[0])
     words = {name: words for name, (_, words) in SECTIONS.items()} | {"claims": verdict_count(report)}
     sections = []
     for name, (heading, _) in SECTIONS.items():
-        inside = (
-            written[name] if name in written else f'<div class="box" data-draw="{name}"></div>' if data[name] else ""
-        )
+        inside = f'<div class="box" data-draw="{name}"></div>' if data.get(name) else ""
+        inside += written.get(name, "")
         if inside:
             sections.append((name, heading, section(name, heading, words[name], inside)))
     parts = {

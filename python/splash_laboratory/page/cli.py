@@ -8,6 +8,7 @@ from pathlib import Path
 
 from splash_attention.files.printable import one_line
 from splash_attention.files.whole_file import prepare_place, whole_file
+from splash_laboratory.page.beside import compared
 from splash_laboratory.page.build import page_of
 from splash_laboratory.plots.columns import require_column
 from splash_laboratory.plots.data import NotInReport
@@ -19,6 +20,7 @@ examples:
   python -m splash_laboratory.page report.h5
   python -m splash_laboratory.page data/reports/ladders-h200.h5 --out ladders.html
   python -m splash_laboratory.page report.h5 --title "My kernels" --columns implementation,kv_len,time_median
+  python -m splash_laboratory.page after.h5 --beside before.h5
   python -m splash_laboratory.page report.h5 --recorded data/reports/ladders-h200.h5
 
 exit codes: 0 done, 2 usage or no report
@@ -38,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         report = open_report(words.report)
         for name in words.columns:
             require_column(report.results, name)
-        html = page_of(report, [open_report(path) for path in words.recorded], words.title, words.columns)
+        other = (open_report(words.beside), compared(words.beside, words.report)) if words.beside else None
+        html = page_of(report, [open_report(path) for path in words.recorded], words.title, words.columns, other)
     except (ReportError, NotInReport) as error:
         return _refuse(str(error))
     try:
@@ -73,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="REPORT",
         help="also show the rooflines, or language models, of this recorded report; may be repeated",
     )
+    parser.add_argument("--beside", metavar="BEFORE", help="a run to compare with, as `splash compare BEFORE report.h5` does: the page begins with what changed")
     parser.add_argument("--title", metavar="TEXT", help="in place of the report's own")
     parser.add_argument(
         "--columns",

@@ -121,6 +121,27 @@ const DRAW = {
     });
   },
 
+  beside(box) {
+    const { case: cases, change, before, after, ratio, note } = data.beside;
+    const names = [...new Set(change)].sort();
+    const colour = { SLOWER: "c1", FASTER: "c2", SAME: "c0" };
+    const looks = names.map((words, i) => ({ words, shape: i, look: colour[words] ?? "c3" }));
+    box.append(legend(looks));
+    new Plot(figure(box, "Time of a case in both runs", `${cases.length} cases`), {
+      label: "Time of this run over that of the other",
+      x: { label: "time in that run", log: true, format: seconds },
+      y: { label: "this run / that run", log: true, format: times, include: [0.9, 1.1] },
+      points: { x: before, y: ratio },
+      looks: (i) => ({ shape: names.indexOf(change[i]), colour: colour[change[i]] ?? "c3" }),
+      lines: ([from, to]) => [{ kind: "roof", points: [[from, 1], [to, 1]] }],
+      describe: (i) => ({
+        title: cases[i],
+        rows: [["that run", seconds(before[i])], ["this run", seconds(after[i])], ["this / that", times(ratio[i])], ["change", change[i]]],
+        note: note[i],
+      }),
+    });
+  },
+
   ladders(box) {
     const experiments = [...new Set(data.ladders.map(experimentOf))];
     const panels = node("div", { class: "panels" }), problems = node("span");

@@ -98,6 +98,14 @@ def _folded(words: str, lines: list[tuple[str, str]]) -> str:
     return f"<details><summary>{escape(words)}</summary><ul>{rows}</ul></details>"
 
 
+def where_recorded(report: Report) -> str:
+    """Machine, day and commit, in plain text."""
+    held = report.provenance
+    dirty = " with changes" if held.get("dirty") else ""
+    machine = held["cpu" if str(held["gpu"]).startswith("none") else "gpu"]
+    return f"{machine}, {str(held['finished'])[:10]}, commit {str(held['commit'])[:7]}{dirty}"
+
+
 def verdict_count(report: Report) -> str:
     """Of how many claims how many hold, those apart that only multiply out a source's own numbers; empty where there are
     none."""
@@ -122,13 +130,13 @@ def claims_table(report: Report) -> str:
     for row in _rows(report.claims, "verdict"):
         verdict = row.text("verdict")
         symbol, kind = VERDICTS.get(verdict, ("?",))[0], verdict if verdict in ("reproduced", "refuted") else ""
-        cells = [_cell(row.text(name)) for name in ("id", "source", "claim", "theirs")]
-        cells += [_number(row.value("ours"), "{:.4g}".format), _interval(row, "ours_low", "ours_high", "{:.4g}".format)]
-        cells += [_cell("" if row.text("units") == "1" else row.text("units"))]
+        cells = [cell(row.text(name)) for name in ("id", "source", "claim", "theirs")]
+        cells += [number_cell(row.value("ours"), "{:.4g}".format), _interval(row, "ours_low", "ours_high", "{:.4g}".format)]
+        cells += [cell("" if row.text("units") == "1" else row.text("units"))]
         cells += [f'<td class="verdict {kind}"><span aria-hidden="true">{symbol} </span>{escape(verdict)}</td>']
-        rows.append((verdict, [*cells, _cell(row.text("reason"))]))
+        rows.append((verdict, [*cells, cell(row.text("reason"))]))
     names = ("id", "source", "claim", "theirs", "ours", "interval", "units", "verdict", "reason")
-    return _table("claims", "Claims and their verdicts", names, rows)
+    return table_of("claims", "Claims and their verdicts", names, rows)
 
 
 def ceilings_table(report: Report) -> str:
@@ -138,14 +146,14 @@ def ceilings_table(report: Report) -> str:
         say = partial(with_prefix, units=row.text("units").replace("bytes", "B").replace("1/s", "/s"))
         measured, datasheet = row.value("measured"), row.value("datasheet")
         share = measured / datasheet if datasheet > 0 else math.nan
-        cells = [_cell(row.text("name")), _cell(row.text("dtype")), _number(measured, say)]
-        cells += [_interval(row, "low", "high", partial(say, digits=4)), _number(datasheet, say)]
+        cells = [cell(row.text("name")), cell(row.text("dtype")), number_cell(measured, say)]
+        cells += [_interval(row, "low", "high", partial(say, digits=4)), number_cell(datasheet, say)]
         # Far above the data sheet (analysis/roofline.h): the measurement, or what it is held against, is wrong.
         questioned = ", questioned" if share > 1.05 else ""
-        cells += [_number(share, lambda s, words=questioned: f"{s:.1%}{words}"), _cell(row.text("method"))]
+        cells += [number_cell(share, lambda s, words=questioned: f"{s:.1%}{words}"), cell(row.text("method"))]
         rows.append(("", cells))
     names = ("name", "dtype", "measured", "interval", "data sheet", "share of it", "method")
-    return _table("ceilings", "Ceilings", names, rows)
+    return table_of("ceilings", "Ceilings", names, rows)
 
 
 def with_prefix(value: float, units: str, digits: int = 3) -> str:
@@ -174,27 +182,27 @@ def _rows(table: xr.Dataset, needed: str) -> list[Row]:
     return [Row(table, at) for at in range(table[needed].size)] if needed in table.variables else []
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     return f"<td>{escape(text)}</td>"
 
 
-def _number(value: float, say: Callable[[float], str]) -> str:
+def number_cell(value: float, say: Callable[[float], str]) -> str:
     """In words, and with its full digits for sorting and for the CSV."""
     if math.isnan(value):
-        return _cell("")
+        return cell("")
     return f'<td class="number" data-value="{value:.9g}">{escape(say(value))}</td>'
 
 
 def _interval(row: Row, low: str, high: str, say: Callable[[float], str]) -> str:
     ends = row.value(low), row.value(high)
-    return _cell("" if math.isnan(sum(ends)) or ends[0] == ends[1] else f"{say(ends[0])} – {say(ends[1])}")
+    return cell("" if math.isnan(sum(ends)) or ends[0] == ends[1] else f"{say(ends[0])} – {say(ends[1])}")
 
 
-def _table(name: str, caption: str, headings: tuple[str, ...], rows: list[tuple[str, list[str]]]) -> str:
+def table_of(name: str, caption: str, headings: tuple[str, ...], rows: list[tuple[str, list[str]]]) -> str:
     """rows: (verdict, cells). Columns of empty cells are left out; empty where there are no rows."""
     if not rows:
         return ""
-    kept = [at for at in range(len(headings)) if any(cells[at] != _cell("") for _, cells in rows)]
+    kept = [at for at in range(len(headings)) if any(cells[at] != cell("") for _, cells in rows)]
     heads = "".join(f'<th scope="col">{headings[at]}</th>' for at in kept)
     lines = "".join(
         f'<tr data-verdict="{escape(verdict)}">{"".join(cells[at] for at in kept)}</tr>' for verdict, cells in rows

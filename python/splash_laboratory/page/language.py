@@ -11,6 +11,7 @@ from html import escape
 import matplotlib
 
 from splash_laboratory.documents.model_tables import tables
+from splash_laboratory.page.head import where_recorded
 from splash_laboratory.plots import FIGURES, NotInReport
 from splash_laboratory.plots.style import SETTINGS
 from splash_laboratory.reports import Report
@@ -25,10 +26,7 @@ def language_models(recorded: Sequence[Report]) -> str:
 
 
 def _part(report: Report, held: dict[str, list[list[str]]]) -> str:
-    facts = report.provenance
-    dirty = " with changes" if facts.get("dirty") else ""
-    machine = facts["cpu" if str(facts["gpu"]).startswith("none") else "gpu"]
-    where = f"Recorded on {machine}, {str(facts['finished'])[:10]}, commit {str(facts['commit'])[:7]}{dirty}; not of this run."
+    where = f"Recorded on {where_recorded(report)}; not of this run."
     inside = "".join(_table(rows, report.title) for rows in held.values()) + "".join(_plot(name, report) for name in PLOTS)
     return f'<h3>{escape(report.title)}</h3><p class="words">{escape(where)}</p>{inside}'
 
