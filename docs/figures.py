@@ -189,6 +189,42 @@ def real_heads() -> list[float | str]:
     ]
 
 
+def windows_of(implementation: str, both: bool, **where: object) -> float:
+    """Milliseconds."""
+    pass_ = "forward_backward" if both else "forward"
+    return 1e3 * RECORDS.one("flagship-windows-h100", "entmax-windows", "time_median", implementation=implementation, **{"pass": pass_}, **where)
+
+
+def windows() -> list[float | str]:
+    def row(peer: str, both: bool, window: int = 1024, **problem: object) -> list[float]:
+        ours = windows_of("torch-splash", both, mask="window", window=window)
+        return [ours, *times(windows_of(peer, both, **(problem or {"mask": "window", "window": window})), ours)]
+
+    def told(column: str) -> float:
+        return RECORDS.one("flagship-windows-h100", "entmax-windows", column, implementation="torch-cudnn", **{"pass": "forward"})
+
+    return [
+        *("the window", told("q_heads"), told("kv_len") / 1024),
+        *(*row("torch-flash", True), *row("torch-flash", False)),
+        *("the window", *row("torch-flash", False, 256)),
+        *row("torch-cudnn", True, mask="causal", q_len=16384),
+    ]
+
+
+def windows_beside_dense() -> list[float | str]:
+    def over(peer: str, both: bool, **problem: object) -> float:
+        return windows_of("torch-splash", both, mask="window", window=1024) / windows_of(peer, both, **problem)
+
+    peers = (("torch-flash", {"mask": "window", "window": 1024}), ("torch-cudnn", {"mask": "causal", "q_len": 16384}))
+    apart = {"4x4096": 4, "8x2048": 8, "32x512": 32}
+    packed = [
+        windows_of("torch-splash", both, documents=documents) / windows_of("torch-splash", both, mask="causal", batch=batch)
+        for documents, batch in apart.items()
+        for both in (False, True)
+    ]
+    return ["the window", *(over(peer, both, **problem) for peer, problem in peers for both in (False, True)), min(packed), max(packed)]
+
+
 def language_model() -> list[float | str]:
     def of(column: str, method: str) -> float:
         return RECORDS.one("model-perplexity-h100", "perplexity", column, method=method)
@@ -436,7 +472,7 @@ def power() -> list[float | str]:
 
 def figures() -> dict[str, list[float | str]]:
     passages = (
-        *(cpu_speed, ladders, flagship, how_the_flagship_works, language_model, real_heads, cpu_speed_and_memory),
+        *(cpu_speed, ladders, flagship, how_the_flagship_works, windows, windows_beside_dense, language_model, real_heads, cpu_speed_and_memory),
         *(k_keep, decoder_k_keep, iterations, sink, ceilings),
         *(captured_sparsity, workloads, power, what_it_takes),
     )
