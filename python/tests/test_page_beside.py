@@ -1,6 +1,7 @@
 """A run beside another on the page: what is missing, what is hostile, and who compares."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +9,7 @@ from splash_laboratory.page import page_of
 from splash_laboratory.page.beside import compared, drawn
 from splash_laboratory.reports import ReportError, open_report
 
-from conftest import ROOT
-
-REPORT = ROOT / "data" / "reports" / "cpu-speed.h5"
+REPORT = Path(__file__).resolve().parents[2] / "data" / "reports" / "cpu-speed.h5"
 EVIL = "</script><script>alert(1)</script>"
 
 
