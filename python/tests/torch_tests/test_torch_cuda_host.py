@@ -184,7 +184,7 @@ def test_tables_belong_to_the_call(made):
     assert made[-1].spec.key_ranges().tolist() == [[0, 2], [1, 3], [3, 5], [4, 6], [5, 7]]
 
 
-def test_the_lengths_of_packed_sequences_are_read_once(made):
+def test_the_lengths_of_packed_sequences_are_read_once(made, monkeypatch):
     """By all layers, forward and backward: to read them waits for the GPU."""
     q, k, v = inputs()
     lengths = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS])
@@ -212,6 +212,9 @@ def test_the_lengths_of_packed_sequences_are_read_once(made):
         forward(*uncounted)
         forward(*uncounted)
     assert len(made) == 7
+    monkeypatch.setattr(cuda, "_stream", lambda tensor: 7)  # memory belongs to a stream
+    forward(*lengths)
+    assert len(made) == 8
     for _ in range(3 * cuda._PACKED):
         many = tuple(table.clone() for table in lengths)
         forward(*many)

@@ -151,12 +151,13 @@ _PACKED = 16  # problems that are kept
 _packed: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Problem]] = {}  # the last that was used comes last
 
 
-def _packed_problem(fixed: tuple[Any, ...], cu_seqlens: tuple[Tensor, Tensor]) -> _Problem:
+def _packed_problem(stream: int, fixed: tuple[Any, ...], cu_seqlens: tuple[Tensor, Tensor]) -> _Problem:
     """Of packed sequences. To make it, the host reads cu_seqlens and so waits for the GPU; all layers of a model have the same tensors,
-    forward and backward. So it is kept while these tensors live and PyTorch has written nothing into them."""
+    forward and backward. So it is kept while these tensors live and PyTorch has written nothing into them; for each stream, as its memory
+    is free for others on the stream that took it."""
     if any(table.is_inference() for table in cu_seqlens) or torch.cuda.is_current_stream_capturing():
         return _Problem(*fixed, None, None, *cu_seqlens)  # nobody counts what is written, or a graph would keep these lengths
-    key = (*fixed, *map(id, cu_seqlens))
+    key = (stream, *fixed, *map(id, cu_seqlens))
     state = tuple((table._version, table.data_ptr()) for table in cu_seqlens)
     kept, problem = _packed.pop(key, ((), None))
     if problem is None or kept[0] != state or any(of() is not table for of, table in zip(kept[1:], cu_seqlens)):
@@ -181,7 +182,7 @@ def _problem_of(q: Tensor, k: Tensor, *inputs: Any) -> tuple[_Problem, Tensor, _
     if p.q_positions is not None:
         problem = _Problem(*fixed, *p.tables)
     else:
-        problem = _plain_problem(*fixed) if p.cu_seqlens_q is None else _packed_problem(fixed, p.tables[2:])
+        problem = _plain_problem(*fixed) if p.cu_seqlens_q is None else _packed_problem(_stream(q), fixed, p.tables[2:])
     dtypes = (torch.float32, torch.int32, torch.float32, torch.int64)
     given = tuple(_contiguous(table, dtype) for table, dtype in zip(p[12:], dtypes))
     return problem, _alphas(p.alpha, p.alpha_value, torch.float32, q.get_device()), given
