@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -34,17 +35,31 @@ def test_page(splash: Splash):
 def test_what_they_refuse(splash: Splash):
     assert "a report is needed" in splash.refused("plot")
     assert "REPORT is required" in splash.refused("page")
-    for words, sentence in (
-        (("plot", "nothing.h5"), "nothing.h5: no such file"),
-        (("plot", REPORT, "--only", "attention-sped"), "did you mean 'attention-speed'?"),
-        (("plot", REPORT, "--size", "7"), "WIDTHxHEIGHT"),
-        (("plot", REPORT, "--format", "gif"), "allowed: png, svg, pdf"),
-        (("plot", REPORT, "--x", "thread", "--y", "time_median"), "did you mean 'threads'?"),
-        (("page", REPORT, "--columns", "thread"), "did you mean 'threads'?"),
-    ):
-        done = splash(*words, env=PYTHON)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and sentence in done.stderr, done.stderr
-    assert list(splash.folder.glob("*.html")) == []
+    done = splash("plot", "nothing.h5", env=PYTHON)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: nothing.h5: no such file\n")
+
+
+@pytest.mark.parametrize(
+    "module, words, sentence",
+    [
+        ("plots", ("--only", "attention-sped"), "did you mean 'attention-speed'?"),
+        ("plots", ("--size", "7"), "WIDTHxHEIGHT"),
+        ("plots", ("--format", "gif"), "allowed: png, svg, pdf"),
+        ("plots", ("--x", "thread", "--y", "time_median"), "did you mean 'threads'?"),
+        ("page", ("--columns", "thread"), "did you mean 'threads'?"),
+    ],
+)
+def test_what_the_laboratory_refuses(module: str, words: tuple[str, ...], sentence: str, capsys, tmp_path, monkeypatch):
+    """Which the program hands on; another process for each would take seconds."""
+    monkeypatch.chdir(tmp_path)
+    main = importlib.import_module(f"splash_laboratory.{module}.cli").main
+    try:
+        code = main([str(REPORT), *words])
+    except SystemExit as ended:
+        code = ended.code
+    told = capsys.readouterr()
+    assert (code, told.out, told.err.count("\n")) == (2, "", 1) and sentence in told.err, told.err
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize("command", ["plot", "page"])

@@ -107,7 +107,8 @@ def splash_attention(
     q_positions, k_positions: integers (arrays or lists), [length], [batch, length], [batch, q_heads, length] or
     [batch·q_heads, length]: query i sees key j where k_positions[j] ≤ q_positions[i].
     cu_seqlens_q, cu_seqlens_k: packed sequences, integers [sequences + 1] rising from 0 to q_len and kv_len: queries see
-    keys of their own sequence only.
+    keys of their own sequence only. With tensors on a GPU the host reads them, and waits for it, at the first call with these
+    tensors and after something was written into them: give all layers the same ones.
     softcap: above 0: scores are softcap·tanh(scale·⟨q, k⟩ / softcap) (Gemma 2, arXiv 2408.00118). None caps nothing.
     sinks: numbers [q_heads]: one more score of each row, neither scaled nor capped, that takes probability and has no value
     (GPT-OSS, arXiv 2508.10925); k_keep does not count it, and -inf is none.

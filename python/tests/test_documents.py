@@ -120,6 +120,7 @@ NOT_RUN = {
     "splash judge REPORT --runs": "it needs a second run; the program's tests have one",
 }
 RUN_BEFORE: set[tuple[str, ...]] = set()  # modules of the Python package, with their options
+TREATED: dict[str, str] = {}  # what became of a command that stands in several places
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +277,14 @@ def look_up(command: str, folder: Path, why: str) -> str:
 
 
 def treat(command: str, folder: Path) -> str:
-    """Runs or looks up one command; says which."""
+    """Runs or looks up one command, once; says which."""
+    key = command.replace("'", '"')
+    if key not in TREATED:
+        TREATED[key] = treated(command, folder)
+    return TREATED[key]
+
+
+def treated(command: str, folder: Path) -> str:
     without_environment = re.sub(r"^(?:[A-Z_]+=\S* )*", "", command)
     for beginning, why in NOT_RUN.items():
         if without_environment.startswith(beginning):
