@@ -54,7 +54,6 @@ def main(arguments: list[str] | None = None) -> int:
         return _refuse("--by and --where belong to a plot of columns, with --x and --y")
     try:
         report = open_report(words.report)
-        words.out.mkdir(parents=True, exist_ok=True)
         with wishes(words.size, words.title):
             if words.x is not None:
                 drawn = figure_columns(report, words.x, words.y, words.by, words.where)
@@ -82,8 +81,9 @@ def _save(drawn: Figure, stem: Path, formats: Sequence[str]) -> None:
 
 
 def save(drawn: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Writes stem.png and stem.svg, or in these formats. Each file is whole or not there."""
+    """Writes stem.png and stem.svg, or in these formats, and makes their folder. Each file is whole or not there."""
     paths = []
+    stem.parent.mkdir(parents=True, exist_ok=True)
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")
         with whole_file(path) as temporary, matplotlib.rc_context(SETTINGS):
