@@ -86,7 +86,8 @@ def attention_forward(
     packed = None if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others, attention_mask, sliding_window)
     observed = bool(_observers) and not torch.compiler.is_compiling() and (attention_mask is not None or not packed)
     if packed:  # say what the mask of position_ids says
-        why, causal, windowed = [], is_causal, bool(sliding_window)
+        told = attention_mask is not None and is_packed(attention_mask, sliding_window)  # which is causal, and has a window or none
+        why, causal, windowed = [], told or is_causal, bool(sliding_window) and not (told and is_packed(attention_mask, None))
     for reason in why:
         modified.tell_once(reason)
     if why or output_attentions:

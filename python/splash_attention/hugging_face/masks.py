@@ -165,12 +165,12 @@ def _packed(mask: Tensor, window: int | None) -> Tensor:
     first = torch.where(goes_on, 0, places).cummax(1).values  # of its sequence
     begins = torch.nn.functional.pad(~goes_on[:, 1:], (0, 1), value=True)
     end = torch.where(begins, places + 1, kv_length).flip(1).cummin(1).values.flip(1)
-    for limit in (end, end if window is None else end.minimum(places + window)):
-        rows = [places.expand(batch, -1), limit, torch.ones_like(first), first]
-        form = torch.stack(rows if limit is end else [*rows, first], 1).to(torch.int32)[:, None]
-        if bool((mask == _seen(form, q_length)).all()):
-            return form
-    return mask
+    last = end if window is None else end.minimum(places + window)
+    rows = [places.expand(batch, -1), last, torch.ones_like(first), first]
+    if bool((last < end).any()):
+        rows.append(first)
+    form = torch.stack(rows, 1).to(torch.int32)[:, None]
+    return form if bool((mask == _seen(form, q_length)).all()) else mask
 
 
 def _padding(attention_mask: Tensor, kv_length: int) -> Tensor:

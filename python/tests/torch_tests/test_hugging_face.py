@@ -244,6 +244,10 @@ def test_packed_position_ids_stay_on_the_kernels(monkeypatch, window):
     _, p = hugging_face.attention_forward(module, q, k, v, form, sliding_window=window, output_attentions=True)
     assert form._splash_lengths is lengths and bool((p[~seen[:, None].expand_as(p)] == 0).all())
     torch.testing.assert_close(p.sum(-1), torch.ones(2, 4, 24, dtype=torch.float64))
+    module.is_causal = False
+    for named in (window, 3):  # what the layer says beside its mask counts for nothing
+        out, _ = hugging_face.attention_forward(module, q, k, v, form, sliding_window=named)
+        torch.testing.assert_close(out, found[1][0], atol=1e-9, rtol=1e-7)
     if window == 3:  # a layer that does not name the window of its mask
         out, _ = hugging_face.attention_forward(module, q, k, v, form)
         torch.testing.assert_close(out, found[1][0], atol=1e-9, rtol=1e-7)
