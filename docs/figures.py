@@ -211,17 +211,28 @@ def windows() -> list[float | str]:
     ]
 
 
+def packed_over_batch(documents: str, batch: int, both: bool) -> float:
+    apart = windows_of("torch-splash", both, mask="causal", batch=batch)
+    return windows_of("torch-splash", both, documents=documents) / apart
+
+
+def windows_and_limits() -> list[float | str]:
+    short, long = (windows_of("torch-splash", False, mask="window", window=window) for window in (256, 1024))
+    named = ["the documents"] * 2
+    return [
+        *("the window", short / windows_of("torch-flash", False, mask="window", window=256), short - 256 * (long - short) / 768),
+        *("the check's limit", *named, packed_over_batch("32x512", 32, True)),
+        *(*named, packed_over_batch("8x2048", 8, False), *named, packed_over_batch("32x512", 32, False)),
+    ]
+
+
 def windows_beside_dense() -> list[float | str]:
     def over(peer: str, both: bool, **problem: object) -> float:
         return windows_of("torch-splash", both, mask="window", window=1024) / windows_of(peer, both, **problem)
 
     peers = (("torch-flash", {"mask": "window", "window": 1024}), ("torch-cudnn", {"mask": "causal", "q_len": 16384}))
     apart = {"4x4096": 4, "8x2048": 8, "32x512": 32}
-    packed = [
-        windows_of("torch-splash", both, documents=documents) / windows_of("torch-splash", both, mask="causal", batch=batch)
-        for documents, batch in apart.items()
-        for both in (False, True)
-    ]
+    packed = [packed_over_batch(documents, batch, both) for documents, batch in apart.items() for both in (False, True)]
     return ["the window", *(over(peer, both, **problem) for peer, problem in peers for both in (False, True)), min(packed), max(packed)]
 
 
@@ -472,7 +483,7 @@ def power() -> list[float | str]:
 
 def figures() -> dict[str, list[float | str]]:
     passages = (
-        *(cpu_speed, ladders, flagship, how_the_flagship_works, windows, windows_beside_dense, language_model, real_heads, cpu_speed_and_memory),
+        *(cpu_speed, ladders, flagship, how_the_flagship_works, windows, windows_beside_dense, windows_and_limits, language_model, real_heads, cpu_speed_and_memory),
         *(k_keep, decoder_k_keep, iterations, sink, ceilings),
         *(captured_sparsity, workloads, power, what_it_takes),
     )

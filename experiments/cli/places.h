@@ -23,8 +23,8 @@ std::string python_path();
                                  const std::map<std::string, std::string>& environment);
 
 // Becomes the command line of splash_laboratory.<module> in the project's Python, which finds this program in
-// $SPLASH_BIN. Throws InvalidArgument if
-// there is none; a package that is missing there is told in one sentence, with exit code 2.
+// $SPLASH_BIN. Throws InvalidArgument if there is no Python; a package that is missing there is told in one
+// sentence, with exit code 2.
 [[noreturn]] void become_laboratory(const std::string& module, const std::vector<std::string>& words);
 
 // Runs the program and waits for it. Its stdout goes to this program's stderr, or nowhere if quiet, or to the

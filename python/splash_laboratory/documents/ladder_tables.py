@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -130,11 +131,18 @@ def cells(entries) -> str:
     return "| " + " | ".join(str(entry).replace("|", "\\|") for entry in entries) + " |"
 
 
-def write_tables(module: str, fill: Callable[[str, Report], str], arguments: list[str]) -> int:
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """With the empty lines around it that Markdown wants between markers."""
+    return "\n" + "\n".join([cells(headings), cells("---" for _ in headings), *map(cells, rows)]) + "\n\n"
+
+
+def write_tables(
+    module: str, fill: Callable[[str, Any], str], arguments: list[str], opened: Callable[[str], Any] = open_report
+) -> int:
     if len(arguments) < 2:
         print(f"usage: python -m splash_laboratory.documents.{module} REPORT DOCUMENT...", file=sys.stderr)
         return 2
-    report = open_report(arguments[0])
+    report = opened(arguments[0])
     rewrite(arguments[1:], lambda text: fill(text, report), "tables")
     return 0
 

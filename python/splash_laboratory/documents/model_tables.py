@@ -20,7 +20,7 @@ import xarray as xr
 
 from splash_attention.language.intervals import mean_interval
 from splash_attention.language.plan import Plan
-from splash_laboratory.documents.ladder_tables import cells, number, text, write_tables
+from splash_laboratory.documents.ladder_tables import markdown_table, number, text, write_tables
 from splash_laboratory.reports import Report
 
 MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|conversion|conversion-long) -->\n).*?(<!-- end of model -->)", re.DOTALL)
@@ -34,8 +34,7 @@ def fill(document: str, report: Report) -> str:
         if match["experiment"] not in held:
             return match[0]
         headings, *rows = held[match["experiment"]]
-        lines = [cells(headings), cells("---" for _ in headings), *map(cells, rows)]
-        return match[1] + "\n" + "\n".join(lines) + "\n\n" + match[3]
+        return match[1] + markdown_table(headings, rows) + match[3]
 
     return MARKER.sub(table, document)
 

@@ -18,8 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from splash_laboratory.documents.ladder_tables import cells
-from splash_laboratory.documents.rewrite import rewrite
+from splash_laboratory.documents.ladder_tables import markdown_table, write_tables
 
 MARKER = re.compile(r"(<!-- retrieval (?P<prompts>(?:chat|raw)(?: beyond)?) -->\n).*?(<!-- end of retrieval -->)", re.DOTALL)
 SCHEMA = "splash retrieval 1"
@@ -29,8 +28,7 @@ def fill(document: str, report: dict[str, Any]) -> str:
     """The document with every table of such prompts written anew."""
     prompts = report["prompts"]["form"] + (" beyond" if report["prompts"]["beyond_context"] else "")
     headings, *rows = table(report)
-    lines = [cells(headings), cells("---" for _ in headings), *map(cells, rows)]
-    return MARKER.sub(lambda at: at[0] if at["prompts"] != prompts else at[1] + "\n" + "\n".join(lines) + "\n\n" + at[3], document)
+    return MARKER.sub(lambda at: at[0] if at["prompts"] != prompts else at[1] + markdown_table(headings, rows) + at[3], document)
 
 
 def table(report: dict[str, Any]) -> list[list[str]]:
@@ -49,20 +47,15 @@ def shares(one: dict[str, Any]) -> str:
     return f"{100 * one['exact']['share']:.0f} % [{100 * low:.0f}, {100 * high:.0f}]; {100 * one['chosen']['share']:.0f} %"
 
 
-def open_retrieval(path: Path) -> dict[str, Any]:
-    report = json.loads(path.read_text())
+def open_retrieval(path: str | Path) -> dict[str, Any]:
+    report = json.loads(Path(path).read_text())
     if report.get("schema") != SCHEMA:
         raise ValueError(f"{path}: its schema is {report.get('schema')!r}; allowed is {SCHEMA!r}")
     return report
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) < 2:
-        print("usage: python -m splash_laboratory.documents.retrieval_tables REPORT DOCUMENT...", file=sys.stderr)
-        return 2
-    report = open_retrieval(Path(arguments[0]))
-    rewrite(arguments[1:], lambda text: fill(text, report), "tables")
-    return 0
+    return write_tables("retrieval_tables", fill, arguments, open_retrieval)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ SECONDS = partial(with_prefix, units="s", digits=4)
 KINDS = {"SLOWER": "refuted", "DIFFERENT": "refuted", "FASTER": "reproduced", "SAME": "reproduced"}  # the verdicts' colours
 
 
-def compared(before: Path, after: Path) -> dict[str, Any]:
+def compared(before: str | Path, after: str | Path) -> dict[str, Any]:
     """What `splash compare BEFORE AFTER --json` prints. Raises ReportError with the program's sentence where it refuses."""
     program = os.environ.get("SPLASH_BIN") or shutil.which("splash")
     if program is None:
