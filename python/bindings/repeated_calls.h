@@ -30,21 +30,24 @@ class RepeatedCalls {
   }
 
   // A call that was checked. alpha: a number, or a tensor of float32 for the call alone; fixed: the address
-  // of the number in the GPU's memory, which stays. problem: what computes it.
+  // of the number in the GPU's memory, which stays. packed: 0, or a number that says of what lengths packed
+  // sequences are. problem: what computes it.
   void add(nb::handle q, nb::handle k, nb::handle alpha, bool causal, double scale, int64_t k_keep,
-           int64_t window, uintptr_t fixed, const nb::object& problem) {
+           int64_t window, int64_t packed, uintptr_t fixed, const nb::object& problem) {
     const auto tensors = look_at<2>({q, k});
     const auto alphas = tensors ? alphas_of(alpha, (*tensors)[0]) : std::nullopt;
     if (!alphas) return;
     if (calls_.size() >= kMost) calls_.clear();
-    calls_[key_of((*tensors)[0], (*tensors)[1], *alphas, causal, scale, k_keep, window)] = {problem, fixed};
+    calls_[key_of((*tensors)[0], (*tensors)[1], *alphas, causal, scale, k_keep, window, packed)] = {problem,
+                                                                                                    fixed};
   }
 
   // Forward into out; None where no such call was added, v is not as k, or one of them does not lie in memory
   // as the kernels need it. store_bytes: of the store that comes back; 0: nothing is kept, and True comes
   // back.
   nb::object forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, int64_t store_bytes,
-                     nb::handle alpha, bool causal, double scale, int64_t k_keep, int64_t window) const {
+                     nb::handle alpha, bool causal, double scale, int64_t k_keep, int64_t window,
+                     int64_t packed) const {
     const auto tensors = look_at<4>({q, k, v, out});
     if (!tensors) return nb::none();
     const auto& [of_q, of_k, of_v, of_out] = *tensors;
@@ -53,7 +56,7 @@ class RepeatedCalls {
       return nb::none();
     const auto alphas = alphas_of(alpha, of_q);
     if (!alphas) return nb::none();
-    const auto found = calls_.find(key_of(of_q, of_k, *alphas, causal, scale, k_keep, window));
+    const auto found = calls_.find(key_of(of_q, of_k, *alphas, causal, scale, k_keep, window, packed));
     if (found == calls_.end()) return nb::none();
     const Call& call = found->second;
     const auto& problem = nb::cast<const Problem&>(call.problem);
@@ -87,7 +90,7 @@ class RepeatedCalls {
     void operator()(dlpack::ManagedTensor* tensor) const { tensor->destroy(tensor); }
   };
   using Managed = std::unique_ptr<dlpack::ManagedTensor, Destroy>;
-  using Key = std::array<int64_t, 13>;
+  using Key = std::array<int64_t, 14>;
   static constexpr size_t kMost = 1024;
 
   static nb::object unknown() {
@@ -101,7 +104,7 @@ class RepeatedCalls {
     return reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset;
   }
   static Key key_of(const dlpack::Tensor& q, const dlpack::Tensor& k, const Alphas& alphas, bool causal,
-                    double scale, int64_t k_keep, int64_t window) {
+                    double scale, int64_t k_keep, int64_t window, int64_t packed) {
     return {q.device.device_id,
             q.dtype.code * 256 + q.dtype.bits,
             q.shape[0],
@@ -114,7 +117,8 @@ class RepeatedCalls {
             std::bit_cast<int64_t>(scale),
             k_keep,
             int64_t{causal},
-            window};
+            window,
+            packed};
   }
 
   bool look_at(nb::handle object, dlpack::Tensor& tensor) const {

@@ -159,7 +159,7 @@ def test_a_repeated_call_is_one_on_a_gpu(made):
         pytest.skip("needs PyTorch 2.10 and a build with CUDA")
     calls = core.RepeatedCalls(torch.Tensor)
     q, k, v = inputs()
-    numbers = (1.5, False, 0.0, 0, 0)
+    numbers = (1.5, False, 0.0, 0, 0, 0)
     calls.add(q, k, *numbers, 0, made)
     for keeps in (0, operators.store_bytes(q.shape, 16)):
         assert calls.forward(q, k, v, torch.empty_like(q), keeps, *numbers) is None
@@ -215,16 +215,24 @@ def test_the_lengths_of_packed_sequences_are_read_once(made, monkeypatch):
     monkeypatch.setattr(cuda, "_stream", lambda tensor: 7)  # memory belongs to a stream
     forward(*lengths)
     assert len(made) == 8
-    for _ in range(3 * cuda._PACKED):
-        many = tuple(table.clone() for table in lengths)
-        forward(*many)
-    kept = [tuple(torch.tensor([0, i, n]) for n in (ROWS, KEYS)) for i in (1, 2, 1, 2) * cuda._PACKED]
+    one, other = (cuda.known_lengths(stream, *lengths) for stream in (0, 7))
+    assert one.number < other.number and one.problems.keys() == other.problems.keys() and other.problems != one.problems
+    kept = [tuple(torch.tensor([0, i, n]) for n in (ROWS, KEYS)) for i in (1, 2, 1, 2) * cuda._KEPT_LENGTHS]
     for each in kept:
         forward(*each)
-    assert len(cuda._packed) == cuda._PACKED
-    del kept, each, many
+    assert len(cuda._lengths) == cuda._KEPT_LENGTHS
+    numbers = [known.number for known in cuda._lengths.values()]
+    assert numbers == sorted(set(numbers)) and 0 not in numbers
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert cuda.known_lengths(7, *kept[-1]) is None  # a graph may outlive them
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(cuda, "_KEPT_PROBLEMS", 2)
+    for window in (1, 2):
+        forward(*kept[-1], window=window)
+    assert cuda.known_lengths(7, *kept[-1]).number == numbers[-1] + 1
+    del kept, each
     forward(*lengths)
-    assert len(cuda._packed) == 1
+    assert [known.number for known in cuda._lengths.values()] == [numbers[-1] + 2]
 
 
 def test_backward_is_given_forwards_own_lengths(monkeypatch):
@@ -233,8 +241,14 @@ def test_backward_is_given_forwards_own_lengths(monkeypatch):
     monkeypatch.setitem(calls._attention_backward, "cpu", lambda *inputs: (seen.extend(inputs[4:]), backward(*inputs))[1])
     q, k, v = (x.requires_grad_() for x in inputs())
     lengths = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS])
-    splash_attention(q, k, v, cu_seqlens_q=lengths[0], cu_seqlens_k=lengths[1]).sum().backward()
-    assert all(any(given is table for given in seen) for table in lengths)
+    for sinks in (None, torch.zeros(HEADS)):
+        seen.clear()
+        splash_attention(q, k, v, cu_seqlens_q=lengths[0], cu_seqlens_k=lengths[1], sinks=sinks).sum().backward()
+        assert all(any(given is table for given in seen) for table in lengths)
+        out = splash_attention(q, k, v, cu_seqlens_q=lengths[0], cu_seqlens_k=lengths[1], sinks=sinks)
+        lengths[0][1] = 3
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
 
 
 def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):

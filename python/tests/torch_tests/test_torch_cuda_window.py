@@ -7,7 +7,7 @@ import pytest
 from gpu_inputs import GPU, HOST, close, inputs, leaves, torch
 
 from splash_attention import splash_attention
-from splash_attention.backends.torch import modified
+from splash_attention.backends.torch import cuda, modified
 
 ROWS = 512  # of the reference at a time
 
@@ -160,3 +160,36 @@ def test_it_compiles_and_is_captured():
         captured = splash_attention(q, k, v, causal=True, window=70)
     graph.replay()
     assert torch.equal(captured, expected)
+
+
+def test_a_call_with_known_lengths_is_looked_up_on_its_stream_alone():
+    """By the library (python/bindings/repeated_calls.h), which gives the same bits; what was written into the lengths counts."""
+    given = inputs(torch.bfloat16, 2500, 2500, batch=1)
+    cu = torch.tensor([0, 130, 1200, 2500], device=GPU)
+
+    def both_passes():
+        q, k, v = leaves(given, GPU)
+        out = splash_attention(q, k, v, causal=True, cu_seqlens_q=cu, cu_seqlens_k=cu)
+        out.float().square().sum().backward()
+        return out.detach(), q.grad, k.grad, v.grad
+
+    def is_known():
+        q, k, v = (t.to(GPU) for t in given)
+        try:
+            return torch.equal(cuda.repeated(q, k, v, False, 1.5, True, 0.0, 0, 0, (cu, cu))[0], first[0])
+        except cuda.Unknown:
+            return False
+
+    first, side = both_passes(), torch.cuda.Stream()
+    assert is_known()
+    for a, b in zip(first, both_passes(), strict=True):
+        assert torch.equal(a, b)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        assert not is_known()
+        other = both_passes()
+        assert is_known()
+    torch.cuda.current_stream().wait_stream(side)
+    assert all(torch.equal(a, b) for a, b in zip(first, other))
+    cu[1] = 131
+    assert not is_known() and not torch.equal(both_passes()[0], first[0])

@@ -19,6 +19,7 @@ from splash_attention.backends.torch.operators import Problem
 
 _ops = torch.ops.splash_attention
 _Tensors = (Tensor, torch.nn.Parameter)
+_CU_SEQLENS = slice(Problem._fields.index("cu_seqlens_q") - 1, Problem._fields.index("cu_seqlens_k"))  # of a Problem without its alpha
 NO_FORWARD_MODE = "forward-mode differentiation of entmax and of entmax attention is not implemented; use backward"
 
 
@@ -88,20 +89,20 @@ class _Attention(_Function):
 
 
 class _Output(_Function):
-    """out alone, and without tables: what backward needs lies in a store, or on the CPU is computed again."""
+    """out alone, of a plain problem: what backward needs lies in a store, or on the CPU is computed again."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, call: tuple[Any, Any]) -> Tensor:
         """call: what computes out, and its other arguments."""
         compute, others = call
         out, store = compute(q, k, v, alpha, *others)
-        ctx.save_for_backward(q, k, v, alpha, store)
+        ctx.save_for_backward(q, k, v, alpha, store, *others[_CU_SEQLENS])  # saved, so that who writes into them is told
         ctx.others = others
         return out
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> Any:
-        q, k, v, alpha, store = ctx.saved_tensors
+        q, k, v, alpha, store, *_ = ctx.saved_tensors
         call = _attention_backward[q.device.type] if _direct() else _ops.attention_backward
         d_q, d_k, d_v, d_alpha, _ = call(d_out, q, k, v, alpha, *ctx.others, store)
         return d_q, d_k, d_v, operators.alpha_gradient(alpha, d_alpha), None
@@ -162,7 +163,9 @@ def _needs_gradient(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, sinks
     return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or learned)
 
 
-def repeated_output(q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any, k_keep: Any, window: Any) -> Tensor | None:
+def repeated_output(
+    q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any, k_keep: Any, window: Any, cu_seqlens_q: Any, cu_seqlens_k: Any
+) -> Tensor | None:
     """out of a call on a GPU that differs in nothing but values from one that was checked; else None."""
     if not (type(q) in _Tensors and q.is_cuda and type(k) in _Tensors and type(v) in _Tensors):
         return None
@@ -185,10 +188,16 @@ def repeated_output(q: Any, k: Any, v: Any, alpha: Any, causal: Any, scale: Any,
         window = 0
     elif type(window) is not int or window < 1:
         return None
+    lengths = None
+    if cu_seqlens_q is not None or cu_seqlens_k is not None:
+        if type(cu_seqlens_q) is not Tensor or type(cu_seqlens_k) is not Tensor:
+            return None
+        lengths = cu_seqlens_q, cu_seqlens_k
     try:
         if not _needs_gradient(q, k, v, learned):
-            return cuda.repeated(q, k, v, False, alpha, causal, scale, k_keep, window)[0]
-        others = Problem(None, alpha if learned is None else 0.0, causal, scale, k_keep, window)[1:]
+            return cuda.repeated(q, k, v, False, alpha, causal, scale, k_keep, window, lengths)[0]
+        problem = Problem(None, alpha if learned is None else 0.0, causal, scale, k_keep, window)
+        others = (problem if lengths is None else problem._replace(cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k))[1:]
         return _Output.apply(q, k, v, learned, (cuda.repeated_output, others))
     except cuda.Unknown:
         return None

@@ -6,6 +6,7 @@ grows; the first call with given cu_seqlens, which the host reads; and `probabil
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from typing import Any
 
@@ -147,25 +148,51 @@ class _Problem:
 
 
 _plain_problem = functools.lru_cache(maxsize=1024)(_Problem)
-_PACKED = 16  # problems that are kept
-_packed: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Problem]] = {}  # the last that was used comes last
+_KEPT_LENGTHS, _KEPT_PROBLEMS = 16, 1024  # pairs of tensors, and problems of each
 
 
-def _packed_problem(stream: int, fixed: tuple[Any, ...], cu_seqlens: tuple[Tensor, Tensor]) -> _Problem:
-    """Of packed sequences. To make it, the host reads cu_seqlens and so waits for the GPU; all layers of a model have the same tensors,
-    forward and backward. So it is kept while these tensors live and PyTorch has written nothing into them; for each stream, as its memory
-    is free for others on the stream that took it."""
-    if any(table.is_inference() for table in cu_seqlens) or torch.cuda.is_current_stream_capturing():
-        return _Problem(*fixed, None, None, *cu_seqlens)  # nobody counts what is written, or a graph would keep these lengths
-    key = (stream, *fixed, *map(id, cu_seqlens))
-    state = tuple((table._version, table.data_ptr()) for table in cu_seqlens)
-    kept, problem = _packed.pop(key, ((), None))
-    if problem is None or kept[0] != state or any(of() is not table for of, table in zip(kept[1:], cu_seqlens)):
-        problem = _Problem(*fixed, None, None, *cu_seqlens)
-    _packed[key] = ((state, *map(weakref.ref, cu_seqlens)), problem)
-    for other, (known, _) in list(_packed.items()):
-        if len(_packed) > _PACKED or any(of() is None for of in known[1:]):
-            _packed.pop(other, None)
+class _Lengths:
+    """Of packed sequences on a stream, a pair of tensors, and the problems made of them. The host reads lengths to make a problem, and
+    so waits for the GPU; all layers of a model have the same tensors, forward and backward. So they are kept while the tensors live and
+    PyTorch has written nothing into them; for each stream, as a problem's memory is free for others on the stream that took it."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, queries: Tensor, keys: Tensor) -> None:
+        self.tensors = weakref.ref(queries), weakref.ref(keys)
+        self.written = queries._version, keys._version, queries.data_ptr(), keys.data_ptr()
+        self.number = next(self._numbers)  # never of others
+        self.problems: dict[tuple[Any, ...], _Problem] = {}
+
+    def are(self, queries: Tensor, keys: Tensor) -> bool:
+        if self.tensors[0]() is not queries or self.tensors[1]() is not keys:
+            return False
+        return self.written == (queries._version, keys._version, queries.data_ptr(), keys.data_ptr())
+
+
+_lengths: dict[tuple[int, int, int], _Lengths] = {}  # the last that were made come last
+
+
+def known_lengths(stream: int, queries: Tensor, keys: Tensor) -> _Lengths | None:
+    """Those that were kept; none while a graph is captured, which would keep them longer."""
+    known = _lengths.get((stream, id(queries), id(keys)))
+    return known if known is not None and known.are(queries, keys) and not torch.cuda.is_current_stream_capturing() else None
+
+
+def _packed_problem(stream: int, fixed: tuple[Any, ...], queries: Tensor, keys: Tensor) -> _Problem:
+    known = known_lengths(stream, queries, keys)
+    if known is not None and fixed in known.problems:
+        return known.problems[fixed]
+    # Of tensors made in inference mode nobody counts what is written.
+    if queries.is_inference() or keys.is_inference() or torch.cuda.is_current_stream_capturing():
+        return _Problem(*fixed, None, None, queries, keys)
+    if known is None or len(known.problems) >= _KEPT_PROBLEMS:
+        _lengths.pop((stream, id(queries), id(keys)), None)
+        for key, other in list(_lengths.items()):
+            if len(_lengths) >= _KEPT_LENGTHS or any(tensor() is None for tensor in other.tensors):
+                _lengths.pop(key, None)
+        known = _lengths[stream, id(queries), id(keys)] = _Lengths(queries, keys)
+    problem = known.problems[fixed] = _Problem(*fixed, None, None, queries, keys)
     return problem
 
 
@@ -182,7 +209,7 @@ def _problem_of(q: Tensor, k: Tensor, *inputs: Any) -> tuple[_Problem, Tensor, _
     if p.q_positions is not None:
         problem = _Problem(*fixed, *p.tables)
     else:
-        problem = _plain_problem(*fixed) if p.cu_seqlens_q is None else _packed_problem(_stream(q), fixed, p.tables[2:])
+        problem = _plain_problem(*fixed) if p.cu_seqlens_q is None else _packed_problem(_stream(q), fixed, *p.lengths)
     dtypes = (torch.float32, torch.int32, torch.float32, torch.int64)
     given = tuple(_contiguous(table, dtype) for table, dtype in zip(p[12:], dtypes))
     return problem, _alphas(p.alpha, p.alpha_value, torch.float32, q.get_device()), given
@@ -273,7 +300,10 @@ def _output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any
     alpha, number, *fixed = problem_inputs[:6]
     p = operators.Problem(*problem_inputs)
     if _repeated is not None and p.is_plain and not p.is_modified:
-        _repeated.add(q, k, number if alpha is None else alphas, *fixed, alphas.data_ptr(), problem.kernels)
+        lengths = None if p.cu_seqlens_q is None else known_lengths(_stream(q), *p.lengths)
+        if lengths is not None or p.cu_seqlens_q is None:
+            packed = 0 if lengths is None else lengths.number
+            _repeated.add(q, k, number if alpha is None else alphas, *fixed, packed, alphas.data_ptr(), problem.kernels)
     return out, store
 
 
@@ -283,15 +313,16 @@ class Unknown(Exception):
 
 def repeated(
     q: Tensor, k: Tensor, v: Tensor, keeps: bool, alpha: Tensor | float, causal: bool, scale: float, k_keep: int,
-    window: int,
+    window: int, lengths: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """out, and the store where one is kept, of a call that differs in nothing but values from one that was checked; else
     raises Unknown."""
-    if _repeated is None:
+    known = None if lengths is None else known_lengths(_stream(q), *lengths)
+    if _repeated is None or known is None and lengths is not None:
         raise Unknown
     out = torch.empty_like(q)
     bytes_ = operators.store_bytes(q.shape, capacity_for(q, k)) if keeps else 0
-    kept = _repeated.forward(q, k, v, out, bytes_, alpha, causal, scale, k_keep, window)
+    kept = _repeated.forward(q, k, v, out, bytes_, alpha, causal, scale, k_keep, window, 0 if known is None else known.number)
     if kept is None:
         raise Unknown
     return out, kept
@@ -301,8 +332,9 @@ def repeated_output(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, number: float, causal: bool, scale: float, k_keep: int,
     window: int, *others: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """kept_output of such a call, which is plain: others are a Problem's defaults."""
-    return repeated(q, k, v, True, number if alpha is None else alpha, causal, scale, k_keep, window)
+    """kept_output of such a call, which is plain: of others only cu_seqlens may differ from a Problem's defaults."""
+    lengths = operators.Problem(alpha, number, causal, scale, k_keep, window, *others).lengths
+    return repeated(q, k, v, True, number if alpha is None else alpha, causal, scale, k_keep, window, lengths)
 
 
 def _part(store: Tensor, at: int, count: int, dtype: torch.dtype) -> Tensor:

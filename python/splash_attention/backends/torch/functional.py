@@ -264,9 +264,10 @@ def attention(
 ) -> Any:  # fmt: skip
     q, k, v = as_autocast_has_it(q, k, v)
     on_gpu = isinstance(q, Tensor) and q.is_cuda
-    plain = not (modifications or return_aux or any(table is not None for table in tables.values()))
+    q_positions, k_positions, *lengths = tables.values()
+    plain = not (modifications or return_aux) and q_positions is k_positions is None
     if on_gpu and forward_ad._current_level < 0 and plain:
-        out = calls.repeated_output(q, k, v, alpha, causal, scale, k_keep, window)
+        out = calls.repeated_output(q, k, v, alpha, causal, scale, k_keep, window, *lengths)
         if out is not None:
             return out
     if isinstance(q, Tensor) and folding.is_alpha_of_batch(alpha, q):

@@ -64,9 +64,14 @@ class Problem(NamedTuple):
         return self[8:12]
 
     @property
+    def lengths(self) -> tuple[Tensor, Tensor] | None:
+        """cu_seqlens."""
+        return None if self.cu_seqlens_q is None or self.cu_seqlens_k is None else (self.cu_seqlens_q, self.cu_seqlens_k)
+
+    @property
     def is_plain(self) -> bool:
-        """Made of numbers, but for alpha."""
-        return all(part is None for part in self[8:])
+        """Made of numbers, but for alpha and cu_seqlens."""
+        return self.q_positions is None and all(part is None for part in self[12:])
 
     @property
     def is_modified(self) -> bool:
@@ -147,7 +152,7 @@ def _plain_spec(q_shape: torch.Size, k_shape: torch.Size, alpha: float, *numbers
 def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
     """Of numbers alone it is made once."""
     p = Problem(*problem)
-    if p.alpha is None and p.is_plain and not p.is_modified:
+    if p.alpha is None and p.is_plain and p.lengths is None and not p.is_modified:
         return _plain_spec(q.shape, k.shape, *p[1:6])
     rows = [None if table is None else table.cpu().numpy() for table in p.tables]
     heads = [] if p.head_k_keep is None else p.head_k_keep.clamp(min=0).tolist()
