@@ -30,6 +30,10 @@ void AttentionSpec::validate() const {
   normalizer.validate(shape);
   selection.validate(shape);
   mask.validate(shape);
+  bias.validate(shape);
+  if (bias.any() && mask.cu_seqlens_q != mask.cu_seqlens_k)
+    throw Unsupported(
+        "a bias of distances takes packed sequences whose queries and keys have the same cu_seqlens");
 }
 
 }  // namespace splash

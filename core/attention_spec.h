@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/distance_bias.h"
 #include "core/dropout.h"
 #include "core/error.h"  // what validate() throws
 #include "core/mask.h"
@@ -27,6 +28,8 @@ struct AttentionSpec {
   // alone.
   std::vector<double> sinks{};
   Dropout dropout{};
+  DistanceBias
+      bias{};  // added to scaled and capped scores. Packed sequences must have as many queries as keys
 
   double score_scale() const {
     return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(shape.head_dim));

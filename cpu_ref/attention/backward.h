@@ -15,6 +15,7 @@ struct Gradients {
   Tensor<T> dq, dk, dv;          // shaped as q, k, v
   std::vector<double> dalpha;    // [q_heads]: dL/dalpha summed over that head's rows; 0 for softmax
   std::vector<double> dsinks{};  // [q_heads], alike; 0 where there are no sinks
+  std::vector<double> dbias{};   // [q_heads, distances], alike; empty where there is no bias
 };
 
 struct BackwardOptions {

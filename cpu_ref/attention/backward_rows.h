@@ -45,7 +45,8 @@ class RowProducts {
     });
   }
 
-  // dQ += scale ds_j k_j; dK_j += scale ds_j q, where ds is taken through the cap of scores.
+  // dQ += scale ds_j k_j; dK_j += scale ds_j q, where ds is taken through the cap of scores. The bias is
+  // added behind the cap: dbias += ds_j at the pair's distance, for each batch entry apart.
   void add_score_gradient(const RowAddress& at, const Row<T>& row) const {
     const int64_t kv_head = shape_.kv_head_of(at.q_head);
     const auto keys = k_.matrix(at.batch, kv_head);
@@ -54,7 +55,13 @@ class RowProducts {
     auto dk = gradients_.dk.matrix(at.batch, kv_head);
     for (int64_t i = 0; i < row.size(); ++i) {
       if (row.ds[i] == 0) continue;
-      const T ds = scale_ * row.ds[i] * spec_.cap_slope(row.scores[i]);
+      T score = row.scores[i];
+      if (spec_.bias.any()) {
+        const int64_t entry = spec_.bias.index(shape_, at.q_head, at.query, row.keys[i]);
+        score -= static_cast<T>(spec_.bias.table[entry]);
+        gradients_.dbias[at.batch * spec_.bias.table.size() + entry] += row.ds[i];
+      }
+      const T ds = scale_ * row.ds[i] * spec_.cap_slope(score);
       dq += (ds * keys.row(row.keys[i])).template cast<double>();
       dk.row(row.keys[i]) += (ds * query).template cast<double>();
     }
@@ -86,6 +93,8 @@ Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, Ten
   gradients.dv = gradients.dk;
   gradients.dalpha.assign(shape.q_heads, 0);
   gradients.dsinks.assign(shape.q_heads, 0);
+  const size_t biases = spec.bias.table.size();
+  gradients.dbias.assign(shape.batch * biases, 0);  // one table per batch entry, added in order below
   std::vector<double> dalpha(shape.batch * shape.q_heads, 0);  // one per (batch, head), added in order below
   std::vector<double> dsinks = dalpha;
   const RowProducts<T> products(spec, q, k, v, dout, gradients);
@@ -108,11 +117,13 @@ Gradients<T> backward_rows(const AttentionSpec& spec, TensorView<const T> q, Ten
     gradients.dalpha[i % shape.q_heads] += dalpha[i];
     gradients.dsinks[i % shape.q_heads] += dsinks[i];
   }
+  for (size_t i = biases; i < gradients.dbias.size(); ++i) gradients.dbias[i % biases] += gradients.dbias[i];
+  gradients.dbias.resize(biases);
   if constexpr (std::is_same_v<T, double>) {
     return gradients;
   } else {
-    return {gradients.dq.cast<T>(), gradients.dk.cast<T>(), gradients.dv.cast<T>(),
-            std::move(gradients.dalpha), std::move(gradients.dsinks)};
+    return {gradients.dq.cast<T>(),      gradients.dk.cast<T>(),      gradients.dv.cast<T>(),
+            std::move(gradients.dalpha), std::move(gradients.dsinks), std::move(gradients.dbias)};
   }
 }
 

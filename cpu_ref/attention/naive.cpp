@@ -114,6 +114,18 @@ Array select(const Array& scores, const AttentionSpec& spec, int64_t h, double a
   return kept;
 }
 
+// Counts distances from the last query's place, the last key.
+Array biases(const AttentionSpec& spec, int64_t h, int64_t i) {
+  Array row(spec.shape.kv_len);
+  const int64_t behind = spec.shape.q_len - 1 - i, last = spec.bias.first + spec.bias.distances - 1;
+  for (int64_t j = 0; j < row.size(); ++j) {
+    const int64_t distance = behind - (row.size() - 1 - j);
+    const int64_t held = std::min(std::max(distance, spec.bias.first), last);
+    row[j] = spec.bias.table[h * spec.bias.distances + held - spec.bias.first];
+  }
+  return row;
+}
+
 void drop(const AttentionSpec& spec, int64_t b, int64_t h, Eigen::MatrixXd& weights) {
   for (int64_t i = 0; i < weights.rows(); ++i) {
     const DropoutRow row(spec.dropout, (b * spec.shape.q_heads + h) * spec.shape.q_len + i);
@@ -138,6 +150,7 @@ NaiveForward naive_forward(const AttentionSpec& spec, const AttentionInputs<doub
       for (int64_t i = 0; i < s.q_len; ++i) {
         Array row = scores.row(i);
         if (spec.softcap > 0) row = spec.softcap * (row / spec.softcap).tanh();
+        if (spec.bias.any()) row += biases(spec, h, i);
         for (int64_t j = 0; j < s.kv_len; ++j) row[j] = visible(spec, b, h, i, j) ? row[j] : -kInf;
         Array kept(s.kv_len + 1);  // the last is the sink
         kept << (by_index ? shared(row, spec, b, h, i) : select(row, spec, h, alpha)),

@@ -88,7 +88,8 @@ class RowScorer {
     products_.noalias() = keys.middleRows(mask.begin, length) * query;
     for (int64_t j = mask.begin; j < mask.end; ++j) {
       if (!mask.visible(j)) continue;
-      const T score = spec_.capped(scale_ * products_[j - mask.begin]);
+      const auto bias = static_cast<T>(spec_.bias.of(spec_.shape, at.q_head, at.query, j));
+      const T score = spec_.capped(scale_ * products_[j - mask.begin]) + bias;
       if (score == -std::numeric_limits<T>::infinity()) continue;
       row.poisoned |= !(score < std::numeric_limits<T>::infinity());
       row.keys.push_back(j);

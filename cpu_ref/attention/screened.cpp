@@ -13,6 +13,7 @@
 #include "core/round.h"
 #include "cpu_ref/attention/blocked_sum.h"
 #include "cpu_ref/attention/given_threshold.h"
+#include "cpu_ref/attention/screening/bias.h"
 #include "cpu_ref/attention/screening/blocks.h"
 #include "cpu_ref/attention/screening/candidates.h"
 #include "cpu_ref/attention/screening/packed_keys.h"
@@ -75,6 +76,7 @@ class ScreenedRun {
         predicted_peaks_(predicted_peaks),
         tau_offsets_(tau_offsets),
         result_(result),
+        bias_(spec),
         keys_(k),
         k_magnitude_(keys_.magnitude()) {}
 
@@ -114,7 +116,8 @@ class ScreenedRun {
       const float* row = q_.row(b, h, first + r);
       float* out = w.q.data() + (r / kTileRows) * dim * kTileRows + r % kTileRows;
       for (int64_t d = 0; d < dim; ++d) out[d * kTileRows] = sign * row[d];
-      w.rows[r].reset(alpha, factor, cap, k_keep, sink, predicted_peak(b, h, first + r));
+      w.rows[r].reset(alpha, factor, cap, k_keep, sink, bias_.row(h, first + r),
+                      predicted_peak(b, h, first + r));
       if (!tau_offsets_.empty()) {
         const double offset = tau_offsets_[row_index(shape_, {b, h, first + r})];
         w.rows[r].give_shift(shift_of_offset(offset, alpha, shape_.kv_len));
@@ -133,7 +136,7 @@ class ScreenedRun {
     const double product = q_magnitude * k_magnitude_ * static_cast<double>(shape_.head_dim);
     const double factor = (spec_.normalizer.alpha_of(h) - 1) * std::abs(spec_.score_scale());
     const double sink = spec_.sink_of(h);
-    return product * std::max(1.0, factor) < 1e38 && factor > 1e-30 &&
+    return product * std::max(1.0, factor) + bias_.magnitude() < 1e38 && factor > 1e-30 &&
            (std::isinf(sink) || std::abs(sink) < 1e38);
   }
 
@@ -151,6 +154,13 @@ class ScreenedRun {
     const int64_t first_panel = begin / kPanelKeys;
     const int64_t last_panel = std::max(first_panel, ceil_div(end, kPanelKeys));
     const int64_t middle = std::min(last_panel, first_panel + kFirstPanels);
+    if (bias_.any() && last_panel > middle) {  // ALiBi puts the last keys far above the first
+      for (const int64_t t : w.tiles) {
+        start_tile(kv_head, t, std::max(middle, last_panel - kFirstPanels), last_panel, rows, w);
+        for (int64_t r = t * kTileRows; r < std::min((t + 1) * int64_t{kTileRows}, rows); ++r)
+          w.rows[r].forget_keys();
+      }
+    }
     for (const int64_t t : w.tiles) start_tile(kv_head, t, first_panel, middle, rows, w);
     for (int64_t panel = middle; panel < last_panel; ++panel) {
       for (const int64_t t : w.tiles) screen_tile(kv_head, t, panel, rows, w);
@@ -198,7 +208,7 @@ class ScreenedRun {
     const int64_t last = std::min<int64_t>(kTileRows, rows - t * kTileRows);
     for (int64_t r = 0; r < last; ++r) {
       Candidates& row = w.rows[t * kTileRows + r];
-      if (any_above(tile[r], row.product_threshold())) {
+      if (any_above(tile[r], row.product_threshold(panel * kPanelKeys))) {
         row.take_panel(tile[r], panel * kPanelKeys, w.masks[t * kTileRows + r]);
       }
     }
@@ -233,6 +243,7 @@ class ScreenedRun {
   bool keep_;
   std::span<const float> predicted_peaks_, tau_offsets_;
   ScreenedForward& result_;
+  BiasTables bias_;
   PackedKeys keys_;
   double k_magnitude_;
 };

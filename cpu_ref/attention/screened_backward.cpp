@@ -50,8 +50,11 @@ class SupportBackward {
     Gradients<float> g{Tensor<float>(s.batch, s.q_heads, s.q_len, s.head_dim),
                        Tensor<float>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
                        Tensor<float>(s.batch, s.kv_heads, s.kv_len, s.head_dim),
-                       std::vector<double>(s.q_heads), std::vector<double>(s.q_heads)};
+                       std::vector<double>(s.q_heads),
+                       std::vector<double>(s.q_heads),
+                       std::vector<double>(spec_.bias.table.size())};
     ds_.resize(p_.values.size());
+    if (spec_.bias.any()) dscores_.resize(p_.values.size());
     if (spec_.dropout.drops()) {
       dropped_.resize(p_.values.size());
       weights_ = dropped_;
@@ -65,6 +68,8 @@ class SupportBackward {
       g.dalpha[head] += of_rows[row].dalpha;
       g.dsinks[head] += of_rows[row].dsink;
     }
+
+    if (spec_.bias.any()) parallel_for(s.q_heads, 1, [&](int64_t head) { add_biases(head, g.dbias); });
 
     std::vector<ColumnSupport> columns(s.batch * s.kv_heads);
     const int64_t heads = s.batch * s.kv_heads;
@@ -120,6 +125,7 @@ class SupportBackward {
       scalars.dalpha = entmax_gradient<float>(alpha, p, ds, ds);
     }
     const auto scale = static_cast<float>(spec_.score_scale());
+    if (spec_.bias.any()) std::ranges::copy(ds, dscores_.begin() + begin);
     for (int64_t n = begin; n < end; ++n) {
       ds_[n] *= scale;
       if (spec_.softcap > 0) {
@@ -141,6 +147,17 @@ class SupportBackward {
     const double dalpha = entmax_gradient<float>(alpha, all_p, all_ds, all_ds);
     std::copy_n(all_ds.begin(), ds.size(), ds.begin());
     return {dalpha, all_ds.back()};
+  }
+
+  // dbias of a head: its rows in order, so the sums do not depend on the number of threads.
+  void add_biases(int64_t q_head, std::vector<double>& dbias) const {
+    for (int64_t b = 0; b < shape_.batch; ++b) {
+      for (int64_t i = 0; i < shape_.q_len; ++i) {
+        const int64_t row = (b * shape_.q_heads + q_head) * shape_.q_len + i;
+        for (int64_t n = p_.row_offsets[row]; n < p_.row_offsets[row + 1]; ++n)
+          dbias[spec_.bias.index(shape_, q_head, i, p_.columns[n])] += dscores_[n];
+      }
+    }
   }
 
   // Counting sort of the entries of all rows that read this key head.
@@ -190,6 +207,7 @@ class SupportBackward {
   TensorView<const float> q_, k_, v_, dout_;
   std::span<const float> tau_offsets_;
   std::vector<float> ds_;       // [nnz]: gradient of the product <q, k>
+  std::vector<float> dscores_;  // [nnz]: of the score; empty where there is no bias
   std::vector<float> dropped_;  // [nnz]: probabilities after dropout; empty where it drops nothing
 };
 

@@ -60,6 +60,9 @@ DifferenceReport check_problem(Problem& p, int64_t samples) {
     }
     report.merge(check_differences(&p.spec.sinks[h], &gradients.dsinks[h], 1, 0, 5, loss));
   }
+  CHECK(gradients.dbias.size() == p.spec.bias.table.size());
+  report.merge(check_differences(p.spec.bias.table.data(), gradients.dbias.data(),
+                                 std::ssize(gradients.dbias), samples, 6, loss));
   if (p.spec.normalizer.kind == NormalizerKind::softmax) {
     CHECK(std::ranges::all_of(gradients.dalpha, [](double d) { return d == 0; }));
   } else {
@@ -91,7 +94,7 @@ TEST_CASE(
   CHECK(total.mostly_checked());
 }
 
-TEST_CASE("central differences of capped scores, sinks and dropout") {
+TEST_CASE("central differences of capped scores, sinks, dropout and a bias") {
   const AttentionShape shape{2, 4, 2, 5, 11, 3};
   uint64_t seed = 500;
   DifferenceReport total;

@@ -58,7 +58,7 @@ TEST_CASE("forward agrees with the naive oracle: float") {
   for (const AttentionShape& shape : shapes()) compare_everything<float>(shape, 0.25, 2e-4);
 }
 
-TEST_CASE("forward agrees with the naive oracle: capped scores, sinks and dropout") {
+TEST_CASE("forward agrees with the naive oracle: capped scores, sinks, dropout and a bias") {
   compare_everything<double>(shapes().front(), 0, 1e-9, true);
   compare_everything<double>({1, 4, 2, 9, 30, 8}, 0, 1e-9, true);
   compare_everything<float>({1, 4, 2, 9, 30, 8}, 0.25, 2e-4, true);
@@ -85,6 +85,50 @@ TEST_CASE("dropout: its rate, and the mean over seeds is the output without it")
   CHECK(max_error(mean, expected.out) < 0.05);
   const double share = static_cast<double>(kept) / static_cast<double>(kSeeds * shape.kv_len);
   CHECK(share == doctest::Approx(0.75).epsilon(0.01));
+}
+
+TEST_CASE("a bias of distances is counted from the query's place and held at the table's ends") {
+  const AttentionShape shape{1, 2, 1, 2, 4, 1};
+  AttentionInputs<double> inputs = random_inputs<double>(shape, 3);
+  std::fill_n(inputs.q.data(), inputs.q.size(), 0.0);  // the bias alone decides
+  AttentionSpec spec{shape, 1, {NormalizerKind::softmax, {1.5}}, {}, {}};
+  spec.bias = {.table = {1, 2, 3, 10, 20, 30}, .distances = 3, .first = -1};
+  const auto p = dense_probabilities(shape, forward(spec, inputs, {.keep_probabilities = true}));
+  // Query 0 has the place of key 2.
+  const std::vector<double> scores[2] = {{1, 1, 2, 3}, {1, 1, 1, 2}};
+  for (int64_t h = 0; h < 2; ++h) {
+    for (int64_t i = 0; i < 2; ++i) {
+      double sum = 0;
+      for (const double score : scores[i]) sum += std::exp(h == 0 ? score : 10 * score);
+      for (int64_t j = 0; j < 4; ++j) {
+        const double score = h == 0 ? scores[i][j] : 10 * scores[i][j];
+        CHECK(p.row(0, h, i)[j] == doctest::Approx(std::exp(score) / sum));
+      }
+    }
+  }
+}
+
+TEST_CASE("biases that are not allowed are told") {
+  const AttentionShape shape{1, 2, 1, 3, 3, 4};
+  const auto inputs = random_inputs<double>(shape, 23);
+  AttentionSpec spec{shape, 0.9, {}, {}, {}};
+  spec.bias = {.table = {1, 2, 3}, .distances = 2, .first = 0};
+  CHECK_THROWS_WITH_AS(forward(spec, inputs),
+                       "bias has 3 entries; allowed: 2 heads times 2 distances, of which there is at least 1",
+                       InvalidArgument);
+  spec.bias.table = {1, 2, 3, INFINITY};
+  CHECK_THROWS_WITH_AS(forward(spec, inputs), "a bias is inf; it must be finite", InvalidArgument);
+  spec.bias = random_bias(shape, 1);
+  spec.bias.first = int64_t{1} << 40;
+  CHECK_THROWS_AS(forward(spec, inputs), InvalidArgument);
+  spec.bias.first = 0;
+  spec.mask = {.cu_seqlens_q = {0, 1, 3}, .cu_seqlens_k = {0, 1, 3}};
+  CHECK_NOTHROW(forward(spec, inputs));
+  spec.mask.cu_seqlens_k[1] = 2;
+  CHECK_THROWS_WITH_AS(
+      forward(spec, inputs),
+      "a bias of distances takes packed sequences whose queries and keys have the same cu_seqlens",
+      Unsupported);
 }
 
 TEST_CASE("a soft cap of a huge size changes nothing, and a score of infinity is its cap") {

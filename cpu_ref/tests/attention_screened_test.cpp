@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "core/random.h"
 #include "core/workload.h"
 #include "cpu_ref/attention/screened.h"
 
@@ -86,6 +87,13 @@ void check_backward(const AttentionSpec& spec, const AttentionInputs<float>& in)
     CHECK(fast.dalpha[h] == doctest::Approx(exact.dalpha[h]).epsilon(2e-3).scale(1));
     CHECK(fast.dsinks[h] == doctest::Approx(exact.dsinks[h]).epsilon(1e-4).scale(1));
   }
+  REQUIRE(fast.dbias.size() == exact.dbias.size());
+  double error = 0, norm = 1e-3;  // one entry for all distances changes nothing
+  for (size_t i = 0; i < exact.dbias.size(); ++i) {
+    error += std::pow(fast.dbias[i] - exact.dbias[i], 2);
+    norm += std::pow(exact.dbias[i], 2);
+  }
+  CHECK(error / norm < 1e-7);
 }
 
 std::vector<Mask> screened_masks(const AttentionShape& s) {
@@ -152,6 +160,52 @@ TEST_CASE("screened attention equals the double reference: capped scores, sinks 
       }
     }
   }
+}
+
+TEST_CASE("screened attention equals the double reference: a bias of distances, both passes") {
+  for (const auto& [q_len, kv_len] : {std::pair<int64_t, int64_t>{31, 900}, {101, 101}, {60, 33}}) {
+    for (const double size : {0.1, 40.0}) {  // from little of the scores to nearly all
+      for (const int64_t distances : {1, 40, 2000}) {
+        AttentionSpec spec{
+            .shape = {
+                .batch = 2, .q_heads = 4, .kv_heads = 2, .q_len = q_len, .kv_len = kv_len, .head_dim = 16}};
+        spec.normalizer.alpha = {1.2, 1.5, 1.9, 2.0};
+        spec.bias = {.distances = distances, .first = -distances / 3 * 2};
+        for (int64_t i = 0; i < 4 * distances; ++i)
+          spec.bias.table.push_back(size * CounterRandom(7).normal(i));
+        for (int64_t i = 0; i < distances; ++i)  // ALiBi's slope
+          spec.bias.table[i] = 0.05 * size * static_cast<double>(spec.bias.first + i);
+        CAPTURE(q_len);
+        CAPTURE(size);
+        CAPTURE(distances);
+        const auto in = make_inputs<float>({.seed = 11, .query_variance = 9}, spec.shape);
+        spec.mask = screened_masks(spec.shape)[2];
+        check_forward(spec, in);
+        spec.mask = {.causal = true, .window = 70};
+        check_forward(spec, in);
+        check_backward(spec, in);
+        spec.mask = {};
+        spec.softcap = 5;
+        spec.scale = -0.3;
+        check_forward(spec, in);
+        check_backward(spec, in);
+        spec.sinks = {0.2, 2.5, -INFINITY, 30};
+        spec.dropout = {.rate = 0.4, .seed = 3};
+        check_backward(spec, in);
+      }
+    }
+  }
+}
+
+TEST_CASE("a bias rules keys out by tiles: few of the keys that it puts far below are looked at") {
+  AttentionSpec spec{.shape = {.q_len = 96, .kv_len = 8192, .head_dim = 16}, .mask = {.causal = true}};
+  const auto in = make_inputs<float>({.seed = 12, .query_variance = 0.01}, spec.shape);
+  const int64_t without = screened_forward(spec, in.q, in.k, in.v).listed;
+  spec.bias = {.distances = 8192, .first = -8191};  // ALiBi
+  for (int64_t i = 0; i < 8192; ++i) spec.bias.table.push_back(0.25 * static_cast<double>(i - 8191));
+  const auto with = screened_forward(spec, in.q, in.k, in.v);
+  CHECK(without > 96 * 1000);
+  CHECK(with.listed < 96 * 50);
 }
 
 TEST_CASE("screened attention equals the double reference on every workload and at near-dense supports") {

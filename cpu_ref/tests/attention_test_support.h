@@ -44,11 +44,21 @@ Tensor<T> random_dout(const AttentionShape& s, uint64_t seed) {
   return random_tensor<T>(s.batch, s.q_heads, s.q_len, s.head_dim, seed + 3000);
 }
 
+// Quarters, for distances of which some lie farther.
+inline DistanceBias random_bias(const AttentionShape& s, uint64_t seed, int64_t distances = 7,
+                                int64_t first = -4) {
+  DistanceBias bias{.distances = distances, .first = first};
+  for (int64_t i = 0; i < s.q_heads * distances; ++i)
+    bias.table.push_back(0.25 * std::round(4 * CounterRandom(seed).normal(i)));
+  return bias;
+}
+
 // Scores are capped where some lie beyond the cap, and probabilities are dropped; with sinks where they are
-// taken, from none to one that takes most.
+// taken, from none to one that takes most, and a bias alike.
 inline void modify(AttentionSpec& spec) {
   spec.softcap = 0.8;
   spec.dropout = {.rate = 0.3, .seed = 17};
+  if (spec.mask.cu_seqlens_q == spec.mask.cu_seqlens_k) spec.bias = random_bias(spec.shape, 41);
   const bool any_key =
       spec.selection.kind == SelectionKind::all || spec.selection.kind == SelectionKind::top_k_row;
   if (spec.normalizer.kind != NormalizerKind::entmax || !any_key) return;

@@ -79,6 +79,7 @@ std::string mask_limit(const Limits& limits, const Mask& mask) {
 std::string modification_limit(const AttentionSpec& spec) {
   if (spec.softcap > 0) return "takes no soft cap of scores";
   if (spec.dropout.drops()) return "takes no dropout";
+  if (spec.bias.any()) return "takes no bias";
   return "";
 }
 

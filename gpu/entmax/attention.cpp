@@ -58,6 +58,11 @@ EntmaxAttention::EntmaxAttention(AttentionSpec spec, Dtype dtype, const Stream& 
     dropout_seed_ = DeviceBuffer(stream, sizeof spec_.dropout.seed);
     dropout_seed_.upload(&spec_.dropout.seed, dropout_seed_.bytes());
   }
+  if (spec_.bias.any()) {
+    const std::vector<float> bias(spec_.bias.table.begin(), spec_.bias.table.end());
+    bias_ = DeviceBuffer(stream, static_cast<int64_t>(bias.size() * sizeof(float)));
+    bias_.upload(bias.data(), bias_.bytes());
+  }
   tau_ = DeviceBuffer(stream, rows * int64_t{sizeof(float)});
   used_ = DeviceBuffer(stream, sizeof(unsigned long long));
   offsets_ = DeviceBuffer(stream, rows * int64_t{sizeof(int64_t)});
@@ -90,8 +95,8 @@ bool EntmaxAttention::ensure_stored() {
 void EntmaxAttention::backward(const DeviceTensorView& q, const DeviceTensorView& k,
                                const DeviceTensorView& v, const DeviceTensorView& d_out,
                                const DeviceTensorView& d_q, const DeviceTensorView& d_k,
-                               const DeviceTensorView& d_v, float* d_alpha, StoreCheck check,
-                               float* d_sinks) {
+                               const DeviceTensorView& d_v, float* d_alpha, StoreCheck check, float* d_sinks,
+                               float* d_bias) {
   require_tensor("q", q, dtype_, query_extents(spec_.shape));
   require_tensor("k", k, dtype_, key_extents(spec_.shape));
   require_tensor("v", v, dtype_, key_extents(spec_.shape));
@@ -120,11 +125,13 @@ void EntmaxAttention::backward(const DeviceTensorView& q, const DeviceTensorView
                     .tau = tau(),
                     .sinks = sinks(),
                     .dropout_seed = dropout_seed(),
+                    .bias = bias(),
                     .d_q = d_q.data,
                     .d_k = d_k.data,
                     .d_v = d_v.data,
                     .d_alpha = d_alpha,
                     .d_sinks = d_sinks,
+                    .d_bias = d_bias,
                     .workspace = backward_workspace_.data(),
                     .stream = stream_->handle(),
                     .tuning = tuning_});
@@ -152,6 +159,7 @@ ForwardArguments EntmaxAttention::forward_arguments(const Tensors& tensors) cons
           .head_k_keep = static_cast<const int*>(head_k_keep_.data()),
           .sinks = sinks(),
           .dropout_seed = dropout_seed(),
+          .bias = bias(),
           .tau = static_cast<float*>(tau_.data()),
           .support = support_,
           .stored = leaves_broad_rows_ ? StoredRows::sparse : StoredRows::all,

@@ -60,14 +60,14 @@ class EntmaxAttention {
   bool ensure_stored();
 
   // Gradients of the last forward, whose q, k, v these are: d_q as q; d_k, d_v as k; d_alpha: [q_heads] in
-  // device memory (dL/dalpha summed over batch and rows), or null; d_sinks alike, where spec has sinks. Waits
-  // as `check` says, but never inside a capture. Where the support did not fit, forward runs again with d_q
-  // as its output. Throws as forward and ensure_stored do; InvalidArgument where a capture comes before
-  // backward's workspace is allocated.
+  // device memory (dL/dalpha summed over batch and rows), or null; d_sinks, and d_bias [q_heads, distances],
+  // alike, where spec has sinks or a bias. Waits as `check` says, but never inside a capture. Where the
+  // support did not fit, forward runs again with d_q as its output. Throws as forward and ensure_stored do;
+  // InvalidArgument where a capture comes before backward's workspace is allocated.
   void backward(const DeviceTensorView& q, const DeviceTensorView& k, const DeviceTensorView& v,
                 const DeviceTensorView& d_out, const DeviceTensorView& d_q, const DeviceTensorView& d_k,
                 const DeviceTensorView& d_v, float* d_alpha = nullptr, StoreCheck check = StoreCheck::wait,
-                float* d_sinks = nullptr);
+                float* d_sinks = nullptr, float* d_bias = nullptr);
 
   // Entries of the last support, whether they fit or not, without those of broad rows; after a graph's
   // replay, of the replayed forward. Waits. Throws InvalidArgument where there was no forward.
@@ -79,6 +79,7 @@ class EntmaxAttention {
   float* alpha() const { return static_cast<float*>(alpha_.data()); }
   // In device memory, null where there are none; may be written as alpha may.
   float* sinks() const { return static_cast<float*>(sinks_.data()); }  // [q_heads]
+  float* bias() const { return static_cast<float*>(bias_.data()); }    // [q_heads, distances]
   uint64_t* dropout_seed() const { return static_cast<uint64_t*>(dropout_seed_.data()); }
   const float* tau() const { return static_cast<const float*>(tau_.data()); }  // [batch, q_heads, q_len]
   const Support& support() const { return support_; }
@@ -106,8 +107,8 @@ class EntmaxAttention {
   Tuning tuning_;
   int64_t most_entries_ = 0;        // (query, key) pairs that the mask shows and the selection may keep
   bool leaves_broad_rows_ = false;  // StoredRows::sparse
-  DeviceBuffer alpha_, head_k_keep_, mask_tables_, sinks_, dropout_seed_, tau_, used_, offsets_, counts_,
-      columns_, excess_, forward_workspace_, backward_workspace_;
+  DeviceBuffer alpha_, head_k_keep_, mask_tables_, sinks_, dropout_seed_, bias_, tau_, used_, offsets_,
+      counts_, columns_, excess_, forward_workspace_, backward_workspace_;
   DeviceMask mask_{};
   Support support_{};
   Tensors last_{};     // of the last forward

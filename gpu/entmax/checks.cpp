@@ -14,7 +14,7 @@ namespace splash::gpu::entmax {
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype) {
   return (dtype == Dtype::bf16 || dtype == Dtype::f16) && spec.selection.kind == SelectionKind::all &&
          spec.mask.q_positions.empty() && spec.softcap == 0 && spec.sinks.empty() && !spec.dropout.drops() &&
-         spec.shape.kv_len <= int64_t{kMostKeys};
+         !spec.bias.any() && spec.shape.kv_len <= int64_t{kMostKeys};
 }
 
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
@@ -24,7 +24,8 @@ ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath want
   if (wanted == ForwardPath::hopper && !hopper) {
     throw Unsupported(
         "entmax forward's path for Hopper takes bfloat16 and float16, all of up to 2^28 keys, no positions, "
-        "no soft cap, no sinks, no dropout, thresholds that it solves for, on compute capability 9.0; "
+        "no soft cap, no sinks, no dropout, no bias, thresholds that it solves for, on compute capability "
+        "9.0; "
         "ForwardPath::fastest takes the other problems too");
   }
   if (wanted == ForwardPath::fastest && tuning.portable != 0) return ForwardPath::portable;
@@ -51,6 +52,8 @@ void require_forward(const AttentionSpec& spec, Dtype dtype) {
   unless(spec.score_scale() > 0, "a scale above 0, not " + std::to_string(spec.scale));
   unless(spec.mask.causal || !spec.mask.has_window(s) || std::max(s.q_len, s.kv_len) <= int64_t{1} << 28,
          "windows to both sides of up to 2^28 queries and keys, not " + to_string(s));
+  unless(!spec.bias.any() || std::max(s.q_len, s.kv_len) <= int64_t{1} << 28,
+         "a bias with up to 2^28 queries and keys, not " + to_string(s));
   // So that neither row numbers nor a launch's block numbers overflow 32 bits.
   constexpr int64_t kMost = int64_t{1} << 31;
   unless(s.q_len <= kMost - 256 && s.batch * s.q_heads < kMost && s.rows() / 32 + s.batch * s.q_heads < kMost,
@@ -69,11 +72,14 @@ void require_mask(const AttentionSpec& spec, const DeviceMask& mask) {
          "positions");
 }
 
-void require_modifications(const AttentionSpec& spec, const float* sinks, const uint64_t* seed) {
+void require_modifications(const AttentionSpec& spec, const float* sinks, const uint64_t* seed,
+                           const float* bias) {
   if (!spec.sinks.empty() && sinks == nullptr)
     throw InvalidArgument("the rows have sinks, but arguments.sinks has no table of them");
   if (spec.dropout.drops() && seed == nullptr)
     throw InvalidArgument("probabilities are dropped, but arguments.dropout_seed has no seed");
+  if (spec.bias.any() && bias == nullptr)
+    throw InvalidArgument("scores have a bias, but arguments.bias has no table of it");
 }
 
 void require_head_k_keep(const AttentionSpec& spec, const ForwardArguments& arguments) {

@@ -9,9 +9,10 @@ namespace splash::gpu::entmax {
 // Throws InvalidArgument where spec.mask has packed sequences or positions and `mask` has no table of them.
 void require_mask(const AttentionSpec& spec, const DeviceMask& mask);
 
-// Throws InvalidArgument where spec has sinks and there is no table of them, or drops probabilities and there
-// is no seed.
-void require_modifications(const AttentionSpec& spec, const float* sinks, const uint64_t* seed);
+// Throws InvalidArgument where spec has sinks or a bias and there is no table of them, or drops probabilities
+// and there is no seed.
+void require_modifications(const AttentionSpec& spec, const float* sinks, const uint64_t* seed,
+                           const float* bias);
 
 // Throws InvalidArgument where spec has a k_keep per head and the arguments have none.
 void require_head_k_keep(const AttentionSpec& spec, const ForwardArguments& arguments);

@@ -24,7 +24,7 @@ void EntmaxAttention::backward(const DeviceTensorView& /*q*/, const DeviceTensor
                                const DeviceTensorView& /*v*/, const DeviceTensorView& /*d_out*/,
                                const DeviceTensorView& /*d_q*/, const DeviceTensorView& /*d_k*/,
                                const DeviceTensorView& /*d_v*/, float* /*d_alpha*/, StoreCheck /*check*/,
-                               float* /*d_sinks*/) {
+                               float* /*d_sinks*/, float* /*d_bias*/) {
   no_device();
 }
 int64_t EntmaxAttention::support_entries() const {

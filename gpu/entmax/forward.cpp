@@ -37,7 +37,7 @@ void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArgume
   require_forward(spec, dtype);
   require_mask(spec, args.mask);
   require_head_k_keep(spec, args);
-  require_modifications(spec, args.sinks, args.dropout_seed);
+  require_modifications(spec, args.sinks, args.dropout_seed, args.bias);
   if (!spec.sinks.empty() && args.tau_offsets != nullptr) throw Unsupported("given thresholds take no sinks");
   validate(args.tuning);
   if (path_of(spec, dtype, args) == ForwardPath::hopper) {

@@ -20,7 +20,7 @@ namespace splash::gpu::entmax {
 enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where it can run, else portable
 
 // Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, any mask without positions
-// (causal, with or without a window, packed sequences), no soft cap, no sinks, no dropout.
+// (causal, with or without a window, packed sequences), no soft cap, no sinks, no dropout, no bias.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
 // hopper or portable, for a device of this compute capability (90: 9.0). Where `fastest` is wanted, the
@@ -51,6 +51,8 @@ struct ForwardArguments {
   const float* sinks = nullptr;  // [q_heads], required where spec.sinks is not empty; their values are read
                                  // here, -inf: none, NaN or +inf: NaN rows. Portable path only
   const uint64_t* dropout_seed = nullptr;  // [1], required where spec.dropout drops: read in spec's place
+  const float* bias = nullptr;  // [q_heads, distances], required where spec has a bias; its values are read
+                                // here, in units of scores. Portable path only
   float* tau = nullptr;  // [batch, q_heads, q_len] in units of z: +inf for rows without a key and a sink, NaN
                          // for rows with a score of NaN or +inf; or null
   Support support{};     // where columns is null, nothing is stored
@@ -73,13 +75,14 @@ int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, const Tu
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 // Forward takes entmax with an alpha of 1.01 to 2 over all keys or the k_keep largest of each row, any mask,
-// a scale above 0, any soft cap, sinks, any dropout, bf16, f16 or f32, head_dim a multiple of 8 up to 256.
-// Throws Unsupported where spec or dtype is another, InvalidArgument where spec contradicts itself.
+// a scale above 0, any soft cap, sinks, any dropout, a bias of distances (up to 2^28 queries and keys), bf16,
+// f16 or f32, head_dim a multiple of 8 up to 256. Throws Unsupported where spec or dtype is another,
+// InvalidArgument where spec contradicts itself.
 void require_forward(const AttentionSpec& spec, Dtype dtype);
 
 // Enqueues the kernels and nothing else (hopper/forward.h, portable/problem.h). Throws as require_forward and
-// choose_path do; InvalidArgument where tables of the mask or of k_keep, sinks or dropout's seed are missing
-// or the tuning is not allowed; DeviceError where a launch fails.
+// choose_path do; InvalidArgument where tables of the mask or of k_keep, sinks, a bias or dropout's seed are
+// missing or the tuning is not allowed; DeviceError where a launch fails.
 void enqueue_forward(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);
 
 }  // namespace splash::gpu::entmax

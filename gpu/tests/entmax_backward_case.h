@@ -169,9 +169,17 @@ inline void take_sinks(Case& c) {
     c.spec.sinks.push_back(static_cast<double>(static_cast<float>(sink(random))));
 }
 
+// Draws a bias of some distances; farther ones have the first entry or the last.
+inline void take_a_bias(Case& c) {
+  std::mt19937_64 random(test_seed() + 5);
+  const int64_t distances = std::array<int64_t, 3>{1, 17, 400}[random() % 3];
+  c.spec.bias = draw_bias(random, c.spec.shape.q_heads, distances, -distances / 2);
+}
+
 struct SupportGradients : Gradients {
   std::vector<double> row_dalpha;  // [rows]; dalpha of a head is the sum over its rows
   std::vector<double> row_dsinks;  // [rows], alike
+  double dscores_norm = 0;         // sum of dL/dscore squared, over the support
 };
 
 // MATH: Gradients, on the given support.
@@ -184,6 +192,7 @@ inline SupportGradients gradients_of_support(const Case& c) {
   result.row_dalpha.resize(s.rows());
   result.dsinks.resize(c.spec.sinks.size());
   result.row_dsinks.resize(c.spec.sinks.empty() ? 0 : s.rows());
+  result.dbias.resize(c.spec.bias.table.size());
   const double scale = c.spec.score_scale();
   for (int64_t row = 0; row < s.rows(); ++row) {
     const int64_t b = row / s.q_len / s.q_heads, h = row / s.q_len % s.q_heads, i = row % s.q_len;
@@ -219,8 +228,7 @@ inline SupportGradients gradients_of_support(const Case& c) {
     for (size_t e = 0; e < g.size(); ++e) {
       const double p = w[e] / sum, centred = g.size() == 1 ? 0 : g[e] - delta;
       const double z = c.tau.empty() ? 0 : c.tau[row] + w[e] / u[e],
-                   slope = c.spec.cap_slope(z / (alpha - 1)),
-                   ds = scale * u[e] * centred * slope / (given ? sum : 1);
+                   dscore = u[e] * centred / (given ? sum : 1);
       const double r = w[e] / u[e] / shift;
       if (p > 0) {
         result.row_dalpha[row] += given ? -beta * beta * centred * p * (1 / r - 1 + std::log(r))
@@ -231,6 +239,10 @@ inline SupportGradients gradients_of_support(const Case& c) {
         break;
       }
       const int64_t j = c.support.columns[c.support.first[row] + static_cast<int64_t>(e)];
+      result.dscores_norm += dscore * dscore;
+      const double ds = scale * dscore *
+                        c.spec.cap_slope(z / (alpha - 1) - (c.tau.empty() ? 0 : c.spec.bias.of(s, h, i, j)));
+      if (c.spec.bias.any()) result.dbias[static_cast<size_t>(c.spec.bias.index(s, h, i, j))] += dscore;
       for (int64_t d = 0; d < s.head_dim; ++d) {
         result.dq.row(b, h, i)[d] += ds * c.inputs.k.row(b, kv, j)[d];
         result.dk.row(b, kv, j)[d] += ds * c.inputs.q.row(b, h, i)[d];
@@ -391,6 +403,12 @@ inline double alpha_nmse(const std::vector<double>& out, const std::vector<doubl
   return error / norm;
 }
 
+inline double squared_error(const std::vector<double>& out, const std::vector<double>& expected) {
+  double error = 0;
+  for (size_t i = 0; i < expected.size(); ++i) error += (out[i] - expected[i]) * (out[i] - expected[i]);
+  return error;
+}
+
 inline void check_close(const Gradients& out, const Gradients& expected,
                         const std::vector<double>& row_dalpha, Dtype dtype) {
   const double bound = Tolerance().of(dtype);
@@ -403,6 +421,8 @@ inline void check_close(const Gradients& out, const Case& c) {
   const SupportGradients expected = gradients_of_support(c);
   if (!c.spec.sinks.empty())
     CHECK(alpha_nmse(out.dsinks, expected.dsinks, expected.row_dsinks) <= kAlphaBound);
+  if (c.spec.bias.any())
+    CHECK(squared_error(out.dbias, expected.dbias) <= Tolerance().of(Dtype::f32) * expected.dscores_norm);
   check_close(out, expected, expected.row_dalpha, c.dtype);
 }
 

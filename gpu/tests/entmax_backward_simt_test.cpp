@@ -10,6 +10,7 @@
 #define __shared__ thread_local
 
 #include "gpu/entmax/backward/backward.cpp"
+#include "gpu/entmax/backward/bias.cu"
 #include "gpu/entmax/backward/columns.cu"
 #include "gpu/entmax/backward/heads.cu"
 #include "gpu/entmax/backward/long_rows.cu"
@@ -36,9 +37,10 @@ struct Outputs {
         d_k(static_cast<size_t>(c.inputs.k.size()), static_cast<T>(NAN)),
         d_v(d_k),
         d_alpha(static_cast<size_t>(c.spec.shape.q_heads), NAN),
-        d_sinks(c.spec.sinks.size(), NAN) {}
+        d_sinks(c.spec.sinks.size(), NAN),
+        d_bias(c.spec.bias.table.size(), NAN) {}
   std::vector<T> d_q, d_k, d_v;
-  std::vector<float> d_alpha, d_sinks;
+  std::vector<float> d_alpha, d_sinks, d_bias;
 
   std::vector<char> bytes() const {
     std::vector<char> all;
@@ -51,6 +53,7 @@ struct Outputs {
     append(d_v);
     append(d_alpha);
     append(d_sinks);
+    append(d_bias);
     return all;
   }
   Gradients gradients(const AttentionShape& s) const {
@@ -58,7 +61,8 @@ struct Outputs {
             tensor_of(s.batch, s.kv_heads, s.kv_len, s.head_dim, d_k),
             tensor_of(s.batch, s.kv_heads, s.kv_len, s.head_dim, d_v),
             {d_alpha.begin(), d_alpha.end()},
-            {d_sinks.begin(), d_sinks.end()}};
+            {d_sinks.begin(), d_sinks.end()},
+            {d_bias.begin(), d_bias.end()}};
   }
 };
 
@@ -72,7 +76,8 @@ Outputs<T> outputs_of(
                        v = elements_of<T>(c.inputs.v), d_out = elements_of<T>(c.d_out);
   const std::vector<float> alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end()),
       tau_offsets(c.tau_offsets.begin(), c.tau_offsets.end()), tau(c.tau.begin(), c.tau.end()),
-      sinks(c.spec.sinks.begin(), c.spec.sinks.end());
+      sinks(c.spec.sinks.begin(), c.spec.sinks.end()),
+      bias(c.spec.bias.table.begin(), c.spec.bias.table.end());
   Outputs<T> out(c);
   const auto capacity = static_cast<int64_t>(pool.columns.size());
   struct alignas(256) Line {
@@ -98,11 +103,13 @@ Outputs<T> outputs_of(
                             .tau = tau.empty() ? nullptr : tau.data(),
                             .sinks = sinks.empty() ? nullptr : sinks.data(),
                             .dropout_seed = &c.spec.dropout.seed,
+                            .bias = bias.empty() ? nullptr : bias.data(),
                             .d_q = out.d_q.data(),
                             .d_k = out.d_k.data(),
                             .d_v = out.d_v.data(),
                             .d_alpha = out.d_alpha.data(),
                             .d_sinks = out.d_sinks.data(),
+                            .d_bias = out.d_bias.data(),
                             .workspace = workspace.data(),
                             .tuning = tuning});
   return out;
@@ -149,6 +156,7 @@ TEST_CASE("entmax backward on the CPU: shapes, dtypes, head_dims and alphas, the
     if (turn % 4 >= 2) take_a_cap(c);
     if (turn % 4 == 3) take_sinks(c);
     if (turn % 4 % 2 == 1) c.spec.dropout = {.rate = 0.3, .seed = random()};
+    if (turn % 5 < 3) take_a_bias(c);
     check_against_oracle(c);
     if (turn % 3 != 1 || !c.spec.sinks.empty()) continue;  // f16, with all kinds of alphas and lengths
     take_offsets_of_support(c);
@@ -197,6 +205,17 @@ TEST_CASE("entmax backward on the CPU: many keys, most of them without an entry;
     draw_support(c, 0, most, {});
     check_against_oracle(c);
   }
+}
+
+TEST_CASE(
+    "entmax backward on the CPU: a gradient that is not finite makes its head's bias NaN, and no other's") {
+  Case c = make_case(entmax_spec({2, 4, 4, 30, 50, 8}, 1.5), Dtype::f32);
+  draw_support(c, 2, 20, {7});
+  take_a_bias(c);
+  std::fill_n(c.inputs.v.row(1, 2, 7), c.spec.shape.head_dim, NAN);
+  const std::vector<double> d_bias = outputs_of<float>(c, test_seed()).gradients(c.spec.shape).dbias;
+  for (size_t i = 0; i < d_bias.size(); ++i)
+    CHECK(std::isnan(d_bias[i]) == (static_cast<int64_t>(i) / c.spec.bias.distances == 2));
 }
 
 TEST_CASE("entmax backward on the CPU: where dropout dropped a key, its value and gradient may be NaN") {

@@ -35,6 +35,7 @@ inline void check_gradients(const AttentionSpec& spec, Dtype dtype, double varia
   CAPTURE(spec.softcap);
   CAPTURE(spec.sinks.size());
   CAPTURE(spec.dropout.rate);
+  CAPTURE(spec.bias.distances);
   CAPTURE(variance);
   const Case c = make_case(spec, dtype, {.query_variance = variance});
   const auto& in = c.inputs;
@@ -52,6 +53,11 @@ inline void check_gradients(const AttentionSpec& spec, Dtype dtype, double varia
       const std::vector<double> d_sinks = tensors.sink_gradients();
       for (size_t h = 0; h < d_sinks.size(); ++h)
         CHECK(std::abs(d_sinks[h] - expected.dsinks[h]) <= 1e-3 * std::sqrt(spec.shape.rows()));
+    }
+    if (spec.bias.any()) {
+      const std::vector<double>& d_bias = expected.dbias;
+      const double norm = std::inner_product(d_bias.begin(), d_bias.end(), d_bias.begin(), 0.0);
+      CHECK(squared_error(tensors.bias_gradients(), d_bias) <= bound * norm);
     }
     CHECK(nmse(tensors.out.to_host(), forward.out) <= bound);
     CHECK(nmse(tensors.d_q.to_host(), expected.dq) <= bound);

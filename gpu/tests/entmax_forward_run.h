@@ -43,6 +43,7 @@ struct ForwardRun {
         head_k_keep(stream, spec.shape.q_heads * 4),
         sinks(stream, spec.shape.q_heads * 4),
         dropout_seed(stream, 8),
+        bias(stream, static_cast<int64_t>(spec.bias.table.size()) * 4 + 16),
         tau(stream, rows * 4),
         used(stream, 8),
         offsets(stream, rows * 8),
@@ -59,6 +60,8 @@ struct ForwardRun {
     const std::vector<float> of_heads(spec.sinks.begin(), spec.sinks.end());
     if (!of_heads.empty()) sinks.upload(of_heads.data(), sinks.bytes());
     dropout_seed.upload(&spec.dropout.seed, dropout_seed.bytes());
+    const std::vector<float> biases(spec.bias.table.begin(), spec.bias.table.end());
+    if (!biases.empty()) bias.upload(biases.data(), static_cast<int64_t>(biases.size()) * 4);
     const entmax::MaskTables tables(spec);
     mask_tables = DeviceBuffer(stream, std::max<int64_t>(tables.bytes(), 16));
     if (tables.bytes() > 0) mask_tables.upload(tables.data(), tables.bytes());
@@ -77,6 +80,7 @@ struct ForwardRun {
          .tau_offsets = given.empty() ? nullptr : static_cast<const float*>(tau_offsets.data()),
          .sinks = static_cast<const float*>(sinks.data()),
          .dropout_seed = static_cast<const uint64_t*>(dropout_seed.data()),
+         .bias = static_cast<const float*>(bias.data()),
          .tau = static_cast<float*>(tau.data()),
          .support = support(),
          .workspace = workspace.data(),
@@ -127,8 +131,8 @@ struct ForwardRun {
 
   DeviceTensor q, k, v, out;
   int64_t rows, room;
-  DeviceBuffer alpha, tau_offsets, head_k_keep, sinks, dropout_seed, mask_tables, tau, used, offsets, counts,
-      columns, excess, workspace;
+  DeviceBuffer alpha, tau_offsets, head_k_keep, sinks, dropout_seed, bias, mask_tables, tau, used, offsets,
+      counts, columns, excess, workspace;
 };
 
 // The largest |tau|. All z of a support are within 1 of it.

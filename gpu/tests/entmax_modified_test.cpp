@@ -1,5 +1,5 @@
-// Soft caps of scores, sinks and dropout, alone and together, at lengths that models have and at lengths that
-// no tile divides: output, tau, support and gradients against the double oracle.
+// Soft caps of scores, sinks, dropout and a bias of distances, alone and together, at lengths that models
+// have and at lengths that no tile divides: output, tau, support and gradients against the double oracle.
 
 #include "gpu/tests/entmax_both_passes.h"
 #include "gpu/tests/skip_without_gpu.h"
@@ -10,7 +10,7 @@ using namespace splash::gpu::testing;
 
 namespace {
 
-constexpr int kSoftcap = 1, kSinks = 2, kDropout = 4, kAll = 8;
+constexpr int kSoftcap = 1, kSinks = 2, kDropout = 4, kBias = 8, kAll = 16;
 
 AttentionSpec modified(const AttentionShape& shape, int parts, double alpha = 1.5) {
   AttentionSpec spec;
@@ -21,6 +21,8 @@ AttentionSpec modified(const AttentionShape& shape, int parts, double alpha = 1.
   for (int64_t h = 0; (parts & kSinks) != 0 && h < shape.q_heads; ++h)
     spec.sinks.push_back(0.5 * static_cast<double>(h) - 1);
   if ((parts & kDropout) != 0) spec.dropout = {.rate = 0.1, .seed = test_seed()};
+  std::mt19937_64 random(test_seed());
+  if ((parts & kBias) != 0) spec.bias = draw_bias(random, shape.q_heads, 200, -150);
   return spec;
 }
 
@@ -54,7 +56,7 @@ TEST_CASE("modified scores: every combination, sparse and broad rows, gradients"
 TEST_CASE("modified scores: 8192 keys with a window, as models have them") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
-  for (const int parts : {kSoftcap, kSinks, kDropout, kAll - 1}) {
+  for (const int parts : {kSoftcap, kSinks, kDropout, kBias, kAll - 1}) {
     AttentionSpec spec = modified({1, 4, 2, 8192, 8192, 64}, parts);
     check_gradients(spec, Dtype::bf16, 6, stream);
     spec.mask.window = 512;

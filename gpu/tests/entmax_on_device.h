@@ -21,7 +21,8 @@ struct OnDevice {
         d_k(stream, c.dtype, k.view().extents),
         d_v(stream, c.dtype, v.view().extents),
         d_alpha(stream, c.spec.shape.q_heads * int64_t{sizeof(float)}),
-        d_sinks(stream, c.spec.shape.q_heads * int64_t{sizeof(float)}) {
+        d_sinks(stream, c.spec.shape.q_heads * int64_t{sizeof(float)}),
+        d_bias(stream, std::max<int64_t>(1, c.spec.bias.table.size()) * int64_t{sizeof(float)}) {
     poison();
   }
 
@@ -34,13 +35,11 @@ struct OnDevice {
   void backward(entmax::EntmaxAttention& attention,
                 entmax::StoreCheck check = entmax::StoreCheck::wait) const {
     attention.backward(q.view(), k.view(), v.view(), d_out.view(), d_q.view(), d_k.view(), d_v.view(),
-                       static_cast<float*>(d_alpha.data()), check, static_cast<float*>(d_sinks.data()));
+                       static_cast<float*>(d_alpha.data()), check, static_cast<float*>(d_sinks.data()),
+                       static_cast<float*>(d_bias.data()));
   }
-  std::vector<double> sink_gradients() const {  // [q_heads]
-    std::vector<float> host(static_cast<size_t>(d_sinks.bytes()) / sizeof(float));
-    d_sinks.download(host.data(), d_sinks.bytes());
-    return {host.begin(), host.end()};
-  }
+  std::vector<double> sink_gradients() const { return numbers(d_sinks); }  // [q_heads]
+  std::vector<double> bias_gradients() const { return numbers(d_bias); }   // [q_heads, distances]
   // The output and all gradients, byte for byte.
   std::vector<char> bytes() {
     std::vector<char> all;
@@ -53,11 +52,16 @@ struct OnDevice {
   }
 
   DeviceTensor q, k, v, d_out, out, d_q, d_k, d_v;
-  DeviceBuffer d_alpha, d_sinks;  // d_sinks stays poisoned where there are no sinks
+  DeviceBuffer d_alpha, d_sinks, d_bias;  // d_sinks and d_bias stay poisoned where there are none
 
  private:
-  std::array<DeviceBuffer*, 6> results() {
-    return {&out.buffer(), &d_q.buffer(), &d_k.buffer(), &d_v.buffer(), &d_alpha, &d_sinks};
+  static std::vector<double> numbers(const DeviceBuffer& buffer) {
+    std::vector<float> host(static_cast<size_t>(buffer.bytes()) / sizeof(float));
+    buffer.download(host.data(), buffer.bytes());
+    return {host.begin(), host.end()};
+  }
+  std::array<DeviceBuffer*, 7> results() {
+    return {&out.buffer(), &d_q.buffer(), &d_k.buffer(), &d_v.buffer(), &d_alpha, &d_sinks, &d_bias};
   }
 };
 

@@ -45,7 +45,8 @@ inline std::vector<char> unclear_rows(const AttentionSpec& spec, const Attention
     for (int64_t j = mask.begin; j < mask.end; ++j) {
       if (!mask.visible(j)) continue;
       const double* const key = inputs.k.row(b, s.kv_head_of(h), j);
-      const double score = spec.capped(spec.score_scale() * std::inner_product(q, q + s.head_dim, key, 0.0));
+      const double score = spec.capped(spec.score_scale() * std::inner_product(q, q + s.head_dim, key, 0.0)) +
+                           spec.bias.of(s, h, i, j);
       poisoned |= !(score < std::numeric_limits<double>::infinity());
       if (!std::isfinite(score)) continue;
       scores.push_back(score);
@@ -310,6 +311,11 @@ class CaseDrawer {
     if (random_() % 3 == 0) {
       c.spec.dropout = {.rate = any_of({0.1, 0.5}), .seed = random_()};
       c.name += ", dropout " + std::to_string(c.spec.dropout.rate);
+    }
+    if (finite && random_() % 3 == 0 && c.spec.mask.cu_seqlens_q == c.spec.mask.cu_seqlens_k) {
+      c.spec.bias = draw_bias(random_, c.spec.shape.q_heads, any_of<int64_t>({1, 2, 30, 64, 300}),
+                              any_of<int64_t>({-400, -130, -20, 0, 5}));
+      c.name += ", bias";
     }
   }
 

@@ -22,6 +22,7 @@ struct SimtRun {
         alpha(c.spec.normalizer.alpha.begin(), c.spec.normalizer.alpha.end()),
         tau_offsets(c.tau_offsets.begin(), c.tau_offsets.end()),
         sinks(c.spec.sinks.begin(), c.spec.sinks.end()),
+        bias(c.spec.bias.table.begin(), c.spec.bias.table.end()),
         head_k_keep(c.spec.selection.head_k_keep.begin(), c.spec.selection.head_k_keep.end()),
         dropout_seed(c.spec.dropout.seed) {
     const auto rows = static_cast<size_t>(c.spec.shape.rows()),
@@ -40,6 +41,7 @@ struct SimtRun {
             .tau_offsets = tau_offsets.empty() ? nullptr : tau_offsets.data(),
             .sinks = sinks.data(),
             .dropout_seed = &dropout_seed,
+            .bias = bias.data(),
             .tau = results.tau.data(),
             .support = {.capacity = static_cast<int64_t>(results.columns.size()),
                         .used = &results.used,
@@ -54,7 +56,7 @@ struct SimtRun {
   }
 
   std::vector<T> q, k, v, out;
-  std::vector<float> alpha, tau_offsets, sinks;
+  std::vector<float> alpha, tau_offsets, sinks, bias;
   std::vector<int> head_k_keep;
   uint64_t dropout_seed;
   RowResults results{};

@@ -3,6 +3,7 @@
 // masks, normalizers, selections and inputs (random and difficult ones), whatever its Limits allow.
 
 #include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,14 @@ struct LadderCase {
 
 // $SPLASH_TEST_SEED: a number, or "random" for new inputs; 1 if it is not set.
 uint64_t test_seed();
+
+// A bias whose entries float holds exactly.
+inline DistanceBias draw_bias(std::mt19937_64& random, int64_t q_heads, int64_t distances, int64_t first) {
+  DistanceBias bias{.distances = distances, .first = first};
+  for (int64_t i = 0; i < q_heads * distances; ++i)
+    bias.table.push_back(static_cast<double>(random() % 65) / 16 - 2);
+  return bias;
+}
 
 void round_inputs(AttentionInputs<double>& inputs, Dtype dtype);
 

@@ -131,15 +131,16 @@ template <class T>
 nb::tuple backward(const AttentionSpec& spec, const TensorArray<T>& q, const TensorArray<T>& k,
                    const TensorArray<T>& v, const TensorArray<T>& d_out, const OffsetArray<T>& tau_offsets) {
   Gradients<T> gradients;
+  const int64_t heads = spec.shape.q_heads;
   {
     const nb::gil_scoped_release release;
     gradients =
         run_backward(spec, view<T>(q), view<T>(k), view<T>(v), view<T>(d_out), entries<T>(tau_offsets));
   }
   return nb::make_tuple(to_numpy(std::move(gradients.dq)), to_numpy(std::move(gradients.dk)),
-                        to_numpy(std::move(gradients.dv)),
-                        to_numpy(std::move(gradients.dalpha), {spec.shape.q_heads}),
-                        to_numpy(std::move(gradients.dsinks), {spec.shape.q_heads}));
+                        to_numpy(std::move(gradients.dv)), to_numpy(std::move(gradients.dalpha), {heads}),
+                        to_numpy(std::move(gradients.dsinks), {heads}),
+                        to_numpy(std::move(gradients.dbias), {heads, spec.bias.distances}));
 }
 
 template <class T>
@@ -193,7 +194,9 @@ void bind_attention_of(nb::module_& module) {
   module.def("attention_forward", &forward<T>, nb::arg("spec"), q, k, v, nb::arg("with_peak"), offsets,
              "(out as q, tau as q, support int32, peak as q: m - tau, empty unless asked for)");
   module.def("attention_backward", &backward<T>, nb::arg("spec"), q, k, v, nb::arg("d_out").noconvert(),
-             offsets, "(d_q, d_k, d_v, d_alpha float64 [q_heads], d_sinks float64 [q_heads])");
+             offsets,
+             "(d_q, d_k, d_v, d_alpha float64 [q_heads], d_sinks float64 [q_heads], d_bias float64 [q_heads, "
+             "distances])");
   module.def("attention_probabilities", &probabilities<T>, nb::arg("spec"), q, k, v, offsets,
              "(row_offsets int64 [rows + 1], columns int32, values) of the rows [batch, q_heads, q_len]");
 }

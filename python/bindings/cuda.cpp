@@ -57,8 +57,9 @@ entmax::Tuning tuning_of(const AttentionSpec& spec, Dtype dtype, int device) {
   return {};
 }
 
-// Addresses of what belongs to one call, or 0: tau_offsets, a k_keep for each head, sinks, dropout's seed.
-using Tables = std::array<uintptr_t, 4>;
+// Addresses of what belongs to one call, or 0: tau_offsets, a k_keep for each head, sinks, dropout's seed, a
+// bias.
+using Tables = std::array<uintptr_t, 5>;
 
 // A problem on one device, made once for all its calls, each of which costs little on the host.
 class DeviceProblem {
@@ -110,6 +111,7 @@ class DeviceProblem {
         .tau_offsets = at<const float>(tables[0]),
         .sinks = at<const float>(tables[2]),
         .dropout_seed = at<const uint64_t>(tables[3]),
+        .bias = at<const float>(tables[4]),
         .stored = may_leave_rows_ && !all_rows ? entmax::StoredRows::sparse : entmax::StoredRows::all,
         .workspace = at(workspace),
         .stream = stream,
@@ -163,11 +165,11 @@ class DeviceProblem {
   }
 
   // Of a store that entries() found whole; with `unseen` nobody looked, as in a graph's capture, and the
-  // gradients of a store that is not become NaN. tables: forward's. d_alpha, d_sinks: or 0.
+  // gradients of a store that is not become NaN. tables: forward's. d_alpha, d_sinks, d_bias: or 0.
   void backward(bool unseen, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha, uintptr_t store,
                 int64_t store_bytes, uintptr_t d_out, uintptr_t d_q, uintptr_t d_k, uintptr_t d_v,
-                uintptr_t d_alpha, uintptr_t d_sinks, uintptr_t workspace, uintptr_t stream_address,
-                const Tables& tables) const {
+                uintptr_t d_alpha, uintptr_t d_sinks, uintptr_t d_bias, uintptr_t workspace,
+                uintptr_t stream_address, const Tables& tables) const {
     const DeviceScope scope(device_);
     auto* const stream = at<CUstream_st>(stream_address);
     const entmax::Store parts(spec_.shape, at(store), store_bytes);
@@ -185,17 +187,21 @@ class DeviceProblem {
                               .tau = parts.tau,
                               .sinks = at<const float>(tables[2]),
                               .dropout_seed = at<const uint64_t>(tables[3]),
+                              .bias = at<const float>(tables[4]),
                               .d_q = at(d_q),
                               .d_k = at(d_k),
                               .d_v = at(d_v),
                               .d_alpha = at<float>(d_alpha),
                               .d_sinks = at<float>(d_sinks),
+                              .d_bias = at<float>(d_bias),
                               .workspace = at(workspace),
                               .stream = stream,
                               .tuning = tuning_});
+    const int64_t bias_bytes = spec_.bias.distances * int64_t{sizeof(float)};
     const std::array<entmax::HeadResult, 4> of_inputs{query_result(d_q), key_result(d_k), key_result(d_v)};
     const std::array<entmax::HeadResult, 4> of_heads{{{at(d_alpha), spec_.shape.q_heads, sizeof(float)},
-                                                      {at(d_sinks), spec_.shape.q_heads, sizeof(float)}}};
+                                                      {at(d_sinks), spec_.shape.q_heads, sizeof(float)},
+                                                      {at(d_bias), spec_.shape.q_heads, bias_bytes}}};
     refuse(of_inputs, alpha, spec_.shape.batch, stream);
     refuse(of_heads, alpha, 1, stream);
     if (!unseen) return;

@@ -12,6 +12,8 @@ namespace {
 
 using Table = nb::ndarray<const int64_t, nb::c_contig, nb::device::cpu>;
 
+using Numbers = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
 std::vector<int64_t> entries(const std::optional<Table>& table) {
   if (!table) return {};
   return {table->data(), table->data() + table->size()};
@@ -44,7 +46,8 @@ nb::object key_ranges(const AttentionSpec& spec) {
 void make_spec(AttentionSpec* self, const std::array<int64_t, 6>& extents, std::vector<double> alpha,
                double scale, bool causal, int64_t k_keep, int64_t window,
                const std::array<std::optional<Table>, 4>& tables, std::vector<int64_t> head_k_keep,
-               double softcap, std::vector<double> sinks, const Dropout& dropout) {
+               double softcap, std::vector<double> sinks, const Dropout& dropout,
+               const std::optional<Numbers>& bias, int64_t bias_first) {
   AttentionSpec spec;
   spec.shape = {extents[0], extents[1], extents[2], extents[3], extents[4], extents[5]};
   spec.scale = scale;
@@ -61,6 +64,9 @@ void make_spec(AttentionSpec* self, const std::array<int64_t, 6>& extents, std::
   spec.softcap = softcap;
   spec.sinks = std::move(sinks);
   spec.dropout = dropout;
+  if (bias)
+    spec.bias = {
+        {bias->data(), bias->data() + bias->size()}, static_cast<int64_t>(bias->shape(1)), bias_first};
   spec.validate();
   new (self) AttentionSpec(std::move(spec));
 }
@@ -76,10 +82,12 @@ void bind_spec(nb::module_& module) {
              int64_t k_keep, int64_t window, const std::optional<Table>& q_positions,
              const std::optional<Table>& k_positions, const std::optional<Table>& cu_seqlens_q,
              const std::optional<Table>& cu_seqlens_k, std::vector<int64_t> head_k_keep, double softcap,
-             std::vector<double> sinks, double dropout, uint64_t dropout_seed) {
+             std::vector<double> sinks, double dropout, uint64_t dropout_seed,
+             const std::optional<Numbers>& bias, int64_t bias_first) {
             make_spec(self, {batch, q_heads, kv_heads, q_len, kv_len, head_dim}, std::move(alpha), scale,
                       causal, k_keep, window, {q_positions, k_positions, cu_seqlens_q, cu_seqlens_k},
-                      std::move(head_k_keep), softcap, std::move(sinks), {dropout, dropout_seed});
+                      std::move(head_k_keep), softcap, std::move(sinks), {dropout, dropout_seed}, bias,
+                      bias_first);
           },
           nb::arg("batch"), nb::arg("q_heads"), nb::arg("kv_heads"), nb::arg("q_len"), nb::arg("kv_len"),
           nb::arg("head_dim"), nb::arg("alpha"), nb::arg("scale"), nb::arg("causal"), nb::arg("k_keep"),
@@ -87,10 +95,11 @@ void bind_spec(nb::module_& module) {
           nb::arg("cu_seqlens_q").none(), nb::arg("cu_seqlens_k").none(),
           nb::arg("head_k_keep") = std::vector<int64_t>{}, nb::arg("softcap") = 0.0,
           nb::arg("sinks") = std::vector<double>{}, nb::arg("dropout") = 0.0, nb::arg("dropout_seed") = 0,
+          nb::arg("bias").none() = nb::none(), nb::arg("bias_first") = 0,
           "scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys, window 0 for no window, softcap 0 for "
           "none; head_k_keep, unless empty, stands in k_keep's place for each query head; sinks has one a "
-          "query "
-          "head, or none. Raises ValueError where a part does not fit the shape.")
+          "query head, or none; bias: float64 [q_heads, distances] from bias_first on, or None. Raises "
+          "ValueError where a part does not fit the shape.")
       .def("visible_keys", &visible_keys, "Visible keys of each query row: int64 [batch, q_heads, q_len].")
       .def("key_ranges", &key_ranges,
            "First key, and the one after the last, that each query sees, whatever its position: int32 "

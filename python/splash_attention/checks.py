@@ -134,6 +134,21 @@ def check_dropout(dropout: float, name: str = "dropout") -> float:
     return float(dropout)
 
 
+def check_bias(bias: Any, first: int | None, q_heads: int) -> int:
+    """Of an array [q_heads, distances]; returns the distance of its first entry."""
+    if dtype_name(bias) not in DTYPES:
+        raise TypeError(f"bias is of {dtype_name(bias)}; it must be of floating-point numbers")
+    if len(bias.shape) != 2 or bias.shape[0] != q_heads or bias.shape[1] < 1:
+        raise ValueError(f"bias has shape {list(bias.shape)}; it must be [{q_heads}, distances], a row for each query head")
+    if first is None:
+        return 1 - bias.shape[1]
+    if type(first) is not int:
+        if _is_bool(first) or not isinstance(first, Integral):
+            raise TypeError(f"bias_first is a {type(first).__name__}; it must be an integer, or None")
+        first = int(first)
+    return first
+
+
 def check_sinks(sinks: Any, q_heads: int) -> None:
     """Of an array: numbers, one a query head."""
     if dtype_name(sinks) not in DTYPES:

@@ -87,6 +87,8 @@ def splash_attention(
     softcap: float | None = None,
     sinks: Any = None,
     dropout: float = 0.0,
+    bias: Any = None,
+    bias_first: int | None = None,
     return_aux: bool = False,
 ) -> Any:
     """Exact α-entmax attention: each query's weights over its visible keys are entmax of scale·⟨q, k⟩, and most of them
@@ -114,9 +116,13 @@ def splash_attention(
     (GPT-OSS, arXiv 2508.10925); k_keep does not count it, and -inf is none.
     dropout: share of probabilities set to 0, the others divided by 1 - dropout; torch tensors only. Its seed comes from
     PyTorch's generator of the device. Aux tells of the probabilities before it.
+    bias: finite numbers [q_heads, distances], added to the scaled and capped scores by the distance from query to key, j - (i + kv_len - q_len):
+    T5's relative positions (arXiv 1910.10683), ALiBi's slopes (arXiv 2108.12409). bias_first: the distance of its first entry; None is
+    1 - distances, so that the last entry is that of a query's own place. What is before the first distance or behind the last has the
+    entry at that end. With cu_seqlens, which then must be the same of queries and keys, it is j - i.
 
     Returns out, as q; with return_aux (out, Aux). A query without visible keys gives a zero row; NaN or +inf among a
-    row's scores gives a NaN row. On torch tensors differentiable by q, k, v and tensors alpha and sinks. Raises TypeError for
+    row's scores gives a NaN row. On torch tensors differentiable by q, k, v and tensors alpha, sinks and bias. Raises TypeError for
     dtypes and objects that it does not take, ValueError for shapes and values, NotImplementedError for what is valid but
     not served.
     """
@@ -126,5 +132,6 @@ def splash_attention(
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
     }
-    modifications = NONE if softcap is sinks is None and dropout == 0 else Modifications(softcap, sinks, dropout)
+    plain = softcap is sinks is bias is bias_first is None and dropout == 0
+    modifications = NONE if plain else Modifications(softcap, sinks, dropout, bias, bias_first)
     return _backend(q).attention(q, k, v, alpha, causal, scale, k_keep, window, tables, return_aux, modifications)

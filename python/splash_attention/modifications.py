@@ -11,9 +11,11 @@ class Modifications(NamedTuple):
     softcap: float | None = None
     sinks: Any = None
     dropout: float = 0.0
+    bias: Any = None
+    bias_first: int | None = None
 
     def __bool__(self) -> bool:
-        return self.softcap is not None or self.sinks is not None or self.dropout != 0
+        return not (self.softcap is self.sinks is self.bias is self.bias_first is None) or self.dropout != 0
 
 
 NONE = Modifications()

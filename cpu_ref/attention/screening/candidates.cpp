@@ -39,17 +39,18 @@ float raise_bound(const float* z, int64_t n, float max, float t, double alpha, i
 
 }  // namespace
 
-void Candidates::reset(double alpha, float factor, float cap, int64_t k_keep, float sink,
+void Candidates::reset(double alpha, float factor, float cap, int64_t k_keep, float sink, const BiasRow& bias,
                        float predicted_peak) {
   alpha_ = alpha;
   factor_ = factor;
   cap_ = cap;
   sink_ = sink;
   k_keep_ = k_keep;
+  bias_ = bias;
   predicted_peak_ = predicted_peak > 0 ? std::min(predicted_peak, 1.0f) : 1;  // NaN: no prediction
   count_ = listed_ = 0;
   next_refresh_ = kRefreshInterval;
-  product_threshold_ = bound_ = predicted_ = -kInfinity;
+  threshold_ = product_threshold_ = bound_ = predicted_ = -kInfinity;
   solved_ = misled_ = given_ = false;
   shift_ = 1;
   put_sink();
@@ -82,9 +83,10 @@ void Candidates::take_panel(const std::array<Vector, 2>& products, int64_t first
   if (first_key >= mask.end || first_key + kPanelKeys <= mask.begin) return;
   reserve(kPanelKeys);
   const int64_t before = count_;
-  count_ += append_above(products, product_threshold_, factor_, static_cast<int32_t>(first_key),
+  count_ += append_above(products, product_threshold(first_key), factor_, static_cast<int32_t>(first_key),
                          z_.data() + count_, keys_.data() + count_);
   cap_scores(before);
+  add_bias(before);
   drop_hidden(before, first_key, kPanelKeys, mask);
   listed_ += count_ - before;
   if (count_ >= next_refresh_) refresh(kRefreshSteps);
@@ -98,15 +100,41 @@ void Candidates::take_all(const float* products, int64_t n, int64_t first_key, c
   for (int64_t i = 0; i < n; ++i) keys_[before + i] = static_cast<int32_t>(first_key + i);
   count_ += n;
   cap_scores(before);
+  add_bias(before);
   drop_hidden(before, first_key, n, mask);
   if (count_ > 0) refresh(kFirstSteps);
   listed_ += count_ - before;
+}
+
+void Candidates::forget_keys() {
+  if (solved_) return;
+  count_ = listed_ = 0;
+  next_refresh_ = kRefreshInterval;
+  put_sink();
 }
 
 // Of the entries from `from` on.
 void Candidates::cap_scores(int64_t from) {
   if (cap_ <= 0) return;
   for (int64_t i = from; i < count_; ++i) z_[i] = cap_ * std::tanh(z_[i] / cap_);
+}
+
+void Candidates::add_bias(int64_t from) {
+  if (!bias_.any()) return;
+  int64_t kept = from;
+  for (int64_t i = from; i < count_; ++i) {
+    z_[kept] = z_[i] + bias_.of(keys_[i]);
+    keys_[kept] = keys_[i];
+    kept += z_[kept] > threshold_ ? 1 : 0;
+  }
+  count_ = kept;
+}
+
+// z = fl(s + b) above the threshold t, and b <= largest: so s is above t - largest, less the rounding of both
+// sums.
+float Candidates::below_bias(float largest) const {
+  if (solved_) return kInfinity;
+  return product_at(threshold_ - largest - 4 * kEpsilon * (std::abs(threshold_) + std::abs(largest)));
 }
 
 // tanh rises, so its inverse bounds the products. A computed tanh errs by a few ulp of 1.
@@ -136,17 +164,18 @@ void Candidates::drop_hidden(int64_t from, int64_t first_key, int64_t n, const R
 void Candidates::refresh(int steps) {
   const float max = largest(z_.data(), count_);
   // A sum of up to n float terms errs by a few ulp of 1, and its addition to max by one ulp of max. The
-  // margin keeps the bound that far below.
-  const float margin = kEpsilon * (16 + 4 * std::abs(max));
+  // margin keeps the bound that far below. A bound of keys that were forgotten may be above max.
   bound_ = std::max(bound_, max - static_cast<float>(shift_));
+  const float margin = kEpsilon * (16 + 4 * std::max(std::abs(max), std::abs(bound_)));
   keep_above(bound_ - margin);
-  if (!given_) bound_ = raise_bound(z_.data(), padded_count(), max, bound_, alpha_, steps);
+  if (!given_ && max > bound_) bound_ = raise_bound(z_.data(), padded_count(), max, bound_, alpha_, steps);
   float threshold = bound_ - margin;
   if (max - predicted_peak_ > bound_) {  // never for a peak of 1
     predicted_ = std::max(predicted_, max - predicted_peak_ - margin);
     threshold = std::max(threshold, predicted_);
   }
   keep_above(threshold);
+  threshold_ = threshold;
   product_threshold_ = product_at(threshold);
   next_refresh_ = count_ + std::max(kRefreshInterval, count_ / 2);
 }

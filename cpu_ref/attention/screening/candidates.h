@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/mask.h"
+#include "cpu_ref/attention/screening/bias.h"
 #include "cpu_ref/attention/screening/tile.h"
 
 namespace splash::cpu_ref::screening {
@@ -20,17 +21,20 @@ namespace splash::cpu_ref::screening {
 class Candidates {
  public:
   // Takes any alpha; z = factor * <q, k>, factor > 0; with a cap above 0, z = cap * tanh(factor * <q, k> /
-  // cap). k_keep: keep at most that many keys, the largest (0: all). predicted_peak: (largest z) - (predicted
-  // tau). 1 is no prediction, because tau is at least (largest z) - 1. sink: a z without a key, which k_keep
-  // does not count; -inf: none.
-  void reset(double alpha, float factor, float cap, int64_t k_keep, float sink, float predicted_peak = 1);
+  // cap), to which the bias is added. k_keep: keep at most that many keys, the largest (0: all).
+  // predicted_peak: (largest z) - (predicted tau). 1 is no prediction, because tau is at least (largest z)
+  // - 1. sink: a z without a key, which k_keep does not count; -inf: none.
+  void reset(double alpha, float factor, float cap, int64_t k_keep, float sink, const BiasRow& bias = {},
+             float predicted_peak = 1);
 
   // To be called after reset: the threshold is not solved for, but lies this far below the largest z, 0 <
   // shift <= 1.
   void give_shift(double shift);
 
-  // Keys with <q, k> at or below this can be dropped.
-  float product_threshold() const { return product_threshold_; }
+  // Keys of the panel that begins at first_key with <q, k> at or below this can be dropped.
+  float product_threshold(int64_t first_key) const {
+    return bias_.any() ? below_bias(bias_.largest_of_panel(first_key)) : product_threshold_;
+  }
   int64_t count() const { return count_; }
   const int32_t* keys() const { return keys_.data(); }
   const float* probabilities() const { return z_.data(); }  // after solve()
@@ -43,6 +47,9 @@ class Candidates {
   // which are kept.
   void take_all(const float* products, int64_t n, int64_t first_key, const RowMask& mask);
 
+  // Drops all keys, which are to be taken again; the bound that they gave stays.
+  void forget_keys();
+
   // Solves the row on the remaining keys, in double (cpu_ref/entmax/threshold.h), and keeps the support with
   // its probabilities, in key order. Returns tau, +inf for a row without keys and sink. Afterwards the row
   // takes no more keys.
@@ -52,7 +59,7 @@ class Candidates {
   // void.
   bool misled() const { return misled_; }
   bool is_solved() const { return solved_; }
-  void begin_again() { reset(alpha_, factor_, cap_, k_keep_, sink_); }  // without the prediction
+  void begin_again() { reset(alpha_, factor_, cap_, k_keep_, sink_, bias_); }  // without the prediction
   int64_t listed() const { return listed_; }  // keys that were above the threshold when tested
 
  private:
@@ -61,7 +68,9 @@ class Candidates {
   void put_sink();
   void reserve(int64_t extra);
   void cap_scores(int64_t from);
-  float product_at(float z) const;  // a product at or below it has a z that is not above the given one
+  void add_bias(int64_t from);            // and drops what the threshold then rules out
+  float product_at(float z) const;        // a product at or below it has a z that is not above the given one
+  float below_bias(float largest) const;  // the same of the threshold, for products with at most that bias
   void drop_hidden(int64_t from, int64_t first_key, int64_t n, const RowMask& mask);
   void refresh(int steps);  // raises the bound, drops the keys below it
   void keep_above(float bound);
@@ -75,7 +84,8 @@ class Candidates {
   float factor_ = 1, cap_ = 0, sink_ = 0, predicted_peak_ = 1;
   // bound_: on tau. The threshold is the bound, or the prediction, minus a margin. predicted_: the largest
   // prediction used.
-  float bound_ = 0, predicted_ = 0, product_threshold_ = 0;
+  float bound_ = 0, predicted_ = 0, threshold_ = 0, product_threshold_ = 0;
+  BiasRow bias_{};
   double shift_ = 1;  // (largest z) - tau: at most this or, if given, exactly this
   bool solved_ = false, misled_ = false, given_ = false;
   std::vector<float> z_, scratch_;  // scratch_: only for alpha > 2

@@ -68,7 +68,8 @@ BackwardProblem sizes_of(const AttentionSpec& spec, int64_t capacity, bool with_
 
 // Lays the workspace's parts out one after the other, 256-byte aligned; returns the bytes. workspace may be
 // null, to count bytes only.
-int64_t lay_out(BackwardProblem& p, Dtype dtype, int64_t capacity, bool with_sinks, void* workspace) {
+int64_t lay_out(BackwardProblem& p, Dtype dtype, int64_t capacity, const AttentionSpec& spec,
+                void* workspace) {
   int64_t bytes = 0;
   const auto take_bytes = [&](int64_t count) {
     void* const part = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(workspace) + bytes);
@@ -96,7 +97,12 @@ int64_t lay_out(BackwardProblem& p, Dtype dtype, int64_t capacity, bool with_sin
   p.dense.d_out = d_out;
   take(p.dense.facts, dense_rows * kFacts);
   take(p.dense.queues, p.dense.tiles > 0 ? 2 : 0);
-  if (with_sinks) take(p.row_sinks, p.rows);
+  if (!spec.sinks.empty()) take(p.row_sinks, p.rows);
+  if (spec.bias.any()) {
+    take(p.score_gradients, capacity);
+    take(p.largest_scores, p.q_heads);
+    take(p.bias_sums, p.q_heads * spec.bias.distances);
+  }
   return bytes;
 }
 
@@ -105,7 +111,7 @@ int64_t lay_out(BackwardProblem& p, Dtype dtype, int64_t capacity, bool with_sin
 int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
                                  bool with_unstored_rows, const Tuning& tuning) {
   BackwardProblem p = sizes_of(spec, capacity, with_unstored_rows, tuning);
-  return lay_out(p, dtype, capacity, !spec.sinks.empty(), nullptr);
+  return lay_out(p, dtype, capacity, spec, nullptr);
 }
 
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments) {
@@ -116,17 +122,18 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
   if (with_unstored_rows && arguments.tau_offsets != nullptr)
     throw InvalidArgument("unstored rows and offsets of thresholds; allowed: one of them");
   const bool modifies_scores = spec.softcap > 0 || !spec.sinks.empty();
-  if (with_unstored_rows && (modifies_scores || spec.dropout.drops()))
-    throw InvalidArgument("unstored rows and a soft cap, sinks or dropout; allowed: one of them");
+  if (with_unstored_rows && (modifies_scores || spec.dropout.drops() || spec.bias.any()))
+    throw InvalidArgument("unstored rows and a soft cap, sinks, dropout or a bias; allowed: one of them");
   if (modifies_scores && arguments.tau == nullptr)
     throw InvalidArgument("there is a soft cap or a sink, but arguments.tau has no thresholds");
-  require_modifications(spec, arguments.sinks, arguments.dropout_seed);
+  require_modifications(spec, arguments.sinks, arguments.dropout_seed, arguments.bias);
   if (with_unstored_rows) require_mask(spec, arguments.mask);
   BackwardProblem p = sizes_of(spec, arguments.support.capacity, with_unstored_rows, arguments.tuning);
   if (modifies_scores) p.tau = arguments.tau;
   p.softcap = static_cast<float>(spec.softcap);
   p.dropout = device_dropout(spec.dropout, arguments.dropout_seed);
   if (!spec.sinks.empty()) p.sinks = arguments.sinks;
+  p.bias = device_bias(spec, arguments.bias);
   p.dense.from = arguments.unstored;
   p.dense.mask = arguments.mask;
   p.q = arguments.q;
@@ -141,13 +148,15 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
   p.d_v = arguments.d_v;
   p.d_alpha = arguments.d_alpha;
   if (!spec.sinks.empty()) p.d_sinks = arguments.d_sinks;
-  lay_out(p, dtype, arguments.support.capacity, !spec.sinks.empty(), arguments.workspace);
+  if (spec.bias.any()) p.d_bias = arguments.d_bias;
+  lay_out(p, dtype, arguments.support.capacity, spec, arguments.workspace);
   place_entries(p, arguments.stream);
   compute_rows(p, dtype, arguments.stream);
   compute_columns(p, dtype, arguments.stream);
   if (with_unstored_rows) compute_dense(p, dtype, arguments.stream);
   if (p.d_alpha != nullptr) sum_heads(p, p.row_alphas, p.d_alpha, arguments.stream);
   if (p.d_sinks != nullptr) sum_heads(p, p.row_sinks, p.d_sinks, arguments.stream);
+  if (p.d_bias != nullptr) sum_bias(p, arguments.stream);
 }
 
 }  // namespace splash::gpu::entmax

@@ -36,27 +36,32 @@ struct BackwardArguments {
   const float* tau = nullptr;              // forward's, required where spec has a soft cap or sinks
   const float* sinks = nullptr;            // forward's, required where spec has sinks
   const uint64_t* dropout_seed = nullptr;  // forward's, required where spec.dropout drops
+  const float* bias = nullptr;             // forward's, required where spec has a bias
   void *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;
-  float* d_alpha = nullptr;   // [q_heads]: dL/dalpha summed over batch and rows; or null
-  float* d_sinks = nullptr;   // [q_heads]: dL/dsink, alike; or null
+  float* d_alpha = nullptr;  // [q_heads]: dL/dalpha summed over batch and rows; or null
+  float* d_sinks = nullptr;  // [q_heads]: dL/dsink, alike; or null
+  float* d_bias =
+      nullptr;  // [q_heads, distances]: dL/dbias, alike; NaN for a head whose rows have NaN; or null
   void* workspace = nullptr;  // backward_workspace_bytes, 256-byte aligned, contents undefined
   StreamHandle stream = nullptr;
   Tuning tuning{};  // not looked up: see tuned_for
 };
 
 // The workspace's bytes: 8.1 (float32: 12.1) per entry of the capacity, 20 per query row and 4 per key over
-// all heads, and up to 1 MiB (2 KiB for each of tuning.long_parts); with sinks 4 per query row; with unstored
-// rows also 4 head_dim + 20 per query row. Throws InvalidArgument as enqueue_backward does.
+// all heads, and up to 1 MiB (2 KiB for each of tuning.long_parts); with sinks 4 per query row; with a bias 4
+// per entry and 8 per bias; with unstored rows also 4 head_dim + 20 per query row. Throws InvalidArgument as
+// enqueue_backward does.
 int64_t backward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, int64_t capacity,
                                  bool with_unstored_rows = false, const Tuning& tuning = {});
 
 // Enqueues the kernels and nothing else. Of spec it reads the shape, the scale, the soft cap, whether there
-// are sinks, dropout's rate, the number of alphas (the values, 1.01 <= alpha <= 2, come from device memory)
-// and, for unstored rows, the mask. Throws DeviceError where a launch fails, and InvalidArgument
+// are sinks, the bias's distances, dropout's rate, the number of alphas (the values, 1.01 <= alpha <= 2, come
+// from device memory) and, for unstored rows, the mask. Throws DeviceError where a launch fails, and
+// InvalidArgument
 // - where dtype is f64, or head_dim is no multiple of 8 up to 256;
-// - where tau, sinks, dropout_seed or a table of the mask is missing;
+// - where tau, sinks, dropout_seed, the bias or a table of the mask is missing;
 // - where unstored rows have a head_dim or dtype that they do not take, or come with tau_offsets, a soft cap,
-//   sinks or dropout;
+//   sinks, dropout or a bias;
 // - where queries, keys (over all heads) or capacity reach 2^31, or the tuning is not allowed.
 void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArguments& arguments);
 

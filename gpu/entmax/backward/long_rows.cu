@@ -71,7 +71,11 @@ __global__ void __launch_bounds__(kLongRowThreads, 2)
       if (mine < n) {
         const float excess = p.support.excess[pool + mine];
         const Weights x = entmax(excess);
-        ds = gradient.score(x, g) * modifications.slope(excess);
+        ds = gradient.score(x, g);
+        if constexpr (std::is_same_v<Modifications, Modified>) {
+          if (p.d_bias != nullptr && lanes.first_copy()) p.score_gradients[pool + mine] = ds;
+        }
+        ds *= modifications.slope(excess, key - first_key);
         if (p.d_alpha != nullptr) d_alpha += alpha(excess, x.u, gradient.centred(g));
         if (lanes.first_copy())
           entries_of<T>(p)[take_place(p, key)] = {

@@ -7,6 +7,7 @@
 //   compute_columns  one pass over the keys: dK and dV
 //   compute_dense    rows that are not stored, where forward left some to dense products
 //   sum_heads        dL/dalpha, and dL/dsink, of each head from those of its rows
+//   sum_bias         dL/dbias of each head and distance from the entries' dL/dscore
 //
 // The entries of a key arrive in any order (atomicSub). compute_columns sorts them by row before it sums
 // them, so every sum has one fixed order.
@@ -15,6 +16,7 @@
 
 #include "core/dtype.h"
 #include "gpu/engine/memory.h"
+#include "gpu/entmax/arguments/distance_bias.h"
 #include "gpu/entmax/arguments/dropout.h"
 #include "gpu/entmax/backward/dense/dense.h"
 #include "gpu/entmax/support/support.h"
@@ -86,12 +88,20 @@ struct BackwardProblem {
   const float* sinks = nullptr;  // [q_heads]
   float* d_sinks = nullptr;      // [q_heads], where there are sinks; or null
   float* row_sinks = nullptr;    // workspace, [rows] where there are sinks: dL/dsink
-  bool modified() const { return softcap > 0 || dropout.seed != nullptr || sinks != nullptr; }
+  DeviceBias bias{};
+  float* d_bias = nullptr;                  // [q_heads, distances], where there is a bias; or null
+  float* score_gradients = nullptr;         // workspace, as support.excess: dL/dscore, times the scale
+  uint32_t* largest_scores = nullptr;       // workspace, [q_heads]: bits of the largest |score_gradients|
+  unsigned long long* bias_sums = nullptr;  // workspace, [q_heads, distances]
+  bool modified() const {
+    return softcap > 0 || dropout.seed != nullptr || sinks != nullptr || bias.table != nullptr;
+  }
 };
 
 void place_entries(const BackwardProblem& p, StreamHandle stream);
 void compute_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
 void compute_columns(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
 void sum_heads(const BackwardProblem& p, const float* of_rows, float* of_heads, StreamHandle stream);
+void sum_bias(const BackwardProblem& p, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax::backward

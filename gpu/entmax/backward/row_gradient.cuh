@@ -72,14 +72,18 @@ struct RowGradient {
 };
 
 // What modifies a row's entries beside entmax: dropout of probabilities, the cap of scores, and a sink. A
-// capped score s is (excess + tau) / (alpha - 1), and its derivative by the score before the cap is 1 - (s /
-// softcap)^2. A sink is an entry whose g is 0.
+// capped score s is (excess + tau) / (alpha - 1), less its bias, and its derivative by the score before the
+// cap is 1 - (s / softcap)^2. A sink is an entry whose g is 0.
 class Modified {
  public:
   __device__ Modified(const BackwardProblem& p, const Entmax& entmax, uint32_t row, uint32_t head)
       : dropout_(p.dropout, row),
         tau_(p.tau != nullptr ? p.tau[row] : 0.0f),
         to_share_(p.softcap > 0 ? 1 / ((entmax.alpha - 1) * p.softcap) : 0.0f),
+        softcap_(p.softcap),
+        bias_(p.bias),
+        of_head_(p.bias.of_head(static_cast<int>(head % p.q_heads))),
+        query_(static_cast<int>(row % p.q_len)),
         sink_(p.sinks != nullptr ? fmaf(entmax.alpha - 1, p.sinks[head % p.q_heads], -tau_) : 0.0f) {}
 
   // What p is multiplied by in the output.
@@ -89,8 +93,10 @@ class Modified {
     const float factor = weight(key);
     return factor > 0 ? factor * product : 0;
   }
-  __device__ float slope(float excess) const {
-    const float share = (excess + tau_) * to_share_;
+  __device__ float slope(float excess, uint32_t key) const {
+    float share = (excess + tau_) * to_share_;
+    if (to_share_ > 0 && bias_.table != nullptr)
+      share -= of_head_[bias_.entry(query_, static_cast<int>(key))] / softcap_;
     return 1 - share * share;
   }
   __device__ bool has_sink() const { return sink_ > 0; }  // with a probability above 0
@@ -98,7 +104,11 @@ class Modified {
 
  private:
   DropoutFactors dropout_;
-  float tau_, to_share_, sink_;
+  float tau_, to_share_, softcap_;
+  const DeviceBias& bias_;  // among the kernel's parameters
+  const float* of_head_;    // the bias's entries
+  int query_;
+  float sink_;
 };
 
 // The same of a problem without any: kernels compiled for it cost what they cost before there were
@@ -108,7 +118,7 @@ struct Unmodified {
                         uint32_t /*head*/) {}
   __device__ float weight(uint32_t /*key*/) const { return 1; }
   __device__ float d_p(uint32_t /*key*/, float product) const { return product; }
-  __device__ float slope(float /*excess*/) const { return 1; }
+  __device__ float slope(float /*excess*/, uint32_t /*key*/) const { return 1; }
   __device__ static constexpr bool has_sink() { return false; }
   __device__ static constexpr float sink() { return 0; }
 };

@@ -88,7 +88,11 @@ __global__ void __launch_bounds__(kRowThreads, 6) row_gradients(const __grid_con
     if (mine < n) {
       const Weights x = entmax(own.excess);
       entry.p = gradient.probability(x) * modifications.weight(own.key - first_key);
-      entry.ds = gradient.score(x, g[mine]) * modifications.slope(own.excess);
+      entry.ds = gradient.score(x, g[mine]);
+      if constexpr (std::is_same_v<Modifications, Modified>) {
+        if (p.d_bias != nullptr && leaves) p.score_gradients[slot.pool + mine] = entry.ds;
+      }
+      entry.ds *= modifications.slope(own.excess, own.key - first_key);
     }
     lanes.add_rows(flight, keys, own.key, entry.ds, most - base, d_q);
     if (leaves) entries_of<T>(p)[place] = {p, entry};

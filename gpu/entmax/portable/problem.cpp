@@ -14,6 +14,7 @@ PortableProblem problem_of(const AttentionSpec& spec, const ForwardArguments& ar
   p.cap = static_cast<float>(spec.softcap / spec.score_scale());
   p.sinks = spec.sinks.empty() ? nullptr : arguments.sinks;
   p.dropout = device_dropout(spec.dropout, arguments.dropout_seed);
+  p.bias = device_bias(spec, arguments.bias);
   return p;
 }
 

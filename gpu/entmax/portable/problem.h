@@ -14,13 +14,14 @@
 // Scores are products of the inputs in float32: by mma.sync with float32 sums for 16-bit types, by fused
 // multiply-adds for float32, one head dimension after the other. Both kernels compute them by the same
 // instructions, so a pair has the same score in both. The error of a float32 score is at most
-// head_dim 2^-24 |q| |k|, like that of a plain loop. Where scores are capped, all that follows sees the
-// capped ones.
+// head_dim 2^-24 |q| |k|, like that of a plain loop. Where scores are capped or have a bias, all that follows
+// sees the capped ones with their bias.
 
 #include "core/attention_spec.h"
 #include "core/dtype.h"
 #include "core/round.h"
 #include "gpu/engine/memory.h"
+#include "gpu/entmax/arguments/distance_bias.h"
 #include "gpu/entmax/arguments/dropout.h"
 #include "gpu/entmax/forward.h"
 #include "gpu/entmax/problem.h"
@@ -35,6 +36,7 @@ struct PortableProblem : ForwardProblem {
   float cap = 0;                       // of scores, in units of <q, k>; 0: none
   const float* sinks = nullptr;        // [q_heads], as spec has them: scaled scores
   DeviceDropout dropout{};
+  DeviceBias bias{};
 };
 
 struct Kernel {

@@ -67,7 +67,12 @@ class Products {
   __device__ __forceinline__ Products(const PortableProblem& p, typename Tiles::Stage (&stages)[2],
                                       typename Tiles::Queries& queries, KeyRange& block, int head,
                                       const int (&query)[2], const QueryOf& query_of)
-      : p_(p), stages_(stages), queries_(queries), rows_(p, head, query) {
+      : p_(p),
+        stages_(stages),
+        queries_(queries),
+        rows_(p, head, query),
+        biases_(p.bias.of_head(head % p.q_heads)),
+        query_{query[0], query[1]} {
     const int row_bytes = p.head_dim * static_cast<int>(sizeof(T));
     chunks_ = (row_bytes + Tiles::kChunkBytes - 1) / Tiles::kChunkBytes;
     keys_ = static_cast<const char*>(p.k) + int64_t{head / p.group} * p.kv_len * row_bytes;
@@ -134,6 +139,7 @@ class Products {
       }
       if (!seen) continue;
       if (p_.cap > 0) cap_scores(acc);
+      if (p_.bias.table != nullptr) add_biases(acc, key);
       rows_.hide(acc, key, k_positions_ != nullptr ? stages_[stage ^ 1].positions : nullptr);
       use(acc, key);
     }
@@ -170,6 +176,17 @@ class Products {
     for (auto& row : acc) {
 #pragma unroll
       for (float& score : row) score = p_.cap * tanhf(score / p_.cap);
+    }
+  }
+
+  // Scores are in units of <q, k>.
+  __device__ __forceinline__ void add_biases(Scores& acc, int first_key) const {
+    const float per_scale = 1 / p_.scale;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      for_each_score(acc, half, [&](float& score, int in_tile) {
+        score = fmaf(biases_[p_.bias.entry(query_[half], first_key + in_tile)], per_scale, score);
+      });
     }
   }
 
@@ -232,6 +249,8 @@ class Products {
   typename Tiles::Stage (&stages_)[2];
   const typename Tiles::Queries& queries_;
   VisibleRows rows_;
+  const float* biases_;  // of the head; read where there are any
+  int query_[2];         // of the lane's rows
   const char* keys_;
   const int* k_positions_;
   int chunks_, begin_, end_;

@@ -32,6 +32,8 @@ uint64_t store_key(const AttentionSpec& spec, Dtype dtype) {
   add(std::bit_cast<uint64_t>(spec.score_scale()));
   add(std::bit_cast<uint64_t>(spec.softcap));
   add(std::bit_cast<uint64_t>(spec.dropout.rate));
+  add(spec.bias.distances);
+  add(spec.bias.first);
   add(spec.normalizer.alpha.size());
   add(spec.selection.kind);
   add(spec.selection.kind == SelectionKind::all ? 0 : spec.selection.k_keep);

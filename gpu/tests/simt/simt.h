@@ -266,8 +266,9 @@ inline int atomicMin(int* to, int x) {
   *to = min(before, x);
   return before;
 }
-inline int atomicMax(int* to, int x) {
-  const int before = *to;
+template <class T>
+T atomicMax(T* to, T x) {
+  const T before = *to;
   *to = max(before, x);
   return before;
 }

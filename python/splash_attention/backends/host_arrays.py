@@ -122,11 +122,12 @@ def _aux_of(scores: np.ndarray, p: np.ndarray, alpha: np.ndarray) -> EntmaxAux:
 def make_spec(
     extents: tuple[int, ...], alpha: list[float], causal: bool, scale: float, k_keep: int, window: int,
     tables: Iterable[Any], head_k_keep: Sequence[int] = (), softcap: float = 0.0, sinks: Sequence[float] = (), dropout: float = 0.0,
-    dropout_seed: int = 0,
+    dropout_seed: int = 0, bias: np.ndarray | None = None, bias_first: int = 0,
 ) -> _core.Spec:  # fmt: skip
-    """tables: q_positions, k_positions, cu_seqlens_q, cu_seqlens_k, each a NumPy array or None."""
+    """tables: q_positions, k_positions, cu_seqlens_q, cu_seqlens_k, each a NumPy array or None. bias: float64 [q_heads, distances]."""
     rows = [None if table is None else np.ascontiguousarray(table, np.int64).reshape(-1) for table in tables]
-    return _core.Spec(*extents, alpha, scale, causal, k_keep, window, *rows, head_k_keep, softcap, sinks, dropout, dropout_seed)
+    modifications = (head_k_keep, softcap, sinks, dropout, dropout_seed, bias, bias_first)
+    return _core.Spec(*extents, alpha, scale, causal, k_keep, window, *rows, *modifications)
 
 
 def attention(
@@ -156,8 +157,10 @@ def attention(
     if checks.check_dropout(modifications.dropout) > 0:
         raise NotImplementedError("dropout draws from PyTorch's generator; pass torch tensors, or dropout=0")
     softcap, sinks = checks.check_softcap(modifications.softcap), sinks_of_heads(modifications.sinks, extents[1])
+    bias, first = bias_of_heads(modifications.bias, modifications.bias_first, extents[1])
     window = checks.check_window(window)
-    spec = make_spec(extents, values, causal, scale, kept, window, tables.values(), of_heads, softcap, sinks)
+    fixed = (extents, values, causal, scale, kept, window)
+    spec = make_spec(*fixed, tables.values(), of_heads, softcap, sinks, bias=bias, bias_first=first)
     inputs = [_computed(array) for array in arrays]
     out, tau, support, _ = _core.attention_forward(spec, *inputs, False)
     result = _like(q)(out)
@@ -174,6 +177,17 @@ def sinks_of_heads(sinks: Any, q_heads: int) -> list[float]:
     return array.tolist()
 
 
+def bias_of_heads(bias: Any, first: int | None, q_heads: int) -> tuple[np.ndarray | None, int]:
+    """(float64 [q_heads, distances] or None, the distance of the first entry)."""
+    if bias is None:
+        if first is not None:
+            raise ValueError(f"bias_first is {first} without a bias; pass both, or neither")
+        return None, 0
+    array = np.asarray(bias, np.float64) if isinstance(bias, (list, tuple)) else to_numpy("bias", bias)
+    first = checks.check_bias(array, first, q_heads)
+    return np.ascontiguousarray(array, np.float64), first
+
+
 def _folded_attention(
     q: Any, arrays: list[np.ndarray], alpha: np.ndarray, causal: bool, scale: float | None, k_keep: Any,
     window: int | None, tables: dict[str, Any], return_aux: bool, modifications: Modifications,
@@ -188,6 +202,9 @@ def _folded_attention(
             k_keep = to_numpy("k_keep", k_keep)
             checks.check_integers("k_keep", k_keep)
         k_keep = checks.k_keep_of_heads(k_keep, heads) * batch
+    bias, first = bias_of_heads(modifications.bias, modifications.bias_first, heads)
+    if bias is not None:
+        modifications = modifications._replace(bias=np.tile(bias, (batch, 1)), bias_first=first)
     modifications = modifications._replace(sinks=sinks_of_heads(modifications.sinks, heads) * batch or None)
     out, aux = attention(*map(folding.fold, arrays), alpha.reshape(-1), causal, scale, k_keep, window, tables, True, modifications)
     result = _like(q)(out.reshape(arrays[0].shape))

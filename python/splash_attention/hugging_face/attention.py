@@ -21,6 +21,7 @@ except ImportError:  # before transformers had it
     _collector = None
 
 _MASKS = "other masks"
+_T5 = ("t5", "mt5", "umt5", "switch_transformers", "pop2piano")  # model types whose position_bias follows from head and distance
 _MANY = 1 << 28  # probabilities of a layer: 1 GiB of float32
 _observers: list[Callable[..., None]] = []  # (module, alpha, support [batch, heads, q_len], seen keys, bool)
 
@@ -47,8 +48,8 @@ def attention_forward(
     others: cu_seq_lens_q and cu_seq_lens_k are lengths of packed sequences, beside their position_ids.
 
     Returns [batch, q_len, heads, value_dim], and with output_attentions the probabilities [batch, heads, q_len, kv_len], else None.
-    What has no kernel yet (position_bias, masks that are neither causal, a window nor padding) is computed from every score, and said
-    once. Raises NotImplementedError for a mask of integers.
+    What has no kernel yet (position_bias of models other than T5's, masks that are neither causal, a window nor padding) is computed from
+    every score, and said once. Raises NotImplementedError for a mask of integers.
     """
     check_tensors(query, key, value)
     checks.check_rank(query, key, value)
@@ -72,18 +73,19 @@ def attention_forward(
     call = {"scaling": scaling, "k_keep": _setting(module, "splash_k_keep", None), **heads_of(module)}
     modifications = {"softcap": softcap, "sinks": s_aux, "dropout": dropout}
     width = max(query.shape[3], value.shape[3])
-    modified_there = softcap is not None or s_aux is not None or dropout > 0
+    by_distance = position_bias is not None and bias is position_bias and _is_by_distance(module, position_bias)
+    modified_there = softcap is not None or s_aux is not None or dropout > 0 or by_distance
     served = not (modified_there and query.is_cuda) or cuda.takes_modified(query.dtype, width, call["alpha"])
     why = [
         name
         for name, there in (
-            ("soft caps, sinks and dropout of such tensors", not served),
-            ("an additive bias", bias is not None),
+            ("soft caps, sinks, dropout and biases of such tensors", not served),
+            ("an additive bias", bias is not None and not by_distance),
             (_MASKS, attention_mask is not None and not is_positions(attention_mask) and not (windowed and sliding_window)),
         )
         if there
     ]
-    packed = None if output_attentions or set(why) - {_MASKS} else _packed_lengths(query, others, attention_mask, sliding_window)
+    packed = None if output_attentions or by_distance or set(why) - {_MASKS} else _packed_lengths(query, others, attention_mask, sliding_window)
     observed = bool(_observers) and not torch.compiler.is_compiling() and (attention_mask is not None or not packed)
     if packed:  # say what the mask of position_ids says
         told = attention_mask is not None and is_packed(attention_mask, sliding_window)  # which is causal, and has a window or none
@@ -103,6 +105,8 @@ def attention_forward(
     else:
         tables = packed or ({} if attention_mask is None else tables_of(attention_mask, query, key))
         call["window"] = sliding_window if windowed else None
+        if by_distance:
+            modifications |= {"bias": _distances_of(position_bias), "bias_first": 1 - key.shape[2]}
         given = map(_behind_one_another, (query, key, value)) if packed else (query, key, value)
         done = attention_of_heads(*given, **call, **modifications, causal=causal, return_support=observed, **tables)
         out, support = done if observed else (done, None)
@@ -166,6 +170,16 @@ def _of_heads(query: Tensor, factor: Any, scaling: float | None, k_keep: Any) ->
         if len(set(k_keep)) == 1:  # a number keeps the fastest path
             k_keep = k_keep[0] or None
     return query, scaling, k_keep
+
+
+def _is_by_distance(module: torch.nn.Module, bias: Tensor) -> bool:
+    return getattr(getattr(module, "config", None), "model_type", None) in _T5 and bias.shape[0] == 1
+
+
+def _distances_of(bias: Tensor) -> Tensor:
+    """[heads, q_len + kv_len - 1], of a bias [1, heads, q_len, kv_len] by distance: its first column from the last query up, then its
+    first row."""
+    return torch.cat([bias[0, :, 1:, 0].flip(-1), bias[0, :, 0]], -1)
 
 
 def heads_of(module: torch.nn.Module) -> dict[str, Any]:

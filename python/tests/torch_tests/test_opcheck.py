@@ -24,6 +24,7 @@ PROBLEMS = {
     "k_keep": {"k_keep": 3},
     "k_keep of heads": {"k_keep": [1, 0, 3, 9]},
     "thresholds": {"tau_offsets": -torch.rand(2, 4, ROWS)},
+    "bias": {"modifications": Modifications(bias=torch.randn(4, 6), bias_first=-4)},
     "modified": {"causal": True, "modifications": Modifications(2.0, torch.tensor([0.5, -1.0, 1.0, -torch.inf]), 0.3)},
 }
 ROW_ALPHA = {"a number alpha": (None, 1.5), "one alpha": (torch.tensor([1.3]), 0.0), "alpha of rows": (HEAD_ALPHA, 0.0)}
@@ -48,7 +49,7 @@ def test_attention(name, dtype):
     problem = problem_of(q, k, v, *fixed, tables, modifications=given.get("modifications", NONE))
     problem = problem._replace(tau_offsets=given["tau_offsets"])
     for kept in ((True, True, -1), (False, False, 16)) if name == "all keys" else ((True, False, 16),):
-        opcheck(OPS.attention, (*map(learned, (q, k, v)), *problem._replace(alpha=learned(problem.alpha), sinks=learned(problem.sinks)), *kept))
+        opcheck(OPS.attention, (*map(learned, (q, k, v)), *problem._replace(alpha=learned(problem.alpha), sinks=learned(problem.sinks), bias=learned(problem.bias)), *kept))
     opcheck(OPS.probabilities, (q, k, *problem))
     out, *_, store = OPS.attention(q, k, v, *problem, False, False, -1)
     opcheck(OPS.attention_backward, (torch.randn_like(out), q, k, v, *problem, store))

@@ -41,7 +41,7 @@ def made(monkeypatch):
             self.alphas.append(array(alpha, 1).tolist())
             array(out, 2 * HEADS * ROWS * DIM)[:] = len(self.capacities)
 
-        def backward(self, unseen, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, d_sinks, workspace, stream, tables):
+        def backward(self, unseen, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, d_sinks, d_bias, workspace, stream, tables):
             self.tables.append(tables)
             self.alphas.append(array(alpha, 1).tolist())
             array(d_q, 2 * HEADS * ROWS * DIM)[:] = 1
@@ -51,6 +51,8 @@ def made(monkeypatch):
                 array(d_alpha, HEADS)[:] = 1
             if d_sinks:
                 array(d_sinks, HEADS)[:] = 2
+            if d_bias:
+                array(d_bias, HEADS * 3)[:] = 3
 
         def entries(self, store, store_bytes, stream):
             return self.used_entries[min(len(self.capacities), len(self.used_entries)) - 1]
@@ -117,19 +119,24 @@ def test_given_thresholds_and_a_k_keep_a_head_reach_the_kernels(made):
     cuda.attention(q, k, v, *PLAIN, False, False, 64)
     given, plain = made  # problems of their own: they take other paths
     assert given.given_thresholds and not plain.given_thresholds
-    assert all(all(table[:2]) and table[2:] == (0, 0) for table in given.tables) and plain.tables == [(0, 0, 0, 0)]
+    assert all(all(table[:2]) and table[2:] == (0, 0, 0) for table in given.tables) and plain.tables == [(0,) * 5]
 
 
-def test_soft_caps_sinks_and_dropout_reach_the_kernels(made):
+def test_soft_caps_sinks_dropout_and_a_bias_reach_the_kernels(made):
     q, k, v = inputs()
-    sinks, seed = torch.arange(4.0, requires_grad=True), torch.tensor([7])
-    problem = PLAIN._replace(softcap=3.0, dropout=0.25, sinks=sinks, dropout_seed=seed)
+    sinks, seed, bias = torch.arange(4.0, requires_grad=True), torch.tensor([7]), torch.randn(HEADS, 3)
+    problem = PLAIN._replace(softcap=3.0, dropout=0.25, bias_first=-2, sinks=sinks, dropout_seed=seed, bias=bias)
     out, *_, store = cuda.attention(q, k, v, *problem, False, False, 64)
-    *_, d_sinks = cuda.attention_backward(out, q, k, v, *problem, store)
+    *_, d_sinks, d_bias = cuda.attention_backward(out, q, k, v, *problem, store)
     cuda.attention(q, k, v, *PLAIN, False, False, 64)
     modified, plain = made
-    assert modified.tables[0][2:] == (sinks.data_ptr(), seed.data_ptr()) == modified.tables[1][2:] and (d_sinks == 2).all()
-    assert plain.tables == [(0, 0, 0, 0)]
+    assert modified.tables[0][2:] == (sinks.data_ptr(), seed.data_ptr(), bias.data_ptr()) == modified.tables[1][2:]
+    assert (d_sinks == 2).all() and d_bias.shape == bias.shape and (d_bias == 3).all()
+    assert plain.tables == [(0,) * 5]
+    cuda.attention(q, k, v, *problem._replace(bias_first=-1), False, False, 64)
+    cuda.attention(q, k, v, *problem._replace(bias=torch.randn(HEADS, 2)), False, False, 64)
+    cuda.attention(q, k, v, *problem._replace(bias=torch.randn(HEADS, 3)), False, False, 64)
+    assert len(made) == 4  # the values belong to the call
 
 
 def test_what_hooks_save_depends_on_shapes_alone(made):

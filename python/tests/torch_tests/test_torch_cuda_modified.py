@@ -84,5 +84,5 @@ def test_a_captured_graph_draws_anew_with_each_replay():
 
 def test_what_the_kernels_do_not_take_is_told():
     q, k, v = (t.to(GPU) for t in inputs(torch.float64))
-    with pytest.raises(NotImplementedError, match="on a GPU softcap, sinks and dropout take float16"):
+    with pytest.raises(NotImplementedError, match="on a GPU softcap, sinks, dropout and bias take float16"):
         splash_attention(q, k, v, softcap=3.0)

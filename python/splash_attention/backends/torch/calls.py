@@ -70,10 +70,10 @@ class _Attention(_Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, sinks: Tensor | None, others: tuple[Any, ...],
-        results: list[Tensor],
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, sinks: Tensor | None, bias: Tensor | None,
+        others: tuple[Any, ...], results: list[Tensor],
     ) -> Tensor:  # fmt: skip
-        """others: of the operator's arguments those behind alpha, with sinks among them."""
+        """others: of the operator's arguments those behind alpha, with sinks and bias among them."""
         inputs = (q, k, v, alpha, *others)
         out, *rest = output = _attention[q.device.type](*inputs)
         operators.attention_setup(ctx, inputs, output)
@@ -85,7 +85,7 @@ class _Attention(_Function):
         direct = d_out is not None and _direct()
         call = _attention_backward[d_out.device.type] if direct else _ops.attention_backward
         gradients = operators.attention_gradient(ctx, d_out, call=call)
-        return *gradients[:4], gradients[3 + Problem._fields.index("sinks")], None, None
+        return *gradients[:4], gradients[3 + operators._SINKS], gradients[3 + operators._BIAS], None, None
 
 
 class _Output(_Function):
@@ -104,7 +104,7 @@ class _Output(_Function):
     def backward(ctx: Any, d_out: Tensor) -> Any:
         q, k, v, alpha, store, *_ = ctx.saved_tensors
         call = _attention_backward[q.device.type] if _direct() else _ops.attention_backward
-        d_q, d_k, d_v, d_alpha, _ = call(d_out, q, k, v, alpha, *ctx.others, store)
+        d_q, d_k, d_v, d_alpha, *_ = call(d_out, q, k, v, alpha, *ctx.others, store)
         return d_q, d_k, d_v, operators.alpha_gradient(alpha, d_alpha), None
 
 
@@ -158,9 +158,10 @@ def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
     return call(scores, alpha, alpha_value)
 
 
-def _needs_gradient(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, sinks: Tensor | None = None) -> bool:
-    learned = alpha is not None and alpha.requires_grad or sinks is not None and sinks.requires_grad
-    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or learned)
+def _needs_gradient(q: Tensor, k: Tensor, v: Tensor, *learned: Tensor | None) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    return q.requires_grad or k.requires_grad or v.requires_grad or any(x is not None and x.requires_grad for x in learned)
 
 
 def repeated_output(
@@ -209,7 +210,7 @@ def output(q: Tensor, k: Tensor, v: Tensor, *problem: Any) -> Tensor:
     if torch.compiler.is_compiling() or _are_functorch_transforms_active() or not _eager(q, device):
         return attention(q, k, v, *problem)[0]
     p = Problem(*problem)
-    if not _needs_gradient(q, k, v, p.alpha, p.sinks):
+    if not _needs_gradient(q, k, v, *p.learned):
         return _output[device](q, k, v, *problem)
     if p.is_plain:
         return _Output.apply(q, k, v, p.alpha, (_kept_output[device], problem[1:]))
@@ -224,7 +225,7 @@ def attention(
     transformed = not compiling and _are_functorch_transforms_active()
     device = q.device.type
     p = Problem(*problem)
-    gradient = _needs_gradient(q, k, v, p.alpha, p.sinks)
+    gradient = _needs_gradient(q, k, v, *p.learned)
     kept = device == "cuda" and (gradient or transformed)
     capacity = cuda.capacity_for(q, k) if kept else -1
     others = (*problem, counted, with_peak, capacity)
@@ -236,7 +237,7 @@ def attention(
     if not gradient:
         return _attention[device](q, k, v, *others)[:4]
     results: list[Tensor] = []
-    out = _Attention.apply(q, k, v, p.alpha, p.sinks, others[1:], results)
+    out = _Attention.apply(q, k, v, *p.learned, others[1:], results)
     return out, *results[:3]
 
 

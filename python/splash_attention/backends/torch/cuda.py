@@ -119,11 +119,11 @@ class _Problem:
 
     def __init__(
         self, q_shape: torch.Size, k_shape: torch.Size, dtype: torch.dtype, device: torch.device, alphas: int,
-        alpha_value: float, causal: bool, scale: float, k_keep: int, window: int, softcap: float, dropout: float,
-        given: tuple[bool, bool, bool], *tables: Tensor | None,
+        alpha_value: float, causal: bool, scale: float, k_keep: int, window: int, softcap: float, dropout: float, bias_first: int,
+        given: tuple[bool, bool, bool, int], *tables: Tensor | None,
     ) -> None:  # fmt: skip
         """alphas: how many a tensor holds; 0 where alpha_value counts. given: whether calls come with tau_offsets, with a k_keep for
-        each head, and with sinks. kernels is None where they do not take it."""
+        each head, and with sinks, and of how many distances a bias is. kernels is None where they do not take it."""
         q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = tables or (None,) * 4
         extents = operators.extents_of(q_shape, k_shape)
         q_len, kv_len = q_shape[2], k_shape[2]
@@ -131,8 +131,11 @@ class _Problem:
         there = [None if table is None else np.zeros(table.numel(), np.int64) for table in (q_positions, k_positions)]
         packed = [None if table is None else table.cpu().numpy() for table in (cu_seqlens_q, cu_seqlens_k)]
         alpha = [alpha_value or 1.5] * alphas or [alpha_value]  # those in a tensor the kernels alone look at
-        heads, sinks = ([1] * q_shape[1] if there_are else [] for there_are in given[1:])  # these too the kernels alone look at
-        self.spec = make_spec(extents, alpha, causal, scale, k_keep, window, [*there, *packed], heads, softcap, sinks, dropout)
+        # These too the kernels alone look at.
+        heads, sinks = ([1] * q_shape[1] if there_are else [] for there_are in given[1:3])
+        bias = np.zeros((q_shape[1], given[3])) if given[3] else None
+        modifications = (heads, softcap, sinks, dropout, 0, bias, bias_first)
+        self.spec = make_spec(extents, alpha, causal, scale, k_keep, window, [*there, *packed], *modifications)
         self.rows = q_shape[:3]
         self.ranges = None if packed[0] is None else torch.from_numpy(self.spec.key_ranges()).to(device)
         self.positions = (_int32(q_positions), _int32(k_positions))
@@ -201,17 +204,18 @@ _Given = tuple[Tensor | None, ...]
 
 def _problem_of(q: Tensor, k: Tensor, *inputs: Any) -> tuple[_Problem, Tensor, _Given]:
     """The problem, made once where no positions belong to it, its alphas, and the tables that belong to the call: tau_offsets, a k_keep
-    for each head, sinks and dropout's seed."""
+    for each head, sinks, dropout's seed and a bias."""
     p = operators.Problem(*inputs)
     alphas = 0 if p.alpha is None else p.alpha.numel()
-    there = (p.tau_offsets is not None, p.head_k_keep is not None, p.sinks is not None)
-    fixed = (q.shape, k.shape, q.dtype, q.device, alphas, *p[1:8], there)
+    distances = 0 if p.bias is None else p.bias.shape[1]
+    there = (p.tau_offsets is not None, p.head_k_keep is not None, p.sinks is not None, distances)
+    fixed = (q.shape, k.shape, q.dtype, q.device, alphas, *p[1:9], there)
     if p.q_positions is not None:
         problem = _Problem(*fixed, *p.tables)
     else:
         problem = _plain_problem(*fixed) if p.cu_seqlens_q is None else _packed_problem(_stream(q), fixed, *p.lengths)
-    dtypes = (torch.float32, torch.int32, torch.float32, torch.int64)
-    given = tuple(_contiguous(table, dtype) for table, dtype in zip(p[12:], dtypes))
+    dtypes = (torch.float32, torch.int32, torch.float32, torch.int64, torch.float32)
+    given = tuple(_contiguous(table, dtype) for table, dtype in zip(p[13:], dtypes))
     return problem, _alphas(p.alpha, p.alpha_value, torch.float32, q.get_device()), given
 
 
@@ -225,7 +229,7 @@ def takes_alpha(alpha: float) -> bool:
 
 
 def takes_modified(dtype: torch.dtype, head_dim: int, alpha: Any) -> bool:
-    """Whether the kernels take such queries with a soft cap, sinks and dropout. alpha: what is no float is not looked at."""
+    """Whether the kernels take such queries with a soft cap, sinks, dropout and a bias. alpha: what is no float is not looked at."""
     fits = dtype != torch.float64 and head_dim % 8 == 0 and head_dim <= 256
     return fits and (type(alpha) is not float or takes_alpha(alpha))
 
@@ -233,7 +237,7 @@ def takes_modified(dtype: torch.dtype, head_dim: int, alpha: Any) -> bool:
 def _dense_problem(problem: _Problem, q: Tensor, *inputs: Any) -> dense.Problem:
     p = operators.Problem(*inputs)
     if p.is_modified:
-        raise NotImplementedError("softcap, sinks and dropout take what the kernels take")
+        raise NotImplementedError("softcap, sinks, dropout and bias take what the kernels take")
     scale = p.scale or q.shape[-1] ** -0.5
     return dense.Problem(*p[:3], scale, *p[4:6], problem.ranges, *problem.positions, p.tau_offsets, p.head_k_keep)
 
@@ -382,7 +386,8 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
     problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
         of_dense = dense.backward(d_out, q, k, v, _dense_problem(problem, q, *problem_inputs))
-        return *of_dense, torch.zeros_like(of_dense[-1])
+        d_heads = of_dense[-1]
+        return *of_dense, torch.zeros_like(d_heads), d_heads.new_zeros((q.shape[1], 0))
     capacity = capacity_for(q, k)
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -393,14 +398,15 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
     learned = problem_inputs[0] is not None
     d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32 if learned else torch.float64)
     d_sinks = q.new_zeros((q.shape[1],), dtype=torch.float32)
+    d_bias = q.new_zeros((q.shape[1], 0 if given[4] is None else given[4].shape[1]), dtype=torch.float32)
     workspace = q.new_empty(problem.kernels.backward_bytes(store.numel()), dtype=torch.uint8)
     problem.kernels.backward(
         torch.cuda.is_current_stream_capturing(), q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),
         store.data_ptr(), store.numel(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
-        d_alpha.data_ptr() if learned else 0, 0 if given[2] is None else d_sinks.data_ptr(), workspace.data_ptr(), _stream(q),
-        _addresses(given),
+        d_alpha.data_ptr() if learned else 0, 0 if given[2] is None else d_sinks.data_ptr(),
+        0 if given[4] is None else d_bias.data_ptr(), workspace.data_ptr(), _stream(q), _addresses(given),
     )  # fmt: skip
-    return d_q, d_k, d_v, d_alpha.double(), d_sinks.double()
+    return d_q, d_k, d_v, d_alpha.double(), d_sinks.double(), d_bias.double()
 
 
 def _entries(problem: _Problem, support: Tensor, store: Tensor) -> tuple[Tensor, Tensor, Tensor]:

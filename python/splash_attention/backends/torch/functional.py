@@ -223,16 +223,17 @@ def problem_of(
     k_keep, of_heads = _as_k_keep(k_keep, q_heads, names[0], q)
     fixed = (values, number, causal, scale, k_keep, window)
     if not modifications:
-        return Problem(*fixed, 0.0, 0.0, *map(tables.get, TABLES), None, of_heads)
+        return Problem(*fixed, 0.0, 0.0, 0, *map(tables.get, TABLES), None, of_heads)
     softcap, dropout = checks.check_softcap(modifications.softcap), checks.check_dropout(modifications.dropout)
     sinks = _as_sinks(modifications.sinks, q_heads, names[0], q)
+    bias, first = _as_bias(modifications, q_heads, names[0], q)
     if q.is_cuda and not cuda.takes_modified(q.dtype, q.shape[3], number or None):
         raise NotImplementedError(
-            "on a GPU softcap, sinks and dropout take float16, bfloat16 and float32, a head_dim that is a multiple of 8 up to 256, and "
+            "on a GPU softcap, sinks, dropout and bias take float16, bfloat16 and float32, a head_dim that is a multiple of 8 up to 256, and "
             f"alphas from {_core.LEAST_ATTENTION_ALPHA:g} to {_core.MOST_ATTENTION_ALPHA:g}"
         )
     seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=q.device) if dropout > 0 else None
-    return Problem(*fixed, softcap, dropout, *map(tables.get, TABLES), None, of_heads, sinks, seed)
+    return Problem(*fixed, softcap, dropout, first, *map(tables.get, TABLES), None, of_heads, sinks, seed, bias)
 
 
 def _as_sinks(sinks: Any, q_heads: int, first: str, q: Tensor) -> Tensor | None:
@@ -244,6 +245,17 @@ def _as_sinks(sinks: Any, q_heads: int, first: str, q: Tensor) -> Tensor | None:
     check_devices(first, q, sinks=sinks)
     checks.check_sinks(sinks, q_heads)
     return sinks
+
+
+def _as_bias(modifications: Modifications, q_heads: int, first_name: str, q: Tensor) -> tuple[Tensor | None, int]:
+    """(bias [q_heads, distances], the distance of its first entry)."""
+    bias, first = modifications.bias, modifications.bias_first
+    if not isinstance(bias, Tensor):
+        array, first = host_arrays.bias_of_heads(bias, first, q_heads)
+        return None if array is None else torch.as_tensor(array, dtype=torch.float32, device=q.device), first
+    check_tensor("bias", bias, first_name)
+    check_devices(first_name, q, bias=bias)
+    return bias, checks.check_bias(bias, first, q_heads)
 
 
 def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAMES) -> tuple[Any, Any, Any]:
@@ -295,7 +307,10 @@ def _folded_attention(
     number, kept = _as_k_keep(k_keep, heads, "q", q)
     kept = (number or None) if kept is None else kept.repeat(batch)
     sinks = _as_sinks(modifications.sinks, heads, "q", q)
+    bias, first = _as_bias(modifications, heads, "q", q)
     modifications = modifications._replace(sinks=None if sinks is None else sinks.repeat(batch))
+    if bias is not None:
+        modifications = modifications._replace(bias=bias.repeat(batch, 1), bias_first=first)
     folded_inputs = (*map(folding.fold, (q, k, v)), alpha.reshape(-1))
     done = attention(*folded_inputs, causal, scale, kept, window, folded, return_aux, modifications)
     if not return_aux:

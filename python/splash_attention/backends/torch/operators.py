@@ -11,7 +11,8 @@ alpha_value stands where alpha is None. scale 0 stands for 1/sqrt(head_dim), k_k
 head_k_keep (int32 [q_heads], below 1 all keys) stands in k_keep's place. tau_offsets [batch, q_heads, q_len] gives thresholds in place of
 solving for them: tau = m + offset, held in tau's bracket [-1, -kv_len^(1-alpha)]; NaN gives a NaN row. They are constants
 in the gradient (cpu_ref/attention/given_threshold.h). softcap 0 caps no score; sinks, of numbers, has one a query head;
-dropout drops as dropout_seed, int64 [1], has it (core/dropout.h): forward and backward of one seed drop the same. tau and support are
+dropout drops as dropout_seed, int64 [1], has it (core/dropout.h): forward and backward of one seed drop the same; bias, of numbers [q_heads,
+distances], begins at the distance bias_first (core/distance_bias.h). tau and support are
 empty unless `counted` is set, peak unless `with_peak` is: it is m - tau, m the row's largest z. store is what a GPU's
 forward leaves for backward (gpu/entmax/support/store.h): room for `capacity` entries of the support; rows with broad supports
 are in it only with counted or with_peak, else backward computes these again. It is empty where capacity is below 0, and in
@@ -49,6 +50,7 @@ class Problem(NamedTuple):
     window: int
     softcap: float = 0.0
     dropout: float = 0.0
+    bias_first: int = 0
     q_positions: Tensor | None = None
     k_positions: Tensor | None = None
     cu_seqlens_q: Tensor | None = None
@@ -57,11 +59,12 @@ class Problem(NamedTuple):
     head_k_keep: Tensor | None = None
     sinks: Tensor | None = None
     dropout_seed: Tensor | None = None
+    bias: Tensor | None = None
 
     @property
     def tables(self) -> tuple[Tensor | None, ...]:
         """Of the mask."""
-        return self[8:12]
+        return self[9:13]
 
     @property
     def lengths(self) -> tuple[Tensor, Tensor] | None:
@@ -71,18 +74,24 @@ class Problem(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Made of numbers, but for alpha and cu_seqlens."""
-        return self.q_positions is None and all(part is None for part in self[12:])
+        return self.q_positions is None and all(part is None for part in self[13:])
 
     @property
     def is_modified(self) -> bool:
         """Has what the kernels alone compute, and neither dense.py nor given thresholds take."""
-        return self.softcap > 0 or self.dropout > 0 or self.sinks is not None
+        return self.softcap > 0 or self.dropout > 0 or self.sinks is not None or self.bias is not None
+
+    @property
+    def learned(self) -> tuple[Tensor | None, ...]:
+        """What has a gradient beside q, k and v."""
+        return self.alpha, self.sinks, self.bias
 
 
+_SINKS, _BIAS = Problem._fields.index("sinks"), Problem._fields.index("bias")
 _problem = (
-    "Tensor? alpha, float alpha_value, bool causal, float scale, int k_keep, int window, float softcap, float dropout, "
+    "Tensor? alpha, float alpha_value, bool causal, float scale, int k_keep, int window, float softcap, float dropout, SymInt bias_first, "
     "Tensor? q_positions, Tensor? k_positions, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? tau_offsets, "
-    "Tensor? head_k_keep, Tensor? sinks, Tensor? dropout_seed"
+    "Tensor? head_k_keep, Tensor? sinks, Tensor? dropout_seed, Tensor? bias"
 )
 library = torch.library.Library(NAMESPACE, "DEF")
 library.define("entmax(Tensor scores, Tensor? alpha, float alpha_value) -> Tensor")
@@ -93,7 +102,7 @@ library.define(
 )
 library.define(
     f"attention_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, {_problem}, Tensor store)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 library.define(f"probabilities(Tensor q, Tensor k, {_problem}) -> (Tensor, Tensor, Tensor)")
 _ops = torch.ops.splash_attention
@@ -158,8 +167,9 @@ def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
     heads = [] if p.head_k_keep is None else p.head_k_keep.clamp(min=0).tolist()
     sinks = [] if p.sinks is None else p.sinks.detach().tolist()
     seed = 0 if p.dropout_seed is None else int(p.dropout_seed)
-    alphas = host_alphas(p.alpha, p.alpha_value)
-    return make_spec(extents_of(q.shape, k.shape), alphas, *p[2:6], rows, heads, p.softcap, sinks, p.dropout, seed)
+    bias = None if p.bias is None else np.ascontiguousarray(p.bias.detach().to("cpu", torch.float64).numpy())
+    modifications = (heads, p.softcap, sinks, p.dropout, seed, bias, p.bias_first)
+    return make_spec(extents_of(q.shape, k.shape), host_alphas(p.alpha, p.alpha_value), *p[2:6], rows, *modifications)
 
 
 # --- on the CPU ---
@@ -267,7 +277,9 @@ def store_bytes(q_shape: torch.Size, capacity: int) -> int:
 @torch.library.register_fake(f"{NAMESPACE}::attention_backward")
 def _(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     d_q, d_k, d_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
-    return d_q, d_k, d_v, *(q.new_empty((q.shape[1],), dtype=torch.float64) for _ in range(2))
+    bias = Problem(*inputs[:-1]).bias
+    shapes = ((q.shape[1],), (q.shape[1],), (q.shape[1], 0 if bias is None else bias.shape[1]))
+    return d_q, d_k, d_v, *(q.new_empty(shape, dtype=torch.float64) for shape in shapes)
 
 
 @torch.library.register_fake(f"{NAMESPACE}::probabilities")
@@ -302,8 +314,8 @@ def entmax_gradient(ctx: Any, d_p: Tensor, *, call: Any = _ops.entmax_backward) 
 
 def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, alpha, *others = inputs
-    ctx.constants = others[:7]  # alpha_value to dropout
-    ctx.save_for_backward(q, k, v, alpha, *others[7:-KEPT], output[-1])
+    ctx.constants = others[:8]  # alpha_value to bias_first
+    ctx.save_for_backward(q, k, v, alpha, *others[8:-KEPT], output[-1])
     ctx.set_materialize_grads(False)
 
 
@@ -318,11 +330,12 @@ def attention_gradient(
     q, k, v, alpha, *tables, store = ctx.saved_tensors
     if d_out is None:
         return (None,) * (3 + len(Problem._fields) + KEPT)
-    d_q, d_k, d_v, d_alpha, d_sinks = call(d_out, q, k, v, alpha, *ctx.constants, *tables, store)
-    sinks = tables[-2]
+    d_q, d_k, d_v, d_alpha, d_sinks, d_bias = call(d_out, q, k, v, alpha, *ctx.constants, *tables, store)
+    _, sinks, bias = Problem(alpha, *ctx.constants, *tables).learned
     of_problem = [None] * (len(Problem._fields) + KEPT)
     of_problem[0] = alpha_gradient(alpha, d_alpha)
-    of_problem[Problem._fields.index("sinks")] = None if sinks is None else d_sinks.to(sinks.dtype)
+    of_problem[_SINKS] = None if sinks is None else d_sinks.to(sinks.dtype)
+    of_problem[_BIAS] = None if bias is None else d_bias.to(bias.dtype)
     return (d_q, d_k, d_v, *of_problem)
 
 
@@ -384,7 +397,7 @@ def _mapped_batches(info: Any, in_dims: tuple[Any, ...], tensors: tuple[Tensor, 
 def _check_mapped(in_dims: tuple[Any, ...], problem: tuple[Any, ...]) -> None:
     p = Problem(*problem)
     if any(dim is not None for dim in in_dims):
-        raise _no_vmap("alpha, positions, cu_seqlens, k_keep or sinks of attention")
+        raise _no_vmap("alpha, positions, cu_seqlens, k_keep, sinks or a bias of attention")
     if p.tau_offsets is not None:
         raise _no_vmap("attention with given thresholds")
     if p.dropout > 0:
@@ -406,10 +419,10 @@ def _(info: Any, in_dims: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *inp
 def _(info: Any, in_dims: tuple[Any, ...], d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Any:
     *problem, store = inputs
     _check_mapped(in_dims[4:-1], tuple(problem))
-    if problem[0] is not None or Problem(*problem).sinks is not None:
-        raise _no_vmap("the gradient of attention by alpha and sinks")
+    if any(part is not None for part in Problem(*problem).learned):
+        raise _no_vmap("the gradient of attention by alpha, sinks and a bias")
     if all(dim is None for dim in in_dims[1:4]):
         store = store.new_empty(0)  # it is that of one forward, and here are as many problems as mapped d_out
     parts = _ops.attention_backward(*_mapped_batches(info, in_dims, (d_out, q, k, v)), *problem, store)
     split = tuple(part.unflatten(0, (info.batch_size, -1)) for part in parts[:3])
-    return (*split, *parts[3:]), (0, 0, 0, None, None)
+    return (*split, *parts[3:]), (0, 0, 0, None, None, None)
