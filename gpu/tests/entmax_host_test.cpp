@@ -156,6 +156,8 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
   positioned.mask.q_positions = positioned.mask.k_positions = std::vector<int64_t>(64, 0);
   packed.mask.cu_seqlens_q = packed.mask.cu_seqlens_k = {0, 64};
   kept.selection.kind = SelectionKind::top_k_row;
+  AttentionSpec biased = plain;
+  biased.bias = {.table = {1, 2, 3, 4}, .distances = 2, .first = -1};
   for (const AttentionSpec& spec : {plain, causal, wide, window, both_sides, packed}) {
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::hopper);
     CHECK(choose_path(spec, Dtype::f16, ForwardPath::hopper, 90) == ForwardPath::hopper);
@@ -168,7 +170,7 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
       CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, capability), Unsupported);
     }
   }
-  for (const AttentionSpec& spec : {positioned, kept}) {
+  for (const AttentionSpec& spec : {positioned, kept, biased}) {
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::portable);
     CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, 90), Unsupported);
     for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32})
@@ -205,6 +207,25 @@ TEST_CASE("forward names what it does not take") {
   spec = plain;
   spec.shape.q_len = int64_t{1} << 31;
   CHECK(why(spec, Dtype::f32).find("fewer than 2^31 queries a head") != std::string::npos);
+  spec.shape.q_len = (int64_t{1} << 28) + 1;
+  CHECK(why(spec, Dtype::f32).empty());
+  spec.bias = {.table = {1, 2}, .distances = 1};
+  CHECK(why(spec, Dtype::f32) == "entmax forward takes a bias with up to 2^28 queries and keys, not " +
+                                     to_string(spec.shape));
+}
+
+TEST_CASE("an entry of a bias: the CPU's, for kernels that count from the first key") {
+  AttentionSpec spec = spec_of({1, 2, 2, 9, 14, 8});
+  spec.bias = {.table = std::vector<double>(10), .distances = 5, .first = -3};
+  const float table = 0;
+  const DeviceBias bias = device_bias(spec, &table);
+  for (int query = 0; query < 9; ++query) {
+    for (int key = 0; key < 14; ++key)
+      CHECK(bias.entry(query, key) == spec.bias.index(spec.shape, 0, query, key));
+  }
+  CHECK(device_bias(spec_of({1, 2, 2, 9, 14, 8}), &table).table == nullptr);
+  CHECK_THROWS_WITH_AS(require_modifications(spec, nullptr, nullptr, nullptr),
+                       "scores have a bias, but arguments.bias has no table of it", InvalidArgument);
 }
 
 TEST_CASE("the portable workspace's parts follow one another, each large enough and aligned") {
