@@ -37,8 +37,9 @@ void require_both(const char* a_name, const Indices& a, const char* b_name, cons
 }
 
 // The row of a [length], [batch, length] or [batch, q_heads, length] table.
-const int64_t* table_row(const Indices& table, int64_t length, const AttentionShape& shape, int64_t b,
-                         int64_t h) {
+template <class T>
+const T* table_row(const std::vector<T>& table, int64_t length, const AttentionShape& shape, int64_t b,
+                   int64_t h) {
   const auto size = static_cast<int64_t>(table.size());
   if (size == length) return table.data();
   if (size == shape.batch * length) return table.data() + b * length;
@@ -48,11 +49,29 @@ const int64_t* table_row(const Indices& table, int64_t length, const AttentionSh
 }  // namespace
 
 int64_t RowMask::count() const {
-  if (k_positions == nullptr) return std::max<int64_t>(0, end - begin);
+  if (is_range()) return std::max<int64_t>(0, end - begin);
   int64_t n = 0;
-  for (int64_t j = begin; j < end; ++j) n += k_positions[j] <= q_position ? 1 : 0;
+  for (int64_t j = begin; j < end; ++j) n += visible(j) ? 1 : 0;
   return n;
 }
+
+namespace {
+
+void require_pairs(const std::vector<uint64_t>& pairs, const AttentionShape& shape) {
+  const int64_t words = pair_words(shape.kv_len), table = shape.q_len * words,
+                last = shape.kv_len % kKeysAWord;
+  const auto size = static_cast<int64_t>(pairs.size());
+  if (size != table && size != shape.batch * table && size != shape.batch * shape.q_heads * table)
+    throw InvalidArgument(fmt::format(
+        "pairs has {} words; allowed: {} (q_len x words), or batch or batch x q_heads times as many", size,
+        table));
+  if (last == 0) return;
+  for (int64_t i = words - 1; i < size; i += words)
+    if (pairs[static_cast<size_t>(i)] >> last != 0)
+      throw InvalidArgument("pairs has a bit past the last key; allowed: bits of keys alone");
+}
+
+}  // namespace
 
 void Mask::validate(const AttentionShape& shape) const {
   require_both("q_positions", q_positions, "k_positions", k_positions);
@@ -63,6 +82,7 @@ void Mask::validate(const AttentionShape& shape) const {
     require_positions("q_positions", q_positions, shape.q_len, shape);
     require_positions("k_positions", k_positions, shape.kv_len, shape);
   }
+  if (!pairs.empty()) require_pairs(pairs, shape);
   if (!cu_seqlens_q.empty()) {
     require_cu_seqlens("cu_seqlens_q", cu_seqlens_q, shape.q_len);
     require_cu_seqlens("cu_seqlens_k", cu_seqlens_k, shape.kv_len);
@@ -76,7 +96,8 @@ void Mask::validate(const AttentionShape& shape) const {
 
 bool Mask::same_for_all_heads(const AttentionShape& shape) const {
   return static_cast<int64_t>(q_positions.size()) <= shape.q_len &&
-         static_cast<int64_t>(k_positions.size()) <= shape.kv_len;
+         static_cast<int64_t>(k_positions.size()) <= shape.kv_len &&
+         static_cast<int64_t>(pairs.size()) <= shape.q_len * pair_words(shape.kv_len);
 }
 
 RowMask Mask::row(const AttentionShape& shape, int64_t batch, int64_t q_head, int64_t query) const {
@@ -100,6 +121,10 @@ RowMask Mask::row(const AttentionShape& shape, int64_t batch, int64_t q_head, in
     row.k_positions = table_row(k_positions, shape.kv_len, shape, batch, q_head);
     row.q_position = table_row(q_positions, shape.q_len, shape, batch, q_head)[query];
   }
+  if (!pairs.empty()) {
+    const int64_t words = pair_words(shape.kv_len);
+    row.pairs = table_row(pairs, shape.q_len * words, shape, batch, q_head) + query * words;
+  }
   return row;
 }
 
@@ -108,8 +133,8 @@ namespace {
 // Visible pairs of one head. If only positions decide, the order of keys does not matter, so sorting them
 // gives O(N log N).
 int64_t visible_pairs_of_head(const AttentionShape& shape, const Mask& mask, int64_t b, int64_t h) {
-  const bool positions_alone =
-      !mask.q_positions.empty() && !mask.causal && mask.window == 0 && mask.cu_seqlens_q.empty();
+  const bool positions_alone = !mask.q_positions.empty() && !mask.causal && mask.window == 0 &&
+                               mask.cu_seqlens_q.empty() && mask.pairs.empty();
   Indices sorted;
   if (positions_alone) {
     const int64_t* const k_positions = table_row(mask.k_positions, shape.kv_len, shape, b, h);

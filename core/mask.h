@@ -5,22 +5,31 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/pair_words.h"
 #include "core/shape.h"
 
 namespace splash {
 
-// The visible keys of one query row: the keys j in [begin, end) with k_positions[j] <= q_position, or all of
-// [begin, end) if k_positions is null. The row points into its Mask, which must outlive it.
+// The visible keys of one query row: the keys j in [begin, end) with k_positions[j] <= q_position whose bit
+// is set in pairs; what is null hides nothing. The row points into its Mask, which must outlive it.
 struct RowMask {
   int64_t begin = 0;
   int64_t end = 0;
   const int64_t* k_positions = nullptr;
   int64_t q_position = 0;
+  const uint64_t* pairs = nullptr;
 
   bool visible(int64_t key) const {
-    return key >= begin && key < end && (k_positions == nullptr || k_positions[key] <= q_position);
+    return key >= begin && key < end && (k_positions == nullptr || k_positions[key] <= q_position) &&
+           pair_bits(pairs, key, 1) != 0;
   }
-  int64_t count() const;  // number of visible keys
+  // Of n keys that lie in one word of pairs, by these alone.
+  bool sees_some(int64_t first_key, int64_t n) const { return pair_bits(pairs, first_key, n) != 0; }
+  bool sees_whole(int64_t first_key, int64_t n) const {
+    return pair_bits(pairs, first_key, n) == pair_bits(nullptr, first_key, n);
+  }
+  bool is_range() const { return k_positions == nullptr && pairs == nullptr; }  // all of [begin, end)
+  int64_t count() const;                                                        // number of visible keys
 };
 
 // The conjunction of its parts; empty parts hide nothing.
@@ -43,6 +52,10 @@ struct Mask {
   // a query sees keys of its own sequence only. Both or neither; rising from 0 to q_len and kv_len.
   std::vector<int64_t> cu_seqlens_q{}, cu_seqlens_k{};
 
+  // Query i sees key j iff its bit is set (core/pair_words.h): [q_len, words], [batch, q_len, words] or
+  // [batch, q_heads, q_len, words].
+  std::vector<uint64_t> pairs{};
+
   // Throws InvalidArgument if a part does not fit the shape.
   void validate(const AttentionShape& shape) const;
 
@@ -51,7 +64,7 @@ struct Mask {
     return window > 0 && window < (causal ? shape.kv_len : std::max(shape.q_len, shape.kv_len));
   }
 
-  // Whether every batch entry and head sees the same pairs, because no position table distinguishes them.
+  // Whether every batch entry and head sees the same pairs, because no table distinguishes them.
   bool same_for_all_heads(const AttentionShape& shape) const;
 
   // Takes O(log sequences). The mask must have passed validate().

@@ -29,6 +29,8 @@ bool sees(const AttentionShape& shape, const Mask& mask, int64_t i, int64_t j) {
   }
   if (mask.causal && k_end - 1 - j < q_end - 1 - i) return false;
   if (mask.window > 0 && std::abs((k_end - j) - (q_end - i)) >= mask.window) return false;
+  if (!mask.pairs.empty() && (mask.pairs[i * ((shape.kv_len + 63) / 64) + j / 64] >> j % 64) % 2 == 0)
+    return false;
   return mask.q_positions.empty() || mask.k_positions[j] <= mask.q_positions[i];
 }
 
@@ -53,13 +55,15 @@ TEST_CASE("every mask and every conjunction follows its definition") {
   for (const auto& [q_len, kv_len] : {std::pair<int64_t, int64_t>{5, 5}, {3, 8}, {8, 3}, {1, 7}}) {
     const AttentionShape shape{.q_len = q_len, .kv_len = kv_len};
     for (const int64_t window : {0, 1, 2, 5, 8, 20}) {
-      for (const int parts : {0, 1, 2, 3, 4, 5, 6, 7}) {
+      for (int parts = 0; parts < 16; ++parts) {
         Mask mask{.causal = parts % 2 == 1, .window = window};
         if (parts / 2 % 2 == 1) {
           for (int64_t i = 0; i < q_len; ++i) mask.q_positions.push_back((i * 3) % 5);
           for (int64_t j = 0; j < kv_len; ++j) mask.k_positions.push_back((j * 2) % 7);
         }
-        if (parts / 4 == 1) {
+        for (int64_t i = 0; i < q_len && parts / 8 == 1; ++i)
+          mask.pairs.push_back((i * 0x5DEECE66Du >> 3) % (uint64_t{1} << kv_len));
+        if (parts / 4 % 2 == 1) {
           mask.cu_seqlens_q = {0, q_len / 2, q_len / 2, q_len};  // the middle sequence is empty
           mask.cu_seqlens_k = {0, kv_len / 3, kv_len / 2, kv_len};
         }
@@ -99,6 +103,36 @@ TEST_CASE("positions may differ by batch and by head") {
   CHECK(mask.row(shape, 0, 0, 0).count() == 1);
   CHECK(mask.row(shape, 0, 1, 0).count() == 2);
   CHECK(mask.row(shape, 1, 0, 0).count() == 3);
+}
+
+TEST_CASE("pairs: a bit each, of all heads, of batch entries or of heads") {
+  const AttentionShape shape{.batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 2, .kv_len = 70};
+  Mask mask;
+  for (int64_t i = 0; i < 8; ++i) {
+    mask.pairs.push_back(uint64_t{1} << i | uint64_t{1} << 63);
+    mask.pairs.push_back(i == 3 ? 0x3F : 0);
+  }
+  mask.validate(shape);
+  CHECK_FALSE(mask.same_for_all_heads(shape));
+  CHECK(mask.row(shape, 1, 1, 0).visible(6));
+  CHECK_FALSE(mask.row(shape, 1, 1, 0).visible(7));
+  CHECK(mask.row(shape, 0, 1, 1).count() == 8);
+  CHECK(mask.row(shape, 0, 1, 1).sees_some(64, 6));
+  CHECK(mask.row(shape, 0, 1, 1).sees_whole(64, 6));
+  CHECK_FALSE(mask.row(shape, 0, 1, 0).sees_some(64, 6));
+  CHECK_FALSE(mask.row(shape, 0, 1, 1).sees_whole(32, 32));
+  CHECK(visible_pairs(shape, mask) == 8 * 2 + 6);
+  mask.pairs.resize(4);
+  CHECK(mask.same_for_all_heads(shape));
+  CHECK(visible_pairs(shape, mask) == 4 * 4 * 2 / 2);
+  mask.pairs.resize(5);
+  CHECK_THROWS_WITH_AS(
+      mask.validate(shape),
+      "pairs has 5 words; allowed: 4 (q_len x words), or batch or batch x q_heads times as many",
+      InvalidArgument);
+  mask.pairs = {0, 1 << 6, 0, 0};
+  CHECK_THROWS_WITH_AS(mask.validate(shape), "pairs has a bit past the last key; allowed: bits of keys alone",
+                       InvalidArgument);
 }
 
 TEST_CASE("visible pairs by positions alone, in any order") {

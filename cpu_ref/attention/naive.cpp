@@ -37,8 +37,14 @@ bool visible(const AttentionSpec& spec, int64_t b, int64_t h, int64_t i, int64_t
   if (m.causal && k_end - j < q_end - i) return false;
   const int64_t distance = (q_end - i) - (k_end - j);
   if (m.window > 0 && std::abs(distance) >= m.window) return false;
-  if (m.q_positions.empty()) return true;
   const int64_t row = b * s.q_heads + h, rows = s.batch * s.q_heads;
+  if (!m.pairs.empty()) {
+    const int64_t words = (s.kv_len + 63) / 64,
+                  tables = static_cast<int64_t>(m.pairs.size()) / (s.q_len * words);
+    const int64_t table = tables == 1 ? 0 : row * tables / rows;
+    if ((m.pairs[(table * s.q_len + i) * words + j / 64] >> j % 64) % 2 == 0) return false;
+  }
+  if (m.q_positions.empty()) return true;
   return position(m.k_positions, row, rows, s.kv_len, j) <= position(m.q_positions, row, rows, s.q_len, i);
 }
 

@@ -204,8 +204,13 @@ class ScreenedRun {
   }
 
   void screen_tile(int64_t kv_head, int64_t t, int64_t panel, int64_t rows, Workspace& w) const {
-    const Tile tile = multiply_tile(tile_queries(t, w), keys_.panel(kv_head, panel), shape_.head_dim);
     const int64_t last = std::min<int64_t>(kTileRows, rows - t * kTileRows);
+    const auto of_rows = std::span(w.masks).subspan(t * kTileRows, last);
+    static_assert(kKeysAWord % kPanelKeys == 0);
+    if (std::ranges::none_of(of_rows,
+                             [&](const RowMask& m) { return m.sees_some(panel * kPanelKeys, kPanelKeys); }))
+      return;
+    const Tile tile = multiply_tile(tile_queries(t, w), keys_.panel(kv_head, panel), shape_.head_dim);
     for (int64_t r = 0; r < last; ++r) {
       Candidates& row = w.rows[t * kTileRows + r];
       if (any_above(tile[r], row.product_threshold(panel * kPanelKeys))) {

@@ -97,7 +97,7 @@ void check_backward(const AttentionSpec& spec, const AttentionInputs<float>& in)
 }
 
 std::vector<Mask> screened_masks(const AttentionShape& s) {
-  std::vector<Mask> masks(5);
+  std::vector<Mask> masks(7);
   masks[1].causal = true;
   for (int64_t i = 0; i < s.q_len; ++i) masks[2].q_positions.push_back((i * 7) % s.kv_len);
   for (int64_t j = 0; j < s.kv_len; ++j) masks[2].k_positions.push_back((j * 5) % s.kv_len);
@@ -107,6 +107,19 @@ std::vector<Mask> screened_masks(const AttentionShape& s) {
   masks[4].causal = true;
   masks[4].q_positions = masks[2].q_positions;
   masks[4].k_positions = masks[2].k_positions;
+  const CounterRandom random(8);
+  for (int64_t row = 0; row < s.batch * s.q_len; ++row) {
+    for (int64_t key = 0; key < s.kv_len; key += kKeysAWord) {
+      const auto at = static_cast<uint64_t>(row * s.kv_len + key);
+      const uint64_t kind =
+          random.bits(row % 60 < 50 ? key : at) % 4;  // many rows in a row alike: whole tiles
+      const uint64_t bits = kind == 0 ? 0 : kind == 1 ? ~uint64_t{0} : random.bits(at + 1);
+      masks[5].pairs.push_back(bits & pair_bits(nullptr, 0, std::min(kKeysAWord, s.kv_len - key)));
+    }
+  }
+  masks[6] = masks[5];
+  masks[6].causal = true;
+  masks[6].window = 40;
   return masks;
 }
 

@@ -77,6 +77,20 @@ inline std::vector<int64_t> random_positions(int64_t size, int64_t below, uint64
   return positions;
 }
 
+// Tables of pairs of which some rows see none and some all.
+inline std::vector<uint64_t> random_pairs(const AttentionShape& s, int64_t tables, uint64_t seed) {
+  const CounterRandom random(seed);
+  std::vector<uint64_t> pairs;
+  const int64_t words = pair_words(s.kv_len);
+  for (int64_t i = 0; i < tables * s.q_len * words; ++i) {
+    const int64_t row = i / words, left = std::min(kKeysAWord, s.kv_len - i % words * kKeysAWord);
+    const uint64_t kind = random.bits(2 * (row % 7 == 0 ? row * words : i) + 1) % 4;
+    const uint64_t bits = kind == 0 ? 0 : kind == 1 ? ~uint64_t{0} : random.bits(2 * i);
+    pairs.push_back(bits & pair_bits(nullptr, 0, left));
+  }
+  return pairs;
+}
+
 // Every part of a mask, and the conjunction of all. The middle packed sequence has no keys, and positions
 // hide all keys from some rows.
 inline std::vector<NamedMask> masks_for(const AttentionShape& s) {
@@ -92,6 +106,7 @@ inline std::vector<NamedMask> masks_for(const AttentionShape& s) {
       {"packed", {.cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}},
       {"packed causal", {.causal = true, .cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}},
       {"window", {.causal = true, .window = 4}},
+      {"pairs", {.pairs = random_pairs(s, s.batch, 5)}},
       {"window to both sides", {.window = 3}},
       {"packed window", {.causal = true, .window = 2, .cu_seqlens_q = cu_q, .cu_seqlens_k = cu_k}},
       {"packed causal positions",
@@ -99,7 +114,12 @@ inline std::vector<NamedMask> masks_for(const AttentionShape& s) {
         .q_positions = q_positions,
         .k_positions = k_positions,
         .cu_seqlens_q = cu_q,
-        .cu_seqlens_k = cu_k}}};
+        .cu_seqlens_k = cu_k}},
+      {"pairs, causal positions",
+       {.causal = true,
+        .q_positions = q_positions,
+        .k_positions = k_positions,
+        .pairs = random_pairs(s, s.batch * s.q_heads, 6)}}};
 }
 
 // Two thirds of the keys, drawn separately for each tile of 4 queries; lists differ in length.

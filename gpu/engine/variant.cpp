@@ -72,6 +72,7 @@ std::string mask_limit(const Limits& limits, const Mask& mask) {
   if (mask.causal && !limits.causal) return "takes no causal mask";
   if (mask.window > 0 && !limits.window) return "takes no sliding window";
   if (!mask.q_positions.empty() && !limits.positions) return "takes no mask by positions";
+  if (!mask.pairs.empty()) return "takes no mask by pairs";
   if (!mask.cu_seqlens_q.empty() && !limits.packed) return "takes no packed sequences";
   return "";
 }

@@ -14,19 +14,19 @@ namespace splash::gpu::entmax {
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype) {
   return (dtype == Dtype::bf16 || dtype == Dtype::f16) && spec.selection.kind == SelectionKind::all &&
          spec.mask.q_positions.empty() && spec.softcap == 0 && spec.sinks.empty() && !spec.dropout.drops() &&
-         !spec.bias.any() && spec.shape.kv_len <= int64_t{kMostKeys};
+         !spec.bias.any() && spec.mask.pairs.empty() && spec.shape.kv_len <= int64_t{kMostKeys};
 }
 
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
-                        const Tuning& tuning, bool given_thresholds) {
+                        const Tuning& tuning, bool given) {
   // sm_90a code runs on 9.0 alone.
-  const bool hopper = compute_capability == 90 && takes_hopper(spec, dtype) && !given_thresholds;
+  const bool hopper = compute_capability == 90 && takes_hopper(spec, dtype) && !given;
   if (wanted == ForwardPath::hopper && !hopper) {
     throw Unsupported(
         "entmax forward's path for Hopper takes bfloat16 and float16, all of up to 2^28 keys, no positions, "
-        "no soft cap, no sinks, no dropout, no bias, thresholds that it solves for, on compute capability "
-        "9.0; "
-        "ForwardPath::fastest takes the other problems too");
+        "no mask of pairs, no soft cap, no sinks, no dropout, no bias, thresholds that it solves for, on "
+        "compute capability "
+        "9.0; ForwardPath::fastest takes the other problems too");
   }
   if (wanted == ForwardPath::fastest && tuning.portable != 0) return ForwardPath::portable;
   return hopper && wanted != ForwardPath::portable ? ForwardPath::hopper : ForwardPath::portable;
@@ -70,6 +70,7 @@ void require_mask(const AttentionSpec& spec, const DeviceMask& mask) {
   unless(spec.mask.cu_seqlens_q.empty() || mask.ranges != nullptr, "packed sequences");
   unless(spec.mask.q_positions.empty() || (mask.q_positions != nullptr && mask.k_positions != nullptr),
          "positions");
+  unless(spec.mask.pairs.empty() || mask.pairs != nullptr, "pairs");
 }
 
 void require_modifications(const AttentionSpec& spec, const float* sinks, const uint64_t* seed,

@@ -6,7 +6,8 @@
 
 namespace splash::gpu::entmax {
 
-// Throws InvalidArgument where spec.mask has packed sequences or positions and `mask` has no table of them.
+// Throws InvalidArgument where spec.mask has packed sequences, positions or pairs and `mask` has no table of
+// them.
 void require_mask(const AttentionSpec& spec, const DeviceMask& mask);
 
 // Throws InvalidArgument where spec has sinks or a bias and there is no table of them, or drops probabilities

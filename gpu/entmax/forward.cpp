@@ -17,7 +17,8 @@ int compute_capability() {
 }
 
 ForwardPath path_of(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
-  return choose_path(spec, dtype, args.path, compute_capability(), args.tuning, args.tau_offsets != nullptr);
+  return choose_path(spec, dtype, args.path, compute_capability(), args.tuning,
+                     args.tau_offsets != nullptr || args.mask.pairs != nullptr);
 }
 
 }  // namespace

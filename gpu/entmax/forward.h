@@ -20,14 +20,15 @@ namespace splash::gpu::entmax {
 enum class ForwardPath { fastest, hopper, portable };  // fastest: hopper where it can run, else portable
 
 // Whether Hopper's path takes the problem: bf16 or f16, all of up to 2^28 keys, any mask without positions
-// (causal, with or without a window, packed sequences), no soft cap, no sinks, no dropout, no bias.
+// and pairs (causal, with or without a window, packed sequences), no soft cap, no sinks, no dropout, no bias.
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype);
 
 // hopper or portable, for a device of this compute capability (90: 9.0). Where `fastest` is wanted, the
-// tuning may choose portable. given_thresholds: whether there are tau_offsets. Throws Unsupported where
+// tuning may choose portable. given: whether there are tau_offsets, or a table of the mask's pairs that spec
+// does not have. Throws Unsupported where
 // hopper is wanted but does not take the problem or the device.
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
-                        const Tuning& tuning = {}, bool given_thresholds = false);
+                        const Tuning& tuning = {}, bool given = false);
 
 enum class StoredRows {
   all,
@@ -42,7 +43,7 @@ struct ForwardArguments {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* out = nullptr;
   const float* alpha = nullptr;  // as many as spec.normalizer.alpha has entries; their values are read here
-  DeviceMask mask{};             // spec.mask's tables, where it has positions or packed sequences
+  DeviceMask mask{};             // spec.mask's tables; those of pairs count without spec's, too
   const int* head_k_keep = nullptr;  // [q_heads], required where spec.selection.head_k_keep is not empty;
                                      // their values are read here; below 1: all keys
   // [batch, q_heads, q_len], or null. Where not null, thresholds are given instead of solved for, as offsets

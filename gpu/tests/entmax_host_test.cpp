@@ -170,7 +170,9 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
       CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, capability), Unsupported);
     }
   }
-  for (const AttentionSpec& spec : {positioned, kept, biased}) {
+  AttentionSpec pairs = plain;
+  pairs.mask.pairs = std::vector<uint64_t>(64, 1);
+  for (const AttentionSpec& spec : {positioned, kept, biased, pairs}) {
     CHECK(choose_path(spec, Dtype::bf16, ForwardPath::fastest, 90) == ForwardPath::portable);
     CHECK_THROWS_AS(choose_path(spec, Dtype::bf16, ForwardPath::hopper, 90), Unsupported);
     for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32})
@@ -210,8 +212,8 @@ TEST_CASE("forward names what it does not take") {
   spec.shape.q_len = (int64_t{1} << 28) + 1;
   CHECK(why(spec, Dtype::f32).empty());
   spec.bias = {.table = {1, 2}, .distances = 1};
-  CHECK(why(spec, Dtype::f32) == "entmax forward takes a bias with up to 2^28 queries and keys, not " +
-                                     to_string(spec.shape));
+  CHECK(why(spec, Dtype::f32) ==
+        "entmax forward takes a bias with up to 2^28 queries and keys, not " + to_string(spec.shape));
 }
 
 TEST_CASE("an entry of a bias: the CPU's, for kernels that count from the first key") {

@@ -282,6 +282,7 @@ class CaseDrawer {
       draw_window(c, any_of<int64_t>({0, 0, 1, 3, 64, 100, 5000}));
     }
     if ((parts & 2) != 0) draw_sequences(c);
+    if (random_() % 4 == 0) draw_pairs(c);
     if ((parts & 4) == 0) return;
     const int64_t far = random_() % 4 == 0 ? int64_t{1} << 40 : 0;
     const auto positions = [&](int64_t length) {
@@ -294,6 +295,23 @@ class CaseDrawer {
     mask.q_positions = positions(s.q_len);
     mask.k_positions = positions(s.kv_len);
     c.name += "positions, ";
+  }
+
+  // Tiles of 48 rows and 64 keys that are empty, whole or mixed.
+  void draw_pairs(PortableCase& c) {
+    const AttentionShape& s = c.spec.shape;
+    const int64_t tables = any_of<int64_t>({1, s.batch, s.batch * s.q_heads}), words = pair_words(s.kv_len);
+    std::vector<uint64_t> kinds(static_cast<size_t>(words));
+    for (int64_t row = 0; row < tables * s.q_len; ++row) {
+      if (row % 48 == 0) std::generate(kinds.begin(), kinds.end(), [&] { return random_() % 4; });
+      for (int64_t word = 0; word < words; ++word) {
+        const uint64_t kind = kinds[static_cast<size_t>(word)];
+        const uint64_t bits = kind < 2 ? 0 : kind == 2 ? ~uint64_t{0} : random_() & random_();
+        c.spec.mask.pairs.push_back(
+            bits & pair_bits(nullptr, 0, std::min(kKeysAWord, s.kv_len - word * kKeysAWord)));
+      }
+    }
+    c.name += "pairs, ";
   }
 
   // Not for inputs whose scores are so large that float knows nothing of them below the cap, or infinite.

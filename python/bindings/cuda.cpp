@@ -64,12 +64,12 @@ using Tables = std::array<uintptr_t, 5>;
 // A problem on one device, made once for all its calls, each of which costs little on the host.
 class DeviceProblem {
  public:
-  // mask: addresses of its tables, and how many there are of positions. alpha_checked: whether every alpha is
-  // known to be above 1 and at most 2; else heads with another one get NaN. given_thresholds: whether
-  // forward gets tau_offsets. Throws Unsupported (Python's NotImplementedError) where the kernels do not take
-  // the problem, whether or not there is a device.
+  // mask: addresses of its tables, how many there are of positions, and the same of pairs. alpha_checked:
+  // whether every alpha is known to be above 1 and at most 2; else heads with another one get NaN.
+  // given_thresholds: whether forward gets tau_offsets. Throws Unsupported (Python's NotImplementedError)
+  // where the kernels do not take the problem, whether or not there is a device.
   DeviceProblem(AttentionSpec spec, int device, std::string_view dtype, bool alpha_checked,
-                bool given_thresholds, const std::array<uintptr_t, 5>& mask)
+                bool given_thresholds, const std::array<uintptr_t, 7>& mask)
       : spec_(taken(std::move(spec), dtype)),
         device_(device),
         dtype_(dtype_from_string(dtype)),
@@ -78,12 +78,14 @@ class DeviceProblem {
         may_leave_rows_(spec_.shape.head_dim <= entmax::kMostUnstoredHeadDim &&
                         entmax::choose_path(spec_, dtype_, entmax::ForwardPath::fastest,
                                             compute_capability_of(info_of(device)), tuning_,
-                                            given_thresholds) == entmax::ForwardPath::hopper),
+                                            given_thresholds || mask[5] != 0) == entmax::ForwardPath::hopper),
         mask_{.ranges = at<const int32_t>(mask[0]),
               .q_positions = at<const int32_t>(mask[1]),
               .k_positions = at<const int32_t>(mask[2]),
               .q_tables = static_cast<int>(mask[3]),
-              .k_tables = static_cast<int>(mask[4])},
+              .k_tables = static_cast<int>(mask[4]),
+              .pairs = at<const uint64_t>(mask[5]),
+              .pair_tables = static_cast<int>(mask[6])},
         key_(entmax::store_key(spec_, dtype_)) {}
 
   // Of the memory that one forward needs for itself.
@@ -273,7 +275,7 @@ void bind_cuda(nb::module_& module) {
              "Raises RuntimeError unless the device's kernels are in here.");
 #if SPLASH_HAVE_CUDA
   nb::class_<DeviceProblem>(module, "DeviceProblem")
-      .def(nb::init<AttentionSpec, int, std::string_view, bool, bool, const std::array<uintptr_t, 5>&>())
+      .def(nb::init<AttentionSpec, int, std::string_view, bool, bool, const std::array<uintptr_t, 7>&>())
       .def("workspace_bytes", &DeviceProblem::workspace_bytes)
       .def_prop_ro("tuning", &DeviceProblem::tuning, "The knobs in use: 'default', or KNOB=VALUE,KNOB=VALUE.")
       .def("forward", &DeviceProblem::forward)

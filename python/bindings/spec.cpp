@@ -47,7 +47,7 @@ void make_spec(AttentionSpec* self, const std::array<int64_t, 6>& extents, std::
                double scale, bool causal, int64_t k_keep, int64_t window,
                const std::array<std::optional<Table>, 4>& tables, std::vector<int64_t> head_k_keep,
                double softcap, std::vector<double> sinks, const Dropout& dropout,
-               const std::optional<Numbers>& bias, int64_t bias_first) {
+               const std::optional<Numbers>& bias, int64_t bias_first, const std::optional<Table>& pairs) {
   AttentionSpec spec;
   spec.shape = {extents[0], extents[1], extents[2], extents[3], extents[4], extents[5]};
   spec.scale = scale;
@@ -67,6 +67,7 @@ void make_spec(AttentionSpec* self, const std::array<int64_t, 6>& extents, std::
   if (bias)
     spec.bias = {
         {bias->data(), bias->data() + bias->size()}, static_cast<int64_t>(bias->shape(1)), bias_first};
+  for (const int64_t word : entries(pairs)) spec.mask.pairs.push_back(static_cast<uint64_t>(word));
   spec.validate();
   new (self) AttentionSpec(std::move(spec));
 }
@@ -83,11 +84,11 @@ void bind_spec(nb::module_& module) {
              const std::optional<Table>& k_positions, const std::optional<Table>& cu_seqlens_q,
              const std::optional<Table>& cu_seqlens_k, std::vector<int64_t> head_k_keep, double softcap,
              std::vector<double> sinks, double dropout, uint64_t dropout_seed,
-             const std::optional<Numbers>& bias, int64_t bias_first) {
+             const std::optional<Numbers>& bias, int64_t bias_first, const std::optional<Table>& pairs) {
             make_spec(self, {batch, q_heads, kv_heads, q_len, kv_len, head_dim}, std::move(alpha), scale,
                       causal, k_keep, window, {q_positions, k_positions, cu_seqlens_q, cu_seqlens_k},
                       std::move(head_k_keep), softcap, std::move(sinks), {dropout, dropout_seed}, bias,
-                      bias_first);
+                      bias_first, pairs);
           },
           nb::arg("batch"), nb::arg("q_heads"), nb::arg("kv_heads"), nb::arg("q_len"), nb::arg("kv_len"),
           nb::arg("head_dim"), nb::arg("alpha"), nb::arg("scale"), nb::arg("causal"), nb::arg("k_keep"),
@@ -96,9 +97,11 @@ void bind_spec(nb::module_& module) {
           nb::arg("head_k_keep") = std::vector<int64_t>{}, nb::arg("softcap") = 0.0,
           nb::arg("sinks") = std::vector<double>{}, nb::arg("dropout") = 0.0, nb::arg("dropout_seed") = 0,
           nb::arg("bias").none() = nb::none(), nb::arg("bias_first") = 0,
+          nb::arg("pairs").none() = nb::none(),
           "scale 0 stands for 1/sqrt(head_dim), k_keep 0 for all keys, window 0 for no window, softcap 0 for "
           "none; head_k_keep, unless empty, stands in k_keep's place for each query head; sinks has one a "
-          "query head, or none; bias: float64 [q_heads, distances] from bias_first on, or None. Raises "
+          "query head, or none; bias: float64 [q_heads, distances] from bias_first on, or None; pairs: int64 "
+          "words of core/pair_words.h, or None. Raises "
           "ValueError where a part does not fit the shape.")
       .def("visible_keys", &visible_keys, "Visible keys of each query row: int64 [batch, q_heads, q_len].")
       .def("key_ranges", &key_ranges,

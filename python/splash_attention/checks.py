@@ -149,6 +149,16 @@ def check_bias(bias: Any, first: int | None, q_heads: int) -> int:
     return first
 
 
+def check_mask(mask: Any, scores: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    """The shape with which it broadcasts to [batch, q_heads, q_len, kv_len]."""
+    if dtype_name(mask) != "bool":
+        raise TypeError(f"mask is of {dtype_name(mask)}; it must be bool, True where a query sees a key")
+    shape = tuple(mask.shape)
+    if len(shape) > 4 or not all(n in (1, whole) for n, whole in zip(reversed(shape), reversed(scores))):
+        raise ValueError(f"mask has shape {list(shape)}; it must broadcast to {list(scores)}")
+    return (1,) * (4 - len(shape)) + shape  # type: ignore[return-value]
+
+
 def check_sinks(sinks: Any, q_heads: int) -> None:
     """Of an array: numbers, one a query head."""
     if dtype_name(sinks) not in DTYPES:

@@ -89,6 +89,7 @@ def splash_attention(
     dropout: float = 0.0,
     bias: Any = None,
     bias_first: int | None = None,
+    mask: Any = None,
     return_aux: bool = False,
 ) -> Any:
     """Exact α-entmax attention: each query's weights over its visible keys are entmax of scale·⟨q, k⟩, and most of them
@@ -120,6 +121,8 @@ def splash_attention(
     T5's relative positions (arXiv 1910.10683), ALiBi's slopes (arXiv 2108.12409). bias_first: the distance of its first entry; None is
     1 - distances, so that the last entry is that of a query's own place. What is before the first distance or behind the last has the
     entry at that end. With cu_seqlens, which then must be the same of queries and keys, it is j - i.
+    mask: bool, broadcasts to [batch, q_heads, q_len, kv_len]; False hides a key, beside what all others hide. It is read as a bit for each pair;
+    tiles of which no pair is seen are left out. What causal, a window, positions or cu_seqlens can say takes less.
 
     Returns out, as q; with return_aux (out, Aux). A query without visible keys gives a zero row; NaN or +inf among a
     row's scores gives a NaN row. On torch tensors differentiable by q, k, v and tensors alpha, sinks and bias. Raises TypeError for
@@ -132,6 +135,6 @@ def splash_attention(
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
     }
-    plain = softcap is sinks is bias is bias_first is None and dropout == 0
-    modifications = NONE if plain else Modifications(softcap, sinks, dropout, bias, bias_first)
+    plain = softcap is sinks is bias is bias_first is mask is None and dropout == 0
+    modifications = NONE if plain else Modifications(softcap, sinks, dropout, bias, bias_first, mask)
     return _backend(q).attention(q, k, v, alpha, causal, scale, k_keep, window, tables, return_aux, modifications)

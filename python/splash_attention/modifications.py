@@ -1,4 +1,4 @@
-"""What changes the scores and probabilities of attention, beside masks."""
+"""What attention takes beside its inputs, α, windows, positions and lengths."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class Modifications(NamedTuple):
     dropout: float = 0.0
     bias: Any = None
     bias_first: int | None = None
+    mask: Any = None
 
     def __bool__(self) -> bool:
-        return not (self.softcap is self.sinks is self.bias is self.bias_first is None) or self.dropout != 0
+        return not (self.softcap is self.sinks is self.bias is self.bias_first is self.mask is None) or self.dropout != 0
 
 
 NONE = Modifications()

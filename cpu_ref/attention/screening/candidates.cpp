@@ -151,7 +151,9 @@ float Candidates::product_at(float z) const {
 
 // Drops the hidden keys among the entries from `from` on, whose keys are all in [first_key, first_key + n).
 void Candidates::drop_hidden(int64_t from, int64_t first_key, int64_t n, const RowMask& mask) {
-  if (first_key >= mask.begin && first_key + n <= mask.end && mask.k_positions == nullptr) return;
+  const bool in_range = first_key >= mask.begin && first_key + n <= mask.end && mask.k_positions == nullptr;
+  const bool pairs_seen = mask.pairs == nullptr || (n <= kPanelKeys && mask.sees_whole(first_key, n));
+  if (in_range && pairs_seen) return;
   int64_t kept = from;
   for (int64_t i = from; i < count_; ++i) {
     z_[kept] = z_[i];

@@ -19,10 +19,17 @@ bool fit_32_bits(const Positions& positions) {
 MaskTables::MaskTables(const AttentionSpec& spec) {
   const AttentionShape& s = spec.shape;
   const Mask& mask = spec.mask;
+  for (const uint64_t word : mask.pairs) {
+    values_.push_back(static_cast<int32_t>(word));
+    values_.push_back(static_cast<int32_t>(word >> 32));
+  }
+  pairs_ = static_cast<int64_t>(values_.size());
+  pair_tables_ = std::max(1, static_cast<int>(pairs_ / 2 / (s.q_len * pair_words(s.kv_len))));
   if (!mask.cu_seqlens_q.empty()) {
     Mask sequences = mask;  // positions do not change the range
     sequences.q_positions.clear();
     sequences.k_positions.clear();
+    sequences.pairs.clear();
     for (int64_t query = 0; query < s.q_len; ++query) {
       const RowMask row = sequences.row(s, 0, 0, query);
       values_.push_back(static_cast<int32_t>(row.begin));
@@ -56,10 +63,12 @@ MaskTables::MaskTables(const AttentionSpec& spec) {
 DeviceMask MaskTables::at(const void* copy) const {
   const auto* const values = static_cast<const int32_t*>(copy);
   DeviceMask mask;
-  if (ranges_ > 0) mask.ranges = values;
+  if (pairs_ > 0) mask.pairs = reinterpret_cast<const uint64_t*>(values);
+  mask.pair_tables = pair_tables_;
+  if (ranges_ > 0) mask.ranges = values + pairs_;
   if (q_positions_ == 0) return mask;
-  mask.q_positions = values + ranges_;
-  mask.k_positions = values + ranges_ + q_positions_;
+  mask.q_positions = values + pairs_ + ranges_;
+  mask.k_positions = mask.q_positions + q_positions_;
   mask.q_tables = q_tables_;
   mask.k_tables = k_tables_;
   return mask;

@@ -116,11 +116,19 @@ class Products {
     const auto key_of = [&](int tile) {
       return kTileKeys * (kDescending ? first + tiles - 1 - tile : first + tile);
     };
+    // The first tile from `tile` on of which some row sees a pair; all threads call it.
+    const auto seen_from = [&](int tile) {
+      if (p_.mask.pairs == nullptr) return tile;
+      while (tile < tiles && !__syncthreads_or(rows_.warp_sees(key_of(tile)))) ++tile;
+      return tile;
+    };
     __syncthreads();  // all warps have left the stages of the previous pass
-    start(key_of(0), 0, stages_[0]);
+    int next = seen_from(0);
+    if (next < tiles) start(key_of(next), 0, stages_[0]);
     int stage = 0;
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
+    while (next < tiles) {
+      const int tile = next;
       const int key = key_of(tile);
       const bool wanted = wants(), seen = wanted && rows_.warp_sees(key);
       Scores acc = {};
@@ -132,8 +140,9 @@ class Products {
         if (!__syncthreads_or(wanted)) return;
         if (chunk + 1 < chunks_) {
           start(key, chunk + 1, stages_[stage ^ 1]);
-        } else if (tile + 1 < tiles) {
-          start(key_of(tile + 1), 0, stages_[stage ^ 1]);
+        } else {
+          next = seen_from(tile + 1);
+          if (next < tiles) start(key_of(next), 0, stages_[stage ^ 1]);
         }
         if (seen) multiply(acc, stages_[stage].keys, chunk);
       }

@@ -4,6 +4,7 @@
 
 #include <climits>
 
+#include "core/pair_words.h"
 #include "gpu/entmax/arguments/key_range.h"
 #include "gpu/entmax/math/arithmetic.cuh"
 #include "gpu/entmax/portable/problem.h"
@@ -11,6 +12,7 @@
 namespace splash::gpu::entmax::portable {
 
 constexpr int kWarpRows = 16;
+static_assert(kTileKeys == kKeysAWord, "a tile's pairs of a row are one word");
 
 class VisibleRows {
  public:
@@ -24,6 +26,10 @@ class VisibleRows {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       range_[half] = query[half] < 0 ? KeyRange{0, 0} : range_of(p, query[half]);
+      const int64_t table = int64_t{head} * p.mask.pair_tables / p.heads;
+      pairs_[half] = p.mask.pairs != nullptr && query[half] >= 0
+                         ? p.mask.pairs + (table * p.q_len + query[half]) * pair_words(p.kv_len)
+                         : nullptr;
       position_[half] = positions != nullptr && query[half] >= 0 ? positions[query[half]] : 0;
       if (range_[half].begin >= range_[half].end) continue;
       all = {min(all.begin, range_[half].begin), max(all.end, range_[half].end)};
@@ -45,8 +51,11 @@ class VisibleRows {
     atomicMax(&block.end, all_.end);
   }
 
+  // first_key: of a tile. All lanes call it together.
   __device__ __forceinline__ bool warp_sees(int first_key) const {
-    return first_key < all_.end && all_.begin - first_key < kTileKeys;
+    const bool in_range = first_key < all_.end && all_.begin - first_key < kTileKeys;
+    if (!__any_sync(kWarp, pairs_[0] != nullptr || pairs_[1] != nullptr)) return in_range;
+    return __any_sync(kWarp, in_range && (pairs_of(0, first_key) | pairs_of(1, first_key)) != 0);
   }
 
   // Sets the scores of keys that a row does not see to -inf. positions: the tile's keys', in shared memory,
@@ -54,7 +63,9 @@ class VisibleRows {
   template <class Scores>
   __device__ __forceinline__ void hide(Scores& acc, int first_key, const int* positions) const {
     const bool whole = first_key >= common_.begin && common_.end - first_key >= kTileKeys;
-    if (whole && positions == nullptr) return;
+    const uint64_t pairs[2] = {pairs_of(0, first_key), pairs_of(1, first_key)};
+    const bool all_pairs = !__any_sync(kWarp, (sees(0) && ~pairs[0] != 0) || (sees(1) && ~pairs[1] != 0));
+    if (whole && all_pairs && positions == nullptr) return;
     const int first = 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll
     for (int j = 0; j < kTileKeys / 8; ++j) {
@@ -65,7 +76,8 @@ class VisibleRows {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const bool visible = key >= range_[half].begin && key < range_[half].end &&
-                               (positions == nullptr || position <= position_[half]);
+                               (positions == nullptr || position <= position_[half]) &&
+                               (pairs[half] >> in_tile & 1) != 0;
           if (!visible) acc[j][2 * half + e] = -INFINITY;
         }
       }
@@ -73,7 +85,14 @@ class VisibleRows {
   }
 
  private:
+  // Of a tile's keys; all of them where the mask has no pairs, none where there is no row.
+  __device__ __forceinline__ uint64_t pairs_of(int half, int first_key) const {
+    if (pairs_[half] != nullptr) return pairs_[half][first_key / kTileKeys];
+    return sees(half) ? ~uint64_t{0} : 0;
+  }
+
   KeyRange range_[2];
+  const uint64_t* pairs_[2];  // of the rows; null where the mask has none or there is no row
   int position_[2];
   KeyRange all_, common_;
 };

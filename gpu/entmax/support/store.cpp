@@ -41,6 +41,7 @@ uint64_t store_key(const AttentionSpec& spec, Dtype dtype) {
   add(spec.mask.causal);
   add(spec.mask.window);
   add(spec.mask.q_positions.size());
+  add(spec.mask.pairs.size());
   for (const int64_t begin : spec.mask.cu_seqlens_q) add(begin);
   for (const int64_t begin : spec.mask.cu_seqlens_k) add(begin);
   return key;

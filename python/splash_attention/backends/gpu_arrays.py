@@ -58,6 +58,8 @@ def attention(
     tables = {name: None if table is None else _tensor(name, table) for name, table in tables.items()}
     if hasattr(modifications.sinks, "shape"):
         modifications = modifications._replace(sinks=_tensor("sinks", modifications.sinks))
+    if hasattr(modifications.mask, "shape"):
+        modifications = modifications._replace(mask=_tensor("mask", modifications.mask))
     if hasattr(modifications.bias, "shape"):
         modifications = modifications._replace(bias=_tensor("bias", modifications.bias))
     with torch.no_grad():

@@ -122,11 +122,12 @@ def _aux_of(scores: np.ndarray, p: np.ndarray, alpha: np.ndarray) -> EntmaxAux:
 def make_spec(
     extents: tuple[int, ...], alpha: list[float], causal: bool, scale: float, k_keep: int, window: int,
     tables: Iterable[Any], head_k_keep: Sequence[int] = (), softcap: float = 0.0, sinks: Sequence[float] = (), dropout: float = 0.0,
-    dropout_seed: int = 0, bias: np.ndarray | None = None, bias_first: int = 0,
+    dropout_seed: int = 0, bias: np.ndarray | None = None, bias_first: int = 0, pairs: np.ndarray | None = None,
 ) -> _core.Spec:  # fmt: skip
-    """tables: q_positions, k_positions, cu_seqlens_q, cu_seqlens_k, each a NumPy array or None. bias: float64 [q_heads, distances]."""
+    """tables: q_positions, k_positions, cu_seqlens_q, cu_seqlens_k, each a NumPy array or None. bias: float64 [q_heads, distances]; pairs:
+    int64 [1, batch or batch·q_heads, q_len, words]."""
     rows = [None if table is None else np.ascontiguousarray(table, np.int64).reshape(-1) for table in tables]
-    modifications = (head_k_keep, softcap, sinks, dropout, dropout_seed, bias, bias_first)
+    modifications = (head_k_keep, softcap, sinks, dropout, dropout_seed, bias, bias_first, pairs)
     return _core.Spec(*extents, alpha, scale, causal, k_keep, window, *rows, *modifications)
 
 
@@ -158,9 +159,11 @@ def attention(
         raise NotImplementedError("dropout draws from PyTorch's generator; pass torch tensors, or dropout=0")
     softcap, sinks = checks.check_softcap(modifications.softcap), sinks_of_heads(modifications.sinks, extents[1])
     bias, first = bias_of_heads(modifications.bias, modifications.bias_first, extents[1])
+    batch, heads, _, q_len, kv_len, _ = extents
+    pairs = None if modifications.mask is None else pack_pairs(modifications.mask, (batch, heads, q_len, kv_len))
     window = checks.check_window(window)
     fixed = (extents, values, causal, scale, kept, window)
-    spec = make_spec(*fixed, tables.values(), of_heads, softcap, sinks, bias=bias, bias_first=first)
+    spec = make_spec(*fixed, tables.values(), of_heads, softcap, sinks, bias=bias, bias_first=first, pairs=pairs)
     inputs = [_computed(array) for array in arrays]
     out, tau, support, _ = _core.attention_forward(spec, *inputs, False)
     result = _like(q)(out)
@@ -175,6 +178,17 @@ def sinks_of_heads(sinks: Any, q_heads: int) -> list[float]:
     array = np.asarray(sinks, np.float64) if isinstance(sinks, (list, tuple)) else to_numpy("sinks", sinks)
     checks.check_sinks(array, q_heads)
     return array.tolist()
+
+
+def pack_pairs(mask: Any, scores: tuple[int, int, int, int]) -> np.ndarray:
+    """int64 [1, batch or batch·q_heads, q_len, words], as core/pair_words.h has them."""
+    array = np.asarray(mask) if isinstance(mask, (list, tuple)) else to_numpy("mask", mask)
+    array = array.reshape(checks.check_mask(array, scores))
+    batch, heads, q_len, kv_len = scores
+    shape = scores if array.shape[1] > 1 else (array.shape[0], 1, q_len, kv_len)
+    array = np.broadcast_to(array, shape).reshape(-1, q_len, kv_len)
+    packed = np.packbits(np.pad(array, ((0, 0), (0, 0), (0, -kv_len % 64))), axis=-1, bitorder="little")
+    return packed.view("<i8").astype(np.int64, copy=False)
 
 
 def bias_of_heads(bias: Any, first: int | None, q_heads: int) -> tuple[np.ndarray | None, int]:
@@ -202,6 +216,11 @@ def _folded_attention(
             k_keep = to_numpy("k_keep", k_keep)
             checks.check_integers("k_keep", k_keep)
         k_keep = checks.k_keep_of_heads(k_keep, heads) * batch
+    if modifications.mask is not None:
+        scores = (*shape, arrays[0].shape[2], arrays[1].shape[2])
+        mask = to_numpy("mask", modifications.mask)
+        mask = np.broadcast_to(mask.reshape(checks.check_mask(mask, scores)), scores)
+        modifications = modifications._replace(mask=folding.fold(mask))
     bias, first = bias_of_heads(modifications.bias, modifications.bias_first, heads)
     if bias is not None:
         modifications = modifications._replace(bias=np.tile(bias, (batch, 1)), bias_first=first)

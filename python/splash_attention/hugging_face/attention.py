@@ -20,7 +20,6 @@ try:  # some models do not pass output_attentions on: transformers collects what
 except ImportError:  # before transformers had it
     _collector = None
 
-_MASKS = "other masks"
 _T5 = ("t5", "mt5", "umt5", "switch_transformers", "pop2piano")  # model types whose position_bias follows from head and distance
 _MANY = 1 << 28  # probabilities of a layer: 1 GiB of float32
 _observers: list[Callable[..., None]] = []  # (module, alpha, support [batch, heads, q_len], seen keys, bool)
@@ -48,8 +47,7 @@ def attention_forward(
     others: cu_seq_lens_q and cu_seq_lens_k are lengths of packed sequences, beside their position_ids.
 
     Returns [batch, q_len, heads, value_dim], and with output_attentions the probabilities [batch, heads, q_len, kv_len], else None.
-    What has no kernel yet (position_bias of models other than T5's, masks that are neither causal, a window nor padding) is computed from
-    every score, and said once. Raises NotImplementedError for a mask of integers.
+    What has no kernel yet (position_bias of models other than T5's, masks that are added) is computed from every score, and said once. Raises NotImplementedError for a mask of integers.
     """
     check_tensors(query, key, value)
     checks.check_rank(query, key, value)
@@ -81,15 +79,15 @@ def attention_forward(
         for name, there in (
             ("soft caps, sinks, dropout and biases of such tensors", not served),
             ("an additive bias", bias is not None and not by_distance),
-            (_MASKS, attention_mask is not None and not is_positions(attention_mask) and not (windowed and sliding_window)),
         )
         if there
     ]
-    packed = None if output_attentions or by_distance or set(why) - {_MASKS} else _packed_lengths(query, others, attention_mask, sliding_window)
+    of_pairs = attention_mask is not None and not is_positions(attention_mask) and not (windowed and sliding_window)
+    packed = None if output_attentions or by_distance or why else _packed_lengths(query, others, attention_mask, sliding_window)
     observed = bool(_observers) and not torch.compiler.is_compiling() and (attention_mask is not None or not packed)
     if packed:  # say what the mask of position_ids says
         told = attention_mask is not None and is_packed(attention_mask, sliding_window)  # which is causal, and has a window or none
-        why, causal, windowed = [], told or is_causal, bool(sliding_window) and not (told and is_packed(attention_mask, None))
+        of_pairs, causal, windowed = False, told or is_causal, bool(sliding_window) and not (told and is_packed(attention_mask, None))
     for reason in why:
         modified.tell_once(reason)
     if why or output_attentions:
@@ -103,7 +101,11 @@ def attention_forward(
         out, p = out if isinstance(out, tuple) else (out, None)
         support = (p > 0).sum(-1) if observed else None
     else:
-        tables = packed or ({} if attention_mask is None else tables_of(attention_mask, query, key))
+        if of_pairs:
+            modifications["mask"], causal, windowed = seen_keys(attention_mask, False, query, key.shape[2]), False, False
+            tables = {}
+        else:
+            tables = packed or ({} if attention_mask is None else tables_of(attention_mask, query, key))
         call["window"] = sliding_window if windowed else None
         if by_distance:
             modifications |= {"bias": _distances_of(position_bias), "bias_first": 1 - key.shape[2]}

@@ -25,6 +25,7 @@ PROBLEMS = {
     "k_keep of heads": {"k_keep": [1, 0, 3, 9]},
     "thresholds": {"tau_offsets": -torch.rand(2, 4, ROWS)},
     "bias": {"modifications": Modifications(bias=torch.randn(4, 6), bias_first=-4)},
+    "mask": {"modifications": Modifications(mask=torch.rand(2, 1, ROWS, KEYS) < 0.6)},
     "modified": {"causal": True, "modifications": Modifications(2.0, torch.tensor([0.5, -1.0, 1.0, -torch.inf]), 0.3)},
 }
 ROW_ALPHA = {"a number alpha": (None, 1.5), "one alpha": (torch.tensor([1.3]), 0.0), "alpha of rows": (HEAD_ALPHA, 0.0)}

@@ -184,9 +184,13 @@ def test_tables_belong_to_the_call(made):
     packed = PLAIN._replace(causal=True, cu_seqlens_q=torch.tensor([0, 2, ROWS]), cu_seqlens_k=torch.tensor([0, 3, KEYS]))
     cuda.attention(q, k, v, *packed, False, False, -1)
     first, second, third = made
-    assert first.mask[0] == 0 and first.mask[3:] == second.mask[3:] == third.mask[3:] == (1, 1) and third.mask[1:3] == (0, 0)
+    assert first.mask[0] == 0 and first.mask[3:] == second.mask[3:] == third.mask[3:] == (1, 1, 0, 1) and third.mask[1:3] == (0, 0)
     assert cuda._int32(positions[1]).tolist() == [0, 1, 2, 3, 4, 2**31 - 1, -(2**31) + 1]
     assert third.spec.key_ranges().tolist() == [[0, 2], [0, 3], [3, 5], [3, 6], [3, 7]]
+    pairs = torch.arange(ROWS)[None, :, None].expand(2, -1, -1)
+    for lengths in (PLAIN, packed):
+        cuda.attention(q, k, v, *lengths._replace(pairs=pairs), False, False, -1)
+        assert made[-1].mask[5] != 0 and made[-1].mask[6] == 2 and (made[-1].mask[0] != 0) == (lengths is packed)
     cuda.attention(q, k, v, *packed._replace(window=2), False, False, -1)
     assert made[-1].spec.key_ranges().tolist() == [[0, 2], [1, 3], [3, 5], [4, 6], [5, 7]]
 
@@ -268,7 +272,7 @@ def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
     assert cuda.capacity_for(q, k) == 450
 
 
-@pytest.mark.parametrize("tables", ["none", "window", "positions", "packed", "packed window", "given", "given, packed"])
+@pytest.mark.parametrize("tables", ["none", "window", "positions", "packed", "packed window", "given", "given, packed", "pairs", "packed pairs"])
 @pytest.mark.parametrize("alpha", [2.5, "of each head"])
 def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch, alpha, tables):
     def refuse(spec, device, dtype, alpha_checked, given_thresholds, mask):
@@ -282,6 +286,8 @@ def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch
         problem = problem._replace(q_positions=torch.tensor([3, 0, 2, 1, 6]), k_positions=torch.arange(KEYS))
     if "packed" in tables:
         problem = problem._replace(cu_seqlens_q=torch.tensor([0, 2, ROWS]), cu_seqlens_k=torch.tensor([0, 3, KEYS]))
+    if "pairs" in tables:
+        problem = problem._replace(pairs=torch.tensor([[[0b1011], [0], [0b1100100], [127], [1]]]).expand(1 if "packed" in tables else 2, -1, -1))
     if "given" in tables:
         problem = problem._replace(tau_offsets=-torch.rand(2, HEADS, ROWS, dtype=torch.float64))
     if tables == "given, packed":
@@ -311,7 +317,7 @@ def test_what_the_kernels_do_not_take_is_computed_without_them(made, monkeypatch
 def test_the_library_refuses_such_a_problem_before_it_asks_for_a_device(dtype, dim, alpha, scale):
     spec = make_spec((1, 1, 1, 3, 3, dim), [alpha], False, scale, 0, 0, [None] * 4)
     with pytest.raises(NotImplementedError, match="entmax forward takes"):
-        core.DeviceProblem(spec, 0, dtype, True, False, (0, 0, 0, 1, 1))
+        core.DeviceProblem(spec, 0, dtype, True, False, (0, 0, 0, 1, 1, 0, 1))
 
 
 def test_the_host_says_which_alphas_the_kernels_do_not_take():

@@ -124,7 +124,7 @@ class _Problem:
     ) -> None:  # fmt: skip
         """alphas: how many a tensor holds; 0 where alpha_value counts. given: whether calls come with tau_offsets, with a k_keep for
         each head, and with sinks, and of how many distances a bias is. kernels is None where they do not take it."""
-        q_positions, k_positions, cu_seqlens_q, cu_seqlens_k = tables or (None,) * 4
+        q_positions, k_positions, cu_seqlens_q, cu_seqlens_k, pairs = (*tables, None)[:5] if tables else (None,) * 5
         extents = operators.extents_of(q_shape, k_shape)
         q_len, kv_len = q_shape[2], k_shape[2]
         # Of positions the library looks at how many there are; the kernels look at their values.
@@ -139,10 +139,12 @@ class _Problem:
         self.rows = q_shape[:3]
         self.ranges = None if packed[0] is None else torch.from_numpy(self.spec.key_ranges()).to(device)
         self.positions = (_int32(q_positions), _int32(k_positions))
+        self.pairs = None if pairs is None else pairs.contiguous()
         kept = (self.ranges, *self.positions)
         sizes = ((q_positions, q_len), (k_positions, kv_len))
         counts = [1 if table is None else table.numel() // length for table, length in sizes]
         mask = (*(0 if table is None else table.data_ptr() for table in kept), *counts)
+        mask += (0, 1) if self.pairs is None else (self.pairs.data_ptr(), self.pairs.shape[0])
         try:
             self.kernels = _core.DeviceProblem(self.spec, device.index, _names[dtype], not alphas, given[0], mask)
             self.workspace_bytes = self.kernels.workspace_bytes()
@@ -210,8 +212,8 @@ def _problem_of(q: Tensor, k: Tensor, *inputs: Any) -> tuple[_Problem, Tensor, _
     distances = 0 if p.bias is None else p.bias.shape[1]
     there = (p.tau_offsets is not None, p.head_k_keep is not None, p.sinks is not None, distances)
     fixed = (q.shape, k.shape, q.dtype, q.device, alphas, *p[1:9], there)
-    if p.q_positions is not None:
-        problem = _Problem(*fixed, *p.tables)
+    if p.q_positions is not None or p.pairs is not None:
+        problem = _Problem(*fixed, *p.tables, p.pairs)
     else:
         problem = _plain_problem(*fixed) if p.cu_seqlens_q is None else _packed_problem(_stream(q), fixed, *p.lengths)
     dtypes = (torch.float32, torch.int32, torch.float32, torch.int64, torch.float32)
@@ -239,7 +241,7 @@ def _dense_problem(problem: _Problem, q: Tensor, *inputs: Any) -> dense.Problem:
     if p.is_modified:
         raise NotImplementedError("softcap, sinks, dropout and bias take what the kernels take")
     scale = p.scale or q.shape[-1] ** -0.5
-    return dense.Problem(*p[:3], scale, *p[4:6], problem.ranges, *problem.positions, p.tau_offsets, p.head_k_keep)
+    return dense.Problem(*p[:3], scale, *p[4:6], problem.ranges, *problem.positions, p.tau_offsets, p.head_k_keep, p.pairs)
 
 
 def _int32(positions: Tensor | None) -> Tensor | None:

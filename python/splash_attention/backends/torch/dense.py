@@ -31,6 +31,7 @@ class Problem:
     k_positions: Tensor | None
     tau_offsets: Tensor | None = None  # [batch, q_heads, q_len]
     head_k_keep: Tensor | None = None  # [q_heads], in k_keep's place; below 1: all keys
+    pairs: Tensor | None = None  # [1, batch or batch * q_heads, q_len, words], as operators.py has them
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,10 @@ def _hidden(problem: Problem, q: Tensor, kv_len: int, queries: slice) -> Tensor 
             tables.append(table.reshape(*((batch, -1) if len(table) > 1 else (1, 1)), table.shape[-1]))
         later = tables[1][:, :, None, :] > tables[0][:, :, queries, None]
         hidden = later if hidden is None else hidden | later
+    if problem.pairs is not None:
+        unseen = (problem.pairs[:, queries, :, None] >> torch.arange(64, device=q.device) & 1).flatten(-2)[..., :kv_len] == 0
+        unseen = unseen.reshape(*((batch, -1) if len(unseen) > 1 else (1, 1)), *unseen.shape[1:])
+        hidden = unseen if hidden is None else hidden | unseen
     return hidden
 
 

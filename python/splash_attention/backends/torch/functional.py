@@ -227,13 +227,16 @@ def problem_of(
     softcap, dropout = checks.check_softcap(modifications.softcap), checks.check_dropout(modifications.dropout)
     sinks = _as_sinks(modifications.sinks, q_heads, names[0], q)
     bias, first = _as_bias(modifications, q_heads, names[0], q)
-    if q.is_cuda and not cuda.takes_modified(q.dtype, q.shape[3], number or None):
+    mask = modifications.mask
+    pairs = None if mask is None else _as_pairs(mask, (batch, q_heads, q_len, kv_len), names[0], q)
+    seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=q.device) if dropout > 0 else None
+    problem = Problem(*fixed, softcap, dropout, first, *map(tables.get, TABLES), None, of_heads, sinks, seed, bias, pairs)
+    if q.is_cuda and problem.is_modified and not cuda.takes_modified(q.dtype, q.shape[3], number or None):
         raise NotImplementedError(
             "on a GPU softcap, sinks, dropout and bias take float16, bfloat16 and float32, a head_dim that is a multiple of 8 up to 256, and "
             f"alphas from {_core.LEAST_ATTENTION_ALPHA:g} to {_core.MOST_ATTENTION_ALPHA:g}"
         )
-    seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=q.device) if dropout > 0 else None
-    return Problem(*fixed, softcap, dropout, first, *map(tables.get, TABLES), None, of_heads, sinks, seed, bias)
+    return problem
 
 
 def _as_sinks(sinks: Any, q_heads: int, first: str, q: Tensor) -> Tensor | None:
@@ -256,6 +259,20 @@ def _as_bias(modifications: Modifications, q_heads: int, first_name: str, q: Ten
     check_tensor("bias", bias, first_name)
     check_devices(first_name, q, bias=bias)
     return bias, checks.check_bias(bias, first, q_heads)
+
+
+def _as_pairs(mask: Any, scores: tuple[int, int, int, int], first_name: str, q: Tensor) -> Tensor:
+    """int64 [1, batch or batch·q_heads, q_len, words]: a bit for each pair (core/pair_words.h)."""
+    if not isinstance(mask, Tensor):
+        return torch.as_tensor(host_arrays.pack_pairs(mask, scores), device=q.device)
+    check_tensor("mask", mask, first_name)
+    check_devices(first_name, q, mask=mask)
+    mask = mask.reshape(checks.check_mask(mask, scores))
+    kv_len = scores[3]
+    shape = scores if mask.shape[1] > 1 else (mask.shape[0], 1, *scores[2:])
+    bits = F.pad(mask.expand(shape).flatten(0, 1), (0, -kv_len % 64)).unflatten(-1, (-1, 8, 8)).to(torch.uint8)
+    powers = 2 ** torch.arange(8, dtype=torch.uint8, device=q.device)
+    return (bits * powers).sum(-1, dtype=torch.uint8).view(torch.int64).squeeze(-1)
 
 
 def as_autocast_has_it(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAMES) -> tuple[Any, Any, Any]:
@@ -307,6 +324,11 @@ def _folded_attention(
     number, kept = _as_k_keep(k_keep, heads, "q", q)
     kept = (number or None) if kept is None else kept.repeat(batch)
     sinks = _as_sinks(modifications.sinks, heads, "q", q)
+    mask = modifications.mask
+    if mask is not None:
+        scores = (batch, heads, q.shape[2], k.shape[2])
+        mask = torch.as_tensor(mask, device=q.device) if not isinstance(mask, Tensor) else mask
+        modifications = modifications._replace(mask=folding.fold(mask.reshape(checks.check_mask(mask, scores)).expand(scores)))
     bias, first = _as_bias(modifications, heads, "q", q)
     modifications = modifications._replace(sinks=None if sinks is None else sinks.repeat(batch))
     if bias is not None:

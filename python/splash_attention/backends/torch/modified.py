@@ -108,8 +108,8 @@ def tell_once(what: str) -> None:
     _told.add(what)
     warnings.warn(
         f"splash attention has no kernel for {what} yet: it computes every score, which is slower and takes more memory the longer "
-        "the text is. Causal masks, windows, padding, packed sequences, soft caps, sinks, dropout and T5's biases run on the kernels: "
-        "leave the rest out where you can.",
+        "the text is. Masks of bool (causal, windows, padding, packed sequences and others), soft caps, sinks, dropout and T5's biases "
+        "run on the kernels: leave the rest out where you can.",
         stacklevel=4,
     )
 

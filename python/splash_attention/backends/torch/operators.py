@@ -12,7 +12,8 @@ head_k_keep (int32 [q_heads], below 1 all keys) stands in k_keep's place. tau_of
 solving for them: tau = m + offset, held in tau's bracket [-1, -kv_len^(1-alpha)]; NaN gives a NaN row. They are constants
 in the gradient (cpu_ref/attention/given_threshold.h). softcap 0 caps no score; sinks, of numbers, has one a query head;
 dropout drops as dropout_seed, int64 [1], has it (core/dropout.h): forward and backward of one seed drop the same; bias, of numbers [q_heads,
-distances], begins at the distance bias_first (core/distance_bias.h). tau and support are
+distances], begins at the distance bias_first (core/distance_bias.h); pairs, int64 [1, batch or batch * q_heads, q_len, words], is a mask of a bit
+a pair (core/pair_words.h). tau and support are
 empty unless `counted` is set, peak unless `with_peak` is: it is m - tau, m the row's largest z. store is what a GPU's
 forward leaves for backward (gpu/entmax/support/store.h): room for `capacity` entries of the support; rows with broad supports
 are in it only with counted or with_peak, else backward computes these again. It is empty where capacity is below 0, and in
@@ -60,6 +61,7 @@ class Problem(NamedTuple):
     sinks: Tensor | None = None
     dropout_seed: Tensor | None = None
     bias: Tensor | None = None
+    pairs: Tensor | None = None
 
     @property
     def tables(self) -> tuple[Tensor | None, ...]:
@@ -91,7 +93,7 @@ _SINKS, _BIAS = Problem._fields.index("sinks"), Problem._fields.index("bias")
 _problem = (
     "Tensor? alpha, float alpha_value, bool causal, float scale, int k_keep, int window, float softcap, float dropout, SymInt bias_first, "
     "Tensor? q_positions, Tensor? k_positions, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? tau_offsets, "
-    "Tensor? head_k_keep, Tensor? sinks, Tensor? dropout_seed, Tensor? bias"
+    "Tensor? head_k_keep, Tensor? sinks, Tensor? dropout_seed, Tensor? bias, Tensor? pairs"
 )
 library = torch.library.Library(NAMESPACE, "DEF")
 library.define("entmax(Tensor scores, Tensor? alpha, float alpha_value) -> Tensor")
@@ -168,7 +170,8 @@ def spec_of(q: Tensor, k: Tensor, problem: tuple[Any, ...]) -> _core.Spec:
     sinks = [] if p.sinks is None else p.sinks.detach().tolist()
     seed = 0 if p.dropout_seed is None else int(p.dropout_seed)
     bias = None if p.bias is None else np.ascontiguousarray(p.bias.detach().to("cpu", torch.float64).numpy())
-    modifications = (heads, p.softcap, sinks, p.dropout, seed, bias, p.bias_first)
+    pairs = None if p.pairs is None else p.pairs.cpu().numpy()
+    modifications = (heads, p.softcap, sinks, p.dropout, seed, bias, p.bias_first, pairs)
     return make_spec(extents_of(q.shape, k.shape), host_alphas(p.alpha, p.alpha_value), *p[2:6], rows, *modifications)
 
 
@@ -402,8 +405,8 @@ def _check_mapped(in_dims: tuple[Any, ...], problem: tuple[Any, ...]) -> None:
         raise _no_vmap("attention with given thresholds")
     if p.dropout > 0:
         raise _no_vmap("attention with dropout")
-    if any(table is not None and table.dim() > 1 for table in p.tables[:2]):
-        raise _no_vmap("attention with positions of each batch entry")
+    if any(table is not None and table.dim() > 1 for table in p.tables[:2]) or p.pairs is not None and p.pairs.shape[0] > 1:
+        raise _no_vmap("attention with positions or a mask of each batch entry")
 
 
 @torch.library.register_vmap(f"{NAMESPACE}::attention")

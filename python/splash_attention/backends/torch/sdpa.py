@@ -41,8 +41,8 @@ def scaled_dot_product_attention(
     enable_gqa: q_heads is a multiple of kv_heads, and query heads share keys and values.
     alpha: as splash_attention has it: a number above 1, or one a query head, or [batch, q_heads].
 
-    Masks that hide keys from all queries alike (attn_mask [..., 1, kv_len]), is_causal and dropout run on the kernels; other masks
-    compute every score, and say so once.
+    Masks of bool, is_causal and dropout run on the kernels; what is added to scores computes every score, and says so once. is_causal, and
+    masks that hide keys from all queries alike (attn_mask [..., 1, kv_len]), take less than a mask of pairs.
 
     Returns [..., q_heads, q_len, value_dim], in query's dtype. A query without visible keys gives a zero row. Differentiable by query, key,
     value, attn_mask and a tensor alpha. Raises TypeError, ValueError and NotImplementedError as splash_attention does.
@@ -146,20 +146,21 @@ def _attend_from_top_left(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, 
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, *, alpha: Any, scale: float, dropout: float
 ) -> Tensor:
-    of_keys = mask is None or mask.dtype == torch.bool and mask.shape[2] == 1
+    hides = mask is None or mask.dtype == torch.bool
     width = v.shape[3]
     wide = to_one_width(q, k, v, 8 if q.is_cuda else 1)  # a GPU's kernels take multiples of 8
     served = dropout == 0 or not q.is_cuda or cuda.takes_modified(q.dtype, wide[0].shape[3], alpha)
-    if not (of_keys and served):
-        modified.tell_once("this attn_mask" if not of_keys else "dropout of such tensors")
+    if not (hides and served):
+        modified.tell_once("this attn_mask" if not hides else "dropout of such tensors")
         added = {"bias" if mask is not None and mask.is_floating_point() else "mask": mask}
         return modified.attention(q, k, v, alpha=alpha, causal=causal, scale=scale, dropout=dropout, **added)
     tables: dict[str, Tensor | None] = dict.fromkeys(TABLES)
-    if mask is not None:  # a hidden key's position is behind every query's
+    pairs = mask if mask is not None and mask.shape[2] > 1 else None
+    if mask is not None and pairs is None:  # a hidden key's position is behind every query's
         (batch, heads), kv_len = q.shape[:2], k.shape[2]
         shape = (batch, kv_len) if mask.shape[1] == 1 else (batch, heads, kv_len)
         hidden = mask[:, 0, 0] if mask.shape[1] == 1 else mask[:, :, 0]
         tables["q_positions"] = torch.zeros(q.shape[2], dtype=torch.int32, device=q.device)
         tables["k_positions"] = (~hidden).to(torch.int32).expand(shape)
-    modifications = Modifications(dropout=dropout) if dropout > 0 else NONE
+    modifications = NONE if dropout == 0 and pairs is None else Modifications(dropout=dropout, mask=pairs)
     return attention(*wide, alpha, causal, scale, None, None, tables, False, modifications)[..., :width]
