@@ -17,7 +17,8 @@ static_assert(kTileKeys == kKeysAWord, "a tile's pairs of a row are one word");
 class VisibleRows {
  public:
   // query: -1 where there is no row; it sees nothing, like a row whose range is empty.
-  __device__ __forceinline__ VisibleRows(const PortableProblem& p, int head, const int (&query)[2]) {
+  __device__ __forceinline__ VisibleRows(const PortableProblem& p, int head, const int (&query)[2])
+      : by_pairs_(p.mask.pairs != nullptr) {
     KeyRange all{INT_MAX, 0}, common{0, INT_MAX};  // seen by some row; by every row that sees any key
     const int32_t* const positions =
         p.mask.q_positions == nullptr
@@ -27,7 +28,7 @@ class VisibleRows {
     for (int half = 0; half < 2; ++half) {
       range_[half] = query[half] < 0 ? KeyRange{0, 0} : range_of(p, query[half]);
       const int64_t table = int64_t{head} * p.mask.pair_tables / p.heads;
-      pairs_[half] = p.mask.pairs != nullptr && query[half] >= 0
+      pairs_[half] = by_pairs_ && query[half] >= 0
                          ? p.mask.pairs + (table * p.q_len + query[half]) * pair_words(p.kv_len)
                          : nullptr;
       position_[half] = positions != nullptr && query[half] >= 0 ? positions[query[half]] : 0;
@@ -54,7 +55,7 @@ class VisibleRows {
   // first_key: of a tile. All lanes call it together.
   __device__ __forceinline__ bool warp_sees(int first_key) const {
     const bool in_range = first_key < all_.end && all_.begin - first_key < kTileKeys;
-    if (!__any_sync(kWarp, pairs_[0] != nullptr || pairs_[1] != nullptr)) return in_range;
+    if (!by_pairs_) return in_range;
     return __any_sync(kWarp, in_range && (pairs_of(0, first_key) | pairs_of(1, first_key)) != 0);
   }
 
@@ -64,7 +65,8 @@ class VisibleRows {
   __device__ __forceinline__ void hide(Scores& acc, int first_key, const int* positions) const {
     const bool whole = first_key >= common_.begin && common_.end - first_key >= kTileKeys;
     const uint64_t pairs[2] = {pairs_of(0, first_key), pairs_of(1, first_key)};
-    const bool all_pairs = !__any_sync(kWarp, (sees(0) && ~pairs[0] != 0) || (sees(1) && ~pairs[1] != 0));
+    const bool all_pairs =
+        !by_pairs_ || !__any_sync(kWarp, (sees(0) && ~pairs[0] != 0) || (sees(1) && ~pairs[1] != 0));
     if (whole && all_pairs && positions == nullptr) return;
     const int first = 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll
@@ -92,6 +94,7 @@ class VisibleRows {
   }
 
   KeyRange range_[2];
+  const bool by_pairs_;
   const uint64_t* pairs_[2];  // of the rows; null where the mask has none or there is no row
   int position_[2];
   KeyRange all_, common_;

@@ -39,7 +39,7 @@ def problem_of(alpha, causal, scale, k_keep, tables, window=0):
         spec = make_spec((BATCH, HEADS, KV_HEADS, ROWS, KEYS, DIM), [1.5], causal, 0.0, 0, window, [None, None, cu_q.numpy(), cu_k.numpy()])
         ranges = torch.from_numpy(spec.key_ranges())
     dense = torch_dense.Problem(values, number, causal, scale or DIM**-0.5, k_keep, window, ranges, *positions)
-    return dense, operators.Problem(values, number, causal, scale, k_keep, window, 0.0, 0.0, *tables)
+    return dense, operators.Problem(values, number, causal, scale, k_keep, window, 0.0, 0.0, 0, *tables)
 
 
 def inputs(dtype=torch.float64, factor=3.0):
