@@ -14,10 +14,10 @@ namespace splash::cpu_ref {
 // The caller rounds keys and values to the cache's element type.
 struct PagedCache {
   int64_t page_size = 16, kv_heads = 1, head_dim = 64;
-  std::vector<double> keys, values;  // [pages, page_size, kv_heads, head_dim]
+  std::vector<double> keys{}, values{};  // [pages, page_size, kv_heads, head_dim]
   int64_t batch = 1, width = 1;
-  std::vector<int32_t> table;    // [batch, width]: pages; below 0: a hole
-  std::vector<int32_t> lengths;  // [batch]
+  std::vector<int32_t> table{};    // [batch, width]: pages; below 0: a hole
+  std::vector<int32_t> lengths{};  // [batch]
 
   int64_t page_elements() const { return page_size * kv_heads * head_dim; }
   int64_t pages() const { return static_cast<int64_t>(keys.size()) / page_elements(); }
