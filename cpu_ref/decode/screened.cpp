@@ -10,8 +10,8 @@
 namespace splash::cpu_ref {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int64_t kHeadKeys = 16, kTailKeys = 256, kBest = 16;
+constexpr double kNoBound = std::numeric_limits<double>::infinity();
+constexpr int64_t kScreenHead = 16, kScreenTail = 256, kBest = 16;
 
 // The low-bit copy of one page and key head: what the screen knows of its keys.
 struct ScreenedPage {
@@ -48,16 +48,16 @@ struct ScreenedPage {
       }
       margins[static_cast<size_t>(key)] =
           usable ? double{float_of_bfloat16(bfloat16_above(sums.margin(static_cast<int>(cache.head_dim), bits)))}
-                 : kInfinity;
+                 : kNoBound;
     }
   }
 };
 
 // tau of these keys alone, which no further key can lower; -inf where it says nothing.
-double bound_of(std::vector<double> z, double alpha) {
-  if (std::ranges::none_of(z, [](double x) { return x > -kInfinity; })) return -kInfinity;
+double bound_of_keys(std::vector<double> z, double alpha) {
+  if (std::ranges::none_of(z, [](double x) { return x > -kNoBound; })) return -kNoBound;
   const double tau = solve_tau<double>(Solver::bisection, z, alpha).tau();
-  return std::isfinite(tau) ? tau - 1e-6 * (1 + std::abs(tau)) : -kInfinity;
+  return std::isfinite(tau) ? tau - 1e-6 * (1 + std::abs(tau)) : -kNoBound;
 }
 
 }  // namespace
@@ -68,8 +68,8 @@ DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, 
   const auto& q = inputs.q;
   for (int64_t b = 0; b < q.batch(); ++b) {
     const int64_t length = cache.lengths[static_cast<size_t>(b)];
-    const int64_t tail = length > kTailKeys ? (length - kTailKeys) / cache.page_size * cache.page_size : 0;
-    const int64_t head_end = std::min(kHeadKeys, tail);
+    const int64_t tail = length > kScreenTail ? (length - kScreenTail) / cache.page_size * cache.page_size : 0;
+    const int64_t head_end = std::min(kScreenHead, tail);
     for (int64_t kv_head = 0; kv_head < cache.kv_heads; ++kv_head) {
       std::vector<ScreenedPage> pages;
       for (int64_t key = 0; key < tail; key += cache.page_size)
@@ -88,7 +88,7 @@ DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, 
           };
           for (int64_t key = 0; key < head_end; ++key) score(key);
           for (int64_t key = tail; key < row.end; ++key) score(key);
-          double bound = bound_of(z, row.alpha);
+          double bound = bound_of_keys(z, row.alpha);
           // Screen.
           double norm = 0;
           for (int64_t c = 0; c < cache.head_dim; ++c) norm += row.q[c] * row.q[c];
@@ -101,7 +101,7 @@ DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, 
             const double* k = page.keys.data() + in_page * cache.head_dim;
             const double margin = page.margins[static_cast<size_t>(in_page)];
             double upper = row.gain * (std::inner_product(k, k + cache.head_dim, row.q, 0.0) + norm * margin);
-            if (std::isnan(upper)) upper = kInfinity;
+            if (std::isnan(upper)) upper = kNoBound;
             if (upper <= bound) continue;
             candidates.emplace_back(upper, key);
             listed[static_cast<size_t>(key)] = true;
@@ -110,7 +110,7 @@ DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, 
           std::ranges::stable_sort(candidates, std::greater{}, [](const auto& c) { return c.first; });
           std::vector<double> best;
           for (size_t n = 0; n < candidates.size() && n < kBest; ++n) best.push_back(row.z(cache, candidates[n].second));
-          bound = std::max(bound, bound_of(best, row.alpha));
+          bound = std::max(bound, bound_of_keys(best, row.alpha));
           for (const auto& [upper, key] : candidates) {
             if (upper <= bound) continue;
             score(key);

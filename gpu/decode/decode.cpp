@@ -42,6 +42,15 @@ void fill(const Cache& cache, const PageTable& table, const int32_t* from_length
   visit_kernels(cache, [&](auto kernels) { kernels.fill(cache, table, from_lengths, pages, stream); });
 }
 
+void append(const Cache& cache, const PageTable& table, const RowTensor& keys, const RowTensor& values, int tokens,
+            StreamHandle stream) {
+  check_cache(cache);
+  check_rows("new keys", keys);
+  check_rows("new values", values);
+  if (table.batch == 0 || tokens <= 0) return;
+  visit_kernels(cache, [&](auto kernels) { kernels.append(cache, table, keys, values, tokens, stream); });
+}
+
 void decode(const Cache& cache, const PageTable& table, const StepInputs& inputs, const StepOutputs& outputs,
             void* workspace, int64_t bytes, StreamHandle stream, const Launched& launched) {
   check_step(cache, table, inputs);

@@ -46,6 +46,11 @@ int64_t workspace_bytes(const Cache& cache, const PageTable& table, const StepIn
 void fill(const Cache& cache, const PageTable& table, const int32_t* from_lengths, int most_pages,
           StreamHandle stream);
 
+// Enqueues writing the keys and values of `tokens` new tokens, [batch, tokens, kv_heads, head_dim] as a RowTensor, behind
+// table.lengths, which the caller then raises. Tokens for which the table has no page are dropped.
+void append(const Cache& cache, const PageTable& table, const RowTensor& keys, const RowTensor& values, int tokens,
+            StreamHandle stream);
+
 // Enqueues one step. workspace: 256-byte aligned, at least workspace_bytes. Nothing waits for the device and nothing
 // is allocated, so a CUDA graph can capture it; lengths and pages are read when it runs.
 void decode(const Cache& cache, const PageTable& table, const StepInputs& inputs, const StepOutputs& outputs,

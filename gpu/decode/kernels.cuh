@@ -1,6 +1,7 @@
 #pragma once
 // Launches; kernels/*.cu instantiate them.
 
+#include "gpu/decode/append.cuh"
 #include "gpu/decode/fill.cuh"
 #include "gpu/decode/kernels.h"
 #include "gpu/decode/refine.cuh"
@@ -63,6 +64,15 @@ void Kernels<T, kDim>::fill(const Cache& cache, const PageTable& table, const in
   const auto blocks = static_cast<unsigned>(int64_t{table.batch} * pages_each * cache.kv_heads);
   entmax::launch("decode's fill", fill_kernel<T, kDim>, blocks, kFillThreads, stream, cache, table, from_lengths,
                  pages_each);
+}
+
+template <class T, int kDim>
+void Kernels<T, kDim>::append(const Cache& cache, const PageTable& table, const RowTensor& keys, const RowTensor& values,
+                              int tokens, StreamHandle stream) {
+  const int64_t threads = int64_t{table.batch} * tokens * cache.kv_heads * (kDim / 8);
+  const auto blocks = static_cast<unsigned>((threads + kAppendThreads - 1) / kAppendThreads);
+  entmax::launch("decode's append", append_kernel<T, kDim>, blocks, kAppendThreads, stream, cache, table, keys, values,
+                 tokens);
 }
 
 }  // namespace splash::gpu::decode

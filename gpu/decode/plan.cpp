@@ -48,6 +48,11 @@ void visit_workspace(Step& s, const Place& place) {
 
 }  // namespace
 
+void check_rows(const char* name, const RowTensor& rows) {
+  check_strides(name, rows.batch_stride, rows.query_stride, rows.head_stride);
+  check_aligned(name, rows.data);
+}
+
 void check_cache(const Cache& c) {
   if (c.dtype != Dtype::bf16 && c.dtype != Dtype::f16)
     throw Unsupported("decode takes caches in bfloat16 and float16, not " + std::string(to_string(c.dtype)));
@@ -89,10 +94,8 @@ void check_step(const Cache& cache, const PageTable& table, const StepInputs& in
            std::to_string(in.q_heads));
   if ((in.alphas != 1 && in.alphas != in.q_heads) || (in.scales != 1 && in.scales != in.q_heads))
     refuse("alpha and scale are one number each, or one per query head (" + std::to_string(in.q_heads) + ")");
-  check_strides("q", in.q.batch_stride, in.q.query_stride, in.q.head_stride);
-  check_strides("out", in.out.batch_stride, in.out.query_stride, in.out.head_stride);
-  check_aligned("q", in.q.data);
-  check_aligned("out", in.out.data);
+  check_rows("q", in.q);
+  check_rows("out", in.out);
 }
 
 StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs& in, int multiprocessors) {

@@ -10,6 +10,8 @@ struct StepPlan {
   int64_t bytes = 0;
 };
 
+void check_rows(const char* name, const RowTensor& rows);  // strides and alignment
+
 StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs& inputs, int multiprocessors);
 void place_workspace(StepPlan& plan, void* workspace);
 

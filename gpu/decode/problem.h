@@ -55,7 +55,7 @@ struct RowTensor {
   int64_t batch_stride = 0, query_stride = 0, head_stride = 0;
 };
 
-// What the caller gets, in device memory, contiguous. [batch, q_len, q_heads] each; support and counts may be null.
+// What the caller gets, in device memory, contiguous: [batch, q_heads, q_len] but for counts. Each may be null.
 struct StepOutputs {
   float* tau = nullptr;         // z = (alpha - 1) scale <q, k>; +inf: the row has no key; NaN: bad input
   float* maximum = nullptr;     // largest z; -inf: the row has no key

@@ -86,8 +86,7 @@ __device__ __forceinline__ void write_row(const Step& p, const Unit& unit, int r
 __device__ __forceinline__ void write_results(const Step& p, const Unit& unit, int row, float tau, float maximum,
                                               int support, int lane) {
   if (lane != 0) return;
-  const int64_t at =
-      (int64_t{unit.sequence} * p.q_len + unit.query(p, row)) * p.q_heads + unit.head(p, row);
+  const int64_t at = (int64_t{unit.sequence} * p.q_heads + unit.head(p, row)) * p.q_len + unit.query(p, row);
   if (p.outputs.tau != nullptr) p.outputs.tau[at] = tau;
   if (p.outputs.maximum != nullptr) p.outputs.maximum[at] = maximum;
   if (p.outputs.support != nullptr) p.outputs.support[at] = support;

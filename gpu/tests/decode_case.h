@@ -179,7 +179,7 @@ inline decode::RowTensor rows_of(const DecodeCase& c, void* data) {
 
 struct StepResults {
   Tensor<double> out;
-  std::vector<float> tau, maximum;  // [batch, q_len, q_heads]
+  std::vector<float> tau, maximum;  // [batch, q_heads, q_len]
   std::vector<int32_t> support, counts;
 };
 
@@ -194,21 +194,20 @@ inline void check_step_results(const DecodeCase& c, const StepResults& got) {
         CAPTURE(h);
         CAPTURE(i);
         const auto at = static_cast<size_t>((b * q.heads() + h) * q.length() + i);
-        const auto on_device = static_cast<size_t>((b * q.length() + i) * q.heads() + h);
         const double tau = expected.tau[at];
         if (std::isnan(tau)) {
-          CHECK(std::isnan(got.tau[on_device]));
+          CHECK(std::isnan(got.tau[at]));
           CHECK(std::isnan(got.out.view().row(b, h, i)[0]));
           continue;
         }
-        CHECK(got.support[on_device] == expected.support[at]);
+        CHECK(got.support[at] == expected.support[at]);
         if (std::isinf(tau)) {
-          CHECK(got.tau[on_device] == INFINITY);
-          CHECK(got.maximum[on_device] == -INFINITY);
+          CHECK(got.tau[at] == INFINITY);
+          CHECK(got.maximum[at] == -INFINITY);
         } else {
           const double tolerance = 1e-5 * (1 + std::abs(expected.maximum[at]));
-          CHECK(std::abs(got.tau[on_device] - tau) <= tolerance);
-          CHECK(std::abs(got.maximum[on_device] - expected.maximum[at]) <= tolerance);
+          CHECK(std::abs(got.tau[at] - tau) <= tolerance);
+          CHECK(std::abs(got.maximum[at] - expected.maximum[at]) <= tolerance);
         }
         double largest = 0;
         for (int64_t d = 0; d < q.dim(); ++d) {
