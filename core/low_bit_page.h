@@ -1,19 +1,21 @@
 #pragma once
-// The low-bit copy of a page of keys, with which decode screens keys: 4 or 8 bits per channel and key, a scale and a zero
-// point per channel, and one margin per key. A copy belongs to the page: neither alpha nor the scale of the scores enters.
-// Compiles without nvcc; the CPU reference and the kernels share it.
+// The low-bit copy of a page of keys, with which decode screens keys: 4 or 8 bits per channel and key, a
+// scale and a zero point per channel, and one margin per key. A copy belongs to the page: neither alpha nor
+// the scale of the scores enters. Compiles without nvcc; the CPU reference and the kernels share it.
 //
-// A key k is stored as k^ = zero + scale * code, and its margin is such that for every query q the score of the screen
-// differs from the score of k by at most |q| margin. The screen folds the scales into the query, in float16
-// (q' = q scale), and sums q' code and q zero with a tensor core. The margin bounds, of that:
+// A key k is stored as k^ = zero + scale * code, and its margin is such that for every query q the score of
+// the screen differs from the score of k by at most |q| margin. The screen folds the scales into the query,
+// in float16 (q' = q scale), and sums q' code and q zero with a tensor core. The margin bounds, of that:
 //   |k - k^|                      the rounding of the key,
 //   2^-11 |k^ - zero|             the rounding of q', and 2^-31 per unit of code where q' is subnormal,
-//   2^-16 (|zero| + |k^ - zero| + |k|)  float32 sums of both the screen and the exact score, and q's own rounding
+//   2^-16 (|zero| + |k^ - zero| + |k|)  float32 sums of both the screen and the exact score, and q's own
+//   rounding
 //                                 to float16 after its largest element is scaled to [64, 128).
 //
-// Bytes of a page: scales (float16) [head_dim], zero points (float16) [head_dim], margins (bfloat16) [page_size], codes.
-// Codes are grouped by 16 keys, in the order in which the 32 lanes of a warp load 16 bytes each for mma.m16n8k16: lane
-// 4 g + t holds, of keys g and g + 8, the channels 8 (4 w + t) ... + 7 for w = 0 ... head_dim / 32 - 1.
+// Bytes of a page: scales (float16) [head_dim], zero points (float16) [head_dim], margins (bfloat16)
+// [page_size], codes. Codes are grouped by 16 keys, in the order in which the 32 lanes of a warp load 16
+// bytes each for mma.m16n8k16: lane 4 g + t holds, of keys g and g + 8, the channels 8 (4 w + t) ... + 7 for
+// w = 0 ... head_dim / 32 - 1.
 
 #include <bit>
 #include <cmath>
@@ -45,7 +47,8 @@ SPLASH_HOST_DEVICE uint16_t half_bits(float x) {
 SPLASH_HOST_DEVICE float float_of_half(uint16_t half) {
   const uint32_t sign = (half & 0x8000u) << 16, size = half & 0x7FFFu;
   if (size >= 0x7C00u) return std::bit_cast<float>(sign | 0x7F800000u | (size & 0x3FFu) << 13);
-  if (size < 0x400u) return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(size) * 0x1p-24f));
+  if (size < 0x400u)
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(size) * 0x1p-24f));
   return std::bit_cast<float>(sign | ((size << 13) + 0x38000000u));
 }
 
@@ -66,7 +69,9 @@ struct LowBitLayout {
   SPLASH_HOST_DEVICE int zeros_at() const { return 2 * head_dim; }
   SPLASH_HOST_DEVICE int margins_at() const { return 4 * head_dim; }
   SPLASH_HOST_DEVICE int codes_at() const { return 4 * head_dim + 2 * page_size; }
-  SPLASH_HOST_DEVICE int bytes() const { return codes_at() + page_size * head_dim * bits / 8; }  // a multiple of 16
+  SPLASH_HOST_DEVICE int bytes() const {
+    return codes_at() + page_size * head_dim * bits / 8;
+  }  // a multiple of 16
 
   // Where the codes of a key's channels 8 group ... + 7 stand: `bits` bytes.
   SPLASH_HOST_DEVICE int group_at(int key, int group) const {
@@ -76,19 +81,20 @@ struct LowBitLayout {
   }
 };
 
-// Where the code of channel c of a group (0 ... 7) stands in the group's word of 4-bit codes. The kernel masks two
-// codes at a time, 16 bits apart: they are neighbours.
+// Where the code of channel c of a group (0 ... 7) stands in the group's word of 4-bit codes. The kernel
+// masks two codes at a time, 16 bits apart: they are neighbours.
 SPLASH_HOST_DEVICE int nibble_of(int c) {
   return c / 2 + 4 * (c % 2);
 }
 
-// How one channel of a page is stored. Codes lie in [-8, 7] or [-128, 127] and are stored as code + 8 or + 128.
+// How one channel of a page is stored. Codes lie in [-8, 7] or [-128, 127] and are stored as code + 8 or +
+// 128.
 struct ChannelCode {
   float scale = 0, zero = 0;  // float16 values
 
   ChannelCode() = default;
-  // low, high: the least and the largest value among the page's keys. usable: false where float16 does not hold the
-  // channel, or a key is not finite; then no key of the page can be screened.
+  // low, high: the least and the largest value among the page's keys. usable: false where float16 does not
+  // hold the channel, or a key is not finite; then no key of the page can be screened.
   SPLASH_HOST_DEVICE ChannelCode(float low, float high, int bits, bool& usable) {
     const float steps = static_cast<float>((1 << bits) - 1);
     const float step = float_of_half(half_bits((high - low) / steps));

@@ -45,7 +45,8 @@ void DecodeRow::solve(const PagedCache& cache, std::span<const int64_t> keys, st
   double* out = rows.out.row(sequence, head, query);
   const RowSolution<double> solution = solve_tau<double>(Solver::bisection, z, alpha);
   entmax_probabilities<double>(z, alpha, solution, p);
-  const bool seen = std::ranges::any_of(z, [](double x) { return x != -std::numeric_limits<double>::infinity(); });
+  const bool seen =
+      std::ranges::any_of(z, [](double x) { return x != -std::numeric_limits<double>::infinity(); });
   rows.tau[place] = solution.tau();
   rows.maximum[place] = seen ? solution.max : -std::numeric_limits<double>::infinity();
   rows.support[place] = std::ranges::count_if(p, [](double x) { return x > 0; });

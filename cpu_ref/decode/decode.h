@@ -1,8 +1,9 @@
 #pragma once
 // Entmax attention of a few queries over a paged cache, on the CPU: what gpu/decode computes, in double.
 //
-// Row (b, h, i) sees the keys j < lengths[b] - (q_len - 1 - i) of key head h / (q_heads / kv_heads) that no hole of the
-// page table hides. A row without keys has out 0, tau +inf and maximum -inf; a row with a score of NaN or +inf is NaN.
+// Row (b, h, i) sees the keys j < lengths[b] - (q_len - 1 - i) of key head h / (q_heads / kv_heads) that no
+// hole of the page table hides. A row without keys has out 0, tau +inf and maximum -inf; a row with a score
+// of NaN or +inf is NaN.
 
 #include <cstdint>
 #include <vector>
@@ -47,7 +48,8 @@ struct DecodeRows {
   std::vector<int64_t> support;      // the same
 };
 
-// Throws InvalidArgument if the tensors do not fit together, a page lies outside the pool or a length outside the table.
+// Throws InvalidArgument if the tensors do not fit together, a page lies outside the pool or a length outside
+// the table.
 DecodeRows decode(const PagedCache& cache, const DecodeInputs& inputs);
 
 // The work of a screened step, summed over sequences and key heads.
@@ -55,8 +57,9 @@ struct DecodeWork {
   int64_t screened = 0, candidates = 0, rescored = 0;
 };
 
-// The same rows by the algorithm of gpu/decode: a bound of tau from the first 16 and the last 256 keys, a screen of the
-// full pages between them in `bits` bits (4 or 8), a bound from each head's 16 best keys, exact scores of what is left.
+// The same rows by the algorithm of gpu/decode: a bound of tau from the first 16 and the last 256 keys, a
+// screen of the full pages between them in `bits` bits (4 or 8), a bound from each head's 16 best keys, exact
+// scores of what is left.
 DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, int bits, DecodeWork& work);
 
 }  // namespace splash::cpu_ref

@@ -24,8 +24,8 @@ struct ScreenedPage {
         keys(static_cast<size_t>(cache.page_size * cache.head_dim)),
         margins(static_cast<size_t>(cache.page_size)) {
     const auto at = [&](int64_t key, int64_t c) {
-      return static_cast<float>(
-          cache.keys[static_cast<size_t>(((page * cache.page_size + key) * cache.kv_heads + head) * cache.head_dim + c)]);
+      return static_cast<float>(cache.keys[static_cast<size_t>(
+          ((page * cache.page_size + key) * cache.kv_heads + head) * cache.head_dim + c)]);
     };
     bool usable = true;
     for (int64_t c = 0; c < cache.head_dim; ++c) {
@@ -47,8 +47,9 @@ struct ScreenedPage {
             double{channel.zero} + double{channel.scale} * static_cast<double>(code);
       }
       margins[static_cast<size_t>(key)] =
-          usable ? double{float_of_bfloat16(bfloat16_above(sums.margin(static_cast<int>(cache.head_dim), bits)))}
-                 : kNoBound;
+          usable
+              ? double{float_of_bfloat16(bfloat16_above(sums.margin(static_cast<int>(cache.head_dim), bits)))}
+              : kNoBound;
     }
   }
 };
@@ -68,7 +69,8 @@ DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, 
   const auto& q = inputs.q;
   for (int64_t b = 0; b < q.batch(); ++b) {
     const int64_t length = cache.lengths[static_cast<size_t>(b)];
-    const int64_t tail = length > kScreenTail ? (length - kScreenTail) / cache.page_size * cache.page_size : 0;
+    const int64_t tail =
+        length > kScreenTail ? (length - kScreenTail) / cache.page_size * cache.page_size : 0;
     const int64_t head_end = std::min(kScreenHead, tail);
     for (int64_t kv_head = 0; kv_head < cache.kv_heads; ++kv_head) {
       std::vector<ScreenedPage> pages;
@@ -109,7 +111,8 @@ DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, 
           // Score the best, and filter again.
           std::ranges::stable_sort(candidates, std::greater{}, [](const auto& c) { return c.first; });
           std::vector<double> best;
-          for (size_t n = 0; n < candidates.size() && n < kBest; ++n) best.push_back(row.z(cache, candidates[n].second));
+          for (size_t n = 0; n < candidates.size() && n < kBest; ++n)
+            best.push_back(row.z(cache, candidates[n].second));
           bound = std::max(bound, bound_of_keys(best, row.alpha));
           for (const auto& [upper, key] : candidates) {
             if (upper <= bound) continue;

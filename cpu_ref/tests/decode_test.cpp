@@ -1,5 +1,7 @@
 // The oracle of decode, the low-bit copies of pages, and the screen that they allow.
 
+#include "cpu_ref/decode/decode.h"
+
 #include <cmath>
 #include <set>
 
@@ -9,7 +11,6 @@
 #include "core/error.h"
 #include "core/low_bit_page.h"
 #include "core/random.h"
-#include "cpu_ref/decode/decode.h"
 #include "cpu_ref/entmax/solver.h"
 
 using namespace splash;
@@ -17,10 +18,13 @@ using namespace splash::cpu_ref;
 
 namespace {
 
-float from_bits(uint32_t bits) { return std::bit_cast<float>(bits); }
+float from_bits(uint32_t bits) {
+  return std::bit_cast<float>(bits);
+}
 
 // A page of keys [page_size][head_dim] that are hard to store, by kind.
-constexpr const char* kKinds[] = {"normal", "sink", "equal", "huge channel", "zero", "tiny", "beyond float16", "not finite"};
+constexpr const char* kKinds[] = {"normal", "sink", "equal",          "huge channel",
+                                  "zero",   "tiny", "beyond float16", "not finite"};
 
 std::vector<double> page_of(const std::string& kind, int keys, int dim, const CounterRandom& random) {
   std::vector<double> page(static_cast<size_t>(keys * dim));
@@ -115,7 +119,8 @@ TEST_CASE("low-bit pages: every code has a place of its own, inside the page") {
   CHECK(nibbles.size() == 8);
 }
 
-// The kernel's arithmetic: q scaled by a power of two and rounded to float16, q scale rounded again, sums in float32.
+// The kernel's arithmetic: q scaled by a power of two and rounded to float16, q scale rounded again, sums in
+// float32.
 TEST_CASE("low-bit pages: the screen's score is within the margin, over millions of rows and keys") {
   constexpr int kKeys = 64, kDim = 64, kQueries = 3000;
   uint64_t seed = 1;
@@ -196,7 +201,8 @@ TEST_CASE("decode: a screened step has the oracle's rows and reads few keys") {
         const PagedCache cache = cache_of(kind, 20, 3);
         const DecodeInputs inputs = inputs_of(cache, q_len, 4);
         DecodeWork work;
-        const DecodeRows expected = decode(cache, inputs), screened = decode_screened(cache, inputs, bits, work);
+        const DecodeRows expected = decode(cache, inputs),
+                         screened = decode_screened(cache, inputs, bits, work);
         for (size_t i = 0; i < expected.tau.size(); ++i) {
           if (std::isnan(expected.tau[i])) {
             CHECK(std::isnan(screened.tau[i]));
@@ -232,7 +238,8 @@ TEST_CASE("decode: the oracle is attention over the keys of the sequence's pages
     for (int64_t key = 0; key < 100; ++key) {
       double sum = 0;
       for (int64_t c = 0; c < 64; ++c)
-        sum += inputs.q.view().row(0, h, 0)[c] * cache.keys[static_cast<size_t>((key * 2 + kv_head) * 64 + c)];
+        sum +=
+            inputs.q.view().row(0, h, 0)[c] * cache.keys[static_cast<size_t>((key * 2 + kv_head) * 64 + c)];
       scores.push_back(0.125 * sum);
     }
     const std::vector<double> alphas = {1.5, 1.3, 2, 1.1};
@@ -242,7 +249,8 @@ TEST_CASE("decode: the oracle is attention over the keys of the sequence's pages
     for (int64_t c = 0; c < 64; ++c) {
       double out = 0;
       for (int64_t key = 0; key < 100; ++key)
-        out += row.probabilities[static_cast<size_t>(key)] * cache.values[static_cast<size_t>((key * 2 + kv_head) * 64 + c)];
+        out += row.probabilities[static_cast<size_t>(key)] *
+               cache.values[static_cast<size_t>((key * 2 + kv_head) * 64 + c)];
       CHECK(rows.out.view().row(0, h, 0)[c] == doctest::Approx(out));
     }
   }
@@ -278,10 +286,12 @@ TEST_CASE("decode: inputs that do not fit together are refused") {
   CHECK_THROWS_WITH_AS(decode(cache, inputs), "decode: page 4 lies outside the pool of 4", InvalidArgument);
   cache = good;
   cache.lengths[0] = 257;
-  CHECK_THROWS_WITH_AS(decode(cache, inputs), "decode: a length must lie in 0 ... 256, not be 257", InvalidArgument);
+  CHECK_THROWS_WITH_AS(decode(cache, inputs), "decode: a length must lie in 0 ... 256, not be 257",
+                       InvalidArgument);
   DecodeInputs other = inputs_of(good, 1, 6);
   other.alpha = {1.5, 1.5};
   CHECK_THROWS_AS(decode(good, other), InvalidArgument);
   DecodeWork work;
-  CHECK_THROWS_WITH_AS(decode_screened(good, inputs, 5, work), "a screen has 4 or 8 bits, not 5", InvalidArgument);
+  CHECK_THROWS_WITH_AS(decode_screened(good, inputs, 5, work), "a screen has 4 or 8 bits, not 5",
+                       InvalidArgument);
 }

@@ -29,9 +29,11 @@ void visit_kernels(const Cache& cache, const Use& use) {
 
 }  // namespace
 
-int64_t workspace_bytes(const Cache& cache, const PageTable& table, const StepInputs& inputs, int multiprocessors) {
+int64_t workspace_bytes(const Cache& cache, const PageTable& table, const StepInputs& inputs,
+                        int multiprocessors) {
   check_step(cache, table, inputs);
-  return plan_step(cache, table, inputs, multiprocessors > 0 ? multiprocessors : entmax::multiprocessors()).bytes;
+  return plan_step(cache, table, inputs, multiprocessors > 0 ? multiprocessors : entmax::multiprocessors())
+      .bytes;
 }
 
 void fill(const Cache& cache, const PageTable& table, const int32_t* from_lengths, int most_pages,
@@ -42,8 +44,8 @@ void fill(const Cache& cache, const PageTable& table, const int32_t* from_length
   visit_kernels(cache, [&](auto kernels) { kernels.fill(cache, table, from_lengths, pages, stream); });
 }
 
-void append(const Cache& cache, const PageTable& table, const RowTensor& keys, const RowTensor& values, int tokens,
-            StreamHandle stream) {
+void append(const Cache& cache, const PageTable& table, const RowTensor& keys, const RowTensor& values,
+            int tokens, StreamHandle stream) {
   check_cache(cache);
   check_rows("new keys", keys);
   check_rows("new values", values);

@@ -1,6 +1,6 @@
 #pragma once
-// Writes the low-bit copies of pages that have become full: those that end after from_lengths and at or before
-// lengths. One block per page and key head.
+// Writes the low-bit copies of pages that have become full: those that end after from_lengths and at or
+// before lengths. One block per page and key head.
 
 #include "core/low_bit_page.h"
 #include "gpu/decode/unit.cuh"
@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(kFillThreads)
   const int sequence = block / cache.kv_heads / pages_each, ordinal = block / cache.kv_heads % pages_each;
   const int from = from_lengths == nullptr ? 0 : from_lengths[sequence];
   const int place = from / cache.page_size + ordinal;  // in the sequence's table
-  if (from < 0 || place >= table.width || (place + 1) * int64_t{cache.page_size} > table.lengths[sequence]) return;
+  if (from < 0 || place >= table.width || (place + 1) * int64_t{cache.page_size} > table.lengths[sequence])
+    return;
   const int page = table.pages[sequence * int64_t{table.width} + place];
   if (page < 0 || page >= cache.pages) return;
   const LowBitLayout layout{cache.page_size, kDim, cache.bits};

@@ -39,15 +39,16 @@ void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& 
   if (runs > 0) {
     enqueue_screen<T, kDim>(p, Range::recent, stream);
     done("screen recent");
-    entmax::launch("decode's refinement", refine_kernel<T, kDim>, units, kRefineThreads, stream, p, p.segments.early,
-                   runs);
+    entmax::launch("decode's refinement", refine_kernel<T, kDim>, units, kRefineThreads, stream, p,
+                   p.segments.early, runs);
     done("refine");
     enqueue_screen<T, kDim>(p, Range::early, stream);
     done("screen early");
     entmax::launch("decode's refinement", refine_kernel<T, kDim>, units, kRefineThreads, stream, p, 0, runs);
     done("refine again");
   }
-  const int parts = std::max(1, std::min((p.segments.count() + kRescoreWarps - 1) / kRescoreWarps, 1024 / p.units));
+  const int parts =
+      std::max(1, std::min((p.segments.count() + kRescoreWarps - 1) / kRescoreWarps, 1024 / p.units));
   entmax::launch("decode's rescoring", rescore_kernel<T, kDim>, units * static_cast<unsigned>(parts),
                  32 * kRescoreWarps, stream, p, parts);
   done("rescore");
@@ -59,20 +60,20 @@ void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& 
 }
 
 template <class T, int kDim>
-void Kernels<T, kDim>::fill(const Cache& cache, const PageTable& table, const int32_t* from_lengths, int pages_each,
-                            StreamHandle stream) {
+void Kernels<T, kDim>::fill(const Cache& cache, const PageTable& table, const int32_t* from_lengths,
+                            int pages_each, StreamHandle stream) {
   const auto blocks = static_cast<unsigned>(int64_t{table.batch} * pages_each * cache.kv_heads);
-  entmax::launch("decode's fill", fill_kernel<T, kDim>, blocks, kFillThreads, stream, cache, table, from_lengths,
-                 pages_each);
+  entmax::launch("decode's fill", fill_kernel<T, kDim>, blocks, kFillThreads, stream, cache, table,
+                 from_lengths, pages_each);
 }
 
 template <class T, int kDim>
-void Kernels<T, kDim>::append(const Cache& cache, const PageTable& table, const RowTensor& keys, const RowTensor& values,
-                              int tokens, StreamHandle stream) {
+void Kernels<T, kDim>::append(const Cache& cache, const PageTable& table, const RowTensor& keys,
+                              const RowTensor& values, int tokens, StreamHandle stream) {
   const int64_t threads = int64_t{table.batch} * tokens * cache.kv_heads * (kDim / 8);
   const auto blocks = static_cast<unsigned>((threads + kAppendThreads - 1) / kAppendThreads);
-  entmax::launch("decode's append", append_kernel<T, kDim>, blocks, kAppendThreads, stream, cache, table, keys, values,
-                 tokens);
+  entmax::launch("decode's append", append_kernel<T, kDim>, blocks, kAppendThreads, stream, cache, table,
+                 keys, values, tokens);
 }
 
 }  // namespace splash::gpu::decode

@@ -16,8 +16,8 @@ struct Kernels {
   static void step(const Step& p, StreamHandle stream, const Launched& launched);
   static void fill(const Cache& cache, const PageTable& table, const int32_t* from_lengths, int pages_each,
                    StreamHandle stream);
-  static void append(const Cache& cache, const PageTable& table, const RowTensor& keys, const RowTensor& values, int tokens,
-                     StreamHandle stream);
+  static void append(const Cache& cache, const PageTable& table, const RowTensor& keys,
+                     const RowTensor& values, int tokens, StreamHandle stream);
 };
 
 }  // namespace splash::gpu::decode

@@ -59,7 +59,8 @@ void check_cache(const Cache& c) {
   if (c.head_dim != 64 && c.head_dim != 128 && c.head_dim != 256)
     throw Unsupported("decode takes head_dim 64, 128 and 256, not " + std::to_string(c.head_dim));
   if (c.page_size < 16 || c.page_size > kMostPage || !std::has_single_bit(static_cast<unsigned>(c.page_size)))
-    throw Unsupported("decode takes pages of 16, 32, 64, 128 or 256 keys, not " + std::to_string(c.page_size));
+    throw Unsupported("decode takes pages of 16, 32, 64, 128 or 256 keys, not " +
+                      std::to_string(c.page_size));
   if (c.bits != 0 && c.bits != 4 && c.bits != 8)
     throw Unsupported("decode keeps copies of 4 or 8 bits, or none (0), not " + std::to_string(c.bits));
   if (c.pages < 0 || c.kv_heads < 1)
@@ -118,19 +119,23 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.listed_rows = static_cast<int>(round_up(std::min(s.rows, kRows), 2));
   s.fallback_blocks = std::clamp(s.units, 1, kFallbackBlocks);
 
-  // Runs: enough warps to fill the device and enough best keys for the next bound, but no run shorter than two tiles.
+  // Runs: enough warps to fill the device and enough best keys for the next bound, but no run shorter than
+  // two tiles.
   const Ranges most(table.width * cache.page_size, cache.page_size);
   const int recent = most.tiles - most.early_tiles;
   const auto wave = ceil_div(multiprocessors * kWarpsPerMultiprocessor, std::max(s.units, 1));
   const auto runs_of = [&](int tiles, int64_t least) {
-    return tiles == 0 ? 0 : static_cast<int>(std::clamp<int64_t>(wave, std::min<int64_t>(least, ceil_div(tiles, 2)), ceil_div(tiles, 2)));
+    return tiles == 0 ? 0
+                      : static_cast<int>(std::clamp<int64_t>(
+                            wave, std::min<int64_t>(least, ceil_div(tiles, 2)), ceil_div(tiles, 2)));
   };
   s.segments.early = runs_of(most.early_tiles, 32);
   s.segments.recent = runs_of(recent, 16);
   // Room for a quarter of a run's keys, for half of them where the bound is poor.
   const auto capacity_of = [&](int tiles, int runs, int part) {
     return runs == 0 ? 0
-                     : static_cast<int>(std::max<int64_t>(64, round_up(ceil_div(tiles, runs) * most.tile_keys / part, 16)));
+                     : static_cast<int>(std::max<int64_t>(
+                           64, round_up(ceil_div(tiles, runs) * most.tile_keys / part, 16)));
   };
   s.segments.early_capacity = capacity_of(most.early_tiles, s.segments.early, 4);
   s.segments.recent_capacity = capacity_of(recent, s.segments.recent, 2);

@@ -1,6 +1,6 @@
 #pragma once
-// Between screens: refine_kernel scores each row's best keys exactly and raises its bound. After the last one,
-// rescore_kernel filters the lists by the final bounds and scores what is left exactly.
+// Between screens: refine_kernel scores each row's best keys exactly and raises its bound. After the last
+// one, rescore_kernel filters the lists by the final bounds and scores what is left exactly.
 
 #include "gpu/decode/unit.cuh"
 #include "gpu/entmax/schedule/launch.cuh"
@@ -9,10 +9,11 @@ namespace splash::gpu::decode {
 
 constexpr int kRefineThreads = 32 * kRows;
 
-// One block per unit, one warp per row. A lane takes the best key of its share of the runs [first, end), so the
-// warp scores up to 32 distinct keys; their threshold is a bound.
+// One block per unit, one warp per row. A lane takes the best key of its share of the runs [first, end), so
+// the warp scores up to 32 distinct keys; their threshold is a bound.
 template <class T, int kDim>
-__global__ void __launch_bounds__(kRefineThreads) refine_kernel(const __grid_constant__ Step p, int first, int end) {
+__global__ void __launch_bounds__(kRefineThreads)
+    refine_kernel(const __grid_constant__ Step p, int first, int end) {
   entmax::wait_for_kernels_before();
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
   const Unit unit(p, static_cast<int>(blockIdx.x));
@@ -20,7 +21,8 @@ __global__ void __launch_bounds__(kRefineThreads) refine_kernel(const __grid_con
   if (row >= unit.rows || length <= 0) return;
   Best mine{-INFINITY, -1};
   for (int run = first + lane; run < end; run += 32) {
-    const Best best = p.best[(int64_t{unit.index} * (p.segments.early + p.segments.recent) + run) * kRows + row];
+    const Best best =
+        p.best[(int64_t{unit.index} * (p.segments.early + p.segments.recent) + run) * kRows + row];
     if (best.upper > mine.upper) mine = best;
   }
   const Queries<T, kDim> q(p, unit, lane);
@@ -45,7 +47,8 @@ constexpr int kRescoreWarps = 8;
 
 // parts blocks per unit; their warps share the segments.
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * kRescoreWarps) rescore_kernel(const __grid_constant__ Step p, int parts) {
+__global__ void __launch_bounds__(32 * kRescoreWarps)
+    rescore_kernel(const __grid_constant__ Step p, int parts) {
   entmax::wait_for_kernels_before();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const Unit unit(p, static_cast<int>(blockIdx.x) / parts);
@@ -73,7 +76,8 @@ __global__ void __launch_bounds__(32 * kRescoreWarps) rescore_kernel(const __gri
 #pragma unroll
         for (int row = 0; row < kRows; row += 2) {
           if (row >= unit.rows) break;
-          const float2 upper = *reinterpret_cast<const float2*>(scores + int64_t{entry} * p.listed_rows + row);
+          const float2 upper =
+              *reinterpret_cast<const float2*>(scores + int64_t{entry} * p.listed_rows + row);
           wanted |= !(upper.x <= bounds[row]) || !(upper.y <= bounds[row + 1]);
         }
       }
@@ -86,11 +90,14 @@ __global__ void __launch_bounds__(32 * kRescoreWarps) rescore_kernel(const __gri
     for (int first = 0; first < kept; first += 16) {
       const int low = first + lane / 4, high = low + 8;
       float d[4];
-      score_visible<T, kDim>(p, unit, q, low < kept ? keys[low] : -1, high < kept ? keys[high] : -1, length, lane, d);
+      score_visible<T, kDim>(p, unit, q, low < kept ? keys[low] : -1, high < kept ? keys[high] : -1, length,
+                             lane, d);
       const int row = 2 * (lane % 4);
       if (row < p.listed_rows) {
-        if (low < kept) *reinterpret_cast<float2*>(scores + int64_t{low} * p.listed_rows + row) = {d[0], d[1]};
-        if (high < kept) *reinterpret_cast<float2*>(scores + int64_t{high} * p.listed_rows + row) = {d[2], d[3]};
+        if (low < kept)
+          *reinterpret_cast<float2*>(scores + int64_t{low} * p.listed_rows + row) = {d[0], d[1]};
+        if (high < kept)
+          *reinterpret_cast<float2*>(scores + int64_t{high} * p.listed_rows + row) = {d[2], d[3]};
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j)

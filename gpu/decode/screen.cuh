@@ -1,11 +1,12 @@
 #pragma once
-// Screens the keys between head and tail: the warps of a unit share a range of tiles (up to 64 keys of one page), each
-// takes consecutive ones. A warp lists the keys whose upper score is above the bound of any row, in key order, in a
-// segment of its own, and for each row keeps the best of them, which refine_kernel scores exactly.
+// Screens the keys between head and tail: the warps of a unit share a range of tiles (up to 64 keys of one
+// page), each takes consecutive ones. A warp lists the keys whose upper score is above the bound of any row,
+// in key order, in a segment of its own, and for each row keeps the best of them, which refine_kernel scores
+// exactly.
 //
-// screen_kernel reads the low-bit copy: tile t + 1 is on its way into shared memory (cp.async) while tile t is scored,
-// and a code becomes an exact float16 integer in two instructions for two codes. screen_exact_kernel serves caches without
-// a copy: its upper scores are the exact ones.
+// screen_kernel reads the low-bit copy: tile t + 1 is on its way into shared memory (cp.async) while tile t
+// is scored, and a code becomes an exact float16 integer in two instructions for two codes.
+// screen_exact_kernel serves caches without a copy: its upper scores are the exact ones.
 
 #include "core/low_bit_page.h"
 #include "gpu/arch/cp_async.cuh"
@@ -41,7 +42,8 @@ class Found {
         list_(int64_t{unit.index} * p.segments.total() + p.segments.first(segment_)) {}
 
   // upper: as d of mma.m16n8k16; wanted: those above their row's bound. key: the lane's key g.
-  __device__ __forceinline__ void add(const Step& p, int key, const float (&upper)[4], const bool (&wanted)[4]) {
+  __device__ __forceinline__ void add(const Step& p, int key, const float (&upper)[4],
+                                      const bool (&wanted)[4]) {
     const unsigned low = quads(__ballot_sync(kAllLanes, wanted[0] || wanted[1])),
                    high = quads(__ballot_sync(kAllLanes, wanted[2] || wanted[3]));
     if ((low | high) == 0) return;
@@ -65,8 +67,8 @@ class Found {
         if (upper > best_[j].upper) best_[j] = {upper, key};
       }
       if (lane_ < 4)
-        p.best[(int64_t{unit.index} * (p.segments.early + p.segments.recent) + segment_ - 1) * kRows + 2 * lane_ + j] =
-            best_[j];
+        p.best[(int64_t{unit.index} * (p.segments.early + p.segments.recent) + segment_ - 1) * kRows +
+               2 * lane_ + j] = best_[j];
     }
   }
 
@@ -94,15 +96,20 @@ class Found {
 };
 
 // Bits of two float16 as one register, and back.
-__device__ __forceinline__ __half2 as_half2(uint32_t bits) { return *reinterpret_cast<const __half2*>(&bits); }
-__device__ __forceinline__ uint32_t as_bits(__half2 pair) { return *reinterpret_cast<const uint32_t*>(&pair); }
+__device__ __forceinline__ __half2 as_half2(uint32_t bits) {
+  return *reinterpret_cast<const __half2*>(&bits);
+}
+__device__ __forceinline__ uint32_t as_bits(__half2 pair) {
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
 
-// The queries in float16, each row times a power of two that brings its largest element into [64, 128), and what the
-// lane needs of its rows 2 t and 2 t + 1.
+// The queries in float16, each row times a power of two that brings its largest element into [64, 128), and
+// what the lane needs of its rows 2 t and 2 t + 1.
 template <class T, int kDim>
 struct ScreenQueries {
   uint32_t words[kDim / 32][4];
-  float norm[2], bound[2], restore[2];  // norm: rounded up, bound: both of the scaled row; restore: undoes the scaling
+  float norm[2], bound[2],
+      restore[2];  // norm: rounded up, bound: both of the scaled row; restore: undoes the scaling
 
   __device__ ScreenQueries(const Step& p, const Unit& unit, int lane) {
     const Queries<T, kDim> q(p, unit, lane);
@@ -117,7 +124,8 @@ struct ScreenQueries {
       }
     }
     largest = arch::quad_max(largest);
-    // 2^(6 - exponent). A row so small or so large that it cannot be scaled so is not screened: its norm is infinite.
+    // 2^(6 - exponent). A row so small or so large that it cannot be scaled so is not screened: its norm is
+    // infinite.
     const int biased = static_cast<int>(__float_as_uint(largest) >> 23), exponent = min(max(biased, 27), 227);
     const bool scaled = largest == 0 || biased == exponent;
     const float factor = __uint_as_float(static_cast<uint32_t>(133 + 127 - exponent) << 23);
@@ -148,7 +156,8 @@ struct ScreenQueries {
 
 // Two codes as float16 integers: those in bits 0 ... kBits - 1 of each half of `word`.
 __device__ __forceinline__ uint32_t codes_of_nibbles(uint32_t word) {
-  return as_bits(__hsub2(as_half2((word & 0x000F000Fu) | 0x64006400u), as_half2(0x64086408u)));  // 1024 + c - 1032
+  return as_bits(
+      __hsub2(as_half2((word & 0x000F000Fu) | 0x64006400u), as_half2(0x64086408u)));  // 1024 + c - 1032
 }
 __device__ __forceinline__ uint32_t codes_of_bytes(uint32_t word, unsigned selector) {
   return as_bits(__hsub2(as_half2(__byte_perm(word, 0x64646464u, selector)), as_half2(0x64806480u)));
@@ -167,7 +176,8 @@ class TileScreen {
   using Plan = ScreenPlan<kDim, kBits>;
 
  public:
-  __device__ TileScreen(const Step& p, const Unit& unit, const Ranges& ranges, unsigned char* stages, int lane)
+  __device__ TileScreen(const Step& p, const Unit& unit, const Ranges& ranges, unsigned char* stages,
+                        int lane)
       : p_(p), unit_(unit), ranges_(ranges), stages_(stages), lane_(lane), q_(p, unit, lane) {
     layout_ = {p.cache.page_size, kDim, kBits};
   }
@@ -206,9 +216,11 @@ class TileScreen {
       arch::mma_m16n8k16<__half>(start, {zero.z, zero.z, zero.w, zero.w}, q_.words[w][2], q_.words[w][3]);
     }
     const auto* margins = reinterpret_cast<const uint16_t*>(stage + Plan::kMarginsAt) + lane_ / 4;
-    for (int chunk = key == 0 ? 1 : 0; chunk < ranges_.tile_keys / 16; ++chunk) {  // the first 16 keys are head
+    for (int chunk = key == 0 ? 1 : 0; chunk < ranges_.tile_keys / 16;
+         ++chunk) {  // the first 16 keys are head
       uint32_t codes[kDim * kBits / 64];
-      const auto* from = reinterpret_cast<const uint4*>(stage + Plan::kCodesAt + chunk * Plan::kChunkBytes) + lane_;
+      const auto* from =
+          reinterpret_cast<const uint4*>(stage + Plan::kCodesAt + chunk * Plan::kChunkBytes) + lane_;
 #pragma unroll
       for (int i = 0; i < kDim * kBits / 256; ++i) {
         const uint4 word = from[32 * i];
@@ -223,23 +235,27 @@ class TileScreen {
       for (int w = 0; w < kDim / 32; ++w) {
         if constexpr (kBits == 4) {
           const uint32_t a = low[w], b = high[w];
-          arch::mma_m16n8k16<__half>(d, {codes_of_nibbles(a), codes_of_nibbles(b), codes_of_nibbles(a >> 4),
-                                         codes_of_nibbles(b >> 4)},
-                                     q[w][0], q[w][1]);
-          arch::mma_m16n8k16<__half>(d, {codes_of_nibbles(a >> 8), codes_of_nibbles(b >> 8), codes_of_nibbles(a >> 12),
-                                         codes_of_nibbles(b >> 12)},
+          arch::mma_m16n8k16<__half>(
+              d,
+              {codes_of_nibbles(a), codes_of_nibbles(b), codes_of_nibbles(a >> 4), codes_of_nibbles(b >> 4)},
+              q[w][0], q[w][1]);
+          arch::mma_m16n8k16<__half>(d,
+                                     {codes_of_nibbles(a >> 8), codes_of_nibbles(b >> 8),
+                                      codes_of_nibbles(a >> 12), codes_of_nibbles(b >> 12)},
                                      q[w][2], q[w][3]);
         } else {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const uint32_t a = low[2 * w + half], b = high[2 * w + half];
-            arch::mma_m16n8k16<__half>(d, {codes_of_bytes(a, 0x4140), codes_of_bytes(b, 0x4140), codes_of_bytes(a, 0x4342),
-                                           codes_of_bytes(b, 0x4342)},
+            arch::mma_m16n8k16<__half>(d,
+                                       {codes_of_bytes(a, 0x4140), codes_of_bytes(b, 0x4140),
+                                        codes_of_bytes(a, 0x4342), codes_of_bytes(b, 0x4342)},
                                        q[w][2 * half], q[w][2 * half + 1]);
           }
         }
       }
-      const float margin[2] = {float_of_bfloat16(margins[16 * chunk]), float_of_bfloat16(margins[16 * chunk + 8])};
+      const float margin[2] = {float_of_bfloat16(margins[16 * chunk]),
+                               float_of_bfloat16(margins[16 * chunk + 8])};
       bool wanted[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -298,7 +314,8 @@ __global__ void __launch_bounds__(32 * ScreenPlan<kDim, kBits>::kWarps)
 constexpr int kExactWarps = 4;
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * kExactWarps) screen_exact_kernel(const __grid_constant__ Step p, Range range) {
+__global__ void __launch_bounds__(32 * kExactWarps)
+    screen_exact_kernel(const __grid_constant__ Step p, Range range) {
   entmax::wait_for_kernels_before();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int runs = range == Range::early ? p.segments.early : p.segments.recent;

@@ -1,12 +1,12 @@
 #pragma once
-// Thresholds and outputs from exact scores. solve_kernel takes a row's keys from the unit's list; fallback_kernel, for
-// units whose lists overflowed, scores every key of the unit again.
+// Thresholds and outputs from exact scores. solve_kernel takes a row's keys from the unit's list;
+// fallback_kernel, for units whose lists overflowed, scores every key of the unit again.
 //
-// The same bits for any list that contains the support, whatever else it holds: with m the largest score, u = gain
-// (score - m) + shift. f(shift) = sum of u_+^beta is summed in integers, so neither order nor keys with u <= 0 matter. shift
-// is found by bisection on multiples of 2^-24, which asks only whether f >= 1. Below tau the support alone says yes; from
-// tau on no other key adds to f. So each answer is a matter of the support. Values are added in key order among the keys
-// with p > 0.
+// The same bits for any list that contains the support, whatever else it holds: with m the largest score, u =
+// gain (score - m) + shift. f(shift) = sum of u_+^beta is summed in integers, so neither order nor keys with
+// u <= 0 matter. shift is found by bisection on multiples of 2^-24, which asks only whether f >= 1. Below tau
+// the support alone says yes; from tau on no other key adds to f. So each answer is a matter of the support.
+// Values are added in key order among the keys with p > 0.
 
 #include "gpu/decode/unit.cuh"
 #include "gpu/entmax/schedule/launch.cuh"
@@ -21,8 +21,8 @@ struct RowList {
 };
 
 template <class Kind>
-__device__ __forceinline__ float sum_of_weights(const Entmax& entmax, Kind kind, const RowList& list, float shift,
-                                                int lane) {
+__device__ __forceinline__ float sum_of_weights(const Entmax& entmax, Kind kind, const RowList& list,
+                                                float shift, int lane) {
   int64_t sum = 0;
   for (int i = lane; i < list.count; i += 32) {
     const float u = list.values[i] + shift;
@@ -39,7 +39,8 @@ __device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& l
   entmax.visit([&](auto kind) {
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      const bool reaches = sum_of_weights(entmax, kind, list, static_cast<float>(middle) * 0x1p-24f, lane) >= 1;
+      const bool reaches =
+          sum_of_weights(entmax, kind, list, static_cast<float>(middle) * 0x1p-24f, lane) >= 1;
       (reaches ? high : low) = middle;
     }
   });
@@ -48,9 +49,10 @@ __device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& l
 
 // Writes out = sum of p v over the list, with 16 bytes of a value per lane and load.
 template <class T, int kDim>
-__device__ __forceinline__ void write_values(const Step& p, const Unit& unit, int row, const RowList& list, int length,
-                                             int lane) {
-  constexpr int kLanes = kDim / 8, kTogether = 32 / kLanes, kAhead = 4;  // lanes per value, values per load, loads
+__device__ __forceinline__ void write_values(const Step& p, const Unit& unit, int row, const RowList& list,
+                                             int length, int lane) {
+  constexpr int kLanes = kDim / 8, kTogether = 32 / kLanes,
+                kAhead = 4;  // lanes per value, values per load, loads
   const int mine = lane / kLanes, at = lane % kLanes * 8;
   float sums[8] = {};
   for (int first = 0; first < list.count; first += kTogether * kAhead) {
@@ -59,7 +61,8 @@ __device__ __forceinline__ void write_values(const Step& p, const Unit& unit, in
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       const int entry = first + i * kTogether + mine;
-      const T* value = entry < list.count ? unit.key_of<T>(p, p.cache.values, list.keys[entry], length) : nullptr;
+      const T* value =
+          entry < list.count ? unit.key_of<T>(p, p.cache.values, list.keys[entry], length) : nullptr;
       weights[i] = value == nullptr ? 0 : list.values[entry];
       values[i] = value == nullptr ? uint4{} : entmax::load8(value + at);
     }
@@ -83,8 +86,8 @@ __device__ __forceinline__ void write_row(const Step& p, const Unit& unit, int r
   if (lane < kDim / 8) entmax::store8(unit.row_of<T>(p, p.out, row) + 8 * lane, entmax::rounded<T>(values));
 }
 
-__device__ __forceinline__ void write_results(const Step& p, const Unit& unit, int row, float tau, float maximum,
-                                              int support, int lane) {
+__device__ __forceinline__ void write_results(const Step& p, const Unit& unit, int row, float tau,
+                                              float maximum, int support, int lane) {
   if (lane != 0) return;
   const int64_t at = (int64_t{unit.sequence} * p.q_heads + unit.head(p, row)) * p.q_len + unit.query(p, row);
   if (p.outputs.tau != nullptr) p.outputs.tau[at] = tau;
@@ -169,7 +172,8 @@ __global__ void __launch_bounds__(kSolveThreads) solve_kernel(const __grid_const
     const float cutoff = cutoff_of(entmax, largest, p.bounds[unit.index * kRows + row]);
     for (int first = 0; first < segments && cutoff < INFINITY; first += 32) {
       const int segment = first + lane;
-      unsigned wanted = __ballot_sync(kAllLanes, segment < segments && maxima[min(segment, segments - 1) * kRows] > cutoff);
+      unsigned wanted =
+          __ballot_sync(kAllLanes, segment < segments && maxima[min(segment, segments - 1) * kRows] > cutoff);
       for (; wanted != 0; wanted &= wanted - 1) {
         const int now = first + __ffs(static_cast<int>(wanted)) - 1;
         const int kept = p.kept[unit.index * segments + now];

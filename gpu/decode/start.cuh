@@ -1,6 +1,7 @@
 #pragma once
-// The first kernel of a step: one block per unit scores the keys of head and tail exactly, bounds each row's threshold
-// from below, and lists those keys that are above the bound. It also checks the sequence's length and pages.
+// The first kernel of a step: one block per unit scores the keys of head and tail exactly, bounds each row's
+// threshold from below, and lists those keys that are above the bound. It also checks the sequence's length
+// and pages.
 
 #include "gpu/decode/unit.cuh"
 #include "gpu/entmax/schedule/launch.cuh"
@@ -34,7 +35,9 @@ __global__ void __launch_bounds__(kStartThreads) start_kernel(Step p) {
   // Score the sample: the keys of head, then those of tail.
   const Ranges ranges(length, p.cache.page_size);
   const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + length - ranges.tail;
-  const auto key_at = [&](int i) { return i < head_keys ? i : i < sampled ? ranges.tail + i - head_keys : -1; };
+  const auto key_at = [&](int i) {
+    return i < head_keys ? i : i < sampled ? ranges.tail + i - head_keys : -1;
+  };
   const Queries<T, kDim> q(p, unit, lane);
   for (int first = 16 * warp; first < sampled; first += kStartThreads / 2) {
     float d[4];

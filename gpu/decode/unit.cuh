@@ -33,11 +33,13 @@ struct Unit {
   }
   template <class T>
   __device__ T* row_of(const Step& p, const RowTensor& tensor, int row) const {
-    return static_cast<T*>(tensor.data) + sequence * tensor.batch_stride + query(p, row) * tensor.query_stride +
-           head(p, row) * tensor.head_stride;
+    return static_cast<T*>(tensor.data) + sequence * tensor.batch_stride +
+           query(p, row) * tensor.query_stride + head(p, row) * tensor.head_stride;
   }
   // Row r sees the keys below this: queries of a step are causal among themselves.
-  __device__ int end(const Step& p, int row, int length) const { return length - (p.q_len - 1 - query(p, row)); }
+  __device__ int end(const Step& p, int row, int length) const {
+    return length - (p.q_len - 1 - query(p, row));
+  }
 
   // NaN gain where alpha or the scale is not what entmax takes.
   __device__ Entmax entmax(const Step& p, int row) const {
@@ -63,8 +65,8 @@ struct Unit {
   }
 };
 
-// The unit's queries as operand B of mma.m16n8k16: lane 4 g + t holds, of row g, channels 8 (4 w + t) ... + 7 as word w,
-// which serves two products. Rows that the unit lacks are 0.
+// The unit's queries as operand B of mma.m16n8k16: lane 4 g + t holds, of row g, channels 8 (4 w + t) ... + 7
+// as word w, which serves two products. Rows that the unit lacks are 0.
 template <class T, int kDim>
 struct Queries {
   uint4 words[kDim / 32];
@@ -77,8 +79,8 @@ struct Queries {
   }
 };
 
-// Scores <q, k> of 16 keys: d holds rows 2 t and 2 t + 1 of key g, then of key g + 8. low, high: the lane's keys g and
-// g + 8, null for none (score 0). The bits of a score depend on its query and key alone.
+// Scores <q, k> of 16 keys: d holds rows 2 t and 2 t + 1 of key g, then of key g + 8. low, high: the lane's
+// keys g and g + 8, null for none (score 0). The bits of a score depend on its query and key alone.
 template <class T, int kDim>
 __device__ __forceinline__ void score_keys(const Queries<T, kDim>& q, const T* low, const T* high, int lane,
                                            float (&d)[4]) {
@@ -99,8 +101,8 @@ __device__ __forceinline__ void score_keys(const Queries<T, kDim>& q, const T* l
 
 // The same for any 16 keys of the unit, -inf where a row does not see a key. The lane's keys: -1 for none.
 template <class T, int kDim>
-__device__ __forceinline__ void score_visible(const Step& p, const Unit& unit, const Queries<T, kDim>& q, int low,
-                                              int high, int length, int lane, float (&d)[4]) {
+__device__ __forceinline__ void score_visible(const Step& p, const Unit& unit, const Queries<T, kDim>& q,
+                                              int low, int high, int length, int lane, float (&d)[4]) {
   const T *of_low = unit.key_of<T>(p, p.cache.keys, low, length),
           *of_high = unit.key_of<T>(p, p.cache.keys, high, length);
   score_keys<T, kDim>(q, of_low, of_high, lane, d);
@@ -113,8 +115,8 @@ __device__ __forceinline__ void score_visible(const Step& p, const Unit& unit, c
   }
 }
 
-// Lists those of 32 keys, one per lane, that are wanted: returns the lane's place, and adds to count. What the lanes have
-// read before may be overwritten afterwards.
+// Lists those of 32 keys, one per lane, that are wanted: returns the lane's place, and adds to count. What
+// the lanes have read before may be overwritten afterwards.
 __device__ __forceinline__ int place_of(bool wanted, int lane, int& count) {
   const unsigned mask = __ballot_sync(kAllLanes, wanted);
   __syncwarp();
@@ -123,9 +125,9 @@ __device__ __forceinline__ int place_of(bool wanted, int lane, int& count) {
   return place;
 }
 
-// A lower bound, in <q, k>, of the threshold of keys among which are these, at `entmax`: Newton's iterates from the left,
-// each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. The warp's lanes pass kScores each,
-// -inf for none.
+// A lower bound, in <q, k>, of the threshold of keys among which are these, at `entmax`: Newton's iterates
+// from the left, each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. The warp's
+// lanes pass kScores each, -inf for none.
 template <int kScores>
 __device__ __forceinline__ float bound_of(const Entmax& entmax, const float (&scores)[kScores]) {
   float largest = -INFINITY;

@@ -70,7 +70,8 @@ inline void spoil(DecodeCase& c, const CounterRandom& random) {
       if (random.uniform(i) < 0.3) cache.table[i] = -1;
     }
   } else if (nasty == "nan key") {
-    for (int64_t i = 0; i < dim; ++i) cache.keys[static_cast<size_t>(cache.page_elements() * cache.table[1] + i)] = NAN;
+    for (int64_t i = 0; i < dim; ++i)
+      cache.keys[static_cast<size_t>(cache.page_elements() * cache.table[1] + i)] = NAN;
   } else if (!nasty.empty()) {
     FAIL("no such keys: ", nasty);
   }
@@ -94,9 +95,11 @@ inline DecodeCase decode_case(const DecodeOptions& o) {
   };
   cache.keys = normals(1, pages * cache.page_elements(), 1);
   cache.values = normals(2, pages * cache.page_elements(), 1);
-  for (int64_t i = 0; i < cache.batch * cache.width; ++i)  // every page once, out of order; page 0 is nobody's
+  for (int64_t i = 0; i < cache.batch * cache.width;
+       ++i)  // every page once, out of order; page 0 is nobody's
     cache.table.push_back(static_cast<int32_t>(1 + i * 7919 % (pages - 1)));
-  if (std::vector<int32_t> sorted = cache.table; true) {  // 7919 divides no such count, or the pages are in order
+  if (std::vector<int32_t> sorted = cache.table;
+      true) {  // 7919 divides no such count, or the pages are in order
     std::ranges::sort(sorted);
     if (std::ranges::adjacent_find(sorted) != sorted.end()) {
       for (size_t i = 0; i < cache.table.size(); ++i) cache.table[i] = static_cast<int32_t>(1 + i);
@@ -142,7 +145,8 @@ std::vector<T> pool_of(const DecodeCase& c, const std::vector<double>& values) {
     for (int64_t token = 0; token < cache.page_size; ++token) {
       for (int64_t head = 0; head < cache.kv_heads; ++head) {
         const int64_t from = (page * cache.page_size + token) * cache.kv_heads + head;
-        const int64_t to = c.options.heads_first ? (page * cache.kv_heads + head) * cache.page_size + token : from;
+        const int64_t to =
+            c.options.heads_first ? (page * cache.kv_heads + head) * cache.page_size + token : from;
         for (int64_t i = 0; i < cache.head_dim; ++i)
           pool[static_cast<size_t>(to * cache.head_dim + i)] =
               static_cast<T>(static_cast<float>(values[static_cast<size_t>(from * cache.head_dim + i)]));

@@ -10,15 +10,24 @@ inline std::vector<DecodeOptions> decode_cases() {
   for (const int bits : {0, 4, 8}) {
     cases.push_back({.bits = bits});
     cases.push_back({.lengths = {600, 0, 1, 15, 16, 257, 333}, .page_size = 16, .bits = bits});
-    cases.push_back({.lengths = {1500}, .page_size = 256, .kv_heads = 1, .group = 3, .q_len = 2, .bits = bits, .heads_first = true});
-    cases.push_back({.lengths = {900}, .page_size = 32, .kv_heads = 1, .group = 5, .q_len = 16, .bits = bits});
+    cases.push_back({.lengths = {1500},
+                     .page_size = 256,
+                     .kv_heads = 1,
+                     .group = 3,
+                     .q_len = 2,
+                     .bits = bits,
+                     .heads_first = true});
+    cases.push_back(
+        {.lengths = {900}, .page_size = 32, .kv_heads = 1, .group = 5, .q_len = 16, .bits = bits});
     cases.push_back({.lengths = {800, 2}, .kv_heads = 1, .q_len = 4, .head_dim = 128, .bits = bits});
     cases.push_back({.lengths = {800}, .alpha = {1.25, 2, 1.1, 1.5, 1.7, 1.01, 1.3, 1.9}, .bits = bits});
     cases.push_back({.lengths = {777}, .page_size = 128, .temperature = 0.1, .bits = bits});  // broad
     cases.push_back({.lengths = {1000, 400}, .bits = bits, .dtype = Dtype::f16});
   }
-  for (const char* nasty : {"sink", "equal", "huge channel", "zero", "unusable", "small", "shared", "holes", "nan key"}) {
-    for (const int bits : {0, 4, 8}) cases.push_back({.lengths = {900, 500}, .kv_heads = 1, .bits = bits, .nasty = nasty});
+  for (const char* nasty :
+       {"sink", "equal", "huge channel", "zero", "unusable", "small", "shared", "holes", "nan key"}) {
+    for (const int bits : {0, 4, 8})
+      cases.push_back({.lengths = {900, 500}, .kv_heads = 1, .bits = bits, .nasty = nasty});
   }
   return cases;
 }

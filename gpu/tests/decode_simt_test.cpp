@@ -42,14 +42,16 @@ StepResults run_with(const DecodeCase& c, int multiprocessors) {
   decode::check_step(cache, table, inputs);
   decode::StepPlan plan = decode::plan_step(cache, table, inputs, multiprocessors);
   std::vector<unsigned char> workspace(static_cast<size_t>(plan.bytes) + 256, 0xFF);
-  decode::place_workspace(plan, workspace.data() + (256 - reinterpret_cast<uintptr_t>(workspace.data()) % 256));
+  decode::place_workspace(plan,
+                          workspace.data() + (256 - reinterpret_cast<uintptr_t>(workspace.data()) % 256));
   StepResults results;
   const auto rows = static_cast<size_t>(q.batch() * q.heads() * q.length());
   results.tau.assign(rows, -7);
   results.maximum.assign(rows, -7);
   results.support.assign(rows, -7);
   results.counts.assign(static_cast<size_t>(plan.step.units) * 4, -7);
-  plan.step.outputs = {results.tau.data(), results.maximum.data(), results.support.data(), results.counts.data()};
+  plan.step.outputs = {results.tau.data(), results.maximum.data(), results.support.data(),
+                       results.counts.data()};
   decode::Kernels<T, kDim>::step(plan.step, nullptr, {});
   results.out = tensor_of(q.batch(), q.heads(), q.length(), q.dim(), out);
   return results;
@@ -69,10 +71,10 @@ TEST_CASE("decode on the CPU: rows are the oracle's, with copies and without") {
     const DecodeCase c = decode_case({.bits = bits});
     const StepResults results = run(c);
     check_step_results(c, results);
-    CHECK(results.counts[0] > 0);                    // keys were screened,
-    CHECK(results.counts[1] < results.counts[0]);    // not all were candidates,
-    CHECK(results.counts[2] <= results.counts[1]);   // fewer were scored,
-    CHECK(results.counts[3] == 0);                   // and no list overflowed
+    CHECK(results.counts[0] > 0);                   // keys were screened,
+    CHECK(results.counts[1] < results.counts[0]);   // not all were candidates,
+    CHECK(results.counts[2] <= results.counts[1]);  // fewer were scored,
+    CHECK(results.counts[3] == 0);                  // and no list overflowed
   }
 }
 

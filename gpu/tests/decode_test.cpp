@@ -2,15 +2,15 @@
 
 #include <cstring>
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include "core/error.h"
 #include "gpu/decode/plan.h"
 #include "gpu/engine/memory.h"
 #include "gpu/entmax/schedule/launch.h"
 #include "gpu/tests/decode_cases.h"
 #include "gpu/tests/skip_without_gpu.h"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 using namespace splash;
 using namespace splash::gpu;
@@ -132,7 +132,8 @@ TEST_CASE("decode: long sequences, wide heads, and the work that a screen saves"
     for (const int head_dim : {64, 128, 256}) {
       CAPTURE(bits);
       CAPTURE(head_dim);
-      const DecodeCase c = decode_case({.lengths = {20000, 5000}, .kv_heads = 1, .head_dim = head_dim, .bits = bits});
+      const DecodeCase c =
+          decode_case({.lengths = {20000, 5000}, .kv_heads = 1, .head_dim = head_dim, .bits = bits});
       const StepResults results = run(c);
       check_step_results(c, results);
       CHECK(results.counts[3] == 0);
@@ -144,7 +145,8 @@ TEST_CASE("decode: long sequences, wide heads, and the work that a screen saves"
 
 TEST_CASE("decode: the same bits in every run, for every split, and with any copy") {
   SKIP_WITHOUT_GPU();
-  const DecodeOptions options{.lengths = {9000, 3000, 700}, .head_dim = 128, .alpha = {1.5, 1.3, 2, 1.5, 1.2, 1.7, 1.5, 1.9}};
+  const DecodeOptions options{
+      .lengths = {9000, 3000, 700}, .head_dim = 128, .alpha = {1.5, 1.3, 2, 1.5, 1.2, 1.7, 1.5, 1.9}};
   const DecodeCase c = decode_case(options);
   OnDevice<__nv_bfloat16> on_device(c);
   const StepResults first = on_device.run();

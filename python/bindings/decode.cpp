@@ -1,5 +1,7 @@
-// Decode over a paged cache: the oracle in host memory, and the kernels in a GPU's. Addresses and streams of the latter
-// come as integers; the callers have checked devices, dtypes and extents.
+// Decode over a paged cache: the oracle in host memory, and the kernels in a GPU's. Addresses and streams of
+// the latter come as integers; the callers have checked devices, dtypes and extents.
+
+#include "cpu_ref/decode/decode.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "cpu_ref/decode/decode.h"
 #include "python/bindings/bindings.h"
 
 #if SPLASH_HAVE_CUDA
@@ -29,9 +30,11 @@ std::vector<T> copied(const HostArray<T>& array) {
   return {array.data(), array.data() + array.size()};
 }
 
-// keys, values: [pages, page_size, kv_heads, head_dim]; table: [batch, width]. Returns out, tau, maximum and support.
-nb::tuple decode_on_cpu(const HostArray<double>& keys, const HostArray<double>& values, const HostArray<int32_t>& table,
-                        const HostArray<int32_t>& lengths, const TensorArray<double>& q, const std::vector<double>& alpha,
+// keys, values: [pages, page_size, kv_heads, head_dim]; table: [batch, width]. Returns out, tau, maximum and
+// support.
+nb::tuple decode_on_cpu(const HostArray<double>& keys, const HostArray<double>& values,
+                        const HostArray<int32_t>& table, const HostArray<int32_t>& lengths,
+                        const TensorArray<double>& q, const std::vector<double>& alpha,
                         const std::vector<double>& scale) {
   const auto extent = [](const auto& array, size_t axis) { return static_cast<int64_t>(array.shape(axis)); };
   const cpu_ref::PagedCache cache{.page_size = extent(keys, 1),
@@ -54,7 +57,8 @@ nb::tuple decode_on_cpu(const HostArray<double>& keys, const HostArray<double>& 
   };
   double* out = rows.out.data();
   return nb::make_tuple(numpy_over(out, {from.batch, from.heads, from.length, from.dim}, std::move(rows.out)),
-                        array(std::move(rows.tau)), array(std::move(rows.maximum)), array(std::move(rows.support)));
+                        array(std::move(rows.tau)), array(std::move(rows.maximum)),
+                        array(std::move(rows.support)));
 }
 
 #if SPLASH_HAVE_CUDA
@@ -64,8 +68,8 @@ using namespace gpu;
 class DeviceCache {
  public:
   DeviceCache(int device, std::string_view dtype, const std::array<int, 5>& sizes, uintptr_t keys,
-              const std::array<int64_t, 3>& key_strides, uintptr_t values, const std::array<int64_t, 3>& value_strides,
-              uintptr_t low_bit)
+              const std::array<int64_t, 3>& key_strides, uintptr_t values,
+              const std::array<int64_t, 3>& value_strides, uintptr_t low_bit)
       : device_(device),
         cache_{.dtype = dtype_from_string(dtype),
                .pages = sizes[0],
@@ -93,8 +97,8 @@ class DeviceCache {
               const std::array<int64_t, 6>& strides, int tokens, uintptr_t stream) const {
     const DeviceScope scope(device_);
     decode::append(cache_, {at<const int32_t>(table), at<const int32_t>(lengths), batch, width},
-                   {at(rows[0]), strides[0], strides[1], strides[2]}, {at(rows[1]), strides[3], strides[4], strides[5]}, tokens,
-                   at<CUstream_st>(stream));
+                   {at(rows[0]), strides[0], strides[1], strides[2]},
+                   {at(rows[1]), strides[3], strides[4], strides[5]}, tokens, at<CUstream_st>(stream));
   }
 
   // numbers: q_heads, q_len, how many alphas, how many scales. Strides: of batch, queries and heads.
@@ -104,19 +108,20 @@ class DeviceCache {
   }
 
   // outputs: addresses of out, tau, maximum, support and counts.
-  void decode(uintptr_t table, uintptr_t lengths, int batch, int width, const std::array<int, 4>& numbers, uintptr_t q,
-              const std::array<int64_t, 3>& q_strides, const std::array<uintptr_t, 5>& outputs,
-              const std::array<int64_t, 3>& out_strides, uintptr_t alpha, uintptr_t scale, uintptr_t workspace,
-              int64_t bytes, uintptr_t stream) const {
+  void decode(uintptr_t table, uintptr_t lengths, int batch, int width, const std::array<int, 4>& numbers,
+              uintptr_t q, const std::array<int64_t, 3>& q_strides, const std::array<uintptr_t, 5>& outputs,
+              const std::array<int64_t, 3>& out_strides, uintptr_t alpha, uintptr_t scale,
+              uintptr_t workspace, int64_t bytes, uintptr_t stream) const {
     const DeviceScope scope(device_);
     decode::StepInputs inputs = inputs_of(numbers);
     inputs.q = {at(q), q_strides[0], q_strides[1], q_strides[2]};
     inputs.out = {at(outputs[0]), out_strides[0], out_strides[1], out_strides[2]};
     inputs.alpha = at<const float>(alpha);
     inputs.scale = at<const float>(scale);
-    decode::decode(cache_, {at<const int32_t>(table), at<const int32_t>(lengths), batch, width}, inputs,
-                   {at<float>(outputs[1]), at<float>(outputs[2]), at<int32_t>(outputs[3]), at<int32_t>(outputs[4])},
-                   at(workspace), bytes, at<CUstream_st>(stream));
+    decode::decode(
+        cache_, {at<const int32_t>(table), at<const int32_t>(lengths), batch, width}, inputs,
+        {at<float>(outputs[1]), at<float>(outputs[2]), at<int32_t>(outputs[3]), at<int32_t>(outputs[4])},
+        at(workspace), bytes, at<CUstream_st>(stream));
   }
 
  private:
@@ -134,8 +139,8 @@ void bind_decode(nb::module_& module) {
   module.def("decode_cpu", &decode_on_cpu);
 #if SPLASH_HAVE_CUDA
   nb::class_<DeviceCache>(module, "DeviceCache")
-      .def(nb::init<int, std::string_view, const std::array<int, 5>&, uintptr_t, const std::array<int64_t, 3>&, uintptr_t,
-                    const std::array<int64_t, 3>&, uintptr_t>())
+      .def(nb::init<int, std::string_view, const std::array<int, 5>&, uintptr_t,
+                    const std::array<int64_t, 3>&, uintptr_t, const std::array<int64_t, 3>&, uintptr_t>())
       .def("low_bit_bytes", &DeviceCache::low_bit_bytes)
       .def("fill", &DeviceCache::fill)
       .def("append", &DeviceCache::append)

@@ -6,7 +6,7 @@
 
 Each query attends to every key of its sequence; the result is entmax over all of them. Beside the keys each full page has
 a copy in 4 or 8 bits with a certified error. A step reads the copies, and in full only the keys that a copy cannot
-exclude and the values of the support. How it works: docs/exact-decode.md.
+exclude and the values of the support. How it works: docs/questions/how-do-i-decode.md.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from splash_attention import PagedCache, block_table_of, decode, entmax
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
+pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+from splash_attention import PagedCache, block_table_of, decode, entmax  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -113,7 +114,7 @@ def test_empty_sequences_holes_and_shared_pages(device):
     torch.testing.assert_close(decode(q, cache)[0].double().cpu(), want[0], atol=2e-2, rtol=2e-2)
 
 
-def test_the_operator_is_sound_and_compiles():
+def test_the_operator_is_sound():
     cache, k, v = filled("cpu", n=80)
     cache.append(k, v)
     q = torch.randn(2, 4, 1, 64).bfloat16()
