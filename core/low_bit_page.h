@@ -7,10 +7,13 @@
 // the screen differs from the score of k by at most |q| margin. The screen folds the scales into the query,
 // in float16 (q' = q scale), and sums q' code and q zero with a tensor core. The margin bounds, of that:
 //   |k - k^|                      the rounding of the key,
-//   2^-11 |k^ - zero|             the rounding of q', and 2^-31 per unit of code where q' is subnormal,
-//   2^-16 (|zero| + |k^ - zero| + |k|)  float32 sums of both the screen and the exact score, and q's own
-//   rounding
-//                                 to float16 after its largest element is scaled to [64, 128).
+//   2^-11 |k^ - zero|             the rounding of q', and 2^-31 (4 bits: 2^-27, where half the channels are
+//   divided by
+//                                 16) per unit of code where q' is subnormal,
+//   2^-16 (|zero| + |k^ - zero| + |k|), at 4 bits also 2^-16 24 |scale|   float32 sums of both the screen and
+//   the exact
+//                                 score, and q's own rounding to float16 after its largest element is scaled
+//                                 to [64, 128).
 //
 // Bytes of a page: scales (float16) [head_dim], zero points (float16) [head_dim], margins (bfloat16)
 // [page_size], codes. Codes are grouped by 16 keys, in the order in which the 32 lanes of a warp load 16
@@ -117,7 +120,8 @@ struct ChannelCode {
 
 // The squares that a key's margin is made of, summed over its channels.
 struct MarginSums {
-  float residual = 0, deviation = 0, key = 0, zero = 0;  // |k - k^|^2, |k^ - zero|^2, |k|^2, |zero|^2
+  float residual = 0, deviation = 0, key = 0;  // |k - k^|^2, |k^ - zero|^2, |k|^2
+  float zero = 0, scale = 0;                   // |zero|^2, |scale|^2
 
   SPLASH_HOST_DEVICE void add(float value, const ChannelCode& channel, int code) {
     const float moved = channel.scale * static_cast<float>(code);  // exact: 11 bits times 8
@@ -127,12 +131,16 @@ struct MarginSums {
     deviation += moved * moved;
     key += value * value;
     zero += channel.zero * channel.zero;
+    scale += channel.scale * channel.scale;
   }
 
   SPLASH_HOST_DEVICE float margin(int head_dim, int bits) const {
     const float d = std::sqrt(deviation);
-    const float sum = std::sqrt(residual) + 0x1p-11f * d + 0x1p-16f * (std::sqrt(zero) + d + std::sqrt(key)) +
-                      static_cast<float>(head_dim << (bits - 1)) * 0x1p-31f;
+    const float stored =
+        bits == 4 ? 24 * std::sqrt(scale) : 0.0f;  // codes are summed as 0 ... 15, then 8 is taken off
+    const float sums = std::sqrt(zero) + d + stored + std::sqrt(key);
+    const float sum = std::sqrt(residual) + 0x1p-11f * d + 0x1p-16f * sums +
+                      static_cast<float>(head_dim << (bits - 1)) * (bits == 4 ? 0x1p-27f : 0x1p-31f);
     return sum * (1 + 0x1p-16f);
   }
 };

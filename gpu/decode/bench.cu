@@ -76,8 +76,8 @@ int run(std::map<std::string, double> o) {
             bits = whole("bits"), steps = whole("steps");
   const int width = (keys + page - 1) / page, pages = batch * width;
   const int64_t elements = int64_t{pages} * page * kv_heads * dim;
-  const auto caches = static_cast<int>(
-      std::clamp<int64_t>((int64_t{300} << 20) / std::max<int64_t>(elements * bits / 8, 1), 1, 16));
+  const auto caches = static_cast<int>(std::clamp<int64_t>(
+      (int64_t{300} << 20) / std::max<int64_t>(elements * (bits == 0 ? 16 : bits) / 8, 1), 1, 16));
   cudaStream_t stream{};
   check_cuda(cudaStreamCreate(&stream), "create a stream");
   std::vector<decode::Cache> all;

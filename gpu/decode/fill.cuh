@@ -86,6 +86,7 @@ __global__ void __launch_bounds__(kFillThreads)
       sums.deviation += __shfl_xor_sync(kAllLanes, sums.deviation, lanes);
       sums.key += __shfl_xor_sync(kAllLanes, sums.key, lanes);
       sums.zero += __shfl_xor_sync(kAllLanes, sums.zero, lanes);
+      sums.scale += __shfl_xor_sync(kAllLanes, sums.scale, lanes);
     }
     if (group == 0)
       reinterpret_cast<uint16_t*>(to + layout.margins_at())[key] =

@@ -130,15 +130,15 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
                             wave, std::min<int64_t>(least, ceil_div(tiles, 2)), ceil_div(tiles, 2)));
   };
   s.segments.early = runs_of(most.early_tiles, 32);
-  s.segments.recent = runs_of(recent, 16);
-  // Room for a quarter of a run's keys, for half of them where the bound is poor.
+  s.segments.recent = runs_of(recent, 32);
+  // Room for half of a run's keys, for all of them where the bound is poor.
   const auto capacity_of = [&](int tiles, int runs, int part) {
     return runs == 0 ? 0
                      : static_cast<int>(std::max<int64_t>(
                            64, round_up(ceil_div(tiles, runs) * most.tile_keys / part, 16)));
   };
-  s.segments.early_capacity = capacity_of(most.early_tiles, s.segments.early, 4);
-  s.segments.recent_capacity = capacity_of(recent, s.segments.recent, 2);
+  s.segments.early_capacity = capacity_of(most.early_tiles, s.segments.early, 2);
+  s.segments.recent_capacity = capacity_of(recent, s.segments.recent, 1);
   visit_workspace(s, [&](auto*& array, int64_t count) {
     plan.bytes += round_up(count * static_cast<int64_t>(sizeof *array), 256);
   });

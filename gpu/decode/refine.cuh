@@ -9,36 +9,46 @@ namespace splash::gpu::decode {
 
 constexpr int kRefineThreads = 32 * kRows;
 
-// One block per unit, one warp per row. A lane takes the best key of its share of the runs [first, end), so
-// the warp scores up to 32 distinct keys; their threshold is a bound.
+// One block per unit, one warp per row. The bound is the threshold of up to 64 of the best keys of the runs
+// [first, end), which the warp scores, and of what start_kernel has listed of head and tail.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kRefineThreads)
     refine_kernel(const __grid_constant__ Step p, int first, int end) {
   entmax::wait_for_kernels_before();
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
   const Unit unit(p, static_cast<int>(blockIdx.x));
-  const int length = p.lengths[unit.index];
+  const int length = p.lengths[unit.index], runs = p.segments.early + p.segments.recent;
   if (row >= unit.rows || length <= 0) return;
-  Best mine{-INFINITY, -1};
-  for (int run = first + lane; run < end; run += 32) {
-    const Best best =
-        p.best[(int64_t{unit.index} * (p.segments.early + p.segments.recent) + run) * kRows + row];
-    if (best.upper > mine.upper) mine = best;
-  }
   const Queries<T, kDim> q(p, unit, lane);
-  float scores[4];
+  float scores[11];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float d[4];
-    const int low = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4),
-              high = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4 + 8);
-    score_visible<T, kDim>(p, unit, q, low, high, length, lane, d);
-    const bool has_row = lane % 4 == row / 2;
-    scores[2 * half] = has_row ? (row % 2 == 0 ? d[0] : d[1]) : -INFINITY;
-    scores[2 * half + 1] = has_row ? (row % 2 == 0 ? d[2] : d[3]) : -INFINITY;
+  for (int pick = 0; pick < 2; ++pick) {
+    Best mine{-INFINITY, -1};  // of runs first + 32 pick + lane, and of every 64th after it
+    for (int run = first + 32 * pick + lane; run < end; run += 64) {
+      const Best best = p.best[(int64_t{unit.index} * runs + run) * kRows + row];
+      if (best.upper > mine.upper) mine = best;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float d[4];
+      const int low = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4),
+                high = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4 + 8);
+      score_visible<T, kDim>(p, unit, q, low, high, length, lane, d);
+      const bool has_row = lane % 4 == row / 2;
+      scores[4 * pick + 2 * half] = has_row ? (row % 2 == 0 ? d[0] : d[1]) : -INFINITY;
+      scores[4 * pick + 2 * half + 1] = has_row ? (row % 2 == 0 ? d[2] : d[3]) : -INFINITY;
+    }
   }
-  const Entmax entmax = unit.entmax(p, row);
-  const float bound = bound_of(entmax, scores);
+  const int64_t list = int64_t{unit.index} * p.segments.total();
+  const int tail = p.segments.count() - 1;
+  const auto listed = [&](int segment, int entry) {
+    const bool exists = entry < p.counts[unit.index * p.segments.count() + segment];
+    return exists ? p.scores[(list + p.segments.first(segment) + entry) * p.listed_rows + row] : -INFINITY;
+  };
+  scores[8] = listed(0, lane);
+  scores[9] = listed(tail, lane);
+  scores[10] = listed(tail, 32 + lane);
+  const float bound = bound_of(unit.entmax(p, row), scores);
   float& best_bound = p.bounds[unit.index * kRows + row];
   if (lane == 0 && bound > best_bound) best_bound = bound;
 }

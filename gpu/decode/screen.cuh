@@ -41,18 +41,19 @@ class Found {
         lane_(lane),
         list_(int64_t{unit.index} * p.segments.total() + p.segments.first(segment_)) {}
 
-  // upper: as d of mma.m16n8k16; wanted: those above their row's bound. key: the lane's key g.
+  // upper: as d of mma.m16n8k16, in units that `unit` turns into <q, k>; wanted: those above their row's
+  // bound. key: the lane's key g.
   __device__ __forceinline__ void add(const Step& p, int key, const float (&upper)[4],
-                                      const bool (&wanted)[4]) {
+                                      const bool (&wanted)[4], const float (&unit)[2]) {
+    if (!__any_sync(kAllLanes, wanted[0] || wanted[1] || wanted[2] || wanted[3])) return;
     const unsigned low = quads(__ballot_sync(kAllLanes, wanted[0] || wanted[1])),
                    high = quads(__ballot_sync(kAllLanes, wanted[2] || wanted[3]));
-    if ((low | high) == 0) return;
     const unsigned before = (1u << (lane_ & ~3)) - 1;
     const int low_place = count_ + __popc(low & before),
               high_place = count_ + __popc(low) + __popc(high & before);
     count_ += __popc(low) + __popc(high);
-    if ((low >> (lane_ & ~3) & 1) != 0) put(p, low_place, key, upper[0], upper[1]);
-    if ((high >> (lane_ & ~3) & 1) != 0) put(p, high_place, key + 8, upper[2], upper[3]);
+    if ((low >> (lane_ & ~3) & 1) != 0) put(p, low_place, key, upper[0] * unit[0], upper[1] * unit[1]);
+    if ((high >> (lane_ & ~3) & 1) != 0) put(p, high_place, key + 8, upper[2] * unit[0], upper[3] * unit[1]);
   }
 
   // Writes the count and each row's best.
@@ -105,7 +106,7 @@ __device__ __forceinline__ uint32_t as_bits(__half2 pair) {
 
 // The queries in float16, each row times a power of two that brings its largest element into [64, 128), and
 // what the lane needs of its rows 2 t and 2 t + 1.
-template <class T, int kDim>
+template <class T, int kDim, int kBits>
 struct ScreenQueries {
   uint32_t words[kDim / 32][4];
   float norm[2], bound[2],
@@ -146,19 +147,23 @@ struct ScreenQueries {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int row = 2 * (lane % 4) + j;
-      norm[j] = __shfl_sync(kAllLanes, row_norm, 4 * row);
-      const float of_row = __shfl_sync(kAllLanes, factor, 4 * row);
+      constexpr float kUnit = kBits == 4 ? 0x1p-24f : 1.0f;  // of the sums
+      norm[j] = __shfl_sync(kAllLanes, row_norm, 4 * row) * kUnit;
+      const float of_row = __shfl_sync(kAllLanes, factor, 4 * row) * kUnit;
       bound[j] = row < unit.rows ? p.bounds[unit.index * kRows + row] * of_row : INFINITY;
       restore[j] = 1 / of_row;
     }
   }
 };
 
-// Two codes as float16 integers: those in bits 0 ... kBits - 1 of each half of `word`.
-__device__ __forceinline__ uint32_t codes_of_nibbles(uint32_t word) {
-  return as_bits(
-      __hsub2(as_half2((word & 0x000F000Fu) | 0x64006400u), as_half2(0x64086408u)));  // 1024 + c - 1032
-}
+// Two stored 4-bit codes as float16 subnormals, without conversion: code 2^-24 from the low nibble of each
+// byte, 16 code 2^-24 from the high one.
+constexpr uint32_t kLowNibbles = 0x000F000Fu, kHighNibbles = 0x00F000F0u;
+constexpr float kNibbleUnit = 0x1p-24f;
+constexpr uint32_t kMinusEightLow = 0x80088008u, kMinusEightHigh = 0x80808080u;  // -8 in these units
+constexpr uint32_t kSixteenth = 0x2C002C00u;
+
+// Two stored bytes as float16 integers, code - 128.
 __device__ __forceinline__ uint32_t codes_of_bytes(uint32_t word, unsigned selector) {
   return as_bits(__hsub2(as_half2(__byte_perm(word, 0x64646464u, selector)), as_half2(0x64806480u)));
 }
@@ -215,6 +220,20 @@ class TileScreen {
       arch::mma_m16n8k16<__half>(start, {zero.x, zero.x, zero.y, zero.y}, q_.words[w][0], q_.words[w][1]);
       arch::mma_m16n8k16<__half>(start, {zero.z, zero.z, zero.w, zero.w}, q_.words[w][2], q_.words[w][3]);
     }
+    if constexpr (kBits == 4) {  // sums are in units of kNibbleUnit; stored codes are 8 too large
+#pragma unroll
+      for (float& x : start) x *= kNibbleUnit;
+#pragma unroll
+      for (int w = 0; w < kDim / 32; ++w) {
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+          q[w][i + 1] = as_bits(__hmul2(as_half2(q[w][i + 1]), as_half2(kSixteenth)));
+          arch::mma_m16n8k16<__half>(start,
+                                     {kMinusEightLow, kMinusEightLow, kMinusEightHigh, kMinusEightHigh},
+                                     q[w][i], q[w][i + 1]);
+        }
+      }
+    }
     const auto* margins = reinterpret_cast<const uint16_t*>(stage + Plan::kMarginsAt) + lane_ / 4;
     for (int chunk = key == 0 ? 1 : 0; chunk < ranges_.tile_keys / 16;
          ++chunk) {  // the first 16 keys are head
@@ -234,15 +253,13 @@ class TileScreen {
 #pragma unroll
       for (int w = 0; w < kDim / 32; ++w) {
         if constexpr (kBits == 4) {
-          const uint32_t a = low[w], b = high[w];
-          arch::mma_m16n8k16<__half>(
-              d,
-              {codes_of_nibbles(a), codes_of_nibbles(b), codes_of_nibbles(a >> 4), codes_of_nibbles(b >> 4)},
-              q[w][0], q[w][1]);
-          arch::mma_m16n8k16<__half>(d,
-                                     {codes_of_nibbles(a >> 8), codes_of_nibbles(b >> 8),
-                                      codes_of_nibbles(a >> 12), codes_of_nibbles(b >> 12)},
-                                     q[w][2], q[w][3]);
+#pragma unroll
+          for (int i = 0; i < 4; i += 2) {
+            const uint32_t a = low[w] >> 4 * i, b = high[w] >> 4 * i;
+            arch::mma_m16n8k16<__half>(d,
+                                       {a & kLowNibbles, b & kLowNibbles, a & kHighNibbles, b & kHighNibbles},
+                                       q[w][i], q[w][i + 1]);
+          }
         } else {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
@@ -261,9 +278,8 @@ class TileScreen {
       for (int i = 0; i < 4; ++i) {
         d[i] = fmaf(q_.norm[i % 2], margin[i / 2], d[i]);
         wanted[i] = !(d[i] <= q_.bound[i % 2]);  // a NaN is wanted
-        d[i] *= q_.restore[i % 2];
       }
-      found.add(p_, key + 16 * chunk + lane_ / 4, d, wanted);
+      found.add(p_, key + 16 * chunk + lane_ / 4, d, wanted, q_.restore);
     }
   }
 
@@ -278,7 +294,7 @@ class TileScreen {
   unsigned char* stages_;
   int lane_;
   LowBitLayout layout_{};
-  ScreenQueries<T, kDim> q_;
+  ScreenQueries<T, kDim, kBits> q_;
 };
 
 template <class T, int kDim, int kBits>
@@ -341,7 +357,7 @@ __global__ void __launch_bounds__(32 * kExactWarps)
       bool wanted[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) wanted[i] = !(d[i] <= bound[i % 2]);
-      found.add(p, key, d, wanted);
+      found.add(p, key, d, wanted, {1, 1});
     }
   }
   found.finish(p, unit);

@@ -28,8 +28,14 @@ __device__ __forceinline__ float sum_of_weights(const Entmax& entmax, Kind kind,
     const float u = list.values[i] + shift;
     sum += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * 0x1p40f);
   }
+  if (list.count <= 4096) {  // a lane's sum is below 2^47: the two halves of all lanes' fit 32 bits
+    const int low = __reduce_add_sync(kAllLanes, static_cast<int>(sum & 0xFFFFFF)),
+              high = __reduce_add_sync(kAllLanes, static_cast<int>(sum >> 24));
+    sum = (int64_t{high} << 24) + low;
+  } else {
 #pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+    for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+  }
   return static_cast<float>(static_cast<double>(sum) * 0x1p-40);
 }
 

@@ -11,7 +11,7 @@ namespace splash::gpu::decode {
 constexpr int kStartThreads = 256;
 
 template <class T, int kDim>
-__global__ void __launch_bounds__(kStartThreads) start_kernel(Step p) {
+__global__ void __launch_bounds__(kStartThreads, 4) start_kernel(Step p) {
   entmax::wait_for_kernels_before();
   __shared__ float scores[kRows][kSampleKeys];
   __shared__ float bounds[kRows];

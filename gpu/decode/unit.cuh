@@ -138,12 +138,14 @@ __device__ __forceinline__ float bound_of(const Entmax& entmax, const float (&sc
   float shift = 1;  // z_max - tau
   for (int step = 0; step < 12; ++step) {
     float sum = 0, slope = 0;
+    entmax.visit([&](auto kind) {
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const float u = entmax.gain * (scores[i] - largest) + shift, slope_here = entmax.slope(u);
-      sum += fmaxf(u, 0.0f) * slope_here;
-      slope += slope_here;
-    }
+      for (int i = 0; i < kScores; ++i) {
+        const float u = entmax.gain * (scores[i] - largest) + shift, slope_here = entmax.slope(kind, u);
+        sum += fmaxf(u, 0.0f) * slope_here;
+        slope += slope_here;
+      }
+    });
     sum = arch::warp_sum(sum);
     slope = arch::warp_sum(slope);
     if (!(slope > 0)) break;
