@@ -13,7 +13,8 @@ namespace splash::gpu::decode {
 namespace {
 
 constexpr int kWarpsPerMultiprocessor = 16;  // that screen together
-constexpr int kFallbackBlocks = 32;
+constexpr int kMostFallbackBlocks = 128;
+constexpr int64_t kFallbackBytes = int64_t{256} << 20;  // of their room, where eight blocks need no more
 
 [[noreturn]] void refuse(const std::string& what) {
   throw InvalidArgument("decode: " + what);
@@ -32,7 +33,7 @@ void check_aligned(const char* name, const void* data) {
 template <class Place>
 void visit_workspace(Step& s, const Place& place) {
   const int64_t units = s.units, segments = s.segments.count(), listed = int64_t{s.segments.total()} * units;
-  const int64_t room = int64_t{s.table.width} * s.cache.page_size * kRows * s.fallback_blocks;
+  const int64_t room = int64_t{s.table.width} * s.cache.page_size * s.listed_rows * s.fallback_blocks;
   place(s.lengths, units);
   place(s.bounds, units * kRows);
   place(s.counts, units * segments);
@@ -117,7 +118,9 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.row_tiles = static_cast<int>(ceil_div(s.rows, kRows));
   s.units = table.batch * cache.kv_heads * s.row_tiles;
   s.listed_rows = static_cast<int>(round_up(std::min(s.rows, kRows), 2));
-  s.fallback_blocks = std::clamp(s.units, 1, kFallbackBlocks);
+  const int64_t of_block = std::max<int64_t>(int64_t{8} * s.listed_rows * table.width * cache.page_size, 1);
+  s.fallback_blocks = static_cast<int>(std::clamp<int64_t>(
+      s.units, 1, std::clamp<int64_t>(kFallbackBytes / of_block, 8, kMostFallbackBlocks)));
 
   // Runs: enough warps to fill the device and enough best keys for the next bound, but no run shorter than
   // two tiles.

@@ -132,7 +132,7 @@ struct Step {
   Best* best = nullptr;        // [units, early + recent, kRows]
   int32_t* overflowed = nullptr;  // [units]
   int fallback_blocks = 1;        // fallback_kernel's, each with room for every key of a sequence:
-  int32_t* all_keys = nullptr;    // [fallback_blocks, kRows, width * page_size]
+  int32_t* all_keys = nullptr;    // [fallback_blocks, listed_rows, width * page_size]
   float* all_scores = nullptr;    // the same
 };
 

@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kSolveThreads) fallback_kernel(const __grid_co
     if (p.overflowed[index] == 0) continue;
     const Unit unit(p, index);
     const int length = p.lengths[index];
-    float* scores = p.all_scores + int64_t{blockIdx.x} * kRows * room;
+    float* scores = p.all_scores + int64_t{blockIdx.x} * p.listed_rows * room;
     const Queries<T, kDim> q(p, unit, lane);
     for (int first = 16 * warp; first < length; first += 16 * kRows) {
       const int low = first + lane / 4;
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kSolveThreads) fallback_kernel(const __grid_co
     __syncthreads();
     if (warp < unit.rows) {
       float* values = scores + warp * room;
-      int32_t* keys = p.all_keys + (int64_t{blockIdx.x} * kRows + warp) * room;
+      int32_t* keys = p.all_keys + (int64_t{blockIdx.x} * p.listed_rows + warp) * room;
       float largest = -INFINITY;
       for (int key = lane; key < length; key += 32) largest = arch::larger_or_nan(largest, values[key]);
 #pragma unroll
