@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
-pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+_core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import PagedCache, block_table_of, decode, entmax  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -186,3 +186,22 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
     cache.block_table[0, 0] = 1000
     with refused(ValueError, "page 1000 lies outside the pool"):
         decode(q, cache)
+
+
+@pytest.mark.skipif(not _core.has_cuda, reason="built without CUDA")
+def test_what_the_kernels_do_not_take_is_refused_without_a_gpu():
+    def cache(dtype="bfloat16", page_size=64, head_dim=64, bits=4, strides=(8192, 128, 64), keys=0):
+        return _core.DeviceCache(0, dtype, [3, page_size, 2, head_dim, bits], keys, strides, 0, strides, 0)
+
+    assert cache().low_bit_bytes() == 3 * 2 * (4 * 64 + 2 * 64 + 64 * 64 // 2)
+    assert cache(bits=0).low_bit_bytes() == 0
+    with refused(NotImplementedError, "decode takes head_dim 64, 128 and 256, not 80"):
+        cache(head_dim=80)
+    with refused(NotImplementedError, "decode takes caches in bfloat16 and float16, not float32"):
+        cache(dtype="float32")
+    with refused(NotImplementedError, "decode takes pages of 16, 32, 64, 128 or 256 keys, not 48"):
+        cache(page_size=48)
+    with refused(ValueError, "strides of keys must be multiples of 8 elements"):
+        cache(strides=(8192, 128, 60))
+    with refused(ValueError, "keys must be 16-byte aligned"):
+        cache(keys=8)
