@@ -57,7 +57,7 @@ constexpr int kRescoreWarps = 8;
 
 // parts blocks per unit; their warps share the segments.
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * kRescoreWarps)
+__global__ void __launch_bounds__(32 * kRescoreWarps, 4)
     rescore_kernel(const __grid_constant__ Step p, int parts) {
   entmax::wait_for_kernels_before();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;

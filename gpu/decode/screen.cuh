@@ -36,15 +36,16 @@ struct Run {
 class Found {
  public:
   __device__ Found(const Step& p, const Unit& unit, int run, int lane)
-      : segment_(run + 1),
-        capacity_(p.segments.capacity(segment_)),
-        lane_(lane),
-        list_(int64_t{unit.index} * p.segments.total() + p.segments.first(segment_)) {}
+      : segment_(run + 1), capacity_(p.segments.capacity(segment_)), lane_(lane), stride_(p.listed_rows) {
+    const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment_);
+    keys_ = p.keys + list;
+    if (2 * (lane % 4) < p.listed_rows) scores_ = p.scores + list * p.listed_rows + 2 * (lane % 4);
+  }
 
   // upper: as d of mma.m16n8k16, in units that `unit` turns into <q, k>; wanted: those above their row's
   // bound. key: the lane's key g.
-  __device__ __forceinline__ void add(const Step& p, int key, const float (&upper)[4],
-                                      const bool (&wanted)[4], const float (&unit)[2]) {
+  __device__ __forceinline__ void add(int key, const float (&upper)[4], const bool (&wanted)[4],
+                                      const float (&unit)[2]) {
     if (!__any_sync(kAllLanes, wanted[0] || wanted[1] || wanted[2] || wanted[3])) return;
     const unsigned low = quads(__ballot_sync(kAllLanes, wanted[0] || wanted[1])),
                    high = quads(__ballot_sync(kAllLanes, wanted[2] || wanted[3]));
@@ -52,8 +53,8 @@ class Found {
     const int low_place = count_ + __popc(low & before),
               high_place = count_ + __popc(low) + __popc(high & before);
     count_ += __popc(low) + __popc(high);
-    if ((low >> (lane_ & ~3) & 1) != 0) put(p, low_place, key, upper[0] * unit[0], upper[1] * unit[1]);
-    if ((high >> (lane_ & ~3) & 1) != 0) put(p, high_place, key + 8, upper[2] * unit[0], upper[3] * unit[1]);
+    if ((low >> (lane_ & ~3) & 1) != 0) put(low_place, key, upper[0] * unit[0], upper[1] * unit[1]);
+    if ((high >> (lane_ & ~3) & 1) != 0) put(high_place, key + 8, upper[2] * unit[0], upper[3] * unit[1]);
   }
 
   // Writes the count and each row's best.
@@ -79,19 +80,18 @@ class Found {
     mask |= mask >> 1;
     return (mask | mask >> 2) & 0x11111111u;
   }
-  __device__ __forceinline__ void put(const Step& p, int place, int key, float first, float second) {
+  __device__ __forceinline__ void put(int place, int key, float first, float second) {
     if (place < capacity_) {
-      const int row = 2 * (lane_ % 4);
-      if (row == 0) p.keys[list_ + place] = key;
-      if (row < p.listed_rows)
-        *reinterpret_cast<float2*>(p.scores + (list_ + place) * p.listed_rows + row) = {first, second};
+      if (lane_ % 4 == 0) keys_[place] = key;
+      if (scores_ != nullptr) *reinterpret_cast<float2*>(scores_ + place * stride_) = {first, second};
     }
     if (first > best_[0].upper) best_[0] = {first, key};
     if (second > best_[1].upper) best_[1] = {second, key};
   }
 
-  int segment_, capacity_, lane_;
-  int64_t list_;
+  int segment_, capacity_, lane_, stride_;
+  int32_t* keys_;
+  float* scores_ = nullptr;  // of the lane's rows; null where none is listed
   int count_ = 0;
   Best best_[2] = {{-INFINITY, -1}, {-INFINITY, -1}};
 };
@@ -279,7 +279,7 @@ class TileScreen {
         d[i] = fmaf(q_.norm[i % 2], margin[i / 2], d[i]);
         wanted[i] = !(d[i] <= q_.bound[i % 2]);  // a NaN is wanted
       }
-      found.add(p_, key + 16 * chunk + lane_ / 4, d, wanted, q_.restore);
+      found.add(key + 16 * chunk + lane_ / 4, d, wanted, q_.restore);
     }
   }
 
@@ -349,15 +349,39 @@ __global__ void __launch_bounds__(32 * kExactWarps)
       const int row = 2 * (lane % 4) + j;
       bound[j] = row < unit.rows ? p.bounds[unit.index * kRows + row] : INFINITY;
     }
-    const int end = run.end * ranges.tile_keys;
-    for (int first = max(run.first * ranges.tile_keys, kHeadKeys); first < end; first += 16) {
-      const int key = first + lane / 4;
+    // The next 16 keys, and the page of the tile after theirs, are on their way while these are scored.
+    const int tile_keys = ranges.tile_keys, end = run.end * tile_keys;
+    const PagedTensor& keys = p.cache.keys;
+    KeyChunk<T, kDim> next;
+    const auto load = [&](int first, int page) {
+      const T* key = page < 0 ? nullptr
+                              : static_cast<const T*>(keys.data) + page * keys.page_stride +
+                                    (first % p.cache.page_size + lane / 4) * keys.token_stride +
+                                    unit.kv_head * keys.head_stride;
+      next.load(key, key == nullptr ? nullptr : key + 8 * keys.token_stride, lane);
+    };
+    const int begin = max(run.first * tile_keys, kHeadKeys);
+    int page = begin < end ? unit.page(p, begin) : -1;
+    const int second_tile = (begin / tile_keys + 1) * tile_keys;
+    int page_ahead = second_tile < end ? unit.page(p, second_tile) : -1;
+    load(begin, page);
+    for (int first = begin; first < end; first += 16) {
+      const KeyChunk<T, kDim> now = next;
+      const bool is_hole = page < 0;
+      const int following = first + 16;
+      if (following < end) {
+        if (following % tile_keys == 0) {
+          page = page_ahead;
+          if (following + tile_keys < end) page_ahead = unit.page(p, following + tile_keys);
+        }
+        load(following, page);
+      }
       float d[4];
-      score_visible<T, kDim>(p, unit, q, key, key + 8, ranges.length, lane, d);
+      now.score(q, d);
       bool wanted[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) wanted[i] = !(d[i] <= bound[i % 2]);
-      found.add(p, key, d, wanted, {1, 1});
+      for (int i = 0; i < 4; ++i) wanted[i] = !is_hole && !(d[i] <= bound[i % 2]);
+      found.add(first + lane / 4, d, wanted, {1, 1});
     }
   }
   found.finish(p, unit);

@@ -79,33 +79,41 @@ struct Queries {
   }
 };
 
-// Scores <q, k> of 16 keys: d holds rows 2 t and 2 t + 1 of key g, then of key g + 8. low, high: the lane's
-// keys g and g + 8, null for none (score 0). The bits of a score depend on its query and key alone.
+// 16 keys as operand A: the lane's words of keys g and g + 8; 0 where there is none (null).
 template <class T, int kDim>
-__device__ __forceinline__ void score_keys(const Queries<T, kDim>& q, const T* low, const T* high, int lane,
-                                           float (&d)[4]) {
-  uint4 a[kDim / 32], b[kDim / 32];
-#pragma unroll
-  for (int w = 0; w < kDim / 32; ++w) {
-    const int at = 8 * (4 * w + lane % 4);
-    a[w] = low == nullptr ? uint4{} : entmax::load8(low + at);
-    b[w] = high == nullptr ? uint4{} : entmax::load8(high + at);
-  }
-  d[0] = d[1] = d[2] = d[3] = 0;
-#pragma unroll
-  for (int w = 0; w < kDim / 32; ++w) {
-    arch::mma_m16n8k16<T>(d, {a[w].x, b[w].x, a[w].y, b[w].y}, q.words[w].x, q.words[w].y);
-    arch::mma_m16n8k16<T>(d, {a[w].z, b[w].z, a[w].w, b[w].w}, q.words[w].z, q.words[w].w);
-  }
-}
+struct KeyChunk {
+  uint4 low[kDim / 32], high[kDim / 32];
 
-// The same for any 16 keys of the unit, -inf where a row does not see a key. The lane's keys: -1 for none.
+  __device__ __forceinline__ void load(const T* of_low, const T* of_high, int lane) {
+#pragma unroll
+    for (int w = 0; w < kDim / 32; ++w) {
+      const int at = 8 * (4 * w + lane % 4);
+      low[w] = of_low == nullptr ? uint4{} : entmax::load8(of_low + at);
+      high[w] = of_high == nullptr ? uint4{} : entmax::load8(of_high + at);
+    }
+  }
+
+  // Scores <q, k>: d holds rows 2 t and 2 t + 1 of key g, then of key g + 8. The bits of a score depend on
+  // its query and key alone.
+  __device__ __forceinline__ void score(const Queries<T, kDim>& q, float (&d)[4]) const {
+    d[0] = d[1] = d[2] = d[3] = 0;
+#pragma unroll
+    for (int w = 0; w < kDim / 32; ++w) {
+      arch::mma_m16n8k16<T>(d, {low[w].x, high[w].x, low[w].y, high[w].y}, q.words[w].x, q.words[w].y);
+      arch::mma_m16n8k16<T>(d, {low[w].z, high[w].z, low[w].w, high[w].w}, q.words[w].z, q.words[w].w);
+    }
+  }
+};
+
+// Scores of any 16 keys of the unit, -inf where a row does not see a key. The lane's keys: -1 for none.
 template <class T, int kDim>
 __device__ __forceinline__ void score_visible(const Step& p, const Unit& unit, const Queries<T, kDim>& q,
                                               int low, int high, int length, int lane, float (&d)[4]) {
   const T *of_low = unit.key_of<T>(p, p.cache.keys, low, length),
           *of_high = unit.key_of<T>(p, p.cache.keys, high, length);
-  score_keys<T, kDim>(q, of_low, of_high, lane, d);
+  KeyChunk<T, kDim> chunk;
+  chunk.load(of_low, of_high, lane);
+  chunk.score(q, d);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = 2 * (lane % 4) + i % 2;

@@ -24,6 +24,14 @@ inline std::vector<DecodeOptions> decode_cases() {
     cases.push_back({.lengths = {777}, .page_size = 128, .temperature = 0.1, .bits = bits});  // broad
     cases.push_back({.lengths = {1000, 400}, .bits = bits, .dtype = Dtype::f16});
   }
+  for (const uint64_t seed : {2, 3}) {  // runs of three tiles, and keys of the support in each range
+    for (const int bits : {0, 4}) {
+      DecodeOptions options{
+          .lengths = {1700}, .page_size = 16, .kv_heads = 1, .temperature = 0.5, .bits = bits};
+      options.seed = seed;
+      cases.push_back(options);
+    }
+  }
   for (const char* nasty :
        {"sink", "equal", "huge channel", "zero", "unusable", "small", "shared", "holes", "nan key"}) {
     for (const int bits : {0, 4, 8})
