@@ -2,6 +2,7 @@
 // What the files of the extension share: arrays in and out, and who adds which functions.
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -18,6 +19,13 @@ void bind_spec(nb::module_& module);
 void bind_entmax(nb::module_& module);
 void bind_cpu_attention(nb::module_& module);
 void bind_cuda(nb::module_& module);
+void bind_decode(nb::module_& module);
+
+// Of device memory, which arrives as an address.
+template <class T = void>
+T* at(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
 
 // [batch, heads, length, head_dim], contiguous, in host memory; borrowed for the call.
 template <class T>

@@ -36,11 +36,6 @@ namespace {
 
 using namespace gpu;
 
-template <class T = void>
-T* at(uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
 // Asked for once, for that takes longer than a call.
 DeviceInfo info_of(int device) {
   static std::mutex mutex;

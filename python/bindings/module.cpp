@@ -30,4 +30,5 @@ NB_MODULE(_core, module) {
   bind_entmax(module);
   bind_cpu_attention(module);
   bind_cuda(module);
+  bind_decode(module);
 }

@@ -28,7 +28,8 @@ struct Fiber {
   ucontext_t context{};
   std::unique_ptr<char[]> stack{new char[kStackBytes]};  // its pages are allocated when first written
   bool ended = false;
-  std::vector<Copy> started, committed;
+  std::vector<Copy> started;
+  std::deque<std::vector<Copy>> committed{};  // groups
   using Products = std::vector<std::function<void()>>;
   Products products{};
   std::deque<Products> groups{};
@@ -217,20 +218,20 @@ void start_copy(void* to, const void* from, int bytes, bool zeros) {
 
 void commit_copies() {
   Fiber& fiber = machine.fibers[machine.current];
-  fiber.committed.insert(fiber.committed.end(), fiber.started.begin(), fiber.started.end());
-  fiber.started.clear();
+  fiber.committed.push_back(std::exchange(fiber.started, {}));
 }
 
-void land_copies() {
+void land_copies(size_t pending) {
   Fiber& fiber = machine.fibers[machine.current];
-  for (const Copy& copy : fiber.committed) {
-    if (copy.zeros) {
-      std::memset(copy.to, 0, static_cast<size_t>(copy.bytes));
-    } else {
-      std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+  for (; fiber.committed.size() > pending; fiber.committed.pop_front()) {
+    for (const Copy& copy : fiber.committed.front()) {
+      if (copy.zeros) {
+        std::memset(copy.to, 0, static_cast<size_t>(copy.bytes));
+      } else {
+        std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+      }
     }
   }
-  fiber.committed.clear();
 }
 
 void add_product(std::function<void()> product) {

@@ -89,10 +89,11 @@ Values<T> exchange(Scope scope, const char* operation, const T& value) {
   return Values<T>(meet(scope, operation, brought));
 }
 
-// This thread's copies: those since its last commit, and the committed ones.
+// This thread's copies: those since its last commit, and groups of committed ones, of which `pending` stay
+// pending.
 void start_copy(void* to, const void* from, int bytes, bool zeros);
 void commit_copies();
-void land_copies();
+void land_copies(size_t pending);
 
 // The same for a warpgroup's products, in groups. finish_products() does them in order, until `pending`
 // groups are left.

@@ -11,8 +11,7 @@ inline void cp_async_commit() {
 }
 template <int kPending>
 void cp_async_wait() {
-  static_assert(kPending == 0);
-  simt::land_copies();
+  simt::land_copies(kPending);
 }
 
 }  // namespace splash::gpu::arch

@@ -1,0 +1,69 @@
+#include "gpu/decode/decode.h"
+
+#include <algorithm>
+#include <string>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "gpu/decode/plan.h"
+#include "gpu/entmax/schedule/launch.h"
+
+namespace splash::gpu::decode {
+namespace {
+
+// Calls use(Kernels<T, kDim>{}) for the cache's type and head dimension.
+template <class Use>
+void visit_kernels(const Cache& cache, const Use& use) {
+  const auto with_type = [&]<class T>(T /*type*/) {
+    if (cache.head_dim == 64) use(Kernels<T, 64>{});
+    if (cache.head_dim == 128) use(Kernels<T, 128>{});
+    if (cache.head_dim == 256) use(Kernels<T, 256>{});
+  };
+  if (cache.dtype == Dtype::bf16) {
+    with_type(__nv_bfloat16{});
+  } else {
+    with_type(__half{});
+  }
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const Cache& cache, const PageTable& table, const StepInputs& inputs,
+                        int multiprocessors) {
+  check_step(cache, table, inputs);
+  return plan_step(cache, table, inputs, multiprocessors > 0 ? multiprocessors : entmax::multiprocessors())
+      .bytes;
+}
+
+void fill(const Cache& cache, const PageTable& table, const int32_t* from_lengths, int most_pages,
+          StreamHandle stream) {
+  check_cache(cache);
+  const int pages = std::min(most_pages, table.width);
+  if (cache.bits == 0 || table.batch == 0 || pages <= 0) return;
+  visit_kernels(cache, [&](auto kernels) { kernels.fill(cache, table, from_lengths, pages, stream); });
+}
+
+void append(const Cache& cache, const PageTable& table, const RowTensor& keys, const RowTensor& values,
+            int tokens, StreamHandle stream) {
+  check_cache(cache);
+  check_rows("new keys", keys);
+  check_rows("new values", values);
+  if (table.batch == 0 || tokens <= 0) return;
+  visit_kernels(cache, [&](auto kernels) { kernels.append(cache, table, keys, values, tokens, stream); });
+}
+
+void decode(const Cache& cache, const PageTable& table, const StepInputs& inputs, const StepOutputs& outputs,
+            void* workspace, int64_t bytes, StreamHandle stream, const Launched& launched) {
+  check_step(cache, table, inputs);
+  if (table.batch == 0) return;
+  StepPlan plan = plan_step(cache, table, inputs, entmax::multiprocessors());
+  if (bytes < plan.bytes)
+    throw InvalidArgument("decode needs a workspace of " + std::to_string(plan.bytes) + " bytes, not " +
+                          std::to_string(bytes));
+  place_workspace(plan, workspace);
+  plan.step.outputs = outputs;
+  visit_kernels(cache, [&](auto kernels) { kernels.step(plan.step, stream, launched); });
+}
+
+}  // namespace splash::gpu::decode

@@ -1,0 +1,63 @@
+#pragma once
+// One step of exact entmax decoding over a paged cache: each query attends to all keys of its sequence, and
+// only the keys that a certified bound cannot exclude are read whole. Compiles without nvcc.
+//
+//   decode::Cache cache{...};                          // pools of pages, and room for their low-bit copies
+//   decode::fill(cache, table, nullptr, pages, stream);   // after a prefill: copies of all full pages
+//   decode::decode(cache, table, inputs, outputs, workspace, bytes, stream);
+//
+// The result is entmax over all keys of the sequence: for every batch, query head h and query i of q_len,
+// over the keys j < length - (q_len - 1 - i), p = entmax_alpha(scale <q, k_j>) and out = sum_j p_j v_j. The
+// same bits every time, whatever the order in which the GPU works, and for any number of bits of the copy.
+//
+// Errors. InvalidArgument: sizes or strides that no cache has. Unsupported: what these kernels do not take. A
+// sequence whose length exceeds its table, or whose table names a page outside the pool, gets NaN rows,
+// because lengths and tables are in device memory. So does a row with NaN among its scores, an alpha outside
+// [1.01, 2], or a scale that is not positive.
+
+#include <cstdint>
+
+#include "gpu/decode/kernels.h"
+#include "gpu/decode/problem.h"
+#include "gpu/engine/memory.h"
+
+namespace splash::gpu::decode {
+
+struct StepInputs {
+  RowTensor q{}, out{};        // [batch, q_len, q_heads, head_dim] in the cache's type
+  int q_heads = 1, q_len = 1;  // q_heads: a multiple of the cache's kv_heads; q_len: 1 ... 16
+  const float *alpha = nullptr, *scale = nullptr;  // in device memory, [1] or [q_heads]
+  int alphas = 1, scales = 1;
+};
+
+// Bytes of the low-bit copies of all pages; 0 without copies. Throws as check_cache does.
+int64_t low_bit_bytes(const Cache& cache);
+
+// Throws InvalidArgument or Unsupported with one sentence.
+void check_cache(const Cache& cache);
+void check_step(const Cache& cache, const PageTable& table, const StepInputs& inputs);
+
+// Bytes of device memory that decode() needs for these sizes; the contents need not be kept between steps.
+// multiprocessors: of the device; 0 asks the current one.
+int64_t workspace_bytes(const Cache& cache, const PageTable& table, const StepInputs& inputs,
+                        int multiprocessors = 0);
+
+// Enqueues the low-bit copies of the pages that end after from_lengths (null: 0) and at or before
+// table.lengths. most_pages: how many pages one sequence may fill by it, at most (1 for a step that adds up
+// to page_size keys). A page that is reopened (keys removed, others written) is filled again once it is full
+// again. Without copies it does nothing.
+void fill(const Cache& cache, const PageTable& table, const int32_t* from_lengths, int most_pages,
+          StreamHandle stream);
+
+// Enqueues writing the keys and values of `tokens` new tokens, [batch, tokens, kv_heads, head_dim] as a
+// RowTensor, behind table.lengths, which the caller then raises. Tokens for which the table has no page are
+// dropped.
+void append(const Cache& cache, const PageTable& table, const RowTensor& keys, const RowTensor& values,
+            int tokens, StreamHandle stream);
+
+// Enqueues one step. workspace: 256-byte aligned, at least workspace_bytes. Nothing waits for the device and
+// nothing is allocated, so a CUDA graph can capture it; lengths and pages are read when it runs.
+void decode(const Cache& cache, const PageTable& table, const StepInputs& inputs, const StepOutputs& outputs,
+            void* workspace, int64_t bytes, StreamHandle stream, const Launched& launched = {});
+
+}  // namespace splash::gpu::decode

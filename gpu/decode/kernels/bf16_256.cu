@@ -1,0 +1,3 @@
+#include "gpu/decode/kernels.cuh"
+
+template struct splash::gpu::decode::Kernels<__nv_bfloat16, 256>;

@@ -1,0 +1,3 @@
+#include "gpu/decode/kernels.cuh"
+
+template struct splash::gpu::decode::Kernels<__half, 256>;

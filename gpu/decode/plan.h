@@ -1,0 +1,18 @@
+#pragma once
+// How a step is divided among warps, and where its workspace lies. Compiles without nvcc or CUDA.
+
+#include "gpu/decode/decode.h"
+
+namespace splash::gpu::decode {
+
+struct StepPlan {
+  Step step{};  // its workspace is null until place_workspace()
+  int64_t bytes = 0;
+};
+
+void check_rows(const char* name, const RowTensor& rows);  // strides and alignment
+
+StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs& inputs, int multiprocessors);
+void place_workspace(StepPlan& plan, void* workspace);
+
+}  // namespace splash::gpu::decode

@@ -1,0 +1,390 @@
+#pragma once
+// Screens the keys between head and tail: the warps of a unit share a range of tiles (up to 64 keys of one
+// page), each takes consecutive ones. A warp lists the keys whose upper score is above the bound of any row,
+// in key order, in a segment of its own, and for each row keeps the best of them, which refine_kernel scores
+// exactly.
+//
+// screen_kernel reads the low-bit copy: tile t + 1 is on its way into shared memory (cp.async) while tile t
+// is scored, and a code becomes an exact float16 integer in two instructions for two codes.
+// screen_exact_kernel serves caches without a copy: its upper scores are the exact ones.
+
+#include "core/low_bit_page.h"
+#include "gpu/arch/cp_async.cuh"
+#include "gpu/decode/unit.cuh"
+#include "gpu/entmax/schedule/launch.cuh"
+
+namespace splash::gpu::decode {
+
+enum class Range { early, recent };
+
+// The tiles and the segment of one warp.
+struct Run {
+  int index, first, end;  // index: among early and recent ones
+
+  __device__ Run(const Step& p, const Ranges& ranges, Range range, int run) {
+    const bool early = range == Range::early;
+    const int runs = early ? p.segments.early : p.segments.recent;
+    const int begin = early ? 0 : ranges.early_tiles, all_end = early ? ranges.early_tiles : ranges.tiles;
+    const int each = (all_end - begin + runs - 1) / runs;
+    index = early ? run : p.segments.early + run;
+    first = min(begin + run * each, all_end);
+    end = min(first + each, all_end);
+  }
+};
+
+// What a warp finds. A lane sees rows 2 t and 2 t + 1 of keys g and g + 8.
+class Found {
+ public:
+  __device__ Found(const Step& p, const Unit& unit, int run, int lane)
+      : segment_(run + 1), capacity_(p.segments.capacity(segment_)), lane_(lane), stride_(p.listed_rows) {
+    const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment_);
+    keys_ = p.keys + list;
+    if (2 * (lane % 4) < p.listed_rows) scores_ = p.scores + list * p.listed_rows + 2 * (lane % 4);
+  }
+
+  // upper: as d of mma.m16n8k16, in units that `unit` turns into <q, k>; wanted: those above their row's
+  // bound. key: the lane's key g.
+  __device__ __forceinline__ void add(int key, const float (&upper)[4], const bool (&wanted)[4],
+                                      const float (&unit)[2]) {
+    if (!__any_sync(kAllLanes, wanted[0] || wanted[1] || wanted[2] || wanted[3])) return;
+    const unsigned low = quads(__ballot_sync(kAllLanes, wanted[0] || wanted[1])),
+                   high = quads(__ballot_sync(kAllLanes, wanted[2] || wanted[3]));
+    const unsigned before = (1u << (lane_ & ~3)) - 1;
+    const int low_place = count_ + __popc(low & before),
+              high_place = count_ + __popc(low) + __popc(high & before);
+    count_ += __popc(low) + __popc(high);
+    if ((low >> (lane_ & ~3) & 1) != 0) put(low_place, key, upper[0] * unit[0], upper[1] * unit[1]);
+    if ((high >> (lane_ & ~3) & 1) != 0) put(high_place, key + 8, upper[2] * unit[0], upper[3] * unit[1]);
+  }
+
+  // Writes the count and each row's best.
+  __device__ void finish(const Step& p, const Unit& unit) {
+    if (lane_ == 0) p.counts[unit.index * p.segments.count() + segment_] = count_;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2) {
+        const float upper = __shfl_xor_sync(kAllLanes, best_[j].upper, lanes);
+        const int key = __shfl_xor_sync(kAllLanes, best_[j].key, lanes);
+        if (upper > best_[j].upper) best_[j] = {upper, key};
+      }
+      if (lane_ < 4)
+        p.best[(int64_t{unit.index} * (p.segments.early + p.segments.recent) + segment_ - 1) * kRows +
+               2 * lane_ + j] = best_[j];
+    }
+  }
+
+ private:
+  // One bit per quad, its first lane's.
+  static __device__ unsigned quads(unsigned mask) {
+    mask |= mask >> 1;
+    return (mask | mask >> 2) & 0x11111111u;
+  }
+  __device__ __forceinline__ void put(int place, int key, float first, float second) {
+    if (place < capacity_) {
+      if (lane_ % 4 == 0) keys_[place] = key;
+      if (scores_ != nullptr) *reinterpret_cast<float2*>(scores_ + place * stride_) = {first, second};
+    }
+    if (first > best_[0].upper) best_[0] = {first, key};
+    if (second > best_[1].upper) best_[1] = {second, key};
+  }
+
+  int segment_, capacity_, lane_, stride_;
+  int32_t* keys_;
+  float* scores_ = nullptr;  // of the lane's rows; null where none is listed
+  int count_ = 0;
+  Best best_[2] = {{-INFINITY, -1}, {-INFINITY, -1}};
+};
+
+// Bits of two float16 as one register, and back.
+__device__ __forceinline__ __half2 as_half2(uint32_t bits) {
+  return *reinterpret_cast<const __half2*>(&bits);
+}
+__device__ __forceinline__ uint32_t as_bits(__half2 pair) {
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// The queries in float16, each row times a power of two that brings its largest element into [64, 128), and
+// what the lane needs of its rows 2 t and 2 t + 1.
+template <class T, int kDim, int kBits>
+struct ScreenQueries {
+  uint32_t words[kDim / 32][4];
+  float norm[2], bound[2],
+      restore[2];  // norm: rounded up, bound: both of the scaled row; restore: undoes the scaling
+
+  __device__ ScreenQueries(const Step& p, const Unit& unit, int lane) {
+    const Queries<T, kDim> q(p, unit, lane);
+    float largest = 0;
+#pragma unroll
+    for (int w = 0; w < kDim / 32; ++w) {
+      const uint32_t bits[4] = {q.words[w].x, q.words[w].y, q.words[w].z, q.words[w].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = entmax::unpacked<T>(bits[i]);
+        largest = fmaxf(largest, fmaxf(fabsf(pair.x), fabsf(pair.y)));
+      }
+    }
+    largest = arch::quad_max(largest);
+    // 2^(6 - exponent). A row so small or so large that it cannot be scaled so is not screened: its norm is
+    // infinite.
+    const int biased = static_cast<int>(__float_as_uint(largest) >> 23), exponent = min(max(biased, 27), 227);
+    const bool scaled = largest == 0 || biased == exponent;
+    const float factor = __uint_as_float(static_cast<uint32_t>(133 + 127 - exponent) << 23);
+    float square = 0;
+#pragma unroll
+    for (int w = 0; w < kDim / 32; ++w) {
+      const uint32_t bits[4] = {q.words[w].x, q.words[w].y, q.words[w].z, q.words[w].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = entmax::unpacked<T>(bits[i]);
+        const float x = pair.x * factor, y = pair.y * factor;
+        square += x * x + y * y;
+        words[w][i] = arch::pack_pair<__half>(x, y);
+      }
+    }
+    square = arch::quad_sum(square);
+    const float row_norm = scaled ? sqrtf(square) * (1 + 0x1p-18f) : INFINITY;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int row = 2 * (lane % 4) + j;
+      constexpr float kUnit = kBits == 4 ? 0x1p-24f : 1.0f;  // of the sums
+      norm[j] = __shfl_sync(kAllLanes, row_norm, 4 * row) * kUnit;
+      const float of_row = __shfl_sync(kAllLanes, factor, 4 * row) * kUnit;
+      bound[j] = row < unit.rows ? p.bounds[unit.index * kRows + row] * of_row : INFINITY;
+      restore[j] = 1 / of_row;
+    }
+  }
+};
+
+// Two stored 4-bit codes as float16 subnormals, without conversion: code 2^-24 from the low nibble of each
+// byte, 16 code 2^-24 from the high one.
+constexpr uint32_t kLowNibbles = 0x000F000Fu, kHighNibbles = 0x00F000F0u;
+constexpr float kNibbleUnit = 0x1p-24f;
+constexpr uint32_t kMinusEightLow = 0x80088008u, kMinusEightHigh = 0x80808080u;  // -8 in these units
+constexpr uint32_t kSixteenth = 0x2C002C00u;
+
+// Two stored bytes as float16 integers, code - 128.
+__device__ __forceinline__ uint32_t codes_of_bytes(uint32_t word, unsigned selector) {
+  return as_bits(__hsub2(as_half2(__byte_perm(word, 0x64646464u, selector)), as_half2(0x64806480u)));
+}
+
+template <int kDim, int kBits>
+struct ScreenPlan {
+  static constexpr int kChunkBytes = 2 * kDim * kBits;  // codes of 16 keys
+  static constexpr int kMarginsAt = 4 * kDim, kCodesAt = kMarginsAt + 2 * kTileKeys;
+  static constexpr int kStageBytes = kCodesAt + kTileKeys / 16 * kChunkBytes;
+  static constexpr int kWarps = 8 * kStageBytes <= 48 * 1024 ? 4 : 4 * kStageBytes <= 48 * 1024 ? 2 : 1;
+};
+
+template <class T, int kDim, int kBits>
+class TileScreen {
+  using Plan = ScreenPlan<kDim, kBits>;
+
+ public:
+  __device__ TileScreen(const Step& p, const Unit& unit, const Ranges& ranges, unsigned char* stages,
+                        int lane)
+      : p_(p), unit_(unit), ranges_(ranges), stages_(stages), lane_(lane), q_(p, unit, lane) {
+    layout_ = {p.cache.page_size, kDim, kBits};
+  }
+
+  // Starts the copies of a tile into stage `tile % 2`.
+  __device__ __forceinline__ void load(int tile) const {
+    const int key = tile * ranges_.tile_keys, page = unit_.page(p_, key);
+    if (page < 0) return;
+    unsigned char* stage = stages_ + tile % 2 * Plan::kStageBytes;
+    const uint8_t* from =
+        p_.cache.low_bit + (int64_t{page} * p_.cache.kv_heads + unit_.kv_head) * int64_t{layout_.bytes()};
+    const int in_page = key % p_.cache.page_size;
+    copy(stage, from, 4 * kDim);
+    copy(stage + Plan::kMarginsAt, from + layout_.margins_at() + 2 * in_page, 2 * ranges_.tile_keys);
+    copy(stage + Plan::kCodesAt, from + layout_.codes_at() + in_page / 16 * Plan::kChunkBytes,
+         ranges_.tile_keys / 16 * Plan::kChunkBytes);
+  }
+
+  // Screens a tile that has arrived.
+  __device__ __forceinline__ void screen(int tile, Found& found) const {
+    const int key = tile * ranges_.tile_keys;
+    if (unit_.page(p_, key) < 0) return;
+    const unsigned char* stage = stages_ + tile % 2 * Plan::kStageBytes;
+    // Fold the scales into the queries; <q, zero> is where each sum starts.
+    uint32_t q[kDim / 32][4];
+    float start[4] = {};
+#pragma unroll
+    for (int w = 0; w < kDim / 32; ++w) {
+      const auto* group = reinterpret_cast<const uint4*>(stage) + 4 * w + lane_ % 4;
+      const uint4 scale = group[0], zero = group[kDim / 8];
+      q[w][0] = as_bits(__hmul2(as_half2(q_.words[w][0]), as_half2(scale.x)));
+      q[w][1] = as_bits(__hmul2(as_half2(q_.words[w][1]), as_half2(scale.y)));
+      q[w][2] = as_bits(__hmul2(as_half2(q_.words[w][2]), as_half2(scale.z)));
+      q[w][3] = as_bits(__hmul2(as_half2(q_.words[w][3]), as_half2(scale.w)));
+      arch::mma_m16n8k16<__half>(start, {zero.x, zero.x, zero.y, zero.y}, q_.words[w][0], q_.words[w][1]);
+      arch::mma_m16n8k16<__half>(start, {zero.z, zero.z, zero.w, zero.w}, q_.words[w][2], q_.words[w][3]);
+    }
+    if constexpr (kBits == 4) {  // sums are in units of kNibbleUnit; stored codes are 8 too large
+#pragma unroll
+      for (float& x : start) x *= kNibbleUnit;
+#pragma unroll
+      for (int w = 0; w < kDim / 32; ++w) {
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+          q[w][i + 1] = as_bits(__hmul2(as_half2(q[w][i + 1]), as_half2(kSixteenth)));
+          arch::mma_m16n8k16<__half>(start,
+                                     {kMinusEightLow, kMinusEightLow, kMinusEightHigh, kMinusEightHigh},
+                                     q[w][i], q[w][i + 1]);
+        }
+      }
+    }
+    const auto* margins = reinterpret_cast<const uint16_t*>(stage + Plan::kMarginsAt) + lane_ / 4;
+    for (int chunk = key == 0 ? 1 : 0; chunk < ranges_.tile_keys / 16;
+         ++chunk) {  // the first 16 keys are head
+      uint32_t codes[kDim * kBits / 64];
+      const auto* from =
+          reinterpret_cast<const uint4*>(stage + Plan::kCodesAt + chunk * Plan::kChunkBytes) + lane_;
+#pragma unroll
+      for (int i = 0; i < kDim * kBits / 256; ++i) {
+        const uint4 word = from[32 * i];
+        codes[4 * i] = word.x;
+        codes[4 * i + 1] = word.y;
+        codes[4 * i + 2] = word.z;
+        codes[4 * i + 3] = word.w;
+      }
+      float d[4] = {start[0], start[1], start[2], start[3]};
+      const uint32_t *low = codes, *high = codes + kDim * kBits / 128;
+#pragma unroll
+      for (int w = 0; w < kDim / 32; ++w) {
+        if constexpr (kBits == 4) {
+#pragma unroll
+          for (int i = 0; i < 4; i += 2) {
+            const uint32_t a = low[w] >> 4 * i, b = high[w] >> 4 * i;
+            arch::mma_m16n8k16<__half>(d,
+                                       {a & kLowNibbles, b & kLowNibbles, a & kHighNibbles, b & kHighNibbles},
+                                       q[w][i], q[w][i + 1]);
+          }
+        } else {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t a = low[2 * w + half], b = high[2 * w + half];
+            arch::mma_m16n8k16<__half>(d,
+                                       {codes_of_bytes(a, 0x4140), codes_of_bytes(b, 0x4140),
+                                        codes_of_bytes(a, 0x4342), codes_of_bytes(b, 0x4342)},
+                                       q[w][2 * half], q[w][2 * half + 1]);
+          }
+        }
+      }
+      const float margin[2] = {float_of_bfloat16(margins[16 * chunk]),
+                               float_of_bfloat16(margins[16 * chunk + 8])};
+      bool wanted[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        d[i] = fmaf(q_.norm[i % 2], margin[i / 2], d[i]);
+        wanted[i] = !(d[i] <= q_.bound[i % 2]);  // a NaN is wanted
+      }
+      found.add(key + 16 * chunk + lane_ / 4, d, wanted, q_.restore);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void copy(unsigned char* to, const uint8_t* from, int bytes) const {
+    for (int at = 16 * lane_; at < bytes; at += 16 * 32) arch::cp_async_16(to + at, from + at);
+  }
+
+  const Step& p_;
+  const Unit& unit_;
+  const Ranges& ranges_;
+  unsigned char* stages_;
+  int lane_;
+  LowBitLayout layout_{};
+  ScreenQueries<T, kDim, kBits> q_;
+};
+
+template <class T, int kDim, int kBits>
+__global__ void __launch_bounds__(32 * ScreenPlan<kDim, kBits>::kWarps)
+    screen_kernel(const __grid_constant__ Step p, Range range) {
+  entmax::wait_for_kernels_before();
+  using Plan = ScreenPlan<kDim, kBits>;
+  __shared__ __align__(16) unsigned char stages[Plan::kWarps][2 * Plan::kStageBytes];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int runs = range == Range::early ? p.segments.early : p.segments.recent;
+  const int at = static_cast<int>(blockIdx.x) * Plan::kWarps + warp;
+  if (at >= p.units * runs) return;
+  const Unit unit(p, at / runs);
+  const Ranges ranges(max(p.lengths[unit.index], 0), p.cache.page_size);
+  const Run run(p, ranges, range, at % runs);
+  Found found(p, unit, run.index, lane);
+  if (run.first < run.end) {
+    const TileScreen<T, kDim, kBits> tiles(p, unit, ranges, stages[warp], lane);
+    tiles.load(run.first);
+    arch::cp_async_commit();
+    for (int tile = run.first; tile < run.end; ++tile) {
+      if (tile + 1 < run.end) tiles.load(tile + 1);
+      arch::cp_async_commit();
+      arch::cp_async_wait<1>();
+      __syncwarp();
+      tiles.screen(tile, found);
+      __syncwarp();  // the next load overwrites the stage
+    }
+  }
+  found.finish(p, unit);
+}
+
+constexpr int kExactWarps = 4;
+
+template <class T, int kDim>
+__global__ void __launch_bounds__(32 * kExactWarps)
+    screen_exact_kernel(const __grid_constant__ Step p, Range range) {
+  entmax::wait_for_kernels_before();
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int runs = range == Range::early ? p.segments.early : p.segments.recent;
+  const int at = static_cast<int>(blockIdx.x) * kExactWarps + warp;
+  if (at >= p.units * runs) return;
+  const Unit unit(p, at / runs);
+  const Ranges ranges(max(p.lengths[unit.index], 0), p.cache.page_size);
+  const Run run(p, ranges, range, at % runs);
+  Found found(p, unit, run.index, lane);
+  if (run.first < run.end) {
+    const Queries<T, kDim> q(p, unit, lane);
+    float bound[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int row = 2 * (lane % 4) + j;
+      bound[j] = row < unit.rows ? p.bounds[unit.index * kRows + row] : INFINITY;
+    }
+    // The next 16 keys, and the page of the tile after theirs, are on their way while these are scored.
+    const int tile_keys = ranges.tile_keys, end = run.end * tile_keys;
+    const PagedTensor& keys = p.cache.keys;
+    KeyChunk<T, kDim> next;
+    const auto load = [&](int first, int page) {
+      const T* key = page < 0 ? nullptr
+                              : static_cast<const T*>(keys.data) + page * keys.page_stride +
+                                    (first % p.cache.page_size + lane / 4) * keys.token_stride +
+                                    unit.kv_head * keys.head_stride;
+      next.load(key, key == nullptr ? nullptr : key + 8 * keys.token_stride, lane);
+    };
+    const int begin = max(run.first * tile_keys, kHeadKeys);
+    int page = begin < end ? unit.page(p, begin) : -1;
+    const int second_tile = (begin / tile_keys + 1) * tile_keys;
+    int page_ahead = second_tile < end ? unit.page(p, second_tile) : -1;
+    load(begin, page);
+    for (int first = begin; first < end; first += 16) {
+      const KeyChunk<T, kDim> now = next;
+      const bool is_hole = page < 0;
+      const int following = first + 16;
+      if (following < end) {
+        if (following % tile_keys == 0) {
+          page = page_ahead;
+          if (following + tile_keys < end) page_ahead = unit.page(p, following + tile_keys);
+        }
+        load(following, page);
+      }
+      float d[4];
+      now.score(q, d);
+      bool wanted[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) wanted[i] = !is_hole && !(d[i] <= bound[i % 2]);
+      found.add(first + lane / 4, d, wanted, {1, 1});
+    }
+  }
+  found.finish(p, unit);
+}
+
+}  // namespace splash::gpu::decode

@@ -1,0 +1,168 @@
+#pragma once
+// A unit (problem.h): which rows and keys it has, and exact scores of 16 keys at a time.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "gpu/arch/maximum.cuh"
+#include "gpu/arch/mma.cuh"
+#include "gpu/arch/reduce.cuh"
+#include "gpu/decode/problem.h"
+#include "gpu/entmax/entmax.h"
+#include "gpu/entmax/math/vectors.cuh"
+
+namespace splash::gpu::decode {
+
+using arch::kAllLanes;
+using entmax::Entmax;
+
+struct Unit {
+  int index, sequence, kv_head, first_row, rows;
+
+  __device__ Unit(const Step& p, int unit) : index(unit) {
+    const int tile = unit % p.row_tiles, pair = unit / p.row_tiles;
+    sequence = pair / p.cache.kv_heads;
+    kv_head = pair % p.cache.kv_heads;
+    first_row = tile * kRows;
+    rows = min(kRows, p.rows - first_row);
+  }
+
+  __device__ int query(const Step& p, int row) const { return (first_row + row) % p.q_len; }
+  __device__ int head(const Step& p, int row) const {
+    return kv_head * p.group + (first_row + row) / p.q_len;
+  }
+  template <class T>
+  __device__ T* row_of(const Step& p, const RowTensor& tensor, int row) const {
+    return static_cast<T*>(tensor.data) + sequence * tensor.batch_stride +
+           query(p, row) * tensor.query_stride + head(p, row) * tensor.head_stride;
+  }
+  // Row r sees the keys below this: queries of a step are causal among themselves.
+  __device__ int end(const Step& p, int row, int length) const {
+    return length - (p.q_len - 1 - query(p, row));
+  }
+
+  // NaN gain where alpha or the scale is not what entmax takes.
+  __device__ Entmax entmax(const Step& p, int row) const {
+    const int h = head(p, row);
+    const float alpha = p.alpha[p.alphas == 1 ? 0 : h], scale = p.scale[p.scales == 1 ? 0 : h];
+    Entmax result(alpha, scale);
+    if (!entmax::attention_takes(alpha) || !(scale > 0 && scale < INFINITY)) result.gain = NAN;
+    return result;
+  }
+
+  // The page that holds a key, or -1 for a hole.
+  __device__ int page(const Step& p, int key) const {
+    return p.table.pages[sequence * int64_t{p.table.width} + key / p.cache.page_size];
+  }
+  // Null for a hole and for keys outside [0, length).
+  template <class T>
+  __device__ const T* key_of(const Step& p, const PagedTensor& tensor, int key, int length) const {
+    if (key < 0 || key >= length) return nullptr;
+    const int at = page(p, key);
+    if (at < 0) return nullptr;
+    return static_cast<const T*>(tensor.data) + at * tensor.page_stride +
+           key % p.cache.page_size * tensor.token_stride + kv_head * tensor.head_stride;
+  }
+};
+
+// The unit's queries as operand B of mma.m16n8k16: lane 4 g + t holds, of row g, channels 8 (4 w + t) ... + 7
+// as word w, which serves two products. Rows that the unit lacks are 0.
+template <class T, int kDim>
+struct Queries {
+  uint4 words[kDim / 32];
+
+  __device__ Queries(const Step& p, const Unit& unit, int lane) {
+    const T* row = lane / 4 < unit.rows ? unit.row_of<const T>(p, p.q, lane / 4) : nullptr;
+#pragma unroll
+    for (int w = 0; w < kDim / 32; ++w)
+      words[w] = row == nullptr ? uint4{} : entmax::load8(row + 8 * (4 * w + lane % 4));
+  }
+};
+
+// 16 keys as operand A: the lane's words of keys g and g + 8; 0 where there is none (null).
+template <class T, int kDim>
+struct KeyChunk {
+  uint4 low[kDim / 32], high[kDim / 32];
+
+  __device__ __forceinline__ void load(const T* of_low, const T* of_high, int lane) {
+#pragma unroll
+    for (int w = 0; w < kDim / 32; ++w) {
+      const int at = 8 * (4 * w + lane % 4);
+      low[w] = of_low == nullptr ? uint4{} : entmax::load8(of_low + at);
+      high[w] = of_high == nullptr ? uint4{} : entmax::load8(of_high + at);
+    }
+  }
+
+  // Scores <q, k>: d holds rows 2 t and 2 t + 1 of key g, then of key g + 8. The bits of a score depend on
+  // its query and key alone.
+  __device__ __forceinline__ void score(const Queries<T, kDim>& q, float (&d)[4]) const {
+    d[0] = d[1] = d[2] = d[3] = 0;
+#pragma unroll
+    for (int w = 0; w < kDim / 32; ++w) {
+      arch::mma_m16n8k16<T>(d, {low[w].x, high[w].x, low[w].y, high[w].y}, q.words[w].x, q.words[w].y);
+      arch::mma_m16n8k16<T>(d, {low[w].z, high[w].z, low[w].w, high[w].w}, q.words[w].z, q.words[w].w);
+    }
+  }
+};
+
+// Scores of any 16 keys of the unit, -inf where a row does not see a key. The lane's keys: -1 for none.
+template <class T, int kDim>
+__device__ __forceinline__ void score_visible(const Step& p, const Unit& unit, const Queries<T, kDim>& q,
+                                              int low, int high, int length, int lane, float (&d)[4]) {
+  const T *of_low = unit.key_of<T>(p, p.cache.keys, low, length),
+          *of_high = unit.key_of<T>(p, p.cache.keys, high, length);
+  KeyChunk<T, kDim> chunk;
+  chunk.load(of_low, of_high, lane);
+  chunk.score(q, d);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = 2 * (lane % 4) + i % 2;
+    const bool visible = (i < 2 ? of_low : of_high) != nullptr && row < unit.rows &&
+                         (i < 2 ? low : high) < unit.end(p, row, length);
+    if (!visible) d[i] = -INFINITY;
+  }
+}
+
+// Lists those of 32 keys, one per lane, that are wanted: returns the lane's place, and adds to count. What
+// the lanes have read before may be overwritten afterwards.
+__device__ __forceinline__ int place_of(bool wanted, int lane, int& count) {
+  const unsigned mask = __ballot_sync(kAllLanes, wanted);
+  __syncwarp();
+  const int place = count + __popc(mask & ((1u << lane) - 1));
+  count += __popc(mask);
+  return place;
+}
+
+// A lower bound, in <q, k>, of the threshold of keys among which are these, at `entmax`: Newton's iterates
+// from the left, each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. The warp's
+// lanes pass kScores each, -inf for none.
+template <int kScores>
+__device__ __forceinline__ float bound_of(const Entmax& entmax, const float (&scores)[kScores]) {
+  float largest = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) largest = fmaxf(largest, scores[i]);
+  largest = arch::warp_max(largest);
+  if (!(largest > -INFINITY && largest < INFINITY) || !(entmax.gain > 0)) return -INFINITY;
+  float shift = 1;  // z_max - tau
+  for (int step = 0; step < 12; ++step) {
+    float sum = 0, slope = 0;
+    entmax.visit([&](auto kind) {
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) {
+        const float u = entmax.gain * (scores[i] - largest) + shift, slope_here = entmax.slope(kind, u);
+        sum += fmaxf(u, 0.0f) * slope_here;
+        slope += slope_here;
+      }
+    });
+    sum = arch::warp_sum(sum);
+    slope = arch::warp_sum(slope);
+    if (!(slope > 0)) break;
+    const float moved = (sum - 1) / (entmax.beta * slope);
+    if (!(moved > 1e-6f)) break;
+    shift -= moved;
+  }
+  const float slack = 0x1p-18f * (1 + entmax.gain * fabsf(largest));
+  return largest - (shift + slack) / entmax.gain;
+}
+
+}  // namespace splash::gpu::decode

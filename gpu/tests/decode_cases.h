@@ -1,0 +1,54 @@
+#pragma once
+// The cases that decode is tested with on a GPU and, fewer of them, on the CPU.
+
+#include "gpu/tests/decode_case.h"
+
+namespace splash::gpu::testing {
+
+inline std::vector<DecodeOptions> decode_cases() {
+  std::vector<DecodeOptions> cases;
+  for (const int bits : {0, 4, 8}) {
+    cases.push_back({.bits = bits});
+    cases.push_back({.lengths = {600, 0, 1, 15, 16, 257, 333}, .page_size = 16, .bits = bits});
+    cases.push_back({.lengths = {1500},
+                     .page_size = 256,
+                     .kv_heads = 1,
+                     .group = 3,
+                     .q_len = 2,
+                     .bits = bits,
+                     .heads_first = true});
+    cases.push_back(
+        {.lengths = {900}, .page_size = 32, .kv_heads = 1, .group = 5, .q_len = 16, .bits = bits});
+    cases.push_back({.lengths = {800, 2}, .kv_heads = 1, .q_len = 4, .head_dim = 128, .bits = bits});
+    cases.push_back({.lengths = {800}, .alpha = {1.25, 2, 1.1, 1.5, 1.7, 1.01, 1.3, 1.9}, .bits = bits});
+    cases.push_back({.lengths = {777}, .page_size = 128, .temperature = 0.1, .bits = bits});  // broad
+    cases.push_back({.lengths = {1000, 400}, .bits = bits, .dtype = Dtype::f16});
+  }
+  for (const uint64_t seed : {2, 3}) {  // runs of three tiles, and keys of the support in each range
+    for (const int bits : {0, 4}) {
+      DecodeOptions options{
+          .lengths = {1700}, .page_size = 16, .kv_heads = 1, .temperature = 0.5, .bits = bits};
+      options.seed = seed;
+      cases.push_back(options);
+    }
+  }
+  for (const char* nasty :
+       {"sink", "equal", "huge channel", "zero", "unusable", "small", "shared", "holes", "nan key"}) {
+    for (const int bits : {0, 4, 8})
+      cases.push_back({.lengths = {900, 500}, .kv_heads = 1, .bits = bits, .nasty = nasty});
+  }
+  return cases;
+}
+
+inline void capture(const DecodeOptions& o, const auto& check) {
+  CAPTURE(o.nasty);
+  CAPTURE(o.bits);
+  CAPTURE(o.page_size);
+  CAPTURE(o.q_len);
+  CAPTURE(o.head_dim);
+  CAPTURE(o.lengths.size());
+  CAPTURE(o.lengths[0]);
+  check();
+}
+
+}  // namespace splash::gpu::testing

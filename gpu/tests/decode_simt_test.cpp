@@ -1,0 +1,88 @@
+// The kernels of decode, run thread by thread on the CPU (simt/simt.h), without a GPU.
+
+#include "gpu/tests/decode_cases.h"
+#include "gpu/tests/simt_elements.h"
+
+// One instance for all threads of a block, which are fibers of one thread.
+#undef __shared__
+#define __shared__ thread_local
+
+#include "gpu/decode/kernels.cuh"
+#include "gpu/decode/plan.h"
+
+using namespace splash;
+using namespace splash::gpu;
+using namespace splash::gpu::testing;
+
+namespace {
+
+template <class T, int kDim>
+StepResults run_with(const DecodeCase& c, int multiprocessors) {
+  const auto& q = c.inputs.q;
+  const std::vector<T> keys = pool_of<T>(c, c.cache.keys), values = pool_of<T>(c, c.cache.values),
+                       queries = elements_of<T>(q);
+  std::vector<T> out(queries.size(), static_cast<T>(NAN));
+  std::vector<uint8_t> low_bit(
+      static_cast<size_t>(decode::low_bit_bytes(device_cache(c, nullptr, nullptr, nullptr))) + 16, 0xFF);
+  const std::vector<float> alpha(c.inputs.alpha.begin(), c.inputs.alpha.end()),
+      scale(c.inputs.scale.begin(), c.inputs.scale.end());
+  auto* aligned = low_bit.data() + (16 - reinterpret_cast<uintptr_t>(low_bit.data()) % 16) % 16;
+  const decode::Cache cache = device_cache(c, keys.data(), values.data(), aligned);
+  const decode::PageTable table{c.cache.table.data(), c.cache.lengths.data(), static_cast<int>(c.cache.batch),
+                                static_cast<int>(c.cache.width)};
+  if (cache.bits > 0) decode::Kernels<T, kDim>::fill(cache, table, nullptr, table.width, nullptr);
+  const decode::StepInputs inputs{rows_of(c, const_cast<T*>(queries.data())),
+                                  rows_of(c, out.data()),
+                                  static_cast<int>(q.heads()),
+                                  static_cast<int>(q.length()),
+                                  alpha.data(),
+                                  scale.data(),
+                                  static_cast<int>(alpha.size()),
+                                  static_cast<int>(scale.size())};
+  decode::check_step(cache, table, inputs);
+  decode::StepPlan plan = decode::plan_step(cache, table, inputs, multiprocessors);
+  std::vector<unsigned char> workspace(static_cast<size_t>(plan.bytes) + 256, 0xFF);
+  decode::place_workspace(plan,
+                          workspace.data() + (256 - reinterpret_cast<uintptr_t>(workspace.data()) % 256));
+  StepResults results;
+  const auto rows = static_cast<size_t>(q.batch() * q.heads() * q.length());
+  results.tau.assign(rows, -7);
+  results.maximum.assign(rows, -7);
+  results.support.assign(rows, -7);
+  results.counts.assign(static_cast<size_t>(plan.step.units) * 4, -7);
+  plan.step.outputs = {results.tau.data(), results.maximum.data(), results.support.data(),
+                       results.counts.data()};
+  decode::Kernels<T, kDim>::step(plan.step, nullptr, {});
+  results.out = tensor_of(q.batch(), q.heads(), q.length(), q.dim(), out);
+  return results;
+}
+
+StepResults run(const DecodeCase& c, int multiprocessors = 1) {
+  if (c.options.dtype == Dtype::f16) return run_with<__half, 64>(c, multiprocessors);
+  return c.options.head_dim == 64 ? run_with<__nv_bfloat16, 64>(c, multiprocessors)
+                                  : run_with<__nv_bfloat16, 128>(c, multiprocessors);
+}
+
+}  // namespace
+
+TEST_CASE("decode on the CPU: rows are the oracle's, with copies and without") {
+  for (const int bits : {4, 8, 0}) {
+    CAPTURE(bits);
+    const DecodeCase c = decode_case({.bits = bits});
+    const StepResults results = run(c);
+    check_step_results(c, results);
+    CHECK(results.counts[0] > 0);                   // keys were screened,
+    CHECK(results.counts[1] < results.counts[0]);   // not all were candidates,
+    CHECK(results.counts[2] <= results.counts[1]);  // fewer were scored,
+    CHECK(results.counts[3] == 0);                  // and no list overflowed
+  }
+}
+
+TEST_CASE("decode on the CPU: lengths, groups, pages, alphas and nasty keys") {
+  for (const DecodeOptions& options : decode_cases()) {
+    capture(options, [&] {
+      const DecodeCase c = decode_case(options);
+      check_step_results(c, run(c));
+    });
+  }
+}

@@ -1,0 +1,181 @@
+// Decode on a GPU, against the double oracle for the same rounded keys, with outputs and workspace poisoned.
+
+#include <cstring>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "core/error.h"
+#include "gpu/decode/plan.h"
+#include "gpu/engine/memory.h"
+#include "gpu/entmax/schedule/launch.h"
+#include "gpu/tests/decode_cases.h"
+#include "gpu/tests/skip_without_gpu.h"
+
+using namespace splash;
+using namespace splash::gpu;
+using namespace splash::gpu::testing;
+
+namespace {
+
+template <class T>
+DeviceBuffer uploaded(const Stream& stream, const std::vector<T>& values) {
+  DeviceBuffer buffer(stream, std::max<int64_t>(static_cast<int64_t>(values.size() * sizeof(T)), 16));
+  if (!values.empty()) buffer.upload(values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
+  return buffer;
+}
+
+template <class T>
+std::vector<T> downloaded(const DeviceBuffer& buffer, size_t count) {
+  std::vector<T> values(count);
+  if (count > 0) buffer.download(values.data(), static_cast<int64_t>(count * sizeof(T)));
+  return values;
+}
+
+// A case in device memory; run() may be called again.
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(const DecodeCase& c) : c_(c) {
+    const auto& q = c.inputs.q;
+    keys_ = uploaded(stream_, pool_of<T>(c, c.cache.keys));
+    values_ = uploaded(stream_, pool_of<T>(c, c.cache.values));
+    std::vector<T> queries(static_cast<size_t>(q.size()));
+    for (size_t i = 0; i < queries.size(); ++i) queries[i] = static_cast<T>(static_cast<float>(q.data()[i]));
+    q_ = uploaded(stream_, queries);
+    out_ = DeviceBuffer(stream_, static_cast<int64_t>(queries.size() * sizeof(T)));
+    table_ = uploaded(stream_, c.cache.table);
+    lengths_ = uploaded(stream_, c.cache.lengths);
+    alpha_ = uploaded(stream_, std::vector<float>(c.inputs.alpha.begin(), c.inputs.alpha.end()));
+    scale_ = uploaded(stream_, std::vector<float>(c.inputs.scale.begin(), c.inputs.scale.end()));
+    low_bit_ = DeviceBuffer(
+        stream_, std::max<int64_t>(decode::low_bit_bytes(device_cache(c, nullptr, nullptr, nullptr)), 16));
+    low_bit_.fill(0xFF);
+    cache = device_cache(c, keys_.data(), values_.data(), low_bit_.data());
+    pages = {static_cast<const int32_t*>(table_.data()), static_cast<const int32_t*>(lengths_.data()),
+             static_cast<int>(c.cache.batch), static_cast<int>(c.cache.width)};
+    inputs = {rows_of(c, q_.data()),
+              rows_of(c, out_.data()),
+              static_cast<int>(q.heads()),
+              static_cast<int>(q.length()),
+              static_cast<const float*>(alpha_.data()),
+              static_cast<const float*>(scale_.data()),
+              static_cast<int>(c.inputs.alpha.size()),
+              static_cast<int>(c.inputs.scale.size())};
+    decode::fill(cache, pages, nullptr, pages.width, stream_.handle());
+  }
+
+  // multiprocessors: for how many the keys are split; 0: the device's.
+  StepResults run(int multiprocessors = 0) {
+    const auto& q = c_.inputs.q;
+    const auto rows = q.batch() * q.heads() * q.length();
+    const int split = multiprocessors > 0 ? multiprocessors : entmax::multiprocessors();
+    decode::StepPlan plan = decode::plan_step(cache, pages, inputs, split);
+    DeviceBuffer workspace(stream_, plan.bytes), tau(stream_, 4 * rows), maximum(stream_, 4 * rows),
+        support(stream_, 4 * rows), counts(stream_, int64_t{16} * plan.step.units);
+    for (DeviceBuffer* buffer : {&workspace, &tau, &maximum, &support, &counts, &out_}) buffer->fill(0xFF);
+    decode::place_workspace(plan, workspace.data());
+    plan.step.outputs = {static_cast<float*>(tau.data()), static_cast<float*>(maximum.data()),
+                         static_cast<int32_t*>(support.data()), static_cast<int32_t*>(counts.data())};
+    if (q.dim() == 64) decode::Kernels<T, 64>::step(plan.step, stream_.handle(), {});
+    if (q.dim() == 128) decode::Kernels<T, 128>::step(plan.step, stream_.handle(), {});
+    if (q.dim() == 256) decode::Kernels<T, 256>::step(plan.step, stream_.handle(), {});
+    stream_.synchronize();
+    StepResults results;
+    const auto count = static_cast<size_t>(rows);
+    const std::vector<T> out = downloaded<T>(out_, static_cast<size_t>(q.size()));
+    results.out = Tensor<double>(q.batch(), q.heads(), q.length(), q.dim());
+    for (size_t i = 0; i < out.size(); ++i) results.out.data()[i] = static_cast<float>(out[i]);
+    results.tau = downloaded<float>(tau, count);
+    results.maximum = downloaded<float>(maximum, count);
+    results.support = downloaded<int32_t>(support, count);
+    results.counts = downloaded<int32_t>(counts, static_cast<size_t>(plan.step.units) * 4);
+    return results;
+  }
+
+  decode::Cache cache{};
+  decode::PageTable pages{};
+  decode::StepInputs inputs{};
+
+ private:
+  const DecodeCase& c_;
+  Stream stream_;
+  DeviceBuffer keys_, values_, q_, out_, table_, lengths_, alpha_, scale_, low_bit_;
+};
+
+void check_same_bits(const StepResults& a, const StepResults& b) {
+  CHECK(std::memcmp(a.out.data(), b.out.data(), static_cast<size_t>(a.out.size()) * sizeof(double)) == 0);
+  CHECK(std::memcmp(a.tau.data(), b.tau.data(), a.tau.size() * sizeof(float)) == 0);
+  CHECK(std::memcmp(a.maximum.data(), b.maximum.data(), a.maximum.size() * sizeof(float)) == 0);
+  CHECK(a.support == b.support);
+}
+
+StepResults run(const DecodeCase& c) {
+  return c.options.dtype == Dtype::f16 ? OnDevice<__half>(c).run() : OnDevice<__nv_bfloat16>(c).run();
+}
+
+}  // namespace
+
+TEST_CASE("decode: rows are the oracle's for lengths, groups, pages, alphas and nasty keys") {
+  SKIP_WITHOUT_GPU();
+  for (const DecodeOptions& options : decode_cases()) {
+    capture(options, [&] {
+      const DecodeCase c = decode_case(options);
+      check_step_results(c, run(c));
+    });
+  }
+}
+
+TEST_CASE("decode: long sequences, wide heads, and the work that a screen saves") {
+  SKIP_WITHOUT_GPU();
+  for (const int bits : {0, 4, 8}) {
+    for (const int head_dim : {64, 128, 256}) {
+      CAPTURE(bits);
+      CAPTURE(head_dim);
+      const DecodeCase c =
+          decode_case({.lengths = {20000, 5000}, .kv_heads = 1, .head_dim = head_dim, .bits = bits});
+      const StepResults results = run(c);
+      check_step_results(c, results);
+      CHECK(results.counts[3] == 0);
+      CHECK(results.counts[1] < results.counts[0] / 2);
+      CHECK(results.counts[2] < results.counts[0] / 4);
+    }
+  }
+}
+
+TEST_CASE("decode: the same bits in every run, for every split, and with any copy") {
+  SKIP_WITHOUT_GPU();
+  const DecodeOptions options{
+      .lengths = {9000, 3000, 700}, .head_dim = 128, .alpha = {1.5, 1.3, 2, 1.5, 1.2, 1.7, 1.5, 1.9}};
+  const DecodeCase c = decode_case(options);
+  OnDevice<__nv_bfloat16> on_device(c);
+  const StepResults first = on_device.run();
+  for (int i = 0; i < 1000; ++i) check_same_bits(on_device.run(), first);
+  for (const int multiprocessors : {1, 7, 50, 400}) check_same_bits(on_device.run(multiprocessors), first);
+  for (const int bits : {0, 8}) {
+    DecodeOptions other = options;
+    other.bits = bits;
+    const DecodeCase same_keys = decode_case(other);
+    check_same_bits(OnDevice<__nv_bfloat16>(same_keys).run(), first);
+  }
+}
+
+TEST_CASE("decode: a length or a page that does not exist gives NaN rows of that sequence alone") {
+  SKIP_WITHOUT_GPU();
+  for (const bool bad_page : {false, true}) {
+    DecodeCase c = decode_case({.lengths = {800, 700, 600}});
+    const DecodeCase good = c;
+    if (bad_page) {
+      c.cache.table[static_cast<size_t>(c.cache.width + 3)] = static_cast<int32_t>(c.cache.pages());
+    } else {
+      c.cache.lengths[1] = 1 << 20;
+    }
+    const StepResults expected = run(good), results = run(c);
+    const auto heads = static_cast<size_t>(c.inputs.q.heads());
+    for (size_t i = 0; i < 3 * heads; ++i) {
+      const bool bad = i / heads == 1;
+      CHECK(std::isnan(results.tau[i]) == bad);
+      if (!bad) CHECK(results.tau[i] == expected.tau[i]);
+    }
+  }
+}

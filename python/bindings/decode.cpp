@@ -1,0 +1,152 @@
+// Decode over a paged cache: the oracle in host memory, and the kernels in a GPU's. Addresses and streams of
+// the latter come as integers; the callers have checked devices, dtypes and extents.
+
+#include "cpu_ref/decode/decode.h"
+
+#include <algorithm>
+#include <array>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "python/bindings/bindings.h"
+
+#if SPLASH_HAVE_CUDA
+#include "gpu/cuda_check.h"
+#include "gpu/decode/decode.h"
+#endif
+
+namespace splash::python {
+namespace {
+
+template <class T>
+using HostArray = nb::ndarray<const T, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+std::vector<T> copied(const HostArray<T>& array) {
+  return {array.data(), array.data() + array.size()};
+}
+
+// keys, values: [pages, page_size, kv_heads, head_dim]; table: [batch, width]. Returns out, tau, maximum and
+// support.
+nb::tuple decode_on_cpu(const HostArray<double>& keys, const HostArray<double>& values,
+                        const HostArray<int32_t>& table, const HostArray<int32_t>& lengths,
+                        const TensorArray<double>& q, const std::vector<double>& alpha,
+                        const std::vector<double>& scale) {
+  const auto extent = [](const auto& array, size_t axis) { return static_cast<int64_t>(array.shape(axis)); };
+  const cpu_ref::PagedCache cache{.page_size = extent(keys, 1),
+                                  .kv_heads = extent(keys, 2),
+                                  .head_dim = extent(keys, 3),
+                                  .keys = copied(keys),
+                                  .values = copied(values),
+                                  .batch = extent(table, 0),
+                                  .width = extent(table, 1),
+                                  .table = copied(table),
+                                  .lengths = copied(lengths)};
+  const TensorView<const double> from = view(q);
+  cpu_ref::DecodeInputs inputs{Tensor<double>(from.batch, from.heads, from.length, from.dim), alpha, scale};
+  std::copy_n(from.data, from.size(), inputs.q.data());
+  cpu_ref::DecodeRows rows = cpu_ref::decode(cache, inputs);
+  const std::vector<int64_t> of_rows{from.batch, from.heads, from.length};
+  const auto array = [&](auto values_of_rows) {
+    auto* data = values_of_rows.data();
+    return numpy_over(data, of_rows, std::move(values_of_rows));
+  };
+  double* out = rows.out.data();
+  return nb::make_tuple(numpy_over(out, {from.batch, from.heads, from.length, from.dim}, std::move(rows.out)),
+                        array(std::move(rows.tau)), array(std::move(rows.maximum)),
+                        array(std::move(rows.support)));
+}
+
+#if SPLASH_HAVE_CUDA
+using namespace gpu;
+
+// A cache on one device. Strides: of pages, tokens and heads.
+class DeviceCache {
+ public:
+  DeviceCache(int device, std::string_view dtype, const std::array<int, 5>& sizes, uintptr_t keys,
+              const std::array<int64_t, 3>& key_strides, uintptr_t values,
+              const std::array<int64_t, 3>& value_strides, uintptr_t low_bit)
+      : device_(device),
+        cache_{.dtype = dtype_from_string(dtype),
+               .pages = sizes[0],
+               .page_size = sizes[1],
+               .kv_heads = sizes[2],
+               .head_dim = sizes[3],
+               .keys = {at(keys), key_strides[0], key_strides[1], key_strides[2]},
+               .values = {at(values), value_strides[0], value_strides[1], value_strides[2]},
+               .bits = sizes[4],
+               .low_bit = at<uint8_t>(low_bit)} {
+    decode::check_cache(cache_);
+  }
+
+  int64_t low_bit_bytes() const { return decode::low_bit_bytes(cache_); }
+
+  void fill(uintptr_t table, uintptr_t lengths, int batch, int width, uintptr_t from_lengths, int most_pages,
+            uintptr_t stream) const {
+    const DeviceScope scope(device_);
+    decode::fill(cache_, {at<const int32_t>(table), at<const int32_t>(lengths), batch, width},
+                 at<const int32_t>(from_lengths), most_pages, at<CUstream_st>(stream));
+  }
+
+  // rows: addresses of the new keys and values; strides: of batch, tokens and heads, of both.
+  void append(uintptr_t table, uintptr_t lengths, int batch, int width, const std::array<uintptr_t, 2>& rows,
+              const std::array<int64_t, 6>& strides, int tokens, uintptr_t stream) const {
+    const DeviceScope scope(device_);
+    decode::append(cache_, {at<const int32_t>(table), at<const int32_t>(lengths), batch, width},
+                   {at(rows[0]), strides[0], strides[1], strides[2]},
+                   {at(rows[1]), strides[3], strides[4], strides[5]}, tokens, at<CUstream_st>(stream));
+  }
+
+  // numbers: q_heads, q_len, how many alphas, how many scales. Strides: of batch, queries and heads.
+  int64_t workspace_bytes(int batch, int width, const std::array<int, 4>& numbers) const {
+    const DeviceScope scope(device_);
+    return decode::workspace_bytes(cache_, {nullptr, nullptr, batch, width}, inputs_of(numbers));
+  }
+
+  // outputs: addresses of out, tau, maximum, support and counts.
+  void decode(uintptr_t table, uintptr_t lengths, int batch, int width, const std::array<int, 4>& numbers,
+              uintptr_t q, const std::array<int64_t, 3>& q_strides, const std::array<uintptr_t, 5>& outputs,
+              const std::array<int64_t, 3>& out_strides, uintptr_t alpha, uintptr_t scale,
+              uintptr_t workspace, int64_t bytes, uintptr_t stream) const {
+    const DeviceScope scope(device_);
+    decode::StepInputs inputs = inputs_of(numbers);
+    inputs.q = {at(q), q_strides[0], q_strides[1], q_strides[2]};
+    inputs.out = {at(outputs[0]), out_strides[0], out_strides[1], out_strides[2]};
+    inputs.alpha = at<const float>(alpha);
+    inputs.scale = at<const float>(scale);
+    decode::decode(
+        cache_, {at<const int32_t>(table), at<const int32_t>(lengths), batch, width}, inputs,
+        {at<float>(outputs[1]), at<float>(outputs[2]), at<int32_t>(outputs[3]), at<int32_t>(outputs[4])},
+        at(workspace), bytes, at<CUstream_st>(stream));
+  }
+
+ private:
+  static decode::StepInputs inputs_of(const std::array<int, 4>& numbers) {
+    return {.q_heads = numbers[0], .q_len = numbers[1], .alphas = numbers[2], .scales = numbers[3]};
+  }
+  int device_;
+  decode::Cache cache_;
+};
+#endif
+
+}  // namespace
+
+void bind_decode(nb::module_& module) {
+  module.def("decode_cpu", &decode_on_cpu);
+#if SPLASH_HAVE_CUDA
+  nb::class_<DeviceCache>(module, "DeviceCache")
+      .def(nb::init<int, std::string_view, const std::array<int, 5>&, uintptr_t,
+                    const std::array<int64_t, 3>&, uintptr_t, const std::array<int64_t, 3>&, uintptr_t>())
+      .def("low_bit_bytes", &DeviceCache::low_bit_bytes)
+      .def("fill", &DeviceCache::fill)
+      .def("append", &DeviceCache::append)
+      .def("workspace_bytes", &DeviceCache::workspace_bytes)
+      .def("decode", &DeviceCache::decode);
+#endif
+}
+
+}  // namespace splash::python

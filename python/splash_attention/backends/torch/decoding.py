@@ -1,0 +1,180 @@
+"""PyTorch's custom operators for decoding: ``torch.ops.splash_attention.decode``, ``decode_fill`` and ``decode_append``.
+
+  decode(q [batch, q_heads, q_len, head_dim], keys, values, low_bit, block_table [batch, width], lengths [batch], alpha [1 or
+         q_heads], scale [1 or q_heads], heads_first, bits) -> out, tau, maximum, support [batch, q_heads, q_len], counts
+  decode_fill(low_bit!, keys, values, block_table, lengths, from_lengths or None, most_pages, heads_first, bits)
+  decode_append(keys!, values!, k, v [batch, kv_heads, n, head_dim], block_table, lengths before them, heads_first): tokens
+         without a page are dropped on a GPU; ValueError in host memory
+
+keys, values: [pages, page_size, kv_heads, head_dim], with heads_first [pages, kv_heads, page_size, head_dim]. On a GPU the
+kernels of gpu/decode run; in host memory the double oracle, which reads no low-bit copies. counts, int32 [units, 4], is
+empty there; what it means: gpu/decode/problem.h. No gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splash_attention import _core
+from splash_attention.backends.torch.operators import NAMESPACE
+
+_pools = "Tensor keys, Tensor values"
+_numbers = "bool heads_first, int bits"
+library = torch.library.Library(NAMESPACE, "FRAGMENT")
+library.define(
+    f"decode(Tensor q, {_pools}, Tensor low_bit, Tensor block_table, Tensor lengths, Tensor alpha, Tensor scale, {_numbers})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+library.define(
+    f"decode_fill(Tensor(a!) low_bit, {_pools}, Tensor block_table, Tensor lengths, Tensor? from_lengths, int most_pages, {_numbers})"
+    " -> ()"
+)
+library.define(
+    "decode_append(Tensor(a!) keys, Tensor(b!) values, Tensor k, Tensor v, Tensor block_table, Tensor lengths, bool heads_first) -> ()"
+)
+ROWS = 8  # of a unit, gpu/decode/problem.h
+
+
+def _sizes(keys: Tensor, heads_first: bool) -> tuple[int, int, int, int]:
+    """pages, page_size, kv_heads, head_dim."""
+    pages, first, second, dim = keys.shape
+    return (pages, second, first, dim) if heads_first else (pages, first, second, dim)
+
+
+def _strides(pool: Tensor, heads_first: bool) -> list[int]:
+    """Of pages, tokens and heads."""
+    page, first, second, _ = pool.stride()
+    return [page, second, first] if heads_first else [page, first, second]
+
+
+def device_cache(keys: Tensor, values: Tensor, low_bit: Tensor | None, heads_first: bool, bits: int) -> Any:
+    if not hasattr(_core, "DeviceCache"):
+        raise RuntimeError("this build of splash_attention has no CUDA kernels")
+    dtype = str(keys.dtype).removeprefix("torch.")
+    return _core.DeviceCache(
+        keys.device.index or 0, dtype, [*_sizes(keys, heads_first), bits], keys.data_ptr(), _strides(keys, heads_first),
+        values.data_ptr(), _strides(values, heads_first), low_bit.data_ptr() if low_bit is not None else 0,
+    )
+
+
+def _row_strides(rows: Tensor) -> list[int]:
+    batch, head, query, _ = rows.stride()
+    return [batch, query, head]
+
+
+def _results(q: Tensor, units: int) -> tuple[Tensor, ...]:
+    rows = q.shape[:3]
+    return (
+        torch.empty(q.shape, dtype=q.dtype, device=q.device),
+        torch.empty(rows, dtype=torch.float32, device=q.device),
+        torch.empty(rows, dtype=torch.float32, device=q.device),
+        torch.empty(rows, dtype=torch.int32, device=q.device),
+        torch.empty((units, 4), dtype=torch.int32, device=q.device),
+    )
+
+
+def _units(q: Tensor, kv_heads: int) -> int:
+    batch, q_heads, q_len, _ = q.shape
+    return batch * kv_heads * -(-(q_heads // kv_heads * q_len) // ROWS)
+
+
+def _takeable(rows: Tensor) -> Tensor:
+    """As the kernels read rows: 16 bytes at a time."""
+    aligned = rows.stride(-1) == 1 and all(stride % 8 == 0 for stride in rows.stride()[:3]) and rows.data_ptr() % 16 == 0
+    return rows if aligned else rows.contiguous()
+
+
+@torch.library.impl(library, "decode", "CUDA")
+def _decode_cuda(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
+                 scale: Tensor, heads_first: bool, bits: int) -> tuple[Tensor, ...]:
+    cache = device_cache(keys, values, low_bit, heads_first, bits)
+    q = _takeable(q)
+    batch, width = block_table.shape
+    numbers = [q.shape[1], q.shape[2], alpha.numel(), scale.numel()]
+    results = _results(q, _units(q, _sizes(keys, heads_first)[2]))
+    size = cache.workspace_bytes(batch, width, numbers)
+    workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
+    stream = torch.cuda.current_stream(q.device).cuda_stream
+    cache.decode(
+        block_table.data_ptr(), lengths.data_ptr(), batch, width, numbers, q.data_ptr(), _row_strides(q),
+        [result.data_ptr() for result in results], _row_strides(results[0]), alpha.data_ptr(), scale.data_ptr(),
+        workspace.data_ptr(), size, stream,
+    )
+    return results
+
+
+def _numpy(tensor: Tensor) -> Any:
+    return tensor.detach().double().contiguous().numpy()
+
+
+@torch.library.impl(library, "decode", "CPU")
+def _decode_cpu(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
+                scale: Tensor, heads_first: bool, bits: int) -> tuple[Tensor, ...]:
+    if heads_first:
+        keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+    found = _core.decode_cpu(
+        _numpy(keys), _numpy(values), block_table.int().contiguous().numpy(), lengths.int().contiguous().numpy(), _numpy(q),
+        alpha.double().tolist(), scale.double().tolist(),
+    )
+    out, tau, maximum, support = (torch.from_numpy(array) for array in found)
+    return out.to(q.dtype), tau.float(), maximum.float(), support.int(), torch.empty((0, 4), dtype=torch.int32)
+
+
+@torch.library.register_fake(f"{NAMESPACE}::decode", lib=library)
+def _decode_fake(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
+                 scale: Tensor, heads_first: bool, bits: int) -> tuple[Tensor, ...]:
+    units = 0 if q.device.type == "cpu" else _units(q, keys.shape[1 if heads_first else 2])
+    return _results(q, units)
+
+
+@torch.library.impl(library, "decode_fill", "CUDA")
+def _fill_cuda(low_bit: Tensor, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, from_lengths: Tensor | None,
+               most_pages: int, heads_first: bool, bits: int) -> None:
+    cache = device_cache(keys, values, low_bit, heads_first, bits)
+    batch, width = block_table.shape
+    cache.fill(block_table.data_ptr(), lengths.data_ptr(), batch, width, 0 if from_lengths is None else from_lengths.data_ptr(),
+               most_pages, torch.cuda.current_stream(keys.device).cuda_stream)
+
+
+@torch.library.impl(library, "decode_fill", "CPU")
+def _fill_cpu(low_bit: Tensor, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, from_lengths: Tensor | None,
+              most_pages: int, heads_first: bool, bits: int) -> None:
+    """The oracle reads no copies."""
+
+
+@torch.library.register_fake(f"{NAMESPACE}::decode_fill", lib=library)
+def _fill_fake(low_bit: Tensor, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, from_lengths: Tensor | None,
+               most_pages: int, heads_first: bool, bits: int) -> None:
+    pass
+
+
+@torch.library.impl(library, "decode_append", "CUDA")
+def _append_cuda(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, block_table: Tensor, lengths: Tensor, heads_first: bool) -> None:
+    cache = device_cache(keys, values, None, heads_first, 0)
+    batch, width = block_table.shape
+    k, v = _takeable(k), _takeable(v)
+    cache.append(block_table.data_ptr(), lengths.data_ptr(), batch, width, [k.data_ptr(), v.data_ptr()],
+                 [*_row_strides(k), *_row_strides(v)], k.shape[2], torch.cuda.current_stream(keys.device).cuda_stream)
+
+
+@torch.library.impl(library, "decode_append", "CPU")
+def _append_cpu(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, block_table: Tensor, lengths: Tensor, heads_first: bool) -> None:
+    page_size = _sizes(keys, heads_first)[1]
+    places = lengths[:, None].long() + torch.arange(k.shape[2])
+    ordinals = places // page_size
+    if places.numel() and int(ordinals.max()) >= block_table.shape[1]:
+        raise ValueError(f"block_table has room for {block_table.shape[1] * page_size} keys per sequence, not for {int(places.max()) + 1}")
+    pages = block_table.gather(1, ordinals).long()
+    if (pages < 0).any() or (pages >= keys.shape[0]).any():
+        raise ValueError("block_table names no page of the pool for some of the new keys")
+    for pool, rows in ((keys, k), (values, v)):
+        by_token = pool.transpose(1, 2) if heads_first else pool
+        by_token[pages, places % page_size] = rows.transpose(1, 2)
+
+
+@torch.library.register_fake(f"{NAMESPACE}::decode_append", lib=library)
+def _append_fake(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, block_table: Tensor, lengths: Tensor, heads_first: bool) -> None:
+    pass

@@ -1,0 +1,202 @@
+"""Exact entmax decoding over a paged cache of keys and values, for PyTorch.
+
+    cache = PagedCache.empty(batch, 32768, kv_heads, head_dim, device="cuda")
+    cache.append(k, v)                       # [batch, kv_heads, n, head_dim]: a prompt, a chunk of it, or one token
+    out = decode(q, cache)                   # [batch, q_heads, q_len, head_dim]
+
+Each query attends to every key of its sequence; the result is entmax over all of them. Beside the keys each full page has
+a copy in 4 or 8 bits with a certified error. A step reads the copies, and in full only the keys that a copy cannot
+exclude and the values of the support. How it works: docs/questions/how-do-i-decode.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from splash_attention.backends.torch import decoding as _operators
+
+PAGE_SIZES = (16, 32, 64, 128, 256)
+HEAD_DIMS = (64, 128, 256)  # that the kernels take
+DTYPES = (torch.bfloat16, torch.float16)  # the same; host memory takes float32 and float64, too
+MOST_QUERIES = 16
+
+
+class DecodeAux(NamedTuple):
+    """What a step knows beside its output. z = (α - 1) scale ⟨q, k⟩.
+
+    tau, maximum: float32 [batch, q_heads, q_len]; z's threshold and its largest value. A row without keys has +inf and
+    -inf, a bad one NaN. With them and `out`, results over parts of the keys can be merged.
+    support: int32 [batch, q_heads, q_len], keys with p > 0.
+    screened, candidates, rescored: int32 [units], units = batch * kv_heads * ceil(q_heads / kv_heads * q_len / 8): keys that
+    were screened, that the first bounds let through, and that were scored exactly after the last one.
+    fell_back: bool [units], where lists overflowed and all keys were scored. All four are empty in host memory.
+    """
+
+    tau: Tensor
+    maximum: Tensor
+    support: Tensor
+    screened: Tensor
+    candidates: Tensor
+    rescored: Tensor
+    fell_back: Tensor
+
+
+class PagedCache:
+    """Keys and values of sequences, in pages of a pool.
+
+    keys, values: [pages, page_size, kv_heads, head_dim], with heads_first [pages, kv_heads, page_size, head_dim]; the last
+    dimension contiguous. Pages of 16, 32, 64, 128 or 256 keys. On a GPU bfloat16 or float16 and head_dim 64, 128 or 256.
+    block_table: int32 [batch, width], the pages of each sequence in order, as flash-attn and vLLM have it. Sequences may
+    share pages. An entry below 0 is a hole, whose keys do not exist.
+    lengths: int32 [batch], keys of each sequence. append() and truncate() change it in place.
+    bits: 4 or 8 for low-bit copies, 0 for none; then each step reads K whole. A copy takes head_dim * bits / 8 + 2 bytes per
+    key and key head, and 4 head_dim bytes per page and key head.
+
+    Tensors are taken as they are, not copied. Call fill() once for pages that are full already. Raises TypeError, ValueError
+    and NotImplementedError, with one sentence.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, *, bits: int = 4, heads_first: bool = False) -> None:
+        if keys.dim() != 4 or keys.shape != values.shape:
+            raise ValueError(f"keys and values must have one shape of 4 dimensions, not {tuple(keys.shape)} and {tuple(values.shape)}")
+        if keys.dtype != values.dtype or not keys.dtype.is_floating_point:
+            raise TypeError(f"keys and values must be of one floating dtype, not {keys.dtype} and {values.dtype}")
+        if keys.stride(-1) != 1 or values.stride(-1) != 1:
+            raise ValueError("the last dimension of keys and values must be contiguous")
+        if block_table.dim() != 2 or lengths.shape != block_table.shape[:1]:
+            raise ValueError(
+                f"block_table must be [batch, width] and lengths [batch], not {tuple(block_table.shape)} and {tuple(lengths.shape)}"
+            )
+        for name, tensor in {"block_table": block_table, "lengths": lengths}.items():
+            if tensor.dtype != torch.int32:
+                raise TypeError(f"{name} is of {tensor.dtype}; it must be of torch.int32")
+            if not tensor.is_contiguous():
+                raise ValueError(f"{name} must be contiguous")
+        devices = {tensor.device for tensor in (keys, values, block_table, lengths)}
+        if len(devices) > 1:
+            raise ValueError(f"keys, values, block_table and lengths must be on one device, not on {', '.join(map(str, devices))}")
+        if bits not in (0, 4, 8):
+            raise ValueError(f"bits is {bits}; allowed are 0, 4, 8")
+        page_size = keys.shape[2 if heads_first else 1]
+        if page_size not in PAGE_SIZES:
+            raise ValueError(f"pages have {page_size} keys; allowed are {', '.join(map(str, PAGE_SIZES))}")
+        self.keys, self.values, self.block_table, self.lengths = keys, values, block_table, lengths
+        self.bits, self.heads_first, self.page_size = bits, heads_first, page_size
+        self.kv_heads, self.head_dim = keys.shape[1 if heads_first else 2], keys.shape[3]
+        size = _operators.device_cache(keys, values, None, heads_first, bits).low_bit_bytes() if keys.is_cuda else 0
+        self.low_bit = torch.empty(size, dtype=torch.uint8, device=keys.device)
+
+    @classmethod
+    def empty(
+        cls, batch: int, most_keys: int, kv_heads: int, head_dim: int, *, page_size: int = 64, bits: int = 4,
+        dtype: torch.dtype = torch.bfloat16, device: torch.device | str | None = None,
+    ) -> PagedCache:
+        """A cache of `batch` empty sequences with room for `most_keys` keys each, and pages of its own for each."""
+        width = -(-most_keys // page_size)
+        keys = torch.zeros((batch * width, page_size, kv_heads, head_dim), dtype=dtype, device=device)
+        table = torch.arange(batch * width, dtype=torch.int32, device=device).view(batch, width)
+        lengths = torch.zeros(batch, dtype=torch.int32, device=device)
+        return cls(keys, torch.zeros_like(keys), table, lengths, bits=bits)
+
+    def fill(self, from_lengths: Tensor | None = None, most_pages: int | None = None) -> None:
+        """Makes the low-bit copies of the pages that end after from_lengths (int32 [batch]; None: 0) and at or before the
+        lengths. most_pages: how many one sequence has of them, at most; None for all of its pages."""
+        if self.bits == 0:
+            return
+        if from_lengths is not None and (from_lengths.dtype != torch.int32 or from_lengths.shape != self.lengths.shape):
+            raise ValueError(f"from_lengths must be int32 {list(self.lengths.shape)}")
+        pages = self.block_table.shape[1] if most_pages is None else most_pages
+        torch.ops.splash_attention.decode_fill(
+            self.low_bit, self.keys, self.values, self.block_table, self.lengths, from_lengths, pages, self.heads_first, self.bits
+        )
+
+    def append(self, k: Tensor, v: Tensor) -> None:
+        """Writes keys and values [batch, kv_heads, n, head_dim] of the cache's dtype behind those of each sequence, and fills.
+
+        The table must name a page for each of them: in host memory ValueError says where it does not. A GPU drops what falls
+        into a hole; a length beyond the table makes the sequence's rows NaN."""
+        batch, n = self.lengths.shape[0], k.shape[2] if k.dim() == 4 else -1
+        expected = (batch, self.kv_heads, n, self.head_dim)
+        if tuple(k.shape) != expected or tuple(v.shape) != expected:
+            raise ValueError(f"k and v must be [{batch}, {self.kv_heads}, n, {self.head_dim}], not {list(k.shape)} and {list(v.shape)}")
+        if k.dtype != self.keys.dtype or v.dtype != self.keys.dtype or k.device != self.keys.device or v.device != self.keys.device:
+            raise TypeError(f"k and v must be of {self.keys.dtype} on {self.keys.device}, not of {k.dtype} and {v.dtype} on {k.device} and {v.device}")
+        before = self.lengths.clone()
+        torch.ops.splash_attention.decode_append(self.keys, self.values, k, v, self.block_table, before, self.heads_first)
+        self.lengths += n
+        self.fill(before, -(-n // self.page_size))
+
+    def truncate(self, lengths: Tensor) -> None:
+        """Drops the keys at and behind `lengths` (int32 [batch]), for example rejected drafts. Open pages are read exactly until
+        they are full again."""
+        self.lengths.copy_(torch.minimum(self.lengths, lengths.to(self.lengths)))
+
+
+def block_table_of(
+    kv_indptr: Tensor, kv_indices: Tensor, kv_last_page_len: Tensor, page_size: int, width: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """block_table (int32 [batch, width]) and lengths (int32 [batch]) of FlashInfer's page table.
+
+    kv_indptr: [batch + 1]; sequence i has the pages kv_indices[kv_indptr[i]:kv_indptr[i + 1]], the last with
+    kv_last_page_len[i] keys. width: pages of the longest sequence; None asks the tensors, which waits for the device.
+    """
+    if kv_last_page_len.shape[0] + 1 != kv_indptr.shape[0]:
+        raise ValueError(f"kv_indptr must have one entry more than kv_last_page_len, not {kv_indptr.shape[0]} and {kv_last_page_len.shape[0]}")
+    counts = kv_indptr[1:] - kv_indptr[:-1]
+    if width is None:
+        width = int(counts.max()) if counts.numel() else 0
+    columns = torch.arange(width, device=kv_indices.device)
+    places = (kv_indptr[:-1, None] + columns).clamp(max=max(kv_indices.shape[0] - 1, 0)).long()
+    inside = columns < counts[:, None]
+    table = torch.where(inside, kv_indices[places] if kv_indices.numel() else torch.zeros_like(places), -1).int()
+    lengths = torch.where(counts > 0, (counts - 1) * page_size + kv_last_page_len, 0).int()
+    return table.contiguous(), lengths.contiguous()
+
+
+def _of_heads(name: str, value: float | Tensor, q: Tensor, least: float, most: float) -> Tensor:
+    """float32 [1] or [q_heads] on q's device."""
+    if isinstance(value, Tensor):
+        if value.numel() not in (1, q.shape[1]):
+            raise ValueError(f"{name} has {value.numel()} elements; allowed are 1 and q_heads ({q.shape[1]})")
+        return value.detach().reshape(-1).to(device=q.device, dtype=torch.float32).contiguous()
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}; it must lie in [{least:g}, {most:g}]")
+    return torch.full((1,), value, dtype=torch.float32, device=q.device)
+
+
+def decode(
+    q: Tensor, cache: PagedCache, *, alpha: float | Tensor = 1.5, scale: float | Tensor | None = None, return_aux: bool = False
+) -> Tensor | tuple[Tensor, DecodeAux]:
+    """Entmax attention of the last q_len positions of each sequence to its whole cache.
+
+    q: [batch, q_heads, q_len, head_dim] of the cache's dtype, q_heads a multiple of kv_heads, q_len 1 to 16. Query i sees
+    the keys below length - (q_len - 1 - i): append the step's keys first.
+    alpha: in [1.01, 2]; scale: 1/sqrt(head_dim) where None. One number each, or a tensor with one per query head.
+    Returns out like q, with return_aux (out, DecodeAux). The same bits in every run on one kind of GPU, for every number
+    of bits of the cache. On a GPU nothing waits for the device, and a CUDA graph can capture the call with later lengths,
+    pages and queries in the same tensors. There are no gradients.
+    Lengths and pages that do not exist give NaN rows on a GPU and raise ValueError in host memory. In host memory the
+    result is the double oracle's.
+    """
+    keys = cache.keys
+    if q.dim() != 4 or q.shape[0] != cache.lengths.shape[0] or q.shape[3] != cache.head_dim or q.shape[1] % cache.kv_heads != 0:
+        raise ValueError(
+            f"q must be [{cache.lengths.shape[0]}, a multiple of {cache.kv_heads}, q_len, {cache.head_dim}] for this cache, not {list(q.shape)}"
+        )
+    if not 1 <= q.shape[2] <= MOST_QUERIES:
+        raise ValueError(f"q has {q.shape[2]} queries; allowed are 1 to {MOST_QUERIES}")
+    if q.dtype != keys.dtype:
+        raise TypeError(f"q is of {q.dtype}, the cache of {keys.dtype}; they must be of one dtype")
+    if q.device != keys.device:
+        raise ValueError(f"q is on {q.device}, the cache on {keys.device}; they must be on one device")
+    alphas = _of_heads("alpha", alpha, q, 1.01, 2)
+    scales = _of_heads("scale", cache.head_dim**-0.5 if scale is None else scale, q, 1e-30, 1e30)
+    out, tau, maximum, support, counts = torch.ops.splash_attention.decode(
+        q, keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits
+    )
+    if not return_aux:
+        return out
+    return out, DecodeAux(tau, maximum, support, counts[:, 0], counts[:, 1], counts[:, 2], counts[:, 3] != 0)

@@ -1,0 +1,207 @@
+"""Decoding over a paged cache: splash_attention.decode against entmax attention over the same keys."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
+_core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+from splash_attention import PagedCache, block_table_of, decode, entmax  # noqa: E402
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def expected(q, keys, values, lengths, alpha, scale=None):
+    """keys, values: [batch, kv_heads, n, head_dim]. Dense, in float64."""
+    q, keys, values = (x.double().cpu() for x in (q, keys, values))
+    batch, q_heads, q_len, dim = q.shape
+    group = q_heads // keys.shape[1]
+    out = torch.zeros_like(q)
+    for b in range(batch):
+        for h in range(q_heads):
+            for i in range(q_len):
+                end = int(lengths[b]) - (q_len - 1 - i)
+                if end <= 0:
+                    continue
+                scores = (dim**-0.5 if scale is None else scale) * keys[b, h // group, :end] @ q[b, h, i]
+                p = entmax(scores, alpha=alpha[h] if isinstance(alpha, list) else alpha)
+                out[b, h, i] = p @ values[b, h // group, :end]
+    return out
+
+
+def filled(device, *, batch=2, n=700, kv_heads=2, dim=64, page_size=64, bits=4, dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    k, v = (torch.randn(batch, kv_heads, n, dim).to(dtype).to(device) for _ in range(2))
+    cache = PagedCache.empty(batch, n + 40, kv_heads, dim, page_size=page_size, bits=bits, dtype=dtype, device=device)
+    return cache, k, v
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bits", [0, 4, 8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_decode_of_a_prompt_and_of_tokens_behind_it(device, bits, dtype):
+    cache, k, v = filled(device, bits=bits, dtype=dtype)
+    cache.append(k[:, :, :600], v[:, :, :600])
+    for first, q_len in ((600, 1), (601, 4), (605, 90)):  # the last one fills pages
+        cache.append(k[:, :, first : first + q_len], v[:, :, first : first + q_len])
+        queries = min(q_len, 3)
+        q = (2.4 * torch.randn(2, 8, queries, 64)).to(dtype).to(device)
+        out, aux = decode(q, cache, return_aux=True)
+        n = first + q_len
+        want = expected(q, k[:, :, :n], v[:, :, :n], cache.lengths, 1.5)
+        torch.testing.assert_close(out.double().cpu(), want, atol=2e-2, rtol=2e-2)
+        assert out.dtype == dtype and aux.support.min() > 0 and (aux.tau < aux.maximum).all()
+        if device == "cuda":
+            assert not aux.fell_back.any() and (aux.rescored <= aux.candidates).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_alpha_and_scale_per_head_and_heads_first(device):
+    cache, k, v = filled(device)
+    cache.append(k, v)
+    q = torch.randn(2, 4, 1, 64).bfloat16().to(device)
+    alpha = torch.tensor([1.5, 2.0, 1.25, 1.7])
+    want = expected(q, k, v, cache.lengths, alpha.tolist(), 0.3)
+    torch.testing.assert_close(decode(q, cache, alpha=alpha, scale=0.3).double().cpu(), want, atol=2e-2, rtol=2e-2)
+    other = PagedCache(
+        cache.keys.transpose(1, 2).contiguous(), cache.values.transpose(1, 2).contiguous(), cache.block_table, cache.lengths, heads_first=True
+    )
+    other.fill()
+    assert torch.equal(decode(q, other, alpha=alpha, scale=0.3), decode(q, cache, alpha=alpha, scale=0.3))
+    other.append(k[:, :, :3], v[:, :, :3])
+    assert torch.equal(other.keys.transpose(1, 2)[10, 60:63, 1], k[0, 1, :3]) and other.lengths.tolist() == [703, 703]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_truncated_cache_is_the_shorter_cache(device):
+    cache, k, v = filled(device)
+    cache.append(k, v)
+    cache.truncate(torch.tensor([300, 520], dtype=torch.int32))
+    assert cache.lengths.tolist() == [300, 520]
+    cache.append(v[:, :, :200], k[:, :, :200])  # other keys, over the old ones
+    q = torch.randn(2, 4, 1, 64).bfloat16().to(device)
+    out = decode(q, cache).double().cpu()
+    for b, n in enumerate((300, 520)):
+        keys, values = torch.cat([k[:, :, :n], v[:, :, :200]], 2), torch.cat([v[:, :, :n], k[:, :, :200]], 2)
+        torch.testing.assert_close(out[b], expected(q, keys, values, cache.lengths, 1.5)[b], atol=2e-2, rtol=2e-2)
+
+
+def test_page_tables_of_flashinfer():
+    table, lengths = block_table_of(
+        torch.tensor([0, 3, 3, 4], dtype=torch.int32), torch.tensor([5, 2, 7, 1], dtype=torch.int32), torch.tensor([10, 0, 16], dtype=torch.int32), 16
+    )
+    assert table.tolist() == [[5, 2, 7], [-1, -1, -1], [1, -1, -1]]
+    assert lengths.tolist() == [42, 0, 16]
+    assert table.dtype == lengths.dtype == torch.int32
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_empty_sequences_holes_and_shared_pages(device):
+    cache, k, v = filled(device)
+    cache.append(k, v)
+    cache.lengths[1] = 0
+    q = torch.randn(2, 4, 1, 64).bfloat16().to(device)
+    out, aux = decode(q, cache, return_aux=True)
+    assert (out[1] == 0).all() and (aux.tau[1] == torch.inf).all() and (aux.support[1] == 0).all()
+    cache.block_table[1] = cache.block_table[0]
+    cache.lengths[1] = 700
+    q[1] = q[0]
+    out = decode(q, cache)
+    assert torch.equal(out[0], out[1])
+    cache.block_table[0, 2] = -1
+    kept = [*range(128), *range(192, 700)]
+    want = expected(q, k[:, :, kept], v[:, :, kept], torch.tensor([636, 636]), 1.5)
+    torch.testing.assert_close(decode(q, cache)[0].double().cpu(), want[0], atol=2e-2, rtol=2e-2)
+
+
+def test_the_operator_is_sound():
+    cache, k, v = filled("cpu", n=80)
+    cache.append(k, v)
+    q = torch.randn(2, 4, 1, 64).bfloat16()
+    arguments = (q, cache.keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, torch.tensor([1.5]), torch.tensor([0.125]), False, 4)
+    torch.library.opcheck(torch.ops.splash_attention.decode.default, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_graph_decodes_later_lengths():
+    cache, k, v = filled("cuda", n=800)
+    cache.append(k[:, :, :600], v[:, :, :600])
+    q = torch.randn(2, 4, 1, 64).bfloat16().cuda()
+    token, value = k[:, :, 600:601].clone(), v[:, :, 600:601].clone()
+
+    def step():
+        cache.append(token, value)
+        return decode(q, cache)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    cache.truncate(torch.full((2,), 600, dtype=torch.int32, device="cuda"))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    cache.truncate(torch.full((2,), 600, dtype=torch.int32, device="cuda"))
+    for i in range(600, 800):
+        token.copy_(k[:, :, i : i + 1])
+        value.copy_(v[:, :, i : i + 1])
+        q.normal_()
+        graph.replay()
+        if i % 20 == 0:
+            want = expected(q, k[:, :, : i + 1], v[:, :, : i + 1], cache.lengths, 1.5)
+            torch.testing.assert_close(out.double().cpu(), want, atol=2e-2, rtol=2e-2)
+
+
+def refused(kind, match):
+    return pytest.raises(kind, match=match)
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence():
+    cache, k, v = filled("cpu", n=80)
+    cache.append(k, v)
+    q = torch.randn(2, 4, 1, 64).bfloat16()
+    with refused(ValueError, r"q must be \[2, a multiple of 2, q_len, 64\] for this cache, not \[2, 3, 1, 64\]"):
+        decode(q[:, :3], cache)
+    with refused(ValueError, "q has 17 queries; allowed are 1 to 16"):
+        decode(q.expand(2, 4, 17, 64), cache)
+    with refused(TypeError, "they must be of one dtype"):
+        decode(q.float(), cache)
+    with refused(ValueError, r"alpha is 1.0; it must lie in \[1.01, 2\]"):
+        decode(q, cache, alpha=1.0)
+    with refused(ValueError, "alpha has 3 elements; allowed are 1 and q_heads"):
+        decode(q, cache, alpha=torch.ones(3))
+    with refused(ValueError, "k and v must be"):
+        cache.append(k[:, :1], v[:, :1])
+    with refused(ValueError, "block_table has room for 128 keys per sequence, not for 160"):
+        cache.append(k, v)
+    parts = (cache.keys, cache.values, cache.block_table, cache.lengths)
+    with refused(ValueError, "bits is 3; allowed are 0, 4, 8"):
+        PagedCache(*parts, bits=3)
+    with refused(TypeError, "lengths is of torch.int64"):
+        PagedCache(*parts[:3], parts[3].long())
+    with refused(ValueError, "pages have 20 keys"):
+        PagedCache(cache.keys[:, :20], cache.values[:, :20], *parts[2:])
+    with refused(ValueError, "one shape of 4 dimensions"):
+        PagedCache(cache.keys[0], cache.values[0], *parts[2:])
+    cache.block_table[0, 0] = 1000
+    with refused(ValueError, "page 1000 lies outside the pool"):
+        decode(q, cache)
+
+
+@pytest.mark.skipif(not _core.has_cuda, reason="built without CUDA")
+def test_what_the_kernels_do_not_take_is_refused_without_a_gpu():
+    def cache(dtype="bfloat16", page_size=64, head_dim=64, bits=4, strides=(8192, 128, 64), keys=0):
+        return _core.DeviceCache(0, dtype, [3, page_size, 2, head_dim, bits], keys, strides, 0, strides, 0)
+
+    assert cache().low_bit_bytes() == 3 * 2 * (4 * 64 + 2 * 64 + 64 * 64 // 2)
+    assert cache(bits=0).low_bit_bytes() == 0
+    with refused(NotImplementedError, "decode takes head_dim 64, 128 and 256, not 80"):
+        cache(head_dim=80)
+    with refused(NotImplementedError, "decode takes caches in bfloat16 and float16, not float32"):
+        cache(dtype="float32")
+    with refused(NotImplementedError, "decode takes pages of 16, 32, 64, 128 or 256 keys, not 48"):
+        cache(page_size=48)
+    with refused(ValueError, "strides of keys must be multiples of 8 elements"):
+        cache(strides=(8192, 128, 60))
+    with refused(ValueError, "keys must be 16-byte aligned"):
+        cache(keys=8)
