@@ -264,50 +264,64 @@ TEST_CASE("each tile of each head has its block, some heads at a time, the last 
 }
 
 TEST_CASE(
-    "a block samples high-norm keys and the last tiles, no key twice, then visits all, the last first") {
+    "a block samples the first tile, the last ones, then far keys, none twice; then it visits all tiles") {
   using Sampled = std::pair<int, int>;
-  for (const auto& [keys, sampled] : {Sampled{64, 4096}, {128, 4096}, {64, 1024}, {128, 16384}}) {
+  for (const auto& [keys, sampled] : {Sampled{64, 4096}, {128, 4096}, {64, 1024}, {128, 512}, {128, 16384}}) {
     for (const int segment_keys : {0, 256, 512, 2048}) {
-      for (const int count : {1, 2, 3, 11, 12, 13, 19, 20, 21, 64, 129, 1024}) {
+      for (const int count : {1, 2, 3, 5, 6, 7, 11, 12, 13, 19, 20, 21, 64, 129, 1024}) {
         CAPTURE(keys);
         CAPTURE(segment_keys);
         CAPTURE(count);
-        const int first = segment_keys % 512 == 0 ? 0 : 5;  // tile
         CAPTURE(sampled);
+        const int first = segment_keys % 512 == 0 ? 0 : 5;  // tile
         const Span tiles{first, first + count};
         const Span segments = segment_keys > 0 ? Span{(first * keys + segment_keys - 1) / segment_keys,
                                                       tiles.end * keys / segment_keys}
                                                : Span{0, 0};
         const TileSchedule schedule(tiles, keys, segments, segment_keys, sampled);
-        CHECK(schedule.sample_positions > 0);
-        CHECK(schedule.sample_positions * keys <= sampled + hopper::kTilesPerIteration * keys);
-        std::set<int> segments_taken, recent;
+        std::set<int> near, far;  // tiles, or segments
+        int tiles_taken = 0;
         for (int position = 0; position < schedule.screen_begin; ++position) {
+          const bool is_far = position >= schedule.far_begin;
           if (schedule.is_high_norm(position)) {
-            CHECK(segments_taken.insert(schedule.segment(position)).second);
-          } else if (schedule.recent(position) >= 0) {
-            CHECK(recent.insert(schedule.recent(position)).second);
+            CHECK(is_far);
+            CHECK(far.insert(schedule.segment(position)).second);
+          } else if (schedule.sampled(position) >= 0) {
+            CHECK((is_far ? far : near).insert(schedule.sampled(position)).second);
+          } else {
+            continue;
           }
+          ++tiles_taken;
         }
-        CHECK(static_cast<int>(segments_taken.size() + recent.size()) == schedule.sample_positions);
-        if (!segments_taken.empty()) CHECK(*segments_taken.begin() == segments.begin);
-        if (!segments_taken.empty()) CHECK(*segments_taken.rbegin() < segments.end);
-        if (!recent.empty() && segments.begin < segments.end)
-          CHECK(*recent.begin() * keys >= segments.end * segment_keys);
-        if (!recent.empty()) CHECK(*recent.begin() >= first);
-        if (!recent.empty()) CHECK(*recent.rbegin() == tiles.end - 1);
+        CHECK(tiles_taken == static_cast<int>(near.size() + far.size()));
+        CHECK(tiles_taken * keys <= sampled);
+        const int most_near = std::min(sampled, TileSchedule::kNearKeys) / keys;
+        CHECK(static_cast<int>(near.size()) == std::min(count, most_near));
+        CHECK(*near.begin() == first);
+        CHECK(*near.rbegin() == tiles.end - 1);
+        if (near.size() > 1) CHECK(*std::next(near.begin()) == tiles.end + 1 - static_cast<int>(near.size()));
+        if (!far.empty() && segment_keys > 0) {
+          CHECK(*far.begin() * segment_keys >= (first + 1) * keys);
+          CHECK((*far.rbegin() + 1) * segment_keys <= *std::next(near.begin()) * keys);
+          CHECK(*far.begin() >= segments.begin);
+          CHECK(*far.rbegin() < segments.end);
+        } else if (!far.empty()) {
+          CHECK(*far.begin() > first);
+          CHECK(*far.rbegin() == *std::next(near.begin()) - 1);
+        }
+        if (segment_keys == 0) CHECK(tiles_taken == std::min(count, sampled / keys));
+        CHECK(schedule.far_begin % hopper::kTilesPerIteration == 0);
+        CHECK(schedule.screen_begin % hopper::kTilesPerIteration == 0);
         std::vector<int> screened;
         for (int position = schedule.screen_begin; position < schedule.length(); ++position) {
           if (schedule.screened(position) >= 0) screened.push_back(schedule.screened(position));
         }
         CHECK(static_cast<int>(screened.size()) == count);
         for (int i = 0; i < count; ++i) CHECK(screened[static_cast<size_t>(i)] == tiles.end - 1 - i);
-        CHECK(schedule.screen_begin % hopper::kTilesPerIteration == 0);
-        CHECK(schedule.length() % hopper::kTilesPerIteration == 0);
-        CHECK(TileSchedule(tiles, keys, segments, segment_keys, 0).screen_begin == 0);
       }
     }
   }
+  CHECK(TileSchedule({0, 9}, 64, {0, 2}, 256, 0).screen_begin == 0);
 }
 
 TEST_CASE("high-norm keys of all segments are what a block samples at most, where kv_len allows") {

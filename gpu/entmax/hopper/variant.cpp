@@ -106,7 +106,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
                (ceil_div((schedule.last_tile() + 1) * tile.k, kErrorKeys) - first_error) * kFloat);
     for (int position = 0; position < schedule.length(); ++position) {
       const int tile_of_keys =
-          position < schedule.screen_begin ? schedule.recent(position) : schedule.screened(position);
+          position < schedule.screen_begin ? schedule.sampled(position) : schedule.screened(position);
       if (schedule.is_high_norm(position)) {
         trace.read(
             Operand::workspace,

@@ -9,6 +9,7 @@
 #include "gpu/entmax/hopper/dense/store.cuh"
 #include "gpu/entmax/hopper/dense/tiles.cuh"
 #include "gpu/entmax/schedule/launch.cuh"
+#include "gpu/entmax/schedule/row_shares.cuh"
 
 namespace splash::gpu::entmax::hopper {
 
@@ -297,9 +298,12 @@ __global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
   wait_for_kernels_before();
   const int head = static_cast<int>(blockIdx.x) % p.heads, count = p.rows.counts[head];
   const int tile = static_cast<int>(gridDim.x / p.heads) - 1 - static_cast<int>(blockIdx.x) / p.heads;
-  if (tile * kQueries >= count) return;
-  DenseProducts<T, kPanels, kRanges> products(
-      p, k_map, v_map, *reinterpret_cast<DenseTiles<kPanels>*>(dynamic), head, tile * kQueries, count);
+  if (count == 0) return;
+  const int together = rows_per_block(p, 64, kQueries), first = tile * together;  // 64: of a warpgroup
+  if (first >= count) return;
+  DenseProducts<T, kPanels, kRanges> products(p, k_map, v_map,
+                                              *reinterpret_cast<DenseTiles<kPanels>*>(dynamic), head, first,
+                                              min(first + together, count));
   const Entmax entmax = entmax_of(p, head);
   DenseRows rows;
   const auto solve = [&](auto kind) {

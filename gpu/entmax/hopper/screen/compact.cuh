@@ -12,19 +12,71 @@ __device__ __forceinline__ float at_least(float score, float margin) {
   return score - 0x1.02p-11f * fabsf(score) - margin;
 }
 
-// Makes keys of the tiles in the calling lane's column. False where they did not all fit.
+// The bits of a hit mask that belong to rows which still take keys, of the calling lane's two.
+template <class Lists>
+__device__ __forceinline__ uint32_t bits_of_open_rows(const Lists& lists) {
+  return (lists.bound[row_of(0)].is_deferred() ? 0 : kFirstRow) |
+         (lists.bound[row_of(1)].is_deferred() ? 0 : ~kFirstRow);
+}
+
+// Makes keys of the tiles in the calling lane's column, the last ones first. False where the next one's keys
+// have no room: they may take the tile's own two slots, and those between keys and tiles.
 template <class Lists>
 __device__ __forceinline__ bool expand_tiles(Lists& lists) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t open = bits_of_open_rows(lists);
   int keys = lists.keys[lane];
-  bool fits = true;
-  visit_tiles(lists, [&](int half, int key, int pair) {
-    fits &= keys < 2 * pair + 2;  // overwrites no tile that has not been read
-    if (fits) lists.slot(lane, keys++) = key_of_half(key, half);
-  });
+  const int pair = visit_tiles(
+      lists,
+      [&](uint32_t& hits, int at) {
+        hits &= open;
+        return keys + __popc(hits) <= 2 * at + 2;
+      },
+      [&](int half, int key) { lists.slot(lane, keys++) = key_of_half(key, half); });
   lists.keys[lane] = keys;
-  lists.tiles[lane] = Lists::kSlots / 2;
-  return fits;
+  lists.tiles[lane] = pair;
+  return pair == Lists::kSlots / 2;
+}
+
+// At most the row's exact score of a key, in the row's units.
+template <class T, class Lists>
+__device__ __forceinline__ float least_score(const ForwardProblem& p, int head_index, const Lists& lists,
+                                             int row, int key) {
+  const auto* const keys = static_cast<const T*>(p.k) + int64_t{head_index / p.group} * p.kv_len * p.head_dim;
+  const auto* const queries = static_cast<const T*>(p.q) + int64_t{head_index} * p.q_len * p.head_dim;
+  float product = 0;
+#pragma unroll 8
+  for (int column = 0; column < p.head_dim; column += 8)
+    product += dot8<T>(load8(queries + int64_t{lists.query[row]} * p.head_dim + column),
+                       load8(keys + int64_t{key} * p.head_dim + column));
+  return at_least(product / lists.unit[row], lists.margin[row]);
+}
+// Whether a key may have p > 0: least_score lowered its score by no more than this adds.
+__device__ __forceinline__ bool may_exceed(float least_score, float margin, float bound) {
+  return fmaf(0x1p-9f, fabsf(least_score), least_score) + 2.01f * margin > bound;
+}
+
+// Makes room for the next tile of another lane's column, whose keys did not fit: clears those that exact
+// scores rule out. Where the others do not fit, the column's two rows are deferred.
+template <class T, class Lists>
+__device__ __forceinline__ void fit_tile(const ForwardProblem& p, int head_index, const Head& head,
+                                         Lists& lists, int column) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = column / 4, pair = lists.tiles[column];
+  int(&tile)[2] = lists.columns[pair][column];
+  const int row = quad + 8 * half_of_bit(lane);
+  const bool hits = (static_cast<uint32_t>(tile[0]) >> lane & 1) != 0 && !lists.bound[row].is_deferred();
+  const bool stays =
+      hits && may_exceed(least_score<T>(p, head_index, lists, row, key_of_bit(lane, tile[1], column)),
+                         lists.margin[row], lists.bound[row].value);
+  const unsigned kept = __ballot_sync(kWarp, stays);
+  const bool fits = lists.keys[column] + __popc(kept) <= 2 * pair + 2;
+  __syncwarp();  // all have read
+  if (lane == 0) tile[0] = static_cast<int>(kept);
+  if (!fits) {
+    if (lane < 4) lists.keys[4 * quad + lane] = 0;
+    if (lane < 2) defer_row(lists, head, quad + 8 * lane, RowState::overflowed);
+  }
+  __syncwarp();
 }
 
 // Drops keys of a quad's two rows: their exact scores raise the rows' bounds, which rule some out. Where a
@@ -34,8 +86,6 @@ __device__ __forceinline__ void prune_keys(const ForwardProblem& p, int head_ind
                                            Lists& lists, int quad) {
   constexpr int kParts = (Lists::kSlots + 31) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto* const keys = static_cast<const T*>(p.k) + int64_t{head_index / p.group} * p.kv_len * p.head_dim;
-  const auto* const queries = static_cast<const T*>(p.q) + int64_t{head_index} * p.q_len * p.head_dim;
   int listed[4][kParts];
   float scores[4][kParts];  // at most the true ones, in the rows' units
   float largest[2] = {-INFINITY, -INFINITY};
@@ -56,39 +106,40 @@ __device__ __forceinline__ void prune_keys(const ForwardProblem& p, int head_ind
       listed[column][part] = lists.slot(4 * quad + column, min(lane + 32 * part, Lists::kSlots - 1));
   }
   visit([&](int one, float& score, int) {
-    const int row = quad + 8 * half_of(one);
-    float product = 0;
-#pragma unroll 8
-    for (int column = 0; column < p.head_dim; column += 8)
-      product += dot8<T>(load8(queries + int64_t{lists.query[row]} * p.head_dim + column),
-                         load8(keys + int64_t{key_of(one)} * p.head_dim + column));
-    score = at_least(product / lists.unit[row], lists.margin[row]);
+    score = least_score<T>(p, head_index, lists, quad + 8 * half_of(one), key_of(one));
     largest[half_of(one)] = fmaxf(largest[half_of(one)], score);
   });
   const float margin[2] = {lists.margin[quad], lists.margin[quad + 8]};
-  float bound[2];
+  float bound[2], gain[2];
   int counts[2];
   bool full = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float gain = head.entmax.gain * lists.unit[quad + 8 * half], most = arch::warp_max(largest[half]);
+    gain[half] = head.entmax.gain * lists.unit[quad + 8 * half];
+    const float most = arch::warp_max(largest[half]);
     bound[half] = lists.bound[quad + 8 * half].value;
-    if (most > -INFINITY) bound[half] = fmaxf(bound[half], bound_of_largest(most, gain));
-#pragma unroll 1
-    for (int step = 0; step < 6; ++step) {
-      float sum = 0, slope = 0;
-      visit([&](int one, float score, int) {
-        const float u = half_of(one) == half ? gain * (score - bound[half]) : 0;
-        sum += head.entmax.weight(u);
-        slope += head.entmax.slope(u);
-      });
-      bound[half] = newton(head.entmax.beta * gain, bound[half], arch::warp_sum(sum), arch::warp_sum(slope));
-    }
+    if (most > -INFINITY) bound[half] = fmaxf(bound[half], bound_of_largest(most, gain[half]));
   }
-  // at_least lowered the score by no more than this adds.
+#pragma unroll 1
+  for (int step = 0; step < 4; ++step) {
+    float sum[2] = {}, slope[2] = {};
+    visit([&](int one, float score, int) {
+      const int half = half_of(one);
+      const float u = half == 0 ? gain[0] * (score - bound[0]) : gain[1] * (score - bound[1]);
+      const float weight = head.entmax.weight(u), u_slope = head.entmax.slope(u);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        sum[i] += half == i ? weight : 0;
+        slope[i] += half == i ? u_slope : 0;
+      }
+    });
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      bound[half] = newton(head.entmax.beta * gain[half], bound[half], arch::warp_sum(sum[half]),
+                           arch::warp_sum(slope[half]));
+  }
   const auto stays = [&](int one, float score) {
-    const int half = half_of(one);
-    return fmaf(0x1p-9f, fabsf(score), score) + 2.01f * margin[half] > bound[half];
+    return may_exceed(score, margin[half_of(one)], bound[half_of(one)]);
   };
   counts[0] = counts[1] = 0;
   int column_keys[4] = {};
@@ -126,23 +177,26 @@ __device__ __forceinline__ void prune_keys(const ForwardProblem& p, int head_ind
   __syncwarp();
 }
 
-// Expands tiles, then prunes keys of lanes that still have fewer than kFreeSlots free. Both rows of a lane
-// whose tiles did not fit are deferred. Where half of the warp's rows have overflowed, the others would
-// follow: all are deferred as broad. Rarely called, so not inlined.
+// Expands tiles, and prunes keys of quads that have no room for their next tile or, in the end, fewer than
+// kFreeSlots free. Where half of the warp's rows have overflowed, the others would follow: all are deferred
+// as broad. Rarely called, so not inlined.
 template <class T, int kFreeSlots, class Lists>
 __device__ __noinline__ void compact_lists(const ForwardProblem& p, int head_index, const Head& head,
                                            Lists& lists) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool lost = quad_any(!expand_tiles(lists));
-  if (lost) {
-    lists.keys[lane] = 0;
-    if (lane % 4 < 2) defer_row(lists, head, row_of(lane % 4), RowState::overflowed);
-  }
-  __syncwarp();
-  for (unsigned full = __ballot_sync(kWarp, lists.keys[lane] > Lists::kSlots - kFreeSlots); full != 0;) {
-    const int quad = (__ffs(static_cast<int>(full)) - 1) / 4;
-    full &= ~(0xFu << 4 * quad);
-    prune_keys<T, kFreeSlots>(p, head_index, head, lists, quad);
+  for (unsigned lacking = ~0u; lacking != 0;) {
+    const bool lacks = !expand_tiles(lists);
+    __syncwarp();
+    lacking = __ballot_sync(kWarp, lacks);
+    const bool is_full = lacks || lists.keys[lane] > Lists::kSlots - kFreeSlots;
+    for (unsigned full = __ballot_sync(kWarp, is_full); full != 0;) {
+      const int quad = (__ffs(static_cast<int>(full)) - 1) / 4;
+      full &= ~(0xFu << 4 * quad);
+      prune_keys<T, kFreeSlots>(p, head_index, head, lists, quad);
+    }
+    for (unsigned rest = lacking; rest != 0; rest &= rest - 1) {
+      fit_tile<T>(p, head_index, head, lists, __ffs(static_cast<int>(rest)) - 1);
+    }
   }
   const bool is_row = lane < kWarpRows;
   const bool overflowed = is_row && lists.query[lane] >= 0 && lists.bound[lane].is(RowState::overflowed);

@@ -32,17 +32,26 @@
 #include "gpu/entmax/hopper/solve/finish.cuh"
 #include "gpu/entmax/schedule/block_place.h"
 #include "gpu/entmax/schedule/launch.cuh"
+#include "gpu/entmax/schedule/row_shares.cuh"
 
 namespace splash::gpu::entmax::hopper {
 
 // Where supports are broad, lists overflow, and the dense path is faster from the start. If a row's 16
 // largest samples of two tiles lie within kBroadSpread in z, its support is broad: without other keys, each
 // would have p of some 1/16. If they lie within kCloseSpread, more tiles are sampled first: an eighth of
-// them, at least 512 keys. Where broad_samples (24) of the 32 samples then lie above the bound, expect some
-// 55 keys in the support and 70 on the list, and the dense path begins to pay (measured with Gaussian scores,
-// 4k and 16k keys).
+// them, at least 512 keys, and far ones with the near ones. Where broad_samples (24) of the 32 samples then
+// lie above the bound, expect some 55 keys in the support and 70 on the list, and the dense path begins to
+// pay (measured with Gaussian scores, 4k and 16k keys).
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
 constexpr int kLeastBroad = 64;  // a row whose range has fewer keys is not broad: short lists hold them all
+
+// Far samples (tile_schedule.h) cost products, and save pairs that the screening pass would list. The first
+// two far tiles tell how many: so many of the block's threads hold a sample of theirs that exceeds the bound
+// from near samples. A pair takes as long as 3.4 tiles of a row, and more samples rule out some 60 % of the
+// pairs (measured): they are worth it where exceeding / kQueries / 2 * tiles * 0.6 * 3.4 > far tiles left.
+constexpr bool worth_more_samples(int exceeding, int queries, int tiles, int far_left) {
+  return exceeding * tiles >= queries * far_left;
+}
 
 // A block's shared memory. kPanels: of 64 dimensions. kLong: one block per SM, with lists as long as shared
 // memory allows.
@@ -51,7 +60,7 @@ struct ForwardTiles {
   static constexpr int kWarps = 8, kThreads = 32 * kWarps, kQueries = kWarps * kWarpRows;
   static constexpr int kBlocks = kLong || kPanels > 2 ? 1 : 2;  // per SM
   static constexpr int kKeys = kPanels == 1 ? 128 : 64, kPanelBytes = kKeys * 128, kStages = 3;
-  using Lists = WarpLists<kLong ? 48 : 27, kLong ? 3072 : 1536>;
+  using Lists = WarpLists<kLong ? 48 : 27, kLong ? 3072 : 1536, kLong>;
 
   union {
     alignas(1024) unsigned char keys[kStages][kPanels * kPanelBytes];
@@ -63,15 +72,15 @@ struct ForwardTiles {
   Head head;
 };
 
-// Screens and finishes the tile-th kQueries rows of a head. present: how many rows the head has; with long
-// lists, how many were deferred to this kernel. kRanges: whether rows see ranges of keys
+// Screens and finishes rows of a head, from the first-th on and below the end-th: at most kQueries; with long
+// lists, of those that were deferred to this kernel. kRanges: whether rows see ranges of keys
 // (arguments/key_range.h). Neither end of a range falls from row to row, so a block's first and last rows
 // tell which tiles some row sees, and which keys all see.
 template <class T, int kPanels, bool kLong, bool kRanges>
 __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUtensorMap& k_map,
                                             const CUtensorMap& high_norm_map,
-                                            ForwardTiles<kPanels, kLong>& tiles, int head, int tile,
-                                            int present) {
+                                            ForwardTiles<kPanels, kLong>& tiles, int head, int first,
+                                            int end) {
   using Tiles = ForwardTiles<kPanels, kLong>;
   constexpr int kKeys = Tiles::kKeys, kStages = Tiles::kStages, kQueries = Tiles::kQueries;
   using Scores = uint32_t[kKeys / 4];
@@ -79,16 +88,15 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   const int key_head = head / p.group;
   const int* const gathered = kLong ? p.rows.queries + int64_t{head} * p.q_len : nullptr;
 
-  const auto query_of = [&](int row) { return row >= present ? -1 : kLong ? gathered[row] : row; };
+  const auto query_of = [&](int row) { return row >= end ? -1 : kLong ? gathered[row] : row; };
   // The warp's rows: neighbours, or where rows are few, spread over the warps.
-  const int first_row = tile * kQueries + (kLong ? warp : warp * kWarpRows);
+  const int first_row = first + (kLong ? warp : warp * kWarpRows);
   const auto row_at = [&](int i) { return first_row + (kLong ? Tiles::kWarps * i : i); };
   const auto range = [&](int query) -> KeyRange {
     if constexpr (kRanges) return range_of(p, query);
     return {0, max(min(query + p.reach, p.kv_len), 0)};
   };
-  const KeyRange first_range = range(query_of(tile * kQueries)),
-                 last_range = range(query_of(min(tile * kQueries + kQueries, present) - 1));
+  const KeyRange first_range = range(query_of(first)), last_range = range(query_of(end - 1));
   const int block_begin = first_range.begin, block_end = last_range.end;  // of the keys that a row sees
   const int whole_begin = last_range.begin, whole_end = first_range.end;  // of those that all rows see
   Span segments{0, 0};
@@ -111,7 +119,7 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     if (decltype(sampling)::value && schedule.is_high_norm(position))
       return tma_load(high_norm_map, schedule.segment(position), stage, full);
     const int tile_of_keys = decltype(sampling)::value && position < schedule.screen_begin
-                                 ? schedule.recent(position)
+                                 ? schedule.sampled(position)
                                  : schedule.screened(position);
     if (tile_of_keys >= 0) {
       tma_load(k_map, tile_of_keys, stage, full);
@@ -215,11 +223,14 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   const auto release = [&](bool elected, const Ring& at) {
     return elected ? arch::mbarrier_arrive_pending(&tiles.empty[at.stage]) : 0;
   };
-  const auto refill = [&](auto sampling, bool elected, uint64_t arrival, int position, const Ring& at) {
-    if (elected && arch::mbarrier_was_last(arrival) && position + kStages < positions) {
+  const auto load_next = [&](auto sampling, bool elected, uint64_t arrival, int next, const Ring& at) {
+    if (elected && arch::mbarrier_was_last(arrival) && next < positions) {
       arch::mbarrier_wait(&tiles.empty[at.stage], at.parity);
-      issue_load(sampling, position + kStages, at.stage);
+      issue_load(sampling, next, at.stage);
     }
+  };
+  const auto refill = [&](auto sampling, bool elected, uint64_t arrival, int position, const Ring& at) {
+    load_next(sampling, elected, arrival, position + kStages, at);
   };
   Ring ring;
   int position = 0;
@@ -275,16 +286,27 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     const int half = lane % 4;
     const bool counts =
         half < 2 && (half == 0 ? first_holds : second_holds) && may_be_broad(row_of(half % 2));
-    return 2 * __syncthreads_count(counts) >= min(kQueries, present - tile * kQueries);
+    return 2 * __syncthreads_count(counts) >= end - first;
+  };
+  // Ends the sampling pass early. The tiles that are loaded already are left out, unread.
+  const auto start_screen = [&] {
+    const bool elected = arch::lane_id() == 0;
+    for (int i = 0; i < kStages; ++i, ring.next()) {
+      arch::mbarrier_wait(&tiles.full[ring.stage], ring.parity);
+      load_next(std::true_type{}, elected, release(elected, ring), schedule.screen_begin + i, ring);
+    }
+    position = schedule.screen_begin;
   };
   if (!kLong && !done) {  // the sampling pass; rows with long lists have bounds already
     Samples samples;
-    const int eighth = max(512 / kKeys, schedule.tiles / 8);
-    const int decision = min(schedule.screen_begin, eighth & ~1);
+    int above_before = 0;  // samples above the bound from near ones
+    const int probed = schedule.far_begin + kTilesPerIteration;
+    const int eighth = max(512 / kKeys, schedule.tiles / 8) & ~1;
+    const int decision = min(max(eighth, probed), schedule.screen_begin);
     while (position < schedule.screen_begin && !done) {
       // All rows see the high-norm keys; the first key whole_begin says so, too.
       const auto key_of = [&](int at) {
-        return schedule.is_high_norm(at) ? whole_begin : kKeys * schedule.recent(at);
+        return schedule.is_high_norm(at) ? whole_begin : kKeys * schedule.sampled(at);
       };
       multiply_tiles(std::true_type{}, key_of(position), key_of(position + 1),
                      [&](const Scores& acc, int first_key) {
@@ -299,16 +321,25 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
           continue;
         }
       }
-      const bool decides = dense_may_pay && position == decision;
-      if (position < schedule.screen_begin && !decides) continue;
-      screen.bound_from(samples);
+      if (position == probed && position < schedule.screen_begin) {
+        const int exceeding = __syncthreads_count(screen.above_threshold(samples) > above_before);
+        if (!worth_more_samples(exceeding, kQueries, schedule.tiles, schedule.screen_begin - position)) {
+          start_screen();
+          break;
+        }
+      }
+      const bool near_end = position == schedule.far_begin, decides = dense_may_pay && position == decision;
+      if (!near_end && !decides && position < schedule.screen_begin) continue;
+      screen.bound_from(samples, near_end || decides ? 4 : 2);
+      screen.set_thresholds();
+      if (near_end) above_before = screen.above_threshold(samples);
       if (!decides) continue;
       if (holds_for_most_rows([&](int half) { return screen.above_bound(samples, half) >= p.broad_samples; }))
         defer_to_dense();
     }
   }
   // The screening pass.
-  screen.set_thresholds();
+  if (kLong) screen.set_thresholds();
   int next_vote =
       schedule.screen_begin + schedule.tiles / 4;  // position: then the block votes whether to stop
   int key = kKeys * schedule.last_tile();          // of the iteration's first tile
@@ -340,7 +371,7 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   } else {
     const unsigned overflow_mask = __ballot_sync(kWarp, overflowed), broad_mask = __ballot_sync(kWarp, broad);
     const int64_t half_word = (int64_t{head} * words * 32 + first_row) / 16;
-    if (lane == 0 && first_row < present) {
+    if (lane == 0 && first_row < p.q_len) {
       reinterpret_cast<uint16_t*>(p.overflow_masks)[half_word] = static_cast<uint16_t>(overflow_mask);
       reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(broad_mask);
     }
@@ -372,17 +403,21 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
   wait_for_kernels_before();
   const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads,
                          p.heads_together);
+  constexpr int kQueries = Tiles::kQueries;
   if constexpr (kLong) {
-    // Few rows are deferred to this kernel, mostly none: few blocks, each of which takes one tile of rows
-    // after another.
-    const int blocks_per_head = static_cast<int>(gridDim.x) / p.heads;
-    for (int tile = place.tile; tile * Tiles::kQueries < p.rows.counts[place.head]; tile += blocks_per_head) {
+    // Few rows are deferred to this kernel, mostly none: few blocks, each of which takes some rows after
+    // others.
+    const int count = p.rows.counts[place.head], blocks_per_head = static_cast<int>(gridDim.x) / p.heads;
+    if (count == 0) return;
+    const int together = rows_per_block(p, kWarpRows, kQueries);
+    for (int tile = place.tile; tile * together < count; tile += blocks_per_head) {
       if (tile >= blocks_per_head) invalidate_barriers(tiles);
-      screen_rows<T, kPanels, kLong, kRanges>(p, k_map, high_norm_map, tiles, place.head, tile,
-                                              p.rows.counts[place.head]);
+      screen_rows<T, kPanels, kLong, kRanges>(p, k_map, high_norm_map, tiles, place.head, tile * together,
+                                              min((tile + 1) * together, count));
     }
   } else {
-    screen_rows<T, kPanels, kLong, kRanges>(p, k_map, high_norm_map, tiles, place.head, place.tile, p.q_len);
+    screen_rows<T, kPanels, kLong, kRanges>(p, k_map, high_norm_map, tiles, place.head, place.tile * kQueries,
+                                            min((place.tile + 1) * kQueries, p.q_len));
   }
 }
 

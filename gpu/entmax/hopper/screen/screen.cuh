@@ -79,8 +79,9 @@ class Screen {
     clear_column();
   }
 
-  // Raises the rows' bounds to tau of their samples, which bounds tau of all keys from below.
-  __device__ __forceinline__ void bound_from(const Samples& samples) {
+  // Raises the rows' bounds to tau of their samples, which bounds tau of all keys from below, by `steps` of
+  // Newton's, none of which passes it.
+  __device__ __forceinline__ void bound_from(const Samples& samples, int steps) {
     const Entmax& entmax = head_.entmax;
     float scores[2][8], gain[2], bound[2];
 #pragma unroll
@@ -93,11 +94,12 @@ class Screen {
         scores[half][2 * i] = at_least(pair.x, margin);
         scores[half][2 * i + 1] = at_least(pair.y, margin);
       }
-      bound[half] = bound_of_largest(quad_max(fmaxf(scores[half][0], scores[half][1])), gain[half]);
+      bound[half] = fmaxf(bound_of_largest(quad_max(fmaxf(scores[half][0], scores[half][1])), gain[half]),
+                          lists_.bound[row_of(half)].value);
     }
     entmax.visit([&](auto kind) {
 #pragma unroll 1
-      for (int step = 0; step < 6; ++step) {
+      for (int step = 0; step < steps; ++step) {
         float sum[2] = {}, slope[2] = {};
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
@@ -151,6 +153,18 @@ class Screen {
     return quad_sum(above);
   }
 
+  // How many of the lane's samples exceed their row's threshold.
+  __device__ __forceinline__ int above_threshold(const Samples& samples) const {
+    int above = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (const uint32_t pair : samples.largest[half])
+        above += __popc(__hgt2_mask(half2_of(pair), half2_of(threshold_[half])) & 0x00010001u);
+    }
+    return above;
+  }
+
   // From the bounds as they are. Called before compare, and after bounds rose.
   __device__ __forceinline__ void set_thresholds() {
 #pragma unroll
@@ -191,7 +205,7 @@ class Screen {
 
   __device__ __forceinline__ void compact(const ForwardProblem& p, int head_index) {
     save_columns();
-    compact_lists<T, 2 * kNextTiles + 2>(p, head_index, head_, lists_);
+    compact_lists<T, kFreeSlots>(p, head_index, head_, lists_);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     next_ = address_of(Lists::kSlots / 2 - 1);
     least_ = address_of((lists_.keys[lane] + 1) / 2 + kNextTiles - 1);
@@ -224,6 +238,9 @@ class Screen {
   static constexpr int kPairBytes = 256;  // of all 32 lanes
   static constexpr int kNextTiles =
       kTilesPerIteration * kKeys / kTileKeys;  // before nearly_full is asked again
+  // What a compaction leaves free of each column, at least. With long lists a third: rows that need them have
+  // many keys, and would soon be pruned again.
+  static constexpr int kFreeSlots = Lists::kIsLong ? Lists::kSlots / 3 : 2 * kNextTiles + 2;
 
   // The bits of the keys 0, 8, 16, ... below `end`.
   static __device__ __forceinline__ uint32_t lowest(int end) {

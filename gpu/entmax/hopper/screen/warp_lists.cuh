@@ -35,8 +35,9 @@ struct Head {
 // each), 64-key tiles at the back (two slots: a hit mask and the tile's first key). Appending a tile takes
 // fewer instructions than appending its keys; compact_lists expands tiles to keys when a column is nearly
 // full. After the last tile, the lists are joined, row after row (solve/joined_lists.cuh).
-template <int kPairs, int kEntries>
+template <int kPairs, int kEntries, bool kLong>
 struct WarpLists {
+  static constexpr bool kIsLong = kLong;
   static constexpr int kSlots = 2 * kPairs, kMost = kEntries;  // kMost: entries of all lists, joined
   static_assert(kMost <= 32 * kSlots);
   union {
@@ -72,21 +73,33 @@ __device__ __forceinline__ int key_of(int listed) {
 constexpr int kTileKeys = 64;
 constexpr uint32_t kFirstRow = 0x00FF00FF;
 
-// Calls visit(half, key, pair) for each key of the tiles in the calling lane's column.
-template <class Lists, class Visit>
-__device__ __forceinline__ void visit_tiles(const Lists& lists, const Visit& visit) {
+// The half and the key of a bit of such a mask, which column `lane` holds.
+__device__ __forceinline__ int half_of_bit(int bit) {
+  return bit / 8 % 2;
+}
+__device__ __forceinline__ int key_of_bit(int bit, int first_key, int lane) {
+  return first_key + 2 * (lane % 4) + 8 * (bit % 8) + bit / 16;
+}
+
+// Calls visit(half, key) for each key of the tiles in the calling lane's column, until look(hits, pair) is
+// false of a tile; look may clear bits of its hits. Returns the pair of slots where it ended.
+template <class Lists, class Look, class Visit>
+__device__ __forceinline__ int visit_tiles(const Lists& lists, const Look& look, const Visit& visit) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  int2 tile = {};
-  for (int pair = lists.tiles[lane] - 1;
-       ;) {  // one key per iteration: lanes with fewer keys in a tile do not wait
-    if (tile.x == 0) {
-      if (++pair >= Lists::kSlots / 2) break;
-      tile = *reinterpret_cast<const int2*>(lists.columns[pair][lane]);
+  uint32_t hits = 0;
+  int first_key = 0, pair = lists.tiles[lane] - 1;
+  for (;;) {  // one key per iteration: lanes with fewer keys in a tile do not wait
+    if (hits == 0) {
+      if (++pair >= Lists::kSlots / 2) return pair;
+      const int2 tile = *reinterpret_cast<const int2*>(lists.columns[pair][lane]);
+      hits = static_cast<uint32_t>(tile.x);
+      first_key = tile.y;
+      if (!look(hits, pair)) return pair;
+      if (hits == 0) continue;
     }
-    const auto bit = static_cast<unsigned>(31 - __clz(tile.x));
-    tile.x ^= static_cast<int>(1u << bit);
-    visit(static_cast<int>(bit / 8 % 2), tile.y + 2 * (lane % 4) + static_cast<int>(8 * (bit % 8) + bit / 16),
-          pair);
+    const int bit = 31 - __clz(static_cast<int>(hits));
+    hits ^= 1u << bit;
+    visit(half_of_bit(bit), key_of_bit(bit, first_key, lane));
   }
 }
 

@@ -68,7 +68,8 @@ __device__ __forceinline__ bool join_columns(Lists& lists, int (&listed)[Lists::
     listed[at] = entry_of(key, quad);
   };
   for (int i = 0; i < keys; ++i) put(half_of(lists.slot(lane, i)), key_of(lists.slot(lane, i)));
-  visit_tiles(lists, [&](int half, int key, int) { put(half, key); });
+  visit_tiles(
+      lists, [](uint32_t, int) { return true; }, put);
 #pragma unroll
   for (const EntryRange& range : ranges) {
     const int behind = range.end + lane;
