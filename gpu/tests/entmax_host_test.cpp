@@ -17,6 +17,7 @@
 #include "gpu/entmax/hopper/screen/tile_schedule.h"
 #include "gpu/entmax/portable/problem.h"
 #include "gpu/entmax/schedule/block_place.h"
+#include "gpu/entmax/schedule/row_shares.h"
 
 using namespace splash;
 using namespace splash::gpu::entmax;
@@ -258,6 +259,27 @@ TEST_CASE("each tile of each head has its block, some heads at a time, the last 
           if (before.head / together == place.head / together) CHECK(before.tile >= place.tile);
         }
         CHECK(seen.size() == static_cast<size_t>(heads * tiles));
+      }
+    }
+  }
+}
+
+TEST_CASE("a head's blocks take all of its listed rows, few rows each where rows are few") {
+  for (const auto& [least, most] : {std::pair{16, 128}, {64, 256}}) {
+    for (const int blocks : {1, 2, 8, 32}) {
+      for (const int count : {1, 15, 64, 65, 300, 2048, 8192}) {
+        for (const int heads : {1, 36, 1000}) {
+          CAPTURE(least);
+          CAPTURE(blocks);
+          CAPTURE(count);
+          CAPTURE(heads);
+          const int rows = rows_per_block(count * heads, count, blocks, least, most);
+          CHECK(rows % least == 0);
+          CHECK((rows >= least && rows <= most));
+          if (count <= blocks * most) CHECK(rows * blocks >= count);
+          if (count * heads < 128 * least && count <= least * blocks) CHECK(rows == least);
+          if (count * heads >= 128 * most) CHECK(rows == most);
+        }
       }
     }
   }

@@ -297,9 +297,11 @@ __global__ void __launch_bounds__(DenseTiles<kPanels>::kThreads, 1)
   extern __shared__ __align__(1024) unsigned char dynamic[];
   wait_for_kernels_before();
   const int head = static_cast<int>(blockIdx.x) % p.heads, count = p.rows.counts[head];
-  const int tile = static_cast<int>(gridDim.x / p.heads) - 1 - static_cast<int>(blockIdx.x) / p.heads;
   if (count == 0) return;
-  const int together = rows_per_block(p, 64, kQueries), first = tile * together;  // 64: of a warpgroup
+  const int blocks = static_cast<int>(gridDim.x) / p.heads,
+            tile = blocks - 1 - static_cast<int>(blockIdx.x) / p.heads;
+  const int together = rows_per_block(listed_rows(p), count, blocks, 64, kQueries);  // 64: of a warpgroup
+  const int first = tile * together;
   if (first >= count) return;
   DenseProducts<T, kPanels, kRanges> products(p, k_map, v_map,
                                               *reinterpret_cast<DenseTiles<kPanels>*>(dynamic), head, first,

@@ -409,7 +409,7 @@ __global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
     // others.
     const int count = p.rows.counts[place.head], blocks_per_head = static_cast<int>(gridDim.x) / p.heads;
     if (count == 0) return;
-    const int together = rows_per_block(p, kWarpRows, kQueries);
+    const int together = rows_per_block(listed_rows(p), count, blocks_per_head, kWarpRows, kQueries);
     for (int tile = place.tile; tile * together < count; tile += blocks_per_head) {
       if (tile >= blocks_per_head) invalidate_barriers(tiles);
       screen_rows<T, kPanels, kLong, kRanges>(p, k_map, high_norm_map, tiles, place.head, tile * together,
