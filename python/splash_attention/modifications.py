@@ -15,8 +15,10 @@ class Modifications(NamedTuple):
     bias_first: int | None = None
     mask: Any = None
 
-    def __bool__(self) -> bool:
-        return not (self.softcap is self.sinks is self.bias is self.bias_first is self.mask is None) or self.dropout != 0
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is modified. Not __bool__: torch.compile does not trace `not` of a tuple that has one."""
+        return self.softcap is self.sinks is self.bias is self.bias_first is self.mask is None and self.dropout == 0
 
 
 NONE = Modifications()

@@ -222,7 +222,7 @@ def problem_of(
     window = checks.check_window(window)
     k_keep, of_heads = _as_k_keep(k_keep, q_heads, names[0], q)
     fixed = (values, number, causal, scale, k_keep, window)
-    if not modifications:
+    if modifications.is_none:
         return Problem(*fixed, 0.0, 0.0, 0, *map(tables.get, TABLES), None, of_heads)
     softcap, dropout = checks.check_softcap(modifications.softcap), checks.check_dropout(modifications.dropout)
     sinks = _as_sinks(modifications.sinks, q_heads, names[0], q)
@@ -294,7 +294,7 @@ def attention(
     q, k, v = as_autocast_has_it(q, k, v)
     on_gpu = isinstance(q, Tensor) and q.is_cuda
     q_positions, k_positions, *lengths = tables.values()
-    plain = not (modifications or return_aux) and q_positions is k_positions is None
+    plain = not return_aux and modifications.is_none and q_positions is k_positions is None
     if on_gpu and forward_ad._current_level < 0 and plain:
         out = calls.repeated_output(q, k, v, alpha, causal, scale, k_keep, window, *lengths)
         if out is not None:
