@@ -64,6 +64,16 @@ def test_entmax(name, dtype):
     opcheck(OPS.entmax_backward, (OPS.entmax(x, alpha, number), torch.randn_like(x), alpha, number))
 
 
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_decode(heads_first):
+    keys, values = (torch.randn((3, 2, 16, 8) if heads_first else (3, 16, 2, 8)) for _ in range(2))
+    block_table, lengths = torch.tensor([[2, 0], [1, -1]], dtype=torch.int32), torch.tensor([20, 9], dtype=torch.int32)
+    opcheck(OPS.decode_append, (keys, values, *(torch.randn(2, 2, 3, 8) for _ in range(2)), block_table, lengths, heads_first))
+    low_bit, numbers = torch.zeros(0, dtype=torch.uint8), (torch.tensor([1.5]), torch.tensor([0.3]))
+    opcheck(OPS.decode_fill, (low_bit, keys, values, block_table, lengths, None, 2, heads_first, 0))
+    opcheck(OPS.decode, (torch.randn(2, 4, 3, 8), keys, values, low_bit, block_table, lengths, *numbers, heads_first, 0))
+
+
 def test_every_operator_was_checked():
     if not seen:
         pytest.skip("the tests above did not run before")
