@@ -11,16 +11,28 @@
 
 namespace splash::gpu::entmax {
 
+std::string not_on_hopper(const AttentionSpec& spec, Dtype dtype, bool given_thresholds) {
+  if (dtype != Dtype::bf16 && dtype != Dtype::f16) return std::string(to_string(dtype));
+  if (spec.selection.kind != SelectionKind::all) return "k_keep";
+  if (!spec.mask.q_positions.empty()) return "positions";
+  if (!spec.mask.pairs.empty()) return "a mask of pairs";
+  if (spec.softcap != 0) return "a soft cap";
+  if (!spec.sinks.empty()) return "sinks";
+  if (spec.dropout.drops()) return "dropout";
+  if (spec.bias.any()) return "a bias";
+  if (given_thresholds) return "given thresholds";
+  if (spec.shape.kv_len > int64_t{kMostKeys}) return "so many keys";
+  return "";
+}
+
 bool takes_hopper(const AttentionSpec& spec, Dtype dtype) {
-  return (dtype == Dtype::bf16 || dtype == Dtype::f16) && spec.selection.kind == SelectionKind::all &&
-         spec.mask.q_positions.empty() && spec.softcap == 0 && spec.sinks.empty() && !spec.dropout.drops() &&
-         !spec.bias.any() && spec.mask.pairs.empty() && spec.shape.kv_len <= int64_t{kMostKeys};
+  return not_on_hopper(spec, dtype).empty();
 }
 
 ForwardPath choose_path(const AttentionSpec& spec, Dtype dtype, ForwardPath wanted, int compute_capability,
                         const Tuning& tuning, bool given) {
   // sm_90a code runs on 9.0 alone.
-  const bool hopper = compute_capability == 90 && takes_hopper(spec, dtype) && !given;
+  const bool hopper = compute_capability == 90 && not_on_hopper(spec, dtype, given).empty();
   if (wanted == ForwardPath::hopper && !hopper) {
     throw Unsupported(
         "entmax forward's path for Hopper takes bfloat16 and float16, all of up to 2^28 keys, no positions, "

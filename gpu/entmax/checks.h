@@ -2,9 +2,15 @@
 // What enqueue_forward checks before it chooses a path, in addition to the checks that forward.h declares.
 // Compiles without nvcc.
 
+#include <string>
+
 #include "gpu/entmax/forward.h"
 
 namespace splash::gpu::entmax {
+
+// What keeps the problem from Hopper's path, in words ("a soft cap"); empty where nothing does.
+// given_thresholds: whether there are tau_offsets.
+std::string not_on_hopper(const AttentionSpec& spec, Dtype dtype, bool given_thresholds = false);
 
 // Throws InvalidArgument where spec.mask has packed sequences, positions or pairs and `mask` has no table of
 // them.

@@ -179,6 +179,13 @@ TEST_CASE("Hopper's path is taken where it can be, the portable one elsewhere or
     for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32})
       CHECK_NOTHROW(require_forward(spec, dtype));
   }
+  CHECK(not_on_hopper(packed, Dtype::f16) == "");
+  CHECK(not_on_hopper(packed, Dtype::f16, true) == "given thresholds");
+  CHECK(not_on_hopper(packed, Dtype::f32) == "float32");
+  CHECK(not_on_hopper(kept, Dtype::bf16) == "k_keep");
+  CHECK(not_on_hopper(positioned, Dtype::bf16) == "positions");
+  CHECK(not_on_hopper(pairs, Dtype::bf16) == "a mask of pairs");
+  CHECK(not_on_hopper(biased, Dtype::bf16) == "a bias");
 }
 
 TEST_CASE("forward names what it does not take") {

@@ -24,6 +24,7 @@
 #include "gpu/cuda_check.h"
 #include "gpu/entmax/arguments/alphas.h"
 #include "gpu/entmax/backward/backward.h"
+#include "gpu/entmax/checks.h"
 #include "gpu/entmax/forward.h"
 #include "gpu/entmax/rows/rows.h"
 #include "python/bindings/repeated_calls.h"
@@ -69,6 +70,7 @@ class DeviceProblem {
         device_(device),
         dtype_(dtype_from_string(dtype)),
         alpha_checked_(alpha_checked),
+        given_thresholds_(given_thresholds),
         tuning_(tuning_of(spec_, dtype_, device)),
         may_leave_rows_(spec_.shape.head_dim <= entmax::kMostUnstoredHeadDim &&
                         entmax::choose_path(spec_, dtype_, entmax::ForwardPath::fastest,
@@ -89,6 +91,14 @@ class DeviceProblem {
   }
 
   std::string tuning() const { return to_string(tuning_); }
+
+  // What keeps the problem from the faster path that its GPU has; empty: nothing does, or there is no such
+  // path.
+  std::string portable_because() const {
+    if (compute_capability_of(info_of(device_)) != 90) return "";
+    return mask_.pairs != nullptr ? "a mask of pairs"
+                                  : entmax::not_on_hopper(spec_, dtype_, given_thresholds_);
+  }
 
   // all_rows: rows with broad supports are stored too, else left to backward's dense products. store: of
   // store_bytes, or 0, where nothing is kept.
@@ -233,7 +243,7 @@ class DeviceProblem {
   AttentionSpec spec_;
   int device_;
   Dtype dtype_;
-  bool alpha_checked_;
+  bool alpha_checked_, given_thresholds_;
   entmax::Tuning tuning_;
   bool may_leave_rows_;
   entmax::DeviceMask mask_;
@@ -273,6 +283,8 @@ void bind_cuda(nb::module_& module) {
       .def(nb::init<AttentionSpec, int, std::string_view, bool, bool, const std::array<uintptr_t, 7>&>())
       .def("workspace_bytes", &DeviceProblem::workspace_bytes)
       .def_prop_ro("tuning", &DeviceProblem::tuning, "The knobs in use: 'default', or KNOB=VALUE,KNOB=VALUE.")
+      .def_prop_ro("portable_because", &DeviceProblem::portable_because,
+                   "What keeps the problem from the faster path that its GPU has; '' where nothing does.")
       .def("forward", &DeviceProblem::forward)
       .def("store_places", &DeviceProblem::store_places,
            "Bytes to tau, counts, offsets, columns and excess; and how many entries there is room for.")

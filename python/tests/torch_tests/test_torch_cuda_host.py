@@ -29,6 +29,7 @@ def made(monkeypatch):
 
     class DeviceProblem:
         used_entries = [0]  # of each forward, the last one for those that follow
+        portable_because = ""
 
         def __init__(self, spec, device, dtype, alpha_checked, given_thresholds, mask):
             self.spec, self.dtype, self.alpha_checked, self.mask, self.alphas, self.capacities = spec, dtype, alpha_checked, mask, [], []
@@ -93,6 +94,16 @@ def test_a_problem_of_numbers_is_made_once_and_its_alpha_is_checked(made):
         assert (out > 0).all() and all(other.numel() == 0 for other in others)
     assert [problem.alpha_checked for problem in made] == [True, True]
     assert made[0].alphas == [[1.25], [1.25]] and made[0].capacities == [-1, -1] and made[1].alphas == [[1.25]]
+
+
+def test_a_problem_of_the_portable_path_says_so_once(made, monkeypatch):
+    q, k, v = inputs()
+    cuda._say_portable.cache_clear()
+    monkeypatch.setattr(cuda._core.DeviceProblem, "portable_because", "a soft cap")
+    with pytest.warns(UserWarning, match="does not take a soft cap yet: such calls run on its portable path") as told:
+        for k_keep in (0, 3, 0):
+            cuda.attention(q, k, v, *PLAIN._replace(k_keep=k_keep), False, False, -1)
+    assert len(made) == 2 and len(told) == 1
 
 
 def test_out_alone_leaves_the_rest_in_the_store(made):

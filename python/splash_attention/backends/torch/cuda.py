@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 import weakref
 from typing import Any
 
@@ -150,6 +151,18 @@ class _Problem:
             self.workspace_bytes = self.kernels.workspace_bytes()
         except NotImplementedError:
             self.kernels = None
+        if self.kernels is not None and self.kernels.portable_because:
+            _say_portable(self.kernels.portable_because)
+
+
+@functools.cache
+def _say_portable(because: str) -> None:
+    """Once for each reason."""
+    warnings.warn(
+        f"splash attention's path for this GPU does not take {because} yet: such calls run on its portable path, which is exact and "
+        "deterministic too, but slower",
+        stacklevel=3,
+    )
 
 
 _plain_problem = functools.lru_cache(maxsize=1024)(_Problem)
