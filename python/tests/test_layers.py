@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # room -> the rooms that it may include besides itself. The rooms stand in order: what stands below uses what stands above.
 # The longest name that a file's path begins with is its room.
-GPU = {"gpu", "gpu/engine", "gpu/benchmark", "gpu/ceilings", "gpu/entmax"}
+GPU = {"gpu", "gpu/engine", "gpu/benchmark", "gpu/ceilings", "gpu/entmax", "gpu/decode"}
 ALLOWED = {
     "core": set(),
     "cpu_ref": {"core"},
@@ -19,6 +19,7 @@ ALLOWED = {
     "gpu/benchmark": {"core", "gpu", "gpu/engine"},
     "gpu/ceilings": {"core", "gpu", "gpu/arch", "gpu/engine", "gpu/benchmark"},
     "gpu/entmax": {"core", "gpu", "gpu/arch", "gpu/engine"},
+    "gpu/decode": {"core", "gpu", "gpu/arch", "gpu/engine", "gpu/entmax"},
     "gpu/ladders": {"core", "gpu", "gpu/arch", "gpu/engine"},
     "report": {"core"},
     "analysis": {"core", "report"},
