@@ -24,13 +24,7 @@
 #include <cmath>
 #include <cstdint>
 
-#ifndef SPLASH_HOST_DEVICE
-#ifdef __CUDACC__
-#define SPLASH_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define SPLASH_HOST_DEVICE inline
-#endif
-#endif
+#include "core/host_device.h"
 
 namespace splash {
 

@@ -2,6 +2,8 @@
 // Sums and maxima over a warp's lanes and over a quad: four adjacent lanes, which share the rows of an
 // mma.sync or wgmma accumulator. Every lane gets the result. The order of additions is fixed.
 
+#include "gpu/arch/maximum.cuh"
+
 namespace splash::gpu::arch {
 
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
@@ -14,6 +16,11 @@ __device__ __forceinline__ float warp_sum(float x) {
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, lanes));
+  return x;
+}
+__device__ __forceinline__ float warp_max_or_nan(float x) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) x = larger_or_nan(x, __shfl_xor_sync(kAllLanes, x, lanes));
   return x;
 }
 

@@ -13,7 +13,7 @@ namespace splash::gpu::decode {
 
 template <class T, int kDim>
 void enqueue_screen(const Step& p, Range range, StreamHandle stream) {
-  const int runs = range == Range::early ? p.segments.early : p.segments.recent;
+  const int runs = runs_of(p.segments, range);
   const auto launch = [&](auto kernel, int warps) {
     const auto blocks = static_cast<unsigned>((int64_t{p.units} * runs + warps - 1) / warps);
     entmax::launch("decode's screen", kernel, blocks, 32 * warps, stream, p, range);

@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
-#include "gpu/entmax/math/host_device.h"
+#include "core/host_device.h"
 
 namespace splash::gpu::decode {
 

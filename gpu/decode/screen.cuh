@@ -17,13 +17,18 @@ namespace splash::gpu::decode {
 
 enum class Range { early, recent };
 
+// Warps that share a range: each has a segment.
+SPLASH_HOST_DEVICE int runs_of(const Segments& segments, Range range) {
+  return range == Range::early ? segments.early : segments.recent;
+}
+
 // The tiles and the segment of one warp.
 struct Run {
   int index, first, end;  // index: among early and recent ones
 
   __device__ Run(const Step& p, const Ranges& ranges, Range range, int run) {
     const bool early = range == Range::early;
-    const int runs = early ? p.segments.early : p.segments.recent;
+    const int runs = runs_of(p.segments, range);
     const int begin = early ? 0 : ranges.early_tiles, all_end = early ? ranges.early_tiles : ranges.tiles;
     const int each = (all_end - begin + runs - 1) / runs;
     index = early ? run : p.segments.early + run;
@@ -114,16 +119,17 @@ struct ScreenQueries {
 
   __device__ ScreenQueries(const Step& p, const Unit& unit, int lane) {
     const Queries<T, kDim> q(p, unit, lane);
-    float largest = 0;
+    const auto for_each_pair = [&](const auto& use) {
 #pragma unroll
-    for (int w = 0; w < kDim / 32; ++w) {
-      const uint32_t bits[4] = {q.words[w].x, q.words[w].y, q.words[w].z, q.words[w].w};
+      for (int w = 0; w < kDim / 32; ++w) {
+        const uint32_t bits[4] = {q.words[w].x, q.words[w].y, q.words[w].z, q.words[w].w};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 pair = entmax::unpacked<T>(bits[i]);
-        largest = fmaxf(largest, fmaxf(fabsf(pair.x), fabsf(pair.y)));
+        for (int i = 0; i < 4; ++i) use(w, i, entmax::unpacked<T>(bits[i]));
       }
-    }
+    };
+    float largest = 0;
+    for_each_pair(
+        [&](int, int, float2 pair) { largest = fmaxf(largest, fmaxf(fabsf(pair.x), fabsf(pair.y))); });
     largest = arch::quad_max(largest);
     // 2^(6 - exponent). A row so small or so large that it cannot be scaled so is not screened: its norm is
     // infinite.
@@ -131,17 +137,11 @@ struct ScreenQueries {
     const bool scaled = largest == 0 || biased == exponent;
     const float factor = __uint_as_float(static_cast<uint32_t>(133 + 127 - exponent) << 23);
     float square = 0;
-#pragma unroll
-    for (int w = 0; w < kDim / 32; ++w) {
-      const uint32_t bits[4] = {q.words[w].x, q.words[w].y, q.words[w].z, q.words[w].w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 pair = entmax::unpacked<T>(bits[i]);
-        const float x = pair.x * factor, y = pair.y * factor;
-        square += x * x + y * y;
-        words[w][i] = arch::pack_pair<__half>(x, y);
-      }
-    }
+    for_each_pair([&](int w, int i, float2 pair) {
+      const float x = pair.x * factor, y = pair.y * factor;
+      square += x * x + y * y;
+      words[w][i] = arch::pack_pair<__half>(x, y);
+    });
     square = arch::quad_sum(square);
     const float row_norm = scaled ? sqrtf(square) * (1 + 0x1p-18f) : INFINITY;
 #pragma unroll
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(32 * ScreenPlan<kDim, kBits>::kWarps)
   using Plan = ScreenPlan<kDim, kBits>;
   __shared__ __align__(16) unsigned char stages[Plan::kWarps][2 * Plan::kStageBytes];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int runs = range == Range::early ? p.segments.early : p.segments.recent;
+  const int runs = runs_of(p.segments, range);
   const int at = static_cast<int>(blockIdx.x) * Plan::kWarps + warp;
   if (at >= p.units * runs) return;
   const Unit unit(p, at / runs);
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(32 * kExactWarps)
     screen_exact_kernel(const __grid_constant__ Step p, Range range) {
   entmax::wait_for_kernels_before();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int runs = range == Range::early ? p.segments.early : p.segments.recent;
+  const int runs = runs_of(p.segments, range);
   const int at = static_cast<int>(blockIdx.x) * kExactWarps + warp;
   if (at >= p.units * runs) return;
   const Unit unit(p, at / runs);

@@ -172,9 +172,7 @@ __global__ void __launch_bounds__(kSolveThreads) solve_kernel(const __grid_const
     const float* maxima = p.maxima + int64_t{unit.index} * segments * kRows + row;
     for (int segment = lane; segment < segments; segment += 32)
       largest = arch::larger_or_nan(largest, maxima[segment * kRows]);
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2)
-      largest = arch::larger_or_nan(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+    largest = arch::warp_max_or_nan(largest);
     const float cutoff = cutoff_of(entmax, largest, p.bounds[unit.index * kRows + row]);
     for (int first = 0; first < segments && cutoff < INFINITY; first += 32) {
       const int segment = first + lane;
@@ -247,9 +245,7 @@ __global__ void __launch_bounds__(kSolveThreads) fallback_kernel(const __grid_co
       int32_t* keys = p.all_keys + (int64_t{blockIdx.x} * p.listed_rows + warp) * room;
       float largest = -INFINITY;
       for (int key = lane; key < length; key += 32) largest = arch::larger_or_nan(largest, values[key]);
-#pragma unroll
-      for (int lanes = 16; lanes > 0; lanes /= 2)
-        largest = arch::larger_or_nan(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+      largest = arch::warp_max_or_nan(largest);
       const float cutoff = cutoff_of(unit.entmax(p, warp), largest, -INFINITY);
       RowList mine{keys, values, 0};
       for (int first = 0; first < length; first += 32) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from splash_attention import checks
-from splash_attention.modifications import NONE, Modifications
+from splash_attention.modifications import Modifications
 
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
@@ -135,6 +135,5 @@ def splash_attention(
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
     }
-    plain = softcap is sinks is bias is bias_first is mask is None and dropout == 0
-    modifications = NONE if plain else Modifications(softcap, sinks, dropout, bias, bias_first, mask)
+    modifications = Modifications(softcap, sinks, dropout, bias, bias_first, mask)
     return _backend(q).attention(q, k, v, alpha, causal, scale, k_keep, window, tables, return_aux, modifications)

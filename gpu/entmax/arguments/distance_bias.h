@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/attention_spec.h"
-#include "gpu/entmax/math/host_device.h"
+#include "core/host_device.h"
 
 namespace splash::gpu::entmax {
 

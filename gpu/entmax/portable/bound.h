@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "gpu/entmax/math/host_device.h"
+#include "core/host_device.h"
 
 namespace splash::gpu::entmax::portable {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "gpu/entmax/math/host_device.h"
+#include "core/host_device.h"
 
 namespace splash::gpu::entmax {
 

@@ -2,7 +2,7 @@
 // How rows that a kernel before has listed (ForwardProblem::rows) are shared out among blocks. Compiles
 // without nvcc.
 
-#include "gpu/entmax/math/host_device.h"
+#include "core/host_device.h"
 
 namespace splash::gpu::entmax {
 

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "gpu/entmax/math/host_device.h"
+#include "core/host_device.h"
 #include "gpu/entmax/problem.h"
 
 namespace splash::gpu::entmax::hopper {

@@ -1,5 +1,5 @@
 #pragma once
-// For arithmetic that kernels share with the CPU, where it is tested. Compiles without nvcc.
+// For what kernels share with the CPU, where it is tested. Compiles without nvcc.
 
 #ifdef __CUDACC__
 #define SPLASH_HOST_DEVICE __host__ __device__ __forceinline__
