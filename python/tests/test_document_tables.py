@@ -29,6 +29,7 @@ def test_usage(name, capsys):
         ("claim_tables", "papers-h200.h5", 1),
         ("model_tables", "model-perplexity-h100.h5", 2),
         ("model_tables", "model-conversion-h100.h5", 2),
+        ("model_tables", "model-conversion-long-h100.h5", 2),
     ],
 )
 def test_the_documents_hold_what_the_recorded_report_says(name, recorded, least):
