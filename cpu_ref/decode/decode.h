@@ -36,6 +36,7 @@ struct PagedCache {
 struct DecodeInputs {
   Tensor<double> q;                  // [batch, q_heads, q_len, head_dim]
   std::vector<double> alpha, scale;  // [1] or [q_heads]
+  int64_t window = 0, sinks = 0;     // a row sees its last `window` keys and the first `sinks`; window 0: all
 
   double of_head(const std::vector<double>& values, int64_t head) const {
     return values[values.size() == 1 ? 0 : static_cast<size_t>(head)];

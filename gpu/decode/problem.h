@@ -1,14 +1,14 @@
 #pragma once
 // What the kernels of decode share: the paged cache, the step's tensors, and the workspace.
 //
-// A unit is what one block works on: a sequence, a key head, and up to eight rows (query heads of the key
-// head times queries; row = query head within the group * q_len + query). Its keys fall into four ranges, in
-// key order:
+// A unit is what one team of blocks (team.cuh) works on: a sequence, a key head, and up to eight rows (query
+// heads of the key head times queries; row = query head within the group * q_len + query). Its keys fall into
+// four ranges, in key order:
 //
-//   head  keys 0 ... 15             scored exactly by start_kernel
-//   early full pages before recent  screened second, against a bound that `recent` has raised
+//   head   keys 0 ... 15, scored exactly at the start
+//   early  full pages before recent, screened second, against a bound that `recent` has raised
 //   recent the last eighth of the screened pages, screened first
-//   tail  the last 256 keys and what else their pages hold   scored exactly by start_kernel
+//   tail   the last 256 keys and what else their pages hold, scored exactly at the start
 //
 // Each range appends the keys that may be in the support to segments, one per warp, so nothing depends on
 // timing: the segments in their order list keys in key order. Compiles without nvcc.
@@ -24,9 +24,19 @@ constexpr int kRows = 8;  // of a unit, at most: the columns of mma.m16n8k16
 constexpr int kHeadKeys = 16;
 constexpr int kTailKeys = 256;
 constexpr int kMostPage = 256;
-constexpr int kTileKeys = 64;                                   // that a warp screens at a time, of one page
 constexpr int kSampleKeys = kHeadKeys + kTailKeys + kMostPage;  // more than head and tail ever hold
-constexpr int kListedRow = 512;  // keys of a row above its last bound that shared memory holds
+constexpr int kListed = 8192;  // keys above the last bounds that a block holds in shared memory, of all its rows
+constexpr int kBest = 8;       // keys that a warp proposes per row and range, to raise the row's bound
+
+// Keys that a warp screens at a time, of one page.
+SPLASH_HOST_DEVICE constexpr int tile_keys_of(int bits) {
+  return bits == 8 ? 32 : 64;
+}
+
+// Blocks of a step's kernel that a multiprocessor holds.
+SPLASH_HOST_DEVICE constexpr int blocks_per_multiprocessor(int head_dim) {
+  return head_dim <= 64 ? 3 : head_dim <= 128 ? 2 : 1;
+}
 
 // Keys or values: [pages, page_size, kv_heads, head_dim] or any order of the first three; strides in
 // elements, multiples of 8. The base is 16-byte aligned.
@@ -69,15 +79,20 @@ struct StepOutputs {
 
 // The keys that a sequence's ranges hold. Lengths are known on the device alone.
 struct Ranges {
-  int length, tail, tile_keys;  // tail: its first key, a page's first
-  int tiles, early_tiles;       // screened tiles, and those of them before `recent`
+  int length, tail, tile_keys;          // tail: its first key, a page's first
+  int first_tile, early_end, tiles;     // early: [first_tile, early_end), recent: [early_end, tiles)
 
-  SPLASH_HOST_DEVICE Ranges(int keys, int page_size)
+  // first_key: the first that a row's window holds.
+  SPLASH_HOST_DEVICE Ranges(int keys, int first_key, int page_size, int bits)
       : length(keys),
         tail(keys > kTailKeys ? (keys - kTailKeys) / page_size * page_size : 0),
-        tile_keys(page_size < kTileKeys ? page_size : kTileKeys),
-        tiles(tail / tile_keys),
-        early_tiles(tiles - (tiles + 7) / 8) {}
+        tile_keys(page_size < tile_keys_of(bits) ? page_size : tile_keys_of(bits)),
+        first_tile(0),
+        early_end(0),
+        tiles(tail / tile_keys) {
+    first_tile = first_key < tail ? first_key / tile_keys : tiles;
+    early_end = tiles - (tiles - first_tile + 7) / 8;
+  }
 };
 
 // The segments of a unit's list: head, early, recent, tail.
@@ -100,10 +115,16 @@ struct Segments {
   SPLASH_HOST_DEVICE int total() const { return first(count() - 1) + capacity(count() - 1); }
 };
 
-// The key with the largest upper score that a warp has seen for a row; -1: none.
+// A key with a large upper score that a warp has seen for a row; -1: none.
 struct Best {
   float upper;
   int key;
+};
+
+// What a segment holds of a row: its largest exact score, and how many are above the row's last bound.
+struct RowFound {
+  float largest;
+  int above;
 };
 
 // The kernels' argument, passed by value.
@@ -115,25 +136,32 @@ struct Step {
   const float *alpha = nullptr, *scale = nullptr;  // [1] or [q_heads], in device memory
   int alphas = 1, scales = 1;
   int q_heads = 1, q_len = 1;
+  int window = 0, sinks = 0;  // a row sees its last `window` keys and the first `sinks`; window 0: all keys
 
   int group = 1, rows = 1, row_tiles = 1,
       units = 1;        // rows: group * q_len; units: batch * kv_heads * row_tiles
   int listed_rows = 2;  // rows of a unit, rounded up to an even number
+  int team = 1;         // blocks per unit, a power of two up to 16
+  int least_tiles = 1;  // per warp, before another block of the team joins
 
   // Workspace
   Segments segments{};
-  int32_t* lengths = nullptr;  // [units]: keys; -1: the sequence's length or page table is bad
-  float* bounds = nullptr;     // [units, kRows] in <q, k>: a key whose score is not above has p = 0
-  int32_t* counts = nullptr;   // [units, segments]: keys listed; more than the capacity: the list overflowed
-  int32_t* kept = nullptr;     // [units, segments]: keys left after the last bound, scored exactly
-  int32_t* keys = nullptr;     // [units, segments.total()]
-  float* scores = nullptr;     // [units, segments.total(), listed_rows]: upper scores, then exact ones
-  float* maxima = nullptr;     // [units, segments, kRows]: largest exact score
-  Best* best = nullptr;        // [units, early + recent, kRows]
-  int32_t* overflowed = nullptr;  // [units]
-  int fallback_blocks = 1;        // fallback_kernel's, each with room for every key of a sequence:
-  int32_t* all_keys = nullptr;    // [fallback_blocks, listed_rows, width * page_size]
-  float* all_scores = nullptr;    // the same
+  int32_t* counts = nullptr;  // [units, segments]: keys listed; more than the capacity: the list overflowed
+  int32_t* kept = nullptr;    // [units, segments]: keys left after the last bound, scored exactly
+  int32_t* keys = nullptr;    // [units, segments.total()]
+  float* scores = nullptr;    // [units, segments.total(), listed_rows]: upper scores, then exact ones
+  RowFound* found = nullptr;  // [units, segments, kRows]
+  Best* best = nullptr;       // [units, kRows, early + recent, kBest]
+  uint32_t* overflowed = nullptr;  // [units]: the rows, as bits, that are left to fallback_kernel
+  int fallback_blocks = 1;         // fallback_kernel's, each with room for every key of a sequence:
+  int32_t* all_keys = nullptr;     // [fallback_blocks, listed_rows, width * page_size]
+  float* all_scores = nullptr;     // the same
 };
+
+// Of a sequence with so many keys.
+SPLASH_HOST_DEVICE Ranges ranges_of(const Step& p, int keys) {
+  const int first = p.window > 0 ? keys - (p.q_len - 1) - p.window : 0;
+  return {keys, first > 0 ? first : 0, p.cache.page_size, p.cache.bits};
+}
 
 }  // namespace splash::gpu::decode

@@ -1,47 +1,42 @@
 #pragma once
-// Screens the keys between head and tail: the warps of a unit share a range of tiles (up to 64 keys of one
+// Screens the keys between head and tail: the warps of a team share a range of tiles (up to 64 keys of one
 // page), each takes consecutive ones. A warp lists the keys whose upper score is above the bound of any row,
-// in key order, in a segment of its own, and for each row keeps the best of them, which refine_kernel scores
+// in key order, in a segment of its own, and for each row keeps some of the best, which refine_bounds scores
 // exactly.
 //
-// screen_kernel reads the low-bit copy: tile t + 1 is on its way into shared memory (cp.async) while tile t
-// is scored, and a code becomes an exact float16 integer in two instructions for two codes.
-// screen_exact_kernel serves caches without a copy: its upper scores are the exact ones.
+// LowBitScreen reads the low-bit copy: the next tile is on its way into shared memory (cp.async) while this
+// one is scored, and a code becomes an exact float16 integer in two instructions for two codes. ExactScreen
+// serves caches without a copy: its upper scores are the exact ones.
 
 #include "core/low_bit_page.h"
 #include "gpu/arch/cp_async.cuh"
+#include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
-#include "gpu/entmax/schedule/launch.cuh"
 
 namespace splash::gpu::decode {
 
-enum class Range { early, recent };
+// A warp's tiles of both ranges, in the order in which it screens them: first those of `recent`.
+struct Tiles {
+  int recent, early;            // the first of each
+  int recent_count, count;      // of both together
 
-// Warps that share a range: each has a segment.
-SPLASH_HOST_DEVICE int runs_of(const Segments& segments, Range range) {
-  return range == Range::early ? segments.early : segments.recent;
-}
-
-// The tiles and the segment of one warp.
-struct Run {
-  int index, first, end;  // index: among early and recent ones
-
-  __device__ Run(const Step& p, const Ranges& ranges, Range range, int run) {
-    const bool early = range == Range::early;
-    const int runs = runs_of(p.segments, range);
-    const int begin = early ? 0 : ranges.early_tiles, all_end = early ? ranges.early_tiles : ranges.tiles;
-    const int each = (all_end - begin + runs - 1) / runs;
-    index = early ? run : p.segments.early + run;
-    first = min(begin + run * each, all_end);
-    end = min(first + each, all_end);
+  __device__ Tiles(const Ranges& ranges, int warp, int warps) {
+    const auto share = [&](int begin, int end, int& first) {
+      const int each = (end - begin + warps - 1) / warps;
+      first = min(begin + warp * each, end);
+      return min(first + each, end) - first;
+    };
+    recent_count = share(ranges.early_end, ranges.tiles, recent);
+    count = recent_count + share(ranges.first_tile, ranges.early_end, early);
   }
+  __device__ int operator[](int i) const { return i < recent_count ? recent + i : early + i - recent_count; }
 };
 
 // What a warp finds. A lane sees rows 2 t and 2 t + 1 of keys g and g + 8.
 class Found {
  public:
-  __device__ Found(const Step& p, const Unit& unit, int run, int lane)
-      : segment_(run + 1), capacity_(p.segments.capacity(segment_)), lane_(lane), stride_(p.listed_rows) {
+  __device__ Found(const Step& p, const Unit& unit, int segment, int lane)
+      : segment_(segment), capacity_(p.segments.capacity(segment_)), lane_(lane), stride_(p.listed_rows) {
     const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment_);
     keys_ = p.keys + list;
     if (2 * (lane % 4) < p.listed_rows) scores_ = p.scores + list * p.listed_rows + 2 * (lane % 4);
@@ -62,21 +57,14 @@ class Found {
     if ((high >> (lane_ & ~3) & 1) != 0) put(high_place, key + 8, upper[2] * unit[0], upper[3] * unit[1]);
   }
 
-  // Writes the count and each row's best.
-  __device__ void finish(const Step& p, const Unit& unit) {
+  // Writes the count and each row's best keys.
+  __device__ void finish(const Step& p, const Unit& unit) const {
     if (lane_ == 0) p.counts[unit.index * p.segments.count() + segment_] = count_;
+    const int runs = p.segments.early + p.segments.recent;
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-#pragma unroll
-      for (int lanes = 4; lanes < 32; lanes *= 2) {
-        const float upper = __shfl_xor_sync(kAllLanes, best_[j].upper, lanes);
-        const int key = __shfl_xor_sync(kAllLanes, best_[j].key, lanes);
-        if (upper > best_[j].upper) best_[j] = {upper, key};
-      }
-      if (lane_ < 4)
-        p.best[(int64_t{unit.index} * (p.segments.early + p.segments.recent) + segment_ - 1) * kRows +
-               2 * lane_ + j] = best_[j];
-    }
+    for (int j = 0; j < 2; ++j)
+      p.best[((int64_t{unit.index} * kRows + 2 * (lane_ % 4) + j) * runs + segment_ - 1) * kBest + lane_ / 4] =
+          best_[j];
   }
 
  private:
@@ -114,11 +102,9 @@ __device__ __forceinline__ uint32_t as_bits(__half2 pair) {
 template <class T, int kDim, int kBits>
 struct ScreenQueries {
   uint32_t words[kDim / 32][4];
-  float norm[2], bound[2],
-      restore[2];  // norm: rounded up, bound: both of the scaled row; restore: undoes the scaling
+  float norm[2], unit[2], restore[2];  // norm: rounded up; unit: the scaling; restore: undoes it
 
-  __device__ ScreenQueries(const Step& p, const Unit& unit, int lane) {
-    const Queries<T, kDim> q(p, unit, lane);
+  __device__ ScreenQueries(const Queries<T, kDim>& q, int lane) {
     const auto for_each_pair = [&](const auto& use) {
 #pragma unroll
       for (int w = 0; w < kDim / 32; ++w) {
@@ -149,9 +135,8 @@ struct ScreenQueries {
       const int row = 2 * (lane % 4) + j;
       constexpr float kUnit = kBits == 4 ? 0x1p-24f : 1.0f;  // of the sums
       norm[j] = __shfl_sync(kAllLanes, row_norm, 4 * row) * kUnit;
-      const float of_row = __shfl_sync(kAllLanes, factor, 4 * row) * kUnit;
-      bound[j] = row < unit.rows ? p.bounds[unit.index * kRows + row] * of_row : INFINITY;
-      restore[j] = 1 / of_row;
+      unit[j] = __shfl_sync(kAllLanes, factor, 4 * row) * kUnit;
+      restore[j] = 1 / unit[j];
     }
   }
 };
@@ -168,44 +153,72 @@ __device__ __forceinline__ uint32_t codes_of_bytes(uint32_t word, unsigned selec
   return as_bits(__hsub2(as_half2(__byte_perm(word, 0x64646464u, selector)), as_half2(0x64806480u)));
 }
 
+// What a warp holds in shared memory: two stages of a tile's scales, zero points, margins and codes.
 template <int kDim, int kBits>
-struct ScreenPlan {
-  static constexpr int kChunkBytes = 2 * kDim * kBits;  // codes of 16 keys
+struct Stages {
+  static constexpr int kTileKeys = tile_keys_of(kBits), kChunkBytes = 2 * kDim * kBits;  // codes of 16 keys
   static constexpr int kMarginsAt = 4 * kDim, kCodesAt = kMarginsAt + 2 * kTileKeys;
   static constexpr int kStageBytes = kCodesAt + kTileKeys / 16 * kChunkBytes;
-  static constexpr int kWarps = 8 * kStageBytes <= 48 * 1024 ? 4 : 4 * kStageBytes <= 48 * 1024 ? 2 : 1;
+
+  __align__(16) unsigned char bytes[2][kStageBytes];
 };
 
 template <class T, int kDim, int kBits>
-class TileScreen {
-  using Plan = ScreenPlan<kDim, kBits>;
-
+class LowBitScreen {
  public:
-  __device__ TileScreen(const Step& p, const Unit& unit, const Ranges& ranges, unsigned char* stages,
-                        int lane)
-      : p_(p), unit_(unit), ranges_(ranges), stages_(stages), lane_(lane), q_(p, unit, lane) {
+  using Memory = Stages<kDim, kBits>;
+
+  // Starts the copy of the warp's first tile. All arguments outlive the screen.
+  __device__ LowBitScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Tiles& tiles,
+                          const Queries<T, kDim>& q, Memory& memory, int lane)
+      : p_(p), unit_(unit), ranges_(ranges), tiles_(tiles), memory_(memory), lane_(lane), q_(q, lane) {
     layout_ = {p.cache.page_size, kDim, kBits};
+    page_ahead_ = page_of(0);
+    load(0);
   }
 
-  // Starts the copies of a tile into stage `tile % 2`.
-  __device__ __forceinline__ void load(int tile) const {
-    const int key = tile * ranges_.tile_keys, page = unit_.page(p_, key);
-    if (page < 0) return;
-    unsigned char* stage = stages_ + tile % 2 * Plan::kStageBytes;
-    const uint8_t* from =
-        p_.cache.low_bit + (int64_t{page} * p_.cache.kv_heads + unit_.kv_head) * int64_t{layout_.bytes()};
-    const int in_page = key % p_.cache.page_size;
-    copy(stage, from, 4 * kDim);
-    copy(stage + Plan::kMarginsAt, from + layout_.margins_at() + 2 * in_page, 2 * ranges_.tile_keys);
-    copy(stage + Plan::kCodesAt, from + layout_.codes_at() + in_page / 16 * Plan::kChunkBytes,
-         ranges_.tile_keys / 16 * Plan::kChunkBytes);
+  // Screens tiles [begin, end) of the warp. Calls follow one another without a gap, from 0 on.
+  __device__ __forceinline__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) bound_[j] = bounds[2 * (lane_ % 4) + j] * q_.unit[j];
+    for (int i = begin; i < end; ++i) {
+      const bool is_hole = page_ < 0;
+      load(i + 1);
+      arch::cp_async_wait<1>();
+      __syncwarp();
+      if (!is_hole) screen_tile(i, found);
+      __syncwarp();  // the next load overwrites the stage
+    }
+  }
+
+ private:
+  // The page of the warp's tile i; -1 where it has no such tile or none is in the pool.
+  __device__ __forceinline__ int page_of(int i) const {
+    const int page = i < tiles_.count ? unit_.page(p_, tiles_[i] * ranges_.tile_keys) : -1;
+    return page < p_.cache.pages ? page : -1;
+  }
+
+  // Starts the copy of the warp's tile i into stage i % 2; the number of the next page is on its way.
+  __device__ __forceinline__ void load(int i) {
+    page_ = page_ahead_;
+    page_ahead_ = page_of(i + 1);
+    if (page_ >= 0) {
+      unsigned char* stage = memory_.bytes[i % 2];
+      const uint8_t* from =
+          p_.cache.low_bit + (int64_t{page_} * p_.cache.kv_heads + unit_.kv_head) * int64_t{layout_.bytes()};
+      const int in_page = tiles_[i] * ranges_.tile_keys % p_.cache.page_size;
+      copy(stage, from, 4 * kDim);
+      copy(stage + Memory::kMarginsAt, from + layout_.margins_at() + 2 * in_page, 2 * ranges_.tile_keys);
+      copy(stage + Memory::kCodesAt, from + layout_.codes_at() + in_page / 16 * Memory::kChunkBytes,
+           ranges_.tile_keys / 16 * Memory::kChunkBytes);
+    }
+    arch::cp_async_commit();
   }
 
   // Screens a tile that has arrived.
-  __device__ __forceinline__ void screen(int tile, Found& found) const {
-    const int key = tile * ranges_.tile_keys;
-    if (unit_.page(p_, key) < 0) return;
-    const unsigned char* stage = stages_ + tile % 2 * Plan::kStageBytes;
+  __device__ __forceinline__ void screen_tile(int i, Found& found) const {
+    const int key = tiles_[i] * ranges_.tile_keys;
+    const unsigned char* stage = memory_.bytes[i % 2];
     // Fold the scales into the queries; <q, zero> is where each sum starts.
     uint32_t q[kDim / 32][4];
     float start[4] = {};
@@ -234,12 +247,12 @@ class TileScreen {
         }
       }
     }
-    const auto* margins = reinterpret_cast<const uint16_t*>(stage + Plan::kMarginsAt) + lane_ / 4;
+    const auto* margins = reinterpret_cast<const uint16_t*>(stage + Memory::kMarginsAt) + lane_ / 4;
     for (int chunk = key == 0 ? 1 : 0; chunk < ranges_.tile_keys / 16;
          ++chunk) {  // the first 16 keys are head
       uint32_t codes[kDim * kBits / 64];
       const auto* from =
-          reinterpret_cast<const uint4*>(stage + Plan::kCodesAt + chunk * Plan::kChunkBytes) + lane_;
+          reinterpret_cast<const uint4*>(stage + Memory::kCodesAt + chunk * Memory::kChunkBytes) + lane_;
 #pragma unroll
       for (int i = 0; i < kDim * kBits / 256; ++i) {
         const uint4 word = from[32 * i];
@@ -277,7 +290,7 @@ class TileScreen {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         d[i] = fmaf(q_.norm[i % 2], margin[i / 2], d[i]);
-        wanted[i] = !(d[i] <= q_.bound[i % 2]);  // a NaN is wanted
+        wanted[i] = !(d[i] <= bound_[i % 2]);  // a NaN is wanted
       }
       found.add(key + 16 * chunk + lane_ / 4, d, wanted, q_.restore);
     }
@@ -291,100 +304,73 @@ class TileScreen {
   const Step& p_;
   const Unit& unit_;
   const Ranges& ranges_;
-  unsigned char* stages_;
+  const Tiles& tiles_;
+  Memory& memory_;
   int lane_;
+  int page_ = -1, page_ahead_ = -1;  // of the tile loaded last, and of the next one
+  float bound_[2];
   LowBitLayout layout_{};
   ScreenQueries<T, kDim, kBits> q_;
 };
 
-template <class T, int kDim, int kBits>
-__global__ void __launch_bounds__(32 * ScreenPlan<kDim, kBits>::kWarps)
-    screen_kernel(const __grid_constant__ Step p, Range range) {
-  entmax::wait_for_kernels_before();
-  using Plan = ScreenPlan<kDim, kBits>;
-  __shared__ __align__(16) unsigned char stages[Plan::kWarps][2 * Plan::kStageBytes];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int runs = runs_of(p.segments, range);
-  const int at = static_cast<int>(blockIdx.x) * Plan::kWarps + warp;
-  if (at >= p.units * runs) return;
-  const Unit unit(p, at / runs);
-  const Ranges ranges(max(p.lengths[unit.index], 0), p.cache.page_size);
-  const Run run(p, ranges, range, at % runs);
-  Found found(p, unit, run.index, lane);
-  if (run.first < run.end) {
-    const TileScreen<T, kDim, kBits> tiles(p, unit, ranges, stages[warp], lane);
-    tiles.load(run.first);
-    arch::cp_async_commit();
-    for (int tile = run.first; tile < run.end; ++tile) {
-      if (tile + 1 < run.end) tiles.load(tile + 1);
-      arch::cp_async_commit();
-      arch::cp_async_wait<1>();
-      __syncwarp();
-      tiles.screen(tile, found);
-      __syncwarp();  // the next load overwrites the stage
-    }
-  }
-  found.finish(p, unit);
-}
-
-constexpr int kExactWarps = 4;
-
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * kExactWarps)
-    screen_exact_kernel(const __grid_constant__ Step p, Range range) {
-  entmax::wait_for_kernels_before();
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int runs = runs_of(p.segments, range);
-  const int at = static_cast<int>(blockIdx.x) * kExactWarps + warp;
-  if (at >= p.units * runs) return;
-  const Unit unit(p, at / runs);
-  const Ranges ranges(max(p.lengths[unit.index], 0), p.cache.page_size);
-  const Run run(p, ranges, range, at % runs);
-  Found found(p, unit, run.index, lane);
-  if (run.first < run.end) {
-    const Queries<T, kDim> q(p, unit, lane);
-    float bound[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int row = 2 * (lane % 4) + j;
-      bound[j] = row < unit.rows ? p.bounds[unit.index * kRows + row] : INFINITY;
-    }
+class ExactScreen {
+ public:
+  struct Memory {};
+
+  __device__ ExactScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Tiles& tiles,
+                         const Queries<T, kDim>& q, Memory& /*memory*/, int lane)
+      : p_(p), unit_(unit), ranges_(ranges), tiles_(tiles), q_(q), lane_(lane) {}
+
+  // Screens tiles [begin, end) of the warp, which are neighbours.
+  __device__ __forceinline__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) const {
+    if (begin >= end) return;
+    const float bound[2] = {bounds[2 * (lane_ % 4)], bounds[2 * (lane_ % 4) + 1]};
     // The next 16 keys, and the page of the tile after theirs, are on their way while these are scored.
-    const int tile_keys = ranges.tile_keys, end = run.end * tile_keys;
-    const PagedTensor& keys = p.cache.keys;
+    const int tile_keys = ranges_.tile_keys;
+    const int first_key = max(tiles_[begin] * tile_keys, kHeadKeys),
+              end_key = (tiles_[begin] + end - begin) * tile_keys;
     KeyChunk<T, kDim> next;
-    const auto load = [&](int first, int page) {
-      const T* key = page < 0 ? nullptr
-                              : static_cast<const T*>(keys.data) + page * keys.page_stride +
-                                    (first % p.cache.page_size + lane / 4) * keys.token_stride +
-                                    unit.kv_head * keys.head_stride;
-      next.load(key, key == nullptr ? nullptr : key + 8 * keys.token_stride, lane);
-    };
-    const int begin = max(run.first * tile_keys, kHeadKeys);
-    int page = begin < end ? unit.page(p, begin) : -1;
-    const int second_tile = (begin / tile_keys + 1) * tile_keys;
-    int page_ahead = second_tile < end ? unit.page(p, second_tile) : -1;
-    load(begin, page);
-    for (int first = begin; first < end; first += 16) {
+    int page = first_key < end_key ? unit_.page(p_, first_key) : -1;
+    const int second_tile = (first_key / tile_keys + 1) * tile_keys;
+    int page_ahead = second_tile < end_key ? unit_.page(p_, second_tile) : -1;
+    next.load_from_page(p_, unit_, first_key, page, lane_);
+    for (int first = first_key; first < end_key; first += 16) {
       const KeyChunk<T, kDim> now = next;
       const bool is_hole = page < 0;
       const int following = first + 16;
-      if (following < end) {
+      if (following < end_key) {
         if (following % tile_keys == 0) {
           page = page_ahead;
-          if (following + tile_keys < end) page_ahead = unit.page(p, following + tile_keys);
+          if (following + tile_keys < end_key) page_ahead = unit_.page(p_, following + tile_keys);
         }
-        load(following, page);
+        next.load_from_page(p_, unit_, following, page, lane_);
       }
       float d[4];
-      now.score(q, d);
+      now.score(q_, d);
       bool wanted[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) wanted[i] = !is_hole && !(d[i] <= bound[i % 2]);
-      found.add(first + lane / 4, d, wanted, {1, 1});
+      found.add(first + lane_ / 4, d, wanted, {1, 1});
     }
   }
-  found.finish(p, unit);
-}
+
+ private:
+  const Step& p_;
+  const Unit& unit_;
+  const Ranges& ranges_;
+  const Tiles& tiles_;
+  const Queries<T, kDim>& q_;
+  int lane_;
+};
+
+template <class T, int kDim, int kBits>
+struct ScreenOf {
+  using Type = LowBitScreen<T, kDim, kBits>;
+};
+template <class T, int kDim>
+struct ScreenOf<T, kDim, 0> {
+  using Type = ExactScreen<T, kDim>;
+};
 
 }  // namespace splash::gpu::decode

@@ -1,6 +1,6 @@
 #pragma once
-// Thresholds and outputs from exact scores. solve_kernel takes a row's keys from the unit's list;
-// fallback_kernel, for units whose lists overflowed, scores every key of the unit again.
+// Thresholds and outputs from exact scores. solve_rows takes a row's keys from the unit's list;
+// fallback_kernel, for rows whose lists overflowed, scores every key again.
 //
 // The same bits for any list that contains the support, whatever else it holds: with m the largest score, u =
 // gain (score - m) + shift. f(shift) = sum of u_+^beta is summed in integers, so neither order nor keys with
@@ -8,6 +8,7 @@
 // the support alone says yes; from tau on no other key adds to f. So each answer is a matter of the support.
 // Values are added in key order among the keys with p > 0.
 
+#include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
 #include "gpu/entmax/schedule/launch.cuh"
 
@@ -20,23 +21,24 @@ struct RowList {
   int count;
 };
 
+// The sum of u_+^beta, in units of 2^-40.
+constexpr int64_t kOne = int64_t{1} << 40;
 template <class Kind>
-__device__ __forceinline__ float sum_of_weights(const Entmax& entmax, Kind kind, const RowList& list,
-                                                float shift, int lane) {
+__device__ __forceinline__ int64_t sum_of_weights(const Entmax& entmax, Kind kind, const RowList& list, float shift,
+                                                  int lane) {
   int64_t sum = 0;
   for (int i = lane; i < list.count; i += 32) {
     const float u = list.values[i] + shift;
-    sum += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * 0x1p40f);
+    sum += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * static_cast<float>(kOne));
   }
   if (list.count <= 4096) {  // a lane's sum is below 2^47: the two halves of all lanes' fit 32 bits
     const int low = __reduce_add_sync(kAllLanes, static_cast<int>(sum & 0xFFFFFF)),
               high = __reduce_add_sync(kAllLanes, static_cast<int>(sum >> 24));
-    sum = (int64_t{high} << 24) + low;
-  } else {
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+    return (int64_t{high} << 24) + low;
   }
-  return static_cast<float>(static_cast<double>(sum) * 0x1p-40);
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+  return sum;
 }
 
 // z_max - tau, rounded up to a multiple of 2^-24.
@@ -46,7 +48,7 @@ __device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& l
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       const bool reaches =
-          sum_of_weights(entmax, kind, list, static_cast<float>(middle) * 0x1p-24f, lane) >= 1;
+          sum_of_weights(entmax, kind, list, static_cast<float>(middle) * 0x1p-24f, lane) >= kOne;
       (reaches ? high : low) = middle;
     }
   });
@@ -58,7 +60,7 @@ template <class T, int kDim>
 __device__ __forceinline__ void write_values(const Step& p, const Unit& unit, int row, const RowList& list,
                                              int length, int lane) {
   constexpr int kLanes = kDim / 8, kTogether = 32 / kLanes,
-                kAhead = 4;  // lanes per value, values per load, loads
+                kAhead = 8;  // lanes per value, values per load, loads
   const int mine = lane / kLanes, at = lane % kLanes * 8;
   float sums[8] = {};
   for (int first = 0; first < list.count; first += kTogether * kAhead) {
@@ -101,7 +103,7 @@ __device__ __forceinline__ void write_results(const Step& p, const Unit& unit, i
   if (p.outputs.support != nullptr) p.outputs.support[at] = support;
 }
 
-// The whole warp calls it. list.values: scores less than 1 below the largest in z, among them the support.
+// The whole warp calls it. list: keys among which is the support; list.values: their scores.
 template <class T, int kDim>
 __device__ void solve_row(const Step& p, const Unit& unit, int row, RowList list, float largest, int length,
                           int lane) {
@@ -116,7 +118,9 @@ __device__ void solve_row(const Step& p, const Unit& unit, int row, RowList list
   __syncwarp();
   const float shift = shift_of(entmax, list, lane);
   float sum = 0;
-  entmax.visit([&](auto kind) { sum = sum_of_weights(entmax, kind, list, shift, lane); });
+  entmax.visit([&](auto kind) {
+    sum = static_cast<float>(static_cast<double>(sum_of_weights(entmax, kind, list, shift, lane)) / kOne);
+  });
   // Keep the support.
   int support = 0;
   for (int first = 0; first < list.count; first += 32) {
@@ -141,92 +145,134 @@ __device__ __forceinline__ float cutoff_of(const Entmax& entmax, float largest, 
   return fmaxf(bound, largest - (1 + 0x1p-18f * (1 + entmax.gain * fabsf(largest))) / entmax.gain);
 }
 
-constexpr int kSolveThreads = 32 * kRows;
+// A block's lists, of all the rows that it solves.
+struct Lists {
+  int32_t keys[kListed];
+  float values[kListed];
+};
 
-// One block per unit, one warp per row.
-template <class T, int kDim>
-__global__ void __launch_bounds__(kSolveThreads) solve_kernel(const __grid_constant__ Step p) {
-  entmax::wait_for_kernels_before();
-  __shared__ int32_t keys[kRows][kListedRow];
-  __shared__ float values[kRows][kListedRow];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, row = thread / 32;
-  const Unit unit(p, static_cast<int>(blockIdx.x));
-  const int length = p.lengths[unit.index], segments = p.segments.count();
-  const int64_t list = int64_t{unit.index} * p.segments.total();
+constexpr int kFewKept = 24;  // keys of a segment that one lane lists
 
-  // Did a segment overflow? Count what was listed and what was scored.
-  int candidates = 0, rescored = 0;
+// Lists a row's keys above its bound in key order; `members` warps share the work. runs: the warps that have
+// filled segments. Returns whether a segment or the list overflowed; list.count and `largest` are set in each
+// member.
+__device__ inline bool list_row(const Step& p, const Unit& unit, int row, int runs, float bound, int member,
+                                int members, int capacity, RowList& list, float& largest) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // Segments in their order: head, early, recent, tail.
+  const int segments = 2 * runs + 2, of_unit = unit.index * p.segments.count();
+  const auto segment_at = [&](int i) {
+    return i <= runs ? i : i <= 2 * runs ? p.segments.early + i - runs : p.segments.count() - 1;
+  };
   bool overflow = false;
-  for (int segment = thread; segment < segments && length > 0; segment += kSolveThreads) {
-    const int at = unit.index * segments + segment, count = p.counts[at];
-    overflow |= count > p.segments.capacity(segment);
-    candidates += count;
-    rescored += p.kept[at];
-  }
-  // List the row's keys above its last cutoff, in key order.
-  float largest = -INFINITY;
-  RowList mine{keys[row], values[row], 0};
-  const bool has_row = row < unit.rows;
-  if (has_row && length > 0) {
-    const Entmax entmax = unit.entmax(p, row);
-    const float* maxima = p.maxima + int64_t{unit.index} * segments * kRows + row;
-    for (int segment = lane; segment < segments; segment += 32)
-      largest = arch::larger_or_nan(largest, maxima[segment * kRows]);
-    largest = arch::warp_max_or_nan(largest);
-    const float cutoff = cutoff_of(entmax, largest, p.bounds[unit.index * kRows + row]);
-    for (int first = 0; first < segments && cutoff < INFINITY; first += 32) {
-      const int segment = first + lane;
-      unsigned wanted =
-          __ballot_sync(kAllLanes, segment < segments && maxima[min(segment, segments - 1) * kRows] > cutoff);
-      for (; wanted != 0; wanted &= wanted - 1) {
-        const int now = first + __ffs(static_cast<int>(wanted)) - 1;
-        const int kept = p.kept[unit.index * segments + now];
-        const int64_t from = list + p.segments.first(now);
-        for (int begin = 0; begin < kept; begin += 32) {
-          const int entry = begin + lane;
-          const float score = entry < kept ? p.scores[(from + entry) * p.listed_rows + row] : -INFINITY;
-          const int place = place_of(score > cutoff, lane, mine.count);
-          if (score > cutoff && place < kListedRow) {
-            mine.keys[place] = p.keys[from + entry];
-            mine.values[place] = score;
-          }
-        }
+  int candidates = 0, rescored = 0;
+  for (int first = 0; first < segments; first += 32) {
+    int kept = 0;
+    RowFound found{-INFINITY, 0};
+    int64_t from = 0;
+    if (first + lane < segments) {
+      const int segment = segment_at(first + lane), at = of_unit + segment, count = p.counts[at];
+      kept = p.kept[at];
+      found = p.found[int64_t{at} * kRows + row];
+      from = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);
+      overflow |= count > p.segments.capacity(segment);
+      candidates += count;
+      rescored += kept;
+    }
+    largest = arch::larger_or_nan(largest, found.largest);
+    int end = found.above;  // of the lane's keys in the list, once all lanes before it are added
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      const int before = __shfl_up_sync(kAllLanes, end, lanes);
+      end += lane >= lanes ? before : 0;
+    }
+    const int place = list.count + end - found.above;
+    list.count += __shfl_sync(kAllLanes, end, 31);
+    if (first / 32 % members != member) continue;
+
+    // Segments with few keys: a lane each.
+    const auto put = [&](int at, int32_t key, float score) {
+      if (at < capacity) {
+        list.keys[at] = key;
+        list.values[at] = score;
+      }
+    };
+    const bool few = kept <= kFewKept;
+    int at = place;
+    for (int entry = 0; few && found.above > 0 && entry < kept; entry += 4) {
+      float scores[4];
+      int32_t keys[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t of_entry = from + min(entry + i, kept - 1);
+        scores[i] = entry + i < kept ? p.scores[of_entry * p.listed_rows + row] : -INFINITY;
+        keys[i] = p.keys[of_entry];
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (scores[i] > bound) put(at++, keys[i], scores[i]);
       }
     }
-    overflow |= mine.count > kListedRow;
-    __syncwarp();
+    // The others: the warp together.
+    for (unsigned many = __ballot_sync(kAllLanes, !few && found.above > 0); many != 0; many &= many - 1) {
+      const int owner = __ffs(static_cast<int>(many)) - 1, all = __shfl_sync(kAllLanes, kept, owner);
+      const int64_t begin = __shfl_sync(kAllLanes, from, owner);
+      int next = __shfl_sync(kAllLanes, place, owner);
+      for (int entry = lane; entry - lane < all; entry += 32) {
+        const float score = entry < all ? p.scores[(begin + entry) * p.listed_rows + row] : -INFINITY;
+        const int to = place_of(score > bound, lane, next);
+        if (score > bound) put(to, p.keys[begin + entry], score);
+      }
+    }
   }
-  overflow = __syncthreads_or(overflow ? 1 : 0) != 0;
-  if (p.outputs.counts != nullptr && thread < 4) p.outputs.counts[unit.index * 4 + thread] = 0;
-  __syncthreads();
-  if (p.outputs.counts != nullptr) {
+  largest = arch::warp_max_or_nan(largest);
+  if (row == 0 && member == 0 && p.outputs.counts != nullptr) {
     candidates = __reduce_add_sync(kAllLanes, candidates);
     rescored = __reduce_add_sync(kAllLanes, rescored);
     if (lane == 0) {
-      atomicAdd(&p.outputs.counts[unit.index * 4 + 1], candidates);
-      atomicAdd(&p.outputs.counts[unit.index * 4 + 2], rescored);
-    }
-    if (thread == 0) {
-      const Ranges ranges(max(length, 0), p.cache.page_size);
-      p.outputs.counts[unit.index * 4] = max(ranges.tail - kHeadKeys, 0);
-      p.outputs.counts[unit.index * 4 + 3] = overflow ? 1 : 0;
+      p.outputs.counts[unit.index * 4 + 1] = candidates;
+      p.outputs.counts[unit.index * 4 + 2] = rescored;
     }
   }
-  if (thread == 0) p.overflowed[unit.index] = overflow ? 1 : 0;
-  if (overflow || !has_row) return;
-  solve_row<T, kDim>(p, unit, row, mine, length < 0 ? NAN : largest, length, lane);
+  return __any_sync(kAllLanes, overflow) || list.count > capacity;
+}
+
+// The rows of a unit are dealt to the team's blocks. All threads call it. length: NaN rows where it is below 0.
+template <class T, int kDim>
+__device__ void solve_rows(const Step& p, const Unit& unit, const Team& team, int length, int runs,
+                           const float (&bounds)[kRows], Lists& lists) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int rows = (unit.rows + team.size - 1) / team.size;  // of a block
+  const int members = rows <= 1 ? 8 : rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
+  static_assert(kWarps == 8);
+  const int slot = warp / members, row = team.rank + slot * team.size;
+  const int capacity = kListed / rows / 32 * 32;
+  RowList list{lists.keys + slot * capacity, lists.values + slot * capacity, 0};
+  const bool has_row = slot < rows && row < unit.rows;
+  bool overflow = false;
+  float largest = -INFINITY;
+  if (has_row)
+    overflow = list_row(p, unit, row, runs, bounds[row], warp % members, members, capacity, list, largest);
+  __syncthreads();
+  if (!has_row || warp % members != 0) return;
+  if (!overflow) return solve_row<T, kDim>(p, unit, row, list, length < 0 ? NAN : largest, length, lane);
+  if (lane == 0) {
+    atomicOr(&p.overflowed[unit.index], 1u << row);
+    if (p.outputs.counts != nullptr) p.outputs.counts[unit.index * 4 + 3] = 1;
+  }
 }
 
 // Each block has room for all scores of a unit and takes units in turn.
 template <class T, int kDim>
-__global__ void __launch_bounds__(kSolveThreads) fallback_kernel(const __grid_constant__ Step p) {
+__global__ void __launch_bounds__(kThreads) fallback_kernel(const __grid_constant__ Step p) {
   entmax::wait_for_kernels_before();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int64_t room = int64_t{p.table.width} * p.cache.page_size;
   for (int index = static_cast<int>(blockIdx.x); index < p.units; index += p.fallback_blocks) {
-    if (p.overflowed[index] == 0) continue;
+    const uint32_t rows = p.overflowed[index];
+    if (rows == 0) continue;
     const Unit unit(p, index);
-    const int length = p.lengths[index];
+    const int length = p.table.lengths[unit.sequence];
     float* scores = p.all_scores + int64_t{blockIdx.x} * p.listed_rows * room;
     const Queries<T, kDim> q(p, unit, lane);
     for (int first = 16 * warp; first < length; first += 16 * kRows) {
@@ -240,7 +286,7 @@ __global__ void __launch_bounds__(kSolveThreads) fallback_kernel(const __grid_co
       }
     }
     __syncthreads();
-    if (warp < unit.rows) {
+    if ((rows >> warp & 1) != 0) {
       float* values = scores + warp * room;
       int32_t* keys = p.all_keys + (int64_t{blockIdx.x} * p.listed_rows + warp) * room;
       float largest = -INFINITY;

@@ -1,69 +1,76 @@
 #pragma once
-// The first kernel of a step: one block per unit scores the keys of head and tail exactly, bounds each row's
-// threshold from below, and lists those keys that are above the bound. It also checks the sequence's length
-// and pages.
+// How a step begins: each block of a team scores the keys of head and tail exactly and bounds each row's
+// threshold from below; the first block also lists those keys that are above the bound.
 
+#include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
-#include "gpu/entmax/schedule/launch.cuh"
 
 namespace splash::gpu::decode {
 
-constexpr int kStartThreads = 256;
+using SampleScores = float[kRows][kSampleKeys];
 
+// Whether the sequence's length and pages exist. All threads of a block call it.
+__device__ inline bool sequence_exists(const Step& p, const Unit& unit, int length) {
+  bool bad = length < 0 || length > p.table.width * p.cache.page_size;
+  const int pages = bad ? 0 : (length + p.cache.page_size - 1) / p.cache.page_size;
+  const int32_t* of_sequence = p.table.pages + unit.sequence * int64_t{p.table.width};
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x); i < pages; i += kThreads) bad |= of_sequence[i] >= p.cache.pages;
+  return __syncthreads_or(bad ? 1 : 0) == 0;
+}
+
+constexpr int kLargest = 3;  // scores of head and tail that each lane of a row's warp keeps
+
+// Fills bounds, of the block, and `largest`, a lane's own. All threads call it; lists: in one block of the team.
 template <class T, int kDim>
-__global__ void __launch_bounds__(kStartThreads, 4) start_kernel(Step p) {
-  entmax::wait_for_kernels_before();
-  __shared__ float scores[kRows][kSampleKeys];
-  __shared__ float bounds[kRows];
+__device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges, const Queries<T, kDim>& q,
+                           SampleScores& scores, float (&bounds)[kRows], float (&largest)[kLargest], bool lists) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const Unit unit(p, static_cast<int>(blockIdx.x));
-
-  // Check the length and the pages.
-  int length = p.table.lengths[unit.sequence];
-  const bool bad_length = length < 0 || length > p.table.width * p.cache.page_size;
-  if (bad_length) length = 0;
-  bool bad = bad_length;
-  for (int i = thread; i * p.cache.page_size < length; i += kStartThreads)
-    bad |= unit.page(p, i * p.cache.page_size) >= p.cache.pages;
-  bad = __syncthreads_or(bad ? 1 : 0) != 0;
-  if (bad) length = 0;
-  if (thread == 0) {
-    p.lengths[unit.index] = bad ? -1 : length;
-    p.overflowed[unit.index] = 0;
-  }
-
-  // Score the sample: the keys of head, then those of tail.
-  const Ranges ranges(length, p.cache.page_size);
-  const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + length - ranges.tail;
-  const auto key_at = [&](int i) {
-    return i < head_keys ? i : i < sampled ? ranges.tail + i - head_keys : -1;
-  };
-  const Queries<T, kDim> q(p, unit, lane);
-  for (int first = 16 * warp; first < sampled; first += kStartThreads / 2) {
+  // Score the sample: the keys of head, then those of tail. A warp's next chunk is on its way while it scores one.
+  const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + ranges.length - ranges.tail;
+  const auto key_at = [&](int i) { return i < head_keys ? i : ranges.tail + i - head_keys; };
+  const auto page_at = [&](int i) { return i < sampled ? unit.page(p, key_at(i)) : -1; };
+  constexpr int kStep = 16 * kWarps;
+  int page = page_at(16 * warp), page_ahead = page_at(16 * warp + kStep);
+  KeyChunk<T, kDim> next;
+  next.load_from_page(p, unit, key_at(16 * warp), page, lane);
+  for (int first = 16 * warp; first < sampled; first += kStep) {
+    const KeyChunk<T, kDim> now = next;
+    const bool is_hole = page < 0;
+    page = page_ahead;
+    page_ahead = page_at(first + 2 * kStep);
+    if (first + kStep < sampled) next.load_from_page(p, unit, key_at(first + kStep), page, lane);
     float d[4];
-    const int low = first + lane / 4;
-    score_visible<T, kDim>(p, unit, q, key_at(low), key_at(low + 8), length, lane, d);
+    now.score(q, d);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) scores[2 * (lane % 4) + i % 2][low + i / 2 * 8] = d[i];
+    for (int i = 0; i < 4; ++i) {
+      const int row = 2 * (lane % 4) + i % 2, at = first + lane / 4 + i / 2 * 8;
+      scores[row][at] = !is_hole && at < sampled && unit.sees(p, row, key_at(at), ranges.length) ? d[i] : -INFINITY;
+    }
   }
   __syncthreads();
 
-  // Bound the threshold of each row.
-  if (warp < kRows) {
-    float of_lane[kSampleKeys / 32];
+  // Bound the threshold of each row by that of the largest scores.
+  static_assert(kWarps == kRows);
 #pragma unroll
-    for (int i = 0; i < kSampleKeys / 32; ++i) {
-      const int at = 32 * i + lane;
-      of_lane[i] = at < sampled ? scores[warp][at] : -INFINITY;
+  for (float& slot : largest) slot = -INFINITY;
+#pragma unroll
+  for (int at = lane; at < kSampleKeys; at += 32) {
+    float score = at < sampled ? scores[warp][at] : -INFINITY;
+#pragma unroll
+    for (float& slot : largest) {
+      const float larger = fmaxf(slot, score);
+      score = fminf(slot, score);
+      slot = larger;
     }
-    const Entmax entmax = warp < unit.rows ? unit.entmax(p, warp) : Entmax{};
-    const float bound = warp < unit.rows && entmax.gain > 0 ? bound_of(entmax, of_lane) : INFINITY;
-    if (lane == 0) p.bounds[unit.index * kRows + warp] = bounds[warp] = bound;
   }
+  const Entmax entmax = warp < unit.rows ? unit.entmax(p, warp) : Entmax{};
+  const float bound = warp < unit.rows && entmax.gain > 0 ? bound_of(entmax, largest) : INFINITY;
+  if (lane == 0) bounds[warp] = bound;
   __syncthreads();
 
   // List what is above it.
-  if (warp < 2) {
+  if (lists && warp < 2) {
     const int segment = warp == 0 ? 0 : p.segments.count() - 1;
     const int begin = warp == 0 ? 0 : head_keys, end = warp == 0 ? head_keys : sampled;
     const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);

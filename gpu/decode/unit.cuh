@@ -41,6 +41,11 @@ struct Unit {
     return length - (p.q_len - 1 - query(p, row));
   }
 
+  __device__ bool sees(const Step& p, int row, int key, int length) const {
+    const int end_key = end(p, row, length);
+    return row < rows && key < end_key && (p.window == 0 || key >= end_key - p.window || key < p.sinks);
+  }
+
   // NaN gain where alpha or the scale is not what entmax takes.
   __device__ Entmax entmax(const Step& p, int row) const {
     const int h = head(p, row);
@@ -93,6 +98,16 @@ struct KeyChunk {
     }
   }
 
+  // 16 keys from `first` on, a multiple of 16, which their page holds; -1: a hole.
+  __device__ __forceinline__ void load_from_page(const Step& p, const Unit& unit, int first, int page, int lane) {
+    const PagedTensor& keys = p.cache.keys;
+    const T* key = page < 0 ? nullptr
+                            : static_cast<const T*>(keys.data) + page * keys.page_stride +
+                                  (first % p.cache.page_size + lane / 4) * keys.token_stride +
+                                  unit.kv_head * keys.head_stride;
+    load(key, key == nullptr ? nullptr : key + 8 * keys.token_stride, lane);
+  }
+
   // Scores <q, k>: d holds rows 2 t and 2 t + 1 of key g, then of key g + 8. The bits of a score depend on
   // its query and key alone.
   __device__ __forceinline__ void score(const Queries<T, kDim>& q, float (&d)[4]) const {
@@ -117,8 +132,8 @@ __device__ __forceinline__ void score_visible(const Step& p, const Unit& unit, c
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = 2 * (lane % 4) + i % 2;
-    const bool visible = (i < 2 ? of_low : of_high) != nullptr && row < unit.rows &&
-                         (i < 2 ? low : high) < unit.end(p, row, length);
+    const bool visible =
+        (i < 2 ? of_low : of_high) != nullptr && unit.sees(p, row, i < 2 ? low : high, length);
     if (!visible) d[i] = -INFINITY;
   }
 }

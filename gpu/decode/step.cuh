@@ -1,0 +1,86 @@
+#pragma once
+// The kernel of a step: a team of blocks (team.cuh) takes a unit from its queries to its outputs.
+//
+//   bound from head and tail -> screen `recent` -> sync, raise the bounds -> screen `early` -> sync, raise the
+//   bounds, filter and score the lists -> sync -> solve
+//
+// The syncs are where blocks see what others have listed; bounds each block computes for itself.
+
+#include "gpu/decode/launch.cuh"
+#include "gpu/decode/refine.cuh"
+#include "gpu/decode/screen.cuh"
+#include "gpu/decode/solve.cuh"
+#include "gpu/decode/start.cuh"
+
+namespace splash::gpu::decode {
+
+template <class Screen>
+struct StepMemory {
+  float bounds[kRows];
+  __align__(16) SampleScores scores;
+  union {
+    typename Screen::Memory screens[kWarps];
+    Lists lists;
+  };
+};
+
+template <class T, int kDim, int kBits>
+__global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
+    step_kernel(const __grid_constant__ Step p) {
+  entmax::wait_for_kernels_before();
+  using Screen = typename ScreenOf<T, kDim, kBits>::Type;
+  auto& memory = *reinterpret_cast<StepMemory<Screen>*>(dynamic_shared_memory());
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const Unit unit(p, static_cast<int>(blockIdx.x) / p.team);
+  const int table_length = p.table.lengths[unit.sequence];
+  const bool exists = sequence_exists(p, unit, table_length);
+  const Ranges ranges = ranges_of(p, exists ? table_length : 0);
+  const Team team(p, ranges);
+  if (team.rank >= team.size) return;
+  const bool is_first = team.rank == 0;
+  if (is_first && threadIdx.x == 0) {
+    p.overflowed[unit.index] = 0;
+    if (p.outputs.counts != nullptr) {
+      const int head = ranges.first_tile == 0 ? kHeadKeys : 0;
+      p.outputs.counts[unit.index * 4] = max((ranges.tiles - ranges.first_tile) * ranges.tile_keys - head, 0);
+      p.outputs.counts[unit.index * 4 + 3] = 0;
+    }
+  }
+
+  const Queries<T, kDim> q(p, unit, lane);
+  const Tiles tiles(ranges, team.warp(), team.warps());
+  Screen screen(p, unit, ranges, tiles, q, memory.screens[warp], lane);
+  float largest[kLargest];
+  start_unit<T, kDim>(p, unit, ranges, q, memory.scores, memory.bounds, largest, is_first);
+  const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0;
+  const int early = 1 + team.warp(), recent = early + p.segments.early;
+  if (runs > 0) {
+    const auto screen_segment = [&](int begin, int end, int segment) {
+      Found found(p, unit, segment, lane);
+      screen.screen(begin, end, memory.bounds, found);
+      found.finish(p, unit);
+      team.sync();
+    };
+    screen_segment(0, tiles.recent_count, recent);
+    refine_bounds<T, kDim>(p, unit, q, ranges.length, 1 + p.segments.early, 1 + p.segments.early, runs,
+                           largest, memory.bounds);
+    __syncthreads();
+    screen_segment(tiles.recent_count, tiles.count, early);
+    refine_bounds<T, kDim>(p, unit, q, ranges.length, 1, 1 + p.segments.early, runs, largest,
+                           memory.bounds);
+  }
+  __syncthreads();
+  const auto rescore = [&](int segment) {
+    rescore_segment<T, kDim>(p, unit, q, ranges.length, segment, memory.bounds);
+  };
+  if (runs > 0) {
+    rescore(early);
+    rescore(recent);
+  }
+  if (is_first && warp == 0) rescore(0);
+  if (is_first && warp == kWarps - 1) rescore(p.segments.count() - 1);
+  team.sync();
+  solve_rows<T, kDim>(p, unit, team, exists ? ranges.length : -1, runs, memory.bounds, memory.lists);
+}
+
+}  // namespace splash::gpu::decode
