@@ -144,6 +144,7 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.fallback_blocks = static_cast<int>(std::clamp<int64_t>(
       s.units, 1, std::clamp<int64_t>(kFallbackBytes / of_block, 8, kMostFallbackBlocks)));
 
+  s.page_shift = std::countr_zero(static_cast<unsigned>(cache.page_size));
   s.window = in.window;
   s.sinks = in.sinks;
   const Ranges most = ranges_of(s, table.width * cache.page_size);

@@ -82,11 +82,11 @@ struct Ranges {
   int length, tail, tile_keys;          // tail: its first key, a page's first
   int first_tile, early_end, tiles;     // early: [first_tile, early_end), recent: [early_end, tiles)
 
-  // first_key: the first that a row's window holds.
-  SPLASH_HOST_DEVICE Ranges(int keys, int first_key, int page_size, int bits)
+  // first_key: the first that a row's window holds; page_shift: log2 of the page size.
+  SPLASH_HOST_DEVICE Ranges(int keys, int first_key, int page_shift, int bits)
       : length(keys),
-        tail(keys > kTailKeys ? (keys - kTailKeys) / page_size * page_size : 0),
-        tile_keys(page_size < tile_keys_of(bits) ? page_size : tile_keys_of(bits)),
+        tail(keys > kTailKeys ? (keys - kTailKeys) >> page_shift << page_shift : 0),
+        tile_keys(1 << page_shift < tile_keys_of(bits) ? 1 << page_shift : tile_keys_of(bits)),
         first_tile(0),
         early_end(0),
         tiles(tail / tile_keys) {
@@ -141,6 +141,7 @@ struct Step {
   int group = 1, rows = 1, row_tiles = 1,
       units = 1;        // rows: group * q_len; units: batch * kv_heads * row_tiles
   int listed_rows = 2;  // rows of a unit, rounded up to an even number
+  int page_shift = 0;   // log2 of the page size
   int team = 1;         // blocks per unit, a power of two up to 16
   int least_tiles = 1;  // per warp, before another block of the team joins
 
@@ -161,7 +162,7 @@ struct Step {
 // Of a sequence with so many keys.
 SPLASH_HOST_DEVICE Ranges ranges_of(const Step& p, int keys) {
   const int first = p.window > 0 ? keys - (p.q_len - 1) - p.window : 0;
-  return {keys, first > 0 ? first : 0, p.cache.page_size, p.cache.bits};
+  return {keys, first > 0 ? first : 0, p.page_shift, p.cache.bits};
 }
 
 }  // namespace splash::gpu::decode

@@ -12,8 +12,8 @@ namespace splash::gpu::decode {
 // segments [first, first + count) and of [also, also + count), which the warp scores, and of the largest ones
 // of head and tail. All threads call it; a barrier must follow.
 template <class T, int kDim>
-__device__ void refine_bounds(const Step& p, const Unit& unit, const Queries<T, kDim>& q, int length, int first,
-                              int also, int count, const float (&largest)[kLargest], float (&bounds)[kRows]) {
+__device__ void refine_bounds(const Step& p, const Unit& unit, const Queries<T, kDim>& q, const Visible& sees,
+                              int length, int first, int also, int count, const float (&largest)[kLargest], float (&bounds)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
   if (row >= unit.rows) return;
   const int64_t runs = p.segments.early + p.segments.recent;
@@ -28,28 +28,29 @@ __device__ void refine_bounds(const Step& p, const Unit& unit, const Queries<T, 
   };
   look(first);
   if (also != first) look(also);
-  float scores[4 + kLargest];
+  Scores<kBounding> bounding;
+  float(&scores)[kBounding] = bounding.of_lane;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float d[4];
     const int low = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4),
               high = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4 + 8);
-    score_visible<T, kDim>(p, unit, q, low, high, length, lane, d);
+    score_visible<T, kDim>(p, unit, q, sees, low, high, length, lane, d);
     const bool has_row = lane % 4 == row / 2;
     scores[2 * half] = has_row ? (row % 2 == 0 ? d[0] : d[1]) : -INFINITY;
     scores[2 * half + 1] = has_row ? (row % 2 == 0 ? d[2] : d[3]) : -INFINITY;
   }
 #pragma unroll
   for (int i = 0; i < kLargest; ++i) scores[4 + i] = largest[i];
-  const float bound = bound_of(unit.entmax(p, row), scores);
+  const float bound = bound_of(unit.entmax(p, row), bounding);
   if (lane == 0 && bound > bounds[row]) bounds[row] = bound;
 }
 
 // The warp keeps the keys of a segment that are above the bounds, in their order, scores them, and counts those
 // whose score is still above.
 template <class T, int kDim>
-__device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T, kDim>& q, int length, int segment,
-                                const float (&bounds)[kRows]) {
+__device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T, kDim>& q, const Visible& sees,
+                                int length, int segment, const float (&bounds)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int at = unit.index * p.segments.count() + segment;
   const int listed = min(p.counts[at], p.segments.capacity(segment));
@@ -79,7 +80,7 @@ __device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T
   for (int first = 0; first < kept; first += 16) {
     const int low = first + lane / 4, high = low + 8;
     float d[4];
-    score_visible<T, kDim>(p, unit, q, low < kept ? keys[low] : -1, high < kept ? keys[high] : -1, length,
+    score_visible<T, kDim>(p, unit, q, sees, low < kept ? keys[low] : -1, high < kept ? keys[high] : -1, length,
                            lane, d);
     const int row = 2 * (lane % 4);
     if (row < p.listed_rows) {

@@ -178,7 +178,7 @@ class LowBitScreen {
   }
 
   // Screens tiles [begin, end) of the warp. Calls follow one another without a gap, from 0 on.
-  __device__ __forceinline__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) {
+  __device__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) bound_[j] = bounds[2 * (lane_ % 4) + j] * q_.unit[j];
     for (int i = begin; i < end; ++i) {
@@ -206,7 +206,7 @@ class LowBitScreen {
       unsigned char* stage = memory_.bytes[i % 2];
       const uint8_t* from =
           p_.cache.low_bit + (int64_t{page_} * p_.cache.kv_heads + unit_.kv_head) * int64_t{layout_.bytes()};
-      const int in_page = tiles_[i] * ranges_.tile_keys % p_.cache.page_size;
+      const int in_page = tiles_[i] * ranges_.tile_keys & (p_.cache.page_size - 1);
       copy(stage, from, 4 * kDim);
       copy(stage + Memory::kMarginsAt, from + layout_.margins_at() + 2 * in_page, 2 * ranges_.tile_keys);
       copy(stage + Memory::kCodesAt, from + layout_.codes_at() + in_page / 16 * Memory::kChunkBytes,
@@ -323,7 +323,7 @@ class ExactScreen {
       : p_(p), unit_(unit), ranges_(ranges), tiles_(tiles), q_(q), lane_(lane) {}
 
   // Screens tiles [begin, end) of the warp, which are neighbours.
-  __device__ __forceinline__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) const {
+  __device__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) const {
     if (begin >= end) return;
     const float bound[2] = {bounds[2 * (lane_ % 4)], bounds[2 * (lane_ % 4) + 1]};
     // The next 16 keys, and the page of the tile after theirs, are on their way while these are scored.

@@ -27,6 +27,7 @@ template <class Kind>
 __device__ __forceinline__ int64_t sum_of_weights(const Entmax& entmax, Kind kind, const RowList& list, float shift,
                                                   int lane) {
   int64_t sum = 0;
+#pragma unroll 1
   for (int i = lane; i < list.count; i += 32) {
     const float u = list.values[i] + shift;
     sum += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * static_cast<float>(kOne));
@@ -275,10 +276,11 @@ __global__ void __launch_bounds__(kThreads) fallback_kernel(const __grid_constan
     const int length = p.table.lengths[unit.sequence];
     float* scores = p.all_scores + int64_t{blockIdx.x} * p.listed_rows * room;
     const Queries<T, kDim> q(p, unit, lane);
+    const Visible sees(p, unit, length, lane);
     for (int first = 16 * warp; first < length; first += 16 * kRows) {
       const int low = first + lane / 4;
       float d[4];
-      score_visible<T, kDim>(p, unit, q, low, low + 8, length, lane, d);
+      score_visible<T, kDim>(p, unit, q, sees, low, low + 8, length, lane, d);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = 2 * (lane % 4) + i % 2, key = low + i / 2 * 8;

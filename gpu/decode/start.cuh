@@ -19,12 +19,14 @@ __device__ inline bool sequence_exists(const Step& p, const Unit& unit, int leng
   return __syncthreads_or(bad ? 1 : 0) == 0;
 }
 
-constexpr int kLargest = 3;  // scores of head and tail that each lane of a row's warp keeps
+constexpr int kLargest = 3;              // scores of head and tail that each lane of a row's warp keeps
+constexpr int kBounding = kLargest + 4;  // from which bounds are taken
 
 // Fills bounds, of the block, and `largest`, a lane's own. All threads call it; lists: in one block of the team.
 template <class T, int kDim>
 __device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges, const Queries<T, kDim>& q,
-                           SampleScores& scores, float (&bounds)[kRows], float (&largest)[kLargest], bool lists) {
+                           const Visible& sees, SampleScores& scores, float (&bounds)[kRows],
+                           float (&largest)[kLargest], bool lists) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   // Score the sample: the keys of head, then those of tail. A warp's next chunk is on its way while it scores one.
   const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + ranges.length - ranges.tail;
@@ -45,7 +47,7 @@ __device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 2 * (lane % 4) + i % 2, at = first + lane / 4 + i / 2 * 8;
-      scores[row][at] = !is_hole && at < sampled && unit.sees(p, row, key_at(at), ranges.length) ? d[i] : -INFINITY;
+      scores[row][at] = !is_hole && at < sampled && sees(i % 2, key_at(at)) ? d[i] : -INFINITY;
     }
   }
   __syncthreads();
@@ -65,7 +67,10 @@ __device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges
     }
   }
   const Entmax entmax = warp < unit.rows ? unit.entmax(p, warp) : Entmax{};
-  const float bound = warp < unit.rows && entmax.gain > 0 ? bound_of(entmax, largest) : INFINITY;
+  Scores<kBounding> bounding;
+#pragma unroll
+  for (int i = 0; i < kBounding; ++i) bounding.of_lane[i] = i < kLargest ? largest[i] : -INFINITY;
+  const float bound = warp < unit.rows && entmax.gain > 0 ? bound_of(entmax, bounding) : INFINITY;
   if (lane == 0) bounds[warp] = bound;
   __syncthreads();
 

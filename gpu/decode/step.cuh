@@ -48,37 +48,31 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
   }
 
   const Queries<T, kDim> q(p, unit, lane);
+  const Visible sees(p, unit, ranges.length, lane);
   const Tiles tiles(ranges, team.warp(), team.warps());
   Screen screen(p, unit, ranges, tiles, q, memory.screens[warp], lane);
   float largest[kLargest];
-  start_unit<T, kDim>(p, unit, ranges, q, memory.scores, memory.bounds, largest, is_first);
+  start_unit<T, kDim>(p, unit, ranges, q, sees, memory.scores, memory.bounds, largest, is_first);
   const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0;
-  const int early = 1 + team.warp(), recent = early + p.segments.early;
-  if (runs > 0) {
-    const auto screen_segment = [&](int begin, int end, int segment) {
-      Found found(p, unit, segment, lane);
-      screen.screen(begin, end, memory.bounds, found);
-      found.finish(p, unit);
-      team.sync();
-    };
-    screen_segment(0, tiles.recent_count, recent);
-    refine_bounds<T, kDim>(p, unit, q, ranges.length, 1 + p.segments.early, 1 + p.segments.early, runs,
-                           largest, memory.bounds);
-    __syncthreads();
-    screen_segment(tiles.recent_count, tiles.count, early);
-    refine_bounds<T, kDim>(p, unit, q, ranges.length, 1, 1 + p.segments.early, runs, largest,
+  const int first_recent = 1 + p.segments.early, early = 1 + team.warp(), recent = early + p.segments.early;
+#pragma unroll 1
+  for (int is_early = 0; is_early < 2 && runs > 0; ++is_early) {
+    Found found(p, unit, is_early ? early : recent, lane);
+    screen.screen(is_early ? tiles.recent_count : 0, is_early ? tiles.count : tiles.recent_count, memory.bounds,
+                  found);
+    found.finish(p, unit);
+    team.sync();
+    refine_bounds<T, kDim>(p, unit, q, sees, ranges.length, first_recent, is_early ? 1 : first_recent, runs, largest,
                            memory.bounds);
+    __syncthreads();
   }
-  __syncthreads();
-  const auto rescore = [&](int segment) {
-    rescore_segment<T, kDim>(p, unit, q, ranges.length, segment, memory.bounds);
-  };
-  if (runs > 0) {
-    rescore(early);
-    rescore(recent);
+  // The warp's lists; those of head and tail belong to two warps of the first block.
+  const int head_or_tail = !is_first ? -1 : warp == 0 ? 0 : warp == kWarps - 1 ? p.segments.count() - 1 : -1;
+#pragma unroll 1
+  for (int i = 0; i < 3; ++i) {
+    const int segment = i == 0 ? head_or_tail : runs == 0 ? -1 : i == 1 ? early : recent;
+    if (segment >= 0) rescore_segment<T, kDim>(p, unit, q, sees, ranges.length, segment, memory.bounds);
   }
-  if (is_first && warp == 0) rescore(0);
-  if (is_first && warp == kWarps - 1) rescore(p.segments.count() - 1);
   team.sync();
   solve_rows<T, kDim>(p, unit, team, exists ? ranges.length : -1, runs, memory.bounds, memory.lists);
 }
