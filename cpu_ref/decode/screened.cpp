@@ -11,7 +11,7 @@ namespace splash::cpu_ref {
 namespace {
 
 constexpr double kNoBound = std::numeric_limits<double>::infinity();
-constexpr int64_t kScreenHead = 16, kScreenTail = 256, kBest = 16;
+constexpr int64_t kScreenHead = 16, kScreenTail = 128, kBest = 16;
 
 // The low-bit copy of one page and key head: what the screen knows of its keys.
 struct ScreenedPage {

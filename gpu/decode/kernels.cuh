@@ -11,7 +11,7 @@ namespace splash::gpu::decode {
 template <class T, int kDim>
 void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& launched) {
   const auto launch = [&]<int kBits>() {
-    using Memory = StepMemory<typename ScreenOf<T, kDim, kBits>::Type>;
+    using Memory = StepMemory<typename ScreenOf<T, kDim, kBits>::Type, kDim>;
     launch_clusters("decode's step", step_kernel<T, kDim, kBits>, static_cast<unsigned>(p.units * p.team), kThreads,
                     sizeof(Memory), p.team, stream, p);
   };

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kTeamWarps = 8;    // of each block (team.cuh)
 constexpr int kLeastTiles = 4;   // that a warp should have before another block joins
+constexpr int64_t kShortRun = 256;    // keys
 constexpr double kPhaseBytes = 60e6;  // that a device reads while a step's phases wait for one another
 constexpr int kMostFallbackBlocks = 128;
 constexpr int64_t kFallbackBytes = int64_t{256} << 20;  // of their room, where eight blocks need no more
@@ -57,8 +58,9 @@ void visit_workspace(Step& s, const Place& place) {
   place(s.kept, units * segments);
   place(s.keys, listed);
   place(s.scores, listed * s.listed_rows);
+  place(s.row_keys, listed * s.listed_rows);
   place(s.found, units * segments * kRows);
-  place(s.best, units * (s.segments.early + s.segments.recent) * kRows * kBest);
+  place(s.best, units * (s.segments.early + s.segments.recent) * kRows * s.best_of_run);
   place(s.overflowed, units);
   place(s.all_keys, room);
   place(s.all_scores, room);
@@ -149,12 +151,14 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.sinks = in.sinks;
   const Ranges most = ranges_of(s, table.width * cache.page_size);
   s.team = blocks_per_unit(s.units, most, cache, device);
+  s.best_of_run = std::max(kMostBest / s.team, 1);
   const int warps = s.team * kTeamWarps;
   s.least_tiles = std::clamp(static_cast<int>(ceil_div(most.tiles, warps)), 1, kLeastTiles);
-  // Room for half of a run's keys, for all of them where the bound is poor.
+  // Room for half of a run's keys; for all of them where the bound is poor or the run is short.
   const auto capacity_of = [&](int tiles, int part) {
     const auto each = std::max(ceil_div(tiles, warps), int64_t{s.least_tiles});
-    return static_cast<int>(std::max<int64_t>(64, round_up(each * most.tile_keys / part, 16)));
+    const int64_t keys = each * most.tile_keys;
+    return static_cast<int>(std::max(std::min<int64_t>(keys, kShortRun), round_up(keys / part, 16)));
   };
   if (most.tiles > 0) {
     s.segments.early = s.segments.recent = warps;

@@ -8,7 +8,7 @@
 //   head   keys 0 ... 15, scored exactly at the start
 //   early  full pages before recent, screened second, against a bound that `recent` has raised
 //   recent the last eighth of the screened pages, screened first
-//   tail   the last 256 keys and what else their pages hold, scored exactly at the start
+//   tail   the last 128 keys and what else their pages hold, scored exactly at the start
 //
 // Each range appends the keys that may be in the support to segments, one per warp, so nothing depends on
 // timing: the segments in their order list keys in key order. Compiles without nvcc.
@@ -22,11 +22,16 @@ namespace splash::gpu::decode {
 
 constexpr int kRows = 8;  // of a unit, at most: the columns of mma.m16n8k16
 constexpr int kHeadKeys = 16;
-constexpr int kTailKeys = 256;
+constexpr int kTailKeys = 128;
 constexpr int kMostPage = 256;
 constexpr int kSampleKeys = kHeadKeys + kTailKeys + kMostPage;  // more than head and tail ever hold
-constexpr int kListed = 8192;  // keys above the last bounds that a block holds in shared memory, of all its rows
-constexpr int kBest = 8;       // keys that a warp proposes per row and range, to raise the row's bound
+constexpr int kHeldPages = 2048;  // of a sequence, in shared memory
+constexpr int kMostBest = 8;      // keys that a warp proposes per row and range, to raise the row's bound
+
+// Keys above the last bounds that a block holds in shared memory, of all its rows.
+SPLASH_HOST_DEVICE constexpr int listed_keys(int head_dim) {
+  return head_dim <= 64 ? 4096 : 8192;
+}
 
 // Keys that a warp screens at a time, of one page.
 SPLASH_HOST_DEVICE constexpr int tile_keys_of(int bits) {
@@ -143,6 +148,7 @@ struct Step {
   int listed_rows = 2;  // rows of a unit, rounded up to an even number
   int page_shift = 0;   // log2 of the page size
   int team = 1;         // blocks per unit, a power of two up to 16
+  int best_of_run = kMostBest;
   int least_tiles = 1;  // per warp, before another block of the team joins
 
   // Workspace
@@ -150,9 +156,11 @@ struct Step {
   int32_t* counts = nullptr;  // [units, segments]: keys listed; more than the capacity: the list overflowed
   int32_t* kept = nullptr;    // [units, segments]: keys left after the last bound, scored exactly
   int32_t* keys = nullptr;    // [units, segments.total()]
-  float* scores = nullptr;    // [units, segments.total(), listed_rows]: upper scores, then exact ones
-  RowFound* found = nullptr;  // [units, segments, kRows]
-  Best* best = nullptr;       // [units, kRows, early + recent, kBest]
+  float* scores = nullptr;    // [units, segments.total(), listed_rows]: upper scores of keys; later, of each row,
+                              // exact scores above its last bound, a segment's from its first place on,
+  int32_t* row_keys = nullptr;  // and their keys
+  RowFound* found = nullptr;    // [units, segments, kRows]
+  Best* best = nullptr;         // [units, kRows, early + recent, best_of_run]
   uint32_t* overflowed = nullptr;  // [units]: the rows, as bits, that are left to fallback_kernel
   int fallback_blocks = 1;         // fallback_kernel's, each with room for every key of a sequence:
   int32_t* all_keys = nullptr;     // [fallback_blocks, listed_rows, width * page_size]

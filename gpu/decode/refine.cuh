@@ -12,17 +12,17 @@ namespace splash::gpu::decode {
 // segments [first, first + count) and of [also, also + count), which the warp scores, and of the largest ones
 // of head and tail. All threads call it; a barrier must follow.
 template <class T, int kDim>
-__device__ void refine_bounds(const Step& p, const Unit& unit, const Queries<T, kDim>& q, const Visible& sees,
-                              int length, int first, int also, int count, const float (&largest)[kLargest], float (&bounds)[kRows]) {
+__device__ void refine_bounds(const Step& p, const Unit& unit, const Visible& sees, int length, int first, int also, int count, const float (&largest)[kLargest], float (&bounds)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
   if (row >= unit.rows) return;
+  const Queries<T, kDim> q(p, unit, lane);
   const int64_t runs = p.segments.early + p.segments.recent;
-  const Best* best = p.best + (int64_t{unit.index} * kRows + row) * runs * kBest;
+  const Best* best = p.best + (int64_t{unit.index} * kRows + row) * runs * p.best_of_run;
   Best mine{-INFINITY, -1};  // of every 32nd
   const auto look = [&](int segment) {
 #pragma unroll 4
-    for (int i = lane; i < count * kBest; i += 32) {
-      const Best other = best[(segment - 1) * kBest + i];
+    for (int i = lane; i < count * p.best_of_run; i += 32) {
+      const Best other = best[(segment - 1) * p.best_of_run + i];
       if (other.upper > mine.upper) mine = other;
     }
   };
@@ -42,69 +42,94 @@ __device__ void refine_bounds(const Step& p, const Unit& unit, const Queries<T, 
   }
 #pragma unroll
   for (int i = 0; i < kLargest; ++i) scores[4 + i] = largest[i];
-  const float bound = bound_of(unit.entmax(p, row), bounding);
+  const float bound = bound_of(unit.entmax(p, row), bounding, bounds[row]);
   if (lane == 0 && bound > bounds[row]) bounds[row] = bound;
 }
 
-// The warp keeps the keys of a segment that are above the bounds, in their order, scores them, and counts those
-// whose score is still above.
+constexpr int kFiltered = 512;  // keys of a segment that a warp filters and scores at a time
+
+// The warp keeps those of a segment's `listed` keys that are above the bounds, in their order, and scores them;
+// the scores that are still above a row's bound it lists for the row. kept: shared memory, the warp's own.
 template <class T, int kDim>
 __device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T, kDim>& q, const Visible& sees,
-                                int length, int segment, const float (&bounds)[kRows]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+                                int length, int segment, int listed, const float (&bounds)[kRows],
+                                int32_t (&kept)[kFiltered]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = 2 * (lane % 4);
   const int at = unit.index * p.segments.count() + segment;
-  const int listed = min(p.counts[at], p.segments.capacity(segment));
   const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);
-  int32_t* keys = p.keys + list;
+  const int32_t* keys = p.keys + list;
   float* scores = p.scores + list * p.listed_rows;
-  int kept = 0;
-  for (int first = 0; first < listed; first += 32) {
-    const int entry = first + lane;
-    bool wanted = false;
-    int key = -1;
-    if (entry < listed) {
-      key = keys[entry];
+  int32_t* row_keys = p.row_keys + list * p.listed_rows;
+  float largest[2] = {-INFINITY, -INFINITY};
+  int above[2] = {}, scored = 0;  // above: of rows `row` and row + 1
+  listed = min(listed, p.segments.capacity(segment));
+  for (int begin = 0; begin < listed; begin += kFiltered) {
+    const int end = min(begin + kFiltered, listed);
+    int count = 0;
+    constexpr int kAhead = 4;
+    for (int first = begin; first < end; first += 32 * kAhead) {
+      int key[kAhead];
+      bool wanted[kAhead] = {};
 #pragma unroll
-      for (int row = 0; row < kRows; row += 2) {
-        if (row >= unit.rows) break;
-        const float2 upper = *reinterpret_cast<const float2*>(scores + int64_t{entry} * p.listed_rows + row);
-        wanted |= !(upper.x <= bounds[row]) || !(upper.y <= bounds[row + 1]);
+      for (int i = 0; i < kAhead; ++i) {
+        const int entry = first + 32 * i + lane;
+        if (entry >= end) continue;
+        key[i] = keys[entry];
+#pragma unroll
+        for (int pair = 0; pair < kRows; pair += 2) {
+          if (pair >= unit.rows) break;
+          const float2 upper = *reinterpret_cast<const float2*>(scores + int64_t{entry} * p.listed_rows + pair);
+          wanted[i] |= !(upper.x <= bounds[pair]) || !(upper.y <= bounds[pair + 1]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int place = place_of(wanted[i], lane, count);
+        if (wanted[i]) kept[place] = key[i];
       }
     }
-    const int place = place_of(wanted, lane, kept);
-    if (wanted) keys[place] = key;
-  }
-  __syncwarp();
-  float largest[2] = {-INFINITY, -INFINITY};
-  int above[2] = {};
-  for (int first = 0; first < kept; first += 16) {
-    const int low = first + lane / 4, high = low + 8;
-    float d[4];
-    score_visible<T, kDim>(p, unit, q, sees, low < kept ? keys[low] : -1, high < kept ? keys[high] : -1, length,
-                           lane, d);
-    const int row = 2 * (lane % 4);
-    if (row < p.listed_rows) {
-      if (low < kept)
-        *reinterpret_cast<float2*>(scores + int64_t{low} * p.listed_rows + row) = {d[0], d[1]};
-      if (high < kept)
-        *reinterpret_cast<float2*>(scores + int64_t{high} * p.listed_rows + row) = {d[2], d[3]};
-    }
+    __syncwarp();
+    scored += count;
+    // The next 16 keys are on their way while these are scored.
+    KeyChunk<T, kDim> next;
+    const auto load = [&](int first) {
+      const int low = first + lane / 4, high = low + 8;
+      next.load(unit.key_of<T>(p, p.cache.keys, low < count ? kept[low] : -1, length),
+                unit.key_of<T>(p, p.cache.keys, high < count ? kept[high] : -1, length), lane);
+    };
+    if (count > 0) load(0);
+    for (int first = 0; first < count; first += 16) {
+      const KeyChunk<T, kDim> now = next;
+      if (first + 16 < count) load(first + 16);
+      float d[4];
+      now.score(q, d);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      largest[j] = arch::larger_or_nan(largest[j], arch::larger_or_nan(d[j], d[j + 2]));
-      above[j] += (d[j] > bounds[row + j] ? 1 : 0) + (d[j + 2] > bounds[row + j] ? 1 : 0);
+      for (int i = 0; i < 4; ++i) {
+        const int entry = first + lane / 4 + i / 2 * 8, key = entry < count ? kept[entry] : -1;
+        const bool exists = key >= 0 && unit.page(p, key) >= 0 && sees(i % 2, key);
+        if (!exists) d[i] = -INFINITY;
+        largest[i % 2] = arch::larger_or_nan(largest[i % 2], d[i]);
+        // Of the lanes of one row.
+        const bool is_above = d[i] > bounds[row + i % 2];
+        const unsigned all = __ballot_sync(kAllLanes, is_above) & 0x11111111u << lane % 4;
+        if (is_above) {
+          const int64_t to = int64_t{above[i % 2] + __popc(all & ((1u << lane) - 1))} * p.listed_rows + row + i % 2;
+          scores[to] = d[i];
+          row_keys[to] = key;
+        }
+        above[i % 2] += __popc(all);
+      }
     }
+    __syncwarp();
   }
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
 #pragma unroll
-    for (int lanes = 4; lanes < 32; lanes *= 2) {
+    for (int lanes = 4; lanes < 32; lanes *= 2)
       largest[j] = arch::larger_or_nan(largest[j], __shfl_xor_sync(kAllLanes, largest[j], lanes));
-      above[j] += __shfl_xor_sync(kAllLanes, above[j], lanes);
-    }
-    if (lane < 4) p.found[int64_t{at} * kRows + 2 * lane + j] = {largest[j], above[j]};
+    if (lane < 4) p.found[int64_t{at} * kRows + row + j] = {largest[j], above[j]};
   }
-  if (lane == 0) p.kept[at] = kept;
+  if (lane == 0) p.kept[at] = scored;
 }
 
 }  // namespace splash::gpu::decode

@@ -57,14 +57,23 @@ class Found {
     if ((high >> (lane_ & ~3) & 1) != 0) put(high_place, key + 8, upper[2] * unit[0], upper[3] * unit[1]);
   }
 
-  // Writes the count and each row's best keys.
-  __device__ void finish(const Step& p, const Unit& unit) const {
+  // Writes each row's best keys. Returns how many keys were found; where that is more than the capacity, the
+  // list overflowed.
+  __device__ int finish(const Step& p, const Unit& unit) {
     if (lane_ == 0) p.counts[unit.index * p.segments.count() + segment_] = count_;
-    const int runs = p.segments.early + p.segments.recent;
+    const int runs = p.segments.early + p.segments.recent, apart = 4 * kMostBest / p.best_of_run;
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
-      p.best[((int64_t{unit.index} * kRows + 2 * (lane_ % 4) + j) * runs + segment_ - 1) * kBest + lane_ / 4] =
-          best_[j];
+    for (int j = 0; j < 2; ++j) {
+      for (int lanes = 4; lanes < apart; lanes *= 2) {
+        const float upper = __shfl_xor_sync(kAllLanes, best_[j].upper, lanes);
+        const int key = __shfl_xor_sync(kAllLanes, best_[j].key, lanes);
+        if (upper > best_[j].upper) best_[j] = {upper, key};
+      }
+      if (lane_ % apart < 4)
+        p.best[((int64_t{unit.index} * kRows + 2 * (lane_ % 4) + j) * runs + segment_ - 1) * p.best_of_run +
+               lane_ / apart] = best_[j];
+    }
+    return count_;
   }
 
  private:
@@ -169,9 +178,9 @@ class LowBitScreen {
   using Memory = Stages<kDim, kBits>;
 
   // Starts the copy of the warp's first tile. All arguments outlive the screen.
-  __device__ LowBitScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Tiles& tiles,
-                          const Queries<T, kDim>& q, Memory& memory, int lane)
-      : p_(p), unit_(unit), ranges_(ranges), tiles_(tiles), memory_(memory), lane_(lane), q_(q, lane) {
+  __device__ LowBitScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Tiles& tiles, Memory& memory,
+                          int lane)
+      : p_(p), unit_(unit), ranges_(ranges), tiles_(tiles), memory_(memory), lane_(lane), q_({p, unit, lane}, lane) {
     layout_ = {p.cache.page_size, kDim, kBits};
     page_ahead_ = page_of(0);
     load(0);
@@ -207,10 +216,12 @@ class LowBitScreen {
       const uint8_t* from =
           p_.cache.low_bit + (int64_t{page_} * p_.cache.kv_heads + unit_.kv_head) * int64_t{layout_.bytes()};
       const int in_page = tiles_[i] * ranges_.tile_keys & (p_.cache.page_size - 1);
-      copy(stage, from, 4 * kDim);
-      copy(stage + Memory::kMarginsAt, from + layout_.margins_at() + 2 * in_page, 2 * ranges_.tile_keys);
-      copy(stage + Memory::kCodesAt, from + layout_.codes_at() + in_page / 16 * Memory::kChunkBytes,
-           ranges_.tile_keys / 16 * Memory::kChunkBytes);
+      copy<4 * kDim>(stage, from, 4 * kDim);
+      copy<2 * Memory::kTileKeys>(stage + Memory::kMarginsAt, from + layout_.margins_at() + 2 * in_page,
+                                  2 * ranges_.tile_keys);
+      copy<Memory::kTileKeys / 16 * Memory::kChunkBytes>(
+          stage + Memory::kCodesAt, from + layout_.codes_at() + in_page / 16 * Memory::kChunkBytes,
+          ranges_.tile_keys / 16 * Memory::kChunkBytes);
     }
     arch::cp_async_commit();
   }
@@ -297,8 +308,14 @@ class LowBitScreen {
   }
 
  private:
+  template <int kMost>
   __device__ __forceinline__ void copy(unsigned char* to, const uint8_t* from, int bytes) const {
-    for (int at = 16 * lane_; at < bytes; at += 16 * 32) arch::cp_async_16(to + at, from + at);
+    to += 16 * lane_;
+    from += 16 * lane_;
+#pragma unroll
+    for (int at = 0; at < kMost; at += 16 * 32) {
+      if (at + 16 * lane_ < bytes) arch::cp_async_16(to + at, from + at);
+    }
   }
 
   const Step& p_;
@@ -319,8 +336,8 @@ class ExactScreen {
   struct Memory {};
 
   __device__ ExactScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Tiles& tiles,
-                         const Queries<T, kDim>& q, Memory& /*memory*/, int lane)
-      : p_(p), unit_(unit), ranges_(ranges), tiles_(tiles), q_(q), lane_(lane) {}
+                         Memory& /*memory*/, int lane)
+      : p_(p), unit_(unit), ranges_(ranges), tiles_(tiles), q_(p, unit, lane), lane_(lane) {}
 
   // Screens tiles [begin, end) of the warp, which are neighbours.
   __device__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) const {
@@ -360,7 +377,7 @@ class ExactScreen {
   const Unit& unit_;
   const Ranges& ranges_;
   const Tiles& tiles_;
-  const Queries<T, kDim>& q_;
+  Queries<T, kDim> q_;
   int lane_;
 };
 

@@ -21,39 +21,50 @@ struct RowList {
   int count;
 };
 
-// The sum of u_+^beta, in units of 2^-40.
 constexpr int64_t kOne = int64_t{1} << 40;
-template <class Kind>
-__device__ __forceinline__ int64_t sum_of_weights(const Entmax& entmax, Kind kind, const RowList& list, float shift,
-                                                  int lane) {
-  int64_t sum = 0;
+
+// The sums of u_+^beta for several shifts, in units of 2^-40; from 2 on a sum may be too small.
+template <int kShifts, class Kind>
+__device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, const RowList& list,
+                                            const float (&shifts)[kShifts], int64_t (&sums)[kShifts], int lane) {
+#pragma unroll
+  for (int64_t& sum : sums) sum = 0;
 #pragma unroll 1
   for (int i = lane; i < list.count; i += 32) {
-    const float u = list.values[i] + shift;
-    sum += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * static_cast<float>(kOne));
-  }
-  if (list.count <= 4096) {  // a lane's sum is below 2^47: the two halves of all lanes' fit 32 bits
-    const int low = __reduce_add_sync(kAllLanes, static_cast<int>(sum & 0xFFFFFF)),
-              high = __reduce_add_sync(kAllLanes, static_cast<int>(sum >> 24));
-    return (int64_t{high} << 24) + low;
+    const float value = list.values[i];
+#pragma unroll
+    for (int j = 0; j < kShifts; ++j) {
+      const float u = value + shifts[j];
+      sums[j] += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * static_cast<float>(kOne));
+    }
   }
 #pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
-  return sum;
+  for (int64_t& sum : sums) {  // in halves, of which 32 lanes' sums fit 32 bits
+    sum = min(sum, 2 * kOne);
+    const int low = __reduce_add_sync(kAllLanes, static_cast<int>(sum & 0xFFFFFF)),
+              high = __reduce_add_sync(kAllLanes, static_cast<int>(sum >> 24));
+    sum = (int64_t{high} << 24) + low;
+  }
 }
 
-// z_max - tau, rounded up to a multiple of 2^-24.
+// z_max - tau, rounded up to a multiple of 2^-24: seven questions at a time leave an eighth of the interval.
 __device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& list, int lane) {
-  int low = 0, high = 1 << 24;  // f(low) < 1 <= f(high)
+  int low = 0;  // f(low) < 1 <= f(low + 8 step)
   entmax.visit([&](auto kind) {
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      const bool reaches =
-          sum_of_weights(entmax, kind, list, static_cast<float>(middle) * 0x1p-24f, lane) >= kOne;
-      (reaches ? high : low) = middle;
+#pragma unroll 1
+    for (int step = 1 << 21; step > 0; step /= 8) {
+      float shifts[7];
+      int64_t sums[7];
+#pragma unroll
+      for (int j = 0; j < 7; ++j) shifts[j] = static_cast<float>(low + (j + 1) * step) * 0x1p-24f;
+      sum_weights(entmax, kind, list, shifts, sums, lane);
+      int below = 0;
+#pragma unroll
+      for (int64_t sum : sums) below += sum < kOne ? 1 : 0;
+      low += below * step;
     }
   });
-  return static_cast<float>(high) * 0x1p-24f;
+  return static_cast<float>(low + 1) * 0x1p-24f;
 }
 
 // Writes out = sum of p v over the list, with 16 bytes of a value per lane and load.
@@ -120,7 +131,9 @@ __device__ void solve_row(const Step& p, const Unit& unit, int row, RowList list
   const float shift = shift_of(entmax, list, lane);
   float sum = 0;
   entmax.visit([&](auto kind) {
-    sum = static_cast<float>(static_cast<double>(sum_of_weights(entmax, kind, list, shift, lane)) / kOne);
+    int64_t sums[1];
+    sum_weights(entmax, kind, list, {shift}, sums, lane);
+    sum = static_cast<float>(static_cast<double>(sums[0]) / kOne);
   });
   // Keep the support.
   int support = 0;
@@ -147,18 +160,19 @@ __device__ __forceinline__ float cutoff_of(const Entmax& entmax, float largest, 
 }
 
 // A block's lists, of all the rows that it solves.
+template <int kKeys>
 struct Lists {
-  int32_t keys[kListed];
-  float values[kListed];
+  int32_t keys[kKeys];
+  float values[kKeys];
 };
 
-constexpr int kFewKept = 24;  // keys of a segment that one lane lists
+constexpr int kFew = 32;  // keys of a segment that one lane lists
 
-// Lists a row's keys above its bound in key order; `members` warps share the work. runs: the warps that have
-// filled segments. Returns whether a segment or the list overflowed; list.count and `largest` are set in each
-// member.
-__device__ inline bool list_row(const Step& p, const Unit& unit, int row, int runs, float bound, int member,
-                                int members, int capacity, RowList& list, float& largest) {
+// Puts the segments' lists of a row together, in key order; `members` warps share the work. runs: the warps that
+// have filled segments. Returns whether a segment or the list overflowed; list.count and `largest` are set in
+// each member.
+__device__ inline bool list_row(const Step& p, const Unit& unit, int row, int runs, int member, int members,
+                                int capacity, RowList& list, float& largest) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   // Segments in their order: head, early, recent, tail.
   const int segments = 2 * runs + 2, of_unit = unit.index * p.segments.count();
@@ -168,17 +182,15 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
   bool overflow = false;
   int candidates = 0, rescored = 0;
   for (int first = 0; first < segments; first += 32) {
-    int kept = 0;
     RowFound found{-INFINITY, 0};
     int64_t from = 0;
     if (first + lane < segments) {
       const int segment = segment_at(first + lane), at = of_unit + segment, count = p.counts[at];
-      kept = p.kept[at];
       found = p.found[int64_t{at} * kRows + row];
-      from = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);
+      from = (int64_t{unit.index} * p.segments.total() + p.segments.first(segment)) * p.listed_rows + row;
       overflow |= count > p.segments.capacity(segment);
       candidates += count;
-      rescored += kept;
+      rescored += p.kept[at];
     }
     largest = arch::larger_or_nan(largest, found.largest);
     int end = found.above;  // of the lane's keys in the list, once all lanes before it are added
@@ -191,39 +203,36 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
     list.count += __shfl_sync(kAllLanes, end, 31);
     if (first / 32 % members != member) continue;
 
-    // Segments with few keys: a lane each.
-    const auto put = [&](int at, int32_t key, float score) {
-      if (at < capacity) {
-        list.keys[at] = key;
-        list.values[at] = score;
-      }
+    const auto put = [&](int to, int64_t entry) {
+      if (to >= capacity) return;
+      list.keys[to] = p.row_keys[entry];
+      list.values[to] = p.scores[entry];
     };
-    const bool few = kept <= kFewKept;
-    int at = place;
-    for (int entry = 0; few && found.above > 0 && entry < kept; entry += 4) {
-      float scores[4];
+    // Short lists: a lane each, several keys at a time.
+    for (int i = 0; found.above <= kFew && i < found.above; i += 4) {
       int32_t keys[4];
+      float scores[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t of_entry = from + min(entry + i, kept - 1);
-        scores[i] = entry + i < kept ? p.scores[of_entry * p.listed_rows + row] : -INFINITY;
-        keys[i] = p.keys[of_entry];
+      for (int j = 0; j < 4; ++j) {
+        const int64_t entry = from + int64_t{min(i + j, found.above - 1)} * p.listed_rows;
+        keys[j] = p.row_keys[entry];
+        scores[j] = p.scores[entry];
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (scores[i] > bound) put(at++, keys[i], scores[i]);
+      for (int j = 0; j < 4; ++j) {
+        if (i + j < found.above && place + i + j < capacity) {
+          list.keys[place + i + j] = keys[j];
+          list.values[place + i + j] = scores[j];
+        }
       }
     }
-    // The others: the warp together.
-    for (unsigned many = __ballot_sync(kAllLanes, !few && found.above > 0); many != 0; many &= many - 1) {
-      const int owner = __ffs(static_cast<int>(many)) - 1, all = __shfl_sync(kAllLanes, kept, owner);
+    // Long ones: the warp together.
+    for (unsigned many = __ballot_sync(kAllLanes, found.above > kFew); many != 0; many &= many - 1) {
+      const int owner = __ffs(static_cast<int>(many)) - 1, all = __shfl_sync(kAllLanes, found.above, owner);
       const int64_t begin = __shfl_sync(kAllLanes, from, owner);
-      int next = __shfl_sync(kAllLanes, place, owner);
-      for (int entry = lane; entry - lane < all; entry += 32) {
-        const float score = entry < all ? p.scores[(begin + entry) * p.listed_rows + row] : -INFINITY;
-        const int to = place_of(score > bound, lane, next);
-        if (score > bound) put(to, p.keys[begin + entry], score);
-      }
+      const int to = __shfl_sync(kAllLanes, place, owner);
+#pragma unroll 4
+      for (int i = lane; i < all; i += 32) put(to + i, begin + int64_t{i} * p.listed_rows);
     }
   }
   largest = arch::warp_max_or_nan(largest);
@@ -239,21 +248,21 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
 }
 
 // The rows of a unit are dealt to the team's blocks. All threads call it. length: NaN rows where it is below 0.
-template <class T, int kDim>
+template <class T, int kDim, int kKeys>
 __device__ void solve_rows(const Step& p, const Unit& unit, const Team& team, int length, int runs,
-                           const float (&bounds)[kRows], Lists& lists) {
+                           Lists<kKeys>& lists) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int rows = (unit.rows + team.size - 1) / team.size;  // of a block
   const int members = rows <= 1 ? 8 : rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
   static_assert(kWarps == 8);
   const int slot = warp / members, row = team.rank + slot * team.size;
-  const int capacity = kListed / rows / 32 * 32;
+  const int capacity = kKeys / rows;
   RowList list{lists.keys + slot * capacity, lists.values + slot * capacity, 0};
   const bool has_row = slot < rows && row < unit.rows;
   bool overflow = false;
   float largest = -INFINITY;
   if (has_row)
-    overflow = list_row(p, unit, row, runs, bounds[row], warp % members, members, capacity, list, largest);
+    overflow = list_row(p, unit, row, runs, warp % members, members, capacity, list, largest);
   __syncthreads();
   if (!has_row || warp % members != 0) return;
   if (!overflow) return solve_row<T, kDim>(p, unit, row, list, length < 0 ? NAN : largest, length, lane);

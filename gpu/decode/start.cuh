@@ -9,14 +9,20 @@ namespace splash::gpu::decode {
 
 using SampleScores = float[kRows][kSampleKeys];
 
-// Whether the sequence's length and pages exist. All threads of a block call it.
-__device__ inline bool sequence_exists(const Step& p, const Unit& unit, int length) {
-  bool bad = length < 0 || length > p.table.width * p.cache.page_size;
-  const int pages = bad ? 0 : (length + p.cache.page_size - 1) / p.cache.page_size;
-  const int32_t* of_sequence = p.table.pages + unit.sequence * int64_t{p.table.width};
+// Whether the sequence's length and pages exist. Brings the pages into shared memory where they fit. All threads
+// of a block call it.
+__device__ inline bool sequence_exists(const Step& p, Unit& unit, int length, int32_t (&held)[kHeldPages]) {
+  bool bad = length < 0 || length > p.table.width << p.page_shift;
+  const int pages = bad ? 0 : (length + p.cache.page_size - 1) >> p.page_shift;
 #pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x); i < pages; i += kThreads) bad |= of_sequence[i] >= p.cache.pages;
-  return __syncthreads_or(bad ? 1 : 0) == 0;
+  for (int i = static_cast<int>(threadIdx.x); i < pages; i += kThreads) {
+    const int page = unit.pages[i];
+    bad |= page >= p.cache.pages;
+    if (i < kHeldPages) held[i] = page;
+  }
+  bad = __syncthreads_or(bad ? 1 : 0) != 0;
+  if (pages <= kHeldPages) unit.pages = held;
+  return !bad;
 }
 
 constexpr int kLargest = 3;              // scores of head and tail that each lane of a row's warp keeps
@@ -24,10 +30,10 @@ constexpr int kBounding = kLargest + 4;  // from which bounds are taken
 
 // Fills bounds, of the block, and `largest`, a lane's own. All threads call it; lists: in one block of the team.
 template <class T, int kDim>
-__device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges, const Queries<T, kDim>& q,
-                           const Visible& sees, SampleScores& scores, float (&bounds)[kRows],
+__device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges, const Visible& sees, SampleScores& scores, float (&bounds)[kRows],
                            float (&largest)[kLargest], bool lists) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const Queries<T, kDim> q(p, unit, lane);
   // Score the sample: the keys of head, then those of tail. A warp's next chunk is on its way while it scores one.
   const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + ranges.length - ranges.tail;
   const auto key_at = [&](int i) { return i < head_keys ? i : ranges.tail + i - head_keys; };
@@ -70,7 +76,7 @@ __device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges
   Scores<kBounding> bounding;
 #pragma unroll
   for (int i = 0; i < kBounding; ++i) bounding.of_lane[i] = i < kLargest ? largest[i] : -INFINITY;
-  const float bound = warp < unit.rows && entmax.gain > 0 ? bound_of(entmax, bounding) : INFINITY;
+  const float bound = warp < unit.rows && entmax.gain > 0 ? bound_of(entmax, bounding, -INFINITY) : INFINITY;
   if (lane == 0) bounds[warp] = bound;
   __syncthreads();
 

@@ -14,13 +14,17 @@
 
 namespace splash::gpu::decode {
 
-template <class Screen>
+template <class Screen, int kDim>
 struct StepMemory {
   float bounds[kRows];
-  __align__(16) SampleScores scores;
+  int32_t pages[kHeldPages];
   union {
-    typename Screen::Memory screens[kWarps];
-    Lists lists;
+    SampleScores scores;
+    int32_t kept[kWarps][kFiltered];
+  };
+  union {
+    __align__(16) typename Screen::Memory screens[kWarps];
+    Lists<listed_keys(kDim)> lists;
   };
 };
 
@@ -29,11 +33,11 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
     step_kernel(const __grid_constant__ Step p) {
   entmax::wait_for_kernels_before();
   using Screen = typename ScreenOf<T, kDim, kBits>::Type;
-  auto& memory = *reinterpret_cast<StepMemory<Screen>*>(dynamic_shared_memory());
+  auto& memory = *reinterpret_cast<StepMemory<Screen, kDim>*>(dynamic_shared_memory());
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const Unit unit(p, static_cast<int>(blockIdx.x) / p.team);
+  Unit unit(p, static_cast<int>(blockIdx.x) / p.team);
   const int table_length = p.table.lengths[unit.sequence];
-  const bool exists = sequence_exists(p, unit, table_length);
+  const bool exists = sequence_exists(p, unit, table_length, memory.pages);
   const Ranges ranges = ranges_of(p, exists ? table_length : 0);
   const Team team(p, ranges);
   if (team.rank >= team.size) return;
@@ -47,34 +51,39 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
     }
   }
 
-  const Queries<T, kDim> q(p, unit, lane);
   const Visible sees(p, unit, ranges.length, lane);
   const Tiles tiles(ranges, team.warp(), team.warps());
-  Screen screen(p, unit, ranges, tiles, q, memory.screens[warp], lane);
+  Screen screen(p, unit, ranges, tiles, memory.screens[warp], lane);
   float largest[kLargest];
-  start_unit<T, kDim>(p, unit, ranges, q, sees, memory.scores, memory.bounds, largest, is_first);
+  start_unit<T, kDim>(p, unit, ranges, sees, memory.scores, memory.bounds, largest, is_first);
   const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0;
   const int first_recent = 1 + p.segments.early, early = 1 + team.warp(), recent = early + p.segments.early;
+  if (runs == 0) __syncthreads();
+  int listed[2] = {};  // recent, early
 #pragma unroll 1
   for (int is_early = 0; is_early < 2 && runs > 0; ++is_early) {
     Found found(p, unit, is_early ? early : recent, lane);
     screen.screen(is_early ? tiles.recent_count : 0, is_early ? tiles.count : tiles.recent_count, memory.bounds,
                   found);
-    found.finish(p, unit);
+    const int count = found.finish(p, unit);
+    (is_early ? listed[1] : listed[0]) = count;
     team.sync();
-    refine_bounds<T, kDim>(p, unit, q, sees, ranges.length, first_recent, is_early ? 1 : first_recent, runs, largest,
+    refine_bounds<T, kDim>(p, unit, sees, ranges.length, first_recent, is_early ? 1 : first_recent, runs, largest,
                            memory.bounds);
     __syncthreads();
   }
+  const Queries<T, kDim> q(p, unit, lane);
   // The warp's lists; those of head and tail belong to two warps of the first block.
   const int head_or_tail = !is_first ? -1 : warp == 0 ? 0 : warp == kWarps - 1 ? p.segments.count() - 1 : -1;
 #pragma unroll 1
   for (int i = 0; i < 3; ++i) {
     const int segment = i == 0 ? head_or_tail : runs == 0 ? -1 : i == 1 ? early : recent;
-    if (segment >= 0) rescore_segment<T, kDim>(p, unit, q, sees, ranges.length, segment, memory.bounds);
+    if (segment < 0) continue;
+    const int count = i == 0 ? p.counts[unit.index * p.segments.count() + segment] : i == 1 ? listed[1] : listed[0];
+    rescore_segment<T, kDim>(p, unit, q, sees, ranges.length, segment, count, memory.bounds, memory.kept[warp]);
   }
   team.sync();
-  solve_rows<T, kDim>(p, unit, team, exists ? ranges.length : -1, runs, memory.bounds, memory.lists);
+  solve_rows<T, kDim>(p, unit, team, exists ? ranges.length : -1, runs, memory.lists);
 }
 
 }  // namespace splash::gpu::decode

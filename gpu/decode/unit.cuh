@@ -18,6 +18,7 @@ using entmax::Entmax;
 
 struct Unit {
   int index, sequence, kv_head, first_row, rows;
+  const int32_t* pages;  // the sequence's, in the table or in shared memory
 
   __device__ Unit(const Step& p, int unit) : index(unit) {
     const int tile = unit % p.row_tiles, pair = unit / p.row_tiles;
@@ -25,6 +26,7 @@ struct Unit {
     kv_head = pair % p.cache.kv_heads;
     first_row = tile * kRows;
     rows = min(kRows, p.rows - first_row);
+    pages = p.table.pages + sequence * int64_t{p.table.width};
   }
 
   __device__ int query(const Step& p, int row) const { return (first_row + row) % p.q_len; }
@@ -52,7 +54,7 @@ struct Unit {
 
   // The page that holds a key, or -1 for a hole.
   __device__ int page(const Step& p, int key) const {
-    return p.table.pages[sequence * int64_t{p.table.width} + (key >> p.page_shift)];
+    return pages[key >> p.page_shift];
   }
   // Null for a hole and for keys outside [0, length).
   template <class T>
@@ -166,16 +168,17 @@ struct Scores {
 };
 
 // A lower bound, in <q, k>, of the threshold of keys among which are these, at `entmax`: Newton's iterates
-// from the left, each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. The warp's
-// lanes pass kScores each, -inf for none.
+// from the left, each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. They begin at
+// `from`, a bound that is known; -inf where these keys do not raise it. The warp's lanes pass kScores each, -inf
+// for none.
 template <int kScores>
-__device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores) {
+__device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores, float from) {
   float largest = -INFINITY;
 #pragma unroll
   for (int i = 0; i < kScores; ++i) largest = fmaxf(largest, scores.of_lane[i]);
   largest = arch::warp_max(largest);
   if (!(largest > -INFINITY && largest < INFINITY) || !(entmax.gain > 0)) return -INFINITY;
-  float shift = 1;  // z_max - tau
+  float shift = fminf(entmax.gain * (largest - from), 1.0f);  // z_max - tau
 #pragma unroll 1
   for (int step = 0; step < 12; ++step) {
     float sum = 0, slope = 0;
@@ -189,7 +192,7 @@ __device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores) {
     });
     sum = arch::warp_sum(sum);
     slope = arch::warp_sum(slope);
-    if (!(slope > 0)) break;
+    if (step == 0 && !(sum >= 1)) return -INFINITY;
     const float moved = (sum - 1) / (entmax.beta * slope);
     if (!(moved > 1e-6f)) break;
     shift -= moved;
