@@ -19,15 +19,12 @@ __device__ void refine_bounds(const Step& p, const Unit& unit, const Visible& se
   const int64_t runs = p.segments.early + p.segments.recent;
   const Best* best = p.best + (int64_t{unit.index} * kRows + row) * runs * p.best_of_run;
   Best mine{-INFINITY, -1};  // of every 32nd
-  const auto look = [&](int segment) {
-#pragma unroll 4
-    for (int i = lane; i < count * p.best_of_run; i += 32) {
-      const Best other = best[(segment - 1) * p.best_of_run + i];
-      if (other.upper > mine.upper) mine = other;
-    }
-  };
-  look(first);
-  if (also != first) look(also);
+#pragma unroll 2
+  for (int i = lane; i < count * p.best_of_run; i += 32) {
+    const Best one = best[(first - 1) * p.best_of_run + i], other = best[(also - 1) * p.best_of_run + i];
+    if (one.upper > mine.upper) mine = one;
+    if (other.upper > mine.upper) mine = other;
+  }
   Scores<kBounding> bounding;
   float(&scores)[kBounding] = bounding.of_lane;
 #pragma unroll
@@ -46,7 +43,7 @@ __device__ void refine_bounds(const Step& p, const Unit& unit, const Visible& se
   if (lane == 0 && bound > bounds[row]) bounds[row] = bound;
 }
 
-constexpr int kFiltered = 512;  // keys of a segment that a warp filters and scores at a time
+constexpr int kFiltered = 256;  // keys of a segment that a warp filters and scores at a time
 
 // The warp keeps those of a segment's `listed` keys that are above the bounds, in their order, and scores them;
 // the scores that are still above a row's bound it lists for the row. kept: shared memory, the warp's own.

@@ -230,9 +230,10 @@ class LowBitScreen {
   __device__ __forceinline__ void screen_tile(int i, Found& found) const {
     const int key = tiles_[i] * ranges_.tile_keys;
     const unsigned char* stage = memory_.bytes[i % 2];
-    // Fold the scales into the queries; <q, zero> is where each sum starts.
+    // Fold the scales into the queries; <q, zero> is where each sum starts. Sums have two halves, so that products
+    // wait for one another half as often.
     uint32_t q[kDim / 32][4];
-    float start[4] = {};
+    float start[2][4] = {};
 #pragma unroll
     for (int w = 0; w < kDim / 32; ++w) {
       const auto* group = reinterpret_cast<const uint4*>(stage) + 4 * w + lane_ % 4;
@@ -241,18 +242,21 @@ class LowBitScreen {
       q[w][1] = as_bits(__hmul2(as_half2(q_.words[w][1]), as_half2(scale.y)));
       q[w][2] = as_bits(__hmul2(as_half2(q_.words[w][2]), as_half2(scale.z)));
       q[w][3] = as_bits(__hmul2(as_half2(q_.words[w][3]), as_half2(scale.w)));
-      arch::mma_m16n8k16<__half>(start, {zero.x, zero.x, zero.y, zero.y}, q_.words[w][0], q_.words[w][1]);
-      arch::mma_m16n8k16<__half>(start, {zero.z, zero.z, zero.w, zero.w}, q_.words[w][2], q_.words[w][3]);
+      arch::mma_m16n8k16<__half>(start[0], {zero.x, zero.x, zero.y, zero.y}, q_.words[w][0], q_.words[w][1]);
+      arch::mma_m16n8k16<__half>(start[1], {zero.z, zero.z, zero.w, zero.w}, q_.words[w][2], q_.words[w][3]);
     }
     if constexpr (kBits == 4) {  // sums are in units of kNibbleUnit; stored codes are 8 too large
 #pragma unroll
-      for (float& x : start) x *= kNibbleUnit;
+      for (int i = 0; i < 4; ++i) {
+        start[0][i] *= kNibbleUnit;
+        start[1][i] *= kNibbleUnit;
+      }
 #pragma unroll
       for (int w = 0; w < kDim / 32; ++w) {
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
           q[w][i + 1] = as_bits(__hmul2(as_half2(q[w][i + 1]), as_half2(kSixteenth)));
-          arch::mma_m16n8k16<__half>(start,
+          arch::mma_m16n8k16<__half>(start[i / 2],
                                      {kMinusEightLow, kMinusEightLow, kMinusEightHigh, kMinusEightHigh},
                                      q[w][i], q[w][i + 1]);
         }
@@ -272,7 +276,9 @@ class LowBitScreen {
         codes[4 * i + 2] = word.z;
         codes[4 * i + 3] = word.w;
       }
-      float d[4] = {start[0], start[1], start[2], start[3]};
+      float halves[2][4];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) halves[i / 4][i % 4] = start[i / 4][i % 4];
       const uint32_t *low = codes, *high = codes + kDim * kBits / 128;
 #pragma unroll
       for (int w = 0; w < kDim / 32; ++w) {
@@ -280,7 +286,7 @@ class LowBitScreen {
 #pragma unroll
           for (int i = 0; i < 4; i += 2) {
             const uint32_t a = low[w] >> 4 * i, b = high[w] >> 4 * i;
-            arch::mma_m16n8k16<__half>(d,
+            arch::mma_m16n8k16<__half>(halves[i / 2],
                                        {a & kLowNibbles, b & kLowNibbles, a & kHighNibbles, b & kHighNibbles},
                                        q[w][i], q[w][i + 1]);
           }
@@ -288,7 +294,7 @@ class LowBitScreen {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const uint32_t a = low[2 * w + half], b = high[2 * w + half];
-            arch::mma_m16n8k16<__half>(d,
+            arch::mma_m16n8k16<__half>(halves[half],
                                        {codes_of_bytes(a, 0x4140), codes_of_bytes(b, 0x4140),
                                         codes_of_bytes(a, 0x4342), codes_of_bytes(b, 0x4342)},
                                        q[w][2 * half], q[w][2 * half + 1]);
@@ -297,10 +303,11 @@ class LowBitScreen {
       }
       const float margin[2] = {float_of_bfloat16(margins[16 * chunk]),
                                float_of_bfloat16(margins[16 * chunk + 8])};
+      float d[4];
       bool wanted[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        d[i] = fmaf(q_.norm[i % 2], margin[i / 2], d[i]);
+        d[i] = fmaf(q_.norm[i % 2], margin[i / 2], halves[0][i] + halves[1][i]);
         wanted[i] = !(d[i] <= bound_[i % 2]);  // a NaN is wanted
       }
       found.add(key + 16 * chunk + lane_ / 4, d, wanted, q_.restore);

@@ -47,12 +47,42 @@ __device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, con
   }
 }
 
+// Where the questions begin: the least interval of `width` 2^-24, aligned as the questions have it, that holds the
+// root with certainty; answers to the questions before it are known. f rises by at least 1 per unit of shift, and
+// Newton's method from the right in float32 ends where f is within what a lane's sum may round: 2^-24 per key.
+template <class Kind>
+__device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, const RowList& list, int& width,
+                                              int lane) {
+  float shift = 1;
+#pragma unroll 1
+  for (int step = 0; step < 12; ++step) {
+    float sum = 0, slope = 0;
+#pragma unroll 1
+    for (int i = lane; i < list.count; i += 32) {
+      const float u = list.values[i] + shift, slope_here = entmax.slope(kind, u);
+      sum += fmaxf(u, 0.0f) * slope_here;
+      slope += slope_here;
+    }
+    sum = arch::warp_sum(sum);
+    slope = arch::warp_sum(slope);
+    const float moved = (sum - 1) / (entmax.beta * slope);
+    if (!(moved > 0x1p-22f)) break;
+    shift -= moved;
+  }
+  const int margin = 64 + list.count / 16, root = static_cast<int>(shift * 0x1p24f), low = max(root - margin, 0),
+            high = min(root + margin, (1 << 24) - 1);
+  for (width = 1 << 9; width < 1 << 24 && low / width != high / width;) width *= 8;
+  return low / width * width;
+}
+
 // z_max - tau, rounded up to a multiple of 2^-24: seven questions at a time leave an eighth of the interval.
 __device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& list, int lane) {
   int low = 0;  // f(low) < 1 <= f(low + 8 step)
   entmax.visit([&](auto kind) {
+    int width;
+    low = first_interval(entmax, kind, list, width, lane);
 #pragma unroll 1
-    for (int step = 1 << 21; step > 0; step /= 8) {
+    for (int step = width / 8; step > 0; step /= 8) {
       float shifts[7];
       int64_t sums[7];
 #pragma unroll

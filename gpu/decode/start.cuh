@@ -1,6 +1,6 @@
 #pragma once
 // How a step begins: each block of a team scores the keys of head and tail exactly and bounds each row's
-// threshold from below; the first block also lists those keys that are above the bound.
+// threshold from below.
 
 #include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
@@ -28,10 +28,10 @@ __device__ inline bool sequence_exists(const Step& p, Unit& unit, int length, in
 constexpr int kLargest = 3;              // scores of head and tail that each lane of a row's warp keeps
 constexpr int kBounding = kLargest + 4;  // from which bounds are taken
 
-// Fills bounds, of the block, and `largest`, a lane's own. All threads call it; lists: in one block of the team.
+// Fills scores and bounds, of the block, and `largest`, a lane's own. All threads call it.
 template <class T, int kDim>
 __device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges, const Visible& sees, SampleScores& scores, float (&bounds)[kRows],
-                           float (&largest)[kLargest], bool lists) {
+                           float (&largest)[kLargest]) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const Queries<T, kDim> q(p, unit, lane);
   // Score the sample: the keys of head, then those of tail. A warp's next chunk is on its way while it scores one.
@@ -79,27 +79,34 @@ __device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges
   const float bound = warp < unit.rows && entmax.gain > 0 ? bound_of(entmax, bounding, -INFINITY) : INFINITY;
   if (lane == 0) bounds[warp] = bound;
   __syncthreads();
+}
 
-  // List what is above it.
-  if (lists && warp < 2) {
-    const int segment = warp == 0 ? 0 : p.segments.count() - 1;
-    const int begin = warp == 0 ? 0 : head_keys, end = warp == 0 ? head_keys : sampled;
+// Lists the keys of head and tail that are above each row's last bound, one row per warp, in one block of a team.
+__device__ inline void list_sample(const Step& p, const Unit& unit, const Ranges& ranges, const SampleScores& scores,
+                                   const float (&bounds)[kRows]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
+  const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + ranges.length - ranges.tail;
+#pragma unroll 1
+  for (int is_tail = 0; is_tail < 2; ++is_tail) {
+    const int segment = is_tail ? p.segments.count() - 1 : 0, at = unit.index * p.segments.count() + segment;
+    const int begin = is_tail ? head_keys : 0, end = is_tail ? sampled : head_keys;
     const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);
-    int count = 0;
-    for (int first = begin; first < end; first += 32) {
-      const int at = first + lane;
-      bool wanted = false;
-      if (at < end) {
-        for (int row = 0; row < unit.rows; ++row) wanted |= !(scores[row][at] <= bounds[row]);
-      }
-      const int place = place_of(wanted, lane, count);
-      if (wanted) {
-        p.keys[list + place] = key_at(at);
-        for (int row = 0; row < p.listed_rows; ++row)
-          p.scores[(list + place) * p.listed_rows + row] = row < unit.rows ? scores[row][at] : -INFINITY;
+    int above = 0;
+    float largest = -INFINITY;
+    for (int first = begin; first < end && row < unit.rows; first += 32) {
+      const int i = first + lane;
+      const float score = i < end ? scores[row][i] : -INFINITY;
+      largest = arch::larger_or_nan(largest, score);
+      const int place = place_of(score > bounds[row], lane, above);
+      if (score > bounds[row]) {
+        const int64_t to = (list + place) * p.listed_rows + row;
+        p.scores[to] = score;
+        p.row_keys[to] = (is_tail ? ranges.tail - head_keys : 0) + i;
       }
     }
-    if (lane == 0) p.counts[unit.index * p.segments.count() + segment] = count;
+    largest = arch::warp_max_or_nan(largest);
+    if (lane == 0) p.found[int64_t{at} * kRows + row] = {largest, above};
+    if (threadIdx.x == 0) p.counts[at] = p.kept[at] = 0;
   }
 }
 

@@ -18,10 +18,8 @@ template <class Screen, int kDim>
 struct StepMemory {
   float bounds[kRows];
   int32_t pages[kHeldPages];
-  union {
-    SampleScores scores;
-    int32_t kept[kWarps][kFiltered];
-  };
+  SampleScores scores;
+  int32_t kept[kWarps][kFiltered];
   union {
     __align__(16) typename Screen::Memory screens[kWarps];
     Lists<listed_keys(kDim)> lists;
@@ -55,10 +53,9 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
   const Tiles tiles(ranges, team.warp(), team.warps());
   Screen screen(p, unit, ranges, tiles, memory.screens[warp], lane);
   float largest[kLargest];
-  start_unit<T, kDim>(p, unit, ranges, sees, memory.scores, memory.bounds, largest, is_first);
+  start_unit<T, kDim>(p, unit, ranges, sees, memory.scores, memory.bounds, largest);
   const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0;
   const int first_recent = 1 + p.segments.early, early = 1 + team.warp(), recent = early + p.segments.early;
-  if (runs == 0) __syncthreads();
   int listed[2] = {};  // recent, early
 #pragma unroll 1
   for (int is_early = 0; is_early < 2 && runs > 0; ++is_early) {
@@ -73,15 +70,11 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
     __syncthreads();
   }
   const Queries<T, kDim> q(p, unit, lane);
-  // The warp's lists; those of head and tail belong to two warps of the first block.
-  const int head_or_tail = !is_first ? -1 : warp == 0 ? 0 : warp == kWarps - 1 ? p.segments.count() - 1 : -1;
 #pragma unroll 1
-  for (int i = 0; i < 3; ++i) {
-    const int segment = i == 0 ? head_or_tail : runs == 0 ? -1 : i == 1 ? early : recent;
-    if (segment < 0) continue;
-    const int count = i == 0 ? p.counts[unit.index * p.segments.count() + segment] : i == 1 ? listed[1] : listed[0];
-    rescore_segment<T, kDim>(p, unit, q, sees, ranges.length, segment, count, memory.bounds, memory.kept[warp]);
-  }
+  for (int is_early = 0; is_early < 2 && runs > 0; ++is_early)
+    rescore_segment<T, kDim>(p, unit, q, sees, ranges.length, is_early ? early : recent,
+                             is_early ? listed[1] : listed[0], memory.bounds, memory.kept[warp]);
+  if (is_first) list_sample(p, unit, ranges, memory.scores, memory.bounds);
   team.sync();
   solve_rows<T, kDim>(p, unit, team, exists ? ranges.length : -1, runs, memory.lists);
 }
