@@ -60,7 +60,7 @@ void visit_workspace(Step& s, const Place& place) {
   place(s.scores, listed * s.listed_rows);
   place(s.row_keys, listed * s.listed_rows);
   place(s.found, units * segments * kRows);
-  place(s.best, units * (s.segments.early + s.segments.recent) * kRows * s.best_of_run);
+  place(s.best, units * kRows * 2 * s.segments.runs * s.best_of_run);
   place(s.overflowed, units);
   place(s.all_keys, room);
   place(s.all_scores, room);
@@ -154,17 +154,10 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.best_of_run = std::max(kMostBest / s.team, 1);
   const int warps = s.team * kTeamWarps;
   s.least_tiles = std::clamp(static_cast<int>(ceil_div(most.tiles, warps)), 1, kLeastTiles);
-  // Room for half of a run's keys; for all of them where the bound is poor or the run is short.
-  const auto capacity_of = [&](int tiles, int part) {
-    const auto each = std::max(ceil_div(tiles, warps), int64_t{s.least_tiles});
-    const int64_t keys = each * most.tile_keys;
-    return static_cast<int>(std::max(std::min<int64_t>(keys, kShortRun), round_up(keys / part, 16)));
-  };
-  if (most.tiles > 0) {
-    s.segments.early = s.segments.recent = warps;
-    s.segments.early_capacity = capacity_of(most.early_end, 2);
-    s.segments.recent_capacity = capacity_of(most.tiles - most.early_end, 1);
-  }
+  // Room for half of a run's keys; for all of them where the run is short.
+  const int64_t run = std::max(ceil_div(most.tiles, warps), int64_t{s.least_tiles}) * most.tile_keys;
+  if (most.tiles > 0)
+    s.segments = {warps, static_cast<int>(std::max(std::min(run, kShortRun), round_up(run / 2, 16)))};
   visit_workspace(s, [&](auto*& array, int64_t count) {
     plan.bytes += round_up(count * static_cast<int64_t>(sizeof *array), 256);
   });

@@ -2,16 +2,16 @@
 // What the kernels of decode share: the paged cache, the step's tensors, and the workspace.
 //
 // A unit is what one team of blocks (team.cuh) works on: a sequence, a key head, and up to eight rows (query
-// heads of the key head times queries; row = query head within the group * q_len + query). Its keys fall into
-// four ranges, in key order:
+// heads of the key head times queries; row = query head within the group * q_len + query). Its keys are, in
+// order:
 //
-//   head   keys 0 ... 15, scored exactly at the start
-//   early  full pages before recent, screened second, against a bound that `recent` has raised
-//   recent the last eighth of the screened pages, screened first
-//   tail   the last 128 keys and what else their pages hold, scored exactly at the start
+//   head       keys 0 ... 15, scored exactly at the start
+//   full pages that are screened, each warp of the team a run of them: first an eighth of its run, then, against
+//              the bound that this has raised, the rest
+//   tail       the last 128 keys and what else their pages hold, scored exactly at the start
 //
-// Each range appends the keys that may be in the support to segments, one per warp, so nothing depends on
-// timing: the segments in their order list keys in key order. Compiles without nvcc.
+// Head, tail and each run list the keys that may be in the support in a segment of their own, so nothing depends
+// on timing: the segments in their order list keys in key order. Compiles without nvcc.
 
 #include <cstdint>
 
@@ -26,7 +26,7 @@ constexpr int kTailKeys = 128;
 constexpr int kMostPage = 256;
 constexpr int kSampleKeys = kHeadKeys + kTailKeys + kMostPage;  // more than head and tail ever hold
 constexpr int kHeldPages = 2048;  // of a sequence, in shared memory
-constexpr int kMostBest = 8;      // keys that a warp proposes per row and range, to raise the row's bound
+constexpr int kMostBest = 8;      // keys that a warp proposes per row, to raise the row's bound
 
 // Keys above the last bounds that a block holds in shared memory, of all its rows.
 SPLASH_HOST_DEVICE constexpr int listed_keys(int head_dim) {
@@ -84,8 +84,8 @@ struct StepOutputs {
 
 // The keys that a sequence's ranges hold. Lengths are known on the device alone.
 struct Ranges {
-  int length, tail, tile_keys;          // tail: its first key, a page's first
-  int first_tile, early_end, tiles;     // early: [first_tile, early_end), recent: [early_end, tiles)
+  int length, tail, tile_keys;  // tail: its first key, a page's first
+  int first_tile, tiles;        // screened: [first_tile, tiles)
 
   // first_key: the first that a row's window holds; page_shift: log2 of the page size.
   SPLASH_HOST_DEVICE Ranges(int keys, int first_key, int page_shift, int bits)
@@ -93,31 +93,24 @@ struct Ranges {
         tail(keys > kTailKeys ? (keys - kTailKeys) >> page_shift << page_shift : 0),
         tile_keys(1 << page_shift < tile_keys_of(bits) ? 1 << page_shift : tile_keys_of(bits)),
         first_tile(0),
-        early_end(0),
         tiles(tail / tile_keys) {
     first_tile = first_key < tail ? first_key / tile_keys : tiles;
-    early_end = tiles - (tiles - first_tile + 7) / 8;
   }
 };
 
-// The segments of a unit's list: head, early, recent, tail.
+// The segments of a unit's list: head, runs, tail.
 struct Segments {
-  int early = 0, recent = 0;                    // how many
-  int early_capacity = 0, recent_capacity = 0;  // keys of each
+  int runs = 0;      // how many
+  int capacity = 0;  // keys of each
 
-  SPLASH_HOST_DEVICE int count() const { return early + recent + 2; }
-  SPLASH_HOST_DEVICE int capacity(int segment) const {
-    return segment == 0                ? kHeadKeys
-           : segment <= early          ? early_capacity
-           : segment <= early + recent ? recent_capacity
-                                       : kTailKeys + kMostPage;
+  SPLASH_HOST_DEVICE int count() const { return runs + 2; }
+  SPLASH_HOST_DEVICE int capacity_of(int segment) const {
+    return segment == 0 ? kHeadKeys : segment <= runs ? capacity : kTailKeys + kMostPage;
   }
   SPLASH_HOST_DEVICE int first(int segment) const {  // place in the list
-    return segment == 0       ? 0
-           : segment <= early ? kHeadKeys + (segment - 1) * early_capacity
-                              : kHeadKeys + early * early_capacity + (segment - 1 - early) * recent_capacity;
+    return segment == 0 ? 0 : kHeadKeys + (segment - 1) * capacity;
   }
-  SPLASH_HOST_DEVICE int total() const { return first(count() - 1) + capacity(count() - 1); }
+  SPLASH_HOST_DEVICE int total() const { return first(runs + 1) + capacity_of(runs + 1); }
 };
 
 // A key with a large upper score that a warp has seen for a row; -1: none.
@@ -160,7 +153,7 @@ struct Step {
                               // exact scores above its last bound, a segment's from its first place on,
   int32_t* row_keys = nullptr;  // and their keys
   RowFound* found = nullptr;    // [units, segments, kRows]
-  Best* best = nullptr;         // [units, kRows, early + recent, best_of_run]
+  Best* best = nullptr;         // [units, kRows, 2 (after the eighth, after all), runs, best_of_run]
   uint32_t* overflowed = nullptr;  // [units]: the rows, as bits, that are left to fallback_kernel
   int fallback_blocks = 1;         // fallback_kernel's, each with room for every key of a sequence:
   int32_t* all_keys = nullptr;     // [fallback_blocks, listed_rows, width * page_size]

@@ -8,21 +8,21 @@
 
 namespace splash::gpu::decode {
 
-// Raises the block's bounds, one row per warp. Each is the threshold of up to 32 of the best keys of the
-// segments [first, first + count) and of [also, also + count), which the warp scores, and of the largest ones
-// of head and tail. All threads call it; a barrier must follow.
+// Raises the block's bounds, one row per warp. Each is the threshold of up to 32 of the best keys that the runs have
+// proposed in this pass, which the warp scores, and of the largest ones of head and tail. All threads call it; a
+// barrier must follow.
 template <class T, int kDim>
-__device__ void refine_bounds(const Step& p, const Unit& unit, const Visible& sees, int length, int first, int also, int count, const float (&largest)[kLargest], float (&bounds)[kRows]) {
+__device__ void refine_bounds(const Step& p, const Unit& unit, const Visible& sees, int length, int runs, int pass,
+                              const float (&largest)[kLargest], float (&bounds)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
   if (row >= unit.rows) return;
   const Queries<T, kDim> q(p, unit, lane);
-  const int64_t runs = p.segments.early + p.segments.recent;
-  const Best* best = p.best + (int64_t{unit.index} * kRows + row) * runs * p.best_of_run;
+  const int64_t of_row = (int64_t{unit.index} * kRows + row) * 2 + pass;
+  const Best* proposed = p.best + of_row * p.segments.runs * p.best_of_run;
   Best mine{-INFINITY, -1};  // of every 32nd
-#pragma unroll 2
-  for (int i = lane; i < count * p.best_of_run; i += 32) {
-    const Best one = best[(first - 1) * p.best_of_run + i], other = best[(also - 1) * p.best_of_run + i];
-    if (one.upper > mine.upper) mine = one;
+#pragma unroll 4
+  for (int i = lane; i < runs * p.best_of_run; i += 32) {
+    const Best other = proposed[i];
     if (other.upper > mine.upper) mine = other;
   }
   Scores<kBounding> bounding;
@@ -59,7 +59,7 @@ __device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T
   int32_t* row_keys = p.row_keys + list * p.listed_rows;
   float largest[2] = {-INFINITY, -INFINITY};
   int above[2] = {}, scored = 0;  // above: of rows `row` and row + 1
-  listed = min(listed, p.segments.capacity(segment));
+  listed = min(listed, p.segments.capacity);
   for (int begin = 0; begin < listed; begin += kFiltered) {
     const int end = min(begin + kFiltered, listed);
     int count = 0;

@@ -1,8 +1,7 @@
 #pragma once
-// Screens the keys between head and tail: the warps of a team share a range of tiles (up to 64 keys of one
-// page), each takes consecutive ones. A warp lists the keys whose upper score is above the bound of any row,
-// in key order, in a segment of its own, and for each row keeps some of the best, which refine_bounds scores
-// exactly.
+// Screens the keys between head and tail: the warps of a team share the tiles (up to 64 keys of one page), each
+// takes a run of them. A warp lists the keys whose upper score is above the bound of any row, in key order, in a
+// segment of its own, and for each row keeps some of the best, which refine_bounds scores exactly.
 //
 // LowBitScreen reads the low-bit copy: the next tile is on its way into shared memory (cp.async) while this
 // one is scored, and a code becomes an exact float16 integer in two instructions for two codes. ExactScreen
@@ -15,28 +14,22 @@
 
 namespace splash::gpu::decode {
 
-// A warp's tiles of both ranges, in the order in which it screens them: first those of `recent`.
-struct Tiles {
-  int recent, early;            // the first of each
-  int recent_count, count;      // of both together
+// The run of one warp: `count` tiles from `first` on.
+struct Run {
+  int first, count;
 
-  __device__ Tiles(const Ranges& ranges, int warp, int warps) {
-    const auto share = [&](int begin, int end, int& first) {
-      const int each = (end - begin + warps - 1) / warps;
-      first = min(begin + warp * each, end);
-      return min(first + each, end) - first;
-    };
-    recent_count = share(ranges.early_end, ranges.tiles, recent);
-    count = recent_count + share(ranges.first_tile, ranges.early_end, early);
+  __device__ Run(const Ranges& ranges, int warp, int warps) {
+    const int each = (ranges.tiles - ranges.first_tile + warps - 1) / warps;
+    first = min(ranges.first_tile + warp * each, ranges.tiles);
+    count = min(each, ranges.tiles - first);
   }
-  __device__ int operator[](int i) const { return i < recent_count ? recent + i : early + i - recent_count; }
 };
 
 // What a warp finds. A lane sees rows 2 t and 2 t + 1 of keys g and g + 8.
 class Found {
  public:
   __device__ Found(const Step& p, const Unit& unit, int segment, int lane)
-      : segment_(segment), capacity_(p.segments.capacity(segment_)), lane_(lane), stride_(p.listed_rows) {
+      : segment_(segment), capacity_(p.segments.capacity), lane_(lane), stride_(p.listed_rows) {
     const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment_);
     keys_ = p.keys + list;
     if (2 * (lane % 4) < p.listed_rows) scores_ = p.scores + list * p.listed_rows + 2 * (lane % 4);
@@ -57,23 +50,24 @@ class Found {
     if ((high >> (lane_ & ~3) & 1) != 0) put(high_place, key + 8, upper[2] * unit[0], upper[3] * unit[1]);
   }
 
-  // Writes each row's best keys. Returns how many keys were found; where that is more than the capacity, the
-  // list overflowed.
-  __device__ int finish(const Step& p, const Unit& unit) {
+  __device__ int count() const { return count_; }  // where it is more than the capacity, the list overflowed
+
+  // Writes the count, and each row's best keys so far. pass: 0 or 1.
+  __device__ void propose(const Step& p, const Unit& unit, int pass) const {
     if (lane_ == 0) p.counts[unit.index * p.segments.count() + segment_] = count_;
-    const int runs = p.segments.early + p.segments.recent, apart = 4 * kMostBest / p.best_of_run;
+    const int apart = 4 * kMostBest / p.best_of_run;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
+      Best best = best_[j];
       for (int lanes = 4; lanes < apart; lanes *= 2) {
-        const float upper = __shfl_xor_sync(kAllLanes, best_[j].upper, lanes);
-        const int key = __shfl_xor_sync(kAllLanes, best_[j].key, lanes);
-        if (upper > best_[j].upper) best_[j] = {upper, key};
+        const float upper = __shfl_xor_sync(kAllLanes, best.upper, lanes);
+        const int key = __shfl_xor_sync(kAllLanes, best.key, lanes);
+        if (upper > best.upper) best = {upper, key};
       }
+      const int64_t of_row = (int64_t{unit.index} * kRows + 2 * (lane_ % 4) + j) * 2 + pass;
       if (lane_ % apart < 4)
-        p.best[((int64_t{unit.index} * kRows + 2 * (lane_ % 4) + j) * runs + segment_ - 1) * p.best_of_run +
-               lane_ / apart] = best_[j];
+        p.best[(of_row * p.segments.runs + segment_ - 1) * p.best_of_run + lane_ / apart] = best;
     }
-    return count_;
   }
 
  private:
@@ -177,16 +171,15 @@ class LowBitScreen {
  public:
   using Memory = Stages<kDim, kBits>;
 
-  // Starts the copy of the warp's first tile. All arguments outlive the screen.
-  __device__ LowBitScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Tiles& tiles, Memory& memory,
-                          int lane)
-      : p_(p), unit_(unit), ranges_(ranges), tiles_(tiles), memory_(memory), lane_(lane), q_({p, unit, lane}, lane) {
+  // Starts the copy of the run's first tile. All arguments outlive the screen.
+  __device__ LowBitScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Run& run, Memory& memory, int lane)
+      : p_(p), unit_(unit), ranges_(ranges), run_(run), memory_(memory), lane_(lane), q_({p, unit, lane}, lane) {
     layout_ = {p.cache.page_size, kDim, kBits};
     page_ahead_ = page_of(0);
     load(0);
   }
 
-  // Screens tiles [begin, end) of the warp. Calls follow one another without a gap, from 0 on.
+  // Screens tiles [begin, end) of the run. Calls follow one another without a gap, from 0 on.
   __device__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) bound_[j] = bounds[2 * (lane_ % 4) + j] * q_.unit[j];
@@ -201,13 +194,13 @@ class LowBitScreen {
   }
 
  private:
-  // The page of the warp's tile i; -1 where it has no such tile or none is in the pool.
+  // The page of the run's tile i; -1 where it has no such tile or none is in the pool.
   __device__ __forceinline__ int page_of(int i) const {
-    const int page = i < tiles_.count ? unit_.page(p_, tiles_[i] * ranges_.tile_keys) : -1;
+    const int page = i < run_.count ? unit_.page(p_, (run_.first + i) * ranges_.tile_keys) : -1;
     return page < p_.cache.pages ? page : -1;
   }
 
-  // Starts the copy of the warp's tile i into stage i % 2; the number of the next page is on its way.
+  // Starts the copy of the run's tile i into stage i % 2; the number of the next page is on its way.
   __device__ __forceinline__ void load(int i) {
     page_ = page_ahead_;
     page_ahead_ = page_of(i + 1);
@@ -215,7 +208,7 @@ class LowBitScreen {
       unsigned char* stage = memory_.bytes[i % 2];
       const uint8_t* from =
           p_.cache.low_bit + (int64_t{page_} * p_.cache.kv_heads + unit_.kv_head) * int64_t{layout_.bytes()};
-      const int in_page = tiles_[i] * ranges_.tile_keys & (p_.cache.page_size - 1);
+      const int in_page = (run_.first + i) * ranges_.tile_keys & (p_.cache.page_size - 1);
       copy<4 * kDim>(stage, from, 4 * kDim);
       copy<2 * Memory::kTileKeys>(stage + Memory::kMarginsAt, from + layout_.margins_at() + 2 * in_page,
                                   2 * ranges_.tile_keys);
@@ -228,7 +221,7 @@ class LowBitScreen {
 
   // Screens a tile that has arrived.
   __device__ __forceinline__ void screen_tile(int i, Found& found) const {
-    const int key = tiles_[i] * ranges_.tile_keys;
+    const int key = (run_.first + i) * ranges_.tile_keys;
     const unsigned char* stage = memory_.bytes[i % 2];
     // Fold the scales into the queries; <q, zero> is where each sum starts. Sums have two halves, so that products
     // wait for one another half as often.
@@ -328,7 +321,7 @@ class LowBitScreen {
   const Step& p_;
   const Unit& unit_;
   const Ranges& ranges_;
-  const Tiles& tiles_;
+  const Run& run_;
   Memory& memory_;
   int lane_;
   int page_ = -1, page_ahead_ = -1;  // of the tile loaded last, and of the next one
@@ -342,18 +335,18 @@ class ExactScreen {
  public:
   struct Memory {};
 
-  __device__ ExactScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Tiles& tiles,
+  __device__ ExactScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Run& run,
                          Memory& /*memory*/, int lane)
-      : p_(p), unit_(unit), ranges_(ranges), tiles_(tiles), q_(p, unit, lane), lane_(lane) {}
+      : p_(p), unit_(unit), ranges_(ranges), run_(run), q_(p, unit, lane), lane_(lane) {}
 
-  // Screens tiles [begin, end) of the warp, which are neighbours.
+  // Screens tiles [begin, end) of the run.
   __device__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) const {
     if (begin >= end) return;
     const float bound[2] = {bounds[2 * (lane_ % 4)], bounds[2 * (lane_ % 4) + 1]};
     // The next 16 keys, and the page of the tile after theirs, are on their way while these are scored.
     const int tile_keys = ranges_.tile_keys;
-    const int first_key = max(tiles_[begin] * tile_keys, kHeadKeys),
-              end_key = (tiles_[begin] + end - begin) * tile_keys;
+    const int first_key = max((run_.first + begin) * tile_keys, kHeadKeys),
+              end_key = (run_.first + end) * tile_keys;
     KeyChunk<T, kDim> next;
     int page = first_key < end_key ? unit_.page(p_, first_key) : -1;
     const int second_tile = (first_key / tile_keys + 1) * tile_keys;
@@ -383,7 +376,7 @@ class ExactScreen {
   const Step& p_;
   const Unit& unit_;
   const Ranges& ranges_;
-  const Tiles& tiles_;
+  const Run& run_;
   Queries<T, kDim> q_;
   int lane_;
 };

@@ -53,7 +53,7 @@ __device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, con
 template <class Kind>
 __device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, const RowList& list, int& width,
                                               int lane) {
-  float shift = 1;
+  float shift = 1;  // and the root below it
 #pragma unroll 1
   for (int step = 0; step < 12; ++step) {
     float sum = 0, slope = 0;
@@ -196,7 +196,7 @@ struct Lists {
   float values[kKeys];
 };
 
-constexpr int kFew = 32;  // keys of a segment that one lane lists
+constexpr int kShortList = 32;  // keys that one lane puts into its row's list
 
 // Puts the segments' lists of a row together, in key order; `members` warps share the work. runs: the warps that
 // have filled segments. Returns whether a segment or the list overflowed; list.count and `largest` are set in
@@ -204,21 +204,18 @@ constexpr int kFew = 32;  // keys of a segment that one lane lists
 __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int runs, int member, int members,
                                 int capacity, RowList& list, float& largest) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  // Segments in their order: head, early, recent, tail.
-  const int segments = 2 * runs + 2, of_unit = unit.index * p.segments.count();
-  const auto segment_at = [&](int i) {
-    return i <= runs ? i : i <= 2 * runs ? p.segments.early + i - runs : p.segments.count() - 1;
-  };
+  const int segments = runs + 2, of_unit = unit.index * p.segments.count();
   bool overflow = false;
   int candidates = 0, rescored = 0;
   for (int first = 0; first < segments; first += 32) {
     RowFound found{-INFINITY, 0};
     int64_t from = 0;
     if (first + lane < segments) {
-      const int segment = segment_at(first + lane), at = of_unit + segment, count = p.counts[at];
+      const int segment = first + lane <= runs ? first + lane : p.segments.count() - 1;
+      const int at = of_unit + segment, count = p.counts[at];
       found = p.found[int64_t{at} * kRows + row];
       from = (int64_t{unit.index} * p.segments.total() + p.segments.first(segment)) * p.listed_rows + row;
-      overflow |= count > p.segments.capacity(segment);
+      overflow |= count > p.segments.capacity_of(segment);
       candidates += count;
       rescored += p.kept[at];
     }
@@ -239,7 +236,7 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
       list.values[to] = p.scores[entry];
     };
     // Short lists: a lane each, several keys at a time.
-    for (int i = 0; found.above <= kFew && i < found.above; i += 4) {
+    for (int i = 0; found.above <= kShortList && i < found.above; i += 4) {
       int32_t keys[4];
       float scores[4];
 #pragma unroll
@@ -257,7 +254,7 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
       }
     }
     // Long ones: the warp together.
-    for (unsigned many = __ballot_sync(kAllLanes, found.above > kFew); many != 0; many &= many - 1) {
+    for (unsigned many = __ballot_sync(kAllLanes, found.above > kShortList); many != 0; many &= many - 1) {
       const int owner = __ffs(static_cast<int>(many)) - 1, all = __shfl_sync(kAllLanes, found.above, owner);
       const int64_t begin = __shfl_sync(kAllLanes, from, owner);
       const int to = __shfl_sync(kAllLanes, place, owner);

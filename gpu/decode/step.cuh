@@ -1,10 +1,11 @@
 #pragma once
 // The kernel of a step: a team of blocks (team.cuh) takes a unit from its queries to its outputs.
 //
-//   bound from head and tail -> screen `recent` -> sync, raise the bounds -> screen `early` -> sync, raise the
+//   bound from head and tail -> screen an eighth -> sync, raise the bounds -> screen the rest -> sync, raise the
 //   bounds, filter and score the lists -> sync -> solve
 //
-// The syncs are where blocks see what others have listed; bounds each block computes for itself.
+// The syncs are where blocks see what others have found; bounds each block computes for itself. Where a block has
+// found few keys it leaves its bounds as they are: scoring those keys takes less time.
 
 #include "gpu/decode/launch.cuh"
 #include "gpu/decode/refine.cuh"
@@ -25,6 +26,8 @@ struct StepMemory {
     Lists<listed_keys(kDim)> lists;
   };
 };
+
+constexpr int kFewOfEighth = 4, kFew = 16;  // keys of a warp
 
 template <class T, int kDim, int kBits>
 __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
@@ -50,30 +53,27 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
   }
 
   const Visible sees(p, unit, ranges.length, lane);
-  const Tiles tiles(ranges, team.warp(), team.warps());
-  Screen screen(p, unit, ranges, tiles, memory.screens[warp], lane);
+  const Run run(ranges, team.warp(), team.warps());
+  Screen screen(p, unit, ranges, run, memory.screens[warp], lane);
   float largest[kLargest];
   start_unit<T, kDim>(p, unit, ranges, sees, memory.scores, memory.bounds, largest);
-  const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0;
-  const int first_recent = 1 + p.segments.early, early = 1 + team.warp(), recent = early + p.segments.early;
-  int listed[2] = {};  // recent, early
+  const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0, segment = 1 + team.warp();
+  if (runs > 0) {
+    Found found(p, unit, segment, lane);
+    const int eighth = (run.count + 7) / 8;
 #pragma unroll 1
-  for (int is_early = 0; is_early < 2 && runs > 0; ++is_early) {
-    Found found(p, unit, is_early ? early : recent, lane);
-    screen.screen(is_early ? tiles.recent_count : 0, is_early ? tiles.count : tiles.recent_count, memory.bounds,
-                  found);
-    const int count = found.finish(p, unit);
-    (is_early ? listed[1] : listed[0]) = count;
-    team.sync();
-    refine_bounds<T, kDim>(p, unit, sees, ranges.length, first_recent, is_early ? 1 : first_recent, runs, largest,
-                           memory.bounds);
-    __syncthreads();
+    for (int pass = 0; pass < 2; ++pass) {
+      screen.screen(pass == 0 ? 0 : eighth, pass == 0 ? eighth : run.count, memory.bounds, found);
+      found.propose(p, unit, pass);
+      team.sync();
+      if (__syncthreads_or(found.count() > (pass == 0 ? kFewOfEighth : kFew) ? 1 : 0) == 0) continue;
+      refine_bounds<T, kDim>(p, unit, sees, ranges.length, runs, pass, largest, memory.bounds);
+      __syncthreads();
+    }
+    const Queries<T, kDim> q(p, unit, lane);
+    rescore_segment<T, kDim>(p, unit, q, sees, ranges.length, segment, found.count(), memory.bounds,
+                             memory.kept[warp]);
   }
-  const Queries<T, kDim> q(p, unit, lane);
-#pragma unroll 1
-  for (int is_early = 0; is_early < 2 && runs > 0; ++is_early)
-    rescore_segment<T, kDim>(p, unit, q, sees, ranges.length, is_early ? early : recent,
-                             is_early ? listed[1] : listed[0], memory.bounds, memory.kept[warp]);
   if (is_first) list_sample(p, unit, ranges, memory.scores, memory.bounds);
   team.sync();
   solve_rows<T, kDim>(p, unit, team, exists ? ranges.length : -1, runs, memory.lists);

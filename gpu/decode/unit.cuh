@@ -194,8 +194,8 @@ __device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores, fl
     slope = arch::warp_sum(slope);
     if (step == 0 && !(sum >= 1)) return -INFINITY;
     const float moved = (sum - 1) / (entmax.beta * slope);
-    if (!(moved > 1e-6f)) break;
-    shift -= moved;
+    shift -= fmaxf(moved, 0.0f);
+    if (!(moved > 0x1p-9f)) break;  // near enough: any iterate is a bound
   }
   const float slack = 0x1p-18f * (1 + entmax.gain * fabsf(largest));
   return largest - (shift + slack) / entmax.gain;
