@@ -12,7 +12,7 @@ namespace splash::cpu_ref {
 
 struct DecodeRow {
   int64_t sequence, head, query, kv_head, end, begin, sinks;
-  double alpha, gain;                           // z = gain <q, k>
+  double alpha, gain;  // z = gain <q, k>
   const double* q;
 
   DecodeRow(const PagedCache& cache, const DecodeInputs& inputs, int64_t b, int64_t h, int64_t i)

@@ -7,8 +7,9 @@
 //   decode::decode(cache, table, inputs, outputs, workspace, bytes, stream);
 //
 // The result is entmax over all keys of the sequence: for every batch, query head h and query i of q_len,
-// over the keys j < length - (q_len - 1 - i) that its window holds, p = entmax_alpha(scale <q, k_j>) and out =
-// sum_j p_j v_j. The same bits every time, whatever the order in which the GPU works, and for any number of bits of the copy.
+// over the keys j < length - (q_len - 1 - i) that its window holds, p = entmax_alpha(scale <q, k_j>) and out
+// = sum_j p_j v_j. The same bits every time, whatever the order in which the GPU works, and for any number of
+// bits of the copy.
 //
 // Errors. InvalidArgument: sizes or strides that no cache has. Unsupported: what these kernels do not take. A
 // sequence whose length exceeds its table, or whose table names a page outside the pool, gets NaN rows,
@@ -28,8 +29,8 @@ struct StepInputs {
   int q_heads = 1, q_len = 1;  // q_heads: a multiple of the cache's kv_heads; q_len: 1 ... 16
   const float *alpha = nullptr, *scale = nullptr;  // in device memory, [1] or [q_heads]
   int alphas = 1, scales = 1;
-  int window = 0, sinks = 0;  // a query sees its last `window` keys, itself among them, and the first `sinks` (at
-                              // most 16) of the sequence; window 0: all keys
+  int window = 0, sinks = 0;  // a query sees its last `window` keys, itself among them, and the first `sinks`
+                              // (at most 16) of the sequence; window 0: all keys
 };
 
 // Bytes of the low-bit copies of all pages; 0 without copies. Throws as check_cache does.

@@ -12,8 +12,8 @@ template <class T, int kDim>
 void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& launched) {
   const auto launch = [&]<int kBits>() {
     using Memory = StepMemory<typename ScreenOf<T, kDim, kBits>::Type, kDim>;
-    launch_clusters("decode's step", step_kernel<T, kDim, kBits>, static_cast<unsigned>(p.units * p.team), kThreads,
-                    sizeof(Memory), p.team, stream, p);
+    launch_clusters("decode's step", step_kernel<T, kDim, kBits>, static_cast<unsigned>(p.units * p.team),
+                    kThreads, sizeof(Memory), p.team, stream, p);
   };
   if (p.cache.bits == 4) {
     launch.template operator()<4>();
@@ -23,8 +23,8 @@ void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& 
     launch.template operator()<0>();
   }
   if (launched) launched("step");
-  entmax::launch("decode's fallback", fallback_kernel<T, kDim>, static_cast<unsigned>(p.fallback_blocks), kThreads,
-                 stream, p);
+  entmax::launch("decode's fallback", fallback_kernel<T, kDim>, static_cast<unsigned>(p.fallback_blocks),
+                 kThreads, stream, p);
   if (launched) launched("fallback");
 }
 

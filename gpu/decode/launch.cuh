@@ -23,8 +23,8 @@ __device__ __forceinline__ unsigned char* dynamic_shared_memory() {
 
 // cluster: blocks of a cluster, a power of two up to 16.
 template <class Argument>
-void launch_clusters(const char* name, void (*kernel)(Argument), unsigned blocks, int threads, int shared_bytes,
-                     int cluster, StreamHandle stream, const Argument& argument) {
+void launch_clusters(const char* name, void (*kernel)(Argument), unsigned blocks, int threads,
+                     int shared_bytes, int cluster, StreamHandle stream, const Argument& argument) {
   const auto* function = reinterpret_cast<const void*>(kernel);
   check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
              "ask for shared memory");

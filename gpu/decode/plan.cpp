@@ -13,8 +13,8 @@
 namespace splash::gpu::decode {
 namespace {
 
-constexpr int kTeamWarps = 8;    // of each block (team.cuh)
-constexpr int kLeastTiles = 4;   // that a warp should have before another block joins
+constexpr int kTeamWarps = 8;         // of each block (team.cuh)
+constexpr int kLeastTiles = 4;        // that a warp should have before another block joins
 constexpr int64_t kShortRun = 256;    // keys
 constexpr double kPhaseBytes = 60e6;  // that a device reads while a step's phases wait for one another
 constexpr int kMostFallbackBlocks = 128;
@@ -36,7 +36,8 @@ void check_aligned(const char* name, const void* data) {
 // The number that takes the least time, by a model: waves of blocks, each as long as its phases and its keys.
 int blocks_per_unit(int units, const Ranges& most, const Cache& cache, const Device& device) {
   const double slots = device.multiprocessors * blocks_per_multiprocessor(cache.head_dim);
-  const double bytes = static_cast<double>(most.tiles) * most.tile_keys * (cache.bits == 0 ? 16 : cache.bits) * cache.head_dim / 8;
+  const double bytes = static_cast<double>(most.tiles) * most.tile_keys *
+                       (cache.bits == 0 ? 16 : cache.bits) * cache.head_dim / 8;
   int best = 1;
   double least = INFINITY;
   for (int team = 1; team <= device.most_team && (team == 1 || team * kTeamWarps <= most.tiles); team *= 2) {
@@ -116,8 +117,8 @@ void check_step(const Cache& cache, const PageTable& table, const StepInputs& in
   if ((in.alphas != 1 && in.alphas != in.q_heads) || (in.scales != 1 && in.scales != in.q_heads))
     refuse("alpha and scale are one number each, or one per query head (" + std::to_string(in.q_heads) + ")");
   if (in.window < 0 || (in.window == 0 && in.sinks != 0))
-    refuse("a window is of 0 or more keys (0: all), and sinks belong to one, not " + std::to_string(in.window) + " and " +
-           std::to_string(in.sinks));
+    refuse("a window is of 0 or more keys (0: all), and sinks belong to one, not " +
+           std::to_string(in.window) + " and " + std::to_string(in.sinks));
   if (in.sinks < 0 || in.sinks > kHeadKeys)
     throw Unsupported("decode takes 0 to 16 sinks beside a window, not " + std::to_string(in.sinks));
   check_rows("q", in.q);

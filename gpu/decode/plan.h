@@ -17,7 +17,8 @@ struct StepPlan {
 
 void check_rows(const char* name, const RowTensor& rows);  // strides and alignment
 
-StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs& inputs, const Device& device);
+StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs& inputs,
+                   const Device& device);
 void place_workspace(StepPlan& plan, void* workspace);
 
 }  // namespace splash::gpu::decode

@@ -6,12 +6,13 @@
 // order:
 //
 //   head       keys 0 ... 15, scored exactly at the start
-//   full pages that are screened, each warp of the team a run of them: first an eighth of its run, then, against
+//   full pages that are screened, each warp of the team a run of them: first an eighth of its run, then,
+//   against
 //              the bound that this has raised, the rest
 //   tail       the last 128 keys and what else their pages hold, scored exactly at the start
 //
-// Head, tail and each run list the keys that may be in the support in a segment of their own, so nothing depends
-// on timing: the segments in their order list keys in key order. Compiles without nvcc.
+// Head, tail and each run list the keys that may be in the support in a segment of their own, so nothing
+// depends on timing: the segments in their order list keys in key order. Compiles without nvcc.
 
 #include <cstdint>
 
@@ -25,8 +26,8 @@ constexpr int kHeadKeys = 16;
 constexpr int kTailKeys = 128;
 constexpr int kMostPage = 256;
 constexpr int kSampleKeys = kHeadKeys + kTailKeys + kMostPage;  // more than head and tail ever hold
-constexpr int kHeldPages = 2048;  // of a sequence, in shared memory
-constexpr int kMostBest = 8;      // keys that a warp proposes per row, to raise the row's bound
+constexpr int kHeldPages = 2048;                                // of a sequence, in shared memory
+constexpr int kMostBest = 8;  // keys that a warp proposes per row, to raise the row's bound
 
 // Keys above the last bounds that a block holds in shared memory, of all its rows.
 SPLASH_HOST_DEVICE constexpr int listed_keys(int head_dim) {
@@ -149,11 +150,11 @@ struct Step {
   int32_t* counts = nullptr;  // [units, segments]: keys listed; more than the capacity: the list overflowed
   int32_t* kept = nullptr;    // [units, segments]: keys left after the last bound, scored exactly
   int32_t* keys = nullptr;    // [units, segments.total()]
-  float* scores = nullptr;    // [units, segments.total(), listed_rows]: upper scores of keys; later, of each row,
-                              // exact scores above its last bound, a segment's from its first place on,
-  int32_t* row_keys = nullptr;  // and their keys
-  RowFound* found = nullptr;    // [units, segments, kRows]
-  Best* best = nullptr;         // [units, kRows, 2 (after the eighth, after all), runs, best_of_run]
+  float* scores = nullptr;    // [units, segments.total(), listed_rows]: upper scores of keys; later, of each
+                              // row, exact scores above its last bound, a segment's from its first place on,
+  int32_t* row_keys = nullptr;     // and their keys
+  RowFound* found = nullptr;       // [units, segments, kRows]
+  Best* best = nullptr;            // [units, kRows, 2 (after the eighth, after all), runs, best_of_run]
   uint32_t* overflowed = nullptr;  // [units]: the rows, as bits, that are left to fallback_kernel
   int fallback_blocks = 1;         // fallback_kernel's, each with room for every key of a sequence:
   int32_t* all_keys = nullptr;     // [fallback_blocks, listed_rows, width * page_size]

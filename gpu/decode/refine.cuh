@@ -8,12 +8,12 @@
 
 namespace splash::gpu::decode {
 
-// Raises the block's bounds, one row per warp. Each is the threshold of up to 32 of the best keys that the runs have
-// proposed in this pass, which the warp scores, and of the largest ones of head and tail. All threads call it; a
-// barrier must follow.
+// Raises the block's bounds, one row per warp. Each is the threshold of up to 32 of the best keys that the
+// runs have proposed in this pass, which the warp scores, and of the largest ones of head and tail. All
+// threads call it; a barrier must follow.
 template <class T, int kDim>
-__device__ void refine_bounds(const Step& p, const Unit& unit, const Visible& sees, int length, int runs, int pass,
-                              const float (&largest)[kLargest], float (&bounds)[kRows]) {
+__device__ void refine_bounds(const Step& p, const Unit& unit, const Visible& sees, int length, int runs,
+                              int pass, const float (&largest)[kLargest], float (&bounds)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
   if (row >= unit.rows) return;
   const Queries<T, kDim> q(p, unit, lane);
@@ -45,12 +45,13 @@ __device__ void refine_bounds(const Step& p, const Unit& unit, const Visible& se
 
 constexpr int kFiltered = 256;  // keys of a segment that a warp filters and scores at a time
 
-// The warp keeps those of a segment's `listed` keys that are above the bounds, in their order, and scores them;
-// the scores that are still above a row's bound it lists for the row. kept: shared memory, the warp's own.
+// The warp keeps those of a segment's `listed` keys that are above the bounds, in their order, and scores
+// them; the scores that are still above a row's bound it lists for the row. kept: shared memory, the warp's
+// own.
 template <class T, int kDim>
-__device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T, kDim>& q, const Visible& sees,
-                                int length, int segment, int listed, const float (&bounds)[kRows],
-                                int32_t (&kept)[kFiltered]) {
+__device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T, kDim>& q,
+                                const Visible& sees, int length, int segment, int listed,
+                                const float (&bounds)[kRows], int32_t (&kept)[kFiltered]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = 2 * (lane % 4);
   const int at = unit.index * p.segments.count() + segment;
   const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);
@@ -75,7 +76,8 @@ __device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T
 #pragma unroll
         for (int pair = 0; pair < kRows; pair += 2) {
           if (pair >= unit.rows) break;
-          const float2 upper = *reinterpret_cast<const float2*>(scores + int64_t{entry} * p.listed_rows + pair);
+          const float2 upper =
+              *reinterpret_cast<const float2*>(scores + int64_t{entry} * p.listed_rows + pair);
           wanted[i] |= !(upper.x <= bounds[pair]) || !(upper.y <= bounds[pair + 1]);
         }
       }
@@ -110,7 +112,8 @@ __device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T
         const bool is_above = d[i] > bounds[row + i % 2];
         const unsigned all = __ballot_sync(kAllLanes, is_above) & 0x11111111u << lane % 4;
         if (is_above) {
-          const int64_t to = int64_t{above[i % 2] + __popc(all & ((1u << lane) - 1))} * p.listed_rows + row + i % 2;
+          const int64_t to =
+              int64_t{above[i % 2] + __popc(all & ((1u << lane) - 1))} * p.listed_rows + row + i % 2;
           scores[to] = d[i];
           row_keys[to] = key;
         }

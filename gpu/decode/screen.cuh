@@ -1,7 +1,8 @@
 #pragma once
-// Screens the keys between head and tail: the warps of a team share the tiles (up to 64 keys of one page), each
-// takes a run of them. A warp lists the keys whose upper score is above the bound of any row, in key order, in a
-// segment of its own, and for each row keeps some of the best, which refine_bounds scores exactly.
+// Screens the keys between head and tail: the warps of a team share the tiles (up to 64 keys of one page),
+// each takes a run of them. A warp lists the keys whose upper score is above the bound of any row, in key
+// order, in a segment of its own, and for each row keeps some of the best, which refine_bounds scores
+// exactly.
 //
 // LowBitScreen reads the low-bit copy: the next tile is on its way into shared memory (cp.async) while this
 // one is scored, and a code becomes an exact float16 integer in two instructions for two codes. ExactScreen
@@ -172,8 +173,15 @@ class LowBitScreen {
   using Memory = Stages<kDim, kBits>;
 
   // Starts the copy of the run's first tile. All arguments outlive the screen.
-  __device__ LowBitScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Run& run, Memory& memory, int lane)
-      : p_(p), unit_(unit), ranges_(ranges), run_(run), memory_(memory), lane_(lane), q_({p, unit, lane}, lane) {
+  __device__ LowBitScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Run& run,
+                          Memory& memory, int lane)
+      : p_(p),
+        unit_(unit),
+        ranges_(ranges),
+        run_(run),
+        memory_(memory),
+        lane_(lane),
+        q_({p, unit, lane}, lane) {
     layout_ = {p.cache.page_size, kDim, kBits};
     page_ahead_ = page_of(0);
     load(0);
@@ -223,8 +231,8 @@ class LowBitScreen {
   __device__ __forceinline__ void screen_tile(int i, Found& found) const {
     const int key = (run_.first + i) * ranges_.tile_keys;
     const unsigned char* stage = memory_.bytes[i % 2];
-    // Fold the scales into the queries; <q, zero> is where each sum starts. Sums have two halves, so that products
-    // wait for one another half as often.
+    // Fold the scales into the queries; <q, zero> is where each sum starts. Sums have two halves, so that
+    // products wait for one another half as often.
     uint32_t q[kDim / 32][4];
     float start[2][4] = {};
 #pragma unroll

@@ -26,7 +26,8 @@ constexpr int64_t kOne = int64_t{1} << 40;
 // The sums of u_+^beta for several shifts, in units of 2^-40; from 2 on a sum may be too small.
 template <int kShifts, class Kind>
 __device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, const RowList& list,
-                                            const float (&shifts)[kShifts], int64_t (&sums)[kShifts], int lane) {
+                                            const float (&shifts)[kShifts], int64_t (&sums)[kShifts],
+                                            int lane) {
 #pragma unroll
   for (int64_t& sum : sums) sum = 0;
 #pragma unroll 1
@@ -47,12 +48,13 @@ __device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, con
   }
 }
 
-// Where the questions begin: the least interval of `width` 2^-24, aligned as the questions have it, that holds the
-// root with certainty; answers to the questions before it are known. f rises by at least 1 per unit of shift, and
-// Newton's method from the right in float32 ends where f is within what a lane's sum may round: 2^-24 per key.
+// Where the questions begin: the least interval of `width` 2^-24, aligned as the questions have it, that
+// holds the root with certainty; answers to the questions before it are known. f rises by at least 1 per unit
+// of shift, and Newton's method from the right in float32 ends where f is within what a lane's sum may round:
+// 2^-24 per key.
 template <class Kind>
-__device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, const RowList& list, int& width,
-                                              int lane) {
+__device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, const RowList& list,
+                                              int& width, int lane) {
   float shift = 1;  // and the root below it
 #pragma unroll 1
   for (int step = 0; step < 12; ++step) {
@@ -69,8 +71,8 @@ __device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, c
     if (!(moved > 0x1p-22f)) break;
     shift -= moved;
   }
-  const int margin = 64 + list.count / 16, root = static_cast<int>(shift * 0x1p24f), low = max(root - margin, 0),
-            high = min(root + margin, (1 << 24) - 1);
+  const int margin = 64 + list.count / 16, root = static_cast<int>(shift * 0x1p24f),
+            low = max(root - margin, 0), high = min(root + margin, (1 << 24) - 1);
   for (width = 1 << 9; width < 1 << 24 && low / width != high / width;) width *= 8;
   return low / width * width;
 }
@@ -198,9 +200,9 @@ struct Lists {
 
 constexpr int kShortList = 32;  // keys that one lane puts into its row's list
 
-// Puts the segments' lists of a row together, in key order; `members` warps share the work. runs: the warps that
-// have filled segments. Returns whether a segment or the list overflowed; list.count and `largest` are set in
-// each member.
+// Puts the segments' lists of a row together, in key order; `members` warps share the work. runs: the warps
+// that have filled segments. Returns whether a segment or the list overflowed; list.count and `largest` are
+// set in each member.
 __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int runs, int member, int members,
                                 int capacity, RowList& list, float& largest) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -274,7 +276,8 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
   return __any_sync(kAllLanes, overflow) || list.count > capacity;
 }
 
-// The rows of a unit are dealt to the team's blocks. All threads call it. length: NaN rows where it is below 0.
+// The rows of a unit are dealt to the team's blocks. All threads call it. length: NaN rows where it is below
+// 0.
 template <class T, int kDim, int kKeys>
 __device__ void solve_rows(const Step& p, const Unit& unit, const Team& team, int length, int runs,
                            Lists<kKeys>& lists) {
@@ -288,8 +291,7 @@ __device__ void solve_rows(const Step& p, const Unit& unit, const Team& team, in
   const bool has_row = slot < rows && row < unit.rows;
   bool overflow = false;
   float largest = -INFINITY;
-  if (has_row)
-    overflow = list_row(p, unit, row, runs, warp % members, members, capacity, list, largest);
+  if (has_row) overflow = list_row(p, unit, row, runs, warp % members, members, capacity, list, largest);
   __syncthreads();
   if (!has_row || warp % members != 0) return;
   if (!overflow) return solve_row<T, kDim>(p, unit, row, list, length < 0 ? NAN : largest, length, lane);

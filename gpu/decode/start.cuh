@@ -9,8 +9,8 @@ namespace splash::gpu::decode {
 
 using SampleScores = float[kRows][kSampleKeys];
 
-// Whether the sequence's length and pages exist. Brings the pages into shared memory where they fit. All threads
-// of a block call it.
+// Whether the sequence's length and pages exist. Brings the pages into shared memory where they fit. All
+// threads of a block call it.
 __device__ inline bool sequence_exists(const Step& p, Unit& unit, int length, int32_t (&held)[kHeldPages]) {
   bool bad = length < 0 || length > p.table.width << p.page_shift;
   const int pages = bad ? 0 : (length + p.cache.page_size - 1) >> p.page_shift;
@@ -30,11 +30,12 @@ constexpr int kBounding = kLargest + 4;  // from which bounds are taken
 
 // Fills scores and bounds, of the block, and `largest`, a lane's own. All threads call it.
 template <class T, int kDim>
-__device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges, const Visible& sees, SampleScores& scores, float (&bounds)[kRows],
-                           float (&largest)[kLargest]) {
+__device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges, const Visible& sees,
+                           SampleScores& scores, float (&bounds)[kRows], float (&largest)[kLargest]) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const Queries<T, kDim> q(p, unit, lane);
-  // Score the sample: the keys of head, then those of tail. A warp's next chunk is on its way while it scores one.
+  // Score the sample: the keys of head, then those of tail. A warp's next chunk is on its way while it scores
+  // one.
   const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + ranges.length - ranges.tail;
   const auto key_at = [&](int i) { return i < head_keys ? i : ranges.tail + i - head_keys; };
   const auto page_at = [&](int i) { return i < sampled ? unit.page(p, key_at(i)) : -1; };
@@ -81,9 +82,10 @@ __device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges
   __syncthreads();
 }
 
-// Lists the keys of head and tail that are above each row's last bound, one row per warp, in one block of a team.
-__device__ inline void list_sample(const Step& p, const Unit& unit, const Ranges& ranges, const SampleScores& scores,
-                                   const float (&bounds)[kRows]) {
+// Lists the keys of head and tail that are above each row's last bound, one row per warp, in one block of a
+// team.
+__device__ inline void list_sample(const Step& p, const Unit& unit, const Ranges& ranges,
+                                   const SampleScores& scores, const float (&bounds)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
   const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + ranges.length - ranges.tail;
 #pragma unroll 1

@@ -1,11 +1,11 @@
 #pragma once
 // The kernel of a step: a team of blocks (team.cuh) takes a unit from its queries to its outputs.
 //
-//   bound from head and tail -> screen an eighth -> sync, raise the bounds -> screen the rest -> sync, raise the
-//   bounds, filter and score the lists -> sync -> solve
+//   bound from head and tail -> screen an eighth -> sync, raise the bounds -> screen the rest -> sync, raise
+//   the bounds, filter and score the lists -> sync -> solve
 //
-// The syncs are where blocks see what others have found; bounds each block computes for itself. Where a block has
-// found few keys it leaves its bounds as they are: scoring those keys takes less time.
+// The syncs are where blocks see what others have found; bounds each block computes for itself. Where a block
+// has found few keys it leaves its bounds as they are: scoring those keys takes less time.
 
 #include "gpu/decode/launch.cuh"
 #include "gpu/decode/refine.cuh"

@@ -53,9 +53,7 @@ struct Unit {
   }
 
   // The page that holds a key, or -1 for a hole.
-  __device__ int page(const Step& p, int key) const {
-    return pages[key >> p.page_shift];
-  }
+  __device__ int page(const Step& p, int key) const { return pages[key >> p.page_shift]; }
   // Null for a hole and for keys outside [0, length).
   template <class T>
   __device__ const T* key_of(const Step& p, const PagedTensor& tensor, int key, int length) const {
@@ -71,7 +69,8 @@ struct Unit {
 struct Visible {
   int end[2], window, sinks;
 
-  __device__ Visible(const Step& p, const Unit& unit, int length, int lane) : window(p.window), sinks(p.sinks) {
+  __device__ Visible(const Step& p, const Unit& unit, int length, int lane)
+      : window(p.window), sinks(p.sinks) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int row = 2 * (lane % 4) + j;
@@ -114,7 +113,8 @@ struct KeyChunk {
   }
 
   // 16 keys from `first` on, a multiple of 16, which their page holds; -1: a hole.
-  __device__ __forceinline__ void load_from_page(const Step& p, const Unit& unit, int first, int page, int lane) {
+  __device__ __forceinline__ void load_from_page(const Step& p, const Unit& unit, int first, int page,
+                                                 int lane) {
     const PagedTensor& keys = p.cache.keys;
     const T* key = page < 0 ? nullptr
                             : static_cast<const T*>(keys.data) + page * keys.page_stride +
@@ -168,9 +168,9 @@ struct Scores {
 };
 
 // A lower bound, in <q, k>, of the threshold of keys among which are these, at `entmax`: Newton's iterates
-// from the left, each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. They begin at
-// `from`, a bound that is known; -inf where these keys do not raise it. The warp's lanes pass kScores each, -inf
-// for none.
+// from the left, each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. They begin
+// at `from`, a bound that is known; -inf where these keys do not raise it. The warp's lanes pass kScores
+// each, -inf for none.
 template <int kScores>
 __device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores, float from) {
   float largest = -INFINITY;
@@ -185,7 +185,8 @@ __device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores, fl
     entmax.visit([&](auto kind) {
 #pragma unroll
       for (int i = 0; i < kScores; ++i) {
-        const float u = entmax.gain * (scores.of_lane[i] - largest) + shift, slope_here = entmax.slope(kind, u);
+        const float u = entmax.gain * (scores.of_lane[i] - largest) + shift,
+                    slope_here = entmax.slope(kind, u);
         sum += fmaxf(u, 0.0f) * slope_here;
         slope += slope_here;
       }

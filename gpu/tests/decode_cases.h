@@ -26,7 +26,12 @@ inline std::vector<DecodeOptions> decode_cases() {
   }
   for (const int bits : {0, 4, 8}) {  // windows that begin in the tail, in a page, and before the sequence
     for (const int window : {1, 70, 300, 601, 5000})
-      cases.push_back({.lengths = {900, 40}, .kv_heads = 1, .q_len = 2, .bits = bits, .window = window, .sinks = window % 4});
+      cases.push_back({.lengths = {900, 40},
+                       .kv_heads = 1,
+                       .q_len = 2,
+                       .bits = bits,
+                       .window = window,
+                       .sinks = window % 4});
   }
   for (const uint64_t seed : {2, 3}) {  // runs of three tiles, and keys of the support in each range
     for (const int bits : {0, 4}) {

@@ -92,7 +92,8 @@ TEST_CASE("decode on the CPU: lengths, groups, pages, alphas and nasty keys") {
 TEST_CASE("decode on the CPU: the blocks of a cluster share a unit, and its bits are one block's") {
   for (const int bits : {0, 4}) {
     CAPTURE(bits);
-    const DecodeCase c = decode_case({.lengths = {1700, 90, 700}, .page_size = 16, .kv_heads = 1, .bits = bits});
+    const DecodeCase c =
+        decode_case({.lengths = {1700, 90, 700}, .page_size = 16, .kv_heads = 1, .bits = bits});
     const StepResults alone = run(c);
     check_step_results(c, alone);
     for (const int team : {2, 4, 4, 4}) {  // each time in another order

@@ -70,8 +70,8 @@ class OnDevice {
     const auto& q = c_.inputs.q;
     const auto rows = q.batch() * q.heads() * q.length();
     const int most = decode::Kernels<T, 64>::most_team();
-    decode::StepPlan plan =
-        decode::plan_step(cache, pages, inputs, {entmax::multiprocessors(), team > 0 ? std::min(team, most) : most});
+    decode::StepPlan plan = decode::plan_step(
+        cache, pages, inputs, {entmax::multiprocessors(), team > 0 ? std::min(team, most) : most});
     DeviceBuffer workspace(stream_, plan.bytes), tau(stream_, 4 * rows), maximum(stream_, 4 * rows),
         support(stream_, 4 * rows), counts(stream_, int64_t{16} * plan.step.units);
     for (DeviceBuffer* buffer : {&workspace, &tau, &maximum, &support, &counts, &out_}) buffer->fill(0xFF);

@@ -61,7 +61,7 @@ struct Machine {
   std::vector<Fiber> fibers;  // of all threads of a cluster, block by block
   std::vector<Group> warps;
   std::vector<Group> of_block;
-  std::vector<Group> cluster;  // a single group
+  std::vector<Group> cluster;                        // a single group
   std::vector<std::vector<unsigned char>> memory{};  // dynamic, of each block
   unsigned current = 0, threads = 0;                 // threads: of a block
   Index first_block{}, blocks{};
@@ -162,7 +162,8 @@ void fail(const char* what) {
   std::abort();
 }
 
-void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel, const Cluster& cluster) {
+void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel,
+         const Cluster& cluster) {
   std::mt19937_64 random(order);
   machine.kernel = &kernel;
   machine.blocks = blocks;

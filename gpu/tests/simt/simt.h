@@ -6,8 +6,9 @@
 // Their order is drawn anew in each turn, and at times a warp is held back until the others cannot continue
 // without it, so a missing barrier shows sooner or later. The program ends with a message if threads meet at
 // different operations or wait for threads that have ended. Copies of cp.async land when they are waited for,
-// tiles of TMA at any time; until then their target is poison. The blocks of a cluster run together, and their
-// shared memory is dynamic. It supports whole warps, blocks of one dimension, and only what the kernels need.
+// tiles of TMA at any time; until then their target is poison. The blocks of a cluster run together, and
+// their shared memory is dynamic. It supports whole warps, blocks of one dimension, and only what the kernels
+// need.
 
 #include <algorithm>
 #include <array>
@@ -60,7 +61,8 @@ struct Cluster {
 };
 
 // Runs the clusters one after the other. order: seed of the order of threads and of clusters.
-void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel, const Cluster& cluster = {});
+void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel,
+         const Cluster& cluster = {});
 inline void run(unsigned blocks, int threads, uint64_t order, const std::function<void()>& kernel) {
   run(Index{blocks, 1}, threads, order, kernel);
 }

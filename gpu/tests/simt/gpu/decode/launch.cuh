@@ -14,8 +14,8 @@ inline unsigned char* dynamic_shared_memory() {
 }
 
 template <class Argument>
-void launch_clusters(const char* /*name*/, void (*kernel)(Argument), unsigned blocks, int threads, size_t shared_bytes,
-                     int cluster, StreamHandle /*stream*/, const Argument& argument) {
+void launch_clusters(const char* /*name*/, void (*kernel)(Argument), unsigned blocks, int threads,
+                     size_t shared_bytes, int cluster, StreamHandle /*stream*/, const Argument& argument) {
   simt::run({blocks, 1}, threads, ++entmax::order, [&] { kernel(argument); },
             {static_cast<unsigned>(cluster), shared_bytes});
 }
