@@ -20,6 +20,9 @@ DecodeRows empty_rows(const PagedCache& cache, const DecodeInputs& inputs) {
     if (values->size() != 1 && static_cast<int64_t>(values->size()) != q.heads())
       refuse("alpha and scale are one number each, or one per query head");
   }
+  if (inputs.window < 0 || inputs.sinks < 0 || (inputs.window == 0 && inputs.sinks > 0))
+    refuse("a window is of 0 or more keys (0: all), with 0 or more sinks beside it, not " +
+           std::to_string(inputs.window) + " and " + std::to_string(inputs.sinks));
   for (const int32_t page : cache.table) {
     if (page >= cache.pages())
       refuse("page " + std::to_string(page) + " lies outside the pool of " + std::to_string(cache.pages()));

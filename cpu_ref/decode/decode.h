@@ -36,6 +36,7 @@ struct PagedCache {
 struct DecodeInputs {
   Tensor<double> q;                  // [batch, q_heads, q_len, head_dim]
   std::vector<double> alpha, scale;  // [1] or [q_heads]
+  int64_t window = 0, sinks = 0;     // a row sees its last `window` keys and the first `sinks`; window 0: all
 
   double of_head(const std::vector<double>& values, int64_t head) const {
     return values[values.size() == 1 ? 0 : static_cast<size_t>(head)];
@@ -57,7 +58,7 @@ struct DecodeWork {
   int64_t screened = 0, candidates = 0, rescored = 0;
 };
 
-// The same rows by the algorithm of gpu/decode: a bound of tau from the first 16 and the last 256 keys, a
+// The same rows by the algorithm of gpu/decode: a bound of tau from the first 16 and the last 128 keys, a
 // screen of the full pages between them in `bits` bits (4 or 8), a bound from each head's 16 best keys, exact
 // scores of what is left.
 DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, int bits, DecodeWork& work);

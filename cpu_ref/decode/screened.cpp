@@ -11,7 +11,7 @@ namespace splash::cpu_ref {
 namespace {
 
 constexpr double kNoBound = std::numeric_limits<double>::infinity();
-constexpr int64_t kScreenHead = 16, kScreenTail = 256, kBest = 16;
+constexpr int64_t kScreenHead = 16, kScreenTail = 128, kBest = 16;
 
 // The low-bit copy of one page and key head: what the screen knows of its keys.
 struct ScreenedPage {
@@ -97,7 +97,7 @@ DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, 
           norm = std::sqrt(norm);
           std::vector<std::pair<double, int64_t>> candidates;  // upper z, key
           for (int64_t key = head_end; key < tail; ++key) {
-            if (cache.page_of(b, key) < 0) continue;
+            if (cache.page_of(b, key) < 0 || !row.sees(key)) continue;
             const ScreenedPage& page = pages[static_cast<size_t>(key / cache.page_size)];
             const int64_t in_page = key % cache.page_size;
             const double* k = page.keys.data() + in_page * cache.head_dim;

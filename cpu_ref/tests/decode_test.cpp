@@ -220,7 +220,7 @@ TEST_CASE("decode: a screened step has the oracle's rows and reads few keys") {
           if (!std::isnan(expected.out.data()[i]))
             REQUIRE(screened.out.data()[i] == doctest::Approx(expected.out.data()[i]).epsilon(1e-9));
         }
-        CHECK(work.screened == 2 * (15 * 64 - 16));
+        CHECK(work.screened == 2 * (17 * 64 - 16));
         CHECK(work.rescored <= work.candidates);
         CHECK(work.candidates <= work.screened);
         if (kind == "normal" && bits == 8 && q_len == 1) CHECK(work.rescored < work.screened / 2);

@@ -27,13 +27,17 @@ void visit_kernels(const Cache& cache, const Use& use) {
   }
 }
 
+Device current_device(const Cache& cache) {
+  Device device{entmax::multiprocessors()};
+  visit_kernels(cache, [&](auto kernels) { device.most_team = kernels.most_team(); });
+  return device;
+}
+
 }  // namespace
 
-int64_t workspace_bytes(const Cache& cache, const PageTable& table, const StepInputs& inputs,
-                        int multiprocessors) {
+int64_t workspace_bytes(const Cache& cache, const PageTable& table, const StepInputs& inputs) {
   check_step(cache, table, inputs);
-  return plan_step(cache, table, inputs, multiprocessors > 0 ? multiprocessors : entmax::multiprocessors())
-      .bytes;
+  return plan_step(cache, table, inputs, current_device(cache)).bytes;
 }
 
 void fill(const Cache& cache, const PageTable& table, const int32_t* from_lengths, int most_pages,
@@ -57,7 +61,7 @@ void decode(const Cache& cache, const PageTable& table, const StepInputs& inputs
             void* workspace, int64_t bytes, StreamHandle stream, const Launched& launched) {
   check_step(cache, table, inputs);
   if (table.batch == 0) return;
-  StepPlan plan = plan_step(cache, table, inputs, entmax::multiprocessors());
+  StepPlan plan = plan_step(cache, table, inputs, current_device(cache));
   if (bytes < plan.bytes)
     throw InvalidArgument("decode needs a workspace of " + std::to_string(plan.bytes) + " bytes, not " +
                           std::to_string(bytes));

@@ -7,8 +7,9 @@
 //   decode::decode(cache, table, inputs, outputs, workspace, bytes, stream);
 //
 // The result is entmax over all keys of the sequence: for every batch, query head h and query i of q_len,
-// over the keys j < length - (q_len - 1 - i), p = entmax_alpha(scale <q, k_j>) and out = sum_j p_j v_j. The
-// same bits every time, whatever the order in which the GPU works, and for any number of bits of the copy.
+// over the keys j < length - (q_len - 1 - i) that its window holds, p = entmax_alpha(scale <q, k_j>) and out
+// = sum_j p_j v_j. The same bits every time, whatever the order in which the GPU works, and for any number of
+// bits of the copy.
 //
 // Errors. InvalidArgument: sizes or strides that no cache has. Unsupported: what these kernels do not take. A
 // sequence whose length exceeds its table, or whose table names a page outside the pool, gets NaN rows,
@@ -28,6 +29,8 @@ struct StepInputs {
   int q_heads = 1, q_len = 1;  // q_heads: a multiple of the cache's kv_heads; q_len: 1 ... 16
   const float *alpha = nullptr, *scale = nullptr;  // in device memory, [1] or [q_heads]
   int alphas = 1, scales = 1;
+  int window = 0, sinks = 0;  // a query sees its last `window` keys, itself among them, and the first `sinks`
+                              // (at most 16) of the sequence; window 0: all keys
 };
 
 // Bytes of the low-bit copies of all pages; 0 without copies. Throws as check_cache does.
@@ -37,10 +40,9 @@ int64_t low_bit_bytes(const Cache& cache);
 void check_cache(const Cache& cache);
 void check_step(const Cache& cache, const PageTable& table, const StepInputs& inputs);
 
-// Bytes of device memory that decode() needs for these sizes; the contents need not be kept between steps.
-// multiprocessors: of the device; 0 asks the current one.
-int64_t workspace_bytes(const Cache& cache, const PageTable& table, const StepInputs& inputs,
-                        int multiprocessors = 0);
+// Bytes of device memory that decode() needs for these sizes on the current device; the contents need not be
+// kept between steps.
+int64_t workspace_bytes(const Cache& cache, const PageTable& table, const StepInputs& inputs);
 
 // Enqueues the low-bit copies of the pages that end after from_lengths (null: 0) and at or before
 // table.lengths. most_pages: how many pages one sequence may fill by it, at most (1 for a step that adds up

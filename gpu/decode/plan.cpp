@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <string>
 #include <type_traits>
 
@@ -12,7 +13,10 @@
 namespace splash::gpu::decode {
 namespace {
 
-constexpr int kWarpsPerMultiprocessor = 16;  // that screen together
+constexpr int kTeamWarps = 8;         // of each block (team.cuh)
+constexpr int kLeastTiles = 4;        // that a warp should have before another block joins
+constexpr int64_t kShortRun = 256;    // keys
+constexpr double kPhaseBytes = 60e6;  // that a device reads while a step's phases wait for one another
 constexpr int kMostFallbackBlocks = 128;
 constexpr int64_t kFallbackBytes = int64_t{256} << 20;  // of their room, where eight blocks need no more
 
@@ -29,19 +33,35 @@ void check_aligned(const char* name, const void* data) {
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0) refuse(std::string(name) + " must be 16-byte aligned");
 }
 
+// The number that takes the least time, by a model: waves of blocks, each as long as its phases and its keys.
+int blocks_per_unit(int units, const Ranges& most, const Cache& cache, const Device& device) {
+  const double slots = device.multiprocessors * blocks_per_multiprocessor(cache.head_dim);
+  const double bytes = static_cast<double>(most.tiles) * most.tile_keys *
+                       (cache.bits == 0 ? 16 : cache.bits) * cache.head_dim / 8;
+  int best = 1;
+  double least = INFINITY;
+  for (int team = 1; team <= device.most_team && (team == 1 || team * kTeamWarps <= most.tiles); team *= 2) {
+    const double time = std::ceil(units * team / slots) * (kPhaseBytes / slots + bytes / team);
+    if (time < least) {
+      least = time;
+      best = team;
+    }
+  }
+  return best;
+}
+
 // Calls place(pointer, count) for each array of the workspace.
 template <class Place>
 void visit_workspace(Step& s, const Place& place) {
   const int64_t units = s.units, segments = s.segments.count(), listed = int64_t{s.segments.total()} * units;
   const int64_t room = int64_t{s.table.width} * s.cache.page_size * s.listed_rows * s.fallback_blocks;
-  place(s.lengths, units);
-  place(s.bounds, units * kRows);
   place(s.counts, units * segments);
   place(s.kept, units * segments);
   place(s.keys, listed);
   place(s.scores, listed * s.listed_rows);
-  place(s.maxima, units * segments * kRows);
-  place(s.best, units * (s.segments.early + s.segments.recent) * kRows);
+  place(s.row_keys, listed * s.listed_rows);
+  place(s.found, units * segments * kRows);
+  place(s.best, units * kRows * 2 * s.segments.runs * s.best_of_run);
   place(s.overflowed, units);
   place(s.all_keys, room);
   place(s.all_scores, room);
@@ -96,11 +116,16 @@ void check_step(const Cache& cache, const PageTable& table, const StepInputs& in
            std::to_string(in.q_heads));
   if ((in.alphas != 1 && in.alphas != in.q_heads) || (in.scales != 1 && in.scales != in.q_heads))
     refuse("alpha and scale are one number each, or one per query head (" + std::to_string(in.q_heads) + ")");
+  if (in.window < 0 || (in.window == 0 && in.sinks != 0))
+    refuse("a window is of 0 or more keys (0: all), and sinks belong to one, not " +
+           std::to_string(in.window) + " and " + std::to_string(in.sinks));
+  if (in.sinks < 0 || in.sinks > kHeadKeys)
+    throw Unsupported("decode takes 0 to 16 sinks beside a window, not " + std::to_string(in.sinks));
   check_rows("q", in.q);
   check_rows("out", in.out);
 }
 
-StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs& in, int multiprocessors) {
+StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs& in, const Device& device) {
   StepPlan plan;
   Step& s = plan.step;
   s.cache = cache;
@@ -122,26 +147,18 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.fallback_blocks = static_cast<int>(std::clamp<int64_t>(
       s.units, 1, std::clamp<int64_t>(kFallbackBytes / of_block, 8, kMostFallbackBlocks)));
 
-  // Runs: enough warps to fill the device and enough best keys for the next bound, but no run shorter than
-  // two tiles.
-  const Ranges most(table.width * cache.page_size, cache.page_size);
-  const int recent = most.tiles - most.early_tiles;
-  const auto wave = ceil_div(multiprocessors * kWarpsPerMultiprocessor, std::max(s.units, 1));
-  const auto runs_of = [&](int tiles, int64_t least) {
-    return tiles == 0 ? 0
-                      : static_cast<int>(std::clamp<int64_t>(
-                            wave, std::min<int64_t>(least, ceil_div(tiles, 2)), ceil_div(tiles, 2)));
-  };
-  s.segments.early = runs_of(most.early_tiles, 32);
-  s.segments.recent = runs_of(recent, 32);
-  // Room for half of a run's keys, for all of them where the bound is poor.
-  const auto capacity_of = [&](int tiles, int runs, int part) {
-    return runs == 0 ? 0
-                     : static_cast<int>(std::max<int64_t>(
-                           64, round_up(ceil_div(tiles, runs) * most.tile_keys / part, 16)));
-  };
-  s.segments.early_capacity = capacity_of(most.early_tiles, s.segments.early, 2);
-  s.segments.recent_capacity = capacity_of(recent, s.segments.recent, 1);
+  s.page_shift = std::countr_zero(static_cast<unsigned>(cache.page_size));
+  s.window = in.window;
+  s.sinks = in.sinks;
+  const Ranges most = ranges_of(s, table.width * cache.page_size);
+  s.team = blocks_per_unit(s.units, most, cache, device);
+  s.best_of_run = std::max(kMostBest / s.team, 1);
+  const int warps = s.team * kTeamWarps;
+  s.least_tiles = std::clamp(static_cast<int>(ceil_div(most.tiles, warps)), 1, kLeastTiles);
+  // Room for half of a run's keys; for all of them where the run is short.
+  const int64_t run = std::max(ceil_div(most.tiles, warps), int64_t{s.least_tiles}) * most.tile_keys;
+  if (most.tiles > 0)
+    s.segments = {warps, static_cast<int>(std::max(std::min(run, kShortRun), round_up(run / 2, 16)))};
   visit_workspace(s, [&](auto*& array, int64_t count) {
     plan.bytes += round_up(count * static_cast<int64_t>(sizeof *array), 256);
   });

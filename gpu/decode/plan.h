@@ -5,6 +5,11 @@
 
 namespace splash::gpu::decode {
 
+// What a step's division depends on. most_team: blocks that a unit may have, a power of two up to 16.
+struct Device {
+  int multiprocessors = 1, most_team = 1;
+};
+
 struct StepPlan {
   Step step{};  // its workspace is null until place_workspace()
   int64_t bytes = 0;
@@ -12,7 +17,8 @@ struct StepPlan {
 
 void check_rows(const char* name, const RowTensor& rows);  // strides and alignment
 
-StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs& inputs, int multiprocessors);
+StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs& inputs,
+                   const Device& device);
 void place_workspace(StepPlan& plan, void* workspace);
 
 }  // namespace splash::gpu::decode

@@ -1,17 +1,18 @@
 #pragma once
 // What the kernels of decode share: the paged cache, the step's tensors, and the workspace.
 //
-// A unit is what one block works on: a sequence, a key head, and up to eight rows (query heads of the key
-// head times queries; row = query head within the group * q_len + query). Its keys fall into four ranges, in
-// key order:
+// A unit is what one team of blocks (team.cuh) works on: a sequence, a key head, and up to eight rows (query
+// heads of the key head times queries; row = query head within the group * q_len + query). Its keys are, in
+// order:
 //
-//   head  keys 0 ... 15             scored exactly by start_kernel
-//   early full pages before recent  screened second, against a bound that `recent` has raised
-//   recent the last eighth of the screened pages, screened first
-//   tail  the last 256 keys and what else their pages hold   scored exactly by start_kernel
+//   head       keys 0 ... 15, scored exactly at the start
+//   full pages that are screened, each warp of the team a run of them: first an eighth of its run, then,
+//   against
+//              the bound that this has raised, the rest
+//   tail       the last 128 keys and what else their pages hold, scored exactly at the start
 //
-// Each range appends the keys that may be in the support to segments, one per warp, so nothing depends on
-// timing: the segments in their order list keys in key order. Compiles without nvcc.
+// Head, tail and each run list the keys that may be in the support in a segment of their own, so nothing
+// depends on timing: the segments in their order list keys in key order. Compiles without nvcc.
 
 #include <cstdint>
 
@@ -22,11 +23,26 @@ namespace splash::gpu::decode {
 
 constexpr int kRows = 8;  // of a unit, at most: the columns of mma.m16n8k16
 constexpr int kHeadKeys = 16;
-constexpr int kTailKeys = 256;
+constexpr int kTailKeys = 128;
 constexpr int kMostPage = 256;
-constexpr int kTileKeys = 64;                                   // that a warp screens at a time, of one page
 constexpr int kSampleKeys = kHeadKeys + kTailKeys + kMostPage;  // more than head and tail ever hold
-constexpr int kListedRow = 512;  // keys of a row above its last bound that shared memory holds
+constexpr int kHeldPages = 2048;                                // of a sequence, in shared memory
+constexpr int kMostBest = 8;  // keys that a warp proposes per row, to raise the row's bound
+
+// Keys above the last bounds that a block holds in shared memory, of all its rows.
+SPLASH_HOST_DEVICE constexpr int listed_keys(int head_dim) {
+  return head_dim <= 64 ? 4096 : 8192;
+}
+
+// Keys that a warp screens at a time, of one page.
+SPLASH_HOST_DEVICE constexpr int tile_keys_of(int bits) {
+  return bits == 8 ? 32 : 64;
+}
+
+// Blocks of a step's kernel that a multiprocessor holds.
+SPLASH_HOST_DEVICE constexpr int blocks_per_multiprocessor(int head_dim) {
+  return head_dim <= 64 ? 3 : head_dim <= 128 ? 2 : 1;
+}
 
 // Keys or values: [pages, page_size, kv_heads, head_dim] or any order of the first three; strides in
 // elements, multiples of 8. The base is 16-byte aligned.
@@ -70,40 +86,44 @@ struct StepOutputs {
 // The keys that a sequence's ranges hold. Lengths are known on the device alone.
 struct Ranges {
   int length, tail, tile_keys;  // tail: its first key, a page's first
-  int tiles, early_tiles;       // screened tiles, and those of them before `recent`
+  int first_tile, tiles;        // screened: [first_tile, tiles)
 
-  SPLASH_HOST_DEVICE Ranges(int keys, int page_size)
+  // first_key: the first that a row's window holds; page_shift: log2 of the page size.
+  SPLASH_HOST_DEVICE Ranges(int keys, int first_key, int page_shift, int bits)
       : length(keys),
-        tail(keys > kTailKeys ? (keys - kTailKeys) / page_size * page_size : 0),
-        tile_keys(page_size < kTileKeys ? page_size : kTileKeys),
-        tiles(tail / tile_keys),
-        early_tiles(tiles - (tiles + 7) / 8) {}
+        tail(keys > kTailKeys ? (keys - kTailKeys) >> page_shift << page_shift : 0),
+        tile_keys(1 << page_shift < tile_keys_of(bits) ? 1 << page_shift : tile_keys_of(bits)),
+        first_tile(0),
+        tiles(tail / tile_keys) {
+    first_tile = first_key < tail ? first_key / tile_keys : tiles;
+  }
 };
 
-// The segments of a unit's list: head, early, recent, tail.
+// The segments of a unit's list: head, runs, tail.
 struct Segments {
-  int early = 0, recent = 0;                    // how many
-  int early_capacity = 0, recent_capacity = 0;  // keys of each
+  int runs = 0;      // how many
+  int capacity = 0;  // keys of each
 
-  SPLASH_HOST_DEVICE int count() const { return early + recent + 2; }
-  SPLASH_HOST_DEVICE int capacity(int segment) const {
-    return segment == 0                ? kHeadKeys
-           : segment <= early          ? early_capacity
-           : segment <= early + recent ? recent_capacity
-                                       : kTailKeys + kMostPage;
+  SPLASH_HOST_DEVICE int count() const { return runs + 2; }
+  SPLASH_HOST_DEVICE int capacity_of(int segment) const {
+    return segment == 0 ? kHeadKeys : segment <= runs ? capacity : kTailKeys + kMostPage;
   }
   SPLASH_HOST_DEVICE int first(int segment) const {  // place in the list
-    return segment == 0       ? 0
-           : segment <= early ? kHeadKeys + (segment - 1) * early_capacity
-                              : kHeadKeys + early * early_capacity + (segment - 1 - early) * recent_capacity;
+    return segment == 0 ? 0 : kHeadKeys + (segment - 1) * capacity;
   }
-  SPLASH_HOST_DEVICE int total() const { return first(count() - 1) + capacity(count() - 1); }
+  SPLASH_HOST_DEVICE int total() const { return first(runs + 1) + capacity_of(runs + 1); }
 };
 
-// The key with the largest upper score that a warp has seen for a row; -1: none.
+// A key with a large upper score that a warp has seen for a row; -1: none.
 struct Best {
   float upper;
   int key;
+};
+
+// What a segment holds of a row: its largest exact score, and how many are above the row's last bound.
+struct RowFound {
+  float largest;
+  int above;
 };
 
 // The kernels' argument, passed by value.
@@ -115,25 +135,36 @@ struct Step {
   const float *alpha = nullptr, *scale = nullptr;  // [1] or [q_heads], in device memory
   int alphas = 1, scales = 1;
   int q_heads = 1, q_len = 1;
+  int window = 0, sinks = 0;  // a row sees its last `window` keys and the first `sinks`; window 0: all keys
 
   int group = 1, rows = 1, row_tiles = 1,
       units = 1;        // rows: group * q_len; units: batch * kv_heads * row_tiles
   int listed_rows = 2;  // rows of a unit, rounded up to an even number
+  int page_shift = 0;   // log2 of the page size
+  int team = 1;         // blocks per unit, a power of two up to 16
+  int best_of_run = kMostBest;
+  int least_tiles = 1;  // per warp, before another block of the team joins
 
   // Workspace
   Segments segments{};
-  int32_t* lengths = nullptr;  // [units]: keys; -1: the sequence's length or page table is bad
-  float* bounds = nullptr;     // [units, kRows] in <q, k>: a key whose score is not above has p = 0
-  int32_t* counts = nullptr;   // [units, segments]: keys listed; more than the capacity: the list overflowed
-  int32_t* kept = nullptr;     // [units, segments]: keys left after the last bound, scored exactly
-  int32_t* keys = nullptr;     // [units, segments.total()]
-  float* scores = nullptr;     // [units, segments.total(), listed_rows]: upper scores, then exact ones
-  float* maxima = nullptr;     // [units, segments, kRows]: largest exact score
-  Best* best = nullptr;        // [units, early + recent, kRows]
-  int32_t* overflowed = nullptr;  // [units]
-  int fallback_blocks = 1;        // fallback_kernel's, each with room for every key of a sequence:
-  int32_t* all_keys = nullptr;    // [fallback_blocks, listed_rows, width * page_size]
-  float* all_scores = nullptr;    // the same
+  int32_t* counts = nullptr;  // [units, segments]: keys listed; more than the capacity: the list overflowed
+  int32_t* kept = nullptr;    // [units, segments]: keys left after the last bound, scored exactly
+  int32_t* keys = nullptr;    // [units, segments.total()]
+  float* scores = nullptr;    // [units, segments.total(), listed_rows]: upper scores of keys; later, of each
+                              // row, exact scores above its last bound, a segment's from its first place on,
+  int32_t* row_keys = nullptr;     // and their keys
+  RowFound* found = nullptr;       // [units, segments, kRows]
+  Best* best = nullptr;            // [units, kRows, 2 (after the eighth, after all), runs, best_of_run]
+  uint32_t* overflowed = nullptr;  // [units]: the rows, as bits, that are left to fallback_kernel
+  int fallback_blocks = 1;         // fallback_kernel's, each with room for every key of a sequence:
+  int32_t* all_keys = nullptr;     // [fallback_blocks, listed_rows, width * page_size]
+  float* all_scores = nullptr;     // the same
 };
+
+// Of a sequence with so many keys.
+SPLASH_HOST_DEVICE Ranges ranges_of(const Step& p, int keys) {
+  const int first = p.window > 0 ? keys - (p.q_len - 1) - p.window : 0;
+  return {keys, first > 0 ? first : 0, p.page_shift, p.cache.bits};
+}
 
 }  // namespace splash::gpu::decode

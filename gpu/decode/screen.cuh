@@ -1,47 +1,36 @@
 #pragma once
-// Screens the keys between head and tail: the warps of a unit share a range of tiles (up to 64 keys of one
-// page), each takes consecutive ones. A warp lists the keys whose upper score is above the bound of any row,
-// in key order, in a segment of its own, and for each row keeps the best of them, which refine_kernel scores
+// Screens the keys between head and tail: the warps of a team share the tiles (up to 64 keys of one page),
+// each takes a run of them. A warp lists the keys whose upper score is above the bound of any row, in key
+// order, in a segment of its own, and for each row keeps some of the best, which refine_bounds scores
 // exactly.
 //
-// screen_kernel reads the low-bit copy: tile t + 1 is on its way into shared memory (cp.async) while tile t
-// is scored, and a code becomes an exact float16 integer in two instructions for two codes.
-// screen_exact_kernel serves caches without a copy: its upper scores are the exact ones.
+// LowBitScreen reads the low-bit copy: the next tile is on its way into shared memory (cp.async) while this
+// one is scored, and a code becomes an exact float16 integer in two instructions for two codes. ExactScreen
+// serves caches without a copy: its upper scores are the exact ones.
 
 #include "core/low_bit_page.h"
 #include "gpu/arch/cp_async.cuh"
+#include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
-#include "gpu/entmax/schedule/launch.cuh"
 
 namespace splash::gpu::decode {
 
-enum class Range { early, recent };
-
-// Warps that share a range: each has a segment.
-SPLASH_HOST_DEVICE int runs_of(const Segments& segments, Range range) {
-  return range == Range::early ? segments.early : segments.recent;
-}
-
-// The tiles and the segment of one warp.
+// The run of one warp: `count` tiles from `first` on.
 struct Run {
-  int index, first, end;  // index: among early and recent ones
+  int first, count;
 
-  __device__ Run(const Step& p, const Ranges& ranges, Range range, int run) {
-    const bool early = range == Range::early;
-    const int runs = runs_of(p.segments, range);
-    const int begin = early ? 0 : ranges.early_tiles, all_end = early ? ranges.early_tiles : ranges.tiles;
-    const int each = (all_end - begin + runs - 1) / runs;
-    index = early ? run : p.segments.early + run;
-    first = min(begin + run * each, all_end);
-    end = min(first + each, all_end);
+  __device__ Run(const Ranges& ranges, int warp, int warps) {
+    const int each = (ranges.tiles - ranges.first_tile + warps - 1) / warps;
+    first = min(ranges.first_tile + warp * each, ranges.tiles);
+    count = min(each, ranges.tiles - first);
   }
 };
 
 // What a warp finds. A lane sees rows 2 t and 2 t + 1 of keys g and g + 8.
 class Found {
  public:
-  __device__ Found(const Step& p, const Unit& unit, int run, int lane)
-      : segment_(run + 1), capacity_(p.segments.capacity(segment_)), lane_(lane), stride_(p.listed_rows) {
+  __device__ Found(const Step& p, const Unit& unit, int segment, int lane)
+      : segment_(segment), capacity_(p.segments.capacity), lane_(lane), stride_(p.listed_rows) {
     const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment_);
     keys_ = p.keys + list;
     if (2 * (lane % 4) < p.listed_rows) scores_ = p.scores + list * p.listed_rows + 2 * (lane % 4);
@@ -62,20 +51,23 @@ class Found {
     if ((high >> (lane_ & ~3) & 1) != 0) put(high_place, key + 8, upper[2] * unit[0], upper[3] * unit[1]);
   }
 
-  // Writes the count and each row's best.
-  __device__ void finish(const Step& p, const Unit& unit) {
+  __device__ int count() const { return count_; }  // where it is more than the capacity, the list overflowed
+
+  // Writes the count, and each row's best keys so far. pass: 0 or 1.
+  __device__ void propose(const Step& p, const Unit& unit, int pass) const {
     if (lane_ == 0) p.counts[unit.index * p.segments.count() + segment_] = count_;
+    const int apart = 4 * kMostBest / p.best_of_run;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-#pragma unroll
-      for (int lanes = 4; lanes < 32; lanes *= 2) {
-        const float upper = __shfl_xor_sync(kAllLanes, best_[j].upper, lanes);
-        const int key = __shfl_xor_sync(kAllLanes, best_[j].key, lanes);
-        if (upper > best_[j].upper) best_[j] = {upper, key};
+      Best best = best_[j];
+      for (int lanes = 4; lanes < apart; lanes *= 2) {
+        const float upper = __shfl_xor_sync(kAllLanes, best.upper, lanes);
+        const int key = __shfl_xor_sync(kAllLanes, best.key, lanes);
+        if (upper > best.upper) best = {upper, key};
       }
-      if (lane_ < 4)
-        p.best[(int64_t{unit.index} * (p.segments.early + p.segments.recent) + segment_ - 1) * kRows +
-               2 * lane_ + j] = best_[j];
+      const int64_t of_row = (int64_t{unit.index} * kRows + 2 * (lane_ % 4) + j) * 2 + pass;
+      if (lane_ % apart < 4)
+        p.best[(of_row * p.segments.runs + segment_ - 1) * p.best_of_run + lane_ / apart] = best;
     }
   }
 
@@ -114,11 +106,9 @@ __device__ __forceinline__ uint32_t as_bits(__half2 pair) {
 template <class T, int kDim, int kBits>
 struct ScreenQueries {
   uint32_t words[kDim / 32][4];
-  float norm[2], bound[2],
-      restore[2];  // norm: rounded up, bound: both of the scaled row; restore: undoes the scaling
+  float norm[2], unit[2], restore[2];  // norm: rounded up; unit: the scaling; restore: undoes it
 
-  __device__ ScreenQueries(const Step& p, const Unit& unit, int lane) {
-    const Queries<T, kDim> q(p, unit, lane);
+  __device__ ScreenQueries(const Queries<T, kDim>& q, int lane) {
     const auto for_each_pair = [&](const auto& use) {
 #pragma unroll
       for (int w = 0; w < kDim / 32; ++w) {
@@ -149,9 +139,8 @@ struct ScreenQueries {
       const int row = 2 * (lane % 4) + j;
       constexpr float kUnit = kBits == 4 ? 0x1p-24f : 1.0f;  // of the sums
       norm[j] = __shfl_sync(kAllLanes, row_norm, 4 * row) * kUnit;
-      const float of_row = __shfl_sync(kAllLanes, factor, 4 * row) * kUnit;
-      bound[j] = row < unit.rows ? p.bounds[unit.index * kRows + row] * of_row : INFINITY;
-      restore[j] = 1 / of_row;
+      unit[j] = __shfl_sync(kAllLanes, factor, 4 * row) * kUnit;
+      restore[j] = 1 / unit[j];
     }
   }
 };
@@ -168,47 +157,84 @@ __device__ __forceinline__ uint32_t codes_of_bytes(uint32_t word, unsigned selec
   return as_bits(__hsub2(as_half2(__byte_perm(word, 0x64646464u, selector)), as_half2(0x64806480u)));
 }
 
+// What a warp holds in shared memory: two stages of a tile's scales, zero points, margins and codes.
 template <int kDim, int kBits>
-struct ScreenPlan {
-  static constexpr int kChunkBytes = 2 * kDim * kBits;  // codes of 16 keys
+struct Stages {
+  static constexpr int kTileKeys = tile_keys_of(kBits), kChunkBytes = 2 * kDim * kBits;  // codes of 16 keys
   static constexpr int kMarginsAt = 4 * kDim, kCodesAt = kMarginsAt + 2 * kTileKeys;
   static constexpr int kStageBytes = kCodesAt + kTileKeys / 16 * kChunkBytes;
-  static constexpr int kWarps = 8 * kStageBytes <= 48 * 1024 ? 4 : 4 * kStageBytes <= 48 * 1024 ? 2 : 1;
+
+  __align__(16) unsigned char bytes[2][kStageBytes];
 };
 
 template <class T, int kDim, int kBits>
-class TileScreen {
-  using Plan = ScreenPlan<kDim, kBits>;
-
+class LowBitScreen {
  public:
-  __device__ TileScreen(const Step& p, const Unit& unit, const Ranges& ranges, unsigned char* stages,
-                        int lane)
-      : p_(p), unit_(unit), ranges_(ranges), stages_(stages), lane_(lane), q_(p, unit, lane) {
+  using Memory = Stages<kDim, kBits>;
+
+  // Starts the copy of the run's first tile. All arguments outlive the screen.
+  __device__ LowBitScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Run& run,
+                          Memory& memory, int lane)
+      : p_(p),
+        unit_(unit),
+        ranges_(ranges),
+        run_(run),
+        memory_(memory),
+        lane_(lane),
+        q_({p, unit, lane}, lane) {
     layout_ = {p.cache.page_size, kDim, kBits};
+    page_ahead_ = page_of(0);
+    load(0);
   }
 
-  // Starts the copies of a tile into stage `tile % 2`.
-  __device__ __forceinline__ void load(int tile) const {
-    const int key = tile * ranges_.tile_keys, page = unit_.page(p_, key);
-    if (page < 0) return;
-    unsigned char* stage = stages_ + tile % 2 * Plan::kStageBytes;
-    const uint8_t* from =
-        p_.cache.low_bit + (int64_t{page} * p_.cache.kv_heads + unit_.kv_head) * int64_t{layout_.bytes()};
-    const int in_page = key % p_.cache.page_size;
-    copy(stage, from, 4 * kDim);
-    copy(stage + Plan::kMarginsAt, from + layout_.margins_at() + 2 * in_page, 2 * ranges_.tile_keys);
-    copy(stage + Plan::kCodesAt, from + layout_.codes_at() + in_page / 16 * Plan::kChunkBytes,
-         ranges_.tile_keys / 16 * Plan::kChunkBytes);
+  // Screens tiles [begin, end) of the run. Calls follow one another without a gap, from 0 on.
+  __device__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) bound_[j] = bounds[2 * (lane_ % 4) + j] * q_.unit[j];
+    for (int i = begin; i < end; ++i) {
+      const bool is_hole = page_ < 0;
+      load(i + 1);
+      arch::cp_async_wait<1>();
+      __syncwarp();
+      if (!is_hole) screen_tile(i, found);
+      __syncwarp();  // the next load overwrites the stage
+    }
+  }
+
+ private:
+  // The page of the run's tile i; -1 where it has no such tile or none is in the pool.
+  __device__ __forceinline__ int page_of(int i) const {
+    const int page = i < run_.count ? unit_.page(p_, (run_.first + i) * ranges_.tile_keys) : -1;
+    return page < p_.cache.pages ? page : -1;
+  }
+
+  // Starts the copy of the run's tile i into stage i % 2; the number of the next page is on its way.
+  __device__ __forceinline__ void load(int i) {
+    page_ = page_ahead_;
+    page_ahead_ = page_of(i + 1);
+    if (page_ >= 0) {
+      unsigned char* stage = memory_.bytes[i % 2];
+      const uint8_t* from =
+          p_.cache.low_bit + (int64_t{page_} * p_.cache.kv_heads + unit_.kv_head) * int64_t{layout_.bytes()};
+      const int in_page = (run_.first + i) * ranges_.tile_keys & (p_.cache.page_size - 1);
+      copy<4 * kDim>(stage, from, 4 * kDim);
+      copy<2 * Memory::kTileKeys>(stage + Memory::kMarginsAt, from + layout_.margins_at() + 2 * in_page,
+                                  2 * ranges_.tile_keys);
+      copy<Memory::kTileKeys / 16 * Memory::kChunkBytes>(
+          stage + Memory::kCodesAt, from + layout_.codes_at() + in_page / 16 * Memory::kChunkBytes,
+          ranges_.tile_keys / 16 * Memory::kChunkBytes);
+    }
+    arch::cp_async_commit();
   }
 
   // Screens a tile that has arrived.
-  __device__ __forceinline__ void screen(int tile, Found& found) const {
-    const int key = tile * ranges_.tile_keys;
-    if (unit_.page(p_, key) < 0) return;
-    const unsigned char* stage = stages_ + tile % 2 * Plan::kStageBytes;
-    // Fold the scales into the queries; <q, zero> is where each sum starts.
+  __device__ __forceinline__ void screen_tile(int i, Found& found) const {
+    const int key = (run_.first + i) * ranges_.tile_keys;
+    const unsigned char* stage = memory_.bytes[i % 2];
+    // Fold the scales into the queries; <q, zero> is where each sum starts. Sums have two halves, so that
+    // products wait for one another half as often.
     uint32_t q[kDim / 32][4];
-    float start[4] = {};
+    float start[2][4] = {};
 #pragma unroll
     for (int w = 0; w < kDim / 32; ++w) {
       const auto* group = reinterpret_cast<const uint4*>(stage) + 4 * w + lane_ % 4;
@@ -217,29 +243,32 @@ class TileScreen {
       q[w][1] = as_bits(__hmul2(as_half2(q_.words[w][1]), as_half2(scale.y)));
       q[w][2] = as_bits(__hmul2(as_half2(q_.words[w][2]), as_half2(scale.z)));
       q[w][3] = as_bits(__hmul2(as_half2(q_.words[w][3]), as_half2(scale.w)));
-      arch::mma_m16n8k16<__half>(start, {zero.x, zero.x, zero.y, zero.y}, q_.words[w][0], q_.words[w][1]);
-      arch::mma_m16n8k16<__half>(start, {zero.z, zero.z, zero.w, zero.w}, q_.words[w][2], q_.words[w][3]);
+      arch::mma_m16n8k16<__half>(start[0], {zero.x, zero.x, zero.y, zero.y}, q_.words[w][0], q_.words[w][1]);
+      arch::mma_m16n8k16<__half>(start[1], {zero.z, zero.z, zero.w, zero.w}, q_.words[w][2], q_.words[w][3]);
     }
     if constexpr (kBits == 4) {  // sums are in units of kNibbleUnit; stored codes are 8 too large
 #pragma unroll
-      for (float& x : start) x *= kNibbleUnit;
+      for (int i = 0; i < 4; ++i) {
+        start[0][i] *= kNibbleUnit;
+        start[1][i] *= kNibbleUnit;
+      }
 #pragma unroll
       for (int w = 0; w < kDim / 32; ++w) {
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
           q[w][i + 1] = as_bits(__hmul2(as_half2(q[w][i + 1]), as_half2(kSixteenth)));
-          arch::mma_m16n8k16<__half>(start,
+          arch::mma_m16n8k16<__half>(start[i / 2],
                                      {kMinusEightLow, kMinusEightLow, kMinusEightHigh, kMinusEightHigh},
                                      q[w][i], q[w][i + 1]);
         }
       }
     }
-    const auto* margins = reinterpret_cast<const uint16_t*>(stage + Plan::kMarginsAt) + lane_ / 4;
+    const auto* margins = reinterpret_cast<const uint16_t*>(stage + Memory::kMarginsAt) + lane_ / 4;
     for (int chunk = key == 0 ? 1 : 0; chunk < ranges_.tile_keys / 16;
          ++chunk) {  // the first 16 keys are head
       uint32_t codes[kDim * kBits / 64];
       const auto* from =
-          reinterpret_cast<const uint4*>(stage + Plan::kCodesAt + chunk * Plan::kChunkBytes) + lane_;
+          reinterpret_cast<const uint4*>(stage + Memory::kCodesAt + chunk * Memory::kChunkBytes) + lane_;
 #pragma unroll
       for (int i = 0; i < kDim * kBits / 256; ++i) {
         const uint4 word = from[32 * i];
@@ -248,7 +277,9 @@ class TileScreen {
         codes[4 * i + 2] = word.z;
         codes[4 * i + 3] = word.w;
       }
-      float d[4] = {start[0], start[1], start[2], start[3]};
+      float halves[2][4];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) halves[i / 4][i % 4] = start[i / 4][i % 4];
       const uint32_t *low = codes, *high = codes + kDim * kBits / 128;
 #pragma unroll
       for (int w = 0; w < kDim / 32; ++w) {
@@ -256,7 +287,7 @@ class TileScreen {
 #pragma unroll
           for (int i = 0; i < 4; i += 2) {
             const uint32_t a = low[w] >> 4 * i, b = high[w] >> 4 * i;
-            arch::mma_m16n8k16<__half>(d,
+            arch::mma_m16n8k16<__half>(halves[i / 2],
                                        {a & kLowNibbles, b & kLowNibbles, a & kHighNibbles, b & kHighNibbles},
                                        q[w][i], q[w][i + 1]);
           }
@@ -264,7 +295,7 @@ class TileScreen {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const uint32_t a = low[2 * w + half], b = high[2 * w + half];
-            arch::mma_m16n8k16<__half>(d,
+            arch::mma_m16n8k16<__half>(halves[half],
                                        {codes_of_bytes(a, 0x4140), codes_of_bytes(b, 0x4140),
                                         codes_of_bytes(a, 0x4342), codes_of_bytes(b, 0x4342)},
                                        q[w][2 * half], q[w][2 * half + 1]);
@@ -273,118 +304,98 @@ class TileScreen {
       }
       const float margin[2] = {float_of_bfloat16(margins[16 * chunk]),
                                float_of_bfloat16(margins[16 * chunk + 8])};
+      float d[4];
       bool wanted[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        d[i] = fmaf(q_.norm[i % 2], margin[i / 2], d[i]);
-        wanted[i] = !(d[i] <= q_.bound[i % 2]);  // a NaN is wanted
+        d[i] = fmaf(q_.norm[i % 2], margin[i / 2], halves[0][i] + halves[1][i]);
+        wanted[i] = !(d[i] <= bound_[i % 2]);  // a NaN is wanted
       }
       found.add(key + 16 * chunk + lane_ / 4, d, wanted, q_.restore);
     }
   }
 
  private:
+  template <int kMost>
   __device__ __forceinline__ void copy(unsigned char* to, const uint8_t* from, int bytes) const {
-    for (int at = 16 * lane_; at < bytes; at += 16 * 32) arch::cp_async_16(to + at, from + at);
+    to += 16 * lane_;
+    from += 16 * lane_;
+#pragma unroll
+    for (int at = 0; at < kMost; at += 16 * 32) {
+      if (at + 16 * lane_ < bytes) arch::cp_async_16(to + at, from + at);
+    }
   }
 
   const Step& p_;
   const Unit& unit_;
   const Ranges& ranges_;
-  unsigned char* stages_;
+  const Run& run_;
+  Memory& memory_;
   int lane_;
+  int page_ = -1, page_ahead_ = -1;  // of the tile loaded last, and of the next one
+  float bound_[2];
   LowBitLayout layout_{};
   ScreenQueries<T, kDim, kBits> q_;
 };
 
-template <class T, int kDim, int kBits>
-__global__ void __launch_bounds__(32 * ScreenPlan<kDim, kBits>::kWarps)
-    screen_kernel(const __grid_constant__ Step p, Range range) {
-  entmax::wait_for_kernels_before();
-  using Plan = ScreenPlan<kDim, kBits>;
-  __shared__ __align__(16) unsigned char stages[Plan::kWarps][2 * Plan::kStageBytes];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int runs = runs_of(p.segments, range);
-  const int at = static_cast<int>(blockIdx.x) * Plan::kWarps + warp;
-  if (at >= p.units * runs) return;
-  const Unit unit(p, at / runs);
-  const Ranges ranges(max(p.lengths[unit.index], 0), p.cache.page_size);
-  const Run run(p, ranges, range, at % runs);
-  Found found(p, unit, run.index, lane);
-  if (run.first < run.end) {
-    const TileScreen<T, kDim, kBits> tiles(p, unit, ranges, stages[warp], lane);
-    tiles.load(run.first);
-    arch::cp_async_commit();
-    for (int tile = run.first; tile < run.end; ++tile) {
-      if (tile + 1 < run.end) tiles.load(tile + 1);
-      arch::cp_async_commit();
-      arch::cp_async_wait<1>();
-      __syncwarp();
-      tiles.screen(tile, found);
-      __syncwarp();  // the next load overwrites the stage
-    }
-  }
-  found.finish(p, unit);
-}
-
-constexpr int kExactWarps = 4;
-
 template <class T, int kDim>
-__global__ void __launch_bounds__(32 * kExactWarps)
-    screen_exact_kernel(const __grid_constant__ Step p, Range range) {
-  entmax::wait_for_kernels_before();
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int runs = runs_of(p.segments, range);
-  const int at = static_cast<int>(blockIdx.x) * kExactWarps + warp;
-  if (at >= p.units * runs) return;
-  const Unit unit(p, at / runs);
-  const Ranges ranges(max(p.lengths[unit.index], 0), p.cache.page_size);
-  const Run run(p, ranges, range, at % runs);
-  Found found(p, unit, run.index, lane);
-  if (run.first < run.end) {
-    const Queries<T, kDim> q(p, unit, lane);
-    float bound[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int row = 2 * (lane % 4) + j;
-      bound[j] = row < unit.rows ? p.bounds[unit.index * kRows + row] : INFINITY;
-    }
+class ExactScreen {
+ public:
+  struct Memory {};
+
+  __device__ ExactScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Run& run,
+                         Memory& /*memory*/, int lane)
+      : p_(p), unit_(unit), ranges_(ranges), run_(run), q_(p, unit, lane), lane_(lane) {}
+
+  // Screens tiles [begin, end) of the run.
+  __device__ void screen(int begin, int end, const float (&bounds)[kRows], Found& found) const {
+    if (begin >= end) return;
+    const float bound[2] = {bounds[2 * (lane_ % 4)], bounds[2 * (lane_ % 4) + 1]};
     // The next 16 keys, and the page of the tile after theirs, are on their way while these are scored.
-    const int tile_keys = ranges.tile_keys, end = run.end * tile_keys;
-    const PagedTensor& keys = p.cache.keys;
+    const int tile_keys = ranges_.tile_keys;
+    const int first_key = max((run_.first + begin) * tile_keys, kHeadKeys),
+              end_key = (run_.first + end) * tile_keys;
     KeyChunk<T, kDim> next;
-    const auto load = [&](int first, int page) {
-      const T* key = page < 0 ? nullptr
-                              : static_cast<const T*>(keys.data) + page * keys.page_stride +
-                                    (first % p.cache.page_size + lane / 4) * keys.token_stride +
-                                    unit.kv_head * keys.head_stride;
-      next.load(key, key == nullptr ? nullptr : key + 8 * keys.token_stride, lane);
-    };
-    const int begin = max(run.first * tile_keys, kHeadKeys);
-    int page = begin < end ? unit.page(p, begin) : -1;
-    const int second_tile = (begin / tile_keys + 1) * tile_keys;
-    int page_ahead = second_tile < end ? unit.page(p, second_tile) : -1;
-    load(begin, page);
-    for (int first = begin; first < end; first += 16) {
+    int page = first_key < end_key ? unit_.page(p_, first_key) : -1;
+    const int second_tile = (first_key / tile_keys + 1) * tile_keys;
+    int page_ahead = second_tile < end_key ? unit_.page(p_, second_tile) : -1;
+    next.load_from_page(p_, unit_, first_key, page, lane_);
+    for (int first = first_key; first < end_key; first += 16) {
       const KeyChunk<T, kDim> now = next;
       const bool is_hole = page < 0;
       const int following = first + 16;
-      if (following < end) {
+      if (following < end_key) {
         if (following % tile_keys == 0) {
           page = page_ahead;
-          if (following + tile_keys < end) page_ahead = unit.page(p, following + tile_keys);
+          if (following + tile_keys < end_key) page_ahead = unit_.page(p_, following + tile_keys);
         }
-        load(following, page);
+        next.load_from_page(p_, unit_, following, page, lane_);
       }
       float d[4];
-      now.score(q, d);
+      now.score(q_, d);
       bool wanted[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) wanted[i] = !is_hole && !(d[i] <= bound[i % 2]);
-      found.add(first + lane / 4, d, wanted, {1, 1});
+      found.add(first + lane_ / 4, d, wanted, {1, 1});
     }
   }
-  found.finish(p, unit);
-}
+
+ private:
+  const Step& p_;
+  const Unit& unit_;
+  const Ranges& ranges_;
+  const Run& run_;
+  Queries<T, kDim> q_;
+  int lane_;
+};
+
+template <class T, int kDim, int kBits>
+struct ScreenOf {
+  using Type = LowBitScreen<T, kDim, kBits>;
+};
+template <class T, int kDim>
+struct ScreenOf<T, kDim, 0> {
+  using Type = ExactScreen<T, kDim>;
+};
 
 }  // namespace splash::gpu::decode

@@ -1,6 +1,6 @@
 #pragma once
-// Thresholds and outputs from exact scores. solve_kernel takes a row's keys from the unit's list;
-// fallback_kernel, for units whose lists overflowed, scores every key of the unit again.
+// Thresholds and outputs from exact scores. solve_rows takes a row's keys from the unit's list;
+// fallback_kernel, for rows whose lists overflowed, scores every key again.
 //
 // The same bits for any list that contains the support, whatever else it holds: with m the largest score, u =
 // gain (score - m) + shift. f(shift) = sum of u_+^beta is summed in integers, so neither order nor keys with
@@ -8,6 +8,7 @@
 // the support alone says yes; from tau on no other key adds to f. So each answer is a matter of the support.
 // Values are added in key order among the keys with p > 0.
 
+#include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
 #include "gpu/entmax/schedule/launch.cuh"
 
@@ -20,37 +21,82 @@ struct RowList {
   int count;
 };
 
-template <class Kind>
-__device__ __forceinline__ float sum_of_weights(const Entmax& entmax, Kind kind, const RowList& list,
-                                                float shift, int lane) {
-  int64_t sum = 0;
+constexpr int64_t kOne = int64_t{1} << 40;
+
+// The sums of u_+^beta for several shifts, in units of 2^-40; from 2 on a sum may be too small.
+template <int kShifts, class Kind>
+__device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, const RowList& list,
+                                            const float (&shifts)[kShifts], int64_t (&sums)[kShifts],
+                                            int lane) {
+#pragma unroll
+  for (int64_t& sum : sums) sum = 0;
+#pragma unroll 1
   for (int i = lane; i < list.count; i += 32) {
-    const float u = list.values[i] + shift;
-    sum += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * 0x1p40f);
+    const float value = list.values[i];
+#pragma unroll
+    for (int j = 0; j < kShifts; ++j) {
+      const float u = value + shifts[j];
+      sums[j] += static_cast<int64_t>(fmaxf(u, 0.0f) * entmax.slope(kind, u) * static_cast<float>(kOne));
+    }
   }
-  if (list.count <= 4096) {  // a lane's sum is below 2^47: the two halves of all lanes' fit 32 bits
+#pragma unroll
+  for (int64_t& sum : sums) {  // in halves, of which 32 lanes' sums fit 32 bits
+    sum = min(sum, 2 * kOne);
     const int low = __reduce_add_sync(kAllLanes, static_cast<int>(sum & 0xFFFFFF)),
               high = __reduce_add_sync(kAllLanes, static_cast<int>(sum >> 24));
     sum = (int64_t{high} << 24) + low;
-  } else {
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
   }
-  return static_cast<float>(static_cast<double>(sum) * 0x1p-40);
 }
 
-// z_max - tau, rounded up to a multiple of 2^-24.
+// Where the questions begin: the least interval of `width` 2^-24, aligned as the questions have it, that
+// holds the root with certainty; answers to the questions before it are known. f rises by at least 1 per unit
+// of shift, and Newton's method from the right in float32 ends where f is within what a lane's sum may round:
+// 2^-24 per key.
+template <class Kind>
+__device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, const RowList& list,
+                                              int& width, int lane) {
+  float shift = 1;  // and the root below it
+#pragma unroll 1
+  for (int step = 0; step < 12; ++step) {
+    float sum = 0, slope = 0;
+#pragma unroll 1
+    for (int i = lane; i < list.count; i += 32) {
+      const float u = list.values[i] + shift, slope_here = entmax.slope(kind, u);
+      sum += fmaxf(u, 0.0f) * slope_here;
+      slope += slope_here;
+    }
+    sum = arch::warp_sum(sum);
+    slope = arch::warp_sum(slope);
+    const float moved = (sum - 1) / (entmax.beta * slope);
+    if (!(moved > 0x1p-22f)) break;
+    shift -= moved;
+  }
+  const int margin = 64 + list.count / 16, root = static_cast<int>(shift * 0x1p24f),
+            low = max(root - margin, 0), high = min(root + margin, (1 << 24) - 1);
+  for (width = 1 << 9; width < 1 << 24 && low / width != high / width;) width *= 8;
+  return low / width * width;
+}
+
+// z_max - tau, rounded up to a multiple of 2^-24: seven questions at a time leave an eighth of the interval.
 __device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& list, int lane) {
-  int low = 0, high = 1 << 24;  // f(low) < 1 <= f(high)
+  int low = 0;  // f(low) < 1 <= f(low + 8 step)
   entmax.visit([&](auto kind) {
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      const bool reaches =
-          sum_of_weights(entmax, kind, list, static_cast<float>(middle) * 0x1p-24f, lane) >= 1;
-      (reaches ? high : low) = middle;
+    int width;
+    low = first_interval(entmax, kind, list, width, lane);
+#pragma unroll 1
+    for (int step = width / 8; step > 0; step /= 8) {
+      float shifts[7];
+      int64_t sums[7];
+#pragma unroll
+      for (int j = 0; j < 7; ++j) shifts[j] = static_cast<float>(low + (j + 1) * step) * 0x1p-24f;
+      sum_weights(entmax, kind, list, shifts, sums, lane);
+      int below = 0;
+#pragma unroll
+      for (int64_t sum : sums) below += sum < kOne ? 1 : 0;
+      low += below * step;
     }
   });
-  return static_cast<float>(high) * 0x1p-24f;
+  return static_cast<float>(low + 1) * 0x1p-24f;
 }
 
 // Writes out = sum of p v over the list, with 16 bytes of a value per lane and load.
@@ -58,7 +104,7 @@ template <class T, int kDim>
 __device__ __forceinline__ void write_values(const Step& p, const Unit& unit, int row, const RowList& list,
                                              int length, int lane) {
   constexpr int kLanes = kDim / 8, kTogether = 32 / kLanes,
-                kAhead = 4;  // lanes per value, values per load, loads
+                kAhead = 8;  // lanes per value, values per load, loads
   const int mine = lane / kLanes, at = lane % kLanes * 8;
   float sums[8] = {};
   for (int first = 0; first < list.count; first += kTogether * kAhead) {
@@ -101,7 +147,7 @@ __device__ __forceinline__ void write_results(const Step& p, const Unit& unit, i
   if (p.outputs.support != nullptr) p.outputs.support[at] = support;
 }
 
-// The whole warp calls it. list.values: scores less than 1 below the largest in z, among them the support.
+// The whole warp calls it. list: keys among which is the support; list.values: their scores.
 template <class T, int kDim>
 __device__ void solve_row(const Step& p, const Unit& unit, int row, RowList list, float largest, int length,
                           int lane) {
@@ -116,7 +162,11 @@ __device__ void solve_row(const Step& p, const Unit& unit, int row, RowList list
   __syncwarp();
   const float shift = shift_of(entmax, list, lane);
   float sum = 0;
-  entmax.visit([&](auto kind) { sum = sum_of_weights(entmax, kind, list, shift, lane); });
+  entmax.visit([&](auto kind) {
+    int64_t sums[1];
+    sum_weights(entmax, kind, list, {shift}, sums, lane);
+    sum = static_cast<float>(static_cast<double>(sums[0]) / kOne);
+  });
   // Keep the support.
   int support = 0;
   for (int first = 0; first < list.count; first += 32) {
@@ -141,98 +191,134 @@ __device__ __forceinline__ float cutoff_of(const Entmax& entmax, float largest, 
   return fmaxf(bound, largest - (1 + 0x1p-18f * (1 + entmax.gain * fabsf(largest))) / entmax.gain);
 }
 
-constexpr int kSolveThreads = 32 * kRows;
+// A block's lists, of all the rows that it solves.
+template <int kKeys>
+struct Lists {
+  int32_t keys[kKeys];
+  float values[kKeys];
+};
 
-// One block per unit, one warp per row.
-template <class T, int kDim>
-__global__ void __launch_bounds__(kSolveThreads) solve_kernel(const __grid_constant__ Step p) {
-  entmax::wait_for_kernels_before();
-  __shared__ int32_t keys[kRows][kListedRow];
-  __shared__ float values[kRows][kListedRow];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, row = thread / 32;
-  const Unit unit(p, static_cast<int>(blockIdx.x));
-  const int length = p.lengths[unit.index], segments = p.segments.count();
-  const int64_t list = int64_t{unit.index} * p.segments.total();
+constexpr int kShortList = 32;  // keys that one lane puts into its row's list
 
-  // Did a segment overflow? Count what was listed and what was scored.
-  int candidates = 0, rescored = 0;
+// Puts the segments' lists of a row together, in key order; `members` warps share the work. runs: the warps
+// that have filled segments. Returns whether a segment or the list overflowed; list.count and `largest` are
+// set in each member.
+__device__ inline bool list_row(const Step& p, const Unit& unit, int row, int runs, int member, int members,
+                                int capacity, RowList& list, float& largest) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int segments = runs + 2, of_unit = unit.index * p.segments.count();
   bool overflow = false;
-  for (int segment = thread; segment < segments && length > 0; segment += kSolveThreads) {
-    const int at = unit.index * segments + segment, count = p.counts[at];
-    overflow |= count > p.segments.capacity(segment);
-    candidates += count;
-    rescored += p.kept[at];
-  }
-  // List the row's keys above its last cutoff, in key order.
-  float largest = -INFINITY;
-  RowList mine{keys[row], values[row], 0};
-  const bool has_row = row < unit.rows;
-  if (has_row && length > 0) {
-    const Entmax entmax = unit.entmax(p, row);
-    const float* maxima = p.maxima + int64_t{unit.index} * segments * kRows + row;
-    for (int segment = lane; segment < segments; segment += 32)
-      largest = arch::larger_or_nan(largest, maxima[segment * kRows]);
-    largest = arch::warp_max_or_nan(largest);
-    const float cutoff = cutoff_of(entmax, largest, p.bounds[unit.index * kRows + row]);
-    for (int first = 0; first < segments && cutoff < INFINITY; first += 32) {
-      const int segment = first + lane;
-      unsigned wanted =
-          __ballot_sync(kAllLanes, segment < segments && maxima[min(segment, segments - 1) * kRows] > cutoff);
-      for (; wanted != 0; wanted &= wanted - 1) {
-        const int now = first + __ffs(static_cast<int>(wanted)) - 1;
-        const int kept = p.kept[unit.index * segments + now];
-        const int64_t from = list + p.segments.first(now);
-        for (int begin = 0; begin < kept; begin += 32) {
-          const int entry = begin + lane;
-          const float score = entry < kept ? p.scores[(from + entry) * p.listed_rows + row] : -INFINITY;
-          const int place = place_of(score > cutoff, lane, mine.count);
-          if (score > cutoff && place < kListedRow) {
-            mine.keys[place] = p.keys[from + entry];
-            mine.values[place] = score;
-          }
+  int candidates = 0, rescored = 0;
+  for (int first = 0; first < segments; first += 32) {
+    RowFound found{-INFINITY, 0};
+    int64_t from = 0;
+    if (first + lane < segments) {
+      const int segment = first + lane <= runs ? first + lane : p.segments.count() - 1;
+      const int at = of_unit + segment, count = p.counts[at];
+      found = p.found[int64_t{at} * kRows + row];
+      from = (int64_t{unit.index} * p.segments.total() + p.segments.first(segment)) * p.listed_rows + row;
+      overflow |= count > p.segments.capacity_of(segment);
+      candidates += count;
+      rescored += p.kept[at];
+    }
+    largest = arch::larger_or_nan(largest, found.largest);
+    int end = found.above;  // of the lane's keys in the list, once all lanes before it are added
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      const int before = __shfl_up_sync(kAllLanes, end, lanes);
+      end += lane >= lanes ? before : 0;
+    }
+    const int place = list.count + end - found.above;
+    list.count += __shfl_sync(kAllLanes, end, 31);
+    if (first / 32 % members != member) continue;
+
+    const auto put = [&](int to, int64_t entry) {
+      if (to >= capacity) return;
+      list.keys[to] = p.row_keys[entry];
+      list.values[to] = p.scores[entry];
+    };
+    // Short lists: a lane each, several keys at a time.
+    for (int i = 0; found.above <= kShortList && i < found.above; i += 4) {
+      int32_t keys[4];
+      float scores[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int64_t entry = from + int64_t{min(i + j, found.above - 1)} * p.listed_rows;
+        keys[j] = p.row_keys[entry];
+        scores[j] = p.scores[entry];
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (i + j < found.above && place + i + j < capacity) {
+          list.keys[place + i + j] = keys[j];
+          list.values[place + i + j] = scores[j];
         }
       }
     }
-    overflow |= mine.count > kListedRow;
-    __syncwarp();
+    // Long ones: the warp together.
+    for (unsigned many = __ballot_sync(kAllLanes, found.above > kShortList); many != 0; many &= many - 1) {
+      const int owner = __ffs(static_cast<int>(many)) - 1, all = __shfl_sync(kAllLanes, found.above, owner);
+      const int64_t begin = __shfl_sync(kAllLanes, from, owner);
+      const int to = __shfl_sync(kAllLanes, place, owner);
+#pragma unroll 4
+      for (int i = lane; i < all; i += 32) put(to + i, begin + int64_t{i} * p.listed_rows);
+    }
   }
-  overflow = __syncthreads_or(overflow ? 1 : 0) != 0;
-  if (p.outputs.counts != nullptr && thread < 4) p.outputs.counts[unit.index * 4 + thread] = 0;
-  __syncthreads();
-  if (p.outputs.counts != nullptr) {
+  largest = arch::warp_max_or_nan(largest);
+  if (row == 0 && member == 0 && p.outputs.counts != nullptr) {
     candidates = __reduce_add_sync(kAllLanes, candidates);
     rescored = __reduce_add_sync(kAllLanes, rescored);
     if (lane == 0) {
-      atomicAdd(&p.outputs.counts[unit.index * 4 + 1], candidates);
-      atomicAdd(&p.outputs.counts[unit.index * 4 + 2], rescored);
-    }
-    if (thread == 0) {
-      const Ranges ranges(max(length, 0), p.cache.page_size);
-      p.outputs.counts[unit.index * 4] = max(ranges.tail - kHeadKeys, 0);
-      p.outputs.counts[unit.index * 4 + 3] = overflow ? 1 : 0;
+      p.outputs.counts[unit.index * 4 + 1] = candidates;
+      p.outputs.counts[unit.index * 4 + 2] = rescored;
     }
   }
-  if (thread == 0) p.overflowed[unit.index] = overflow ? 1 : 0;
-  if (overflow || !has_row) return;
-  solve_row<T, kDim>(p, unit, row, mine, length < 0 ? NAN : largest, length, lane);
+  return __any_sync(kAllLanes, overflow) || list.count > capacity;
+}
+
+// The rows of a unit are dealt to the team's blocks. All threads call it. length: NaN rows where it is below
+// 0.
+template <class T, int kDim, int kKeys>
+__device__ void solve_rows(const Step& p, const Unit& unit, const Team& team, int length, int runs,
+                           Lists<kKeys>& lists) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int rows = (unit.rows + team.size - 1) / team.size;  // of a block
+  const int members = rows <= 1 ? 8 : rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
+  static_assert(kWarps == 8);
+  const int slot = warp / members, row = team.rank + slot * team.size;
+  const int capacity = kKeys / rows;
+  RowList list{lists.keys + slot * capacity, lists.values + slot * capacity, 0};
+  const bool has_row = slot < rows && row < unit.rows;
+  bool overflow = false;
+  float largest = -INFINITY;
+  if (has_row) overflow = list_row(p, unit, row, runs, warp % members, members, capacity, list, largest);
+  __syncthreads();
+  if (!has_row || warp % members != 0) return;
+  if (!overflow) return solve_row<T, kDim>(p, unit, row, list, length < 0 ? NAN : largest, length, lane);
+  if (lane == 0) {
+    atomicOr(&p.overflowed[unit.index], 1u << row);
+    if (p.outputs.counts != nullptr) p.outputs.counts[unit.index * 4 + 3] = 1;
+  }
 }
 
 // Each block has room for all scores of a unit and takes units in turn.
 template <class T, int kDim>
-__global__ void __launch_bounds__(kSolveThreads) fallback_kernel(const __grid_constant__ Step p) {
+__global__ void __launch_bounds__(kThreads) fallback_kernel(const __grid_constant__ Step p) {
   entmax::wait_for_kernels_before();
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int64_t room = int64_t{p.table.width} * p.cache.page_size;
   for (int index = static_cast<int>(blockIdx.x); index < p.units; index += p.fallback_blocks) {
-    if (p.overflowed[index] == 0) continue;
+    const uint32_t rows = p.overflowed[index];
+    if (rows == 0) continue;
     const Unit unit(p, index);
-    const int length = p.lengths[index];
+    const int length = p.table.lengths[unit.sequence];
     float* scores = p.all_scores + int64_t{blockIdx.x} * p.listed_rows * room;
     const Queries<T, kDim> q(p, unit, lane);
+    const Visible sees(p, unit, length, lane);
     for (int first = 16 * warp; first < length; first += 16 * kRows) {
       const int low = first + lane / 4;
       float d[4];
-      score_visible<T, kDim>(p, unit, q, low, low + 8, length, lane, d);
+      score_visible<T, kDim>(p, unit, q, sees, low, low + 8, length, lane, d);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = 2 * (lane % 4) + i % 2, key = low + i / 2 * 8;
@@ -240,7 +326,7 @@ __global__ void __launch_bounds__(kSolveThreads) fallback_kernel(const __grid_co
       }
     }
     __syncthreads();
-    if (warp < unit.rows) {
+    if ((rows >> warp & 1) != 0) {
       float* values = scores + warp * room;
       int32_t* keys = p.all_keys + (int64_t{blockIdx.x} * p.listed_rows + warp) * room;
       float largest = -INFINITY;

@@ -18,6 +18,7 @@ using entmax::Entmax;
 
 struct Unit {
   int index, sequence, kv_head, first_row, rows;
+  const int32_t* pages;  // the sequence's, in the table or in shared memory
 
   __device__ Unit(const Step& p, int unit) : index(unit) {
     const int tile = unit % p.row_tiles, pair = unit / p.row_tiles;
@@ -25,6 +26,7 @@ struct Unit {
     kv_head = pair % p.cache.kv_heads;
     first_row = tile * kRows;
     rows = min(kRows, p.rows - first_row);
+    pages = p.table.pages + sequence * int64_t{p.table.width};
   }
 
   __device__ int query(const Step& p, int row) const { return (first_row + row) % p.q_len; }
@@ -51,9 +53,7 @@ struct Unit {
   }
 
   // The page that holds a key, or -1 for a hole.
-  __device__ int page(const Step& p, int key) const {
-    return p.table.pages[sequence * int64_t{p.table.width} + key / p.cache.page_size];
-  }
+  __device__ int page(const Step& p, int key) const { return pages[key >> p.page_shift]; }
   // Null for a hole and for keys outside [0, length).
   template <class T>
   __device__ const T* key_of(const Step& p, const PagedTensor& tensor, int key, int length) const {
@@ -61,7 +61,26 @@ struct Unit {
     const int at = page(p, key);
     if (at < 0) return nullptr;
     return static_cast<const T*>(tensor.data) + at * tensor.page_stride +
-           key % p.cache.page_size * tensor.token_stride + kv_head * tensor.head_stride;
+           (key & (p.cache.page_size - 1)) * tensor.token_stride + kv_head * tensor.head_stride;
+  }
+};
+
+// What a lane's rows 2 t and 2 t + 1 see.
+struct Visible {
+  int end[2], window, sinks;
+
+  __device__ Visible(const Step& p, const Unit& unit, int length, int lane)
+      : window(p.window), sinks(p.sinks) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int row = 2 * (lane % 4) + j;
+      end[j] = row < unit.rows ? unit.end(p, row, length) : 0;
+    }
+    if (window == 0) window = 1 << 30;
+  }
+
+  __device__ bool operator()(int j, int key) const {
+    return key < end[j] && (key >= end[j] - window || key < sinks);
   }
 };
 
@@ -93,6 +112,17 @@ struct KeyChunk {
     }
   }
 
+  // 16 keys from `first` on, a multiple of 16, which their page holds; -1: a hole.
+  __device__ __forceinline__ void load_from_page(const Step& p, const Unit& unit, int first, int page,
+                                                 int lane) {
+    const PagedTensor& keys = p.cache.keys;
+    const T* key = page < 0 ? nullptr
+                            : static_cast<const T*>(keys.data) + page * keys.page_stride +
+                                  ((first & (p.cache.page_size - 1)) + lane / 4) * keys.token_stride +
+                                  unit.kv_head * keys.head_stride;
+    load(key, key == nullptr ? nullptr : key + 8 * keys.token_stride, lane);
+  }
+
   // Scores <q, k>: d holds rows 2 t and 2 t + 1 of key g, then of key g + 8. The bits of a score depend on
   // its query and key alone.
   __device__ __forceinline__ void score(const Queries<T, kDim>& q, float (&d)[4]) const {
@@ -108,7 +138,8 @@ struct KeyChunk {
 // Scores of any 16 keys of the unit, -inf where a row does not see a key. The lane's keys: -1 for none.
 template <class T, int kDim>
 __device__ __forceinline__ void score_visible(const Step& p, const Unit& unit, const Queries<T, kDim>& q,
-                                              int low, int high, int length, int lane, float (&d)[4]) {
+                                              const Visible& sees, int low, int high, int length, int lane,
+                                              float (&d)[4]) {
   const T *of_low = unit.key_of<T>(p, p.cache.keys, low, length),
           *of_high = unit.key_of<T>(p, p.cache.keys, high, length);
   KeyChunk<T, kDim> chunk;
@@ -116,9 +147,7 @@ __device__ __forceinline__ void score_visible(const Step& p, const Unit& unit, c
   chunk.score(q, d);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int row = 2 * (lane % 4) + i % 2;
-    const bool visible = (i < 2 ? of_low : of_high) != nullptr && row < unit.rows &&
-                         (i < 2 ? low : high) < unit.end(p, row, length);
+    const bool visible = (i < 2 ? of_low : of_high) != nullptr && sees(i % 2, i < 2 ? low : high);
     if (!visible) d[i] = -INFINITY;
   }
 }
@@ -133,33 +162,41 @@ __device__ __forceinline__ int place_of(bool wanted, int lane, int& count) {
   return place;
 }
 
-// A lower bound, in <q, k>, of the threshold of keys among which are these, at `entmax`: Newton's iterates
-// from the left, each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. The warp's
-// lanes pass kScores each, -inf for none.
 template <int kScores>
-__device__ __forceinline__ float bound_of(const Entmax& entmax, const float (&scores)[kScores]) {
+struct Scores {
+  float of_lane[kScores];
+};
+
+// A lower bound, in <q, k>, of the threshold of keys among which are these, at `entmax`: Newton's iterates
+// from the left, each below the root (gpu/entmax/math/arithmetic.cuh), less what rounding may add. They begin
+// at `from`, a bound that is known; -inf where these keys do not raise it. The warp's lanes pass kScores
+// each, -inf for none.
+template <int kScores>
+__device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores, float from) {
   float largest = -INFINITY;
 #pragma unroll
-  for (int i = 0; i < kScores; ++i) largest = fmaxf(largest, scores[i]);
+  for (int i = 0; i < kScores; ++i) largest = fmaxf(largest, scores.of_lane[i]);
   largest = arch::warp_max(largest);
   if (!(largest > -INFINITY && largest < INFINITY) || !(entmax.gain > 0)) return -INFINITY;
-  float shift = 1;  // z_max - tau
+  float shift = fminf(entmax.gain * (largest - from), 1.0f);  // z_max - tau
+#pragma unroll 1
   for (int step = 0; step < 12; ++step) {
     float sum = 0, slope = 0;
     entmax.visit([&](auto kind) {
 #pragma unroll
       for (int i = 0; i < kScores; ++i) {
-        const float u = entmax.gain * (scores[i] - largest) + shift, slope_here = entmax.slope(kind, u);
+        const float u = entmax.gain * (scores.of_lane[i] - largest) + shift,
+                    slope_here = entmax.slope(kind, u);
         sum += fmaxf(u, 0.0f) * slope_here;
         slope += slope_here;
       }
     });
     sum = arch::warp_sum(sum);
     slope = arch::warp_sum(slope);
-    if (!(slope > 0)) break;
+    if (step == 0 && !(sum >= 1)) return -INFINITY;
     const float moved = (sum - 1) / (entmax.beta * slope);
-    if (!(moved > 1e-6f)) break;
-    shift -= moved;
+    shift -= fmaxf(moved, 0.0f);
+    if (!(moved > 0x1p-9f)) break;  // near enough: any iterate is a bound
   }
   const float slack = 0x1p-18f * (1 + entmax.gain * fabsf(largest));
   return largest - (shift + slack) / entmax.gain;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct DecodeOptions {
   Dtype dtype = Dtype::bf16;
   bool heads_first = false;  // pools [pages, kv_heads, page_size, head_dim]
   std::string nasty{};       // see nasty_keys
+  int window = 0, sinks = 0;
   uint64_t seed = 1;
 };
 
@@ -133,6 +135,8 @@ inline DecodeCase decode_case(const DecodeOptions& o) {
   }
   c.inputs.alpha = o.alpha;
   c.inputs.scale = {std::pow(static_cast<double>(o.head_dim), -0.5)};
+  c.inputs.window = o.window;
+  c.inputs.sinks = o.sinks;
   return c;
 }
 
@@ -223,6 +227,13 @@ inline void check_step_results(const DecodeCase& c, const StepResults& got) {
       }
     }
   }
+}
+
+inline void check_same_bits(const StepResults& a, const StepResults& b) {
+  CHECK(std::memcmp(a.out.data(), b.out.data(), static_cast<size_t>(a.out.size()) * sizeof(double)) == 0);
+  CHECK(std::memcmp(a.tau.data(), b.tau.data(), a.tau.size() * sizeof(float)) == 0);
+  CHECK(std::memcmp(a.maximum.data(), b.maximum.data(), a.maximum.size() * sizeof(float)) == 0);
+  CHECK(a.support == b.support);
 }
 
 }  // namespace splash::gpu::testing

@@ -24,6 +24,15 @@ inline std::vector<DecodeOptions> decode_cases() {
     cases.push_back({.lengths = {777}, .page_size = 128, .temperature = 0.1, .bits = bits});  // broad
     cases.push_back({.lengths = {1000, 400}, .bits = bits, .dtype = Dtype::f16});
   }
+  for (const int bits : {0, 4, 8}) {  // windows that begin in the tail, in a page, and before the sequence
+    for (const int window : {1, 70, 300, 601, 5000})
+      cases.push_back({.lengths = {900, 40},
+                       .kv_heads = 1,
+                       .q_len = 2,
+                       .bits = bits,
+                       .window = window,
+                       .sinks = window % 4});
+  }
   for (const uint64_t seed : {2, 3}) {  // runs of three tiles, and keys of the support in each range
     for (const int bits : {0, 4}) {
       DecodeOptions options{
@@ -43,6 +52,7 @@ inline std::vector<DecodeOptions> decode_cases() {
 inline void capture(const DecodeOptions& o, const auto& check) {
   CAPTURE(o.nasty);
   CAPTURE(o.bits);
+  CAPTURE(o.window);
   CAPTURE(o.page_size);
   CAPTURE(o.q_len);
   CAPTURE(o.head_dim);

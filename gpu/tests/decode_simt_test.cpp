@@ -17,7 +17,7 @@ using namespace splash::gpu::testing;
 namespace {
 
 template <class T, int kDim>
-StepResults run_with(const DecodeCase& c, int multiprocessors) {
+StepResults run_with(const DecodeCase& c, const decode::Device& device) {
   const auto& q = c.inputs.q;
   const std::vector<T> keys = pool_of<T>(c, c.cache.keys), values = pool_of<T>(c, c.cache.values),
                        queries = elements_of<T>(q);
@@ -38,9 +38,11 @@ StepResults run_with(const DecodeCase& c, int multiprocessors) {
                                   alpha.data(),
                                   scale.data(),
                                   static_cast<int>(alpha.size()),
-                                  static_cast<int>(scale.size())};
+                                  static_cast<int>(scale.size()),
+                                  c.options.window,
+                                  c.options.sinks};
   decode::check_step(cache, table, inputs);
-  decode::StepPlan plan = decode::plan_step(cache, table, inputs, multiprocessors);
+  decode::StepPlan plan = decode::plan_step(cache, table, inputs, device);
   std::vector<unsigned char> workspace(static_cast<size_t>(plan.bytes) + 256, 0xFF);
   decode::place_workspace(plan,
                           workspace.data() + (256 - reinterpret_cast<uintptr_t>(workspace.data()) % 256));
@@ -57,10 +59,10 @@ StepResults run_with(const DecodeCase& c, int multiprocessors) {
   return results;
 }
 
-StepResults run(const DecodeCase& c, int multiprocessors = 1) {
-  if (c.options.dtype == Dtype::f16) return run_with<__half, 64>(c, multiprocessors);
-  return c.options.head_dim == 64 ? run_with<__nv_bfloat16, 64>(c, multiprocessors)
-                                  : run_with<__nv_bfloat16, 128>(c, multiprocessors);
+StepResults run(const DecodeCase& c, const decode::Device& device = {}) {
+  if (c.options.dtype == Dtype::f16) return run_with<__half, 64>(c, device);
+  return c.options.head_dim == 64 ? run_with<__nv_bfloat16, 64>(c, device)
+                                  : run_with<__nv_bfloat16, 128>(c, device);
 }
 
 }  // namespace
@@ -84,5 +86,21 @@ TEST_CASE("decode on the CPU: lengths, groups, pages, alphas and nasty keys") {
       const DecodeCase c = decode_case(options);
       check_step_results(c, run(c));
     });
+  }
+}
+
+TEST_CASE("decode on the CPU: the blocks of a cluster share a unit, and its bits are one block's") {
+  for (const int bits : {0, 4}) {
+    CAPTURE(bits);
+    const DecodeCase c =
+        decode_case({.lengths = {1700, 90, 700}, .page_size = 16, .kv_heads = 1, .bits = bits});
+    const StepResults alone = run(c);
+    check_step_results(c, alone);
+    for (const int team : {2, 4, 4, 4}) {  // each time in another order
+      CAPTURE(team);
+      const StepResults together = run(c, {.multiprocessors = 1000, .most_team = team});
+      check_same_bits(together, alone);
+      CHECK(together.counts[3] == 0);
+    }
   }
 }

@@ -47,22 +47,24 @@ struct Load {
   std::function<void()> land;
 };
 
-// Threads that meet: those of one warp, or of the block.
+// Threads that meet: those of one warp, of a block, or of the cluster.
 struct Group {
   explicit Group(size_t size) : brought(size) {}
   std::string operation{};
-  size_t arrived = 0;
+  size_t arrived = 0, ended = 0;  // ended: threads of the cluster
   int64_t meetings = 0;
   std::vector<Brought> brought,
       shown{};  // shown: values of the last meeting; no thread leaves the next one before all have seen them
 };
 
 struct Machine {
-  std::vector<Fiber> fibers;
+  std::vector<Fiber> fibers;  // of all threads of a cluster, block by block
   std::vector<Group> warps;
-  std::vector<Group> block;  // a single group
-  unsigned current = 0;
-  Index block_index{}, blocks{};
+  std::vector<Group> of_block;
+  std::vector<Group> cluster;                        // a single group
+  std::vector<std::vector<unsigned char>> memory{};  // dynamic, of each block
+  unsigned current = 0, threads = 0;                 // threads: of a block
+  Index first_block{}, blocks{};
   int64_t arrivals = 0;
   std::map<const uint64_t*, Barrier> barriers{};
   std::vector<Load> loads{};
@@ -71,9 +73,18 @@ struct Machine {
 };
 Machine machine;
 
+void meet_if_all_arrived(Group& group) {
+  if (group.arrived == 0 || group.arrived + group.ended < group.brought.size()) return;
+  group.shown = group.brought;
+  group.arrived = 0;
+  ++group.meetings;
+}
+
 void enter() {
   (*machine.kernel)();
   machine.fibers[machine.current].ended = true;
+  ++machine.cluster.front().ended;
+  meet_if_all_arrived(machine.cluster.front());
   pause();
 }
 
@@ -107,14 +118,17 @@ void land_some(std::mt19937_64& random) {
   machine.loads = std::move(later);
 }
 
-void prepare(int threads) {
+void prepare(size_t threads, const Cluster& cluster) {
+  const size_t all = threads * cluster.blocks;
+  machine.threads = static_cast<unsigned>(threads);
   machine.barriers.clear();
-  if (machine.fibers.size() < static_cast<size_t>(threads))
-    machine.fibers.resize(static_cast<size_t>(threads));
-  machine.warps.assign(static_cast<size_t>(threads / 32), Group(32));
-  machine.block.assign(1, Group(static_cast<size_t>(threads)));
-  for (int i = 0; i < threads; ++i) {
-    Fiber& fiber = machine.fibers[static_cast<size_t>(i)];
+  if (machine.fibers.size() < all) machine.fibers.resize(all);
+  machine.warps.assign(all / 32, Group(32));
+  machine.of_block.assign(cluster.blocks, Group(threads));
+  machine.cluster.assign(1, Group(all));
+  machine.memory.assign(cluster.blocks, std::vector<unsigned char>(cluster.shared_bytes + 16, 0xFF));
+  for (size_t i = 0; i < all; ++i) {
+    Fiber& fiber = machine.fibers[i];
     fiber.ended = false;
     fiber.started.clear();
     fiber.committed.clear();
@@ -130,36 +144,41 @@ void prepare(int threads) {
 }  // namespace
 
 Index thread() {
-  return {machine.current};
+  return {machine.current % machine.threads};
 }
 Index block() {
-  return machine.block_index;
+  return {machine.first_block.x + machine.current / machine.threads, machine.first_block.y};
 }
 Index grid() {
   return machine.blocks;
 }
+unsigned char* dynamic_memory() {
+  unsigned char* memory = machine.memory[machine.current / machine.threads].data();
+  return memory + (16 - reinterpret_cast<uintptr_t>(memory) % 16) % 16;
+}
 
 void fail(const char* what) {
-  std::fprintf(stderr, "thread %u of block %u, %u: %s\n", machine.current, machine.block_index.x,
-               machine.block_index.y, what);
+  std::fprintf(stderr, "thread %u of block %u, %u: %s\n", thread().x, block().x, block().y, what);
   std::abort();
 }
 
-void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel) {
+void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel,
+         const Cluster& cluster) {
   std::mt19937_64 random(order);
   machine.kernel = &kernel;
   machine.blocks = blocks;
-  std::vector<unsigned> turn(static_cast<size_t>(threads));
+  std::vector<unsigned> turn(static_cast<size_t>(threads) * cluster.blocks);
   std::iota(turn.begin(), turn.end(), 0);
-  std::vector<unsigned> block_turn(size_t{blocks.x} * blocks.y);
-  std::iota(block_turn.begin(), block_turn.end(), 0);
-  std::shuffle(block_turn.begin(), block_turn.end(), random);
-  for (const unsigned i : block_turn) {
-    machine.block_index = {i % blocks.x, i / blocks.x};
-    prepare(threads);
+  const unsigned clusters = blocks.x / cluster.blocks;
+  std::vector<unsigned> cluster_turn(size_t{clusters} * blocks.y);
+  std::iota(cluster_turn.begin(), cluster_turn.end(), 0);
+  std::shuffle(cluster_turn.begin(), cluster_turn.end(), random);
+  for (const unsigned i : cluster_turn) {
+    machine.first_block = {i % clusters * cluster.blocks, i / clusters};
+    prepare(static_cast<size_t>(threads), cluster);
     int idle = 0;  // turns without progress; threads that waited may continue in the next one
     // `late` is a warp that is held back until the others cannot continue without it.
-    const auto warps = static_cast<unsigned>(threads / 32);
+    const auto warps = static_cast<unsigned>(turn.size() / 32);
     std::optional<unsigned> late;
     for (size_t ended = 0; ended < turn.size();) {
       if (!late && random() % 4 == 0) late = random() % warps;
@@ -191,19 +210,18 @@ void run(Index blocks, int threads, uint64_t order, const std::function<void()>&
 }
 
 const std::vector<Brought>& meet(Scope scope, const char* operation, const Brought& brought) {
-  Group& group = scope == Scope::warp ? machine.warps[machine.current / 32] : machine.block.front();
-  const size_t place = scope == Scope::warp ? machine.current % 32 : machine.current;
+  Group& group = scope == Scope::warp    ? machine.warps[machine.current / 32]
+                 : scope == Scope::block ? machine.of_block[machine.current / machine.threads]
+                                         : machine.cluster.front();
+  const size_t place = machine.current % group.brought.size();
   if (group.arrived == 0) group.operation = operation;
   if (group.operation != operation)
     fail((std::string(operation) + " where others are at " + group.operation).c_str());
   ++machine.arrivals;
   group.brought[place] = brought;
   const int64_t meeting = group.meetings;
-  if (++group.arrived == group.brought.size()) {
-    group.shown = group.brought;
-    group.arrived = 0;
-    ++group.meetings;
-  }
+  ++group.arrived;
+  meet_if_all_arrived(group);
   do pause();
   while (group.meetings == meeting);
   return group.shown;

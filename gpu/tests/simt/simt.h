@@ -6,8 +6,9 @@
 // Their order is drawn anew in each turn, and at times a warp is held back until the others cannot continue
 // without it, so a missing barrier shows sooner or later. The program ends with a message if threads meet at
 // different operations or wait for threads that have ended. Copies of cp.async land when they are waited for,
-// tiles of TMA at any time; until then their target is poison. It supports whole warps, blocks of one
-// dimension, and only what the flagship's kernels need.
+// tiles of TMA at any time; until then their target is poison. The blocks of a cluster run together, and
+// their shared memory is dynamic. It supports whole warps, blocks of one dimension, and only what the kernels
+// need.
 
 #include <algorithm>
 #include <array>
@@ -48,21 +49,30 @@ struct Index {
 Index thread();  // the running thread
 Index block();
 Index grid();
+unsigned char* dynamic_memory();  // its block's
 inline int lane() {
   return static_cast<int>(thread().x) % 32;
 }
 
-// Runs the blocks one after the other. order: seed of the order of threads and of blocks.
-void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel);
+// How a kernel is launched: blocks of a cluster, along x, and bytes of each block's dynamic shared memory.
+struct Cluster {
+  unsigned blocks = 1;
+  size_t shared_bytes = 0;
+};
+
+// Runs the clusters one after the other. order: seed of the order of threads and of clusters.
+void run(Index blocks, int threads, uint64_t order, const std::function<void()>& kernel,
+         const Cluster& cluster = {});
 inline void run(unsigned blocks, int threads, uint64_t order, const std::function<void()>& kernel) {
   run(Index{blocks, 1}, threads, order, kernel);
 }
 
 [[noreturn]] void fail(const char* what);
 
-// Waits until all threads of the warp or the block have brought a value; returns what each has brought.
+// Waits until all threads of the warp, the block or the cluster have brought a value; returns what each has
+// brought. Threads of a cluster that have ended are not waited for.
 using Brought = std::array<unsigned char, 32>;
-enum class Scope { warp, block };
+enum class Scope { warp, block, cluster };
 const std::vector<Brought>& meet(Scope scope, const char* operation, const Brought& brought);
 
 // Each thread's value, valid until the thread meets the others again.

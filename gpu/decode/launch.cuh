@@ -1,0 +1,51 @@
+#pragma once
+// Launches the kernel of a step, in clusters where a unit has several blocks.
+
+#include "gpu/engine/memory.h"
+#include "gpu/entmax/schedule/launch.cuh"
+
+namespace splash::gpu::decode {
+
+// Whether the kernels form clusters: nvcc compiles this file for sm_90, and the device has that.
+inline bool has_clusters() {
+  return entmax::waits_for_kernels_before() && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+}
+
+// Every device with clusters schedules 8 blocks together; whole ones schedule 16.
+inline int most_blocks_of_cluster() {
+  return !has_clusters() ? 1 : entmax::multiprocessors() >= 100 ? 16 : 8;
+}
+
+__device__ __forceinline__ unsigned char* dynamic_shared_memory() {
+  extern __shared__ __align__(16) unsigned char decode_memory[];
+  return decode_memory;
+}
+
+// cluster: blocks of a cluster, a power of two up to 16.
+template <class Argument>
+void launch_clusters(const char* name, void (*kernel)(Argument), unsigned blocks, int threads,
+                     int shared_bytes, int cluster, StreamHandle stream, const Argument& argument) {
+  const auto* function = reinterpret_cast<const void*>(kernel);
+  check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+             "ask for shared memory");
+  if (cluster > 8)
+    check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+               "allow clusters of 16 blocks");
+  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = attributes;
+  if (has_clusters()) {
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    config.numAttrs = cluster > 1 ? 2 : 1;
+  }
+  check_cuda(cudaLaunchKernelEx(&config, kernel, argument), std::string("launch ") + name);
+}
+
+}  // namespace splash::gpu::decode
