@@ -111,3 +111,37 @@ def test_scaled_dot_product_attention_refuses_windows_and_documents(peer, backen
 def test_flash_refuses_documents_of_several_batch_entries(peer):
     with pytest.raises(peer.Unavailable, match="packed documents of a batch of one, not of 2"):
         peer.dense({"backend": "flash", "causal": True, "scale": None, **MASKS["documents"]}, *problem(batch=2))
+
+
+def test_a_step_of_dense_decoding(monkeypatch):
+    """On the CPU: what the peer draws, computes and holds against float64; only the timing needs a GPU."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(PEERS[0].parent))
+    import torch_gpu_decode as peer
+
+    job = {"shape": [2, 6, 3, 1, 40, 8], "seed": 3, "dtype": "float32", "query_variance": 6.0, "scale": 0.3, "backend": "math"}
+    q, pairs = peer.load(job, device="cpu", l2_bytes=2 * 3 * 40 * 8 * 4)
+    assert q.shape == (2, 6, 1, 8) and len(pairs) == 2  # k and v are twice the bytes
+    assert all(each.shape == (2, 3, 40, 8) for pair in pairs for each in pair) and not torch.equal(pairs[0][0], pairs[1][0])
+    k, v = pairs[0]
+    out = peer.attend(job, q, k, v)
+    for head in range(6):
+        p = torch.softmax(0.3 * q[:, head] @ k[:, head // 2].mT, -1)
+        torch.testing.assert_close(out[:, head], p @ v[:, head // 2])
+    assert peer.errors(job, out, q, k, v)["nmse"] < 1e-12
+    out[-1, -1] += 1
+    assert peer.errors(job, out, q, k, v)["max_error"] == pytest.approx(1, abs=1e-5)
+    monkeypatch.setattr(peer, "measured", lambda call, job: call() is not None and {"seconds": [3.0], "peak_memory_bytes": 5})
+    monkeypatch.setattr(peer, "versions", lambda: "torch")
+    answer = peer.run(job, q, pairs)
+    assert answer["seconds"] == [1.5] and answer["caches"] == 2 and answer["nmse"] < 1e-12
+
+
+def test_the_peer_rotates_as_many_caches_as_the_step(monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(PEERS[0].parent))
+    import torch_gpu_decode as peer
+
+    header = (pathlib.Path(__file__).parents[2] / "gpu" / "decode" / "benchmark" / "steps.h").read_text()
+    assert f"kTimesL2 = {peer.TIMES_L2};" in header and f"kMostCaches = {peer.MOST_CACHES};" in header
+    assert [peer.caches_of(n, 50) for n in (1000, 50, 49, 1)] == [1, 3, 4, 64]
