@@ -33,26 +33,9 @@ gpu::TimingOptions rounds(const Parameters& p) {
   return {.method = gpu::TimingMethod::graph, .samples = get_integer(p, "samples")};
 }
 
-analysis::DecodeCounts sums_of(const gpu::decode::Steps& steps, const AttentionShape& shape,
-                               const gpu::decode::StepResults& results) {
-  analysis::DecodeCounts sums;
-  for (const int32_t length : steps.lengths()) sums.keys += static_cast<double>(shape.kv_heads * length);
-  const size_t units = results.counts.size() / 4;
-  for (size_t unit = 0; unit < units; ++unit) {
-    const int32_t* const counts = results.counts.data() + 4 * unit;
-    sums.screened += counts[0];
-    sums.candidates += counts[1];
-    sums.rescored += counts[2];
-    const size_t sequence = unit * static_cast<size_t>(shape.batch) / units;
-    if (counts[3] != 0) sums.fell_back += steps.lengths()[sequence];
-  }
-  for (const int32_t support : results.support) sums.support += support;
-  return sums;
-}
-
 void add_decode_counts(const gpu::decode::Steps& steps, const gpu::decode::StepProblem& problem,
                        const gpu::decode::StepResults& results, int64_t l2_bytes, CaseResult& result) {
-  const analysis::DecodeCounts sums = sums_of(steps, problem.shape, results);
+  const analysis::DecodeCounts sums = decode_counts(problem.shape, steps.lengths(), results);
   const analysis::DecodeBytes bytes =
       analysis::decode_bytes(problem.shape, problem.dtype, problem.page_size, problem.bits, l2_bytes, sums);
   const auto of_screened = [&](double keys) { return keys / std::max(sums.screened, 1.0); };

@@ -182,3 +182,17 @@ TEST_CASE("caches in turn hold three times what L2 does") {
   CHECK(rotated_caches(19'000'000, 50 << 20) == 9);
   CHECK(rotated_caches(1000, 50 << 20) == gpu::decode::kMostCaches);
 }
+
+TEST_CASE("a step's counts are summed over its units, fallen ones by their sequence's keys") {
+  const AttentionShape shape{.batch = 2, .q_heads = 12, .kv_heads = 1, .kv_len = 500, .head_dim = 64};
+  gpu::decode::StepResults results;
+  results.support = {3, 4, 5};
+  results.counts = {100, 10, 4, 0, 100, 20, 5, 0, 90, 30, 6, 0, 90, 40, 7, 1};  // two units a sequence
+  const analysis::DecodeCounts sums = decode_counts(shape, std::vector<int32_t>{500, 400}, results);
+  CHECK(sums.keys == 900);
+  CHECK(sums.screened == 380);
+  CHECK(sums.candidates == 100);
+  CHECK(sums.rescored == 22);
+  CHECK(sums.fell_back == 400);
+  CHECK(sums.support == 12);
+}

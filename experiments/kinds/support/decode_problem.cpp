@@ -237,4 +237,20 @@ DecodeErrors check_heads(const Steps& steps, const StepProblem& problem, const S
   return sum;
 }
 
+analysis::DecodeCounts decode_counts(const AttentionShape& shape, std::span<const int32_t> lengths,
+                                     const StepResults& results) {
+  analysis::DecodeCounts sums;
+  for (const int32_t length : lengths) sums.keys += static_cast<double>(shape.kv_heads * length);
+  const size_t units = results.counts.size() / 4;
+  for (size_t unit = 0; unit < units; ++unit) {
+    const int32_t* const counts = results.counts.data() + 4 * unit;
+    sums.screened += counts[0];
+    sums.candidates += counts[1];
+    sums.rescored += counts[2];
+    if (counts[3] != 0) sums.fell_back += lengths[unit * lengths.size() / units];  // units stand by sequence
+  }
+  for (const int32_t support : results.support) sums.support += support;
+  return sums;
+}
+
 }  // namespace splash::experiments

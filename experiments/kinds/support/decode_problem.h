@@ -3,9 +3,11 @@
 // heads.
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "analysis/decode_bytes.h"
 #include "core/tensor.h"
 #include "experiments/runner/kind.h"
 #include "gpu/decode/benchmark/steps.h"
@@ -54,5 +56,9 @@ struct DecodedHead {
 // Of `heads` (sequence, key head) pairs, spread over both, after the step whose results these are.
 DecodeErrors check_heads(const gpu::decode::Steps& steps, const gpu::decode::StepProblem& problem,
                          const gpu::decode::StepResults& results, int64_t heads);
+
+// Sums over the units of a step. lengths: keys of each sequence.
+analysis::DecodeCounts decode_counts(const AttentionShape& shape, std::span<const int32_t> lengths,
+                                     const gpu::decode::StepResults& results);
 
 }  // namespace splash::experiments
