@@ -7,6 +7,7 @@
 
 #include "analysis/decode_bytes.h"
 #include "core/error.h"
+#include "core/round.h"
 #include "experiments/kinds/support/counted_kernel.h"
 #include "experiments/kinds/support/decode_problem.h"
 #include "experiments/kinds/support/decode_rungs.h"
@@ -39,8 +40,8 @@ void add_decode_counts(const gpu::decode::Steps& steps, const gpu::decode::StepP
   const analysis::DecodeBytes bytes =
       analysis::decode_bytes(problem.shape, problem.dtype, problem.page_size, problem.bits, l2_bytes, sums);
   const auto of_screened = [&](double keys) { return keys / std::max(sums.screened, 1.0); };
-  const auto units_of_head = static_cast<double>(results.counts.size() / 4) /
-                             static_cast<double>(problem.shape.batch * problem.shape.kv_heads);
+  const auto units_of_head =
+      static_cast<double>(ceil_div(problem.shape.group() * problem.shape.q_len, analysis::kDecodeUnitRows));
   result.numbers["keys_screened"] = sums.screened;
   result.numbers["candidates_share"] = of_screened(sums.candidates);
   result.numbers["rescored_share"] = of_screened(sums.rescored);
