@@ -22,7 +22,8 @@
 namespace splash::experiments {
 namespace {
 
-constexpr const char* kDecodePeers[] = {"torch-cudnn", "torch-flash"};
+constexpr const char* kOwnPackage = "torch-splash";  // a copy of 4 bits
+constexpr const char* kDecodePeers[] = {"torch-cudnn", "torch-flash", kOwnPackage};
 constexpr const char* kRungsOnly = "known for this project's steps only";
 
 bool is_decode_peer(const std::string& implementation) {
@@ -84,13 +85,15 @@ CaseResult measure_rung(const Parameters& p, const DecodeRung& rung) {
   return result;
 }
 
-CaseResult measure_dense(const Parameters& p) {
+CaseResult measure_in_torch(const Parameters& p) {
   CaseResult result;
   const AttentionShape shape = decode_shape(p);
   const std::string backend = get_text(p, "implementation").substr(std::string("torch-").size());
   const DecodePeerResult peer = run_torch_gpu_decode({.backend = backend,
                                                       .dtype = get_text(p, "dtype"),
                                                       .shape = shape,
+                                                      .alpha = get_number(p, "alpha"),
+                                                      .page_size = get_integer(p, "page_size"),
                                                       .scale = scale_of(p),
                                                       .query_variance = get_number(p, "query_variance"),
                                                       .seed = get_integer(p, "seed"),
@@ -99,13 +102,16 @@ CaseResult measure_dense(const Parameters& p) {
   result.numbers["nmse"] = peer.nmse;
   result.numbers["max_error"] = peer.max_error;
   result.numbers["caches"] = peer.caches;
-  result.numbers["dram_bytes_counted"] =
-      analysis::dense_decode_bytes(shape, dtype_from_string(get_text(p, "dtype")));
+  if (get_text(p, "implementation") != kOwnPackage)
+    result.numbers["dram_bytes_counted"] =
+        analysis::dense_decode_bytes(shape, dtype_from_string(get_text(p, "dtype")));
   return result;
 }
 
 std::vector<report::ColumnInfo> decode_columns() {
   constexpr const char* kNotRun = "the case was not run (column version says why)";
+  constexpr const char* kNotCounted =
+      "the case was not run (column version says why), or by the Python package, which tells no counts";
   std::vector<report::ColumnInfo> columns = time_columns(kNotRun);
   const auto measured = [&](const char* name, const char* units, const char* long_name, const char* formula,
                             const char* reason) {
@@ -149,7 +155,7 @@ std::vector<report::ColumnInfo> decode_columns() {
       "all keys and values, queries and results",
       kNotRun);
   columns.push_back(floor_column());
-  measured("roof_share", "1", "share of the roof", "floor_time / time_median", kNotRun);
+  measured("roof_share", "1", "share of the roof", "floor_time / time_median", kNotCounted);
   counted("copy_memory_bytes", "bytes", "memory of one cache's low-bit copies", "allocated");
   measured("peak_memory_bytes", "bytes", "device memory beyond caches and queries at the peak of a step",
            "workspace and results, or of PyTorch's allocator", kNotRun);
@@ -222,14 +228,19 @@ class GpuDecode : public Kind {
       throw InvalidArgument("decode/* stands for every rung in a list of [axes] or [zip] alone");
     for (const char* name : {"samples", "checked_heads"}) require_one(p, name);
     check_decode(p, rung != nullptr ? rung->bits : 0);
+    if (implementation == kOwnPackage && is_of_file(p))
+      throw InvalidArgument("torch-splash draws Gaussian tensors; it takes no other input");
   }
 
   Parameters used(const Parameters& p) const override {
     Parameters kept = p;
     kept["scale"] = scale_of(p);
-    if (is_decode_peer(get_text(p, "implementation"))) {
-      for (const char* name : {"alpha", "page_size", "checked_heads", "input", "call", "layer"})
-        kept.erase(name);
+    const std::string& implementation = get_text(p, "implementation");
+    if (is_decode_peer(implementation)) {
+      for (const char* name : {"checked_heads", "input", "call", "layer"}) kept.erase(name);
+      if (implementation != kOwnPackage) {
+        for (const char* name : {"alpha", "page_size"}) kept.erase(name);
+      }
     } else if (is_of_file(p)) {
       for (const char* name : {"query_variance", "seed"}) kept.erase(name);
     } else {
@@ -242,11 +253,11 @@ class GpuDecode : public Kind {
 
   CaseResult evaluate(const Parameters& p) const override {
     const DecodeRung* const rung = find_decode_rung(get_text(p, "implementation"));
-    return rung != nullptr ? measure_rung(p, *rung) : measure_dense(p);
+    return rung != nullptr ? measure_rung(p, *rung) : measure_in_torch(p);
   }
 
   void complete(const Parameters& p, CaseResult& result) const override {
-    if (!result.numbers.contains("time_median")) return;
+    if (!result.numbers.contains("time_median") || !result.numbers.contains("dram_bytes_counted")) return;
     gpu::Work work;
     work.dram_bytes = result.numbers.at("dram_bytes_counted");
     const double seconds = result.numbers.at("time_median");

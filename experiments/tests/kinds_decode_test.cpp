@@ -66,6 +66,7 @@ TEST_CASE("gpu-decode refuses what a step does not take") {
   CHECK_THROWS_AS(step({{"query_variance", NAN}}), InvalidArgument);
   CHECK_THROWS_AS(step({{"checked_heads", int64_t{0}}}), InvalidArgument);
   CHECK_THROWS_AS(step({{"implementation", std::string("decode/*")}}), InvalidArgument);
+  CHECK_THROWS_AS(captured({{"implementation", std::string("torch-splash")}}), InvalidArgument);
 }
 
 TEST_CASE("decode/* is every rung; rungs are known by name") {
@@ -82,6 +83,9 @@ TEST_CASE("dense attention depends on sizes, a captured step on its text") {
   const Parameters dense = kind.used(step({{"implementation", std::string("torch-flash")}}));
   for (const char* name : {"alpha", "page_size", "input", "layer"}) CHECK(!dense.contains(name));
   CHECK(get_number(dense, "scale") == 1 / std::sqrt(128.0));
+  const Parameters package = kind.used(step({{"implementation", std::string("torch-splash")}}));
+  CHECK(get_number(package, "alpha") == 1.5);
+  CHECK(!package.contains("input"));
   const Parameters text = kind.used(captured({}));
   CHECK(!text.contains("query_variance"));
   CHECK(get_integer(text, "layer") == 9);

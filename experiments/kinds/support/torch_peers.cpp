@@ -138,12 +138,15 @@ PeerResult run_torch_gpu_rows(const TorchGpuRowsJob& job, const Tensor<float>& s
 }
 
 DecodePeerResult run_torch_gpu_decode(const TorchGpuDecodeJob& job) {
-  static PeerProcess peer("torch_gpu_decode.py", "torch");
+  static PeerProcess peer("torch_gpu_decode.py", "torch, and splash_attention for torch-splash");
   const std::string key =
       fmt::format("{} {} variance {} seed {}", to_string(job.shape), job.dtype, job.query_variance, job.seed);
   nlohmann::json request = request_of(job.backend, job.dtype, job.timing, key, peer);
   request["shape"] = extents_of(job.shape);
   request["scale"] = job.scale;
+  request["alpha"] = job.alpha;
+  request["page_size"] = job.page_size;
+  request["bits"] = job.bits;
   request["query_variance"] = job.query_variance;
   request["seed"] = job.seed;
   const nlohmann::json reply = peer.ask(request);

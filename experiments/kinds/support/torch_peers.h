@@ -62,12 +62,14 @@ struct TorchGpuRowsJob {
   std::string inputs_key;  // scores with the key of the previous job are not sent again
 };
 
-// A step of decoding by PyTorch's dense attention, on Gaussian tensors that the peer draws itself: the time
-// does not depend on them, and the caches may be gigabytes.
+// A step of decoding by PyTorch's dense attention (cudnn, flash) or by this project's Python package
+// (splash), on Gaussian tensors that the peer draws itself: caches may be gigabytes.
 struct TorchGpuDecodeJob {
-  std::string backend;  // cudnn or flash
+  std::string backend;
   std::string dtype;
   AttentionShape shape{};
+  double alpha = 1.5;  // these three are of splash
+  int64_t page_size = 64, bits = 4;
   double scale = 1, query_variance = 1;
   int64_t seed = 1;
   gpu::TimingOptions timing{};
