@@ -19,6 +19,8 @@ using gpu::decode::StepProblem;
 using gpu::decode::StepResults;
 using gpu::decode::Steps;
 
+static_assert(analysis::kDecodeUnitRows == gpu::decode::kRows);
+
 const TensorFile& step_file(const Parameters& p) {
   return open_tensor_file(get_text(p, "input"));
 }
