@@ -143,7 +143,7 @@ std::vector<report::ColumnInfo> decode_columns() {
       "copies_bytes", "bytes", "counted bytes of the screen",
       "keys screened: codes, margin, and a page's share of scales and zero points; without copies the key");
   counted("start_bytes", "bytes", "counted bytes of the keys that no screen sees",
-          "the first 16, the last 256 and the rest of their pages, in full");
+          "the first keys, the last ones and the rest of their pages, in full");
   counted("lists_bytes", "bytes", "counted bytes of the lists",
           "candidates: a key's number and a float a row, written and read; 0 if L2 holds them");
   counted("rescored_bytes", "bytes", "counted bytes of the keys scored exactly at the end", "in full");
