@@ -26,8 +26,9 @@ std::optional<double> value_of(const NcuKernel& kernel, const CounterInfo::Term&
   return term.factor * (term.quantity == Quantity::sectors ? kSector : 1) * *value;
 }
 
-// Whether a profiled kernel is the largest kernel of a case.
+// Whether a profiled kernel is the largest kernel of a case; of a case of unknown geometry, any may be.
 bool is_of(const NcuKernel& seen, const KernelCase& kernel) {
+  if (kernel.use.blocks == 0) return true;
   if (seen.blocks != kernel.use.blocks || seen.threads != kernel.use.threads) return false;
   const auto registers = seen.get(kRegisters, Quantity::count);
   if (registers && std::abs(*registers - kernel.use.registers) > 0.5) return false;
@@ -328,6 +329,7 @@ std::vector<LevelCounts> compare_levels(const CountedCase& counted) {
     for (const Part& part : level.parts) rest -= part.amount;
     level.parts.push_back({"unexplained", rest});
   }
+  std::erase_if(levels, [](const LevelCounts& level) { return std::isnan(level.counted); });
   return levels;
 }
 

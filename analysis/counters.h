@@ -87,10 +87,10 @@ struct CountedCase {
 // Finds the profiled calls of each case. A profiled kernel belongs to a case if grid, block, name and, if
 // both sides know them, registers and shared memory are equal. The name may differ if registers and shared
 // memory are known and equal, because some variants declare another name than their function's. Several calls
-// of one case are averaged. A case of several launches needs a table of whole calls and nothing else. If the
-// report lists the launches, the table must have their order, and each launch gets its own time. Cases
-// without a profiled kernel are left out. Throws InvalidArgument if no kernel belongs to any case, if a
-// kernel belongs to several, or if a case has no counter of bytes or FLOPs.
+// of one case are averaged. A case of several launches, or of unknown geometry (use.blocks 0), needs a table
+// of whole calls and nothing else. If the report lists the launches, the table must have their order, and
+// each launch gets its own time. Cases without a profiled kernel are left out. Throws InvalidArgument if no
+// kernel belongs to any case, if a kernel belongs to several, or if a case has no counter of bytes or FLOPs.
 std::vector<CountedCase> match_counters(const std::vector<NcuKernel>& kernels,
                                         const std::vector<KernelCase>& cases);
 
@@ -120,7 +120,8 @@ struct LevelCounts {
 };
 constexpr double kClose = 0.15;
 
-// Compares products, L2 and DRAM. Only known causes are attributed; the rest is "unexplained".
+// Compares products, L2 and DRAM, as far as they were counted. Only known causes are attributed; the rest is
+// "unexplained".
 //
 // Products are the tensor cores' FLOPs. The float32 units are not compared, because they do other work too.
 //

@@ -1,6 +1,7 @@
 // gpu_bench: times variants on one problem, for the author of a rung. It only prints; `splash run` records.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <numeric>
@@ -17,6 +18,7 @@
 #include "core/workload.h"
 #include "gpu/benchmark/profile.h"
 #include "gpu/benchmark/timing.h"
+#include "gpu/decode/benchmark/steps.h"
 #include "gpu/engine/attention.h"
 #include "gpu/engine/work.h"
 #include "gpu/entmax/attention.h"
@@ -34,6 +36,7 @@ struct Options {
   int64_t k_keep = 8, block = 64, samples = 30, seed = 1, window = 0;
   bool causal = false, positions = false, graph = false, cold = false, backward = false;
   bool profile = false, portable = false;
+  int decode_bits = -1, page_size = 64;  // -1: no step of decode
 };
 
 void declare(CLI::App& app, Options& o) {
@@ -58,6 +61,10 @@ void declare(CLI::App& app, Options& o) {
   app.add_flag("--positions", o.positions, "hide later keys by positions 0, 1, 2, ...");
   app.add_flag("--graph", o.graph, "replay a graph instead of timing lone calls");
   app.add_flag("--backward", o.backward, "exact entmax with its gradients in place of the variants");
+  app.add_option("--decode", o.decode_bits,
+                 "a step of decode in place of the variants, with a copy of 4 or 8 bits, or none (0)")
+      ->check(CLI::IsMember({0, 4, 8}));
+  app.add_option("--page-size", o.page_size, "keys a page of its cache")->needs("--decode");
   app.add_option("--tuning", o.tuning, "its knobs, as KNOB=VALUE,KNOB=VALUE (gpu/entmax/tuning.h)")
       ->needs("--backward");
   app.add_flag("--portable", o.portable, "its portable path where Hopper's would be taken")
@@ -115,6 +122,49 @@ TimingOptions timing_of(const Options& o) {
           .samples = o.samples};
 }
 
+void print_timing(const char* name, const Timing& timing, int64_t times = 1) {
+  std::vector<double> seconds = timing.seconds;
+  for (double& each : seconds) each /= static_cast<double>(times);
+  const auto interval = analysis::median_interval(seconds);
+  std::printf("  %-34s %10.2f us [%.2f, %.2f]  %s\n", name, 1e6 * analysis::median(seconds),
+              1e6 * interval.low, 1e6 * interval.high,
+              analysis::why_spoilt(seconds, {timing.clock_before_hz, timing.clock_after_hz}).c_str());
+}
+
+// Times a step of decode as `splash run experiments/decode` does, and each of its kernels alone.
+void bench_decode(const Options& o, const AttentionShape& shape) {
+  const Stream stream;
+  const decode::Steps steps({.shape = shape,
+                             .dtype = dtype_from_string(o.dtype),
+                             .page_size = o.page_size,
+                             .bits = o.decode_bits,
+                             .alpha = o.alpha,
+                             .scale = 1 / std::sqrt(static_cast<double>(shape.head_dim)),
+                             .query_variance = o.query_variance,
+                             .seed = static_cast<uint64_t>(o.seed)},
+                            stream);
+  std::printf("%s, %s, alpha %g, %d bits: %lld caches, copies of %.0f MB, workspace %.0f MB\n",
+              to_string(shape).c_str(), o.dtype.c_str(), o.alpha, o.decode_bits,
+              static_cast<long long>(steps.caches()), 1e-6 * static_cast<double>(steps.copy_bytes()),
+              1e-6 * static_cast<double>(steps.workspace_bytes()));
+  if (o.profile) return profile_call([&] { steps.enqueue(0); }, stream);
+  print_timing("a step, of a graph",
+               time_on_device([&] { steps.enqueue_round(); }, stream,
+                              {.method = TimingMethod::graph, .samples = o.samples}),
+               steps.caches());
+  for (const auto& [kernel, seconds] : steps.kernel_seconds(o.samples))
+    std::printf("    %-32s %10.2f us\n", kernel.c_str(), 1e6 * seconds);
+  double counts[4] = {}, support = 0;
+  const decode::StepResults results = steps.results();
+  for (std::size_t i = 0; i < results.counts.size(); ++i) counts[i % 4] += results.counts[i];
+  for (const int32_t keys : results.support) support += keys;
+  std::printf(
+      "    candidates %.2f %%, scored exactly %.2f %% of the keys screened; %.1f keys a row; %.0f of %zu "
+      "units fell back\n",
+      100 * counts[1] / std::max(counts[0], 1.0), 100 * counts[2] / std::max(counts[0], 1.0),
+      support / static_cast<double>(shape.rows()), counts[3], results.counts.size() / 4);
+}
+
 // Times forward alone, then forward with backward.
 void bench_backward(const Options& o, const AttentionSpec& spec, const Stream& stream, const DeviceTensor& q,
                     const DeviceTensor& k, const DeviceTensor& v, const DeviceTensor& out) {
@@ -134,12 +184,7 @@ void bench_backward(const Options& o, const AttentionSpec& spec, const Stream& s
   forward();
   attention.ensure_stored();
   const auto print = [&](const char* name, const std::function<void()>& call) {
-    const Timing timing = time_on_device(call, stream, timing_of(o));
-    const auto interval = analysis::median_interval(timing.seconds);
-    std::printf(
-        "  %-34s %10.2f us [%.2f, %.2f]  %s\n", name, 1e6 * analysis::median(timing.seconds),
-        1e6 * interval.low, 1e6 * interval.high,
-        analysis::why_spoilt(timing.seconds, {timing.clock_before_hz, timing.clock_after_hz}).c_str());
+    print_timing(name, time_on_device(call, stream, timing_of(o)));
   };
   print("forward", forward);
   print("forward and backward", both);
@@ -149,6 +194,7 @@ void bench_backward(const Options& o, const AttentionSpec& spec, const Stream& s
 void bench(const Options& o) {
   const AttentionSpec spec = spec_of(o);
   spec.validate();
+  if (o.decode_bits >= 0) return bench_decode(o, spec.shape);
   const Dtype dtype = dtype_from_string(o.dtype);
   const Stream stream;
   const DeviceInfo device = list_devices().at(stream.device());

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "analysis/counters.h"
+#include "analysis/decode_steps.h"
 #include "core/text.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
@@ -217,7 +218,9 @@ int cmd_counters(const Words& words) {
   parse(app, words);
 
   report::Report report = report::read_report(options.report);
-  const std::vector<KernelCase> kernels = selected_kernels(report, options.prefix, options.case_id);
+  const std::vector<KernelCase> kernels =
+      holds_decode_steps(report) ? chosen_kernels(decode_steps(report), options.prefix, options.case_id)
+                                 : selected_kernels(report, options.prefix, options.case_id);
   if (options.command) {
     for (const KernelCase& kernel : kernels) print(profile_command(report, kernel));
     return kDone;

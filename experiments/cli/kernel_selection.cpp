@@ -23,7 +23,11 @@ void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix)
 
 std::vector<analysis::KernelCase> selected_kernels(const report::Report& report, const std::string& prefix,
                                                    const std::string& case_id, analysis::Calls calls) {
-  std::vector<analysis::KernelCase> kernels = analysis::kernel_cases(report, calls);
+  return chosen_kernels(analysis::kernel_cases(report, calls), prefix, case_id);
+}
+
+std::vector<analysis::KernelCase> chosen_kernels(std::vector<analysis::KernelCase> kernels,
+                                                 const std::string& prefix, const std::string& case_id) {
   std::erase_if(kernels, [&](const auto& kernel) { return !kernel.implementation.starts_with(prefix); });
   std::set<std::string> seen;
   std::erase_if(kernels, [&](const auto& kernel) { return !seen.insert(kernel.case_id).second; });

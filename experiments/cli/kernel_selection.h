@@ -20,6 +20,8 @@ void add_kernel_options(CLI::App& app, std::string& report, std::string& prefix)
 std::vector<analysis::KernelCase> selected_kernels(const report::Report& report, const std::string& prefix,
                                                    const std::string& case_id = "",
                                                    analysis::Calls calls = analysis::Calls::forward);
+std::vector<analysis::KernelCase> chosen_kernels(std::vector<analysis::KernelCase> kernels,
+                                                 const std::string& prefix, const std::string& case_id);
 
 // The GPU that the report names, from data/machines. Where no file describes it, what imported kernels tell
 // of its multiprocessors, without peaks; throws InvalidArgument if there are none.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "analysis/counters.h"
+#include "analysis/decode_steps.h"
 #include "experiments/cli/command.h"
 
 namespace splash::cli {
@@ -21,6 +22,14 @@ std::string parameter(const report::Report& report, int64_t row, const char* nam
   return std::isnan(column->numbers[at]) ? "" : fmt::format("{}", column->numbers[at]);
 }
 
+void add_selection(const auto& get, const auto& add) {
+  const std::string selection = get("selection");
+  if (selection == "all") return;
+  add("--selection", "selection");
+  add("--block", "block");
+  selection == "shared_keys" ? add("--share", "share") : add("--k-keep", "k_keep");
+}
+
 }  // namespace
 
 std::string table_of(const analysis::KernelCase& kernel) {
@@ -31,28 +40,28 @@ std::string table_of(const analysis::KernelCase& kernel) {
 
 std::string profile_command(const report::Report& report, const analysis::KernelCase& kernel) {
   const auto get = [&](const char* name) { return parameter(report, kernel.row, name); };
-  Words bench{"build/release/bin/gpu_bench",
-              "--profile",
-              "--variants",
-              kernel.implementation,
-              "--shape",
+  const bool decodes = analysis::holds_decode_steps(report);
+  Words bench{"build/release/bin/gpu_bench", "--profile", "--shape",
               fmt::format("{},{},{},{},{},{}", get("batch"), get("q_heads"), get("kv_heads"), get("q_len"),
                           get("kv_len"), get("head_dim"))};
   const auto add = [&](const char* option, const char* column) {
     if (const std::string value = get(column); !value.empty()) bench.insert(bench.end(), {option, value});
   };
   add("--dtype", "dtype");
-  add("--normalizer", "normalizer");
-  if (get("normalizer") != "softmax") add("--alpha", "alpha");
-  if (const std::string selection = get("selection"); selection != "all") {
-    add("--selection", "selection");
-    add("--block", "block");
-    selection == "shared_keys" ? add("--share", "share") : add("--k-keep", "k_keep");
-  }
-  if (const std::string mask = get("mask"); mask == "window") {
-    add("--window", "window");
-  } else if (mask != "none") {
-    bench.push_back("--" + mask);
+  if (decodes) {
+    add("--decode", "bits");
+    add("--page-size", "page_size");
+    add("--alpha", "alpha");
+  } else {
+    add("--variants", "implementation");
+    add("--normalizer", "normalizer");
+    if (get("normalizer") != "softmax") add("--alpha", "alpha");
+    add_selection(get, add);
+    if (const std::string mask = get("mask"); mask == "window") {
+      add("--window", "window");
+    } else if (mask != "none") {
+      bench.push_back("--" + mask);
+    }
   }
   add("--query-variance", "query_variance");
   add("--seed", "seed");

@@ -111,3 +111,55 @@ def test_scaled_dot_product_attention_refuses_windows_and_documents(peer, backen
 def test_flash_refuses_documents_of_several_batch_entries(peer):
     with pytest.raises(peer.Unavailable, match="packed documents of a batch of one, not of 2"):
         peer.dense({"backend": "flash", "causal": True, "scale": None, **MASKS["documents"]}, *problem(batch=2))
+
+
+DECODE = {"shape": [2, 6, 3, 2, 70, 64], "seed": 3, "dtype": "float32", "query_variance": 6.0, "scale": 0.3, "alpha": 1.5}
+
+
+@pytest.fixture
+def decoder(monkeypatch):
+    """torch_gpu_decode.py: on the CPU, what it draws, computes and holds against float64; only the timing needs a GPU."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(PEERS[0].parent))
+    import torch_gpu_decode as decoder
+
+    monkeypatch.setattr(decoder, "measured", lambda call, job: call() is not None and {"seconds": [3.0], "peak_memory_bytes": 5})
+    return decoder
+
+
+def test_a_step_of_dense_decoding(decoder):
+    import torch
+
+    job = DECODE | {"backend": "math"}
+    q, caches = decoder.load(job, device="cpu", l2_bytes=2 * 3 * 70 * 64 * 4)
+    assert q.shape == (2, 6, 2, 64) and len(caches) == 2  # k and v are twice the bytes
+    assert all(each.shape == (2, 3, 70, 64) for pair in caches for each in pair) and not torch.equal(caches[0][0], caches[1][0])
+    k, v = caches[0]
+    out = decoder.step(job, q, caches[0])
+    for head in range(6):
+        p = torch.softmax(0.3 * q[:, head] @ k[:, head // 2].mT, -1)
+        torch.testing.assert_close(out[:, head], p @ v[:, head // 2])
+    assert decoder.errors(job, out, q, caches[0])["nmse"] < 1e-12
+    out[-1, -1] += 1
+    assert decoder.errors(job, out, q, caches[0])["max_error"] == pytest.approx(1, abs=1e-5)
+    answer = decoder.run(job, q, caches)
+    assert answer["seconds"] == [1.5] and answer["caches"] == 2 and answer["nmse"] < 1e-12 and answer["version"].startswith("torch")
+
+
+@pytest.mark.parametrize("bits", [0, 4])
+def test_a_step_of_our_own_decoding(decoder, bits):
+    job = DECODE | {"backend": "splash", "page_size": 16, "bits": bits}
+    q, caches = decoder.load(job, device="cpu", l2_bytes=2 * 3 * 80 * 64 * 4)  # five pages of 16 keys
+    assert len(caches) == 3 and caches[0].lengths.tolist() == [70, 70]
+    out = decoder.step(job, q, caches[0])
+    assert decoder.errors(job, out, q, caches[0])["nmse"] < 1e-12
+    out[-1, -1] += 1
+    assert decoder.errors(job, out, q, caches[0])["max_error"] == pytest.approx(1, abs=1e-5)
+    answer = decoder.run(job, q, caches)
+    assert answer["seconds"] == [1] and answer["caches"] == 3 and answer["version"].startswith("splash_attention")
+
+
+def test_the_peer_rotates_as_many_caches_as_the_step(decoder):
+    header = (pathlib.Path(__file__).parents[2] / "gpu" / "decode" / "benchmark" / "steps.h").read_text()
+    assert f"kTimesL2 = {decoder.TIMES_L2};" in header and f"kMostCaches = {decoder.MOST_CACHES};" in header
+    assert [decoder.caches_of(n, 50) for n in (1000, 50, 49, 1)] == [1, 3, 4, 64]

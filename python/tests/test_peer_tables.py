@@ -65,6 +65,14 @@ def test_captured_heads_and_both_passes_are_problems_of_their_own():
     ]
 
 
+def test_a_step_of_decoding_tells_its_keys_and_grouped_heads():
+    steps = {"q_heads": [32.0] * 5, "kv_heads": [8.0] * 5, "q_len": [1.0, 1.0, 4.0, 4.0, 4.0]}
+    cases = report().results.drop_vars("mask").assign({name: ("case", values) for name, values in steps.items()})
+    text = fill(DOCUMENT, Report(Path("r.h5"), {}, "", cases, xr.Dataset(), xr.Dataset(), {}))
+    problems = [line.split(" | ")[0] for line in text.splitlines() if "keys," in line]
+    assert problems == ["| 1 × 32/8 heads, 16384 keys, d 64, T 2.449", "| 4 × 32/8 heads, 1000 keys, d 64, 4 queries, T 1"]
+
+
 def test_windows_and_documents_are_problems_of_their_own():
     masks = {"mask": ["window"] * 4 + ["documents"], "window": [256.0, 256.0, 1024.0, 1024.0, np.nan], "documents": [""] * 4 + ["8x2048"]}
     cases = report().results.isel(case=[0] * 5).assign(

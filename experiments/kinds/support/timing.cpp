@@ -123,7 +123,13 @@ void add_dense_equivalent(const AttentionSpec& spec, bool backward, CaseResult& 
 
 void time_call(const std::function<void()>& call, const gpu::Stream& stream, const Parameters& p,
                CaseResult& result) {
-  gpu::Timing timing = gpu::time_on_device(call, stream, timing_of(p));
+  time_call(call, stream, timing_of(p), 1, result);
+}
+
+void time_call(const std::function<void()>& call, const gpu::Stream& stream,
+               const gpu::TimingOptions& options, int64_t times, CaseResult& result) {
+  gpu::Timing timing = gpu::time_on_device(call, stream, options);
+  for (double& seconds : timing.seconds) seconds /= static_cast<double>(times);
   const analysis::ClockSpan clock{timing.clock_before_hz, timing.clock_after_hz};
   result.texts["warning"] = analysis::why_spoilt(timing.seconds, clock);
   add_times(std::move(timing.seconds), result);

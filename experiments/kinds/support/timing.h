@@ -44,5 +44,8 @@ void add_dense_equivalent(const AttentionSpec& spec, bool backward, CaseResult& 
 // Times a call of this build. Also fills clock_columns and version.
 void time_call(const std::function<void()>& call, const gpu::Stream& stream, const Parameters& parameters,
                CaseResult& result);
+// The same of a call that does its work `times` times over; the columns tell of once.
+void time_call(const std::function<void()>& call, const gpu::Stream& stream,
+               const gpu::TimingOptions& options, int64_t times, CaseResult& result);
 
 }  // namespace splash::experiments

@@ -1,5 +1,7 @@
 #include "experiments/kinds/support/torch_peers.h"
 
+#include <fmt/format.h>
+
 #include "experiments/kinds/support/peer_process.h"
 #include "experiments/kinds/support/timing.h"
 
@@ -26,9 +28,8 @@ nlohmann::json request_of(const std::string& backend, const std::string& dtype,
           {"folder", peer.folder().string()}};
 }
 
-// Returns the answer without the tensors, which the peer leaves in its folder.
-PeerResult ask(PeerProcess& peer, const nlohmann::json& request) {
-  const nlohmann::json reply = peer.ask(request);
+// An answer without the tensors, which the peer leaves in its folder.
+PeerResult result_of(const nlohmann::json& reply) {
   PeerResult result;
   if (reply.contains("unavailable")) {
     result.unavailable = reply.at("unavailable");
@@ -38,6 +39,14 @@ PeerResult ask(PeerProcess& peer, const nlohmann::json& request) {
   result.seconds = reply.at("seconds").get<std::vector<double>>();
   result.peak_memory_bytes = reply.at("peak_memory_bytes");
   return result;
+}
+
+PeerResult ask(PeerProcess& peer, const nlohmann::json& request) {
+  return result_of(peer.ask(request));
+}
+
+nlohmann::json extents_of(const AttentionShape& s) {
+  return {s.batch, s.q_heads, s.kv_heads, s.q_len, s.kv_len, s.head_dim};
 }
 
 }  // namespace
@@ -101,7 +110,7 @@ PeerResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<floa
   request["alpha"] = job.alpha ? nlohmann::json(*job.alpha) : nlohmann::json();
   request["scale"] = job.scale ? nlohmann::json(*job.scale) : nlohmann::json();
   request["backward"] = d_out != nullptr;
-  request["shape"] = {shape.batch, shape.q_heads, shape.kv_heads, shape.q_len, shape.kv_len, shape.head_dim};
+  request["shape"] = extents_of(shape);
   PeerResult result = ask(peer, request);
   if (!result.unavailable.empty()) return result;
   result.out = Tensor<float>(shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
@@ -125,6 +134,27 @@ PeerResult run_torch_gpu_rows(const TorchGpuRowsJob& job, const Tensor<float>& s
   if (!result.unavailable.empty()) return result;
   result.out = scores;
   read_tensor(peer.folder() / "out.f32", result.out);
+  return result;
+}
+
+DecodePeerResult run_torch_gpu_decode(const TorchGpuDecodeJob& job) {
+  static PeerProcess peer("torch_gpu_decode.py", "torch, and splash_attention for torch-splash");
+  const std::string key =
+      fmt::format("{} {} variance {} seed {}", to_string(job.shape), job.dtype, job.query_variance, job.seed);
+  nlohmann::json request = request_of(job.backend, job.dtype, job.timing, key, peer);
+  request["shape"] = extents_of(job.shape);
+  request["scale"] = job.scale;
+  request["alpha"] = job.alpha;
+  request["page_size"] = job.page_size;
+  request["bits"] = job.bits;
+  request["query_variance"] = job.query_variance;
+  request["seed"] = job.seed;
+  const nlohmann::json reply = peer.ask(request);
+  DecodePeerResult result{.run = result_of(reply)};
+  if (!result.run.unavailable.empty()) return result;
+  result.caches = reply.at("caches");
+  result.nmse = reply.at("nmse");
+  result.max_error = reply.at("max_error");
   return result;
 }
 

@@ -62,6 +62,23 @@ struct TorchGpuRowsJob {
   std::string inputs_key;  // scores with the key of the previous job are not sent again
 };
 
+// A step of decoding by PyTorch's dense attention (cudnn, flash) or by this project's Python package
+// (splash), on Gaussian tensors that the peer draws itself: caches may be gigabytes.
+struct TorchGpuDecodeJob {
+  std::string backend;
+  std::string dtype;
+  AttentionShape shape{};
+  double alpha = 1.5;  // these three are of splash
+  int64_t page_size = 64, bits = 4;
+  double scale = 1, query_variance = 1;
+  int64_t seed = 1;
+  gpu::TimingOptions timing{};
+};
+struct DecodePeerResult {
+  PeerResult run;  // without out
+  double caches = 1, nmse = 0, max_error = 0;
+};
+
 // cudnn, flash and efficient are fused kernels. math is cuBLAS with a softmax that stores the scores;
 // math-tf32 is the same with tf32 products. adasplash and adasplash2 are exact entmax in Triton (arXiv
 // 2502.12082, 2604.15180). splash is this project's Python package, called as its users call it.
@@ -79,5 +96,9 @@ PeerResult run_torch_gpu_peer(const TorchGpuJob& job, const AttentionInputs<floa
 // One call is entmax of each row of scores, [1, 1, rows, n]; the result's out has the same shape. One process
 // serves all jobs.
 PeerResult run_torch_gpu_rows(const TorchGpuRowsJob& job, const Tensor<float>& scores);
+
+// Times rounds over caches that L2 does not hold together; seconds are those of a step. One process serves
+// all jobs.
+DecodePeerResult run_torch_gpu_decode(const TorchGpuDecodeJob& job);
 
 }  // namespace splash::experiments

@@ -74,6 +74,8 @@ def problem_of(case: xr.Dataset) -> tuple[str, ...]:
 
 
 def label(case: xr.Dataset) -> str:
+    if not text(case, "mask"):
+        return step_label(case)
     batch, heads, length, dim = (int(number(case, name)) for name in ("batch", "q_heads", "q_len", "head_dim"))
     size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
     mask = "full" if text(case, "mask") == "none" else text(case, "mask")
@@ -87,6 +89,15 @@ def label(case: xr.Dataset) -> str:
     if name in ("", "gaussian"):
         inputs = f"T {np.sqrt(number(case, 'query_variance')):.4g}"
     return f"{heads_of}, {size}, d {dim}, {mask}, {inputs}"
+
+
+def step_label(case: xr.Dataset) -> str:
+    """Of a step of decoding: the kind gpu-decode has no mask."""
+    batch, heads, kv_heads, queries, keys, dim = (
+        int(number(case, name)) for name in ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")
+    )
+    drafts = f", {queries} queries" if queries > 1 else ""
+    return f"{batch} × {heads}/{kv_heads} heads, {keys} keys, d {dim}{drafts}, T {np.sqrt(number(case, 'query_variance')):.4g}"
 
 
 def milliseconds(case: xr.Dataset) -> str:

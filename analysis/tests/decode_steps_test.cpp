@@ -1,0 +1,113 @@
+// Bytes of a step of decode, counted by hand, and its counters beside them.
+
+#include "analysis/decode_steps.h"
+
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include "analysis/counters.h"
+#include "analysis/decode_bytes.h"
+#include "report/tests/example_report.h"
+
+using namespace splash;
+using namespace splash::analysis;
+using namespace splash::report::testing;
+
+namespace {
+
+constexpr AttentionShape kStep{
+    .batch = 2, .q_heads = 8, .kv_heads = 2, .q_len = 1, .kv_len = 1000, .head_dim = 64};
+constexpr DecodeCounts kSeen{
+    .keys = 4000, .screened = 2000, .candidates = 300, .rescored = 50, .support = 40};
+
+report::Report decode_report() {
+  report::Report report;
+  const double none = report::kMissing;
+  report.results = {text_column("case_id", {"a0", "a1", "a2"}),
+                    text_column("implementation", {"decode/2-four-bits", "torch-cudnn", "decode/0-no-copy"}),
+                    text_column("dtype", {"bfloat16", "bfloat16", "bfloat16"}),
+                    number_column("time_median", {1e-4, 3e-4, none}),
+                    number_column("keys_screened", {2000, none, none}),
+                    number_column("dram_bytes_counted", {2e6, 5e6, none}),
+                    number_column("launches", {2, none, none}),
+                    number_column("alpha", {1.5, none, 1.5})};
+  for (const auto& [name, value] : {std::pair{"batch", 2},
+                                    {"q_heads", 8},
+                                    {"kv_heads", 2},
+                                    {"q_len", 1},
+                                    {"kv_len", 1000},
+                                    {"head_dim", 64}})
+    report.results.push_back(number_column(name, std::vector<double>(3, value)));
+  return report;
+}
+
+NcuKernel seen_kernel(const char* function, const char* read_bytes) {
+  NcuKernel kernel;
+  kernel.name = function;
+  kernel.blocks = 7;
+  kernel.threads = 256;
+  kernel.metrics["dram__bytes_read.sum"] = {{.value = read_bytes, .unit = "byte"}};
+  kernel.metrics["dram__bytes_write.sum"] = {{.value = "1000", .unit = "byte"}};
+  return kernel;
+}
+
+}  // namespace
+
+TEST_CASE("a step's bytes: what the screen, the lists and the support read") {
+  const int64_t small_l2 = 1000, large_l2 = int64_t{1} << 30;
+  const DecodeBytes four = decode_bytes(kStep, Dtype::bf16, 64, 4, small_l2, kSeen);
+  // A page of 64 keys: 64 x 32 bytes of codes, 64 margins of 2 bytes, 64 scales and 64 zero points of 2.
+  CHECK(four.copies == doctest::Approx(2000.0 * (64 * 32 + 64 * 2 + 64 * 4) / 64));
+  CHECK(four.start == 2000 * 128);             // keys that no screen sees
+  CHECK(four.lists == 2 * 300 * (4 + 4 * 4));  // four rows a unit; more than L2 holds
+  CHECK(four.rescored == 50 * 128);
+  CHECK(four.fallback == 0);
+  CHECK(four.values == 40 * 128);
+  CHECK(four.rows == 2 * 16 * 128);
+  CHECK(four.total() ==
+        doctest::Approx(four.copies + four.start + four.lists + four.rescored + four.values + four.rows));
+  CHECK(decode_bytes(kStep, Dtype::bf16, 64, 4, large_l2, kSeen).lists == 0);
+  CHECK(decode_bytes(kStep, Dtype::bf16, 64, 8, small_l2, kSeen).copies ==
+        doctest::Approx(2000.0 * (64 * 64 + 64 * 2 + 64 * 4) / 64));
+  CHECK(decode_bytes(kStep, Dtype::bf16, 64, 0, small_l2, kSeen).copies == 2000 * 128);
+  CHECK(dense_decode_bytes(kStep, Dtype::bf16) == 2 * 4000 * 128 + 2 * 16 * 128);
+}
+
+TEST_CASE("units of one key head read its keys once") {
+  AttentionShape drafts = kStep;
+  drafts.q_len = 4;  // 16 rows a key head: two units
+  DecodeCounts seen = kSeen;
+  seen.screened *= 2;
+  const DecodeBytes bytes = decode_bytes(drafts, Dtype::bf16, 64, 4, 1000, seen);
+  const DecodeBytes one = decode_bytes(kStep, Dtype::bf16, 64, 4, 1000, kSeen);
+  CHECK(bytes.copies == one.copies);
+  CHECK(bytes.start == one.start);
+  CHECK(bytes.lists == 2 * 300 * (4 + 4 * 8));
+}
+
+TEST_CASE("a report's steps are those that were run, without peers") {
+  const report::Report report = decode_report();
+  REQUIRE(holds_decode_steps(report));
+  const auto steps = decode_steps(report);
+  REQUIRE(steps.size() == 1);
+  CHECK(steps[0].case_id == "a0");
+  CHECK(steps[0].launches == 2);
+  CHECK(steps[0].shape == kStep);
+  CHECK(steps[0].dram_bytes == 2e6);
+  CHECK(std::isnan(steps[0].l2_bytes));
+  CHECK(!holds_decode_steps(report::Report{}));
+}
+
+TEST_CASE("a profiled step is the sum of its kernels, whatever they are called") {
+  const auto steps = decode_steps(decode_report());
+  const auto counted =
+      match_counters({seen_kernel("screen", "1900000"), seen_kernel("solve", "98000")}, steps);
+  REQUIRE(counted.size() == 1);
+  const auto levels = compare_levels(counted[0]);
+  REQUIRE(levels.size() == 1);  // FLOPs and L2 bytes are not counted
+  CHECK(levels[0].level == Level::dram);
+  CHECK(levels[0].counter == 2e6);
+  CHECK(levels[0].close());
+  CHECK_THROWS_AS(match_counters({seen_kernel("screen", "1")}, steps), InvalidArgument);  // half a step
+}

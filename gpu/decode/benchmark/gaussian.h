@@ -1,0 +1,15 @@
+#pragma once
+// Gaussian numbers in device memory. Compiles without nvcc.
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "gpu/engine/memory.h"
+
+namespace splash::gpu::decode {
+
+// Enqueues count numbers N(0, deviation^2) of stream `seed` (core/random.h), rounded to bf16 or f16.
+void fill_gaussian(void* to, Dtype dtype, int64_t count, double deviation, uint64_t seed,
+                   StreamHandle stream);
+
+}  // namespace splash::gpu::decode
