@@ -11,6 +11,7 @@ exclude and the values of the support. How it works: docs/questions/how-do-i-dec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ PAGE_SIZES = (16, 32, 64, 128, 256)
 HEAD_DIMS = (64, 128, 256)  # that the kernels take
 DTYPES = (torch.bfloat16, torch.float16)  # the same; host memory takes float32 and float64, too
 MOST_QUERIES = 16
+ALPHAS, SCALES = (1.01, 2.0), (1e-30, 1e30)  # least and most
 
 
 class DecodeAux(NamedTuple):
@@ -118,16 +120,25 @@ class PagedCache:
 
         The table must name a page for each of them: in host memory ValueError says where it does not. A GPU drops what falls
         into a hole; a length beyond the table makes the sequence's rows NaN."""
+        before = self.lengths.clone()
+        self._store(k, v, before)
+        self.lengths += k.shape[2]
+        self.fill(before, -(-k.shape[2] // self.page_size))
+
+    def write(self, k: Tensor, v: Tensor, before: Tensor) -> None:
+        """As append(), behind `before` (int32 [batch]), where `lengths` tells already what is there afterwards: the layers of a
+        model share one table and one `lengths`. Of k and v each sequence keeps as many as its length grew by."""
+        self._store(k, v, before)
+        self.fill(before, -(-k.shape[2] // self.page_size))
+
+    def _store(self, k: Tensor, v: Tensor, before: Tensor) -> None:
         batch, n = self.lengths.shape[0], k.shape[2] if k.dim() == 4 else -1
         expected = (batch, self.kv_heads, n, self.head_dim)
         if tuple(k.shape) != expected or tuple(v.shape) != expected:
             raise ValueError(f"k and v must be [{batch}, {self.kv_heads}, n, {self.head_dim}], not {list(k.shape)} and {list(v.shape)}")
         if k.dtype != self.keys.dtype or v.dtype != self.keys.dtype or k.device != self.keys.device or v.device != self.keys.device:
             raise TypeError(f"k and v must be of {self.keys.dtype} on {self.keys.device}, not of {k.dtype} and {v.dtype} on {k.device} and {v.device}")
-        before = self.lengths.clone()
         torch.ops.splash_attention.decode_append(self.keys, self.values, k, v, self.block_table, before, self.heads_first)
-        self.lengths += n
-        self.fill(before, -(-n // self.page_size))
 
     def truncate(self, lengths: Tensor) -> None:
         """Drops the keys at and behind `lengths` (int32 [batch]), for example rejected drafts. Open pages are read exactly until
@@ -156,25 +167,29 @@ def block_table_of(
     return table.contiguous(), lengths.contiguous()
 
 
-def _of_heads(name: str, value: float | Tensor, q: Tensor, least: float, most: float) -> Tensor:
-    """float32 [1] or [q_heads] on q's device."""
+def of_heads(name: str, value: float | Sequence[float] | Tensor, q_heads: int, device: torch.device, least: float, most: float) -> Tensor:
+    """float32 [1] or [q_heads] on the device."""
+    given = value.numel() if isinstance(value, Tensor) else len(value) if isinstance(value, Sequence) else 1
+    if given not in (1, q_heads):
+        raise ValueError(f"{name} has {given} elements; allowed are 1 and q_heads ({q_heads})")
     if isinstance(value, Tensor):
-        if value.numel() not in (1, q.shape[1]):
-            raise ValueError(f"{name} has {value.numel()} elements; allowed are 1 and q_heads ({q.shape[1]})")
-        return value.detach().reshape(-1).to(device=q.device, dtype=torch.float32).contiguous()
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {value}; it must lie in [{least:g}, {most:g}]")
-    return torch.full((1,), value, dtype=torch.float32, device=q.device)
+        return value.detach().reshape(-1).to(device=device, dtype=torch.float32).contiguous()
+    values = list(value) if isinstance(value, Sequence) else [value]
+    for one in values:
+        if not least <= one <= most:
+            raise ValueError(f"{name} is {one}; it must lie in [{least:g}, {most:g}]")
+    return torch.full((1,), values[0], dtype=torch.float32, device=device) if given == 1 else torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def decode(
-    q: Tensor, cache: PagedCache, *, alpha: float | Tensor = 1.5, scale: float | Tensor | None = None, return_aux: bool = False
+    q: Tensor, cache: PagedCache, *, alpha: float | Sequence[float] | Tensor = 1.5, scale: float | Sequence[float] | Tensor | None = None,
+    return_aux: bool = False,
 ) -> Tensor | tuple[Tensor, DecodeAux]:
     """Entmax attention of the last q_len positions of each sequence to its whole cache.
 
     q: [batch, q_heads, q_len, head_dim] of the cache's dtype, q_heads a multiple of kv_heads, q_len 1 to 16. Query i sees
     the keys below length - (q_len - 1 - i): append the step's keys first.
-    alpha: in [1.01, 2]; scale: 1/sqrt(head_dim) where None. One number each, or a tensor with one per query head.
+    alpha: in [1.01, 2]; scale: 1/sqrt(head_dim) where None. One number each, or a list or tensor with one per query head.
     Returns out like q, with return_aux (out, DecodeAux). The same bits in every run on one kind of GPU, for every number
     of bits of the cache. On a GPU nothing waits for the device, and a CUDA graph can capture the call with later lengths,
     pages and queries in the same tensors. There are no gradients.
@@ -192,8 +207,8 @@ def decode(
         raise TypeError(f"q is of {q.dtype}, the cache of {keys.dtype}; they must be of one dtype")
     if q.device != keys.device:
         raise ValueError(f"q is on {q.device}, the cache on {keys.device}; they must be on one device")
-    alphas = _of_heads("alpha", alpha, q, 1.01, 2)
-    scales = _of_heads("scale", cache.head_dim**-0.5 if scale is None else scale, q, 1e-30, 1e30)
+    alphas = of_heads("alpha", alpha, q.shape[1], q.device, *ALPHAS)
+    scales = of_heads("scale", cache.head_dim**-0.5 if scale is None else scale, q.shape[1], q.device, *SCALES)
     out, tau, maximum, support, counts = torch.ops.splash_attention.decode(
         q, keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits
     )
