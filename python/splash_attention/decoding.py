@@ -11,6 +11,7 @@ exclude and the values of the support. How it works: docs/questions/how-do-i-dec
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -215,3 +216,69 @@ def decode(
     if not return_aux:
         return out
     return out, DecodeAux(tau, maximum, support, counts[:, 0], counts[:, 1], counts[:, 2], counts[:, 3] != 0)
+
+
+class BatchDecodeWrapper:
+    """decode in the calling style of FlashInfer's BatchDecodeWithPagedKVCacheWrapper, for a pool that exists already.
+
+        wrapper = BatchDecodeWrapper("NHD")
+        wrapper.plan(kv_indptr, kv_indices, kv_last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size)
+        out = wrapper.run(q, paged_kv_cache)     # once for each layer; q and out: [batch, num_qo_heads, head_dim]
+
+    kv_layout: "NHD", pools [pages, page_size, num_kv_heads, head_dim], or "HND", [pages, num_kv_heads, page_size, head_dim].
+    most_pages: of the longest sequence, now or later. With it no plan waits for the device, and plans of one batch size write over the
+    same tensors: a CUDA graph of run() then decodes what the last plan said. None asks each plan's tensors.
+    """
+
+    def __init__(self, kv_layout: str = "NHD", *, most_pages: int | None = None) -> None:
+        if kv_layout not in ("NHD", "HND"):
+            raise ValueError(f'kv_layout is {kv_layout!r}; allowed are "NHD" and "HND"')
+        self.heads_first, self.most_pages = kv_layout == "HND", most_pages
+        self.block_table: Tensor | None = None
+
+    def plan(
+        self, kv_indptr: Tensor, kv_indices: Tensor, kv_last_page_len: Tensor, num_qo_heads: int, num_kv_heads: int, head_dim: int,
+        page_size: int, *, pos_encoding_mode: str = "NONE", window_left: int = -1, logits_soft_cap: float | None = None,
+        sm_scale: float | Tensor | None = None, alpha: float | Tensor = 1.5,
+    ) -> None:  # fmt: skip
+        """kv_indptr, kv_indices, kv_last_page_len: as block_table_of takes them; they count on kv_indices' device. sm_scale, alpha: as
+        decode takes them. Raises ValueError, and NotImplementedError for another pos_encoding_mode, window_left or logits_soft_cap."""
+        asked = {"pos_encoding_mode": (pos_encoding_mode, "NONE"), "window_left": (window_left, -1), "logits_soft_cap": (logits_soft_cap or None, None)}
+        for name, (value, served) in asked.items():
+            if value != served:
+                raise NotImplementedError(f"{name} is {value!r}; decode serves {served!r} alone")
+        if num_kv_heads < 1 or num_qo_heads % num_kv_heads != 0:
+            raise ValueError(f"num_qo_heads is {num_qo_heads}; it must be a multiple of num_kv_heads ({num_kv_heads})")
+        tables = (kv_indptr.to(kv_indices.device), kv_indices, kv_last_page_len.to(kv_indices.device))
+        table, lengths = block_table_of(*tables, page_size, self.most_pages)
+        if self.block_table is not None and self.block_table.shape == table.shape and self.block_table.device == table.device:
+            self.block_table.copy_(table)
+            self.lengths.copy_(lengths)
+        else:
+            self.block_table, self.lengths = table, lengths
+        self._q = (lengths.shape[0], num_qo_heads, head_dim)
+        self._page = (num_kv_heads, page_size, head_dim) if self.heads_first else (page_size, num_kv_heads, head_dim)
+        self._numbers = {"alpha": alpha, "scale": sm_scale}
+
+    def run(
+        self, q: Tensor, paged_kv_cache: Tensor | tuple[Tensor, Tensor] | PagedCache, *, return_aux: bool = False
+    ) -> Tensor | tuple[Tensor, DecodeAux]:
+        """q: [batch, num_qo_heads, head_dim]. paged_kv_cache: (keys, values), or one tensor [pages, 2, …] of both; K is then read whole.
+        Or a PagedCache of these pools, for its low-bit copies; call its fill() for pages that became full. Its own table and lengths do
+        not count here. Returns out like q, with return_aux (out, DecodeAux of one query per sequence)."""
+        if self.block_table is None:
+            raise RuntimeError("plan() comes before run()")
+        if tuple(q.shape) != self._q:
+            raise ValueError(f"q is {list(q.shape)}; the plan is of {list(self._q)}")
+        if isinstance(paged_kv_cache, PagedCache):
+            cache = copy.copy(paged_kv_cache)
+            if cache.heads_first != self.heads_first:
+                raise ValueError("the PagedCache and the wrapper's kv_layout differ in the order of heads and tokens")
+            cache.block_table, cache.lengths = self.block_table, self.lengths
+        else:
+            keys, values = (paged_kv_cache[:, 0], paged_kv_cache[:, 1]) if isinstance(paged_kv_cache, Tensor) else paged_kv_cache
+            cache = PagedCache(keys, values, self.block_table, self.lengths, bits=0, heads_first=self.heads_first)
+        if tuple(cache.keys.shape[1:]) != self._page:
+            raise ValueError(f"pages are {list(cache.keys.shape[1:])}; the plan is of {list(self._page)}")
+        done = decode(q[:, :, None], cache, **self._numbers, return_aux=return_aux)
+        return (done[0][:, :, 0], done[1]) if return_aux else done[:, :, 0]

@@ -52,11 +52,14 @@ def attention_forward(
     What has no kernel yet (position_bias of models other than T5's, masks that are added) is computed from every score, and said once. Raises NotImplementedError for a mask of integers.
     """
     if isinstance(key, Step):
-        as_usual = softcap is None and s_aux is None and not (dropout and module.training) and not _asks_for_attentions(output_attentions)
-        step = _step(module, key, query, attention_mask, position_bias, scaling, as_usual, others)
-        if isinstance(step, Tensor):
-            return step.transpose(1, 2).contiguous(), None
-        key, value, attention_mask = step
+        modified_there = softcap is not None or s_aux is not None or (dropout > 0 and module.training)
+        counted = _asks_for_attentions(output_attentions) or (bool(_observers) and not torch.compiler.is_compiling())
+        if position_bias is not None or not getattr(module, "is_causal", True) or others.get("cu_seq_lens_q") is not None:
+            raise NotImplementedError(f"SplashCache serves causal attention without position_bias and packed sequences; {type(module).__name__} calls another")
+        done = _step(module, key, query, attention_mask, scaling, modified_there or counted)
+        if isinstance(done, Tensor):
+            return done.transpose(1, 2).contiguous(), None
+        key, value, attention_mask = done
     check_tensors(query, key, value)
     checks.check_rank(query, key, value)
     if attention_mask is not None and not (
@@ -130,21 +133,16 @@ def attention_forward(
 
 
 def _step(
-    module: torch.nn.Module, step: Step, query: Tensor, mask: Tensor | None, position_bias: Tensor | None, scaling: float | None,
-    as_usual: bool, others: dict[str, Any],
-) -> Any:  # fmt: skip
-    """What decode makes of a call with a SplashCache, [batch, heads, q_len, head_dim]; where it does not serve the call (key, value, mask)."""
-    if not (mask is None or is_positions(mask)) or others.get("cu_seq_lens_q") is not None:
-        raise NotImplementedError("SplashCache takes the tokenizer's attention_mask [batch, length]; it takes no other masks and no packed sequences")
-    if position_bias is not None or not getattr(module, "is_causal", True):
-        raise NotImplementedError(f"SplashCache serves causal attention without position_bias; {type(module).__name__} is another")
+    module: torch.nn.Module, step: Step, query: Tensor, mask: Tensor | None, scaling: float | None, more: bool
+) -> Tensor | tuple[Tensor, Tensor, Tensor | None]:
+    """Stores a step of a SplashCache and decodes it: [batch, heads, q_len, head_dim]. Where it asks for more than decode does: (key, value, mask)."""
+    if not (mask is None or is_positions(mask)):
+        raise NotImplementedError(f"SplashCache takes the tokenizer's attention_mask [batch, length], not one of shape {list(mask.shape)}")
+    more = more or _setting(module, "splash_k_keep", None) is not None
+    numbers = None if more else step.layer.numbers(query, scaling, **heads_of(module))
     step.store(mask)
-    k_keep = _setting(module, "splash_k_keep", None)
-    if as_usual and k_keep is None and query.shape[2] <= MOST_QUERIES and not (_observers and not torch.compiler.is_compiling()):
-        of_heads = heads_of(module)
-        factor, scaling = of_heads["factor"], checks.check_scale(scaling) or query.shape[3] ** -0.5
-        scale = [scaling * one for one in factor] if isinstance(factor, (list, tuple)) else scaling * factor
-        return step.decode(query, mask, of_heads["alpha"], scale)
+    if numbers is not None and query.shape[2] <= MOST_QUERIES:
+        return step.decode(query, mask, *numbers)
     return (step.k, step.v, mask) if step.layer.sequences.began else step.gather(mask)
 
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from transformers import cache_utils
 
-from splash_attention.decoding import ALPHAS, MOST_QUERIES, SCALES, PagedCache, decode, of_heads
+from splash_attention.checks import check_scale
+from splash_attention.decoding import ALPHAS, SCALES, PagedCache, decode, of_heads
 
 _FIRST_CAPACITY = 1024  # of a cache that grows
 
@@ -34,7 +35,7 @@ class Step:
         self.stored = True
         layer, k, v = self.layer, self.k.detach(), self.v.detach()
         sequences, n = layer.sequences, k.shape[2]
-        present = None if mask is None else mask[:, 0, 0] < n
+        present = None if mask is None or (n == 1 and not layer.first) else mask[:, 0, 0] < n
         if layer.first:
             sequences.advance(n, present)
         if present is not None and n > 1:  # those of padding last: the next tokens lie over them
@@ -42,16 +43,14 @@ class Step:
         layer.fit()
         layer.paged.write(k, v, sequences.before)
 
-    def decode(self, query: Tensor, mask: Tensor | None, alpha: Any, scale: Any) -> Tensor:
-        """Of stored tokens. query: [batch, heads, n, head_dim], n at most 16; alpha, scale: numbers, or lists or tensors of one per head."""
+    def decode(self, query: Tensor, mask: Tensor | None, alpha: Tensor, scale: Tensor) -> Tensor:
+        """Of stored tokens. query: [batch, heads, n, head_dim], n at most 16."""
         if torch.is_grad_enabled() and query.requires_grad:
             raise RuntimeError("decoding has no gradients: call the model under torch.no_grad(), or train it without SplashCache")
         order = None
         if mask is not None and query.shape[2] > 1:  # decode's last query is that of the last key
             order = (mask[:, 0, 0] < query.shape[2]).to(torch.uint8).argsort(dim=1, stable=True)
             query = _in_order(query, order)
-        alpha = self.layer.on_device("alpha", alpha, query, ALPHAS)
-        scale = self.layer.on_device("scale", scale, query, SCALES)
         out = decode(query, self.layer.paged, alpha=alpha, scale=scale)
         return out if order is None else _in_order(out, order.argsort(dim=1))
 
@@ -79,9 +78,10 @@ class Sequences:
     def __init__(self, capacity: int | None, page_size: int) -> None:
         self.capacity, self.page_size, self.table = capacity, page_size, None
         self.empty, self.began, self.padded, self.host = True, False, False, 0
+        self.first_capacity = capacity or _FIRST_CAPACITY
 
     def begin(self, batch: int, device: torch.device) -> None:
-        width = -(-(self.capacity or _FIRST_CAPACITY) // self.page_size)
+        width = -(-self.first_capacity // self.page_size)
         self.table = torch.arange(batch * width, dtype=torch.int32, device=device).view(batch, width)
         self.lengths, self.before = (torch.zeros(batch, dtype=torch.int32, device=device) for _ in range(2))
         self.columns = torch.zeros((), dtype=torch.int64, device=device)
@@ -200,15 +200,23 @@ class SplashLayer(cache_utils.CacheLayerMixin):
             self.batch_size = indices.numel()
         self.paged.fill()
 
-    def on_device(self, name: str, value: Any, query: Tensor, allowed: tuple[float, float]) -> Tensor:
-        """float32 [1] or [heads]; of numbers it is made once, so that a step copies nothing to the device."""
-        key = None if isinstance(value, Tensor) else (name, *(value if isinstance(value, (list, tuple)) else (value,)))
-        if key is None or key not in self._constants:
-            made = of_heads(name, value, query.shape[1], query.device, *allowed)
-            if key is None:
-                return made
+    def numbers(self, query: Tensor, scaling: float | None, alpha: Any, factor: Any) -> tuple[Tensor, Tensor]:
+        """alpha and scale, float32 [1] or [heads] on the device. Of numbers they are made once, in the first call that is neither
+        compiled nor captured, so that a step copies nothing to the device."""
+        scaling = check_scale(scaling) or query.shape[3] ** -0.5
+        scale = [scaling * one for one in factor] if isinstance(factor, (list, tuple)) else scaling * factor
+        return self._on_device("alpha", alpha, query, ALPHAS), self._on_device("scale", scale, query, SCALES)
+
+    def _on_device(self, name: str, value: Any, query: Tensor, allowed: tuple[float, float]) -> Tensor:
+        if isinstance(value, Tensor):
+            return of_heads(name, value, query.shape[1], query.device, *allowed)
+        key = (name, *value) if isinstance(value, (list, tuple)) else (name, value)
+        if key in self._constants:
+            return self._constants[key]
+        made = of_heads(name, value, query.shape[1], query.device, *allowed)
+        if not (torch.compiler.is_compiling() or (query.is_cuda and torch.cuda.is_current_stream_capturing())):
             self._constants[key] = made
-        return self._constants[key]
+        return made
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return query_length, 0  # a mask is of the new tokens alone
