@@ -179,7 +179,9 @@ def of_heads(name: str, value: float | Sequence[float] | Tensor, q_heads: int, d
     for one in values:
         if not least <= one <= most:
             raise ValueError(f"{name} is {one}; it must lie in [{least:g}, {most:g}]")
-    return torch.full((1,), values[0], dtype=torch.float32, device=device) if given == 1 else torch.tensor(values, dtype=torch.float32, device=device)
+    if given == 1:
+        return torch.full((1,), values[0], dtype=torch.float32, device=device)
+    return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def decode(
@@ -243,7 +245,8 @@ class BatchDecodeWrapper:
     ) -> None:  # fmt: skip
         """kv_indptr, kv_indices, kv_last_page_len: as block_table_of takes them; they count on kv_indices' device. sm_scale, alpha: as
         decode takes them. Raises ValueError, and NotImplementedError for another pos_encoding_mode, window_left or logits_soft_cap."""
-        asked = {"pos_encoding_mode": (pos_encoding_mode, "NONE"), "window_left": (window_left, -1), "logits_soft_cap": (logits_soft_cap or None, None)}
+        soft_cap = logits_soft_cap or None
+        asked = {"pos_encoding_mode": (pos_encoding_mode, "NONE"), "window_left": (window_left, -1), "logits_soft_cap": (soft_cap, None)}
         for name, (value, served) in asked.items():
             if value != served:
                 raise NotImplementedError(f"{name} is {value!r}; decode serves {served!r} alone")

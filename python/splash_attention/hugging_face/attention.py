@@ -45,7 +45,8 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """transformers' attention interface. query: [batch, heads, q_len, head_dim]; key: [batch, kv_heads, kv_len, head_dim]; value:
     [batch, kv_heads, kv_len, value_dim]; attention_mask: what key_positions returned, or one's own [batch or 1, heads or 1, q_len,
-    kv_len], bool, or real and added to the scores. key and value may be a Step, what a SplashCache returned. softcap, position_bias, s_aux (sinks) and sliding_window: as models of transformers pass them.
+    kv_len], bool, or real and added to the scores. key and value may be a Step, what a SplashCache returned. softcap, position_bias, s_aux
+    (sinks) and sliding_window: as models of transformers pass them.
     others: cu_seq_lens_q and cu_seq_lens_k are lengths of packed sequences, beside their position_ids.
 
     Returns [batch, q_len, heads, value_dim], and with output_attentions the probabilities [batch, heads, q_len, kv_len], else None.
@@ -55,7 +56,8 @@ def attention_forward(
         modified_there = softcap is not None or s_aux is not None or (dropout > 0 and module.training)
         counted = _asks_for_attentions(output_attentions) or (bool(_observers) and not torch.compiler.is_compiling())
         if position_bias is not None or not getattr(module, "is_causal", True) or others.get("cu_seq_lens_q") is not None:
-            raise NotImplementedError(f"SplashCache serves causal attention without position_bias and packed sequences; {type(module).__name__} calls another")
+            name = type(module).__name__
+            raise NotImplementedError(f"SplashCache serves causal attention without position_bias and packed sequences; {name} calls another")
         done = _step(module, key, query, attention_mask, scaling, modified_there or counted)
         if isinstance(done, Tensor):
             return done.transpose(1, 2).contiguous(), None

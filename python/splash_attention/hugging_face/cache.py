@@ -26,7 +26,9 @@ class Step:
         self.layer, self.k, self.v, self.stored = layer, k, v, False
 
     def __getattr__(self, name: str) -> Any:
-        raise TypeError('SplashCache serves models under attn_implementation="splash" that hand keys and values to attention as the cache returns them')
+        raise TypeError(
+            'SplashCache serves models under attn_implementation="splash" that hand keys and values to attention as the cache returns them'
+        )
 
     def store(self, mask: Tensor | None) -> None:
         """mask: of key_positions for these n tokens alone."""
@@ -161,7 +163,9 @@ class SplashLayer(cache_utils.CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         batch, kv_heads, _, head_dim = key_states.shape
         if value_states.shape[3] != head_dim:
-            raise NotImplementedError(f"SplashCache takes keys and values of one head_dim, not of {head_dim} and {value_states.shape[3]} (v_head_dim)")
+            raise NotImplementedError(
+                f"SplashCache takes keys and values of one head_dim, not of {head_dim} and {value_states.shape[3]} (v_head_dim)"
+            )
         if self.sequences.table is None:
             self.sequences.begin(batch, key_states.device)
         pages = (self.sequences.table.numel(), self.sequences.page_size, kv_heads, head_dim)
@@ -232,17 +236,17 @@ class SplashCache(cache_utils.Cache):
     """A cache for `generate` and `forward` of models under attn_implementation="splash", whose steps decode exactly over pages.
 
         cache = SplashCache(model.config, max_cache_len=4096)
-        model.generate(**inputs, past_key_values=cache)
+        model.generate(**inputs, cache=cache)  # past_key_values= in older versions
 
     config: of the model. max_cache_len: tokens of a sequence, with padding; tensors keep their shapes and addresses, so that a step can
     be compiled or captured in a CUDA graph, which neither waits for the device nor copies to it; ValueError beyond. None: it grows.
     bits: 4 or 8 for low-bit copies of full pages, 0 for none. page_size: 16, 32, 64, 128 or 256 keys.
 
-    All layers run in every call. Up to 16 new tokens per call are decoded; more attend to all keys, gathered from the pages. So do layers with soft caps, sinks,
-    k_keep or output_attentions. Layers of other kinds (sliding_attention, chunked_attention, …) keep transformers' own caches.
-    Padding is what attention_mask [batch, length] names when a token comes, and is not stored. Caches of keys on a GPU are bfloat16 or
-    float16, of head_dim 64, 128 or 256: NotImplementedError at the first call else. Raises NotImplementedError for encoder-decoders and
-    ValueError for models under another attn_implementation.
+    All layers run in every call. Up to 16 new tokens per call are decoded, without gradients; more attend to all keys, gathered from
+    the pages. So do layers with soft caps, sinks, k_keep or output_attentions. Layers of other kinds (sliding_attention,
+    chunked_attention, …) keep transformers' own caches. Padding is what attention_mask [batch, length] hides when a token comes; it is
+    not stored. On a GPU the model is bfloat16 or float16, of head_dim 64, 128 or 256, else the first call raises NotImplementedError;
+    so does the constructor for encoder-decoders, and attention for models under another attn_implementation raises TypeError.
     """
 
     def __init__(self, config: Any, max_cache_len: int | None = None, *, bits: int = 4, page_size: int = 64) -> None:

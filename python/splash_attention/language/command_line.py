@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("decode-step", help="time a step of decoding, entmax over pages beside PyTorch's softmax, and where it goes")
     _add_text(one)
     _add_place(one)
-    one.add_argument("--part", default="training", help="held_out, development or training (training)")
+    one.add_argument("--part", default="held_out", help="held_out, development or training (held_out)")
     one.add_argument("--context", type=int, metavar="TOKENS", help="keys of each sequence before the step (8192)")
     one.add_argument("--batch", type=int, nargs="+", metavar="N", help="sequences (16 64)")
     one.add_argument("--method", default="entmax:alpha=1.5", metavar="METHOD", help="a file of `tune`, or entmax:NAME=VALUE,… (entmax:alpha=1.5)")

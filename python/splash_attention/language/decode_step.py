@@ -24,14 +24,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface, DynamicCache, StaticCache
 
-from splash_attention.decoding import decode
+from splash_attention.decoding import DecodeAux, decode
 from splash_attention.hugging_face import SplashCache, attention_forward
 from splash_attention.language.attention import attention_layers
 from splash_attention.language.methods import Method
 
 _ROOM = 64  # tokens beside the context
 _AHEAD = 8_000_000  # cycles that the GPU waits for the host to queue a replay
-_BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
+_FUSED = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
 _NAME = "splash_decode_step"
 
 
@@ -51,7 +51,9 @@ def set_method(model: Any, method: Method) -> None:
 
 
 @torch.inference_mode()
-def measure(model: Any, ids: Tensor, *, bits: int = 4, page_size: int = 64, replays: int = 200, rows: int = 8, said: Callable[[str], None] = print) -> dict[str, Any]:
+def measure(
+    model: Any, ids: Tensor, *, bits: int = 4, page_size: int = 64, replays: int = 200, rows: int = 8, said: Callable[[str], None] = print
+) -> dict[str, Any]:
     """ids: [batch, context], on the host. rows: sequences that are prefilled at once. Times in ms; set_method comes before."""
     batch, context = ids.shape
     device, layers = model.device, attention_layers(model)
@@ -69,7 +71,8 @@ def measure(model: Any, ids: Tensor, *, bits: int = 4, page_size: int = 64, repl
         steps[name] = _told(times)
         said(f"batch {batch}, {name}: {steps[name]['median']:.3f} ms")
 
-    step("no attention", _registered(lambda module, query, key, value, mask, **others: (query.transpose(1, 2).contiguous(), None)), None)
+    nothing = _registered(lambda module, query, key, value, mask, **others: (query.transpose(1, 2).contiguous(), None))
+    step("no attention", nothing, None)
 
     cache = _pages(model, ids, bits, page_size, rows)
     held = {n: cache.layers[n] for n in layers}
@@ -79,18 +82,14 @@ def measure(model: Any, ids: Tensor, *, bits: int = 4, page_size: int = 64, repl
     aux = {n: decode(queries[n], held[n].paged, alpha=numbers[n][0], scale=numbers[n][1], return_aux=True)[1] for n in layers}
     calls = [lambda n=n: decode(queries[n], held[n].paged, alpha=numbers[n][0], scale=numbers[n][1]) for n in layers]
     attention: dict[str, Any] = {"splash": _alone(calls, replays, device)}
-    support = [
-        {"mean": float(one.support.float().mean()), "largest": int(one.support.max())}
-        | ({"rescored": float(one.rescored.sum() / one.screened.sum()), "fell_back": float(one.fell_back.float().mean())} if one.rescored.numel() else {})
-        for one in aux.values()
-    ]  # fmt: skip
+    support = [_support(one) for one in aux.values()]
     said(f"batch {batch}, decode alone: {attention['splash']['median']:.3f} ms")
     del cache, held, calls, aux  # before the other cache
 
     cache = _rows_of_softmax(model, ids, rows)
     kept = {n: (cache.layers[n].keys[:, :, : context + 1], cache.layers[n].values[:, :, : context + 1]) for n in layers}
     fused: dict[str, tuple[SDPBackend, bool]] = {}
-    for name, backend in _BACKENDS.items():
+    for name, backend in _FUSED.items():
         for grouped in (False, True):
             told = f"{name}, a group's queries as rows" if grouped else name
             calls = [lambda n=n: _sdpa(queries[n], *kept[n], layers[n].scaling, backend, grouped) for n in layers]
@@ -107,17 +106,21 @@ def measure(model: Any, ids: Tensor, *, bits: int = 4, page_size: int = 64, repl
     fastest = min(fused, key=lambda told: attention[told]["median"])
     backend, grouped = fused[fastest]
     step("sdpa", "sdpa", cache)
-    without = _registered(lambda module, query, key, value, mask, scaling=None, **others: (
-        _sdpa(query, key[:, :, : context + 1], value[:, :, : context + 1], scaling, backend, grouped).transpose(1, 2).contiguous(), None))  # fmt: skip
-    step("sdpa without mask", without, cache)
+
+    def without_mask(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float | None = None, **others: Any) -> Any:
+        there = (key[:, :, : context + 1], value[:, :, : context + 1])
+        return _sdpa(query, *there, scaling, backend, grouped).transpose(1, 2).contiguous(), None
+
+    step("sdpa without mask", _registered(without_mask), cache)
 
     medians = {name: one["median"] for name, one in steps.items()}
     shares = {name: {"attention": attention[of]["median"] / medians[name], "no attention": medians["no attention"] / medians[name]}
               for name, of in (("splash", "splash"), ("sdpa without mask", fastest))}  # fmt: skip
     return {
-        "batch": batch, "context": context, "bits": bits, "page_size": page_size, "replays": replays, "unit": "ms", "steps": steps, "attention": attention,
-        "fastest_sdpa": fastest, "shares_of_the_step": shares, "support_of_layers": support,
-        "sdpa_over_splash": medians["sdpa"] / medians["splash"], "sdpa_without_mask_over_splash": medians["sdpa without mask"] / medians["splash"],
+        "batch": batch, "context": context, "bits": bits, "page_size": page_size, "replays": replays, "unit": "ms",
+        "steps": steps, "attention": attention, "fastest_sdpa": fastest, "shares_of_the_step": shares, "support_of_layers": support,
+        "sdpa_over_splash": medians["sdpa"] / medians["splash"],
+        "sdpa_without_mask_over_splash": medians["sdpa without mask"] / medians["splash"],
     }  # fmt: skip
 
 
@@ -142,6 +145,13 @@ def _alone(calls: list[Callable[[], Any]], replays: int, device: torch.device) -
     return {**_told(whole), "of_layers": np.median(apart, 1).tolist()}
 
 
+def _support(aux: DecodeAux) -> dict[str, Any]:
+    told: dict[str, Any] = {"mean": float(aux.support.float().mean()), "largest": int(aux.support.max())}
+    if aux.rescored.numel():  # on a GPU
+        told |= {"rescored": float(aux.rescored.sum() / aux.screened.sum()), "fell_back": float(aux.fell_back.float().mean())}
+    return told
+
+
 def _registered(function: Callable[..., Any]) -> str:
     AttentionInterface.register(_NAME, function)  # without a mask's function transformers makes none
     return _NAME
@@ -151,7 +161,8 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor, scaling: float | None, back
     batch, heads, _, dim = query.shape
     q = query.reshape(batch, key.shape[1], heads // key.shape[1], dim) if grouped else query
     with sdpa_kernel(backend):
-        return F.scaled_dot_product_attention(q, key, value, scale=scaling, enable_gqa=not grouped and heads != key.shape[1]).reshape(query.shape)
+        out = F.scaled_dot_product_attention(q, key, value, scale=scaling, enable_gqa=q.shape[1] != key.shape[1])
+    return out.reshape(query.shape)
 
 
 def _pages(model: Any, ids: Tensor, bits: int, page_size: int, rows: int) -> SplashCache:
