@@ -11,7 +11,7 @@ from splash_attention import hugging_face  # noqa: E402
 from splash_attention.hugging_face import SplashCache  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() and core.has_cuda else [])]
-NEAR = {"cpu": {"atol": 2e-4, "rtol": 1e-3}, "cuda": {"atol": 6e-2, "rtol": 6e-2}}
+NEAR = {"atol": 2e-4, "rtol": 1e-3}
 WORDS, PROMPT = 97, 40
 GREEDY = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "pad_token_id": 0, "disable_compile": True}
 on_gpu = pytest.mark.skipif("cuda" not in DEVICES, reason="no GPU, or a build without CUDA")
@@ -64,10 +64,10 @@ def follow(model, cache, words, mask, calls):
 def close(mine, other, mask, device):
     mine, other = (logits.float()[mask.bool()] for logits in (mine, other))
     assert other.std() > 0.2
-    if device == "cuda":  # bfloat16
-        assert (mine - other).norm() < 0.03 * other.norm()
+    if device == "cuda":  # in bfloat16 both are 0.02 to 0.03 from the exact logits
+        assert (mine - other).norm() < 0.06 * other.norm()
     else:
-        torch.testing.assert_close(mine, other, **NEAR[device])
+        torch.testing.assert_close(mine, other, **NEAR)
 
 
 @pytest.mark.parametrize("capacity", [None, PROMPT + 11])
@@ -78,7 +78,7 @@ def test_generate_writes_the_same_words(capacity, padding):
     expected = model.generate(words, **given, use_cache=False)
     found = model.generate(words, **given, cache=SplashCache(model.config, capacity))
     assert torch.equal(found.sequences, expected.sequences)
-    torch.testing.assert_close(torch.stack(found.logits), torch.stack(expected.logits), **NEAR["cpu"])
+    torch.testing.assert_close(torch.stack(found.logits), torch.stack(expected.logits), **NEAR)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -279,7 +279,7 @@ def test_attentions_and_k_keep_are_computed_over_gathered_keys():
     expected = model(words, attention_mask=mask, position_ids=positions, use_cache=False, output_attentions=True)
     close(found.logits, expected.logits[:, 30:], mask[:, 30:], "cpu")
     for mine, whole in zip(found.attentions, expected.attentions):
-        torch.testing.assert_close(mine[0], whole[0, :, 30:], **NEAR["cpu"])  # without padding
-        torch.testing.assert_close(mine[1, :, :, :33], whole[1, :, 30:, 7:], **NEAR["cpu"])  # its keys lie without it
+        torch.testing.assert_close(mine[0], whole[0, :, 30:], **NEAR)  # without padding
+        torch.testing.assert_close(mine[1, :, :, :33], whole[1, :, 30:, 7:], **NEAR)  # its keys lie without it
     few = llama(splash_k_keep=3)
     close(*follow(few, SplashCache(few.config), words, mask, [30, *[1] * 10]), mask, "cpu")
