@@ -92,7 +92,9 @@ class Sequences:
 
     def advance(self, n: int, present: Tensor | None) -> None:
         """present: bool [batch, n]; None, or where it is False there is padding."""
-        if not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and self.capacity is None:
+            raise RuntimeError("a compiled step needs a cache that does not grow: give SplashCache max_cache_len")
+        if not _traced(self.lengths):
             if self.capacity is not None and self.host + n > self.capacity:
                 raise ValueError(f"max_cache_len is {self.capacity}; this call needs room for {self.host + n} tokens of each sequence")
             self.host += n
@@ -180,6 +182,8 @@ class SplashLayer(cache_utils.CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *others: Any, **named: Any) -> tuple[Any, Any]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        if key_states.shape[0] != self.batch_size:
+            raise ValueError(f"the cache is of {self.batch_size} sequences, this call of {key_states.shape[0]}; a new batch needs a cache of its own")
         step = Step(self, key_states, value_states)
         return step, step
 
@@ -218,7 +222,7 @@ class SplashLayer(cache_utils.CacheLayerMixin):
         if key in self._constants:
             return self._constants[key]
         made = of_heads(name, value, query.shape[1], query.device, *allowed)
-        if not (torch.compiler.is_compiling() or (query.is_cuda and torch.cuda.is_current_stream_capturing())):
+        if not _traced(query):
             self._constants[key] = made
         return made
 
@@ -321,6 +325,11 @@ class SplashCache(cache_utils.Cache):
 def _in_order(rows: Tensor, order: Tensor) -> Tensor:
     """rows: [batch, heads, n, dim]; order: [batch or 1, n]."""
     return rows.gather(2, order[:, None, :, None].expand(rows.shape[0], rows.shape[1], -1, rows.shape[3]))
+
+
+def _traced(tensor: Tensor) -> bool:
+    """Whether this call is compiled or captured: what it does will be done again without the host."""
+    return torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _keep_addresses(*tensors: Tensor) -> None:

@@ -242,7 +242,12 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
     model(words, cache=cache)
     with refused(ValueError, "max_cache_len is 50; this call needs room for 51 tokens of each sequence"):
         model(words[:, :11], cache=cache)
+    with refused(ValueError, "the cache is of 3 sequences, this call of 2; a new batch needs a cache of its own"):
+        model(words[:2, :10], cache=cache)
     model(words[:, :10], cache=cache)  # what was refused left no trace
+    assert cache.layers[1].paged.lengths.tolist() == [50, 50, 50]
+    with pytest.raises(Exception, match="give SplashCache max_cache_len"):
+        torch.compile(model, fullgraph=True, backend="eager")(words, cache=SplashCache(model.config))
     with refused(ValueError, "tokens_to_remove is 3; it must be 0, or minus the number of tokens to drop"):
         cache.crop(3)
     with refused(ValueError, "max_cache_len is 0; it must be at least 1"):
