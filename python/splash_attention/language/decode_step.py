@@ -105,13 +105,13 @@ def measure(
         raise RuntimeError("PyTorch has no fused attention for these tensors here")
     fastest = min(fused, key=lambda told: attention[told]["median"])
     backend, grouped = fused[fastest]
-    step("sdpa", "sdpa", cache)
 
     def without_mask(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float | None = None, **others: Any) -> Any:
         there = (key[:, :, : context + 1], value[:, :, : context + 1])
         return _sdpa(query, *there, scaling, backend, grouped).transpose(1, 2).contiguous(), None
 
     step("sdpa without mask", _registered(without_mask), cache)
+    step("sdpa", "sdpa", cache)
 
     medians = {name: one["median"] for name, one in steps.items()}
     shares = {name: {"attention": attention[of]["median"] / medians[name], "no attention": medians["no attention"] / medians[name]}

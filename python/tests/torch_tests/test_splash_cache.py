@@ -191,6 +191,32 @@ def test_a_step_compiles_once_for_all_lengths(padding):
     assert "decode" in graphs[0].code and not any(size in graphs[0].code for size in ("searchsorted", "softmax"))
 
 
+@pytest.mark.parametrize("padding", [False, True])
+def test_a_step_asks_nothing_of_the_device_and_sends_nothing_to_it(padding):
+    """What a CUDA graph could not capture, told by the operators that run; none of them makes a tensor as long as the text."""
+    called, long = set(), set()
+
+    class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), named=None):
+            out = function(*arguments, **(named or {}))
+            called.add(str(function))
+            if any(4096 in getattr(x, "shape", ()) for x in (out if isinstance(out, tuple) else (out,))):
+                long.add(str(function))
+            return out
+
+    model, (words, mask) = llama(), padded()
+    cache = SplashCache(model.config, 4096)
+    given = {"attention_mask": mask[:, :1], "position_ids": torch.full((3, 1), PROMPT), "cache": cache}
+    model(words, attention_mask=mask if padding else None, cache=cache)
+    if not padding:
+        del given["attention_mask"]
+    with Seen():
+        model(words[:, :1], **given)
+    assert "splash_attention.decode.default" in called
+    assert not [name for name in called if any(part in name for part in ("local_scalar_dense", "lift", "nonzero", "masked_select", "equal"))]
+    assert long == ({"aten.index_copy_.default"} if padding else set())  # writes which column is padding
+
+
 @on_gpu
 @pytest.mark.parametrize("padding", [False, True])
 def test_a_graph_of_a_step_writes_on(padding):
