@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from splash_attention.auxiliary import Aux, EntmaxAux
     from splash_attention.backends.torch.sdpa import scaled_dot_product_attention
     from splash_attention.captures import capture, read_capture
-    from splash_attention.decoding import PagedCache, block_table_of, decode
+    from splash_attention.decoding import BatchDecodeWrapper, PagedCache, block_table_of, decode
     from splash_attention.functional import entmax, entmax15, entmax_bisect, sparsemax, splash_attention
     from splash_attention.language.training import convert
     from splash_attention.language.tuning import tune
@@ -28,7 +28,7 @@ _HOMES = {
     "tune": "language.tuning",
     "capture": "captures",
     "read_capture": "captures",
-    **dict.fromkeys(("PagedCache", "block_table_of", "decode"), "decoding"),
+    **dict.fromkeys(("BatchDecodeWrapper", "PagedCache", "block_table_of", "decode"), "decoding"),
     "entmax": "functional",
     "entmax15": "functional",
     "entmax_bisect": "functional",

@@ -11,6 +11,8 @@ exclude and the values of the support. How it works: docs/questions/how-do-i-dec
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,6 +24,7 @@ PAGE_SIZES = (16, 32, 64, 128, 256)
 HEAD_DIMS = (64, 128, 256)  # that the kernels take
 DTYPES = (torch.bfloat16, torch.float16)  # the same; host memory takes float32 and float64, too
 MOST_QUERIES = 16
+ALPHAS, SCALES = (1.01, 2.0), (1e-30, 1e30)  # least and most
 
 
 class DecodeAux(NamedTuple):
@@ -118,16 +121,25 @@ class PagedCache:
 
         The table must name a page for each of them: in host memory ValueError says where it does not. A GPU drops what falls
         into a hole; a length beyond the table makes the sequence's rows NaN."""
+        before = self.lengths.clone()
+        self._store(k, v, before)
+        self.lengths += k.shape[2]
+        self.fill(before, -(-k.shape[2] // self.page_size))
+
+    def write(self, k: Tensor, v: Tensor, before: Tensor) -> None:
+        """As append(), behind `before` (int32 [batch]), where `lengths` tells already what is there afterwards: the layers of a
+        model share one table and one `lengths`. Of k and v each sequence keeps as many as its length grew by."""
+        self._store(k, v, before)
+        self.fill(before, -(-k.shape[2] // self.page_size))
+
+    def _store(self, k: Tensor, v: Tensor, before: Tensor) -> None:
         batch, n = self.lengths.shape[0], k.shape[2] if k.dim() == 4 else -1
         expected = (batch, self.kv_heads, n, self.head_dim)
         if tuple(k.shape) != expected or tuple(v.shape) != expected:
             raise ValueError(f"k and v must be [{batch}, {self.kv_heads}, n, {self.head_dim}], not {list(k.shape)} and {list(v.shape)}")
         if k.dtype != self.keys.dtype or v.dtype != self.keys.dtype or k.device != self.keys.device or v.device != self.keys.device:
             raise TypeError(f"k and v must be of {self.keys.dtype} on {self.keys.device}, not of {k.dtype} and {v.dtype} on {k.device} and {v.device}")
-        before = self.lengths.clone()
         torch.ops.splash_attention.decode_append(self.keys, self.values, k, v, self.block_table, before, self.heads_first)
-        self.lengths += n
-        self.fill(before, -(-n // self.page_size))
 
     def truncate(self, lengths: Tensor) -> None:
         """Drops the keys at and behind `lengths` (int32 [batch]), for example rejected drafts. Open pages are read exactly until
@@ -156,25 +168,31 @@ def block_table_of(
     return table.contiguous(), lengths.contiguous()
 
 
-def _of_heads(name: str, value: float | Tensor, q: Tensor, least: float, most: float) -> Tensor:
-    """float32 [1] or [q_heads] on q's device."""
+def of_heads(name: str, value: float | Sequence[float] | Tensor, q_heads: int, device: torch.device, least: float, most: float) -> Tensor:
+    """float32 [1] or [q_heads] on the device."""
+    given = value.numel() if isinstance(value, Tensor) else len(value) if isinstance(value, Sequence) else 1
+    if given not in (1, q_heads):
+        raise ValueError(f"{name} has {given} elements; allowed are 1 and q_heads ({q_heads})")
     if isinstance(value, Tensor):
-        if value.numel() not in (1, q.shape[1]):
-            raise ValueError(f"{name} has {value.numel()} elements; allowed are 1 and q_heads ({q.shape[1]})")
-        return value.detach().reshape(-1).to(device=q.device, dtype=torch.float32).contiguous()
-    if not least <= value <= most:
-        raise ValueError(f"{name} is {value}; it must lie in [{least:g}, {most:g}]")
-    return torch.full((1,), value, dtype=torch.float32, device=q.device)
+        return value.detach().reshape(-1).to(device=device, dtype=torch.float32).contiguous()
+    values = list(value) if isinstance(value, Sequence) else [value]
+    for one in values:
+        if not least <= one <= most:
+            raise ValueError(f"{name} is {one}; it must lie in [{least:g}, {most:g}]")
+    if given == 1:
+        return torch.full((1,), values[0], dtype=torch.float32, device=device)
+    return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def decode(
-    q: Tensor, cache: PagedCache, *, alpha: float | Tensor = 1.5, scale: float | Tensor | None = None, return_aux: bool = False
+    q: Tensor, cache: PagedCache, *, alpha: float | Sequence[float] | Tensor = 1.5, scale: float | Sequence[float] | Tensor | None = None,
+    return_aux: bool = False,
 ) -> Tensor | tuple[Tensor, DecodeAux]:
     """Entmax attention of the last q_len positions of each sequence to its whole cache.
 
     q: [batch, q_heads, q_len, head_dim] of the cache's dtype, q_heads a multiple of kv_heads, q_len 1 to 16. Query i sees
     the keys below length - (q_len - 1 - i): append the step's keys first.
-    alpha: in [1.01, 2]; scale: 1/sqrt(head_dim) where None. One number each, or a tensor with one per query head.
+    alpha: in [1.01, 2]; scale: 1/sqrt(head_dim) where None. One number each, or a list or tensor with one per query head.
     Returns out like q, with return_aux (out, DecodeAux). The same bits in every run on one kind of GPU, for every number
     of bits of the cache. On a GPU nothing waits for the device, and a CUDA graph can capture the call with later lengths,
     pages and queries in the same tensors. There are no gradients.
@@ -192,11 +210,78 @@ def decode(
         raise TypeError(f"q is of {q.dtype}, the cache of {keys.dtype}; they must be of one dtype")
     if q.device != keys.device:
         raise ValueError(f"q is on {q.device}, the cache on {keys.device}; they must be on one device")
-    alphas = _of_heads("alpha", alpha, q, 1.01, 2)
-    scales = _of_heads("scale", cache.head_dim**-0.5 if scale is None else scale, q, 1e-30, 1e30)
+    alphas = of_heads("alpha", alpha, q.shape[1], q.device, *ALPHAS)
+    scales = of_heads("scale", cache.head_dim**-0.5 if scale is None else scale, q.shape[1], q.device, *SCALES)
     out, tau, maximum, support, counts = torch.ops.splash_attention.decode(
         q, keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits
     )
     if not return_aux:
         return out
     return out, DecodeAux(tau, maximum, support, counts[:, 0], counts[:, 1], counts[:, 2], counts[:, 3] != 0)
+
+
+class BatchDecodeWrapper:
+    """decode in the calling style of FlashInfer's BatchDecodeWithPagedKVCacheWrapper, for a pool that exists already.
+
+        wrapper = BatchDecodeWrapper("NHD")
+        wrapper.plan(kv_indptr, kv_indices, kv_last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size)
+        out = wrapper.run(q, paged_kv_cache)     # once for each layer; q and out: [batch, num_qo_heads, head_dim]
+
+    kv_layout: "NHD", pools [pages, page_size, num_kv_heads, head_dim], or "HND", [pages, num_kv_heads, page_size, head_dim].
+    most_pages: of the longest sequence, now or later. With it no plan waits for the device, and plans of one batch size write over the
+    same tensors: a CUDA graph of run() then decodes what the last plan said. None asks each plan's tensors.
+    """
+
+    def __init__(self, kv_layout: str = "NHD", *, most_pages: int | None = None) -> None:
+        if kv_layout not in ("NHD", "HND"):
+            raise ValueError(f'kv_layout is {kv_layout!r}; allowed are "NHD" and "HND"')
+        self.heads_first, self.most_pages = kv_layout == "HND", most_pages
+        self.block_table: Tensor | None = None
+
+    def plan(
+        self, kv_indptr: Tensor, kv_indices: Tensor, kv_last_page_len: Tensor, num_qo_heads: int, num_kv_heads: int, head_dim: int,
+        page_size: int, *, pos_encoding_mode: str = "NONE", window_left: int = -1, logits_soft_cap: float | None = None,
+        sm_scale: float | Tensor | None = None, alpha: float | Tensor = 1.5,
+    ) -> None:  # fmt: skip
+        """kv_indptr, kv_indices, kv_last_page_len: as block_table_of takes them; they count on kv_indices' device. sm_scale, alpha: as
+        decode takes them. Raises ValueError, and NotImplementedError for another pos_encoding_mode, window_left or logits_soft_cap."""
+        soft_cap = logits_soft_cap or None
+        asked = {"pos_encoding_mode": (pos_encoding_mode, "NONE"), "window_left": (window_left, -1), "logits_soft_cap": (soft_cap, None)}
+        for name, (value, served) in asked.items():
+            if value != served:
+                raise NotImplementedError(f"{name} is {value!r}; decode serves {served!r} alone")
+        if num_kv_heads < 1 or num_qo_heads % num_kv_heads != 0:
+            raise ValueError(f"num_qo_heads is {num_qo_heads}; it must be a multiple of num_kv_heads ({num_kv_heads})")
+        tables = (kv_indptr.to(kv_indices.device), kv_indices, kv_last_page_len.to(kv_indices.device))
+        table, lengths = block_table_of(*tables, page_size, self.most_pages)
+        if self.block_table is not None and self.block_table.shape == table.shape and self.block_table.device == table.device:
+            self.block_table.copy_(table)
+            self.lengths.copy_(lengths)
+        else:
+            self.block_table, self.lengths = table, lengths
+        self._q = (lengths.shape[0], num_qo_heads, head_dim)
+        self._page = (num_kv_heads, page_size, head_dim) if self.heads_first else (page_size, num_kv_heads, head_dim)
+        self._numbers = {"alpha": alpha, "scale": sm_scale}
+
+    def run(
+        self, q: Tensor, paged_kv_cache: Tensor | tuple[Tensor, Tensor] | PagedCache, *, return_aux: bool = False
+    ) -> Tensor | tuple[Tensor, DecodeAux]:
+        """q: [batch, num_qo_heads, head_dim]. paged_kv_cache: (keys, values), or one tensor [pages, 2, …] of both; K is then read whole.
+        Or a PagedCache of these pools, for its low-bit copies; call its fill() for pages that became full. Its own table and lengths do
+        not count here. Returns out like q, with return_aux (out, DecodeAux of one query per sequence)."""
+        if self.block_table is None:
+            raise RuntimeError("plan() comes before run()")
+        if tuple(q.shape) != self._q:
+            raise ValueError(f"q is {list(q.shape)}; the plan is of {list(self._q)}")
+        if isinstance(paged_kv_cache, PagedCache):
+            cache = copy.copy(paged_kv_cache)
+            if cache.heads_first != self.heads_first:
+                raise ValueError("the PagedCache and the wrapper's kv_layout differ in the order of heads and tokens")
+            cache.block_table, cache.lengths = self.block_table, self.lengths
+        else:
+            keys, values = (paged_kv_cache[:, 0], paged_kv_cache[:, 1]) if isinstance(paged_kv_cache, Tensor) else paged_kv_cache
+            cache = PagedCache(keys, values, self.block_table, self.lengths, bits=0, heads_first=self.heads_first)
+        if tuple(cache.keys.shape[1:]) != self._page:
+            raise ValueError(f"pages are {list(cache.keys.shape[1:])}; the plan is of {list(self._page)}")
+        done = decode(q[:, :, None], cache, **self._numbers, return_aux=return_aux)
+        return (done[0][:, :, 0], done[1]) if return_aux else done[:, :, 0]

@@ -255,7 +255,7 @@ def look_up(command: str, folder: Path, why: str) -> str:
     for module in re.findall(r"-m (splash_(?:attention|laboratory)[\w.]*)", command):
         place = ROOT / "python" / module.replace(".", "/")
         assert place.with_name(f"{place.name}.py").exists() or (place / "__main__.py").exists(), module
-    if spoken := re.search(r"-m splash_attention\.language (\w+)(.*)", command):
+    if spoken := re.search(r"-m splash_attention\.language ([\w-]+)(.*)", command):
         unknown = set(re.findall(r"--[a-z-]+", spoken[2])) - options_of_language(spoken[1])
         assert not unknown, f"splash_attention.language {spoken[1]} has no {unknown}"
     for target in re.findall(r"build/release/bin/(\w+)", command):

@@ -13,6 +13,7 @@ from the model's configuration:
   traces, nobody knows whether sequences are packed; without it the graph runs on the kernels, and raises RuntimeError for such.
 
 ``hugging_face.learn_alpha(model)`` makes alpha and factor of each head parameters, which save_pretrained keeps.
+``hugging_face.SplashCache(model.config, max_cache_len=…)``, as the cache of generate or forward, decodes exactly over pages.
 ``hugging_face.apply(model, "tuned.json")`` sets them from a file that splash_attention.language wrote.
 """
 
@@ -22,10 +23,11 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from splash_attention.hugging_face.attention import apply, attention_forward, attention_of_heads
+from splash_attention.hugging_face.cache import SplashCache
 from splash_attention.hugging_face.learning import SplashCallback, learn_alpha, load_learned_heads
 from splash_attention.hugging_face.masks import key_positions
 
-__all__ = ["SplashCallback", "apply", "attention_forward", "attention_of_heads", "key_positions", "learn_alpha", "register"]
+__all__ = ["SplashCache", "SplashCallback", "apply", "attention_forward", "attention_of_heads", "key_positions", "learn_alpha", "register"]
 
 
 def register(name: str = "splash") -> None:

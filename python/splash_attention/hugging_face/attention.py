@@ -12,7 +12,9 @@ from torch import Tensor
 from splash_attention import checks
 from splash_attention.backends.torch import cuda, modified
 from splash_attention.backends.torch.functional import check_tensors, to_one_width
+from splash_attention.decoding import MOST_QUERIES
 from splash_attention.functional import splash_attention
+from splash_attention.hugging_face.cache import Step
 from splash_attention.hugging_face.masks import is_packed, is_positions, is_window, lengths_of, seen_keys, tables_of
 
 try:  # some models do not pass output_attentions on: transformers collects what they ask for here
@@ -43,12 +45,23 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """transformers' attention interface. query: [batch, heads, q_len, head_dim]; key: [batch, kv_heads, kv_len, head_dim]; value:
     [batch, kv_heads, kv_len, value_dim]; attention_mask: what key_positions returned, or one's own [batch or 1, heads or 1, q_len,
-    kv_len], bool, or real and added to the scores. softcap, position_bias, s_aux (sinks) and sliding_window: as models of transformers pass them.
+    kv_len], bool, or real and added to the scores. key and value may be a Step, what a SplashCache returned. softcap, position_bias, s_aux
+    (sinks) and sliding_window: as models of transformers pass them.
     others: cu_seq_lens_q and cu_seq_lens_k are lengths of packed sequences, beside their position_ids.
 
     Returns [batch, q_len, heads, value_dim], and with output_attentions the probabilities [batch, heads, q_len, kv_len], else None.
     What has no kernel yet (position_bias of models other than T5's, masks that are added) is computed from every score, and said once. Raises NotImplementedError for a mask of integers.
     """
+    if isinstance(key, Step):
+        modified_there = softcap is not None or s_aux is not None or (dropout > 0 and module.training)
+        counted = _asks_for_attentions(output_attentions) or (bool(_observers) and not torch.compiler.is_compiling())
+        if position_bias is not None or not getattr(module, "is_causal", True) or others.get("cu_seq_lens_q") is not None:
+            name = type(module).__name__
+            raise NotImplementedError(f"SplashCache serves causal attention without position_bias and packed sequences; {name} calls another")
+        done = _step(module, key, query, attention_mask, scaling, modified_there or counted)
+        if isinstance(done, Tensor):
+            return done.transpose(1, 2).contiguous(), None
+        key, value, attention_mask = done
     check_tensors(query, key, value)
     checks.check_rank(query, key, value)
     if attention_mask is not None and not (
@@ -119,6 +132,20 @@ def attention_forward(
         for observer in _observers:
             observer(module, call["alpha"], support, seen_keys(attention_mask, bool(causal), query, key.shape[2]))
     return out.transpose(1, 2).contiguous(), p if output_attentions else None
+
+
+def _step(
+    module: torch.nn.Module, step: Step, query: Tensor, mask: Tensor | None, scaling: float | None, more: bool
+) -> Tensor | tuple[Tensor, Tensor, Tensor | None]:
+    """Stores a step of a SplashCache and decodes it: [batch, heads, q_len, head_dim]. Where it asks for more than decode does: (key, value, mask)."""
+    if not (mask is None or is_positions(mask)):
+        raise NotImplementedError(f"SplashCache takes the tokenizer's attention_mask [batch, length], not one of shape {list(mask.shape)}")
+    more = more or _setting(module, "splash_k_keep", None) is not None
+    numbers = None if more else step.layer.numbers(query, scaling, **heads_of(module))
+    step.store(mask)
+    if numbers is not None and query.shape[2] <= MOST_QUERIES:
+        return step.decode(query, mask, *numbers)
+    return (step.k, step.v, mask) if step.layer.sequences.began else step.gather(mask)
 
 
 def attention_of_heads(

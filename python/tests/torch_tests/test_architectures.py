@@ -135,6 +135,23 @@ def test_cache(name):
 
 @slow
 @pytest.mark.filterwarnings("ignore:splash attention has no kernel")
+@pytest.mark.parametrize("name", DECODERS)
+def test_splash_cache(name):
+    """The same words with a cache of pages, which grows or not, where the model has one head_dim."""
+    model, given = build(name, "splash"), inputs(name, "left")
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(**given, **options)
+    for capacity in (None, 40):
+        cache = hugging_face.SplashCache(model.config, capacity, page_size=16)
+        if name == "DeepSeek-V3":
+            with pytest.raises(NotImplementedError, match="keys and values of one head_dim, not of 16 and 4"):
+                model.generate(**given, **options, cache=cache)
+        else:
+            assert torch.equal(model.generate(**given, **options, cache=cache), expected)
+
+
+@slow
+@pytest.mark.filterwarnings("ignore:splash attention has no kernel")
 @pytest.mark.parametrize("name", ALL)
 def test_compiled(name):
     """One graph, forward and backward, padded; without a mask: test_hugging_face.py."""
