@@ -35,7 +35,7 @@ std::vector<T> copied(const HostArray<T>& array) {
 nb::tuple decode_on_cpu(const HostArray<double>& keys, const HostArray<double>& values,
                         const HostArray<int32_t>& table, const HostArray<int32_t>& lengths,
                         const TensorArray<double>& q, const std::vector<double>& alpha,
-                        const std::vector<double>& scale) {
+                        const std::vector<double>& scale, int64_t window, int64_t sinks) {
   const auto extent = [](const auto& array, size_t axis) { return static_cast<int64_t>(array.shape(axis)); };
   const cpu_ref::PagedCache cache{.page_size = extent(keys, 1),
                                   .kv_heads = extent(keys, 2),
@@ -47,7 +47,8 @@ nb::tuple decode_on_cpu(const HostArray<double>& keys, const HostArray<double>& 
                                   .table = copied(table),
                                   .lengths = copied(lengths)};
   const TensorView<const double> from = view(q);
-  cpu_ref::DecodeInputs inputs{Tensor<double>(from.batch, from.heads, from.length, from.dim), alpha, scale};
+  cpu_ref::DecodeInputs inputs{Tensor<double>(from.batch, from.heads, from.length, from.dim), alpha, scale, window,
+                               sinks};
   std::copy_n(from.data, from.size(), inputs.q.data());
   cpu_ref::DecodeRows rows = cpu_ref::decode(cache, inputs);
   const std::vector<int64_t> of_rows{from.batch, from.heads, from.length};
@@ -101,14 +102,14 @@ class DeviceCache {
                    {at(rows[1]), strides[3], strides[4], strides[5]}, tokens, at<CUstream_st>(stream));
   }
 
-  // numbers: q_heads, q_len, how many alphas, how many scales. Strides: of batch, queries and heads.
-  int64_t workspace_bytes(int batch, int width, const std::array<int, 4>& numbers) const {
+  // numbers: q_heads, q_len, how many alphas, how many scales, window, sinks. Strides: of batch, queries and heads.
+  int64_t workspace_bytes(int batch, int width, const std::array<int, 6>& numbers) const {
     const DeviceScope scope(device_);
     return decode::workspace_bytes(cache_, {nullptr, nullptr, batch, width}, inputs_of(numbers));
   }
 
   // outputs: addresses of out, tau, maximum, support and counts.
-  void decode(uintptr_t table, uintptr_t lengths, int batch, int width, const std::array<int, 4>& numbers,
+  void decode(uintptr_t table, uintptr_t lengths, int batch, int width, const std::array<int, 6>& numbers,
               uintptr_t q, const std::array<int64_t, 3>& q_strides, const std::array<uintptr_t, 5>& outputs,
               const std::array<int64_t, 3>& out_strides, uintptr_t alpha, uintptr_t scale,
               uintptr_t workspace, int64_t bytes, uintptr_t stream) const {
@@ -125,8 +126,13 @@ class DeviceCache {
   }
 
  private:
-  static decode::StepInputs inputs_of(const std::array<int, 4>& numbers) {
-    return {.q_heads = numbers[0], .q_len = numbers[1], .alphas = numbers[2], .scales = numbers[3]};
+  static decode::StepInputs inputs_of(const std::array<int, 6>& numbers) {
+    return {.q_heads = numbers[0],
+            .q_len = numbers[1],
+            .alphas = numbers[2],
+            .scales = numbers[3],
+            .window = numbers[4],
+            .sinks = numbers[5]};
   }
   int device_;
   decode::Cache cache_;

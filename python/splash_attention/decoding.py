@@ -24,6 +24,7 @@ PAGE_SIZES = (16, 32, 64, 128, 256)
 HEAD_DIMS = (64, 128, 256)  # that the kernels take
 DTYPES = (torch.bfloat16, torch.float16)  # the same; host memory takes float32 and float64, too
 MOST_QUERIES = 16
+MOST_SINKS = 16
 ALPHAS, SCALES = (1.01, 2.0), (1e-30, 1e30)  # least and most
 
 
@@ -186,13 +187,14 @@ def of_heads(name: str, value: float | Sequence[float] | Tensor, q_heads: int, d
 
 def decode(
     q: Tensor, cache: PagedCache, *, alpha: float | Sequence[float] | Tensor = 1.5, scale: float | Sequence[float] | Tensor | None = None,
-    return_aux: bool = False,
+    window: int | None = None, sinks: int = 0, return_aux: bool = False,
 ) -> Tensor | tuple[Tensor, DecodeAux]:
     """Entmax attention of the last q_len positions of each sequence to its whole cache.
 
     q: [batch, q_heads, q_len, head_dim] of the cache's dtype, q_heads a multiple of kv_heads, q_len 1 to 16. Query i sees
     the keys below length - (q_len - 1 - i): append the step's keys first.
     alpha: in [1.01, 2]; scale: 1/sqrt(head_dim) where None. One number each, or a list or tensor with one per query head.
+    window: each query sees its last `window` keys, itself among them, and the first `sinks` (0 to 16) of the sequence; None: all.
     Returns out like q, with return_aux (out, DecodeAux). The same bits in every run on one kind of GPU, for every number
     of bits of the cache. On a GPU nothing waits for the device, and a CUDA graph can capture the call with later lengths,
     pages and queries in the same tensors. There are no gradients.
@@ -210,10 +212,13 @@ def decode(
         raise TypeError(f"q is of {q.dtype}, the cache of {keys.dtype}; they must be of one dtype")
     if q.device != keys.device:
         raise ValueError(f"q is on {q.device}, the cache on {keys.device}; they must be on one device")
+    if window is not None and window < 1 or window is None and sinks or not 0 <= sinks <= MOST_SINKS:
+        raise ValueError(f"window is {window} and sinks {sinks}; allowed are None or 1 and more keys, and beside a window 0 to {MOST_SINKS} sinks")
     alphas = of_heads("alpha", alpha, q.shape[1], q.device, *ALPHAS)
     scales = of_heads("scale", cache.head_dim**-0.5 if scale is None else scale, q.shape[1], q.device, *SCALES)
     out, tau, maximum, support, counts = torch.ops.splash_attention.decode(
-        q, keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits
+        q, keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits,
+        window or 0, sinks,
     )
     if not return_aux:
         return out
@@ -244,9 +249,10 @@ class BatchDecodeWrapper:
         sm_scale: float | Tensor | None = None, alpha: float | Tensor = 1.5,
     ) -> None:  # fmt: skip
         """kv_indptr, kv_indices, kv_last_page_len: as block_table_of takes them; they count on kv_indices' device. sm_scale, alpha: as
-        decode takes them. Raises ValueError, and NotImplementedError for another pos_encoding_mode, window_left or logits_soft_cap."""
+        decode takes them; window_left: keys to the left of a query that it sees, -1 for all. Raises ValueError, and NotImplementedError for
+        another pos_encoding_mode or logits_soft_cap."""
         soft_cap = logits_soft_cap or None
-        asked = {"pos_encoding_mode": (pos_encoding_mode, "NONE"), "window_left": (window_left, -1), "logits_soft_cap": (soft_cap, None)}
+        asked = {"pos_encoding_mode": (pos_encoding_mode, "NONE"), "logits_soft_cap": (soft_cap, None)}
         for name, (value, served) in asked.items():
             if value != served:
                 raise NotImplementedError(f"{name} is {value!r}; decode serves {served!r} alone")
@@ -261,7 +267,7 @@ class BatchDecodeWrapper:
             self.block_table, self.lengths = table, lengths
         self._q = (lengths.shape[0], num_qo_heads, head_dim)
         self._page = (num_kv_heads, page_size, head_dim) if self.heads_first else (page_size, num_kv_heads, head_dim)
-        self._numbers = {"alpha": alpha, "scale": sm_scale}
+        self._numbers = {"alpha": alpha, "scale": sm_scale, "window": None if window_left < 0 else window_left + 1}
 
     def run(
         self, q: Tensor, paged_kv_cache: Tensor | tuple[Tensor, Tensor] | PagedCache, *, return_aux: bool = False

@@ -145,6 +145,27 @@ def test_the_calling_style_of_flashinfer(device, layout):
     assert wrapper.block_table is table and wrapper.lengths.tolist() == [41, 0, 15]
     want = expected(q[:, :, None], k, v, [41, 0, 15], 2.0, 0.3)[:, :, 0]
     torch.testing.assert_close(wrapper.run(q, given).double().cpu(), want, atol=2e-2, rtol=2e-2)
+    wrapper.plan(*flashinfer_plan(device), 6, 2, 64, 16, sm_scale=0.3, window_left=9)
+    want = expected(q[:1, :, None], k[:1, :, 32:42], v[:1, :, 32:42], [10], 1.5, 0.3)[:, :, 0]
+    torch.testing.assert_close(wrapper.run(q, given)[:1].double().cpu(), want, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bits", [0, 4])
+def test_a_window_and_sinks_limit_what_a_query_sees(device, bits):
+    torch.manual_seed(2)
+    k, v = (torch.randn(1, 2, 900, 64).bfloat16() for _ in range(2))
+    q = (2 * torch.randn(1, 4, 1, 64)).bfloat16()
+    cache = PagedCache.empty(1, 1024, 2, 64, page_size=32, bits=bits, device=device)
+    cache.append(k.to(device), v.to(device))
+    for window, sinks in ((1, 0), (300, 0), (555, 4), (2000, 3)):
+        seen = sorted({*range(sinks), *range(max(900 - window, 0), 900)})
+        want = expected(q, k[:, :, seen], v[:, :, seen], [len(seen)], 1.5, 0.125)
+        got = decode(q.to(device), cache, window=window, sinks=sinks)
+        torch.testing.assert_close(got.double().cpu(), want, atol=2e-2, rtol=2e-2)
+    for window, sinks in ((0, 0), (None, 2), (5, 17), (5, -1)):
+        with refused(ValueError, f"window is {window} and sinks {sinks}; allowed are"):
+            decode(q.to(device), cache, window=window, sinks=sinks)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -172,8 +193,8 @@ def test_what_a_plan_does_not_take_is_refused_in_a_sentence():
         BatchDecodeWrapper("NDH")
     with refused(RuntimeError, r"plan\(\) comes before run\(\)"):
         wrapper.run(q, pool)
-    with refused(NotImplementedError, "window_left is 128; decode serves -1 alone"):
-        wrapper.plan(*tables, 4, 2, 64, 16, window_left=128)
+    with refused(NotImplementedError, "logits_soft_cap is 30.0; decode serves None alone"):
+        wrapper.plan(*tables, 4, 2, 64, 16, logits_soft_cap=30.0)
     with refused(ValueError, r"num_qo_heads is 3; it must be a multiple of num_kv_heads \(2\)"):
         wrapper.plan(*tables, 3, 2, 64, 16)
     wrapper.plan(*tables, 4, 2, 64, 16)

@@ -406,14 +406,15 @@ def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: 
     capacity = capacity_for(q, k)
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    # A second forward writes its output into d_q, which backward then overwrites.
-    if store.numel() == 0:
-        store = _run(problem, q, k, v, alphas, given, d_q, capacity)
-    store = _whole_store(problem, q, k, v, alphas, given, d_q, store)
     learned = problem_inputs[0] is not None
     d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32 if learned else torch.float64)
     d_sinks = q.new_zeros((q.shape[1],), dtype=torch.float32)
     d_bias = q.new_zeros((q.shape[1], 0 if given[4] is None else given[4].shape[1]), dtype=torch.float32)
+    # A second forward writes its output into d_q, which backward then overwrites.
+    if store.numel() == 0:
+        store = _run(problem, q, k, v, alphas, given, d_q, capacity)
+    # It waits for forward; what the host can do before is done.
+    store = _whole_store(problem, q, k, v, alphas, given, d_q, store)
     workspace = q.new_empty(problem.kernels.backward_bytes(store.numel()), dtype=torch.uint8)
     problem.kernels.backward(
         torch.cuda.is_current_stream_capturing(), q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),

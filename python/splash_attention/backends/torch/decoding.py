@@ -1,7 +1,7 @@
 """PyTorch's custom operators for decoding: ``torch.ops.splash_attention.decode``, ``decode_fill`` and ``decode_append``.
 
   decode(q [batch, q_heads, q_len, head_dim], keys, values, low_bit, block_table [batch, width], lengths [batch], alpha [1 or
-         q_heads], scale [1 or q_heads], heads_first, bits) -> out, tau, maximum, support [batch, q_heads, q_len], counts
+         q_heads], scale [1 or q_heads], heads_first, bits, window=0, sinks=0) -> out, tau, maximum, support [batch, q_heads, q_len], counts
   decode_fill(low_bit!, keys, values, block_table, lengths, from_lengths or None, most_pages, heads_first, bits)
   decode_append(keys!, values!, k, v [batch, kv_heads, n, head_dim], block_table, lengths before them, heads_first): tokens
          without a page are dropped on a GPU; ValueError in host memory
@@ -25,8 +25,8 @@ _pools = "Tensor keys, Tensor values"
 _numbers = "bool heads_first, int bits"
 library = torch.library.Library(NAMESPACE, "FRAGMENT")
 library.define(
-    f"decode(Tensor q, {_pools}, Tensor low_bit, Tensor block_table, Tensor lengths, Tensor alpha, Tensor scale, {_numbers})"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    f"decode(Tensor q, {_pools}, Tensor low_bit, Tensor block_table, Tensor lengths, Tensor alpha, Tensor scale, {_numbers},"
+    " int window=0, int sinks=0) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 library.define(
     f"decode_fill(Tensor(a!) low_bit, {_pools}, Tensor block_table, Tensor lengths, Tensor? from_lengths, int most_pages, {_numbers})"
@@ -89,11 +89,11 @@ def _takeable(rows: Tensor) -> Tensor:
 
 @torch.library.impl(library, "decode", "CUDA")
 def _decode_cuda(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
-                 scale: Tensor, heads_first: bool, bits: int) -> tuple[Tensor, ...]:
+                 scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0) -> tuple[Tensor, ...]:
     cache = device_cache(keys, values, low_bit, heads_first, bits)
     q = _takeable(q)
     batch, width = block_table.shape
-    numbers = [q.shape[1], q.shape[2], alpha.numel(), scale.numel()]
+    numbers = [q.shape[1], q.shape[2], alpha.numel(), scale.numel(), min(window, 2**30), sinks]
     results = _results(q, _units(q, _sizes(keys, heads_first)[2]))
     size = cache.workspace_bytes(batch, width, numbers)
     workspace = torch.empty(size, dtype=torch.uint8, device=q.device)
@@ -112,12 +112,12 @@ def _numpy(tensor: Tensor) -> Any:
 
 @torch.library.impl(library, "decode", "CPU")
 def _decode_cpu(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
-                scale: Tensor, heads_first: bool, bits: int) -> tuple[Tensor, ...]:
+                scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0) -> tuple[Tensor, ...]:
     if heads_first:
         keys, values = keys.transpose(1, 2), values.transpose(1, 2)
     found = _core.decode_cpu(
         _numpy(keys), _numpy(values), block_table.int().contiguous().numpy(), lengths.int().contiguous().numpy(), _numpy(q),
-        alpha.double().tolist(), scale.double().tolist(),
+        alpha.double().tolist(), scale.double().tolist(), window, sinks,
     )
     out, tau, maximum, support = (torch.from_numpy(array) for array in found)
     return out.to(q.dtype), tau.float(), maximum.float(), support.int(), torch.empty((0, 4), dtype=torch.int32)
@@ -125,7 +125,7 @@ def _decode_cpu(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_
 
 @torch.library.register_fake(f"{NAMESPACE}::decode", lib=library)
 def _decode_fake(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
-                 scale: Tensor, heads_first: bool, bits: int) -> tuple[Tensor, ...]:
+                 scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0) -> tuple[Tensor, ...]:
     units = 0 if q.device.type == "cpu" else _units(q, keys.shape[1 if heads_first else 2])
     return _results(q, units)
 
