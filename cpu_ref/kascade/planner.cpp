@@ -33,6 +33,11 @@ LayerTable layer_table(std::span<const double> similarity, int64_t layers, int64
   return table;
 }
 
+void require_anchors(int64_t anchors, int64_t layers) {
+  if (anchors < 1 || anchors > layers)
+    throw InvalidArgument(fmt::format("anchors is {}; it must be from 1 to {}, the layers", anchors, layers));
+}
+
 std::vector<int64_t> choose_anchors(const LayerTable& table, std::span<const double> importance,
                                     int64_t anchors) {
   const int64_t layers = table.layers;
@@ -44,8 +49,7 @@ std::vector<int64_t> choose_anchors(const LayerTable& table, std::span<const dou
     if (!(one >= 0 && std::isfinite(one)))
       throw InvalidArgument(fmt::format("importance holds {}; it must be finite and at least 0", one));
   }
-  if (anchors < 1 || anchors > layers)
-    throw InvalidArgument(fmt::format("anchors is {}; it must be from 1 to {}, the layers", anchors, layers));
+  require_anchors(anchors, layers);
   // best[m][a]: the largest sum over the layers from a on, if a is an anchor and m more follow. next[m][a]:
   // the anchor that follows there.
   const double none = -std::numeric_limits<double>::infinity();

@@ -27,9 +27,11 @@ struct LayerTable {
 // similarity: [layers, kv_heads, layers, kv_heads], as LayerSimilarity::result() gives it.
 LayerTable layer_table(std::span<const double> similarity, int64_t layers, int64_t kv_heads);
 
+void require_anchors(int64_t anchors,
+                     int64_t layers);  // throws InvalidArgument unless 1 <= anchors <= layers
+
 // The anchors, rising, 0 first. importance: [layers], finite, at least 0. Among equal sums the earliest
-// second anchor wins, then the earliest third, and so on. Throws InvalidArgument unless 1 <= anchors <=
-// layers.
+// second anchor wins, then the earliest third, and so on. Throws InvalidArgument.
 std::vector<int64_t> choose_anchors(const LayerTable& table, std::span<const double> importance,
                                     int64_t anchors);
 

@@ -97,7 +97,7 @@ def fetchable(setting: Setting) -> list[str]:
 
 
 def fingerprint(setting: Setting, method: str | None = None, plan: str | None = None) -> str:
-    """Of the model's file, the texts, and the file of the method, or of the plan's start, if it is one. Raises OSError and ValueError
+    """Of the model's file, the texts, the file of the method, or of the plan's start, if it is one, and of kascade's plan. Raises OSError and ValueError
     where they are not there."""
     from splash_attention.language.model_file import sha256_of
     from splash_attention.language.plan import Plan
@@ -106,6 +106,8 @@ def fingerprint(setting: Setting, method: str | None = None, plan: str | None = 
     for what, file in (("method", method), ("start", plan and Plan.parse(plan).start)):
         if file and file.endswith((".json", ".safetensors")):
             parts.append(f"{what} {sha256_of(Path(file))}")
+    if method and method.startswith("kascade"):
+        parts.append(f"plan {sha256_of(Path(str(Method.parse(method).default.plan)))}")
     return ", ".join(parts)
 
 
