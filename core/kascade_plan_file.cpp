@@ -1,8 +1,5 @@
 // A plan of Kascade as TOML.
 
-#include <cmath>
-#include <utility>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -117,7 +117,7 @@ void LayerSimilarity::add_layer(TensorView<const float> q, TensorView<const floa
   const int64_t units = batch_ * taken, others = (layer_ + 1) * heads;
   std::vector<RowMajorMatrix<double>> keys;  // [batch, kv_heads]
   for (int64_t at = 0; at < batch_ * heads; ++at)
-    keys.push_back(k.matrix(at / heads, at % heads).cast<double>());
+    keys.emplace_back(k.matrix(at / heads, at % heads).cast<double>());
   const auto set_of = [&](int64_t layer_and_head, int64_t unit) -> std::vector<int32_t>& {
     return sets_[layer_and_head * units + unit];
   };
@@ -132,7 +132,8 @@ void LayerSimilarity::add_layer(TensorView<const float> q, TensorView<const floa
       set_of(layer_ * heads + head, at) =
           tile_set(pooled.back(), unit.begin, options_.budget.keys(unit.end, own));
     }
-    const double rows = static_cast<double>(own * (shape_.q_heads / heads));
+    const int64_t group = shape_.q_heads / heads;
+    const auto rows = static_cast<double>(own * group);
     for (int64_t other = 0; other < others; ++other) {
       for (int64_t head = 0; head < heads; ++head) {
         double sum = 0;

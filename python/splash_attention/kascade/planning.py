@@ -107,7 +107,9 @@ class _Collected:
             self.layers = module.config.num_hidden_layers
             self.planner = KascadeSimilarity(self.layers, query.shape[1], key.shape[1], *self.options)
         if number != self.next:
-            raise NotImplementedError(f"layer {number} attends where layer {self.next} is due; a plan takes models whose layers attend once, in order")
+            raise NotImplementedError(
+                f"layer {number} attends where layer {self.next} is due; a plan takes models whose layers attend once, in order"
+            )
         if number == 0:
             self.turns.append({})
             self.tokens = max(self.tokens, query.shape[2])

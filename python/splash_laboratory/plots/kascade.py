@@ -61,10 +61,14 @@ def _finding(data: xr.Dataset, anchor: np.ndarray) -> str:
     if not reusing.any():
         return f"{count}: no layer reuses another's keys"
     kept, own = (100 * float(data[name].values[reusing].mean()) for name in ("similarity", "own_similarity"))
-    return f"With {count}, a layer that reuses keys keeps {kept:.1f}\u00a0% of its attention in the mean; keys of its own would keep {own:.1f}\u00a0%"
+    return (
+        f"With {count}, a layer that reuses keys keeps {kept:.1f}\u00a0% of its attention in the mean; "
+        f"keys of its own would keep {own:.1f}\u00a0%"
+    )
 
 
 def _context(data: xr.Dataset) -> str:
-    words = [f"{name} {levels(data, column)[0]:g}" for name, column in (("budget", "budget"), ("least keys", "least_keys"), ("tile", "tile")) if levels(data, column)]
-    model = levels(data, "model")
-    return f"{f'{model[0]}. ' if model else ''}{', '.join(words).capitalize()}; layer 0 itself attends to all keys.".replace("tile", "tile of", 1)
+    words = {"budget": "budget {:g}", "least_keys": "at least {:g} keys", "tile": "tiles of {:g} queries"}
+    held = [said.format(levels(data, name)[0]) for name, said in words.items() if levels(data, name)]
+    model = [f"{name}. " for name in levels(data, "model")[:1]]
+    return f"{''.join(model)}{', '.join([*held, 'layer 0 itself attends to all keys']).capitalize()}."

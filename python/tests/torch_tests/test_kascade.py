@@ -286,3 +286,37 @@ def test_a_plan_is_written_and_read(tmp_path):
     (tmp_path / "plan.toml").write_text("schema = 1")
     with pytest.raises(ValueError, match="plan.toml:1: 'schema' must be text"):
         kascade.read_plan(tmp_path / "plan.toml")
+
+
+def test_with_a_cache_each_new_query_is_a_tile(tmp_path):
+    model, path, ids = llama(**DEEP), tmp_path / "plan.toml", windows(1, 24)
+    plan_of(model, path=path)
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    pages = Method.parse(f"pages:budget=0.3,page=4,least_keys={LEAST}")
+    with torch.inference_mode(), applied(model, pages):
+        slow = ids
+        for _ in range(4):
+            slow = torch.cat([slow, model(slow, use_cache=False).logits[:, -1].argmax(-1, keepdim=True)], 1)
+        assert torch.equal(model.generate(ids, **options), slow)
+    calls, method = [], Method.parse(f"kascade:plan={path}")
+    with torch.inference_mode(), applied(model, method), observed(calls.append):
+        model.generate(ids, **options)
+    plan, last = kascade.read_plan(path), calls[-5:]
+    for call in last:
+        anchor, heads = last[plan.anchor_of[call.layer]], plan.heads[call.layer]
+        assert call.query.shape[2] == 1 and call.key.shape[2] == 27
+        if call.layer > 0:
+            sets = [_last_set(anchor, head) for head in range(3)]
+            out = torch.stack([_attend(call, head, sets[heads[head // 2]]) for head in range(6)])
+            torch.testing.assert_close(call.out[0, :, 0].double(), out, rtol=1e-4, atol=1e-5)
+
+
+def _last_set(call, head):
+    sums = sum(torch.softmax(call.key[0, head].double() @ call.query[0, h, 0].double() * call.scaling, 0) for h in (2 * head, 2 * head + 1))
+    kept = keys_kept(0.2, 27, 1)
+    return sorted([26, *sorted(range(26), key=lambda key: -sums[key].item())[: kept - 1]])
+
+
+def _attend(call, head, keys):
+    k, v = (t[0, head // 2, keys].double() for t in (call.key, call.value))
+    return torch.softmax(k @ call.query[0, head, 0].double() * call.scaling, 0) @ v
