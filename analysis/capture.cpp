@@ -58,6 +58,21 @@ std::vector<double> scales_of(const std::string& path, const report::hdf5::Group
   return scale;
 }
 
+std::vector<double> importance_of(const std::string& path, const report::hdf5::Group& group, size_t layers) {
+  if (!group.has("importance")) return {};
+  const report::hdf5::Dataset held = group.dataset("importance");
+  std::vector<double> importance = held.doubles();
+  if (held.extents().size() != 1 || importance.size() != layers)
+    refuse_capture(path, fmt::format("{} holds {} numbers; there must be one for each of the {} layers",
+                                     held.path(), importance.size(), layers));
+  for (const double number : importance) {
+    if (!(std::isfinite(number) && number >= 0))
+      refuse_capture(
+          path, fmt::format("{} holds {}; an importance must be finite and at least 0", held.path(), number));
+  }
+  return importance;
+}
+
 CapturedCall call_of(const std::string& path, const report::hdf5::Group& group, size_t layers) {
   const report::hdf5::Dataset queries = group.dataset("q"), keys = group.dataset("k"),
                               values = group.dataset("v");
@@ -81,6 +96,7 @@ CapturedCall call_of(const std::string& path, const report::hdf5::Group& group, 
     refuse_capture(path, fmt::format("{}: {}", group.path(), error.what()));
   }
   call.scale = scales_of(path, group, layers);
+  call.importance = importance_of(path, group, layers);
   call.causal = group.integer_attribute("causal") != 0;
   return call;
 }

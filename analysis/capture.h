@@ -8,6 +8,9 @@
 //     q               [layer, batch, q_heads, q_len, head_dim]
 //     k, v            [layer, batch, kv_heads, kv_len, head_dim]
 //     scale           [layer]: scores are scale * <q, k>
+//     importance      [layer], where the writer was asked for it: 1 - cosine of the residual stream before
+//     and
+//                     after attention
 //     attribute causal
 
 #include <cstdint>
@@ -23,8 +26,9 @@ namespace splash::analysis {
 inline constexpr const char* kCaptureSchema = "splash capture 1";
 
 struct CapturedCall {
-  AttentionShape shape{};       // of one layer
-  std::vector<double> scale{};  // by layer, finite and not 0
+  AttentionShape shape{};            // of one layer
+  std::vector<double> scale{};       // by layer, finite and not 0
+  std::vector<double> importance{};  // by layer, finite and at least 0; empty where the file has none
   bool causal = false;
 };
 

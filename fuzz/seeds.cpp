@@ -6,6 +6,7 @@
 #include <numeric>
 #include <regex>
 
+#include "core/kascade_plan.h"
 #include "report/hdf5/file.h"
 #include "report/io.h"
 #include "report/seal.h"
@@ -66,6 +67,7 @@ void write_toml(const fs::path& source, const fs::path& folder) {
       write(folder / entry.path().filename(), fuzzed);
     }
   }
+  write(folder / "kascade", to_toml({.q_heads = 2, .kv_heads = 2, .layers = {{0, {0, 1}}, {0, {1, 1}}}}));
   write(folder / "small",
         "title = \"t\"\nkind = \"fuzz\"\n[fixed]\ncausal = true\ninput = \"minilm\"\n[axes]\nalpha = "
         "[1.25, 2]\n[zip]\nn = [1, 2]\nseed = [3, 4]\n[quick.axes]\nalpha = [1.5]\n[[expect]]\ncheck = "

@@ -1,6 +1,7 @@
-// TOML: experiments' definitions with their cases, claims, machines.
+// TOML: experiments' definitions with their cases, claims, machines, plans of Kascade.
 
 #include "core/error.h"
+#include "core/kascade_plan.h"
 #include "experiments/claims/claim.h"
 #include "experiments/runner/definition.h"
 #include "analysis/machine.h"
@@ -44,5 +45,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   });
   fuzz::expect<InvalidArgument>([&] { parse_claims(text, "fuzz.toml"); });
   fuzz::expect<InvalidArgument>([&] { analysis::parse_machine(text, "fuzz.toml"); });
+  fuzz::expect<InvalidArgument>([&] { to_toml(parse_kascade_plan(text, "fuzz.toml")); });
   return 0;
 }

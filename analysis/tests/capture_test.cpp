@@ -46,6 +46,24 @@ TEST_CASE("a capture tells its layers, calls, extents, scales and mask") {
   CHECK(capture.calls[1].causal);
 }
 
+TEST_CASE("importances are read where a capture holds them") {
+  const auto with = [](std::vector<double> values) {
+    return [values](report::hdf5::Group& call) {
+      call.create_doubles("importance", {static_cast<int64_t>(values.size())}, values);
+    };
+  };
+  const ScratchFolder folder;
+  const std::string path = folder.file("capture.h5");
+  write_capture(path, {}, with({0.25, 0}));
+  CHECK(read_capture(path).calls[0].importance == std::vector<double>{0.25, 0});
+  write_capture(path, {});
+  CHECK(read_capture(path).calls[0].importance.empty());
+  CHECK(refusal_of({}, with({1})) ==
+        "/call-0/importance holds 1 numbers; there must be one for each of the 2 layers");
+  CHECK(refusal_of({}, with({1, -1})) ==
+        "/call-0/importance holds -1; an importance must be finite and at least 0");
+}
+
 TEST_CASE("tensors come whole, by layer and by head") {
   const ScratchFolder folder;
   const std::string path = folder.file("capture.h5");

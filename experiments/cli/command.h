@@ -29,6 +29,7 @@ int cmd_doctor(const Words& words);
 int cmd_entmax(const Words& words);
 int cmd_import(const Words& words);
 int cmd_judge(const Words& words);
+int cmd_kascade(const Words& words);
 int cmd_list(const Words& words);
 int cmd_merge(const Words& words);
 int cmd_migrate(const Words& words);

@@ -54,6 +54,8 @@ const Command kCommands[] = {
     {"ceilings", "what the GPU reaches: bandwidths, rates and launches, beside its data sheet", cmd_ceilings},
     {"tune", "which of the kernels that compute the same is quickest on this GPU, kept for later runs",
      cmd_tune},
+    {"kascade", "a plan of which layers of a model find keys and which reuse them, from captures",
+     cmd_kascade},
     {"entmax", "calculator: tau, probabilities and support of a row of scores", cmd_entmax},
     {"new", "a skeleton of a rung, a kind, a claim or a machine, to be filled in", cmd_new},
     {"doctor", "what this machine has, what is missing, and what to do about it", cmd_doctor},

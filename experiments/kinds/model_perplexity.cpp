@@ -22,7 +22,8 @@ class ModelPerplexity : public LanguageKind {
          std::string("softmax"),
          "",
          "KIND:NAME=VALUE,… as `python -m splash_attention.language perplexity` takes it, a file of "
-         "`tune` or `convert`, or tuned:budget=KEYS, tuned here on the development part",
+         "`tune` or `convert`; tuned:budget=KEYS, tuned here on the development part; or "
+         "kascade:anchors=N,budget=SHARE, planned here on it",
          {}});
     return list;
   }

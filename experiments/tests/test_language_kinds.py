@@ -88,6 +88,7 @@ def reported(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             LoadedSetting(asked).convert(Plan.parse(RESUMED), 1e-6)
     Method(Attention("entmax"), {0: Attention("entmax", alpha=1.25, factor=(0.2, 0.3, 0.5, 1.0))}).write(splash.folder / "tuned.json")
     splash.write("together/perplexity.toml", PERPLEXITY.format(json.dumps(METHODS)))
+    splash.write("together/kascade.toml", PERPLEXITY.format('["softmax", "kascade:anchors=1,budget=0.5", "kascade:anchors=1,budget=1"]'))
     splash.write("together/conversion.toml", CONVERSION.format(json.dumps([RESUMED, *STARTED, OF_FILE])))
     splash.write("together/on_gpu.toml", PERPLEXITY.format('["softmax"]').replace('"cpu"', '"cuda"'))
     done = splash("run", "together", "--out", "out.h5", timeout=300)
@@ -120,6 +121,16 @@ def test_a_report_holds_what_compare_measures(reported: Reported) -> None:
     assert set(found("computed_in")) == {"float32"} and set(found("device_name")) == {"CPU"}
 
 
+def test_kascade_is_planned_once_for_all_budgets(reported: Reported) -> None:
+    plans = list((reported.folder / "cache/kascade").glob("*.toml"))
+    assert len(plans) == 1
+    found, few, all_keys = reported.column("kascade", "perplexity_ratio"), *reported.column("kascade", "layer_nmse")[1:]
+    method = Method.parse(f"kascade:plan={plans[0]},budget=0.5")
+    measured, _ = compare(llama(), windows(8)[:3], [method], looked_at=2)
+    assert found[1:] == pytest.approx([1, 1], abs=1e-4) and np.median(few) < 1e-9 and np.median(all_keys) < 1e-9  # 40 tokens: all are kept
+    assert measured[1].nll == pytest.approx(measured[0].nll, abs=1e-4)
+
+
 def test_training_goes_on_where_it_stopped(reported: Reported) -> None:
     (loss, *_), (seconds, *_) = (reported.column("conversion", name) for name in ("loss", "step_seconds_median"))
     assert loss.shape == (6,) and np.isfinite(loss).all() and seconds > 0
@@ -147,6 +158,8 @@ def test_training_begins_where_tuning_ended(reported: Reported) -> None:
         (PERPLEXITY, "method=entmax:beta=2", "'beta=2' of 'entmax:beta=2' is no setting"),
         (PERPLEXITY, "method=tuned:k_keep=4", "names no budget"),
         (PERPLEXITY, "method=gone.json", "gone.json"),
+        (PERPLEXITY, "method=kascade:plan=gone.toml", "cannot read plan gone.toml"),
+        (PERPLEXITY, "method=kascade:anchors=0", "anchors is 0; it must be at least 1"),
         (CONVERSION, "plan=schedule=none", "schedule is 'none'"),
         (CONVERSION, "plan=start=tuned:budget=-1", "budget is -1.0; it must be finite and above 0"),
         (CONVERSION, "plan=start=gone.json", "gone.json"),

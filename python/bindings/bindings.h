@@ -20,6 +20,7 @@ void bind_entmax(nb::module_& module);
 void bind_cpu_attention(nb::module_& module);
 void bind_cuda(nb::module_& module);
 void bind_decode(nb::module_& module);
+void bind_kascade(nb::module_& module);
 
 // Of device memory, which arrives as an address.
 template <class T = void>

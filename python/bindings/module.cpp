@@ -31,4 +31,5 @@ NB_MODULE(_core, module) {
   bind_cpu_attention(module);
   bind_cuda(module);
   bind_decode(module);
+  bind_kascade(module);
 }

@@ -13,8 +13,8 @@ Tensors that another program wrote become such a file (tensor_files.py says whic
 
 The file is HDF5: /layer names the layers, each /call-N holds one call of the model: q [layer, batch, q_heads, q_len, head_dim],
 k and v [layer, batch, kv_heads, kv_len, head_dim], after rotation and with what a cache holds; scale [layer]; causal; token_id
-[batch, token] where the model was given input_ids; kv_head names the key heads where not all are held. The root's attributes tell of
-the model.
+[batch, token] where the model was given input_ids; importance [layer] where it was asked for; kv_head names the key heads where not all
+are held. The root's attributes tell of the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,30 +58,32 @@ class _Call:
     layers: dict[int, tuple[Tensor, Tensor, Tensor, float]] = field(default_factory=dict)
     causal: bool | None = None
     token_id: Tensor | None = None
+    importance: dict[int, float] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
 def capture(
     model: Any, path: str | Path, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None,
-    queries: int | None = None, dtype: str = "float32", notes: Mapping[str, str] | None = None,
+    queries: int | None = None, dtype: str = "float32", notes: Mapping[str, str] | None = None, importances: bool = False,
 ) -> Iterator[None]:  # fmt: skip
     """Writes what each call of the model inside the `with` gives its attention to; the model computes what it always does.
 
     model: of transformers (5.0 or newer), whose attention goes through its attention interface. path: an HDF5 file, written
     whole when the `with` ends without an exception. layers: their numbers, from 0; None: all. heads: key heads, from 0, each with all
     of its query heads; None: all. queries: of each call the last so many, over all keys; None: all. dtype: "float32", to which bfloat16
-    is widened without loss, or "float16", half as large and rounded. notes: further attributes of the file's root. While it runs, a
-    model with attn_implementation="eager" computes by PyTorch's sdpa.
+    is widened without loss, or "float16", half as large and rounded. notes: further attributes of the file's root. importances: whether
+    each layer's is kept, 1 - cosine of the residual stream before and after attention, by which `splash kascade plan` weighs layers.
+    While it runs, a model with attn_implementation="eager" computes by PyTorch's sdpa.
 
     Raises ValueError for a layer that no call reached, for a head that the model lacks, for a model whose attention does not pass here, and for layers whose heads
     differ in number or size (capture them apart); NotImplementedError for padded batches, for masks that are neither causal
     nor absent (sliding windows, packed sequences) and for layers that attend more than once (cross-attention): their heads are not
     what the file would say; OSError where the file cannot be
-    written, which is tried first.
+    written, which is tried first. With importances also NotImplementedError for a model whose residual stream is not known.
     """
     import torch
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    from splash_attention.watching import importances as told_importances, require_no_padding, watched
 
     if dtype not in ("float32", "float16"):
         raise ValueError(f'dtype is {dtype!r}; allowed are "float32" and "float16"')
@@ -91,35 +92,27 @@ def capture(
     path, wanted = Path(path), _Wanted(_numbers(layers), _numbers(heads), queries, dtype)
     prepare_place(path)
     given = model.config._attn_implementation
-    computes = "sdpa" if given in (None, "eager") else given
     calls: list[_Call] = []
-    places: dict[int, int] = {}  # of modules that do not know their layer, in the order of their first calls
 
-    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **others: Any) -> Any:
-        number = getattr(module, "layer_idx", None)
-        number = places.setdefault(id(module), len(places)) if number is None else number
+    def see(number: int, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, others: dict[str, Any]) -> None:
         if calls and (wanted.layers is None or number in wanted.layers):
-            _keep(calls[-1], number, module, query, key, value, attention_mask, others, wanted)
-        return ALL_ATTENTION_FUNCTIONS[computes](module, query, key, value, attention_mask, **others)
+            _keep(calls[-1], number, module, query, key, value, mask, others, wanted)
 
     def begin(_: Any, words: tuple[Any, ...], named: dict[str, Any]) -> None:
-        ids, mask = named.get("input_ids", words[0] if words else None), named.get("attention_mask")
-        if isinstance(mask, torch.Tensor) and mask.dim() == 2 and not bool(mask.all()):
-            raise NotImplementedError("a capture takes no padding; give the model one text at a time")
+        ids = named.get("input_ids", words[0] if words else None)
+        require_no_padding(named, "a capture")
         calls.append(_Call(token_id=ids.detach().cpu() if isinstance(ids, torch.Tensor) and ids.dim() == 2 else None))
 
-    words = (f"splash_capture_{number}" for number in itertools.count())
-    word = next(word for word in words if word not in ALL_ATTENTION_FUNCTIONS)  # one capture may stand within another
-    ALL_ATTENTION_FUNCTIONS[word] = attend
-    AttentionMaskInterface.register(word, ALL_MASK_ATTENTION_FUNCTIONS[computes])  # for good; transformers looks nowhere else
+    def tell(layer: int, importance: float) -> None:
+        if calls:
+            calls[-1].importance[layer] = importance
+
     hook = model.register_forward_pre_hook(begin, with_kwargs=True)
-    model.set_attn_implementation(word)
     try:
-        yield
+        with watched(model, see, "splash_capture"), told_importances(model, tell) if importances else contextlib.nullcontext():
+            yield
     finally:
         hook.remove()
-        model.set_attn_implementation(given)
-        del ALL_ATTENTION_FUNCTIONS[word]  # or what was kept would stay in memory
     _write(path, calls, wanted, {**_told(model, given), **(notes or {})})
 
 
@@ -133,17 +126,12 @@ def _keep(
 ) -> None:  # fmt: skip
     import torch
 
-    for option in ("softcap", "position_bias", "s_aux"):
-        if others.get(option) is not None:
-            raise NotImplementedError(f"a capture cannot say what this model's {option} does to its scores")
-    causal = getattr(module, "is_causal", True) if others.get("is_causal") is None else others["is_causal"]
-    if mask is not None:
-        causal = _is_causal(mask, query.shape[2], key.shape[2])
-    if query.shape[2] == 1:
-        causal = True  # one query sees all that there is, either way
-    if call.causal not in (None, bool(causal)):
+    from splash_attention.watching import causal_of
+
+    causal = causal_of(module, query, key, mask, others, "a capture")
+    if call.causal not in (None, causal):
         raise NotImplementedError("some of the model's layers are causal and some are not; capture them apart")
-    call.causal = bool(causal)
+    call.causal = causal
     if number in call.layers:
         raise NotImplementedError(
             f"layer {number} attends more than once in a call (an encoder beside a decoder, or cross-attention); a capture takes models "
@@ -162,19 +150,6 @@ def _wanted_part(query: Tensor, key: Tensor, value: Tensor, wanted: _Wanted) -> 
         query = query.unflatten(1, (kv_heads, -1))[:, wanted.heads].flatten(1, 2)
         key, value = key[:, wanted.heads], value[:, wanted.heads]
     return query if wanted.queries is None else query[:, :, -wanted.queries :], key, value
-
-
-def _is_causal(mask: Tensor, q_len: int, kv_len: int) -> bool:
-    """Of a mask that hides nothing False, of a causal one True."""
-    import torch
-
-    seen = mask if mask.dtype == torch.bool else mask >= 0
-    if seen.dim() == 4 and seen.shape[-2:] == (q_len, kv_len):
-        if bool(seen.all()):
-            return False
-        if bool((seen == seen.new_ones(q_len, kv_len).tril(kv_len - q_len)).all()):
-            return True
-    raise NotImplementedError("a capture takes causal masks and none; this model's mask is another (a window, or packed sequences)")
 
 
 def _write(path: Path, calls: list[_Call], wanted: _Wanted, told: Mapping[str, str]) -> None:
@@ -201,6 +176,9 @@ def _write_call(group: h5py.Group, call: _Call, reached: list[int]) -> None:
     held = [call.layers[number] for number in reached]
     heads = [tuple(tensor.numpy() for tensor in of_layer[:3]) for of_layer in held]
     write_heads(group, heads, [of_layer[3] for of_layer in held], bool(call.causal))
+    if call.importance:
+        group["importance"] = [call.importance[number] for number in reached]
+        group["importance"].attrs["long_name"] = "1 - cosine of the residual stream before and after attention, mean over tokens"
     if call.token_id is not None:
         group["token_id"] = call.token_id.numpy()
 

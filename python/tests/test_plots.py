@@ -42,10 +42,28 @@ def language_model():
     return open_report(PYTHON.parent / "data" / "reports" / "model-perplexity-h100.h5")
 
 
+@pytest.fixture(scope="session")
+def kascade_plan(opened):
+    """Of seven layers, two of them anchors, as splash kascade plan writes it."""
+    import dataclasses
+
+    layers = np.arange(7)
+    anchor = np.where(layers < 3, 0, 3)
+    pairs = np.triu(0.6 + 0.05 * layers[:, None] - 0.01 * layers)
+    columns = {
+        "layer": layers, "anchor": anchor, "similarity": pairs[anchor, layers], "own_similarity": np.diag(pairs),
+        "budget": np.full(7, 0.1), "least_keys": np.full(7, 128), "tile": np.full(7, 32),
+    }  # fmt: skip
+    results = xr.Dataset({name: ("case", values.astype(float), {"long_name": name, "units": "1"}) for name, values in columns.items()})
+    held = xr.Dataset({"layer_similarity": (("choosing_layer", "using_layer"), pairs)})
+    return dataclasses.replace(opened, results=results, attachments={"layer-0": held})
+
+
 @pytest.fixture(scope="session", params=FIGURES)
-def named(request: pytest.FixtureRequest, opened, ladders, language_model):
+def named(request: pytest.FixtureRequest, opened, ladders, language_model, kascade_plan):
     """Every plot of the sample report, of the recorded kernels or the recorded model, drawn once: its name, the figure, the canvas."""
     of_others = {"roofline": ladders, "perplexity-against-keys": language_model, "keys-of-a-model-by-layer-and-head": language_model}
+    of_others["kascade-plan"] = kascade_plan
     drawn = FIGURES[request.param](of_others.get(request.param, opened))
     canvas = FigureCanvasAgg(drawn)
     canvas.draw()
@@ -205,6 +223,7 @@ def test_methods_of_a_model_are_curves_by_family() -> None:
     assert family_and_name("entmax:alpha=1.5,factor=0.5,k_keep=8") == ("entmax, α 1.5, factor 0.5, K_KEEP", "8")
     assert family_and_name("top-k-softmax:k_keep=8") == ("top-k-softmax", "8")
     assert family_and_name("softmax:factor=0.5") == ("softmax of another scale", "factor 0.5")
+    assert family_and_name("kascade:plan=p.toml,budget=0.05") == ("Kascade", "5 %") and family_and_name("kascade:plan=p.toml")[1]
     assert family_and_name("tuned:budget=16") == ("tuned for each head", "16 keys")
     assert family_and_name("schedule=learned,steps=300") == ("trained", "schedule learned, steps 300")
 
@@ -297,3 +316,14 @@ def test_units_and_lines() -> None:
     assert [power_of_ten(value) for value in (1e-7, 0.01, 1, 3)] == ["10⁻⁷", "0.01", "1", ""]
     lines = balanced("one two three four five six seven eight nine ten", 40)
     assert len(lines) == 2 and abs(len(lines[0]) - len(lines[1])) < 8
+
+
+def test_a_plan_of_kascade_frames_what_each_anchor_serves(kascade_plan) -> None:
+    from matplotlib.patches import Rectangle
+
+    drawn = FIGURES["kascade-plan"](kascade_plan)
+    frames = [patch.get_bbox().bounds for patch in drawn.axes[0].patches if isinstance(patch, Rectangle)]
+    assert frames == [(-0.5, -0.5, 3, 1), (2.5, 2.5, 4, 1)]
+    shown = np.asarray(drawn.axes[0].get_images()[0].get_array())
+    assert np.isnan(shown[4, 2]) and shown[2, 4] == pytest.approx(66)
+    assert "2 anchors of 7 layers" in " ".join(drawn.texts[0].get_text().split())

@@ -80,5 +80,6 @@ def test_a_method_is_of_one_family_as_text_and_as_json() -> None:
     for text, settings in (
         ("softmax", {}), ("softmax:factor=0.5", {"factor": 0.5}), ("entmax:alpha=1.5,factor=0.5", {"alpha": 1.5, "factor": 0.5}),
         ("entmax:alpha=1.5,factor=0.5,k_keep=8", {"alpha": 1.5, "factor": 0.5, "k_keep": 8}), ("top-k-softmax:k_keep=8", {"k_keep": 8}),
+        ("kascade:plan=p.toml,budget=0.05", {"plan": "p.toml", "budget": 0.05}), ("pages:budget=0.1", {"budget": 0.1, "page": 16}),
     ):  # fmt: skip
         assert family_and_name(text) == family_and_name(method(text.partition(":")[0], 1, 1, **settings)["method"])

@@ -15,6 +15,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from splash_attention.hugging_face import attention_of_heads, key_positions
 from splash_attention.hugging_face.learning import query_heads
 from splash_attention.hugging_face.masks import is_positions, tables_of
+from splash_attention.language.chosen_keys import Kascade, choose_and_attend, is_chosen
 from splash_attention.language.dense_methods import dense_attention, softmax_attention
 from splash_attention.language.methods import Attention, Method
 
@@ -65,24 +66,37 @@ def apply(model: Any, method: Method | None) -> None:
             raise ValueError(f"the method is of the layers {unknown} too; the model has 0 to {max(layers)}")
         for layer, module in layers.items():
             method.of(layer).check_heads(query_heads(module), layer)
+    in_use = _kascade_of(method, layers)
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, key_positions)
     for layer, module in layers.items():
-        module.splash_method = None if method is None else method.of(layer)
+        module.splash_method, module.splash_kascade = None if method is None else method.of(layer), in_use
     model.set_attn_implementation("sdpa" if method is None else NAME)
+
+
+def _kascade_of(method: Method | None, layers: dict[int, torch.nn.Module]) -> Kascade | None:
+    """The plan of a method that has one, in use in one model. Raises ValueError where it does not fit the model or is not for all layers."""
+    chosen = [] if method is None else [method.of(layer) for layer in sorted(layers)]
+    if not any(one.kind == "kascade" for one in chosen):
+        return None
+    if len(set(chosen)) > 1:
+        raise ValueError("kascade is a method of all layers of a model; layers of other methods cannot stand beside it")
+    in_use = Kascade(chosen[0])
+    in_use.check(sorted(layers), query_heads(layers[min(layers)]))
+    return in_use
 
 
 @contextlib.contextmanager
 def applied(model: Any, method: Method) -> Iterator[None]:
     """apply, and the model's own attention again at the end."""
     before, layers = model.config._attn_implementation, attention_layers(model)
-    methods = {layer: getattr(module, "splash_method", None) for layer, module in layers.items()}
+    methods = {layer: (getattr(module, "splash_method", None), getattr(module, "splash_kascade", None)) for layer, module in layers.items()}
     apply(model, method)
     try:
         yield
     finally:
         for layer, module in layers.items():
-            module.splash_method = methods[layer]
+            module.splash_method, module.splash_kascade = methods[layer]
         model.set_attn_implementation(before)
 
 
@@ -114,7 +128,10 @@ def attention_forward(
         alpha, factor = learned.alpha, learned.factor
     else:
         alpha, factor = how.alpha, how.factor
-    out, support = _attend(query, key, value, how, alpha, factor, scaling, attention_mask, bool(_observers))
+    if is_chosen(how):
+        out, support = _attend_to_chosen(module, query, key, value, how, scaling, attention_mask, bool(_observers))
+    else:
+        out, support = _attend(query, key, value, how, alpha, factor, scaling, attention_mask, bool(_observers))
     if _observers:
         call = Call(module.layer_idx, module, query, key, value, scaling, attention_mask, out, support)
         for observer in _observers:
@@ -134,6 +151,18 @@ def _attend(
         )
         return done if counted else (done, None)
     return dense_attention(q, k, v, how, scaling, mask)
+
+
+def _attend_to_chosen(
+    module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None, counted: bool
+) -> tuple[Tensor, Tensor | None]:
+    if mask is not None:
+        raise NotImplementedError(f"{how.kind} takes no padding; give the model texts of one length")
+    if how.kind == "kascade":
+        out, support = module.splash_kascade.attend(module.layer_idx, q, k, v, how, scaling)
+    else:
+        out, support = choose_and_attend(q, k, v, how, scaling)
+    return out, visible_keys(q, k, None) if support is None and counted else support
 
 
 def visible_keys(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:

@@ -19,12 +19,13 @@ from splash_attention.language.cache import cache_folder
 
 @dataclass(frozen=True)
 class Part:
-    """What of each layer is kept, as splash_attention.capture takes it: key heads, with their query heads, and the last queries."""
+    """What of each layer is kept, as splash_attention.capture takes it: key heads, with their query heads, the last queries, importances."""
 
     layers: Sequence[int] | None = None
     heads: Sequence[int] | None = None
     queries: int | None = None
     dtype: str = "float32"
+    importances: bool = False
 
 
 def capture_windows(model: Any, windows: Tensor, path: Path, part: Part, about: dict[str, Any]) -> None:
@@ -33,7 +34,7 @@ def capture_windows(model: Any, windows: Tensor, path: Path, part: Part, about: 
     device = next(model.parameters()).device
     notes = {name: held if isinstance(held, str) else json.dumps(held) for name, held in about.items()}
     with torch.no_grad(), capture(
-        model, path, layers=part.layers, heads=part.heads, queries=part.queries, dtype=part.dtype, notes=notes
+        model, path, layers=part.layers, heads=part.heads, queries=part.queries, dtype=part.dtype, notes=notes, importances=part.importances
     ):  # fmt: skip
         for window in windows:
             model(window[None].to(device), use_cache=False, logits_to_keep=1)

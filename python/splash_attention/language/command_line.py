@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--heads", type=int, nargs="+", metavar="H", help="key heads, from 0, each with its query heads (all)")
     one.add_argument("--queries", type=int, metavar="N", help="the last queries of each window, over all of its keys (all)")
     one.add_argument("--stored", default="float32", help="float32, or float16: half as large, and rounded (float32)")
+    one.add_argument("--importances", action="store_true", help="also how far each layer turns the residual stream, for `splash kascade plan`")
     other = one.add_mutually_exclusive_group()
     other.add_argument("--converted", type=Path, metavar="FILE", help="safetensors of `convert`: the model after conversion")
     other.add_argument("--method", metavar="METHOD", help="a file of `tune`, or KIND:NAME=VALUE,…, in softmax's place")
@@ -111,6 +112,18 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--quick", action="store_true", help="48 keys, 2 sequences and 3 replays where nothing else is said: a trial of the whole")
     one.add_argument("--out", type=Path, help="a *.json with every time")
     one.set_defaults(run=_decode_step)
+
+    one = commands.add_parser("kascade", help="choose layers that find keys, and which heads of the others reuse them: a plan of Kascade")
+    _add_text(one)
+    _add_windows(one, "development", 1024, 2)
+    one.add_argument("--anchors", type=int, required=True, metavar="N", help="layers that find keys, layer 0 among them")
+    one.add_argument("--budget", type=float, default=0.1, metavar="SHARE", help="of the visible keys that a tile keeps (0.1)")
+    one.add_argument("--least-keys", type=int, default=128, metavar="N", help="keys that a tile keeps at least (128)")
+    one.add_argument("--alpha", type=float, help="the attention is entmax of this alpha (softmax)")
+    one.add_argument("--over-tiles", default="mean", help="mean or minimum: what a text's tiles count by (mean)")
+    one.add_argument("--tiles", type=int, metavar="N", help="tiles of each text that are looked at (all)")
+    one.add_argument("--out", type=Path, required=True, help="a *.toml")
+    one.set_defaults(run=_kascade)
 
     one = commands.add_parser("convert", help="train: alpha and scale of each head, with an adapter or all weights")
     _add_text(one)
@@ -243,7 +256,7 @@ def _capture(options: argparse.Namespace) -> int:
         apply(model, method)
     if method:
         about["method"] = method.as_dict()
-    part = Part(options.layers, options.heads, options.queries, options.stored)
+    part = Part(options.layers, options.heads, options.queries, options.stored, options.importances)
     out = options.out or cached_path(windows, part, about)
     if options.out or not is_whole(out):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -274,6 +287,18 @@ def _decode_step(options: argparse.Namespace) -> int:
         if options.out:
             _write(options.out, held)
     print(table(held["measured"]))
+    return 0
+
+
+def _kascade(options: argparse.Namespace) -> int:
+    from splash_attention.kascade import plan, write_plan
+
+    prepare_place(options.out)
+    model, windows, about = _load(options)
+    chosen = ("anchors", "budget", "least_keys", "alpha", "over_tiles", "tiles")
+    made = plan(model, list(windows), **{name: getattr(options, name) for name in chosen}, name=about["model"]["name"]).plan
+    write_plan(made, options.out)
+    print(f"{options.out}: anchors {', '.join(map(str, made.anchors))}; {100 * made.identities:.0f} % of the reusing heads take their own number")
     return 0
 
 

@@ -3,6 +3,8 @@ float32. For studies of what a method costs in quality, not in time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +12,7 @@ from torch import Tensor
 from splash_attention.functional import entmax
 from splash_attention.language.methods import Attention
 
+Kept = Callable[[int, int, int], Tensor]  # (first row, rows, keys) -> bool, to broadcast with scores [batch, kv_heads, group, rows, keys]
 _SCORES = 1 << 27  # at once: 512 MiB of float32, and a few times that while they are sorted
 
 
@@ -23,26 +26,36 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, scaling: float, mask: Ten
 
 
 def dense_attention(
-    q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None, kept: Kept | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(out, support [batch, heads, q_len]). Shapes as attention.Call's."""
+    """(out, support [batch, heads, q_len]). Shapes as attention.Call's. kept: of the keys that are seen, which ones take part."""
     if how.kind in ("softmax", "window-softmax"):
         return _masked_softmax(q, k, v, how, scaling, mask)
+    outs, supports = [], []
+    for begin, scores, values in score_rows(q, k, v, how, scaling, mask):
+        if kept is not None:
+            scores = scores.masked_fill(~kept(begin, scores.shape[3], scores.shape[4]), -torch.inf)
+        p = weights(scores, how)
+        outs.append((p @ values).flatten(1, 2).to(q.dtype))
+        supports.append((p > 0).sum(-1).flatten(1, 2))
+    return torch.cat(outs, 2), torch.cat(supports, 2)
+
+
+def score_rows(
+    q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None, multiple: int = 1
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Some rows at a time, a multiple of `multiple` but for the last: (first row, scores [batch, kv_heads, group, rows, keys], -inf where
+    hidden, values [batch, kv_heads, 1, keys, value_dim]); keys are those up to the last that one of the rows sees."""
     kv_heads = k.shape[1]
     factor = torch.as_tensor(how.factor, dtype=torch.float32, device=q.device).reshape(-1, 1, 1)
     queries = (q.float() * (factor * scaling)).unflatten(1, (kv_heads, -1))  # [batch, kv_heads, group, q_len, head_dim]
     keys, values = k.float()[:, :, None], v.float()[:, :, None]
-    rows = max(1, _SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
-    outs, supports = [], []
+    rows = max(1, _SCORES // (q.shape[0] * q.shape[1] * k.shape[2]) // multiple) * multiple
     for begin in range(0, q.shape[2], rows):
         part = queries[:, :, :, begin : begin + rows]
         end = k.shape[2] if mask is not None else begin + part.shape[3] + k.shape[2] - q.shape[2]  # later keys are hidden from all
         seen = _seen(mask, begin, part.shape[3], q, k)[..., :end]
-        scores = (part @ keys[..., :end, :].transpose(-1, -2)).masked_fill(~seen, -torch.inf)
-        p = weights(scores, how)
-        outs.append((p @ values[..., :end, :]).flatten(1, 2).to(q.dtype))
-        supports.append((p > 0).sum(-1).flatten(1, 2))
-    return torch.cat(outs, 2), torch.cat(supports, 2)
+        yield begin, (part @ keys[..., :end, :].transpose(-1, -2)).masked_fill(~seen, -torch.inf), values[..., :end, :]
 
 
 def _masked_softmax(q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None) -> tuple[Tensor, Tensor]:

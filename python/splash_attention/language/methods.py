@@ -3,6 +3,8 @@
     Method(Attention("entmax", alpha=1.5, factor=0.5))                     # every layer
     Method(Attention("softmax"), {0: Attention("entmax", alpha=1.25)})     # layer 0 alone is another
     Method.parse("entmax:alpha=1.5,factor=0.5,k_keep=32")                  # as the command line has it
+    Method.parse("kascade:plan=plan.toml,budget=0.05")                     # a plan of splash_attention.kascade
+    Method.parse("pages:budget=0.1,dense=2")                               # the first two layers are softmax
     Method.read("tuned.json")                                              # what tuning wrote
 
 A file: {"schema": "splash attention method 1", "name": ..., "default": {"kind": "entmax", "alpha": 1.5, ...},
@@ -28,7 +30,13 @@ KINDS = {
     "top-k-softmax": ("factor", "k_keep"),
     "window-softmax": ("factor", "window", "sink"),
     "power": ("alpha", "factor"),
+    "kascade": ("plan", "budget"),
+    "tile-top-k": ("factor", "budget", "tile", "least_keys"),
+    "pages": ("factor", "budget", "page", "least_keys"),
 }
+_TYPES: dict[str, type] = {"alpha": float, "factor": float, "budget": float, "plan": str}  # others are int
+_NEEDED = {"top-k-softmax": "k_keep", "window-softmax": "window", "kascade": "plan", "tile-top-k": "budget", "pages": "budget"}
+_USUAL = ("factor", "tile", "least_keys", "page")  # not told where they are the default
 PerHead = Union[float, tuple[float, ...]]
 
 
@@ -37,11 +45,16 @@ class Attention:
     """Of one layer. Scores are factor * scaling * <q, k>, scaling the model's own (1/sqrt(head_dim) in a Llama).
 
     kind: "softmax"; "entmax" (exact); "top-k-softmax": softmax over the k_keep largest scores of a row; "window-softmax": over the
-      `window` last keys and the `sink` first ones; "power": max(score, 0)^alpha over its row's sum, source 000's approximation.
+      `window` last keys and the `sink` first ones; "power": max(score, 0)^alpha over its row's sum, source 000's approximation;
+      "kascade": softmax over the keys that the layer's anchor found (splash_attention.kascade), dense in layer 0; "tile-top-k": the
+      same with every layer an anchor, the oracle of kascade; "pages": softmax over the pages of keys with the largest bounds of their
+      scores, by least and largest of each channel, for each query and head, and the query's own page (as Quest, arXiv 2406.10774).
     alpha: above 1 (power: above 0); a number, or one a query head.
     factor: above 0; a number, or one a query head.
     k_keep: only the k_keep largest scores of each row, or with `block` of each row's keys block·n to block·(n+1)-1; a number, or
       one a query head, where 0 keeps all; None keeps all.
+    plan: a file. budget: share of the keys that a query (of a tile the last) sees, rounded up, at least least_keys of them; None: the
+      plan's. tile: queries that share keys. page: keys of a page.
     Raises TypeError and ValueError for what a kind does not have or allow.
     """
 
@@ -52,6 +65,11 @@ class Attention:
     block: int | None = None
     window: int | None = None
     sink: int = 4
+    plan: str | None = None
+    budget: float | None = None
+    tile: int = 32
+    least_keys: int = 128
+    page: int = 16
 
     def __post_init__(self) -> None:
         _require_kind(self.kind)
@@ -62,17 +80,27 @@ class Attention:
         object.__setattr__(self, "alpha", _numbers("alpha", self.alpha, low))
         object.__setattr__(self, "factor", _numbers("factor", self.factor, 0.0))
         object.__setattr__(self, "k_keep", _counts("k_keep", self.k_keep, 0 if isinstance(self.k_keep, (list, tuple)) else 1))
-        for name, least in (("block", 1), ("window", 1), ("sink", 0)):
+        for name, least in (("block", 1), ("window", 1), ("sink", 0), ("tile", 1), ("least_keys", 1), ("page", 1)):
             object.__setattr__(self, name, _counts(name, getattr(self, name), least))
-        needed = {"top-k-softmax": "k_keep", "window-softmax": "window"}.get(self.kind)
+        if self.budget is not None and not 0 < _numbers("budget", self.budget, 0.0) <= 1:
+            raise ValueError(f"budget is {self.budget}; it must be above 0 and at most 1")
+        needed = _NEEDED.get(self.kind)
         if needed and getattr(self, needed) is None:
             raise ValueError(f"{self.kind} needs {needed}")
+        if self.plan is not None:
+            self.read_plan()
         if self.block is not None and not isinstance(self.k_keep, int):
             raise ValueError("block needs k_keep, one number: how many keys of each block are kept")
 
     def as_dict(self) -> dict[str, Any]:
         parts = {name: getattr(self, name) for name in KINDS[self.kind]}
         return {"kind": self.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in parts.items() if v is not None}}
+
+    def read_plan(self) -> Any:
+        """The splash_attention.kascade.KascadePlan of `plan`. Raises ValueError for what is none."""
+        from splash_attention.kascade import read_plan
+
+        return read_plan(str(self.plan))
 
     def check_heads(self, heads: int, layer: int) -> None:
         """Raises ValueError where a list has not one entry a query head."""
@@ -99,18 +127,22 @@ class Method:
         if self.name:
             return self.name
         parts = {name: value for name, value in self.default.as_dict().items() if name != "kind"}
-        told = ",".join(f"{name}={_short(value)}" for name, value in parts.items() if (name, value) != ("factor", 1.0))
+        usual = {part.name: part.default for part in fields(Attention) if part.name in _USUAL}
+        told = ",".join(f"{name}={_short(value)}" for name, value in parts.items() if usual.get(name) != value)
         return self.default.kind + (f":{told}" if told else "") + (f" + {len(self.layers)} layers" if self.layers else "")
 
     @classmethod
     def parse(cls, text: str) -> Method:
-        """KIND, KIND:NAME=VALUE,… or the name of a JSON file. Raises ValueError, OSError for a file."""
+        """KIND, KIND:NAME=VALUE,… or the name of a JSON file. dense=N of a kind but softmax and kascade: the first N layers are softmax.
+        Raises ValueError, OSError for a file."""
         if text.endswith(".json"):
             return cls.read(text)
         kind, _, rest = text.partition(":")
         _require_kind(kind)
-        types = {name: float if name in ("alpha", "factor") else int for name in KINDS[kind]}
-        return cls(Attention(kind, **read_named_values(rest, types, text)))
+        types = {name: _TYPES.get(name, int) for name in KINDS[kind]}
+        values = read_named_values(rest, types if kind in ("softmax", "kascade") else {**types, "dense": int}, text)
+        dense = _counts("dense", values.pop("dense", 0), 0)
+        return cls(Attention(kind, **values), {layer: Attention() for layer in range(dense)})
 
     @classmethod
     def read(cls, path: str | Path) -> Method:
@@ -179,4 +211,6 @@ def _counts(name: str, value: Any, least: int) -> Any:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, str):
+        return Path(value).name
     return f"{min(value):g}..{max(value):g}" if isinstance(value, (list, tuple)) else f"{value:g}"

@@ -18,13 +18,13 @@ import torch
 from splash_attention.language.cache import cache_folder
 from splash_attention.language.conversion import load_converted
 from splash_attention.language.measure import Measured, perplexity
-from splash_attention.language.methods import Method
+from splash_attention.language.methods import Attention, Method
 from splash_attention.language.model_file import sha256_of
 from splash_attention.language.models import load_model
 from splash_attention.language.plan import Plan
 from splash_attention.language.texts import texts_of
 from splash_attention.language.tuning import Curves, candidates, measure_curves
-from splash_laboratory.language_model.setting import TUNED, Setting, Tuning, place_of
+from splash_laboratory.language_model.setting import PLANNED, TUNED, Planning, Setting, Tuning, place_of
 
 
 class LoadedSetting:
@@ -43,10 +43,13 @@ class LoadedSetting:
         return self._measured(self.model, Method())
 
     def measure(self, method: str) -> dict[str, Any]:
-        """What a report holds of a METHOD of the command line, tuned:…, or a file of `convert`."""
+        """What a report holds of a METHOD of the command line, tuned:…, kascade:anchors=…, or a file of `convert`."""
         if method.endswith(".safetensors"):
             return self._converted(Path(method))
-        found = self._tuned(Tuning.parse(method)) if method.startswith(TUNED) else Method.parse(method)
+        if method.startswith(TUNED):
+            found = self._tuned(Tuning.parse(method))
+        else:
+            found = self._planned(Planning.parse(method)) if method.startswith(PLANNED) else Method.parse(method)
         return self._told(self.softmax if found.as_dict() == Method().as_dict() else self._measured(self.model, found))
 
     def convert(self, plan: Plan, seconds: float) -> dict[str, Any]:
@@ -97,6 +100,18 @@ class LoadedSetting:
             windows = self.texts.windows("development", self.setting.window, tuning.windows)
             self._curves[key] = measure_curves(self.model, windows, candidates(k_keeps=tuple(dict.fromkeys((None, tuning.k_keep)))))
         return self._curves[key].choose(tuning.budget)[0]
+
+    def _planned(self, planning: Planning) -> Method:
+        """By a plan in the cache, which is made where it is not there."""
+        from splash_attention.kascade import plan
+
+        whole = f"{self.description.sha256} {json.dumps(self.texts.record, sort_keys=True)} {self.dtype} {self.device} {self.setting.window}"
+        key = hashlib.sha256(f"{whole} {planning.windows} {planning.anchors}".encode()).hexdigest()[:32]
+        path = cache_folder() / "kascade" / f"{key}.toml"
+        if not path.is_file():
+            windows = self.texts.windows("development", self.setting.window, planning.windows)
+            plan(self.model, list(windows), anchors=planning.anchors, name=self.description.name, path=path)
+        return Method(Attention("kascade", plan=str(path), budget=planning.budget))
 
     def _converted(self, path: Path) -> dict[str, Any]:
         model = load_model(self.setting.model, self.dtype, self.device).model

@@ -14,6 +14,7 @@ from splash_attention.language.named_values import read_named_values
 from splash_attention.language.packages import MODELS, TEXTS
 
 TUNED = "tuned:"
+PLANNED = "kascade:anchors="
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,33 @@ class Tuning:
         return cls(**values)
 
 
+@dataclass(frozen=True)
+class Planning:
+    """kascade:anchors=N,budget=SHARE,windows=N: Kascade by the plan that `kascade` makes on the first N windows of the development part,
+    as long as those that are measured. budget: of the attention (0.1); the plan's own is 0.1, so that plans of other budgets are one."""
+
+    anchors: int
+    budget: float = 0.1
+    windows: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("anchors", "windows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 < self.budget <= 1:
+            raise ValueError(f"budget is {self.budget}; it must be above 0 and at most 1")
+
+    @classmethod
+    def parse(cls, text: str) -> Planning:
+        """Raises ValueError."""
+        return cls(**read_named_values(text.partition(":")[2], {"anchors": int, "budget": float, "windows": int}, text))
+
+
+def check_method(method: str) -> None:
+    """Raises ValueError and OSError for what is neither a method, nor one that is tuned or planned here."""
+    (Tuning if method.startswith(TUNED) else Planning if method.startswith(PLANNED) else Method).parse(method)
+
+
 def check(setting: Setting, method: str | None = None, plan: str | None = None) -> None:
     """Raises ValueError and OSError for what no case could be made of. Loads nothing."""
     if not setting.sources:
@@ -82,7 +110,7 @@ def check(setting: Setting, method: str | None = None, plan: str | None = None) 
     if method is not None and method.endswith(".safetensors"):
         Path(method).stat()
     elif method is not None:
-        (Tuning if method.startswith(TUNED) else Method).parse(method)
+        check_method(method)
     if plan is not None:
         from splash_attention.language.plan import Plan
 
@@ -97,7 +125,7 @@ def fetchable(setting: Setting) -> list[str]:
 
 
 def fingerprint(setting: Setting, method: str | None = None, plan: str | None = None) -> str:
-    """Of the model's file, the texts, and the file of the method, or of the plan's start, if it is one. Raises OSError and ValueError
+    """Of the model's file, the texts, the file of the method, or of the plan's start, if it is one, and of kascade's plan. Raises OSError and ValueError
     where they are not there."""
     from splash_attention.language.model_file import sha256_of
     from splash_attention.language.plan import Plan
@@ -106,6 +134,8 @@ def fingerprint(setting: Setting, method: str | None = None, plan: str | None = 
     for what, file in (("method", method), ("start", plan and Plan.parse(plan).start)):
         if file and file.endswith((".json", ".safetensors")):
             parts.append(f"{what} {sha256_of(Path(file))}")
+    if method and method.startswith("kascade:") and not method.startswith(PLANNED):
+        parts.append(f"plan {sha256_of(Path(str(Method.parse(method).default.plan)))}")
     return ", ".join(parts)
 
 

@@ -19,6 +19,7 @@ from splash_laboratory.plots import style
 
 SOFTMAX = "softmax"
 TRAINED = "trained"
+CHOSEN = {"kascade": "Kascade", "tile-top-k": "top keys of each layer", "pages": "pages by bounds"}
 
 
 def perplexity_against_keys(
@@ -138,6 +139,8 @@ def family_and_name(method: str | Mapping[str, Any]) -> tuple[str, str]:
         return "tuned for each head", f"{settings['budget']} keys" if "budget" in settings else ""
     if kind == SOFTMAX and settings:
         return "softmax of another scale", ", ".join(f"{name} {value}" for name, value in settings.items())
+    if kind in CHOSEN:
+        return CHOSEN[kind], f"{100 * float(settings['budget']):g} %" if "budget" in settings else "the plan's budget"
     of_family = [kind, *(f"α {settings.pop(name)}" for name in ["alpha"] if name in settings)]
     if kind == "entmax" and "k_keep" in settings:
         of_family += [f"{name} {settings.pop(name)}" for name in ["factor"] if name in settings]
@@ -156,6 +159,10 @@ def _of_json(method: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     how, default = method["made_by"].get("how"), method["default"]
     if how == "trained":
         return TRAINED, {}
-    if method["layers"]:
+    if method["layers"] and any(layer.get("kind") != "softmax" for layer in method["layers"].values()):
         return ("tuned" if how else "one setting a layer"), {}
-    return default["kind"], {name: f"{value:g}" for name, value in default.items() if name != "kind" and (name, value) != ("factor", 1)}
+    return default["kind"], {
+        name: value if isinstance(value, str) else f"{value:g}"
+        for name, value in default.items()
+        if name != "kind" and (name, value) != ("factor", 1)
+    }

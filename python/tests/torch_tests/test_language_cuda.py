@@ -7,7 +7,7 @@ import pytest
 from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 pytest.importorskip("safetensors", reason="the package safetensors is not installed")
-from splash_attention import _core  # noqa: E402
+from splash_attention import _core, kascade  # noqa: E402
 from splash_attention.language import Attention, Method, Plan, convert, load_converted, measure_curves, perplexity  # noqa: E402
 from test_language_methods import METHODS as ON_THE_CPU  # noqa: E402
 
@@ -43,3 +43,18 @@ def test_a_model_is_converted_and_loaded_to_the_bit(tmp_path, changes):
     with torch.no_grad():
         assert torch.equal(again(windows().cuda()).logits, model(windows().cuda()).logits)
         assert not torch.equal(llama().cuda()(windows().cuda()).logits, model(windows().cuda()).logits)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_kascade_is_planned_and_measured_alike(tmp_path, dtype):
+    shape = {"num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96}
+    on_cpu, on_gpu = llama(**shape), llama(**shape).cuda().to(getattr(torch, dtype))
+    how = {"anchors": 2, "budget": 0.2, "tile": 4, "least_keys": 5}
+    wanted = kascade.plan(on_cpu, windows(2), **how, path=tmp_path / "plan.toml")
+    planned = kascade.plan(on_gpu, windows(2), **how)
+    near = {"abs": 1e-3 if dtype == "float32" else 0.1}
+    assert planned.similarity == pytest.approx(wanted.similarity, **near) and planned.importance == pytest.approx(wanted.importance, **near)
+    for text in (f"kascade:plan={tmp_path / 'plan.toml'}", "tile-top-k:budget=0.2,tile=4,least_keys=5", "pages:budget=0.2,page=4,least_keys=5"):
+        of_cpu, of_gpu = (perplexity(model, windows(), Method.parse(text)) for model in (on_cpu, on_gpu))
+        assert of_gpu.nll == pytest.approx(of_cpu.nll, abs=0.01 if dtype == "float32" else 0.3)
+        assert of_gpu.support_mean == pytest.approx(of_cpu.support_mean, abs=0.2)
