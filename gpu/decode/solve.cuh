@@ -49,15 +49,16 @@ __device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, con
 }
 
 // Where the questions begin: the least interval of `width` 2^-24, aligned as the questions have it, that
-// holds the root with certainty; answers to the questions before it are known. f rises by at least 1 per unit
-// of shift, and Newton's method from the right in float32 ends where f is within what a lane's sum may round:
-// 2^-24 per key.
+// holds the root with certainty; answers to the questions before it are known. Newton's method in float32
+// comes from the right until f is within `near` of 1; that is also what its sum may round (2^-24 per key of a
+// lane, twice). f rises by at least 1 per unit of shift, so the root is within 2 near, in these units.
 template <class Kind>
 __device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, const RowList& list,
                                               int& width, int lane) {
-  float shift = 1;  // and the root below it
+  const int near = 32 + list.count / 16, last = (1 << 24) - 1;
+  float shift = 1, excess = 1;
 #pragma unroll 1
-  for (int step = 0; step < 12; ++step) {
+  for (int step = 0; step < 12 && excess > static_cast<float>(near) * 0x1p-24f; ++step) {
     float sum = 0, slope = 0;
 #pragma unroll 1
     for (int i = lane; i < list.count; i += 32) {
@@ -65,15 +66,15 @@ __device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, c
       sum += fmaxf(u, 0.0f) * slope_here;
       slope += slope_here;
     }
-    sum = arch::warp_sum(sum);
+    excess = arch::warp_sum(sum) - 1;
     slope = arch::warp_sum(slope);
-    const float moved = (sum - 1) / (entmax.beta * slope);
-    if (!(moved > 0x1p-22f)) break;
-    shift -= moved;
+    shift -= fmaxf(excess, 0.0f) / (entmax.beta * slope);
   }
-  const int margin = 64 + list.count / 16, root = static_cast<int>(shift * 0x1p24f),
-            low = max(root - margin, 0), high = min(root + margin, (1 << 24) - 1);
-  for (width = 1 << 9; width < 1 << 24 && low / width != high / width;) width *= 8;
+  width = 1 << 24;
+  if (excess > static_cast<float>(near) * 0x1p-24f) return 0;
+  const int root = static_cast<int>(shift * 0x1p24f), low = max(root - 2 * near, 0),
+            high = min(root + 2 * near, last);
+  for (width = 1 << 9; low / width != high / width;) width *= 8;
   return low / width * width;
 }
 

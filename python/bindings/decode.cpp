@@ -47,8 +47,8 @@ nb::tuple decode_on_cpu(const HostArray<double>& keys, const HostArray<double>& 
                                   .table = copied(table),
                                   .lengths = copied(lengths)};
   const TensorView<const double> from = view(q);
-  cpu_ref::DecodeInputs inputs{Tensor<double>(from.batch, from.heads, from.length, from.dim), alpha, scale, window,
-                               sinks};
+  cpu_ref::DecodeInputs inputs{Tensor<double>(from.batch, from.heads, from.length, from.dim), alpha, scale,
+                               window, sinks};
   std::copy_n(from.data, from.size(), inputs.q.data());
   cpu_ref::DecodeRows rows = cpu_ref::decode(cache, inputs);
   const std::vector<int64_t> of_rows{from.batch, from.heads, from.length};
@@ -102,7 +102,8 @@ class DeviceCache {
                    {at(rows[1]), strides[3], strides[4], strides[5]}, tokens, at<CUstream_st>(stream));
   }
 
-  // numbers: q_heads, q_len, how many alphas, how many scales, window, sinks. Strides: of batch, queries and heads.
+  // numbers: q_heads, q_len, how many alphas, how many scales, window, sinks. Strides: of batch, queries and
+  // heads.
   int64_t workspace_bytes(int batch, int width, const std::array<int, 6>& numbers) const {
     const DeviceScope scope(device_);
     return decode::workspace_bytes(cache_, {nullptr, nullptr, batch, width}, inputs_of(numbers));
