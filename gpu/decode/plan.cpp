@@ -13,7 +13,6 @@
 namespace splash::gpu::decode {
 namespace {
 
-constexpr int kTeamWarps = 8;         // of each block (team.cuh)
 constexpr int kLeastTiles = 4;        // that a warp should have before another block joins
 constexpr int64_t kShortRun = 256;    // keys
 constexpr double kPhaseBytes = 60e6;  // that a device reads while a step's phases wait for one another
@@ -40,7 +39,7 @@ int blocks_per_unit(int units, const Ranges& most, const Cache& cache, const Dev
                        (cache.bits == 0 ? 16 : cache.bits) * cache.head_dim / 8;
   int best = 1;
   double least = INFINITY;
-  for (int team = 1; team <= device.most_team && (team == 1 || team * kTeamWarps <= most.tiles); team *= 2) {
+  for (int team = 1; team <= device.most_team && (team == 1 || team * kWarps <= most.tiles); team *= 2) {
     const double time = std::ceil(units * team / slots) * (kPhaseBytes / slots + bytes / team);
     if (time < least) {
       least = time;
@@ -153,7 +152,7 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   const Ranges most = ranges_of(s, table.width * cache.page_size);
   s.team = blocks_per_unit(s.units, most, cache, device);
   s.best_of_run = std::max(kMostBest / s.team, 1);
-  const int warps = s.team * kTeamWarps;
+  const int warps = s.team * kWarps;
   s.least_tiles = std::clamp(static_cast<int>(ceil_div(most.tiles, warps)), 1, kLeastTiles);
   // Room for half of a run's keys; for all of them where the run is short.
   const int64_t run = std::max(ceil_div(most.tiles, warps), int64_t{s.least_tiles}) * most.tile_keys;

@@ -5,11 +5,10 @@
 // heads of the key head times queries; row = query head within the group * q_len + query). Its keys are, in
 // order:
 //
-//   head       keys 0 ... 15, scored exactly at the start
-//   full pages that are screened, each warp of the team a run of them: first an eighth of its run, then,
-//   against
-//              the bound that this has raised, the rest
-//   tail       the last 128 keys and what else their pages hold, scored exactly at the start
+//   head  keys 0 ... 15, scored exactly at the start
+//   runs  of full pages, one per warp of the team: a warp screens an eighth of its run first, then, against
+//         the bound that this has raised, the rest
+//   tail  the last 128 keys and what else their pages hold, scored exactly at the start
 //
 // Head, tail and each run list the keys that may be in the support in a segment of their own, so nothing
 // depends on timing: the segments in their order list keys in key order. Compiles without nvcc.
@@ -21,7 +20,8 @@
 
 namespace splash::gpu::decode {
 
-constexpr int kRows = 8;  // of a unit, at most: the columns of mma.m16n8k16
+constexpr int kRows = 8;   // of a unit, at most: the columns of mma.m16n8k16
+constexpr int kWarps = 8;  // of a block
 constexpr int kHeadKeys = 16;
 constexpr int kTailKeys = 128;
 constexpr int kMostPage = 256;

@@ -7,7 +7,7 @@
 
 namespace splash::gpu::decode {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kThreads = 32 * kWarps;
 
 struct Team {
   int rank, size;  // blocks of rank >= size have nothing to do
@@ -27,7 +27,7 @@ struct Team {
   }
 
  private:
-  // As many as have kLeastTiles each, but no warp has more tiles than its segments are made for.
+  // As many as have least_tiles a warp, but no warp has more tiles than its segments are made for.
   static __device__ int working_blocks(const Step& p, const Ranges& ranges) {
     const int each = kWarps * p.least_tiles;
     return max(1, min(p.team, (ranges.tiles - ranges.first_tile + each - 1) / each));

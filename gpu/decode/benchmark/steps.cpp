@@ -105,7 +105,6 @@ Steps::Steps(const StepProblem& problem, const Stream& stream, const GivenTensor
              .scale = static_cast<const float*>(scale_.data())};
 
   caches_.push_back(make_cache(0, given));
-  const Cache& first = caches_[0].cache;
   const int64_t bytes_of_step =
       problem.bits == 0 ? caches_[0].keys.buffer().bytes() : caches_[0].low_bit.bytes();
   const int64_t caches = rotated_caches(bytes_of_step, list_devices().at(stream.device()).l2_bytes);
@@ -118,7 +117,7 @@ Steps::Steps(const StepProblem& problem, const Stream& stream, const GivenTensor
   counts_ = DeviceBuffer(stream, units * 4 * int64_t{sizeof(int32_t)});
   outputs_ = {static_cast<float*>(tau_.data()), static_cast<float*>(maximum_.data()),
               static_cast<int32_t*>(support_.data()), static_cast<int32_t*>(counts_.data())};
-  workspace_ = DeviceBuffer(stream, decode::workspace_bytes(first, table_, inputs_));
+  workspace_ = DeviceBuffer(stream, decode::workspace_bytes(caches_[0].cache, table_, inputs_));
 }
 
 Steps::OneCache Steps::make_cache(uint64_t number, const GivenTensors* given) const {

@@ -7,6 +7,7 @@ step has a mask or a tensor as long as the text.
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
@@ -236,6 +237,11 @@ class SplashLayer(cache_utils.CacheLayerMixin):
         return -1 if self.sequences.capacity is None else self.sequences.capacity
 
 
+def as_argument(model: Any, cache: Any) -> dict[str, Any]:
+    """The cache by the name under which the model takes it: cache, in transformers before 5.24 past_key_values."""
+    return {"cache" if "cache" in signature(model.forward).parameters else "past_key_values": cache}
+
+
 class SplashCache(cache_utils.Cache):
     """A cache for `generate` and `forward` of models under attn_implementation="splash", whose steps decode exactly over pages.
 
@@ -262,6 +268,8 @@ class SplashCache(cache_utils.Cache):
         if max_cache_len is not None and max_cache_len < 1:
             raise ValueError(f"max_cache_len is {max_cache_len}; it must be at least 1")
         types, named = cache_utils.get_layer_types_and_kwargs(config)
+        if isinstance(named, dict):  # of all layers, before transformers 5.19
+            named = [named] * len(types)
         others = cache_utils.DYNAMIC_LAYER_TYPE_MAPPING if max_cache_len is None else cache_utils.STATIC_LAYER_TYPE_MAPPING
         size = {} if max_cache_len is None else {"max_cache_len": max_cache_len}
         self.sequences, layers = Sequences(max_cache_len, page_size), []

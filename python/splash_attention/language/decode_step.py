@@ -27,6 +27,7 @@ from transformers import AttentionInterface, DynamicCache, StaticCache
 
 from splash_attention.decoding import DecodeAux, decode
 from splash_attention.hugging_face import SplashCache, attention_forward
+from splash_attention.hugging_face.cache import as_argument
 from splash_attention.language.attention import attention_layers
 from splash_attention.language.methods import Method
 
@@ -65,9 +66,9 @@ def measure(
         model.set_attn_implementation(implementation)
 
         def call() -> Tensor:
-            return model(word, position_ids=place, cache=cache, use_cache=cache is not None).logits[:, -1].argmax(-1)
+            return model(word, position_ids=place, use_cache=cache is not None, **as_argument(model, cache)).logits[:, -1].argmax(-1)
 
-        undo = (lambda: None) if cache is None else (lambda: cache.crop(-1))
+        undo = (lambda: None) if cache is None else (lambda: _take_back(cache))
         (times,) = _times([_captured(call, undo, device)], undo, replays, device)
         steps[name] = _told(times)
         said(f"batch {batch}, {name}: {steps[name]['median']:.3f} ms")
@@ -149,6 +150,14 @@ def _alone(calls: list[Callable[[], Any]], replays: int, device: torch.device) -
     return {**_told(whole), "of_layers": np.median(apart, 1).tolist()}
 
 
+def _take_back(cache: Any) -> None:
+    """Drops the step's token, also from static layers without crop, as transformers before 5.19 has them."""
+    if isinstance(cache, SplashCache) or all(hasattr(layer, "crop") for layer in cache.layers):
+        return cache.crop(-1)
+    for layer in cache.layers:
+        layer.cumulative_length -= 1
+
+
 def _support(aux: DecodeAux) -> dict[str, Any]:
     told: dict[str, Any] = {"mean": float(aux.support.float().mean()), "largest": int(aux.support.max())}
     if aux.rescored.numel():  # on a GPU
@@ -208,7 +217,7 @@ def _prefilled(model: Any, ids: Tensor, rows: int, empty: Callable[[], Any]) -> 
     """(first row, rows, their cache)."""
     for first in range(0, len(ids), rows):
         cache, part = empty(), ids[first : first + rows].to(model.device)
-        model.base_model(part, cache=cache, use_cache=True)
+        model.base_model(part, use_cache=True, **as_argument(model, cache))
         yield first, len(part), cache
 
 
@@ -221,7 +230,7 @@ def _queries(model: Any, attend: Callable[..., Any], cache: Any, word: Tensor, p
         return attend(module, query, *others, **named)
 
     model.set_attn_implementation(_registered(recorded))
-    model(word, position_ids=place, cache=cache, use_cache=True)
+    model(word, position_ids=place, use_cache=True, **as_argument(model, cache))
     return found
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from splash_attention.hugging_face.cache import as_argument
 from splash_attention.language.attention import applied
 from splash_attention.language.intervals import mean_interval, sign_test, wilson_interval
 from splash_attention.language.methods import Method
@@ -219,11 +219,11 @@ def log_probabilities(model: Any, prompt: Prompt) -> Tensor:
     """[choices, tokens, words], float32: of each word at each token of each candidate. The text is read once for all of them."""
     ids, candidates = prompt.ids.to(model.device), prompt.candidates.to(model.device)
     cache = DynamicCache(config=model.config)
-    name = "cache" if "cache" in signature(model.base_model.forward).parameters else "past_key_values"  # as older transformers have it
-    model.base_model(input_ids=ids[None, :-1], use_cache=True, **{name: cache})
+    cached = as_argument(model.base_model, cache)
+    model.base_model(input_ids=ids[None, :-1], use_cache=True, **cached)
     cache.batch_repeat_interleave(len(candidates))
     steps = torch.cat((ids[-1:].expand(len(candidates), 1), candidates[:, :-1]), 1)
-    states = model.base_model(input_ids=steps, use_cache=True, **{name: cache}).last_hidden_state
+    states = model.base_model(input_ids=steps, use_cache=True, **cached).last_hidden_state
     return model.get_output_embeddings()(states).float().log_softmax(-1)
 
 

@@ -15,6 +15,7 @@ from architectures import ALL, build, counted, inputs  # noqa: E402
 
 from splash_attention import hugging_face  # noqa: E402,F401
 from splash_attention.backends.torch import modified  # noqa: E402
+from splash_attention.hugging_face.cache import as_argument  # noqa: E402
 
 PAGE = Path(__file__).parents[3] / "docs" / "questions" / "does-it-work-with-my-model.md"
 slow = pytest.mark.slow
@@ -145,9 +146,9 @@ def test_splash_cache(name):
         cache = hugging_face.SplashCache(model.config, capacity, page_size=16)
         if name == "DeepSeek-V3":
             with pytest.raises(NotImplementedError, match="keys and values of one head_dim, not of 16 and 4"):
-                model.generate(**given, **options, cache=cache)
+                model.generate(**given, **options, **as_argument(model, cache))
         else:
-            assert torch.equal(model.generate(**given, **options, cache=cache), expected)
+            assert torch.equal(model.generate(**given, **options, **as_argument(model, cache)), expected)
 
 
 @slow

@@ -12,6 +12,7 @@ from tiny_llama import llama, one_thread, torch, write_gguf  # noqa: F401
 pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash test installs it")
 from splash_attention import _core  # noqa: E402
 from splash_attention.hugging_face import SplashCache  # noqa: E402
+from splash_attention.hugging_face.cache import as_argument  # noqa: E402
 from splash_attention.language import Attention, Method, decode_step  # noqa: E402
 from splash_attention.language.command_line import main  # noqa: E402
 
@@ -52,10 +53,10 @@ def test_caches_filled_by_rows_are_those_of_the_whole_batch():
     with torch.inference_mode():
         pages = decode_step._pages(model, ids, 4, 16, 2)
         whole = SplashCache(model.config, 64)
-        expected = model(ids, cache=whole).logits[:, -1].argmax(-1, keepdim=True)
-        steps = [model(expected, position_ids=torch.full((5, 1), 40), cache=cache).logits for cache in (pages, whole)]
+        expected = model(ids, **as_argument(model, whole)).logits[:, -1].argmax(-1, keepdim=True)
+        steps = [model(expected, position_ids=torch.full((5, 1), 40), **as_argument(model, cache)).logits for cache in (pages, whole)]
         torch.testing.assert_close(*steps)
         rows = decode_step._rows_of_softmax(model, ids, 2)
-        step = model(expected, position_ids=torch.full((5, 1), 40), cache=rows).logits
+        step = model(expected, position_ids=torch.full((5, 1), 40), **as_argument(model, rows)).logits
         torch.testing.assert_close(step, model(torch.cat([ids, expected], 1)).logits[:, -1:], atol=1e-4, rtol=1e-4)
         assert not torch.allclose(step, steps[0], atol=1e-2)

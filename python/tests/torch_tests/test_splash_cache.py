@@ -9,7 +9,10 @@ transformers = pytest.importorskip("transformers", minversion="5.0", reason="tra
 core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import hugging_face  # noqa: E402
 from splash_attention.hugging_face import SplashCache  # noqa: E402
+from splash_attention.hugging_face.cache import as_argument  # noqa: E402
 
+if not hasattr(transformers.Cache, "get_query_offset"):
+    pytest.skip("transformers is older than SplashCache needs", allow_module_level=True)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() and core.has_cuda else [])]
 NEAR = {"atol": 2e-4, "rtol": 1e-3}
 WORDS, PROMPT = 97, 40
@@ -55,7 +58,7 @@ def follow(model, cache, words, mask, calls):
     for n in calls:
         new = slice(first, first + n)
         # The mask is of all words so far, as generate has it.
-        parts.append(model(words[:, new], attention_mask=mask[:, : first + n], position_ids=positions[:, new], cache=cache).logits)
+        parts.append(model(words[:, new], attention_mask=mask[:, : first + n], position_ids=positions[:, new], **as_argument(model, cache)).logits)
         first += n
     assert first == words.shape[1] and int(cache.get_seq_length()) == first
     return torch.cat(parts, 1), without
@@ -76,7 +79,7 @@ def test_generate_writes_the_same_words(capacity, padding):
     model, (words, mask) = llama(), padded()
     given = {"attention_mask": mask if padding else torch.ones_like(mask), **GREEDY, "return_dict_in_generate": True, "output_logits": True}
     expected = model.generate(words, **given, use_cache=False)
-    found = model.generate(words, **given, cache=SplashCache(model.config, capacity))
+    found = model.generate(words, **given, **as_argument(model, SplashCache(model.config, capacity)))
     assert torch.equal(found.sequences, expected.sequences)
     torch.testing.assert_close(torch.stack(found.logits), torch.stack(expected.logits), **NEAR)
 
@@ -129,7 +132,7 @@ def test_crop_takes_back_words(device, left):
         seen = torch.cat([mask[:, :kept], torch.ones_like(mask[:, kept:])], 1)
         positions = (seen.cumsum(1) - 1).clamp(min=0)
         expected = model(mixed, attention_mask=seen, position_ids=positions, use_cache=False).logits
-        found = model(mixed[:, kept:], attention_mask=seen, position_ids=positions[:, kept:], cache=cache).logits
+        found = model(mixed[:, kept:], attention_mask=seen, position_ids=positions[:, kept:], **as_argument(model, cache)).logits
         close(found, expected[:, kept:], seen[:, kept:], device)
         cache.reset()
 
@@ -140,7 +143,7 @@ def test_drafts_and_beams():
     for words_of, given in ((one, {"prompt_lookup_num_tokens": 4}), (words, {"attention_mask": mask, "num_beams": 3, "num_return_sequences": 2})):
         expected = model.generate(words_of, **GREEDY, **given)
         for capacity in (None, 64):
-            assert torch.equal(model.generate(words_of, **GREEDY, **given, cache=SplashCache(model.config, capacity)), expected)
+            assert torch.equal(model.generate(words_of, **GREEDY, **given, **as_argument(model, SplashCache(model.config, capacity))), expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -157,7 +160,7 @@ def test_sequences_are_chosen_and_repeated(device):
         follow(model, cache, words, mask, [20, 20])
         choose(cache)
         next_words, place = (words + 1)[chosen, :3].clamp(max=WORDS - 1), positions[chosen, -1:] + torch.arange(1, 4, device=device)
-        found = model(next_words, position_ids=place, cache=cache).logits
+        found = model(next_words, position_ids=place, **as_argument(model, cache)).logits
         longer = torch.cat([words[chosen], next_words], 1)
         seen = torch.cat([mask[chosen], torch.ones_like(next_words)], 1)
         expected = model(longer, attention_mask=seen, position_ids=(seen.cumsum(1) - 1).clamp(min=0), use_cache=False).logits[:, -3:]
@@ -181,11 +184,11 @@ def test_a_step_compiles_once_for_all_lengths(padding):
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     expected = model(words, attention_mask=mask, position_ids=positions, use_cache=False).logits
     cache, graphs = SplashCache(model.config, 64, page_size=16), []
-    model(words[:, :25], attention_mask=mask[:, :25], position_ids=positions[:, :25], cache=cache)
+    model(words[:, :25], attention_mask=mask[:, :25], position_ids=positions[:, :25], **as_argument(model, cache))
     step = torch.compile(model, fullgraph=True, backend=lambda graph, inputs: graphs.append(graph) or graph)
     for i in range(25, PROMPT):
         given = {"attention_mask": mask[:, i : i + 1].clone()} if padding else {}
-        found = step(words[:, i : i + 1], **given, position_ids=positions[:, i : i + 1], cache=cache).logits
+        found = step(words[:, i : i + 1], **given, position_ids=positions[:, i : i + 1], **as_argument(model, cache)).logits
         close(found, expected[:, i : i + 1], mask[:, i : i + 1], "cpu")
     assert len(graphs) == 1 and int(cache.get_seq_length()) == PROMPT
     assert "decode" in graphs[0].code and not any(size in graphs[0].code for size in ("searchsorted", "softmax"))
@@ -206,8 +209,8 @@ def test_a_step_asks_nothing_of_the_device_and_sends_nothing_to_it(padding):
 
     model, (words, mask) = llama(), padded()
     cache = SplashCache(model.config, 4096)
-    given = {"attention_mask": mask[:, :1], "position_ids": torch.full((3, 1), PROMPT), "cache": cache}
-    model(words, attention_mask=mask if padding else None, cache=cache)
+    given = {"attention_mask": mask[:, :1], "position_ids": torch.full((3, 1), PROMPT), **as_argument(model, cache)}
+    model(words, attention_mask=mask if padding else None, **as_argument(model, cache))
     if not padding:
         del given["attention_mask"]
     with Seen():
@@ -227,16 +230,16 @@ def test_a_graph_of_a_step_writes_on(padding):
     cache, start = SplashCache(model.config, 64, page_size=16), 20
     seen = mask[:, start : start + 1].clone()
     given = {"attention_mask": seen} if padding else {}
-    model(words[:, :start], attention_mask=mask[:, :start], position_ids=positions[:, :start], cache=cache)
+    model(words[:, :start], attention_mask=mask[:, :start], position_ids=positions[:, :start], **as_argument(model, cache))
     word, place = words[:, start : start + 1].clone(), positions[:, start : start + 1].clone()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        model(word, **given, position_ids=place, cache=cache)
+        model(word, **given, position_ids=place, **as_argument(model, cache))
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        logits = model(word, **given, position_ids=place, cache=cache).logits
+        logits = model(word, **given, position_ids=place, **as_argument(model, cache)).logits
     cache.crop(-1)
     for i in range(start, PROMPT):
         word.copy_(words[:, i : i + 1])
@@ -252,8 +255,8 @@ def test_a_graph_of_a_step_writes_on(padding):
 def test_generate_compiles_its_steps_on_a_gpu():
     model, (words, mask) = llama("cuda"), padded("cuda")
     given = {**GREEDY, "attention_mask": mask, "return_dict_in_generate": True, "output_logits": True}
-    expected = model.generate(words, **given, cache=SplashCache(model.config, 64))
-    found = model.generate(words, **{**given, "disable_compile": False}, cache=SplashCache(model.config, 64))
+    expected = model.generate(words, **given, **as_argument(model, SplashCache(model.config, 64)))
+    found = model.generate(words, **{**given, "disable_compile": False}, **as_argument(model, SplashCache(model.config, 64)))
     assert (found.sequences[:, : PROMPT + 2] == expected.sequences[:, : PROMPT + 2]).all()
     close(found.logits[1][:, None], expected.logits[1][:, None], torch.ones_like(words[:, :1]), "cuda")
 
@@ -265,30 +268,30 @@ def refused(kind, match):
 def test_what_does_not_fit_is_refused_in_a_sentence():
     model, (words, mask) = llama(), padded()
     cache = SplashCache(model.config, 50)
-    model(words, cache=cache)
+    model(words, **as_argument(model, cache))
     with refused(ValueError, "max_cache_len is 50; this call needs room for 51 tokens of each sequence"):
-        model(words[:, :11], cache=cache)
+        model(words[:, :11], **as_argument(model, cache))
     with refused(ValueError, "the cache is of 3 sequences, this call of 2; a new batch needs a cache of its own"):
-        model(words[:2, :10], cache=cache)
-    model(words[:, :10], cache=cache)  # what was refused left no trace
+        model(words[:2, :10], **as_argument(model, cache))
+    model(words[:, :10], **as_argument(model, cache))  # what was refused left no trace
     assert cache.layers[1].paged.lengths.tolist() == [50, 50, 50]
     with pytest.raises(Exception, match="give SplashCache max_cache_len"):
-        torch.compile(model, fullgraph=True, backend="eager")(words, cache=SplashCache(model.config))
+        torch.compile(model, fullgraph=True, backend="eager")(words, **as_argument(model, SplashCache(model.config)))
     with refused(ValueError, "tokens_to_remove is 3; it must be 0, or minus the number of tokens to drop"):
         cache.crop(3)
     with refused(ValueError, "max_cache_len is 0; it must be at least 1"):
         SplashCache(model.config, 0)
     with refused(NotImplementedError, r"takes the tokenizer's attention_mask \[batch, length\], not one of shape \[3, 1, 4, 4\]"):
-        model(words[:, :4], attention_mask=torch.ones(3, 1, 4, 4, dtype=torch.bool), cache=SplashCache(model.config))
+        model(words[:, :4], attention_mask=torch.ones(3, 1, 4, 4, dtype=torch.bool), **as_argument(model, SplashCache(model.config)))
     with refused(ValueError, r"alpha is 1.001; it must lie in \[1.01, 2\]"):
-        llama(splash_alpha=1.001)(words, cache=SplashCache(model.config))
+        llama(splash_alpha=1.001)(words, **as_argument(model, SplashCache(model.config)))
     with torch.enable_grad(), refused(RuntimeError, "decoding has no gradients: call the model under torch.no_grad()"):
-        model(words[:, :2], cache=SplashCache(model.config))
+        model(words[:, :2], **as_argument(model, SplashCache(model.config)))
     with refused(NotImplementedError, "serves decoders; is_encoder_decoder is True"):
         SplashCache(transformers.BartConfig())
     model.set_attn_implementation("sdpa")
     with refused(TypeError, 'serves models under attn_implementation="splash"'):
-        model(words, cache=SplashCache(model.config))
+        model(words, **as_argument(model, SplashCache(model.config)))
 
 
 @on_gpu
@@ -297,15 +300,15 @@ def test_what_the_kernels_do_not_take_is_refused():
     for changes, dtype, match in (({"head_dim": 48}, torch.bfloat16, "head_dim 64, 128 and 256, not 48"), ({}, torch.float32, "not float32")):
         model = llama("cuda", dtype, **changes)
         with refused(NotImplementedError, match):
-            model(words, cache=SplashCache(model.config))
+            model(words, **as_argument(model, SplashCache(model.config)))
 
 
 def test_attentions_and_k_keep_are_computed_over_gathered_keys():
     model, (words, mask) = llama(), padded()
     cache = SplashCache(model.config)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    model(words[:, :30], attention_mask=mask[:, :30], position_ids=positions[:, :30], cache=cache)
-    given = {"attention_mask": mask, "position_ids": positions[:, 30:], "cache": cache}
+    model(words[:, :30], attention_mask=mask[:, :30], position_ids=positions[:, :30], **as_argument(model, cache))
+    given = {"attention_mask": mask, "position_ids": positions[:, 30:], **as_argument(model, cache)}
     found = model(words[:, 30:], **given, output_attentions=True)
     expected = model(words, attention_mask=mask, position_ids=positions, use_cache=False, output_attentions=True)
     close(found.logits, expected.logits[:, 30:], mask[:, 30:], "cpu")

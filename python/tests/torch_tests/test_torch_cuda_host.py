@@ -260,7 +260,8 @@ def test_the_lengths_of_packed_sequences_are_read_once(made, monkeypatch):
 def test_backward_is_given_forwards_own_lengths(monkeypatch):
     seen = []
     backward = operators.attention_backward_cpu
-    monkeypatch.setitem(calls._attention_backward, "cpu", lambda *inputs: (seen.extend(inputs[4:]), backward(*inputs))[1])
+    for table in (calls._attention_backward, calls._output_backward):
+        monkeypatch.setitem(table, "cpu", lambda *inputs: (seen.extend(inputs[4:]), backward(*inputs))[1])
     q, k, v = (x.requires_grad_() for x in inputs())
     lengths = torch.tensor([0, 2, ROWS]), torch.tensor([0, 3, KEYS])
     for sinks in (None, torch.zeros(HEADS)):

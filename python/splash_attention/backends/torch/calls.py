@@ -29,6 +29,7 @@ _attention = {"cpu": operators.attention_cpu, "cuda": cuda.attention}
 _output = {"cpu": operators.output_cpu, "cuda": cuda.output}
 _kept_output = {"cpu": operators.kept_output_cpu, "cuda": cuda.kept_output}
 _attention_backward = {"cpu": operators.attention_backward_cpu, "cuda": cuda.attention_backward}
+_output_backward = {"cpu": operators.attention_backward_cpu, "cuda": cuda.output_backward}
 
 
 def _looked_on() -> bool:
@@ -103,7 +104,7 @@ class _Output(_Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> Any:
         q, k, v, alpha, store, *_ = ctx.saved_tensors
-        call = _attention_backward[q.device.type] if _direct() else _ops.attention_backward
+        call = _output_backward[q.device.type] if _direct() else _ops.attention_backward
         d_q, d_k, d_v, d_alpha, *_ = call(d_out, q, k, v, alpha, *ctx.others, store)
         return d_q, d_k, d_v, operators.alpha_gradient(alpha, d_alpha), None
 

@@ -397,32 +397,43 @@ def _rows(problem: _Problem, store: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    *gradients, d_alpha, d_sinks, d_bias = _gradients(d_out, q, k, v, *inputs)
+    heads, bias = q.shape[1], operators.Problem(*inputs[:-1]).bias
+    missing = (heads,), (heads,), (heads, 0 if bias is None else bias.shape[1])
+    found = zip((d_alpha, d_sinks, d_bias), missing)
+    return *gradients, *(q.new_zeros(shape, dtype=torch.float64) if one is None else one.double() for one, shape in found)
+
+
+def output_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
+    """Gradients by q, k, v and alpha, None where alpha is a number: what a plain problem has, and no launch for what it has not."""
+    d_q, d_k, d_v, d_alpha, *_ = _gradients(d_out, q, k, v, *inputs)
+    return d_q, d_k, d_v, None if d_alpha is None else d_alpha.double()
+
+
+def _gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
+    """By q, k, v, alpha, sinks and bias; None for what the problem does not have."""
     *problem_inputs, store = inputs
     problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
-        of_dense = dense.backward(d_out, q, k, v, _dense_problem(problem, q, *problem_inputs))
-        d_heads = of_dense[-1]
-        return *of_dense, torch.zeros_like(d_heads), d_heads.new_zeros((q.shape[1], 0))
-    capacity = capacity_for(q, k)
+        return *dense.backward(d_out, q, k, v, _dense_problem(problem, q, *problem_inputs)), None, None
     q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    learned = problem_inputs[0] is not None
-    d_alpha = q.new_zeros((q.shape[1],), dtype=torch.float32 if learned else torch.float64)
-    d_sinks = q.new_zeros((q.shape[1],), dtype=torch.float32)
-    d_bias = q.new_zeros((q.shape[1], 0 if given[4] is None else given[4].shape[1]), dtype=torch.float32)
+    heads, learned = q.shape[1], problem_inputs[0] is not None
+    d_alpha = q.new_zeros((heads,), dtype=torch.float32) if learned else None
+    d_sinks = None if given[2] is None else q.new_zeros((heads,), dtype=torch.float32)
+    d_bias = None if given[4] is None else q.new_zeros((heads, given[4].shape[1]), dtype=torch.float32)
     # A second forward writes its output into d_q, which backward then overwrites.
     if store.numel() == 0:
-        store = _run(problem, q, k, v, alphas, given, d_q, capacity)
+        store = _run(problem, q, k, v, alphas, given, d_q, capacity_for(q, k))
     # It waits for forward; what the host can do before is done.
     store = _whole_store(problem, q, k, v, alphas, given, d_q, store)
     workspace = q.new_empty(problem.kernels.backward_bytes(store.numel()), dtype=torch.uint8)
     problem.kernels.backward(
         torch.cuda.is_current_stream_capturing(), q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),
         store.data_ptr(), store.numel(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
-        d_alpha.data_ptr() if learned else 0, 0 if given[2] is None else d_sinks.data_ptr(),
-        0 if given[4] is None else d_bias.data_ptr(), workspace.data_ptr(), _stream(q), _addresses(given),
+        *(0 if one is None else one.data_ptr() for one in (d_alpha, d_sinks, d_bias)), workspace.data_ptr(), _stream(q), _addresses(given),
     )  # fmt: skip
-    return d_q, d_k, d_v, d_alpha.double(), d_sinks.double(), d_bias.double()
+    return d_q, d_k, d_v, d_alpha, d_sinks, d_bias
 
 
 def _entries(problem: _Problem, support: Tensor, store: Tensor) -> tuple[Tensor, Tensor, Tensor]:
