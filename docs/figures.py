@@ -221,8 +221,7 @@ def windows_and_limits() -> list[float | str]:
     named = ["the documents"] * 2
     return [
         *("the window", short / windows_of("torch-flash", False, mask="window", window=256), short - 256 * (long - short) / 768),
-        *("the check's limit", *named, packed_over_batch("32x512", 32, True)),
-        *(*named, packed_over_batch("8x2048", 8, False), *named, packed_over_batch("32x512", 32, False)),
+        *("the check's limit", *named, packed_over_batch("8x2048", 8, True)),
     ]
 
 

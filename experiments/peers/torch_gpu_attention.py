@@ -225,16 +225,16 @@ def refusals():
     return (*errors, TritonError)
 
 
-def answer_jobs(load, run):
+def answer_jobs(load, run, key_of=lambda job: job["key"]):
     """The jobs of stdin, one after the other; load's tensors, which run takes, stay for jobs of the same key."""
     answers, sys.stdout = sys.stdout, sys.stderr  # packages may print; only answers go to stdout
     key, tensors = None, None
     for line in sys.stdin:
         job = json.loads(line)
         try:
-            if key != job["key"]:
+            if key != key_of(job):
                 key, tensors = None, None  # frees the previous ones before the next are loaded
-                tensors, key = load(job), job["key"]
+                tensors, key = load(job), key_of(job)
             answer = run(job, *tensors)
         except refusals() as error:
             why = str(error).strip() or type(error).__name__

@@ -3,7 +3,7 @@ over all keys (cudnn, flash), or our own package as its users call it, over a pa
 
 Reads one JSON object a line: backend, dtype, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim), scale, query_variance, seed,
 method, samples, budget, warm_up, key; of splash alpha, page_size, bits. Draws q ~ N(0, query_variance), k and v ~ N(0, 1) itself, as many
-caches as L2 cannot hold together, anew where `key` differs from the job before. Dense attention's queries see every key: a mask among a
+caches as L2 cannot hold together, anew where `key` differs from the job before, or paged caches follow others. Dense attention's queries see every key: a mask among a
 few last ones would cost a backend more than it spares. Answers one JSON object a line: seconds (a step), peak_memory_bytes, version,
 caches, nmse and max_error (of one sequence's last key head against float64), or {"unavailable": why}.
 """
@@ -91,6 +91,11 @@ def errors(job, out, q, cache):
     return {"nmse": (difference.square().sum() / expected.square().sum()).item(), "max_error": difference.abs().max().item()}
 
 
+def key_of(job):
+    """What the caches depend on."""
+    return job["key"], (job["page_size"], job["bits"]) if job["backend"] == "splash" else None
+
+
 def run(job, q, caches):
     def step_over_each():
         for cache in caches:
@@ -105,4 +110,4 @@ def run(job, q, caches):
 
 
 if __name__ == "__main__":
-    answer_jobs(load, run)
+    answer_jobs(load, run, key_of)

@@ -1,6 +1,7 @@
 """The peers need PyTorch, and some a GPU: here it is seen that they are Python, and what they compute of a mask on CPU tensors."""
 
 import importlib.util
+import json
 import pathlib
 
 import pytest
@@ -157,6 +158,16 @@ def test_a_step_of_our_own_decoding(decoder, bits):
     assert decoder.errors(job, out, q, caches[0])["max_error"] == pytest.approx(1, abs=1e-5)
     answer = decoder.run(job, q, caches)
     assert answer["seconds"] == [1] and answer["caches"] == 3 and answer["version"].startswith("splash_attention")
+
+
+def test_dense_attention_after_ours_has_caches_of_its_own(decoder, monkeypatch, capsys):
+    ours = DECODE | {"key": "one", "backend": "splash", "page_size": 16, "bits": 4}
+    jobs = [ours, DECODE | {"key": "one", "backend": "cudnn"}, DECODE | {"key": "one", "backend": "flash"}, ours, ours | {"bits": 8}]
+    monkeypatch.setattr("sys.stdin", [json.dumps(job) for job in jobs])
+    drawn = iter(range(99))
+    decoder.answer_jobs(lambda job: (job["backend"], next(drawn)), lambda job, *tensors: {"held": tensors}, decoder.key_of)
+    held = [json.loads(line)["held"] for line in capsys.readouterr().out.splitlines()]
+    assert held == [["splash", 0], ["cudnn", 1], ["cudnn", 1], ["splash", 2], ["splash", 3]]
 
 
 def test_the_peer_rotates_as_many_caches_as_the_step(decoder):

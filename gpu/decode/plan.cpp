@@ -14,10 +14,9 @@ namespace splash::gpu::decode {
 namespace {
 
 constexpr int kLeastTiles = 4;        // that a warp should have before another block joins
-constexpr int64_t kShortRun = 256;    // keys
 constexpr double kPhaseBytes = 60e6;  // that a device reads while a step's phases wait for one another
 constexpr int kMostFallbackBlocks = 128;
-constexpr int64_t kFallbackBytes = int64_t{256} << 20;  // of their room, where eight blocks need no more
+constexpr int64_t kFallbackBytes = int64_t{64} << 20;  // of their room, where eight blocks need no more
 
 [[noreturn]] void refuse(const std::string& what) {
   throw InvalidArgument("decode: " + what);
@@ -154,10 +153,9 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.best_of_run = std::max(kMostBest / s.team, 1);
   const int warps = s.team * kWarps;
   s.least_tiles = std::clamp(static_cast<int>(ceil_div(most.tiles, warps)), 1, kLeastTiles);
-  // Room for half of a run's keys; for all of them where the run is short.
+  // Room for all of a run's keys: a unit that falls back takes as long as the others together.
   const int64_t run = std::max(ceil_div(most.tiles, warps), int64_t{s.least_tiles}) * most.tile_keys;
-  if (most.tiles > 0)
-    s.segments = {warps, static_cast<int>(std::max(std::min(run, kShortRun), round_up(run / 2, 16)))};
+  if (most.tiles > 0) s.segments = {warps, static_cast<int>(run)};
   visit_workspace(s, [&](auto*& array, int64_t count) {
     plan.bytes += round_up(count * static_cast<int64_t>(sizeof *array), 256);
   });

@@ -161,7 +161,7 @@ def _take_back(cache: Any) -> None:
 def _support(aux: DecodeAux) -> dict[str, Any]:
     told: dict[str, Any] = {"mean": float(aux.support.float().mean()), "largest": int(aux.support.max())}
     if aux.rescored.numel():  # on a GPU
-        told |= {"rescored": float(aux.rescored.sum() / aux.screened.sum()), "fell_back": float(aux.fell_back.float().mean())}
+        told |= {"rescored": float(aux.rescored.sum() / aux.screened.sum().clamp(min=1)), "fell_back": float(aux.fell_back.float().mean())}
     return told
 
 
