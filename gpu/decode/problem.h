@@ -102,16 +102,13 @@ struct Ranges {
 // The segments of a unit's list: head, runs, tail.
 struct Segments {
   int runs = 0;      // how many
-  int capacity = 0;  // keys of each
+  int capacity = 0;  // of each: all of a run's keys
 
   SPLASH_HOST_DEVICE int count() const { return runs + 2; }
-  SPLASH_HOST_DEVICE int capacity_of(int segment) const {
-    return segment == 0 ? kHeadKeys : segment <= runs ? capacity : kTailKeys + kMostPage;
-  }
   SPLASH_HOST_DEVICE int first(int segment) const {  // place in the list
     return segment == 0 ? 0 : kHeadKeys + (segment - 1) * capacity;
   }
-  SPLASH_HOST_DEVICE int total() const { return first(runs + 1) + capacity_of(runs + 1); }
+  SPLASH_HOST_DEVICE int total() const { return first(runs + 1) + kTailKeys + kMostPage; }
 };
 
 // A key with a large upper score that a warp has seen for a row; -1: none.
@@ -147,7 +144,7 @@ struct Step {
 
   // Workspace
   Segments segments{};
-  int32_t* counts = nullptr;  // [units, segments]: keys listed; more than the capacity: the list overflowed
+  int32_t* counts = nullptr;  // [units, segments]: keys listed
   int32_t* kept = nullptr;    // [units, segments]: keys left after the last bound, scored exactly
   int32_t* keys = nullptr;    // [units, segments.total()]
   float* scores = nullptr;    // [units, segments.total(), listed_rows]: upper scores of keys; later, of each

@@ -60,7 +60,6 @@ __device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T
   int32_t* row_keys = p.row_keys + list * p.listed_rows;
   float largest[2] = {-INFINITY, -INFINITY};
   int above[2] = {}, scored = 0;  // above: of rows `row` and row + 1
-  listed = min(listed, p.segments.capacity);
   for (int begin = 0; begin < listed; begin += kFiltered) {
     const int end = min(begin + kFiltered, listed);
     int count = 0;

@@ -30,7 +30,7 @@ struct Run {
 class Found {
  public:
   __device__ Found(const Step& p, const Unit& unit, int segment, int lane)
-      : segment_(segment), capacity_(p.segments.capacity), lane_(lane), stride_(p.listed_rows) {
+      : segment_(segment), lane_(lane), stride_(p.listed_rows) {
     const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment_);
     keys_ = p.keys + list;
     if (2 * (lane % 4) < p.listed_rows) scores_ = p.scores + list * p.listed_rows + 2 * (lane % 4);
@@ -51,7 +51,7 @@ class Found {
     if ((high >> (lane_ & ~3) & 1) != 0) put(high_place, key + 8, upper[2] * unit[0], upper[3] * unit[1]);
   }
 
-  __device__ int count() const { return count_; }  // where it is more than the capacity, the list overflowed
+  __device__ int count() const { return count_; }
 
   // Writes the count, and each row's best keys so far. pass: 0 or 1.
   __device__ void propose(const Step& p, const Unit& unit, int pass) const {
@@ -78,15 +78,13 @@ class Found {
     return (mask | mask >> 2) & 0x11111111u;
   }
   __device__ __forceinline__ void put(int place, int key, float first, float second) {
-    if (place < capacity_) {
-      if (lane_ % 4 == 0) keys_[place] = key;
-      if (scores_ != nullptr) *reinterpret_cast<float2*>(scores_ + place * stride_) = {first, second};
-    }
+    if (lane_ % 4 == 0) keys_[place] = key;
+    if (scores_ != nullptr) *reinterpret_cast<float2*>(scores_ + place * stride_) = {first, second};
     if (first > best_[0].upper) best_[0] = {first, key};
     if (second > best_[1].upper) best_[1] = {second, key};
   }
 
-  int segment_, capacity_, lane_, stride_;
+  int segment_, lane_, stride_;
   int32_t* keys_;
   float* scores_ = nullptr;  // of the lane's rows; null where none is listed
   int count_ = 0;

@@ -1,6 +1,6 @@
 #pragma once
 // Thresholds and outputs from exact scores. solve_rows takes a row's keys from the unit's list;
-// fallback_kernel, for rows whose lists overflowed, scores every key again.
+// fallback_kernel, for rows with more keys than a block's list holds, scores every key again.
 //
 // The same bits for any list that contains the support, whatever else it holds: with m the largest score, u =
 // gain (score - m) + shift. f(shift) = sum of u_+^beta is summed in integers, so neither order nor keys with
@@ -202,24 +202,22 @@ struct Lists {
 constexpr int kShortList = 32;  // keys that one lane puts into its row's list
 
 // Puts the segments' lists of a row together, in key order; `members` warps share the work. runs: the warps
-// that have filled segments. Returns whether a segment or the list overflowed; list.count and `largest` are
-// set in each member.
+// that have filled segments. Returns whether the list holds them all; list.count and `largest` are set in
+// each member.
 __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int runs, int member, int members,
                                 int capacity, RowList& list, float& largest) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int segments = runs + 2, of_unit = unit.index * p.segments.count();
-  bool overflow = false;
   int candidates = 0, rescored = 0;
   for (int first = 0; first < segments; first += 32) {
     RowFound found{-INFINITY, 0};
     int64_t from = 0;
     if (first + lane < segments) {
       const int segment = first + lane <= runs ? first + lane : p.segments.count() - 1;
-      const int at = of_unit + segment, count = p.counts[at];
+      const int at = of_unit + segment;
       found = p.found[int64_t{at} * kRows + row];
       from = (int64_t{unit.index} * p.segments.total() + p.segments.first(segment)) * p.listed_rows + row;
-      overflow |= count > p.segments.capacity_of(segment);
-      candidates += count;
+      candidates += p.counts[at];
       rescored += p.kept[at];
     }
     largest = arch::larger_or_nan(largest, found.largest);
@@ -274,7 +272,7 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
       p.outputs.counts[unit.index * 4 + 2] = rescored;
     }
   }
-  return __any_sync(kAllLanes, overflow) || list.count > capacity;
+  return list.count <= capacity;
 }
 
 // The rows of a unit are dealt to the team's blocks. All threads call it. length: NaN rows where it is below
@@ -290,12 +288,12 @@ __device__ void solve_rows(const Step& p, const Unit& unit, const Team& team, in
   const int capacity = kKeys / rows;
   RowList list{lists.keys + slot * capacity, lists.values + slot * capacity, 0};
   const bool has_row = slot < rows && row < unit.rows;
-  bool overflow = false;
+  bool holds_all = true;
   float largest = -INFINITY;
-  if (has_row) overflow = list_row(p, unit, row, runs, warp % members, members, capacity, list, largest);
+  if (has_row) holds_all = list_row(p, unit, row, runs, warp % members, members, capacity, list, largest);
   __syncthreads();
   if (!has_row || warp % members != 0) return;
-  if (!overflow) return solve_row<T, kDim>(p, unit, row, list, length < 0 ? NAN : largest, length, lane);
+  if (holds_all) return solve_row<T, kDim>(p, unit, row, list, length < 0 ? NAN : largest, length, lane);
   if (lane == 0) {
     atomicOr(&p.overflowed[unit.index], 1u << row);
     if (p.outputs.counts != nullptr) p.outputs.counts[unit.index * 4 + 3] = 1;

@@ -33,6 +33,8 @@ inline std::vector<DecodeOptions> decode_cases() {
                        .window = window,
                        .sinks = window % 4});
   }
+  // Eight rows with more keys than a block lists.
+  cases.push_back({.lengths = {777, 90}, .kv_heads = 1, .q_len = 2, .temperature = 0.1});
   // Where Newton's method from the right takes more steps than it is given.
   cases.push_back({.lengths = {900}, .kv_heads = 1, .alpha = {1.01, 1.1, 2, 1.02}, .nasty = "equal"});
   for (const uint64_t seed : {2, 3}) {  // runs of three tiles, and keys of the support in each range

@@ -89,6 +89,18 @@ TEST_CASE("decode on the CPU: lengths, groups, pages, alphas and nasty keys") {
   }
 }
 
+TEST_CASE("decode on the CPU: rows with more keys than a block lists are solved from all keys") {
+  for (const int bits : {0, 4, 8}) {
+    CAPTURE(bits);
+    const DecodeCase c = decode_case(
+        {.lengths = {777, 90}, .kv_heads = 1, .q_len = 2, .temperature = 0.1, .bits = bits});  // eight rows
+    const StepResults results = run(c);
+    check_step_results(c, results);
+    CHECK(results.counts[3] == 1);
+    CHECK(results.counts[7] == 0);
+  }
+}
+
 TEST_CASE("decode on the CPU: the blocks of a cluster share a unit, and its bits are one block's") {
   for (const int bits : {0, 4}) {
     CAPTURE(bits);

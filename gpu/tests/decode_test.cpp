@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "gpu/decode/plan.h"
-#include "gpu/engine/memory.h"
+#include "gpu/engine/device_vector.h"
 #include "gpu/entmax/schedule/launch.h"
 #include "gpu/tests/decode_cases.h"
 #include "gpu/tests/skip_without_gpu.h"
@@ -15,20 +15,6 @@ using namespace splash::gpu;
 using namespace splash::gpu::testing;
 
 namespace {
-
-template <class T>
-DeviceBuffer uploaded(const Stream& stream, const std::vector<T>& values) {
-  DeviceBuffer buffer(stream, std::max<int64_t>(static_cast<int64_t>(values.size() * sizeof(T)), 16));
-  if (!values.empty()) buffer.upload(values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
-  return buffer;
-}
-
-template <class T>
-std::vector<T> downloaded(const DeviceBuffer& buffer, size_t count) {
-  std::vector<T> values(count);
-  if (count > 0) buffer.download(values.data(), static_cast<int64_t>(count * sizeof(T)));
-  return values;
-}
 
 // A case in device memory; run() may be called again.
 template <class T>
@@ -83,14 +69,13 @@ class OnDevice {
     if (q.dim() == 256) decode::Kernels<T, 256>::step(plan.step, stream_.handle(), {});
     stream_.synchronize();
     StepResults results;
-    const auto count = static_cast<size_t>(rows);
-    const std::vector<T> out = downloaded<T>(out_, static_cast<size_t>(q.size()));
+    const std::vector<T> out = downloaded<T>(out_);
     results.out = Tensor<double>(q.batch(), q.heads(), q.length(), q.dim());
     for (size_t i = 0; i < out.size(); ++i) results.out.data()[i] = static_cast<float>(out[i]);
-    results.tau = downloaded<float>(tau, count);
-    results.maximum = downloaded<float>(maximum, count);
-    results.support = downloaded<int32_t>(support, count);
-    results.counts = downloaded<int32_t>(counts, static_cast<size_t>(plan.step.units) * 4);
+    results.tau = downloaded<float>(tau);
+    results.maximum = downloaded<float>(maximum);
+    results.support = downloaded<int32_t>(support);
+    results.counts = downloaded<int32_t>(counts);
     return results;
   }
 

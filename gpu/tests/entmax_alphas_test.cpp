@@ -9,7 +9,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
-#include "gpu/engine/memory.h"
+#include "gpu/engine/device_vector.h"
 #include "gpu/entmax/arguments/alphas.h"
 #include "gpu/entmax/entmax.h"
 #include "gpu/tests/skip_without_gpu.h"
@@ -22,21 +22,6 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-template <class T>
-DeviceBuffer uploaded(const Stream& stream, const std::vector<T>& values) {
-  DeviceBuffer buffer(stream, static_cast<int64_t>(values.size() * sizeof(T)));
-  buffer.upload(values.data(), buffer.bytes());
-  return buffer;
-}
-
-template <class T>
-std::vector<T> downloaded(const Stream& stream, const DeviceBuffer& buffer) {
-  std::vector<T> values(static_cast<size_t>(buffer.bytes()) / sizeof(T));
-  buffer.download(values.data(), buffer.bytes());
-  stream.synchronize();
-  return values;
-}
 
 // For each head of each batch entry, whether its floats are NaN. Checks that either all are, or none is and
 // all are unchanged.
@@ -86,7 +71,7 @@ TEST_CASE("the kernels take 1.5 in place of an alpha that they do not take") {
   taken.fill(0xFF);
   entmax::take_alphas(static_cast<const float*>(given.data()), static_cast<int>(many.size()),
                       static_cast<float*>(taken.data()), stream.handle());
-  const auto result = downloaded<float>(stream, taken);
+  const auto result = downloaded<float>(taken);
   for (size_t i = 0; i < many.size(); ++i)
     CHECK(result[i] == (entmax::attention_takes(many[i]) ? many[i] : 1.5f));
 }
@@ -103,16 +88,16 @@ TEST_CASE("heads whose alpha is not taken become NaN, and keys' heads that they 
   entmax::refuse_heads(static_cast<const float*>(alpha.data()), 6, kBatch, kHeads,
                        {{{}, {rows.data(), kHeads, 4 * kWords}, {keys.data(), kKeyHeads, 4 * kKeyWords}}},
                        stream.handle());
-  const auto of_rows = refused(downloaded<float>(stream, rows), kWords);
+  const auto of_rows = refused(downloaded<float>(rows), kWords);
   for (size_t i = 0; i < of_rows.size(); ++i) CHECK(of_rows[i] == (i % kHeads == 3 || i % kHeads == 5));
-  const auto of_keys = refused(downloaded<float>(stream, keys), kKeyWords);
+  const auto of_keys = refused(downloaded<float>(keys), kKeyWords);
   for (size_t i = 0; i < of_keys.size(); ++i) CHECK(of_keys[i] == (i % kKeyHeads == 1));
-  const auto others = refused(downloaded<float>(stream, untouched), kWords);
+  const auto others = refused(downloaded<float>(untouched), kWords);
   CHECK(std::find(others.begin(), others.end(), true) == others.end());
 
   entmax::refuse_heads(static_cast<const float*>(one.data()), 1, kBatch, kHeads,
                        {{{untouched.data(), kHeads, 4 * kWords}}}, stream.handle());
-  const auto all = refused(downloaded<float>(stream, untouched), kWords);
+  const auto all = refused(downloaded<float>(untouched), kWords);
   CHECK(std::find(all.begin(), all.end(), false) == all.end());
 }
 

@@ -5,7 +5,7 @@
 
 #include "cpu_ref/attention/forward_rows.h"
 #include "experiments/kinds/support/reference.h"
-#include "gpu/engine/memory.h"
+#include "gpu/engine/device_vector.h"
 #include "gpu/entmax/forward.h"
 
 namespace splash::experiments {
@@ -13,13 +13,6 @@ namespace {
 
 constexpr int64_t kMostEntries = int64_t{1} << 28;  // 8 bytes each on the device, 4 on the host
 constexpr int64_t kLeastBytes = 16;                 // a buffer must not be empty
-
-template <class T>
-std::vector<T> downloaded(const gpu::DeviceBuffer& buffer) {
-  std::vector<T> values(static_cast<size_t>(buffer.bytes()) / sizeof(T));
-  buffer.download(values.data(), buffer.bytes());
-  return values;
-}
 
 }  // namespace
 
@@ -68,7 +61,7 @@ void add_support(const AttentionSpec& spec, Dtype dtype, const gpu::DeviceTensor
                                               .excess = static_cast<float*>(excess.data())},
                                   .workspace = workspace.data(),
                                   .stream = stream.handle()});
-    return static_cast<int64_t>(downloaded<unsigned long long>(used).front());
+    return static_cast<int64_t>(gpu::downloaded<unsigned long long>(used).front());
   };
   const gpu::DeviceBuffer no_room(stream, kLeastBytes);
   const int64_t entries = forward(0, no_room, no_room);
@@ -77,8 +70,9 @@ void add_support(const AttentionSpec& spec, Dtype dtype, const gpu::DeviceTensor
   const int64_t bytes = std::max(4 * entries, kLeastBytes);
   const gpu::DeviceBuffer columns(stream, bytes), excess(stream, bytes);
   forward(entries, columns, excess);
-  result.numbers["block_sparsity_64"] = block_sparsity(support_blocks(
-      spec, downloaded<int64_t>(offsets), downloaded<int32_t>(counts), downloaded<int32_t>(columns)));
+  result.numbers["block_sparsity_64"] =
+      block_sparsity(support_blocks(spec, gpu::downloaded<int64_t>(offsets), gpu::downloaded<int32_t>(counts),
+                                    gpu::downloaded<int32_t>(columns)));
 }
 
 }  // namespace splash::experiments

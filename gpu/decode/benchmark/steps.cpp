@@ -11,25 +11,12 @@
 #include "gpu/cuda_check.h"
 #include "gpu/decode/benchmark/gaussian.h"
 #include "gpu/device.h"
+#include "gpu/engine/device_vector.h"
 
 namespace splash::gpu::decode {
 namespace {
 
 constexpr uint64_t kQueries = 1, kKeys = 2, kValues = 3;  // streams of the seed
-
-template <class T>
-DeviceBuffer uploaded(const Stream& stream, const std::vector<T>& values) {
-  DeviceBuffer buffer(stream, static_cast<int64_t>(values.size() * sizeof(T)));
-  buffer.upload(values.data(), buffer.bytes());
-  return buffer;
-}
-
-template <class T>
-std::vector<T> downloaded(const DeviceBuffer& buffer) {
-  std::vector<T> values(static_cast<size_t>(buffer.bytes()) / sizeof(T));
-  buffer.download(values.data(), buffer.bytes());
-  return values;
-}
 
 // Every page once, neighbours far from one another.
 std::vector<int32_t> scattered(int64_t pages) {
