@@ -27,7 +27,7 @@ class Profiled {
  public:
   Profiled(const KernelCase& kernel, const Multiprocessors& machine,
            const std::vector<report::Ceiling>& ceilings)
-      : ceiling_(is_measured(ceilings) ? kMeasured : "the data sheet's figure") {
+      : ceiling_(is_measured(ceilings) ? kMeasured : "the data sheet's figure"), benched_(kernel.benched) {
     const SeenShares& seen = kernel.seen;
     const Floors floors = floors_of(as_counters_saw(kernel), ceilings);
     const double cycles = machine.count * kernel.clock_hz;  // per second, of all multiprocessors
@@ -56,7 +56,7 @@ class Profiled {
     list_.push_back({.cause = cause,
                      .name = name,
                      .share = by_profiler ? seen : counted,
-                     .seen = !by_profiler,
+                     .seen = !by_profiler && !benched_,
                      .of = by_profiler     ? "the profiler's peak"
                            : of != nullptr ? of
                                            : ceiling_,
@@ -76,6 +76,7 @@ class Profiled {
   }
 
   const char* ceiling_;
+  bool benched_;  // what is counted is as declared
   std::vector<Resource> list_{}, rest_{};
 };
 
