@@ -218,6 +218,13 @@ std::vector<int64_t> indices_to_check(int64_t count, int64_t most, uint64_t seed
 Comparison compare(const ForeignArray& array, const char* memory, std::span<const int64_t> indices,
                    std::span<const double> expected, double relative, double absolute) {
   Comparison result;
+  double squares = 0, finite = 0;
+  for (const double value : expected) {
+    if (!std::isfinite(value)) continue;
+    squares += value * value;
+    ++finite;
+  }
+  if (absolute < 0) absolute = finite > 0 ? relative * std::sqrt(squares / finite) : 0;
   const auto fits = [&](double value, double reference) {
     if (std::isnan(reference)) return std::isnan(value);
     if (std::isinf(reference)) return value == reference;

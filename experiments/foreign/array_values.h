@@ -30,6 +30,7 @@ struct Comparison {
   bool tells = true;       // false: one constant would pass for all of the checked elements
   std::string example{};  // of the first wrong element: "z[7] is 1.5 and should be 2"
 };
+// `absolute` below 0: relative * root mean square of what is expected.
 Comparison compare(const ForeignArray& array, const char* memory, std::span<const int64_t> indices,
                    std::span<const double> expected, double relative, double absolute);
 

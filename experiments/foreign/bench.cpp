@@ -64,7 +64,7 @@ class Bench {
                                     "not do the work, or the declared FLOPs or bytes are too many",
                                     1e6 * median, floor.of, 1e6 * floor.seconds));
     }
-    ask_launches();
+    if (options_.launches) ask_launches();
     return std::move(result_);
   }
 

@@ -22,6 +22,7 @@ struct BenchOptions {
   double seconds = 10;      // no new round of calls begins after that; one is always run
   double timeout = 120;     // seconds for an answer
   int64_t checked = 4096;   // elements of an output that are checked after each call
+  bool launches = true;     // whether to ask how a call's kernels were started
   uint64_t seed = 0;        // below 2^53, so that a report holds it
   int64_t threads = 1;      // of a kernel on the CPU
 };

@@ -33,13 +33,19 @@ std::string warning_of(const BenchResult& result) {
   return fmt::format("{}", fmt::join(sentences, "; "));
 }
 
-ProfiledCase case_of(const BenchResult& result, const std::string& implementation, int64_t threads, bool cold) {
+std::string problem_of(const BenchedCase& benched) {
+  const std::string problem = benched.result.kernel.problem();
+  return benched.workload.empty() ? problem : fmt::format("{}, {}", problem, benched.workload);
+}
+
+ProfiledCase profiled(const BenchedCase& benched, const BenchOptions& options) {
+  const BenchResult& result = benched.result;
   const ForeignKernel& kernel = result.kernel;
   ProfiledCase made;
-  made.name = fmt::format("{}, {}, {}", implementation, kernel.problem(), cold ? "cold" : "warm");
-  made.implementation = implementation;
+  made.name = fmt::format("{}, {}, {}", benched.implementation, problem_of(benched), options.cold ? "cold" : "warm");
+  made.implementation = benched.implementation;
   if (const Launch* launch = largest(result.launches)) made.use = launch->use;
-  if (kernel.on_cpu()) made.use = {.blocks = 1, .threads = static_cast<int>(threads)};
+  if (kernel.on_cpu()) made.use = {.blocks = 1, .threads = static_cast<int>(options.threads)};
   made.launches = static_cast<int64_t>(result.launches.size());
   if (result.findings.empty() && !result.seconds.empty()) {
     made.seconds = result.seconds;
@@ -55,10 +61,10 @@ ProfiledCase case_of(const BenchResult& result, const std::string& implementatio
   return made;
 }
 
-// Columns of the report that say something else of a benched kernel than of a profiled one.
-class Changed {
+// Columns that say something else of a benched kernel than of a profiled one, or that only it has.
+class Changes {
  public:
-  explicit Changed(report::Report& report) : report_(report) {}
+  Changes(report::Report& report, const std::vector<BenchedCase>& cases) : report_(report), cases_(cases) {}
 
   void retell(const char* name, const char* long_name, const std::string& formula, const char* missing) {
     report::ColumnInfo& info = report_.find(name)->info;
@@ -66,84 +72,103 @@ class Changed {
     info.formula = formula;
     info.missing_reason = missing;
   }
-  void text(const char* name, const char* long_name, const char* formula, const std::string& value,
+  template <class Value>
+  void text(const char* name, const char* long_name, const char* formula, const Value& value_of,
             bool is_parameter = false) {
+    const report::ColumnInfo info{.name = name,
+                                  .units = "text",
+                                  .long_name = long_name,
+                                  .formula = formula,
+                                  .is_text = true,
+                                  .is_parameter = is_parameter,
+                                  .reproducible = is_parameter,
+                                  .missing_reason = "there is none"};
+    report::Column& column = report::column_of(report_, info);
+    column.info = info;
+    for (std::size_t i = 0; i < cases_.size(); ++i) column.texts[i] = value_of(cases_[i]);
+  }
+  template <class Value>
+  void number(const char* name, const char* units, const char* long_name, const char* formula, const Value& value_of) {
     report::Column& column = report::column_of(report_, {.name = name,
-                                                         .units = "text",
+                                                         .units = units,
                                                          .long_name = long_name,
                                                          .formula = formula,
-                                                         .is_text = true,
-                                                         .is_parameter = is_parameter,
-                                                         .reproducible = is_parameter,
-                                                         .missing_reason = "there is none"});
-    column.info.long_name = long_name;
-    column.info.formula = formula;
-    column.texts.front() = value;
-  }
-  void number(const char* name, const char* units, const char* long_name, const char* formula, double value) {
-    report::column_of(report_, {.name = name,
-                                .units = units,
-                                .long_name = long_name,
-                                .formula = formula,
-                                .reproducible = false,
-                                .missing_reason = "not known"})
-        .numbers.front() = value;
+                                                         .reproducible = false,
+                                                         .missing_reason = "not known"});
+    for (std::size_t i = 0; i < cases_.size(); ++i) column.numbers[i] = static_cast<double>(value_of(cases_[i].result));
   }
 
  private:
   report::Report& report_;
+  const std::vector<BenchedCase>& cases_;
 };
+
+void retell_times(Changes& changes, bool on_cpu) {
+  const char* const refused = "the kernel was not believed: warning tells why";
+  changes.retell("time", "time of one call on new inputs",
+                 on_cpu ? "a monotonic clock around the call" : "between CUDA events, the call enqueued before", refused);
+  changes.retell("time_median", "median time of a call", "median of time", refused);
+  changes.retell("time_low", "lower end of the median's 95 % interval", "order statistics of time, of 6 and more", refused);
+  changes.retell("time_high", "upper end of the median's 95 % interval", "order statistics of time, of 6 and more", refused);
+  changes.retell("time_least", "least time of a call", "least of time", refused);
+  changes.retell("time_most", "largest time of a call", "largest of time", refused);
+  changes.number("time_outside", "s", "time of a call, launch included",
+                 "by the clock of another process, without what no call takes; least of up to 5 trials",
+                 [](const BenchResult& r) { return r.seconds_outside; });
+  changes.number("time_floor", "s", "least time that a call can take", "FLOPs and bytes over the rates of floor_of",
+                 [](const BenchResult& r) { return r.floor_seconds; });
+  changes.text("floor_of", "what bounds a call from below", "splash bench",
+               [](const BenchedCase& c) { return c.result.floor_of; });
+}
+
+void add_checks(Changes& changes, const BenchOptions& options) {
+  changes.number("calls_checked", "1", "calls whose outputs were checked", "all that were made",
+                 [](const BenchResult& r) { return r.calls_checked; });
+  changes.number("elements_checked", "1", "elements of outputs that were checked", "drawn after the calls",
+                 [](const BenchResult& r) { return r.elements_checked; });
+  changes.number("error_max", "1", "largest difference of an output from its reference", "max |output - reference|",
+                 [](const BenchResult& r) { return r.max_absolute; });
+  changes.number("relative_error_max", "1", "largest relative difference of an output from its reference",
+                 "max |output - reference| / |reference|", [](const BenchResult& r) { return r.max_relative; });
+  changes.number("seed", "1", "seed of inputs, poison and checks", "drawn by the system, or as asked",
+                 [&](const BenchResult&) { return options.seed; });
+}
 
 }  // namespace
 
-report::Report bench_report(const BenchResult& result, const std::string& implementation, const BenchOptions& options,
+report::Report bench_report(const std::vector<BenchedCase>& cases, const BenchOptions& options,
                             std::vector<report::Ceiling> ceilings) {
-  const ForeignKernel& kernel = result.kernel;
+  const ForeignKernel& first = cases.front().result.kernel;
   ProfiledGpu gpu;
-  gpu.name = kernel.on_cpu() ? "" : kernel.device;
-  gpu.compute_capability = kernel.compute_capability;
-  if (!kernel.on_cpu()) gpu.machine = analysis::find_machine(kernel.device, analysis::read_machines(machines_folder()));
-  const std::vector<ProfiledCase> cases{case_of(result, implementation, options.threads, options.cold)};
-  report::Report report = analysis::profiled_report(cases, gpu, std::move(ceilings));
-  Changed changed(report);
-  const char* const refused = "the kernel was not believed: warning tells why";
-  changed.text("experiment", "what the case is of", "bench: a kernel of others", "bench");
-  changed.text("method", "how the time was taken",
-               "bench: by the kernel's process, borne out by the clock outside it", analysis::kBenchMethod);
-  changed.text("problem", "sizes, or the arrays", "as declared", kernel.problem(), true);
-  changed.text("warning", "what was found against the kernel, or what spoils its times",
-               "outputs, times and floor: splash bench", cases.front().warning);
-  changed.text("cache", "state of the last-level cache before a timed call",
-               "cold: flushed; warm: the arrays were read", options.cold ? "cold" : "warm", true);
-  changed.text("floor_of", "what bounds a call from below", "splash bench", result.floor_of);
-  changed.retell("time", "time of one call on new inputs",
-                 kernel.on_cpu() ? "a monotonic clock around the call" : "between CUDA events, the call enqueued before",
-                 refused);
-  for (const char* name : {"time_median", "time_low", "time_high", "time_least", "time_most"})
-    report.find(name)->info.missing_reason = refused;
-  changed.retell("executed_flops", "FLOPs of a call", "as declared: those that its definition needs", "not declared");
-  changed.retell("dram_bytes_counted", "bytes that a call must move", "as declared, or each array once, updates twice",
+  gpu.name = first.on_cpu() ? "" : first.device;
+  gpu.compute_capability = first.compute_capability;
+  if (!first.on_cpu()) gpu.machine = analysis::find_machine(first.device, analysis::read_machines(machines_folder()));
+  std::vector<ProfiledCase> made;
+  for (const BenchedCase& benched : cases) made.push_back(profiled(benched, options));
+  report::Report report = analysis::profiled_report(made, gpu, std::move(ceilings));
+  Changes changes(report, cases);
+  changes.text("experiment", "what the case is of", "bench: a kernel of others", [](const BenchedCase&) { return "bench"; });
+  changes.text("method", "how the time was taken", "bench: by the kernel's process, borne out by the clock outside it",
+               [](const BenchedCase&) { return analysis::kBenchMethod; });
+  changes.text("problem", "sizes, or the arrays", "as declared", problem_of, true);
+  changes.text("warning", "what was found against the kernel, or what spoils its times",
+               "outputs, times and floor: splash bench", [](const BenchedCase& c) { return warning_of(c.result); });
+  changes.text("cache", "state of the last-level cache before a timed call", "cold: flushed; warm: the arrays were read",
+               [&](const BenchedCase&) { return options.cold ? "cold" : "warm"; }, true);
+  retell_times(changes, first.on_cpu());
+  changes.retell("executed_flops", "FLOPs of a call", "as declared: those that its definition needs", "not declared");
+  changes.retell("dram_bytes_counted", "bytes that a call must move", "as declared, or each array once, updates twice",
                  "not declared");
-  changed.number("launches", "1", "kernels of a call", "as launch() noted them; 0: not known",
-                 static_cast<double>(result.launches.size()));
-  changed.number("time_outside", "s", "time of a call, launch included",
-                 "by the clock of another process, without what no call takes; least of up to 5 trials",
-                 result.seconds_outside);
-  changed.number("time_floor", "s", "least time that a call can take", "FLOPs and bytes over the rates of floor_of",
-                 result.floor_seconds);
-  changed.number("calls_checked", "1", "calls whose outputs were checked", "all that were made", static_cast<double>(result.calls_checked));
-  changed.number("elements_checked", "1", "elements of outputs that were checked", "drawn after the calls",
-                 static_cast<double>(result.elements_checked));
-  changed.number("error_max", "1", "largest difference of an output from its reference", "max |output - reference|",
-                 result.max_absolute);
-  changed.number("relative_error_max", "1", "largest relative difference of an output from its reference",
-                 "max |output - reference| / |reference|", result.max_relative);
-  changed.number("seed", "1", "seed of inputs, poison and checks", "drawn by the system, or as asked",
-                 static_cast<double>(options.seed));
-  if (kernel.on_cpu()) {
-    changed.number("cores", "1", "cores that a call keeps busy", "processor time of its process over time outside", result.cores);
-    changed.number("useful_flops", "FLOP", "FLOPs of a call", "as executed_flops", kernel.flops);
-    changed.number("l2_bytes_counted", "bytes", "bytes that a call must move", "as dram_bytes_counted", kernel.bytes);
+  changes.number("launches", "1", "kernels of a call", "as launch() or a trace noted them; 0: not known",
+                 [](const BenchResult& r) { return r.launches.size(); });
+  add_checks(changes, options);
+  if (first.on_cpu()) {
+    changes.number("cores", "1", "cores that a call keeps busy", "processor time of its process over time outside",
+                   [](const BenchResult& r) { return r.cores; });
+    changes.number("useful_flops", "FLOP", "FLOPs of a call", "as executed_flops",
+                   [](const BenchResult& r) { return r.kernel.flops; });
+    changes.number("l2_bytes_counted", "bytes", "bytes that a call must move", "as dram_bytes_counted",
+                   [](const BenchResult& r) { return r.kernel.bytes; });
   }
   return report;
 }

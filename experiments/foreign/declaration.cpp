@@ -22,18 +22,18 @@ struct TypeInfo {
   ElementType type;
   const char* name;
   int64_t bytes;
-  double relative, absolute;  // usual tolerance of an output
+  double relative;  // usual tolerance of an output
 };
-constexpr std::array<TypeInfo, 10> kTypes{{{ElementType::f64, "float64", 8, 1e-9, 1e-11},
-                                           {ElementType::f32, "float32", 4, 1e-4, 1e-5},
-                                           {ElementType::f16, "float16", 2, 1e-2, 1e-3},
-                                           {ElementType::bf16, "bfloat16", 2, 2e-2, 1e-2},
-                                           {ElementType::i64, "int64", 8, 0, 0},
-                                           {ElementType::i32, "int32", 4, 0, 0},
-                                           {ElementType::i16, "int16", 2, 0, 0},
-                                           {ElementType::i8, "int8", 1, 0, 0},
-                                           {ElementType::u8, "uint8", 1, 0, 0},
-                                           {ElementType::boolean, "bool", 1, 0, 0}}};
+constexpr std::array<TypeInfo, 10> kTypes{{{ElementType::f64, "float64", 8, 1e-9},
+                                           {ElementType::f32, "float32", 4, 1e-4},
+                                           {ElementType::f16, "float16", 2, 1e-2},
+                                           {ElementType::bf16, "bfloat16", 2, 2e-2},
+                                           {ElementType::i64, "int64", 8, 0},
+                                           {ElementType::i32, "int32", 4, 0},
+                                           {ElementType::i16, "int16", 2, 0},
+                                           {ElementType::i8, "int8", 1, 0},
+                                           {ElementType::u8, "uint8", 1, 0},
+                                           {ElementType::boolean, "bool", 1, 0}}};
 constexpr std::array<const char*, 4> kRoles{"input", "output", "update", "fixed"};
 constexpr std::array<const char*, 5> kUnits{"float32", "float64", "tf32", "float16", "bfloat16"};
 constexpr std::size_t kMostArrays = 64, kMostDimensions = 8, kMostSizes = 64, kLongestName = 200;
@@ -152,7 +152,6 @@ ForeignKernel parse_kernel(const Json& json) {
     if (array.written()) {
       kernel.output_bytes += bytes;
       kernel.relative = std::max(kernel.relative, info_of(array.type).relative);
-      kernel.absolute = std::max(kernel.absolute, info_of(array.type).absolute);
     }
     kernel.arrays.push_back(std::move(array));
   }
@@ -165,7 +164,10 @@ ForeignKernel parse_kernel(const Json& json) {
                absolute = number(json, "absolute", kUntold);
   kernel.bytes = bytes < 0 ? once : bytes;
   if (relative >= 0) kernel.relative = relative;
-  if (absolute >= 0) kernel.absolute = absolute;
+  kernel.absolute = absolute;
+  if (json.contains("name")) kernel.name = text(json, "name");
+  constexpr std::size_t kMostText = 4096;
+  if (json.contains("libraries") && json["libraries"].dump().size() <= kMostText) kernel.libraries = json["libraries"].dump();
   kernel.unit = kUnits[place_of(text(json, "unit"), kUnits, "unit")];
   kernel.device = text(json, "device");
   kernel.compute_capability = static_cast<int>(std::min<int64_t>(whole(entry(json, "compute_capability"), "'compute_capability'"), 1000));

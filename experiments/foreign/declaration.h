@@ -40,7 +40,10 @@ struct ForeignKernel {
   double flops = 0, bytes = 0;  // of a call; bytes that it must move
   double output_bytes = 0;      // of arrays that are written
   std::string unit;             // "float32", "tf32", "float16", "bfloat16", "float64"
-  double relative = 0, absolute = 0;  // what an output may differ from its reference
+  double relative = 0;   // an output may differ from its reference by relative * |reference| + absolute
+  double absolute = -1;  // below 0: relative * root mean square of the reference
+  std::string name;      // of the kernel, where it tells; else ""
+  std::string libraries{};  // JSON: name -> version, where it tells; else ""
   std::string device;                 // as the driver names it; "cpu"
   int compute_capability = 0, multiprocessors = 0;
   int64_t cache_bytes = 0;  // L2 of a GPU, the last level of a processor

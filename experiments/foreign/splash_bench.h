@@ -126,8 +126,8 @@ class Bench {
   void flops(double count, const std::string& unit = "float32") { flops_ = count, unit_ = unit; }
   // Bytes that a call must move. If it is not told: each array once, updates twice.
   void bytes(double count) { bytes_ = count; }
-  // An output may differ from its reference by relative * |reference| + absolute. If it is not told, it follows from
-  // the outputs' types.
+  // An output may differ from its reference by relative * |reference| + absolute. If it is not told, `relative` follows
+  // from the outputs' types, and `absolute` is relative * root mean square of the reference.
   void tolerance(double relative, double absolute) { relative_ = relative, absolute_ = absolute; }
   void run(std::function<void()> call) { run_ = std::move(call); }
   template <class T>
