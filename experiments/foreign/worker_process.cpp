@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <cstring>
 #include <ctime>
 #include <fcntl.h>
 #include <fstream>
@@ -12,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -117,9 +120,15 @@ double WorkerProcess::processor_seconds() const {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-std::string WorkerProcess::last_words() const {
+std::string WorkerProcess::last_words() {
+  int status = 0;
+  for (int trial = 0; trial < 100 && child_ > 0; ++trial) {  // its end of the socket is closed: it ends, or hides that it does not
+    if (waitpid(child_, &status, WNOHANG) == child_) child_ = -1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(child_ > 0 ? 10 : 0));
+  }
   std::ifstream file(folder_ / "errors");
-  std::string line, last = "it said nothing";
+  std::string line, last = child_ < 0 && WIFSIGNALED(status) ? fmt::format("by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
+                                                             : "it said nothing";
   while (std::getline(file, line)) {
     if (line.find_first_not_of(' ') != std::string::npos) last = line;
   }

@@ -34,7 +34,7 @@ class WorkerProcess {
   double processor_seconds() const;  // that its threads have used; NaN if the system does not tell
 
  private:
-  std::string last_words() const;  // of its stderr, and how it ended
+  std::string last_words();  // how it ended, and the last line of its stderr
 
   ScratchFolder folder_;
   std::string name_, pending_;

@@ -1,22 +1,101 @@
-"""splash bench: kernels of others are timed and checked from outside, cheats are caught, and reports are read by every command."""
+"""splash bench: kernels of others are timed and checked from outside, cheats are caught, and every command reads the report."""
 
 from __future__ import annotations
 
 import json
-import math
+import os
+import shutil
+import subprocess
+from pathlib import Path
 
 import bench_kernels as kernels
 import pytest
 from conftest import ROOT, Splash
 
-QUICK = ("--samples", "6", "--cache", "warm", "--seed", "7")
+QUICK = ("--samples", "6", "--flag=-O0")
 
 
-@pytest.fixture
-def ceilings(splash: Splash) -> str:
-    """Ceilings of a processor that no test exceeds, so that none needs two seconds to measure them."""
-    from splash_laboratory.report_writer import Column, write_report
+@pytest.fixture(scope="session")
+def ceilings(program: Path, tmp_path_factory) -> Path:
+    """Measured once, not in every test."""
+    folder = tmp_path_factory.mktemp("ceilings")
+    done = Splash(program, folder)("ceilings", "--cpu", "--out", "ceilings.h5")
+    assert done.returncode == 0, done.stderr
+    return folder / "ceilings.h5"
 
-    names = ["cpu fma", "cpu fma", "cpu l1 read", "cpu l2 read", "cpu dram read"]
-    rates = [1e12, 5e11, 1e12, 1e12, 4e10]
-    raise NotImplementedError(Column, write_report, names, rates)
+
+def benched(splash: Splash, ceilings: Path, source: str, *words: object, name: str = "mine.cpp", code: int = 0, cache="warm") -> dict:
+    splash.write(name, source)
+    done = splash("bench", name, *QUICK, "--cache", cache, "--ceilings", ceilings, "--json", *words)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)["cases"][0]
+
+
+def against(case: dict) -> set[str]:
+    assert not case["believed"] and case["seconds"] is None and case["findings"] == []
+    return {found["kind"] for found in case["against"]}
+
+
+def test_a_kernel_on_the_cpu_becomes_a_report_that_every_command_reads(splash: Splash, ceilings: Path):
+    source = kernels.kernel(n=200000)
+    case = benched(splash, ceilings, source, "--out", "my.h5", "--set", "n=100000", cache="cold")
+    assert case["believed"] and case["against"] == [] and case["problem"] == "n 100000"
+    assert case["floor_seconds"] < case["seconds"] < 0.1 and case["outside_seconds"] > 0
+    assert case["flops"] == 2e5 and case["bytes"] == 3 * 4 * 1e5
+    assert case["calls_checked"] >= 6 + 1 and case["elements_checked"] == 4096 * case["calls_checked"]
+    assert 0 < case["max_absolute_error"] < 1e-6
+    shown = splash.json("show", "my.h5", "--results")["cases"][0]
+    assert shown["method"] == "bench" and shown["cache"] == "cold" and shown["math_unit"] == "cpu float32"
+    assert shown["time_median"] == case["seconds"] and len(shown["time"]) == 6 and not shown["warning"].startswith("a call")
+    analysed = splash.json("analyze", "my.h5")["cpu_cases"][0]
+    assert analysed["seconds"] == case["seconds"] and analysed["floor_seconds"]["DRAM"] > 0
+    (told,) = splash.json("diagnose", "my.h5")["cpu_cases"]
+    assert told["findings"][0]["cause"] == case["findings"][0]["cause"] and told["problem"] == "n 100000"
+    assert "mine" in splash("analyze", "my.h5").stdout and told["case_id"] in splash("diagnose", "my.h5").stdout
+    assert splash("compare", "my.h5", "my.h5").returncode == 0
+
+
+def test_several_sizes_are_cases_of_one_report(splash: Splash, ceilings: Path):
+    splash.write("mine.cpp", kernels.kernel())
+    done = splash.json("bench", "mine.cpp", *QUICK, "--ceilings", ceilings, "--set", "n=64,4096", "--out", "my.h5")
+    assert [case["problem"] for case in done["cases"]] == ["n 64", "n 4096"]
+    assert [c["problem"] for c in splash.json("diagnose", "my.h5")["cpu_cases"]] == ["n 64", "n 4096"]
+
+
+def test_cheats_are_caught(splash: Splash, ceilings: Path):
+    splash.write("cheats.cpp", kernels.cheats())
+    numbers = ",".join(str(i) for i in range(1, len(kernels.CHEATS) + 1))
+    done = splash("bench", "cheats.cpp", *QUICK, "--cache", "warm", "--ceilings", ceilings, "--set", f"cheat={numbers}", "--json")
+    assert done.returncode == 1, done.stderr
+    for (name, (_, expected)), case in zip(kernels.CHEATS.items(), json.loads(done.stdout)["cases"], strict=True):
+        found = against(case)
+        assert found and found <= expected, (name, case["against"])
+
+
+def test_what_was_not_believed_has_no_time_in_the_report(splash: Splash, ceilings: Path):
+    case = benched(splash, ceilings, kernels.kernel(body=kernels.NOTHING), "--out", "my.h5", code=1)
+    assert "4000 of 4000 elements of 'z' were not written" in case["against"][0]["sentence"]
+    shown = splash.json("show", "my.h5", "--results")["cases"][0]
+    assert shown["time_median"] is None and "were not written" in shown["warning"]
+    assert "no kernel that was run" in splash.refused("diagnose", "my.h5")
+    splash.write("mine.cpp", kernels.kernel(body=kernels.NOTHING))
+    assert "not believed: 4000 of 4000" in splash("bench", "mine.cpp", *QUICK, "--ceilings", ceilings).stdout
+
+
+def test_what_cannot_be_run_is_told_in_a_sentence(splash: Splash, ceilings: Path):
+    fails = """cheat = bench.size("cheat", 1);
+  if (cheat == 4) bench.output<double>("w", {int64_t{1} << 40});"""
+    body = "if (cheat == 1) std::abort(); if (cheat == 2) for (;;) pause();" + kernels.NOTHING
+    splash.write("mine.cpp", kernels.kernel(before="static int64_t cheat = 0;", body=body, more=fails))
+
+    def refused(*words: object) -> str:
+        return splash.refused("bench", "mine.cpp", *QUICK, "--ceilings", ceilings, *words)
+
+    assert "the process of the kernel ended: by signal 6" in refused()
+    assert "the kernel did not answer within 0.5 s" in refused("--timeout", "0.5", "--set", "cheat=2")
+    assert "there is no size 'm'" in refused("--set", "m=4")
+    assert "the output 'w' has no bench.reference" in refused("--set", "cheat=4")
+    assert "'n=x' sets no size" in refused("--set", "n=x")
+    assert "is no kernel to bench" in splash.refused("bench", splash.write("mine.f90", ""))
+    assert "nowhere.cu" in splash.refused("bench", "nowhere.cu")
+    assert "of flashinfer-bench" in refused("--traces", "t.jsonl")
