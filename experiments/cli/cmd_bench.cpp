@@ -114,7 +114,7 @@ std::vector<Job> jobs_of(const Asked& asked, const ScratchFolder& folder) {
     for (FlashinferWorkload& workload : read_workloads(asked.workloads)) {
       const std::string file = folder.file(fmt::format("workload-{}.json", jobs.size()));
       nlohmann::json with_root = workload.workload;
-      with_root["root"] = fs::absolute(fs::path(asked.workloads).parent_path()).string();
+      with_root["root"] = fs::absolute(asked.workloads).parent_path().string();
       const std::string text = with_root.dump();
       report::write_file_atomically(file, std::as_bytes(std::span(text)));
       Words reference = worker_in_python(asked.source), kernel;
@@ -245,24 +245,11 @@ class Runner {
   Runner(const Asked& asked, const ScratchFolder& folder)
       : asked_(asked), environment_{{"TMPDIR", folder.string()}, {"PYTHONPATH", python_path()}} {}
 
-  BenchResult operator()(const Job& job) { return run(job, job.kernel, asked_.options); }
-
-  // Seconds of the reference in the kernel's place; NaN if it cannot be told.
-  double reference_seconds(const Job& job) {
-    BenchOptions few = asked_.options;
-    constexpr int64_t kFew = 8;
-    few.samples = std::min(few.samples, kFew);
-    few.launches = false;
-    const BenchResult result = run(job, job.reference, few);
-    return result.findings.empty() ? analysis::median(result.seconds) : report::kMissing;
-  }
-
-  const std::vector<report::Ceiling>& ceilings() const { return ceilings_; }
-
- private:
-  BenchResult run(const Job& job, const Words& words, BenchOptions options) {
+  BenchResult operator()(const Job& job) {
+    BenchOptions options = asked_.options;
     options.sizes = job.sizes;
-    WorkerProcess reference("the reference", job.reference, environment_), worker("the kernel", words, environment_);
+    options.time_reference = !asked_.traces.empty();
+    WorkerProcess reference("the reference", job.reference, environment_), worker("the kernel", job.kernel, environment_);
     return bench_kernel(
         worker, reference,
         [&](const std::string& device) {
@@ -272,6 +259,9 @@ class Runner {
         options);
   }
 
+  const std::vector<report::Ceiling>& ceilings() const { return ceilings_; }
+
+ private:
   const Asked& asked_;
   std::map<std::string, std::string> environment_;
   std::vector<report::Ceiling> ceilings_{};
@@ -294,8 +284,6 @@ std::vector<BenchedCase> run_jobs(const Asked& asked, const std::vector<Job>& jo
       evaluated.result = &cases.back().result;
       evaluated.libraries = evaluated.result->kernel.libraries;
       if (!evaluated.result->kernel.on_cpu()) evaluated.hardware = evaluated.result->kernel.device;
-      if (!asked.traces.empty() && evaluated.result->findings.empty())
-        evaluated.reference_seconds = run.reference_seconds(job);
     } catch (const Error& error) {
       if (asked.traces.empty()) throw;
       evaluated.failure = error.what();

@@ -64,7 +64,8 @@ class Bench {
                                     "not do the work, or the declared FLOPs or bytes are too many",
                                     1e6 * median, floor.of, 1e6 * floor.seconds));
     }
-    if (options_.launches) ask_launches();
+    ask_launches();
+    if (options_.time_reference) time_reference();
     return std::move(result_);
   }
 
@@ -222,6 +223,18 @@ class Bench {
                                         "inputs and is to wait",
                                         1e3 * used, 1e3 * kPause));
     }
+  }
+
+  // On the inputs of its last check.
+  void time_reference() {
+    std::vector<double> seconds;
+    constexpr int kTimes = 6;
+    for (int i = 0; i < kTimes; ++i) {
+      ask(reference_, "prepare as-it-is 1");
+      const nlohmann::json answer = ask(reference_, options_.cold ? "time cold 1" : "time warm 1");
+      if (i > 0) seconds.push_back(answer.at("seconds").at(0).get<double>());  // the first may compile
+    }
+    result_.reference_seconds = analysis::median(seconds);
   }
 
   void ask_launches() {

@@ -22,7 +22,7 @@ struct BenchOptions {
   double seconds = 10;      // no new round of calls begins after that; one is always run
   double timeout = 120;     // seconds for an answer
   int64_t checked = 4096;   // elements of an output that are checked after each call
-  bool launches = true;     // whether to ask how a call's kernels were started
+  bool time_reference = false;  // also, in the process of the reference, which then has a call of its own
   uint64_t seed = 0;        // below 2^53, so that a report holds it
   int64_t threads = 1;      // of a kernel on the CPU
 };
@@ -42,6 +42,7 @@ struct BenchResult {
   double floor_seconds = report::kMissing;    // no call can be shorter
   std::string floor_of;                       // "DRAM at the data sheet's 3.35e12 bytes/s"
   std::vector<analysis::Launch> launches;
+  double reference_seconds = report::kMissing;  // of a call of the reference, if that was asked
   double clock_hz = report::kMissing;
   double cores = report::kMissing;  // of the processor that a call keeps busy
   int64_t calls_checked = 0, elements_checked = 0;

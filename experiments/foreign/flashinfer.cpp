@@ -93,7 +93,7 @@ json trace_of(const std::string& definition, const std::string& solution, const 
     if (status == "PASSED") {
       constexpr double kMilli = 1e3;
       const double seconds = analysis::median(evaluated.result->seconds);
-      const double reference = std::isnan(evaluated.reference_seconds) ? 0 : evaluated.reference_seconds;
+      const double reference = std::isnan(evaluated.result->reference_seconds) ? 0 : evaluated.result->reference_seconds;
       evaluation["performance"] = {{"latency_ms", kMilli * seconds},
                                    {"reference_latency_ms", kMilli * reference},
                                    {"speedup_factor", seconds > 0 ? reference / seconds : 0}};

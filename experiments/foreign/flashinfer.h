@@ -26,7 +26,6 @@ std::string name_in(const std::string& path, const std::string& what);
 // What came of a workload. `failure`: the sentence of what was thrown; then there is no result.
 struct Evaluated {
   const BenchResult* result = nullptr;
-  double reference_seconds = report::kMissing;
   std::string failure{};
   std::string hardware, libraries{};
 };

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
+import sys
 from pathlib import Path
 
 import bench_kernels as kernels
@@ -99,3 +97,58 @@ def test_what_cannot_be_run_is_told_in_a_sentence(splash: Splash, ceilings: Path
     assert "is no kernel to bench" in splash.refused("bench", splash.write("mine.f90", ""))
     assert "nowhere.cu" in splash.refused("bench", "nowhere.cu")
     assert "of flashinfer-bench" in refused("--traces", "t.jsonl")
+
+
+def in_python(splash: Splash) -> dict[str, str]:
+    """The environment in which the program finds a Python with PyTorch, that of the tests."""
+    pytest.importorskip("torch")
+    return {"SPLASH_PEER_PYTHON": sys.executable, "OMP_NUM_THREADS": "2"}
+
+
+PATCHED_TIMER = """
+import time
+import torch
+from splash_laboratory.kernels import declare
+
+real = time.perf_counter
+time.perf_counter = lambda: real() / 100
+
+@declare(inputs={"x": ("float32", [1000])}, outputs={"y": ("float32", [1000])}, reference=lambda x: 2 * x)
+def doubled(x):
+    time.sleep(0.002)
+    return 2 * x
+"""
+
+
+def test_a_python_callable_with_a_patched_timer_is_caught(splash: Splash, ceilings: Path):
+    splash.write("mine.py", PATCHED_TIMER)
+    done = splash("bench", "mine.py", "--samples", "3", "--cache", "warm", "--ceilings", ceilings, "--json", env=in_python(splash))
+    assert done.returncode == 1, done.stderr
+    case = json.loads(done.stdout)["cases"][0]
+    assert case["implementation"] == "doubled" and against(case) == {"contradicts the clock outside"}
+
+
+def test_flashinfer_benchs_files_are_run_and_traces_written(splash: Splash, ceilings: Path):
+    example = ROOT / "examples/bench/flashinfer"
+    splash.write("workloads.jsonl", (example / "workloads.jsonl").read_text().splitlines()[0] + "\n")
+    words = ("--solution", example / "solution.json", "--workloads", "workloads.jsonl", "--traces", "traces.jsonl")
+    done = splash("bench", example / "definition.json", *words, "--samples", "3", "--ceilings", ceilings, "--out", "my.h5", env=in_python(splash))
+    assert done.returncode == 0, done.stderr
+    (trace,) = map(json.loads, (splash.folder / "traces.jsonl").read_text().splitlines())
+    assert (trace["definition"], trace["solution"]) == ("scaled_add_n256", "scaled_add_torch")
+    assert trace["workload"] == json.loads((splash.folder / "workloads.jsonl").read_text())
+    evaluation = trace["evaluation"]
+    assert evaluation["status"] == "PASSED" and evaluation["correctness"]["max_absolute_error"] < 1e-6
+    performance = evaluation["performance"]
+    assert performance["latency_ms"] > 0
+    assert performance["speedup_factor"] == pytest.approx(performance["reference_latency_ms"] / performance["latency_ms"])
+    assert evaluation["environment"]["libs"]["torch"] and evaluation["timestamp"].endswith("Z")
+    assert trace["workload"]["uuid"] in splash.json("diagnose", "my.h5")["cpu_cases"][0]["problem"]
+
+
+def test_files_of_flashinfer_bench_that_are_none_are_refused(splash: Splash):
+    example = ROOT / "examples/bench/flashinfer"
+    words = ("bench", example / "definition.json", "--solution", example / "solution.json", "--workloads")
+    assert "w.jsonl:2 is no workload" in splash.refused(*words, splash.write("w.jsonl", '\n{"uuid": "a", "axes": {}}\n'))
+    assert "holds no workload" in splash.refused(*words, splash.write("w.jsonl", "\n"))
+    assert "needs --solution and --workloads" in splash.refused("bench", example / "definition.json")
