@@ -54,6 +54,8 @@ KernelCase profiled_kernel(const NamedColumns& table, int64_t row) {
   found.l2_traffic = known("l2_bytes_counter");
   found.dram_traffic = found.benched ? report::kMissing : found.dram_bytes;
   if (found.benched) {
+    found.exponentials = known("special_counter");
+    found.l2_bytes = known("l1_bytes_counted");
     found.launches = std::max(1, table.small_count("launches", row));
     found.placed = table.count("launches", row) > 0;
   }

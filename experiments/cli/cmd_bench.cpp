@@ -48,7 +48,7 @@ struct Asked {
   std::string source, cache = "cold", ceilings, out, solution, workloads, traces;
   Words sizes, flags;
   BenchOptions options;
-  bool json = false;
+  bool json = false, no_counts = false;
 
   std::string extension() const { return fs::path(source).extension().string(); }
 };
@@ -208,6 +208,7 @@ void print_case(const BenchedCase& benched, const Asked& asked, const std::vecto
   }
   print(fmt::format("  {} calls checked, {} elements: largest difference {:.2g}, relative {:.2g}\n", result.calls_checked,
                     result.elements_checked, result.max_absolute, result.max_relative));
+  if (!result.not_counted.empty()) print(fmt::format("  not counted: {}\n", result.not_counted));
   for (const analysis::Finding& finding : verdicts)
     print(fmt::format("  {}, up to {:.3g}x: {}\n", paint(analysis::to_string(finding.cause), Colour::yellow), finding.gain,
                       finding.sentence));
@@ -236,6 +237,7 @@ nlohmann::json to_json(const BenchedCase& benched, const std::vector<analysis::F
           {"max_absolute_error", result.max_absolute},
           {"max_relative_error", result.max_relative},
           {"launches", result.launches.size()},
+          {"not_counted", result.not_counted},
           {"findings", found}};
 }
 
@@ -243,12 +245,13 @@ nlohmann::json to_json(const BenchedCase& benched, const std::vector<analysis::F
 class Runner {
  public:
   Runner(const Asked& asked, const ScratchFolder& folder)
-      : asked_(asked), environment_{{"TMPDIR", folder.string()}, {"PYTHONPATH", python_path()}} {}
+      : asked_(asked), folder_(folder), environment_{{"TMPDIR", folder.string()}, {"PYTHONPATH", python_path()}} {}
 
   BenchResult operator()(const Job& job) {
     BenchOptions options = asked_.options;
     options.sizes = job.sizes;
     options.time_reference = !asked_.traces.empty();
+    if (asked_.extension() == ".cu" && !asked_.no_counts) options.counting = [&](int capability) { return counting(capability); };
     WorkerProcess reference("the reference", job.reference, environment_), worker("the kernel", job.kernel, environment_);
     return bench_kernel(
         worker, reference,
@@ -262,7 +265,18 @@ class Runner {
   const std::vector<report::Ceiling>& ceilings() const { return ceilings_; }
 
  private:
+  CountingPtx counting(int capability) {
+    if (!ptx_.text.empty()) return ptx_;
+    const std::string file = folder_.file("kernel.ptx");
+    const Words compile = counting_words(asked_.source, file, capability, asked_.flags);
+    if (run_program(compile, {}, true) != 0) throw Error(fmt::format("{} makes no PTX of it to count in", compile.front()));
+    constexpr int64_t kMostPtx = int64_t{256} << 20;
+    return ptx_ = with_counting(read_text_file("the PTX", file, kMostPtx));
+  }
+
   const Asked& asked_;
+  const ScratchFolder& folder_;
+  CountingPtx ptx_{};
   std::map<std::string, std::string> environment_;
   std::vector<report::Ceiling> ceilings_{};
 };
@@ -333,6 +347,7 @@ int cmd_bench(const Words& words) {
   app.add_option("--ceilings", asked.ceilings, "a report with ceilings of this GPU or processor (splash ceilings --out), in place of measuring them")
       ->type_name("REPORT");
   app.add_option("-o,--out", asked.out, "the report's file")->type_name("REPORT");
+  app.add_flag("--no-counts", asked.no_counts, "of a .cu: do not count bank conflicts, sectors and instructions in a copy of its PTX");
   app.add_flag("--json", asked.json, "one object, in plain units");
   parse(app, words);
   for (const std::string& place : {asked.out, asked.traces}) {

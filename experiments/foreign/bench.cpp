@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <thread>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -12,8 +14,10 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/round.h"
+#include "core/scratch_folder.h"
 #include "core/text.h"
 #include "experiments/foreign/array_values.h"
+#include "report/atomic_file.h"
 
 namespace splash::experiments {
 namespace {
@@ -65,6 +69,7 @@ class Bench {
                                     1e6 * median, floor.of, 1e6 * floor.seconds));
     }
     ask_launches();
+    if (options_.counting) count();
     if (options_.time_reference) time_reference();
     return std::move(result_);
   }
@@ -222,6 +227,29 @@ class Bench {
       find(Against::idle_work, fmt::format("the kernel's process computes for {:.3g} ms of the {:.3g} ms in which it has its "
                                         "inputs and is to wait",
                                         1e3 * used, 1e3 * kPause));
+    }
+  }
+
+  // What fails here leaves the times as they are.
+  void count() {
+    try {
+      const CountingPtx ptx = options_.counting(result_.kernel.compute_capability);
+      const ScratchFolder folder;
+      const std::string path = folder.file("counting.ptx");
+      report::write_file_atomically(path, std::as_bytes(std::span(ptx.text)));
+      const auto counts = ask(worker_, "count " + path).at("counts").get<std::vector<double>>();
+      constexpr std::size_t kCounts = 8, kInstructions = 6;
+      if (counts.size() < kCounts || !(counts[kInstructions] > 0))
+        throw Error("no kernel was started by splash_bench::launch");
+      CountedWork& counted = result_.counted;
+      if (ptx.counts_shared) std::tie(counted.shared_passes, counted.bank_conflicts) = std::tie(counts[0], counts[1]);
+      if (ptx.counts_global) {
+        std::tie(counted.load_sectors, counted.load_bytes) = std::tie(counts[2], counts[3]);
+        std::tie(counted.store_sectors, counted.store_bytes) = std::tie(counts[4], counts[5]);
+      }
+      std::tie(counted.instructions, counted.special) = std::tie(counts[kInstructions], counts[7]);
+    } catch (const std::exception& error) {
+      result_.not_counted = one_line(error.what());
     }
   }
 

@@ -11,6 +11,7 @@
 
 #include "analysis/roofline.h"
 #include "experiments/foreign/declaration.h"
+#include "experiments/foreign/ptx_counting.h"
 #include "experiments/foreign/worker_process.h"
 
 namespace splash::experiments {
@@ -22,9 +23,18 @@ struct BenchOptions {
   double seconds = 10;      // no new round of calls begins after that; one is always run
   double timeout = 120;     // seconds for an answer
   int64_t checked = 4096;   // elements of an output that are checked after each call
+  std::function<CountingPtx(int)> counting;  // the kernel's PTX for a compute capability, if it is to be counted
   bool time_reference = false;  // also, in the process of the reference, which then has a call of its own
   uint64_t seed = 0;        // below 2^53, so that a report holds it
   int64_t threads = 1;      // of a kernel on the CPU
+};
+
+// What a call does, counted in a copy of its PTX; NaN: not counted. Instructions are those of the PTX, of warps.
+struct CountedWork {
+  double shared_passes = report::kMissing, bank_conflicts = report::kMissing;
+  double load_sectors = report::kMissing, load_bytes = report::kMissing;
+  double store_sectors = report::kMissing, store_bytes = report::kMissing;
+  double instructions = report::kMissing, special = report::kMissing;
 };
 
 // What was found against a kernel. A case with findings has no time.
@@ -45,6 +55,8 @@ struct BenchResult {
   double reference_seconds = report::kMissing;  // of a call of the reference, if that was asked
   double clock_hz = report::kMissing;
   double cores = report::kMissing;  // of the processor that a call keeps busy
+  CountedWork counted;
+  std::string not_counted{};  // why nothing was counted, where that was asked
   int64_t calls_checked = 0, elements_checked = 0;
   double max_absolute = 0, max_relative = 0;
   std::vector<BenchFinding> findings;

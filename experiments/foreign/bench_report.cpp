@@ -54,6 +54,12 @@ ProfiledCase profiled(const BenchedCase& benched, const BenchOptions& options) {
   }
   made.counters.clock_hz = result.clock_hz;
   if (!kernel.on_cpu()) made.counters.multiprocessors = kernel.multiprocessors;
+  const CountedWork& counted = result.counted;
+  made.counters.shared_wavefronts = counted.shared_passes;
+  made.counters.bank_conflicts = counted.bank_conflicts;
+  made.counters.instructions = counted.instructions;
+  if (counted.load_sectors > 0) made.counters.load_bytes_per_sector = counted.load_bytes / counted.load_sectors;
+  if (counted.store_sectors > 0) made.counters.store_bytes_per_sector = counted.store_bytes / counted.store_sectors;
   made.flops = kernel.flops;
   made.dram_bytes = kernel.bytes;
   made.unit = kernel.on_cpu() ? analysis::kCpuUnit + kernel.unit : kernel.unit;
@@ -134,6 +140,20 @@ void add_checks(Changes& changes, const BenchOptions& options) {
                  [&](const BenchResult&) { return options.seed; });
 }
 
+void add_counts(Changes& changes) {
+  const char* const how = "counted by a copy of the kernel whose PTX was changed to count";
+  const char* const missing = "not counted: no nvcc, no launch(), or data that moves in other ways";
+  changes.retell("shared_wavefronts_counter", "passes through shared memory", how, missing);
+  changes.retell("bank_conflicts_counter", "passes through shared memory that bank conflicts cost", how, missing);
+  changes.retell("instructions_counter", "instructions of warps, of the PTX", how, missing);
+  changes.retell("load_bytes_per_sector_counter", "bytes used of each 32-byte sector that threads load", how, missing);
+  changes.retell("store_bytes_per_sector_counter", "bytes written of each 32-byte sector that threads store to", how, missing);
+  changes.number("special_counter", "1", "results of special functions", how,
+                 [](const BenchResult& r) { return 32 * r.counted.special; });
+  changes.number("l1_bytes_counted", "bytes", "bytes of the sectors that threads ask for", how,
+                 [](const BenchResult& r) { return 32 * (r.counted.load_sectors + r.counted.store_sectors); });
+}
+
 }  // namespace
 
 report::Report bench_report(const std::vector<BenchedCase>& cases, const BenchOptions& options,
@@ -162,6 +182,7 @@ report::Report bench_report(const std::vector<BenchedCase>& cases, const BenchOp
   changes.number("launches", "1", "kernels of a call", "as launch() or a trace noted them; 0: not known",
                  [](const BenchResult& r) { return r.launches.size(); });
   add_checks(changes, options);
+  if (!first.on_cpu()) add_counts(changes);
   if (first.on_cpu()) {
     changes.number("cores", "1", "cores that a call keeps busy", "processor time of its process over time outside",
                    [](const BenchResult& r) { return r.cores; });

@@ -1,5 +1,6 @@
 #include "experiments/foreign/compile.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 #include <unistd.h>
@@ -29,6 +30,13 @@ std::string nvcc() {
   throw InvalidArgument("a .cu file needs nvcc, which is neither on the PATH nor in /usr/local/cuda; CUDACXX names another");
 }
 
+bool names_architecture(const std::vector<std::string>& flags) {
+  return std::any_of(flags.begin(), flags.end(), [](const std::string& flag) {
+    return flag.starts_with("-arch") || flag.starts_with("--gpu-architecture") || flag.starts_with("-gencode") ||
+           flag.starts_with("--generate-code");
+  });
+}
+
 }  // namespace
 
 std::string bench_header_folder() {
@@ -40,7 +48,8 @@ std::vector<std::string> compile_words(const std::string& source, const std::str
   const std::string end = fs::path(source).extension().string();
   std::vector<std::string> words;
   if (end == ".cu") {
-    words = {nvcc(), "-O3", "-std=c++17", "-arch=native", "-Wno-deprecated-gpu-targets"};
+    words = {nvcc(), "-O3", "-std=c++17", "-Wno-deprecated-gpu-targets"};
+    if (!names_architecture(flags)) words.emplace_back("-arch=native");
   } else if (end == ".cpp" || end == ".cc" || end == ".cxx") {
     const std::string chosen = setting("CXX");
     words = {chosen.empty() ? "c++" : chosen, "-O3", "-std=c++17", "-march=native", "-fopenmp"};
@@ -48,6 +57,15 @@ std::vector<std::string> compile_words(const std::string& source, const std::str
     throw InvalidArgument(fmt::format("'{}' is no kernel to bench: there are .cu, .cpp, .cc, .cxx, .py and .json", source));
   }
   words.insert(words.end(), {"-I" + bench_header_folder(), source, "-o", program});
+  words.insert(words.end(), flags.begin(), flags.end());
+  return words;
+}
+
+std::vector<std::string> counting_words(const std::string& source, const std::string& ptx, int compute_capability,
+                                        const std::vector<std::string>& flags) {
+  std::vector<std::string> words{nvcc(), "-O3", "-std=c++17", "-Wno-deprecated-gpu-targets", "-ptx", "-DSPLASH_BENCH_COUNT"};
+  if (!names_architecture(flags)) words.push_back(fmt::format("-arch=compute_{}", compute_capability));
+  words.insert(words.end(), {"-I" + bench_header_folder(), source, "-o", ptx});
   words.insert(words.end(), flags.begin(), flags.end());
   return words;
 }

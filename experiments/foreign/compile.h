@@ -15,4 +15,8 @@ std::string bench_header_folder();
 std::vector<std::string> compile_words(const std::string& source, const std::string& program,
                                        const std::vector<std::string>& flags);
 
+// Words that compile a .cu to PTX whose copy is to count (ptx_counting.h).
+std::vector<std::string> counting_words(const std::string& source, const std::string& ptx, int compute_capability,
+                                        const std::vector<std::string>& flags);
+
 }  // namespace splash::experiments

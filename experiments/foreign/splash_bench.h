@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -38,8 +39,13 @@
 #include <unistd.h>
 
 #ifdef __CUDACC__
+#include <tuple>
+#include <type_traits>
+
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <dlfcn.h>
 #endif
 
 namespace splash_bench {
@@ -196,22 +202,128 @@ static __global__ void spin(long long cycles, long long* taken) {
 }
 }  // namespace detail
 
+#ifdef SPLASH_BENCH_COUNT
+}  // namespace splash_bench
+
+// What a copy of the kernel counts that `splash bench` put calls of these into (experiments/foreign/ptx_counting.h):
+// passes through shared memory and those of them that bank conflicts cost; sectors and bytes of loads, and of stores;
+// instructions of warps; of them those of the special function units.
+extern "C" {
+__device__ unsigned long long splash_bench_counts[8];
+
+__device__ __noinline__ void splash_bench_shared(unsigned address, unsigned bytes) {
+  const unsigned mask = __activemask(), lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
+  const unsigned width = bytes < 4 ? 4 : bytes, lanes = 128 / width;  // that one pass serves
+  const unsigned group = lane / lanes, place = address / width;
+  const bool first = __ffs(__match_any_sync(mask, (group << 24) | place)) - 1 == static_cast<int>(lane);
+  const unsigned peers = __match_any_sync(mask, first ? (group << 8) | (place % lanes) : (1u << 16) | lane);
+  const unsigned together = __match_any_sync(mask, group);
+  const unsigned passes = __reduce_max_sync(together, first ? __popc(peers) : 1u);
+  if (__ffs(together) - 1 != static_cast<int>(lane)) return;
+  atomicAdd(&splash_bench_counts[0], static_cast<unsigned long long>(passes));
+  atomicAdd(&splash_bench_counts[1], static_cast<unsigned long long>(passes - 1));
+}
+
+__device__ __noinline__ void splash_bench_global(unsigned long long address, unsigned bytes, unsigned stores) {
+  const unsigned mask = __activemask(), lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
+  const bool sector = __ffs(__match_any_sync(mask, address / 32)) - 1 == static_cast<int>(lane);
+  const bool first = __ffs(__match_any_sync(mask, address)) - 1 == static_cast<int>(lane);
+  const unsigned sectors = __popc(__ballot_sync(mask, sector)), firsts = __popc(__ballot_sync(mask, first));
+  if (__ffs(mask) - 1 != static_cast<int>(lane)) return;
+  atomicAdd(&splash_bench_counts[2 + 2 * stores], static_cast<unsigned long long>(sectors));
+  atomicAdd(&splash_bench_counts[3 + 2 * stores], static_cast<unsigned long long>(firsts * bytes));
+}
+
+__device__ __noinline__ void splash_bench_block(unsigned instructions, unsigned special) {
+  const unsigned mask = __activemask(), lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
+  if (__ffs(mask) - 1 != static_cast<int>(lane)) return;
+  atomicAdd(&splash_bench_counts[6], static_cast<unsigned long long>(instructions));
+  if (special > 0) atomicAdd(&splash_bench_counts[7], static_cast<unsigned long long>(special));
+}
+
+__global__ void splash_bench_keep(unsigned n) {  // without a caller they would not be in the PTX
+  splash_bench_shared(n, n);
+  splash_bench_global(n, n, n);
+  splash_bench_block(n, n);
+}
+}
+
+namespace splash_bench {
+#endif
+
+namespace detail {
+// A copy of the file's kernels that counts, loaded by the driver: its library is opened here, so that none is linked.
+class Counting {
+ public:
+  explicit Counting(const std::string& path) : driver_(dlopen("libcuda.so.1", RTLD_NOW)) {
+    if (driver_ == nullptr) throw std::runtime_error("libcuda.so.1 cannot be opened");
+    require(get<decltype(&cuModuleLoad)>("cuModuleLoad")(&module_, path.c_str()));
+  }
+  void launch(const char* name, dim3 grid, dim3 block, std::size_t shared_bytes, void** arguments) {
+    CUfunction function = nullptr;
+    require(get<decltype(&cuModuleGetFunction)>("cuModuleGetFunction")(&function, module_, name));
+    require(get<decltype(&cuFuncSetAttribute)>("cuFuncSetAttribute")(
+        function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(shared_bytes)));
+    require(get<decltype(&cuLaunchKernel)>("cuLaunchKernel")(function, grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                                                             static_cast<unsigned>(shared_bytes), nullptr, arguments, nullptr));
+  }
+  std::vector<unsigned long long> counts() {
+    CUdeviceptr at = 0;
+    std::size_t bytes = 0;
+    require(get<CUresult (*)(CUdeviceptr*, std::size_t*, CUmodule, const char*)>("cuModuleGetGlobal_v2")(
+        &at, &bytes, module_, "splash_bench_counts"));
+    std::vector<unsigned long long> counts(bytes / sizeof(unsigned long long));
+    check(cudaMemcpy(counts.data(), reinterpret_cast<const void*>(at), bytes, cudaMemcpyDeviceToHost));
+    return counts;
+  }
+
+ private:
+  template <class Function>
+  Function get(const char* name) {
+    void* const found = dlsym(driver_, name);
+    if (found == nullptr) throw std::runtime_error(std::string("the driver has no ") + name);
+    return reinterpret_cast<Function>(found);
+  }
+  static void require(CUresult result) {
+    if (result != CUDA_SUCCESS) throw std::runtime_error("the driver ends with error " + std::to_string(result));
+  }
+
+  void* driver_;
+  CUmodule module_ = nullptr;
+};
+
+inline Counting*& counting() {  // what launch() starts in place of the kernels themselves; null: them
+  static Counting* copy = nullptr;
+  return copy;
+}
+}  // namespace detail
+
 // Starts kernel<<<grid, block, shared_bytes>>>(arguments...) and notes its launch for the report. A kernel started in
-// another way is timed all the same; how it fills the GPU is then not known.
+// another way is timed all the same; how it fills the GPU, and what it does there, is then not known.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, Arguments&&... arguments) {
+  static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a kernel needs an argument for each parameter");
+  const void* const symbol = reinterpret_cast<const void*>(kernel);
   constexpr std::size_t kWithoutAsking = 48 << 10;
   if (shared_bytes > kWithoutAsking)
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_bytes)));
-  if (detail::recorded() != nullptr) {
+    check(cudaFuncSetAttribute(symbol, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+  if (detail::recorded() != nullptr || detail::counting() != nullptr) {
     cudaFuncAttributes attributes{};
-    check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
+    check(cudaFuncGetAttributes(&attributes, symbol));
     const char* name = "";
-    check(cudaFuncGetName(&name, reinterpret_cast<const void*>(kernel)));
+    check(cudaFuncGetName(&name, symbol));
+    if (detail::counting() != nullptr) {
+      std::tuple<std::decay_t<Parameters>...> values(static_cast<Parameters>(arguments)...);
+      std::apply(
+          [&](auto&... value) {
+            void* addresses[] = {static_cast<void*>(&value)..., nullptr};
+            detail::counting()->launch(name, grid, block, shared_bytes, addresses);
+          },
+          values);
+      return;
+    }
     detail::recorded()->push_back({name, int64_t{grid.x} * grid.y * grid.z, int64_t{block.x} * block.y * block.z,
-                                   attributes.numRegs,
-                                   static_cast<int64_t>(attributes.sharedSizeBytes + shared_bytes)});
+                                   attributes.numRegs, static_cast<int64_t>(attributes.sharedSizeBytes + shared_bytes)});
   }
   kernel<<<grid, block, shared_bytes>>>(static_cast<Parameters>(arguments)...);
   check(cudaGetLastError());
@@ -356,6 +468,7 @@ class Worker {
     if (word == "map") return map(words);
     if (word == "reference") return compare(words);
     if (word == "launches") return launches();
+    if (word == "count") return count(words);
     std::string cache;
     std::size_t sets = 0;
     words >> cache >> sets;
@@ -481,6 +594,31 @@ class Worker {
     text << "]";
     return text.str();
   }
+
+#ifdef __CUDACC__
+  // One call by a copy of the kernels that counts, of the file that is named.
+  std::string count(Words& words) {
+    std::string path;
+    words >> path;
+    detail::Counting counting(path);
+    ready("", 0);
+    detail::counting() = &counting;
+    bench_.run_();
+    Device::synchronize();
+    detail::counting() = nullptr;
+    std::ostringstream text;
+    text << R"("counts":[)";
+    const char* comma = "";
+    for (const unsigned long long number : counting.counts()) {
+      text << comma << number;
+      comma = ",";
+    }
+    text << "]";
+    return text.str();
+  }
+#else
+  static std::string count(Words&) { throw std::runtime_error("nothing is counted on the CPU"); }
+#endif
 
   // Element by element: indices stand in the shared memory, and their values take the place behind them.
   std::string compare(Words& words) {
