@@ -8,7 +8,7 @@ __global__ void saxpy(int64_t n, float a, const float* x, float* y) {
 }
 
 void declare(splash_bench::Bench& bench) {
-  const int64_t n = bench.size("n", 1 << 26);
+  const int64_t n = bench.size("n", 1 << 25);
   auto x = bench.input<float>("x", {n});
   auto y = bench.update<float>("y", {n});
   bench.flops(2.0 * n);
