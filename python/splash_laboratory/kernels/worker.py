@@ -13,6 +13,7 @@ import math
 import mmap
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -141,7 +142,12 @@ class Worker:
             return {"launches": []}
         cycles = 4_000_000
         seconds = min(self.device.time(lambda: torch.cuda._sleep(cycles)) for _ in range(2))
-        return {"launches": self.traced(), "clock_hz": cycles / seconds}
+        try:
+            launches = self.traced()
+        except Exception as error:  # noqa: BLE001: a profiler that does not work costs the launches, not the times
+            print(f"the launches are not known: {error}", file=sys.stderr)
+            launches = []
+        return {"launches": launches, "clock_hz": cycles / seconds}
 
     def reference(self, number: str, output: str, count: str, offset: str) -> None:
         tensors = [self.empty(array) for array in self.kernel.arrays]
@@ -206,10 +212,12 @@ class Worker:
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             self.call(0)
             torch.cuda.synchronize()
-        path = Path(f"/proc/self/fd/{os.memfd_create('trace')}")
-        profiler.export_chrome_trace(str(path))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            profiler.export_chrome_trace(str(path))
+            events = json.loads(path.read_text())["traceEvents"]
         found = []
-        for event in json.loads(path.read_text())["traceEvents"]:
+        for event in events:
             if event.get("cat") != "kernel":
                 continue
             told = event["args"]
