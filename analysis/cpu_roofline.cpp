@@ -93,10 +93,12 @@ Finding finding_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceili
   const Level level = floors.within(cpu.seconds).level();
   const double share = floors.within(cpu.seconds).highest() / cpu.seconds;
   const std::string name = level == Level::products ? "the units that multiply" : to_string(level);
-  const std::string stands = fmt::format("{} would need {:.3g} % of the time at the measured ceiling of all threads",
-                                         name, 100 * share);
+  const std::string stands = fmt::format(
+      "{} would need {:.3g} % of the time at the measured ceiling of all threads", name, 100 * share);
   if (share >= kBusy) {
-    const Cause cause = level == Level::products ? Cause::products : level == Level::l2 ? Cause::l2 : Cause::dram;
+    const Cause cause = level == Level::products ? Cause::products
+                        : level == Level::l2     ? Cause::l2
+                                                 : Cause::dram;
     return {cause, std::max(1.0, 1 / share), stands + ": only less work for it helps"};
   }
   const auto threads = static_cast<double>(cpu.threads);
@@ -104,8 +106,10 @@ Finding finding_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceili
     return {Cause::parallelism, std::min(threads / cpu.cores, 1 / share),
             fmt::format("it keeps {:.2g} of {} cores busy; {}", cpu.cores, cpu.threads, stands)};
   }
-  return {Cause::inside, 1 / share,
-          fmt::format("{}, and nothing else that is known more: its instructions, the caches or their latency", stands)};
+  return {
+      Cause::inside, 1 / share,
+      fmt::format("{}, and nothing else that is known more: its instructions, the caches or their latency",
+                  stands)};
 }
 
 }  // namespace splash::analysis

@@ -36,8 +36,8 @@ std::vector<CpuCase> cpu_cases(const report::Report& report);
 // the report lacks a ceiling that the case needs.
 Floors floors_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceilings);
 
-// What bounds a case: a level that needs kBusy of the time, else cores that stand idle (of a benched kernel), else what
-// is inside the cores, with the level that comes nearest. Throws what floors_of() throws.
+// What bounds a case: a level that needs kBusy of the time, else cores that stand idle (of a benched kernel),
+// else what is inside the cores, with the level that comes nearest. Throws what floors_of() throws.
 Finding finding_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceilings);
 
 }  // namespace splash::analysis

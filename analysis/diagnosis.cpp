@@ -41,15 +41,17 @@ class Diagnostician {
       if (resource.known() && (resource.share > busiest_.share || busiest_.name.empty())) busiest_ = resource;
     }
     // The share of all multiprocessors' time in which they hold blocks.
-    if (kernel.placed) held_ = occupancy_.waves > 1 ? occupancy_.wave_yield
-                                 : std::min(1.0, static_cast<double>(kernel.use.blocks) / machine.count);
+    if (kernel.placed)
+      held_ = occupancy_.waves > 1 ? occupancy_.wave_yield
+                                   : std::min(1.0, static_cast<double>(kernel.use.blocks) / machine.count);
   }
 
   Diagnosis operator()() {
     for (const Resource& resource : resources_) look_at(resource);
     look_at_launches();
     if (!kernel_.placed) {
-      result_.not_known.emplace_back("how its blocks fill the GPU (it was not started by splash_bench::launch)");
+      result_.not_known.emplace_back(
+          "how its blocks fill the GPU (it was not started by splash_bench::launch)");
     } else {
       occupancy_.waves > 1 ? look_at_tail() : look_at_parallelism();
     }

@@ -1,6 +1,6 @@
 #pragma once
-// Cases of a report that `splash import` made of a profiler's table, or `splash bench` of a kernel that it timed:
-// kernels of any kind.
+// Cases of a report that `splash import` made of a profiler's table, or `splash bench` of a kernel that it
+// timed: kernels of any kind.
 
 #include <optional>
 

@@ -49,7 +49,8 @@ class Profiled {
     of_all(seen.l1, Cause::l1, "L1");
     list_.insert(list_.begin(), rest_.begin(), rest_.end());
     const double l2 = floors.l2 / kernel.seconds;
-    // Of a benched kernel the sectors that it asks L1 for are known: L2 delivers no more, and may deliver less.
+    // Of a benched kernel the sectors that it asks L1 for are known: L2 delivers no more, and may deliver
+    // less.
     add(Cause::l2, "L2", seen.l2, benched_ && l2 >= kBusy ? report::kMissing : l2);
     add(Cause::dram, "DRAM", seen.dram, floors.dram / kernel.seconds);
   }

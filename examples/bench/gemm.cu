@@ -1,5 +1,6 @@
-// C = A B of 256 x 256 matrices with a long inner dimension, a block for each tile of 64 x 64: 16 blocks, where a GPU has
-// a hundred multiprocessors. Too little parallelism bounds it, by construction; cutting the inner dimension cures it.
+// C = A B of 256 x 256 matrices with a long inner dimension, a block for each tile of 64 x 64: 16 blocks,
+// where a GPU has a hundred multiprocessors. Too little parallelism bounds it, by construction; cutting the
+// inner dimension cures it.
 
 #include "splash_bench.h"
 
@@ -35,7 +36,8 @@ void declare(splash_bench::Bench& bench) {
   bench.flops(2.0 * n * n * depth);
   bench.run([=] {
     const auto tiles = static_cast<unsigned>(n / kTile);
-    splash_bench::launch(gemm, dim3(tiles, tiles), 256, 0, static_cast<int>(n), static_cast<int>(depth), a, b, c);
+    splash_bench::launch(gemm, dim3(tiles, tiles), 256, 0, static_cast<int>(n), static_cast<int>(depth), a, b,
+                         c);
   });
   bench.reference(c, [=](int64_t i) {
     double sum = 0;

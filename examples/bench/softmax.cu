@@ -1,5 +1,6 @@
-// Softmax of rows, a thread to a row: each walks its row alone, one element after the other, and waits for each. Blocks
-// claim so much shared memory that two warps are resident on a multiprocessor. Latency bounds it, by construction.
+// Softmax of rows, a thread to a row: each walks its row alone, one element after the other, and waits for
+// each. Blocks claim so much shared memory that two warps are resident on a multiprocessor. Latency bounds
+// it, by construction.
 
 #include "splash_bench.h"
 
@@ -19,12 +20,14 @@ __global__ void softmax(int columns, const float* in, float* out) {
 
 void declare(splash_bench::Bench& bench) {
   constexpr int kThreads = 64, kClaimed = 120 << 10;
-  const int64_t rows = bench.size("rows", 64 * 1024), columns = bench.size("columns", 256);  // rows: a multiple of 64
+  const int64_t rows = bench.size("rows", 64 * 1024),
+                columns = bench.size("columns", 256);  // rows: a multiple of 64
   auto in = bench.input<float>("in", {rows, columns}, -4, 4);
   auto out = bench.output<float>("out", {rows, columns});
   bench.flops(8.0 * rows * columns);
   bench.run([=] {
-    splash_bench::launch(softmax, static_cast<unsigned>(rows / kThreads), kThreads, kClaimed, static_cast<int>(columns), in, out);
+    splash_bench::launch(softmax, static_cast<unsigned>(rows / kThreads), kThreads, kClaimed,
+                         static_cast<int>(columns), in, out);
   });
   bench.reference(out, [=](int64_t i) {
     const float* row = in + i / columns * columns;

@@ -1,5 +1,6 @@
-// Transposes a matrix through a tile in shared memory whose rows are 32 words apart: each of the reads of a column goes
-// through one bank, 32 passes where one would do. Shared memory bounds it, by construction; a row of 33 words cures it.
+// Transposes a matrix through a tile in shared memory whose rows are 32 words apart: each of the reads of a
+// column goes through one bank, 32 passes where one would do. Shared memory bounds it, by construction; a row
+// of 33 words cures it.
 
 #include "splash_bench.h"
 

@@ -195,9 +195,11 @@ int cmd_diagnose(const Words& words) {
   parse(app, words);
 
   report::Report report = report::read_report(path);
-  if (const auto on_cpu = selected_cpu_cases(report, prefix); !on_cpu.empty() && kernel_cases(report).empty()) {
+  if (const auto on_cpu = selected_cpu_cases(report, prefix);
+      !on_cpu.empty() && kernel_cases(report).empty()) {
     if (!out.empty() || summary || !case_id.empty())
-      throw InvalidArgument("of cases on the CPU there is the verdict alone, without --case, --write and --summary");
+      throw InvalidArgument(
+          "of cases on the CPU there is the verdict alone, without --case, --write and --summary");
     json ? print_json(cpu_findings_json(report, on_cpu)) : print_cpu_findings(report, on_cpu);
     return kDone;
   }

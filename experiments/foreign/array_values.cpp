@@ -51,7 +51,8 @@ constexpr int64_t kChunk = 1 << 16;
 class Draws {
  public:
   explicit Draws(uint64_t key) : low_(static_cast<uint32_t>(key)), high_(static_cast<uint32_t>(key >> 32)) {}
-  [[gnu::always_inline]] uint32_t operator()(uint32_t i) const {  // the finalizer of MurmurHash3 (Appleby 2011), keyed
+  [[gnu::always_inline]] uint32_t operator()(
+      uint32_t i) const {  // the finalizer of MurmurHash3 (Appleby 2011), keyed
     uint32_t x = (i * 0x9e3779b9u) ^ low_;
     x = (x ^ (x >> 16)) * 0x85ebca6bu + high_;
     x = (x ^ (x >> 13)) * 0xc2b2ae35u;
@@ -79,8 +80,9 @@ void write_normal(const ForeignArray& array, char* memory, int64_t count, uint64
     } else if (array.type == ElementType::f32) {
       reinterpret_cast<float*>(memory)[i] = static_cast<float>(at(i));
     } else {
-      reinterpret_cast<uint16_t*>(memory)[i] = array.type == ElementType::f16 ? half_bits(static_cast<float>(at(i)))
-                                                                               : bfloat_bits(static_cast<float>(at(i)));
+      reinterpret_cast<uint16_t*>(memory)[i] = array.type == ElementType::f16
+                                                   ? half_bits(static_cast<float>(at(i)))
+                                                   : bfloat_bits(static_cast<float>(at(i)));
     }
   }
 }
@@ -90,7 +92,9 @@ void write_even(const ForeignArray& array, char* memory, int64_t count, const Dr
   const auto low = static_cast<float>(array.low), width = static_cast<float>(array.high - array.low);
   const auto real = [&](uint32_t bits) { return low + width * (kUnit * static_cast<float>(bits >> 8)); };
   const double least = std::ceil(array.low), values = std::max(1.0, std::floor(array.high) - least + 1);
-  const auto whole = [&](uint32_t bits) { return static_cast<int64_t>(least + std::floor(values * (0x1p-32 * bits))); };
+  const auto whole = [&](uint32_t bits) {
+    return static_cast<int64_t>(least + std::floor(values * (0x1p-32 * bits)));
+  };
   switch (array.type) {
     case ElementType::f64:
       return write<double>(memory, count, draw, real);
@@ -141,7 +145,8 @@ template <class Body>
 void for_chunks(const ForeignArray& array, uint64_t seed, const Body& body) {
   const CounterRandom random(seed);
   parallel_for(ceil_div(array.count, kChunk), 1, [&](int64_t chunk) {
-    body(random.bits(static_cast<uint64_t>(chunk)), chunk * kChunk, std::min(kChunk, array.count - chunk * kChunk));
+    body(random.bits(static_cast<uint64_t>(chunk)), chunk * kChunk,
+         std::min(kChunk, array.count - chunk * kChunk));
   });
 }
 
@@ -170,7 +175,10 @@ int64_t still_poisoned(const ForeignArray& array, uint64_t seed, const char* mem
     write_poison(array, poison.data(), count, Draws(key));
     int64_t here = 0;
     for (int64_t i = 0; i < count; ++i)
-      here += std::memcmp(memory + (first + i) * size, poison.data() + i * size, static_cast<std::size_t>(size)) == 0 ? 1 : 0;
+      here += std::memcmp(memory + (first + i) * size, poison.data() + i * size,
+                          static_cast<std::size_t>(size)) == 0
+                  ? 1
+                  : 0;
     poisoned += here;
   });
   return poisoned;
@@ -246,7 +254,8 @@ Comparison compare(const ForeignArray& array, const char* memory, std::span<cons
     }
     if (fits(value, reference)) continue;
     if (++result.wrong == 1)
-      result.example = fmt::format("{}[{}] is {:.6g} and should be {:.6g}", array.name, indices[i], value, reference);
+      result.example =
+          fmt::format("{}[{}] is {:.6g} and should be {:.6g}", array.name, indices[i], value, reference);
   }
   return result;
 }

@@ -37,7 +37,8 @@ class Bench {
     if (!of_kernel.contains("arrays") || declared["arrays"] != of_kernel["arrays"])
       throw InvalidArgument("two processes of the kernel declare different arrays");
     result_.kernel = parse_kernel(of_kernel);
-    const ForeignKernel truth = parse_kernel(declared);  // what the kernel's process says of its work does not count
+    const ForeignKernel truth =
+        parse_kernel(declared);  // what the kernel's process says of its work does not count
     result_.kernel.flops = truth.flops;
     result_.kernel.bytes = truth.bytes;
     result_.kernel.unit = truth.unit;
@@ -48,7 +49,8 @@ class Bench {
 
   template <class CeilingsOf>
   BenchResult operator()(const CeilingsOf& ceilings_of) && {
-    const std::vector<report::Ceiling> ceilings = ceilings_of(result_.kernel.device);  // while the kernel's process waits
+    const std::vector<report::Ceiling> ceilings =
+        ceilings_of(result_.kernel.device);  // while the kernel's process waits
     // The first call may compile, load and tune; it is checked, not timed.
     round(1, [&] { act("calls", 1); });
     if (!result_.findings.empty()) return std::move(result_);
@@ -64,9 +66,12 @@ class Bench {
     result_.floor_of = floor.of;
     const double median = analysis::median(result_.seconds);
     if (median < floor.seconds) {
-      find(Against::floor, fmt::format("a call is said to take {:.4g} us, and {} needs {:.4g} us for what it declares: either it does "
-                                    "not do the work, or the declared FLOPs or bytes are too many",
-                                    1e6 * median, floor.of, 1e6 * floor.seconds));
+      find(
+          Against::floor,
+          fmt::format(
+              "a call is said to take {:.4g} us, and {} needs {:.4g} us for what it declares: either it does "
+              "not do the work, or the declared FLOPs or bytes are too many",
+              1e6 * median, floor.of, 1e6 * floor.seconds));
     }
     ask_launches();
     if (options_.counting) count();
@@ -75,19 +80,26 @@ class Bench {
   }
 
  private:
-  static nlohmann::json ask(WorkerProcess& process, const std::string& words, double timeout) { return process.ask(words, timeout); }
-  nlohmann::json ask(WorkerProcess& process, const std::string& words) { return ask(process, words, options_.timeout); }
+  static nlohmann::json ask(WorkerProcess& process, const std::string& words, double timeout) {
+    return process.ask(words, timeout);
+  }
+  nlohmann::json ask(WorkerProcess& process, const std::string& words) {
+    return ask(process, words, options_.timeout);
+  }
   nlohmann::json ask_kernel(const char* word, int64_t sets) {
     return ask(worker_, fmt::format("{} {} {}", word, options_.cold ? "cold" : "warm", sets));
   }
   void act(const char* word, int64_t sets) { ask_kernel(word, sets); }
-  void find(Against against, std::string sentence) { result_.findings.push_back({against, std::move(sentence)}); }
+  void find(Against against, std::string sentence) {
+    result_.findings.push_back({against, std::move(sentence)});
+  }
   int64_t samples() const { return static_cast<int64_t>(result_.seconds.size()); }
 
   void share() {
     constexpr int64_t kMostSets = 16, kRoundBytes = int64_t{512} << 20;
     const int64_t stride = result_.kernel.set_bytes;
-    sets_ = std::clamp(kRoundBytes / stride, int64_t{1}, std::max<int64_t>(1, std::min(kMostSets, options_.samples)));
+    sets_ = std::clamp(kRoundBytes / stride, int64_t{1},
+                       std::max<int64_t>(1, std::min(kMostSets, options_.samples)));
     std::string offsets;
     for (const ForeignArray& array : result_.kernel.arrays) offsets += fmt::format(" {}", array.offset);
     checks_at_ = stride;  // the reference has one set, and indices and values behind it
@@ -127,7 +139,8 @@ class Bench {
   // The reference gets its inputs from this process, after the kernel's process gave its outputs away.
   void check(int64_t set) {
     const std::vector<ForeignArray>& arrays = result_.kernel.arrays;
-    for (std::size_t i = 0; i < arrays.size(); ++i) fill(arrays[i], seed_of(set, i), reference_.shared() + arrays[i].offset);
+    for (std::size_t i = 0; i < arrays.size(); ++i)
+      fill(arrays[i], seed_of(set, i), reference_.shared() + arrays[i].offset);
     for (std::size_t i = 0; i < arrays.size(); ++i) {
       if (arrays[i].written()) check(set, i);
     }
@@ -136,37 +149,44 @@ class Bench {
 
   void check(int64_t set, std::size_t output) {
     const ForeignArray& array = result_.kernel.arrays[output];
-    const std::vector<int64_t> indices =
-        indices_to_check(array.count, options_.checked, random_.stream(~static_cast<uint64_t>(++checks_)).bits(output));
+    const std::vector<int64_t> indices = indices_to_check(
+        array.count, options_.checked, random_.stream(~static_cast<uint64_t>(++checks_)).bits(output));
     char* const at = reference_.shared() + checks_at_;
     const std::size_t bytes = indices.size() * sizeof(int64_t);
     std::memcpy(at, indices.data(), bytes);
     ask(reference_, fmt::format("reference 0 {} {} {}", output, indices.size(), checks_at_));
     std::vector<double> expected(indices.size());
     std::memcpy(expected.data(), at + bytes, bytes);
-    const Comparison compared =
-        compare(array, place(set, array), indices, expected, result_.kernel.relative, result_.kernel.absolute);
+    const Comparison compared = compare(array, place(set, array), indices, expected, result_.kernel.relative,
+                                        result_.kernel.absolute);
     result_.elements_checked += compared.checked;
     result_.max_absolute = std::max(result_.max_absolute, compared.max_absolute);
     result_.max_relative = std::max(result_.max_relative, compared.max_relative);
-    const bool none_missing = std::none_of(expected.begin(), expected.end(), [](double value) { return std::isnan(value); });
-    const int64_t poisoned = none_missing ? still_poisoned(array, seed_of(set, output), place(set, array)) : 0;
+    const bool none_missing =
+        std::none_of(expected.begin(), expected.end(), [](double value) { return std::isnan(value); });
+    const int64_t poisoned =
+        none_missing ? still_poisoned(array, seed_of(set, output), place(set, array)) : 0;
     if (poisoned > 0) {
-      find(Against::poisoned, fmt::format("{} of {} elements of '{}' were not written: they hold what stood there before the call",
-                                       poisoned, array.count, array.name));
+      find(Against::poisoned,
+           fmt::format(
+               "{} of {} elements of '{}' were not written: they hold what stood there before the call",
+               poisoned, array.count, array.name));
     } else if (compared.wrong > 0) {
-      find(Against::wrong, fmt::format("the result is wrong: {} of {} checked elements, {}", compared.wrong, compared.checked,
-                                    compared.example));
+      find(Against::wrong, fmt::format("the result is wrong: {} of {} checked elements, {}", compared.wrong,
+                                       compared.checked, compared.example));
     } else if (!compared.tells) {
-      find(Against::blind, fmt::format("the check of '{}' tells nothing: one constant would pass for every element; a smaller "
-                                    "tolerance, or other inputs, would tell",
-                                    array.name));
+      find(
+          Against::blind,
+          fmt::format("the check of '{}' tells nothing: one constant would pass for every element; a smaller "
+                      "tolerance, or other inputs, would tell",
+                      array.name));
     }
   }
 
   void add_times(const nlohmann::json& answer, int64_t sets) {
     const auto found = answer.find("seconds");
-    const bool list = found != answer.end() && found->is_array() && static_cast<int64_t>(found->size()) == sets;
+    const bool list =
+        found != answer.end() && found->is_array() && static_cast<int64_t>(found->size()) == sets;
     for (int64_t i = 0; list && i < sets; ++i) {
       const nlohmann::json& value = (*found)[static_cast<std::size_t>(i)];
       const double seconds = value.is_number() ? value.get<double>() : report::kMissing;
@@ -180,9 +200,9 @@ class Bench {
     if (!list) find(Against::odd_times, "the kernel's process does not tell a time for each call");
   }
 
-  // Holds the times against this process's clock, around calls of which each ends with a wait for all of the device; what
-  // the same costs without the calls is taken off. What another program on the machine does to one trial it does not do
-  // to the next.
+  // Holds the times against this process's clock, around calls of which each ends with a wait for all of the
+  // device; what the same costs without the calls is taken off. What another program on the machine does to
+  // one trial it does not do to the next.
   void bear_out() {
     const bool cpu = result_.kernel.on_cpu();
     const double part = cpu ? 0.5 : 0.25, launch = cpu ? 5e-6 : 30e-6;
@@ -203,30 +223,36 @@ class Bench {
       without = now() - start;
       const double used_without = worker_.processor_seconds() - used;
       const double each = (with - without) / static_cast<double>(sets_);
-      if (trial == 0 && with > without) result_.cores = std::max(0.0, used_with - used_without) / (with - without);
+      if (trial == 0 && with > without)
+        result_.cores = std::max(0.0, used_with - used_without) / (with - without);
       result_.seconds_outside = std::fmin(result_.seconds_outside, std::max(0.0, each));
       if (result_.seconds_outside <= claimed + part * claimed + launch) return;
     }
-    find(Against::contradiction,
-         fmt::format("a call is said to take {:.4g} us, and by the clock outside its process it takes {:.4g} us: work goes on "
-                     "where its timer does not see it (another stream, another thread), or the timer is not what it was",
-                     1e6 * claimed, 1e6 * result_.seconds_outside));
+    find(Against::contradiction, fmt::format("a call is said to take {:.4g} us, and by the clock outside its "
+                                             "process it takes {:.4g} us: work goes on "
+                                             "where its timer does not see it (another stream, another "
+                                             "thread), or the timer is not what it was",
+                                             1e6 * claimed, 1e6 * result_.seconds_outside));
   }
 
   // A flush costs far more than a call may; without it calls are shorter at most.
-  void act_plainly(const char* word) { ask(worker_, fmt::format("{} {} {}", word, options_.cold ? "as-it-is" : "warm", sets_)); }
+  void act_plainly(const char* word) {
+    ask(worker_, fmt::format("{} {} {}", word, options_.cold ? "as-it-is" : "warm", sets_));
+  }
 
   // A process that has its inputs and waits for the word to begin has nothing to do.
   void watch_idle() {
     constexpr double kPause = 0.05, kBusy = 0.5;
-    std::this_thread::sleep_for(std::chrono::duration<double>(0.2 * kPause));  // threads of OpenMP spin for a while
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(0.2 * kPause));  // threads of OpenMP spin for a while
     const double before = worker_.processor_seconds();
     std::this_thread::sleep_for(std::chrono::duration<double>(kPause));
     const double used = worker_.processor_seconds() - before;
     if (used > kBusy * kPause) {
-      find(Against::idle_work, fmt::format("the kernel's process computes for {:.3g} ms of the {:.3g} ms in which it has its "
-                                        "inputs and is to wait",
-                                        1e3 * used, 1e3 * kPause));
+      find(Against::idle_work,
+           fmt::format("the kernel's process computes for {:.3g} ms of the {:.3g} ms in which it has its "
+                       "inputs and is to wait",
+                       1e3 * used, 1e3 * kPause));
     }
   }
 
@@ -242,7 +268,8 @@ class Bench {
       if (counts.size() < kCounts || !(counts[kInstructions] > 0))
         throw Error("no kernel was started by splash_bench::launch");
       CountedWork& counted = result_.counted;
-      if (ptx.counts_shared) std::tie(counted.shared_passes, counted.bank_conflicts) = std::tie(counts[0], counts[1]);
+      if (ptx.counts_shared)
+        std::tie(counted.shared_passes, counted.bank_conflicts) = std::tie(counts[0], counts[1]);
       if (ptx.counts_global) {
         std::tie(counted.load_sectors, counted.load_bytes) = std::tie(counts[2], counts[3]);
         std::tie(counted.store_sectors, counted.store_bytes) = std::tie(counts[4], counts[5]);
@@ -271,7 +298,8 @@ class Bench {
     const auto count = [](const nlohmann::json& of, const char* name) {
       constexpr double kMost = 1e15;
       const auto found = of.find(name);
-      const bool fits = found != of.end() && found->is_number() && found->get<double>() >= 0 && found->get<double>() < kMost;
+      const bool fits = found != of.end() && found->is_number() && found->get<double>() >= 0 &&
+                        found->get<double>() < kMost;
       return fits ? found->get<double>() : 0.0;
     };
     if (const double clock = count(answer, "clock_hz"); clock > 0) result_.clock_hz = clock;
@@ -308,9 +336,11 @@ Rate rate_of(const std::vector<report::Ceiling>& ceilings, std::initializer_list
              const std::string& dtype, double margin) {
   Rate best;
   for (const report::Ceiling& ceiling : ceilings) {
-    if (ceiling.dtype != dtype || std::find(names.begin(), names.end(), ceiling.name) == names.end()) continue;
+    if (ceiling.dtype != dtype || std::find(names.begin(), names.end(), ceiling.name) == names.end())
+      continue;
     const bool datasheet = !std::isnan(ceiling.datasheet);
-    const double value = datasheet ? std::fmax(ceiling.datasheet, ceiling.measured) : margin * ceiling.measured;
+    const double value =
+        datasheet ? std::fmax(ceiling.datasheet, ceiling.measured) : margin * ceiling.measured;
     if (std::isnan(value) || value <= best.value) continue;
     best = {value, datasheet};
   }
@@ -328,18 +358,24 @@ Floor floor_of(const ForeignKernel& kernel, const std::vector<report::Ceiling>& 
   const auto consider = [&](double amount, const Rate& rate, const std::string& name, const char* units) {
     const double seconds = amount / rate.value;
     if (std::isnan(seconds) || seconds <= floor.seconds) return;
-    floor = {seconds, fmt::format("{} at {} {:.3g} {}", name, rate.datasheet ? "the data sheet's" : cpu ? "twice the measured" : "the measured",
+    floor = {seconds, fmt::format("{} at {} {:.3g} {}", name,
+                                  rate.datasheet ? "the data sheet's"
+                                  : cpu          ? "twice the measured"
+                                                 : "the measured",
                                   rate.value / (rate.datasheet ? 1 : margin), units)};
   };
-  const Rate products = cpu ? rate_of(ceilings, {"cpu fma"}, kernel.unit, margin)
+  const Rate products = cpu                        ? rate_of(ceilings, {"cpu fma"}, kernel.unit, margin)
                         : kernel.unit == "float32" ? rate_of(ceilings, {"fma"}, kernel.unit, margin)
                                                    : rate_of(ceilings, {"tensor"}, kernel.unit, margin);
   consider(kernel.flops, products, kernel.unit + " units", "FLOP/s");
   if (cached) {
-    consider(kernel.bytes, cpu ? rate_of(ceilings, {"cpu l2 read", "cpu l1 read"}, "", margin) : rate_of(ceilings, {"l2 read"}, "", margin),
+    consider(kernel.bytes,
+             cpu ? rate_of(ceilings, {"cpu l2 read", "cpu l1 read"}, "", margin)
+                 : rate_of(ceilings, {"l2 read"}, "", margin),
              "L2", "bytes/s");
   } else {
-    const double stays = std::min(kernel.output_bytes, cache);  // written, and still in the cache when the call ends
+    const double stays =
+        std::min(kernel.output_bytes, cache);  // written, and still in the cache when the call ends
     consider(std::max(0.0, kernel.bytes - (cold ? stays : cache)),
              cpu ? rate_of(ceilings, {"cpu dram read", "cpu dram copy"}, "", margin)
                  : rate_of(ceilings, {"dram read", "dram copy"}, "", margin),

@@ -50,7 +50,8 @@ const Json& entry(const Json& json, const char* name) {
 
 double number(const Json& json, const char* name, double least) {
   const Json& value = entry(json, name);
-  if (value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() >= least) return value.get<double>();
+  if (value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() >= least)
+    return value.get<double>();
   throw InvalidArgument(
       fmt::format("'{}' of the kernel's declaration must be a number, {:g} or more", name, least));
 }
@@ -58,7 +59,8 @@ double number(const Json& json, const char* name, double least) {
 int64_t whole(const Json& value, const std::string& name) {
   const auto count = value.is_number() ? checked_count(value.get<double>()) : std::nullopt;
   if (count) return *count;
-  throw InvalidArgument(fmt::format("{} of the kernel's declaration must be a whole number, 0 or more", name));
+  throw InvalidArgument(
+      fmt::format("{} of the kernel's declaration must be a whole number, 0 or more", name));
 }
 
 std::string text(const Json& json, const char* name) {
@@ -73,8 +75,8 @@ template <class List>
 std::size_t place_of(const std::string& word, const List& list, const char* what) {
   const auto found = std::find(list.begin(), list.end(), word);
   if (found != list.end()) return static_cast<std::size_t>(found - list.begin());
-  throw InvalidArgument(
-      fmt::format("'{}' is no {} of a kernel's declaration; there are {}", word, what, fmt::join(list, ", ")));
+  throw InvalidArgument(fmt::format("'{}' is no {} of a kernel's declaration; there are {}", word, what,
+                                    fmt::join(list, ", ")));
 }
 
 ForeignArray parse_array(const Json& json) {
@@ -86,13 +88,16 @@ ForeignArray parse_array(const Json& json) {
   array.role = static_cast<ArrayRole>(place_of(text(json, "role"), kRoles, "role"));
   const Json& shape = entry(json, "shape");
   if (!shape.is_array() || shape.size() > kMostDimensions)
-    throw InvalidArgument(fmt::format("'{}' must have a shape of up to {} extents", array.name, kMostDimensions));
-  for (const Json& extent : shape) array.shape.push_back(whole(extent, fmt::format("an extent of '{}'", array.name)));
+    throw InvalidArgument(
+        fmt::format("'{}' must have a shape of up to {} extents", array.name, kMostDimensions));
+  for (const Json& extent : shape)
+    array.shape.push_back(whole(extent, fmt::format("an extent of '{}'", array.name)));
   const auto count = checked_product(array.shape);
   const auto bytes = count ? checked_product({*count, bytes_of(array.type)}) : std::nullopt;
   if (!bytes || *bytes > kMostBytes || *bytes == 0) {
-    throw InvalidArgument(fmt::format("'{}' of shape [{}] is empty or too large: up to {} GiB a call can be benched",
-                                      array.name, fmt::join(array.shape, ", "), kMostBytes >> 30));
+    throw InvalidArgument(
+        fmt::format("'{}' of shape [{}] is empty or too large: up to {} GiB a call can be benched",
+                    array.name, fmt::join(array.shape, ", "), kMostBytes >> 30));
   }
   array.count = *count;
   array.bytes = *bytes;
@@ -124,7 +129,8 @@ std::string ForeignKernel::problem() const {
   for (const auto& [name, value] : sizes) words.push_back(fmt::format("{} {}", name, value));
   for (const ForeignArray& array : arrays) {
     if (sizes.empty())
-      words.push_back(fmt::format("{} {} [{}]", array.name, to_string(array.type), fmt::join(array.shape, " x ")));
+      words.push_back(
+          fmt::format("{} {} [{}]", array.name, to_string(array.type), fmt::join(array.shape, " x ")));
   }
   return fmt::format("{}", fmt::join(words, ", "));
 }
@@ -155,7 +161,8 @@ ForeignKernel parse_kernel(const Json& json) {
     }
     kernel.arrays.push_back(std::move(array));
   }
-  if (kernel.output_bytes == 0) throw InvalidArgument("the kernel declares no output, so nothing can be checked");
+  if (kernel.output_bytes == 0)
+    throw InvalidArgument("the kernel declares no output, so nothing can be checked");
   if (kernel.set_bytes > kMostBytes)
     throw InvalidArgument(fmt::format("the arrays of a call are more than {} GiB", kMostBytes >> 30));
   kernel.flops = number(json, "flops", 0);
@@ -167,11 +174,14 @@ ForeignKernel parse_kernel(const Json& json) {
   kernel.absolute = absolute;
   if (json.contains("name")) kernel.name = text(json, "name");
   constexpr std::size_t kMostText = 4096;
-  if (json.contains("libraries") && json["libraries"].dump().size() <= kMostText) kernel.libraries = json["libraries"].dump();
+  if (json.contains("libraries") && json["libraries"].dump().size() <= kMostText)
+    kernel.libraries = json["libraries"].dump();
   kernel.unit = kUnits[place_of(text(json, "unit"), kUnits, "unit")];
   kernel.device = text(json, "device");
-  kernel.compute_capability = static_cast<int>(std::min<int64_t>(whole(entry(json, "compute_capability"), "'compute_capability'"), 1000));
-  kernel.multiprocessors = static_cast<int>(std::min<int64_t>(whole(entry(json, "multiprocessors"), "'multiprocessors'"), 10000));
+  kernel.compute_capability = static_cast<int>(
+      std::min<int64_t>(whole(entry(json, "compute_capability"), "'compute_capability'"), 1000));
+  kernel.multiprocessors =
+      static_cast<int>(std::min<int64_t>(whole(entry(json, "multiprocessors"), "'multiprocessors'"), 10000));
   kernel.cache_bytes = whole(entry(json, "cache_bytes"), "'cache_bytes'");
   return kernel;
 }

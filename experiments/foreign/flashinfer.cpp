@@ -53,7 +53,8 @@ std::vector<FlashinferWorkload> read_workloads(const std::string& path) {
     json object = json::parse(line, nullptr, false);
     if (object.is_object() && object.contains("workload")) object = json(object["workload"]);
     const bool sound = object.is_object() && is_text(object, "uuid") && object.contains("axes") &&
-                       object["axes"].is_object() && object.contains("inputs") && object["inputs"].is_object();
+                       object["axes"].is_object() && object.contains("inputs") &&
+                       object["inputs"].is_object();
     if (!sound) {
       throw InvalidArgument(
           fmt::format("{}:{} is no workload: a JSON object with uuid, axes and inputs", path, number));
@@ -77,15 +78,17 @@ json trace_of(const std::string& definition, const std::string& solution, const 
   const std::string status = status_of(evaluated);
   std::string hardware = evaluated.hardware, log = evaluated.failure;
   std::replace(hardware.begin(), hardware.end(), ' ', '_');  // "NVIDIA_H100"
-  json evaluation{{"status", status},
-                  {"environment",
-                   {{"hardware", hardware},
-                    {"libs", evaluated.libraries.empty() ? json::object() : json::parse(evaluated.libraries)}}},
-                  {"timestamp", timestamp},
-                  {"correctness", nullptr},
-                  {"performance", nullptr}};
+  json evaluation{
+      {"status", status},
+      {"environment",
+       {{"hardware", hardware},
+        {"libs", evaluated.libraries.empty() ? json::object() : json::parse(evaluated.libraries)}}},
+      {"timestamp", timestamp},
+      {"correctness", nullptr},
+      {"performance", nullptr}};
   if (evaluated.result != nullptr) {
-    for (const BenchFinding& finding : evaluated.result->findings) log += (log.empty() ? "" : "\n") + finding.sentence;
+    for (const BenchFinding& finding : evaluated.result->findings)
+      log += (log.empty() ? "" : "\n") + finding.sentence;
     if (status != "RUNTIME_ERROR") {
       evaluation["correctness"] = {{"max_relative_error", evaluated.result->max_relative},
                                    {"max_absolute_error", evaluated.result->max_absolute}};
@@ -93,14 +96,18 @@ json trace_of(const std::string& definition, const std::string& solution, const 
     if (status == "PASSED") {
       constexpr double kMilli = 1e3;
       const double seconds = analysis::median(evaluated.result->seconds);
-      const double reference = std::isnan(evaluated.result->reference_seconds) ? 0 : evaluated.result->reference_seconds;
+      const double reference =
+          std::isnan(evaluated.result->reference_seconds) ? 0 : evaluated.result->reference_seconds;
       evaluation["performance"] = {{"latency_ms", kMilli * seconds},
                                    {"reference_latency_ms", kMilli * reference},
                                    {"speedup_factor", seconds > 0 ? reference / seconds : 0}};
     }
   }
   evaluation["log"] = log;
-  return {{"definition", definition}, {"workload", workload.workload}, {"solution", solution}, {"evaluation", evaluation}};
+  return {{"definition", definition},
+          {"workload", workload.workload},
+          {"solution", solution},
+          {"evaluation", evaluation}};
 }
 
 }  // namespace splash::experiments

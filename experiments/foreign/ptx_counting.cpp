@@ -30,9 +30,9 @@ std::string trimmed(const std::string& text) {
 
 // "@%p1 ld.global.v2.f32 %f1, [%rd4+8];"
 struct Instruction {
-  std::string predicate;               // "@%p1 ", or ""
-  std::vector<std::string> name;       // "ld", "global", "v2", "f32"
-  std::string base, offset;            // of the first address: "%rd4", "8"
+  std::string predicate;          // "@%p1 ", or ""
+  std::vector<std::string> name;  // "ld", "global", "v2", "f32"
+  std::string base, offset;       // of the first address: "%rd4", "8"
   bool has(std::string_view part) const {
     for (const std::string& word : name) {
       if (word == part) return true;
@@ -75,13 +75,14 @@ int bytes_of(const Instruction& instruction) {
   return bits * elements / 8;
 }
 
-std::string call(const Instruction& of, const char* function, const std::string& first_type, const std::string& set_address,
-                 const std::vector<int>& numbers) {
+std::string call(const Instruction& of, const char* function, const std::string& first_type,
+                 const std::string& set_address, const std::vector<int>& numbers) {
   std::string text = "{\n";
   std::vector<std::string> parameters;
   const auto pass = [&](const std::string& type, const std::string& value) {
     parameters.push_back(fmt::format("splash_{}", parameters.size()));
-    text += fmt::format(".param .{} {};\nst.param.{} [{}+0], {};\n", type, parameters.back(), type, parameters.back(), value);
+    text += fmt::format(".param .{} {};\nst.param.{} [{}+0], {};\n", type, parameters.back(), type,
+                        parameters.back(), value);
   };
   if (!set_address.empty()) {
     text += fmt::format(".reg .{} %splash_address;\n{}", first_type, set_address);
@@ -94,14 +95,18 @@ std::string call(const Instruction& of, const char* function, const std::string&
 // The calls for an instruction, or nothing. Notes what is not counted.
 std::string calls_for(const Instruction& instruction, CountingPtx& counting) {
   const std::string& operation = instruction.name.empty() ? "" : instruction.name.front();
-  if (operation == "cp" || operation == "ldmatrix" || operation == "stmatrix" || operation == "wgmma" || operation == "tcgen05") {
+  if (operation == "cp" || operation == "ldmatrix" || operation == "stmatrix" || operation == "wgmma" ||
+      operation == "tcgen05") {
     counting.counts_shared = counting.counts_global = false;
     return "";
   }
-  const bool loads = operation == "ld" || operation == "ldu", stores = operation == "st" || operation == "red" || operation == "atom";
-  if ((!loads && !stores) || instruction.has("param") || instruction.has("local") || instruction.has("const")) return "";
+  const bool loads = operation == "ld" || operation == "ldu",
+             stores = operation == "st" || operation == "red" || operation == "atom";
+  if ((!loads && !stores) || instruction.has("param") || instruction.has("local") || instruction.has("const"))
+    return "";
   const int bytes = bytes_of(instruction);
-  const bool shared = instruction.has("shared") || instruction.has("shared::cta"), global = instruction.has("global");
+  const bool shared = instruction.has("shared") || instruction.has("shared::cta"),
+             global = instruction.has("global");
   if (bytes == 0 || instruction.base.empty() || shared == global) {
     counting.counts_shared = counting.counts_global = false;
     return "";
@@ -109,12 +114,14 @@ std::string calls_for(const Instruction& instruction, CountingPtx& counting) {
   const std::string& base = instruction.base;
   const bool wide = base.starts_with("%rd");
   if (shared) {
-    const std::string address = fmt::format("{} %splash_address, {};\nadd.s32 %splash_address, %splash_address, {};\n",
-                                            wide ? "cvt.u32.u64" : "mov.u32", base, instruction.offset);
+    const std::string address =
+        fmt::format("{} %splash_address, {};\nadd.s32 %splash_address, %splash_address, {};\n",
+                    wide ? "cvt.u32.u64" : "mov.u32", base, instruction.offset);
     return call(instruction, "splash_bench_shared", "b32", address, {bytes});
   }
-  const std::string address = fmt::format("mov.u64 %splash_address, {};\nadd.s64 %splash_address, %splash_address, {};\n",
-                                          base, instruction.offset);
+  const std::string address =
+      fmt::format("mov.u64 %splash_address, {};\nadd.s64 %splash_address, %splash_address, {};\n", base,
+                  instruction.offset);
   return call(instruction, "splash_bench_global", "b64", address, {bytes, stores ? 1 : 0});
 }
 
@@ -148,7 +155,8 @@ class Rewriter {
       return;
     }
     if (text.front() == '$' && text.back() == ':') end_block();
-    const bool begins = !statement_open_ && (text.front() == '@' || std::islower(static_cast<unsigned char>(text.front())) != 0);
+    const bool begins = !statement_open_ &&
+                        (text.front() == '@' || std::islower(static_cast<unsigned char>(text.front())) != 0);
     if (begins) begin(text);
     lines_.push_back(line);
     if (begins || statement_open_) statement_open_ = text.find(';') == std::string::npos;
@@ -163,7 +171,8 @@ class Rewriter {
       lines_.emplace_back();
     }
     // What ptxas mostly folds into others is no instruction of its own.
-    const bool folded = instruction.name.front() == "mov" || instruction.name.front() == "cvta" || instruction.has("param");
+    const bool folded =
+        instruction.name.front() == "mov" || instruction.name.front() == "cvta" || instruction.has("param");
     if (!folded) ++instructions_;
     if (is_special(instruction.name.front())) ++special_;
     if (const std::string calls = calls_for(instruction, counting_); !calls.empty()) lines_.push_back(calls);
@@ -172,7 +181,9 @@ class Rewriter {
   }
 
   void end_block() {
-    if (block_at_ >= 0) lines_[static_cast<std::size_t>(block_at_)] = call({}, "splash_bench_block", "", "", {instructions_, special_});
+    if (block_at_ >= 0)
+      lines_[static_cast<std::size_t>(block_at_)] =
+          call({}, "splash_bench_block", "", "", {instructions_, special_});
     block_at_ = -1;
     instructions_ = special_ = 0;
     ends_block_ = false;

@@ -1,6 +1,6 @@
 #pragma once
-// Declares a kernel of yours for `splash bench my_kernel.cu` (or .cpp: a function on the CPU). C++17; this file and
-// nvcc, or a C++ compiler, suffice to build it. The file defines one function:
+// Declares a kernel of yours for `splash bench my_kernel.cu` (or .cpp: a function on the CPU). C++17; this
+// file and nvcc, or a C++ compiler, suffice to build it. The file defines one function:
 //
 //   void declare(splash_bench::Bench& bench) {
 //     const int64_t n = bench.size("n", 1 << 24);               // splash bench --set n=1024 changes it
@@ -11,13 +11,14 @@
 //     bench.reference(z, [=](int64_t i) { return 2.0 * x[i] + y[i]; });
 //   }
 //
-// `run` is called with pointers to device memory (of a .cpp: to host memory) that hold new inputs each time, and
-// outputs full of poison. `reference` computes one element of an output, in double, in another process and after the
-// calls that are judged by it; x[i] is then the input in host memory. An array that is read and written is an
-// `update`: its reference reads what was there before. What a lambda needs it captures by value.
+// `run` is called with pointers to device memory (of a .cpp: to host memory) that hold new inputs each time,
+// and outputs full of poison. `reference` computes one element of an output, in double, in another process
+// and after the calls that are judged by it; x[i] is then the input in host memory. An array that is read and
+// written is an `update`: its reference reads what was there before. What a lambda needs it captures by
+// value.
 //
-// The program that results obeys `splash bench` (file descriptors 3: words, 4: shared memory). It judges nothing:
-// inputs, poison, checks and the clock that bears out its times are those of the other process.
+// The program that results obeys `splash bench` (file descriptors 3: words, 4: shared memory). It judges
+// nothing: inputs, poison, checks and the clock that bears out its times are those of the other process.
 
 #include <algorithm>
 #include <chrono>
@@ -27,25 +28,24 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fcntl.h>
 #include <functional>
 #include <map>
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <vector>
-
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <vector>
 
 #ifdef __CUDACC__
+#include <dlfcn.h>
 #include <tuple>
 #include <type_traits>
 
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <dlfcn.h>
 #endif
 
 namespace splash_bench {
@@ -116,7 +116,8 @@ class Bench {
   }
   // Values lie evenly between low and high; whole numbers include both.
   template <class T>
-  Array<T> input(const std::string& name, const std::vector<int64_t>& shape, double low = -1, double high = 1) {
+  Array<T> input(const std::string& name, const std::vector<int64_t>& shape, double low = -1,
+                 double high = 1) {
     return add<T>(name, shape, "input", low, high);
   }
   template <class T>
@@ -124,16 +125,19 @@ class Bench {
     return add<T>(name, shape, "output", 0, 0);
   }
   template <class T>
-  Array<T> update(const std::string& name, const std::vector<int64_t>& shape, double low = -1, double high = 1) {
+  Array<T> update(const std::string& name, const std::vector<int64_t>& shape, double low = -1,
+                  double high = 1) {
     return add<T>(name, shape, "update", low, high);
   }
 
-  // What a call computes, and on which units: "float32" (FMA), or tensor cores in "tf32", "float16", "bfloat16".
+  // What a call computes, and on which units: "float32" (FMA), or tensor cores in "tf32", "float16",
+  // "bfloat16".
   void flops(double count, const std::string& unit = "float32") { flops_ = count, unit_ = unit; }
   // Bytes that a call must move. If it is not told: each array once, updates twice.
   void bytes(double count) { bytes_ = count; }
-  // An output may differ from its reference by relative * |reference| + absolute. If it is not told, `relative` follows
-  // from the outputs' types, and `absolute` is relative * root mean square of the reference.
+  // An output may differ from its reference by relative * |reference| + absolute. If it is not told,
+  // `relative` follows from the outputs' types, and `absolute` is relative * root mean square of the
+  // reference.
   void tolerance(double relative, double absolute) { relative_ = relative, absolute_ = absolute; }
   void run(std::function<void()> call) { run_ = std::move(call); }
   template <class T>
@@ -151,7 +155,8 @@ class Bench {
   };
 
   template <class T>
-  Array<T> add(const std::string& name, const std::vector<int64_t>& shape, const char* role, double low, double high) {
+  Array<T> add(const std::string& name, const std::vector<int64_t>& shape, const char* role, double low,
+               double high) {
     std::size_t count = 1;
     for (const int64_t extent : shape) count *= static_cast<std::size_t>(extent);
     arrays_.push_back({name, TypeName<T>::text, role, shape, low, high, count * sizeof(T)});
@@ -190,7 +195,8 @@ namespace detail {
 template <class T>
 __global__ void read_through(const T* data, std::size_t count, T* sink) {
   T sum = 0;
-  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count; i += std::size_t{gridDim.x} * blockDim.x)
+  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::size_t{gridDim.x} * blockDim.x)
     sum += data[i];
   if (sum == T(0x5eed)) *sink = sum;
 }
@@ -205,14 +211,16 @@ static __global__ void spin(long long cycles, long long* taken) {
 #ifdef SPLASH_BENCH_COUNT
 }  // namespace splash_bench
 
-// What a copy of the kernel counts that `splash bench` put calls of these into (experiments/foreign/ptx_counting.h):
-// passes through shared memory and those of them that bank conflicts cost; sectors and bytes of loads, and of stores;
-// instructions of warps; of them those of the special function units.
+// What a copy of the kernel counts that `splash bench` put calls of these into
+// (experiments/foreign/ptx_counting.h): passes through shared memory and those of them that bank conflicts
+// cost; sectors and bytes of loads, and of stores; instructions of warps; of them those of the special
+// function units.
 extern "C" {
 __device__ unsigned long long splash_bench_counts[8];
 
 __device__ __noinline__ void splash_bench_shared(unsigned address, unsigned bytes) {
-  const unsigned mask = __activemask(), lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
+  const unsigned mask = __activemask(),
+                 lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
   const unsigned width = bytes < 4 ? 4 : bytes, lanes = 128 / width;  // that one pass serves
   const unsigned group = lane / lanes, place = address / width;
   const bool first = __ffs(__match_any_sync(mask, (group << 24) | place)) - 1 == static_cast<int>(lane);
@@ -224,8 +232,10 @@ __device__ __noinline__ void splash_bench_shared(unsigned address, unsigned byte
   atomicAdd(&splash_bench_counts[1], static_cast<unsigned long long>(passes - 1));
 }
 
-__device__ __noinline__ void splash_bench_global(unsigned long long address, unsigned bytes, unsigned stores) {
-  const unsigned mask = __activemask(), lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
+__device__ __noinline__ void splash_bench_global(unsigned long long address, unsigned bytes,
+                                                 unsigned stores) {
+  const unsigned mask = __activemask(),
+                 lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
   const bool sector = __ffs(__match_any_sync(mask, address / 32)) - 1 == static_cast<int>(lane);
   const bool first = __ffs(__match_any_sync(mask, address)) - 1 == static_cast<int>(lane);
   const unsigned sectors = __popc(__ballot_sync(mask, sector)), firsts = __popc(__ballot_sync(mask, first));
@@ -235,7 +245,8 @@ __device__ __noinline__ void splash_bench_global(unsigned long long address, uns
 }
 
 __device__ __noinline__ void splash_bench_block(unsigned instructions, unsigned special) {
-  const unsigned mask = __activemask(), lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
+  const unsigned mask = __activemask(),
+                 lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
   if (__ffs(mask) - 1 != static_cast<int>(lane)) return;
   atomicAdd(&splash_bench_counts[6], static_cast<unsigned long long>(instructions));
   if (special > 0) atomicAdd(&splash_bench_counts[7], static_cast<unsigned long long>(special));
@@ -252,7 +263,8 @@ namespace splash_bench {
 #endif
 
 namespace detail {
-// A copy of the file's kernels that counts, loaded by the driver: its library is opened here, so that none is linked.
+// A copy of the file's kernels that counts, loaded by the driver: its library is opened here, so that none is
+// linked.
 class Counting {
  public:
   explicit Counting(const std::string& path) : driver_(dlopen("libcuda.so.1", RTLD_NOW)) {
@@ -264,8 +276,9 @@ class Counting {
     require(get<decltype(&cuModuleGetFunction)>("cuModuleGetFunction")(&function, module_, name));
     require(get<decltype(&cuFuncSetAttribute)>("cuFuncSetAttribute")(
         function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(shared_bytes)));
-    require(get<decltype(&cuLaunchKernel)>("cuLaunchKernel")(function, grid.x, grid.y, grid.z, block.x, block.y, block.z,
-                                                             static_cast<unsigned>(shared_bytes), nullptr, arguments, nullptr));
+    require(get<decltype(&cuLaunchKernel)>("cuLaunchKernel")(
+        function, grid.x, grid.y, grid.z, block.x, block.y, block.z, static_cast<unsigned>(shared_bytes),
+        nullptr, arguments, nullptr));
   }
   std::vector<unsigned long long> counts() {
     CUdeviceptr at = 0;
@@ -285,7 +298,8 @@ class Counting {
     return reinterpret_cast<Function>(found);
   }
   static void require(CUresult result) {
-    if (result != CUDA_SUCCESS) throw std::runtime_error("the driver ends with error " + std::to_string(result));
+    if (result != CUDA_SUCCESS)
+      throw std::runtime_error("the driver ends with error " + std::to_string(result));
   }
 
   void* driver_;
@@ -298,15 +312,19 @@ inline Counting*& counting() {  // what launch() starts in place of the kernels 
 }
 }  // namespace detail
 
-// Starts kernel<<<grid, block, shared_bytes>>>(arguments...) and notes its launch for the report. A kernel started in
-// another way is timed all the same; how it fills the GPU, and what it does there, is then not known.
+// Starts kernel<<<grid, block, shared_bytes>>>(arguments...) and notes its launch for the report. A kernel
+// started in another way is timed all the same; how it fills the GPU, and what it does there, is then not
+// known.
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, Arguments&&... arguments) {
-  static_assert(sizeof...(Parameters) == sizeof...(Arguments), "a kernel needs an argument for each parameter");
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+            Arguments&&... arguments) {
+  static_assert(sizeof...(Parameters) == sizeof...(Arguments),
+                "a kernel needs an argument for each parameter");
   const void* const symbol = reinterpret_cast<const void*>(kernel);
   constexpr std::size_t kWithoutAsking = 48 << 10;
   if (shared_bytes > kWithoutAsking)
-    check(cudaFuncSetAttribute(symbol, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+    check(cudaFuncSetAttribute(symbol, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)));
   if (detail::recorded() != nullptr || detail::counting() != nullptr) {
     cudaFuncAttributes attributes{};
     check(cudaFuncGetAttributes(&attributes, symbol));
@@ -322,8 +340,9 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
           values);
       return;
     }
-    detail::recorded()->push_back({name, int64_t{grid.x} * grid.y * grid.z, int64_t{block.x} * block.y * block.z,
-                                   attributes.numRegs, static_cast<int64_t>(attributes.sharedSizeBytes + shared_bytes)});
+    detail::recorded()->push_back({name, int64_t{grid.x} * grid.y * grid.z,
+                                   int64_t{block.x} * block.y * block.z, attributes.numRegs,
+                                   static_cast<int64_t>(attributes.sharedSizeBytes + shared_bytes)});
   }
   kernel<<<grid, block, shared_bytes>>>(static_cast<Parameters>(arguments)...);
   check(cudaGetLastError());
@@ -339,8 +358,8 @@ class Device {
   std::string describe() const {
     std::ostringstream text;
     text << R"("device":")" << properties_.name << R"(","compute_capability":)"
-         << 10 * properties_.major + properties_.minor << R"(,"multiprocessors":)" << properties_.multiProcessorCount
-         << R"(,"cache_bytes":)" << properties_.l2CacheSize;
+         << 10 * properties_.major + properties_.minor << R"(,"multiprocessors":)"
+         << properties_.multiProcessorCount << R"(,"cache_bytes":)" << properties_.l2CacheSize;
     return text.str();
   }
   static void* allocate(std::size_t bytes) {
@@ -362,7 +381,8 @@ class Device {
         static_cast<const unsigned*>(memory), bytes / sizeof(unsigned),
         reinterpret_cast<unsigned*>(static_cast<char*>(flush_) + flush_bytes_));
   }
-  // The device still flushes, or waits, while the call is put into its queue, so that a launch's cost stays outside.
+  // The device still flushes, or waits, while the call is put into its queue, so that a launch's cost stays
+  // outside.
   double time(const std::function<void()>& call) {
     if (start_ == nullptr) {
       check(cudaEventCreate(&start_));
@@ -381,8 +401,7 @@ class Device {
     auto* const taken = reinterpret_cast<long long*>(static_cast<char*>(flush_) + flush_bytes_);
     constexpr long long kCycles = 4000000;
     double seconds = 0;
-    for (int i = 0; i < 2; ++i)
-      seconds = time([&] { detail::spin<<<1, 1>>>(kCycles, taken); });
+    for (int i = 0; i < 2; ++i) seconds = time([&] { detail::spin<<<1, 1>>>(kCycles, taken); });
     long long cycles = 0;
     copy_out(&cycles, taken, sizeof cycles);
     return static_cast<double>(cycles) / seconds;
@@ -405,7 +424,8 @@ class Device {
     cache_bytes_ = static_cast<std::size_t>(cache);
   }
   std::string describe() const {
-    return R"("device":"cpu","compute_capability":0,"multiprocessors":0,"cache_bytes":)" + std::to_string(cache_bytes_);
+    return R"("device":"cpu","compute_capability":0,"multiprocessors":0,"cache_bytes":)" +
+           std::to_string(cache_bytes_);
   }
   static void* allocate(std::size_t bytes) {
     constexpr std::size_t kLine = 256;
@@ -484,7 +504,8 @@ class Worker {
     declare_(bench_);
     if (!bench_.run_) throw std::runtime_error("declare() names no bench.run(...)");
     for (const auto& asked : bench_.asked_) {
-      if (bench_.sizes_.count(asked.first) == 0) throw std::runtime_error("there is no size '" + asked.first + "'");
+      if (bench_.sizes_.count(asked.first) == 0)
+        throw std::runtime_error("there is no size '" + asked.first + "'");
     }
     std::ostringstream text;
     text.precision(17);
@@ -499,15 +520,15 @@ class Worker {
       const Bench::Info& array = bench_.arrays_[i];
       if (array.role != "input" && bench_.references_.count(i) == 0)
         throw std::runtime_error("the output '" + array.name + "' has no bench.reference(...)");
-      text << (i == 0 ? "" : ",") << R"({"name":)" << quoted(array.name) << R"(,"dtype":)" << quoted(array.dtype)
-           << R"(,"role":)" << quoted(array.role) << R"(,"low":)" << array.low << R"(,"high":)" << array.high
-           << R"(,"shape":[)";
+      text << (i == 0 ? "" : ",") << R"({"name":)" << quoted(array.name) << R"(,"dtype":)"
+           << quoted(array.dtype) << R"(,"role":)" << quoted(array.role) << R"(,"low":)" << array.low
+           << R"(,"high":)" << array.high << R"(,"shape":[)";
       for (std::size_t d = 0; d < array.shape.size(); ++d) text << (d == 0 ? "" : ",") << array.shape[d];
       text << "]}";
     }
     text << R"(],"flops":)" << bench_.flops_ << R"(,"bytes":)" << bench_.bytes_ << R"(,"unit":)"
-         << quoted(bench_.unit_) << R"(,"relative":)" << bench_.relative_ << R"(,"absolute":)" << bench_.absolute_
-         << ',' << device().describe();
+         << quoted(bench_.unit_) << R"(,"relative":)" << bench_.relative_ << R"(,"absolute":)"
+         << bench_.absolute_ << ',' << device().describe();
     return text.str();
   }
 
@@ -541,7 +562,8 @@ class Worker {
   std::string collect(std::size_t sets) {
     while (sets-- > 0) {
       for (std::size_t i = 0; i < bench_.arrays_.size(); ++i) {
-        if (bench_.arrays_[i].role != "input") Device::copy_out(place(sets, i), sets_[sets][i], bench_.arrays_[i].bytes);
+        if (bench_.arrays_[i].role != "input")
+          Device::copy_out(place(sets, i), sets_[sets][i], bench_.arrays_[i].bytes);
       }
     }
     return "";
@@ -587,9 +609,9 @@ class Worker {
     std::ostringstream text;
     text << R"("clock_hz":)" << device().clock_hz() << R"(,"launches":[)";
     for (std::size_t i = 0; i < list.size(); ++i) {
-      text << (i == 0 ? "" : ",") << R"({"kernel":)" << quoted(list[i].name) << R"(,"blocks":)" << list[i].blocks
-           << R"(,"threads":)" << list[i].threads << R"(,"registers":)" << list[i].registers << R"(,"shared_bytes":)"
-           << list[i].shared_bytes << "}";
+      text << (i == 0 ? "" : ",") << R"({"kernel":)" << quoted(list[i].name) << R"(,"blocks":)"
+           << list[i].blocks << R"(,"threads":)" << list[i].threads << R"(,"registers":)" << list[i].registers
+           << R"(,"shared_bytes":)" << list[i].shared_bytes << "}";
     }
     text << "]";
     return text.str();
@@ -617,7 +639,9 @@ class Worker {
     return text.str();
   }
 #else
-  static std::string count(Words&) { throw std::runtime_error("nothing is counted on the CPU"); }
+  static std::string count(Words&) {
+    throw std::runtime_error("nothing is counted on the CPU");
+  }
 #endif
 
   // Element by element: indices stand in the shared memory, and their values take the place behind them.

@@ -63,12 +63,15 @@ WorkerProcess::WorkerProcess(std::string name, const std::vector<std::string>& w
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawn_file_actions_addopen(&files, STDERR_FILENO, errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  // The numbers may be taken by what is to be moved there: first to numbers above, which close with the program's start.
+  // The numbers may be taken by what is to be moved there: first to numbers above, which close with the
+  // program's start.
   constexpr int kAbove = 100;
-  const int words_end = fcntl(ends[1], F_DUPFD_CLOEXEC, kAbove), memory_end = fcntl(memory_, F_DUPFD_CLOEXEC, kAbove);
+  const int words_end = fcntl(ends[1], F_DUPFD_CLOEXEC, kAbove),
+            memory_end = fcntl(memory_, F_DUPFD_CLOEXEC, kAbove);
   posix_spawn_file_actions_adddup2(&files, words_end, kWordsAt);
   posix_spawn_file_actions_adddup2(&files, memory_end, kMemoryAt);
-  posix_spawnattr_t attributes;  // this program ignores these two signals; the worker gets their defaults back
+  posix_spawnattr_t
+      attributes;  // this program ignores these two signals; the worker gets their defaults back
   posix_spawnattr_init(&attributes);
   sigset_t defaults;
   sigemptyset(&defaults);
@@ -77,11 +80,10 @@ WorkerProcess::WorkerProcess(std::string name, const std::vector<std::string>& w
   posix_spawnattr_setsigdefault(&attributes, &defaults);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
   const std::vector<std::string> settings = settings_with(environment);
-  const int failed =
-      memory_ < 0 || words_end < 0 || memory_end < 0
-          ? ENOMEM
-          : posix_spawnp(&child_, words.front().c_str(), &files, &attributes, pointers_to(words).data(),
-                         pointers_to(settings).data());
+  const int failed = memory_ < 0 || words_end < 0 || memory_end < 0
+                         ? ENOMEM
+                         : posix_spawnp(&child_, words.front().c_str(), &files, &attributes,
+                                        pointers_to(words).data(), pointers_to(settings).data());
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
   for (const int end : {ends[1], words_end, memory_end}) close(end);
@@ -105,9 +107,11 @@ WorkerProcess::~WorkerProcess() {
 
 char* WorkerProcess::share(int64_t bytes) {
   void* memory = MAP_FAILED;
-  if (ftruncate(memory_, bytes) == 0 && fcntl(memory_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+  if (ftruncate(memory_, bytes) == 0 &&
+      fcntl(memory_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
     memory = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, memory_, 0);
-  if (memory == MAP_FAILED) throw Error(fmt::format("there is no memory for the {} bytes of {}", bytes, name_));
+  if (memory == MAP_FAILED)
+    throw Error(fmt::format("there is no memory for the {} bytes of {}", bytes, name_));
   shared_bytes_ = bytes;
   return shared_ = static_cast<char*>(memory);
 }
@@ -122,13 +126,16 @@ double WorkerProcess::processor_seconds() const {
 
 std::string WorkerProcess::last_words() {
   int status = 0;
-  for (int trial = 0; trial < 100 && child_ > 0; ++trial) {  // its end of the socket is closed: it ends, or hides that it does not
+  for (int trial = 0; trial < 100 && child_ > 0;
+       ++trial) {  // its end of the socket is closed: it ends, or hides that it does not
     if (waitpid(child_, &status, WNOHANG) == child_) child_ = -1;
     std::this_thread::sleep_for(std::chrono::milliseconds(child_ > 0 ? 10 : 0));
   }
   std::ifstream file(folder_ / "errors");
-  std::string line, last = child_ < 0 && WIFSIGNALED(status) ? fmt::format("by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
-                                                             : "it said nothing";
+  std::string line,
+      last = child_ < 0 && WIFSIGNALED(status)
+                 ? fmt::format("by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
+                 : "it said nothing";
   while (std::getline(file, line)) {
     if (line.find_first_not_of(' ') != std::string::npos) last = line;
   }

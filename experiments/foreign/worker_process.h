@@ -1,6 +1,7 @@
 #pragma once
-// A process that runs a kernel of others, or its reference: it takes a line of words and answers with a line of JSON.
-// The two share memory, which the other cannot shrink. Nothing that it says is believed before it is checked.
+// A process that runs a kernel of others, or its reference: it takes a line of words and answers with a line
+// of JSON. The two share memory, which the other cannot shrink. Nothing that it says is believed before it is
+// checked.
 
 #include <cstdint>
 #include <map>
@@ -16,15 +17,16 @@ namespace splash::experiments {
 
 class WorkerProcess {
  public:
-  // Starts `words` with its end of the socket as file descriptor 3 and the shared memory as 4. What it prints goes
-  // into a file. `name` stands for it in errors: "the kernel". Throws Error if it cannot be started.
+  // Starts `words` with its end of the socket as file descriptor 3 and the shared memory as 4. What it prints
+  // goes into a file. `name` stands for it in errors: "the kernel". Throws Error if it cannot be started.
   WorkerProcess(std::string name, const std::vector<std::string>& words,
                 const std::map<std::string, std::string>& environment = {});
   ~WorkerProcess();  // ends it
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 
-  // Throws Error if it answers with an error, ends, says what is no JSON object, or says nothing for `timeout` seconds.
+  // Throws Error if it answers with an error, ends, says what is no JSON object, or says nothing for
+  // `timeout` seconds.
   nlohmann::json ask(const std::string& line, double timeout);
 
   // Gives the shared memory its size, once. Throws Error if the system has no such memory.

@@ -1,4 +1,5 @@
-// Ways to cheat `splash bench` on a GPU; the size `cheat` says which. Each must be caught: experiments/tests/gpu_bench.sh.
+// Ways to cheat `splash bench` on a GPU; the size `cheat` says which. Each must be caught:
+// experiments/tests/gpu_bench.sh.
 
 #include <thread>
 

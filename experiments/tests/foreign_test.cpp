@@ -23,8 +23,18 @@ namespace {
 json declared() {
   return {{"sizes", {{"n", 100000}}},
           {"arrays",
-           {{{"name", "x"}, {"dtype", "float32"}, {"role", "input"}, {"shape", {100000}}, {"low", -1}, {"high", 1}},
-            {{"name", "y"}, {"dtype", "float32"}, {"role", "output"}, {"shape", {100000}}, {"low", 0}, {"high", 0}}}},
+           {{{"name", "x"},
+             {"dtype", "float32"},
+             {"role", "input"},
+             {"shape", {100000}},
+             {"low", -1},
+             {"high", 1}},
+            {{"name", "y"},
+             {"dtype", "float32"},
+             {"role", "output"},
+             {"shape", {100000}},
+             {"low", 0},
+             {"high", 0}}}},
           {"flops", 2e5},
           {"bytes", -1},
           {"unit", "float32"},
@@ -36,15 +46,27 @@ json declared() {
           {"cache_bytes", 50 << 20}};
 }
 
-report::Ceiling ceiling(const char* name, const char* dtype, const char* units, double measured, double datasheet) {
-  return {.name = name, .dtype = dtype, .units = units, .method = "made up", .measured = measured, .low = measured, .high = measured, .datasheet = datasheet};
+report::Ceiling ceiling(const char* name, const char* dtype, const char* units, double measured,
+                        double datasheet) {
+  return {.name = name,
+          .dtype = dtype,
+          .units = units,
+          .method = "made up",
+          .measured = measured,
+          .low = measured,
+          .high = measured,
+          .datasheet = datasheet};
 }
 
 std::vector<report::Ceiling> h100() {
-  return {ceiling("dram copy", "", "bytes/s", 2.8e12, 3.35e12), ceiling("dram read", "", "bytes/s", 3.0e12, 3.35e12),
-          ceiling("l2 read", "", "bytes/s", 6e12, report::kMissing),  ceiling("shared read", "", "bytes/s", 3.1e13, report::kMissing),
-          ceiling("fma", "float32", "FLOP/s", 6e13, 6.7e13),          ceiling("exponentials", "", "1/s", 3.7e12, report::kMissing),
-          ceiling("tensor", "float16", "FLOP/s", 7e14, 9.9e14),       ceiling("launch", "", "s", 2.2e-6, report::kMissing),
+  return {ceiling("dram copy", "", "bytes/s", 2.8e12, 3.35e12),
+          ceiling("dram read", "", "bytes/s", 3.0e12, 3.35e12),
+          ceiling("l2 read", "", "bytes/s", 6e12, report::kMissing),
+          ceiling("shared read", "", "bytes/s", 3.1e13, report::kMissing),
+          ceiling("fma", "float32", "FLOP/s", 6e13, 6.7e13),
+          ceiling("exponentials", "", "1/s", 3.7e12, report::kMissing),
+          ceiling("tensor", "float16", "FLOP/s", 7e14, 9.9e14),
+          ceiling("launch", "", "s", 2.2e-6, report::kMissing),
           ceiling("graph node", "", "s", 1.2e-6, report::kMissing)};
 }
 
@@ -70,14 +92,18 @@ std::string verdict(const Seen& seen) {
   }
   result.counted = seen.counted;
   const report::Report report = bench_report({{.implementation = "mine", .result = result}}, {}, h100());
-  const auto machine = analysis::machine_of("NVIDIA H100 80GB HBM3", analysis::read_machines(machines_folder())).multiprocessors;
+  const auto machine =
+      analysis::machine_of("NVIDIA H100 80GB HBM3", analysis::read_machines(machines_folder()))
+          .multiprocessors;
   const auto kernels = analysis::kernel_cases(report);
   REQUIRE(kernels.size() == 1);
   const auto diagnosis = analysis::diagnose(kernels.front(), machine, report.ceilings, kernels);
-  return fmt::format("{}: {}", analysis::to_string(diagnosis.findings.front().cause), diagnosis.findings.front().sentence);
+  return fmt::format("{}: {}", analysis::to_string(diagnosis.findings.front().cause),
+                     diagnosis.findings.front().sentence);
 }
 
-CountedWork counts(double passes, double conflicts, double sectors, double bytes, double instructions, double special = 0) {
+CountedWork counts(double passes, double conflicts, double sectors, double bytes, double instructions,
+                   double special = 0) {
   return {passes, conflicts, sectors / 2, bytes / 2, sectors / 2, bytes / 2, instructions, special};
 }
 
@@ -114,7 +140,8 @@ TEST_CASE("a declaration is read and limited") {
 }
 
 TEST_CASE("inputs are drawn from the seed, and poison is found again") {
-  for (const char* dtype : {"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"}) {
+  for (const char* dtype :
+       {"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"}) {
     CAPTURE(dtype);
     json kernel = declared();
     for (const int i : {0, 1}) kernel["arrays"][i]["dtype"] = dtype;
@@ -178,7 +205,8 @@ TEST_CASE("no call is shorter than its work at the data sheet's rates") {
   declaration["arrays"][1]["shape"] = {1 << 26};
   ForeignKernel kernel = parse_kernel(declaration);
   const Floor cold = floor_of(kernel, h100(), true);
-  CHECK(cold.seconds == doctest::Approx((1e9 - (50 << 20)) / 3.35e12));  // what L2 can hold of the output may stay there
+  CHECK(cold.seconds ==
+        doctest::Approx((1e9 - (50 << 20)) / 3.35e12));  // what L2 can hold of the output may stay there
   CHECK(cold.of == "DRAM at the data sheet's 3.35e+12 bytes/s");
   kernel.flops = 1e12;
   CHECK(floor_of(kernel, h100(), true).seconds == doctest::Approx(1e12 / 6.7e13));
@@ -191,32 +219,51 @@ TEST_CASE("no call is shorter than its work at the data sheet's rates") {
 TEST_CASE("kernels of known cause are diagnosed from what bench alone knows") {
   const analysis::KernelUse full{.blocks = 1 << 18, .threads = 256, .registers = 16};
   const double n = 1 << 26;
-  CHECK(verdict({.seconds = 12 * n / 2.7e12, .flops = 2 * n, .bytes = 12 * n, .use = full,
-                 .counted = counts(0, 0, 12 * n / 32, 12 * n, 20 * n / 32)}).starts_with("DRAM: DRAM is at 90"));
+  CHECK(verdict({.seconds = 12 * n / 2.7e12,
+                 .flops = 2 * n,
+                 .bytes = 12 * n,
+                 .use = full,
+                 .counted = counts(0, 0, 12 * n / 32, 12 * n, 20 * n / 32)})
+            .starts_with("DRAM: DRAM is at 90"));
   // A transposition: 8 KB a tile of 1024 elements, 33 passes for a warp's row and column.
   const double tiles = n / 1024, passes = 33 * 32 * tiles;
-  const std::string banks = verdict({.seconds = passes / (132 * 1.755e9 * 0.95), .flops = 0, .bytes = 8 * n,
-                                     .use = {.blocks = static_cast<int64_t>(tiles), .threads = 256, .registers = 20, .shared_bytes = 4096},
-                                     .counted = counts(passes, passes - 64 * tiles, 8 * n / 32, 8 * n, 30 * n / 32)});
+  const std::string banks = verdict(
+      {.seconds = passes / (132 * 1.755e9 * 0.95),
+       .flops = 0,
+       .bytes = 8 * n,
+       .use = {.blocks = static_cast<int64_t>(tiles), .threads = 256, .registers = 20, .shared_bytes = 4096},
+       .counted = counts(passes, passes - 64 * tiles, 8 * n / 32, 8 * n, 30 * n / 32)});
   CHECK(banks.starts_with("shared memory: shared memory is at 95"));
   CHECK(banks.find("93.9 % of the passes through shared memory are bank conflicts") != std::string::npos);
-  CHECK(verdict({.seconds = 3e-4, .flops = 2.0 * 256 * 256 * 4096, .bytes = 9e6,
-                 .use = {.blocks = 16, .threads = 256, .registers = 40, .shared_bytes = 8256}}).starts_with("too little parallelism: its 16 blocks leave 116 of 132"));
-  const std::string waits = verdict({.seconds = 3e-4, .flops = 8 * n / 4, .bytes = 8 * n / 4,
-                                     .use = {.blocks = 1056, .threads = 64, .registers = 40, .shared_bytes = 120 << 10},
-                                     .counted = counts(0, 0, 8 * n / 4 / 32, 8 * n / 4, 20 * n / 4 / 32, 3 * n / 4 / 32)});
+  CHECK(verdict({.seconds = 3e-4,
+                 .flops = 2.0 * 256 * 256 * 4096,
+                 .bytes = 9e6,
+                 .use = {.blocks = 16, .threads = 256, .registers = 40, .shared_bytes = 8256}})
+            .starts_with("too little parallelism: its 16 blocks leave 116 of 132"));
+  const std::string waits =
+      verdict({.seconds = 3e-4,
+               .flops = 8 * n / 4,
+               .bytes = 8 * n / 4,
+               .use = {.blocks = 1056, .threads = 64, .registers = 40, .shared_bytes = 120 << 10},
+               .counted = counts(0, 0, 8 * n / 4 / 32, 8 * n / 4, 20 * n / 4 / 32, 3 * n / 4 / 32)});
   CHECK(waits.starts_with("latency: where blocks are resident"));
-  CHECK(verdict({.seconds = 1024 * n / 4 / 5.4e13, .flops = 1024 * n / 4, .bytes = 8 * n / 4, .use = full}).starts_with("products: the float32 units are at 90"));
-  const std::string unknown = verdict({.seconds = 3e-4, .flops = 8 * n / 4, .bytes = 8 * n / 4, .use = {.blocks = 0}});
+  CHECK(verdict({.seconds = 1024 * n / 4 / 5.4e13, .flops = 1024 * n / 4, .bytes = 8 * n / 4, .use = full})
+            .starts_with("products: the float32 units are at 90"));
+  const std::string unknown =
+      verdict({.seconds = 3e-4, .flops = 8 * n / 4, .bytes = 8 * n / 4, .use = {.blocks = 0}});
   CHECK(unknown.find("how many warps are resident is not known") != std::string::npos);
-  CHECK(verdict({.seconds = 3e-6, .flops = 1e4, .bytes = 1e4, .use = full}).find("starting the kernel takes") != std::string::npos);
+  CHECK(
+      verdict({.seconds = 3e-6, .flops = 1e4, .bytes = 1e4, .use = full}).find("starting the kernel takes") !=
+      std::string::npos);
 }
 
 TEST_CASE("PTX is made to count") {
   const std::string ptx =
       ".func splash_bench_block(\n)\n{\n\tst.global.u32 \t[%rd1], %r1;\n}\n"
-      ".visible .entry mine(\n\t.param .u64 p\n)\n{\n\t.reg .b32 \t%r<9>;\n\tld.param.u64 \t%rd1, [p];\n\tmov.u32 \t%r1, %tid.x;\n"
-      "\tld.global.v4.f32 \t{%f1, %f2, %f3, %f4}, [%rd1+16];\n\t@%p1 st.shared.f32 \t[tile+-4], %f1;\n\tex2.approx.f32 \t%f5, %f1;\n"
+      ".visible .entry mine(\n\t.param .u64 p\n)\n{\n\t.reg .b32 \t%r<9>;\n\tld.param.u64 \t%rd1, "
+      "[p];\n\tmov.u32 \t%r1, %tid.x;\n"
+      "\tld.global.v4.f32 \t{%f1, %f2, %f3, %f4}, [%rd1+16];\n\t@%p1 st.shared.f32 \t[tile+-4], "
+      "%f1;\n\tex2.approx.f32 \t%f5, %f1;\n"
       "\t@%p1 bra \t$L__BB0_2;\n\n$L__BB0_2:\n\tret;\n\n}\n";
   const CountingPtx counting = with_counting(ptx);
   CHECK(counting.counts_shared);
@@ -233,14 +280,17 @@ TEST_CASE("PTX is made to count") {
   CHECK(times("@%p1 call splash_bench_shared") == 1);
   CHECK(times("add.s32 %splash_address, %splash_address, -4;") == 1);
   CHECK(times("call splash_bench_block") == 2);
-  CHECK(times("st.param.b32 [splash_0+0], 4;\n.param .b32 splash_1;\nst.param.b32 [splash_1+0], 1;") == 1);  // of them one special
+  CHECK(times("st.param.b32 [splash_0+0], 4;\n.param .b32 splash_1;\nst.param.b32 [splash_1+0], 1;") ==
+        1);  // of them one special
   CHECK(times("\tret;") == 1);
-  CHECK_FALSE(with_counting("{\n}\n.entry k(\n)\n{\n\tcp.async.ca.shared.global [%r1], [%rd1], 16;\n}\n").counts_shared);
+  CHECK_FALSE(with_counting("{\n}\n.entry k(\n)\n{\n\tcp.async.ca.shared.global [%r1], [%rd1], 16;\n}\n")
+                  .counts_shared);
   CHECK_FALSE(with_counting(".entry k(\n)\n{\n\tld.f32 %f1, [%rd1];\n}\n").counts_global);
 }
 
 TEST_CASE("a trace says what came of a workload") {
-  const FlashinferWorkload workload{"abc", {{"uuid", "abc"}, {"axes", {{"m", 4}}}, {"inputs", json::object()}}};
+  const FlashinferWorkload workload{"abc",
+                                    {{"uuid", "abc"}, {"axes", {{"m", 4}}}, {"inputs", json::object()}}};
   BenchResult result;
   result.seconds = {1e-3, 2e-3, 3e-3};
   result.reference_seconds = 8e-3;
@@ -262,7 +312,8 @@ TEST_CASE("a trace says what came of a workload") {
   CHECK(evaluation["log"] == "work goes on");
   CHECK(evaluation["correctness"].is_null());
   const auto failed = [&](const char* why) {
-    return trace_of("d", "s", workload, {.failure = why, .hardware = "", .libraries = ""}, "now")["evaluation"]["status"];
+    return trace_of("d", "s", workload, {.failure = why, .hardware = "", .libraries = ""},
+                    "now")["evaluation"]["status"];
   };
   CHECK(failed("the kernel: TypeError: 'y' has the shape [3], not [4]") == "INCORRECT_SHAPE");
   CHECK(failed("the kernel did not answer within 120 s") == "TIMEOUT");
