@@ -64,16 +64,6 @@ struct BenchResult {
   std::vector<BenchFinding> findings;
 };
 
-// The least time of a call: its declared FLOPs and bytes at the data sheet's rates, or else at measured ones
-// and a twentieth more (of a processor twice, whose ceilings vary). Bytes of outputs that the last-level
-// cache can hold need not have left it. With a warm cache, arrays that fit into it give no floor but that of
-// L2.
-struct Floor {
-  double seconds = report::kMissing;
-  std::string of;
-};
-Floor floor_of(const ForeignKernel& kernel, const std::vector<report::Ceiling>& ceilings, bool cold);
-
 // `reference` is a process of the same declaration that never runs the kernel. `ceilings_of` gets the
 // device's name. Throws Error or InvalidArgument if one of the two fails.
 BenchResult bench_kernel(WorkerProcess& worker, WorkerProcess& reference,

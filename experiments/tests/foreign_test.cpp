@@ -11,6 +11,7 @@
 #include "experiments/foreign/array_values.h"
 #include "experiments/foreign/bench_report.h"
 #include "experiments/foreign/flashinfer.h"
+#include "experiments/foreign/floor.h"
 #include "experiments/foreign/ptx_counting.h"
 #include "experiments/runner/project_root.h"
 

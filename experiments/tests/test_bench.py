@@ -22,9 +22,9 @@ def ceilings(program: Path, tmp_path_factory) -> Path:
     return folder / "ceilings.h5"
 
 
-def benched(splash: Splash, ceilings: Path, source: str, *words: object, name: str = "mine.cpp", code: int = 0, cache="warm") -> dict:
-    splash.write(name, source)
-    done = splash("bench", name, *QUICK, "--cache", cache, "--ceilings", ceilings, "--json", *words)
+def benched(splash: Splash, ceilings: Path, source: str, *words: object, code: int = 0, cache: str = "warm") -> dict:
+    splash.write("mine.cpp", source)
+    done = splash("bench", "mine.cpp", *QUICK, "--cache", cache, "--ceilings", ceilings, "--json", *words)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)["cases"][0]
 
@@ -132,7 +132,8 @@ def test_flashinfer_benchs_files_are_run_and_traces_written(splash: Splash, ceil
     example = ROOT / "examples/bench/flashinfer"
     splash.write("workloads.jsonl", (example / "workloads.jsonl").read_text().splitlines()[0] + "\n")
     words = ("--solution", example / "solution.json", "--workloads", "workloads.jsonl", "--traces", "traces.jsonl")
-    done = splash("bench", example / "definition.json", *words, "--samples", "3", "--ceilings", ceilings, "--out", "my.h5", env=in_python(splash))
+    words += ("--samples", "3", "--ceilings", ceilings, "--out", "my.h5")
+    done = splash("bench", example / "definition.json", *words, env=in_python(splash))
     assert done.returncode == 0, done.stderr
     (trace,) = map(json.loads, (splash.folder / "traces.jsonl").read_text().splitlines())
     assert (trace["definition"], trace["solution"]) == ("scaled_add_n256", "scaled_add_torch")

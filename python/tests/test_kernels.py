@@ -102,7 +102,8 @@ def flashinfer(tmp_path: Path, change=lambda d, s, w: None):
 
 def test_a_definition_and_a_solution_are_a_kernel(tmp_path: Path):
     kernel = flashinfer(tmp_path)
-    assert [(a.name, a.shape, a.role) for a in kernel.arrays] == [(n, [64, 256], r) for n, r in (("x", "input"), ("y", "input"), ("out", "output"))]
+    roles = {"x": "input", "y": "input", "out": "output"}
+    assert [(a.name, a.shape, a.role) for a in kernel.arrays] == [(name, [64, 256], role) for name, role in roles.items()]
     assert kernel.name == "scaled_add_torch" and kernel.scalars == {"scale": 0.5} and kernel.sizes == {"rows": 64}
     x, y, out = torch.ones(2, 2), torch.ones(2, 2), torch.zeros(2, 2)
     kernel.call(x=x, y=y, scale=0.5, out=out)

@@ -124,7 +124,8 @@ def kernel_of(definition_path: Path, solution_path: Path | None, workload_path: 
         sizes[axis] = value
     arrays, scalars = [], {}
     root = Path(workload.get("root", "."))
-    for role, group in (("input", part(definition, "inputs", dict, "definition")), ("output", part(definition, "outputs", dict, "definition"))):
+    groups = {role: part(definition, f"{role}s", dict, "definition") for role in ("input", "output")}
+    for role, group in groups.items():
         for tensor, told in group.items():
             dtype, extents = part(told, "dtype", str, tensor), told.get("shape")
             source = given_inputs.get(tensor, {}) if role == "input" else {}

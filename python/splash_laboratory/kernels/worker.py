@@ -253,7 +253,8 @@ def make_of_file(path: Path) -> Callable[[Mapping[str, int]], Kernel]:
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
     if len(kernels.declared) != 1:
-        raise ValueError(f"{path.name} declares {len(kernels.declared)} kernels where one is needed (splash_laboratory.kernels.declare)")
+        count = len(kernels.declared)
+        raise ValueError(f"{path.name} declares {count} kernels where one is needed (splash_laboratory.kernels.declare)")
     return kernels.declared[0]
 
 
