@@ -274,8 +274,9 @@ class Counting {
   void launch(const char* name, dim3 grid, dim3 block, std::size_t shared_bytes, void** arguments) {
     CUfunction function = nullptr;
     require(get<decltype(&cuModuleGetFunction)>("cuModuleGetFunction")(&function, module_, name));
-    require(get<decltype(&cuFuncSetAttribute)>("cuFuncSetAttribute")(
-        function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(shared_bytes)));
+    if (shared_bytes > 0)
+      require(get<decltype(&cuFuncSetAttribute)>("cuFuncSetAttribute")(
+          function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(shared_bytes)));
     require(get<decltype(&cuLaunchKernel)>("cuLaunchKernel")(
         function, grid.x, grid.y, grid.z, block.x, block.y, block.z, static_cast<unsigned>(shared_bytes),
         nullptr, arguments, nullptr));
@@ -354,6 +355,7 @@ class Device {
     check(cudaGetDeviceProperties(&properties_, 0));
     flush_bytes_ = 2 * static_cast<std::size_t>(properties_.l2CacheSize);
     check(cudaMalloc(&flush_, flush_bytes_ + 256));
+    check(cudaMemset(flush_, 0, flush_bytes_ + 256));
   }
   std::string describe() const {
     std::ostringstream text;
@@ -375,7 +377,9 @@ class Device {
     check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
   }
   static void synchronize() { check(cudaDeviceSynchronize()); }
-  void flush() { check(cudaMemsetAsync(flush_, ++flushes_, flush_bytes_)); }
+  void flush() {
+    touch(flush_, flush_bytes_);
+  }  // read, so that nothing has to be written back during the call
   void touch(const void* memory, std::size_t bytes) {
     detail::read_through<<<4 * properties_.multiProcessorCount, 256>>>(
         static_cast<const unsigned*>(memory), bytes / sizeof(unsigned),
@@ -411,7 +415,6 @@ class Device {
   cudaDeviceProp properties_{};
   void* flush_ = nullptr;
   std::size_t flush_bytes_ = 0;
-  int flushes_ = 0;
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
 };
 
@@ -439,7 +442,7 @@ class Device {
   static void synchronize() {}
   void flush() {
     flush_.resize(2 * cache_bytes_);
-    for (std::size_t i = 0; i < flush_.size(); i += 64) ++flush_[i];
+    touch(flush_.data(), flush_.size());
   }
   void touch(const void* memory, std::size_t bytes) {
     unsigned sum = 0;

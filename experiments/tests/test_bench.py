@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -153,3 +155,82 @@ def test_files_of_flashinfer_bench_that_are_none_are_refused(splash: Splash):
     assert "w.jsonl:2 is no workload" in splash.refused(*words, splash.write("w.jsonl", '\n{"uuid": "a", "axes": {}}\n'))
     assert "holds no workload" in splash.refused(*words, splash.write("w.jsonl", "\n"))
     assert "needs --solution and --workloads" in splash.refused("bench", example / "definition.json")
+
+
+# The device of a test's kernel says that it is a GPU; what is timed is the processor.
+A_GPU = """
+import gc
+from splash_laboratory.kernels import declare
+
+@declare(
+    sizes={"n": 100000},
+    inputs={"x": ("float32", ["n"])},
+    outputs={"y": ("float32", ["n"])},
+    flops=lambda n: n,
+    reference=lambda x: 2 * x,
+)
+def doubled(x, y):
+    y.copy_(2 * x)
+
+for found in gc.get_objects():
+    if type(found).__name__ == "Device":
+        found.description = {"device": "NVIDIA H200", "compute_capability": 90, "multiprocessors": 132}
+    if type(found).__name__ == "Worker":
+        use = {"kernel": "doubled", "blocks": 16, "threads": 256, "registers": 20, "shared_bytes": 0}
+        found.launches = lambda: {"clock_hz": 1.7e9, "launches": [use]}
+"""
+
+
+def test_a_report_of_a_gpu_is_read_by_every_command(splash: Splash):
+    splash.write("mine.py", A_GPU)
+    words = ("--samples", "6", "--ceilings", ROOT / "data/reports/ceilings-h200.h5", "--out", "my.h5")
+    done = splash("bench", "mine.py", *words, env=in_python(splash))
+    assert done.returncode == 0, done.stderr
+    assert "doubled  n 100000, cold cache, on NVIDIA H200" in done.stdout
+    assert "too little parallelism, up to 8.25x: its 16 blocks leave 116 of 132 multiprocessors idle" in done.stdout
+    (kernel,) = splash.json("diagnose", "my.h5")["kernels"]
+    assert "too little parallelism" in [found["cause"] for found in kernel["findings"]] and kernel["problem"] == "n 100000"
+    told = splash("diagnose", "my.h5").stdout
+    assert "by a profiler's table" not in told and "of the measured ceiling" in told and "by counters" not in told
+    assert "not counted: special functions" in told
+    analysed = splash.json("analyze", "my.h5")["kernels"][0]
+    assert analysed["blocks"] == 16 and analysed["dram_bytes_counted"] == 8e5
+    there = splash.json("what-if", "my.h5", "doubled", "--gpu", "NVIDIA H100 NVL")
+    assert there["predicted"]["gpu"].startswith("NVIDIA H100 NVL")
+    assert splash("page", "my.h5", "--out", "my.html").returncode == 0
+    shown = splash.json("show", "my.h5", "--results")["cases"][0]
+    assert shown["verdict"] == kernel["findings"][0]["cause"] and shown["registers"] == 20
+
+
+NVCC = shutil.which("nvcc") or next((str(p) for p in [Path("/usr/local/cuda/bin/nvcc")] if p.exists()), None)
+CUDA_FILES = [*sorted((ROOT / "examples/bench").glob("*.cu")), ROOT / "experiments/tests/bench_cheats.cu"]
+REWRITE = """
+#include <iostream>
+#include <iterator>
+#include "experiments/foreign/ptx_counting.h"
+int main() {
+  const auto counting = splash::experiments::with_counting({std::istreambuf_iterator<char>(std::cin), {}});
+  std::cout << counting.text;
+  return counting.counts_shared && counting.counts_global ? 0 : 1;
+}
+"""
+
+
+@pytest.mark.skipif(NVCC is None, reason="there is no nvcc here")
+def test_the_examples_compile_and_so_do_their_counting_copies(tmp_path: Path):
+    """As far as it goes without a GPU: PTX of every example, and an assembler that takes the copy that counts."""
+    include = f"-I{ROOT / 'experiments/foreign'}"
+    (tmp_path / "rewrite.cpp").write_text(REWRITE)
+    rewrite = ["g++", "-std=c++20", "-DFMT_HEADER_ONLY", f"-I{ROOT}", "rewrite.cpp", ROOT / "experiments/foreign/ptx_counting.cpp"]
+    jobs = [[NVCC, "-std=c++17", "-arch=compute_80", "-ptx", "-DSPLASH_BENCH_COUNT", include, file] for file in CUDA_FILES]
+    started = [subprocess.Popen(job, cwd=tmp_path) for job in [*jobs, [*rewrite, "-o", "rewrite"]]]
+    assert [process.wait(timeout=300) for process in started] == [0] * len(started)
+    assert len(CUDA_FILES) == 5
+    for file in CUDA_FILES:
+        ptx = (tmp_path / file.name).with_suffix(".ptx")
+        done = subprocess.run([tmp_path / "rewrite"], input=ptx.read_text(), text=True, capture_output=True, timeout=60)
+        assert done.returncode == 0 and done.stdout.count("call splash_bench_global") >= 2, file.name
+        ptx.write_text(done.stdout)
+    assemble = [[Path(NVCC).with_name("ptxas"), "-arch=sm_80", file.with_suffix(".ptx").name, "-o", file.stem] for file in CUDA_FILES]
+    started = [subprocess.Popen(job, cwd=tmp_path) for job in assemble]
+    assert [process.wait(timeout=300) for process in started] == [0] * len(started)
