@@ -117,9 +117,10 @@ std::vector<Job> jobs_of(const BenchAsked& asked, const ScratchFolder& folder) {
   if (!asked.solution.empty() || !asked.workloads.empty() || !asked.traces.empty())
     throw InvalidArgument(
         "--solution, --workloads and --traces are of a definition of flashinfer-bench, a .json");
+  const auto combinations = sizes_of(asked.sizes);
   const Words start =
       extension(asked) == ".py" ? worker_in_python(asked.source) : Words{compiled(asked, folder)};
-  for (auto& sizes : sizes_of(asked.sizes))
+  for (const auto& sizes : combinations)
     jobs.push_back({.kernel = start, .reference = start, .sizes = sizes});
   return jobs;
 }

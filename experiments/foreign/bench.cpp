@@ -316,7 +316,10 @@ class Bench {
                     .threads = static_cast<int>(std::min(count(launched, "threads"), 1e6)),
                     .registers = static_cast<int>(std::min(count(launched, "registers"), 1e6)),
                     .shared_bytes = static_cast<int64_t>(count(launched, "shared_bytes"))};
-      result_.launches.push_back(std::move(launch));
+      constexpr int kMostThreads = 1024;
+      const bool sound =
+          launch.use.blocks > 0 && launch.use.threads > 0 && launch.use.threads <= kMostThreads;
+      if (sound) result_.launches.push_back(std::move(launch));
     }
   }
 
