@@ -18,6 +18,7 @@
 #include "experiments/cli/kernel_selection.h"
 #include "experiments/foreign/bench_report.h"
 #include "experiments/runner/case_json.h"
+#include "experiments/runner/narrate.h"
 #include "experiments/runner/provenance.h"
 #include "report/atomic_file.h"
 #include "report/io.h"
@@ -55,11 +56,15 @@ std::vector<std::vector<analysis::Finding>> verdicts(report::Report& report,
   }
   const std::vector<analysis::KernelCase> kernels = analysis::kernel_cases(report);
   if (kernels.empty()) return all;
-  const analysis::Multiprocessors machine = machine_of(report).multiprocessors;
-  analysis::write_diagnoses(report, machine);
-  for (const analysis::KernelCase& kernel : kernels)
-    all[static_cast<std::size_t>(kernel.row)] =
-        analysis::diagnose(kernel, machine, report.ceilings, kernels).findings;
+  try {
+    const analysis::Multiprocessors machine = machine_of(report).multiprocessors;
+    analysis::write_diagnoses(report, machine);
+    for (const analysis::KernelCase& kernel : kernels)
+      all[static_cast<std::size_t>(kernel.row)] =
+          analysis::diagnose(kernel, machine, report.ceilings, kernels).findings;
+  } catch (const Error& error) {  // a GPU that nothing is known of: the times stand
+    narrate("no verdict: {}", error.what());
+  }
   return all;
 }
 

@@ -14,7 +14,7 @@ from splash_laboratory import kernels  # noqa: E402
 from splash_laboratory.kernels.flashinfer import Refused, kernel_of  # noqa: E402
 from splash_laboratory.kernels.worker import Worker, make_of_file  # noqa: E402
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples/bench/flashinfer"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples/bench/flashinfer"
 ARRAYS = {"inputs": {"x": ("float32", ["n"])}, "outputs": {"y": ("float32", ["n"])}}
 
 
