@@ -144,13 +144,9 @@ class Rewriter {
     const std::string text = trimmed(line);
     if (line.find(".entry ") != std::string::npos || line.find(".func") != std::string::npos)
       changes_ = line.find("splash_bench") == std::string::npos;
-    if (line == "{") {
-      inside_ = true;
-    } else if (line == "}") {
-      end_block();
-      inside_ = false;
-    }
-    if (!inside_ || !changes_ || text.empty()) {
+    if (text.starts_with('}') && --depth_ == 0) end_block();
+    if (text.starts_with('{') && text.find('}') == std::string::npos) ++depth_;  // not a vector of registers
+    if (depth_ == 0 || !changes_ || text.empty()) {
       lines_.push_back(line);
       return;
     }
@@ -191,9 +187,9 @@ class Rewriter {
 
   CountingPtx counting_;
   std::vector<std::string> lines_;
-  bool inside_ = false, changes_ = false, statement_open_ = false, ends_block_ = false;
+  bool changes_ = false, statement_open_ = false, ends_block_ = false;
   int64_t block_at_ = -1;
-  int instructions_ = 0, special_ = 0;
+  int depth_ = 0, instructions_ = 0, special_ = 0;
 };
 
 }  // namespace

@@ -377,9 +377,8 @@ class Device {
     check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
   }
   static void synchronize() { check(cudaDeviceSynchronize()); }
-  void flush() {
-    touch(flush_, flush_bytes_);
-  }  // read, so that nothing has to be written back during the call
+  // Read, so that nothing has to be written back during the call.
+  void flush() { touch(flush_, flush_bytes_); }
   void touch(const void* memory, std::size_t bytes) {
     detail::read_through<<<4 * properties_.multiProcessorCount, 256>>>(
         static_cast<const unsigned*>(memory), bytes / sizeof(unsigned),

@@ -284,8 +284,14 @@ TEST_CASE("PTX is made to count") {
   CHECK(times("st.param.b32 [splash_0+0], 4;\n.param .b32 splash_1;\nst.param.b32 [splash_1+0], 1;") ==
         1);  // of them one special
   CHECK(times("\tret;") == 1);
-  CHECK_FALSE(with_counting("{\n}\n.entry k(\n)\n{\n\tcp.async.ca.shared.global [%r1], [%rd1], 16;\n}\n")
-                  .counts_shared);
+  const std::string nested =
+      with_counting(
+          ".entry k(\n)\n{\n\t// begin inline asm\n{\n\tadd.s32 %r1, %r1, 1;\n}\n\t// end inline asm\n"
+          "\tld.global.f32 %f1, [%rd1];\n\tret;\n}\n")
+          .text;
+  CHECK(nested.find("call splash_bench_global") != std::string::npos);
+  CHECK_FALSE(
+      with_counting(".entry k(\n)\n{\n\tcp.async.ca.shared.global [%r1], [%rd1], 16;\n}\n").counts_shared);
   CHECK_FALSE(with_counting(".entry k(\n)\n{\n\tld.f32 %f1, [%rd1];\n}\n").counts_global);
 }
 
