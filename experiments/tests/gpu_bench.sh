@@ -23,7 +23,7 @@ expect() { # NAME EXPECTED FOUND
 }
 
 "$splash" ceilings --out "$folder/ceilings.h5" >"$folder/ceilings.txt"
-words=(--ceilings "$folder/ceilings.h5" --samples 12 --seconds 3)
+words=(--ceilings "$folder/ceilings.h5" --samples 8 --seconds 2)
 while read -r file cause; do
   name=$(basename "${file%.*}")
   found=$("$splash" bench "examples/bench/$file" "${words[@]}" --out "$folder/$name.h5" --json 2>"$folder/$name.log" | tee "$folder/$name.json" | say)
