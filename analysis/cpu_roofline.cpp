@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "analysis/profiled_kernel.h"
 #include "core/error.h"
 
 namespace splash::analysis {
@@ -43,6 +44,7 @@ double measured(const std::vector<report::Ceiling>& ceilings, std::initializer_l
 }
 
 std::string problem_of(const report::Report& report, std::size_t row) {
+  if (text_at(report, "method", row) == kBenchMethod) return text_at(report, "problem", row);
   std::string words = text_at(report, "pass", row);
   for (const char* name : {"n", "heads", "head_dim"})
     words += fmt::format("{}{} {:g}", words.empty() ? "" : ", ", name, number_at(report, name, row));
@@ -58,6 +60,8 @@ std::vector<CpuCase> cpu_cases(const report::Report& report) {
     const auto row = static_cast<std::size_t>(i);
     const std::string& unit = text_at(report, "math_unit", row);
     if (!unit.starts_with(prefix)) continue;
+    if (text_at(report, "method", row) == kBenchMethod && std::isnan(number_at(report, "time_median", row)))
+      continue;  // it was not believed
     const double threads = needed(report, "threads", row);
     cases.push_back({.row = i,
                      .case_id = text_at(report, "case_id", row),
@@ -65,6 +69,7 @@ std::vector<CpuCase> cpu_cases(const report::Report& report) {
                      .problem = problem_of(report, row),
                      .dtype = unit.substr(prefix.size()),
                      .threads = threads < 1e6 ? static_cast<int64_t>(threads) : 0,
+                     .cores = number_at(report, "cores", row),
                      .seconds = needed(report, "time_median", row),
                      .flops = needed(report, "executed_flops", row),
                      .useful_flops = needed(report, "useful_flops", row),
@@ -81,6 +86,30 @@ Floors floors_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceiling
   return {.products = cpu.flops / measured(ceilings, {"cpu fma"}, cpu.dtype),
           .l2 = cpu.l2_bytes / measured(ceilings, {"cpu l2 read", "cpu dram read"}),
           .dram = cpu.dram_bytes / measured(ceilings, {"cpu dram read", "cpu dram copy"})};
+}
+
+Finding finding_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceilings) {
+  const Floors floors = floors_of(cpu, ceilings);
+  const Level level = floors.within(cpu.seconds).level();
+  const double share = floors.within(cpu.seconds).highest() / cpu.seconds;
+  const std::string name = level == Level::products ? "the units that multiply" : to_string(level);
+  const std::string stands = fmt::format(
+      "{} would need {:.3g} % of the time at the measured ceiling of all threads", name, 100 * share);
+  if (share >= kBusy) {
+    const Cause cause = level == Level::products ? Cause::products
+                        : level == Level::l2     ? Cause::l2
+                                                 : Cause::dram;
+    return {cause, std::max(1.0, 1 / share), stands + ": only less work for it helps"};
+  }
+  const auto threads = static_cast<double>(cpu.threads);
+  if (cpu.cores < kBusy * threads) {
+    return {Cause::parallelism, std::min(threads / cpu.cores, 1 / share),
+            fmt::format("it keeps {:.2g} of {} cores busy; {}", cpu.cores, cpu.threads, stands)};
+  }
+  return {
+      Cause::inside, 1 / share,
+      fmt::format("{}, and nothing else that is known more: its instructions, the caches or their latency",
+                  stands)};
 }
 
 }  // namespace splash::analysis

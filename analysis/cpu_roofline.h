@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/diagnosis.h"
 #include "analysis/roofline.h"
 #include "report/report.h"
 
@@ -17,6 +18,7 @@ struct CpuCase {
   std::string problem;  // "forward, n 2048, heads 8, head_dim 64, causal"
   std::string dtype;    // of the products: "float32"
   int64_t threads = 1;
+  double cores = 0;           // that a benched kernel keeps busy; NaN: not known
   double seconds = 0;         // median of a call
   double flops = 0;           // of the products as they run, padding included
   double useful_flops = 0;    // on visible pairs; a backward counts the pairs of the support
@@ -33,5 +35,9 @@ std::vector<CpuCase> cpu_cases(const report::Report& report);
 // Seconds at the measured ceilings of all threads, however many threads the case has. Throws ReportError if
 // the report lacks a ceiling that the case needs.
 Floors floors_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceilings);
+
+// What bounds a case: a level that needs kBusy of the time, else cores that stand idle (of a benched kernel),
+// else what is inside the cores, with the level that comes nearest. Throws what floors_of() throws.
+Finding finding_of(const CpuCase& cpu, const std::vector<report::Ceiling>& ceilings);
 
 }  // namespace splash::analysis

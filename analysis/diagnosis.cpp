@@ -41,14 +41,20 @@ class Diagnostician {
       if (resource.known() && (resource.share > busiest_.share || busiest_.name.empty())) busiest_ = resource;
     }
     // The share of all multiprocessors' time in which they hold blocks.
-    held_ = occupancy_.waves > 1 ? occupancy_.wave_yield
-                                 : std::min(1.0, static_cast<double>(kernel.use.blocks) / machine.count);
+    if (kernel.placed)
+      held_ = occupancy_.waves > 1 ? occupancy_.wave_yield
+                                   : std::min(1.0, static_cast<double>(kernel.use.blocks) / machine.count);
   }
 
   Diagnosis operator()() {
     for (const Resource& resource : resources_) look_at(resource);
     look_at_launches();
-    occupancy_.waves > 1 ? look_at_tail() : look_at_parallelism();
+    if (!kernel_.placed) {
+      result_.not_known.emplace_back(
+          "how its blocks fill the GPU (it was not started by splash_bench::launch)");
+    } else {
+      occupancy_.waves > 1 ? look_at_tail() : look_at_parallelism();
+    }
     look_inside();
     if (result_.findings.empty()) {
       find(busiest_.cause, 1 / busiest_.share,
@@ -180,8 +186,9 @@ class Diagnostician {
   }
 
   void look_at_launches() {
-    if (kernel_.profiled) {
-      result_.not_known.emplace_back("launches (a profiler's time leaves them out)");
+    if (kernel_.profiled && launches_ == 0) {
+      result_.not_known.emplace_back(kernel_.benched ? "launches (their cost was not measured on this GPU)"
+                                                     : "launches (a profiler's time leaves them out)");
       return;
     }
     if (launches_ < kLaunches) {
@@ -302,6 +309,7 @@ class Diagnostician {
   }
 
   std::string resident() const {
+    if (!kernel_.placed) return "how many warps are resident is not known";
     const double blocks = std::clamp(static_cast<double>(kernel_.use.blocks) / machine_.count, 1.0,
                                      std::max(1.0, static_cast<double>(occupancy_.blocks)));
     // If the registers are unknown, the true limit can only be lower.

@@ -21,13 +21,16 @@ constexpr Capability kCapabilities[] = {
 }  // namespace
 
 bool is_profiled(const NamedColumns& table, int64_t row) {
-  return table.known_text("method", row) == kProfilerMethod;
+  const std::string method = table.known_text("method", row);
+  return method == kProfilerMethod ||
+         (method == kBenchMethod && !table.known_text("math_unit", row).starts_with(kCpuUnit));
 }
 
 KernelCase profiled_kernel(const NamedColumns& table, int64_t row) {
   const auto known = [&](const char* name) { return table.known_number(name, row); };
   KernelCase found;
   found.profiled = true;
+  found.benched = table.known_text("method", row) == kBenchMethod;
   found.row = row;
   found.case_id = table.text("case_id", row);
   found.implementation = table.text("implementation", row);
@@ -49,7 +52,13 @@ KernelCase profiled_kernel(const NamedColumns& table, int64_t row) {
   found.instructions = known("instructions_counter");
   found.shared_traffic = kWavefrontBytes * known("shared_wavefronts_counter");
   found.l2_traffic = known("l2_bytes_counter");
-  found.dram_traffic = found.dram_bytes;
+  found.dram_traffic = found.benched ? report::kMissing : found.dram_bytes;
+  if (found.benched) {
+    found.exponentials = known("special_counter");
+    found.l2_bytes = known("l1_bytes_counted");
+    found.launches = std::max(1, table.small_count("launches", row));
+    found.placed = table.count("launches", row) > 0;
+  }
   found.seen = {.float32 = known("float32_share_counter"),
                 .tensor = known("tensor_share_counter"),
                 .special = known("special_share_counter"),

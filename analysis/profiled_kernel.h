@@ -1,5 +1,6 @@
 #pragma once
-// Cases of a report that `splash import` made of a profiler's table: kernels of any kind.
+// Cases of a report that `splash import` made of a profiler's table, or `splash bench` of a kernel that it
+// timed: kernels of any kind.
 
 #include <optional>
 
@@ -10,7 +11,9 @@ namespace splash::analysis {
 
 // The `method` by which such a case was timed.
 constexpr const char* kProfilerMethod = "profiler";
+constexpr const char* kBenchMethod = "bench";  // of `splash bench`, on a GPU and on the CPU
 
+// Whether it is such a case, of a GPU.
 bool is_profiled(const NamedColumns& table, int64_t row);
 
 // Throws ReportError if the report lacks a column that every such case has.

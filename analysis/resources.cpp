@@ -27,15 +27,19 @@ class Profiled {
  public:
   Profiled(const KernelCase& kernel, const Multiprocessors& machine,
            const std::vector<report::Ceiling>& ceilings)
-      : ceiling_(is_measured(ceilings) ? kMeasured : "the data sheet's figure") {
+      : ceiling_(is_measured(ceilings) ? kMeasured : "the data sheet's figure"), benched_(kernel.benched) {
     const SeenShares& seen = kernel.seen;
     const Floors floors = floors_of(as_counters_saw(kernel), ceilings);
     const double cycles = machine.count * kernel.clock_hz;  // per second, of all multiprocessors
     const bool is_float32 = kernel.unit == "float32";
     const double products = floors.products / kernel.seconds;
-    add(Cause::products, "the float32 units", seen.float32, is_float32 ? products : report::kMissing);
-    add(Cause::products, "the tensor cores", seen.tensor, is_float32 ? report::kMissing : products);
-    add(Cause::exponentials, "special functions", seen.special, report::kMissing);
+    // A benched kernel declares which of the two it uses; of the other nothing is to be known.
+    if (is_float32 || !benched_)
+      add(Cause::products, "the float32 units", seen.float32, is_float32 ? products : report::kMissing);
+    if (!is_float32 || !benched_)
+      add(Cause::products, "the tensor cores", seen.tensor, is_float32 ? report::kMissing : products);
+    add(Cause::exponentials, "special functions", seen.special,
+        exponential_seconds(kernel, machine, ceilings) / kernel.seconds);
     add(Cause::issue_slots, "issue slots", seen.issue,
         kernel.instructions / (kSchedulers * cycles * kernel.seconds), "all there are");
     of_all(seen.multiprocessor, Cause::pipes, "the busiest unit of the multiprocessors");
@@ -44,7 +48,10 @@ class Profiled {
         kernel.shared_traffic / (kWavefrontBytes * cycles * kernel.seconds), "one pass a cycle");
     of_all(seen.l1, Cause::l1, "L1");
     list_.insert(list_.begin(), rest_.begin(), rest_.end());
-    add(Cause::l2, "L2", seen.l2, floors.l2 / kernel.seconds);
+    const double l2 = floors.l2 / kernel.seconds;
+    // Of a benched kernel the sectors that it asks L1 for are known: L2 delivers no more, and may deliver
+    // less.
+    add(Cause::l2, "L2", seen.l2, benched_ && l2 >= kBusy ? report::kMissing : l2);
     add(Cause::dram, "DRAM", seen.dram, floors.dram / kernel.seconds);
   }
 
@@ -56,7 +63,7 @@ class Profiled {
     list_.push_back({.cause = cause,
                      .name = name,
                      .share = by_profiler ? seen : counted,
-                     .seen = !by_profiler,
+                     .seen = !by_profiler && !benched_,
                      .of = by_profiler     ? "the profiler's peak"
                            : of != nullptr ? of
                                            : ceiling_,
@@ -76,6 +83,7 @@ class Profiled {
   }
 
   const char* ceiling_;
+  bool benched_;  // what is counted is as declared
   std::vector<Resource> list_{}, rest_{};
 };
 

@@ -260,7 +260,9 @@ double exponential_seconds(const KernelCase& kernel, const Multiprocessors& mach
 }
 
 double launch_seconds(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings) {
-  if (kernel.profiled) return 0;
+  const bool timed_with_launches =
+      kernel.benched && has_ceiling(ceilings, "launch") && has_ceiling(ceilings, "graph node");
+  if (kernel.profiled && !timed_with_launches) return 0;
   const double node = measured(ceilings, "graph node", "");
   return (kernel.replayed ? node : measured(ceilings, "launch", "")) + (kernel.launches - 1) * node;
 }

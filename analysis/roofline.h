@@ -80,6 +80,8 @@ struct KernelCase {
   // Of a profiled kernel of any kind: shape, dtype and tiles mean nothing, counts are the profiler's, and the
   // time leaves out launches.
   bool profiled = false;
+  bool benched = false;  // and `splash bench` timed it: counts are as declared, the time includes launches
+  bool placed = true;    // false: blocks and threads of the benched kernel are not known
   SeenShares seen{};
   WarpStalls stalls{};
   double bank_conflicts = std::numeric_limits<double>::quiet_NaN();  // share of the passes of shared memory

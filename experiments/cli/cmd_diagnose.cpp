@@ -20,6 +20,7 @@
 #include "experiments/cli/ceilings_view.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
+#include "experiments/cli/cpu_view.h"
 #include "experiments/cli/kernel_selection.h"
 #include "experiments/cli/profiled_view.h"
 #include "experiments/runner/provenance.h"
@@ -194,6 +195,14 @@ int cmd_diagnose(const Words& words) {
   parse(app, words);
 
   report::Report report = report::read_report(path);
+  if (const auto on_cpu = selected_cpu_cases(report, prefix);
+      !on_cpu.empty() && kernel_cases(report).empty()) {
+    if (!out.empty() || summary || !case_id.empty())
+      throw InvalidArgument(
+          "of cases on the CPU there is the verdict alone, without --case, --write and --summary");
+    json ? print_json(cpu_findings_json(report, on_cpu)) : print_cpu_findings(report, on_cpu);
+    return kDone;
+  }
   std::vector<KernelCase> selected = selected_kernels(report, prefix, case_id);
   const analysis::Machine machine = machine_of(report);
   const std::vector<KernelCase> kernels = described_kernels(std::move(selected), machine.multiprocessors,

@@ -21,6 +21,7 @@ struct Command {
 };
 
 int cmd_analyze(const Words& words);
+int cmd_bench(const Words& words);
 int cmd_ceilings(const Words& words);
 int cmd_compare(const Words& words);
 int cmd_counters(const Words& words);

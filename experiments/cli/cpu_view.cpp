@@ -80,6 +80,33 @@ void print_cpu_cases(const report::Report& report, const std::vector<CpuCase>& c
   }
 }
 
+void print_cpu_findings(const report::Report& report, const std::vector<CpuCase>& cases) {
+  print(fmt::format("{}, {} threads, commit {}\n\n", one_line(report.provenance.cpu),
+                    report.provenance.threads, one_line(report.provenance.commit)));
+  for (const CpuCase& c : cases) {
+    const analysis::Finding finding = finding_of(c, report.ceilings);
+    print(fmt::format("{}  {}  {} us  case {}\n  {}, up to {:.3g}x: {}\n\n",
+                      paint(one_line(c.implementation), Colour::bold), one_line(c.problem),
+                      short_number(1e6 * c.seconds), one_line(c.case_id),
+                      paint(to_string(finding.cause), Colour::yellow), finding.gain, finding.sentence));
+  }
+}
+
+nlohmann::json cpu_findings_json(const report::Report& report, const std::vector<CpuCase>& cases) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const CpuCase& c : cases) {
+    const analysis::Finding finding = finding_of(c, report.ceilings);
+    list.push_back(
+        {{"case_id", c.case_id},
+         {"implementation", c.implementation},
+         {"problem", c.problem},
+         {"seconds", c.seconds},
+         {"findings",
+          {{{"cause", to_string(finding.cause)}, {"gain", finding.gain}, {"sentence", finding.sentence}}}}});
+  }
+  return {{"cpu", report.provenance.cpu}, {"cpu_cases", list}};
+}
+
 nlohmann::json cpu_cases_json(const report::Report& report, const std::vector<CpuCase>& cases) {
   using experiments::plain_number;
   nlohmann::json list = nlohmann::json::array();

@@ -17,4 +17,8 @@ std::vector<analysis::CpuCase> selected_cpu_cases(const report::Report& report, 
 void print_cpu_cases(const report::Report& report, const std::vector<analysis::CpuCase>& cases);
 nlohmann::json cpu_cases_json(const report::Report& report, const std::vector<analysis::CpuCase>& cases);
 
+// What bounds each case, the largest gain that its removal could bring, and why.
+void print_cpu_findings(const report::Report& report, const std::vector<analysis::CpuCase>& cases);
+nlohmann::json cpu_findings_json(const report::Report& report, const std::vector<analysis::CpuCase>& cases);
+
 }  // namespace splash::cli

@@ -41,6 +41,7 @@ const Command kCommands[] = {
     {"page", "a report as one HTML page for a browser", cmd_page},
     {"seal", "add the checksum line to a report that another program changed", cmd_seal},
     {"compare", "two reports side by side: what differs, what got slower", cmd_compare},
+    {"bench", "time and check a kernel of yours, and make a report of it", cmd_bench},
     {"analyze", "where the kernels of a report stand below the ceilings, and how they fill the GPU",
      cmd_analyze},
     {"diagnose", "why the kernels of a report take the time they take, and what to try next", cmd_diagnose},

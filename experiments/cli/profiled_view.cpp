@@ -67,7 +67,8 @@ nlohmann::json resources_json(const KernelCase& kernel, const Multiprocessors& m
 }
 
 std::string origin_line(const report::Report& report, const std::vector<KernelCase>& kernels) {
-  const bool imported = std::all_of(kernels.begin(), kernels.end(), [](const auto& k) { return k.profiled; });
+  const bool imported =
+      std::all_of(kernels.begin(), kernels.end(), [](const auto& k) { return k.profiled && !k.benched; });
   return imported ? fmt::format("{}, by a profiler's table\n", one_line(report.provenance.gpu))
                   : fmt::format("{}, commit {}\n", report.provenance.gpu, report.provenance.commit);
 }

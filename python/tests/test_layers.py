@@ -25,13 +25,14 @@ ALLOWED = {
     "analysis": {"core", "report"},
     "experiments/runner": {"core", "cpu_ref", *GPU, "report", "analysis"},
     "experiments/claims": {"core", "report", "analysis", "experiments/runner"},
+    "experiments/foreign": {"core", "report", "analysis", "experiments/runner"},
     "experiments/kinds/support": {"core", "cpu_ref", *GPU, "report", "analysis", "experiments/runner"},
     "experiments/kinds": {"core", "cpu_ref", *GPU, "report", "analysis", "experiments/runner", "experiments/kinds/support"},
     "experiments/tuning": {"core", *GPU, "analysis", "experiments/runner", "experiments/kinds/support"},
     "experiments/bench": {"core", *GPU, "analysis"},
     "experiments/cli": {
         *("core", "cpu_ref", *GPU, "report", "analysis"),
-        *("experiments/runner", "experiments/claims", "experiments/kinds/support", "experiments/tuning"),
+        *("experiments/runner", "experiments/claims", "experiments/foreign", "experiments/kinds/support", "experiments/tuning"),
     },
     "python": {"core", "cpu_ref", *GPU},
     "fuzz": {"core", *GPU, "report", "analysis", "experiments/runner", "experiments/claims"},
@@ -39,7 +40,7 @@ ALLOWED = {
 TESTS_MAY_ALSO = {  # of the tests of a room, whose helpers stand in tests/ too
     "gpu": {*GPU, "gpu/arch", "gpu/ladders", "cpu_ref", "analysis"},  # oracles, and how far a kernel is from them
     "experiments": {"core", "cpu_ref", *GPU, "report", "analysis", "experiments/runner", "experiments/claims"}
-    | {"experiments/kinds/support", "experiments/kinds", "experiments/tuning"},
+    | {"experiments/foreign", "experiments/kinds/support", "experiments/kinds", "experiments/tuning"},
     "fuzz": {"report", "analysis"},  # seeds are the examples of the tests
 }
 SOURCES = {".h", ".cuh", ".cpp", ".cu"}
