@@ -2,7 +2,8 @@
 
     python -m splash_laboratory.documents.model_tables data/reports/model-perplexity-h100.h5 docs/questions/*.md
 
-A table stands between two markers; the word of the first is the experiment, perplexity, conversion or conversion-long:
+A table stands between two markers; the word of the first is the experiment, perplexity, kascade,
+conversion or conversion-long:
 
     <!-- model perplexity -->
     ...
@@ -23,7 +24,7 @@ from splash_attention.language.plan import Plan
 from splash_laboratory.documents.ladder_tables import markdown_table, number, text, write_tables
 from splash_laboratory.reports import Report
 
-MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|conversion|conversion-long) -->\n).*?(<!-- end of model -->)", re.DOTALL)
+MARKER = re.compile(r"(<!-- model (?P<experiment>perplexity|kascade|conversion|conversion-long) -->\n).*?(<!-- end of model -->)", re.DOTALL)
 
 
 def fill(document: str, report: Report) -> str:
@@ -40,12 +41,13 @@ def fill(document: str, report: Report) -> str:
 
 
 def tables(report: Report) -> dict[str, list[list[str]]]:
-    """By experiment: headings and rows, words in Markdown. Cases that were not run have none."""
+    """By experiment: headings and rows, words in Markdown. Cases that were not run have none, nor has an experiment of another kind."""
     held = {}
     for experiment in set(report.results["experiment"].values) & set(ROWS):
         results = report.experiment(experiment)
         measured = [case for case in (results.isel(case=i) for i in range(results.sizes["case"])) if known(case, "perplexity")]
-        held[experiment] = ROWS[experiment](measured)
+        if measured:  # a ladder is called kascade, too
+            held[experiment] = ROWS[experiment](measured)
     return held
 
 
@@ -87,7 +89,7 @@ def alike(plan: Plan) -> tuple[float, ...]:
 
 
 ROWS: dict[str, Callable[[list[xr.Dataset]], list[list[str]]]] = {
-    "perplexity": of_methods, "conversion": of_plans, "conversion-long": of_plans,
+    "perplexity": of_methods, "kascade": of_methods, "conversion": of_plans, "conversion-long": of_plans,
 }  # fmt: skip
 
 
