@@ -34,9 +34,9 @@ TEST_CASE("modified scores: every combination, dtype and head dimension, forward
   for (int parts = 1; parts < kAll; ++parts) {
     for (const Dtype dtype : {Dtype::bf16, Dtype::f16, Dtype::f32}) {
       for (const int64_t dim : {64, 128, 256})
-        check_forward(modified({2, 4, 2, 333, 777, dim}, parts), dtype, 6, stream);
-      check_forward(modified({1, 2, 1, 700, 3001, 64}, parts, 1.25), dtype, 0.05, stream);
+        check_forward(modified({1, 4, 2, 333, 777, dim}, parts), dtype, 6, stream);
     }
+    check_forward(modified({1, 2, 1, 200, 3001, 64}, parts, 1.25), Dtype::bf16, 0.05, stream);
   }
 }
 

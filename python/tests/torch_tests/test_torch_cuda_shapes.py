@@ -36,7 +36,7 @@ def recorded():
     for path in sorted((ROOT / "data" / "reports").glob("*.h5")):
         with h5py.File(path) as file:
             results = file["results"]
-            if "q_heads" not in results:
+            if not {"q_heads", "mask", "selection"} <= set(results):  # decoding has neither
                 continue
             read = lambda name: results[name].asstr()[:] if results[name].dtype.kind == "O" else results[name][:]
             columns = {name: read(name) for name in (*EXTENTS, "dtype", "mask", "normalizer", "selection", "alpha", "query_variance")}
