@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import xarray as xr
@@ -24,6 +25,7 @@ from splash_laboratory.reports import Report
 
 MARKER = re.compile(r"(<!-- peers (?P<experiment>[\w-]+): (?P<ours>\S+) -->\n).*?(<!-- end of peers -->)", re.DOTALL)
 PROBLEM = ("pass", "input", "batch", "q_heads", "q_len", "kv_len", "head_dim", "mask", "window", "documents", "query_variance")
+STEP = ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")  # of decoding: all that dense attention's time depends on
 TEXTS = ("gpl-3", "gfdl-1.3")  # of MiniLM
 PASSES = {"forward": "forward", "forward_backward": "both passes"}
 
@@ -48,10 +50,13 @@ def lines(results: xr.Dataset, ours: str) -> list[str]:
     of empty 64 × 64 tiles where the report has it."""
     cases = [results.isel(case=i) for i in range(results.sizes["case"])]
     problems: dict[tuple[str, ...], dict[str, xr.Dataset]] = {}
+    dense: dict[tuple[str, ...], dict[str, xr.Dataset]] = {}
     for case in cases:
         if math.isfinite(number(case, "time_median")):
-            problems.setdefault(problem_of(case), {})[text(case, "implementation")] = case
-    solved = [group for group in problems.values() if ours in group]
+            of_any_values = is_step(case) and not text(case, "input")
+            group = dense.setdefault(values_of(case, STEP), {}) if of_any_values else problems.setdefault(problem_of(case), {})
+            group[text(case, "implementation")] = case
+    solved = [dense.get(values_of(group[ours], STEP), {}) | group for group in problems.values() if ours in group]
     if not solved:
         return []
     peers = sorted({name for group in solved for name in group if name.startswith("torch-")})
@@ -69,12 +74,21 @@ def lines(results: xr.Dataset, ours: str) -> list[str]:
     return rows
 
 
+def is_step(case: xr.Dataset) -> bool:
+    """Of decoding: the kind gpu-decode has no mask."""
+    return not text(case, "mask")
+
+
 def problem_of(case: xr.Dataset) -> tuple[str, ...]:
-    return tuple(text(case, name) for name in PROBLEM)
+    return values_of(case, (*PROBLEM, "alpha", "layer") if is_step(case) else PROBLEM)
+
+
+def values_of(case: xr.Dataset, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(text(case, name) for name in names)
 
 
 def label(case: xr.Dataset) -> str:
-    if not text(case, "mask"):
+    if is_step(case):
         return step_label(case)
     batch, heads, length, dim = (int(number(case, name)) for name in ("batch", "q_heads", "q_len", "head_dim"))
     size = f"{length // 1024}k" if length % 1024 == 0 else str(length)
@@ -92,12 +106,14 @@ def label(case: xr.Dataset) -> str:
 
 
 def step_label(case: xr.Dataset) -> str:
-    """Of a step of decoding: the kind gpu-decode has no mask."""
     batch, heads, kv_heads, queries, keys, dim = (
         int(number(case, name)) for name in ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")
     )
     drafts = f", {queries} queries" if queries > 1 else ""
-    return f"{batch} × {heads}/{kv_heads} heads, {keys} keys, d {dim}{drafts}, T {np.sqrt(number(case, 'query_variance')):.4g}"
+    alpha = f", α {number(case, 'alpha'):.4g}" if number(case, "alpha") != 1.5 else ""
+    layer = number(case, "layer")
+    inputs = f"T {np.sqrt(number(case, 'query_variance')):.4g}" if math.isnan(layer) else f"layer {layer:.0f}"
+    return f"{batch} × {heads}/{kv_heads} heads, {keys} keys, d {dim}{drafts}, {inputs}{alpha}"
 
 
 def milliseconds(case: xr.Dataset) -> str:
