@@ -144,9 +144,10 @@ int cmd_bench(const Words& words) {
           "Times and checks a kernel of yours: a .cu or .cpp that includes splash_bench.h and declares it "
           "there, built by nvcc\n"
           "or c++; or a function of PyTorch tensors in a .py (splash_laboratory.kernels). Each call gets new "
-          "inputs and poisoned outputs, and all are checked after it. The times are held\n"
-          "against a clock outside the kernel's process and against the least time that the declared FLOPs "
-          "and bytes need.\n"
+          "inputs and poisoned\n"
+          "outputs, and all are checked after it. The times are held against a clock outside the kernel's "
+          "process and against\n"
+          "the least time that the declared FLOPs and bytes need.\n"
           "A kernel that fails has no time, and the exit code is 1. Its code is run, with all that you may "
           "do yourself.");
   BenchAsked asked;
@@ -181,9 +182,9 @@ int cmd_bench(const Words& words) {
                          ->type_name("N");
   app.add_option("--flag", asked.flags, "a further word for the compiler: --flag=-Iinclude")
       ->type_name("WORD");
-  app.add_option("--ceilings", asked.ceilings,
-                 "a report with ceilings of this GPU or processor (splash ceilings --out), in place of "
-                 "measuring them")
+  app.add_option(
+         "--ceilings", asked.ceilings,
+         "a report with this GPU's or processor's ceilings (splash ceilings --out), not measured then")
       ->type_name("REPORT");
   app.add_option("-o,--out", asked.out, "the report's file")->type_name("REPORT");
   app.add_flag("--no-counts", asked.no_counts,

@@ -73,6 +73,25 @@ def test_a_step_of_decoding_tells_its_keys_and_grouped_heads():
     assert problems == ["| 1 × 32/8 heads, 16384 keys, d 64, T 2.449", "| 4 × 32/8 heads, 1000 keys, d 64, 4 queries, T 1"]
 
 
+def test_dense_attention_stands_beside_every_step_of_its_shape():
+    values = {
+        "implementation": ["toy/0-first", "toy/0-first", "toy/0-first", "torch-cudnn", "torch-splash"],
+        "input": ["gaussian", "gaussian", "smollm2", "", "gaussian"],
+        "alpha": [1.5, 1.25, 1.5, np.nan, 1.25],
+        "layer": [np.nan, np.nan, 4.0, np.nan, np.nan],
+        "kv_heads": [16.0] * 5,
+        "time_median": [1e-3, 2e-3, 4e-3, 4e-3, 2e-3],
+    }
+    cases = report().results.isel(case=[0] * 5).drop_vars("mask").assign({name: ("case", of) for name, of in values.items()})
+    text = fill(DOCUMENT, Report(Path("r.h5"), {}, "", cases, xr.Dataset(), xr.Dataset(), {}))
+    step = "| 1 × 16/16 heads, 16384 keys, d 64, 16384 queries, "
+    assert [line.removeprefix(step) for line in text.splitlines() if "keys," in line] == [
+        "T 2.449 | 6.93 | 8.03 % | 1.000 | 4.000; **4** |  |",
+        "T 2.449, α 1.25 | 6.93 | 8.03 % | 2.000 | 4.000; **2** | 2.000; **1** |",
+        "layer 4 | 6.93 | 8.03 % | 4.000 | 4.000; **1** |  |",
+    ]
+
+
 def test_windows_and_documents_are_problems_of_their_own():
     masks = {"mask": ["window"] * 4 + ["documents"], "window": [256.0, 256.0, 1024.0, 1024.0, np.nan], "documents": [""] * 4 + ["8x2048"]}
     cases = report().results.isel(case=[0] * 5).assign(

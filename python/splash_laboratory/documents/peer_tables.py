@@ -53,7 +53,7 @@ def lines(results: xr.Dataset, ours: str) -> list[str]:
     dense: dict[tuple[str, ...], dict[str, xr.Dataset]] = {}
     for case in cases:
         if math.isfinite(number(case, "time_median")):
-            of_any_values = is_step(case) and not text(case, "input")
+            of_any_values = is_step(case) and not text(case, "input") and text(case, "implementation").startswith("torch-")
             group = dense.setdefault(values_of(case, STEP), {}) if of_any_values else problems.setdefault(problem_of(case), {})
             group[text(case, "implementation")] = case
     solved = [dense.get(values_of(group[ours], STEP), {}) | group for group in problems.values() if ours in group]
@@ -110,10 +110,10 @@ def step_label(case: xr.Dataset) -> str:
         int(number(case, name)) for name in ("batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")
     )
     drafts = f", {queries} queries" if queries > 1 else ""
-    alpha = f", α {number(case, 'alpha'):.4g}" if number(case, "alpha") != 1.5 else ""
-    layer = number(case, "layer")
+    alpha, layer = number(case, "alpha"), number(case, "layer")
+    other = "" if math.isnan(alpha) or alpha == 1.5 else f", α {alpha:.4g}"
     inputs = f"T {np.sqrt(number(case, 'query_variance')):.4g}" if math.isnan(layer) else f"layer {layer:.0f}"
-    return f"{batch} × {heads}/{kv_heads} heads, {keys} keys, d {dim}{drafts}, {inputs}{alpha}"
+    return f"{batch} × {heads}/{kv_heads} heads, {keys} keys, d {dim}{drafts}, {inputs}{other}"
 
 
 def milliseconds(case: xr.Dataset) -> str:
