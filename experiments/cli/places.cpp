@@ -15,8 +15,7 @@
 #include "core/error.h"
 #include "experiments/runner/definition.h"
 #include "experiments/runner/project_root.h"
-
-extern char** environ;
+#include "experiments/runner/start_program.h"
 
 namespace splash::cli {
 
@@ -82,18 +81,6 @@ sys.exit(main(sys.argv[1:])))",
 
 int run_program(const std::vector<std::string>& words, const std::map<std::string, std::string>& environment,
                 bool quiet, const std::string& stdout_file) {
-  std::vector<std::string> settings;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string setting = *entry;
-    if (environment.count(setting.substr(0, setting.find('='))) == 0) settings.push_back(setting);
-  }
-  for (const auto& [name, value] : environment) settings.push_back(fmt::format("{}={}", name, value));
-  std::vector<char*> arguments, variables;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  for (const std::string& setting : settings) variables.push_back(const_cast<char*>(setting.c_str()));
-  arguments.push_back(nullptr);
-  variables.push_back(nullptr);
-
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -105,21 +92,9 @@ int run_program(const std::vector<std::string>& words, const std::map<std::strin
   } else {
     posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, stdout_file.c_str(), O_WRONLY | O_TRUNC, 0);
   }
-  // This program ignores these two signals; the child gets their defaults back.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t defaults;
-  sigemptyset(&defaults);
-  sigaddset(&defaults, SIGPIPE);
-  sigaddset(&defaults, SIGXFSZ);
-  posix_spawnattr_setsigdefault(&attributes, &defaults);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
-
   pid_t child = 0;
-  const int failed =
-      posix_spawnp(&child, arguments[0], &files, &attributes, arguments.data(), variables.data());
+  const int failed = experiments::start_program(words, environment, files, child);
   posix_spawn_file_actions_destroy(&files);
-  posix_spawnattr_destroy(&attributes);
   if (failed != 0) return 127;
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {

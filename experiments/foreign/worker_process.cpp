@@ -21,31 +21,13 @@
 
 #include "core/error.h"
 #include "core/text.h"
-
-extern char** environ;
+#include "experiments/runner/start_program.h"
 
 namespace splash::experiments {
 namespace {
 
 constexpr std::size_t kLongestAnswer = 1 << 20;
 constexpr int kWordsAt = 3, kMemoryAt = 4;  // file descriptors of the worker
-
-std::vector<std::string> settings_with(const std::map<std::string, std::string>& environment) {
-  std::vector<std::string> settings;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string setting = *entry;
-    if (!environment.contains(setting.substr(0, setting.find('=')))) settings.push_back(setting);
-  }
-  for (const auto& [name, value] : environment) settings.push_back(fmt::format("{}={}", name, value));
-  return settings;
-}
-
-std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
 
 }  // namespace
 
@@ -70,22 +52,10 @@ WorkerProcess::WorkerProcess(std::string name, const std::vector<std::string>& w
             memory_end = fcntl(memory_, F_DUPFD_CLOEXEC, kAbove);
   posix_spawn_file_actions_adddup2(&files, words_end, kWordsAt);
   posix_spawn_file_actions_adddup2(&files, memory_end, kMemoryAt);
-  posix_spawnattr_t
-      attributes;  // this program ignores these two signals; the worker gets their defaults back
-  posix_spawnattr_init(&attributes);
-  sigset_t defaults;
-  sigemptyset(&defaults);
-  sigaddset(&defaults, SIGPIPE);
-  sigaddset(&defaults, SIGXFSZ);
-  posix_spawnattr_setsigdefault(&attributes, &defaults);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
-  const std::vector<std::string> settings = settings_with(environment);
   const int failed = memory_ < 0 || words_end < 0 || memory_end < 0
                          ? ENOMEM
-                         : posix_spawnp(&child_, words.front().c_str(), &files, &attributes,
-                                        pointers_to(words).data(), pointers_to(settings).data());
+                         : start_program(words, environment, files, child_);
   posix_spawn_file_actions_destroy(&files);
-  posix_spawnattr_destroy(&attributes);
   for (const int end : {ends[1], words_end, memory_end}) close(end);
   if (failed == 0) return;
   child_ = -1;
