@@ -36,6 +36,7 @@ int cmd_merge(const Words& words);
 int cmd_migrate(const Words& words);
 int cmd_new(const Words& words);
 int cmd_page(const Words& words);
+int cmd_paper(const Words& words);
 int cmd_plot(const Words& words);
 int cmd_recount(const Words& words);
 int cmd_reproduce(const Words& words);

@@ -37,6 +37,7 @@ const Command kCommands[] = {
     {"show", "what a report holds", cmd_show},
     {"table", "a statistic of a report's cases by their parameters, as text, Markdown, LaTeX or CSV",
      cmd_table},
+    {"paper", "a published table beside what recorded reports hold of the same", cmd_paper},
     {"plot", "the plots of a report, or one of chosen columns, as PNG, SVG or PDF", cmd_plot},
     {"page", "a report as one HTML page for a browser", cmd_page},
     {"seal", "add the checksum line to a report that another program changed", cmd_seal},

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, Splash
 
 COMMANDS = ["list", "run", "recount", "reproduce", "merge", "show", "compare", "analyze", "diagnose"]
-COMMANDS += ["bench", "table", "plot", "page", "counters", "ceilings", "entmax", "import", "judge", "kascade", "doctor", "migrate", "seal", "tune", "new", "test"]
+COMMANDS += ["bench", "table", "paper", "plot", "page", "counters", "ceilings", "entmax", "import", "judge", "kascade", "doctor", "migrate", "seal", "tune", "new", "test"]
 
 
 def test_help_names_every_subcommand(splash: Splash):
