@@ -195,6 +195,7 @@ std::vector<KernelCase> kernel_cases(const report::Report& report, Calls calls) 
     found.seconds_high = table.known_number("time_high", row);
     found.flops = number("executed_flops");
     found.useful_flops = number("useful_flops");
+    found.support = table.known_number("support_mean", row);
     count_tensors(found);
     found.kernel = table.text("kernel", row);
     found.dram_bytes = number("dram_bytes_counted");

@@ -51,8 +51,9 @@ struct KernelCase {
   double seconds = 0;              // median of a call
   double seconds_low = std::numeric_limits<double>::quiet_NaN();  // of its 95 % interval; NaN: not recorded
   double seconds_high = std::numeric_limits<double>::quiet_NaN();
-  double flops = 0;         // of the products as they run, padding included
-  double useful_flops = 0;  // of the visible and selected pairs alone
+  double flops = 0;                                           // of the products as they run, padding included
+  double useful_flops = 0;                                    // of the visible and selected pairs alone
+  double support = std::numeric_limits<double>::quiet_NaN();  // keys with weight per row; NaN: not recorded
   double dram_bytes = 0, l2_bytes = 0;
   double exponentials = std::numeric_limits<double>::quiet_NaN();  // NaN: not counted
   int instruction_q = 0;  // rows of the instruction that multiplies; 0: not known

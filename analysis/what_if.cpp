@@ -14,6 +14,18 @@
 namespace splash::analysis {
 namespace {
 
+// Work that follows from the inputs, which no declaration counts: keys and values of the support are read
+// once more, through L2; or, where that takes longer, all visible pairs are computed once more.
+double seconds_of_support(const KernelCase& kernel, const Floors& floors) {
+  if (std::isnan(kernel.support) || !(floors.l2 > 0) || !(floors.products > 0)) return 0;
+  const AttentionShape& shape = kernel.shape;
+  const double rows = static_cast<double>(shape.batch * shape.q_heads * shape.q_len);
+  const double bytes =
+      rows * kernel.support * 2 * static_cast<double>(shape.head_dim * bytes_of(kernel.dtype));
+  return std::min(bytes * floors.l2 / kernel.l2_bytes,
+                  kernel.useful_flops * floors.products / kernel.flops + floors.l2);
+}
+
 ModelPoint point_of(const KernelCase& kernel, const MeasuredGpu& gpu) {
   const Occupancy occupancy = occupancy_of(gpu.machine, kernel.use);
   if (occupancy.blocks < 1) {
@@ -23,7 +35,7 @@ ModelPoint point_of(const KernelCase& kernel, const MeasuredGpu& gpu) {
   const Floors floors = floors_of(kernel, gpu.ceilings);
   return {.kernel = kernel,
           .launch = launch_seconds(kernel, gpu.ceilings),
-          .base = floors.sum() / occupancy.wave_yield,
+          .base = (floors.sum() + seconds_of_support(kernel, floors)) / occupancy.wave_yield,
           .floor = floors.highest()};
 }
 
@@ -56,6 +68,8 @@ const ModelPoint* nearest(const ModelPoint& asked, const std::vector<ModelPoint>
     double distance = ratio(point.base, asked.base) +
                       ratio(point.kernel.shape.head_dim, asked.kernel.shape.head_dim) +
                       ratio(point.kernel.use.blocks, asked.kernel.use.blocks);
+    if (const double support = ratio(point.kernel.support, asked.kernel.support); !std::isnan(support))
+      distance += support;
     if (point.kernel.unit != asked.kernel.unit) distance += 100;
     if (point.kernel.replayed != asked.kernel.replayed) distance += 1e-3;  // where both are as near
     if (distance < least) {
@@ -76,12 +90,14 @@ bool of_less_work(const KernelCase& less, const KernelCase& more) {
   const auto cold = [](const KernelCase& kernel) { return kernel.setting.find("cold") != std::string::npos; };
   if (cold(less) && !cold(more)) return false;
   const AttentionShape &a = less.shape, &b = more.shape;
-  if (less.shape.batch * less.shape.q_heads >= more.shape.batch * more.shape.q_heads) return false;
+  const int64_t fewer = a.batch * a.q_heads, all = b.batch * b.q_heads;
+  if (fewer > all || (fewer == all && !(less.support < more.support))) return false;
   return less.implementation == more.implementation && less.dtype == more.dtype &&
          less.causal == more.causal && less.window == more.window && less.unit == more.unit &&
          a.head_dim == b.head_dim && a.group() == b.group() && a.batch <= b.batch && a.q_heads <= b.q_heads &&
          a.q_len == b.q_len && a.kv_len == b.kv_len && less.flops <= more.flops &&
-         less.l2_bytes <= more.l2_bytes && less.dram_bytes <= more.dram_bytes;
+         less.l2_bytes <= more.l2_bytes && less.dram_bytes <= more.dram_bytes &&
+         !(less.support > more.support);
 }
 
 constexpr int64_t kMostEntries = 1024;  // batch sizes up to this are tried one by one

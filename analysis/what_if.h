@@ -1,16 +1,18 @@
 #pragma once
 // Predicts a kernel's time on another problem, with other tiles or on another GPU, from measured cases of it.
 //
-// time = launches + factor * (sum of the floors of all levels) / (share of the waves' block slots that are
-// filled)
+// time = launches + factor * (sum of the floors of all levels + work on the support) / (share of the waves'
+// block slots that are filled)
 //
-// Floors are those of roofline.h, waves those of occupancy.h. The factor belongs to the kernel: it is that of
-// the measured case with the nearest floors, head_dim and blocks, because a kernel's losses change slowly
-// with its size. Two bounds hold. The time is at least what the busiest level needs, unless that nearest case
-// was faster. And more work never takes less time: the prediction is at least the measured time for fewer
-// batch entries, heads, queries or keys of the same setting, and the predicted time for fewer batch entries.
-// With other tiles (changes.h) the floors follow the tiles, the rest of the time follows the products, and
-// both grow where multiprocessors have no blocks.
+// Floors are those of roofline.h, waves those of occupancy.h. Work on the support is known of kernels that
+// tell how many keys a row keeps: reading these keys and values once more through L2, or computing all
+// visible pairs once more, whichever takes less. The factor belongs to the kernel: it is that of the measured
+// case with the nearest floors, head_dim, blocks and support, because a kernel's losses change slowly with
+// its size. Two bounds hold. The time is at least what the busiest level needs, unless that nearest case was
+// faster. And more work never takes less time: the prediction is at least the measured time for fewer batch
+// entries, heads, queries or keys of the same setting or with narrower rows, and the predicted time for fewer
+// batch entries. With other tiles (changes.h) the floors follow the tiles, the rest of the time follows the
+// products, and both grow where multiprocessors have no blocks.
 //
 // The interval comes from the report itself. Each case is predicted from cases of its kernel on other
 // problems and compared with its measured time. Kernels with the tiles of a neighbouring rung are predicted

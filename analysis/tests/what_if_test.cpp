@@ -57,6 +57,31 @@ TEST_CASE("what it loses is taken from the nearest case of the kernel, not from 
   CHECK(Predictor(measured, kGpu).predict(kernel("a/1", 2, 1)).factor == doctest::Approx(8));
 }
 
+TEST_CASE("broad rows take longer, up to computing all pairs once more, and tell most of rows as broad") {
+  KernelCase narrow = kernel("a/1", 10, 2), broad = narrow;
+  narrow.shape = broad.shape = {
+      .batch = 1, .q_heads = 1, .kv_heads = 1, .q_len = 1000000, .kv_len = 1000, .head_dim = 50};
+  narrow.dtype = broad.dtype = Dtype::bf16;
+  narrow.useful_flops = broad.useful_flops = narrow.flops;
+  narrow.support = 1;   // 200 MB of keys and values more: 20 us, beside 400 of floors
+  broad.support = 1e6;  // not 20 s: 100 us of products and 200 of L2 once more
+  const Predictor predictor({narrow}, kGpu);
+  const double factor = (narrow.seconds - 3e-6) / 420e-6;
+  CHECK(predictor.predict(narrow).seconds == doctest::Approx(narrow.seconds));
+  CHECK(predictor.predict(broad).seconds == doctest::Approx(3e-6 + factor * 700e-6));
+
+  broad.seconds = 3e-6 + 3 * 700e-6;
+  broad.case_id = "broad";
+  KernelCase asked = broad;
+  asked.support = 1e5;
+  CHECK(Predictor({narrow, broad}, kGpu).predict(asked).from == "broad");
+  asked.support = 2;
+  CHECK(Predictor({narrow, broad}, kGpu).predict(asked).from == narrow.case_id);
+  broad.seconds = 1e-6;  // as if nothing were left to do
+  asked.support = 2e6;
+  CHECK(Predictor({narrow, broad}, kGpu).predict(asked).seconds >= narrow.seconds);
+}
+
 TEST_CASE("the interval is that of what was held out, of all kernels where one has few cases") {
   // The cases of a predict each other, with 1.5 and 1 / 1.5 of the measured times. b has no other problem to
   // learn from.

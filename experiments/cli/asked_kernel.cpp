@@ -1,6 +1,7 @@
 #include "experiments/cli/asked_kernel.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -194,6 +195,12 @@ AskedKernel asked_kernel(const report::Report& report, const KernelCase& recorde
     asked.uncut = analysis::changed(recorded, {.batch = batch / recorded.shape.batch});
   } else if (!problem.empty() || here.name != there.name) {
     asked.uncut = planned(recorded, before, problem, here, there);
+    asked.uncut.support = recorded.support;
+    const report::Column* const input = report.find("input");
+    for (const auto& [name, value] : before) problem.emplace(name, value);
+    if (input != nullptr && input->texts[static_cast<std::size_t>(recorded.row)] == "gaussian" &&
+        !std::isnan(recorded.support))
+      asked.uncut.support = experiments::sampled_support(problem);
   }
   asked.kernel = analysis::changed(asked.uncut, changes.cut);
   if (!changes.empty()) asked.kernel.problem = "with " + changes.words;

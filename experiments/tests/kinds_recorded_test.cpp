@@ -21,6 +21,21 @@ using namespace splash;
 using namespace splash::experiments;
 using namespace splash::experiments::tests;
 
+TEST_CASE("the support that is drawn for a Gaussian problem is what its recorded case stored") {
+  const report::Report report = report::read_report(SPLASH_SOURCE_DIR "/data/reports/flagship-h200.h5");
+  int compared = 0;
+  for (const analysis::KernelCase& kernel : analysis::kernel_cases(report)) {
+    const double drawn = sampled_support(parameters_of(report, kernel.row));
+    if (report.find("input")->texts[static_cast<std::size_t>(kernel.row)] != "gaussian" ||
+        std::isnan(kernel.support))
+      continue;
+    CAPTURE(kernel.problem);
+    CHECK(drawn == doctest::Approx(kernel.support).epsilon(0.25));
+    ++compared;
+  }
+  CHECK(compared == 6);
+}
+
 namespace {
 
 std::string text(const char* letters) {

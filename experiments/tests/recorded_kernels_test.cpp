@@ -12,6 +12,7 @@
 #include "analysis/next_steps.h"
 #include "analysis/roofline.h"
 #include "analysis/scaling.h"
+#include "analysis/statistics.h"
 #include "analysis/what_if.h"
 #include "core/error.h"
 #include "experiments/runner/diagnoses.h"
@@ -314,4 +315,20 @@ TEST_CASE(
     CAPTURE(cuts[cuts.size() * 8 / 10]);
     CHECK(cuts[cuts.size() / 2] < 0.25);
   }
+}
+
+TEST_CASE(
+    "the flagship's time is predicted from other problems, half within 25 %, eight in ten within 50 %") {
+  std::vector<double> all;
+  for (const char* name : {"flagship-h200", "flagship-python-h100", "flagship-windows-h100"}) {
+    CAPTURE(name);
+    const Recorded recorded(name);
+    std::vector<double> errors =
+        Predictor(recorded.kernels, {recorded.machine, recorded.report.ceilings}).held_out_ratios();
+    for (double& error : errors) error = std::abs(1 / error - 1);
+    REQUIRE(errors.size() >= 3);
+    CHECK(quantile(errors, 0.8) < 0.5);
+    all.insert(all.end(), errors.begin(), errors.end());
+  }
+  CHECK(quantile(all, 0.5) < 0.25);
 }

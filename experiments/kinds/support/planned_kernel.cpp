@@ -1,10 +1,13 @@
 #include "experiments/kinds/support/planned_kernel.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/workload.h"
+#include "cpu_ref/entmax/solver.h"
 #include "experiments/kinds/support/counted_kernel.h"
 #include "experiments/kinds/support/gpu_problem.h"
 #include "experiments/runner/recorded.h"
@@ -91,6 +94,28 @@ analysis::KernelCase planned_kernel(const std::string& variant_id, const Paramet
       .blocks = main.blocks, .threads = main.threads, .registers = 0, .shared_bytes = main.shared_bytes};
   kernel.all = planned_launches(plan, work);
   return kernel;
+}
+
+double sampled_support(const Parameters& p) {
+  const AttentionSpec spec = problem_spec(p);
+  const std::string& mask = get_text(p, "mask");
+  const bool is_known = get_text(p, "normalizer") == "entmax" && get_text(p, "selection") == "all" &&
+                        (mask == "none" || mask == "causal" || mask == "window");
+  if (!is_known) return std::numeric_limits<double>::quiet_NaN();
+  constexpr int64_t kRows = 16;
+  double support = 0;
+  for (int64_t i = 0; i < kRows; ++i) {
+    const int64_t query = (2 * i + 1) * spec.shape.q_len / (2 * kRows);
+    int64_t keys = spec.shape.kv_len;
+    if (spec.mask.causal) keys = std::max<int64_t>(1, keys - spec.shape.q_len + query + 1);
+    if (spec.mask.window > 0) keys = std::min(keys, spec.mask.window);
+    const Workload rows{.seed = static_cast<uint64_t>(i) + 1,
+                        .query_variance = get_number(p, "query_variance")};
+    support += static_cast<double>(
+        cpu_ref::entmax(make_score_row(rows, keys), get_number(p, "alpha"), cpu_ref::Solver::halley_bisection)
+            .support);
+  }
+  return support / kRows;
 }
 
 Parameters parameters_of(const report::Report& report, int64_t row) {

@@ -35,6 +35,11 @@ std::string product_unit(const gpu::Plan& plan, Dtype dtype);
 analysis::KernelCase planned_kernel(const std::string& variant, const Parameters& parameters,
                                     const analysis::Machine& machine);
 
+// Keys with weight per row if q, k and v are Gaussian: the mean of 16 rows of scores, drawn for queries from
+// the first to the last. NaN for other normalizers than entmax, selections, and masks of positions or
+// documents.
+double sampled_support(const Parameters& parameters);
+
 // The problem of a report's case, as parameters of the kind gpu-attention.
 Parameters parameters_of(const report::Report& report, int64_t row);
 
