@@ -18,12 +18,6 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
                : "memory");
 }
 
-// Call it before the barrier's memory is reused, also for a new barrier. No thread may use the barrier any
-// more.
-__device__ __forceinline__ void mbarrier_inval(uint64_t* barrier) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
 // Makes the inits visible to TMA. The thread that did them calls it, before the block's barrier.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -29,6 +29,18 @@ SPLASH_HOST_DEVICE float shift_of_offset(float offset, float beta, int kv_len) {
   return offset == offset ? fminf(1.0f, fmaxf(-offset, least)) : offset;
 }
 
+// u^exponent of u > 0, else 0 (also for NaN); exponent > 0. Without a branch: powers of several u overlap.
+SPLASH_HOST_DEVICE float power_above_0(float u, float exponent) {
+#ifdef __CUDA_ARCH__
+  float logarithm, power;  // what is denormal becomes 0
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(logarithm) : "f"(fmaxf(u, 0.0f)));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent * logarithm));
+  return power;
+#else
+  return u > 0 ? exp2f(exponent * log2f(u)) : 0.0f;
+#endif
+}
+
 struct Entmax {
   float gain;  // z = gain * <q, k>
   float beta;  // 1 / (alpha - 1)
@@ -48,9 +60,7 @@ struct Entmax {
            : is_linear ? slope(LinearWeights{}, u)
                        : slope(AnyAlpha{}, u);
   }
-  SPLASH_HOST_DEVICE float slope(AnyAlpha /*kind*/, float u) const {
-    return u > 0 ? exp2f((beta - 1) * log2f(u)) : 0.0f;
-  }
+  SPLASH_HOST_DEVICE float slope(AnyAlpha /*kind*/, float u) const { return power_above_0(u, beta - 1); }
   SPLASH_HOST_DEVICE float slope(SquareWeights /*kind*/, float u) const { return fmaxf(u, 0.0f); }
   SPLASH_HOST_DEVICE float slope(LinearWeights /*kind*/, float u) const { return u > 0 ? 1.0f : 0.0f; }
   SPLASH_HOST_DEVICE float weight(float u) const { return fmaxf(u, 0.0f) * slope(u); }

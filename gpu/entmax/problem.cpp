@@ -55,7 +55,6 @@ ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arg
   if (p.window > 0 && p.mask.ranges == nullptr) p.first_block = std::max(0, p.reach - p.window) / kErrorKeys;
   const Tuning& tuning = arguments.tuning;
   p.sampled_keys = sampled_keys(tuning.sampled_keys, p.window);
-  p.broad_samples = tuning.broad_samples;
   p.heads_together =
       tuning.heads_together > 0 ? tuning.heads_together : heads_together(s.kv_len * s.head_dim);
   return p;

@@ -14,6 +14,14 @@ namespace splash::gpu::entmax {
 
 struct ForwardArguments;
 
+// Memory for lists that outgrow shared memory (hopper/screen/spill.cuh), a slot for each warp that may be
+// resident.
+struct SpillSlots {
+  void* pairs = nullptr;      // [count, pairs_per_lane, 32 lanes] pairs of int32
+  uint32_t* taken = nullptr;  // [count]: 1 where a warp holds the slot
+  int count = 0, pairs_per_lane = 0;
+};
+
 struct ForwardProblem {
   const void *q = nullptr, *k = nullptr, *v = nullptr;  // [heads or key heads, length, head_dim]
   void* out = nullptr;                                  // [heads, q_len, head_dim]
@@ -27,19 +35,19 @@ struct ForwardProblem {
   float scale = 1;  // > 0
   RowList rows{};   // the rows that a kernel computes, where it does not compute all
 
-  // Rows that a kernel defers to a later one. row_mask_words words per head; bit r of word i is row 32 i + r.
-  uint32_t* overflow_masks = nullptr;  // isolated rows whose lists overflowed, for the kernel with long lists
-  uint32_t* broad_masks = nullptr;     // rows among many such, and rows that overflow long lists, too
-  float* bounds = nullptr;             // [heads, q_len]: of deferred rows, a lower bound of tau, in <q, k>
+  // Rows that the screening kernel defers to the dense path.
+  uint32_t* broad_masks = nullptr;  // row_mask_words words per head; bit r of word i is row 32 i + r
+  float* bounds = nullptr;          // [heads, q_len]: of deferred rows, a lower bound of tau, in <q, k>
 
   // Hopper's path, written by its first kernel: see hopper/prepare/prepare.h and high_norm.h.
   void* half_keys = nullptr;  // [key heads, kv_len, head_dim] in float16; null where k itself is
   float* errors = nullptr;    // [key heads, kv_len / kErrorKeys, rounded up]
-  int segment = 0;            // keys per segment; 0: no keys are chosen by their norms
+  SpillSlots spill{};
+  int segment = 0;  // keys per segment; 0: no keys are chosen by their norms
   int high_norm_per_segment = 0;
 
   // See tuning.h; heads_together is at least 1 here.
-  int sampled_keys = 4096, heads_together = 1, broad_samples = 24;
+  int sampled_keys = 4096, heads_together = 1;
   void* high_norm_keys =
       nullptr;  // [key heads, kv_len / segment * high_norm_per_segment, head_dim] in float16
 

@@ -17,15 +17,11 @@ namespace {
 constexpr std::array kPortable{0, 1};
 constexpr std::array kSampledKeys{512, 1024, 2048, 4096, 8192, 16384};
 constexpr std::array kHeadsTogether{0, 1, 2, 4, 8, 16, 32};
-constexpr std::array kBroadSamples{12, 18, 24, 30, 33};
-constexpr std::array kLongBlocks{2, 4, 8, 16, 32};
 constexpr std::array kLongParts{128, 256, 512, 1024, 2048};
 
 constexpr std::array kKnobs{Knob{"portable", &Tuning::portable, kPortable, false, false},
                             Knob{"sampled_keys", &Tuning::sampled_keys, kSampledKeys, true, false},
                             Knob{"heads_together", &Tuning::heads_together, kHeadsTogether, false, false},
-                            Knob{"broad_samples", &Tuning::broad_samples, kBroadSamples, true, false},
-                            Knob{"long_blocks", &Tuning::long_blocks, kLongBlocks, true, false},
                             Knob{"long_parts", &Tuning::long_parts, kLongParts, false, true}};
 
 void validate(const Knob& knob, int value) {

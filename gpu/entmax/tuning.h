@@ -19,9 +19,6 @@ struct Tuning {
   int portable = 0;         // 1: the portable path, also where Hopper's takes the problem
   int sampled_keys = 4096;  // Hopper: keys of the sampling pass (hopper/screen/tile_schedule.h)
   int heads_together = 0;   // heads whose blocks are neighbours; 0: by the keys' size on Hopper, else all
-  int broad_samples = 24;   // Hopper: rows take the dense path where at least so many of 32 samples lie
-                            // above the bound; 33: never
-  int long_blocks = 8;      // Hopper: blocks per head for rows that overflowed short lists
   int long_parts = 512;     // backward: most partial sums, over all keys with many entries
 
   bool operator==(const Tuning&) const = default;
@@ -30,7 +27,7 @@ struct Tuning {
 // Throws InvalidArgument, naming the knob and what it allows.
 void validate(const Tuning& tuning);
 
-// "default", or the knobs that differ from it: "sampled_keys=2048,long_blocks=4". Reading it throws
+// "default", or the knobs that differ from it: "sampled_keys=2048,long_parts=256". Reading it throws
 // InvalidArgument where a knob or its value is not allowed.
 std::string to_string(const Tuning& tuning);
 Tuning tuning_from_string(const std::string& text);

@@ -289,7 +289,10 @@ TEST_CASE("entmax, broad rows: NaN and infinity reach as far as through a stored
         CAPTURE(head_dim);
         CAPTURE(to_string(dtype));
         const int64_t window = head_dim == 64 ? 0 : 150;
-        Case c = near_dense(windowed(spec_of({1, 2, 1, 400, 400, head_dim}, {1.5}, true), window), dtype);
+        // Of a window all keys fit on lists: scores are closer there, so that rows go to the dense path at
+        // once.
+        Case c = near_dense(windowed(spec_of({1, 2, 1, 400, 400, head_dim}, {1.5}, true), window), dtype,
+                            window > 0 ? 0.002 : 0.01);
         spoilt.spoil(c);
         Training dense(stream, c, StoredRows::sparse), stored(stream, c, StoredRows::all);
         const Gradients out = dense.run().gradients(), expected = stored.run().gradients();

@@ -20,7 +20,10 @@ using namespace splash::gpu::testing;
 namespace {
 
 struct Looked {
-  int64_t rows = 0, overflowed = 0, left_out = 0;
+  int most_spilled = 128;  // given: tiles of a lane that a slot holds
+  // spilled: warps' places in a block that used a slot, at least; most_entries: of the support of 16
+  // neighbours
+  int64_t rows = 0, spilled = 0, left_out = 0, most_entries = 0;
 };
 
 template <class T, int kPanels, class Check>
@@ -35,31 +38,38 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
   arguments.tuning = tuning;
   entmax::ForwardProblem p = entmax::problem_of(c.spec, arguments);
   const auto words = static_cast<size_t>(p.heads * entmax::row_mask_words(p.q_len));
-  std::vector<uint32_t> overflowed(words, 0xFFFFFFFF), broad(words, 0xFFFFFFFF);
+  std::vector<uint32_t> broad(words, 0xFFFFFFFF);
   std::vector<float> bounds(rows, NAN);
   const unsigned key_heads = static_cast<unsigned>(s.batch * s.kv_heads),
                  tiles_of_keys = static_cast<unsigned>(ceil_div(s.kv_len, int64_t{entmax::kErrorKeys}));
   std::vector<float> errors(size_t{key_heads} * tiles_of_keys, NAN);
-  p.overflow_masks = overflowed.data();
   p.broad_masks = broad.data();
   p.bounds = bounds.data();
   p.errors = errors.data();
   if (std::is_same_v<T, __nv_bfloat16>) p.half_keys = half_keys.data();
   // As in pick.h, but also for fewer keys, so that picked keys occur together with all other cases.
-  constexpr int kHighNorm = entmax::hopper::ForwardTiles<kPanels, false>::kKeys;
+  constexpr int kHighNorm = entmax::hopper::ForwardTiles<kPanels>::kKeys;
   p.segment = s.kv_len >= 300 ? s.kv_len >= 1500 && !p.has_ranges() ? 512 : 256 : 0;
   const int segments = p.segment > 0 ? p.kv_len / p.segment : 0;
   std::vector<__half> chosen(static_cast<size_t>(int64_t{key_heads} * segments * kHighNorm * p.head_dim),
                              __half(NAN));
   p.high_norm_per_segment = kHighNorm;
   p.high_norm_keys = chosen.data();
+  constexpr int kSlots = 8;  // one block at a time: as many as its warps
+  p.spill = {.count = kSlots,
+             .pairs_per_lane = std::min(static_cast<int>(ceil_div(s.kv_len, 64)), looked.most_spilled)};
+  constexpr int kPoison = -7;
+  std::vector<int> pairs(static_cast<size_t>(kSlots * p.spill.pairs_per_lane * 32 * 2), kPoison);
+  std::vector<uint32_t> taken(kSlots, 1);
+  p.spill.pairs = pairs.data();
+  p.spill.taken = taken.data();
   constexpr int kLanes = kPanels == 1 ? 8 : kPanels == 2 ? 16 : 32;
   simt::run({tiles_of_keys - static_cast<unsigned>(p.first_block), key_heads},
             entmax::hopper::kPrepareThreads, test_seed(),
             [&] { entmax::hopper::prepare_kernel<T, kLanes>(p); });
 
-  const auto screen_with = [&]<bool kLong, bool kRanges>(uint64_t order) {
-    using Tiles = entmax::hopper::ForwardTiles<kPanels, kLong>;
+  const auto screen = [&]<bool kRanges>() {
+    using Tiles = entmax::hopper::ForwardTiles<kPanels>;
     static_assert(sizeof(Tiles) <= sizeof entmax::hopper::dynamic);
     const void* const keys_data = p.half_keys != nullptr ? p.half_keys : p.k;
     const auto map_of = [&](const void* keys, int length) {
@@ -74,18 +84,19 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
                       high_norm_map = map_of(p.high_norm_keys, segments * kHighNorm);
     std::fill(std::begin(entmax::hopper::dynamic), std::end(entmax::hopper::dynamic), 0xFF);
     simt::shared_memory = entmax::hopper::dynamic;
-    simt::run(static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries)), Tiles::kThreads, order,
-              [&] { entmax::hopper::forward_kernel<T, kPanels, kLong, kRanges>(p, map, high_norm_map); });
+    simt::run(static_cast<unsigned>(p.heads * ceil_div(s.q_len, Tiles::kQueries)), Tiles::kThreads,
+              test_seed(),
+              [&] { entmax::hopper::forward_kernel<T, kPanels, kRanges>(p, map, high_norm_map); });
   };
-  const auto screen = [&]<bool kLong>(uint64_t order) {
-    if (p.has_ranges()) return screen_with.template operator()<kLong, true>(order);
-    screen_with.template operator()<kLong, false>(order);
-  };
-  screen.template operator()<false>(test_seed());
-  const NamedRows again(overflowed, p.heads, p.q_len);
-  looked.overflowed += std::accumulate(again.counts.begin(), again.counts.end(), int64_t{0});
-  p.rows = again.list();
-  screen.template operator()<true>(test_seed() + 1);
+  if (p.has_ranges())
+    screen.template operator()<true>();
+  else
+    screen.template operator()<false>();
+  CHECK(std::count(taken.begin(), taken.end(), 0) == kSlots);  // all are given back
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    const auto first = pairs.begin() + static_cast<std::ptrdiff_t>(slot * pairs.size() / kSlots);
+    looked.spilled += std::any_of(first, first + 64, [](int x) { return x != kPoison; }) ? 1 : 0;
+  }
 
   const NamedRows left(broad, p.heads, p.q_len);
   std::vector<char> left_out(rows, 0);
@@ -97,6 +108,12 @@ void run_case(const PortableCase& c, Looked& looked, const Check& check, const e
       CHECK(run.results.counts[row] == -1);  // untouched
       run.results.counts[row] = 0;
     }
+  }
+  for (int64_t row = 0; row < s.rows(); row += 16) {
+    const auto first = run.results.counts.begin() + row;
+    looked.most_entries =
+        std::max(looked.most_entries,
+                 std::accumulate(first, first + std::min<int64_t>(16, s.rows() - row), int64_t{0}));
   }
   looked.rows += s.rows();
   looked.left_out += std::count(left_out.begin(), left_out.end(), 1);
@@ -120,8 +137,8 @@ void run_any_case(const PortableCase& c, Looked& looked, const entmax::Tuning& t
 }
 
 void check_few_are_left_out(const Looked& looked) {
-  MESSAGE(looked.rows << " rows, " << looked.overflowed << " of them again with long lists, "
-                      << looked.left_out << " left to the dense path");
+  MESSAGE(looked.rows << " rows, " << looked.spilled << " places of warps whose lists spilled, "
+                      << looked.left_out << " rows left to the dense path");
   CHECK(looked.left_out < looked.rows * 2 / 3);
 }
 
@@ -215,7 +232,7 @@ TEST_CASE("entmax/0-one-pass on the CPU: of each block's keys those with the lar
 }
 
 TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
-  // broad: times a query: its support overflows its list, but not the long one.
+  // broad: times a query: its support outgrows shared memory.
   for (const auto& [window, broad] : {std::pair{0, 0.11}, {1900, 0.1}}) {
     CAPTURE(window);
     PortableCase c{.name = "some broad rows", .dtype = Dtype::bf16};
@@ -229,9 +246,29 @@ TEST_CASE("entmax/0-one-pass on the CPU: a few rows that outgrow their lists") {
     round_inputs(c.inputs, c.dtype);
     Looked looked;
     run_case<__nv_bfloat16>(c, looked);
-    MESSAGE(looked.overflowed << " rows again with long lists");
-    CHECK(looked.overflowed > 0);
+    CHECK(looked.spilled > 0);
     CHECK(looked.left_out == 0);
+  }
+}
+
+TEST_CASE(
+    "entmax/0-one-pass on the CPU: lists of all rows that are joined a few quads at a time, or not at all") {
+  for (const auto& [scale, most_spilled] : {std::pair{0.125, 128}, {0.02, 128}, {0.125, 12}}) {
+    CAPTURE(scale);
+    CAPTURE(most_spilled);
+    PortableCase c{.name = "broad rows among others", .dtype = Dtype::bf16};
+    c.spec.shape = {1, 1, 1, 40, 2100, 64};
+    c.spec.normalizer = {NormalizerKind::entmax, {1.4}};
+    c.inputs = make_inputs<double>({.seed = test_seed(), .query_variance = 6}, c.spec.shape);
+    for (int64_t i = 0; i < c.inputs.q.size(); ++i) c.inputs.q.data()[i] *= i / 64 % 16 < 6 ? scale : 1;
+    round_inputs(c.inputs, c.dtype);
+    Looked looked{.most_spilled = most_spilled};
+    run_case<__nv_bfloat16>(c, looked);
+    MESSAGE(looked.left_out << " of " << looked.rows << " rows left to the dense path");
+    CHECK(looked.spilled > 0);
+    if (looked.left_out == 0) CHECK(looked.most_entries > 1536);  // WarpLists::kMost
+    CHECK(looked.left_out < looked.rows);
+    CHECK((looked.left_out == 0) == (scale == 0.125 && most_spilled == 128));
   }
 }
 
@@ -251,8 +288,7 @@ TEST_CASE(
   round_inputs(c.inputs, c.dtype);
   Looked looked;
   run_case<__half>(c, looked);
-  MESSAGE(looked.overflowed << " rows again with long lists");
-  CHECK(looked.overflowed < looked.rows / 4);
+  CHECK(looked.spilled > 0);
   CHECK(looked.left_out == 0);
 }
 
@@ -278,7 +314,6 @@ TEST_CASE("entmax/0-one-pass on the CPU: tiles with more keys than lists have ro
   round_inputs(c.inputs, c.dtype);
   Looked looked;
   run_case<__nv_bfloat16>(c, looked);
-  CHECK(looked.overflowed > 0);
   CHECK(looked.left_out == 0);
 }
 

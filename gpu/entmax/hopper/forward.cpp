@@ -17,22 +17,25 @@
 namespace splash::gpu::entmax::hopper {
 
 template <class T, bool kRanges>
-ForwardKernel forward_kernel_of(int64_t head_dim, bool long_lists);
-extern template ForwardKernel forward_kernel_of<__nv_bfloat16, false>(int64_t, bool);
-extern template ForwardKernel forward_kernel_of<__nv_bfloat16, true>(int64_t, bool);
-extern template ForwardKernel forward_kernel_of<__half, false>(int64_t, bool);
-extern template ForwardKernel forward_kernel_of<__half, true>(int64_t, bool);
+ForwardKernel forward_kernel_of(int64_t head_dim);
+extern template ForwardKernel forward_kernel_of<__nv_bfloat16, false>(int64_t);
+extern template ForwardKernel forward_kernel_of<__nv_bfloat16, true>(int64_t);
+extern template ForwardKernel forward_kernel_of<__half, false>(int64_t);
+extern template ForwardKernel forward_kernel_of<__half, true>(int64_t);
 
-ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool long_lists, bool ranges) {
+ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool ranges) {
   const auto of_type = [&]<class T>() {
-    return ranges ? forward_kernel_of<T, true>(head_dim, long_lists)
-                  : forward_kernel_of<T, false>(head_dim, long_lists);
+    return ranges ? forward_kernel_of<T, true>(head_dim) : forward_kernel_of<T, false>(head_dim);
   };
   return dtype == Dtype::bf16 ? of_type.template operator()<__nv_bfloat16>()
                               : of_type.template operator()<__half>();
 }
 
 namespace {
+
+constexpr int64_t kMostSms = 144;  // of a Hopper GPU
+// Tiles of a lane that a slot holds: of 8192 keys all. 32 KiB a warp, 72 MiB of a GPU at most.
+constexpr int64_t kMostSpilled = 128;
 
 // The most keys that a row sees.
 int64_t most_visible(const AttentionSpec& spec) {
@@ -54,13 +57,18 @@ HopperWorkspace::HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const T
     return at;
   };
   bounds = take(rows * int64_t{sizeof(float)});
-  for (int64_t& mask : masks)
-    mask = take(heads * row_mask_words(static_cast<int>(s.q_len)) * int64_t{sizeof(uint32_t)});
+  masks = take(heads * row_mask_words(static_cast<int>(s.q_len)) * int64_t{sizeof(uint32_t)});
   queries = take(rows * int64_t{sizeof(int)});
   counts = take(heads * int64_t{sizeof(int)});
   errors = take(key_heads * ceil_div(s.kv_len, kErrorKeys) * int64_t{sizeof(float)});
   half_keys = dtype == Dtype::f16 ? -1 : take(key_heads * s.kv_len * s.head_dim * 2);
-  high_norm_per_segment = forward_kernel_of(dtype, s.head_dim, false, false).keys;
+  const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, false);
+  const int64_t warps = screen_blocks(kernel, s) * (kernel.threads / 32);
+  spill_slots = static_cast<int>(std::min(warps, kMostSms * kernel.warps_per_sm));
+  spill_pairs = static_cast<int>(std::min(ceil_div(s.kv_len, 64), kMostSpilled));
+  spilled = take(int64_t{spill_slots} * spill_pairs * 32 * 2 * int64_t{sizeof(int)});
+  taken = take(spill_slots * int64_t{sizeof(uint32_t)});
+  high_norm_per_segment = kernel.keys;
   segment = high_norm_segment(most_visible(spec), high_norm_per_segment, tuning.sampled_keys);
   if (segment == 0) return;
   high_norm_count = s.kv_len / segment * high_norm_per_segment;
@@ -71,9 +79,8 @@ bool has_ranges(const AttentionSpec& spec) {
   return spec.mask.has_window(spec.shape) || !spec.mask.cu_seqlens_q.empty();
 }
 
-int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& s, int64_t long_blocks) {
-  const int64_t tiles = ceil_div(s.q_len, kernel.queries);
-  return s.batch * s.q_heads * (long_blocks > 0 ? std::min(tiles, long_blocks) : tiles);
+int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& s) {
+  return s.batch * s.q_heads * ceil_div(s.q_len, kernel.queries);
 }
 
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args) {
@@ -96,8 +103,11 @@ ForwardProblem problem_in(const HopperWorkspace& workspace, const AttentionSpec&
     return static_cast<void*>(static_cast<char*>(args.workspace) + offset);
   };
   p.bounds = static_cast<float*>(at(workspace.bounds));
-  p.overflow_masks = static_cast<uint32_t*>(at(workspace.masks[0]));
-  p.broad_masks = static_cast<uint32_t*>(at(workspace.masks[1]));
+  p.broad_masks = static_cast<uint32_t*>(at(workspace.masks));
+  p.spill = {.pairs = at(workspace.spilled),
+             .taken = static_cast<uint32_t*>(at(workspace.taken)),
+             .count = workspace.spill_slots,
+             .pairs_per_lane = workspace.spill_pairs};
   p.errors = static_cast<float*>(at(workspace.errors));
   p.half_keys = workspace.half_keys < 0 ? nullptr : at(workspace.half_keys);
   p.segment = workspace.segment;
@@ -109,8 +119,8 @@ ForwardProblem problem_in(const HopperWorkspace& workspace, const AttentionSpec&
 }
 
 void launch_screen(ForwardProblem p, const AttentionShape& s, Dtype dtype, int64_t high_norm_count,
-                   bool long_lists, const ForwardArguments& args) {
-  const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, long_lists, p.has_ranges());
+                   const ForwardArguments& args) {
+  const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, p.has_ranges());
   const auto map_of = [&](const void* keys, int64_t length) {
     return arch::encode_tiles({.data = keys,
                                .dtype = Dtype::f16,
@@ -123,9 +133,8 @@ void launch_screen(ForwardProblem p, const AttentionShape& s, Dtype dtype, int64
   CUtensorMap k_map = map_of(p.half_keys != nullptr ? p.half_keys : p.k, s.kv_len);
   CUtensorMap high_norm_map = p.segment > 0 ? map_of(p.high_norm_keys, high_norm_count) : k_map;
   void* arguments[] = {&p, &k_map, &high_norm_map};
-  const int64_t blocks = screen_blocks(kernel, s, long_lists ? args.tuning.long_blocks : 0);
-  launch("forward_kernel", kernel.function, dim3(static_cast<unsigned>(blocks)), kernel.threads,
-         kernel.shared_bytes, args.stream, arguments);
+  launch("forward_kernel", kernel.function, dim3(static_cast<unsigned>(screen_blocks(kernel, s))),
+         kernel.threads, kernel.shared_bytes, args.stream, arguments);
 }
 
 }  // namespace
@@ -137,23 +146,15 @@ void enqueue(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& arg
     return reinterpret_cast<int*>(static_cast<char*>(args.workspace) + offset);
   };
   int *queries = at(workspace.queries), *counts = at(workspace.counts);
-  const auto screen = [&](bool long_lists) {
-    launch_screen(p, spec.shape, dtype, workspace.high_norm_count, long_lists, args);
-  };
-  const auto gather = [&](const uint32_t* masks, const Support& unstored) {
-    gather_rows(p, masks, queries, counts, args.stream, unstored);
-    p.rows = {queries, counts};
-  };
   prepare_keys(p, dtype, args.stream);
-  screen(false);
-  gather(p.overflow_masks, {});
-  screen(true);
+  launch_screen(p, spec.shape, dtype, workspace.high_norm_count, args);
   const bool stores_all = args.stored == StoredRows::all;
   if (!stores_all && args.unstored_queries != nullptr) {
     queries = args.unstored_queries;
     counts = args.unstored_counts;
   }
-  gather(p.broad_masks, stores_all ? Support{} : p.support);
+  gather_rows(p, p.broad_masks, queries, counts, args.stream, stores_all ? Support{} : p.support);
+  p.rows = {queries, counts};
   if (!stores_all) p.support = {};
   launch_dense(p, dtype, args.stream);
 }

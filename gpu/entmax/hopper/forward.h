@@ -3,16 +3,13 @@
 // workspace for the next. Compiles without nvcc. Nothing here knows of the portable path.
 //
 //   prepare/    K                         -> half_keys, errors, high_norm_keys
-//   screen/     Q, V, and these           -> output, tau, support of most rows; overflow_masks, broad_masks,
-//                                            bounds
-//   gather      overflow_masks            -> rows
-//   screen/     rows, bounds, as above    -> as above, with long lists; more bits of broad_masks
+//   screen/     Q, V, and these           -> output, tau, support of most rows; broad_masks, bounds
 //   gather      broad_masks               -> rows
 //   dense/      rows, bounds, Q, K, V     -> output, tau, support of these rows
 //
-// solve/ is the second half of a screening kernel: from lists of keys to tau, support and output.
+// solve/ is the second half of the screening kernel: from lists of keys to tau, support and output.
 //
-// Exactly one kernel writes each row: the screening kernels write the rows that they do not defer, the dense
+// Exactly one kernel writes each row: the screening kernel writes the rows that it does not defer, the dense
 // kernel the others. Each kernel waits for the whole previous kernel (schedule/launch.h) before it reads the
 // workspace.
 
@@ -27,8 +24,9 @@ namespace splash::gpu::entmax::hopper {
 struct HopperWorkspace {
   HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning);
 
-  int64_t bytes = 0, bounds, masks[2] = {}, queries, counts, errors;
-  int64_t half_keys;  // -1: k itself
+  int64_t bytes = 0, bounds, masks, queries, counts, errors, spilled, taken;
+  int spill_slots, spill_pairs;  // SpillSlots
+  int64_t half_keys;             // -1: k itself
   int high_norm_per_segment, segment;
   int64_t high_norm_count = 0, high_norm_keys = 0;  // per key head, where segment is not 0
 };
@@ -36,9 +34,8 @@ struct HopperWorkspace {
 // Whether rows see ranges of keys (arguments/key_range.h): a window hides some, or sequences are packed.
 bool has_ranges(const AttentionSpec& spec);
 
-// Blocks of a screening kernel. long_blocks: per head, of the kernel with long lists, whose blocks take one
-// tile of rows after another; 0: the kernel with short lists, one block per tile.
-int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& shape, int64_t long_blocks);
+// Blocks of the screening kernel: one per tile of queries.
+int64_t screen_blocks(const ForwardKernel& kernel, const AttentionShape& shape);
 
 // As entmax::unstored_rows, on this path.
 UnstoredRows unstored_rows(const AttentionSpec& spec, Dtype dtype, const ForwardArguments& args);

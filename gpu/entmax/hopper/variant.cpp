@@ -21,21 +21,15 @@ Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo&) {
   require_forward(spec, dtype);
   require_alphas("entmax/0-one-pass", spec);
   const bool ranges = has_ranges(spec);
-  const ForwardKernel kernel = forward_kernel_of(dtype, spec.shape.head_dim, false, ranges);
-  const ForwardKernel with_long_lists = forward_kernel_of(dtype, spec.shape.head_dim, true, ranges);
+  const ForwardKernel kernel = forward_kernel_of(dtype, spec.shape.head_dim, ranges);
   const DenseKernel dense = dense_kernel_of(dtype, spec.shape.head_dim, ranges);
   Plan plan;
   plan.tile = {.q = kernel.queries, .k = kernel.keys, .d = 0, .stages = kernel.stages};
   plan.kernels = {{.name = "forward_kernel",
                    .function = kernel.function,
-                   .blocks = screen_blocks(kernel, spec.shape, 0),
+                   .blocks = screen_blocks(kernel, spec.shape),
                    .threads = kernel.threads,
                    .shared_bytes = kernel.shared_bytes},
-                  {.name = "forward_kernel, long lists",
-                   .function = with_long_lists.function,
-                   .blocks = screen_blocks(with_long_lists, spec.shape, Tuning{}.long_blocks),
-                   .threads = with_long_lists.threads,
-                   .shared_bytes = with_long_lists.shared_bytes},
                   {.name = "dense_kernel",
                    .function = dense.function,
                    .blocks = dense_blocks(spec.shape.batch * spec.shape.q_heads, spec.shape.q_len, dense),

@@ -7,10 +7,9 @@
 
 namespace splash::gpu::entmax {
 
-// Enqueues listing, per head, the rows whose bits are set in `masks` (overflow_masks or broad_masks of
-// problem): the queries, rising, in queries [heads, q_len], and their number in counts [heads]. Where
-// `unstored` has offsets, these rows get an offset of -1 and a count of 0 there. Throws DeviceError where the
-// launch fails.
+// Enqueues listing, per head, the rows whose bits are set in `masks` (broad_masks of the problem): the
+// queries, rising, in queries [heads, q_len], and their number in counts [heads]. Where `unstored` has
+// offsets, these rows get an offset of -1 and a count of 0 there. Throws DeviceError where the launch fails.
 void gather_rows(const ForwardProblem& problem, const uint32_t* masks, int* queries, int* counts,
                  StreamHandle stream, const Support& unstored = {});
 

@@ -185,6 +185,7 @@ inline void __syncwarp() {
   using namespace splash::gpu::simt;
   exchange(Scope::warp, "syncwarp", 0);
 }
+inline void __threadfence() {}
 inline void __syncthreads() {
   using namespace splash::gpu::simt;
   exchange(Scope::block, "syncthreads", 0);
@@ -270,6 +271,11 @@ T atomicSub(T* from, T x) {
 inline unsigned atomicOr(unsigned* to, unsigned x) {
   const unsigned before = *to;
   *to |= x;
+  return before;
+}
+inline unsigned atomicAnd(unsigned* to, unsigned x) {
+  const unsigned before = *to;
+  *to &= x;
   return before;
 }
 inline int atomicMin(int* to, int x) {

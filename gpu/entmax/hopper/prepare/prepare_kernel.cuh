@@ -108,6 +108,9 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
         store8(high_norm + int64_t{key_rank} * p.head_dim, half_keys[i]);
     }
   }
+  if (blockIdx.x == 0 && head == 0) {
+    for (int slot = thread; slot < p.spill.count; slot += kPrepareThreads) p.spill.taken[slot] = 0;
+  }
   if (thread >= 32) return;
   for (const auto& warp_largest : largest_of) largest = arch::larger_or_nan(largest, warp_largest[lane]);
   const float norm = 1.0001f * sqrtf(largest), key_norm = __shfl_sync(kWarp, norm, kLanes - 1);

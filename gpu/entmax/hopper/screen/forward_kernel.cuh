@@ -15,9 +15,9 @@
 //   lists[warp]    That warp's alone (warp_lists.cuh).
 //   head, errors   Written once, before the first __syncthreads.
 //
-// wgmma waits for all four warps of a warpgroup, a stage for all warps of the block. A warp compacts its list
-// alone, when it is nearly full, and the others soon wait for it: rare work of one warp is rare work of the
-// block, so it is kept small.
+// wgmma waits for all four warps of a warpgroup, a stage for all warps of the block. Where one warp
+// moves its lists to the workspace (spill.cuh), the others soon wait for it: rare work of one warp is rare
+// work of the block, so it is kept small.
 
 #include <type_traits>
 
@@ -32,18 +32,23 @@
 #include "gpu/entmax/hopper/solve/finish.cuh"
 #include "gpu/entmax/schedule/block_place.h"
 #include "gpu/entmax/schedule/launch.cuh"
-#include "gpu/entmax/schedule/row_shares.cuh"
 
 namespace splash::gpu::entmax::hopper {
 
-// Where supports are broad, lists overflow, and the dense path is faster from the start. If a row's 16
-// largest samples of two tiles lie within kBroadSpread in z, its support is broad: without other keys, each
-// would have p of some 1/16. If they lie within kCloseSpread, more tiles are sampled first: an eighth of
-// them, at least 512 keys, and far ones with the near ones. Where broad_samples (24) of the 32 samples then
-// lie above the bound, expect some 55 keys in the support and 70 on the list, and the dense path begins to
-// pay (measured with Gaussian scores, 4k and 16k keys).
+// Where supports are broad, lists cost more than the dense path, which multiplies all keys some four times.
+// If a row's 16 largest samples of two tiles lie within kBroadSpread in z, its support is broad: without
+// other keys, each would have p of some 1/16. If they lie within kCloseSpread, the block votes again when a
+// quarter of the tiles are screened, and at doubling distances: it goes dense where most warps' rows have
+// listed more than a share of all their keys. Measured on one H200 at d 64, with Gaussian scores and a
+// converted model's: a listed key takes some 65 ps, a key on the dense path 2.1, or where weights need an
+// exponential and a logarithm 5.5. The shares are 2.1 / 65, 5.5 / 65, and a tenth of it; kFewListed keys are
+// listed sooner than the dense path has begun.
 constexpr float kBroadSpread = 0.13f, kCloseSpread = 1.0f;
-constexpr int kLeastBroad = 64;  // a row whose range has fewer keys is not broad: short lists hold them all
+constexpr int kLeastBroad = 64,
+              kFewListed = 128;  // a row whose range has fewer than kLeastBroad keys is not broad
+__device__ __forceinline__ int most_listed(int keys, const Entmax& entmax) {
+  return max(keys / (entmax.is_square || entmax.is_linear ? 28 : 11), kFewListed);
+}
 
 // Far samples (tile_schedule.h) cost products, and save pairs that the screening pass would list. The first
 // two far tiles tell how many: so many of the block's threads hold a sample of theirs that exceeds the bound
@@ -53,14 +58,13 @@ constexpr bool worth_more_samples(int exceeding, int queries, int tiles, int far
   return exceeding * tiles >= queries * far_left;
 }
 
-// A block's shared memory. kPanels: of 64 dimensions. kLong: one block per SM, with lists as long as shared
-// memory allows.
-template <int kPanels, bool kLong>
+// A block's shared memory. kPanels: of 64 dimensions.
+template <int kPanels>
 struct ForwardTiles {
   static constexpr int kWarps = 8, kThreads = 32 * kWarps, kQueries = kWarps * kWarpRows;
-  static constexpr int kBlocks = kLong || kPanels > 2 ? 1 : 2;  // per SM
+  static constexpr int kBlocks = kPanels > 2 ? 1 : 2;  // per SM
   static constexpr int kKeys = kPanels == 1 ? 128 : 64, kPanelBytes = kKeys * 128, kStages = 3;
-  using Lists = WarpLists<kLong ? 48 : 27, kLong ? 3072 : 1536, kLong>;
+  using Lists = WarpLists<27, 1536>;
 
   union {
     alignas(1024) unsigned char keys[kStages][kPanels * kPanelBytes];
@@ -72,38 +76,32 @@ struct ForwardTiles {
   Head head;
 };
 
-// Screens and finishes rows of a head, from the first-th on and below the end-th: at most kQueries; with long
-// lists, of those that were deferred to this kernel. kRanges: whether rows see ranges of keys
-// (arguments/key_range.h). Neither end of a range falls from row to row, so a block's first and last rows
-// tell which tiles some row sees, and which keys all see.
-template <class T, int kPanels, bool kLong, bool kRanges>
+// Screens and finishes the rows of a head from `first` on and below `end`: at most kQueries. kRanges: whether
+// rows see ranges of keys (arguments/key_range.h). Neither end of a range falls from row to row, so a block's
+// first and last rows tell which tiles some row sees, and which keys all see.
+template <class T, int kPanels, bool kRanges>
 __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUtensorMap& k_map,
-                                            const CUtensorMap& high_norm_map,
-                                            ForwardTiles<kPanels, kLong>& tiles, int head, int first,
-                                            int end) {
-  using Tiles = ForwardTiles<kPanels, kLong>;
+                                            const CUtensorMap& high_norm_map, ForwardTiles<kPanels>& tiles,
+                                            int head, int first, int end) {
+  using Tiles = ForwardTiles<kPanels>;
   constexpr int kKeys = Tiles::kKeys, kStages = Tiles::kStages, kQueries = Tiles::kQueries;
   using Scores = uint32_t[kKeys / 4];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int key_head = head / p.group;
-  const int* const gathered = kLong ? p.rows.queries + int64_t{head} * p.q_len : nullptr;
 
-  const auto query_of = [&](int row) { return row >= end ? -1 : kLong ? gathered[row] : row; };
-  // The warp's rows: neighbours, or where rows are few, spread over the warps.
-  const int first_row = first + (kLong ? warp : warp * kWarpRows);
-  const auto row_at = [&](int i) { return first_row + (kLong ? Tiles::kWarps * i : i); };
+  const int first_row = first + warp * kWarpRows;
   const auto range = [&](int query) -> KeyRange {
     if constexpr (kRanges) return range_of(p, query);
     return {0, max(min(query + p.reach, p.kv_len), 0)};
   };
-  const KeyRange first_range = range(query_of(first)), last_range = range(query_of(end - 1));
+  const KeyRange first_range = range(first), last_range = range(end - 1);
   const int block_begin = first_range.begin, block_end = last_range.end;  // of the keys that a row sees
   const int whole_begin = last_range.begin, whole_end = first_range.end;  // of those that all rows see
   Span segments{0, 0};
   if (p.segment > 0) segments.end = whole_end / p.segment;
   if (kRanges && p.segment > 0) segments.begin = (whole_begin + p.segment - 1) / p.segment;
   const TileSchedule schedule({block_begin / kKeys, (block_end + kKeys - 1) / kKeys}, kKeys, segments,
-                              p.segment, kLong ? 0 : p.sampled_keys);
+                              p.segment, p.sampled_keys);
 
   // Ring of key tiles. issue_load: by one elected thread, a position of the schedule into a stage that is
   // free.
@@ -137,7 +135,8 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     arch::mbarrier_init_fence();
     for (int i = 0; i < min(kStages, schedule.length()); ++i) issue_load(std::true_type{}, i, i);
   }
-  const int queries[2] = {query_of(row_at(row_of(0))), query_of(row_at(row_of(1)))};
+  const auto query_of = [&](int row) { return first_row + row < end ? first_row + row : -1; };
+  const int queries[2] = {query_of(row_of(0)), query_of(row_of(1))};
   uint32_t q[4 * kPanels][4];
   float unit[2], norm[2];
   load_queries<T>(p, head, queries, q, unit, norm);
@@ -153,6 +152,8 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   for (const float warp_error : tiles.errors) error = fmaxf(error, warp_error);
 
   auto& lists = tiles.lists[warp];
+  lists.spilled[lane] = lists.counts[lane] = 0;
+  if (lane == 0) lists.slot = -1;
   if (lane % 4 == 0) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -166,15 +167,14 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
       const float margin = fmaf(1.001f * norm[half], error, 0x1p-24f);
       const bool screened = margin < INFINITY;
       lists.margin[row] = screened ? margin : 0;
-      lists.bound[row] = query < 0  ? RowBound::of(RowState::overflowed)
+      lists.bound[row] = query < 0  ? RowBound::of(RowState::broad)
                          : end == 0 ? RowBound::of(RowState::no_keys)
-                         : kLong    ? RowBound{p.bounds[int64_t{head} * p.q_len + query] / unit[half]}
                                     : RowBound{-INFINITY};
-      if (!screened) defer_row(lists, tiles.head, row, RowState::broad);
+      if (!screened) defer_row(lists, tiles.head, row);
     }
   }
   __syncwarp();
-  Screen<T, kKeys, kRanges, typename Tiles::Lists> screen(lists, tiles.head);
+  Screen<kKeys, kRanges, typename Tiles::Lists> screen(lists, tiles.head);
 
   const auto descriptor_of = [](const unsigned char* keys) {
     return arch::uniform(arch::k_major_descriptor(keys));
@@ -297,12 +297,10 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     }
     position = schedule.screen_begin;
   };
-  if (!kLong && !done) {  // the sampling pass; rows with long lists have bounds already
+  if (!done) {  // the sampling pass
     Samples samples;
     int above_before = 0;  // samples above the bound from near ones
     const int probed = schedule.far_begin + kTilesPerIteration;
-    const int eighth = max(512 / kKeys, schedule.tiles / 8) & ~1;
-    const int decision = min(max(eighth, probed), schedule.screen_begin);
     while (position < schedule.screen_begin && !done) {
       // All rows see the high-norm keys; the first key whole_begin says so, too.
       const auto key_of = [&](int at) {
@@ -328,18 +326,14 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
           break;
         }
       }
-      const bool near_end = position == schedule.far_begin, decides = dense_may_pay && position == decision;
-      if (!near_end && !decides && position < schedule.screen_begin) continue;
-      screen.bound_from(samples, near_end || decides ? 4 : 2);
+      const bool near_end = position == schedule.far_begin;
+      if (!near_end && position < schedule.screen_begin) continue;
+      screen.bound_from(samples, near_end ? 4 : 2);
       screen.set_thresholds();
       if (near_end) above_before = screen.above_threshold(samples);
-      if (!decides) continue;
-      if (holds_for_most_rows([&](int half) { return screen.above_bound(samples, half) >= p.broad_samples; }))
-        defer_to_dense();
     }
   }
   // The screening pass.
-  if (kLong) screen.set_thresholds();
   int next_vote =
       schedule.screen_begin + schedule.tiles / 4;  // position: then the block votes whether to stop
   int key = kKeys * schedule.last_tile();          // of the iteration's first tile
@@ -350,75 +344,39 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     });
     key -= kTilesPerIteration * kKeys;
     if (screen.nearly_full()) [[unlikely]]
-      screen.compact(p, head);
+      screen.spill(p.spill);
     if (dense_may_pay && position >= next_vote) [[unlikely]] {
       next_vote += position - schedule.screen_begin;
-      if (__syncthreads_and(screen.all_deferred())) drain();
+      const int most = kWarpRows * most_listed(block_end - block_begin, tiles.head.entmax);
+      const bool is_broad = screen.all_deferred() || spilled_keys(lists) > most;
+      if (2 * __syncthreads_count(is_broad && lane == 0) >= Tiles::kWarps) defer_to_dense();
     }
   }
   screen.save_columns();
   __syncthreads();  // joined lists come where key tiles were
-  if (!screen.all_deferred()) finish_rows<T, kPanels>(p, head, tiles.head, lists, tiles.listed[warp]);
+  if (!screen.all_deferred() || lists.slot >= 0)
+    finish_rows<T, kPanels>(p, head, tiles.head, lists, tiles.listed[warp]);
 
   // The masks of deferred rows. Lane r answers for row r.
   const bool is_row = lane < kWarpRows && lists.query[lane] >= 0;
-  const bool overflowed = is_row && lists.bound[lane].is(RowState::overflowed);
-  const bool broad = is_row && lists.bound[lane].is(RowState::broad);
-  const int words = row_mask_words(p.q_len);
-  if constexpr (kLong) {
-    if (overflowed || broad)
-      atomicOr(p.broad_masks + int64_t{head} * words + lists.query[lane] / 32, 1u << lists.query[lane] % 32);
-  } else {
-    const unsigned overflow_mask = __ballot_sync(kWarp, overflowed), broad_mask = __ballot_sync(kWarp, broad);
-    const int64_t half_word = (int64_t{head} * words * 32 + first_row) / 16;
-    if (lane == 0 && first_row < p.q_len) {
-      reinterpret_cast<uint16_t*>(p.overflow_masks)[half_word] = static_cast<uint16_t>(overflow_mask);
-      reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(broad_mask);
-    }
-  }
+  const unsigned deferred = __ballot_sync(kWarp, is_row && lists.bound[lane].is_deferred());
+  const int64_t half_word = (int64_t{head} * row_mask_words(p.q_len) * 32 + first_row) / 16;
+  if (lane == 0 && first_row < p.q_len)
+    reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(deferred);
 }
 
-// Before the barriers are initialised again: the next tile of rows counts its positions from 0, and a live
-// mbarrier must not be initialised. Behind the __syncthreads errors and head may be rewritten, too.
-template <class Tiles>
-__device__ __forceinline__ void invalidate_barriers(Tiles& tiles) {
-  arch::fence_async_proxy();  // TMA writes next where the joined lists were
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < Tiles::kStages; ++s) {
-      arch::mbarrier_inval(&tiles.full[s]);
-      arch::mbarrier_inval(&tiles.empty[s]);
-    }
-  }
-}
-
-template <class T, int kPanels, bool kLong, bool kRanges>
-__global__ void __launch_bounds__(ForwardTiles<kPanels, kLong>::kThreads,
-                                  ForwardTiles<kPanels, kLong>::kBlocks)
+template <class T, int kPanels, bool kRanges>
+__global__ void __launch_bounds__(ForwardTiles<kPanels>::kThreads, ForwardTiles<kPanels>::kBlocks)
     forward_kernel(const __grid_constant__ ForwardProblem p, const __grid_constant__ CUtensorMap k_map,
                    const __grid_constant__ CUtensorMap high_norm_map) {
-  using Tiles = ForwardTiles<kPanels, kLong>;
+  using Tiles = ForwardTiles<kPanels>;
   extern __shared__ __align__(1024) unsigned char dynamic[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(dynamic);
   wait_for_kernels_before();
   const BlockPlace place(static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x) / p.heads, p.heads,
                          p.heads_together);
-  constexpr int kQueries = Tiles::kQueries;
-  if constexpr (kLong) {
-    // Few rows are deferred to this kernel, mostly none: few blocks, each of which takes some rows after
-    // others.
-    const int count = p.rows.counts[place.head], blocks_per_head = static_cast<int>(gridDim.x) / p.heads;
-    if (count == 0) return;
-    const int together = rows_per_block(listed_rows(p), count, blocks_per_head, kWarpRows, kQueries);
-    for (int tile = place.tile; tile * together < count; tile += blocks_per_head) {
-      if (tile >= blocks_per_head) invalidate_barriers(tiles);
-      screen_rows<T, kPanels, kLong, kRanges>(p, k_map, high_norm_map, tiles, place.head, tile * together,
-                                              min((tile + 1) * together, count));
-    }
-  } else {
-    screen_rows<T, kPanels, kLong, kRanges>(p, k_map, high_norm_map, tiles, place.head, place.tile * kQueries,
-                                            min((place.tile + 1) * kQueries, p.q_len));
-  }
+  screen_rows<T, kPanels, kRanges>(p, k_map, high_norm_map, tiles, place.head, place.tile * Tiles::kQueries,
+                                   min((place.tile + 1) * Tiles::kQueries, p.q_len));
 }
 
 }  // namespace splash::gpu::entmax::hopper

@@ -12,10 +12,10 @@
 namespace splash::gpu::entmax::hopper {
 
 enum class RowState {
-  open,        // takes keys; its bound is a number below tau
-  no_keys,     // sees no key: its output is zero
-  broad,       // deferred to the dense path: its support is broad, or it cannot be screened in float16
-  overflowed,  // deferred to the kernel with long lists: its list overflowed. Also where there is no row.
+  open,     // takes keys; its bound is a number below tau
+  no_keys,  // sees no key: its output is zero
+  broad,  // deferred to the dense path: its support is broad, or it cannot be screened in float16. Also where
+          // there is no row.
 };
 
 // In units of the screen's scores, which differ from row to row (WarpLists::unit).
@@ -24,7 +24,7 @@ struct RowBound {
 
   // The bound that stands for a state other than open. What is deferred stands above what is not.
   static __device__ __forceinline__ constexpr RowBound of(RowState state) {
-    return {state == RowState::no_keys ? kNoKeys : state == RowState::broad ? FLT_MAX : INFINITY};
+    return {state == RowState::no_keys ? kNoKeys : FLT_MAX};
   }
 
   __device__ __forceinline__ bool is(RowState state) const { return value == of(state).value; }

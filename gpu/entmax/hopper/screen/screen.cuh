@@ -12,10 +12,15 @@
 #include <cuda_fp16.h>
 
 #include "gpu/arch/shared_pointer.cuh"
-#include "gpu/entmax/hopper/screen/compact.cuh"
+#include "gpu/entmax/hopper/screen/spill.cuh"
 #include "gpu/entmax/hopper/screen/tile_schedule.h"
 
 namespace splash::gpu::entmax::hopper {
+
+// A lower bound of the exact score: the screen's is off by a margin, and by its last rounding.
+__device__ __forceinline__ float at_least(float score, float margin) {
+  return score - 0x1.02p-11f * fabsf(score) - margin;
+}
 
 constexpr uint32_t kNoScores = 0xFC00FC00;  // two of -inf in float16
 
@@ -38,44 +43,51 @@ __device__ __forceinline__ uint32_t threshold_of(float bound, float margin) {
   return bits_of(__float2half2_rn(bound - 0x1p-10f * fabsf(bound) - margin));
 }
 
-// The largest of every second word from kFirst on: of a row's even scores, and of its odd ones.
-template <int kFirst, int kCount, int kWords>
-__device__ __forceinline__ uint32_t largest_of(const uint32_t (&acc)[kWords]) {
+// The largest of each of the two scores of kCount words, every kApart-th from `first` on.
+template <int kCount, int kApart, int kWords>
+__device__ __forceinline__ uint32_t largest_of(const uint32_t (&acc)[kWords], int first) {
   if constexpr (kCount == 1) {
-    return acc[kFirst];
+    return acc[first];
   } else {
-    return larger(largest_of<kFirst, kCount / 2>(acc), largest_of<kFirst + kCount, kCount / 2>(acc));
+    return larger(largest_of<kCount / 2, kApart>(acc, first),
+                  largest_of<kCount / 2, kApart>(acc, first + kCount / 2 * kApart));
   }
 }
 
 // A lane's largest scores of the sampling pass: per row, four even ones and four odd ones, at most one of
-// each per tile.
+// each per kPartKeys keys. Neighbours are in different parts: large scores are often neighbours.
 struct Samples {
+  static constexpr int kPartKeys = 64;
   uint32_t largest[2][4] = {{kNoScores, kNoScores, kNoScores, kNoScores},
                             {kNoScores, kNoScores, kNoScores, kNoScores}};
 
   template <int kWords>
   __device__ __forceinline__ void take(const uint32_t (&acc)[kWords]) {
+    constexpr int kParts = 4 * kWords / kPartKeys;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t rest = half == 0 ? largest_of<0, kWords / 2>(acc) : largest_of<1, kWords / 2>(acc);
+    for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-      for (uint32_t& kept : largest[half]) {
-        const uint32_t lesser = smaller(kept, rest);
-        kept = larger(kept, rest);
-        rest = lesser;
+      for (int half = 0; half < 2; ++half) {
+        uint32_t rest = largest_of<kWords / 2 / kParts, 2 * kParts>(acc, 2 * part + half);
+#pragma unroll
+        for (uint32_t& kept : largest[half]) {
+          const uint32_t lesser = smaller(kept, rest);
+          kept = larger(kept, rest);
+          rest = lesser;
+        }
       }
     }
   }
 };
 
 // kRanges: whether rows see ranges of keys (arguments/key_range.h), else all keys below an end.
-template <class T, int kKeys, bool kRanges, class Lists>
+template <int kKeys, bool kRanges, class Lists>
 class Screen {
  public:
   static constexpr int kWords = kKeys / 4;  // a lane's
 
-  __device__ __forceinline__ Screen(Lists& lists, const Head& head) : lists_(lists), head_(head) {
+  __device__ __forceinline__ Screen(Lists& lists, const Head& head)
+      : lists_(lists), head_(head), least_(address_of(kNextTiles - 1)) {
     clear_column();
   }
 
@@ -140,19 +152,6 @@ class Screen {
     return largest >= least ? head_.entmax.gain * lists_.unit[row_of(half)] * (largest - least) : INFINITY;
   }
 
-  // How many of the 32 samples of the quad's row lie above its bound.
-  __device__ __forceinline__ int above_bound(const Samples& samples, int half) const {
-    const int row = row_of(half);
-    int above = 0;
-#pragma unroll
-    for (const uint32_t pair : samples.largest[half]) {
-      const float2 scores = __half22float2(half2_of(pair));
-      above += scores.x > lists_.bound[row].value ? 1 : 0;
-      above += scores.y > lists_.bound[row].value ? 1 : 0;
-    }
-    return quad_sum(above);
-  }
-
   // How many of the lane's samples exceed their row's threshold.
   __device__ __forceinline__ int above_threshold(const Samples& samples) const {
     int above = 0;
@@ -203,12 +202,11 @@ class Screen {
     return __any_sync(kWarp, next_ < least_);
   }
 
-  __device__ __forceinline__ void compact(const ForwardProblem& p, int head_index) {
+  // Makes room in the columns.
+  __device__ __forceinline__ void spill(const SpillSlots& slots) {
     save_columns();
-    compact_lists<T, kFreeSlots>(p, head_index, head_, lists_);
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    next_ = address_of(Lists::kSlots / 2 - 1);
-    least_ = address_of((lists_.keys[lane] + 1) / 2 + kNextTiles - 1);
+    spill_columns(slots, head_, lists_);
+    clear_column();
     set_thresholds();
   }
 
@@ -223,7 +221,7 @@ class Screen {
   __device__ __forceinline__ void defer_all() {
     __syncwarp();  // all have read
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (lane < kWarpRows) defer_row(lists_, head_, lane, RowState::broad);
+    if (lane < kWarpRows) defer_row(lists_, head_, lane);
     __syncwarp();  // the bounds, for set_thresholds
     clear_column();
     set_thresholds();
@@ -238,9 +236,6 @@ class Screen {
   static constexpr int kPairBytes = 256;  // of all 32 lanes
   static constexpr int kNextTiles =
       kTilesPerIteration * kKeys / kTileKeys;  // before nearly_full is asked again
-  // What a compaction leaves free of each column, at least. With long lists a third: rows that need them have
-  // many keys, and would soon be pruned again.
-  static constexpr int kFreeSlots = Lists::kIsLong ? Lists::kSlots / 3 : 2 * kNextTiles + 2;
 
   // The bits of the keys 0, 8, 16, ... below `end`.
   static __device__ __forceinline__ uint32_t lowest(int end) {
@@ -255,15 +250,14 @@ class Screen {
     return arch::shared_address(lists_.columns[pair][threadIdx.x % 32]);
   }
   __device__ __forceinline__ void clear_column() {
-    lists_.keys[threadIdx.x % 32] = 0;
-    next_ = address_of(Lists::kSlots / 2 - 1);
-    least_ = address_of(kNextTiles - 1);
+    next_ = address_of(Lists::kPairs - 1);
   }
 
   Lists& lists_;
   const Head& head_;
   uint32_t threshold_[2] = {};
-  uint32_t next_, least_;  // the next tile's address in shared memory, and the least that still fits
+  uint32_t next_;   // the next tile's address in shared memory
+  uint32_t least_;  // the least at which an iteration's tiles fit; computed once, for registers are few
 };
 
 }  // namespace splash::gpu::entmax::hopper

@@ -4,12 +4,12 @@
 // asks no other lane.
 //
 // Who writes what, and when. No other warp touches a warp's lists.
-//   columns, keys, tiles   While keys are screened, lane l alone writes column l. Between
-//                          Screen::save_columns and the end of compact_lists, all lanes read and write all
-//                          columns, with __syncwarp between.
+//   columns, tiles,        Lane l alone writes and reads column l, and what stands of it in a slot of the
+//   spilled, counts        workspace (spill.cuh).
+//   slot                   Lane 0, with __syncwarp around.
 //   bound                  The quad's first lane writes it before the first tile and after the sampling
-//                          pass, lanes 0 and 1 in compact_lists, and in defer_row the one lane that calls
-//                          it for the row. Others read it after a __syncwarp.
+//                          pass, and in defer_row the one lane that calls it for the row. Others read it
+//                          after a __syncwarp.
 //   query, begin, end,     The quad's first lane writes them once, before the first tile; begin only where
 //   unit, margin           rows have ranges.
 //   scores                 They lie where columns were: written after the last tile, once the keys have
@@ -31,21 +31,21 @@ struct Head {
   float* bounds;  // [q_len]: of deferred rows, in units of <q, k>
 };
 
-// Each lane owns one column, shared by its two rows and filled from both ends: single keys in front (one slot
-// each), 64-key tiles at the back (two slots: a hit mask and the tile's first key). Appending a tile takes
-// fewer instructions than appending its keys; compact_lists expands tiles to keys when a column is nearly
-// full. After the last tile, the lists are joined, row after row (solve/joined_lists.cuh).
-template <int kPairs, int kEntries, bool kLong>
+// Each lane owns one column, shared by its two rows and filled from the back with tiles of 64 keys: a hit
+// mask and the tile's first key. When it is nearly full, the warp's columns are moved to the workspace
+// (spill.cuh). After the last tile, the lists are joined, row after row (solve/joined_lists.cuh).
+template <int kColumn, int kEntries>
 struct WarpLists {
-  static constexpr bool kIsLong = kLong;
-  static constexpr int kSlots = 2 * kPairs, kMost = kEntries;  // kMost: entries of all lists, joined
-  static_assert(kMost <= 32 * kSlots);
+  static constexpr int kPairs = kColumn, kMost = kEntries;  // kMost: entries of lists that are joined at once
+  static_assert(kMost <= 64 * kPairs);
   union {
     alignas(16) int columns[kPairs][32][2];
     float scores[kMost];  // of the joined lists
   };
-  int keys[32];   // in front of each lane's column
-  int tiles[32];  // from this pair of slots on the column holds tiles
+  int tiles[32];    // the lane's column holds tiles from this pair on
+  int spilled[32];  // tiles of the lane that were moved to the slot
+  int counts[32];   // and their keys, as of keys_of_rows
+  int slot;         // of the workspace; -1: the warp has none
   RowBound bound[kWarpRows];
   float unit[kWarpRows];    // a power of two: <q, k> = unit * score of the screen
   float margin[kWarpRows];  // most error of the screen's scores, beside their last rounding
@@ -53,25 +53,17 @@ struct WarpLists {
   int end[kWarpRows];       // the row sees the keys below; 0: none
   float4 solution[kWarpRows];
   int begin[kWarpRows];  // the row sees no key before; only where rows have ranges (arguments/key_range.h)
-
-  __device__ __forceinline__ int& slot(int lane, int i) { return columns[i / 2][lane][i % 2]; }
 };
-
-// A key of a lane's first or second row, as columns hold it.
-__device__ __forceinline__ int key_of_half(int key, int half) {
-  return key | half << 31;
-}
-__device__ __forceinline__ int half_of(int listed) {
-  return listed < 0 ? 1 : 0;
-}
-__device__ __forceinline__ int key_of(int listed) {
-  return listed & 0x7FFFFFFF;
-}
 
 // The hit mask of 64 keys. Bit i of 0 to 7 is the first row's score of key 8 i + 2 (lane % 4), bit 8 + i the
 // second row's; bits 16 to 31 are the same of the keys behind these.
 constexpr int kTileKeys = 64;
 constexpr uint32_t kFirstRow = 0x00FF00FF;
+
+// How many keys of the first row, and in the high half of the word of the second row, a mask has.
+__device__ __forceinline__ int keys_of_rows(uint32_t hits) {
+  return __popc(hits & kFirstRow) | __popc(hits & ~kFirstRow) << 16;
+}
 
 // The half and the key of a bit of such a mask, which column `lane` holds.
 __device__ __forceinline__ int half_of_bit(int bit) {
@@ -81,25 +73,24 @@ __device__ __forceinline__ int key_of_bit(int bit, int first_key, int lane) {
   return first_key + 2 * (lane % 4) + 8 * (bit % 8) + bit / 16;
 }
 
-// Calls visit(half, key) for each key of the tiles in the calling lane's column, until look(hits, pair) is
-// false of a tile; look may clear bits of its hits. Returns the pair of slots where it ended.
-template <class Lists, class Look, class Visit>
-__device__ __forceinline__ int visit_tiles(const Lists& lists, const Look& look, const Visit& visit) {
+// Calls visit(half, key) for each key of the tiles in the calling lane's column whose bit is in `rows`. of:
+// the lane that listed them.
+template <class Lists, class Visit>
+__device__ __forceinline__ void visit_tiles(const Lists& lists, uint32_t rows, int of, const Visit& visit) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t hits = 0;
   int first_key = 0, pair = lists.tiles[lane] - 1;
   for (;;) {  // one key per iteration: lanes with fewer keys in a tile do not wait
     if (hits == 0) {
-      if (++pair >= Lists::kSlots / 2) return pair;
+      if (++pair >= Lists::kPairs) return;
       const int2 tile = *reinterpret_cast<const int2*>(lists.columns[pair][lane]);
-      hits = static_cast<uint32_t>(tile.x);
+      hits = static_cast<uint32_t>(tile.x) & rows;
       first_key = tile.y;
-      if (!look(hits, pair)) return pair;
       if (hits == 0) continue;
     }
     const int bit = 31 - __clz(static_cast<int>(hits));
     hits ^= 1u << bit;
-    visit(half_of_bit(bit), key_of_bit(bit, first_key, lane));
+    visit(half_of_bit(bit), key_of_bit(bit, first_key, of));
   }
 }
 
@@ -111,14 +102,28 @@ __device__ __forceinline__ int row_of(int half) {
   return quad_of_lane() + 8 * half;
 }
 
-// Defers the row: another kernel computes it and may start from its bound. state: overflowed or broad. The
-// caller drops what columns hold of the row. A row deferred before keeps its first bound.
+// Defers the row: another kernel computes it and may start from its bound. What columns hold of it is left
+// out (bits_of_open_rows). A row deferred before keeps its first bound.
 template <class Lists>
-__device__ __forceinline__ void defer_row(Lists& lists, const Head& head, int row, RowState state) {
+__device__ __forceinline__ void defer_row(Lists& lists, const Head& head, int row) {
   if (lists.query[row] < 0) return;
   if (!lists.bound[row].is_deferred())
     head.bounds[lists.query[row]] = lists.unit[row] * lists.bound[row].value;
-  lists.bound[row] = RowBound::of(state);
+  lists.bound[row] = RowBound::of(RowState::broad);
+}
+
+// The bits of a hit mask that belong to rows which are not deferred, of a quad's two.
+template <class Lists>
+__device__ __forceinline__ uint32_t bits_of_open_rows(const Lists& lists, int quad) {
+  return (lists.bound[quad].is_deferred() ? 0 : kFirstRow) |
+         (lists.bound[quad + 8].is_deferred() ? 0 : ~kFirstRow);
+}
+
+// Of a count of keys (keys_of_rows) in the calling lane's column those of rows that are not deferred.
+template <class Lists>
+__device__ __forceinline__ int of_open_rows(const Lists& lists, int keys) {
+  const uint32_t open = bits_of_open_rows(lists, quad_of_lane());
+  return ((open & kFirstRow) != 0 ? keys & 0xFFFF : 0) | ((open & ~kFirstRow) != 0 ? keys & ~0xFFFF : 0);
 }
 
 }  // namespace splash::gpu::entmax::hopper

@@ -2,7 +2,9 @@
 // After the last tile, warp by warp. In: the warp's lists (screen/warp_lists.cuh) and bounds. Out: tau,
 // support and output of the rows that are not deferred. The steps of finish_rows:
 //
-//   join_columns     The columns become lists, row after row, where key tiles were (joined_lists.cuh).
+//   join_columns     The columns become lists, row after row, where key tiles were (joined_lists.cuh). Where
+//   there is no
+//                    room for those of all rows, some quads' at a time: the steps are of finish_quads.
 //   score_exactly    Exact scores of their entries, where the columns were (list_products.cuh).
 //   solve_rows       tau by Newton's steps from the screen's bound.
 //   (drop)           Entries with p = 0 go, scores become probabilities, the support is stored.
@@ -34,19 +36,20 @@ struct Solution {
   }
 };
 
-// Solves the calling quad's two rows, whose lists have `length` entries from `start` on. lower: bounds of tau
-// from below, in units of <q, k>. entries: how many of each list have p > 0.
+// Solves the two rows of the calling lane's quad, whose lists have `length` entries from `start` on. lower:
+// bounds of tau from below, in units of <q, k>. entries: how many of each list have p > 0.
 template <class Lists>
-__device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& entmax, const int (&start)[2],
-                                           const int (&length)[2], const float (&lower)[2],
-                                           Solution (&solution)[2], int (&entries)[2]) {
+__device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& entmax, const Share& share,
+                                           const int (&start)[2], const int (&length)[2],
+                                           const float (&lower)[2], Solution (&solution)[2],
+                                           int (&entries)[2]) {
   constexpr int kHeld = 12;  // entries of a row in each lane's registers
-  const int lane = static_cast<int>(threadIdx.x) % 4;
   float held[2][kHeld], largest[2], bound[2], sum[2];
   const auto score_of = [&](int half, int i) {
-    return 4 * i + lane < length[half] ? lists.scores[start[half] + 4 * i + lane] : -INFINITY;
+    const int at = share.lanes * i + share.lane;
+    return at < length[half] ? lists.scores[start[half] + at] : -INFINITY;
   };
-  const int most = (max(length[0], length[1]) + 3) / 4;
+  const int most = (max(length[0], length[1]) + share.lanes - 1) / share.lanes;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     largest[half] = -INFINITY;
@@ -55,8 +58,9 @@ __device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& ent
       held[half][i] = score_of(half, i);
       largest[half] = fmaxf(largest[half], held[half][i]);
     }
+#pragma unroll 4
     for (int i = kHeld; i < most; ++i) largest[half] = fmaxf(largest[half], score_of(half, i));
-    largest[half] = quad_max(largest[half]);
+    largest[half] = share.max(largest[half]);
     if (length[half] == 0) largest[half] = 0;
 #pragma unroll
     for (float& score : held[half]) score -= largest[half];
@@ -77,6 +81,7 @@ __device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& ent
         add(0, held[0][i]);
         add(1, held[1][i]);
       }
+#pragma unroll 4
       for (int i = kHeld; i < most; ++i) {
         add(0, score_of(0, i) - largest[0]);
         add(1, score_of(1, i) - largest[1]);
@@ -85,8 +90,8 @@ __device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& ent
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float before = bound[half];
-        sum[half] = quad_sum(sum[half]);
-        bound[half] = newton(entmax.beta * entmax.gain, before, sum[half], quad_sum(slope[half]));
+        sum[half] = share.sum(sum[half]);
+        bound[half] = newton(entmax.beta * entmax.gain, before, sum[half], share.sum(slope[half]));
         moved |= bound[half] > before + 1e-7f * fabsf(before);
       }
       if (!__any_sync(kWarp, moved)) break;
@@ -98,49 +103,51 @@ __device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& ent
     entries[half] = 0;
 #pragma unroll
     for (const float score : held[half]) entries[half] += score > bound[half] ? 1 : 0;
+#pragma unroll 4
     for (int i = kHeld; i < most; ++i) entries[half] += solution[half].has(score_of(half, i)) ? 1 : 0;
-    entries[half] = quad_sum(entries[half]);
+    entries[half] = share.sum(entries[half]);
   }
 }
 
-// Finishes the warp's rows; nothing is written of deferred ones. listed: memory for the joined lists. Not
-// inlined: inlined, values that the screen's loop has no registers for would be spilled around it and read
-// back from L2 here.
-template <class T, int kPanels, class Lists>
-__device__ __noinline__ void finish_rows(const ForwardProblem& p, int head_index, const Head& head,
-                                         Lists& lists, int (&listed)[Lists::kMost]) {
+// Finishes the rows of these quads; nothing is written of deferred ones. keys: in the calling lane's column,
+// of rows that are not deferred (keys_of_rows). listed: memory for the joined lists.
+template <class T, int kPanels, class Lists, class SomeQuads>
+__device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_index, const Head& head,
+                                             Lists& lists, const SomeQuads& quads, int keys,
+                                             int (&listed)[Lists::kMost]) {
   const Entmax& entmax = head.entmax;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Share share(quads);
   EntryRange ranges[2];
   int start[2], length[2], entries[2];
-  if (!join_columns(lists, listed, ranges, start, length)) {
-    if (lane < kWarpRows) defer_row(lists, head, lane, RowState::overflowed);
-    __syncwarp();
-    return;
-  }
+  const auto writes = [&](int row) {
+    return quads.has_row(row) && lists.query[row] >= 0 && !lists.bound[row].is_deferred();
+  };
+  join_columns(p.spill, lists, quads, share, keys, listed, ranges, start, length);
   score_exactly<T, kPanels>(p, head_index, lists, listed, ranges);
 
   Solution solution[2];
-  const float lower[2] = {lists.unit[row_of(0)] * lists.bound[row_of(0)].value,
-                          lists.unit[row_of(1)] * lists.bound[row_of(1)].value};
-  solve_rows(lists, entmax, start, length, lower, solution, entries);
-  if (lane % 4 < 2) {  // the quad's first lane for its first row, the second for the other
-    const int row = row_of(lane % 4), query = lists.query[row];
-    const Solution solved = lane % 4 == 0 ? solution[0] : solution[1];
+  const float lower[2] = {lists.unit[share.row(0)] * lists.bound[share.row(0)].value,
+                          lists.unit[share.row(1)] * lists.bound[share.row(1)].value};
+  solve_rows(lists, entmax, share, start, length, lower, solution, entries);
+  if (share.works && share.lane < 2) {  // the quad's first lane for its first row, the second for the other
+    const int row = share.row(share.lane), query = lists.query[row];
+    const Solution solved = share.lane == 0 ? solution[0] : solution[1];
     lists.solution[row] = {solved.largest, solved.bound, solved.inverse, 0};
-    if (p.tau != nullptr && query >= 0 && !lists.bound[row].is_deferred())
+    if (p.tau != nullptr && writes(row))
       p.tau[int64_t{head_index} * p.q_len + query] =
           lists.end[row] == 0 ? INFINITY : entmax.gain * (solved.largest + solved.bound);
   }
   int64_t stored = -1;  // where the warp's support starts
   if (p.support.columns != nullptr) {
     // Lane r < 16 allocates for row r.
-    const int first_rows = __shfl_sync(kWarp, entries[0], lane % 8 * 4);
-    const int second_rows = __shfl_sync(kWarp, entries[1], lane % 8 * 4);
-    const int count = lane < 8 ? first_rows : lane < kWarpRows ? second_rows : 0;
+    const int of_quad = (lane % 8 - quads.first) * share.lanes;
+    const int first_rows = __shfl_sync(kWarp, entries[0], of_quad);
+    const int second_rows = __shfl_sync(kWarp, entries[1], of_quad);
+    const int count = !quads.has_row(lane) ? 0 : lane < 8 ? first_rows : lane < kWarpRows ? second_rows : 0;
     const int64_t offset = allocate_support(p.support, count);
     stored = __shfl_sync(kWarp, offset, 0);
-    if (lane < kWarpRows && lists.query[lane] >= 0 && !lists.bound[lane].is_deferred()) {
+    if (lane < kWarpRows && writes(lane)) {
       const int64_t row = int64_t{head_index} * p.q_len + lists.query[lane];
       p.support.offsets[row] = offset;
       p.support.counts[row] = count;
@@ -186,7 +193,45 @@ __device__ __noinline__ void finish_rows(const ForwardProblem& p, int head_index
     (half == 0 ? ranges[0] : ranges[1]) = kept;
     __syncwarp();  // entries and padding, for gather_values
   }
-  gather_values<T, kPanels>(p, head_index, lists, listed, ranges);
+  gather_values<T, kPanels>(p, head_index, lists, listed, ranges, writes);
+}
+
+// As finish_rows, where the lists do not fit when all are joined at once, or the warp has a slot.
+template <class T, int kPanels, class Lists>
+__device__ __noinline__ void finish_in_parts(const ForwardProblem& p, int head_index, const Head& head,
+                                             Lists& lists, int (&listed)[Lists::kMost]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  spill_columns(p.spill, head, lists);  // columns are read part by part: scores of others come in their bytes
+  const int keys = of_open_rows(lists, lists.counts[lane]);
+  for (Quads quads = quads_that_fit<Lists>(0, keys); quads.first < 8;
+       quads = quads_that_fit<Lists>(quads.end, keys)) {
+    if (quads.end > quads.first) {
+      finish_quads<T, kPanels>(p, head_index, head, lists, quads, keys, listed);
+    } else {  // not even one quad fits
+      if (lane < 2) defer_row(lists, head, quads.end + 8 * lane);
+      ++quads.end;
+    }
+    __syncwarp();  // all are done with lists and columns
+  }
+  if (lists.slot >= 0) give_slot_back(p.spill, lists.slot);
+}
+
+// Finishes the warp's rows that are not deferred. Not inlined: inlined, values that the screen's loop has no
+// registers for would be spilled around it and read back from L2 here.
+template <class T, int kPanels, class Lists>
+__device__ __noinline__ void finish_rows(const ForwardProblem& p, int head_index, const Head& head,
+                                         Lists& lists, int (&listed)[Lists::kMost]) {
+  if (lists.slot < 0) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    int keys = 0;
+    for (int pair = lists.tiles[lane]; pair < Lists::kPairs; ++pair)
+      keys += keys_of_rows(static_cast<uint32_t>(lists.columns[pair][lane][0]));
+    keys = of_open_rows(lists, keys);
+    const int all = __reduce_add_sync(kWarp, (keys & 0xFFFF) + (keys >> 16));
+    if (all <= Lists::kMost - 64)  // 64: padding of both halves
+      return finish_quads<T, kPanels>(p, head_index, head, lists, AllQuads{}, keys, listed);
+  }
+  finish_in_parts<T, kPanels>(p, head_index, head, lists, listed);
 }
 
 }  // namespace splash::gpu::entmax::hopper

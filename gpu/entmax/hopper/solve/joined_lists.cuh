@@ -1,11 +1,12 @@
 #pragma once
-// The lists of a warp's rows, joined after the last tile (columns: screen/warp_lists.cuh).
+// The lists of a warp's rows, joined after the last tile (columns: screen/warp_lists.cuh): of as many quads
+// at once as there is room for, mostly of all.
 //
 // First the lists of the first eight rows, row after row; then, from a multiple of 32 on, those of the other
 // eight. So products on tensor cores are full, whichever lists are long. Each eight is padded to a multiple
 // of 32 with any key of the head, of any row.
 
-#include "gpu/entmax/hopper/screen/warp_lists.cuh"
+#include "gpu/entmax/hopper/screen/spill.cuh"
 
 namespace splash::gpu::entmax::hopper {
 
@@ -29,55 +30,141 @@ struct EntryRange {
   int first, end;
 };
 
-// Joins the columns' lists. start, length: of the calling lane's rows. False where the entries do not fit: a
-// tile may hold more keys than it takes slots.
+// The quads whose lists are joined at once: [first, end). A quad has the rows `quad` and `quad + 8`.
+struct Quads {
+  int first, end;
+  __device__ __forceinline__ bool has(int quad) const { return quad >= first && quad < end; }
+  __device__ __forceinline__ bool has_row(int row) const { return has(row % 8); }
+  // How many lanes share a quad's work: where quads are few, more than four, so that most have some.
+  __device__ __forceinline__ int lanes() const {
+    const int quads = end - first;
+    return quads > 4 ? 4 : quads > 2 ? 8 : quads > 1 ? 16 : 32;
+  }
+};
+struct AllQuads {
+  static constexpr int first = 0, end = 8;
+  __device__ __forceinline__ constexpr bool has(int /*quad*/) const { return true; }
+  __device__ __forceinline__ constexpr bool has_row(int /*row*/) const { return true; }
+  __device__ __forceinline__ constexpr int lanes() const { return 4; }
+};
+
+// The calling lane's part of the work: it is one of `lanes` of a quad. Beyond the last quad it has none.
+struct Share {
+  int lanes, lane, quad;
+  bool works;
+
+  template <class SomeQuads>
+  __device__ __forceinline__ explicit Share(const SomeQuads& quads)
+      : lanes(quads.lanes()),
+        lane(static_cast<int>(threadIdx.x) % lanes),
+        quad(quads.first + static_cast<int>(threadIdx.x) % 32 / lanes),
+        works(quads.has(quad)) {
+    quad = min(quad, 7);
+  }
+  __device__ __forceinline__ int row(int half) const { return quad + 8 * half; }
+  // The lane of the warp that is the quad's i-th.
+  __device__ __forceinline__ int lane_of_warp(int i) const {
+    return static_cast<int>(threadIdx.x) % 32 - lane + i;
+  }
+  // Over the quad's lanes.
+  template <class T>
+  __device__ __forceinline__ T sum(T x) const {
+#pragma unroll
+    for (int apart = 1; apart < lanes; apart *= 2) x += __shfl_xor_sync(kWarp, x, apart);
+    return x;
+  }
+  __device__ __forceinline__ float max(float x) const {
+#pragma unroll
+    for (int apart = 1; apart < lanes; apart *= 2) x = fmaxf(x, __shfl_xor_sync(kWarp, x, apart));
+    return x;
+  }
+};
+
+// Quads from `first` on whose lists fit when they are joined. keys: in the calling lane's column
+// (keys_of_rows).
 template <class Lists>
-__device__ __forceinline__ bool join_columns(Lists& lists, int (&listed)[Lists::kMost],
-                                             EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, quad = quad_of_lane();
-  const int keys = lists.keys[lane], tiles = lists.tiles[lane];
-  int count[2] = {};
-  for (int i = 0; i < keys; ++i) {
-    count[0] += 1 - half_of(lists.slot(lane, i));
-    count[1] += half_of(lists.slot(lane, i));
+__device__ __forceinline__ Quads quads_that_fit(int first, int keys) {
+  const int own = quad_sum(keys);  // a row has fewer than 65536 keys in its four columns
+  Quads quads{first, first};
+  for (int sum[2] = {}; quads.end < 8; ++quads.end) {
+    const int next = __shfl_sync(kWarp, own, 4 * quads.end);
+    sum[0] += next & 0xFFFF;
+    sum[1] += static_cast<int>(static_cast<unsigned>(next) >> 16);
+    if (full_batches(sum[0]) + full_batches(sum[1]) > Lists::kMost) break;
   }
-  for (int pair = tiles; pair < Lists::kSlots / 2; ++pair) {
-    const auto bits = static_cast<uint32_t>(lists.columns[pair][lane][0]);
-    count[0] += __popc(bits & kFirstRow);
-    count[1] += __popc(bits & ~kFirstRow);
-  }
-  int upto = count[0] | count[1] << 16;
+  return quads;
+}
+
+// Joins lists. keys: how many each lane puts there, as of keys_of_rows. visit(put) calls put(half, key) for
+// each of them. start, length: of the lists of the quad's rows.
+template <class Lists, class Visit>
+__device__ __forceinline__ void join(const Lists&, const Share& share, int keys, const Visit& visit,
+                                     int (&listed)[Lists::kMost], EntryRange (&ranges)[2], int (&start)[2],
+                                     int (&length)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int upto = keys;
 #pragma unroll
   for (int lanes = 1; lanes < 32; lanes *= 2) {
     const int lower = __shfl_up_sync(kWarp, upto, lanes);
     if (lane >= lanes) upto += lower;
   }
-  const int total = __shfl_sync(kWarp, upto, 31);
+  const int total = __shfl_sync(kWarp, upto, 31), before = upto - keys;
   ranges[0] = {0, total & 0xFFFF};
   ranges[1].first = full_batches(ranges[0].end);
   ranges[1].end = ranges[1].first + (total >> 16);
-  if (full_batches(ranges[1].end) > Lists::kMost) return false;
-  int next[2] = {(upto & 0xFFFF) - count[0], ranges[1].first + (upto >> 16) - count[1]};
+  int next[2] = {before & 0xFFFF, ranges[1].first + (before >> 16)};
+  const int behind[2] = {next[0] + (keys & 0xFFFF), next[1] + (keys >> 16)};
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    start[half] = __shfl_sync(kWarp, next[half], 0, 4);
-    length[half] = __shfl_sync(kWarp, next[half] + count[half], 3, 4) - start[half];
+    start[half] = __shfl_sync(kWarp, next[half], share.lane_of_warp(0));
+    length[half] = __shfl_sync(kWarp, behind[half], share.lane_of_warp(share.lanes - 1)) - start[half];
   }
-  const auto put = [&](int half, int key) {
+  visit([&](int half, int key) {
     const int at = half == 0 ? next[0]++ : next[1]++;
-    listed[at] = entry_of(key, quad);
-  };
-  for (int i = 0; i < keys; ++i) put(half_of(lists.slot(lane, i)), key_of(lists.slot(lane, i)));
-  visit_tiles(
-      lists, [](uint32_t, int) { return true; }, put);
+    listed[at] = entry_of(key, share.quad);
+  });
 #pragma unroll
   for (const EntryRange& range : ranges) {
-    const int behind = range.end + lane;
-    if (behind < full_batches(range.end)) listed[behind] = 0;
+    const int padding = range.end + lane;
+    if (padding < full_batches(range.end)) listed[padding] = 0;
   }
   __syncwarp();  // listed is there; and all columns have been read: score_exactly writes scores in their
                  // bytes
-  return true;
+}
+
+// Joins the columns, which are all in shared memory. keys: in the calling lane's.
+template <class Lists>
+__device__ __forceinline__ void join_columns(const SpillSlots&, Lists& lists, const AllQuads&,
+                                             const Share& share, int keys, int (&listed)[Lists::kMost],
+                                             EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
+  join(
+      lists, share, keys,
+      [&](const auto& put) { visit_tiles(lists, bits_of_open_rows(lists, share.quad), share.lane, put); },
+      listed, ranges, start, length);
+}
+
+// Joins the columns of these quads, which are all in the warp's slot: a lane takes part of a column.
+template <class Lists>
+__device__ __forceinline__ void join_columns(const SpillSlots& slots, Lists& lists, const Quads&,
+                                             const Share& share, int /*keys*/, int (&listed)[Lists::kMost],
+                                             EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
+  const int parts = share.lanes / 4, part = share.lane % parts, column = 4 * share.quad + share.lane / parts;
+  const int tiles = share.works ? lists.spilled[column] : 0;
+  const int begin = tiles * part / parts, end = tiles * (part + 1) / parts;
+  const uint32_t open = bits_of_open_rows(lists, share.quad);
+  const int2* const spilled = tiles_in(slots, lists.slot, column);
+  int keys = 0;
+#pragma unroll 8
+  for (int i = begin; i < end; ++i) keys += keys_of_rows(static_cast<uint32_t>(spilled[32 * i].x) & open);
+  join(
+      lists, share, keys,
+      [&](const auto& put) {
+        for (int i = begin; i < end; i += Lists::kPairs) {
+          take_back(lists, spilled + int64_t{32} * i, end - i);
+          visit_tiles(lists, open, column, put);
+        }
+      },
+      listed, ranges, start, length);
 }
 
 }  // namespace splash::gpu::entmax::hopper

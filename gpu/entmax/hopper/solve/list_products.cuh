@@ -114,7 +114,8 @@ __device__ __forceinline__ void score_exactly(const ForwardProblem& p, int head,
   __syncwarp();  // scores of all lanes, for solving
 }
 
-// Sums the rows' values, weighted by their probabilities (in two parts each); the padding has p = 0.
+// Sums the rows' values, weighted by their probabilities (in two parts each); the padding has p = 0. writes:
+// whether a row's output is written.
 //
 // 16 entries are a product's inner dimension, the eight rows its columns: an entry's probability stands in
 // its own row's column, zeros in the others. (So a value that is not finite makes rows beside it NaN.) The
@@ -122,10 +123,10 @@ __device__ __forceinline__ void score_exactly(const ForwardProblem& p, int head,
 //
 // While a batch is multiplied, loads are in flight: the next batch's or, where registers are few (two
 // panels), those of the other panel.
-template <class T, int kPanels, class Lists>
+template <class T, int kPanels, class Lists, class Writes>
 __device__ __forceinline__ void gather_values(const ForwardProblem& p, int head, const Lists& lists,
                                               const int (&listed)[Lists::kMost],
-                                              const EntryRange (&ranges)[2]) {
+                                              const EntryRange (&ranges)[2], const Writes& writes) {
   constexpr int kAtOnce = kPanels == 1 ? 8 : 4;  // entries per lane and batch
   const int lane = static_cast<int>(threadIdx.x) % 32, column = lane / 4, quarter = lane % 4;
   constexpr int kParts = kPanels == 2 ? 2 : 1, kOfPart = kPanels / kParts;
@@ -136,7 +137,7 @@ __device__ __forceinline__ void gather_values(const ForwardProblem& p, int head,
 #pragma unroll
     for (int j = 0; j < 2; ++j) {  // the lane's sums belong to two rows
       const int row = 2 * quarter + j + 8 * half, query = lists.query[row];
-      if (query < 0 || lists.bound[row].is_deferred()) continue;
+      if (!writes(row)) continue;
 #pragma unroll
       for (int panel = 0; panel < kPanels; ++panel) {
         const auto& s = sums[panel];

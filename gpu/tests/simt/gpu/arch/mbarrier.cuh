@@ -8,7 +8,6 @@ namespace splash::gpu::arch {
 inline void mbarrier_init(uint64_t* barrier, int arrivals) {
   simt::init_barrier(barrier, arrivals);
 }
-inline void mbarrier_inval(uint64_t* /*barrier*/) {}
 inline void mbarrier_init_fence() {}
 inline void mbarrier_arrive(uint64_t* barrier) {
   simt::arrive(barrier, 0);
