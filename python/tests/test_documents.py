@@ -103,6 +103,7 @@ NOT_RUN = {
     "parallel ": "needs GNU parallel",
     "sbatch ": "needs Slurm",
     "mpirun ": "needs MPI",
+    "torchrun ": "it starts several processes; torch_tests/test_distributed_documents.py does it",
     "pip install": "needs a network, and minutes",
     "python data/captures/": "data/captures/tests run it",
     "python -m pytest": "it is a test",

@@ -32,6 +32,14 @@ def test_the_library_imports_nothing_of_the_laboratory() -> None:
     assert [module for module in modules if "splash_laboratory" in imported(module.read_text())] == []
 
 
+def test_attention_over_several_gpus_stands_below_the_models() -> None:
+    """hugging_face asks distributed whether a context is active; not the other way."""
+    modules = sorted((LIBRARY / "distributed").glob("*.py"))
+    assert len(modules) > 10
+    above = re.compile(r"^\s*(?:from|import) (?:transformers|splash_attention\.(?:hugging_face|language|kascade))", re.MULTILINE)
+    assert [module for module in modules if above.search(module.read_text())] == []
+
+
 def test_an_import_is_found_wherever_it_stands() -> None:
     source = "import a.b\nfrom c.d import e\ndef f():\n    from g import h\nif True:\n    import i as j\nfrom . import k\n"
     assert imported(source) == {"a", "c", "g", "i"}

@@ -13,6 +13,7 @@ from splash_attention import checks
 from splash_attention.backends.torch import cuda, modified
 from splash_attention.backends.torch.functional import check_tensors, to_one_width
 from splash_attention.decoding import MOST_QUERIES
+from splash_attention.distributed import context
 from splash_attention.functional import splash_attention
 from splash_attention.hugging_face.cache import Step
 from splash_attention.hugging_face.masks import is_packed, is_positions, is_window, lengths_of, seen_keys, tables_of
@@ -51,7 +52,10 @@ def attention_forward(
 
     Returns [batch, q_len, heads, value_dim], and with output_attentions the probabilities [batch, heads, q_len, kv_len], else None.
     What has no kernel yet (position_bias of models other than T5's, masks that are added) is computed from every score, and said once. Raises NotImplementedError for a mask of integers.
+    Inside distributed.context_parallel query, key and value are a rank's tokens; what is not served there raises NotImplementedError.
     """
+    if context.active():
+        _check_sharded(module, key, attention_mask, sliding_window, position_bias, output_attentions, others)
     if isinstance(key, Step):
         modified_there = softcap is not None or s_aux is not None or (dropout > 0 and module.training)
         counted = _asks_for_attentions(output_attentions) or (bool(_observers) and not torch.compiler.is_compiling())
@@ -134,6 +138,24 @@ def attention_forward(
     return out.transpose(1, 2).contiguous(), p if output_attentions else None
 
 
+def _check_sharded(
+    module: torch.nn.Module, key: Any, mask: Tensor | None, window: int | None, position_bias: Tensor | None,
+    output_attentions: bool | None, others: dict[str, Any],
+) -> None:  # fmt: skip
+    """What inside context_parallel would be of this rank's tokens alone."""
+    why = {
+        "SplashCache": isinstance(key, Step),
+        "mask of one's own, nor a window that the layer does not name": mask is not None and not (is_window(mask) and window),
+        "position_bias": position_bias is not None,
+        "output_attentions": _asks_for_attentions(output_attentions),
+        "cu_seq_lens_q (pass context_parallel cu_seqlens of the whole sequence)": others.get("cu_seq_lens_q") is not None,
+        "counting supports": bool(_observers),
+    }
+    for name, there in why.items():
+        if there:
+            raise NotImplementedError(f"{type(module).__name__} inside context_parallel takes no {name}")
+
+
 def _step(
     module: torch.nn.Module, step: Step, query: Tensor, mask: Tensor | None, scaling: float | None, more: bool
 ) -> Tensor | tuple[Tensor, Tensor, Tensor | None]:
@@ -165,7 +187,9 @@ def attention_of_heads(
     if width > head_dim:
         scaling = checks.check_scale(scaling) or head_dim**-0.5
     query, key, value = to_one_width(query, key, value)
-    done = splash_attention(query, key, value, alpha=alpha, scale=scaling, k_keep=k_keep, return_aux=return_support, **call)
+    sharded = context.active()
+    attend = sharded.attend if sharded else splash_attention
+    done = attend(query, key, value, alpha=alpha, scale=scaling, k_keep=k_keep, return_aux=return_support, **call)
     out = done[0] if return_support else done
     out = out[..., :width] if width < head_dim else out
     return (out, done[1].support) if return_support else out

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
+from splash_attention.distributed import context
+
 _ANOTHER_MASK = (
     "this compiled graph takes causal masks and padding; this mask (packed sequences, or one of your own) is another: set "
     "config.splash_any_mask to True before you compile, or do not compile"
@@ -31,9 +33,13 @@ def key_positions(
     padding a third row, 1 for keys that are none, [batch, 1, 3, kv_len]; for packed sequences the same two rows, a row of ones and the first key of each
     key's sequence, [batch, 1, 4, kv_len], [batch, 1, 5, kv_len] where a window hides more; else (masks of one's own) bool [batch, 1, q_len, kv_len]. What has
     four dimensions, transformers passes on as it is.
-    Raises RuntimeError where a graph that was compiled without splash_any_mask meets packed sequences.
+    Inside distributed.context_parallel the mask is that of the whole sequence: causality, cu_seqlens of the context, and a layer's window.
+    Raises RuntimeError where a graph that was compiled without splash_any_mask meets packed sequences, NotImplementedError inside
+    context_parallel for padding and masks of one's own.
     """
     window, config = others.get("local_size"), others.get("config")
+    if context.active():
+        return _sharded(q_length, kv_length, window, config, attention_mask, device, others)
     compiling = torch.compiler.is_compiling()
     # A chunk is a local size, too. transformers lets a mask be skipped where nothing is added to it.
     if "allow_is_causal_skip" not in others or getattr(config, "sliding_window", None) != window:
@@ -78,6 +84,19 @@ def key_positions(
     elif not served:
         return mask if both_sides else _packed(mask, others.get("local_size"))
     return form
+
+
+def _sharded(
+    q_length: int, kv_length: int, window: int | None, config: Any, attention_mask: Tensor | None, device: torch.device | str,
+    others: dict[str, Any],
+) -> Tensor | None:  # fmt: skip
+    """Of a rank's tokens. Their position_ids leap from chunk to chunk, which transformers takes for packed sequences."""
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise NotImplementedError("context_parallel takes no padding in attention_mask; pass whole sequences, or packed ones by cu_seqlens")
+    chunked = window is not None and getattr(config, "sliding_window", None) != window
+    if others.get("use_vmap") or chunked or (window is not None and "allow_is_bidirectional_skip" in others):
+        raise NotImplementedError("context_parallel takes causal masks, sliding windows and bidirectional layers; this model's mask is another")
+    return None if window is None else _window(q_length, kv_length, window, False, None, device)
 
 
 def is_positions(mask: Tensor) -> bool:

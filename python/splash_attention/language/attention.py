@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from splash_attention.distributed import context
 from splash_attention.hugging_face import attention_of_heads, key_positions
 from splash_attention.hugging_face.learning import query_heads
 from splash_attention.hugging_face.masks import is_positions, tables_of
@@ -115,6 +116,8 @@ def attention_forward(
     scaling: float | None = None, **others: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """transformers' attention interface, as hugging_face.attention_forward."""
+    if context.active():
+        raise NotImplementedError("a method attends on one rank; context_parallel takes attn_implementation=\"splash\"")
     for option in ("softcap", "position_bias", "s_aux", "sliding_window"):
         if others.get(option) is not None:
             raise NotImplementedError(f"a method does not take this model's {option}")

@@ -242,6 +242,20 @@ def attention(
     return out, *results[:3]
 
 
+def attention_alone(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    """The operator, for who has a gradient of its own."""
+    return (_ops.attention if _looked_on() else _attention[q.device.type])(q, k, v, *inputs)
+
+
+def attention_backward_alone(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any, whole: bool
+) -> tuple[Tensor | None, ...]:
+    """So; by alpha, sinks and bias None or zeros where there are none. whole: cuda.is_whole of the store, which is not asked again."""
+    if whole and not _looked_on():
+        return cuda.gradients(d_out, q, k, v, *inputs, whole=True)
+    return _ops.attention_backward(d_out, q, k, v, *inputs)
+
+
 def probabilities(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:
     """(row_offsets, columns, values)."""
     if not torch.compiler.is_compiling():

@@ -396,22 +396,30 @@ def _rows(problem: _Problem, store: Tensor) -> tuple[Tensor, Tensor]:
     return tau.view(problem.rows).clone(), counts.view(problem.rows).clone()
 
 
+def is_whole(stream: int, store: Tensor, q: Tensor, k: Tensor, *problem_inputs: Any) -> bool:
+    """Whether a store holds all of its support, so that backward need not ask. Waits for a stream, which is behind forward."""
+    kernels = _problem_of(q, k, *problem_inputs)[0].kernels
+    if kernels is None or store.numel() == 0:
+        return False
+    return kernels.entries(store.data_ptr(), store.numel(), stream) <= kernels.store_places(store.numel())[-1]
+
+
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *gradients, d_alpha, d_sinks, d_bias = _gradients(d_out, q, k, v, *inputs)
+    *known, d_alpha, d_sinks, d_bias = gradients(d_out, q, k, v, *inputs)
     heads, bias = q.shape[1], operators.Problem(*inputs[:-1]).bias
     missing = (heads,), (heads,), (heads, 0 if bias is None else bias.shape[1])
     found = zip((d_alpha, d_sinks, d_bias), missing)
-    return *gradients, *(q.new_zeros(shape, dtype=torch.float64) if one is None else one.double() for one, shape in found)
+    return *known, *(q.new_zeros(shape, dtype=torch.float64) if one is None else one.double() for one, shape in found)
 
 
 def output_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
     """Gradients by q, k, v and alpha, None where alpha is a number: what a plain problem has, and no launch for what it has not."""
-    d_q, d_k, d_v, d_alpha, *_ = _gradients(d_out, q, k, v, *inputs)
+    d_q, d_k, d_v, d_alpha, *_ = gradients(d_out, q, k, v, *inputs)
     return d_q, d_k, d_v, None if d_alpha is None else d_alpha.double()
 
 
-def _gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
-    """By q, k, v, alpha, sinks and bias; None for what the problem does not have."""
+def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any, whole: bool = False) -> tuple[Tensor | None, ...]:
+    """By q, k, v, alpha, sinks and bias; None for what the problem does not have. whole: what is_whole said of the store; then nothing waits."""
     *problem_inputs, store = inputs
     problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
@@ -426,7 +434,7 @@ def _gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> 
     if store.numel() == 0:
         store = _run(problem, q, k, v, alphas, given, d_q, capacity_for(q, k))
     # It waits for forward; what the host can do before is done.
-    store = _whole_store(problem, q, k, v, alphas, given, d_q, store)
+    store = store if whole else _whole_store(problem, q, k, v, alphas, given, d_q, store)
     workspace = q.new_empty(problem.kernels.backward_bytes(store.numel()), dtype=torch.uint8)
     problem.kernels.backward(
         torch.cuda.is_current_stream_capturing(), q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),

@@ -1,0 +1,85 @@
+"""What both modes share: calls of the kernels for some heads, and what is asked of their stores."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Iterator, NamedTuple, Sequence
+
+import torch
+from torch import Tensor
+
+from splash_attention.backends.torch import calls, cuda, operators
+from splash_attention.backends.torch.operators import Problem
+
+class Heads(NamedTuple):
+    """Some of the key heads, and the query heads that share them."""
+
+    keys: slice
+    queries: slice
+
+
+def cuts(heads: int, kv_heads: int, at_once: int, first: int = 0, last: int | None = None) -> list[Heads]:
+    """Key heads from first to last, so many at a time."""
+    shared, last = heads // kv_heads, kv_heads if last is None else last
+    ends = [(at, min(at + at_once, last)) for at in range(first, last, at_once)]
+    return [Heads(slice(a, b), slice(a * shared, b * shared)) for a, b in ends]
+
+
+def problem_of(problem: Problem, queries: slice) -> Problem:
+    """Of some query heads."""
+
+    def some(value: Tensor | None) -> Tensor | None:
+        return value if value is None or value.shape[0] == 1 else value.detach()[queries]
+
+    of_heads = {name: some(getattr(problem, name)) for name in ("alpha", "head_k_keep", "sinks", "bias")}
+    return problem._replace(**of_heads)
+
+
+def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, ...]:
+    """out, tau, support (empty unless counted) and the store."""
+    capacity = cuda.capacity_for(q, k) if call.differentiable and q.is_cuda else -1
+    out, tau, support, _, store = calls.attention_alone(q, k, v, *problem, call.counted, False, capacity)
+    return out, tau, support, store
+
+
+def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, problem: Problem, store: Tensor, whole: bool) -> tuple[Any, ...]:
+    """Gradients by q, k, v, alpha, sinks and bias; the last three may be None where there are none. whole: what looked_at said of the store."""
+    return calls.attention_backward_alone(d_out, q, k, v, *problem, store, whole=whole)
+
+
+def end_of_forward(q: Tensor) -> Any:
+    """For looked_at."""
+    return torch.cuda.current_stream(q.device).record_event() if q.is_cuda else None
+
+
+def looked_at(stores: Sequence[Tensor], given: Iterable[tuple[Any, ...]], end: Any) -> Iterator[tuple[Tensor, bool]]:
+    """Each store, and whether backward need not ask if it is whole. It would wait for the gradients before; here a stream is waited for
+    that is behind forward alone. given: q, k and the problem of each; of tensors the shapes count."""
+    aside = None
+    if end is not None:
+        aside = torch.cuda.Stream(stores[0].device)
+        aside.wait_event(end)
+    for store, (q, k, problem) in zip(stores, given):
+        yield store, aside is not None and cuda.is_whole(aside.cuda_stream, store, q, k, *problem)
+
+
+class Learned:
+    """Gradients by alpha, sinks and bias, of groups of heads."""
+
+    def __init__(self, parameters: Sequence[Tensor | None], heads: int) -> None:
+        self.parameters, self.heads = parameters, heads
+        self.sums: list[Tensor | None] = [None] * len(parameters)
+
+    def add(self, queries: slice, *gradients: Tensor | None) -> None:
+        """In the order in which it is called. gradients: [heads, …]; of parameters that are None they are not looked at."""
+        for at, (parameter, part) in enumerate(zip(self.parameters, gradients)):
+            if parameter is None or part is None:
+                continue
+            total = self.sums[at]
+            if total is None:
+                total = self.sums[at] = part.new_zeros((self.heads, *part.shape[1:]), dtype=torch.float64)
+            total[queries] += part
+
+    def results(self) -> tuple[Tensor | None, ...]:
+        (alpha, of_alpha), *others = zip(self.parameters, self.sums)
+        d_alpha = None if of_alpha is None else operators.alpha_gradient(alpha, of_alpha)
+        return d_alpha, *(None if total is None or x is None else total.to(x.dtype) for x, total in others)
