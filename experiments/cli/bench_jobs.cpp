@@ -125,12 +125,18 @@ std::vector<Job> jobs_of(const BenchAsked& asked, const ScratchFolder& folder) {
   return jobs;
 }
 
+// Whether all GPUs of a machine, "A; B", are of this name.
+bool has_only(std::string gpus, const std::string& name) {
+  for (std::size_t at; (at = gpus.find(name + "; ")) == 0;) gpus.erase(0, name.size() + 2);
+  return gpus == name;
+}
+
 std::vector<report::Ceiling> ceilings_for(const BenchAsked& asked, const std::string& device) {
   const bool cpu = device == "cpu";
   if (!asked.ceilings.empty()) {
     const report::Report report = report::read_report(asked.ceilings);
     if (report.ceilings.empty()) throw InvalidArgument(fmt::format("{} holds no ceilings", asked.ceilings));
-    if (!cpu && report.provenance.gpu != device) {
+    if (!cpu && !has_only(report.provenance.gpu, device)) {
       throw InvalidArgument(fmt::format("the ceilings of {} are of {}, and the kernel ran on {}",
                                         asked.ceilings, report.provenance.gpu, device));
     }

@@ -129,10 +129,8 @@ def entmax(run: Run, length: int, given: list[Tensor]) -> None:
     del leaves
     shards = Shards("zigzag", dist.get_world_size())
     for mode in ("gather", "heads"):
-        least = modes.group_of_heads(None, mode, shards, mine[0].shape, a.kv_heads)
-        for at_once in sorted({least, 2 * least, 4 * least} if length < 200_000 else {least}):
-            if at_once > a.kv_heads // (1 if mode == "gather" else shards.ranks):
-                continue
+        most = modes.group_of_heads(None, mode, shards, mine[0].shape, a.kv_heads, mine[0].element_size())
+        for at_once in sorted({max(1, most // 4), max(1, most // 2), most} if length < 200_000 else {most}):
             call = {**options, "mode": mode, "heads_at_once": at_once, "check": False}
             name = f"entmax, {mode}, {at_once} heads at once"
             for what in NAMES:

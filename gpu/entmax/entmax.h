@@ -29,16 +29,16 @@ SPLASH_HOST_DEVICE float shift_of_offset(float offset, float beta, int kv_len) {
   return offset == offset ? fminf(1.0f, fmaxf(-offset, least)) : offset;
 }
 
-// u^exponent of u > 0, else 0 (also for NaN); exponent > 0. Without a branch: powers of several u overlap.
+// u^exponent of u > 0, else 0 (also for NaN); exponent >= 0. Without a branch: powers of several u overlap.
 SPLASH_HOST_DEVICE float power_above_0(float u, float exponent) {
 #ifdef __CUDA_ARCH__
   float logarithm, power;  // what is denormal becomes 0
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(logarithm) : "f"(fmaxf(u, 0.0f)));
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(logarithm) : "f"(fmaxf(u, 0x1p-126f)));
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent * logarithm));
-  return power;
 #else
-  return u > 0 ? exp2f(exponent * log2f(u)) : 0.0f;
+  const float power = exp2f(exponent * log2f(fmaxf(u, 0x1p-126f)));
 #endif
+  return u > 0 ? power : 0.0f;
 }
 
 struct Entmax {

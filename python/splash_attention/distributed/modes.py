@@ -5,8 +5,9 @@ Bytes that a rank receives, of W ranks, n tokens a rank, H and h query and key h
   gather   forward (W - 1) · n · 2h · D · B · e              keys and values; backward twice that: the same again, and their gradients
   heads    forward (W - 1) / W · n · (2H + 2h) · D · B · e    q, k, v and out; backward as much: d_out and the gradients
 
-Both work on some heads while others travel: the first ones' keys are waited for, then each round takes the longer of the two. Computing
-takes forward 1, backward 0.4. Rates are those measured on H100s and H200s: 313 GB/s a direction between two H100s, 1.7e12 pairs a second
+Where heads travel in several rounds, some are computed while others travel: the first ones' keys are waited for, then each round takes the
+longer of the two. On two H200s one round of all heads was fastest at 32k and 128k tokens, in both modes: a launch of many heads fills a GPU
+better than overlap saves. So rounds are as few as memory allows. Computing takes forward 1, backward 0.4. Rates are those measured on H100s and H200s: 313 GB/s a direction between two H100s, 1.7e12 pairs a second
 at head_dim 128; only their ratio matters. Copies are not in the model.
 """
 
@@ -23,7 +24,7 @@ from splash_attention.distributed.shards import Shards
 LINK = 3.0e11  # bytes a second that a rank receives
 PRODUCTS = 1.7e12 * 128  # pairs of query and key a second, times head_dim
 BACKWARD = 0.4  # its time, in forward's
-ROWS = {"gather": 1 << 15, "heads": 1 << 16}  # query rows that a call should have: to fill a GPU, and to be worth a group's exchanges
+MOST = 2 << 30  # bytes of keys and values of all ranks that travel at once; several times as much is held
 
 
 def choose(
@@ -38,7 +39,7 @@ def choose(
         raise ValueError(f"q has shape {list(q_shape)} and k {list(k_shape)}; a shard must not be empty")
     if heads % kv_heads:
         raise ValueError(f"q has {heads} heads and k {kv_heads}; q's must be a multiple")
-    in_mode = {name: group_of_heads(heads_at_once, name, shards, q_shape, kv_heads) for name in ("gather", "heads")}
+    in_mode = {name: group_of_heads(heads_at_once, name, shards, q_shape, kv_heads, width) for name in ("gather", "heads")}
     by_heads = None if kv_heads % shards.ranks == 0 else f"kv_heads, which is {kv_heads}, is no multiple of the {shards.ranks} ranks"
     gathered = _not_gathered(shards, problem, lengths)
     if mode == "heads" and by_heads:
@@ -70,14 +71,13 @@ def _not_gathered(shards: Shards, problem: Problem, lengths: tuple[int, ...] | N
     return "packed sequences in striped shards" if lengths is not None and shards.kind == "striped" else ""
 
 
-def group_of_heads(given: int | None, mode: str, shards: Shards, q_shape: torch.Size, kv_heads: int) -> int:
-    """Enough to fill a GPU, and at most half of a rank's, so that something is computed while others travel."""
-    batch, heads, length, _ = q_shape
+def group_of_heads(given: int | None, mode: str, shards: Shards, q_shape: torch.Size, kv_heads: int, width: int) -> int:
+    """All of a rank's, or as many as MOST bytes hold."""
+    batch, _, length, head_dim = q_shape
     of_rank = kv_heads if mode == "gather" else max(1, kv_heads // shards.ranks)
     if given is not None:
         return min(checks.check_count("heads_at_once", given, " or None, which chooses"), of_rank)
-    queries = length // len(shards.chunks_of(0)) if mode == "gather" else length * shards.ranks
-    return min(max(1, math.ceil(ROWS[mode] / (batch * heads // kv_heads * queries))), max(1, of_rank // 2))
+    return min(of_rank, max(1, MOST // max(1, 2 * batch * length * shards.ranks * head_dim * width)))
 
 
 def _time(mode: str, shards: Shards, q_shape: torch.Size, kv_heads: int, width: int, causal: bool, at_once: int) -> float:

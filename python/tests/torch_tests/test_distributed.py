@@ -302,13 +302,13 @@ def test_the_mode_is_chosen_by_shape():
 
         return modes.choose(mode, None, Shards(kind, ranks), q, k, 2, Problem(None, 1.5, causal, 0.0, 0, 0), None)
 
-    assert chosen(2, 16, 16, 1 << 15) == ("heads", 2)  # fewer bytes in backward
-    assert chosen(2, 16, 16, 1 << 18) == ("gather", 1)  # computing takes longer: less is waited for at first
+    assert chosen(2, 16, 16, 1 << 15) == ("heads", 8)  # fewer bytes in backward; all heads of a rank at once
+    assert chosen(2, 16, 16, 1 << 20, mode="gather") == ("gather", 4)  # as many as memory is meant for
     assert chosen(2, 32, 4, 1 << 17)[0] == "gather"  # keys are few
     assert chosen(8, 32, 4, 1 << 17)[0] == "gather"  # and not enough for all ranks
     assert chosen(8, 16, 16, 1 << 17)[0] == "heads"  # many ranks: every key to each of them is too much
     assert chosen(2, 32, 4, 1 << 17, "striped")[0] == "heads" and chosen(2, 32, 4, 1 << 17, "striped", False)[0] == "gather"
-    assert chosen(2, 8, 4, 1 << 12, mode="gather") == ("gather", 2)  # at most half of the heads at a time
+    assert chosen(2, 8, 4, 1 << 12, mode="gather") == ("gather", 4)
 
 
 def test_without_a_group():

@@ -38,7 +38,7 @@ DIFFERS = [  # what rank 1 of 3 does otherwise, and what all are told
     ({**LIKE, "window": 5}, "window differs"),
     ({**LIKE, "k_keep": [1, 2, 3, 4]}, "k_keep differs"),
     ({**LIKE, "k_keep": 3}, "k_keep differs between ranks: None on ranks 0, 2; 3 on rank 1"),
-    ({**LIKE, "heads_at_once": 2}, "heads_at_once differs between ranks: 1 on ranks 0, 2; 2 on rank 1"),
+    ({**LIKE, "heads_at_once": 1}, "heads_at_once differs between ranks: 2 on ranks 0, 2; 1 on rank 1"),
     ({**LIKE, "softcap": 2.0}, "softcap differs"),
     ({**LIKE, "bias": torch.zeros(4, 3)}, "bias_first differs"),
     ({**LIKE, "sinks": torch.zeros(4)}, "sinks differs"),
