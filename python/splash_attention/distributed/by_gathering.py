@@ -50,7 +50,8 @@ class _Gathered(torch.autograd.Function):
                     tau[place], support[place] = of_rows
                 stores.append(store)
             del keys  # before more come
-        ctx.call, ctx.end = call, passes.end_of_forward(q)
+        passes.end_of_forward(stores)
+        ctx.call = call
         ctx.save_for_backward(q, k, v, alpha, sinks, bias, *stores)
         ctx.mark_non_differentiable(tau, support)
         ctx.set_materialize_grads(False)
@@ -60,7 +61,7 @@ class _Gathered(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor | None, *_: Any) -> Any:
         call, (q, k, v, *saved) = ctx.call, ctx.saved_tensors
-        learned, stores = passes.Learned(saved[:3], q.shape[1]), passes.looked_at(saved[3:], asked(call, q, k), ctx.end)
+        learned, stores = passes.Learned(saved[:3], q.shape[1]), passes.looked_at(saved[3:], asked(call, q, k))
         d_out = torch.zeros_like(q) if d_out is None else d_out  # other ranks wait for their gradients
         d_q, d_k, d_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         last = None

@@ -45,7 +45,8 @@ class _ByHeads(torch.autograd.Function):
             stores.append(store)
             _finish(returns[-2:-1])
         _finish(returns[-1:])
-        ctx.call, ctx.end, ctx.shapes = call, passes.end_of_forward(q), (q.shape, k.shape, v.shape)
+        passes.end_of_forward(stores)
+        ctx.call, ctx.shapes = call, (q.shape, k.shape, v.shape)
         ctx.save_for_backward(alpha, sinks, bias, *wholes, *stores)
         tau, support = tau[..., 0], support[..., 0]
         ctx.mark_non_differentiable(tau, support)
@@ -60,7 +61,7 @@ class _ByHeads(torch.autograd.Function):
         wholes, stores = [saved[3 + 3 * at : 6 + 3 * at] for at in range(len(own))], saved[3 + 3 * len(own) :]
         problems = [_problem(call, heads, of_q[2]) for heads in own]
         asked = ((*whole[:2], problem) for whole, problem in zip(wholes, problems))
-        learned, looked_at = passes.Learned(saved[:3], of_q[1]), passes.looked_at(stores, asked, ctx.end)
+        learned, looked_at = passes.Learned(saved[:3], of_q[1]), passes.looked_at(stores, asked)
         d_out = wholes[0][0].new_zeros(of_q) if d_out is None else d_out  # other ranks wait for their gradients
         d_q, d_k, d_v = (d_out.new_empty(shape) for shape in ctx.shapes)
         returns: list[list[_Return]] = []

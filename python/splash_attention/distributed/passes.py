@@ -46,14 +46,22 @@ def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, problem: Problem, s
     return calls.attention_backward_alone(d_out, q, k, v, *problem, store, whole=whole)
 
 
-def end_of_forward(q: Tensor) -> Any:
-    """For looked_at."""
-    return torch.cuda.current_stream(q.device).record_event() if q.is_cuda else None
+_ENDS: dict[int, Any] = {}  # by a first store's address the event behind the forward that wrote it
+_MOST_ENDS = 4096  # of forwards whose backward never comes
 
 
-def looked_at(stores: Sequence[Tensor], given: Iterable[tuple[Any, ...]], end: Any) -> Iterator[tuple[Tensor, bool]]:
+def end_of_forward(stores: Sequence[Tensor]) -> None:
+    """Notes that these stores are written, for looked_at. By the stores, not by the graph: a checkpoint computes them again, later."""
+    if stores and stores[0].is_cuda:
+        if len(_ENDS) >= _MOST_ENDS:
+            _ENDS.clear()
+        _ENDS[stores[0].data_ptr()] = torch.cuda.current_stream(stores[0].device).record_event()
+
+
+def looked_at(stores: Sequence[Tensor], given: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Tensor, bool]]:
     """Each store, and whether backward need not ask if it is whole. It would wait for the gradients before; here a stream is waited for
-    that is behind forward alone. given: q, k and the problem of each; of tensors the shapes count."""
+    that is behind the stores' forward alone. given: q, k and the problem of each; of tensors the shapes count."""
+    end = _ENDS.pop(stores[0].data_ptr(), None) if stores and stores[0].is_cuda else None
     aside = None
     if end is not None:
         aside = torch.cuda.Stream(stores[0].device)

@@ -316,3 +316,28 @@ def test_without_a_group():
         "RuntimeError",
         "torch.distributed has no process group: start with torchrun, and call torch.distributed.init_process_group first",
     )
+
+
+def test_a_checkpoint_computes_stores_again(monkeypatch):
+    """Whether a store is whole is asked behind the forward that wrote it, which a checkpoint calls again, at the same address or not."""
+    from types import SimpleNamespace
+
+    from splash_attention.distributed import passes
+
+    events, waited = iter(range(9)), []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(record_event=lambda: next(events)))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(wait_event=waited.append, cuda_stream=1))
+    monkeypatch.setattr(passes.cuda, "is_whole", lambda *_: True)
+
+    def store(address):
+        return SimpleNamespace(is_cuda=True, device="cuda", data_ptr=lambda: address)
+
+    def whole(*addresses):
+        return [one for _, one in passes.looked_at([store(address) for address in addresses], [(None, None, ())] * len(addresses))]
+
+    passes.end_of_forward([store(1), store(2)])
+    passes.end_of_forward([store(1), store(2)])  # again
+    passes.end_of_forward([store(5)])
+    assert whole(1, 2) == [True, True] and waited == [1]  # not behind the first forward, event 0
+    assert whole(7) == [False] and waited == [1]  # nothing is known of it: backward asks
+    assert whole(5) == [True] and waited == [1, 2]
