@@ -28,4 +28,5 @@ out.float().square().mean().backward()  # gradients of this rank's q, k and v, b
 if dist.get_rank() == 0:
     print(f"{q.shape[2]} tokens on each of {dist.get_world_size()} ranks")
 print(f"rank {dist.get_rank()}: {unshard(out, dim=2).shape[2]} rows in all, the largest gradient of k {k.grad.abs().max():.4f}")
+del out  # its graph holds the group
 dist.destroy_process_group()

@@ -207,7 +207,6 @@ def main() -> None:
             measure(run, length, given)
     if dist.get_rank() == 0:
         write(run, device)
-    dist.destroy_process_group()
 
 
 def write(run: Run, device: torch.device) -> None:
@@ -223,3 +222,4 @@ def write(run: Run, device: torch.device) -> None:
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()  # behind main, whose graphs hold it

@@ -71,7 +71,6 @@ def main() -> None:
     if dist.get_rank() == 0:
         print(run.results[0])
         write(run, device)
-    dist.destroy_process_group()
 
 
 def keys_a_row(model: LlamaForCausalLM, text: torch.Tensor) -> float:
@@ -89,3 +88,4 @@ def keys_a_row(model: LlamaForCausalLM, text: torch.Tensor) -> float:
 
 if __name__ == "__main__":
     main()
+    dist.destroy_process_group()  # behind main, whose graphs hold it

@@ -123,7 +123,11 @@ Recounted recount(report::Report& report, const std::string& prefix,
       other |= (name.ends_with("_flops") || name.ends_with("_counted")) && column->numbers[row] != value;
       column->numbers[row] = value;
     }
-    if (!launches.empty()) report.find(kLaunchesColumn)->texts[row] = launches_text(launches);
+    if (!launches.empty()) {
+      report.find(kLaunchesColumn)->texts[row] = launches_text(launches);
+      if (report::Column* const count = report.find("launches"))
+        count->numbers[row] = static_cast<double>(launches.size());
+    }
     changed += other ? 1 : 0;
     progress(fmt::format("{}, {}", kernel.implementation, kernel.problem));
   });
