@@ -127,7 +127,7 @@ std::vector<Job> jobs_of(const BenchAsked& asked, const ScratchFolder& folder) {
 
 // Whether all GPUs of a machine, "A; B", are of this name.
 bool has_only(std::string gpus, const std::string& name) {
-  for (std::size_t at; (at = gpus.find(name + "; ")) == 0;) gpus.erase(0, name.size() + 2);
+  while (gpus.starts_with(name + "; ")) gpus.erase(0, name.size() + 2);
   return gpus == name;
 }
 
