@@ -4,21 +4,25 @@
 //
 //   paper = "AdaSplash-2 (arXiv 2604.15180)"
 //   [[table]]
-//   name = "adasplash2-lengths"              title = "forward + backward by length"
-//   place = "figure 1, page 2"               # where the numbers stand, and how they were read
-//   gpu = "H100"                             # part of the driver's name; left out where the paper does not
-//   state it unit = "ms"                              column = "time_median"           # of our reports
-//   experiment = "adasplash2-lengths"        reports = ["papers-h200.h5"]     # of data/reports
-//   by = "implementation"                    # the parameter that a series' `ours` names; this one unless
-//   said over = "FlashAttention-2"                # a series: every other one also tells how many times as
-//   fast it is stated = { mask = "causal" }             # what the paper says of every row, by the names of
-//   our parameters not_stated = ["batch"]                   # what it does not say, and should rows = { q_len
-//   = [4096, 8192], block_sparsity_64 = [0.51, 0.58] }  # what it says of each row, a list a name ours = {
-//   batch = 1, kv_len = [4096, 8192] }   # what else chooses our cases: a value, or one for each row
+//   name = "adasplash2-lengths"
+//   title = "forward + backward by length"
+//   place = "figure 1, page 2"      # where the numbers stand, and how they were read
+//   gpu = "H100"                    # part of the driver's name; without it the paper does not state it
+//   unit = "ms"
+//   column = "time_median"          # of our reports
+//   experiment = "adasplash2-lengths"
+//   reports = ["papers-h200.h5"]    # of data/reports
+//   by = "implementation"           # the parameter that a series' `ours` names; this one without it
+//   over = "FlashAttention-2"       # a series: the others also tell how many times as fast as it they are
+//   stated = { mask = "causal" }    # what the paper says of every row, by the names of our parameters
+//   not_stated = ["batch"]          # what it does not say, and should
+//   rows = { q_len = [4096, 8192], block_sparsity_64 = [0.51, 0.58] }   # of each row, a list a name
+//   ours = { batch = 1, kv_len = [4096, 8192] }   # what else chooses our cases: a value, or one a row
 //   [[table.series]]
-//   name = "AdaSplash-2"                     values = [3.3, nan]              # nan: the paper has none there
-//   ours = ["torch-adasplash2"]              # our implementations of the same; none: `why` says why not
-//   differs = "cuDNN, not FlashAttention-3"  # what no parameter tells
+//   name = "AdaSplash-2"
+//   values = [3.3, nan]             # nan: the paper has none there
+//   ours = ["torch-adasplash2"]     # our implementations of the same; none: `why` says why not
+//   differs = "cuDNN, not FlashAttention-3"   # what no parameter tells
 
 #include <string>
 #include <vector>

@@ -124,8 +124,8 @@ def ring_splash_attention(
         return {**{name: str(value) for name, value in (shapes | options | wanted).items()}, **problem}
 
     call = agree(group, timeout, make, describe, lambda: {"q": q, "k": k, "v": v}) if checks.check_flag("check", check) else make()
-    attend = by_heads.attend if call.mode == "heads" else by_gathering.attend
-    out, tau, support = attend(q, k, v, call)
+    passes = by_heads.ByHeads if call.mode == "heads" else by_gathering.Gathered
+    out, tau, support = passes.apply(q, k, v, *call.problem.learned, call)
     return (out, EntmaxAux(tau, support)) if call.counted else out
 
 

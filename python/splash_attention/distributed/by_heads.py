@@ -21,13 +21,9 @@ from splash_attention.distributed.packing import tables_of
 from splash_attention.distributed.passes import Heads
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """(out, tau, support) of this rank's tokens; the last two None unless they are counted. call: attention.Call."""
-    out, tau, support = _ByHeads.apply(q, k, v, *call.problem.learned, call)
-    return (out, tau, support) if call.counted else (out, None, None)
+class ByHeads(torch.autograd.Function):
+    """(out, tau, support) of this rank's tokens; the last two empty unless they are counted. call: attention.Call."""
 
-
-class _ByHeads(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, sinks: Tensor | None, bias: Tensor | None, call: Any

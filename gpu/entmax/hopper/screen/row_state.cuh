@@ -27,7 +27,6 @@ struct RowBound {
     return {state == RowState::no_keys ? kNoKeys : FLT_MAX};
   }
 
-  __device__ __forceinline__ bool is(RowState state) const { return value == of(state).value; }
   // To another kernel, which computes the row and may start from its bound.
   __device__ __forceinline__ bool is_deferred() const { return value >= of(RowState::broad).value; }
 

@@ -2,14 +2,13 @@
 // After the last tile, warp by warp. In: the warp's lists (screen/warp_lists.cuh) and bounds. Out: tau,
 // support and output of the rows that are not deferred. The steps of finish_rows:
 //
-//   join_columns     The columns become lists, row after row, where key tiles were (joined_lists.cuh). Where
-//   there is no
-//                    room for those of all rows, some quads' at a time: the steps are of finish_quads.
+//   join_columns     The columns become lists, row after row, where key tiles were (joined_lists.cuh).
 //   score_exactly    Exact scores of their entries, where the columns were (list_products.cuh).
 //   solve_rows       tau by Newton's steps from the screen's bound.
 //   (drop)           Entries with p = 0 go, scores become probabilities, the support is stored.
 //   gather_values    output = sum of p v (list_products.cuh).
 //
+// Where there is no room for the lists of all rows, finish_quads takes these steps for some quads at a time.
 // A warp works on its own lists alone: __syncwarp divides the steps, never a barrier of the block.
 
 #include "gpu/entmax/hopper/solve/list_products.cuh"
@@ -109,11 +108,10 @@ __device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& ent
   }
 }
 
-// Finishes the rows of these quads; nothing is written of deferred ones. keys: in the calling lane's column,
-// of rows that are not deferred (keys_of_rows). listed: memory for the joined lists.
+// Finishes the rows of these quads; nothing is written of deferred ones. listed: memory for the joined lists.
 template <class T, int kPanels, class Lists, class SomeQuads>
 __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_index, const Head& head,
-                                             Lists& lists, const SomeQuads& quads, int keys,
+                                             Lists& lists, const SomeQuads& quads,
                                              int (&listed)[Lists::kMost]) {
   const Entmax& entmax = head.entmax;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -123,7 +121,7 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
   const auto writes = [&](int row) {
     return quads.has_row(row) && lists.query[row] >= 0 && !lists.bound[row].is_deferred();
   };
-  join_columns(p.spill, lists, quads, share, keys, listed, ranges, start, length);
+  join_columns(p.spill, lists, quads, share, listed, ranges, start, length);
   score_exactly<T, kPanels>(p, head_index, lists, listed, ranges);
 
   Solution solution[2];
@@ -206,7 +204,7 @@ __device__ __noinline__ void finish_in_parts(const ForwardProblem& p, int head_i
   for (Quads quads = quads_that_fit<Lists>(0, keys); quads.first < 8;
        quads = quads_that_fit<Lists>(quads.end, keys)) {
     if (quads.end > quads.first) {
-      finish_quads<T, kPanels>(p, head_index, head, lists, quads, keys, listed);
+      finish_quads<T, kPanels>(p, head_index, head, lists, quads, listed);
     } else {  // not even one quad fits
       if (lane < 2) defer_row(lists, head, quads.end + 8 * lane);
       ++quads.end;
@@ -229,7 +227,7 @@ __device__ __noinline__ void finish_rows(const ForwardProblem& p, int head_index
     keys = of_open_rows(lists, keys);
     const int all = __reduce_add_sync(kWarp, (keys & 0xFFFF) + (keys >> 16));
     if (all <= Lists::kMost - 64)  // 64: padding of both halves
-      return finish_quads<T, kPanels>(p, head_index, head, lists, AllQuads{}, keys, listed);
+      return finish_quads<T, kPanels>(p, head_index, head, lists, AllQuads{keys}, listed);
   }
   finish_in_parts<T, kPanels>(p, head_index, head, lists, listed);
 }

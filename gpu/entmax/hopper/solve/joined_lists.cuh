@@ -42,6 +42,7 @@ struct Quads {
   }
 };
 struct AllQuads {
+  int keys;  // in the calling lane's column, of rows that are not deferred (keys_of_rows)
   static constexpr int first = 0, end = 8;
   __device__ __forceinline__ constexpr bool has(int /*quad*/) const { return true; }
   __device__ __forceinline__ constexpr bool has_row(int /*row*/) const { return true; }
@@ -97,10 +98,9 @@ __device__ __forceinline__ Quads quads_that_fit(int first, int keys) {
 
 // Joins lists. keys: how many each lane puts there, as of keys_of_rows. visit(put) calls put(half, key) for
 // each of them. start, length: of the lists of the quad's rows.
-template <class Lists, class Visit>
-__device__ __forceinline__ void join(const Lists&, const Share& share, int keys, const Visit& visit,
-                                     int (&listed)[Lists::kMost], EntryRange (&ranges)[2], int (&start)[2],
-                                     int (&length)[2]) {
+template <int kMost, class Visit>
+__device__ __forceinline__ void join(const Share& share, int keys, const Visit& visit, int (&listed)[kMost],
+                                     EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int upto = keys;
 #pragma unroll
@@ -132,13 +132,13 @@ __device__ __forceinline__ void join(const Lists&, const Share& share, int keys,
                  // bytes
 }
 
-// Joins the columns, which are all in shared memory. keys: in the calling lane's.
+// Joins the columns, which are all in shared memory.
 template <class Lists>
-__device__ __forceinline__ void join_columns(const SpillSlots&, Lists& lists, const AllQuads&,
-                                             const Share& share, int keys, int (&listed)[Lists::kMost],
+__device__ __forceinline__ void join_columns(const SpillSlots&, Lists& lists, const AllQuads& quads,
+                                             const Share& share, int (&listed)[Lists::kMost],
                                              EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
   join(
-      lists, share, keys,
+      share, quads.keys,
       [&](const auto& put) { visit_tiles(lists, bits_of_open_rows(lists, share.quad), share.lane, put); },
       listed, ranges, start, length);
 }
@@ -146,7 +146,7 @@ __device__ __forceinline__ void join_columns(const SpillSlots&, Lists& lists, co
 // Joins the columns of these quads, which are all in the warp's slot: a lane takes part of a column.
 template <class Lists>
 __device__ __forceinline__ void join_columns(const SpillSlots& slots, Lists& lists, const Quads&,
-                                             const Share& share, int /*keys*/, int (&listed)[Lists::kMost],
+                                             const Share& share, int (&listed)[Lists::kMost],
                                              EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
   const int parts = share.lanes / 4, part = share.lane % parts, column = 4 * share.quad + share.lane / parts;
   const int tiles = share.works ? lists.spilled[column] : 0;
@@ -157,7 +157,7 @@ __device__ __forceinline__ void join_columns(const SpillSlots& slots, Lists& lis
 #pragma unroll 8
   for (int i = begin; i < end; ++i) keys += keys_of_rows(static_cast<uint32_t>(spilled[32 * i].x) & open);
   join(
-      lists, share, keys,
+      share, keys,
       [&](const auto& put) {
         for (int i = begin; i < end; i += Lists::kPairs) {
           take_back(lists, spilled + int64_t{32} * i, end - i);
