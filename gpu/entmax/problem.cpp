@@ -18,17 +18,21 @@ Band band_of(const AttentionSpec& spec) {
                                                                                      : 2 * window - 1)};
 }
 
-namespace {
-
-// In a window, about as many as a row sees. A block of rows sees up to one tile more, whose keys few of its
-// rows see; to sample it would take another iteration.
-int sampled_keys(int tuned, int window) {
-  constexpr int kLeast = 512;
-  if (window == 0 || window >= tuned) return tuned;
-  return std::min(tuned, std::max(static_cast<int>(round_up(window, kErrorKeys)), kLeast));
+int64_t most_visible(const AttentionSpec& spec) {
+  int64_t most = spec.mask.cu_seqlens_k.empty() ? spec.shape.kv_len : 0;
+  for (size_t s = 1; s < spec.mask.cu_seqlens_k.size(); ++s)
+    most = std::max(most, spec.mask.cu_seqlens_k[s] - spec.mask.cu_seqlens_k[s - 1]);
+  const int64_t window = band_of(spec).window;
+  return window > 0 ? std::min(most, window) : most;
 }
 
-}  // namespace
+int sampled_keys(const AttentionSpec& spec, int tuned) {
+  constexpr int64_t kLong = 65536, kLeast = 512;
+  const int64_t visible = most_visible(spec), window = band_of(spec).window;
+  if (visible > kLong) return static_cast<int>(tuned * visible / kLong);
+  if (window == 0 || window >= tuned) return tuned;
+  return static_cast<int>(std::min<int64_t>(tuned, std::max(round_up(window, kErrorKeys), kLeast)));
+}
 
 ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments) {
   const AttentionShape& s = spec.shape;
@@ -54,7 +58,7 @@ ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arg
   p.window = band.window;
   if (p.window > 0 && p.mask.ranges == nullptr) p.first_block = std::max(0, p.reach - p.window) / kErrorKeys;
   const Tuning& tuning = arguments.tuning;
-  p.sampled_keys = sampled_keys(tuning.sampled_keys, p.window);
+  p.sampled_keys = sampled_keys(spec, tuning.sampled_keys);
   p.heads_together =
       tuning.heads_together > 0 ? tuning.heads_together : heads_together(s.kv_len * s.head_dim);
   return p;

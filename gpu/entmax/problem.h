@@ -68,7 +68,6 @@ constexpr int row_mask_words(int q_len) {
   return (q_len + 31) / 32;
 }
 
-// Fills in all but the pointers into the workspace.
 // What a causal mask and a window come to: query i sees the keys below min(i + reach, kv_len), of those below
 // i + reach the last `window` (0: all).
 struct Band {
@@ -76,6 +75,16 @@ struct Band {
 };
 Band band_of(const AttentionSpec& spec);
 
+// The most keys that a row sees.
+int64_t most_visible(const AttentionSpec& spec);
+
+// Keys that Hopper's sampling pass takes of a block. Where a row sees more than 65536 keys, `tuned` grows in
+// proportion: what the screen lists is about 8 N / samples of N Gaussian keys, so that lists of few samples
+// would outgrow their memory. In a window as many as a row sees, about: a block of rows sees up to one tile
+// more, whose keys few of its rows see; to sample it would take another iteration.
+int sampled_keys(const AttentionSpec& spec, int tuned);
+
+// Fills in all but the pointers into the workspace.
 ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arguments);
 
 }  // namespace splash::gpu::entmax

@@ -117,26 +117,33 @@ TEST_CASE("entmax forward: a support that does not fit is counted, never cut, an
 TEST_CASE("entmax forward: rows with broad supports are left to the dense path, and only those") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
-  const int64_t heads = 2, q_len = 300;  // the last block is not full
-  // Gaussian scores with some 14 keys per row, and with some 100.
-  for (const double query_variance : {2.0, 0.15}) {
-    const int64_t left = query_variance < 1 ? q_len : 0;
-    for (const int64_t head_dim : {64, 128}) {
-      CAPTURE(query_variance);
-      CAPTURE(head_dim);
-      const Problem problem{
-          "", spec({1, heads, heads, q_len, 4096, head_dim}, 1.5, false), {.query_variance = query_variance}};
-      const ForwardRun run(problem.spec, Dtype::bf16, inputs_of(problem, Dtype::bf16), 1 << 18, stream);
-      const auto unstored =
-          entmax::unstored_rows(problem.spec, Dtype::bf16, {.workspace = run.workspace.data()});
-      const auto* const start = static_cast<const char*>(run.workspace.data());
-      const auto workspace = ForwardRun::host<char>(run.workspace, run.workspace.bytes());
-      for (int64_t head = 0; head < heads; ++head) {
-        int32_t count = -1;
-        std::memcpy(&count, &workspace[reinterpret_cast<const char*>(unstored.rows.counts + head) - start],
-                    sizeof count);
-        CHECK(count == left);
-      }
+  const int64_t q_len = 300;  // the last block is not full
+  struct Case {
+    double query_variance;
+    int64_t heads, kv_len, head_dim, left;
+  };
+  // Gaussian scores with some 14 keys per row, and with some 100; and among so many keys that lists of few
+  // samples would outgrow their memory (sampled_keys of problem.h).
+  for (const Case& c : {Case{2, 2, 4096, 64, 0},
+                        {2, 2, 4096, 128, 0},
+                        {0.15, 2, 4096, 64, q_len},
+                        {0.15, 2, 4096, 128, q_len},
+                        {6, 1, 1 << 19, 64, 0}}) {
+    CAPTURE(c.query_variance);
+    CAPTURE(c.head_dim);
+    const Problem problem{"",
+                          spec({1, c.heads, c.heads, q_len, c.kv_len, c.head_dim}, 1.5, false),
+                          {.query_variance = c.query_variance}};
+    const ForwardRun run(problem.spec, Dtype::bf16, inputs_of(problem, Dtype::bf16), 1 << 18, stream);
+    const auto unstored =
+        entmax::unstored_rows(problem.spec, Dtype::bf16, {.workspace = run.workspace.data()});
+    const auto* const start = static_cast<const char*>(run.workspace.data());
+    const auto workspace = ForwardRun::host<char>(run.workspace, run.workspace.bytes());
+    for (int64_t head = 0; head < c.heads; ++head) {
+      int32_t count = -1;
+      std::memcpy(&count, &workspace[reinterpret_cast<const char*>(unstored.rows.counts + head) - start],
+                  sizeof count);
+      CHECK(count == c.left);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -16,6 +17,7 @@
 #include "gpu/entmax/hopper/prepare/high_norm.h"
 #include "gpu/entmax/hopper/screen/tile_schedule.h"
 #include "gpu/entmax/portable/problem.h"
+#include "gpu/entmax/problem.h"
 #include "gpu/entmax/schedule/block_place.h"
 #include "gpu/entmax/schedule/row_shares.h"
 
@@ -351,6 +353,26 @@ TEST_CASE(
     }
   }
   CHECK(TileSchedule({0, 9}, 64, {0, 2}, 256, 0).screen_begin == 0);
+}
+
+TEST_CASE("a block samples as many keys as it was tuned to, in proportion where a row sees more than 65536") {
+  AttentionSpec spec;
+  spec.mask.causal = true;
+  const auto sampled = [&](int64_t kv_len, int64_t window = 0, std::vector<int64_t> lengths = {}) {
+    spec.shape = {1, 1, 1, kv_len, kv_len, 64};
+    spec.mask.window = window;
+    spec.mask.cu_seqlens_q = spec.mask.cu_seqlens_k = std::move(lengths);
+    return sampled_keys(spec, 4096);
+  };
+  CHECK(sampled(100) == 4096);
+  CHECK(sampled(65536) == 4096);
+  CHECK(sampled(131072) == 8192);
+  CHECK(sampled(1 << 24) == 1 << 20);
+  CHECK(sampled(1 << 20, 1000) == 1024);
+  CHECK(sampled(1 << 20, 100) == 512);
+  CHECK(sampled(1 << 20, 131072) == 8192);
+  CHECK(sampled(1 << 20, 0, {0, 131072, 1 << 20}) == 57344);
+  CHECK(sampled(1 << 20, 0, {0, 1 << 19, 1 << 20}) == 32768);
 }
 
 TEST_CASE("high-norm keys of all segments are what a block samples at most, where kv_len allows") {

@@ -37,15 +37,6 @@ constexpr int64_t kMostSms = 144;  // of a Hopper GPU
 // Tiles of a lane that a slot holds: of 8192 keys all. 32 KiB a warp, 72 MiB of a GPU at most.
 constexpr int64_t kMostSpilled = 128;
 
-// The most keys that a row sees.
-int64_t most_visible(const AttentionSpec& spec) {
-  int64_t most = spec.mask.cu_seqlens_k.empty() ? spec.shape.kv_len : 0;
-  for (size_t s = 1; s < spec.mask.cu_seqlens_k.size(); ++s)
-    most = std::max(most, spec.mask.cu_seqlens_k[s] - spec.mask.cu_seqlens_k[s - 1]);
-  const int64_t window = band_of(spec).window;
-  return window > 0 ? std::min(most, window) : most;
-}
-
 }  // namespace
 
 HopperWorkspace::HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning) {
@@ -69,7 +60,8 @@ HopperWorkspace::HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const T
   spilled = take(int64_t{spill_slots} * spill_pairs * 32 * 2 * int64_t{sizeof(int)});
   taken = take(spill_slots * int64_t{sizeof(uint32_t)});
   high_norm_per_segment = kernel.keys;
-  segment = high_norm_segment(most_visible(spec), high_norm_per_segment, tuning.sampled_keys);
+  segment =
+      high_norm_segment(most_visible(spec), high_norm_per_segment, sampled_keys(spec, tuning.sampled_keys));
   if (segment == 0) return;
   high_norm_count = s.kv_len / segment * high_norm_per_segment;
   high_norm_keys = take(key_heads * high_norm_count * s.head_dim * 2);
