@@ -41,6 +41,8 @@ def key_positions(
     if context.active():
         return _sharded(q_length, kv_length, window, config, attention_mask, device, others)
     compiling = torch.compiler.is_compiling()
+    if attention_mask is not None and _hides_nothing(attention_mask, kv_length):
+        attention_mask = None
     # A chunk is a local size, too. transformers lets a mask be skipped where nothing is added to it.
     if "allow_is_causal_skip" not in others or getattr(config, "sliding_window", None) != window:
         window = None
@@ -190,6 +192,15 @@ def _packed(mask: Tensor, window: int | None) -> Tensor:
         rows.append(first)
     form = torch.stack(rows, 1).to(torch.int32)[:, None]
     return form if bool((mask == _seen(form, q_length)).all()) else mask
+
+
+def _hides_nothing(attention_mask: Tensor, kv_length: int) -> bool:
+    """Whether tokens are all there, as a tokenizer says of one text. Such a call takes the kernels of a call without a mask: positions would
+    keep it off a GPU's fast path. A GPU is waited for, as transformers itself does under SDPA; where that is not possible, False."""
+    compiling, known = torch.compiler.is_compiling(), type(attention_mask) is Tensor and not attention_mask.is_meta
+    if compiling or not known or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return False
+    return bool(_padding(attention_mask, kv_length).all())
 
 
 def _padding(attention_mask: Tensor, kv_length: int) -> Tensor:

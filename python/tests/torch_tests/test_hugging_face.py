@@ -253,6 +253,22 @@ def test_packed_position_ids_stay_on_the_kernels(monkeypatch, window):
         torch.testing.assert_close(out, found[1][0], atol=1e-9, rtol=1e-7)
 
 
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_mask_that_hides_nothing_is_none(window):
+    mask = torch.ones(2, 12, dtype=torch.bool)
+    function = transformers.masking_utils.sliding_window_causal_mask_function(4) if window else transformers.masking_utils.causal_mask_function
+    local = {} if window is None else {"local_size": 4, "config": transformers.MistralConfig(sliding_window=4)}
+
+    def form(attention_mask):
+        return hugging_face.key_positions(2, 12, 12, mask_function=function, attention_mask=attention_mask, allow_is_causal_skip=True, **local)
+
+    whole, none = form(mask), form(None)
+    assert (whole is None and none is None) if window is None else torch.equal(whole, none)
+    mask[0, 0] = 0
+    assert form(mask) is not None and (window is None or form(mask).shape != whole.shape)
+    assert hugging_face.key_positions(2, 12, 16, 4, mask_function=function, attention_mask=mask | True, **local) is not None  # not all there yet
+
+
 def test_chunks_are_packed_sequences():
     chunked = transformers.masking_utils.chunked_causal_mask_function(5, torch.zeros(1, dtype=torch.int64))
     form = hugging_face.key_positions(1, 12, 12, mask_function=chunked, local_size=5, allow_is_causal_skip=False)

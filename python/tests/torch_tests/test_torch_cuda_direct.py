@@ -77,9 +77,11 @@ def test_nan_out_of_the_bracket_and_hidden_rows():
     out, tau, support, *_ = OPS.attention(q, k, v, *values, True, False, -1)
     assert out[0, 1, 1:].isnan().all() and tau[0, 1, 1:].isnan().all()
     assert (out[:, :, 0] == 0).all() and tau[:, :, 0].isinf().all() and (support[:, :, 0] == 0).all()
-    offsets[1, 2], offsets[1, 3] = -1.0, -(300**-0.5)
-    other = OPS.attention(q, k, v, *values, True, False, -1)[0]
-    assert torch.equal(out[1], other[1]) and out[1].isfinite().all()
+    offsets[1, 2], offsets[1, 3] = -7.0, 5.0
+    further = OPS.attention(q, k, v, *values, True, False, -1)[0]
+    assert torch.equal(out[1], further[1]) and out[1].isfinite().all()
+    offsets[1, 2], offsets[1, 3] = -1.0, -(300**-0.5)  # the ends, as rounded here
+    close(out[1], OPS.attention(q, k, v, *values, True, False, -1)[0][1].cpu(), torch.bfloat16)
 
 
 @pytest.mark.parametrize("options", [{"dtype": torch.float64}, {"dim": 20}], ids=str)
