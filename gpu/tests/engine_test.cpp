@@ -1,12 +1,15 @@
 // The engine on a device: memory, timing, and errors before anything is launched.
 
 #include <algorithm>
+#include <random>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 
 #include "core/workload.h"
 #include "gpu/benchmark/timing.h"
 #include "gpu/engine/attention.h"
+#include "gpu/engine/runs.h"
 #include "gpu/tests/skip_without_gpu.h"
 
 using namespace splash;
@@ -159,4 +162,44 @@ TEST_CASE("L2 is cold only where that was asked for") {
   CHECK(fastest(CacheState::cold) > fastest(CacheState::warm));
   CHECK_THROWS_AS(time_on_device(copy, stream, {.cache = CacheState::cold, .method = TimingMethod::graph}),
                   InvalidArgument);
+}
+
+TEST_CASE("runs are copied to their places, and nothing else is written") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  std::mt19937_64 random(11);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  for (const int64_t unit : {1, 4, 16, 48}) {
+    CAPTURE(unit);
+    int64_t to = 0, from = 0;
+    std::vector<Runs> places;  // from the beginning of each buffer
+    for (int i = 0; i < 100; ++i) {
+      const int64_t bytes = i % 17 == 0 ? 0 : unit * (1 + below(i % 9 == 0 ? 100000 / unit : 300)),
+                    count = below(20);
+      to += unit * below(3);
+      from += unit * below(3);
+      places.push_back({reinterpret_cast<void*>(to), bytes + unit * below(4),
+                        reinterpret_cast<const void*>(from), bytes + unit * below(4), bytes, count});
+      to += places.back().to_apart * count;
+      from += places.back().from_apart * count;
+    }
+    std::vector<unsigned char> source(static_cast<size_t>(from) + 1), got(static_cast<size_t>(to) + 1),
+        expected(got.size(), 0xA5);
+    for (unsigned char& byte : source) byte = static_cast<unsigned char>(random());
+    DeviceBuffer in(stream, from + 1), out(stream, to + 1);
+    in.upload(source.data(), from + 1);
+    out.fill(0xA5);
+    for (Runs& runs : places) {
+      const auto first_to = reinterpret_cast<intptr_t>(runs.to),
+                 first_from = reinterpret_cast<intptr_t>(runs.from);
+      for (int64_t i = 0; i < runs.count; ++i)
+        std::copy_n(source.data() + first_from + i * runs.from_apart, runs.bytes,
+                    expected.data() + first_to + i * runs.to_apart);
+      runs.to = static_cast<char*>(out.data()) + first_to;
+      runs.from = static_cast<const char*>(in.data()) + first_from;
+    }
+    copy_runs(places, stream.handle());
+    out.download(got.data(), to + 1);
+    CHECK(got == expected);
+  }
 }

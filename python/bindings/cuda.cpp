@@ -7,6 +7,7 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #if SPLASH_HAVE_CUDA
 #include "core/round.h"
 #include "gpu/cuda_check.h"
+#include "gpu/engine/runs.h"
 #include "gpu/entmax/arguments/alphas.h"
 #include "gpu/entmax/backward/backward.h"
 #include "gpu/entmax/checks.h"
@@ -265,6 +267,15 @@ void rows_gradient(std::string_view dtype, int device, uintptr_t p, uintptr_t d_
                                rows, n, at(d_scores), at<double>(d_alpha), at<CUstream_st>(stream));
 }
 
+void copy(const std::vector<std::array<int64_t, 6>>& given, uintptr_t stream) {
+  std::vector<Runs> all;
+  all.reserve(given.size());
+  for (const auto& [to, to_apart, from, from_apart, bytes, count] : given)
+    all.push_back({at(static_cast<uintptr_t>(to)), to_apart, at(static_cast<uintptr_t>(from)), from_apart,
+                   bytes, count});
+  copy_runs(all, at<CUstream_st>(stream));
+}
+
 }  // namespace
 #endif
 
@@ -297,6 +308,8 @@ void bind_cuda(nb::module_& module) {
       .def("add", &Repeated::add)
       .def("forward", &Repeated::forward,
            "None where no such call was added; else the store, or True where nothing is kept.");
+  module.def("copy_runs", &copy,
+             "gpu/engine/runs.h: each (to, to_apart, from, from_apart, bytes, count); a stream.");
   module.def("cuda_entmax", &rows);
   module.def("cuda_entmax_gradient", &rows_gradient);
 #endif

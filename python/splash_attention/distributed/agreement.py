@@ -42,16 +42,18 @@ def agree(
     number is NaN or infinite. Raises TimeoutError where a rank does not come.
     """
     groups.meet(group, seconds)
-    made, wrong, described, odd = None, None, {}, []
+    made, wrong, described, given, finite = None, None, {}, {}, None
     try:
         made = make()
-        described, odd = describe(made), _not_finite(numbers())
+        described, given = describe(made), numbers()
+        finite = _finite(given)
     except Exception as error:  # whatever it is, the other ranks are waiting
         wrong = error
     digest = hashlib.sha256(repr(sorted(described.items())).encode()).digest()
-    mine = [int(wrong is not None), int(bool(odd)), int.from_bytes(digest[:8], "little", signed=True)]
-    everyone = _all_gather(group, seconds, mine)
-    if any(refused or infinite for refused, infinite, _ in everyone) or len({digest for *_, digest in everyone}) > 1:
+    mine = [int(wrong is not None), int.from_bytes(digest[:8], "little", signed=True)]
+    everyone = _all_gather(group, seconds, mine, finite)
+    if any(refused or not good for refused, _, good in everyone) or len({digest for _, digest, _ in everyone}) > 1:
+        odd = [] if finite is None else [name for name, good in zip(given, finite.tolist()) if not good]
         problem = {"error": f"{type(wrong).__name__}: {wrong}" if wrong else "", "odd": odd, "described": described}
         problems: list[Any] = [None] * len(everyone)
         dist.all_gather_object(problems, problem, group=group)
@@ -63,17 +65,21 @@ def agree(
     return made
 
 
-def _not_finite(numbers: dict[str, Tensor]) -> list[str]:
-    """Names of those with NaN or infinity. Waits for a GPU once."""
+def _finite(numbers: dict[str, Tensor]) -> Tensor:
+    """Of each, 1 where it has neither NaN nor infinity, else 0. Nothing is waited for."""
     with torch.no_grad():
-        there = {name: x for name, x in numbers.items() if x.numel()}
-        extremes = [torch.stack(torch.aminmax(x.detach())).isfinite().all() for x in there.values()]
-        finite = torch.stack(extremes).tolist() if extremes else []
-    return [name for name, good in zip(there, finite) if not good]
+        extremes = [torch.stack(torch.aminmax(x.detach())) if x.numel() else x.new_zeros(2) for x in numbers.values()]
+        return torch.stack(extremes).isfinite().all(1)
 
 
-def _all_gather(group: Any, seconds: float, mine: list[int]) -> list[list[int]]:
-    numbers = torch.tensor(mine, dtype=torch.int64, device=groups.control_device(group))
+def _all_gather(group: Any, seconds: float, mine: list[int], finite: Tensor | None) -> list[list[int]]:
+    """Of each rank: mine, and whether all is finite, which on a GPU is waited for with the rest."""
+    device = groups.control_device(group)
+    numbers = torch.ones(3, dtype=torch.int64)
+    numbers[:2] = torch.tensor(mine)
+    numbers = numbers.to(device)
+    if finite is not None:
+        numbers[2] = finite.all()
     work, everyone = groups.all_gather(numbers, group)
     groups.wait(work, seconds, _WHAT)
     return everyone.tolist()

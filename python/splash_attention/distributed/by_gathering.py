@@ -1,13 +1,14 @@
 """Mode "gather": keys and values of all ranks come to each rank's queries, some heads at a time, the next ones while these are computed.
 
-Forward, for each group of key heads: all-gather K and V (the next group's is on its way), put them into the sequence's order, and call the
-kernels for each run of the rank's queries, over the keys up to the run's end. tau of each row is its owner's, so nothing is merged.
+Forward, for each group of key heads: fetch K and V of all ranks to their places in the sequence (the next group's are on their way), and call
+the kernels for each run of the rank's queries, over the keys up to the run's end. tau of each row is its owner's, so nothing is merged.
 
 Backward gathers the same keys again, which keeps memory at what is given here. Partial gradients of K and V go to the ranks that own the
 keys while the next group is computed; the owner adds them in float32, rank after rank, run after run, so that the bits are those of every run.
 
-Memory beside inputs and outputs, in S, the bytes of keys and values of all ranks of one group: forward at most 3 (two groups as they arrive,
-one in the sequence's order), backward at most 9 (the same; gradients of a group; what is sent and received of it and of the one before).
+Memory beside inputs, outputs and what exchange.py keeps, in S, the bytes of keys and values of all ranks of one group: forward at most 4 (two
+groups in the sequence's order, one of them as it arrives too, a run's own), backward at most 10 (the same; gradients of a group; what is sent
+and received of it and of the one before).
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ import itertools
 from typing import Any, Iterator, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from splash_attention.backends.torch.operators import Problem
-from splash_attention.distributed import groups, passes
+from splash_attention.distributed import exchange, passes
 from splash_attention.distributed.packing import tables_of
 from splash_attention.distributed.passes import Heads
 from splash_attention.distributed.shards import Piece
@@ -41,7 +41,7 @@ class Gathered(torch.autograd.Function):
         for heads, keys in _gathered(q, k, v, call):
             for piece in _pieces(call, call.rank, q):
                 place = slice(None), heads.queries, piece.queries
-                out[place], *of_rows, store = passes.forward(call, q[place], *_seen(keys, piece), _problem(call, heads, piece, q))
+                out[place], *of_rows, store = passes.forward(call, q[place], *_seen(call, keys, piece), _problem(call, heads, piece, q))
                 if call.counted:
                     tau[place], support[place] = of_rows
                 stores.append(store)
@@ -66,8 +66,8 @@ class Gathered(torch.autograd.Function):
             for piece in _pieces(call, call.rank, q):
                 place = slice(None), heads.queries, piece.queries
                 problem = _problem(call, heads, piece, q)
-                d_q[place], *d_seen, d_alpha, d_sinks, d_bias = passes.backward(d_out[place], q[place], *_seen(keys, piece), problem, *next(stores))
-                of_keys.append([call.shards.split(d, 2, piece.chunks) for d in d_seen])
+                d_q[place], *d_seen, d_alpha, d_sinks, d_bias = passes.backward(d_out[place], q[place], *_seen(call, keys, piece), problem, *next(stores))
+                of_keys.append([d.contiguous() for d in d_seen])
                 learned.add(heads.queries, d_alpha, d_sinks, d_bias)
             sent = _Exchange(call, heads, of_keys, q)
             del keys, of_keys, d_seen  # before more come
@@ -78,9 +78,15 @@ class Gathered(torch.autograd.Function):
         return d_q, d_k, d_v, *learned.results(), None
 
 
-def _seen(keys: list[_Keys], piece: Piece) -> list[Tensor]:
-    """Keys and values, contiguous."""
-    return [some.up_to(piece.chunks) for some in keys]
+def _seen(call: Any, keys: list[Tensor], piece: Piece) -> list[Tensor]:
+    """Keys and values that the piece sees, contiguous: of several heads a copy."""
+    (batch, heads, length, dim), seen = keys[0].shape, keys[0].shape[2] // call.shards.count * piece.chunks
+    if seen == length or batch * heads == 1:
+        return [whole[:, :, :seen] for whole in keys]
+    parts = [whole.new_empty(batch, heads, seen, dim) for whole in keys]
+    given = [exchange.Runs(whole, 0, length * dim, seen * dim, batch * heads) for whole in keys]
+    exchange.copy([exchange.Runs(part, 0, seen * dim, seen * dim, batch * heads) for part in parts], given)
+    return parts
 
 
 def asked(call: Any, q: Tensor, k: Tensor) -> Iterator[tuple[Any, ...]]:
@@ -111,67 +117,63 @@ def _problem(call: Any, heads: Heads, piece: Piece, q: Tensor) -> Problem:
     return p
 
 
-class _Keys:
-    """Keys, or values, of some heads of all ranks."""
+def _gathered(q: Tensor, k: Tensor, v: Tensor, call: Any) -> Iterator[tuple[Heads, list[Tensor]]]:
+    """Keys and values of the whole sequence, some heads after others, the next ones on their way."""
+    cuts, shards = passes.cuts(q.shape[1], k.shape[1], call.heads_at_once), call.shards
+    held, striped = len(shards.chunks_of(call.rank)), shards.kind == "striped"
+    given = [x.contiguous() for x in (k, v)]
 
-    def __init__(self, call: Any, parts: Tensor) -> None:
-        """parts: [ranks, batch, heads, length, dim]."""
-        self.shards, self.chunks = call.shards, call.shards.in_order(parts.unbind(0), 2)
-        self.whole = None if parts.shape[1] * parts.shape[2] > 1 else self.shards.join(self.chunks, 2)
+    def start(heads: Heads) -> tuple[Any, list[Tensor]]:
+        some = heads.keys.stop - heads.keys.start
+        wholes = [x.new_empty(x.shape[0], some, shards.ranks * x.shape[2], x.shape[3]) for x in given]
+        mine = [exchange.Runs(x, *cut) for x in given for at in range(held) for cut in exchange.cut(x.shape, heads.keys, at, held, striped)]
+        chunks = [exchange.cut(wholes[0].shape, slice(0, some), chunk, shards.count, striped) for chunk in range(shards.count)]
+        into = [
+            [exchange.Runs(x, *cut) for x in wholes for chunk in shards.chunks_of(rank) for cut in chunks[chunk]] for rank in range(shards.ranks)
+        ]
+        return exchange.start(call.group, [mine] * shards.ranks, into), wholes
 
-    def up_to(self, chunks: int) -> Tensor:
-        """[batch, heads, keys, dim] of the first so many chunks, contiguous: a copy, but of one head a view."""
-        if self.whole is None:
-            return self.shards.join(self.chunks[:chunks], 2)
-        return self.whole if chunks == len(self.chunks) else self.whole[:, :, : chunks * self.chunks[0].shape[2]]
-
-
-def _gathered(q: Tensor, k: Tensor, v: Tensor, call: Any) -> Iterator[tuple[Heads, list[_Keys]]]:
-    """Keys and values of all ranks, some heads after others, the next ones on their way."""
-    cuts = passes.cuts(q.shape[1], k.shape[1], call.heads_at_once)
-    coming = _start(k, v, cuts[0].keys, call)
+    coming = start(cuts[0])
     for at, heads in enumerate(cuts):
-        parts = [_arrived(*one) for one in coming]
-        coming = _start(k, v, cuts[at + 1].keys, call) if at + 1 < len(cuts) else []
-        yield heads, [_Keys(call, part) for part in parts]
-
-
-def _start(k: Tensor, v: Tensor, cut: slice, call: Any) -> list[tuple[Any, Tensor, Tensor]]:
-    started = []
-    for x in (k, v):
-        sent = x.detach()[:, cut].contiguous()
-        started.append((*groups.all_gather(sent, call.group), sent))
-    return started
-
-
-def _arrived(work: Any, received: Tensor, sent: Tensor) -> Tensor:
-    groups.finish(work, "to gather keys and values")
-    return received
+        arriving, wholes = coming
+        if at + 1 < len(cuts):
+            coming = start(cuts[at + 1])
+        arriving.finish()
+        yield heads, wholes
 
 
 class _Exchange:
     """Gradients by keys and values of some heads, on their way to the ranks that own the keys."""
 
-    def __init__(self, call: Any, heads: Heads, of_pieces: Sequence[Any], q: Tensor) -> None:
-        """of_pieces: (of keys, of values) of each piece, by chunk."""
-        shards, ranks = call.shards, range(call.shards.ranks)
-        sent = [shards.sent(_pieces(call, call.rank, q), to) for to in ranks]
-        received = [shards.sent(_pieces(call, rank, q), call.rank) for rank in ranks]
-        held = shards.chunks_of(call.rank)
-        self.keys, self.count, self.places = heads.keys, len(held), [held.index(chunk) for items in received for _, chunk in items]
-        self.sent = torch.stack([of_pieces[piece][kind][chunk] for items in sent for piece, chunk in items for kind in (0, 1)])
-        self.parts = self.sent.new_empty((2 * len(self.places), *self.sent.shape[1:]))  # [parts, batch, heads, chunk, dim]
-        counts = ([2 * len(items) for items in some] for some in (received, sent))
-        self.work = dist.all_to_all_single(self.parts, self.sent, *counts, group=call.group, async_op=True)
+    def __init__(self, call: Any, heads: Heads, of_pieces: Sequence[Sequence[Tensor]], q: Tensor) -> None:
+        """of_pieces: of the keys and of the values that each piece sees."""
+        shards, ranks, striped = call.shards, range(call.shards.ranks), call.shards.kind == "striped"
+        held, items = shards.chunks_of(call.rank), [[shards.sent(_pieces(call, rank, q), to) for to in ranks] for rank in ranks]
+        chunk, some, pieces = q.shape[2] // len(held), slice(0, heads.keys.stop - heads.keys.start), _pieces(call, call.rank, q)
+
+        def parts_of(piece: int, chunk: int) -> list[exchange.Runs]:
+            cuts = exchange.cut(of_pieces[piece][0].shape, some, chunk, pieces[piece].chunks, striped)
+            return [exchange.Runs(d, *cut) for d in of_pieces[piece] for cut in cuts]
+
+        sent = [[runs for item in items[call.rank][to] for runs in parts_of(*item)] for to in ranks]
+        self.places = [held.index(at) for rank in ranks for _, at in items[rank][call.rank]]
+        of_keys = of_pieces[0][0]
+        self.parts = of_keys.new_empty((len(self.places), 2, of_keys.shape[0], some.stop, chunk, of_keys.shape[3]))
+        arriving, into = iter(self.parts), []
+        for rank in ranks:
+            parts = [x for _ in items[rank][call.rank] for x in next(arriving)]
+            into.append([exchange.Runs(x, *cut) for x in parts for cut in exchange.cut(x.shape, some, 0, 1, striped)])
+        most = max(len(chunks) for of_rank in items for chunks in of_rank) * self.parts[0].numel()
+        self.keys, self.count, self.chunk = heads.keys, len(held), chunk
+        self.coming = exchange.start(call.group, sent, into, most)
 
     def add_up(self, *gradients: Tensor) -> None:
         """Into the gradients by this rank's keys and values, rank after rank."""
-        groups.finish(self.work, "to exchange gradients")
-        chunk = self.parts.shape[3]
+        self.coming.finish()
         for kind, gradient in enumerate(gradients):
             for place in range(self.count):
-                parts = [part[kind] for at, part in zip(self.places, self.parts.unflatten(0, (-1, 2))) if at == place]
-                _add_in_order(parts, gradient[:, self.keys, place * chunk : (place + 1) * chunk])
+                parts = [part[kind] for at, part in zip(self.places, self.parts) if at == place]
+                _add_in_order(parts, gradient[:, self.keys, place * self.chunk : (place + 1) * self.chunk])
 
 
 def _add_in_order(parts: list[Tensor], into: Tensor) -> None:

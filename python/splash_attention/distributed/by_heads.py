@@ -9,16 +9,21 @@ Memory beside inputs and outputs: q, k and v once more (with a gradient, kept fo
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Iterator, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from splash_attention.backends.torch.operators import Problem
-from splash_attention.distributed import groups, passes
+from splash_attention.distributed import exchange, passes
 from splash_attention.distributed.packing import tables_of
 from splash_attention.distributed.passes import Heads
+from splash_attention.distributed.shards import Shards
+
+Place = tuple[Tensor, Tensor, bool]
+"""Tokens of this rank, [batch, all heads, its length, dim]; whole sequences of some of its heads, [batch, heads, whole length, dim]; whether
+they are the queries' heads. Contiguous."""
 
 
 class ByHeads(torch.autograd.Function):
@@ -31,16 +36,16 @@ class ByHeads(torch.autograd.Function):
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         rows = (*q.shape[:3], 1) if call.counted else (0, 0, 0, 1)
         tau, support = (q.new_empty(rows, dtype=kind) for kind in (torch.promote_types(q.dtype, torch.float32), torch.int32))
-        wholes, stores, returns = [], [], []
+        wholes, stores, returns = [], [], []  # returns: of the group before
         for heads, given in _arriving(call, k.shape[1], (q, True), (k, False), (v, False)):
             part, *of_rows, store = passes.forward(call, *given, _problem(call, heads, q.shape[2]))
-            returns.append([_Return(call, heads, part, out, True)])
+            _finish(returns)
+            returns = [_return(call, heads, (out, part, True))]
             if call.counted:
-                returns[-1] += [_Return(call, heads, x[..., None], y, True) for x, y in zip(of_rows, (tau, support))]
+                returns += [_return(call, heads, (place, x[..., None], True)) for place, x in zip((tau, support), of_rows)]
             wholes += given if call.differentiable else ()
             stores.append(store)
-            _finish(returns[-2:-1])
-        _finish(returns[-1:])
+        _finish(returns)
         passes.end_of_forward(stores)
         ctx.call, ctx.shapes = call, (q.shape, k.shape, v.shape)
         ctx.save_for_backward(alpha, sinks, bias, *wholes, *stores)
@@ -60,13 +65,13 @@ class ByHeads(torch.autograd.Function):
         learned, looked_at = passes.Learned(saved[:3], of_q[1]), passes.looked_at(stores, asked)
         d_out = wholes[0][0].new_zeros(of_q) if d_out is None else d_out  # other ranks wait for their gradients
         d_q, d_k, d_v = (d_out.new_empty(shape) for shape in ctx.shapes)
-        returns: list[list[_Return]] = []
+        returns: list[Any] = []  # of the group before
         for (heads, [given]), whole, problem, store in zip(_arriving(call, of_k[1], (d_out, True)), wholes, problems, looked_at):
             *parts, d_alpha, d_sinks, d_bias = passes.backward(given, *whole, problem, *store)
             learned.add(heads.queries, d_alpha, d_sinks, d_bias)
-            returns.append([_Return(call, heads, x, y, queries) for x, y, queries in zip(parts, (d_q, d_k, d_v), (True, False, False))])
-            _finish(returns[-2:-1])
-        _finish(returns[-1:])
+            _finish(returns)
+            returns = [_return(call, heads, *zip((d_q, d_k, d_v), parts, (True, False, False)))]
+        _finish(returns)
         return d_q, d_k, d_v, *learned.results(), None
 
 
@@ -98,44 +103,57 @@ def _arriving(call: Any, kv_heads: int, *given: tuple[Tensor, bool]) -> Iterator
     ratio = first.shape[1] // kv_heads if of_queries else 1
     cuts = _own(call, ratio * kv_heads, kv_heads)
 
-    def start(heads: Heads) -> list[tuple[Any, Tensor, Tensor]]:
-        return [_exchange(call, [x[:, _of_rank(call, heads, of_q, x.shape[1], to)] for to in range(call.shards.ranks)]) for x, of_q in given]
+    given = tuple((x.contiguous(), of_q) for x, of_q in given)
+
+    def start(heads: Heads) -> tuple[Any, list[Tensor]]:
+        wholes = [x.new_empty(_whole_shape(call, x, heads.queries if of_q else heads.keys)) for x, of_q in given]
+        sent, into = _sides(call, heads, [(x, whole, of_q) for (x, of_q), whole in zip(given, wholes)])
+        return exchange.start(call.group, sent, into), wholes
 
     coming = start(cuts[0])
     for at, heads in enumerate(cuts):
-        wholes = [_arrived(call, *one) for one in coming]
-        coming = start(cuts[at + 1]) if at + 1 < len(cuts) else []
+        arriving, wholes = coming
+        if at + 1 < len(cuts):
+            coming = start(cuts[at + 1])
+        arriving.finish()
         yield heads, wholes
 
 
-def _exchange(call: Any, parts: Sequence[Tensor]) -> tuple[Any, Tensor, Tensor]:
-    """(what to wait for, what arrives, what must live until then): a part for each rank, and one of each."""
-    sent = torch.stack(tuple(parts))
-    received = torch.empty_like(sent)
-    return dist.all_to_all_single(received, sent, group=call.group, async_op=True), received, sent
+def _return(call: Any, heads: Heads, *places: Place) -> Any:
+    """Starts whole sequences of the rank's heads on their way to the ranks whose tokens they are."""
+    into, sent = _sides(call, heads, places)
+    return exchange.start(call.group, sent, into)
 
 
-def _arrived(call: Any, work: Any, received: Tensor, sent: Tensor) -> Tensor:
-    groups.finish(work, "to exchange heads")
-    return call.shards.join(call.shards.in_order(received.unbind(0), 2), 2)
+def _whole_shape(call: Any, x: Tensor, heads: slice) -> tuple[int, ...]:
+    return x.shape[0], heads.stop - heads.start, call.shards.ranks * x.shape[2], x.shape[3]
 
 
-class _Return:
-    """Whole sequences of the rank's heads, on their way to the ranks whose tokens they are."""
-
-    def __init__(self, call: Any, heads: Heads, x: Tensor, into: Tensor, of_queries: bool) -> None:
-        self.call, self.heads, self.into, self.of_queries = call, heads, into, of_queries
-        self.coming = _exchange(call, [call.shards.part(x, rank, 2) for rank in range(call.shards.ranks)])
-
-    def finish(self) -> None:
-        work, received, _ = self.coming
-        groups.finish(work, "to exchange heads")
-        for rank, part in enumerate(received):
-            self.into[:, _of_rank(self.call, self.heads, self.of_queries, self.into.shape[1], rank)] = part
-        del self.coming
+def _sides(call: Any, heads: Heads, places: Sequence[Place]) -> tuple[list[list[exchange.Runs]], list[list[exchange.Runs]]]:
+    """Of each rank, what this one's tokens have of the heads that it computes, and where its tokens lie in this one's whole sequences."""
+    ranks = range(call.shards.ranks)
+    away: list[list[exchange.Runs]] = [[] for _ in ranks]
+    here: list[list[exchange.Runs]] = [[] for _ in ranks]
+    for tokens, whole, of_queries in places:
+        theirs = [_of_rank(call, heads, of_queries, tokens.shape[1], rank).start for rank in ranks]
+        for rank, (of_tokens, of_whole) in enumerate(_cuts(call.shards, tuple(theirs), tokens.shape, whole.shape)):
+            away[rank] += [exchange.Runs(tokens, *cut) for cut in of_tokens]
+            here[rank] += [exchange.Runs(whole, *cut) for cut in of_whole]
+    return away, here
 
 
-def _finish(returns: Sequence[Sequence[_Return]]) -> None:
-    for group in returns:
-        for one in group:
-            one.finish()
+@functools.lru_cache(maxsize=1024)
+def _cuts(shards: Shards, first_heads: tuple[int, ...], tokens: torch.Size, whole: torch.Size) -> list[Any]:
+    """Of each rank, from whose first head on: (of the tokens, of the whole sequences), as of exchange.cut."""
+    striped, some = shards.kind == "striped", whole[1]
+    found = []
+    for rank, first in enumerate(first_heads):
+        chunks = shards.chunks_of(rank)
+        of_tokens = [cut for at in range(len(chunks)) for cut in exchange.cut(tokens, slice(first, first + some), at, len(chunks), striped)]
+        found.append((of_tokens, [cut for chunk in chunks for cut in exchange.cut(whole, slice(0, some), chunk, shards.count, striped)]))
+    return found
+
+
+def _finish(returns: list[Any]) -> None:
+    for one in returns:
+        one.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
 
@@ -10,7 +11,7 @@ from gpu_inputs import BOUND, close, torch
 from ranks import dist, error_of, run
 
 from splash_attention import splash_attention
-from splash_attention.distributed import decode, ring_splash_attention, shard, sum_gradients, unshard
+from splash_attention.distributed import decode, exchange, ring_splash_attention, shard, sum_gradients, unshard
 
 if torch.cuda.device_count() < 2:
     pytest.skip(f"it takes 2 GPUs, and PyTorch finds {torch.cuda.device_count()}", allow_module_level=True)
@@ -65,7 +66,7 @@ def told():
 
 
 def large():
-    """Heads in several groups, of more rows than fill a GPU once."""
+    """Heads in several groups, of more rows than fill a GPU once; by peers' memory, and the same bits by collectives."""
     torch.manual_seed(0)
     q, k, v, d_out = (factor * torch.randn(1, 8, 16384, 128, device="cuda", dtype=torch.bfloat16) for factor in (2.449, 1, 1, 1))
     one = passes((q, k, v), d_out, splash_attention, causal=True)[0]
@@ -74,6 +75,14 @@ def large():
         parts = [shard(x, dim=2) for x in (q, k, v, d_out)]
         mine = passes(parts[:3], parts[3], ring_splash_attention, causal=True, mode="gather", heads_at_once=at_once)[0]
         errors += [float((a - shard(b, dim=2)).double().norm() / b.double().norm()) for a, b in zip(mine, one)]
+    os.environ["SPLASH_PEER_MEMORY"] = "off"
+    group = dist.new_group()
+    for mode, at_once in itertools.product(("gather", "heads"), (2, 8)):
+        options = {"causal": True, "mode": mode, "heads_at_once": at_once}
+        results = [passes(parts[:3], parts[3], ring_splash_attention, group=some, **options)[0] for some in (None, group)]
+        assert all(torch.equal(a, b) for a, b in zip(*results)), (mode, at_once)
+    del os.environ["SPLASH_PEER_MEMORY"]
+    assert exchange._peers[group] is None and exchange._peers[dist.group.WORLD] is not None, "this machine's GPUs share no memory"
     return errors
 
 
