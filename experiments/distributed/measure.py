@@ -159,7 +159,8 @@ def one_pass(call: Callable[[], Tensor], d_out: Tensor, leaves: list[Tensor], di
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, **grouped)
 
 
 def cudnn(device: torch.device) -> Any:

@@ -56,8 +56,9 @@ class Group:
         self.process.wait()
         self.errors.seek(0)
         said = [line.strip() for line in self.errors.read().decode(errors="replace").splitlines()]
-        errors = [line for line in said if re.match(r"(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b", line)]
-        return (errors or [line for line in said if line] or ["they said nothing"])[-1]
+        errors = [line for line in said if re.match(r"(\[rank\d+\]: ?)?(?!.*ChildFailedError)[\w.]*(Error|Exception)\b", line)]
+        signals = [line.removeprefix("traceback : ") for line in said if line.startswith("traceback : Signal")]
+        return (errors or signals or [line for line in said if line] or ["they said nothing"])[-1]
 
     def end(self):
         with contextlib.suppress(BrokenPipeError):

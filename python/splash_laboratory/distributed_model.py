@@ -1,8 +1,8 @@
 """A model of time of exact entmax attention over many GPUs, by bytes and rates. It is no measurement.
 
 One GPU's measured time of the case is shared out evenly (zigzag shards balance causal work), and what a rank receives takes its bytes over the
-link's rate. Two times come out: exchanges wholly hidden behind work, and none hidden; splash_laboratory.scaling sets
-what was measured beside them. Left out: copies, launches and latencies (so below about a millisecond it is too short), and kernels that a small shard does not fill.
+link's rate. Two times come out: exchanges wholly hidden behind work, and none hidden. splash_laboratory.scaling sets what was measured beside
+them. Left out: copies, launches and latencies (so below about a millisecond it is too short), and kernels that a small shard does not fill.
 
 Bytes that a rank receives, W ranks of n tokens, H and h query and key heads, e bytes a number (decision 0059), in n · head_dim · e:
 
