@@ -43,6 +43,7 @@ int cmd_reproduce(const Words& words);
 int cmd_run(const Words& words);
 int cmd_seal(const Words& words);
 int cmd_show(const Words& words);
+int cmd_sweep(const Words& words);
 int cmd_table(const Words& words);
 int cmd_tune(const Words& words);
 int cmd_what_if(const Words& words);

@@ -33,6 +33,7 @@ const Command kCommands[] = {
     {"list", "experiments, kinds, claims, solvers and workloads that there are", cmd_list},
     {"run", "run one experiment and write its report", cmd_run},
     {"reproduce", "run the whole study: report, plots, and a verdict on every claim", cmd_reproduce},
+    {"sweep", "the shards of an experiment as a job of Slurm or MPI, and their merge", cmd_sweep},
     {"merge", "join the reports of shards into one", cmd_merge},
     {"show", "what a report holds", cmd_show},
     {"table", "a statistic of a report's cases by their parameters, as text, Markdown, LaTeX or CSV",

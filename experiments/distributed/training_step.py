@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import statistics
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from measure import Run, start, write
+from measure import Ranks, device_of, write
 
 from splash_attention import hugging_face
 from splash_attention.distributed import context_parallel, position_ids, shard, sum_gradients
@@ -28,11 +31,13 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=65536)
     parser.add_argument("--factor", type=float, default=10.0)
     parser.add_argument("--samples", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=60, help="in all; what comes later is left out")
     parser.add_argument("--quick", action="store_true", help="on a CPU: two small layers, a short text")
     a = parser.parse_args()
-    a.share = 10.0
-    device = start(a.quick)
+    place, refused = device_of("cpu" if a.quick else "cuda")
+    if refused:
+        sys.exit(refused)
+    ranks = Ranks(place)
+    device = ranks.device
     shape = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "vocab_size": 49152}
     if a.quick:
         a.length, a.samples, shape = 256, 5, {"hidden_size": 72, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 100}
@@ -44,7 +49,6 @@ def main() -> None:
     model.to(device).train().gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)  # the same weights in every sample
     text = torch.randint(config.vocab_size, (1, a.length + 1), device=device)
-    run = Run(a, device)
 
     def step(over_all: bool) -> float:
         words, labels, places = text[:, :-1], text[:, 1:], torch.arange(a.length, device=device)
@@ -63,14 +67,20 @@ def main() -> None:
             dist.all_reduce(told)
         return told.item()
 
-    run.results.append({"keys_a_row": keys_a_row(model, text[:, :4096]), "loss_of_all_ranks": step(True)})
-    with contextlib.suppress(torch.OutOfMemoryError):  # on every rank
-        run.results[0]["loss_of_one"] = step(False)
-    run.measure(a.length, "training step over all ranks", "both", lambda: step(True))
-    run.measure(a.length, "training step on one GPU", "both", lambda: step(False), alone=True)
-    if dist.get_rank() == 0:
-        print(run.results[0])
-        write(run, device)
+    results: list[dict[str, object]] = [{"keys_a_row": keys_a_row(model, text[:, :4096]), "loss_of_all_ranks": step(True)}]
+    results.append(timed(ranks, "training step over all ranks", lambda: step(True), a.samples))
+    if ranks.rank == 0:  # alone, while the others wait
+        with contextlib.suppress(torch.OutOfMemoryError):
+            results[0]["loss_of_one"] = step(False)
+            results.append(timed(ranks, "training step on one GPU", lambda: step(False), a.samples, alone=True))
+        print(*results, sep="\n")
+        write(a.out, results)
+    dist.barrier(group=ranks.control)
+
+
+def timed(ranks: Ranks, name: str, call: Callable[[], object], samples: int, alone: bool = False) -> dict[str, object]:
+    peak, seconds = ranks.peak_bytes(call), ranks.samples(call, samples, 10.0, alone)
+    return {"implementation": name, "ranks": 1 if alone else ranks.count, "seconds": statistics.median(seconds), "samples": seconds, "peak_bytes": peak}
 
 
 def keys_a_row(model: LlamaForCausalLM, text: torch.Tensor) -> float:

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import ROOT, Splash
 
-COMMANDS = ["list", "run", "recount", "reproduce", "merge", "show", "compare", "analyze", "diagnose"]
+COMMANDS = ["list", "run", "sweep", "recount", "reproduce", "merge", "show", "compare", "analyze", "diagnose"]
 COMMANDS += ["bench", "table", "paper", "plot", "page", "counters", "ceilings", "entmax", "import", "judge", "kascade", "doctor", "migrate", "seal", "tune", "new", "test"]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from conftest import Splash
 
 EXPECT = """
@@ -64,10 +66,11 @@ def test_dry_run(splash: Splash):
     assert [case["case_id"] for case in shown["cases"]] == [i for (i,) in values(splash, "r.h5", "case_id")]
 
 
-def test_a_dry_run_needs_no_gpu(splash: Splash):
-    done = splash("run", "papers", "--dry-run", env={"CUDA_VISIBLE_DEVICES": ""})
+@pytest.mark.parametrize("folder, cases", [("papers", ""), ("many", "104 cases, 0 recorded")])
+def test_a_dry_run_needs_no_gpu(splash: Splash, folder: str, cases: str):
+    done = splash("run", folder, "--dry-run", env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 0, done.stderr
-    assert "out/papers.h5: " in done.stdout.splitlines()[-1]
+    assert f"out/{folder}.h5: {cases}" in done.stdout.splitlines()[-1]
     assert list(splash.folder.iterdir()) == []
 
 

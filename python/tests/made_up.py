@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import xarray as xr
+
+from splash_laboratory.distributed_model import Problem, Rates, modelled
 
 random = np.random.default_rng(7)
 
@@ -199,3 +202,18 @@ def speed_rows() -> list[dict]:
                 }
             )
     return rows
+
+
+def distributed_cases() -> xr.Dataset:
+    """Cases of the kind gpu-distributed: ranks take a tenth longer than the model says with nothing hidden behind work. No such measurement exists."""
+    rates, cases = Rates(link=2e11), []
+    for length, both in ((1 << 16, 0.02), (1 << 17, 0.08)):
+        problem = Problem(length, 16, 16, 128)
+        for direction, one in (("forward", 0.8 * both), ("forward_backward", both)):
+            named = {"length": length, "heads": 16, "kv_heads": 16, "head_dim": 128, "pass": direction, "computed_in": "bfloat16", "device_name": "made up"}
+            cases.append({**named, "implementation": "entmax", "ranks": 1, "time_median": one, "link_rate": np.nan})
+            for mode in ("gather", "heads"):
+                time = 1.1 * modelled(one, problem, mode, direction, 2, rates).in_turn
+                cases.append({**named, "implementation": f"entmax-{mode}", "ranks": 2, "time_median": time, "link_rate": rates.link})
+    columns = {name: [case[name] for case in cases] for name in cases[0]}
+    return xr.Dataset({name: ("case", np.array(values, dtype=object if isinstance(values[0], str) else float)) for name, values in columns.items()})

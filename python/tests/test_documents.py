@@ -101,8 +101,14 @@ NOT_RUN = {
     "export ": "sets what the next lines need",
     "sh profile.sh": "needs a GPU",
     "parallel ": "needs GNU parallel",
-    "sbatch ": "needs Slurm",
-    "mpirun ": "needs MPI",
+    "splash sweep accuracy --slurm --shards 64 --submit": "needs Slurm; test_sweep_jobs.py has one",
+    "splash sweep accuracy --mpi --shards 8 --set": "needs MPI; test_sweep_jobs.py has one",
+    "./splash run distributed": "it needs two GPUs; test_distributed.py does its quick profile on a CPU",
+    "./splash run experiments/distributed": "it needs two GPUs; test_distributed.py does its quick profile on a CPU",
+    "./splash run many": "it needs eight GPUs; test_sweeps.py lists its cases",
+    "./splash table distributed.h5": "the report takes two GPUs; test_distributed.py has a small one",
+    "./splash plot distributed.h5": "the report takes two GPUs; test_scaling.py draws a made-up one",
+    "python -m splash_laboratory.scaling": "the report takes two GPUs; test_scaling.py has a made-up one",
     "torchrun ": "it starts several processes; torch_tests/test_distributed_documents.py does it",
     "pip install": "needs a network, and minutes",
     "python data/captures/": "data/captures/tests run it",
@@ -276,7 +282,7 @@ def look_up(command: str, folder: Path, why: str) -> str:
             assert f'"{option}"' in source or f"{option}" in source, option
     if front := re.match(r"(?:\S+=\S+ )*\./splash (test|build|format|lint)\b", command):
         assert re.search(rf"\b{front[1]}\b", (ROOT / "splash").read_text())
-    inner = re.search(r"(?:\./)?splash (run|merge) (\S+) (.*)", command)
+    inner = re.search(r"(?:\./)?splash (run|merge|sweep) (\S+) (.*)", command)
     if inner:
         unknown = set(re.findall(r"--[a-z-]+", inner[3])) - options_of(PROGRAM, inner[1])
         assert not unknown, f"splash {inner[1]} has no {unknown}"

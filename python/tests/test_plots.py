@@ -15,6 +15,7 @@ import pytest
 import xarray as xr
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from made_up import distributed_cases
 from splash_laboratory import open_report
 from splash_laboratory.plots import FIGURES, NotInReport
 from splash_laboratory.plots.cli import main
@@ -59,11 +60,19 @@ def kascade_plan(opened):
     return dataclasses.replace(opened, results=results, attachments={"layer-0": held})
 
 
+@pytest.fixture(scope="session")
+def several_gpus(opened):
+    """Made up: none is recorded yet."""
+    import dataclasses
+
+    return dataclasses.replace(opened, results=distributed_cases())
+
+
 @pytest.fixture(scope="session", params=FIGURES)
-def named(request: pytest.FixtureRequest, opened, ladders, language_model, kascade_plan):
+def named(request: pytest.FixtureRequest, opened, ladders, language_model, kascade_plan, several_gpus):
     """Every plot of the sample report, of the recorded kernels or the recorded model, drawn once: its name, the figure, the canvas."""
     of_others = {"roofline": ladders, "perplexity-against-keys": language_model, "keys-of-a-model-by-layer-and-head": language_model}
-    of_others["kascade-plan"] = kascade_plan
+    of_others |= {"kascade-plan": kascade_plan, "strong-scaling": several_gpus, "weak-scaling": several_gpus}
     drawn = FIGURES[request.param](of_others.get(request.param, opened))
     canvas = FigureCanvasAgg(drawn)
     canvas.draw()
