@@ -192,7 +192,7 @@ def measure(ranks: Ranks, job: Job) -> dict[str, Any]:
             stack.enter_context(cudnn(device))
         leaves = [x.requires_grad_() for x in leaves]
         if implementation in MODES:
-            texts["mode"] = mode = "heads" if "ByHeads" in attend(*leaves).grad_fn.name() else "gather"
+            texts["mode"] = mode = "heads" if "ByHeads" in type(attend(*leaves).grad_fn).__name__ else "gather"
             problem = Problem(job["length"], job["heads"], job["kv_heads"], job["head_dim"], leaves[0].element_size())
             numbers["received_bytes"] = received_bytes(problem, mode, direction, ranks.count)
         call = one_pass(lambda: attend(*leaves), d_out, leaves, direction)
