@@ -29,13 +29,21 @@ run_format() {
   fi
 }
 
+# The project's files that a compilation is of: FILE itself, or, where a preset compiles several as one, those it includes.
+compiled_files() { # FILE
+  if [[ $1 == */Unity/*.cxx ]]; then sed -n 's/^#include "\(.*\.cpp\)"$/\1/p' "$1"; else printf '%s\n' "$1"; fi |
+    grep "^$root/" | grep -v "^$root/\(build\|\.venv\)/"
+}
+
 lint_one() { # FILE, under xargs
-  local key stamp=$LINT_STAMPS/${1//[^A-Za-z0-9.]/_} output
-  key="$LINT_KEY $(cksum <"$1")"
+  local key stamp=$LINT_STAMPS/${1//[^A-Za-z0-9.]/_} output unity=
+  key="$LINT_KEY $(compiled_files "$1" | tr '\n' '\0' | xargs -0 cat -- | cksum)"
   if [[ -f $stamp && $(<"$stamp") == "$key" ]]; then return; fi
+  # Where several are one, including a .cpp is no mistake; where it is one, the compiler finds a second definition.
+  if [[ $1 == */Unity/*.cxx ]]; then unity=--checks=-bugprone-suspicious-include; fi
   # -Wno-…: warning flags that g++ knows and clang does not. -idirafter: omp.h, which clang-tidy comes without.
   if output=$("$LINT_TIDY" --quiet -p "$LINT_BUILD" --warnings-as-errors='*' --extra-arg=-Wno-unknown-warning-option \
-    --extra-arg="-idirafter$LINT_OMP" "$1" 2>&1); then
+    --extra-arg="-idirafter$LINT_OMP" ${unity:+"$unity"} "$1" 2>&1); then
     printf '%s' "$key" >"$stamp"
   else
     printf '%s\n' "$output" | grep -v 'warnings\{0,1\} generated\.$\|warnings\{0,1\} treated as error'
@@ -44,7 +52,7 @@ lint_one() { # FILE, under xargs
 }
 
 run_lint() {
-  local part files=() file chosen
+  local part files=() file members chosen count=0
   lock
   prepare
   ensure_requirements lint "$root/python/requirements-lint.lock"
@@ -59,14 +67,18 @@ run_lint() {
     shift
   fi
   while IFS= read -r file; do
-    if [[ -z $with_tests && $file == */tests/* ]]; then continue; fi
-    if [[ $file == *simt* ]]; then continue; fi # kernels, which are linted nowhere else either
+    members=$(compiled_files "$file") || continue
+    if [[ -z $with_tests && $members == */tests/* ]]; then continue; fi
+    if [[ $members == *simt* ]]; then continue; fi # kernels, which are linted nowhere else either
     chosen=$((1 - ($# > 0)))
-    for part in "$@"; do if [[ ${file#"$root"/} == *"$part"* ]]; then chosen=1; fi; done
-    if ((chosen)) && [[ $file == "$root"/* && $file != "$root"/build/* && $file != "$root"/.venv/* ]]; then files+=("$file"); fi
-  done < <(sed -n 's/^ *"file": "\(.*\.cpp\)",\{0,1\}$/\1/p' "$build/compile_commands.json" | sort -u)
-  ((${#files[@]} > 0)) || die "no .cpp file of the build matches: $*"
-  say "clang-tidy over ${#files[@]} files, skipping those that were clean and have not changed"
+    for part in "$@"; do if [[ ${members//"$root"\//} == *"$part"* ]]; then chosen=1; fi; done
+    if ((chosen)); then
+      files+=("$file")
+      count=$((count + $(wc -l <<<"$members")))
+    fi
+  done < <(sed -n 's/^ *"file": "\(.*\.c\(pp\|xx\)\)",\{0,1\}$/\1/p' "$build/compile_commands.json" | sort -u)
+  ((count > 0)) || die "no .cpp file of the build matches: $*"
+  say "clang-tidy over $count files, skipping those that were clean and have not changed"
   # What a file's verdict depends on, besides itself. A changed header asks about every file again.
   LINT_KEY=$({ source_files | grep -z '\.h$\|\.cuh$' | sort -z | xargs -0 cat -- && cat -- "$root/.clang-tidy" && "$LINT_TIDY" --version; } | cksum)
   LINT_OMP=$(dirname -- "$(g++ -print-file-name=include/omp.h)")

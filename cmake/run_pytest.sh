@@ -12,4 +12,8 @@ if [[ ! -x $python ]]; then python=$(command -v python3) || fail "python3 is mis
 "$python" -c 'import pytest' 2>/dev/null || fail "$python has no pytest; ./splash test installs it into .venv"
 [[ -e $tests ]] || fail "there are no tests $tests"
 export PYTHONPATH=${SPLASH_PACKAGE:-$root/python}${PYTHONPATH:+:$PYTHONPATH}
+# Tests start Python hundreds of times. Its compiled modules are kept, even where the environment says otherwise (a container's often
+# does) and pip left them out: else each start compiles PyTorch's or matplotlib's anew, seconds of CPU.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX=$root/build/.pycache
 exec "$python" -m pytest -q -rs -p no:cacheprovider "$tests" "${@:3}" </dev/null

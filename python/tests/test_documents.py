@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ import pytest
 from splash_laboratory.reports import open_report
 
 from documented import ROOT, Found, code, commands, examples_of_help, options_of
+from forks import Forks
 
 PROGRAM = Path(os.environ.get("SPLASH_BIN") or ROOT / "build/release/bin/splash")
 REPORTS = ROOT / "data" / "reports"
@@ -128,6 +130,7 @@ NOT_RUN = {
     "python -m splash_laboratory.documents.peer_tables": "test_document_tables.py does it",
     "python -m splash_laboratory.documents.claim_tables": "test_document_tables.py does it",
     "python -m splash_laboratory.documents.milestone_tables": "test_document_tables.py does it",
+    "python -m splash_laboratory.documents.verdicts": "test_verdicts.py does it",
     "python -m splash_laboratory.documents.printed": "test_printed.py does it",
     "python -m splash_laboratory.documents.figures": "test_figures.py does it",
     "./splash compare b1.h5": "it needs several runs; test_cli.py has them",
@@ -200,9 +203,13 @@ def profiled_table() -> str:
     return "".join(",".join(f'"{field}"' for field in row) + "\n" for row in rows)
 
 
-def run(folder: Path, words: list[str], **more: str) -> subprocess.CompletedProcess:
+def environment_of_readers(**more: str) -> dict[str, str]:
     environment = {**os.environ, "NO_COLOR": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **more}
-    environment |= {"PYTHONPATH": str(ROOT / "python"), "SPLASH_PYTHON": sys.executable}
+    return environment | {"PYTHONPATH": str(ROOT / "python"), "SPLASH_PYTHON": sys.executable}
+
+
+def run(folder: Path, words: list[str], **more: str) -> subprocess.CompletedProcess:
+    environment = environment_of_readers(**more)
     return subprocess.run(
         words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
     )
@@ -350,8 +357,15 @@ def test_the_examples_of_the_help_texts(folder: Path) -> None:
             raise AssertionError(f"{found.where}: {found.text}: {error}") from error
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    forks = Forks(ROOT, environment_of_readers())
+    yield forks
+    forks.close()
+
+
 @pytest.mark.parametrize("found", code(("python",)), ids=lambda found: found.where)
-def test_an_example_in_python(found: Found) -> None:
+def test_an_example_in_python(found: Found, forks: Forks) -> None:
     """Run in the repository's folder; one that needs a package says so when it is not installed."""
     for package in re.findall(r"^(?:import|from) (torch|transformers)\b", found.text, re.MULTILINE):
         pytest.importorskip(package)
@@ -359,8 +373,8 @@ def test_an_example_in_python(found: Found) -> None:
         pytest.importorskip("splash_attention._core", reason="the extension is not built")
     brings_torch = re.search(r"^import torch", found.text, re.MULTILINE) or "torch." not in found.text
     text = found.text if brings_torch else f"import torch\n{found.text}"
-    done = run(ROOT, [sys.executable, "-W", "error::UserWarning", "-c", text])
-    assert done.returncode == 0, f"{found.text}\n{done.stderr}"
+    exit_code, said = forks.run(text)
+    assert exit_code == 0, f"{found.text}\n{said}"
 
 
 @pytest.mark.parametrize("found", code(("cpp",)), ids=lambda found: found.where)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from splash_laboratory.reports import Report, open_report
-from splash_laboratory.documents.verdicts import MARKER, fill, of_reports
+from splash_laboratory.documents.verdicts import MARKER, fill, main, of_reports
+from splash_laboratory.reports import Report
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "questions" / "what-of-the-documents-is-built.md").read_text()
@@ -41,8 +41,11 @@ def test_every_claim_of_the_documents_is_on_the_page_and_no_other():
     assert named == claims()
 
 
-def test_the_verdicts_are_those_on_record():
-    assert fill(PAGE, of_reports([open_report(path) for path in REPORTS])) == PAGE
+def test_the_verdicts_are_those_on_record(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    assert main([str(page), *map(str, REPORTS)]) == 0
+    assert page.read_text() == PAGE
 
 
 def places():
