@@ -86,6 +86,7 @@ NOT_RUN = {
     "./splash kascade": "it needs a capture of a whole model; test_kascade.py has one",
     "splash kascade": "it needs a capture of a whole model; test_kascade.py has one",
     "./splash plot similarity.h5": "test_kascade.py draws it",
+    "./splash docs": "docs/tests build the site",
     "./splash build": "it builds, for minutes",
     "./splash format": "continuous integration runs it",
     "./splash lint": "continuous integration runs it",
@@ -274,7 +275,7 @@ def look_up(command: str, folder: Path, why: str) -> str:
         source = (ROOT / "experiments/bench/gpu_bench.cpp").read_text()
         for option in re.findall(r"--[a-z-]+", command):
             assert f'"{option}"' in source or f"{option}" in source, option
-    if front := re.match(r"(?:\S+=\S+ )*\./splash (test|build|format|lint)\b", command):
+    if front := re.match(r"(?:\S+=\S+ )*\./splash (test|docs|build|format|lint)\b", command):
         assert re.search(rf"\b{front[1]}\b", (ROOT / "splash").read_text())
     inner = re.search(r"(?:\./)?splash (run|merge) (\S+) (.*)", command)
     if inner:
