@@ -95,8 +95,11 @@ def build(out: Path, work: Path, program: str, *options: str) -> int:
     (source / "docs/reference/experiments.md").write_text(experiments(program), encoding="utf-8")
     environment = {**os.environ, "SPLASH_ROOT": str(ROOT), "SPLASH_DOCS_CACHE": str(work / "notebooks")}
     words = ["-m", "sphinx", "-W", "--keep-going", "-q", "-c", str(source / "docs"), "-d", str(work / "doctrees"), *options]
-    done = subprocess.run([sys.executable, *words, str(source), str(out)], env=environment, stdin=subprocess.DEVNULL, check=False)
+    html = work / "html"  # beside it myst-nb leaves what notebooks drew
+    done = subprocess.run([sys.executable, *words, str(source), str(html)], env=environment, stdin=subprocess.DEVNULL, check=False)
     if done.returncode == 0:
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(html, out)
         (out / "index.html").write_text('<!doctype html><meta http-equiv="refresh" content="0; url=docs/index.html">\n', encoding="utf-8")
     return done.returncode
 

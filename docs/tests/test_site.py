@@ -46,8 +46,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     os.environ["SPLASH_DOCS_NOTEBOOKS"] = "off"  # test_notebooks.py runs them
     out = tmp_path_factory.mktemp("site")
-    assert build(out / "html", out, PROGRAM) == 0, "Sphinx's warnings are above"
-    return out / "html"
+    assert build(out / "site", out, PROGRAM) == 0, "Sphinx's warnings are above"
+    return out / "site"
 
 
 class Links(HTMLParser):
