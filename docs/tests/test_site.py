@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from docstrings import as_restructured_text
+from sentences import pages, sentences
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "docs" / "site")]
 PROGRAM = os.environ.get("SPLASH_BIN", "")
-
-from docstrings import as_restructured_text  # noqa: E402
 
 
 def rewritten(docstring: str, object_: object) -> str:
@@ -35,6 +33,12 @@ def test_arguments_become_definitions_and_code_a_literal_block() -> None:
 
 def test_a_class_tells_its_fields() -> None:
     assert rewritten("tau: its threshold.", SimpleNamespace(__annotations__={"tau": float})).endswith("``tau``\n   its threshold.")
+
+
+def test_sentences_are_those_of_the_prose() -> None:
+    page = "# A title\n\nOne [two](a.b). Three `four. five` six!\n- seven eight\n- nine\n  ten: 1.5 more\n\n| a | b |\n\n```sh\nnot this. Nor\n```\nEnd of it.\n"
+    assert [len(words) for words in sentences(page)] == [2, 4, 2, 4, 3]
+    assert len(pages()) > 35
 
 
 @pytest.fixture(scope="module")
