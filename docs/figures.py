@@ -88,6 +88,40 @@ def ladders() -> list[float | str]:
     ]
 
 
+def speed_against_length() -> list[float | str]:
+    def of(column: str, implementation: str) -> list[float]:
+        held = RECORDS.report("papers-h200").experiment("adasplash2-lengths")
+        chosen = (held["implementation"].values == implementation) & (held["query_variance"].values != 1500)  # of one share of empty tiles
+        order = held["q_len"].values[chosen].argsort()
+        return [float(value) for value in held[column].values[chosen][order]]
+
+    ours, *others = (of("time_median", name) for name in ("entmax/0-one-pass", "torch-flash", "torch-adasplash2"))
+    heads, lengths, support = (of(column, "entmax/0-one-pass") for column in ("q_heads", "q_len", "support_mean"))
+    ratios = [[theirs / mine for theirs, mine in zip(other, ours, strict=True)] for other in others]
+    told = [heads[0], lengths[0] / 1024, heads[-1], lengths[-1] / 1024, min(support), max(support)]
+    return [*told, *(end for one in ratios for end in (min(one), max(one)))]
+
+
+def slower() -> list[float | str]:
+    ours, cudnn = "entmax/0-one-pass", "torch-cudnn"
+
+    def of(column: str, experiment: str, implementation: str, **where: object) -> float:
+        return RECORDS.one("flagship-h200", experiment, column, implementation=implementation, **where)
+
+    def row(experiment: str, **where: object) -> list[float]:
+        mine, theirs = (1e3 * of("time_median", experiment, name, **where) for name in (ours, cudnn))
+        return [mine, *times(theirs, mine)]
+
+    broad = {"q_len": 16384, "query_variance": 0.01}
+    encoder = {"kv_len": 512, "pass": "forward"}
+    told = [of(column, "entmax-forward", ours, **broad) for column in ("q_heads", "kv_len", "support_mean")]
+    heads = [of(column, "entmax-captured", ours, **encoder) for column in ("q_heads", "batch", "kv_len")]
+    return [
+        *(told[0], told[1] / 1024, told[2], *row("entmax-forward", **broad), *row("entmax-training", **broad)),
+        *(*heads, *row("entmax-captured", **encoder), *row("entmax-captured", **{**encoder, "pass": "forward_backward"})),
+    ]
+
+
 def flagship() -> list[float | str]:
     ours, cudnn = "entmax/0-one-pass", "torch-cudnn"
 
@@ -482,7 +516,7 @@ def power() -> list[float | str]:
 
 def figures() -> dict[str, list[float | str]]:
     passages = (
-        *(cpu_speed, ladders, flagship, how_the_flagship_works, windows, windows_beside_dense, windows_and_limits, language_model, real_heads, cpu_speed_and_memory),
+        *(cpu_speed, ladders, speed_against_length, slower, flagship, how_the_flagship_works, windows, windows_beside_dense, windows_and_limits, language_model, real_heads, cpu_speed_and_memory),
         *(k_keep, decoder_k_keep, iterations, sink, ceilings),
         *(captured_sparsity, workloads, power, what_it_takes),
     )

@@ -188,6 +188,13 @@ def test_requirements_are_installed_from_locks_with_hashes(door: Door):
     assert [line for line in door.asked() if " install " in line]
 
 
+def test_docs_installs_its_own_lock_and_takes_no_words(door: Door):
+    (door.root / "python" / "docs.lock").write_text("sphinx==1\n")
+    door("docs", code=0)
+    assert any("--require-hashes" in line and line.endswith("python/docs.lock") for line in door.asked())
+    assert door.refused("docs", "more") == "splash: docs takes no words, not: more"
+
+
 def test_a_failed_installation_does_not_keep_the_program_from_running(door: Door):
     out, errors = door("list", STUB_PIP="fail", logged=("ERROR: no such hash",))
     assert out.startswith("cpu-quick list") and "pip could not install python/requirements.lock" in errors

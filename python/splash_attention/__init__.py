@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from splash_attention.extras import needed_by
+
 if TYPE_CHECKING:
     from splash_attention.activations import Entmax15, EntmaxBisect, Sparsemax
     from splash_attention.auxiliary import Aux, EntmaxAux
@@ -40,28 +42,15 @@ _HOMES = {
     **dict.fromkeys(("Entmax15Loss", "EntmaxBisectLoss", "SparsemaxLoss"), "losses"),
     **dict.fromkeys(("entmax15_loss", "entmax_bisect_loss", "sparsemax_loss"), "losses"),
 }
-# What of these belongs to which extra of this package.
-_EXTRAS = {
-    "torch": "torch",
-    "transformers": "language",
-    "safetensors": "language",
-    "h5py": "captures",
-}
 __all__ = list(_HOMES)
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
-            raise
-        extra = "language" if _HOMES[name].startswith("language.") else _EXTRAS[package]
-        raise ImportError(f"{__name__}.{name} needs the package {package}: pip install splash-attention[{extra}]") from error
-    return getattr(home, name)
+    with needed_by(f"{__name__}.{name}", "language" if _HOMES[name].startswith("language.") else None):
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -19,7 +19,10 @@ def __getattr__(name: str) -> Any:
     """Found when they are asked for: they need h5py and xarray, which a peer's Python may lack (language_model does without)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.reports"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.reports"), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{__name__}.{name} needs the package {error.name}: pip install splash-laboratory") from error
 
 
 def __dir__() -> list[str]:

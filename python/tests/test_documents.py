@@ -69,6 +69,9 @@ REPORTS_OF_READERS = {
     "before.h5": "cpu-speed",
     "after.h5": "cpu-speed",
     "out/sweep.h5": "cpu-memory",
+    "out/keys.h5": "reproduce-quick",
+    "out/accuracy.h5": "reproduce-quick",
+    "out/iterations.h5": "reproduce-quick",
     "edited.h5": "cpu-speed",
     "out/reproduce/report.h5": "reproduce-quick",
     "ceilings.h5": "ceilings-h200",
@@ -88,6 +91,8 @@ NOT_RUN = {
     "./splash kascade": "it needs a capture of a whole model; test_kascade.py has one",
     "splash kascade": "it needs a capture of a whole model; test_kascade.py has one",
     "./splash plot similarity.h5": "test_kascade.py draws it",
+    "./splash docs": "docs/tests build the site",
+    "./splash plot out/keys.h5": "test_pictures_as_asked.py draws such",
     "./splash build": "it builds, for minutes",
     "./splash format": "continuous integration runs it",
     "./splash lint": "continuous integration runs it",
@@ -287,7 +292,7 @@ def look_up(command: str, folder: Path, why: str) -> str:
         source = (ROOT / "experiments/bench/gpu_bench.cpp").read_text()
         for option in re.findall(r"--[a-z-]+", command):
             assert f'"{option}"' in source or f"{option}" in source, option
-    if front := re.match(r"(?:\S+=\S+ )*\./splash (test|build|format|lint)\b", command):
+    if front := re.match(r"(?:\S+=\S+ )*\./splash (test|docs|build|format|lint)\b", command):
         assert re.search(rf"\b{front[1]}\b", (ROOT / "splash").read_text())
     inner = re.search(r"(?:\./)?splash (run|merge|sweep) (\S+) (.*)", command)
     if inner:

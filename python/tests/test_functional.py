@@ -258,13 +258,19 @@ def test_what_needs_a_package_says_which():
     code = (
         "import sys; sys.modules['torch'] = sys.modules['h5py'] = None\nimport splash_attention\n"
         "for name in ('capture', 'convert', 'AdaptiveSplashAttention'):\n"
-        "    try:\n        getattr(splash_attention, name)\n    except ImportError as error:\n        print(error)"
+        "    try:\n        getattr(splash_attention, name)\n    except ImportError as error:\n        print(error)\n"
+        "for name in ('hugging_face', 'distributed', 'language'):\n"
+        "    try:\n        getattr(__import__(f'splash_attention.{name}', fromlist='x'), 'perplexity')\n"
+        "    except ImportError as error:\n        print(error)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == [
         "splash_attention.capture needs the package h5py: pip install splash-attention[captures]",
         "splash_attention.convert needs the package torch: pip install splash-attention[language]",
         "splash_attention.AdaptiveSplashAttention needs the package torch: pip install splash-attention[torch]",
+        "splash_attention.hugging_face needs the package torch: pip install splash-attention[hf]",
+        "splash_attention.distributed needs the package torch: pip install splash-attention[torch]",
+        "splash_attention.language.perplexity needs the package torch: pip install splash-attention[language]",
     ]
 
 

@@ -79,6 +79,10 @@ def test_both_packages_are_of_one_version() -> None:
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
     library, laboratory = (tomllib.loads((folder / "pyproject.toml").read_text()) for folder in (PYTHON.parent, PYTHON))
     version = library["project"]["version"]
+    assert f'__version__ = "{version}"' in (LIBRARY / "__init__.py").read_text()
+    assert f"VERSION {version} " in (PYTHON.parent / "CMakeLists.txt").read_text()
+    assert f"\nversion: {version}\n" in (PYTHON.parent / "CITATION.cff").read_text()
+    assert library["project"]["optional-dependencies"]["reports"] == [f"splash-laboratory=={version}"]
     assert laboratory["project"]["version"] == version
     assert f"splash-attention=={version}" in laboratory["project"]["dependencies"]
     assert library["tool"]["scikit-build"]["wheel"]["packages"] == ["python/splash_attention"]

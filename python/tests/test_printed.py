@@ -8,7 +8,7 @@ import pytest
 from splash_laboratory.documents.printed import MARKER, PrintedError, fill, main
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted((ROOT / "docs" / "questions").glob("*.md"))
+DOCUMENTS = sorted(path for folder in ("questions", "tutorials") for path in (ROOT / "docs" / folder).glob("*.md"))
 DOCUMENT = "# A page\n\n<!-- splash {words} -->\nold words\n<!-- end of splash -->\n\nthe end\n"
 
 

@@ -10,10 +10,13 @@ Docs: how-do-i-use-several-gpus.md. Why keys come to queries: decision 0059.
 
 from __future__ import annotations
 
-from splash_attention.distributed.attention import ring_splash_attention
-from splash_attention.distributed.context import context_parallel
-from splash_attention.distributed.decoding import decode
-from splash_attention.distributed.gradients import sum_gradients
-from splash_attention.distributed.sequences import position_ids, shard, unshard
+from splash_attention.extras import needed_by
+
+with needed_by(__name__):
+    from splash_attention.distributed.attention import ring_splash_attention
+    from splash_attention.distributed.context import context_parallel
+    from splash_attention.distributed.decoding import decode
+    from splash_attention.distributed.gradients import sum_gradients
+    from splash_attention.distributed.sequences import position_ids, shard, unshard
 
 __all__ = ["context_parallel", "decode", "position_ids", "ring_splash_attention", "shard", "sum_gradients", "unshard"]

@@ -19,13 +19,16 @@ from the model's configuration:
 
 from __future__ import annotations
 
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
+from splash_attention.extras import needed_by
 
-from splash_attention.hugging_face.attention import apply, attention_forward, attention_of_heads
-from splash_attention.hugging_face.cache import SplashCache
-from splash_attention.hugging_face.learning import SplashCallback, learn_alpha, load_learned_heads
-from splash_attention.hugging_face.masks import key_positions
+with needed_by(__name__, "hf"):
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    from splash_attention.hugging_face.attention import apply, attention_forward, attention_of_heads
+    from splash_attention.hugging_face.cache import SplashCache
+    from splash_attention.hugging_face.learning import SplashCallback, learn_alpha, load_learned_heads
+    from splash_attention.hugging_face.masks import key_positions
 
 __all__ = ["SplashCache", "SplashCallback", "apply", "attention_forward", "attention_of_heads", "key_positions", "learn_alpha", "register"]
 

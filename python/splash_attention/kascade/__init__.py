@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from splash_attention._core import KascadePlan
+from splash_attention.extras import needed_by
 from splash_attention.files.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def write_plan(plan: KascadePlan, path: str | Path) -> None:
 
 def __getattr__(name: str) -> Any:
     if name in ("plan", "Planned"):  # they need PyTorch and transformers
-        from splash_attention.kascade import planning
+        with needed_by(f"{__name__}.{name}", "hf"):
+            from splash_attention.kascade import planning
 
         return getattr(planning, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

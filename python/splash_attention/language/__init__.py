@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from splash_attention.extras import needed_by
+
 if TYPE_CHECKING:
     from splash_attention.language.attention import applied, apply
     from splash_attention.language.conversion import Converted, load_converted
@@ -44,7 +46,8 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    with needed_by(f"{__name__}.{name}", "language"):
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
