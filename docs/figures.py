@@ -269,6 +269,17 @@ def windows_beside_dense() -> list[float | str]:
     return ["the window", *(over(peer, both, **problem) for peer, problem in peers for both in (False, True)), min(packed), max(packed)]
 
 
+def several_gpus() -> list[float | str]:
+    def of(implementation: str, length: int) -> float:
+        where = {"implementation": implementation, "pass": "forward_backward", "length": length}
+        return RECORDS.one("distributed-h200", "two-gpus", "time_median", **where)
+
+    lengths = (32768, 65536, 131072, 262144)
+    over_one, over_dense = ([of(peer, n) / of("entmax-auto", n) for n in lengths] for peer in ("entmax", "softmax-context-parallel"))
+    told = ["a length"] * 4
+    return [*told, *over_one, *["what was wanted", "a length"] * 2, *over_dense, *["what was wanted", "a length"] * 2]
+
+
 def language_model() -> list[float | str]:
     def of(column: str, method: str) -> float:
         return RECORDS.one("model-perplexity-h100", "perplexity", column, method=method)
@@ -516,7 +527,7 @@ def power() -> list[float | str]:
 
 def figures() -> dict[str, list[float | str]]:
     passages = (
-        *(cpu_speed, ladders, speed_against_length, slower, flagship, how_the_flagship_works, windows, windows_beside_dense, windows_and_limits, language_model, real_heads, cpu_speed_and_memory),
+        *(cpu_speed, ladders, speed_against_length, slower, flagship, how_the_flagship_works, windows, windows_beside_dense, windows_and_limits, several_gpus, language_model, real_heads, cpu_speed_and_memory),
         *(k_keep, decoder_k_keep, iterations, sink, ceilings),
         *(captured_sparsity, workloads, power, what_it_takes),
     )
