@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
 from conftest import ROOT, Splash
 
+VERSION = re.search(r"project\(adaptive_splash VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())[1]
 ENTRY = {
-    "library": "0.1.0",
+    "library": VERSION,
     "gpu": "Some GPU",
     "driver": "13.0",
     "runtime": "13.0",

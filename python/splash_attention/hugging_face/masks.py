@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
+from splash_attention.decoding import MOST_QUERIES
 from splash_attention.distributed import context
 
 _ANOTHER_MASK = (
@@ -41,7 +42,7 @@ def key_positions(
     if context.active():
         return _sharded(q_length, kv_length, window, config, attention_mask, device, others)
     compiling = torch.compiler.is_compiling()
-    if attention_mask is not None and _hides_nothing(attention_mask, kv_length):
+    if attention_mask is not None and q_length == kv_length == attention_mask.shape[-1] and _hides_nothing(attention_mask):
         attention_mask = None
     # A chunk is a local size, too. transformers lets a mask be skipped where nothing is added to it.
     if "allow_is_causal_skip" not in others or getattr(config, "sliding_window", None) != window:
@@ -194,13 +195,14 @@ def _packed(mask: Tensor, window: int | None) -> Tensor:
     return form if bool((mask == _seen(form, q_length)).all()) else mask
 
 
-def _hides_nothing(attention_mask: Tensor, kv_length: int) -> bool:
+def _hides_nothing(attention_mask: Tensor) -> bool:
     """Whether tokens are all there, as a tokenizer says of one text. Such a call takes the kernels of a call without a mask: positions would
-    keep it off a GPU's fast path. A GPU is waited for, as transformers itself does under SDPA; where that is not possible, False."""
-    compiling, known = torch.compiler.is_compiling(), type(attention_mask) is Tensor and not attention_mask.is_meta
-    if compiling or not known or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing()):
+    keep it off a GPU's fast path. A GPU is waited for, as transformers itself does under SDPA; False where that is not possible, and for as
+    few tokens as a step of decoding has, which waits for nothing."""
+    known = type(attention_mask) is Tensor and not attention_mask.is_meta and not torch.compiler.is_compiling()
+    if not known or attention_mask.shape[1] <= MOST_QUERIES or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
-    return bool(_padding(attention_mask, kv_length).all())
+    return bool(attention_mask.to(torch.bool).all())
 
 
 def _padding(attention_mask: Tensor, kv_length: int) -> Tensor:

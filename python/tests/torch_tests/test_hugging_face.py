@@ -255,18 +255,21 @@ def test_packed_position_ids_stay_on_the_kernels(monkeypatch, window):
 
 @pytest.mark.parametrize("window", [None, 4])
 def test_a_mask_that_hides_nothing_is_none(window):
-    mask = torch.ones(2, 12, dtype=torch.bool)
     function = transformers.masking_utils.sliding_window_causal_mask_function(4) if window else transformers.masking_utils.causal_mask_function
     local = {} if window is None else {"local_size": 4, "config": transformers.MistralConfig(sliding_window=4)}
 
-    def form(attention_mask):
-        return hugging_face.key_positions(2, 12, 12, mask_function=function, attention_mask=attention_mask, allow_is_causal_skip=True, **local)
+    def form(attention_mask, queries=20, keys=20):
+        return hugging_face.key_positions(
+            2, queries, keys, keys - queries, mask_function=function, attention_mask=attention_mask, allow_is_causal_skip=True, **local
+        )
 
+    mask = torch.ones(2, 20, dtype=torch.bool)
     whole, none = form(mask), form(None)
     assert (whole is None and none is None) if window is None else torch.equal(whole, none)
-    mask[0, 0] = 0
+    assert form(mask, keys=24) is not None  # not all there yet
+    assert form(mask[:, :16], 16, 16) is not None  # may be a step of decoding, which asks nothing of the device
+    mask[0, 0] = False
     assert form(mask) is not None and (window is None or form(mask).shape != whole.shape)
-    assert hugging_face.key_positions(2, 12, 16, 4, mask_function=function, attention_mask=mask | True, **local) is not None  # not all there yet
 
 
 def test_chunks_are_packed_sequences():
