@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_PROSE = re.compile(r"^(```|:::).*?^\1$|<!--.*?-->|^\s*\|.*?$|^#.*?$", re.DOTALL | re.MULTILINE)
+NOT_PROSE = re.compile(r"^(```|:::|~~~).*?^\1$|<!--.*?-->|^\s*\|.*?$|^#.*?$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 BLOCK = re.compile(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) ")
 END = re.compile(r"(?<=[.!?])[*`)\"]*\s+(?=[*`\"(]*[A-ZΑ-Ω0-9])")
