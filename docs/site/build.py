@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import jupytext
+from headers import read_by_doxygen
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("*.md", "docs/**/*.md", "docs/conf.py", "docs/site/static/*", "examples/*.md", "notebooks/*.md", "data/*/README.md")
@@ -88,12 +89,25 @@ def experiments(program: str) -> str:
     return "\n".join(page) + "\n"
 
 
+def cpp(page: Path, work: Path) -> None:
+    """The reference of C++; without Doxygen the page says so, but in continuous integration."""
+    if shutil.which("doxygen"):
+        page.write_text(read_by_doxygen(ROOT, page.read_text(encoding="utf-8"), work), encoding="utf-8")
+        return
+    missing = "The reference of C++ is left out, because doxygen is not installed."
+    if os.environ.get("CI"):
+        raise SystemExit(f"splash: {missing}")
+    print(f"splash: {missing}", file=sys.stderr)
+    page.write_text(f"# C++\n\n{missing}\n", encoding="utf-8")
+
+
 def build(out: Path, work: Path, program: str, *options: str) -> int:
     source = work / "source"
     lay_out(source)
     (source / "docs/reference/command-line.md").write_text(command_line(program), encoding="utf-8")
     (source / "docs/reference/experiments.md").write_text(experiments(program), encoding="utf-8")
-    environment = {**os.environ, "SPLASH_ROOT": str(ROOT), "SPLASH_DOCS_CACHE": str(work / "notebooks")}
+    cpp(source / "docs/reference/cpp.md", work / "doxygen")
+    environment = {**os.environ, "SPLASH_ROOT": str(ROOT), "SPLASH_DOCS_CACHE": str(work / "notebooks"), "SPLASH_DOCS_DOXYGEN": str(work / "doxygen/xml")}
     words = ["-m", "sphinx", "-W", "--keep-going", "-q", "-c", str(source / "docs"), "-d", str(work / "doctrees"), *options]
     html = work / "html"  # beside it myst-nb leaves what notebooks drew
     done = subprocess.run([sys.executable, *words, str(source), str(html)], env=environment, stdin=subprocess.DEVNULL, check=False)

@@ -26,7 +26,7 @@ def as_restructured_text(app: Any, what: str, name: str, object_: Any, options: 
         found = ARGUMENTS.fullmatch(line)
         if found and {word.strip("* ") for word in found[1].split(",")} <= known:
             names = ", ".join(f"``{word.strip()}``" for word in found[1].split(","))
-            written += ["", names, f"   {_escaped(found[2])}"]
+            written += ["", names, f"   {escaped(found[2])}"]
             indent = "   "
             continue
         if not line.strip():
@@ -38,11 +38,11 @@ def as_restructured_text(app: Any, what: str, name: str, object_: Any, options: 
             if literal:
                 written.append("")
             literal = False
-        written.append(line if literal else f"{indent}{_escaped(line.strip() if indent else line)}")
+        written.append(line if literal else f"{indent}{escaped(line.strip() if indent else line)}")
     lines[:] = written
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Stars and words that end with an underscore are themselves, but in code."""
     parts = re.split(r"(`+[^`]*`+)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([*|])|(?<=\w)_(?!\w)", lambda m: f"\\{m[0]}", part) for part in parts)

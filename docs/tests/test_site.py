@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from docstrings import as_restructured_text
+from headers import for_doxygen, head_of
 from sentences import pages, sentences
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +36,66 @@ def test_arguments_become_definitions_and_code_a_literal_block() -> None:
 
 def test_a_class_tells_its_fields() -> None:
     assert rewritten("tau: its threshold.", SimpleNamespace(__annotations__={"tau": float})).endswith("``tau``\n   its threshold.")
+
+
+HEADER = """\
+#pragma once
+// Rows of `T`,
+// 2 * 3.
+//
+//   code(a_);
+
+#include <span>  // not told
+
+namespace splash {
+
+// Of no declaration.
+
+// A row.
+struct Row {
+  double tau = 0,
+      sum = 0;  // at most 1,
+                // or 0
+  // Above.
+  bool any() const {  // false for none
+    return sum > 0;
+  }
+};
+
+}  // namespace splash
+"""
+
+
+def test_comments_become_doxygens() -> None:
+    def told(text: str, behind: str = "") -> str:
+        return f"/**{behind} \\verbatim embed:rst\n{text}\n\\endverbatim */\n"
+
+    assert head_of(HEADER) == "Rows of `T`,\n2 \\* 3.\n\n.. code-block:: cpp\n\n  code(a_);"
+    assert for_doxygen(HEADER) == (
+        "#pragma once\n\n#include <span>  // not told\n\nnamespace splash {\n\n\n"
+        + told("A row.")
+        + "struct Row {\n  double tau = 0,\n      sum = 0; "
+        + told("at most 1,\nor 0", "<")
+        + told("Above.")
+        + told("false for none")
+        + "  bool any() const {\n    return sum > 0;\n  }\n};\n\n}  // namespace splash\n"
+    )
+
+
+def test_without_doxygen_the_page_says_so_but_in_continuous_integration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    pytest.importorskip("jupytext")
+    from build import cpp
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CI", raising=False)
+    cpp(tmp_path / "cpp.md", tmp_path)
+    assert (tmp_path / "cpp.md").read_text() == "# C++\n\nThe reference of C++ is left out, because doxygen is not installed.\n"
+    assert capsys.readouterr().err == "splash: The reference of C++ is left out, because doxygen is not installed.\n"
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(SystemExit, match="doxygen is not installed"):
+        cpp(tmp_path / "cpp.md", tmp_path)
 
 
 def test_sentences_are_those_of_the_prose() -> None:
@@ -96,3 +159,17 @@ def test_what_the_program_tells_of_itself_is_there(site: Path) -> None:
     assert "gpu-attention" in kinds and "nmse_vs_entmax" in kinds and "sum of exact p over the selected keys" in kinds
     python = (site / "docs/reference/python.html").read_text(encoding="utf-8")
     assert all(f'id="splash_attention.{name}"' in python for name in ("entmax", "splash_attention", "AdaptiveSplashAttention", "decode"))
+
+
+def test_the_reference_of_cpp_tells_what_examples_use(site: Path) -> None:
+    if not shutil.which("doxygen"):
+        pytest.skip("doxygen is not installed")
+    page = (site / "docs/reference/cpp.html").read_text(encoding="utf-8")
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
+    for path in (ROOT / "examples/cpp").glob("*.cpp"):
+        for header in re.findall(r'#include "(.*)"', path.read_text(encoding="utf-8")):
+            assert f'#include "{header}"' in text, f"{path.name} includes {header}"
+    assert "attention.forward(q, k, v, out);" in text  # of the head of gpu/entmax/attention.h
+    assert "scores are scale * <q, k>; 0 means 1/sqrt(head_dim)" in text  # behind a member
+    assert "backward waits" in text and "most_entries_" not in text  # private
+    assert all(f'id="_CPPv4N6splash{name}E"' in page for name in ("13AttentionSpec", "7cpu_ref15ScreenedForward", "6report6Report"))

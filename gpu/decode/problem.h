@@ -1,6 +1,6 @@
 #pragma once
 // What the kernels of decode share: the paged cache, the step's tensors, and the workspace.
-//
+
 // A unit is what one team of blocks (team.cuh) works on: a sequence, a key head, and up to eight rows (query
 // heads of the key head times queries; row = query head within the group * q_len + query). Its keys are, in
 // order:

@@ -3,7 +3,7 @@
 // without nvcc. Two independent paths: hopper/ (sm_90a), and portable/ for every GPU of compute
 // capability 8.0 and newer, which also takes the problems that Hopper's path does not. enqueue_forward checks
 // the arguments, chooses a path and calls it.
-//
+
 // The other folders: math/ (arithmetic), schedule/ (launches, and rows handed from kernel to kernel),
 // arguments/ (masks and alphas in device memory), support/ (what forward leaves), backward/, rows/ (entmax of
 // a matrix's rows).
