@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,14 @@ def test_both_packages_are_of_one_version() -> None:
     assert f"splash-attention=={version}" in laboratory["project"]["dependencies"]
     assert library["tool"]["scikit-build"]["wheel"]["packages"] == ["python/splash_attention"]
     assert laboratory["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["splash_laboratory"]
+
+
+def test_what_a_build_lacks_is_told_in_one_sentence(tmp_path: Path) -> None:
+    """As pip shows it, where nothing but pip was there."""
+    hidden = ["-DCMAKE_DISABLE_FIND_PACKAGE_Eigen3=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON"]
+    parts = ["-DSPLASH_LABORATORY=OFF", "-DSPLASH_CUDA=OFF", "-DSPLASH_TESTS=OFF"]
+    cmake = next((name for name in (PYTHON.parent / ".venv/bin/cmake", "cmake") if shutil.which(name)), "cmake")
+    done = subprocess.run([cmake, "-S", PYTHON.parent, "-B", tmp_path, *hidden, *parts], capture_output=True, text=True)
+    said = " ".join(done.stderr.split())
+    assert done.returncode != 0
+    assert "To build splash takes what was not found: Eigen 3.4 or newer (libeigen3-dev), fmt (libfmt-dev); in brackets the packages" in said
