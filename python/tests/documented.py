@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FENCED = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^```(?P<language>[^\n`]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`((?:\./)?(?:splash [a-z]|python -m |\.ci/run|build/release/)[^`]{0,100})`")
 COMMENT = re.compile(r"(?:^|\s+)#\s.*$|\s{3,}\S.*$")
 
