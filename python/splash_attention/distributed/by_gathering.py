@@ -133,13 +133,7 @@ def _gathered(q: Tensor, k: Tensor, v: Tensor, call: Any) -> Iterator[tuple[Head
         ]
         return exchange.start(call.group, [mine] * shards.ranks, into), wholes
 
-    coming = start(cuts[0])
-    for at, heads in enumerate(cuts):
-        arriving, wholes = coming
-        if at + 1 < len(cuts):
-            coming = start(cuts[at + 1])
-        arriving.finish()
-        yield heads, wholes
+    return passes.arriving(cuts, start)
 
 
 class _Exchange:

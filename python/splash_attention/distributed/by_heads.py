@@ -110,13 +110,7 @@ def _arriving(call: Any, kv_heads: int, *given: tuple[Tensor, bool]) -> Iterator
         sent, into = _sides(call, heads, [(x, whole, of_q) for (x, of_q), whole in zip(given, wholes)])
         return exchange.start(call.group, sent, into), wholes
 
-    coming = start(cuts[0])
-    for at, heads in enumerate(cuts):
-        arriving, wholes = coming
-        if at + 1 < len(cuts):
-            coming = start(cuts[at + 1])
-        arriving.finish()
-        yield heads, wholes
+    return passes.arriving(cuts, start)
 
 
 def _return(call: Any, heads: Heads, *places: Place) -> Any:

@@ -58,7 +58,7 @@ def cut(shape: Sequence[int], heads: slice, chunk: int, chunks: int, striped: bo
 
 def copy(to: Sequence[Runs], given: Sequence[Runs]) -> None:
     """Of the same sizes, on one device."""
-    if given[0].of.is_cuda:
+    if _core.has_cuda and given[0].of.is_cuda:
         _copy(_pairs(to, given, given[0].of.element_size()), torch.cuda.current_stream(given[0].of.device))
         return
     for place, part in zip(to, given):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -22,6 +22,17 @@ def cuts(heads: int, kv_heads: int, at_once: int, first: int = 0, last: int | No
     shared, last = heads // kv_heads, kv_heads if last is None else last
     ends = [(at, min(at + at_once, last)) for at in range(first, last, at_once)]
     return [Heads(slice(a, b), slice(a * shared, b * shared)) for a, b in ends]
+
+
+def arriving(cuts: Sequence[Heads], start: Callable[[Heads], tuple[Any, list[Tensor]]]) -> Iterator[tuple[Heads, list[Tensor]]]:
+    """Some heads after others, and what arrives of each, the next ones' on its way. start: (an exchange, what it fills)."""
+    coming = start(cuts[0])
+    for at, heads in enumerate(cuts):
+        exchange, filled = coming
+        if at + 1 < len(cuts):
+            coming = start(cuts[at + 1])
+        exchange.finish()
+        yield heads, filled
 
 
 def problem_of(problem: Problem, queries: slice) -> Problem:
