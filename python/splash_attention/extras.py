@@ -18,12 +18,12 @@ _EXTRAS = {
 
 @contextmanager
 def needed_by(name: str, extra: str | None = None) -> Iterator[None]:
-    """Imports of `name` inside: raises ImportError, one sentence that names the extra, where a package of one is missing."""
+    """Imports of `name` inside: raises ImportError, one sentence that names the package and the extra, where one is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
-        wanted = f"splash-attention[{extra or _EXTRAS[package]}]"
-        raise ImportError(f"{name} needs the package {package}: pip install {wanted}", name=name) from error
+        whole = f"splash-attention with its extra {extra or _EXTRAS[package]}"
+        raise ImportError(f"{name} needs the package {package}: install it, or {whole}", name=name) from error

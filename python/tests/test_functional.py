@@ -265,12 +265,12 @@ def test_what_needs_a_package_says_which():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == [
-        "splash_attention.capture needs the package h5py: pip install splash-attention[captures]",
-        "splash_attention.convert needs the package torch: pip install splash-attention[language]",
-        "splash_attention.AdaptiveSplashAttention needs the package torch: pip install splash-attention[torch]",
-        "splash_attention.hugging_face needs the package torch: pip install splash-attention[hf]",
-        "splash_attention.distributed needs the package torch: pip install splash-attention[torch]",
-        "splash_attention.language.perplexity needs the package torch: pip install splash-attention[language]",
+        "splash_attention.capture needs the package h5py: install it, or splash-attention with its extra captures",
+        "splash_attention.convert needs the package torch: install it, or splash-attention with its extra language",
+        "splash_attention.AdaptiveSplashAttention needs the package torch: install it, or splash-attention with its extra torch",
+        "splash_attention.hugging_face needs the package torch: install it, or splash-attention with its extra hf",
+        "splash_attention.distributed needs the package torch: install it, or splash-attention with its extra torch",
+        "splash_attention.language.perplexity needs the package torch: install it, or splash-attention with its extra language",
     ]
 
 

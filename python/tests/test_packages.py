@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,6 @@ def test_numpy_alone_is_enough() -> None:
 
 
 def test_both_packages_are_of_one_version() -> None:
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
     library, laboratory = (tomllib.loads((folder / "pyproject.toml").read_text()) for folder in (PYTHON.parent, PYTHON))
     version = library["project"]["version"]
     assert f'__version__ = "{version}"' in (LIBRARY / "__init__.py").read_text()
@@ -88,6 +88,17 @@ def test_both_packages_are_of_one_version() -> None:
     assert f"splash-attention=={version}" in laboratory["project"]["dependencies"]
     assert library["tool"]["scikit-build"]["wheel"]["packages"] == ["python/splash_attention"]
     assert laboratory["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["splash_laboratory"]
+
+
+def test_no_link_on_a_wheels_page_leads_nowhere() -> None:
+    """There README.md stands alone: its pictures and files are not beside it."""
+    declared = tomllib.loads((PYTHON.parent / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    (fragment,) = declared["fragments"]
+    page = (PYTHON.parent / fragment["path"]).read_text()
+    for substitution in declared["substitutions"]:
+        page = re.sub(substitution["pattern"], substitution["replacement"], page)
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", page) == []
+    assert "in the glossary" in page and "![" not in page and "\n```python\n" in page
 
 
 def test_what_a_build_lacks_is_told_in_one_sentence(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from splash_attention.extras import needed_by
 from splash_attention.language.model_file import find_model, sha256_of
 
 
@@ -76,10 +77,8 @@ def describe(path: Path, model: Any, facts: dict[str, Any]) -> Description:
 
 
 def _from_gguf(path: Path, dtype: torch.dtype) -> LanguageModel:
-    try:
+    with needed_by("a GGUF file", "language"):
         from splash_attention.language import gguf_model
-    except ModuleNotFoundError as error:
-        raise ImportError(f"a GGUF file needs the package {error.name}: pip install splash-attention[language]") from error
     reader = gguf_model.open_gguf(path)
     model = gguf_model.llama_of(reader, dtype)
     return LanguageModel(model, gguf_model.tokenizer_of(reader), describe(path, model, gguf_model.facts_of(reader)))
