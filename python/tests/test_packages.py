@@ -42,6 +42,16 @@ def test_attention_over_several_gpus_stands_below_the_models() -> None:
     assert [module for module in modules if above.search(module.read_text())] == []
 
 
+def test_each_room_of_models_stands_on_those_before_it() -> None:
+    """hugging_face, then kascade, then language."""
+    rooms = ("hugging_face", "kascade", "language")
+    for at, room in enumerate(rooms):
+        above = re.compile(rf"^(?:from|import) splash_attention\.(?:{'|'.join(rooms[at + 1 :]) or 'none'})\b", re.MULTILINE)
+        modules = sorted((LIBRARY / room).glob("*.py"))
+        assert len(modules) > 3
+        assert [module for module in modules if above.search(module.read_text())] == []
+
+
 def test_an_import_is_found_wherever_it_stands() -> None:
     source = "import a.b\nfrom c.d import e\ndef f():\n    from g import h\nif True:\n    import i as j\nfrom . import k\n"
     assert imported(source) == {"a", "c", "g", "i"}

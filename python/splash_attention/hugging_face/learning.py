@@ -58,6 +58,14 @@ def attention_modules(model: Any) -> dict[str, torch.nn.Module]:
     return {name: module for name, module in model.named_modules() if _calls_interface(type(module))}
 
 
+def attention_layers(model: Any) -> dict[int, torch.nn.Module]:
+    """The model's attention modules by layer. Raises ValueError where there are none that transformers numbers."""
+    found = {module.layer_idx: module for module in attention_modules(model).values() if hasattr(module, "layer_idx")}
+    if not found:
+        raise ValueError(f"{type(model).__name__} has no attention layers of transformers' interface")
+    return found
+
+
 def query_heads(module: Any) -> int:
     for name in ("num_heads", "n_heads", "num_attention_heads"):
         if isinstance(getattr(module, name, None), int):

@@ -12,12 +12,13 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from splash_attention.distributed import context
 from splash_attention.hugging_face import attention_of_heads, key_positions
-from splash_attention.hugging_face.learning import query_heads
-from splash_attention.hugging_face.masks import is_positions, tables_of
-from splash_attention.language.chosen_keys import Kascade, choose_and_attend, is_chosen
-from splash_attention.language.dense_methods import dense_attention, softmax_attention
+from splash_attention.hugging_face.learning import attention_layers, query_heads
+from splash_attention.hugging_face.masks import tables_of
+from splash_attention.hugging_face.plain import require_plain, softmax_attention, visible_keys
+from splash_attention.kascade.attention import Reuse
+from splash_attention.language.chosen_keys import choose_and_attend
+from splash_attention.language.dense_methods import dense_attention
 from splash_attention.language.methods import Attention, Method
 
 NAME = "splash_method"
@@ -47,14 +48,6 @@ class Call:
 _observers: list[Callable[[Call], None]] = []
 
 
-def attention_layers(model: Any) -> dict[int, torch.nn.Module]:
-    """The model's attention modules by layer. Raises ValueError where there are none that transformers numbers."""
-    found = {m.layer_idx: m for m in model.modules() if hasattr(m, "layer_idx") and hasattr(m, "config") and hasattr(m, "scaling")}
-    if not found:
-        raise ValueError(f"{type(model).__name__} has no attention layers of transformers' interface")
-    return found
-
-
 def apply(model: Any, method: Method | None) -> None:
     """The attention of every layer from here on. method: None is the model's own softmax, by PyTorch's fused one.
 
@@ -75,14 +68,14 @@ def apply(model: Any, method: Method | None) -> None:
     model.set_attn_implementation("sdpa" if method is None else NAME)
 
 
-def _kascade_of(method: Method | None, layers: dict[int, torch.nn.Module]) -> Kascade | None:
+def _kascade_of(method: Method | None, layers: dict[int, torch.nn.Module]) -> Reuse | None:
     """The plan of a method that has one, in use in one model. Raises ValueError where it does not fit the model or is not for all layers."""
     chosen = [] if method is None else [method.of(layer) for layer in sorted(layers)]
     if not any(one.kind == "kascade" for one in chosen):
         return None
     if len(set(chosen)) > 1:
         raise ValueError("kascade is a method of all layers of a model; layers of other methods cannot stand beside it")
-    in_use = Kascade(chosen[0])
+    in_use = Reuse(chosen[0].read_plan(), chosen[0].budget)
     in_use.check(sorted(layers), query_heads(layers[min(layers)]))
     return in_use
 
@@ -116,25 +109,18 @@ def attention_forward(
     scaling: float | None = None, **others: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """transformers' attention interface, as hugging_face.attention_forward."""
-    if context.active():
-        raise NotImplementedError("a method attends on one rank; context_parallel takes attn_implementation=\"splash\"")
-    for option in ("softcap", "position_bias", "s_aux", "sliding_window"):
-        if others.get(option) is not None:
-            raise NotImplementedError(f"a method does not take this model's {option}")
-    if dropout and module.training:
-        raise NotImplementedError(f"a method has no dropout (here {dropout}); set attention_dropout to 0")
-    if attention_mask is not None and not is_positions(attention_mask):
-        raise NotImplementedError("a method takes causal masks and padding; this mask (a sliding window, or packed sequences) is another")
+    require_plain("a method", module, key, attention_mask, dropout, others)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     how, learned = module.splash_method, getattr(module, "splash_heads", None)
     if learned is not None and how.kind == "entmax":  # of a model in conversion
         alpha, factor = learned.alpha, learned.factor
     else:
         alpha, factor = how.alpha, how.factor
-    if is_chosen(how):
-        out, support = _attend_to_chosen(module, query, key, value, how, scaling, attention_mask, bool(_observers))
+    counted = bool(_observers)
+    if how.kind == "kascade":
+        out, support = module.splash_kascade.attend(module.layer_idx, query, key, value, scaling, attention_mask, counted)
     else:
-        out, support = _attend(query, key, value, how, alpha, factor, scaling, attention_mask, bool(_observers))
+        out, support = _attend(query, key, value, how, alpha, factor, scaling, attention_mask, counted)
     if _observers:
         call = Call(module.layer_idx, module, query, key, value, scaling, attention_mask, out, support)
         for observer in _observers:
@@ -153,26 +139,6 @@ def _attend(
             q, k, v, alpha=alpha, factor=factor, k_keep=how.k_keep, scaling=scaling, return_support=counted, **call
         )
         return done if counted else (done, None)
+    if how.kind in ("tile-top-k", "pages"):
+        return choose_and_attend(q, k, v, how, scaling, mask)
     return dense_attention(q, k, v, how, scaling, mask)
-
-
-def _attend_to_chosen(
-    module: torch.nn.Module, q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None, counted: bool
-) -> tuple[Tensor, Tensor | None]:
-    if mask is not None:
-        raise NotImplementedError(f"{how.kind} takes no padding; give the model texts of one length")
-    if how.kind == "kascade":
-        out, support = module.splash_kascade.attend(module.layer_idx, q, k, v, how, scaling)
-    else:
-        out, support = choose_and_attend(q, k, v, how, scaling)
-    return out, visible_keys(q, k, None) if support is None and counted else support
-
-
-def visible_keys(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-    """How many keys each query sees: [batch, heads, q_len]."""
-    rows = torch.arange(q.shape[2], device=q.device)
-    if mask is None:
-        seen = (rows + (1 + k.shape[2] - q.shape[2])).expand(q.shape[0], -1)
-    else:
-        seen = (mask[:, 0, 0, None, : k.shape[2]] <= rows[None, :, None]).sum(-1)
-    return seen[:, None].expand(-1, q.shape[1], -1)

@@ -16,8 +16,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from splash_attention.files.whole_file import whole_file
-from splash_attention.hugging_face.learning import query_heads
-from splash_attention.language.attention import apply, attention_layers
+from splash_attention.hugging_face.learning import attention_layers, query_heads
+from splash_attention.language.attention import apply
 from splash_attention.language.methods import Attention, Method
 from splash_attention.learned_heads import LearnedHeads
 from splash_attention.language.plan import ALPHA_HIGH, ALPHA_LOW, Plan

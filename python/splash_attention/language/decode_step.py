@@ -28,7 +28,7 @@ from transformers import AttentionInterface, DynamicCache, StaticCache
 from splash_attention.decoding import DecodeAux, decode
 from splash_attention.hugging_face import SplashCache, attention_forward
 from splash_attention.hugging_face.cache import as_argument
-from splash_attention.language.attention import attention_layers
+from splash_attention.hugging_face.learning import attention_layers
 from splash_attention.language.methods import Method
 
 _ROOM = 64  # tokens beside the context

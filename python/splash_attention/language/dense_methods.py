@@ -16,15 +16,6 @@ Kept = Callable[[int, int, int], Tensor]  # (first row, rows, keys) -> bool, to 
 _SCORES = 1 << 27  # at once: 512 MiB of float32, and a few times that while they are sorted
 
 
-def softmax_attention(q: Tensor, k: Tensor, v: Tensor, scaling: float, mask: Tensor | None) -> Tensor:
-    """PyTorch's fused one. Shapes as attention.Call's."""
-    grouped = q.shape[1] != k.shape[1]
-    if mask is None and q.shape[2] == k.shape[2]:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
-    seen = _seen(mask, 0, q.shape[2], q, k)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, 0], scale=scaling, enable_gqa=grouped)
-
-
 def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None, kept: Kept | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -32,7 +23,7 @@ def dense_attention(
     if how.kind in ("softmax", "window-softmax"):
         return _masked_softmax(q, k, v, how, scaling, mask)
     outs, supports = [], []
-    for begin, scores, values in score_rows(q, k, v, how, scaling, mask):
+    for begin, scores, values in _score_rows(q, k, v, how, scaling, mask):
         if kept is not None:
             scores = scores.masked_fill(~kept(begin, scores.shape[3], scores.shape[4]), -torch.inf)
         p = weights(scores, how)
@@ -41,16 +32,16 @@ def dense_attention(
     return torch.cat(outs, 2), torch.cat(supports, 2)
 
 
-def score_rows(
-    q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None, multiple: int = 1
+def _score_rows(
+    q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Some rows at a time, a multiple of `multiple` but for the last: (first row, scores [batch, kv_heads, group, rows, keys], -inf where
-    hidden, values [batch, kv_heads, 1, keys, value_dim]); keys are those up to the last that one of the rows sees."""
+    """Some rows at a time: (first row, scores [batch, kv_heads, group, rows, keys], -inf where hidden, values [batch, kv_heads, 1, keys,
+    value_dim]); keys are those up to the last that one of the rows sees."""
     kv_heads = k.shape[1]
     factor = torch.as_tensor(how.factor, dtype=torch.float32, device=q.device).reshape(-1, 1, 1)
     queries = (q.float() * (factor * scaling)).unflatten(1, (kv_heads, -1))  # [batch, kv_heads, group, q_len, head_dim]
     keys, values = k.float()[:, :, None], v.float()[:, :, None]
-    rows = max(1, _SCORES // (q.shape[0] * q.shape[1] * k.shape[2]) // multiple) * multiple
+    rows = max(1, _SCORES // (q.shape[0] * q.shape[1] * k.shape[2]))
     for begin in range(0, q.shape[2], rows):
         part = queries[:, :, :, begin : begin + rows]
         end = k.shape[2] if mask is not None else begin + part.shape[3] + k.shape[2] - q.shape[2]  # later keys are hidden from all

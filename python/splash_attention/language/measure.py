@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from splash_attention.language.attention import Call, applied, attention_layers, observed
+from splash_attention.hugging_face.learning import attention_layers
+from splash_attention.language.attention import Call, applied, observed
 from splash_attention.language.intervals import mean_interval
 from splash_attention.language.methods import Attention, Method
 

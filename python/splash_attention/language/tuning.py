@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from splash_attention.hugging_face import attention_of_heads
-from splash_attention.hugging_face.learning import query_heads
-from splash_attention.language.attention import Call, applied, attention_layers, observed
+from splash_attention.hugging_face.learning import attention_layers, query_heads
+from splash_attention.language.attention import Call, applied, observed
 from splash_attention.language.methods import Attention, Method
 
 ALPHAS = (1.25, 1.375, 1.5, 1.75, 2.0)

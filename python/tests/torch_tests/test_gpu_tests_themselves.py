@@ -12,7 +12,10 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 
-FILES = ("test_torch_cuda_bias.py", "test_torch_cuda_direct.py", "test_torch_cuda_masks.py", "test_torch_cuda_modified.py", "test_torch_cuda_window.py")
+FILES = (
+    "test_kascade_cuda.py", "test_torch_cuda_bias.py", "test_torch_cuda_direct.py", "test_torch_cuda_masks.py", "test_torch_cuda_modified.py",
+    "test_torch_cuda_window.py",
+)  # fmt: skip
 TESTS = (  # without those that need a GPU's streams, graphs, memory or time
     "both_passes and 32 and dtype0 and heads",
     "hidden_rows",
@@ -26,6 +29,7 @@ TESTS = (  # without those that need a GPU's streams, graphs, memory or time
     "a_bias and 333 and dtype2 and 0.1",
     "a_mask and 333 and dtype2 and 0.1 and batch",
     "everything_beside",
+    "tiles_on_a_gpu and 80",
 )
 
 

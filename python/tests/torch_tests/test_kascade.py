@@ -11,7 +11,9 @@ from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 from splash_attention import capture, kascade
 from splash_attention.language import Attention, Method, applied, apply, perplexity
-from splash_attention.language.attention import attention_layers, observed
+from splash_attention.hugging_face.learning import attention_layers
+from splash_attention.kascade.attention import Budget, tile_keys
+from splash_attention.language.attention import observed
 
 DEEP = {"num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96}
 TILE, LEAST = 4, 5
@@ -125,23 +127,22 @@ def test_pages_are_those_of_the_largest_bounds():
 
 
 def test_ties_go_to_the_lower_key():
-    from splash_attention.language.chosen_keys import tile_sets
-
     random = torch.Generator().manual_seed(3)
     q, k = (torch.randint(-1, 2, (1, heads, 41, 4), generator=random).float() for heads in (4, 2))
     for budget in (0.1, 0.5):
-        sets = tile_sets(q, k, Attention(), 0.5, budget, TILE, LEAST)
+        keys = tile_keys(q, k, 0.5, Budget(budget, TILE, LEAST))
         wanted = by_hand_sets(q, k, 0.5, budget)
         for head in range(2):
-            for tile, keys in enumerate(wanted[head]):
-                found = set(sets[0, head, tile].nonzero()[:, 0].tolist())
-                assert len(found) == len(keys) and found >= set(range(tile * TILE, min((tile + 1) * TILE, 41)))
+            for tile, kept in enumerate(wanted[head]):
+                found = [key for key in keys[0, head, tile].tolist() if key < 41]
+                assert len(found) == len(kept) and found == sorted(found) and set(found) >= set(range(tile * TILE, min((tile + 1) * TILE, 41)))
     q[:] = 0  # every key weighs the same in a row; the first are seen by all rows
-    sets = tile_sets(q, k, Attention(), 0.5, 0.5, TILE, LEAST)
-    assert sets[0, 0, 5].nonzero()[:, 0].tolist() == [*range(8), 20, 21, 22, 23]
+    keys = tile_keys(q, k, 0.5, Budget(0.5, TILE, LEAST))
+    assert keys[0, 0, 5].tolist() == [*range(8), 20, 21, 22, 23, *[41] * 9]
 
 
 def test_a_few_rows_at_a_time_are_the_same(monkeypatch, tmp_path):
+    from splash_attention.kascade import attention as shared
     from splash_attention.language import dense_methods
 
     model, path = llama(**DEEP), tmp_path / "plan.toml"
@@ -150,7 +151,9 @@ def test_a_few_rows_at_a_time_are_the_same(monkeypatch, tmp_path):
     for method in methods:
         wanted = calls_of(model, method, windows(1))
         with monkeypatch.context() as patched:
-            patched.setattr(dense_methods, "_SCORES", 6 * 40 * 9)
+            for module in (dense_methods, shared):
+                patched.setattr(module, "_SCORES", 6 * 40 * 9)
+            patched.setattr(shared, "_GATHERED", 3 * 9 * 32 * 2)
             for one, other in zip(calls_of(model, method, windows(1)), wanted):
                 torch.testing.assert_close(one.out, other.out, rtol=1e-4, atol=1e-4)
                 assert torch.equal(one.support, other.support)

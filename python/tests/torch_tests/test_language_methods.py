@@ -10,7 +10,8 @@ from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 from splash_attention import entmax, hugging_face
 from splash_attention.language import Attention, Method, applied, apply
-from splash_attention.language.attention import attention_layers, observed
+from splash_attention.hugging_face.learning import attention_layers
+from splash_attention.language.attention import observed
 from splash_laboratory.language_model.setting import Tuning
 
 METHODS = {

@@ -1,0 +1,202 @@
+"""The keys that tiles of queries share, and attention to them: what a plan's anchors and the layers behind them compute.
+
+Plain PyTorch on any device. An anchor computes all scores, some tiles at a time. The layers behind it gather a tile's keys, and attend
+to them by PyTorch's fused softmax, or by this library's entmax. A tile is `tile` queries that follow one another in a call, so that a
+step of decoding is a tile of its own.
+
+Shapes: q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, value_dim]. mask: None is
+causal; else as hugging_face.key_positions makes it for causal attention with padding, int32 [batch, 1, 1, kv_len].
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from splash_attention._core import KascadePlan, kascade_keys
+from splash_attention.functional import entmax
+from splash_attention.hugging_face.attention import attention_of_heads
+from splash_attention.hugging_face.plain import softmax_attention, visible_keys
+
+_SCORES = 1 << 27  # of an anchor at once: 512 MiB of float32, and a few times that while they are chosen from
+_GATHERED = 1 << 27  # numbers of keys and values at once
+
+
+class Budget(NamedTuple):
+    """How many keys a tile shares: a share of those that its last query sees, rounded up, but at least least_keys, its own and all others'
+    where it sees no more."""
+
+    share: float
+    tile: int
+    least_keys: int
+
+    def keys(self, visible: Tensor, own: Tensor, most: int) -> Tensor:
+        """Of tiles whose last query sees `visible` keys, at most `most`, `own` of them in the tile."""
+        return torch.maximum(_keys_by_visible(self, 1 << most.bit_length(), visible.device)[visible], own)
+
+
+@functools.lru_cache(maxsize=32)
+def _keys_by_visible(budget: Budget, end: int, device: torch.device) -> Tensor:
+    return torch.tensor([kascade_keys(budget.share, budget.tile, budget.least_keys, n, 0) for n in range(end)], device=device)
+
+
+class Reuse:
+    """A plan in use in one model. Of the last anchor's keys it holds the places: 4 bytes a key, tile and key head."""
+
+    def __init__(self, plan: KascadePlan, budget: float | None = None) -> None:
+        self.anchor_of, self.heads, self.q_heads = plan.anchor_of, plan.heads, plan.q_heads
+        self.budget = Budget(plan.budget if budget is None else budget, plan.tile, plan.least_keys)
+        self.alpha = plan.alpha if plan.normalizer == "entmax" else None
+        self.anchor, self.keys, self.of = -1, torch.empty(0), ()
+
+    def check(self, layers: Sequence[int], heads: int) -> None:
+        """Raises ValueError where the model has other layers or query heads than the plan."""
+        if list(layers) != list(range(len(self.anchor_of))) or heads != self.q_heads:
+            raise ValueError(
+                f"the plan is of {len(self.anchor_of)} layers of {self.q_heads} query heads; the model has {len(layers)} of {heads}"
+            )
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scaling: float, mask: Tensor | None = None, return_support: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """(out [batch, heads, q_len, value_dim], support [batch, heads, q_len]: keys with weight of each row, None if not asked for).
+
+        Raises ValueError where the layer's anchor did not attend before it in this call of the model.
+        """
+        if self.anchor_of[layer] == layer:
+            with torch.no_grad():
+                self.keys = tile_keys(q, k, scaling, self.budget, mask, self.alpha)
+            self.anchor, self.of = layer, _size_of(q, k)
+        if layer == 0:
+            return attend_to_all(q, k, v, scaling, mask, self.alpha, return_support)
+        if self.anchor != self.anchor_of[layer] or self.of != _size_of(q, k):
+            raise ValueError(f"layer {layer} reuses the keys of layer {self.anchor_of[layer]}, which did not attend before it in this call")
+        keys = self.keys[:, self.heads[layer]]
+        return attend_to(keys, q, k, v, self.budget.tile, scaling, mask, self.alpha, return_support)
+
+
+def _size_of(q: Tensor, k: Tensor) -> tuple[int, int, int]:
+    return q.shape[0], q.shape[2], k.shape[2]
+
+
+def tile_keys(
+    q: Tensor, k: Tensor, scaling: float, budget: Budget, mask: Tensor | None = None, alpha: float | None = None
+) -> Tensor:
+    """The keys of each tile and key head, int32 [batch, kv_heads, tiles, keys], rising; kv_len where a tile has fewer.
+
+    They are the tile's own and then those with the largest sums of probabilities over the tile's queries and the key head's query heads;
+    of equal sums the lower key wins. Probabilities are softmax, or entmax of alpha.
+    """
+    q_len, (batch, kv_heads, kv_len, _) = q.shape[2], k.shape
+    first, tile = _first_queries(q_len, kv_len, mask, q.device), budget.tile
+    most = kascade_keys(*budget, kv_len, min(tile, q_len))
+    queries = (q.float() * scaling).unflatten(1, (kv_heads, -1))  # [batch, kv_heads, group, q_len, head_dim]
+    transposed = k.float().transpose(-1, -2)[:, :, None]
+    rows = max(1, _SCORES // (batch * q.shape[1] * kv_len * tile)) * tile
+    parts = []
+    for begin in range(0, q_len, rows):
+        part = queries[:, :, :, begin : begin + rows]
+        row = torch.arange(begin, begin + part.shape[3], device=q.device)
+        end = kv_len if mask is not None else kv_len - q_len + begin + part.shape[3]  # later keys are hidden from all
+        seen = first[:, None, :end] <= row[:, None]  # [batch or 1, rows, end]
+        scores = (part @ transposed[..., :end]).masked_fill(~seen[:, None, None], -torch.inf)
+        p = torch.softmax(scores, -1) if alpha is None else entmax(scores, alpha)
+        p = F.pad(p.nan_to_num(0.0), (0, 0, 0, -part.shape[3] % tile))  # a row without keys, or with NaN, chooses none
+        sums = p.unflatten(3, (-1, tile)).sum((2, 4))  # [batch, kv_heads, tiles, end]
+        tiles = torch.arange(begin, begin + part.shape[3], tile, device=q.device)[:, None]  # first query of each
+        seen = first[:, None, :end] <= (tiles + (tile - 1)).clamp(max=q_len - 1)  # by a tile's last query
+        own = seen & (first[:, None, :end] >= tiles)
+        count = budget.keys(seen.sum(-1), own.sum(-1), kv_len)
+        parts.append(F.pad(_largest(sums, seen, own, count, min(most, end), kv_len), (0, most - min(most, end)), value=kv_len))
+    return torch.cat(parts, 2)
+
+
+def _largest(sums: Tensor, seen: Tensor, own: Tensor, count: Tensor, most: int, none: int) -> Tensor:
+    """The own keys and those with the largest sums, the lower one of equals, `count` together: int32 [batch, kv_heads, tiles, most], rising.
+
+    A number that is not negative is ordered as its bits are, so that sum and key make one integer, and topk has no ties to break."""
+    keys = torch.arange(sums.shape[-1], device=sums.device)
+    order = (sums.contiguous().view(torch.int32).long() << 32) + (sums.shape[-1] - keys)
+    order = order.masked_fill(own[:, None], torch.iinfo(torch.int64).max).masked_fill(~seen[:, None], -1)
+    best = order.topk(most, -1).indices
+    taken = torch.arange(most, device=sums.device) < count[:, None, :, None]  # by rank
+    return torch.where(taken, best, none).to(torch.int32).sort(-1).values
+
+
+def attend_to(
+    keys: Tensor, q: Tensor, k: Tensor, v: Tensor, tile: int, scaling: float, mask: Tensor | None = None, alpha: float | None = None,
+    return_support: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """(out, support, None if not asked for): softmax, or entmax of alpha, over those of a tile's keys that each query sees. keys: of tile_keys,
+    [batch, kv_heads, tiles, keys]. Differentiable by q, k and v."""
+    q_len, (batch, kv_heads, kv_len, head_dim) = q.shape[2], k.shape
+    first = F.pad(_first_queries(q_len, kv_len, mask, q.device).expand(batch, -1), (0, 1), value=q_len)  # of no key: never
+    at = torch.arange(batch, device=q.device)[:, None, None, None]
+    head = torch.arange(kv_heads, device=q.device)[:, None, None]
+    rows = torch.arange(keys.shape[2] * tile, device=q.device).view(-1, tile)  # [tiles, tile]
+    queries = F.pad(q, (0, 0, 0, rows.numel() - q_len)).unflatten(2, (-1, tile)).unflatten(1, (kv_heads, -1))
+    at_once = max(1, _GATHERED // (batch * kv_heads * keys.shape[3] * (head_dim + v.shape[3])))
+    outs, supports = [], []
+    for begin in range(0, keys.shape[2], at_once):
+        some = slice(begin, begin + at_once)
+        taken = keys[:, :, some].long()  # [batch, kv_heads, tiles, keys]
+        part = queries[:, :, :, some].transpose(2, 3).flatten(0, 2)  # [batch·kv_heads·tiles, group, tile, head_dim]
+        there = taken.clamp(max=kv_len - 1)
+        some_k, some_v = (one[at, head, there].flatten(0, 2)[:, None] for one in (k, v))  # [batch·kv_heads·tiles, 1, keys, …]
+        seen_from = first[at, taken]
+        of_rows = rows[some].expand(batch, kv_heads, -1, -1)
+        done, support = _attend_within(
+            part, some_k, some_v, seen_from.flatten(0, 2), of_rows.flatten(0, 2), scaling, alpha, return_support
+        )
+        outs.append(_in_order(done, taken.shape[:3]))
+        if support is not None:
+            supports.append(_in_order(support[..., None], taken.shape[:3])[..., 0])
+    return torch.cat(outs, 2)[:, :, :q_len], torch.cat(supports, 2)[:, :, :q_len] if return_support else None
+
+
+def _attend_within(
+    q: Tensor, k: Tensor, v: Tensor, first: Tensor, rows: Tensor, scaling: float, alpha: float | None, return_support: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Of tiles as the batch, with one key head. first [tiles, keys]: the first query that sees a key; rows [tiles, tile]: the queries."""
+    if alpha is not None:
+        positions = {"q_positions": rows.to(torch.int32), "k_positions": first.to(torch.int32)}
+        done = attention_of_heads(q, k, v, alpha=alpha, scaling=scaling, return_support=return_support, **positions)
+        return done if return_support else (done, None)
+    seen = (first[:, None, :] <= rows[:, :, None])[:, None]  # [tiles, 1, tile, keys]
+    k, v = (one.expand(-1, q.shape[1], -1, -1) for one in (k, v))  # with a mask, PyTorch fuses no grouped heads
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scaling).masked_fill(~seen.any(-1, keepdim=True), 0.0)
+    return out, seen.sum(-1).expand(out.shape[:3]) if return_support else None
+
+
+def _in_order(of_tiles: Tensor, shape: torch.Size) -> Tensor:
+    """[batch·kv_heads·tiles, group, tile, width] as [batch, heads, queries, width]. shape: batch, kv_heads, tiles."""
+    return of_tiles.unflatten(0, shape).transpose(2, 3).flatten(3, 4).flatten(1, 2)
+
+
+def attend_to_all(
+    q: Tensor, k: Tensor, v: Tensor, scaling: float, mask: Tensor | None, alpha: float | None, return_support: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(out, support, None if not asked for) of dense attention, softmax or entmax of alpha."""
+    if alpha is None:
+        out = softmax_attention(q, k, v, scaling, mask)
+        return out, visible_keys(q, k, mask) if return_support else None
+    first = _first_queries(q.shape[2], k.shape[2], mask, q.device)
+    call = {"causal": True} if mask is None else {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": first}
+    done = attention_of_heads(q, k, v, alpha=alpha, scaling=scaling, return_support=return_support, **call)
+    return done if return_support else (done, None)
+
+
+def _first_queries(q_len: int, kv_len: int, mask: Tensor | None, device: torch.device) -> Tensor:
+    """[batch or 1, kv_len]: the first query that sees each key; below 0 of a key before the first query's own, by their distance."""
+    keys = torch.arange(kv_len, device=device)
+    if mask is None:
+        return (keys - (kv_len - q_len))[None]
+    first = mask[:, 0, 0, :kv_len].long()
+    before = first == 0  # query 0 sees these; the last of them is its own
+    own = torch.where(before, keys, -1).amax(-1, keepdim=True)
+    return torch.where(before, keys - own, first)

@@ -1,0 +1,229 @@
+"""attn_implementation="splash-kascade": a plan in a model, prefill and generate, with softmax and entmax, padding and gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tiny_llama import llama, one_thread, torch, transformers, windows  # noqa: F401
+
+from splash_attention import entmax, kascade
+from splash_attention.kascade.attention import Budget, attend_to, tile_keys
+from splash_attention.language import Method, applied
+
+DEEP = {"num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96}
+TILE, LEAST = 4, 5
+GENERATE = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return llama(**DEEP)
+
+
+def plan_of(model, alpha=None):
+    return kascade.plan(model, list(windows(2)), anchors=2, tile=TILE, least_keys=LEAST, budget=0.2, alpha=alpha).plan
+
+
+@pytest.fixture(scope="module")
+def plan(model):
+    return plan_of(model)
+
+
+def in_use(model, plan, **options):
+    model = copy.deepcopy(model)
+    kascade.apply(model, plan, **options)
+    return model
+
+
+def dense(q, k, v, kept, alpha):
+    """By all scores in float64. kept: bool [batch, kv_heads, q_len, kv_len], beside causality."""
+    group, (q_len, kv_len) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
+    q, k, v = (one.double() for one in (q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
+    seen = kept.repeat_interleave(group, 1) & torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
+    scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(~seen, -torch.inf)
+    p = torch.softmax(scores, -1) if alpha is None else entmax(scores, alpha)
+    return p @ v, (p > 0).sum(-1)
+
+
+def kept_of(keys, q_len, kv_len):
+    kept = torch.zeros(*keys.shape[:3], kv_len + 1, dtype=torch.bool).scatter_(-1, keys.long(), True)[..., :-1]
+    return kept.repeat_interleave(TILE, 2)[:, :, :q_len]
+
+
+def tensors(q_len, kv_len, seed=0, dim=16):
+    random = torch.Generator().manual_seed(seed)
+    return (torch.randn(2, heads, length, dim, generator=random) * 2 for heads, length in ((6, q_len), (3, kv_len), (3, kv_len)))
+
+
+@pytest.mark.parametrize("alpha", [None, 1.25, 1.5, 2.0])
+@pytest.mark.parametrize("q_len, kv_len", [(40, 40), (23, 23), (1, 17), (3, 30), (9, 30), (4, 4), (1, 1)])
+def test_reuse_is_attention_to_the_shared_keys(alpha, q_len, kv_len):
+    q, k, v = tensors(q_len, kv_len, seed=q_len)
+    keys = tile_keys(q, k, 0.25, Budget(0.2, TILE, LEAST), alpha=alpha)
+    assert keys.shape[:3] == (2, 3, -(-q_len // TILE)) and (keys.diff(dim=-1) >= 0).all()
+    out, support = attend_to(keys, q, k, v, TILE, 0.25, alpha=alpha, return_support=True)
+    wanted, counted = dense(q, k, v, kept_of(keys, q_len, kv_len), alpha)
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(support.long(), counted)
+
+
+@pytest.mark.parametrize("alpha", [None, 1.5])
+def test_all_keys_are_dense_attention(alpha):
+    q, k, v = tensors(37, 37)
+    keys = tile_keys(q, k, 0.25, Budget(1.0, TILE, LEAST), alpha=alpha)
+    out, _ = attend_to(keys, q, k, v, TILE, 0.25, alpha=alpha)
+    torch.testing.assert_close(out.double(), dense(q, k, v, torch.ones(2, 3, 37, 37, dtype=torch.bool), alpha)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_entmax_unites_what_a_tiles_queries_read():
+    """Where the budget holds the union of the supports, reuse by the anchor itself leaves out nothing."""
+    q, k, v = tensors(32, 32, seed=4)
+    everything = torch.ones(2, 3, 32, 32, dtype=torch.bool)
+    out, support = dense(q, k, v, everything, 1.5)
+    keys = tile_keys(q, k, 0.25, Budget(0.9, TILE, LEAST), alpha=1.5)
+    done, kept = attend_to(keys, q, k, v, TILE, 0.25, alpha=1.5, return_support=True)
+    torch.testing.assert_close(done.double(), out, rtol=1e-4, atol=1e-5)
+    assert torch.equal(kept.long(), support)
+
+
+@pytest.mark.parametrize("alpha", [None, 1.5])
+def test_gradients_are_those_of_the_shared_keys(alpha):
+    given = [one.requires_grad_() for one in tensors(21, 21, seed=6)]
+    keys = tile_keys(*(one.detach() for one in given[:2]), 0.25, Budget(0.3, TILE, LEAST), alpha=alpha)
+    weights = torch.randn(2, 6, 21, 16, generator=torch.Generator().manual_seed(1))
+    (attend_to(keys, *given, TILE, 0.25, alpha=alpha)[0] * weights).sum().backward()
+    found = [one.grad.double() for one in given]
+    for one in given:
+        one.grad = None
+    (dense(*given, kept_of(keys, 21, 21), alpha)[0] * weights).sum().backward()
+    for ours, theirs in zip(found, given):
+        torch.testing.assert_close(ours, theirs.grad.double(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_query_of_nan_spoils_no_other():
+    q, k, v = tensors(16, 16)
+    q[0, 1, 6] = torch.nan
+    keys = tile_keys(q, k, 0.25, Budget(0.3, TILE, LEAST))
+    out, _ = attend_to(keys, q, k, v, TILE, 0.25)
+    spoiled = out.isnan().any(-1)
+    assert spoiled[0, 1, 6] and spoiled.sum() == 1
+    others = [(head, row) for head in (0, 1) for row in range(4, 8) if (head, row) != (1, 6)]  # of its tile; they alone choose keys
+    sums = sum(torch.nn.functional.pad(torch.softmax(k[0, 0, : row + 1] @ q[0, head, row] * 0.25, 0), (0, 7 - row)) for head, row in others)
+    wanted = sorted([*range(4, 8), int(sums[:4].argmax())])
+    assert [key for key in keys[0, 0, 1].tolist() if key < 16] == wanted and sums[:4].argmax() > 0
+
+
+def test_keys_of_another_call_are_refused(plan):
+    from splash_attention.kascade.attention import Reuse
+
+    in_use = Reuse(plan)
+    reusing = next(layer for layer, anchor in enumerate(plan.anchor_of) if anchor != layer)
+    in_use.attend(plan.anchor_of[reusing], *tensors(12, 12), 0.25)
+    assert in_use.attend(reusing, *tensors(12, 12), 0.25)[0].shape == (2, 6, 12, 16)
+    for q_len, kv_len in ((12, 13), (1, 12)):
+        with pytest.raises(ValueError, match="which did not attend before it in this call"):
+            in_use.attend(reusing, *tensors(q_len, kv_len), 0.25)
+
+
+@pytest.mark.parametrize("alpha", [None, 1.5])
+def test_a_model_generates_under_a_plan(model, plan, alpha, tmp_path):
+    plan = plan if alpha is None else plan_of(model, alpha)
+    kascade.write_plan(plan, tmp_path / "plan.toml")
+    ours, ids = in_use(model, tmp_path / "plan.toml"), windows(2, 24)
+    assert ours.config._attn_implementation == "splash-kascade"
+    with torch.inference_mode():
+        wanted = ours.generate(ids, **GENERATE)
+        static = ours.generate(ids, **GENERATE, cache_implementation="static")
+        with applied(model, Method.parse(f"kascade:plan={tmp_path / 'plan.toml'}")):
+            method = model.generate(ids, **GENERATE)
+    assert torch.equal(wanted, static) and torch.equal(wanted, method)
+
+
+def test_more_keys_come_nearer_to_the_models_own(model, plan):
+    ids = windows(2)
+    with torch.inference_mode():
+        own = model(ids).logits
+        far = [(in_use(model, plan, budget=share)(ids).logits - own).abs().max().item() for share in (0.1, 0.5, 1.0)]
+    assert far[0] > far[1] > 1e-3 > far[2]
+
+
+def test_padding_on_the_left_changes_nothing(model, plan):
+    """By whole tiles, so that they hold the same queries. The budget is a share of what a query sees, and padding is not seen."""
+    ours, long, short = in_use(model, plan), windows(1, 32), windows(2, 32)[1:, :20]
+    ids = torch.cat([long, torch.nn.functional.pad(short, (12, 0))])
+    mask = torch.ones_like(ids)
+    mask[1, :12] = 0
+    with torch.inference_mode():
+        together = ours(ids, attention_mask=mask, use_cache=False).logits
+        torch.testing.assert_close(together[0], ours(long, use_cache=False).logits[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(together[1, 12:], ours(short, use_cache=False).logits[0], rtol=1e-4, atol=1e-4)
+        assert together.isfinite().all()
+        generated = ours.generate(ids, attention_mask=mask, **GENERATE)
+        assert torch.equal(generated[0], ours.generate(long, **GENERATE)[0])
+        assert torch.equal(generated[1, 12:], ours.generate(short, **GENERATE)[0])
+
+
+def test_a_model_is_trained_under_a_plan(model, plan):
+    ours = in_use(model, plan).train()
+    ids = windows(2)
+    optimizer = torch.optim.Adam(ours.parameters(), 3e-3)
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = ours(ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_the_models_own_attention_comes_back(model, plan):
+    ours, ids = in_use(model, plan), windows(1)
+    ours.set_attn_implementation("sdpa")
+    with torch.inference_mode():
+        assert torch.equal(ours(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize(
+    "make, error, said",
+    [
+        (lambda model, plan: kascade.apply(llama(), plan), ValueError, "the plan is of 5 layers of 6 query heads; the model has 2 of 4"),
+        (lambda model, plan: kascade.apply(model, plan, budget=0.0), ValueError, "budget is 0.0; it must be above 0 and at most 1"),
+        (lambda model, plan: kascade.apply(model, "nowhere.toml"), ValueError, "cannot read plan nowhere.toml"),
+        (lambda model, plan: kascade.apply(torch.nn.Linear(2, 2), plan), ValueError, "Linear has no attention layers"),
+        (lambda model, plan: without_plan(model, plan), ValueError, r"needs a plan: call splash_attention.kascade.apply\(model, plan\)"),
+        (lambda model, plan: with_splash_cache(model, plan), NotImplementedError, "SplashCache is for attn_implementation=\"splash\""),
+        (lambda model, plan: with_dropout(model, plan), NotImplementedError, r"has no dropout \(here 0.1\)"),
+        (lambda model, plan: packed(model, plan), NotImplementedError, "takes causal masks and padding"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told(make, error, said, model, plan):
+    with pytest.raises(error, match=said):
+        make(copy.deepcopy(model), plan)
+
+
+def without_plan(model, plan):
+    kascade.apply(copy.deepcopy(model), plan)  # which registers the name
+    model.set_attn_implementation("splash-kascade")
+    model(windows(1))
+
+
+def with_splash_cache(model, plan):
+    from splash_attention.hugging_face import SplashCache
+
+    ours = in_use(model, plan)
+    ours(windows(1), past_key_values=SplashCache(ours.config, max_cache_len=64))
+
+
+def with_dropout(model, plan):
+    ours = in_use(model, plan).train()
+    for layer in ours.model.layers:
+        layer.self_attn.attention_dropout = 0.1
+    ours(windows(1))
+
+
+def packed(model, plan):
+    positions = torch.cat([torch.arange(25), torch.arange(15)])[None]
+    in_use(model, plan)(windows(1), position_ids=positions, use_cache=False)
