@@ -82,11 +82,7 @@ int cmd_run(const Words& words) {
 
   const std::vector<Claim> claims = read_claims(claims_folder());
   RunRequest request;
-  request.definitions = find_definitions(name, all_definition_files());
-  for (Definition& definition : request.definitions) {
-    require_known_claims(definition, claims);
-    for (const std::string& assignment : assignments) override_parameter(definition, assignment);
-  }
+  request.definitions = chosen_definitions(name, assignments, claims);
   const bool one = request.definitions.size() == 1;
   const std::string stem =
       one ? request.definitions.front().name : std::filesystem::path(name).filename().string();

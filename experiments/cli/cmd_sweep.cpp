@@ -7,10 +7,10 @@
 
 #include "core/scratch_folder.h"
 #include "core/text_file.h"
-#include "experiments/claims/judge.h"
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/places.h"
+#include "experiments/cli/run_options.h"
 #include "experiments/cli/sweep_scripts.h"
 #include "experiments/runner/plan.h"
 #include "report/atomic_file.h"
@@ -72,16 +72,6 @@ void tell_how_to_start(const SweepPlan& sweep, int64_t cases, const std::string&
   }
 }
 
-int64_t count_cases(const std::string& name, const Words& assignments, bool quick, bool judged) {
-  std::vector<Definition> definitions = find_definitions(name, all_definition_files());
-  const std::vector<Claim> claims = read_claims(claims_folder());
-  for (Definition& definition : definitions) {
-    require_known_claims(definition, claims);
-    for (const std::string& assignment : assignments) override_parameter(definition, assignment);
-  }
-  return static_cast<int64_t>(plan(definitions, quick, judged ? Cases::judged : Cases::all).size());
-}
-
 }  // namespace
 
 int cmd_sweep(const Words& words) {
@@ -124,7 +114,10 @@ int cmd_sweep(const Words& words) {
   if (mpi && std::ranges::find(launchers, launcher) == launchers.end())
     throw InvalidArgument(fmt::format("--launcher is '{}'; allowed are mpirun, mpiexec and srun", launcher));
 
-  const int64_t cases = count_cases(name, assignments, quick, judged);
+  const std::vector<Definition> definitions =
+      chosen_definitions(name, assignments, read_claims(claims_folder()));
+  const auto cases =
+      static_cast<int64_t>(plan(definitions, quick, judged ? Cases::judged : Cases::all).size());
   if (shards < 1 || shards > cases)
     throw InvalidArgument(fmt::format("--shards is {}; {} has {} cases, so it must be from 1 to {}", shards,
                                       name, cases, cases));

@@ -5,9 +5,21 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/cli/claims_view.h"
+#include "experiments/cli/places.h"
 #include "experiments/runner/narrate.h"
 
 namespace splash::cli {
+
+std::vector<experiments::Definition> chosen_definitions(const std::string& name, const Words& assignments,
+                                                        const std::vector<experiments::Claim>& claims) {
+  std::vector<experiments::Definition> definitions =
+      experiments::find_definitions(name, all_definition_files());
+  for (experiments::Definition& definition : definitions) {
+    experiments::require_known_claims(definition, claims);
+    for (const std::string& assignment : assignments) experiments::override_parameter(definition, assignment);
+  }
+  return definitions;
+}
 
 void add_run_flags(CLI::App& app, RunFlags& flags) {
   app.add_flag("--resume", flags.resume, "go on with an interrupted run; says why a case is run again");

@@ -1,5 +1,6 @@
 #pragma once
-// What `run` and `reproduce` share: the flags of a run, and the summary at its end.
+// What `run`, `reproduce` and `sweep` share: which experiments, the flags of a run, and the summary at its
+// end.
 
 #include <string>
 #include <vector>
@@ -12,6 +13,11 @@
 #include "experiments/runner/run.h"
 
 namespace splash::cli {
+
+// The experiments that a name, a file or a folder stands for, with the values of --set. Throws
+// InvalidArgument for what is none, and for claims that are not known.
+std::vector<experiments::Definition> chosen_definitions(const std::string& name, const Words& assignments,
+                                                        const std::vector<experiments::Claim>& claims);
 
 struct RunFlags {
   bool resume = false, restart = false, so_far = false, json = false, verbose = false;

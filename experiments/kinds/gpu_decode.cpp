@@ -113,15 +113,7 @@ std::vector<report::ColumnInfo> decode_columns() {
   constexpr const char* kNotCounted =
       "the case was not run (column version says why), or by the Python package, which tells no counts";
   std::vector<report::ColumnInfo> columns = time_columns(kNotRun);
-  const auto measured = [&](const char* name, const char* units, const char* long_name, const char* formula,
-                            const char* reason) {
-    columns.push_back({.name = name,
-                       .units = units,
-                       .long_name = long_name,
-                       .formula = formula,
-                       .reproducible = false,
-                       .missing_reason = reason});
-  };
+  const auto measured = [&](auto... words) { columns.push_back(taken(words...)); };
   const auto counted = [&](const char* name, const char* units, const char* long_name, const char* formula,
                            const char* reason = kRungsOnly) {
     measured(name, units, long_name, formula, reason);

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "experiments/kinds/support/peer_process.h"
 #include "experiments/kinds/support/timing.h"
+#include "experiments/kinds/support/torch_peers.h"
 
 namespace splash::experiments {
 namespace {
@@ -32,15 +33,7 @@ nlohmann::json request(const Parameters& p) {
 
 std::vector<report::ColumnInfo> distributed_columns() {
   std::vector<report::ColumnInfo> columns = time_columns(kRanksNotRun);
-  const auto measured = [&](const char* name, const char* units, const char* long_name, const char* formula,
-                            const char* reason) {
-    columns.push_back({.name = name,
-                       .units = units,
-                       .long_name = long_name,
-                       .formula = formula,
-                       .reproducible = false,
-                       .missing_reason = reason});
-  };
+  const auto measured = [&](auto... words) { columns.push_back(taken(words...)); };
   const auto told = [&](const char* name, const char* long_name, const char* formula, const char* reason) {
     measured(name, "text", long_name, formula, reason);
     columns.back().is_text = true;
@@ -98,18 +91,8 @@ class GpuDistributed : public Kind {
         {"alpha", number, 1.5, "1", "of entmax", {}},
         {"temperature", number, 2.449, "1", "standard deviation of q; k and v have 1", {}},
         {"seed", integer, int64_t{1}, "1", "of torch.randn", {}},
-        {"dtype",
-         text,
-         std::string("auto"),
-         "",
-         "in which it computes; auto: bfloat16 on a GPU, else float32",
-         {"auto", "float32", "bfloat16", "float16"}},
-        {"device",
-         text,
-         std::string("auto"),
-         "",
-         "where it computes; auto: GPUs where there are some",
-         {"auto", "cpu", "cuda"}},
+        torch_dtype(),
+        torch_device(),
         {"heads_at_once", integer, int64_t{0}, "1", "key heads that travel together; 0 lets it choose", {}},
         {"check", flag, false, "1", "whether each call compares the ranks' arguments", {}},
         {"samples", integer, int64_t{40}, "1", "timed samples, fewer where a call takes long", {}},

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "experiments/kinds/support/peer_process.h"
 #include "experiments/kinds/support/timing.h"
+#include "experiments/kinds/support/torch_peers.h"
 #include "experiments/runner/narrate.h"
 
 namespace splash::experiments {
@@ -82,18 +83,8 @@ std::vector<ParameterInfo> LanguageKind::parameters() const {
       {"window", integer, int64_t{8192}, "1", "tokens a window", {}},
       {"windows", integer, int64_t{64}, "1", "windows", {}},
       {"looked_at", integer, int64_t{2}, "1", "windows of which supports and divergence are measured", {}},
-      {"device",
-       text,
-       std::string("auto"),
-       "",
-       "where it computes; auto: the GPU where there is one",
-       {"auto", "cpu", "cuda"}},
-      {"dtype",
-       text,
-       std::string("auto"),
-       "",
-       "in which it computes; auto: bfloat16 on a GPU, else float32",
-       {"auto", "float32", "bfloat16", "float16"}},
+      torch_device(),
+      torch_dtype(),
       {"fetch",
        flag,
        false,

@@ -11,8 +11,6 @@
 #include "core/error.h"
 
 namespace splash::experiments {
-namespace {
-
 report::ColumnInfo taken(const char* name, const char* units, const char* long_name, const char* formula,
                          const std::string& missing_reason) {
   return {.name = name,
@@ -22,8 +20,6 @@ report::ColumnInfo taken(const char* name, const char* units, const char* long_n
           .reproducible = false,
           .missing_reason = missing_reason};
 }
-
-}  // namespace
 
 std::vector<ParameterInfo> timing_parameters() {
   using enum ParameterType;

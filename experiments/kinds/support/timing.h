@@ -21,6 +21,9 @@ void check_timing(const Parameters& parameters);
 // Throws InvalidArgument if the parameter is below 1.
 void require_one(const Parameters& parameters, const std::string& name);
 
+// A column that another run fills with other numbers.
+report::ColumnInfo taken(const char* name, const char* units, const char* long_name, const char* formula,
+                         const std::string& missing_reason);
 // The columns: time, along `sample`, and its median with the interval's ends.
 std::vector<report::ColumnInfo> time_columns(const std::string& missing_reason);
 // The columns clock_before, clock_after.

@@ -51,6 +51,24 @@ nlohmann::json extents_of(const AttentionShape& s) {
 
 }  // namespace
 
+ParameterInfo torch_device() {
+  return {"device",
+          ParameterType::text,
+          std::string("auto"),
+          "",
+          "where it computes; auto: the GPU where there is one",
+          {"auto", "cpu", "cuda"}};
+}
+
+ParameterInfo torch_dtype() {
+  return {"dtype",
+          ParameterType::text,
+          std::string("auto"),
+          "",
+          "in which it computes; auto: bfloat16 on a GPU, else float32",
+          {"auto", "float32", "bfloat16", "float16"}};
+}
+
 bool add_peer_run(const PeerResult& peer, CaseResult& result) {
   result.texts["version"] = peer.unavailable.empty() ? peer.version : "not run: " + peer.unavailable;
   if (!peer.unavailable.empty()) return false;

@@ -15,6 +15,10 @@
 
 namespace splash::experiments {
 
+// The parameters device and dtype of a kind that PyTorch computes.
+ParameterInfo torch_device();
+ParameterInfo torch_dtype();
+
 struct PeerResult {
   std::string unavailable;  // why it could not run; empty if it ran
   std::string version;
