@@ -13,6 +13,7 @@ and received of it and of the one before).
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any, Iterator, Sequence
 
@@ -23,7 +24,7 @@ from splash_attention.backends.torch.operators import Problem
 from splash_attention.distributed import exchange, passes
 from splash_attention.distributed.packing import tables_of
 from splash_attention.distributed.passes import Heads
-from splash_attention.distributed.shards import Piece
+from splash_attention.distributed.shards import Piece, Shards
 
 
 class Gathered(torch.autograd.Function):
@@ -80,13 +81,10 @@ class Gathered(torch.autograd.Function):
 
 def _seen(call: Any, keys: list[Tensor], piece: Piece) -> list[Tensor]:
     """Keys and values that the piece sees, contiguous: of several heads a copy."""
-    (batch, heads, length, dim), seen = keys[0].shape, keys[0].shape[2] // call.shards.count * piece.chunks
+    (batch, heads, length, _), seen = keys[0].shape, keys[0].shape[2] // call.shards.count * piece.chunks
     if seen == length or batch * heads == 1:
         return [whole[:, :, :seen] for whole in keys]
-    parts = [whole.new_empty(batch, heads, seen, dim) for whole in keys]
-    given = [exchange.Runs(whole, 0, length * dim, seen * dim, batch * heads) for whole in keys]
-    exchange.copy([exchange.Runs(part, 0, seen * dim, seen * dim, batch * heads) for part in parts], given)
-    return parts
+    return exchange.starts(keys, seen)
 
 
 def asked(call: Any, q: Tensor, k: Tensor) -> Iterator[tuple[Any, ...]]:
@@ -97,10 +95,14 @@ def asked(call: Any, q: Tensor, k: Tensor) -> Iterator[tuple[Any, ...]]:
         yield q[:, heads.queries, piece.queries], keys, _problem(call, heads, piece, q)
 
 
-def _pieces(call: Any, rank: int, q: Tensor) -> list[Piece]:
-    causal, packed = call.problem.causal, call.lengths is not None
-    pieces = call.shards.pieces(rank, q.shape[2], causal or packed)
-    return pieces if causal else [piece._replace(chunks=call.shards.count) for piece in pieces]
+def _pieces(call: Any, rank: int, q: Tensor) -> Sequence[Piece]:
+    return _pieces_of(call.shards, rank, q.shape[2], call.problem.causal, call.lengths is not None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _pieces_of(shards: Shards, rank: int, length: int, causal: bool, packed: bool) -> Sequence[Piece]:
+    pieces = shards.pieces(rank, length, causal or packed)
+    return pieces if causal else [piece._replace(chunks=shards.count) for piece in pieces]
 
 
 def _problem(call: Any, heads: Heads, piece: Piece, q: Tensor) -> Problem:
@@ -119,21 +121,35 @@ def _problem(call: Any, heads: Heads, piece: Piece, q: Tensor) -> Problem:
 
 def _gathered(q: Tensor, k: Tensor, v: Tensor, call: Any) -> Iterator[tuple[Heads, list[Tensor]]]:
     """Keys and values of the whole sequence, some heads after others, the next ones on their way."""
-    cuts, shards = passes.cuts(q.shape[1], k.shape[1], call.heads_at_once), call.shards
-    held, striped = len(shards.chunks_of(call.rank)), shards.kind == "striped"
-    given = [x.contiguous() for x in (k, v)]
+    shards, given = call.shards, [x.contiguous() for x in (k, v)]
+    (batch, _, length, dim), width = k.shape, k.element_size()
 
     def start(heads: Heads) -> tuple[Any, list[Tensor]]:
-        some = heads.keys.stop - heads.keys.start
-        wholes = [x.new_empty(x.shape[0], some, shards.ranks * x.shape[2], x.shape[3]) for x in given]
-        mine = [exchange.Runs(x, *cut) for x in given for at in range(held) for cut in exchange.cut(x.shape, heads.keys, at, held, striped)]
-        chunks = [exchange.cut(wholes[0].shape, slice(0, some), chunk, shards.count, striped) for chunk in range(shards.count)]
-        into = [
-            [exchange.Runs(x, *cut) for x in wholes for chunk in shards.chunks_of(rank) for cut in chunks[chunk]] for rank in range(shards.ranks)
-        ]
-        return exchange.start(call.group, [mine] * shards.ranks, into), wholes
+        wholes = [x.new_empty(batch, heads.keys.stop - heads.keys.start, shards.ranks * length, dim) for x in given]
+        plan = _keys_plan(shards, call.rank, k.shape, heads.keys.start, heads.keys.stop, width)
+        return exchange.start(call.group, plan, given, wholes), wholes
 
-    return passes.arriving(cuts, start)
+    return passes.arriving(passes.cuts(q.shape[1], k.shape[1], call.heads_at_once), start)
+
+
+@functools.lru_cache(maxsize=1024)
+def _keys_plan(shards: Shards, rank: int, shape: torch.Size, first: int, last: int, width: int) -> exchange.Plan:
+    """Keys and values of heads from first to last, of all ranks to their places in the sequence. shape: of this rank's keys."""
+    (batch, _, length, dim), heads, striped = shape, slice(first, last), shards.kind == "striped"
+    some, whole = slice(0, last - first), (batch, last - first, shards.ranks * length, dim)
+    a_head, chunk = length * dim, length // len(shards.chunks_of(rank)) * dim
+    mine = [one for of in (0, 1) for one in exchange.cut(of, shape, heads, 0, 1, False)]  # whole heads
+    into: list[list[exchange.Arriving]] = [[] for _ in range(shards.ranks)]
+    own: list[tuple[exchange.Cut, exchange.Cut]] = []
+    for other, arriving in enumerate(into):
+        held = shards.chunks_of(other)
+        for of, (at, place) in itertools.product((0, 1), enumerate(held)):
+            places = exchange.cut(of, whole, some, place, shards.count, striped)
+            sent = at * chunk + of * batch * some.stop * a_head
+            arriving += [exchange.Arriving(one, sent + entry * some.stop * a_head, dim if striped else a_head) for entry, one in enumerate(places)]
+            if other == rank:
+                own += zip(places, exchange.cut(of, shape, heads, at, len(held), striped))
+    return exchange.Plan(rank, [mine] * shards.ranks, into, width, same=True, own=own)
 
 
 class _Exchange:
@@ -141,25 +157,14 @@ class _Exchange:
 
     def __init__(self, call: Any, heads: Heads, of_pieces: Sequence[Sequence[Tensor]], q: Tensor) -> None:
         """of_pieces: of the keys and of the values that each piece sees."""
-        shards, ranks, striped = call.shards, range(call.shards.ranks), call.shards.kind == "striped"
-        held, items = shards.chunks_of(call.rank), [[shards.sent(_pieces(call, rank, q), to) for to in ranks] for rank in ranks]
-        chunk, some, pieces = q.shape[2] // len(held), slice(0, heads.keys.stop - heads.keys.start), _pieces(call, call.rank, q)
-
-        def parts_of(piece: int, chunk: int) -> list[exchange.Runs]:
-            cuts = exchange.cut(of_pieces[piece][0].shape, some, chunk, pieces[piece].chunks, striped)
-            return [exchange.Runs(d, *cut) for d in of_pieces[piece] for cut in cuts]
-
-        sent = [[runs for item in items[call.rank][to] for runs in parts_of(*item)] for to in ranks]
-        self.places = [held.index(at) for rank in ranks for _, at in items[rank][call.rank]]
-        of_keys = of_pieces[0][0]
-        self.parts = of_keys.new_empty((len(self.places), 2, of_keys.shape[0], some.stop, chunk, of_keys.shape[3]))
-        arriving, into = iter(self.parts), []
-        for rank in ranks:
-            parts = [x for _ in items[rank][call.rank] for x in next(arriving)]
-            into.append([exchange.Runs(x, *cut) for x in parts for cut in exchange.cut(x.shape, some, 0, 1, striped)])
-        most = max(len(chunks) for of_rank in items for chunks in of_rank) * self.parts[0].numel()
-        self.keys, self.count, self.chunk = heads.keys, len(held), chunk
-        self.coming = exchange.start(call.group, sent, into, most)
+        like = of_pieces[0][0]
+        (batch, some, _, dim), packed = like.shape, call.lengths is not None
+        size = batch, some, q.shape[2], dim
+        plan, self.places = _gradients_plan(call.shards, call.rank, size, call.problem.causal, packed, like.element_size())
+        self.keys, self.count = heads.keys, len(call.shards.chunks_of(call.rank))
+        self.chunk = q.shape[2] // self.count
+        self.parts = like.new_empty((len(self.places), 2, batch, some, self.chunk, dim))
+        self.coming = exchange.start(call.group, plan, [d for piece in of_pieces for d in piece], [self.parts])
 
     def add_up(self, *gradients: Tensor) -> None:
         """Into the gradients by this rank's keys and values, rank after rank."""
@@ -168,6 +173,35 @@ class _Exchange:
             for place in range(self.count):
                 parts = [part[kind] for at, part in zip(self.places, self.parts) if at == place]
                 _add_in_order(parts, gradient[:, self.keys, place * self.chunk : (place + 1) * self.chunk])
+
+
+@functools.lru_cache(maxsize=1024)
+def _gradients_plan(
+    shards: Shards, rank: int, size: tuple[int, int, int, int], causal: bool, packed: bool, width: int
+) -> tuple[exchange.Plan, list[int]]:
+    """Gradients by keys and values, of each piece, to the ranks that own the keys; and of each part that comes, which of the rank's chunks it is
+    of. size: batch, heads, tokens of a rank, dim."""
+    (batch, heads, length, dim), ranks, striped = size, range(shards.ranks), shards.kind == "striped"
+    of_ranks = [_pieces_of(shards, one, length, causal, packed) for one in ranks]
+    items = [[shards.sent(pieces, to) for to in ranks] for pieces in of_ranks]
+    held, pieces, some = shards.chunks_of(rank), of_ranks[rank], slice(0, heads)
+    chunk = length // len(held)
+
+    def parts_of(piece: int, at: int) -> list[exchange.Cut]:
+        seen, chunks = (batch, heads, pieces[piece].chunks * chunk, dim), pieces[piece].chunks
+        return [one for kind in (0, 1) for one in exchange.cut(2 * piece + kind, seen, some, at, chunks, striped)]
+
+    sent = [[one for item in items[rank][to] for one in parts_of(*item)] for to in ranks]
+    into, part = [], 0
+    for other in ranks:
+        coming: list[exchange.Cut] = []
+        for _ in items[other][rank]:
+            cuts = exchange.cut(0, (2 * batch, heads, chunk, dim), some, 0, 1, striped)
+            coming += [one._replace(first=one.first + part * 2 * batch * heads * chunk * dim) for one in cuts]
+            part += 1
+        into.append(exchange.in_turn(coming))
+    most = max(len(chunks) for of_rank in items for chunks in of_rank) * 2 * batch * heads * chunk * dim
+    return exchange.Plan(rank, sent, into, width, most=most), [held.index(at) for other in ranks for _, at in items[other][rank]]
 
 
 def _add_in_order(parts: list[Tensor], into: Tensor) -> None:

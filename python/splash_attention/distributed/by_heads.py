@@ -21,11 +21,6 @@ from splash_attention.distributed.packing import tables_of
 from splash_attention.distributed.passes import Heads
 from splash_attention.distributed.shards import Shards
 
-Place = tuple[Tensor, Tensor, bool]
-"""Tokens of this rank, [batch, all heads, its length, dim]; whole sequences of some of its heads, [batch, heads, whole length, dim]; whether
-they are the queries' heads. Contiguous."""
-
-
 class ByHeads(torch.autograd.Function):
     """(out, tau, support) of this rank's tokens; the last two empty unless they are counted. call: attention.Call."""
 
@@ -40,9 +35,9 @@ class ByHeads(torch.autograd.Function):
         for heads, given in _arriving(call, k.shape[1], (q, True), (k, False), (v, False)):
             part, *of_rows, store = passes.forward(call, *given, _problem(call, heads, q.shape[2]))
             _finish(returns)
-            returns = [_return(call, heads, (out, part, True))]
+            returns = [_return(call, heads, [(part, out, True)])]
             if call.counted:
-                returns += [_return(call, heads, (place, x[..., None], True)) for place, x in zip((tau, support), of_rows)]
+                returns += [_return(call, heads, [(x[..., None], place, True)]) for place, x in zip((tau, support), of_rows)]
             wholes += given if call.differentiable else ()
             stores.append(store)
         _finish(returns)
@@ -70,7 +65,7 @@ class ByHeads(torch.autograd.Function):
             *parts, d_alpha, d_sinks, d_bias = passes.backward(given, *whole, problem, *store)
             learned.add(heads.queries, d_alpha, d_sinks, d_bias)
             _finish(returns)
-            returns = [_return(call, heads, *zip((d_q, d_k, d_v), parts, (True, False, False)))]
+            returns = [_return(call, heads, list(zip(parts, (d_q, d_k, d_v), (True, False, False))))]
         _finish(returns)
         return d_q, d_k, d_v, *learned.results(), None
 
@@ -79,12 +74,6 @@ def _own(call: Any, heads: int, kv_heads: int) -> list[Heads]:
     """The rank's heads, some at a time."""
     each = kv_heads // call.shards.ranks
     return passes.cuts(heads, kv_heads, call.heads_at_once, call.rank * each, (call.rank + 1) * each)
-
-
-def _of_rank(call: Any, heads: Heads, of_queries: bool, total: int, rank: int) -> slice:
-    """The heads of another rank that it computes while this rank computes these. total: query or key heads of all."""
-    mine, moved = heads.queries if of_queries else heads.keys, (rank - call.rank) * (total // call.shards.ranks)
-    return slice(mine.start + moved, mine.stop + moved)
 
 
 def _problem(call: Any, heads: Heads, length: int) -> Problem:
@@ -107,45 +96,47 @@ def _arriving(call: Any, kv_heads: int, *given: tuple[Tensor, bool]) -> Iterator
 
     def start(heads: Heads) -> tuple[Any, list[Tensor]]:
         wholes = [x.new_empty(_whole_shape(call, x, heads.queries if of_q else heads.keys)) for x, of_q in given]
-        sent, into = _sides(call, heads, [(x, whole, of_q) for (x, of_q), whole in zip(given, wholes)])
-        return exchange.start(call.group, sent, into), wholes
+        sizes = tuple((x.shape, whole.shape, of_q) for (x, of_q), whole in zip(given, wholes))
+        plan = _plan(call.shards, call.rank, _first_heads(heads), sizes, first.element_size(), False)
+        return exchange.start(call.group, plan, [x for x, _ in given], wholes), wholes
 
     return passes.arriving(cuts, start)
 
 
-def _return(call: Any, heads: Heads, *places: Place) -> Any:
-    """Starts whole sequences of the rank's heads on their way to the ranks whose tokens they are."""
-    into, sent = _sides(call, heads, places)
-    return exchange.start(call.group, sent, into)
+def _return(call: Any, heads: Heads, places: Sequence[tuple[Tensor, Tensor, bool]]) -> Any:
+    """Starts whole sequences of the rank's heads on their way to the ranks whose tokens they are. places: such sequences, the rank's tokens,
+    [batch, all heads, its length, dim], and whether they are the queries' heads."""
+    sizes = tuple((tokens.shape, whole.shape, of_queries) for whole, tokens, of_queries in places)
+    plan = _plan(call.shards, call.rank, _first_heads(heads), sizes, places[0][0].element_size(), True)
+    return exchange.start(call.group, plan, [whole.contiguous() for whole, _, _ in places], [tokens for _, tokens, _ in places])
 
 
 def _whole_shape(call: Any, x: Tensor, heads: slice) -> tuple[int, ...]:
     return x.shape[0], heads.stop - heads.start, call.shards.ranks * x.shape[2], x.shape[3]
 
 
-def _sides(call: Any, heads: Heads, places: Sequence[Place]) -> tuple[list[list[exchange.Runs]], list[list[exchange.Runs]]]:
-    """Of each rank, what this one's tokens have of the heads that it computes, and where its tokens lie in this one's whole sequences."""
-    ranks = range(call.shards.ranks)
-    away: list[list[exchange.Runs]] = [[] for _ in ranks]
-    here: list[list[exchange.Runs]] = [[] for _ in ranks]
-    for tokens, whole, of_queries in places:
-        theirs = [_of_rank(call, heads, of_queries, tokens.shape[1], rank).start for rank in ranks]
-        for rank, (of_tokens, of_whole) in enumerate(_cuts(call.shards, tuple(theirs), tokens.shape, whole.shape)):
-            away[rank] += [exchange.Runs(tokens, *cut) for cut in of_tokens]
-            here[rank] += [exchange.Runs(whole, *cut) for cut in of_whole]
-    return away, here
+def _first_heads(heads: Heads) -> tuple[int, int]:
+    return heads.keys.start, heads.queries.start
 
 
 @functools.lru_cache(maxsize=1024)
-def _cuts(shards: Shards, first_heads: tuple[int, ...], tokens: torch.Size, whole: torch.Size) -> list[Any]:
-    """Of each rank, from whose first head on: (of the tokens, of the whole sequences), as of exchange.cut."""
-    striped, some = shards.kind == "striped", whole[1]
-    found = []
-    for rank, first in enumerate(first_heads):
-        chunks = shards.chunks_of(rank)
-        of_tokens = [cut for at in range(len(chunks)) for cut in exchange.cut(tokens, slice(first, first + some), at, len(chunks), striped)]
-        found.append((of_tokens, [cut for chunk in chunks for cut in exchange.cut(whole, slice(0, some), chunk, shards.count, striped)]))
-    return found
+def _plan(
+    shards: Shards, rank: int, first_heads: tuple[int, int], sizes: tuple[tuple[torch.Size, torch.Size, bool], ...], width: int, back: bool
+) -> exchange.Plan:
+    """Tokens of all heads become whole sequences of the rank's heads, and `back`. first_heads: of keys and queries, the first that the rank
+    computes. sizes: of each tensor, the rank's tokens, its whole sequences, and whether they are the queries' heads."""
+    ranks, striped = range(shards.ranks), shards.kind == "striped"
+    away: list[list[exchange.Cut]] = [[] for _ in ranks]  # what the rank's tokens have of the heads that each rank computes
+    here: list[list[exchange.Cut]] = [[] for _ in ranks]  # where each rank's tokens lie in the whole sequences
+    for of, (tokens, whole, of_queries) in enumerate(sizes):
+        some = whole[1]
+        for other in ranks:  # computes heads as far into its own
+            first, chunks = first_heads[of_queries] + (other - rank) * (tokens[1] // shards.ranks), shards.chunks_of(other)
+            theirs = slice(first, first + some)
+            away[other] += [one for at in range(len(chunks)) for one in exchange.cut(of, tokens, theirs, at, len(chunks), striped)]
+            here[other] += [one for chunk in chunks for one in exchange.cut(of, whole, slice(0, some), chunk, shards.count, striped)]
+    sent, into = (here, away) if back else (away, here)
+    return exchange.Plan(rank, sent, [exchange.in_turn(some) for some in into], width)
 
 
 def _finish(returns: list[Any]) -> None:

@@ -17,7 +17,7 @@ import contextlib
 import os
 import socket
 import weakref
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Any, Iterable, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
@@ -27,75 +27,125 @@ from splash_attention import _core
 from splash_attention.distributed import groups
 
 
-class Runs(NamedTuple):
+class Cut(NamedTuple):
     """Part of a contiguous tensor, in elements: runs that lie equally far apart."""
 
-    of: Tensor
+    of: int
+    """Which of the tensors that are given."""
     first: int
     apart: int
     """From one run to the next."""
     run: int
     count: int
 
-    def view(self) -> Tensor:
-        return self.of.view(-1).as_strided((self.count, self.run), (self.apart, 1), self.of.storage_offset() + self.first)
+    def view(self, tensors: Sequence[Tensor]) -> Tensor:
+        whole = tensors[self.of]
+        return whole.view(-1).as_strided((self.count, self.run), (self.apart, 1), whole.storage_offset() + self.first)
 
 
-Parts = Sequence[Sequence[Runs]]
-"""Of each rank, in their order: parts of tensors of one dtype."""
+class Arriving(NamedTuple):
+    """Where a cut lies in what a rank sends, the cuts of which follow one another: elements to its first run, and from one to the next."""
+
+    cut: Cut
+    at: int
+    apart: int
+
 
 _PATIENCE_MS = 600_000  # of a rank that waits for others in the middle of an exchange
+_Copy = tuple[int, int, int, int, int, int]  # bytes: to, from one run to the next there; from, so there; of a run; and how many runs
 
 
-def cut(shape: Sequence[int], heads: slice, chunk: int, chunks: int, striped: bool) -> list[tuple[int, int, int, int]]:
-    """first, apart, run and count of Runs: of [batch, heads, length, dim] one of so many chunks of the length, of some heads; striped: every so
-    many tokens."""
+def cut(of: int, shape: Sequence[int], heads: slice, chunk: int, chunks: int, striped: bool) -> list[Cut]:
+    """Of [batch, heads, length, dim] one of so many chunks of the length, of some heads; striped: every so many tokens."""
     (batch, all_heads, length, dim), some = shape, heads.stop - heads.start
     run = dim if striped else length // chunks * dim
     apart, count = (chunks * dim, some * (length // chunks)) if striped else (length * dim, some)
-    return [((entry * all_heads + heads.start) * length * dim + chunk * run, apart, run, count) for entry in range(batch)]
+    return [Cut(of, ((entry * all_heads + heads.start) * length * dim + chunk * run), apart, run, count) for entry in range(batch)]
 
 
-def copy(to: Sequence[Runs], given: Sequence[Runs]) -> None:
-    """Of the same sizes, on one device."""
-    if _core.has_cuda and given[0].of.is_cuda:
-        _copy(_pairs(to, given, given[0].of.element_size()), torch.cuda.current_stream(given[0].of.device))
-        return
-    for place, part in zip(to, given):
-        place.view().copy_(part.view())
+def in_turn(cuts: Iterable[Cut]) -> list[Arriving]:
+    """Of cuts that are sent as they are to be."""
+    at, found = 0, []
+    for one in cuts:
+        found.append(Arriving(one, at, one.run))
+        at += one.run * one.count
+    return found
 
 
-def start(group: Any, sent: Parts, into: Parts, most: int | None = None) -> Any:
-    """Starts an exchange; its finish() lets the current stream wait for what arrives. sent: for each rank, the same list where all get the
-    same; into: from each rank. What is sent may change once it is finished. most: elements that any rank sends to any other, at most; None:
-    all send as many."""
-    like = next(part.of for some in (*into, *sent) for part in some)
-    peers = _peers_of(group, like.device)
-    return _Collective(group, sent, into, like) if peers is None else peers.start(group, sent, into, like.element_size(), most)
+def starts(wholes: Sequence[Tensor], length: int) -> list[Tensor]:
+    """The first tokens of [batch, heads, tokens, dim], contiguous: copies."""
+    if not (_core.has_cuda and wholes[0].is_cuda):
+        return [whole[:, :, :length].contiguous() for whole in wholes]
+    batch, heads, tokens, dim = wholes[0].shape
+    parts = [whole.new_empty(batch, heads, length, dim) for whole in wholes]
+    run, apart = length * dim * wholes[0].element_size(), tokens * dim * wholes[0].element_size()
+    copies = [(part.data_ptr(), run, whole.data_ptr(), apart, run, batch * heads) for part, whole in zip(parts, wholes)]
+    _core.copy_runs(copies, torch.cuda.current_stream(wholes[0].device).cuda_stream)
+    return parts
+
+
+class Plan:
+    """Which parts of a rank's tensors go to each rank, and where what it gets from each lies. It depends on shapes alone: make it once."""
+
+    def __init__(
+        self, rank: int, sent: Sequence[Sequence[Cut]], into: Sequence[Sequence[Arriving]], width: int, *, same: bool = False,
+        own: Sequence[tuple[Cut, Cut]] | None = None, most: int | None = None,
+    ) -> None:  # fmt: skip
+        """sent: of the given tensors, to each rank; same: that is the same for all. into: of the filled tensors, from each rank. width: bytes of
+        an element. own: (of the filled, of the given tensors) what stays with the rank; None: as it is sent. most: elements that any rank sends
+        to any other, at most; None: all send as many."""
+        self.sent, self.into, self.same = sent, into, same
+        self.counts = [[sum(one.run * one.count for one in some) for some in sent], [sum(x.cut.run * x.cut.count for x in some) for some in into]]
+        ranks = len(sent)
+        others = [(rank + step) % ranks for step in range(1, ranks)]  # no two ranks have the same next one
+        # In a half of the staging buffer: one part for all ranks where all get the same, else one for each other.
+        parts = 1 if same else ranks - 1
+        size = (self.counts[0][0] if most is None else most) * width
+        self.size = size * parts
+
+        def part(sender: int, receiver: int) -> int:
+            return min(parts - 1, receiver - (receiver > sender)) * size
+
+        self.puts: list[tuple[int, _Copy]] = []
+        for to in others[:parts]:
+            for one, at, apart in in_turn(sent[to]):
+                copy = (part(rank, to) + at * width, apart * width, one.first * width, one.apart * width, one.run * width, one.count)
+                self.puts.append((one.of, copy))
+        self.fetches: list[tuple[int, int, _Copy]] = []
+        for other in others:
+            for one, at, apart in into[other]:
+                copy = (one.first * width, one.apart * width, part(other, rank) + at * width, apart * width, one.run * width, one.count)
+                self.fetches.append((one.of, other, copy))
+        pairs = zip((one.cut for one in into[rank]), sent[rank], strict=True) if own is None else own
+        self.own = [
+            (to.of, one.of, (to.first * width, to.apart * width, one.first * width, one.apart * width, one.run * width, one.count)) for to, one in pairs
+        ]
+
+
+def start(group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor]) -> Any:
+    """Starts an exchange; its finish() lets the current stream wait for what arrives in the filled tensors. All are contiguous, of one dtype,
+    on one device. The given ones may change once it is finished."""
+    peers = _peers_of(group, given[0].device)
+    return _Collective(group, plan, given, filled) if peers is None else peers.start(group, plan, given, filled)
 
 
 class _Collective:
-    def __init__(self, group: Any, sent: Parts, into: Parts, like: Tensor) -> None:
-        same = all(some is sent[0] for some in sent)
-        given = [part for some in (sent[:1] if same else sent) for part in some]
-        self.into = [place for some in into for place in some]
-        self.sent = torch.cat([like.new_empty(0), *(part.view().reshape(-1) for part in given)])  # lives until finish
-        self.received = like.new_empty(sum(_size(some) for some in into))
-        if same:
+    def __init__(self, group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor]) -> None:
+        self.plan, self.filled, none = plan, filled, given[0].new_empty(0)
+        parts = [one for some in (plan.sent[:1] if plan.same else plan.sent) for one in some]
+        self.sent = torch.cat([none, *(one.view(given).reshape(-1) for one in parts)])  # lives until finish
+        self.received = none.new_empty(sum(plan.counts[1]))
+        if plan.same:
             self.work = dist.all_gather_into_tensor(self.received, self.sent, group=group, async_op=True)
         else:
-            counts = ([_size(some) for some in parts] for parts in (into, sent))
-            self.work = dist.all_to_all_single(self.received, self.sent, *counts, group=group, async_op=True)
+            self.work = dist.all_to_all_single(self.received, self.sent, plan.counts[1], plan.counts[0], group=group, async_op=True)
 
     def finish(self) -> None:
         groups.finish(self.work, "to exchange parts of tensors")
-        for place, part in zip(self.into, self.received.split([place.run * place.count for place in self.into])):
-            place.view().copy_(part.view(place.count, place.run))
+        for part, arriving in zip(self.received.split(self.plan.counts[1]), self.plan.into):
+            for one, at, apart in arriving:
+                one.view(self.filled).copy_(part.as_strided((one.count, one.run), (apart, 1), part.storage_offset() + at))
         del self.sent, self.received
-
-
-def _size(parts: Sequence[Runs]) -> int:
-    return sum(part.run * part.count for part in parts)
 
 
 class _Peers:
@@ -119,27 +169,20 @@ class _Peers:
         self.handle = symmetric.rendezvous(self.staging, group.group_name)
         self.places = self.handle.buffer_ptrs
 
-    def start(self, group: Any, sent: Parts, into: Parts, width: int, most: int | None) -> _Fetched:
-        # One part for all ranks where all get the same.
-        parts = 1 if all(some is sent[0] for some in sent) else self.ranks - 1
-        size = (_size(sent[0]) if most is None else most) * width
-        self.room(group, size * parts)
-        half, self.turn = self.turn, 1 - self.turn
-
-        def staged(rank: int, to: int) -> int:
-            return self.places[rank] + half * self.half + min(parts - 1, to - (to > rank)) * size
-
-        others = [(self.rank + step) % self.ranks for step in range(1, self.ranks)]  # no two ranks have the same next one
+    def start(self, group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor]) -> _Fetched:
+        self.room(group, plan.size)
+        halves = [place + self.turn * self.half for place in self.places]  # of each rank
+        self.turn = 1 - self.turn
+        of_given, of_filled, mine = [x.data_ptr() for x in given], [x.data_ptr() for x in filled], halves[self.rank]
         ready = torch.cuda.current_stream(self.device).record_event()
         for stream in (self.stream, self.own):
             stream.wait_event(ready)
-        puts = (one for to in others[:parts] for one in _beside(staged(self.rank, to), sent[to], width))
-        _copy(((place, part, lengths) for part, place, lengths in puts), self.stream)
+        _copy(((mine, of_given[of], copy) for of, copy in plan.puts), self.stream)
         with torch.cuda.stream(self.stream):
             self.handle.barrier(0, _PATIENCE_MS)
-        _copy((one for rank in others for one in _beside(staged(rank, self.rank), into[rank], width)), self.stream)
-        _copy(_pairs(into[self.rank], sent[self.rank], width), self.own)
-        return _Fetched(self.device, [self.stream.record_event(), self.own.record_event()], (sent, into))
+        _copy(((of_filled[of], halves[other], copy) for of, other, copy in plan.fetches), self.stream)
+        _copy(((of_filled[to], of_given[of], copy) for to, of, copy in plan.own), self.own)
+        return _Fetched(self.device, [self.stream.record_event(), self.own.record_event()], (given, filled))
 
 
 class _Fetched:
@@ -152,29 +195,9 @@ class _Fetched:
         self.held = None
 
 
-_Place = tuple[int, int]  # address, bytes from one run to the next
-
-
-def _copy(all: Iterator[tuple[_Place, _Place, tuple[int, int]]], stream: Any) -> None:
-    """Of each: to, from, (bytes of a run, runs)."""
-    _core.copy_runs([(*to, *given, *lengths) for to, given, lengths in all], stream.cuda_stream)
-
-
-def _place(part: Runs, width: int) -> _Place:
-    return part.of.data_ptr() + part.first * width, part.apart * width
-
-
-def _pairs(to: Sequence[Runs], given: Sequence[Runs], width: int) -> Iterator[tuple[_Place, _Place, tuple[int, int]]]:
-    for place, part in zip(to, given):
-        yield _place(place, width), _place(part, width), (part.run * width, part.count)
-
-
-def _beside(address: int, parts: Sequence[Runs], width: int) -> Iterator[tuple[_Place, _Place, tuple[int, int]]]:
-    """Of each part: its place, that in a buffer where all follow one another, and lengths."""
-    for part in parts:
-        run = part.run * width
-        yield _place(part, width), (address, run), (run, part.count)
-        address += run * part.count
+def _copy(copies: Iterable[tuple[int, int, _Copy]], stream: Any) -> None:
+    """Of each the addresses that `to` and `from` count from."""
+    _core.copy_runs([(base + to, to_apart, other + at, apart, run, count) for base, other, (to, to_apart, at, apart, run, count) in copies], stream.cuda_stream)
 
 
 _peers: weakref.WeakKeyDictionary[Any, _Peers | None] = weakref.WeakKeyDictionary()

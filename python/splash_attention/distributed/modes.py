@@ -13,6 +13,7 @@ at head_dim 128; only their ratio matters. Copies are not in the model.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -32,6 +33,16 @@ def choose(
     lengths: tuple[int, ...] | None,
 ) -> tuple[str, int]:  # fmt: skip
     """(mode, key heads at a time). width: bytes a number. Raises ValueError or NotImplementedError for what no mode, or not this one, serves."""
+    if heads_at_once is not None:
+        heads_at_once = checks.check_count("heads_at_once", heads_at_once, " or None, which chooses")
+    return _choose(mode, heads_at_once, shards, q_shape, k_shape, width, problem.causal, _not_gathered(shards, problem, lengths))
+
+
+@functools.lru_cache(maxsize=1024)
+def _choose(
+    mode: str, heads_at_once: int | None, shards: Shards, q_shape: torch.Size, k_shape: torch.Size, width: int, causal: bool, gathered: str
+) -> tuple[str, int]:
+    """gathered: what mode "gather" does not take."""
     heads, kv_heads, length = q_shape[1], k_shape[1], q_shape[2]
     if length % len(shards.chunks_of(0)):
         raise ValueError(f"q has {length} tokens; a rank's shard of a zigzag is two chunks, so it must be even: pad the sequence")
@@ -41,7 +52,6 @@ def choose(
         raise ValueError(f"q has {heads} heads and k {kv_heads}; q's must be a multiple")
     in_mode = {name: group_of_heads(heads_at_once, name, shards, q_shape, kv_heads, width) for name in ("gather", "heads")}
     by_heads = None if kv_heads % shards.ranks == 0 else f"kv_heads, which is {kv_heads}, is no multiple of the {shards.ranks} ranks"
-    gathered = _not_gathered(shards, problem, lengths)
     if mode == "heads" and by_heads:
         raise ValueError(f"mode is 'heads', but {by_heads}; pass mode='gather'")
     if mode == "gather" and gathered:
@@ -51,10 +61,10 @@ def choose(
     if mode == "auto":
         if by_heads or gathered:
             mode = "gather" if by_heads else "heads"
-        elif shards.ranks > 1 and shards.kind == "striped" and problem.causal:
+        elif shards.ranks > 1 and shards.kind == "striped" and causal:
             mode = "heads"  # gathered, positions would keep it off the fast path
         else:
-            times = {name: _time(name, shards, q_shape, kv_heads, width, problem.causal, at_once) for name, at_once in in_mode.items()}
+            times = {name: _time(name, shards, q_shape, kv_heads, width, causal, at_once) for name, at_once in in_mode.items()}
             mode = min(times, key=lambda name: times[name])
     return mode, in_mode[mode]
 
@@ -76,7 +86,7 @@ def group_of_heads(given: int | None, mode: str, shards: Shards, q_shape: torch.
     batch, _, length, head_dim = q_shape
     of_rank = kv_heads if mode == "gather" else max(1, kv_heads // shards.ranks)
     if given is not None:
-        return min(checks.check_count("heads_at_once", given, " or None, which chooses"), of_rank)
+        return min(given, of_rank)
     return min(of_rank, max(1, MOST // max(1, 2 * batch * length * shards.ranks * head_dim * width)))
 
 

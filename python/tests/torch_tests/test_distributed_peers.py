@@ -85,11 +85,9 @@ def test_tokens_become_heads(ranks, striped, host):
             chunk = x[:, :, rank::ranks] if striped else x.chunk(ranks, 2)[rank]
             mine, into = chunk.contiguous(), torch.full((batch, heads, x.shape[2], dim), torch.nan)
             own = [slice(to * heads, (to + 1) * heads) for to in range(ranks)]
-            sent = [[exchange.Runs(mine, *cut) for cut in exchange.cut(mine.shape, own[to], 0, 1, striped)] for to in range(ranks)]
-            places = [
-                [exchange.Runs(into, *cut) for cut in exchange.cut(into.shape, slice(0, heads), at, ranks, striped)] for at in range(ranks)
-            ]
-            started.append((peers.start(None, sent, places, 4, None), into))
+            sent = [exchange.cut(0, mine.shape, own[to], 0, 1, striped) for to in range(ranks)]
+            places = [exchange.in_turn(exchange.cut(0, into.shape, slice(0, heads), at, ranks, striped)) for at in range(ranks)]
+            started.append((peers.start(None, exchange.Plan(rank, sent, places, 4), [mine], [into]), into))
         for one, _ in started:
             one.finish()
         return [into for _, into in started]
@@ -102,18 +100,56 @@ def test_tokens_become_heads(ranks, striped, host):
 def test_one_part_for_all_and_parts_of_other_sizes(ranks, host):
     parts = [torch.randn(rank + 1, 5) for rank in range(ranks)]  # rank r sends r + 1 rows to each, then the first t + 1 of them to rank t
 
-    def runs(x, rows, first=0):
-        return [exchange.Runs(x, 5 * first, 5, 5, rows)] if rows else []
+    def rows(of, count):
+        return [exchange.Cut(of, 0, 5, 5, count)] if count else []
 
     def work(rank, peers):
         same = [torch.full_like(x, torch.nan) for x in parts]
-        mine = runs(parts[rank], rank + 1)
-        peers.start(None, [mine] * ranks, [runs(x, len(x)) for x in same], 4, 5 * ranks).finish()
+        into = [exchange.in_turn(rows(of, of + 1)) for of in range(ranks)]
+        plan = exchange.Plan(rank, [rows(0, rank + 1)] * ranks, into, 4, same=True, most=5 * ranks)
+        peers.start(None, plan, [parts[rank]], same).finish()
         some = [torch.full((min(of, rank) + 1, 5), torch.nan) for of in range(ranks)]
-        sent = [runs(parts[rank], min(rank, to) + 1) for to in range(ranks)]
-        peers.start(None, sent, [runs(x, len(x)) for x in some], 4, 5 * ranks).finish()
+        sent = [rows(0, min(rank, to) + 1) for to in range(ranks)]
+        plan = exchange.Plan(rank, sent, [exchange.in_turn(rows(of, min(of, rank) + 1)) for of in range(ranks)], 4, most=5 * ranks)
+        peers.start(None, plan, [parts[rank]], some).finish()
         return same, some
 
     for rank, (same, some) in enumerate(on_all(ranks, work)):
         assert all(torch.equal(a, b) for a, b in zip(same, parts))
         assert all(torch.equal(x, parts[of][: min(of, rank) + 1]) for of, x in enumerate(some))
+
+
+@pytest.mark.parametrize("shard", ["zigzag", "contiguous", "striped"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_keys_come_to_all_and_gradients_go_back(ranks, shard, host):
+    """The plans of mode "gather", of some of the heads: each rank gets the whole, and the owner each part of its gradients."""
+    from splash_attention.distributed import by_gathering
+    from splash_attention.distributed.shards import Shards
+
+    shards, batch, heads, dim = Shards(shard, ranks), 2, 5, 3
+    length = 6 * ranks if shard == "zigzag" else 4 * ranks
+    whole = [torch.randn(batch, heads, length, dim) for _ in range(2)]
+    first, last, own_length = 1, 4, length // ranks
+    of_pieces = [
+        [[torch.randn(batch, 3, piece.chunks * (length // shards.count), dim) for _ in range(2)] for piece in pieces]
+        for pieces in (by_gathering._pieces_of(shards, rank, own_length, True, False) for rank in range(ranks))
+    ]
+
+    def work(rank, peers):
+        given = [shards.part(x, rank, 2).contiguous() for x in whole]
+        filled = [torch.full((batch, 3, length, dim), torch.nan) for _ in given]
+        peers.start(None, by_gathering._keys_plan(shards, rank, given[0].shape, first, last, 4), given, filled).finish()
+        plan, places = by_gathering._gradients_plan(shards, rank, (batch, 3, own_length, dim), True, False, 4)
+        parts = torch.full((len(places), 2, batch, 3, length // shards.count, dim), torch.nan)
+        peers.start(None, plan, [d for piece in of_pieces[rank] for d in piece], [parts]).finish()
+        return filled, places, parts
+
+    for rank, (filled, places, parts) in enumerate(on_all(ranks, work)):
+        assert all(torch.equal(a, b[:, first:last]) for a, b in zip(filled, whole))
+        wanted = [
+            (shards.chunks_of(rank).index(chunk), [shards.split(d, 2, pieces[at].chunks)[chunk] for d in of_pieces[other][at]])
+            for other, pieces in enumerate(by_gathering._pieces_of(shards, one, own_length, True, False) for one in range(ranks))
+            for at, chunk in shards.sent(pieces, rank)
+        ]
+        assert places == [place for place, _ in wanted]
+        assert all(torch.equal(part, torch.stack(list(one))) for part, (_, one) in zip(parts, wanted))
