@@ -71,8 +71,8 @@ class Bench {
           Against::floor,
           fmt::format(
               "a call is said to take {:.4g} us, and {} needs {:.4g} us for what it declares: either it does "
-              "not do the work, or the declared FLOPs or bytes are too many",
-              1e6 * median, floor.of, 1e6 * floor.seconds));
+              "not do the work, or the declared FLOPs or bytes are too many{}",
+              1e6 * median, floor.of, 1e6 * floor.seconds, or_busy()));
     }
     ask_launches();
     if (options_.counting) count();
@@ -232,8 +232,13 @@ class Bench {
     find(Against::contradiction, fmt::format("a call is said to take {:.4g} us, and by the clock outside its "
                                              "process it takes {:.4g} us: work goes on "
                                              "where its timer does not see it (another stream, another "
-                                             "thread), or the timer is not what it was",
-                                             1e6 * claimed, 1e6 * result_.seconds_outside));
+                                             "thread), or the timer is not what it was{}",
+                                             1e6 * claimed, 1e6 * result_.seconds_outside, or_busy()));
+  }
+
+  // What else a contradiction may mean. On a CPU all that is measured shares the cores with other programs.
+  const char* or_busy() const {
+    return result_.kernel.on_cpu() ? "; or other programs keep this machine busy: bench when it is idle" : "";
   }
 
   // A flush costs far more than a call may; without it calls are shorter at most.

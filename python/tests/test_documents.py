@@ -337,7 +337,13 @@ def treated(command: str, folder: Path) -> str:
         return "run before, with other files"
     if module is not None:
         RUN_BEFORE.add(module)
-    done = run(folder, words, **{name: value for name, value in environment.items() if name != "PYTHONPATH"})
+    given = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
+    done = run(folder, words, **given)
+    for _ in range(4):  # a kernel on the CPU is not believed while other tests take its cores
+        if "keep this machine busy" not in done.stdout:
+            break
+        time.sleep(5)
+        done = run(folder, words, **given)
     if "no CUDA" in done.stderr:
         return "run: refused for want of a build with CUDA"
     if done.returncode == 3:
