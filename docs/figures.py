@@ -202,8 +202,6 @@ def real_heads() -> list[float | str]:
 
     heads = RECORDS.values(study, "captured-sparsity", "support_mean", alpha=1.5).size
     tokens = RECORDS.one(study, "captured-sparsity", "length", alpha=1.5)
-    halley = {"solver": "halley_bisection", "tolerance": 1e-6}
-    bisection = {"solver": "bisection", "dtype": "float32", "n": 8192, "alpha": 1.5}
     return [
         *(heads, tokens),
         *(
@@ -216,8 +214,7 @@ def real_heads() -> list[float | str]:
         ),
         100 * sparsity("block_sparsity_64"),
         *(8, kept("nmse_vs_entmax", 8), 32, kept("nmse_vs_softmax", 8)),
-        RECORDS.one(study, "solver-tolerance", "iterations_max", **halley),
-        RECORDS.one(study, "solvers", "iterations_mean", **bisection),
+        *(to_the_end(solver) for solver in ("halley_bisection", "bisection")),
         *("AdaSplash's", "AdaSplash's"),
         *verdicts(),
     ]
@@ -312,7 +309,7 @@ def verdicts() -> list[float]:
 
     arithmetic = judged("reproduce-quick", method="arithmetic")
     study = {i: v for i, v in judged("reproduce-quick").items() if i not in arithmetic}
-    gpus = judged("ladders-h100", "ladders-h200", "flagship-h200", "papers-h200")
+    gpus = judged("ladders-h100", "ladders-h200", "flagship-h200", "papers-h200", "decode-h200")
     gpus = {i: v for i, v in gpus.items() if i not in study and i not in arithmetic}
 
     def count(verdicts: dict[str, str]) -> list[int]:
@@ -403,16 +400,18 @@ def decoder_k_keep() -> list[float | str]:
     return [heads, RECORDS.one(*study, "length", k_keep=8), ALPHA, *rows, 8, lost[0], 0, lost[1]]
 
 
+def to_the_end(solver: str) -> float:
+    """Mean iterations until a float32 threshold stands still, at AdaSplash's problem."""
+    where = {"solver": solver, "dtype": "float32", "n": 8192, "alpha": 1.5}
+    return RECORDS.one("reproduce-quick", "solvers", "iterations_mean", **where)
+
+
 def iterations() -> list[float | str]:
     solvers = ("bisection", "newton", "halley_bisection", "histogram")
 
     def of(solver: str, tolerance: float, statistic: str = "mean") -> float:
         where = {"solver": solver, "tolerance": tolerance}
         return RECORDS.one("reproduce-quick", "solver-tolerance", f"iterations_{statistic}", **where)
-
-    def to_the_end(solver: str) -> float:
-        where = {"solver": solver, "dtype": "float32", "n": 8192, "alpha": 1.5}
-        return RECORDS.one("reproduce-quick", "solvers", "iterations_mean", **where)
 
     rows = [figure for power in range(1, 6) for figure in (10.0**-power, *(of(s, 10.0**-power) for s in solvers))]
     last = [of("bisection", 1e-6), of("newton", 1e-6)]
