@@ -21,11 +21,17 @@ from torch import Tensor
 from splash_attention.backends.torch import decoding as _operators
 
 PAGE_SIZES = (16, 32, 64, 128, 256)
-HEAD_DIMS = (64, 128, 256)  # that the kernels take
+HEAD_DIMS = (64, 128, 256)  # widths of keys that the kernels take
 DTYPES = (torch.bfloat16, torch.float16)  # the same; host memory takes float32 and float64, too
 MOST_QUERIES = 16
 MOST_SINKS = 16
 ALPHAS, SCALES = (1.01, 2.0), (1e-30, 1e30)  # least and most
+
+
+def stored_width(head_dim: int, device: torch.device | str) -> int:
+    """How wide keys of head_dim are stored: on a GPU as its kernels take them, with zeros behind."""
+    widths = [width for width in HEAD_DIMS if width >= head_dim] if torch.device(device).type == "cuda" else []
+    return widths[0] if widths else head_dim
 
 
 class DecodeAux(NamedTuple):
@@ -51,8 +57,10 @@ class DecodeAux(NamedTuple):
 class PagedCache:
     """Keys and values of sequences, in pages of a pool.
 
-    keys, values: [pages, page_size, kv_heads, head_dim], with heads_first [pages, kv_heads, page_size, head_dim]; the last
-    dimension contiguous. Pages of 16, 32, 64, 128 or 256 keys. On a GPU bfloat16 or float16 and head_dim 64, 128 or 256.
+    keys, values: [pages, page_size, kv_heads, width], with heads_first [pages, kv_heads, page_size, width]; the last
+    dimension contiguous. Pages of 16, 32, 64, 128 or 256 keys. On a GPU bfloat16 or float16 and a width of 64, 128 or 256.
+    head_dim: numbers of a key, at most width; what is behind them must be zero, and None says that nothing is. empty() makes
+    pools as wide as a GPU's kernels need, for any head_dim up to 256.
     block_table: int32 [batch, width], the pages of each sequence in order, as flash-attn and vLLM have it. Sequences may
     share pages. An entry below 0 is a hole, whose keys do not exist.
     lengths: int32 [batch], keys of each sequence. append() and truncate() change it in place.
@@ -63,7 +71,10 @@ class PagedCache:
     and NotImplementedError, with one sentence.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, *, bits: int = 4, heads_first: bool = False) -> None:
+    def __init__(
+        self, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, *, bits: int = 4, heads_first: bool = False,
+        head_dim: int | None = None,
+    ) -> None:  # fmt: skip
         if keys.dim() != 4 or keys.shape != values.shape:
             raise ValueError(f"keys and values must have one shape of 4 dimensions, not {tuple(keys.shape)} and {tuple(values.shape)}")
         if keys.dtype != values.dtype or not keys.dtype.is_floating_point:
@@ -89,7 +100,9 @@ class PagedCache:
             raise ValueError(f"pages have {page_size} keys; allowed are {', '.join(map(str, PAGE_SIZES))}")
         self.keys, self.values, self.block_table, self.lengths = keys, values, block_table, lengths
         self.bits, self.heads_first, self.page_size = bits, heads_first, page_size
-        self.kv_heads, self.head_dim = keys.shape[1 if heads_first else 2], keys.shape[3]
+        if head_dim is not None and not 1 <= head_dim <= keys.shape[3]:
+            raise ValueError(f"head_dim is {head_dim}; it must be from 1 to {keys.shape[3]}, the pools' last dimension")
+        self.kv_heads, self.head_dim = keys.shape[1 if heads_first else 2], keys.shape[3] if head_dim is None else head_dim
         size = _operators.device_cache(keys, values, None, heads_first, bits).low_bit_bytes() if keys.is_cuda else 0
         self.low_bit = torch.empty(size, dtype=torch.uint8, device=keys.device)
 
@@ -100,10 +113,11 @@ class PagedCache:
     ) -> PagedCache:
         """A cache of `batch` empty sequences with room for `most_keys` keys each, and pages of its own for each."""
         width = -(-most_keys // page_size)
-        keys = torch.zeros((batch * width, page_size, kv_heads, head_dim), dtype=dtype, device=device)
+        shape = (batch * width, page_size, kv_heads, stored_width(head_dim, device or torch.get_default_device()))
+        keys = torch.zeros(shape, dtype=dtype, device=device)
         table = torch.arange(batch * width, dtype=torch.int32, device=device).view(batch, width)
         lengths = torch.zeros(batch, dtype=torch.int32, device=device)
-        return cls(keys, torch.zeros_like(keys), table, lengths, bits=bits)
+        return cls(keys, torch.zeros_like(keys), table, lengths, bits=bits, head_dim=head_dim)
 
     def fill(self, from_lengths: Tensor | None = None, most_pages: int | None = None) -> None:
         """Makes the low-bit copies of the pages that end after from_lengths (int32 [batch]; None: 0) and at or before the
@@ -140,7 +154,13 @@ class PagedCache:
             raise ValueError(f"k and v must be [{batch}, {self.kv_heads}, n, {self.head_dim}], not {list(k.shape)} and {list(v.shape)}")
         if k.dtype != self.keys.dtype or v.dtype != self.keys.dtype or k.device != self.keys.device or v.device != self.keys.device:
             raise TypeError(f"k and v must be of {self.keys.dtype} on {self.keys.device}, not of {k.dtype} and {v.dtype} on {k.device} and {v.device}")
+        k, v = (self._widened(one) for one in (k, v))
         torch.ops.splash_attention.decode_append(self.keys, self.values, k, v, self.block_table, before, self.heads_first)
+
+    def _widened(self, x: Tensor) -> Tensor:
+        """[…, head_dim] as wide as the pools."""
+        beside = self.keys.shape[3] - self.head_dim
+        return torch.nn.functional.pad(x, (0, beside)) if beside else x
 
     def truncate(self, lengths: Tensor) -> None:
         """Drops the keys at and behind `lengths` (int32 [batch]), for example rejected drafts. Open pages are read exactly until
@@ -217,9 +237,10 @@ def decode(
     alphas = of_heads("alpha", alpha, q.shape[1], q.device, *ALPHAS)
     scales = of_heads("scale", cache.head_dim**-0.5 if scale is None else scale, q.shape[1], q.device, *SCALES)
     out, tau, maximum, support, counts = torch.ops.splash_attention.decode(
-        q, keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits,
+        cache._widened(q), keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits,
         window or 0, sinks,
     )
+    out = out[..., : cache.head_dim]
     if not return_aux:
         return out
     return out, DecodeAux(tau, maximum, support, counts[:, 0], counts[:, 1], counts[:, 2], counts[:, 3] != 0)
@@ -287,7 +308,8 @@ class BatchDecodeWrapper:
         else:
             keys, values = (paged_kv_cache[:, 0], paged_kv_cache[:, 1]) if isinstance(paged_kv_cache, Tensor) else paged_kv_cache
             cache = PagedCache(keys, values, self.block_table, self.lengths, bits=0, heads_first=self.heads_first)
-        if tuple(cache.keys.shape[1:]) != self._page:
-            raise ValueError(f"pages are {list(cache.keys.shape[1:])}; the plan is of {list(self._page)}")
+        page = (*cache.keys.shape[1:3], cache.head_dim)
+        if page != self._page:
+            raise ValueError(f"pages are {list(page)}; the plan is of {list(self._page)}")
         done = decode(q[:, :, None], cache, **self._numbers, return_aux=return_aux)
         return (done[0][:, :, 0], done[1]) if return_aux else done[:, :, 0]

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import cache_utils
 
 from splash_attention.checks import check_scale
-from splash_attention.decoding import ALPHAS, SCALES, PagedCache, decode, of_heads
+from splash_attention.decoding import ALPHAS, SCALES, PagedCache, decode, of_heads, stored_width
 
 _FIRST_CAPACITY = 1024  # of a cache that grows
 
@@ -62,7 +62,7 @@ class Step:
         sequences, paged, n = self.layer.sequences, self.layer.paged, self.k.shape[2]
         kv_len = sequences.columns_held()
         pages = paged.block_table[:, : -(-kv_len // paged.page_size)].long()
-        k, v = (pool[pages].flatten(1, 2)[:, :kv_len].transpose(1, 2) for pool in (paged.keys, paged.values))
+        k, v = (pool[pages].flatten(1, 2)[:, :kv_len, :, : paged.head_dim].transpose(1, 2) for pool in (paged.keys, paged.values))
         if not (sequences.padded or torch.compiler.is_compiling()):
             return k, v, None
         new = torch.ones_like(self.k[:, 0, :, 0], dtype=torch.int64) if mask is None else (mask[:, 0, 0] < n).long()
@@ -171,13 +171,14 @@ class SplashLayer(cache_utils.CacheLayerMixin):
             )
         if self.sequences.table is None:
             self.sequences.begin(batch, key_states.device)
-        pages = (self.sequences.table.numel(), self.sequences.page_size, kv_heads, head_dim)
+        self.head_dim = head_dim
+        pages = (self.sequences.table.numel(), self.sequences.page_size, kv_heads, stored_width(head_dim, key_states.device))
         pools = (torch.zeros(pages, dtype=key_states.dtype, device=key_states.device) for _ in range(2))
         self.batch_size, self.device, self.is_initialized = batch, key_states.device, True
         self._page(*pools)
 
     def _page(self, keys: Tensor, values: Tensor) -> None:
-        self.paged = PagedCache(keys, values, self.sequences.table, self.sequences.lengths, bits=self.bits)
+        self.paged = PagedCache(keys, values, self.sequences.table, self.sequences.lengths, bits=self.bits, head_dim=self.head_dim)
         _keep_addresses(keys, values, self.paged.low_bit)
 
     def update(self, key_states: Tensor, value_states: Tensor, *others: Any, **named: Any) -> tuple[Any, Any]:
@@ -255,7 +256,8 @@ class SplashCache(cache_utils.Cache):
     All layers run in every call. Up to 16 new tokens per call are decoded, without gradients; more attend to all keys, gathered from
     the pages. So do layers with soft caps, sinks, k_keep or output_attentions. Layers of other kinds (sliding_attention,
     chunked_attention, …) keep transformers' own caches. Padding is what attention_mask [batch, length] hides when a token comes; it is
-    not stored. On a GPU the model is bfloat16 or float16, of head_dim 64, 128 or 256, else the first call raises NotImplementedError;
+    not stored. On a GPU the model is bfloat16 or float16, of head_dim up to 256 (keys are stored 64, 128 or 256 wide), else the first call
+    raises NotImplementedError;
     so does the constructor for encoder-decoders, and attention for models under another attn_implementation raises TypeError.
     """
 

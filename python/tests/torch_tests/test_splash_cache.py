@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash 
 transformers = pytest.importorskip("transformers", minversion="5.0", reason="transformers 5 is not installed")
 core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import hugging_face  # noqa: E402
-from splash_attention.hugging_face import SplashCache  # noqa: E402
+from splash_attention.decoding import stored_width  # noqa: E402
+from splash_attention.hugging_face import SplashCache, cache  # noqa: E402
 from splash_attention.hugging_face.cache import as_argument  # noqa: E402
 
 if not hasattr(transformers.Cache, "get_query_offset"):
@@ -94,6 +95,18 @@ def test_calls_of_any_length(device, left, bits, page_size):
         cache = SplashCache(model.config, 100, bits=bits, page_size=page_size)
         close(*follow(model, cache, words, mask, calls), mask, device)
         assert cache.layers[0].paged.lengths.tolist() == mask.sum(1).tolist()  # no page holds padding
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("head_dim", [24, 80])
+def test_keys_are_stored_as_wide_as_a_gpu_needs(device, head_dim, monkeypatch):
+    """In host memory nothing needs it; here it is made as on a GPU."""
+    monkeypatch.setattr(cache, "stored_width", lambda head_dim, device: stored_width(head_dim, "cuda"))
+    model, (words, mask) = llama(device, head_dim=head_dim), padded(device)
+    for calls in ([PROMPT], [17, 3, 1, 16, 3], [1, 20, 19]):
+        held = SplashCache(model.config)
+        close(*follow(model, held, words, mask, calls), mask, device)
+        assert held.layers[0].paged.keys.shape[3] == (64 if head_dim < 64 else 128)
 
 
 def test_a_cache_in_float64_is_exact():
@@ -297,7 +310,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
 @on_gpu
 def test_what_the_kernels_do_not_take_is_refused():
     words, _ = padded("cuda")
-    for changes, dtype, match in (({"head_dim": 48}, torch.bfloat16, "head_dim 64, 128 and 256, not 48"), ({}, torch.float32, "not float32")):
+    for changes, dtype, match in (({"head_dim": 264}, torch.bfloat16, "head_dim 64, 128 and 256, not 264"), ({}, torch.float32, "not float32")):
         model = llama("cuda", dtype, **changes)
         with refused(NotImplementedError, match):
             model(words, **as_argument(model, SplashCache(model.config)))

@@ -6,7 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 _core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
-from splash_attention import BatchDecodeWrapper, PagedCache, block_table_of, decode, entmax  # noqa: E402
+from splash_attention import BatchDecodeWrapper, PagedCache, block_table_of, decode, decoding, entmax  # noqa: E402
+from splash_attention.decoding import stored_width  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -53,6 +54,26 @@ def test_decode_of_a_prompt_and_of_tokens_behind_it(device, bits, dtype):
         assert out.dtype == dtype and aux.support.min() > 0 and (aux.tau < aux.maximum).all()
         if device == "cuda":
             assert not aux.fell_back.any() and (aux.rescored <= aux.candidates).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bits", [0, 4, 8])
+@pytest.mark.parametrize("dim", [8, 40, 72, 80, 96, 120, 192, 250])
+def test_keys_are_stored_as_wide_as_the_kernels_need(device, bits, dim, monkeypatch):
+    """In host memory nothing needs it; here it is made as on a GPU."""
+    monkeypatch.setattr(decoding, "stored_width", lambda head_dim, device: stored_width(head_dim, "cuda"))
+    cache, k, v = filled(device, n=300, dim=dim, bits=bits)
+    assert cache.head_dim == dim and cache.keys.shape[3] == min(width for width in (64, 128, 256) if width >= dim)
+    cache.append(k, v)
+    q = (2.4 * torch.randn(2, 8, 3, dim)).to(torch.bfloat16).to(device)
+    out, aux = decode(q, cache, return_aux=True)
+    assert out.shape == q.shape and aux.support.min() > 0
+    torch.testing.assert_close(out.double().cpu(), expected(q, k, v, cache.lengths, 1.5), atol=2e-2, rtol=2e-2)
+    wrapper = BatchDecodeWrapper()
+    pages = -(-300 // cache.page_size)
+    indices = cache.block_table[:, :pages].flatten()
+    wrapper.plan(torch.tensor([0, pages, 2 * pages]), indices, torch.full((2,), 300 - (pages - 1) * cache.page_size), 8, 2, dim, cache.page_size)
+    assert torch.equal(wrapper.run(q[:, :, 2], cache), out[:, :, 2])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -259,6 +280,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
     parts = (cache.keys, cache.values, cache.block_table, cache.lengths)
     with refused(ValueError, "bits is 3; allowed are 0, 4, 8"):
         PagedCache(*parts, bits=3)
+    with refused(ValueError, "head_dim is 65; it must be from 1 to 64, the pools' last dimension"):
+        PagedCache(*parts, head_dim=65)
     with refused(TypeError, "lengths is of torch.int64"):
         PagedCache(*parts[:3], parts[3].long())
     with refused(ValueError, "pages have 20 keys"):
