@@ -99,6 +99,92 @@ TEST_CASE("a report's steps are those that were run, without peers") {
   CHECK(!holds_decode_steps(report::Report{}));
 }
 
+namespace {
+
+// Steps of one implementation that take fixed + bytes / rate, exactly; the last one's lists overflowed.
+report::Report steps_on_a_line(double fixed, double rate) {
+  report::Report report;
+  const std::vector<double> bytes{1e6, 4e6, 2e7, 1e7};
+  std::vector<double> seconds;
+  for (const double b : bytes) seconds.push_back(fixed + b / rate);
+  seconds.back() *= 10;
+  const auto all = [&](const char* name, double value) {
+    report.results.push_back(number_column(name, std::vector<double>(bytes.size(), value)));
+  };
+  report.results = {text_column("case_id", {"a0", "a1", "a2", "a3"}),
+                    text_column("implementation", std::vector<std::string>(4, "decode/2-four-bits")),
+                    text_column("dtype", std::vector<std::string>(4, "bfloat16")),
+                    number_column("time_median", seconds),
+                    number_column("dram_bytes_counted", bytes),
+                    number_column("floor_time", {1e6 / 4e12, 4e6 / 4e12, 2e7 / 4e12, 1e7 / 4e12}),
+                    number_column("copies_bytes", {7e5, 3e6, 1e7, 1e6}),
+                    number_column("fallback_bytes", {0, 0, 0, 8e6}),
+                    number_column("fell_back_share", {0, 0, 0, 0.7}),
+                    number_column("layer", {0, 4, report::kMissing, report::kMissing})};
+  for (const auto& [name, value] : {std::pair{"batch", 2.0},
+                                    {"q_heads", 8},
+                                    {"kv_heads", 2},
+                                    {"q_len", 1},
+                                    {"kv_len", 1000},
+                                    {"head_dim", 64},
+                                    {"alpha", 1.5},
+                                    {"keys_screened", 2000},
+                                    {"launches", 1},
+                                    {"start_bytes", 1e5},
+                                    {"lists_bytes", 0},
+                                    {"rescored_bytes", 1e4},
+                                    {"values_bytes", 2e4},
+                                    {"candidates_share", 0.02},
+                                    {"rescored_share", 0.01},
+                                    {"support_mean", 7}})
+    all(name, value);
+  return report;
+}
+
+}  // namespace
+
+TEST_CASE("what a step reads, and the line through the steps of a report") {
+  const report::Report report = steps_on_a_line(40e-6, 2e12);
+  const auto readings = step_readings(report);
+  REQUIRE(readings.size() == 4);
+  CHECK(readings[1].step.problem == "bfloat16, B 2, H 8/2, N 1/1000, d 64, alpha 1.5, layer 4");
+  CHECK(readings[1].bytes.rows == doctest::Approx(4e6 - 3e6 - 1e5 - 1e4 - 2e4));
+  CHECK(readings[1].bytes.total() == doctest::Approx(4e6));
+  CHECK(readings[1].dense_bytes == dense_decode_bytes(kStep, Dtype::bf16));
+  CHECK(readings[1].beyond() == doctest::Approx(40e-6 + 4e6 / 2e12 - 4e6 / 4e12));
+  const StepLine line = line_through(readings, "decode/2-four-bits");
+  CHECK(line.steps == 3);  // without the one that overflowed
+  CHECK(line.fixed == doctest::Approx(40e-6));
+  CHECK(line.rate == doctest::Approx(2e12));
+  CHECK(std::isnan(line_through(readings, "decode/0-no-copy").fixed));
+  const StepLine from_nothing = line_through(step_readings(steps_on_a_line(0, 2e12)), "decode/2-four-bits");
+  CHECK(from_nothing.fixed == doctest::Approx(0).epsilon(1e-9));
+  CHECK(from_nothing.rate == doctest::Approx(2e12));
+}
+
+TEST_CASE("what a step's time goes into, the largest gain first") {
+  const auto readings = step_readings(steps_on_a_line(40e-6, 2e12));
+  const StepLine line = line_through(readings, "decode/2-four-bits");
+  const auto small = findings_of(readings[0], line);
+  REQUIRE(small.size() == 2);
+  CHECK(small[0].cause == "beyond DRAM");
+  CHECK(small[0].gain == doctest::Approx(40.5 / 0.25));
+  CHECK(small[0].sentence ==
+        "its bytes take 0.25 of 40.5 us at DRAM's measured ceiling; over 3 steps of this report "
+        "decode/2-four-bits takes 40 us whatever it reads, and reads at 2 TB/s");
+  CHECK(small[1].cause == "DRAM");
+  CHECK(small[1].sentence.starts_with("1 MB, "));
+  CHECK(small[1].sentence.ends_with(
+      ": what is screened 70 %, queries and results 17 %, the first and the last keys 10 %"));
+  const auto overflowed = findings_of(readings[3], line);
+  REQUIRE(overflowed.size() == 3);
+  CHECK(overflowed[1].cause == "overflow");
+  CHECK(overflowed[1].gain == doctest::Approx(450e-6 / (40e-6 + 2e6 / 2e12)));
+  // Where DRAM is nearly all of the time, it comes first.
+  const auto fast = findings_of(step_readings(steps_on_a_line(0, 3.9e12))[1], StepLine{});
+  CHECK(fast[0].cause == "DRAM");
+}
+
 TEST_CASE("a profiled step is the sum of its kernels, whatever they are called") {
   const auto steps = decode_steps(decode_report());
   const auto counted =

@@ -15,6 +15,7 @@
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/cpu_view.h"
+#include "experiments/cli/decode_view.h"
 #include "experiments/cli/kernel_selection.h"
 #include "experiments/cli/profiled_view.h"
 #include "report/io.h"
@@ -257,25 +258,31 @@ int cmd_analyze(const Words& words) {
       "launch fills the\n"
       "GPU; and what simulated caches make of its accesses, as far as the report tells. Of implementations "
       "on the CPU\n"
-      "the same, below the processor's ceilings. Needs no GPU.");
+      "the same, below the processor's ceilings; of steps of decode what they read. Needs no GPU.");
   std::string path, prefix;
   bool json = false;
   add_kernel_options(app, path, prefix);
-  app.add_flag("--json", json,
-               "one object: gpu and kernels, or cpu, cpu_cases and cpu_ceilings, in plain units");
+  app.add_flag(
+      "--json", json,
+      "one object: gpu and kernels or decode_steps, or cpu, cpu_cases and cpu_ceilings, in plain units");
   parse(app, words);
 
   const report::Report report = report::read_report(path);
   const std::vector<CpuCase> on_cpu = selected_cpu_cases(report, prefix);
-  const bool cpu_alone = !on_cpu.empty() && kernel_cases(report, Calls::all).empty();
+  const std::vector<StepReading> steps = selected_steps(report, prefix);
+  const bool has_kernels = report.find("executed_flops") != nullptr;
+  const bool others_alone =
+      (!on_cpu.empty() || !steps.empty()) && (!has_kernels || kernel_cases(report, Calls::all).empty());
   nlohmann::json object = nlohmann::json::object();
-  if (!cpu_alone) analyse_kernels(report, prefix, json ? &object : nullptr);
+  if (!others_alone) analyse_kernels(report, prefix, json ? &object : nullptr);
   if (json) {
     if (!on_cpu.empty()) object.update(cpu_cases_json(report, on_cpu));
+    if (!steps.empty()) object.update(steps_json(report, steps));
     print_json(object);
-  } else if (!on_cpu.empty()) {
-    print_cpu_cases(report, on_cpu);
+    return kDone;
   }
+  if (!on_cpu.empty()) print_cpu_cases(report, on_cpu);
+  if (!steps.empty()) print_steps(report, steps);
   return kDone;
 }
 

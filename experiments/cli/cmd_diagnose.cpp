@@ -21,6 +21,7 @@
 #include "experiments/cli/command.h"
 #include "experiments/cli/console.h"
 #include "experiments/cli/cpu_view.h"
+#include "experiments/cli/decode_view.h"
 #include "experiments/cli/kernel_selection.h"
 #include "experiments/cli/profiled_view.h"
 #include "experiments/runner/provenance.h"
@@ -41,15 +42,6 @@ std::string what_if(const std::string& report, const KernelCase& kernel, const s
   return fmt::format("{} {}",
                      quoted({"./splash", "what-if", report, kernel.implementation, "--case", kernel.case_id}),
                      changes);
-}
-
-// Prints a list item, wrapped and indented, with its first words coloured.
-void print_item(const std::string& first, Colour colour, const std::string& rest) {
-  constexpr int kIndent = 4;
-  const auto lines =
-      wrap(one_line(first + rest), static_cast<std::size_t>(std::max(40, output_width() - kIndent)));
-  print(fmt::format("  {}{}\n", paint(first, colour), lines.front().substr(first.size())));
-  for (std::size_t i = 1; i < lines.size(); ++i) print(fmt::format("{:{}}{}\n", "", kIndent, lines[i]));
 }
 
 void print_diagnosis(const std::string& report, const KernelCase& kernel, const Diagnosis& diagnosis,
@@ -201,6 +193,13 @@ int cmd_diagnose(const Words& words) {
       throw InvalidArgument(
           "of cases on the CPU there is the verdict alone, without --case, --write and --summary");
     json ? print_json(cpu_findings_json(report, on_cpu)) : print_cpu_findings(report, on_cpu);
+    return kDone;
+  }
+  if (report.find("executed_flops") == nullptr && analysis::holds_decode_steps(report)) {
+    if (!out.empty() || summary)
+      throw InvalidArgument("of steps of decode there is the verdict alone, without --write and --summary");
+    const std::vector<StepReading> steps = selected_steps(report, prefix, case_id);
+    json ? print_json(step_findings_json(report, steps)) : print_step_findings(report, steps);
     return kDone;
   }
   std::vector<KernelCase> selected = selected_kernels(report, prefix, case_id);

@@ -172,4 +172,12 @@ std::string short_number(double value) {
   return std::isnan(value) ? "-" : fmt::format("{:.4g}", value);
 }
 
+void print_item(const std::string& first, Colour colour, const std::string& rest) {
+  constexpr int kIndent = 4;
+  const auto lines =
+      wrap(one_line(first + rest), static_cast<std::size_t>(std::max(40, output_width() - kIndent)));
+  print(fmt::format("  {}{}\n", paint(first, colour), lines.front().substr(first.size())));
+  for (std::size_t i = 1; i < lines.size(); ++i) print(fmt::format("{:{}}{}\n", "", kIndent, lines[i]));
+}
+
 }  // namespace splash::cli

@@ -47,6 +47,9 @@ class TextTable {
 // Breaks text at spaces into lines of at most `width` characters.
 std::vector<std::string> wrap(const std::string& text, std::size_t width);
 
+// Prints an item of a list, wrapped and indented, with its first words coloured.
+void print_item(const std::string& first, Colour colour, const std::string& rest);
+
 std::string short_number(double value);  // four digits, "-" for NaN
 
 }  // namespace splash::cli

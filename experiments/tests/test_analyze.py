@@ -270,3 +270,30 @@ def test_implementations_on_the_cpu_stand_below_its_ceilings(splash: Splash):
     assert "cpu fma" in text and "screened" in text and "reference" not in text
     rows = splash.json("show", "cpu.h5", "--results")["cases"]
     assert {row["math_unit"] for row in rows} == {"cpu float32"} and all(row["roof_share"] > 0 for row in rows)
+
+
+def test_steps_of_decode_are_held_against_dram(splash: Splash):
+    recorded = str(REPORTS / "decode-h200.h5")
+    found = splash.json("analyze", recorded)
+    assert "kernels" not in found and found["gpu"] == "NVIDIA H200"
+    steps = found["decode_steps"]
+    assert len(steps) > 30 and {step["implementation"][:7] for step in steps} == {"decode/"}
+    for step in steps:
+        assert sum(step["bytes"].values()) == pytest.approx(step["dram_bytes_counted"])
+        assert 0 < step["floor_seconds"] <= 1.05 * step["seconds"]
+        if "variance 6" in step["problem"] and "alpha 1.5" in step["problem"] and "four" in step["implementation"]:
+            assert step["dram_bytes_counted"] < 0.35 * step["dense_bytes"]
+    shown = splash("analyze", recorded, "--kernels", "decode/2").stdout
+    assert "decode/2-four-bits" in shown and "decode/0" not in shown and "B 1, H 32/8, N 1/131072, d 128, alpha 1.5" in shown
+    verdicts = splash.json("diagnose", recorded)["decode_steps"]
+    assert len(verdicts) == len(steps)
+    causes = {step["case_id"]: {one["cause"]: one["gain"] for one in step["findings"]} for step in verdicts}
+    for step in steps:
+        overflowed = step["fell_back_share"] > 0.01
+        assert set(causes[step["case_id"]]) == {"beyond DRAM", "DRAM"} | ({"overflow"} if overflowed else set())
+        assert causes[step["case_id"]]["beyond DRAM"] == pytest.approx(step["seconds"] / step["floor_seconds"])
+    whole = next(step for step in steps if step["implementation"] == "decode/0-no-copy" and "N 1/32768" in step["problem"])
+    assert max(causes[whole["case_id"]], key=causes[whole["case_id"]].get) == "DRAM"
+    assert "overflowed, and all their keys were scored" in splash("diagnose", recorded).stdout
+    assert "none of an implementation 'wmma*'" in splash.refused("analyze", recorded, "--kernels", "wmma")
+    assert "without --write and --summary" in splash.refused("diagnose", recorded, "--summary")

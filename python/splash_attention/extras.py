@@ -26,4 +26,4 @@ def needed_by(name: str, extra: str | None = None) -> Iterator[None]:
         if package not in _EXTRAS:
             raise
         whole = f"splash-attention with its extra {extra or _EXTRAS[package]}"
-        raise ImportError(f"{name} needs the package {package}: install it, or {whole}", name=name) from error
+        raise ImportError(f"{name} needs the package {package}: install it, or {whole}", name=name) from None
