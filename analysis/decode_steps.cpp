@@ -10,6 +10,11 @@
 #include "analysis/named_columns.h"
 
 namespace splash::analysis {
+namespace {
+
+constexpr double kFewKeys = 0.01;  // share of the keys whose units may overflow in an ordinary step
+
+}  // namespace
 
 bool holds_decode_steps(const report::Report& report) {
   return report.find("keys_screened") != nullptr;
@@ -34,9 +39,9 @@ std::vector<KernelCase> decode_steps(const report::Report& report) {
                                table.number("alpha", row));
     step.problem = fmt::format("{}, {}, alpha {:g}", table.text("dtype", row), to_string(step.shape),
                                table.number("alpha", row));
-    for (const char* name : {"layer", "query_variance"}) {  // of a file, or of Gaussian inputs
-      if (const double value = table.known_number(name, row); !std::isnan(value))
-        step.problem += fmt::format(", {} {:g}", name[0] == 'l' ? "layer" : "variance", value);
+    for (const auto& [column, word] : {std::pair{"layer", "layer"}, {"query_variance", "variance"}}) {
+      if (const double value = table.known_number(column, row); !std::isnan(value))
+        step.problem += fmt::format(", {} {:g}", word, value);  // of a file, or of Gaussian inputs
     }
     step.seconds = table.number("time_median", row);
     step.flops = step.useful_flops = step.l2_bytes = report::kMissing;
@@ -49,8 +54,6 @@ std::vector<KernelCase> decode_steps(const report::Report& report) {
   }
   return steps;
 }
-
-constexpr double kFewKeys = 0.01;  // share of the keys whose units may overflow in an ordinary step
 
 std::vector<StepReading> step_readings(const report::Report& report) {
   const NamedColumns table(report);
@@ -126,7 +129,7 @@ std::vector<StepFinding> findings_of(const StepReading& reading, const StepLine&
                                               {"values", reading.bytes.values},
                                               {"queries and results", reading.bytes.rows}};
     std::ranges::stable_sort(parts, [](const auto& a, const auto& b) { return a.second > b.second; });
-    const double beyond = std::max(reading.beyond(), 0.01 * seconds);
+    const double beyond = std::max(seconds - floor, 0.01 * seconds);
     findings.push_back(
         {"DRAM", seconds / beyond,
          fmt::format("{:.3g} MB, {:.3g} % of what dense attention reads: {} {}, {} {}, {} {}", 1e-6 * total,

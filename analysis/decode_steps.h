@@ -28,8 +28,6 @@ struct StepReading {
   double rescored = 0;      // of the screened keys, those that were scored exactly at the end
   double fell_back = 0;     // of all keys, those of units whose lists overflowed
   double support_mean = 0;  // keys with p > 0 a row
-
-  double beyond() const { return step.seconds - floor; }  // seconds that bytes do not explain
 };
 // Of decode_steps(), in their order. Throws ReportError if the report lacks the columns.
 std::vector<StepReading> step_readings(const report::Report& report);

@@ -151,7 +151,7 @@ TEST_CASE("what a step reads, and the line through the steps of a report") {
   CHECK(readings[1].bytes.rows == doctest::Approx(4e6 - 3e6 - 1e5 - 1e4 - 2e4));
   CHECK(readings[1].bytes.total() == doctest::Approx(4e6));
   CHECK(readings[1].dense_bytes == dense_decode_bytes(kStep, Dtype::bf16));
-  CHECK(readings[1].beyond() == doctest::Approx(40e-6 + 4e6 / 2e12 - 4e6 / 4e12));
+  CHECK(readings[1].step.seconds - readings[1].floor == doctest::Approx(40e-6 + 4e6 / 2e12 - 4e6 / 4e12));
   const StepLine line = line_through(readings, "decode/2-four-bits");
   CHECK(line.steps == 3);  // without the one that overflowed
   CHECK(line.fixed == doctest::Approx(40e-6));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -26,6 +28,20 @@ void print_origin(const report::Report& report) {
       fmt::format("{}, commit {}\n\n", one_line(report.provenance.gpu), one_line(report.provenance.commit)));
 }
 
+// Of each step, in the light of all steps of the report.
+std::vector<std::vector<StepFinding>> findings_of_each(const report::Report& report,
+                                                       const std::vector<StepReading>& steps) {
+  const std::vector<StepReading> all = step_readings(report);
+  std::map<std::string, StepLine> lines;
+  std::vector<std::vector<StepFinding>> findings;
+  for (const StepReading& reading : steps) {
+    const std::string& implementation = reading.step.implementation;
+    if (!lines.contains(implementation)) lines[implementation] = line_through(all, implementation);
+    findings.push_back(findings_of(reading, lines[implementation]));
+  }
+  return findings;
+}
+
 nlohmann::json case_json(const StepReading& reading) {
   return {{"case_id", reading.step.case_id},
           {"implementation", reading.step.implementation},
@@ -39,11 +55,12 @@ std::vector<StepReading> selected_steps(const report::Report& report, const std:
                                         const std::string& case_id) {
   if (!holds_decode_steps(report)) return {};
   std::vector<StepReading> steps = step_readings(report);
-  const bool none = steps.empty();
+  const bool must_match =
+      !steps.empty() && report.find("executed_flops") == nullptr;  // nothing else is there
   std::erase_if(steps, [&](const StepReading& reading) {
     return !reading.step.implementation.starts_with(prefix) || !reading.step.case_id.starts_with(case_id);
   });
-  if (steps.empty() && !none)
+  if (steps.empty() && must_match)
     throw InvalidArgument(
         fmt::format("the report has steps of decode, but none of an implementation '{}*' "
                     "with a case '{}*'",
@@ -109,12 +126,12 @@ nlohmann::json steps_json(const report::Report& report, const std::vector<StepRe
 
 void print_step_findings(const report::Report& report, const std::vector<StepReading>& steps) {
   print_origin(report);
-  const std::vector<StepReading> all = step_readings(report);
-  for (const StepReading& reading : steps) {
-    print(fmt::format("{}  {}  {} us  case {}\n", paint(one_line(reading.step.implementation), Colour::bold),
-                      one_line(reading.step.problem), short_number(1e6 * reading.step.seconds),
-                      one_line(reading.step.case_id)));
-    for (const StepFinding& finding : findings_of(reading, line_through(all, reading.step.implementation)))
+  const auto findings = findings_of_each(report, steps);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const KernelCase& step = steps[i].step;
+    print(fmt::format("{}  {}  {} us  case {}\n", paint(one_line(step.implementation), Colour::bold),
+                      one_line(step.problem), short_number(1e6 * step.seconds), one_line(step.case_id)));
+    for (const StepFinding& finding : findings[i])
       print_item(finding.cause, Colour::yellow,
                  fmt::format(", up to {:.3g}x: {}", finding.gain, finding.sentence));
     print("\n");
@@ -122,12 +139,12 @@ void print_step_findings(const report::Report& report, const std::vector<StepRea
 }
 
 nlohmann::json step_findings_json(const report::Report& report, const std::vector<StepReading>& steps) {
-  const std::vector<StepReading> all = step_readings(report);
+  const auto findings = findings_of_each(report, steps);
   nlohmann::json list = nlohmann::json::array();
-  for (const StepReading& reading : steps) {
-    nlohmann::json one = case_json(reading);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    nlohmann::json one = case_json(steps[i]);
     one["findings"] = nlohmann::json::array();
-    for (const StepFinding& finding : findings_of(reading, line_through(all, reading.step.implementation)))
+    for (const StepFinding& finding : findings[i])
       one["findings"].push_back(
           {{"cause", finding.cause}, {"gain", finding.gain}, {"sentence", finding.sentence}});
     list.push_back(std::move(one));

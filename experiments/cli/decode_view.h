@@ -10,8 +10,8 @@
 
 namespace splash::cli {
 
-// The steps whose implementation starts with prefix and whose case id starts with case_id; empty if the
-// report holds none at all. Throws InvalidArgument if it holds others alone.
+// The steps whose implementation starts with prefix and whose case id starts with case_id. Throws
+// InvalidArgument if there is none, in a report that holds other steps and no kernels.
 std::vector<analysis::StepReading> selected_steps(const report::Report& report, const std::string& prefix,
                                                   const std::string& case_id = "");
 

@@ -61,7 +61,7 @@ class PagedCache:
     dimension contiguous. Pages of 16, 32, 64, 128 or 256 keys. On a GPU bfloat16 or float16 and a width of 64, 128 or 256.
     head_dim: numbers of a key, at most width; what is behind them must be zero, and None says that nothing is. empty() makes
     pools as wide as a GPU's kernels need, for any head_dim up to 256.
-    block_table: int32 [batch, width], the pages of each sequence in order, as flash-attn and vLLM have it. Sequences may
+    block_table: int32 [batch, most_pages], the pages of each sequence in order, as flash-attn and vLLM have it. Sequences may
     share pages. An entry below 0 is a hole, whose keys do not exist.
     lengths: int32 [batch], keys of each sequence. append() and truncate() change it in place.
     bits: 4 or 8 for low-bit copies, 0 for none; then each step reads K whole. A copy takes head_dim * bits / 8 + 2 bytes per
@@ -112,10 +112,10 @@ class PagedCache:
         dtype: torch.dtype = torch.bfloat16, device: torch.device | str | None = None,
     ) -> PagedCache:
         """A cache of `batch` empty sequences with room for `most_keys` keys each, and pages of its own for each."""
-        width = -(-most_keys // page_size)
-        shape = (batch * width, page_size, kv_heads, stored_width(head_dim, device or torch.get_default_device()))
+        most_pages = -(-most_keys // page_size)
+        shape = (batch * most_pages, page_size, kv_heads, stored_width(head_dim, device or torch.get_default_device()))
         keys = torch.zeros(shape, dtype=dtype, device=device)
-        table = torch.arange(batch * width, dtype=torch.int32, device=device).view(batch, width)
+        table = torch.arange(batch * most_pages, dtype=torch.int32, device=device).view(batch, most_pages)
         lengths = torch.zeros(batch, dtype=torch.int32, device=device)
         return cls(keys, torch.zeros_like(keys), table, lengths, bits=bits, head_dim=head_dim)
 

@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(f"{__name__}.reports"), name)
     except ModuleNotFoundError as error:
-        raise ImportError(f"{__name__}.{name} needs the package {error.name}: install it, or splash-laboratory with what it needs") from error
+        raise ImportError(f"{__name__}.{name} needs the package {error.name}: install it, or splash-laboratory with what it needs") from None
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,7 @@
 #include "core/error.h"
 
 namespace splash::experiments {
+
 report::ColumnInfo taken(const char* name, const char* units, const char* long_name, const char* formula,
                          const std::string& missing_reason) {
   return {.name = name,

@@ -21,6 +21,7 @@ from splash_attention.distributed.packing import tables_of
 from splash_attention.distributed.passes import Heads
 from splash_attention.distributed.shards import Shards
 
+
 class ByHeads(torch.autograd.Function):
     """(out, tau, support) of this rank's tokens; the last two empty unless they are counted. call: attention.Call."""
 

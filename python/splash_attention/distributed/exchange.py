@@ -60,7 +60,7 @@ def cut(of: int, shape: Sequence[int], heads: slice, chunk: int, chunks: int, st
     (batch, all_heads, length, dim), some = shape, heads.stop - heads.start
     run = dim if striped else length // chunks * dim
     apart, count = (chunks * dim, some * (length // chunks)) if striped else (length * dim, some)
-    return [Cut(of, ((entry * all_heads + heads.start) * length * dim + chunk * run), apart, run, count) for entry in range(batch)]
+    return [Cut(of, (entry * all_heads + heads.start) * length * dim + chunk * run, apart, run, count) for entry in range(batch)]
 
 
 def in_turn(cuts: Iterable[Cut]) -> list[Arriving]:
@@ -100,26 +100,25 @@ class Plan:
         others = [(rank + step) % ranks for step in range(1, ranks)]  # no two ranks have the same next one
         # In a half of the staging buffer: one part for all ranks where all get the same, else one for each other.
         parts = 1 if same else ranks - 1
-        size = (self.counts[0][0] if most is None else most) * width
-        self.size = size * parts
+        size = self.counts[0][0] if most is None else most
+        self.size = size * parts * width  # bytes
 
         def part(sender: int, receiver: int) -> int:
             return min(parts - 1, receiver - (receiver > sender)) * size
 
-        self.puts: list[tuple[int, _Copy]] = []
-        for to in others[:parts]:
-            for one, at, apart in in_turn(sent[to]):
-                copy = (part(rank, to) + at * width, apart * width, one.first * width, one.apart * width, one.run * width, one.count)
-                self.puts.append((one.of, copy))
-        self.fetches: list[tuple[int, int, _Copy]] = []
-        for other in others:
-            for one, at, apart in into[other]:
-                copy = (one.first * width, one.apart * width, part(other, rank) + at * width, apart * width, one.run * width, one.count)
-                self.fetches.append((one.of, other, copy))
+        def copy(to: int, to_apart: int, at: int, apart: int, one: Cut) -> _Copy:
+            return to * width, to_apart * width, at * width, apart * width, one.run * width, one.count
+
+        self.puts = [
+            (one.of, copy(part(rank, to) + at, apart, one.first, one.apart, one))
+            for to in others[:parts] for one, at, apart in in_turn(sent[to])
+        ]  # fmt: skip
+        self.fetches = [
+            (one.of, other, copy(one.first, one.apart, part(other, rank) + at, apart, one))
+            for other in others for one, at, apart in into[other]
+        ]  # fmt: skip
         pairs = zip((one.cut for one in into[rank]), sent[rank], strict=True) if own is None else own
-        self.own = [
-            (to.of, one.of, (to.first * width, to.apart * width, one.first * width, one.apart * width, one.run * width, one.count)) for to, one in pairs
-        ]
+        self.own = [(to.of, one.of, copy(to.first, to.apart, one.first, one.apart, one)) for to, one in pairs]
 
 
 def start(group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor]) -> Any:
@@ -197,7 +196,8 @@ class _Fetched:
 
 def _copy(copies: Iterable[tuple[int, int, _Copy]], stream: Any) -> None:
     """Of each the addresses that `to` and `from` count from."""
-    _core.copy_runs([(base + to, to_apart, other + at, apart, run, count) for base, other, (to, to_apart, at, apart, run, count) in copies], stream.cuda_stream)
+    all = [(base + to, to_apart, other + at, apart, run, count) for base, other, (to, to_apart, at, apart, run, count) in copies]
+    _core.copy_runs(all, stream.cuda_stream)
 
 
 _peers: weakref.WeakKeyDictionary[Any, _Peers | None] = weakref.WeakKeyDictionary()

@@ -257,8 +257,8 @@ class SplashCache(cache_utils.Cache):
     the pages. So do layers with soft caps, sinks, k_keep or output_attentions. Layers of other kinds (sliding_attention,
     chunked_attention, …) keep transformers' own caches. Padding is what attention_mask [batch, length] hides when a token comes; it is
     not stored. On a GPU the model is bfloat16 or float16, of head_dim up to 256 (keys are stored 64, 128 or 256 wide), else the first call
-    raises NotImplementedError;
-    so does the constructor for encoder-decoders, and attention for models under another attn_implementation raises TypeError.
+    raises NotImplementedError; so does the constructor for encoder-decoders, and attention for models under another attn_implementation
+    raises TypeError.
     """
 
     def __init__(self, config: Any, max_cache_len: int | None = None, *, bits: int = 4, page_size: int = 64) -> None:
