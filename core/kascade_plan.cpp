@@ -46,6 +46,16 @@ int64_t KascadeBudget::keys(int64_t visible, int64_t own) const {
   return std::min(visible, std::max({part, least_keys, own}));
 }
 
+std::vector<int32_t> KascadeBudget::keys_of_tiles(int64_t q_len, int64_t kv_len) const {
+  std::vector<int32_t> counts;
+  for (int64_t begin = 0; begin < q_len; begin += tile) {
+    const auto seen_before = [&](int64_t query) { return std::max<int64_t>(0, kv_len - q_len + query); };
+    const int64_t visible = seen_before(std::min(begin + tile, q_len));
+    counts.push_back(static_cast<int32_t>(keys(visible, visible - seen_before(begin))));
+  }
+  return counts;
+}
+
 void KascadeBudget::validate() const {
   constexpr int64_t kMost = int64_t{1} << 31;
   require_between("tile", tile, 1, kMost);

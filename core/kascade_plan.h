@@ -24,6 +24,8 @@ struct KascadeBudget {
   // Keys of a tile whose last query sees `visible` keys, of which `own` stand in the tile: the share, rounded
   // up, but at least least_keys and own, and at most all.
   int64_t keys(int64_t visible, int64_t own) const;
+  // The same of each tile of q_len queries over kv_len keys under a causal mask, which meets at the end.
+  std::vector<int32_t> keys_of_tiles(int64_t q_len, int64_t kv_len) const;
   void validate() const;  // throws InvalidArgument
 
   bool operator==(const KascadeBudget&) const = default;

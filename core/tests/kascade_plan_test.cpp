@@ -55,6 +55,14 @@ TEST_CASE("a tile keeps the share of what it sees, but not fewer than the least 
   CHECK(KascadeBudget{.tile = 32, .share = 1, .least_keys = 1}.keys(320, 32) == 320);
 }
 
+TEST_CASE("each tile of a causal mask keeps what its last query allows") {
+  const KascadeBudget budget{.tile = 4, .share = 0.5, .least_keys = 3};
+  CHECK(budget.keys_of_tiles(10, 10) == std::vector<int32_t>{4, 4, 5});
+  CHECK(budget.keys_of_tiles(1, 100) == std::vector<int32_t>{50});
+  CHECK(budget.keys_of_tiles(6, 3) == std::vector<int32_t>{1, 3});  // queries 0 to 2 see nothing
+  CHECK(budget.keys_of_tiles(9, 0) == std::vector<int32_t>{0, 0, 0});
+}
+
 TEST_CASE("a plan is read as it was written") {
   KascadePlan plan = small_plan();
   const KascadePlan again = parse_kascade_plan(to_toml(plan), "plan.toml");

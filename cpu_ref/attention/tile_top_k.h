@@ -1,7 +1,7 @@
 #pragma once
 // The keys that a tile of queries shares, chosen as in Kascade's anchor layers (arXiv 2512.16391). The
 // softmax probabilities of the tile's rows (its queries x the query heads of a key head) are summed key by
-// key, and the k largest sums win. It is the oracle of gpu/ladders/kascade/anchor.h: double, dense,
+// key, and the k largest sums win. Its sums are the oracle of gpu/kascade/kascade.h: double, dense,
 // O(length^2) time.
 
 #include <vector>

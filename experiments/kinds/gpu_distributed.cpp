@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "experiments/kinds/support/peer_process.h"
 #include "experiments/kinds/support/timing.h"
 #include "experiments/kinds/support/torch_peers.h"
 
@@ -22,13 +21,6 @@ bool is_on_one_gpu(const Parameters& p) {
 
 bool is_over_several(const Parameters& p) {
   return get_text(p, "implementation").starts_with("entmax-");
-}
-
-nlohmann::json request(const Parameters& p) {
-  nlohmann::json job;
-  for (const auto& [name, value] : p)
-    std::visit([&, &key = name](const auto& held) { job[key] = held; }, value);
-  return job;
 }
 
 std::vector<report::ColumnInfo> distributed_columns() {
@@ -140,16 +132,7 @@ class GpuDistributed : public Kind {
 
   CaseResult evaluate(const Parameters& p) const override {
     static PeerProcess peer("torch_distributed.py", "torch and splash_attention");
-    const nlohmann::json reply = peer.ask(request(p));
-    CaseResult result;
-    if (reply.contains("unavailable")) {
-      result.texts["version"] = "not run: " + reply.at("unavailable").get<std::string>();
-      return result;
-    }
-    result.numbers = reply.at("numbers").get<std::map<std::string, double>>();
-    result.texts = reply.at("texts").get<std::map<std::string, std::string>>();
-    add_times(reply.at("seconds").get<std::vector<double>>(), result);
-    return result;
+    return torch_case(peer, p);
   }
 };
 

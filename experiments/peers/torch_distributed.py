@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ALONE = ("entmax", "softmax")  # on one GPU
 
 
+def ranks_of(job):
+    return 1 if job["implementation"] in ALONE else job["ranks"]
+
+
 def torchrun(ranks):
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
 
@@ -35,9 +39,12 @@ class Group:
         self.unavailable = self.read().get("unavailable")
 
     def serves(self, job):
-        """Whether such ranks are there, or could not start."""
-        alive = self.unavailable or self.process.poll() is None
-        return alive and self.device == job["device"] and (self.ranks == job["ranks"] or (job["implementation"] in ALONE and not self.unavailable))
+        """Whether such ranks are there, or could not start. Any ranks that are there serve one GPU's jobs."""
+        if self.device != job["device"]:
+            return False
+        if self.unavailable:
+            return self.ranks == ranks_of(job)
+        return self.process.poll() is None and (self.ranks == job["ranks"] or job["implementation"] in ALONE)
 
     def answer(self, job):
         if self.unavailable:
@@ -75,7 +82,7 @@ class Peer:
             return {"unavailable": f"{sys.executable} has no torch; SPLASH_PEER_PYTHON must name a Python that has torch and splash_attention"}
         if self.group is None or not self.group.serves(job):
             self.end()
-            self.group = Group(job["ranks"], job["device"])
+            self.group = Group(ranks_of(job), job["device"])
         return self.group.answer(job)
 
     def end(self):

@@ -68,12 +68,14 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(reported: dict[str, lis
             assert case["version"].startswith("torch ") and case["time_median"] > 0
 
 
-# A worker that is started without torchrun: it notes that, then answers jobs with their place, and dies of those that ask it to.
+# A worker that is started without torchrun: it notes that, then answers jobs with their place, and dies of those that ask it to. It finds one GPU.
 WORKER = """\
-import json, sys
+import json, os, sys
 open("started", "a").write("x")
-print(json.dumps({"unavailable": "2 ranks take as many GPUs, and PyTorch finds none"} if "cuda" in sys.argv else {}), flush=True)
-if "cuda" not in sys.argv:
+ranks = int(os.environ["RANKS"])
+refused = "cuda" in sys.argv and ranks > 1
+print(json.dumps({"unavailable": f"{ranks} ranks take as many GPUs, and PyTorch finds 1"} if refused else {}), flush=True)
+if not refused:
     for place, line in enumerate(sys.stdin):
         if json.loads(line)["pass"] == "death":
             raise RuntimeError("a rank is gone")
@@ -92,7 +94,7 @@ def peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
     (tmp_path / "experiments/distributed/measure.py").write_text(WORKER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "torchrun", lambda ranks: [sys.executable])
+    monkeypatch.setattr(module, "torchrun", lambda ranks: ["env", f"RANKS={ranks}", sys.executable])
     yield module
 
 
@@ -111,8 +113,17 @@ def test_ranks_stay_for_jobs_of_as_many_and_of_one_gpu(peer: ModuleType) -> None
 def test_without_gpus_a_case_says_how_many_it_takes(peer: ModuleType) -> None:
     server = peer.Peer()
     for _ in range(3):
-        assert server.answer(job(device="cuda")) == {"unavailable": "2 ranks take as many GPUs, and PyTorch finds none"}
+        assert server.answer(job(device="cuda")) == {"unavailable": "2 ranks take as many GPUs, and PyTorch finds 1"}
     assert Path("started").read_text() == "x" and server.answer(job("entmax", 2)) == {"numbers": 0}
+    server.end()
+
+
+def test_one_gpus_cases_run_where_there_are_too_few_for_the_others(peer: ModuleType) -> None:
+    server = peer.Peer()
+    jobs = [job(ranks=8, device="cuda"), job("entmax", 8, "cuda"), job("softmax", 8, "cuda"), job(ranks=8, device="cuda")]
+    answers = [server.answer(one) for one in jobs]
+    assert [one.get("numbers") for one in answers] == [None, 0, 1, None]
+    assert {one["unavailable"] for one in answers if "unavailable" in one} == {"8 ranks take as many GPUs, and PyTorch finds 1"}
     server.end()
 
 

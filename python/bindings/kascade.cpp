@@ -1,5 +1,9 @@
-// Kascade: plans, and the planner on q and k of a model's layers in host memory.
+// Kascade: plans, and the planner on q and k of a model's layers in host memory; an anchor's and a reusing
+// layer's kernels in a GPU's. Addresses and streams of the latter come as integers; the callers have checked
+// devices, dtypes and extents.
 
+#include <array>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
@@ -8,6 +12,12 @@
 #include "core/kascade_plan.h"
 #include "cpu_ref/kascade/planner.h"
 #include "python/bindings/bindings.h"
+
+#if SPLASH_HAVE_CUDA
+#include "gpu/compute_capability.h"
+#include "gpu/cuda_check.h"
+#include "gpu/kascade/kascade.h"
+#endif
 
 namespace splash::python {
 namespace {
@@ -52,9 +62,99 @@ KascadePlan plan(const LayerSimilarity& self, const std::vector<double>& importa
   return made;
 }
 
+#if SPLASH_HAVE_CUDA
+
+// One layer's shapes on one device.
+class DeviceKascade {
+ public:
+  // sizes: batch, q_heads, kv_heads, q_len, kv_len, head_dim.
+  DeviceKascade(const std::array<int64_t, 6>& sizes, double scale, std::string_view dtype, int device)
+      : spec_{.shape = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]},
+              .scale = scale,
+              .normalizer = {NormalizerKind::softmax},
+              .mask = {.causal = true}},
+        dtype_(dtype_from_string(dtype)),
+        device_(device) {
+    spec_.validate();
+  }
+
+  std::string not_taken(int64_t tile) const {
+    const int capability = gpu::compute_capability_of(gpu::list_devices().at(static_cast<size_t>(device_)));
+    return gpu::kascade::not_taken(spec_, dtype_, tile, capability);
+  }
+
+  int64_t find_bytes() const { return gpu::kascade::find_bytes(spec_); }
+
+  int64_t reuse_bytes(int64_t most) const {
+    const gpu::DeviceScope scope(device_);
+    return gpu::kascade::reuse_bytes(spec_, most);
+  }
+
+  void find(uintptr_t q, uintptr_t k, uintptr_t counts, uintptr_t keys, int64_t most, uintptr_t workspace,
+            int64_t workspace_bytes, uintptr_t stream) const {
+    const gpu::DeviceScope scope(device_);
+    gpu::kascade::find_keys(spec_, dtype_,
+                            {.q = at(q),
+                             .k = at(k),
+                             .counts = at<const int32_t>(counts),
+                             .keys = at<int32_t>(keys),
+                             .most = most,
+                             .workspace = at(workspace),
+                             .workspace_bytes = workspace_bytes,
+                             .stream = at<CUstream_st>(stream)});
+  }
+
+  void attend(const std::array<uintptr_t, 4>& q_k_v_out, uintptr_t counts, uintptr_t keys, int64_t most,
+              uintptr_t heads, uintptr_t workspace, uintptr_t stream) const {
+    const gpu::DeviceScope scope(device_);
+    gpu::kascade::attend_to_keys(spec_, dtype_,
+                                 {.q = at(q_k_v_out[0]),
+                                  .k = at(q_k_v_out[1]),
+                                  .v = at(q_k_v_out[2]),
+                                  .out = at(q_k_v_out[3]),
+                                  .counts = at<const int32_t>(counts),
+                                  .keys = at<const int32_t>(keys),
+                                  .most = most,
+                                  .heads = at<const int32_t>(heads),
+                                  .workspace = at(workspace),
+                                  .stream = at<CUstream_st>(stream)});
+  }
+
+ private:
+  AttentionSpec spec_;
+  Dtype dtype_;
+  int device_;
+};
+
+void bind_device_kascade(nb::module_& module) {
+  nb::class_<DeviceKascade>(module, "DeviceKascade")
+      .def(nb::init<const std::array<int64_t, 6>&, double, std::string_view, int>(), nb::arg("sizes"),
+           nb::arg("scale"), nb::arg("dtype"), nb::arg("device"))
+      .def("not_taken", &DeviceKascade::not_taken, nb::arg("tile"),
+           "What keeps the kernels from it, in words; empty where nothing does.")
+      .def("find_bytes", &DeviceKascade::find_bytes)
+      .def("reuse_bytes", &DeviceKascade::reuse_bytes)
+      .def("find", &DeviceKascade::find)
+      .def("attend", &DeviceKascade::attend);
+}
+
+#else
+
+void bind_device_kascade(nb::module_&) {}
+
+#endif
+
 }  // namespace
 
 void bind_kascade(nb::module_& module) {
+  bind_device_kascade(module);
+  module.def(
+      "kascade_keys_of_tiles",
+      [](double budget, int64_t tile, int64_t least_keys, int64_t q_len, int64_t kv_len) {
+        return KascadeBudget{tile, budget, least_keys}.keys_of_tiles(q_len, kv_len);
+      },
+      nb::arg("budget"), nb::arg("tile"), nb::arg("least_keys"), nb::arg("q_len"), nb::arg("kv_len"),
+      "How many keys each tile of q_len queries keeps over kv_len keys, under a causal mask.");
   module.def(
       "kascade_keys",
       [](double budget, int64_t tile, int64_t least_keys, int64_t visible, int64_t own) {

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # room -> the rooms that it may include besides itself. The rooms stand in order: what stands below uses what stands above.
 # The longest name that a file's path begins with is its room.
-GPU = {"gpu", "gpu/engine", "gpu/benchmark", "gpu/ceilings", "gpu/entmax", "gpu/decode"}
+GPU = {"gpu", "gpu/engine", "gpu/benchmark", "gpu/ceilings", "gpu/entmax", "gpu/decode", "gpu/kascade"}
 ALLOWED = {
     "core": set(),
     "cpu_ref": {"core"},
@@ -20,7 +20,8 @@ ALLOWED = {
     "gpu/ceilings": {"core", "gpu", "gpu/arch", "gpu/engine", "gpu/benchmark"},
     "gpu/entmax": {"core", "gpu", "gpu/arch", "gpu/engine"},
     "gpu/decode": {"core", "gpu", "gpu/arch", "gpu/engine", "gpu/entmax"},
-    "gpu/ladders": {"core", "gpu", "gpu/arch", "gpu/engine"},
+    "gpu/kascade": {"core", "gpu", "gpu/arch", "gpu/engine"},
+    "gpu/ladders": {"core", "gpu", "gpu/arch", "gpu/engine", "gpu/kascade"},
     "report": {"core"},
     "analysis": {"core", "report"},
     "experiments/runner": {"core", "cpu_ref", *GPU, "report", "analysis"},

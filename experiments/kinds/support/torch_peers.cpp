@@ -69,6 +69,22 @@ ParameterInfo torch_dtype() {
           {"auto", "float32", "bfloat16", "float16"}};
 }
 
+CaseResult torch_case(PeerProcess& peer, const Parameters& p) {
+  nlohmann::json job;
+  for (const auto& [name, value] : p)
+    std::visit([&, &key = name](const auto& held) { job[key] = held; }, value);
+  const nlohmann::json reply = peer.ask(job);
+  CaseResult result;
+  if (reply.contains("unavailable")) {
+    result.texts["version"] = "not run: " + reply.at("unavailable").get<std::string>();
+    return result;
+  }
+  result.numbers = reply.at("numbers").get<std::map<std::string, double>>();
+  result.texts = reply.at("texts").get<std::map<std::string, std::string>>();
+  add_times(reply.at("seconds").get<std::vector<double>>(), result);
+  return result;
+}
+
 bool add_peer_run(const PeerResult& peer, CaseResult& result) {
   result.texts["version"] = peer.unavailable.empty() ? peer.version : "not run: " + peer.unavailable;
   if (!peer.unavailable.empty()) return false;

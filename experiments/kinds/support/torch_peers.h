@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "experiments/kinds/support/peer_process.h"
 #include "experiments/runner/kind.h"
 #include "gpu/benchmark/timing.h"
 
@@ -18,6 +19,10 @@ namespace splash::experiments {
 // The parameters device and dtype of a kind that PyTorch computes.
 ParameterInfo torch_device();
 ParameterInfo torch_dtype();
+
+// A case that a peer measures whole: it gets the parameters, and answers with seconds, numbers and texts of
+// the kind's columns, or why it could not run.
+CaseResult torch_case(PeerProcess& peer, const Parameters& p);
 
 struct PeerResult {
   std::string unavailable;  // why it could not run; empty if it ran

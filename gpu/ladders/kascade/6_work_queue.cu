@@ -14,10 +14,6 @@ namespace {
 
 using namespace kascade;
 
-__global__ void reset_queue(int* queue, int taken) {
-  if (threadIdx.x == 0) *queue = taken;
-}
-
 Plan plan(const AttentionSpec& spec, Dtype dtype, const DeviceInfo& device) {
   Plan plan = plan_gathering(spec, dtype, device);
   plan.kernels.insert(plan.kernels.begin(),

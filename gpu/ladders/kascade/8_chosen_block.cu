@@ -23,7 +23,7 @@
 #include "core/error.h"
 #include "core/round.h"
 #include "gpu/engine/chooser.h"
-#include "gpu/ladders/kascade/problem.cuh"
+#include "gpu/ladders/kascade/rung.cuh"
 
 namespace splash::gpu {
 namespace {

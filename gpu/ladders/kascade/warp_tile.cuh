@@ -5,7 +5,7 @@
 
 #include "gpu/arch/ldmatrix.cuh"
 #include "gpu/arch/mma.cuh"
-#include "gpu/ladders/kascade/problem.cuh"
+#include "gpu/ladders/kascade/rung.cuh"
 
 namespace splash::gpu::kascade {
 

@@ -1,8 +1,8 @@
 """The keys that tiles of queries share, and attention to them: what a plan's anchors and the layers behind them compute.
 
-Plain PyTorch on any device. An anchor computes all scores, some tiles at a time. The layers behind it gather a tile's keys, and attend
-to them by PyTorch's fused softmax, or by this library's entmax. A tile is `tile` queries that follow one another in a call, so that a
-step of decoding is a tile of its own.
+Where they take a call (kernels.are_for), kernels compute it. Elsewhere plain PyTorch does, on any device: an anchor computes all scores,
+some tiles at a time, and the layers behind it gather a tile's keys, and attend to them by PyTorch's fused softmax, or by this library's
+entmax. A tile is `tile` queries that follow one another in a call, so that a step of decoding is a tile of its own.
 
 Shapes: q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, value_dim]. mask: None is
 causal; else as hugging_face.key_positions makes it for causal attention with padding, int32 [batch, 1, 1, kv_len].
@@ -22,6 +22,7 @@ from splash_attention._core import KascadePlan, kascade_keys
 from splash_attention.functional import entmax
 from splash_attention.hugging_face.attention import attention_of_heads
 from splash_attention.hugging_face.plain import softmax_attention, visible_keys
+from splash_attention.kascade import kernels
 
 _SCORES = 1 << 27  # of an anchor at once: 512 MiB of float32, and a few times that while they are chosen from
 _GATHERED = 1 << 27  # numbers of keys and values at once
@@ -76,8 +77,7 @@ class Reuse:
             return attend_to_all(q, k, v, scaling, mask, self.alpha, return_support)
         if self.anchor != self.anchor_of[layer] or self.of != _size_of(q, k):
             raise ValueError(f"layer {layer} reuses the keys of layer {self.anchor_of[layer]}, which did not attend before it in this call")
-        keys = self.keys[:, self.heads[layer]]
-        return attend_to(keys, q, k, v, self.budget.tile, scaling, mask, self.alpha, return_support)
+        return attend_to(self.keys, q, k, v, self.budget, scaling, mask, self.alpha, return_support, self.heads[layer])
 
 
 def _size_of(q: Tensor, k: Tensor) -> tuple[int, int, int]:
@@ -92,6 +92,8 @@ def tile_keys(
     They are the tile's own and then those with the largest sums of probabilities over the tile's queries and the key head's query heads;
     of equal sums the lower key wins. Probabilities are softmax, or entmax of alpha.
     """
+    if kernels.are_for(q, k, None, scaling, budget.tile, mask, alpha):
+        return kernels.find(q, k, scaling, budget)
     q_len, (batch, kv_heads, kv_len, _) = q.shape[2], k.shape
     first, tile = _first_queries(q_len, kv_len, mask, q.device), budget.tile
     most = kascade_keys(*budget, kv_len, min(tile, q_len))
@@ -129,11 +131,16 @@ def _largest(sums: Tensor, seen: Tensor, own: Tensor, count: Tensor, most: int, 
 
 
 def attend_to(
-    keys: Tensor, q: Tensor, k: Tensor, v: Tensor, tile: int, scaling: float, mask: Tensor | None = None, alpha: float | None = None,
-    return_support: bool = False,
+    keys: Tensor, q: Tensor, k: Tensor, v: Tensor, budget: Budget, scaling: float, mask: Tensor | None = None, alpha: float | None = None,
+    return_support: bool = False, heads: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """(out, support, None if not asked for): softmax, or entmax of alpha, over those of a tile's keys that each query sees. keys: of tile_keys,
-    [batch, kv_heads, tiles, keys]. Differentiable by q, k and v."""
+    """(out, support, None if not asked for): softmax, or entmax of alpha, over those of a tile's keys that each query sees. keys: of tile_keys
+    with this budget, [batch, kv_heads, tiles, keys]. heads: whose keys each key head takes; None: its own. Differentiable by q, k and v."""
+    heads = range(k.shape[1]) if heads is None else heads
+    if kernels.are_for(q, k, v, scaling, budget.tile, mask, alpha):
+        out = kernels.attend(keys, heads, q, k, v, budget, scaling)
+        return out, _listed(keys[:, list(heads)], q, k, budget.tile) if return_support else None
+    keys, tile = keys[:, list(heads)], budget.tile
     q_len, (batch, kv_heads, kv_len, head_dim) = q.shape[2], k.shape
     first = F.pad(_first_queries(q_len, kv_len, mask, q.device).expand(batch, -1), (0, 1), value=q_len)  # of no key: never
     at = torch.arange(batch, device=q.device)[:, None, None, None]
@@ -157,6 +164,14 @@ def attend_to(
         if support is not None:
             supports.append(_in_order(support[..., None], taken.shape[:3])[..., 0])
     return torch.cat(outs, 2)[:, :, :q_len], torch.cat(supports, 2)[:, :, :q_len] if return_support else None
+
+
+def _listed(keys: Tensor, q: Tensor, k: Tensor, tile: int) -> Tensor:
+    """How many of its tile's keys each query sees under a causal mask: [batch, heads, q_len]."""
+    (batch, heads, q_len, _), (_, kv_heads, kv_len, _) = q.shape, k.shape
+    places = torch.arange(keys.shape[2] * tile, device=q.device, dtype=torch.int32).view(-1, tile) + (kv_len - q_len)
+    seen = torch.searchsorted(keys, places.expand(batch, kv_heads, -1, -1).contiguous(), right=True)
+    return seen.flatten(2)[:, :, :q_len].repeat_interleave(heads // kv_heads, 1)
 
 
 def _attend_within(

@@ -25,8 +25,9 @@ def choose_and_attend(q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: 
         q = (q * torch.tensor(how.factor, device=q.device)[:, None, None]).to(q.dtype)
     else:
         scaling *= how.factor
-    keys = tile_keys(q, k, scaling, Budget(how.budget, how.tile, how.least_keys), mask)
-    out, support = attend_to(keys, q, k, v, how.tile, scaling, mask, return_support=True)
+    budget = Budget(how.budget, how.tile, how.least_keys)
+    keys = tile_keys(q, k, scaling, budget, mask)
+    out, support = attend_to(keys, q, k, v, budget, scaling, mask, return_support=True)
     return out, support
 
 

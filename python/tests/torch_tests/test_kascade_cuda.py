@@ -7,7 +7,10 @@ import pytest
 from gpu_inputs import GPU, inputs, torch
 
 from splash_attention import entmax
+from splash_attention.kascade import kernels
 from splash_attention.kascade.attention import Budget, attend_to, tile_keys
+
+BUDGET = Budget(0.1, 32, 128)
 
 
 def on_the_cpu(q, k, v, keys, tile, tiles, alpha):
@@ -35,11 +38,57 @@ def test_tiles_on_a_gpu(alpha, heads, kv_heads, dim, q_len, kv_len):
     if GPU.type == "cpu":
         q_len, kv_len = min(q_len, 300), min(kv_len, 500)
     q, k, v = (one.to(GPU) for one in inputs(torch.bfloat16, q_len, kv_len, dim, 2.0, heads, kv_heads, 1))
-    keys = tile_keys(q, k, dim**-0.5, Budget(0.1, 32, 128), alpha=alpha)
-    assert (keys.diff(dim=-1) >= 0).all() and torch.equal(keys, tile_keys(q, k, dim**-0.5, Budget(0.1, 32, 128), alpha=alpha))
-    out, _ = attend_to(keys, q, k, v, 32, dim**-0.5, alpha=alpha)
+    keys = tile_keys(q, k, dim**-0.5, BUDGET, alpha=alpha)
+    assert (keys.diff(dim=-1) >= 0).all() and torch.equal(keys, tile_keys(q, k, dim**-0.5, BUDGET, alpha=alpha))
+    out, _ = attend_to(keys, q, k, v, BUDGET, dim**-0.5, alpha=alpha)
     assert out.shape == q.shape and out.isfinite().all()
     tiles = sorted({0, keys.shape[2] // 2, keys.shape[2] - 1})
     found = torch.cat([out[0, :, at * 32 : (at + 1) * 32] for at in tiles], 1).double().cpu()
     wanted = on_the_cpu(q, k, v, keys, 32, tiles, alpha)
     assert (found - wanted).norm() / wanted.norm() < 0.01
+
+
+@pytest.fixture
+def hopper():
+    if GPU.type == "cpu" or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the kernels take GPUs of compute capability 9.0")
+
+
+SHAPES = [  # batch, heads, kv_heads, dim, q_len, kv_len
+    (1, 9, 3, 64, 4096, 4096), (2, 32, 8, 128, 1000, 3001), (3, 8, 8, 80, 1, 5000), (1, 8, 2, 40, 33, 33), (1, 4, 4, 128, 70, 50), (2, 6, 2, 64, 1, 1),
+    (1, 32, 8, 128, 1, 40_000), (2, 8, 2, 64, 6, 3000), (1, 24, 1, 128, 1, 2000)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("batch, heads, kv_heads, dim, q_len, kv_len", SHAPES)
+def test_kernels_and_plain_pytorch_agree(hopper, monkeypatch, dtype, batch, heads, kv_heads, dim, q_len, kv_len):
+    torch.manual_seed(q_len)
+    sizes = ((2, q_len, heads), (1, kv_len, kv_heads), (1, kv_len, kv_heads))
+    q, k, v = (factor * torch.randn(batch, n, some, dim, device=GPU, dtype=dtype).transpose(1, 2) for factor, n, some in sizes)  # views
+    assert kernels.are_for(q, k, v, dim**-0.5, 32, None, None)
+    anchors = [(head + 1) % kv_heads for head in range(kv_heads)]
+    keys = tile_keys(q, k, dim**-0.5, BUDGET)
+    out, support = attend_to(keys, q, k, v, BUDGET, dim**-0.5, return_support=True, heads=anchors)
+    monkeypatch.setattr(kernels, "are_for", lambda *call: False)
+    plain = tile_keys(q, k, dim**-0.5, BUDGET)
+    assert keys.shape == plain.shape and keys.dtype == plain.dtype and (keys.diff(dim=-1) >= 0).all()
+    chosen, chosen_too = (torch.zeros(*one.shape[:3], kv_len + 1, dtype=torch.bool, device=GPU).scatter_(3, one.long(), True) for one in (keys, plain))
+    differing = (chosen != chosen_too)[..., :kv_len].sum().item()
+    assert differing <= 2e-3 * chosen.sum().item(), "more keys differ than rounding explains"
+    wanted, counted = attend_to(keys, q, k, v, BUDGET, dim**-0.5, return_support=True, heads=anchors)
+    assert torch.equal(support, counted) and torch.equal(out[counted == 0], torch.zeros_like(out[counted == 0]))
+    assert (out.double() - wanted.double()).norm() <= (0.01 if dtype == torch.bfloat16 else 0.002) * wanted.double().norm()
+
+
+def test_what_the_kernels_do_not_take_plain_pytorch_does(hopper):
+    q, k, v = (torch.randn(1, 4, 100, 64, device=GPU, dtype=torch.bfloat16) for _ in range(3))
+    assert kernels.are_for(q, k, v, 0.125, 32, None, None)
+    assert not kernels.are_for(q, k, v, 0.125, 16, None, None) and not kernels.are_for(q, k, v, 0.125, 32, None, 1.5)
+    assert not kernels.are_for(q.float(), k.float(), v.float(), 0.125, 32, None, None)
+    assert not kernels.are_for(q, k, v.requires_grad_(), 0.125, 32, None, None)
+    with torch.no_grad():
+        assert kernels.are_for(q, k, v, 0.125, 32, None, None)
+    keys = tile_keys(q, k, 0.125, BUDGET)
+    attend_to(keys, q, k, v, BUDGET, 0.125)[0].sum().backward()
+    assert v.grad.isfinite().all()

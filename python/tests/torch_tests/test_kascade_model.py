@@ -63,7 +63,7 @@ def test_reuse_is_attention_to_the_shared_keys(alpha, q_len, kv_len):
     q, k, v = tensors(q_len, kv_len, seed=q_len)
     keys = tile_keys(q, k, 0.25, Budget(0.2, TILE, LEAST), alpha=alpha)
     assert keys.shape[:3] == (2, 3, -(-q_len // TILE)) and (keys.diff(dim=-1) >= 0).all()
-    out, support = attend_to(keys, q, k, v, TILE, 0.25, alpha=alpha, return_support=True)
+    out, support = attend_to(keys, q, k, v, Budget(0.2, TILE, LEAST), 0.25, alpha=alpha, return_support=True)
     wanted, counted = dense(q, k, v, kept_of(keys, q_len, kv_len), alpha)
     torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
     assert torch.equal(support.long(), counted)
@@ -73,7 +73,7 @@ def test_reuse_is_attention_to_the_shared_keys(alpha, q_len, kv_len):
 def test_all_keys_are_dense_attention(alpha):
     q, k, v = tensors(37, 37)
     keys = tile_keys(q, k, 0.25, Budget(1.0, TILE, LEAST), alpha=alpha)
-    out, _ = attend_to(keys, q, k, v, TILE, 0.25, alpha=alpha)
+    out, _ = attend_to(keys, q, k, v, Budget(1.0, TILE, LEAST), 0.25, alpha=alpha)
     torch.testing.assert_close(out.double(), dense(q, k, v, torch.ones(2, 3, 37, 37, dtype=torch.bool), alpha)[0], rtol=1e-4, atol=1e-5)
 
 
@@ -83,7 +83,7 @@ def test_entmax_unites_what_a_tiles_queries_read():
     everything = torch.ones(2, 3, 32, 32, dtype=torch.bool)
     out, support = dense(q, k, v, everything, 1.5)
     keys = tile_keys(q, k, 0.25, Budget(0.9, TILE, LEAST), alpha=1.5)
-    done, kept = attend_to(keys, q, k, v, TILE, 0.25, alpha=1.5, return_support=True)
+    done, kept = attend_to(keys, q, k, v, Budget(0.9, TILE, LEAST), 0.25, alpha=1.5, return_support=True)
     torch.testing.assert_close(done.double(), out, rtol=1e-4, atol=1e-5)
     assert torch.equal(kept.long(), support)
 
@@ -93,7 +93,7 @@ def test_gradients_are_those_of_the_shared_keys(alpha):
     given = [one.requires_grad_() for one in tensors(21, 21, seed=6)]
     keys = tile_keys(*(one.detach() for one in given[:2]), 0.25, Budget(0.3, TILE, LEAST), alpha=alpha)
     weights = torch.randn(2, 6, 21, 16, generator=torch.Generator().manual_seed(1))
-    (attend_to(keys, *given, TILE, 0.25, alpha=alpha)[0] * weights).sum().backward()
+    (attend_to(keys, *given, Budget(0.3, TILE, LEAST), 0.25, alpha=alpha)[0] * weights).sum().backward()
     found = [one.grad.double() for one in given]
     for one in given:
         one.grad = None
@@ -106,7 +106,7 @@ def test_a_query_of_nan_spoils_no_other():
     q, k, v = tensors(16, 16)
     q[0, 1, 6] = torch.nan
     keys = tile_keys(q, k, 0.25, Budget(0.3, TILE, LEAST))
-    out, _ = attend_to(keys, q, k, v, TILE, 0.25)
+    out, _ = attend_to(keys, q, k, v, Budget(0.3, TILE, LEAST), 0.25)
     spoiled = out.isnan().any(-1)
     assert spoiled[0, 1, 6] and spoiled.sum() == 1
     others = [(head, row) for head in (0, 1) for row in range(4, 8) if (head, row) != (1, 6)]  # of its tile; they alone choose keys

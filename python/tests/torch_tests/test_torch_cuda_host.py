@@ -69,7 +69,7 @@ def made(monkeypatch):
             return 8
 
     monkeypatch.setattr(cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem))
-    monkeypatch.setattr(cuda, "_stream", lambda tensor: 0)
+    monkeypatch.setattr(cuda, "current_stream", lambda tensor: 0)
     monkeypatch.setattr(cuda, "_constant", lambda value, dtype, device: torch.tensor([value], dtype=dtype))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     cuda._plain_problem.cache_clear()
@@ -234,7 +234,7 @@ def test_the_lengths_of_packed_sequences_are_read_once(made, monkeypatch):
         forward(*uncounted)
         forward(*uncounted)
     assert len(made) == 7
-    monkeypatch.setattr(cuda, "_stream", lambda tensor: 7)  # memory belongs to a stream
+    monkeypatch.setattr(cuda, "current_stream", lambda tensor: 7)  # memory belongs to a stream
     forward(*lengths)
     assert len(made) == 8
     one, other = (cuda.known_lengths(stream, *lengths) for stream in (0, 7))

@@ -53,7 +53,7 @@ def _checked(device: int) -> int:
     return device
 
 
-def _stream(tensor: Tensor) -> int:
+def current_stream(tensor: Tensor) -> int:
     """The current one of the tensor's device, without a Python object, which costs microseconds."""
     return torch._C._cuda_getCurrentRawStream(_checked(tensor.get_device()))
 
@@ -68,7 +68,7 @@ def _alphas(alpha: Tensor | None, alpha_value: float, dtype: torch.dtype, device
     return _constant(alpha_value, dtype, device) if alpha is None else alpha.detach().to(dtype).contiguous()
 
 
-def _dense(tensor: Tensor) -> Tensor:
+def contiguous_and_aligned(tensor: Tensor) -> Tensor:
     """Contiguous, and aligned as the kernels need it."""
     if tensor.is_contiguous() and tensor.data_ptr() % 16 == 0:
         return tensor
@@ -79,7 +79,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
-    device, stream = scores.get_device(), _stream(scores)
+    device, stream = scores.get_device(), current_stream(scores)
     scores, alphas = scores.detach().contiguous(), _alphas(alpha, alpha_value, torch.float64, scores.get_device())
     p = torch.empty_like(scores)
     rows, n = scores.shape
@@ -90,7 +90,7 @@ def entmax(scores: Tensor, alpha: Tensor | None, alpha_value: float) -> Tensor:
 
 
 def entmax_backward(p: Tensor, d_p: Tensor, alpha: Tensor | None, alpha_value: float) -> tuple[Tensor, Tensor]:
-    device, stream = p.get_device(), _stream(p)
+    device, stream = p.get_device(), current_stream(p)
     p, d_p, alphas = p.detach().contiguous(), d_p.detach().contiguous(), _alphas(alpha, alpha_value, torch.float64, device)
     d_scores, d_alpha = torch.empty_like(p), p.new_empty((p.shape[0],), dtype=torch.float64)
     rows, n = p.shape
@@ -228,7 +228,7 @@ def _problem_of(q: Tensor, k: Tensor, *inputs: Any) -> tuple[_Problem, Tensor, _
     if p.q_positions is not None or p.pairs is not None:
         problem = _Problem(*fixed, *p.tables, p.pairs)
     else:
-        problem = _plain_problem(*fixed) if p.cu_seqlens_q is None else _packed_problem(_stream(q), fixed, *p.lengths)
+        problem = _plain_problem(*fixed) if p.cu_seqlens_q is None else _packed_problem(current_stream(q), fixed, *p.lengths)
     dtypes = (torch.float32, torch.int32, torch.float32, torch.int64, torch.float32)
     given = tuple(_contiguous(table, dtype) for table, dtype in zip(p[13:], dtypes))
     return problem, _alphas(p.alpha, p.alpha_value, torch.float32, q.get_device()), given
@@ -278,7 +278,7 @@ def _run(
     workspace = q.new_empty(problem.workspace_bytes, dtype=torch.uint8)
     problem.kernels.forward(
         all_rows, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(), out.data_ptr(),
-        store.data_ptr() if bytes_ else 0, bytes_, workspace.data_ptr(), _stream(q),
+        store.data_ptr() if bytes_ else 0, bytes_, workspace.data_ptr(), current_stream(q),
         _addresses(given),
     )  # fmt: skip
     return store
@@ -291,7 +291,7 @@ def _whole_store(
     """The store where it holds all of its support, else that of another forward, into out, which has the room. Waits for
     forward. Not while a graph is captured: then the store is taken as it is."""
     while not torch.cuda.is_current_stream_capturing():
-        entries = problem.kernels.entries(store.data_ptr(), store.numel(), _stream(q))
+        entries = problem.kernels.entries(store.data_ptr(), store.numel(), current_stream(q))
         if entries <= problem.kernels.store_places(store.numel())[-1]:
             break
         _needed[_problem_key(q, k)] = max(_needed.get(_problem_key(q, k), 0), entries + entries // 8)
@@ -313,13 +313,13 @@ def _output(q: Tensor, k: Tensor, v: Tensor, capacity: int, *problem_inputs: Any
     problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
         return dense.forward(q, k, v, _dense_problem(problem, q, *problem_inputs))[0], nothing(torch.uint8, q.device)
-    q, k, v = _dense(q), _dense(k), _dense(v)
+    q, k, v = contiguous_and_aligned(q), contiguous_and_aligned(k), contiguous_and_aligned(v)
     out = torch.empty_like(q)
     store = _run(problem, q, k, v, alphas, given, out, capacity)
     alpha, number, *fixed = problem_inputs[:6]
     p = operators.Problem(*problem_inputs)
     if _repeated is not None and p.is_plain and not p.is_modified:
-        lengths = None if p.cu_seqlens_q is None else known_lengths(_stream(q), *p.lengths)
+        lengths = None if p.cu_seqlens_q is None else known_lengths(current_stream(q), *p.lengths)
         if lengths is not None or p.cu_seqlens_q is None:
             packed = 0 if lengths is None else lengths.number
             _repeated.add(q, k, number if alpha is None else alphas, *fixed, packed, alphas.data_ptr(), problem.kernels)
@@ -336,7 +336,7 @@ def repeated(
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """out, and the store where one is kept, of a call that differs in nothing but values from one that was checked; else
     raises Unknown."""
-    known = None if lengths is None else known_lengths(_stream(q), *lengths)
+    known = None if lengths is None else known_lengths(current_stream(q), *lengths)
     if _repeated is None or known is None and lengths is not None:
         raise Unknown
     out = torch.empty_like(q)
@@ -372,7 +372,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ..
     room, all_rows = capacity, counted or with_peak
     if capacity < 0:
         room = capacity_for(q, k) if with_peak else 0 if counted else -1
-    q, k, v = _dense(q), _dense(k), _dense(v)
+    q, k, v = contiguous_and_aligned(q), contiguous_and_aligned(k), contiguous_and_aligned(v)
     out = torch.empty_like(q)
     store = _run(problem, q, k, v, alphas, given, out, room, all_rows)
     if all_rows:
@@ -424,7 +424,7 @@ def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any, whol
     problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
         return *dense.backward(d_out, q, k, v, _dense_problem(problem, q, *problem_inputs)), None, None
-    q, k, v, d_out = _dense(q), _dense(k), _dense(v), _dense(d_out)
+    q, k, v, d_out = contiguous_and_aligned(q), contiguous_and_aligned(k), contiguous_and_aligned(v), contiguous_and_aligned(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     heads, learned = q.shape[1], problem_inputs[0] is not None
     d_alpha = q.new_zeros((heads,), dtype=torch.float32) if learned else None
@@ -439,7 +439,7 @@ def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any, whol
     problem.kernels.backward(
         torch.cuda.is_current_stream_capturing(), q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),
         store.data_ptr(), store.numel(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
-        *(0 if one is None else one.data_ptr() for one in (d_alpha, d_sinks, d_bias)), workspace.data_ptr(), _stream(q), _addresses(given),
+        *(0 if one is None else one.data_ptr() for one in (d_alpha, d_sinks, d_bias)), workspace.data_ptr(), current_stream(q), _addresses(given),
     )  # fmt: skip
     return d_q, d_k, d_v, d_alpha, d_sinks, d_bias
 
@@ -460,7 +460,7 @@ def probabilities(q: Tensor, k: Tensor, *problem_inputs: Any) -> tuple[Tensor, T
     problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
         return dense.probabilities(q, k, _dense_problem(problem, q, *problem_inputs))
-    q, k = _dense(q), _dense(k)
+    q, k = contiguous_and_aligned(q), contiguous_and_aligned(k)
     out = torch.empty_like(q)
     store = _run(problem, q, k, k, alphas, given, out, capacity_for(q, k), True)
     store = _whole_store(problem, q, k, k, alphas, given, out, store, True)

@@ -1,24 +1,13 @@
 #pragma once
-// Finds the k largest of each list's sums and writes their key indices in rising order. A radix selection
-// finds the k-th largest, 11 bits per round. One ordered pass then writes all keys with larger sums and the
-// first keys with equal sums. Scans by CUB.
+// Finds the keys of each list: the tile's own and those with the largest sums, in rising order. A radix
+// selection finds the k-th largest, 11 bits per round. One ordered pass then writes all keys with larger sums
+// and the first keys with equal sums. Scans by CUB.
 
 #include <cub/block/block_scan.cuh>
 
-#include "gpu/ladders/kascade/anchor_scores.cuh"
+#include "gpu/kascade/scores.cuh"
 
 namespace splash::gpu::kascade {
-
-struct AnchorOutput {
-  int32_t *key_indices = nullptr, *key_counts = nullptr;
-  double share = 0;  // 0: fixed_k
-  int64_t fixed_k = 0;
-
-  __host__ __device__ int64_t count(int64_t visible) const {
-    return share > 0 ? static_cast<int64_t>(ceil(share * static_cast<double>(visible)))
-                     : min(fixed_k, visible);
-  }
-};
 
 constexpr int kSelectThreads = 512, kDigitBits = 11, kBins = 1 << kDigitBits, kVector = 4;
 using SelectScan = cub::BlockScan<uint32_t, kSelectThreads, cub::BLOCK_SCAN_WARP_SCANS>;
@@ -29,14 +18,27 @@ struct SelectShared {
   uint32_t digit, wanted;
 };
 
-// Sums are not negative, so their bits have the same order as their values. NaN is above all.
-__device__ inline uint32_t order_of(float sum) {
-  return __float_as_uint(sum) & 0x7fffffffu;
-}
+// The sums of one list, as integers of the same order. Sums are not negative, so their bits have the order of
+// their values. A tile's own keys are above all.
+struct ListSums {
+  const float* sums;  // 16-byte aligned
+  int visible, own_begin;
 
-// Returns order_of() of the k-th largest sum. `wanted` becomes the number of sums equal to it that belong to
-// the k.
-__device__ inline uint32_t kth_largest(const float* sums, int count, uint32_t k, SelectShared& shared,
+  // Those of keys first to first + 3, a multiple of 4; of keys that are not visible 0.
+  __device__ void read(int first, uint32_t (&orders)[kVector]) const {
+    float4 four{};
+    if (first < visible) four = *reinterpret_cast<const float4*>(sums + first);
+    const float values[kVector] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const int key = first + i;
+      orders[i] = key >= visible ? 0 : key >= own_begin ? 0x7fffffffu : __float_as_uint(values[i]);
+    }
+  }
+};
+
+// The k-th largest. `wanted` becomes the number of sums equal to it that belong to the k.
+__device__ inline uint32_t kth_largest(const ListSums& sums, uint32_t k, SelectShared& shared,
                                        uint32_t& wanted) {
   constexpr int kBinsAThread = kBins / kSelectThreads;
   uint32_t prefix = 0, prefix_mask = 0;
@@ -45,10 +47,14 @@ __device__ inline uint32_t kth_largest(const float* sums, int count, uint32_t k,
     const int low = max(shift, 0), bits = shift < 0 ? kDigitBits + shift : kDigitBits;
     for (int i = threadIdx.x; i < kBins; i += kSelectThreads) shared.histogram[i] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < count; i += kSelectThreads) {
-      const uint32_t order = order_of(sums[i]);
-      if ((order & prefix_mask) == prefix)
-        atomicAdd(&shared.histogram[(order >> low) & ((1u << bits) - 1)], 1u);
+    for (int first = kVector * threadIdx.x; first < sums.visible; first += kVector * kSelectThreads) {
+      uint32_t orders[kVector];
+      sums.read(first, orders);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        if (first + i < sums.visible && (orders[i] & prefix_mask) == prefix)
+          atomicAdd(&shared.histogram[(orders[i] >> low) & ((1u << bits) - 1)], 1u);
+      }
     }
     __syncthreads();
     uint32_t bins[kBinsAThread], above[kBinsAThread];  // from the largest digit down
@@ -72,27 +78,26 @@ __device__ inline uint32_t kth_largest(const float* sums, int count, uint32_t k,
   return prefix;
 }
 
-// One block per list of the slab.
+// One block per list of the slab. Places behind a list's last key get kv_len.
 __global__ void __launch_bounds__(kSelectThreads)
-    select_largest(const __grid_constant__ AnchorSlab slab, const AnchorOutput output) {
+    select_largest(const __grid_constant__ AnchorSlab slab, int32_t* lists) {
   __shared__ SelectShared shared;
   const Problem& p = slab.problem;
   const TileAddress at = p.address((slab.first + blockIdx.x) * p.row_blocks);
-  const float* const sums = slab.pooled + blockIdx.x * slab.pitch;
-  const int visible = slab.visible(at), k = static_cast<int>(output.count(visible));
-  int32_t* const keys = output.key_indices + p.list(at) * p.k_keep;
-  if (threadIdx.x == 0) output.key_counts[p.list(at)] = k;
-  for (int64_t i = k + static_cast<int>(threadIdx.x); i < p.k_keep; i += kSelectThreads) keys[i] = -1;
+  const int visible = slab.visible(at), k = min(p.count(at), visible);
+  const ListSums sums{slab.pooled + blockIdx.x * slab.pitch, visible, p.causal ? p.last_key(at, 0) : visible};
+  int32_t* const keys = lists + p.list(at) * p.k_keep;
+  for (int64_t i = k + static_cast<int>(threadIdx.x); i < p.k_keep; i += kSelectThreads) keys[i] = p.kv_len;
   if (k == 0) return;
   uint32_t wanted = 0;
-  const uint32_t threshold = kth_largest(sums, visible, k, shared, wanted);
+  const uint32_t threshold = kth_largest(sums, k, shared, wanted);
   uint32_t larger_before = 0, equal_before = 0;  // keys of earlier rounds
   for (int begin = 0; begin < visible; begin += kSelectThreads * kVector) {
     const int first = begin + static_cast<int>(threadIdx.x) * kVector;
     uint32_t orders[kVector], counts = 0;  // larger in the high half, equal in the low one: at most 2048 each
+    sums.read(first, orders);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      orders[i] = first + i < visible ? order_of(sums[first + i]) : 0;
       if (first + i < visible) counts += orders[i] > threshold ? 1u << 16 : orders[i] == threshold ? 1u : 0u;
     }
     uint32_t before, total;

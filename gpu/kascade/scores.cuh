@@ -1,19 +1,21 @@
 #pragma once
-// The anchor's two passes over all visible scores (sm_90a). One thread issues the TMA loads and two
-// warpgroups multiply; each warpgroup issues the next tile's products before it works on this tile's scores.
-// The exponentials bound both passes: an SM computes 16 per cycle, so a tile of 128 x 128 takes 1024 cycles,
-// as many as its products take.
+// The anchor's two passes over all visible scores (sm_90a). In a block one thread issues the TMA loads and
+// two warpgroups multiply 64 rows each, then work on their scores. The exponentials bound both passes: an SM
+// computes 16 per cycle, so a tile of 128 x 128 takes 1024 cycles, as many as its products take. Two blocks
+// of an SM overlap one's products with the other's exponentials, and hide their latencies.
 
-#include "gpu/ladders/kascade/consumer.cuh"
+#include "gpu/kascade/consumer.cuh"
 
 namespace splash::gpu::kascade {
 
-constexpr int kAnchorStages = 4;
+constexpr int kAnchorStages = 2, kSweepBlocks = 2;        // of an SM
+constexpr int kSweepThreads = 32 * (kConsumerWarps + 1);  // the last warp loads
 
 template <int kDim>
 struct AnchorShared {
   alignas(1024) unsigned char q[kTileBytes<kDim>], k[kAnchorStages][kTileBytes<kDim>];
   uint64_t k_full[kAnchorStages], k_empty[kAnchorStages], q_full, q_empty;
+  float normalizers[2][kTileRows];  // of the item, for each warpgroup
 };
 
 // What one launch works on: lists [first, first + lists) in the order of Problem::address.
@@ -31,15 +33,22 @@ struct AnchorSlab {
   }
 };
 
+// Which list a block takes in each round, forth and back: lists become shorter, and so each block gets as
+// much as the others.
+__device__ inline int list_of_round(int round) {
+  const int blocks = gridDim.x, block = blockIdx.x;
+  return round * blocks + (round % 2 == 0 ? block : blocks - 1 - block);
+}
+
 // One thread is enough, because TMA does the copying. Rows past the end of a head arrive as zeros; loads for
 // heads that the group does not have start past that end on purpose.
 template <int kDim>
 __device__ void produce_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared) {
-  if (threadIdx.x % kProducers != 0) return;
+  if (threadIdx.x % 32 != 0) return;
   const Problem& p = slab.problem;
   arch::RingPosition<kAnchorStages> turn;
   arch::RingPosition<1> q_turn;
-  for (int list = blockIdx.x; list < slab.lists; list += gridDim.x) {
+  for (int round = 0, list; (list = list_of_round(round)) < slab.lists; ++round) {
     for (int block = 0; block < p.row_blocks; ++block) {
       const TileAddress at = p.address((slab.first + list) * p.row_blocks + block);
       const int visible = slab.visible(at), kv_head = static_cast<int>(at.kv_head);
@@ -77,7 +86,8 @@ struct RowNormalizers {
   int item, row;
   RowState state[2];
 
-  __device__ RowNormalizers(const AnchorSlab& slab, const TileAddress& at, int item, int, int row)
+  __device__ RowNormalizers(const AnchorSlab& slab, const TileAddress& at, int item, int, int row, int,
+                            float*)
       : slab(slab), at(at), item(item), row(row) {}
 
   __device__ void take(float (&s)[kScores], int begin) {
@@ -92,7 +102,7 @@ struct RowNormalizers {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = quad_sum(state[half].sum);
-      const bool empty = slab.problem.query_row(at, row + 8 * half) < 0 || sum == 0;
+      const bool empty = slab.problem.query_row(at, row + 8 * half) < 0 || state[half].largest == -INFINITY;
       if (threadIdx.x % 4 == 0) {
         slab.normalizers[int64_t{item} * kTileRows + row + 8 * half] =
             empty ? INFINITY : fmaf(state[half].largest, slab.problem.scale, log2f(sum));
@@ -110,14 +120,18 @@ struct PooledProbabilities {
   TileAddress at;
   float* pooled;
   int row, visible;
-  float scale, normalizers[kScores / 2];  // of the thread's query columns
+  float scale;
+  const float2* normalizers;  // of columns 8 i and 8 i + 1 from the thread's first one on
 
-  __device__ PooledProbabilities(const AnchorSlab& slab, const TileAddress& at, int item, int list, int row)
+  // shared: the warpgroup's room for normalizers.
+  __device__ PooledProbabilities(const AnchorSlab& slab, const TileAddress& at, int item, int list, int row,
+                                 int group, float* shared)
       : slab(slab), at(at), pooled(slab.pooled + list * slab.pitch), row(row), visible(slab.visible(at)) {
     scale = slab.problem.negative_scale ? -slab.problem.scale : slab.problem.scale;
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i)
-      normalizers[i] = slab.normalizers[int64_t{item} * kTileRows + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2];
+    arch::named_barrier_sync(2 + group, 128);  // none reads those of the item before
+    shared[threadIdx.x % 128] = slab.normalizers[int64_t{item} * kTileRows + threadIdx.x % 128];
+    arch::named_barrier_sync(2 + group, 128);
+    normalizers = reinterpret_cast<const float2*>(shared) + threadIdx.x % 4;
   }
 
   __device__ void take(float (&s)[kScores], int begin) {
@@ -133,19 +147,23 @@ struct PooledProbabilities {
  private:
   template <bool kHides>
   __device__ void add_tile(const float (&s)[kScores], int begin) {
+    float sums[2][2] = {};  // of keys row and row + 8
+#pragma unroll
+    for (int i = 0; i < kScores / 4; ++i) {
+      const float2 both = normalizers[4 * i];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float score = fmaf(s[4 * i + e], scale, e % 2 == 0 ? -both.x : -both.y);
+        const float probability = fmaxf(arch::exp2_approx(score), 0.0f);  // 0 in a row that holds NaN
+        const int column = 8 * i + threadIdx.x % 4 * 2 + e % 2, key = begin + row + e / 2 * 8;
+        const bool hidden = kHides && key > slab.problem.last_key(at, column % kTokens);
+        sums[e / 2][e % 2] += hidden ? 0.0f : probability;
+      }
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int key = begin + row + 8 * half;
-      float sums[2] = {0, 0};
-#pragma unroll
-      for (int i = 0; i < kScores / 2; ++i) {
-        const int column = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
-        const float probability =
-            arch::exp2_approx(fmaf(s[i / 2 * 4 + 2 * half + i % 2], scale, -normalizers[i]));
-        const bool hidden = kHides && key > slab.problem.last_key(at, column % kTokens);
-        sums[i % 2] += hidden ? 0.0f : probability;
-      }
-      const float sum = quad_sum(sums[0] + sums[1]);
+      const float sum = quad_sum(sums[half][0] + sums[half][1]);
       if (threadIdx.x % 4 != 0 || key >= visible) continue;
       pooled[key] = at.first_row == 0 ? sum : pooled[key] + sum;  // row blocks of a tile follow one another
     }
@@ -155,73 +173,44 @@ struct PooledProbabilities {
 template <class Element, int kDim, class Pass>
 __device__ void consume_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared) {
   const Problem& p = slab.problem;
-  const int group = threadIdx.x / 128 - 1,
+  const int group = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0),
             row = group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const int q_offset = Pass::kKeysAreRows ? 0 : group * 64 * 128, k_offset = group * 64 * 128 - q_offset;
   const uint64_t q = arch::k_major_descriptor(shared.q + q_offset);
-  arch::RingPosition<kAnchorStages> issued, released;
+  arch::RingPosition<kAnchorStages> turn;
   arch::RingPosition<1> q_turn;
-  for (int list = blockIdx.x; list < slab.lists; list += gridDim.x) {
+  for (int round = 0, list; (list = list_of_round(round)) < slab.lists; ++round) {
     for (int block = 0; block < p.row_blocks; ++block) {
       const int item = (slab.first + list) * p.row_blocks + block;
       const TileAddress at = p.address(item);
       const int visible = slab.visible(at);
-      Pass pass(slab, at, item, list, row);
+      Pass pass(slab, at, item, list, row, group, shared.normalizers[group]);
       arch::mbarrier_wait(&shared.q_full, q_turn.parity);
       q_turn.next();
-      const auto issue = [&](float(&s)[kScores]) {
-        arch::mbarrier_wait(&shared.k_full[issued.stage], issued.parity);
-        const uint64_t k = arch::k_major_descriptor(shared.k[issued.stage] + k_offset);
+      for (int begin = 0; begin < visible; begin += kTileRows) {
+        float s[kScores];
+        arch::mbarrier_wait(&shared.k_full[turn.stage], turn.parity);
+        const uint64_t k = arch::k_major_descriptor(shared.k[turn.stage] + k_offset);
         if constexpr (Pass::kKeysAreRows) {
           issue_scores<Element, kDim>(s, k, q);
         } else {
           issue_scores<Element, kDim>(s, q, k);
         }
-        issued.next();
-      };
-      int begin = 0;
-      const auto take = [&](float(&s)[kScores]) {
-        arch::wgmma_hold(s);
-        release(&shared.k_empty[released.stage]);
-        released.next();
-        pass.take(s, begin);
-        begin += kTileRows;
-      };
-      const auto is_last = [&] { return begin + kTileRows >= visible; };
-      const auto take_last = [&](float(&s)[kScores]) {
         arch::wgmma_wait<0>();
-        release(&shared.q_empty);
-        take(s);
-      };
-      float even[kScores], odd[kScores];
-      if (visible > 0) {
-        issue(even);
-        while (true) {
-          if (is_last()) {
-            take_last(even);
-            break;
-          }
-          issue(odd);
-          arch::wgmma_wait<1>();
-          take(even);
-          if (is_last()) {
-            take_last(odd);
-            break;
-          }
-          issue(even);
-          arch::wgmma_wait<1>();
-          take(odd);
-        }
-      } else {
-        release(&shared.q_empty);
+        arch::wgmma_hold(s);
+        release(&shared.k_empty[turn.stage]);
+        turn.next();
+        pass.take(s, begin);
       }
+      release(&shared.q_empty);
       pass.finish();
     }
   }
 }
 
 template <class Element, int kDim, class Pass>
-__global__ void __launch_bounds__(kThreads, 1) sweep_scores(const __grid_constant__ AnchorSlab slab) {
+__global__ void __launch_bounds__(kSweepThreads, kSweepBlocks)
+    sweep_scores(const __grid_constant__ AnchorSlab slab) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<AnchorShared<kDim>*>(shared_memory);
   if (threadIdx.x == 0) {
@@ -234,12 +223,10 @@ __global__ void __launch_bounds__(kThreads, 1) sweep_scores(const __grid_constan
     arch::mbarrier_init_fence();
   }
   __syncthreads();
-  if (threadIdx.x < kProducers) {
-    arch::give_registers_back<24>();
-    produce_dense(slab, shared);
-  } else {
-    arch::take_registers<240>();
+  if (threadIdx.x < 32 * kConsumerWarps) {
     consume_dense<Element, kDim, Pass>(slab, shared);
+  } else {
+    produce_dense(slab, shared);
   }
 }
 

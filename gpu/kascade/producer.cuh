@@ -7,7 +7,7 @@
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/cp_async.cuh"
 #include "gpu/arch/mbarrier.cuh"
-#include "gpu/ladders/kascade/problem.cuh"
+#include "gpu/kascade/problem.cuh"
 
 namespace splash::gpu::kascade {
 

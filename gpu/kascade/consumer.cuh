@@ -1,10 +1,11 @@
 #pragma once
 // A warpgroup that only computes (sm_90a): it multiplies 64 query rows by tiles of 128 keys.
 
+#include "gpu/arch/maximum.cuh"
 #include "gpu/arch/mma.cuh"
 #include "gpu/arch/warpgroup.cuh"
 #include "gpu/arch/wgmma.cuh"
-#include "gpu/ladders/kascade/producer.cuh"
+#include "gpu/kascade/producer.cuh"
 
 namespace splash::gpu::kascade {
 
@@ -56,7 +57,14 @@ __device__ void mask_scores(float (&s)[kScores], const Problem& p, const TileAdd
   }
 }
 
+// The consumer warpgroup's number, which the compiler knows to be the same in all lanes: with it descriptors
+// stay in uniform registers.
+__device__ inline int consumer_group() {
+  return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 128, 0) - 1;
+}
+
 // One step of the online softmax for the thread's two rows. `factor` receives what rescales the earlier sums.
+// A row with a score of NaN has a sum of NaN from there on.
 __device__ inline void online_softmax(float (&s)[kScores], RowState (&state)[2], float (&factor)[2],
                                       float scale) {
 #pragma unroll
@@ -64,9 +72,10 @@ __device__ inline void online_softmax(float (&s)[kScores], RowState (&state)[2],
     float largest = -INFINITY;
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j)
-      largest = fmaxf(largest, fmaxf(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]));
+      largest =
+          arch::larger_or_nan(largest, arch::larger_or_nan(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]));
     float shift;
-    factor[half] = state[half].raise(quad_max(largest), scale, shift);
+    factor[half] = state[half].raise(quad_max_or_nan(largest), scale, shift);
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {

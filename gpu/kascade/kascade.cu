@@ -1,0 +1,211 @@
+// What an anchor and the layers behind it launch.
+
+#include "gpu/kascade/kascade.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/round.h"
+#include "gpu/arch/tensor_map.h"
+#include "gpu/kascade/reuse.cuh"
+#include "gpu/kascade/select.cuh"
+#include "gpu/kascade/steps.cuh"
+
+namespace splash::gpu::kascade {
+namespace {
+
+constexpr int64_t kSlabBytes = int64_t{256} << 20;  // of lists at once: enough to fill a GPU
+
+void require_taken(const AttentionSpec& spec, Dtype dtype) {
+  const int capability = 10 * device_attribute(cudaDevAttrComputeCapabilityMajor) +
+                         device_attribute(cudaDevAttrComputeCapabilityMinor);
+  const std::string reason = not_taken(spec, dtype, kTokens, capability);
+  if (!reason.empty()) throw Unsupported("Kascade's kernels do not take " + reason);
+}
+
+// The workspace of find_keys: first what all lists need, then as many lists as there is room for.
+struct FindPlan {
+  Problem problem;
+  int64_t lists = 0, pitch = 0;
+  int step_rows = 0, chunks = 0;  // of steps.cuh; 0: not by it
+
+  explicit FindPlan(const AttentionSpec& spec)
+      : problem(Problem::of(spec, kTileRows)),
+        lists(problem.items / problem.row_blocks),
+        pitch(round_up(problem.kv_len, 4)) {
+    if (problem.tiles == 1 && problem.group * problem.q_len <= kMostStepRows) {
+      step_rows = problem.group * problem.q_len;
+      chunks = static_cast<int>(ceil_div(problem.kv_len, kChunk));
+    }
+  }
+
+  int64_t sums_bytes() const { return pitch * int64_t{sizeof(float)}; }
+  int64_t partial_bytes() const { return int64_t{chunks} * kMostStepRows * int64_t{sizeof(float2)}; }
+  int64_t list_bytes() const { return (1 + step_rows) * sums_bytes() + partial_bytes(); }
+  int64_t fixed_bytes() const {
+    return step_rows > 0 ? 0 : int64_t{problem.items} * kTileRows * int64_t{sizeof(float)};
+  }
+};
+
+// Starts a persistent kernel.
+template <class Kernel, class... Given>
+void launch_persistent(const char* name, Kernel kernel, int blocks, int threads, int64_t shared_bytes,
+                       StreamHandle stream, const Given&... given) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared_bytes)),
+             std::string("opt in to shared memory for ") + name);
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), static_cast<size_t>(shared_bytes),
+           stream>>>(given...);
+  check_launch(name);
+}
+
+template <class Element, int kDim>
+void pool_by_sweeps(const AnchorSlab& slab, StreamHandle stream) {
+  const int blocks = std::min(slab.lists, kSweepBlocks * device_attribute(cudaDevAttrMultiProcessorCount));
+  const auto sweep = [&](auto kernel) {
+    launch_persistent("sweep_scores", kernel, blocks, kSweepThreads, sizeof(AnchorShared<kDim>), stream,
+                      slab);
+  };
+  sweep(&sweep_scores<Element, kDim, RowNormalizers>);
+  sweep(&sweep_scores<Element, kDim, PooledProbabilities>);
+}
+
+template <class Element, int kDim>
+void pool_by_steps(const AnchorSlab& slab, const StepRows& steps, StreamHandle stream) {
+  const dim3 grid(static_cast<unsigned>(steps.chunks), static_cast<unsigned>(slab.lists));
+  const auto kernel = steps.rows <= 8    ? &score_steps<Element, kDim, 1>
+                      : steps.rows <= 16 ? &score_steps<Element, kDim, 2>
+                                         : &score_steps<Element, kDim, 4>;
+  constexpr int kShared = sizeof(StepShared<kDim>);
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
+             "opt in to shared memory for score_steps");
+  kernel<<<grid, kStepThreads, kShared, stream>>>(slab, steps);
+  check_launch("score_steps");
+  const dim3 pools(static_cast<unsigned>(ceil_div(slab.problem.kv_len, kPoolChunk)),
+                   static_cast<unsigned>(slab.lists));
+  pool_steps<<<pools, kStepThreads, 0, stream>>>(slab, steps);
+  check_launch("pool_steps");
+}
+
+// Parts of a list: as many as fill the GPU where lists are few, none of them empty.
+int parts_of(const Problem& p, int64_t most) {
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const auto tiles = static_cast<int>(std::max<int64_t>(1, ceil_div(most, kTileRows)));
+  return std::clamp(multiprocessors / p.items, 1, tiles);
+}
+
+}  // namespace
+
+std::string not_taken(const AttentionSpec& spec, Dtype dtype, int64_t tile, int capability) {
+  using std::to_string;
+  if (capability != 90)
+    return "a GPU of compute capability " + to_string(capability / 10) + "." + to_string(capability % 10);
+  if (dtype != Dtype::f16 && dtype != Dtype::bf16) return std::string(splash::to_string(dtype));
+  if (spec.normalizer.kind != NormalizerKind::softmax)
+    return std::string(splash::to_string(spec.normalizer.kind));
+  if (spec.shape.head_dim % 8 != 0 || spec.shape.head_dim > 128)
+    return "a head_dim of " + to_string(spec.shape.head_dim);
+  if (tile != kTokens) return "tiles of " + to_string(tile) + " queries";
+  if (!spec.mask.causal) return "a mask that is not causal";
+  return "";
+}
+
+int64_t least_find_bytes(const AttentionSpec& spec) {
+  const FindPlan plan(spec);
+  return plan.fixed_bytes() + plan.list_bytes();
+}
+
+int64_t find_bytes(const AttentionSpec& spec) {
+  const FindPlan plan(spec);
+  const int64_t at_once = std::clamp<int64_t>(kSlabBytes / plan.list_bytes(), 1, plan.lists);
+  return plan.fixed_bytes() + at_once * plan.list_bytes();
+}
+
+void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& arguments) {
+  require_taken(spec, dtype);
+  FindPlan plan(spec);
+  plan.problem.q = arguments.q;
+  plan.problem.k = arguments.k;
+  plan.problem.k_keep = arguments.most;
+  plan.problem.tile_counts = arguments.counts;
+  const int64_t room = (arguments.workspace_bytes - plan.fixed_bytes()) / plan.list_bytes();
+  if (room < 1)
+    throw InvalidArgument("find_keys has " + std::to_string(arguments.workspace_bytes) +
+                          " bytes of workspace; it needs " + std::to_string(least_find_bytes(spec)));
+  const AttentionShape& s = spec.shape;
+  const auto tiles_of = [&](const void* data, int64_t heads, int64_t length, int rows) {
+    return arch::encode_tiles({.data = data,
+                               .dtype = dtype,
+                               .heads = s.batch * heads,
+                               .length = length,
+                               .dim = s.head_dim,
+                               .tile_rows = rows,
+                               .tile_columns = 64});
+  };
+  AnchorSlab slab{.queries = {}, .keys = {}, .problem = plan.problem, .pitch = plan.pitch};
+  if (plan.step_rows == 0) {
+    slab.queries = tiles_of(arguments.q, s.q_heads, s.q_len, kTokens);
+    slab.keys = tiles_of(arguments.k, s.kv_heads, s.kv_len, kTileRows);
+  }
+  for (int64_t first = 0; first < plan.lists; first += slab.lists) {
+    slab.first = static_cast<int>(first);
+    slab.lists = static_cast<int>(std::min(room, plan.lists - first));
+    slab.normalizers = static_cast<float*>(arguments.workspace);
+    slab.pooled = slab.normalizers + plan.fixed_bytes() / int64_t{sizeof(float)};
+    float* const scores = slab.pooled + slab.lists * plan.pitch;
+    auto* const partial = reinterpret_cast<float2*>(scores + slab.lists * plan.step_rows * plan.pitch);
+    const StepRows steps{.rows = plan.step_rows, .chunks = plan.chunks, .scores = scores, .partial = partial};
+    with_element(dtype, [&](auto element) {
+      using Element = decltype(element);
+      if (plan.step_rows > 0) {
+        s.head_dim <= 64 ? pool_by_steps<Element, 64>(slab, steps, arguments.stream)
+                         : pool_by_steps<Element, 128>(slab, steps, arguments.stream);
+      } else {
+        s.head_dim <= 64 ? pool_by_sweeps<Element, 64>(slab, arguments.stream)
+                         : pool_by_sweeps<Element, 128>(slab, arguments.stream);
+      }
+    });
+    select_largest<<<static_cast<unsigned>(slab.lists), kSelectThreads, 0, arguments.stream>>>(
+        slab, arguments.keys);
+    check_launch("select_largest");
+  }
+}
+
+int64_t reuse_bytes(const AttentionSpec& spec, int64_t most) {
+  const Problem p = Problem::of(spec, kTileRows);
+  const int64_t parts = parts_of(p, most);
+  return 256 + (parts > 1 ? parts * p.queries() * (p.head_dim + 2) * int64_t{sizeof(float)} : 0);
+}
+
+void attend_to_keys(const AttentionSpec& spec, Dtype dtype, const ReuseArguments& arguments) {
+  require_taken(spec, dtype);
+  Problem p = Problem::of(spec, kTileRows,
+                          {.q = arguments.q,
+                           .k = arguments.k,
+                           .v = arguments.v,
+                           .out = arguments.out,
+                           .key_indices = arguments.keys});
+  p.k_keep = arguments.most;
+  p.tile_counts = arguments.counts;
+  p.anchor_heads = arguments.heads;
+  p.parts = parts_of(p, arguments.most);
+  p.items *= p.parts;
+  auto* const queue = static_cast<int*>(arguments.workspace);
+  auto* const states = reinterpret_cast<float2*>(queue + 64);
+  const Parts parts{.out = reinterpret_cast<float*>(states + p.parts * p.queries()), .states = states};
+  const int blocks = std::min(p.items, device_attribute(cudaDevAttrMultiProcessorCount));
+  reset_queue<<<1, 32, 0, arguments.stream>>>(queue, blocks);
+  check_launch("reset_queue");
+  with_kernel(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
+    launch_persistent("attend_gathering", kernel, blocks, kThreads, shared_bytes, arguments.stream, p, queue,
+                      parts);
+  });
+  if (p.parts == 1) return;
+  with_element(dtype, [&](auto element) {
+    merge_parts<decltype(element)>
+        <<<static_cast<unsigned>(ceil_div(p.queries(), 4)), 128, 0, arguments.stream>>>(p, parts);
+  });
+  check_launch("merge_parts");
+}
+
+}  // namespace splash::gpu::kascade

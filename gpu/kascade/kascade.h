@@ -1,0 +1,65 @@
+#pragma once
+// Kascade in a GPU's memory (arXiv 2512.16391), for softmax. A tile is 32 queries that follow one another x
+// the query heads that share a key head. An anchor layer finds the keys that each tile shares: its own, and
+// those with the largest sums of the tile's probabilities. The layers behind it attend to these alone.
+// sm_90a. Compiles without nvcc.
+//
+//   if (!not_taken(spec, dtype, budget.tile, capability).empty()) …
+//   find_keys(spec, dtype, {.q = q, .k = k, .counts = counts, .keys = keys, .most = most, …});    // an
+//   anchor attend_to_keys(spec, dtype, {.q = q, .k = k, .v = v, .out = out, .counts = counts, .keys = keys,
+//   …});
+//
+// spec: its shape, scale and causal mask, which meets at the end; its selection is not looked at. Tensors are
+// contiguous and 16-byte aligned: q, out [batch, q_heads, q_len, head_dim], k, v [batch, kv_heads, kv_len,
+// head_dim]. Lists: [batch, kv_heads, tiles, most] keys, rising, kv_len behind the last one; each head's tile
+// t has counts[t], as KascadeBudget::keys_of_tiles() says, at most `most`. Calls only launch kernels on the
+// current device; they throw Unsupported with not_taken()'s words, and DeviceError.
+
+#include <string>
+
+#include "core/attention_spec.h"
+#include "core/dtype.h"
+#include "gpu/engine/memory.h"
+
+namespace splash::gpu::kascade {
+
+// What keeps the kernels from such a problem, in words ("a head_dim of 256"); empty where nothing does.
+// capability: 90 for 9.0.
+std::string not_taken(const AttentionSpec& spec, Dtype dtype, int64_t tile, int capability);
+
+struct FindArguments {
+  const void *q = nullptr, *k = nullptr;
+  const int32_t* counts = nullptr;
+  int32_t* keys = nullptr;
+  int64_t most = 0;
+  void* workspace = nullptr;  // 256-byte aligned, contents undefined
+  int64_t workspace_bytes = 0;
+  StreamHandle stream = nullptr;
+};
+
+// Of the workspace of find_keys: what lets the GPU be full, and the least, with which it takes one tile after
+// another.
+int64_t find_bytes(const AttentionSpec& spec);
+int64_t least_find_bytes(const AttentionSpec& spec);
+
+// Two dense passes over the scores (each row's normaliser, then the sums), and a selection: exact. Among
+// equal sums the lower key is kept. A row without keys, or with NaN, chooses none.
+void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& arguments);
+
+struct ReuseArguments {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void* out = nullptr;
+  const int32_t *counts = nullptr, *keys = nullptr;
+  int64_t most = 0;
+  const int32_t* heads =
+      nullptr;                // [kv_heads]: of the anchor, whose lists each key head reads; null: its own
+  void* workspace = nullptr;  // reuse_bytes(), 256-byte aligned, contents undefined
+  StreamHandle stream = nullptr;
+};
+
+int64_t reuse_bytes(const AttentionSpec& spec, int64_t most);
+
+// Each query attends to those of its tile's keys that it sees. One that sees none gives a zero row.
+void attend_to_keys(const AttentionSpec& spec, Dtype dtype, const ReuseArguments& arguments);
+
+}  // namespace splash::gpu::kascade

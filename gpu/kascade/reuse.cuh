@@ -1,0 +1,298 @@
+#pragma once
+// Attention to the keys of lists (sm_90a): persistent blocks in which one warpgroup gathers and two multiply.
+// Rungs 5 and 6 of the ladder kascade say why, and what it gains.
+
+#include "gpu/arch/cp_async_4.cuh"
+#include "gpu/kascade/consumer.cuh"
+
+namespace splash::gpu::kascade {
+
+constexpr int kStages = 3;
+
+template <int kDim>
+struct Shared {
+  alignas(1024) unsigned char q[kTileBytes<kDim>], k[kStages][kTileBytes<kDim>], v[kStages][kTileBytes<kDim>];
+  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], q_full, q_empty;
+  int keys[kStages][kTileRows];  // of tiles that need masking; arrive with k
+  int item, visible;             // the item to work on (-1: none) and its visible keys; arrive with q
+  int next_item[2];              // passes the leader's item to the other producers
+};
+
+template <int kDim>
+__device__ void prepare_barriers(Shared<kDim>& shared) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      arch::mbarrier_init(&shared.k_full[i], kProducers);
+      arch::mbarrier_init(&shared.v_full[i], kProducers);
+      arch::mbarrier_init(&shared.k_empty[i], kConsumerWarps);
+      arch::mbarrier_init(&shared.v_empty[i], kConsumerWarps);
+    }
+    arch::mbarrier_init(&shared.q_full, kProducers + 1);  // one more, after item and visible are written
+    arch::mbarrier_init(&shared.q_empty, 32 * kConsumerWarps);  // every thread has read item and visible
+    arch::mbarrier_init_fence();
+  }
+  __syncthreads();
+}
+
+// Of a list with so many visible keys: whole tiles.
+__device__ inline int keys_of_part(const Problem& p, int visible) {
+  const int tiles = (visible + kTileRows - 1) / kTileRows;
+  return (tiles + p.parts - 1) / p.parts * kTileRows;
+}
+
+// Loads a tile's first keys before its queries, because the last product of the previous tile frees the place
+// of the queries. Reads indices one step ahead.
+template <int kDim>
+__device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
+  const ProducerShare<kDim> share(p);
+  const bool leader = threadIdx.x % kProducers == 0;
+  const uint32_t row_bytes = p.head_dim * 2;
+  arch::RingPosition<kStages> turn;
+  arch::RingPosition<2> next_turn;
+  arch::RingPosition<1> q_turn;
+  // Tells the consumers the next item. The end of q_empty's phase says that they have read the previous one.
+  const auto announce = [&](int item, int visible) {
+    if (leader) {
+      shared.item = item;
+      shared.visible = visible;
+      arch::mbarrier_arrive(&shared.q_full);
+    }
+    arch::cp_async_arrive(&shared.q_full);
+  };
+  int item = blockIdx.x;
+  while (item < p.items) {
+    int next = item + gridDim.x;
+    if (queue != nullptr && leader) next = atomicAdd(queue, 1);  // long before it is needed
+    const TileAddress at = p.address(item);
+    const int32_t* keys = p.keys(at);
+    const int count = p.count(at);
+    // Places past the end repeat the last key: their scores are hidden, and no row is read that the list does
+    // not name.
+    const auto key_at = [&](int begin, int end) {
+      return end > 0 ? keys[min(begin + share.held_row(), end - 1)] : 0;
+    };
+    int key = key_at(0, count);  // speculative: mostly all keys are visible
+    int visible = entries_up_to(keys, count, p.last_key(at));
+    if (p.parts > 1) {
+      const int first = min(item % p.parts * keys_of_part(p, visible), visible);
+      keys += first;
+      visible = min(visible - first, keys_of_part(p, visible));
+    }
+    if (visible < count) key = key_at(0, visible);
+    const int64_t first_key = at.kv_head * p.kv_len, first_query = at.kv_head * p.group * p.q_len;
+    const char* const k = static_cast<const char*>(p.k) + first_key * row_bytes;
+    const char* const v = static_cast<const char*>(p.v) + first_key * row_bytes;
+    const auto load_keys = [&](int begin) {
+      const int source = key;
+      key = key_at(begin + kTileRows, visible);
+      arch::mbarrier_wait(&shared.k_empty[turn.stage], turn.parity ^ 1);
+      share.copy(shared.k[turn.stage], k, row_bytes, source);
+      const int place = begin + threadIdx.x % kProducers;
+      if (p.masks(begin, kTileRows, visible) && place < visible)
+        arch::cp_async_4(&shared.keys[turn.stage][place - begin], keys + place);
+      arch::cp_async_arrive(&shared.k_full[turn.stage]);
+      arch::mbarrier_wait(&shared.v_empty[turn.stage], turn.parity ^ 1);
+      share.copy(shared.v[turn.stage], v, row_bytes, source);
+      arch::cp_async_arrive(&shared.v_full[turn.stage]);
+      turn.next();
+    };
+    const auto load_queries = [&] {
+      const int64_t query =
+          max(p.query_row(at, share.held_row()), first_query);  // rows that are not there repeat one
+      arch::mbarrier_wait(&shared.q_empty, q_turn.parity ^ 1);
+      share.copy(shared.q, static_cast<const char*>(p.q) + first_query * row_bytes, row_bytes,
+                 static_cast<uint32_t>(query - first_query));
+      announce(item, visible);
+      q_turn.next();
+    };
+    if (visible > 0) load_keys(0);
+    load_queries();
+    for (int begin = kTileRows; begin < visible; begin += kTileRows) load_keys(begin);
+    if (queue != nullptr) {  // two places: all have read one when the leader writes it again, a barrier later
+      if (leader) shared.next_item[next_turn.stage] = next;
+      arch::named_barrier_sync(1, kProducers);
+      next = shared.next_item[next_turn.stage];
+      next_turn.next();
+    }
+    item = next;
+  }
+  arch::mbarrier_wait(&shared.q_empty, q_turn.parity ^ 1);
+  announce(-1, 0);
+  arch::cp_async_commit();
+  arch::cp_async_wait<0>();  // no thread exits before its copies have landed
+}
+
+template <class Element, int kDim>
+__device__ void store_rows(const Problem& p, const TileAddress& at, int row, const float (&o)[kDim / 2],
+                           const RowState (&state)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t query = p.query_row(at, row + 8 * half);
+    const float inverse = inverse_or_zero(quad_sum(state[half].sum));
+    if (query < 0) continue;
+    Element* const out = static_cast<Element*>(p.out) + query * p.head_dim;
+#pragma unroll
+    for (int j = 0; j < kDim / 8; ++j) {
+      const int column = 8 * j + threadIdx.x % 4 * 2;
+      if (column >= p.head_dim) break;
+      *reinterpret_cast<uint32_t*>(out + column) =
+          arch::pack_pair<Element>(o[4 * j + 2 * half] * inverse, o[4 * j + 2 * half + 1] * inverse);
+    }
+  }
+}
+
+// What the parts of a list leave for merge_parts.
+struct Parts {
+  float* out = nullptr;  // [parts, batch q_heads q_len, head_dim]: sums of 2^(score - largest) v
+  float2* states =
+      nullptr;  // [parts, batch q_heads q_len]: largest score, times scale, and sum of 2^(score - largest)
+};
+
+template <int kDim>
+__device__ void store_part(const Problem& p, const Parts& parts, const TileAddress& at, int row, int64_t part,
+                           const float (&o)[kDim / 2], const RowState (&state)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t query = p.query_row(at, row + 8 * half);
+    const float sum = quad_sum(state[half].sum);
+    if (query < 0) continue;
+    const int64_t place = part * p.queries() + query;
+    if (threadIdx.x % 4 == 0) parts.states[place] = {__fmul_rn(state[half].largest, p.scale), sum};
+    float* const out = parts.out + place * p.head_dim;
+#pragma unroll
+    for (int j = 0; j < kDim / 8; ++j) {
+      const int column = 8 * j + threadIdx.x % 4 * 2;
+      if (column >= p.head_dim) break;
+      *reinterpret_cast<float2*>(out + column) = {o[4 * j + 2 * half], o[4 * j + 2 * half + 1]};
+    }
+  }
+}
+
+// One warp a query.
+template <class Element>
+__global__ void __launch_bounds__(128) merge_parts(const Problem p, const Parts parts) {
+  const int64_t query = int64_t{blockIdx.x} * 4 + threadIdx.x / 32;
+  if (query >= p.queries()) return;
+  float largest = -INFINITY, sum = 0;
+  for (int part = 0; part < p.parts; ++part)
+    largest = arch::larger_or_nan(largest, parts.states[part * p.queries() + query].x);
+  const float shift = largest == -INFINITY ? 0.0f : largest;
+  const int column = threadIdx.x % 32 * 4;
+  float4 o{};
+  for (int part = 0; part < p.parts; ++part) {
+    const int64_t place = part * p.queries() + query;
+    const float weight = exp2f(parts.states[place].x - shift);
+    sum += weight * parts.states[place].y;
+    if (column >= p.head_dim) continue;
+    const float4 of_part = *reinterpret_cast<const float4*>(parts.out + place * p.head_dim + column);
+    o = {fmaf(weight, of_part.x, o.x), fmaf(weight, of_part.y, o.y), fmaf(weight, of_part.z, o.z),
+         fmaf(weight, of_part.w, o.w)};
+  }
+  if (column >= p.head_dim) return;
+  const float inverse = inverse_or_zero(sum);
+  *reinterpret_cast<uint2*>(static_cast<Element*>(p.out) + query * p.head_dim + column) = {
+      arch::pack_pair<Element>(o.x * inverse, o.y * inverse),
+      arch::pack_pair<Element>(o.z * inverse, o.w * inverse)};
+}
+
+template <class Element, int kDim>
+__device__ void consume(const Problem& p, Shared<kDim>& shared, const Parts& parts) {
+  const int group = consumer_group(), row = group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+  const uint64_t q = arch::k_major_descriptor(shared.q + group * 64 * 128);
+  arch::RingPosition<kStages> k_turn, v_turn;
+  arch::RingPosition<1> q_turn;
+  while (true) {
+    acquire(&shared.q_full, q_turn.parity);
+    if (shared.item < 0) break;
+    q_turn.next();
+    const TileAddress at = p.address(shared.item);
+    const int visible = shared.visible, part = shared.item % p.parts;
+    float s[kScores], o[kDim / 2] = {}, factor[2];
+    uint32_t probabilities[kScores / 8][4];
+    RowState state[2];
+    const auto take_scores = [&](int begin) {
+      arch::wgmma_hold(s);
+      if (p.masks(begin, kTileRows, visible)) {
+        mask_scores(s, p, at, row, [&](int column) {
+          return begin + column < visible ? shared.keys[k_turn.stage][column] : kHiddenKey;
+        });
+      }
+      release(&shared.k_empty[k_turn.stage]);
+      if (begin + kTileRows >= visible) arch::mbarrier_arrive(&shared.q_empty);
+      k_turn.next();
+      online_softmax(s, state, factor, p.scale);
+    };
+    const auto issue_next_scores = [&] {
+      acquire(&shared.k_full[k_turn.stage], k_turn.parity);
+      issue_scores<Element, kDim>(s, q, arch::k_major_descriptor(shared.k[k_turn.stage]));
+    };
+    const auto issue_next_values = [&] {
+      acquire(&shared.v_full[v_turn.stage], v_turn.parity);
+      issue_values<Element, kDim>(o, probabilities,
+                                  arch::mn_major_descriptor(shared.v[v_turn.stage], kPanelBytes));
+    };
+    const auto take_values = [&] {
+      arch::wgmma_wait<0>();
+      arch::wgmma_hold(o);
+      release(&shared.v_empty[v_turn.stage]);
+      v_turn.next();
+    };
+    if (visible == 0) arch::mbarrier_arrive(&shared.q_empty);
+    if (visible > 0) {
+      issue_next_scores();
+      arch::wgmma_wait<0>();
+      take_scores(0);
+      pack_probabilities<Element>(probabilities, s);
+      for (int begin = kTileRows; begin < visible; begin += kTileRows) {
+        issue_next_scores();
+        issue_next_values();
+        arch::wgmma_wait<1>();
+        take_scores(begin);  // runs beside the previous tile's P V
+        take_values();
+#pragma unroll
+        for (int i = 0; i < kDim / 2; ++i) o[i] *= factor[i % 4 / 2];
+        pack_probabilities<Element>(probabilities, s);
+      }
+      issue_next_values();
+      take_values();
+    }
+    if (p.parts == 1) {
+      store_rows<Element, kDim>(p, at, row, o, state);
+    } else {
+      store_part<kDim>(p, parts, at, row, part, o, state);
+    }
+  }
+}
+
+static __global__ void reset_queue(int* queue, int taken) {
+  if (threadIdx.x == 0) *queue = taken;
+}
+
+// `queue` counts the items that blocks have taken; it starts at one item per block. Null: block b takes items
+// b, b + blocks, ...
+template <class Element, int kDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    attend_gathering(const Problem p, int* queue, const Parts parts) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  auto& shared = *reinterpret_cast<Shared<kDim>*>(shared_memory);
+  prepare_barriers(shared);
+  if (threadIdx.x < kProducers) {
+    arch::give_registers_back<56>();
+    produce(p, shared, queue);
+  } else {
+    arch::take_registers<224>();
+    consume<Element>(p, shared, parts);
+  }
+}
+
+// Calls f with a kernel and the bytes of its shared memory.
+template <class F>
+auto with_kernel(const AttentionSpec& spec, Dtype dtype, F&& f) {
+  return with_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    return spec.shape.head_dim <= 64 ? f(&attend_gathering<Element, 64>, int64_t{sizeof(Shared<64>)})
+                                     : f(&attend_gathering<Element, 128>, int64_t{sizeof(Shared<128>)});
+  });
+}
+
+}  // namespace splash::gpu::kascade

@@ -1,0 +1,279 @@
+// Kascade's anchor and reuse against the double oracle: the same keys, except those whose sums are within
+// rounding of the last that is kept; and attention to given lists.
+
+#include "gpu/kascade/kascade.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "core/error.h"
+#include "core/kascade_plan.h"
+#include "core/random.h"
+#include "core/workload.h"
+#include "cpu_ref/attention/forward.h"
+#include "cpu_ref/attention/tile_top_k.h"
+#include "cpu_ref/kascade/similarity.h"
+#include "gpu/engine/tensor.h"
+#include "gpu/tests/nmse.h"
+#include "gpu/tests/skip_without_gpu.h"
+
+using namespace splash;
+using namespace splash::gpu;
+using namespace splash::gpu::kascade;
+
+namespace {
+
+// Relative error of a sum of probabilities: float scores err by some 2^-24 |score| sqrt(head_dim), the
+// exponential by 2^-22.
+constexpr double kRounding = 3e-5, kSmallest = 1e-35;
+constexpr int64_t kTile = 32;
+
+struct Case {
+  AttentionSpec spec;
+  Dtype dtype = Dtype::bf16;
+  KascadeBudget budget{.tile = kTile, .share = 0.1, .least_keys = 20};
+  Workload workload{};
+  int64_t workspace_lists = 0;  // that the workspace has room for; 0: as many as pay
+
+  std::vector<int32_t> counts() const { return budget.keys_of_tiles(spec.shape.q_len, spec.shape.kv_len); }
+  int64_t most() const { return std::ranges::max(counts()); }
+};
+
+Case case_of(const AttentionShape& shape) {
+  return {.spec = {.shape = shape, .normalizer = {NormalizerKind::softmax, {1.5}}, .mask = {.causal = true}}};
+}
+
+AttentionInputs<double> rounded_inputs(const Case& c) {
+  auto inputs = make_inputs<double>(c.workload, c.spec.shape);
+  for (Tensor<double>* tensor : {&inputs.q, &inputs.k, &inputs.v}) {
+    for (int64_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = round_to(c.dtype, tensor->data()[i]);
+  }
+  return inputs;
+}
+
+DeviceBuffer on_device(const Stream& stream, const std::vector<int32_t>& values) {
+  const auto bytes = static_cast<int64_t>(values.size() * sizeof(int32_t));
+  DeviceBuffer buffer(stream, std::max<int64_t>(bytes, 1));
+  buffer.upload(values.data(), bytes);
+  return buffer;
+}
+
+std::vector<int32_t> find(const Case& c, const AttentionInputs<double>& inputs) {
+  const Stream stream;
+  const DeviceTensor q = DeviceTensor::from(stream, c.dtype, inputs.q);
+  const DeviceTensor k = DeviceTensor::from(stream, c.dtype, inputs.k);
+  const std::vector<int32_t> host_counts = c.counts();
+  const DeviceBuffer counts = on_device(stream, host_counts);
+  const AttentionShape& s = c.spec.shape;
+  std::vector<int32_t> keys(s.batch * s.kv_heads * host_counts.size() * c.most());
+  DeviceBuffer lists = on_device(stream, keys);
+  const int64_t all = find_bytes(c.spec), least = least_find_bytes(c.spec);
+  const int64_t lists_of_case = s.batch * s.kv_heads * static_cast<int64_t>(host_counts.size());
+  const int64_t bytes =
+      c.workspace_lists > 0 ? least + (c.workspace_lists - 1) * (all - least) / (lists_of_case - 1) : all;
+  DeviceBuffer workspace(stream, bytes);
+  std::vector<int32_t> first;
+  for (const int poison : {0xFF, 0x7F}) {
+    lists.fill(poison);
+    workspace.fill(poison);
+    find_keys(c.spec, c.dtype,
+              {.q = q.view().data,
+               .k = k.view().data,
+               .counts = static_cast<const int32_t*>(counts.data()),
+               .keys = static_cast<int32_t*>(lists.data()),
+               .most = c.most(),
+               .workspace = workspace.data(),
+               .workspace_bytes = bytes,
+               .stream = stream.handle()});
+    lists.download(keys.data(), lists.bytes());
+    if (!first.empty()) CHECK(keys == first);
+    first = keys;
+  }
+  return keys;
+}
+
+// Calls visit(list, pooled sums of the keys that the tile's last query sees, first own key, keys to keep).
+template <class Visit>
+void for_each_list(const Case& c, const AttentionInputs<double>& inputs, Visit visit) {
+  const AttentionShape& s = c.spec.shape;
+  const std::vector<double> pooled = cpu_ref::tile_top_k(c.spec, inputs.q, inputs.k, {.tile = kTile}).pooled;
+  const std::vector<int32_t> counts = c.counts();
+  const auto tiles = static_cast<int64_t>(counts.size());
+  for (int64_t list = 0; list < s.batch * s.kv_heads * tiles; ++list) {
+    CAPTURE(list);
+    const int64_t tile = list % tiles, before = s.kv_len - s.q_len + tile * kTile;
+    const int64_t visible = std::max<int64_t>(0, s.kv_len - s.q_len + std::min((tile + 1) * kTile, s.q_len));
+    std::vector<double> sums(pooled.begin() + list * s.kv_len, pooled.begin() + list * s.kv_len + visible);
+    for (double& sum : sums) sum = std::isnan(sum) ? 0.0 : sum;
+    visit(list, sums, std::max<int64_t>(0, before), int64_t{counts[tile]});
+  }
+}
+
+void check(const Case& c) {
+  CAPTURE(to_string(c.spec.shape));
+  CAPTURE(to_string(c.dtype));
+  const auto inputs = rounded_inputs(c);
+  const std::vector<int32_t> ours = find(c, inputs);
+  for_each_list(c, inputs, [&](int64_t list, const std::vector<double>& sums, int64_t own, int64_t count) {
+    const std::vector<int32_t> expected = cpu_ref::tile_set(sums, own, count);
+    const auto begin = ours.begin() + list * c.most(), end = begin + count;
+    CHECK(std::all_of(end, begin + c.most(), [&](int32_t key) { return key == c.spec.shape.kv_len; }));
+    REQUIRE(std::ranges::adjacent_find(begin, end, std::greater_equal<>()) == end);
+    std::vector<int32_t> differing;
+    std::set_symmetric_difference(begin, end, expected.begin(), expected.end(),
+                                  std::back_inserter(differing));
+    double smallest = INFINITY;
+    for (const int32_t key : expected) smallest = std::min(smallest, sums[key]);
+    for (const int32_t key : differing) {
+      CAPTURE(key);
+      REQUIRE(key < own);
+      CHECK(std::abs(sums[key] - smallest) <= kRounding * smallest + kSmallest);
+    }
+  });
+}
+
+const std::vector<AttentionShape> kShapes{
+    {1, 1, 1, 1, 1, 8},      {2, 4, 1, 129, 129, 128}, {1, 8, 2, 33, 700, 64},  {1, 2, 1, 200, 90, 40},
+    {1, 8, 1, 70, 257, 72},  {1, 3, 3, 65, 513, 128},  {1, 4, 1, 64, 5000, 64}, {1, 12, 2, 40, 300, 16},
+    {3, 8, 2, 1, 1000, 128}, {2, 12, 1, 1, 1500, 40},  {1, 8, 2, 7, 2000, 64},  {1, 1, 1, 5, 3, 64}};
+
+}  // namespace
+
+TEST_CASE("kascade: an anchor keeps the oracle's keys: shapes, types, budgets, signs") {
+  SKIP_WITHOUT_GPU();
+  for (const AttentionShape& shape : kShapes) {
+    Case c = case_of(shape);
+    check(c);
+    c.dtype = Dtype::f16;
+    c.budget.share = 1;
+    check(c);
+    c.budget = {.tile = kTile, .share = 0.01, .least_keys = 1};
+    c.spec.scale = -0.3;
+    check(c);
+  }
+}
+
+TEST_CASE("kascade: a small workspace changes nothing") {
+  SKIP_WITHOUT_GPU();
+  Case c = case_of({2, 4, 2, 150, 300, 64});
+  const auto inputs = rounded_inputs(c);
+  const std::vector<int32_t> whole = find(c, inputs);
+  for (const int64_t lists : {1, 3}) {
+    c.workspace_lists = lists;
+    CHECK(find(c, inputs) == whole);
+  }
+}
+
+TEST_CASE("kascade: of equal sums the lower key is kept") {
+  SKIP_WITHOUT_GPU();
+  Case c = case_of({1, 4, 1, 64, 400, 64});
+  c.workload = {.kind = WorkloadKind::ties, .clusters = 5};
+  const auto inputs = rounded_inputs(c);
+  const std::vector<int32_t> ours = find(c, inputs);
+  for_each_list(c, inputs, [&](int64_t list, const std::vector<double>& sums, int64_t own, int64_t count) {
+    const auto begin = ours.begin() + list * c.most();
+    CHECK(std::vector<int32_t>(begin, begin + count) == cpu_ref::tile_set(sums, own, count));
+  });
+}
+
+TEST_CASE("kascade: a row with NaN chooses nothing, and leaves other tiles alone") {
+  SKIP_WITHOUT_GPU();
+  const Case c = case_of({1, 2, 1, 96, 200, 64});
+  auto inputs = rounded_inputs(c);
+  const std::vector<int32_t> clean = find(c, inputs);
+  for (int64_t i = 32; i < 64; ++i) {  // all rows of tile 1 but one
+    for (int64_t h = 0; h < 2; ++h) {
+      if (h + i > 32) inputs.q.row(0, h, i)[3] = std::nan("");
+    }
+  }
+  const std::vector<int32_t> spoilt = find(c, inputs);
+  for (const int64_t tile : {0, 2}) {
+    const int64_t first = tile * c.most();
+    CHECK(std::equal(clean.begin() + first, clean.begin() + first + c.most(), spoilt.begin() + first));
+  }
+  Case of_one = c;  // the row that is left chooses as if it were alone, but for the tile's own keys
+  of_one.spec.shape = {1, 1, 1, 1, 200 - 96 + 33, 64};
+  AttentionInputs<double> alone{Tensor<double>(1, 1, 1, 64), Tensor<double>(1, 1, 137, 64),
+                                Tensor<double>(1, 1, 137, 64)};
+  for (int64_t d = 0; d < 64; ++d) {
+    alone.q.row(0, 0, 0)[d] = inputs.q.row(0, 0, 32)[d];
+    for (int64_t j = 0; j < 137; ++j) alone.k.row(0, 0, j)[d] = inputs.k.row(0, 0, j)[d];
+  }
+  const std::vector<double> sums = cpu_ref::tile_top_k(of_one.spec, alone.q, alone.k, {.tile = kTile}).pooled;
+  std::vector<double> all(200 - 96 + 64, 0.0);
+  std::copy(sums.begin(), sums.end(), all.begin());
+  const int64_t count = c.counts()[1];
+  const std::vector<int32_t> expected = cpu_ref::tile_set(all, 200 - 96 + 32, count);
+  CHECK(std::vector<int32_t>(spoilt.begin() + c.most(), spoilt.begin() + c.most() + count) == expected);
+}
+
+TEST_CASE("kascade: reuse attends to the lists of the anchor's heads as the oracle does") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 8, 2, 75, 333, 128}, AttentionShape{1, 6, 3, 40, 300, 64},
+        AttentionShape{1, 8, 2, 100, 500, 40}, AttentionShape{1, 3, 3, 33, 70, 128},
+        AttentionShape{3, 8, 4, 1, 2000, 128}, AttentionShape{1, 4, 2, 90, 50, 64},
+        AttentionShape{1, 8, 2, 1, 9000, 128}, AttentionShape{1, 4, 2, 5, 5000, 72}}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+      Case c = case_of(shape);
+      c.dtype = dtype;
+      CAPTURE(to_string(shape));
+      const auto inputs = rounded_inputs(c);
+      const std::vector<int32_t> lists = find(c, inputs), host_counts = c.counts();
+      std::vector<int32_t> heads(shape.kv_heads);
+      for (int64_t h = 0; h < shape.kv_heads; ++h)
+        heads[h] = static_cast<int32_t>((h + 1) % shape.kv_heads / 2);
+      AttentionSpec spec = c.spec;
+      spec.selection = {.kind = SelectionKind::shared_keys, .k_keep = c.most(), .block = kTile};
+      const auto of_head = static_cast<int64_t>(host_counts.size()) * c.most();
+      for (int64_t head = 0; head < shape.batch * shape.kv_heads; ++head) {
+        const int64_t from = head / shape.kv_heads * shape.kv_heads + heads[head % shape.kv_heads];
+        for (int64_t i = 0; i < of_head; ++i) {
+          const int32_t key = lists[from * of_head + i];
+          spec.selection.keys.push_back(key == shape.kv_len ? -1 : key);
+        }
+      }
+      const auto expected = cpu_ref::attention_forward<double>(spec, inputs.q, inputs.k, inputs.v).out;
+      const DeviceTensor q = DeviceTensor::from(stream, dtype, inputs.q),
+                         k = DeviceTensor::from(stream, dtype, inputs.k),
+                         v = DeviceTensor::from(stream, dtype, inputs.v);
+      const DeviceBuffer keys = on_device(stream, lists), counts = on_device(stream, host_counts),
+                         of_heads = on_device(stream, heads);
+      DeviceBuffer workspace(stream, reuse_bytes(c.spec, c.most()));
+      workspace.fill(0xFF);
+      DeviceTensor out(stream, dtype, q.view().extents);
+      out.buffer().fill(0xFF);
+      attend_to_keys(c.spec, dtype,
+                     {.q = q.view().data,
+                      .k = k.view().data,
+                      .v = v.view().data,
+                      .out = out.view().data,
+                      .counts = static_cast<const int32_t*>(counts.data()),
+                      .keys = static_cast<const int32_t*>(keys.data()),
+                      .most = c.most(),
+                      .heads = static_cast<const int32_t*>(of_heads.data()),
+                      .workspace = workspace.data(),
+                      .stream = stream.handle()});
+      CHECK(testing::nmse(out.to_host(), expected) <= 3e-5);
+    }
+  }
+}
+
+TEST_CASE("kascade: what the kernels do not take is said") {
+  const AttentionSpec spec = case_of({1, 4, 2, 40, 40, 64}).spec;
+  CHECK(not_taken(spec, Dtype::bf16, 32, 90).empty());
+  CHECK(not_taken(spec, Dtype::bf16, 32, 80) == "a GPU of compute capability 8.0");
+  CHECK(not_taken(spec, Dtype::f32, 32, 90) == "float32");
+  CHECK(not_taken(spec, Dtype::bf16, 16, 90) == "tiles of 16 queries");
+  AttentionSpec other = spec;
+  other.shape.head_dim = 136;
+  CHECK(not_taken(other, Dtype::bf16, 32, 90) == "a head_dim of 136");
+  other = spec;
+  other.mask.causal = false;
+  CHECK(not_taken(other, Dtype::bf16, 32, 90) == "a mask that is not causal");
+  other = spec;
+  other.normalizer.kind = NormalizerKind::entmax;
+  CHECK(not_taken(other, Dtype::bf16, 32, 90) == "entmax");
+}

@@ -1,0 +1,77 @@
+"""The kernels of an anchor and of the layers that reuse its keys, on tensors in a GPU's memory. Softmax, causal, forward alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from splash_attention import _core
+from splash_attention.backends.torch.cuda import contiguous_and_aligned, current_stream
+
+if TYPE_CHECKING:
+    from splash_attention.kascade.attention import Budget
+
+_NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+def are_for(q: Tensor, k: Tensor, v: Tensor | None, scaling: float, tile: int, mask: Tensor | None, alpha: float | None) -> bool:
+    """Whether the kernels take such a call; else plain PyTorch does. v: None where keys are looked for. Arguments as of
+    attention.attend_to."""
+    if not _core.has_cuda or not q.is_cuda or mask is not None or alpha is not None or q.dtype not in _NAMES or 0 in q.shape:
+        return False
+    if v is not None and (v.shape[3] != q.shape[3] or torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))):
+        return False
+    return _takes(_problem(q, k, scaling), tile)
+
+
+def find(q: Tensor, k: Tensor, scaling: float, budget: Budget) -> Tensor:
+    """As attention.tile_keys."""
+    problem, counts, most = _problem(q, k, scaling), *_counts(budget, q.shape[2], k.shape[2], q.device)
+    q, k = (contiguous_and_aligned(x) for x in (q, k))
+    keys = q.new_empty((*k.shape[:2], counts.numel(), most), dtype=torch.int32)
+    workspace = q.new_empty(problem.find_bytes(), dtype=torch.uint8)
+    problem.find(
+        q.data_ptr(), k.data_ptr(), counts.data_ptr(), keys.data_ptr(), most, workspace.data_ptr(), workspace.numel(), current_stream(q)
+    )
+    return keys
+
+
+def attend(keys: Tensor, heads: Sequence[int], q: Tensor, k: Tensor, v: Tensor, budget: Budget, scaling: float) -> Tensor:
+    """As attention.attend_to."""
+    problem, counts, most = _problem(q, k, scaling), *_counts(budget, q.shape[2], k.shape[2], q.device)
+    q, k, v, keys = (contiguous_and_aligned(x) for x in (q, k, v, keys))
+    out, workspace = torch.empty_like(q), q.new_empty(problem.reuse_bytes(most), dtype=torch.uint8)
+    of_heads, addresses = _on(tuple(heads), q.device), [x.data_ptr() for x in (q, k, v, out)]
+    problem.attend(addresses, counts.data_ptr(), keys.data_ptr(), most, of_heads.data_ptr(), workspace.data_ptr(), current_stream(q))
+    return out
+
+
+def _problem(q: Tensor, k: Tensor, scaling: float) -> Any:
+    (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = q.shape, k.shape
+    return _made((batch, heads, kv_heads, q_len, kv_len, head_dim), scaling, _NAMES[q.dtype], q.get_device())
+
+
+@functools.lru_cache(maxsize=256)
+def _made(sizes: tuple[int, ...], scaling: float, dtype: str, device: int) -> Any:
+    return _core.DeviceKascade(sizes, scaling, dtype, device)
+
+
+@functools.lru_cache(maxsize=256)
+def _takes(problem: Any, tile: int) -> bool:
+    return not problem.not_taken(tile)
+
+
+@functools.lru_cache(maxsize=64)
+def _counts(budget: Budget, q_len: int, kv_len: int, device: torch.device) -> tuple[Tensor, int]:
+    """Of each tile, and the largest."""
+    counts = _core.kascade_keys_of_tiles(*budget, q_len, kv_len)
+    return torch.tensor(counts, dtype=torch.int32, device=device), max(counts)
+
+
+@functools.lru_cache(maxsize=1024)
+def _on(heads: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(heads, dtype=torch.int32, device=device)
