@@ -269,12 +269,28 @@ def windows_beside_dense() -> list[float | str]:
 def several_gpus() -> list[float | str]:
     def of(implementation: str, length: int) -> float:
         where = {"implementation": implementation, "pass": "forward_backward", "length": length}
-        return RECORDS.one("distributed-h200", "two-gpus", "time_median", **where)
+        return RECORDS.one("distributed-h100", "two-gpus", "time_median", **where)
 
     lengths = (32768, 65536, 131072, 262144)
     over_one, over_dense = ([of(peer, n) / of("entmax-auto", n) for n in lengths] for peer in ("entmax", "softmax-context-parallel"))
     told = ["a length"] * 4
     return [*told, *over_one, *["what was wanted", "a length"] * 2, *over_dense, *["what was wanted", "a length"] * 2]
+
+
+def four_gpus() -> list[float | str]:
+    def of(implementation: str, both: bool, experiment: str = "strong", **where: object) -> float:
+        where |= {"implementation": implementation, "pass": "forward_backward" if both else "forward", "ranks": 4}
+        return RECORDS.one("distributed-many-h100", experiment, "time_median", **where)
+
+    def over_one(both: bool) -> float:
+        where = {"implementation": "entmax", "pass": "forward_backward" if both else "forward", "length": 131072}
+        return RECORDS.one("distributed-h100", "two-gpus", "time_median", **where) / of("entmax-auto", both, length=131072)
+
+    problems = ({"length": 131072}, {"length": 524288}, {"length": 524288, "experiment": "grouped"})
+    over_dense = [of("softmax-context-parallel", True, **one) / of("entmax-auto", True, **one) for one in problems]
+    named = ["GPUs", "a length"]
+    million = [of("entmax-auto", both, "million") for both in (False, True)]
+    return [*named, over_one(False), over_one(True), *over_dense[:2], "a length", "heads", "heads", over_dense[2], "a length", *million]
 
 
 def language_model() -> list[float | str]:
@@ -526,7 +542,7 @@ def power() -> list[float | str]:
 
 def figures() -> dict[str, list[float | str]]:
     passages = (
-        *(cpu_speed, ladders, speed_against_length, slower, flagship, how_the_flagship_works, windows, windows_beside_dense, windows_and_limits, several_gpus, language_model, real_heads, cpu_speed_and_memory),
+        *(cpu_speed, ladders, speed_against_length, slower, flagship, how_the_flagship_works, windows, windows_beside_dense, windows_and_limits, several_gpus, four_gpus, language_model, real_heads, cpu_speed_and_memory),
         *(k_keep, decoder_k_keep, iterations, sink, ceilings),
         *(captured_sparsity, workloads, power, what_it_takes),
     )
