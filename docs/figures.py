@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from splash_laboratory import scaling
+from splash_laboratory.distributed_model import Problem, best
 from splash_laboratory.documents.figures import Records
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -293,6 +295,16 @@ def four_gpus() -> list[float | str]:
     return [*named, over_one(False), over_one(True), *over_dense[:2], "a length", "heads", "heads", over_dense[2], "a length", *million]
 
 
+def model_of_gpus() -> list[float | str]:
+    cases = scaling.together([ROOT / "data/reports" / f"{name}.h5" for name in ("distributed-h100", "distributed-many-h100")])
+    alone, several = scaling.times_of(cases)
+    rates, problem = scaling.rates_of(cases), Problem(131072, 16, 16, 128)
+    passes = ("forward", "forward_backward")
+    four = [best(alone[problem, one], problem, one, 4, rates).in_turn / several[problem, one][4] for one in passes]
+    eight = [1e3 * best(alone[problem, one], problem, one, 8, rates).in_turn for one in passes]
+    return ["a length", *(100 * (1 - share) for share in four), *eight]
+
+
 def language_model() -> list[float | str]:
     def of(column: str, method: str) -> float:
         return RECORDS.one("model-perplexity-h100", "perplexity", column, method=method)
@@ -542,7 +554,7 @@ def power() -> list[float | str]:
 
 def figures() -> dict[str, list[float | str]]:
     passages = (
-        *(cpu_speed, ladders, speed_against_length, slower, flagship, how_the_flagship_works, windows, windows_beside_dense, windows_and_limits, several_gpus, four_gpus, language_model, real_heads, cpu_speed_and_memory),
+        *(cpu_speed, ladders, speed_against_length, slower, flagship, how_the_flagship_works, windows, windows_beside_dense, windows_and_limits, several_gpus, four_gpus, model_of_gpus, language_model, real_heads, cpu_speed_and_memory),
         *(k_keep, decoder_k_keep, iterations, sink, ceilings),
         *(captured_sparsity, workloads, power, what_it_takes),
     )

@@ -1,6 +1,6 @@
 """Exact entmax attention over several GPUs: what a report of the kind gpu-distributed measured, beside a model of 2 to 1024 GPUs.
 
-    python -m splash_laboratory.scaling report.h5 --link 313 --network 50
+    python -m splash_laboratory.scaling report.h5 another.h5 --link 313 --network 50
 
 The model and what it leaves out: distributed_model.py.
 """
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
@@ -36,6 +38,15 @@ def cases_of(results: xr.Dataset) -> xr.Dataset:
         if ran.any():
             return results.isel(case=np.flatnonzero(ran))
     raise ReportError("the report holds no case of the kind gpu-distributed that ran")
+
+
+COLUMNS = ["length", "heads", "kv_heads", "head_dim", "computed_in", "pass", "implementation", "ranks", "time_median", "link_rate"]
+
+
+def together(reports: Sequence[str | Path]) -> xr.Dataset:
+    """The cases of several reports: one GPU's may stand in one, those of more GPUs of the same host in another."""
+    parts = [cases_of(open_report(report).results)[COLUMNS].reset_coords(drop=True) for report in reports]
+    return xr.concat(parts, dim="case")
 
 
 Key = tuple[Problem, str]  # a problem and a pass
@@ -108,14 +119,14 @@ def _count(text: str) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m splash_laboratory.scaling", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("report", help="a report of the kind gpu-distributed, which gives one GPU's times")
+    parser.add_argument("report", nargs="+", help="of the kind gpu-distributed; one of them gives one GPU's times")
     parser.add_argument("--link", type=_rate, metavar="GB/S", help="that a rank receives inside a host (the report's own, else 313)")
     parser.add_argument("--network", type=_rate, default=Rates.network, metavar="GB/S", help="that a GPU's adapter receives (50)")
     parser.add_argument("--gpus-a-host", type=_count, default=Rates.gpus_a_host, metavar="N", help="of one NVLink domain (8)")
     parser.error = lambda message: parser.exit(2, f"error: {one_line(message)}\n")  # type: ignore[method-assign]
     words = parser.parse_args(arguments)
     try:
-        cases = cases_of(open_report(words.report).results)
+        cases = together(words.report)
     except ReportError as error:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 2

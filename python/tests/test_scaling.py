@@ -51,6 +51,15 @@ def test_the_mode_is_one_that_serves():
         best(1.0, P, "forward", 1 << 15)
 
 
+def test_one_gpus_times_and_those_of_more_may_stand_in_two_reports(monkeypatch):
+    results = distributed_cases()
+    one = np.isin(results["implementation"].values, ("entmax", "softmax"))
+    parts = {"one.h5": results.isel(case=one), "more.h5": results.isel(case=~one)}
+    monkeypatch.setattr(scaling, "open_report", lambda name: type("Held", (), {"results": parts[name]}))
+    cases = scaling.together(["more.h5", "one.h5"])
+    assert scaling.times_of(cases) == scaling.times_of(scaling.cases_of(results)) and scaling.rates_of(cases) == Rates(link=2e11)
+
+
 def test_a_measurement_stands_beside_the_model_with_its_error():
     """The made-up ranks take a tenth longer than the model with nothing hidden."""
     cases = scaling.cases_of(distributed_cases())
