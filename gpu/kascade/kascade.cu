@@ -15,6 +15,7 @@ namespace splash::gpu::kascade {
 namespace {
 
 constexpr int64_t kSlabBytes = int64_t{256} << 20;  // of lists at once: enough to fill a GPU
+constexpr int64_t kMostLists = 65535;               // at once: the second extent of a grid
 
 void require_taken(const AttentionSpec& spec, Dtype dtype) {
   const int capability = 10 * device_attribute(cudaDevAttrComputeCapabilityMajor) +
@@ -117,7 +118,8 @@ int64_t least_find_bytes(const AttentionSpec& spec) {
 
 int64_t find_bytes(const AttentionSpec& spec) {
   const FindPlan plan(spec);
-  const int64_t at_once = std::clamp<int64_t>(kSlabBytes / plan.list_bytes(), 1, plan.lists);
+  const int64_t at_once =
+      std::clamp<int64_t>(kSlabBytes / plan.list_bytes(), 1, std::min(plan.lists, kMostLists));
   return plan.fixed_bytes() + at_once * plan.list_bytes();
 }
 
@@ -149,7 +151,7 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
   }
   for (int64_t first = 0; first < plan.lists; first += slab.lists) {
     slab.first = static_cast<int>(first);
-    slab.lists = static_cast<int>(std::min(room, plan.lists - first));
+    slab.lists = static_cast<int>(std::min({room, plan.lists - first, kMostLists}));
     slab.normalizers = static_cast<float*>(arguments.workspace);
     slab.pooled = slab.normalizers + plan.fixed_bytes() / int64_t{sizeof(float)};
     float* const scores = slab.pooled + slab.lists * plan.pitch;

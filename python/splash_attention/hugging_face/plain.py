@@ -35,8 +35,8 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, scaling: float, mask: Ten
     """Softmax by PyTorch's fused attention. q: [batch, heads, q_len, head_dim]; k: [batch, kv_heads, kv_len, head_dim]; v: so, of any
     width. mask: None is causal; else of key_positions. A query without keys gives a zero row."""
     grouped = q.shape[1] != k.shape[1]
-    if mask is None and q.shape[2] == k.shape[2]:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
+    if mask is None and q.shape[2] in (1, k.shape[2]):  # one query, the last, sees all keys
+        return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, scale=scaling, enable_gqa=grouped)
     seen = seen_keys(mask, True, q, k.shape[2])
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scaling, enable_gqa=grouped)
     return out if mask is None else out.masked_fill(~seen.any(-1, keepdim=True), 0.0)
