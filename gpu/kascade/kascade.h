@@ -5,9 +5,8 @@
 // sm_90a. Compiles without nvcc.
 //
 //   if (!not_taken(spec, dtype, budget.tile, capability).empty()) …
-//   find_keys(spec, dtype, {.q = q, .k = k, .counts = counts, .keys = keys, .most = most, …});    // an
-//   anchor attend_to_keys(spec, dtype, {.q = q, .k = k, .v = v, .out = out, .counts = counts, .keys = keys,
-//   …});
+//   find_keys(spec, dtype, {.q = q, .k = k, .counts = counts, .keys = keys, …});  // an anchor
+//   attend_to_keys(spec, dtype, {.q = q, .k = k, .v = v, .out = out, .keys = keys, …});
 //
 // spec: its shape, scale and causal mask, which meets at the end; its selection is not looked at. Tensors are
 // contiguous and 16-byte aligned: q, out [batch, q_heads, q_len, head_dim], k, v [batch, kv_heads, kv_len,
@@ -42,8 +41,9 @@ struct FindArguments {
 int64_t find_bytes(const AttentionSpec& spec);
 int64_t least_find_bytes(const AttentionSpec& spec);
 
-// Two dense passes over the scores (each row's normaliser, then the sums), and a selection: exact. Among
-// equal sums the lower key is kept. A row without keys, or with NaN, chooses none.
+// Two dense passes over the scores (each row's normaliser, then the sums), or one where a key head has few
+// rows, and a selection: exact. Among equal sums the lower key is kept. A row without keys, or with NaN,
+// chooses none.
 void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& arguments);
 
 struct ReuseArguments {
