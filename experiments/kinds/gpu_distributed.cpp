@@ -110,10 +110,7 @@ class GpuDistributed : public Kind {
                                         get_integer(p, "heads_at_once")));
     if (const double alpha = get_number(p, "alpha"); !(alpha > 1 && alpha <= 2))
       throw InvalidArgument(fmt::format("alpha is {}; it must be above 1 and at most 2", alpha));
-    for (const char* name : {"temperature", "budget"}) {
-      if (!(get_number(p, name) > 0))
-        throw InvalidArgument(fmt::format("{} is {}; it must be above 0", name, get_number(p, name)));
-    }
+    for (const char* name : {"temperature", "budget"}) require_positive(p, name);
   }
 
   Parameters used(const Parameters& p) const override {

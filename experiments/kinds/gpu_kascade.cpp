@@ -95,10 +95,7 @@ class GpuKascade : public Kind {
     require(get_integer(p, "anchors") <= get_integer(p, "layers"), "anchors", "at most the layers");
     if (const double share = get_number(p, "share"); !(share > 0 && share <= 1))
       throw InvalidArgument(fmt::format("share is {}; it must be above 0 and at most 1", share));
-    for (const char* name : {"temperature", "budget"}) {
-      if (!(get_number(p, name) > 0))
-        throw InvalidArgument(fmt::format("{} is {}; it must be above 0", name, get_number(p, name)));
-    }
+    for (const char* name : {"temperature", "budget"}) require_positive(p, name);
   }
 
   Parameters used(const Parameters& p) const override {

@@ -1,9 +1,7 @@
 // Trains a language model to compute with another attention, and measures what that costs.
 
-#include <fmt/format.h>
-
-#include "core/error.h"
 #include "experiments/kinds/support/language_model.h"
+#include "experiments/kinds/support/timing.h"
 
 namespace splash::experiments {
 namespace {
@@ -61,8 +59,7 @@ class ModelConversion : public LanguageKind {
 
   void check(const Parameters& p) const override {
     LanguageKind::check(p);
-    if (!(get_number(p, "seconds") > 0))
-      throw InvalidArgument(fmt::format("seconds is {}; it must be above 0", get_number(p, "seconds")));
+    require_positive(p, "seconds");
   }
   Parameters used(const Parameters& p) const override {
     Parameters kept = LanguageKind::used(p);

@@ -18,9 +18,7 @@ constexpr int64_t kSlabBytes = int64_t{256} << 20;  // of lists at once: enough 
 constexpr int64_t kMostLists = 65535;               // at once: the second extent of a grid
 
 void require_taken(const AttentionSpec& spec, Dtype dtype) {
-  const int capability = 10 * device_attribute(cudaDevAttrComputeCapabilityMajor) +
-                         device_attribute(cudaDevAttrComputeCapabilityMinor);
-  const std::string reason = not_taken(spec, dtype, kTokens, capability);
+  const std::string reason = not_taken_here(spec, dtype, kTokens);
   if (!reason.empty()) throw Unsupported("Kascade's kernels do not take " + reason);
 }
 
@@ -48,15 +46,13 @@ struct FindPlan {
   }
 };
 
-// Starts a persistent kernel.
 template <class Kernel, class... Given>
-void launch_persistent(const char* name, Kernel kernel, int blocks, int threads, int64_t shared_bytes,
-                       StreamHandle stream, const Given&... given) {
+void launch(const char* name, Kernel kernel, const dim3& blocks, int threads, int64_t shared_bytes,
+            StreamHandle stream, const Given&... given) {
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes)),
              std::string("opt in to shared memory for ") + name);
-  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), static_cast<size_t>(shared_bytes),
-           stream>>>(given...);
+  kernel<<<blocks, static_cast<unsigned>(threads), static_cast<size_t>(shared_bytes), stream>>>(given...);
   check_launch(name);
 }
 
@@ -64,8 +60,8 @@ template <class Element, int kDim>
 void pool_by_sweeps(const AnchorSlab& slab, StreamHandle stream) {
   const int blocks = std::min(slab.lists, kSweepBlocks * device_attribute(cudaDevAttrMultiProcessorCount));
   const auto sweep = [&](auto kernel) {
-    launch_persistent("sweep_scores", kernel, blocks, kSweepThreads, sizeof(AnchorShared<kDim>), stream,
-                      slab);
+    launch("sweep_scores", kernel, static_cast<unsigned>(blocks), kSweepThreads, sizeof(AnchorShared<kDim>),
+           stream, slab);
   };
   sweep(&sweep_scores<Element, kDim, RowNormalizers>);
   sweep(&sweep_scores<Element, kDim, PooledProbabilities>);
@@ -77,11 +73,7 @@ void pool_by_steps(const AnchorSlab& slab, const StepRows& steps, StreamHandle s
   const auto kernel = steps.rows <= 8    ? &score_steps<Element, kDim, 1>
                       : steps.rows <= 16 ? &score_steps<Element, kDim, 2>
                                          : &score_steps<Element, kDim, 4>;
-  constexpr int kShared = sizeof(StepShared<kDim>);
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared),
-             "opt in to shared memory for score_steps");
-  kernel<<<grid, kStepThreads, kShared, stream>>>(slab, steps);
-  check_launch("score_steps");
+  launch("score_steps", kernel, grid, kStepThreads, sizeof(StepShared<kDim>), stream, slab, steps);
   const dim3 pools(static_cast<unsigned>(ceil_div(slab.problem.kv_len, kPoolChunk)),
                    static_cast<unsigned>(slab.lists));
   pool_steps<<<pools, kStepThreads, 0, stream>>>(slab, steps);
@@ -109,6 +101,12 @@ std::string not_taken(const AttentionSpec& spec, Dtype dtype, int64_t tile, int 
   if (tile != kTokens) return "tiles of " + to_string(tile) + " queries";
   if (!spec.mask.causal) return "a mask that is not causal";
   return "";
+}
+
+std::string not_taken_here(const AttentionSpec& spec, Dtype dtype, int64_t tile) {
+  return not_taken(spec, dtype, tile,
+                   10 * device_attribute(cudaDevAttrComputeCapabilityMajor) +
+                       device_attribute(cudaDevAttrComputeCapabilityMinor));
 }
 
 int64_t least_find_bytes(const AttentionSpec& spec) {
@@ -199,8 +197,8 @@ void attend_to_keys(const AttentionSpec& spec, Dtype dtype, const ReuseArguments
   reset_queue<<<1, 32, 0, arguments.stream>>>(queue, blocks);
   check_launch("reset_queue");
   with_kernel(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
-    launch_persistent("attend_gathering", kernel, blocks, kThreads, shared_bytes, arguments.stream, p, queue,
-                      parts);
+    launch("attend_gathering", kernel, static_cast<unsigned>(blocks), kThreads, shared_bytes,
+           arguments.stream, p, queue, parts);
   });
   if (p.parts == 1) return;
   with_element(dtype, [&](auto element) {

@@ -25,6 +25,7 @@ namespace splash::gpu::kascade {
 // What keeps the kernels from such a problem, in words ("a head_dim of 256"); empty where nothing does.
 // capability: 90 for 9.0.
 std::string not_taken(const AttentionSpec& spec, Dtype dtype, int64_t tile, int capability);
+std::string not_taken_here(const AttentionSpec& spec, Dtype dtype, int64_t tile);  // of the current device
 
 struct FindArguments {
   const void *q = nullptr, *k = nullptr;

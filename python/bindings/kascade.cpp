@@ -14,7 +14,6 @@
 #include "python/bindings/bindings.h"
 
 #if SPLASH_HAVE_CUDA
-#include "gpu/compute_capability.h"
 #include "gpu/cuda_check.h"
 #include "gpu/kascade/kascade.h"
 #endif
@@ -79,8 +78,8 @@ class DeviceKascade {
   }
 
   std::string not_taken(int64_t tile) const {
-    const int capability = gpu::compute_capability_of(gpu::list_devices().at(static_cast<size_t>(device_)));
-    return gpu::kascade::not_taken(spec_, dtype_, tile, capability);
+    const gpu::DeviceScope scope(device_);
+    return gpu::kascade::not_taken_here(spec_, dtype_, tile);
   }
 
   int64_t find_bytes() const { return gpu::kascade::find_bytes(spec_); }

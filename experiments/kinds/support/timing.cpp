@@ -47,6 +47,11 @@ void require_one(const Parameters& p, const std::string& name) {
   throw InvalidArgument(fmt::format("{} is {}; it must be at least 1", name, get_integer(p, name)));
 }
 
+void require_positive(const Parameters& parameters, const std::string& name) {
+  if (const double value = get_number(parameters, name); !(value > 0))
+    throw InvalidArgument(fmt::format("{} is {}; it must be above 0", name, value));
+}
+
 void check_timing(const Parameters& p) {
   require_one(p, "samples");
   if (get_text(p, "method") == "graph" && get_text(p, "cache") == "cold")

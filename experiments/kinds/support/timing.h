@@ -20,6 +20,8 @@ gpu::TimingOptions timing_of(const Parameters& parameters);
 void check_timing(const Parameters& parameters);
 // Throws InvalidArgument if the parameter is below 1.
 void require_one(const Parameters& parameters, const std::string& name);
+// Throws InvalidArgument unless the parameter, a number, is above 0.
+void require_positive(const Parameters& parameters, const std::string& name);
 
 // A column that another run fills with other numbers.
 report::ColumnInfo taken(const char* name, const char* units, const char* long_name, const char* formula,

@@ -108,11 +108,13 @@ def test_of_gradients(pattern, n, dtype):
             inputs = [t.to(GPU, kind).requires_grad_() for t in given]
             out = splash_attention(*inputs, alpha=alpha)
             results.append(torch.autograd.grad(out, inputs, d_out.to(kind)))
-        # Where each row has one key, dQ and dK are 0: the sum of terms of this size, known to a 500th of them in 16 bits.
-        of_k, of_v = (t.double().norm(dim=-1) for t in given[1:])
-        least = {"dq": d_out.double().norm().item() * (of_v.max() * of_k.max()).item() * DIM**-0.5 / 512}
+        least = {}
+        if pattern == "sink" and alpha == 2 and dtype != torch.float32:  # where each row has one key, dQ is 0: of terms known to 16 bits
+            of_k, of_v = (t.double().norm(dim=-1).max() for t in given[1:])
+            least["dq"] = (d_out.double().norm().cpu() * of_k * of_v).item() * DIM**-0.5 / 512
         for name, mine, exact in zip(("dq", "dk", "dv"), *results):
             rounded = exact.to(dtype).double()  # float16 has nothing below 6 * 10^-8
+            # Where each row has one key, dQ and dK are 0.
             error = ((mine.double() - rounded).norm() / exact.norm().clamp(min=least.get(name, 1e-6))).item()
             if name in COMPARED[pattern] and not error <= bound:
                 wrong.append(f"alpha {alpha}: {name}'s error is {error:.2g}")
