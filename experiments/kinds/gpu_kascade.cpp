@@ -53,9 +53,11 @@ class GpuKascade : public Kind {
          std::string("kascade-layers"),
          "",
          "an anchor that finds keys, attention to them, or all layers of a plan, the time of which is a "
-         "layer's "
-         "in the mean; PyTorch's dense softmax",
-         {"kascade-anchor", "kascade-reuse", "kascade-layers", "softmax-cudnn", "softmax-flash"}},
+         "layer's in the mean; PyTorch's dense softmax, in one layer, or in all by cuDNN (by flash where "
+         "cuDNN "
+         "takes no such call)",
+         {"kascade-anchor", "kascade-reuse", "kascade-layers", "softmax-cudnn", "softmax-flash",
+          "softmax-layers"}},
         {"batch", integer, int64_t{1}, "1", "sequences", {}},
         {"q_len",
          integer,
@@ -100,9 +102,8 @@ class GpuKascade : public Kind {
 
   Parameters used(const Parameters& p) const override {
     Parameters kept = p;
-    if (get_text(p, "implementation") != "kascade-layers") {
-      for (const char* name : {"layers", "anchors"}) kept.erase(name);
-    }
+    if (!get_text(p, "implementation").ends_with("-layers")) kept.erase("layers");
+    if (get_text(p, "implementation") != "kascade-layers") kept.erase("anchors");
     if (is_dense(p)) {
       for (const char* name : {"share", "least_keys"}) kept.erase(name);
     }

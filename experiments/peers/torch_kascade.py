@@ -72,9 +72,9 @@ def measure(job):
     q, k, v = tensors(job, device)
     numbers, texts = {}, {"device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"}
     with torch.inference_mode(), contextlib.ExitStack() as stack:
-        call, layers = dense(job, stack, q, k, v), 1
-        if not job["implementation"].startswith("softmax-"):
-            call, layers = kascade(job, call, q, k, v, numbers)
+        call, layers = dense(job, stack, q, k, v), job.get("layers", 1)
+        if job["implementation"].startswith("kascade-"):
+            call = kascade(job, q, k, v, numbers)
         if device.type == "cuda":
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
@@ -87,7 +87,7 @@ def measure(job):
 
 
 def dense(job, stack, q, k, v):
-    """A call of PyTorch's fused softmax: as named, and by the faster of two where all layers of a plan need it."""
+    """A call of PyTorch's fused softmax, as named, else cuDNN's or where that takes none flash's, in all layers of the job."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -98,12 +98,17 @@ def dense(job, stack, q, k, v):
     both = [*backends["softmax-cudnn"], *backends["softmax-flash"]]
     if q.device.type == "cuda":
         stack.enter_context(sdpa_kernel(backends.get(job["implementation"], both), set_priority=True))
-    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+
+    def layers():
+        for _ in range(job.get("layers", 1)):
+            torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+
+    return layers
 
 
-def kascade(job, dense_layer, q, k, v, numbers):
-    """(a call, the layers that it computes). numbers gets what the lists are like."""
-    from splash_attention.kascade.attention import Budget, attend_to, tile_keys
+def kascade(job, q, k, v, numbers):
+    """A call. numbers gets what the lists are like."""
+    from splash_attention.kascade.attention import Budget, attend_to, attend_to_all_and_find, tile_keys
 
     budget, scaling = Budget(job["share"], 32, job["least_keys"]), q.shape[3] ** -0.5
     heads = [(head + 1) % k.shape[1] for head in range(k.shape[1])]  # of the anchor, whose lists they take
@@ -123,11 +128,13 @@ def kascade(job, dense_layer, q, k, v, numbers):
         every = job["layers"] / job["anchors"]
         begins = {int(at * every) for at in range(job["anchors"])}
         for layer in range(job["layers"]):
-            found = anchor() if layer in begins else found
-            dense_layer() if layer == 0 else reuse(found)
+            if layer == 0:
+                found = attend_to_all_and_find(q, k, v, budget, scaling)[2]
+            else:
+                found = anchor() if layer in begins else found
+                reuse(found)
 
-    calls = {"kascade-anchor": (anchor, 1), "kascade-reuse": (reuse, 1), "kascade-layers": (layers, job.get("layers", 1))}
-    return calls[job["implementation"]]
+    return {"kascade-anchor": anchor, "kascade-reuse": reuse, "kascade-layers": layers}[job["implementation"]]
 
 
 def against_float64(keys, out, heads, q, k, v, budget, scaling):

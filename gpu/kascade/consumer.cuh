@@ -64,9 +64,11 @@ __device__ inline int consumer_group() {
 }
 
 // One step of the online softmax for the thread's two rows. `factor` receives what rescales the earlier sums.
-// A row with a score of NaN has a sum of NaN from there on.
-__device__ inline void online_softmax(float (&s)[kScores], RowState (&state)[2], float (&factor)[2],
-                                      float scale) {
+// A row with a score of NaN has a sum of NaN from there on. of_quad: makes a row's largest score of the
+// thread's.
+template <class OfQuad>
+__device__ void online_softmax(float (&s)[kScores], RowState (&state)[2], float (&factor)[2], float scale,
+                               OfQuad of_quad) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float largest = -INFINITY;
@@ -75,7 +77,7 @@ __device__ inline void online_softmax(float (&s)[kScores], RowState (&state)[2],
       largest =
           arch::larger_or_nan(largest, arch::larger_or_nan(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]));
     float shift;
-    factor[half] = state[half].raise(quad_max_or_nan(largest), scale, shift);
+    factor[half] = state[half].raise(of_quad(largest), scale, shift);
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {

@@ -3,6 +3,7 @@
 #include "gpu/kascade/kascade.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "core/error.h"
 #include "core/round.h"
@@ -15,7 +16,8 @@ namespace splash::gpu::kascade {
 namespace {
 
 constexpr int64_t kSlabBytes = int64_t{256} << 20;  // of lists at once: enough to fill a GPU
-constexpr int64_t kMostLists = 65535;               // at once: the second extent of a grid
+constexpr int64_t kQueueBytes = 256;
+constexpr int64_t kMostLists = 65535;  // at once: the second extent of a grid
 
 void require_taken(const AttentionSpec& spec, Dtype dtype) {
   const std::string reason = not_taken_here(spec, dtype, kTokens);
@@ -38,11 +40,12 @@ struct FindPlan {
     }
   }
 
+  bool by_steps() const { return step_rows > 0; }
   int64_t sums_bytes() const { return pitch * int64_t{sizeof(float)}; }
   int64_t partial_bytes() const { return int64_t{chunks} * kMostStepRows * int64_t{sizeof(float2)}; }
   int64_t list_bytes() const { return (1 + step_rows) * sums_bytes() + partial_bytes(); }
   int64_t fixed_bytes() const {
-    return step_rows > 0 ? 0 : int64_t{problem.items} * kTileRows * int64_t{sizeof(float)};
+    return by_steps() ? 0 : kQueueBytes + int64_t{problem.items} * kTileRows * int64_t{sizeof(float)};
   }
 };
 
@@ -56,24 +59,35 @@ void launch(const char* name, Kernel kernel, const dim3& blocks, int threads, in
   check_launch(name);
 }
 
-template <class Element, int kDim>
-void pool_by_sweeps(const AnchorSlab& slab, StreamHandle stream) {
-  const int blocks = std::min(slab.lists, kSweepBlocks * device_attribute(cudaDevAttrMultiProcessorCount));
-  const auto sweep = [&](auto kernel) {
-    launch("sweep_scores", kernel, static_cast<unsigned>(blocks), kSweepThreads, sizeof(AnchorShared<kDim>),
-           stream, slab);
-  };
-  sweep(&sweep_scores<Element, kDim, RowNormalizers>);
-  sweep(&sweep_scores<Element, kDim, PooledProbabilities>);
+// Calls f with an element and the head_dim that a kernel is compiled for.
+template <class F>
+void with_element_and_dim(const AnchorSlab& slab, Dtype dtype, F&& f) {
+  with_element(dtype, [&](auto element) {
+    slab.problem.head_dim <= 64 ? f(element, std::integral_constant<int, 64>{})
+                                : f(element, std::integral_constant<int, 128>{});
+  });
 }
 
-template <class Element, int kDim>
-void pool_by_steps(const AnchorSlab& slab, const StepRows& steps, StreamHandle stream) {
-  const dim3 grid(static_cast<unsigned>(steps.chunks), static_cast<unsigned>(slab.lists));
-  const auto kernel = steps.rows <= 8    ? &score_steps<Element, kDim, 1>
-                      : steps.rows <= 16 ? &score_steps<Element, kDim, 2>
-                                         : &score_steps<Element, kDim, 4>;
-  launch("score_steps", kernel, grid, kStepThreads, sizeof(StepShared<kDim>), stream, slab, steps);
+template <class Pass>
+void sweep(const AnchorSlab& slab, Dtype dtype, StreamHandle stream) {
+  const int blocks = std::min(slab.pairs(), device_attribute(cudaDevAttrMultiProcessorCount));
+  reset_queue<<<1, 32, 0, stream>>>(slab.queue, blocks);
+  check_launch("reset_queue");
+  with_element_and_dim(slab, dtype, [&](auto element, auto dim) {
+    launch("sweep_scores", &sweep_scores<decltype(element), dim(), Pass>, static_cast<unsigned>(blocks),
+           kSweepThreads, sizeof(AnchorShared<dim()>), stream, slab);
+  });
+}
+
+void pool_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, StreamHandle stream) {
+  with_element_and_dim(slab, dtype, [&](auto element, auto dim) {
+    using Element = decltype(element);
+    const dim3 grid(static_cast<unsigned>(steps.chunks), static_cast<unsigned>(slab.lists));
+    const auto kernel = steps.rows <= 8    ? &score_steps<Element, dim(), 1>
+                        : steps.rows <= 16 ? &score_steps<Element, dim(), 2>
+                                           : &score_steps<Element, dim(), 4>;
+    launch("score_steps", kernel, grid, kStepThreads, sizeof(StepShared<dim()>), stream, slab, steps);
+  });
   const dim3 pools(static_cast<unsigned>(ceil_div(slab.problem.kv_len, kPoolChunk)),
                    static_cast<unsigned>(slab.lists));
   pool_steps<<<pools, kStepThreads, 0, stream>>>(slab, steps);
@@ -143,28 +157,30 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
                                .tile_columns = 64});
   };
   AnchorSlab slab{.queries = {}, .keys = {}, .problem = plan.problem, .pitch = plan.pitch};
-  if (plan.step_rows == 0) {
+  if (!plan.by_steps()) {
     slab.queries = tiles_of(arguments.q, s.q_heads, s.q_len, kTokens);
     slab.keys = tiles_of(arguments.k, s.kv_heads, s.kv_len, kTileRows);
+    slab.queue = static_cast<int*>(arguments.workspace);
+    slab.normalizers = reinterpret_cast<float*>(static_cast<char*>(arguments.workspace) + kQueueBytes);
+    slab.given_normalizers = arguments.normalizers;
+    if (arguments.normalizers == nullptr) {
+      slab.lists = static_cast<int>(plan.lists);
+      sweep<RowNormalizers>(slab, dtype, arguments.stream);
+    }
   }
+  slab.pooled = reinterpret_cast<float*>(static_cast<char*>(arguments.workspace) + plan.fixed_bytes());
   for (int64_t first = 0; first < plan.lists; first += slab.lists) {
     slab.first = static_cast<int>(first);
     slab.lists = static_cast<int>(std::min({room, plan.lists - first, kMostLists}));
-    slab.normalizers = static_cast<float*>(arguments.workspace);
-    slab.pooled = slab.normalizers + plan.fixed_bytes() / int64_t{sizeof(float)};
-    float* const scores = slab.pooled + slab.lists * plan.pitch;
-    auto* const partial = reinterpret_cast<float2*>(scores + slab.lists * plan.step_rows * plan.pitch);
-    const StepRows steps{.rows = plan.step_rows, .chunks = plan.chunks, .scores = scores, .partial = partial};
-    with_element(dtype, [&](auto element) {
-      using Element = decltype(element);
-      if (plan.step_rows > 0) {
-        s.head_dim <= 64 ? pool_by_steps<Element, 64>(slab, steps, arguments.stream)
-                         : pool_by_steps<Element, 128>(slab, steps, arguments.stream);
-      } else {
-        s.head_dim <= 64 ? pool_by_sweeps<Element, 64>(slab, arguments.stream)
-                         : pool_by_sweeps<Element, 128>(slab, arguments.stream);
-      }
-    });
+    if (plan.by_steps()) {
+      float* const scores = slab.pooled + slab.lists * plan.pitch;
+      auto* const partial = reinterpret_cast<float2*>(scores + slab.lists * plan.step_rows * plan.pitch);
+      pool_by_steps(slab,
+                    {.rows = plan.step_rows, .chunks = plan.chunks, .scores = scores, .partial = partial},
+                    dtype, arguments.stream);
+    } else {
+      sweep<PooledProbabilities>(slab, dtype, arguments.stream);
+    }
     select_largest<<<static_cast<unsigned>(slab.lists), kSelectThreads, 0, arguments.stream>>>(
         slab, arguments.keys);
     check_launch("select_largest");

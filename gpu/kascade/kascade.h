@@ -32,6 +32,9 @@ struct FindArguments {
   const int32_t* counts = nullptr;
   int32_t* keys = nullptr;
   int64_t most = 0;
+  // [batch, q_heads, q_len]: of each row log(sum of exp(scaled score)), -inf without keys, as dense attention
+  // leaves it. Null: a pass over the scores finds it. Not read where a key head has few rows.
+  const float* normalizers = nullptr;
   void* workspace = nullptr;  // 256-byte aligned, contents undefined
   int64_t workspace_bytes = 0;
   StreamHandle stream = nullptr;
@@ -42,9 +45,9 @@ struct FindArguments {
 int64_t find_bytes(const AttentionSpec& spec);
 int64_t least_find_bytes(const AttentionSpec& spec);
 
-// Two dense passes over the scores (each row's normaliser, then the sums), or one where a key head has few
-// rows, and a selection: exact. Among equal sums the lower key is kept. A row without keys, or with NaN,
-// chooses none.
+// Two dense passes over the scores (each row's normaliser, then the sums), or one where normalisers are given
+// or a key head has few rows, and a selection: exact. Among equal sums the lower key is kept. A row without
+// keys, or with NaN, chooses none.
 void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& arguments);
 
 struct ReuseArguments {

@@ -220,7 +220,7 @@ __device__ void consume(const Problem& p, Shared<kDim>& shared, const Parts& par
       release(&shared.k_empty[k_turn.stage]);
       if (begin + kTileRows >= visible) arch::mbarrier_arrive(&shared.q_empty);
       k_turn.next();
-      online_softmax(s, state, factor, p.scale);
+      online_softmax(s, state, factor, p.scale, quad_max_or_nan);
     };
     const auto issue_next_scores = [&] {
       acquire(&shared.k_full[k_turn.stage], k_turn.parity);

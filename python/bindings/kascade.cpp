@@ -89,8 +89,9 @@ class DeviceKascade {
     return gpu::kascade::reuse_bytes(spec_, most);
   }
 
-  void find(uintptr_t q, uintptr_t k, uintptr_t counts, uintptr_t keys, int64_t most, uintptr_t workspace,
-            int64_t workspace_bytes, uintptr_t stream) const {
+  // normalizers: 0 where none are given.
+  void find(uintptr_t q, uintptr_t k, uintptr_t normalizers, uintptr_t counts, uintptr_t keys, int64_t most,
+            uintptr_t workspace, int64_t workspace_bytes, uintptr_t stream) const {
     const gpu::DeviceScope scope(device_);
     gpu::kascade::find_keys(spec_, dtype_,
                             {.q = at(q),
@@ -98,6 +99,7 @@ class DeviceKascade {
                              .counts = at<const int32_t>(counts),
                              .keys = at<int32_t>(keys),
                              .most = most,
+                             .normalizers = at<const float>(normalizers),
                              .workspace = at(workspace),
                              .workspace_bytes = workspace_bytes,
                              .stream = at<CUstream_st>(stream)});

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_cudnn_attention
 
 from splash_attention import _core
 from splash_attention.backends.torch.cuda import contiguous_and_aligned, current_stream
@@ -28,15 +29,29 @@ def are_for(q: Tensor, k: Tensor, v: Tensor | None, scaling: float, tile: int, m
     return _takes(_problem(q, k, scaling), tile)
 
 
-def find(q: Tensor, k: Tensor, scaling: float, budget: Budget) -> Tensor:
-    """As attention.tile_keys."""
+def tell_normalizers(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether dense() takes such a call, for which are_for holds."""
+    if q.shape[2] != k.shape[2]:  # PyTorch's causal mask meets the keys at their start
+        return False
+    parameters = SDPAParams(q, k, v, None, 0.0, True, q.shape[1] != k.shape[1])
+    return can_use_cudnn_attention(parameters)
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+    """Causal softmax by PyTorch's call of cuDNN: out, and of each query log(sum of exp(score)), float32 [batch, heads, q_len]."""
+    found = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, is_causal=True, scale=scaling)
+    return found[0], found[1].reshape(q.shape[:3]).contiguous()
+
+
+def find(q: Tensor, k: Tensor, scaling: float, budget: Budget, normalizers: Tensor | None = None) -> Tensor:
+    """As attention.tile_keys. normalizers: of dense(); without them a pass over all scores finds them."""
     problem, counts, most = _problem(q, k, scaling), *_counts(budget, q.shape[2], k.shape[2], q.device)
     q, k = (contiguous_and_aligned(x) for x in (q, k))
     keys = q.new_empty((*k.shape[:2], counts.numel(), most), dtype=torch.int32)
     workspace = q.new_empty(problem.find_bytes(), dtype=torch.uint8)
-    problem.find(
-        q.data_ptr(), k.data_ptr(), counts.data_ptr(), keys.data_ptr(), most, workspace.data_ptr(), workspace.numel(), current_stream(q)
-    )
+    given = 0 if normalizers is None else normalizers.data_ptr()
+    addresses = q.data_ptr(), k.data_ptr(), given, counts.data_ptr(), keys.data_ptr()
+    problem.find(*addresses, most, workspace.data_ptr(), workspace.numel(), current_stream(q))
     return keys
 
 

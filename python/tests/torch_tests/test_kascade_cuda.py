@@ -8,7 +8,7 @@ from gpu_inputs import GPU, inputs, torch
 
 from splash_attention import entmax
 from splash_attention.kascade import kernels
-from splash_attention.kascade.attention import Budget, attend_to, tile_keys
+from splash_attention.kascade.attention import Budget, attend_to, attend_to_all, attend_to_all_and_find, tile_keys
 
 BUDGET = Budget(0.1, 32, 128)
 
@@ -79,6 +79,24 @@ def test_kernels_and_plain_pytorch_agree(hopper, monkeypatch, dtype, batch, head
     wanted, counted = attend_to(keys, q, k, v, BUDGET, dim**-0.5, return_support=True, heads=anchors)
     assert torch.equal(support, counted) and torch.equal(out[counted == 0], torch.zeros_like(out[counted == 0]))
     assert (out.double() - wanted.double()).norm() <= (0.01 if dtype == torch.bfloat16 else 0.002) * wanted.double().norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("batch, heads, kv_heads, dim, length", [(2, 9, 3, 64, 4096), (1, 32, 8, 128, 3001), (3, 8, 8, 80, 700)])
+def test_a_dense_layer_finds_the_keys_that_a_search_finds(hopper, dtype, batch, heads, kv_heads, dim, length):
+    q, k, v = (torch.randn(batch, some, length, dim, device=GPU, dtype=dtype) for some in (heads, kv_heads, kv_heads))
+    assert kernels.tell_normalizers(q, k, v)
+    out, support, keys = attend_to_all_and_find(2 * q, k, v, BUDGET, dim**-0.5, return_support=True)
+    dense, counted = attend_to_all(2 * q, k, v, dim**-0.5, None, None, True)
+    assert torch.equal(support, counted) and (out.double() - dense.double()).norm() <= 0.01 * dense.double().norm()
+    searched = tile_keys(2 * q, k, dim**-0.5, BUDGET)
+    assert keys.shape == searched.shape and (keys.diff(dim=-1) >= 0).all()
+    chosen, chosen_too = (torch.zeros(*one.shape[:3], length + 1, dtype=torch.bool, device=GPU).scatter_(3, one.long(), True) for one in (keys, searched))
+    assert (chosen != chosen_too).sum() <= 2e-3 * chosen.sum(), "more keys differ than rounding explains"
+    of_rows = kernels.dense(2 * q, k, v, dim**-0.5)[1]
+    row = length // 2
+    scores = (2 * q[:, :, row]).double().unflatten(1, (kv_heads, -1)) @ k[:, :, : row + 1].double().transpose(-1, -2) * dim**-0.5
+    assert (of_rows[:, :, row] - scores.logsumexp(-1).flatten(1, 2)).abs().max() < 1e-2
 
 
 def test_what_the_kernels_do_not_take_plain_pytorch_does(hopper):
