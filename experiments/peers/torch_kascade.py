@@ -72,7 +72,8 @@ def measure(job):
     q, k, v = tensors(job, device)
     numbers, texts = {}, {"device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"}
     with torch.inference_mode(), contextlib.ExitStack() as stack:
-        call, layers = dense(job, stack, q, k, v), job.get("layers", 1)
+        layers = job["layers"] if job["implementation"].endswith("-layers") else 1
+        call = dense(job, stack, q, k, v, layers)
         if job["implementation"].startswith("kascade-"):
             call = kascade(job, q, k, v, numbers)
         if device.type == "cuda":
@@ -86,8 +87,8 @@ def measure(job):
     return {"seconds": seconds, "numbers": numbers, "texts": texts}
 
 
-def dense(job, stack, q, k, v):
-    """A call of PyTorch's fused softmax, as named, else cuDNN's or where that takes none flash's, in all layers of the job."""
+def dense(job, stack, q, k, v, layers):
+    """A call of PyTorch's fused softmax, as named, else cuDNN's or where that takes none flash's, in so many layers."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -99,11 +100,11 @@ def dense(job, stack, q, k, v):
     if q.device.type == "cuda":
         stack.enter_context(sdpa_kernel(backends.get(job["implementation"], both), set_priority=True))
 
-    def layers():
-        for _ in range(job.get("layers", 1)):
+    def call():
+        for _ in range(layers):
             torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
-    return layers
+    return call
 
 
 def kascade(job, q, k, v, numbers):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -34,6 +35,49 @@ def test_a_report_holds_times_lists_and_errors(program: Path, tmp_path: Path) ->
         else:  # of 300 keys a tile keeps 128, or all that it sees
             assert kept == (128 if q_len == 1 else pytest.approx((32 + 64 + 96 + 7 * 128) / 10))
             assert differing <= 2 and error < 1e-5
+
+
+@pytest.mark.parametrize("implementation", ["softmax-cudnn", "softmax-layers", "kascade-anchor", "kascade-reuse", "kascade-layers"])
+def test_a_time_is_that_of_one_layer(monkeypatch: pytest.MonkeyPatch, implementation: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
+    pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
+    monkeypatch.syspath_prepend(str(ROOT / "experiments/peers"))
+    import torch
+    import torch_kascade
+    from splash_attention.kascade import attention
+
+    counted = {"attend_to": 0, "tile_keys": 0, "dense": 0}
+
+    def counting(where: object, name: str, as_: str) -> None:
+        inner = getattr(where, name)
+
+        def call(*given: object, **named: object) -> object:
+            counted[as_] += 1
+            return inner(*given, **named)
+
+        monkeypatch.setattr(where, name, call)
+
+    counting(attention, "attend_to", "attend_to")
+    counting(attention, "tile_keys", "tile_keys")
+    counting(torch.nn.functional, "scaled_dot_product_attention", "dense")
+
+    def samples(call: Callable[[], object], job: object, device: object, cold: bool) -> list[float]:
+        counted.update(dict.fromkeys(counted, 0))
+        call()
+        assert cold == (not implementation.endswith("-layers"))
+        return [6.0]
+
+    monkeypatch.setattr(torch_kascade, "samples", samples)
+    sizes = {"batch": 1, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 40, "kv_len": 40}
+    job = {"implementation": implementation, "dtype": "float32", "device": "cpu", "temperature": 2.0, "seed": 1, "share": 0.1, "least_keys": 8}
+    done = torch_kascade.answer(job | sizes | {"layers": 6, "anchors": 2})
+    layers = 6 if implementation.endswith("-layers") else 1
+    assert done["seconds"] == [6.0 / layers]
+    if implementation == "kascade-layers":  # layer 0 is dense and finds keys; on a CPU attend_to is fused attention too
+        assert (counted["tile_keys"], counted["attend_to"]) == (2, 5)
+    elif implementation.startswith("softmax-"):
+        assert counted == {"attend_to": 0, "tile_keys": 0, "dense": layers}
 
 
 @pytest.mark.parametrize(
