@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -85,6 +86,29 @@ void print_diagnosis(const std::string& report, const KernelCase& kernel, const 
   print("\n");
 }
 
+// The time that goes when the cause of the verdict goes.
+double lost_seconds(const KernelCase& kernel, const Diagnosis& diagnosis) {
+  return kernel.seconds * (1 - 1 / diagnosis.findings.front().gain);
+}
+
+// The verdicts alone, a kernel a line.
+void print_verdicts(const std::vector<KernelCase>& kernels, const std::vector<Diagnosis>& diagnoses,
+                    const std::vector<std::size_t>& order) {
+  TextTable table({"kernel", "problem", "us", "verdict", "gain", "case"});
+  for (const std::size_t i : order) {
+    const Finding& verdict = diagnoses[i].findings.front();
+    table.add({{kernels[i].implementation, Colour::bold},
+               {kernels[i].problem},
+               {short_number(1e6 * kernels[i].seconds)},
+               {to_string(verdict.cause), Colour::yellow},
+               {fmt::format("{} {:.3g}x", verdict.measured ? "measured" : "up to", verdict.gain)},
+               {kernels[i].case_id.substr(0, 8), Colour::dim}});
+  }
+  table.print();
+  print("\nWorst first, by the time that the verdict's cause costs. --case ID tells of one all that is known, "
+        "--details of each.\n");
+}
+
 // Prints the verdicts by ladder, and the errors of the model's predictions.
 void print_summary(const std::vector<KernelCase>& kernels, const std::vector<Diagnosis>& diagnoses,
                    const Predictor& predictor) {
@@ -165,18 +189,20 @@ int cmd_diagnose(const Words& words) {
   CLI::App app;
   prepare(app, "diagnose",
           "splash diagnose data/reports/ladders-h200.h5 --kernels large_dims/0\n"
+          "splash diagnose data/reports/ladders-h200.h5 --case 6ad14bbb\n"
           "splash diagnose data/reports/ladders-h200.h5 --json | jq '.kernels[].findings[0].cause'",
-          "Why the kernels of a report take the time they take: causes, the verdict first, with the gain "
-          "that each\n"
-          "could bring at most, or was measured to bring; what was ruled out, and what is not known; what to "
-          "try\n"
-          "next, with the gain that the model predicts, and the fastest kernel of the ladder on the same "
-          "problem.\n"
+          "Why the kernels of a report take the time they take. Of several, a table of verdicts, worst first. "
+          "Of one, or\n"
+          "with --details: causes, the verdict first, with the gain that each could bring at most, or was "
+          "measured to\n"
+          "bring; what was ruled out, and what is not known; what to try next, with the gain that the model "
+          "predicts,\n"
+          "and the fastest kernel of the ladder on the same problem.\n"
           "From counted work, measured ceilings, the report's other cases, and counters where the report has "
           "them.\n"
           "Needs no GPU.");
   std::string path, prefix, case_id, out;
-  bool json = false, summary = false;
+  bool json = false, summary = false, details = false;
   add_kernel_options(app, path, prefix);
   app.add_option("--case", case_id, "only those whose case id starts so")->type_name("ID");
   app.add_option("--write", out, "a report that keeps verdicts and predictions as columns")
@@ -184,6 +210,7 @@ int cmd_diagnose(const Words& words) {
   auto* as_json = app.add_flag("--json", json, "one object: gpu and kernels");
   app.add_flag("--summary", summary, "only how often each verdict is given, and how far predictions are off")
       ->excludes(as_json);
+  app.add_flag("--details", details, "of several kernels, too, all that is known of each")->excludes(as_json);
   parse(app, words);
 
   report::Report report = report::read_report(path);
@@ -223,24 +250,37 @@ int cmd_diagnose(const Words& words) {
     report::write_report(out, report);
     return kDone;
   }
+  std::vector<Diagnosis> diagnoses;
+  for (const KernelCase& kernel : kernels)
+    diagnoses.push_back(diagnose(kernel, machine.multiprocessors, report.ceilings, all));
   if (summary) {
-    std::vector<Diagnosis> diagnoses;
-    for (const KernelCase& kernel : kernels)
-      diagnoses.push_back(diagnose(kernel, machine.multiprocessors, report.ceilings, all));
     print_summary(kernels, diagnoses, predictor);
     return kDone;
   }
+  std::vector<std::size_t> order(kernels.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
   nlohmann::json list = nlohmann::json::array();
-  if (!json) print(fmt::format("{}{}\n", origin_line(report, kernels), questioned_lines(report.ceilings)));
-  for (const KernelCase& kernel : kernels) {
-    const Diagnosis diagnosis = diagnose(kernel, machine.multiprocessors, report.ceilings, all);
+  if (!json) {
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return lost_seconds(kernels[a], diagnoses[a]) > lost_seconds(kernels[b], diagnoses[b]);
+    });
+    print(fmt::format("{}{}", origin_line(report, kernels), questioned_lines(report.ceilings)));
+    if (kernels.size() > 1 && !details) {
+      print(impossible_lines(kernels) + "\n");
+      print_verdicts(kernels, diagnoses, order);
+      return kDone;
+    }
+    print("\n");
+  }
+  for (const std::size_t i : order) {
+    const KernelCase& kernel = kernels[i];
     const Advice advice{clues_of(kernel, all),
-                        next_steps(kernel, diagnosis, predictor, machine.multiprocessors, count),
+                        next_steps(kernel, diagnoses[i], predictor, machine.multiprocessors, count),
                         faster_rung(kernel, all)};
     if (json) {
-      list.push_back(to_json(path, kernel, diagnosis, advice));
+      list.push_back(to_json(path, kernel, diagnoses[i], advice));
     } else {
-      print_diagnosis(path, kernel, diagnosis, advice);
+      print_diagnosis(path, kernel, diagnoses[i], advice);
     }
   }
   if (json) print_json({{"gpu", report.provenance.gpu}, {"kernels", list}});

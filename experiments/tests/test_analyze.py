@@ -99,12 +99,28 @@ def test_a_diagnosis_names_causes_and_what_was_ruled_out(splash: Splash):
     assert len(kernels) == len(splash.json("analyze", LADDERS)["kernels"])
     for kernel in kernels:
         assert kernel["findings"] and all(f["gain"] >= 1 and f["sentence"] for f in kernel["findings"])
-    text = splash("diagnose", LADDERS, "--kernels", "large_dims/0").stdout
+    text = splash("diagnose", LADDERS, "--kernels", "large_dims/0", "--details").stdout
     assert "too little parallelism, up to" in text and "  not " in text
     assert all(len(line) <= 120 for line in text.splitlines() if line.startswith("  ") and "./splash" not in line)
     summary = splash("diagnose", LADDERS, "--summary").stdout
     assert "too little parallelism" in summary and "held-out cases" in summary
     assert sum(int(line.split()[-1]) for line in summary.split("\n\n")[0].splitlines()[1:]) == len(kernels)
+
+
+def test_of_several_kernels_a_diagnosis_is_a_table_the_worst_first(splash: Splash):
+    text = splash("diagnose", LADDERS, "--kernels", "wmma/7").stdout
+    rows = [line for line in text.splitlines() if line.startswith("wmma/7")]
+    kernels = {k["case_id"][:8]: k for k in splash.json("diagnose", LADDERS, "--kernels", "wmma/7")["kernels"]}
+    order = [row.split()[-1] for row in rows]
+    assert sorted(order) == sorted(kernels) and len(order) > 1
+    lost = [kernels[case]["seconds"] * (1 - 1 / kernels[case]["findings"][0]["gain"]) for case in order]
+    assert lost == sorted(lost, reverse=True)
+    assert all(kernels[case]["findings"][0]["cause"] in row for case, row in zip(order, rows))
+    assert "ruled out" not in text and "  not " not in text and "--case ID" in text
+    details = splash("diagnose", LADDERS, "--kernels", "wmma/7", "--details").stdout
+    assert [line.split()[-1][:8] for line in details.splitlines() if line.startswith("wmma/7")] == order and "  not " in details
+    assert splash("diagnose", LADDERS, "--case", order[0]).stdout == splash("diagnose", LADDERS, "--case", order[0], "--details").stdout
+    assert "--details" in splash.refused("diagnose", LADDERS, "--details", "--json")
 
 
 def test_verdicts_and_predictions_are_kept_in_a_report(splash: Splash, tmp_path: Path):
@@ -143,7 +159,7 @@ def test_every_next_step_is_a_what_if_call_that_predicts_its_gain(splash: Splash
 
 
 def test_a_diagnosis_tells_what_is_not_known_what_was_seen_and_which_rung_is_faster(splash: Splash):
-    text = " ".join(splash("diagnose", LADDERS, "--kernels", "splash/0").stdout.split())  # it is wrapped
+    text = " ".join(splash("diagnose", LADDERS, "--kernels", "splash/0", "--details").stdout.split())  # it is wrapped
     assert "not counted: shared memory, issue slots" in text
     assert "seen: with top_k_block 2 of 64 instead of top_k_block 8 of 64 it takes" in text
     assert "see splash/7-tensor-screen, measured" in text

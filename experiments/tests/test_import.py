@@ -41,7 +41,10 @@ def test_a_table_becomes_a_report_that_is_diagnosed(splash: Splash):
     }
     assert "at barriers of their block (barrier, 60 % of their cycles)" in verdicts["softmax"]["findings"][0]["sentence"]
     assert verdicts["saxpy"]["warp_stalls"]["long_scoreboard"] == pytest.approx(0.7)
-    said = splash("diagnose", "my.h5").stdout
+    table = splash("diagnose", "my.h5").stdout
+    named = [line.split()[0] for line in table.splitlines() if line.split()[:1] and line.split()[0] in verdicts]
+    assert named == ["softmax", "transpose", "saxpy"], "worst first"
+    said = splash("diagnose", "my.h5", "--details").stdout
     assert "seen: warps wait for data of L1, L2 or DRAM (long scoreboard, 70 % of their cycles)" in said
     analysed = splash.json("analyze", "my.h5")["kernels"][0]
     assert analysed["floor_seconds"]["DRAM"] == pytest.approx(805e6 / 4.8e12)
