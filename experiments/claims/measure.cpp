@@ -117,12 +117,24 @@ std::string describe(const Measurement& measurement, int64_t cases) {
                                  statistic_names()[static_cast<std::size_t>(measurement.statistic)],
                                  measurement.column, cases, cases == 1 ? "" : "s");
   const char* separator = " with ";
-  for (const auto& [name, values] : measurement.where) {
-    text += separator + name;
-    for (std::size_t i = 0; i < values.size(); ++i) text += (i == 0 ? " " : " or ") + to_text(values[i]);
-    separator = ", ";
+  for (const Filter* filter : {&measurement.where, &measurement.held}) {
+    for (const auto& [name, values] : *filter) {
+      text += separator + name;
+      for (std::size_t i = 0; i < values.size(); ++i) text += (i == 0 ? " " : " or ") + to_text(values[i]);
+      separator = ", ";
+    }
   }
   return text;
+}
+
+// Whether the row has one of the values of each parameter, or the parameter has no effect on it.
+bool is_held(const report::Report& report, const Filter& held, std::size_t row) {
+  return std::all_of(held.begin(), held.end(), [&](const auto& entry) {
+    const Column* column = report.find(entry.first);
+    const bool has_effect = column != nullptr && (column->info.is_text ? !column->texts[row].empty()
+                                                                       : !std::isnan(column->numbers[row]));
+    return !has_effect || fits(report, {entry}, row);
+  });
 }
 
 }  // namespace
@@ -153,7 +165,7 @@ Measured measure(const report::Report& report, const std::string& experiment,
   if (column != nullptr && names != nullptr && !column->info.is_text && column->width == 1) {
     for (std::size_t row = 0; row < names->texts.size(); ++row) {
       if (names->texts[row] != experiment || std::isnan(column->numbers[row])) continue;
-      if (!fits(report, measurement.where, row)) continue;
+      if (!fits(report, measurement.where, row) || !is_held(report, measurement.held, row)) continue;
       values.push_back(column->numbers[row]);
       intervals.push_back(recorded.of(column->numbers[row], row));
     }

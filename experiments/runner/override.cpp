@@ -81,14 +81,41 @@ void set_values(Profile& profile, const std::string& name, const std::vector<Val
   }
 }
 
-bool is_excluded(const Measurement& measurement, const Filter& overrides) {
-  return std::any_of(measurement.where.begin(), measurement.where.end(), [&](const auto& asked) {
-    const auto given = overrides.find(asked.first);
+// What both profiles hold a parameter at; nothing where one of them sweeps it.
+std::vector<Value> held_at(const Definition& definition, const ParameterInfo& info) {
+  std::vector<Value> held;
+  for (const Profile* profile : {&definition.full, &definition.quick}) {
+    const auto is_same = [&](const Axis& axis) { return axis.name == info.name; };
+    if (std::any_of(profile->axes.begin(), profile->axes.end(), is_same) ||
+        std::any_of(profile->zip.begin(), profile->zip.end(), is_same))
+      return {};
+    const auto fixed = profile->fixed.find(info.name);
+    held.push_back(fixed == profile->fixed.end() ? info.default_value : fixed->second);
+  }
+  return held;
+}
+
+// What is measured for a claim is measured where the definition holds the parameter, not over a new axis.
+void keep_expectations_at(Definition& definition, const std::string& name, const std::vector<Value>& held) {
+  for (Expectation& expected : definition.expectations) {
+    for (Measurement* measured : {&expected.measured, expected.over ? &*expected.over : nullptr}) {
+      if (measured != nullptr && !measured->where.contains(name)) measured->held[name] = held;
+    }
+  }
+}
+
+bool is_excluded(const Filter& asked, const Filter& overrides) {
+  return std::any_of(asked.begin(), asked.end(), [&](const auto& entry) {
+    const auto given = overrides.find(entry.first);
     return given != overrides.end() &&
            std::none_of(given->second.begin(), given->second.end(), [&](const Value& value) {
-             return std::find(asked.second.begin(), asked.second.end(), value) != asked.second.end();
+             return std::find(entry.second.begin(), entry.second.end(), value) != entry.second.end();
            });
   });
+}
+
+bool is_excluded(const Measurement& measurement, const Filter& overrides) {
+  return is_excluded(measurement.where, overrides) || is_excluded(measurement.held, overrides);
 }
 
 }  // namespace
@@ -140,6 +167,8 @@ void override_parameter(Definition& definition, const std::string& assignment) {
         fmt::format("--set gives {0} twice, as {1} and {2}; give all its values at once: --set '{0}={3}'",
                     name, values_text(before->second), values_text(values), values_text(both)));
   }
+  if (const std::vector<Value> held = held_at(definition, info); values.size() > 1 && !held.empty())
+    keep_expectations_at(definition, name, held);
   set_values(definition.full, name, values);
   set_values(definition.quick, name, values);
   definition.overrides[name] = values;

@@ -52,11 +52,15 @@ bool may_fit(const Filter& where, const Parameters& parameters) {
   });
 }
 
+bool may_fit(const Measurement& measurement, const Parameters& parameters) {
+  return may_fit(measurement.where, parameters) && may_fit(measurement.held, parameters);
+}
+
 bool is_judged(const Definition& definition, const Parameters& parameters) {
   return std::any_of(definition.expectations.begin(), definition.expectations.end(),
                      [&](const Expectation& expected) {
-                       return may_fit(expected.measured.where, parameters) ||
-                              (expected.over && may_fit(expected.over->where, parameters));
+                       return may_fit(expected.measured, parameters) ||
+                              (expected.over && may_fit(*expected.over, parameters));
                      });
 }
 

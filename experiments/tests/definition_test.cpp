@@ -248,6 +248,23 @@ TEST_CASE("expectations that --set excludes are dropped, the others stay") {
   CHECK(left("x=1,2") == "one ratio any ");
   CHECK(left("n=1") == "one ratio ");
   CHECK(left("mode=signed") == "one ratio any ");
+  CHECK(left(R"(mode=["plain", "signed"])") == "one ratio any ");
+}
+
+TEST_CASE("where --set sweeps what a definition holds, its expectations keep to the value") {
+  const std::string body =
+      "[axes]\nn = [1, 2]\n[fixed]\nx = 2.5\n"
+      "[[expect]]\nclaim = 'one'\ncolumn = 'y'\nover = { where = { x = 7 } }\n";
+  Definition d = parse(body);
+  override_parameter(d, "x=2.5,7");
+  CHECK(std::get<double>(d.expectations.at(0).measured.held.at("x").at(0)) == 2.5);
+  CHECK(d.expectations.at(0).over->held.empty());  // it says itself which it is of
+  Definition swept = parse(body);
+  override_parameter(swept, "n=3,4");
+  CHECK(swept.expectations.at(0).measured.held.empty());  // the definition sweeps n, too
+  Definition elsewhere = parse(body);
+  override_parameter(elsewhere, "x=7,8");
+  CHECK(elsewhere.expectations.empty());
 }
 
 TEST_CASE("a definition made to exhaust is refused in one sentence") {
