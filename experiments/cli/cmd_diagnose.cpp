@@ -105,8 +105,9 @@ void print_verdicts(const std::vector<KernelCase>& kernels, const std::vector<Di
                {kernels[i].case_id.substr(0, 8), Colour::dim}});
   }
   table.print();
-  print("\nWorst first, by the time that the verdict's cause costs. --case ID tells of one all that is known, "
-        "--details of each.\n");
+  print(
+      "\nWorst first, by the time that the verdict's cause costs. --case ID tells of one all that is known, "
+      "--details of each.\n");
 }
 
 // Prints the verdicts by ladder, and the errors of the model's predictions.
@@ -187,20 +188,21 @@ nlohmann::json to_json(const std::string& report, const KernelCase& kernel, cons
 
 int cmd_diagnose(const Words& words) {
   CLI::App app;
-  prepare(app, "diagnose",
-          "splash diagnose data/reports/ladders-h200.h5 --kernels large_dims/0\n"
-          "splash diagnose data/reports/ladders-h200.h5 --case 6ad14bbb\n"
-          "splash diagnose data/reports/ladders-h200.h5 --json | jq '.kernels[].findings[0].cause'",
-          "Why the kernels of a report take the time they take. Of several, a table of verdicts, worst first. "
-          "Of one, or\n"
-          "with --details: causes, the verdict first, with the gain that each could bring at most, or was "
-          "measured to\n"
-          "bring; what was ruled out, and what is not known; what to try next, with the gain that the model "
-          "predicts,\n"
-          "and the fastest kernel of the ladder on the same problem.\n"
-          "From counted work, measured ceilings, the report's other cases, and counters where the report has "
-          "them.\n"
-          "Needs no GPU.");
+  prepare(
+      app, "diagnose",
+      "splash diagnose data/reports/ladders-h200.h5 --kernels large_dims/0\n"
+      "splash diagnose data/reports/ladders-h200.h5 --case 6ad14bbb\n"
+      "splash diagnose data/reports/ladders-h200.h5 --json | jq '.kernels[].findings[0].cause'",
+      "Why the kernels of a report take the time they take. Of several, a table of verdicts, worst first. "
+      "Of one, or\n"
+      "with --details: causes, the verdict first, with the gain that each could bring at most, or was "
+      "measured to\n"
+      "bring; what was ruled out, and what is not known; what to try next, with the gain that the model "
+      "predicts,\n"
+      "and the fastest kernel of the ladder on the same problem.\n"
+      "From counted work, measured ceilings, the report's other cases, and counters where the report has "
+      "them.\n"
+      "Needs no GPU.");
   std::string path, prefix, case_id, out;
   bool json = false, summary = false, details = false;
   add_kernel_options(app, path, prefix);

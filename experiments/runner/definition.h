@@ -101,9 +101,9 @@ std::vector<Parameters> expand(const Definition& definition, const Profile& prof
 
 // Sets a parameter in both profiles, to one value or to an axis of several. `assignment` is "name=values", as
 // on the command line; parsed_values() tells what values may be. An axis keeps its place, a new one changes
-// fastest. Expectations that ask for other values are dropped. Of a parameter that the definition holds at one
-// value, a new axis leaves them at that value: a claim about alpha 1.5 is not judged by cases of alpha 2. Throws
-// InvalidArgument, also if the parameter was overridden before.
+// fastest. Expectations that ask for other values are dropped. Of a parameter that the definition holds at
+// one value, a new axis leaves them at that value: a claim about alpha 1.5 is not judged by cases of alpha 2.
+// Throws InvalidArgument, also if the parameter was overridden before.
 void override_parameter(Definition& definition, const std::string& assignment);
 
 // What --set changed, each as it is given again: "alpha=1.2,1.5". Holds no spaces.
