@@ -290,13 +290,15 @@ std::vector<NcuKernel> kernels_of(const std::vector<Row>& all) {
   return kernels;
 }
 
+// Why ncu printed no table, in its words: an error, or that nothing was there to be profiled.
 std::string refusal_in(const std::string& text) {
-  constexpr const char* kMark = "==ERROR== ";
-  const std::size_t at = text.find(kMark);
-  if (at == std::string::npos) return "";
-  const std::size_t begin = at + std::string(kMark).size();
-  const std::size_t end = text.find_first_of("\r\n", begin);
-  return text.substr(begin, end == std::string::npos ? end : end - begin);
+  for (const std::string line : {"==ERROR== ", "==WARNING== No kernels"}) {
+    const std::size_t at = text.find(line);
+    if (at == std::string::npos) continue;
+    const std::size_t begin = at + line.find(' ') + 1, end = text.find_first_of("\r\n", begin);
+    return text.substr(begin, end == std::string::npos ? end : end - begin);
+  }
+  return "";
 }
 
 }  // namespace

@@ -143,6 +143,8 @@ TEST_CASE("what is no table is refused; a profiler that may not look is quoted")
       "==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n==PROF== Bye\n");
   CHECK(refused.kernels.empty());
   CHECK(refused.refusal == "ERR_NVGPUCTRPERM - The user does not have permission");
+  CHECK(parse_ncu("==PROF== Connected\n==WARNING== No kernels were profiled.\n").refusal ==
+        "No kernels were profiled.");
   CHECK_THROWS_WITH_AS(parse_ncu("hello\n"),
                        "there is no table of ncu --csv in it: no line names its columns, \"ID\" and \"Kernel "
                        "Name\" among them",
