@@ -72,6 +72,7 @@ def several_gpus(opened):
 def named(request: pytest.FixtureRequest, opened, ladders, language_model, kascade_plan, several_gpus):
     """Every plot of the sample report, of the recorded kernels or the recorded model, drawn once: its name, the figure, the canvas."""
     of_others = {"roofline": ladders, "perplexity-against-keys": language_model, "keys-of-a-model-by-layer-and-head": language_model}
+    of_others["time-against-length-and-support"] = open_report(PYTHON.parent / "data" / "reports" / "flagship-h200.h5")
     of_others |= {"kascade-plan": kascade_plan, "strong-scaling": several_gpus, "weak-scaling": several_gpus}
     drawn = FIGURES[request.param](of_others.get(request.param, opened))
     canvas = FigureCanvasAgg(drawn)
@@ -336,3 +337,17 @@ def test_a_plan_of_kascade_frames_what_each_anchor_serves(kascade_plan) -> None:
     shown = np.asarray(drawn.axes[0].get_images()[0].get_array())
     assert np.isnan(shown[4, 2]) and shown[2, 4] == pytest.approx(66)
     assert "2 anchors of 7 layers" in " ".join(drawn.texts[0].get_text().split())
+
+
+def test_peers_stand_at_the_support_of_the_same_problem() -> None:
+    reports = PYTHON.parent / "data" / "reports"
+    drawn = FIGURES["time-against-length-and-support"](open_report(reports / "flagship-h200.h5"))
+    length, support = drawn.axes[0], drawn.axes[1]
+    curves = {line.get_label(): (line.get_xdata(), line.get_ydata()) for line in support.get_lines()}
+    ours, dense = curves["entmax/0-one-pass"], curves["torch-cudnn"]
+    assert list(ours[0]) == list(dense[0]) and len(ours[0]) > 1, "cuDNN has no support of its own"
+    assert ours[1][0] < dense[1][0] and ours[1][-1] > dense[1][-1]
+    assert {line.get_label() for line in length.get_lines()} == set(curves)
+    assert len(FIGURES["time-against-length-and-support"](open_report(reports / "papers-h200.h5")).axes) == 1, "one support a length"
+    with pytest.raises(NotInReport, match="support_mean"):
+        FIGURES["time-against-length-and-support"](open_report(reports / "ladders-h200.h5"))

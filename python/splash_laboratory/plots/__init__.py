@@ -6,7 +6,7 @@ FIGURES["claims"](open_report("report.h5")).savefig("claims.png")
 columns.figure_columns(open_report("report.h5"), "kv_len", "time_median", by="implementation").savefig("time.pdf")
 """
 
-from splash_laboratory.plots import accuracy, claims, columns, kascade, learned, maps, model, power, roofline, scaling, solvers, speed, workloads
+from splash_laboratory.plots import accuracy, claims, columns, flagship, kascade, learned, maps, model, power, roofline, scaling, solvers, speed, workloads
 from splash_laboratory.plots.data import FIGURES, NotInReport
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "accuracy",
     "claims",
     "columns",
+    "flagship",
     "kascade",
     "learned",
     "maps",
