@@ -60,8 +60,7 @@ class Checks {
           "table",
           info.long_name, value, info.column);
     }
-    const bool is_share = std::string(info.column).find("share") != std::string::npos;
-    if (!is_share || !(value > kRounded)) return;
+    if (info.sources[0][0].quantity != Quantity::share || !(value > kRounded)) return;
     say("{}: {:.4g} % is more than all of it; likely {}", info.long_name, 100 * value,
         value >= kFarOver ? "the notation: a decimal mark was lost, or a share was printed without its unit"
                           : "another launch: the passes of the profiler differ (a short kernel, or another "

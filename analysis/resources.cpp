@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -9,6 +10,7 @@ namespace splash::analysis {
 namespace {
 
 constexpr const char* kMeasured = "the measured ceiling";
+constexpr double kAsBusy = 0.9;  // as another unit: a share of its share
 
 bool is_measured(const std::vector<report::Ceiling>& ceilings) {
   return std::any_of(ceilings.begin(), ceilings.end(),
@@ -42,6 +44,7 @@ class Profiled {
         exponential_seconds(kernel, machine, ceilings) / kernel.seconds);
     add(Cause::issue_slots, "issue slots", seen.issue,
         kernel.instructions / (kSchedulers * cycles * kernel.seconds), "all there are");
+    leave_issue_slots_to_float32();
     of_all(seen.multiprocessor, Cause::pipes, "the busiest unit of the multiprocessors");
     rest_.swap(list_);
     add(Cause::shared_memory, "shared memory", seen.shared,
@@ -70,11 +73,23 @@ class Profiled {
                      .profiled = true});
   }
 
+  double share_of(std::string_view name) const {
+    const auto found = std::ranges::find(list_, name, &Resource::name);
+    return found == list_.end() ? report::kMissing : found->share;
+  }
+
+  // The float32 units take an instruction a cycle and scheduler, and each takes an issue slot: slots that are
+  // filled with these are no limit of their own.
+  void leave_issue_slots_to_float32() {
+    const double share = share_of("issue slots");
+    if (share >= kBusy && share_of("the float32 units") >= kAsBusy * share)
+      std::erase_if(list_, [](const Resource& r) { return r.cause == Cause::issue_slots; });
+  }
+
   // A share of the busiest of the units in the list: none that is not known is busier. It is told where no
   // unit of the list explains it.
   void of_all(double share, Cause cause, const char* name) {
     if (std::isnan(share)) return;
-    constexpr double kAsBusy = 0.9;
     std::erase_if(list_, [](const Resource& r) { return std::isnan(r.share); });
     const bool explained = share >= kBusy && std::any_of(list_.begin(), list_.end(), [&](const Resource& r) {
                              return r.known() && r.share >= kAsBusy * share;

@@ -252,9 +252,16 @@ def packed_over_batch(documents: str, batch: int, both: bool) -> float:
 def windows_and_limits() -> list[float | str]:
     short, long = (windows_of("torch-splash", False, mask="window", window=window) for window in (256, 1024))
     named = ["the documents"] * 2
+
+    def seconds(column: str) -> float:
+        where = {"implementation": "torch-splash", "documents": "4x4096", "pass": "forward_backward"}
+        return RECORDS.one("flagship-windows-h100", "entmax-windows", column, **where)
+
     return [
         *("the window", short / windows_of("torch-flash", False, mask="window", window=256), short - 256 * (long - short) / 768),
-        *("the check's limit", *named, packed_over_batch("8x2048", 8, True)),
+        *("the check's limit", *named, packed_over_batch("4x4096", 4, True)),
+        *(1e3 * seconds("time_low"), 1e3 * seconds("time_high")),
+        *["of flagship-windows-h100.h5 as it was before"] * 2,
     ]
 
 
@@ -293,6 +300,18 @@ def four_gpus() -> list[float | str]:
     named = ["GPUs", "a length"]
     million = [of("entmax-auto", both, "million") for both in (False, True)]
     return [*named, over_one(False), over_one(True), *over_dense[:2], "a length", "heads", "heads", over_dense[2], "a length", *million]
+
+
+def kascade_layers() -> list[float | str]:
+    def of(implementation: str, batch: int, kv_len: int, column: str = "time_median") -> float:
+        return RECORDS.one("kascade-h100", "layers", column, implementation=implementation, batch=batch, kv_len=kv_len)
+
+    problems = ((1, 32768), (1, 131072), (64, 32768))
+    anchors = [of("kascade-anchor", *problem) / of("softmax-cudnn", *problem) for problem in problems]
+    layers = [of("softmax-layers", *problem) / of("kascade-layers", *problem) for problem in problems]
+    plan = [of("kascade-layers", 1, 32768, column) for column in ("layers", "anchors")]
+    claimed = ["the claim's interval, in the report"] * 2
+    return [anchors[0], 32, anchors[1], 128, 32, anchors[2], *plan, *layers, plan[0], *["the checks' limits"] * 2, layers[0], *claimed]
 
 
 def model_of_gpus() -> list[float | str]:
@@ -556,6 +575,6 @@ def figures() -> dict[str, list[float | str]]:
     passages = (
         *(cpu_speed, ladders, speed_against_length, slower, flagship, how_the_flagship_works, windows, windows_beside_dense, windows_and_limits, several_gpus, four_gpus, model_of_gpus, language_model, real_heads, cpu_speed_and_memory),
         *(k_keep, decoder_k_keep, iterations, sink, ceilings),
-        *(captured_sparsity, workloads, power, what_it_takes),
+        *(captured_sparsity, workloads, power, what_it_takes, kascade_layers),
     )
     return {passage.__name__.replace("_", "-"): passage() for passage in passages}

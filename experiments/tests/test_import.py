@@ -54,6 +54,21 @@ def test_a_table_becomes_a_report_that_is_diagnosed(splash: Splash):
     assert "saxpy" in splash("analyze", "my.h5").stdout and "saxpy" in splash("show", "my.h5", "--results").stdout
 
 
+@pytest.mark.parametrize("page", ["set-full", "details"])
+def test_what_ncu_printed_of_kernels_of_known_cause_on_an_h100(splash: Splash, page: str):
+    """Of tables of ncu 2025.3, of examples/bench under `--set full`. The details page tells neither shared memory nor float32 units apart."""
+    table = str(ROOT / f"analysis/tests/data/ncu-{page}.csv")
+    found = splash.json("import", table, "--gpu", "NVIDIA H100 80GB HBM3", "--out", "my.h5")
+    assert [kernel["impossible"] for kernel in found["kernels"]] == [""] * 5
+    assert {name: kernel["findings"][0]["cause"] for name, kernel in diagnosed(splash).items()} == {
+        "saxpy": "DRAM",
+        "transpose": "shared memory" if page == "set-full" else "L1",
+        "gemm": "too little parallelism",
+        "softmax": "latency",
+        "horner": "products" if page == "set-full" else "issue slots",
+    }
+
+
 def test_what_if_knows_another_gpu_and_more_of_the_same_work(splash: Splash):
     imported(splash, tables.raw([(tables.launch(), tables.metrics())]))
     there = splash.json("what-if", "my.h5", "saxpy", "--gpu", "NVIDIA L4")
