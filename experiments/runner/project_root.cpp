@@ -11,8 +11,8 @@ std::string project_root() {
 
 std::vector<std::string> definition_folders() {
   std::vector<std::string> folders;
-  for (const char* name :
-       {"definitions", "ladders", "flagship", "decode", "papers", "model", "distributed", "distributed/many"})
+  for (const char* name : {"definitions", "ladders", "flagship", "decode", "papers", "kascade", "model",
+                           "distributed", "distributed/many"})
     folders.push_back(project_root() + "/experiments/" + name);
   return folders;
 }

@@ -50,7 +50,7 @@ def test_every_table_in_every_format(splash: Splash):
     markdown = splash("paper", "all", "--format", "markdown").stdout
     assert markdown.count("\n|---|") == len(names(splash)) and "| ours / theirs |" in markdown
     latex = splash("paper", "kascade-prefill", "--format", "latex").stdout
-    assert latex.count("\\begin{tabular}") == 1 and "not measured" in latex and "% not measured: ./splash run kascade" in latex
+    assert latex.count("\\begin{tabular}") == 1 and "not measured" in latex and "% not measured: ./splash run layers" in latex
 
 
 def test_what_is_not_measured_can_be(splash: Splash):

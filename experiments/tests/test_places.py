@@ -79,6 +79,11 @@ def test_inputs_that_are_no_files_are_not_waited_for(splash: Splash):
     assert "pipe" in splash.refused(*words, env={"SPLASH_CAPTURES": str(splash.folder / "pipe")})
 
 
+def test_every_definition_is_listed(splash: Splash):
+    made = {file.stem for file in (ROOT / "experiments").rglob("*.toml")}
+    assert made and made <= {entry["name"] for entry in splash.json("list", "experiments")}
+
+
 @pytest.mark.parametrize(
     "key",
     [
