@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.backends.cuda import SDPAParams, can_use_cudnn_attention
 
 from splash_attention import _core
 from splash_attention.backends.torch.cuda import contiguous_and_aligned, current_stream
@@ -31,10 +30,10 @@ def are_for(q: Tensor, k: Tensor, v: Tensor | None, scaling: float, tile: int, m
 
 def tell_normalizers(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether dense() takes such a call, for which are_for holds."""
-    if q.shape[2] != k.shape[2]:  # PyTorch's causal mask meets the keys at their start
+    takes = getattr(torch.backends.cuda, "can_use_cudnn_attention", None)  # not in every PyTorch
+    if takes is None or q.shape[2] != k.shape[2]:  # PyTorch's causal mask meets the keys at their start
         return False
-    parameters = SDPAParams(q, k, v, None, 0.0, True, q.shape[1] != k.shape[1])
-    return can_use_cudnn_attention(parameters)
+    return takes(torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, True, q.shape[1] != k.shape[1]))
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
