@@ -29,6 +29,7 @@ std::vector<ClaimResult> claims_from(const std::vector<Column>& columns, const s
 struct ProvenanceField {
   std::string name, units, long_name;
   std::variant<std::string Provenance::*, int64_t Provenance::*, bool Provenance::*> member;
+  bool may_lack = false;  // a number that is left out where it is 0: not known, or not yet recorded then
 };
 const std::vector<ProvenanceField>& provenance_fields();
 

@@ -66,6 +66,10 @@ Provenance merge_provenance(std::span<const Report> shards) {
       merged.started = other.started;
     merged.finished = std::max(merged.finished, other.finished);
     merged.threads = std::max(merged.threads, other.threads);
+    const bool same_gpu = other.gpu == shards[0].provenance.gpu;
+    for (const auto field : {&P::compute_capability, &P::multiprocessors, &P::l2_bytes}) {
+      if (!same_gpu || other.*field != merged.*field) merged.*field = 0;
+    }
   }
   return merged;
 }

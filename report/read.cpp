@@ -85,6 +85,7 @@ Provenance read_provenance(const Group& root) {
   const Group group = root.group("provenance");
   Provenance provenance;
   for (const ProvenanceField& field : provenance_fields()) {
+    if (field.may_lack && !group.has(field.name)) continue;
     const Dataset dataset = group.dataset(field.name);
     const auto read = [&](auto member) {
       if constexpr (std::is_same_v<decltype(member), std::string Provenance::*>) {

@@ -70,6 +70,8 @@ struct Provenance {
       finished;
   bool dirty = false;
   int64_t seed = 0, threads = 0;
+  // Of the GPU that kernels ran on; 0: not recorded. Compute capability 9.0 is 90, as in data/machines.
+  int64_t compute_capability = 0, multiprocessors = 0, l2_bytes = 0;
 };
 
 // A measured ceiling of the machine, for example DRAM copy bandwidth.

@@ -267,6 +267,8 @@ void write_provenance(Group& root, const Provenance& provenance) {
   Group group = root.create_group("provenance");
   group.set_text("long_name", "how the run came about");
   for (const ProvenanceField& field : provenance_fields()) {
+    const auto* number = std::get_if<int64_t Provenance::*>(&field.member);
+    if (field.may_lack && number != nullptr && provenance.**number == 0) continue;
     const auto write = [&](auto member) {
       if constexpr (std::is_same_v<decltype(member), std::string Provenance::*>) {
         return group.create_text(field.name, provenance.*member);

@@ -37,7 +37,12 @@ report::Report report_of(const BenchAsked& asked, const std::vector<BenchedCase>
       fmt::format("{} on {}", cases.front().implementation, kernel.on_cpu() ? provenance.cpu : kernel.device);
   report.run_id = new_run_id();
   report.provenance = std::move(provenance);
-  if (!kernel.on_cpu()) report.provenance.gpu = kernel.device;
+  if (!kernel.on_cpu()) {  // the process that ran it may see other GPUs, or none may be here
+    if (report.provenance.gpu != kernel.device) report.provenance.l2_bytes = 0;
+    report.provenance.gpu = kernel.device;
+    report.provenance.compute_capability = kernel.compute_capability;
+    report.provenance.multiprocessors = kernel.multiprocessors;
+  }
   report.provenance.seed = static_cast<int64_t>(asked.options.seed);
   report.provenance.input_hashes = fs::path(asked.source).filename().string() + "\n";
   report.provenance.finished = utc_now();

@@ -61,14 +61,18 @@ void require_peak(const KernelCase& kernel, const Machine& machine) {
         fmt::format("the file of {} has no peak of '{}' in {}", machine.name, ceiling, kernel.unit));
 }
 
-void require_counted(const KernelCase& kernel, const Machine& here, const Machine& there,
-                     const std::vector<report::Ceiling>& ceilings) {
-  if (here.name != there.name && here.peaks.empty()) {
-    throw InvalidArgument(
-        fmt::format("no file of data/machines tells the peaks of {}, so nothing can be scaled to {}",
-                    here.name, there.name));
-  }
+void require_scalable(const Machine& here, const Machine& there) {
+  if (here.name == there.name || !here.peaks.empty()) return;
+  throw InvalidArgument(
+      fmt::format("no file of data/machines tells the peaks of {}, so nothing can be scaled to {}", here.name,
+                  there.name));
+}
+
+// Of an imported kernel, or one on a GPU without a data sheet.
+void require_counted(const KernelCase& kernel, const std::vector<report::Ceiling>& ceilings) {
   if (floors_of(kernel, ceilings).sum() > 0) return;
+  if (!kernel.profiled)
+    throw InvalidArgument(fmt::format("the report has no ceiling of what {} does", kernel.implementation));
   throw InvalidArgument(fmt::format(
       "nothing is counted of {} for which a ceiling is known: the table needs dram__bytes_read.sum and "
       "dram__bytes_write.sum, or FLOPs, and the report a ceiling of them",
@@ -191,10 +195,11 @@ int cmd_what_if(const Words& words) {
   }
   const Machine there =
       gpu.empty() ? here : analysis::machine_of(gpu, analysis::read_machines(experiments::machines_folder()));
+  require_scalable(here, there);
   const KernelCase& start = starting_case(report, kernels, changes);
   const AskedKernel asked = asked_kernel(report, start, changes, here, there);
-  if (start.profiled) {
-    require_counted(start, here, there, report.ceilings);
+  if (start.profiled || here.peaks.empty()) {
+    require_counted(start, report.ceilings);
   } else {
     require_peak(asked.kernel, there);
   }

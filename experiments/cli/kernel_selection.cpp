@@ -4,8 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "analysis/profiled_kernel.h"
+#include "analysis/recorded_machine.h"
 #include "core/error.h"
+#include "experiments/runner/narrate.h"
 #include "experiments/runner/project_root.h"
 
 namespace splash::cli {
@@ -43,15 +44,18 @@ std::vector<analysis::KernelCase> chosen_kernels(std::vector<analysis::KernelCas
 }
 
 analysis::Machine machine_of(const report::Report& report) {
-  const auto machines = analysis::read_machines(experiments::machines_folder());
-  const auto profiled = analysis::profiled_multiprocessors(report);
-  if (profiled && !analysis::find_machine(report.provenance.gpu, machines)) {
-    analysis::Machine unknown;
-    unknown.name = report.provenance.gpu;
-    unknown.multiprocessors = *profiled;
-    return unknown;
+  analysis::Machine machine =
+      analysis::machine_of(report, analysis::read_machines(experiments::machines_folder()));
+  // Of imported kernels `splash import` says it; they give no capability.
+  if (machine.peaks.empty() && machine.compute_capability != 0) {
+    experiments::narrate(
+        "no file of data/machines describes {}: the report tells its {} multiprocessors of compute "
+        "capability {}.{} and its ceilings; missing are a data sheet's peaks, which would check the ceilings "
+        "and scale them to another GPU, and its caches, which would be simulated",
+        machine.name, machine.multiprocessors.count, machine.compute_capability / 10,
+        machine.compute_capability % 10);
   }
-  return analysis::machine_of(report.provenance.gpu, machines);
+  return machine;
 }
 
 }  // namespace splash::cli

@@ -23,8 +23,8 @@ std::vector<analysis::KernelCase> selected_kernels(const report::Report& report,
 std::vector<analysis::KernelCase> chosen_kernels(std::vector<analysis::KernelCase> kernels,
                                                  const std::string& prefix, const std::string& case_id);
 
-// The GPU that the report names, from data/machines. Where no file describes it, what imported kernels tell
-// of its multiprocessors, without peaks; throws InvalidArgument if there are none.
+// The GPU that the report was recorded on, as analysis::machine_of() finds it. A message says what is missing
+// where no file of data/machines describes it.
 analysis::Machine machine_of(const report::Report& report);
 
 }  // namespace splash::cli

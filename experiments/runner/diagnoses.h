@@ -5,8 +5,8 @@
 
 namespace splash::experiments {
 
-// Calls analysis::write_diagnoses() if a file of data/machines describes the report's GPU; does nothing if
-// none does or no kernel was timed. Throws InvalidArgument if a file of data/machines is faulty.
+// Calls analysis::write_diagnoses() if the report's GPU is known (analysis::find_machine()); does nothing if
+// it is not or no kernel was timed. Throws InvalidArgument if a file of data/machines is faulty.
 void add_diagnoses(report::Report& report);
 
 }  // namespace splash::experiments

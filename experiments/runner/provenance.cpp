@@ -111,11 +111,17 @@ report::Provenance collect_provenance(const std::vector<Definition>& definitions
   const std::string megahertz = field_of_cpuinfo("cpu MHz");
   if (!megahertz.empty())
     provenance.clocks = fmt::format("CPU {} MHz when the report was written", megahertz);
-  for (const gpu::DeviceInfo& device : gpu::list_devices()) {
+  const std::vector<gpu::DeviceInfo> devices = gpu::list_devices();
+  for (const gpu::DeviceInfo& device : devices) {
     provenance.gpu += fmt::format("{}{}", provenance.gpu.empty() ? "" : "; ", device.name);
     provenance.driver =
         fmt::format("CUDA driver {}, runtime {}", device.driver_version, device.runtime_version);
     provenance.clocks += fmt::format("; {} at most {:.0f} MHz", device.name, device.clock_hz / 1e6);
+  }
+  if (!devices.empty()) {  // kernels run on the first
+    provenance.compute_capability = 10 * devices.front().compute_major + devices.front().compute_minor;
+    provenance.multiprocessors = devices.front().multiprocessors;
+    provenance.l2_bytes = devices.front().l2_bytes;
   }
   if (provenance.gpu.empty()) provenance.gpu = "none: " + gpu::device_unavailable_reason();
   if (provenance.driver.empty()) provenance.driver = "none";

@@ -186,6 +186,11 @@ TEST_CASE("a run's report says of its own kernels what a diagnosis would, and of
   unknown.provenance.gpu = "Voodoo";
   experiments::add_diagnoses(unknown);
   CHECK(unknown.find("verdict") == nullptr);
+  unknown.provenance.compute_capability = 90;
+  unknown.provenance.multiprocessors = 132;
+  experiments::add_diagnoses(unknown);  // by the report's own ceilings
+  REQUIRE(unknown.find("verdict") != nullptr);
+  CHECK(unknown.find("verdict")->texts == verdicts->texts);
   Report study = read_report(SPLASH_SOURCE_DIR "/data/reports/reproduce-quick.h5");
   experiments::add_diagnoses(study);
   CHECK(study.find("verdict") == nullptr);

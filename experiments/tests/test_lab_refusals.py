@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import pytest
 
 from conftest import ROOT, Splash
+from splash_attention.files.seal import seal
 
 LADDERS = ROOT / "data" / "reports" / "ladders-h200.h5"
 MACHINES = ROOT / "data" / "machines"
@@ -56,6 +58,66 @@ def test_an_empty_selection(splash: Splash, command: str):
     assert "no kernel whose id starts with 'nope'" in splash.refused(*words(command, LADDERS), "--kernels", "nope")
     if command != "analyze":
         assert "whose id starts with 'zz'" in splash.refused(*words(command, LADDERS), "--case", "zz")
+
+
+UNKNOWN = "Example GPU"
+
+
+@pytest.fixture
+def unknown_gpu(tmp_path: Path) -> Callable[..., Path]:
+    """The recorded ladders, as if run on a GPU that no file describes, with numbers that the run recorded of it."""
+
+    def made(**numbers: int) -> Path:
+        path = tmp_path / "unknown.h5"
+        shutil.copy(LADDERS, path)
+        with h5py.File(path, "r+") as file:
+            provenance = file["provenance"]
+            attributes = dict(provenance["gpu"].attrs)
+            for name, value in {"gpu": UNKNOWN, **numbers}.items():
+                if name in provenance:
+                    del provenance[name]
+                provenance[name] = value
+                provenance[name].attrs.update(attributes)
+        seal(path)
+        return path
+
+    return made
+
+
+HOPPER = {"compute_capability": 90, "multiprocessors": 132, "l2_bytes": 60 << 20}
+
+
+@pytest.mark.parametrize("command", ["analyze", "diagnose", "what-if"])
+def test_a_gpu_that_no_file_describes(splash: Splash, unknown_gpu: Callable[..., Path], command: str):
+    path = unknown_gpu(**HOPPER)
+    done = splash(*words(command, path), *(["tile_q=64"] if command == "what-if" else []))
+    assert done.returncode == 0, done.stderr
+    (told,) = done.stderr.splitlines()
+    assert f"no file of data/machines describes {UNKNOWN}: the report tells its 132 multiprocessors of" in told
+    assert "compute capability 9.0 and its ceilings; missing are a data sheet's peaks" in told
+    assert UNKNOWN in done.stdout
+
+
+def test_an_unknown_gpu_gets_the_verdicts_of_its_described_twin(splash: Splash, unknown_gpu: Callable[..., Path]):
+    path = unknown_gpu(**HOPPER)
+    for command in ("analyze", "diagnose"):
+        theirs, ours = (splash.json(command, report, "--kernels", "wmma/") for report in (LADDERS, path))
+        assert len(ours["kernels"]) > 20
+        for kernel in (*theirs["kernels"], *ours["kernels"]):
+            for step in kernel.get("try", []):
+                del step["command"]  # it names the report
+        assert ours == {**theirs, "gpu": UNKNOWN}
+
+
+def test_what_is_missing_of_an_unknown_gpu(splash: Splash, unknown_gpu: Callable[..., Path]):
+    path = unknown_gpu()
+    for command in ("analyze", "diagnose", "what-if"):
+        refusal = splash.refused(*words(command, path))
+        assert f"describes the GPU '{UNKNOWN}', and the report does not tell its multiprocessors" in refusal
+    refusal = splash.refused("diagnose", unknown_gpu(**HOPPER | {"compute_capability": 131}))
+    assert "what a multiprocessor of its compute capability 13.1 holds is not known" in refusal
+    refused = splash("what-if", unknown_gpu(**HOPPER), "wmma/8", "--gpu", "NVIDIA L4")
+    assert refused.returncode == 2 and f"tells the peaks of {UNKNOWN}, so nothing can be scaled" in refused.stderr
 
 
 def test_counters_of_another_kernel(splash: Splash, tmp_path: Path):

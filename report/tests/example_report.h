@@ -71,6 +71,9 @@ inline Report example_report() {
   report.provenance.dirty = true;
   report.provenance.seed = (int64_t{1} << 62) + 1;  // not exact in a double
   report.provenance.threads = 2;
+  report.provenance.compute_capability = 90;
+  report.provenance.multiprocessors = 132;
+  report.provenance.l2_bytes = 60 << 20;
   report.ceilings = {{"dram copy", "", "bytes/s", "median of 50", 3.1e12, 3.0e12, 3.2e12, 4.8e12},
                      {"tensor core", "bf16", "FLOP/s", "mma loop", 6.5e14, 6.4e14, 6.6e14, kMissing}};
 

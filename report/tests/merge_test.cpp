@@ -111,6 +111,17 @@ TEST_CASE("machines are listed, times span, interruptions stay") {
   CHECK(merged.ceilings[0].measured == 3);
 }
 
+TEST_CASE("numbers of a GPU are kept where all shards ran on that one") {
+  const Report first = shard({0});
+  Report second = shard({1});
+  CHECK(merge({first, second}).provenance.multiprocessors == 132);
+  second.provenance.multiprocessors = 114;
+  CHECK(merge({first, second}).provenance.multiprocessors == 0);
+  CHECK(merge({first, second}).provenance.compute_capability == 90);
+  second.provenance.gpu = "another";
+  CHECK(merge({first, second}).provenance.compute_capability == 0);
+}
+
 TEST_CASE("what is not the same run is not merged") {
   const auto refuse = [](const char* why, auto change) {
     Report other = shard({1});

@@ -54,7 +54,8 @@ inline void check_same(const Provenance& a, const Provenance& b) {
   }
   CHECK(a.dirty == b.dirty);
   CHECK(a.seed == b.seed);
-  CHECK(a.threads == b.threads);
+  for (const auto field : {&P::threads, &P::compute_capability, &P::multiprocessors, &P::l2_bytes})
+    CHECK(a.*field == b.*field);
 }
 
 inline void check_same(const Report& a, const Report& b) {

@@ -100,6 +100,17 @@ TEST_CASE("every dataset says its units, long name and formula") {
   CHECK(file.root().dataset("claims/claim").is_scale());
 }
 
+TEST_CASE("numbers of a GPU that are not known are left out, as in older reports") {
+  const ScratchFolder folder;
+  Report report = example_report();
+  report.provenance.multiprocessors = 0;
+  write_report(folder.file("report.h5"), report);
+  const hdf5::File file = hdf5::File::open(folder.file("report.h5"));
+  CHECK(!file.root().group("provenance").has("multiprocessors"));
+  CHECK(file.root().dataset("provenance/compute_capability").integer() == 90);
+  check_same(read_report(folder.file("report.h5")), report);
+}
+
 TEST_CASE("missing numbers have a reason even where the caller gave none") {
   Report report;
   report.results = {number_column("mse", {1, kMissing}), number_column("nmse", {1, 2})};

@@ -19,6 +19,9 @@ from splash_laboratory.reports import Report
 FACTS = {
     "commit": "commit",
     "gpu": "GPU",
+    "multiprocessors": "multiprocessors",
+    "compute_capability": "compute capability, times ten",
+    "l2_bytes": "bytes of L2",
     "cpu": "CPU",
     "threads": "threads",
     "driver": "driver",
