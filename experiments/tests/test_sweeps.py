@@ -66,7 +66,7 @@ def test_dry_run(splash: Splash):
     assert [case["case_id"] for case in shown["cases"]] == [i for (i,) in values(splash, "r.h5", "case_id")]
 
 
-@pytest.mark.parametrize("folder, cases", [("papers", ""), ("many", "104 cases, 0 recorded")])
+@pytest.mark.parametrize("folder, cases", [("papers", ""), ("many", "116 cases, 0 recorded")])
 def test_a_dry_run_needs_no_gpu(splash: Splash, folder: str, cases: str):
     done = splash("run", folder, "--dry-run", env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 0, done.stderr

@@ -1,10 +1,11 @@
-"""Exchanges through peers' memory, where threads stand for ranks and host memory for that of GPUs: who reads what from where, and that no rank
-writes into a buffer that another still reads. On two GPUs: test_distributed_cuda.py."""
+"""Exchanges through peers' memory, where threads stand for ranks and for their streams, and host memory for that of GPUs: who reads what from
+where, that all waits are there, and that no rank writes into a buffer that another still reads. On two GPUs: test_distributed_cuda.py."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import queue
 import random
 import threading
 import time
@@ -18,16 +19,39 @@ pytest.importorskip("splash_attention._core", reason="the extension is not built
 from splash_attention.distributed import exchange  # noqa: E402
 
 
-class Stream:
-    """Work is done when it is enqueued: a stream is its thread."""
+PATIENCE = 20  # seconds
+here = threading.local()  # of a rank: its current stream, and the one that torch.cuda.stream names
 
-    cuda_stream = 0
+
+class Stream:
+    """A thread does the work in the order in which it is enqueued, some time later."""
+
+    def __init__(self):
+        self.work, self.error = queue.SimpleQueue(), None
+        self.cuda_stream = self  # what copy_runs gets
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while work := self.work.get():
+            time.sleep(random.choice((0, 0, 4e-3)) * random.random())
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 synchronize raises it
+                self.error = error
 
     def wait_event(self, event):
-        pass
+        def wait():
+            assert event.wait(PATIENCE)
+
+        self.work.put(wait)
 
     def record_event(self):
-        pass
+        event = threading.Event()
+        self.work.put(event.set)
+        return event
+
+    def synchronize(self):
+        assert self.record_event().wait(PATIENCE) and self.error is None, self.error
 
 
 class Handle:
@@ -35,15 +59,35 @@ class Handle:
         self.meet = barrier
 
     def barrier(self, channel, patience):
-        time.sleep(random.random() * 2e-3)  # ranks come at different times
-        self.meet.wait(20)
+        def meet():
+            time.sleep(random.random() * 2e-3)  # ranks come at different times
+            self.meet.wait(PATIENCE)
+
+        here.named.work.put(meet)
 
 
 def copy_runs(all, stream):
-    for to, to_apart, given, given_apart, size, count in all:
-        time.sleep(random.random() * 2e-4)
-        for run in range(count):
-            ctypes.memmove(to + run * to_apart, given + run * given_apart, size)
+    def copy():
+        for to, to_apart, given, given_apart, size, count in all:
+            time.sleep(random.random() * 2e-4)
+            for run in range(count):
+                ctypes.memmove(to + run * to_apart, given + run * given_apart, size)
+
+    stream.work.put(copy)
+
+
+@contextlib.contextmanager
+def naming(stream):
+    here.named = stream
+    yield
+    here.named = None
+
+
+def copied(x):
+    """By the rank's current stream, when it comes to it: what computes the given tensors, and what uses the filled ones."""
+    copy = torch.full_like(x, torch.nan)
+    here.stream.work.put(lambda: copy.copy_(x))
+    return copy
 
 
 def peers_of(ranks, half):
@@ -61,14 +105,26 @@ def peers_of(ranks, half):
 @pytest.fixture
 def host(monkeypatch):
     monkeypatch.setattr(exchange._core, "copy_runs", copy_runs, raising=False)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream())
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: here.stream)
+    monkeypatch.setattr(torch.cuda, "stream", naming)
+    held = []  # a GPU's memory that is freed is used again in the stream's order; the host's at once
+    make = exchange._Fetched.__init__
+    monkeypatch.setattr(exchange._Fetched, "__init__", lambda self, *given: held.append(given) or make(self, *given))
 
 
 def on_all(ranks, work):
     peers = peers_of(ranks, 1 << 16)
+
+    def of_rank(rank):
+        here.stream = Stream()
+        found = work(rank, peers[rank])
+        for stream in (here.stream, peers[rank].stream, peers[rank].own):
+            stream.synchronize()
+            stream.work.put(None)
+        return found
+
     with ThreadPoolExecutor(ranks) as threads:
-        return list(threads.map(lambda rank: work(rank, peers[rank]), range(ranks)))
+        return list(threads.map(of_rank, range(ranks)))
 
 
 @pytest.mark.parametrize("striped", [False, True])
@@ -83,14 +139,16 @@ def test_tokens_become_heads(ranks, striped, host):
         started = []
         for x in whole:
             chunk = x[:, :, rank::ranks] if striped else x.chunk(ranks, 2)[rank]
-            mine, into = chunk.contiguous(), torch.full((batch, heads, x.shape[2], dim), torch.nan)
+            mine, into = copied(chunk.contiguous()), torch.full((batch, heads, x.shape[2], dim), torch.nan)
             own = [slice(to * heads, (to + 1) * heads) for to in range(ranks)]
             sent = [exchange.cut(0, mine.shape, own[to], 0, 1, striped) for to in range(ranks)]
             places = [exchange.in_turn(exchange.cut(0, into.shape, slice(0, heads), at, ranks, striped)) for at in range(ranks)]
             started.append((peers.start(None, exchange.Plan(rank, sent, places, 4), [mine], [into]), into))
-        for one, _ in started:
+        found = []
+        for one, into in started:
             one.finish()
-        return [into for _, into in started]
+            found.append(copied(into))
+        return found
 
     for rank, found in enumerate(on_all(ranks, work)):
         assert all(torch.equal(into, x[:, rank * heads : (rank + 1) * heads]) for into, x in zip(found, whole))
@@ -107,12 +165,12 @@ def test_one_part_for_all_and_parts_of_other_sizes(ranks, host):
         same = [torch.full_like(x, torch.nan) for x in parts]
         into = [exchange.in_turn(rows(of, of + 1)) for of in range(ranks)]
         plan = exchange.Plan(rank, [rows(0, rank + 1)] * ranks, into, 4, same=True, most=5 * ranks)
-        peers.start(None, plan, [parts[rank]], same).finish()
+        peers.start(None, plan, [copied(parts[rank])], same).finish()
         some = [torch.full((min(of, rank) + 1, 5), torch.nan) for of in range(ranks)]
         sent = [rows(0, min(rank, to) + 1) for to in range(ranks)]
         plan = exchange.Plan(rank, sent, [exchange.in_turn(rows(of, min(of, rank) + 1)) for of in range(ranks)], 4, most=5 * ranks)
-        peers.start(None, plan, [parts[rank]], some).finish()
-        return same, some
+        peers.start(None, plan, [copied(parts[rank])], some).finish()
+        return [copied(x) for x in same], [copied(x) for x in some]
 
     for rank, (same, some) in enumerate(on_all(ranks, work)):
         assert all(torch.equal(a, b) for a, b in zip(same, parts))
@@ -136,13 +194,13 @@ def test_keys_come_to_all_and_gradients_go_back(ranks, shard, host):
     ]
 
     def work(rank, peers):
-        given = [shards.part(x, rank, 2).contiguous() for x in whole]
+        given = [copied(shards.part(x, rank, 2).contiguous()) for x in whole]
         filled = [torch.full((batch, 3, length, dim), torch.nan) for _ in given]
         peers.start(None, by_gathering._keys_plan(shards, rank, given[0].shape, first, last, 4), given, filled).finish()
         plan, places = by_gathering._gradients_plan(shards, rank, (batch, 3, own_length, dim), True, False, 4)
         parts = torch.full((len(places), 2, batch, 3, length // shards.count, dim), torch.nan)
-        peers.start(None, plan, [d for piece in of_pieces[rank] for d in piece], [parts]).finish()
-        return filled, places, parts
+        peers.start(None, plan, [copied(d) for piece in of_pieces[rank] for d in piece], [parts]).finish()
+        return [copied(x) for x in filled], places, copied(parts)
 
     for rank, (filled, places, parts) in enumerate(on_all(ranks, work)):
         assert all(torch.equal(a, b[:, first:last]) for a, b in zip(filled, whole))
