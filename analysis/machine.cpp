@@ -113,6 +113,7 @@ void read_multiprocessors(TomlTable& table, const std::string& file, Machine& ma
                              .shared_bytes = counts("shared_bytes"),
                              .exponentials = static_cast<int>(counts.if_told("exponentials", 1024))};
   machine.l1_bytes = counts("l1_bytes");
+  machine.multiprocessors.share_as(machine.compute_capability);
   if (machine.l1_bytes < machine.multiprocessors.shared_bytes) {
     table.fail(table.raw(), fmt::format("'l1_bytes' is {}, less than 'shared_bytes', which it includes",
                                         machine.l1_bytes));

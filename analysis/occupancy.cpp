@@ -13,7 +13,6 @@ namespace splash::analysis {
 namespace {
 
 constexpr int kQuarters = 4, kRegisterUnit = 256;
-constexpr int64_t kSharedUnit = 128, kSharedKept = 1024;
 
 void require(bool holds, const char* what, int64_t value) {
   if (!holds) throw InvalidArgument(fmt::format("occupancy: {} is {}; it must be positive", what, value));
@@ -55,7 +54,8 @@ Occupancy occupancy_of(const Multiprocessors& machine, const KernelUse& kernel) 
   }
   const std::array<int64_t, 4> fit{
       machine.warps / warps, machine.blocks, by_registers,
-      machine.shared_bytes / round_up(kernel.shared_bytes + kSharedKept, kSharedUnit)};
+      machine.shared_bytes /
+          round_up(std::max<int64_t>(kernel.shared_bytes + machine.shared_kept, 1), machine.shared_unit)};
   const auto* const least = std::min_element(fit.begin(), fit.end());
 
   Occupancy result;

@@ -12,10 +12,19 @@ constexpr double kSchedulers = 4;  // per multiprocessor: each issues up to one 
 // compute capability.
 struct Multiprocessors {
   int count = 0;
-  int warps = 0, blocks = 0;  // the most that are resident at once on one multiprocessor
-  int registers = 0;          // 32-bit, per multiprocessor
-  int64_t shared_bytes = 0;   // per multiprocessor, including what the driver keeps for every block
-  int exponentials = 0;       // results per clock and multiprocessor, as the vendor prints it; 0: not known
+  int warps = 0, blocks = 0;   // the most that are resident at once on one multiprocessor
+  int registers = 0;           // 32-bit, per multiprocessor
+  int64_t shared_bytes = 0;    // per multiprocessor, including what the driver keeps for every block
+  int exponentials = 0;        // results per clock and multiprocessor, as the vendor prints it; 0: not known
+  int64_t shared_unit = 128;   // to which the shared memory of a block is rounded up
+  int64_t shared_kept = 1024;  // by the driver, for every block
+
+  // The last two are others before compute capability 8.0.
+  void share_as(int compute_capability) {
+    if (compute_capability >= 80) return;
+    shared_unit = 256;
+    shared_kept = 0;
+  }
 };
 
 // A kernel's launch and resources, as a report's columns have them.

@@ -80,12 +80,14 @@ std::optional<Multiprocessors> multiprocessors_of(int compute_capability, int co
   const auto* const found = std::find_if(std::begin(kCapabilities), std::end(kCapabilities),
                                          [&](const Capability& c) { return c.number == compute_capability; });
   if (found == std::end(kCapabilities) || count < 1) return std::nullopt;
-  return Multiprocessors{.count = count,
-                         .warps = found->warps,
-                         .blocks = found->blocks,
-                         .registers = kEveryRegisters,
-                         .shared_bytes = int64_t{1024} * found->shared_kilobytes,
-                         .exponentials = found->exponentials};
+  Multiprocessors made{.count = count,
+                       .warps = found->warps,
+                       .blocks = found->blocks,
+                       .registers = kEveryRegisters,
+                       .shared_bytes = int64_t{1024} * found->shared_kilobytes,
+                       .exponentials = found->exponentials};
+  made.share_as(compute_capability);
+  return made;
 }
 
 std::optional<Multiprocessors> profiled_multiprocessors(const report::Report& report) {

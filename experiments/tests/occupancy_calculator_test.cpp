@@ -28,7 +28,7 @@ cudaOccDeviceProp properties_of(const analysis::Machine& machine) {
   properties.sharedMemPerBlock = 48 << 10;
   properties.sharedMemPerMultiprocessor = static_cast<std::size_t>(m.shared_bytes);
   properties.numSms = m.count;
-  properties.reservedSharedMemPerBlock = 1024;
+  properties.reservedSharedMemPerBlock = machine.compute_capability >= 80 ? 1024 : 0;
   properties.sharedMemPerBlockOptin =
       properties.sharedMemPerMultiprocessor - properties.reservedSharedMemPerBlock;
   return properties;
