@@ -213,4 +213,9 @@ Machine machine_of(const std::string& device, const std::vector<Machine>& machin
   throw InvalidArgument(fmt::format("no file of data/machines describes the GPU '{}'", device));
 }
 
+bool are_all(std::string gpus, const std::string& name) {
+  while (gpus.starts_with(name + "; ")) gpus.erase(0, name.size() + 2);
+  return gpus == name;
+}
+
 }  // namespace splash::analysis

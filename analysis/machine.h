@@ -45,4 +45,7 @@ std::vector<Machine> read_machines(const std::string& folder);
 std::optional<Machine> find_machine(const std::string& device, const std::vector<Machine>& machines);
 Machine machine_of(const std::string& device, const std::vector<Machine>& machines);
 
+// Whether all GPUs of a host, "A; B" as a report's provenance names them, are of this name.
+bool are_all(std::string gpus, const std::string& name);
+
 }  // namespace splash::analysis

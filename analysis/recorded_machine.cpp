@@ -14,9 +14,7 @@ constexpr int64_t kMostMultiprocessors = 4096, kMostL2 = int64_t{1} << 30;
 std::string gpu_of(const report::Report& report) {
   const std::string& all = report.provenance.gpu;
   const std::string first = all.substr(0, all.find("; "));
-  std::string rest = all;
-  while (rest.starts_with(first + "; ")) rest.erase(0, first.size() + 2);
-  return rest == first ? first : all;
+  return are_all(all, first) ? first : all;
 }
 
 bool tells_multiprocessors(const report::Provenance& told) {

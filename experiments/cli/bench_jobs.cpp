@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "analysis/machine.h"
 #include "analysis/profile_import.h"
 #include "core/scratch_folder.h"
 #include "core/text_file.h"
@@ -125,18 +126,12 @@ std::vector<Job> jobs_of(const BenchAsked& asked, const ScratchFolder& folder) {
   return jobs;
 }
 
-// Whether all GPUs of a machine, "A; B", are of this name.
-bool has_only(std::string gpus, const std::string& name) {
-  while (gpus.starts_with(name + "; ")) gpus.erase(0, name.size() + 2);
-  return gpus == name;
-}
-
 std::vector<report::Ceiling> ceilings_for(const BenchAsked& asked, const std::string& device) {
   const bool cpu = device == "cpu";
   if (!asked.ceilings.empty()) {
     const report::Report report = report::read_report(asked.ceilings);
     if (report.ceilings.empty()) throw InvalidArgument(fmt::format("{} holds no ceilings", asked.ceilings));
-    if (!cpu && !has_only(report.provenance.gpu, device)) {
+    if (!cpu && !analysis::are_all(report.provenance.gpu, device)) {
       throw InvalidArgument(fmt::format("the ceilings of {} are of {}, and the kernel ran on {}",
                                         asked.ceilings, report.provenance.gpu, device));
     }

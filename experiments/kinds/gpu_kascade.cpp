@@ -54,8 +54,7 @@ class GpuKascade : public Kind {
          "",
          "an anchor that finds keys, attention to them, or all layers of a plan, the time of which is a "
          "layer's in the mean; PyTorch's dense softmax, in one layer, or in all by cuDNN (by flash where "
-         "cuDNN "
-         "takes no such call)",
+         "cuDNN takes no such call)",
          {"kascade-anchor", "kascade-reuse", "kascade-layers", "softmax-cudnn", "softmax-flash",
           "softmax-layers"}},
         {"batch", integer, int64_t{1}, "1", "sequences", {}},

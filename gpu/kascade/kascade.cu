@@ -3,7 +3,6 @@
 #include "gpu/kascade/kascade.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "core/error.h"
 #include "core/round.h"
@@ -59,28 +58,19 @@ void launch(const char* name, Kernel kernel, const dim3& blocks, int threads, in
   check_launch(name);
 }
 
-// Calls f with an element and the head_dim that a kernel is compiled for.
-template <class F>
-void with_element_and_dim(const AnchorSlab& slab, Dtype dtype, F&& f) {
-  with_element(dtype, [&](auto element) {
-    slab.problem.head_dim <= 64 ? f(element, std::integral_constant<int, 64>{})
-                                : f(element, std::integral_constant<int, 128>{});
-  });
-}
-
 template <class Pass>
 void sweep(const AnchorSlab& slab, Dtype dtype, StreamHandle stream) {
   const int blocks = std::min(slab.pairs(), device_attribute(cudaDevAttrMultiProcessorCount));
   reset_queue<<<1, 32, 0, stream>>>(slab.queue, blocks);
   check_launch("reset_queue");
-  with_element_and_dim(slab, dtype, [&](auto element, auto dim) {
+  with_element_and_dim(dtype, slab.problem.head_dim, [&](auto element, auto dim) {
     launch("sweep_scores", &sweep_scores<decltype(element), dim(), Pass>, static_cast<unsigned>(blocks),
            kSweepThreads, sizeof(AnchorShared<dim()>), stream, slab);
   });
 }
 
 void pool_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, StreamHandle stream) {
-  with_element_and_dim(slab, dtype, [&](auto element, auto dim) {
+  with_element_and_dim(dtype, slab.problem.head_dim, [&](auto element, auto dim) {
     using Element = decltype(element);
     const dim3 grid(static_cast<unsigned>(steps.chunks), static_cast<unsigned>(slab.lists));
     const auto kernel = steps.rows <= 8    ? &score_steps<Element, dim(), 1>
@@ -156,19 +146,20 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
                                .tile_rows = rows,
                                .tile_columns = 64});
   };
+  auto* const workspace = static_cast<char*>(arguments.workspace);
   AnchorSlab slab{.queries = {}, .keys = {}, .problem = plan.problem, .pitch = plan.pitch};
   if (!plan.by_steps()) {
     slab.queries = tiles_of(arguments.q, s.q_heads, s.q_len, kTokens);
     slab.keys = tiles_of(arguments.k, s.kv_heads, s.kv_len, kTileRows);
-    slab.queue = static_cast<int*>(arguments.workspace);
-    slab.normalizers = reinterpret_cast<float*>(static_cast<char*>(arguments.workspace) + kQueueBytes);
+    slab.queue = reinterpret_cast<int*>(workspace);
+    slab.normalizers = reinterpret_cast<float*>(workspace + kQueueBytes);
     slab.given_normalizers = arguments.normalizers;
     if (arguments.normalizers == nullptr) {
       slab.lists = static_cast<int>(plan.lists);
       sweep<RowNormalizers>(slab, dtype, arguments.stream);
     }
   }
-  slab.pooled = reinterpret_cast<float*>(static_cast<char*>(arguments.workspace) + plan.fixed_bytes());
+  slab.pooled = reinterpret_cast<float*>(workspace + plan.fixed_bytes());
   for (int64_t first = 0; first < plan.lists; first += slab.lists) {
     slab.first = static_cast<int>(first);
     slab.lists = static_cast<int>(std::min({room, plan.lists - first, kMostLists}));

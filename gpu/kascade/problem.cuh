@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <type_traits>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -172,6 +173,15 @@ __device__ inline float inverse_or_zero(float sum) {
 template <class F>
 auto with_element(Dtype dtype, F&& f) {
   return dtype == Dtype::bf16 ? f(__nv_bfloat16{}) : f(__half{});
+}
+
+// Calls f with such a value and the head_dim that a kernel is compiled for, an integral_constant.
+template <class F>
+auto with_element_and_dim(Dtype dtype, int64_t head_dim, F&& f) {
+  return with_element(dtype, [&](auto element) {
+    return head_dim <= 64 ? f(element, std::integral_constant<int, 64>{})
+                          : f(element, std::integral_constant<int, 128>{});
+  });
 }
 
 }  // namespace splash::gpu::kascade

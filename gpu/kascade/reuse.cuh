@@ -288,10 +288,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 // Calls f with a kernel and the bytes of its shared memory.
 template <class F>
 auto with_kernel(const AttentionSpec& spec, Dtype dtype, F&& f) {
-  return with_element(dtype, [&](auto element) {
-    using Element = decltype(element);
-    return spec.shape.head_dim <= 64 ? f(&attend_gathering<Element, 64>, int64_t{sizeof(Shared<64>)})
-                                     : f(&attend_gathering<Element, 128>, int64_t{sizeof(Shared<128>)});
+  return with_element_and_dim(dtype, spec.shape.head_dim, [&](auto element, auto dim) {
+    return f(&attend_gathering<decltype(element), dim()>, int64_t{sizeof(Shared<dim()>)});
   });
 }
 

@@ -38,7 +38,7 @@ struct AnchorSlab {
   }
 
   // Pairs of all heads are counted through; a pair at an end of the slab may have one list here.
-  __host__ __device__ int pairs_of_head() const { return (problem.tiles + 1) / 2; }
+  __host__ __device__ int pairs_of_head() const { return (problem.tiles + kSides - 1) / kSides; }
   __host__ __device__ int first_pair() const { return pair_of(first); }
   __host__ __device__ int pairs() const { return pair_of(first + lists - 1) - first_pair() + 1; }
 

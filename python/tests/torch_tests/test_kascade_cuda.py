@@ -54,6 +54,11 @@ def hopper():
         pytest.skip("the kernels take GPUs of compute capability 9.0")
 
 
+def chosen_of(keys, kv_len):
+    """Of each tile and key, whether it is listed; behind them whether a place is empty: [batch, kv_heads, tiles, kv_len + 1]."""
+    return torch.zeros(*keys.shape[:3], kv_len + 1, dtype=torch.bool, device=GPU).scatter_(3, keys.long(), True)
+
+
 SHAPES = [  # batch, heads, kv_heads, dim, q_len, kv_len
     (1, 9, 3, 64, 4096, 4096), (2, 32, 8, 128, 1000, 3001), (3, 8, 8, 80, 1, 5000), (1, 8, 2, 40, 33, 33), (1, 4, 4, 128, 70, 50), (2, 6, 2, 64, 1, 1),
     (1, 32, 8, 128, 1, 40_000), (2, 8, 2, 64, 6, 3000), (1, 24, 1, 128, 1, 2000)
@@ -73,7 +78,7 @@ def test_kernels_and_plain_pytorch_agree(hopper, monkeypatch, dtype, batch, head
     monkeypatch.setattr(kernels, "are_for", lambda *call: False)
     plain = tile_keys(q, k, dim**-0.5, BUDGET)
     assert keys.shape == plain.shape and keys.dtype == plain.dtype and (keys.diff(dim=-1) >= 0).all()
-    chosen, chosen_too = (torch.zeros(*one.shape[:3], kv_len + 1, dtype=torch.bool, device=GPU).scatter_(3, one.long(), True) for one in (keys, plain))
+    chosen, chosen_too = (chosen_of(one, kv_len) for one in (keys, plain))
     differing = (chosen != chosen_too)[..., :kv_len].sum().item()
     assert differing <= 2e-3 * chosen.sum().item(), "more keys differ than rounding explains"
     wanted, counted = attend_to(keys, q, k, v, BUDGET, dim**-0.5, return_support=True, heads=anchors)
@@ -91,7 +96,7 @@ def test_a_dense_layer_finds_the_keys_that_a_search_finds(hopper, dtype, batch, 
     assert torch.equal(support, counted) and (out.double() - dense.double()).norm() <= 0.01 * dense.double().norm()
     searched = tile_keys(2 * q, k, dim**-0.5, BUDGET)
     assert keys.shape == searched.shape and (keys.diff(dim=-1) >= 0).all()
-    chosen, chosen_too = (torch.zeros(*one.shape[:3], length + 1, dtype=torch.bool, device=GPU).scatter_(3, one.long(), True) for one in (keys, searched))
+    chosen, chosen_too = (chosen_of(one, length) for one in (keys, searched))
     assert (chosen != chosen_too).sum() <= 2e-3 * chosen.sum(), "more keys differ than rounding explains"
     of_rows = kernels.dense(2 * q, k, v, dim**-0.5)[1]
     row = length // 2
