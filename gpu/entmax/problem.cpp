@@ -1,6 +1,7 @@
 #include "gpu/entmax/problem.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/round.h"
 #include "gpu/entmax/forward.h"
@@ -27,9 +28,13 @@ int64_t most_visible(const AttentionSpec& spec) {
 }
 
 int sampled_keys(const AttentionSpec& spec, int tuned) {
-  constexpr int64_t kLong = 65536, kLeast = 512;
+  constexpr int64_t kShort = 16384, kLong = 65536, kLeast = 512;
   const int64_t visible = most_visible(spec), window = band_of(spec).window;
-  if (visible > kLong) return static_cast<int>(tuned * visible / kLong);
+  if (visible > kShort) {
+    const double by_cost = std::sqrt(static_cast<double>(visible) / kShort);
+    const double by_memory = static_cast<double>(visible) / kLong;
+    return static_cast<int>(round_up(static_cast<int64_t>(tuned * std::max(by_cost, by_memory)), kErrorKeys));
+  }
   if (window == 0 || window >= tuned) return tuned;
   return static_cast<int>(std::min<int64_t>(tuned, std::max(round_up(window, kErrorKeys), kLeast)));
 }

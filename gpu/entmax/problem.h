@@ -78,9 +78,9 @@ Band band_of(const AttentionSpec& spec);
 // The most keys that a row sees.
 int64_t most_visible(const AttentionSpec& spec);
 
-// Keys that Hopper's sampling pass takes of a block. Where a row sees more than 65536 keys, `tuned` grows in
-// proportion: what the screen lists is about 8 N / samples of N Gaussian keys, so that lists of few samples
-// would outgrow their memory. In a window as many as a row sees, about: a block of rows sees up to one tile
+// Keys that Hopper's sampling pass takes of a block. Of N Gaussian keys the screen lists about 8 N / samples.
+// Where a row sees more than 16384, `tuned` grows: by the root of N, for that costs least together, and from
+// 262144 keys on in proportion, or lists would outgrow their memory. In a window as many as a row sees, about: a block of rows sees up to one tile
 // more, whose keys few of its rows see; to sample it would take another iteration.
 int sampled_keys(const AttentionSpec& spec, int tuned);
 

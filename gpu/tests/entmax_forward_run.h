@@ -31,7 +31,7 @@ struct RowResults {
 struct ForwardRun {
   ForwardRun(const AttentionSpec& spec, Dtype dtype, const AttentionInputs<double>& inputs, int64_t capacity,
              const Stream& stream, entmax::ForwardPath path = entmax::ForwardPath::fastest,
-             const std::vector<double>& given_offsets = {})
+             const std::vector<double>& given_offsets = {}, const entmax::Tuning& tuning = {})
       : q(DeviceTensor::from(stream, dtype, inputs.q)),
         k(DeviceTensor::from(stream, dtype, inputs.k)),
         v(DeviceTensor::from(stream, dtype, inputs.v)),
@@ -50,7 +50,7 @@ struct ForwardRun {
         counts(stream, rows * 4),
         columns(stream, capacity * 4),
         excess(stream, capacity * 4),
-        workspace(stream, entmax::forward_workspace_bytes(spec, dtype)) {
+        workspace(stream, entmax::forward_workspace_bytes(spec, dtype, tuning)) {
     const std::vector<float> alphas(spec.normalizer.alpha.begin(), spec.normalizer.alpha.end());
     alpha.upload(alphas.data(), alpha.bytes());
     const std::vector<float> given(given_offsets.begin(), given_offsets.end());
@@ -85,7 +85,8 @@ struct ForwardRun {
          .support = support(),
          .workspace = workspace.data(),
          .stream = stream.handle(),
-         .path = path});
+         .path = path,
+         .tuning = tuning});
     stream.synchronize();
   }
 

@@ -121,22 +121,27 @@ TEST_CASE("entmax forward: rows with broad supports are left to the dense path, 
   struct Case {
     double query_variance;
     int64_t heads, kv_len, head_dim, left;
+    int sampled_keys = 4096;
   };
   // Gaussian scores with some 14 keys per row, and with some 100; and among so many keys that lists of few
-  // samples would outgrow their memory (sampled_keys of problem.h).
+  // samples would outgrow their memory (sampled_keys of problem.h), or with the samples of which one row in
+  // ten outgrows 128 tiles a lane (HopperWorkspace).
   for (const Case& c : {Case{2, 2, 4096, 64, 0},
                         {2, 2, 4096, 128, 0},
                         {0.15, 2, 4096, 64, q_len},
                         {0.15, 2, 4096, 128, q_len},
-                        {6, 1, 1 << 19, 64, 0}}) {
+                        {6, 1, 1 << 19, 64, 0},
+                        {6, 1, 1 << 17, 64, 0, 2048}}) {
     CAPTURE(c.query_variance);
     CAPTURE(c.head_dim);
     const Problem problem{"",
                           spec({1, c.heads, c.heads, q_len, c.kv_len, c.head_dim}, 1.5, false),
                           {.query_variance = c.query_variance}};
-    const ForwardRun run(problem.spec, Dtype::bf16, inputs_of(problem, Dtype::bf16), 1 << 18, stream);
-    const auto unstored =
-        entmax::unstored_rows(problem.spec, Dtype::bf16, {.workspace = run.workspace.data()});
+    const entmax::Tuning tuning{.sampled_keys = c.sampled_keys};
+    const ForwardRun run(problem.spec, Dtype::bf16, inputs_of(problem, Dtype::bf16), 1 << 18, stream,
+                         entmax::ForwardPath::fastest, {}, tuning);
+    const auto unstored = entmax::unstored_rows(problem.spec, Dtype::bf16,
+                                                {.workspace = run.workspace.data(), .tuning = tuning});
     const auto* const start = static_cast<const char*>(run.workspace.data());
     const auto workspace = ForwardRun::host<char>(run.workspace, run.workspace.bytes());
     for (int64_t head = 0; head < c.heads; ++head) {

@@ -355,7 +355,7 @@ TEST_CASE(
   CHECK(TileSchedule({0, 9}, 64, {0, 2}, 256, 0).screen_begin == 0);
 }
 
-TEST_CASE("a block samples as many keys as it was tuned to, in proportion where a row sees more than 65536") {
+TEST_CASE("a block samples as many keys as it was tuned to, more where a row sees more than 16384") {
   AttentionSpec spec;
   spec.mask.causal = true;
   const auto sampled = [&](int64_t kv_len, int64_t window = 0, std::vector<int64_t> lengths = {}) {
@@ -365,12 +365,15 @@ TEST_CASE("a block samples as many keys as it was tuned to, in proportion where 
     return sampled_keys(spec, 4096);
   };
   CHECK(sampled(100) == 4096);
-  CHECK(sampled(65536) == 4096);
-  CHECK(sampled(131072) == 8192);
+  CHECK(sampled(16384) == 4096);
+  CHECK(sampled(65536) == 8192);
+  CHECK(sampled(131072) == 11648);
+  CHECK(sampled(262144) == 16384);
+  CHECK(sampled(1 << 19) == 32768);
   CHECK(sampled(1 << 24) == 1 << 20);
   CHECK(sampled(1 << 20, 1000) == 1024);
   CHECK(sampled(1 << 20, 100) == 512);
-  CHECK(sampled(1 << 20, 131072) == 8192);
+  CHECK(sampled(1 << 20, 131072) == 11648);
   CHECK(sampled(1 << 20, 0, {0, 131072, 1 << 20}) == 57344);
   CHECK(sampled(1 << 20, 0, {0, 1 << 19, 1 << 20}) == 32768);
 }

@@ -34,8 +34,10 @@ ForwardKernel forward_kernel_of(Dtype dtype, int64_t head_dim, bool ranges) {
 namespace {
 
 constexpr int64_t kMostSms = 144;  // of a Hopper GPU
-// Tiles of a lane that a slot holds: of 8192 keys all. 32 KiB a warp, 72 MiB of a GPU at most.
-constexpr int64_t kMostSpilled = 128;
+// Tiles of a lane that a slot holds: of 8192 keys all, or 32 KiB a warp, 72 MiB of a GPU at most. Of more
+// than kLong keys twice as many: a lane lists some 64 of 131072 Gaussian keys' tiles, and one lane of a
+// million more than 128. Its rows would be the dense path's, for 3 ms that nothing else fills.
+constexpr int64_t kMostSpilled = 128, kLong = 32768;
 
 }  // namespace
 
@@ -56,7 +58,8 @@ HopperWorkspace::HopperWorkspace(const AttentionSpec& spec, Dtype dtype, const T
   const ForwardKernel kernel = forward_kernel_of(dtype, s.head_dim, false);
   const int64_t warps = screen_blocks(kernel, s) * (kernel.threads / 32);
   spill_slots = static_cast<int>(std::min(warps, kMostSms * kernel.warps_per_sm));
-  spill_pairs = static_cast<int>(std::min(ceil_div(s.kv_len, 64), kMostSpilled));
+  spill_pairs =
+      static_cast<int>(std::min(ceil_div(s.kv_len, 64), s.kv_len > kLong ? 2 * kMostSpilled : kMostSpilled));
   spilled = take(int64_t{spill_slots} * spill_pairs * 32 * 2 * int64_t{sizeof(int)});
   taken = take(spill_slots * int64_t{sizeof(uint32_t)});
   high_norm_per_segment = kernel.keys;
