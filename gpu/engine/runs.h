@@ -20,4 +20,9 @@ struct Runs {
 // kernels. Throws DeviceError.
 void copy_runs(std::span<const Runs> all, StreamHandle stream);
 
+// The same, enqueued as one kernel for each kMostTogether: where a call for each takes the host too long, and
+// all is this GPU's memory.
+constexpr int kMostTogether = 48;
+void copy_runs_together(std::span<const Runs> all, StreamHandle stream);
+
 }  // namespace splash::gpu

@@ -1,6 +1,7 @@
 // The engine on a device: memory, timing, and errors before anything is launched.
 
 #include <algorithm>
+#include <array>
 #include <random>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "core/workload.h"
 #include "gpu/benchmark/timing.h"
 #include "gpu/engine/attention.h"
+#include "gpu/engine/exchange.h"
 #include "gpu/engine/runs.h"
 #include "gpu/tests/skip_without_gpu.h"
 
@@ -188,7 +190,6 @@ TEST_CASE("runs are copied to their places, and nothing else is written") {
     for (unsigned char& byte : source) byte = static_cast<unsigned char>(random());
     DeviceBuffer in(stream, from + 1), out(stream, to + 1);
     in.upload(source.data(), from + 1);
-    out.fill(0xA5);
     for (Runs& runs : places) {
       const auto first_to = reinterpret_cast<intptr_t>(runs.to),
                  first_from = reinterpret_cast<intptr_t>(runs.from);
@@ -198,8 +199,75 @@ TEST_CASE("runs are copied to their places, and nothing else is written") {
       runs.to = static_cast<char*>(out.data()) + first_to;
       runs.from = static_cast<const char*>(in.data()) + first_from;
     }
-    copy_runs(places, stream.handle());
-    out.download(got.data(), to + 1);
-    CHECK(got == expected);
+    for (const auto copied : {copy_runs, copy_runs_together}) {
+      out.fill(0xA5);
+      copied(places, stream.handle());
+      out.download(got.data(), to + 1);
+      CHECK(got == expected);
+    }
   }
+}
+
+TEST_CASE(
+    "ranks exchange: each gets what all others staged, once they have, and no half is overwritten early") {
+  SKIP_WITHOUT_GPU();
+  constexpr int kRanks = 3, kRounds = 40;
+  constexpr int64_t kBytes = 1 << 20;
+  struct Rank {
+    Stream calls, puts, fetches;
+    DeviceBuffer given{calls, kBytes}, filled{calls, kRanks*kBytes}, staged{calls, 2 * kBytes + 4096};
+    std::vector<unsigned char> got = std::vector<unsigned char>(kRanks * kBytes);
+  };
+  std::array<Rank, kRanks> ranks;
+  std::vector<uint32_t*> flags;
+  for (Rank& rank : ranks) {
+    rank.staged.fill(0);
+    rank.calls.synchronize();
+    flags.push_back(reinterpret_cast<uint32_t*>(static_cast<char*>(rank.staged.data()) + 2 * kBytes));
+  }
+  std::vector<Peers> peers;
+  for (int i = 0; i < kRanks; ++i)
+    peers.emplace_back(ranks[i].calls.device(), i, flags,
+                       std::vector<StreamHandle>{ranks[i].puts.handle(), ranks[i].fetches.handle()});
+  using Kind = ExchangeStep::Kind;
+  enum { kFilled, kGiven, kStaged };
+  for (int round = 0; round < kRounds; ++round) {
+    for (int i = 0; i < kRanks; ++i) {
+      Rank& rank = ranks[i];
+      const auto place = [](int side, int index, int64_t offset) {
+        return ExchangePlace{side, index, offset, kBytes / 4};
+      };
+      std::vector<ExchangeCopy> fetched;
+      for (int other = 0; other < kRanks; ++other)
+        fetched.push_back({place(kFilled, 0, other * kBytes), place(kStaged, other, 0), kBytes / 4, 4});
+      const Exchange exchange{
+          {{Kind::wait, 1, 0},
+           {Kind::wait_for_mark, 1},
+           {Kind::copy_together, 1, 0, {{place(kStaged, i, 0), place(kGiven, 0, 0), kBytes / 4, 4}}},
+           {Kind::wait, 2, 1},
+           {Kind::meet, 2},
+           {Kind::mark, 2},
+           {Kind::copy, 2, 0, fetched},
+           {Kind::end, 2}}};
+      ExchangeAddresses addresses;
+      addresses[kFilled] = {reinterpret_cast<uintptr_t>(rank.filled.data())};
+      addresses[kGiven] = {reinterpret_cast<uintptr_t>(rank.given.data())};
+      for (const Rank& other : ranks)
+        addresses[kStaged].push_back(reinterpret_cast<uintptr_t>(other.staged.data()) + round % 2 * kBytes);
+      rank.given.fill(static_cast<unsigned char>(16 * round + i));
+      rank.filled.fill(0xA5);
+      peers[i].start(exchange, addresses, rank.calls.handle()).finish(rank.calls.handle());
+    }
+    if (round % 8 != 7) continue;  // several on their way
+    for (Rank& rank : ranks) {
+      rank.filled.download(rank.got.data(), kRanks * kBytes);
+      bool all = true;
+      for (int64_t at = 0; at < kRanks * kBytes; ++at)
+        all &= rank.got[at] == static_cast<unsigned char>(16 * round + at / kBytes);
+      CHECK(all);
+    }
+  }
+  const Exchange wrong{{{Kind::wait, 3, 0}}};
+  CHECK_THROWS_WITH_AS(peers[0].start(wrong, {}, ranks[0].calls.handle()), "an exchange names stream 3 of 2",
+                       InvalidArgument);
 }

@@ -21,6 +21,7 @@ void bind_cpu_attention(nb::module_& module);
 void bind_cuda(nb::module_& module);
 void bind_decode(nb::module_& module);
 void bind_kascade(nb::module_& module);
+void bind_peers(nb::module_& module);
 
 // Of device memory, which arrives as an address.
 template <class T = void>

@@ -32,4 +32,5 @@ NB_MODULE(_core, module) {
   bind_cuda(module);
   bind_decode(module);
   bind_kascade(module);
+  bind_peers(module);
 }

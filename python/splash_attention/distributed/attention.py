@@ -102,13 +102,13 @@ def ring_splash_attention(
         modifications = Modifications(softcap, sinks, 0.0, bias, bias_first)
         tables = dict.fromkeys(TABLES)
         problem = problem_of(q, k, v, alpha, causal, scale, k_keep, window, tables, modifications=modifications)
-        shards = Shards(shard, dist.get_world_size(group))
+        shards = Shards(shard, group.size())
         learned = any(x is not None and x.requires_grad for x in problem.learned)
         differentiable = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or learned)
         lengths = lengths_of(cu_seqlens, shards.ranks * q.shape[2])
         chosen, at_once = modes.choose(mode, heads_at_once, shards, q.shape, k.shape, q.element_size(), problem, lengths)
         counted = checks.check_flag("return_aux", return_aux)
-        call = Call(group, dist.get_rank(group), shards, chosen, at_once, problem, lengths, counted, differentiable)
+        call = Call(group, group.rank(), shards, chosen, at_once, problem, lengths, counted, differentiable)
         if check:  # what one rank's call of the library would refuse, all must hear of before
             for given in ((q, k, problem), *(by_gathering.asked(call, q, k) if chosen == "gather" else ())):
                 spec_of(*given)

@@ -10,7 +10,7 @@ Memory beside inputs and outputs: q, k and v once more (with a gradient, kept fo
 from __future__ import annotations
 
 import functools
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,16 +32,20 @@ class ByHeads(torch.autograd.Function):
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         rows = (*q.shape[:3], 1) if call.counted else (0, 0, 0, 1)
         tau, support = (q.new_empty(rows, dtype=kind) for kind in (torch.promote_types(q.dtype, torch.float32), torch.int32))
-        wholes, stores, returns = [], [], []  # returns: of the group before
-        for heads, given in _arriving(call, k.shape[1], (q, True), (k, False), (v, False)):
-            part, *of_rows, store = passes.forward(call, *given, _problem(call, heads, q.shape[2]))
-            _finish(returns)
-            returns = [_return(call, heads, [(part, out, True)])]
-            if call.counted:
-                returns += [_return(call, heads, [(x[..., None], place, True)]) for place, x in zip((tau, support), of_rows)]
-            wholes += given if call.differentiable else ()
+        own, wholes, stores = _own(call, q.shape[1], k.shape[1]), [], []
+
+        def compute(at: int, given: list[Tensor]) -> tuple[Tensor, ...]:
+            *results, store = passes.forward(call, *given, _problem(call, own[at], q.shape[2]))
+            wholes.extend(given if call.differentiable else ())
             stores.append(store)
-        _finish(returns)
+            return tuple(results)
+
+        def send(heads: Heads, results: tuple[Tensor, ...]) -> list[Any]:
+            part, *of_rows = results
+            rows = zip(of_rows, (tau, support)) if call.counted else ()
+            return [_return(call, heads, [(part, out, True)]), *(_return(call, heads, [(x[..., None], place, True)]) for x, place in rows)]
+
+        passes.in_groups(own, q.device, _tokens(call, (q, True), (k, False), (v, False)), compute, send)
         passes.end_of_forward(stores)
         ctx.call, ctx.shapes = call, (q.shape, k.shape, v.shape)
         ctx.save_for_backward(alpha, sinks, bias, *wholes, *stores)
@@ -58,17 +62,25 @@ class ByHeads(torch.autograd.Function):
         wholes, stores = [saved[3 + 3 * at : 6 + 3 * at] for at in range(len(own))], saved[3 + 3 * len(own) :]
         problems = [_problem(call, heads, of_q[2]) for heads in own]
         asked = ((*whole[:2], problem) for whole, problem in zip(wholes, problems))
-        learned, looked_at = passes.Learned(saved[:3], of_q[1]), passes.looked_at(stores, asked)
+        looked_at = passes.looked_at(stores, asked)
         d_out = wholes[0][0].new_zeros(of_q) if d_out is None else d_out  # other ranks wait for their gradients
-        d_q, d_k, d_v = (d_out.new_empty(shape) for shape in ctx.shapes)
-        returns: list[Any] = []  # of the group before
-        for (heads, [given]), whole, problem, store in zip(_arriving(call, of_k[1], (d_out, True)), wholes, problems, looked_at):
-            *parts, d_alpha, d_sinks, d_bias = passes.backward(given, *whole, problem, *store)
-            learned.add(heads.queries, d_alpha, d_sinks, d_bias)
-            _finish(returns)
-            returns = [_return(call, heads, list(zip(parts, (d_q, d_k, d_v), (True, False, False))))]
-        _finish(returns)
-        return d_q, d_k, d_v, *learned.results(), None
+        gradients = [d_out.new_empty(shape) for shape in ctx.shapes]
+        of_heads = []  # gradients of what is not sent
+
+        def compute(at: int, given: list[Tensor]) -> tuple[Tensor, ...]:
+            store, whole = next(looked_at)
+            *parts, d_alpha, d_sinks, d_bias = passes.backward(*given, *wholes[at], problems[at], store, whole)
+            of_heads.append((own[at].queries, d_alpha, d_sinks, d_bias))
+            return tuple(parts)
+
+        def send(heads: Heads, parts: tuple[Tensor, ...]) -> list[Any]:
+            return [_return(call, heads, list(zip(parts, gradients, (True, False, False))))]
+
+        passes.in_groups(own, d_out.device, _tokens(call, (d_out, True)), compute, send)
+        learned = passes.Learned(saved[:3], of_q[1])
+        for of_group in of_heads:
+            learned.add(*of_group)
+        return *gradients, *learned.results(), None
 
 
 def _own(call: Any, heads: int, kv_heads: int) -> list[Heads]:
@@ -86,22 +98,19 @@ def _problem(call: Any, heads: Heads, length: int) -> Problem:
     return problem._replace(cu_seqlens_q=lengths[0], cu_seqlens_k=lengths[1])
 
 
-def _arriving(call: Any, kv_heads: int, *given: tuple[Tensor, bool]) -> Iterator[tuple[Heads, list[Tensor]]]:
-    """Whole sequences of the rank's heads, [batch, some heads, length of all, dim], some heads after others, the next ones on their way.
+def _tokens(call: Any, *given: tuple[Tensor, bool]) -> Callable[[Heads], tuple[Any, list[Tensor]]]:
+    """What starts an exchange that brings whole sequences of some of the rank's heads, [batch, some heads, length of all, dim].
     given: tensors of the rank's tokens, and whether their heads are the queries'."""
-    first, of_queries = given[0]
-    ratio = first.shape[1] // kv_heads if of_queries else 1
-    cuts = _own(call, ratio * kv_heads, kv_heads)
-
-    given = tuple((x.contiguous(), of_q) for x, of_q in given)
+    given = tuple((x.contiguous(), of_queries) for x, of_queries in given)
+    tensors = [x for x, _ in given]
 
     def start(heads: Heads) -> tuple[Any, list[Tensor]]:
-        wholes = [x.new_empty(_whole_shape(call, x, heads.queries if of_q else heads.keys)) for x, of_q in given]
-        sizes = tuple((x.shape, whole.shape, of_q) for (x, of_q), whole in zip(given, wholes))
-        plan = _plan(call.shards, call.rank, _first_heads(heads), sizes, first.element_size(), False)
-        return exchange.start(call.group, plan, [x for x, _ in given], wholes), wholes
+        wholes = [x.new_empty(_whole_shape(call, x, heads.queries if of_queries else heads.keys)) for x, of_queries in given]
+        sizes = tuple((x.shape, whole.shape, of_queries) for (x, of_queries), whole in zip(given, wholes))
+        plan = _plan(call.shards, call.rank, _first_heads(heads), sizes, tensors[0].element_size(), False)
+        return exchange.start(call.group, plan, tensors, wholes), wholes
 
-    return passes.arriving(cuts, start)
+    return start
 
 
 def _return(call: Any, heads: Heads, places: Sequence[tuple[Tensor, Tensor, bool]]) -> Any:
@@ -138,8 +147,3 @@ def _plan(
             here[other] += [one for chunk in chunks for one in exchange.cut(of, whole, slice(0, some), chunk, shards.count, striped)]
     sent, into = (here, away) if back else (away, here)
     return exchange.Plan(rank, sent, [exchange.in_turn(some) for some in into], width)
-
-
-def _finish(returns: list[Any]) -> None:
-    for one in returns:
-        one.finish()

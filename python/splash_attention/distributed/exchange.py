@@ -4,16 +4,18 @@ Two ways, which move the same bytes. Where all ranks are GPUs of one host that c
 rank puts what others want into a staging buffer, and their copy engines fetch it from there to its place, beside kernels. Elsewhere
 (gloo, several hosts, SPLASH_PEER_MEMORY=off) a collective moves one flat tensor.
 
-The staging buffer has two halves, which exchanges take in turn. An exchange does on the group's stream
+The staging buffer has two halves, which exchanges take in turn. An exchange
 
-    put into the half; wait for all ranks to be here; fetch
+    puts into the half, on one stream; on another it waits until all ranks have put, and fetches
 
 so that a rank that is past the wait of exchange i + 1 knows that all have fetched what was in the half of exchange i, before i + 2 puts there.
+What stays with the rank is copied behind all that others wait for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import weakref
@@ -24,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from splash_attention import _core
+from splash_attention.backends.torch.cuda import current_stream
 from splash_attention.distributed import groups
 
 
@@ -51,8 +54,13 @@ class Arriving(NamedTuple):
     apart: int
 
 
-_PATIENCE_MS = 600_000  # of a rank that waits for others in the middle of an exchange
-_Copy = tuple[int, int, int, int, int, int]  # bytes: to, from one run to the next there; from, so there; of a run; and how many runs
+# gpu/engine/exchange.h has these: where a copy goes and comes from, (side, index, offset, from one run to the next), in bytes; the bytes of a
+# run; and how many runs.
+FILLED, GIVEN, STAGED = range(3)  # sides: tensors of the call, and the ranks' staging buffers
+CALLER, PUTS, FETCHES = range(3)  # streams
+_Copy = tuple[tuple[int, int, int, int], tuple[int, int, int, int], int, int]
+_Step = tuple[str, int, int, list[_Copy]]  # what, on which stream, behind which other, copies
+_FLAGS = 4096  # bytes behind the halves, by which ranks meet
 
 
 def cut(of: int, shape: Sequence[int], heads: slice, chunk: int, chunks: int, striped: bool) -> list[Cut]:
@@ -80,7 +88,7 @@ def starts(wholes: Sequence[Tensor], length: int) -> list[Tensor]:
     parts = [whole.new_empty(batch, heads, length, dim) for whole in wholes]
     run, apart = length * dim * wholes[0].element_size(), tokens * dim * wholes[0].element_size()
     copies = [(part.data_ptr(), run, whole.data_ptr(), apart, run, batch * heads) for part, whole in zip(parts, wholes)]
-    _core.copy_runs(copies, torch.cuda.current_stream(wholes[0].device).cuda_stream)
+    _core.copy_runs(copies, current_stream(wholes[0]))
     return parts
 
 
@@ -106,19 +114,26 @@ class Plan:
         def part(sender: int, receiver: int) -> int:
             return min(parts - 1, receiver - (receiver > sender)) * size
 
-        def copy(to: int, to_apart: int, at: int, apart: int, one: Cut) -> _Copy:
-            return to * width, to_apart * width, at * width, apart * width, one.run * width, one.count
+        def copied(to: tuple[int, int, int, int], of: tuple[int, int, int, int], one: Cut) -> list[_Copy]:
+            (to_side, to_index, to_at, to_apart), (side, index, at, apart) = to, of
+            place, source = (to_side, to_index, to_at * width, to_apart * width), (side, index, at * width, apart * width)
+            return [(place, source, one.run * width, one.count)] if one.run * one.count else []
 
-        self.puts = [
-            (one.of, copy(part(rank, to) + at, apart, one.first, one.apart, one))
-            for to in others[:parts] for one, at, apart in in_turn(sent[to])
+        places = [(part(rank, to) + at, apart, one) for to in others[:parts] for one, at, apart in in_turn(sent[to])]
+        puts = [x for at, apart, one in places for x in copied((STAGED, rank, at, apart), (GIVEN, one.of, one.first, one.apart), one)]
+        arriving = [(other, part(other, rank) + at, apart, one) for other in others for one, at, apart in into[other]]
+        fetches = [x for o, at, apart, one in arriving for x in copied((FILLED, one.of, one.first, one.apart), (STAGED, o, at, apart), one)]
+        kept = zip((one.cut for one in into[rank]), sent[rank], strict=True) if own is None else own
+        mine = [x for to, of in kept for x in copied((FILLED, to.of, to.first, to.apart), (GIVEN, of.of, of.first, of.apart), of)]
+        self.steps: list[_Step] = [
+            ("wait", PUTS, CALLER, []), ("wait_for_mark", PUTS, 0, []), ("copy_together", PUTS, 0, puts),
+            ("wait", FETCHES, PUTS, []), ("meet", FETCHES, 0, []), ("mark", FETCHES, 0, []), ("copy", FETCHES, 0, fetches),
+            ("copy_together", PUTS, 0, mine), ("end", PUTS, 0, []), ("end", FETCHES, 0, []),
         ]  # fmt: skip
-        self.fetches = [
-            (one.of, other, copy(one.first, one.apart, part(other, rank) + at, apart, one))
-            for other in others for one, at, apart in into[other]
-        ]  # fmt: skip
-        pairs = zip((one.cut for one in into[rank]), sent[rank], strict=True) if own is None else own
-        self.own = [(to.of, one.of, copy(to.first, to.apart, one.first, one.apart, one)) for to, one in pairs]
+
+    @functools.cached_property
+    def exchange(self) -> Any:
+        return _core.Exchange(self.steps)
 
 
 def start(group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor]) -> Any:
@@ -151,8 +166,9 @@ class _Peers:
     """The staging buffers of a group's ranks, in one another's memory."""
 
     def __init__(self, group: Any, device: torch.device) -> None:
-        self.device, self.rank, self.ranks, self.half, self.turn = device, dist.get_rank(group), dist.get_world_size(group), 0, 0
-        self.stream, self.own = (torch.cuda.Stream(device) for _ in range(2))  # own: of what stays with the rank
+        self.device, self.rank, self.half, self.turn = device, dist.get_rank(group), 0, 0
+        # Of a higher priority than kernels that compute, or a meeting would wait until all of their blocks have begun.
+        self.streams = [torch.cuda.Stream(device, priority=-3) for _ in (PUTS, FETCHES)]
         self.room(group, 1 << 20)
 
     def room(self, group: Any, size: int) -> None:
@@ -164,40 +180,29 @@ class _Peers:
         torch.cuda.synchronize(self.device)
         dist.barrier(group, device_ids=[self.device.index])  # nobody reads from the one before
         self.half = -(-size // (1 << 20)) << 20
-        self.staging = symmetric.empty(2 * self.half, dtype=torch.uint8, device=self.device)
-        self.handle = symmetric.rendezvous(self.staging, group.group_name)
-        self.places = self.handle.buffer_ptrs
+        self.staging = symmetric.empty(2 * self.half + _FLAGS, dtype=torch.uint8, device=self.device)
+        self.staging[2 * self.half :].zero_()
+        self.places = symmetric.rendezvous(self.staging, group.group_name).buffer_ptrs
+        flags = [place + 2 * self.half for place in self.places]
+        self.peers = _core.Peers(self.device.index, self.rank, flags, [stream.cuda_stream for stream in self.streams])
+        torch.cuda.synchronize(self.device)
+        dist.barrier(group, device_ids=[self.device.index])  # all flags are 0
 
     def start(self, group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor]) -> _Fetched:
         self.room(group, plan.size)
         halves = [place + self.turn * self.half for place in self.places]  # of each rank
         self.turn = 1 - self.turn
-        of_given, of_filled, mine = [x.data_ptr() for x in given], [x.data_ptr() for x in filled], halves[self.rank]
-        ready = torch.cuda.current_stream(self.device).record_event()
-        for stream in (self.stream, self.own):
-            stream.wait_event(ready)
-        _copy(((mine, of_given[of], copy) for of, copy in plan.puts), self.stream)
-        with torch.cuda.stream(self.stream):
-            self.handle.barrier(0, _PATIENCE_MS)
-        _copy(((of_filled[of], halves[other], copy) for of, other, copy in plan.fetches), self.stream)
-        _copy(((of_filled[to], of_given[of], copy) for to, of, copy in plan.own), self.own)
-        return _Fetched(self.device, [self.stream.record_event(), self.own.record_event()], (given, filled))
+        addresses = [x.data_ptr() for x in filled], [x.data_ptr() for x in given], halves
+        return _Fetched(self.peers.start(plan.exchange, addresses, current_stream(given[0])), given, filled)
 
 
 class _Fetched:
-    def __init__(self, device: torch.device, done: Sequence[Any], held: Any) -> None:
-        self.device, self.done, self.held = device, done, held  # memory that the group's streams use
+    def __init__(self, started: Any, given: Sequence[Tensor], filled: Sequence[Tensor]) -> None:
+        self.started, self.held = started, (given, filled)  # memory that the group's streams use
 
     def finish(self) -> None:
-        for event in self.done:
-            torch.cuda.current_stream(self.device).wait_event(event)
-        self.held = None
-
-
-def _copy(copies: Iterable[tuple[int, int, _Copy]], stream: Any) -> None:
-    """Of each the addresses that `to` and `from` count from."""
-    all = [(base + to, to_apart, other + at, apart, run, count) for base, other, (to, to_apart, at, apart, run, count) in copies]
-    _core.copy_runs(all, stream.cuda_stream)
+        self.started.finish(current_stream(self.held[0][0]))
+        self.held = ()
 
 
 _peers: weakref.WeakKeyDictionary[Any, _Peers | None] = weakref.WeakKeyDictionary()
@@ -205,7 +210,7 @@ _peers: weakref.WeakKeyDictionary[Any, _Peers | None] = weakref.WeakKeyDictionar
 
 def _peers_of(group: Any, device: torch.device) -> _Peers | None:
     """None where memory of peers cannot be read. Asked for once for a group, by all its ranks."""
-    if device.type != "cuda" or dist.get_world_size(group) == 1:
+    if device.type != "cuda" or group.size() == 1:
         return None
     if group not in _peers:
         _peers[group] = _met(group, device)
@@ -220,7 +225,7 @@ def _met(group: Any, device: torch.device) -> _Peers | None:
     if not all(_everyone(group, reads and all(ables))):
         return None
     made = None
-    with contextlib.suppress(RuntimeError, ImportError):  # of a driver or container that does not share memory
+    with contextlib.suppress(RuntimeError, ImportError, ValueError):  # of a driver or container that does not share memory; too many ranks
         made = _Peers(group, device)
     return made if all(_everyone(group, made is not None)) else None
 

@@ -5,10 +5,10 @@ Bytes that a rank receives, of W ranks, n tokens a rank, H and h query and key h
   gather   forward (W - 1) · n · 2h · D · B · e              keys and values; backward twice that: the same again, and their gradients
   heads    forward (W - 1) / W · n · (2H + 2h) · D · B · e    q, k, v and out; backward as much: d_out and the gradients
 
-Where heads travel in several rounds, some are computed while others travel: the first ones' keys are waited for, then each round takes the
-longer of the two. On two H200s one round of all heads was fastest at 32k and 128k tokens, in both modes: a launch of many heads fills a GPU
-better than overlap saves. So rounds are as few as memory allows. Computing takes forward 1, backward 0.4. Rates are those measured on H100s and H200s: 313 GB/s a direction between two H100s, 1.7e12 pairs a second
-at head_dim 128; only their ratio matters. Copies are not in the model.
+Where heads travel in several rounds, some are computed while others travel: the first ones' tokens are waited for, then each round takes the
+longer of the two. A round more takes the host HOST seconds. In mode "heads", whose rounds share the multiprocessors (passes.in_groups), the
+model says how many there are; in mode "gather" as few as memory allows were fastest. Computing takes forward 1, backward 0.4. Rates are those
+measured on H100s and H200s: 313 GB/s a direction between two H100s, 1.7e12 pairs a second at head_dim 128. Copies are not in the model.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from splash_attention.distributed.shards import Shards
 LINK = 3.0e11  # bytes a second that a rank receives
 PRODUCTS = 1.7e12 * 128  # pairs of query and key a second, times head_dim
 BACKWARD = 0.4  # its time, in forward's
+HOST = 1e-4  # seconds, of a round in one pass
 MOST = 2 << 30  # bytes of keys and values of all ranks that travel at once; several times as much is held
 
 
@@ -50,7 +51,7 @@ def _choose(
         raise ValueError(f"q has shape {list(q_shape)} and k {list(k_shape)}; a shard must not be empty")
     if heads % kv_heads:
         raise ValueError(f"q has {heads} heads and k {kv_heads}; q's must be a multiple")
-    in_mode = {name: group_of_heads(heads_at_once, name, shards, q_shape, kv_heads, width) for name in ("gather", "heads")}
+    in_mode = {name: group_of_heads(heads_at_once, name, shards, q_shape, kv_heads, width, causal) for name in ("gather", "heads")}
     by_heads = None if kv_heads % shards.ranks == 0 else f"kv_heads, which is {kv_heads}, is no multiple of the {shards.ranks} ranks"
     if mode == "heads" and by_heads:
         raise ValueError(f"mode is 'heads', but {by_heads}; pass mode='gather'")
@@ -81,13 +82,17 @@ def _not_gathered(shards: Shards, problem: Problem, lengths: tuple[int, ...] | N
     return "packed sequences in striped shards" if lengths is not None and shards.kind == "striped" else ""
 
 
-def group_of_heads(given: int | None, mode: str, shards: Shards, q_shape: torch.Size, kv_heads: int, width: int) -> int:
-    """All of a rank's, or as many as MOST bytes hold."""
+def group_of_heads(given: int | None, mode: str, shards: Shards, q_shape: torch.Size, kv_heads: int, width: int, causal: bool) -> int:
+    """All of a rank's, or as many as MOST bytes hold; in mode "heads" what takes least of these, their half, a quarter and so on."""
     batch, _, length, head_dim = q_shape
     of_rank = kv_heads if mode == "gather" else max(1, kv_heads // shards.ranks)
     if given is not None:
         return min(given, of_rank)
-    return min(of_rank, max(1, MOST // max(1, 2 * batch * length * shards.ranks * head_dim * width)))
+    most = min(of_rank, max(1, MOST // max(1, 2 * batch * length * shards.ranks * head_dim * width)))
+    if mode == "gather" or shards.ranks == 1:
+        return most
+    halved = [-(-most // parts) for parts in (1, 2, 4, 8)]
+    return min(halved, key=lambda at_once: _time(mode, shards, q_shape, kv_heads, width, causal, at_once))
 
 
 def _time(mode: str, shards: Shards, q_shape: torch.Size, kv_heads: int, width: int, causal: bool, at_once: int) -> float:
@@ -101,4 +106,4 @@ def _time(mode: str, shards: Shards, q_shape: torch.Size, kv_heads: int, width: 
         late, rounds = 1.0, math.ceil(kv_heads / ranks / at_once)
         sent = [(ranks - 1) / ranks * (2 * heads + 2 * kv_heads) * a_head] * 2
     computed = [late * pairs * head_dim / PRODUCTS * share for share in (1, BACKWARD)]
-    return sum((a + (rounds - 1) * max(a, b) + b) / rounds for a, b in zip(sent, computed))
+    return sum((a + (rounds - 1) * max(a, b) + b) / rounds + rounds * HOST for a, b in zip(sent, computed))

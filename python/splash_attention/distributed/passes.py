@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from splash_attention.backends.torch import calls, cuda, operators
 from splash_attention.backends.torch.operators import Problem
+
 
 class Heads(NamedTuple):
     """Some of the key heads, and the query heads that share them."""
@@ -33,6 +36,69 @@ def arriving(cuts: Sequence[Heads], start: Callable[[Heads], tuple[Any, list[Ten
             coming = start(cuts[at + 1])
         exchange.finish()
         yield heads, filled
+
+
+def in_groups(
+    cuts: Sequence[Heads], device: torch.device, start: Callable[[Heads], tuple[Any, list[Tensor]]],
+    compute: Callable[[int, list[Tensor]], Any], send: Callable[[Heads, Any], list[Any]],
+) -> None:  # fmt: skip
+    """Some heads after others: their tokens arrive, kernels compute, results go home.
+
+    start: an exchange, and what it fills. compute: of a group's number and what arrived, its results. send: exchanges of these.
+
+    On a GPU groups take two streams in turn: the kernels of one fill the multiprocessors that those of the one before leave, and its tokens
+    travel beside them. What a group allocates belongs to its stream, in whose order PyTorch hands memory on. Exchanges go one after
+    another, so a group's tokens are asked for before the results of the group before, which wait for kernels.
+    """
+    lanes = _lanes(device) if len(cuts) > 1 else ()
+    results: dict[int, Any] = {}  # by group: of kernels
+    going: dict[int, list[Any]] = {}  # on their way
+
+    def in_lane(group: int) -> Any:
+        return torch.cuda.stream(lanes[group % 2]) if lanes else contextlib.nullcontext()
+
+    def send_home(group: int) -> None:
+        with in_lane(group):
+            going[group] = send(cuts[group], results.pop(group))
+            arrive(group - 2)
+
+    def arrive(group: int) -> None:
+        for one in going.pop(group, ()):
+            one.finish()
+
+    with in_lane(0):
+        exchange, arriving = start(cuts[0])
+    for at in range(len(cuts)):
+        with in_lane(at):
+            exchange.finish()
+            results[at] = compute(at, arriving)
+        if at + 1 < len(cuts):
+            with in_lane(at + 1):
+                exchange, arriving = start(cuts[at + 1])
+        if at > 0:
+            send_home(at - 1)
+    send_home(len(cuts) - 1)
+    for group in list(going):
+        with in_lane(group):
+            arrive(group)
+    if lanes:
+        lanes[1].wait_stream(lanes[0])
+
+
+def _lanes(device: torch.device) -> tuple[Any, ...]:
+    """None on a CPU; else another stream, behind the current one's work so far, and the current one."""
+    if device.type != "cuda":
+        return ()
+    current = torch.cuda.current_stream(device)
+    other = _beside(device)
+    other.wait_stream(current)
+    return other, current
+
+
+@functools.cache
+def _beside(device: torch.device) -> Any:
+    """The first group's kernels go before the second's."""
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def problem_of(problem: Problem, queries: slice) -> Problem:
@@ -70,15 +136,15 @@ def end_of_forward(stores: Sequence[Tensor]) -> None:
 
 
 def looked_at(stores: Sequence[Tensor], given: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Tensor, bool]]:
-    """Each store, and whether backward need not ask if it is whole. It would wait for the gradients before; here a stream is waited for
-    that is behind the stores' forward alone. given: q, k and the problem of each; of tensors the shapes count."""
+    """Each store, and whether backward need not ask if it is whole. It would wait for the gradients before; here a stream is waited for, when
+    the first store is asked for, that is behind the stores' forward alone. given: q, k and the problem of each; of tensors the shapes count."""
     end = _ENDS.pop(stores[0].data_ptr(), None) if stores and stores[0].is_cuda else None
     aside = None
     if end is not None:
         aside = torch.cuda.Stream(stores[0].device)
         aside.wait_event(end)
-    for store, (q, k, problem) in zip(stores, given):
-        yield store, aside is not None and cuda.is_whole(aside.cuda_stream, store, q, k, *problem)
+    asked = zip(stores, given)
+    yield from [(store, aside is not None and cuda.is_whole(aside.cuda_stream, store, q, k, *problem)) for store, (q, k, problem) in asked]
 
 
 class Learned:

@@ -3,13 +3,14 @@ where, that all waits are there, and that no rank writes into a buffer that anot
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import functools
 import queue
 import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +21,7 @@ from splash_attention.distributed import exchange  # noqa: E402
 
 
 PATIENCE = 20  # seconds
-here = threading.local()  # of a rank: its current stream, and the one that torch.cuda.stream names
+here = threading.local()  # of a rank: its current stream
 
 
 class Stream:
@@ -28,7 +29,6 @@ class Stream:
 
     def __init__(self):
         self.work, self.error = queue.SimpleQueue(), None
-        self.cuda_stream = self  # what copy_runs gets
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self):
@@ -54,33 +54,42 @@ class Stream:
         assert self.record_event().wait(PATIENCE) and self.error is None, self.error
 
 
-class Handle:
+class Peers:
+    """As gpu/engine/exchange.cpp takes the steps of an exchange."""
+
     def __init__(self, barrier):
-        self.meet = barrier
+        self.barrier, self.streams, self.mark = barrier, [Stream() for _ in range(2)], None
 
-    def barrier(self, channel, patience):
-        def meet():
-            time.sleep(random.random() * 2e-3)  # ranks come at different times
-            self.meet.wait(PATIENCE)
+    def start(self, steps, addresses, stream):
+        streams, ends = [stream, *self.streams], []
+        for kind, at, other, copies in steps:
+            on = streams[at]
+            if kind in ("copy", "copy_together"):
+                on.work.put(functools.partial(self.copy, copies, addresses))
+            elif kind == "wait":
+                on.wait_event(streams[other].record_event())
+            elif kind == "meet":
+                on.work.put(self.meet)
+            elif kind == "mark":
+                self.mark = on.record_event()
+            elif kind == "wait_for_mark":
+                self.mark and on.wait_event(self.mark)
+            else:
+                assert kind == "end"
+                ends.append(on.record_event())
+        return SimpleNamespace(finish=lambda stream: [stream.wait_event(end) for end in ends])
 
-        here.named.work.put(meet)
+    def meet(self):
+        time.sleep(random.random() * 2e-3)  # ranks come at different times
+        self.barrier.wait(PATIENCE)
 
-
-def copy_runs(all, stream):
-    def copy():
-        for to, to_apart, given, given_apart, size, count in all:
+    @staticmethod
+    def copy(copies, addresses):
+        for *places, size, count in copies:
+            (to, to_apart), (given, given_apart) = ((addresses[side][index] + offset, apart) for side, index, offset, apart in places)
             time.sleep(random.random() * 2e-4)
             for run in range(count):
                 ctypes.memmove(to + run * to_apart, given + run * given_apart, size)
-
-    stream.work.put(copy)
-
-
-@contextlib.contextmanager
-def naming(stream):
-    here.named = stream
-    yield
-    here.named = None
 
 
 def copied(x):
@@ -95,18 +104,16 @@ def peers_of(ranks, half):
     made = []
     for rank in range(ranks):
         peers = object.__new__(exchange._Peers)
-        peers.device, peers.rank, peers.ranks, peers.half, peers.turn = torch.device("cpu"), rank, ranks, half, 0
-        peers.stream, peers.own, peers.handle, peers.staging = Stream(), Stream(), Handle(barrier), staging
-        peers.places = [x.data_ptr() for x in staging]
+        peers.device, peers.rank, peers.half, peers.turn = torch.device("cpu"), rank, half, 0
+        peers.staging, peers.places, peers.peers = staging, [x.data_ptr() for x in staging], Peers(barrier)
         made.append(peers)
     return made
 
 
 @pytest.fixture
 def host(monkeypatch):
-    monkeypatch.setattr(exchange._core, "copy_runs", copy_runs, raising=False)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: here.stream)
-    monkeypatch.setattr(torch.cuda, "stream", naming)
+    monkeypatch.setattr(exchange._core, "Exchange", lambda steps: steps, raising=False)
+    monkeypatch.setattr(exchange, "current_stream", lambda tensor: here.stream)
     held = []  # a GPU's memory that is freed is used again in the stream's order; the host's at once
     make = exchange._Fetched.__init__
     monkeypatch.setattr(exchange._Fetched, "__init__", lambda self, *given: held.append(given) or make(self, *given))
@@ -118,7 +125,7 @@ def on_all(ranks, work):
     def of_rank(rank):
         here.stream = Stream()
         found = work(rank, peers[rank])
-        for stream in (here.stream, peers[rank].stream, peers[rank].own):
+        for stream in (here.stream, *peers[rank].peers.streams):
             stream.synchronize()
             stream.work.put(None)
         return found
