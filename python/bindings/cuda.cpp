@@ -173,11 +173,12 @@ class DeviceProblem {
     return entmax::backward_workspace_bytes(spec_, dtype_, parts.support.capacity, may_leave_rows_, tuning_);
   }
 
-  // Of a store that entries() found whole; with `unseen` nobody looked, as in a graph's capture, and the
-  // gradients of a store that is not become NaN. tables: forward's. d_alpha, d_sinks, d_bias: or 0.
-  void backward(bool unseen, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha, uintptr_t store,
-                int64_t store_bytes, uintptr_t d_out, uintptr_t d_q, uintptr_t d_k, uintptr_t d_v,
-                uintptr_t d_alpha, uintptr_t d_sinks, uintptr_t d_bias, uintptr_t workspace,
+  // Of a store that entries() found whole. unseen: nobody has looked, and of a store that is not whole the
+  // gradients lack something, or with `for_good`, where nobody ever will, as in a graph's capture, become
+  // NaN. tables: forward's. d_alpha, d_sinks, d_bias: or 0.
+  void backward(bool unseen, bool for_good, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha,
+                uintptr_t store, int64_t store_bytes, uintptr_t d_out, uintptr_t d_q, uintptr_t d_k,
+                uintptr_t d_v, uintptr_t d_alpha, uintptr_t d_sinks, uintptr_t d_bias, uintptr_t workspace,
                 uintptr_t stream_address, const Tables& tables) const {
     const DeviceScope scope(device_);
     auto* const stream = at<CUstream_st>(stream_address);
@@ -213,7 +214,7 @@ class DeviceProblem {
                                                       {at(d_bias), spec_.shape.q_heads, bias_bytes}}};
     refuse(of_inputs, alpha, spec_.shape.batch, stream);
     refuse(of_heads, alpha, 1, stream);
-    if (!unseen) return;
+    if (!for_good) return;
     entmax::refuse_store(parts, spec_.shape.batch, of_inputs, stream);
     entmax::refuse_store(parts, 1, of_heads, stream);
   }

@@ -47,7 +47,6 @@ class Gathered(torch.autograd.Function):
                     tau[place], support[place] = of_rows
                 stores.append(store)
             del keys  # before more come
-        passes.end_of_forward(stores)
         ctx.call = call
         ctx.save_for_backward(q, k, v, alpha, sinks, bias, *stores)
         ctx.mark_non_differentiable(tau, support)
@@ -58,7 +57,7 @@ class Gathered(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor | None, *_: Any) -> Any:
         call, (q, k, v, *saved) = ctx.call, ctx.saved_tensors
-        learned, stores = passes.Learned(saved[:3], q.shape[1]), passes.looked_at(saved[3:], asked(call, q, k))
+        learned, stores = passes.Learned(saved[:3], q.shape[1]), iter(saved[3:])
         d_out = torch.zeros_like(q) if d_out is None else d_out  # other ranks wait for their gradients
         d_q, d_k, d_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         last = None
@@ -67,7 +66,7 @@ class Gathered(torch.autograd.Function):
             for piece in _pieces(call, call.rank, q):
                 place = slice(None), heads.queries, piece.queries
                 problem = _problem(call, heads, piece, q)
-                d_q[place], *d_seen, d_alpha, d_sinks, d_bias = passes.backward(d_out[place], q[place], *_seen(call, keys, piece), problem, *next(stores))
+                d_q[place], *d_seen, d_alpha, d_sinks, d_bias = passes.backward(d_out[place], q[place], *_seen(call, keys, piece), problem, next(stores))
                 of_keys.append([d.contiguous() for d in d_seen])
                 learned.add(heads.queries, d_alpha, d_sinks, d_bias)
             sent = _Exchange(call, heads, of_keys, q)

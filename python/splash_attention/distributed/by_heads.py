@@ -46,7 +46,6 @@ class ByHeads(torch.autograd.Function):
             return [_return(call, heads, [(part, out, True)]), *(_return(call, heads, [(x[..., None], place, True)]) for x, place in rows)]
 
         passes.in_groups(own, q.device, _tokens(call, (q, True), (k, False), (v, False)), compute, send)
-        passes.end_of_forward(stores)
         ctx.call, ctx.shapes = call, (q.shape, k.shape, v.shape)
         ctx.save_for_backward(alpha, sinks, bias, *wholes, *stores)
         tau, support = tau[..., 0], support[..., 0]
@@ -61,15 +60,12 @@ class ByHeads(torch.autograd.Function):
         own = _own(call, of_q[1], of_k[1])
         wholes, stores = [saved[3 + 3 * at : 6 + 3 * at] for at in range(len(own))], saved[3 + 3 * len(own) :]
         problems = [_problem(call, heads, of_q[2]) for heads in own]
-        asked = ((*whole[:2], problem) for whole, problem in zip(wholes, problems))
-        looked_at = passes.looked_at(stores, asked)
         d_out = wholes[0][0].new_zeros(of_q) if d_out is None else d_out  # other ranks wait for their gradients
         gradients = [d_out.new_empty(shape) for shape in ctx.shapes]
         of_heads = []  # gradients of what is not sent
 
         def compute(at: int, given: list[Tensor]) -> tuple[Tensor, ...]:
-            store, whole = next(looked_at)
-            *parts, d_alpha, d_sinks, d_bias = passes.backward(*given, *wholes[at], problems[at], store, whole)
+            *parts, d_alpha, d_sinks, d_bias = passes.backward(*given, *wholes[at], problems[at], stores[at])
             of_heads.append((own[at].queries, d_alpha, d_sinks, d_bias))
             return tuple(parts)
 

@@ -1,10 +1,10 @@
-"""What both modes share: calls of the kernels for some heads, and what is asked of their stores."""
+"""What both modes share: calls of the kernels for some heads, beside what travels."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -118,33 +118,9 @@ def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tup
     return out, tau, support, store
 
 
-def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, problem: Problem, store: Tensor, whole: bool) -> tuple[Any, ...]:
-    """Gradients by q, k, v, alpha, sinks and bias; the last three may be None where there are none. whole: what looked_at said of the store."""
-    return calls.attention_backward_alone(d_out, q, k, v, *problem, store, whole=whole)
-
-
-_ENDS: dict[int, Any] = {}  # by a first store's address the event behind the forward that wrote it
-_MOST_ENDS = 4096  # of forwards whose backward never comes
-
-
-def end_of_forward(stores: Sequence[Tensor]) -> None:
-    """Notes that these stores are written, for looked_at. By the stores, not by the graph: a checkpoint computes them again, later."""
-    if stores and stores[0].is_cuda:
-        if len(_ENDS) >= _MOST_ENDS:
-            _ENDS.clear()
-        _ENDS[stores[0].data_ptr()] = torch.cuda.current_stream(stores[0].device).record_event()
-
-
-def looked_at(stores: Sequence[Tensor], given: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Tensor, bool]]:
-    """Each store, and whether backward need not ask if it is whole. It would wait for the gradients before; here a stream is waited for, when
-    the first store is asked for, that is behind the stores' forward alone. given: q, k and the problem of each; of tensors the shapes count."""
-    end = _ENDS.pop(stores[0].data_ptr(), None) if stores and stores[0].is_cuda else None
-    aside = None
-    if end is not None:
-        aside = torch.cuda.Stream(stores[0].device)
-        aside.wait_event(end)
-    asked = zip(stores, given)
-    yield from [(store, aside is not None and cuda.is_whole(aside.cuda_stream, store, q, k, *problem)) for store, (q, k, problem) in asked]
+def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, problem: Problem, store: Tensor) -> tuple[Any, ...]:
+    """Gradients by q, k, v, alpha, sinks and bias; the last three may be None where there are none."""
+    return calls.attention_backward_alone(d_out, q, k, v, *problem, store)
 
 
 class Learned:

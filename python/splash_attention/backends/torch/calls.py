@@ -248,11 +248,11 @@ def attention_alone(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tens
 
 
 def attention_backward_alone(
-    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any, whole: bool
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any
 ) -> tuple[Tensor | None, ...]:
-    """So; by alpha, sinks and bias None or zeros where there are none. whole: cuda.is_whole of the store, which is not asked again."""
-    if whole and not _looked_on():
-        return cuda.gradients(d_out, q, k, v, *inputs, whole=True)
+    """So; by alpha, sinks and bias None or zeros where there are none."""
+    if q.is_cuda and not _looked_on():
+        return cuda.gradients(d_out, q, k, v, *inputs)
     return _ops.attention_backward(d_out, q, k, v, *inputs)
 
 

@@ -1,6 +1,7 @@
 """The operators on tensors in a GPU's memory: addresses and the current stream go to the library, PyTorch's allocator owns
-the memory. Nothing waits, but for: backward, which reads how large the support was; a store that was too small, which
-grows; the first call with given cu_seqlens, which the host reads; and `probabilities`. What the kernels do not take, dense.py computes.
+the memory. Nothing waits, but for: backward, which reads how large the support was, once its kernels are launched; a store that was too
+small, which grows; the first call with given cu_seqlens, which the host reads; and `probabilities`. What the kernels do not take, dense.py
+computes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from splash_attention import _core
 from splash_attention.backends.host_arrays import make_spec
@@ -24,6 +26,8 @@ ENTRIES_A_ROW = 16  # of the first store
 # Of PyTorch: what takes the tensors that autograd saves, or None. Before PyTorch had it, nobody knows.
 _hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_tracing: ())
 _needed: dict[tuple[Any, ...], int] = {}  # entries of stores that were too small, with some room, by problem
+_ends: dict[int, tuple[Any, Any]] = {}  # by a store's storage: a weak reference to it, and the event behind the forward that wrote it
+_MOST_ENDS = 4096
 _names = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
@@ -281,7 +285,40 @@ def _run(
         store.data_ptr() if bytes_ else 0, bytes_, workspace.data_ptr(), current_stream(q),
         _addresses(given),
     )  # fmt: skip
+    if bytes_:
+        note_end(store)
     return store
+
+
+def note_end(store: Tensor) -> None:
+    """That a forward which writes the store was enqueued last. By the storage, not by the graph: a checkpoint writes another one, later; and
+    not by the address, which others get."""
+    storage = store.untyped_storage()
+    _ends.pop(storage._cdata, None)
+    if torch.cuda.is_current_stream_capturing():
+        return
+    if len(_ends) >= _MOST_ENDS:
+        for key in [key for key, (reference, _) in _ends.items() if reference.expired()]:
+            del _ends[key]
+    if len(_ends) < _MOST_ENDS:  # else backward waits for its stream
+        _ends[storage._cdata] = StorageWeakRef(storage), torch.cuda.current_stream(store.device).record_event()
+
+
+def end_of(store: Tensor) -> Any:
+    """The event behind the forward that wrote it; None: nothing is known of it."""
+    return _ends.get(store.untyped_storage()._cdata, (None, None))[1]
+
+
+@functools.cache
+def _aside(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)
+
+
+def _is_whole(problem: _Problem, store: Tensor, end: Any) -> bool:
+    """Whether it holds all of its support. Waits for the event alone."""
+    aside = _aside(store.device)
+    aside.wait_event(end)
+    return problem.kernels.entries(store.data_ptr(), store.numel(), aside.cuda_stream) <= problem.kernels.store_places(store.numel())[-1]
 
 
 def _whole_store(
@@ -344,6 +381,8 @@ def repeated(
     kept = _repeated.forward(q, k, v, out, bytes_, alpha, causal, scale, k_keep, window, 0 if known is None else known.number)
     if kept is None:
         raise Unknown
+    if keeps:
+        note_end(kept)
     return out, kept
 
 
@@ -396,14 +435,6 @@ def _rows(problem: _Problem, store: Tensor) -> tuple[Tensor, Tensor]:
     return tau.view(problem.rows).clone(), counts.view(problem.rows).clone()
 
 
-def is_whole(stream: int, store: Tensor, q: Tensor, k: Tensor, *problem_inputs: Any) -> bool:
-    """Whether a store holds all of its support, so that backward need not ask. Waits for a stream, which is behind forward."""
-    kernels = _problem_of(q, k, *problem_inputs)[0].kernels
-    if kernels is None or store.numel() == 0:
-        return False
-    return kernels.entries(store.data_ptr(), store.numel(), stream) <= kernels.store_places(store.numel())[-1]
-
-
 def attention_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     *known, d_alpha, d_sinks, d_bias = gradients(d_out, q, k, v, *inputs)
     heads, bias = q.shape[1], operators.Problem(*inputs[:-1]).bias
@@ -418,8 +449,11 @@ def output_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any
     return d_q, d_k, d_v, None if d_alpha is None else d_alpha.double()
 
 
-def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any, whole: bool = False) -> tuple[Tensor | None, ...]:
-    """By q, k, v, alpha, sinks and bias; None for what the problem does not have. whole: what is_whole said of the store; then nothing waits."""
+def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
+    """By q, k, v, alpha, sinks and bias; None for what the problem does not have.
+
+    Whether the store holds all of its support is known when forward has ended. The kernels are launched before: they mostly do, and where not,
+    they are launched once more."""
     *problem_inputs, store = inputs
     problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
@@ -433,14 +467,28 @@ def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any, whol
     # A second forward writes its output into d_q, which backward then overwrites.
     if store.numel() == 0:
         store = _run(problem, q, k, v, alphas, given, d_q, capacity_for(q, k))
-    # It waits for forward; what the host can do before is done.
-    store = store if whole else _whole_store(problem, q, k, v, alphas, given, d_q, store)
-    workspace = q.new_empty(problem.kernels.backward_bytes(store.numel()), dtype=torch.uint8)
-    problem.kernels.backward(
-        torch.cuda.is_current_stream_capturing(), q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),
-        store.data_ptr(), store.numel(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
-        *(0 if one is None else one.data_ptr() for one in (d_alpha, d_sinks, d_bias)), workspace.data_ptr(), current_stream(q), _addresses(given),
-    )  # fmt: skip
+
+    def launch(store: Tensor, unseen: bool, for_good: bool = False) -> None:
+        workspace = q.new_empty(problem.kernels.backward_bytes(store.numel()), dtype=torch.uint8)
+        problem.kernels.backward(
+            unseen, for_good, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),
+            store.data_ptr(), store.numel(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
+            *(0 if one is None else one.data_ptr() for one in (d_alpha, d_sinks, d_bias)), workspace.data_ptr(), current_stream(q),
+            _addresses(given),
+        )  # fmt: skip
+
+    if torch.cuda.is_current_stream_capturing():
+        launch(store, True, True)
+        return d_q, d_k, d_v, d_alpha, d_sinks, d_bias
+    end = end_of(store)
+    if end is not None:
+        launch(store, True)
+        if _is_whole(problem, store, end):
+            return d_q, d_k, d_v, d_alpha, d_sinks, d_bias
+        for one in (d_alpha, d_sinks, d_bias):
+            if one is not None:
+                one.zero_()
+    launch(_whole_store(problem, q, k, v, alphas, given, d_q, store), False)
     return d_q, d_k, d_v, d_alpha, d_sinks, d_bias
 
 
