@@ -278,7 +278,7 @@ def windows_beside_dense() -> list[float | str]:
 def several_gpus() -> list[float | str]:
     def of(implementation: str, length: int) -> float:
         where = {"implementation": implementation, "pass": "forward_backward", "length": length}
-        return RECORDS.one("distributed-h100", "two-gpus", "time_median", **where)
+        return RECORDS.one("distributed-h200", "two-gpus", "time_median", **where)
 
     lengths = (32768, 65536, 131072, 262144)
     over_one, over_dense = ([of(peer, n) / of("entmax-auto", n) for n in lengths] for peer in ("entmax", "softmax-context-parallel"))

@@ -67,8 +67,9 @@ struct ForwardArguments {
 };
 
 // Bytes, enough for either path. Hopper's: 8.25 bytes per query row, 4 per 128 keys, for bf16 a copy of k,
-// and where a row sees n > 4096 keys copies of some: per head 4096 of every n keys or a sixteenth, whichever
-// is more (4096 stands for tuning.sampled_keys). The portable path's: 4.125 bytes per query row.
+// and where a row sees n > 4096 keys copies of some: per head as many of every n as a block samples
+// (sampled_keys of problem.h), or a thirty-second, whichever is more; and up to 72 MiB for lists, 144 of more
+// than 32768 keys. The portable path's: 4.125 bytes per query row.
 int64_t forward_workspace_bytes(const AttentionSpec& spec, Dtype dtype, const Tuning& tuning = {});
 
 // The rows that StoredRows::sparse leaves out, for backward. They lie in args.unstored_queries and

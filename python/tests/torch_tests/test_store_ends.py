@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
@@ -15,7 +13,8 @@ from splash_attention.backends.torch import cuda  # noqa: E402
 @pytest.fixture(autouse=True)
 def events(monkeypatch):
     found, capturing = iter(range(1, 99999)), [False]
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(record_event=lambda: next(found)))
+    monkeypatch.setattr(cuda._core, "StreamPoint", lambda device, stream: next(found), raising=False)
+    monkeypatch.setattr(cuda, "current_stream", lambda store: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
     monkeypatch.setattr(cuda, "_ends", {})
     return capturing

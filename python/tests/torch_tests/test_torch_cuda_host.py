@@ -33,7 +33,7 @@ def made(monkeypatch):
 
         def __init__(self, spec, device, dtype, alpha_checked, given_thresholds, mask):
             self.spec, self.dtype, self.alpha_checked, self.mask, self.alphas, self.capacities = spec, dtype, alpha_checked, mask, [], []
-            self.given_thresholds, self.tables = given_thresholds, []
+            self.given_thresholds, self.tables, self.unseen = given_thresholds, [], []
             made.append(self)
 
         def forward(self, all_rows, q, k, v, alpha, out, store, store_bytes, workspace, stream, tables):
@@ -42,7 +42,10 @@ def made(monkeypatch):
             self.alphas.append(array(alpha, 1).tolist())
             array(out, 2 * HEADS * ROWS * DIM)[:] = len(self.capacities)
 
-        def backward(self, unseen, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, d_sinks, d_bias, workspace, stream, tables):
+        def backward(
+            self, unseen, for_good, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, d_sinks, d_bias, workspace, stream, tables
+        ):
+            self.unseen.append((unseen, for_good))
             self.tables.append(tables)
             self.alphas.append(array(alpha, 1).tolist())
             array(d_q, 2 * HEADS * ROWS * DIM)[:] = 1
@@ -68,7 +71,9 @@ def made(monkeypatch):
         def backward_bytes(self, store_bytes):
             return 8
 
-    monkeypatch.setattr(cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem))
+    end = types.SimpleNamespace(await_by=lambda stream: None)
+    monkeypatch.setattr(cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem, StreamPoint=lambda device, stream: end))
+    monkeypatch.setattr(cuda, "_aside", lambda device: types.SimpleNamespace(cuda_stream=1))
     monkeypatch.setattr(cuda, "current_stream", lambda tensor: 0)
     monkeypatch.setattr(cuda, "_constant", lambda value, dtype, device: torch.tensor([value], dtype=dtype))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -281,7 +286,23 @@ def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
     monkeypatch.setattr(made[0], "used_entries", [400, 400])
     d_q, *_ = cuda.attention_backward(out, q, k, v, *problem, store)
     assert made[0].capacities == [64, 450] and (d_q == 1).all() and (out == 1).all()  # out is not written again
+    assert made[0].unseen == [(True, False), (False, False)]
     assert cuda.capacity_for(q, k) == 450
+
+
+def test_backward_is_launched_before_it_is_known_whether_the_store_is_whole(made, monkeypatch):
+    q, k, v = inputs()
+    out, *_, store = cuda.attention(q, k, v, *PLAIN, False, False, 64)
+    entries = made[0].entries
+    asked = []  # on which stream, after how many launches
+    monkeypatch.setattr(made[0], "entries", lambda *store: asked.append((store[-1], len(made[0].unseen))) or entries(*store))
+    cuda.attention_backward(out, q, k, v, *PLAIN, store)
+    assert asked == [(1, 1)] and made[0].unseen == [(True, False)]
+    cuda.attention_backward(out, q, k, v, *PLAIN, store.clone())  # nothing is known of it: as a hook brings it back
+    assert asked[1:] == [(0, 1)] and made[0].unseen[1:] == [(False, False)]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    cuda.attention_backward(out, q, k, v, *PLAIN, store)
+    assert len(asked) == 2 and made[0].unseen[2:] == [(True, True)]
 
 
 @pytest.mark.parametrize("tables", ["none", "window", "positions", "packed", "packed window", "given", "given, packed", "pairs", "packed pairs"])

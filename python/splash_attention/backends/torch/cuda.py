@@ -26,7 +26,7 @@ ENTRIES_A_ROW = 16  # of the first store
 # Of PyTorch: what takes the tensors that autograd saves, or None. Before PyTorch had it, nobody knows.
 _hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_tracing: ())
 _needed: dict[tuple[Any, ...], int] = {}  # entries of stores that were too small, with some room, by problem
-_ends: dict[int, tuple[Any, Any]] = {}  # by a store's storage: a weak reference to it, and the event behind the forward that wrote it
+_ends: dict[int, tuple[Any, Any]] = {}  # by a store's storage: a weak reference to it, and where the forward that wrote it ends
 _MOST_ENDS = 4096
 _names = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
@@ -301,24 +301,24 @@ def note_end(store: Tensor) -> None:
         for key in [key for key, (reference, _) in _ends.items() if reference.expired()]:
             del _ends[key]
     if len(_ends) < _MOST_ENDS:  # else backward waits for its stream
-        _ends[storage._cdata] = StorageWeakRef(storage), torch.cuda.current_stream(store.device).record_event()
+        _ends[storage._cdata] = StorageWeakRef(storage), _core.StreamPoint(store.get_device(), current_stream(store))
 
 
 def end_of(store: Tensor) -> Any:
-    """The event behind the forward that wrote it; None: nothing is known of it."""
+    """Where the forward that wrote it ends; None: nothing is known of it."""
     return _ends.get(store.untyped_storage()._cdata, (None, None))[1]
 
 
 @functools.cache
 def _aside(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device)  # it must live
 
 
 def _is_whole(problem: _Problem, store: Tensor, end: Any) -> bool:
-    """Whether it holds all of its support. Waits for the event alone."""
-    aside = _aside(store.device)
-    aside.wait_event(end)
-    return problem.kernels.entries(store.data_ptr(), store.numel(), aside.cuda_stream) <= problem.kernels.store_places(store.numel())[-1]
+    """Whether it holds all of its support. Waits for the end of forward alone."""
+    aside = _aside(store.device).cuda_stream
+    end.await_by(aside)
+    return problem.kernels.entries(store.data_ptr(), store.numel(), aside) <= problem.kernels.store_places(store.numel())[-1]
 
 
 def _whole_store(
