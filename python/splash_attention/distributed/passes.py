@@ -60,7 +60,6 @@ def in_groups(
     def send_home(group: int) -> None:
         with in_lane(group):
             going[group] = send(cuts[group], results.pop(group))
-            arrive(group - 2)
 
     def arrive(group: int) -> None:
         for one in going.pop(group, ()):
@@ -70,6 +69,7 @@ def in_groups(
         exchange, arriving = start(cuts[0])
     for at in range(len(cuts)):
         with in_lane(at):
+            arrive(at - 2)  # its memory is free for this group
             exchange.finish()
             results[at] = compute(at, arriving)
         if at + 1 < len(cuts):

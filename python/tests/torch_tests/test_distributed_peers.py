@@ -3,6 +3,7 @@ where, that all waits are there, and that no rank writes into a buffer that anot
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import queue
@@ -218,3 +219,49 @@ def test_keys_come_to_all_and_gradients_go_back(ranks, shard, host):
         ]
         assert places == [place for place, _ in wanted]
         assert all(torch.equal(part, torch.stack(list(one))) for part, (_, one) in zip(parts, wanted))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 5])
+def test_groups_take_two_streams_in_turn(groups, monkeypatch):
+    """A group's tokens are asked for before the results of the group before go home, which wait for its kernels; each in its group's stream."""
+    from splash_attention.distributed import passes
+
+    done, current = [], ["current"]
+    lanes = SimpleNamespace(wait_stream=lambda other: None), SimpleNamespace(wait_stream=lambda other: done.append("joined"))
+
+    @contextlib.contextmanager
+    def on(lane):
+        before, current[0] = current[0], lanes.index(lane)
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(passes, "_lanes", lambda device: lanes)
+    monkeypatch.setattr(torch.cuda, "stream", on)
+
+    def note(what, group):
+        assert current[0] == (group % 2 if groups > 1 else "current")
+        done.append((what, group))
+
+    def exchange(group, kind):
+        note(kind, group)
+        return SimpleNamespace(finish=lambda: note(f"{kind} there", group))
+
+    def compute(group, arrived):
+        assert arrived == [group]
+        note("compute", group)
+        return f"results of {group}"
+
+    def send(group, results):
+        assert results == f"results of {group}"
+        return [exchange(group, "home")]
+
+    passes.in_groups(range(groups), torch.device("cpu"), lambda group: (exchange(group, "come"), [group]), compute, send)
+    at = {one: place for place, one in enumerate(done)}
+    for group in range(groups):
+        steps = [at[what, group] for what in ("come", "come there", "compute", "home", "home there")]
+        assert steps == sorted(steps)
+        if group > 0:
+            assert at["come", group] < at["home", group - 1] and at["compute", group] < at["home", group - 1]
+        if group > 1:
+            assert at["home there", group - 2] < at["compute", group]  # two groups' memory is enough
+    assert len(at) == len(done) and (done[-1] == "joined") == (groups > 1)

@@ -298,8 +298,9 @@ def note_end(store: Tensor) -> None:
     if torch.cuda.is_current_stream_capturing():
         return
     if len(_ends) >= _MOST_ENDS:
-        for key in [key for key, (reference, _) in _ends.items() if reference.expired()]:
-            del _ends[key]
+        for key, (reference, _) in list(_ends.items()):  # other threads note theirs
+            if reference.expired():
+                _ends.pop(key, None)
     if len(_ends) < _MOST_ENDS:  # else backward waits for its stream
         _ends[storage._cdata] = StorageWeakRef(storage), _core.StreamPoint(store.get_device(), current_stream(store))
 
