@@ -80,8 +80,9 @@ int64_t most_visible(const AttentionSpec& spec);
 
 // Keys that Hopper's sampling pass takes of a block. Of N Gaussian keys the screen lists about 8 N / samples.
 // Where a row sees more than 16384, `tuned` grows: by the root of N, for that costs least together, and from
-// 262144 keys on in proportion, or lists would outgrow their memory. In a window as many as a row sees, about: a block of rows sees up to one tile
-// more, whose keys few of its rows see; to sample it would take another iteration.
+// 262144 keys on in proportion, or lists would outgrow their memory. In a window as many as a row sees,
+// about: a block of rows sees up to one tile more, whose keys few of its rows see; to sample it would take
+// another iteration.
 int sampled_keys(const AttentionSpec& spec, int tuned);
 
 // Fills in all but the pointers into the workspace.
