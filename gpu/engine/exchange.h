@@ -67,8 +67,11 @@ struct Exchange {
 class StartedExchange {
  public:
   explicit StartedExchange(std::vector<StreamPoint> ends) : ends_(std::move(ends)) {}
+  ~StartedExchange() = default;
   StartedExchange(StartedExchange&&) = default;
   StartedExchange& operator=(StartedExchange&&) = default;
+  StartedExchange(const StartedExchange&) = delete;
+  StartedExchange& operator=(const StartedExchange&) = delete;
   // The stream waits until all has arrived.
   void finish(StreamHandle stream) const;
 

@@ -230,7 +230,7 @@ TEST_CASE(
     peers.emplace_back(ranks[i].calls.device(), i, flags,
                        std::vector<StreamHandle>{ranks[i].puts.handle(), ranks[i].fetches.handle()});
   using Kind = ExchangeStep::Kind;
-  enum { kFilled, kGiven, kStaged };
+  constexpr int kOfFilled = 0, kOfGiven = 1, kOfStaged = 2;
   for (int round = 0; round < kRounds; ++round) {
     for (int i = 0; i < kRanks; ++i) {
       Rank& rank = ranks[i];
@@ -239,21 +239,21 @@ TEST_CASE(
       };
       std::vector<ExchangeCopy> fetched;
       for (int other = 0; other < kRanks; ++other)
-        fetched.push_back({place(kFilled, 0, other * kBytes), place(kStaged, other, 0), kBytes / 4, 4});
+        fetched.push_back({place(kOfFilled, 0, other * kBytes), place(kOfStaged, other, 0), kBytes / 4, 4});
       const Exchange exchange{
           {{Kind::wait, 1, 0},
            {Kind::wait_for_mark, 1},
-           {Kind::copy_together, 1, 0, {{place(kStaged, i, 0), place(kGiven, 0, 0), kBytes / 4, 4}}},
+           {Kind::copy_together, 1, 0, {{place(kOfStaged, i, 0), place(kOfGiven, 0, 0), kBytes / 4, 4}}},
            {Kind::wait, 2, 1},
            {Kind::meet, 2},
            {Kind::mark, 2},
            {Kind::copy, 2, 0, fetched},
            {Kind::end, 2}}};
       ExchangeAddresses addresses;
-      addresses[kFilled] = {reinterpret_cast<uintptr_t>(rank.filled.data())};
-      addresses[kGiven] = {reinterpret_cast<uintptr_t>(rank.given.data())};
+      addresses[kOfFilled] = {reinterpret_cast<uintptr_t>(rank.filled.data())};
+      addresses[kOfGiven] = {reinterpret_cast<uintptr_t>(rank.given.data())};
       for (const Rank& other : ranks)
-        addresses[kStaged].push_back(reinterpret_cast<uintptr_t>(other.staged.data()) + round % 2 * kBytes);
+        addresses[kOfStaged].push_back(reinterpret_cast<uintptr_t>(other.staged.data()) + round % 2 * kBytes);
       rank.given.fill(static_cast<unsigned char>(16 * round + i));
       rank.filled.fill(0xA5);
       peers[i].start(exchange, addresses, rank.calls.handle()).finish(rank.calls.handle());
