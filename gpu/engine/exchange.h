@@ -88,9 +88,10 @@ class Peers {
   // `device`, which is current. Throws DeviceError; InvalidArgument where there are more than kMostRanks.
   Peers(int device, int rank, std::vector<uint32_t*> flags, std::vector<StreamHandle> streams);
 
-  // Enqueues the steps. A rank that waits for others for more than ten minutes ends with a trap. Throws
-  // DeviceError; InvalidArgument where a step names a stream or an address that is not there.
-  StartedExchange start(const Exchange& exchange, const ExchangeAddresses& addresses, StreamHandle stream);
+  // Enqueues the steps; own: the call's stream. A rank that waits for others for more than ten minutes ends
+  // with a trap. Throws DeviceError; InvalidArgument where a step names a stream or an address that is not
+  // there.
+  StartedExchange start(const Exchange& exchange, const ExchangeAddresses& addresses, StreamHandle own);
 
  private:
   StreamHandle stream_at(int index, StreamHandle own) const;

@@ -119,8 +119,8 @@ TEST_CASE("entmax forward: rows with broad supports are left to the dense path, 
   const Stream stream;
   const int64_t q_len = 300;  // the last block is not full
   struct Case {
-    double query_variance;
-    int64_t heads, kv_len, head_dim, left;
+    double query_variance = 0;
+    int64_t heads = 0, kv_len = 0, head_dim = 0, left = 0;
     int sampled_keys = 4096;
   };
   // Gaussian scores with some 14 keys per row, and with some 100; and among so many keys that lists of few
