@@ -25,24 +25,6 @@ std::vector<Runs> runs_of(const std::vector<ExchangeCopy>& copies, const Exchang
 
 }  // namespace
 
-StreamPoint::StreamPoint() {
-  cudaEvent_t event = nullptr;
-  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "create an event");
-  event_.reset(event);
-}
-
-void StreamPoint::Destroy::operator()(CUevent_st* event) const {
-  cudaEventDestroy(event);
-}
-
-void StreamPoint::record(StreamHandle stream) const {
-  check_cuda(cudaEventRecord(event_.get(), stream), "record an event");
-}
-
-void StreamPoint::await(StreamHandle stream) const {
-  check_cuda(cudaStreamWaitEvent(stream, event_.get(), 0), "let a stream wait");
-}
-
 void StartedExchange::finish(StreamHandle stream) const {
   for (const StreamPoint& end : ends_) end.await(stream);
 }

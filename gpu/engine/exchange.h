@@ -6,29 +6,12 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "gpu/engine/memory.h"
 
-struct CUevent_st;  // cudaEvent_t is a pointer to it
-
 namespace splash::gpu {
-
-// How far a stream is, for others to wait for.
-class StreamPoint {
- public:
-  StreamPoint();  // on the current device; throws DeviceError
-  void record(StreamHandle stream) const;
-  void await(StreamHandle stream) const;  // the stream waits for what was recorded last
-
- private:
-  struct Destroy {
-    void operator()(CUevent_st* event) const;
-  };
-  std::unique_ptr<CUevent_st, Destroy> event_;
-};
 
 // Addresses of a call: of the tensors that are filled, of those that are given, and of each rank's staging
 // buffer.

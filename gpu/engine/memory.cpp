@@ -36,6 +36,24 @@ void Stream::synchronize() const {
   check_cuda(cudaStreamSynchronize(handle_), "finish the work of a stream");
 }
 
+StreamPoint::StreamPoint() {
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "create an event");
+  event_.reset(event);
+}
+
+void StreamPoint::Destroy::operator()(CUevent_st* event) const {
+  cudaEventDestroy(event);
+}
+
+void StreamPoint::record(StreamHandle stream) const {
+  check_cuda(cudaEventRecord(event_.get(), stream), "record an event");
+}
+
+void StreamPoint::await(StreamHandle stream) const {
+  check_cuda(cudaStreamWaitEvent(stream, event_.get(), 0), "let a stream wait");
+}
+
 DeviceBuffer::DeviceBuffer(const Stream& stream, int64_t bytes) : bytes_(bytes), stream_(stream.handle()) {
   if (bytes < 0) throw InvalidArgument(fmt::format("a buffer of {} bytes; at least 0 are needed", bytes));
   if (bytes == 0) return;

@@ -6,9 +6,11 @@
 //   stream.synchronize();                     // only synchronize() and download() wait for the device
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
+struct CUevent_st;   // cudaEvent_t likewise
 
 namespace splash::gpu {
 
@@ -29,6 +31,20 @@ class Stream {
  private:
   StreamHandle handle_ = nullptr;
   int device_ = 0;
+};
+
+// How far a stream is, for others to wait for.
+class StreamPoint {
+ public:
+  StreamPoint();  // on the current device; throws DeviceError
+  void record(StreamHandle stream) const;
+  void await(StreamHandle stream) const;  // the stream waits for what was recorded last
+
+ private:
+  struct Destroy {
+    void operator()(CUevent_st* event) const;
+  };
+  std::unique_ptr<CUevent_st, Destroy> event_;
 };
 
 // Device memory, 256-byte aligned, allocated and freed in the order of its stream. The stream must outlive

@@ -23,6 +23,7 @@
 #if SPLASH_HAVE_CUDA
 #include "core/round.h"
 #include "gpu/cuda_check.h"
+#include "gpu/engine/memory.h"
 #include "gpu/engine/runs.h"
 #include "gpu/entmax/arguments/alphas.h"
 #include "gpu/entmax/backward/backward.h"
@@ -268,6 +269,16 @@ void rows_gradient(std::string_view dtype, int device, uintptr_t p, uintptr_t d_
                                rows, n, at(d_scores), at<double>(d_alpha), at<CUstream_st>(stream));
 }
 
+// Of what the stream, on this device, has been given so far.
+void make_point(StreamPoint* self, int device, uintptr_t stream) {
+  const DeviceScope scope(device);
+  (new (self) StreamPoint)->record(at<CUstream_st>(stream));
+}
+
+void await_by(const StreamPoint& self, uintptr_t stream) {
+  self.await(at<CUstream_st>(stream));
+}
+
 void copy(const std::vector<std::array<int64_t, 6>>& given, uintptr_t stream) {
   std::vector<Runs> all;
   all.reserve(given.size());
@@ -309,6 +320,9 @@ void bind_cuda(nb::module_& module) {
       .def("add", &Repeated::add)
       .def("forward", &Repeated::forward,
            "None where no such call was added; else the store, or True where nothing is kept.");
+  nb::class_<StreamPoint>(module, "StreamPoint")
+      .def("__init__", &make_point)
+      .def("await_by", &await_by, "The stream waits for it.");
   module.def("copy_runs", &copy,
              "gpu/engine/runs.h: each (to, to_apart, from, from_apart, bytes, count); a stream.");
   module.def("cuda_entmax", &rows);

@@ -60,16 +60,6 @@ void make_exchange(Exchange* self, const std::vector<GivenStep>& given) {
   new (self) Exchange(std::move(made));
 }
 
-// Of what the stream, on this device, has been given so far.
-void make_point(StreamPoint* self, int device, uintptr_t stream) {
-  const DeviceScope scope(device);
-  (new (self) StreamPoint)->record(at<CUstream_st>(stream));
-}
-
-void await_by(const StreamPoint& self, uintptr_t stream) {
-  self.await(at<CUstream_st>(stream));
-}
-
 void make_peers(Peers* self, int device, int rank, const std::vector<uintptr_t>& flags,
                 const std::vector<uintptr_t>& streams) {
   const DeviceScope scope(device);
@@ -90,9 +80,6 @@ StartedExchange start(Peers& self, const Exchange& exchange, const ExchangeAddre
 
 void bind_peers([[maybe_unused]] nb::module_& module) {
 #if SPLASH_HAVE_CUDA
-  nb::class_<StreamPoint>(module, "StreamPoint")
-      .def("__init__", &make_point)
-      .def("await_by", &await_by, "The stream waits for it.");
   nb::class_<Exchange>(module, "Exchange").def("__init__", &make_exchange);
   nb::class_<StartedExchange>(module, "StartedExchange")
       .def("finish",

@@ -35,8 +35,8 @@ namespace {
 
 constexpr int64_t kMostSms = 144;  // of a Hopper GPU
 // Tiles of a lane that a slot holds: of 8192 keys all, or 32 KiB a warp, 72 MiB of a GPU at most. Of more
-// than kLong keys twice as many: a lane lists some 64 of 131072 Gaussian keys' tiles, and one lane of a
-// million more than 128. Its rows would be the dense path's, for 3 ms that nothing else fills.
+// than kLong keys twice as many: of 131072 Gaussian keys one lane of millions now and then lists more than
+// 128. Its rows would be the dense path's, for 3 ms that nothing else fills.
 constexpr int64_t kMostSpilled = 128, kLong = 32768;
 
 }  // namespace

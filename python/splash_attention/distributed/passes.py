@@ -66,15 +66,15 @@ def in_groups(
             one.finish()
 
     with in_lane(0):
-        exchange, arriving = start(cuts[0])
+        exchange, coming = start(cuts[0])
     for at in range(len(cuts)):
         with in_lane(at):
             arrive(at - 2)  # its memory is free for this group
             exchange.finish()
-            results[at] = compute(at, arriving)
+            results[at] = compute(at, coming)
         if at + 1 < len(cuts):
             with in_lane(at + 1):
-                exchange, arriving = start(cuts[at + 1])
+                exchange, coming = start(cuts[at + 1])
         if at > 0:
             send_home(at - 1)
     send_home(len(cuts) - 1)

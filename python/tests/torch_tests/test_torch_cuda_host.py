@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash 
 core = pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import splash_attention  # noqa: E402
 from splash_attention.backends.host_arrays import make_spec  # noqa: E402
-from splash_attention.backends.torch import calls, cuda, functional, operators  # noqa: E402
+from splash_attention.backends.torch import calls, cuda, functional, operators, store_ends  # noqa: E402
 
 HEADS, KV_HEADS, ROWS, KEYS, DIM = 4, 2, 5, 7, 8
 
@@ -72,7 +72,8 @@ def made(monkeypatch):
             return 8
 
     end = types.SimpleNamespace(await_by=lambda stream: None)
-    monkeypatch.setattr(cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem, StreamPoint=lambda device, stream: end))
+    monkeypatch.setattr(cuda, "_core", types.SimpleNamespace(DeviceProblem=DeviceProblem))
+    monkeypatch.setattr(store_ends, "_core", types.SimpleNamespace(StreamPoint=lambda device, stream: end))
     monkeypatch.setattr(cuda, "_aside", lambda device: types.SimpleNamespace(cuda_stream=1))
     monkeypatch.setattr(cuda, "current_stream", lambda tensor: 0)
     monkeypatch.setattr(cuda, "_constant", lambda value, dtype, device: torch.tensor([value], dtype=dtype))
@@ -288,6 +289,14 @@ def test_a_store_that_is_too_small_grows_and_is_remembered(made, monkeypatch):
     assert made[0].capacities == [64, 450] and (d_q == 1).all() and (out == 1).all()  # out is not written again
     assert made[0].unseen == [(True, False), (False, False)]
     assert cuda.capacity_for(q, k) == 450
+
+
+def test_a_store_that_another_problem_emptied_is_made_again(made, monkeypatch):
+    q, k, v = inputs()
+    out, *_, store = cuda.attention(q, k, v, *PLAIN, False, False, 64)
+    monkeypatch.setattr(made[0], "used_entries", [-1, 5])
+    d_q, *_ = cuda.attention_backward(out, q, k, v, *PLAIN, store)
+    assert len(made[0].capacities) == 2 and made[0].unseen == [(True, False), (False, False)] and (d_q == 1).all()
 
 
 def test_backward_is_launched_before_it_is_known_whether_the_store_is_whole(made, monkeypatch):

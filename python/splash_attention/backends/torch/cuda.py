@@ -15,19 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from splash_attention import _core
 from splash_attention.backends.host_arrays import make_spec
-from splash_attention.backends.torch import dense, operators
+from splash_attention.backends.torch import dense, operators, store_ends
 from splash_attention.backends.torch.operators import nothing
 
 ENTRIES_A_ROW = 16  # of the first store
 # Of PyTorch: what takes the tensors that autograd saves, or None. Before PyTorch had it, nobody knows.
 _hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_tracing: ())
 _needed: dict[tuple[Any, ...], int] = {}  # entries of stores that were too small, with some room, by problem
-_ends: dict[int, tuple[Any, Any]] = {}  # by a store's storage: a weak reference to it, and where the forward that wrote it ends
-_MOST_ENDS = 4096
 _names = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
@@ -286,28 +283,8 @@ def _run(
         _addresses(given),
     )  # fmt: skip
     if bytes_:
-        note_end(store)
+        store_ends.note(store, current_stream(store))
     return store
-
-
-def note_end(store: Tensor) -> None:
-    """That a forward which writes the store was enqueued last. By the storage, not by the graph: a checkpoint writes another one, later; and
-    not by the address, which others get."""
-    storage = store.untyped_storage()
-    _ends.pop(storage._cdata, None)
-    if torch.cuda.is_current_stream_capturing():
-        return
-    if len(_ends) >= _MOST_ENDS:
-        for key, (reference, _) in list(_ends.items()):  # other threads note theirs
-            if reference.expired():
-                _ends.pop(key, None)
-    if len(_ends) < _MOST_ENDS:  # else backward waits for its stream
-        _ends[storage._cdata] = StorageWeakRef(storage), _core.StreamPoint(store.get_device(), current_stream(store))
-
-
-def end_of(store: Tensor) -> Any:
-    """Where the forward that wrote it ends; None: nothing is known of it."""
-    return _ends.get(store.untyped_storage()._cdata, (None, None))[1]
 
 
 @functools.cache
@@ -319,7 +296,12 @@ def _is_whole(problem: _Problem, store: Tensor, end: Any) -> bool:
     """Whether it holds all of its support. Waits for the end of forward alone."""
     aside = _aside(store.device).cuda_stream
     end.await_by(aside)
-    return problem.kernels.entries(store.data_ptr(), store.numel(), aside) <= problem.kernels.store_places(store.numel())[-1]
+    return _holds(problem, store, problem.kernels.entries(store.data_ptr(), store.numel(), aside))
+
+
+def _holds(problem: _Problem, store: Tensor, entries: int) -> bool:
+    """So many entries. Below 0: backward of another problem was given the store, and emptied it."""
+    return 0 <= entries <= problem.kernels.store_places(store.numel())[-1]
 
 
 def _whole_store(
@@ -330,7 +312,7 @@ def _whole_store(
     forward. Not while a graph is captured: then the store is taken as it is."""
     while not torch.cuda.is_current_stream_capturing():
         entries = problem.kernels.entries(store.data_ptr(), store.numel(), current_stream(q))
-        if entries <= problem.kernels.store_places(store.numel())[-1]:
+        if _holds(problem, store, entries):
             break
         _needed[_problem_key(q, k)] = max(_needed.get(_problem_key(q, k), 0), entries + entries // 8)
         store = _run(problem, q, k, v, alphas, given, out, _needed[_problem_key(q, k)], all_rows)
@@ -383,7 +365,7 @@ def repeated(
     if kept is None:
         raise Unknown
     if keeps:
-        note_end(kept)
+        store_ends.note(kept, current_stream(kept))
     return out, kept
 
 
@@ -481,7 +463,7 @@ def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> t
     if torch.cuda.is_current_stream_capturing():
         launch(store, True, True)
         return d_q, d_k, d_v, d_alpha, d_sinks, d_bias
-    end = end_of(store)
+    end = store_ends.of(store)
     if end is not None:
         launch(store, True)
         if _is_whole(problem, store, end):
