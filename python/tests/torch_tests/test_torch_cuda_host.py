@@ -296,7 +296,7 @@ def test_a_store_that_another_problem_emptied_is_made_again(made, monkeypatch):
     out, *_, store = cuda.attention(q, k, v, *PLAIN, False, False, 64)
     monkeypatch.setattr(made[0], "used_entries", [-1, 5])
     d_q, *_ = cuda.attention_backward(out, q, k, v, *PLAIN, store)
-    assert len(made[0].capacities) == 2 and made[0].unseen == [(True, False), (False, False)] and (d_q == 1).all()
+    assert made[0].capacities == [64, 0, 5] and made[0].unseen == [(True, False), (False, False)] and (d_q == 1).all()
 
 
 def test_backward_is_launched_before_it_is_known_whether_the_store_is_whole(made, monkeypatch):
