@@ -5,7 +5,8 @@ It is the worker of the kind gpu-distributed (`./splash run experiments/distribu
     torchrun --standalone --nproc-per-node 2 experiments/distributed/measure.py --out report.json
 
 Causal attention over one sequence, q ~ T · N(0, 1), k, v ~ N(0, 1). A sample is a pass over all ranks from a barrier to the last rank's end, by
-CUDA events: the time of the slowest rank. One GPU is rank 0, while the others wait. Outputs and supports of all ranks are compared with one GPU's
+CUDA events: the time of the slowest rank. Of several calls, one behind the other, it is their time over their number: then GPUs do not wait for
+the host, as in a model. One GPU is rank 0, while the others wait. Outputs and supports of all ranks are compared with one GPU's
 before anything is timed. A case that fails (out of memory, heads that do not divide) says why, on every rank; a rank that dies
 ends all. --device cpu tries it with gloo, where times mean nothing.
 """
@@ -197,7 +198,8 @@ def measure(ranks: Ranks, job: Job) -> dict[str, Any]:
             numbers["received_bytes"] = received_bytes(problem, mode, direction, ranks.count)
         call = one_pass(lambda: attend(*leaves), d_out, leaves, direction)
         peak = ranks.peak_bytes(call)
-        seconds = ranks.samples(call, job["samples"], job["budget"], alone)
+        sample = ranks.samples(lambda: [call() for _ in range(job["calls"])], job["samples"], job["budget"], alone)
+        seconds = [one / job["calls"] for one in sample]
     numbers["peak_memory_bytes"] = peak if alone or peak is None else ranks.largest([peak])[0]
     numbers["link_rate"] = None if alone else ranks.link
     return {"seconds": seconds, "numbers": {name: value for name, value in numbers.items() if value is not None}, "texts": texts}
@@ -264,7 +266,7 @@ def answer(ranks: Ranks, job: Job) -> dict[str, Any]:
 
 def jobs_by_hand(a: argparse.Namespace) -> Iterator[Job]:
     ends = time.monotonic() + a.seconds
-    named = {name: getattr(a, name) for name in ("heads", "kv_heads", "head_dim", "alpha", "temperature", "samples", "budget", "heads_at_once", "check")}
+    named = {name: getattr(a, name) for name in ("heads", "kv_heads", "head_dim", "alpha", "temperature", "samples", "budget", "heads_at_once", "check", "calls")}
     for length in a.lengths:
         for implementation in IMPLEMENTATIONS:
             for direction in PASSES:
@@ -286,6 +288,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=2.449, help="T, the standard deviation of q")
     parser.add_argument("--heads-at-once", type=int, default=0, help="key heads that travel together; 0 chooses")
     parser.add_argument("--check", action="store_true", help="compare the ranks' arguments in each call")
+    parser.add_argument("--calls", type=int, default=1, help="one behind the other in a sample, whose time is shared out")
     parser.add_argument("--samples", type=int, default=40, help="at most, of each time")
     parser.add_argument("--budget", type=float, default=0.6, help=f"seconds for each time; {LEAST} samples at least")
     parser.add_argument("--seconds", type=float, default=90, help="in all; what comes later is left out")

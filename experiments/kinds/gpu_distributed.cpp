@@ -87,6 +87,7 @@ class GpuDistributed : public Kind {
         torch_device(),
         {"heads_at_once", integer, int64_t{0}, "1", "key heads that travel together; 0 lets it choose", {}},
         {"check", flag, false, "1", "whether each call compares the ranks' arguments", {}},
+        {"calls", integer, int64_t{1}, "1", "one behind the other in a sample, whose time is shared out", {}},
         {"samples", integer, int64_t{40}, "1", "timed samples, fewer where a call takes long", {}},
         {"budget", number, 0.6, "s", "for the samples of a case; at least 3 are taken", {}},
     };
@@ -95,7 +96,7 @@ class GpuDistributed : public Kind {
   std::vector<report::ColumnInfo> columns() const override { return distributed_columns(); }
 
   void check(const Parameters& p) const override {
-    for (const char* name : {"ranks", "length", "heads", "kv_heads", "head_dim", "samples"})
+    for (const char* name : {"ranks", "length", "heads", "kv_heads", "head_dim", "calls", "samples"})
       require_one(p, name);
     const int64_t heads = get_integer(p, "heads"), kv_heads = get_integer(p, "kv_heads");
     if (heads % kv_heads != 0)

@@ -29,8 +29,8 @@ void StartedExchange::finish(StreamHandle stream) const {
   for (const StreamPoint& end : ends_) end.await(stream);
 }
 
-Peers::Peers(int device, int rank, std::vector<uint32_t*> flags, std::vector<StreamHandle> streams)
-    : device_(device), rank_(rank), flags_(std::move(flags)), streams_(std::move(streams)) {
+Peers::Peers(int device, int rank, std::vector<uint32_t*> flags)
+    : device_(device), rank_(rank), flags_(std::move(flags)) {
   if (flags_.size() > kMostRanks)
     throw InvalidArgument("a group has " + std::to_string(flags_.size()) + " ranks; " +
                           std::to_string(kMostRanks) + " can share memory");
@@ -41,10 +41,11 @@ StreamHandle Peers::stream_at(int index, StreamHandle own) const {
   if (index < 0 || static_cast<size_t>(index) > streams_.size())
     throw InvalidArgument("an exchange names stream " + std::to_string(index) + " of " +
                           std::to_string(streams_.size()));
-  return streams_[static_cast<size_t>(index) - 1];
+  return streams_[static_cast<size_t>(index) - 1].handle();
 }
 
-StartedExchange Peers::start(const Exchange& exchange, const ExchangeAddresses& addresses, StreamHandle own) {
+StartedExchange Peers::start(const Exchange& exchange, const ExchangeAddresses& addresses, StreamHandle own,
+                             const StreamPoint* given) {
   const DeviceScope scope(device_);
   std::vector<StreamPoint> ends;
   for (const ExchangeStep& step : exchange.steps) {
@@ -57,6 +58,10 @@ StartedExchange Peers::start(const Exchange& exchange, const ExchangeAddresses& 
         copy_runs_together(runs_of(step.copies, addresses), stream);
         break;
       case ExchangeStep::Kind::wait:
+        if (step.other == 0 && given != nullptr) {
+          given->await(stream);
+          break;
+        }
         passed_.record(stream_at(step.other, own));
         passed_.await(stream);
         break;

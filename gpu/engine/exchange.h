@@ -38,7 +38,7 @@ struct ExchangeStep {
     end,            // the exchange is finished when the stream is here
   };
   Kind kind;
-  int stream = 0, other = 0;  // 0: the call's own; else of the group, from 1 on
+  int stream = 0, other = 0;  // 0: the call's own; else 1 or 2: the group's
   std::vector<ExchangeCopy> copies{};
 };
 
@@ -67,21 +67,23 @@ class Peers {
  public:
   static constexpr int kMostRanks = 32;
 
-  // flags: of each rank, in its memory, which all can write: [ranks] of 0. streams: of the group, on
-  // `device`, which is current. Throws DeviceError; InvalidArgument where there are more than kMostRanks.
-  Peers(int device, int rank, std::vector<uint32_t*> flags, std::vector<StreamHandle> streams);
+  // flags: of each rank, in its memory, which all can write: [ranks] of 0. `device` is current. Throws
+  // DeviceError; InvalidArgument where there are more than kMostRanks.
+  Peers(int device, int rank, std::vector<uint32_t*> flags);
 
-  // Enqueues the steps; own: the call's stream. A rank that waits for others for more than ten minutes ends
-  // with a trap. Throws DeviceError; InvalidArgument where a step names a stream or an address that is not
-  // there.
-  StartedExchange start(const Exchange& exchange, const ExchangeAddresses& addresses, StreamHandle own);
+  // Enqueues the steps; own: the call's stream; given: where what it gives is there, or null: with all that
+  // the stream has so far. A rank that waits for others for more than ten minutes ends with a trap. Throws
+  // DeviceError; InvalidArgument where a step names a stream or an address that is not there.
+  StartedExchange start(const Exchange& exchange, const ExchangeAddresses& addresses, StreamHandle own,
+                        const StreamPoint* given = nullptr);
 
  private:
   StreamHandle stream_at(int index, StreamHandle own) const;
 
   int device_, rank_;
   std::vector<uint32_t*> flags_;
-  std::vector<StreamHandle> streams_;
+  // A meeting of an ordinary priority would wait until all blocks of the kernels that compute have begun.
+  std::array<Stream, 2> streams_{Stream(Stream::Priority::highest), Stream(Stream::Priority::highest)};
   StreamPoint passed_, mark_;
   bool marked_ = false;
   uint32_t meetings_ = 0;

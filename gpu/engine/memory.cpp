@@ -23,9 +23,13 @@ int64_t pool_attribute(cudaMemPoolAttr which) {
 
 }  // namespace
 
-Stream::Stream() {
+Stream::Stream(Priority priority) {
   check_cuda(cudaGetDevice(&device_), "ask for the current device");
-  check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "create a stream");
+  int lowest = 0, highest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "ask for priorities of streams");
+  check_cuda(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking,
+                                          priority == Priority::highest ? highest : lowest),
+             "create a stream");
 }
 
 Stream::~Stream() {

@@ -19,7 +19,8 @@ using StreamHandle = CUstream_st*;
 // A new stream on the current device. It does not synchronise with the default stream.
 class Stream {
  public:
-  Stream();  // throws DeviceError
+  enum class Priority { lowest, highest };  // highest: its kernels go before the waiting blocks of others
+  explicit Stream(Priority priority = Priority::lowest);  // throws DeviceError
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

@@ -18,7 +18,10 @@
 #include "gpu/entmax/backward/rows.cu"
 
 namespace splash::gpu::entmax::backward {
-void compute_dense(const BackwardProblem& /*p*/, Dtype /*dtype*/, StreamHandle /*stream*/) {
+void compute_dense_rows(const BackwardProblem& /*p*/, Dtype /*dtype*/, StreamHandle /*stream*/) {
+  simt::fail("there are no dense products on the CPU");
+}
+void compute_dense_columns(const BackwardProblem& /*p*/, Dtype /*dtype*/, StreamHandle /*stream*/) {
   simt::fail("there are no dense products on the CPU");
 }
 }  // namespace splash::gpu::entmax::backward

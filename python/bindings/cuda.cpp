@@ -176,14 +176,15 @@ class DeviceProblem {
 
   // Of a store that entries() found whole. unseen: nobody has looked, and of a store that is not whole the
   // gradients lack something, or with `for_good`, where nobody ever will, as in a graph's capture, become
-  // NaN. tables: forward's. d_alpha, d_sinks, d_bias: or 0.
+  // NaN. tables: forward's. d_alpha, d_sinks, d_bias: or 0. d_q_done: recorded where d_q is there; or null.
   void backward(bool unseen, bool for_good, uintptr_t q, uintptr_t k, uintptr_t v, uintptr_t alpha,
                 uintptr_t store, int64_t store_bytes, uintptr_t d_out, uintptr_t d_q, uintptr_t d_k,
                 uintptr_t d_v, uintptr_t d_alpha, uintptr_t d_sinks, uintptr_t d_bias, uintptr_t workspace,
-                uintptr_t stream_address, const Tables& tables) const {
+                uintptr_t stream_address, const Tables& tables, const StreamPoint* d_q_done) const {
     const DeviceScope scope(device_);
     auto* const stream = at<CUstream_st>(stream_address);
     const entmax::Store parts(spec_.shape, at(store), store_bytes);
+    const bool changes_d_q = !alpha_checked_ || for_good;  // behind the kernels
     if (unseen) entmax::admit_store(parts, key_, stream);
     entmax::enqueue_backward(spec_, dtype_,
                              {.q = at(q),
@@ -205,6 +206,7 @@ class DeviceProblem {
                               .d_alpha = at<float>(d_alpha),
                               .d_sinks = at<float>(d_sinks),
                               .d_bias = at<float>(d_bias),
+                              .d_q_done = changes_d_q ? nullptr : d_q_done,
                               .workspace = at(workspace),
                               .stream = stream,
                               .tuning = tuning_});
@@ -215,9 +217,11 @@ class DeviceProblem {
                                                       {at(d_bias), spec_.shape.q_heads, bias_bytes}}};
     refuse(of_inputs, alpha, spec_.shape.batch, stream);
     refuse(of_heads, alpha, 1, stream);
-    if (!for_good) return;
-    entmax::refuse_store(parts, spec_.shape.batch, of_inputs, stream);
-    entmax::refuse_store(parts, 1, of_heads, stream);
+    if (for_good) {
+      entmax::refuse_store(parts, spec_.shape.batch, of_inputs, stream);
+      entmax::refuse_store(parts, 1, of_heads, stream);
+    }
+    if (changes_d_q && d_q_done != nullptr) d_q_done->record(stream);
   }
 
  private:
@@ -275,6 +279,10 @@ void make_point(StreamPoint* self, int device, uintptr_t stream) {
   (new (self) StreamPoint)->record(at<CUstream_st>(stream));
 }
 
+void record_on(const StreamPoint& self, uintptr_t stream) {
+  self.record(at<CUstream_st>(stream));
+}
+
 void await_by(const StreamPoint& self, uintptr_t stream) {
   self.await(at<CUstream_st>(stream));
 }
@@ -313,7 +321,11 @@ void bind_cuda(nb::module_& module) {
            "Bytes to tau, counts, offsets, columns and excess; and how many entries there is room for.")
       .def("entries", &DeviceProblem::entries, "Of the support; waits for forward.")
       .def("backward_bytes", &DeviceProblem::backward_bytes)
-      .def("backward", &DeviceProblem::backward);
+      .def("backward", &DeviceProblem::backward, nb::arg("unseen"), nb::arg("for_good"), nb::arg("q"),
+           nb::arg("k"), nb::arg("v"), nb::arg("alpha"), nb::arg("store"), nb::arg("store_bytes"),
+           nb::arg("d_out"), nb::arg("d_q"), nb::arg("d_k"), nb::arg("d_v"), nb::arg("d_alpha"),
+           nb::arg("d_sinks"), nb::arg("d_bias"), nb::arg("workspace"), nb::arg("stream"), nb::arg("tables"),
+           nb::arg("d_q_done").none());
   using Repeated = RepeatedCalls<DeviceProblem>;
   nb::class_<Repeated>(module, "RepeatedCalls")
       .def(nb::init<const nb::type_object&>())
@@ -322,6 +334,7 @@ void bind_cuda(nb::module_& module) {
            "None where no such call was added; else the store, or True where nothing is kept.");
   nb::class_<StreamPoint>(module, "StreamPoint")
       .def("__init__", &make_point)
+      .def("record", &record_on, "Of what the stream has been given so far.")
       .def("await_by", &await_by, "The stream waits for it.");
   module.def("copy_runs", &copy,
              "gpu/engine/runs.h: each (to, to_apart, from, from_apart, bytes, count); a stream.");

@@ -60,19 +60,16 @@ void make_exchange(Exchange* self, const std::vector<GivenStep>& given) {
   new (self) Exchange(std::move(made));
 }
 
-void make_peers(Peers* self, int device, int rank, const std::vector<uintptr_t>& flags,
-                const std::vector<uintptr_t>& streams) {
+void make_peers(Peers* self, int device, int rank, const std::vector<uintptr_t>& flags) {
   const DeviceScope scope(device);
   std::vector<uint32_t*> places;
   for (const uintptr_t address : flags) places.push_back(at<uint32_t>(address));
-  std::vector<StreamHandle> handles;
-  for (const uintptr_t stream : streams) handles.push_back(at<CUstream_st>(stream));
-  new (self) Peers(device, rank, std::move(places), std::move(handles));
+  new (self) Peers(device, rank, std::move(places));
 }
 
 StartedExchange start(Peers& self, const Exchange& exchange, const ExchangeAddresses& addresses,
-                      uintptr_t stream) {
-  return self.start(exchange, addresses, at<CUstream_st>(stream));
+                      uintptr_t stream, const StreamPoint* given) {
+  return self.start(exchange, addresses, at<CUstream_st>(stream), given);
 }
 
 }  // namespace
@@ -86,7 +83,10 @@ void bind_peers([[maybe_unused]] nb::module_& module) {
            [](const StartedExchange& self, uintptr_t stream) { self.finish(at<CUstream_st>(stream)); });
   nb::class_<Peers>(module, "Peers")
       .def("__init__", &make_peers)
-      .def("start", &start, "Of an exchange; addresses of what is filled, given and staged; a stream.");
+      .def("start", &start, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+           "Of an exchange; addresses of what is filled, given and staged; a stream; where on it what is "
+           "given "
+           "is there, or None.");
 #endif
 }
 

@@ -152,8 +152,10 @@ void enqueue_backward(const AttentionSpec& spec, Dtype dtype, const BackwardArgu
   lay_out(p, dtype, arguments.support.capacity, spec, arguments.workspace);
   place_entries(p, arguments.stream);
   compute_rows(p, dtype, arguments.stream);
+  if (with_unstored_rows) compute_dense_rows(p, dtype, arguments.stream);
+  if (arguments.d_q_done != nullptr) arguments.d_q_done->record(arguments.stream);
   compute_columns(p, dtype, arguments.stream);
-  if (with_unstored_rows) compute_dense(p, dtype, arguments.stream);
+  if (with_unstored_rows) compute_dense_columns(p, dtype, arguments.stream);
   if (p.d_alpha != nullptr) sum_heads(p, p.row_alphas, p.d_alpha, arguments.stream);
   if (p.d_sinks != nullptr) sum_heads(p, p.row_sinks, p.d_sinks, arguments.stream);
   if (p.d_bias != nullptr) sum_bias(p, arguments.stream);

@@ -42,7 +42,8 @@ struct BackwardArguments {
   float* d_sinks = nullptr;  // [q_heads]: dL/dsink, alike; or null
   float* d_bias =
       nullptr;  // [q_heads, distances]: dL/dbias, alike; NaN for a head whose rows have NaN; or null
-  void* workspace = nullptr;  // backward_workspace_bytes, 256-byte aligned, contents undefined
+  const StreamPoint* d_q_done = nullptr;  // recorded on the stream where d_q is written; or null
+  void* workspace = nullptr;              // backward_workspace_bytes, 256-byte aligned, contents undefined
   StreamHandle stream = nullptr;
   Tuning tuning{};  // not looked up: see tuned_for
 };

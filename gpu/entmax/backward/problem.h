@@ -4,8 +4,9 @@
 //
 //   place_entries    counts each key's entries: so it knows where they begin when entries are ordered by key
 //   compute_rows     one pass over the rows: g = <dO, v>, delta, ds, dQ; writes (row, p, ds) by key
+//     compute_dense_rows     those that are not stored, where forward left some to dense products
 //   compute_columns  one pass over the keys: dK and dV
-//   compute_dense    rows that are not stored, where forward left some to dense products
+//     compute_dense_columns  what rows that are not stored add to them
 //   sum_heads        dL/dalpha, and dL/dsink, of each head from those of its rows
 //   sum_bias         dL/dbias of each head and distance from the entries' dL/dscore
 //

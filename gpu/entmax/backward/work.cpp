@@ -105,17 +105,16 @@ void add_columns(const BackwardSizes& s, std::vector<BackwardKernel>& kernels) {
       kernel_of("finish_long_columns", parts / 2 * s.lanes / kColumnThreads + 1, kColumnThreads));
 }
 
-void add_dense(const BackwardSizes& s, const DeviceInfo& device, std::vector<BackwardKernel>& kernels) {
+BackwardKernel dense_kernel(const char* name, int64_t heads, int64_t length, const DeviceInfo& device) {
+  const int64_t blocks = std::max(1, device.multiprocessors);
+  return kernel_of(name, std::min(blocks, heads * ceil_div(length, kDenseRows)), kDenseThreads);
+}
+
+void add_dense_rows(const BackwardSizes& s, const DeviceInfo& device, std::vector<BackwardKernel>& kernels) {
   const int64_t heads = s.shape.batch * s.shape.q_heads,
                 tiles = heads * 2 * ceil_div(s.shape.q_len, 2 * kDenseTile);
-  const int64_t blocks = std::max(1, device.multiprocessors);
   kernels.push_back(kernel_of("gather_rows_of_tiles", std::min(tiles, kMostGathering), kPlaceThreads));
-  const auto launched = [&](const char* name, int64_t of_heads, int64_t length) {
-    kernels.push_back(
-        kernel_of(name, std::min(blocks, of_heads * ceil_div(length, kDenseRows)), kDenseThreads));
-  };
-  launched("dense_queries", heads, s.shape.q_len);
-  launched("dense_keys", s.key_heads, s.shape.kv_len);
+  kernels.push_back(dense_kernel("dense_queries", heads, s.shape.q_len, device));
 }
 
 }  // namespace
@@ -128,8 +127,9 @@ std::vector<BackwardKernel> backward_kernels(const AttentionSpec& spec, Dtype dt
   std::vector<BackwardKernel> kernels;
   add_places(sizes, device, kernels);
   add_rows(sizes, kernels);
+  if (dense) add_dense_rows(sizes, device, kernels);
   add_columns(sizes, kernels);
-  if (dense) add_dense(sizes, device, kernels);
+  if (dense) kernels.push_back(dense_kernel("dense_keys", sizes.key_heads, spec.shape.kv_len, device));
   return kernels;
 }
 

@@ -27,31 +27,33 @@ from splash_attention.distributed.passes import Heads
 from splash_attention.distributed.shards import Piece, Shards
 
 
-class Gathered(torch.autograd.Function):
-    """(out, tau, support) of this rank's tokens; the last two empty unless they are counted. call: attention.Call."""
+def attend(call: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """out, tau and support of this rank's tokens; the last two None unless they are counted. call: attention.Call."""
+    return Gathered.apply(q, k, v, *call.problem.learned, call)
 
+
+class Gathered(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, sinks: Tensor | None, bias: Tensor | None, call: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        rows = q.shape[:3] if call.counted else (0, 0, 0)
-        tau = q.new_empty(rows, dtype=torch.promote_types(q.dtype, torch.float32))
-        support = q.new_empty(rows, dtype=torch.int32)
-        stores = []
+        rows, stores = [], []  # tau and support
+        if call.counted:
+            rows = [q.new_empty(q.shape[:3], dtype=kind) for kind in (torch.promote_types(q.dtype, torch.float32), torch.int32)]
         for heads, keys in _gathered(q, k, v, call):
             for piece in _pieces(call, call.rank, q):
                 place = slice(None), heads.queries, piece.queries
-                out[place], *of_rows, store = passes.forward(call, q[place], *_seen(call, keys, piece), _problem(call, heads, piece, q))
-                if call.counted:
-                    tau[place], support[place] = of_rows
+                out[place], store, *of_rows = passes.forward(call, q[place], *_seen(call, keys, piece), _problem(call, heads, piece, q))
+                for whole, part in zip(rows, of_rows):
+                    whole[place] = part
                 stores.append(store)
             del keys  # before more come
         ctx.call = call
         ctx.save_for_backward(q, k, v, alpha, sinks, bias, *stores)
-        ctx.mark_non_differentiable(tau, support)
+        ctx.mark_non_differentiable(*rows)
         ctx.set_materialize_grads(False)
-        return out, tau, support
+        return out, *(rows or (None, None))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -66,11 +68,12 @@ class Gathered(torch.autograd.Function):
             for piece in _pieces(call, call.rank, q):
                 place = slice(None), heads.queries, piece.queries
                 problem = _problem(call, heads, piece, q)
-                d_q[place], *d_seen, d_alpha, d_sinks, d_bias = passes.backward(d_out[place], q[place], *_seen(call, keys, piece), problem, next(stores))
+                found, _ = passes.backward(d_out[place], q[place], *_seen(call, keys, piece), problem, next(stores))
+                d_q[place], *d_seen, d_alpha, d_sinks, d_bias = found
                 of_keys.append([d.contiguous() for d in d_seen])
                 learned.add(heads.queries, d_alpha, d_sinks, d_bias)
             sent = _Exchange(call, heads, of_keys, q)
-            del keys, of_keys, d_seen  # before more come
+            del keys, of_keys, d_seen, found  # before more come
             if last:
                 last.add_up(d_k, d_v)
             last = sent

@@ -4,7 +4,7 @@ heads at a time: the next ones' tokens travel while these are computed, and so d
 Forward exchanges q, k and v, then out; backward d_out, then the gradients by q, k and v. Kernels see the whole problem of a head, whatever
 the shards and the mask, and no partial gradients are added up.
 
-Memory beside inputs and outputs: q, k and v once more (with a gradient, kept for backward), and two groups' parts on their way.
+Memory beside inputs and outputs: q, k and v once more (with a gradient, kept for backward), and the parts of passes.LANES groups.
 """
 
 from __future__ import annotations
@@ -22,34 +22,41 @@ from splash_attention.distributed.passes import Heads
 from splash_attention.distributed.shards import Shards
 
 
-class ByHeads(torch.autograd.Function):
-    """(out, tau, support) of this rank's tokens; the last two empty unless they are counted. call: attention.Call."""
+def attend(call: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """out, tau and support of this rank's tokens; the last two None unless they are counted. call: attention.Call."""
+    # First of all: what they bring is waited for.
+    groups = passes.Groups(_own(call, q.shape[1], k.shape[1]), q.device, *_tokens(call, (q, True), (k, False), (v, False)))
+    return ByHeads.apply(q, k, v, *call.problem.learned, call, groups)
 
+
+class ByHeads(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, sinks: Tensor | None, bias: Tensor | None, call: Any
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, sinks: Tensor | None, bias: Tensor | None, call: Any,
+        groups: passes.Groups,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+        """groups: of q's, k's and v's tokens."""
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        rows = (*q.shape[:3], 1) if call.counted else (0, 0, 0, 1)
-        tau, support = (q.new_empty(rows, dtype=kind) for kind in (torch.promote_types(q.dtype, torch.float32), torch.int32))
-        own, wholes, stores = _own(call, q.shape[1], k.shape[1]), [], []
+        rows = []  # tau and support
+        if call.counted:
+            rows = [q.new_empty((*q.shape[:3], 1), dtype=kind) for kind in (torch.promote_types(q.dtype, torch.float32), torch.int32)]
+        own, wholes, stores = groups.cuts, [], []
 
         def compute(at: int, given: list[Tensor]) -> tuple[Tensor, ...]:
-            *results, store = passes.forward(call, *given, _problem(call, own[at], q.shape[2]))
+            part, store, *of_rows = passes.forward(call, *given, _problem(call, own[at], q.shape[2]))
             wholes.extend(given if call.differentiable else ())
             stores.append(store)
-            return tuple(results)
+            return part, *of_rows
 
         def send(heads: Heads, results: tuple[Tensor, ...]) -> list[Any]:
             part, *of_rows = results
-            rows = zip(of_rows, (tau, support)) if call.counted else ()
-            return [_return(call, heads, [(part, out, True)]), *(_return(call, heads, [(x[..., None], place, True)]) for x, place in rows)]
+            return [_return(call, heads, [(part, out, True)]), *(_return(call, heads, [(x[..., None], place, True)]) for x, place in zip(of_rows, rows))]
 
-        passes.in_groups(own, q.device, _tokens(call, (q, True), (k, False), (v, False)), compute, send)
+        groups.run(compute, send)
         ctx.call, ctx.shapes = call, (q.shape, k.shape, v.shape)
         ctx.save_for_backward(alpha, sinks, bias, *wholes, *stores)
-        tau, support = tau[..., 0], support[..., 0]
-        ctx.mark_non_differentiable(tau, support)
+        tau, support = (x[..., 0] for x in rows) if rows else (None, None)
+        ctx.mark_non_differentiable(*(x for x in (tau, support) if x is not None))
         ctx.set_materialize_grads(False)
         return out, tau, support
 
@@ -64,25 +71,32 @@ class ByHeads(torch.autograd.Function):
         gradients = [d_out.new_empty(shape) for shape in ctx.shapes]
         of_heads = []  # gradients of what is not sent
 
-        def compute(at: int, given: list[Tensor]) -> tuple[Tensor, ...]:
-            *parts, d_alpha, d_sinks, d_bias = passes.backward(*given, *wholes[at], problems[at], stores[at])
+        def compute(at: int, given: list[Tensor]) -> tuple[list[Tensor], Any]:
+            (*parts, d_alpha, d_sinks, d_bias), d_q_done = passes.backward(*given, *wholes[at], problems[at], stores[at])
             of_heads.append((own[at].queries, d_alpha, d_sinks, d_bias))
-            return tuple(parts)
+            return parts, d_q_done
 
-        def send(heads: Heads, parts: tuple[Tensor, ...]) -> list[Any]:
-            return [_return(call, heads, list(zip(parts, gradients, (True, False, False))))]
+        def send(heads: Heads, results: tuple[list[Tensor], Any]) -> list[Any]:
+            parts, d_q_done = results
+            of_queries, *of_keys = zip(parts, gradients, (True, False, False))
+            return [_return(call, heads, [of_queries], d_q_done), _return(call, heads, of_keys)]
 
-        passes.in_groups(own, d_out.device, _tokens(call, (d_out, True)), compute, send)
+        passes.Groups(own, d_out.device, *_tokens(call, (d_out, True))).run(compute, send)
         learned = passes.Learned(saved[:3], of_q[1])
         for of_group in of_heads:
             learned.add(*of_group)
-        return *gradients, *learned.results(), None
+        return *gradients, *learned.results(), None, None
 
 
-def _own(call: Any, heads: int, kv_heads: int) -> list[Heads]:
+def _own(call: Any, heads: int, kv_heads: int) -> Sequence[Heads]:
     """The rank's heads, some at a time."""
-    each = kv_heads // call.shards.ranks
-    return passes.cuts(heads, kv_heads, call.heads_at_once, call.rank * each, (call.rank + 1) * each)
+    return _own_of(call.shards.ranks, call.rank, call.heads_at_once, heads, kv_heads)
+
+
+@functools.lru_cache(maxsize=1024)
+def _own_of(ranks: int, rank: int, at_once: int, heads: int, kv_heads: int) -> Sequence[Heads]:
+    each = kv_heads // ranks
+    return passes.cuts(heads, kv_heads, at_once, rank * each, (rank + 1) * each)
 
 
 def _problem(call: Any, heads: Heads, length: int) -> Problem:
@@ -94,27 +108,29 @@ def _problem(call: Any, heads: Heads, length: int) -> Problem:
     return problem._replace(cu_seqlens_q=lengths[0], cu_seqlens_k=lengths[1])
 
 
-def _tokens(call: Any, *given: tuple[Tensor, bool]) -> Callable[[Heads], tuple[Any, list[Tensor]]]:
-    """What starts an exchange that brings whole sequences of some of the rank's heads, [batch, some heads, length of all, dim].
-    given: tensors of the rank's tokens, and whether their heads are the queries'."""
-    given = tuple((x.contiguous(), of_queries) for x, of_queries in given)
+def _tokens(call: Any, *given: tuple[Tensor, bool]) -> tuple[Callable[[Heads], list[Tensor]], Callable[[Heads, list[Tensor], Any], Any]]:
+    """Room for whole sequences of some of the rank's heads, [batch, some heads, length of all, dim], and what starts an exchange that brings them,
+    as passes.Groups takes both. given: tensors of the rank's tokens, and whether their heads are the queries'."""
+    given = tuple((x if x.is_contiguous() else x.detach().contiguous(), of_queries) for x, of_queries in given)
     tensors = [x for x, _ in given]
 
-    def start(heads: Heads) -> tuple[Any, list[Tensor]]:
-        wholes = [x.new_empty(_whole_shape(call, x, heads.queries if of_queries else heads.keys)) for x, of_queries in given]
+    def room(heads: Heads) -> list[Tensor]:
+        return [x.new_empty(_whole_shape(call, x, heads.queries if of_queries else heads.keys)) for x, of_queries in given]
+
+    def start(heads: Heads, wholes: list[Tensor], free: Any) -> Any:
         sizes = tuple((x.shape, whole.shape, of_queries) for (x, of_queries), whole in zip(given, wholes))
         plan = _plan(call.shards, call.rank, _first_heads(heads), sizes, tensors[0].element_size(), False)
-        return exchange.start(call.group, plan, tensors, wholes), wholes
+        return exchange.start(call.group, plan, tensors, wholes, free)
 
-    return start
+    return room, start
 
 
-def _return(call: Any, heads: Heads, places: Sequence[tuple[Tensor, Tensor, bool]]) -> Any:
+def _return(call: Any, heads: Heads, places: Sequence[tuple[Tensor, Tensor, bool]], there: Any = None) -> Any:
     """Starts whole sequences of the rank's heads on their way to the ranks whose tokens they are. places: such sequences, the rank's tokens,
-    [batch, all heads, its length, dim], and whether they are the queries' heads."""
+    [batch, all heads, its length, dim], and whether they are the queries' heads. there: as exchange.start has it."""
     sizes = tuple((tokens.shape, whole.shape, of_queries) for whole, tokens, of_queries in places)
     plan = _plan(call.shards, call.rank, _first_heads(heads), sizes, places[0][0].element_size(), True)
-    return exchange.start(call.group, plan, [whole.contiguous() for whole, _, _ in places], [tokens for _, tokens, _ in places])
+    return exchange.start(call.group, plan, [whole.contiguous() for whole, _, _ in places], [tokens for _, tokens, _ in places], there)
 
 
 def _whole_shape(call: Any, x: Tensor, heads: slice) -> tuple[int, ...]:

@@ -136,11 +136,12 @@ class Plan:
         return _core.Exchange(self.steps)
 
 
-def start(group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor]) -> Any:
+def start(group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor], there: Any = None) -> Any:
     """Starts an exchange; its finish() lets the current stream wait for what arrives in the filled tensors. All are contiguous, of one dtype,
-    on one device. The given ones may change once it is finished."""
+    on one device. The given ones may change once it is finished. there: a StreamPoint of the current stream, where they are, and where the
+    filled ones are free already; None: with all that the stream has."""
     peers = _peers_of(group, given[0].device)
-    return _Collective(group, plan, given, filled) if peers is None else peers.start(group, plan, given, filled)
+    return _Collective(group, plan, given, filled) if peers is None else peers.start(group, plan, given, filled, there)
 
 
 class _Collective:
@@ -167,8 +168,6 @@ class _Peers:
 
     def __init__(self, group: Any, device: torch.device) -> None:
         self.device, self.rank, self.half, self.turn = device, dist.get_rank(group), 0, 0
-        # Of a higher priority than kernels that compute, or a meeting would wait until all of their blocks have begun.
-        self.streams = [torch.cuda.Stream(device, priority=-3) for _ in (PUTS, FETCHES)]
         self.room(group, 1 << 20)
 
     def room(self, group: Any, size: int) -> None:
@@ -184,16 +183,16 @@ class _Peers:
         self.staging[2 * self.half :].zero_()
         self.places = symmetric.rendezvous(self.staging, group.group_name).buffer_ptrs
         flags = [place + 2 * self.half for place in self.places]
-        self.peers = _core.Peers(self.device.index, self.rank, flags, [stream.cuda_stream for stream in self.streams])
+        self.peers = _core.Peers(self.device.index, self.rank, flags)
         torch.cuda.synchronize(self.device)
         dist.barrier(group, device_ids=[self.device.index])  # all flags are 0
 
-    def start(self, group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor]) -> _Fetched:
+    def start(self, group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor], there: Any = None) -> _Fetched:
         self.room(group, plan.size)
         halves = [place + self.turn * self.half for place in self.places]  # of each rank
         self.turn = 1 - self.turn
         addresses = [x.data_ptr() for x in filled], [x.data_ptr() for x in given], halves
-        return _Fetched(self.peers.start(plan.exchange, addresses, current_stream(given[0])), given, filled)
+        return _Fetched(self.peers.start(plan.exchange, addresses, current_stream(given[0]), there), given, filled)
 
 
 class _Fetched:

@@ -9,8 +9,12 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 import torch
 from torch import Tensor
 
+from splash_attention import _core
 from splash_attention.backends.torch import calls, cuda, operators
 from splash_attention.backends.torch.operators import Problem
+
+
+LANES = 4  # PyTorch has as many priorities of streams
 
 
 class Heads(NamedTuple):
@@ -38,71 +42,125 @@ def arriving(cuts: Sequence[Heads], start: Callable[[Heads], tuple[Any, list[Ten
         yield heads, filled
 
 
-def in_groups(
-    cuts: Sequence[Heads], device: torch.device, start: Callable[[Heads], tuple[Any, list[Tensor]]],
-    compute: Callable[[int, list[Tensor]], Any], send: Callable[[Heads, Any], list[Any]],
-) -> None:  # fmt: skip
-    """Some heads after others: their tokens arrive, kernels compute, results go home.
+class Groups:
+    """Some heads after others: their tokens arrive, kernels compute, results go home. The first ones' tokens set out when it is made.
 
-    start: an exchange, and what it fills. compute: of a group's number and what arrived, its results. send: exchanges of these.
+    On a GPU groups take LANES streams in turn: the kernels of one fill the multiprocessors that those of the one before leave, and its tokens
+    travel beside them. Each stream has a lower priority than the one before, or a group would overtake the one before it, and both would end
+    together, with nothing to compute beside their results.
 
-    On a GPU groups take two streams in turn: the kernels of one fill the multiprocessors that those of the one before leave, and its tokens
-    travel beside them. What a group allocates belongs to its stream, in whose order PyTorch hands memory on. Exchanges go one after
-    another, so a group's tokens are asked for before the results of the group before, which wait for kernels.
+    What a group allocates belongs to its stream, in whose order PyTorch hands memory on. So its tokens get their room before the stream is
+    given the kernels of an earlier group, or they would wait for these. Exchanges go one after another, so a group's tokens are asked for
+    before the results of the group before, which wait for kernels.
     """
-    lanes = _lanes(device) if len(cuts) > 1 else ()
-    results: dict[int, Any] = {}  # by group: of kernels
-    going: dict[int, list[Any]] = {}  # on their way
 
-    def in_lane(group: int) -> Any:
-        return torch.cuda.stream(lanes[group % 2]) if lanes else contextlib.nullcontext()
+    def __init__(
+        self, cuts: Sequence[Heads], device: torch.device, room: Callable[[Heads], list[Tensor]],
+        start: Callable[[Heads, list[Tensor], Any], Any],
+    ) -> None:  # fmt: skip
+        """room: what the tokens of some heads fill. start: an exchange that fills it; the third: as exchange.start has it."""
+        self.cuts, self.room, self.start = cuts, room, start
+        self.lanes = _lanes(device, min(LANES, len(cuts))) if len(cuts) > 1 else ()
+        self.rooms: dict[int, tuple[list[Tensor], Any]] = {}
+        with self._in_lane(0):
+            self.first = self._set_out(0)
 
-    def send_home(group: int) -> None:
-        with in_lane(group):
-            going[group] = send(cuts[group], results.pop(group))
+    def run(self, compute: Callable[[int, list[Tensor]], Any], send: Callable[[Heads, Any], list[Any]]) -> None:
+        """Once. compute: of a group's number and what arrived, its results. send: exchanges of these."""
+        cuts, (exchange, coming), lanes = self.cuts, self.first, len(self.lanes) or 2
+        del self.first
+        results: dict[int, Any] = {}  # by group: of kernels
+        going: dict[int, list[Any]] = {}  # on their way
 
-    def arrive(group: int) -> None:
-        for one in going.pop(group, ()):
-            one.finish()
+        def send_home(group: int) -> None:
+            with self._in_lane(group):
+                going[group] = send(cuts[group], results.pop(group))
 
-    with in_lane(0):
-        exchange, coming = start(cuts[0])
-    for at in range(len(cuts)):
-        with in_lane(at):
-            arrive(at - 2)  # its memory is free for this group
-            exchange.finish()
-            results[at] = compute(at, coming)
-        if at + 1 < len(cuts):
-            with in_lane(at + 1):
-                exchange, coming = start(cuts[at + 1])
-        if at > 0:
-            send_home(at - 1)
-    send_home(len(cuts) - 1)
-    for group in list(going):
-        with in_lane(group):
-            arrive(group)
-    if lanes:
-        lanes[1].wait_stream(lanes[0])
+        def arrive(group: int) -> None:
+            for one in going.pop(group, ()):
+                one.finish()
+
+        for at in range(len(cuts)):
+            with self._in_lane(at):
+                arrive(at - lanes)  # its memory is free for this group
+                if at + lanes < len(cuts):
+                    self._make_room(at + lanes)
+                if at > 0 and at % lanes == 0 and self.lanes:
+                    _let_wait(self.lanes[0], self.lanes[-1])  # priorities begin anew
+                exchange.finish()
+                results[at] = compute(at, coming)
+            if at + 1 < len(cuts):
+                with self._in_lane(at + 1):
+                    exchange, coming = self._set_out(at + 1)
+            if at > 0:
+                send_home(at - 1)
+        send_home(len(cuts) - 1)
+        for group in list(going):
+            with self._in_lane(group):
+                arrive(group)
+        for lane in self.lanes[:-1]:
+            _let_wait(self.lanes[-1], lane)
+
+    def _make_room(self, group: int) -> None:
+        """In its lane."""
+        self.rooms[group] = self.room(self.cuts[group]), _point(self._lane(group)) if self.lanes else None
+
+    def _set_out(self, group: int) -> tuple[Any, list[Tensor]]:
+        """In its lane."""
+        if group not in self.rooms:
+            self._make_room(group)
+        filled, free = self.rooms.pop(group)
+        return self.start(self.cuts[group], filled, free), filled
+
+    def _lane(self, group: int) -> Any:
+        return self.lanes[group % len(self.lanes)]
+
+    def _in_lane(self, group: int) -> Any:
+        return _On(self._lane(group), self.lanes[-1]) if self.lanes else contextlib.nullcontext()
 
 
-def _lanes(device: torch.device) -> tuple[Any, ...]:
-    """None on a CPU; else another stream, behind the current one's work so far, and the current one."""
+class _On:
+    """torch.cuda.stream, without asking for the current stream each time, which keeps the host."""
+
+    def __init__(self, stream: Any, current: Any) -> None:
+        self.stream, self.current = stream, current
+
+    def __enter__(self) -> None:
+        torch.cuda.set_stream(self.stream)
+
+    def __exit__(self, *_: Any) -> None:
+        torch.cuda.set_stream(self.current)
+
+
+def _lanes(device: torch.device, count: int) -> tuple[Any, ...]:
+    """None on a CPU; else other streams, behind the current one's work so far, and last the current one."""
     if device.type != "cuda":
         return ()
     current = torch.cuda.current_stream(device)
-    other = _beside(device)
-    other.wait_stream(current)
-    return other, current
+    others, so_far = [_beside(device, priority) for priority in range(1 - count, 0)], _point(current)
+    for other in others:
+        so_far.await_by(other.cuda_stream)
+    return *others, current
+
+
+def _let_wait(stream: Any, other: Any) -> None:
+    """For the other's work so far."""
+    _point(other).await_by(stream.cuda_stream)
+
+
+def _point(stream: Any) -> Any:
+    return _core.StreamPoint(stream.device_index, stream.cuda_stream)
 
 
 @functools.cache
-def _beside(device: torch.device) -> Any:
-    """The first group's kernels go before the second's."""
-    return torch.cuda.Stream(device, priority=-1)
+def _beside(device: torch.device, priority: int) -> Any:
+    return torch.cuda.Stream(device, priority=priority)
 
 
 def problem_of(problem: Problem, queries: slice) -> Problem:
     """Of some query heads."""
+    if problem.alpha is problem.head_k_keep is problem.sinks is problem.bias is None:
+        return problem
 
     def some(value: Tensor | None) -> Tensor | None:
         return value if value is None or value.shape[0] == 1 else value.detach()[queries]
@@ -112,14 +170,17 @@ def problem_of(problem: Problem, queries: slice) -> Problem:
 
 
 def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tuple[Tensor, ...]:
-    """out, tau, support (empty unless counted) and the store."""
+    """out, the store, and where they are counted tau and support."""
+    if not call.counted and problem.is_plain:
+        return calls.output_alone(q, k, v, *problem, keeps=call.differentiable)
     capacity = cuda.capacity_for(q, k) if call.differentiable and q.is_cuda else -1
     out, tau, support, _, store = calls.attention_alone(q, k, v, *problem, call.counted, False, capacity)
-    return out, tau, support, store
+    return (out, store, tau, support) if call.counted else (out, store)
 
 
-def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, problem: Problem, store: Tensor) -> tuple[Any, ...]:
-    """Gradients by q, k, v, alpha, sinks and bias; the last three may be None where there are none."""
+def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, problem: Problem, store: Tensor) -> tuple[tuple[Any, ...], Any]:
+    """Gradients by q, k, v, alpha, sinks and bias; the last three may be None where there are none. And where on the current stream the first is
+    there; None: where all are."""
     return calls.attention_backward_alone(d_out, q, k, v, *problem, store)
 
 

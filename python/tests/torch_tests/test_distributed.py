@@ -231,6 +231,45 @@ def test_what_the_check_asks():
     assert run(2, asked)[0] > 30
 
 
+def remembered():
+    """A call like one before is not checked anew; one that differs in anything is."""
+    from splash_attention.distributed import attention
+
+    q, k, v, _ = inputs()
+    q, k, v = (x[:, :, :8] for x in (q, k, v))
+    options = {"causal": True, "check": False}
+    checked, check = [], attention.check_tensors
+    attention.check_tensors = lambda *tensors: checked.append(tensors) or check(*tensors)
+
+    def asks(*tensors, **others):
+        checked.clear()
+        out = ring_splash_attention(*tensors, **{**options, **others})
+        return bool(checked), out
+
+    first, expected = asks(q, k, v)
+    again, out = asks(q.clone(), k, v)
+    assert (first, again) == (True, False) and torch.equal(out, expected)
+    others = [
+        ((q, k, v), {"causal": False}), ((q, k, v), {"alpha": 2.0}), ((q, k, v), {"alpha": 2}), ((q, k, v), {"scale": 0.5}), ((q, k, v), {"window": 3}),
+        ((q, k, v), {"k_keep": 2}), ((q, k, v), {"softcap": 2.0}), ((q, k, v), {"shard": "contiguous"}), ((q, k, v), {"mode": "gather"}),
+        ((q, k, v), {"heads_at_once": 1}), ((q.float(), k.float(), v.float()), {}), ((q[:, :, :6], k[:, :, :6], v[:, :, :6]), {}),
+        ((q.clone().requires_grad_(), k, v), {}),
+    ]  # fmt: skip
+    assert [asks(*tensors, **changed)[0] for tensors, changed in others] == [True] * len(others)
+    for changed in ({"alpha": torch.tensor(1.5)}, {"sinks": [0.0] * q.shape[1]}, {"cu_seqlens": [0, 8]}):  # values, which may change
+        assert asks(q, k, v, **changed)[0] and asks(q, k, v, **changed)[0]
+    for tensors, changed in (((q, k, v), {"causal": 1}), ((q, k, v), {"alpha": True}), ((q, k.float(), v), {}), ((q, k, v), {"colour": 1})):
+        with pytest.raises((TypeError, ValueError)):
+            asks(*tensors, **changed)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert asks(q.float(), k.float(), v.float())[1].dtype == torch.bfloat16
+    assert not asks(q, k, v)[0]
+
+
+def test_a_call_like_one_before_is_not_checked_anew():
+    run(1, remembered)
+
+
 def a_group_of_some():
     """Groups of ranks 0, 1 and 2, 3, side by side, and then one across."""
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]

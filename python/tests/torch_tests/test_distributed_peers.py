@@ -3,7 +3,6 @@ where, that all waits are there, and that no rank writes into a buffer that anot
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import queue
@@ -61,14 +60,14 @@ class Peers:
     def __init__(self, barrier):
         self.barrier, self.streams, self.mark = barrier, [Stream() for _ in range(2)], None
 
-    def start(self, steps, addresses, stream):
+    def start(self, steps, addresses, stream, there):
         streams, ends = [stream, *self.streams], []
         for kind, at, other, copies in steps:
             on = streams[at]
             if kind in ("copy", "copy_together"):
                 on.work.put(functools.partial(self.copy, copies, addresses))
             elif kind == "wait":
-                on.wait_event(streams[other].record_event())
+                on.wait_event(there if there and other == 0 else streams[other].record_event())
             elif kind == "meet":
                 on.work.put(self.meet)
             elif kind == "mark":
@@ -138,7 +137,8 @@ def on_all(ranks, work):
 @pytest.mark.parametrize("striped", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_tokens_become_heads(ranks, striped, host):
-    """Rank r holds chunk r of all heads, and ends with all chunks of its heads; a dozen exchanges, one behind the other, of random sizes."""
+    """Rank r holds chunk r of all heads, and ends with all chunks of its heads; a dozen exchanges of three tensors, one behind the other, of
+    random sizes."""
     batch, heads, dim, rounds = 2, 2, 3, 12
     lengths = [ranks * random.randint(1, 9) for _ in range(rounds)]
     whole = [torch.randn(batch, ranks * heads, length, dim) for length in lengths]
@@ -147,19 +147,41 @@ def test_tokens_become_heads(ranks, striped, host):
         started = []
         for x in whole:
             chunk = x[:, :, rank::ranks] if striped else x.chunk(ranks, 2)[rank]
-            mine, into = copied(chunk.contiguous()), torch.full((batch, heads, x.shape[2], dim), torch.nan)
+            mine = [copied(times * chunk) for times in (1, 2, 3)]
+            into = [torch.full((batch, heads, x.shape[2], dim), torch.nan) for _ in mine]
             own = [slice(to * heads, (to + 1) * heads) for to in range(ranks)]
-            sent = [exchange.cut(0, mine.shape, own[to], 0, 1, striped) for to in range(ranks)]
-            places = [exchange.in_turn(exchange.cut(0, into.shape, slice(0, heads), at, ranks, striped)) for at in range(ranks)]
-            started.append((peers.start(None, exchange.Plan(rank, sent, places, 4), [mine], [into]), into))
+            sent = [[one for of in range(3) for one in exchange.cut(of, chunk.shape, own[to], 0, 1, striped)] for to in range(ranks)]
+            places = [[one for of in range(3) for one in exchange.cut(of, into[0].shape, slice(0, heads), at, ranks, striped)] for at in range(ranks)]
+            plan = exchange.Plan(rank, sent, [exchange.in_turn(some) for some in places], 4)
+            started.append((peers.start(None, plan, mine, into), into))
         found = []
         for one, into in started:
             one.finish()
-            found.append(copied(into))
+            found.append([copied(x) for x in into])
         return found
 
     for rank, found in enumerate(on_all(ranks, work)):
-        assert all(torch.equal(into, x[:, rank * heads : (rank + 1) * heads]) for into, x in zip(found, whole))
+        for into, x in zip(found, whole):
+            assert all(torch.equal(one, times * x[:, rank * heads : (rank + 1) * heads]) for times, one in zip((1, 2, 3), into))
+
+
+def test_what_is_there_early_does_not_wait_for_the_stream(host):
+    """But it waits for the point at which it is there."""
+    whole, ranks = torch.randn(2, 7), 2
+
+    def work(rank, peers):
+        mine, into = copied(whole[rank].clone()), [torch.full((7,), torch.nan) for _ in range(ranks)]
+        there, late, elsewhere = here.stream.record_event(), threading.Event(), Stream()
+        here.stream.wait_event(late)
+        plan = exchange.Plan(rank, [[exchange.Cut(0, 0, 7, 7, 1)]] * ranks, [exchange.in_turn([exchange.Cut(of, 0, 7, 7, 1)]) for of in range(ranks)], 4, same=True)
+        peers.start(None, plan, [mine], into, there).started.finish(elsewhere)
+        elsewhere.synchronize()
+        assert not late.is_set()
+        late.set()
+        return into
+
+    for into in on_all(ranks, work):
+        assert torch.equal(torch.stack(into), whole)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -221,25 +243,21 @@ def test_keys_come_to_all_and_gradients_go_back(ranks, shard, host):
         assert all(torch.equal(part, torch.stack(list(one))) for part, (_, one) in zip(parts, wanted))
 
 
-@pytest.mark.parametrize("groups", [1, 2, 5])
-def test_groups_take_two_streams_in_turn(groups, monkeypatch):
-    """A group's tokens are asked for before the results of the group before go home, which wait for its kernels; each in its group's stream."""
+@pytest.mark.parametrize("groups", [1, 2, 5, 9])
+def test_groups_take_streams_in_turn(groups, monkeypatch):
+    """The first group's tokens set out at once. A group's are asked for before the results of the group before go home, which wait for its
+    kernels; each in its group's stream."""
     from splash_attention.distributed import passes
 
-    done, current = [], ["current"]
-    lanes = SimpleNamespace(wait_stream=lambda other: None), SimpleNamespace(wait_stream=lambda other: done.append("joined"))
-
-    @contextlib.contextmanager
-    def on(lane):
-        before, current[0] = current[0], lanes.index(lane)
-        yield
-        current[0] = before
-
-    monkeypatch.setattr(passes, "_lanes", lambda device: lanes)
-    monkeypatch.setattr(torch.cuda, "stream", on)
+    done, count = [], min(groups, passes.LANES)
+    current = [count - 1]
+    monkeypatch.setattr(passes, "_lanes", lambda device, lanes: range(lanes))
+    monkeypatch.setattr(passes, "_point", lambda lane: f"point {lane}")
+    monkeypatch.setattr(passes, "_let_wait", lambda *lanes: done.append(("joined", *lanes)))
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda lane: current.__setitem__(0, lane))
 
     def note(what, group):
-        assert current[0] == (group % 2 if groups > 1 else "current")
+        assert current[0] == group % count
         done.append((what, group))
 
     def exchange(group, kind):
@@ -255,13 +273,27 @@ def test_groups_take_two_streams_in_turn(groups, monkeypatch):
         assert results == f"results of {group}"
         return [exchange(group, "home")]
 
-    passes.in_groups(range(groups), torch.device("cpu"), lambda group: (exchange(group, "come"), [group]), compute, send)
+    def room(group):
+        note("room", group)
+        return [group]
+
+    def start(group, filled, free):
+        assert filled == [group] and free == (f"point {group % count}" if groups > 1 else None)
+        return exchange(group, "come")
+
+    made = passes.Groups(range(groups), torch.device("cpu"), room, start)
+    assert done == [("room", 0), ("come", 0)] and current == [count - 1]
+    made.run(compute, send)
+    assert current == [count - 1]
     at = {one: place for place, one in enumerate(done)}
     for group in range(groups):
-        steps = [at[what, group] for what in ("come", "come there", "compute", "home", "home there")]
+        steps = [at[what, group] for what in ("room", "come", "come there", "compute", "home", "home there")]
         assert steps == sorted(steps)
         if group > 0:
             assert at["come", group] < at["home", group - 1] and at["compute", group] < at["home", group - 1]
-        if group > 1:
-            assert at["home there", group - 2] < at["compute", group]  # two groups' memory is enough
-    assert len(at) == len(done) and (done[-1] == "joined") == (groups > 1)
+        if group >= passes.LANES:
+            assert at["home there", group - passes.LANES] < at["compute", group]  # as many groups' memory is enough
+            assert at["room", group] < at["compute", group - passes.LANES]  # in whose stream it is
+        if group > 0 and group % passes.LANES == 0:
+            assert ("joined", 0, passes.LANES - 1) in done[at["compute", group - 1] : at["compute", group]]  # nobody is overtaken
+    assert done[len(done) - count + 1 :] == [("joined", count - 1, lane) for lane in range(count - 1)]

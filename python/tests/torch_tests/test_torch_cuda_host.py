@@ -43,8 +43,11 @@ def made(monkeypatch):
             array(out, 2 * HEADS * ROWS * DIM)[:] = len(self.capacities)
 
         def backward(
-            self, unseen, for_good, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, d_sinks, d_bias, workspace, stream, tables
+            self, unseen, for_good, q, k, v, alpha, store, store_bytes, d_out, d_q, d_k, d_v, d_alpha, d_sinks, d_bias, workspace, stream, tables,
+            d_q_done,
         ):
+            if d_q_done is not None:
+                d_q_done.record(stream)
             self.unseen.append((unseen, for_good))
             self.tables.append(tables)
             self.alphas.append(array(alpha, 1).tolist())
@@ -312,6 +315,19 @@ def test_backward_is_launched_before_it_is_known_whether_the_store_is_whole(made
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     cuda.attention_backward(out, q, k, v, *PLAIN, store)
     assert len(asked) == 2 and made[0].unseen[2:] == [(True, True)]
+
+
+@pytest.mark.parametrize("by", ["kernels", "dense products"])
+def test_who_sends_the_gradient_by_q_is_told_when_it_is_there(made, monkeypatch, by):
+    q, k, v = inputs()
+    out, *_, store = cuda.attention(q, k, v, *PLAIN, False, False, 64)
+    if by == "dense products":
+        monkeypatch.setattr(cuda, "_problem_of", lambda *_: (types.SimpleNamespace(kernels=None), None, None))
+        monkeypatch.setattr(cuda, "_dense_problem", lambda *_: None)
+        monkeypatch.setattr(cuda.dense, "backward", lambda *_: (out,) * 4)
+    recorded = []
+    cuda.gradients(out, q, k, v, *PLAIN, store, d_q_done=types.SimpleNamespace(record=recorded.append))
+    assert recorded == [0]  # on the current stream
 
 
 @pytest.mark.parametrize("tables", ["none", "window", "positions", "packed", "packed window", "given", "given, packed", "pairs", "packed pairs"])

@@ -61,28 +61,35 @@ void launch(const std::string& name, const DenseKernel& kernel, int64_t work, co
   entmax::launch(name, kernel.function, blocks, kernel.threads, kernel.shared_bytes, stream, arguments);
 }
 
+CUtensorMap map_of(const BackwardProblem& p, Dtype dtype, const void* data, int64_t heads, int64_t length,
+                   const DenseKernel& kernel) {
+  return arch::encode_tiles({.data = data,
+                             .dtype = dtype,
+                             .heads = heads,
+                             .length = length,
+                             .dim = p.head_dim,
+                             .tile_rows = kernel.tile_rows,
+                             .tile_columns = 64});
+}
+
 }  // namespace
 
-void compute_dense(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
+void compute_dense_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
   const int64_t heads = p.rows / p.q_len, key_heads = heads / p.group;
-  const auto map_of = [&](const void* data, int64_t of_heads, int64_t length, const DenseKernel& kernel) {
-    return arch::encode_tiles({.data = data,
-                               .dtype = dtype,
-                               .heads = of_heads,
-                               .length = length,
-                               .dim = p.head_dim,
-                               .tile_rows = kernel.tile_rows,
-                               .tile_columns = 64});
-  };
-  const int64_t rows = int64_t{p.dense.tiles} * kDenseTile;
-  const bool ranges = p.dense.has_ranges();
-  const DenseKernel queries = dense_queries_of(dtype, p.head_dim, p.d_alpha != nullptr, ranges);
-  const DenseKernel keys = dense_keys_of(dtype, p.head_dim, ranges);
+  const DenseKernel kernel = dense_queries_of(dtype, p.head_dim, p.d_alpha != nullptr, p.dense.has_ranges());
+  const auto keys = [&](const void* data) { return map_of(p, dtype, data, key_heads, p.kv_len, kernel); };
   gather_dense(p, stream);
-  launch("dense_queries", queries, heads * ceil_div(p.q_len, queries.rows), p,
-         map_of(p.k, key_heads, p.kv_len, queries), map_of(p.v, key_heads, p.kv_len, queries), stream);
-  launch("dense_keys", keys, key_heads * ceil_div(p.kv_len, keys.rows), p,
-         map_of(p.dense.q, heads, rows, keys), map_of(p.dense.d_out, heads, rows, keys), stream);
+  launch("dense_queries", kernel, heads * ceil_div(p.q_len, kernel.rows), p, keys(p.k), keys(p.v), stream);
+}
+
+void compute_dense_columns(const BackwardProblem& p, Dtype dtype, StreamHandle stream) {
+  const int64_t heads = p.rows / p.q_len, key_heads = heads / p.group;
+  const DenseKernel kernel = dense_keys_of(dtype, p.head_dim, p.dense.has_ranges());
+  const auto rows = [&](const void* data) {
+    return map_of(p, dtype, data, heads, int64_t{p.dense.tiles} * kDenseTile, kernel);
+  };
+  launch("dense_keys", kernel, key_heads * ceil_div(p.kv_len, kernel.rows), p, rows(p.dense.q),
+         rows(p.dense.d_out), stream);
 }
 
 }  // namespace splash::gpu::entmax::backward

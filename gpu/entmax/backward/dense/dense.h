@@ -52,8 +52,9 @@ DenseKernel dense_keys_of(Dtype dtype, uint32_t head_dim, bool ranges);
 
 void gather_dense(const BackwardProblem& p, StreamHandle stream);
 
-// Enqueues all three kernels. They add to what dK and dV hold, and overwrite dQ and dL/dalpha of the dense
-// rows.
-void compute_dense(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
+// Enqueues the first two kernels, behind compute_rows: they overwrite dQ and dL/dalpha of the dense rows.
+void compute_dense_rows(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
+// Enqueues the third, behind compute_columns: it adds to what dK and dV hold.
+void compute_dense_columns(const BackwardProblem& p, Dtype dtype, StreamHandle stream);
 
 }  // namespace splash::gpu::entmax::backward

@@ -8,12 +8,14 @@ which registered gradients are not.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 
+from splash_attention import _core
 from splash_attention.backends.torch import cuda, flops, operators
 from splash_attention.backends.torch.operators import Problem
 
@@ -247,13 +249,30 @@ def attention_alone(q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tens
     return (_ops.attention if _looked_on() else _attention[q.device.type])(q, k, v, *inputs)
 
 
+def output_alone(q: Tensor, k: Tensor, v: Tensor, *problem: Any, keeps: bool) -> tuple[Tensor, Tensor]:
+    """out, and the store, empty unless it keeps one, of a plain problem; as repeated_output where it was checked before."""
+    device, p = q.device.type, Problem(*problem)
+    if _looked_on():
+        out, *_, store = _ops.attention(q, k, v, *problem, False, False, cuda.capacity_for(q, k) if keeps and q.is_cuda else -1)
+        return out, store
+    if device == "cuda" and p.alpha is None and not p.is_modified:
+        with contextlib.suppress(cuda.Unknown):
+            out, store = cuda.repeated(q, k, v, keeps, p.alpha_value, p.causal, p.scale, p.k_keep, p.window, p.lengths)
+            return out, store if keeps else operators.nothing(torch.uint8, q.device)
+    if keeps:
+        return _kept_output[device](q, k, v, *problem)
+    return _output[device](q, k, v, *problem), operators.nothing(torch.uint8, q.device)
+
+
 def attention_backward_alone(
     d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any
-) -> tuple[Tensor | None, ...]:
-    """So; by alpha, sinks and bias None or zeros where there are none."""
-    if q.is_cuda and not _looked_on():
-        return cuda.gradients(d_out, q, k, v, *inputs)
-    return _ops.attention_backward(d_out, q, k, v, *inputs)
+) -> tuple[tuple[Tensor | None, ...], Any]:
+    """So; by alpha, sinks and bias None or zeros where there are none. And where on the current stream the gradient by q is there; None: where
+    all are."""
+    if not q.is_cuda or _looked_on():
+        return _ops.attention_backward(d_out, q, k, v, *inputs), None
+    d_q_done = _core.StreamPoint(q.get_device(), cuda.current_stream(q))
+    return cuda.gradients(d_out, q, k, v, *inputs, d_q_done=d_q_done), d_q_done
 
 
 def probabilities(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -432,15 +432,18 @@ def output_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any
     return d_q, d_k, d_v, None if d_alpha is None else d_alpha.double()
 
 
-def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
-    """By q, k, v, alpha, sinks and bias; None for what the problem does not have.
+def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any, d_q_done: Any = None) -> tuple[Tensor | None, ...]:
+    """By q, k, v, alpha, sinks and bias; None for what the problem does not have. d_q_done: a StreamPoint, recorded where d_q is there.
 
     Whether the store holds all of its support is known when forward has ended. The kernels are launched before: they mostly do, and where not,
     they are launched once more."""
     *problem_inputs, store = inputs
     problem, alphas, given = _problem_of(q, k, *problem_inputs)
     if problem.kernels is None:
-        return *dense.backward(d_out, q, k, v, _dense_problem(problem, q, *problem_inputs)), None, None
+        found = *dense.backward(d_out, q, k, v, _dense_problem(problem, q, *problem_inputs)), None, None
+        if d_q_done is not None:
+            d_q_done.record(current_stream(q))
+        return found
     q, k, v, d_out = contiguous_and_aligned(q), contiguous_and_aligned(k), contiguous_and_aligned(v), contiguous_and_aligned(d_out)
     d_q, d_k, d_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     heads, learned = q.shape[1], problem_inputs[0] is not None
@@ -457,7 +460,7 @@ def gradients(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> t
             unseen, for_good, q.data_ptr(), k.data_ptr(), v.data_ptr(), alphas.data_ptr(),
             store.data_ptr(), store.numel(), d_out.data_ptr(), d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr(),
             *(0 if one is None else one.data_ptr() for one in (d_alpha, d_sinks, d_bias)), workspace.data_ptr(), current_stream(q),
-            _addresses(given),
+            _addresses(given), d_q_done,
         )  # fmt: skip
 
     if torch.cuda.is_current_stream_capturing():

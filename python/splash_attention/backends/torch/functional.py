@@ -43,7 +43,7 @@ def check_tensor(name: str, tensor: Any, first: str) -> None:
         raise NotImplementedError(f"{name} has a tangent; {calls.NO_FORWARD_MODE}")
 
 
-def _is_odd(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def is_odd(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether check_tensor must look at them: for most calls it would take a third of what surrounds the computation."""
     dense = q.layout is k.layout is v.layout is torch.strided and not (q.is_nested or k.is_nested or v.is_nested)
     return not dense or q.is_neg() or k.is_neg() or v.is_neg() or forward_ad._current_level >= 0
@@ -51,7 +51,7 @@ def _is_odd(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 def check_tensors(q: Any, k: Any, v: Any, names: Sequence[str] = checks.NAMES) -> None:
     """check_tensor of each, where it must look."""
-    if not (type(q) is type(k) is type(v) is Tensor) or torch.compiler.is_compiling() or _is_odd(q, k, v):
+    if not (type(q) is type(k) is type(v) is Tensor) or torch.compiler.is_compiling() or is_odd(q, k, v):
         for name, tensor in zip(names, (q, k, v)):
             check_tensor(name, tensor, names[0])
 
