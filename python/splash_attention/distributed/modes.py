@@ -6,7 +6,7 @@ Bytes that a rank receives, of W ranks, n tokens a rank, H and h query and key h
   heads    forward (W - 1) / W · n · (2H + 2h) · D · B · e    q, k, v and out; backward as much: d_out and the gradients
 
 Where heads travel in several rounds, some are computed while others travel: the first ones' tokens are waited for, then each round takes the
-longer of the two. A round more takes the host HOST seconds. In mode "heads", whose rounds share the multiprocessors (passes.in_groups), the
+longer of the two. A round more takes the host HOST seconds. In mode "heads", whose rounds share the multiprocessors (passes.Groups), the
 model says how many there are; in mode "gather" as few as memory allows were fastest. Computing takes forward 1, backward 0.4. Rates are those
 measured on H100s and H200s: 313 GB/s a direction between two H100s, 1.7e12 pairs a second at head_dim 128. Copies are not in the model.
 """

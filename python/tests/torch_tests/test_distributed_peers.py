@@ -173,7 +173,8 @@ def test_what_is_there_early_does_not_wait_for_the_stream(host):
         mine, into = copied(whole[rank].clone()), [torch.full((7,), torch.nan) for _ in range(ranks)]
         there, late, elsewhere = here.stream.record_event(), threading.Event(), Stream()
         here.stream.wait_event(late)
-        plan = exchange.Plan(rank, [[exchange.Cut(0, 0, 7, 7, 1)]] * ranks, [exchange.in_turn([exchange.Cut(of, 0, 7, 7, 1)]) for of in range(ranks)], 4, same=True)
+        places = [exchange.in_turn([exchange.Cut(of, 0, 7, 7, 1)]) for of in range(ranks)]
+        plan = exchange.Plan(rank, [[exchange.Cut(0, 0, 7, 7, 1)]] * ranks, places, 4, same=True)
         peers.start(None, plan, [mine], into, there).started.finish(elsewhere)
         elsewhere.synchronize()
         assert not late.is_set()
