@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/round.h"
 #include "gpu/arch/tensor_map.h"
+#include "gpu/kascade/quantize.cuh"
 #include "gpu/kascade/reuse.cuh"
 #include "gpu/kascade/select.cuh"
 #include "gpu/kascade/steps.cuh"
@@ -14,7 +15,8 @@
 namespace splash::gpu::kascade {
 namespace {
 
-constexpr int64_t kSlabBytes = int64_t{256} << 20;  // of lists at once: enough to fill a GPU
+constexpr int64_t kSlabBytes = int64_t{256} << 20;      // of lists at once: enough to fill a GPU
+constexpr int64_t kStepSlabBytes = int64_t{384} << 20;  // by steps.cuh, where each kernel's end costs more
 constexpr int64_t kQueueBytes = 256;
 constexpr int64_t kMostLists = 65535;  // at once: the second extent of a grid
 
@@ -27,7 +29,7 @@ void require_taken(const AttentionSpec& spec, Dtype dtype) {
 struct FindPlan {
   Problem problem;
   int64_t lists = 0, pitch = 0;
-  int step_rows = 0, chunks = 0;  // of steps.cuh; 0: not by it
+  int step_rows = 0, chunks = 0;  // of steps.cuh; 0: not by it. Chunks of keys in 16 bits, which are more
 
   explicit FindPlan(const AttentionSpec& spec)
       : problem(Problem::of(spec, kTileRows)),
@@ -35,14 +37,21 @@ struct FindPlan {
         pitch(round_up(problem.kv_len, 4)) {
     if (problem.tiles == 1 && problem.group * problem.q_len <= kMostStepRows) {
       step_rows = problem.group * problem.q_len;
-      chunks = static_cast<int>(ceil_div(problem.kv_len, kChunk));
+      chunks = static_cast<int>(ceil_div(problem.kv_len, kChunk<2>));
     }
   }
 
   bool by_steps() const { return step_rows > 0; }
   int64_t sums_bytes() const { return pitch * int64_t{sizeof(float)}; }
-  int64_t partial_bytes() const { return int64_t{chunks} * kMostStepRows * int64_t{sizeof(float2)}; }
-  int64_t list_bytes() const { return (1 + step_rows) * sums_bytes() + partial_bytes(); }
+  bool pools_in_shared() const { return by_steps() && problem.kv_len <= kMostPooled; }
+  int64_t partial_bytes() const { return int64_t{chunks} * step_rows * int64_t{sizeof(float2)}; }
+  int64_t list_bytes() const {  // 16-byte aligned, as pitch is
+    return ((pools_in_shared() ? 0 : 1) + step_rows) * sums_bytes() + round_up(partial_bytes(), 16);
+  }
+  int64_t most_lists_at_once() const {
+    return std::clamp<int64_t>((by_steps() ? kStepSlabBytes : kSlabBytes) / list_bytes(), 1,
+                               std::min(lists, kMostLists));
+  }
   int64_t fixed_bytes() const {
     return by_steps() ? 0 : kQueueBytes + int64_t{problem.items} * kTileRows * int64_t{sizeof(float)};
   }
@@ -69,19 +78,30 @@ void sweep(const AnchorSlab& slab, Dtype dtype, StreamHandle stream) {
   });
 }
 
-void pool_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, StreamHandle stream) {
+template <int kBytes>
+void score_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, StreamHandle stream) {
   with_element_and_dim(dtype, slab.problem.head_dim, [&](auto element, auto dim) {
     using Element = decltype(element);
     const dim3 grid(static_cast<unsigned>(steps.chunks), static_cast<unsigned>(slab.lists));
-    const auto kernel = steps.rows <= 8    ? &score_steps<Element, dim(), 1>
-                        : steps.rows <= 16 ? &score_steps<Element, dim(), 2>
-                                           : &score_steps<Element, dim(), 4>;
-    launch("score_steps", kernel, grid, kStepThreads, sizeof(StepShared<dim()>), stream, slab, steps);
+    const auto kernel = steps.rows <= 8    ? &score_steps<Element, dim(), 1, kBytes>
+                        : steps.rows <= 16 ? &score_steps<Element, dim(), 2, kBytes>
+                                           : &score_steps<Element, dim(), 4, kBytes>;
+    launch("score_steps", kernel, grid, kStepThreads, sizeof(StepShared<dim(), kBytes>), stream, slab, steps);
   });
+}
+
+void pool_by_steps(const AnchorSlab& slab, const StepRows& steps, StreamHandle stream) {
   const dim3 pools(static_cast<unsigned>(ceil_div(slab.problem.kv_len, kPoolChunk)),
                    static_cast<unsigned>(slab.lists));
   pool_steps<<<pools, kStepThreads, 0, stream>>>(slab, steps);
   check_launch("pool_steps");
+}
+
+void require_pitch(int64_t pitch, int64_t kv_len) {
+  if (pitch < kv_len || pitch % kKeyGroup != 0)
+    throw InvalidArgument("keys in 8 bits have room for " + std::to_string(pitch) +
+                          "; it must be a multiple of " + std::to_string(kKeyGroup) +
+                          " and at least kv_len, " + std::to_string(kv_len));
 }
 
 // Parts of a list: as many as fill the GPU where lists are few, none of them empty.
@@ -120,9 +140,7 @@ int64_t least_find_bytes(const AttentionSpec& spec) {
 
 int64_t find_bytes(const AttentionSpec& spec) {
   const FindPlan plan(spec);
-  const int64_t at_once =
-      std::clamp<int64_t>(kSlabBytes / plan.list_bytes(), 1, std::min(plan.lists, kMostLists));
-  return plan.fixed_bytes() + at_once * plan.list_bytes();
+  return plan.fixed_bytes() + plan.most_lists_at_once() * plan.list_bytes();
 }
 
 void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& arguments) {
@@ -136,6 +154,8 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
   if (room < 1)
     throw InvalidArgument("find_keys has " + std::to_string(arguments.workspace_bytes) +
                           " bytes of workspace; it needs " + std::to_string(least_find_bytes(spec)));
+  const bool in_8_bits = plan.by_steps() && arguments.k8 != nullptr;
+  if (in_8_bits) require_pitch(arguments.k8_pitch, plan.problem.kv_len);
   const AttentionShape& s = spec.shape;
   const auto tiles_of = [&](const void* data, int64_t heads, int64_t length, int rows) {
     return arch::encode_tiles({.data = data,
@@ -159,16 +179,29 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
       sweep<RowNormalizers>(slab, dtype, arguments.stream);
     }
   }
-  slab.pooled = reinterpret_cast<float*>(workspace + plan.fixed_bytes());
+  StepRows steps{
+      .rows = plan.step_rows,
+      .chunks = in_8_bits ? static_cast<int>(ceil_div(plan.problem.kv_len, kChunk<1>)) : plan.chunks};
+  if (in_8_bits) {
+    steps.k8 = arguments.k8;
+    steps.k8_scales = arguments.k8_scales;
+    steps.k8_pitch = arguments.k8_pitch;
+  }
+  auto* const sums = reinterpret_cast<float*>(workspace + plan.fixed_bytes());
+  slab.pooled = plan.pools_in_shared() ? nullptr : sums;
   for (int64_t first = 0; first < plan.lists; first += slab.lists) {
     slab.first = static_cast<int>(first);
     slab.lists = static_cast<int>(std::min({room, plan.lists - first, kMostLists}));
     if (plan.by_steps()) {
-      float* const scores = slab.pooled + slab.lists * plan.pitch;
-      auto* const partial = reinterpret_cast<float2*>(scores + slab.lists * plan.step_rows * plan.pitch);
-      pool_by_steps(slab,
-                    {.rows = plan.step_rows, .chunks = plan.chunks, .scores = scores, .partial = partial},
-                    dtype, arguments.stream);
+      steps.scores = plan.pools_in_shared() ? sums : sums + slab.lists * plan.pitch;
+      steps.partial = reinterpret_cast<float2*>(steps.scores + slab.lists * plan.step_rows * plan.pitch);
+      (in_8_bits ? &score_by_steps<1> : &score_by_steps<2>)(slab, steps, dtype, arguments.stream);
+      if (plan.pools_in_shared()) {
+        launch("select_pooled", &select_pooled, static_cast<unsigned>(slab.lists), kPoolThreads,
+               plan.sums_bytes(), arguments.stream, slab, steps, arguments.keys);
+        continue;
+      }
+      pool_by_steps(slab, steps, arguments.stream);
     } else {
       sweep<PooledProbabilities>(slab, dtype, arguments.stream);
     }
@@ -176,6 +209,30 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
         slab, arguments.keys);
     check_launch("select_largest");
   }
+}
+
+void quantize_keys(const AttentionShape& shape, Dtype dtype, const QuantizeArguments& arguments) {
+  if (dtype != Dtype::f16 && dtype != Dtype::bf16)
+    throw Unsupported("Kascade's kernels do not take " + std::string(splash::to_string(dtype)));
+  if (shape.head_dim % kLaneNumbers != 0 || shape.head_dim > kKeyLanes * kLaneNumbers)
+    throw Unsupported("Kascade's kernels do not take a head_dim of " + std::to_string(shape.head_dim));
+  require_pitch(arguments.pitch, shape.kv_len);
+  const int64_t count = shape.kv_len - arguments.begin, heads = shape.batch * shape.kv_heads;
+  if (count <= 0 || heads == 0) return;
+  const KeysIn8Bits to{.k = arguments.k,
+                       .codes = arguments.k8,
+                       .scales = arguments.k8_scales,
+                       .heads = heads,
+                       .kv_len = shape.kv_len,
+                       .pitch = arguments.pitch,
+                       .begin = arguments.begin,
+                       .head_dim = static_cast<int>(shape.head_dim)};
+  const dim3 grid(static_cast<unsigned>(ceil_div(count, kQuantizeThreads / kKeyLanes)),
+                  static_cast<unsigned>(std::min(heads, kMostLists)));
+  with_element(dtype, [&](auto element) {
+    quantize<decltype(element)><<<grid, kQuantizeThreads, 0, arguments.stream>>>(to);
+  });
+  check_launch("quantize");
 }
 
 int64_t reuse_bytes(const AttentionSpec& spec, int64_t most) {

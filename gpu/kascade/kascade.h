@@ -32,6 +32,12 @@ struct FindArguments {
   const int32_t* counts = nullptr;
   int32_t* keys = nullptr;
   int64_t most = 0;
+  // The same keys as of quantize_keys, or null. Where a key head has few rows, as in a step of decoding
+  // (q_len <= 32, and at most 32 rows: query heads of a key head x q_len), they are read in place of k, which
+  // halves the time: the choice is by the scores of rounded keys. Elsewhere they are not looked at.
+  const int8_t* k8 = nullptr;
+  const float* k8_scales = nullptr;
+  int64_t k8_pitch = 0;
   // [batch, q_heads, q_len]: of each row log(sum of exp(scaled score)), -inf without keys, as dense attention
   // leaves it. Null: a pass over the scores finds it. Not read where a key head has few rows.
   const float* normalizers = nullptr;
@@ -46,9 +52,22 @@ int64_t find_bytes(const AttentionSpec& spec);
 int64_t least_find_bytes(const AttentionSpec& spec);
 
 // Two dense passes over the scores (each row's normaliser, then the sums), or one where normalisers are given
-// or a key head has few rows, and a selection: exact. Among equal sums the lower key is kept. A row without
-// keys, or with NaN, chooses none.
+// or a key head has few rows, and a selection: exact, but for k8. Among equal sums the lower key is kept. A
+// row without keys, or with NaN, chooses none.
 void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& arguments);
+
+struct QuantizeArguments {
+  const void* k = nullptr;     // [batch, kv_heads, kv_len, head_dim]
+  int8_t* k8 = nullptr;        // [batch, kv_heads, pitch, head_dim]: k is scale x k8, rounded to nearest even
+  float* k8_scales = nullptr;  // [batch, kv_heads, pitch]: largest |k| / 127; NaN of a key that is not finite
+  int64_t pitch = 0;           // keys that there is room for: a multiple of 16, at least kv_len
+  int64_t begin = 0;           // the first key that is written; those before it are left as they are
+  StreamHandle stream = nullptr;
+};
+
+// Keys [begin, kv_len) in 8 bits, for find_keys. Of the shape batch, kv_heads, kv_len and head_dim count.
+// Throws Unsupported for a dtype or head_dim that not_taken() names, InvalidArgument for the pitch.
+void quantize_keys(const AttentionShape& shape, Dtype dtype, const QuantizeArguments& arguments);
 
 struct ReuseArguments {
   const void *q = nullptr, *k = nullptr, *v = nullptr;

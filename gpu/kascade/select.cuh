@@ -10,10 +10,11 @@
 namespace splash::gpu::kascade {
 
 constexpr int kSelectThreads = 512, kDigitBits = 11, kBins = 1 << kDigitBits, kVector = 4;
-using SelectScan = cub::BlockScan<uint32_t, kSelectThreads, cub::BLOCK_SCAN_WARP_SCANS>;
 
+template <int kThreads>
 struct SelectShared {
-  typename SelectScan::TempStorage scan;
+  using Scan = cub::BlockScan<uint32_t, kThreads, cub::BLOCK_SCAN_WARP_SCANS>;
+  typename Scan::TempStorage scan;
   uint32_t histogram[kBins];
   uint32_t digit, wanted;
 };
@@ -21,7 +22,7 @@ struct SelectShared {
 // The sums of one list, as integers of the same order. Sums are not negative, so their bits have the order of
 // their values. A tile's own keys are above all.
 struct ListSums {
-  const float* sums;  // 16-byte aligned
+  const float* sums;  // 16-byte aligned, in global or shared memory
   int visible, own_begin;
 
   // Those of keys first to first + 3, a multiple of 4; of keys that are not visible 0.
@@ -38,16 +39,17 @@ struct ListSums {
 };
 
 // The k-th largest. `wanted` becomes the number of sums equal to it that belong to the k.
-__device__ inline uint32_t kth_largest(const ListSums& sums, uint32_t k, SelectShared& shared,
-                                       uint32_t& wanted) {
-  constexpr int kBinsAThread = kBins / kSelectThreads;
+template <int kThreads>
+__device__ uint32_t kth_largest(const ListSums& sums, uint32_t k, SelectShared<kThreads>& shared,
+                                uint32_t& wanted) {
+  constexpr int kBinsAThread = kBins / kThreads;
   uint32_t prefix = 0, prefix_mask = 0;
   wanted = k;
   for (int shift = 32 - kDigitBits; shift > -kDigitBits; shift -= kDigitBits) {
     const int low = max(shift, 0), bits = shift < 0 ? kDigitBits + shift : kDigitBits;
-    for (int i = threadIdx.x; i < kBins; i += kSelectThreads) shared.histogram[i] = 0;
+    for (int i = threadIdx.x; i < kBins; i += kThreads) shared.histogram[i] = 0;
     __syncthreads();
-    for (int first = kVector * threadIdx.x; first < sums.visible; first += kVector * kSelectThreads) {
+    for (int first = kVector * threadIdx.x; first < sums.visible; first += kVector * kThreads) {
       uint32_t orders[kVector];
       sums.read(first, orders);
 #pragma unroll
@@ -61,7 +63,7 @@ __device__ inline uint32_t kth_largest(const ListSums& sums, uint32_t k, SelectS
 #pragma unroll
     for (int i = 0; i < kBinsAThread; ++i)
       bins[i] = shared.histogram[kBins - 1 - (static_cast<int>(threadIdx.x) * kBinsAThread + i)];
-    SelectScan(shared.scan).ExclusiveSum(bins, above);
+    typename SelectShared<kThreads>::Scan(shared.scan).ExclusiveSum(bins, above);
 #pragma unroll
     for (int i = 0; i < kBinsAThread; ++i) {
       if (above[i] < wanted && wanted <= above[i] + bins[i]) {  // exactly one bin of one thread
@@ -78,30 +80,30 @@ __device__ inline uint32_t kth_largest(const ListSums& sums, uint32_t k, SelectS
   return prefix;
 }
 
-// One block per list of the slab. Places behind a list's last key get kv_len.
-__global__ void __launch_bounds__(kSelectThreads)
-    select_largest(const __grid_constant__ AnchorSlab slab, int32_t* lists) {
-  __shared__ SelectShared shared;
+// A block writes its list of the slab, given its pooled sums. Places behind the last key get kv_len.
+template <int kThreads>
+__device__ void write_largest(const AnchorSlab& slab, const float* pooled, SelectShared<kThreads>& shared,
+                              int32_t* lists) {
   const Problem& p = slab.problem;
   const TileAddress at = p.address((slab.first + blockIdx.x) * p.row_blocks);
   const int visible = slab.visible(at), k = min(p.count(at), visible);
-  const ListSums sums{slab.pooled + blockIdx.x * slab.pitch, visible, p.causal ? p.last_key(at, 0) : visible};
+  const ListSums sums{pooled, visible, p.causal ? p.last_key(at, 0) : visible};
   int32_t* const keys = lists + p.list(at) * p.k_keep;
-  for (int64_t i = k + static_cast<int>(threadIdx.x); i < p.k_keep; i += kSelectThreads) keys[i] = p.kv_len;
+  for (int64_t i = k + static_cast<int>(threadIdx.x); i < p.k_keep; i += kThreads) keys[i] = p.kv_len;
   if (k == 0) return;
   uint32_t wanted = 0;
   const uint32_t threshold = kth_largest(sums, k, shared, wanted);
   uint32_t larger_before = 0, equal_before = 0;  // keys of earlier rounds
-  for (int begin = 0; begin < visible; begin += kSelectThreads * kVector) {
+  for (int begin = 0; begin < visible; begin += kThreads * kVector) {
     const int first = begin + static_cast<int>(threadIdx.x) * kVector;
-    uint32_t orders[kVector], counts = 0;  // larger in the high half, equal in the low one: at most 2048 each
+    uint32_t orders[kVector], counts = 0;  // larger in the high half, equal in the low one: at most 4096 each
     sums.read(first, orders);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       if (first + i < visible) counts += orders[i] > threshold ? 1u << 16 : orders[i] == threshold ? 1u : 0u;
     }
     uint32_t before, total;
-    SelectScan(shared.scan).ExclusiveSum(counts, before, total);
+    typename SelectShared<kThreads>::Scan(shared.scan).ExclusiveSum(counts, before, total);
     __syncthreads();  // the scan's storage is free again
     uint32_t larger = larger_before + (before >> 16), equal = equal_before + (before & 0xffff);
 #pragma unroll
@@ -115,6 +117,13 @@ __global__ void __launch_bounds__(kSelectThreads)
     larger_before += total >> 16;
     equal_before += total & 0xffff;
   }
+}
+
+// One block per list of the slab.
+static __global__ void __launch_bounds__(kSelectThreads)
+    select_largest(const __grid_constant__ AnchorSlab slab, int32_t* lists) {
+  __shared__ SelectShared<kSelectThreads> shared;
+  write_largest(slab, slab.pooled + blockIdx.x * slab.pitch, shared, lists);
 }
 
 }  // namespace splash::gpu::kascade

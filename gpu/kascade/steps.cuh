@@ -1,28 +1,41 @@
 #pragma once
 // The anchor's sums where a key head has few rows, as in a step of decoding (sm_90's bulk copies). There the
-// time is that of reading the keys, so they are read once: the scores stay in the workspace. Three kernels:
-// the scores and, chunk by chunk, each row's largest score and sum; the pooled probabilities; select.cuh.
+// time is that of reading the keys, so they are read once, in 8 bits where the caller has them so: the scores
+// stay in the workspace. Two kernels: the scores and, chunk by chunk, each row's largest score and sum; the
+// pooled probabilities, in shared memory, and the selection from them. Longer lists are pooled by a kernel of
+// their own before select.cuh's.
 //
 // A warp multiplies 16 keys, which lie behind one another and come by one bulk copy, by 8 rows with mma.sync.
 // Keys are the left operand: the sum over head_dim may run in any order, so that the 16 bytes that a thread
-// reads at once are the elements of two products.
+// reads at once are the elements of two products (of four, where keys have 8 bits: they become elements of 16
+// bits in registers).
 
 #include "gpu/arch/bulk_copy.cuh"
+#include "gpu/arch/byte_elements.cuh"
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/mma.cuh"
 #include "gpu/kascade/scores.cuh"
+#include "gpu/kascade/select.cuh"
 
 namespace splash::gpu::kascade {
 
 constexpr int kStepThreads = 256, kStepWarps = kStepThreads / 32;
-constexpr int kCopies = 2, kChunk = 16 * kStepWarps * kCopies;  // of a warp; keys of a block of score_steps
-constexpr int kPoolChunk = 8 * kStepThreads;                    // of pool_steps
-constexpr int kMostStepRows = 32;                               // of a key head: its query heads x queries
+constexpr int kKeyGroup = 16;                            // keys of a copy
+constexpr int kPoolChunk = 8 * kStepThreads;             // of pool_steps
+constexpr int kMostStepRows = 32;                        // of a key head: its query heads x queries
+constexpr int kPoolThreads = 1024, kMostPooled = 49152;  // of select_pooled; keys that shared memory holds
 
-template <int kDim>
+// kBytes: of a number of a key. As many bytes are under way with 8 bits as with 16.
+template <int kBytes>
+constexpr int kCopies = 4 / kBytes;  // of a warp
+template <int kBytes>
+constexpr int kChunk = kKeyGroup* kStepWarps* kCopies<kBytes>;  // keys of a block of score_steps
+
+template <int kDim, int kBytes>
 struct StepShared {
-  alignas(128) unsigned char keys[kStepWarps][kCopies][16 * kDim * 2];
-  uint64_t arrived[kStepWarps][kCopies];
+  alignas(128) unsigned char keys[kStepWarps][kCopies<kBytes>][kKeyGroup * kDim * kBytes];
+  float scales[kStepWarps][kCopies<kBytes>][kKeyGroup];  // of keys in 8 bits
+  uint64_t arrived[kStepWarps][kCopies<kBytes>];
   float2 of_warps[kStepWarps][kMostStepRows];
 };
 
@@ -30,40 +43,73 @@ struct StepShared {
 struct StepRows {
   int rows = 1, chunks = 1;   // rows of a key head; chunks of its keys
   float* scores = nullptr;    // [lists, rows, pitch], times log2(e)
-  float2* partial = nullptr;  // [lists, chunks, kMostStepRows]: largest score, sum of 2^(score - largest)
+  float2* partial = nullptr;  // [lists, chunks, rows]: largest score, sum of 2^(score - largest)
+  const int8_t* k8 = nullptr;
+  const float* k8_scales = nullptr;
+  int64_t k8_pitch = 0;  // keys from a head to the next
 };
 
+// The piece of 8 numbers that a thread, t of its quad, holds of a row, by its first column.
+template <int kBytes>
+__device__ inline int piece_column(int j, int t) {
+  return kBytes == 1 ? 64 * (j / 2) + 16 * t + 8 * (j % 2) : 32 * j + 8 * t;
+}
+
 // kRowTiles: of 8 rows each.
-template <class Element, int kDim, int kRowTiles>
-__global__ void __launch_bounds__(kStepThreads)
+template <class Element, int kDim, int kRowTiles, int kBytes>
+__global__ void __launch_bounds__(kStepThreads, kRowTiles == 1 ? 3 : 1)  // 3: shared memory has no room for 4
     score_steps(const __grid_constant__ AnchorSlab slab, const StepRows steps) {
-  constexpr int kColumns = kDim / 32;  // 16-byte pieces of a row that a thread holds
+  constexpr int kColumns = kDim / 32;  // pieces of a row that a thread holds
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  auto& shared = *reinterpret_cast<StepShared<kDim>*>(shared_memory);
+  auto& shared = *reinterpret_cast<StepShared<kDim, kBytes>*>(shared_memory);
   const Problem& p = slab.problem;
   const int list = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const TileAddress at = p.address((slab.first + list) * p.row_blocks);
-  const int row_bytes = p.head_dim * 2, end = min(p.kv_len, (static_cast<int>(blockIdx.x) + 1) * kChunk);
+  const int row_bytes = p.head_dim * kBytes;
+  const int end = min(p.kv_len, (static_cast<int>(blockIdx.x) + 1) * kChunk<kBytes>);
+  const int64_t before = at.kv_head * (kBytes == 1 ? steps.k8_pitch : p.kv_len);  // keys of earlier heads
   const auto first_of = [&](int copy) {
-    return static_cast<int>(blockIdx.x) * kChunk + 16 * (kStepWarps * copy + warp);
+    return static_cast<int>(blockIdx.x) * kChunk<kBytes> + kKeyGroup * (kStepWarps * copy + warp);
   };
   if (lane == 0) {
-    for (int copy = 0; copy < kCopies; ++copy) arch::mbarrier_init(&shared.arrived[warp][copy], 1);
+    const auto* const keys = static_cast<const char*>(kBytes == 1 ? static_cast<const void*>(steps.k8) : p.k);
+    for (int copy = 0; copy < kCopies<kBytes>; ++copy) arch::mbarrier_init(&shared.arrived[warp][copy], 1);
     arch::mbarrier_init_fence();
-    for (int copy = 0; copy < kCopies; ++copy) {
-      const int first = first_of(copy), bytes = min(16, end - first) * row_bytes;
-      if (bytes <= 0) break;
-      arch::mbarrier_arrive_expect(&shared.arrived[warp][copy], bytes);
-      arch::bulk_load(shared.keys[warp][copy],
-                      static_cast<const char*>(p.k) + (at.kv_head * p.kv_len + first) * row_bytes, bytes,
-                      &shared.arrived[warp][copy]);
+    for (int copy = 0; copy < kCopies<kBytes>; ++copy) {
+      const int first = first_of(copy);
+      if (first >= end) break;
+      // Few keys in 8 bits may be no multiple of 16 bytes; the pitch has room for whole groups.
+      const int bytes = (kBytes == 1 ? kKeyGroup : min(kKeyGroup, end - first)) * row_bytes;
+      const int scale_bytes = kBytes == 1 ? sizeof(shared.scales[warp][copy]) : 0;
+      uint64_t* const arrived = &shared.arrived[warp][copy];
+      arch::mbarrier_arrive_expect(arrived, bytes + scale_bytes);
+      arch::bulk_load(shared.keys[warp][copy], keys + (before + first) * row_bytes, bytes, arrived);
+      if constexpr (kBytes == 1)
+        arch::bulk_load(shared.scales[warp][copy], steps.k8_scales + before + first, scale_bytes, arrived);
     }
   }
   __syncwarp();
   const float scale = p.negative_scale ? -p.scale : p.scale;
   const auto piece = [&](const void* row, int j) {  // zeros behind the row's end
-    const int column = 32 * j + 8 * t;
+    const int column = piece_column<kBytes>(j, t);
     return column < p.head_dim ? reinterpret_cast<const uint4*>(row)[column / 8] : uint4{};
+  };
+  // Pieces 2j and 2j + 1 of a row of bytes, which begins at a multiple of 8 bytes.
+  const auto two_pieces = [&](const unsigned char* row, int j, uint4& first, uint4& second) {
+    const int column = piece_column<1>(2 * j, t);
+    uint4 bytes{};
+    if (p.head_dim % 16 == 0) {
+      if (column < p.head_dim) bytes = *reinterpret_cast<const uint4*>(row + column);
+    } else {
+      uint2 low{}, high{};
+      if (column < p.head_dim) low = *reinterpret_cast<const uint2*>(row + column);
+      if (column + 8 < p.head_dim) high = *reinterpret_cast<const uint2*>(row + column + 8);
+      bytes = {low.x, low.y, high.x, high.y};
+    }
+    const uint2 a = arch::elements_of_bytes<Element>(bytes.x), b = arch::elements_of_bytes<Element>(bytes.y),
+                c = arch::elements_of_bytes<Element>(bytes.z), d = arch::elements_of_bytes<Element>(bytes.w);
+    first = {a.x, a.y, b.x, b.y};
+    second = {c.x, c.y, d.x, d.y};
   };
   uint4 q[kRowTiles][kColumns];  // row g of each tile
 #pragma unroll
@@ -86,16 +132,21 @@ __global__ void __launch_bounds__(kStepThreads)
       last[tile][e] = p.last_key(at, (8 * tile + 2 * t + e) % p.q_len);
     }
   }
-  for (int copy = 0; copy < kCopies; ++copy) {
+  for (int copy = 0; copy < kCopies<kBytes>; ++copy) {
     const int begin = first_of(copy);
     if (begin >= end) break;
     arch::mbarrier_wait(&shared.arrived[warp][copy], 0);
     uint4 k[2][kColumns];  // what lies behind the last key is hidden below
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const unsigned char* const row = shared.keys[warp][copy] + (8 * half + g) * row_bytes;
+      if constexpr (kBytes == 1) {
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j)
-        k[half][j] = piece(shared.keys[warp][copy] + (8 * half + g) * row_bytes, j);
+        for (int j = 0; j < kColumns / 2; ++j) two_pieces(row, j, k[half][2 * j], k[half][2 * j + 1]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) k[half][j] = piece(row, j);
+      }
     }
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
@@ -115,6 +166,7 @@ __global__ void __launch_bounds__(kStepThreads)
         for (int half = 0; half < 2; ++half) {
           const int key = begin + 8 * half + g;
           float& score = s[2 * half + e];
+          if constexpr (kBytes == 1) score *= shared.scales[warp][copy][8 * half + g];
           score = key < end && key <= last[tile][e] ? score * scale : -INFINITY;
           step_largest = arch::larger_or_nan(step_largest, score);
           if (row < steps.rows && key < end)
@@ -149,49 +201,77 @@ __global__ void __launch_bounds__(kStepThreads)
   if (static_cast<int>(threadIdx.x) < steps.rows) {
     float2 mine = shared.of_warps[0][threadIdx.x];
     for (int other = 1; other < kStepWarps; ++other) mine = joined(mine, shared.of_warps[other][threadIdx.x]);
-    steps.partial[(int64_t{list} * steps.chunks + blockIdx.x) * kMostStepRows + threadIdx.x] = mine;
+    steps.partial[(int64_t{list} * steps.chunks + blockIdx.x) * steps.rows + threadIdx.x] = mine;
   }
 }
 
-// Each key's probabilities, summed over the rows. A row without keys, or with NaN, has none.
-static __global__ void __launch_bounds__(kStepThreads)
-    pool_steps(const __grid_constant__ AnchorSlab slab, const StepRows steps) {
-  __shared__ float normalizers[kMostStepRows];
-  const int list = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const float2* const partial = steps.partial + int64_t{list} * steps.chunks * kMostStepRows;
-  for (int row = warp; row < steps.rows; row += kStepThreads / 32) {
+// log2 of each row's sum of 2^score; +inf for a row without keys. Ends with a barrier.
+template <int kThreads>
+__device__ void find_step_normalizers(const StepRows& steps, int list, float (&normalizers)[kMostStepRows]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float2* const partial = steps.partial + int64_t{list} * steps.chunks * steps.rows;
+  for (int row = warp; row < steps.rows; row += kThreads / 32) {
     float most = -INFINITY, sum = 0;
     for (int chunk = lane; chunk < steps.chunks; chunk += 32)
-      most = arch::larger_or_nan(most, partial[chunk * kMostStepRows + row].x);
+      most = arch::larger_or_nan(most, partial[chunk * steps.rows + row].x);
     most = arch::warp_max_or_nan(most);
     const float shift = most == -INFINITY ? 0.0f : most;
     for (int chunk = lane; chunk < steps.chunks; chunk += 32) {
-      const float2 part = partial[chunk * kMostStepRows + row];
+      const float2 part = partial[chunk * steps.rows + row];
       sum += part.y * arch::exp2_approx(part.x - shift);
     }
     sum = arch::warp_sum(sum);
     if (lane == 0) normalizers[row] = most == -INFINITY ? INFINITY : most + log2f(sum);
   }
   __syncthreads();
-  const float* const scores = steps.scores + int64_t{list} * steps.rows * slab.pitch;
+}
+
+// The probabilities of four keys, summed over the rows. A row without keys, or with NaN, has none. What lies
+// behind the last key, up to the pitch, is not looked at.
+__device__ inline float4 pooled_steps(const StepRows& steps, int list, int64_t pitch, int key,
+                                      const float (&normalizers)[kMostStepRows]) {
+  const float* const scores = steps.scores + int64_t{list} * steps.rows * pitch + key;
+  float4 pooled{};
+  const auto add = [&](float& sum, float score, float normalizer) {
+    sum += fmaxf(arch::exp2_approx(score - normalizer), 0.0f);
+  };
+#pragma unroll 4
+  for (int row = 0; row < steps.rows; ++row) {
+    const float4 of_row = *reinterpret_cast<const float4*>(scores + row * pitch);
+    add(pooled.x, of_row.x, normalizers[row]);
+    add(pooled.y, of_row.y, normalizers[row]);
+    add(pooled.z, of_row.z, normalizers[row]);
+    add(pooled.w, of_row.w, normalizers[row]);
+  }
+  return pooled;
+}
+
+// Each key's probabilities, where shared memory does not hold a list's.
+static __global__ void __launch_bounds__(kStepThreads)
+    pool_steps(const __grid_constant__ AnchorSlab slab, const StepRows steps) {
+  __shared__ float normalizers[kMostStepRows];
+  const int list = blockIdx.y;
+  find_step_normalizers<kStepThreads>(steps, list, normalizers);
   for (int i = 0; i < kPoolChunk / kStepThreads / 4; ++i) {
     const int key =
         static_cast<int>(blockIdx.x) * kPoolChunk + 4 * (i * kStepThreads + static_cast<int>(threadIdx.x));
     if (key >= slab.problem.kv_len) break;
-    float4 pooled{};
-    const auto add = [&](float& sum, float score, float normalizer) {
-      sum += fmaxf(arch::exp2_approx(score - normalizer), 0.0f);
-    };
-    for (int row = 0; row < steps.rows;
-         ++row) {  // what lies behind the last key, up to the pitch, is not looked at
-      const float4 of_row = *reinterpret_cast<const float4*>(scores + row * slab.pitch + key);
-      add(pooled.x, of_row.x, normalizers[row]);
-      add(pooled.y, of_row.y, normalizers[row]);
-      add(pooled.z, of_row.z, normalizers[row]);
-      add(pooled.w, of_row.w, normalizers[row]);
-    }
-    *reinterpret_cast<float4*>(slab.pooled + int64_t{list} * slab.pitch + key) = pooled;
+    *reinterpret_cast<float4*>(slab.pooled + int64_t{list} * slab.pitch + key) =
+        pooled_steps(steps, list, slab.pitch, key, normalizers);
   }
+}
+
+// The same in shared memory, and the list from it: one block per list of the slab.
+static __global__ void __launch_bounds__(kPoolThreads, 1)
+    select_pooled(const __grid_constant__ AnchorSlab slab, const StepRows steps, int32_t* lists) {
+  extern __shared__ float4 pooled[];  // of kv_len keys
+  __shared__ SelectShared<kPoolThreads> shared;
+  __shared__ float normalizers[kMostStepRows];
+  find_step_normalizers<kPoolThreads>(steps, blockIdx.x, normalizers);
+  for (int key = 4 * threadIdx.x; key < slab.problem.kv_len; key += 4 * kPoolThreads)
+    pooled[key / 4] = pooled_steps(steps, blockIdx.x, slab.pitch, key, normalizers);
+  __syncthreads();
+  write_largest(slab, reinterpret_cast<const float*>(pooled), shared, lists);
 }
 
 }  // namespace splash::gpu::kascade

@@ -1,10 +1,11 @@
 // Kascade's anchor and reuse against the double oracle: the same keys, except those whose sums are within
-// rounding of the last that is kept; and attention to given lists.
+// rounding of the last that is kept; keys in 8 bits, and the choice by them; and attention to given lists.
 
 #include "gpu/kascade/kascade.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 
 #include "core/error.h"
@@ -36,7 +37,11 @@ struct Case {
   Workload workload{};
   int64_t workspace_lists = 0;  // that the workspace has room for; 0: as many as pay
   bool gives_normalizers = false;
+  bool in_8_bits = false;
 
+  bool by_steps() const {
+    return spec.shape.q_len <= kTile && spec.shape.group() * spec.shape.q_len <= kTile;
+  }
   std::vector<int32_t> counts() const { return budget.keys_of_tiles(spec.shape.q_len, spec.shape.kv_len); }
   int64_t most() const { return std::ranges::max(counts()); }
 };
@@ -81,6 +86,60 @@ Tensor<float> normalizers(const AttentionSpec& spec, const AttentionInputs<doubl
   return of_rows;
 }
 
+// Keys in 8 bits, computed on the host, and their values.
+struct Quantized {
+  std::vector<int8_t> codes;  // [batch, kv_heads, kv_len, head_dim]
+  std::vector<float> scales;
+  Tensor<double> values;
+};
+
+Quantized quantized(const Tensor<double>& k, const AttentionShape& s) {
+  Quantized made{
+      .codes = {}, .scales = {}, .values = Tensor<double>(s.batch, s.kv_heads, s.kv_len, s.head_dim)};
+  for (int64_t key = 0; key < s.batch * s.kv_heads * s.kv_len; ++key) {
+    const double* const from = k.data() + key * s.head_dim;
+    float largest = 0;
+    bool finite = true;
+    for (int64_t d = 0; d < s.head_dim; ++d) {
+      finite &= std::isfinite(from[d]);
+      largest = std::max(largest, std::abs(static_cast<float>(from[d])));
+    }
+    const float scale = finite ? largest / 127.0f : std::nanf("");
+    made.scales.push_back(scale);
+    for (int64_t d = 0; d < s.head_dim; ++d) {
+      const float code = scale > 0 ? std::nearbyint(static_cast<float>(from[d]) / scale) : 0.0f;
+      made.codes.push_back(static_cast<int8_t>(std::clamp(code, -127.0f, 127.0f)));
+      made.values.data()[key * s.head_dim + d] = double{scale} * made.codes.back();
+    }
+  }
+  return made;
+}
+
+// The same on the device, with room behind the keys, all of which is `poison` at first.
+struct DeviceKeys {
+  DeviceBuffer codes, scales;
+  int64_t pitch = 0;
+
+  DeviceKeys(const Stream& stream, const AttentionShape& s, unsigned char poison)
+      : pitch(s.kv_len / 16 * 16 + 48) {
+    const int64_t keys = s.batch * s.kv_heads * pitch;
+    codes = DeviceBuffer(stream, keys * s.head_dim);
+    scales = DeviceBuffer(stream, keys * int64_t{sizeof(float)});
+    codes.fill(poison);
+    scales.fill(poison);
+  }
+
+  void write(const Case& c, const void* k, int64_t begin, const Stream& stream) {
+    quantize_keys(c.spec.shape, c.dtype,
+                  {.k = k,
+                   .k8 = static_cast<int8_t*>(codes.data()),
+                   .k8_scales = static_cast<float*>(scales.data()),
+                   .pitch = pitch,
+                   .begin = begin,
+                   .stream = stream.handle()});
+  }
+};
+
 std::vector<int32_t> find(const Case& c, const AttentionInputs<double>& inputs) {
   const Stream stream;
   const DeviceTensor q = DeviceTensor::from(stream, c.dtype, inputs.q);
@@ -102,12 +161,17 @@ std::vector<int32_t> find(const Case& c, const AttentionInputs<double>& inputs) 
   for (const int poison : {0xFF, 0x7F}) {
     lists.fill(poison);
     workspace.fill(poison);
+    DeviceKeys in_8_bits(stream, s, poison);
+    if (c.by_steps()) in_8_bits.write(c, k.view().data, 0, stream);
     find_keys(c.spec, c.dtype,
               {.q = q.view().data,
-               .k = k.view().data,
+               .k = c.in_8_bits && c.by_steps() ? nullptr : k.view().data,
                .counts = static_cast<const int32_t*>(counts.data()),
                .keys = static_cast<int32_t*>(lists.data()),
                .most = c.most(),
+               .k8 = c.in_8_bits ? static_cast<const int8_t*>(in_8_bits.codes.data()) : nullptr,
+               .k8_scales = static_cast<const float*>(in_8_bits.scales.data()),
+               .k8_pitch = in_8_bits.pitch,
                .normalizers = c.gives_normalizers ? static_cast<const float*>(given.data()) : nullptr,
                .workspace = workspace.data(),
                .workspace_bytes = bytes,
@@ -136,11 +200,11 @@ void for_each_list(const Case& c, const AttentionInputs<double>& inputs, Visit v
   }
 }
 
-void check(const Case& c) {
+void check(const Case& c, AttentionInputs<double> inputs) {
   CAPTURE(to_string(c.spec.shape));
   CAPTURE(to_string(c.dtype));
-  const auto inputs = rounded_inputs(c);
   const std::vector<int32_t> ours = find(c, inputs);
+  if (c.in_8_bits && c.by_steps()) inputs.k = quantized(inputs.k, c.spec.shape).values;
   for_each_list(c, inputs, [&](int64_t list, const std::vector<double>& sums, int64_t own, int64_t count) {
     const std::vector<int32_t> expected = cpu_ref::tile_set(sums, own, count);
     const auto begin = ours.begin() + list * c.most(), end = begin + count;
@@ -157,6 +221,10 @@ void check(const Case& c) {
       CHECK(std::abs(sums[key] - smallest) <= kRounding * smallest + kSmallest);
     }
   });
+}
+
+void check(const Case& c) {
+  check(c, rounded_inputs(c));
 }
 
 const std::vector<AttentionShape> kShapes{
@@ -193,14 +261,131 @@ TEST_CASE("kascade: normalisers that are given spare a pass, and the keys are th
   }
 }
 
+// Steps of decoding: rows of one, two and four tiles, keys that no tile divides, lists that shared memory
+// holds and longer ones.
+const std::vector<AttentionShape> kSteps{
+    {3, 8, 2, 1, 1000, 128}, {2, 12, 1, 1, 1500, 40}, {1, 8, 2, 7, 2000, 64},   {1, 1, 1, 5, 3, 64},
+    {2, 3, 3, 1, 777, 8},    {1, 24, 1, 1, 513, 24},  {1, 4, 2, 16, 4099, 128}, {1, 2, 1, 9, 1025, 96},
+    {1, 1, 1, 1, 1, 16},     {1, 4, 1, 1, 49152, 8},  {1, 4, 1, 1, 49153, 8},   {70000, 1, 1, 1, 3, 8}};
+
+TEST_CASE("kascade: a step chooses from the keys that it is given: shapes, types, signs") {
+  SKIP_WITHOUT_GPU();
+  for (const AttentionShape& shape : kSteps) {
+    for (const bool in_8_bits : {false, true}) {
+      CAPTURE(in_8_bits);
+      Case c = case_of(shape);
+      c.in_8_bits = in_8_bits;
+      check(c);
+      c.dtype = Dtype::f16;
+      check(c);
+      c.budget = {.tile = kTile, .share = 0.01, .least_keys = 1};
+      c.spec.scale = -0.3;
+      check(c);
+    }
+  }
+}
+
+TEST_CASE("kascade: many queries do not look at keys in 8 bits") {
+  SKIP_WITHOUT_GPU();
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 4, 1, 129, 129, 128}, AttentionShape{1, 8, 1, 5, 90, 64}}) {
+    Case c = case_of(shape);
+    c.in_8_bits = true;
+    check(c);  // nothing wrote them
+  }
+}
+
+// Zeros, infinity, NaN, numbers that are huge and smaller than all normal ones: a key each.
+void spoil(Tensor<double>& k, const AttentionShape& s, Dtype dtype) {
+  const double values[] = {0.0, INFINITY, std::nan(""), dtype == Dtype::f16 ? 65504.0 : 3e38,
+                           dtype == Dtype::f16 ? 6e-8 : 1e-40};
+  for (size_t i = 0; i < std::size(values); ++i) {
+    for (int64_t d = 0; d < s.head_dim; ++d) {
+      double& one = k.row(0, 0, static_cast<int64_t>(2 * i))[d];
+      if (i == 0 || i > 2 || d == 3) one = round_to(dtype, one < 0 ? -values[i] : values[i]);
+    }
+  }
+}
+
+TEST_CASE("kascade: keys in 8 bits are the host's to the bit, and those before and behind are left alone") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  for (const AttentionShape& shape : {AttentionShape{2, 2, 2, 1, 100, 128}, AttentionShape{3, 1, 1, 1, 37, 8},
+                                      AttentionShape{1, 3, 3, 1, 16, 24}, AttentionShape{1, 2, 2, 1, 51, 64},
+                                      AttentionShape{70000, 1, 1, 1, 10, 8}}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+      CAPTURE(to_string(shape));
+      CAPTURE(to_string(dtype));
+      Case c = case_of(shape);
+      c.dtype = dtype;
+      auto inputs = rounded_inputs(c);
+      spoil(inputs.k, shape, dtype);
+      const Quantized expected = quantized(inputs.k, shape);
+      const DeviceTensor k = DeviceTensor::from(stream, dtype, inputs.k);
+      for (const int64_t begin : {shape.kv_len / 2, shape.kv_len - 1, int64_t{0}}) {
+        DeviceKeys keys(stream, shape, 0x5A);
+        keys.write(c, k.view().data, begin, stream);
+        std::vector<int8_t> codes(keys.codes.bytes());
+        std::vector<float> scales(keys.scales.bytes() / sizeof(float));
+        keys.codes.download(codes.data(), keys.codes.bytes());
+        keys.scales.download(scales.data(), keys.scales.bytes());
+        float poison;
+        std::memset(&poison, 0x5A, sizeof(poison));
+        int64_t wrong = 0;
+        for (int64_t place = 0; place < static_cast<int64_t>(scales.size()); ++place) {
+          const int64_t head = place / keys.pitch, key = place % keys.pitch, from = head * shape.kv_len + key;
+          const bool written = key >= begin && key < shape.kv_len;
+          const float scale = written ? expected.scales[from] : poison;
+          if (std::isnan(scale) ? !std::isnan(scales[place]) : scales[place] != scale) ++wrong;
+          for (int64_t d = 0; d < shape.head_dim; ++d) {
+            const int8_t code = written ? expected.codes[from * shape.head_dim + d] : int8_t{0x5A};
+            if (codes[place * shape.head_dim + d] != code) ++wrong;
+          }
+        }
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "kascade: a step's rows that see a key in 8 bits which is not finite choose nothing; huge keys are "
+    "keys") {
+  SKIP_WITHOUT_GPU();
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    Case c = case_of({2, 4, 2, 1, 300, 64});
+    c.dtype = dtype;
+    c.in_8_bits = true;
+    auto inputs = rounded_inputs(c);
+    spoil(inputs.k, c.spec.shape, dtype);
+    check(c, inputs);
+    for (const int64_t not_finite : {2, 4}) std::fill_n(inputs.k.row(0, 0, not_finite), 64, 1.0);
+    std::fill_n(inputs.k.row(0, 0, 6), 64, dtype == Dtype::f16 ? 60000.0 : 1e30);
+    check(c, inputs);
+  }
+}
+
+TEST_CASE("kascade: room for keys in 8 bits is whole groups of 16") {
+  SKIP_WITHOUT_GPU();
+  const AttentionShape shape{1, 1, 1, 1, 20, 8};
+  CHECK_THROWS_AS(quantize_keys(shape, Dtype::f16, {.pitch = 24}), InvalidArgument);
+  CHECK_THROWS_AS(quantize_keys(shape, Dtype::f16, {.pitch = 16}), InvalidArgument);
+  CHECK_THROWS_AS(quantize_keys(shape, Dtype::f32, {.pitch = 32}), Unsupported);
+}
+
 TEST_CASE("kascade: a small workspace changes nothing") {
   SKIP_WITHOUT_GPU();
-  Case c = case_of({2, 4, 2, 150, 300, 64});
-  const auto inputs = rounded_inputs(c);
-  const std::vector<int32_t> whole = find(c, inputs);
-  for (const int64_t lists : {1, 3}) {
-    c.workspace_lists = lists;
-    CHECK(find(c, inputs) == whole);
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 4, 2, 150, 300, 64}, AttentionShape{2, 4, 2, 1, 3000, 64},
+        AttentionShape{2, 4, 2, 1, 50001, 8}}) {
+    Case c = case_of(shape);
+    c.in_8_bits = true;
+    const auto inputs = rounded_inputs(c);
+    const std::vector<int32_t> whole = find(c, inputs);
+    for (const int64_t lists : {1, 3}) {
+      c.workspace_lists = lists;
+      CHECK(find(c, inputs) == whole);
+    }
   }
 }
 
