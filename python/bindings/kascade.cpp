@@ -89,9 +89,23 @@ class DeviceKascade {
     return gpu::kascade::reuse_bytes(spec_, most);
   }
 
-  // normalizers: 0 where none are given.
-  void find(uintptr_t q, uintptr_t k, uintptr_t normalizers, uintptr_t counts, uintptr_t keys, int64_t most,
-            uintptr_t workspace, int64_t workspace_bytes, uintptr_t stream) const {
+  // Keys [begin, kv_len). k8_and_scales have room for `pitch` keys a head.
+  void quantize(uintptr_t k, const std::array<uintptr_t, 2>& k8_and_scales, int64_t pitch, int64_t begin,
+                uintptr_t stream) const {
+    const gpu::DeviceScope scope(device_);
+    gpu::kascade::quantize_keys(spec_.shape, dtype_,
+                                {.k = at(k),
+                                 .k8 = at<int8_t>(k8_and_scales[0]),
+                                 .k8_scales = at<float>(k8_and_scales[1]),
+                                 .pitch = pitch,
+                                 .begin = begin,
+                                 .stream = at<CUstream_st>(stream)});
+  }
+
+  // normalizers, k8_and_scales: 0 where none are given.
+  void find(uintptr_t q, uintptr_t k, const std::array<uintptr_t, 2>& k8_and_scales, int64_t pitch,
+            uintptr_t normalizers, uintptr_t counts, uintptr_t keys, int64_t most, uintptr_t workspace,
+            int64_t workspace_bytes, uintptr_t stream) const {
     const gpu::DeviceScope scope(device_);
     gpu::kascade::find_keys(spec_, dtype_,
                             {.q = at(q),
@@ -99,6 +113,9 @@ class DeviceKascade {
                              .counts = at<const int32_t>(counts),
                              .keys = at<int32_t>(keys),
                              .most = most,
+                             .k8 = at<const int8_t>(k8_and_scales[0]),
+                             .k8_scales = at<const float>(k8_and_scales[1]),
+                             .k8_pitch = pitch,
                              .normalizers = at<const float>(normalizers),
                              .workspace = at(workspace),
                              .workspace_bytes = workspace_bytes,
@@ -135,6 +152,7 @@ void bind_device_kascade(nb::module_& module) {
            "What keeps the kernels from it, in words; empty where nothing does.")
       .def("find_bytes", &DeviceKascade::find_bytes)
       .def("reuse_bytes", &DeviceKascade::reuse_bytes)
+      .def("quantize", &DeviceKascade::quantize)
       .def("find", &DeviceKascade::find)
       .def("attend", &DeviceKascade::attend);
 }

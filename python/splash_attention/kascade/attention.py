@@ -23,9 +23,11 @@ from splash_attention.functional import entmax
 from splash_attention.hugging_face.attention import attention_of_heads
 from splash_attention.hugging_face.plain import softmax_attention, visible_keys
 from splash_attention.kascade import kernels
+from splash_attention.kascade.keys_in_8_bits import CopiesOfCache, KeysIn8Bits
 
 _SCORES = 1 << 27  # of an anchor at once: 512 MiB of float32, and a few times that while they are chosen from
 _GATHERED = 1 << 27  # numbers of keys and values at once
+_STEP_ROWS = 32  # of a key head: query heads x queries, up to which keys in 8 bits are chosen from
 
 
 class Budget(NamedTuple):
@@ -47,13 +49,15 @@ def _keys_by_visible(budget: Budget, end: int, device: torch.device) -> Tensor:
 
 
 class Reuse:
-    """A plan in use in one model. Of the last anchor's keys it holds the places: 4 bytes a key, tile and key head."""
+    """A plan in use in one model. Of the last anchor's keys it holds the places: 4 bytes a key, tile and key head; of each anchor's own, where
+    asked for, a copy in 8 bits, from which steps of decoding choose."""
 
-    def __init__(self, plan: KascadePlan, budget: float | None = None) -> None:
+    def __init__(self, plan: KascadePlan, budget: float | None = None, keys_in_8_bits: bool = False) -> None:
         self.anchor_of, self.heads, self.q_heads = plan.anchor_of, plan.heads, plan.q_heads
         self.budget = Budget(plan.budget if budget is None else budget, plan.tile, plan.least_keys)
         self.alpha = plan.alpha if plan.normalizer == "entmax" else None
         self.anchor, self.keys, self.of = -1, torch.empty(0), ()
+        self.copies = CopiesOfCache() if keys_in_8_bits else None
 
     def check(self, layers: Sequence[int], heads: int) -> None:
         """Raises ValueError where the model has other layers or query heads than the plan."""
@@ -69,16 +73,40 @@ class Reuse:
 
         Raises ValueError where the layer's anchor did not attend before it in this call of the model.
         """
+        k8 = self._in_8_bits(layer, q, k, scaling, mask) if self.anchor_of[layer] == layer else None
         if layer == 0:
-            out, support, self.keys = attend_to_all_and_find(q, k, v, self.budget, scaling, mask, self.alpha, return_support)
+            out, support, self.keys = attend_to_all_and_find(q, k, v, self.budget, scaling, mask, self.alpha, return_support, k8)
             self.anchor, self.of = 0, _size_of(q, k)
             return out, support
         if self.anchor_of[layer] == layer:
-            self.keys = tile_keys(q, k, scaling, self.budget, mask, self.alpha)
+            self.keys = tile_keys(q, k, scaling, self.budget, mask, self.alpha, k8)
             self.anchor, self.of = layer, _size_of(q, k)
         if self.anchor != self.anchor_of[layer] or self.of != _size_of(q, k):
             raise ValueError(f"layer {layer} reuses the keys of layer {self.anchor_of[layer]}, which did not attend before it in this call")
         return attend_to(self.keys, q, k, v, self.budget, scaling, mask, self.alpha, return_support, self.heads[layer])
+
+    def see_cache(self, layer: int, keys: Tensor | None) -> None:
+        """Tells what a cache holds of a layer before a call. A copy in 8 bits of a layer that was not told is made anew in each step."""
+        if self.copies is not None:
+            self.copies.see(layer, keys)
+
+    def forget_copies(self) -> None:
+        """Gives the memory of the copies in 8 bits back."""
+        if self.copies is not None:
+            self.copies = CopiesOfCache()
+
+    def _in_8_bits(self, layer: int, q: Tensor, k: Tensor, scaling: float, mask: Tensor | None) -> KeysIn8Bits | None:
+        if self.copies is None:
+            return None
+        q_len, kv_len, rows = q.shape[2], k.shape[2], q.shape[1] // k.shape[1] * q.shape[2]
+        if q_len == kv_len:
+            self.copies.forget(layer)  # another text begins
+        few = q_len < kv_len and q_len <= self.budget.tile and rows <= _STEP_ROWS
+        if not few or mask is not None or self.alpha is not None:
+            return None
+        if q.is_cuda and not kernels.are_for(q, k, None, scaling, self.budget.tile, mask, self.alpha):
+            return None
+        return self.copies.of(layer, k, q_len)
 
 
 def _size_of(q: Tensor, k: Tensor) -> tuple[int, int, int]:
@@ -87,15 +115,23 @@ def _size_of(q: Tensor, k: Tensor) -> tuple[int, int, int]:
 
 @torch.no_grad()
 def tile_keys(
-    q: Tensor, k: Tensor, scaling: float, budget: Budget, mask: Tensor | None = None, alpha: float | None = None
-) -> Tensor:
+    q: Tensor, k: Tensor, scaling: float, budget: Budget, mask: Tensor | None = None, alpha: float | None = None,
+    k8: KeysIn8Bits | None = None,
+) -> Tensor:  # fmt: skip
     """The keys of each tile and key head, int32 [batch, kv_heads, tiles, keys], rising; kv_len where a tile has fewer.
 
     They are the tile's own and then those with the largest sums of probabilities over the tile's queries and the key head's query heads;
     of equal sums the lower key wins. Probabilities are softmax, or entmax of alpha.
+
+    k8: the same keys in 8 bits, for a step of decoding (query heads of a key head x q_len at most 32): it chooses by these, which takes half
+    the time. Raises ValueError where it holds another number of keys than k.
     """
+    if k8 is not None and k8.length != k.shape[2]:
+        raise ValueError(f"there are {k8.length} keys in 8 bits of {k.shape[2]} keys")
     if kernels.are_for(q, k, None, scaling, budget.tile, mask, alpha):
-        return kernels.find(q, k, scaling, budget)
+        return kernels.find(q, k, scaling, budget, k8=k8)
+    if k8 is not None:
+        k = k8.values()
     q_len, (batch, kv_heads, kv_len, _) = q.shape[2], k.shape
     first, tile = _first_queries(q_len, kv_len, mask, q.device), budget.tile
     most = kascade_keys(*budget, kv_len, min(tile, q_len))
@@ -210,13 +246,13 @@ def attend_to_all(
 
 def attend_to_all_and_find(
     q: Tensor, k: Tensor, v: Tensor, budget: Budget, scaling: float, mask: Tensor | None = None, alpha: float | None = None,
-    return_support: bool = False,
+    return_support: bool = False, k8: KeysIn8Bits | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """What attend_to_all and tile_keys give: (out, support, keys). A dense kernel that tells its rows' sums spares the search a pass."""
     if kernels.are_for(q, k, v, scaling, budget.tile, mask, alpha) and kernels.tell_normalizers(q, k, v):
         out, normalizers = kernels.dense(q, k, v, scaling)
         return out, visible_keys(q, k, mask) if return_support else None, kernels.find(q, k, scaling, budget, normalizers)
-    return *attend_to_all(q, k, v, scaling, mask, alpha, return_support), tile_keys(q, k, scaling, budget, mask, alpha)
+    return *attend_to_all(q, k, v, scaling, mask, alpha, return_support), tile_keys(q, k, scaling, budget, mask, alpha, k8)
 
 
 def _first_queries(q_len: int, kv_len: int, mask: Tensor | None, device: torch.device) -> Tensor:

@@ -14,6 +14,7 @@ from splash_attention.backends.torch.cuda import contiguous_and_aligned, current
 
 if TYPE_CHECKING:
     from splash_attention.kascade.attention import Budget
+    from splash_attention.kascade.keys_in_8_bits import KeysIn8Bits
 
 _NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
@@ -42,14 +43,29 @@ def dense(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> tuple[Tensor, Tens
     return found[0], found[1].reshape(q.shape[:3]).contiguous()
 
 
-def find(q: Tensor, k: Tensor, scaling: float, budget: Budget, normalizers: Tensor | None = None) -> Tensor:
-    """As attention.tile_keys. normalizers: of dense(); without them a pass over all scores finds them."""
+def quantize_takes(k: Tensor) -> bool:
+    """Whether quantize() takes such keys; else plain PyTorch does."""
+    return _core.has_cuda and k.is_cuda and k.dtype in _NAMES and 0 not in k.shape and _takes(_problem(k, k, 1.0), 32)
+
+
+def quantize(k: Tensor, codes: Tensor, scales: Tensor, begin: int) -> None:
+    """Writes the keys from `begin` on as keys_in_8_bits.KeysIn8Bits holds them: contiguous, with room for as many keys."""
+    k = contiguous_and_aligned(k)
+    _problem(k, k, 1.0).quantize(k.data_ptr(), [codes.data_ptr(), scales.data_ptr()], codes.shape[2], begin, current_stream(k))
+
+
+def find(
+    q: Tensor, k: Tensor, scaling: float, budget: Budget, normalizers: Tensor | None = None, k8: KeysIn8Bits | None = None
+) -> Tensor:
+    """As attention.tile_keys. normalizers: of dense(); without them a pass over all scores finds them. k8: of the same keys; they are read
+    where a key head has at most 32 rows and a tile."""
     problem, counts, most = _problem(q, k, scaling), *_counts(budget, q.shape[2], k.shape[2], q.device)
     q, k = (contiguous_and_aligned(x) for x in (q, k))
+    in_8_bits, room = ([0, 0], 0) if k8 is None else ([k8.codes.data_ptr(), k8.scales.data_ptr()], k8.codes.shape[2])
     keys = q.new_empty((*k.shape[:2], counts.numel(), most), dtype=torch.int32)
     workspace = q.new_empty(problem.find_bytes(), dtype=torch.uint8)
     given = 0 if normalizers is None else normalizers.data_ptr()
-    addresses = q.data_ptr(), k.data_ptr(), given, counts.data_ptr(), keys.data_ptr()
+    addresses = q.data_ptr(), k.data_ptr(), in_8_bits, room, given, counts.data_ptr(), keys.data_ptr()
     problem.find(*addresses, most, workspace.data_ptr(), workspace.numel(), current_stream(q))
     return keys
 

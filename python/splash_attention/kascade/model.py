@@ -20,13 +20,19 @@ from splash_attention.kascade.attention import Reuse
 NAME = "splash-kascade"
 
 
-def apply(model: Any, plan: KascadePlan | str | Path, *, budget: float | None = None) -> None:
+def apply(model: Any, plan: KascadePlan | str | Path, *, budget: float | None = None, keys_in_8_bits: bool = False) -> None:
     """The attention of every layer from here on: the plan's anchors find keys, the layers behind them attend to these alone.
 
     model: a causal model of transformers (5.0 or newer). plan: of kascade.plan, or the name of its file. budget: in place of the plan's, the
     share of the keys that a tile keeps, above 0 and at most 1. Layer 0 attends to all keys. A prefill shares keys among `plan.tile`
     queries; in generate each step chooses its own. Padding and transformers' own caches are taken; training is, too, without dropout
     and without gradient checkpointing. model.set_attn_implementation("sdpa") ends it.
+
+    keys_in_8_bits: steps of decoding choose keys by a copy in 8 bits of each anchor's keys, half as large as these, and attend to the keys
+    themselves; what is chosen is an approximation. A step without padding by softmax takes it, on Hopper or on a CPU, where query heads of a
+    key head times new tokens are at most 32. The first step makes the copies, later ones add their keys, as long as the cache holds what it
+    held after the step before: beam search, a cropped cache and several caches in turns have them made anew in each step, which is slower
+    than without them. They stay until the next prefill, or until another attention implementation is called.
 
     Raises ValueError where the plan is of other layers or heads, or is no plan; what a layer computes besides (soft caps, biases, sinks,
     windows, packed sequences, SplashCache) raises NotImplementedError when it is called.
@@ -35,13 +41,27 @@ def apply(model: Any, plan: KascadePlan | str | Path, *, budget: float | None = 
     if budget is not None and not 0 < budget <= 1:
         raise ValueError(f"budget is {budget}; it must be above 0 and at most 1")
     layers = attention_layers(model)
-    in_use = Reuse(plan, budget)
+    in_use = Reuse(plan, budget, keys_in_8_bits)
     in_use.check(sorted(layers), query_heads(layers[min(layers)]))
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, key_positions)
     for module in layers.values():
         module.splash_kascade = in_use
+        if keys_in_8_bits and not hasattr(module, "splash_kascade_sees_cache"):
+            module.splash_kascade_sees_cache = True
+            module.register_forward_pre_hook(_see_cache, with_kwargs=True)
     model.set_attn_implementation(NAME)
+
+
+def _see_cache(module: torch.nn.Module, _: Any, given: dict[str, Any]) -> None:
+    """Before an attention layer puts its keys into the cache."""
+    in_use: Reuse = module.splash_kascade
+    if module.config._attn_implementation != NAME:
+        in_use.forget_copies()
+        return
+    cache = given.get("cache", given.get("past_key_values"))  # the newer name of transformers first
+    layers = getattr(cache, "layers", ())
+    in_use.see_cache(module.layer_idx, getattr(layers[module.layer_idx], "keys", None) if module.layer_idx < len(layers) else None)
 
 
 def attention_forward(

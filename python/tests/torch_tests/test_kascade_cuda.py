@@ -9,6 +9,7 @@ from gpu_inputs import GPU, inputs, torch
 from splash_attention import entmax
 from splash_attention.kascade import kernels
 from splash_attention.kascade.attention import Budget, attend_to, attend_to_all, attend_to_all_and_find, tile_keys
+from splash_attention.kascade.keys_in_8_bits import KeysIn8Bits, quantized
 
 BUDGET = Budget(0.1, 32, 128)
 
@@ -102,6 +103,27 @@ def test_a_dense_layer_finds_the_keys_that_a_search_finds(hopper, dtype, batch, 
     row = length // 2
     scores = (2 * q[:, :, row]).double().unflatten(1, (kv_heads, -1)) @ k[:, :, : row + 1].double().transpose(-1, -2) * dim**-0.5
     assert (of_rows[:, :, row] - scores.logsumexp(-1).flatten(1, 2)).abs().max() < 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "batch, heads, kv_heads, dim, q_len, kv_len",
+    [(3, 8, 8, 80, 1, 5000), (2, 6, 2, 64, 1, 2), (4, 32, 8, 128, 1, 40_001), (2, 8, 2, 64, 6, 3000), (1, 24, 1, 24, 1, 2000), (1, 4, 1, 128, 1, 70_000)],
+)
+def test_a_step_chooses_by_keys_in_8_bits(hopper, monkeypatch, dtype, batch, heads, kv_heads, dim, q_len, kv_len):
+    torch.manual_seed(kv_len)
+    q, k = (torch.randn(batch, n, some, dim, device=GPU, dtype=dtype).transpose(1, 2) for n, some in ((q_len, heads), (kv_len, kv_heads)))  # views
+    q, made = 2 * q, KeysIn8Bits()
+    for end in sorted({1, kv_len // 2, kv_len - 1, kv_len}):
+        made.append(k[:, :, :end])
+    codes, scales = quantized(k)
+    assert torch.equal(made.codes[:, :, :kv_len], codes) and torch.equal(made.scales[:, :, :kv_len], scales)
+    keys = tile_keys(q, k, dim**-0.5, BUDGET, k8=made)
+    monkeypatch.setattr(kernels, "are_for", lambda *call: False)
+    plain = tile_keys(q, k, dim**-0.5, BUDGET, k8=made)
+    assert keys.shape == plain.shape and keys.dtype == plain.dtype and (keys.diff(dim=-1) >= 0).all()
+    chosen, chosen_too = (chosen_of(one, kv_len) for one in (keys, plain))
+    assert (chosen != chosen_too).sum() <= 2e-3 * chosen.sum(), "more keys differ than rounding explains"
 
 
 def test_what_the_kernels_do_not_take_plain_pytorch_does(hopper):
