@@ -14,6 +14,10 @@ namespace {
 constexpr const char* kLayersNotRun = "the case was not run (column version says why)";
 constexpr const char* kNoLists = "of dense attention, or the case was not run (column version says why)";
 
+bool is_of_layers(const Parameters& p) {
+  return get_text(p, "implementation").find("-layers") != std::string::npos;
+}
+
 bool is_dense(const Parameters& p) {
   return get_text(p, "implementation").starts_with("softmax-");
 }
@@ -29,7 +33,8 @@ std::vector<report::ColumnInfo> kascade_columns() {
   measured("relative_error", "1", "error of the output of these tiles, given the lists",
            "||out - float64's|| / ||float64's||", kNoLists);
   measured("peak_memory_bytes", "bytes",
-           "device memory beyond the inputs at the peak of one call, results included",
+           "device memory beyond the inputs at the peak of one call, results included, and one copy of the "
+           "keys in 8 bits where such a copy is kept",
            "of PyTorch's allocator", kLayersNotRun);
   measured("device_name", "text", "what computed", "as PyTorch says", kLayersNotRun);
   columns.back().is_text = true;
@@ -53,10 +58,11 @@ class GpuKascade : public Kind {
          std::string("kascade-layers"),
          "",
          "an anchor that finds keys, attention to them, or all layers of a plan, the time of which is a "
-         "layer's in the mean; PyTorch's dense softmax, in one layer, or in all by cuDNN (by flash where "
-         "cuDNN takes no such call)",
-         {"kascade-anchor", "kascade-reuse", "kascade-layers", "softmax-cudnn", "softmax-flash",
-          "softmax-layers"}},
+         "layer's in the mean (-8-bits: of a step of decoding, whose anchors choose by keys in 8 bits, to "
+         "which each adds the new ones); PyTorch's dense softmax, in one layer, or in all by cuDNN (by flash "
+         "where cuDNN takes no such call)",
+         {"kascade-anchor", "kascade-reuse", "kascade-layers", "kascade-anchor-8-bits",
+          "kascade-layers-8-bits", "softmax-cudnn", "softmax-flash", "softmax-layers"}},
         {"batch", integer, int64_t{1}, "1", "sequences", {}},
         {"q_len",
          integer,
@@ -101,8 +107,8 @@ class GpuKascade : public Kind {
 
   Parameters used(const Parameters& p) const override {
     Parameters kept = p;
-    if (!get_text(p, "implementation").ends_with("-layers")) kept.erase("layers");
-    if (get_text(p, "implementation") != "kascade-layers") kept.erase("anchors");
+    if (!is_of_layers(p)) kept.erase("layers");
+    if (!is_of_layers(p) || is_dense(p)) kept.erase("anchors");
     if (is_dense(p)) {
       for (const char* name : {"share", "least_keys"}) kept.erase(name);
     }

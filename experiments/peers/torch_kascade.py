@@ -72,16 +72,16 @@ def measure(job):
     q, k, v = tensors(job, device)
     numbers, texts = {}, {"device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"}
     with torch.inference_mode(), contextlib.ExitStack() as stack:
-        layers = job["layers"] if job["implementation"].endswith("-layers") else 1
+        layers, kept = job["layers"] if "-layers" in job["implementation"] else 1, 0
         call = dense(job, stack, q, k, v, layers)
         if job["implementation"].startswith("kascade-"):
-            call = kascade(job, q, k, v, numbers)
+            call, kept = kascade(job, q, k, v, numbers)
         if device.type == "cuda":
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
             call()
             torch.cuda.synchronize()
-            numbers["peak_memory_bytes"] = float(torch.cuda.max_memory_allocated() - before)
+            numbers["peak_memory_bytes"] = float(torch.cuda.max_memory_allocated() - before + kept)
         seconds = [one / layers for one in samples(call, job, device, cold=layers == 1)]
     texts["version"] = f"torch {torch.__version__}" + (f", cuDNN {torch.backends.cudnn.version()}" if device.type == "cuda" else "")
     return {"seconds": seconds, "numbers": numbers, "texts": texts}
@@ -108,19 +108,26 @@ def dense(job, stack, q, k, v, layers):
 
 
 def kascade(job, q, k, v, numbers):
-    """A call. numbers gets what the lists are like."""
+    """A call, and the bytes of what it keeps from step to step. numbers gets what the lists are like."""
     from splash_attention.kascade.attention import Budget, attend_to, attend_to_all_and_find, tile_keys
 
+    k8 = in_8_bits(job, q, k) if job["implementation"].endswith("-8-bits") else None
     budget, scaling = Budget(job["share"], 32, job["least_keys"]), q.shape[3] ** -0.5
     heads = [(head + 1) % k.shape[1] for head in range(k.shape[1])]  # of the anchor, whose lists they take
-    keys = tile_keys(q, k, scaling, budget)
+    keys = tile_keys(q, k, scaling, budget, k8=k8)
     out = attend_to(keys, q, k, v, budget, scaling, heads=heads)[0]
     numbers["keys_kept"] = (keys < k.shape[2]).sum(-1, dtype=keys.dtype).double().mean().item()
     numbers["differing_keys"], numbers["relative_error"] = against_float64(keys, out, heads, q, k, v, budget, scaling)
     del out
 
+    def add_new_keys():
+        if k8 is not None:
+            k8.length = k.shape[2] - q.shape[2]
+            k8.append(k)
+
     def anchor():
-        return tile_keys(q, k, scaling, budget)
+        add_new_keys()
+        return tile_keys(q, k, scaling, budget, k8=k8)
 
     def reuse(keys=keys):
         return attend_to(keys, q, k, v, budget, scaling, heads=heads)
@@ -130,12 +137,26 @@ def kascade(job, q, k, v, numbers):
         begins = {int(at * every) for at in range(job["anchors"])}
         for layer in range(job["layers"]):
             if layer == 0:
-                found = attend_to_all_and_find(q, k, v, budget, scaling)[2]
+                add_new_keys()
+                found = attend_to_all_and_find(q, k, v, budget, scaling, k8=k8)[2]
             else:
                 found = anchor() if layer in begins else found
                 reuse(found)
 
-    return {"kascade-anchor": anchor, "kascade-reuse": reuse, "kascade-layers": layers}[job["implementation"]]
+    calls = {"kascade-anchor": anchor, "kascade-reuse": reuse, "kascade-layers": layers}
+    return calls[job["implementation"].removesuffix("-8-bits")], 0 if k8 is None else k8.nbytes
+
+
+def in_8_bits(job, q, k):
+    """The keys, from which a step of decoding chooses."""
+    from splash_attention.kascade.attention import is_step
+    from splash_attention.kascade.keys_in_8_bits import KeysIn8Bits
+
+    if not is_step(q, k, 32):
+        raise Unavailable("keys in 8 bits are for steps of decoding: a key head has at most 32 rows")
+    made = KeysIn8Bits()
+    made.append(k)
+    return made
 
 
 def against_float64(keys, out, heads, q, k, v, budget, scaling):

@@ -28,16 +28,21 @@ def test_a_report_holds_times_lists_and_errors(program: Path, tmp_path: Path) ->
         results = file["results"]
         column = {name: results[name][:].tolist() for name in ("implementation", "q_len", "keys_kept", "differing_keys", "relative_error", "time_median")}
         versions = results["version"].asstr()[:]
-    assert len(versions) == 10 and all(one.startswith("torch ") for one in versions) and min(column["time_median"]) > 0
-    for name, q_len, kept, differing, error in zip(*list(column.values())[:5], strict=True):
+    assert len(versions) == 14
+    for name, q_len, kept, differing, error, seconds, version in zip(*column.values(), versions, strict=True):
+        in_8_bits = name.endswith(b"-8-bits")
+        if in_8_bits and q_len > 1:
+            assert version == "not run: keys in 8 bits are for steps of decoding: a key head has at most 32 rows" and math.isnan(seconds)
+            continue
+        assert version.startswith("torch ") and seconds > 0
         if name.startswith(b"softmax-"):
             assert math.isnan(kept) and math.isnan(differing) and math.isnan(error)
         else:  # of 300 keys a tile keeps 128, or all that it sees
             assert kept == (128 if q_len == 1 else pytest.approx((32 + 64 + 96 + 7 * 128) / 10))
-            assert differing <= 2 and error < 1e-5
+            assert differing <= (8 if in_8_bits else 2) and error < 1e-5
 
 
-@pytest.mark.parametrize("implementation", ["softmax-cudnn", "softmax-layers", "kascade-anchor", "kascade-reuse", "kascade-layers"])
+@pytest.mark.parametrize("implementation", ["softmax-cudnn", "softmax-layers", "kascade-anchor", "kascade-reuse", "kascade-layers", "kascade-layers-8-bits"])
 def test_a_time_is_that_of_one_layer(monkeypatch: pytest.MonkeyPatch, implementation: str) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
@@ -65,16 +70,17 @@ def test_a_time_is_that_of_one_layer(monkeypatch: pytest.MonkeyPatch, implementa
     def samples(call: Callable[[], object], job: object, device: object, cold: bool) -> list[float]:
         counted.update(dict.fromkeys(counted, 0))
         call()
-        assert cold == (not implementation.endswith("-layers"))
+        assert cold == ("-layers" not in implementation)
         return [6.0]
 
     monkeypatch.setattr(torch_kascade, "samples", samples)
-    sizes = {"batch": 1, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 40, "kv_len": 40}
+    in_8_bits = implementation.endswith("-8-bits")
+    sizes = {"batch": 1, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 1 if in_8_bits else 40, "kv_len": 40}
     job = {"implementation": implementation, "dtype": "float32", "device": "cpu", "temperature": 2.0, "seed": 1, "share": 0.1, "least_keys": 8}
     done = torch_kascade.answer(job | sizes | {"layers": 6, "anchors": 2})
-    layers = 6 if implementation.endswith("-layers") else 1
+    layers = 6 if "-layers" in implementation else 1
     assert done["seconds"] == [6.0 / layers]
-    if implementation == "kascade-layers":  # layer 0 is dense and finds keys; on a CPU attend_to is fused attention too
+    if implementation.startswith("kascade-layers"):  # layer 0 is dense and finds keys; on a CPU attend_to is fused attention too
         assert (counted["tile_keys"], counted["attend_to"]) == (2, 5)
     elif implementation.startswith("softmax-"):
         assert counted == {"attend_to": 0, "tile_keys": 0, "dense": layers}

@@ -98,15 +98,19 @@ class Reuse:
     def _in_8_bits(self, layer: int, q: Tensor, k: Tensor, scaling: float, mask: Tensor | None) -> KeysIn8Bits | None:
         if self.copies is None:
             return None
-        q_len, kv_len, rows = q.shape[2], k.shape[2], q.shape[1] // k.shape[1] * q.shape[2]
-        if q_len == kv_len:
+        if q.shape[2] == k.shape[2]:
             self.copies.forget(layer)  # another text begins
-        few = q_len < kv_len and q_len <= self.budget.tile and rows <= _STEP_ROWS
-        if not few or mask is not None or self.alpha is not None:
+        if not is_step(q, k, self.budget.tile) or mask is not None or self.alpha is not None:
             return None
         if q.is_cuda and not kernels.are_for(q, k, None, scaling, self.budget.tile, mask, self.alpha):
             return None
-        return self.copies.of(layer, k, q_len)
+        return self.copies.of(layer, k, q.shape[2])
+
+
+def is_step(q: Tensor, k: Tensor, tile: int) -> bool:
+    """Whether a call has so few queries that the kernels choose from keys in 8 bits where these are given."""
+    q_len, kv_len = q.shape[2], k.shape[2]
+    return q_len < kv_len and q_len <= tile and q.shape[1] // k.shape[1] * q_len <= _STEP_ROWS
 
 
 def _size_of(q: Tensor, k: Tensor) -> tuple[int, int, int]:
