@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -214,7 +215,8 @@ TEST_CASE(
   constexpr int kRanks = 3, kRounds = 40;
   constexpr int64_t kBytes = 1 << 20;
   struct Rank {
-    Stream calls, puts, fetches;
+    Stream calls;
+    StreamPoint there;
     DeviceBuffer given{calls, kBytes}, filled{calls, kRanks*kBytes}, staged{calls, 2 * kBytes + 4096};
     std::vector<unsigned char> got = std::vector<unsigned char>(kRanks * kBytes);
   };
@@ -225,10 +227,8 @@ TEST_CASE(
     rank.calls.synchronize();
     flags.push_back(reinterpret_cast<uint32_t*>(static_cast<char*>(rank.staged.data()) + 2 * kBytes));
   }
-  std::vector<Peers> peers;
-  for (int i = 0; i < kRanks; ++i)
-    peers.emplace_back(ranks[i].calls.device(), i, flags,
-                       std::vector<StreamHandle>{ranks[i].puts.handle(), ranks[i].fetches.handle()});
+  std::deque<Peers> peers;
+  for (int i = 0; i < kRanks; ++i) peers.emplace_back(ranks[i].calls.device(), i, flags);
   using Kind = ExchangeStep::Kind;
   constexpr int kOfFilled = 0, kOfGiven = 1, kOfStaged = 2;
   for (int round = 0; round < kRounds; ++round) {
@@ -256,7 +256,10 @@ TEST_CASE(
         addresses[kOfStaged].push_back(reinterpret_cast<uintptr_t>(other.staged.data()) + round % 2 * kBytes);
       rank.given.fill(static_cast<unsigned char>(16 * round + i));
       rank.filled.fill(0xA5);
-      peers[i].start(exchange, addresses, rank.calls.handle()).finish(rank.calls.handle());
+      rank.there.record(rank.calls.handle());
+      peers[i]
+          .start(exchange, addresses, rank.calls.handle(), round % 2 == 0 ? nullptr : &rank.there)
+          .finish(rank.calls.handle());
     }
     if (round % 8 != 7) continue;  // several on their way
     for (Rank& rank : ranks) {
