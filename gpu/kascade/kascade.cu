@@ -34,7 +34,7 @@ struct FindPlan {
   explicit FindPlan(const AttentionSpec& spec)
       : problem(Problem::of(spec, kTileRows)),
         lists(problem.items / problem.row_blocks),
-        pitch(round_up(problem.kv_len, 4)) {
+        pitch(round_up(problem.kv_len, kKeyGroup)) {
     if (problem.tiles == 1 && problem.group * problem.q_len <= kMostStepRows) {
       step_rows = problem.group * problem.q_len;
       chunks = static_cast<int>(ceil_div(problem.kv_len, kChunk<2>));
@@ -78,23 +78,31 @@ void sweep(const AnchorSlab& slab, Dtype dtype, StreamHandle stream) {
   });
 }
 
+void select(const AnchorSlab& slab, int32_t* keys, StreamHandle stream) {
+  select_largest<<<static_cast<unsigned>(slab.lists), kSelectThreads, 0, stream>>>(slab, keys);
+  check_launch("select_largest");
+}
+
 template <int kBytes>
-void score_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, StreamHandle stream) {
+void find_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, int32_t* keys,
+                   StreamHandle stream) {
+  const dim3 grid(static_cast<unsigned>(steps.chunks), static_cast<unsigned>(slab.lists));
   with_element_and_dim(dtype, slab.problem.head_dim, [&](auto element, auto dim) {
     using Element = decltype(element);
-    const dim3 grid(static_cast<unsigned>(steps.chunks), static_cast<unsigned>(slab.lists));
     const auto kernel = steps.rows <= 8    ? &score_steps<Element, dim(), 1, kBytes>
                         : steps.rows <= 16 ? &score_steps<Element, dim(), 2, kBytes>
                                            : &score_steps<Element, dim(), 4, kBytes>;
     launch("score_steps", kernel, grid, kStepThreads, sizeof(StepShared<dim(), kBytes>), stream, slab, steps);
   });
-}
-
-void pool_by_steps(const AnchorSlab& slab, const StepRows& steps, StreamHandle stream) {
-  const dim3 pools(static_cast<unsigned>(ceil_div(slab.problem.kv_len, kPoolChunk)),
-                   static_cast<unsigned>(slab.lists));
-  pool_steps<<<pools, kStepThreads, 0, stream>>>(slab, steps);
+  if (slab.pooled == nullptr) {
+    launch("select_pooled", &select_pooled<kBytes>, static_cast<unsigned>(slab.lists), kPoolThreads,
+           slab.pitch * int64_t{sizeof(float)}, stream, slab, steps, keys);
+    return;
+  }
+  const dim3 pools(static_cast<unsigned>(ceil_div(slab.problem.kv_len, kPoolChunk)), grid.y);
+  pool_steps<kBytes><<<pools, kStepThreads, 0, stream>>>(slab, steps);
   check_launch("pool_steps");
+  select(slab, keys, stream);
 }
 
 void require_pitch(int64_t pitch, int64_t kv_len) {
@@ -193,21 +201,18 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
     slab.first = static_cast<int>(first);
     slab.lists = static_cast<int>(std::min({room, plan.lists - first, kMostLists}));
     if (plan.by_steps()) {
-      steps.scores = plan.pools_in_shared() ? sums : sums + slab.lists * plan.pitch;
-      steps.partial = reinterpret_cast<float2*>(steps.scores + slab.lists * plan.step_rows * plan.pitch);
-      (in_8_bits ? &score_by_steps<1> : &score_by_steps<2>)(slab, steps, dtype, arguments.stream);
-      if (plan.pools_in_shared()) {
-        launch("select_pooled", &select_pooled, static_cast<unsigned>(slab.lists), kPoolThreads,
-               plan.sums_bytes(), arguments.stream, slab, steps, arguments.keys);
-        continue;
-      }
-      pool_by_steps(slab, steps, arguments.stream);
+      float* const scores = plan.pools_in_shared() ? sums : sums + slab.lists * plan.pitch;
+      const int64_t numbers = slab.lists * plan.step_rows * plan.pitch;
+      steps.scores = scores;
+      steps.weights = reinterpret_cast<__nv_bfloat16*>(scores);  // half of that room
+      steps.largest = scores + numbers / 2;
+      steps.partial = reinterpret_cast<float2*>(scores + numbers);
+      (in_8_bits ? &find_by_steps<1> : &find_by_steps<2>)(slab, steps, dtype, arguments.keys,
+                                                          arguments.stream);
     } else {
       sweep<PooledProbabilities>(slab, dtype, arguments.stream);
+      select(slab, arguments.keys, arguments.stream);
     }
-    select_largest<<<static_cast<unsigned>(slab.lists), kSelectThreads, 0, arguments.stream>>>(
-        slab, arguments.keys);
-    check_launch("select_largest");
   }
 }
 

@@ -34,7 +34,8 @@ struct FindArguments {
   int64_t most = 0;
   // The same keys as of quantize_keys, or null. Where a key head has few rows, as in a step of decoding
   // (q_len <= 32, and at most 32 rows: query heads of a key head x q_len), they are read in place of k, which
-  // halves the time: the choice is by the scores of rounded keys. Elsewhere they are not looked at.
+  // halves what is read: the choice is by the scores of rounded keys, their probabilities rounded to 2^-9.
+  // Elsewhere they are not looked at.
   const int8_t* k8 = nullptr;
   const float* k8_scales = nullptr;
   int64_t k8_pitch = 0;

@@ -9,6 +9,10 @@
 // Keys are the left operand: the sum over head_dim may run in any order, so that the 16 bytes that a thread
 // reads at once are the elements of two products (of four, where keys have 8 bits: they become elements of 16
 // bits in registers).
+//
+// Of keys in 8 bits not scores but 2^(score - largest of the 16 keys) stay in the workspace, in bfloat16:
+// their rounding, 2^-9, is a tenth of what rounded keys change in a probability, and half as much is written
+// and read.
 
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/byte_elements.cuh"
@@ -41,9 +45,11 @@ struct StepShared {
 
 // What a launch works on, beside the slab's lists.
 struct StepRows {
-  int rows = 1, chunks = 1;   // rows of a key head; chunks of its keys
-  float* scores = nullptr;    // [lists, rows, pitch], times log2(e)
-  float2* partial = nullptr;  // [lists, chunks, rows]: largest score, sum of 2^(score - largest)
+  int rows = 1, chunks = 1;          // rows of a key head; chunks of its keys
+  float* scores = nullptr;           // [lists, rows, pitch], times log2(e)
+  float2* partial = nullptr;         // [lists, chunks, rows]: largest score, sum of 2^(score - largest)
+  __nv_bfloat16* weights = nullptr;  // [lists, rows, pitch], in place of scores, of keys in 8 bits
+  float* largest = nullptr;          // [lists, rows, pitch / 16]: of 16 keys, from which their weights count
   const int8_t* k8 = nullptr;
   const float* k8_scales = nullptr;
   int64_t k8_pitch = 0;  // keys from a head to the next
@@ -53,6 +59,12 @@ struct StepRows {
 template <int kBytes>
 __device__ inline int piece_column(int j, int t) {
   return kBytes == 1 ? 64 * (j / 2) + 16 * t + 8 * (j % 2) : 32 * j + 8 * t;
+}
+
+// The key of a group that is row g of a product's half: of those in 8 bits a thread holds two neighbours.
+template <int kBytes>
+__device__ inline int key_of_group(int half, int g) {
+  return kBytes == 1 ? 2 * g + half : 8 * half + g;
 }
 
 // kRowTiles: of 8 rows each.
@@ -139,7 +151,7 @@ __global__ void __launch_bounds__(kStepThreads, kRowTiles == 1 ? 3 : 1)  // 3: s
     uint4 k[2][kColumns];  // what lies behind the last key is hidden below
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const unsigned char* const row = shared.keys[warp][copy] + (8 * half + g) * row_bytes;
+      const unsigned char* const row = shared.keys[warp][copy] + key_of_group<kBytes>(half, g) * row_bytes;
       if constexpr (kBytes == 1) {
 #pragma unroll
         for (int j = 0; j < kColumns / 2; ++j) two_pieces(row, j, k[half][2 * j], k[half][2 * j + 1]);
@@ -150,7 +162,7 @@ __global__ void __launch_bounds__(kStepThreads, kRowTiles == 1 ? 3 : 1)  // 3: s
     }
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
-      float s[4] = {};  // keys g and g + 8, rows 2t and 2t + 1
+      float s[4] = {};  // the keys of g, rows 2t and 2t + 1
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
         arch::mma_m16n8k16<Element>(s, {k[0][j].x, k[1][j].x, k[0][j].y, k[1][j].y}, q[tile][j].x,
@@ -161,20 +173,36 @@ __global__ void __launch_bounds__(kStepThreads, kRowTiles == 1 ? 3 : 1)  // 3: s
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int row = 8 * tile + 2 * t + e;
-        float step_largest = largest[tile][e];
+        const int64_t of_row = int64_t{list} * steps.rows + row;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int key = begin + 8 * half + g;
+          const int in_group = key_of_group<kBytes>(half, g), key = begin + in_group;
           float& score = s[2 * half + e];
-          if constexpr (kBytes == 1) score *= shared.scales[warp][copy][8 * half + g];
+          if constexpr (kBytes == 1) score *= shared.scales[warp][copy][in_group];
           score = key < end && key <= last[tile][e] ? score * scale : -INFINITY;
-          step_largest = arch::larger_or_nan(step_largest, score);
-          if (row < steps.rows && key < end)
-            steps.scores[(int64_t{list} * steps.rows + row) * slab.pitch + key] = score;
+          if (kBytes == 2 && row < steps.rows && key < end) steps.scores[of_row * slab.pitch + key] = score;
         }
+        float of_keys = arch::larger_or_nan(s[e], s[2 + e]);
+        if constexpr (kBytes == 1) {
+#pragma unroll
+          for (int lanes = 4; lanes < 32; lanes *= 2)
+            of_keys = arch::larger_or_nan(of_keys, __shfl_xor_sync(arch::kAllLanes, of_keys, lanes));
+        }
+        const float step_largest = arch::larger_or_nan(largest[tile][e], of_keys);
         const float shift = step_largest == -INFINITY ? 0.0f : step_largest;
-        sum[tile][e] = sum[tile][e] * arch::exp2_approx(largest[tile][e] - shift) +
-                       arch::exp2_approx(s[e] - shift) + arch::exp2_approx(s[2 + e] - shift);
+        sum[tile][e] *= arch::exp2_approx(largest[tile][e] - shift);
+        if constexpr (kBytes == 1) {
+          const float from = of_keys == -INFINITY ? 0.0f : of_keys;
+          const float a = arch::exp2_approx(s[e] - from), b = arch::exp2_approx(s[2 + e] - from);
+          sum[tile][e] += (a + b) * arch::exp2_approx(of_keys - shift);
+          if (row < steps.rows) {  // up to the pitch; those behind the last key are 0
+            *reinterpret_cast<uint32_t*>(steps.weights + of_row * slab.pitch + begin + 2 * g) =
+                arch::pack_pair<__nv_bfloat16>(a, b);
+            if (g == 0) steps.largest[(of_row * slab.pitch + begin) / kKeyGroup] = of_keys;
+          }
+        } else {
+          sum[tile][e] += arch::exp2_approx(s[e] - shift) + arch::exp2_approx(s[2 + e] - shift);
+        }
         largest[tile][e] = step_largest;
       }
     }
@@ -226,50 +254,65 @@ __device__ void find_step_normalizers(const StepRows& steps, int list, float (&n
   __syncthreads();
 }
 
-// The probabilities of four keys, summed over the rows. A row without keys, or with NaN, has none. What lies
-// behind the last key, up to the pitch, is not looked at.
-__device__ inline float4 pooled_steps(const StepRows& steps, int list, int64_t pitch, int key,
-                                      const float (&normalizers)[kMostStepRows]) {
-  const float* const scores = steps.scores + int64_t{list} * steps.rows * pitch + key;
-  float4 pooled{};
-  const auto add = [&](float& sum, float score, float normalizer) {
-    sum += fmaxf(arch::exp2_approx(score - normalizer), 0.0f);
-  };
+// Keys that a thread pools at once: 16 bytes of a row.
+template <int kBytes>
+constexpr int kPooledKeys = 8 / kBytes;
+
+// Writes the probabilities of some keys, summed over the rows. A row without keys, or with NaN, has none.
+// What lies behind the last key, up to the pitch, is not looked at.
+template <int kBytes>
+__device__ inline void pool_keys(const StepRows& steps, int list, int64_t pitch, int key,
+                                 const float (&normalizers)[kMostStepRows], float4* to) {
+  float pooled[kPooledKeys<kBytes>] = {};
 #pragma unroll 4
   for (int row = 0; row < steps.rows; ++row) {
-    const float4 of_row = *reinterpret_cast<const float4*>(scores + row * pitch);
-    add(pooled.x, of_row.x, normalizers[row]);
-    add(pooled.y, of_row.y, normalizers[row]);
-    add(pooled.z, of_row.z, normalizers[row]);
-    add(pooled.w, of_row.w, normalizers[row]);
+    const int64_t at = (int64_t{list} * steps.rows + row) * pitch + key;
+    if constexpr (kBytes == 1) {
+      const uint4 eight = *reinterpret_cast<const uint4*>(steps.weights + at);
+      const float factor = arch::exp2_approx(steps.largest[at / kKeyGroup] - normalizers[row]);
+      const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        pooled[2 * i] += fmaxf(__uint_as_float(pairs[i] << 16) * factor, 0.0f);
+        pooled[2 * i + 1] += fmaxf(__uint_as_float(pairs[i] & 0xFFFF0000u) * factor, 0.0f);
+      }
+    } else {
+      const float4 four = *reinterpret_cast<const float4*>(steps.scores + at);
+      const float scores[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pooled[i] += fmaxf(arch::exp2_approx(scores[i] - normalizers[row]), 0.0f);
+    }
   }
-  return pooled;
+#pragma unroll
+  for (int i = 0; i < kPooledKeys<kBytes> / 4; ++i)
+    to[i] = {pooled[4 * i], pooled[4 * i + 1], pooled[4 * i + 2], pooled[4 * i + 3]};
 }
 
 // Each key's probabilities, where shared memory does not hold a list's.
-static __global__ void __launch_bounds__(kStepThreads)
+template <int kBytes>
+__global__ void __launch_bounds__(kStepThreads)
     pool_steps(const __grid_constant__ AnchorSlab slab, const StepRows steps) {
   __shared__ float normalizers[kMostStepRows];
-  const int list = blockIdx.y;
+  const int list = blockIdx.y, first = static_cast<int>(blockIdx.x) * kPoolChunk,
+            end = min(slab.problem.kv_len, first + kPoolChunk);
   find_step_normalizers<kStepThreads>(steps, list, normalizers);
-  for (int i = 0; i < kPoolChunk / kStepThreads / 4; ++i) {
-    const int key =
-        static_cast<int>(blockIdx.x) * kPoolChunk + 4 * (i * kStepThreads + static_cast<int>(threadIdx.x));
-    if (key >= slab.problem.kv_len) break;
-    *reinterpret_cast<float4*>(slab.pooled + int64_t{list} * slab.pitch + key) =
-        pooled_steps(steps, list, slab.pitch, key, normalizers);
-  }
+  auto* const pooled = reinterpret_cast<float4*>(slab.pooled + int64_t{list} * slab.pitch);
+  constexpr int kKeys = kPooledKeys<kBytes>;
+  for (int key = first + kKeys * static_cast<int>(threadIdx.x); key < end; key += kKeys * kStepThreads)
+    pool_keys<kBytes>(steps, list, slab.pitch, key, normalizers, pooled + key / 4);
 }
 
 // The same in shared memory, and the list from it: one block per list of the slab.
-static __global__ void __launch_bounds__(kPoolThreads, 1)
+template <int kBytes>
+__global__ void __launch_bounds__(kPoolThreads, 1)
     select_pooled(const __grid_constant__ AnchorSlab slab, const StepRows steps, int32_t* lists) {
-  extern __shared__ float4 pooled[];  // of kv_len keys
+  extern __shared__ float4 pooled[];  // of kv_len keys, up to the pitch
   __shared__ SelectShared<kPoolThreads> shared;
   __shared__ float normalizers[kMostStepRows];
   find_step_normalizers<kPoolThreads>(steps, blockIdx.x, normalizers);
-  for (int key = 4 * threadIdx.x; key < slab.problem.kv_len; key += 4 * kPoolThreads)
-    pooled[key / 4] = pooled_steps(steps, blockIdx.x, slab.pitch, key, normalizers);
+  constexpr int kKeys = kPooledKeys<kBytes>;
+  for (int key = kKeys * threadIdx.x; key < slab.problem.kv_len; key += kKeys * kPoolThreads)
+    pool_keys<kBytes>(steps, blockIdx.x, slab.pitch, key, normalizers, pooled + key / 4);
   __syncthreads();
   write_largest(slab, reinterpret_cast<const float*>(pooled), shared, lists);
 }

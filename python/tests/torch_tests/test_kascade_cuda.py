@@ -123,7 +123,8 @@ def test_a_step_chooses_by_keys_in_8_bits(hopper, monkeypatch, dtype, batch, hea
     plain = tile_keys(q, k, dim**-0.5, BUDGET, k8=made)
     assert keys.shape == plain.shape and keys.dtype == plain.dtype and (keys.diff(dim=-1) >= 0).all()
     chosen, chosen_too = (chosen_of(one, kv_len) for one in (keys, plain))
-    assert (chosen != chosen_too).sum() <= 2e-3 * chosen.sum(), "more keys differ than rounding explains"
+    differing = (chosen != chosen_too)[..., :kv_len].sum()
+    assert differing <= 1e-2 * chosen.sum(), "more keys differ than probabilities in bfloat16 explain"
 
 
 def test_what_the_kernels_do_not_take_plain_pytorch_does(hopper):
