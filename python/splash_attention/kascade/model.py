@@ -12,7 +12,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from splash_attention._core import KascadePlan
 from splash_attention.hugging_face.learning import attention_layers, query_heads
-from splash_attention.hugging_face.masks import key_positions
+from splash_attention.hugging_face.masks import hides_nothing, key_positions
 from splash_attention.hugging_face.plain import require_plain
 from splash_attention.kascade import read_plan
 from splash_attention.kascade.attention import Reuse
@@ -44,13 +44,21 @@ def apply(model: Any, plan: KascadePlan | str | Path, *, budget: float | None = 
     in_use = Reuse(plan, budget, keys_in_8_bits)
     in_use.check(sorted(layers), query_heads(layers[min(layers)]))
     AttentionInterface.register(NAME, attention_forward)
-    AttentionMaskInterface.register(NAME, key_positions)
+    AttentionMaskInterface.register(NAME, _positions)
     for module in layers.values():
         module.splash_kascade = in_use
         if keys_in_8_bits and not hasattr(module, "splash_kascade_sees_cache"):
             module.splash_kascade_sees_cache = True
             module.register_forward_pre_hook(_see_cache, with_kwargs=True)
     model.set_attn_implementation(NAME)
+
+
+def _positions(batch_size: int, q_length: int, kv_length: int, *given: Any, attention_mask: Tensor | None = None, **others: Any) -> Tensor | None:
+    """key_positions, but None also in a step of decoding whose mask hides nothing: with positions the kernels take no call. A GPU is waited for,
+    as generate itself does in each step."""
+    if attention_mask is not None and attention_mask.shape[-1] == kv_length and hides_nothing(attention_mask):
+        attention_mask = None
+    return key_positions(batch_size, q_length, kv_length, *given, attention_mask=attention_mask, **others)
 
 
 def _see_cache(module: torch.nn.Module, _: Any, given: dict[str, Any]) -> None:

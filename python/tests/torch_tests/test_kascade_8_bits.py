@@ -222,6 +222,23 @@ def test_padding_and_long_chunks_choose_by_the_keys_themselves(model, plan, monk
     assert went_on == [False, False, True, True]
 
 
+@pytest.mark.parametrize("by", ["generate", "steps"])
+def test_a_tokenizers_mask_of_ones_is_no_padding(model, plan, monkeypatch, by):
+    from transformers import DynamicCache
+
+    (ours, _), went_on = in_use(model, plan), checked(monkeypatch)
+    ids, cache = windows(2, 24), DynamicCache(config=ours.config)
+    mask = torch.ones_like(ids)
+    with torch.inference_mode():
+        if by == "generate":
+            ours.generate(ids, attention_mask=mask, **GENERATE)
+        else:
+            ours(ids[:, :20], attention_mask=mask[:, :20], past_key_values=cache)
+            ours(ids[:, 20:23], attention_mask=mask[:, :23], past_key_values=cache)
+            ours(ids[:, 23:], attention_mask=mask, past_key_values=cache)
+    assert went_on[:4] == [False, False, True, True]
+
+
 def test_another_implementation_gives_the_memory_back(model, plan):
     ours, reuse = in_use(model, plan)
     with torch.inference_mode():
