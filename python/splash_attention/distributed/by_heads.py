@@ -48,9 +48,10 @@ class ByHeads(torch.autograd.Function):
             stores.append(store)
             return part, *of_rows
 
-        def send(heads: Heads, results: tuple[Tensor, ...]) -> list[Any]:
+        def send(heads: Heads, results: tuple[Tensor, ...], idle: bool) -> list[Any]:
             part, *of_rows = results
-            return [_return(call, heads, [(part, out, True)]), *(_return(call, heads, [(x[..., None], place, True)]) for x, place in zip(of_rows, rows))]
+            first = _return(call, heads, [(part, out, True)], idle=idle)
+            return [first, *(_return(call, heads, [(x[..., None], place, True)]) for x, place in zip(of_rows, rows))]
 
         groups.run(compute, send)
         ctx.call, ctx.shapes = call, (q.shape, k.shape, v.shape)
@@ -76,10 +77,10 @@ class ByHeads(torch.autograd.Function):
             of_heads.append((own[at].queries, d_alpha, d_sinks, d_bias))
             return parts, d_q_done
 
-        def send(heads: Heads, results: tuple[list[Tensor], Any]) -> list[Any]:
+        def send(heads: Heads, results: tuple[list[Tensor], Any], idle: bool) -> list[Any]:
             parts, d_q_done = results
             of_queries, *of_keys = zip(parts, gradients, (True, False, False))
-            return [_return(call, heads, [of_queries], d_q_done), _return(call, heads, of_keys)]
+            return [_return(call, heads, [of_queries], d_q_done), _return(call, heads, of_keys, idle=idle)]
 
         passes.Groups(own, d_out.device, *_tokens(call, (d_out, True))).run(compute, send)
         learned = passes.Learned(saved[:3], of_q[1])
@@ -108,7 +109,7 @@ def _problem(call: Any, heads: Heads, length: int) -> Problem:
     return problem._replace(cu_seqlens_q=lengths[0], cu_seqlens_k=lengths[1])
 
 
-def _tokens(call: Any, *given: tuple[Tensor, bool]) -> tuple[Callable[[Heads], list[Tensor]], Callable[[Heads, list[Tensor], Any], Any]]:
+def _tokens(call: Any, *given: tuple[Tensor, bool]) -> tuple[Callable[[Heads], list[Tensor]], Callable[[Heads, list[Tensor], Any, bool], Any]]:
     """Room for whole sequences of some of the rank's heads, [batch, some heads, length of all, dim], and what starts an exchange that brings them,
     as passes.Groups takes both. given: tensors of the rank's tokens, and whether their heads are the queries'."""
     given = tuple((x if x.is_contiguous() else x.detach().contiguous(), of_queries) for x, of_queries in given)
@@ -117,20 +118,20 @@ def _tokens(call: Any, *given: tuple[Tensor, bool]) -> tuple[Callable[[Heads], l
     def room(heads: Heads) -> list[Tensor]:
         return [x.new_empty(_whole_shape(call, x, heads.queries if of_queries else heads.keys)) for x, of_queries in given]
 
-    def start(heads: Heads, wholes: list[Tensor], free: Any) -> Any:
+    def start(heads: Heads, wholes: list[Tensor], free: Any, idle: bool) -> Any:
         sizes = tuple((x.shape, whole.shape, of_queries) for (x, of_queries), whole in zip(given, wholes))
         plan = _plan(call.shards, call.rank, _first_heads(heads), sizes, tensors[0].element_size(), False)
-        return exchange.start(call.group, plan, tensors, wholes, free)
+        return exchange.start(call.group, plan, tensors, wholes, free, idle)
 
     return room, start
 
 
-def _return(call: Any, heads: Heads, places: Sequence[tuple[Tensor, Tensor, bool]], there: Any = None) -> Any:
+def _return(call: Any, heads: Heads, places: Sequence[tuple[Tensor, Tensor, bool]], there: Any = None, idle: bool = False) -> Any:
     """Starts whole sequences of the rank's heads on their way to the ranks whose tokens they are. places: such sequences, the rank's tokens,
-    [batch, all heads, its length, dim], and whether they are the queries' heads. there: as exchange.start has it."""
+    [batch, all heads, its length, dim], and whether they are the queries' heads. there, idle: as exchange.start has them."""
     sizes = tuple((tokens.shape, whole.shape, of_queries) for whole, tokens, of_queries in places)
     plan = _plan(call.shards, call.rank, _first_heads(heads), sizes, places[0][0].element_size(), True)
-    return exchange.start(call.group, plan, [whole.contiguous() for whole, _, _ in places], [tokens for _, tokens, _ in places], there)
+    return exchange.start(call.group, plan, [whole.contiguous() for whole, _, _ in places], [tokens for _, tokens, _ in places], there, idle)
 
 
 def _whole_shape(call: Any, x: Tensor, heads: slice) -> tuple[int, ...]:

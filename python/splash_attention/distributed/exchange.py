@@ -132,16 +132,21 @@ class Plan:
         ]  # fmt: skip
 
     @functools.cached_property
-    def exchange(self) -> Any:
+    def by_copy_engines(self) -> Any:
         return _core.Exchange(self.steps)
 
+    @functools.cached_property
+    def by_multiprocessors(self) -> Any:
+        return _core.Exchange([("copy_together" if what == "copy" else what, *others) for what, *others in self.steps])
 
-def start(group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor], there: Any = None) -> Any:
+
+def start(group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor], there: Any = None, idle: bool = False) -> Any:
     """Starts an exchange; its finish() lets the current stream wait for what arrives in the filled tensors. All are contiguous, of one dtype,
     on one device. The given ones may change once it is finished. there: a StreamPoint of the current stream, where they are, and where the
-    filled ones are free already; None: with all that the stream has."""
+    filled ones are free already; None: with all that the stream has. idle: no kernel computes meanwhile, so multiprocessors fetch, which pause
+    between no two copies."""
     peers = _peers_of(group, given[0].device)
-    return _Collective(group, plan, given, filled) if peers is None else peers.start(group, plan, given, filled, there)
+    return _Collective(group, plan, given, filled) if peers is None else peers.start(group, plan, given, filled, there, idle)
 
 
 class _Collective:
@@ -187,12 +192,15 @@ class _Peers:
         torch.cuda.synchronize(self.device)
         dist.barrier(group, device_ids=[self.device.index])  # all flags are 0
 
-    def start(self, group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor], there: Any = None) -> _Fetched:
+    def start(
+        self, group: Any, plan: Plan, given: Sequence[Tensor], filled: Sequence[Tensor], there: Any = None, idle: bool = False
+    ) -> _Fetched:
         self.room(group, plan.size)
         halves = [place + self.turn * self.half for place in self.places]  # of each rank
         self.turn = 1 - self.turn
         addresses = [x.data_ptr() for x in filled], [x.data_ptr() for x in given], halves
-        return _Fetched(self.peers.start(plan.exchange, addresses, current_stream(given[0]), there), given, filled)
+        steps = plan.by_multiprocessors if idle else plan.by_copy_engines
+        return _Fetched(self.peers.start(steps, addresses, current_stream(given[0]), there), given, filled)
 
 
 class _Fetched:

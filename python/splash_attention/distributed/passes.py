@@ -56,17 +56,17 @@ class Groups:
 
     def __init__(
         self, cuts: Sequence[Heads], device: torch.device, room: Callable[[Heads], list[Tensor]],
-        start: Callable[[Heads, list[Tensor], Any], Any],
+        start: Callable[[Heads, list[Tensor], Any, bool], Any],
     ) -> None:  # fmt: skip
-        """room: what the tokens of some heads fill. start: an exchange that fills it; the third: as exchange.start has it."""
+        """room: what the tokens of some heads fill. start: an exchange that fills it; the last two: as exchange.start has them."""
         self.cuts, self.room, self.start = cuts, room, start
-        self.lanes = _lanes(device, min(LANES, len(cuts))) if len(cuts) > 1 else ()
+        self.lanes, self.so_far = _lanes(device, min(LANES, len(cuts))) if len(cuts) > 1 else ((), None)
         self.rooms: dict[int, tuple[list[Tensor], Any]] = {}
         with self._in_lane(0):
             self.first = self._set_out(0)
 
-    def run(self, compute: Callable[[int, list[Tensor]], Any], send: Callable[[Heads, Any], list[Any]]) -> None:
-        """Once. compute: of a group's number and what arrived, its results. send: exchanges of these."""
+    def run(self, compute: Callable[[int, list[Tensor]], Any], send: Callable[[Heads, Any, bool], list[Any]]) -> None:
+        """Once. compute: of a group's number and what arrived, its results. send: exchanges of these; whether nothing is computed meanwhile."""
         cuts, (exchange, coming), lanes = self.cuts, self.first, len(self.lanes) or 2
         del self.first
         results: dict[int, Any] = {}  # by group: of kernels
@@ -74,7 +74,7 @@ class Groups:
 
         def send_home(group: int) -> None:
             with self._in_lane(group):
-                going[group] = send(cuts[group], results.pop(group))
+                going[group] = send(cuts[group], results.pop(group), group + 1 == len(cuts))
 
         def arrive(group: int) -> None:
             for one in going.pop(group, ()):
@@ -103,14 +103,15 @@ class Groups:
 
     def _make_room(self, group: int) -> None:
         """In its lane."""
-        self.rooms[group] = self.room(self.cuts[group]), _point(self._lane(group)) if self.lanes else None
+        free = self.so_far if group < len(self.lanes) else _point(self._lane(group)) if self.lanes else None
+        self.rooms[group] = self.room(self.cuts[group]), free
 
     def _set_out(self, group: int) -> tuple[Any, list[Tensor]]:
         """In its lane."""
         if group not in self.rooms:
             self._make_room(group)
         filled, free = self.rooms.pop(group)
-        return self.start(self.cuts[group], filled, free), filled
+        return self.start(self.cuts[group], filled, free, group == 0), filled
 
     def _lane(self, group: int) -> Any:
         return self.lanes[group % len(self.lanes)]
@@ -132,15 +133,15 @@ class _On:
         torch.cuda.set_stream(self.current)
 
 
-def _lanes(device: torch.device, count: int) -> tuple[Any, ...]:
-    """None on a CPU; else other streams, behind the current one's work so far, and last the current one."""
+def _lanes(device: torch.device, count: int) -> tuple[tuple[Any, ...], Any]:
+    """None on a CPU; else other streams, behind the current one's work so far, and last the current one. And that point."""
     if device.type != "cuda":
-        return ()
+        return (), None
     current = torch.cuda.current_stream(device)
     others, so_far = [_beside(device, priority) for priority in range(1 - count, 0)], _point(current)
     for other in others:
         so_far.await_by(other.cuda_stream)
-    return *others, current
+    return (*others, current), so_far
 
 
 def _let_wait(stream: Any, other: Any) -> None:

@@ -42,7 +42,8 @@ def key_positions(
     if context.active():
         return _sharded(q_length, kv_length, window, config, attention_mask, device, others)
     compiling = torch.compiler.is_compiling()
-    if attention_mask is not None and q_length == kv_length == attention_mask.shape[-1] and hides_nothing(attention_mask):
+    # As few tokens as a step of decoding has wait for nothing.
+    if attention_mask is not None and q_length == kv_length == attention_mask.shape[-1] > MOST_QUERIES and hides_nothing(attention_mask):
         attention_mask = None
     # A chunk is a local size, too. transformers lets a mask be skipped where nothing is added to it.
     if "allow_is_causal_skip" not in others or getattr(config, "sliding_window", None) != window:
@@ -197,10 +198,9 @@ def _packed(mask: Tensor, window: int | None) -> Tensor:
 
 def hides_nothing(attention_mask: Tensor) -> bool:
     """Whether tokens are all there, as a tokenizer says of one text. Such a call takes the kernels of a call without a mask: positions would
-    keep it off a GPU's fast path. A GPU is waited for, as transformers itself does under SDPA; False where that is not possible, and for as
-    few tokens as a step of decoding has, which waits for nothing."""
+    keep it off a GPU's fast path. A GPU is waited for, as transformers itself does under SDPA; False where that is not possible."""
     known = type(attention_mask) is Tensor and not attention_mask.is_meta and not torch.compiler.is_compiling()
-    if not known or attention_mask.shape[1] <= MOST_QUERIES or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if not known or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
     return bool(attention_mask.to(torch.bool).all())
 

@@ -153,7 +153,7 @@ def test_tokens_become_heads(ranks, striped, host):
             sent = [[one for of in range(3) for one in exchange.cut(of, chunk.shape, own[to], 0, 1, striped)] for to in range(ranks)]
             places = [[one for of in range(3) for one in exchange.cut(of, into[0].shape, slice(0, heads), at, ranks, striped)] for at in range(ranks)]
             plan = exchange.Plan(rank, sent, [exchange.in_turn(some) for some in places], 4)
-            started.append((peers.start(None, plan, mine, into), into))
+            started.append((peers.start(None, plan, mine, into, idle=random.random() < 0.5), into))
         found = []
         for one, into in started:
             one.finish()
@@ -252,7 +252,7 @@ def test_groups_take_streams_in_turn(groups, monkeypatch):
 
     done, count = [], min(groups, passes.LANES)
     current = [count - 1]
-    monkeypatch.setattr(passes, "_lanes", lambda device, lanes: range(lanes))
+    monkeypatch.setattr(passes, "_lanes", lambda device, lanes: (range(lanes), "begin"))
     monkeypatch.setattr(passes, "_point", lambda lane: f"point {lane}")
     monkeypatch.setattr(passes, "_let_wait", lambda *lanes: done.append(("joined", *lanes)))
     monkeypatch.setattr(torch.cuda, "set_stream", lambda lane: current.__setitem__(0, lane))
@@ -270,16 +270,17 @@ def test_groups_take_streams_in_turn(groups, monkeypatch):
         note("compute", group)
         return f"results of {group}"
 
-    def send(group, results):
-        assert results == f"results of {group}"
+    def send(group, results, idle):
+        assert idle == (group + 1 == groups) and results == f"results of {group}"
         return [exchange(group, "home")]
 
     def room(group):
         note("room", group)
         return [group]
 
-    def start(group, filled, free):
-        assert filled == [group] and free == (f"point {group % count}" if groups > 1 else None)
+    def start(group, filled, free, idle):
+        assert filled == [group] and idle == (group == 0)
+        assert free == (None if groups == 1 else "begin" if group < count else f"point {group % count}")
         return exchange(group, "come")
 
     made = passes.Groups(range(groups), torch.device("cpu"), room, start)
