@@ -26,7 +26,7 @@ from splash_attention.distributed.shards import Shards
 LINK = 3.0e11  # bytes a second that a rank receives
 PRODUCTS = 1.7e12 * 128  # pairs of query and key a second, times head_dim
 BACKWARD = 0.4  # its time, in forward's
-HOST = 1e-4  # seconds, of a round in one pass
+HOST = 5e-5  # seconds, of a round in one pass
 MOST = 2 << 30  # bytes of keys and values of all ranks that travel at once; several times as much is held
 
 
@@ -84,7 +84,7 @@ def _not_gathered(shards: Shards, problem: Problem, lengths: tuple[int, ...] | N
 
 
 def group_of_heads(given: int | None, mode: str, shards: Shards, q_shape: torch.Size, kv_heads: int, width: int, causal: bool) -> int:
-    """All of a rank's, or as many as MOST bytes hold; in mode "heads" what takes least of these, their half and their quarter."""
+    """All of a rank's, or as many as MOST bytes hold; in mode "heads" what takes least of these, their half, a third and a quarter."""
     batch, _, length, head_dim = q_shape
     of_rank = kv_heads if mode == "gather" else max(1, kv_heads // shards.ranks)
     if given is not None:
@@ -92,7 +92,7 @@ def group_of_heads(given: int | None, mode: str, shards: Shards, q_shape: torch.
     most = min(of_rank, max(1, MOST // max(1, 2 * batch * length * shards.ranks * head_dim * width)))
     if mode == "gather" or shards.ranks == 1:
         return most
-    halved = [-(-most // parts) for parts in (1, 2, passes.LANES)]
+    halved = [-(-most // parts) for parts in range(1, passes.LANES + 1)]
     return min(halved, key=lambda at_once: _time(mode, shards, q_shape, kv_heads, width, causal, at_once))
 
 

@@ -25,9 +25,10 @@ class Heads(NamedTuple):
 
 
 def cuts(heads: int, kv_heads: int, at_once: int, first: int = 0, last: int | None = None) -> list[Heads]:
-    """Key heads from first to last, so many at a time."""
+    """Key heads from first to last, so many at a time, and what remains first: nothing is computed beside the first ones' tokens."""
     shared, last = heads // kv_heads, kv_heads if last is None else last
-    ends = [(at, min(at + at_once, last)) for at in range(first, last, at_once)]
+    bounds = [first, *range(first + ((last - first) % at_once or at_once), last + 1, at_once)]
+    ends = list(zip(bounds, bounds[1:]))
     return [Heads(slice(a, b), slice(a * shared, b * shared)) for a, b in ends]
 
 

@@ -341,7 +341,8 @@ def test_the_mode_is_chosen_by_shape():
         return modes.choose(mode, None, Shards(kind, ranks), q, k, 2, Problem(None, 1.5, causal, 0.0, 0, 0), None)
 
     assert chosen(2, 16, 16, 1 << 13) == ("heads", 8)  # fewer bytes in backward; all heads of a rank at once
-    assert chosen(2, 16, 16, 1 << 15) == ("heads", 4)  # the second half travels beside the first
+    assert chosen(2, 16, 16, 1 << 14) == ("heads", 4)  # the second half travels beside the first
+    assert chosen(2, 16, 16, 1 << 15) == ("heads", 3)
     assert chosen(2, 16, 16, 1 << 17) == ("heads", 2)
     assert chosen(2, 16, 16, 1 << 20, mode="gather") == ("gather", 4)  # as many as memory is meant for
     assert chosen(2, 32, 4, 1 << 17)[0] == "gather"  # keys are few
