@@ -18,13 +18,14 @@ import torch
 from splash_attention.language.cache import cache_folder
 from splash_attention.language.conversion import load_converted
 from splash_attention.language.measure import Measured, perplexity
-from splash_attention.language.methods import Attention, Method
+from splash_attention.language.made_methods import TUNED
+from splash_attention.language.making import Maker
+from splash_attention.language.methods import Method
 from splash_attention.language.model_file import sha256_of
 from splash_attention.language.models import load_model
 from splash_attention.language.plan import Plan
 from splash_attention.language.texts import texts_of
-from splash_attention.language.tuning import Curves, candidates, measure_curves
-from splash_laboratory.language_model.setting import PLANNED, TUNED, Planning, Setting, Tuning, place_of
+from splash_laboratory.language_model.setting import Setting, place_of
 
 
 class LoadedSetting:
@@ -36,7 +37,7 @@ class LoadedSetting:
         self.model, tokenizer, self.description = load_model(setting.model, self.dtype, self.device)
         self.texts = texts_of(tokenizer, setting.sources)
         self.windows = self.texts.windows(setting.part, setting.window, setting.windows)
-        self._curves: dict[tuple[int | None, int], Curves] = {}
+        self.maker = Maker(self.model, self.description, self.texts, self.device, setting.window)
 
     @functools.cached_property
     def softmax(self) -> Measured:
@@ -46,10 +47,7 @@ class LoadedSetting:
         """What a report holds of a METHOD of the command line, tuned:…, kascade:anchors=…, or a file of `convert`."""
         if method.endswith(".safetensors"):
             return self._converted(Path(method))
-        if method.startswith(TUNED):
-            found = self._tuned(Tuning.parse(method))
-        else:
-            found = self._planned(Planning.parse(method)) if method.startswith(PLANNED) else Method.parse(method)
+        found = self.maker.make(method)
         return self._told(self.softmax if found.as_dict() == Method().as_dict() else self._measured(self.model, found))
 
     def convert(self, plan: Plan, seconds: float) -> dict[str, Any]:
@@ -91,27 +89,8 @@ class LoadedSetting:
         kept = folder / "start.json"
         if not kept.is_file():
             folder.mkdir(parents=True, exist_ok=True)
-            self._tuned(Tuning.parse(plan.start)).write(kept)
+            self.maker.make(plan.start).write(kept)
         return Method.read(kept)
-
-    def _tuned(self, tuning: Tuning) -> Method:
-        key = (tuning.k_keep, tuning.windows)
-        if key not in self._curves:
-            windows = self.texts.windows("development", self.setting.window, tuning.windows)
-            self._curves[key] = measure_curves(self.model, windows, candidates(k_keeps=tuple(dict.fromkeys((None, tuning.k_keep)))))
-        return self._curves[key].choose(tuning.budget)[0]
-
-    def _planned(self, planning: Planning) -> Method:
-        """By a plan in the cache, which is made where it is not there."""
-        from splash_attention.kascade import plan
-
-        whole = f"{self.description.sha256} {json.dumps(self.texts.record, sort_keys=True)} {self.dtype} {self.device} {self.setting.window}"
-        key = hashlib.sha256(f"{whole} {planning.windows} {planning.anchors}".encode()).hexdigest()[:32]
-        path = cache_folder() / "kascade" / f"{key}.toml"
-        if not path.is_file():
-            windows = self.texts.windows("development", self.setting.window, planning.windows)
-            plan(self.model, list(windows), anchors=planning.anchors, name=self.description.name, path=path)
-        return Method(Attention("kascade", plan=str(path), budget=planning.budget))
 
     def _converted(self, path: Path) -> dict[str, Any]:
         model = load_model(self.setting.model, self.dtype, self.device).model

@@ -4,17 +4,13 @@ cannot be is refused at once."""
 from __future__ import annotations
 
 import functools
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from splash_attention.language.made_methods import PLANNED, TUNED, Tuning, check_method
 from splash_attention.language.methods import Method
-from splash_attention.language.named_values import read_named_values
 from splash_attention.language.packages import MODELS, TEXTS
-
-TUNED = "tuned:"
-PLANNED = "kascade:anchors="
 
 
 @dataclass(frozen=True)
@@ -50,57 +46,6 @@ def place_of(setting: Setting) -> tuple[str, str]:
     if device == "cuda" and not torch.cuda.is_available():
         raise Unavailable("device is cuda, and PyTorch finds no GPU here")
     return ("bfloat16" if device == "cuda" else "float32") if setting.dtype == "auto" else setting.dtype, device
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """tuned:budget=KEYS,k_keep=K,windows=N: what `tune` finds on the first N windows of the development part, as long as those that
-    are measured. k_keep: each candidate is tried with its K largest scores alone, too."""
-
-    budget: float
-    k_keep: int | None = None
-    windows: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("budget", "k_keep", "windows"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} is {value}; it must be finite and above 0")
-
-    @classmethod
-    def parse(cls, text: str) -> Tuning:
-        """Raises ValueError."""
-        values = read_named_values(text.removeprefix(TUNED), {"budget": float, "k_keep": int, "windows": int}, text)
-        if "budget" not in values:
-            raise ValueError(f"{text!r} names no budget, such as {TUNED}budget=32")
-        return cls(**values)
-
-
-@dataclass(frozen=True)
-class Planning:
-    """kascade:anchors=N,budget=SHARE,windows=N: Kascade by the plan that `kascade` makes on the first N windows of the development part,
-    as long as those that are measured. budget: of the attention (0.1); the plan's own is 0.1, so that plans of other budgets are one."""
-
-    anchors: int
-    budget: float = 0.1
-    windows: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("anchors", "windows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 < self.budget <= 1:
-            raise ValueError(f"budget is {self.budget}; it must be above 0 and at most 1")
-
-    @classmethod
-    def parse(cls, text: str) -> Planning:
-        """Raises ValueError."""
-        return cls(**read_named_values(text.partition(":")[2], {"anchors": int, "budget": float, "windows": int}, text))
-
-
-def check_method(method: str) -> None:
-    """Raises ValueError and OSError for what is neither a method, nor one that is tuned or planned here."""
-    (Tuning if method.startswith(TUNED) else Planning if method.startswith(PLANNED) else Method).parse(method)
 
 
 def check(setting: Setting, method: str | None = None, plan: str | None = None) -> None:

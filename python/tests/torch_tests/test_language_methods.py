@@ -12,7 +12,7 @@ from splash_attention import entmax, hugging_face
 from splash_attention.language import Attention, Method, applied, apply
 from splash_attention.hugging_face.learning import attention_layers
 from splash_attention.language.attention import observed
-from splash_laboratory.language_model.setting import Tuning
+from splash_attention.language.made_methods import Tuning
 
 METHODS = {
     "softmax": Attention("softmax", factor=0.7),
