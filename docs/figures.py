@@ -280,10 +280,13 @@ def several_gpus() -> list[float | str]:
         where = {"implementation": implementation, "pass": "forward_backward", "length": length}
         return RECORDS.one("distributed-h200", "two-gpus", "time_median", **where)
 
+    def in_a_row(implementation: str, length: int) -> float:
+        return RECORDS.one("distributed-h200", "one-behind-the-other", "time_median", implementation=implementation, length=length)
+
     lengths = (32768, 65536, 131072, 262144)
     over_one, over_dense = ([of(peer, n) / of("entmax-auto", n) for n in lengths] for peer in ("entmax", "softmax-context-parallel"))
-    told = ["a length"] * 4
-    return [*told, *over_one, *["what was wanted", "a length"] * 2, *over_dense, *["what was wanted", "a length"] * 2]
+    ahead, wanted = [in_a_row("entmax", n) / in_a_row("entmax-auto", n) for n in lengths], ["what was wanted", "a length"] * 2
+    return [*["a length"] * 4, *over_one, *wanted, *ahead, *over_dense, *wanted]
 
 
 def four_gpus() -> list[float | str]:
@@ -312,9 +315,12 @@ def kascade_layers() -> list[float | str]:
     problems = ((1, 32768), (1, 131072), (64, 32768))
     anchors = [of("kascade-anchor", *problem) / of("softmax-cudnn", *problem) for problem in problems]
     layers = [of("softmax-layers", *problem) / of("kascade-layers", *problem) for problem in problems]
+    anchor_8 = of("kascade-anchor-8-bits", *problems[2]) / of("softmax-cudnn", *problems[2])
+    layers_8 = of("softmax-layers", *problems[2]) / of("kascade-layers-8-bits", *problems[2])
     plan = [of("kascade-layers", 1, 32768, column) for column in ("layers", "anchors")]
     claimed = ["the claim's interval, in the report"] * 2
-    return [anchors[0], 32, anchors[1], 128, 32, anchors[2], *plan, *layers, plan[0], *["the checks' limits"] * 2, layers[0], *claimed]
+    found = [anchors[0], 32, anchors[1], 128, 32, anchors[2], "bits", anchor_8, *plan, *layers, plan[0], "bits", layers_8]
+    return [*found, *["the checks' limits"] * 2, layers[0], *claimed]
 
 
 def model_of_gpus() -> list[float | str]:
