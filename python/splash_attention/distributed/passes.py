@@ -60,14 +60,19 @@ class Groups:
         start: Callable[[Heads, list[Tensor], Any, bool], Any],
     ) -> None:  # fmt: skip
         """room: what the tokens of some heads fill. start: an exchange that fills it; the last two: as exchange.start has them."""
-        self.cuts, self.room, self.start = cuts, room, start
-        self.lanes, self.so_far = _lanes(device, min(LANES, len(cuts))) if len(cuts) > 1 else ((), None)
+        self.cuts, self.device, self.room, self.start = cuts, device, room, start
         self.rooms: dict[int, tuple[list[Tensor], Any]] = {}
-        with self._in_lane(0):
-            self.first = self._set_out(0)
+        with self._on_device():
+            self.lanes = _lanes(device, min(LANES, len(cuts))) if len(cuts) > 1 else ()
+            with self._in_lane(0):
+                self.first = self._set_out(0)
 
     def run(self, compute: Callable[[int, list[Tensor]], Any], send: Callable[[Heads, Any, bool], list[Any]]) -> None:
         """Once. compute: of a group's number and what arrived, its results. send: exchanges of these; whether nothing is computed meanwhile."""
+        with self._on_device():
+            self._run(compute, send)
+
+    def _run(self, compute: Callable[[int, list[Tensor]], Any], send: Callable[[Heads, Any, bool], list[Any]]) -> None:
         cuts, (exchange, coming), lanes = self.cuts, self.first, len(self.lanes) or 2
         del self.first
         results: dict[int, Any] = {}  # by group: of kernels
@@ -103,9 +108,9 @@ class Groups:
             _let_wait(self.lanes[-1], lane)
 
     def _make_room(self, group: int) -> None:
-        """In its lane."""
-        free = self.so_far if group < len(self.lanes) else _point(self._lane(group)) if self.lanes else None
-        self.rooms[group] = self.room(self.cuts[group]), free
+        """In its lane. The first group of a lane waits for all that the lane has: that is of earlier calls."""
+        first = group < len(self.lanes) or not self.lanes
+        self.rooms[group] = self.room(self.cuts[group]), None if first else _point(self._lane(group))
 
     def _set_out(self, group: int) -> tuple[Any, list[Tensor]]:
         """In its lane."""
@@ -116,6 +121,10 @@ class Groups:
 
     def _lane(self, group: int) -> Any:
         return self.lanes[group % len(self.lanes)]
+
+    def _on_device(self) -> Any:
+        """set_stream makes a stream's device the current one."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def _in_lane(self, group: int) -> Any:
         return _On(self._lane(group), self.lanes[-1]) if self.lanes else contextlib.nullcontext()
@@ -134,15 +143,15 @@ class _On:
         torch.cuda.set_stream(self.current)
 
 
-def _lanes(device: torch.device, count: int) -> tuple[tuple[Any, ...], Any]:
-    """None on a CPU; else other streams, behind the current one's work so far, and last the current one. And that point."""
+def _lanes(device: torch.device, count: int) -> tuple[Any, ...]:
+    """None on a CPU; else other streams, behind the current one's work so far, and last the current one."""
     if device.type != "cuda":
-        return (), None
+        return ()
     current = torch.cuda.current_stream(device)
     others, so_far = [_beside(device, priority) for priority in range(1 - count, 0)], _point(current)
     for other in others:
         so_far.await_by(other.cuda_stream)
-    return (*others, current), so_far
+    return *others, current
 
 
 def _let_wait(stream: Any, other: Any) -> None:

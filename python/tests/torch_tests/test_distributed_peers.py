@@ -252,7 +252,7 @@ def test_groups_take_streams_in_turn(groups, monkeypatch):
 
     done, count = [], min(groups, passes.LANES)
     current = [count - 1]
-    monkeypatch.setattr(passes, "_lanes", lambda device, lanes: (range(lanes), "begin"))
+    monkeypatch.setattr(passes, "_lanes", lambda device, lanes: range(lanes))
     monkeypatch.setattr(passes, "_point", lambda lane: f"point {lane}")
     monkeypatch.setattr(passes, "_let_wait", lambda *lanes: done.append(("joined", *lanes)))
     monkeypatch.setattr(torch.cuda, "set_stream", lambda lane: current.__setitem__(0, lane))
@@ -280,7 +280,7 @@ def test_groups_take_streams_in_turn(groups, monkeypatch):
 
     def start(group, filled, free, idle):
         assert filled == [group] and idle == (group == 0)
-        assert free == (None if groups == 1 else "begin" if group < count else f"point {group % count}")
+        assert free == (None if group < count else f"point {group % count}")
         return exchange(group, "come")
 
     made = passes.Groups(range(groups), torch.device("cpu"), room, start)
