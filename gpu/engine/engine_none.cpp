@@ -5,7 +5,7 @@
 
 namespace splash::gpu {
 
-Stream::Stream() {
+Stream::Stream(Priority /*priority*/) {
   no_device();
 }
 Stream::~Stream() = default;
