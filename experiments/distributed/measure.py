@@ -266,7 +266,8 @@ def answer(ranks: Ranks, job: Job) -> dict[str, Any]:
 
 def jobs_by_hand(a: argparse.Namespace) -> Iterator[Job]:
     ends = time.monotonic() + a.seconds
-    named = {name: getattr(a, name) for name in ("heads", "kv_heads", "head_dim", "alpha", "temperature", "samples", "budget", "heads_at_once", "check", "calls")}
+    names = "heads", "kv_heads", "head_dim", "alpha", "temperature", "samples", "budget", "heads_at_once", "check", "calls"
+    named = {name: getattr(a, name) for name in names}
     for length in a.lengths:
         for implementation in IMPLEMENTATIONS:
             for direction in PASSES:

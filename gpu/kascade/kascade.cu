@@ -216,11 +216,9 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
   }
 }
 
-void quantize_keys(const AttentionShape& shape, Dtype dtype, const QuantizeArguments& arguments) {
-  if (dtype != Dtype::f16 && dtype != Dtype::bf16)
-    throw Unsupported("Kascade's kernels do not take " + std::string(splash::to_string(dtype)));
-  if (shape.head_dim % kLaneNumbers != 0 || shape.head_dim > kKeyLanes * kLaneNumbers)
-    throw Unsupported("Kascade's kernels do not take a head_dim of " + std::to_string(shape.head_dim));
+void quantize_keys(const AttentionSpec& spec, Dtype dtype, const QuantizeArguments& arguments) {
+  require_taken(spec, dtype);
+  const AttentionShape& shape = spec.shape;
   require_pitch(arguments.pitch, shape.kv_len);
   const int64_t count = shape.kv_len - arguments.begin, heads = shape.batch * shape.kv_heads;
   if (count <= 0 || heads == 0) return;

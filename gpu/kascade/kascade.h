@@ -27,6 +27,10 @@ namespace splash::gpu::kascade {
 std::string not_taken(const AttentionSpec& spec, Dtype dtype, int64_t tile, int capability);
 std::string not_taken_here(const AttentionSpec& spec, Dtype dtype, int64_t tile);  // of the current device
 
+// Rows of a key head (query heads x queries) up to which a step's kernels take a call; and keys in 8 bits
+// that they load at once.
+constexpr int kMostStepRows = 32, kKeyGroup = 16;
+
 struct FindArguments {
   const void *q = nullptr, *k = nullptr;
   const int32_t* counts = nullptr;
@@ -67,8 +71,8 @@ struct QuantizeArguments {
 };
 
 // Keys [begin, kv_len) in 8 bits, for find_keys. Of the shape batch, kv_heads, kv_len and head_dim count.
-// Throws Unsupported for a dtype or head_dim that not_taken() names, InvalidArgument for the pitch.
-void quantize_keys(const AttentionShape& shape, Dtype dtype, const QuantizeArguments& arguments);
+// Throws Unsupported with not_taken()'s words, InvalidArgument for the pitch.
+void quantize_keys(const AttentionSpec& spec, Dtype dtype, const QuantizeArguments& arguments);
 
 struct ReuseArguments {
   const void *q = nullptr, *k = nullptr, *v = nullptr;

@@ -8,7 +8,7 @@
 
 namespace splash::gpu::kascade {
 
-constexpr int kQuantizeThreads = 256, kKeyLanes = 16, kLaneNumbers = 8;
+constexpr int kQuantizeThreads = 256, kKeyLanes = 16, kLaneNumbers = 8;  // of a head_dim of at most 128
 
 struct KeysIn8Bits {
   const void* k = nullptr;                              // [heads, kv_len, head_dim], in 16 bits

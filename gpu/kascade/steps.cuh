@@ -18,15 +18,14 @@
 #include "gpu/arch/byte_elements.cuh"
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/mma.cuh"
+#include "gpu/kascade/kascade.h"
 #include "gpu/kascade/scores.cuh"
 #include "gpu/kascade/select.cuh"
 
 namespace splash::gpu::kascade {
 
 constexpr int kStepThreads = 256, kStepWarps = kStepThreads / 32;
-constexpr int kKeyGroup = 16;                            // keys of a copy
 constexpr int kPoolChunk = 8 * kStepThreads;             // of pool_steps
-constexpr int kMostStepRows = 32;                        // of a key head: its query heads x queries
 constexpr int kPoolThreads = 1024, kMostPooled = 49152;  // of select_pooled; keys that shared memory holds
 
 // kBytes: of a number of a key. As many bytes are under way with 8 bits as with 16.

@@ -131,7 +131,7 @@ struct DeviceKeys {
   }
 
   void write(const Case& c, const void* k, int64_t begin, const Stream& stream) {
-    quantize_keys(c.spec.shape, c.dtype,
+    quantize_keys(c.spec, c.dtype,
                   {.k = k,
                    .k8 = static_cast<int8_t*>(codes.data()),
                    .k8_scales = static_cast<float*>(scales.data()),
@@ -371,10 +371,10 @@ TEST_CASE(
 
 TEST_CASE("kascade: room for keys in 8 bits is whole groups of 16") {
   SKIP_WITHOUT_GPU();
-  const AttentionShape shape{1, 1, 1, 1, 20, 8};
-  CHECK_THROWS_AS(quantize_keys(shape, Dtype::f16, {.pitch = 24}), InvalidArgument);
-  CHECK_THROWS_AS(quantize_keys(shape, Dtype::f16, {.pitch = 16}), InvalidArgument);
-  CHECK_THROWS_AS(quantize_keys(shape, Dtype::f32, {.pitch = 32}), Unsupported);
+  const AttentionSpec spec = case_of({1, 1, 1, 1, 20, 8}).spec;
+  CHECK_THROWS_AS(quantize_keys(spec, Dtype::f16, {.pitch = 24}), InvalidArgument);
+  CHECK_THROWS_AS(quantize_keys(spec, Dtype::f16, {.pitch = 16}), InvalidArgument);
+  CHECK_THROWS_AS(quantize_keys(spec, Dtype::f32, {.pitch = 32}), Unsupported);
 }
 
 TEST_CASE("kascade: a small workspace changes nothing") {

@@ -2,6 +2,8 @@
 // layer's kernels in a GPU's. Addresses and streams of the latter come as integers; the callers have checked
 // devices, dtypes and extents.
 
+#include "gpu/kascade/kascade.h"
+
 #include <array>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
@@ -15,7 +17,6 @@
 
 #if SPLASH_HAVE_CUDA
 #include "gpu/cuda_check.h"
-#include "gpu/kascade/kascade.h"
 #endif
 
 namespace splash::python {
@@ -93,7 +94,7 @@ class DeviceKascade {
   void quantize(uintptr_t k, const std::array<uintptr_t, 2>& k8_and_scales, int64_t pitch, int64_t begin,
                 uintptr_t stream) const {
     const gpu::DeviceScope scope(device_);
-    gpu::kascade::quantize_keys(spec_.shape, dtype_,
+    gpu::kascade::quantize_keys(spec_, dtype_,
                                 {.k = at(k),
                                  .k8 = at<int8_t>(k8_and_scales[0]),
                                  .k8_scales = at<float>(k8_and_scales[1]),
@@ -167,6 +168,8 @@ void bind_device_kascade(nb::module_&) {}
 
 void bind_kascade(nb::module_& module) {
   bind_device_kascade(module);
+  module.attr("KASCADE_STEP_ROWS") = gpu::kascade::kMostStepRows;
+  module.attr("KASCADE_KEY_GROUP") = gpu::kascade::kKeyGroup;
   module.def(
       "kascade_keys_of_tiles",
       [](double budget, int64_t tile, int64_t least_keys, int64_t q_len, int64_t kv_len) {

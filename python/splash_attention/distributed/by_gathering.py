@@ -68,12 +68,11 @@ class Gathered(torch.autograd.Function):
             for piece in _pieces(call, call.rank, q):
                 place = slice(None), heads.queries, piece.queries
                 problem = _problem(call, heads, piece, q)
-                found, _ = passes.backward(d_out[place], q[place], *_seen(call, keys, piece), problem, next(stores))
-                d_q[place], *d_seen, d_alpha, d_sinks, d_bias = found
+                d_q[place], *d_seen, d_alpha, d_sinks, d_bias = passes.backward(d_out[place], q[place], *_seen(call, keys, piece), problem, next(stores))
                 of_keys.append([d.contiguous() for d in d_seen])
                 learned.add(heads.queries, d_alpha, d_sinks, d_bias)
             sent = _Exchange(call, heads, of_keys, q)
-            del keys, of_keys, d_seen, found  # before more come
+            del keys, of_keys, d_seen  # before more come
             if last:
                 last.add_up(d_k, d_v)
             last = sent

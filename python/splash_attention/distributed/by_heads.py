@@ -73,7 +73,8 @@ class ByHeads(torch.autograd.Function):
         of_heads = []  # gradients of what is not sent
 
         def compute(at: int, given: list[Tensor]) -> tuple[list[Tensor], Any]:
-            (*parts, d_alpha, d_sinks, d_bias), d_q_done = passes.backward(*given, *wholes[at], problems[at], stores[at])
+            d_q_done = passes.point(d_out)
+            *parts, d_alpha, d_sinks, d_bias = passes.backward(*given, *wholes[at], problems[at], stores[at], d_q_done)
             of_heads.append((own[at].queries, d_alpha, d_sinks, d_bias))
             return parts, d_q_done
 

@@ -189,10 +189,15 @@ def forward(call: Any, q: Tensor, k: Tensor, v: Tensor, problem: Problem) -> tup
     return (out, store, tau, support) if call.counted else (out, store)
 
 
-def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, problem: Problem, store: Tensor) -> tuple[tuple[Any, ...], Any]:
-    """Gradients by q, k, v, alpha, sinks and bias; the last three may be None where there are none. And where on the current stream the first is
-    there; None: where all are."""
-    return calls.attention_backward_alone(d_out, q, k, v, *problem, store)
+def point(tensor: Tensor) -> Any:
+    """How far the current stream is; None on a CPU."""
+    return _core.StreamPoint(tensor.get_device(), cuda.current_stream(tensor)) if tensor.is_cuda else None
+
+
+def backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, problem: Problem, store: Tensor, d_q_done: Any = None) -> tuple[Any, ...]:
+    """Gradients by q, k, v, alpha, sinks and bias; the last three may be None where there are none. d_q_done: of point(), recorded anew where the
+    first is there."""
+    return calls.attention_backward_alone(d_out, q, k, v, *problem, store, d_q_done=d_q_done)
 
 
 class Learned:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from splash_attention._core import KascadePlan, kascade_keys
+from splash_attention._core import KASCADE_STEP_ROWS, KascadePlan, kascade_keys
 from splash_attention.functional import entmax
 from splash_attention.hugging_face.attention import attention_of_heads
 from splash_attention.hugging_face.plain import softmax_attention, visible_keys
@@ -27,7 +27,6 @@ from splash_attention.kascade.keys_in_8_bits import CopiesOfCache, KeysIn8Bits
 
 _SCORES = 1 << 27  # of an anchor at once: 512 MiB of float32, and a few times that while they are chosen from
 _GATHERED = 1 << 27  # numbers of keys and values at once
-_STEP_ROWS = 32  # of a key head: query heads x queries, up to which keys in 8 bits are chosen from
 
 
 class Budget(NamedTuple):
@@ -110,7 +109,7 @@ class Reuse:
 def is_step(q: Tensor, k: Tensor, tile: int) -> bool:
     """Whether a call has so few queries that the kernels choose from keys in 8 bits where these are given."""
     q_len, kv_len = q.shape[2], k.shape[2]
-    return q_len < kv_len and q_len <= tile and q.shape[1] // k.shape[1] * q_len <= _STEP_ROWS
+    return q_len < kv_len and q_len <= tile and q.shape[1] // k.shape[1] * q_len <= KASCADE_STEP_ROWS
 
 
 def _size_of(q: Tensor, k: Tensor) -> tuple[int, int, int]:

@@ -7,9 +7,8 @@ import weakref
 import torch
 from torch import Tensor
 
+from splash_attention._core import KASCADE_KEY_GROUP
 from splash_attention.kascade import kernels
-
-_GROUP = 16  # keys that the kernel loads at once
 
 
 class KeysIn8Bits:
@@ -53,7 +52,7 @@ class KeysIn8Bits:
         return self.codes.nbytes + self.scales.nbytes
 
     def _make_room(self, k: Tensor, capacity: int) -> None:
-        capacity, held = -(-capacity // _GROUP) * _GROUP, self.length
+        capacity, held = -(-capacity // KASCADE_KEY_GROUP) * KASCADE_KEY_GROUP, self.length
         with torch.inference_mode(False):  # else they could not be written outside of it
             codes = torch.empty((*k.shape[:2], capacity, k.shape[3]), dtype=torch.int8, device=k.device)
             scales = torch.empty((*k.shape[:2], capacity), dtype=torch.float32, device=k.device)

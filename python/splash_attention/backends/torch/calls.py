@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 
-from splash_attention import _core
 from splash_attention.backends.torch import cuda, flops, operators
 from splash_attention.backends.torch.operators import Problem
 
@@ -265,14 +264,15 @@ def output_alone(q: Tensor, k: Tensor, v: Tensor, *problem: Any, keeps: bool) ->
 
 
 def attention_backward_alone(
-    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any
-) -> tuple[tuple[Tensor | None, ...], Any]:
-    """So; by alpha, sinks and bias None or zeros where there are none. And where on the current stream the gradient by q is there; None: where
-    all are."""
-    if not q.is_cuda or _looked_on():
-        return _ops.attention_backward(d_out, q, k, v, *inputs), None
-    d_q_done = _core.StreamPoint(q.get_device(), cuda.current_stream(q))
-    return cuda.gradients(d_out, q, k, v, *inputs, d_q_done=d_q_done), d_q_done
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *inputs: Any, d_q_done: Any = None
+) -> tuple[Tensor | None, ...]:
+    """So; by alpha, sinks and bias None or zeros where there are none. d_q_done: as cuda.gradients has it."""
+    if q.is_cuda and not _looked_on():
+        return cuda.gradients(d_out, q, k, v, *inputs, d_q_done=d_q_done)
+    found = _ops.attention_backward(d_out, q, k, v, *inputs)
+    if d_q_done is not None:
+        d_q_done.record(cuda.current_stream(q))
+    return found
 
 
 def probabilities(q: Tensor, k: Tensor, *problem: Any) -> tuple[Tensor, Tensor, Tensor]:
