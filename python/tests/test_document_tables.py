@@ -44,16 +44,22 @@ def test_the_documents_hold_what_the_recorded_report_says(name, recorded, least)
     assert tables >= least
 
 
-@pytest.mark.parametrize("form", ["chat", "raw"])
-def test_the_documents_hold_what_was_retrieved(form, tmp_path):
+@pytest.mark.parametrize(
+    "marker, recorded, page",
+    [
+        ("chat", "retrieval-chat-h200.json", "what-does-entmax-cost-my-model.md"),
+        ("raw", "retrieval-raw-h200.json", "what-does-entmax-cost-my-model.md"),
+        ("chat kascade", "retrieval-kascade-h100.json", "what-does-reusing-another-layers-keys-cost.md"),
+    ],
+)
+def test_the_documents_hold_what_was_retrieved(marker, recorded, page, tmp_path):
     from splash_laboratory.documents import retrieval_tables
 
-    recorded = ROOT / "data" / "reports" / f"retrieval-{form}-h200.json"
-    report = retrieval_tables.open_retrieval(recorded)
-    page = (ROOT / "docs" / "questions" / "what-does-entmax-cost-my-model.md").read_text()
-    assert f"<!-- retrieval {form} -->" in page and retrieval_tables.fill(page, report) == page
+    report = retrieval_tables.open_retrieval(ROOT / "data" / "reports" / recorded)
+    text = (ROOT / "docs" / "questions" / page).read_text()
+    assert f"<!-- retrieval {marker} -->" in text and retrieval_tables.fill(text, report) == text
     report["results"][0]["exact"]["share"] = 0.123
-    assert "| 12 % [" in retrieval_tables.fill(page, report)
+    assert "| 12 % [" in retrieval_tables.fill(text, report)
     other = tmp_path / "other.json"
     other.write_text('{"schema": "splash retrieval 0"}')
     with pytest.raises(ValueError, match="splash retrieval 0"):

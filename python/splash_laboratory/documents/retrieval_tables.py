@@ -32,10 +32,11 @@ def fill(document: str, report: dict[str, Any]) -> str:
 
 def table(report: dict[str, Any]) -> list[list[str]]:
     """A row a method, a column a length: the share of exact answers with its interval, and of right choices. Lengths at which softmax
-    itself does not retrieve are marked, and a method that was not asked at a length has an empty cell there."""
+    itself does not retrieve are marked, as the entry with the most prompts says; a method that was not asked at a length has an empty cell."""
     results = {(one["title"], one["length"]): one for one in report["results"]}
     lengths = sorted({length for _, length in results})
-    judged = {length: all(one["softmax_retrieves"] for (_, other), one in results.items() if other == length) for length in lengths}
+    of_length = {length: [one for (_, other), one in results.items() if other == length] for length in lengths}
+    judged = {length: max(ones, key=lambda one: len(one["prompts"]))["softmax_retrieves"] for length, ones in of_length.items()}
     headings = ["exact; chosen", *(f"{length} tokens" + ("" if judged[length] else ", softmax does not retrieve") for length in lengths)]
     methods = dict.fromkeys(title for title, _ in results)
     return [headings, *([f"`{method}`", *(shares(results.get((method, length))) for length in lengths)] for method in methods)]
