@@ -157,7 +157,11 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
   plan.problem.q = arguments.q;
   plan.problem.k = arguments.k;
   plan.problem.k_keep = arguments.most;
-  plan.problem.tile_counts = arguments.counts;
+  plan.problem.key_counts = arguments.counts;
+  plan.problem.starts = arguments.starts;
+  if (arguments.starts != nullptr && !plan.by_steps())
+    throw Unsupported("find_keys takes starts where a key head has at most " + std::to_string(kMostStepRows) +
+                      " rows");
   const int64_t room = (arguments.workspace_bytes - plan.fixed_bytes()) / plan.list_bytes();
   if (room < 1)
     throw InvalidArgument("find_keys has " + std::to_string(arguments.workspace_bytes) +
@@ -251,9 +255,9 @@ void attend_to_keys(const AttentionSpec& spec, Dtype dtype, const ReuseArguments
                            .k = arguments.k,
                            .v = arguments.v,
                            .out = arguments.out,
-                           .key_indices = arguments.keys});
+                           .key_indices = arguments.keys,
+                           .key_counts = arguments.counts});
   p.k_keep = arguments.most;
-  p.tile_counts = arguments.counts;
   p.anchor_heads = arguments.heads;
   p.parts = parts_of(p, arguments.most);
   p.items *= p.parts;

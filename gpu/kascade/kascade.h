@@ -10,9 +10,10 @@
 //
 // spec: its shape, scale and causal mask, which meets at the end; its selection is not looked at. Tensors are
 // contiguous and 16-byte aligned: q, out [batch, q_heads, q_len, head_dim], k, v [batch, kv_heads, kv_len,
-// head_dim]. Lists: [batch, kv_heads, tiles, most] keys, rising, kv_len behind the last one; each head's tile
-// t has counts[t], as KascadeBudget::keys_of_tiles() says, at most `most`. Calls only launch kernels on the
-// current device; they throw Unsupported with not_taken()'s words, and DeviceError.
+// head_dim]. Lists: [batch, kv_heads, tiles, most] keys, rising, kv_len behind the last one. Counts: [batch,
+// kv_heads, tiles], at most `most`; KascadeBudget::keys_of_tiles() says them, of the keys that a sequence
+// has. Calls only launch kernels on the current device; they throw Unsupported with not_taken()'s words, and
+// DeviceError.
 
 #include <string>
 
@@ -36,6 +37,9 @@ struct FindArguments {
   const int32_t* counts = nullptr;
   int32_t* keys = nullptr;
   int64_t most = 0;
+  // [batch], below kv_len: the first key that a sequence sees; those before it are padding, whatever is in
+  // them. Null: 0. Only where a key head has few rows; elsewhere Unsupported.
+  const int32_t* starts = nullptr;
   // The same keys as of quantize_keys, or null. Where a key head has few rows, as in a step of decoding
   // (q_len <= 32, and at most 32 rows: query heads of a key head x q_len), they are read in place of k, which
   // halves what is read: the choice is by the scores of rounded keys, their probabilities rounded to 2^-9.

@@ -31,8 +31,8 @@ struct ProblemOf {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
   void* out = nullptr;
   const int32_t *key_indices = nullptr, *key_counts = nullptr;
-  const int32_t* tile_counts = nullptr;   // [tiles]: of the lists of all heads, in place of key_counts
   const int32_t* anchor_heads = nullptr;  // [kv_heads]: whose lists each key head reads; null: its own
+  const int32_t* starts = nullptr;        // [batch]: the first key that a sequence sees; null: 0
   int64_t k_keep = 0;
   int items = 0;  // row blocks of all tiles of all key heads, over all batches
   int kv_heads = 1, group = 1, q_len = 1, kv_len = 1, head_dim = 8, tiles = 1;
@@ -97,14 +97,17 @@ struct ProblemOf {
     return last_key(at, (left < tokens() ? left : tokens()) - 1);
   }
 
+  // Keys before it are padding, which steps alone have.
+  __device__ int first_key(const TileAddress& at) const {
+    return starts != nullptr ? starts[at.kv_head / kv_heads] : 0;
+  }
+
   __host__ __device__ int64_t list(const TileAddress& at) const {
     int64_t head = at.kv_head;
     if (anchor_heads != nullptr) head += anchor_heads[head % kv_heads] - head % kv_heads;
     return head * tiles + at.tile;
   }
-  __device__ int count(const TileAddress& at) const {
-    return tile_counts != nullptr ? tile_counts[at.tile] : key_counts[list(at)];
-  }
+  __device__ int count(const TileAddress& at) const { return key_counts[list(at)]; }
   __device__ const int32_t* keys(const TileAddress& at) const { return key_indices + list(at) * k_keep; }
 
   // Number of leading entries of the list that some row of the tile sees; the list rises, so no row sees the

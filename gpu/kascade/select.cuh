@@ -20,12 +20,13 @@ struct SelectShared {
 };
 
 // The sums of one list, as integers of the same order. Sums are not negative, so their bits have the order of
-// their values. A tile's own keys are above all.
+// their values. A tile's own keys are above all. Below all are keys before the first that is seen: as many
+// keys as a list keeps lie above them.
 struct ListSums {
   const float* sums;  // 16-byte aligned, in global or shared memory
-  int visible, own_begin;
+  int first_key, visible, own_begin;
 
-  // Those of keys first to first + 3, a multiple of 4; of keys that are not visible 0.
+  // Those of keys first to first + 3, a multiple of 4; of keys that are not seen 0, of others more.
   __device__ void read(int first, uint32_t (&orders)[kVector]) const {
     float4 four{};
     if (first < visible) four = *reinterpret_cast<const float4*>(sums + first);
@@ -33,7 +34,9 @@ struct ListSums {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       const int key = first + i;
-      orders[i] = key >= visible ? 0 : key >= own_begin ? 0x7fffffffu : __float_as_uint(values[i]);
+      orders[i] = key < first_key || key >= visible ? 0
+                  : key >= own_begin                ? 0x7fffffffu
+                                                    : __float_as_uint(values[i]) + 1;
     }
   }
 };
@@ -86,8 +89,9 @@ __device__ void write_largest(const AnchorSlab& slab, const float* pooled, Selec
                               int32_t* lists) {
   const Problem& p = slab.problem;
   const TileAddress at = p.address((slab.first + blockIdx.x) * p.row_blocks);
-  const int visible = slab.visible(at), k = min(p.count(at), visible);
-  const ListSums sums{pooled, visible, p.causal ? p.last_key(at, 0) : visible};
+  const int first_key = p.first_key(at), visible = slab.visible(at),
+            k = min(p.count(at), visible - first_key);
+  const ListSums sums{pooled, first_key, visible, p.causal ? p.last_key(at, 0) : visible};
   int32_t* const keys = lists + p.list(at) * p.k_keep;
   for (int64_t i = k + static_cast<int>(threadIdx.x); i < p.k_keep; i += kThreads) keys[i] = p.kv_len;
   if (k == 0) return;

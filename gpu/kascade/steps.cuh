@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(kStepThreads, kRowTiles == 1 ? 3 : 1)  // 3: s
   const int list = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const TileAddress at = p.address((slab.first + list) * p.row_blocks);
   const int row_bytes = p.head_dim * kBytes;
-  const int end = min(p.kv_len, (static_cast<int>(blockIdx.x) + 1) * kChunk<kBytes>);
+  const int end = min(p.kv_len, (static_cast<int>(blockIdx.x) + 1) * kChunk<kBytes>),
+            first_key = p.first_key(at);
   const int64_t before = at.kv_head * (kBytes == 1 ? steps.k8_pitch : p.kv_len);  // keys of earlier heads
   const auto first_of = [&](int copy) {
     return static_cast<int>(blockIdx.x) * kChunk<kBytes> + kKeyGroup * (kStepWarps * copy + warp);
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(kStepThreads, kRowTiles == 1 ? 3 : 1)  // 3: s
           const int in_group = key_of_group<kBytes>(half, g), key = begin + in_group;
           float& score = s[2 * half + e];
           if constexpr (kBytes == 1) score *= shared.scales[warp][copy][in_group];
-          score = key < end && key <= last[tile][e] ? score * scale : -INFINITY;
+          score = key < end && key >= first_key && key <= last[tile][e] ? score * scale : -INFINITY;
           if (kBytes == 2 && row < steps.rows && key < end) steps.scores[of_row * slab.pitch + key] = score;
         }
         float of_keys = arch::larger_or_nan(s[e], s[2 + e]);

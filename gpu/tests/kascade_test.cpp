@@ -39,16 +39,38 @@ struct Case {
   int64_t workspace_lists = 0;  // that the workspace has room for; 0: as many as pay
   bool gives_normalizers = false;
   bool in_8_bits = false;
+  std::vector<int32_t> starts{};  // [batch]: the first key that a sequence sees; empty: 0
 
   bool by_steps() const {
     return spec.shape.q_len <= kTile && spec.shape.group() * spec.shape.q_len <= kTile;
   }
-  std::vector<int32_t> counts() const { return budget.keys_of_tiles(spec.shape.q_len, spec.shape.kv_len); }
-  int64_t most() const { return std::ranges::max(counts()); }
+  int64_t start(int64_t batch) const { return starts.empty() ? 0 : starts[batch]; }
+  int64_t tiles() const { return ceil_div(spec.shape.q_len, kTile); }
+  std::vector<int32_t> counts() const {  // of each list
+    std::vector<int32_t> all;
+    for (int64_t head = 0; head < spec.shape.batch * spec.shape.kv_heads; ++head) {
+      const int64_t kv_len = spec.shape.kv_len - start(head / spec.shape.kv_heads);
+      for (const int32_t of_tile : budget.keys_of_tiles(spec.shape.q_len, kv_len)) all.push_back(of_tile);
+    }
+    return all;
+  }
+  int64_t most() const {  // a longer sequence keeps more
+    const int64_t start = starts.empty() ? 0 : std::ranges::min(starts);
+    return std::ranges::max(budget.keys_of_tiles(spec.shape.q_len, spec.shape.kv_len - start));
+  }
 };
 
 Case case_of(const AttentionShape& shape) {
   return {.spec = {.shape = shape, .normalizer = {NormalizerKind::softmax, {1.5}}, .mask = {.causal = true}}};
+}
+
+// Sequences of all lengths: without padding, with one key, and between.
+std::vector<int32_t> some_starts(const AttentionShape& shape) {
+  const auto kv_len = static_cast<int32_t>(shape.kv_len);
+  const int32_t some[] = {kv_len / 3 + 1, kv_len - 1, 0, std::min(17, kv_len - 1)};
+  std::vector<int32_t> starts;
+  for (int64_t batch = 0; batch < shape.batch; ++batch) starts.push_back(some[batch % 4]);
+  return starts;
 }
 
 AttentionInputs<double> rounded_inputs(const Case& c) {
@@ -145,13 +167,12 @@ std::vector<int32_t> find(const Case& c, const AttentionInputs<double>& inputs) 
   const Stream stream;
   const DeviceTensor q = DeviceTensor::from(stream, c.dtype, inputs.q);
   const DeviceTensor k = DeviceTensor::from(stream, c.dtype, inputs.k);
-  const std::vector<int32_t> host_counts = c.counts();
-  const DeviceBuffer counts = on_device(stream, host_counts);
+  const DeviceBuffer counts = on_device(stream, c.counts()), starts = on_device(stream, c.starts);
   const AttentionShape& s = c.spec.shape;
-  std::vector<int32_t> keys(s.batch * s.kv_heads * host_counts.size() * c.most());
+  std::vector<int32_t> keys(s.batch * s.kv_heads * c.tiles() * c.most());
   DeviceBuffer lists = on_device(stream, keys);
   const int64_t all = find_bytes(c.spec), least = least_find_bytes(c.spec);
-  const int64_t lists_of_case = s.batch * s.kv_heads * static_cast<int64_t>(host_counts.size());
+  const int64_t lists_of_case = s.batch * s.kv_heads * c.tiles();
   const int64_t bytes =
       c.workspace_lists > 0 ? least + (c.workspace_lists - 1) * (all - least) / (lists_of_case - 1) : all;
   DeviceBuffer workspace(stream, bytes);
@@ -170,6 +191,7 @@ std::vector<int32_t> find(const Case& c, const AttentionInputs<double>& inputs) 
                .counts = static_cast<const int32_t*>(counts.data()),
                .keys = static_cast<int32_t*>(lists.data()),
                .most = c.most(),
+               .starts = c.starts.empty() ? nullptr : static_cast<const int32_t*>(starts.data()),
                .k8 = c.in_8_bits ? static_cast<const int8_t*>(in_8_bits.codes.data()) : nullptr,
                .k8_scales = static_cast<const float*>(in_8_bits.scales.data()),
                .k8_pitch = in_8_bits.pitch,
@@ -184,20 +206,43 @@ std::vector<int32_t> find(const Case& c, const AttentionInputs<double>& inputs) 
   return keys;
 }
 
+// Of each list the sums of all keys, of each sequence as if it were alone; -1 of padding.
+std::vector<double> pooled_sums(const Case& c, const AttentionInputs<double>& inputs) {
+  if (c.starts.empty()) return cpu_ref::tile_top_k(c.spec, inputs.q, inputs.k, {.tile = kTile}).pooled;
+  const AttentionShape& s = c.spec.shape;
+  std::vector<double> all;
+  for (int64_t batch = 0; batch < s.batch; ++batch) {
+    const int64_t start = c.start(batch), kv_len = s.kv_len - start;
+    AttentionSpec spec = c.spec;
+    spec.shape.batch = 1;
+    spec.shape.kv_len = kv_len;
+    Tensor<double> q(1, s.q_heads, s.q_len, s.head_dim), k(1, s.kv_heads, kv_len, s.head_dim);
+    std::copy_n(inputs.q.row(batch, 0, 0), q.size(), q.data());
+    for (int64_t head = 0; head < s.kv_heads; ++head)
+      std::copy_n(inputs.k.row(batch, head, start), kv_len * s.head_dim, k.row(0, head, 0));
+    const std::vector<double> pooled = cpu_ref::tile_top_k(spec, q, k, {.tile = kTile}).pooled;
+    for (int64_t list = 0; list < s.kv_heads * c.tiles(); ++list) {
+      all.insert(all.end(), start, -1.0);
+      all.insert(all.end(), pooled.begin() + list * kv_len, pooled.begin() + (list + 1) * kv_len);
+    }
+  }
+  return all;
+}
+
 // Calls visit(list, pooled sums of the keys that the tile's last query sees, first own key, keys to keep).
 template <class Visit>
 void for_each_list(const Case& c, const AttentionInputs<double>& inputs, Visit visit) {
   const AttentionShape& s = c.spec.shape;
-  const std::vector<double> pooled = cpu_ref::tile_top_k(c.spec, inputs.q, inputs.k, {.tile = kTile}).pooled;
+  const std::vector<double> pooled = pooled_sums(c, inputs);
   const std::vector<int32_t> counts = c.counts();
-  const auto tiles = static_cast<int64_t>(counts.size());
+  const int64_t tiles = c.tiles();
   for (int64_t list = 0; list < s.batch * s.kv_heads * tiles; ++list) {
     CAPTURE(list);
     const int64_t tile = list % tiles, before = s.kv_len - s.q_len + tile * kTile;
     const int64_t visible = std::max<int64_t>(0, s.kv_len - s.q_len + std::min((tile + 1) * kTile, s.q_len));
     std::vector<double> sums(pooled.begin() + list * s.kv_len, pooled.begin() + list * s.kv_len + visible);
     for (double& sum : sums) sum = std::isnan(sum) ? 0.0 : sum;
-    visit(list, sums, std::max<int64_t>(0, before), int64_t{counts[tile]});
+    visit(list, sums, std::max(c.start(list / tiles / s.kv_heads), before), int64_t{counts[list]});
   }
 }
 
@@ -287,6 +332,32 @@ TEST_CASE("kascade: a step chooses from the keys that it is given: shapes, types
       check(c);
     }
   }
+}
+
+TEST_CASE("kascade: a step keeps of each sequence of a padded batch what it keeps of the sequence alone") {
+  SKIP_WITHOUT_GPU();
+  for (const AttentionShape& shape :
+       {AttentionShape{4, 8, 2, 1, 1000, 128}, AttentionShape{3, 12, 1, 1, 1500, 40},
+        AttentionShape{4, 8, 2, 7, 2000, 64}, AttentionShape{3, 1, 1, 5, 6, 64},
+        AttentionShape{2, 4, 2, 16, 4099, 128}, AttentionShape{3, 4, 1, 1, 49153, 8}}) {
+    for (const bool in_8_bits : {false, true}) {
+      CAPTURE(in_8_bits);
+      Case c = case_of(shape);
+      c.in_8_bits = in_8_bits;
+      c.starts = some_starts(shape);
+      auto inputs = rounded_inputs(c);
+      for (int64_t batch = 0; batch < shape.batch; ++batch) {  // padding may hold anything
+        for (int64_t head = 0; head < shape.kv_heads; ++head)
+          std::fill_n(inputs.k.row(batch, head, 0), c.start(batch) * shape.head_dim, std::nan(""));
+      }
+      check(c, inputs);
+      c.workspace_lists = 1;
+      check(c, inputs);
+    }
+  }
+  Case c = case_of({1, 8, 1, 5, 90, 64});
+  c.starts = {3};
+  CHECK_THROWS_AS(find(c, rounded_inputs(c)), Unsupported);
 }
 
 TEST_CASE("kascade: many queries do not look at keys in 8 bits") {
@@ -436,56 +507,76 @@ TEST_CASE("kascade: a row with NaN chooses nothing, and leaves other tiles alone
   CHECK(std::vector<int32_t>(spoilt.begin() + c.most(), spoilt.begin() + c.most() + count) == expected);
 }
 
+namespace {
+
+// Attention to the keys that find() gives, each head by another's, against the oracle over these keys.
+void check_reuse(const Case& c) {
+  const Stream stream;
+  const AttentionShape& shape = c.spec.shape;
+  const Dtype dtype = c.dtype;
+  CAPTURE(to_string(shape));
+  const auto inputs = rounded_inputs(c);
+  const std::vector<int32_t> lists = find(c, inputs);
+  std::vector<int32_t> heads(shape.kv_heads);
+  for (int64_t h = 0; h < shape.kv_heads; ++h) heads[h] = static_cast<int32_t>((h + 1) % shape.kv_heads / 2);
+  AttentionSpec spec = c.spec;
+  spec.selection = {.kind = SelectionKind::shared_keys, .k_keep = c.most(), .block = kTile};
+  const int64_t of_head = c.tiles() * c.most();
+  for (int64_t head = 0; head < shape.batch * shape.kv_heads; ++head) {
+    const int64_t from = head / shape.kv_heads * shape.kv_heads + heads[head % shape.kv_heads];
+    for (int64_t i = 0; i < of_head; ++i) {
+      const int32_t key = lists[from * of_head + i];
+      spec.selection.keys.push_back(key == shape.kv_len ? -1 : key);
+    }
+  }
+  const auto expected = cpu_ref::attention_forward<double>(spec, inputs.q, inputs.k, inputs.v).out;
+  const DeviceTensor q = DeviceTensor::from(stream, dtype, inputs.q),
+                     k = DeviceTensor::from(stream, dtype, inputs.k),
+                     v = DeviceTensor::from(stream, dtype, inputs.v);
+  const DeviceBuffer keys = on_device(stream, lists), counts = on_device(stream, c.counts()),
+                     of_heads = on_device(stream, heads);
+  DeviceBuffer workspace(stream, reuse_bytes(c.spec, c.most()));
+  workspace.fill(0xFF);
+  DeviceTensor out(stream, dtype, q.view().extents);
+  out.buffer().fill(0xFF);
+  attend_to_keys(c.spec, dtype,
+                 {.q = q.view().data,
+                  .k = k.view().data,
+                  .v = v.view().data,
+                  .out = out.view().data,
+                  .counts = static_cast<const int32_t*>(counts.data()),
+                  .keys = static_cast<const int32_t*>(keys.data()),
+                  .most = c.most(),
+                  .heads = static_cast<const int32_t*>(of_heads.data()),
+                  .workspace = workspace.data(),
+                  .stream = stream.handle()});
+  CHECK(testing::nmse(out.to_host(), expected) <= 3e-5);
+}
+
+}  // namespace
+
 TEST_CASE("kascade: reuse attends to the lists of the anchor's heads as the oracle does") {
   SKIP_WITHOUT_GPU();
-  const Stream stream;
   for (const AttentionShape& shape :
        {AttentionShape{2, 8, 2, 75, 333, 128}, AttentionShape{1, 6, 3, 40, 300, 64},
         AttentionShape{1, 8, 2, 100, 500, 40}, AttentionShape{1, 3, 3, 33, 70, 128},
         AttentionShape{3, 8, 4, 1, 2000, 128}, AttentionShape{1, 4, 2, 90, 50, 64},
         AttentionShape{1, 8, 2, 1, 9000, 128}, AttentionShape{1, 4, 2, 5, 5000, 72}}) {
-    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
-      Case c = case_of(shape);
-      c.dtype = dtype;
-      CAPTURE(to_string(shape));
-      const auto inputs = rounded_inputs(c);
-      const std::vector<int32_t> lists = find(c, inputs), host_counts = c.counts();
-      std::vector<int32_t> heads(shape.kv_heads);
-      for (int64_t h = 0; h < shape.kv_heads; ++h)
-        heads[h] = static_cast<int32_t>((h + 1) % shape.kv_heads / 2);
-      AttentionSpec spec = c.spec;
-      spec.selection = {.kind = SelectionKind::shared_keys, .k_keep = c.most(), .block = kTile};
-      const auto of_head = static_cast<int64_t>(host_counts.size()) * c.most();
-      for (int64_t head = 0; head < shape.batch * shape.kv_heads; ++head) {
-        const int64_t from = head / shape.kv_heads * shape.kv_heads + heads[head % shape.kv_heads];
-        for (int64_t i = 0; i < of_head; ++i) {
-          const int32_t key = lists[from * of_head + i];
-          spec.selection.keys.push_back(key == shape.kv_len ? -1 : key);
-        }
-      }
-      const auto expected = cpu_ref::attention_forward<double>(spec, inputs.q, inputs.k, inputs.v).out;
-      const DeviceTensor q = DeviceTensor::from(stream, dtype, inputs.q),
-                         k = DeviceTensor::from(stream, dtype, inputs.k),
-                         v = DeviceTensor::from(stream, dtype, inputs.v);
-      const DeviceBuffer keys = on_device(stream, lists), counts = on_device(stream, host_counts),
-                         of_heads = on_device(stream, heads);
-      DeviceBuffer workspace(stream, reuse_bytes(c.spec, c.most()));
-      workspace.fill(0xFF);
-      DeviceTensor out(stream, dtype, q.view().extents);
-      out.buffer().fill(0xFF);
-      attend_to_keys(c.spec, dtype,
-                     {.q = q.view().data,
-                      .k = k.view().data,
-                      .v = v.view().data,
-                      .out = out.view().data,
-                      .counts = static_cast<const int32_t*>(counts.data()),
-                      .keys = static_cast<const int32_t*>(keys.data()),
-                      .most = c.most(),
-                      .heads = static_cast<const int32_t*>(of_heads.data()),
-                      .workspace = workspace.data(),
-                      .stream = stream.handle()});
-      CHECK(testing::nmse(out.to_host(), expected) <= 3e-5);
-    }
+    Case c = case_of(shape);
+    check_reuse(c);
+    c.dtype = Dtype::f16;
+    check_reuse(c);
+  }
+}
+
+TEST_CASE("kascade: reuse in a padded batch takes of each sequence as many keys as there are") {
+  SKIP_WITHOUT_GPU();
+  for (const AttentionShape& shape :
+       {AttentionShape{4, 8, 4, 1, 2000, 128}, AttentionShape{3, 4, 2, 5, 500, 72},
+        AttentionShape{3, 2, 2, 7, 8, 64}}) {
+    Case c = case_of(shape);
+    c.starts = some_starts(shape);
+    check_reuse(c);
   }
 }
 

@@ -103,10 +103,10 @@ class DeviceKascade {
                                  .stream = at<CUstream_st>(stream)});
   }
 
-  // normalizers, k8_and_scales: 0 where none are given.
+  // normalizers, k8_and_scales, starts: 0 where none are given.
   void find(uintptr_t q, uintptr_t k, const std::array<uintptr_t, 2>& k8_and_scales, int64_t pitch,
-            uintptr_t normalizers, uintptr_t counts, uintptr_t keys, int64_t most, uintptr_t workspace,
-            int64_t workspace_bytes, uintptr_t stream) const {
+            uintptr_t normalizers, uintptr_t starts, uintptr_t counts, uintptr_t keys, int64_t most,
+            uintptr_t workspace, int64_t workspace_bytes, uintptr_t stream) const {
     const gpu::DeviceScope scope(device_);
     gpu::kascade::find_keys(spec_, dtype_,
                             {.q = at(q),
@@ -114,6 +114,7 @@ class DeviceKascade {
                              .counts = at<const int32_t>(counts),
                              .keys = at<int32_t>(keys),
                              .most = most,
+                             .starts = at<const int32_t>(starts),
                              .k8 = at<const int8_t>(k8_and_scales[0]),
                              .k8_scales = at<const float>(k8_and_scales[1]),
                              .k8_pitch = pitch,

@@ -129,6 +129,27 @@ def lengths_of(mask: Tensor) -> Tensor:
     return lengths
 
 
+def left_padding(mask: Tensor, q_len: int) -> tuple[int, ...] | None:
+    """How many keys are hidden before each sequence of the batch, of a mask of key_positions for q_len queries whose ends meet the keys'.
+    None where a mask hides something else (padding elsewhere, a whole sequence), or cannot tell yet. To find it waits for a GPU; the layers
+    share a mask, which keeps it."""
+    if not is_positions(mask) or not _is_known(mask):
+        return None
+    counts = getattr(mask, "_splash_left_padding", None)
+    if counts is None:
+        counts = mask._splash_left_padding = _left_padding(mask, q_len)  # type: ignore[attr-defined]
+    return None if -1 in counts else counts
+
+
+def _left_padding(mask: Tensor, q_len: int) -> tuple[int, ...]:
+    """Of each sequence, -1 where it is something else."""
+    first, keys = mask[:, 0, 0], torch.arange(mask.shape[3], device=mask.device)
+    hidden = (first >= q_len).sum(-1, keepdim=True)
+    wanted = torch.where(keys < hidden, q_len, (keys - (keys.numel() - q_len)).clamp(min=0))
+    fits = (first == wanted).all(-1) & (hidden[:, 0] < keys.numel())
+    return tuple(torch.where(fits, hidden[:, 0], -1).tolist())
+
+
 def tables_of(mask: Tensor, q: Tensor, k: Tensor) -> dict[str, Tensor]:
     """The positions that splash_attention takes, of a mask in the kernels' form; with a window only those of padding."""
     if is_positions(mask):
@@ -199,10 +220,13 @@ def _packed(mask: Tensor, window: int | None) -> Tensor:
 def hides_nothing(attention_mask: Tensor) -> bool:
     """Whether tokens are all there, as a tokenizer says of one text. Such a call takes the kernels of a call without a mask: positions would
     keep it off a GPU's fast path. A GPU is waited for, as transformers itself does under SDPA; False where that is not possible."""
-    known = type(attention_mask) is Tensor and not attention_mask.is_meta and not torch.compiler.is_compiling()
-    if not known or (attention_mask.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return False
-    return bool(attention_mask.to(torch.bool).all())
+    return _is_known(attention_mask) and bool(attention_mask.to(torch.bool).all())
+
+
+def _is_known(mask: Tensor) -> bool:
+    """Whether its values can be waited for."""
+    known = type(mask) is Tensor and not mask.is_meta and not torch.compiler.is_compiling()
+    return known and not (mask.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _padding(attention_mask: Tensor, kv_length: int) -> Tensor:

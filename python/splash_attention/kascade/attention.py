@@ -4,6 +4,10 @@ Where they take a call (kernels.are_for), kernels compute it. Elsewhere plain Py
 some tiles at a time, and the layers behind it gather a tile's keys, and attend to them by PyTorch's fused softmax, or by this library's
 entmax. A tile is `tile` queries that follow one another in a call, so that a step of decoding is a tile of its own.
 
+Where a batch is padded on the left, each sequence gets what it would get alone: its tiles begin at its own first token, and it keeps a share of
+its own keys. More queries than a step's are computed one sequence after another; a step is computed as a whole. Under other padding tiles
+begin at the call's first query.
+
 Shapes: q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, value_dim]. mask: None is
 causal; else as hugging_face.key_positions makes it for causal attention with padding, int32 [batch, 1, 1, kv_len].
 """
@@ -11,16 +15,17 @@ causal; else as hugging_face.key_positions makes it for causal attention with pa
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from splash_attention._core import KASCADE_STEP_ROWS, KascadePlan, kascade_keys
+from splash_attention._core import KascadePlan, kascade_keys
 from splash_attention.functional import entmax
 from splash_attention.hugging_face.attention import attention_of_heads
+from splash_attention.hugging_face.masks import left_padding
 from splash_attention.hugging_face.plain import softmax_attention, visible_keys
 from splash_attention.kascade import kernels
 from splash_attention.kascade.keys_in_8_bits import CopiesOfCache, KeysIn8Bits
@@ -99,21 +104,50 @@ class Reuse:
             return None
         if q.shape[2] == k.shape[2]:
             self.copies.forget(layer)  # another text begins
-        if not is_step(q, k, self.budget.tile) or mask is not None or self.alpha is not None:
+        starts = _starts(q, k, mask)
+        if not kernels.is_step(q, k, self.budget.tile) or starts is None or self.alpha is not None:
             return None
-        if q.is_cuda and not kernels.are_for(q, k, None, scaling, self.budget.tile, mask, self.alpha):
+        if q.is_cuda and not kernels.are_for(q, k, None, scaling, self.budget.tile, starts, self.alpha):
             return None
         return self.copies.of(layer, k, q.shape[2])
 
 
-def is_step(q: Tensor, k: Tensor, tile: int) -> bool:
-    """Whether a call has so few queries that the kernels choose from keys in 8 bits where these are given."""
-    q_len, kv_len = q.shape[2], k.shape[2]
-    return q_len < kv_len and q_len <= tile and q.shape[1] // k.shape[1] * q_len <= KASCADE_STEP_ROWS
-
-
 def _size_of(q: Tensor, k: Tensor) -> tuple[int, int, int]:
     return q.shape[0], q.shape[2], k.shape[2]
+
+
+def _starts(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[int, ...] | None:
+    """The first key that each sequence of the batch sees; None where the mask hides other keys."""
+    if mask is None:
+        return (0,) * q.shape[0]
+    return left_padding(mask, q.shape[2]) if mask.shape[0] == q.shape[0] and mask.shape[3] == k.shape[2] else None
+
+
+def _turns(q: Tensor, k: Tensor, starts: Sequence[int] | None, tile: int) -> Sequence[int]:
+    """The starts of sequences that are computed one after another; none where the batch is computed as a whole."""
+    return starts if starts is not None and any(starts) and not kernels.is_step(q, k, tile) else ()
+
+
+def _alone(starts: Sequence[int], q: Tensor, *of_keys: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Of each sequence the queries and keys from its start on."""
+    before = of_keys[0].shape[2] - q.shape[2]
+    for at, start in enumerate(starts):
+        yield q[at : at + 1, :, max(0, start - before) :], *(one[at : at + 1, :, start:] for one in of_keys)
+
+
+def _together(found: Sequence[tuple[Tensor, Tensor | None]], q_len: int) -> tuple[Tensor, Tensor | None]:
+    """(out, support) of a batch from those of its sequences; 0 of padding."""
+    outs = [F.pad(out, (0, 0, q_len - out.shape[2], 0)) for out, _ in found]
+    supports = [F.pad(support, (q_len - support.shape[2], 0)) for _, support in found if support is not None]
+    return torch.cat(outs), torch.cat(supports) if supports else None
+
+
+def _lists_together(lists: Sequence[Tensor], starts: Sequence[int], none: int) -> Tensor:
+    """Keys of tiles of a batch from those of its sequences, each counted from its start. none: of all tiles and places that are not there."""
+    tiles, most = (max(keys.shape[at] for keys in lists) for at in (2, 3))
+    return torch.cat(
+        [F.pad(keys + start, (0, most - keys.shape[3], 0, tiles - keys.shape[2]), value=none) for keys, start in zip(lists, starts)]
+    )
 
 
 @torch.no_grad()
@@ -131,10 +165,13 @@ def tile_keys(
     """
     if k8 is not None and k8.length != k.shape[2]:
         raise ValueError(f"there are {k8.length} keys in 8 bits of {k.shape[2]} keys")
-    if kernels.are_for(q, k, None, scaling, budget.tile, mask, alpha):
-        return kernels.find(q, k, scaling, budget, k8=k8)
+    starts = _starts(q, k, mask)
+    if kernels.are_for(q, k, None, scaling, budget.tile, starts, alpha):
+        return kernels.find(q, k, scaling, budget, starts, k8=k8)
     if k8 is not None:
         k = k8.values()
+    if turns := _turns(q, k, starts, budget.tile):
+        return _lists_together([tile_keys(*one, scaling, budget, None, alpha) for one in _alone(turns, q, k)], turns, k.shape[2])
     q_len, (batch, kv_heads, kv_len, _) = q.shape[2], k.shape
     first, tile = _first_queries(q_len, kv_len, mask, q.device), budget.tile
     most = kascade_keys(*budget, kv_len, min(tile, q_len))
@@ -177,9 +214,15 @@ def attend_to(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """(out, support, None if not asked for): softmax, or entmax of alpha, over those of a tile's keys that each query sees. keys: of tile_keys
     with this budget, [batch, kv_heads, tiles, keys]. heads: whose keys each key head takes; None: its own. Differentiable by q, k and v."""
-    heads = range(k.shape[1]) if heads is None else heads
-    if kernels.are_for(q, k, v, scaling, budget.tile, mask, alpha):
-        out = kernels.attend(keys, heads, q, k, v, budget, scaling)
+    heads, starts = range(k.shape[1]) if heads is None else heads, _starts(q, k, mask)
+    if turns := _turns(q, k, starts, budget.tile):
+        found = []
+        for at, (start, one) in enumerate(zip(turns, _alone(turns, q, k, v))):
+            its_keys = keys[at : at + 1, :, : -(-one[0].shape[2] // budget.tile)] - start
+            found.append(attend_to(its_keys, *one, budget, scaling, None, alpha, return_support, heads))
+        return _together(found, q.shape[2])
+    if kernels.are_for(q, k, v, scaling, budget.tile, starts, alpha):
+        out = kernels.attend(keys, heads, q, k, v, budget, scaling, starts)
         return out, _listed(keys[:, list(heads)], q, k, budget.tile) if return_support else None
     keys, tile = keys[:, list(heads)], budget.tile
     q_len, (batch, kv_heads, kv_len, head_dim) = q.shape[2], k.shape
@@ -252,9 +295,13 @@ def attend_to_all_and_find(
     return_support: bool = False, k8: KeysIn8Bits | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """What attend_to_all and tile_keys give: (out, support, keys). A dense kernel that tells its rows' sums spares the search a pass."""
-    if kernels.are_for(q, k, v, scaling, budget.tile, mask, alpha) and kernels.tell_normalizers(q, k, v):
+    starts = _starts(q, k, mask)
+    if turns := _turns(q, k, starts, budget.tile):
+        found = [attend_to_all_and_find(*one, budget, scaling, None, alpha, return_support) for one in _alone(turns, q, k, v)]
+        return *_together([one[:2] for one in found], q.shape[2]), _lists_together([one[2] for one in found], turns, k.shape[2])
+    if kernels.are_for(q, k, v, scaling, budget.tile, starts, alpha) and kernels.tell_normalizers(q, k, v):
         out, normalizers = kernels.dense(q, k, v, scaling)
-        return out, visible_keys(q, k, mask) if return_support else None, kernels.find(q, k, scaling, budget, normalizers)
+        return out, visible_keys(q, k, mask) if return_support else None, kernels.find(q, k, scaling, budget, starts, normalizers)
     return *attend_to_all(q, k, v, scaling, mask, alpha, return_support), tile_keys(q, k, scaling, budget, mask, alpha, k8)
 
 

@@ -1,4 +1,6 @@
-"""The kernels of an anchor and of the layers that reuse its keys, on tensors in a GPU's memory. Softmax, causal, forward alone."""
+"""The kernels of an anchor and of the layers that reuse its keys, on tensors in a GPU's memory. Softmax, causal, forward alone.
+
+starts: the first key that each sequence of the batch sees; those before it are padding."""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from splash_attention import _core
+from splash_attention._core import KASCADE_STEP_ROWS
 from splash_attention.backends.torch.cuda import contiguous_and_aligned, current_stream
 
 if TYPE_CHECKING:
@@ -19,10 +22,20 @@ if TYPE_CHECKING:
 _NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
-def are_for(q: Tensor, k: Tensor, v: Tensor | None, scaling: float, tile: int, mask: Tensor | None, alpha: float | None) -> bool:
-    """Whether the kernels take such a call; else plain PyTorch does. v: None where keys are looked for. Arguments as of
-    attention.attend_to."""
-    if not _core.has_cuda or not q.is_cuda or mask is not None or alpha is not None or q.dtype not in _NAMES or 0 in q.shape:
+def is_step(q: Tensor, k: Tensor, tile: int) -> bool:
+    """Whether a call has so few queries that the kernels take padding, and choose from keys in 8 bits where these are given."""
+    q_len, kv_len = q.shape[2], k.shape[2]
+    return q_len < kv_len and q_len <= tile and q.shape[1] // k.shape[1] * q_len <= KASCADE_STEP_ROWS
+
+
+def are_for(
+    q: Tensor, k: Tensor, v: Tensor | None, scaling: float, tile: int, starts: Sequence[int] | None, alpha: float | None
+) -> bool:  # fmt: skip
+    """Whether the kernels take such a call; else plain PyTorch does. v: None where keys are looked for. starts: None for a mask that hides
+    other keys. Other arguments as of attention.attend_to."""
+    if not _core.has_cuda or not q.is_cuda or starts is None or alpha is not None or q.dtype not in _NAMES or 0 in q.shape:
+        return False
+    if any(starts) and not is_step(q, k, tile):
         return False
     if v is not None and (v.shape[3] != q.shape[3] or torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))):
         return False
@@ -55,24 +68,27 @@ def quantize(k: Tensor, codes: Tensor, scales: Tensor, begin: int) -> None:
 
 
 def find(
-    q: Tensor, k: Tensor, scaling: float, budget: Budget, normalizers: Tensor | None = None, k8: KeysIn8Bits | None = None
-) -> Tensor:
+    q: Tensor, k: Tensor, scaling: float, budget: Budget, starts: Sequence[int], normalizers: Tensor | None = None, k8: KeysIn8Bits | None = None
+) -> Tensor:  # fmt: skip
     """As attention.tile_keys. normalizers: of dense(); without them a pass over all scores finds them. k8: of the same keys; they are read
     where a key head has at most 32 rows and a tile."""
-    problem, counts, most = _problem(q, k, scaling), *_counts(budget, q.shape[2], k.shape[2], q.device)
+    problem, (counts, most) = _problem(q, k, scaling), _counts(budget, q.shape[2], *k.shape[1:3], tuple(starts), q.device)
     q, k = (contiguous_and_aligned(x) for x in (q, k))
     in_8_bits, room = ([0, 0], 0) if k8 is None else ([k8.codes.data_ptr(), k8.scales.data_ptr()], k8.codes.shape[2])
-    keys = q.new_empty((*k.shape[:2], counts.numel(), most), dtype=torch.int32)
+    keys = q.new_empty((*counts.shape, most), dtype=torch.int32)
     workspace = q.new_empty(problem.find_bytes(), dtype=torch.uint8)
     given = 0 if normalizers is None else normalizers.data_ptr()
-    addresses = q.data_ptr(), k.data_ptr(), in_8_bits, room, given, counts.data_ptr(), keys.data_ptr()
+    hidden = _on(tuple(starts), q.device).data_ptr() if any(starts) else 0
+    addresses = q.data_ptr(), k.data_ptr(), in_8_bits, room, given, hidden, counts.data_ptr(), keys.data_ptr()
     problem.find(*addresses, most, workspace.data_ptr(), workspace.numel(), current_stream(q))
     return keys
 
 
-def attend(keys: Tensor, heads: Sequence[int], q: Tensor, k: Tensor, v: Tensor, budget: Budget, scaling: float) -> Tensor:
+def attend(
+    keys: Tensor, heads: Sequence[int], q: Tensor, k: Tensor, v: Tensor, budget: Budget, scaling: float, starts: Sequence[int]
+) -> Tensor:  # fmt: skip
     """As attention.attend_to."""
-    problem, counts, most = _problem(q, k, scaling), *_counts(budget, q.shape[2], k.shape[2], q.device)
+    problem, (counts, _), most = _problem(q, k, scaling), _counts(budget, q.shape[2], *k.shape[1:3], tuple(starts), q.device), keys.shape[3]
     q, k, v, keys = (contiguous_and_aligned(x) for x in (q, k, v, keys))
     out, workspace = torch.empty_like(q), q.new_empty(problem.reuse_bytes(most), dtype=torch.uint8)
     of_heads, addresses = _on(tuple(heads), q.device), [x.data_ptr() for x in (q, k, v, out)]
@@ -95,11 +111,14 @@ def _takes(problem: Any, tile: int) -> bool:
     return not problem.not_taken(tile)
 
 
-@functools.lru_cache(maxsize=64)
-def _counts(budget: Budget, q_len: int, kv_len: int, device: torch.device) -> tuple[Tensor, int]:
-    """Of each tile, and the largest."""
-    counts = _core.kascade_keys_of_tiles(*budget, q_len, kv_len)
-    return torch.tensor(counts, dtype=torch.int32, device=device), max(counts)
+@functools.lru_cache(maxsize=256)
+def _counts(
+    budget: Budget, q_len: int, kv_heads: int, kv_len: int, starts: tuple[int, ...], device: torch.device
+) -> tuple[Tensor, int]:  # fmt: skip
+    """Of each sequence, key head and tile, and the largest."""
+    of_starts = {start: _core.kascade_keys_of_tiles(*budget, q_len, kv_len - start) for start in set(starts)}
+    counts = torch.tensor([of_starts[start] for start in starts], dtype=torch.int32, device=device)
+    return counts[:, None].repeat(1, kv_heads, 1), max(max(of_start) for of_start in of_starts.values())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -25,14 +25,15 @@ def apply(model: Any, plan: KascadePlan | str | Path, *, budget: float | None = 
 
     model: a causal model of transformers (5.0 or newer). plan: of kascade.plan, or the name of its file. budget: in place of the plan's, the
     share of the keys that a tile keeps, above 0 and at most 1. Layer 0 attends to all keys. A prefill shares keys among `plan.tile`
-    queries; in generate each step chooses its own. Padding and transformers' own caches are taken; training is, too, without dropout
-    and without gradient checkpointing. model.set_attn_implementation("sdpa") ends it.
+    queries; in generate each step chooses its own. Padding and transformers' own caches are taken; in a batch padded on the left each
+    sequence gets what it would get alone. Training is taken, too, without dropout and without gradient checkpointing.
+    model.set_attn_implementation("sdpa") ends it.
 
     keys_in_8_bits: steps of decoding choose keys by a copy in 8 bits of each anchor's keys, half as large as these, and attend to the keys
-    themselves; what is chosen is an approximation. A step without padding by softmax takes it, on Hopper or on a CPU, where query heads of a
-    key head times new tokens are at most 32. The first step makes the copies, later ones add their keys, as long as the cache holds what it
-    held after the step before: beam search, a cropped cache and several caches in turns have them made anew in each step, which is slower
-    than without them. They stay until the next prefill, or until another attention implementation is called.
+    themselves; what is chosen is an approximation. A step by softmax takes it, padded on the left or not, on Hopper or on a CPU, where query
+    heads of a key head times new tokens are at most 32. The first step makes the copies, later ones add their keys, as long as the cache
+    holds what it held after the step before: beam search, a cropped cache and several caches in turns have them made anew in each step,
+    which is slower than without them. They stay until the next prefill, or until another attention implementation is called.
 
     Raises ValueError where the plan is of other layers or heads, or is no plan; what a layer computes besides (soft caps, biases, sinks,
     windows, packed sequences, SplashCache) raises NotImplementedError when it is called.
@@ -54,8 +55,8 @@ def apply(model: Any, plan: KascadePlan | str | Path, *, budget: float | None = 
 
 
 def _positions(batch_size: int, q_length: int, kv_length: int, *given: Any, attention_mask: Tensor | None = None, **others: Any) -> Tensor | None:
-    """key_positions, but None also in a step of decoding whose mask hides nothing: with positions the kernels take no call. A GPU is waited for,
-    as generate itself does in each step."""
+    """key_positions, but None also in a step of decoding whose mask hides nothing: a layer that attends to all keys is faster without positions.
+    A GPU is waited for, as generate itself does in each step."""
     if attention_mask is not None and attention_mask.shape[-1] == kv_length and hides_nothing(attention_mask):
         attention_mask = None
     return key_positions(batch_size, q_length, kv_length, *given, attention_mask=attention_mask, **others)

@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers", minversion="5.0", reason="tra
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 from splash_attention import hugging_face  # noqa: E402
 from splash_attention.backends.torch import modified  # noqa: E402
+from splash_attention.hugging_face import masks  # noqa: E402
 
 WORDS = 97
 
@@ -270,6 +271,25 @@ def test_a_mask_that_hides_nothing_is_none(window):
     assert form(mask[:, :16], 16, 16) is not None  # may be a step of decoding, which asks nothing of the device
     mask[0, 0] = False
     assert form(mask) is not None and (window is None or form(mask).shape != whole.shape)
+
+
+def test_padding_on_the_left_is_told_by_a_mask():
+    def told(hidden, queries=12, keys=12):
+        mask = torch.ones(2, keys, dtype=torch.int64)
+        for at in hidden:
+            mask[at] = 0
+        form = hugging_face.key_positions(2, queries, keys, keys - queries, attention_mask=mask)
+        found = masks.left_padding(form, queries)
+        assert found == masks.left_padding(form, queries) and hasattr(form, "_splash_left_padding")  # which the layers share
+        return found
+
+    assert told([]) == (0, 0) and told([(1, slice(5))]) == (0, 5) and told([(0, slice(11)), (1, slice(1))]) == (11, 1)
+    assert told([(0, slice(11))], queries=3) == (11, 0) and told([(1, slice(4))], queries=1) == (0, 4)
+    assert told([(1, slice(12))]) is None and told([(0, 3)]) is None and told([(0, slice(9, 12))]) is None  # all, a hole, the right
+    assert told([(1, 5)], queries=3) is None and told([(1, slice(11, 12))], queries=1) is None
+    assert masks.left_padding(torch.ones(2, 1, 12, 12, dtype=torch.bool), 12) is None
+    static = hugging_face.key_positions(1, 1, 12, 6, attention_mask=torch.ones(1, 7, dtype=torch.int64))  # room for later keys
+    assert masks.left_padding(static, 1) is None
 
 
 def test_chunks_are_packed_sequences():

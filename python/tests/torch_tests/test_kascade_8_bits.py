@@ -204,15 +204,27 @@ def test_all_keys_in_8_bits_are_all_keys(model, plan):
         assert torch.equal(ours.generate(ids, **GENERATE), exact.generate(ids, **GENERATE))
 
 
-def test_padding_and_long_chunks_choose_by_the_keys_themselves(model, plan, monkeypatch):
+def test_steps_of_a_padded_batch_choose_by_keys_in_8_bits(model, plan, monkeypatch):
+    (ours, _), went_on = in_use(model, plan), checked(monkeypatch)
+    ids = windows(2, 24)
+    mask = torch.ones_like(ids)
+    mask[1, :11] = 0
+    with torch.inference_mode():
+        generated = ours.generate(ids, attention_mask=mask, **GENERATE)
+        assert went_on == [False] * 2 + [True] * 8  # 2 anchors, 5 steps
+        assert torch.equal(generated[0], ours.generate(ids[:1], **GENERATE)[0])
+        assert torch.equal(generated[1, 11:], ours.generate(ids[1:, 11:], **GENERATE)[0])
+        went_on.clear()
+        mask[:, 5] = 1  # of the second between its padding
+        assert ours.generate(ids, attention_mask=mask, **GENERATE).shape == generated.shape and not went_on
+
+
+def test_long_chunks_choose_by_the_keys_themselves(model, plan, monkeypatch):
     from transformers import DynamicCache
 
     (ours, reuse), went_on = in_use(model, plan), checked(monkeypatch)
     ids, cache = windows(2, 24), DynamicCache(config=ours.config)
-    mask = torch.ones_like(ids)
-    mask[1, :12] = 0
     with torch.inference_mode():
-        ours.generate(ids, attention_mask=mask, **GENERATE)
         ours(ids[:, :10], past_key_values=cache)
         ours(ids[:, 10:20], past_key_values=cache)  # 10 queries are more than a tile
     assert not went_on and not reuse.copies.copies

@@ -7,7 +7,8 @@ import pytest
 from gpu_inputs import GPU, inputs, torch
 
 from splash_attention import entmax
-from splash_attention.kascade import kernels
+from splash_attention.hugging_face import key_positions
+from splash_attention.kascade import attention, kernels
 from splash_attention.kascade.attention import Budget, attend_to, attend_to_all, attend_to_all_and_find, tile_keys
 from splash_attention.kascade.keys_in_8_bits import KeysIn8Bits, quantized
 
@@ -72,7 +73,7 @@ def test_kernels_and_plain_pytorch_agree(hopper, monkeypatch, dtype, batch, head
     torch.manual_seed(q_len)
     sizes = ((2, q_len, heads), (1, kv_len, kv_heads), (1, kv_len, kv_heads))
     q, k, v = (factor * torch.randn(batch, n, some, dim, device=GPU, dtype=dtype).transpose(1, 2) for factor, n, some in sizes)  # views
-    assert kernels.are_for(q, k, v, dim**-0.5, 32, None, None)
+    assert kernels.are_for(q, k, v, dim**-0.5, 32, (0,) * batch, None)
     anchors = [(head + 1) % kv_heads for head in range(kv_heads)]
     keys = tile_keys(q, k, dim**-0.5, BUDGET)
     out, support = attend_to(keys, q, k, v, BUDGET, dim**-0.5, return_support=True, heads=anchors)
@@ -127,14 +128,100 @@ def test_a_step_chooses_by_keys_in_8_bits(hopper, monkeypatch, dtype, batch, hea
     assert differing <= 1e-2 * chosen.sum(), "more keys differ than probabilities in bfloat16 explain"
 
 
+PADDED = [  # heads, kv_heads, dim, q_len, kv_len, starts: prefills, part of one, steps, one of more rows than a step's
+    (9, 3, 64, 700, 700, (0, 650, 33)), (32, 8, 128, 100, 1500, (1450, 7)), (32, 8, 128, 1, 3001, (0, 1234, 3000)), (8, 2, 64, 6, 3000, (2996, 0, 17)),
+    (24, 1, 24, 1, 2000, (5, 0)), (4, 1, 128, 1, 70_000, (30_001, 1)), (8, 1, 64, 5, 900, (100, 0))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("in_8_bits", [False, True])
+@pytest.mark.parametrize("heads, kv_heads, dim, q_len, kv_len, starts", PADDED)
+def test_each_sequence_of_a_batch_padded_on_the_left_is_as_if_alone(
+    hopper, monkeypatch, dtype, in_8_bits, heads, kv_heads, dim, q_len, kv_len, starts
+):
+    torch.manual_seed(kv_len)
+    q, k, v = (torch.randn(len(starts), n, some, dim, device=GPU, dtype=dtype).transpose(1, 2) for n, some in ((q_len, heads), *[(kv_len, kv_heads)] * 2))
+    q, anchors = 2 * q, [(head + 1) % kv_heads for head in range(kv_heads)]
+    there = torch.arange(kv_len, device=GPU) >= torch.tensor(starts, device=GPU)[:, None]
+    mask = key_positions(len(starts), q_len, kv_len, q_offset=kv_len - q_len, attention_mask=there.long())
+    if in_8_bits and not kernels.is_step(q, k, 32):
+        pytest.skip("no step")
+    monkeypatch.setattr(attention, "_first_queries", None)  # of plain PyTorch
+    dense, _, found = attend_to_all_and_find(q, k, v, BUDGET, dim**-0.5, mask)
+    for one in (k, v):
+        one[~there[:, None].expand(-1, kv_heads, -1)] = torch.nan  # what padding holds is nothing to a plan
+    keys = tile_keys(q, k, dim**-0.5, BUDGET, mask, k8=in_8_bits_of(k) if in_8_bits else None)
+    out, support = attend_to(keys, q, k, v, BUDGET, dim**-0.5, mask, return_support=True, heads=anchors)
+    bound = 0.01 if dtype == torch.bfloat16 else 0.002
+    for at, start in enumerate(starts):
+        before = max(0, start - (kv_len - q_len))
+        one = q[at : at + 1, :, before:], *(x[at : at + 1, :, start:] for x in (k, v))
+        wanted = tile_keys(*one[:2], dim**-0.5, BUDGET, k8=in_8_bits_of(one[1]) if in_8_bits else None)
+        tiles, kept = wanted.shape[2:]
+        for ours in (keys,) if in_8_bits else (keys, found):
+            its_keys = ours[at : at + 1, :, :tiles] - start
+            assert (its_keys.diff(dim=-1) >= 0).all() and (its_keys >= 0).all() and (its_keys[..., kept:] == kv_len - start).all()
+            chosen, chosen_too = (chosen_of(some, kv_len - start)[..., :-1] for some in (its_keys, wanted))
+            assert (chosen != chosen_too).sum() <= (2e-2 if in_8_bits else 2e-3) * chosen.sum(), "more keys differ than rounding explains"
+        wanted_out, counted = attend_to(keys[at : at + 1, :, :tiles] - start, *one, BUDGET, dim**-0.5, return_support=True, heads=anchors)
+        wanted_dense, *_ = attend_to_all(*one, dim**-0.5, None, None, False)
+        assert torch.equal(support[at, :, before:], counted[0]) and (support[at, :, :before] == 0).all()
+        for ours, theirs in ((out, wanted_out), (dense, wanted_dense)):
+            assert (ours[at, :, :before] == 0).all()
+            assert (ours[at, :, before:].double() - theirs[0].double()).norm() <= bound * theirs.double().norm()
+
+
+def in_8_bits_of(k):
+    made = KeysIn8Bits()
+    made.append(k)
+    return made
+
+
+@pytest.mark.parametrize("in_8_bits", [False, True])
+def test_a_model_takes_a_padded_batch_by_the_kernels(hopper, monkeypatch, in_8_bits):
+    transformers = pytest.importorskip("transformers")
+    from tiny_llama import llama, windows
+
+    from splash_attention import kascade
+
+    model = llama(num_hidden_layers=5, num_attention_heads=6, num_key_value_heads=3, hidden_size=96)
+    plan = kascade.plan(model, list(windows(2)), anchors=2, least_keys=12, budget=0.2).plan
+    kascade.apply(model.to(GPU, torch.float16), plan, keys_in_8_bits=in_8_bits)
+    monkeypatch.setattr(attention, "_first_queries", None)  # of plain PyTorch
+    ids, starts = windows(3, 100).to(GPU), (0, 41, 77)
+    mask = (torch.arange(100) >= torch.tensor(starts)[:, None]).long().to(GPU)
+
+    def logits_of(ids, mask):
+        """Of a prefill, and of a step of each of the last three tokens."""
+        cache, places = transformers.DynamicCache(config=model.config), (mask.cumsum(-1) - 1).clamp(min=0)
+        ends = [ids.shape[1] - 3 + step for step in range(4)]
+        return torch.cat(
+            [
+                model(ids[:, begin:end], attention_mask=mask[:, :end], position_ids=places[:, begin:end], past_key_values=cache).logits
+                for begin, end in zip([0, *ends], ends)
+            ],
+            1,
+        )
+
+    with torch.inference_mode():
+        together = logits_of(ids, mask)
+        for at, start in enumerate(starts):
+            alone = logits_of(ids[at : at + 1, start:], mask[at : at + 1, start:])
+            for ours, theirs in ((together[at, start:], alone[0]), (together[at, -3:], alone[0, -3:])):
+                assert (ours - theirs).float().norm() <= 0.1 * theirs.float().norm()
+
+
 def test_what_the_kernels_do_not_take_plain_pytorch_does(hopper):
     q, k, v = (torch.randn(1, 4, 100, 64, device=GPU, dtype=torch.bfloat16) for _ in range(3))
-    assert kernels.are_for(q, k, v, 0.125, 32, None, None)
-    assert not kernels.are_for(q, k, v, 0.125, 16, None, None) and not kernels.are_for(q, k, v, 0.125, 32, None, 1.5)
-    assert not kernels.are_for(q.float(), k.float(), v.float(), 0.125, 32, None, None)
-    assert not kernels.are_for(q, k, v.requires_grad_(), 0.125, 32, None, None)
+    assert kernels.are_for(q, k, v, 0.125, 32, (0,), None)
+    assert not kernels.are_for(q, k, v, 0.125, 16, (0,), None) and not kernels.are_for(q, k, v, 0.125, 32, (0,), 1.5)
+    assert not kernels.are_for(q, k, v, 0.125, 32, (7,), None) and kernels.are_for(q[:, :, :8], k, v, 0.125, 32, (7,), None)
+    assert not kernels.are_for(q, k, v, 0.125, 32, None, None)  # a mask that hides other keys
+    assert not kernels.are_for(q.float(), k.float(), v.float(), 0.125, 32, (0,), None)
+    assert not kernels.are_for(q, k, v.requires_grad_(), 0.125, 32, (0,), None)
     with torch.no_grad():
-        assert kernels.are_for(q, k, v, 0.125, 32, None, None)
+        assert kernels.are_for(q, k, v, 0.125, 32, (0,), None)
     keys = tile_keys(q, k, 0.125, BUDGET)
     attend_to(keys, q, k, v, BUDGET, 0.125)[0].sum().backward()
     assert v.grad.isfinite().all()

@@ -9,7 +9,8 @@ import pytest
 from tiny_llama import llama, one_thread, torch, transformers, windows  # noqa: F401
 
 from splash_attention import entmax, kascade
-from splash_attention.kascade.attention import Budget, attend_to, tile_keys
+from splash_attention.hugging_face import key_positions
+from splash_attention.kascade.attention import Budget, attend_to, attend_to_all_and_find, tile_keys
 from splash_attention.language import Method, applied
 
 DEEP = {"num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96}
@@ -149,20 +150,67 @@ def test_more_keys_come_nearer_to_the_models_own(model, plan):
     assert far[0] > far[1] > 1e-3 > far[2]
 
 
-def test_padding_on_the_left_changes_nothing(model, plan):
-    """By whole tiles, so that they hold the same queries. The budget is a share of what a query sees, and padding is not seen."""
-    ours, long, short = in_use(model, plan), windows(1, 32), windows(2, 32)[1:, :20]
-    ids = torch.cat([long, torch.nn.functional.pad(short, (12, 0))])
-    mask = torch.ones_like(ids)
-    mask[1, :12] = 0
+@pytest.mark.parametrize("alpha", [None, 1.5])
+@pytest.mark.parametrize("q_len, kv_len, starts", [(23, 23, (0, 9)), (9, 30, (2, 25)), (3, 30, (0, 28)), (1, 17, (16, 5)), (4, 4, (1, 3))])
+def test_each_sequence_of_a_batch_padded_on_the_left_is_as_if_alone(alpha, q_len, kv_len, starts):
+    """By queries of one tile and of more, some of padding."""
+    given, budget = [one.requires_grad_() for one in tensors(q_len, kv_len, seed=kv_len)], Budget(0.2, TILE, LEAST)
+    there = torch.arange(kv_len) >= torch.tensor(starts)[:, None]
+    mask = key_positions(2, q_len, kv_len, q_offset=kv_len - q_len, attention_mask=there.long())
+    dense, seen, found = attend_to_all_and_find(*given, budget, 0.25, mask, alpha, return_support=True)
+    keys = tile_keys(*given[:2], 0.25, budget, mask, alpha)
+    assert torch.equal(found, keys) and (keys.diff(dim=-1) >= 0).all()
+    out, support = attend_to(keys, *given, budget, 0.25, mask, alpha, return_support=True)
+    for at, start in enumerate(starts):
+        before = max(0, start - (kv_len - q_len))
+        q, k, v = given[0][at : at + 1, :, before:], *(one[at : at + 1, :, start:] for one in given[1:])
+        wanted_dense, wanted_seen, wanted = attend_to_all_and_find(q, k, v, budget, 0.25, None, alpha, return_support=True)
+        tiles, kept = wanted.shape[2:]
+        assert torch.equal(keys[at : at + 1, :, :tiles, :kept] - start, wanted) and (keys[at, :, :tiles, kept:] == kv_len).all()
+        wanted_out, wanted_support = attend_to(wanted, q, k, v, budget, 0.25, None, alpha, return_support=True)
+        for ours, theirs in ((dense, wanted_dense), (out, wanted_out), (seen, wanted_seen), (support, wanted_support)):
+            torch.testing.assert_close(ours[at : at + 1, :, before:], theirs, rtol=1e-4, atol=1e-5, check_dtype=False)
+            assert (ours[at, :, :before] == 0).all()
+        if at == 1:
+            gradients = (torch.autograd.grad((x * x).sum(), given, retain_graph=True) for x in (out[1:, :, before:], wanted_out))
+            for ours, theirs in zip(*gradients):
+                torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [None, 1.5])
+def test_padding_on_the_left_changes_nothing(model, plan, alpha):
+    """The budget is a share of what a query sees, and padding is not seen."""
+    from transformers import DynamicCache
+
+    ours, long, short = in_use(model, plan if alpha is None else plan_of(model, alpha)), windows(1, 32), windows(2, 32)[1:, :21]
+    ids = torch.cat([long, torch.nn.functional.pad(short, (11, 0))])
+    mask, cache = torch.ones_like(ids), DynamicCache(config=ours.config)
+    mask[1, :11] = 0
     with torch.inference_mode():
         together = ours(ids, attention_mask=mask, use_cache=False).logits
         torch.testing.assert_close(together[0], ours(long, use_cache=False).logits[0], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(together[1, 12:], ours(short, use_cache=False).logits[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(together[1, 11:], ours(short, use_cache=False).logits[0], rtol=1e-4, atol=1e-4)
         assert together.isfinite().all()
         generated = ours.generate(ids, attention_mask=mask, **GENERATE)
         assert torch.equal(generated[0], ours.generate(long, **GENERATE)[0])
-        assert torch.equal(generated[1, 12:], ours.generate(short, **GENERATE)[0])
+        assert torch.equal(generated[1, 11:], ours.generate(short, **GENERATE)[0])
+        ours(ids[:, :8], attention_mask=mask[:, :8], past_key_values=cache)  # of the second nothing is there yet
+        parts = [ours(ids[:, 8:20], attention_mask=mask[:, :20], past_key_values=cache), ours(ids[:, 20:], attention_mask=mask, past_key_values=cache)]
+        cache = DynamicCache(config=ours.config)
+        wanted = [ours(short[:, :9], past_key_values=cache), ours(short[:, 9:], past_key_values=cache)]
+    torch.testing.assert_close(parts[0].logits[1, 3:], wanted[0].logits[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(parts[1].logits[1], wanted[1].logits[0], rtol=1e-4, atol=1e-4)
+
+
+def test_padding_elsewhere_is_taken(model, plan):
+    ours, ids = in_use(model, plan), windows(2, 32)
+    mask = torch.ones_like(ids)
+    mask[1, 21:] = 0
+    with torch.inference_mode():
+        together = ours(ids, attention_mask=mask, use_cache=False).logits
+        torch.testing.assert_close(together[1, :20], ours(ids[1:, :20], use_cache=False).logits[0], rtol=1e-4, atol=1e-4)  # whole tiles
+        mask[:, 5] = 0
+        assert ours(ids, attention_mask=mask, use_cache=False).logits.isfinite().all()
 
 
 def test_a_model_is_trained_under_a_plan(model, plan):
