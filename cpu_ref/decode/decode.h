@@ -58,9 +58,9 @@ struct DecodeWork {
   int64_t screened = 0, candidates = 0, rescored = 0;
 };
 
-// The same rows by the algorithm of gpu/decode: a bound of tau from the first 16 and the last 128 keys, a
-// screen of the full pages between them in `bits` bits (4 or 8), a bound from each head's 16 best keys, exact
-// scores of what is left.
+// The same rows by a screen like that of gpu/decode: a bound of tau from the first 16 and the last 128 keys,
+// a screen of the full pages between them in `bits` bits (4 or 8), a bound from each head's 16 best keys,
+// exact scores of what is left.
 DecodeRows decode_screened(const PagedCache& cache, const DecodeInputs& inputs, int bits, DecodeWork& work);
 
 }  // namespace splash::cpu_ref

@@ -28,8 +28,12 @@ void visit_kernels(const Cache& cache, const Use& use) {
 }
 
 Device current_device(const Cache& cache) {
-  Device device{entmax::multiprocessors()};
-  visit_kernels(cache, [&](auto kernels) { device.most_team = kernels.most_team(); });
+  Device device{.multiprocessors = entmax::multiprocessors()};
+  device.shared_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  visit_kernels(cache, [&](auto kernels) {
+    device.most_team = kernels.most_team();
+    device.step_bytes = kernels.step_bytes(cache.bits);
+  });
   return device;
 }
 

@@ -11,9 +11,8 @@ namespace splash::gpu::decode {
 template <class T, int kDim>
 void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& launched) {
   const auto launch = [&]<int kBits>() {
-    using Memory = StepMemory<typename ScreenOf<T, kDim, kBits>::Type, kDim>;
     launch_clusters("decode's step", step_kernel<T, kDim, kBits>, static_cast<unsigned>(p.units * p.team),
-                    kThreads, sizeof(Memory), p.team, stream, p);
+                    kThreads, step_bytes(kBits) + dynamic_bytes(p), p.team, stream, p);
   };
   if (p.cache.bits == 4) {
     launch.template operator()<4>();
@@ -26,6 +25,14 @@ void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& 
   entmax::launch("decode's fallback", fallback_kernel<T, kDim>, static_cast<unsigned>(p.fallback_blocks),
                  kThreads, stream, p);
   if (launched) launched("fallback");
+}
+
+template <class T, int kDim>
+int Kernels<T, kDim>::step_bytes(int bits) {
+  const std::size_t bytes = bits == 4   ? sizeof(StepMemory<T, kDim, 4>)
+                            : bits == 8 ? sizeof(StepMemory<T, kDim, 8>)
+                                        : sizeof(StepMemory<T, kDim, 0>);
+  return static_cast<int>(bytes);
 }
 
 template <class T, int kDim>

@@ -14,7 +14,13 @@ namespace splash::gpu::decode {
 namespace {
 
 constexpr int kLeastTiles = 4;        // that a warp should have before another block joins
-constexpr double kPhaseBytes = 60e6;  // that a device reads while a step's phases wait for one another
+constexpr int kReservedBytes = 1024;  // of each block's shared memory, by CUDA
+// Of the model by which a step is divided, as an H100 has them: seconds of a step's phases, the share that
+// another block of the multiprocessor adds, of waiting for other blocks (each time there are twice as many),
+// of a second pass over keys; bytes of DRAM, and keys of a block, per second.
+constexpr double kPhases = 22e-6, kSharedPhases = 0.25, kTeamPhases = 2e-6, kPassPhases = 10e-6,
+                 kDramRate = 2.8e12, kScreenRate = 2.4e8;
+constexpr int kPartMultiprocessors = 16;  // of a GPC
 constexpr int kMostFallbackBlocks = 128;
 constexpr int64_t kFallbackBytes = int64_t{64} << 20;  // of their room, where eight blocks need no more
 
@@ -27,25 +33,68 @@ void check_strides(const char* name, int64_t a, int64_t b, int64_t c) {
     refuse(std::string("strides of ") + name + " must be multiples of 8 elements");
 }
 
+void check_pool_strides(const char* name, const PagedTensor& pool) {
+  check_strides(name, pool.page_stride, pool.token_stride, pool.head_stride);
+  for (const int64_t stride : {pool.page_stride, pool.token_stride, pool.head_stride}) {
+    if (stride < 0 || stride >= int64_t{1} << 31)
+      throw Unsupported("decode takes strides of " + std::string(name) +
+                        " from 0 to 2147483647 elements, not " + std::to_string(stride));
+  }
+}
+
 void check_aligned(const char* name, const void* data) {
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0) refuse(std::string(name) + " must be 16-byte aligned");
 }
 
-// The number that takes the least time, by a model: waves of blocks, each as long as its phases and its keys.
-int blocks_per_unit(int units, const Ranges& most, const Cache& cache, const Device& device) {
-  const double slots = device.multiprocessors * blocks_per_multiprocessor(cache.head_dim);
-  const double bytes = static_cast<double>(most.tiles) * most.tile_keys *
-                       (cache.bits == 0 ? 16 : cache.bits) * cache.head_dim / 8;
-  int best = 1;
-  double least = INFINITY;
-  for (int team = 1; team <= device.most_team && (team == 1 || team * kWarps <= most.tiles); team *= 2) {
-    const double time = std::ceil(units * team / slots) * (kPhaseBytes / slots + bytes / team);
-    if (time < least) {
-      least = time;
-      best = team;
+// Blocks that run together. A cluster lies in one part of the device, some of which have fewer
+// multiprocessors than others; a pair fits anywhere.
+int blocks_at_once(const Device& device, int team, int resident) {
+  if (team <= 2) return device.multiprocessors * resident;
+  const int parts = std::max(device.multiprocessors / kPartMultiprocessors, 1);
+  return parts * ((kPartMultiprocessors - 1) * resident / team) * team;
+}
+
+// How a step is divided, what a warp holds, and the seconds that this takes by a model.
+struct Division {
+  int team = 1, held_tiles = 0;
+  double seconds = INFINITY;
+};
+
+// Waves of blocks, each as long as its phases and its keys. Blocks of a multiprocessor share its arithmetic;
+// a block screens so many keys in a second, and all together have the device's DRAM.
+Division divided(const Step& step, const Ranges& most, const Device& device, int team, int resident) {
+  Step s = step;
+  s.held_tiles = 1;
+  const int room = device.shared_bytes / resident - kReservedBytes - device.step_bytes - sample_bytes(s) -
+                   s.held_pages * static_cast<int>(sizeof(int32_t));
+  const int run = static_cast<int>(ceil_div(most.tiles, team * kWarps));
+  Division d{team, std::clamp(room / (kWarps * held_score_bytes(s)), 0, run)};
+  if (d.held_tiles < run) d.held_tiles = std::min(d.held_tiles, std::max(run / 8, 1));
+  const int slots = blocks_at_once(device, team, resident);
+  if (room < 0 || slots == 0) return d;
+  const int64_t blocks = int64_t{s.units} * team, at_once = std::min<int64_t>(blocks, slots);
+  const double key_bytes = static_cast<double>(s.cache.bits == 0 ? 16 : s.cache.bits) * s.cache.head_dim / 8,
+               keys = static_cast<double>(most.tiles) * most.tile_keys / team,
+               rate = std::min(kDramRate / static_cast<double>(at_once) / key_bytes, kScreenRate);
+  const double sharing = static_cast<double>(ceil_div(at_once, device.multiprocessors)) - 1;
+  d.seconds = static_cast<double>(ceil_div(blocks, slots)) *
+              (kPhases * (1 + kSharedPhases * sharing) + kTeamPhases * std::log2(team) +
+               (d.held_tiles < run ? kPassPhases : 0) + keys / rate);
+  return d;
+}
+
+// Sets the step's division to the one that takes least.
+void divide(Step& s, const Ranges& most, const Device& device) {
+  Division best{.team = device.least_team};
+  for (int team = device.least_team;
+       team <= device.most_team && (team == device.least_team || team * kWarps <= most.tiles); team *= 2) {
+    for (int resident = blocks_per_multiprocessor(s.cache.head_dim); resident > 0; --resident) {
+      const Division d = divided(s, most, device, team, resident);
+      if (d.seconds < best.seconds) best = d;
     }
   }
-  return best;
+  s.team = best.team;
+  s.held_tiles = best.held_tiles;
 }
 
 // Calls place(pointer, count) for each array of the workspace.
@@ -85,8 +134,8 @@ void check_cache(const Cache& c) {
   if (c.pages < 0 || c.kv_heads < 1)
     refuse("a cache has 0 or more pages and 1 or more kv_heads, not " + std::to_string(c.pages) + " and " +
            std::to_string(c.kv_heads));
-  check_strides("keys", c.keys.page_stride, c.keys.token_stride, c.keys.head_stride);
-  check_strides("values", c.values.page_stride, c.values.token_stride, c.values.head_stride);
+  check_pool_strides("keys", c.keys);
+  check_pool_strides("values", c.values);
   check_aligned("keys", c.keys.data);
   check_aligned("values", c.values.data);
   check_aligned("the low-bit copies", c.low_bit);
@@ -149,7 +198,8 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.window = in.window;
   s.sinks = in.sinks;
   const Ranges most = ranges_of(s, table.width * cache.page_size);
-  s.team = blocks_per_unit(s.units, most, cache, device);
+  s.held_pages = s.table.width <= kHeldPages ? s.table.width : 0;
+  divide(s, most, device);
   s.best_of_run = std::max(kMostBest / s.team, 1);
   const int warps = s.team * kWarps;
   s.least_tiles = std::clamp(static_cast<int>(ceil_div(most.tiles, warps)), 1, kLeastTiles);

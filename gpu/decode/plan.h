@@ -5,9 +5,11 @@
 
 namespace splash::gpu::decode {
 
-// What a step's division depends on. most_team: blocks that a unit may have, a power of two up to 16.
+// What a step's division depends on. least_team, most_team: blocks that a unit may have, powers of two up to
+// 16. shared_bytes: of a multiprocessor; step_bytes: of a block, but for dynamic_bytes().
 struct Device {
-  int multiprocessors = 1, most_team = 1;
+  int multiprocessors = 1, least_team = 1, most_team = 1;
+  int shared_bytes = 228 << 10, step_bytes = 84 << 10;
 };
 
 struct StepPlan {

@@ -6,9 +6,9 @@
 // order:
 //
 //   head  keys 0 ... 15, scored exactly at the start
-//   runs  of full pages, one per warp of the team: a warp screens an eighth of its run first, then, against
-//         the bound that this has raised, the rest
-//   tail  the last 128 keys and what else their pages hold, scored exactly at the start
+//   runs  of full pages, one per warp of the team: a warp holds the upper scores of its run's first tiles in
+//         shared memory until the best of them have given a bound; it screens the rest against that
+//   tail  the last 16 keys and what else their pages hold, scored exactly at the start
 //
 // Head, tail and each run list the keys that may be in the support in a segment of their own, so nothing
 // depends on timing: the segments in their order list keys in key order. Compiles without nvcc.
@@ -23,11 +23,11 @@ namespace splash::gpu::decode {
 constexpr int kRows = 8;   // of a unit, at most: the columns of mma.m16n8k16
 constexpr int kWarps = 8;  // of a block
 constexpr int kHeadKeys = 16;
-constexpr int kTailKeys = 128;
+constexpr int kTailKeys = 16;  // as many as a step has queries: all rows see the keys before them
 constexpr int kMostPage = 256;
-constexpr int kSampleKeys = kHeadKeys + kTailKeys + kMostPage;  // more than head and tail ever hold
-constexpr int kHeldPages = 2048;                                // of a sequence, in shared memory
-constexpr int kMostBest = 8;  // keys that a warp proposes per row, to raise the row's bound
+constexpr int kStages = 2;        // of a warp, for tiles on their way
+constexpr int kHeldPages = 2048;  // of a sequence, in shared memory
+constexpr int kMostBest = 8;      // keys that a warp proposes per row, to raise the row's bound
 
 // Keys above the last bounds that a block holds in shared memory, of all its rows.
 SPLASH_HOST_DEVICE constexpr int listed_keys(int head_dim) {
@@ -39,7 +39,12 @@ SPLASH_HOST_DEVICE constexpr int tile_keys_of(int bits) {
   return bits == 8 ? 32 : 64;
 }
 
-// Blocks of a step's kernel that a multiprocessor holds.
+// Of a warp's stage: a tile's scales, zero points, margins and codes.
+SPLASH_HOST_DEVICE constexpr int stage_bytes(int head_dim, int bits) {
+  return bits == 0 ? 0 : 4 * head_dim + 2 * tile_keys_of(bits) + tile_keys_of(bits) * head_dim * bits / 8;
+}
+
+// Blocks of a step's kernel that a multiprocessor holds, at most.
 SPLASH_HOST_DEVICE constexpr int blocks_per_multiprocessor(int head_dim) {
   return head_dim <= 64 ? 3 : head_dim <= 128 ? 2 : 1;
 }
@@ -141,6 +146,8 @@ struct Step {
   int team = 1;         // blocks per unit, a power of two up to 16
   int best_of_run = kMostBest;
   int least_tiles = 1;  // per warp, before another block of the team joins
+  int held_tiles = 0;   // of a run, from its first on, whose upper scores its warp holds
+  int held_pages = 0;   // of the table, in shared memory: all or none
 
   // Workspace
   Segments segments{};
@@ -151,7 +158,7 @@ struct Step {
                               // row, exact scores above its last bound, a segment's from its first place on,
   int32_t* row_keys = nullptr;     // and their keys
   RowFound* found = nullptr;       // [units, segments, kRows]
-  Best* best = nullptr;            // [units, kRows, 2 (after the eighth, after all), runs, best_of_run]
+  Best* best = nullptr;            // [units, kRows, 2 (of held tiles, of the rest), runs, best_of_run]
   uint32_t* overflowed = nullptr;  // [units]: the rows, as bits, that are left to fallback_kernel
   int fallback_blocks = 1;         // fallback_kernel's, each with room for every key of a sequence:
   int32_t* all_keys = nullptr;     // [fallback_blocks, listed_rows, width * page_size]
@@ -162,6 +169,24 @@ struct Step {
 SPLASH_HOST_DEVICE Ranges ranges_of(const Step& p, int keys) {
   const int first = p.window > 0 ? keys - (p.q_len - 1) - p.window : 0;
   return {keys, first > 0 ? first : 0, p.page_shift, p.cache.bits};
+}
+
+// Shared memory of a block behind what is as large for every step: exact scores of head and tail, of each
+// row; the upper scores of each warp, a byte a key and row; pages.
+SPLASH_HOST_DEVICE int sample_keys(const Step& p) {  // at least as many as head and tail hold
+  return kHeadKeys + kTailKeys + (1 << p.page_shift);
+}
+SPLASH_HOST_DEVICE int sample_bytes(const Step& p) {
+  return p.listed_rows * sample_keys(p) * 4;
+}
+SPLASH_HOST_DEVICE int held_rows(const Step& p) {
+  return p.listed_rows <= 4 ? 4 : 8;
+}
+SPLASH_HOST_DEVICE int held_score_bytes(const Step& p) {  // of a warp
+  return p.held_tiles * ranges_of(p, 0).tile_keys * held_rows(p);
+}
+SPLASH_HOST_DEVICE int dynamic_bytes(const Step& p) {
+  return sample_bytes(p) + kWarps * held_score_bytes(p) + p.held_pages * static_cast<int>(sizeof(int32_t));
 }
 
 }  // namespace splash::gpu::decode

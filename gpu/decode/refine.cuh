@@ -1,22 +1,32 @@
 #pragma once
-// Between screens and after them: refine_bounds scores each row's best keys exactly and raises its bound;
-// rescore_segment filters a list by the last bounds and scores what is left exactly.
+// Exact scores after a screen: refine_bounds scores each row's best keys and bounds its threshold;
+// rescore_segment scores what a warp has found above the bounds.
 
+#include "gpu/arch/prefetch.cuh"
+#include "gpu/decode/candidates.cuh"
 #include "gpu/decode/start.cuh"
 #include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
 
 namespace splash::gpu::decode {
 
-// Raises the block's bounds, one row per warp. Each is the threshold of up to 32 of the best keys that the
-// runs have proposed in this pass, which the warp scores, and of the largest ones of head and tail. All
-// threads call it; a barrier must follow.
+// Bounds the threshold of each row from below, one row per warp, in the block. A bound is the threshold of up
+// to 32 of the best keys that the runs have proposed in this pass, which the warp scores, and of the largest
+// ones of head and tail; that of pass 1 only raises that of pass 0. Rows that are not there, or have none,
+// are bounded by infinity. All threads call it; a barrier must follow.
 template <class T, int kDim>
-__device__ void refine_bounds(const Step& p, const Unit& unit, const Visible& sees, int length, int runs,
-                              int pass, const float (&largest)[kLargest], float (&bounds)[kRows]) {
+__device__ void refine_bounds(const Step& p, const Unit& unit, const HeldUnit<T, kDim>& held,
+                              const Visible& sees, int length, int runs, int pass,
+                              const float (&largest)[kLargest], RowBounds& rows) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
-  if (row >= unit.rows) return;
-  const Queries<T, kDim> q(p, unit, lane);
+  const Entmax entmax = held.entmax[row];
+  if (row >= unit.rows || !(entmax.gain > 0)) {
+    if (lane == 0) {
+      rows.bounds[row] = INFINITY;
+      rows.codes[row] = HeldCodes::kMost;
+    }
+    return;
+  }
   const int64_t of_row = (int64_t{unit.index} * kRows + row) * 2 + pass;
   const Best* proposed = p.best + of_row * p.segments.runs * p.best_of_run;
   Best mine{-INFINITY, -1};  // of every 32nd
@@ -25,96 +35,84 @@ __device__ void refine_bounds(const Step& p, const Unit& unit, const Visible& se
     const Best other = proposed[i];
     if (other.upper > mine.upper) mine = other;
   }
+  const Queries<T, kDim> q(held.queries, lane);
+  ChosenKeys<T, kDim> keys[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int low = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4),
+              high = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4 + 8);
+    keys[half].load(p, unit, low, high, length, lane);
+  }
   Scores<kBounding> bounding;
   float(&scores)[kBounding] = bounding.of_lane;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float d[4];
-    const int low = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4),
-              high = __shfl_sync(kAllLanes, mine.key, 16 * half + lane / 4 + 8);
-    score_visible<T, kDim>(p, unit, q, sees, low, high, length, lane, d);
+    keys[half].score(q, sees, d);
     const bool has_row = lane % 4 == row / 2;
     scores[2 * half] = has_row ? (row % 2 == 0 ? d[0] : d[1]) : -INFINITY;
     scores[2 * half + 1] = has_row ? (row % 2 == 0 ? d[2] : d[3]) : -INFINITY;
   }
 #pragma unroll
   for (int i = 0; i < kLargest; ++i) scores[4 + i] = largest[i];
-  const float bound = bound_of(unit.entmax(p, row), bounding, bounds[row]);
-  if (lane == 0 && bound > bounds[row]) bounds[row] = bound;
+  const float before = pass == 0 ? -INFINITY : rows.bounds[row];
+  const float bound = fmaxf(bound_of(entmax, bounding, before), before);
+  if (lane != 0) return;
+  const float steps = HeldCodes::kSteps;
+  rows.bounds[row] = bound;
+  rows.codes[row] =
+      static_cast<uint8_t>(HeldCodes::of_bound(steps * entmax.gain * bound, steps * rows.bases[row]));
 }
 
-constexpr int kFiltered = 256;  // keys of a segment that a warp filters and scores at a time
+constexpr int kKept = 128;  // keys that a warp scores at a time
 
-// The warp keeps those of a segment's `listed` keys that are above the bounds, in their order, and scores
-// them; the scores that are still above a row's bound it lists for the row. kept: shared memory, the warp's
-// own.
-template <class T, int kDim>
-__device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T, kDim>& q,
-                                const Visible& sees, int length, int segment, int listed,
-                                const float (&bounds)[kRows], int32_t (&kept)[kFiltered]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, row = 2 * (lane % 4);
-  const int at = unit.index * p.segments.count() + segment;
-  const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);
-  const int32_t* keys = p.keys + list;
-  float* scores = p.scores + list * p.listed_rows;
-  int32_t* row_keys = p.row_keys + list * p.listed_rows;
+// Scores a segment's keys exactly, and lists for each row those above its bound, in the order in which they
+// come. collect(kept, count) puts up to kKept of them into `kept`, a warp's shared memory, and says whether
+// there are more. listed: keys that the screen found; -1: all that come.
+template <class T, int kDim, class Collect>
+__device__ __forceinline__ void rescore_segment(const Step& p, const Unit& unit,
+                                                const HeldUnit<T, kDim>& held, const Visible& sees,
+                                                int length, int segment, int listed,
+                                                const float (&bounds)[kRows], int32_t (&kept)[kKept],
+                                                int lane, const Collect& collect) {
+  const int row = 2 * (lane % 4), at = unit.index * p.segments.count() + segment;
+  const int64_t list = (int64_t{unit.index} * p.segments.total() + p.segments.first(segment)) * p.listed_rows;
+  float* scores = p.scores + list + row;
+  int32_t* row_keys = p.row_keys + list + row;
   float largest[2] = {-INFINITY, -INFINITY};
   int above[2] = {}, scored = 0;  // above: of rows `row` and row + 1
-  for (int begin = 0; begin < listed; begin += kFiltered) {
-    const int end = min(begin + kFiltered, listed);
+#pragma unroll 1
+  for (bool more = true; more;) {
     int count = 0;
-    constexpr int kAhead = 4;
-    for (int first = begin; first < end; first += 32 * kAhead) {
-      int key[kAhead];
-      bool wanted[kAhead] = {};
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int entry = first + 32 * i + lane;
-        if (entry >= end) continue;
-        key[i] = keys[entry];
-#pragma unroll
-        for (int pair = 0; pair < kRows; pair += 2) {
-          if (pair >= unit.rows) break;
-          const float2 upper =
-              *reinterpret_cast<const float2*>(scores + int64_t{entry} * p.listed_rows + pair);
-          wanted[i] |= !(upper.x <= bounds[pair]) || !(upper.y <= bounds[pair + 1]);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int place = place_of(wanted[i], lane, count);
-        if (wanted[i]) kept[place] = key[i];
-      }
-    }
+    more = collect(kept, count);
     __syncwarp();
     scored += count;
+    const Queries<T, kDim> q(held.queries, lane);
     // The next 16 keys are on their way while these are scored.
-    KeyChunk<T, kDim> next;
+    ChosenKeys<T, kDim> next;
     const auto load = [&](int first) {
       const int low = first + lane / 4, high = low + 8;
-      next.load(unit.key_of<T>(p, p.cache.keys, low < count ? kept[low] : -1, length),
-                unit.key_of<T>(p, p.cache.keys, high < count ? kept[high] : -1, length), lane);
+      next.load(p, unit, low < count ? kept[low] : -1, high < count ? kept[high] : -1, length, lane);
     };
-    if (count > 0) load(0);
+    load(0);
+#pragma unroll 1
     for (int first = 0; first < count; first += 16) {
-      const KeyChunk<T, kDim> now = next;
-      if (first + 16 < count) load(first + 16);
+      const ChosenKeys<T, kDim> now = next;
+      load(first + 16);
       float d[4];
-      now.score(q, d);
+      now.score(q, sees, d);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int entry = first + lane / 4 + i / 2 * 8, key = entry < count ? kept[entry] : -1;
-        const bool exists = key >= 0 && unit.page(p, key) >= 0 && sees(i % 2, key);
-        if (!exists) d[i] = -INFINITY;
         largest[i % 2] = arch::larger_or_nan(largest[i % 2], d[i]);
         // Of the lanes of one row.
         const bool is_above = d[i] > bounds[row + i % 2];
         const unsigned all = __ballot_sync(kAllLanes, is_above) & 0x11111111u << lane % 4;
         if (is_above) {
-          const int64_t to =
-              int64_t{above[i % 2] + __popc(all & ((1u << lane) - 1))} * p.listed_rows + row + i % 2;
+          const int to = (above[i % 2] + __popc(all & ((1u << lane) - 1))) * p.listed_rows + i % 2;
+          const int key = i < 2 ? now.low : now.high;
           scores[to] = d[i];
           row_keys[to] = key;
+          arch::prefetch<kDim* int{sizeof(T)}>(unit.in_page<T>(p, p.cache.values, unit.page(p, key), key));
         }
         above[i % 2] += __popc(all);
       }
@@ -128,7 +126,46 @@ __device__ void rescore_segment(const Step& p, const Unit& unit, const Queries<T
       largest[j] = arch::larger_or_nan(largest[j], __shfl_xor_sync(kAllLanes, largest[j], lanes));
     if (lane < 4) p.found[int64_t{at} * kRows + row + j] = {largest[j], above[j]};
   }
-  if (lane == 0) p.kept[at] = scored;
+  if (lane == 0) {
+    p.counts[at] = listed < 0 ? scored : listed;
+    p.kept[at] = scored;
+  }
+}
+
+// Collects, for rescore_segment, those of a segment's `listed` keys from `entry` on that are above the bounds
+// of any row.
+__device__ __forceinline__ bool collect_listed(const Step& p, const Unit& unit, int segment, int listed,
+                                               const float (&bounds)[kRows], int& entry,
+                                               int32_t (&kept)[kKept], int& count, int lane) {
+  const int64_t list = int64_t{unit.index} * p.segments.total() + p.segments.first(segment);
+  const int32_t* keys = p.keys + list;
+  const float* scores = p.scores + list * p.listed_rows;
+  constexpr int kAhead = 4;
+  static_assert(32 * kAhead <= kKept);
+  __syncwarp();  // what other lanes have listed
+#pragma unroll 1
+  for (; entry < listed && count + 32 * kAhead <= kKept; entry += 32 * kAhead) {
+    int key[kAhead];
+    bool wanted[kAhead] = {};
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int mine = entry + 32 * i + lane;
+      if (mine >= listed) continue;
+      key[i] = keys[mine];
+#pragma unroll
+      for (int pair = 0; pair < kRows; pair += 2) {
+        if (pair >= unit.rows) break;
+        const float2 upper = *reinterpret_cast<const float2*>(scores + mine * p.listed_rows + pair);
+        wanted[i] |= !(upper.x <= bounds[pair]) || !(upper.y <= bounds[pair + 1]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int place = place_of(wanted[i], lane, count);
+      if (wanted[i]) kept[place] = key[i];
+    }
+  }
+  return entry < listed;
 }
 
 }  // namespace splash::gpu::decode

@@ -50,13 +50,14 @@ __device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, con
 
 // Where the questions begin: the least interval of `width` 2^-24, aligned as the questions have it, that
 // holds the root with certainty; answers to the questions before it are known. Newton's method in float32
-// comes from the right until f is within `near` of 1; that is also what its sum may round (2^-24 per key of a
-// lane, twice). f rises by at least 1 per unit of shift, so the root is within 2 near, in these units.
+// comes from the right, from `shift` on, until f is within `near` of 1; that is also what its sum may round
+// (2^-24 per key of a lane, twice). f rises by at least 1 per unit of shift, so the root is within 2 near, in
+// these units.
 template <class Kind>
 __device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, const RowList& list,
-                                              int& width, int lane) {
+                                              float shift, int& width, int lane) {
   const int near = 32 + list.count / 16, last = (1 << 24) - 1;
-  float shift = 1, excess = 1;
+  float excess = 1;
 #pragma unroll 1
   for (int step = 0; step < 12 && excess > static_cast<float>(near) * 0x1p-24f; ++step) {
     float sum = 0, slope = 0;
@@ -78,12 +79,13 @@ __device__ __forceinline__ int first_interval(const Entmax& entmax, Kind kind, c
   return low / width * width;
 }
 
-// z_max - tau, rounded up to a multiple of 2^-24: seven questions at a time leave an eighth of the interval.
-__device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& list, int lane) {
+// z_max - tau, rounded up to a multiple of 2^-24, which is at most `most`: seven questions at a time leave an
+// eighth of the interval.
+__device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& list, float most, int lane) {
   int low = 0;  // f(low) < 1 <= f(low + 8 step)
   entmax.visit([&](auto kind) {
     int width;
-    low = first_interval(entmax, kind, list, width, lane);
+    low = first_interval(entmax, kind, list, most, width, lane);
 #pragma unroll 1
     for (int step = width / 8; step > 0; step /= 8) {
       float shifts[7];
@@ -105,7 +107,7 @@ template <class T, int kDim>
 __device__ __forceinline__ void write_values(const Step& p, const Unit& unit, int row, const RowList& list,
                                              int length, int lane) {
   constexpr int kLanes = kDim / 8, kTogether = 32 / kLanes,
-                kAhead = 8;  // lanes per value, values per load, loads
+                kAhead = 4;  // lanes per value, values per load, loads
   const int mine = lane / kLanes, at = lane % kLanes * 8;
   float sums[8] = {};
   for (int first = 0; first < list.count; first += kTogether * kAhead) {
@@ -148,11 +150,11 @@ __device__ __forceinline__ void write_results(const Step& p, const Unit& unit, i
   if (p.outputs.support != nullptr) p.outputs.support[at] = support;
 }
 
-// The whole warp calls it. list: keys among which is the support; list.values: their scores.
+// The whole warp calls it. list: keys among which is the support; list.values: their scores. bound: what the
+// threshold is not below.
 template <class T, int kDim>
-__device__ void solve_row(const Step& p, const Unit& unit, int row, RowList list, float largest, int length,
-                          int lane) {
-  const Entmax entmax = unit.entmax(p, row);
+__device__ void solve_row(const Step& p, const Unit& unit, const Entmax& entmax, int row, RowList list,
+                          float largest, float bound, int length, int lane) {
   const bool is_nan = !(entmax.gain > 0) || !(largest < INFINITY);
   if (is_nan || largest == -INFINITY) {
     write_row<T, kDim>(p, unit, row, is_nan ? NAN : 0.0f, lane);
@@ -161,7 +163,7 @@ __device__ void solve_row(const Step& p, const Unit& unit, int row, RowList list
   }
   for (int i = lane; i < list.count; i += 32) list.values[i] = entmax.gain * (list.values[i] - largest);
   __syncwarp();
-  const float shift = shift_of(entmax, list, lane);
+  const float shift = shift_of(entmax, list, fminf(entmax.gain * (largest - bound), 1.0f), lane);
   float sum = 0;
   entmax.visit([&](auto kind) {
     int64_t sums[1];
@@ -199,8 +201,6 @@ struct Lists {
   float values[kKeys];
 };
 
-constexpr int kShortList = 32;  // keys that one lane puts into its row's list
-
 // Puts the segments' lists of a row together, in key order; `members` warps share the work. runs: the warps
 // that have filled segments. Returns whether the list holds them all; list.count and `largest` are set in
 // each member.
@@ -208,59 +208,49 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
                                 int capacity, RowList& list, float& largest) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int segments = runs + 2, of_unit = unit.index * p.segments.count();
+  const int64_t of_row = int64_t{unit.index} * p.segments.total() * p.listed_rows + row;
+  const bool counts = row == 0 && member == 0 && p.outputs.counts != nullptr;
   int candidates = 0, rescored = 0;
+#pragma unroll 1
   for (int first = 0; first < segments; first += 32) {
     RowFound found{-INFINITY, 0};
-    int64_t from = 0;
+    int from = 0;
     if (first + lane < segments) {
       const int segment = first + lane <= runs ? first + lane : p.segments.count() - 1;
       const int at = of_unit + segment;
       found = p.found[int64_t{at} * kRows + row];
-      from = (int64_t{unit.index} * p.segments.total() + p.segments.first(segment)) * p.listed_rows + row;
-      candidates += p.counts[at];
-      rescored += p.kept[at];
+      from = p.segments.first(segment) * p.listed_rows;
+      if (counts) {
+        candidates += p.counts[at];
+        rescored += p.kept[at];
+      }
     }
     largest = arch::larger_or_nan(largest, found.largest);
-    int end = found.above;  // of the lane's keys in the list, once all lanes before it are added
+    int end = found.above;  // of the lane's keys among these segments'
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes *= 2) {
       const int before = __shfl_up_sync(kAllLanes, end, lanes);
       end += lane >= lanes ? before : 0;
     }
-    const int place = list.count + end - found.above;
-    list.count += __shfl_sync(kAllLanes, end, 31);
+    from -= (end - found.above) * p.listed_rows;
+    const int place = list.count, all = __shfl_sync(kAllLanes, end, 31);
+    list.count += all;
     if (first / 32 % members != member) continue;
-
-    const auto put = [&](int to, int64_t entry) {
-      if (to >= capacity) return;
-      list.keys[to] = p.row_keys[entry];
-      list.values[to] = p.scores[entry];
-    };
-    // Short lists: a lane each, several keys at a time.
-    for (int i = 0; found.above <= kShortList && i < found.above; i += 4) {
-      int32_t keys[4];
-      float scores[4];
+#pragma unroll 2
+    for (int begin = 0; begin < all; begin += 32) {
+      const int entry = begin + lane;
+      int owner = 0;  // the first lane whose keys end behind the entry
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int64_t entry = from + int64_t{min(i + j, found.above - 1)} * p.listed_rows;
-        keys[j] = p.row_keys[entry];
-        scores[j] = p.scores[entry];
+      for (int lanes = 16; lanes > 0; lanes /= 2) {
+        const int end_before = __shfl_sync(kAllLanes, end, owner + lanes - 1);
+        owner += end_before <= entry ? lanes : 0;
       }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (i + j < found.above && place + i + j < capacity) {
-          list.keys[place + i + j] = keys[j];
-          list.values[place + i + j] = scores[j];
-        }
+      const int64_t at = of_row + __shfl_sync(kAllLanes, from, owner) + int64_t{entry} * p.listed_rows;
+      const int to = place + entry;
+      if (entry < all && to < capacity) {
+        list.keys[to] = p.row_keys[at];
+        list.values[to] = p.scores[at];
       }
-    }
-    // Long ones: the warp together.
-    for (unsigned many = __ballot_sync(kAllLanes, found.above > kShortList); many != 0; many &= many - 1) {
-      const int owner = __ffs(static_cast<int>(many)) - 1, all = __shfl_sync(kAllLanes, found.above, owner);
-      const int64_t begin = __shfl_sync(kAllLanes, from, owner);
-      const int to = __shfl_sync(kAllLanes, place, owner);
-#pragma unroll 4
-      for (int i = lane; i < all; i += 32) put(to + i, begin + int64_t{i} * p.listed_rows);
     }
   }
   largest = arch::warp_max_or_nan(largest);
@@ -278,7 +268,8 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
 // The rows of a unit are dealt to the team's blocks. All threads call it. length: NaN rows where it is below
 // 0.
 template <class T, int kDim, int kKeys>
-__device__ void solve_rows(const Step& p, const Unit& unit, const Team& team, int length, int runs,
+__device__ void solve_rows(const Step& p, const Unit& unit, const Entmax (&entmax)[kRows],
+                           const float (&bounds)[kRows], const Team& team, int length, int runs,
                            Lists<kKeys>& lists) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int rows = (unit.rows + team.size - 1) / team.size;  // of a block
@@ -293,7 +284,9 @@ __device__ void solve_rows(const Step& p, const Unit& unit, const Team& team, in
   if (has_row) holds_all = list_row(p, unit, row, runs, warp % members, members, capacity, list, largest);
   __syncthreads();
   if (!has_row || warp % members != 0) return;
-  if (holds_all) return solve_row<T, kDim>(p, unit, row, list, length < 0 ? NAN : largest, length, lane);
+  if (holds_all)
+    return solve_row<T, kDim>(p, unit, entmax[row], row, list, length < 0 ? NAN : largest, bounds[row],
+                              length, lane);
   if (lane == 0) {
     atomicOr(&p.overflowed[unit.index], 1u << row);
     if (p.outputs.counts != nullptr) p.outputs.counts[unit.index * 4 + 3] = 1;
@@ -312,12 +305,17 @@ __global__ void __launch_bounds__(kThreads) fallback_kernel(const __grid_constan
     const Unit unit(p, index);
     const int length = p.table.lengths[unit.sequence];
     float* scores = p.all_scores + int64_t{blockIdx.x} * p.listed_rows * room;
-    const Queries<T, kDim> q(p, unit, lane);
+    __shared__ HeldQueries<T, kDim> held;
+    for (int at = thread; at < held.kLoads; at += kThreads) held.store(at, held.load(p, unit, at));
+    __syncthreads();
+    const Queries<T, kDim> q(held, lane);
     const Visible sees(p, unit, length, lane);
     for (int first = 16 * warp; first < length; first += 16 * kRows) {
       const int low = first + lane / 4;
+      ChosenKeys<T, kDim> keys;
+      keys.load(p, unit, low, low + 8, length, lane);
       float d[4];
-      score_visible<T, kDim>(p, unit, q, sees, low, low + 8, length, lane, d);
+      keys.score(q, sees, d);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = 2 * (lane % 4) + i % 2, key = low + i / 2 * 8;
@@ -331,7 +329,8 @@ __global__ void __launch_bounds__(kThreads) fallback_kernel(const __grid_constan
       float largest = -INFINITY;
       for (int key = lane; key < length; key += 32) largest = arch::larger_or_nan(largest, values[key]);
       largest = arch::warp_max_or_nan(largest);
-      const float cutoff = cutoff_of(unit.entmax(p, warp), largest, -INFINITY);
+      const Entmax entmax = unit.entmax(p, warp);
+      const float cutoff = cutoff_of(entmax, largest, -INFINITY);
       RowList mine{keys, values, 0};
       for (int first = 0; first < length; first += 32) {
         const int key = first + lane;
@@ -343,7 +342,7 @@ __global__ void __launch_bounds__(kThreads) fallback_kernel(const __grid_constan
         }
       }
       __syncwarp();
-      solve_row<T, kDim>(p, unit, warp, mine, largest, length, lane);
+      solve_row<T, kDim>(p, unit, entmax, warp, mine, largest, -INFINITY, length, lane);
     }
     __syncthreads();  // the next unit's scores overwrite these
   }

@@ -1,71 +1,98 @@
 #pragma once
-// How a step begins: each block of a team scores the keys of head and tail exactly and bounds each row's
-// threshold from below.
+// How a step begins: each block of a team reads what belongs to the unit, and scores the keys of head and
+// tail exactly.
 
 #include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
 
 namespace splash::gpu::decode {
 
-using SampleScores = float[kRows][kSampleKeys];
+// Exact scores of head and tail, in a block's shared memory: [listed_rows, sample_keys()].
+struct SampleScores {
+  float* of;
+  int stride, rows;
 
-// Whether the sequence's length and pages exist. Brings the pages into shared memory where they fit. All
+  __device__ float* row(int row) const { return of + row * stride; }
+};
+
+// What each block of a team holds of its unit.
+template <class T, int kDim>
+struct HeldUnit {
+  Entmax entmax[kRows];
+  HeldQueries<T, kDim> queries;
+};
+
+// Reads the unit's pages, queries, alpha and scale, in one trip to memory: none waits for another, nor for
+// the length. Returns the length, -1 where it or a page does not exist. `pages`: room for p.held_pages. All
 // threads of a block call it.
-__device__ inline bool sequence_exists(const Step& p, Unit& unit, int length, int32_t (&held)[kHeldPages]) {
-  bool bad = length < 0 || length > p.table.width << p.page_shift;
-  const int pages = bad ? 0 : (length + p.cache.page_size - 1) >> p.page_shift;
-#pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x); i < pages; i += kThreads) {
-    const int page = unit.pages[i];
-    bad |= page >= p.cache.pages;
-    if (i < kHeldPages) held[i] = page;
+template <class T, int kDim>
+__device__ int read_unit(const Step& p, Unit& unit, HeldUnit<T, kDim>& held, int32_t* pages) {
+  const int thread = static_cast<int>(threadIdx.x);
+  using Rows = HeldQueries<T, kDim>;
+  constexpr int kPages = kHeldPages / kThreads, kQueryLoads = (Rows::kLoads + kThreads - 1) / kThreads;
+  const int length = p.table.lengths[unit.sequence];
+  uint4 queries[kQueryLoads];
+#pragma unroll
+  for (int i = 0; i < kQueryLoads; ++i) queries[i] = Rows::load(p, unit, thread + i * kThreads);
+  Entmax entmax{};
+  if (thread < unit.rows) entmax = unit.entmax(p, thread);
+  int32_t of_thread[kPages];
+#pragma unroll
+  for (int i = 0; i < kPages; ++i) {
+    const int at = thread + i * kThreads;
+    of_thread[i] = at < p.held_pages ? unit.pages[at] : -1;
   }
-  bad = __syncthreads_or(bad ? 1 : 0) != 0;
-  if (pages <= kHeldPages) unit.pages = held;
-  return !bad;
+
+  bool bad = length < 0 || length > p.table.width << p.page_shift;
+  const int count = bad ? 0 : (length + p.cache.page_size - 1) >> p.page_shift;
+#pragma unroll
+  for (int i = 0; i < kPages; ++i) {
+    const int at = thread + i * kThreads;
+    if (at < p.held_pages) pages[at] = of_thread[i];
+    bad |= at < count && of_thread[i] >= p.cache.pages;
+  }
+#pragma unroll 8
+  for (int at = p.held_pages + thread; at < count; at += kThreads) bad |= unit.pages[at] >= p.cache.pages;
+  if (p.held_pages > 0) unit.pages = pages;
+#pragma unroll
+  for (int i = 0; i < kQueryLoads; ++i) held.queries.store(thread + i * kThreads, queries[i]);
+  if (thread < kRows) held.entmax[thread] = entmax;
+  return __syncthreads_or(bad ? 1 : 0) != 0 ? -1 : length;
 }
 
 constexpr int kLargest = 3;              // scores of head and tail that each lane of a row's warp keeps
 constexpr int kBounding = kLargest + 4;  // from which bounds are taken
 
-// Fills scores and bounds, of the block, and `largest`, a lane's own. All threads call it.
+// Scores the keys of head, then those of tail, for the block, and keeps the largest of a warp's row, each
+// lane its own. A row's base is the largest score less 1. All threads call it.
 template <class T, int kDim>
-__device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges, const Visible& sees,
-                           SampleScores& scores, float (&bounds)[kRows], float (&largest)[kLargest]) {
+__device__ void score_sample(const Step& p, const Unit& unit, const HeldUnit<T, kDim>& held,
+                             const Ranges& ranges, const Visible& sees, const SampleScores& scores,
+                             float (&largest)[kLargest], RowBounds& rows) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const Queries<T, kDim> q(p, unit, lane);
-  // Score the sample: the keys of head, then those of tail. A warp's next chunk is on its way while it scores
-  // one.
+  const Queries<T, kDim> q(held.queries, lane);
   const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + ranges.length - ranges.tail;
   const auto key_at = [&](int i) { return i < head_keys ? i : ranges.tail + i - head_keys; };
-  const auto page_at = [&](int i) { return i < sampled ? unit.page(p, key_at(i)) : -1; };
-  constexpr int kStep = 16 * kWarps;
-  int page = page_at(16 * warp), page_ahead = page_at(16 * warp + kStep);
-  KeyChunk<T, kDim> next;
-  next.load_from_page(p, unit, key_at(16 * warp), page, lane);
-  for (int first = 16 * warp; first < sampled; first += kStep) {
-    const KeyChunk<T, kDim> now = next;
-    const bool is_hole = page < 0;
-    page = page_ahead;
-    page_ahead = page_at(first + 2 * kStep);
-    if (first + kStep < sampled) next.load_from_page(p, unit, key_at(first + kStep), page, lane);
+#pragma unroll 1
+  for (int first = 16 * warp; first < sampled; first += 16 * kWarps) {
+    const int page = unit.page(p, key_at(first));
+    KeyChunk<T, kDim> keys;
+    keys.load_from_page(p, unit, key_at(first), page, lane);
     float d[4];
-    now.score(q, d);
+    keys.score(q, d);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 2 * (lane % 4) + i % 2, at = first + lane / 4 + i / 2 * 8;
-      scores[row][at] = !is_hole && at < sampled && sees(i % 2, key_at(at)) ? d[i] : -INFINITY;
+      if (row < scores.rows && at < sampled)
+        scores.row(row)[at] = page >= 0 && sees(i % 2, key_at(at)) ? d[i] : -INFINITY;
     }
   }
   __syncthreads();
-
-  // Bound the threshold of each row by that of the largest scores.
   static_assert(kWarps == kRows);
 #pragma unroll
   for (float& slot : largest) slot = -INFINITY;
-#pragma unroll
-  for (int at = lane; at < kSampleKeys; at += 32) {
-    float score = at < sampled ? scores[warp][at] : -INFINITY;
+  for (int at = lane; at < sampled && warp < scores.rows; at += 32) {
+    float score = scores.row(warp)[at];
 #pragma unroll
     for (float& slot : largest) {
       const float larger = fmaxf(slot, score);
@@ -73,12 +100,8 @@ __device__ void start_unit(const Step& p, const Unit& unit, const Ranges& ranges
       slot = larger;
     }
   }
-  const Entmax entmax = warp < unit.rows ? unit.entmax(p, warp) : Entmax{};
-  Scores<kBounding> bounding;
-#pragma unroll
-  for (int i = 0; i < kBounding; ++i) bounding.of_lane[i] = i < kLargest ? largest[i] : -INFINITY;
-  const float bound = warp < unit.rows && entmax.gain > 0 ? bound_of(entmax, bounding, -INFINITY) : INFINITY;
-  if (lane == 0) bounds[warp] = bound;
+  const float z = held.entmax[warp].gain * arch::warp_max(largest[0]);
+  if (lane == 0) rows.bases[warp] = z - (1 + 0x1p-18f * (1 + fabsf(z)));
   __syncthreads();
 }
 
@@ -97,7 +120,7 @@ __device__ inline void list_sample(const Step& p, const Unit& unit, const Ranges
     float largest = -INFINITY;
     for (int first = begin; first < end && row < unit.rows; first += 32) {
       const int i = first + lane;
-      const float score = i < end ? scores[row][i] : -INFINITY;
+      const float score = i < end ? scores.row(row)[i] : -INFINITY;
       largest = arch::larger_or_nan(largest, score);
       const int place = place_of(score > bounds[row], lane, above);
       if (score > bounds[row]) {

@@ -1,11 +1,13 @@
 #pragma once
 // The kernel of a step: a team of blocks (team.cuh) takes a unit from its queries to its outputs.
 //
-//   bound from head and tail -> screen an eighth -> sync, raise the bounds -> screen the rest -> sync, raise
-//   the bounds, filter and score the lists -> sync -> solve
+//   read the unit -> score head and tail, screen the first tiles -> sync, bound by the best
+//   -> list those above, screen the rest -> sync, raise the bounds
+//   -> score those above -> sync -> solve
 //
-// The syncs are where blocks see what others have found; bounds each block computes for itself. Where a block
-// has found few keys it leaves its bounds as they are: scoring those keys takes less time.
+// Where the first tiles are all there are, the second line falls away. The syncs are where blocks see what
+// others have found; bounds each block computes for itself. Where a block has found few keys it leaves its
+// bounds as they are: scoring those keys takes less time.
 
 #include "gpu/decode/launch.cuh"
 #include "gpu/decode/refine.cuh"
@@ -15,31 +17,34 @@
 
 namespace splash::gpu::decode {
 
-template <class Screen, int kDim>
+// Of a block; dynamic_bytes() follow.
+template <class T, int kDim, int kBits>
 struct StepMemory {
-  float bounds[kRows];
-  int32_t pages[kHeldPages];
-  SampleScores scores;
-  int32_t kept[kWarps][kFiltered];
   union {
-    __align__(16) typename Screen::Memory screens[kWarps];
+    __align__(16) unsigned char stages[kWarps][kStages * stage_bytes(kDim, kBits) + (kBits == 0)];
     Lists<listed_keys(kDim)> lists;
   };
+  HeldUnit<T, kDim> unit;
+  RowBounds rows;
+  __align__(16) int32_t kept[kWarps][kKept];
 };
 
-constexpr int kFewOfEighth = 4, kFew = 16;  // keys of a warp
+constexpr int kFew = 64;  // keys that a warp has found
 
 template <class T, int kDim, int kBits>
 __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
     step_kernel(const __grid_constant__ Step p) {
   entmax::wait_for_kernels_before();
   using Screen = typename ScreenOf<T, kDim, kBits>::Type;
-  auto& memory = *reinterpret_cast<StepMemory<Screen, kDim>*>(dynamic_shared_memory());
+  auto& memory = *reinterpret_cast<StepMemory<T, kDim, kBits>*>(dynamic_shared_memory());
+  auto* const scores_at = reinterpret_cast<unsigned char*>(&memory + 1);
+  const SampleScores scores{reinterpret_cast<float*>(scores_at), sample_keys(p), p.listed_rows};
+  auto* const held_scores = scores_at + sample_bytes(p);
+  auto* const held_pages = held_scores + kWarps * held_score_bytes(p);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   Unit unit(p, static_cast<int>(blockIdx.x) / p.team);
-  const int table_length = p.table.lengths[unit.sequence];
-  const bool exists = sequence_exists(p, unit, table_length, memory.pages);
-  const Ranges ranges = ranges_of(p, exists ? table_length : 0);
+  const int length = read_unit<T, kDim>(p, unit, memory.unit, reinterpret_cast<int32_t*>(held_pages));
+  const Ranges ranges = ranges_of(p, max(length, 0));
   const Team team(p, ranges);
   if (team.rank >= team.size) return;
   const bool is_first = team.rank == 0;
@@ -54,29 +59,56 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
 
   const Visible sees(p, unit, ranges.length, lane);
   const Run run(ranges, team.warp(), team.warps());
-  Screen screen(p, unit, ranges, run, memory.screens[warp], lane);
+  Screen screen(p, unit, ranges, run, memory.unit.queries, memory.stages[warp], lane);
   float largest[kLargest];
-  start_unit<T, kDim>(p, unit, ranges, sees, memory.scores, memory.bounds, largest);
+  score_sample(p, unit, memory.unit, ranges, sees, scores, largest, memory.rows);
   const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0, segment = 1 + team.warp();
+  const auto refine = [&](const Proposals& proposals, int pass, bool is_worth_it) {
+    if (runs > 0) proposals.write(p, unit, segment, pass, lane);
+    team.sync();
+    if (__syncthreads_or(is_worth_it ? 1 : 0) != 0)
+      refine_bounds(p, unit, memory.unit, sees, ranges.length, runs, pass, largest, memory.rows);
+    __syncthreads();
+  };
+
+  Held held(p, ranges, run, memory.rows, memory.unit.entmax, screen.unit(),
+            held_scores + warp * held_score_bytes(p), lane);
+  const int held_tiles = min(run.count, p.held_tiles);
+  screen.screen(0, held_tiles,
+                [&](int chunk, int key, const float(&upper)[4]) { held.take(chunk, key, upper); });
+  refine(held.proposals(), 0, true);
   if (runs > 0) {
-    Found found(p, unit, segment, lane);
-    const int eighth = (run.count + 7) / 8;
-#pragma unroll 1
-    for (int pass = 0; pass < 2; ++pass) {
-      screen.screen(pass == 0 ? 0 : eighth, pass == 0 ? eighth : run.count, memory.bounds, found);
-      found.propose(p, unit, pass);
-      team.sync();
-      if (__syncthreads_or(found.count() > (pass == 0 ? kFewOfEighth : kFew) ? 1 : 0) == 0) continue;
-      refine_bounds<T, kDim>(p, unit, sees, ranges.length, runs, pass, largest, memory.bounds);
-      __syncthreads();
+    const bool all_are_held = run.most <= p.held_tiles;
+    int listed = -1, at = 0;  // at: the held key, or the entry of the list, to go on with
+    if (!all_are_held) {
+      Found found(p, unit, segment, lane, held.proposed_scores());
+      list_held(held, memory.rows, memory.unit.entmax, found);
+      const float bound[2] = {memory.rows.bounds[2 * (lane % 4)] * screen.from_unit()[0],
+                              memory.rows.bounds[2 * (lane % 4) + 1] * screen.from_unit()[1]};
+      screen.screen(held_tiles, run.count, [&](int /*chunk*/, int key, const float(&upper)[4]) {
+        bool wanted[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) wanted[i] = !(upper[i] <= bound[i % 2]);  // a NaN is wanted
+        found.add(key, upper, wanted, screen.unit());
+      });
+      refine(found.proposals(), 1, found.count() > kFew);
+      listed = found.count();
     }
-    const Queries<T, kDim> q(p, unit, lane);
-    rescore_segment<T, kDim>(p, unit, q, sees, ranges.length, segment, found.count(), memory.bounds,
-                             memory.kept[warp]);
+    rescore_segment(p, unit, memory.unit, sees, ranges.length, segment, listed, memory.rows.bounds,
+                    memory.kept[warp], lane, [&](int32_t(&kept)[kKept], int& count) {
+                      if (!all_are_held)
+                        return collect_listed(p, unit, segment, listed, memory.rows.bounds, at, kept, count,
+                                              lane);
+                      return held.visit(memory.rows, at, [&](int key, bool wanted, const uint32_t(&)[2]) {
+                        const int place = place_of(wanted, lane, count);
+                        if (wanted) kept[place] = key;
+                        return count + 32 <= kKept;
+                      });
+                    });
   }
-  if (is_first) list_sample(p, unit, ranges, memory.scores, memory.bounds);
+  if (is_first) list_sample(p, unit, ranges, scores, memory.rows.bounds);
   team.sync();
-  solve_rows<T, kDim>(p, unit, team, exists ? ranges.length : -1, runs, memory.lists);
+  solve_rows<T, kDim>(p, unit, memory.unit.entmax, memory.rows.bounds, team, length, runs, memory.lists);
 }
 
 }  // namespace splash::gpu::decode

@@ -36,4 +36,15 @@ struct Team {
   bool alone_;
 };
 
+// The run of one warp: `count` tiles from `first` on. No warp of the team has more than `most`.
+struct Run {
+  int first, count, most;
+
+  __device__ Run(const Ranges& ranges, int warp, int warps)
+      : most((ranges.tiles - ranges.first_tile + warps - 1) / warps) {
+    first = min(ranges.first_tile + warp * most, ranges.tiles);
+    count = min(most, ranges.tiles - first);
+  }
+};
+
 }  // namespace splash::gpu::decode

@@ -54,14 +54,21 @@ struct Unit {
 
   // The page that holds a key, or -1 for a hole.
   __device__ int page(const Step& p, int key) const { return pages[key >> p.page_shift]; }
+  // A key's place in the pool. Strides are below 2^31 (plan.cpp), so that each product is one instruction.
+  template <class T>
+  __device__ const T* in_page(const Step& p, const PagedTensor& tensor, int page, int key) const {
+    const auto times = [](int count, int64_t stride) {
+      return uint64_t{static_cast<uint32_t>(count)} * static_cast<uint32_t>(stride);
+    };
+    return static_cast<const T*>(tensor.data) + times(page, tensor.page_stride) +
+           times(key & (p.cache.page_size - 1), tensor.token_stride) + times(kv_head, tensor.head_stride);
+  }
   // Null for a hole and for keys outside [0, length).
   template <class T>
   __device__ const T* key_of(const Step& p, const PagedTensor& tensor, int key, int length) const {
     if (key < 0 || key >= length) return nullptr;
     const int at = page(p, key);
-    if (at < 0) return nullptr;
-    return static_cast<const T*>(tensor.data) + at * tensor.page_stride +
-           (key & (p.cache.page_size - 1)) * tensor.token_stride + kv_head * tensor.head_stride;
+    return at < 0 ? nullptr : in_page<T>(p, tensor, at, key);
   }
 };
 
@@ -84,17 +91,33 @@ struct Visible {
   }
 };
 
+// A unit's queries in shared memory, 0 where it lacks a row; 16 bytes apart, so that no two share a bank.
+template <class T, int kDim>
+struct HeldQueries {
+  static constexpr int kChunks = kDim / 8, kLoads = kRows * kChunks;  // of 16 bytes each
+  __align__(16) T rows[kRows][kDim + 8];
+
+  // Load `at` of the unit's rows.
+  static __device__ uint4 load(const Step& p, const Unit& unit, int at) {
+    const int row = at / kChunks;
+    if (at >= kLoads || row >= unit.rows) return {};
+    return entmax::load8(unit.row_of<const T>(p, p.q, row) + 8 * (at % kChunks));
+  }
+  __device__ void store(int at, uint4 words) {
+    if (at < kLoads) *reinterpret_cast<uint4*>(rows[at / kChunks] + 8 * (at % kChunks)) = words;
+  }
+};
+
 // The unit's queries as operand B of mma.m16n8k16: lane 4 g + t holds, of row g, channels 8 (4 w + t) ... + 7
 // as word w, which serves two products. Rows that the unit lacks are 0.
 template <class T, int kDim>
 struct Queries {
   uint4 words[kDim / 32];
 
-  __device__ Queries(const Step& p, const Unit& unit, int lane) {
-    const T* row = lane / 4 < unit.rows ? unit.row_of<const T>(p, p.q, lane / 4) : nullptr;
+  __device__ Queries(const HeldQueries<T, kDim>& held, int lane) {
 #pragma unroll
     for (int w = 0; w < kDim / 32; ++w)
-      words[w] = row == nullptr ? uint4{} : entmax::load8(row + 8 * (4 * w + lane % 4));
+      words[w] = *reinterpret_cast<const uint4*>(held.rows[lane / 4] + 8 * (4 * w + lane % 4));
   }
 };
 
@@ -115,12 +138,8 @@ struct KeyChunk {
   // 16 keys from `first` on, a multiple of 16, which their page holds; -1: a hole.
   __device__ __forceinline__ void load_from_page(const Step& p, const Unit& unit, int first, int page,
                                                  int lane) {
-    const PagedTensor& keys = p.cache.keys;
-    const T* key = page < 0 ? nullptr
-                            : static_cast<const T*>(keys.data) + page * keys.page_stride +
-                                  ((first & (p.cache.page_size - 1)) + lane / 4) * keys.token_stride +
-                                  unit.kv_head * keys.head_stride;
-    load(key, key == nullptr ? nullptr : key + 8 * keys.token_stride, lane);
+    const T* key = page < 0 ? nullptr : unit.in_page<T>(p, p.cache.keys, page, first + lane / 4);
+    load(key, key == nullptr ? nullptr : key + 8 * p.cache.keys.token_stride, lane);
   }
 
   // Scores <q, k>: d holds rows 2 t and 2 t + 1 of key g, then of key g + 8. The bits of a score depend on
@@ -135,22 +154,31 @@ struct KeyChunk {
   }
 };
 
-// Scores of any 16 keys of the unit, -inf where a row does not see a key. The lane's keys: -1 for none.
+// Any 16 keys of the unit, on their way. The lane's keys: -1 for none.
 template <class T, int kDim>
-__device__ __forceinline__ void score_visible(const Step& p, const Unit& unit, const Queries<T, kDim>& q,
-                                              const Visible& sees, int low, int high, int length, int lane,
-                                              float (&d)[4]) {
-  const T *of_low = unit.key_of<T>(p, p.cache.keys, low, length),
-          *of_high = unit.key_of<T>(p, p.cache.keys, high, length);
+struct ChosenKeys {
   KeyChunk<T, kDim> chunk;
-  chunk.load(of_low, of_high, lane);
-  chunk.score(q, d);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool visible = (i < 2 ? of_low : of_high) != nullptr && sees(i % 2, i < 2 ? low : high);
-    if (!visible) d[i] = -INFINITY;
+  int low, high;  // -1: it does not exist
+
+  __device__ __forceinline__ void load(const Step& p, const Unit& unit, int of_low, int of_high, int length,
+                                       int lane) {
+    const T *from = unit.key_of<T>(p, p.cache.keys, of_low, length),
+            *from_high = unit.key_of<T>(p, p.cache.keys, of_high, length);
+    chunk.load(from, from_high, lane);
+    low = from == nullptr ? -1 : of_low;
+    high = from_high == nullptr ? -1 : of_high;
   }
-}
+
+  // Their scores, -inf where a row does not see a key.
+  __device__ __forceinline__ void score(const Queries<T, kDim>& q, const Visible& sees, float (&d)[4]) const {
+    chunk.score(q, d);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = i < 2 ? low : high;
+      if (key < 0 || !sees(i % 2, key)) d[i] = -INFINITY;
+    }
+  }
+};
 
 // Lists those of 32 keys, one per lane, that are wanted: returns the lane's place, and adds to count. What
 // the lanes have read before may be overwritten afterwards.
@@ -161,6 +189,13 @@ __device__ __forceinline__ int place_of(bool wanted, int lane, int& count) {
   count += __popc(mask);
   return place;
 }
+
+// Of each row, in a block's shared memory: a base, in z, and a bound, in <q, k>, which its threshold is not
+// below, and the bound as HeldCodes has it.
+struct RowBounds {
+  float bases[kRows], bounds[kRows];
+  __align__(4) uint8_t codes[kRows];
+};
 
 template <int kScores>
 struct Scores {
@@ -196,7 +231,7 @@ __device__ __noinline__ float bound_of(Entmax entmax, Scores<kScores> scores, fl
     if (step == 0 && !(sum >= 1)) return -INFINITY;
     const float moved = (sum - 1) / (entmax.beta * slope);
     shift -= fmaxf(moved, 0.0f);
-    if (!(moved > 0x1p-9f)) break;  // near enough: any iterate is a bound
+    if (!(moved > 0x1p-7f)) break;  // near enough: any iterate is a bound
   }
   const float slack = 0x1p-18f * (1 + entmax.gain * fabsf(largest));
   return largest - (shift + slack) / entmax.gain;

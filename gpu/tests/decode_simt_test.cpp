@@ -1,5 +1,6 @@
 // The kernels of decode, run thread by thread on the CPU (simt/simt.h), without a GPU.
 
+#include "core/error.h"
 #include "gpu/tests/decode_cases.h"
 #include "gpu/tests/simt_elements.h"
 
@@ -110,9 +111,34 @@ TEST_CASE("decode on the CPU: the blocks of a cluster share a unit, and its bits
     check_step_results(c, alone);
     for (const int team : {2, 4, 4, 4}) {  // each time in another order
       CAPTURE(team);
-      const StepResults together = run(c, {.multiprocessors = 1000, .most_team = team});
+      const StepResults together = run(c, {.multiprocessors = 1000, .least_team = team, .most_team = team});
       check_same_bits(together, alone);
       CHECK(together.counts[3] == 0);
     }
+  }
+}
+
+TEST_CASE("decode on the CPU: the bits are the same however many scores a block has room for") {
+  for (const int bits : {0, 4, 8}) {
+    CAPTURE(bits);
+    const DecodeCase c = decode_case({.lengths = {1700, 700}, .page_size = 16, .kv_heads = 1, .bits = bits});
+    const StepResults all = run(c);
+    check_step_results(c, all);
+    const StepResults some = run(c, {.shared_bytes = 92 << 10}), none = run(c, {.shared_bytes = 80 << 10});
+    check_same_bits(some, all);
+    check_same_bits(none, all);
+    // The fewer are held, the more keys are listed before a bound is known.
+    CHECK(all.counts[1] < some.counts[1]);
+    CHECK(some.counts[1] < none.counts[1]);
+  }
+}
+
+TEST_CASE("decode takes strides below 2^31 only: the kernels multiply them in one instruction") {
+  const DecodeCase c = decode_case({});
+  decode::Cache cache = device_cache(c, nullptr, nullptr, nullptr);
+  decode::check_cache(cache);
+  for (const int64_t stride : {int64_t{1} << 31, int64_t{-8}}) {
+    cache.values.page_stride = stride;
+    CHECK_THROWS_AS(decode::check_cache(cache), Unsupported);
   }
 }
