@@ -51,13 +51,18 @@ class OnDevice {
     decode::fill(cache, pages, nullptr, pages.width, stream_.handle());
   }
 
-  // team: blocks per unit, at most; 0: as the device has it.
+  // team: blocks per unit, if a cluster may have as many; 0: as the model has it.
   StepResults run(int team = 0) {
     const auto& q = c_.inputs.q;
     const auto rows = q.batch() * q.heads() * q.length();
-    const int most = decode::Kernels<T, 64>::most_team();
-    decode::StepPlan plan = decode::plan_step(
-        cache, pages, inputs, {entmax::multiprocessors(), team > 0 ? std::min(team, most) : most});
+    const int most = decode::Kernels<T, 64>::most_team(), least = std::min(std::max(team, 1), most);
+    decode::Device device{.multiprocessors = entmax::multiprocessors(),
+                          .least_team = least,
+                          .most_team = team > 0 ? least : most};
+    if (q.dim() == 64) device.step_bytes = decode::Kernels<T, 64>::step_bytes(cache.bits);
+    if (q.dim() == 128) device.step_bytes = decode::Kernels<T, 128>::step_bytes(cache.bits);
+    if (q.dim() == 256) device.step_bytes = decode::Kernels<T, 256>::step_bytes(cache.bits);
+    decode::StepPlan plan = decode::plan_step(cache, pages, inputs, device);
     DeviceBuffer workspace(stream_, plan.bytes), tau(stream_, 4 * rows), maximum(stream_, 4 * rows),
         support(stream_, 4 * rows), counts(stream_, int64_t{16} * plan.step.units);
     for (DeviceBuffer* buffer : {&workspace, &tau, &maximum, &support, &counts, &out_}) buffer->fill(0xFF);
