@@ -149,10 +149,10 @@ def kascade(job, q, k, v, numbers):
 
 def in_8_bits(job, q, k):
     """The keys, from which a step of decoding chooses."""
-    from splash_attention.kascade.attention import is_step
+    from splash_attention.kascade import kernels
     from splash_attention.kascade.keys_in_8_bits import KeysIn8Bits
 
-    if not is_step(q, k, 32):
+    if not kernels.is_step(q, k, 32):
         raise Unavailable("keys in 8 bits are for steps of decoding: a key head has at most 32 rows")
     made = KeysIn8Bits()
     made.append(k)
