@@ -3,7 +3,7 @@
 
 namespace splash::gpu::arch {
 
-// Brings `bytes` from an address into the L2. Nothing waits for them. (One bulk prefetch in place of these
+// Brings kBytes from an address into the L2. Nothing waits for them. (One bulk prefetch in place of these
 // takes a warp far longer: its lanes issue it one after another.)
 template <int kBytes>
 __device__ __forceinline__ void prefetch(const void* address) {

@@ -8,19 +8,12 @@
 
 namespace splash::gpu::decode {
 
-// A warp's best keys of each row. A lane sees rows 2 t and 2 t + 1 of keys g and g + 8.
+// A warp's best keys of each row, by upper scores as the screen has them, in a unit that is the row's own. A
+// lane sees rows 2 t and 2 t + 1 of keys g and g + 8.
 class Proposals {
  public:
   __device__ __forceinline__ void see(int j, float upper, int key) {
     if (upper > best_[j].upper) best_[j] = {upper, key};
-  }
-
-  // The same with other numbers: each upper score less an offset, times a factor, of the lane's rows.
-  __device__ Proposals moved(const float (&offset)[2], const float (&factor)[2]) const {
-    Proposals result = *this;
-#pragma unroll
-    for (int j = 0; j < 2; ++j) result.best_[j].upper = (best_[j].upper - offset[j]) * factor[j];
-    return result;
   }
 
   // segment: the warp's; pass: 0 or 1.
@@ -67,8 +60,8 @@ class Found {
     const int low_place = count_ + __popc(low & before),
               high_place = count_ + __popc(low) + __popc(high & before);
     count_ += __popc(low) + __popc(high);
-    if ((low >> (lane_ & ~3) & 1) != 0) put(low_place, key, upper[0] * unit[0], upper[1] * unit[1]);
-    if ((high >> (lane_ & ~3) & 1) != 0) put(high_place, key + 8, upper[2] * unit[0], upper[3] * unit[1]);
+    if ((low >> (lane_ & ~3) & 1) != 0) put(low_place, key, upper[0], upper[1], unit);
+    if ((high >> (lane_ & ~3) & 1) != 0) put(high_place, key + 8, upper[2], upper[3], unit);
   }
 
   // Those of 32 keys, one per lane, that are wanted; upper(row): of the lane's key, in <q, k>.
@@ -89,9 +82,10 @@ class Found {
     mask |= mask >> 1;
     return (mask | mask >> 2) & 0x11111111u;
   }
-  __device__ __forceinline__ void put(int place, int key, float first, float second) {
+  __device__ __forceinline__ void put(int place, int key, float first, float second, const float (&unit)[2]) {
     if (lane_ % 4 == 0) keys_[place] = key;
-    if (scores_ != nullptr) *reinterpret_cast<float2*>(scores_ + place * stride_) = {first, second};
+    if (scores_ != nullptr)
+      *reinterpret_cast<float2*>(scores_ + place * stride_) = {first * unit[0], second * unit[1]};
     proposals_.see(0, first, key);
     proposals_.see(1, second, key);
   }
@@ -149,7 +143,6 @@ class Held {
   __device__ Held(const Step& p, const Ranges& ranges, const Run& run, const RowBounds& rows,
                   const Entmax (&entmax)[kRows], const float (&unit)[2], unsigned char* memory, int lane)
       : codes_(memory),
-        unit_{unit[0], unit[1]},
         keys_(min(run.count, p.held_tiles) * ranges.tile_keys),
         first_key_(run.first * ranges.tile_keys),
         row_bytes_(held_rows(p)),
@@ -173,9 +166,8 @@ class Held {
     uint32_t codes[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float above = fmaf(upper[i], factor_[i % 2], offset_[i % 2]);
-      proposals_.see(i % 2, above, key + i / 2 * 8);
-      codes[i] = HeldCodes::of_upper(above);
+      proposals_.see(i % 2, upper[i], key + i / 2 * 8);
+      codes[i] = HeldCodes::of_upper(fmaf(upper[i], factor_[i % 2], offset_[i % 2]));
     }
     if (2 * (lane_ % 4) >= row_bytes_) return;
     unsigned char* to = codes_ + (16 * chunk + lane_ / 4) * row_bytes_ + 2 * (lane_ % 4);
@@ -209,16 +201,9 @@ class Held {
   __device__ const Proposals& proposals() const {
     return proposals_;
   }
-  // In <q, k>, as Found has them.
-  __device__ Proposals proposed_scores() const {
-    const float factor[2] = {factor_[0] > 0 ? unit_[0] / factor_[0] : 0.0f,
-                             factor_[1] > 0 ? unit_[1] / factor_[1] : 0.0f};
-    return proposals_.moved(offset_, factor);
-  }
 
  private:
   unsigned char* codes_;  // [keys_, row_bytes_]
-  float unit_[2];
   int keys_, first_key_, row_bytes_, lane_;
   float factor_[2], offset_[2];  // of the lane's rows: from sums to steps above the base
   Proposals proposals_;

@@ -25,7 +25,6 @@ constexpr int kWarps = 8;  // of a block
 constexpr int kHeadKeys = 16;
 constexpr int kTailKeys = 16;  // as many as a step has queries: all rows see the keys before them
 constexpr int kMostPage = 256;
-constexpr int kStages = 2;        // of a warp, for tiles on their way
 constexpr int kHeldPages = 2048;  // of a sequence, in shared memory
 constexpr int kMostBest = 8;      // keys that a warp proposes per row, to raise the row's bound
 
@@ -37,11 +36,6 @@ SPLASH_HOST_DEVICE constexpr int listed_keys(int head_dim) {
 // Keys that a warp screens at a time, of one page.
 SPLASH_HOST_DEVICE constexpr int tile_keys_of(int bits) {
   return bits == 8 ? 32 : 64;
-}
-
-// Of a warp's stage: a tile's scales, zero points, margins and codes.
-SPLASH_HOST_DEVICE constexpr int stage_bytes(int head_dim, int bits) {
-  return bits == 0 ? 0 : 4 * head_dim + 2 * tile_keys_of(bits) + tile_keys_of(bits) * head_dim * bits / 8;
 }
 
 // Blocks of a step's kernel that a multiprocessor holds, at most.

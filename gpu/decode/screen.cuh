@@ -26,11 +26,10 @@ __device__ __forceinline__ uint32_t as_bits(__half2 pair) {
 // what the lane needs of its rows 2 t and 2 t + 1.
 template <class T, int kDim, int kBits>
 struct ScreenQueries {
-  uint32_t words[kDim / 32]
-                [4];  // the two of even channel pairs, then those of odd ones: at(0), at(2), at(1), at(3)
+  uint32_t words[kDim / 32][4];        // the i'th of the lane's four channel pairs stands at(i)
   float norm[2], unit[2], restore[2];  // norm: rounded up; unit: the scaling; restore: undoes it
 
-  // Where the i'th of the lane's four channel pairs stands.
+  // Even ones before odd ones, so that two neighbours are an operand of the zero points' products.
   static __device__ constexpr int at(int i) { return i % 2 * 2 + i / 2; }
 
   __device__ ScreenQueries(const Queries<T, kDim>& q, int lane) {
@@ -84,7 +83,15 @@ __device__ __forceinline__ uint32_t codes_of_bytes(uint32_t word, unsigned selec
 
 template <class T, int kDim, int kBits>
 class LowBitScreen {
+  static constexpr int kStages = 2;  // for tiles on their way
+  // A stage: a tile's scales and zero points, margins, and codes of each 16 keys.
+  static constexpr int kTileKeys = tile_keys_of(kBits), kChunkBytes = 2 * kDim * kBits;
+  static constexpr int kMarginsAt = 4 * kDim, kCodesAt = kMarginsAt + 2 * kTileKeys;
+  static constexpr int kStageBytes = kCodesAt + kTileKeys / 16 * kChunkBytes;
+
  public:
+  static constexpr int kWarpBytes = kStages * kStageBytes;
+
   // Starts the copies of the run's first tiles. All arguments outlive the screen. stages: the warp's.
   __device__ LowBitScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Run& run,
                           const HeldQueries<T, kDim>& q, unsigned char* stages, int lane)
@@ -120,10 +127,6 @@ class LowBitScreen {
   }
 
  private:
-  static constexpr int kTileKeys = tile_keys_of(kBits), kChunkBytes = 2 * kDim * kBits;  // codes of 16 keys
-  static constexpr int kMarginsAt = 4 * kDim, kCodesAt = kMarginsAt + 2 * kTileKeys;
-  static constexpr int kStageBytes = stage_bytes(kDim, kBits);
-
   // The page of the run's tile i; -1 where it has no such tile or none is in the pool.
   __device__ __forceinline__ int page_of(int i) const {
     const int page = i < run_.count ? unit_.page(p_, (run_.first + i) * ranges_.tile_keys) : -1;
@@ -257,6 +260,8 @@ class LowBitScreen {
 template <class T, int kDim>
 class ExactScreen {
  public:
+  static constexpr int kWarpBytes = 1;  // none, but an array has some
+
   __device__ ExactScreen(const Step& p, const Unit& unit, const Ranges& ranges, const Run& run,
                          const HeldQueries<T, kDim>& q, unsigned char* /*stages*/, int lane)
       : p_(p), unit_(unit), ranges_(ranges), run_(run), q_(q, lane), lane_(lane) {}

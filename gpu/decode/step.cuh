@@ -20,8 +20,10 @@ namespace splash::gpu::decode {
 // Of a block; dynamic_bytes() follow.
 template <class T, int kDim, int kBits>
 struct StepMemory {
+  using Screen = typename ScreenOf<T, kDim, kBits>::Type;
+
   union {
-    __align__(16) unsigned char stages[kWarps][kStages * stage_bytes(kDim, kBits) + (kBits == 0)];
+    __align__(16) unsigned char stages[kWarps][Screen::kWarpBytes];
     Lists<listed_keys(kDim)> lists;
   };
   HeldUnit<T, kDim> unit;
@@ -35,8 +37,8 @@ template <class T, int kDim, int kBits>
 __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
     step_kernel(const __grid_constant__ Step p) {
   entmax::wait_for_kernels_before();
-  using Screen = typename ScreenOf<T, kDim, kBits>::Type;
-  auto& memory = *reinterpret_cast<StepMemory<T, kDim, kBits>*>(dynamic_shared_memory());
+  using Memory = StepMemory<T, kDim, kBits>;
+  auto& memory = *reinterpret_cast<Memory*>(dynamic_shared_memory());
   auto* const scores_at = reinterpret_cast<unsigned char*>(&memory + 1);
   const SampleScores scores{reinterpret_cast<float*>(scores_at), sample_keys(p), p.listed_rows};
   auto* const held_scores = scores_at + sample_bytes(p);
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
 
   const Visible sees(p, unit, ranges.length, lane);
   const Run run(ranges, team.warp(), team.warps());
-  Screen screen(p, unit, ranges, run, memory.unit.queries, memory.stages[warp], lane);
+  typename Memory::Screen screen(p, unit, ranges, run, memory.unit.queries, memory.stages[warp], lane);
   float largest[kLargest];
   score_sample(p, unit, memory.unit, ranges, sees, scores, largest, memory.rows);
   const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0, segment = 1 + team.warp();
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
     const bool all_are_held = run.most <= p.held_tiles;
     int listed = -1, at = 0;  // at: the held key, or the entry of the list, to go on with
     if (!all_are_held) {
-      Found found(p, unit, segment, lane, held.proposed_scores());
+      Found found(p, unit, segment, lane, held.proposals());
       list_held(held, memory.rows, memory.unit.entmax, found);
       const float bound[2] = {memory.rows.bounds[2 * (lane % 4)] * screen.from_unit()[0],
                               memory.rows.bounds[2 * (lane % 4) + 1] * screen.from_unit()[1]};

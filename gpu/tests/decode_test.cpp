@@ -59,9 +59,7 @@ class OnDevice {
     decode::Device device{.multiprocessors = entmax::multiprocessors(),
                           .least_team = least,
                           .most_team = team > 0 ? least : most};
-    if (q.dim() == 64) device.step_bytes = decode::Kernels<T, 64>::step_bytes(cache.bits);
-    if (q.dim() == 128) device.step_bytes = decode::Kernels<T, 128>::step_bytes(cache.bits);
-    if (q.dim() == 256) device.step_bytes = decode::Kernels<T, 256>::step_bytes(cache.bits);
+    with_kernels([&](auto kernels) { device.step_bytes = kernels.step_bytes(cache.bits); });
     decode::StepPlan plan = decode::plan_step(cache, pages, inputs, device);
     DeviceBuffer workspace(stream_, plan.bytes), tau(stream_, 4 * rows), maximum(stream_, 4 * rows),
         support(stream_, 4 * rows), counts(stream_, int64_t{16} * plan.step.units);
@@ -69,9 +67,7 @@ class OnDevice {
     decode::place_workspace(plan, workspace.data());
     plan.step.outputs = {static_cast<float*>(tau.data()), static_cast<float*>(maximum.data()),
                          static_cast<int32_t*>(support.data()), static_cast<int32_t*>(counts.data())};
-    if (q.dim() == 64) decode::Kernels<T, 64>::step(plan.step, stream_.handle(), {});
-    if (q.dim() == 128) decode::Kernels<T, 128>::step(plan.step, stream_.handle(), {});
-    if (q.dim() == 256) decode::Kernels<T, 256>::step(plan.step, stream_.handle(), {});
+    with_kernels([&](auto kernels) { kernels.step(plan.step, stream_.handle(), {}); });
     stream_.synchronize();
     StepResults results;
     const std::vector<T> out = downloaded<T>(out_);
@@ -89,6 +85,14 @@ class OnDevice {
   decode::StepInputs inputs{};
 
  private:
+  // Calls use(Kernels<T, kDim>{}) for the case's head dimension.
+  template <class Use>
+  void with_kernels(const Use& use) const {
+    if (cache.head_dim == 64) use(decode::Kernels<T, 64>{});
+    if (cache.head_dim == 128) use(decode::Kernels<T, 128>{});
+    if (cache.head_dim == 256) use(decode::Kernels<T, 256>{});
+  }
+
   const DecodeCase& c_;
   Stream stream_;
   DeviceBuffer keys_, values_, q_, out_, table_, lengths_, alpha_, scale_, low_bit_;
