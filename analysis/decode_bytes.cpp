@@ -20,13 +20,13 @@ DecodeBytes decode_bytes(const AttentionShape& shape, Dtype dtype, int page_size
   const double listed_rows =
       static_cast<double>(round_up(std::min<int64_t>(rows_of_head, kDecodeUnitRows), 2));
   const double lists = counts.candidates * (sizeof(int32_t) + sizeof(float) * listed_rows);
-  const double screened = counts.screened / units_of_head;
+  const double screened = counts.screened / units_of_head, began = counts.began / units_of_head;
   return {.copies = screened * copy,
-          .start = (counts.keys - screened) * key,
+          .start = (began - screened) * key,
           .lists = lists > static_cast<double>(l2_bytes) ? 2 * lists : 0,
           .rescored = counts.rescored * key,
-          .fallback = counts.fell_back * key,
-          .values = counts.support * key,
+          .fallback = counts.fell_back / units_of_head * key,
+          .values = counts.values * key,
           .rows = 2 * key * static_cast<double>(shape.rows())};
 }
 

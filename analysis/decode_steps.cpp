@@ -12,7 +12,7 @@
 namespace splash::analysis {
 namespace {
 
-constexpr double kFewKeys = 0.01;  // share of the keys whose units may overflow in an ordinary step
+constexpr double kFewKeys = 0.01;  // share of the keys that the dense pass may score in an ordinary step
 
 }  // namespace
 
@@ -125,7 +125,7 @@ std::vector<StepFinding> findings_of(const StepReading& reading, const StepLine&
                                               {"the first and the last keys", reading.bytes.start},
                                               {"lists", reading.bytes.lists},
                                               {"keys scored exactly", reading.bytes.rescored},
-                                              {"units that overflowed", reading.bytes.fallback},
+                                              {"keys of broad units", reading.bytes.fallback},
                                               {"values", reading.bytes.values},
                                               {"queries and results", reading.bytes.rows}};
     std::ranges::stable_sort(parts, [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -140,9 +140,9 @@ std::vector<StepFinding> findings_of(const StepReading& reading, const StepLine&
     const double without = std::max(total - reading.bytes.fallback, 0.01 * total);
     const double ordinary = line.fixed + without / line.rate;  // seconds
     findings.push_back(
-        {"overflow", std::isfinite(ordinary) ? std::max(1.0, seconds / ordinary) : total / without,
-         fmt::format("lists of the units of {:.3g} % of the keys overflowed, and all their keys were scored: "
-                     "supports are broad (here {:.4g} keys a row); a larger alpha or scale narrows them",
+        {"broad rows", std::isfinite(ordinary) ? std::max(1.0, seconds / ordinary) : total / without,
+         fmt::format("the dense pass scored {:.3g} % of the keys, all of their units: supports are broad "
+                     "(here {:.4g} keys a row); a larger alpha or scale narrows them",
                      100 * reading.fell_back, reading.support_mean)});
   }
   std::ranges::stable_sort(findings, [](const auto& a, const auto& b) { return a.gain > b.gain; });

@@ -26,14 +26,14 @@ struct StepReading {
   double floor = 0;         // seconds of the bytes at DRAM's measured ceiling; NaN: not known
   double candidates = 0;    // of the screened keys, those that were listed
   double rescored = 0;      // of the screened keys, those that were scored exactly at the end
-  double fell_back = 0;     // of all keys, those of units whose lists overflowed
+  double fell_back = 0;     // of all keys, those that the dense pass scored
   double support_mean = 0;  // keys with p > 0 a row
 };
 // Of decode_steps(), in their order. Throws ReportError if the report lacks the columns.
 std::vector<StepReading> step_readings(const report::Report& report);
 
 // Seconds of a step as fixed + bytes / rate: the line through the steps of one implementation with the least
-// squared relative errors; steps that overflow are left out. NaN if there are fewer than three steps, or
+// squared relative errors; steps with broad rows are left out. NaN if there are fewer than three steps, or
 // their bytes lie within a factor of 4.
 struct StepLine {
   double fixed = 0, rate = 0;
@@ -43,7 +43,7 @@ StepLine line_through(const std::vector<StepReading>& readings, const std::strin
 
 // What a step's time goes into, and the most that it could gain without it.
 struct StepFinding {
-  std::string cause;  // "beyond DRAM", "DRAM" or "overflow"
+  std::string cause;  // "beyond DRAM", "DRAM" or "broad rows"
   double gain = 1;
   std::string sentence;
 };

@@ -18,8 +18,13 @@ namespace {
 
 constexpr AttentionShape kStep{
     .batch = 2, .q_heads = 8, .kv_heads = 2, .q_len = 1, .kv_len = 1000, .head_dim = 64};
-constexpr DecodeCounts kSeen{
-    .keys = 4000, .screened = 2000, .candidates = 300, .rescored = 50, .support = 40};
+constexpr DecodeCounts kSeen{.keys = 4000,
+                             .began = 4000,
+                             .screened = 2000,
+                             .candidates = 300,
+                             .rescored = 50,
+                             .values = 40,
+                             .support = 40};
 
 report::Report decode_report() {
   report::Report report;
@@ -78,12 +83,24 @@ TEST_CASE("units of one key head read its keys once") {
   AttentionShape drafts = kStep;
   drafts.q_len = 4;  // 16 rows a key head: two units
   DecodeCounts seen = kSeen;
+  seen.keys *= 2;  // of units
+  seen.began *= 2;
   seen.screened *= 2;
   const DecodeBytes bytes = decode_bytes(drafts, Dtype::bf16, 64, 4, 1000, seen);
   const DecodeBytes one = decode_bytes(kStep, Dtype::bf16, 64, 4, 1000, kSeen);
   CHECK(bytes.copies == one.copies);
   CHECK(bytes.start == one.start);
   CHECK(bytes.lists == 2 * 300 * (4 + 4 * 8));
+}
+
+TEST_CASE("the dense pass reads each key once, and no copy") {
+  const DecodeCounts seen{.keys = 4000, .fell_back = 4000, .values = 3000, .support = 9000};
+  const DecodeBytes bytes = decode_bytes(kStep, Dtype::bf16, 64, 4, 1000, seen);
+  CHECK(bytes.copies == 0);
+  CHECK(bytes.start == 0);
+  CHECK(bytes.fallback == 4000 * 128);
+  CHECK(bytes.values == 3000 * 128);
+  CHECK(bytes.total() == 7000 * 128 + bytes.rows);
 }
 
 TEST_CASE("a report's steps are those that were run, without peers") {
@@ -101,7 +118,7 @@ TEST_CASE("a report's steps are those that were run, without peers") {
 
 namespace {
 
-// Steps of one implementation that take fixed + bytes / rate, exactly; the last one's lists overflowed.
+// Steps of one implementation that take fixed + bytes / rate, exactly; the last one's rows are broad.
 report::Report steps_on_a_line(double fixed, double rate) {
   report::Report report;
   const std::vector<double> bytes{1e6, 4e6, 2e7, 1e7};
@@ -153,7 +170,7 @@ TEST_CASE("what a step reads, and the line through the steps of a report") {
   CHECK(readings[1].dense_bytes == dense_decode_bytes(kStep, Dtype::bf16));
   CHECK(readings[1].step.seconds - readings[1].floor == doctest::Approx(40e-6 + 4e6 / 2e12 - 4e6 / 4e12));
   const StepLine line = line_through(readings, "decode/2-four-bits");
-  CHECK(line.steps == 3);  // without the one that overflowed
+  CHECK(line.steps == 3);  // without the broad one
   CHECK(line.fixed == doctest::Approx(40e-6));
   CHECK(line.rate == doctest::Approx(2e12));
   CHECK(std::isnan(line_through(readings, "decode/0-no-copy").fixed));
@@ -176,10 +193,10 @@ TEST_CASE("what a step's time goes into, the largest gain first") {
   CHECK(small[1].sentence.starts_with("1 MB, "));
   CHECK(small[1].sentence.ends_with(
       ": what is screened 70 %, queries and results 17 %, the first and the last keys 10 %"));
-  const auto overflowed = findings_of(readings[3], line);
-  REQUIRE(overflowed.size() == 3);
-  CHECK(overflowed[1].cause == "overflow");
-  CHECK(overflowed[1].gain == doctest::Approx(450e-6 / (40e-6 + 2e6 / 2e12)));
+  const auto broad = findings_of(readings[3], line);
+  REQUIRE(broad.size() == 3);
+  CHECK(broad[1].cause == "broad rows");
+  CHECK(broad[1].gain == doctest::Approx(450e-6 / (40e-6 + 2e6 / 2e12)));
   // Where DRAM is nearly all of the time, it comes first.
   const auto fast = findings_of(step_readings(steps_on_a_line(0, 3.9e12))[1], StepLine{});
   CHECK(fast[0].cause == "DRAM");

@@ -7,7 +7,6 @@
 
 #include "analysis/decode_bytes.h"
 #include "core/error.h"
-#include "core/round.h"
 #include "experiments/kinds/support/counted_kernel.h"
 #include "experiments/kinds/support/decode_problem.h"
 #include "experiments/kinds/support/decode_rungs.h"
@@ -41,12 +40,10 @@ void add_decode_counts(const gpu::decode::Steps& steps, const gpu::decode::StepP
   const analysis::DecodeBytes bytes =
       analysis::decode_bytes(problem.shape, problem.dtype, problem.page_size, problem.bits, l2_bytes, sums);
   const auto of_screened = [&](double keys) { return keys / std::max(sums.screened, 1.0); };
-  const auto units_of_head =
-      static_cast<double>(ceil_div(problem.shape.group() * problem.shape.q_len, analysis::kDecodeUnitRows));
   result.numbers["keys_screened"] = sums.screened;
   result.numbers["candidates_share"] = of_screened(sums.candidates);
   result.numbers["rescored_share"] = of_screened(sums.rescored);
-  result.numbers["fell_back_share"] = sums.fell_back / (sums.keys * units_of_head);
+  result.numbers["fell_back_share"] = sums.fell_back / sums.keys;
   result.numbers["support_mean"] = sums.support / static_cast<double>(problem.shape.rows());
   result.numbers["copies_bytes"] = bytes.copies;
   result.numbers["start_bytes"] = bytes.start;
@@ -64,6 +61,7 @@ CaseResult measure_rung(const Parameters& p, const DecodeRung& rung) {
   const gpu::decode::StepProblem problem = step_problem(p, rung.bits);
   const auto given = captured_step(p);
   gpu::decode::Steps steps(problem, stream, given ? &*given : nullptr);
+  steps.enqueue(0);  // so that the next step knows which rows are broad, as those do that are timed
   steps.poison();
   double launches = 0;
   steps.enqueue(0, [&](const char* /*kernel*/) { ++launches; });
@@ -128,8 +126,10 @@ std::vector<report::ColumnInfo> decode_columns() {
   counted("candidates_share", "1", "keys listed, of those screened", "candidates / keys_screened");
   counted("rescored_share", "1", "keys scored exactly at the end, of those screened",
           "keys of any row's list after the last bound / keys_screened");
-  counted("fell_back_share", "1", "keys scored because lists overflowed, of all",
-          "keys of the units whose lists overflowed / keys of all units");
+  counted(
+      "fell_back_share", "1", "keys that the dense pass scored, of all",
+      "keys of the units with rows that took the dense pass (broad in the last step, or lists overflowed) / "
+      "keys of all units");
   counted("support_mean", "1", "keys with p > 0 a row", "mean of the supports of all rows");
   counted(
       "copies_bytes", "bytes", "counted bytes of the screen",
@@ -139,8 +139,9 @@ std::vector<report::ColumnInfo> decode_columns() {
   counted("lists_bytes", "bytes", "counted bytes of the lists",
           "candidates: a key's number and a float a row, written and read; 0 if L2 holds them");
   counted("rescored_bytes", "bytes", "counted bytes of the keys scored exactly at the end", "in full");
-  counted("fallback_bytes", "bytes", "counted bytes of units whose lists overflowed", "their keys in full");
-  counted("values_bytes", "bytes", "counted bytes of the values", "a value a row and key of its support");
+  counted("fallback_bytes", "bytes", "counted bytes of keys that the dense pass scored", "in full");
+  counted("values_bytes", "bytes", "counted bytes of the values",
+          "a value a row and key of its support; of a unit that took the dense pass at most one a key");
   counted(
       "dram_bytes_counted", "bytes", "bytes that DRAM must deliver",
       "counted: the sum of copies, start, lists, rescored, fallback, values, queries and results; of peers "

@@ -190,13 +190,18 @@ TEST_CASE("caches in turn hold three times what L2 does") {
 TEST_CASE("a step's counts are summed over its units, fallen ones by their sequence's keys") {
   const AttentionShape shape{.batch = 2, .q_heads = 12, .kv_heads = 1, .kv_len = 500, .head_dim = 64};
   gpu::decode::StepResults results;
-  results.support = {3, 4, 5};
-  results.counts = {100, 10, 4, 0, 100, 20, 5, 0, 90, 30, 6, 0, 90, 40, 7, 1};  // two units a sequence
+  results.support.assign(24, 3);
+  results.support[20] = 300;  // of the last unit, with 900 in all
+  results.support[21] = 594;
+  // Two units a sequence, of eight and of four rows.
+  results.counts = {100, 10, 4, 0, 0, 0, 0, 1, 90, 30, 6, 0, 90, 40, 7, 1};
   const analysis::DecodeCounts sums = decode_counts(shape, std::vector<int32_t>{500, 400}, results);
-  CHECK(sums.keys == 900);
-  CHECK(sums.screened == 380);
-  CHECK(sums.candidates == 100);
-  CHECK(sums.rescored == 22);
-  CHECK(sums.fell_back == 400);
-  CHECK(sums.support == 12);
+  CHECK(sums.keys == 1800);
+  CHECK(sums.began == 1300);  // the second unit took the dense pass at once
+  CHECK(sums.screened == 280);
+  CHECK(sums.candidates == 80);
+  CHECK(sums.rescored == 17);
+  CHECK(sums.fell_back == 900);
+  CHECK(sums.values == 24 + 12 + 24 + 400);  // of a unit by the dense pass at most one a key
+  CHECK(sums.support == 22 * 3 + 894);
 }

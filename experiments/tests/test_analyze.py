@@ -305,11 +305,11 @@ def test_steps_of_decode_are_held_against_dram(splash: Splash):
     assert len(verdicts) == len(steps)
     causes = {step["case_id"]: {one["cause"]: one["gain"] for one in step["findings"]} for step in verdicts}
     for step in steps:
-        overflowed = step["fell_back_share"] > 0.01
-        assert set(causes[step["case_id"]]) == {"beyond DRAM", "DRAM"} | ({"overflow"} if overflowed else set())
+        broad = step["fell_back_share"] > 0.01
+        assert set(causes[step["case_id"]]) == {"beyond DRAM", "DRAM"} | ({"broad rows"} if broad else set())
         assert causes[step["case_id"]]["beyond DRAM"] == pytest.approx(step["seconds"] / step["floor_seconds"])
     whole = next(step for step in steps if step["implementation"] == "decode/0-no-copy" and "N 1/32768" in step["problem"])
     assert max(causes[whole["case_id"]], key=causes[whole["case_id"]].get) == "DRAM"
-    assert "overflowed, and all their keys were scored" in splash("diagnose", recorded).stdout
+    assert "supports are broad" in splash("diagnose", recorded).stdout
     assert "none of an implementation 'wmma*'" in splash.refused("analyze", recorded, "--kernels", "wmma")
     assert "without --write and --summary" in splash.refused("diagnose", recorded, "--summary")

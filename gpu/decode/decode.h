@@ -31,6 +31,9 @@ struct StepInputs {
   int alphas = 1, scales = 1;
   int window = 0, sinks = 0;  // a query sees its last `window` keys, itself among them, and the first `sinks`
                               // (at most 16) of the sequence; window 0: all keys
+  // [batch, kv_heads] in device memory, 0 before the first step, or null: which rows had a broad support in
+  // the last step, as bits. These read all keys at once in the next one. It changes no result.
+  uint32_t* broad = nullptr;
 };
 
 // Bytes of the low-bit copies of all pages; 0 without copies. Throws as check_cache does.

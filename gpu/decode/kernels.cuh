@@ -2,6 +2,7 @@
 // Launches; kernels/*.cu instantiate them.
 
 #include "gpu/decode/append.cuh"
+#include "gpu/decode/dense.cuh"
 #include "gpu/decode/fill.cuh"
 #include "gpu/decode/kernels.h"
 #include "gpu/decode/step.cuh"
@@ -22,9 +23,10 @@ void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& 
     launch.template operator()<0>();
   }
   if (launched) launched("step");
-  entmax::launch("decode's fallback", fallback_kernel<T, kDim>, static_cast<unsigned>(p.fallback_blocks),
-                 kThreads, stream, p);
-  if (launched) launched("fallback");
+  launch_clusters(
+      "decode's dense pass", dense_kernel<T, kDim>, static_cast<unsigned>(p.dense.teams * p.dense.team),
+      kThreads, static_cast<int>(sizeof(DenseMemory<T, kDim>)) + held_page_bytes(p), p.dense.team, stream, p);
+  if (launched) launched("dense pass");
 }
 
 template <class T, int kDim>

@@ -20,9 +20,9 @@ constexpr int kReservedBytes = 1024;  // of each block's shared memory, by CUDA
 // of a second pass over keys; bytes of DRAM, and keys of a block, per second.
 constexpr double kPhases = 22e-6, kSharedPhases = 0.25, kTeamPhases = 2e-6, kPassPhases = 10e-6,
                  kDramRate = 2.8e12, kScreenRate = 2.4e8;
-constexpr int kPartMultiprocessors = 16;  // of a GPC
-constexpr int kMostFallbackBlocks = 128;
-constexpr int64_t kFallbackBytes = int64_t{64} << 20;  // of their room, where eight blocks need no more
+constexpr int kPartMultiprocessors = 16;             // of a GPC
+constexpr int64_t kDenseBytes = int64_t{192} << 20;  // of the dense pass's teams, where eight need no more
+constexpr int kLeastDenseTeams = 8;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw InvalidArgument("decode: " + what);
@@ -66,7 +66,7 @@ Division divided(const Step& step, const Ranges& most, const Device& device, int
   Step s = step;
   s.held_tiles = 1;
   const int room = device.shared_bytes / resident - kReservedBytes - device.step_bytes - sample_bytes(s) -
-                   s.held_pages * static_cast<int>(sizeof(int32_t));
+                   held_page_bytes(s);
   const int run = static_cast<int>(ceil_div(most.tiles, team * kWarps));
   Division d{team, std::clamp(room / (kWarps * held_score_bytes(s)), 0, run)};
   if (d.held_tiles < run) d.held_tiles = std::min(d.held_tiles, std::max(run / 8, 1));
@@ -97,11 +97,42 @@ void divide(Step& s, const Ranges& most, const Device& device) {
   s.held_tiles = best.held_tiles;
 }
 
+// Calls place(pointer, count) for each array of the dense pass's workspace.
+template <class Place>
+void visit_dense(Step& s, const Place& place) {
+  Dense& d = s.dense;
+  const int64_t rows = int64_t{d.teams} * s.listed_rows, keys = rows * d.chunks * kChunkKeys;
+  place(d.scores, keys);
+  place(d.masks, keys / 32);
+  place(d.sums, rows * d.chunks * kWarps * s.cache.head_dim);
+  place(d.asked, int64_t{d.teams} * 2 * d.team * kRows);
+  place(d.largest, int64_t{d.teams} * d.team * kRows);
+  place(d.keys, rows * most_listed(s.cache.head_dim));
+  place(d.weights, rows * most_listed(s.cache.head_dim));
+}
+
+// Sets the dense pass's division: at least two blocks a unit, where chunks are as many, so that few broad
+// units still fill the device.
+void divide_dense(Step& s, const Device& device) {
+  Dense& d = s.dense;
+  d.chunks = static_cast<int>(ceil_div(int64_t{s.table.width} * s.cache.page_size, kChunkKeys));
+  const int resident = dense_blocks_per_multiprocessor(s.cache.head_dim);
+  const auto of_unit =
+      static_cast<unsigned>(std::max(device.multiprocessors * resident / std::max(s.units, 1), 2));
+  const auto most = std::bit_floor(static_cast<unsigned>(std::clamp(d.chunks, 1, device.most_team)));
+  d.team = std::max(static_cast<int>(std::min(std::bit_floor(of_unit), most)), device.least_team);
+  int64_t bytes = 0;  // of a team
+  d.teams = 1;
+  visit_dense(s, [&](auto* array, int64_t count) { bytes += count * static_cast<int64_t>(sizeof *array); });
+  const int64_t room = std::max<int64_t>(kDenseBytes / std::max<int64_t>(bytes, 1), kLeastDenseTeams),
+                at_once = std::max(blocks_at_once(device, d.team, resident) / d.team, 1);
+  d.teams = static_cast<int>(std::clamp<int64_t>(s.units, 1, std::min(room, at_once)));
+}
+
 // Calls place(pointer, count) for each array of the workspace.
 template <class Place>
 void visit_workspace(Step& s, const Place& place) {
   const int64_t units = s.units, segments = s.segments.count(), listed = int64_t{s.segments.total()} * units;
-  const int64_t room = int64_t{s.table.width} * s.cache.page_size * s.listed_rows * s.fallback_blocks;
   place(s.counts, units * segments);
   place(s.kept, units * segments);
   place(s.keys, listed);
@@ -110,8 +141,7 @@ void visit_workspace(Step& s, const Place& place) {
   place(s.found, units * segments * kRows);
   place(s.best, units * kRows * 2 * s.segments.runs * s.best_of_run);
   place(s.overflowed, units);
-  place(s.all_keys, room);
-  place(s.all_scores, room);
+  visit_dense(s, place);
 }
 
 }  // namespace
@@ -190,20 +220,18 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.row_tiles = static_cast<int>(ceil_div(s.rows, kRows));
   s.units = table.batch * cache.kv_heads * s.row_tiles;
   s.listed_rows = static_cast<int>(round_up(std::min(s.rows, kRows), 2));
-  const int64_t of_block = std::max<int64_t>(int64_t{8} * s.listed_rows * table.width * cache.page_size, 1);
-  s.fallback_blocks = static_cast<int>(std::clamp<int64_t>(
-      s.units, 1, std::clamp<int64_t>(kFallbackBytes / of_block, 8, kMostFallbackBlocks)));
-
+  s.broad = in.broad;
   s.page_shift = std::countr_zero(static_cast<unsigned>(cache.page_size));
   s.window = in.window;
   s.sinks = in.sinks;
   const Ranges most = ranges_of(s, table.width * cache.page_size);
   s.held_pages = s.table.width <= kHeldPages ? s.table.width : 0;
   divide(s, most, device);
+  divide_dense(s, device);
   s.best_of_run = std::max(kMostBest / s.team, 1);
   const int warps = s.team * kWarps;
   s.least_tiles = std::clamp(static_cast<int>(ceil_div(most.tiles, warps)), 1, kLeastTiles);
-  // Room for all of a run's keys: a unit that falls back takes as long as the others together.
+  // Room for all of a run's keys: a row that outgrows its room would have to take the dense pass.
   const int64_t run = std::max(ceil_div(most.tiles, warps), int64_t{s.least_tiles}) * most.tile_keys;
   if (most.tiles > 0) s.segments = {warps, static_cast<int>(run)};
   visit_workspace(s, [&](auto*& array, int64_t count) {

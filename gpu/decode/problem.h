@@ -30,8 +30,15 @@ constexpr int kMostBest = 8;      // keys that a warp proposes per row, to raise
 
 // Keys above the last bounds that a block holds in shared memory, of all its rows.
 SPLASH_HOST_DEVICE constexpr int listed_keys(int head_dim) {
-  return head_dim <= 64 ? 4096 : 8192;
+  return head_dim <= 64 ? 3584 : 7168;
 }
+
+// Keys that a row may keep for its values to be added one key after the other: what a list holds of each row
+// where it is shared by all. Rows that keep more take the dense pass (dense.cuh).
+SPLASH_HOST_DEVICE constexpr int most_listed(int head_dim) {
+  return listed_keys(head_dim) / kRows;
+}
+constexpr int kChunkKeys = 1024;  // of the dense pass
 
 // Keys that a warp screens at a time, of one page.
 SPLASH_HOST_DEVICE constexpr int tile_keys_of(int bits) {
@@ -41,6 +48,11 @@ SPLASH_HOST_DEVICE constexpr int tile_keys_of(int bits) {
 // Blocks of a step's kernel that a multiprocessor holds, at most.
 SPLASH_HOST_DEVICE constexpr int blocks_per_multiprocessor(int head_dim) {
   return head_dim <= 64 ? 3 : head_dim <= 128 ? 2 : 1;
+}
+
+// The same of the dense pass.
+SPLASH_HOST_DEVICE constexpr int dense_blocks_per_multiprocessor(int head_dim) {
+  return head_dim <= 128 ? 2 : 1;
 }
 
 // Keys or values: [pages, page_size, kv_heads, head_dim] or any order of the first three; strides in
@@ -78,8 +90,8 @@ struct StepOutputs {
   float* tau = nullptr;        // z = (alpha - 1) scale <q, k>; +inf: the row has no key; NaN: bad input
   float* maximum = nullptr;    // largest z; -inf: the row has no key
   int32_t* support = nullptr;  // keys with p > 0
-  int32_t* counts =
-      nullptr;  // [units, 4]: keys screened, candidates, keys scored exactly after it, 1 if lists overflowed
+  int32_t* counts = nullptr;   // [units, 4]: keys screened, candidates, keys scored exactly after it, 1 if
+                               // rows took the dense pass
 };
 
 // The keys that a sequence's ranges hold. Lengths are known on the device alone.
@@ -122,6 +134,31 @@ struct RowFound {
   int above;
 };
 
+// f = sum of u_+^beta at a shift (solve.cuh), over some of a row's keys.
+struct RowSums {
+  int64_t weights = 0;  // f in units of 2^-40; from 2 on it may be too small
+  float approximate = 0, slope = 0;
+  int32_t support = 0;  // keys with u > 0
+
+  SPLASH_HOST_DEVICE void add(const RowSums& other) {
+    weights += other.weights;
+    approximate += other.approximate;
+    slope += other.slope;
+    support += other.support;
+  }
+};
+
+// The dense pass: how many blocks a team has, how many teams there are, and what each has of the workspace
+// (DenseRoom, dense_values.cuh).
+struct Dense {
+  int team = 1, teams = 1;
+  int chunks = 0;  // of kChunkKeys keys, of the longest sequence
+  float *scores = nullptr, *sums = nullptr, *largest = nullptr, *weights = nullptr;
+  uint32_t* masks = nullptr;
+  RowSums* asked = nullptr;
+  int32_t* keys = nullptr;
+};
+
 // The kernels' argument, passed by value.
 struct Step {
   Cache cache{};
@@ -130,6 +167,7 @@ struct Step {
   StepOutputs outputs{};
   const float *alpha = nullptr, *scale = nullptr;  // [1] or [q_heads], in device memory
   int alphas = 1, scales = 1;
+  uint32_t* broad = nullptr;  // StepInputs::broad
   int q_heads = 1, q_len = 1;
   int window = 0, sinks = 0;  // a row sees its last `window` keys and the first `sinks`; window 0: all keys
 
@@ -153,10 +191,8 @@ struct Step {
   int32_t* row_keys = nullptr;     // and their keys
   RowFound* found = nullptr;       // [units, segments, kRows]
   Best* best = nullptr;            // [units, kRows, 2 (of held tiles, of the rest), runs, best_of_run]
-  uint32_t* overflowed = nullptr;  // [units]: the rows, as bits, that are left to fallback_kernel
-  int fallback_blocks = 1;         // fallback_kernel's, each with room for every key of a sequence:
-  int32_t* all_keys = nullptr;     // [fallback_blocks, listed_rows, width * page_size]
-  float* all_scores = nullptr;     // the same
+  uint32_t* overflowed = nullptr;  // [units]: the rows, as bits, that are left to the dense pass
+  Dense dense{};
 };
 
 // Of a sequence with so many keys.
@@ -179,8 +215,11 @@ SPLASH_HOST_DEVICE int held_rows(const Step& p) {
 SPLASH_HOST_DEVICE int held_score_bytes(const Step& p) {  // of a warp
   return p.held_tiles * ranges_of(p, 0).tile_keys * held_rows(p);
 }
+SPLASH_HOST_DEVICE int held_page_bytes(const Step& p) {
+  return p.held_pages * static_cast<int>(sizeof(int32_t));
+}
 SPLASH_HOST_DEVICE int dynamic_bytes(const Step& p) {
-  return sample_bytes(p) + kWarps * held_score_bytes(p) + p.held_pages * static_cast<int>(sizeof(int32_t));
+  return sample_bytes(p) + kWarps * held_score_bytes(p) + held_page_bytes(p);
 }
 
 }  // namespace splash::gpu::decode

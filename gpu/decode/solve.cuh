@@ -1,12 +1,13 @@
 #pragma once
-// Thresholds and outputs from exact scores. solve_rows takes a row's keys from the unit's list;
-// fallback_kernel, for rows with more keys than a block's list holds, scores every key again.
+// Thresholds and outputs from exact scores, of rows whose keys a block's list holds. Others are left to the
+// dense pass (dense.cuh): rows with more keys on the list than there is room for, and those that keep more
+// than most_listed() of them, whether the list holds them or not.
 //
 // The same bits for any list that contains the support, whatever else it holds: with m the largest score, u =
 // gain (score - m) + shift. f(shift) = sum of u_+^beta is summed in integers, so neither order nor keys with
 // u <= 0 matter. shift is found by bisection on multiples of 2^-24, which asks only whether f >= 1. Below tau
 // the support alone says yes; from tau on no other key adds to f. So each answer is a matter of the support.
-// Values are added in key order among the keys with p > 0.
+// Values of the keys with p > 0 are added in parts, by places on the list of these keys.
 
 #include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
@@ -22,6 +23,19 @@ struct RowList {
 };
 
 constexpr int64_t kOne = int64_t{1} << 40;
+
+// The sum of the lanes' weights, in units of 2^-40; from 2 on it may be too small.
+__device__ __forceinline__ int64_t warp_weights(int64_t sum) {
+  sum = min(sum, 2 * kOne);  // in halves, of which 32 lanes' sums fit 32 bits
+  const int low = __reduce_add_sync(kAllLanes, static_cast<int>(sum & 0xFFFFFF)),
+            high = __reduce_add_sync(kAllLanes, static_cast<int>(sum >> 24));
+  return (int64_t{high} << 24) + low;
+}
+
+// 1 / f, by which weights become probabilities.
+__device__ __forceinline__ float inverse_of(int64_t weights) {
+  return static_cast<float>(kOne / static_cast<double>(weights));
+}
 
 // The sums of u_+^beta for several shifts, in units of 2^-40; from 2 on a sum may be too small.
 template <int kShifts, class Kind>
@@ -40,12 +54,7 @@ __device__ __forceinline__ void sum_weights(const Entmax& entmax, Kind kind, con
     }
   }
 #pragma unroll
-  for (int64_t& sum : sums) {  // in halves, of which 32 lanes' sums fit 32 bits
-    sum = min(sum, 2 * kOne);
-    const int low = __reduce_add_sync(kAllLanes, static_cast<int>(sum & 0xFFFFFF)),
-              high = __reduce_add_sync(kAllLanes, static_cast<int>(sum >> 24));
-    sum = (int64_t{high} << 24) + low;
-  }
+  for (int64_t& sum : sums) sum = warp_weights(sum);
 }
 
 // Where the questions begin: the least interval of `width` 2^-24, aligned as the questions have it, that
@@ -102,19 +111,33 @@ __device__ __forceinline__ float shift_of(const Entmax& entmax, const RowList& l
   return static_cast<float>(low + 1) * 0x1p-24f;
 }
 
-// Writes out = sum of p v over the list, with 16 bytes of a value per lane and load.
+constexpr int kParts = kWarps;   // of a row's values, for warps that share it
+constexpr int kValuesAhead = 4;  // loads of values on their way
+
+// Entries of a list that a warp reads at a time. Part i has those at i, i + kParts, ... times as many.
+constexpr int entries_at_once(int head_dim) {
+  return kValuesAhead * 32 / (head_dim / 8);
+}
+// The parts that have any.
+__device__ __forceinline__ int parts_of(int count, int head_dim) {
+  return min((count + entries_at_once(head_dim) - 1) / entries_at_once(head_dim), kParts);
+}
+
+// The sum of p v over a part of the list: eight channels in each lane, 8 (lane % (kDim / 8)) on.
 template <class T, int kDim>
-__device__ __forceinline__ void write_values(const Step& p, const Unit& unit, int row, const RowList& list,
-                                             int length, int lane) {
-  constexpr int kLanes = kDim / 8, kTogether = 32 / kLanes,
-                kAhead = 4;  // lanes per value, values per load, loads
+__device__ __forceinline__ void add_part(const Step& p, const Unit& unit, const RowList& list, int part,
+                                         int length, int lane, float (&sums)[8]) {
+  constexpr int kLanes = kDim / 8, kTogether = 32 / kLanes;  // lanes per value, values per load
   const int mine = lane / kLanes, at = lane % kLanes * 8;
-  float sums[8] = {};
-  for (int first = 0; first < list.count; first += kTogether * kAhead) {
-    uint4 values[kAhead];
-    float weights[kAhead];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
+  for (float& sum : sums) sum = 0;
+#pragma unroll 1
+  for (int first = part * entries_at_once(kDim); first < list.count;
+       first += kParts * entries_at_once(kDim)) {
+    uint4 values[kValuesAhead];
+    float weights[kValuesAhead];
+#pragma unroll
+    for (int i = 0; i < kValuesAhead; ++i) {
       const int entry = first + i * kTogether + mine;
       const T* value =
           entry < list.count ? unit.key_of<T>(p, p.cache.values, list.keys[entry], length) : nullptr;
@@ -122,14 +145,62 @@ __device__ __forceinline__ void write_values(const Step& p, const Unit& unit, in
       values[i] = value == nullptr ? uint4{} : entmax::load8(value + at);
     }
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) entmax::add_scaled<T>(sums, weights[i], values[i]);
+    for (int i = 0; i < kValuesAhead; ++i) entmax::add_scaled<T>(sums, weights[i], values[i]);
   }
 #pragma unroll
   for (int lanes = kLanes; lanes < 32; lanes *= 2) {
 #pragma unroll
     for (float& sum : sums) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
   }
-  if (mine == 0) entmax::store8(unit.row_of<T>(p, p.out, row) + at, entmax::rounded<T>(sums));
+}
+
+// Sums of a row's parts, in a block's shared memory.
+template <int kDim>
+using PartSums = float[kParts][kDim];
+
+// The warp's parts of a row that `members` warps share; it is the member-th.
+template <class T, int kDim>
+__device__ __forceinline__ void add_parts(const Step& p, const Unit& unit, const RowList& list, int member,
+                                          int members, int length, int lane, PartSums<kDim>& parts) {
+#pragma unroll 1
+  for (int part = member; part < parts_of(list.count, kDim); part += members) {
+    float sums[8];
+    add_part<T, kDim>(p, unit, list, part, length, lane, sums);
+    if (lane < kDim / 8) {
+      auto* const to = reinterpret_cast<float4*>(parts[part] + 8 * lane);
+      to[0] = {sums[0], sums[1], sums[2], sums[3]};
+      to[1] = {sums[4], sums[5], sums[6], sums[7]};
+    }
+  }
+}
+
+// The same, and the output, where a warp has a row to itself.
+template <class T, int kDim>
+__device__ __forceinline__ void write_values(const Step& p, const Unit& unit, int row, const RowList& list,
+                                             int length, int lane) {
+  float all[8] = {};
+#pragma unroll 1
+  for (int part = 0; part < parts_of(list.count, kDim); ++part) {
+    float sums[8];
+    add_part<T, kDim>(p, unit, list, part, length, lane, sums);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) all[i] += sums[i];
+  }
+  if (lane < kDim / 8) entmax::store8(unit.row_of<T>(p, p.out, row) + 8 * lane, entmax::rounded<T>(all));
+}
+
+// Writes a row's output, the sum of its first `count` parts. One warp calls it.
+template <class T, int kDim>
+__device__ __forceinline__ void write_sums(const Step& p, const Unit& unit, int row,
+                                           const PartSums<kDim>& parts, int count, int lane) {
+  if (lane >= kDim / 8) return;
+  float sums[8] = {};
+#pragma unroll 1
+  for (int part = 0; part < count; ++part) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[i] += parts[part][8 * lane + i];
+  }
+  entmax::store8(unit.row_of<T>(p, p.out, row) + 8 * lane, entmax::rounded<T>(sums));
 }
 
 // One output value in all channels, for rows without keys and for bad ones.
@@ -150,25 +221,33 @@ __device__ __forceinline__ void write_results(const Step& p, const Unit& unit, i
   if (p.outputs.support != nullptr) p.outputs.support[at] = support;
 }
 
-// The whole warp calls it. list: keys among which is the support; list.values: their scores. bound: what the
-// threshold is not below.
+// A row without keys, or a bad one.
 template <class T, int kDim>
-__device__ void solve_row(const Step& p, const Unit& unit, const Entmax& entmax, int row, RowList list,
-                          float largest, float bound, int length, int lane) {
+__device__ void write_unsolved(const Step& p, const Unit& unit, int row, bool is_nan, int lane) {
+  write_row<T, kDim>(p, unit, row, is_nan ? NAN : 0.0f, lane);
+  write_results(p, unit, row, is_nan ? NAN : INFINITY, is_nan ? NAN : -INFINITY, 0, lane);
+}
+
+// The whole warp calls it. list: keys among which is the support; list.values: their scores. Leaves on it
+// those that the row keeps, with p, whose values are then to be added. bound: what the threshold is not
+// below. Returns false, and writes nothing, where the row keeps more than most_listed().
+template <class T, int kDim>
+__device__ bool solve_row(const Step& p, const Unit& unit, const Entmax& entmax, int row, RowList& list,
+                          float largest, float bound, int lane) {
   const bool is_nan = !(entmax.gain > 0) || !(largest < INFINITY);
   if (is_nan || largest == -INFINITY) {
-    write_row<T, kDim>(p, unit, row, is_nan ? NAN : 0.0f, lane);
-    write_results(p, unit, row, is_nan ? NAN : INFINITY, is_nan ? NAN : -INFINITY, 0, lane);
-    return;
+    write_unsolved<T, kDim>(p, unit, row, is_nan, lane);
+    list.count = 0;
+    return true;
   }
   for (int i = lane; i < list.count; i += 32) list.values[i] = entmax.gain * (list.values[i] - largest);
   __syncwarp();
   const float shift = shift_of(entmax, list, fminf(entmax.gain * (largest - bound), 1.0f), lane);
-  float sum = 0;
+  float inverse = 0;
   entmax.visit([&](auto kind) {
     int64_t sums[1];
     sum_weights(entmax, kind, list, {shift}, sums, lane);
-    sum = static_cast<float>(static_cast<double>(sums[0]) / kOne);
+    inverse = inverse_of(sums[0]);
   });
   // Keep the support.
   int support = 0;
@@ -179,37 +258,38 @@ __device__ void solve_row(const Step& p, const Unit& unit, const Entmax& entmax,
     const int place = place_of(u > 0, lane, support);
     if (u > 0) {
       list.keys[place] = key;
-      list.values[place] = entmax.weight(u) / sum;
+      list.values[place] = entmax.weight(u) * inverse;
     }
   }
   __syncwarp();
-  list.count = support;
-  write_values<T, kDim>(p, unit, row, list, length, lane);
+  list.count = support <= most_listed(kDim) ? support : 0;
+  if (list.count == 0) return false;
   const float z_max = entmax.gain * largest;
   write_results(p, unit, row, z_max - shift, z_max, support, lane);
+  return true;
 }
 
-// Scores at or below this have p = 0: they are 1 or more below the largest, in z, or at the certified bound.
-__device__ __forceinline__ float cutoff_of(const Entmax& entmax, float largest, float bound) {
-  return fmaxf(bound, largest - (1 + 0x1p-18f * (1 + entmax.gain * fabsf(largest))) / entmax.gain);
-}
-
-// A block's lists, of all the rows that it solves.
-template <int kKeys>
+// A block's lists, of all the rows that it solves, and the sums of their values' parts.
+template <int kKeys, int kDim>
 struct Lists {
   int32_t keys[kKeys];
   float values[kKeys];
+  PartSums<kDim> parts[kRows / 2];  // of rows that warps share
+  int32_t counts[kRows];
 };
+
+// A unit that scores more keys than one of so many exactly takes the dense pass in its next step.
+constexpr int kBroadShare = 2;
 
 // Puts the segments' lists of a row together, in key order; `members` warps share the work. runs: the warps
 // that have filled segments. Returns whether the list holds them all; list.count and `largest` are set in
 // each member.
 __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int runs, int member, int members,
-                                int capacity, RowList& list, float& largest) {
+                                int capacity, int length, RowList& list, float& largest) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int segments = runs + 2, of_unit = unit.index * p.segments.count();
   const int64_t of_row = int64_t{unit.index} * p.segments.total() * p.listed_rows + row;
-  const bool counts = row == 0 && member == 0 && p.outputs.counts != nullptr;
+  const bool counts = row == 0 && member == 0;
   int candidates = 0, rescored = 0;
 #pragma unroll 1
   for (int first = 0; first < segments; first += 32) {
@@ -254,15 +334,23 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
     }
   }
   largest = arch::warp_max_or_nan(largest);
-  if (row == 0 && member == 0 && p.outputs.counts != nullptr) {
+  if (counts) {
     candidates = __reduce_add_sync(kAllLanes, candidates);
     rescored = __reduce_add_sync(kAllLanes, rescored);
-    if (lane == 0) {
+    if (lane == 0 && p.outputs.counts != nullptr) {
       p.outputs.counts[unit.index * 4 + 1] = candidates;
       p.outputs.counts[unit.index * 4 + 2] = rescored;
     }
+    if (lane == 0 && rescored > max(length / kBroadShare, most_listed(p.cache.head_dim)))
+      remember_broad(p, unit.index, true);
   }
   return list.count <= capacity;
+}
+
+// Warps of a block that share one of so many rows.
+__device__ __forceinline__ int members_of(int rows) {
+  static_assert(kWarps == 8 && kRows == 8);
+  return rows <= 1 ? 8 : rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
 }
 
 // The rows of a unit are dealt to the team's blocks. All threads call it. length: NaN rows where it is below
@@ -270,82 +358,43 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
 template <class T, int kDim, int kKeys>
 __device__ void solve_rows(const Step& p, const Unit& unit, const Entmax (&entmax)[kRows],
                            const float (&bounds)[kRows], const Team& team, int length, int runs,
-                           Lists<kKeys>& lists) {
+                           Lists<kKeys, kDim>& lists) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int rows = (unit.rows + team.size - 1) / team.size;  // of a block
-  const int members = rows <= 1 ? 8 : rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
-  static_assert(kWarps == 8);
+  const int members = members_of(rows);
   const int slot = warp / members, row = team.rank + slot * team.size;
   const int capacity = kKeys / rows;
   RowList list{lists.keys + slot * capacity, lists.values + slot * capacity, 0};
   const bool has_row = slot < rows && row < unit.rows;
   bool holds_all = true;
   float largest = -INFINITY;
-  if (has_row) holds_all = list_row(p, unit, row, runs, warp % members, members, capacity, list, largest);
+  if (has_row)
+    holds_all = list_row(p, unit, row, runs, warp % members, members, capacity, length, list, largest);
   __syncthreads();
-  if (!has_row || warp % members != 0) return;
-  if (holds_all)
-    return solve_row<T, kDim>(p, unit, entmax[row], row, list, length < 0 ? NAN : largest, bounds[row],
-                              length, lane);
-  if (lane == 0) {
-    atomicOr(&p.overflowed[unit.index], 1u << row);
-    if (p.outputs.counts != nullptr) p.outputs.counts[unit.index * 4 + 3] = 1;
-  }
-}
-
-// Each block has room for all scores of a unit and takes units in turn.
-template <class T, int kDim>
-__global__ void __launch_bounds__(kThreads) fallback_kernel(const __grid_constant__ Step p) {
-  entmax::wait_for_kernels_before();
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int64_t room = int64_t{p.table.width} * p.cache.page_size;
-  for (int index = static_cast<int>(blockIdx.x); index < p.units; index += p.fallback_blocks) {
-    const uint32_t rows = p.overflowed[index];
-    if (rows == 0) continue;
-    const Unit unit(p, index);
-    const int length = p.table.lengths[unit.sequence];
-    float* scores = p.all_scores + int64_t{blockIdx.x} * p.listed_rows * room;
-    __shared__ HeldQueries<T, kDim> held;
-    for (int at = thread; at < held.kLoads; at += kThreads) held.store(at, held.load(p, unit, at));
-    __syncthreads();
-    const Queries<T, kDim> q(held, lane);
-    const Visible sees(p, unit, length, lane);
-    for (int first = 16 * warp; first < length; first += 16 * kRows) {
-      const int low = first + lane / 4;
-      ChosenKeys<T, kDim> keys;
-      keys.load(p, unit, low, low + 8, length, lane);
-      float d[4];
-      keys.score(q, sees, d);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = 2 * (lane % 4) + i % 2, key = low + i / 2 * 8;
-        if (row < unit.rows && key < length) scores[row * room + key] = d[i];
-      }
+  const bool leads = has_row && warp % members == 0;
+  if (leads) {
+    if (holds_all)
+      holds_all =
+          solve_row<T, kDim>(p, unit, entmax[row], row, list, length < 0 ? NAN : largest, bounds[row], lane);
+    if (!holds_all) list.count = 0;
+    if (!holds_all && lane == 0) {
+      atomicOr(&p.overflowed[unit.index], 1u << row);
+      if (p.outputs.counts != nullptr) p.outputs.counts[unit.index * 4 + 3] = 1;
     }
-    __syncthreads();
-    if ((rows >> warp & 1) != 0) {
-      float* values = scores + warp * room;
-      int32_t* keys = p.all_keys + (int64_t{blockIdx.x} * p.listed_rows + warp) * room;
-      float largest = -INFINITY;
-      for (int key = lane; key < length; key += 32) largest = arch::larger_or_nan(largest, values[key]);
-      largest = arch::warp_max_or_nan(largest);
-      const Entmax entmax = unit.entmax(p, warp);
-      const float cutoff = cutoff_of(entmax, largest, -INFINITY);
-      RowList mine{keys, values, 0};
-      for (int first = 0; first < length; first += 32) {
-        const int key = first + lane;
-        const float score = key < length ? values[key] : -INFINITY;
-        const int place = place_of(score > cutoff, lane, mine.count);
-        if (score > cutoff) {
-          mine.keys[place] = key;
-          mine.values[place] = score;
-        }
-      }
-      __syncwarp();
-      solve_row<T, kDim>(p, unit, entmax, warp, mine, largest, -INFINITY, length, lane);
-    }
-    __syncthreads();  // the next unit's scores overwrite these
+    if (lane == 0) lists.counts[slot] = list.count;
   }
+  if (members == 1) {
+    if (has_row && list.count > 0) write_values<T, kDim>(p, unit, row, list, length, lane);
+    return;
+  }
+  __syncthreads();
+  if (has_row) {
+    list.count = lists.counts[slot];
+    add_parts<T, kDim>(p, unit, list, warp % members, members, length, lane, lists.parts[slot]);
+  }
+  __syncthreads();
+  if (leads && list.count > 0)
+    write_sums<T, kDim>(p, unit, row, lists.parts[slot], parts_of(list.count, kDim), lane);
 }
 
 }  // namespace splash::gpu::decode

@@ -7,7 +7,8 @@
 //
 // Where the first tiles are all there are, the second line falls away. The syncs are where blocks see what
 // others have found; bounds each block computes for itself. Where a block has found few keys it leaves its
-// bounds as they are: scoring those keys takes less time.
+// bounds as they are: scoring those keys takes less time. A unit whose last step was broad is left to the
+// dense pass (dense.cuh) at once.
 
 #include "gpu/decode/launch.cuh"
 #include "gpu/decode/refine.cuh"
@@ -24,7 +25,7 @@ struct StepMemory {
 
   union {
     __align__(16) unsigned char stages[kWarps][Screen::kWarpBytes];
-    Lists<listed_keys(kDim)> lists;
+    Lists<listed_keys(kDim), kDim> lists;
   };
   HeldUnit<T, kDim> unit;
   RowBounds rows;
@@ -45,19 +46,24 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
   auto* const held_pages = held_scores + kWarps * held_score_bytes(p);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   Unit unit(p, static_cast<int>(blockIdx.x) / p.team);
+  const bool is_broad = was_broad(p, unit.index);
   const int length = read_unit<T, kDim>(p, unit, memory.unit, reinterpret_cast<int32_t*>(held_pages));
   const Ranges ranges = ranges_of(p, max(length, 0));
   const Team team(p, ranges);
   if (team.rank >= team.size) return;
   const bool is_first = team.rank == 0;
   if (is_first && threadIdx.x == 0) {
-    p.overflowed[unit.index] = 0;
+    p.overflowed[unit.index] = is_broad ? (1u << unit.rows) - 1 : 0;
     if (p.outputs.counts != nullptr) {
       const int head = ranges.first_tile == 0 ? kHeadKeys : 0;
-      p.outputs.counts[unit.index * 4] = max((ranges.tiles - ranges.first_tile) * ranges.tile_keys - head, 0);
-      p.outputs.counts[unit.index * 4 + 3] = 0;
+      const int screened = max((ranges.tiles - ranges.first_tile) * ranges.tile_keys - head, 0);
+      int32_t* const counts = p.outputs.counts + unit.index * 4;
+      counts[0] = is_broad ? 0 : screened;
+      counts[1] = counts[2] = 0;
+      counts[3] = is_broad ? 1 : 0;
     }
   }
+  if (is_broad) return;
 
   const Visible sees(p, unit, ranges.length, lane);
   const Run run(ranges, team.warp(), team.warps());

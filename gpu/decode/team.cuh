@@ -12,8 +12,10 @@ constexpr int kThreads = 32 * kWarps;
 struct Team {
   int rank, size;  // blocks of rank >= size have nothing to do
 
-  __device__ Team(const Step& p, const Ranges& ranges)
-      : rank(static_cast<int>(blockIdx.x) % p.team), size(working_blocks(p, ranges)), alone_(p.team == 1) {}
+  // blocks: of the cluster; working: those with something to do.
+  __device__ Team(int blocks, int working)
+      : rank(static_cast<int>(blockIdx.x) % blocks), size(working), alone_(blocks == 1) {}
+  __device__ Team(const Step& p, const Ranges& ranges) : Team(p.team, working_blocks(p, ranges)) {}
 
   __device__ int warp() const { return rank * kWarps + static_cast<int>(threadIdx.x) / 32; }
   __device__ int warps() const { return size * kWarps; }

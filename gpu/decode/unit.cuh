@@ -72,6 +72,21 @@ struct Unit {
   }
 };
 
+// Step::broad, of a unit: whether its last step was, and whether its next one will be.
+__device__ __forceinline__ bool was_broad(const Step& p, int unit) {
+  return p.broad != nullptr && (p.broad[unit / p.row_tiles] >> unit % p.row_tiles % 32 & 1) != 0;
+}
+__device__ __forceinline__ void remember_broad(const Step& p, int unit, bool is_broad) {
+  if (p.broad == nullptr) return;
+  uint32_t* const word = p.broad + unit / p.row_tiles;
+  const uint32_t bit = 1u << unit % p.row_tiles % 32;
+  if (is_broad) {
+    atomicOr(word, bit);
+  } else {
+    atomicAnd(word, ~bit);
+  }
+}
+
 // What a lane's rows 2 t and 2 t + 1 see.
 struct Visible {
   int end[2], window, sinks;

@@ -53,6 +53,25 @@ inline std::vector<DecodeOptions> decode_cases() {
   return cases;
 }
 
+// What the dense pass must give the same bits for: rows that keep many keys, few, and none, of units that are
+// broad and that are not, over several chunks and parts of one, in windows with sinks before them.
+inline std::vector<DecodeOptions> dense_cases() {
+  return {
+      {.lengths = {2100, 1024, 700, 0, 1}, .kv_heads = 1, .temperature = 0.1},
+      {.lengths = {1500}, .kv_heads = 1, .group = 5, .q_len = 3, .head_dim = 128, .temperature = 0.1},
+      {.lengths = {1300}, .page_size = 16, .kv_heads = 1, .alpha = {1.02, 1.5, 2, 1.1}},
+      {.lengths = {2500}, .kv_heads = 1, .q_len = 2, .temperature = 0.1, .window = 1200, .sinks = 3},
+      {.lengths = {1500, 600}, .kv_heads = 1, .temperature = 0.1, .nasty = "holes"},
+      {.lengths = {1500}, .kv_heads = 1, .nasty = "nan key"},
+      {.lengths = {1100}, .kv_heads = 1, .nasty = "equal"},
+      {.lengths = {1100, 900}, .group = 1, .dtype = Dtype::f16},
+  };
+}
+
+inline size_t pairs_of(const DecodeCase& c) {  // of sequences and key heads
+  return static_cast<size_t>(c.cache.batch * c.cache.kv_heads);
+}
+
 inline void capture(const DecodeOptions& o, const auto& check) {
   CAPTURE(o.nasty);
   CAPTURE(o.bits);

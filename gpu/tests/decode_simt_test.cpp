@@ -18,7 +18,7 @@ using namespace splash::gpu::testing;
 namespace {
 
 template <class T, int kDim>
-StepResults run_with(const DecodeCase& c, const decode::Device& device) {
+StepResults run_with(const DecodeCase& c, const decode::Device& device, std::vector<uint32_t>* broad) {
   const auto& q = c.inputs.q;
   const std::vector<T> keys = pool_of<T>(c, c.cache.keys), values = pool_of<T>(c, c.cache.values),
                        queries = elements_of<T>(q);
@@ -32,16 +32,17 @@ StepResults run_with(const DecodeCase& c, const decode::Device& device) {
   const decode::PageTable table{c.cache.table.data(), c.cache.lengths.data(), static_cast<int>(c.cache.batch),
                                 static_cast<int>(c.cache.width)};
   if (cache.bits > 0) decode::Kernels<T, kDim>::fill(cache, table, nullptr, table.width, nullptr);
-  const decode::StepInputs inputs{rows_of(c, const_cast<T*>(queries.data())),
-                                  rows_of(c, out.data()),
-                                  static_cast<int>(q.heads()),
-                                  static_cast<int>(q.length()),
-                                  alpha.data(),
-                                  scale.data(),
-                                  static_cast<int>(alpha.size()),
-                                  static_cast<int>(scale.size()),
-                                  c.options.window,
-                                  c.options.sinks};
+  const decode::StepInputs inputs{.q = rows_of(c, const_cast<T*>(queries.data())),
+                                  .out = rows_of(c, out.data()),
+                                  .q_heads = static_cast<int>(q.heads()),
+                                  .q_len = static_cast<int>(q.length()),
+                                  .alpha = alpha.data(),
+                                  .scale = scale.data(),
+                                  .alphas = static_cast<int>(alpha.size()),
+                                  .scales = static_cast<int>(scale.size()),
+                                  .window = c.options.window,
+                                  .sinks = c.options.sinks,
+                                  .broad = broad == nullptr ? nullptr : broad->data()};
   decode::check_step(cache, table, inputs);
   decode::StepPlan plan = decode::plan_step(cache, table, inputs, device);
   std::vector<unsigned char> workspace(static_cast<size_t>(plan.bytes) + 256, 0xFF);
@@ -60,10 +61,12 @@ StepResults run_with(const DecodeCase& c, const decode::Device& device) {
   return results;
 }
 
-StepResults run(const DecodeCase& c, const decode::Device& device = {}) {
-  if (c.options.dtype == Dtype::f16) return run_with<__half, 64>(c, device);
-  return c.options.head_dim == 64 ? run_with<__nv_bfloat16, 64>(c, device)
-                                  : run_with<__nv_bfloat16, 128>(c, device);
+// broad: StepInputs::broad.
+StepResults run(const DecodeCase& c, const decode::Device& device = {},
+                std::vector<uint32_t>* broad = nullptr) {
+  if (c.options.dtype == Dtype::f16) return run_with<__half, 64>(c, device, broad);
+  return c.options.head_dim == 64 ? run_with<__nv_bfloat16, 64>(c, device, broad)
+                                  : run_with<__nv_bfloat16, 128>(c, device, broad);
 }
 
 }  // namespace
@@ -100,6 +103,55 @@ TEST_CASE("decode on the CPU: rows with more keys than a block lists are solved 
     CHECK(results.counts[3] == 1);
     CHECK(results.counts[7] == 0);
   }
+}
+
+TEST_CASE("decode on the CPU: the dense pass takes what is left to it, and gives the same bits") {
+  for (DecodeOptions options : dense_cases()) {
+    for (const int bits : {0, 4}) {
+      options.bits = bits;
+      capture(options, [&] {
+        const DecodeCase c = decode_case(options);
+        const StepResults screened = run(c);
+        check_step_results(c, screened);
+        std::vector<uint32_t> all(pairs_of(c), 0xFFFFFFFF);  // as if the last step had been broad
+        const StepResults dense = run(c, {}, &all);
+        check_same_bits(dense, screened);
+        CHECK(dense.counts[0] == 0);
+        CHECK(dense.counts[3] == 1);
+        for (const int team : {2, 4}) {
+          CAPTURE(team);
+          std::ranges::fill(all, 0xFFFFFFFF);
+          check_same_bits(run(c, {.multiprocessors = 1000, .least_team = team, .most_team = team}, &all),
+                          screened);
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("decode on the CPU: a step remembers which units were broad, and forgets") {
+  const DecodeOptions options{.lengths = {3000, 2000}, .kv_heads = 1, .temperature = 0.1};
+  const DecodeCase broad = decode_case(options);
+  std::vector<uint32_t> memory(pairs_of(broad), 0);
+  const StepResults first = run(broad, {}, &memory);
+  CHECK(first.counts[0] > 0);  // screened, in vain
+  CHECK(first.counts[3] == 1);
+  CHECK(memory[0] == 1);
+  CHECK(memory[1] == 1);
+  const StepResults second = run(broad, {}, &memory);
+  CHECK(second.counts[0] == 0);  // at once
+  check_same_bits(second, first);
+  DecodeOptions sparse_options = options;
+  sparse_options.temperature = 6;
+  const DecodeCase sparse = decode_case(sparse_options);
+  const StepResults third = run(sparse, {}, &memory);
+  check_step_results(sparse, third);
+  CHECK(third.counts[3] == 1);
+  CHECK(memory[0] == 0);
+  const StepResults fourth = run(sparse, {}, &memory);
+  CHECK(fourth.counts[0] > 0);
+  CHECK(fourth.counts[3] == 0);
+  check_same_bits(fourth, third);
 }
 
 TEST_CASE("decode on the CPU: the blocks of a cluster share a unit, and its bits are one block's") {

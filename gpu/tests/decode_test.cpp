@@ -38,16 +38,17 @@ class OnDevice {
     cache = device_cache(c, keys_.data(), values_.data(), low_bit_.data());
     pages = {static_cast<const int32_t*>(table_.data()), static_cast<const int32_t*>(lengths_.data()),
              static_cast<int>(c.cache.batch), static_cast<int>(c.cache.width)};
-    inputs = {rows_of(c, q_.data()),
-              rows_of(c, out_.data()),
-              static_cast<int>(q.heads()),
-              static_cast<int>(q.length()),
-              static_cast<const float*>(alpha_.data()),
-              static_cast<const float*>(scale_.data()),
-              static_cast<int>(c.inputs.alpha.size()),
-              static_cast<int>(c.inputs.scale.size()),
-              c.options.window,
-              c.options.sinks};
+    broad_ = uploaded(stream_, std::vector<uint32_t>(pairs_of(c), 0));
+    inputs = {.q = rows_of(c, q_.data()),
+              .out = rows_of(c, out_.data()),
+              .q_heads = static_cast<int>(q.heads()),
+              .q_len = static_cast<int>(q.length()),
+              .alpha = static_cast<const float*>(alpha_.data()),
+              .scale = static_cast<const float*>(scale_.data()),
+              .alphas = static_cast<int>(c.inputs.alpha.size()),
+              .scales = static_cast<int>(c.inputs.scale.size()),
+              .window = c.options.window,
+              .sinks = c.options.sinks};
     decode::fill(cache, pages, nullptr, pages.width, stream_.handle());
   }
 
@@ -80,6 +81,13 @@ class OnDevice {
     return results;
   }
 
+  // Sets or clears what steps remember of their units (StepInputs::broad); later steps read and change it.
+  void remember(bool broad) {
+    broad_.fill(broad ? 0xFF : 0);
+    inputs.broad = static_cast<uint32_t*>(broad_.data());
+  }
+  std::vector<uint32_t> remembered() const { return downloaded<uint32_t>(broad_); }
+
   decode::Cache cache{};
   decode::PageTable pages{};
   decode::StepInputs inputs{};
@@ -95,7 +103,7 @@ class OnDevice {
 
   const DecodeCase& c_;
   Stream stream_;
-  DeviceBuffer keys_, values_, q_, out_, table_, lengths_, alpha_, scale_, low_bit_;
+  DeviceBuffer keys_, values_, q_, out_, table_, lengths_, alpha_, scale_, low_bit_, broad_;
 };
 
 StepResults run(const DecodeCase& c) {
@@ -166,4 +174,58 @@ TEST_CASE("decode: a length or a page that does not exist gives NaN rows of that
       if (!bad) CHECK(results.tau[i] == expected.tau[i]);
     }
   }
+}
+
+TEST_CASE("decode: the dense pass gives the same bits as lists, in every run and for every split") {
+  SKIP_WITHOUT_GPU();
+  std::vector<DecodeOptions> cases = dense_cases();
+  for (const int head_dim : {64, 128, 256})
+    cases.push_back({.lengths = {20000, 5000, 3},
+                     .kv_heads = 1,
+                     .q_len = 2,
+                     .head_dim = head_dim,
+                     .alpha = {1.5, 1.1, 1.02, 2}});
+  cases.push_back({.lengths = {9000}, .kv_heads = 1, .temperature = 0.05});
+  for (const DecodeOptions& options : cases) {
+    capture(options, [&] {
+      const DecodeCase c = decode_case(options);
+      const auto check = [&](auto on_device) {
+        const StepResults screened = on_device.run();
+        check_step_results(c, screened);
+        for (const int team : {0, 0, 1, 2, 4, 8, 16}) {
+          CAPTURE(team);
+          on_device.remember(true);
+          const StepResults dense = on_device.run(team);
+          CHECK(dense.counts[0] == 0);
+          check_same_bits(dense, screened);
+        }
+      };
+      if (options.dtype == Dtype::f16) {
+        check(OnDevice<__half>(c));
+      } else {
+        check(OnDevice<__nv_bfloat16>(c));
+      }
+    });
+  }
+}
+
+TEST_CASE("decode: a step remembers which units were broad, and forgets") {
+  SKIP_WITHOUT_GPU();
+  const DecodeOptions broad{.lengths = {9000, 5000}, .temperature = 0.1};
+  DecodeOptions sparse = broad;
+  sparse.temperature = 6;
+  const DecodeCase c = decode_case(broad), other = decode_case(sparse);
+  OnDevice<__nv_bfloat16> on_device(c), others(other);
+  on_device.remember(false);
+  const StepResults first = on_device.run();
+  CHECK(first.counts[0] > 0);
+  CHECK(on_device.remembered() == std::vector<uint32_t>(pairs_of(c), 1));
+  for (int i = 0; i < 100; ++i) check_same_bits(on_device.run(), first);
+  others.remember(true);
+  const StepResults dense = others.run();
+  CHECK(dense.counts[3] == 1);
+  check_step_results(other, dense);
+  const std::vector<uint32_t> left = others.remembered();
+  CHECK((left[0] & 1) == 0);
+  check_same_bits(others.run(), dense);
 }

@@ -42,7 +42,8 @@ class DecodeAux(NamedTuple):
     support: int32 [batch, q_heads, q_len], keys with p > 0.
     screened, candidates, rescored: int32 [units], units = batch * kv_heads * ceil(q_heads / kv_heads * q_len / 8): keys that
     were screened, that the first bounds let through, and that were scored exactly after the last one.
-    fell_back: bool [units], where lists overflowed and all keys were scored. All four are empty in host memory.
+    fell_back: bool [units], where rows were broad and all keys were scored: lists overflowed, or the unit's last step was broad, and
+    nothing was screened. All four are empty in host memory.
     """
 
     tau: Tensor
@@ -66,6 +67,8 @@ class PagedCache:
     lengths: int32 [batch], keys of each sequence. append() and truncate() change it in place.
     bits: 4 or 8 for low-bit copies, 0 for none; then each step reads K whole. A copy takes head_dim * bits / 8 + 2 bytes per
     key and key head, and 4 head_dim bytes per page and key head.
+    remembers: on a GPU steps keep in `broad` (int32 [batch, kv_heads]) which rows had a broad support, so that the next step reads
+    their keys whole at once. It changes how long a step takes, not what it returns.
 
     Tensors are taken as they are, not copied. Call fill() once for pages that are full already. Raises TypeError, ValueError
     and NotImplementedError, with one sentence.
@@ -73,7 +76,7 @@ class PagedCache:
 
     def __init__(
         self, keys: Tensor, values: Tensor, block_table: Tensor, lengths: Tensor, *, bits: int = 4, heads_first: bool = False,
-        head_dim: int | None = None,
+        head_dim: int | None = None, remembers: bool = True,
     ) -> None:  # fmt: skip
         if keys.dim() != 4 or keys.shape != values.shape:
             raise ValueError(f"keys and values must have one shape of 4 dimensions, not {tuple(keys.shape)} and {tuple(values.shape)}")
@@ -105,6 +108,7 @@ class PagedCache:
         self.kv_heads, self.head_dim = keys.shape[1 if heads_first else 2], keys.shape[3] if head_dim is None else head_dim
         size = _operators.device_cache(keys, values, None, heads_first, bits).low_bit_bytes() if keys.is_cuda else 0
         self.low_bit = torch.empty(size, dtype=torch.uint8, device=keys.device)
+        self.broad = torch.zeros(lengths.shape[0], self.kv_heads, dtype=torch.int32, device=keys.device) if remembers and keys.is_cuda else None
 
     @classmethod
     def empty(
@@ -236,9 +240,10 @@ def decode(
         raise ValueError(f"window is {window} and sinks {sinks}; allowed are None or 1 and more keys, and beside a window 0 to {MOST_SINKS} sinks")
     alphas = of_heads("alpha", alpha, q.shape[1], q.device, *ALPHAS)
     scales = of_heads("scale", cache.head_dim**-0.5 if scale is None else scale, q.shape[1], q.device, *SCALES)
+    broad = cache.broad if cache.broad is not None and cache.broad.shape[0] >= q.shape[0] else None
     out, tau, maximum, support, counts = torch.ops.splash_attention.decode(
         cache._widened(q), keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits,
-        window or 0, sinks,
+        window or 0, sinks, broad,
     )
     out = out[..., : cache.head_dim]
     if not return_aux:
@@ -294,8 +299,8 @@ class BatchDecodeWrapper:
         self, q: Tensor, paged_kv_cache: Tensor | tuple[Tensor, Tensor] | PagedCache, *, return_aux: bool = False
     ) -> Tensor | tuple[Tensor, DecodeAux]:
         """q: [batch, num_qo_heads, head_dim]. paged_kv_cache: (keys, values), or one tensor [pages, 2, …] of both; K is then read whole.
-        Or a PagedCache of these pools, for its low-bit copies; call its fill() for pages that became full. Its own table and lengths do
-        not count here. Returns out like q, with return_aux (out, DecodeAux of one query per sequence)."""
+        Or a PagedCache of these pools, for its low-bit copies, and so that steps remember broad rows; call its fill() for pages that became
+        full. Its own table and lengths do not count here. Returns out like q, with return_aux (out, DecodeAux of one query per sequence)."""
         if self.block_table is None:
             raise RuntimeError("plan() comes before run()")
         if tuple(q.shape) != self._q:
@@ -307,7 +312,7 @@ class BatchDecodeWrapper:
             cache.block_table, cache.lengths = self.block_table, self.lengths
         else:
             keys, values = (paged_kv_cache[:, 0], paged_kv_cache[:, 1]) if isinstance(paged_kv_cache, Tensor) else paged_kv_cache
-            cache = PagedCache(keys, values, self.block_table, self.lengths, bits=0, heads_first=self.heads_first)
+            cache = PagedCache(keys, values, self.block_table, self.lengths, bits=0, heads_first=self.heads_first, remembers=False)
         page = (*cache.keys.shape[1:3], cache.head_dim)
         if page != self._page:
             raise ValueError(f"pages are {list(page)}; the plan is of {list(self._page)}")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -242,16 +243,26 @@ DecodeErrors check_heads(const Steps& steps, const StepProblem& problem, const S
 analysis::DecodeCounts decode_counts(const AttentionShape& shape, std::span<const int32_t> lengths,
                                      const StepResults& results) {
   analysis::DecodeCounts sums;
-  for (const int32_t length : lengths) sums.keys += static_cast<double>(shape.kv_heads * length);
   const size_t units = results.counts.size() / 4;
+  const auto rows = static_cast<size_t>(shape.group() * shape.q_len);  // of a key head
+  const size_t tiles = units * rows / std::max<size_t>(results.support.size(), 1);
   for (size_t unit = 0; unit < units; ++unit) {
     const int32_t* const counts = results.counts.data() + 4 * unit;
+    const double keys = lengths[unit * lengths.size() / units];  // units stand by sequence
+    const size_t pair = unit / tiles, first = unit % tiles * gpu::decode::kRows;
+    const auto begin = results.support.begin() + static_cast<std::ptrdiff_t>(pair * rows + first);
+    const auto of_unit = static_cast<std::ptrdiff_t>(std::min<size_t>(gpu::decode::kRows, rows - first));
+    const double support = std::accumulate(begin, begin + of_unit, 0.0);
+    const bool fell_back = counts[3] != 0;
+    sums.keys += keys;
     sums.screened += counts[0];
     sums.candidates += counts[1];
     sums.rescored += counts[2];
-    if (counts[3] != 0) sums.fell_back += lengths[unit * lengths.size() / units];  // units stand by sequence
+    if (!fell_back || counts[0] > 0) sums.began += keys;
+    if (fell_back) sums.fell_back += keys;
+    sums.values += fell_back ? std::min(support, keys) : support;
+    sums.support += support;
   }
-  for (const int32_t support : results.support) sums.support += support;
   return sums;
 }
 

@@ -113,7 +113,9 @@ Steps::OneCache Steps::make_cache(uint64_t number, const GivenTensors* given) co
   const std::array<int64_t, 4> extents{pages, problem_.page_size, s.kv_heads, s.head_dim};
   OneCache one{.keys = DeviceTensor(*stream_, problem_.dtype, extents),
                .values = DeviceTensor(*stream_, problem_.dtype, extents),
-               .low_bit = {}};
+               .low_bit = {},
+               .broad = DeviceBuffer(*stream_, s.batch * s.kv_heads * int64_t{sizeof(uint32_t)})};
+  one.broad.fill(0);
   const auto paged = [](const DeviceTensorView& pool) {
     return PagedTensor{pool.data, pool.strides[0], pool.strides[1], pool.strides[2]};
   };
@@ -150,8 +152,11 @@ void Steps::poison() {
 }
 
 void Steps::enqueue(int64_t cache, const Launched& launched) const {
-  decode::decode(caches_.at(static_cast<size_t>(cache)).cache, table_, inputs_, outputs_, workspace_.data(),
-                 workspace_.bytes(), stream_->handle(), launched);
+  const OneCache& one = caches_.at(static_cast<size_t>(cache));
+  StepInputs inputs = inputs_;
+  inputs.broad = static_cast<uint32_t*>(one.broad.data());
+  decode::decode(one.cache, table_, inputs, outputs_, workspace_.data(), workspace_.bytes(),
+                 stream_->handle(), launched);
 }
 
 void Steps::enqueue_round() const {

@@ -66,7 +66,7 @@ class Steps {
   int64_t workspace_bytes() const { return workspace_.bytes(); }
   const std::vector<int32_t>& lengths() const { return host_lengths_; }
 
-  void poison();  // sets every byte of outputs and workspace
+  void poison();  // sets every byte of outputs and workspace, not what steps remember
   void enqueue(int64_t cache, const Launched& launched = {}) const;
   void enqueue_round() const;  // a step over each cache in turn
 
@@ -80,8 +80,8 @@ class Steps {
 
  private:
   struct OneCache {
-    DeviceTensor keys, values;  // [pages, page_size, kv_heads, head_dim]
-    DeviceBuffer low_bit;
+    DeviceTensor keys, values;    // [pages, page_size, kv_heads, head_dim]
+    DeviceBuffer low_bit, broad;  // broad: StepInputs::broad, which steps over this cache remember
     Cache cache{};
   };
   OneCache make_cache(uint64_t number, const GivenTensors* given) const;

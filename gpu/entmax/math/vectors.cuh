@@ -40,6 +40,32 @@ __device__ __forceinline__ void add_scaled(float (&sums)[8], float factor, const
 }
 
 template <class T>
+__device__ __forceinline__ void unpack8(const uint4& packed, float (&x)[8]) {
+  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = unpacked<T>(words[i]);
+    x[2 * i] = pair.x;
+    x[2 * i + 1] = pair.y;
+  }
+}
+// The same as add_scaled where factor is not 0; where it is, x may be anything. Predicated, without a branch.
+__device__ __forceinline__ void add_scaled_unless_0(float (&sums)[8], float factor, const float (&x)[8]) {
+#ifdef __CUDA_ARCH__
+  asm("{\n.reg .pred keeps;\nsetp.neu.f32 keeps, %8, 0f00000000;\n"
+      "@keeps fma.rn.f32 %0, %8, %9, %0;\n@keeps fma.rn.f32 %1, %8, %10, %1;\n"
+      "@keeps fma.rn.f32 %2, %8, %11, %2;\n@keeps fma.rn.f32 %3, %8, %12, %3;\n"
+      "@keeps fma.rn.f32 %4, %8, %13, %4;\n@keeps fma.rn.f32 %5, %8, %14, %5;\n"
+      "@keeps fma.rn.f32 %6, %8, %15, %6;\n@keeps fma.rn.f32 %7, %8, %16, %7;\n}"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]),
+        "+f"(sums[6]), "+f"(sums[7])
+      : "f"(factor), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(x[4]), "f"(x[5]), "f"(x[6]), "f"(x[7]));
+#else
+  for (int i = 0; i < 8 && factor != 0; ++i) sums[i] = fmaf(factor, x[i], sums[i]);
+#endif
+}
+
+template <class T>
 __device__ __forceinline__ float dot8(const uint4& a, const uint4& b) {
   const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
   float sum = 0;

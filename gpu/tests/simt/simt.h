@@ -132,6 +132,10 @@ using std::max;
 using std::min;
 
 // NOLINTBEGIN(readability-identifier-naming): CUDA's names
+inline float __fmul_rn(float a, float b) {
+  const volatile float product = a * b;
+  return product;
+}
 template <class T>
 T __shfl_xor_sync(unsigned /*mask*/, T value, int lanes) {
   using namespace splash::gpu::simt;

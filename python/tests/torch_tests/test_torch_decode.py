@@ -190,6 +190,27 @@ def test_a_window_and_sinks_limit_what_a_query_sees(device, bits):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("bits", [0, 4])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_a_cache_remembers_which_rows_were_broad(bits, dim):
+    cache, k, v = filled("cuda", n=5000, dim=dim, bits=bits)
+    cache.append(k, v)
+    flat, sharp = (factor * torch.randn(2, 4, 1, dim).bfloat16().cuda() for factor in (0.1, 6.0))
+    screened, aux = decode(flat, cache, return_aux=True)
+    assert aux.fell_back.all() and aux.screened.min() > 0 and cache.broad.all()
+    for _ in range(20):
+        at_once, aux = decode(flat, cache, return_aux=True)
+        assert torch.equal(at_once, screened) and aux.fell_back.all() and not aux.screened.any()
+    torch.testing.assert_close(at_once.double().cpu(), expected(flat, k, v, cache.lengths, 1.5), atol=2e-2, rtol=2e-2)
+    once_more, aux = decode(sharp, cache, return_aux=True)  # all keys again, of which few are kept
+    assert aux.fell_back.all() and not cache.broad.any()
+    fresh, aux = decode(sharp, cache, return_aux=True)
+    assert torch.equal(once_more, fresh) and not aux.fell_back.any()
+    cache.broad = None
+    assert torch.equal(decode(sharp, cache), fresh) and torch.equal(decode(flat, cache), screened)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_graph_runs_later_plans():
     torch.manual_seed(0)
     pool, q = torch.randn(8, 2, 16, 2, 64).bfloat16().cuda(), torch.randn(3, 4, 64).bfloat16().cuda()
