@@ -1,5 +1,5 @@
 #pragma once
-// A warpgroup that only computes (sm_90a): it multiplies 64 query rows by tiles of 128 keys.
+// A warpgroup that only computes (sm_90a): it multiplies 64 query rows by tiles of 128 keys, or of 64.
 
 #include "gpu/arch/maximum.cuh"
 #include "gpu/arch/mma.cuh"
@@ -9,33 +9,34 @@
 
 namespace splash::gpu::kascade {
 
-constexpr int kScores = 64;  // of a thread: 64 x 128 over 128 threads; [4j + e] as wgmma.cuh says
+// Below, kScores are a thread's: half as many as a tile has keys. [4j + e] as wgmma.cuh says.
 
-// Issues s = A B^T over head_dim as one committed group and does not wait. a: 64 rows of a tile; b: a whole
-// tile.
-template <class Element, int kDim>
-__device__ void issue_scores(float (&s)[kScores], uint64_t a, uint64_t b) {
+// Issues s (+)= A B^T over kDim columns as one committed group and does not wait. a: 64 rows of a tile of
+// 128; b: a whole tile.
+template <class Element, int kDim, int kScores>
+__device__ void issue_scores(float (&s)[kScores], uint64_t a, uint64_t b, bool accumulate = false) {
   arch::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step) {
-    const int bytes = step / 4 * kPanelBytes + step % 4 * 32;
-    arch::wgmma<Element>(s, arch::advance(a, bytes), arch::advance(b, bytes), step > 0);
+    const int panel = step / 4, bytes = step % 4 * 32;
+    arch::wgmma<Element>(s, arch::advance(a, panel * kPanelBytes + bytes),
+                         arch::advance(b, panel * (2 * kScores * 128) + bytes), accumulate || step > 0);
   }
   arch::wgmma_commit();
 }
 
 // o += P V, P as packed pairs.
-template <class Element, int kDim>
-__device__ void issue_values(float (&o)[kDim / 2], const uint32_t (&p)[kScores / 8][4], uint64_t v) {
+template <class Element, int kDim, int kSteps>
+__device__ void issue_values(float (&o)[kDim / 2], const uint32_t (&p)[kSteps][4], uint64_t v) {
   arch::wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < kScores / 8; ++step)
+  for (int step = 0; step < kSteps; ++step)
     arch::wgmma<Element, arch::Major::mn>(o, p[step], arch::advance(v, step * 16 * 128), true);
   arch::wgmma_commit();
 }
 
 // Probabilities as the next product's left operand: two neighbouring groups of 8 keys a step.
-template <class Element>
+template <class Element, int kScores>
 __device__ void pack_probabilities(uint32_t (&p)[kScores / 8][4], const float (&s)[kScores]) {
 #pragma unroll
   for (int i = 0; i < kScores / 2; ++i) p[i / 4][i % 4] = arch::pack_pair<Element>(s[2 * i], s[2 * i + 1]);
@@ -44,7 +45,7 @@ __device__ void pack_probabilities(uint32_t (&p)[kScores / 8][4], const float (&
 // Sets hidden scores to -inf. Under a negative scale it also flips the sign of the others, so that the scale
 // is positive from here on. key_of(column) gives the key of a column of the tile, or one larger than all for
 // padding.
-template <class KeyOf>
+template <int kScores, class KeyOf>
 __device__ void mask_scores(float (&s)[kScores], const Problem& p, const TileAddress& at, int row,
                             KeyOf key_of) {
   const float sign = p.negative_scale ? -1.0f : 1.0f;
@@ -66,7 +67,7 @@ __device__ inline int consumer_group() {
 // One step of the online softmax for the thread's two rows. `factor` receives what rescales the earlier sums.
 // A row with a score of NaN has a sum of NaN from there on. of_quad: makes a row's largest score of the
 // thread's.
-template <class OfQuad>
+template <int kScores, class OfQuad>
 __device__ void online_softmax(float (&s)[kScores], RowState (&state)[2], float (&factor)[2], float scale,
                                OfQuad of_quad) {
 #pragma unroll

@@ -37,7 +37,7 @@ struct FindPlan {
         pitch(round_up(problem.kv_len, kKeyGroup)) {
     if (problem.tiles == 1 && problem.group * problem.q_len <= kMostStepRows) {
       step_rows = problem.group * problem.q_len;
-      chunks = static_cast<int>(ceil_div(problem.kv_len, kChunk<2>));
+      chunks = static_cast<int>(ceil_div(problem.kv_len, step_chunk(problem.head_dim, 2)));
     }
   }
 
@@ -128,7 +128,7 @@ std::string not_taken(const AttentionSpec& spec, Dtype dtype, int64_t tile, int 
   if (dtype != Dtype::f16 && dtype != Dtype::bf16) return std::string(splash::to_string(dtype));
   if (spec.normalizer.kind != NormalizerKind::softmax)
     return std::string(splash::to_string(spec.normalizer.kind));
-  if (spec.shape.head_dim % 8 != 0 || spec.shape.head_dim > 128)
+  if (spec.shape.head_dim % 8 != 0 || spec.shape.head_dim > kMostHeadDim)
     return "a head_dim of " + to_string(spec.shape.head_dim);
   if (tile != kTokens) return "tiles of " + to_string(tile) + " queries";
   if (!spec.mask.causal) return "a mask that is not causal";
@@ -191,9 +191,10 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
       sweep<RowNormalizers>(slab, dtype, arguments.stream);
     }
   }
-  StepRows steps{
-      .rows = plan.step_rows,
-      .chunks = in_8_bits ? static_cast<int>(ceil_div(plan.problem.kv_len, kChunk<1>)) : plan.chunks};
+  StepRows steps{.rows = plan.step_rows,
+                 .chunks = in_8_bits
+                               ? static_cast<int>(ceil_div(plan.problem.kv_len, step_chunk(s.head_dim, 1)))
+                               : plan.chunks};
   if (in_8_bits) {
     steps.k8 = arguments.k8;
     steps.k8_scales = arguments.k8_scales;
@@ -234,10 +235,12 @@ void quantize_keys(const AttentionSpec& spec, Dtype dtype, const QuantizeArgumen
                        .pitch = arguments.pitch,
                        .begin = arguments.begin,
                        .head_dim = static_cast<int>(shape.head_dim)};
-  const dim3 grid(static_cast<unsigned>(ceil_div(count, kQuantizeThreads / kKeyLanes)),
+  const int key_lanes = shape.head_dim > 128 ? 32 : 16;
+  const dim3 grid(static_cast<unsigned>(ceil_div(count, kQuantizeThreads / key_lanes)),
                   static_cast<unsigned>(std::min(heads, kMostLists)));
   with_element(dtype, [&](auto element) {
-    quantize<decltype(element)><<<grid, kQuantizeThreads, 0, arguments.stream>>>(to);
+    const auto kernel = key_lanes == 16 ? &quantize<decltype(element), 16> : &quantize<decltype(element), 32>;
+    kernel<<<grid, kQuantizeThreads, 0, arguments.stream>>>(to);
   });
   check_launch("quantize");
 }
@@ -273,8 +276,9 @@ void attend_to_keys(const AttentionSpec& spec, Dtype dtype, const ReuseArguments
   });
   if (p.parts == 1) return;
   with_element(dtype, [&](auto element) {
-    merge_parts<decltype(element)>
-        <<<static_cast<unsigned>(ceil_div(p.queries(), 4)), 128, 0, arguments.stream>>>(p, parts);
+    const dim3 grid(static_cast<unsigned>(ceil_div(p.queries(), 4)),
+                    static_cast<unsigned>(ceil_div(p.head_dim, 128)));
+    merge_parts<decltype(element)><<<grid, 128, 0, arguments.stream>>>(p, parts);
   });
   check_launch("merge_parts");
 }

@@ -2,7 +2,7 @@
 // Kascade in a GPU's memory (arXiv 2512.16391), for softmax. A tile is 32 queries that follow one another x
 // the query heads that share a key head. An anchor layer finds the keys that each tile shares: its own, and
 // those with the largest sums of the tile's probabilities. The layers behind it attend to these alone.
-// sm_90a. Compiles without nvcc.
+// sm_90a; head_dim in multiples of 8 up to 256. Compiles without nvcc.
 //
 //   if (!not_taken(spec, dtype, budget.tile, capability).empty()) …
 //   find_keys(spec, dtype, {.q = q, .k = k, .counts = counts, .keys = keys, …});  // an anchor
@@ -23,7 +23,7 @@
 
 namespace splash::gpu::kascade {
 
-// What keeps the kernels from such a problem, in words ("a head_dim of 256"); empty where nothing does.
+// What keeps the kernels from such a problem, in words ("a head_dim of 264"); empty where nothing does.
 // capability: 90 for 9.0.
 std::string not_taken(const AttentionSpec& spec, Dtype dtype, int64_t tile, int capability);
 std::string not_taken_here(const AttentionSpec& spec, Dtype dtype, int64_t tile);  // of the current device

@@ -178,10 +178,16 @@ auto with_element(Dtype dtype, F&& f) {
   return dtype == Dtype::bf16 ? f(__nv_bfloat16{}) : f(__half{});
 }
 
-// Calls f with such a value and the head_dim that a kernel is compiled for, an integral_constant.
-template <class F>
+constexpr int kMostHeadDim = 256;
+
+// Calls f with such a value and the head_dim that a kernel is compiled for, an integral_constant. kMost: no
+// kernel is compiled for more.
+template <int kMost = kMostHeadDim, class F>
 auto with_element_and_dim(Dtype dtype, int64_t head_dim, F&& f) {
   return with_element(dtype, [&](auto element) {
+    if constexpr (kMost > 128) {
+      if (head_dim > 128) return f(element, std::integral_constant<int, kMostHeadDim>{});
+    }
     return head_dim <= 64 ? f(element, std::integral_constant<int, 64>{})
                           : f(element, std::integral_constant<int, 128>{});
   });

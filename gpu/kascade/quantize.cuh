@@ -1,6 +1,6 @@
 #pragma once
 // Writes keys in 8 bits with a scale each, from keys in 16 bits. Sixteen lanes share a key, eight numbers
-// each.
+// each; or thirty-two, where head_dim is more than 128.
 
 #include "gpu/arch/maximum.cuh"
 #include "gpu/arch/reduce.cuh"
@@ -8,7 +8,7 @@
 
 namespace splash::gpu::kascade {
 
-constexpr int kQuantizeThreads = 256, kKeyLanes = 16, kLaneNumbers = 8;  // of a head_dim of at most 128
+constexpr int kQuantizeThreads = 256, kLaneNumbers = 8;
 
 struct KeysIn8Bits {
   const void* k = nullptr;                              // [heads, kv_len, head_dim], in 16 bits
@@ -18,7 +18,7 @@ struct KeysIn8Bits {
   int head_dim = 0;
 };
 
-template <class Element>
+template <class Element, int kKeyLanes>
 __global__ void __launch_bounds__(kQuantizeThreads) quantize(const KeysIn8Bits to) {
   const int lane = threadIdx.x % kKeyLanes, column = kLaneNumbers * lane;
   const int64_t key =

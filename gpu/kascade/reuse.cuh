@@ -7,21 +7,28 @@
 
 namespace splash::gpu::kascade {
 
-constexpr int kStages = 3;
+// Keys of a tile, and tiles of K and of V that shared memory holds. Beside a thread's sums of head_dim 256,
+// registers hold half as many scores.
+template <int kDim>
+constexpr int kTileKeys = kDim > 128 ? 64 : 128;
+template <int kDim>
+constexpr int kStages = kDim > 128 ? 2 : 3;
 
 template <int kDim>
 struct Shared {
-  alignas(1024) unsigned char q[kTileBytes<kDim>], k[kStages][kTileBytes<kDim>], v[kStages][kTileBytes<kDim>];
-  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages], q_full, q_empty;
-  int keys[kStages][kTileRows];  // of tiles that need masking; arrive with k
-  int item, visible;             // the item to work on (-1: none) and its visible keys; arrive with q
-  int next_item[2];              // passes the leader's item to the other producers
+  static constexpr int kKeyBytes = kTileBytes<kDim, kTileKeys<kDim>>;
+  alignas(1024) unsigned char q[kTileBytes<kDim>], k[kStages<kDim>][kKeyBytes], v[kStages<kDim>][kKeyBytes];
+  uint64_t k_full[kStages<kDim>], k_empty[kStages<kDim>], v_full[kStages<kDim>], v_empty[kStages<kDim>],
+      q_full, q_empty;
+  int keys[kStages<kDim>][kTileKeys<kDim>];  // of tiles that need masking; arrive with k
+  int item, visible;  // the item to work on (-1: none) and its visible keys; arrive with q
+  int next_item[2];   // passes the leader's item to the other producers
 };
 
 template <int kDim>
 __device__ void prepare_barriers(Shared<kDim>& shared) {
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < kStages<kDim>; ++i) {
       arch::mbarrier_init(&shared.k_full[i], kProducers);
       arch::mbarrier_init(&shared.v_full[i], kProducers);
       arch::mbarrier_init(&shared.k_empty[i], kConsumerWarps);
@@ -34,7 +41,7 @@ __device__ void prepare_barriers(Shared<kDim>& shared) {
   __syncthreads();
 }
 
-// Of a list with so many visible keys: whole tiles.
+// Of a list with so many visible keys: whole tiles of 128.
 __device__ inline int keys_of_part(const Problem& p, int visible) {
   const int tiles = (visible + kTileRows - 1) / kTileRows;
   return (tiles + p.parts - 1) / p.parts * kTileRows;
@@ -44,10 +51,12 @@ __device__ inline int keys_of_part(const Problem& p, int visible) {
 // of the queries. Reads indices one step ahead.
 template <int kDim>
 __device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
-  const ProducerShare<kDim> share(p);
+  constexpr int kKeys = kTileKeys<kDim>;
+  const ProducerShare<kDim, kKeys> share(p);
+  const ProducerShare<kDim> of_queries(p);
   const bool leader = threadIdx.x % kProducers == 0;
   const uint32_t row_bytes = p.head_dim * 2;
-  arch::RingPosition<kStages> turn;
+  arch::RingPosition<kStages<kDim>> turn;
   arch::RingPosition<2> next_turn;
   arch::RingPosition<1> q_turn;
   // Tells the consumers the next item. The end of q_empty's phase says that they have read the previous one.
@@ -84,11 +93,11 @@ __device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
     const char* const v = static_cast<const char*>(p.v) + first_key * row_bytes;
     const auto load_keys = [&](int begin) {
       const int source = key;
-      key = key_at(begin + kTileRows, visible);
+      key = key_at(begin + kKeys, visible);
       arch::mbarrier_wait(&shared.k_empty[turn.stage], turn.parity ^ 1);
       share.copy(shared.k[turn.stage], k, row_bytes, source);
       const int place = begin + threadIdx.x % kProducers;
-      if (p.masks(begin, kTileRows, visible) && place < visible)
+      if (p.masks(begin, kKeys, visible) && threadIdx.x % kProducers < kKeys && place < visible)
         arch::cp_async_4(&shared.keys[turn.stage][place - begin], keys + place);
       arch::cp_async_arrive(&shared.k_full[turn.stage]);
       arch::mbarrier_wait(&shared.v_empty[turn.stage], turn.parity ^ 1);
@@ -98,16 +107,16 @@ __device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
     };
     const auto load_queries = [&] {
       const int64_t query =
-          max(p.query_row(at, share.held_row()), first_query);  // rows that are not there repeat one
+          max(p.query_row(at, of_queries.held_row()), first_query);  // rows that are not there repeat one
       arch::mbarrier_wait(&shared.q_empty, q_turn.parity ^ 1);
-      share.copy(shared.q, static_cast<const char*>(p.q) + first_query * row_bytes, row_bytes,
-                 static_cast<uint32_t>(query - first_query));
+      of_queries.copy(shared.q, static_cast<const char*>(p.q) + first_query * row_bytes, row_bytes,
+                      static_cast<uint32_t>(query - first_query));
       announce(item, visible);
       q_turn.next();
     };
     if (visible > 0) load_keys(0);
     load_queries();
-    for (int begin = kTileRows; begin < visible; begin += kTileRows) load_keys(begin);
+    for (int begin = kKeys; begin < visible; begin += kKeys) load_keys(begin);
     if (queue != nullptr) {  // two places: all have read one when the leader writes it again, a barrier later
       if (leader) shared.next_item[next_turn.stage] = next;
       arch::named_barrier_sync(1, kProducers);
@@ -168,7 +177,7 @@ __device__ void store_part(const Problem& p, const Parts& parts, const TileAddre
   }
 }
 
-// One warp a query.
+// One warp for 128 columns of a query.
 template <class Element>
 __global__ void __launch_bounds__(128) merge_parts(const Problem p, const Parts parts) {
   const int64_t query = int64_t{blockIdx.x} * 4 + threadIdx.x / 32;
@@ -177,7 +186,7 @@ __global__ void __launch_bounds__(128) merge_parts(const Problem p, const Parts 
   for (int part = 0; part < p.parts; ++part)
     largest = arch::larger_or_nan(largest, parts.states[part * p.queries() + query].x);
   const float shift = largest == -INFINITY ? 0.0f : largest;
-  const int column = threadIdx.x % 32 * 4;
+  const int column = static_cast<int>(blockIdx.y * 128 + threadIdx.x % 32 * 4);
   float4 o{};
   for (int part = 0; part < p.parts; ++part) {
     const int64_t place = part * p.queries() + query;
@@ -199,7 +208,8 @@ template <class Element, int kDim>
 __device__ void consume(const Problem& p, Shared<kDim>& shared, const Parts& parts) {
   const int group = consumer_group(), row = group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const uint64_t q = arch::k_major_descriptor(shared.q + group * 64 * 128);
-  arch::RingPosition<kStages> k_turn, v_turn;
+  constexpr int kKeys = kTileKeys<kDim>, kScores = kKeys / 2;
+  arch::RingPosition<kStages<kDim>> k_turn, v_turn;
   arch::RingPosition<1> q_turn;
   while (true) {
     acquire(&shared.q_full, q_turn.parity);
@@ -212,13 +222,13 @@ __device__ void consume(const Problem& p, Shared<kDim>& shared, const Parts& par
     RowState state[2];
     const auto take_scores = [&](int begin) {
       arch::wgmma_hold(s);
-      if (p.masks(begin, kTileRows, visible)) {
+      if (p.masks(begin, kKeys, visible)) {
         mask_scores(s, p, at, row, [&](int column) {
           return begin + column < visible ? shared.keys[k_turn.stage][column] : kHiddenKey;
         });
       }
       release(&shared.k_empty[k_turn.stage]);
-      if (begin + kTileRows >= visible) arch::mbarrier_arrive(&shared.q_empty);
+      if (begin + kKeys >= visible) arch::mbarrier_arrive(&shared.q_empty);
       k_turn.next();
       online_softmax(s, state, factor, p.scale, quad_max_or_nan);
     };
@@ -229,7 +239,7 @@ __device__ void consume(const Problem& p, Shared<kDim>& shared, const Parts& par
     const auto issue_next_values = [&] {
       acquire(&shared.v_full[v_turn.stage], v_turn.parity);
       issue_values<Element, kDim>(o, probabilities,
-                                  arch::mn_major_descriptor(shared.v[v_turn.stage], kPanelBytes));
+                                  arch::mn_major_descriptor(shared.v[v_turn.stage], kKeys * 128));
     };
     const auto take_values = [&] {
       arch::wgmma_wait<0>();
@@ -243,7 +253,7 @@ __device__ void consume(const Problem& p, Shared<kDim>& shared, const Parts& par
       arch::wgmma_wait<0>();
       take_scores(0);
       pack_probabilities<Element>(probabilities, s);
-      for (int begin = kTileRows; begin < visible; begin += kTileRows) {
+      for (int begin = kKeys; begin < visible; begin += kKeys) {
         issue_next_scores();
         issue_next_values();
         arch::wgmma_wait<1>();
@@ -285,10 +295,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// Calls f with a kernel and the bytes of its shared memory.
-template <class F>
+// Calls f with a kernel and the bytes of its shared memory. kMost: as of with_element_and_dim.
+template <int kMost = kMostHeadDim, class F>
 auto with_kernel(const AttentionSpec& spec, Dtype dtype, F&& f) {
-  return with_element_and_dim(dtype, spec.shape.head_dim, [&](auto element, auto dim) {
+  return with_element_and_dim<kMost>(dtype, spec.shape.head_dim, [&](auto element, auto dim) {
     return f(&attend_gathering<decltype(element), dim()>, int64_t{sizeof(Shared<dim()>)});
   });
 }

@@ -2,21 +2,30 @@
 // The anchor's two passes over all visible scores (sm_90a). A block takes two neighbouring lists of a key
 // head, which see the same keys but for the last 32: one thread issues the TMA loads of the keys for both,
 // and two warpgroups a list multiply 64 rows each, then work on their scores. The exponentials bound both
-// passes: an SM computes 16 per cycle, so a tile of 128 x 128 takes 1024 cycles, as many as its products
-// take. Some warpgroups' products overlap others' exponentials. Blocks take pairs of lists from a queue.
+// passes up to head_dim 128: an SM computes 16 per cycle, so a tile of 128 x 128 takes 1024 cycles, as many
+// as its products take. Some warpgroups' products overlap others' exponentials. Blocks take pairs of lists
+// from a queue. Beside two tiles of queries of head_dim 256 there is no room for two of keys: there a stage
+// of the ring holds 64 columns of a tile of keys, and products are added up stage by stage.
 
 #include "gpu/kascade/consumer.cuh"
 
 namespace splash::gpu::kascade {
 
-constexpr int kSides = 2, kAnchorStages = 4;  // lists of a pair; tiles of keys
+constexpr int kSides = 2, kScores = kTileRows / 2;  // lists of a pair; scores of a thread
 constexpr int kSweepWarps = kSides * kConsumerWarps;
 constexpr int kSweepThreads = 32 * (kSweepWarps + 4);  // the last warpgroup loads
 
+// Columns of a tile of keys that a stage holds, and stages.
+template <int kDim>
+constexpr int kStageDim = kDim > 128 ? 64 : kDim;
+template <int kDim>
+constexpr int kAnchorStages = kDim > 128 ? 6 : 4;
+
 template <int kDim>
 struct AnchorShared {
-  alignas(1024) unsigned char q[kSides][kTileBytes<kDim>], k[kAnchorStages][kTileBytes<kDim>];
-  uint64_t k_full[kAnchorStages], k_empty[kAnchorStages], q_full, q_empty;
+  alignas(1024) unsigned char q[kSides][kTileBytes<kDim>],
+      k[kAnchorStages<kDim>][kTileBytes<kStageDim<kDim>>];
+  uint64_t k_full[kAnchorStages<kDim>], k_empty[kAnchorStages<kDim>], q_full, q_empty;
   alignas(8) float normalizers[kSweepWarps / 4][kTileRows];  // of the item, for each warpgroup
   int item;  // of the slab, to work on (-1: none): pair * row_blocks + row block; arrives with q
 };
@@ -71,6 +80,12 @@ struct AnchorSlab {
   }
 };
 
+// Stages of a tile of keys. Columns past head_dim have none.
+template <int kDim>
+__device__ int stages_of_tile(const Problem& p) {
+  return kDim == kStageDim<kDim> ? 1 : (p.head_dim + kStageDim<kDim> - 1) / kStageDim<kDim>;
+}
+
 // Loads the queries of a tile's row block. Rows past the end of a head arrive as zeros; loads for heads that
 // the group does not have start past that end on purpose.
 template <int kDim>
@@ -92,8 +107,9 @@ template <int kDim>
 __device__ void produce_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared) {
   if (threadIdx.x % 128 != 0) return;
   const Problem& p = slab.problem;
-  arch::RingPosition<kAnchorStages> turn;
+  arch::RingPosition<kAnchorStages<kDim>> turn;
   arch::RingPosition<1> q_turn;
+  const int stages = stages_of_tile<kDim>(p);
   for (int pair = blockIdx.x, next; pair < slab.pairs(); pair = next) {
     next = atomicAdd(slab.queue, 1);  // long before it is needed
     const int visible = slab.visible_to_pair(pair);
@@ -111,14 +127,16 @@ __device__ void produce_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared
       }
       q_turn.next();
       for (int begin = 0; begin < visible; begin += kTileRows) {
-        uint64_t* const full = &shared.k_full[turn.stage];
-        arch::mbarrier_wait(&shared.k_empty[turn.stage], turn.parity ^ 1);
-        arch::mbarrier_arrive_expect(full, kTileBytes<kDim>);
-        for (int panel = 0; panel < kDim / 64; ++panel) {
-          arch::tensor_load(shared.k[turn.stage] + panel * kPanelBytes, &slab.keys, full, panel * 64, begin,
-                            kv_head);
+        for (int stage = 0; stage < stages; ++stage) {
+          uint64_t* const full = &shared.k_full[turn.stage];
+          arch::mbarrier_wait(&shared.k_empty[turn.stage], turn.parity ^ 1);
+          arch::mbarrier_arrive_expect(full, kTileBytes<kStageDim<kDim>>);
+          for (int panel = 0; panel < kStageDim<kDim> / 64; ++panel) {
+            arch::tensor_load(shared.k[turn.stage] + panel * kPanelBytes, &slab.keys, full,
+                              stage * kStageDim<kDim> + panel * 64, begin, kv_head);
+          }
+          turn.next();
         }
-        turn.next();
       }
     }
   }
@@ -238,8 +256,9 @@ __device__ void consume_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared
             first_row = group % 2 * 64, row = first_row + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const int q_offset = Pass::kKeysAreRows ? 0 : first_row * 128, k_offset = first_row * 128 - q_offset;
   const uint64_t q = arch::uniform(arch::k_major_descriptor(shared.q[side] + q_offset));
-  arch::RingPosition<kAnchorStages> turn;
+  arch::RingPosition<kAnchorStages<kDim>> turn;
   arch::RingPosition<1> q_turn;
+  const int stages = stages_of_tile<kDim>(p);
   while (true) {
     arch::mbarrier_wait(&shared.q_full, q_turn.parity);
     q_turn.next();
@@ -253,11 +272,23 @@ __device__ void consume_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared
       arch::mbarrier_wait(&shared.k_full[turn.stage], turn.parity);
       if (begin < visible) {
         float s[kScores];
-        const uint64_t k = arch::uniform(arch::k_major_descriptor(shared.k[turn.stage] + k_offset));
-        if constexpr (Pass::kKeysAreRows) {
-          issue_scores<Element, kDim>(s, k, q);
-        } else {
-          issue_scores<Element, kDim>(s, q, k);
+        for (int stage = 0; stage < stages; ++stage) {
+          const int before = turn.stage;
+          if (stage > 0) {
+            turn.next();
+            arch::mbarrier_wait(&shared.k_full[turn.stage], turn.parity);
+          }
+          const uint64_t k = arch::uniform(arch::k_major_descriptor(shared.k[turn.stage] + k_offset)),
+                         of_q = arch::advance(q, stage * kTileBytes<kStageDim<kDim>>);
+          if constexpr (Pass::kKeysAreRows) {
+            issue_scores<Element, kStageDim<kDim>>(s, k, of_q, stage > 0);
+          } else {
+            issue_scores<Element, kStageDim<kDim>>(s, of_q, k, stage > 0);
+          }
+          if (stage > 0) {  // the products before have read theirs
+            arch::wgmma_wait<1>();
+            release(&shared.k_empty[before]);
+          }
         }
         arch::wgmma_wait<0>();
         arch::wgmma_hold(s);
@@ -265,6 +296,11 @@ __device__ void consume_dense(const AnchorSlab& slab, AnchorShared<kDim>& shared
         pass.take(s, begin);
       } else {
         release(&shared.k_empty[turn.stage]);
+        for (int stage = 1; stage < stages; ++stage) {
+          turn.next();
+          arch::mbarrier_wait(&shared.k_full[turn.stage], turn.parity);
+          release(&shared.k_empty[turn.stage]);
+        }
       }
       turn.next();
     }
@@ -278,7 +314,7 @@ __global__ void __launch_bounds__(kSweepThreads, 1) sweep_scores(const __grid_co
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<AnchorShared<kDim>*>(shared_memory);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kAnchorStages; ++i) {
+    for (int i = 0; i < kAnchorStages<kDim>; ++i) {
       arch::mbarrier_init(&shared.k_full[i], 1);
       arch::mbarrier_init(&shared.k_empty[i], kSweepWarps);
     }

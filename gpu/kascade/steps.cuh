@@ -28,17 +28,21 @@ constexpr int kStepThreads = 256, kStepWarps = kStepThreads / 32;
 constexpr int kPoolChunk = 8 * kStepThreads;             // of pool_steps
 constexpr int kPoolThreads = 1024, kMostPooled = 49152;  // of select_pooled; keys that shared memory holds
 
-// kBytes: of a number of a key. As many bytes are under way with 8 bits as with 16.
-template <int kBytes>
-constexpr int kCopies = 4 / kBytes;  // of a warp
-template <int kBytes>
-constexpr int kChunk = kKeyGroup* kStepWarps* kCopies<kBytes>;  // keys of a block of score_steps
+// kBytes: of a number of a key. As many bytes are under way with 8 bits as with 16, and with 256 numbers a
+// key as with 128.
+constexpr int step_copies(int64_t head_dim, int bytes) {  // of a warp
+  return (head_dim > 128 ? 2 : 4) / bytes;
+}
+constexpr int step_chunk(int64_t head_dim, int bytes) {  // keys of a block of score_steps
+  return kKeyGroup * kStepWarps * step_copies(head_dim, bytes);
+}
 
 template <int kDim, int kBytes>
 struct StepShared {
-  alignas(128) unsigned char keys[kStepWarps][kCopies<kBytes>][kKeyGroup * kDim * kBytes];
-  float scales[kStepWarps][kCopies<kBytes>][kKeyGroup];  // of keys in 8 bits
-  uint64_t arrived[kStepWarps][kCopies<kBytes>];
+  static constexpr int kCopies = step_copies(kDim, kBytes);
+  alignas(128) unsigned char keys[kStepWarps][kCopies][kKeyGroup * kDim * kBytes];
+  float scales[kStepWarps][kCopies][kKeyGroup];  // of keys in 8 bits
+  uint64_t arrived[kStepWarps][kCopies];
   float2 of_warps[kStepWarps][kMostStepRows];
 };
 
@@ -66,28 +70,35 @@ __device__ inline int key_of_group(int half, int g) {
   return kBytes == 1 ? 2 * g + half : 8 * half + g;
 }
 
+// Blocks of score_steps that share a multiprocessor: shared memory has no room for 4.
+template <int kDim, int kRowTiles>
+constexpr int kStepBlocks = kRowTiles == 1                 ? 3
+                            : kDim > 128 && kRowTiles == 2 ? 2
+                                                           : 1;
+
 // kRowTiles: of 8 rows each.
 template <class Element, int kDim, int kRowTiles, int kBytes>
-__global__ void __launch_bounds__(kStepThreads, kRowTiles == 1 ? 3 : 1)  // 3: shared memory has no room for 4
+__global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
     score_steps(const __grid_constant__ AnchorSlab slab, const StepRows steps) {
-  constexpr int kColumns = kDim / 32;  // pieces of a row that a thread holds
+  constexpr int kCopies = step_copies(kDim, kBytes), kChunk = step_chunk(kDim, kBytes);
+  constexpr int kColumns = kDim / 32;                     // pieces of a row that a thread holds, of queries
+  constexpr int kKeyColumns = kDim > 128 ? 2 : kColumns;  // of keys, at once
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<StepShared<kDim, kBytes>*>(shared_memory);
   const Problem& p = slab.problem;
   const int list = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const TileAddress at = p.address((slab.first + list) * p.row_blocks);
   const int row_bytes = p.head_dim * kBytes;
-  const int end = min(p.kv_len, (static_cast<int>(blockIdx.x) + 1) * kChunk<kBytes>),
-            first_key = p.first_key(at);
+  const int end = min(p.kv_len, (static_cast<int>(blockIdx.x) + 1) * kChunk), first_key = p.first_key(at);
   const int64_t before = at.kv_head * (kBytes == 1 ? steps.k8_pitch : p.kv_len);  // keys of earlier heads
   const auto first_of = [&](int copy) {
-    return static_cast<int>(blockIdx.x) * kChunk<kBytes> + kKeyGroup * (kStepWarps * copy + warp);
+    return static_cast<int>(blockIdx.x) * kChunk + kKeyGroup * (kStepWarps * copy + warp);
   };
   if (lane == 0) {
     const auto* const keys = static_cast<const char*>(kBytes == 1 ? static_cast<const void*>(steps.k8) : p.k);
-    for (int copy = 0; copy < kCopies<kBytes>; ++copy) arch::mbarrier_init(&shared.arrived[warp][copy], 1);
+    for (int copy = 0; copy < kCopies; ++copy) arch::mbarrier_init(&shared.arrived[warp][copy], 1);
     arch::mbarrier_init_fence();
-    for (int copy = 0; copy < kCopies<kBytes>; ++copy) {
+    for (int copy = 0; copy < kCopies; ++copy) {
       const int first = first_of(copy);
       if (first >= end) break;
       // Few keys in 8 bits may be no multiple of 16 bytes; the pitch has room for whole groups.
@@ -144,31 +155,36 @@ __global__ void __launch_bounds__(kStepThreads, kRowTiles == 1 ? 3 : 1)  // 3: s
       last[tile][e] = p.last_key(at, (8 * tile + 2 * t + e) % p.q_len);
     }
   }
-  for (int copy = 0; copy < kCopies<kBytes>; ++copy) {
+  for (int copy = 0; copy < kCopies; ++copy) {
     const int begin = first_of(copy);
     if (begin >= end) break;
     arch::mbarrier_wait(&shared.arrived[warp][copy], 0);
-    uint4 k[2][kColumns];  // what lies behind the last key is hidden below
+    uint4 k[2][kKeyColumns];  // what lies behind the last key is hidden below
+    const auto read_keys = [&](int first) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const unsigned char* const row = shared.keys[warp][copy] + key_of_group<kBytes>(half, g) * row_bytes;
-      if constexpr (kBytes == 1) {
+      for (int half = 0; half < 2; ++half) {
+        const unsigned char* const row = shared.keys[warp][copy] + key_of_group<kBytes>(half, g) * row_bytes;
+        if constexpr (kBytes == 1) {
 #pragma unroll
-        for (int j = 0; j < kColumns / 2; ++j) two_pieces(row, j, k[half][2 * j], k[half][2 * j + 1]);
-      } else {
+          for (int j = 0; j < kKeyColumns; j += 2)
+            two_pieces(row, (first + j) / 2, k[half][j], k[half][j + 1]);
+        } else {
 #pragma unroll
-        for (int j = 0; j < kColumns; ++j) k[half][j] = piece(row, j);
+          for (int j = 0; j < kKeyColumns; ++j) k[half][j] = piece(row, first + j);
+        }
       }
-    }
+    };
+    if constexpr (kKeyColumns == kColumns) read_keys(0);
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
       float s[4] = {};  // the keys of g, rows 2t and 2t + 1
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
-        arch::mma_m16n8k16<Element>(s, {k[0][j].x, k[1][j].x, k[0][j].y, k[1][j].y}, q[tile][j].x,
-                                    q[tile][j].y);
-        arch::mma_m16n8k16<Element>(s, {k[0][j].z, k[1][j].z, k[0][j].w, k[1][j].w}, q[tile][j].z,
-                                    q[tile][j].w);
+        const int at_once = j % kKeyColumns;
+        if (kKeyColumns < kColumns && at_once == 0) read_keys(j);
+        const uint4 &low = k[0][at_once], &high = k[1][at_once], &of_q = q[tile][j];
+        arch::mma_m16n8k16<Element>(s, {low.x, high.x, low.y, high.y}, of_q.x, of_q.y);
+        arch::mma_m16n8k16<Element>(s, {low.z, high.z, low.w, high.w}, of_q.z, of_q.w);
       }
 #pragma unroll
       for (int e = 0; e < 2; ++e) {

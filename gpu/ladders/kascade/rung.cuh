@@ -13,6 +13,8 @@ namespace splash::gpu::kascade {
 
 using AnyTileProblem = ProblemOf<0>;
 
+constexpr int kLadderDim = 128;  // the largest head_dim
+
 // Limits of a rung: all take shared keys, head_dims up to 128, and causal masks.
 struct RungLimits {
   int compute_capability = 80;
@@ -21,7 +23,7 @@ struct RungLimits {
 };
 inline Limits limits_of(const RungLimits& rung) {
   return {.dtypes = rung.dtypes,
-          .head_dim_max = 128,
+          .head_dim_max = kLadderDim,
           .selections = {SelectionKind::shared_keys},
           .selection_blocks = rung.selection_blocks,
           .causal = true,

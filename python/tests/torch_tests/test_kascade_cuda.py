@@ -34,7 +34,7 @@ def on_the_cpu(q, k, v, keys, tile, tiles, alpha):
 @pytest.mark.parametrize("alpha", [None, 1.5])
 @pytest.mark.parametrize(
     "heads, kv_heads, dim, q_len, kv_len",
-    [(9, 3, 64, 8192, 8192), (32, 8, 128, 4096, 4096), (32, 8, 128, 1, 32768), (8, 8, 80, 1000, 3001)],
+    [(9, 3, 64, 8192, 8192), (32, 8, 128, 4096, 4096), (32, 8, 128, 1, 32768), (8, 8, 80, 1000, 3001), (8, 4, 256, 3001, 3001), (8, 4, 256, 1, 32768)],
 )
 def test_tiles_on_a_gpu(alpha, heads, kv_heads, dim, q_len, kv_len):
     if GPU.type == "cpu":
@@ -63,7 +63,8 @@ def chosen_of(keys, kv_len):
 
 SHAPES = [  # batch, heads, kv_heads, dim, q_len, kv_len
     (1, 9, 3, 64, 4096, 4096), (2, 32, 8, 128, 1000, 3001), (3, 8, 8, 80, 1, 5000), (1, 8, 2, 40, 33, 33), (1, 4, 4, 128, 70, 50), (2, 6, 2, 64, 1, 1),
-    (1, 32, 8, 128, 1, 40_000), (2, 8, 2, 64, 6, 3000), (1, 24, 1, 128, 1, 2000)
+    (1, 32, 8, 128, 1, 40_000), (2, 8, 2, 64, 6, 3000), (1, 24, 1, 128, 1, 2000), (2, 8, 4, 256, 1500, 3001), (1, 6, 2, 200, 70, 50),
+    (2, 8, 4, 256, 1, 5000), (1, 16, 1, 192, 2, 3000)
 ]  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def test_kernels_and_plain_pytorch_agree(hopper, monkeypatch, dtype, batch, head
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("batch, heads, kv_heads, dim, length", [(2, 9, 3, 64, 4096), (1, 32, 8, 128, 3001), (3, 8, 8, 80, 700)])
+@pytest.mark.parametrize("batch, heads, kv_heads, dim, length", [(2, 9, 3, 64, 4096), (1, 32, 8, 128, 3001), (3, 8, 8, 80, 700), (1, 8, 4, 256, 2000)])
 def test_a_dense_layer_finds_the_keys_that_a_search_finds(hopper, dtype, batch, heads, kv_heads, dim, length):
     q, k, v = (torch.randn(batch, some, length, dim, device=GPU, dtype=dtype) for some in (heads, kv_heads, kv_heads))
     assert kernels.tell_normalizers(q, k, v)
@@ -106,11 +107,14 @@ def test_a_dense_layer_finds_the_keys_that_a_search_finds(hopper, dtype, batch, 
     assert (of_rows[:, :, row] - scores.logsumexp(-1).flatten(1, 2)).abs().max() < 1e-2
 
 
+STEPS = [  # as SHAPES
+    (3, 8, 8, 80, 1, 5000), (2, 6, 2, 64, 1, 2), (4, 32, 8, 128, 1, 40_001), (2, 8, 2, 64, 6, 3000), (1, 24, 1, 24, 1, 2000), (1, 4, 1, 128, 1, 70_000),
+    (2, 8, 4, 256, 1, 5000), (1, 20, 1, 136, 1, 3000)
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(
-    "batch, heads, kv_heads, dim, q_len, kv_len",
-    [(3, 8, 8, 80, 1, 5000), (2, 6, 2, 64, 1, 2), (4, 32, 8, 128, 1, 40_001), (2, 8, 2, 64, 6, 3000), (1, 24, 1, 24, 1, 2000), (1, 4, 1, 128, 1, 70_000)],
-)
+@pytest.mark.parametrize("batch, heads, kv_heads, dim, q_len, kv_len", STEPS)
 def test_a_step_chooses_by_keys_in_8_bits(hopper, monkeypatch, dtype, batch, heads, kv_heads, dim, q_len, kv_len):
     torch.manual_seed(kv_len)
     q, k = (torch.randn(batch, n, some, dim, device=GPU, dtype=dtype).transpose(1, 2) for n, some in ((q_len, heads), (kv_len, kv_heads)))  # views
@@ -130,7 +134,8 @@ def test_a_step_chooses_by_keys_in_8_bits(hopper, monkeypatch, dtype, batch, hea
 
 PADDED = [  # heads, kv_heads, dim, q_len, kv_len, starts: prefills, part of one, steps, one of more rows than a step's
     (9, 3, 64, 700, 700, (0, 650, 33)), (32, 8, 128, 100, 1500, (1450, 7)), (32, 8, 128, 1, 3001, (0, 1234, 3000)), (8, 2, 64, 6, 3000, (2996, 0, 17)),
-    (24, 1, 24, 1, 2000, (5, 0)), (4, 1, 128, 1, 70_000, (30_001, 1)), (8, 1, 64, 5, 900, (100, 0))
+    (24, 1, 24, 1, 2000, (5, 0)), (4, 1, 128, 1, 70_000, (30_001, 1)), (8, 1, 64, 5, 900, (100, 0)), (8, 4, 256, 300, 300, (0, 123)),
+    (8, 4, 256, 1, 3001, (0, 1234))
 ]  # fmt: skip
 
 
@@ -219,6 +224,8 @@ def test_what_the_kernels_do_not_take_plain_pytorch_does(hopper):
     assert not kernels.are_for(q, k, v, 0.125, 32, (7,), None) and kernels.are_for(q[:, :, :8], k, v, 0.125, 32, (7,), None)
     assert not kernels.are_for(q, k, v, 0.125, 32, None, None)  # a mask that hides other keys
     assert not kernels.are_for(q.float(), k.float(), v.float(), 0.125, 32, (0,), None)
+    for head_dim, takes in ((256, True), (264, False), (100, False)):
+        assert kernels.are_for(*[q.new_zeros(1, 4, 100, head_dim)] * 3, 0.1, 32, (0,), None) == takes
     assert not kernels.are_for(q, k, v.requires_grad_(), 0.125, 32, (0,), None)
     with torch.no_grad():
         assert kernels.are_for(q, k, v, 0.125, 32, (0,), None)
