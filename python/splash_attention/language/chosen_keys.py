@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from splash_attention._core import kascade_keys
+from splash_attention.hugging_face.masks import left_padding
 from splash_attention.kascade.attention import Budget, attend_to, tile_keys
 from splash_attention.language.dense_methods import dense_attention
 from splash_attention.language.methods import Attention
@@ -18,7 +19,8 @@ from splash_attention.language.methods import Attention
 def choose_and_attend(q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: float, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """(out, support) of the kinds "tile-top-k" and "pages". Raises NotImplementedError for padding with pages."""
     if how.kind == "pages":
-        if mask is not None:
+        hidden = (0,) if mask is None else left_padding(mask, q.shape[2])  # older versions of transformers make a mask of ones
+        if hidden is None or any(hidden):
             raise NotImplementedError("pages takes no padding; give the model texts of one length")
         return dense_attention(q, k, v, how, scaling, None, _Pages(q, k, how))
     if isinstance(how.factor, tuple):

@@ -11,9 +11,11 @@ from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 from splash_attention import capture, kascade
 from splash_attention.language import Attention, Method, applied, apply, perplexity
+from splash_attention.hugging_face import key_positions
 from splash_attention.hugging_face.learning import attention_layers
 from splash_attention.kascade.attention import Budget, tile_keys
 from splash_attention.language.attention import observed
+from splash_attention.language.chosen_keys import choose_and_attend
 
 DEEP = {"num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96}
 TILE, LEAST = 4, 5
@@ -312,6 +314,19 @@ def test_with_a_cache_each_new_query_is_a_tile(tmp_path):
             sets = [_last_set(anchor, head) for head in range(3)]
             out = torch.stack([_attend(call, head, sets[heads[head // 2]]) for head in range(6)])
             torch.testing.assert_close(call.out[0, :, 0].double(), out, rtol=1e-4, atol=1e-5)
+
+
+def test_pages_take_a_mask_that_hides_nothing():
+    """Older versions of transformers make one in `generate`."""
+    q, k = torch.randn(1, 6, 1, 16), torch.randn(1, 3, 40, 16)
+    ones, how = torch.ones(1, 40, dtype=torch.int64), Attention("pages", budget=0.3, page=4, least_keys=5)
+    mask = key_positions(1, 1, 40, 39, attention_mask=ones)
+    assert mask is not None
+    for one, other in zip(choose_and_attend(q, k, k, how, 0.25, mask), choose_and_attend(q, k, k, how, 0.25, None)):
+        assert torch.equal(one, other)
+    ones[0, 3] = 0
+    with pytest.raises(NotImplementedError, match="pages takes no padding"):
+        choose_and_attend(q, k, k, how, 0.25, key_positions(1, 1, 40, 39, attention_mask=ones))
 
 
 def _last_set(call, head):
