@@ -28,7 +28,7 @@ from splash_attention.hugging_face.attention import attention_of_heads
 from splash_attention.hugging_face.masks import left_padding
 from splash_attention.hugging_face.plain import softmax_attention, visible_keys
 from splash_attention.kascade import kernels
-from splash_attention.kascade.keys_in_8_bits import CopiesOfCache, KeysIn8Bits
+from splash_attention.kascade.keys_in_8_bits import CopiesOfCache, KeysIn8Bits, rounded
 
 _SCORES = 1 << 27  # of an anchor at once: 512 MiB of float32, and a few times that while they are chosen from
 _GATHERED = 1 << 27  # numbers of keys and values at once
@@ -54,14 +54,16 @@ def _keys_by_visible(budget: Budget, end: int, device: torch.device) -> Tensor:
 
 class Reuse:
     """A plan in use in one model. Of the last anchor's keys it holds the places: 4 bytes a key, tile and key head; of each anchor's own, where
-    asked for, a copy in 8 bits, from which steps of decoding choose."""
+    asked for, a copy in 8 bits, from which steps of decoding choose. rounds_keys: every call chooses by keys that are rounded as these
+    copies are, which tells what the choice costs in perplexity; slow."""
 
-    def __init__(self, plan: KascadePlan, budget: float | None = None, keys_in_8_bits: bool = False) -> None:
+    def __init__(self, plan: KascadePlan, budget: float | None = None, keys_in_8_bits: bool = False, rounds_keys: bool = False) -> None:
         self.anchor_of, self.heads, self.q_heads = plan.anchor_of, plan.heads, plan.q_heads
         self.budget = Budget(plan.budget if budget is None else budget, plan.tile, plan.least_keys)
         self.alpha = plan.alpha if plan.normalizer == "entmax" else None
         self.anchor, self.keys, self.of = -1, torch.empty(0), ()
         self.copies = CopiesOfCache() if keys_in_8_bits else None
+        self.rounds_keys = rounds_keys
 
     def check(self, layers: Sequence[int], heads: int) -> None:
         """Raises ValueError where the model has other layers or query heads than the plan."""
@@ -77,17 +79,23 @@ class Reuse:
 
         Raises ValueError where the layer's anchor did not attend before it in this call of the model.
         """
-        k8 = self._in_8_bits(layer, q, k, scaling, mask) if self.anchor_of[layer] == layer else None
-        if layer == 0:
-            out, support, self.keys = attend_to_all_and_find(q, k, v, self.budget, scaling, mask, self.alpha, return_support, k8)
-            self.anchor, self.of = 0, _size_of(q, k)
-            return out, support
         if self.anchor_of[layer] == layer:
-            self.keys = tile_keys(q, k, scaling, self.budget, mask, self.alpha, k8)
             self.anchor, self.of = layer, _size_of(q, k)
+            if layer == 0 and not self.rounds_keys:
+                k8 = self._in_8_bits(layer, q, k, scaling, mask)
+                out, support, self.keys = attend_to_all_and_find(q, k, v, self.budget, scaling, mask, self.alpha, return_support, k8)
+                return out, support
+            self.keys = self._find(layer, q, k, scaling, mask)
+        if layer == 0:
+            return attend_to_all(q, k, v, scaling, mask, self.alpha, return_support)
         if self.anchor != self.anchor_of[layer] or self.of != _size_of(q, k):
             raise ValueError(f"layer {layer} reuses the keys of layer {self.anchor_of[layer]}, which did not attend before it in this call")
         return attend_to(self.keys, q, k, v, self.budget, scaling, mask, self.alpha, return_support, self.heads[layer])
+
+    def _find(self, layer: int, q: Tensor, k: Tensor, scaling: float, mask: Tensor | None) -> Tensor:
+        if self.rounds_keys:
+            return tile_keys(q.float(), rounded(k), scaling, self.budget, mask, self.alpha)
+        return tile_keys(q, k, scaling, self.budget, mask, self.alpha, self._in_8_bits(layer, q, k, scaling, mask))
 
     def see_cache(self, layer: int, keys: Tensor | None) -> None:
         """Tells what a cache holds of a layer before a call. A copy in 8 bits of a layer that was not told is made anew in each step."""

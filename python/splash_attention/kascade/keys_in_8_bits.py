@@ -71,6 +71,12 @@ def quantized(k: Tensor) -> tuple[Tensor, Tensor]:
     return codes.masked_fill(~(scales > 0)[..., None], 0).to(torch.int8), scales
 
 
+def rounded(k: Tensor) -> Tensor:
+    """Keys as their copies in 8 bits have them, float32."""
+    codes, scales = quantized(k)
+    return codes.float() * scales[..., None]
+
+
 class CopiesOfCache:
     """Of some layers' keys in a cache a copy in 8 bits each. A copy goes on where the cache held the very tensor that was copied last, just
     before this call put its new keys behind it; a cache of another call, one that was cropped or reordered holds another, and is copied

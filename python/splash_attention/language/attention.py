@@ -75,7 +75,7 @@ def _kascade_of(method: Method | None, layers: dict[int, torch.nn.Module]) -> Re
         return None
     if len(set(chosen)) > 1:
         raise ValueError("kascade is a method of all layers of a model; layers of other methods cannot stand beside it")
-    in_use = Reuse(chosen[0].read_plan(), chosen[0].budget)
+    in_use = Reuse(chosen[0].read_plan(), chosen[0].budget, rounds_keys=chosen[0].bits is not None)
     in_use.check(sorted(layers), query_heads(layers[min(layers)]))
     return in_use
 

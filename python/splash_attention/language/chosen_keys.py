@@ -12,6 +12,7 @@ from torch import Tensor
 from splash_attention._core import kascade_keys
 from splash_attention.hugging_face.masks import left_padding
 from splash_attention.kascade.attention import Budget, attend_to, tile_keys
+from splash_attention.kascade.keys_in_8_bits import rounded
 from splash_attention.language.dense_methods import dense_attention
 from splash_attention.language.methods import Attention
 
@@ -28,7 +29,7 @@ def choose_and_attend(q: Tensor, k: Tensor, v: Tensor, how: Attention, scaling: 
     else:
         scaling *= how.factor
     budget = Budget(how.budget, how.tile, how.least_keys)
-    keys = tile_keys(q, k, scaling, budget, mask)
+    keys = tile_keys(q, k, scaling, budget, mask) if how.bits is None else tile_keys(q.float(), rounded(k), scaling, budget, mask)
     out, support = attend_to(keys, q, k, v, budget, scaling, mask, return_support=True)
     return out, support
 

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from splash_attention._core import kascade_keys
-from splash_attention.language.methods import Attention, Method
+from splash_attention.language.methods import Attention, Method, check_bits
 from splash_attention.language.named_values import read_named_values
 
 TUNED = "tuned:"
@@ -46,23 +46,26 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Planning:
-    """kascade:anchors=N,budget=SHARE,windows=N: Kascade by the plan that `kascade` makes on the first N windows of the development part,
-    as long as those that are measured. budget: of the attention (0.1); the plan's own is 0.1, so that plans of other budgets are one."""
+    """kascade:anchors=N,budget=SHARE,windows=N,bits=8: Kascade by the plan that `kascade` makes on the first N windows of the development
+    part, as long as those that are measured. budget: of the attention (0.1); the plan's own is 0.1, so that plans of other budgets are one.
+    bits: as of Attention."""
 
     anchors: int
     budget: float = 0.1
     windows: int = 1
+    bits: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("anchors", "windows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         _check_share(self.budget)
+        check_bits(self.bits)
 
     @classmethod
     def parse(cls, text: str) -> Planning:
         """Raises ValueError."""
-        return cls(**read_named_values(text.partition(":")[2], {"anchors": int, "budget": float, "windows": int}, text))
+        return cls(**read_named_values(text.partition(":")[2], {"anchors": int, "budget": float, "windows": int, "bits": int}, text))
 
 
 @dataclass(frozen=True)

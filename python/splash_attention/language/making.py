@@ -56,4 +56,4 @@ class Maker:
             windows = self.texts.windows("development", self.length, planning.windows)
             plan(self.model, list(windows), anchors=planning.anchors, name=of.name, path=path)
         made = {"part": "development", "windows": planning.windows, "length": self.length, "anchors": list(read_plan(path).anchors)}
-        return Method(Attention("kascade", plan=str(path), budget=planning.budget), made_by={**made, "sha256": sha256_of(path)})
+        return Method(Attention("kascade", plan=str(path), budget=planning.budget, bits=planning.bits), made_by={**made, "sha256": sha256_of(path)})

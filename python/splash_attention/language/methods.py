@@ -30,8 +30,8 @@ KINDS = {
     "top-k-softmax": ("factor", "k_keep"),
     "window-softmax": ("factor", "window", "sink"),
     "power": ("alpha", "factor"),
-    "kascade": ("plan", "budget"),
-    "tile-top-k": ("factor", "budget", "tile", "least_keys"),
+    "kascade": ("plan", "budget", "bits"),
+    "tile-top-k": ("factor", "budget", "tile", "least_keys", "bits"),
     "pages": ("factor", "budget", "page", "least_keys"),
 }
 _TYPES: dict[str, type] = {"alpha": float, "factor": float, "budget": float, "plan": str}  # others are int
@@ -54,7 +54,8 @@ class Attention:
     k_keep: only the k_keep largest scores of each row, or with `block` of each row's keys block·n to block·(n+1)-1; a number, or
       one a query head, where 0 keeps all; None keeps all.
     plan: a file. budget: share of the keys that a query (of a tile the last) sees, rounded up, at least least_keys of them; None: the
-      plan's. tile: queries that share keys. page: keys of a page.
+      plan's. tile: queries that share keys. page: keys of a page. bits: 8: keys are chosen by their copies in 8 bits, as
+      kascade.apply(keys_in_8_bits=True) chooses them in steps of decoding, here in every call; None: by the keys themselves.
     Raises TypeError and ValueError for what a kind does not have or allow.
     """
 
@@ -70,6 +71,7 @@ class Attention:
     tile: int = 32
     least_keys: int = 128
     page: int = 16
+    bits: int | None = None
 
     def __post_init__(self) -> None:
         _require_kind(self.kind)
@@ -84,6 +86,7 @@ class Attention:
             object.__setattr__(self, name, _counts(name, getattr(self, name), least))
         if self.budget is not None and not 0 < _numbers("budget", self.budget, 0.0) <= 1:
             raise ValueError(f"budget is {self.budget}; it must be above 0 and at most 1")
+        check_bits(self.bits)
         needed = _NEEDED.get(self.kind)
         if needed and getattr(self, needed) is None:
             raise ValueError(f"{self.kind} needs {needed}")
@@ -172,6 +175,12 @@ class Method:
         """Raises OSError where it cannot."""
         with whole_file(Path(path)) as temporary:
             temporary.write_text(json.dumps(self.as_dict(), indent=1) + "\n", encoding="utf-8")
+
+
+def check_bits(bits: Any) -> None:
+    """Raises ValueError for bits of Attention that are not."""
+    if bits not in (None, 8):
+        raise ValueError(f"bits is {bits!r}; it must be 8, or left out")
 
 
 def _require_kind(kind: str) -> None:

@@ -240,6 +240,8 @@ def test_perplexity_of_more_keys_comes_nearer_to_softmax(tmp_path):
         (lambda model, path: Method.parse(f"kascade:plan={path},dense=1"), "'dense=1' of .* is no setting"),
         (lambda model, path: Method.parse("pages:page=4"), "pages needs budget"),
         (lambda model, path: Method.parse("tile-top-k:budget=0.1,tile=0"), "tile is 0; it must be at least 1"),
+        (lambda model, path: Method.parse("tile-top-k:budget=0.1,bits=4"), "bits is 4; it must be 8, or left out"),
+        (lambda model, path: Attention("pages", budget=0.1, bits=8), "pages has no bits"),
         (lambda model, path: Attention("softmax", page=8), "softmax has no page"),
         (lambda model, path: apply(llama(), Method.parse(f"kascade:plan={path}")), "the plan is of 5 layers of 6 query heads; the model has 2 of 4"),
         (lambda model, path: apply(model, Method(Method.parse(f"kascade:plan={path}").default, {2: Attention()})), "kascade is a method of all layers"),

@@ -9,8 +9,10 @@ import pytest
 from tiny_llama import llama, one_thread, torch, windows  # noqa: F401
 
 from splash_attention import kascade
-from splash_attention.kascade.attention import Budget, Reuse, tile_keys
+from splash_attention.kascade.attention import Budget, Reuse, attend_to, tile_keys
 from splash_attention.kascade.keys_in_8_bits import CopiesOfCache, KeysIn8Bits
+from splash_attention.language import Method, applied
+from splash_attention.language.attention import observed
 
 DEEP = {"num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96}
 GENERATE = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
@@ -268,3 +270,27 @@ def test_a_plan_without_them_keeps_none(model, plan):
         ours.generate(windows(1, 20), **GENERATE)
     assert ours.model.layers[0].self_attn.splash_kascade.copies is None
     assert Reuse(plan).copies is None
+
+
+@pytest.mark.parametrize("kind", ["kascade", "tile-top-k"])
+def test_methods_choose_by_rounded_keys_and_attend_to_the_keys(tmp_path, kind):
+    """What the choice costs is told by perplexity: a method whose every call chooses as steps of decoding do."""
+    ours, path, ids = llama(**DEEP), tmp_path / "plan.toml", windows(1, 40)
+    for layer in ours.model.layers:  # one channel's numbers are so large that 8 bits hold little of the others
+        for projection, factor in ((layer.self_attn.q_proj, 1 / 200), (layer.self_attn.k_proj, 200)):
+            projection.weight.data.unflatten(0, (-1, 16))[:, 0] *= factor
+    plan = kascade.plan(ours, [ids], anchors=2, budget=0.2, tile=4, least_keys=5, path=path).plan
+    text = f"kascade:plan={path}" if kind == "kascade" else "tile-top-k:budget=0.2,tile=4,least_keys=5"
+    found = {}
+    for bits in ("", ",bits=8"):
+        with torch.inference_mode(), applied(ours, Method.parse(text + bits)), observed(found.setdefault(bits, []).append):
+            ours(ids)
+    anchors = plan.anchors if kind == "kascade" else range(5)
+    for call in found[",bits=8"]:
+        if call.layer not in anchors or (kind == "kascade" and call.layer == 0):  # layer 0 attends to all keys
+            continue
+        held = tile_keys(call.query, holding(call.key).values(), call.scaling, BUDGET)
+        out, _ = attend_to(held, call.query, call.key, call.value, BUDGET, call.scaling)
+        torch.testing.assert_close(call.out, out, rtol=1e-5, atol=1e-6)
+    assert torch.equal(found[""][0].out, found[",bits=8"][0].out) == (kind == "kascade")
+    assert not torch.equal(found[""][-1].out, found[",bits=8"][-1].out)
