@@ -40,32 +40,45 @@ __device__ __forceinline__ void score_chunks(const Step& p, const Unit& unit, co
   const Queries<T, kDim> q(held.queries, lane);
   const int groups = (chunks.end - chunks.begin) * kWarpGroups, row = 2 * (lane % 4);
   float* const scores = room.scores + row * room.pitch + chunks.begin * kChunkKeys + lane / 4;
-  // The next 16 keys are on their way while these are scored.
-  KeyChunk<T, kDim> next;
-  bool next_exists = false;
-  const auto load = [&](int group) {
-    const int key =
-        group < groups ? chunks.key(chunks.begin + group / kWarpGroups) + group_key(group % kWarpGroups, warp)
-                       : length;
-    const int page = key < length ? unit.page(p, key) : -1;
-    next_exists = page >= 0;
-    next.load_from_page(p, unit, key, page, lane);
+  // The next groups of 16 keys are on their way while these are scored.
+  constexpr int kTogether = kDim <= 64 ? 2 : 1;
+  static_assert(kWarpGroups % kTogether == 0);
+  KeyChunk<T, kDim> next[kTogether];
+  bool next_exists[kTogether];
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int group = first + j;
+      const int key = group < groups ? chunks.key(chunks.begin + group / kWarpGroups) +
+                                           group_key(group % kWarpGroups, warp)
+                                     : length;
+      const int page = key < length ? unit.page(p, key) : -1;
+      next_exists[j] = page >= 0;
+      next[j].load_from_page(p, unit, key, page, lane);
+    }
   };
   load(0);
 #pragma unroll 1
-  for (int group = 0; group < groups; ++group) {
-    const KeyChunk<T, kDim> now = next;
-    const bool exists = next_exists;
-    load(group + 1);
-    float d[4];
-    now.score(q, d);
-    const int at = group / kWarpGroups * kChunkKeys + group_key(group % kWarpGroups, warp),
-              key = chunks.key(chunks.begin + group / kWarpGroups) + at % kChunkKeys + lane / 4;
+  for (int first = 0; first < groups; first += kTogether) {
+    float d[kTogether][4];
+    bool exists[kTogether];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (!exists || !sees(i % 2, key + i / 2 * 8)) d[i] = -INFINITY;
-      largest[i % 2] = arch::larger_or_nan(largest[i % 2], d[i]);
-      if (row < p.listed_rows) scores[i % 2 * room.pitch + at + i / 2 * 8] = d[i];
+    for (int j = 0; j < kTogether; ++j) {
+      next[j].score(q, d[j]);
+      exists[j] = next_exists[j];
+    }
+    load(first + kTogether);
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      const int group = first + j,
+                at = group / kWarpGroups * kChunkKeys + group_key(group % kWarpGroups, warp),
+                key = chunks.key(chunks.begin + group / kWarpGroups) + at % kChunkKeys + lane / 4;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (!exists[j] || !sees(i % 2, key + i / 2 * 8)) d[j][i] = -INFINITY;
+        largest[i % 2] = arch::larger_or_nan(largest[i % 2], d[j][i]);
+        if (row < p.listed_rows) scores[i % 2 * room.pitch + at + i / 2 * 8] = d[j][i];
+      }
     }
   }
 }
