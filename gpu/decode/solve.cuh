@@ -315,9 +315,8 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
     from -= (end - found.above) * p.listed_rows;
     const int place = list.count, all = __shfl_sync(kAllLanes, end, 31);
     list.count += all;
-    if (first / 32 % members != member) continue;
 #pragma unroll 2
-    for (int begin = 0; begin < all; begin += 32) {
+    for (int begin = 32 * member; begin < all; begin += 32 * members) {
       const int entry = begin + lane;
       int owner = 0;  // the first lane whose keys end behind the entry
 #pragma unroll

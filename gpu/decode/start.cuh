@@ -63,29 +63,49 @@ __device__ int read_unit(const Step& p, Unit& unit, HeldUnit<T, kDim>& held, int
 constexpr int kLargest = 3;              // scores of head and tail that each lane of a row's warp keeps
 constexpr int kBounding = kLargest + 4;  // from which bounds are taken
 
+// How many keys head and tail hold, and the i'th of them: those of head come first.
+__device__ __forceinline__ int sampled_keys(const Ranges& ranges) {
+  return (ranges.tail > 0 ? kHeadKeys : 0) + ranges.length - ranges.tail;
+}
+__device__ __forceinline__ int sampled_key(const Ranges& ranges, int i) {
+  const int head_keys = ranges.tail > 0 ? kHeadKeys : 0;
+  return i < head_keys ? i : ranges.tail + i - head_keys;
+}
+
+// 16 of them, on their way.
+template <class T, int kDim>
+struct SampleKeys {
+  KeyChunk<T, kDim> chunk;
+  int page;  // -1: none of them exists
+
+  // From the i'th on.
+  __device__ __forceinline__ void load(const Step& p, const Unit& unit, const Ranges& ranges, int i,
+                                       int lane) {
+    page = i < sampled_keys(ranges) ? unit.page(p, sampled_key(ranges, i)) : -1;
+    chunk.load_from_page(p, unit, sampled_key(ranges, i), page, lane);
+  }
+};
+
 // Scores the keys of head, then those of tail, for the block, and keeps the largest of a warp's row, each
-// lane its own. A row's base is the largest score less 1. All threads call it.
+// lane its own. A row's base is the largest score less 1. keys: the warp's first. All threads call it.
 template <class T, int kDim>
 __device__ void score_sample(const Step& p, const Unit& unit, const HeldUnit<T, kDim>& held,
-                             const Ranges& ranges, const Visible& sees, const SampleScores& scores,
-                             float (&largest)[kLargest], RowBounds& rows) {
+                             const Ranges& ranges, SampleKeys<T, kDim>& keys, const Visible& sees,
+                             const SampleScores& scores, float (&largest)[kLargest], RowBounds& rows) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const Queries<T, kDim> q(held.queries, lane);
-  const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + ranges.length - ranges.tail;
-  const auto key_at = [&](int i) { return i < head_keys ? i : ranges.tail + i - head_keys; };
+  const int sampled = sampled_keys(ranges);
 #pragma unroll 1
   for (int first = 16 * warp; first < sampled; first += 16 * kWarps) {
-    const int page = unit.page(p, key_at(first));
-    KeyChunk<T, kDim> keys;
-    keys.load_from_page(p, unit, key_at(first), page, lane);
     float d[4];
-    keys.score(q, d);
+    keys.chunk.score(q, d);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = 2 * (lane % 4) + i % 2, at = first + lane / 4 + i / 2 * 8;
       if (row < scores.rows && at < sampled)
-        scores.row(row)[at] = page >= 0 && sees(i % 2, key_at(at)) ? d[i] : -INFINITY;
+        scores.row(row)[at] = keys.page >= 0 && sees(i % 2, sampled_key(ranges, at)) ? d[i] : -INFINITY;
     }
+    if (first + 16 * kWarps < sampled) keys.load(p, unit, ranges, first + 16 * kWarps, lane);
   }
   __syncthreads();
   static_assert(kWarps == kRows);
@@ -110,7 +130,7 @@ __device__ void score_sample(const Step& p, const Unit& unit, const HeldUnit<T, 
 __device__ inline void list_sample(const Step& p, const Unit& unit, const Ranges& ranges,
                                    const SampleScores& scores, const float (&bounds)[kRows]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32;
-  const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = head_keys + ranges.length - ranges.tail;
+  const int head_keys = ranges.tail > 0 ? kHeadKeys : 0, sampled = sampled_keys(ranges);
 #pragma unroll 1
   for (int is_tail = 0; is_tail < 2; ++is_tail) {
     const int segment = is_tail ? p.segments.count() - 1 : 0, at = unit.index * p.segments.count() + segment;

@@ -28,9 +28,24 @@ struct StepMemory {
     Lists<listed_keys(kDim), kDim> lists;
   };
   HeldUnit<T, kDim> unit;
+  Unit self;  // these as phases_share() has them
+  Ranges ranges;
+  Run runs[kWarps];
   RowBounds rows;
   __align__(16) int32_t kept[kWarps][kKept];
 };
+
+// Whether the phases read the unit, its ranges and the warp's run from shared memory, each anew. At head_dim
+// 64 a thread has 80 registers; what does not fit is local memory, for which shared memory leaves no room in
+// L1.
+constexpr bool phases_share(int head_dim) {
+  return head_dim <= 64;
+}
+template <bool kShared, class V>
+__device__ __forceinline__ const V& shared_or(const V& shared, const V& own) {
+  if constexpr (kShared) return shared;
+  return own;
+}
 
 constexpr int kFew = 64;  // keys that a warp has found
 
@@ -45,10 +60,20 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
   auto* const held_scores = scores_at + sample_bytes(p);
   auto* const held_pages = held_scores + kWarps * held_score_bytes(p);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  Unit unit(p, static_cast<int>(blockIdx.x) / p.team);
-  const bool is_broad = was_broad(p, unit.index);
-  const int length = read_unit<T, kDim>(p, unit, memory.unit, reinterpret_cast<int32_t*>(held_pages));
-  const Ranges ranges = ranges_of(p, max(length, 0));
+  constexpr bool kShared = phases_share(kDim);
+  Unit own_unit(p, static_cast<int>(blockIdx.x) / p.team);
+  const bool is_broad = was_broad(p, own_unit.index);
+  const int length = read_unit<T, kDim>(p, own_unit, memory.unit, reinterpret_cast<int32_t*>(held_pages));
+  const Ranges own_ranges = ranges_of(p, max(length, 0));
+  if constexpr (kShared) {
+    if (threadIdx.x == 0) {
+      memory.self = own_unit;
+      memory.ranges = own_ranges;
+    }
+    __syncthreads();
+  }
+  const Unit& unit = shared_or<kShared>(memory.self, own_unit);
+  const Ranges& ranges = shared_or<kShared>(memory.ranges, own_ranges);
   const Team team(p, ranges);
   if (team.rank >= team.size) return;
   const bool is_first = team.rank == 0;
@@ -66,10 +91,18 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
   if (is_broad) return;
 
   const Visible sees(p, unit, ranges.length, lane);
-  const Run run(ranges, team.warp(), team.warps());
+  const Run own_run(ranges, team.warp(), team.warps());
+  if constexpr (kShared) {
+    if (lane == 0) memory.runs[warp] = own_run;
+    __syncwarp();
+  }
+  const Run& run = shared_or<kShared>(memory.runs[warp], own_run);
+  // Head and tail are needed before any tile. Asked for behind the tiles, they would come behind them.
+  SampleKeys<T, kDim> sample;
+  sample.load(p, unit, ranges, 16 * warp, lane);
   typename Memory::Screen screen(p, unit, ranges, run, memory.unit.queries, memory.stages[warp], lane);
   float largest[kLargest];
-  score_sample(p, unit, memory.unit, ranges, sees, scores, largest, memory.rows);
+  score_sample(p, unit, memory.unit, ranges, sample, sees, scores, largest, memory.rows);
   const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0, segment = 1 + team.warp();
   const auto refine = [&](const Proposals& proposals, int pass, bool is_worth_it) {
     if (runs > 0) proposals.write(p, unit, segment, pass, lane);

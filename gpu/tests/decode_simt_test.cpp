@@ -170,6 +170,20 @@ TEST_CASE("decode on the CPU: the blocks of a cluster share a unit, and its bits
   }
 }
 
+TEST_CASE("decode on the CPU: warps share a row's list, of more keys than they read at once") {
+  for (const int group : {1, 2, 4}) {  // eight, four and two warps a row
+    CAPTURE(group);
+    const DecodeCase c =
+        decode_case({.lengths = {1700}, .page_size = 16, .kv_heads = 1, .group = group, .temperature = 0.3});
+    const StepResults alone = run(c);
+    check_step_results(c, alone);
+    CHECK(alone.counts[3] == 0);
+    CHECK(std::ranges::min(alone.support) > 100);
+    for (const int team : {2, 4})  // 18 and 34 segments
+      check_same_bits(run(c, {.multiprocessors = 1000, .least_team = team, .most_team = team}), alone);
+  }
+}
+
 TEST_CASE("decode on the CPU: the bits are the same however many scores a block has room for") {
   for (const int bits : {0, 4, 8}) {
     CAPTURE(bits);

@@ -156,6 +156,20 @@ TEST_CASE("decode: the same bits in every run, for every split, and with any cop
   }
 }
 
+TEST_CASE("decode: warps share a row's list, of more keys than they read at once") {
+  SKIP_WITHOUT_GPU();
+  for (const int group : {1, 2, 4}) {  // eight, four and two warps a row
+    CAPTURE(group);
+    const DecodeCase c =
+        decode_case({.lengths = {1700}, .page_size = 16, .kv_heads = 1, .group = group, .temperature = 0.3});
+    OnDevice<__nv_bfloat16> on_device(c);
+    const StepResults alone = on_device.run(1);
+    check_step_results(c, alone);
+    CHECK(alone.counts[3] == 0);
+    for (const int team : {2, 4, 8, 16}) check_same_bits(on_device.run(team), alone);
+  }
+}
+
 TEST_CASE("decode: a length or a page that does not exist gives NaN rows of that sequence alone") {
   SKIP_WITHOUT_GPU();
   for (const bool bad_page : {false, true}) {
