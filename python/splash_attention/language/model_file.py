@@ -31,8 +31,9 @@ def find_model(path_or_package: str | Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file; of a folder, of the hashes of its *.safetensors and its config.json, in the order of their names."""
-    if path.is_file():
+    """Of a file; of a folder, of the hashes of its *.safetensors and its config.json, in the order of their names. Raises OSError where there
+    is none."""
+    if not path.is_dir():
         with open(path, "rb") as file:
             return _digest(file)
     whole = hashlib.sha256()

@@ -11,6 +11,7 @@ from tiny_llama import llama, one_thread, torch, windows, write_gguf  # noqa: F4
 pytest.importorskip("gguf", reason="the package gguf is not installed; ./splash test installs it")
 pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
 from splash_attention.language import load_model  # noqa: E402
+from splash_attention.language.model_file import sha256_of  # noqa: E402
 
 
 def test_a_gguf_files_logits_are_those_of_its_dequantised_weights(tmp_path):
@@ -59,6 +60,14 @@ def test_what_holds_no_model_is_told(tmp_path):
         load_model(tmp_path)
     with pytest.raises(ValueError, match="dtype is 'int8'"):
         load_model(tmp_path, dtype="int8")
+
+
+@pytest.mark.parametrize("name", ["nowhere.npz", "nowhere/config.json", "empty"])
+def test_the_hash_of_what_is_not_there_is_an_error(tmp_path, name):
+    (tmp_path / "empty").mkdir()  # a folder without a config.json
+    with pytest.raises(FileNotFoundError, match=name):
+        sha256_of(tmp_path / name)
+
 
 
 def test_the_real_model_continues_a_sentence():
