@@ -29,8 +29,10 @@ constexpr int kHeldPages = 2048;  // of a sequence, in shared memory
 constexpr int kMostBest = 8;      // keys that a warp proposes per row, to raise the row's bound
 
 // Keys above the last bounds that a block holds in shared memory, of all its rows.
+// With the sums of their values' parts they take 64 KB at head_dim 128: with more, and without copies, L1 has
+// no room for the keys that are on their way.
 SPLASH_HOST_DEVICE constexpr int listed_keys(int head_dim) {
-  return head_dim <= 64 ? 3584 : 7168;
+  return head_dim <= 64 ? 3072 : 6144;
 }
 
 // Keys that a row may keep for its values to be added one key after the other: what a list holds of each row
