@@ -1,18 +1,17 @@
 #pragma once
-// Outputs of the dense pass (dense.cuh). Scores become probabilities where they lie; each row has a mask of
-// the keys that it keeps. Of rows that keep many keys, warp w sums the values of 128 keys of each chunk: from
-// key 128 j + 16 w of the chunk on, 16 keys of each j. The sums of a warp are added in the order of chunks,
-// those of a row in the order of warps. So a sum's bits depend on the row's keys alone. Rows that keep few
-// have their values added as solve.cuh adds them.
+// Outputs of the dense pass (dense.cuh). Of rows that keep many keys, warp w sums the values of 128 keys of
+// each chunk: from key 128 j + 16 w of the chunk on, 16 keys of each j. The sums of a warp are added in the
+// order of chunks, those of a row in the order of warps. So a sum's bits depend on the row's keys alone. Of
+// rows that keep few, scores become probabilities where they lie, masks tell which keys are kept, and their
+// values are added as solve.cuh adds them.
 
 #include "gpu/decode/dense_search.cuh"
 
 namespace splash::gpu::decode {
 
-constexpr int kMaskWords = kChunkKeys / 32;                // of a chunk
-constexpr int kWarpKeys = kChunkKeys / kWarps;             // of a chunk
-constexpr int kWarpGroups = kWarpKeys / 16, kOctets = 16;  // of 16 keys, of 8 keys
-static_assert(kWarpKeys == 8 * kOctets && kWarpGroups == 8);
+constexpr int kMaskWords = kChunkKeys / 32;            // of a chunk
+constexpr int kWarpGroups = kChunkKeys / kWarps / 16;  // of 16 keys of a chunk, of a warp
+static_assert(kWarpGroups % 2 == 0);                   // two have a key for each lane
 
 // The first key of a warp's group, in its chunk.
 __device__ __forceinline__ int group_key(int group, int warp) {
@@ -107,8 +106,8 @@ __device__ __forceinline__ void sum_values(const Step& p, const Unit& unit, cons
                                            const DenseRoom& room, uint32_t summed,
                                            const Entmax (&entmax)[kRows], const float (&largest)[kRows],
                                            const Search (&search)[kRows], HeldWeights& held) {
-  constexpr int kLanes = kDim / 8, kTogether = 32 / kLanes;  // lanes per value, octets at once
-  constexpr int kAhead = kMost <= 4 ? 8 : 4;                 // values on their way
+  constexpr int kLanes = kDim / 8, kTogether = 32 / kLanes;  // lanes per value, values per load
+  constexpr int kAhead = kMost <= 4 ? 8 : 4;                 // loads on their way
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int mine = lane / kLanes, channel = lane % kLanes * 8;
 #pragma unroll 1
@@ -137,8 +136,8 @@ __device__ __forceinline__ void sum_values(const Step& p, const Unit& unit, cons
       __syncwarp();
       if (any == 0) continue;
 #pragma unroll 1
-      for (int first = 0; first < 4 * 8 / kAhead; first += kTogether) {  // kAhead keys for each lane
-        const int at = (first + mine) * kAhead;                          // of the 32
+      for (int first = 0; first < 32 / kAhead; first += kTogether) {  // kAhead keys for each lane
+        const int at = (first + mine) * kAhead;                       // of the 32
         const uint32_t kept = any >> at;
         const int key = chunks.key(chunk) + group_key(2 * pair + at / 16, warp) + at % 16;
         const T* from = (kept & ((1u << kAhead) - 1)) == 0
