@@ -44,12 +44,13 @@ __device__ void pack_probabilities(uint32_t (&p)[kScores / 8][4], const float (&
 
 // Sets hidden scores to -inf. Under a negative scale it also flips the sign of the others, so that the scale
 // is positive from here on. key_of(column) gives the key of a column of the tile, or one larger than all for
-// padding.
-template <int kScores, class KeyOf>
-__device__ void mask_scores(float (&s)[kScores], const Problem& p, const TileAddress& at, int row,
-                            KeyOf key_of) {
+// padding. missing: Problem::missing.
+template <int kScores, class P, class KeyOf>
+__device__ void mask_scores(float (&s)[kScores], const P& p, const TileAddress& at, int row, KeyOf key_of,
+                            int missing = 0) {
   const float sign = p.negative_scale ? -1.0f : 1.0f;
-  const int last[2] = {p.last_key(at, row % kTokens), p.last_key(at, (row + 8) % kTokens)};
+  const int last[2] = {p.last_key(at, p.token_of(at, row)) - missing,
+                       p.last_key(at, p.token_of(at, row + 8)) - missing};
 #pragma unroll
   for (int j = 0; j < kScores / 4; ++j) {
     const int column = 8 * j + threadIdx.x % 4 * 2, keys[2] = {key_of(column), key_of(column + 1)};

@@ -11,6 +11,7 @@
 #include "gpu/kascade/reuse.cuh"
 #include "gpu/kascade/select.cuh"
 #include "gpu/kascade/steps.cuh"
+#include "gpu/kascade/values.cuh"
 
 namespace splash::gpu::kascade {
 namespace {
@@ -30,11 +31,13 @@ struct FindPlan {
   Problem problem;
   int64_t lists = 0, pitch = 0;
   int step_rows = 0, chunks = 0;  // of steps.cuh; 0: not by it. Chunks of keys in 16 bits, which are more
+  bool attends = false;
 
-  explicit FindPlan(const AttentionSpec& spec)
+  FindPlan(const AttentionSpec& spec, bool attends)
       : problem(Problem::of(spec, kTileRows)),
         lists(problem.items / problem.row_blocks),
-        pitch(round_up(problem.kv_len, kKeyGroup)) {
+        pitch(round_up(problem.kv_len, kKeyGroup)),
+        attends(attends) {
     if (problem.tiles == 1 && problem.group * problem.q_len <= kMostStepRows) {
       step_rows = problem.group * problem.q_len;
       chunks = static_cast<int>(ceil_div(problem.kv_len, step_chunk(problem.head_dim, 2)));
@@ -44,9 +47,13 @@ struct FindPlan {
   bool by_steps() const { return step_rows > 0; }
   int64_t sums_bytes() const { return pitch * int64_t{sizeof(float)}; }
   bool pools_in_shared() const { return by_steps() && problem.kv_len <= kMostPooled; }
-  int64_t partial_bytes() const { return int64_t{chunks} * step_rows * int64_t{sizeof(float2)}; }
+  int64_t partial_bytes() const { return int64_t{chunks} * kStepWarps * step_rows * int64_t{sizeof(float2)}; }
+  int64_t value_bytes() const {
+    return attends ? value_blocks(problem.kv_len) * step_rows * problem.head_dim * int64_t{sizeof(float)} : 0;
+  }
   int64_t list_bytes() const {  // 16-byte aligned, as pitch is
-    return ((pools_in_shared() ? 0 : 1) + step_rows) * sums_bytes() + round_up(partial_bytes(), 16);
+    return ((pools_in_shared() ? 0 : 1) + step_rows) * sums_bytes() + round_up(partial_bytes(), 16) +
+           value_bytes();
   }
   int64_t most_lists_at_once() const {
     return std::clamp<int64_t>((by_steps() ? kStepSlabBytes : kSlabBytes) / list_bytes(), 1,
@@ -57,36 +64,39 @@ struct FindPlan {
   }
 };
 
-template <class Kernel, class... Given>
-void launch(const char* name, Kernel kernel, const dim3& blocks, int threads, int64_t shared_bytes,
-            StreamHandle stream, const Given&... given) {
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shared_bytes)),
-             std::string("opt in to shared memory for ") + name);
-  kernel<<<blocks, static_cast<unsigned>(threads), static_cast<size_t>(shared_bytes), stream>>>(given...);
-  check_launch(name);
+// A kernel that begins with wait_for_kernels_before: it is launched while the one before still runs.
+template <class... Parameters, class... Given>
+void launch(const char* name, void (*kernel)(Parameters...), const dim3& blocks, int threads,
+            int64_t shared_bytes, StreamHandle stream, const Given&... given) {
+  const auto with_addresses = [&](Parameters... converted) {
+    void* addresses[] = {const_cast<void*>(static_cast<const void*>(&converted))...};
+    entmax::launch(name, reinterpret_cast<const void*>(kernel), blocks, threads,
+                   static_cast<int>(shared_bytes), stream, addresses);
+  };
+  with_addresses(Parameters(given)...);
 }
 
 template <class Pass>
 void sweep(const AnchorSlab& slab, Dtype dtype, StreamHandle stream) {
   const int blocks = std::min(slab.pairs(), device_attribute(cudaDevAttrMultiProcessorCount));
-  reset_queue<<<1, 32, 0, stream>>>(slab.queue, blocks);
-  check_launch("reset_queue");
+  launch("reset_queue", &reset_queue, 1, 32, 0, stream, slab.queue, blocks);
   with_element_and_dim(dtype, slab.problem.head_dim, [&](auto element, auto dim) {
     launch("sweep_scores", &sweep_scores<decltype(element), dim(), Pass>, static_cast<unsigned>(blocks),
            kSweepThreads, sizeof(AnchorShared<dim()>), stream, slab);
   });
 }
 
+template <int kThreads>
 void select(const AnchorSlab& slab, int32_t* keys, StreamHandle stream) {
-  select_largest<<<static_cast<unsigned>(slab.lists), kSelectThreads, 0, stream>>>(slab, keys);
-  check_launch("select_largest");
+  launch("select_largest", &select_largest<kThreads>, static_cast<unsigned>(slab.lists), kThreads, 0, stream,
+         slab, keys);
 }
 
 template <int kBytes>
 void find_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, int32_t* keys,
                    StreamHandle stream) {
-  const dim3 grid(static_cast<unsigned>(steps.chunks), static_cast<unsigned>(slab.lists));
+  const dim3 grid(static_cast<unsigned>(ceil_div(steps.chunks, steps.rounds)),
+                  static_cast<unsigned>(slab.lists));
   with_element_and_dim(dtype, slab.problem.head_dim, [&](auto element, auto dim) {
     using Element = decltype(element);
     const auto kernel = steps.rows <= 8    ? &score_steps<Element, dim(), 1, kBytes>
@@ -100,9 +110,33 @@ void find_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, i
     return;
   }
   const dim3 pools(static_cast<unsigned>(ceil_div(slab.problem.kv_len, kPoolChunk)), grid.y);
-  pool_steps<kBytes><<<pools, kStepThreads, 0, stream>>>(slab, steps);
-  check_launch("pool_steps");
-  select(slab, keys, stream);
+  launch("pool_steps", &pool_steps<kBytes>, pools, kStepThreads, 0, stream, slab, steps);
+  select<kPoolThreads>(slab, keys, stream);  // long lists, of which there are few
+}
+
+// values: of weigh_values.
+void attend_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, float* values,
+                     StreamHandle stream) {
+  const Problem& p = slab.problem;
+  const auto blocks = static_cast<unsigned>(value_blocks(p.kv_len)),
+             lists = static_cast<unsigned>(slab.lists);
+  with_element_and_dim<128>(dtype, std::min(p.head_dim, 128), [&](auto element, auto dims) {
+    using Element = decltype(element);
+    const auto kernel =
+        steps.rows <= 16 ? &weigh_values<Element, dims(), 2> : &weigh_values<Element, dims(), 4>;
+    const dim3 grid(blocks, lists, static_cast<unsigned>(ceil_div(p.head_dim, dims())));
+    launch("weigh_values", kernel, grid, kStepThreads, sizeof(ValueShared<dims()>), stream, slab, steps,
+           values);
+    launch("add_values", &add_values<Element>, dim3(static_cast<unsigned>(steps.rows), lists), 128, 0, stream,
+           slab, steps, values, static_cast<int>(blocks));
+  });
+}
+
+// Chunks of a block of score_steps: it keeps copies under way from one to the next, but all multiprocessors
+// need some blocks.
+int rounds_of(int64_t chunks, int64_t lists) {
+  const int64_t blocks = 8 * device_attribute(cudaDevAttrMultiProcessorCount);
+  return static_cast<int>(std::clamp<int64_t>(chunks * lists / blocks, 1, 8));
 }
 
 void require_pitch(int64_t pitch, int64_t kv_len) {
@@ -112,8 +146,29 @@ void require_pitch(int64_t pitch, int64_t kv_len) {
                           " and at least kv_len, " + std::to_string(kv_len));
 }
 
+void require_pages(const Pages& pages, int64_t kv_len) {
+  if (pages.table == nullptr) return;
+  if (pages.page_size < kKeyGroup || pages.page_size % kKeyGroup != 0 || kv_len % pages.page_size != 0)
+    throw InvalidArgument(
+        "kv_len is " + std::to_string(kv_len) + ", page_size " + std::to_string(pages.page_size) +
+        "; kv_len must be a multiple of page_size, and that of " + std::to_string(kKeyGroup));
+  if (pages.pages < 1)
+    throw InvalidArgument("a pool of " + std::to_string(pages.pages) + " pages; it must have one at least");
+}
+
+// Calls f with the problem of reuse. The rows of a step's queries follow one another, so that a block has all
+// of them, up to 128.
+template <class F>
+auto with_reuse_problem(const AttentionSpec& spec, const Arguments& tensors, F&& f) {
+  if (spec.shape.q_len > kTokens) return f(Problem::of(spec, kTileRows, tensors));
+  AttentionSpec of_step = spec;
+  of_step.selection.block = spec.shape.q_len;
+  return f(StepProblem::of(of_step, kTileRows, tensors));
+}
+
 // Parts of a list: as many as fill the GPU where lists are few, none of them empty.
-int parts_of(const Problem& p, int64_t most) {
+template <class P>
+int parts_of(const P& p, int64_t most) {
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const auto tiles = static_cast<int>(std::max<int64_t>(1, ceil_div(most, kTileRows)));
   return std::clamp(multiprocessors / p.items, 1, tiles);
@@ -141,32 +196,40 @@ std::string not_taken_here(const AttentionSpec& spec, Dtype dtype, int64_t tile)
                        device_attribute(cudaDevAttrComputeCapabilityMinor));
 }
 
-int64_t least_find_bytes(const AttentionSpec& spec) {
-  const FindPlan plan(spec);
+int64_t least_find_bytes(const AttentionSpec& spec, bool attends) {
+  const FindPlan plan(spec, attends);
   return plan.fixed_bytes() + plan.list_bytes();
 }
 
-int64_t find_bytes(const AttentionSpec& spec) {
-  const FindPlan plan(spec);
+int64_t find_bytes(const AttentionSpec& spec, bool attends) {
+  const FindPlan plan(spec, attends);
   return plan.fixed_bytes() + plan.most_lists_at_once() * plan.list_bytes();
 }
 
 void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& arguments) {
   require_taken(spec, dtype);
-  FindPlan plan(spec);
+  const bool attends = arguments.v != nullptr;
+  FindPlan plan(spec, attends);
   plan.problem.q = arguments.q;
   plan.problem.k = arguments.k;
+  plan.problem.v = arguments.v;
+  plan.problem.out = arguments.out;
   plan.problem.k_keep = arguments.most;
   plan.problem.key_counts = arguments.counts;
   plan.problem.starts = arguments.starts;
-  if (arguments.starts != nullptr && !plan.by_steps())
-    throw Unsupported("find_keys takes starts where a key head has at most " + std::to_string(kMostStepRows) +
-                      " rows");
+  plan.problem.pages = arguments.pages;
+  const bool paged = arguments.pages.table != nullptr;
+  if ((arguments.starts != nullptr || paged || attends) && !plan.by_steps())
+    throw Unsupported("find_keys takes starts, pages and values where a key head has at most " +
+                      std::to_string(kMostStepRows) + " rows");
+  if (paged && (arguments.starts != nullptr || arguments.k8 != nullptr))
+    throw Unsupported("find_keys takes pages without starts and without keys in 8 bits");
+  require_pages(arguments.pages, plan.problem.kv_len);
   const int64_t room = (arguments.workspace_bytes - plan.fixed_bytes()) / plan.list_bytes();
   if (room < 1)
     throw InvalidArgument("find_keys has " + std::to_string(arguments.workspace_bytes) +
-                          " bytes of workspace; it needs " + std::to_string(least_find_bytes(spec)));
-  const bool in_8_bits = plan.by_steps() && arguments.k8 != nullptr;
+                          " bytes of workspace; it needs " + std::to_string(least_find_bytes(spec, attends)));
+  const bool in_8_bits = plan.by_steps() && arguments.k8 != nullptr && !attends;
   if (in_8_bits) require_pitch(arguments.k8_pitch, plan.problem.kv_len);
   const AttentionShape& s = spec.shape;
   const auto tiles_of = [&](const void* data, int64_t heads, int64_t length, int rows) {
@@ -206,6 +269,7 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
     slab.first = static_cast<int>(first);
     slab.lists = static_cast<int>(std::min({room, plan.lists - first, kMostLists}));
     if (plan.by_steps()) {
+      steps.rounds = rounds_of(steps.chunks, slab.lists);
       float* const scores = plan.pools_in_shared() ? sums : sums + slab.lists * plan.pitch;
       const int64_t numbers = slab.lists * plan.step_rows * plan.pitch;
       steps.scores = scores;
@@ -214,9 +278,14 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
       steps.partial = reinterpret_cast<float2*>(scores + numbers);
       (in_8_bits ? &find_by_steps<1> : &find_by_steps<2>)(slab, steps, dtype, arguments.keys,
                                                           arguments.stream);
+      if (attends) {
+        const int64_t pieces = slab.lists * plan.chunks * int64_t{kStepWarps} * plan.step_rows;
+        attend_by_steps(slab, steps, dtype, reinterpret_cast<float*>(steps.partial + pieces),
+                        arguments.stream);
+      }
     } else {
       sweep<PooledProbabilities>(slab, dtype, arguments.stream);
-      select(slab, arguments.keys, arguments.stream);
+      select<kSelectThreads>(slab, arguments.keys, arguments.stream);
     }
   }
 }
@@ -240,47 +309,52 @@ void quantize_keys(const AttentionSpec& spec, Dtype dtype, const QuantizeArgumen
                   static_cast<unsigned>(std::min(heads, kMostLists)));
   with_element(dtype, [&](auto element) {
     const auto kernel = key_lanes == 16 ? &quantize<decltype(element), 16> : &quantize<decltype(element), 32>;
-    kernel<<<grid, kQuantizeThreads, 0, arguments.stream>>>(to);
+    launch("quantize", kernel, grid, kQuantizeThreads, 0, arguments.stream, to);
   });
-  check_launch("quantize");
 }
 
 int64_t reuse_bytes(const AttentionSpec& spec, int64_t most) {
-  const Problem p = Problem::of(spec, kTileRows);
-  const int64_t parts = parts_of(p, most);
-  return 256 + (parts > 1 ? parts * p.queries() * (p.head_dim + 2) * int64_t{sizeof(float)} : 0);
+  return with_reuse_problem(spec, {}, [&](const auto& p) {
+    const int64_t parts = parts_of(p, most);
+    return 256 + (parts > 1 ? parts * p.queries() * (p.head_dim + 2) * int64_t{sizeof(float)} : 0);
+  });
 }
 
 void attend_to_keys(const AttentionSpec& spec, Dtype dtype, const ReuseArguments& arguments) {
   require_taken(spec, dtype);
-  Problem p = Problem::of(spec, kTileRows,
-                          {.q = arguments.q,
-                           .k = arguments.k,
-                           .v = arguments.v,
-                           .out = arguments.out,
-                           .key_indices = arguments.keys,
-                           .key_counts = arguments.counts});
-  p.k_keep = arguments.most;
-  p.anchor_heads = arguments.heads;
-  p.parts = parts_of(p, arguments.most);
-  p.items *= p.parts;
-  auto* const queue = static_cast<int*>(arguments.workspace);
-  auto* const states = reinterpret_cast<float2*>(queue + 64);
-  const Parts parts{.out = reinterpret_cast<float*>(states + p.parts * p.queries()), .states = states};
-  const int blocks = std::min(p.items, device_attribute(cudaDevAttrMultiProcessorCount));
-  reset_queue<<<1, 32, 0, arguments.stream>>>(queue, blocks);
-  check_launch("reset_queue");
-  with_kernel(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
-    launch("attend_gathering", kernel, static_cast<unsigned>(blocks), kThreads, shared_bytes,
-           arguments.stream, p, queue, parts);
+  const Arguments tensors{.q = arguments.q,
+                          .k = arguments.k,
+                          .v = arguments.v,
+                          .out = arguments.out,
+                          .key_indices = arguments.keys,
+                          .key_counts = arguments.counts};
+  with_reuse_problem(spec, tensors, [&](auto p) {
+    using P = decltype(p);
+    if (arguments.pages.table != nullptr && p.tiles > 1)
+      throw Unsupported("attend_to_keys takes pages where q_len is at most " + std::to_string(kTokens));
+    require_pages(arguments.pages, p.kv_len);
+    p.k_keep = arguments.most;
+    p.anchor_heads = arguments.heads;
+    p.pages = arguments.pages;
+    p.parts = parts_of(p, arguments.most);
+    p.items *= p.parts;
+    auto* const queue = static_cast<int*>(arguments.workspace);
+    auto* const sums = reinterpret_cast<float*>(queue + 64);  // merge_parts reads four at once
+    const Parts parts{.out = sums,
+                      .states = reinterpret_cast<float2*>(sums + p.parts * p.queries() * p.head_dim)};
+    const int blocks = std::min(p.items, device_attribute(cudaDevAttrMultiProcessorCount));
+    launch("reset_queue", &reset_queue, 1, 32, 0, arguments.stream, queue, blocks);
+    with_kernel<P>(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
+      launch("attend_gathering", kernel, static_cast<unsigned>(blocks), kThreads, shared_bytes,
+             arguments.stream, p, queue, parts);
+    });
+    if (p.parts == 1) return;
+    with_element(dtype, [&](auto element) {
+      const dim3 grid(static_cast<unsigned>(ceil_div(p.queries(), 4)),
+                      static_cast<unsigned>(ceil_div(p.head_dim, 128)));
+      launch("merge_parts", &merge_parts<decltype(element), P>, grid, 128, 0, arguments.stream, p, parts);
+    });
   });
-  if (p.parts == 1) return;
-  with_element(dtype, [&](auto element) {
-    const dim3 grid(static_cast<unsigned>(ceil_div(p.queries(), 4)),
-                    static_cast<unsigned>(ceil_div(p.head_dim, 128)));
-    merge_parts<decltype(element)><<<grid, 128, 0, arguments.stream>>>(p, parts);
-  });
-  check_launch("merge_parts");
 }
 
 }  // namespace splash::gpu::kascade

@@ -14,6 +14,9 @@
 // kv_heads, tiles], at most `most`; KascadeBudget::keys_of_tiles() says them, of the keys that a sequence
 // has. Calls only launch kernels on the current device; they throw Unsupported with not_taken()'s words, and
 // DeviceError.
+//
+// Steps of decoding take keys and values in pages, too (Pages). Then k and v are the pools, and kv_len is the
+// room that a sequence has in its pages.
 
 #include <string>
 
@@ -32,6 +35,16 @@ std::string not_taken_here(const AttentionSpec& spec, Dtype dtype, int64_t tile)
 // that they load at once.
 constexpr int kMostStepRows = 32, kKeyGroup = 16;
 
+// Where the keys of sequences lie in pools of pages, as a paged cache has them (gpu/decode/problem.h). In
+// device memory, so that they are read when a kernel runs. Pools of keys and of values are laid out alike.
+struct Pages {
+  const int32_t* table = nullptr;    // [batch, kv_len / page_size]; null: k and v are no pools
+  const int32_t* lengths = nullptr;  // [batch]: keys of each sequence, the step's own among them
+  // From one to the next, in rows of head_dim numbers.
+  int64_t page_rows = 0, token_rows = 0, head_rows = 0;
+  int pages = 0, page_size = 0;  // of the pool; a multiple of kKeyGroup. A page that is none is another one
+};
+
 struct FindArguments {
   const void *q = nullptr, *k = nullptr;
   const int32_t* counts = nullptr;
@@ -40,6 +53,11 @@ struct FindArguments {
   // [batch], below kv_len: the first key that a sequence sees; those before it are padding, whatever is in
   // them. Null: 0. Only where a key head has few rows; elsewhere Unsupported.
   const int32_t* starts = nullptr;
+  // Where v is given, out becomes attention to all keys, by the scores of k; k8 is not looked at. As pages,
+  // which come without starts and k8, only where a key head has few rows; elsewhere Unsupported.
+  const void* v = nullptr;
+  void* out = nullptr;
+  Pages pages{};
   // The same keys as of quantize_keys, or null. Where a key head has few rows, as in a step of decoding
   // (q_len <= 32, and at most 32 rows: query heads of a key head x q_len), they are read in place of k, which
   // halves what is read: the choice is by the scores of rounded keys, their probabilities rounded to 2^-9.
@@ -56,9 +74,9 @@ struct FindArguments {
 };
 
 // Of the workspace of find_keys: what lets the GPU be full, and the least, with which it takes one tile after
-// another.
-int64_t find_bytes(const AttentionSpec& spec);
-int64_t least_find_bytes(const AttentionSpec& spec);
+// another. attends: whether v is given.
+int64_t find_bytes(const AttentionSpec& spec, bool attends = false);
+int64_t least_find_bytes(const AttentionSpec& spec, bool attends = false);
 
 // Two dense passes over the scores (each row's normaliser, then the sums), or one where normalisers are given
 // or a key head has few rows, and a selection: exact, but for k8. Among equal sums the lower key is kept. A
@@ -84,7 +102,8 @@ struct ReuseArguments {
   const int32_t *counts = nullptr, *keys = nullptr;
   int64_t most = 0;
   const int32_t* heads =
-      nullptr;                // [kv_heads]: of the anchor, whose lists each key head reads; null: its own
+      nullptr;  // [kv_heads]: of the anchor, whose lists each key head reads; null: its own
+  Pages pages{};
   void* workspace = nullptr;  // reuse_bytes(), 256-byte aligned, contents undefined
   StreamHandle stream = nullptr;
 };

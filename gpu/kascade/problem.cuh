@@ -13,6 +13,8 @@
 #include "gpu/arch/reduce.cuh"
 #include "gpu/cuda_check.h"
 #include "gpu/engine/variant.h"
+#include "gpu/entmax/schedule/launch.cuh"
+#include "gpu/kascade/kascade.h"
 
 namespace splash::gpu::kascade {
 
@@ -33,6 +35,7 @@ struct ProblemOf {
   const int32_t *key_indices = nullptr, *key_counts = nullptr;
   const int32_t* anchor_heads = nullptr;  // [kv_heads]: whose lists each key head reads; null: its own
   const int32_t* starts = nullptr;        // [batch]: the first key that a sequence sees; null: 0
+  Pages pages{};                          // of steps alone
   int64_t k_keep = 0;
   int items = 0;  // row blocks of all tiles of all key heads, over all batches
   int kv_heads = 1, group = 1, q_len = 1, kv_len = 1, head_dim = 8, tiles = 1;
@@ -102,6 +105,23 @@ struct ProblemOf {
     return starts != nullptr ? starts[at.kv_head / kv_heads] : 0;
   }
 
+  // How many keys of a sequence there is room for in its pages, but are not there. What is said of keys in
+  // kv_len holds for so many fewer.
+  __device__ int missing(const TileAddress& at) const {
+    return pages.table == nullptr ? 0 : max(0, kv_len - pages.lengths[at.kv_head / kv_heads]);
+  }
+
+  // The row of k and v that holds a head's first key, and the row of a key from there on.
+  __device__ int64_t first_row(const TileAddress& at) const {
+    return pages.table == nullptr ? at.kv_head * kv_len : at.kv_head % kv_heads * pages.head_rows;
+  }
+  __device__ uint32_t row_of(const TileAddress& at, int key) const {
+    if (pages.table == nullptr) return key;
+    const int32_t* const table = pages.table + at.kv_head / kv_heads * (kv_len / pages.page_size);
+    const int page = max(0, min(table[key / pages.page_size], pages.pages - 1));
+    return static_cast<uint32_t>(page * pages.page_rows + key % pages.page_size * pages.token_rows);
+  }
+
   __host__ __device__ int64_t list(const TileAddress& at) const {
     int64_t head = at.kv_head;
     if (anchor_heads != nullptr) head += anchor_heads[head % kv_heads] - head % kv_heads;
@@ -122,6 +142,7 @@ struct ProblemOf {
   }
 };
 using Problem = ProblemOf<kTokens>;
+using StepProblem = ProblemOf<0>;  // one tile of all queries of a call: its rows follow one another
 
 // Number of entries of a rising list that are at most `limit`. All lanes of a warp call it and probe 32
 // entries at a time.

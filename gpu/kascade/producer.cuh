@@ -33,14 +33,14 @@ struct ProducerShare {
       offset;  // of the chunk in row(0): the swizzle depends on row % 8, which is the same for every step
   bool padding[kHalves];  // a column past head_dim
 
-  __device__ explicit ProducerShare(const Problem& p) {
+  __device__ explicit ProducerShare(int head_dim) {
     const int warp = threadIdx.x % kProducers / 32;
     lane = threadIdx.x % 32;
     column = lane % kColumns;
     first_row = warp * kRowsAtOnce + lane / kColumns;
     offset = column / 8 * (kRows * 128) + first_row * 128 + ((column % 8) ^ (first_row % 8)) * 16;
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) padding[half] = half * 128 + column * 8 >= p.head_dim;
+    for (int half = 0; half < kHalves; ++half) padding[half] = half * 128 + column * 8 >= head_dim;
   }
 
   static constexpr int kStride = kProducers / 32 * kRowsAtOnce;  // rows from step to step: a multiple of 8

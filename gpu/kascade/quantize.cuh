@@ -20,6 +20,7 @@ struct KeysIn8Bits {
 
 template <class Element, int kKeyLanes>
 __global__ void __launch_bounds__(kQuantizeThreads) quantize(const KeysIn8Bits to) {
+  entmax::wait_for_kernels_before();
   const int lane = threadIdx.x % kKeyLanes, column = kLaneNumbers * lane;
   const int64_t key =
       to.begin + int64_t{blockIdx.x} * (kQuantizeThreads / kKeyLanes) + threadIdx.x / kKeyLanes;

@@ -42,18 +42,19 @@ __device__ void prepare_barriers(Shared<kDim>& shared) {
 }
 
 // Of a list with so many visible keys: whole tiles of 128.
-__device__ inline int keys_of_part(const Problem& p, int visible) {
+template <class P>
+__device__ int keys_of_part(const P& p, int visible) {
   const int tiles = (visible + kTileRows - 1) / kTileRows;
   return (tiles + p.parts - 1) / p.parts * kTileRows;
 }
 
 // Loads a tile's first keys before its queries, because the last product of the previous tile frees the place
 // of the queries. Reads indices one step ahead.
-template <int kDim>
-__device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
+template <int kDim, class P>
+__device__ void produce(const P& p, Shared<kDim>& shared, int* queue) {
   constexpr int kKeys = kTileKeys<kDim>;
-  const ProducerShare<kDim, kKeys> share(p);
-  const ProducerShare<kDim> of_queries(p);
+  const ProducerShare<kDim, kKeys> share(p.head_dim);
+  const ProducerShare<kDim> of_queries(p.head_dim);
   const bool leader = threadIdx.x % kProducers == 0;
   const uint32_t row_bytes = p.head_dim * 2;
   arch::RingPosition<kStages<kDim>> turn;
@@ -81,18 +82,18 @@ __device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
       return end > 0 ? keys[min(begin + share.held_row(), end - 1)] : 0;
     };
     int key = key_at(0, count);  // speculative: mostly all keys are visible
-    int visible = entries_up_to(keys, count, p.last_key(at));
+    int visible = entries_up_to(keys, count, p.last_key(at) - p.missing(at));
     if (p.parts > 1) {
       const int first = min(item % p.parts * keys_of_part(p, visible), visible);
       keys += first;
       visible = min(visible - first, keys_of_part(p, visible));
     }
     if (visible < count) key = key_at(0, visible);
-    const int64_t first_key = at.kv_head * p.kv_len, first_query = at.kv_head * p.group * p.q_len;
-    const char* const k = static_cast<const char*>(p.k) + first_key * row_bytes;
-    const char* const v = static_cast<const char*>(p.v) + first_key * row_bytes;
+    const int64_t first_row = p.first_row(at), first_query = at.kv_head * p.group * p.q_len;
+    const char* const k = static_cast<const char*>(p.k) + first_row * row_bytes;
+    const char* const v = static_cast<const char*>(p.v) + first_row * row_bytes;
     const auto load_keys = [&](int begin) {
-      const int source = key;
+      const uint32_t source = p.row_of(at, key);
       key = key_at(begin + kKeys, visible);
       arch::mbarrier_wait(&shared.k_empty[turn.stage], turn.parity ^ 1);
       share.copy(shared.k[turn.stage], k, row_bytes, source);
@@ -131,8 +132,8 @@ __device__ void produce(const Problem& p, Shared<kDim>& shared, int* queue) {
   arch::cp_async_wait<0>();  // no thread exits before its copies have landed
 }
 
-template <class Element, int kDim>
-__device__ void store_rows(const Problem& p, const TileAddress& at, int row, const float (&o)[kDim / 2],
+template <class Element, int kDim, class P>
+__device__ void store_rows(const P& p, const TileAddress& at, int row, const float (&o)[kDim / 2],
                            const RowState (&state)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -157,8 +158,8 @@ struct Parts {
       nullptr;  // [parts, batch q_heads q_len]: largest score, times scale, and sum of 2^(score - largest)
 };
 
-template <int kDim>
-__device__ void store_part(const Problem& p, const Parts& parts, const TileAddress& at, int row, int64_t part,
+template <int kDim, class P>
+__device__ void store_part(const P& p, const Parts& parts, const TileAddress& at, int row, int64_t part,
                            const float (&o)[kDim / 2], const RowState (&state)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -178,8 +179,9 @@ __device__ void store_part(const Problem& p, const Parts& parts, const TileAddre
 }
 
 // One warp for 128 columns of a query.
-template <class Element>
-__global__ void __launch_bounds__(128) merge_parts(const Problem p, const Parts parts) {
+template <class Element, class P>
+__global__ void __launch_bounds__(128) merge_parts(const P p, const Parts parts) {
+  entmax::wait_for_kernels_before();
   const int64_t query = int64_t{blockIdx.x} * 4 + threadIdx.x / 32;
   if (query >= p.queries()) return;
   float largest = -INFINITY, sum = 0;
@@ -204,8 +206,8 @@ __global__ void __launch_bounds__(128) merge_parts(const Problem p, const Parts 
       arch::pack_pair<Element>(o.z * inverse, o.w * inverse)};
 }
 
-template <class Element, int kDim>
-__device__ void consume(const Problem& p, Shared<kDim>& shared, const Parts& parts) {
+template <class Element, int kDim, class P>
+__device__ void consume(const P& p, Shared<kDim>& shared, const Parts& parts) {
   const int group = consumer_group(), row = group * 64 + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
   const uint64_t q = arch::k_major_descriptor(shared.q + group * 64 * 128);
   constexpr int kKeys = kTileKeys<kDim>, kScores = kKeys / 2;
@@ -217,15 +219,30 @@ __device__ void consume(const Problem& p, Shared<kDim>& shared, const Parts& par
     q_turn.next();
     const TileAddress at = p.address(shared.item);
     const int visible = shared.visible, part = shared.item % p.parts;
+    if (at.first_row + group * 64 >= p.group * p.tokens()) {  // rows of no head
+      arch::mbarrier_arrive(&shared.q_empty);
+      for (int begin = 0; begin < visible; begin += kKeys) {
+        arch::mbarrier_wait(&shared.k_full[k_turn.stage], k_turn.parity);
+        release(&shared.k_empty[k_turn.stage]);
+        k_turn.next();
+        arch::mbarrier_wait(&shared.v_full[v_turn.stage], v_turn.parity);
+        release(&shared.v_empty[v_turn.stage]);
+        v_turn.next();
+      }
+      continue;
+    }
     float s[kScores], o[kDim / 2] = {}, factor[2];
     uint32_t probabilities[kScores / 8][4];
     RowState state[2];
     const auto take_scores = [&](int begin) {
       arch::wgmma_hold(s);
       if (p.masks(begin, kKeys, visible)) {
-        mask_scores(s, p, at, row, [&](int column) {
-          return begin + column < visible ? shared.keys[k_turn.stage][column] : kHiddenKey;
-        });
+        mask_scores(
+            s, p, at, row,
+            [&](int column) {
+              return begin + column < visible ? shared.keys[k_turn.stage][column] : kHiddenKey;
+            },
+            p.missing(at));
       }
       release(&shared.k_empty[k_turn.stage]);
       if (begin + kKeys >= visible) arch::mbarrier_arrive(&shared.q_empty);
@@ -275,17 +292,18 @@ __device__ void consume(const Problem& p, Shared<kDim>& shared, const Parts& par
 }
 
 static __global__ void reset_queue(int* queue, int taken) {
+  entmax::wait_for_kernels_before();
   if (threadIdx.x == 0) *queue = taken;
 }
 
 // `queue` counts the items that blocks have taken; it starts at one item per block. Null: block b takes items
 // b, b + blocks, ...
-template <class Element, int kDim>
-__global__ void __launch_bounds__(kThreads, 1)
-    attend_gathering(const Problem p, int* queue, const Parts parts) {
+template <class Element, int kDim, class P>
+__global__ void __launch_bounds__(kThreads, 1) attend_gathering(const P p, int* queue, const Parts parts) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<kDim>*>(shared_memory);
   prepare_barriers(shared);
+  entmax::wait_for_kernels_before();
   if (threadIdx.x < kProducers) {
     arch::give_registers_back<56>();
     produce(p, shared, queue);
@@ -295,11 +313,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// Calls f with a kernel and the bytes of its shared memory. kMost: as of with_element_and_dim.
-template <int kMost = kMostHeadDim, class F>
+// Calls f with a kernel for such problems and the bytes of its shared memory. kMost: as of
+// with_element_and_dim.
+template <class P, int kMost = kMostHeadDim, class F>
 auto with_kernel(const AttentionSpec& spec, Dtype dtype, F&& f) {
   return with_element_and_dim<kMost>(dtype, spec.shape.head_dim, [&](auto element, auto dim) {
-    return f(&attend_gathering<decltype(element), dim()>, int64_t{sizeof(Shared<dim()>)});
+    return f(&attend_gathering<decltype(element), dim(), P>, int64_t{sizeof(Shared<dim()>)});
   });
 }
 

@@ -43,8 +43,10 @@ struct AnchorSlab {
 
   // Number of keys that the tile's last query sees; no other query of the tile sees a key beyond them.
   __device__ int visible(const TileAddress& at) const {
-    return max(0, min(problem.kv_len, problem.last_key(at) + 1));
+    return max(0, min(problem.kv_len, problem.last_key(at) + 1) - problem.missing(at));
   }
+
+  __device__ int visible_of(int list) const { return visible(problem.address(item_of(list, 0))); }
 
   // Pairs of all heads are counted through; a pair at an end of the slab may have one list here.
   __host__ __device__ int pairs_of_head() const { return (problem.tiles + kSides - 1) / kSides; }
@@ -68,8 +70,7 @@ struct AnchorSlab {
   __device__ int visible_to_pair(int pair) const {
     int most = 0;
     for (int side = 0; side < kSides; ++side) {
-      if (const int list = list_of(pair, side); list >= 0)
-        most = max(most, visible(problem.address(item_of(list, 0))));
+      if (const int list = list_of(pair, side); list >= 0) most = max(most, visible_of(list));
     }
     return most;
   }
@@ -323,6 +324,7 @@ __global__ void __launch_bounds__(kSweepThreads, 1) sweep_scores(const __grid_co
     arch::mbarrier_init_fence();
   }
   __syncthreads();
+  entmax::wait_for_kernels_before();
   if (threadIdx.x < 32 * kSweepWarps) {
     arch::take_registers<112>();
     consume_dense<Element, kDim, Pass>(slab, shared);

@@ -17,6 +17,7 @@ struct SelectShared {
   typename Scan::TempStorage scan;
   uint32_t histogram[kBins];
   uint32_t digit, wanted;
+  uint32_t larger[kThreads / 32], equal[kThreads / 32];  // keys of each warp
 };
 
 // The sums of one list, as integers of the same order. Sums are not negative, so their bits have the order of
@@ -91,42 +92,76 @@ __device__ void write_largest(const AnchorSlab& slab, const float* pooled, Selec
   const TileAddress at = p.address((slab.first + blockIdx.x) * p.row_blocks);
   const int first_key = p.first_key(at), visible = slab.visible(at),
             k = min(p.count(at), visible - first_key);
-  const ListSums sums{pooled, first_key, visible, p.causal ? p.last_key(at, 0) : visible};
+  const ListSums sums{pooled, first_key, visible, p.causal ? p.last_key(at, 0) - p.missing(at) : visible};
   int32_t* const keys = lists + p.list(at) * p.k_keep;
   for (int64_t i = k + static_cast<int>(threadIdx.x); i < p.k_keep; i += kThreads) keys[i] = p.kv_len;
   if (k == 0) return;
   uint32_t wanted = 0;
   const uint32_t threshold = kth_largest(sums, k, shared, wanted);
-  uint32_t larger_before = 0, equal_before = 0;  // keys of earlier rounds
-  for (int begin = 0; begin < visible; begin += kThreads * kVector) {
-    const int first = begin + static_cast<int>(threadIdx.x) * kVector;
-    uint32_t orders[kVector], counts = 0;  // larger in the high half, equal in the low one: at most 4096 each
+  // A warp has keys that follow one another: it counts them, and knows its places by those before it.
+  constexpr int kWarps = kThreads / 32, kAtOnce = 32 * kVector;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+            of_warp = (visible + kWarps * kAtOnce - 1) / (kWarps * kAtOnce) * kAtOnce,
+            begin = min(warp * of_warp, visible), end = min(begin + of_warp, visible);
+  // Of the thread's keys from `first` on, those with larger sums in the high half, with equal ones in the
+  // low.
+  uint32_t orders[kVector];
+  const auto count = [&](int first) {
+    uint32_t counts = 0;
     sums.read(first, orders);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      if (first + i < visible) counts += orders[i] > threshold ? 1u << 16 : orders[i] == threshold ? 1u : 0u;
+      if (first + i < end) counts += orders[i] > threshold ? 1u << 16 : orders[i] == threshold ? 1u : 0u;
     }
-    uint32_t before, total;
-    typename SelectShared<kThreads>::Scan(shared.scan).ExclusiveSum(counts, before, total);
-    __syncthreads();  // the scan's storage is free again
-    uint32_t larger = larger_before + (before >> 16), equal = equal_before + (before & 0xffff);
+    return counts;
+  };
+  uint32_t larger = 0, equal = 0;
+  for (int first = begin + kVector * lane; first < end; first += kAtOnce) {
+    const uint32_t counts = count(first);
+    larger += counts >> 16;
+    equal += counts & 0xffff;
+  }
+  larger = __reduce_add_sync(arch::kAllLanes, larger);
+  equal = __reduce_add_sync(arch::kAllLanes, equal);
+  if (lane == 0) {
+    shared.larger[warp] = larger;
+    shared.equal[warp] = equal;
+  }
+  __syncthreads();
+  larger = __reduce_add_sync(arch::kAllLanes, lane < warp ? shared.larger[lane] : 0u);
+  equal = __reduce_add_sync(arch::kAllLanes, lane < warp ? shared.equal[lane] : 0u);
+  for (int base = begin; base < end; base += kAtOnce) {
+    const int first = base + kVector * lane;
+    const uint32_t counts = count(first);
+    uint32_t up_to = counts;
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      const uint32_t before = __shfl_up_sync(arch::kAllLanes, up_to, lanes);
+      if (lane >= lanes) up_to += before;
+    }
+    uint32_t larger_before = larger + ((up_to - counts) >> 16),
+             equal_before = equal + ((up_to - counts) & 0xffff);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      if (first + i >= visible) break;
+      if (first + i >= end) break;
       const bool is_larger = orders[i] > threshold, is_equal = orders[i] == threshold;
-      if (is_larger || (is_equal && equal < wanted)) keys[larger + min(equal, wanted)] = first + i;
-      larger += is_larger ? 1 : 0;
-      equal += is_equal ? 1 : 0;
+      if (is_larger || (is_equal && equal_before < wanted))
+        keys[larger_before + min(equal_before, wanted)] = first + i;
+      larger_before += is_larger ? 1 : 0;
+      equal_before += is_equal ? 1 : 0;
     }
-    larger_before += total >> 16;
-    equal_before += total & 0xffff;
+    const uint32_t all = __shfl_sync(arch::kAllLanes, up_to, 31);
+    larger += all >> 16;
+    equal += all & 0xffff;
   }
 }
 
 // One block per list of the slab.
-static __global__ void __launch_bounds__(kSelectThreads)
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
     select_largest(const __grid_constant__ AnchorSlab slab, int32_t* lists) {
-  __shared__ SelectShared<kSelectThreads> shared;
+  entmax::wait_for_kernels_before();
+  __shared__ SelectShared<kThreads> shared;
   write_largest(slab, slab.pooled + blockIdx.x * slab.pitch, shared, lists);
 }
 

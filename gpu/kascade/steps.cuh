@@ -1,7 +1,7 @@
 #pragma once
 // The anchor's sums where a key head has few rows, as in a step of decoding (sm_90's bulk copies). There the
 // time is that of reading the keys, so they are read once, in 8 bits where the caller has them so: the scores
-// stay in the workspace. Two kernels: the scores and, chunk by chunk, each row's largest score and sum; the
+// stay in the workspace. Two kernels: the scores and, piece by piece, each row's largest score and sum; the
 // pooled probabilities, in shared memory, and the selection from them. Longer lists are pooled by a kernel of
 // their own before select.cuh's.
 //
@@ -33,7 +33,7 @@ constexpr int kPoolThreads = 1024, kMostPooled = 49152;  // of select_pooled; ke
 constexpr int step_copies(int64_t head_dim, int bytes) {  // of a warp
   return (head_dim > 128 ? 2 : 4) / bytes;
 }
-constexpr int step_chunk(int64_t head_dim, int bytes) {  // keys of a block of score_steps
+constexpr int step_chunk(int64_t head_dim, int bytes) {  // keys that a block of score_steps copies at once
   return kKeyGroup * kStepWarps * step_copies(head_dim, bytes);
 }
 
@@ -43,14 +43,13 @@ struct StepShared {
   alignas(128) unsigned char keys[kStepWarps][kCopies][kKeyGroup * kDim * kBytes];
   float scales[kStepWarps][kCopies][kKeyGroup];  // of keys in 8 bits
   uint64_t arrived[kStepWarps][kCopies];
-  float2 of_warps[kStepWarps][kMostStepRows];
 };
 
 // What a launch works on, beside the slab's lists.
 struct StepRows {
-  int rows = 1, chunks = 1;          // rows of a key head; chunks of its keys
-  float* scores = nullptr;           // [lists, rows, pitch], times log2(e)
-  float2* partial = nullptr;         // [lists, chunks, rows]: largest score, sum of 2^(score - largest)
+  int rows = 1, chunks = 1, rounds = 1;  // rows of a key head; chunks of its keys; those of a block
+  float* scores = nullptr;               // [lists, rows, pitch], times log2(e)
+  float2* partial = nullptr;  // [lists, chunks, warps, rows]: largest score, sum of 2^(score - largest)
   __nv_bfloat16* weights = nullptr;  // [lists, rows, pitch], in place of scores, of keys in 8 bits
   float* largest = nullptr;          // [lists, rows, pitch / 16]: of 16 keys, from which their weights count
   const int8_t* k8 = nullptr;
@@ -76,6 +75,18 @@ constexpr int kStepBlocks = kRowTiles == 1                 ? 3
                             : kDim > 128 && kRowTiles == 2 ? 2
                                                            : 1;
 
+// A warp's copy of so many keys, a row each: in a page another head's key may lie between
+// two.
+__device__ inline void load_from_pages(const Problem& p, const TileAddress& at, int first, int rows,
+                                       unsigned char* to, uint64_t* arrived) {
+  const int lane = threadIdx.x % 32, row_bytes = p.head_dim * 2;
+  if (lane == 0) arch::mbarrier_arrive_expect(arrived, rows * row_bytes);
+  __syncwarp();
+  if (lane >= rows) return;
+  const int64_t row = p.first_row(at) + p.row_of(at, first + lane);
+  arch::bulk_load(to + lane * row_bytes, static_cast<const char*>(p.k) + row * row_bytes, row_bytes, arrived);
+}
+
 // kRowTiles: of 8 rows each.
 template <class Element, int kDim, int kRowTiles, int kBytes>
 __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
@@ -86,53 +97,61 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<StepShared<kDim, kBytes>*>(shared_memory);
   const Problem& p = slab.problem;
-  const int list = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  entmax::wait_for_kernels_before();
+  // The compiler knows the warp's number, and what is made of it, to be the same in all lanes.
+  const int list = blockIdx.y, warp = __shfl_sync(arch::kAllLanes, static_cast<int>(threadIdx.x) / 32, 0),
+            lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const TileAddress at = p.address((slab.first + list) * p.row_blocks);
   const int row_bytes = p.head_dim * kBytes;
-  const int end = min(p.kv_len, (static_cast<int>(blockIdx.x) + 1) * kChunk), first_key = p.first_key(at);
+  const int first_chunk = static_cast<int>(blockIdx.x) * steps.rounds,
+            last_chunk = min(first_chunk + steps.rounds, steps.chunks), missing = p.missing(at),
+            first_key = p.first_key(at), end = min(p.kv_len - missing, last_chunk * kChunk),
+            seen_by_all = min(end, p.last_key(at, 0) - missing + 1);
   const int64_t before = at.kv_head * (kBytes == 1 ? steps.k8_pitch : p.kv_len);  // keys of earlier heads
+  // The first key of a warp's copies, which are counted from the block's first on.
   const auto first_of = [&](int copy) {
-    return static_cast<int>(blockIdx.x) * kChunk + kKeyGroup * (kStepWarps * copy + warp);
+    return (first_chunk + copy / kCopies) * kChunk + kKeyGroup * (kStepWarps * (copy % kCopies) + warp);
+  };
+  const auto load = [&](int copy) {
+    const int first = first_of(copy), rows = min(kKeyGroup, end - first);
+    if (rows <= 0) return;
+    unsigned char* const to = shared.keys[warp][copy % kCopies];
+    uint64_t* const arrived = &shared.arrived[warp][copy % kCopies];
+    if (kBytes == 2 && p.pages.table != nullptr) {
+      load_from_pages(p, at, first, rows, to, arrived);
+    } else if (lane == 0) {
+      // Few keys in 8 bits may be no multiple of 16 bytes; the pitch has room for whole groups.
+      const int bytes = (kBytes == 1 ? kKeyGroup : rows) * row_bytes;
+      const int scale_bytes = kBytes == 1 ? sizeof(shared.scales[warp][0]) : 0;
+      const void* const keys = kBytes == 1 ? static_cast<const void*>(steps.k8) : p.k;
+      arch::mbarrier_arrive_expect(arrived, bytes + scale_bytes);
+      arch::bulk_load(to, static_cast<const char*>(keys) + (before + first) * row_bytes, bytes, arrived);
+      if constexpr (kBytes == 1) {
+        arch::bulk_load(shared.scales[warp][copy % kCopies], steps.k8_scales + before + first, scale_bytes,
+                        arrived);
+      }
+    }
   };
   if (lane == 0) {
-    const auto* const keys = static_cast<const char*>(kBytes == 1 ? static_cast<const void*>(steps.k8) : p.k);
     for (int copy = 0; copy < kCopies; ++copy) arch::mbarrier_init(&shared.arrived[warp][copy], 1);
     arch::mbarrier_init_fence();
-    for (int copy = 0; copy < kCopies; ++copy) {
-      const int first = first_of(copy);
-      if (first >= end) break;
-      // Few keys in 8 bits may be no multiple of 16 bytes; the pitch has room for whole groups.
-      const int bytes = (kBytes == 1 ? kKeyGroup : min(kKeyGroup, end - first)) * row_bytes;
-      const int scale_bytes = kBytes == 1 ? sizeof(shared.scales[warp][copy]) : 0;
-      uint64_t* const arrived = &shared.arrived[warp][copy];
-      arch::mbarrier_arrive_expect(arrived, bytes + scale_bytes);
-      arch::bulk_load(shared.keys[warp][copy], keys + (before + first) * row_bytes, bytes, arrived);
-      if constexpr (kBytes == 1)
-        arch::bulk_load(shared.scales[warp][copy], steps.k8_scales + before + first, scale_bytes, arrived);
-    }
   }
   __syncwarp();
+  for (int copy = 0; copy < kCopies; ++copy) load(copy);
   const float scale = p.negative_scale ? -p.scale : p.scale;
   const auto piece = [&](const void* row, int j) {  // zeros behind the row's end
     const int column = piece_column<kBytes>(j, t);
     return column < p.head_dim ? reinterpret_cast<const uint4*>(row)[column / 8] : uint4{};
   };
-  // Pieces 2j and 2j + 1 of a row of bytes, which begins at a multiple of 8 bytes.
-  const auto two_pieces = [&](const unsigned char* row, int j, uint4& first, uint4& second) {
+  // Of a row of bytes, which begins at a multiple of 8 bytes, those of pieces 2j and 2j + 1.
+  const auto two_pieces = [&](const unsigned char* row, int j) {
     const int column = piece_column<1>(2 * j, t);
-    uint4 bytes{};
-    if (p.head_dim % 16 == 0) {
-      if (column < p.head_dim) bytes = *reinterpret_cast<const uint4*>(row + column);
-    } else {
-      uint2 low{}, high{};
-      if (column < p.head_dim) low = *reinterpret_cast<const uint2*>(row + column);
-      if (column + 8 < p.head_dim) high = *reinterpret_cast<const uint2*>(row + column + 8);
-      bytes = {low.x, low.y, high.x, high.y};
-    }
-    const uint2 a = arch::elements_of_bytes<Element>(bytes.x), b = arch::elements_of_bytes<Element>(bytes.y),
-                c = arch::elements_of_bytes<Element>(bytes.z), d = arch::elements_of_bytes<Element>(bytes.w);
-    first = {a.x, a.y, b.x, b.y};
-    second = {c.x, c.y, d.x, d.y};
+    if (p.head_dim % 16 == 0)
+      return column < p.head_dim ? *reinterpret_cast<const uint4*>(row + column) : uint4{};
+    uint2 low{}, high{};
+    if (column < p.head_dim) low = *reinterpret_cast<const uint2*>(row + column);
+    if (column + 8 < p.head_dim) high = *reinterpret_cast<const uint2*>(row + column + 8);
+    return uint4{low.x, low.y, high.x, high.y};
   };
   uint4 q[kRowTiles][kColumns];  // row g of each tile
 #pragma unroll
@@ -144,34 +163,50 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
       q[tile][j] =
           row < steps.rows ? piece(static_cast<const Element*>(p.q) + from * p.head_dim, j) : uint4{};
   }
-  float largest[kRowTiles][2], sum[kRowTiles][2];
   int last[kRowTiles][2];  // key that a row sees
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      largest[tile][e] = -INFINITY;
-      sum[tile][e] = 0;
-      last[tile][e] = p.last_key(at, (8 * tile + 2 * t + e) % p.q_len);
-    }
+    for (int e = 0; e < 2; ++e) last[tile][e] = p.last_key(at, (8 * tile + 2 * t + e) % p.q_len) - missing;
   }
-  for (int copy = 0; copy < kCopies; ++copy) {
-    const int begin = first_of(copy);
-    if (begin >= end) break;
-    arch::mbarrier_wait(&shared.arrived[warp][copy], 0);
+  float largest[kRowTiles][2], sum[kRowTiles][2];
+  const int64_t of_list = int64_t{list} * steps.rows * slab.pitch;
+  const auto take_keys = [&](int copy) {
+    const int begin = first_of(copy), place = copy % kCopies;
+    const bool hides = begin < first_key || begin + kKeyGroup > seen_by_all;
+    arch::mbarrier_wait(&shared.arrived[warp][place], copy / kCopies % 2);
     uint4 k[2][kKeyColumns];  // what lies behind the last key is hidden below
     const auto read_keys = [&](int first) {
+      const unsigned char* rows[2];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned char* const row = shared.keys[warp][copy] + key_of_group<kBytes>(half, g) * row_bytes;
-        if constexpr (kBytes == 1) {
+      for (int half = 0; half < 2; ++half)
+        rows[half] = shared.keys[warp][place] + key_of_group<kBytes>(half, g) * row_bytes;
+      if constexpr (kBytes == 1) {
+        uint4 bytes[2][kKeyColumns / 2];
+        const auto read_bytes = [&](auto read) {
 #pragma unroll
-          for (int j = 0; j < kKeyColumns; j += 2)
-            two_pieces(row, (first + j) / 2, k[half][j], k[half][j + 1]);
+          for (int i = 0; i < kKeyColumns; ++i) bytes[i % 2][i / 2] = read(rows[i % 2], first / 2 + i / 2);
+        };
+        if (p.head_dim == kDim) {  // without a branch for each
+          read_bytes([&](const unsigned char* row, int j) {
+            return *reinterpret_cast<const uint4*>(row + piece_column<1>(2 * j, t));
+          });
         } else {
-#pragma unroll
-          for (int j = 0; j < kKeyColumns; ++j) k[half][j] = piece(row, first + j);
+          read_bytes(two_pieces);
         }
+#pragma unroll
+        for (int i = 0; i < kKeyColumns; ++i) {
+          const uint4& four = bytes[i % 2][i / 2];
+          const uint2 a = arch::elements_of_bytes<Element>(four.x),
+                      b = arch::elements_of_bytes<Element>(four.y),
+                      c = arch::elements_of_bytes<Element>(four.z),
+                      d = arch::elements_of_bytes<Element>(four.w);
+          k[i % 2][i / 2 * 2] = {a.x, a.y, b.x, b.y};
+          k[i % 2][i / 2 * 2 + 1] = {c.x, c.y, d.x, d.y};
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < 2 * kKeyColumns; ++i) k[i % 2][i / 2] = piece(rows[i % 2], first + i / 2);
       }
     };
     if constexpr (kKeyColumns == kColumns) read_keys(0);
@@ -188,15 +223,16 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
       }
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int row = 8 * tile + 2 * t + e;
-        const int64_t of_row = int64_t{list} * steps.rows + row;
+        const int row = 8 * tile + 2 * t + e, in_list = row * static_cast<int>(slab.pitch) + begin;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int in_group = key_of_group<kBytes>(half, g), key = begin + in_group;
           float& score = s[2 * half + e];
-          if constexpr (kBytes == 1) score *= shared.scales[warp][copy][in_group];
-          score = key < end && key >= first_key && key <= last[tile][e] ? score * scale : -INFINITY;
-          if (kBytes == 2 && row < steps.rows && key < end) steps.scores[of_row * slab.pitch + key] = score;
+          if constexpr (kBytes == 1) score *= shared.scales[warp][place][in_group];
+          score *= scale;
+          if (hides && (key >= end || key < first_key || key > last[tile][e])) score = -INFINITY;
+          if (kBytes == 2 && row < steps.rows && key < end)
+            steps.scores[of_list + in_list + in_group] = score;
         }
         float of_keys = arch::larger_or_nan(s[e], s[2 + e]);
         if constexpr (kBytes == 1) {
@@ -212,9 +248,9 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
           const float a = arch::exp2_approx(s[e] - from), b = arch::exp2_approx(s[2 + e] - from);
           sum[tile][e] += (a + b) * arch::exp2_approx(of_keys - shift);
           if (row < steps.rows) {  // up to the pitch; those behind the last key are 0
-            *reinterpret_cast<uint32_t*>(steps.weights + of_row * slab.pitch + begin + 2 * g) =
+            *reinterpret_cast<uint32_t*>(steps.weights + of_list + in_list + 2 * g) =
                 arch::pack_pair<__nv_bfloat16>(a, b);
-            if (g == 0) steps.largest[(of_row * slab.pitch + begin) / kKeyGroup] = of_keys;
+            if (g == 0) steps.largest[of_list / kKeyGroup + in_list / kKeyGroup] = of_keys;
           }
         } else {
           sum[tile][e] += arch::exp2_approx(s[e] - shift) + arch::exp2_approx(s[2 + e] - shift);
@@ -222,30 +258,41 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
         largest[tile][e] = step_largest;
       }
     }
-  }
-  // Of the 8 lanes that share rows, then of the warps.
-  const auto joined = [](float2 a, float2 b) {
-    const float most = arch::larger_or_nan(a.x, b.x), shift = most == -INFINITY ? 0.0f : most;
-    return float2{most, a.y * arch::exp2_approx(a.x - shift) + b.y * arch::exp2_approx(b.x - shift)};
   };
+  for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
 #pragma unroll
-  for (int tile = 0; tile < kRowTiles; ++tile) {
+    for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      float2 mine{largest[tile][e], sum[tile][e]};
-#pragma unroll
-      for (int lanes = 4; lanes < 32; lanes *= 2) {
-        mine = joined(
-            mine, {__shfl_xor_sync(0xffffffff, mine.x, lanes), __shfl_xor_sync(0xffffffff, mine.y, lanes)});
+      for (int e = 0; e < 2; ++e) {
+        largest[tile][e] = -INFINITY;
+        sum[tile][e] = 0;
       }
-      if (g == 0) shared.of_warps[warp][8 * tile + 2 * t + e] = mine;
     }
-  }
-  __syncthreads();
-  if (static_cast<int>(threadIdx.x) < steps.rows) {
-    float2 mine = shared.of_warps[0][threadIdx.x];
-    for (int other = 1; other < kStepWarps; ++other) mine = joined(mine, shared.of_warps[other][threadIdx.x]);
-    steps.partial[(int64_t{list} * steps.chunks + blockIdx.x) * steps.rows + threadIdx.x] = mine;
+    const int begin = (chunk - first_chunk) * kCopies;
+    for (int copy = begin; copy < begin + kCopies && first_of(copy) < end; ++copy) {
+      take_keys(copy);
+      __syncwarp();  // all have read what the next copy overwrites
+      load(copy + kCopies);
+    }
+    float2* const partial =
+        steps.partial + ((int64_t{list} * steps.chunks + chunk) * kStepWarps + warp) * steps.rows;
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float2 mine{largest[tile][e], sum[tile][e]};
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) {  // that share rows
+          const float2 other{__shfl_xor_sync(arch::kAllLanes, mine.x, lanes),
+                             __shfl_xor_sync(arch::kAllLanes, mine.y, lanes)};
+          const float most = arch::larger_or_nan(mine.x, other.x), shift = most == -INFINITY ? 0.0f : most;
+          mine = {most,
+                  mine.y * arch::exp2_approx(mine.x - shift) + other.y * arch::exp2_approx(other.x - shift)};
+        }
+        const int row = 8 * tile + 2 * t + e;
+        if (g == 0 && row < steps.rows) partial[row] = mine;
+      }
+    }
   }
 }
 
@@ -253,15 +300,16 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
 template <int kThreads>
 __device__ void find_step_normalizers(const StepRows& steps, int list, float (&normalizers)[kMostStepRows]) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const float2* const partial = steps.partial + int64_t{list} * steps.chunks * steps.rows;
+  const int pieces = steps.chunks * kStepWarps;
+  const float2* const partial = steps.partial + int64_t{list} * pieces * steps.rows;
   for (int row = warp; row < steps.rows; row += kThreads / 32) {
     float most = -INFINITY, sum = 0;
-    for (int chunk = lane; chunk < steps.chunks; chunk += 32)
-      most = arch::larger_or_nan(most, partial[chunk * steps.rows + row].x);
+    for (int piece = lane; piece < pieces; piece += 32)
+      most = arch::larger_or_nan(most, partial[piece * steps.rows + row].x);
     most = arch::warp_max_or_nan(most);
     const float shift = most == -INFINITY ? 0.0f : most;
-    for (int chunk = lane; chunk < steps.chunks; chunk += 32) {
-      const float2 part = partial[chunk * steps.rows + row];
+    for (int piece = lane; piece < pieces; piece += 32) {
+      const float2 part = partial[piece * steps.rows + row];
       sum += part.y * arch::exp2_approx(part.x - shift);
     }
     sum = arch::warp_sum(sum);
@@ -308,9 +356,10 @@ __device__ inline void pool_keys(const StepRows& steps, int list, int64_t pitch,
 template <int kBytes>
 __global__ void __launch_bounds__(kStepThreads)
     pool_steps(const __grid_constant__ AnchorSlab slab, const StepRows steps) {
+  entmax::wait_for_kernels_before();
   __shared__ float normalizers[kMostStepRows];
   const int list = blockIdx.y, first = static_cast<int>(blockIdx.x) * kPoolChunk,
-            end = min(slab.problem.kv_len, first + kPoolChunk);
+            end = min(slab.visible_of(list), first + kPoolChunk);
   find_step_normalizers<kStepThreads>(steps, list, normalizers);
   auto* const pooled = reinterpret_cast<float4*>(slab.pooled + int64_t{list} * slab.pitch);
   constexpr int kKeys = kPooledKeys<kBytes>;
@@ -322,12 +371,14 @@ __global__ void __launch_bounds__(kStepThreads)
 template <int kBytes>
 __global__ void __launch_bounds__(kPoolThreads, 1)
     select_pooled(const __grid_constant__ AnchorSlab slab, const StepRows steps, int32_t* lists) {
+  entmax::wait_for_kernels_before();
   extern __shared__ float4 pooled[];  // of kv_len keys, up to the pitch
   __shared__ SelectShared<kPoolThreads> shared;
   __shared__ float normalizers[kMostStepRows];
   find_step_normalizers<kPoolThreads>(steps, blockIdx.x, normalizers);
   constexpr int kKeys = kPooledKeys<kBytes>;
-  for (int key = kKeys * threadIdx.x; key < slab.problem.kv_len; key += kKeys * kPoolThreads)
+  const int end = slab.visible_of(blockIdx.x);
+  for (int key = kKeys * threadIdx.x; key < end; key += kKeys * kPoolThreads)
     pool_keys<kBytes>(steps, blockIdx.x, slab.pitch, key, normalizers, pooled + key / 4);
   __syncthreads();
   write_largest(slab, reinterpret_cast<const float*>(pooled), shared, lists);

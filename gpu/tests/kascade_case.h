@@ -120,8 +120,10 @@ struct DeviceKeys {
   }
 };
 
-// Twice, on memory of two poisons: the lists must have the same bits.
-inline std::vector<int32_t> find(const KascadeCase& c, const AttentionInputs<double>& inputs) {
+// Twice, on memory of two poisons: the lists must have the same bits. attended: gets what attention to all
+// keys leaves, where not null.
+inline std::vector<int32_t> find(const KascadeCase& c, const AttentionInputs<double>& inputs,
+                                 Tensor<double>* attended = nullptr) {
   const Stream stream;
   const DeviceTensor q = DeviceTensor::from(stream, c.dtype, inputs.q);
   const DeviceTensor k = DeviceTensor::from(stream, c.dtype, inputs.k);
@@ -129,10 +131,15 @@ inline std::vector<int32_t> find(const KascadeCase& c, const AttentionInputs<dou
   const AttentionShape& s = c.spec.shape;
   std::vector<int32_t> keys(s.batch * s.kv_heads * c.tiles() * c.most());
   DeviceBuffer lists = on_device(stream, keys);
-  const int64_t all = kascade::find_bytes(c.spec), least = kascade::least_find_bytes(c.spec);
+  const bool attends = attended != nullptr;
+  const DeviceTensor v = attends ? DeviceTensor::from(stream, c.dtype, inputs.v) : DeviceTensor();
+  DeviceTensor out(stream, c.dtype, q.view().extents);
+  const int64_t all = kascade::find_bytes(c.spec, attends),
+                least = kascade::least_find_bytes(c.spec, attends);
   const int64_t lists_of_case = s.batch * s.kv_heads * c.tiles();
-  const int64_t bytes =
-      c.workspace_lists > 0 ? least + (c.workspace_lists - 1) * (all - least) / (lists_of_case - 1) : all;
+  const int64_t bytes = c.workspace_lists > 0 ? least + (c.workspace_lists - 1) * (all - least) /
+                                                            std::max<int64_t>(1, lists_of_case - 1)
+                                              : all;
   DeviceBuffer workspace(stream, bytes);
   const Tensor<float> of_rows = c.gives_normalizers ? normalizers(c.spec, inputs) : Tensor<float>();
   DeviceBuffer given(stream, std::max<int64_t>(1, of_rows.size()) * int64_t{sizeof(float)});
@@ -141,6 +148,7 @@ inline std::vector<int32_t> find(const KascadeCase& c, const AttentionInputs<dou
   for (const int poison : {0xFF, 0x7F}) {
     lists.fill(poison);
     workspace.fill(poison);
+    out.buffer().fill(poison);
     DeviceKeys in_8_bits(stream, s, poison);
     if (c.by_steps()) in_8_bits.write(c, k.view().data, 0, stream);
     kascade::find_keys(
@@ -151,6 +159,8 @@ inline std::vector<int32_t> find(const KascadeCase& c, const AttentionInputs<dou
          .keys = static_cast<int32_t*>(lists.data()),
          .most = c.most(),
          .starts = c.starts.empty() ? nullptr : static_cast<const int32_t*>(starts.data()),
+         .v = v.view().data,
+         .out = out.view().data,
          .k8 = c.in_8_bits ? static_cast<const int8_t*>(in_8_bits.codes.data()) : nullptr,
          .k8_scales = static_cast<const float*>(in_8_bits.scales.data()),
          .k8_pitch = in_8_bits.pitch,
@@ -162,6 +172,7 @@ inline std::vector<int32_t> find(const KascadeCase& c, const AttentionInputs<dou
     if (!first.empty()) CHECK(keys == first);
     first = keys;
   }
+  if (attends) *attended = out.to_host();
   return keys;
 }
 

@@ -1,6 +1,9 @@
 // Attention to an anchor's lists against the double oracle over the same keys, and what the kernels do not
 // take.
 
+#include <cmath>
+
+#include "core/error.h"
 #include "cpu_ref/attention/forward.h"
 #include "gpu/kascade/kascade.h"
 #include "gpu/tests/kascade_case.h"
@@ -70,7 +73,8 @@ TEST_CASE("kascade: reuse attends to the lists of the anchor's heads as the orac
         AttentionShape{2, 8, 2, 75, 333, 256}, AttentionShape{1, 6, 3, 40, 1300, 192},
         AttentionShape{1, 12, 2, 100, 500, 200}, AttentionShape{1, 4, 2, 90, 50, 136},
         AttentionShape{3, 8, 4, 1, 2000, 256}, AttentionShape{1, 8, 2, 1, 9000, 248},
-        AttentionShape{1, 1, 1, 1, 1, 256}}) {
+        AttentionShape{1, 1, 1, 1, 1, 256}, AttentionShape{3, 9, 3, 1, 8192, 64},  // parts and rows are odd
+        AttentionShape{1, 5, 1, 3, 9000, 128}, AttentionShape{1, 40, 2, 1, 3000, 64}}) {
     KascadeCase c = case_of(shape);
     check_reuse(c);
     c.dtype = Dtype::f16;
@@ -87,6 +91,55 @@ TEST_CASE("kascade: reuse in a padded batch takes of each sequence as many keys 
     c.starts = some_starts(shape);
     check_reuse(c);
   }
+}
+
+TEST_CASE(
+    "kascade: a step that attends to all keys gives the oracle's output, and the lists of one that does "
+    "not") {
+  SKIP_WITHOUT_GPU();
+  for (const AttentionShape& shape :
+       {AttentionShape{3, 8, 4, 1, 2000, 128}, AttentionShape{1, 4, 2, 5, 5000, 72},
+        AttentionShape{2, 9, 3, 1, 4097, 64}, AttentionShape{1, 24, 1, 1, 2049, 256},
+        AttentionShape{1, 32, 1, 1, 9000, 128}, AttentionShape{4, 4, 2, 16, 2500, 200},
+        AttentionShape{1, 1, 1, 1, 1, 8}, AttentionShape{1, 2, 1, 1, 50001, 8}}) {
+    for (const bool padded : {false, true}) {
+      CAPTURE(to_string(shape));
+      CAPTURE(padded);
+      KascadeCase c = case_of(shape);
+      c.dtype = padded ? Dtype::f16 : Dtype::bf16;
+      if (padded) c.starts = some_starts(shape);
+      auto inputs = rounded_inputs(c);
+      AttentionSpec of_one = c.spec;
+      of_one.shape.batch = 1;
+      Tensor<double> expected(shape.batch, shape.q_heads, shape.q_len, shape.head_dim);
+      for (int64_t batch = 0; batch < shape.batch; ++batch) {
+        const int64_t start = c.start(batch), kv_len = shape.kv_len - start;
+        of_one.shape.kv_len = kv_len;
+        AttentionInputs<double> one{Tensor<double>(1, shape.q_heads, shape.q_len, shape.head_dim),
+                                    Tensor<double>(1, shape.kv_heads, kv_len, shape.head_dim),
+                                    Tensor<double>(1, shape.kv_heads, kv_len, shape.head_dim)};
+        std::copy_n(inputs.q.row(batch, 0, 0), one.q.size(), one.q.data());
+        for (int64_t head = 0; head < shape.kv_heads; ++head) {
+          std::copy_n(inputs.k.row(batch, head, start), kv_len * shape.head_dim, one.k.row(0, head, 0));
+          std::copy_n(inputs.v.row(batch, head, start), kv_len * shape.head_dim, one.v.row(0, head, 0));
+          for (Tensor<double>* padding : {&inputs.k, &inputs.v})  // may hold anything
+            std::fill_n(padding->row(batch, head, 0), start * shape.head_dim, std::nan(""));
+        }
+        const auto out = cpu_ref::attention_forward<double>(of_one, one.q, one.k, one.v).out;
+        std::copy_n(out.data(), out.size(), expected.row(batch, 0, 0));
+      }
+      const std::vector<int32_t> lists = find(c, inputs);
+      Tensor<double> attended;
+      CHECK(find(c, inputs, &attended) == lists);
+      CHECK(nmse(attended, expected) <= 3e-5);
+      c.workspace_lists = 1;
+      CHECK(find(c, inputs, &attended) == lists);
+      CHECK(nmse(attended, expected) <= 3e-5);
+    }
+  }
+  Tensor<double> attended;
+  const KascadeCase many = case_of({1, 8, 1, 5, 90, 64});
+  CHECK_THROWS_AS(find(many, rounded_inputs(many), &attended), Unsupported);
 }
 
 TEST_CASE("kascade: what the kernels do not take is said") {

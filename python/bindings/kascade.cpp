@@ -64,6 +64,17 @@ KascadePlan plan(const LayerSimilarity& self, const std::vector<double>& importa
 
 #if SPLASH_HAVE_CUDA
 
+// table, lengths, page_rows, token_rows, head_rows, pages, page_size.
+gpu::kascade::Pages pages_of(const std::array<uintptr_t, 7>& numbers) {
+  return {.table = at<const int32_t>(numbers[0]),
+          .lengths = at<const int32_t>(numbers[1]),
+          .page_rows = static_cast<int64_t>(numbers[2]),
+          .token_rows = static_cast<int64_t>(numbers[3]),
+          .head_rows = static_cast<int64_t>(numbers[4]),
+          .pages = static_cast<int>(numbers[5]),
+          .page_size = static_cast<int>(numbers[6])};
+}
+
 // One layer's shapes on one device.
 class DeviceKascade {
  public:
@@ -83,7 +94,7 @@ class DeviceKascade {
     return gpu::kascade::not_taken_here(spec_, dtype_, tile);
   }
 
-  int64_t find_bytes() const { return gpu::kascade::find_bytes(spec_); }
+  int64_t find_bytes(bool attends) const { return gpu::kascade::find_bytes(spec_, attends); }
 
   int64_t reuse_bytes(int64_t most) const {
     const gpu::DeviceScope scope(device_);
@@ -103,10 +114,11 @@ class DeviceKascade {
                                  .stream = at<CUstream_st>(stream)});
   }
 
-  // normalizers, k8_and_scales, starts: 0 where none are given.
+  // normalizers, v_and_out, k8_and_scales, starts, pages: 0 where none are given.
   void find(uintptr_t q, uintptr_t k, const std::array<uintptr_t, 2>& k8_and_scales, int64_t pitch,
             uintptr_t normalizers, uintptr_t starts, uintptr_t counts, uintptr_t keys, int64_t most,
-            uintptr_t workspace, int64_t workspace_bytes, uintptr_t stream) const {
+            uintptr_t workspace, int64_t workspace_bytes, uintptr_t stream,
+            const std::array<uintptr_t, 2>& v_and_out, const std::array<uintptr_t, 7>& pages) const {
     const gpu::DeviceScope scope(device_);
     gpu::kascade::find_keys(spec_, dtype_,
                             {.q = at(q),
@@ -115,6 +127,9 @@ class DeviceKascade {
                              .keys = at<int32_t>(keys),
                              .most = most,
                              .starts = at<const int32_t>(starts),
+                             .v = at(v_and_out[0]),
+                             .out = at(v_and_out[1]),
+                             .pages = pages_of(pages),
                              .k8 = at<const int8_t>(k8_and_scales[0]),
                              .k8_scales = at<const float>(k8_and_scales[1]),
                              .k8_pitch = pitch,
@@ -125,7 +140,8 @@ class DeviceKascade {
   }
 
   void attend(const std::array<uintptr_t, 4>& q_k_v_out, uintptr_t counts, uintptr_t keys, int64_t most,
-              uintptr_t heads, uintptr_t workspace, uintptr_t stream) const {
+              uintptr_t heads, uintptr_t workspace, uintptr_t stream,
+              const std::array<uintptr_t, 7>& pages) const {
     const gpu::DeviceScope scope(device_);
     gpu::kascade::attend_to_keys(spec_, dtype_,
                                  {.q = at(q_k_v_out[0]),
@@ -136,6 +152,7 @@ class DeviceKascade {
                                   .keys = at<const int32_t>(keys),
                                   .most = most,
                                   .heads = at<const int32_t>(heads),
+                                  .pages = pages_of(pages),
                                   .workspace = at(workspace),
                                   .stream = at<CUstream_st>(stream)});
   }

@@ -158,11 +158,11 @@ class PagedCache:
             raise ValueError(f"k and v must be [{batch}, {self.kv_heads}, n, {self.head_dim}], not {list(k.shape)} and {list(v.shape)}")
         if k.dtype != self.keys.dtype or v.dtype != self.keys.dtype or k.device != self.keys.device or v.device != self.keys.device:
             raise TypeError(f"k and v must be of {self.keys.dtype} on {self.keys.device}, not of {k.dtype} and {v.dtype} on {k.device} and {v.device}")
-        k, v = (self._widened(one) for one in (k, v))
+        k, v = (self.widened(one) for one in (k, v))
         torch.ops.splash_attention.decode_append(self.keys, self.values, k, v, self.block_table, before, self.heads_first)
 
-    def _widened(self, x: Tensor) -> Tensor:
-        """[…, head_dim] as wide as the pools."""
+    def widened(self, x: Tensor) -> Tensor:
+        """x [..., head_dim] as wide as the pools, with zeros behind."""
         beside = self.keys.shape[3] - self.head_dim
         return torch.nn.functional.pad(x, (0, beside)) if beside else x
 
@@ -242,7 +242,7 @@ def decode(
     scales = of_heads("scale", cache.head_dim**-0.5 if scale is None else scale, q.shape[1], q.device, *SCALES)
     broad = cache.broad if cache.broad is not None and cache.broad.shape[0] >= q.shape[0] else None
     out, tau, maximum, support, counts = torch.ops.splash_attention.decode(
-        cache._widened(q), keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits,
+        cache.widened(q), keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits,
         window or 0, sinks, broad,
     )
     out = out[..., : cache.head_dim]

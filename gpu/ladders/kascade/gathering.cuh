@@ -11,7 +11,7 @@ inline Plan plan_gathering(const AttentionSpec& spec, Dtype dtype, const DeviceI
   Plan plan{
       .tile = {
           .q = kTileRows, .k = kTileKeys<kLadderDim>, .stages = kStages<kLadderDim>, .instruction_q = 64}};
-  with_kernel<kLadderDim>(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
+  with_kernel<Problem, kLadderDim>(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
     plan.kernels = {{"attend_gathering", reinterpret_cast<const void*>(kernel),
                      std::min(p.items, device.multiprocessors), kThreads, shared_bytes}};
   });
@@ -29,7 +29,7 @@ inline std::vector<KernelTrace> trace_gathering(const AttentionSpec& spec, Dtype
 
 inline void launch_gathering(const AttentionSpec& spec, Dtype dtype, const KernelLaunch& launch,
                              const Arguments& arguments, int* queue) {
-  with_kernel<kLadderDim>(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
+  with_kernel<Problem, kLadderDim>(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
     kernel<<<static_cast<unsigned>(launch.blocks), kThreads, shared_bytes, arguments.stream>>>(
         Problem::of(spec, kTileRows, arguments), queue, Parts{});
   });

@@ -7,6 +7,7 @@ step has a mask or a tensor as long as the text.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -28,7 +29,8 @@ class Step:
 
     def __getattr__(self, name: str) -> Any:
         raise TypeError(
-            'SplashCache serves models under attn_implementation="splash" that hand keys and values to attention as the cache returns them'
+            'SplashCache serves models under attn_implementation="splash" or "splash-kascade" that hand keys and values to attention as the '
+            "cache returns them"
         )
 
     def store(self, mask: Tensor | None) -> None:
@@ -46,16 +48,22 @@ class Step:
         layer.fit()
         layer.paged.write(k, v, sequences.before)
 
-    def decode(self, query: Tensor, mask: Tensor | None, alpha: Tensor, scale: Tensor) -> Tensor:
-        """Of stored tokens. query: [batch, heads, n, head_dim], n at most 16."""
+    def refuse_gradients(self, query: Tensor) -> None:
         if torch.is_grad_enabled() and query.requires_grad:
             raise RuntimeError("decoding has no gradients: call the model under torch.no_grad(), or train it without SplashCache")
-        order = None
-        if mask is not None and query.shape[2] > 1:  # decode's last query is that of the last key
-            order = (mask[:, 0, 0] < query.shape[2]).to(torch.uint8).argsort(dim=1, stable=True)
-            query = _in_order(query, order)
-        out = decode(query, self.layer.paged, alpha=alpha, scale=scale)
-        return out if order is None else _in_order(out, order.argsort(dim=1))
+
+    def decode(self, query: Tensor, mask: Tensor | None, alpha: Tensor, scale: Tensor) -> Tensor:
+        """Of stored tokens. query: [batch, heads, n, head_dim], n at most 16."""
+        self.refuse_gradients(query)
+        return self.with_padding_first(query, mask, lambda ordered: decode(ordered, self.layer.paged, alpha=alpha, scale=scale))
+
+    @staticmethod
+    def with_padding_first(query: Tensor, mask: Tensor | None, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        """attend() of queries whose last one is that of the last key, in the order of `query` again. mask: of key_positions for these alone."""
+        if mask is None or query.shape[2] == 1:
+            return attend(query)
+        order = (mask[:, 0, 0] < query.shape[2]).to(torch.uint8).argsort(dim=1, stable=True)
+        return _in_order(attend(_in_order(query, order)), order.argsort(dim=1))
 
     def gather(self, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """All keys and values of stored tokens, [batch, kv_heads, kv_len, head_dim], and a mask of these n queries as key_positions makes it."""
@@ -69,6 +77,18 @@ class Step:
         sees = sequences.before[:, None] + new.cumsum(1)  # keys that each query sees: they lie in order
         places = torch.arange(kv_len, device=k.device).expand(k.shape[0], -1).contiguous()
         return k, v, torch.searchsorted(sees, places, right=True).to(torch.int32)[:, None, None]
+
+
+    def gather_with_padding_first(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """gather(), but all sequences end together, as a batch that is padded on the left, and so do their queries (with_padding_first)."""
+        k, v, mask = self.gather(None)
+        if mask is None:
+            return k, v, None
+        lengths, n = self.layer.sequences.lengths[:, None], self.k.shape[2]
+        places = torch.arange(k.shape[2], device=k.device) - (k.shape[2] - lengths)  # below 0: padding
+        k, v = (_in_order(one, places.clamp(min=0)) for one in (k, v))
+        first = torch.where(places < 0, n, (places - lengths + n).clamp(min=0))
+        return k, v, first.to(torch.int32)[:, None, None]
 
 
 class Sequences:
@@ -244,7 +264,8 @@ def as_argument(model: Any, cache: Any) -> dict[str, Any]:
 
 
 class SplashCache(cache_utils.Cache):
-    """A cache for `generate` and `forward` of models under attn_implementation="splash", whose steps decode exactly over pages.
+    """A cache for `generate` and `forward` of models under attn_implementation="splash", whose steps decode exactly over pages. Under
+    "splash-kascade" (kascade.apply) its steps choose and reuse keys in the pages.
 
         cache = SplashCache(model.config, max_cache_len=4096)
         model.generate(**inputs, cache=cache)  # past_key_values= in older versions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -127,6 +127,25 @@ def lengths_of(mask: Tensor) -> Tensor:
         lengths = torch.nn.functional.pad(starts.flatten().nonzero()[:, 0], (0, 1), value=starts.numel()).to(torch.int32)
         mask._splash_lengths = lengths  # type: ignore[attr-defined]
     return lengths
+
+
+def packed_lengths(mask: Tensor | None) -> tuple[int, ...]:
+    """lengths_of as numbers; () where the mask is none of packed sequences, or hides more by a window. The layers share it, as lengths_of."""
+    if mask is None or not is_packed(mask, None):
+        return ()
+    numbers = getattr(mask, "_splash_packed_lengths", None)
+    if numbers is None:
+        numbers = mask._splash_packed_lengths = tuple(lengths_of(mask).tolist())  # type: ignore[attr-defined]
+    return numbers
+
+
+def packed_by(lengths: Sequence[int], device: torch.device | str) -> Tensor:
+    """The mask of key_positions for one text of packed sequences, of its cu_seqlens: [1, 1, 4, kv_len]."""
+    ends = torch.tensor(lengths, dtype=torch.int32, device=device)
+    first, last = (some.repeat_interleave(ends.diff()) for some in (ends[:-1], ends[1:]))
+    mask = torch.stack([torch.arange(first.numel(), dtype=torch.int32, device=device), last, torch.ones_like(first), first])[None, None]
+    mask._splash_packed_lengths = tuple(sorted(set(lengths)))  # type: ignore[attr-defined]  # without those of no token
+    return mask
 
 
 def left_padding(mask: Tensor, q_len: int) -> tuple[int, ...] | None:

@@ -9,26 +9,31 @@ from torch import Tensor, nn
 
 from splash_attention.distributed import context
 from splash_attention.hugging_face.cache import Step
-from splash_attention.hugging_face.masks import is_positions, seen_keys
+from splash_attention.hugging_face.masks import is_packed, is_positions, seen_keys
 
 _CHANGES = ("softcap", "position_bias", "s_aux", "sliding_window", "cu_seq_lens_q")
 
 
-def require_plain(who: str, module: nn.Module, key: Any, mask: Tensor | None, dropout: float, others: dict[str, Any]) -> None:
-    """Raises NotImplementedError, one sentence that begins with who, for a call that is not such. others: the call's other options."""
+def require_plain(
+    who: str, module: nn.Module, key: Any, mask: Tensor | None, dropout: float, others: dict[str, Any], packed: bool = False,
+    takes_steps: bool = False,
+) -> None:  # fmt: skip
+    """Raises NotImplementedError, one sentence that begins with who, for a call that is not such. others: the call's other options. packed:
+    whether packed sequences are taken, too; takes_steps: those of a SplashCache."""
     if context.active():
         raise NotImplementedError(f'{who} attends on one rank; context_parallel takes attn_implementation="splash"')
-    if isinstance(key, Step):
+    if isinstance(key, Step) and not takes_steps:
         raise NotImplementedError(f'{who} takes transformers\' own caches; SplashCache is for attn_implementation="splash"')
     for option in _CHANGES:
-        if others.get(option) is not None:
+        if others.get(option) is not None and not (packed and option == "cu_seq_lens_q"):
             raise NotImplementedError(f"{who} does not take this model's {option}")
     if dropout and module.training:
         raise NotImplementedError(f"{who} has no dropout (here {dropout}); set attention_dropout to 0")
     if not getattr(module, "is_causal", True):
         raise NotImplementedError(f"{who} is for causal attention; this model's layers see all tokens")
-    if mask is not None and not is_positions(mask):
-        raise NotImplementedError(f"{who} takes causal masks and padding; this mask (a sliding window, or packed sequences) is another")
+    if mask is not None and not is_positions(mask) and not (packed and is_packed(mask, None)):
+        taken, other = (", padding and packed sequences", "one of your own") if packed else (" and padding", "packed sequences")
+        raise NotImplementedError(f"{who} takes causal masks{taken}; this mask (a sliding window, or {other}) is another")
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, scaling: float, mask: Tensor | None) -> Tensor:

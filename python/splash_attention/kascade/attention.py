@@ -6,16 +6,18 @@ entmax. A tile is `tile` queries that follow one another in a call, so that a st
 
 Where a batch is padded on the left, each sequence gets what it would get alone: its tiles begin at its own first token, and it keeps a share of
 its own keys. More queries than a step's are computed one sequence after another; a step is computed as a whole. Under other padding tiles
-begin at the call's first query.
+begin at the call's first query. Packed sequences, several in an entry of the batch, get the same, in a call of the whole text.
 
 Shapes: q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, value_dim]. mask: None is
-causal; else as hugging_face.key_positions makes it for causal attention with padding, int32 [batch, 1, 1, kv_len].
+causal; else as hugging_face.key_positions makes it for causal attention with padding, int32 [batch, 1, 1, kv_len], or for packed sequences,
+[batch, 1, 4, kv_len]. Lists of keys are [batch, kv_heads, tiles, keys]; the tiles of packed sequences stand behind one another, those of
+each begun at its first token.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,12 +25,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from splash_attention._core import KascadePlan, kascade_keys
-from splash_attention.functional import entmax
+from splash_attention.decoding import PagedCache
+from splash_attention.functional import splash_attention
 from splash_attention.hugging_face.attention import attention_of_heads
-from splash_attention.hugging_face.masks import left_padding
+from splash_attention.hugging_face.masks import left_padding, packed_lengths
 from splash_attention.hugging_face.plain import softmax_attention, visible_keys
-from splash_attention.kascade import kernels
+from splash_attention.kascade import kernels, pages
 from splash_attention.kascade.keys_in_8_bits import CopiesOfCache, KeysIn8Bits, rounded
+from splash_attention.kascade.turns import alone, lists_alone, lists_together, packed_turns, together, turns_of
 
 _SCORES = 1 << 27  # of an anchor at once: 512 MiB of float32, and a few times that while they are chosen from
 _GATHERED = 1 << 27  # numbers of keys and values at once
@@ -54,16 +58,20 @@ def _keys_by_visible(budget: Budget, end: int, device: torch.device) -> Tensor:
 
 class Reuse:
     """A plan in use in one model. Of the last anchor's keys it holds the places: 4 bytes a key, tile and key head; of each anchor's own, where
-    asked for, a copy in 8 bits, from which steps of decoding choose. rounds_keys: every call chooses by keys that are rounded as these
+    asked for, a copy in 8 bits, from which steps of decoding choose (layer 0 does without: it reads all keys). exact: of entmax, every layer attends to all keys, and a plan changes
+    nothing. rounds_keys: every call chooses by keys that are rounded as these
     copies are, which tells what the choice costs in perplexity; slow."""
 
-    def __init__(self, plan: KascadePlan, budget: float | None = None, keys_in_8_bits: bool = False, rounds_keys: bool = False) -> None:
+    def __init__(
+        self, plan: KascadePlan, budget: float | None = None, keys_in_8_bits: bool = False, rounds_keys: bool = False, exact: bool = False
+    ) -> None:  # fmt: skip
         self.anchor_of, self.heads, self.q_heads = plan.anchor_of, plan.heads, plan.q_heads
         self.budget = Budget(plan.budget if budget is None else budget, plan.tile, plan.least_keys)
         self.alpha = plan.alpha if plan.normalizer == "entmax" else None
         self.anchor, self.keys, self.of = -1, torch.empty(0), ()
+        self.packed: tuple[int, ...] = ()
         self.copies = CopiesOfCache() if keys_in_8_bits else None
-        self.rounds_keys = rounds_keys
+        self.rounds_keys, self.exact = rounds_keys, exact
 
     def check(self, layers: Sequence[int], heads: int) -> None:
         """Raises ValueError where the model has other layers or query heads than the plan."""
@@ -77,20 +85,44 @@ class Reuse:
     ) -> tuple[Tensor, Tensor | None]:
         """(out [batch, heads, q_len, value_dim], support [batch, heads, q_len]: keys with weight of each row, None if not asked for).
 
-        Raises ValueError where the layer's anchor did not attend before it in this call of the model.
+        Raises ValueError where the layer's anchor did not attend before it in this call of the model, NotImplementedError where it attended
+        to other packed sequences.
         """
+        if self.exact:
+            return attend_to_all(q, k, v, scaling, mask, self.alpha, return_support)
+        packed = packed_lengths(mask)
         if self.anchor_of[layer] == layer:
-            self.anchor, self.of = layer, _size_of(q, k)
+            self.anchor, self.of, self.packed = layer, _size_of(q, k), packed
             if layer == 0 and not self.rounds_keys:
-                k8 = self._in_8_bits(layer, q, k, scaling, mask)
-                out, support, self.keys = attend_to_all_and_find(q, k, v, self.budget, scaling, mask, self.alpha, return_support, k8)
+                out, support, self.keys = attend_to_all_and_find(q, k, v, self.budget, scaling, mask, self.alpha, return_support)
                 return out, support
             self.keys = self._find(layer, q, k, scaling, mask)
         if layer == 0:
             return attend_to_all(q, k, v, scaling, mask, self.alpha, return_support)
-        if self.anchor != self.anchor_of[layer] or self.of != _size_of(q, k):
-            raise ValueError(f"layer {layer} reuses the keys of layer {self.anchor_of[layer]}, which did not attend before it in this call")
+        self._require_anchor(layer, _size_of(q, k))
+        if self.packed != packed:  # its lists have other tiles
+            raise NotImplementedError(f"layer {layer} sees other packed sequences, or chunks, than layer {self.anchor}, whose keys it reuses")
         return attend_to(self.keys, q, k, v, self.budget, scaling, mask, self.alpha, return_support, self.heads[layer])
+
+    def takes_pages(self, q: Tensor, cache: PagedCache, scaling: float) -> bool:
+        """Whether attend_in_pages takes such a step; else attend does, of keys and values that were gathered."""
+        return pages.are_for(q, cache, scaling, self.budget.tile, self.alpha)
+
+    def attend_in_pages(self, layer: int, q: Tensor, cache: PagedCache, scaling: float) -> Tensor:
+        """What attend gives, of the last queries of each sequence of a cache that holds their keys. Raises as attend does."""
+        of = (q.shape[0], q.shape[2], -1)
+        if layer == 0:
+            out, self.in_pages = pages.attend_to_all_and_find(q, cache, scaling, self.budget)
+            self.anchor, self.of = layer, of
+            return out
+        if self.anchor_of[layer] == layer:
+            self.anchor, self.of, self.in_pages = layer, of, pages.find(q, cache, scaling, self.budget)
+        self._require_anchor(layer, of)
+        return pages.attend(self.in_pages, self.heads[layer], q, cache, scaling)
+
+    def _require_anchor(self, layer: int, of: tuple[int, int, int]) -> None:
+        if self.anchor != self.anchor_of[layer] or self.of != of:
+            raise ValueError(f"layer {layer} reuses the keys of layer {self.anchor_of[layer]}, which did not attend before it in this call")
 
     def _find(self, layer: int, q: Tensor, k: Tensor, scaling: float, mask: Tensor | None) -> Tensor:
         if self.rounds_keys:
@@ -131,33 +163,6 @@ def _starts(q: Tensor, k: Tensor, mask: Tensor | None) -> tuple[int, ...] | None
     return left_padding(mask, q.shape[2]) if mask.shape[0] == q.shape[0] and mask.shape[3] == k.shape[2] else None
 
 
-def _turns(q: Tensor, k: Tensor, starts: Sequence[int] | None, tile: int) -> Sequence[int]:
-    """The starts of sequences that are computed one after another; none where the batch is computed as a whole."""
-    return starts if starts is not None and any(starts) and not kernels.is_step(q, k, tile) else ()
-
-
-def _alone(starts: Sequence[int], q: Tensor, *of_keys: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Of each sequence the queries and keys from its start on."""
-    before = of_keys[0].shape[2] - q.shape[2]
-    for at, start in enumerate(starts):
-        yield q[at : at + 1, :, max(0, start - before) :], *(one[at : at + 1, :, start:] for one in of_keys)
-
-
-def _together(found: Sequence[tuple[Tensor, Tensor | None]], q_len: int) -> tuple[Tensor, Tensor | None]:
-    """(out, support) of a batch from those of its sequences; 0 of padding."""
-    outs = [F.pad(out, (0, 0, q_len - out.shape[2], 0)) for out, _ in found]
-    supports = [F.pad(support, (q_len - support.shape[2], 0)) for _, support in found if support is not None]
-    return torch.cat(outs), torch.cat(supports) if supports else None
-
-
-def _lists_together(lists: Sequence[Tensor], starts: Sequence[int], none: int) -> Tensor:
-    """Keys of tiles of a batch from those of its sequences, each counted from its start. none: of all tiles and places that are not there."""
-    tiles, most = (max(keys.shape[at] for keys in lists) for at in (2, 3))
-    return torch.cat(
-        [F.pad(keys + start, (0, most - keys.shape[3], 0, tiles - keys.shape[2]), value=none) for keys, start in zip(lists, starts)]
-    )
-
-
 @torch.no_grad()
 def tile_keys(
     q: Tensor, k: Tensor, scaling: float, budget: Budget, mask: Tensor | None = None, alpha: float | None = None,
@@ -178,25 +183,19 @@ def tile_keys(
         return kernels.find(q, k, scaling, budget, starts, k8=k8)
     if k8 is not None:
         k = k8.values()
-    if turns := _turns(q, k, starts, budget.tile):
-        return _lists_together([tile_keys(*one, scaling, budget, None, alpha) for one in _alone(turns, q, k)], turns, k.shape[2])
+    if turns := turns_of(q, k, mask, starts, budget.tile):
+        return lists_together(turns, [tile_keys(*one, scaling, budget, None, alpha) for one in alone(turns, q, k)], k.shape[2])
     q_len, (batch, kv_heads, kv_len, _) = q.shape[2], k.shape
     first, tile = _first_queries(q_len, kv_len, mask, q.device), budget.tile
     most = kascade_keys(*budget, kv_len, min(tile, q_len))
-    queries = (q.float() * scaling).unflatten(1, (kv_heads, -1))  # [batch, kv_heads, group, q_len, head_dim]
-    transposed = k.float().transpose(-1, -2)[:, :, None]
+    pooled = _by_softmax(q, k, scaling, first, tile) if alpha is None else _by_entmax(q, k, scaling, alpha, mask, tile)
     rows = max(1, _SCORES // (batch * q.shape[1] * kv_len * tile)) * tile
     parts = []
     for begin in range(0, q_len, rows):
-        part = queries[:, :, :, begin : begin + rows]
-        row = torch.arange(begin, begin + part.shape[3], device=q.device)
-        end = kv_len if mask is not None else kv_len - q_len + begin + part.shape[3]  # later keys are hidden from all
-        seen = first[:, None, :end] <= row[:, None]  # [batch or 1, rows, end]
-        scores = (part @ transposed[..., :end]).masked_fill(~seen[:, None, None], -torch.inf)
-        p = torch.softmax(scores, -1) if alpha is None else entmax(scores, alpha)
-        p = F.pad(p.nan_to_num(0.0), (0, 0, 0, -part.shape[3] % tile))  # a row without keys, or with NaN, chooses none
-        sums = p.unflatten(3, (-1, tile)).sum((2, 4))  # [batch, kv_heads, tiles, end]
-        tiles = torch.arange(begin, begin + part.shape[3], tile, device=q.device)[:, None]  # first query of each
+        behind = min(begin + rows, q_len)
+        end = kv_len if mask is not None else kv_len - q_len + behind  # later keys are hidden from all
+        sums = pooled(begin, behind, end)
+        tiles = torch.arange(begin, behind, tile, device=q.device)[:, None]  # first query of each
         seen = first[:, None, :end] <= (tiles + (tile - 1)).clamp(max=q_len - 1)  # by a tile's last query
         own = seen & (first[:, None, :end] >= tiles)
         count = budget.keys(seen.sum(-1), own.sum(-1), kv_len)
@@ -204,10 +203,44 @@ def tile_keys(
     return torch.cat(parts, 2)
 
 
+def _by_softmax(q: Tensor, k: Tensor, scaling: float, first: Tensor, tile: int) -> Callable[[int, int, int], Tensor]:
+    """Of the queries [begin, behind) and the keys before end: probabilities summed over each tile's queries and the key head's query heads,
+    float32 [batch, kv_heads, tiles, end]. A row without keys, or with NaN, has none."""
+    queries = (q.float() * scaling).unflatten(1, (k.shape[1], -1))  # [batch, kv_heads, group, q_len, head_dim]
+    transposed = k.float().transpose(-1, -2)[:, :, None]
+
+    def pooled(begin: int, behind: int, end: int) -> Tensor:
+        seen = first[:, None, :end] <= torch.arange(begin, behind, device=q.device)[:, None]  # [batch or 1, rows, end]
+        scores = (queries[:, :, :, begin:behind] @ transposed[..., :end]).masked_fill(~seen[:, None, None], -torch.inf)
+        p = F.pad(torch.softmax(scores, -1).nan_to_num(0.0), (0, 0, 0, (begin - behind) % tile))
+        return p.unflatten(3, (-1, tile)).sum((2, 4))
+
+    return pooled
+
+
+def _by_entmax(q: Tensor, k: Tensor, scaling: float, alpha: float, mask: Tensor | None, tile: int) -> Callable[[int, int, int], Tensor]:
+    """As _by_softmax, int32, in units of 2^-24. One exact attention tells the support of each row; a tile's keys are the union of these."""
+    first = _first_queries(q.shape[2], k.shape[2], mask, q.device)
+    call = {"causal": True} if mask is None else {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": first}
+    p = splash_attention(q, k, k, alpha=alpha, scale=scaling, return_aux=True, **call)[1].probabilities()
+    (batch, heads, q_len, _), kv_heads = q.shape, k.shape[1]
+    places = torch.arange(batch * heads * q_len, device=q.device).repeat_interleave(p.crow_indices().diff())  # of each entry its row
+    of_head, query = places // (q_len * (heads // kv_heads)), places % q_len  # key head over all batches
+    keys, units = p.col_indices(), (p.values().nan_to_num(0.0) * 2**24).round().to(torch.int32)
+
+    def pooled(begin: int, behind: int, end: int) -> Tensor:
+        tiles, some = -(-(behind - begin) // tile), (query >= begin) & (query < behind)
+        lists = of_head[some] * tiles + (query[some] - begin) // tile
+        sums = torch.zeros(batch * kv_heads * tiles * end, dtype=torch.int32, device=q.device)
+        return sums.index_add_(0, lists * end + keys[some], units[some]).view(batch, kv_heads, tiles, end)
+
+    return pooled
+
+
 def _largest(sums: Tensor, seen: Tensor, own: Tensor, count: Tensor, most: int, none: int) -> Tensor:
     """The own keys and those with the largest sums, the lower one of equals, `count` together: int32 [batch, kv_heads, tiles, most], rising.
 
-    A number that is not negative is ordered as its bits are, so that sum and key make one integer, and topk has no ties to break."""
+    Float32 that is not negative is ordered as its bits are, so that sum and key make one integer, and topk has no ties to break."""
     keys = torch.arange(sums.shape[-1], device=sums.device)
     order = (sums.contiguous().view(torch.int32).long() << 32) + (sums.shape[-1] - keys)
     order = order.masked_fill(own[:, None], torch.iinfo(torch.int64).max).masked_fill(~seen[:, None], -1)
@@ -223,12 +256,11 @@ def attend_to(
     """(out, support, None if not asked for): softmax, or entmax of alpha, over those of a tile's keys that each query sees. keys: of tile_keys
     with this budget, [batch, kv_heads, tiles, keys]. heads: whose keys each key head takes; None: its own. Differentiable by q, k and v."""
     heads, starts = range(k.shape[1]) if heads is None else heads, _starts(q, k, mask)
-    if turns := _turns(q, k, starts, budget.tile):
-        found = []
-        for at, (start, one) in enumerate(zip(turns, _alone(turns, q, k, v))):
-            its_keys = keys[at : at + 1, :, : -(-one[0].shape[2] // budget.tile)] - start
-            found.append(attend_to(its_keys, *one, budget, scaling, None, alpha, return_support, heads))
-        return _together(found, q.shape[2])
+    if turns := turns_of(q, k, mask, starts, budget.tile):
+        given = list(alone(turns, q, k, v))
+        lists = lists_alone(turns, keys, [one[0].shape[2] for one in given], budget)
+        found = [attend_to(some, *one, budget, scaling, None, alpha, return_support, heads) for some, one in zip(lists, given)]
+        return together(turns, found, q.shape[2])
     if kernels.are_for(q, k, v, scaling, budget.tile, starts, alpha):
         out = kernels.attend(keys, heads, q, k, v, budget, scaling, starts)
         return out, _listed(keys[:, list(heads)], q, k, budget.tile) if return_support else None
@@ -289,6 +321,8 @@ def attend_to_all(
     q: Tensor, k: Tensor, v: Tensor, scaling: float, mask: Tensor | None, alpha: float | None, return_support: bool
 ) -> tuple[Tensor, Tensor | None]:
     """(out, support, None if not asked for) of dense attention, softmax or entmax of alpha."""
+    if turns := packed_turns(q, k, mask):
+        return together(turns, [attend_to_all(*one, scaling, None, alpha, return_support) for one in alone(turns, q, k, v)], q.shape[2])
     if alpha is None:
         out = softmax_attention(q, k, v, scaling, mask)
         return out, visible_keys(q, k, mask) if return_support else None
@@ -300,17 +334,23 @@ def attend_to_all(
 
 def attend_to_all_and_find(
     q: Tensor, k: Tensor, v: Tensor, budget: Budget, scaling: float, mask: Tensor | None = None, alpha: float | None = None,
-    return_support: bool = False, k8: KeysIn8Bits | None = None,
+    return_support: bool = False,
 ) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
-    """What attend_to_all and tile_keys give: (out, support, keys). A dense kernel that tells its rows' sums spares the search a pass."""
+    """What attend_to_all and tile_keys give: (out, support, keys). A dense kernel that tells its rows' sums spares the search a pass; a step
+    reads keys and values once for both."""
     starts = _starts(q, k, mask)
-    if turns := _turns(q, k, starts, budget.tile):
-        found = [attend_to_all_and_find(*one, budget, scaling, None, alpha, return_support) for one in _alone(turns, q, k, v)]
-        return *_together([one[:2] for one in found], q.shape[2]), _lists_together([one[2] for one in found], turns, k.shape[2])
-    if kernels.are_for(q, k, v, scaling, budget.tile, starts, alpha) and kernels.tell_normalizers(q, k, v):
-        out, normalizers = kernels.dense(q, k, v, scaling)
-        return out, visible_keys(q, k, mask) if return_support else None, kernels.find(q, k, scaling, budget, starts, normalizers)
-    return *attend_to_all(q, k, v, scaling, mask, alpha, return_support), tile_keys(q, k, scaling, budget, mask, alpha, k8)
+    if turns := turns_of(q, k, mask, starts, budget.tile):
+        found = [attend_to_all_and_find(*one, budget, scaling, None, alpha, return_support) for one in alone(turns, q, k, v)]
+        return *together(turns, [one[:2] for one in found], q.shape[2]), lists_together(turns, [one[2] for one in found], k.shape[2])
+    if kernels.are_for(q, k, v, scaling, budget.tile, starts, alpha):
+        support = visible_keys(q, k, mask) if return_support else None
+        if kernels.is_step(q, k, budget.tile):
+            out, keys = kernels.attend_to_all_and_find(q, k, v, scaling, budget, starts)
+            return out, support, keys
+        if kernels.tell_normalizers(q, k, v):
+            out, normalizers = kernels.dense(q, k, v, scaling)
+            return out, support, kernels.find(q, k, scaling, budget, starts, normalizers)
+    return *attend_to_all(q, k, v, scaling, mask, alpha, return_support), tile_keys(q, k, scaling, budget, mask, alpha)
 
 
 def _first_queries(q_len: int, kv_len: int, mask: Tensor | None, device: torch.device) -> Tensor:

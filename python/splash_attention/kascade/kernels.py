@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from splash_attention.kascade.keys_in_8_bits import KeysIn8Bits
 
 _NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_NO_VALUES, _NO_PAGES = [0] * 2, [0] * 7  # as the bindings take them
 
 
 def is_step(q: Tensor, k: Tensor, tile: int) -> bool:
@@ -39,7 +40,7 @@ def are_for(
         return False
     if v is not None and (v.shape[3] != q.shape[3] or torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))):
         return False
-    return _takes(_problem(q, k, scaling), tile)
+    return takes(_problem(q, k, scaling), tile)
 
 
 def tell_normalizers(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -58,7 +59,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> tuple[Tensor, Tens
 
 def quantize_takes(k: Tensor) -> bool:
     """Whether quantize() takes such keys; else plain PyTorch does."""
-    return _core.has_cuda and k.is_cuda and k.dtype in _NAMES and 0 not in k.shape and _takes(_problem(k, k, 1.0), 32)
+    return _core.has_cuda and k.is_cuda and k.dtype in _NAMES and 0 not in k.shape and takes(_problem(k, k, 1.0), 32)
 
 
 def quantize(k: Tensor, codes: Tensor, scales: Tensor, begin: int) -> None:
@@ -67,20 +68,36 @@ def quantize(k: Tensor, codes: Tensor, scales: Tensor, begin: int) -> None:
     _problem(k, k, 1.0).quantize(k.data_ptr(), [codes.data_ptr(), scales.data_ptr()], codes.shape[2], begin, current_stream(k))
 
 
+def attend_to_all_and_find(
+    q: Tensor, k: Tensor, v: Tensor, scaling: float, budget: Budget, starts: Sequence[int]
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(out, keys), as attention.attend_to_all_and_find, of a step: keys and values are read once each."""
+    out = q.new_empty(q.shape)
+    return out, _find(q, k, scaling, budget, starts, None, None, [contiguous_and_aligned(v), out])
+
+
 def find(
     q: Tensor, k: Tensor, scaling: float, budget: Budget, starts: Sequence[int], normalizers: Tensor | None = None, k8: KeysIn8Bits | None = None
 ) -> Tensor:  # fmt: skip
     """As attention.tile_keys. normalizers: of dense(); without them a pass over all scores finds them. k8: of the same keys; they are read
     where a key head has at most 32 rows and a tile."""
+    return _find(q, k, scaling, budget, starts, normalizers, k8, [])
+
+
+def _find(
+    q: Tensor, k: Tensor, scaling: float, budget: Budget, starts: Sequence[int], normalizers: Tensor | None, k8: KeysIn8Bits | None,
+    v_and_out: list[Tensor],
+) -> Tensor:  # fmt: skip
     problem, (counts, most) = _problem(q, k, scaling), _counts(budget, q.shape[2], *k.shape[1:3], tuple(starts), q.device)
     q, k = (contiguous_and_aligned(x) for x in (q, k))
     in_8_bits, room = ([0, 0], 0) if k8 is None else ([k8.codes.data_ptr(), k8.scales.data_ptr()], k8.codes.shape[2])
     keys = q.new_empty((*counts.shape, most), dtype=torch.int32)
-    workspace = q.new_empty(problem.find_bytes(), dtype=torch.uint8)
+    workspace = q.new_empty(problem.find_bytes(bool(v_and_out)), dtype=torch.uint8)
     given = 0 if normalizers is None else normalizers.data_ptr()
-    hidden = _on(tuple(starts), q.device).data_ptr() if any(starts) else 0
+    hidden = on_device(tuple(starts), q.device).data_ptr() if any(starts) else 0
     addresses = q.data_ptr(), k.data_ptr(), in_8_bits, room, given, hidden, counts.data_ptr(), keys.data_ptr()
-    problem.find(*addresses, most, workspace.data_ptr(), workspace.numel(), current_stream(q))
+    values = [x.data_ptr() for x in v_and_out] or _NO_VALUES
+    problem.find(*addresses, most, workspace.data_ptr(), workspace.numel(), current_stream(q), values, _NO_PAGES)
     return keys
 
 
@@ -91,14 +108,20 @@ def attend(
     problem, (counts, _), most = _problem(q, k, scaling), _counts(budget, q.shape[2], *k.shape[1:3], tuple(starts), q.device), keys.shape[3]
     q, k, v, keys = (contiguous_and_aligned(x) for x in (q, k, v, keys))
     out, workspace = torch.empty_like(q), q.new_empty(problem.reuse_bytes(most), dtype=torch.uint8)
-    of_heads, addresses = _on(tuple(heads), q.device), [x.data_ptr() for x in (q, k, v, out)]
-    problem.attend(addresses, counts.data_ptr(), keys.data_ptr(), most, of_heads.data_ptr(), workspace.data_ptr(), current_stream(q))
+    of_heads, addresses = on_device(tuple(heads), q.device), [x.data_ptr() for x in (q, k, v, out)]
+    given = counts.data_ptr(), keys.data_ptr(), most, of_heads.data_ptr()
+    problem.attend(addresses, *given, workspace.data_ptr(), current_stream(q), _NO_PAGES)
     return out
 
 
 def _problem(q: Tensor, k: Tensor, scaling: float) -> Any:
     (batch, heads, q_len, head_dim), (_, kv_heads, kv_len, _) = q.shape, k.shape
-    return _made((batch, heads, kv_heads, q_len, kv_len, head_dim), scaling, _NAMES[q.dtype], q.get_device())
+    return problem_of((batch, heads, kv_heads, q_len, kv_len, head_dim), scaling, q)
+
+
+def problem_of(sizes: tuple[int, ...], scaling: float, q: Tensor) -> Any:
+    """sizes: batch, heads, kv_heads, q_len, kv_len, head_dim. q: float16 or bfloat16, on a GPU."""
+    return _made(sizes, scaling, _NAMES[q.dtype], q.get_device())
 
 
 @functools.lru_cache(maxsize=256)
@@ -107,7 +130,8 @@ def _made(sizes: tuple[int, ...], scaling: float, dtype: str, device: int) -> An
 
 
 @functools.lru_cache(maxsize=256)
-def _takes(problem: Any, tile: int) -> bool:
+def takes(problem: Any, tile: int) -> bool:
+    """problem: of problem_of."""
     return not problem.not_taken(tile)
 
 
@@ -122,5 +146,5 @@ def _counts(
 
 
 @functools.lru_cache(maxsize=1024)
-def _on(heads: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(heads, dtype=torch.int32, device=device)
+def on_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int32, device=device)

@@ -242,6 +242,7 @@ def test_packed_position_ids_stay_on_the_kernels(monkeypatch, window):
         torch.testing.assert_close(mine, exact, atol=1e-9, rtol=1e-7)
     lengths = form._splash_lengths
     assert lengths.tolist() == [0, 4, 5, 20, 24, 35, 36, 48]
+    assert hugging_face.masks.packed_lengths(form) == (() if window == 3 else (0, 4, 5, 20, 24, 35, 36, 48))
     _, p = hugging_face.attention_forward(module, q, k, v, form, sliding_window=window, output_attentions=True)
     assert form._splash_lengths is lengths and bool((p[~seen[:, None].expand_as(p)] == 0).all())
     torch.testing.assert_close(p.sum(-1), torch.ones(2, 4, 24, dtype=torch.float64))

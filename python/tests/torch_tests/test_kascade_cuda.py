@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_inputs import GPU, inputs, torch
+from tiny_llama import transformers
 
 from splash_attention import entmax
 from splash_attention.hugging_face import key_positions
@@ -107,6 +108,27 @@ def test_a_dense_layer_finds_the_keys_that_a_search_finds(hopper, dtype, batch, 
     assert (of_rows[:, :, row] - scores.logsumexp(-1).flatten(1, 2)).abs().max() < 1e-2
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("starts", [(0, 0), (0, 1234)])
+@pytest.mark.parametrize("heads, kv_heads, dim, q_len, kv_len", [(32, 8, 128, 1, 40_001), (9, 3, 64, 1, 8192), (8, 4, 256, 3, 5000), (32, 1, 128, 1, 3001)])
+def test_a_step_attends_to_all_keys_and_finds_some(hopper, dtype, starts, heads, kv_heads, dim, q_len, kv_len):
+    torch.manual_seed(kv_len)
+    q, k, v = (torch.randn(2, n, some, dim, device=GPU, dtype=dtype).transpose(1, 2) for n, some in ((q_len, heads), *[(kv_len, kv_heads)] * 2))  # views
+    there = torch.arange(kv_len, device=GPU) >= torch.tensor(starts, device=GPU)[:, None]
+    mask = key_positions(2, q_len, kv_len, q_offset=kv_len - q_len, attention_mask=there.long()) if any(starts) else None
+    k, v = (x.masked_fill(~there[:, None, :, None], torch.nan) for x in (k, v))
+    out, support, keys = attend_to_all_and_find(2 * q, k, v, BUDGET, dim**-0.5, mask, return_support=True)
+    assert torch.equal(keys, tile_keys(2 * q, k, dim**-0.5, BUDGET, mask))
+    for at, start in enumerate(starts):
+        of_k, of_v = (x[at, :, start:].double().repeat_interleave(heads // kv_heads, 0) for x in (k, v))
+        places = torch.arange(kv_len - start, device=GPU)
+        hidden = places > torch.arange(q_len, device=GPU)[:, None] + (kv_len - start - q_len)
+        scores = (2 * q[at].double() @ of_k.transpose(-1, -2) * dim**-0.5).masked_fill(hidden, -torch.inf)
+        wanted = torch.softmax(scores, -1) @ of_v
+        assert (out[at].double() - wanted).norm() <= (0.01 if dtype == torch.bfloat16 else 0.002) * wanted.norm()
+        assert torch.equal(support[at], (~hidden).sum(-1).expand(heads, -1))
+
+
 STEPS = [  # as SHAPES
     (3, 8, 8, 80, 1, 5000), (2, 6, 2, 64, 1, 2), (4, 32, 8, 128, 1, 40_001), (2, 8, 2, 64, 6, 3000), (1, 24, 1, 24, 1, 2000), (1, 4, 1, 128, 1, 70_000),
     (2, 8, 4, 256, 1, 5000), (1, 20, 1, 136, 1, 3000)
@@ -175,6 +197,41 @@ def test_each_sequence_of_a_batch_padded_on_the_left_is_as_if_alone(
         for ours, theirs in ((out, wanted_out), (dense, wanted_dense)):
             assert (ours[at, :, :before] == 0).all()
             assert (ours[at, :, before:].double() - theirs[0].double()).norm() <= bound * theirs.double().norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("heads, kv_heads, dim", [(9, 3, 64), (32, 8, 128), (8, 4, 256)])
+def test_each_packed_sequence_is_as_if_alone(hopper, monkeypatch, dtype, heads, kv_heads, dim):
+    torch.manual_seed(dim)
+    packings, kv_len = ([700, 1, 33, 1266], [1999, 1]), 2000
+    q, k, v = (torch.randn(2, kv_len, some, dim, device=GPU, dtype=dtype).transpose(1, 2) for some in (heads, kv_heads, kv_heads))
+    q, anchors = 2 * q, [(head + 1) % kv_heads for head in range(kv_heads)]
+    sequences = torch.stack([torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)) for lengths in packings]).to(GPU)
+    masks = transformers.masking_utils
+    function = masks.and_masks(masks.causal_mask_function, masks.packed_sequence_mask_function(sequences))
+    mask = key_positions(2, kv_len, kv_len, mask_function=function, allow_is_causal_skip=False, device=GPU)
+    monkeypatch.setattr(attention, "_first_queries", None)  # of plain PyTorch
+    dense, seen, found = attend_to_all_and_find(q, k, v, BUDGET, dim**-0.5, mask, return_support=True)
+    keys = tile_keys(q, k, dim**-0.5, BUDGET, mask)
+    out, support = attend_to(keys, q, k, v, BUDGET, dim**-0.5, mask, return_support=True, heads=anchors)
+    assert all((one.diff(dim=-1) >= 0).all() and (one <= kv_len).all() for one in (keys, found))
+    for at, lengths in enumerate(packings):
+        begin = tile = 0
+        for length in lengths:
+            one = [x[at : at + 1, :, begin : begin + length] for x in (q, k, v)]
+            wanted = tile_keys(*one[:2], dim**-0.5, BUDGET)
+            tiles, kept = wanted.shape[2:]
+            its_keys = keys[at : at + 1, :, tile : tile + tiles]
+            assert torch.equal(its_keys[..., :kept], torch.where(wanted < length, wanted + begin, kv_len)) and (its_keys[..., kept:] == kv_len).all()
+            wanted_out, counted = attend_to(wanted, *one, BUDGET, dim**-0.5, return_support=True, heads=anchors)
+            wanted_dense, wanted_seen, wanted_found = attend_to_all_and_find(*one, BUDGET, dim**-0.5, return_support=True)
+            its_found = found[at : at + 1, :, tile : tile + tiles, : wanted_found.shape[3]]
+            assert torch.equal(its_found, torch.where(wanted_found < length, wanted_found + begin, kv_len))
+            out_of, dense_of, support_of, seen_of = (x[at : at + 1, :, begin : begin + length] for x in (out, dense, support, seen))
+            assert torch.equal(support_of, counted) and torch.equal(seen_of, wanted_seen)
+            for ours, theirs in ((out_of, wanted_out), (dense_of, wanted_dense)):
+                assert (ours.double() - theirs.double()).norm() <= 0.002 * theirs.double().norm()
+            begin, tile = begin + length, tile + tiles
 
 
 def in_8_bits_of(k):

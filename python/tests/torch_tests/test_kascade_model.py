@@ -10,7 +10,7 @@ from tiny_llama import llama, one_thread, torch, transformers, windows  # noqa: 
 
 from splash_attention import entmax, kascade
 from splash_attention.hugging_face import key_positions
-from splash_attention.kascade.attention import Budget, attend_to, attend_to_all_and_find, tile_keys
+from splash_attention.kascade.attention import Budget, attend_to, attend_to_all, attend_to_all_and_find, tile_keys
 from splash_attention.language import Method, applied
 
 DEEP = {"num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96}
@@ -34,7 +34,7 @@ def plan(model):
 
 def in_use(model, plan, **options):
     model = copy.deepcopy(model)
-    kascade.apply(model, plan, **options)
+    kascade.apply(model, plan, **{"exact": False, **options})
     return model
 
 
@@ -142,6 +142,21 @@ def test_a_model_generates_under_a_plan(model, plan, alpha, tmp_path):
     assert torch.equal(wanted, static) and torch.equal(wanted, method)
 
 
+def test_a_plan_of_entmax_is_exact(model, tmp_path):
+    """What attn_implementation="splash" gives, unless sets are asked for."""
+    exact, sets, ids = in_use(model, plan_of(model, 1.5), exact=None), in_use(model, plan_of(model, 1.5)), windows(2, 24)
+    own = copy.deepcopy(model)
+    own.config.splash_alpha = 1.5
+    own.set_attn_implementation("splash")
+    mask = torch.ones_like(ids)
+    mask[0, :7] = 0
+    with torch.inference_mode():
+        for given in ({"inputs": ids}, {"inputs": ids, "attention_mask": mask}):
+            wanted = own.generate(**given, **GENERATE)
+            assert torch.equal(exact.generate(**given, **GENERATE), wanted)
+        assert not torch.equal(sets.generate(ids, **GENERATE), own.generate(ids, **GENERATE))
+
+
 def test_more_keys_come_nearer_to_the_models_own(model, plan):
     ids = windows(2)
     with torch.inference_mode():
@@ -202,6 +217,99 @@ def test_padding_on_the_left_changes_nothing(model, plan, alpha):
     torch.testing.assert_close(parts[1].logits[1], wanted[1].logits[0], rtol=1e-4, atol=1e-4)
 
 
+def positions_of(lengths):
+    return torch.cat([torch.arange(length) for length in lengths])
+
+
+def packed_mask(packings):
+    """As transformers asks for it. packings: of each entry the lengths of its sequences."""
+    masks, length = transformers.masking_utils, sum(packings[0])
+    sequences = torch.stack([torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)) for lengths in packings])
+    function = masks.and_masks(masks.causal_mask_function, masks.packed_sequence_mask_function(sequences))
+    return key_positions(len(packings), length, length, mask_function=function, allow_is_causal_skip=False)
+
+
+PACKINGS = [([9, 1, 14, 3, 16], [2, 41]), ([43], [42, 1]), ([4, 8, 31], [1] * 43)]  # lengths of tiles, one less and one more; whole; of one token
+
+
+@pytest.mark.parametrize("alpha", [None, 1.5])
+@pytest.mark.parametrize("packings", PACKINGS)
+def test_each_packed_sequence_is_as_if_alone(alpha, packings):
+    given, budget, mask = [one.requires_grad_() for one in tensors(43, 43, seed=7)], Budget(0.2, TILE, LEAST), packed_mask(packings)
+    heads, weights = [1, 2, 0], torch.randn(2, 6, 43, 16, generator=torch.Generator().manual_seed(1))
+    dense, seen, found = attend_to_all_and_find(*given, budget, 0.25, mask, alpha, return_support=True)
+    keys = tile_keys(*given[:2], 0.25, budget, mask, alpha)
+    assert torch.equal(found, keys) and keys.dtype == torch.int32 and (keys.diff(dim=-1) >= 0).all()
+    assert keys.shape[2] == max(sum(-(-length // TILE) for length in lengths) for lengths in packings)
+    out, support = attend_to(keys, *given, budget, 0.25, mask, alpha, True, heads)
+    dense_too, seen_too = attend_to_all(*given, 0.25, mask, alpha, True)
+    assert torch.equal(dense_too, dense) and torch.equal(seen_too, seen)
+    assert attend_to(keys, *given, budget, 0.25, mask, alpha, heads=heads)[1] is None
+    sums = []
+    for at, lengths in enumerate(packings):
+        begin = tile = 0
+        for length in lengths:
+            q, k, v = (one[at : at + 1, :, begin : begin + length] for one in given)
+            wanted_dense, wanted_seen, wanted = attend_to_all_and_find(q, k, v, budget, 0.25, None, alpha, return_support=True)
+            its_keys, kept = keys[at : at + 1, :, tile : tile + wanted.shape[2]], wanted.shape[3]
+            assert torch.equal(its_keys[..., :kept], torch.where(wanted < length, wanted + begin, 43)) and (its_keys[..., kept:] == 43).all()
+            wanted_out, wanted_support = attend_to(wanted, q, k, v, budget, 0.25, None, alpha, True, heads)
+            for ours, theirs in ((dense, wanted_dense), (out, wanted_out), (seen, wanted_seen), (support, wanted_support)):
+                torch.testing.assert_close(ours[at : at + 1, :, begin : begin + length], theirs, rtol=1e-4, atol=1e-5)
+            sums.append(((wanted_out + wanted_dense) * weights[at, :, begin : begin + length]).sum())
+            begin, tile = begin + length, tile + wanted.shape[2]
+        assert (keys[at, :, tile:] == 43).all()
+    gradients = (torch.autograd.grad(x, given, retain_graph=True) for x in (((out + dense) * weights).sum(), sum(sums)))
+    for ours, theirs in zip(*gradients):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [None, 1.5])
+def test_packed_texts_are_read_as_alone(model, plan, alpha):
+    """By position_ids, of two entries and of one, and by lengths beside a cache; trained, too."""
+    plan, ids, packings = plan if alpha is None else plan_of(model, alpha), windows(2), ([21, 1, 18], [7, 33])
+    ours, positions = in_use(model, plan), torch.stack([positions_of(lengths) for lengths in packings])
+    texts = [part[None] for entry, lengths in zip(ids, packings) for part in entry.split(lengths)]
+    wanted = torch.cat([ours(text, use_cache=False).logits[0] for text in texts])
+    together = ours(ids, position_ids=positions, use_cache=False).logits
+    torch.testing.assert_close(together.flatten(0, 1), wanted, rtol=1e-4, atol=1e-4)
+    assert (ours(ids, use_cache=False).logits - together)[0, 21:].abs().max() > 0.1  # which a text of all of them is not
+    lengths = torch.tensor([0, 21, 22, 22, 40], dtype=torch.int32)  # one without a token
+    given = {"position_ids": positions[:1], "cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 21, "max_length_k": 21}
+    for use_cache in (False, True):
+        out = ours(ids[:1], **given, use_cache=use_cache).logits[0]
+        torch.testing.assert_close(out, wanted[:40], rtol=1e-4, atol=1e-4)
+    parameter, weights = ours.model.layers[1].self_attn.k_proj.weight, torch.randn(wanted.shape, generator=torch.Generator().manual_seed(2))
+    of_packed, of_texts = (torch.autograd.grad((x * weights).sum(), parameter)[0] for x in (together.flatten(0, 1), wanted))
+    torch.testing.assert_close(of_packed, of_texts, rtol=1e-3, atol=1e-3 * of_texts.abs().max().item())
+
+
+def test_a_layer_sees_the_packed_sequences_of_its_anchor(plan):
+    """As where some layers of a model see chunks and others all."""
+    from splash_attention.kascade.attention import Reuse
+
+    in_use, mask = Reuse(plan), packed_mask([[5, 7]] * 2)
+    reusing = next(layer for layer, anchor in enumerate(plan.anchor_of) if anchor != layer)
+    in_use.attend(plan.anchor_of[reusing], *tensors(12, 12), 0.25, mask)
+    assert in_use.attend(reusing, *tensors(12, 12), 0.25, packed_mask([[5, 7]] * 2))[0].shape == (2, 6, 12, 16)
+    for other in (None, packed_mask([[6, 6]] * 2)):
+        with pytest.raises(NotImplementedError, match=f"layer {reusing} sees other packed sequences, or chunks, than layer {plan.anchor_of[reusing]}"):
+            in_use.attend(reusing, *tensors(12, 12), 0.25, other)
+
+
+def test_a_part_of_packed_sequences_is_refused():
+    (q, k, v), mask, budget = tensors(12, 12), packed_mask([[5, 7]] * 2), Budget(0.2, TILE, LEAST)
+    keys = tile_keys(q, k, 0.25, budget, mask)
+    for call in (
+        lambda q: tile_keys(q, k, 0.25, budget, mask),
+        lambda q: attend_to(keys, q, k, v, budget, 0.25, mask),
+        lambda q: attend_to_all(q, k, v, 0.25, mask, None, False),
+    ):
+        call(q)
+        with pytest.raises(NotImplementedError, match="in a call of the whole text; this one has 3 queries of 12 keys"):
+            call(q[:, :, -3:])
+
+
 def test_padding_elsewhere_is_taken(model, plan):
     ours, ids = in_use(model, plan), windows(2, 32)
     mask = torch.ones_like(ids)
@@ -241,10 +349,18 @@ def test_the_models_own_attention_comes_back(model, plan):
         (lambda model, plan: kascade.apply(model, plan, budget=0.0), ValueError, "budget is 0.0; it must be above 0 and at most 1"),
         (lambda model, plan: kascade.apply(model, "nowhere.toml"), ValueError, "cannot read plan nowhere.toml"),
         (lambda model, plan: kascade.apply(torch.nn.Linear(2, 2), plan), ValueError, "Linear has no attention layers"),
+        (lambda model, plan: kascade.apply(model, plan, exact=True), ValueError, "exact is True and the plan is of softmax"),
         (lambda model, plan: without_plan(model, plan), ValueError, r"needs a plan: call splash_attention.kascade.apply\(model, plan\)"),
-        (lambda model, plan: with_splash_cache(model, plan), NotImplementedError, "SplashCache is for attn_implementation=\"splash\""),
         (lambda model, plan: with_dropout(model, plan), NotImplementedError, r"has no dropout \(here 0.1\)"),
-        (lambda model, plan: packed(model, plan), NotImplementedError, "takes causal masks and padding"),
+        (lambda model, plan: with_mask_of_pairs(model, plan), NotImplementedError, r"takes causal masks, padding and packed sequences; this mask \(a slid"),
+        (lambda model, plan: with_packed_window(model, plan), NotImplementedError, r"takes causal masks, padding and packed sequences; this mask \(a slid"),
+        (lambda model, plan: with_lengths(model, plan, [0, 25, 40], rows=2), NotImplementedError, "takes cu_seq_lens_q for one whole text"),
+        (lambda model, plan: with_lengths(model, plan, [0, 25, 40], attention_mask=HOLE), NotImplementedError, "takes cu_seq_lens_q for one whole text"),
+        (lambda model, plan: with_lengths(model, plan, [0, 25, 39]), ValueError, "must be the same and rise from 0 to 40, the tokens of the text"),
+        (lambda model, plan: with_lengths(model, plan, [0, 25, 12, 40]), ValueError, "must be the same and rise from 0 to 40"),
+        (lambda model, plan: with_lengths(model, plan, [0, 25, 40], of_keys=[0, 24, 40]), ValueError, "must be the same and rise from 0 to 40"),
+        (lambda model, plan: step_with_lengths(model, plan), NotImplementedError, "takes cu_seq_lens_q for one whole text"),
+        (lambda model, plan: packed_under_a_method(model), NotImplementedError, "a method takes causal masks and padding; this mask"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told(make, error, said, model, plan):
@@ -258,13 +374,6 @@ def without_plan(model, plan):
     model(windows(1))
 
 
-def with_splash_cache(model, plan):
-    from splash_attention.hugging_face import SplashCache
-
-    ours = in_use(model, plan)
-    ours(windows(1), past_key_values=SplashCache(ours.config, max_cache_len=64))
-
-
 def with_dropout(model, plan):
     ours = in_use(model, plan).train()
     for layer in ours.model.layers:
@@ -272,6 +381,39 @@ def with_dropout(model, plan):
     ours(windows(1))
 
 
-def packed(model, plan):
-    positions = torch.cat([torch.arange(25), torch.arange(15)])[None]
-    in_use(model, plan)(windows(1), position_ids=positions, use_cache=False)
+HOLE = (torch.arange(40) != 3)[None].long()
+
+
+def with_mask_of_pairs(model, plan):
+    in_use(model, plan)(windows(1), attention_mask=torch.ones(1, 1, 40, 40, dtype=torch.bool).tril(3), use_cache=False)
+
+
+def with_packed_window(model, plan):
+    """A mask whose window hides keys of packed sequences, of a layer that does not name it."""
+    from splash_attention.kascade.model import attention_forward
+
+    masks = transformers.masking_utils
+    of_packed = masks.packed_sequence_mask_function((torch.arange(40) >= 25).long()[None])
+    config = transformers.MistralConfig(sliding_window=5)
+    mask = key_positions(
+        1, 40, 40, mask_function=masks.and_masks(masks.sliding_window_causal_mask_function(5), of_packed), local_size=5, config=config,
+        allow_is_causal_skip=False,
+    )  # fmt: skip
+    assert mask.shape == (1, 1, 5, 40)
+    attention_forward(in_use(model, plan).model.layers[0].self_attn, *tensors(40, 40), mask)
+
+
+def with_lengths(model, plan, lengths, rows=1, of_keys=None, **given):
+    of_queries, of_keys = (torch.tensor(one, dtype=torch.int32) for one in (lengths, of_keys or lengths))
+    return in_use(model, plan)(windows(rows), cu_seq_lens_q=of_queries, cu_seq_lens_k=of_keys, **given)
+
+
+def step_with_lengths(model, plan):
+    ours, lengths = in_use(model, plan), torch.tensor([0, 1])
+    cache = ours(windows(1)).past_key_values
+    ours(windows(1, 1), past_key_values=cache, cu_seq_lens_q=lengths, cu_seq_lens_k=lengths)
+
+
+def packed_under_a_method(model):
+    with applied(model, Method.parse(f"tile-top-k:budget=0.2,tile={TILE},least_keys={LEAST}")):
+        model(windows(1), position_ids=positions_of([25, 15])[None], use_cache=False)
