@@ -1,5 +1,5 @@
-// One case: Kascade's attention (arXiv 2512.16391) in one layer or in all layers of a plan, or dense
-// attention beside it. Python does the measuring (experiments/peers/torch_kascade.py): what a user of PyTorch
+// One case: Kascade's attention (arXiv 2512.16391) in one layer or in all layers of a plan, or dense softmax
+// or exact entmax beside it. Python does the measuring (experiments/peers/torch_kascade.py): what a user of PyTorch
 // gets.
 
 #include <fmt/format.h>
@@ -12,14 +12,16 @@ namespace splash::experiments {
 namespace {
 
 constexpr const char* kLayersNotRun = "the case was not run (column version says why)";
-constexpr const char* kNoLists = "of dense attention, or the case was not run (column version says why)";
+constexpr const char* kNoLists =
+    "of attention to all keys, or the case was not run (column version says why)";
+constexpr const char* kNoError = "of dense attention, or the case was not run (column version says why)";
 
 bool is_of_layers(const Parameters& p) {
   return get_text(p, "implementation").find("-layers") != std::string::npos;
 }
 
-bool is_dense(const Parameters& p) {
-  return get_text(p, "implementation").starts_with("softmax-");
+bool has_lists(const Parameters& p) {
+  return get_text(p, "implementation").starts_with("kascade-");
 }
 
 std::vector<report::ColumnInfo> kascade_columns() {
@@ -30,8 +32,8 @@ std::vector<report::ColumnInfo> kascade_columns() {
   measured("differing_keys", "1", "keys in which a tile's list differs from float64's",
            "of the first, the middle and the last tile of each key head of one sequence, the largest number",
            kNoLists);
-  measured("relative_error", "1", "error of the output of these tiles, given the lists",
-           "||out - float64's|| / ||float64's||", kNoLists);
+  measured("relative_error", "1", "error of the output of these tiles, given the lists; of entmax in some rows",
+           "||out - float64's|| / ||float64's||", kNoError);
   measured("peak_memory_bytes", "bytes",
            "device memory beyond the inputs at the peak of one call, results included, and one copy of the "
            "keys in 8 bits where such a copy is kept",
@@ -47,7 +49,7 @@ class GpuKascade : public Kind {
   std::string name() const override { return "gpu-kascade"; }
   std::string summary() const override {
     return "time and error of Kascade's anchors, of the layers that reuse their keys, and of all layers of a "
-           "plan, beside dense attention";
+           "plan, beside dense attention and exact entmax";
   }
 
   std::vector<ParameterInfo> parameters() const override {
@@ -58,11 +60,13 @@ class GpuKascade : public Kind {
          std::string("kascade-layers"),
          "",
          "an anchor that finds keys, attention to them, or all layers of a plan, the time of which is a "
-         "layer's in the mean (-8-bits: of a step of decoding, whose anchors choose by keys in 8 bits, to "
-         "which each adds the new ones); PyTorch's dense softmax, in one layer, or in all by cuDNN (by flash "
-         "where cuDNN takes no such call)",
+         "layer's in the mean (of a step of decoding, -8-bits: anchors choose by keys in 8 bits, to which "
+         "each adds the new ones; -pages: keys and values lie in pages of 64); PyTorch's dense softmax, in one "
+         "layer, or in all by cuDNN (by flash where cuDNN takes no such call); exact entmax at alpha 1.5, a "
+         "step over pages with copies in 4 bits",
          {"kascade-anchor", "kascade-reuse", "kascade-layers", "kascade-anchor-8-bits",
-          "kascade-layers-8-bits", "softmax-cudnn", "softmax-flash", "softmax-layers"}},
+          "kascade-layers-8-bits", "kascade-layers-pages", "softmax-cudnn", "softmax-flash", "softmax-layers",
+          "entmax", "entmax-layers"}},
         {"batch", integer, int64_t{1}, "1", "sequences", {}},
         {"q_len",
          integer,
@@ -108,8 +112,8 @@ class GpuKascade : public Kind {
   Parameters used(const Parameters& p) const override {
     Parameters kept = p;
     if (!is_of_layers(p)) kept.erase("layers");
-    if (!is_of_layers(p) || is_dense(p)) kept.erase("anchors");
-    if (is_dense(p)) {
+    if (!is_of_layers(p) || !has_lists(p)) kept.erase("anchors");
+    if (!has_lists(p)) {
       for (const char* name : {"share", "least_keys"}) kept.erase(name);
     }
     return kept;

@@ -1,4 +1,4 @@
-"""Kascade's attention through PyTorch, in one layer or in all layers of a plan, and PyTorch's dense softmax beside it.
+"""Kascade's attention through PyTorch, in one layer or in all layers of a plan, PyTorch's dense softmax and exact entmax beside it.
 
 Reads one JSON object a line, the parameters of the kind gpu-kascade; answers each with seconds, numbers and texts, or {"unavailable": why}.
 q ~ T · N(0, 1), k, v ~ N(0, 1), of one layer: all layers of a plan work on the same. Before a sample of one layer the L2 cache is
@@ -74,8 +74,12 @@ def measure(job):
     with torch.inference_mode(), contextlib.ExitStack() as stack:
         layers, kept = job["layers"] if "-layers" in job["implementation"] else 1, 0
         call = dense(job, stack, q, k, v, layers)
-        if job["implementation"].startswith("kascade-"):
+        if job["implementation"].endswith("-pages"):
+            call = kascade_over_pages(job, q, k, v, numbers)
+        elif job["implementation"].startswith("kascade-"):
             call, kept = kascade(job, q, k, v, numbers)
+        elif job["implementation"].startswith("entmax"):
+            call = exact_entmax(q, k, v, layers, numbers)
         if device.type == "cuda":
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
@@ -107,6 +111,88 @@ def dense(job, stack, q, k, v, layers):
     return call
 
 
+def in_pages(k, v, bits):
+    """As many sequences in a paged cache, each in pages of its own."""
+    import torch
+
+    from splash_attention.decoding import PagedCache
+
+    (batch, heads, length, dim), size = k.shape, 64
+    room = -(-length // size) * size
+    whole = (torch.nn.functional.pad(x, (0, 0, 0, room - length)) for x in (k, v))
+    pools = (x.transpose(1, 2).reshape(batch * room // size, size, heads, dim).contiguous() for x in whole)
+    table = torch.arange(batch * room // size, dtype=torch.int32, device=k.device).view(batch, -1)
+    cache = PagedCache(*pools, table, torch.full((batch,), length, dtype=torch.int32, device=k.device), bits=bits)
+    cache.fill()
+    return cache
+
+
+def exact_entmax(q, k, v, layers, numbers):
+    """Of all keys: a prefill, or a step over pages whose copies in 4 bits are there."""
+    import torch
+
+    from splash_attention import entmax, splash_attention
+    from splash_attention.decoding import decode
+
+    step = q.shape[2] <= 16 and q.shape[2] < k.shape[2]
+    cache = in_pages(k, v, 4) if step else None
+
+    def call():
+        for _ in range(layers):
+            out = decode(q, cache) if step else splash_attention(q, k, v, causal=True)
+        return out
+
+    out = call()[0, 0, -4:].double()
+    rows = torch.arange(q.shape[2], device=q.device)[-4:, None] + (k.shape[2] - q.shape[2])
+    scores = q[0, 0, -4:].double() @ k[0, 0].double().T * q.shape[3] ** -0.5
+    p = entmax(scores.masked_fill(torch.arange(k.shape[2], device=q.device) > rows, -torch.inf).cpu(), 1.5)
+    expected = p.to(q.device) @ v[0, 0].double()
+    numbers["relative_error"] = ((out - expected).norm() / expected.norm()).item()
+    return call
+
+
+def layers_of(job, first, anchor, reuse):
+    """A call of all layers of a plan: the first gives lists, as anchors do, the others reuse them."""
+
+    def layers():
+        every = job["layers"] / job["anchors"]
+        begins = {int(at * every) for at in range(job["anchors"])}
+        for layer in range(job["layers"]):
+            if layer == 0:
+                found = first()
+            else:
+                found = anchor() if layer in begins else found
+                reuse(found)
+
+    return layers
+
+
+def kascade_over_pages(job, q, k, v, numbers):
+    from splash_attention.kascade import pages
+    from splash_attention.kascade.attention import Budget
+
+    budget, scaling, cache = Budget(job["share"], 32, job["least_keys"]), q.shape[3] ** -0.5, in_pages(k, v, 0)
+    heads = [(head + 1) % k.shape[1] for head in range(k.shape[1])]
+    if not pages.are_for(q, cache, scaling, 32, None):
+        raise Unavailable("the kernels take steps of decoding of 16 bits on Hopper: a key head has at most 32 rows")
+    lists = pages.find(q, cache, scaling, budget)
+    out = pages.attend(lists, heads, q, cache, scaling)
+    tell_lists(numbers, lists.keys, out, heads, q, k, v, budget, scaling)
+
+    def anchor():
+        return pages.find(q, cache, scaling, budget)
+
+    def first():
+        return pages.attend_to_all_and_find(q, cache, scaling, budget)[1]
+
+    return layers_of(job, first, anchor, lambda found: pages.attend(found, heads, q, cache, scaling))
+
+
+def tell_lists(numbers, keys, out, heads, q, k, v, budget, scaling):
+    numbers["keys_kept"] = (keys < k.shape[2]).sum(-1, dtype=keys.dtype).double().mean().item()
+    numbers["differing_keys"], numbers["relative_error"] = against_float64(keys, out, heads, q, k, v, budget, scaling)
+
+
 def kascade(job, q, k, v, numbers):
     """A call, and the bytes of what it keeps from step to step. numbers gets what the lists are like."""
     from splash_attention.kascade.attention import Budget, attend_to, attend_to_all_and_find, tile_keys
@@ -116,8 +202,7 @@ def kascade(job, q, k, v, numbers):
     heads = [(head + 1) % k.shape[1] for head in range(k.shape[1])]  # of the anchor, whose lists they take
     keys = tile_keys(q, k, scaling, budget, k8=k8)
     out = attend_to(keys, q, k, v, budget, scaling, heads=heads)[0]
-    numbers["keys_kept"] = (keys < k.shape[2]).sum(-1, dtype=keys.dtype).double().mean().item()
-    numbers["differing_keys"], numbers["relative_error"] = against_float64(keys, out, heads, q, k, v, budget, scaling)
+    tell_lists(numbers, keys, out, heads, q, k, v, budget, scaling)
     del out
 
     def add_new_keys():
@@ -132,18 +217,10 @@ def kascade(job, q, k, v, numbers):
     def reuse(keys=keys):
         return attend_to(keys, q, k, v, budget, scaling, heads=heads)
 
-    def layers():
-        every = job["layers"] / job["anchors"]
-        begins = {int(at * every) for at in range(job["anchors"])}
-        for layer in range(job["layers"]):
-            if layer == 0:
-                add_new_keys()
-                found = attend_to_all_and_find(q, k, v, budget, scaling, k8=k8)[2]
-            else:
-                found = anchor() if layer in begins else found
-                reuse(found)
+    def first():
+        return attend_to_all_and_find(q, k, v, budget, scaling)[2]
 
-    calls = {"kascade-anchor": anchor, "kascade-reuse": reuse, "kascade-layers": layers}
+    calls = {"kascade-anchor": anchor, "kascade-reuse": reuse, "kascade-layers": layers_of(job, first, anchor, reuse)}
     return calls[job["implementation"].removesuffix("-8-bits")], 0 if k8 is None else k8.nbytes
 
 
