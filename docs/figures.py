@@ -309,22 +309,28 @@ def four_gpus() -> list[float | str]:
 
 
 def kascade_layers() -> list[float | str]:
-    def of(implementation: str, batch: int, kv_len: int, column: str = "time_median") -> float:
-        return RECORDS.one("kascade-h100", "layers", column, implementation=implementation, batch=batch, kv_len=kv_len)
+    def of(implementation: str, batch: int, kv_len: int, column: str = "time_median", record: str = "kascade-h200") -> float:
+        return RECORDS.one(record, "layers", column, implementation=implementation, batch=batch, kv_len=kv_len)
 
-    problems = ((1, 32768), (1, 131072), (64, 32768))
-    anchors = [of("kascade-anchor", *problem) / of("softmax-cudnn", *problem) for problem in problems]
-    layers = [of("softmax-layers", *problem) / of("kascade-layers", *problem) for problem in problems]
+    def faster(implementation: str, *problem: int, record: str = "kascade-h200") -> float:
+        return of("softmax-layers", *problem, record=record) / of(implementation, *problem, record=record)
+
+    problems = ((1, 32768), (1, 131072), (64, 32768), (16, 131072))
+    anchors = [of("kascade-anchor", *problem) / of("softmax-cudnn", *problem) for problem in problems[:3]]
     anchor_8 = of("kascade-anchor-8-bits", *problems[2]) / of("softmax-cudnn", *problems[2])
-    layers_8 = of("softmax-layers", *problems[2]) / of("kascade-layers-8-bits", *problems[2])
     plan = [of("kascade-layers", 1, 32768, column) for column in ("layers", "anchors")]
+    layers = [faster("kascade-layers", *problem) for problem in problems[:3]]
+    decoding = [faster(f"kascade-layers-{how}", *problems[2]) for how in ("8-bits", "pages")]
     between = [
         of("softmax-layers", *problems[0], ends[0]) / of("kascade-layers", *problems[0], ends[1])
         for ends in (("time_low", "time_high"), ("time_high", "time_low"))
     ]
+    earlier = [faster("kascade-layers-8-bits", *problem, record="kascade-h100") for problem in problems[2:]]
     others, kept = (of("kascade-anchor-8-bits", *problems[2], column) for column in ("differing_keys", "keys_kept"))
-    found = [anchors[0], 32, anchors[1], 128, 32, anchors[2], "bits", anchor_8, *plan, *layers, plan[0], "bits", layers_8]
-    return [*found, *["the checks' limits"] * 2, layers[0], *between, others / 2, kept]
+    found = [anchors[0], 32, anchors[1], 128, 32, anchors[2], "bits", anchor_8, *plan, *layers, plan[0], *between]
+    steps = ["bits", decoding[0], decoding[1], *["the checks' limits"] * 2, 32, 128, *earlier, others / 2, kept]
+    entmax = [faster("entmax-layers", *problem) for problem in problems]
+    return [*found, *steps, 32, 128, *entmax[:2], 32, 128, *entmax[2:], 128, "bits"]
 
 
 def model_of_gpus() -> list[float | str]:

@@ -107,7 +107,7 @@ TEST_CASE(
       CAPTURE(padded);
       KascadeCase c = case_of(shape);
       c.dtype = padded ? Dtype::f16 : Dtype::bf16;
-      if (padded) c.starts = some_starts(shape);
+      if (padded && shape.kv_len > 1) c.starts = some_starts(shape);
       auto inputs = rounded_inputs(c);
       AttentionSpec of_one = c.spec;
       of_one.shape.batch = 1;
