@@ -1,5 +1,6 @@
 // splash counters: compares a profiler's counters for the kernels of a report with what was counted of them.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
@@ -218,11 +219,19 @@ int cmd_counters(const Words& words) {
   parse(app, words);
 
   report::Report report = report::read_report(options.report);
-  const std::vector<KernelCase> kernels =
+  std::vector<KernelCase> kernels =
       holds_decode_steps(report) ? chosen_kernels(decode_steps(report), options.prefix, options.case_id)
                                  : selected_kernels(report, options.prefix, options.case_id);
   if (options.command) {
-    for (const KernelCase& kernel : kernels) print(profile_command(report, kernel));
+    const auto [captured, end] = std::ranges::stable_partition(
+        kernels, [&](const KernelCase& kernel) { return captured_input(report, kernel).empty(); });
+    if (captured == kernels.begin()) print(profile_command(report, kernels.front()));  // which says why not
+    for (auto kernel = kernels.begin(); kernel != captured; ++kernel) print(profile_command(report, *kernel));
+    if (captured != end) {
+      experiments::narrate(
+          "{} of {} cases left out: they take q, k and v of a model, and gpu_bench makes Gaussian ones",
+          end - captured, kernels.size());
+    }
     return kDone;
   }
   std::vector<CountedCase> cases = counted_cases(report, options, kernels);

@@ -38,7 +38,19 @@ std::string table_of(const analysis::KernelCase& kernel) {
   return name;
 }
 
+std::string captured_input(const report::Report& report, const analysis::KernelCase& kernel) {
+  if (report.find("input") == nullptr) return "";  // of kinds that make their own
+  const std::string input = parameter(report, kernel.row, "input");
+  return input == "gaussian" ? "" : input;
+}
+
 std::string profile_command(const report::Report& report, const analysis::KernelCase& kernel) {
+  if (const std::string input = captured_input(report, kernel); !input.empty()) {
+    throw InvalidArgument(
+        fmt::format("case {} takes q, k and v of {}; gpu_bench makes Gaussian ones, so its counters would be "
+                    "of another problem",
+                    kernel.case_id, one_line(input)));
+  }
   const auto get = [&](const char* name) { return parameter(report, kernel.row, name); };
   const bool decodes = analysis::holds_decode_steps(report);
   Words bench{"build/release/bin/gpu_bench", "--profile", "--shape",

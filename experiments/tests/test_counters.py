@@ -158,6 +158,19 @@ def test_the_commands_leave_a_folder_of_tables_to_import(splash: Splash, case: d
     assert "ERR_NVGPUCTRPERM" in splash.refused("counters", LADDERS, "--ncu", ".")
 
 
+def test_no_command_profiles_other_inputs_than_a_cases_own(splash: Splash):
+    flagship = str(REPORTS / "flagship-h200.h5")
+    cases = splash.json("show", flagship, "--results")["cases"]
+    of_models = [one["case_id"] for one in cases if one["implementation"].startswith("entmax") and one["input"] != "gaussian"]
+    assert of_models
+    said = splash.refused("counters", flagship, "--command", "--case", of_models[0])
+    assert "takes q, k and v of g" in said and "gpu_bench makes Gaussian ones" in said
+    done = splash("counters", flagship, "--command", "--kernels", "entmax")
+    left_out, chosen = map(int, re.search(r"(\d+) of (\d+) cases left out", done.stderr).groups())
+    assert done.returncode == 0 and 0 < left_out < chosen == left_out + len(done.stdout.splitlines())
+    assert not any(case in done.stdout for case in of_models)
+
+
 def test_refusals(splash: Splash, case: dict):
     choice = ["counters", LADDERS, "--case", case["case_id"], "--ncu"]
     assert "of another kernel: forward_kernel (2048 blocks x 256" in splash.refused(*choice, OF_ANOTHER_KERNEL)
