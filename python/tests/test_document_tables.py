@@ -66,6 +66,20 @@ def test_the_documents_hold_what_was_retrieved(marker, recorded, page, tmp_path)
         retrieval_tables.open_retrieval(other)
 
 
+def test_the_documents_hold_the_steps_of_a_model(tmp_path):
+    from splash_laboratory.documents import decode_step_tables
+
+    report = decode_step_tables.open_steps(ROOT / "data" / "reports" / "decode-step-h100.json")
+    text = (ROOT / "docs" / "questions" / "how-do-i-decode.md").read_text()
+    assert "| 64 |" in text and decode_step_tables.fill(text, report) == text
+    report["measured"][1]["steps"]["splash"]["median"] = 1.25
+    assert "| 64 | 1.25 |" in decode_step_tables.fill(text, report)
+    for wrong in ("[]", "{", '{"measured": [{"batch": 1}]}'):
+        (tmp_path / "other.json").write_text(wrong)
+        with pytest.raises(ValueError, match="other.json holds no steps of decoding"):
+            decode_step_tables.open_steps(tmp_path / "other.json")
+
+
 def test_a_training_is_compared_with_softmax_of_the_same_rank_rate_and_seed():
     from splash_attention.language.plan import Plan
     from splash_laboratory.documents.model_tables import alike

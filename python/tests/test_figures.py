@@ -16,13 +16,13 @@ PAGE = "Loose 5.\n\n<!-- figures speed -->\n{}\n<!-- end of figures -->\n"
 
 @pytest.fixture(scope="module")
 def told() -> dict:
-    return figures.figures_of(ROOT / "docs" / "figures.py")()
+    return figures.figures_of(ROOT / "docs" / "figures")()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_the_documents_hold_the_figures_of_the_records(document: Path, told: dict) -> None:
     text = document.read_text()
-    assert fill(text, told) == text, "python -m splash_laboratory.documents.figures docs/figures.py DOCUMENT writes them anew"
+    assert fill(text, told) == text, "python -m splash_laboratory.documents.figures docs/figures DOCUMENT writes them anew"
 
 
 def test_every_passage_that_is_told_of_stands_in_one_document(told: dict) -> None:

@@ -1,6 +1,6 @@
 """Figures in the prose of documents, from recorded reports.
 
-    python -m splash_laboratory.documents.figures docs/figures.py README.md docs/questions/*.md
+    python -m splash_laboratory.documents.figures docs/figures README.md docs/questions/*.md
 
 A passage stands between two markers:
 
@@ -122,7 +122,7 @@ def _blank(pattern: re.Pattern[str], text: str) -> str:
 
 
 def figures_of(path: Path) -> Callable[[str], dict[str, list[float | str]]]:
-    """What the file of figures tells of a document, by its path from the repository's root."""
+    """What the file of figures tells of each passage; or the folder, by its __main__.py."""
     return runpy.run_path(str(path))["figures"]
 
 
