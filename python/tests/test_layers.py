@@ -20,7 +20,7 @@ ALLOWED = {
     "gpu/ceilings": {"core", "gpu", "gpu/arch", "gpu/engine", "gpu/benchmark"},
     "gpu/entmax": {"core", "gpu", "gpu/arch", "gpu/engine"},
     "gpu/decode": {"core", "gpu", "gpu/arch", "gpu/engine", "gpu/entmax"},
-    "gpu/kascade": {"core", "gpu", "gpu/arch", "gpu/engine"},
+    "gpu/kascade": {"core", "gpu", "gpu/arch", "gpu/engine", "gpu/entmax"},
     "gpu/ladders": {"core", "gpu", "gpu/arch", "gpu/engine", "gpu/kascade"},
     "report": {"core"},
     "analysis": {"core", "report"},

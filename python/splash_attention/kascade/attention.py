@@ -90,6 +90,12 @@ class Reuse:
         """
         if self.exact:
             return attend_to_all(q, k, v, scaling, mask, self.alpha, return_support)
+        return self._attend_to_sets(layer, q, k, v, scaling, mask, return_support)
+
+    @torch.compiler.disable  # a compiled graph breaks here: kernels take addresses, and lists stay from layer to layer
+    def _attend_to_sets(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scaling: float, mask: Tensor | None, return_support: bool
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         packed = packed_lengths(mask)
         if self.anchor_of[layer] == layer:
             self.anchor, self.of, self.packed = layer, _size_of(q, k), packed
@@ -104,10 +110,12 @@ class Reuse:
             raise NotImplementedError(f"layer {layer} sees other packed sequences, or chunks, than layer {self.anchor}, whose keys it reuses")
         return attend_to(self.keys, q, k, v, self.budget, scaling, mask, self.alpha, return_support, self.heads[layer])
 
+    @torch.compiler.disable
     def takes_pages(self, q: Tensor, cache: PagedCache, scaling: float) -> bool:
         """Whether attend_in_pages takes such a step; else attend does, of keys and values that were gathered."""
         return pages.are_for(q, cache, scaling, self.budget.tile, self.alpha)
 
+    @torch.compiler.disable
     def attend_in_pages(self, layer: int, q: Tensor, cache: PagedCache, scaling: float) -> Tensor:
         """What attend gives, of the last queries of each sequence of a cache that holds their keys. Raises as attend does."""
         of = (q.shape[0], q.shape[2], -1)

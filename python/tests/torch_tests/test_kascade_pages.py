@@ -55,6 +55,20 @@ def test_parts_of_a_text_are_as_with_transformers_own_cache(model):
             torch.testing.assert_close(found[seen], wanted[seen], rtol=1e-4, atol=1e-4)
 
 
+def test_a_compiled_step_is_the_same(model):
+    """A graph may break at sets, as generate() allows that compiles a step over a static cache; exact attention does not break it."""
+    ids, caches = windows(2, 24), [cache_of(model, max_cache_len=64) for _ in range(2)]
+    exact = model.model.layers[0].self_attn.splash_kascade.exact
+    compiled = torch.compile(model, backend="eager", fullgraph=exact)
+    with torch.inference_mode():
+        for cache in caches:
+            model(ids, **cache)
+        for at in range(3):
+            word = ids[:, at : at + 1]
+            torch.testing.assert_close(compiled(word, **caches[0]).logits, model(word, **caches[1]).logits, rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()
+
+
 def test_what_does_not_fit_is_told(model):
     plain = llama(**DEEP)
     plan = kascade.plan(plain, list(windows(2)), anchors=2, tile=4, least_keys=5, budget=0.2).plan
