@@ -16,6 +16,7 @@
 
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/byte_elements.cuh"
+#include "gpu/arch/cp_async.cuh"
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/mma.cuh"
 #include "gpu/kascade/kascade.h"
@@ -75,16 +76,19 @@ constexpr int kStepBlocks = kRowTiles == 1                 ? 3
                             : kDim > 128 && kRowTiles == 2 ? 2
                                                            : 1;
 
-// A warp's copy of so many keys, a row each: in a page another head's key may lie between
-// two.
-__device__ inline void load_from_pages(const Problem& p, const TileAddress& at, int first, int rows,
-                                       unsigned char* to, uint64_t* arrived) {
-  const int lane = threadIdx.x % 32, row_bytes = p.head_dim * 2;
-  if (lane == 0) arch::mbarrier_arrive_expect(arrived, rows * row_bytes);
-  __syncwarp();
-  if (lane >= rows) return;
-  const int64_t row = p.first_row(at) + p.row_of(at, first + lane);
-  arch::bulk_load(to + lane * row_bytes, static_cast<const char*>(p.k) + row * row_bytes, row_bytes, arrived);
+// A warp asks for the rows of a group of keys before `end`, 16 bytes a thread. from: the head's first row;
+// pitch: of the copy's rows. A bulk copy for each row takes longer to issue than DRAM to answer.
+__device__ inline void copy_rows(const Problem& p, const TileAddress& at, const char* from, int row_bytes,
+                                 int first, int end, unsigned char* to, int pitch) {
+  const int lane = threadIdx.x % 32, keys = min(kKeyGroup, end - first);
+  const uint32_t held = lane < keys ? p.row_of(at, first + lane) : 0;
+#pragma unroll
+  for (int two = 0; two < kKeyGroup; two += 2) {
+    const int row = two + lane / 16;
+    const uint64_t source = __shfl_sync(arch::kAllLanes, held, row);
+    for (int column = lane % 16 * 16; column < row_bytes && row < keys; column += 256)
+      arch::cp_async_16(to + row * pitch + column, from + source * (p.head_dim * 2) + column);
+  }
 }
 
 // kRowTiles: of 8 rows each.
@@ -108,6 +112,7 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
             first_key = p.first_key(at), end = min(p.kv_len - missing, last_chunk * kChunk),
             seen_by_all = min(end, p.last_key(at, 0) - missing + 1);
   const int64_t before = at.kv_head * (kBytes == 1 ? steps.k8_pitch : p.kv_len);  // keys of earlier heads
+  const bool paged = kBytes == 2 && p.pages.table != nullptr;
   // The first key of a warp's copies, which are counted from the block's first on.
   const auto first_of = [&](int copy) {
     return (first_chunk + copy / kCopies) * kChunk + kKeyGroup * (kStepWarps * (copy % kCopies) + warp);
@@ -117,8 +122,10 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
     if (rows <= 0) return;
     unsigned char* const to = shared.keys[warp][copy % kCopies];
     uint64_t* const arrived = &shared.arrived[warp][copy % kCopies];
-    if (kBytes == 2 && p.pages.table != nullptr) {
-      load_from_pages(p, at, first, rows, to, arrived);
+    if (paged) {  // in a page keys of other heads may lie between two
+      copy_rows(p, at, static_cast<const char*>(p.k) + p.first_row(at) * row_bytes, row_bytes, first, end, to,
+                row_bytes);
+      arch::cp_async_arrive(arrived);
     } else if (lane == 0) {
       // Few keys in 8 bits may be no multiple of 16 bytes; the pitch has room for whole groups.
       const int bytes = (kBytes == 1 ? kKeyGroup : rows) * row_bytes;
@@ -133,7 +140,8 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
     }
   };
   if (lane == 0) {
-    for (int copy = 0; copy < kCopies; ++copy) arch::mbarrier_init(&shared.arrived[warp][copy], 1);
+    for (int copy = 0; copy < kCopies; ++copy)
+      arch::mbarrier_init(&shared.arrived[warp][copy], paged ? 32 : 1);
     arch::mbarrier_init_fence();
   }
   __syncwarp();

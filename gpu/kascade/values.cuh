@@ -19,7 +19,6 @@ struct ValueShared {
     alignas(128) unsigned char values[kStepWarps][kValueCopies][kKeyGroup][2 * kDims + 16];
     float sums[kMostStepRows][kDims];  // in the end
   };
-  uint64_t arrived[kStepWarps][kValueCopies];
   float normalizers[kMostStepRows];
 };
 
@@ -38,11 +37,6 @@ __global__ void __launch_bounds__(kStepThreads)
   const Problem& p = slab.problem;
   const int list = blockIdx.y, warp = __shfl_sync(arch::kAllLanes, static_cast<int>(threadIdx.x) / 32, 0),
             lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  if (lane == 0) {
-    for (int copy = 0; copy < kValueCopies; ++copy) arch::mbarrier_init(&shared.arrived[warp][copy], 1);
-    arch::mbarrier_init_fence();
-  }
-  __syncwarp();
   entmax::wait_for_kernels_before();
   const TileAddress at = p.address((slab.first + list) * p.row_blocks);
   const int first_column = static_cast<int>(blockIdx.z) * kDims,
@@ -51,16 +45,11 @@ __global__ void __launch_bounds__(kStepThreads)
             end = min(slab.visible(at), begin + kValueKeys);
   if (begin >= end) return;
   const auto first_of = [&](int copy) { return begin + kKeyGroup * (kStepWarps * copy + warp); };
+  const auto* const from = static_cast<const char*>(p.v) + (p.first_row(at) * p.head_dim + first_column) * 2;
   const auto load = [&](int copy) {
-    const int first = first_of(copy), keys = min(kKeyGroup, end - first);
-    if (keys <= 0) return;
-    uint64_t* const arrived = &shared.arrived[warp][copy % kValueCopies];
-    if (lane == 0) arch::mbarrier_arrive_expect(arrived, keys * row_bytes);
-    __syncwarp();
-    if (lane >= keys) return;
-    const int64_t row = p.first_row(at) + p.row_of(at, first + lane);
-    arch::bulk_load(shared.values[warp][copy % kValueCopies][lane],
-                    static_cast<const Element*>(p.v) + row * p.head_dim + first_column, row_bytes, arrived);
+    copy_rows(p, at, from, row_bytes, first_of(copy), end, &shared.values[warp][copy % kValueCopies][0][0],
+              sizeof(shared.values[0][0][0]));
+    arch::cp_async_commit();
   };
   for (int copy = 0; copy < kValueCopies; ++copy) load(copy);
   find_step_normalizers<kStepThreads>(steps, list, shared.normalizers);
@@ -89,7 +78,8 @@ __global__ void __launch_bounds__(kStepThreads)
                                                        arch::exp2_approx(scores[i].y - normalizer));
     }
     read_scores(first_of(copy + 1));
-    arch::mbarrier_wait(&shared.arrived[warp][copy % kValueCopies], copy / kValueCopies % 2);
+    arch::cp_async_wait<kValueCopies - 1>();
+    __syncwarp();
     const auto values_of = [&](int key, int column) {  // nothing of what no row sees: it may hold anything
       const bool seen = first + key < end && first + key >= first_key;
       return seen
