@@ -1,6 +1,6 @@
 // One case: Kascade's attention (arXiv 2512.16391) in one layer or in all layers of a plan, or dense softmax
-// or exact entmax beside it. Python does the measuring (experiments/peers/torch_kascade.py): what a user of PyTorch
-// gets.
+// or exact entmax beside it. Python does the measuring (experiments/peers/torch_kascade.py): what a user of
+// PyTorch gets.
 
 #include <fmt/format.h>
 
@@ -32,7 +32,8 @@ std::vector<report::ColumnInfo> kascade_columns() {
   measured("differing_keys", "1", "keys in which a tile's list differs from float64's",
            "of the first, the middle and the last tile of each key head of one sequence, the largest number",
            kNoLists);
-  measured("relative_error", "1", "error of the output of these tiles, given the lists; of entmax in some rows",
+  measured("relative_error", "1",
+           "error of the output of these tiles, given the lists; of entmax in some rows",
            "||out - float64's|| / ||float64's||", kNoError);
   measured("peak_memory_bytes", "bytes",
            "device memory beyond the inputs at the peak of one call, results included, and one copy of the "
@@ -61,7 +62,8 @@ class GpuKascade : public Kind {
          "",
          "an anchor that finds keys, attention to them, or all layers of a plan, the time of which is a "
          "layer's in the mean (of a step of decoding, -8-bits: anchors choose by keys in 8 bits, to which "
-         "each adds the new ones; -pages: keys and values lie in pages of 64); PyTorch's dense softmax, in one "
+         "each adds the new ones; -pages: keys and values lie in pages of 64); PyTorch's dense softmax, in "
+         "one "
          "layer, or in all by cuDNN (by flash where cuDNN takes no such call); exact entmax at alpha 1.5, a "
          "step over pages with copies in 4 bits",
          {"kascade-anchor", "kascade-reuse", "kascade-layers", "kascade-anchor-8-bits",
