@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -196,7 +196,7 @@ def tile_keys(
     q_len, (batch, kv_heads, kv_len, _) = q.shape[2], k.shape
     first, tile = _first_queries(q_len, kv_len, mask, q.device), budget.tile
     most = kascade_keys(*budget, kv_len, min(tile, q_len))
-    pooled = _by_softmax(q, k, scaling, first, tile) if alpha is None else _by_entmax(q, k, scaling, alpha, mask, tile)
+    pooled = _by_softmax(q, k, scaling, first, tile) if alpha is None else _by_entmax(q, k, scaling, alpha, None if mask is None else first, tile)
     rows = max(1, _SCORES // (batch * q.shape[1] * kv_len * tile)) * tile
     parts = []
     for begin in range(0, q_len, rows):
@@ -226,11 +226,9 @@ def _by_softmax(q: Tensor, k: Tensor, scaling: float, first: Tensor, tile: int) 
     return pooled
 
 
-def _by_entmax(q: Tensor, k: Tensor, scaling: float, alpha: float, mask: Tensor | None, tile: int) -> Callable[[int, int, int], Tensor]:
+def _by_entmax(q: Tensor, k: Tensor, scaling: float, alpha: float, first: Tensor | None, tile: int) -> Callable[[int, int, int], Tensor]:
     """As _by_softmax, int32, in units of 2^-24. One exact attention tells the support of each row; a tile's keys are the union of these."""
-    first = _first_queries(q.shape[2], k.shape[2], mask, q.device)
-    call = {"causal": True} if mask is None else {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": first}
-    p = splash_attention(q, k, k, alpha=alpha, scale=scaling, return_aux=True, **call)[1].probabilities()
+    p = splash_attention(q, k, k, alpha=alpha, scale=scaling, return_aux=True, **_seen_from(first, q))[1].probabilities()
     (batch, heads, q_len, _), kv_heads = q.shape, k.shape[1]
     places = torch.arange(batch * heads * q_len, device=q.device).repeat_interleave(p.crow_indices().diff())  # of each entry its row
     of_head, query = places // (q_len * (heads // kv_heads)), places % q_len  # key head over all batches
@@ -334,9 +332,8 @@ def attend_to_all(
     if alpha is None:
         out = softmax_attention(q, k, v, scaling, mask)
         return out, visible_keys(q, k, mask) if return_support else None
-    first = _first_queries(q.shape[2], k.shape[2], mask, q.device)
-    call = {"causal": True} if mask is None else {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": first}
-    done = attention_of_heads(q, k, v, alpha=alpha, scaling=scaling, return_support=return_support, **call)
+    first = None if mask is None else _first_queries(q.shape[2], k.shape[2], mask, q.device)
+    done = attention_of_heads(q, k, v, alpha=alpha, scaling=scaling, return_support=return_support, **_seen_from(first, q))
     return done if return_support else (done, None)
 
 
@@ -359,6 +356,11 @@ def attend_to_all_and_find(
             out, normalizers = kernels.dense(q, k, v, scaling)
             return out, support, kernels.find(q, k, scaling, budget, starts, normalizers)
     return *attend_to_all(q, k, v, scaling, mask, alpha, return_support), tile_keys(q, k, scaling, budget, mask, alpha)
+
+
+def _seen_from(first: Tensor | None, q: Tensor) -> dict[str, Any]:
+    """As splash_attention takes it. first: of _first_queries for a mask; None is causal."""
+    return {"causal": True} if first is None else {"q_positions": torch.arange(q.shape[2], device=q.device), "k_positions": first}
 
 
 def _first_queries(q_len: int, kv_len: int, mask: Tensor | None, device: torch.device) -> Tensor:

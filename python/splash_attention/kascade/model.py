@@ -36,7 +36,7 @@ def apply(
     model.set_attn_implementation("sdpa") ends it.
 
     exact: what a plan of entmax does by default. Entmax's screen proves which keys have probability 0, so that every layer attends to all keys
-    by it, and no set is guessed; it is as attn_implementation="splash" with the plan's alpha, and faster on a GPU than sets are. False:
+    by it, and no set is guessed; it is as attn_implementation="splash" with the plan's alpha. Sets have no kernel under entmax. False:
     layers attend to their sets alone, as under softmax, for studies of what that costs.
 
     keys_in_8_bits: steps of decoding choose keys by a copy in 8 bits of each anchor's keys, half as large as these, and attend to the keys
