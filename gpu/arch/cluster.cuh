@@ -72,6 +72,17 @@ __device__ __forceinline__ void store_async(uint32_t address, float2 value, uint
       : "memory");
 }
 
+// What another block wrote there before a cluster_sync().
+__device__ __forceinline__ void load_remote(uint32_t address, uint32_t& value) {
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+}
+__device__ __forceinline__ void load_remote(uint32_t address, uint4& value) {
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+}
+
 // The receiving block sees the value after cluster_sync().
 __device__ __forceinline__ void store_remote(uint32_t address, uint4 value) {
   asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y),

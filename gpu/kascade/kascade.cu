@@ -46,14 +46,18 @@ struct FindPlan {
 
   bool by_steps() const { return step_rows > 0; }
   int64_t sums_bytes() const { return pitch * int64_t{sizeof(float)}; }
-  bool pools_in_shared() const { return by_steps() && problem.kv_len <= kMostPooled; }
+  bool pools_in_shared() const {
+    return by_steps() && problem.kv_len <= int64_t{kMostPooledKeys} * kMostPoolBlocks;
+  }
   int64_t partial_bytes() const { return int64_t{chunks} * kStepWarps * step_rows * int64_t{sizeof(float2)}; }
   int64_t value_bytes() const {
-    return attends ? value_blocks(problem.kv_len) * step_rows * problem.head_dim * int64_t{sizeof(float)} : 0;
+    return attends
+               ? ceil_div(problem.kv_len, kValueKeys) * step_rows * problem.head_dim * int64_t{sizeof(float)}
+               : 0;
   }
   int64_t list_bytes() const {  // 16-byte aligned, as pitch is
     return ((pools_in_shared() ? 0 : 1) + step_rows) * sums_bytes() + round_up(partial_bytes(), 16) +
-           value_bytes();
+           value_bytes() + round_up(step_rows * int64_t{sizeof(float)}, 16);
   }
   int64_t most_lists_at_once() const {
     return std::clamp<int64_t>((by_steps() ? kStepSlabBytes : kSlabBytes) / list_bytes(), 1,
@@ -66,14 +70,20 @@ struct FindPlan {
 
 // A kernel that begins with wait_for_kernels_before: it is launched while the one before still runs.
 template <class... Parameters, class... Given>
-void launch(const char* name, void (*kernel)(Parameters...), const dim3& blocks, int threads,
-            int64_t shared_bytes, StreamHandle stream, const Given&... given) {
+void launch_clusters(int cluster, const char* name, void (*kernel)(Parameters...), const dim3& blocks,
+                     int threads, int64_t shared_bytes, StreamHandle stream, const Given&... given) {
   const auto with_addresses = [&](Parameters... converted) {
     void* addresses[] = {const_cast<void*>(static_cast<const void*>(&converted))...};
     entmax::launch(name, reinterpret_cast<const void*>(kernel), blocks, threads,
-                   static_cast<int>(shared_bytes), stream, addresses);
+                   static_cast<int>(shared_bytes), stream, addresses, true, cluster);
   };
   with_addresses(Parameters(given)...);
+}
+
+template <class... Parameters, class... Given>
+void launch(const char* name, void (*kernel)(Parameters...), const dim3& blocks, int threads,
+            int64_t shared_bytes, StreamHandle stream, const Given&... given) {
+  launch_clusters(1, name, kernel, blocks, threads, shared_bytes, stream, given...);
 }
 
 template <class Pass>
@@ -86,17 +96,15 @@ void sweep(const AnchorSlab& slab, Dtype dtype, StreamHandle stream) {
   });
 }
 
-template <int kThreads>
 void select(const AnchorSlab& slab, int32_t* keys, StreamHandle stream) {
-  launch("select_largest", &select_largest<kThreads>, static_cast<unsigned>(slab.lists), kThreads, 0, stream,
+  launch("select_largest", &select_largest, static_cast<unsigned>(slab.lists), kSelectThreads, 0, stream,
          slab, keys);
 }
 
 template <int kBytes>
 void find_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, int32_t* keys,
                    StreamHandle stream) {
-  const dim3 grid(static_cast<unsigned>(ceil_div(steps.chunks, steps.rounds)),
-                  static_cast<unsigned>(slab.lists));
+  const dim3 grid(static_cast<unsigned>(steps.blocks), static_cast<unsigned>(slab.lists));
   with_element_and_dim(dtype, slab.problem.head_dim, [&](auto element, auto dim) {
     using Element = decltype(element);
     const auto kernel = steps.rows <= 8    ? &score_steps<Element, dim(), 1, kBytes>
@@ -105,38 +113,43 @@ void find_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, i
     launch("score_steps", kernel, grid, kStepThreads, sizeof(StepShared<dim(), kBytes>), stream, slab, steps);
   });
   if (slab.pooled == nullptr) {
-    launch("select_pooled", &select_pooled<kBytes>, static_cast<unsigned>(slab.lists), kPoolThreads,
-           slab.pitch * int64_t{sizeof(float)}, stream, slab, steps, keys);
+    const int blocks = pool_blocks(slab.problem.kv_len);
+    const int64_t kept = ListKeys::keys_of_block(slab.problem.kv_len, blocks) * int64_t{sizeof(uint32_t)};
+    launch_clusters(blocks, "select_pooled", &select_pooled<kBytes>,
+                    static_cast<unsigned>(slab.lists * blocks), kSelectThreads, kept, stream, slab, steps,
+                    keys);
     return;
   }
   const dim3 pools(static_cast<unsigned>(ceil_div(slab.problem.kv_len, kPoolChunk)), grid.y);
   launch("pool_steps", &pool_steps<kBytes>, pools, kStepThreads, 0, stream, slab, steps);
-  select<kPoolThreads>(slab, keys, stream);  // long lists, of which there are few
+  select(slab, keys, stream);
+}
+
+// Chunks of a block that goes through some: it keeps copies under way from one to the next, but all
+// multiprocessors need some blocks.
+int rounds_of(int64_t chunks, int64_t lists) {
+  const int64_t blocks = 8 * device_attribute(cudaDevAttrMultiProcessorCount);
+  return static_cast<int>(std::clamp<int64_t>(chunks * lists / blocks, 1, 8));
 }
 
 // values: of weigh_values.
 void attend_by_steps(const AnchorSlab& slab, const StepRows& steps, Dtype dtype, float* values,
                      StreamHandle stream) {
   const Problem& p = slab.problem;
-  const auto blocks = static_cast<unsigned>(value_blocks(p.kv_len)),
+  const int64_t chunks = ceil_div(p.kv_len, kValueKeys);
+  const auto blocks = static_cast<unsigned>(ceil_div(chunks, rounds_of(chunks, slab.lists))),
              lists = static_cast<unsigned>(slab.lists);
+  const auto keys = static_cast<int>(ceil_div(chunks, int64_t{blocks}) * kValueKeys);
   with_element_and_dim<128>(dtype, std::min(p.head_dim, 128), [&](auto element, auto dims) {
     using Element = decltype(element);
     const auto kernel =
         steps.rows <= 16 ? &weigh_values<Element, dims(), 2> : &weigh_values<Element, dims(), 4>;
     const dim3 grid(blocks, lists, static_cast<unsigned>(ceil_div(p.head_dim, dims())));
-    launch("weigh_values", kernel, grid, kStepThreads, sizeof(ValueShared<dims()>), stream, slab, steps,
+    launch("weigh_values", kernel, grid, kStepThreads, sizeof(ValueShared<dims()>), stream, slab, steps, keys,
            values);
     launch("add_values", &add_values<Element>, dim3(static_cast<unsigned>(steps.rows), lists), 128, 0, stream,
-           slab, steps, values, static_cast<int>(blocks));
+           slab, steps, values, static_cast<int>(blocks), keys);
   });
-}
-
-// Chunks of a block of score_steps: it keeps copies under way from one to the next, but all multiprocessors
-// need some blocks.
-int rounds_of(int64_t chunks, int64_t lists) {
-  const int64_t blocks = 8 * device_attribute(cudaDevAttrMultiProcessorCount);
-  return static_cast<int>(std::clamp<int64_t>(chunks * lists / blocks, 1, 8));
 }
 
 void require_pitch(int64_t pitch, int64_t kv_len) {
@@ -270,22 +283,22 @@ void find_keys(const AttentionSpec& spec, Dtype dtype, const FindArguments& argu
     slab.lists = static_cast<int>(std::min({room, plan.lists - first, kMostLists}));
     if (plan.by_steps()) {
       steps.rounds = rounds_of(steps.chunks, slab.lists);
+      steps.blocks = static_cast<int>(ceil_div(steps.chunks, steps.rounds));
       float* const scores = plan.pools_in_shared() ? sums : sums + slab.lists * plan.pitch;
       const int64_t numbers = slab.lists * plan.step_rows * plan.pitch;
       steps.scores = scores;
       steps.weights = reinterpret_cast<__nv_bfloat16*>(scores);  // half of that room
       steps.largest = scores + numbers / 2;
       steps.partial = reinterpret_cast<float2*>(scores + numbers);
+      auto* const values = reinterpret_cast<float*>(steps.partial + slab.lists * plan.chunks *
+                                                                        int64_t{kStepWarps} * plan.step_rows);
+      steps.normalizers = values + slab.lists * plan.value_bytes() / int64_t{sizeof(float)};
       (in_8_bits ? &find_by_steps<1> : &find_by_steps<2>)(slab, steps, dtype, arguments.keys,
                                                           arguments.stream);
-      if (attends) {
-        const int64_t pieces = slab.lists * plan.chunks * int64_t{kStepWarps} * plan.step_rows;
-        attend_by_steps(slab, steps, dtype, reinterpret_cast<float*>(steps.partial + pieces),
-                        arguments.stream);
-      }
+      if (attends) attend_by_steps(slab, steps, dtype, values, arguments.stream);
     } else {
       sweep<PooledProbabilities>(slab, dtype, arguments.stream);
-      select<kSelectThreads>(slab, arguments.keys, arguments.stream);
+      select(slab, arguments.keys, arguments.stream);
     }
   }
 }

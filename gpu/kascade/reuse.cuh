@@ -291,7 +291,11 @@ __device__ void consume(const P& p, Shared<kDim>& shared, const Parts& parts) {
   }
 }
 
+// Lets the next kernel be launched before it waits itself, for it takes less time than a launch.
 static __global__ void reset_queue(int* queue, int taken) {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
   entmax::wait_for_kernels_before();
   if (threadIdx.x == 0) *queue = taken;
 }

@@ -46,7 +46,9 @@ struct AnchorSlab {
     return max(0, min(problem.kv_len, problem.last_key(at) + 1) - problem.missing(at));
   }
 
-  __device__ int visible_of(int list) const { return visible(problem.address(item_of(list, 0))); }
+  // Of a list of the slab.
+  __device__ TileAddress address_of(int list) const { return problem.address(item_of(list, 0)); }
+  __device__ int visible_of(int list) const { return visible(address_of(list)); }
 
   // Pairs of all heads are counted through; a pair at an end of the slab may have one list here.
   __host__ __device__ int pairs_of_head() const { return (problem.tiles + kSides - 1) / kSides; }

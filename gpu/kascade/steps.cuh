@@ -2,8 +2,8 @@
 // The anchor's sums where a key head has few rows, as in a step of decoding (sm_90's bulk copies). There the
 // time is that of reading the keys, so they are read once, in 8 bits where the caller has them so: the scores
 // stay in the workspace. Two kernels: the scores and, piece by piece, each row's largest score and sum; the
-// pooled probabilities, in shared memory, and the selection from them. Longer lists are pooled by a kernel of
-// their own before select.cuh's.
+// pooled probabilities, in the shared memory of a cluster, and the selection from them. Longer lists are
+// pooled by a kernel of their own before select.cuh's.
 //
 // A warp multiplies 16 keys, which lie behind one another and come by one bulk copy, by 8 rows with mma.sync.
 // Keys are the left operand: the sum over head_dim may run in any order, so that the 16 bytes that a thread
@@ -16,6 +16,7 @@
 
 #include "gpu/arch/bulk_copy.cuh"
 #include "gpu/arch/byte_elements.cuh"
+#include "gpu/arch/cp_async.cuh"
 #include "gpu/arch/mbarrier.cuh"
 #include "gpu/arch/mma.cuh"
 #include "gpu/kascade/kascade.h"
@@ -25,8 +26,17 @@
 namespace splash::gpu::kascade {
 
 constexpr int kStepThreads = 256, kStepWarps = kStepThreads / 32;
-constexpr int kPoolChunk = 8 * kStepThreads;             // of pool_steps
-constexpr int kPoolThreads = 1024, kMostPooled = 49152;  // of select_pooled; keys that shared memory holds
+constexpr int kPoolChunk = 8 * kStepThreads;  // of pool_steps
+
+// Of select_pooled: keys that a block takes, so that several blocks share a multiprocessor, and that it has
+// room for where a list is longer; blocks of a cluster, as many as every device schedules together.
+constexpr int kPooledKeysWanted = 16384, kMostPooledKeys = 49152, kMostPoolBlocks = 8;
+
+inline int pool_blocks(int64_t kv_len) {
+  int blocks = 1;
+  while (blocks < kMostPoolBlocks && kv_len > int64_t{blocks} * kPooledKeysWanted) blocks *= 2;
+  return blocks;
+}
 
 // kBytes: of a number of a key. As many bytes are under way with 8 bits as with 16, and with 256 numbers a
 // key as with 128.
@@ -47,9 +57,11 @@ struct StepShared {
 
 // What a launch works on, beside the slab's lists.
 struct StepRows {
-  int rows = 1, chunks = 1, rounds = 1;  // rows of a key head; chunks of its keys; those of a block
-  float* scores = nullptr;               // [lists, rows, pitch], times log2(e)
-  float2* partial = nullptr;  // [lists, chunks, warps, rows]: largest score, sum of 2^(score - largest)
+  int rows = 1, chunks = 1;      // rows of a key head; chunks of its keys
+  int rounds = 1, blocks = 1;    // chunks of a block of score_steps; such blocks of a list
+  float* scores = nullptr;       // [lists, rows, pitch], times log2(e)
+  float2* partial = nullptr;     // [lists, blocks, warps, rows]: largest score, sum of 2^(score - largest)
+  float* normalizers = nullptr;  // [lists, rows]: log2 of a row's sum of 2^score
   __nv_bfloat16* weights = nullptr;  // [lists, rows, pitch], in place of scores, of keys in 8 bits
   float* largest = nullptr;          // [lists, rows, pitch / 16]: of 16 keys, from which their weights count
   const int8_t* k8 = nullptr;
@@ -69,22 +81,65 @@ __device__ inline int key_of_group(int half, int g) {
   return kBytes == 1 ? 2 * g + half : 8 * half + g;
 }
 
+// Of a row's scores, of some keys or of all.
+struct RowSum {
+  float largest = -INFINITY, sum = 0;  // of 2^(score - largest)
+
+  template <int kCount>
+  __device__ void add(const float2 (&parts)[kCount]) {
+    float most = largest;
+#pragma unroll
+    for (const float2& part : parts) most = arch::larger_or_nan(most, part.x);
+    const float shift = most == -INFINITY ? 0.0f : most;
+    sum *= arch::exp2_approx(largest - shift);
+#pragma unroll
+    for (const float2& part : parts) sum += part.y * arch::exp2_approx(part.x - shift);
+    largest = most;
+  }
+  // Of each kFirst-th lane of the warp.
+  template <int kFirst>
+  __device__ void add_lanes() {
+#pragma unroll
+    for (int lanes = kFirst; lanes < 32; lanes *= 2) {
+      const float2 other[1] = {
+          {__shfl_xor_sync(arch::kAllLanes, largest, lanes), __shfl_xor_sync(arch::kAllLanes, sum, lanes)}};
+      add(other);
+    }
+  }
+  __device__ float normalizer() const {  // log2 of the sum of 2^score; +inf for a row without keys
+    return largest == -INFINITY ? INFINITY : largest + log2f(sum);
+  }
+};
+
 // Blocks of score_steps that share a multiprocessor: shared memory has no room for 4.
 template <int kDim, int kRowTiles>
 constexpr int kStepBlocks = kRowTiles == 1                 ? 3
                             : kDim > 128 && kRowTiles == 2 ? 2
                                                            : 1;
 
-// A warp's copy of so many keys, a row each: in a page another head's key may lie between
-// two.
-__device__ inline void load_from_pages(const Problem& p, const TileAddress& at, int first, int rows,
-                                       unsigned char* to, uint64_t* arrived) {
-  const int lane = threadIdx.x % 32, row_bytes = p.head_dim * 2;
-  if (lane == 0) arch::mbarrier_arrive_expect(arrived, rows * row_bytes);
-  __syncwarp();
-  if (lane >= rows) return;
-  const int64_t row = p.first_row(at) + p.row_of(at, first + lane);
-  arch::bulk_load(to + lane * row_bytes, static_cast<const char*>(p.k) + row * row_bytes, row_bytes, arrived);
+// Rows of K and V from one key of a group to the next: in a page other heads' keys may lie between two.
+__device__ inline int64_t rows_apart(const Problem& p) {
+  return p.pages.table == nullptr ? 1 : p.pages.token_rows;
+}
+
+// The row of a group's first key. A group lies in one page.
+__device__ inline int64_t row_of_group(const Problem& p, const TileAddress& at, int first, int end) {
+  return p.first_row(at) + (first < end ? p.row_of(at, first) : 0);
+}
+
+// A warp asks for rows of up to kDims numbers, one for each key of a group, 16 bytes a thread. A bulk copy
+// for each would take longer to issue than DRAM to answer. from, step: the first row's bytes and those to the
+// next; to: where a row goes.
+template <int kDims, class To>
+__device__ inline void copy_group(const char* from, int64_t step, int row_bytes, int keys, To&& to) {
+  constexpr int kLanes = kDims / 8, kAtOnce = 32 / kLanes;  // threads of a row; rows at once
+  const int lane = threadIdx.x % 32, column = lane % kLanes * 16, of_lane = lane / kLanes;
+  if (column >= row_bytes) return;
+#pragma unroll
+  for (int i = 0; i < kKeyGroup / kAtOnce; ++i) {
+    const int row = i * kAtOnce + of_lane;
+    if (row < keys) arch::cp_async_16(to(row) + column, from + row * step + column);
+  }
 }
 
 // kRowTiles: of 8 rows each.
@@ -101,24 +156,29 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
   // The compiler knows the warp's number, and what is made of it, to be the same in all lanes.
   const int list = blockIdx.y, warp = __shfl_sync(arch::kAllLanes, static_cast<int>(threadIdx.x) / 32, 0),
             lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const TileAddress at = p.address((slab.first + list) * p.row_blocks);
+  const TileAddress at = slab.address_of(list);
   const int row_bytes = p.head_dim * kBytes;
   const int first_chunk = static_cast<int>(blockIdx.x) * steps.rounds,
             last_chunk = min(first_chunk + steps.rounds, steps.chunks), missing = p.missing(at),
             first_key = p.first_key(at), end = min(p.kv_len - missing, last_chunk * kChunk),
             seen_by_all = min(end, p.last_key(at, 0) - missing + 1);
   const int64_t before = at.kv_head * (kBytes == 1 ? steps.k8_pitch : p.kv_len);  // keys of earlier heads
+  const bool paged = kBytes == 2 && p.pages.table != nullptr;
   // The first key of a warp's copies, which are counted from the block's first on.
   const auto first_of = [&](int copy) {
-    return (first_chunk + copy / kCopies) * kChunk + kKeyGroup * (kStepWarps * (copy % kCopies) + warp);
+    return first_chunk * kChunk + kKeyGroup * (kStepWarps * copy + warp);
   };
-  const auto load = [&](int copy) {
+  // Where keys lie in pages: the row of a copy's first, which is read long before it is needed.
+  const auto row_of = [&](int copy) { return paged ? row_of_group(p, at, first_of(copy), end) : 0; };
+  const auto load = [&](int copy, int64_t row) {
     const int first = first_of(copy), rows = min(kKeyGroup, end - first);
     if (rows <= 0) return;
     unsigned char* const to = shared.keys[warp][copy % kCopies];
     uint64_t* const arrived = &shared.arrived[warp][copy % kCopies];
-    if (kBytes == 2 && p.pages.table != nullptr) {
-      load_from_pages(p, at, first, rows, to, arrived);
+    if (paged) {
+      copy_group<kDim>(static_cast<const char*>(p.k) + row * row_bytes, rows_apart(p) * row_bytes, row_bytes,
+                       rows, [&](int of_row) { return to + of_row * row_bytes; });
+      arch::cp_async_arrive(arrived);
     } else if (lane == 0) {
       // Few keys in 8 bits may be no multiple of 16 bytes; the pitch has room for whole groups.
       const int bytes = (kBytes == 1 ? kKeyGroup : rows) * row_bytes;
@@ -133,11 +193,12 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
     }
   };
   if (lane == 0) {
-    for (int copy = 0; copy < kCopies; ++copy) arch::mbarrier_init(&shared.arrived[warp][copy], 1);
+    for (int copy = 0; copy < kCopies; ++copy)
+      arch::mbarrier_init(&shared.arrived[warp][copy], paged ? 32 : 1);
     arch::mbarrier_init_fence();
   }
   __syncwarp();
-  for (int copy = 0; copy < kCopies; ++copy) load(copy);
+  for (int copy = 0; copy < kCopies; ++copy) load(copy, row_of(copy));
   const float scale = p.negative_scale ? -p.scale : p.scale;
   const auto piece = [&](const void* row, int j) {  // zeros behind the row's end
     const int column = piece_column<kBytes>(j, t);
@@ -169,7 +230,9 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
 #pragma unroll
     for (int e = 0; e < 2; ++e) last[tile][e] = p.last_key(at, (8 * tile + 2 * t + e) % p.q_len) - missing;
   }
-  float largest[kRowTiles][2], sum[kRowTiles][2];
+  float largest[kRowTiles][2], sum[kRowTiles][2] = {};
+#pragma unroll
+  for (auto& of_tile : largest) of_tile[0] = of_tile[1] = -INFINITY;
   const int64_t of_list = int64_t{list} * steps.rows * slab.pitch;
   const auto take_keys = [&](int copy) {
     const int begin = first_of(copy), place = copy % kCopies;
@@ -249,7 +312,7 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
           sum[tile][e] += (a + b) * arch::exp2_approx(of_keys - shift);
           if (row < steps.rows) {  // up to the pitch; those behind the last key are 0
             *reinterpret_cast<uint32_t*>(steps.weights + of_list + in_list + 2 * g) =
-                arch::pack_pair<__nv_bfloat16>(a, b);
+                arch::pack_pair<__nv_bfloat16>(fmaxf(a, 0.0f), fmaxf(b, 0.0f));  // never NaN
             if (g == 0) steps.largest[of_list / kKeyGroup + in_list / kKeyGroup] = of_keys;
           }
         } else {
@@ -259,100 +322,113 @@ __global__ void __launch_bounds__(kStepThreads, kStepBlocks<kDim, kRowTiles>)
       }
     }
   };
-  for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
+  for (int copy = 0; first_of(copy) < end; ++copy) {
+    const int64_t next_row = row_of(copy + kCopies);
+    take_keys(copy);
+    __syncwarp();  // all have read what the next copy overwrites
+    load(copy + kCopies, next_row);
+  }
+  float2* const partial =
+      steps.partial + ((int64_t{list} * steps.blocks + blockIdx.x) * kStepWarps + warp) * steps.rows;
 #pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
+  for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        largest[tile][e] = -INFINITY;
-        sum[tile][e] = 0;
-      }
-    }
-    const int begin = (chunk - first_chunk) * kCopies;
-    for (int copy = begin; copy < begin + kCopies && first_of(copy) < end; ++copy) {
-      take_keys(copy);
-      __syncwarp();  // all have read what the next copy overwrites
-      load(copy + kCopies);
-    }
-    float2* const partial =
-        steps.partial + ((int64_t{list} * steps.chunks + chunk) * kStepWarps + warp) * steps.rows;
-#pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float2 mine{largest[tile][e], sum[tile][e]};
-#pragma unroll
-        for (int lanes = 4; lanes < 32; lanes *= 2) {  // that share rows
-          const float2 other{__shfl_xor_sync(arch::kAllLanes, mine.x, lanes),
-                             __shfl_xor_sync(arch::kAllLanes, mine.y, lanes)};
-          const float most = arch::larger_or_nan(mine.x, other.x), shift = most == -INFINITY ? 0.0f : most;
-          mine = {most,
-                  mine.y * arch::exp2_approx(mine.x - shift) + other.y * arch::exp2_approx(other.x - shift)};
-        }
-        const int row = 8 * tile + 2 * t + e;
-        if (g == 0 && row < steps.rows) partial[row] = mine;
-      }
+    for (int e = 0; e < 2; ++e) {
+      RowSum mine{largest[tile][e], sum[tile][e]};
+      mine.add_lanes<4>();  // that share rows
+      const int row = 8 * tile + 2 * t + e;
+      if (g == 0 && row < steps.rows) partial[row] = {mine.largest, mine.sum};
     }
   }
 }
 
-// log2 of each row's sum of 2^score; +inf for a row without keys. Ends with a barrier.
+// Normalisers of all rows; ends with a barrier. Several warps share a row where rows are few, and ask for
+// some pieces at once: a long list has thousands.
 template <int kThreads>
 __device__ void find_step_normalizers(const StepRows& steps, int list, float (&normalizers)[kMostStepRows]) {
+  constexpr int kWarps = kThreads / 32, kAtOnce = 4;
+  __shared__ float2 of_warps[kWarps];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int pieces = steps.chunks * kStepWarps;
+  const int pieces = steps.blocks * kStepWarps, shares = max(1, kWarps / steps.rows),
+            share = warp / steps.rows, apart = 32 * shares;
   const float2* const partial = steps.partial + int64_t{list} * pieces * steps.rows;
-  for (int row = warp; row < steps.rows; row += kThreads / 32) {
-    float most = -INFINITY, sum = 0;
-    for (int piece = lane; piece < pieces; piece += 32)
-      most = arch::larger_or_nan(most, partial[piece * steps.rows + row].x);
-    most = arch::warp_max_or_nan(most);
-    const float shift = most == -INFINITY ? 0.0f : most;
-    for (int piece = lane; piece < pieces; piece += 32) {
-      const float2 part = partial[piece * steps.rows + row];
-      sum += part.y * arch::exp2_approx(part.x - shift);
+  for (int row = warp % steps.rows; row < steps.rows && share < shares; row += kWarps) {
+    RowSum sum;
+    for (int first = 32 * share + lane; first < pieces; first += kAtOnce * apart) {
+      float2 parts[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int piece = first + i * apart;
+        parts[i] = piece < pieces ? partial[piece * steps.rows + row] : float2{-INFINITY, 0.0f};
+      }
+      sum.add(parts);
     }
-    sum = arch::warp_sum(sum);
-    if (lane == 0) normalizers[row] = most == -INFINITY ? INFINITY : most + log2f(sum);
+    sum.add_lanes<1>();
+    if (lane == 0) {
+      of_warps[warp] = {sum.largest, sum.sum};
+      if (shares == 1) normalizers[row] = sum.normalizer();
+    }
   }
   __syncthreads();
+  if (shares == 1) return;
+  if (const int row = threadIdx.x; row < steps.rows) {
+    RowSum sum;
+    for (int i = 0; i < shares; ++i) {
+      const float2 of_warp[1] = {of_warps[i * steps.rows + row]};
+      sum.add(of_warp);
+    }
+    normalizers[row] = sum.normalizer();
+  }
+  __syncthreads();
+}
+
+// Leaves them for weigh_values.
+__device__ inline void keep_normalizers(const StepRows& steps, int list,
+                                        const float (&normalizers)[kMostStepRows]) {
+  if (threadIdx.x < steps.rows)
+    steps.normalizers[int64_t{list} * steps.rows + threadIdx.x] = normalizers[threadIdx.x];
 }
 
 // Keys that a thread pools at once: 16 bytes of a row.
 template <int kBytes>
 constexpr int kPooledKeys = 8 / kBytes;
 
-// Writes the probabilities of some keys, summed over the rows. A row without keys, or with NaN, has none.
+// The probabilities of some keys, summed over the rows. A row without keys, or with NaN, has none.
 // What lies behind the last key, up to the pitch, is not looked at.
 template <int kBytes>
 __device__ inline void pool_keys(const StepRows& steps, int list, int64_t pitch, int key,
-                                 const float (&normalizers)[kMostStepRows], float4* to) {
-  float pooled[kPooledKeys<kBytes>] = {};
+                                 const float (&normalizers)[kMostStepRows],
+                                 float (&pooled)[kPooledKeys<kBytes>]) {
+#pragma unroll
+  for (float& sum : pooled) sum = 0;
+  const int64_t place = int64_t{list} * steps.rows * pitch + key;
+  if constexpr (kBytes == 1) {
+    const __nv_bfloat16* weights = steps.weights + place;
+    const float* largest = steps.largest + place / kKeyGroup;
 #pragma unroll 4
-  for (int row = 0; row < steps.rows; ++row) {
-    const int64_t at = (int64_t{list} * steps.rows + row) * pitch + key;
-    if constexpr (kBytes == 1) {
-      const uint4 eight = *reinterpret_cast<const uint4*>(steps.weights + at);
-      const float factor = arch::exp2_approx(steps.largest[at / kKeyGroup] - normalizers[row]);
+    for (int row = 0; row < steps.rows; ++row, weights += pitch, largest += pitch / kKeyGroup) {
+      const uint4 eight = *reinterpret_cast<const uint4*>(weights);
+      const float factor = fmaxf(arch::exp2_approx(*largest - normalizers[row]), 0.0f);
       const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        pooled[2 * i] += fmaxf(__uint_as_float(pairs[i] << 16) * factor, 0.0f);
-        pooled[2 * i + 1] += fmaxf(__uint_as_float(pairs[i] & 0xFFFF0000u) * factor, 0.0f);
+        pooled[2 * i] = fmaf(__uint_as_float(pairs[i] << 16), factor, pooled[2 * i]);
+        pooled[2 * i + 1] = fmaf(__uint_as_float(pairs[i] & 0xFFFF0000u), factor, pooled[2 * i + 1]);
       }
-    } else {
-      const float4 four = *reinterpret_cast<const float4*>(steps.scores + at);
-      const float scores[4] = {four.x, four.y, four.z, four.w};
+    }
+  } else {
+    const float* scores = steps.scores + place;
+#pragma unroll 4
+    for (int row = 0; row < steps.rows; ++row, scores += pitch) {
+      const float4 four = *reinterpret_cast<const float4*>(scores);
+      const float each[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) pooled[i] += fmaxf(arch::exp2_approx(scores[i] - normalizers[row]), 0.0f);
+      for (int i = 0; i < 4; ++i) pooled[i] += fmaxf(arch::exp2_approx(each[i] - normalizers[row]), 0.0f);
     }
   }
-#pragma unroll
-  for (int i = 0; i < kPooledKeys<kBytes> / 4; ++i)
-    to[i] = {pooled[4 * i], pooled[4 * i + 1], pooled[4 * i + 2], pooled[4 * i + 3]};
 }
 
-// Each key's probabilities, where shared memory does not hold a list's.
+// Each key's probabilities, where the shared memory of a cluster does not hold a list's.
 template <int kBytes>
 __global__ void __launch_bounds__(kStepThreads)
     pool_steps(const __grid_constant__ AnchorSlab slab, const StepRows steps) {
@@ -361,27 +437,49 @@ __global__ void __launch_bounds__(kStepThreads)
   const int list = blockIdx.y, first = static_cast<int>(blockIdx.x) * kPoolChunk,
             end = min(slab.visible_of(list), first + kPoolChunk);
   find_step_normalizers<kStepThreads>(steps, list, normalizers);
-  auto* const pooled = reinterpret_cast<float4*>(slab.pooled + int64_t{list} * slab.pitch);
+  if (blockIdx.x == 0) keep_normalizers(steps, list, normalizers);
+  auto* const to = reinterpret_cast<float4*>(slab.pooled + int64_t{list} * slab.pitch);
   constexpr int kKeys = kPooledKeys<kBytes>;
-  for (int key = first + kKeys * static_cast<int>(threadIdx.x); key < end; key += kKeys * kStepThreads)
-    pool_keys<kBytes>(steps, list, slab.pitch, key, normalizers, pooled + key / 4);
+  for (int key = first + kKeys * static_cast<int>(threadIdx.x); key < end; key += kKeys * kStepThreads) {
+    float pooled[kKeys];
+    pool_keys<kBytes>(steps, list, slab.pitch, key, normalizers, pooled);
+#pragma unroll
+    for (int i = 0; i < kKeys; i += 4)
+      to[(key + i) / 4] = {pooled[i], pooled[i + 1], pooled[i + 2], pooled[i + 3]};
+  }
 }
 
-// The same in shared memory, and the list from it: one block per list of the slab.
+// The same, and the list from it: a cluster for each list of the slab, whose blocks keep the orders of their
+// keys in shared memory.
 template <int kBytes>
-__global__ void __launch_bounds__(kPoolThreads, 1)
+__global__ void __launch_bounds__(kSelectThreads, 2)
     select_pooled(const __grid_constant__ AnchorSlab slab, const StepRows steps, int32_t* lists) {
   entmax::wait_for_kernels_before();
-  extern __shared__ float4 pooled[];  // of kv_len keys, up to the pitch
-  __shared__ SelectShared<kPoolThreads> shared;
+  extern __shared__ __align__(16) uint32_t kept[];
+  __shared__ SelectShared shared;
   __shared__ float normalizers[kMostStepRows];
-  find_step_normalizers<kPoolThreads>(steps, blockIdx.x, normalizers);
+  const ListBlocks blocks = ListBlocks::of_cluster();
+  const int list = arch::cluster_index();
+  const TileAddress at = slab.address_of(list);
+  const ListKeys keys(slab, at, blocks);
+  clear_histogram(shared.histograms[0]);
+  find_step_normalizers<kSelectThreads>(steps, list, normalizers);
+  if (blocks.rank == 0) keep_normalizers(steps, list, normalizers);
   constexpr int kKeys = kPooledKeys<kBytes>;
-  const int end = slab.visible_of(blockIdx.x);
-  for (int key = kKeys * threadIdx.x; key < end; key += kKeys * kPoolThreads)
-    pool_keys<kBytes>(steps, blockIdx.x, slab.pitch, key, normalizers, pooled + key / 4);
-  __syncthreads();
-  write_largest(slab, reinterpret_cast<const float*>(pooled), shared, lists);
+  for (int key = keys.begin + kKeys * static_cast<int>(threadIdx.x); key < keys.end;
+       key += kKeys * kSelectThreads) {
+    float pooled[kKeys];
+    pool_keys<kBytes>(steps, list, slab.pitch, key, normalizers, pooled);
+    uint32_t orders[kKeys];
+    keys.find_orders(key, pooled, orders);
+#pragma unroll
+    for (const uint32_t order : orders) atomicAdd(&shared.histograms[0][order >> kFirstShift], 1u);
+#pragma unroll
+    for (int i = 0; i < kKeys; i += kVector)
+      *reinterpret_cast<uint4*>(kept + key - keys.begin + i) = {orders[i], orders[i + 1], orders[i + 2],
+                                                                orders[i + 3]};
+  }
+  write_largest<true>(slab, at, KeptOrders{keys, kept}, blocks, shared, lists);
 }
 
 }  // namespace splash::gpu::kascade

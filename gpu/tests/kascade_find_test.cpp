@@ -159,14 +159,15 @@ TEST_CASE("kascade: normalisers that are given spare a pass, and the keys are th
   }
 }
 
-// Steps of decoding: rows of one, two and four tiles, keys that no tile divides, lists that shared memory
-// holds and longer ones.
+// Steps of decoding: rows of one, two and four tiles, keys that no tile divides, lists that one block holds,
+// or a cluster of 2, 4 or 8, and longer ones.
 const std::vector<AttentionShape> kSteps{
-    {3, 8, 2, 1, 1000, 128}, {2, 12, 1, 1, 1500, 40}, {1, 8, 2, 7, 2000, 64},   {1, 1, 1, 5, 3, 64},
-    {2, 3, 3, 1, 777, 8},    {1, 24, 1, 1, 513, 24},  {1, 4, 2, 16, 4099, 128}, {1, 2, 1, 9, 1025, 96},
-    {1, 1, 1, 1, 1, 16},     {1, 4, 1, 1, 49152, 8},  {1, 4, 1, 1, 49153, 8},   {70000, 1, 1, 1, 3, 8},
-    {3, 8, 2, 1, 1000, 256}, {2, 12, 1, 1, 777, 200}, {1, 4, 2, 16, 2051, 192}, {1, 2, 1, 9, 1025, 136},
-    {1, 1, 1, 5, 3, 248},    {1, 4, 1, 1, 49153, 136}};
+    {3, 8, 2, 1, 1000, 128}, {2, 12, 1, 1, 1500, 40},  {1, 8, 2, 7, 2000, 64},   {1, 1, 1, 5, 3, 64},
+    {2, 3, 3, 1, 777, 8},    {1, 24, 1, 1, 513, 24},   {1, 4, 2, 16, 4099, 128}, {1, 2, 1, 9, 1025, 96},
+    {1, 1, 1, 1, 1, 16},     {1, 4, 1, 1, 49152, 8},   {1, 4, 1, 1, 49153, 8},   {70000, 1, 1, 1, 3, 8},
+    {3, 8, 2, 1, 1000, 256}, {2, 12, 1, 1, 777, 200},  {1, 4, 2, 16, 2051, 192}, {1, 2, 1, 9, 1025, 136},
+    {1, 1, 1, 5, 3, 248},    {1, 4, 1, 1, 49153, 136}, {3, 2, 1, 1, 16385, 64},  {1, 2, 2, 1, 100001, 8},
+    {1, 3, 1, 2, 393216, 8}, {1, 3, 1, 2, 393217, 8}};
 
 TEST_CASE("kascade: a step chooses from the keys that it is given: shapes, types, signs") {
   SKIP_WITHOUT_GPU();

@@ -19,23 +19,30 @@ inline int multiprocessors() {
 }
 
 // Launches a kernel by its address, with the addresses of its arguments. waits: whether the kernel begins
-// with wait_for_kernels_before, compiled for sm_90; else it starts after the previous kernel's end. Throws
-// DeviceError where the launch fails.
+// with wait_for_kernels_before, compiled for sm_90; else it starts after the previous kernel's end. cluster:
+// blocks of a cluster, of which only sm_90 has more than one. Throws DeviceError where the launch fails.
 inline void launch(const std::string& name, const void* kernel, dim3 blocks, int threads, int shared_bytes,
-                   StreamHandle stream, void** arguments, bool waits = true) {
+                   StreamHandle stream, void** arguments, bool waits = true, int cluster = 1) {
   if (shared_bytes > 0)
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
                "ask for shared memory");
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (waits && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = waits && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   check_cuda(cudaLaunchKernelExC(&config, kernel, arguments), "launch " + name);
 }
 
