@@ -240,17 +240,20 @@ def kascade_layers() -> list[float | str]:
     anchor_8 = of("kascade-anchor-8-bits", *problems[2]) / of("softmax-cudnn", *problems[2])
     plan = [of("kascade-layers", 1, 32768, column) for column in ("layers", "anchors")]
     layers = [faster("kascade-layers", *problem) for problem in problems[:3]]
-    decoding = [faster(f"kascade-layers-{how}", *problems[2]) for how in ("8-bits", "pages")]
-    between = [
-        of("softmax-layers", *problems[0], ends[0]) / of("kascade-layers", *problems[0], ends[1])
-        for ends in (("time_low", "time_high"), ("time_high", "time_low"))
-    ]
+
+    def between(implementation: str, *problem: int) -> list[float]:
+        ends = ("time_low", "time_high"), ("time_high", "time_low")
+        return [of("softmax-layers", *problem, mine) / of(implementation, *problem, its) for mine, its in ends]
+
+    in_8_bits, pages = "kascade-layers-8-bits", faster("kascade-layers-pages", *problems[2])
+    short, long = ([faster(in_8_bits, *problem), *between(in_8_bits, *problem)] for problem in problems[2:])
     earlier = [faster("kascade-layers-8-bits", *problem, record="kascade-h100") for problem in problems[2:]]
     others, kept = (of("kascade-anchor-8-bits", *problems[2], column) for column in ("differing_keys", "keys_kept"))
-    found = [anchors[0], 32, anchors[1], 128, 32, anchors[2], "bits", anchor_8, *plan, *layers, plan[0], *between]
-    steps = ["bits", decoding[0], decoding[1], *["the checks' limits"] * 2, 32, 128, *earlier, others / 2, kept]
+    found = [anchors[0], 32, anchors[1], 128, 32, anchors[2], "bits", anchor_8, *plan, *layers, plan[0], *between("kascade-layers", *problems[0])]
+    steps = ["bits", short[0], 32, *short[1:], long[0], 128, *long[1:], 32, pages]
+    told = [*["the checks' limits"] * 2, 32, 128, *earlier, others / 2, kept]
     entmax = [faster("entmax-layers", *problem) for problem in problems]
-    return [*found, *steps, 32, 128, *entmax[:2], 32, 128, *entmax[2:], 128, "bits"]
+    return [*found, *steps, *told, 32, 128, *entmax[:2], 32, 128, *entmax[2:]]
 
 
 def decode_step() -> list[float | str]:
