@@ -34,6 +34,10 @@ struct StepInputs {
   // [batch, kv_heads] in device memory, 0 before the first step, or null: which rows had a broad support in
   // the last step, as bits. These read all keys at once in the next one. It changes no result.
   uint32_t* broad = nullptr;
+  // [batch, kv_heads, kRecentWords] in device memory, 0 before the first step, or null: keys that weighed
+  // most in the last step. With them the next one has good bounds before it screens. Whatever it holds, it
+  // changes no result. Steps with more than kRows rows per key head leave it alone.
+  int32_t* recent = nullptr;
 };
 
 // Bytes of the low-bit copies of all pages; 0 without copies. Throws as check_cache does.

@@ -13,6 +13,7 @@
 #include "gpu/arch/prefetch.cuh"
 #include "gpu/decode/dense_values.cuh"
 #include "gpu/decode/launch.cuh"
+#include "gpu/decode/recent.cuh"
 #include "gpu/decode/start.cuh"
 
 namespace splash::gpu::decode {
@@ -228,6 +229,7 @@ __global__ void __launch_bounds__(kThreads, dense_blocks_per_multiprocessor(kDim
 #pragma unroll 8
   for (int unit = thread; unit < p.units; unit += kThreads) any |= p.overflowed[unit] != 0;
   if (__syncthreads_or(any ? 1 : 0) == 0) return;
+  if (p.recent != nullptr && blockIdx.x == 0) change_states(p, thread, kThreads);
 
   auto& memory = *reinterpret_cast<DenseMemory<T, kDim>*>(dynamic_shared_memory());
   auto* const pages = reinterpret_cast<int32_t*>(&memory + 1);
@@ -237,7 +239,7 @@ __global__ void __launch_bounds__(kThreads, dense_blocks_per_multiprocessor(kDim
 #pragma unroll 1
   for (int first = 0; first < p.units; first += kThreads) {
     const int mine = first + thread;
-    const uint32_t broad = __ballot_sync(kAllLanes, mine < p.units && p.overflowed[mine] != 0);
+    const uint32_t broad = __ballot_sync(kAllLanes, mine < p.units && (p.overflowed[mine] & kRowBits) != 0);
     __syncthreads();
     if (thread % 32 == 0) memory.broad[thread / 32] = broad;
     __syncthreads();

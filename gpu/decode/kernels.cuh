@@ -12,8 +12,15 @@ namespace splash::gpu::decode {
 template <class T, int kDim>
 void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& launched) {
   const auto launch = [&]<int kBits>() {
-    launch_clusters("decode's step", step_kernel<T, kDim, kBits>, static_cast<unsigned>(p.units * p.team),
-                    kThreads, step_bytes(kBits) + dynamic_bytes(p), p.team, stream, p);
+    const auto blocks = static_cast<unsigned>(p.units * p.team);
+    const int shared_bytes = step_bytes(kBits) + dynamic_bytes(p);
+    launch_clusters("decode's step", step_kernel<T, kDim, kBits>, blocks, kThreads, shared_bytes, p.team,
+                    stream, p);
+    if (launched) launched("step");
+    if (p.recent == nullptr) return;
+    launch_clusters("decode's step that recalls", recalling_kernel<T, kDim, kBits>, blocks, kThreads,
+                    shared_bytes, p.team, stream, p);
+    if (launched) launched("step that recalls");
   };
   if (p.cache.bits == 4) {
     launch.template operator()<4>();
@@ -22,7 +29,6 @@ void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& 
   } else {
     launch.template operator()<0>();
   }
-  if (launched) launched("step");
   launch_clusters(
       "decode's dense pass", dense_kernel<T, kDim>, static_cast<unsigned>(p.dense.teams * p.dense.team),
       kThreads, static_cast<int>(sizeof(DenseMemory<T, kDim>)) + held_page_bytes(p), p.dense.team, stream, p);

@@ -221,6 +221,7 @@ StepPlan plan_step(const Cache& cache, const PageTable& table, const StepInputs&
   s.units = table.batch * cache.kv_heads * s.row_tiles;
   s.listed_rows = static_cast<int>(round_up(std::min(s.rows, kRows), 2));
   s.broad = in.broad;
+  s.recent = s.row_tiles == 1 ? in.recent : nullptr;
   s.page_shift = std::countr_zero(static_cast<unsigned>(cache.page_size));
   s.window = in.window;
   s.sinks = in.sinks;

@@ -28,6 +28,14 @@ constexpr int kMostPage = 256;
 constexpr int kHeldPages = 2048;  // of a sequence, in shared memory
 constexpr int kMostBest = 8;      // keys that a warp proposes per row, to raise the row's bound
 
+// StepInputs::recent, of a sequence and key head: a state (recent.cuh), and keys. A unit that has all rows of
+// its key head uses it.
+constexpr int kRecentKeys = 128, kRecentStateWords = 4, kRecentWords = kRecentStateWords + kRecentKeys;
+// Of these, the keys of each query head.
+SPLASH_HOST_DEVICE constexpr int recent_keys_of(int group) {
+  return group <= 4 ? 32 : kRecentKeys / group;
+}
+
 // Keys above the last bounds that a block holds in shared memory, of all its rows.
 // With the sums of their values' parts they take 64 KB at head_dim 128: with more, and without copies, L1 has
 // no room for the keys that are on their way.
@@ -170,6 +178,7 @@ struct Step {
   const float *alpha = nullptr, *scale = nullptr;  // [1] or [q_heads], in device memory
   int alphas = 1, scales = 1;
   uint32_t* broad = nullptr;  // StepInputs::broad
+  int32_t* recent = nullptr;  // StepInputs::recent
   int q_heads = 1, q_len = 1;
   int window = 0, sinks = 0;  // a row sees its last `window` keys and the first `sinks`; window 0: all keys
 
@@ -193,7 +202,8 @@ struct Step {
   int32_t* row_keys = nullptr;     // and their keys
   RowFound* found = nullptr;       // [units, segments, kRows]
   Best* best = nullptr;            // [units, kRows, 2 (of held tiles, of the rest), runs, best_of_run]
-  uint32_t* overflowed = nullptr;  // [units]: the rows, as bits, that are left to the dense pass
+  uint32_t* overflowed = nullptr;  // [units]: the rows, as bits, that are left to the dense pass; and
+                                   // bits of recent.cuh
   Dense dense{};
 };
 

@@ -68,13 +68,14 @@ constexpr int kKept = 128;  // keys that a warp scores at a time
 
 // Scores a segment's keys exactly, and lists for each row those above its bound, in the order in which they
 // come. collect(kept, count) puts up to kKept of them into `kept`, a warp's shared memory, and says whether
-// there are more. listed: keys that the screen found; -1: all that come.
-template <class T, int kDim, class Collect>
+// there are more. listed: keys that the screen found; -1: all that come. see(largest): called with the
+// largest scores of the lane's keys, of rows 2 t and 2 t + 1.
+template <class T, int kDim, class Collect, class See>
 __device__ __forceinline__ void rescore_segment(const Step& p, const Unit& unit,
                                                 const HeldUnit<T, kDim>& held, const Visible& sees,
                                                 int length, int segment, int listed,
                                                 const float (&bounds)[kRows], int32_t (&kept)[kKept],
-                                                int lane, const Collect& collect) {
+                                                int lane, const Collect& collect, const See& see) {
   const int row = 2 * (lane % 4), at = unit.index * p.segments.count() + segment;
   const int64_t list = (int64_t{unit.index} * p.segments.total() + p.segments.first(segment)) * p.listed_rows;
   float* scores = p.scores + list + row;
@@ -119,6 +120,7 @@ __device__ __forceinline__ void rescore_segment(const Step& p, const Unit& unit,
     }
     __syncwarp();
   }
+  see(largest);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
 #pragma unroll

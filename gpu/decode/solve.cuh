@@ -9,6 +9,7 @@
 // the support alone says yes; from tau on no other key adds to f. So each answer is a matter of the support.
 // Values of the keys with p > 0 are added in parts, by places on the list of these keys.
 
+#include "gpu/decode/recent.cuh"
 #include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
 #include "gpu/entmax/schedule/launch.cuh"
@@ -283,14 +284,17 @@ constexpr int kBroadShare = 2;
 
 // Puts the segments' lists of a row together, in key order; `members` warps share the work. runs: the warps
 // that have filled segments. Returns whether the list holds them all; list.count and `largest` are set in
-// each member.
+// each member; `candidates` in the first member of row 0: keys listed by the screen. recalls: the step's
+// bounds are from memory, and may be poor.
 __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int runs, int member, int members,
-                                int capacity, int length, RowList& list, float& largest) {
+                                int capacity, int length, bool recalls, RowList& list, float& largest,
+                                int& candidates) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int segments = runs + 2, of_unit = unit.index * p.segments.count();
   const int64_t of_row = int64_t{unit.index} * p.segments.total() * p.listed_rows + row;
   const bool counts = row == 0 && member == 0;
-  int candidates = 0, rescored = 0;
+  int rescored = 0;
+  candidates = 0;
 #pragma unroll 1
   for (int first = 0; first < segments; first += 32) {
     RowFound found{-INFINITY, 0};
@@ -340,7 +344,7 @@ __device__ inline bool list_row(const Step& p, const Unit& unit, int row, int ru
       p.outputs.counts[unit.index * 4 + 1] = candidates;
       p.outputs.counts[unit.index * 4 + 2] = rescored;
     }
-    if (lane == 0 && rescored > max(length / kBroadShare, most_listed(p.cache.head_dim)))
+    if (lane == 0 && !recalls && rescored > max(length / kBroadShare, most_listed(p.cache.head_dim)))
       remember_broad(p, unit.index, true);
   }
   return list.count <= capacity;
@@ -353,11 +357,11 @@ __device__ __forceinline__ int members_of(int rows) {
 }
 
 // The rows of a unit are dealt to the team's blocks. All threads call it. length: NaN rows where it is below
-// 0.
+// 0. recalls: its bounds are from memory. is_written: it leaves keys for the next step.
 template <class T, int kDim, int kKeys>
 __device__ void solve_rows(const Step& p, const Unit& unit, const Entmax (&entmax)[kRows],
-                           const float (&bounds)[kRows], const Team& team, int length, int runs,
-                           Lists<kKeys, kDim>& lists) {
+                           const float (&bounds)[kRows], const Team& team, int length, int runs, bool recalls,
+                           bool is_written, Lists<kKeys, kDim>& lists) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int rows = (unit.rows + team.size - 1) / team.size;  // of a block
   const int members = members_of(rows);
@@ -367,8 +371,10 @@ __device__ void solve_rows(const Step& p, const Unit& unit, const Entmax (&entma
   const bool has_row = slot < rows && row < unit.rows;
   bool holds_all = true;
   float largest = -INFINITY;
+  int candidates = 0;
   if (has_row)
-    holds_all = list_row(p, unit, row, runs, warp % members, members, capacity, length, list, largest);
+    holds_all = list_row(p, unit, row, runs, warp % members, members, capacity, length, recalls, list,
+                         largest, candidates);
   __syncthreads();
   const bool leads = has_row && warp % members == 0;
   if (leads) {
@@ -380,15 +386,21 @@ __device__ void solve_rows(const Step& p, const Unit& unit, const Entmax (&entma
       atomicOr(&p.overflowed[unit.index], 1u << row);
       if (p.outputs.counts != nullptr) p.outputs.counts[unit.index * 4 + 3] = 1;
     }
+    if (lane == 0 && row == 0 && recalls && was_poor(candidates, list.count * unit.rows, runs))
+      atomicOr(&p.overflowed[unit.index], kPoorBit);
     if (lane == 0) lists.counts[slot] = list.count;
   }
+  const auto remember = [&] {
+    if (has_row && list.count > 0 && is_written) remember_row(p, unit, row, list, lane);
+  };
   if (members == 1) {
     if (has_row && list.count > 0) write_values<T, kDim>(p, unit, row, list, length, lane);
-    return;
+    return remember();
   }
   __syncthreads();
   if (has_row) {
     list.count = lists.counts[slot];
+    if (warp % members == members - 1) remember();  // it has no part of a short list
     add_parts<T, kDim>(p, unit, list, warp % members, members, length, lane, lists.parts[slot]);
   }
   __syncthreads();

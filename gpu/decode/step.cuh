@@ -1,5 +1,5 @@
 #pragma once
-// The kernel of a step: a team of blocks (team.cuh) takes a unit from its queries to its outputs.
+// The kernels of a step: a team of blocks (team.cuh) takes a unit from its queries to its outputs.
 //
 //   read the unit -> score head and tail, screen the first tiles -> sync, bound by the best
 //   -> list those above, screen the rest -> sync, raise the bounds
@@ -8,9 +8,16 @@
 // Where the first tiles are all there are, the second line falls away. The syncs are where blocks see what
 // others have found; bounds each block computes for itself. Where a block has found few keys it leaves its
 // bounds as they are: scoring those keys takes less time. A unit whose last step was broad is left to the
-// dense pass (dense.cuh) at once.
+// dense pass (dense.cuh) at once. A unit that recalls keys of its last step (recent.cuh) has bounds at once:
+//
+//   read the unit -> score head, tail and remembered keys -> screen, list those above the bounds
+//   -> score them -> sync -> solve
+//
+// A second kernel takes those units; each kernel's blocks leave the other's at once. One kernel for both
+// would need more registers than there are.
 
 #include "gpu/decode/launch.cuh"
+#include "gpu/decode/recent.cuh"
 #include "gpu/decode/refine.cuh"
 #include "gpu/decode/screen.cuh"
 #include "gpu/decode/solve.cuh"
@@ -26,13 +33,20 @@ struct StepMemory {
   union {
     __align__(16) unsigned char stages[kWarps][Screen::kWarpBytes];
     Lists<listed_keys(kDim), kDim> lists;
+    float best[kRows][kWarps * 8];  // scores, of each warp the largest of 8 lanes
   };
   HeldUnit<T, kDim> unit;
   Unit self;  // these as phases_share() has them
   Ranges ranges;
   Run runs[kWarps];
   RowBounds rows;
-  __align__(16) int32_t kept[kWarps][kKept];
+  union {
+    __align__(16) int32_t kept[kWarps][kKept];
+    float recent_scores[kRows][kRecentKeys];  // until there are bounds
+  };
+  int32_t recent[kRecentKeys], found[kWarps];
+  float no_bounds[kRows];
+  RecentState state;
 };
 
 // Whether the phases read the unit, its ranges and the warp's run from shared memory, each anew. At head_dim
@@ -47,12 +61,12 @@ __device__ __forceinline__ const V& shared_or(const V& shared, const V& own) {
   return own;
 }
 
-constexpr int kFew = 64;  // keys that a warp has found
+constexpr int kFew = 64;                       // keys that a warp has found
+constexpr int kMany = 32, kManyOfBlock = 256;  // the same, and that a block has, where it recalls
 
-template <class T, int kDim, int kBits>
-__global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
-    step_kernel(const __grid_constant__ Step p) {
-  entmax::wait_for_kernels_before();
+// What a block does. kRecalls: it takes the units that recall keys, else the others.
+template <class T, int kDim, int kBits, bool kRecalls>
+__device__ __forceinline__ void take_unit(const Step& p) {
   using Memory = StepMemory<T, kDim, kBits>;
   auto& memory = *reinterpret_cast<Memory*>(dynamic_shared_memory());
   auto* const scores_at = reinterpret_cast<unsigned char*>(&memory + 1);
@@ -63,22 +77,34 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
   constexpr bool kShared = phases_share(kDim);
   Unit own_unit(p, static_cast<int>(blockIdx.x) / p.team);
   const bool is_broad = was_broad(p, own_unit.index);
+  const RecentState recent = recent_state(p, own_unit.index);
+  int32_t remembered = -1;
+  if (kRecalls && threadIdx.x < kRecentKeys)
+    remembered = recent_of(p, own_unit.index)[kRecentStateWords + threadIdx.x];
   const int length = read_unit<T, kDim>(p, own_unit, memory.unit, reinterpret_cast<int32_t*>(held_pages));
+  if ((recent.recalls() && !is_broad) != kRecalls) return;
   const Ranges own_ranges = ranges_of(p, max(length, 0));
-  if constexpr (kShared) {
-    if (threadIdx.x == 0) {
+  if constexpr (kRecalls) {
+    if (threadIdx.x < kRecentKeys) memory.recent[threadIdx.x] = remembered;
+    if (threadIdx.x < kRows) memory.no_bounds[threadIdx.x] = INFINITY;
+  }
+  if (threadIdx.x == 0) {
+    memory.state = recent;
+    if constexpr (kShared) {
       memory.self = own_unit;
       memory.ranges = own_ranges;
     }
-    __syncthreads();
   }
+  if (kShared || kRecalls) __syncthreads();
   const Unit& unit = shared_or<kShared>(memory.self, own_unit);
   const Ranges& ranges = shared_or<kShared>(memory.ranges, own_ranges);
   const Team team(p, ranges);
   if (team.rank >= team.size) return;
   const bool is_first = team.rank == 0;
   if (is_first && threadIdx.x == 0) {
-    p.overflowed[unit.index] = is_broad ? (1u << unit.rows) - 1 : 0;
+    p.overflowed[unit.index] = is_broad                           ? (1u << unit.rows) - 1
+                               : !kRecalls && recent.is_written() ? kWrittenBit
+                                                                  : 0;
     if (p.outputs.counts != nullptr) {
       const int head = ranges.first_tile == 0 ? kHeadKeys : 0;
       const int screened = max((ranges.tiles - ranges.first_tile) * ranges.tile_keys - head, 0);
@@ -97,59 +123,144 @@ __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
     __syncwarp();
   }
   const Run& run = shared_or<kShared>(memory.runs[warp], own_run);
+  const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0, segment = 1 + team.warp();
   // Head and tail are needed before any tile. Asked for behind the tiles, they would come behind them.
   SampleKeys<T, kDim> sample;
   sample.load(p, unit, ranges, 16 * warp, lane);
+  RememberedKeys<T, kDim> recalled;
+  if constexpr (kRecalls) recalled.load(p, unit, ranges, memory.recent, warp, lane);
   typename Memory::Screen screen(p, unit, ranges, run, memory.unit.queries, memory.stages[warp], lane);
+  if constexpr (kRecalls)
+    recalled.score(memory.unit.queries, sees, memory.recent, memory.recent_scores, warp, lane);
   float largest[kLargest];
   score_sample(p, unit, memory.unit, ranges, sample, sees, scores, largest, memory.rows);
-  const int runs = ranges.tiles > ranges.first_tile ? team.warps() : 0, segment = 1 + team.warp();
-  const auto refine = [&](const Proposals& proposals, int pass, bool is_worth_it) {
-    if (runs > 0) proposals.write(p, unit, segment, pass, lane);
-    team.sync();
-    if (__syncthreads_or(is_worth_it ? 1 : 0) != 0)
-      refine_bounds(p, unit, memory.unit, sees, ranges.length, runs, pass, largest, memory.rows);
+  if constexpr (kRecalls) {
+    const Entmax& entmax = memory.unit.entmax[warp];
+    raise_bounds(unit, entmax, memory.recent_scores, largest, -INFINITY, memory.rows);
     __syncthreads();
-  };
-
-  Held held(p, ranges, run, memory.rows, memory.unit.entmax, screen.unit(),
-            held_scores + warp * held_score_bytes(p), lane);
-  const int held_tiles = min(run.count, p.held_tiles);
-  screen.screen(0, held_tiles,
-                [&](int chunk, int key, const float(&upper)[4]) { held.take(chunk, key, upper); });
-  refine(held.proposals(), 0, true);
-  if (runs > 0) {
-    const bool all_are_held = run.most <= p.held_tiles;
-    int listed = -1, at = 0;  // at: the held key, or the entry of the list, to go on with
-    if (!all_are_held) {
-      Found found(p, unit, segment, lane, held.proposals());
-      list_held(held, memory.rows, memory.unit.entmax, found);
+    if (runs > 0) {
+      FoundKeys found(p, unit, segment, memory.kept[warp], lane);
       const float bound[2] = {memory.rows.bounds[2 * (lane % 4)] * screen.from_unit()[0],
                               memory.rows.bounds[2 * (lane % 4) + 1] * screen.from_unit()[1]};
-      screen.screen(held_tiles, run.count, [&](int /*chunk*/, int key, const float(&upper)[4]) {
+      screen.screen(0, run.count, [&](int /*chunk*/, int key, const float(&upper)[4]) {
         bool wanted[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) wanted[i] = !(upper[i] <= bound[i % 2]);  // a NaN is wanted
-        found.add(key, upper, wanted, screen.unit());
+        found.add(key, wanted);
       });
-      refine(found.proposals(), 1, found.count() > kFew);
-      listed = found.count();
+      // Where a warp has found many keys, all of the block share what these have found. Where there are too
+      // many for good bounds, their scores raise the bounds first.
+      const bool are_shared = __syncthreads_or(found.count() > kMany ? 1 : 0) != 0;
+      int begin = 0, end = found.count();
+      bool is_raising = false;
+      if (are_shared) {
+        if (lane == 0) memory.found[warp] = found.count();
+        __syncthreads();
+        int all = 0;
+#pragma unroll
+        for (const int count : memory.found) all += count;
+        begin = all * warp / kWarps;
+        end = all * (warp + 1) / kWarps;
+        is_raising = all > kManyOfBlock;
+      }
+      const int first_segment = 1 + team.rank * kWarps;
+#pragma unroll 1
+      for (bool again = true; again; is_raising = false) {
+        again = is_raising;
+        int at = begin;
+        rescore_segment(
+            p, unit, memory.unit, sees, ranges.length, segment, end - begin,
+            is_raising ? memory.no_bounds : memory.rows.bounds, memory.kept[warp], lane,
+            [&](int32_t(&kept)[kKept], int& count) {
+              count = min(end - at, kKept);
+              if (!are_shared) return false;  // they are there
+              at = collect_shared(p, unit, first_segment, memory.found, kept, at, count, lane);
+              return at < end && !is_raising;  // the first ones do
+            },
+            [&](const float(&of_lane)[2]) {
+              if (!is_raising) return;
+#pragma unroll
+              for (int j = 0; j < 2; ++j) memory.best[2 * (lane % 4) + j][8 * warp + lane / 4] = of_lane[j];
+            });
+        if (again) {
+          __syncthreads();
+          raise_bounds(unit, entmax, memory.best, largest, memory.rows.bounds[warp], memory.rows);
+          __syncthreads();
+        }
+      }
     }
-    rescore_segment(p, unit, memory.unit, sees, ranges.length, segment, listed, memory.rows.bounds,
-                    memory.kept[warp], lane, [&](int32_t(&kept)[kKept], int& count) {
-                      if (!all_are_held)
-                        return collect_listed(p, unit, segment, listed, memory.rows.bounds, at, kept, count,
-                                              lane);
-                      return held.visit(memory.rows, at, [&](int key, bool wanted, const uint32_t(&)[2]) {
-                        const int place = place_of(wanted, lane, count);
-                        if (wanted) kept[place] = key;
-                        return count + 32 <= kKept;
-                      });
-                    });
+  } else {
+    const auto refine = [&](const Proposals& proposals, int pass, bool is_worth_it) {
+      if (runs > 0) proposals.write(p, unit, segment, pass, lane);
+      team.sync();
+      if (__syncthreads_or(is_worth_it ? 1 : 0) != 0)
+        refine_bounds(p, unit, memory.unit, sees, ranges.length, runs, pass, largest, memory.rows);
+      __syncthreads();
+    };
+
+    Held held(p, ranges, run, memory.rows, memory.unit.entmax, screen.unit(),
+              held_scores + warp * held_score_bytes(p), lane);
+    const int held_tiles = min(run.count, p.held_tiles);
+    screen.screen(0, held_tiles,
+                  [&](int chunk, int key, const float(&upper)[4]) { held.take(chunk, key, upper); });
+    refine(held.proposals(), 0, true);
+    if (p.recent != nullptr && is_first && threadIdx.x == 0)
+      set_recent_state(p, unit.index, memory.state.after_wait());  // the team's blocks have read it
+    if (runs > 0) {
+      const bool all_are_held = run.most <= p.held_tiles;
+      int listed = -1, at = 0;  // at: the held key, or the entry of the list, to go on with
+      if (!all_are_held) {
+        Found found(p, unit, segment, lane, held.proposals());
+        list_held(held, memory.rows, memory.unit.entmax, found);
+        const float bound[2] = {memory.rows.bounds[2 * (lane % 4)] * screen.from_unit()[0],
+                                memory.rows.bounds[2 * (lane % 4) + 1] * screen.from_unit()[1]};
+        screen.screen(held_tiles, run.count, [&](int /*chunk*/, int key, const float(&upper)[4]) {
+          bool wanted[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) wanted[i] = !(upper[i] <= bound[i % 2]);  // a NaN is wanted
+          found.add(key, upper, wanted, screen.unit());
+        });
+        refine(found.proposals(), 1, found.count() > kFew);
+        listed = found.count();
+      }
+      rescore_segment(
+          p, unit, memory.unit, sees, ranges.length, segment, listed, memory.rows.bounds, memory.kept[warp],
+          lane,
+          [&](int32_t(&kept)[kKept], int& count) {
+            if (!all_are_held)
+              return collect_listed(p, unit, segment, listed, memory.rows.bounds, at, kept, count, lane);
+            return held.visit(memory.rows, at, [&](int key, bool wanted, const uint32_t(&)[2]) {
+              const int place = place_of(wanted, lane, count);
+              if (wanted) kept[place] = key;
+              return count + 32 <= kKept;
+            });
+          },
+          [](const float(&)[2]) {});
+    }
   }
   if (is_first) list_sample(p, unit, ranges, scores, memory.rows.bounds);
   team.sync();
-  solve_rows<T, kDim>(p, unit, memory.unit.entmax, memory.rows.bounds, team, length, runs, memory.lists);
+  if (kRecalls && is_first && threadIdx.x == 0 && !memory.state.is_settled())
+    set_recent_state(p, unit.index, memory.state.after_good());  // the team's blocks have read it
+  solve_rows<T, kDim>(p, unit, memory.unit.entmax, memory.rows.bounds, team, length, runs, kRecalls,
+                      memory.state.is_written(), memory.lists);
+}
+
+template <class T, int kDim, int kBits>
+__global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
+    step_kernel(const __grid_constant__ Step p) {
+  entmax::wait_for_kernels_before();
+  take_unit<T, kDim, kBits, false>(p);
+}
+
+// Behind step_kernel, if the step has a memory. It needs nothing of that one's, so it does not wait; but it
+// ends behind it, for what follows waits for this one alone.
+template <class T, int kDim, int kBits>
+__global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
+    recalling_kernel(const __grid_constant__ Step p) {
+  entmax::let_next_kernel_start();
+  take_unit<T, kDim, kBits, true>(p);
+  if (blockIdx.x == 0) entmax::wait_for_kernels_before_alone();
 }
 
 }  // namespace splash::gpu::decode

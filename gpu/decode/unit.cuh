@@ -72,9 +72,21 @@ struct Unit {
   }
 };
 
+// What decides which kernel takes a unit (step.cuh) is read from the L2: kernels run beside one another
+// there, and L1 might hold what the last step had.
+template <class T>
+__device__ __forceinline__ T read_from_l2(const T* from) {
+#ifdef __CUDA_ARCH__
+  return __ldcg(from);
+#else
+  return *from;
+#endif
+}
+
 // Step::broad, of a unit: whether its last step was, and whether its next one will be.
 __device__ __forceinline__ bool was_broad(const Step& p, int unit) {
-  return p.broad != nullptr && (p.broad[unit / p.row_tiles] >> unit % p.row_tiles % 32 & 1) != 0;
+  return p.broad != nullptr &&
+         (read_from_l2(p.broad + unit / p.row_tiles) >> unit % p.row_tiles % 32 & 1) != 0;
 }
 __device__ __forceinline__ void remember_broad(const Step& p, int unit, bool is_broad) {
   if (p.broad == nullptr) return;

@@ -72,6 +72,64 @@ inline size_t pairs_of(const DecodeCase& c) {  // of sequences and key heads
   return static_cast<size_t>(c.cache.batch * c.cache.kv_heads);
 }
 
+// StepInputs::recent before the first step.
+inline std::vector<int32_t> no_memory(const DecodeCase& c) {
+  return std::vector<int32_t>(pairs_of(c) * decode::kRecentWords, 0);
+}
+// Whether the next step recalls keys, in every unit.
+inline bool all_recall(const std::vector<int32_t>& recent) {
+  for (size_t at = 0; at < recent.size(); at += decode::kRecentWords) {
+    if ((recent[at] & 1) == 0) return false;
+  }
+  return true;
+}
+// Whether it does so where it should after a first step: units with all rows of their key head, none of which
+// took the dense pass.
+inline bool recall_as_expected(const DecodeCase& c, const std::vector<int32_t>& recent,
+                               const StepResults& results) {
+  const bool is_whole = c.options.group * c.options.q_len <= decode::kRows;
+  for (size_t pair = 0; pair < pairs_of(c); ++pair) {
+    const bool recalls = (recent[pair * decode::kRecentWords] & 1) != 0;
+    if (recalls != (is_whole && results.counts[4 * pair + 3] == 0)) return false;
+  }
+  return true;
+}
+
+// Memories of which the next step is to believe nothing but which keys they name. written: what a step wrote.
+inline constexpr size_t memory_kinds() {
+  return 9;
+}
+inline std::vector<int32_t> memory_of(size_t kind, const DecodeCase& c, const std::vector<int32_t>& written) {
+  constexpr size_t kWords = decode::kRecentWords, kStates = decode::kRecentStateWords;
+  std::vector<int32_t> memory = written;
+  const CounterRandom random(kind);
+  for (size_t pair = 0; pair < pairs_of(c); ++pair) {
+    const auto length = c.cache.lengths[pair / static_cast<size_t>(c.cache.kv_heads)];
+    int32_t* const of_pair = memory.data() + pair * kWords;
+    // The keys that this pair's step wrote: one is in the support.
+    std::vector<int32_t> known;
+    for (size_t i = kStates; i < kWords; ++i) {
+      if (written[pair * kWords + i] > 0) known.push_back(written[pair * kWords + i]);
+    }
+    if (known.empty()) known.push_back(20);
+    of_pair[0] = kind == 8 ? static_cast<int32_t>(random.bits(pair)) | 1 : 1;
+    for (size_t i = kStates; i < kWords; ++i) {
+      const auto at = static_cast<int32_t>(i), bits = static_cast<int32_t>(random.bits(pair * kWords + i));
+      if (kind == 0) of_pair[i] = bits;                  // anything
+      if (kind == 1) of_pair[i] = -1 - (bits & 0xFFFF);  // below 0
+      if (kind == 2) of_pair[i] = INT32_MAX - at % 3;    // far beyond
+      if (kind == 3) of_pair[i] = known[0];              // one key of the support, again and again
+      if (kind == 4) of_pair[i] = known[i % std::min<size_t>(known.size(), 3)];  // three of them
+      if (kind == 5) of_pair[i] = at % 2 == 0 ? at % 16 : length - 1 - at % 80;  // of head and tail
+      if (kind == 6)                                                             // another pair's
+        of_pair[i] = written[(pair + 1) % pairs_of(c) * kWords + i];
+      if (kind == 7) of_pair[i] = length - 40 + at % 80;  // the last ones, and some behind
+      if (kind == 8) of_pair[i] = bits & 1023;            // any, some twice; of any state
+    }
+  }
+  return memory;
+}
+
 inline void capture(const DecodeOptions& o, const auto& check) {
   CAPTURE(o.nasty);
   CAPTURE(o.bits);

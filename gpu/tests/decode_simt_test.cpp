@@ -18,7 +18,8 @@ using namespace splash::gpu::testing;
 namespace {
 
 template <class T, int kDim>
-StepResults run_with(const DecodeCase& c, const decode::Device& device, std::vector<uint32_t>* broad) {
+StepResults run_with(const DecodeCase& c, const decode::Device& device, std::vector<uint32_t>* broad,
+                     std::vector<int32_t>* recent) {
   const auto& q = c.inputs.q;
   const std::vector<T> keys = pool_of<T>(c, c.cache.keys), values = pool_of<T>(c, c.cache.values),
                        queries = elements_of<T>(q);
@@ -42,7 +43,8 @@ StepResults run_with(const DecodeCase& c, const decode::Device& device, std::vec
                                   .scales = static_cast<int>(scale.size()),
                                   .window = c.options.window,
                                   .sinks = c.options.sinks,
-                                  .broad = broad == nullptr ? nullptr : broad->data()};
+                                  .broad = broad == nullptr ? nullptr : broad->data(),
+                                  .recent = recent == nullptr ? nullptr : recent->data()};
   decode::check_step(cache, table, inputs);
   decode::StepPlan plan = decode::plan_step(cache, table, inputs, device);
   std::vector<unsigned char> workspace(static_cast<size_t>(plan.bytes) + 256, 0xFF);
@@ -61,12 +63,16 @@ StepResults run_with(const DecodeCase& c, const decode::Device& device, std::vec
   return results;
 }
 
-// broad: StepInputs::broad.
+// broad, recent: StepInputs'.
 StepResults run(const DecodeCase& c, const decode::Device& device = {},
-                std::vector<uint32_t>* broad = nullptr) {
-  if (c.options.dtype == Dtype::f16) return run_with<__half, 64>(c, device, broad);
-  return c.options.head_dim == 64 ? run_with<__nv_bfloat16, 64>(c, device, broad)
-                                  : run_with<__nv_bfloat16, 128>(c, device, broad);
+                std::vector<uint32_t>* broad = nullptr, std::vector<int32_t>* recent = nullptr) {
+  if (c.options.dtype == Dtype::f16) return run_with<__half, 64>(c, device, broad, recent);
+  return c.options.head_dim == 64 ? run_with<__nv_bfloat16, 64>(c, device, broad, recent)
+                                  : run_with<__nv_bfloat16, 128>(c, device, broad, recent);
+}
+
+StepResults run(const DecodeCase& c, std::vector<int32_t>& recent, const decode::Device& device = {}) {
+  return run(c, device, nullptr, &recent);
 }
 
 }  // namespace
@@ -197,6 +203,65 @@ TEST_CASE("decode on the CPU: the bits are the same however many scores a block 
     CHECK(all.counts[1] < some.counts[1]);
     CHECK(some.counts[1] < none.counts[1]);
   }
+}
+
+TEST_CASE("decode on the CPU: what a step remembers, and memory of anything, changes no bit") {
+  for (const DecodeOptions& options : decode_cases()) {
+    if (options.bits == 8) continue;  // below
+    capture(options, [&] {
+      const DecodeCase c = decode_case(options);
+      const StepResults without = run(c);
+      std::vector<int32_t> recent = no_memory(c);
+      check_same_bits(run(c, recent), without);
+      CHECK(recall_as_expected(c, recent, without));
+      const std::vector<int32_t> written = recent;
+      check_same_bits(run(c, recent), without);
+      // A case has one of them, each of several cases another; some have all.
+      const bool has_all = options.lengths == std::vector<int32_t>{900, 500} && options.bits == 4;
+      static size_t number = 0;
+      for (size_t kind = 0; kind < memory_kinds(); ++kind) {
+        if (!has_all && kind != number % memory_kinds()) continue;
+        CAPTURE(kind);
+        recent = memory_of(kind, c, written);
+        check_same_bits(run(c, recent), without);
+      }
+      ++number;
+    });
+  }
+}
+
+TEST_CASE("decode on the CPU: a step that remembers lists fewer keys; a team's blocks agree") {
+  for (const int bits : {0, 4, 8}) {
+    CAPTURE(bits);
+    const DecodeCase c = decode_case({.lengths = {1700, 700}, .page_size = 16, .kv_heads = 1, .bits = bits});
+    const StepResults without = run(c, {.shared_bytes = 92 << 10});
+    for (const int team : {1, 2, 4}) {
+      CAPTURE(team);
+      const decode::Device device{.multiprocessors = 1000, .least_team = team, .most_team = team};
+      std::vector<int32_t> recent = no_memory(c);
+      check_same_bits(run(c, recent, device), without);
+      const StepResults again = run(c, recent, device);
+      check_same_bits(again, without);
+      CHECK(again.counts[0] == without.counts[0]);
+      CHECK(again.counts[1] < without.counts[1]);
+      CHECK(again.counts[2] == again.counts[1]);
+      CHECK(again.counts[3] == 0);
+    }
+  }
+}
+
+TEST_CASE("decode on the CPU: memory that is no use is left alone for longer and longer") {
+  const DecodeCase c =
+      decode_case({.lengths = {5000}, .page_size = 16, .kv_heads = 1, .group = 2, .alpha = {2}});
+  const StepResults without = run(c);
+  std::vector<int32_t> recent = no_memory(c);
+  std::vector<int> tries;  // steps that recalled
+  for (int step = 0; step < 20; ++step) {
+    std::fill(recent.begin() + decode::kRecentStateWords, recent.end(), -1);  // nothing is remembered
+    if (all_recall(recent)) tries.push_back(step);
+    check_same_bits(run(c, recent), without);
+  }
+  CHECK(tries == std::vector<int>{1, 18});
 }
 
 TEST_CASE("decode takes strides below 2^31 only: the kernels multiply them in one instruction") {

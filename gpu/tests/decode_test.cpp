@@ -88,6 +88,13 @@ class OnDevice {
   }
   std::vector<uint32_t> remembered() const { return downloaded<uint32_t>(broad_); }
 
+  // Sets what steps know of the last one (StepInputs::recent); empty: they have no memory.
+  void recall(const std::vector<int32_t>& recent) {
+    recent_ = uploaded(stream_, recent);
+    inputs.recent = recent.empty() ? nullptr : static_cast<int32_t*>(recent_.data());
+  }
+  std::vector<int32_t> recalled() const { return downloaded<int32_t>(recent_); }
+
   decode::Cache cache{};
   decode::PageTable pages{};
   decode::StepInputs inputs{};
@@ -103,7 +110,7 @@ class OnDevice {
 
   const DecodeCase& c_;
   Stream stream_;
-  DeviceBuffer keys_, values_, q_, out_, table_, lengths_, alpha_, scale_, low_bit_, broad_;
+  DeviceBuffer keys_, values_, q_, out_, table_, lengths_, alpha_, scale_, low_bit_, broad_, recent_;
 };
 
 StepResults run(const DecodeCase& c) {
@@ -242,4 +249,77 @@ TEST_CASE("decode: a step remembers which units were broad, and forgets") {
   const std::vector<uint32_t> left = others.remembered();
   CHECK((left[0] & 1) == 0);
   check_same_bits(others.run(), dense);
+}
+
+TEST_CASE("decode: what a step remembers, and memory of anything, changes no bit") {
+  SKIP_WITHOUT_GPU();
+  std::vector<DecodeOptions> cases = decode_cases();
+  for (const int bits : {0, 4, 8}) {
+    for (const int head_dim : {64, 128, 256})
+      cases.push_back({.lengths = {20000, 5000}, .kv_heads = 1, .head_dim = head_dim, .bits = bits});
+  }
+  for (const int group : {1, 3, 8, 16})
+    cases.push_back({.lengths = {9000, 3000}, .kv_heads = 1, .group = group, .q_len = group <= 3 ? 2 : 1});
+  for (const DecodeOptions& options : cases) {
+    capture(options, [&] {
+      const DecodeCase c = decode_case(options);
+      const auto check = [&](auto on_device) {
+        const StepResults without = on_device.run();
+        check_step_results(c, without);
+        on_device.recall(no_memory(c));
+        check_same_bits(on_device.run(), without);
+        const std::vector<int32_t> written = on_device.recalled();
+        CHECK(recall_as_expected(c, written, without));
+        for (const int team : {0, 0, 0, 1, 2, 4, 8, 16}) check_same_bits(on_device.run(team), without);
+        for (size_t kind = 0; kind < memory_kinds(); ++kind) {
+          CAPTURE(kind);
+          for (const int team : {0, 1, 2}) {
+            on_device.recall(memory_of(kind, c, written));
+            check_same_bits(on_device.run(team), without);
+          }
+        }
+      };
+      if (options.dtype == Dtype::f16) {
+        check(OnDevice<__half>(c));
+      } else {
+        check(OnDevice<__nv_bfloat16>(c));
+      }
+    });
+  }
+}
+
+TEST_CASE("decode: a step that remembers lists fewer keys, the same ones every time") {
+  SKIP_WITHOUT_GPU();
+  const DecodeCase c = decode_case({.lengths = {20000, 9000}, .head_dim = 128});
+  OnDevice<__nv_bfloat16> on_device(c);
+  const StepResults without = on_device.run();
+  on_device.recall(no_memory(c));
+  on_device.run();
+  const StepResults again = on_device.run();
+  CHECK(again.counts[1] < without.counts[1]);
+  for (int i = 0; i < 300; ++i) {
+    const StepResults other = on_device.run();
+    check_same_bits(other, without);
+    CHECK(other.counts == again.counts);
+  }
+  CHECK(all_recall(on_device.recalled()));
+}
+
+TEST_CASE("decode: memory that is no use is left alone for longer and longer") {
+  SKIP_WITHOUT_GPU();
+  const DecodeCase c = decode_case({.lengths = {20000, 20000}});
+  OnDevice<__nv_bfloat16> on_device(c);
+  const StepResults without = on_device.run();
+  on_device.recall(no_memory(c));
+  std::vector<int> tries;
+  for (int step = 0; step < 160; ++step) {
+    std::vector<int32_t> recent = on_device.recalled();
+    if (all_recall(recent)) tries.push_back(step);
+    for (size_t at = 0; at < recent.size(); ++at) {
+      if (at % decode::kRecentWords >= decode::kRecentStateWords) recent[at] = -1;
+    }
+    on_device.recall(recent);
+    check_same_bits(on_device.run(), without);
+  }
+  CHECK(tries == std::vector<int>{1, 18, 147});
 }

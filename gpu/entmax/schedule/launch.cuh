@@ -15,11 +15,21 @@ constexpr bool waits_for_kernels_before() {
 
 // The first statement of every kernel launched so: afterwards, previous kernels are done and all their writes
 // visible. The trigger only lets the next kernel's blocks be launched; they wait for this one's end likewise.
-__device__ __forceinline__ void wait_for_kernels_before() {
+// Its halves are for a kernel that may run beside the previous one: it lets the next one start, and waits at
+// its end.
+__device__ __forceinline__ void wait_for_kernels_before_alone() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
+#endif
+}
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
 #endif
+}
+__device__ __forceinline__ void wait_for_kernels_before() {
+  wait_for_kernels_before_alone();
+  let_next_kernel_start();
 }
 
 template <class... Parameters, class... Arguments>
