@@ -109,18 +109,21 @@ class DeviceCache {
     return decode::workspace_bytes(cache_, {nullptr, nullptr, batch, width}, inputs_of(numbers));
   }
 
-  // outputs: addresses of out, tau, maximum, support and counts; broad: of StepInputs::broad, or 0.
+  // outputs: addresses of out, tau, maximum, support and counts; memory: of StepInputs::broad and recent, or
+  // 0.
   void decode(uintptr_t table, uintptr_t lengths, int batch, int width, const std::array<int, 6>& numbers,
               uintptr_t q, const std::array<int64_t, 3>& q_strides, const std::array<uintptr_t, 5>& outputs,
-              const std::array<int64_t, 3>& out_strides, uintptr_t alpha, uintptr_t scale, uintptr_t broad,
-              uintptr_t workspace, int64_t bytes, uintptr_t stream) const {
+              const std::array<int64_t, 3>& out_strides, uintptr_t alpha, uintptr_t scale,
+              const std::array<uintptr_t, 2>& memory, uintptr_t workspace, int64_t bytes,
+              uintptr_t stream) const {
     const DeviceScope scope(device_);
     decode::StepInputs inputs = inputs_of(numbers);
     inputs.q = {at(q), q_strides[0], q_strides[1], q_strides[2]};
     inputs.out = {at(outputs[0]), out_strides[0], out_strides[1], out_strides[2]};
     inputs.alpha = at<const float>(alpha);
     inputs.scale = at<const float>(scale);
-    inputs.broad = at<uint32_t>(broad);
+    inputs.broad = at<uint32_t>(memory[0]);
+    inputs.recent = at<int32_t>(memory[1]);
     decode::decode(
         cache_, {at<const int32_t>(table), at<const int32_t>(lengths), batch, width}, inputs,
         {at<float>(outputs[1]), at<float>(outputs[2]), at<int32_t>(outputs[3]), at<int32_t>(outputs[4])},

@@ -68,7 +68,8 @@ class PagedCache:
     bits: 4 or 8 for low-bit copies, 0 for none; then each step reads K whole. A copy takes head_dim * bits / 8 + 2 bytes per
     key and key head, and 4 head_dim bytes per page and key head.
     remembers: on a GPU steps keep in `broad` (int32 [batch, kv_heads]) which rows had a broad support, so that the next step reads
-    their keys whole at once. It changes how long a step takes, not what it returns.
+    their keys whole at once, and in `recent` (int32 [batch, kv_heads, 132]) which keys weighed most, so that the next step can bound its
+    thresholds by their scores. Both change how long a step takes, not what it returns.
 
     Tensors are taken as they are, not copied. Call fill() once for pages that are full already. Raises TypeError, ValueError
     and NotImplementedError, with one sentence.
@@ -108,7 +109,11 @@ class PagedCache:
         self.kv_heads, self.head_dim = keys.shape[1 if heads_first else 2], keys.shape[3] if head_dim is None else head_dim
         size = _operators.device_cache(keys, values, None, heads_first, bits).low_bit_bytes() if keys.is_cuda else 0
         self.low_bit = torch.empty(size, dtype=torch.uint8, device=keys.device)
-        self.broad = torch.zeros(lengths.shape[0], self.kv_heads, dtype=torch.int32, device=keys.device) if remembers and keys.is_cuda else None
+        pairs = (lengths.shape[0], self.kv_heads)
+        self.broad = self.recent = None
+        if remembers and keys.is_cuda:
+            self.broad = torch.zeros(pairs, dtype=torch.int32, device=keys.device)
+            self.recent = torch.zeros((*pairs, _operators.RECENT_WORDS), dtype=torch.int32, device=keys.device)
 
     @classmethod
     def empty(
@@ -240,10 +245,10 @@ def decode(
         raise ValueError(f"window is {window} and sinks {sinks}; allowed are None or 1 and more keys, and beside a window 0 to {MOST_SINKS} sinks")
     alphas = of_heads("alpha", alpha, q.shape[1], q.device, *ALPHAS)
     scales = of_heads("scale", cache.head_dim**-0.5 if scale is None else scale, q.shape[1], q.device, *SCALES)
-    broad = cache.broad if cache.broad is not None and cache.broad.shape[0] >= q.shape[0] else None
+    broad, recent = (one if one is not None and one.shape[0] >= q.shape[0] else None for one in (cache.broad, cache.recent))
     out, tau, maximum, support, counts = torch.ops.splash_attention.decode(
         cache.widened(q), keys, cache.values, cache.low_bit, cache.block_table, cache.lengths, alphas, scales, cache.heads_first, cache.bits,
-        window or 0, sinks, broad,
+        window or 0, sinks, broad, recent,
     )
     out = out[..., : cache.head_dim]
     if not return_aux:
@@ -299,7 +304,7 @@ class BatchDecodeWrapper:
         self, q: Tensor, paged_kv_cache: Tensor | tuple[Tensor, Tensor] | PagedCache, *, return_aux: bool = False
     ) -> Tensor | tuple[Tensor, DecodeAux]:
         """q: [batch, num_qo_heads, head_dim]. paged_kv_cache: (keys, values), or one tensor [pages, 2, …] of both; K is then read whole.
-        Or a PagedCache of these pools, for its low-bit copies, and so that steps remember broad rows; call its fill() for pages that became
+        Or a PagedCache of these pools, for its low-bit copies, and so that steps remember; call its fill() for pages that became
         full. Its own table and lengths do not count here. Returns out like q, with return_aux (out, DecodeAux of one query per sequence)."""
         if self.block_table is None:
             raise RuntimeError("plan() comes before run()")

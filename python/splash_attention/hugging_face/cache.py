@@ -199,7 +199,7 @@ class SplashLayer(cache_utils.CacheLayerMixin):
 
     def _page(self, keys: Tensor, values: Tensor) -> None:
         self.paged = PagedCache(keys, values, self.sequences.table, self.sequences.lengths, bits=self.bits, head_dim=self.head_dim)
-        _keep_addresses(keys, values, *(one for one in (self.paged.low_bit, self.paged.broad) if one is not None))
+        _keep_addresses(keys, values, *(one for one in (self.paged.low_bit, self.paged.broad, self.paged.recent) if one is not None))
 
     def update(self, key_states: Tensor, value_states: Tensor, *others: Any, **named: Any) -> tuple[Any, Any]:
         if not self.is_initialized:

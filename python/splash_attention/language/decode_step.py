@@ -78,6 +78,8 @@ def measure(
 
     cache = _pages(model, ids, bits, page_size, rows)
     held = {n: cache.layers[n] for n in layers}
+    for one in held.values():
+        one.paged.recent = None  # every replay asks the same: it would remember its own keys
     step("splash", "splash", cache)
     queries = _queries(model, attention_forward, cache, word, place)
     numbers = {n: held[n].numbers(queries[n], layers[n].scaling, layers[n].splash_alpha, layers[n].splash_factor) for n in layers}

@@ -211,6 +211,46 @@ def test_a_cache_remembers_which_rows_were_broad(bits, dim):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("bits", [0, 4])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_a_cache_remembers_the_keys_of_the_last_step(bits, dim):
+    cache, k, v = filled("cuda", n=5000, dim=dim, bits=bits)
+    cache.append(k, v)
+    q = (6 * torch.randn(2, 4, 1, dim)).bfloat16().cuda()
+    nearby = q + 0.1 * torch.randn_like(q)  # the next token's
+    recent, cache.recent = cache.recent, None
+    want, without = decode(nearby, cache, return_aux=True)
+    cache.recent = recent
+    decode(q, cache)
+    assert (cache.recent[..., 0] & 1).all() and (cache.recent[..., 4:] > 0).any()
+    got, aux = decode(nearby, cache, return_aux=True)
+    assert torch.equal(got, want) and torch.equal(aux.tau, without.tau) and torch.equal(aux.support, without.support)
+    assert torch.equal(aux.screened, without.screened) and (aux.rescored == aux.candidates).all() and not aux.fell_back.any()
+    cache.recent[..., 4:] = torch.randint(-(2**31), 2**31, cache.recent[..., 4:].shape, device="cuda")  # whatever it holds
+    assert torch.equal(decode(nearby, cache), want)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_graph_of_steps_remembers():
+    cache, k, v = filled("cuda", n=3000, dim=64, bits=4)
+    cache.append(k, v)
+    q = (6 * torch.randn(2, 4, 1, 64)).bfloat16().cuda()
+    decode(q, cache)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = decode(q, cache)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        q.copy_((6 * torch.randn(2, 4, 1, 64)).bfloat16())
+        graph.replay()
+        recent, cache.recent = cache.recent, None
+        assert torch.equal(out, decode(q, cache))
+        cache.recent = recent
+    assert cache.recent.any()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_graph_runs_later_plans():
     torch.manual_seed(0)
     pool, q = torch.randn(8, 2, 16, 2, 64).bfloat16().cuda(), torch.randn(3, 4, 64).bfloat16().cuda()

@@ -1,15 +1,15 @@
 """PyTorch's custom operators for decoding: ``torch.ops.splash_attention.decode``, ``decode_fill`` and ``decode_append``.
 
   decode(q [batch, q_heads, q_len, head_dim], keys, values, low_bit, block_table [batch, width], lengths [batch], alpha [1 or
-         q_heads], scale [1 or q_heads], heads_first, bits, window=0, sinks=0, broad!=None [batch or more, kv_heads])
-         -> out, tau, maximum, support [batch, q_heads, q_len], counts
+         q_heads], scale [1 or q_heads], heads_first, bits, window=0, sinks=0, broad!=None [batch or more, kv_heads],
+         recent!=None [batch or more, kv_heads, RECENT_WORDS]) -> out, tau, maximum, support [batch, q_heads, q_len], counts
   decode_fill(low_bit!, keys, values, block_table, lengths, from_lengths or None, most_pages, heads_first, bits)
   decode_append(keys!, values!, k, v [batch, kv_heads, n, head_dim], block_table, lengths before them, heads_first): tokens
          without a page are dropped on a GPU; ValueError in host memory
 
 keys, values: [pages, page_size, kv_heads, head_dim], with heads_first [pages, kv_heads, page_size, head_dim]. On a GPU the
 kernels of gpu/decode run; in host memory the double oracle, which reads no low-bit copies. counts, int32 [units, 4], is
-empty there; what it means: gpu/decode/problem.h. broad, int32: StepInputs::broad of gpu/decode/decode.h. No gradients.
+empty there; what it means: gpu/decode/problem.h. broad and recent, int32: StepInputs::broad and recent of gpu/decode/decode.h. No gradients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _numbers = "bool heads_first, int bits"
 library = torch.library.Library(NAMESPACE, "FRAGMENT")
 library.define(
     f"decode(Tensor q, {_pools}, Tensor low_bit, Tensor block_table, Tensor lengths, Tensor alpha, Tensor scale, {_numbers},"
-    " int window=0, int sinks=0, Tensor(a!)? broad=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " int window=0, int sinks=0, Tensor(a!)? broad=None, Tensor(b!)? recent=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 library.define(
     f"decode_fill(Tensor(a!) low_bit, {_pools}, Tensor block_table, Tensor lengths, Tensor? from_lengths, int most_pages, {_numbers})"
@@ -37,6 +37,7 @@ library.define(
     "decode_append(Tensor(a!) keys, Tensor(b!) values, Tensor k, Tensor v, Tensor block_table, Tensor lengths, bool heads_first) -> ()"
 )
 ROWS = 8  # of a unit, gpu/decode/problem.h
+RECENT_WORDS = 132  # of a sequence and key head, the same
 
 
 def _sizes(keys: Tensor, heads_first: bool) -> tuple[int, int, int, int]:
@@ -91,7 +92,7 @@ def _takeable(rows: Tensor) -> Tensor:
 @torch.library.impl(library, "decode", "CUDA")
 def _decode_cuda(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
                  scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0,
-                 broad: Tensor | None = None) -> tuple[Tensor, ...]:
+                 broad: Tensor | None = None, recent: Tensor | None = None) -> tuple[Tensor, ...]:
     cache = device_cache(keys, values, low_bit, heads_first, bits)
     q = _takeable(q)
     batch, width = block_table.shape
@@ -103,7 +104,7 @@ def _decode_cuda(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block
     cache.decode(
         block_table.data_ptr(), lengths.data_ptr(), batch, width, numbers, q.data_ptr(), _row_strides(q),
         [result.data_ptr() for result in results], _row_strides(results[0]), alpha.data_ptr(), scale.data_ptr(),
-        0 if broad is None else broad.data_ptr(), workspace.data_ptr(), size, stream,
+        [0 if memory is None else memory.data_ptr() for memory in (broad, recent)], workspace.data_ptr(), size, stream,
     )
     return results
 
@@ -115,7 +116,7 @@ def _numpy(tensor: Tensor) -> Any:
 @torch.library.impl(library, "decode", "CPU")
 def _decode_cpu(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
                 scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0,
-                broad: Tensor | None = None) -> tuple[Tensor, ...]:
+                broad: Tensor | None = None, recent: Tensor | None = None) -> tuple[Tensor, ...]:
     if heads_first:
         keys, values = keys.transpose(1, 2), values.transpose(1, 2)
     found = _core.decode_cpu(
@@ -129,7 +130,7 @@ def _decode_cpu(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_
 @torch.library.register_fake(f"{NAMESPACE}::decode", lib=library)
 def _decode_fake(q: Tensor, keys: Tensor, values: Tensor, low_bit: Tensor, block_table: Tensor, lengths: Tensor, alpha: Tensor,
                  scale: Tensor, heads_first: bool, bits: int, window: int = 0, sinks: int = 0,
-                 broad: Tensor | None = None) -> tuple[Tensor, ...]:
+                 broad: Tensor | None = None, recent: Tensor | None = None) -> tuple[Tensor, ...]:
     units = 0 if q.device.type == "cpu" else _units(q, keys.shape[1 if heads_first else 2])
     return _results(q, units)
 
