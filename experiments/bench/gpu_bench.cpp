@@ -147,11 +147,14 @@ void bench_decode(const Options& o, const AttentionShape& shape) {
               to_string(shape).c_str(), o.dtype.c_str(), o.alpha, o.decode_bits,
               static_cast<long long>(steps.caches()), 1e-6 * static_cast<double>(steps.copy_bytes()),
               1e-6 * static_cast<double>(steps.workspace_bytes()));
-  if (o.profile) return profile_call([&] { steps.enqueue(0); }, stream);
+  if (o.profile) {
+    steps.settle();
+    return profile_call([&] { steps.enqueue(0); }, stream);
+  }
   print_timing("a step, of a graph",
                time_on_device([&] { steps.enqueue_round(); }, stream,
                               {.method = TimingMethod::graph, .samples = o.samples}),
-               steps.caches());
+               steps.steps_of_round());
   for (const auto& [kernel, seconds] : steps.kernel_seconds(o.samples))
     std::printf("    %-32s %10.2f us\n", kernel.c_str(), 1e6 * seconds);
   double counts[4] = {}, support = 0;

@@ -29,7 +29,7 @@ bool is_decode_peer(const std::string& implementation) {
   return std::ranges::find(kDecodePeers, implementation) != std::end(kDecodePeers);
 }
 
-// A sample is a replay of a graph of rounds; a round is a step over each cache.
+// A sample is a replay of a graph of rounds; a round is two steps over each cache.
 gpu::TimingOptions rounds(const Parameters& p) {
   return {.method = gpu::TimingMethod::graph, .samples = get_integer(p, "samples")};
 }
@@ -61,7 +61,7 @@ CaseResult measure_rung(const Parameters& p, const DecodeRung& rung) {
   const gpu::decode::StepProblem problem = step_problem(p, rung.bits);
   const auto given = captured_step(p);
   gpu::decode::Steps steps(problem, stream, given ? &*given : nullptr);
-  steps.enqueue(0);  // so that the next step knows which rows are broad, as those do that are timed
+  steps.settle();
   steps.poison();
   double launches = 0;
   steps.enqueue(0, [&](const char* /*kernel*/) { ++launches; });
@@ -79,7 +79,7 @@ CaseResult measure_rung(const Parameters& p, const DecodeRung& rung) {
   result.numbers["copy_memory_bytes"] = static_cast<double>(steps.copy_bytes());
   result.numbers["peak_memory_bytes"] =
       static_cast<double>(steps.workspace_bytes() + bytes_of(problem.dtype) * results.out.size());
-  time_call([&] { steps.enqueue_round(); }, stream, rounds(p), steps.caches(), result);
+  time_call([&] { steps.enqueue_round(); }, stream, rounds(p), steps.steps_of_round(), result);
   return result;
 }
 

@@ -3,8 +3,9 @@ over all keys (cudnn, flash), or our own package as its users call it, over a pa
 
 Reads one JSON object a line: backend, dtype, shape (batch, q_heads, kv_heads, q_len, kv_len, head_dim), scale, query_variance, seed,
 method, samples, budget, warm_up, key; of splash alpha, page_size, bits. Draws q ~ N(0, query_variance), k and v ~ N(0, 1) itself, as many
-caches as L2 cannot hold together, anew where `key` differs from the job before, or paged caches follow others. Dense attention's queries see every key: a mask among a
-few last ones would cost a backend more than it spares. Answers one JSON object a line: seconds (a step), peak_memory_bytes, version,
+caches as L2 cannot hold together, anew where `key` differs from the job before, or paged caches follow others. Two steps take turns, of
+q and of -q. Dense attention's queries see every key: a mask among a few last ones would cost a backend more than it spares. Answers one
+JSON object a line: seconds (a step), peak_memory_bytes, version,
 caches, nmse and max_error (of one sequence's last key head against float64), or {"unavailable": why}.
 """
 
@@ -98,14 +99,15 @@ def key_of(job):
 
 def run(job, q, caches):
     def step_over_each():
-        for cache in caches:
-            out = step(job, q, cache)
+        for queries in (-q, q):  # so that what a step remembers is not its own
+            for cache in caches:
+                out = step(job, queries, cache)
         return out
 
     with torch.no_grad(), sdpa_kernel(DENSE.get(job["backend"], SDPBackend.MATH)):
         found = errors(job, step(job, q, caches[0]), q, caches[0])
         timed = measured(step_over_each, job)
-    timed["seconds"] = [seconds / len(caches) for seconds in timed["seconds"]]
+    timed["seconds"] = [seconds / (2 * len(caches)) for seconds in timed["seconds"]]
     return {**timed, **found, "caches": len(caches), "version": version_of(job)}
 
 

@@ -112,8 +112,11 @@ TEST_CASE("each sequence of a captured step asks as the model did at its place i
   const gpu::decode::GivenTensors given = captured_step(p).value();
   CHECK(given.lengths.front() == 2048);
   CHECK(given.lengths[2] == 2046);
-  CHECK(given.lengths[510] == 1538);
-  CHECK(given.lengths[511] == 2048);  // 511 pairs of queries are held: it begins again
+  CHECK(given.lengths[508] == 1540);
+  CHECK(given.lengths[509] ==
+        2048);                      // 509 pairs of queries with a pair before them are held: it begins again
+  for (int64_t i = 0; i < 64; ++i)  // sequence 2 is two tokens shorter
+    CHECK(given.q_before.row(0, 0, 0)[i] == given.q.row(2, 0, 0)[i]);
   REQUIRE(given.k.heads() == 1);
 
   // Attention of the model at that place: causal, so a query sees the keys up to its own.

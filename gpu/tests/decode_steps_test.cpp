@@ -72,9 +72,12 @@ TEST_CASE("decode steps: given keys, one head for all, each sequence with its le
       .scale = 0.125};
   const auto held = make_inputs<float>(
       {.seed = 4}, {.q_heads = 6, .kv_heads = 1, .q_len = 2, .kv_len = 700, .head_dim = 64});
-  decode::GivenTensors given{Tensor<float>(2, 6, 1, 64), held.k, held.v, {700, 650}};
+  decode::GivenTensors given{
+      Tensor<float>(2, 6, 1, 64), Tensor<float>(2, 6, 1, 64), held.k, held.v, {700, 650}};
   std::copy_n(held.q.data(), given.q.size(), given.q.data());
+  std::reverse_copy(held.q.data(), held.q.data() + given.q.size(), given.q_before.data());
   decode::Steps steps(problem, stream, &given);
+  steps.enqueue_before(0);
   steps.poison();
   steps.enqueue(0);
   const auto [k, v] = steps.head(1, 1);

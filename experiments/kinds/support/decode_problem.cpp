@@ -37,10 +37,10 @@ void check_captured(const Parameters& p) {
   step_file(p).place_of(get_integer(p, "layer"));
   const bool heads = held.group() == asked.group() && (held.kv_heads == 1 || held.kv_heads == asked.kv_heads);
   if (!call.causal || !heads || held.kv_len != asked.kv_len || held.head_dim != asked.head_dim ||
-      held.q_len < asked.q_len)
+      held.q_len < 2 * asked.q_len)
     throw InvalidArgument(
-        fmt::format("call {} of {} is {}, {}; a step takes a causal call of as many keys, at least as many "
-                    "queries, and the "
+        fmt::format("call {} of {} is {}, {}; a step takes a causal call of as many keys, at least twice "
+                    "as many queries, and the "
                     "same heads or one key head of the same group, not {}",
                     get_integer(p, "call"), get_text(p, "input"), to_string(held),
                     call.causal ? "causal" : "not causal", to_string(asked)));
@@ -92,7 +92,10 @@ std::vector<ParameterInfo> decode_parameters() {
        text,
        std::string("gaussian"),
        "",
-       "Gaussian q, k and v, or a causal model's: every sequence holds the text, each up to a token less",
+       "Gaussian q, k and v, or a causal model's: every sequence holds the text, each up to a token less. "
+       "Two "
+       "steps take turns, these queries' and that of the q_len tokens before (Gaussian: of others), so that "
+       "none remembers its own keys",
        {"gaussian", "smollm2", "smollm2-converted"},
        tensor_file_endings()},
       {"call", integer, int64_t{0}, "1", "call of the model, of those that a file holds, from 0", {}},
@@ -165,8 +168,9 @@ std::optional<GivenTensors> captured_step(const Parameters& p) {
     return analysis::read_captured_tensor(file.hdf5, get_integer(p, "call"), name, {layer, 0});
   };
   const Tensor<float> q = held("q");
-  const auto back = [&](int64_t sequence) { return sequence % (q.length() - s.q_len + 1); };
-  GivenTensors given{queries_of(q, s, back), held("k"), held("v"), {}};
+  const auto back = [&](int64_t sequence) { return sequence % (q.length() - 2 * s.q_len + 1); };
+  const auto back_before = [&](int64_t sequence) { return back(sequence) + s.q_len; };
+  GivenTensors given{queries_of(q, s, back), queries_of(q, s, back_before), held("k"), held("v"), {}};
   for (int64_t b = 0; b < s.batch; ++b) given.lengths.push_back(static_cast<int32_t>(s.kv_len - back(b)));
   return given;
 }

@@ -30,8 +30,9 @@ gpu::decode::StepProblem step_problem(const Parameters& parameters, int bits);
 std::string decode_key(const Parameters& parameters);  // identifies the inputs
 
 // A captured text as it is decoded: sequence b holds the text up to b tokens before its end, and its queries
-// are those of its last q_len tokens; sequences beyond the queries that the file holds begin again. A file of
-// one key head gives its head to all. None if `input` names no file.
+// are those of its last q_len tokens; those of the step before, of the q_len tokens before these. Sequences
+// beyond the queries that the file holds begin again. A file of one key head gives its head to all. None if
+// `input` names no file.
 std::optional<gpu::decode::GivenTensors> captured_step(const Parameters& parameters);
 
 // How far rows are from the double oracle for the keys that the device has.

@@ -15,6 +15,12 @@ void Steps::poison() {
 void Steps::enqueue(int64_t /*cache*/, const Launched& /*launched*/) const {
   no_device();
 }
+void Steps::enqueue_before(int64_t /*cache*/) const {
+  no_device();
+}
+void Steps::settle() const {
+  no_device();
+}
 void Steps::enqueue_round() const {
   no_device();
 }
