@@ -12,15 +12,14 @@ namespace splash::gpu::decode {
 template <class T, int kDim>
 void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& launched) {
   const auto launch = [&]<int kBits>() {
-    const auto blocks = static_cast<unsigned>(p.units * p.team);
-    const int shared_bytes = step_bytes(kBits) + dynamic_bytes(p);
-    launch_clusters("decode's step", step_kernel<T, kDim, kBits>, blocks, kThreads, shared_bytes, p.team,
-                    stream, p);
-    if (launched) launched("step");
-    if (p.recent == nullptr) return;
-    launch_clusters("decode's step that recalls", recalling_kernel<T, kDim, kBits>, blocks, kThreads,
-                    shared_bytes, p.team, stream, p);
-    if (launched) launched("step that recalls");
+    const auto launch_one = [&](const char* name, void (*kernel)(Step)) {
+      launch_clusters("decode's step", kernel, static_cast<unsigned>(p.units * p.team), kThreads,
+                      step_bytes(kBits) + dynamic_bytes(p), p.team, stream, p);
+      if (launched) launched(name);
+    };
+    if (p.recent == nullptr) return launch_one("step", step_kernel<T, kDim, kBits, false>);
+    launch_one("step", step_kernel<T, kDim, kBits, true>);
+    launch_one("step that recalls", recalling_kernel<T, kDim, kBits>);
   };
   if (p.cache.bits == 4) {
     launch.template operator()<4>();

@@ -64,9 +64,10 @@ __device__ __forceinline__ void set_recent_state(const Step& p, int unit, Recent
 // the next step is to recall them.
 constexpr uint32_t kRowBits = (1u << kRows) - 1, kPoorBit = 1u << kRows, kWrittenBit = 2u << kRows;
 
-// A few keys are soon scored, by many warps. support: of all rows.
+// A few keys are soon scored, by many warps. Beyond, bounds from keys that a screen proposes list fewer.
+// support: of all rows.
 __device__ __forceinline__ bool was_poor(int listed, int support, int runs) {
-  constexpr int kFewOfWarp = 16, kTimesSupport = 32;
+  constexpr int kFewOfWarp = 32, kTimesSupport = 8;
   return listed > kFewOfWarp * runs && listed > kTimesSupport * support;
 }
 
@@ -143,6 +144,7 @@ __device__ __forceinline__ void raise_bounds(const Unit& unit, const Entmax& ent
     for (int i = 0; i < kLargest; ++i) bounding.of_lane[kOthers + i] = largest[i];
     bound = fmaxf(bound_of(entmax, bounding, before), before);
   }
+  __syncwarp();  // all lanes have read `before`, which may be the row's bound
   if (lane == 0) rows.bounds[row] = bound;
 }
 

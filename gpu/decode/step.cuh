@@ -14,7 +14,7 @@
 //   -> score them -> sync -> solve
 //
 // A second kernel takes those units; each kernel's blocks leave the other's at once. One kernel for both
-// would need more registers than there are.
+// would need more registers than there are. A step without memory has one kernel, which knows of none.
 
 #include "gpu/decode/launch.cuh"
 #include "gpu/decode/recent.cuh"
@@ -64,9 +64,14 @@ __device__ __forceinline__ const V& shared_or(const V& shared, const V& own) {
 constexpr int kFew = 64;                       // keys that a warp has found
 constexpr int kMany = 32, kManyOfBlock = 256;  // the same, and that a block has, where it recalls
 
-// What a block does. kRecalls: it takes the units that recall keys, else the others.
-template <class T, int kDim, int kBits, bool kRecalls>
+// Which units a kernel takes: all, where steps have no memory; those that recall nothing, beside a kernel of
+// those that do; these.
+enum class Way { alone, beside, recalling };
+
+// What a block does.
+template <class T, int kDim, int kBits, Way kWay>
 __device__ __forceinline__ void take_unit(const Step& p) {
+  constexpr bool kRecalls = kWay == Way::recalling, kRemembers = kWay != Way::alone;
   using Memory = StepMemory<T, kDim, kBits>;
   auto& memory = *reinterpret_cast<Memory*>(dynamic_shared_memory());
   auto* const scores_at = reinterpret_cast<unsigned char*>(&memory + 1);
@@ -77,19 +82,19 @@ __device__ __forceinline__ void take_unit(const Step& p) {
   constexpr bool kShared = phases_share(kDim);
   Unit own_unit(p, static_cast<int>(blockIdx.x) / p.team);
   const bool is_broad = was_broad(p, own_unit.index);
-  const RecentState recent = recent_state(p, own_unit.index);
+  const RecentState recent = kRemembers ? recent_state(p, own_unit.index) : RecentState{};
   int32_t remembered = -1;
   if (kRecalls && threadIdx.x < kRecentKeys)
     remembered = recent_of(p, own_unit.index)[kRecentStateWords + threadIdx.x];
   const int length = read_unit<T, kDim>(p, own_unit, memory.unit, reinterpret_cast<int32_t*>(held_pages));
-  if ((recent.recalls() && !is_broad) != kRecalls) return;
+  if (kRemembers && (recent.recalls() && !is_broad) != kRecalls) return;
   const Ranges own_ranges = ranges_of(p, max(length, 0));
   if constexpr (kRecalls) {
     if (threadIdx.x < kRecentKeys) memory.recent[threadIdx.x] = remembered;
     if (threadIdx.x < kRows) memory.no_bounds[threadIdx.x] = INFINITY;
   }
   if (threadIdx.x == 0) {
-    memory.state = recent;
+    if constexpr (kRemembers) memory.state = recent;
     if constexpr (kShared) {
       memory.self = own_unit;
       memory.ranges = own_ranges;
@@ -102,9 +107,9 @@ __device__ __forceinline__ void take_unit(const Step& p) {
   if (team.rank >= team.size) return;
   const bool is_first = team.rank == 0;
   if (is_first && threadIdx.x == 0) {
-    p.overflowed[unit.index] = is_broad                           ? (1u << unit.rows) - 1
-                               : !kRecalls && recent.is_written() ? kWrittenBit
-                                                                  : 0;
+    p.overflowed[unit.index] = is_broad                                     ? (1u << unit.rows) - 1
+                               : kWay == Way::beside && recent.is_written() ? kWrittenBit
+                                                                            : 0;
     if (p.outputs.counts != nullptr) {
       const int head = ranges.first_tile == 0 ? kHeadKeys : 0;
       const int screened = max((ranges.tiles - ranges.first_tile) * ranges.tile_keys - head, 0);
@@ -204,7 +209,7 @@ __device__ __forceinline__ void take_unit(const Step& p) {
     screen.screen(0, held_tiles,
                   [&](int chunk, int key, const float(&upper)[4]) { held.take(chunk, key, upper); });
     refine(held.proposals(), 0, true);
-    if (p.recent != nullptr && is_first && threadIdx.x == 0)
+    if (kRemembers && is_first && threadIdx.x == 0)
       set_recent_state(p, unit.index, memory.state.after_wait());  // the team's blocks have read it
     if (runs > 0) {
       const bool all_are_held = run.most <= p.held_tiles;
@@ -243,14 +248,14 @@ __device__ __forceinline__ void take_unit(const Step& p) {
   if (kRecalls && is_first && threadIdx.x == 0 && !memory.state.is_settled())
     set_recent_state(p, unit.index, memory.state.after_good());  // the team's blocks have read it
   solve_rows<T, kDim>(p, unit, memory.unit.entmax, memory.rows.bounds, team, length, runs, kRecalls,
-                      memory.state.is_written(), memory.lists);
+                      kRemembers && memory.state.is_written(), memory.lists);
 }
 
-template <class T, int kDim, int kBits>
+template <class T, int kDim, int kBits, bool kRemembers>
 __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
     step_kernel(const __grid_constant__ Step p) {
   entmax::wait_for_kernels_before();
-  take_unit<T, kDim, kBits, false>(p);
+  take_unit<T, kDim, kBits, kRemembers ? Way::beside : Way::alone>(p);
 }
 
 // Behind step_kernel, if the step has a memory. It needs nothing of that one's, so it does not wait; but it
@@ -259,7 +264,7 @@ template <class T, int kDim, int kBits>
 __global__ void __launch_bounds__(kThreads, blocks_per_multiprocessor(kDim))
     recalling_kernel(const __grid_constant__ Step p) {
   entmax::let_next_kernel_start();
-  take_unit<T, kDim, kBits, true>(p);
+  take_unit<T, kDim, kBits, Way::recalling>(p);
   if (blockIdx.x == 0) entmax::wait_for_kernels_before_alone();
 }
 
