@@ -1,6 +1,8 @@
 #pragma once
 // Launches; kernels/*.cu instantiate them.
 
+#include <algorithm>
+
 #include "gpu/decode/append.cuh"
 #include "gpu/decode/dense.cuh"
 #include "gpu/decode/fill.cuh"
@@ -14,7 +16,8 @@ void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& 
   const auto launch = [&]<int kBits>() {
     const auto launch_one = [&](const char* name, void (*kernel)(Step)) {
       launch_clusters("decode's step", kernel, static_cast<unsigned>(p.units * p.team), kThreads,
-                      step_bytes(kBits) + dynamic_bytes(p), p.team, stream, p);
+                      std::max(step_bytes(kBits) + dynamic_bytes(p), p.least_shared_bytes), p.team, stream,
+                      p);
       if (launched) launched(name);
     };
     if (p.recent == nullptr) return launch_one("step", step_kernel<T, kDim, kBits, false>);

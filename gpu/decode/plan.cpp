@@ -17,9 +17,9 @@ constexpr int kLeastTiles = 4;        // that a warp should have before another 
 constexpr int kReservedBytes = 1024;  // of each block's shared memory, by CUDA
 // Of the model by which a step is divided, as an H100 has them: seconds of a step's phases, the share that
 // another block of the multiprocessor adds, of waiting for other blocks (each time there are twice as many),
-// of a second pass over keys; bytes of DRAM, and keys of a block, per second.
+// of a second pass over keys; bytes of DRAM, and channels of a block's keys, per second.
 constexpr double kPhases = 22e-6, kSharedPhases = 0.25, kTeamPhases = 2e-6, kPassPhases = 10e-6,
-                 kDramRate = 2.8e12, kScreenRate = 2.4e8;
+                 kDramRate = 2.8e12, kScreenRate = 1.6e10;
 constexpr int kPartMultiprocessors = 16;             // of a GPC
 constexpr int64_t kDenseBytes = int64_t{192} << 20;  // of the dense pass's teams, where eight need no more
 constexpr int kLeastDenseTeams = 8;
@@ -56,7 +56,7 @@ int blocks_at_once(const Device& device, int team, int resident) {
 
 // How a step is divided, what a warp holds, and the seconds that this takes by a model.
 struct Division {
-  int team = 1, held_tiles = 0;
+  int team = 1, held_tiles = 0, resident = 1;  // resident: blocks that a multiprocessor has room for
   double seconds = INFINITY;
 };
 
@@ -68,14 +68,15 @@ Division divided(const Step& step, const Ranges& most, const Device& device, int
   const int room = device.shared_bytes / resident - kReservedBytes - device.step_bytes - sample_bytes(s) -
                    held_page_bytes(s);
   const int run = static_cast<int>(ceil_div(most.tiles, team * kWarps));
-  Division d{team, std::clamp(room / (kWarps * held_score_bytes(s)), 0, run)};
+  Division d{team, std::clamp(room / (kWarps * held_score_bytes(s)), 0, run), resident};
   if (d.held_tiles < run) d.held_tiles = std::min(d.held_tiles, std::max(run / 8, 1));
   const int slots = blocks_at_once(device, team, resident);
   if (room < 0 || slots == 0) return d;
   const int64_t blocks = int64_t{s.units} * team, at_once = std::min<int64_t>(blocks, slots);
   const double key_bytes = static_cast<double>(s.cache.bits == 0 ? 16 : s.cache.bits) * s.cache.head_dim / 8,
                keys = static_cast<double>(most.tiles) * most.tile_keys / team,
-               rate = std::min(kDramRate / static_cast<double>(at_once) / key_bytes, kScreenRate);
+               rate = std::min(kDramRate / static_cast<double>(at_once) / key_bytes,
+                               kScreenRate / s.cache.head_dim);
   const double sharing = static_cast<double>(ceil_div(at_once, device.multiprocessors)) - 1;
   d.seconds = static_cast<double>(ceil_div(blocks, slots)) *
               (kPhases * (1 + kSharedPhases * sharing) + kTeamPhases * std::log2(team) +
@@ -95,6 +96,13 @@ void divide(Step& s, const Ranges& most, const Device& device) {
   }
   s.team = best.team;
   s.held_tiles = best.held_tiles;
+  // A multiprocessor takes as many blocks as it has room for, while others have none. So blocks ask for more
+  // shared memory than they need where fewer in each would do.
+  const int64_t blocks =
+      std::min<int64_t>(int64_t{s.units} * s.team, blocks_at_once(device, s.team, best.resident));
+  int together = 1;
+  while (together < best.resident && blocks_at_once(device, s.team, together) < blocks) ++together;
+  s.least_shared_bytes = together < best.resident ? device.shared_bytes / (together + 1) : 0;
 }
 
 // Calls place(pointer, count) for each array of the dense pass's workspace.

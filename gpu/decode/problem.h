@@ -188,9 +188,10 @@ struct Step {
   int page_shift = 0;   // log2 of the page size
   int team = 1;         // blocks per unit, a power of two up to 16
   int best_of_run = kMostBest;
-  int least_tiles = 1;  // per warp, before another block of the team joins
-  int held_tiles = 0;   // of a run, from its first on, whose upper scores its warp holds
-  int held_pages = 0;   // of the table, in shared memory: all or none
+  int least_tiles = 1;         // per warp, before another block of the team joins
+  int held_tiles = 0;          // of a run, from its first on, whose upper scores its warp holds
+  int held_pages = 0;          // of the table, in shared memory: all or none
+  int least_shared_bytes = 0;  // of a block, so that few share a multiprocessor
 
   // Workspace
   Segments segments{};

@@ -97,6 +97,11 @@ __device__ __forceinline__ void rescore_segment(const Step& p, const Unit& unit,
     };
     load(0);
 #pragma unroll 1
+    for (int i = 16 + lane; i < count; i += 32) {  // of many keys, later ones need not wait for DRAM in turn
+      const T* const at = unit.key_of<T>(p, p.cache.keys, kept[i], length);
+      if (at != nullptr) arch::prefetch<kDim* int{sizeof(T)}>(at);
+    }
+#pragma unroll 1
     for (int first = 0; first < count; first += 16) {
       const ChosenKeys<T, kDim> now = next;
       load(first + 16);
