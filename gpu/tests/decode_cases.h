@@ -95,6 +95,32 @@ inline bool recall_as_expected(const DecodeCase& c, const std::vector<int32_t>& 
   return true;
 }
 
+// What memory must not change, a case for each thing that it might: the copies, sequences without a key to
+// screen, queries whose keys differ, units that lack rows of their key head, alphas, rows for the dense pass,
+// windows, keys that do not exist and scores that are no numbers. The CPU has time for no more.
+inline std::vector<DecodeOptions> memory_cases() {
+  std::vector<DecodeOptions> cases{
+      {.lengths = {900, 500}, .kv_heads = 1},
+      {.lengths = {600, 0, 1, 15, 16, 257, 333}, .page_size = 16, .kv_heads = 1},
+      {.lengths = {1500},
+       .page_size = 256,
+       .kv_heads = 1,
+       .group = 3,
+       .q_len = 2,
+       .bits = 0,
+       .heads_first = true},
+      {.lengths = {500}, .page_size = 32, .kv_heads = 1, .group = 5, .q_len = 2},
+      {.lengths = {800, 2}, .kv_heads = 1, .q_len = 2, .head_dim = 128, .bits = 8},
+      {.lengths = {800}, .kv_heads = 1, .alpha = {1.25, 2, 1.1, 1.01}},
+      {.lengths = {777}, .page_size = 128, .kv_heads = 1, .temperature = 0.1},
+      {.lengths = {900, 40}, .kv_heads = 1, .q_len = 2, .window = 300, .sinks = 3},
+      {.lengths = {1000, 400}, .kv_heads = 1, .dtype = Dtype::f16},
+  };
+  for (const char* nasty : {"equal", "unusable", "shared", "holes", "nan key"})
+    cases.push_back({.lengths = {900, 500}, .kv_heads = 1, .nasty = nasty});
+  return cases;
+}
+
 // Memories of which the next step is to believe nothing but which keys they name. written: what a step wrote.
 inline constexpr size_t memory_kinds() {
   return 9;
