@@ -7,7 +7,7 @@ each replay is timed by events; then the word is taken back, so that each begins
   sdpa without mask the same cache, and the fastest of PyTorch's kernels over the keys that are there: what a server would run
   no attention      the model without attention and cache: what the others share
 Attention alone is timed over the caches and queries of the steps, layer after layer, so that each layer finds L2 cold, all layers in one
-graph.
+graph. Caches remember no keys of the last step here: every replay asks the same, and would find its own.
 """
 
 from __future__ import annotations
