@@ -26,26 +26,12 @@ template <class Argument>
 void launch_clusters(const char* name, void (*kernel)(Argument), unsigned blocks, int threads,
                      int shared_bytes, int cluster, StreamHandle stream, const Argument& argument) {
   const auto* function = reinterpret_cast<const void*>(kernel);
-  check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-             "ask for shared memory");
   if (cluster > 8)
     check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
                "allow clusters of 16 blocks");
-  cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = attributes;
-  if (has_clusters()) {
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-    config.numAttrs = cluster > 1 ? 2 : 1;
-  }
-  check_cuda(cudaLaunchKernelEx(&config, kernel, argument), std::string("launch ") + name);
+  void* arguments[] = {const_cast<void*>(static_cast<const void*>(&argument))};
+  entmax::launch(name, function, dim3(blocks), threads, shared_bytes, stream, arguments, has_clusters(),
+                 has_clusters() ? cluster : 1);
 }
 
 }  // namespace splash::gpu::decode

@@ -293,10 +293,8 @@ __device__ void consume(const P& p, Shared<kDim>& shared, const Parts& parts) {
 
 // Lets the next kernel be launched before it waits itself, for it takes less time than a launch.
 static __global__ void reset_queue(int* queue, int taken) {
-#if __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-#endif
-  entmax::wait_for_kernels_before();
+  entmax::let_next_kernel_start();
+  entmax::wait_for_kernels_before_alone();
   if (threadIdx.x == 0) *queue = taken;
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpu/decode/problem.h"
 #include "python/bindings/bindings.h"
 
 #if SPLASH_HAVE_CUDA
@@ -147,6 +148,8 @@ class DeviceCache {
 }  // namespace
 
 void bind_decode(nb::module_& module) {
+  module.attr("DECODE_ROWS") = gpu::decode::kRows;
+  module.attr("DECODE_RECENT_WORDS") = gpu::decode::kRecentWords;
   module.def("decode_cpu", &decode_on_cpu);
 #if SPLASH_HAVE_CUDA
   nb::class_<DeviceCache>(module, "DeviceCache")

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from splash_attention._core import DECODE_RECENT_WORDS
 from splash_attention.backends.torch import decoding as _operators
 
 PAGE_SIZES = (16, 32, 64, 128, 256)
@@ -113,7 +114,7 @@ class PagedCache:
         self.broad = self.recent = None
         if remembers and keys.is_cuda:
             self.broad = torch.zeros(pairs, dtype=torch.int32, device=keys.device)
-            self.recent = torch.zeros((*pairs, _operators.RECENT_WORDS), dtype=torch.int32, device=keys.device)
+            self.recent = torch.zeros((*pairs, DECODE_RECENT_WORDS), dtype=torch.int32, device=keys.device)
 
     @classmethod
     def empty(

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; ./splash test installs it unless SPLASH_TORCH=0")
 pytest.importorskip("splash_attention._core", reason="the extension is not built; ./splash test builds it")
 import splash_attention.decoding  # noqa: E402, F401  registers the operators of decoding
-from splash_attention.backends.torch.decoding import RECENT_WORDS  # noqa: E402
+from splash_attention._core import DECODE_RECENT_WORDS  # noqa: E402
 from splash_attention.backends.torch.functional import problem_of  # noqa: E402
 from splash_attention.backends.torch.operators import NAMESPACE, TABLES  # noqa: E402
 from splash_attention.modifications import NONE, Modifications  # noqa: E402
@@ -77,7 +77,7 @@ def test_decode(heads_first):
     opcheck(OPS.decode_fill, (low_bit, keys, values, block_table, lengths, None, 2, heads_first, 0))
     arguments = (torch.randn(2, 4, 3, 8), keys, values, low_bit, block_table, lengths, *numbers, heads_first, 0)
     opcheck(OPS.decode, arguments)
-    broad, recent = torch.zeros(2, 2, dtype=torch.int32), torch.zeros(2, 2, RECENT_WORDS, dtype=torch.int32)
+    broad, recent = torch.zeros(2, 2, dtype=torch.int32), torch.zeros(2, 2, DECODE_RECENT_WORDS, dtype=torch.int32)
     opcheck(OPS.decode, (*arguments, 0, 0, broad, recent))
 
 

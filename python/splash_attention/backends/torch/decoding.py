@@ -2,7 +2,7 @@
 
   decode(q [batch, q_heads, q_len, head_dim], keys, values, low_bit, block_table [batch, width], lengths [batch], alpha [1 or
          q_heads], scale [1 or q_heads], heads_first, bits, window=0, sinks=0, broad!=None [batch or more, kv_heads],
-         recent!=None [batch or more, kv_heads, RECENT_WORDS]) -> out, tau, maximum, support [batch, q_heads, q_len], counts
+         recent!=None [batch or more, kv_heads, _core.DECODE_RECENT_WORDS]) -> out, tau, maximum, support [batch, q_heads, q_len], counts
   decode_fill(low_bit!, keys, values, block_table, lengths, from_lengths or None, most_pages, heads_first, bits)
   decode_append(keys!, values!, k, v [batch, kv_heads, n, head_dim], block_table, lengths before them, heads_first): tokens
          without a page are dropped on a GPU; ValueError in host memory
@@ -36,8 +36,6 @@ library.define(
 library.define(
     "decode_append(Tensor(a!) keys, Tensor(b!) values, Tensor k, Tensor v, Tensor block_table, Tensor lengths, bool heads_first) -> ()"
 )
-ROWS = 8  # of a unit, gpu/decode/problem.h
-RECENT_WORDS = 132  # of a sequence and key head, the same
 
 
 def _sizes(keys: Tensor, heads_first: bool) -> tuple[int, int, int, int]:
@@ -80,7 +78,7 @@ def _results(q: Tensor, units: int) -> tuple[Tensor, ...]:
 
 def _units(q: Tensor, kv_heads: int) -> int:
     batch, q_heads, q_len, _ = q.shape
-    return batch * kv_heads * -(-(q_heads // kv_heads * q_len) // ROWS)
+    return batch * kv_heads * -(-(q_heads // kv_heads * q_len) // _core.DECODE_ROWS)
 
 
 def _takeable(rows: Tensor) -> Tensor:
