@@ -54,14 +54,9 @@ class Found {
   __device__ __forceinline__ void add(int key, const float (&upper)[4], const bool (&wanted)[4],
                                       const float (&unit)[2]) {
     if (!__any_sync(kAllLanes, wanted[0] || wanted[1] || wanted[2] || wanted[3])) return;
-    const unsigned low = quads(__ballot_sync(kAllLanes, wanted[0] || wanted[1])),
-                   high = quads(__ballot_sync(kAllLanes, wanted[2] || wanted[3]));
-    const unsigned before = (1u << (lane_ & ~3)) - 1;
-    const int low_place = count_ + __popc(low & before),
-              high_place = count_ + __popc(low) + __popc(high & before);
-    count_ += __popc(low) + __popc(high);
-    if ((low >> (lane_ & ~3) & 1) != 0) put(low_place, key, upper[0], upper[1], unit);
-    if ((high >> (lane_ & ~3) & 1) != 0) put(high_place, key + 8, upper[2], upper[3], unit);
+    const WantedOfQuads of(wanted, lane_, count_);
+    if ((of.low >> (lane_ & ~3) & 1) != 0) put(of.low_place, key, upper[0], upper[1], unit);
+    if ((of.high >> (lane_ & ~3) & 1) != 0) put(of.high_place, key + 8, upper[2], upper[3], unit);
   }
 
   // Those of 32 keys, one per lane, that are wanted; upper(row): of the lane's key, in <q, k>.
@@ -77,11 +72,6 @@ class Found {
   __device__ const Proposals& proposals() const { return proposals_; }
 
  private:
-  // One bit per quad, its first lane's.
-  static __device__ unsigned quads(unsigned mask) {
-    mask |= mask >> 1;
-    return (mask | mask >> 2) & 0x11111111u;
-  }
   __device__ __forceinline__ void put(int place, int key, float first, float second, const float (&unit)[2]) {
     if (lane_ % 4 == 0) keys_[place] = key;
     if (scores_ != nullptr)

@@ -160,24 +160,14 @@ class FoundKeys {
   // wanted: as d of mma.m16n8k16; key: the lane's key g.
   __device__ __forceinline__ void add(int key, const bool (&wanted)[4]) {
     if (!__any_sync(kAllLanes, wanted[0] || wanted[1] || wanted[2] || wanted[3])) return;
-    const unsigned low = quads(__ballot_sync(kAllLanes, wanted[0] || wanted[1])),
-                   high = quads(__ballot_sync(kAllLanes, wanted[2] || wanted[3]));
-    const unsigned before = (1u << (lane_ & ~3)) - 1;
-    const int low_place = count_ + __popc(low & before),
-              high_place = count_ + __popc(low) + __popc(high & before);
-    count_ += __popc(low) + __popc(high);
-    if ((low >> lane_ & 1) != 0) put(low_place, key);
-    if ((high >> lane_ & 1) != 0) put(high_place, key + 8);
+    const WantedOfQuads of(wanted, lane_, count_);
+    if ((of.low >> lane_ & 1) != 0) put(of.low_place, key);
+    if ((of.high >> lane_ & 1) != 0) put(of.high_place, key + 8);
   }
 
   __device__ int count() const { return count_; }
 
  private:
-  // One bit per quad, its first lane's.
-  static __device__ unsigned quads(unsigned mask) {
-    mask |= mask >> 1;
-    return (mask | mask >> 2) & 0x11111111u;
-  }
   __device__ __forceinline__ void put(int place, int key) {
     keys_[place] = key;
     if (place < kInShared) shared_[place] = key;

@@ -217,6 +217,29 @@ __device__ __forceinline__ int place_of(bool wanted, int lane, int& count) {
   return place;
 }
 
+// Of 16 keys, two for each quad of lanes (its keys g and g + 8), those that are wanted, and their places
+// behind `count`, which grows by them.
+struct WantedOfQuads {
+  unsigned low, high;  // one bit per quad, its first lane's
+  int low_place, high_place;
+
+  // wanted: as d of mma.m16n8k16.
+  __device__ __forceinline__ WantedOfQuads(const bool (&wanted)[4], int lane, int& count)
+      : low(quads(__ballot_sync(kAllLanes, wanted[0] || wanted[1]))),
+        high(quads(__ballot_sync(kAllLanes, wanted[2] || wanted[3]))) {
+    const unsigned before = (1u << (lane & ~3)) - 1;
+    low_place = count + __popc(low & before);
+    high_place = count + __popc(low) + __popc(high & before);
+    count += __popc(low) + __popc(high);
+  }
+
+ private:
+  static __device__ unsigned quads(unsigned mask) {
+    mask |= mask >> 1;
+    return (mask | mask >> 2) & 0x11111111u;
+  }
+};
+
 // Of each row, in a block's shared memory: a base, in z, and a bound, in <q, k>, which its threshold is not
 // below, and the bound as HeldCodes has it.
 struct RowBounds {
