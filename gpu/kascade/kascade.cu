@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/round.h"
 #include "gpu/arch/tensor_map.h"
+#include "gpu/kascade/pool.cuh"
 #include "gpu/kascade/quantize.cuh"
 #include "gpu/kascade/reuse.cuh"
 #include "gpu/kascade/select.cuh"
