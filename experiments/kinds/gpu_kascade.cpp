@@ -63,9 +63,8 @@ class GpuKascade : public Kind {
          "an anchor that finds keys, attention to them, or all layers of a plan, the time of which is a "
          "layer's in the mean (of a step of decoding, -8-bits: anchors choose by keys in 8 bits, to which "
          "each adds the new ones; -pages: keys and values lie in pages of 64); PyTorch's dense softmax, in "
-         "one "
-         "layer, or in all by cuDNN (by flash where cuDNN takes no such call); exact entmax at alpha 1.5, a "
-         "step over pages with copies in 4 bits",
+         "one layer, or in all by cuDNN (by flash where cuDNN takes no such call); exact entmax at alpha "
+         "1.5, a step over pages with copies in 4 bits",
          {"kascade-anchor", "kascade-reuse", "kascade-layers", "kascade-anchor-8-bits",
           "kascade-layers-8-bits", "kascade-layers-pages", "softmax-cudnn", "softmax-flash", "softmax-layers",
           "entmax", "entmax-layers"}},

@@ -5,8 +5,8 @@ Reads one JSON object a line: backend, dtype, shape (batch, q_heads, kv_heads, q
 method, samples, budget, warm_up, key; of splash alpha, page_size, bits. Draws q ~ N(0, query_variance), k and v ~ N(0, 1) itself, as many
 caches as L2 cannot hold together, anew where `key` differs from the job before, or paged caches follow others. Two steps take turns, of
 q and of -q. Dense attention's queries see every key: a mask among a few last ones would cost a backend more than it spares. Answers one
-JSON object a line: seconds (a step), peak_memory_bytes, version,
-caches, nmse and max_error (of one sequence's last key head against float64), or {"unavailable": why}.
+JSON object a line: seconds (a step), peak_memory_bytes, version, caches, nmse and max_error (of one sequence's last key head against
+float64), or {"unavailable": why}.
 """
 
 import math

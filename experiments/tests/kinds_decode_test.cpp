@@ -113,8 +113,8 @@ TEST_CASE("each sequence of a captured step asks as the model did at its place i
   CHECK(given.lengths.front() == 2048);
   CHECK(given.lengths[2] == 2046);
   CHECK(given.lengths[508] == 1540);
-  CHECK(given.lengths[509] ==
-        2048);                      // 509 pairs of queries with a pair before them are held: it begins again
+  // The file holds 509 pairs of queries with a pair before them: then it begins again.
+  CHECK(given.lengths[509] == 2048);
   for (int64_t i = 0; i < 64; ++i)  // sequence 2 is two tokens shorter
     CHECK(given.q_before.row(0, 0, 0)[i] == given.q.row(2, 0, 0)[i]);
   REQUIRE(given.k.heads() == 1);

@@ -50,7 +50,7 @@ struct ListBlocks {
 // keys before the first that is seen: as many keys as a list keeps lie above them.
 struct ListKeys {
   int first_key, visible, own_begin;
-  int begin, end;  // of the block; begin is a multiple of 4
+  int begin, end;  // of the block; begin is a multiple of 16
 
   __device__ ListKeys(const AnchorSlab& slab, const TileAddress& at, const ListBlocks& blocks)
       : first_key(slab.problem.first_key(at)),
@@ -127,7 +127,7 @@ struct Threshold {
   uint32_t order, equal;
 };
 
-// Of the k largest. counted: the first histogram has the first digits of the block's keys. Keys that are not
+// Of the k largest. kCounted: the first histogram has the first digits of the block's keys. Keys that are not
 // seen, whose orders are 0, may be counted or not: k others lie above them.
 template <bool kCounted, class Orders>
 __device__ Threshold find_threshold(const Orders& from, uint32_t k, const ListBlocks& blocks,

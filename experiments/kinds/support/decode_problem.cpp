@@ -40,8 +40,7 @@ void check_captured(const Parameters& p) {
       held.q_len < 2 * asked.q_len)
     throw InvalidArgument(
         fmt::format("call {} of {} is {}, {}; a step takes a causal call of as many keys, at least twice "
-                    "as many queries, and the "
-                    "same heads or one key head of the same group, not {}",
+                    "as many queries, and the same heads or one key head of the same group, not {}",
                     get_integer(p, "call"), get_text(p, "input"), to_string(held),
                     call.causal ? "causal" : "not causal", to_string(asked)));
 }
@@ -93,9 +92,8 @@ std::vector<ParameterInfo> decode_parameters() {
        std::string("gaussian"),
        "",
        "Gaussian q, k and v, or a causal model's: every sequence holds the text, each up to a token less. "
-       "Two "
-       "steps take turns, these queries' and that of the q_len tokens before (Gaussian: of others), so that "
-       "none remembers its own keys",
+       "Two steps take turns, these queries' and that of the q_len tokens before (Gaussian: of others), so "
+       "that none remembers its own keys",
        {"gaussian", "smollm2", "smollm2-converted"},
        tensor_file_endings()},
       {"call", integer, int64_t{0}, "1", "call of the model, of those that a file holds, from 0", {}},

@@ -85,8 +85,8 @@ class Steps {
  private:
   struct OneCache {
     DeviceTensor keys, values;  // [pages, page_size, kv_heads, head_dim]
-    DeviceBuffer low_bit, broad,
-        recent;  // StepInputs::broad and recent, which steps over this cache remember
+    DeviceBuffer low_bit;
+    DeviceBuffer broad, recent;  // of StepInputs: what steps over this cache remember
     Cache cache{};
   };
   OneCache make_cache(uint64_t number, const GivenTensors* given) const;

@@ -13,10 +13,8 @@ constexpr bool waits_for_kernels_before() {
   return false;
 }
 
-// The first statement of every kernel launched so: afterwards, previous kernels are done and all their writes
-// visible. The trigger only lets the next kernel's blocks be launched; they wait for this one's end likewise.
-// Its halves are for a kernel that may run beside the previous one: it lets the next one start, and waits at
-// its end.
+// The halves of wait_for_kernels_before, for kernels that take them in the other order: one that may run
+// beside the previous one and waits at its end, and one that is done sooner than the next is launched.
 __device__ __forceinline__ void wait_for_kernels_before_alone() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
@@ -27,6 +25,9 @@ __device__ __forceinline__ void let_next_kernel_start() {
   cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
+
+// The first statement of every kernel launched so: afterwards, previous kernels are done and all their writes
+// visible. The trigger only lets the next kernel's blocks be launched; they wait for this one's end likewise.
 __device__ __forceinline__ void wait_for_kernels_before() {
   wait_for_kernels_before_alone();
   let_next_kernel_start();
