@@ -357,10 +357,11 @@ void attend_to_keys(const AttentionSpec& spec, Dtype dtype, const ReuseArguments
     const Parts parts{.out = sums,
                       .states = reinterpret_cast<float2*>(sums + p.parts * p.queries() * p.head_dim)};
     const int blocks = std::min(p.items, device_attribute(cudaDevAttrMultiProcessorCount));
-    launch("reset_queue", &reset_queue, 1, 32, 0, arguments.stream, queue, blocks);
+    const bool queued = p.items > blocks;
+    if (queued) launch("reset_queue", &reset_queue, 1, 32, 0, arguments.stream, queue, blocks);
     with_kernel<P>(spec, dtype, [&](auto kernel, int64_t shared_bytes) {
       launch("attend_gathering", kernel, static_cast<unsigned>(blocks), kThreads, shared_bytes,
-             arguments.stream, p, queue, parts);
+             arguments.stream, p, queued ? queue : nullptr, parts);
     });
     if (p.parts == 1) return;
     with_element(dtype, [&](auto element) {

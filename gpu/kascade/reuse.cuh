@@ -3,6 +3,7 @@
 // Rungs 5 and 6 of the ladder kascade say why, and what it gains.
 
 #include "gpu/arch/cp_async_4.cuh"
+#include "gpu/arch/prefetch.cuh"
 #include "gpu/kascade/consumer.cuh"
 
 namespace splash::gpu::kascade {
@@ -13,6 +14,10 @@ template <int kDim>
 constexpr int kTileKeys = kDim > 128 ? 64 : 128;
 template <int kDim>
 constexpr int kStages = kDim > 128 ? 2 : 3;
+
+// Tiles whose keys a lane reads at once, as many tiles before it needs them. A read takes as long as the
+// copies of a tile; read one tile ahead, it was what producers waited for.
+constexpr int kTilesAhead = 4;
 
 template <int kDim>
 struct Shared {
@@ -48,8 +53,41 @@ __device__ int keys_of_part(const P& p, int visible) {
   return (tiles + p.parts - 1) / p.parts * kTileRows;
 }
 
-// Loads a tile's first keys before its queries, because the last product of the previous tile frees the place
-// of the queries. Reads indices one step ahead.
+// Brings the rows of a block's first tiles into the L2 while kernels before still run. They may be writing
+// what is read here: it goes through no register that outlives this, nor through the L1, and whatever it is,
+// the rows are some of k and v. Pages are left out: their table is one read more.
+template <int kDim, class P>
+__device__ void prefetch_first_tiles(const P& p) {
+  const int item = blockIdx.x;
+  if (item >= p.items || p.pages.table != nullptr) return;
+  const TileAddress at = p.address(item);
+  const int kv_head = static_cast<int>(at.kv_head % p.kv_heads);
+  const int anchor_head =
+      p.anchor_heads != nullptr ? __ldcg(p.anchor_heads + kv_head) : kv_head;  // stays in its sequence
+  const int64_t list = (at.kv_head - kv_head + max(0, min(anchor_head, p.kv_heads - 1))) * p.tiles + at.tile;
+  const int count = min(__ldcg(p.key_counts + list), static_cast<int>(p.k_keep));
+  const int first = p.parts > 1 ? item % p.parts * keys_of_part(p, count) : 0;
+  const int64_t first_row = p.first_row(at);
+  int keys[kStages<kDim>];
+#pragma unroll
+  for (int i = 0; i < kStages<kDim>; ++i) {
+    const int place = first + i * kTileKeys<kDim> + static_cast<int>(threadIdx.x);
+    const bool there = place < count && threadIdx.x < kTileKeys<kDim>;
+    keys[i] = there ? __ldcg(p.key_indices + list * p.k_keep + place) : -1;
+  }
+#pragma unroll
+  for (int i = 0; i < kStages<kDim>; ++i) {
+    if (keys[i] < 0 || keys[i] >= p.kv_len) continue;
+    const int64_t begin = (first_row + keys[i]) * p.head_dim * 2;
+    for (const void* tensor : {p.k, p.v}) {
+      const char* const row = static_cast<const char*>(tensor) + begin;
+      for (int at_byte = 0; at_byte < p.head_dim * 2; at_byte += 64) arch::prefetch<64>(row + at_byte);
+    }
+  }
+}
+
+// Loads an item's first tiles of keys before its queries, because the last product of the previous item frees
+// the place of the queries: until then all stages but that product's have copies under way.
 template <int kDim, class P>
 __device__ void produce(const P& p, Shared<kDim>& shared, int* queue) {
   constexpr int kKeys = kTileKeys<kDim>;
@@ -69,32 +107,61 @@ __device__ void produce(const P& p, Shared<kDim>& shared, int* queue) {
     }
     arch::cp_async_arrive(&shared.q_full);
   };
-  int item = blockIdx.x;
+  // What is read of an item before its turn: the end of its list and the keys of its first tiles.
+  const auto count_of = [&](int item) { return item < p.items ? p.count(p.address(item)) : 0; };
+  // Places past the end repeat the last key: their scores are hidden, and no row is read that the list does
+  // not name.
+  const auto key_at = [&](const int32_t* keys, int begin, int end) {
+    return keys[min(begin + share.held_row(), end - 1)];
+  };
+  int ahead[kTilesAhead] = {};  // keys of the tiles behind those of rows
+  const auto read_ahead = [&](const int32_t* keys, int begin, int end) {
+    if (end == 0) return;
+#pragma unroll
+    for (int i = 0; i < kTilesAhead; ++i) ahead[i] = key_at(keys, begin + i * kKeys, end);
+  };
+  int last = 0;  // entry of a list
+  const auto read_first = [&](int item, int count) {
+    if (count == 0) return;
+    const int32_t* const keys = p.keys(p.address(item));
+    last = keys[count - 1];
+    read_ahead(keys, 0, count);  // mostly all keys are visible
+  };
+  int item = blockIdx.x, count = count_of(item);
+  read_first(item, count);
   while (item < p.items) {
     int next = item + gridDim.x;
     if (queue != nullptr && leader) next = atomicAdd(queue, 1);  // long before it is needed
     const TileAddress at = p.address(item);
     const int32_t* keys = p.keys(at);
-    const int count = p.count(at);
-    // Places past the end repeat the last key: their scores are hidden, and no row is read that the list does
-    // not name.
-    const auto key_at = [&](int begin, int end) {
-      return end > 0 ? keys[min(begin + share.held_row(), end - 1)] : 0;
-    };
-    int key = key_at(0, count);  // speculative: mostly all keys are visible
-    int visible = entries_up_to(keys, count, p.last_key(at) - p.missing(at));
+    const int limit = p.last_key(at) - p.missing(at);
+    int visible = last <= limit ? count : entries_up_to(keys, count, limit);
     if (p.parts > 1) {
       const int first = min(item % p.parts * keys_of_part(p, visible), visible);
       keys += first;
       visible = min(visible - first, keys_of_part(p, visible));
     }
-    if (visible < count) key = key_at(0, visible);
+    if (visible < count) read_ahead(keys, 0, visible);
+    uint32_t rows[kTilesAhead] = {};
+    int next_count = 0;
     const int64_t first_row = p.first_row(at), first_query = at.kv_head * p.group * p.q_len;
     const char* const k = static_cast<const char*>(p.k) + first_row * row_bytes;
     const char* const v = static_cast<const char*>(p.v) + first_row * row_bytes;
     const auto load_keys = [&](int begin) {
-      const uint32_t source = p.row_of(at, key);
-      key = key_at(begin + kKeys, visible);
+      const int tile = begin / kKeys % kTilesAhead;
+      if (tile == 0) {
+#pragma unroll
+        for (int i = 0; i < kTilesAhead; ++i) rows[i] = p.row_of(at, ahead[i]);
+        const int behind = begin + kTilesAhead * kKeys;
+        if (behind < visible) {
+          read_ahead(keys, behind, visible);
+        } else if (begin > 0) {
+          read_first(next, next_count);
+        }
+      }
+      uint32_t source = rows[0];
+#pragma unroll
+      for (int i = 1; i < kTilesAhead; ++i) source = tile == i ? rows[i] : source;
       arch::mbarrier_wait(&shared.k_empty[turn.stage], turn.parity ^ 1);
       share.copy(shared.k[turn.stage], k, row_bytes, source);
       const int place = begin + threadIdx.x % kProducers;
@@ -115,16 +182,20 @@ __device__ void produce(const P& p, Shared<kDim>& shared, int* queue) {
       announce(item, visible);
       q_turn.next();
     };
-    if (visible > 0) load_keys(0);
+    int begin = 0;
+    for (; begin < min(visible, (kStages<kDim> - 1) * kKeys); begin += kKeys) load_keys(begin);
     load_queries();
-    for (int begin = kKeys; begin < visible; begin += kKeys) load_keys(begin);
     if (queue != nullptr) {  // two places: all have read one when the leader writes it again, a barrier later
       if (leader) shared.next_item[next_turn.stage] = next;
       arch::named_barrier_sync(1, kProducers);
       next = shared.next_item[next_turn.stage];
       next_turn.next();
     }
+    next_count = count_of(next);
+    for (; begin < visible; begin += kKeys) load_keys(begin);
+    if (visible <= kTilesAhead * kKeys) read_first(next, next_count);  // no load_keys did
     item = next;
+    count = next_count;
   }
   arch::mbarrier_wait(&shared.q_empty, q_turn.parity ^ 1);
   announce(-1, 0);
@@ -305,12 +376,13 @@ __global__ void __launch_bounds__(kThreads, 1) attend_gathering(const P p, int* 
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<Shared<kDim>*>(shared_memory);
   prepare_barriers(shared);
+  if (threadIdx.x < kProducers) prefetch_first_tiles<kDim>(p);
   entmax::wait_for_kernels_before();
   if (threadIdx.x < kProducers) {
-    arch::give_registers_back<56>();
+    arch::give_registers_back<72>();
     produce(p, shared, queue);
   } else {
-    arch::take_registers<224>();
+    arch::take_registers<216>();
     consume<Element>(p, shared, parts);
   }
 }

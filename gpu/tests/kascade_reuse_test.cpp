@@ -93,6 +93,19 @@ TEST_CASE("kascade: reuse in a padded batch takes of each sequence as many keys 
   }
 }
 
+TEST_CASE("kascade: blocks reuse many lists one after the other, of one tile of keys, of some and of many") {
+  SKIP_WITHOUT_GPU();
+  // More lists than an H100 or H200 has multiprocessors.
+  for (const AttentionShape& shape :
+       {AttentionShape{36, 4, 4, 1, 1500, 40}, AttentionShape{36, 8, 4, 1, 1500, 136},
+        AttentionShape{1, 4, 2, 2500, 2500, 64}, AttentionShape{1, 2, 1, 4500, 4500, 256}}) {
+    KascadeCase c = case_of(shape);
+    c.budget.share = 0.6;
+    if (shape.q_len == 1) c.starts = some_starts(shape);
+    check_reuse(c);
+  }
+}
+
 TEST_CASE(
     "kascade: a step that attends to all keys gives the oracle's output, and the lists of one that does "
     "not") {
