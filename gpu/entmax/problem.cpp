@@ -65,7 +65,7 @@ ForwardProblem problem_of(const AttentionSpec& spec, const ForwardArguments& arg
   const Tuning& tuning = arguments.tuning;
   p.sampled_keys = sampled_keys(spec, tuning.sampled_keys);
   p.heads_together =
-      tuning.heads_together > 0 ? tuning.heads_together : heads_together(s.kv_len * s.head_dim);
+      tuning.heads_together > 0 ? tuning.heads_together : heads_together(s.kv_len * s.head_dim, s.group());
   return p;
 }
 

@@ -81,7 +81,7 @@ std::vector<KernelTrace> trace(const AttentionSpec& spec, Dtype dtype, const Pla
   };
   const auto screen = [=, seen = SeenTiles(spec, tile.q, tile.k)](int64_t block, BlockTrace& trace) mutable {
     const BlockPlace place(static_cast<int>(block), static_cast<int>(q_tiles), static_cast<int>(heads),
-                           heads_together(kv_len * head_dim));
+                           heads_together(kv_len * head_dim, group));
     const int64_t head = place.head, key_head = head / group, first = place.tile * tile.q;
     const auto range = [&](int64_t query) { return spec.mask.row(s, 0, 0, query); };
     const int64_t whole_begin = range(std::min(first + tile.q, q_len) - 1).begin,

@@ -7,12 +7,14 @@
 
 namespace splash::gpu::entmax {
 
-// How many heads' blocks run together: as many as have keys and values that fit in L2 together.
-SPLASH_HOST_DEVICE constexpr int heads_together(int64_t elements_of_keys) {
-  return elements_of_keys <= 1 << 17   ? 16
-         : elements_of_keys <= 1 << 18 ? 8
-         : elements_of_keys <= 1 << 20 ? 4
-                                       : 2;
+// How many heads' blocks run together: all of as many key heads as have keys and values that fit in L2
+// together. group: heads per key head.
+SPLASH_HOST_DEVICE constexpr int heads_together(int64_t elements_of_keys, int64_t group) {
+  const int key_heads = elements_of_keys <= 1 << 17   ? 16
+                        : elements_of_keys <= 1 << 18 ? 8
+                        : elements_of_keys <= 1 << 20 ? 4
+                                                      : 2;
+  return key_heads * static_cast<int>(group);
 }
 
 // The block's head and tile of queries. Consecutive blocks work through `together` heads at a time, the last
