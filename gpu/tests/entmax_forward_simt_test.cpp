@@ -8,6 +8,7 @@
 #include "gpu/entmax/problem.h"
 #include "gpu/tests/entmax_attention_scan.h"
 #include "gpu/tests/entmax_simt.h"
+#include "gpu/tests/entmax_weak_bounds.h"
 
 namespace splash::gpu::entmax::hopper {
 alignas(1024) unsigned char dynamic[227 * 1024];  // shared memory of a block
@@ -290,6 +291,40 @@ TEST_CASE(
   run_case<__half>(c, looked);
   CHECK(looked.spilled > 0);
   CHECK(looked.left_out == 0);
+}
+
+TEST_CASE("entmax/0-one-pass on the CPU: lists that do not fit since no sample is large are thinned") {
+  struct Thinned {
+    double alpha = 1.5;
+    WeakBounds weak{};
+    int64_t dim = 64, keys = 4219, window = 0;
+    Dtype dtype = Dtype::bf16;
+    int64_t left_out = 0;
+  };
+  for (const Thinned& t : {
+           Thinned{1.5, {}, 64, 4219, 0, Dtype::bf16}, Thinned{1.5, {.ties = true}, 64, 4219, 0, Dtype::f16},
+           Thinned{1.5, {}, 128, 4219, 0, Dtype::f16}, Thinned{2, {.scale = 0.7}, 40, 4219, 0, Dtype::bf16},
+           Thinned{1.25, {.scale = 2}, 64, 4219, 0, Dtype::f16},
+           Thinned{1.5, {}, 64, 4219, 4100, Dtype::bf16},
+           Thinned{1.5, {.scale = 3e4}, 64, 4219, 0, Dtype::bf16},
+           Thinned{1.5, {.row_scale = 0.15}, 64, 7999, 0, Dtype::bf16},     // in two sweeps
+           Thinned{1.5, {.row_scale = 0.02}, 64, 7999, 0, Dtype::bf16, 5},  // supports do not fit either
+       }) {
+    CAPTURE(t.alpha);
+    CAPTURE(t.weak.scale);
+    CAPTURE(t.weak.row_scale);
+    CAPTURE(t.dim);
+    CAPTURE(t.window);
+    PortableCase c{.name = "weak bounds", .dtype = t.dtype};
+    c.spec.shape = {1, 1, 1, 37, t.keys, t.dim};
+    c.spec.normalizer = {NormalizerKind::entmax, {t.alpha}};
+    c.spec.mask = {.causal = t.window > 0, .window = t.window};
+    c.inputs = weak_bounds_inputs(c.spec.shape, c.dtype, t.weak);
+    Looked looked;
+    run_any_case(c, looked);
+    CHECK(looked.spilled > 0);
+    CHECK(looked.left_out == t.left_out);
+  }
 }
 
 TEST_CASE("entmax/0-one-pass on the CPU: tiles with more keys than lists have room for") {

@@ -5,7 +5,9 @@
 
 #include "core/workload.h"
 #include "gpu/tests/entmax_attention_scan.h"
+#include "gpu/tests/entmax_weak_bounds.h"
 #include "gpu/tests/ladder_cases.h"
+#include "gpu/tests/nmse.h"
 #include "gpu/tests/skip_without_gpu.h"
 
 using namespace splash;
@@ -96,6 +98,19 @@ void check_support(const Problem& problem, Dtype dtype, const Stream& stream) {
   check_rows(spec, run.row_results(), oracle, huge ? score_error(oracle) : kScoreError);
 }
 
+// Rows of each head that were left to the dense path.
+std::vector<int32_t> rows_left(const ForwardRun& run, const AttentionSpec& spec,
+                               const entmax::Tuning& tuning = {}, Dtype dtype = Dtype::bf16) {
+  const auto unstored =
+      entmax::unstored_rows(spec, dtype, {.workspace = run.workspace.data(), .tuning = tuning});
+  const auto* const start = static_cast<const char*>(run.workspace.data());
+  const auto workspace = ForwardRun::host<char>(run.workspace, run.workspace.bytes());
+  std::vector<int32_t> counts(static_cast<size_t>(spec.shape.batch * spec.shape.q_heads));
+  std::memcpy(counts.data(), &workspace[reinterpret_cast<const char*>(unstored.rows.counts) - start],
+              counts.size() * sizeof(int32_t));
+  return counts;
+}
+
 }  // namespace
 
 TEST_CASE("entmax forward: tau, sums and support are the double oracle's") {
@@ -140,15 +155,40 @@ TEST_CASE("entmax forward: rows with broad supports are left to the dense path, 
     const entmax::Tuning tuning{.sampled_keys = c.sampled_keys};
     const ForwardRun run(problem.spec, Dtype::bf16, inputs_of(problem, Dtype::bf16), 1 << 18, stream,
                          entmax::ForwardPath::fastest, {}, tuning);
-    const auto unstored = entmax::unstored_rows(problem.spec, Dtype::bf16,
-                                                {.workspace = run.workspace.data(), .tuning = tuning});
-    const auto* const start = static_cast<const char*>(run.workspace.data());
-    const auto workspace = ForwardRun::host<char>(run.workspace, run.workspace.bytes());
-    for (int64_t head = 0; head < c.heads; ++head) {
-      int32_t count = -1;
-      std::memcpy(&count, &workspace[reinterpret_cast<const char*>(unstored.rows.counts + head) - start],
-                  sizeof count);
-      CHECK(count == c.left);
+    for (const int count : rows_left(run, problem.spec, tuning)) CHECK(count == c.left);
+  }
+}
+
+TEST_CASE("entmax forward: weakly bound rows, whose lists do not fit, are finished like others") {
+  SKIP_WITHOUT_GPU();
+  const Stream stream;
+  struct Case {
+    double alpha = 1.5;
+    WeakBounds weak{};
+    int64_t dim = 64, keys = 4219, window = 0;
+  };
+  for (const Case& c : {Case{1.5, {}, 64, 4219},
+                        {1.5, {.ties = true}, 64, 4219},
+                        {1.5, {}, 128, 4219},
+                        {1.5, {}, 256, 4219},
+                        {2, {.scale = 0.7}, 40, 4219},
+                        {1.25, {.scale = 2}, 64, 4219},
+                        {1.5, {}, 64, 4219, 4100},
+                        {1.5, {.row_scale = 0.15}, 64, 7999}}) {
+    CAPTURE(c.alpha);
+    CAPTURE(c.dim);
+    CAPTURE(c.keys);
+    AttentionSpec weak = spec({1, 1, 1, 150, c.keys, c.dim}, c.alpha, c.window > 0);
+    weak.mask.window = c.window;
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+      CAPTURE(to_string(dtype));
+      const auto inputs = weak_bounds_inputs(weak.shape, dtype, c.weak);
+      const auto oracle = cpu_ref::attention_forward<double>(weak, inputs.q, inputs.k, inputs.v,
+                                                             {.keep_probabilities = true});
+      const ForwardRun run(weak, dtype, inputs, 1 << 18, stream);
+      check_rows(weak, run.row_results(), oracle, kScoreError);
+      CHECK(nmse(run.out.to_host(), oracle.out) <= Tolerance().of(dtype));
+      for (const int count : rows_left(run, weak, {}, dtype)) CHECK(count == 0);
     }
   }
 }
@@ -156,11 +196,15 @@ TEST_CASE("entmax forward: rows with broad supports are left to the dense path, 
 TEST_CASE("entmax forward: every run gives the same bits") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
+  const auto check = [&](const AttentionSpec& spec, const AttentionInputs<double>& inputs) {
+    const auto expected = ForwardRun(spec, Dtype::bf16, inputs, 1 << 18, stream).bytes();
+    for (int i = 0; i < 50; ++i)
+      REQUIRE(ForwardRun(spec, Dtype::bf16, inputs, 1 << 18, stream).bytes() == expected);
+  };
   const Problem problem = problems()[2];
-  const auto inputs = inputs_of(problem, Dtype::bf16);
-  const auto expected = ForwardRun(problem.spec, Dtype::bf16, inputs, 1 << 18, stream).bytes();
-  for (int i = 0; i < 50; ++i)
-    REQUIRE(ForwardRun(problem.spec, Dtype::bf16, inputs, 1 << 18, stream).bytes() == expected);
+  check(problem.spec, inputs_of(problem, Dtype::bf16));
+  const AttentionSpec weak = spec({1, 1, 1, 150, 4219, 64}, 1.5, false);
+  check(weak, weak_bounds_inputs(weak.shape, Dtype::bf16, {}));
 }
 
 TEST_CASE("entmax forward: p, its sum, the support and the output at every alpha, lists and dense") {

@@ -5,11 +5,12 @@
 //
 // Who writes what, and when. No other warp touches a warp's lists.
 //   columns, tiles,        Lane l alone writes and reads column l, and what stands of it in a slot of the
-//   spilled, counts        workspace (spill.cuh).
+//   spilled, counts        workspace (spill.cuh). After the last tile lanes share the columns of a slot, and
+//                          lists that are thinned get new counts, with __syncwarp (solve/thin_lists.cuh).
 //   slot                   Lane 0, with __syncwarp around.
 //   bound                  The quad's first lane writes it before the first tile and after the sampling
-//                          pass, and in defer_row the one lane that calls it for the row. Others read it
-//                          after a __syncwarp.
+//                          pass, in defer_row the one lane that calls it for the row, and where lists are
+//                          thinned one lane for each row. Others read it after a __syncwarp.
 //   query, begin, end,     The quad's first lane writes them once, before the first tile; begin only where
 //   unit, margin           rows have ranges.
 //   scores                 They lie where columns were: written after the last tile, once the keys have

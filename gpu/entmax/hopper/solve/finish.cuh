@@ -9,9 +9,11 @@
 //   gather_values    output = sum of p v (list_products.cuh).
 //
 // Where there is no room for the lists of all rows, finish_quads takes these steps for some quads at a time.
+// Lists of one quad that do not fit are thinned before (thin_lists.cuh).
 // A warp works on its own lists alone: __syncwarp divides the steps, never a barrier of the block.
 
 #include "gpu/entmax/hopper/solve/list_products.cuh"
+#include "gpu/entmax/hopper/solve/thin_lists.cuh"
 #include "gpu/entmax/math/vectors.cuh"
 #include "gpu/entmax/support/allocate.cuh"
 
@@ -121,13 +123,20 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
   const auto writes = [&](int row) {
     return quads.has_row(row) && lists.query[row] >= 0 && !lists.bound[row].is_deferred();
   };
-  join_columns(p.spill, lists, quads, share, listed, ranges, start, length);
+  join_columns(p.spill, head, lists, quads, share, listed, ranges, start, length);
   score_exactly<T, kPanels>(p, head_index, lists, listed, ranges);
 
   Solution solution[2];
   const float lower[2] = {lists.unit[share.row(0)] * lists.bound[share.row(0)].value,
                           lists.unit[share.row(1)] * lists.bound[share.row(1)].value};
   solve_rows(lists, entmax, share, start, length, lower, solution, entries);
+  if constexpr (std::is_same_v<SomeQuads, Quads>) {
+    if (quads.chunks > 0) [[unlikely]] {
+      return prune_chunk(p.spill, head, lists, quads, make_int2(length[0], length[1]),
+                         make_float2(__fsub_rd(solution[0].largest, -solution[0].bound),
+                                     __fsub_rd(solution[1].largest, -solution[1].bound)));
+    }
+  }
   if (share.works && share.lane < 2) {  // the quad's first lane for its first row, the second for the other
     const int row = share.row(share.lane), query = lists.query[row];
     const Solution solved = share.lane == 0 ? solution[0] : solution[1];
@@ -194,21 +203,21 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
   gather_values<T, kPanels>(p, head_index, lists, listed, ranges, writes);
 }
 
+// A part of the lists. Not inlined: what lives across calls in the loop over parts takes none of its
+// registers.
+template <class T, int kPanels, class Lists>
+__device__ __noinline__ void finish_part(const ForwardProblem& p, int head_index, const Head& head,
+                                         Lists& lists, Quads quads, int (&listed)[Lists::kMost]) {
+  finish_quads<T, kPanels>(p, head_index, head, lists, quads, listed);
+}
+
 // As finish_rows, where the lists do not fit when all are joined at once, or the warp has a slot.
 template <class T, int kPanels, class Lists>
 __device__ __noinline__ void finish_in_parts(const ForwardProblem& p, int head_index, const Head& head,
                                              Lists& lists, int (&listed)[Lists::kMost]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   spill_columns(p.spill, head, lists);  // columns are read part by part: scores of others come in their bytes
-  const int keys = of_open_rows(lists, lists.counts[lane]);
-  for (Quads quads = quads_that_fit<Lists>(0, keys); quads.first < 8;
-       quads = quads_that_fit<Lists>(quads.end, keys)) {
-    if (quads.end > quads.first) {
-      finish_quads<T, kPanels>(p, head_index, head, lists, quads, listed);
-    } else {  // not even one quad fits
-      if (lane < 2) defer_row(lists, head, quads.end + 8 * lane);
-      ++quads.end;
-    }
+  for (Quads quads = next_part(lists, head, {0, 0}); quads.first < 8; quads = next_part(lists, head, quads)) {
+    finish_part<T, kPanels>(p, head_index, head, lists, quads, listed);
     __syncwarp();  // all are done with lists and columns
   }
   if (lists.slot >= 0) give_slot_back(p.spill, lists.slot);

@@ -30,9 +30,11 @@ struct EntryRange {
   int first, end;
 };
 
-// The quads whose lists are joined at once: [first, end). A quad has the rows `quad` and `quad + 8`.
+// The quads whose lists are joined at once: [first, end). A quad has the rows `quad` and `quad + 8`. chunks:
+// where not 0, the lists of one quad do not fit, and only the part `chunk` of them is joined
+// (thin_lists.cuh).
 struct Quads {
-  int first, end;
+  int first, end, chunk = 0, chunks = 0, sweeps = 0;
   __device__ __forceinline__ bool has(int quad) const { return quad >= first && quad < end; }
   __device__ __forceinline__ bool has_row(int row) const { return has(row % 8); }
   // How many lanes share a quad's work: where quads are few, more than four, so that most have some.
@@ -43,7 +45,7 @@ struct Quads {
 };
 struct AllQuads {
   int keys;  // in the calling lane's column, of rows that are not deferred (keys_of_rows)
-  static constexpr int first = 0, end = 8;
+  static constexpr int first = 0, end = 8, chunks = 0;
   __device__ __forceinline__ constexpr bool has(int /*quad*/) const { return true; }
   __device__ __forceinline__ constexpr bool has_row(int /*row*/) const { return true; }
   __device__ __forceinline__ constexpr int lanes() const { return 4; }
@@ -96,31 +98,44 @@ __device__ __forceinline__ Quads quads_that_fit(int first, int keys) {
   return quads;
 }
 
+// Where each lane's keys lie in the joined lists. keys: how many it has, as of keys_of_rows. start, length:
+// of the lists of the quad's rows.
+struct JoinedPlaces {
+  int next[2];  // of the lane's first key of each row
+
+  __device__ __forceinline__ JoinedPlaces(const Share& share, int keys, EntryRange (&ranges)[2],
+                                          int (&start)[2], int (&length)[2]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    int upto = keys;
+#pragma unroll
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      const int lower = __shfl_up_sync(kWarp, upto, lanes);
+      if (lane >= lanes) upto += lower;
+    }
+    const int total = __shfl_sync(kWarp, upto, 31), before = upto - keys;
+    ranges[0] = {0, total & 0xFFFF};
+    ranges[1].first = full_batches(ranges[0].end);
+    ranges[1].end = ranges[1].first + (total >> 16);
+    next[0] = before & 0xFFFF;
+    next[1] = ranges[1].first + (before >> 16);
+    const int behind[2] = {next[0] + (keys & 0xFFFF), next[1] + (keys >> 16)};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      start[half] = __shfl_sync(kWarp, next[half], share.lane_of_warp(0));
+      length[half] = __shfl_sync(kWarp, behind[half], share.lane_of_warp(share.lanes - 1)) - start[half];
+    }
+  }
+};
+
 // Joins lists. keys: how many each lane puts there, as of keys_of_rows. visit(put) calls put(half, key) for
 // each of them. start, length: of the lists of the quad's rows.
 template <int kMost, class Visit>
 __device__ __forceinline__ void join(const Share& share, int keys, const Visit& visit, int (&listed)[kMost],
                                      EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  int upto = keys;
-#pragma unroll
-  for (int lanes = 1; lanes < 32; lanes *= 2) {
-    const int lower = __shfl_up_sync(kWarp, upto, lanes);
-    if (lane >= lanes) upto += lower;
-  }
-  const int total = __shfl_sync(kWarp, upto, 31), before = upto - keys;
-  ranges[0] = {0, total & 0xFFFF};
-  ranges[1].first = full_batches(ranges[0].end);
-  ranges[1].end = ranges[1].first + (total >> 16);
-  int next[2] = {before & 0xFFFF, ranges[1].first + (before >> 16)};
-  const int behind[2] = {next[0] + (keys & 0xFFFF), next[1] + (keys >> 16)};
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    start[half] = __shfl_sync(kWarp, next[half], share.lane_of_warp(0));
-    length[half] = __shfl_sync(kWarp, behind[half], share.lane_of_warp(share.lanes - 1)) - start[half];
-  }
+  JoinedPlaces places(share, keys, ranges, start, length);
   visit([&](int half, int key) {
-    const int at = half == 0 ? next[0]++ : next[1]++;
+    const int at = half == 0 ? places.next[0]++ : places.next[1]++;
     listed[at] = entry_of(key, share.quad);
   });
 #pragma unroll
@@ -134,28 +149,54 @@ __device__ __forceinline__ void join(const Share& share, int keys, const Visit& 
 
 // Joins the columns, which are all in shared memory.
 template <class Lists>
-__device__ __forceinline__ void join_columns(const SpillSlots&, Lists& lists, const AllQuads& quads,
-                                             const Share& share, int (&listed)[Lists::kMost],
-                                             EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
+__device__ __forceinline__ void join_columns(const SpillSlots&, const Head&, Lists& lists,
+                                             const AllQuads& quads, const Share& share,
+                                             int (&listed)[Lists::kMost], EntryRange (&ranges)[2],
+                                             int (&start)[2], int (&length)[2]) {
   join(
       share, quads.keys,
       [&](const auto& put) { visit_tiles(lists, bits_of_open_rows(lists, share.quad), share.lane, put); },
       listed, ranges, start, length);
 }
 
+// The tiles of a column in the warp's slot that the calling lane takes: [begin, end).
+struct PartOfColumn {
+  int column, begin, end;
+
+  template <class Lists>
+  __device__ __forceinline__ PartOfColumn(const Lists& lists, const Quads& quads, const Share& share) {
+    const int parts = share.lanes / 4, part = share.lane % parts;
+    column = 4 * share.quad + share.lane / parts;
+    const int tiles = share.works ? lists.spilled[column] : 0;
+    begin = tiles * part / parts;
+    end = tiles * (part + 1) / parts;
+    if (quads.chunks > 0) {
+      const int all = end - begin;
+      end = begin + all * (quads.chunk + 1) / quads.chunks;
+      begin += all * quads.chunk / quads.chunks;
+    }
+  }
+};
+
 // Joins the columns of these quads, which are all in the warp's slot: a lane takes part of a column.
 template <class Lists>
-__device__ __forceinline__ void join_columns(const SpillSlots& slots, Lists& lists, const Quads&,
-                                             const Share& share, int (&listed)[Lists::kMost],
-                                             EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
-  const int parts = share.lanes / 4, part = share.lane % parts, column = 4 * share.quad + share.lane / parts;
-  const int tiles = share.works ? lists.spilled[column] : 0;
-  const int begin = tiles * part / parts, end = tiles * (part + 1) / parts;
-  const uint32_t open = bits_of_open_rows(lists, share.quad);
+__device__ __forceinline__ void join_columns(const SpillSlots& slots, const Head& head, Lists& lists,
+                                             const Quads& quads, const Share& share,
+                                             int (&listed)[Lists::kMost], EntryRange (&ranges)[2],
+                                             int (&start)[2], int (&length)[2]) {
+  const PartOfColumn taken(lists, quads, share);
+  const int column = taken.column, begin = taken.begin, end = taken.end;
+  uint32_t open = bits_of_open_rows(lists, share.quad);
   const int2* const spilled = tiles_in(slots, lists.slot, column);
   int keys = 0;
 #pragma unroll 8
   for (int i = begin; i < end; ++i) keys += keys_of_rows(static_cast<uint32_t>(spilled[32 * i].x) & open);
+  if (quads.chunks > 0 && __reduce_add_sync(kWarp, (keys & 0xFFFF) + (keys >> 16)) > Lists::kMost - 64)
+      [[unlikely]] {
+    keys = open = 0;  // keys are too close together
+    if (share.lane < 2) defer_row(lists, head, share.row(share.lane));
+    __syncwarp();  // states of the rows
+  }
   join(
       share, keys,
       [&](const auto& put) {
