@@ -123,7 +123,7 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
   const auto writes = [&](int row) {
     return quads.has_row(row) && lists.query[row] >= 0 && !lists.bound[row].is_deferred();
   };
-  join_columns(p.spill, head, lists, quads, share, listed, ranges, start, length);
+  join_columns(p.spill, lists, quads, share, listed, ranges, start, length);
   score_exactly<T, kPanels>(p, head_index, lists, listed, ranges);
 
   Solution solution[2];
@@ -131,7 +131,7 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
                           lists.unit[share.row(1)] * lists.bound[share.row(1)].value};
   solve_rows(lists, entmax, share, start, length, lower, solution, entries);
   if constexpr (std::is_same_v<SomeQuads, Quads>) {
-    if (quads.chunks > 0) [[unlikely]] {
+    if (quads.chunks > 0) {
       return prune_chunk(p.spill, head, lists, quads, make_int2(length[0], length[1]),
                          make_float2(__fsub_rd(solution[0].largest, -solution[0].bound),
                                      __fsub_rd(solution[1].largest, -solution[1].bound)));
@@ -203,22 +203,50 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
   gather_values<T, kPanels>(p, head_index, lists, listed, ranges, writes);
 }
 
-// A part of the lists. Not inlined: what lives across calls in the loop over parts takes none of its
-// registers.
+// Finishes the rows of some quads, or thins a chunk of a quad's lists; all columns are in the warp's slot.
+// Not inlined, and it calls nothing but prune_chunk: what lives across calls would take registers from
+// finish_quads.
 template <class T, int kPanels, class Lists>
 __device__ __noinline__ void finish_part(const ForwardProblem& p, int head_index, const Head& head,
                                          Lists& lists, Quads quads, int (&listed)[Lists::kMost]) {
   finish_quads<T, kPanels>(p, head_index, head, lists, quads, listed);
+  __syncwarp();  // all are done with lists and columns
+}
+
+// A quad whose lists do not fit: thins them, chunk by chunk, and finishes its rows. Where they do not fit
+// then, the rows are deferred.
+template <class T, int kPanels, class Lists>
+__device__ __noinline__ void finish_long_quad(const ForwardProblem& p, int head_index, const Head& head,
+                                              Lists& lists, int quad, int (&listed)[Lists::kMost]) {
+#pragma unroll 1
+  for (int sweep = 0; sweep < kMostSweeps && !fits(lists, quad); ++sweep) {
+    const int chunks = chunks_of(lists, quad);
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const Quads part{quad, quad + 1, chunk, chunks};
+      if (!chunk_fits(p.spill, lists, part)) defer_quad(lists, head, quad);
+      finish_part<T, kPanels>(p, head_index, head, lists, part, listed);
+    }
+  }
+  if (!fits(lists, quad)) defer_quad(lists, head, quad);
+  finish_part<T, kPanels>(p, head_index, head, lists, {quad, quad + 1}, listed);
 }
 
 // As finish_rows, where the lists do not fit when all are joined at once, or the warp has a slot.
 template <class T, int kPanels, class Lists>
 __device__ __noinline__ void finish_in_parts(const ForwardProblem& p, int head_index, const Head& head,
                                              Lists& lists, int (&listed)[Lists::kMost]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   spill_columns(p.spill, head, lists);  // columns are read part by part: scores of others come in their bytes
-  for (Quads quads = next_part(lists, head, {0, 0}); quads.first < 8; quads = next_part(lists, head, quads)) {
-    finish_part<T, kPanels>(p, head_index, head, lists, quads, listed);
-    __syncwarp();  // all are done with lists and columns
+  const int keys = of_open_rows(lists, lists.counts[lane]);
+  for (Quads quads = quads_that_fit<Lists>(0, keys); quads.first < 8;
+       quads = quads_that_fit<Lists>(quads.end, keys)) {
+    if (quads.end > quads.first) {
+      finish_part<T, kPanels>(p, head_index, head, lists, quads, listed);
+    } else {  // not even one quad fits
+      finish_long_quad<T, kPanels>(p, head_index, head, lists, quads.end, listed);
+      ++quads.end;
+    }
   }
   if (lists.slot >= 0) give_slot_back(p.spill, lists.slot);
 }

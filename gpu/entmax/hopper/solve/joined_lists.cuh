@@ -31,10 +31,10 @@ struct EntryRange {
 };
 
 // The quads whose lists are joined at once: [first, end). A quad has the rows `quad` and `quad + 8`. chunks:
-// where not 0, the lists of one quad do not fit, and only the part `chunk` of them is joined
+// where not 0, the lists of the one quad do not fit, and the part `chunk` of so many is joined
 // (thin_lists.cuh).
 struct Quads {
-  int first, end, chunk = 0, chunks = 0, sweeps = 0;
+  int first, end, chunk = 0, chunks = 0;
   __device__ __forceinline__ bool has(int quad) const { return quad >= first && quad < end; }
   __device__ __forceinline__ bool has_row(int row) const { return has(row % 8); }
   // How many lanes share a quad's work: where quads are few, more than four, so that most have some.
@@ -45,7 +45,7 @@ struct Quads {
 };
 struct AllQuads {
   int keys;  // in the calling lane's column, of rows that are not deferred (keys_of_rows)
-  static constexpr int first = 0, end = 8, chunks = 0;
+  static constexpr int first = 0, end = 8;
   __device__ __forceinline__ constexpr bool has(int /*quad*/) const { return true; }
   __device__ __forceinline__ constexpr bool has_row(int /*row*/) const { return true; }
   __device__ __forceinline__ constexpr int lanes() const { return 4; }
@@ -149,10 +149,9 @@ __device__ __forceinline__ void join(const Share& share, int keys, const Visit& 
 
 // Joins the columns, which are all in shared memory.
 template <class Lists>
-__device__ __forceinline__ void join_columns(const SpillSlots&, const Head&, Lists& lists,
-                                             const AllQuads& quads, const Share& share,
-                                             int (&listed)[Lists::kMost], EntryRange (&ranges)[2],
-                                             int (&start)[2], int (&length)[2]) {
+__device__ __forceinline__ void join_columns(const SpillSlots&, Lists& lists, const AllQuads& quads,
+                                             const Share& share, int (&listed)[Lists::kMost],
+                                             EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
   join(
       share, quads.keys,
       [&](const auto& put) { visit_tiles(lists, bits_of_open_rows(lists, share.quad), share.lane, put); },
@@ -180,23 +179,16 @@ struct PartOfColumn {
 
 // Joins the columns of these quads, which are all in the warp's slot: a lane takes part of a column.
 template <class Lists>
-__device__ __forceinline__ void join_columns(const SpillSlots& slots, const Head& head, Lists& lists,
-                                             const Quads& quads, const Share& share,
-                                             int (&listed)[Lists::kMost], EntryRange (&ranges)[2],
-                                             int (&start)[2], int (&length)[2]) {
+__device__ __forceinline__ void join_columns(const SpillSlots& slots, Lists& lists, const Quads& quads,
+                                             const Share& share, int (&listed)[Lists::kMost],
+                                             EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
   const PartOfColumn taken(lists, quads, share);
   const int column = taken.column, begin = taken.begin, end = taken.end;
-  uint32_t open = bits_of_open_rows(lists, share.quad);
+  const uint32_t open = bits_of_open_rows(lists, share.quad);
   const int2* const spilled = tiles_in(slots, lists.slot, column);
   int keys = 0;
 #pragma unroll 8
   for (int i = begin; i < end; ++i) keys += keys_of_rows(static_cast<uint32_t>(spilled[32 * i].x) & open);
-  if (quads.chunks > 0 && __reduce_add_sync(kWarp, (keys & 0xFFFF) + (keys >> 16)) > Lists::kMost - 64)
-      [[unlikely]] {
-    keys = open = 0;  // keys are too close together
-    if (share.lane < 2) defer_row(lists, head, share.row(share.lane));
-    __syncwarp();  // states of the rows
-  }
   join(
       share, keys,
       [&](const auto& put) {

@@ -69,28 +69,50 @@ __device__ __noinline__ void prune_chunk(const SpillSlots& slots, const Head& he
   __syncwarp();  // bounds, counts, and masks, which other lanes take back
 }
 
-// The part of the lists that is finished next, or joined to be thinned: quads whose lists fit, or a chunk of
-// those of one quad. Rows whose lists do not fit after two sweeps are deferred. first: of the quads that are
-// left. By the whole warp. Not inlined: its registers are not finish_quads'.
+// Leaves the quad's rows to the dense path.
 template <class Lists>
-__device__ __noinline__ Quads next_part(Lists& lists, const Head& head, Quads last) {
+__device__ __forceinline__ void defer_quad(Lists& lists, const Head& head, int quad) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const bool open = last.chunks > 0 && bits_of_open_rows(lists, last.first) != 0;
-  if (open && ++last.chunk < last.chunks) return last;
-  const int first = last.chunks > 0 ? last.first : last.end;
-  int keys = of_open_rows(lists, lists.counts[lane]);
-  const Quads next = quads_that_fit<Lists>(first, keys);
-  if (next.end > first || first == 8) return next;
-  const int sweeps = last.chunks > 0 ? last.sweeps + 1 : 0;
-  if (sweeps == kMostSweeps) {
-    if (lane < 2) defer_row(lists, head, first + 8 * lane);
-    __syncwarp();  // states of the rows
-    return quads_that_fit<Lists>(first, of_open_rows(lists, lists.counts[lane]));
-  }
-  keys = __shfl_sync(kWarp, quad_sum(keys), 4 * first);
-  constexpr int kOfChunk = Lists::kMost / 2;  // in the mean, so that all chunks fit
-  const int all = (keys & 0xFFFF) + static_cast<int>(static_cast<unsigned>(keys) >> 16);
-  return {first, first + 1, 0, (all + kOfChunk - 1) / kOfChunk, sweeps};
+  if (lane < 2) defer_row(lists, head, quad + 8 * lane);
+  __syncwarp();  // states of the rows
+}
+
+// The keys of the two rows of the calling lane's quad that are open, as of keys_of_rows.
+template <class Lists>
+__device__ __forceinline__ int keys_of_quad(const Lists& lists) {
+  return quad_sum(of_open_rows(lists, lists.counts[threadIdx.x % 32]));
+}
+__device__ __forceinline__ int second_of(int keys) {
+  return static_cast<int>(static_cast<unsigned>(keys) >> 16);
+}
+// Whether the lists of a quad fit when they are joined.
+template <class Lists>
+__device__ __forceinline__ bool keys_fit(int keys) {
+  return full_batches(keys & 0xFFFF) + full_batches(second_of(keys)) <= Lists::kMost;
+}
+template <class Lists>
+__device__ __forceinline__ bool fits(const Lists& lists, int quad) {
+  return keys_fit<Lists>(__shfl_sync(kWarp, keys_of_quad(lists), 4 * quad));
+}
+
+// In how many chunks the lists of a quad are thinned.
+template <class Lists>
+__device__ __forceinline__ int chunks_of(const Lists& lists, int quad) {
+  constexpr int kOfChunk = Lists::kMost / 2;  // in the mean, so that nearly all chunks fit
+  const int keys = __shfl_sync(kWarp, keys_of_quad(lists), 4 * quad);
+  return ((keys & 0xFFFF) + second_of(keys) + kOfChunk - 1) / kOfChunk;
+}
+
+// Whether a chunk fits when it is joined.
+template <class Lists>
+__device__ __forceinline__ bool chunk_fits(const SpillSlots& slots, const Lists& lists, const Quads& chunk) {
+  const PartOfColumn part(lists, chunk, Share(chunk));
+  const int2* const tiles = tiles_in(slots, lists.slot, part.column);
+  const uint32_t open = bits_of_open_rows(lists, chunk.first);
+  int keys = 0;
+  for (int i = part.begin; i < part.end; ++i)
+    keys += keys_of_rows(static_cast<uint32_t>(tiles[int64_t{32} * i].x) & open);
+  return __reduce_add_sync(kWarp, (keys & 0xFFFF) + second_of(keys)) <= Lists::kMost - 64;  // 64: padding
 }
 
 }  // namespace splash::gpu::entmax::hopper
