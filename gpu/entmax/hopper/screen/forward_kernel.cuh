@@ -354,8 +354,11 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   }
   screen.save_columns();
   __syncthreads();  // joined lists come where key tiles were
-  if (!screen.all_deferred() || lists.slot >= 0)
-    finish_rows<T, kPanels>(p, head, tiles.head, lists, tiles.listed[warp]);
+  if (!screen.all_deferred() || lists.slot >= 0) {
+    const int finished = finish_rows<T, kPanels>(p, head, tiles.head, lists, tiles.listed[warp]);
+    if (finished < kQuads) [[unlikely]]
+      finish_long_quads<T, kPanels>(p, head, tiles.head, lists, finished, tiles.listed[warp]);
+  }
 
   // The masks of deferred rows. Lane r answers for row r.
   const bool is_row = lane < kWarpRows && lists.query[lane] >= 0;

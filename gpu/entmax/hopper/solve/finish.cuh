@@ -12,9 +12,7 @@
 // Lists of one quad that do not fit are thinned before (thin_lists.cuh).
 // A warp works on its own lists alone: __syncwarp divides the steps, never a barrier of the block.
 
-#include "gpu/entmax/hopper/solve/list_products.cuh"
 #include "gpu/entmax/hopper/solve/thin_lists.cuh"
-#include "gpu/entmax/math/vectors.cuh"
 #include "gpu/entmax/support/allocate.cuh"
 
 namespace splash::gpu::entmax::hopper {
@@ -25,89 +23,6 @@ template <class T>
 __device__ __forceinline__ uint32_t split(float p) {
   const float rest = p - unpacked<T>(arch::pack_pair<T>(p, 0)).x;
   return arch::pack_pair<T>(p, rest);
-}
-
-// A row's tau, relative to its largest score, in units of <q, k>: that keeps Newton's first step short and
-// well rounded, and sum p = 1 however large scores are.
-struct Solution {
-  float largest, bound, inverse;  // bound: tau less largest; inverse: of the sum of the weights
-  __device__ __forceinline__ bool has(float score) const { return score - largest > bound; }
-  __device__ __forceinline__ float excess(float score, float gain) const {
-    return gain * (score - largest - bound);
-  }
-};
-
-// Solves the two rows of the calling lane's quad, whose lists have `length` entries from `start` on. lower:
-// bounds of tau from below, in units of <q, k>. entries: how many of each list have p > 0.
-template <class Lists>
-__device__ __forceinline__ void solve_rows(const Lists& lists, const Entmax& entmax, const Share& share,
-                                           const int (&start)[2], const int (&length)[2],
-                                           const float (&lower)[2], Solution (&solution)[2],
-                                           int (&entries)[2]) {
-  constexpr int kHeld = 12;  // entries of a row in each lane's registers
-  float held[2][kHeld], largest[2], bound[2], sum[2];
-  const auto score_of = [&](int half, int i) {
-    const int at = share.lanes * i + share.lane;
-    return at < length[half] ? lists.scores[start[half] + at] : -INFINITY;
-  };
-  const int most = (max(length[0], length[1]) + share.lanes - 1) / share.lanes;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    largest[half] = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      held[half][i] = score_of(half, i);
-      largest[half] = fmaxf(largest[half], held[half][i]);
-    }
-#pragma unroll 4
-    for (int i = kHeld; i < most; ++i) largest[half] = fmaxf(largest[half], score_of(half, i));
-    largest[half] = share.max(largest[half]);
-    if (length[half] == 0) largest[half] = 0;
-#pragma unroll
-    for (float& score : held[half]) score -= largest[half];
-    bound[half] = fmaxf(lower[half] - largest[half], bound_of_largest(0, entmax.gain));
-  }
-  entmax.visit([&](auto kind) {
-#pragma unroll 1
-    for (int step = 0; step < 40; ++step) {
-      float slope[2] = {};
-      const auto add = [&](int half, float score) {
-        const float u = entmax.gain * (score - bound[half]), u_slope = entmax.slope(kind, u);
-        sum[half] = fmaf(fmaxf(u, 0.0f), u_slope, sum[half]);
-        slope[half] += u_slope;
-      };
-      sum[0] = sum[1] = 0;
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) {
-        add(0, held[0][i]);
-        add(1, held[1][i]);
-      }
-#pragma unroll 4
-      for (int i = kHeld; i < most; ++i) {
-        add(0, score_of(0, i) - largest[0]);
-        add(1, score_of(1, i) - largest[1]);
-      }
-      bool moved = false;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float before = bound[half];
-        sum[half] = share.sum(sum[half]);
-        bound[half] = newton(entmax.beta * entmax.gain, before, sum[half], share.sum(slope[half]));
-        moved |= bound[half] > before + 1e-7f * fabsf(before);
-      }
-      if (!__any_sync(kWarp, moved)) break;
-    }
-  });
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    solution[half] = {largest[half], bound[half], 1 / sum[half]};
-    entries[half] = 0;
-#pragma unroll
-    for (const float score : held[half]) entries[half] += score > bound[half] ? 1 : 0;
-#pragma unroll 4
-    for (int i = kHeld; i < most; ++i) entries[half] += solution[half].has(score_of(half, i)) ? 1 : 0;
-    entries[half] = share.sum(entries[half]);
-  }
 }
 
 // Finishes the rows of these quads; nothing is written of deferred ones. listed: memory for the joined lists.
@@ -127,16 +42,7 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
   score_exactly<T, kPanels>(p, head_index, lists, listed, ranges);
 
   Solution solution[2];
-  const float lower[2] = {lists.unit[share.row(0)] * lists.bound[share.row(0)].value,
-                          lists.unit[share.row(1)] * lists.bound[share.row(1)].value};
-  solve_rows(lists, entmax, share, start, length, lower, solution, entries);
-  if constexpr (std::is_same_v<SomeQuads, Quads>) {
-    if (quads.chunks > 0) {
-      return prune_chunk(p.spill, head, lists, quads, make_int2(length[0], length[1]),
-                         make_float2(__fsub_rd(solution[0].largest, -solution[0].bound),
-                                     __fsub_rd(solution[1].largest, -solution[1].bound)));
-    }
-  }
+  solve_rows(lists, entmax, share, start, length, solution, entries);
   if (share.works && share.lane < 2) {  // the quad's first lane for its first row, the second for the other
     const int row = share.row(share.lane), query = lists.query[row];
     const Solution solved = share.lane == 0 ? solution[0] : solution[1];
@@ -203,59 +109,28 @@ __device__ __forceinline__ void finish_quads(const ForwardProblem& p, int head_i
   gather_values<T, kPanels>(p, head_index, lists, listed, ranges, writes);
 }
 
-// Finishes the rows of some quads, or thins a chunk of a quad's lists; all columns are in the warp's slot.
-// Not inlined, and it calls nothing but prune_chunk: what lives across calls would take registers from
-// finish_quads.
-template <class T, int kPanels, class Lists>
-__device__ __noinline__ void finish_part(const ForwardProblem& p, int head_index, const Head& head,
-                                         Lists& lists, Quads quads, int (&listed)[Lists::kMost]) {
-  finish_quads<T, kPanels>(p, head_index, head, lists, quads, listed);
-  __syncwarp();  // all are done with lists and columns
-}
-
-// A quad whose lists do not fit: thins them, chunk by chunk, and finishes its rows. Where they do not fit
-// then, the rows are deferred.
-template <class T, int kPanels, class Lists>
-__device__ __noinline__ void finish_long_quad(const ForwardProblem& p, int head_index, const Head& head,
-                                              Lists& lists, int quad, int (&listed)[Lists::kMost]) {
-#pragma unroll 1
-  for (int sweep = 0; sweep < kMostSweeps && !fits(lists, quad); ++sweep) {
-    const int chunks = chunks_of(lists, quad);
-#pragma unroll 1
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const Quads part{quad, quad + 1, chunk, chunks};
-      if (!chunk_fits(p.spill, lists, part)) defer_quad(lists, head, quad);
-      finish_part<T, kPanels>(p, head_index, head, lists, part, listed);
-    }
-  }
-  if (!fits(lists, quad)) defer_quad(lists, head, quad);
-  finish_part<T, kPanels>(p, head_index, head, lists, {quad, quad + 1}, listed);
-}
-
 // As finish_rows, where the lists do not fit when all are joined at once, or the warp has a slot.
 template <class T, int kPanels, class Lists>
-__device__ __noinline__ void finish_in_parts(const ForwardProblem& p, int head_index, const Head& head,
-                                             Lists& lists, int (&listed)[Lists::kMost]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__device__ __noinline__ int finish_in_parts(const ForwardProblem& p, int head_index, const Head& head,
+                                            Lists& lists, int (&listed)[Lists::kMost]) {
   spill_columns(p.spill, head, lists);  // columns are read part by part: scores of others come in their bytes
-  const int keys = of_open_rows(lists, lists.counts[lane]);
-  for (Quads quads = quads_that_fit<Lists>(0, keys); quads.first < 8;
-       quads = quads_that_fit<Lists>(quads.end, keys)) {
-    if (quads.end > quads.first) {
-      finish_part<T, kPanels>(p, head_index, head, lists, quads, listed);
-    } else {  // not even one quad fits
-      finish_long_quad<T, kPanels>(p, head_index, head, lists, quads.end, listed);
-      ++quads.end;
-    }
+  const int keys = open_keys(lists);
+  Quads quads = quads_that_fit<Lists>(0, keys);
+  while (quads.end > quads.first) {
+    finish_quads<T, kPanels>(p, head_index, head, lists, quads, listed);
+    __syncwarp();  // all are done with lists and columns
+    quads = quads_that_fit<Lists>(quads.end, keys);
   }
-  if (lists.slot >= 0) give_slot_back(p.spill, lists.slot);
+  if (quads.end == kQuads && lists.slot >= 0) give_slot_back(p.spill, lists.slot);
+  return quads.end;
 }
 
-// Finishes the warp's rows that are not deferred. Not inlined: inlined, values that the screen's loop has no
-// registers for would be spilled around it and read back from L2 here.
+// Finishes the warp's rows that are not deferred, up to the first quad whose lists do not fit, which it
+// returns, or kQuads: finish_long_quads goes on from there. Not inlined: inlined, values that the screen's
+// loop has no registers for would be spilled around it and read back from L2 here.
 template <class T, int kPanels, class Lists>
-__device__ __noinline__ void finish_rows(const ForwardProblem& p, int head_index, const Head& head,
-                                         Lists& lists, int (&listed)[Lists::kMost]) {
+__device__ __noinline__ int finish_rows(const ForwardProblem& p, int head_index, const Head& head,
+                                        Lists& lists, int (&listed)[Lists::kMost]) {
   if (lists.slot < 0) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     int keys = 0;
@@ -263,10 +138,34 @@ __device__ __noinline__ void finish_rows(const ForwardProblem& p, int head_index
       keys += keys_of_rows(static_cast<uint32_t>(lists.columns[pair][lane][0]));
     keys = of_open_rows(lists, keys);
     const int all = __reduce_add_sync(kWarp, (keys & 0xFFFF) + (keys >> 16));
-    if (all <= Lists::kMost - 64)  // 64: padding of both halves
-      return finish_quads<T, kPanels>(p, head_index, head, lists, AllQuads{keys}, listed);
+    if (all <= Lists::kMost - 64) {  // 64: padding of both halves
+      finish_quads<T, kPanels>(p, head_index, head, lists, AllQuads{keys}, listed);
+      return kQuads;
+    }
   }
-  finish_in_parts<T, kPanels>(p, head_index, head, lists, listed);
+  return finish_in_parts<T, kPanels>(p, head_index, head, lists, listed);
+}
+
+// Not inlined, so that thinning and finishing do not take registers from one another.
+template <class T, int kPanels, class Lists>
+__device__ __noinline__ void finish_part(const ForwardProblem& p, int head_index, const Head& head,
+                                         Lists& lists, Quads quads, int (&listed)[Lists::kMost]) {
+  finish_quads<T, kPanels>(p, head_index, head, lists, quads, listed);
+  __syncwarp();  // all are done with lists and columns
+}
+
+// Finishes the quads from `first` on, behind finish_rows. Not called there: a call would take registers from
+// the loop over parts, whose code it has once more.
+template <class T, int kPanels, class Lists>
+__device__ __noinline__ void finish_long_quads(const ForwardProblem& p, int head_index, const Head& head,
+                                               Lists& lists, int first, int (&listed)[Lists::kMost]) {
+  while (first < kQuads) {
+    if (!fits(lists, first)) thin_quad<T, kPanels>(p, head_index, head, lists, first, listed);
+    const Quads quads = quads_that_fit<Lists>(first, open_keys(lists));
+    finish_part<T, kPanels>(p, head_index, head, lists, quads, listed);
+    first = quads.end;
+  }
+  give_slot_back(p.spill, lists.slot);
 }
 
 }  // namespace splash::gpu::entmax::hopper

@@ -30,11 +30,11 @@ struct EntryRange {
   int first, end;
 };
 
-// The quads whose lists are joined at once: [first, end). A quad has the rows `quad` and `quad + 8`. chunks:
-// where not 0, the lists of the one quad do not fit, and the part `chunk` of so many is joined
-// (thin_lists.cuh).
+constexpr int kQuads = 8;  // of a warp
+
+// The quads whose lists are joined at once: [first, end). A quad has the rows `quad` and `quad + 8`.
 struct Quads {
-  int first, end, chunk = 0, chunks = 0;
+  int first, end;
   __device__ __forceinline__ bool has(int quad) const { return quad >= first && quad < end; }
   __device__ __forceinline__ bool has_row(int row) const { return has(row % 8); }
   // How many lanes share a quad's work: where quads are few, more than four, so that most have some.
@@ -43,9 +43,13 @@ struct Quads {
     return quads > 4 ? 4 : quads > 2 ? 8 : quads > 1 ? 16 : 32;
   }
 };
+// One of `chunks` parts of a quad's lists, which do not fit as a whole (thin_lists.cuh).
+struct Chunk : Quads {
+  int chunk, chunks;
+};
 struct AllQuads {
   int keys;  // in the calling lane's column, of rows that are not deferred (keys_of_rows)
-  static constexpr int first = 0, end = 8;
+  static constexpr int first = 0, end = kQuads;
   __device__ __forceinline__ constexpr bool has(int /*quad*/) const { return true; }
   __device__ __forceinline__ constexpr bool has_row(int /*row*/) const { return true; }
   __device__ __forceinline__ constexpr int lanes() const { return 4; }
@@ -89,7 +93,7 @@ template <class Lists>
 __device__ __forceinline__ Quads quads_that_fit(int first, int keys) {
   const int own = quad_sum(keys);  // a row has fewer than 65536 keys in its four columns
   Quads quads{first, first};
-  for (int sum[2] = {}; quads.end < 8; ++quads.end) {
+  for (int sum[2] = {}; quads.end < kQuads; ++quads.end) {
     const int next = __shfl_sync(kWarp, own, 4 * quads.end);
     sum[0] += next & 0xFFFF;
     sum[1] += static_cast<int>(static_cast<unsigned>(next) >> 16);
@@ -163,23 +167,25 @@ struct PartOfColumn {
   int column, begin, end;
 
   template <class Lists>
-  __device__ __forceinline__ PartOfColumn(const Lists& lists, const Quads& quads, const Share& share) {
+  __device__ __forceinline__ PartOfColumn(const Lists& lists, const Quads& /*quads*/, const Share& share) {
     const int parts = share.lanes / 4, part = share.lane % parts;
     column = 4 * share.quad + share.lane / parts;
     const int tiles = share.works ? lists.spilled[column] : 0;
     begin = tiles * part / parts;
     end = tiles * (part + 1) / parts;
-    if (quads.chunks > 0) {
-      const int all = end - begin;
-      end = begin + all * (quads.chunk + 1) / quads.chunks;
-      begin += all * quads.chunk / quads.chunks;
-    }
+  }
+  template <class Lists>
+  __device__ __forceinline__ PartOfColumn(const Lists& lists, const Chunk& chunk, const Share& share)
+      : PartOfColumn(lists, static_cast<const Quads&>(chunk), share) {
+    const int tiles = end - begin;
+    end = begin + tiles * (chunk.chunk + 1) / chunk.chunks;
+    begin += tiles * chunk.chunk / chunk.chunks;
   }
 };
 
-// Joins the columns of these quads, which are all in the warp's slot: a lane takes part of a column.
-template <class Lists>
-__device__ __forceinline__ void join_columns(const SpillSlots& slots, Lists& lists, const Quads& quads,
+// Joins the columns of Quads or of a Chunk, which are all in the warp's slot: a lane takes part of a column.
+template <class Lists, class SomeQuads>
+__device__ __forceinline__ void join_columns(const SpillSlots& slots, Lists& lists, const SomeQuads& quads,
                                              const Share& share, int (&listed)[Lists::kMost],
                                              EntryRange (&ranges)[2], int (&start)[2], int (&length)[2]) {
   const PartOfColumn taken(lists, quads, share);

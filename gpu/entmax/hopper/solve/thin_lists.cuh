@@ -4,7 +4,8 @@
 // scored a chunk at a time, a chunk's tau raises the bound, and keys whose exact scores do not exceed it
 // leave the list: they have p = 0. What remains mostly fits: the support, and keys little below tau.
 
-#include "gpu/entmax/hopper/solve/joined_lists.cuh"
+#include "gpu/entmax/hopper/solve/list_products.cuh"
+#include "gpu/entmax/hopper/solve/solve_rows.cuh"
 
 namespace splash::gpu::entmax::hopper {
 
@@ -15,24 +16,23 @@ constexpr float kBoundSlack = 0x1p-14f;
 constexpr int kMostSweeps = 2;
 
 // Raises the bounds of the quad's rows by tau of a chunk, and drops keys of the chunk from the slot. In: the
-// chunk's scores; how many keys each row has in it, and their tau, in units of <q, k>. Where more than half
-// stays, supports are broad: the rows are deferred. By the whole warp. Not inlined: rarely called. (Arguments
-// by value: references would force them into memory.)
+// chunk's scores, how many keys each row has in it, and what solve_rows made of them. Where more than half
+// stays, and of all chunks more than fits if others are like it, supports are broad: the rows are deferred.
+// By the whole warp.
 template <class Lists>
-__device__ __noinline__ void prune_chunk(const SpillSlots& slots, const Head& head, Lists& lists, Quads quads,
-                                         int2 keys_of_row, float2 tau_of_row) {
+__device__ __forceinline__ void prune_chunk(const SpillSlots& slots, const Head& head, Lists& lists,
+                                            const Chunk& chunk, const Share& share, const int (&length)[2],
+                                            const Solution (&solution)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Share share(quads);
-  const int length[2] = {keys_of_row.x, keys_of_row.y};
-  const float tau[2] = {tau_of_row.x, tau_of_row.y};
-  const PartOfColumn taken(lists, quads, share);
+  const PartOfColumn taken(lists, chunk, share);
   int2* const tiles = tiles_in(slots, lists.slot, taken.column);
   const uint32_t open = bits_of_open_rows(lists, share.quad);
   float bound[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float lower = lists.unit[share.row(half)] * lists.bound[share.row(half)].value;
-    const float raised = __fsub_rd(tau[half], __fdividef(kBoundSlack, head.entmax.gain));
+    const float lower = bound_of_row(lists, share.row(half));
+    const float tau = __fsub_rd(solution[half].largest, -solution[half].bound);
+    const float raised = __fsub_rd(tau, __fdividef(kBoundSlack, head.entmax.gain));
     bound[half] = length[half] > 0 && raised < INFINITY ? fmaxf(lower, raised) : lower;
   }
   int keys = 0, kept_keys = 0;
@@ -61,11 +61,13 @@ __device__ __noinline__ void prune_chunk(const SpillSlots& slots, const Head& he
     row.value = fmaxf(row.value, (lane == 0 ? bound[0] : bound[1]) / lists.unit[share.row(lane)]);
   }
   const auto of_warp = [](int x) { return __reduce_add_sync(kWarp, (x & 0xFFFF) + (x >> 16)); };
-  if (2 * of_warp(kept_keys) > of_warp(keys) && lane < 2) defer_row(lists, head, share.row(lane));
+  const int all = of_warp(keys), kept = of_warp(kept_keys);
+  if (2 * kept > all && kept * chunk.chunks > Lists::kMost && lane < 2)
+    defer_row(lists, head, share.row(lane));
 #pragma unroll
   for (int lanes = 1; lanes < 8; lanes *= 2) kept_keys += __shfl_xor_sync(kWarp, kept_keys, lanes);
   if (lane % 8 == 0)
-    lists.counts[taken.column] = kept_keys + (quads.chunk == 0 ? 0 : lists.counts[taken.column]);
+    lists.counts[taken.column] = kept_keys + (chunk.chunk == 0 ? 0 : lists.counts[taken.column]);
   __syncwarp();  // bounds, counts, and masks, which other lanes take back
 }
 
@@ -77,35 +79,37 @@ __device__ __forceinline__ void defer_quad(Lists& lists, const Head& head, int q
   __syncwarp();  // states of the rows
 }
 
-// The keys of the two rows of the calling lane's quad that are open, as of keys_of_rows.
+// The keys in the calling lane's column of rows that are open, as of keys_of_rows.
 template <class Lists>
-__device__ __forceinline__ int keys_of_quad(const Lists& lists) {
-  return quad_sum(of_open_rows(lists, lists.counts[threadIdx.x % 32]));
+__device__ __forceinline__ int open_keys(const Lists& lists) {
+  return of_open_rows(lists, lists.counts[threadIdx.x % 32]);
+}
+// The same of all four columns of a quad.
+template <class Lists>
+__device__ __forceinline__ int keys_of_quad(const Lists& lists, int quad) {
+  return __shfl_sync(kWarp, quad_sum(open_keys(lists)), 4 * quad);
 }
 __device__ __forceinline__ int second_of(int keys) {
   return static_cast<int>(static_cast<unsigned>(keys) >> 16);
 }
 // Whether the lists of a quad fit when they are joined.
 template <class Lists>
-__device__ __forceinline__ bool keys_fit(int keys) {
-  return full_batches(keys & 0xFFFF) + full_batches(second_of(keys)) <= Lists::kMost;
-}
-template <class Lists>
 __device__ __forceinline__ bool fits(const Lists& lists, int quad) {
-  return keys_fit<Lists>(__shfl_sync(kWarp, keys_of_quad(lists), 4 * quad));
+  const int keys = keys_of_quad(lists, quad);
+  return full_batches(keys & 0xFFFF) + full_batches(second_of(keys)) <= Lists::kMost;
 }
 
 // In how many chunks the lists of a quad are thinned.
 template <class Lists>
 __device__ __forceinline__ int chunks_of(const Lists& lists, int quad) {
   constexpr int kOfChunk = Lists::kMost / 2;  // in the mean, so that nearly all chunks fit
-  const int keys = __shfl_sync(kWarp, keys_of_quad(lists), 4 * quad);
+  const int keys = keys_of_quad(lists, quad);
   return ((keys & 0xFFFF) + second_of(keys) + kOfChunk - 1) / kOfChunk;
 }
 
 // Whether a chunk fits when it is joined.
 template <class Lists>
-__device__ __forceinline__ bool chunk_fits(const SpillSlots& slots, const Lists& lists, const Quads& chunk) {
+__device__ __forceinline__ bool chunk_fits(const SpillSlots& slots, const Lists& lists, const Chunk& chunk) {
   const PartOfColumn part(lists, chunk, Share(chunk));
   const int2* const tiles = tiles_in(slots, lists.slot, part.column);
   const uint32_t open = bits_of_open_rows(lists, chunk.first);
@@ -113,6 +117,39 @@ __device__ __forceinline__ bool chunk_fits(const SpillSlots& slots, const Lists&
   for (int i = part.begin; i < part.end; ++i)
     keys += keys_of_rows(static_cast<uint32_t>(tiles[int64_t{32} * i].x) & open);
   return __reduce_add_sync(kWarp, (keys & 0xFFFF) + second_of(keys)) <= Lists::kMost - 64;  // 64: padding
+}
+
+// Not inlined: rarely called.
+template <class T, int kPanels, class Lists>
+__device__ __noinline__ void thin_chunk(const ForwardProblem& p, int head_index, const Head& head,
+                                        Lists& lists, Chunk chunk, int (&listed)[Lists::kMost]) {
+  const Share share(chunk);
+  EntryRange ranges[2];
+  int start[2], length[2], entries[2];
+  Solution solution[2];
+  join_columns(p.spill, lists, chunk, share, listed, ranges, start, length);
+  score_exactly<T, kPanels>(p, head_index, lists, listed, ranges);
+  solve_rows(lists, head.entmax, share, start, length, solution, entries);
+  prune_chunk(p.spill, head, lists, chunk, share, length, solution);
+}
+
+// Thins the lists of a quad, chunk by chunk. Where they do not fit then, its rows are deferred.
+template <class T, int kPanels, class Lists>
+__device__ __forceinline__ void thin_quad(const ForwardProblem& p, int head_index, const Head& head,
+                                          Lists& lists, int quad, int (&listed)[Lists::kMost]) {
+#pragma unroll 1
+  for (int sweep = 0; sweep < kMostSweeps && !fits(lists, quad); ++sweep) {
+    const int chunks = chunks_of(lists, quad);
+#pragma unroll 1
+    for (int i = 0; i < chunks && bits_of_open_rows(lists, quad) != 0; ++i) {
+      const Chunk chunk{{quad, quad + 1}, i, chunks};
+      if (chunk_fits(p.spill, lists, chunk))
+        thin_chunk<T, kPanels>(p, head_index, head, lists, chunk, listed);
+      else
+        defer_quad(lists, head, quad);
+    }
+  }
+  if (!fits(lists, quad)) defer_quad(lists, head, quad);
 }
 
 }  // namespace splash::gpu::entmax::hopper
