@@ -76,6 +76,36 @@ struct ForwardTiles {
   Head head;
 };
 
+// Finishes the calling warp's rows, if lists are left, and tells which are deferred. The thread's number is
+// read afresh, and the rest from shared memory: what lived across the calls would take registers from them.
+template <class T, int kPanels>
+__device__ __forceinline__ void finish_warp(const ForwardProblem& p, ForwardTiles<kPanels>& tiles,
+                                            bool has_lists) {
+  const auto warp = [] { return arch::thread_index() / 32; };
+  const auto finish = [&](const auto& rows_of) {
+    return rows_of(tiles.head.index, tiles.lists[warp()], tiles.listed[warp()]);
+  };
+  if (has_lists) {
+    const int finished = finish([&](int head, auto& lists, auto& listed) {
+      return finish_rows<T, kPanels>(p, head, tiles.head, lists, listed);
+    });
+    if (finished < kQuads) [[unlikely]] {
+      finish([&](int head, auto& lists, auto& listed) {
+        finish_long_quads<T, kPanels>(p, head, tiles.head, lists, finished, listed);
+      });
+    }
+  }
+
+  // The masks of deferred rows. Lane r answers for row r.
+  const int lane = arch::lane_id(), first_row = tiles.head.first_row + warp() * kWarpRows;
+  const auto& lists = tiles.lists[warp()];
+  const bool is_row = lane < kWarpRows && lists.query[lane] >= 0;
+  const unsigned deferred = __ballot_sync(kWarp, is_row && lists.bound[lane].is_deferred());
+  const int64_t half_word = (int64_t{tiles.head.index} * row_mask_words(p.q_len) * 32 + first_row) / 16;
+  if (lane == 0 && first_row < p.q_len)
+    reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(deferred);
+}
+
 // Screens and finishes the rows of a head from `first` on and below `end`: at most kQueries. kRanges: whether
 // rows see ranges of keys (arguments/key_range.h). Neither end of a range falls from row to row, so a block's
 // first and last rows tell which tiles some row sees, and which keys all see.
@@ -126,7 +156,7 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
     }
   };
   const float* const errors = p.errors + int64_t{key_head} * ((p.kv_len + kErrorKeys - 1) / kErrorKeys);
-  if (thread == 32) tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len};
+  if (thread == 32) tiles.head = {entmax_of(p, head), p.bounds + int64_t{head} * p.q_len, head, first};
   if (thread == 0) {
     for (int s = 0; s < kStages; ++s) {
       arch::mbarrier_init(&tiles.full[s], 1);
@@ -354,18 +384,7 @@ __device__ __forceinline__ void screen_rows(const ForwardProblem& p, const CUten
   }
   screen.save_columns();
   __syncthreads();  // joined lists come where key tiles were
-  if (!screen.all_deferred() || lists.slot >= 0) {
-    const int finished = finish_rows<T, kPanels>(p, head, tiles.head, lists, tiles.listed[warp]);
-    if (finished < kQuads) [[unlikely]]
-      finish_long_quads<T, kPanels>(p, head, tiles.head, lists, finished, tiles.listed[warp]);
-  }
-
-  // The masks of deferred rows. Lane r answers for row r.
-  const bool is_row = lane < kWarpRows && lists.query[lane] >= 0;
-  const unsigned deferred = __ballot_sync(kWarp, is_row && lists.bound[lane].is_deferred());
-  const int64_t half_word = (int64_t{head} * row_mask_words(p.q_len) * 32 + first_row) / 16;
-  if (lane == 0 && first_row < p.q_len)
-    reinterpret_cast<uint16_t*>(p.broad_masks)[half_word] = static_cast<uint16_t>(deferred);
+  finish_warp<T, kPanels>(p, tiles, !screen.all_deferred() || lists.slot >= 0);
 }
 
 template <class T, int kPanels, bool kRanges>

@@ -116,13 +116,13 @@ __device__ __noinline__ int finish_in_parts(const ForwardProblem& p, int head_in
   spill_columns(p.spill, head, lists);  // columns are read part by part: scores of others come in their bytes
   const int keys = open_keys(lists);
   Quads quads = quads_that_fit<Lists>(0, keys);
-  while (quads.end > quads.first) {
+  for (; quads.first < kQuads; quads = quads_that_fit<Lists>(quads.end, keys)) {
+    if (quads.end == quads.first) return quads.end;
     finish_quads<T, kPanels>(p, head_index, head, lists, quads, listed);
     __syncwarp();  // all are done with lists and columns
-    quads = quads_that_fit<Lists>(quads.end, keys);
   }
-  if (quads.end == kQuads && lists.slot >= 0) give_slot_back(p.spill, lists.slot);
-  return quads.end;
+  if (lists.slot >= 0) give_slot_back(p.spill, lists.slot);
+  return kQuads;
 }
 
 // Finishes the warp's rows that are not deferred, up to the first quad whose lists do not fit, which it
