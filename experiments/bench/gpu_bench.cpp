@@ -37,6 +37,7 @@ struct Options {
   bool causal = false, positions = false, graph = false, cold = false, backward = false;
   bool profile = false, portable = false;
   int decode_bits = -1, page_size = 64;  // -1: no step of decode
+  bool fp8 = false;
 };
 
 void declare(CLI::App& app, Options& o) {
@@ -65,6 +66,7 @@ void declare(CLI::App& app, Options& o) {
                  "a step of decode in place of the variants, with a copy of 4 or 8 bits, or none (0)")
       ->check(CLI::IsMember({0, 4, 8}));
   app.add_option("--page-size", o.page_size, "keys a page of its cache")->needs("--decode");
+  app.add_flag("--fp8", o.fp8, "its keys and values in float8 (e4m3), without a copy")->needs("--decode");
   app.add_option("--tuning", o.tuning, "its knobs, as KNOB=VALUE,KNOB=VALUE (gpu/entmax/tuning.h)")
       ->needs("--backward");
   app.add_flag("--portable", o.portable, "its portable path where Hopper's would be taken")
@@ -141,10 +143,11 @@ void bench_decode(const Options& o, const AttentionShape& shape) {
                              .alpha = o.alpha,
                              .scale = 1 / std::sqrt(static_cast<double>(shape.head_dim)),
                              .query_variance = o.query_variance,
-                             .seed = static_cast<uint64_t>(o.seed)},
+                             .seed = static_cast<uint64_t>(o.seed),
+                             .fp8 = o.fp8},
                             stream);
-  std::printf("%s, %s, alpha %g, %d bits: %lld caches, copies of %.0f MB, workspace %.0f MB\n",
-              to_string(shape).c_str(), o.dtype.c_str(), o.alpha, o.decode_bits,
+  std::printf("%s, %s%s, alpha %g, %d bits: %lld caches, copies of %.0f MB, workspace %.0f MB\n",
+              to_string(shape).c_str(), o.dtype.c_str(), o.fp8 ? " over float8" : "", o.alpha, o.decode_bits,
               static_cast<long long>(steps.caches()), 1e-6 * static_cast<double>(steps.copy_bytes()),
               1e-6 * static_cast<double>(steps.workspace_bytes()));
   if (o.profile) {

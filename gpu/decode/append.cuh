@@ -9,7 +9,7 @@ namespace splash::gpu::decode {
 
 constexpr int kAppendThreads = 128;
 
-// A thread per 16 bytes of a key and its value. table.lengths: before the new tokens.
+// A thread per 16 bytes of a new key and its value. table.lengths: before the new tokens.
 template <class T, int kDim>
 __global__ void __launch_bounds__(kAppendThreads)
     append_kernel(const __grid_constant__ Cache cache, const __grid_constant__ PageTable table,
@@ -27,15 +27,19 @@ __global__ void __launch_bounds__(kAppendThreads)
   if (place < 0 || place >= table.width * cache.page_size) return;
   const int page = table.pages[sequence * int64_t{table.width} + place / cache.page_size];
   if (page < 0 || page >= cache.pages) return;
-  const auto copy = [&](const RowTensor& from, const PagedTensor& to) {
-    const T* source = static_cast<const T*>(from.data) + sequence * from.batch_stride +
-                      token * from.query_stride + head * from.head_stride + at;
+  const auto copy = [&](const RowTensor& from, const PagedTensor& to, const float* scale) {
+    const auto* source = static_cast<const InProducts<T>*>(from.data) + sequence * from.batch_stride +
+                         token * from.query_stride + head * from.head_stride + at;
     T* target = static_cast<T*>(const_cast<void*>(to.data)) + page * to.page_stride +
                 place % cache.page_size * to.token_stride + head * to.head_stride + at;
-    entmax::store8(target, entmax::load8(source));
+    if constexpr (kIsFp8<T>) {
+      *reinterpret_cast<uint2*>(target) = quantized(cache.dtype, entmax::load8(source), scale_or_1(scale));
+    } else {
+      entmax::store8(target, entmax::load8(source));
+    }
   };
-  copy(keys, cache.keys);
-  copy(values, cache.values);
+  copy(keys, cache.keys, cache.key_scale);
+  copy(values, cache.values, cache.value_scale);
 }
 
 }  // namespace splash::gpu::decode

@@ -5,6 +5,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include "gpu/decode/plan.h"
 #include "gpu/entmax/schedule/launch.h"
@@ -20,7 +21,9 @@ void visit_kernels(const Cache& cache, const Use& use) {
     if (cache.head_dim == 128) use(Kernels<T, 128>{});
     if (cache.head_dim == 256) use(Kernels<T, 256>{});
   };
-  if (cache.dtype == Dtype::bf16) {
+  if (cache.fp8) {
+    with_type(__nv_fp8_e4m3{});
+  } else if (cache.dtype == Dtype::bf16) {
     with_type(__nv_bfloat16{});
   } else {
     with_type(__half{});

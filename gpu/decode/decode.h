@@ -14,7 +14,7 @@
 // Errors. InvalidArgument: sizes or strides that no cache has. Unsupported: what these kernels do not take. A
 // sequence whose length exceeds its table, or whose table names a page outside the pool, gets NaN rows,
 // because lengths and tables are in device memory. So does a row with NaN among its scores, an alpha outside
-// [1.01, 2], or a scale that is not positive.
+// [1.01, 2], or a scale (of fp8 keys, too) that is not positive.
 
 #include <cstdint>
 
@@ -25,7 +25,7 @@
 namespace splash::gpu::decode {
 
 struct StepInputs {
-  RowTensor q{}, out{};        // [batch, q_len, q_heads, head_dim] in the cache's type
+  RowTensor q{}, out{};        // [batch, q_len, q_heads, head_dim] in Cache::dtype
   int q_heads = 1, q_len = 1;  // q_heads: a multiple of the cache's kv_heads; q_len: 1 ... 16
   const float *alpha = nullptr, *scale = nullptr;  // in device memory, [1] or [q_heads]
   int alphas = 1, scales = 1;
@@ -59,8 +59,9 @@ void fill(const Cache& cache, const PageTable& table, const int32_t* from_length
           StreamHandle stream);
 
 // Enqueues writing the keys and values of `tokens` new tokens, [batch, tokens, kv_heads, head_dim] as a
-// RowTensor, behind table.lengths, which the caller then raises. Tokens for which the table has no page are
-// dropped.
+// RowTensor in Cache::dtype, behind table.lengths, which the caller then raises. Tokens for which the table
+// has no page are dropped. An fp8 cache gets them divided by its scales and rounded to the nearest, 448 at
+// most; NaN stays NaN.
 void append(const Cache& cache, const PageTable& table, const RowTensor& keys, const RowTensor& values,
             int tokens, StreamHandle stream);
 

@@ -42,7 +42,8 @@ __device__ __forceinline__ void score_chunks(const Step& p, const Unit& unit, co
   const int groups = (chunks.end - chunks.begin) * kWarpGroups, row = 2 * (lane % 4);
   float* const scores = room.scores + row * room.pitch + chunks.begin * kChunkKeys + lane / 4;
   // The next groups of 16 keys are on their way while these are scored.
-  constexpr int kTogether = kDim <= 64 ? 2 : 1;
+  constexpr int kKeyBytes = kDim * static_cast<int>(sizeof(T)),
+                kTogether = kKeyBytes <= 256 ? 256 / kKeyBytes : 1;
   static_assert(kWarpGroups % kTogether == 0);
   KeyChunk<T, kDim> next[kTogether];
   bool next_exists[kTogether];

@@ -143,15 +143,16 @@ __device__ __forceinline__ void sum_values(const Step& p, const Unit& unit, cons
         const T* from = (kept & ((1u << kAhead) - 1)) == 0
                             ? nullptr
                             : unit.in_page<T>(p, p.cache.values, unit.page(p, key), key) + channel;
-        uint4 values[kAhead];
+        Packed8<T> values[kAhead];
 #pragma unroll
         for (int i = 0; i < kAhead; ++i)
-          values[i] = (kept >> i & 1) != 0 ? entmax::load8(from + i * p.cache.values.token_stride) : uint4{};
+          values[i] =
+              (kept >> i & 1) != 0 ? load_value(from + i * p.cache.values.token_stride) : Packed8<T>{};
         __syncwarp();  // so that the compiler has all loads on their way first
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           float value[8];
-          entmax::unpack8<T>(values[i], value);
+          unpack_value<T>(values[i], value);
 #pragma unroll
           for (int row = 0; row < kMost; ++row)
             entmax::add_scaled_unless_0(sums[row], held[row][at + i], value);

@@ -24,12 +24,14 @@ void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& 
     launch_one("step", step_kernel<T, kDim, kBits, true>);
     launch_one("step that recalls", recalling_kernel<T, kDim, kBits>);
   };
-  if (p.cache.bits == 4) {
-    launch.template operator()<4>();
-  } else if (p.cache.bits == 8) {
-    launch.template operator()<8>();
-  } else {
+  if (p.cache.bits == 0) {
     launch.template operator()<0>();
+  } else if constexpr (!kIsFp8<T>) {  // which has no copies
+    if (p.cache.bits == 4) {
+      launch.template operator()<4>();
+    } else {
+      launch.template operator()<8>();
+    }
   }
   launch_clusters(
       "decode's dense pass", dense_kernel<T, kDim>, static_cast<unsigned>(p.dense.teams * p.dense.team),
@@ -38,11 +40,15 @@ void Kernels<T, kDim>::step(const Step& p, StreamHandle stream, const Launched& 
 }
 
 template <class T, int kDim>
-int Kernels<T, kDim>::step_bytes(int bits) {
-  const std::size_t bytes = bits == 4   ? sizeof(StepMemory<T, kDim, 4>)
-                            : bits == 8 ? sizeof(StepMemory<T, kDim, 8>)
-                                        : sizeof(StepMemory<T, kDim, 0>);
-  return static_cast<int>(bytes);
+int Kernels<T, kDim>::step_bytes([[maybe_unused]] int bits) {
+  if constexpr (kIsFp8<T>) {
+    return static_cast<int>(sizeof(StepMemory<T, kDim, 0>));
+  } else {
+    const std::size_t bytes = bits == 4   ? sizeof(StepMemory<T, kDim, 4>)
+                              : bits == 8 ? sizeof(StepMemory<T, kDim, 8>)
+                                          : sizeof(StepMemory<T, kDim, 0>);
+    return static_cast<int>(bytes);
+  }
 }
 
 template <class T, int kDim>
@@ -53,9 +59,11 @@ int Kernels<T, kDim>::most_team() {
 template <class T, int kDim>
 void Kernels<T, kDim>::fill(const Cache& cache, const PageTable& table, const int32_t* from_lengths,
                             int pages_each, StreamHandle stream) {
-  const auto blocks = static_cast<unsigned>(int64_t{table.batch} * pages_each * cache.kv_heads);
-  entmax::launch("decode's fill", fill_kernel<T, kDim>, blocks, kFillThreads, stream, cache, table,
-                 from_lengths, pages_each);
+  if constexpr (!kIsFp8<T>) {
+    const auto blocks = static_cast<unsigned>(int64_t{table.batch} * pages_each * cache.kv_heads);
+    entmax::launch("decode's fill", fill_kernel<T, kDim>, blocks, kFillThreads, stream, cache, table,
+                   from_lengths, pages_each);
+  }
 }
 
 template <class T, int kDim>

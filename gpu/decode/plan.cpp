@@ -28,13 +28,14 @@ constexpr int kLeastDenseTeams = 8;
   throw InvalidArgument("decode: " + what);
 }
 
-void check_strides(const char* name, int64_t a, int64_t b, int64_t c) {
-  if (a % 8 != 0 || b % 8 != 0 || c % 8 != 0)
-    refuse(std::string("strides of ") + name + " must be multiples of 8 elements");
+void check_strides(const char* name, int64_t a, int64_t b, int64_t c, int of = 8) {
+  if (a % of != 0 || b % of != 0 || c % of != 0)
+    refuse(std::string("strides of ") + name + " must be multiples of " + std::to_string(of) +
+           " elements, so that they are multiples of 16 bytes");
 }
 
-void check_pool_strides(const char* name, const PagedTensor& pool) {
-  check_strides(name, pool.page_stride, pool.token_stride, pool.head_stride);
+void check_pool_strides(const char* name, const PagedTensor& pool, bool fp8) {
+  check_strides(name, pool.page_stride, pool.token_stride, pool.head_stride, fp8 ? 16 : 8);
   for (const int64_t stride : {pool.page_stride, pool.token_stride, pool.head_stride}) {
     if (stride < 0 || stride >= int64_t{1} << 31)
       throw Unsupported("decode takes strides of " + std::string(name) +
@@ -73,7 +74,8 @@ Division divided(const Step& step, const Ranges& most, const Device& device, int
   const int slots = blocks_at_once(device, team, resident);
   if (room < 0 || slots == 0) return d;
   const int64_t blocks = int64_t{s.units} * team, at_once = std::min<int64_t>(blocks, slots);
-  const double key_bytes = static_cast<double>(s.cache.bits == 0 ? 16 : s.cache.bits) * s.cache.head_dim / 8,
+  const int bits = s.cache.bits != 0 ? s.cache.bits : s.cache.fp8 ? 8 : 16;
+  const double key_bytes = static_cast<double>(bits) * s.cache.head_dim / 8,
                keys = static_cast<double>(most.tiles) * most.tile_keys / team,
                rate = std::min(kDramRate / static_cast<double>(at_once) / key_bytes,
                                kScreenRate / s.cache.head_dim);
@@ -161,7 +163,8 @@ void check_rows(const char* name, const RowTensor& rows) {
 
 void check_cache(const Cache& c) {
   if (c.dtype != Dtype::bf16 && c.dtype != Dtype::f16)
-    throw Unsupported("decode takes caches in bfloat16 and float16, not " + std::string(to_string(c.dtype)));
+    throw Unsupported("decode takes " + std::string(c.fp8 ? "queries beside float8" : "caches") +
+                      " in bfloat16 and float16, not " + std::string(to_string(c.dtype)));
   if (c.head_dim != 64 && c.head_dim != 128 && c.head_dim != 256)
     throw Unsupported("decode takes head_dim 64, 128 and 256, not " + std::to_string(c.head_dim));
   if (c.page_size < 16 || c.page_size > kMostPage || !std::has_single_bit(static_cast<unsigned>(c.page_size)))
@@ -172,8 +175,11 @@ void check_cache(const Cache& c) {
   if (c.pages < 0 || c.kv_heads < 1)
     refuse("a cache has 0 or more pages and 1 or more kv_heads, not " + std::to_string(c.pages) + " and " +
            std::to_string(c.kv_heads));
-  check_pool_strides("keys", c.keys);
-  check_pool_strides("values", c.values);
+  if (c.fp8 && c.bits != 0)
+    throw Unsupported("decode keeps no copies of float8 caches, which are as small: bits must be 0, not " +
+                      std::to_string(c.bits));
+  check_pool_strides("keys", c.keys, c.fp8);
+  check_pool_strides("values", c.values, c.fp8);
   check_aligned("keys", c.keys.data);
   check_aligned("values", c.values.data);
   check_aligned("the low-bit copies", c.low_bit);

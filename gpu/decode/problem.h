@@ -66,18 +66,22 @@ SPLASH_HOST_DEVICE constexpr int dense_blocks_per_multiprocessor(int head_dim) {
 }
 
 // Keys or values: [pages, page_size, kv_heads, head_dim] or any order of the first three; strides in
-// elements, multiples of 8. The base is 16-byte aligned.
+// elements, multiples of 8, of float8 multiples of 16. The base is 16-byte aligned.
 struct PagedTensor {
   const void* data = nullptr;
   int64_t page_stride = 0, token_stride = 0, head_stride = 0;
 };
 
 struct Cache {
-  Dtype dtype = Dtype::bf16;  // bf16 or f16
+  Dtype dtype = Dtype::bf16;  // bf16 or f16: of queries and outputs, of new keys and values, and of the cache
+                              // itself where it is not fp8
   int pages = 0, page_size = 0, kv_heads = 0, head_dim = 0;
   PagedTensor keys{}, values{};
   int bits = 0;                // of the low-bit copy: 4, 8, or 0 for none
   uint8_t* low_bit = nullptr;  // [pages, kv_heads, LowBitLayout::bytes()]
+  bool fp8 = false;            // keys and values are float8_e4m3fn; such a cache has no copy: it is as small
+  const float *key_scale = nullptr, *value_scale = nullptr;  // of fp8, [1] in device memory: what stored
+                                                             // numbers are multiplied by; null: 1
 };
 
 // The pages of each sequence. An entry below 0 is a hole: its keys do not exist.

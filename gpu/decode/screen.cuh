@@ -4,11 +4,12 @@
 //
 // LowBitScreen reads the low-bit copy: the next tile is on its way into shared memory (cp.async) while this
 // one is scored, and a code becomes an exact float16 integer in two instructions for two codes. ExactScreen
-// serves caches without a copy: its upper scores are the exact ones.
+// serves caches without a copy: its upper scores are the exact ones; fp8_screen.cuh those in float8.
 
 #include "core/low_bit_page.h"
 #include "gpu/arch/cp_async.cuh"
 #include "gpu/decode/candidates.cuh"
+#include "gpu/decode/fp8_screen.cuh"
 #include "gpu/decode/team.cuh"
 #include "gpu/decode/unit.cuh"
 
@@ -315,7 +316,7 @@ struct ScreenOf {
 };
 template <class T, int kDim>
 struct ScreenOf<T, kDim, 0> {
-  using Type = ExactScreen<T, kDim>;
+  using Type = std::conditional_t<kIsFp8<T>, Fp8Screen<T, kDim>, ExactScreen<T, kDim>>;
 };
 
 }  // namespace splash::gpu::decode

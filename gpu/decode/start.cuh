@@ -34,8 +34,11 @@ __device__ int read_unit(const Step& p, Unit& unit, HeldUnit<T, kDim>& held, int
   uint4 queries[kQueryLoads];
 #pragma unroll
   for (int i = 0; i < kQueryLoads; ++i) queries[i] = Rows::load(p, unit, thread + i * kThreads);
+  // Whose alpha and scale the thread reads: the row's that it has the first channels of, where these are
+  // scaled.
+  const int row = !kIsFp8<T> ? thread : thread % Rows::kChunks == 0 ? thread / Rows::kChunks : kRows;
   Entmax entmax{};
-  if (thread < unit.rows) entmax = unit.entmax(p, thread);
+  if (row < unit.rows) entmax = unit.entmax(p, row);
   int32_t of_thread[kPages];
 #pragma unroll
   for (int i = 0; i < kPages; ++i) {
@@ -54,9 +57,15 @@ __device__ int read_unit(const Step& p, Unit& unit, HeldUnit<T, kDim>& held, int
 #pragma unroll 8
   for (int at = p.held_pages + thread; at < count; at += kThreads) bad |= unit.pages[at] >= p.cache.pages;
   if (p.held_pages > 0) unit.pages = pages;
+  if constexpr (kIsFp8<T>) {
+    static_assert(kQueryLoads == 1);
+    float restore = 1;
+    queries[0] = scaled_query<Rows::kChunks>(p.cache.dtype, queries[0], restore);
+    if (row < unit.rows) scale_gain(p, restore, entmax);
+  }
 #pragma unroll
   for (int i = 0; i < kQueryLoads; ++i) held.queries.store(thread + i * kThreads, queries[i]);
-  if (thread < kRows) held.entmax[thread] = entmax;
+  if (row < kRows) held.entmax[row] = entmax;
   return __syncthreads_or(bad ? 1 : 0) != 0 ? -1 : length;
 }
 

@@ -1,19 +1,16 @@
 #pragma once
 // A unit (problem.h): which rows and keys it has, and exact scores of 16 keys at a time.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "gpu/arch/maximum.cuh"
 #include "gpu/arch/mma.cuh"
 #include "gpu/arch/reduce.cuh"
+#include "gpu/decode/elements.cuh"
 #include "gpu/decode/problem.h"
 #include "gpu/entmax/entmax.h"
 #include "gpu/entmax/math/vectors.cuh"
 
 namespace splash::gpu::decode {
 
-using arch::kAllLanes;
 using entmax::Entmax;
 
 struct Unit {
@@ -122,41 +119,48 @@ struct Visible {
 template <class T, int kDim>
 struct HeldQueries {
   static constexpr int kChunks = kDim / 8, kLoads = kRows * kChunks;  // of 16 bytes each
-  __align__(16) T rows[kRows][kDim + 8];
+  __align__(16) InProducts<T> rows[kRows][kDim + 8];
 
   // Load `at` of the unit's rows.
   static __device__ uint4 load(const Step& p, const Unit& unit, int at) {
     const int row = at / kChunks;
     if (at >= kLoads || row >= unit.rows) return {};
-    return entmax::load8(unit.row_of<const T>(p, p.q, row) + 8 * (at % kChunks));
+    return entmax::load8(unit.row_of<const InProducts<T>>(p, p.q, row) + 8 * (at % kChunks));
   }
   __device__ void store(int at, uint4 words) {
     if (at < kLoads) *reinterpret_cast<uint4*>(rows[at / kChunks] + 8 * (at % kChunks)) = words;
   }
 };
 
-// The unit's queries as operand B of mma.m16n8k16: lane 4 g + t holds, of row g, channels 8 (4 w + t) ... + 7
-// as word w, which serves two products. Rows that the unit lacks are 0.
+// The unit's queries as operand B of mma.m16n8k16: lane 4 g + t holds, of row g, the channels that it reads
+// of keys, eight as word w, which serves two products. Rows that the unit lacks are 0.
 template <class T, int kDim>
 struct Queries {
   uint4 words[kDim / 32];
 
+  // Where word w begins. A lane reads kEach<T> channels of a key at once.
+  static __device__ constexpr int channel_of(int w, int lane) {
+    constexpr int kTogether = kEach<T> / 8;  // words
+    return kEach<T> * (4 * (w / kTogether) + lane % 4) + 8 * (w % kTogether);
+  }
+
   __device__ Queries(const HeldQueries<T, kDim>& held, int lane) {
 #pragma unroll
     for (int w = 0; w < kDim / 32; ++w)
-      words[w] = *reinterpret_cast<const uint4*>(held.rows[lane / 4] + 8 * (4 * w + lane % 4));
+      words[w] = *reinterpret_cast<const uint4*>(held.rows[lane / 4] + channel_of(w, lane));
   }
 };
 
 // 16 keys as operand A: the lane's words of keys g and g + 8; 0 where there is none (null).
 template <class T, int kDim>
 struct KeyChunk {
-  uint4 low[kDim / 32], high[kDim / 32];
+  static constexpr int kWords = kDim / (4 * kEach<T>);
+  uint4 low[kWords], high[kWords];
 
   __device__ __forceinline__ void load(const T* of_low, const T* of_high, int lane) {
 #pragma unroll
-    for (int w = 0; w < kDim / 32; ++w) {
-      const int at = 8 * (4 * w + lane % 4);
+    for (int w = 0; w < kWords; ++w) {
+      const int at = kEach<T> * (4 * w + lane % 4);
       low[w] = of_low == nullptr ? uint4{} : entmax::load8(of_low + at);
       high[w] = of_high == nullptr ? uint4{} : entmax::load8(of_high + at);
     }
@@ -174,10 +178,26 @@ struct KeyChunk {
   __device__ __forceinline__ void score(const Queries<T, kDim>& q, float (&d)[4]) const {
     d[0] = d[1] = d[2] = d[3] = 0;
 #pragma unroll
-    for (int w = 0; w < kDim / 32; ++w) {
-      arch::mma_m16n8k16<T>(d, {low[w].x, high[w].x, low[w].y, high[w].y}, q.words[w].x, q.words[w].y);
-      arch::mma_m16n8k16<T>(d, {low[w].z, high[w].z, low[w].w, high[w].w}, q.words[w].z, q.words[w].w);
+    for (int w = 0; w < kWords; ++w) {
+      if constexpr (kIsFp8<T>) {
+        const uint4 &first = q.words[2 * w], &second = q.words[2 * w + 1];
+        multiply(d, low[w].x, high[w].x, first.x, first.y);
+        multiply(d, low[w].y, high[w].y, first.z, first.w);
+        multiply(d, low[w].z, high[w].z, second.x, second.y);
+        multiply(d, low[w].w, high[w].w, second.z, second.w);
+      } else {
+        arch::mma_m16n8k16<T>(d, {low[w].x, high[w].x, low[w].y, high[w].y}, q.words[w].x, q.words[w].y);
+        arch::mma_m16n8k16<T>(d, {low[w].z, high[w].z, low[w].w, high[w].w}, q.words[w].z, q.words[w].w);
+      }
     }
+  }
+
+ private:
+  // Of four bytes of each key.
+  static __device__ __forceinline__ void multiply(float (&d)[4], uint32_t of_low, uint32_t of_high,
+                                                  uint32_t q0, uint32_t q1) {
+    const uint2 a = arch::halves_of_e4m3(of_low), b = arch::halves_of_e4m3(of_high);
+    arch::mma_m16n8k16<__half>(d, {a.x, b.x, a.y, b.y}, q0, q1);
   }
 };
 

@@ -36,7 +36,7 @@ __device__ __forceinline__ void add_part(const Step& p, const Unit& unit, const 
 #pragma unroll 1
   for (int first = part * entries_at_once(kDim); first < list.count;
        first += kParts * entries_at_once(kDim)) {
-    uint4 values[kValuesAhead];
+    Packed8<T> values[kValuesAhead];
     float weights[kValuesAhead];
 #pragma unroll
     for (int i = 0; i < kValuesAhead; ++i) {
@@ -44,10 +44,10 @@ __device__ __forceinline__ void add_part(const Step& p, const Unit& unit, const 
       const T* value =
           entry < list.count ? unit.key_of<T>(p, p.cache.values, list.keys[entry], length) : nullptr;
       weights[i] = value == nullptr ? 0 : list.values[entry];
-      values[i] = value == nullptr ? uint4{} : entmax::load8(value + at);
+      values[i] = value == nullptr ? Packed8<T>{} : load_value(value + at);
     }
 #pragma unroll
-    for (int i = 0; i < kValuesAhead; ++i) entmax::add_scaled<T>(sums, weights[i], values[i]);
+    for (int i = 0; i < kValuesAhead; ++i) add_value<T>(sums, weights[i], values[i]);
   }
 #pragma unroll
   for (int lanes = kLanes; lanes < 32; lanes *= 2) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void write_values(const Step& p, const Unit& unit, in
 #pragma unroll
     for (int i = 0; i < 8; ++i) all[i] += sums[i];
   }
-  if (lane < kDim / 8) entmax::store8(unit.row_of<T>(p, p.out, row) + 8 * lane, entmax::rounded<T>(all));
+  if (lane < kDim / 8) store_output<T>(p, unit.row_of<InProducts<T>>(p, p.out, row) + 8 * lane, all);
 }
 
 // Writes a row's output, the sum of its first `count` parts. One warp calls it.
@@ -102,7 +102,7 @@ __device__ __forceinline__ void write_sums(const Step& p, const Unit& unit, int 
 #pragma unroll
     for (int i = 0; i < 8; ++i) sums[i] += parts[part][8 * lane + i];
   }
-  entmax::store8(unit.row_of<T>(p, p.out, row) + 8 * lane, entmax::rounded<T>(sums));
+  store_output<T>(p, unit.row_of<InProducts<T>>(p, p.out, row) + 8 * lane, sums);
 }
 
 // One output value in all channels, for rows without keys and for bad ones.
@@ -111,7 +111,7 @@ __device__ __forceinline__ void write_row(const Step& p, const Unit& unit, int r
   float values[8];
 #pragma unroll
   for (float& x : values) x = value;
-  if (lane < kDim / 8) entmax::store8(unit.row_of<T>(p, p.out, row) + 8 * lane, entmax::rounded<T>(values));
+  if (lane < kDim / 8) store_output<T>(p, unit.row_of<InProducts<T>>(p, p.out, row) + 8 * lane, values);
 }
 
 __device__ __forceinline__ void write_results(const Step& p, const Unit& unit, int row, float tau,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <cuda_fp8.h>
 #include <doctest/doctest.h>
 
 #include "core/dtype.h"
@@ -27,6 +28,8 @@ struct DecodeOptions {
   std::string nasty{};       // see nasty_keys
   int window = 0, sinks = 0;
   uint64_t seed = 1;
+  bool fp8 = false;  // keys and values; dtype is then the queries'
+  float key_scale = 1, value_scale = 1;
 };
 
 struct DecodeCase {
@@ -34,6 +37,18 @@ struct DecodeCase {
   cpu_ref::PagedCache cache;
   cpu_ref::DecodeInputs inputs;
 };
+
+inline float of_byte(int byte) {
+  __nv_fp8_e4m3 element{};
+  element.__x = static_cast<__nv_fp8_storage_t>(byte);
+  return static_cast<float>(element);
+}
+
+// A key's or value's number as the cache has it.
+inline double as_stored(const DecodeOptions& o, double x, float scale) {
+  if (!o.fp8) return round_to(o.dtype, x);
+  return double{static_cast<float>(__nv_fp8_e4m3(static_cast<float>(x / double{scale})))} * double{scale};
+}
 
 // Spoils a case's keys or its page table.
 inline void spoil(DecodeCase& c, const CounterRandom& random) {
@@ -71,6 +86,13 @@ inline void spoil(DecodeCase& c, const CounterRandom& random) {
     for (size_t i = 0; i < cache.table.size(); ++i) {
       if (random.uniform(i) < 0.3) cache.table[i] = -1;
     }
+  } else if (nasty == "bytes") {  // every number that float8 has
+    each_key([&](int64_t key, double* k) {
+      for (int64_t i = 0; i < dim; ++i) {
+        const int byte = static_cast<int>(random.bits(static_cast<uint64_t>(key * dim + i)) & 0xFF);
+        k[i] = double{of_byte(byte % 128 == 127 ? 0 : byte)} * double{c.options.key_scale};
+      }
+    });
   } else if (nasty == "nan key") {
     for (int64_t i = 0; i < dim; ++i)
       cache.keys[static_cast<size_t>(cache.page_elements() * cache.table[1] + i)] = NAN;
@@ -124,9 +146,8 @@ inline DecodeCase decode_case(const DecodeOptions& o) {
       }
     }
   }
-  for (auto* values : {&cache.keys, &cache.values}) {
-    for (double& x : *values) x = round_to(o.dtype, x);
-  }
+  for (double& x : cache.keys) x = as_stored(o, x, o.key_scale);
+  for (double& x : cache.values) x = as_stored(o, x, o.value_scale);
   c.inputs.q = Tensor<double>(cache.batch, o.kv_heads * o.group, o.q_len, o.head_dim);
   std::ranges::transform(normals(3, c.inputs.q.size(), o.temperature), c.inputs.q.data(),
                          [&](double x) { return round_to(o.dtype, x); });
@@ -140,9 +161,9 @@ inline DecodeCase decode_case(const DecodeOptions& o) {
   return c;
 }
 
-// A pool's elements in the order that the case asks for.
+// A pool's elements, in units of `scale`, in the order that the case asks for.
 template <class T>
-std::vector<T> pool_of(const DecodeCase& c, const std::vector<double>& values) {
+std::vector<T> pool_of(const DecodeCase& c, const std::vector<double>& values, float scale) {
   const auto& cache = c.cache;
   std::vector<T> pool(values.size());
   for (int64_t page = 0; page < cache.pages(); ++page) {
@@ -152,8 +173,8 @@ std::vector<T> pool_of(const DecodeCase& c, const std::vector<double>& values) {
         const int64_t to =
             c.options.heads_first ? (page * cache.kv_heads + head) * cache.page_size + token : from;
         for (int64_t i = 0; i < cache.head_dim; ++i)
-          pool[static_cast<size_t>(to * cache.head_dim + i)] =
-              static_cast<T>(static_cast<float>(values[static_cast<size_t>(from * cache.head_dim + i)]));
+          pool[static_cast<size_t>(to * cache.head_dim + i)] = static_cast<T>(
+              static_cast<float>(values[static_cast<size_t>(from * cache.head_dim + i)] / double{scale}));
       }
     }
   }
@@ -167,7 +188,9 @@ inline decode::PagedTensor paged(const DecodeCase& c, const void* data) {
                                : decode::PagedTensor{data, cache.page_elements(), cache.kv_heads * dim, dim};
 }
 
-inline decode::Cache device_cache(const DecodeCase& c, const void* keys, const void* values, void* low_bit) {
+// scales: of keys and values, where the kernels find them.
+inline decode::Cache device_cache(const DecodeCase& c, const void* keys, const void* values, void* low_bit,
+                                  const float* scales = nullptr) {
   return {c.options.dtype,
           static_cast<int>(c.cache.pages()),
           static_cast<int>(c.cache.page_size),
@@ -176,7 +199,10 @@ inline decode::Cache device_cache(const DecodeCase& c, const void* keys, const v
           paged(c, keys),
           paged(c, values),
           c.options.bits,
-          static_cast<uint8_t*>(low_bit)};
+          static_cast<uint8_t*>(low_bit),
+          c.options.fp8,
+          scales,
+          scales == nullptr ? nullptr : scales + 1};
 }
 
 // q and out: [batch, q_heads, q_len, head_dim], contiguous.

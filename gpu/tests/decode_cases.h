@@ -68,6 +68,37 @@ inline std::vector<DecodeOptions> dense_cases() {
   };
 }
 
+// Cases of caches in float8: as `cases` without copies, with queries of both types, and scales.
+inline std::vector<DecodeOptions> in_fp8(const std::vector<DecodeOptions>& cases) {
+  std::vector<DecodeOptions> result;
+  for (DecodeOptions options : cases) {
+    if (options.bits != 0) continue;
+    options.fp8 = true;
+    options.dtype = result.size() % 3 == 1 ? Dtype::f16 : Dtype::bf16;
+    options.key_scale = result.size() % 4 == 0 ? 1.0f : 0.013f;
+    options.value_scale = result.size() % 4 == 0 ? 1.0f : 0.02f;
+    result.push_back(options);
+  }
+  return result;
+}
+inline std::vector<DecodeOptions> without_copies(std::vector<DecodeOptions> cases) {
+  for (DecodeOptions& options : cases) options.bits = 0;
+  return cases;
+}
+inline std::vector<DecodeOptions> fp8_cases() {
+  std::vector<DecodeOptions> cases = decode_cases();
+  for (const int head_dim : {64, 128, 256})
+    cases.push_back({.lengths = {700, 90},
+                     .kv_heads = 1,
+                     .head_dim = head_dim,
+                     .temperature = 0.01,
+                     .bits = 0,
+                     .nasty = "bytes"});
+  cases.push_back({.lengths = {700}, .temperature = 1e-30, .bits = 0});  // queries that float16 does not have
+  cases.push_back({.lengths = {700}, .temperature = 1e6, .alpha = {2}, .bits = 0});
+  return in_fp8(cases);
+}
+
 inline size_t pairs_of(const DecodeCase& c) {  // of sequences and key heads
   return static_cast<size_t>(c.cache.batch * c.cache.kv_heads);
 }
@@ -159,6 +190,7 @@ inline std::vector<int32_t> memory_of(size_t kind, const DecodeCase& c, const st
 inline void capture(const DecodeOptions& o, const auto& check) {
   CAPTURE(o.nasty);
   CAPTURE(o.bits);
+  CAPTURE(o.fp8);
   CAPTURE(o.window);
   CAPTURE(o.page_size);
   CAPTURE(o.q_len);

@@ -47,12 +47,15 @@ void check_head(const decode::Steps& steps, const decode::StepProblem& problem, 
 TEST_CASE("decode steps: each cache in turn, Gaussian keys in scattered pages") {
   SKIP_WITHOUT_GPU();
   const Stream stream;
-  for (const int bits : {0, 4, 8}) {
-    CAPTURE(bits);
+  for (const int kind : {0, 4, 8, -1}) {  // -1: float8
+    const bool fp8 = kind < 0;
+    const int bits = std::max(kind, 0);
+    CAPTURE(kind);
     const decode::StepProblem problem{
         .shape = {.batch = 3, .q_heads = 8, .kv_heads = 2, .q_len = 2, .kv_len = 1500, .head_dim = 64},
         .bits = bits,
-        .scale = 0.125};
+        .scale = 0.125,
+        .fp8 = fp8};
     decode::Steps steps(problem, stream);
     CHECK(steps.caches() > 1);
     steps.poison();

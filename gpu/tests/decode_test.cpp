@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include "core/error.h"
 #include "gpu/decode/plan.h"
@@ -16,18 +17,20 @@ using namespace splash::gpu::testing;
 
 namespace {
 
-// A case in device memory; run() may be called again.
-template <class T>
+// A case in device memory; run() may be called again. T: of the cache; Row: of queries and outputs.
+template <class T, class Row = T>
 class OnDevice {
  public:
   explicit OnDevice(const DecodeCase& c) : c_(c) {
     const auto& q = c.inputs.q;
-    keys_ = uploaded(stream_, pool_of<T>(c, c.cache.keys));
-    values_ = uploaded(stream_, pool_of<T>(c, c.cache.values));
-    std::vector<T> queries(static_cast<size_t>(q.size()));
-    for (size_t i = 0; i < queries.size(); ++i) queries[i] = static_cast<T>(static_cast<float>(q.data()[i]));
+    keys_ = uploaded(stream_, pool_of<T>(c, c.cache.keys, c.options.key_scale));
+    values_ = uploaded(stream_, pool_of<T>(c, c.cache.values, c.options.value_scale));
+    scales_ = uploaded(stream_, std::vector<float>{c.options.key_scale, c.options.value_scale});
+    std::vector<Row> queries(static_cast<size_t>(q.size()));
+    for (size_t i = 0; i < queries.size(); ++i)
+      queries[i] = static_cast<Row>(static_cast<float>(q.data()[i]));
     q_ = uploaded(stream_, queries);
-    out_ = DeviceBuffer(stream_, static_cast<int64_t>(queries.size() * sizeof(T)));
+    out_ = DeviceBuffer(stream_, static_cast<int64_t>(queries.size() * sizeof(Row)));
     table_ = uploaded(stream_, c.cache.table);
     lengths_ = uploaded(stream_, c.cache.lengths);
     alpha_ = uploaded(stream_, std::vector<float>(c.inputs.alpha.begin(), c.inputs.alpha.end()));
@@ -35,7 +38,8 @@ class OnDevice {
     low_bit_ = DeviceBuffer(
         stream_, std::max<int64_t>(decode::low_bit_bytes(device_cache(c, nullptr, nullptr, nullptr)), 16));
     low_bit_.fill(0xFF);
-    cache = device_cache(c, keys_.data(), values_.data(), low_bit_.data());
+    cache = device_cache(c, keys_.data(), values_.data(), low_bit_.data(),
+                         static_cast<const float*>(scales_.data()));
     pages = {static_cast<const int32_t*>(table_.data()), static_cast<const int32_t*>(lengths_.data()),
              static_cast<int>(c.cache.batch), static_cast<int>(c.cache.width)};
     broad_ = uploaded(stream_, std::vector<uint32_t>(pairs_of(c), 0));
@@ -71,7 +75,7 @@ class OnDevice {
     with_kernels([&](auto kernels) { kernels.step(plan.step, stream_.handle(), {}); });
     stream_.synchronize();
     StepResults results;
-    const std::vector<T> out = downloaded<T>(out_);
+    const std::vector<Row> out = downloaded<Row>(out_);
     results.out = Tensor<double>(q.batch(), q.heads(), q.length(), q.dim());
     for (size_t i = 0; i < out.size(); ++i) results.out.data()[i] = static_cast<float>(out[i]);
     results.tau = downloaded<float>(tau);
@@ -110,18 +114,35 @@ class OnDevice {
 
   const DecodeCase& c_;
   Stream stream_;
-  DeviceBuffer keys_, values_, q_, out_, table_, lengths_, alpha_, scale_, low_bit_, broad_, recent_;
+  DeviceBuffer keys_, values_, scales_, q_, out_, table_, lengths_, alpha_, scale_, low_bit_, broad_, recent_;
 };
 
+// Calls use(OnDevice(c)).
+template <class Use>
+auto on_device_of(const DecodeCase& c, const Use& use) {
+  const bool is_f16 = c.options.dtype == Dtype::f16;
+  if (c.options.fp8)
+    return is_f16 ? use(OnDevice<__nv_fp8_e4m3, __half>(c)) : use(OnDevice<__nv_fp8_e4m3, __nv_bfloat16>(c));
+  return is_f16 ? use(OnDevice<__half>(c)) : use(OnDevice<__nv_bfloat16>(c));
+}
+
 StepResults run(const DecodeCase& c) {
-  return c.options.dtype == Dtype::f16 ? OnDevice<__half>(c).run() : OnDevice<__nv_bfloat16>(c).run();
+  return on_device_of(c, [](auto on_device) { return on_device.run(); });
+}
+
+// Cases, and the same without a copy in float8.
+std::vector<DecodeOptions> with_fp8(std::vector<DecodeOptions> cases) {
+  for (const DecodeOptions& options : in_fp8(cases)) cases.push_back(options);
+  return cases;
 }
 
 }  // namespace
 
 TEST_CASE("decode: rows are the oracle's for lengths, groups, pages, alphas and nasty keys") {
   SKIP_WITHOUT_GPU();
-  for (const DecodeOptions& options : decode_cases()) {
+  std::vector<DecodeOptions> cases = decode_cases();
+  for (const DecodeOptions& options : fp8_cases()) cases.push_back(options);
+  for (const DecodeOptions& options : cases) {
     capture(options, [&] {
       const DecodeCase c = decode_case(options);
       check_step_results(c, run(c));
@@ -131,18 +152,20 @@ TEST_CASE("decode: rows are the oracle's for lengths, groups, pages, alphas and 
 
 TEST_CASE("decode: long sequences, wide heads, and the work that a screen saves") {
   SKIP_WITHOUT_GPU();
+  std::vector<DecodeOptions> cases;
   for (const int bits : {0, 4, 8}) {
-    for (const int head_dim : {64, 128, 256}) {
-      CAPTURE(bits);
-      CAPTURE(head_dim);
-      const DecodeCase c =
-          decode_case({.lengths = {20000, 5000}, .kv_heads = 1, .head_dim = head_dim, .bits = bits});
+    for (const int head_dim : {64, 128, 256})
+      cases.push_back({.lengths = {20000, 5000}, .kv_heads = 1, .head_dim = head_dim, .bits = bits});
+  }
+  for (const DecodeOptions& options : with_fp8(cases)) {
+    capture(options, [&] {
+      const DecodeCase c = decode_case(options);
       const StepResults results = run(c);
       check_step_results(c, results);
       CHECK(results.counts[3] == 0);
       CHECK(results.counts[1] < results.counts[0] / 2);
       CHECK(results.counts[2] < results.counts[0] / 4);
-    }
+    });
   }
 }
 
@@ -160,6 +183,25 @@ TEST_CASE("decode: the same bits in every run, for every split, and with any cop
     other.bits = bits;
     const DecodeCase same_keys = decode_case(other);
     check_same_bits(OnDevice<__nv_bfloat16>(same_keys).run(), first);
+  }
+}
+
+TEST_CASE("decode: the same bits in every run and for every split over float8") {
+  SKIP_WITHOUT_GPU();
+  for (const int head_dim : {64, 128, 256}) {
+    CAPTURE(head_dim);
+    const DecodeCase c = decode_case({.lengths = {9000, 3000, 700},
+                                      .head_dim = head_dim,
+                                      .alpha = {1.5, 1.3, 2, 1.5, 1.2, 1.7, 1.5, 1.9},
+                                      .bits = 0,
+                                      .fp8 = true,
+                                      .key_scale = 0.013f,
+                                      .value_scale = 0.02f});
+    OnDevice<__nv_fp8_e4m3, __nv_bfloat16> on_device(c);
+    const StepResults first = on_device.run();
+    check_step_results(c, first);
+    for (int i = 0; i < 300; ++i) check_same_bits(on_device.run(), first);
+    for (const int team : {1, 2, 4, 8, 16}) check_same_bits(on_device.run(team), first);
   }
 }
 
@@ -207,6 +249,7 @@ TEST_CASE("decode: the dense pass gives the same bits as lists, in every run and
                      .head_dim = head_dim,
                      .alpha = {1.5, 1.1, 1.02, 2}});
   cases.push_back({.lengths = {9000}, .kv_heads = 1, .temperature = 0.05});
+  for (const DecodeOptions& options : in_fp8(without_copies(cases))) cases.push_back(options);
   for (const DecodeOptions& options : cases) {
     capture(options, [&] {
       const DecodeCase c = decode_case(options);
@@ -221,11 +264,7 @@ TEST_CASE("decode: the dense pass gives the same bits as lists, in every run and
           check_same_bits(dense, screened);
         }
       };
-      if (options.dtype == Dtype::f16) {
-        check(OnDevice<__half>(c));
-      } else {
-        check(OnDevice<__nv_bfloat16>(c));
-      }
+      on_device_of(c, check);
     });
   }
 }
@@ -260,7 +299,7 @@ TEST_CASE("decode: what a step remembers, and memory of anything, changes no bit
   }
   for (const int group : {1, 3, 8, 16})
     cases.push_back({.lengths = {9000, 3000}, .kv_heads = 1, .group = group, .q_len = group <= 3 ? 2 : 1});
-  for (const DecodeOptions& options : cases) {
+  for (const DecodeOptions& options : with_fp8(cases)) {
     capture(options, [&] {
       const DecodeCase c = decode_case(options);
       const auto check = [&](auto on_device) {
@@ -279,11 +318,7 @@ TEST_CASE("decode: what a step remembers, and memory of anything, changes no bit
           }
         }
       };
-      if (options.dtype == Dtype::f16) {
-        check(OnDevice<__half>(c));
-      } else {
-        check(OnDevice<__nv_bfloat16>(c));
-      }
+      on_device_of(c, check);
     });
   }
 }

@@ -10,7 +10,8 @@ void check_problem(const StepProblem& problem) {
                     .page_size = problem.page_size,
                     .kv_heads = static_cast<int>(s.kv_heads),
                     .head_dim = static_cast<int>(s.head_dim),
-                    .bits = problem.bits};
+                    .bits = problem.bits,
+                    .fp8 = problem.fp8};
   check_cache(cache);
   const PageTable table{.batch = static_cast<int>(s.batch),
                         .width = static_cast<int>(ceil_div(s.kv_len, problem.page_size))};

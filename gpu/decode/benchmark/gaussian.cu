@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -22,16 +23,22 @@ __global__ void gaussian_kernel(T* to, int64_t count, float deviation, uint64_t 
   }
 }
 
+template <class T>
+void fill(void* to, int64_t count, double deviation, uint64_t seed, StreamHandle stream) {
+  gaussian_kernel<<<4096, 256, 0, stream>>>(static_cast<T*>(to), count, static_cast<float>(deviation), seed);
+  check_launch("the Gaussian numbers");
+}
+
 }  // namespace
+
+void fill_gaussian_fp8(void* to, int64_t count, double deviation, uint64_t seed, StreamHandle stream) {
+  fill<__nv_fp8_e4m3>(to, count, deviation, seed, stream);
+}
 
 void fill_gaussian(void* to, Dtype dtype, int64_t count, double deviation, uint64_t seed,
                    StreamHandle stream) {
-  const auto fill = [&](auto* typed) {
-    gaussian_kernel<<<4096, 256, 0, stream>>>(typed, count, static_cast<float>(deviation), seed);
-    check_launch("the Gaussian numbers");
-  };
-  if (dtype == Dtype::bf16) return fill(static_cast<__nv_bfloat16*>(to));
-  if (dtype == Dtype::f16) return fill(static_cast<__half*>(to));
+  if (dtype == Dtype::bf16) return fill<__nv_bfloat16>(to, count, deviation, seed, stream);
+  if (dtype == Dtype::f16) return fill<__half>(to, count, deviation, seed, stream);
   throw Unsupported("Gaussian numbers are made in bfloat16 and float16, not in " +
                     std::string(to_string(dtype)));
 }

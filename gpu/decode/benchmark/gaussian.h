@@ -12,4 +12,7 @@ namespace splash::gpu::decode {
 void fill_gaussian(void* to, Dtype dtype, int64_t count, double deviation, uint64_t seed,
                    StreamHandle stream);
 
+// The same in float8 (e4m3fn), 448 at most.
+void fill_gaussian_fp8(void* to, int64_t count, double deviation, uint64_t seed, StreamHandle stream);
+
 }  // namespace splash::gpu::decode

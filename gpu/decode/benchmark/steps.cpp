@@ -5,6 +5,8 @@
 #include <memory>
 #include <numeric>
 
+#include <cuda_fp8.h>
+
 #include "core/error.h"
 #include "core/random.h"
 #include "core/round.h"
@@ -17,6 +19,15 @@ namespace splash::gpu::decode {
 namespace {
 
 constexpr uint64_t kQueries = 1, kKeys = 2, kValues = 3, kQueriesBefore = 4;  // streams of the seed
+
+// What float8 keys and values are multiplied by: of Gaussian ones all up to six deviations are told.
+constexpr float kLargestFp8 = 448, kGaussianMost = 6;
+float fp8_scale_of(const Tensor<float>* given) {
+  float most = given == nullptr ? kGaussianMost : 0;
+  for (int64_t i = 0; given != nullptr && i < given->size(); ++i)
+    most = std::max(most, std::abs(given->data()[i]));
+  return most > 0 ? most / kLargestFp8 : 1;
+}
 
 // Every page once, neighbours far from one another.
 std::vector<int32_t> scattered(int64_t pages) {
@@ -100,9 +111,11 @@ Steps::Steps(const StepProblem& problem, const Stream& stream, const GivenTensor
              .alpha = static_cast<const float*>(alpha_.data()),
              .scale = static_cast<const float*>(scale_.data())};
 
+  host_scales_ = {fp8_scale_of(given == nullptr ? nullptr : &given->k),
+                  fp8_scale_of(given == nullptr ? nullptr : &given->v)};
+  fp8_scales_ = uploaded(stream, host_scales_);
   caches_.push_back(make_cache(0, given));
-  const int64_t bytes_of_step =
-      problem.bits == 0 ? caches_[0].keys.buffer().bytes() : caches_[0].low_bit.bytes();
+  const int64_t bytes_of_step = problem.bits == 0 ? caches_[0].keys.bytes() : caches_[0].low_bit.bytes();
   const int64_t caches = rotated_caches(bytes_of_step, list_devices().at(stream.device()).l2_bytes);
   for (int64_t i = 1; i < caches; ++i) caches_.push_back(make_cache(static_cast<uint64_t>(i), given));
 
@@ -119,33 +132,40 @@ Steps::Steps(const StepProblem& problem, const Stream& stream, const GivenTensor
 Steps::OneCache Steps::make_cache(uint64_t number, const GivenTensors* given) const {
   const AttentionShape& s = problem_.shape;
   const auto pages = static_cast<int64_t>(host_pages_.size());
-  const std::array<int64_t, 4> extents{pages, problem_.page_size, s.kv_heads, s.head_dim};
+  const int64_t of_token = s.kv_heads * s.head_dim, of_page = problem_.page_size * of_token,
+                count = pages * of_page, bytes = count * (problem_.fp8 ? 1 : bytes_of(problem_.dtype));
   OneCache one{
-      .keys = DeviceTensor(*stream_, problem_.dtype, extents),
-      .values = DeviceTensor(*stream_, problem_.dtype, extents),
+      .keys = DeviceBuffer(*stream_, bytes),
+      .values = DeviceBuffer(*stream_, bytes),
       .low_bit = {},
       .broad = DeviceBuffer(*stream_, s.batch * s.kv_heads * int64_t{sizeof(uint32_t)}),
       .recent = DeviceBuffer(*stream_, s.batch * s.kv_heads * kRecentWords * int64_t{sizeof(int32_t)})};
   one.broad.fill(0);
   one.recent.fill(0);
-  const auto paged = [](const DeviceTensorView& pool) {
-    return PagedTensor{pool.data, pool.strides[0], pool.strides[1], pool.strides[2]};
-  };
+  const auto* scales = static_cast<const float*>(fp8_scales_.data());
   one.cache = {.dtype = problem_.dtype,
                .pages = static_cast<int>(pages),
                .page_size = problem_.page_size,
                .kv_heads = static_cast<int>(s.kv_heads),
                .head_dim = static_cast<int>(s.head_dim),
-               .keys = paged(one.keys.view()),
-               .values = paged(one.values.view()),
-               .bits = problem_.bits};
+               .keys = {one.keys.data(), of_page, of_token, s.head_dim},
+               .values = {one.values.data(), of_page, of_token, s.head_dim},
+               .bits = problem_.bits,
+               .fp8 = problem_.fp8,
+               .key_scale = scales,
+               .value_scale = scales + 1};
   one.low_bit = DeviceBuffer(*stream_, low_bit_bytes(one.cache));
   one.cache.low_bit = static_cast<uint8_t*>(one.low_bit.data());
   if (given == nullptr) {
     const CounterRandom random = CounterRandom(problem_.seed).stream(number);
-    for (auto& [tensor, name] : {std::pair{&one.keys, kKeys}, std::pair{&one.values, kValues}})
-      fill_gaussian(tensor->view().data, problem_.dtype, tensor->view().size(), 1, random.bits(name),
-                    stream_->handle());
+    for (const auto& [pool, name, scale] :
+         {std::tuple{&one.keys, kKeys, host_scales_[0]}, std::tuple{&one.values, kValues, host_scales_[1]}}) {
+      if (problem_.fp8) {
+        fill_gaussian_fp8(pool->data(), count, 1 / double{scale}, random.bits(name), stream_->handle());
+      } else {
+        fill_gaussian(pool->data(), problem_.dtype, count, 1, random.bits(name), stream_->handle());
+      }
+    }
   } else {
     const auto k = DeviceTensor::from(*stream_, problem_.dtype, given->k),
                v = DeviceTensor::from(*stream_, problem_.dtype, given->v);
@@ -205,9 +225,9 @@ StepResults Steps::results() const {
 std::pair<Tensor<double>, Tensor<double>> Steps::head(int64_t sequence, int64_t kv_head) const {
   const OneCache& one = caches_[0];
   const int64_t length = host_lengths_.at(static_cast<size_t>(sequence)), page_size = problem_.page_size,
-                dim = problem_.shape.head_dim, bytes = bytes_of(problem_.dtype);
-  const auto gathered = [&](const PagedTensor& pool) {
-    const DeviceTensor head(*stream_, problem_.dtype, {1, 1, length, dim});
+                dim = problem_.shape.head_dim, bytes = problem_.fp8 ? 1 : bytes_of(problem_.dtype);
+  const auto gathered = [&](const PagedTensor& pool, float scale) {
+    DeviceTensor head(*stream_, problem_.dtype, {1, 1, length, dim});  // of float8 its first half
     for (int64_t first = 0; first < length; first += page_size) {
       const int64_t page = host_pages_[static_cast<size_t>(sequence * table_.width + first / page_size)];
       check_cuda(
@@ -220,9 +240,14 @@ std::pair<Tensor<double>, Tensor<double>> Steps::head(int64_t sequence, int64_t 
                             cudaMemcpyDeviceToDevice, stream_->handle()),
           "copy a page");
     }
-    return head.to_host();
+    if (!problem_.fp8) return head.to_host();
+    const auto stored = downloaded<__nv_fp8_e4m3>(head.buffer());
+    Tensor<double> numbers(1, 1, length, dim);
+    for (int64_t i = 0; i < numbers.size(); ++i)
+      numbers.data()[i] = double{static_cast<float>(stored[static_cast<size_t>(i)])} * double{scale};
+    return numbers;
   };
-  return {gathered(one.cache.keys), gathered(one.cache.values)};
+  return {gathered(one.cache.keys, host_scales_[0]), gathered(one.cache.values, host_scales_[1])};
 }
 
 std::vector<std::pair<std::string, double>> Steps::kernel_seconds(int64_t samples) const {

@@ -37,6 +37,7 @@ struct StepProblem {
   double alpha = 1.5, scale = 1;  // z = (alpha - 1) scale <q, k>
   double query_variance = 6;      // Gaussian: q ~ N(0, query_variance), k, v ~ N(0, 1)
   uint64_t seed = 1;
+  bool fp8 = false;  // keys and values are float8; then dtype is the queries', and bits is 0
 };
 
 // Throws InvalidArgument or Unsupported if decode does not take such a step.
@@ -84,7 +85,7 @@ class Steps {
 
  private:
   struct OneCache {
-    DeviceTensor keys, values;  // [pages, page_size, kv_heads, head_dim]
+    DeviceBuffer keys, values;  // [pages, page_size, kv_heads, head_dim]
     DeviceBuffer low_bit;
     DeviceBuffer broad, recent;  // of StepInputs: what steps over this cache remember
     Cache cache{};
@@ -95,8 +96,9 @@ class Steps {
   StepProblem problem_;
   const Stream* stream_;
   std::vector<int32_t> host_pages_, host_lengths_;
-  DeviceBuffer pages_, lengths_, lengths_before_, alpha_, scale_, tau_, maximum_, support_, counts_,
-      workspace_;
+  std::vector<float> host_scales_;  // of float8 keys and values
+  DeviceBuffer pages_, lengths_, lengths_before_, alpha_, scale_, fp8_scales_, tau_, maximum_, support_,
+      counts_, workspace_;
   DeviceTensor q_, q_before_, out_;
   PageTable table_{};
   StepInputs inputs_{};
